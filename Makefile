@@ -1,0 +1,81 @@
+# The README's two commands and CI need only `test`. `make` alone lists the rest.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO ?= go
+FUZZTIME ?= 60s
+# Address space of a fuzz run in KiB. Go's own memory limit is soft; this one stops a decoder that trusts a length.
+FUZZ_MEMORY ?= 6291456
+ROUNDS ?= 5
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LINT := $(shell command -v golangci-lint || ls "$$($(GO) env GOPATH)/bin/golangci-lint" 2>/dev/null)
+
+# The version comes from -ldflags; Go's own stamp would fail a build in a checkout that another user owns.
+export GOFLAGS := $(filter-out -buildvcs=%,$(shell $(GO) env GOFLAGS)) -buildvcs=false
+# Debian keeps mkntfs and sfdisk where an ordinary user's PATH does not look.
+export PATH := $(PATH):/usr/sbin:/sbin
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: build
+build: ## bin/trueup, static and reproducible
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -buildid= -X main.version=$(VERSION)' -o bin/trueup ./cmd/trueup
+
+.PHONY: check
+check: vet lint ## what needs no outside tool: gofmt, vet, lint, quick race tests, import edges
+	$(GO) test -race -short ./internal/...
+
+.PHONY: vet
+vet:
+	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w is due: $$unformatted"; exit 1; }
+	$(GO) vet ./...
+
+.PHONY: lint
+lint: ## golangci-lint, where it is installed
+ifeq ($(LINT),)
+	@echo 'lint skipped: no golangci-lint. To install it (it takes some minutes to build):'
+	@echo '  go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0'
+else
+	$(LINT) run ./...
+endif
+
+.PHONY: tools
+tools: ## install the Debian packages that the tests call (as root; else say which are missing)
+	scripts/install-tools.sh
+
+# A test that lacks a tool fails here. `make test REQUIRE_TOOLS=0` skips such tests instead.
+.PHONY: test
+test: export REQUIRE_TOOLS ?= 1
+test: tools ## every test, with the outside tools as second opinion
+	$(GO) test -count=1 -race -timeout 15m ./internal/...
+	$(GO) test -count=1 -timeout 15m ./cmd/...
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (60s) each
+	@ulimit -v $(FUZZ_MEMORY); \
+	packages=$$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); \
+	for package in $$packages; do \
+		listed=$$($(GO) test -list '^Fuzz' "$$package"); \
+		for target in $$(grep '^Fuzz' <<<"$$listed"); do \
+			echo "== $$package $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
+		done; \
+	done
+
+.PHONY: torture
+torture: ## kill -9 at 2000 points of an align instead of 200
+	@$(GO) test -list '^TestKill$$' ./cmd/... | grep -x TestKill
+	TRUEUP_KILLS=2000 $(GO) test -count=1 -timeout 6h -v -run '^TestKill$$' ./cmd/...
+
+.PHONY: bench
+bench: build ## time, CPU and memory of align against qemu-img convert
+	ROUNDS=$(ROUNDS) scripts/bench.sh
+
+.PHONY: clean
+clean: ## remove what make and the README's commands made
+	rm -rf bin .cache aligned*.vmdk .*.partial

@@ -1,0 +1,71 @@
+// Package ondisk decodes untrusted bytes and names what can be wrong with them.
+//
+// Bytes of an image have three outcomes: they are not mine (ErrNoMatch, seen only by probe loops), mine but
+// broken (*FormatError), or mine but not supported (wraps ErrUnsupported). I/O errors are none of these.
+package ondisk
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Sentinels, one for each class of what can be wrong; the command line makes the JSON error code of them.
+var (
+	ErrNoMatch     = errors.New("no match")
+	ErrUnsupported = errors.New("not supported")
+	ErrReference   = errors.New("reference not allowed") // a file names another that it must not name
+	ErrLimit       = errors.New("limit exceeded")        // well-formed, but above what we are ready to spend
+	ErrFormat      = errors.New("malformed")             // what every *FormatError is
+)
+
+// FormatError says which field of which structure has a value it cannot have.
+type FormatError struct {
+	What  string // the structure: "vmdk header", "mbr"
+	Off   int64  // byte offset of the field in the file or disk that holds the structure
+	Field string // its name in the specification
+	Got   any    // value found
+	Want  any    // values allowed
+}
+
+func (e *FormatError) Error() string {
+	return fmt.Sprintf("%s at %#x: %s %s, want %v", e.What, e.Off, e.Field, value(e.Got), e.Want)
+}
+
+// Is makes every FormatError match ErrFormat.
+func (e *FormatError) Is(target error) bool { return target == ErrFormat }
+
+// value prints texts from an image quoted, so that a control character cannot reach a terminal, and cut.
+func value(v any) string {
+	switch v := v.(type) {
+	case string:
+		return fmt.Sprintf("%.256q", v)
+	case []byte:
+		return fmt.Sprintf("% x", v[:min(len(v), 32)])
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// TextError is a FormatError of a line in a text, where a line number helps more than an offset alone.
+type TextError struct {
+	What string // "vmdk descriptor"
+	Line int    // from 1
+	Msg  string
+	Kind error // ErrFormat, ErrReference, ErrLimit or ErrUnsupported
+}
+
+func (e *TextError) Error() string { return fmt.Sprintf("%s line %d: %s", e.What, e.Line, e.Msg) }
+
+// Unwrap gives the class.
+func (e *TextError) Unwrap() error { return e.Kind }
+
+// Shift moves the place that a FormatError names by n bytes: a reader of a partition knows only its own offsets.
+func Shift(err error, n int64) error {
+	var fe *FormatError
+	if !errors.As(err, &fe) {
+		return err
+	}
+	moved := *fe
+	moved.Off += n
+	return &moved
+}

@@ -1,0 +1,80 @@
+package ondisk
+
+import (
+	"sync"
+)
+
+// pageSize is the unit in which Pages reads, in bytes: 16 grain tables of a VMDK.
+const pageSize = 32 << 10
+
+// Pages reads big on-disk tables through a small cache, so that memory does not grow with the image. Safe for
+// concurrent use.
+type Pages struct {
+	src Source
+	max int // pages kept
+
+	mu    sync.Mutex
+	pages map[int64]*page
+	clock uint64
+}
+
+type page struct {
+	data []byte
+	used uint64
+}
+
+// NewPages keeps at most limit bytes of src in memory.
+func NewPages(src Source, limit int64) *Pages {
+	return &Pages{src: src, max: max(1, int(limit/pageSize)), pages: map[int64]*page{}}
+}
+
+// Read fills b from off.
+func (p *Pages) Read(b []byte, off int64) error {
+	for len(b) > 0 {
+		start := off - off%pageSize
+		data, err := p.page(start)
+		if err != nil {
+			return err
+		}
+		if int64(len(data)) <= off-start {
+			return ReadFull(p.src, b, off) // past the end: let the source name the error
+		}
+		n := copy(b, data[off-start:])
+		b, off = b[n:], off+int64(n)
+	}
+	return nil
+}
+
+// page gives the bytes of the page that starts at off; the last one of a file is short. The read happens under the
+// lock: two workers that miss on one page would read it twice otherwise, and hits are short.
+func (p *Pages) page(off int64) ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clock++
+	if pg := p.pages[off]; pg != nil {
+		pg.used = p.clock
+		return pg.data, nil
+	}
+	data, err := Bytes(p.src, off, min(pageSize, p.src.Size()-off))
+	if err != nil {
+		return nil, err
+	}
+	if len(p.pages) >= p.max {
+		p.evict()
+	}
+	p.pages[off] = &page{data: data, used: p.clock}
+	return data, nil
+}
+
+// evict drops the page that was not used for longest. A scan of the map is fine: there are few pages and each miss
+// costs a read.
+func (p *Pages) evict() {
+	var oldest int64
+	first := true
+	for off, pg := range p.pages {
+		if first || pg.used < p.pages[oldest].used {
+			oldest, first = off, false
+		}
+	}
+	delete(p.pages, oldest)
+}

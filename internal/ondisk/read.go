@@ -1,0 +1,64 @@
+package ondisk
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Source is what structures are read from: a file or a disk.
+type Source interface {
+	io.ReaderAt
+	Size() int64
+}
+
+// maxBytes bounds a single read of a structure. Larger tables are read in pages (see Pages).
+const maxBytes = 16 << 20
+
+// Bytes reads [off, off+n) and refuses ranges that leave src before it allocates anything.
+func Bytes(src Source, off, n int64) ([]byte, error) {
+	if off < 0 || n < 0 || off > src.Size() || n > src.Size()-off {
+		return nil, &FormatError{What: "structure", Off: off, Field: "length", Got: n,
+			Want: fmt.Sprintf("an end within the %d bytes there are", src.Size())}
+	}
+	if n > maxBytes {
+		return nil, fmt.Errorf("structure of %d bytes at %#x: %w of %d bytes", n, off, ErrLimit, maxBytes)
+	}
+	b := make([]byte, n)
+	if err := ReadFull(src, b, off); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// ReadFull fills b from off. An end of file in the middle is an I/O error: the caller has checked the size before, so
+// the file became shorter while it was read.
+func ReadFull(r io.ReaderAt, b []byte, off int64) error {
+	n, err := r.ReadAt(b, off)
+	if n == len(b) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("read %d bytes at %#x: %w", len(b), off, err)
+}
+
+// Decode fills the fixed-size struct v from off, little-endian, and returns the raw bytes too.
+func Decode(src Source, off int64, v any) ([]byte, error) {
+	b, err := Bytes(src, off, int64(binary.Size(v)))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := binary.Decode(b, binary.LittleEndian, v); err != nil {
+		return nil, fmt.Errorf("decode %T: %w", v, err) // a variable-size struct: our own bug
+	}
+	return b, nil
+}
+
+// IsZero tells whether all of b is zero. Comparing b with itself shifted by one byte is the fastest way that needs no
+// assembly: bytes.Equal stops at the first differing block.
+func IsZero(b []byte) bool {
+	return len(b) == 0 || (b[0] == 0 && string(b[:len(b)-1]) == string(b[1:]))
+}

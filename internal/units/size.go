@@ -1,0 +1,117 @@
+// Package units parses and prints byte sizes and rounds offsets to boundaries.
+//
+// K, M, G and T are powers of 1024, as qemu-img reads them, and "s" means sectors of 512 bytes: a
+// boundary of 64K that was read as 64,000 would destroy the alignment it was asked to make.
+package units
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Powers of 1024, in bytes.
+const (
+	KiB int64 = 1 << 10
+	MiB int64 = 1 << 20
+	GiB int64 = 1 << 30
+	TiB int64 = 1 << 40
+)
+
+// SectorSize is the unit of the suffix "s", of LBAs in MBR tables and of every count in a VMDK, in bytes.
+const SectorSize int64 = 512
+
+var suffixes = map[string]int64{
+	"": 1, "B": 1, "S": SectorSize,
+	"K": KiB, "KB": KiB, "KIB": KiB,
+	"M": MiB, "MB": MiB, "MIB": MiB,
+	"G": GiB, "GB": GiB, "GIB": GiB,
+	"T": TiB, "TB": TiB, "TIB": TiB,
+}
+
+var errSize = errors.New(`want a whole number of bytes, or one with K, M, G, T (powers of 1024) or s (512-byte sectors)`)
+
+// Parse reads "64K", "1M", "65536" or "63s" and gives bytes.
+func Parse(s string) (int64, error) {
+	t := strings.TrimSpace(s)
+	digits := len(t)
+	for i, c := range t {
+		if c < '0' || c > '9' {
+			digits = i
+			break
+		}
+	}
+	unit, ok := suffixes[strings.ToUpper(strings.TrimSpace(t[digits:]))]
+	if digits == 0 || !ok {
+		return 0, fmt.Errorf("size %q: %w", s, errSize)
+	}
+	n, err := strconv.ParseInt(t[:digits], 10, 64)
+	if err != nil || n > math.MaxInt64/unit {
+		return 0, fmt.Errorf("size %q: larger than %d bytes", s, int64(math.MaxInt64))
+	}
+	return n * unit, nil
+}
+
+// Format prints bytes for a reader: "31.5 KiB", "1 MiB", "8 GiB", "512 B".
+func Format(n int64) string {
+	for _, u := range []struct {
+		size int64
+		name string
+	}{{TiB, "TiB"}, {GiB, "GiB"}, {MiB, "MiB"}, {KiB, "KiB"}} {
+		if n >= u.size {
+			s := strconv.FormatFloat(float64(n)/float64(u.size), 'f', 2, 64)
+			return strings.TrimRight(strings.TrimRight(s, "0"), ".") + " " + u.name
+		}
+	}
+	return strconv.FormatInt(n, 10) + " B"
+}
+
+// Short prints a power of two the way a flag takes it: "4K", "64K", "1M"; anything else as bytes.
+func Short(n int64) string {
+	for _, u := range []struct {
+		size int64
+		name string
+	}{{TiB, "T"}, {GiB, "G"}, {MiB, "M"}, {KiB, "K"}} {
+		if n >= u.size && n%u.size == 0 {
+			return strconv.FormatInt(n/u.size, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// AlignDown is the last multiple of step that is not above n. Both are bytes; step is above 0.
+func AlignDown(n, step int64) int64 { return n - n%step }
+
+// AlignUp is the first multiple of step that is not below n. Both are bytes; step is above 0.
+func AlignUp(n, step int64) int64 { return AlignDown(n+step-1, step) }
+
+// IsPowerOfTwo tells whether n is 1, 2, 4, …
+func IsPowerOfTwo(n int64) bool { return n > 0 && n&(n-1) == 0 }
+
+// Alignment is the largest power of two that divides off: 512 for LBA 63. Offset 0 is aligned to anything and
+// gives 1 TiB.
+func Alignment(off int64) int64 {
+	if off == 0 {
+		return TiB
+	}
+	return min(off&-off, TiB)
+}
+
+// Size is a flag value: `--boundary 64K`.
+type Size int64
+
+func (s *Size) String() string { return Short(int64(*s)) }
+
+// Set parses a flag argument.
+func (s *Size) Set(v string) error {
+	n, err := Parse(v)
+	if err == nil {
+		*s = Size(n)
+	}
+	return err
+}
+
+// Type is the word that help texts show for the argument.
+func (s *Size) Type() string { return "SIZE" }

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that the tests and the benchmark call, when some are missing.
+#
+# Without root or without apt it only says what is missing. REQUIRE_TOOLS=1 (make test and CI) makes that a failure.
+set -euo pipefail
+
+# grub-legacy must never be in this list: its package scripts write to the machine's own boot disk.
+packages=(
+	qemu-utils qemu-system-x86                # second opinion on images; boots the results
+	fdisk gdisk parted                        # sfdisk, sgdisk, parted: second opinion on tables
+	ntfs-3g dosfstools mtools e2fsprogs       # make, fill and check file systems without root
+	syslinux syslinux-common extlinux         # guests that can be booted
+	libguestfs-tools                          # guestfish, virt-alignment-scan
+	gcc libc6-dev                             # go test -race needs cgo
+	git jq make strace time xxd xz-utils
+)
+
+# Debian keeps mkntfs and sfdisk where an ordinary user's PATH does not look.
+export PATH="$PATH:/usr/sbin:/sbin"
+
+installed() {
+	[ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+missing_packages() {
+	local package
+	for package in "${packages[@]}"; do
+		installed "$package" || echo "$package"
+	done
+}
+
+# libguestfs boots a kernel from /boot, and reads it as the caller. An installed package does not mean that
+# the file is there: images of containers often leave /boot out.
+kernel_is_usable() {
+	local kernel
+	for kernel in /boot/vmlinuz-*; do
+		[ -r "$kernel" ] && [ -d "/lib/modules/${kernel#/boot/vmlinuz-}" ] && return 0
+	done
+	return 1
+}
+
+# kernel_package names what brings a kernel into /boot. Where the meta package is installed and the files are
+# gone, only the package that it stands for brings them back.
+kernel_package() {
+	if installed linux-image-amd64; then
+		dpkg-query -W -f='${Depends}' linux-image-amd64 | grep -o 'linux-image-[^ ,]*' | head -n 1
+	else
+		echo linux-image-amd64
+	fi
+}
+
+# give_up says why something is still missing. Only a run that requires the tools fails for it.
+give_up() {
+	printf '%s\n' "$@" >&2
+	if [ "${REQUIRE_TOOLS:-}" = 1 ]; then
+		echo 'The tools are required here (REQUIRE_TOOLS=1). To skip the tests that need them: make test REQUIRE_TOOLS=0' >&2
+		exit 1
+	fi
+	echo 'Tests that need them are skipped.' >&2
+	exit 0
+}
+
+apt() {
+	DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=600 "$@" </dev/null
+}
+
+if ! command -v dpkg-query >/dev/null; then
+	give_up 'This is not a Debian system, so the outside tools are not looked for.' \
+		"Install what provides these Debian packages: ${packages[*]}"
+fi
+
+mapfile -t missing < <(missing_packages)
+kernel_is_usable || missing+=("$(kernel_package)")
+if [ "${#missing[@]}" -gt 0 ]; then
+	if [ "$(id -u)" -ne 0 ]; then
+		give_up "Missing Debian packages: ${missing[*]}" \
+			"Install them: sudo apt-get update && sudo apt-get install --reinstall ${missing[*]}"
+	fi
+	echo "Installing: ${missing[*]}"
+	apt update # the package lists of a fresh machine are empty or too old to fetch from
+	apt install --no-install-recommends --reinstall "${missing[@]}"
+fi
+kernel_is_usable || give_up 'libguestfs needs a kernel that it can read in /boot with its modules in /lib/modules.' \
+	'Install one: sudo apt-get install linux-image-amd64; if it is there already: sudo chmod 0644 /boot/vmlinuz-*'
+
+echo 'All outside tools are installed.'
