@@ -1,0 +1,29 @@
+package driver
+
+import "fmt"
+
+// Flat is the target that several formats share: a file that holds the disk byte for byte. What is not written stays
+// a hole.
+type Flat struct {
+	WriteFile
+}
+
+// flatUnit is the block size of the file systems that images lie on, in bytes: a smaller hole saves nothing.
+const flatUnit = 4 << 10
+
+// NewFlat sizes f.
+func NewFlat(f WriteFile, size int64) (*Flat, error) {
+	if err := f.Truncate(size); err != nil {
+		return nil, fmt.Errorf("set size to %d bytes: %w", size, err)
+	}
+	return &Flat{f}, nil
+}
+
+// Unit is the smallest hole worth leaving.
+func (t *Flat) Unit() int64 { return flatUnit }
+
+// Reserve has nothing to do: offsets of the disk are offsets of the file.
+func (t *Flat) Reserve(int64, int64) error { return nil }
+
+// Finish makes the bytes durable.
+func (t *Flat) Finish() error { return t.Sync() }

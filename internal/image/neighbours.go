@@ -1,0 +1,141 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/image/vmdk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// maxNeighbours bounds how many files of the folder are looked at.
+const maxNeighbours = 4096
+
+// Busy looks beside the image, and at the locks on it, for a program that has it in use. A copy of a disk that is being
+// written is worth nothing.
+func (img *Image) Busy() ([]ondisk.Issue, error) {
+	var out []ondisk.Issue
+	for _, f := range img.files {
+		if err := f.qemuLock(); err != nil {
+			out = append(out, busy(err.Error(), "shut the virtual machine down"))
+		}
+	}
+	names, err := img.dir.names()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if why := img.lockedBy(name); why != "" {
+			out = append(out, busy(fmt.Sprintf("%q %s", name, why),
+				"shut the virtual machine down; if none runs and no program has the file open (fuser), the lock is stale: remove it"))
+		}
+	}
+	return out, nil
+}
+
+func busy(text, remedy string) ondisk.Issue {
+	return ondisk.Issue{Code: "busy", Effect: ondisk.Refuse, Text: text, Remedy: remedy, Err: ErrBusy}
+}
+
+// ErrBusy marks an image that another program has in use.
+var ErrBusy = errors.New("in use")
+
+// lockedBy tells what a file of the folder says about the image, empty when nothing. Spec: the lock files of VMware
+// Workstation (name.lck folders), ESXi on NFS (.lck-*), and the memory files of a running or suspended machine.
+func (img *Image) lockedBy(name string) string {
+	stem := strings.TrimSuffix(img.base, path.Ext(img.base))
+	for _, f := range img.files {
+		if name == f.name+".lck" {
+			return "is the lock of a program that has the disk open"
+		}
+	}
+	switch {
+	case strings.HasSuffix(name, ".vmx.lck"):
+		return "is the lock of a running virtual machine in this folder"
+	case strings.HasPrefix(name, ".lck-"):
+		return "is the lock of an ESXi host on a file of this folder"
+	case path.Ext(name) == ".vmem" && strings.HasPrefix(name, stem):
+		return "is the memory of a running or suspended virtual machine"
+	case path.Ext(name) == ".vmss":
+		return "is the state of a suspended virtual machine, which remembers the disk as it is"
+	}
+	return ""
+}
+
+// Children finds snapshots that name this disk as their parent: a new layout under them would corrupt them.
+func (img *Image) Children() ([]ondisk.Issue, error) {
+	names, err := img.dir.names()
+	if err != nil {
+		return nil, err
+	}
+	var out []ondisk.Issue
+	for _, name := range names {
+		if name == img.base || !strings.EqualFold(path.Ext(name), ".vmdk") {
+			continue
+		}
+		parent := img.parentOf(name)
+		if parent == "" || !img.has(parent) {
+			continue
+		}
+		out = append(out, ondisk.Issue{Code: "snapshot-parent", Effect: ondisk.Refuse,
+			Text:   fmt.Sprintf("%q in the same folder is a snapshot of this disk: the disk alone is not the machine's present state", name),
+			Remedy: "consolidate or remove the snapshots first"})
+	}
+	return out, nil
+}
+
+func (img *Image) has(name string) bool {
+	for _, f := range img.files {
+		if f.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// parentOf reads the parent hint of a VMDK in the folder. What cannot be read is no child: it does not name us in a way
+// that any program would follow.
+func (img *Image) parentOf(name string) string {
+	f, err := img.dir.openAny(name)
+	if err != nil {
+		return ""
+	}
+	defer f.Close() //nolint:errcheck // read-only
+	hint := vmdk.ParentHint(f)
+	return path.Base(strings.ReplaceAll(hint, `\`, "/"))
+}
+
+// names lists the folder, up to a bound.
+func (d *folder) names() ([]string, error) {
+	fd, err := unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("list folder: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), ".")
+	defer f.Close() //nolint:errcheck // read-only
+	names, err := f.Readdirnames(maxNeighbours)
+	if err != nil && len(names) > 0 {
+		err = nil
+	}
+	slices.Sort(names) // the order of a folder is chance, messages are not
+	return names, err
+}
+
+// qemuLock tells whether QEMU has the file open for writing: it holds a lock on the byte of the "write" permission, 100 + 1.
+// Spec: QEMU block/file-posix.c, RAW_LOCK_PERM_BASE.
+func (f *file) qemuLock() error {
+	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: 0, Start: qemuWrite, Len: 1}
+	if err := unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_GETLK, &l); err != nil {
+		return nil //nolint:nilerr // the file system knows no such locks
+	}
+	if l.Type == unix.F_UNLCK {
+		return nil
+	}
+	return fmt.Errorf("%q is open for writing in QEMU (lock on byte %d)", f.name, qemuWrite)
+}

@@ -1,0 +1,170 @@
+// Package image opens and creates disk images: it knows the list of formats, finds the one that a file has by its
+// content, and is the only way to the file system.
+package image
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Image is an opened image and the files it consists of.
+type Image struct {
+	*driver.Image
+	Path   string // as the user wrote it
+	Format string
+	dir    *folder
+	base   string
+	files  []*file
+}
+
+// FileInfo is one file of an image.
+type FileInfo struct {
+	Name      string
+	Size      int64 // bytes
+	Allocated int64 // bytes that it takes on its file system
+}
+
+// Options of Open.
+type Options struct {
+	Format string // name of the format, empty to find it by content; it is held against the content either way
+}
+
+// Open opens the image at path, read-only. The user's own path may lead through links; names inside the image may not.
+func Open(path string, o Options) (*Image, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, plainPathError(err)
+	}
+	dir, err := openFolder(filepath.Dir(real))
+	if err != nil {
+		return nil, err
+	}
+	img, err := openIn(dir, filepath.Base(real), o)
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	img.Path = path
+	return img, nil
+}
+
+// openIn opens base through an open folder.
+func openIn(dir *folder, base string, o Options) (*Image, error) {
+	img := &Image{dir: dir, base: base}
+	main, err := dir.openAny(base)
+	if err != nil {
+		return nil, err
+	}
+	img.files = []*file{main}
+	src := &driver.Source{File: main, Open: func(name string) (driver.File, error) {
+		f, err := dir.open(name)
+		if err != nil {
+			return nil, err
+		}
+		img.files = append(img.files, f.(*file))
+		return f, nil
+	}}
+	f, err := detect(main, o.Format)
+	if err == nil {
+		img.Format = f.Name
+		img.Image, err = f.Open(src)
+	}
+	if err != nil {
+		return nil, errors.Join(err, img.closeFiles())
+	}
+	return img, nil
+}
+
+// detect finds the one format that the content has. Two matches are an error: whichever came first would be a guess, and
+// a guest can write what looks like a header into its own disk.
+func detect(f *file, want string) (driver.Format, error) {
+	size := f.Size()
+	head := make([]byte, min(size, headSize))
+	if err := ondisk.ReadFull(f, head, 0); err != nil {
+		return driver.Format{}, err
+	}
+	tail := make([]byte, min(size, tailSize))
+	if err := ondisk.ReadFull(f, tail, size-int64(len(tail))); err != nil {
+		return driver.Format{}, err
+	}
+	var names []string
+	found := raw.Format
+	for _, c := range formats {
+		if c.Detect(head, tail) {
+			found, names = c, append(names, c.Name)
+		}
+	}
+	for _, c := range others {
+		if c.detect(head, tail) {
+			names = append(names, c.name)
+		}
+	}
+	switch {
+	case len(names) > 1:
+		return found, &ondisk.FormatError{What: "image", Field: "format", Got: strings.Join(names, " and "),
+			Want: "the content of one format; if the guest wrote one of the headers, remove it inside the guest"}
+	case want != "" && !matches(want, found.Name, names):
+		return found, &ondisk.FormatError{What: "image", Field: "format", Got: contentName(names), Want: want + ", as --format says"}
+	case len(names) == 1 && found.Name == raw.Format.Name:
+		return found, fmt.Errorf("%s: %w yet; convert it with qemu-img convert -O vmdk or -O raw", names[0], ondisk.ErrUnsupported)
+	}
+	return found, nil
+}
+
+func matches(want, found string, names []string) bool {
+	if len(names) == 0 {
+		return want == raw.Format.Name
+	}
+	return strings.EqualFold(want, names[0]) || (want == found && found != raw.Format.Name)
+}
+
+func contentName(names []string) string {
+	if len(names) == 0 {
+		return "no known header"
+	}
+	return names[0]
+}
+
+// plainPathError drops the name of the system call from an error of the path package: the path comes with the message.
+func plainPathError(err error) error {
+	var pe interface{ Unwrap() error }
+	if errors.As(err, &pe) && pe.Unwrap() != nil {
+		return pe.Unwrap()
+	}
+	return err
+}
+
+// Files lists the files of the image, the named one first.
+func (img *Image) Files() []FileInfo {
+	var out []FileInfo
+	for _, f := range img.files {
+		out = append(out, FileInfo{f.name, f.Size(), f.Allocated()})
+	}
+	return out
+}
+
+// Unchanged checks that every file is as it was when it was opened.
+func (img *Image) Unchanged() error {
+	for _, f := range img.files {
+		if err := f.unchanged(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close closes all files.
+func (img *Image) Close() error { return errors.Join(img.closeFiles(), img.dir.Close()) }
+
+func (img *Image) closeFiles() error {
+	var errs []error
+	for _, f := range img.files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}

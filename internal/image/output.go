@@ -1,0 +1,204 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/image/driver"
+)
+
+// ErrOutput marks problems with the place where the copy goes: it exists, there is no room, no permission.
+var ErrOutput = errors.New("output")
+
+// ErrUsage marks a DEST that can never be right, such as the source itself.
+var ErrUsage = errors.New("usage")
+
+// CreateOptions of Create. The zero value makes an image of the source's own format.
+type CreateOptions struct {
+	Format    string // empty: the source's
+	Subformat string // empty: the source's, or the format's default
+	Force     bool   // replace DEST
+	Seed      []byte // identifiers are derived from it
+}
+
+// Output is an image under construction. All its files stand beside their final places as .NAME.partial until Publish.
+type Output struct {
+	Format, Subformat string
+	driver.Target
+
+	dir     *folder
+	base    string
+	force   bool
+	parts   []*part // the named file first
+	replace string  // extent file of the image that is replaced, removed at the end
+}
+
+// part is one file under construction. Errors of writing are those of the output.
+type part struct {
+	*os.File
+	final string
+}
+
+func partialName(name string) string { return "." + name + ".partial" }
+
+// WriteAt, Truncate and Sync say which file has the problem.
+func (p *part) WriteAt(b []byte, off int64) (int, error) {
+	n, err := p.File.WriteAt(b, off)
+	return n, p.wrap("write", err)
+}
+
+// Truncate sets the size.
+func (p *part) Truncate(size int64) error { return p.wrap("set size of", p.File.Truncate(size)) }
+
+// Sync makes the bytes durable. A sync that failed once is never repeated: the kernel forgets what it could not write.
+func (p *part) Sync() error { return p.wrap("sync", p.File.Sync()) }
+
+func (p *part) wrap(verb string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var pe *os.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err
+	}
+	return fmt.Errorf("%s %s: %w: %w", verb, p.final, ErrOutput, err)
+}
+
+// Create starts an image at path of size bytes. src is the image it is a copy of.
+func Create(path string, size int64, src *Image, o CreateOptions) (*Output, error) {
+	out := &Output{base: filepath.Base(path), force: o.Force}
+	if err := checkName(out.base); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	var err error
+	if out.dir, err = openFolder(filepath.Dir(path)); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrOutput, err)
+	}
+	if err := out.start(size, src, o); err != nil {
+		return nil, errors.Join(err, out.Discard())
+	}
+	return out, nil
+}
+
+func (o *Output) start(size int64, src *Image, opts CreateOptions) error {
+	format, sub, err := target(src, opts)
+	if err != nil {
+		return err
+	}
+	o.Format, o.Subformat = format.Name, sub
+	if err := o.checkFree(o.base, src); err != nil {
+		return err
+	}
+	main, err := o.newPart(o.base)
+	if err != nil {
+		return err
+	}
+	do := driver.Options{Subformat: sub, Name: o.base, Seed: opts.Seed, Beside: func(suffix string) (driver.WriteFile, string, error) {
+		return o.beside(suffix, src)
+	}}
+	if src.Format == format.Name {
+		do.Template = src.Template
+	}
+	o.Target, err = format.Create(main, size, do)
+	return err
+}
+
+// target settles format and subformat of a copy.
+func target(src *Image, o CreateOptions) (driver.Format, string, error) {
+	name := o.Format
+	if name == "" {
+		name = src.Format
+	}
+	f, ok := byName(name)
+	if !ok || f.Create == nil {
+		return f, "", fmt.Errorf("%w: format %q cannot be written, want one of %s", ErrUsage, name, strings.Join(Names(), ", "))
+	}
+	sub := o.Subformat
+	if sub == "" && name == src.Format {
+		sub = src.Subformat
+	}
+	if sub == "" && len(f.Subformats) > 0 {
+		sub = f.Subformats[0]
+	}
+	for _, s := range f.Subformats {
+		if strings.EqualFold(s, sub) {
+			return f, s, nil
+		}
+	}
+	if sub == "" {
+		return f, "", nil
+	}
+	return f, "", fmt.Errorf("%w: %s has no subformat %q that can be written, want one of %s", ErrUsage, name, sub, strings.Join(f.Subformats, ", "))
+}
+
+// checkFree refuses a name that is taken, and one that leads to the source whatever it is called.
+func (o *Output) checkFree(name string, src *Image) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(o.dir.fd, name, &st, 0); err == nil {
+		for _, f := range src.files {
+			if f.stat.Dev == st.Dev && f.stat.Ino == st.Ino {
+				return fmt.Errorf("%w: DEST %s is the source's file %s", ErrUsage, name, f.name)
+			}
+		}
+	}
+	if err := unix.Fstatat(o.dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		return fmt.Errorf("%s: %w: %w", name, ErrOutput, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG && st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		return fmt.Errorf("%s: %w exists and is no file", name, ErrOutput)
+	}
+	if o.force {
+		return nil
+	}
+	return fmt.Errorf("%s: %w exists; choose another name, or --force to replace it", name, ErrOutput)
+}
+
+// newPart creates the partial file of a name. One that is left from a killed run is removed, one that is in use is not:
+// the lock dies with its process.
+func (o *Output) newPart(name string) (*part, error) {
+	partial := partialName(name)
+	if len(partial) > 255 {
+		return nil, fmt.Errorf("%s: %w name is too long", name, ErrOutput)
+	}
+	if err := o.dir.removeStale(partial); err != nil {
+		return nil, err
+	}
+	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(o.dir.fd, partial, flags, 0o666)
+	if err != nil {
+		return nil, fmt.Errorf("create %s: %w: %w", partial, ErrOutput, err)
+	}
+	p := &part{os.NewFile(uintptr(fd), partial), name}
+	o.parts = append(o.parts, p)
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, fmt.Errorf("%s: %w by another run", partial, ErrBusy)
+	}
+	return p, nil
+}
+
+// removeStale removes what a killed run left under a partial name.
+func (d *folder) removeStale(partial string) error {
+	fd, err := unix.Openat(d.fd, partial, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("stale %s: %w: %w; remove it by hand", partial, ErrOutput, err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("%s: %w by another run of trueup that writes the same DEST", partial, ErrBusy)
+	}
+	if err := unix.Unlinkat(d.fd, partial, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove stale %s: %w: %w", partial, ErrOutput, err)
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/image/driver"
+)
+
+// beside creates the second file of an image: NAME-flat.vmdk. With --force the one that DEST uses now must live until the
+// descriptor has been exchanged, so the new one takes the other of two names.
+func (o *Output) beside(suffix string, src *Image) (driver.WriteFile, string, error) {
+	ext := filepath.Ext(o.base)
+	stem := strings.TrimSuffix(o.base, ext)
+	name, other := stem+suffix+ext, stem+"-1"+suffix+ext
+	old := o.dir.filesOf(o.base)
+	if slices.Contains(old, name) {
+		name, other = other, name
+	}
+	if slices.Contains(old, other) {
+		o.replace = other
+	}
+	if err := o.removeUnpublished(name, old); err != nil {
+		return nil, "", err
+	}
+	if o.dir.exists(name) {
+		return nil, "", fmt.Errorf("%s: %w exists and does not belong to %s; remove it or choose another name", name, ErrOutput, o.base)
+	}
+	if err := o.checkFree(name, src); err != nil {
+		return nil, "", err
+	}
+	p, err := o.newPart(name)
+	return p, name, err
+}
+
+func (d *folder) exists(name string) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+}
+
+// filesOf names the files that the image base uses; none when it is absent or no image.
+func (d *folder) filesOf(base string) []string {
+	img, err := openIn(&folder{fd: d.fd}, base, Options{})
+	if err != nil {
+		return nil
+	}
+	defer img.closeFiles() //nolint:errcheck // read-only
+	var names []string
+	for _, f := range img.files {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+// removeUnpublished removes the second file of a run that was killed between giving it its name and giving DEST its
+// own: such a file still has its partial name as a second link, and the present DEST does not use it.
+func (o *Output) removeUnpublished(name string, inUse []string) error {
+	var a, b unix.Stat_t
+	if unix.Fstatat(o.dir.fd, name, &a, unix.AT_SYMLINK_NOFOLLOW) != nil ||
+		unix.Fstatat(o.dir.fd, partialName(name), &b, unix.AT_SYMLINK_NOFOLLOW) != nil ||
+		a.Ino != b.Ino || a.Dev != b.Dev || slices.Contains(inUse, name) {
+		return nil
+	}
+	if err := unix.Unlinkat(o.dir.fd, name, 0); err != nil {
+		return fmt.Errorf("remove unfinished %s: %w: %w", name, ErrOutput, err)
+	}
+	return nil
+}
+
+// Free is the space in bytes that an ordinary user can still take where the output goes.
+func (o *Output) Free() (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(o.dir.fd, &st); err != nil {
+		return 0, fmt.Errorf("free space: %w: %w", ErrOutput, err)
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// Reopen opens what was written, through a handle of its own, as a later reader will.
+func (o *Output) Reopen() (*Image, error) {
+	fd, err := unix.Dup(o.dir.fd)
+	if err != nil {
+		return nil, fmt.Errorf("reopen %s: %w", o.base, err)
+	}
+	d := &folder{fd: fd, alias: map[string]string{}}
+	for _, p := range o.parts {
+		d.alias[p.final] = partialName(p.final)
+	}
+	img, err := openIn(d, o.base, Options{Format: o.Format})
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	img.Path = o.base
+	return img, nil
+}
+
+// Files are the final names, the named one first.
+func (o *Output) Files() []string {
+	var out []string
+	for _, p := range o.parts {
+		out = append(out, p.final)
+	}
+	return out
+}
+
+// Publish gives the files their names: the second ones first, then the one that users name, so that DEST is absent or
+// complete at every moment. Then the folder is synced.
+func (o *Output) Publish() error {
+	for _, p := range o.parts[1:] {
+		if err := o.dir.link(partialName(p.final), p.final); err != nil {
+			return err
+		}
+	}
+	if len(o.parts) > 1 {
+		if err := o.syncFolder(); err != nil {
+			return errors.Join(err, o.unpublish())
+		}
+	}
+	if err := o.dir.rename(partialName(o.base), o.base, o.force); err != nil {
+		return errors.Join(err, o.unpublish())
+	}
+	for _, p := range o.parts[1:] {
+		_ = unix.Unlinkat(o.dir.fd, partialName(p.final), 0) // the second link; the next run would remove it too
+	}
+	if o.replace != "" {
+		_ = unix.Unlinkat(o.dir.fd, o.replace, 0) // nothing names it any more
+	}
+	return errors.Join(o.syncFolder(), o.close())
+}
+
+// link gives a second name that must be free. File systems without links rename: there, a kill before the next step
+// leaves a file that the next run reports.
+func (d *folder) link(from, to string) error {
+	err := unix.Linkat(d.fd, from, d.fd, to, 0)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EMLINK) {
+		return d.rename(from, to, false)
+	}
+	return publishError(to, err)
+}
+
+// rename replaces only when it may.
+func (d *folder) rename(from, to string, replace bool) error {
+	if replace {
+		return publishError(to, unix.Renameat(d.fd, from, d.fd, to))
+	}
+	err := unix.Renameat2(d.fd, from, d.fd, to, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
+		if err = unix.Linkat(d.fd, from, d.fd, to, 0); err == nil {
+			err = unix.Unlinkat(d.fd, from, 0)
+		}
+	}
+	return publishError(to, err)
+}
+
+func publishError(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("publish %s: %w: %w", name, ErrOutput, err)
+}
+
+// unpublish takes back the names of second files when DEST could not get its own.
+func (o *Output) unpublish() error {
+	for _, p := range o.parts[1:] {
+		if err := unix.Unlinkat(o.dir.fd, p.final, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+			return publishError(p.final, err)
+		}
+	}
+	return nil
+}
+
+func (o *Output) syncFolder() error {
+	if err := unix.Fsync(o.dir.fd); err != nil {
+		return fmt.Errorf("sync folder: %w: %w", ErrOutput, err)
+	}
+	return nil
+}
+
+// Discard removes what was written. It is harmless after Publish.
+func (o *Output) Discard() error {
+	if o.dir == nil {
+		return nil
+	}
+	var errs []error
+	for _, p := range o.parts {
+		if err := unix.Unlinkat(o.dir.fd, partialName(p.final), 0); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("remove %s: %w: %w", partialName(p.final), ErrOutput, err))
+		}
+	}
+	return errors.Join(append(errs, o.close())...)
+}
+
+func (o *Output) close() error {
+	var errs []error
+	for _, p := range o.parts {
+		errs = append(errs, p.Close())
+	}
+	errs = append(errs, o.dir.Close())
+	o.parts, o.dir = nil, nil
+	return errors.Join(errs...)
+}

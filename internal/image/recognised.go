@@ -1,0 +1,50 @@
+package image
+
+import (
+	"bytes"
+	"strings"
+)
+
+// recognised is a format that has a name and no reader. It must never be taken for raw: the guest's disk is not where
+// raw would look for it.
+type recognised struct {
+	name   string // as users write it
+	detect func(head, tail []byte) bool
+}
+
+// headSize and tailSize are how much of a file detection sees, in bytes. The ISO 9660 descriptor is the deepest.
+const (
+	headSize = 36 << 10
+	tailSize = 1024
+)
+
+var others = []recognised{
+	{"VHD", func(head, tail []byte) bool {
+		// The footer is the last sector; writers before Virtual PC 2004 left a byte off.
+		return bytes.HasPrefix(head, []byte("conectix")) || at(tail, len(tail)-512, "conectix") || at(tail, len(tail)-511, "conectix")
+	}},
+	{"VHDX", prefix("vhdxfile")},
+	{"qcow2", prefix("QFI\xfb")},
+	{"QED", prefix("QED\x00")},
+	{"VDI", func(head, _ []byte) bool { return at(head, 0x40, "\x7f\x10\xda\xbe") }},
+	{"Parallels HDD", func(head, _ []byte) bool {
+		return at(head, 0, "WithoutFreeSpace") || at(head, 0, "WithouFreSpacExt")
+	}},
+	{"EWF (E01)", prefix("EVF\x09\x0d\x0a\xff\x00")},
+	{"ISO 9660", func(head, _ []byte) bool { return at(head, 0x8001, "CD001") }},
+	{"DMG", func(_, tail []byte) bool { return at(tail, len(tail)-512, "koly") }},
+	{"OVA", func(head, _ []byte) bool {
+		// A tar whose first member is the OVF, as the specification demands.
+		name, _, _ := bytes.Cut(head[:min(len(head), 100)], []byte{0})
+		return at(head, 257, "ustar") && strings.HasSuffix(strings.ToLower(string(name)), ".ovf")
+	}},
+}
+
+func prefix(magic string) func(head, tail []byte) bool {
+	return func(head, _ []byte) bool { return at(head, 0, magic) }
+}
+
+// at tells whether magic stands at off of b; off may be outside of b.
+func at(b []byte, off int, magic string) bool {
+	return off >= 0 && off <= len(b) && bytes.HasPrefix(b[off:], []byte(magic))
+}

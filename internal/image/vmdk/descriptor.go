@@ -1,0 +1,244 @@
+package vmdk
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Bounds of a descriptor. A real one has some 30 lines.
+const (
+	maxText    = 1 << 20 // bytes
+	maxLine    = 4096    // bytes
+	maxExtents = 4096
+)
+
+const what = "vmdk descriptor"
+
+// noParent is the parentCID of a complete disk.
+const noParent = 0xffffffff
+
+// line is one line of a descriptor. Lines are kept as they are: what we do not know goes into a copy unchanged.
+type line struct {
+	no   int // from 1
+	text string
+	key  string // lower case; empty for comments, blank lines and extents
+	val  string // unquoted
+	ext  *extent
+}
+
+// extent is one extent line: `RW 4192256 FLAT "disk-flat.vmdk" 0`. Spec: VMware Virtual Disk Format 1.1, "The Extent Description".
+type extent struct {
+	line   int
+	access string // RW, RDONLY, NOACCESS
+	size   int64  // bytes
+	kind   string // FLAT, SPARSE, ZERO, VMFS, …
+	name   string
+	off    int64 // bytes, in the file
+}
+
+// descriptor is the text that says what a VMDK is made of.
+type descriptor struct {
+	lines   []line
+	extents []*extent
+	crlf    bool
+}
+
+// parseDescriptor reads the text of a descriptor file, or of an embedded one (padded with zero bytes).
+func parseDescriptor(text []byte) (*descriptor, error) {
+	if len(text) > maxText {
+		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes", what, len(text), ondisk.ErrLimit, maxText)
+	}
+	if bytes.HasPrefix(text, []byte("\xff\xfe")) || bytes.HasPrefix(text, []byte("\xfe\xff")) {
+		return nil, &ondisk.FormatError{What: what, Field: "byte order mark", Got: text[:2], Want: "UTF-8 text, not UTF-16"}
+	}
+	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
+	text = bytes.TrimRight(text, "\x00")
+	if i := bytes.IndexByte(text, 0); i >= 0 {
+		return nil, &ondisk.FormatError{What: what, Off: int64(i), Field: "text", Got: "\x00", Want: "no zero byte before the end"}
+	}
+	d := &descriptor{crlf: bytes.Contains(text, []byte("\r\n"))}
+	for i, s := range strings.Split(string(text), "\n") {
+		if err := d.add(i+1, strings.TrimSuffix(s, "\r")); err != nil {
+			return nil, err
+		}
+	}
+	return d, d.checkOnce()
+}
+
+func (d *descriptor) add(no int, s string) error {
+	switch {
+	case len(s) > maxLine:
+		return textErr(no, ondisk.ErrLimit, "%d bytes long, at most %d are read", len(s), maxLine)
+	case strings.ContainsRune(s, '\r'):
+		return textErr(no, ondisk.ErrFormat, "carriage return inside a line, want lines that end with LF or CRLF")
+	}
+	l := line{no: no, text: s}
+	t := strings.TrimSpace(s)
+	if t == "" || strings.HasPrefix(t, "#") {
+		d.lines = append(d.lines, l)
+		return nil
+	}
+	var err error
+	if key, val, ok := strings.Cut(t, "="); ok && !strings.ContainsRune(key, '"') {
+		l.key = strings.ToLower(strings.TrimSpace(key))
+		l.val, err = unquote(no, strings.TrimSpace(val))
+	} else if len(d.extents) == maxExtents {
+		err = textErr(no, ondisk.ErrLimit, "more than %d extents", maxExtents)
+	} else {
+		l.ext, err = parseExtent(no, t)
+		d.extents = append(d.extents, l.ext)
+	}
+	d.lines = append(d.lines, l)
+	return err
+}
+
+func textErr(no int, kind error, format string, args ...any) error {
+	return &ondisk.TextError{What: what, Line: no, Msg: fmt.Sprintf(format, args...), Kind: kind}
+}
+
+func unquote(no int, v string) (string, error) {
+	if !strings.HasPrefix(v, `"`) {
+		return v, nil
+	}
+	if len(v) < 2 || !strings.HasSuffix(v, `"`) {
+		return "", textErr(no, ondisk.ErrFormat, "unclosed quote in %.64q", v)
+	}
+	return v[1 : len(v)-1], nil
+}
+
+func parseExtent(no int, s string) (*extent, error) {
+	head, rest, quoted := strings.Cut(s, `"`)
+	f := strings.Fields(head)
+	if len(f) < 3 {
+		return nil, textErr(no, ondisk.ErrFormat, `%.64q is no comment, no "key = value" and no extent`, s)
+	}
+	e := &extent{line: no, access: strings.ToUpper(f[0]), kind: strings.ToUpper(f[2])}
+	if e.access != "RW" && e.access != "RDONLY" && e.access != "NOACCESS" {
+		return nil, textErr(no, ondisk.ErrFormat, "access %.32q, want RW, RDONLY or NOACCESS", f[0])
+	}
+	var err error
+	if e.size, err = sectors(no, "extent size", f[1]); err != nil {
+		return nil, err
+	}
+	if e.size == 0 {
+		return nil, textErr(no, ondisk.ErrFormat, "extent size 0, want at least 1 sector")
+	}
+	if !quoted {
+		if len(f) > 3 {
+			return nil, textErr(no, ondisk.ErrFormat, "extent file name %.64q is not quoted", f[3])
+		}
+		return e, nil
+	}
+	return e, e.parseFile(no, rest)
+}
+
+// parseFile reads what follows the opening quote of an extent's file name.
+func (e *extent) parseFile(no int, rest string) error {
+	name, tail, closed := strings.Cut(rest, `"`)
+	if !closed {
+		return textErr(no, ondisk.ErrFormat, "unclosed quote in the extent's file name")
+	}
+	e.name = name
+	f := strings.Fields(tail)
+	if len(f) == 0 {
+		return nil // ESXi writes no offset
+	}
+	var err error
+	e.off, err = sectors(no, "extent offset", f[0])
+	if err == nil && len(f) > 1 && (e.kind == "FLAT" || e.kind == "VMFS") {
+		return textErr(no, ondisk.ErrUnsupported, "extent of a physical device or partition: not supported")
+	}
+	return err
+}
+
+// sectors parses a count of 512-byte sectors and gives bytes.
+func sectors(no int, field, s string) (int64, error) {
+	const most = math.MaxInt64 / units.SectorSize
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 || n > most {
+		return 0, textErr(no, ondisk.ErrFormat, "%s %.32q, want 0 to %d sectors", field, s, int64(most))
+	}
+	return n * units.SectorSize, nil
+}
+
+// onceKeys may stand in a descriptor once: a second one would contradict the first, and readers differ in which they
+// believe.
+var onceKeys = []string{"version", "cid", "parentcid", "createtype", "parentfilenamehint", "encoding"}
+
+func (d *descriptor) checkOnce() error {
+	seen := map[string]int{}
+	for _, l := range d.lines {
+		if l.key == "" {
+			continue
+		}
+		for _, k := range onceKeys {
+			if l.key == k && seen[k] > 0 {
+				return textErr(l.no, ondisk.ErrFormat, "second %s, the first is on line %d", k, seen[k])
+			}
+		}
+		seen[l.key] = l.no
+	}
+	return nil
+}
+
+// get is the value of a key, in lower case, and the number of its line; 0 when there is none.
+func (d *descriptor) get(key string) (string, int) {
+	for _, l := range d.lines {
+		if l.key == key {
+			return l.val, l.no
+		}
+	}
+	return "", 0
+}
+
+// cid reads one of the two content identifiers. A descriptor without parentCID has no parent.
+func (d *descriptor) cid(key string, absent uint32) (uint32, error) {
+	v, no := d.get(key)
+	if no == 0 {
+		return absent, nil
+	}
+	n, err := strconv.ParseUint(v, 16, 32)
+	if err != nil {
+		return 0, textErr(no, ondisk.ErrFormat, "%s %.32q, want 8 hexadecimal digits", key, v)
+	}
+	return uint32(n), nil
+}
+
+// checkParent refuses everything that is not a complete disk. Both fields must agree on "no parent".
+func (d *descriptor) checkParent() error {
+	parent, err := d.cid("parentcid", noParent)
+	if err != nil {
+		return err
+	}
+	hint, hintLine := d.get("parentfilenamehint")
+	_, parentLine := d.get("parentcid")
+	const remedy = "consolidate the snapshots or clone the disk to one complete image first"
+	switch {
+	case parent == noParent && hintLine == 0:
+		return nil
+	case parent == noParent:
+		return &ondisk.Refusal{Code: "reference", Remedy: remedy, Reason: fmt.Sprintf(
+			"%s line %d names the parent %.256q, but parentCID says that there is none", what, hintLine, hint)}
+	case hintLine == 0:
+		return &ondisk.Refusal{Code: "reference", Remedy: remedy, Reason: fmt.Sprintf(
+			"%s line %d: parentCID %08x of a snapshot child, but no parentFileNameHint names the parent", what, parentLine, parent)}
+	}
+	return &ondisk.Refusal{Code: "unsupported", Remedy: remedy, Reason: fmt.Sprintf(
+		"snapshot child of %.256q (parentCID %08x on line %d): its data is not complete", hint, parent, parentLine)}
+}
+
+// ddbInt is a positive number of the disk data base, 0 when it is absent or no number.
+func (d *descriptor) ddbInt(key string) int64 {
+	v, _ := d.get(key)
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,146 @@
+package vmdk
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/units"
+)
+
+// plainDescriptor is the start for a VMDK whose source was none. Values are those of a disk that every VMware product
+// since 2006 opens.
+func plainDescriptor() *descriptor {
+	d, err := parseDescriptor([]byte(`# Disk DescriptorFile
+version=1
+encoding="UTF-8"
+CID=00000000
+parentCID=ffffffff
+createType="monolithicSparse"
+
+# Extent description
+RW 1 ZERO
+
+# The Disk Data Base
+#DDB
+
+ddb.adapterType = "lsilogic"
+ddb.geometry.cylinders = "0"
+ddb.geometry.heads = "255"
+ddb.geometry.sectors = "63"
+ddb.virtualHWVersion = "4"
+`))
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+// identity is what a copy may not share with its source. It is derived from the source's own identity and the job, so
+// that the same job gives the same bytes.
+type identity struct {
+	cid    uint32
+	sum    [sha256.Size]byte
+	pieces []string // extent lines
+}
+
+func (d *descriptor) identity(seed []byte) identity {
+	h := sha256.New()
+	for _, l := range d.lines {
+		fmt.Fprintln(h, l.text)
+	}
+	h.Write(seed)
+	id := identity{}
+	h.Sum(id.sum[:0])
+	id.cid = binary.BigEndian.Uint32(id.sum[:])
+	if id.cid >= 0xfffffffe { // both are reserved: "no parent", and a CID that was never set
+		id.cid -= 2
+	}
+	return id
+}
+
+// copyFor is the text of a copy: every line is kept but those that say what the disk consists of and who it is. size is
+// that of the copy in bytes.
+func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []byte) []byte {
+	id := d.identity(seed)
+	id.pieces = extents
+	var out []string
+	for _, l := range d.lines {
+		switch {
+		case l.ext != nil:
+			out = appendExtents(out, &id)
+		case l.key == "cid":
+			out = append(out, fmt.Sprintf("CID=%08x", id.cid))
+		case l.key == "createtype":
+			out = append(out, fmt.Sprintf("createType=%q", kind))
+		case l.key == "changetrackpath":
+			// Changed-block tracking knows the blocks of the old layout.
+		case l.key == "ddb.geometry.cylinders":
+			out = append(out, fmt.Sprintf("ddb.geometry.cylinders = \"%d\"", d.cylinders(size)))
+		case l.key == "ddb.longcontentid":
+			out = append(out, fmt.Sprintf("ddb.longContentID = \"%x%08x\"", id.sum[4:16], id.cid))
+		case l.key == "ddb.uuid":
+			out = append(out, fmt.Sprintf("ddb.uuid = %q", newUUID(l.val, id.sum[16:])))
+		default:
+			out = append(out, l.text)
+		}
+	}
+	eol := "\n"
+	if d.crlf {
+		eol = "\r\n"
+	}
+	return []byte(strings.TrimRight(strings.Join(out, eol), "\r\n") + eol)
+}
+
+// appendExtents puts the new extent lines where the first old one stood. qemu-img 7.2 counts an extent twice that
+// follows a blank line, so a comment stands in front of it.
+func appendExtents(out []string, id *identity) []string {
+	if id.pieces == nil {
+		return out
+	}
+	if n := len(out); n == 0 || !strings.HasPrefix(strings.TrimSpace(out[n-1]), "#") {
+		out = append(out, "# Extent description")
+	}
+	out = append(out, id.pieces...)
+	id.pieces = nil
+	return out
+}
+
+// maxCylinders is where IDE geometries end, whatever the size of the disk.
+const maxCylinders = 16383
+
+// cylinders is the count for the new size in the source's own heads and sectors. A source whose count was capped stays
+// capped.
+func (d *descriptor) cylinders(size int64) int64 {
+	c, h, s := d.geometry()
+	if h <= 0 || s <= 0 {
+		return c
+	}
+	n := size / units.SectorSize / (h * s)
+	if c == maxCylinders && n > maxCylinders {
+		return maxCylinders
+	}
+	return n
+}
+
+// newUUID keeps the vendor's first four bytes ("60 00 C2 9…") of a uuid like "60 00 C2 9a 1d 7b 49 44-dc 53 e6 d3 e5 89
+// 7b 0d" and its form, and takes the other twelve from sum.
+func newUUID(old string, sum []byte) string {
+	sep := func(r rune) bool { return r == ' ' || r == '-' }
+	fields := strings.FieldsFunc(old, sep)
+	if len(fields) != 16 {
+		return old
+	}
+	for _, f := range fields {
+		if _, err := strconv.ParseUint(f, 16, 8); err != nil || len(f) != 2 {
+			return old
+		}
+	}
+	for i := 4; i < 16; i++ {
+		fields[i] = hex.EncodeToString(sum[i-4 : i-3])
+	}
+	return strings.Join(fields[:8], " ") + "-" + strings.Join(fields[8:], " ")
+}

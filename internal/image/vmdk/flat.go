@@ -1,0 +1,166 @@
+package vmdk
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// maxFiles bounds the files that are open at once.
+const maxFiles = 64
+
+// openFlat opens the extents of a descriptor one behind the other.
+func openFlat(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
+	if len(d.extents) == 0 {
+		return nil, &ondisk.FormatError{What: what, Field: "extents", Got: 0, Want: "at least one"}
+	}
+	m := flatMap{opened: map[string]driver.File{}}
+	for i, e := range d.extents {
+		if err := m.add(s, i, e); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.checkOverlap(); err != nil {
+		return nil, err
+	}
+	img, err := image(d, kind, disk.New(m.size, units.SectorSize, m.run))
+	if err != nil {
+		return nil, err
+	}
+	img.Parts = m.files
+	return img, nil
+}
+
+// flatMap is the list of extents in disk order.
+type flatMap struct {
+	size   int64
+	runs   []flatRun
+	files  []driver.File
+	opened map[string]driver.File // by name
+}
+
+type flatRun struct {
+	disk.Range
+	file driver.File // nil: zero
+	off  int64
+	line int
+}
+
+// add appends one extent. Every line of a descriptor counts: qemu-img 7.2 skips RDONLY and ZERO lines, which shifts
+// what follows.
+func (m *flatMap) add(s *driver.Source, i int, e *extent) error {
+	if e.size > math.MaxInt64-m.size {
+		return textErr(e.line, ondisk.ErrFormat, "extents add up to more than %d bytes", int64(math.MaxInt64))
+	}
+	run := flatRun{Range: disk.Range{Off: m.size, Len: e.size}, off: e.off, line: e.line}
+	switch {
+	case e.access == "NOACCESS":
+		return textErr(e.line, ondisk.ErrUnsupported, "extent %d is NOACCESS: its data cannot be read", i)
+	case e.kind == "ZERO":
+	case e.kind == "FLAT" || e.kind == "VMFS":
+		f, err := m.open(s, i, e)
+		if err != nil {
+			return err
+		}
+		run.file = f
+	case e.kind == "SPARSE":
+		return m.refuseSparse(s, i, e)
+	default:
+		return textErr(e.line, ondisk.ErrUnsupported, "extent type %.32q: not supported, want FLAT, VMFS or ZERO", e.kind)
+	}
+	m.runs = append(m.runs, run)
+	m.size += e.size
+	return nil
+}
+
+// refuseSparse ends at the first level: a sparse extent of a flat disk is a contradiction, whatever it names itself.
+func (m *flatMap) refuseSparse(s *driver.Source, i int, e *extent) error {
+	f, err := s.Open(e.name)
+	if err == nil && f.ID() == s.File.ID() {
+		return sameFile(i, e)
+	}
+	if err != nil {
+		return fmt.Errorf("%s line %d: extent %d: %w", what, e.line, i, err)
+	}
+	return textErr(e.line, ondisk.ErrFormat, "extent %d is SPARSE, want FLAT, VMFS or ZERO in a flat disk", i)
+}
+
+func (m *flatMap) open(s *driver.Source, i int, e *extent) (driver.File, error) {
+	f := m.opened[e.name]
+	if f == nil {
+		if len(m.files) == maxFiles {
+			return nil, textErr(e.line, ondisk.ErrLimit, "more than %d extent files", maxFiles)
+		}
+		var err error
+		if f, err = s.Open(e.name); err != nil {
+			return nil, fmt.Errorf("%s line %d: extent %d: %w", what, e.line, i, err)
+		}
+		if f.ID() == s.File.ID() {
+			return nil, sameFile(i, e)
+		}
+		if err := refuseDescriptor(f, i, e); err != nil {
+			return nil, err
+		}
+		m.opened[e.name] = f
+		m.files = append(m.files, f)
+	}
+	if e.off > f.Size() || e.size > f.Size()-e.off {
+		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d takes %d bytes at offset %d, but the file %.256q has %d bytes",
+			i, e.size, e.off, e.name, f.Size())
+	}
+	return f, nil
+}
+
+// refuseDescriptor keeps one descriptor from using another as its data.
+func refuseDescriptor(f driver.File, i int, e *extent) error {
+	head := make([]byte, min(f.Size(), units.SectorSize))
+	if err := ondisk.ReadFull(f, head, 0); err != nil {
+		return err
+	}
+	if e.off == 0 && isDescriptor(head) {
+		return textErr(e.line, ondisk.ErrFormat, "extent %d (%.256q) is a descriptor itself, want the bytes of a disk", i, e.name)
+	}
+	return nil
+}
+
+// checkOverlap refuses two extents that show one range of a file: a write to one would change the other.
+func (m *flatMap) checkOverlap() error {
+	runs := slices.DeleteFunc(slices.Clone(m.runs), func(r flatRun) bool { return r.file == nil })
+	slices.SortFunc(runs, func(a, b flatRun) int {
+		if a.file.ID() != b.file.ID() {
+			if a.file.ID() < b.file.ID() {
+				return -1
+			}
+			return 1
+		}
+		return int(min(max(a.off-b.off, -1), 1))
+	})
+	for i := 1; i < len(runs); i++ {
+		a, b := runs[i-1], runs[i]
+		if a.file.ID() == b.file.ID() && b.off < a.off+a.Len {
+			return textErr(b.line, ondisk.ErrFormat, "extent overlaps that of line %d: bytes %d to %d of one file are used twice",
+				a.line, b.off, min(a.off+a.Len, b.off+b.Len))
+		}
+	}
+	return nil
+}
+
+func (m *flatMap) run(off int64) (disk.Run, error) {
+	i, _ := slices.BinarySearchFunc(m.runs, off, func(r flatRun, off int64) int {
+		if r.End() <= off {
+			return -1
+		}
+		return 1
+	})
+	r := m.runs[i]
+	run := disk.Run{Len: r.End() - off, Off: r.off + off - r.Off}
+	if r.file != nil {
+		run.Src = r.file
+	}
+	return run, nil
+}

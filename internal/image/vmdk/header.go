@@ -1,0 +1,150 @@
+package vmdk
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// sparseHeader is the first sector of a sparse extent; counts and offsets are in sectors. Spec: Virtual Disk Format 1.1,
+// "Hosted Sparse Extents".
+type sparseHeader struct {
+	Magic            [4]byte // "KDMV"
+	Version          uint32
+	Flags            uint32
+	Capacity         uint64
+	GrainSize        uint64
+	DescriptorOffset uint64
+	DescriptorSize   uint64
+	NumGTEsPerGT     uint32
+	RGDOffset        uint64
+	GDOffset         uint64
+	OverHead         uint64
+	UncleanShutdown  uint8
+	NewLine          [4]byte // "\n \r\n", damaged by a transfer in text mode
+	CompressAlgo     uint16
+	_                [433]byte
+}
+
+// Flags of the header.
+const (
+	flagNewLine    = 1 << 0  // NewLine is valid
+	flagRedundant  = 1 << 1  // RGDOffset is valid
+	flagZeroGrain  = 1 << 2  // entry 1 is a grain of zeros (version 2 and later)
+	flagCompressed = 1 << 16 // streamOptimized
+	flagMarkers    = 1 << 17 // streamOptimized
+	flagsKnown     = flagNewLine | flagRedundant | flagZeroGrain | flagCompressed | flagMarkers
+)
+
+// Byte offsets of the fields that messages name.
+const (
+	atVersion = 4
+	atFlags   = 8
+	atCap     = 12
+	atGrain   = 20
+	atDesc    = 28
+	atDescLen = 36
+	atGTEs    = 44
+	atRGD     = 48
+	atGD      = 56
+	atNewLine = 73
+)
+
+const (
+	gtes       = 512 // entries of a grain table, the only number that the specification allows
+	gtBytes    = 4 * gtes
+	minGrain   = 8    // sectors
+	maxGrain   = 2048 // sectors
+	gdAtEnd    = math.MaxUint64
+	tableCache = 4 << 20 // bytes of tables kept in memory
+)
+
+func field(name string, at int64, got, want any) error {
+	return &ondisk.FormatError{What: "vmdk sparse header", Off: at, Field: name, Got: got, Want: want}
+}
+
+// check holds the header to its specification. fileSize is in bytes.
+func (h *sparseHeader) check(fileSize int64) error {
+	const most = math.MaxInt64 / uint64(units.SectorSize)
+	switch {
+	case h.Version < 1 || h.Version > 3:
+		return field("version", atVersion, h.Version, "1 to 3")
+	case h.Flags&flagNewLine != 0 && h.NewLine != [4]byte{'\n', ' ', '\r', '\n'}:
+		return field("newline test", atNewLine, h.NewLine[:], "0a 20 0d 0a (the file was damaged by a transfer in text mode)")
+	case h.Flags&^uint32(flagsKnown) != 0:
+		return fmt.Errorf("vmdk sparse header at %#x: flags %#x: %w, known are %#x", atFlags, h.Flags, ondisk.ErrUnsupported, flagsKnown)
+	case h.Flags&(flagCompressed|flagMarkers) != 0:
+		return h.checkCompressed()
+	case h.GDOffset == gdAtEnd:
+		return unsupported("streamOptimized")
+	case h.CompressAlgo != 0:
+		return field("compressAlgorithm", 77, h.CompressAlgo, "0 while the compressed flag (bit 16 of flags) is clear")
+	case h.Capacity == 0 || h.Capacity > most:
+		return field("capacity", atCap, h.Capacity, fmt.Sprintf("1 to %d sectors", most))
+	case h.GrainSize < minGrain || h.GrainSize > maxGrain || !units.IsPowerOfTwo(int64(h.GrainSize)):
+		return field("grain size", atGrain, h.GrainSize, fmt.Sprintf("a power of two from %d to %d sectors", minGrain, maxGrain))
+	case h.NumGTEsPerGT != gtes:
+		return field("numGTEsPerGT", atGTEs, h.NumGTEsPerGT, gtes)
+	}
+	return h.checkPlaces(fileSize)
+}
+
+func (h *sparseHeader) checkCompressed() error {
+	if h.Flags&flagCompressed != 0 && h.CompressAlgo != 1 {
+		return field("compressAlgorithm", 77, h.CompressAlgo, "1 (deflate) while the compressed flag is set")
+	}
+	return unsupported("streamOptimized")
+}
+
+// checkPlaces makes sure that descriptor and directories lie inside the file and apart from each other. A directory's
+// size follows from the capacity, so this is also what bounds the capacity by the file.
+func (h *sparseHeader) checkPlaces(fileSize int64) error {
+	type place struct {
+		name string
+		at   int64
+		disk.Range
+	}
+	places := []place{{"header", 0, disk.Range{Len: units.SectorSize}}}
+	add := func(name string, at int64, sector uint64, n int64) error {
+		if sector == 0 || sector > uint64(fileSize/units.SectorSize) || n > fileSize-int64(sector)*units.SectorSize {
+			return field(name, at, sector, fmt.Sprintf("a sector from which %d bytes fit into the file of %d bytes", n, fileSize))
+		}
+		r := disk.Range{Off: int64(sector) * units.SectorSize, Len: n}
+		for _, p := range places {
+			if p.Overlaps(r) {
+				return field(name, at, sector, "a place apart from the "+p.name)
+			}
+		}
+		places = append(places, place{name, at, r})
+		return nil
+	}
+	if h.DescriptorOffset != 0 {
+		if h.DescriptorSize > maxText/uint64(units.SectorSize) {
+			return fmt.Errorf("vmdk sparse header at %#x: descriptor size of %d sectors: %w of %d bytes", atDescLen, h.DescriptorSize, ondisk.ErrLimit, maxText)
+		}
+		if err := add("descriptor offset", atDesc, h.DescriptorOffset, int64(h.DescriptorSize)*units.SectorSize); err != nil {
+			return err
+		}
+	}
+	if h.redundant() {
+		if err := add("redundant grain directory offset", atRGD, h.RGDOffset, h.gdBytes()); err != nil {
+			return err
+		}
+	}
+	return add("grain directory offset", atGD, h.GDOffset, h.gdBytes())
+}
+
+func (h *sparseHeader) redundant() bool   { return h.Flags&flagRedundant != 0 && h.RGDOffset != 0 }
+func (h *sparseHeader) grainBytes() int64 { return int64(h.GrainSize) * units.SectorSize }
+
+// grains is how many grains the disk has; the last one may be cut by the capacity.
+func (h *sparseHeader) grains() int64 {
+	return int64((h.Capacity + h.GrainSize - 1) / h.GrainSize)
+}
+
+// tables is the number of grain tables, which is the number of entries of the directory.
+func (h *sparseHeader) tables() int64  { return (h.grains() + gtes - 1) / gtes }
+func (h *sparseHeader) gdBytes() int64 { return 4 * h.tables() }

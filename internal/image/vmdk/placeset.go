@@ -1,0 +1,78 @@
+package vmdk
+
+// placeSet remembers the start sectors of blocks of one size and finds those that overlap. It is a bitmap of one bit for
+// each block-sized cell of the file, in pages that exist only where something starts.
+//
+// Two blocks that start in one cell overlap, always. Two that start in neighbouring cells overlap when the second starts
+// nearer to its cell's begin than the first: blocks of one file start at the same place of their cell nearly always, so
+// only the others are kept by name.
+type placeSet struct {
+	unit   uint64 // sectors a block
+	common uint64 // where in their cell most blocks start
+	any    bool
+	odd    map[uint64]uint64 // cell -> start, where that differs from common
+	pages  map[uint64]*[cellsPerPage / 64]uint64
+	full   bool // a bound was reached: not everything was compared
+}
+
+const (
+	cellsPerPage = 1 << 15 // 4 KiB of memory
+	maxPages     = 1 << 12 // 16 MiB: 8 TiB of file with grains of 64 KiB
+	maxOdd       = 1 << 16
+)
+
+func newPlaceSet(unit uint64) placeSet {
+	return placeSet{unit: unit, odd: map[uint64]uint64{}, pages: map[uint64]*[cellsPerPage / 64]uint64{}}
+}
+
+// add remembers a block that starts at sector and tells whether it overlaps one that is there.
+func (s *placeSet) add(sector uint64) (taken bool) {
+	cell, start := sector/s.unit, sector%s.unit
+	if !s.any {
+		s.common, s.any = start, true
+	}
+	if s.mark(cell) {
+		return true
+	}
+	if start != s.common {
+		if len(s.odd) == maxOdd {
+			s.full = true
+			return false
+		}
+		s.odd[cell] = start
+	}
+	if before, ok := s.start(cell - 1); ok && cell > 0 && before > start {
+		return true
+	}
+	after, ok := s.start(cell + 1)
+	return ok && start > after
+}
+
+// mark sets the bit of a cell and tells whether it was set.
+func (s *placeSet) mark(cell uint64) bool {
+	p := s.pages[cell/cellsPerPage]
+	if p == nil {
+		if len(s.pages) == maxPages {
+			s.full = true
+			return false
+		}
+		p = new([cellsPerPage / 64]uint64)
+		s.pages[cell/cellsPerPage] = p
+	}
+	word, bit := &p[cell%cellsPerPage/64], uint64(1)<<(cell%64)
+	was := *word&bit != 0
+	*word |= bit
+	return was
+}
+
+// start tells where in its cell a block starts, if one does.
+func (s *placeSet) start(cell uint64) (uint64, bool) {
+	p := s.pages[cell/cellsPerPage]
+	if p == nil || p[cell%cellsPerPage/64]&(1<<(cell%64)) == 0 {
+		return 0, false
+	}
+	if o, ok := s.odd[cell]; ok {
+		return o, true
+	}
+	return s.common, true
+}

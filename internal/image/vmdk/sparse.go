@@ -1,0 +1,192 @@
+package vmdk
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// sparse is an opened sparse extent.
+type sparse struct {
+	file driver.File
+	h    sparseHeader
+	tabs *ondisk.Pages
+	gd   int64 // byte offset of the directory in use
+}
+
+func openSparse(s *driver.Source) (*driver.Image, error) {
+	x := &sparse{file: s.File}
+	if _, err := ondisk.Decode(s.File, 0, &x.h); err != nil {
+		return nil, err
+	}
+	if x.h.Capacity == 0 && x.h.DescriptorOffset != 0 {
+		// A header without data whose text names extents: the same rules as for a descriptor file.
+		d, err := x.descriptor()
+		if err != nil {
+			return nil, err
+		}
+		return openDescriptor(s, d)
+	}
+	if err := x.h.check(s.File.Size()); err != nil {
+		return nil, err
+	}
+	x.tabs = ondisk.NewPages(s.File, tableCache)
+	x.gd = int64(x.h.GDOffset) * units.SectorSize
+	d, err := x.ownDescriptor()
+	if err != nil {
+		return nil, err
+	}
+	size := int64(x.h.Capacity) * units.SectorSize
+	img, err := image(d, monolithicSparse, disk.New(size, units.SectorSize, x.run))
+	if err != nil {
+		return nil, err
+	}
+	img.Details = append(img.Details, driver.Detail{Name: "grain size", Value: units.Format(x.h.grainBytes())})
+	img.Template = &template{d, int64(x.h.GrainSize)}
+	img.Check = x.checkTables
+	if x.h.UncleanShutdown != 0 {
+		img.Issues = append(img.Issues, ondisk.Issue{Code: "vmdk-unclean", Effect: ondisk.Refuse,
+			Text:   fmt.Sprintf("the sparse VMDK was not closed cleanly (uncleanShutdown at 0x48 is %d): its tables may be stale", x.h.UncleanShutdown),
+			Remedy: "close the program that has it open, or repair it with vmware-vdiskmanager -R"})
+	}
+	return img, nil
+}
+
+func (x *sparse) descriptor() (*descriptor, error) {
+	if x.h.DescriptorSize > maxText/uint64(units.SectorSize) {
+		return nil, fmt.Errorf("vmdk sparse header at %#x: descriptor size of %d sectors: %w of %d bytes", atDescLen, x.h.DescriptorSize, ondisk.ErrLimit, maxText)
+	}
+	if x.h.DescriptorOffset > uint64(x.file.Size()/units.SectorSize) {
+		return nil, field("descriptor offset", atDesc, x.h.DescriptorOffset, fmt.Sprintf("a sector of the file of %d bytes", x.file.Size()))
+	}
+	text, err := ondisk.Bytes(x.file, int64(x.h.DescriptorOffset)*units.SectorSize, int64(x.h.DescriptorSize)*units.SectorSize)
+	if err != nil {
+		return nil, err
+	}
+	return parseDescriptor(text)
+}
+
+// ownDescriptor reads the embedded text and holds it against the header. The file name in its extent line is not
+// looked at: it is this very file, which users rename.
+func (x *sparse) ownDescriptor() (*descriptor, error) {
+	if x.h.DescriptorOffset == 0 {
+		return nil, fmt.Errorf("%w; open the descriptor file that names this extent",
+			unsupported("sparse extent of a split disk (no descriptor inside)"))
+	}
+	d, err := x.descriptor()
+	if err != nil {
+		return nil, err
+	}
+	kind, no := d.get("createtype")
+	if kind != monolithicSparse {
+		if otherTypes[kind] && kind != "custom" {
+			return nil, unsupported(kind)
+		}
+		return nil, textErr(no, ondisk.ErrFormat, "createType %.64q, want %s in the descriptor of a sparse file", kind, monolithicSparse)
+	}
+	if err := d.checkParent(); err != nil {
+		return nil, err
+	}
+	if len(d.extents) != 1 || d.extents[0].kind != "SPARSE" {
+		return nil, &ondisk.FormatError{What: what, Field: "extents", Got: len(d.extents), Want: "one SPARSE extent"}
+	}
+	if got := d.extents[0].size; got != int64(x.h.Capacity)*units.SectorSize {
+		return nil, textErr(d.extents[0].line, ondisk.ErrFormat, "extent of %d sectors, but the capacity in the header is %d", got/units.SectorSize, x.h.Capacity)
+	}
+	return d, nil
+}
+
+// run is the map: directory entry, table entry, grain. It gives the longest run that one table shows.
+func (x *sparse) run(off int64) (disk.Run, error) {
+	grain := off / x.h.grainBytes()
+	into := off % x.h.grainBytes()
+	table, first := grain/gtes, grain%gtes
+	loc, zeros, err := x.table(table)
+	if err != nil {
+		return disk.Run{}, err
+	}
+	if loc == 0 {
+		return disk.Run{Len: (zeros*gtes-first)*x.h.grainBytes() - into}, nil
+	}
+	var buf [gtBytes]byte
+	entries := buf[:4*min(gtes-first, x.h.grains()-grain)]
+	if err := x.tabs.Read(entries, loc+4*first); err != nil {
+		return disk.Run{}, err
+	}
+	return x.join(entries, loc+4*first, grain, into)
+}
+
+// gdScan is how many empty directory entries run looks over at once: a 64 TiB disk has two million of them.
+const gdScan = 1024
+
+// table gives the byte offset of a grain table, or 0 and the number of absent tables from there on.
+func (x *sparse) table(i int64) (loc, zeros int64, err error) {
+	var buf [4 * gdScan]byte
+	at := x.gd + 4*i
+	e := buf[:4]
+	if err := x.tabs.Read(e, at); err != nil {
+		return 0, 0, err
+	}
+	sector := binary.LittleEndian.Uint32(e)
+	if sector != 0 {
+		return x.tableAt(sector, at)
+	}
+	e = buf[:4*min(gdScan, x.h.tables()-i)]
+	if err := x.tabs.Read(e, at); err != nil {
+		return 0, 0, err
+	}
+	for int(4*zeros) < len(e) && binary.LittleEndian.Uint32(e[4*zeros:]) == 0 {
+		zeros++
+	}
+	return 0, zeros, nil
+}
+
+// tableAt checks the place of a grain table. at is the byte offset of the directory entry that names it.
+func (x *sparse) tableAt(sector uint32, at int64) (int64, int64, error) {
+	loc := int64(sector) * units.SectorSize
+	gd := disk.Range{Off: x.gd, Len: x.h.gdBytes()}
+	if loc > x.file.Size()-gtBytes || gd.Overlaps(disk.Range{Off: loc, Len: gtBytes}) {
+		return 0, 0, &ondisk.FormatError{What: "vmdk grain directory", Off: at, Field: "entry", Got: sector,
+			Want: fmt.Sprintf("0, or the sector of a grain table inside the file of %d bytes and outside the directory", x.file.Size())}
+	}
+	return loc, 0, nil
+}
+
+// join makes one run of the entries that continue the first: all zero, or grains that follow each other in the file.
+// at is the byte offset of the first entry.
+func (x *sparse) join(entries []byte, at, grain, into int64) (disk.Run, error) {
+	first := binary.LittleEndian.Uint32(entries)
+	n := int64(1)
+	if x.isZero(first) {
+		for int(4*n) < len(entries) && x.isZero(binary.LittleEndian.Uint32(entries[4*n:])) {
+			n++
+		}
+		return disk.Run{Len: n*x.h.grainBytes() - into}, nil
+	}
+	for int(4*n) < len(entries) && uint64(binary.LittleEndian.Uint32(entries[4*n:])) == uint64(first)+uint64(n)*x.h.GrainSize {
+		n++
+	}
+	run := disk.Run{Len: n*x.h.grainBytes() - into, Src: x.file, Off: int64(first)*units.SectorSize + into}
+	return run, x.checkGrains(first, n, grain, at)
+}
+
+// isZero tells whether a table entry means a grain of zeros: none there, or the marker of version 2 and later.
+func (x *sparse) isZero(entry uint32) bool {
+	return entry == 0 || (entry == 1 && x.h.Flags&flagZeroGrain != 0)
+}
+
+// checkGrains makes sure that n grains from a sector on lie in the file, behind the metadata. The last grain of the disk
+// may be cut by the capacity.
+func (x *sparse) checkGrains(sector uint32, n, grain, at int64) error {
+	size := min(n*x.h.grainBytes(), int64(x.h.Capacity)*units.SectorSize-grain*x.h.grainBytes())
+	off := int64(sector) * units.SectorSize
+	if uint64(sector) < x.h.OverHead || size > x.file.Size()-off {
+		return &ondisk.FormatError{What: "vmdk grain table", Off: at, Field: "entry", Got: sector,
+			Want: fmt.Sprintf("0, or a sector from %d on from which %d bytes fit into the file of %d bytes", x.h.OverHead, size, x.file.Size())}
+	}
+	return nil
+}

@@ -1,0 +1,160 @@
+package vmdk
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// tableFaults counts what is wrong with the tables of a sparse extent, and keeps the first place of each kind.
+type tableFaults struct {
+	x      *sparse
+	tables placeSet
+	grains placeSet
+	counts map[string]int
+	firsts map[string]string
+	mirror *mirror
+}
+
+// checkTables walks every grain table once. A reader would meet an entry that points outside of the file, but never two
+// entries that share a grain.
+func (x *sparse) checkTables() ([]ondisk.Issue, error) {
+	c := &tableFaults{
+		x: x, counts: map[string]int{}, firsts: map[string]string{}, mirror: newMirror(x),
+		tables: newPlaceSet(gtBytes / uint64(units.SectorSize)), grains: newPlaceSet(x.h.GrainSize),
+	}
+	n := x.h.tables()
+	for i := int64(0); i < n; {
+		skip, err := c.table(i)
+		if err != nil {
+			return nil, err
+		}
+		i += skip
+	}
+	return c.issues(), nil
+}
+
+func (c *tableFaults) add(kind, format string, args ...any) {
+	if c.counts[kind]++; c.counts[kind] == 1 {
+		c.firsts[kind] = fmt.Sprintf(format, args...)
+	}
+}
+
+// table checks table i and tells how many tables it covers: absent ones are passed over together.
+func (c *tableFaults) table(i int64) (int64, error) {
+	loc, zeros, err := c.x.table(i)
+	if fe, ok := err.(*ondisk.FormatError); ok { //nolint:errorlint // made by table itself, never wrapped
+		c.add("grain tables outside of the file or inside the directory", "%v", fe)
+		return 1, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if loc == 0 {
+		return zeros, nil
+	}
+	if c.tables.add(uint64(loc / units.SectorSize)) {
+		c.add("grain tables at a place in use", "grain directory entry %d names sector %d", i, loc/units.SectorSize)
+	}
+	var buf [gtBytes]byte
+	if err := c.x.tabs.Read(buf[:], loc); err != nil {
+		return 0, err
+	}
+	if err := c.mirror.compare(i, buf[:]); err != nil {
+		return 0, err
+	}
+	c.entries(i, loc, buf[:])
+	return 1, nil
+}
+
+func (c *tableFaults) entries(table, loc int64, buf []byte) {
+	x := c.x
+	for j := range min(gtes, x.h.grains()-table*gtes) {
+		entry := binary.LittleEndian.Uint32(buf[4*j:])
+		if x.isZero(entry) {
+			continue
+		}
+		at := loc + 4*j
+		if err := x.checkGrains(entry, 1, table*gtes+j, at); err != nil {
+			c.add("grains outside of the file's data area", "%v", err)
+		} else if c.grains.add(uint64(entry)) {
+			c.add("grains at a place in use", "grain table entry at %#x names sector %d", at, entry)
+		}
+	}
+}
+
+// issues makes one issue for each kind of damage.
+func (c *tableFaults) issues() []ondisk.Issue {
+	var out []ondisk.Issue
+	for _, kind := range []string{
+		"grain tables outside of the file or inside the directory", "grain tables at a place in use",
+		"grains outside of the file's data area", "grains at a place in use",
+	} {
+		if n := c.counts[kind]; n > 0 {
+			text := fmt.Sprintf("%d %s; first: %s", n, kind, c.firsts[kind])
+			out = append(out, ondisk.Issue{Code: "vmdk-tables", Effect: ondisk.Broken, Text: text,
+				Remedy: "restore the image from a good copy, or repair it with vmware-vdiskmanager -R",
+				Err:    fmt.Errorf("vmdk grain tables: %w: %s", ondisk.ErrFormat, text)})
+		}
+	}
+	if c.tables.full || c.grains.full {
+		out = append(out, ondisk.Issue{Code: "vmdk-tables-unchecked",
+			Text: "the image is too large to look for grains that share a place; every byte is compared after a copy all the same"})
+	}
+	if m := c.mirror; m.differ > 0 {
+		out = append(out, ondisk.Issue{Code: "vmdk-redundant-tables", Effect: ondisk.Refuse,
+			Text:   fmt.Sprintf("the redundant grain tables disagree with the primary ones in %d places; first: %s", m.differ, m.first),
+			Remedy: "repair it with vmware-vdiskmanager -R, or take the primary tables with qemu-img convert"})
+	}
+	return out
+}
+
+// mirror compares the redundant grain tables with the primary ones.
+type mirror struct {
+	x      *sparse
+	gd     int64 // 0: the file has no redundant directory
+	differ int
+	first  string
+}
+
+func newMirror(x *sparse) *mirror {
+	m := &mirror{x: x}
+	if x.h.redundant() {
+		m.gd = int64(x.h.RGDOffset) * units.SectorSize
+	}
+	return m
+}
+
+// compare holds primary table i against its copy.
+func (m *mirror) compare(i int64, primary []byte) error {
+	if m.gd == 0 {
+		return nil
+	}
+	var e [4]byte
+	if err := m.x.tabs.Read(e[:], m.gd+4*i); err != nil {
+		return err
+	}
+	sector := binary.LittleEndian.Uint32(e[:])
+	loc := int64(sector) * units.SectorSize
+	if sector == 0 || loc > m.x.file.Size()-gtBytes {
+		m.note("redundant directory entry %d is %d", i, sector)
+		return nil
+	}
+	var buf [gtBytes]byte
+	if err := m.x.tabs.Read(buf[:], loc); err != nil {
+		return err
+	}
+	if !bytes.Equal(buf[:], primary) {
+		m.note("copy of table %d at %#x", i, loc)
+	}
+	return nil
+}
+
+func (m *mirror) note(format string, args ...any) {
+	if m.differ++; m.differ == 1 {
+		m.first = fmt.Sprintf(format, args...)
+	}
+}

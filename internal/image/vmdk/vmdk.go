@@ -1,0 +1,167 @@
+// Package vmdk reads and writes VMware disks: monolithicFlat and vmfs (a descriptor and a flat file) and
+// monolithicSparse. Other subformats are named and refused.
+//
+// Specification: VMware Virtual Disks, "Virtual Disk Format 1.1" (2007); where real files differ, a comment says which.
+package vmdk
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Names of the subformats that are read and written; they are the createType of the descriptor.
+const (
+	monolithicSparse = "monolithicSparse"
+	monolithicFlat   = "monolithicFlat"
+	vmfs             = "vmfs"
+)
+
+// Format is VMDK.
+var Format = driver.Format{
+	Name:       "vmdk",
+	Detect:     detect,
+	Open:       open,
+	Create:     create,
+	Subformats: []string{monolithicSparse, monolithicFlat, vmfs},
+}
+
+// Magic numbers of the binary files, as they stand at byte 0.
+const (
+	magicSparse = "KDMV"
+	magicCOWD   = "COWD"
+)
+
+// isSESparse knows the 64-bit little-endian constant 0xcafebabe of an seSparse extent.
+func isSESparse(head []byte) bool {
+	return bytes.HasPrefix(head, []byte{0xbe, 0xba, 0xfe, 0xca, 0, 0, 0, 0})
+}
+
+func detect(head, _ []byte) bool {
+	return bytes.HasPrefix(head, []byte(magicSparse)) || bytes.HasPrefix(head, []byte(magicCOWD)) ||
+		isSESparse(head) || isDescriptor(head)
+}
+
+// isDescriptor knows the first line that every writer puts there, after byte order marks and blank lines; a UTF-16 text
+// is recognised so that it can be refused by name.
+func isDescriptor(head []byte) bool {
+	head = head[:min(len(head), 1024)]
+	for _, bom := range []string{"\xff\xfe", "\xfe\xff"} {
+		if rest, ok := bytes.CutPrefix(head, []byte(bom)); ok {
+			head = bytes.ReplaceAll(rest, []byte{0}, nil)
+		}
+	}
+	head = bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\xef\xbb\xbf")), " \t\r\n")
+	const first = "# Disk DescriptorFile"
+	return len(head) >= len(first) && strings.EqualFold(string(head[:len(first)]), first)
+}
+
+func open(s *driver.Source) (*driver.Image, error) {
+	head := make([]byte, min(s.File.Size(), units.SectorSize))
+	if err := ondisk.ReadFull(s.File, head, 0); err != nil {
+		return nil, err
+	}
+	switch {
+	case bytes.HasPrefix(head, []byte(magicSparse)):
+		return openSparse(s)
+	case bytes.HasPrefix(head, []byte(magicCOWD)):
+		return nil, unsupported("vmfsSparse (COWD)")
+	case isSESparse(head):
+		return nil, unsupported("seSparse")
+	}
+	if s.File.Size() > maxText {
+		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes", what, s.File.Size(), ondisk.ErrLimit, maxText)
+	}
+	text, err := ondisk.Bytes(s.File, 0, s.File.Size())
+	if err != nil {
+		return nil, err
+	}
+	d, err := parseDescriptor(text)
+	if err != nil {
+		return nil, err
+	}
+	return openDescriptor(s, d)
+}
+
+func unsupported(subformat string) error {
+	return fmt.Errorf("VMDK %s: %w yet; convert it with qemu-img convert -O vmdk, or clone it to a flat disk",
+		subformat, ondisk.ErrUnsupported)
+}
+
+// otherTypes are the createTypes that the specification and ESXi know beside ours.
+var otherTypes = map[string]bool{
+	"twoGbMaxExtentFlat": true, "twoGbMaxExtentSparse": true, "streamOptimized": true, "vmfsSparse": true,
+	"seSparse": true, "vmfsRaw": true, "vmfsRDM": true, "vmfsRawDeviceMap": true, "vmfsRDMP": true,
+	"vmfsPassthroughRawDeviceMap": true, "fullDevice": true, "partitionedDevice": true, "custom": true, "vsanSparse": true,
+	"vmfsThin": true, "vmfsPreallocated": true, "vmfsEagerZeroedThick": true,
+}
+
+// openDescriptor opens what a text describes: a descriptor file, or the text in a sparse header without data.
+func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
+	kind, no := d.get("createtype")
+	switch {
+	case no == 0:
+		return nil, &ondisk.FormatError{What: what, Field: "createType", Got: "", Want: "a line createType=…"}
+	case kind == monolithicSparse:
+		return openMisplacedSparse(s, d)
+	case kind != monolithicFlat && kind != vmfs && otherTypes[kind]:
+		if err := d.checkParent(); err != nil {
+			return nil, err
+		}
+		return nil, unsupported(kind)
+	case kind != monolithicFlat && kind != vmfs:
+		return nil, textErr(no, ondisk.ErrFormat, "createType %.64q, want %s, %s or another that VMware writes", kind, monolithicFlat, vmfs)
+	}
+	if err := d.checkParent(); err != nil {
+		return nil, err
+	}
+	return openFlat(s, d, kind)
+}
+
+// openMisplacedSparse says what is wrong with a descriptor that stands outside of the sparse extent it describes.
+func openMisplacedSparse(s *driver.Source, d *descriptor) (*driver.Image, error) {
+	for i, e := range d.extents {
+		f, err := s.Open(e.name)
+		if err != nil {
+			return nil, fmt.Errorf("%s line %d: extent %d: %w", what, e.line, i, err)
+		}
+		if f.ID() == s.File.ID() {
+			return nil, sameFile(i, e)
+		}
+	}
+	return nil, textErr(1, ondisk.ErrFormat, "createType %s, want the descriptor inside its extent; open the extent file itself", monolithicSparse)
+}
+
+func sameFile(i int, e *extent) error {
+	return textErr(e.line, ondisk.ErrFormat, "extent %d is the same file (%.256q): an extent can never be a descriptor", i, e.name)
+}
+
+// image fills what both kinds of disk share.
+func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
+	cid, err := d.cid("cid", 0)
+	if err != nil {
+		return nil, err
+	}
+	img := &driver.Image{Disk: dk, Subformat: kind, Template: d, ContentID: fmt.Sprintf("%08x", cid)}
+	for _, key := range []string{"ddb.adapterType", "ddb.virtualHWVersion", "ddb.toolsVersion"} {
+		if v, no := d.get(strings.ToLower(key)); no > 0 {
+			img.Details = append(img.Details, driver.Detail{Name: strings.TrimPrefix(key, "ddb."), Value: v})
+		}
+	}
+	img.Details = append(img.Details, driver.Detail{Name: "CID", Value: fmt.Sprintf("%08x", cid)})
+	if c, h, s := d.geometry(); h > 0 && s > 0 {
+		img.Details = append(img.Details, driver.Detail{Name: "geometry", Value: fmt.Sprintf("%d/%d/%d", c, h, s)})
+		img.Heads, img.Sectors = int(h), int(s)
+	}
+	return img, nil
+}
+
+// geometry is cylinders, heads and sectors of the disk data base; 0 for what is absent.
+func (d *descriptor) geometry() (c, h, s int64) {
+	return d.ddbInt("ddb.geometry.cylinders"), d.ddbInt("ddb.geometry.heads"), d.ddbInt("ddb.geometry.sectors")
+}

@@ -1,0 +1,212 @@
+package vmdk
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// template is what a copy takes over from its source.
+type template struct {
+	*descriptor
+	grainSize int64 // sectors
+}
+
+const (
+	defaultGrain      = 128 // sectors: what VMware and qemu-img write
+	descriptorSectors = 20  // the same
+)
+
+func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, error) {
+	from, grain := sourceOf(o.Template)
+	kind := o.Subformat
+	if kind == "" {
+		kind = monolithicSparse
+	}
+	if kind == monolithicSparse {
+		e := fmt.Sprintf("RW %d SPARSE %q", size/units.SectorSize, o.Name)
+		return newSparseTarget(f, size, grain, from.copyFor(kind, size, []string{e}, o.Seed))
+	}
+	data, name, err := o.Beside("-flat")
+	if err != nil {
+		return nil, err
+	}
+	flat, err := driver.NewFlat(data, size)
+	if err != nil {
+		return nil, err
+	}
+	e := fmt.Sprintf("RW %d FLAT %q 0", size/units.SectorSize, name)
+	if kind == vmfs {
+		e = fmt.Sprintf("RW %d VMFS %q", size/units.SectorSize, name) // ESXi writes no offset
+	}
+	return &flatTarget{flat, f, from.copyFor(kind, size, []string{e}, o.Seed)}, nil
+}
+
+// sourceOf gives the descriptor to start from: the source's own, or a plain one when the source was no VMDK.
+func sourceOf(tmpl any) (*descriptor, int64) {
+	switch t := tmpl.(type) {
+	case *template:
+		return t.descriptor, t.grainSize
+	case *descriptor:
+		return t, defaultGrain
+	}
+	return plainDescriptor(), defaultGrain
+}
+
+// flatTarget writes the flat extent, and the descriptor when that is complete.
+type flatTarget struct {
+	*driver.Flat
+	descriptor driver.WriteFile
+	text       []byte
+}
+
+func (t *flatTarget) Finish() error {
+	if err := t.Flat.Finish(); err != nil {
+		return err
+	}
+	if _, err := t.descriptor.WriteAt(t.text, 0); err != nil {
+		return err
+	}
+	return t.descriptor.Sync()
+}
+
+// sparseTarget writes a monolithicSparse file: header, descriptor, both directories with their tables, grains in the
+// order of the disk. Only the table in work is in memory; the others are on disk or are holes.
+type sparseTarget struct {
+	f     driver.WriteFile
+	h     sparseHeader
+	size  int64
+	text  []byte
+	next  int64 // sector of the next free grain
+	table int64 // number of the table in work, -1 before the first
+	dirty bool
+	work  [gtBytes]byte
+	slots slots
+}
+
+func newSparseTarget(f driver.WriteFile, size, grain int64, text []byte) (*sparseTarget, error) {
+	h := sparseHeader{
+		Version: 1, Flags: flagNewLine | flagRedundant, Capacity: uint64(size / units.SectorSize), GrainSize: uint64(grain),
+		DescriptorOffset: 1, NumGTEsPerGT: gtes, NewLine: [4]byte{'\n', ' ', '\r', '\n'},
+	}
+	copy(h.Magic[:], magicSparse)
+	h.DescriptorSize = uint64(max(descriptorSectors, sectorsFor(int64(len(text)))))
+	gdSectors, gtSectors := sectorsFor(h.gdBytes()), h.tables()*gtBytes/units.SectorSize
+	h.RGDOffset = h.DescriptorOffset + h.DescriptorSize
+	h.GDOffset = h.RGDOffset + uint64(gdSectors+gtSectors)
+	h.OverHead = uint64(units.AlignUp(int64(h.GDOffset)+gdSectors+gtSectors, grain))
+	if h.OverHead > math.MaxUint32 {
+		return nil, fmt.Errorf("monolithicSparse of %d bytes: %w: its tables alone pass the 32-bit sector numbers", size, ondisk.ErrLimit)
+	}
+	t := &sparseTarget{f: f, h: h, size: size, text: text, next: int64(h.OverHead), table: -1}
+	t.slots.grain = grain * units.SectorSize
+	return t, f.Truncate(t.next * units.SectorSize)
+}
+
+func sectorsFor(n int64) int64 { return (n + units.SectorSize - 1) / units.SectorSize }
+
+func (t *sparseTarget) Unit() int64 { return t.h.grainBytes() }
+
+// Reserve gives the grains of [off, off+n) the next places in the file.
+func (t *sparseTarget) Reserve(off, n int64) error {
+	first := off / t.h.grainBytes()
+	last := (off + n - 1) / t.h.grainBytes()
+	t.slots.add(first, last-first+1, t.next)
+	for g := first; g <= last; g++ {
+		if g/gtes != t.table {
+			if err := t.flush(); err != nil {
+				return err
+			}
+			t.table = g / gtes
+		}
+		if t.next+int64(t.h.GrainSize) > math.MaxUint32 {
+			return fmt.Errorf("monolithicSparse: %w: more than 2 TiB of data; choose --to vmdk:monolithicFlat or raw", ondisk.ErrLimit)
+		}
+		binary.LittleEndian.PutUint32(t.work[4*(g%gtes):], uint32(t.next))
+		t.next += int64(t.h.GrainSize)
+		t.dirty = true
+	}
+	return nil
+}
+
+// tablePlace is the byte offset of table i below a directory.
+func (t *sparseTarget) tablePlace(gd uint64, i int64) int64 {
+	return (int64(gd)+sectorsFor(t.h.gdBytes()))*units.SectorSize + i*gtBytes
+}
+
+// flush writes the table in work to both places. A table without a grain stays a hole.
+func (t *sparseTarget) flush() error {
+	if !t.dirty {
+		return nil
+	}
+	for _, gd := range []uint64{t.h.RGDOffset, t.h.GDOffset} {
+		if _, err := t.f.WriteAt(t.work[:], t.tablePlace(gd, t.table)); err != nil {
+			return err
+		}
+	}
+	clear(t.work[:])
+	t.dirty = false
+	return nil
+}
+
+var errNotReserved = errors.New("vmdk: write to a range that was not reserved")
+
+// WriteAt writes whole grains; the last one of the disk is padded with zeros.
+func (t *sparseTarget) WriteAt(p []byte, off int64) (int, error) {
+	sector, ok := t.slots.take(off/t.h.grainBytes(), int64(len(p)))
+	if !ok {
+		return 0, errNotReserved
+	}
+	return t.f.WriteAt(p, sector*units.SectorSize)
+}
+
+// Finish writes tables, directories and descriptor, and the header last: before that the file is no VMDK.
+func (t *sparseTarget) Finish() error {
+	if err := t.flush(); err != nil {
+		return err
+	}
+	if err := t.f.Truncate(t.next * units.SectorSize); err != nil {
+		return err
+	}
+	for _, gd := range []uint64{t.h.RGDOffset, t.h.GDOffset} {
+		if err := t.writeDirectory(gd); err != nil {
+			return err
+		}
+	}
+	if _, err := t.f.WriteAt(t.text, int64(t.h.DescriptorOffset)*units.SectorSize); err != nil {
+		return err
+	}
+	if err := t.f.Sync(); err != nil {
+		return err
+	}
+	var head bytes.Buffer
+	if err := binary.Write(&head, binary.LittleEndian, &t.h); err != nil {
+		return err
+	}
+	if _, err := t.f.WriteAt(head.Bytes(), 0); err != nil {
+		return err
+	}
+	return t.f.Sync()
+}
+
+// writeDirectory writes one directory in pieces: that of 64 TiB has 8 MiB.
+func (t *sparseTarget) writeDirectory(gd uint64) error {
+	const piece = 16 << 10 // entries
+	for i := int64(0); i < t.h.tables(); i += piece {
+		n := min(piece, t.h.tables()-i)
+		b := make([]byte, 4*n)
+		for j := range n {
+			binary.LittleEndian.PutUint32(b[4*j:], uint32(t.tablePlace(gd, i+j)/units.SectorSize))
+		}
+		if _, err := t.f.WriteAt(b, int64(gd)*units.SectorSize+4*i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
