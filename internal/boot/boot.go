@@ -1,0 +1,138 @@
+package boot
+
+import (
+	"bytes"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Ref is a stored absolute position of a partition. At may span a checksummed region.
+type Ref struct {
+	Kind      string
+	Partition int        // number of the partition in which it is stored
+	At        disk.Range // bytes of the disk
+	Raw       []byte     // the bytes found there
+	Points    int64      // the byte offset they mean
+	// Encode gives the bytes that mean another offset; nil when the reference is known and cannot be repaired.
+	Encode func(raw []byte, to int64) ([]byte, error)
+}
+
+// Partition is a partition and what it holds.
+type Partition struct {
+	table.Partition
+	Volume *volume.Volume
+}
+
+// Finder finds the references of one kind that are stored in a partition.
+type Finder struct {
+	Name string
+	Find func(d disk.Disk, p Partition) ([]Ref, error)
+}
+
+// Result is what a disk boots with.
+type Result struct {
+	Code   Code
+	Refs   []Ref
+	Issues []ondisk.Issue
+}
+
+// Read names the boot code and finds all references. first is the byte offset of the first partition.
+func Read(d disk.Disk, code []byte, first int64, parts []Partition) (*Result, error) {
+	r := &Result{Code: Empty}
+	if code != nil {
+		r.Code = Identify(code)
+		if err := r.checkMBR(d, code, first); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range parts {
+		for _, f := range finders {
+			refs, err := f.Find(d, p)
+			if err != nil {
+				return nil, err
+			}
+			r.Refs = append(r.Refs, refs...)
+		}
+		if err := r.checkVolume(d, p); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func (r *Result) unbootable(code string, partition int, text, remedy string) {
+	r.Issues = append(r.Issues, ondisk.Issue{Code: code, Effect: ondisk.Unbootable, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
+}
+
+// checkMBR says what a move would break in the code of sector 0.
+func (r *Result) checkMBR(d disk.Disk, code []byte, first int64) error {
+	switch r.Code {
+	case Unknown:
+		r.unbootable("boot-code", 0, "the boot code in sector 0 is not known, so nobody can say whether it finds its partition after a move",
+			"give --allow-unbootable when the disk is not booted from, or when you will install the boot loader again")
+	case Lilo:
+		r.unbootable("lilo", 0, "LILO in the MBR: its map holds the absolute sectors of the kernel", "run lilo from a rescue system on the copy, with --allow-unbootable now")
+	}
+	text, err := blockLists(d, r.Code, code, first)
+	if text != "" {
+		r.unbootable(r.Code.ID, 0, text, "install the boot loader again from a rescue system on the copy, with --allow-unbootable now")
+	}
+	return err
+}
+
+// bootArea is how much of a partition may hold boot code in front of the file system: ext keeps two sectors free.
+const bootArea = 1024
+
+// checkVolume says what a move would break in the boot sector of a partition.
+func (r *Result) checkVolume(d disk.Disk, p Partition) error {
+	if p.Kind == table.Extended || p.Len < bootArea || p.End() > d.Size() {
+		return nil
+	}
+	b, err := ondisk.Bytes(d, p.Off, bootArea)
+	if err != nil {
+		return err
+	}
+	switch c := loader(b[:440]); {
+	case c == Lilo || c == Grub2 || c == GrubLegacy:
+		r.unbootable(c.ID, p.Number, c.Name+" in the boot sector of the partition finds its files by absolute sectors",
+			"install the boot loader again from a rescue system on the copy, with --allow-unbootable now")
+	case p.Volume.Kind == volume.NTFS:
+		r.checkNTFS(b, p)
+	case p.Volume.Boot == nil && p.Active && !ondisk.IsZero(b) && !isSyslinux(b) && b[510] == 0x55 && b[511] == 0xaa:
+		r.unknownSector(p)
+	}
+	return nil
+}
+
+// unknownSector judges a boot sector that nothing here knows. In front of a file system that has no boot code of its own it
+// is a loader that somebody installed; where the content is unknown too, the partition was asked to move as opaque bytes.
+func (r *Result) unknownSector(p Partition) {
+	if p.Volume.Kind == volume.Unknown {
+		r.Issues = append(r.Issues, ondisk.Issue{Code: "boot-code", Effect: ondisk.Warn, OnMove: true, Partition: p.Number,
+			Text: "the active partition has a boot sector of an unknown kind: it moves as it is"})
+		return
+	}
+	r.unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known",
+		"give --allow-unbootable when the disk is not booted from, or when you will install the boot loader again")
+}
+
+// checkNTFS tells Windows generations apart by the file that their boot sector loads.
+func (r *Result) checkNTFS(b []byte, p Partition) {
+	switch {
+	case p.Active && bytes.Contains(b[:512], []byte("BOOTMGR")):
+		r.unbootable("bcd", p.Number, "Windows Vista or later boots from this partition: \\Boot\\BCD stores its byte offset, which cannot be rewritten yet",
+			"go on with --allow-unbootable and repair the copy with bootrec /rebuildbcd, or leave the partition where it is")
+	case bytes.Contains(b[:512], []byte("NTLDR")):
+		r.Issues = append(r.Issues, ondisk.Issue{Code: "mounted-devices", Effect: ondisk.Warn, OnMove: true, Partition: p.Number,
+			Text:   "Windows 2000/XP/2003 remembers drive letters by the byte offset of a partition (MountedDevices in the registry), which is not rewritten yet: letters can change at the first boot",
+			Remedy: "check the drive letters after the first boot of the copy"})
+	}
+}
+
+// isSyslinux knows the boot sectors of syslinux and extlinux.
+func isSyslinux(b []byte) bool {
+	return bytes.Contains(b[:16], []byte("SYSLINUX")) || bytes.Contains(b[:16], []byte("EXTLINUX"))
+}

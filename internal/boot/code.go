@@ -1,0 +1,162 @@
+// Package boot knows what boots a disk and which absolute positions a move of a partition would break.
+package boot
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Code is the program in a boot sector, named by what it does.
+type Code struct {
+	ID       string // "windows-2000", stable, for JSON
+	Name     string // for people
+	ReadsCHS bool   // finds its partition by the CHS bytes of the table
+}
+
+// Codes with names.
+var (
+	Empty       = Code{ID: "empty", Name: "none"}
+	Unknown     = Code{ID: "unknown", Name: "unknown"}
+	Windows2000 = Code{ID: "windows-2000", Name: "Windows 2000/XP/2003", ReadsCHS: true}
+	WindowsNew  = Code{ID: "windows-vista", Name: "Windows Vista or later"}
+	Syslinux    = Code{ID: "syslinux", Name: "SYSLINUX"}
+	Grub2       = Code{ID: "grub2", Name: "GRUB 2"}
+	GrubLegacy  = Code{ID: "grub-legacy", Name: "GRUB legacy"}
+	Lilo        = Code{ID: "lilo", Name: "LILO"}
+	GenericCHS  = Code{ID: "generic-chs", Name: "standard code of an unnamed maker (active partition, by CHS)", ReadsCHS: true}
+	GenericLBA  = Code{ID: "generic-lba", Name: "standard code of an unnamed maker (active partition, by LBA)"}
+)
+
+// signature is a run of code that a program has in every version; offsets differ between builds and languages.
+type signature struct {
+	code Code
+	all  [][]byte
+}
+
+// signatures name MBR code. Seen: Windows Server 2003 R2 and Windows 7 disks of the test corpus, Debian's syslinux 6.04.
+var signatures = []signature{
+	// cmp [bp+0ah],dx … mov ax,0201h; mov bx,7c00h; mov cx,[bp+2]; mov dx,[bp]; int 13h: the entry's CHS bytes.
+	{Windows2000, [][]byte{{0x39, 0x56, 0x0a}, {0xb8, 0x01, 0x02, 0xbb, 0x00, 0x7c, 0x8b, 0x4e, 0x02, 0x8b, 0x56, 0x00, 0xcd, 0x13}}},
+	// cmp ebx,"TCPA": asks the TPM BIOS before it goes on.
+	{WindowsNew, [][]byte{{0x66, 0x81, 0xfb, 'T', 'C', 'P', 'A'}, {0xbd, 0xbe, 0x07}}},
+	// xor ax,ax; cli; mov ds,ax; mov ss,ax; mov sp,7c00h; mov si,sp; push es; push di.
+	{Syslinux, [][]byte{{0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}}},
+}
+
+// Identify names the code of an MBR (440 bytes).
+func Identify(code []byte) Code {
+	if ondisk.IsZero(code) {
+		return Empty
+	}
+	if c := loader(code); c != Unknown {
+		return c
+	}
+	for _, s := range signatures {
+		if containsAll(code, s.all) {
+			return s.code
+		}
+	}
+	return generic(code)
+}
+
+func containsAll(b []byte, subs [][]byte) bool {
+	for _, s := range subs {
+		if !bytes.Contains(b, s) {
+			return false
+		}
+	}
+	return true
+}
+
+// loader knows boot loaders that put the same code into an MBR and into the boot sector of a partition.
+func loader(code []byte) Code {
+	switch {
+	case len(code) >= 10 && (string(code[6:10]) == "LILO" || string(code[2:6]) == "LILO"):
+		return Lilo
+	case !bytes.Contains(code, []byte("GRUB ")) || !bytes.Contains(code, []byte("Geom")):
+		return Unknown
+	case code[0x3e] == 3: // major version of stage1; boot.img of GRUB 2 has a BPB there
+		return GrubLegacy
+	}
+	return Grub2
+}
+
+// generic recognises the shape that all standard MBR programs share: they refer to the table, at its own place or at
+// that of their copy, and read one sector through INT 13h. Code of another shape is unknown.
+func generic(code []byte) Code {
+	int13 := []byte{0xcd, 0x13}
+	if !refersToTable(code) || !bytes.Contains(code, int13) {
+		return Unknown
+	}
+	// mov ax,0201h or mov ah,02h: a read by cylinder, head and sector.
+	if bytes.Contains(code, []byte{0xb8, 0x01, 0x02}) || bytes.Contains(code, []byte{0xb4, 0x02}) {
+		return GenericCHS
+	}
+	// mov ah,42h, mov ax,42xxh: a read by LBA.
+	if bytes.Contains(code, []byte{0xb4, 0x42}) || bytes.Contains(code, []byte{0x00, 0x42}) {
+		return GenericLBA
+	}
+	return Unknown
+}
+
+// refersToTable looks for a 16-bit move or addition of the table's offset: at 7c00h, at 600h, or within the sector.
+func refersToTable(code []byte) bool {
+	for i := 1; i+1 < len(code); i++ {
+		v := binary.LittleEndian.Uint16(code[i:])
+		if (v == 0x7dbe || v == 0x07be || v == 0x01be) && (code[i-1]&0xf8 == 0xb8 || code[i-1] == 0x05 || code[i-1]&0xf8 == 0xc0) {
+			return true
+		}
+	}
+	return false
+}
+
+// blockLists checks that a boot loader in the MBR reads only from the gap behind it, which never moves. first is the byte
+// offset of the first partition.
+func blockLists(d disk.Disk, c Code, code []byte, first int64) (string, error) {
+	var sector uint64
+	switch c {
+	case Grub2:
+		sector = binary.LittleEndian.Uint64(code[0x5c:]) // boot.img: LBA of core.img
+	case GrubLegacy:
+		sector = uint64(binary.LittleEndian.Uint32(code[0x44:])) // stage1: LBA of stage1.5 or stage2
+	default:
+		return "", nil
+	}
+	gap := uint64(first / d.SectorSize())
+	if sector == 0 || sector >= gap {
+		return fmt.Sprintf("%s in the MBR loads its next stage from LBA %d, outside of the gap in front of the first partition (LBA 1 to %d)",
+			c.Name, sector, int64(gap)-1), nil
+	}
+	next, err := ondisk.Bytes(d, int64(sector)*d.SectorSize(), 512)
+	if err != nil {
+		return "", err
+	}
+	return badList(c, next, gap), nil
+}
+
+// badList walks the block list at the end of the first sector of core.img (12-byte entries down from 0x1f4) or of stage1.5 (8
+// bytes, down from 0x1f8). A length of 0 ends it.
+func badList(c Code, sector []byte, gap uint64) string {
+	top, size := 0x1f4, 12
+	if c == GrubLegacy {
+		top, size = 0x1f8, 8
+	}
+	for at := top; at >= 0x100; at -= size {
+		start, n := binary.LittleEndian.Uint64(sector[at:]), uint64(binary.LittleEndian.Uint16(sector[at+8:]))
+		if c == GrubLegacy {
+			start, n = uint64(binary.LittleEndian.Uint32(sector[at:])), uint64(binary.LittleEndian.Uint16(sector[at+4:]))
+		}
+		if n == 0 {
+			return ""
+		}
+		if start == 0 || start >= gap || n > gap-start {
+			return fmt.Sprintf("the block list of %s names LBA %d to %d, outside of the gap in front of the first partition (LBA 1 to %d)",
+				c.Name, start, start+n-1, int64(gap)-1)
+		}
+	}
+	return "the block list of " + c.Name + " has no end"
+}

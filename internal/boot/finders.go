@@ -1,0 +1,6 @@
+package boot
+
+// finders is the table of contents. All of them run on every partition.
+var finders = []Finder{
+	hiddenSectors,
+}

@@ -1,0 +1,188 @@
+// Package layout reads what is on a disk: partition table, volumes, boot code and references. It settles conflicting
+// claims, such as whether sector 0 is a partition table or the boot sector of a volume.
+package layout
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Partition is a partition and what it holds.
+type Partition = boot.Partition
+
+// Layout is what is on a disk. Offsets are bytes of the disk.
+type Layout struct {
+	Size       int64
+	SectorSize int64
+	Table      *table.Table   // nil: none
+	Volume     *volume.Volume // over the whole disk, when there is no table
+	Partitions []Partition
+	Geometry   table.Geometry // of the CHS bytes; zero without an MBR
+	Boot       *boot.Result
+	Gaps       []Gap // set by ReadGaps
+	Issues     []ondisk.Issue
+}
+
+// Read reads the layout of a disk. hint is the geometry that the container states. What is wrong inside becomes an issue;
+// an error means that the disk could not be read, or that there is a table and nothing of it could be.
+func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
+	l := &Layout{Size: d.Size(), SectorSize: d.SectorSize()}
+	t, err := table.Read(d)
+	if err != nil && !errors.Is(err, ondisk.ErrNoMatch) {
+		return nil, err
+	}
+	whole, verr := volume.Probe(d, 0)
+	if verr != nil {
+		return nil, verr
+	}
+	l.Table = l.settle(t, whole)
+	if l.Table == nil {
+		l.Volume = whole
+		l.Boot = &boot.Result{Code: boot.Empty}
+		l.Issues = whole.Issues
+		l.bareVolume()
+		return l, nil
+	}
+	l.Issues = append(l.Issues, t.Issues...)
+	if err := l.readVolumes(d); err != nil {
+		return nil, err
+	}
+	if t.Scheme == table.MBR {
+		l.Geometry = t.Geometry(l.hints(hint))
+	}
+	return l, l.readBoot(d)
+}
+
+// settle decides what sector 0 is. The boot sector of a volume ends in the same signature as an MBR and has text or code
+// where the entries would be.
+func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
+	if t == nil || whole.Kind == volume.Unknown || t.Scheme == table.GPT {
+		return t
+	}
+	// A file system over the whole disk keeps its superblock elsewhere or fills sector 0 with its own boot sector.
+	if !t.Plausible() {
+		return nil
+	}
+	l.Issues = append(l.Issues, ondisk.Issue{Code: "ambiguous-sector-0", Effect: ondisk.Warn,
+		Text:   fmt.Sprintf("the disk has a valid partition table and looks like a %s volume as a whole; the table is used", whole.Kind),
+		Remedy: "wipe the stale signature inside the guest"})
+	return t
+}
+
+// bareVolume says what an administrator should know about an image that is a volume.
+func (l *Layout) bareVolume() {
+	if l.Volume.Boot == nil || l.Volume.Boot.Hidden == 0 {
+		return
+	}
+	l.Issues = append(l.Issues, ondisk.Issue{Code: "image-of-partition", Effect: ondisk.Note, Text: fmt.Sprintf(
+		"there is no partition table, and the boot sector says that %d sectors lie in front of the volume: this looks like the image of one partition, not of a disk",
+		l.Volume.Boot.Hidden)})
+}
+
+// readVolumes probes every partition that lies inside the disk.
+func (l *Layout) readVolumes(d disk.Disk) error {
+	for _, p := range l.Table.Partitions {
+		v := &volume.Volume{Kind: volume.Unknown}
+		if p.Kind != table.Extended && p.End() <= d.Size() && p.Len > 0 {
+			var err error
+			if v, err = volume.Probe(disk.Section(d, p.Range), p.Off); err != nil {
+				return fmt.Errorf("partition %d: %w", p.Number, err)
+			}
+		}
+		for _, i := range v.Issues {
+			i.Partition = p.Number
+			l.Issues = append(l.Issues, i)
+		}
+		l.Partitions = append(l.Partitions, Partition{Partition: p, Volume: v})
+	}
+	return nil
+}
+
+// hints are the geometries that boot sectors and the container state.
+func (l *Layout) hints(container table.Geometry) []table.Geometry {
+	var out []table.Geometry
+	for _, p := range l.Partitions {
+		if b := p.Volume.Boot; b != nil {
+			out = append(out, table.Geometry{Heads: b.Heads, Sectors: b.Sectors})
+		}
+	}
+	return append(out, container)
+}
+
+func (l *Layout) readBoot(d disk.Disk) error {
+	first := l.Size
+	for _, p := range l.Partitions {
+		if p.Kind != table.Logical {
+			first = min(first, p.Off)
+		}
+	}
+	var code []byte
+	if l.Table.Scheme == table.MBR {
+		code = l.Table.BootCode
+	}
+	var err error
+	if l.Boot, err = boot.Read(d, code, first, l.Partitions); err != nil {
+		return err
+	}
+	l.Issues = append(l.Issues, l.Boot.Issues...)
+	for _, r := range l.Boot.Refs {
+		l.checkRef(r)
+	}
+	l.checkTypes()
+	return nil
+}
+
+// checkRef reports a reference that does not point to its own partition: it will be left as it is.
+func (l *Layout) checkRef(r boot.Ref) {
+	p, _ := l.Partition(r.Partition)
+	if r.Points == p.Off {
+		return
+	}
+	i := ondisk.Issue{Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number,
+		Text: fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: left as found", r.Kind, r.At.Off, r.Points, p.Off)}
+	switch {
+	case r.Points == 0:
+		// Formatters that see only the partition write 0; nothing ever used it.
+		i.Effect = ondisk.Note
+	case p.Volume.Kind == volume.NTFS && r.At.Off < p.Off+l.SectorSize && p.Kind != table.Logical:
+		i.Effect, i.OnMove = ondisk.Unbootable, true
+		i.Remedy = "the boot sector does not fit the partition table: correct it in the guest (chkdsk, bootrec), or accept it with --allow-unbootable"
+	}
+	l.Issues = append(l.Issues, i)
+}
+
+// Partition finds a partition by its number.
+func (l *Layout) Partition(number int) (Partition, bool) {
+	i := slices.IndexFunc(l.Partitions, func(p Partition) bool { return p.Number == number })
+	if i < 0 {
+		return Partition{Volume: &volume.Volume{Kind: volume.Unknown}}, false
+	}
+	return l.Partitions[i], true
+}
+
+// refusedTypes are MBR types whose content knows its absolute place in ways that cannot be rewritten. Sources: FACTS B1, B5.
+var refusedTypes = map[byte]struct{ code, text, remedy string }{
+	0x42: {"ldm", "Windows dynamic disk (LDM): its database holds absolute positions", "convert it to a basic disk, or align volumes by copying files"},
+	0xfb: {"vmfs", "VMFS: a moved VMFS is taken for a snapshot by ESXi", "move the virtual machines to a new datastore"},
+	0xa6: {"openbsd", "OpenBSD: boot code and disklabel hold absolute positions", "install the guest on an aligned disk"},
+	0xa9: {"netbsd", "NetBSD: the disklabel holds absolute positions", "install the guest on an aligned disk"},
+	0xbf: {"solaris", "Solaris: boot code holds absolute positions", "install the guest on an aligned disk"},
+}
+
+func (l *Layout) checkTypes() {
+	for _, p := range l.Partitions {
+		r, ok := refusedTypes[p.Type]
+		if !ok || p.Kind == table.Entry {
+			continue
+		}
+		l.Issues = append(l.Issues, ondisk.Issue{Code: r.code, Effect: ondisk.Refuse, OnMove: true, Partition: p.Number,
+			Text: fmt.Sprintf("partition type %#02x, %s", p.Type, r.text), Remedy: r.remedy})
+	}
+}

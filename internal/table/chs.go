@@ -1,0 +1,147 @@
+package table
+
+import (
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+)
+
+// Geometry is what CHS bytes are computed in. It is that of the BIOS that boots the disk, not a constant: a disk that was
+// set up under 16 heads does not boot with bytes for 255.
+type Geometry struct{ Heads, Sectors int }
+
+// Valid tells whether g can be expressed in CHS bytes.
+func (g Geometry) Valid() bool {
+	return g.Heads >= 1 && g.Heads <= 256 && g.Sectors >= 1 && g.Sectors <= 63
+}
+
+// maxCylinder is the largest that ten bits hold.
+const maxCylinder = 1023
+
+// saturated is what every system writes for an address beyond CHS.
+var saturated = [3]byte{0xfe, 0xff, 0xff}
+
+// encode gives the CHS bytes of a sector; ok is false beyond the last cylinder.
+func (g Geometry) encode(lba int64) (chs [3]byte, ok bool) {
+	track := lba / int64(g.Sectors)
+	return pack(track/int64(g.Heads), track%int64(g.Heads), lba%int64(g.Sectors)+1)
+}
+
+func pack(cyl, head, sector int64) (chs [3]byte, ok bool) {
+	if cyl > maxCylinder {
+		return saturated, false
+	}
+	return [3]byte{byte(head), byte(sector) | byte(cyl>>8)<<6, byte(cyl)}, true
+}
+
+func unpack(b [3]byte) (cyl, head, sector int64) {
+	return int64(b[1]&0xc0)<<2 | int64(b[2]), int64(b[0]), int64(b[1] & 0x3f)
+}
+
+// lba is the sector that CHS bytes mean, -1 when they mean none in this geometry.
+func (g Geometry) lba(b [3]byte) int64 {
+	c, h, s := unpack(b)
+	if s == 0 || s > int64(g.Sectors) || h >= int64(g.Heads) {
+		return -1
+	}
+	return (c*int64(g.Heads)+h)*int64(g.Sectors) + s - 1
+}
+
+// lastOfCylinder is the end of a partition as partitioners that know cylinders write it: the last head and sector of the
+// cylinder in which the partition ends. QEMU and BIOSes guess the geometry from these bytes, so an exact end in the middle
+// of a cylinder would make them guess wrong. old decides how an end beyond CHS is written.
+func (g Geometry) lastOfCylinder(lba int64, old [3]byte) [3]byte {
+	chs, ok := pack(lba/int64(g.Heads*g.Sectors), int64(g.Heads-1), int64(g.Sectors))
+	if ok {
+		return chs
+	}
+	if full, _ := pack(maxCylinder, int64(g.Heads-1), int64(g.Sectors)); old == full {
+		return full
+	}
+	return saturated
+}
+
+// common are the translations that BIOSes use, most frequent first.
+var common = []Geometry{{255, 63}, {16, 63}, {240, 63}, {128, 63}, {64, 63}, {32, 63}, {64, 32}}
+
+// Geometry finds the one that explains most CHS bytes of the table. Candidates are the ends of its own entries, then
+// hints (boot sectors, container), then the common ones; of equals the first wins.
+func (t *Table) Geometry(hints []Geometry) Geometry {
+	var candidates []Geometry
+	for _, p := range t.Partitions {
+		_, h, s := unpack(p.raw.EndCHS)
+		if p.Kind != Entry && h > 0 {
+			candidates = append(candidates, Geometry{int(h) + 1, int(s)})
+		}
+	}
+	candidates = slices.Concat(candidates, hints, common)
+	best, most := Geometry{}, -1
+	for _, g := range candidates {
+		if !g.Valid() {
+			continue
+		}
+		if n := t.explained(g); n > most {
+			best, most = g, n
+		}
+	}
+	return best
+}
+
+// explained counts the CHS fields that mean in g what the LBA beside them says.
+func (t *Table) explained(g Geometry) int {
+	n := 0
+	for _, p := range t.Partitions {
+		if p.Kind != Primary && p.Kind != Extended {
+			continue
+		}
+		first := p.Off / t.SectorSize
+		if g.lba(p.raw.StartCHS) == first {
+			n++
+		}
+		if g.lba(p.raw.EndCHS) == first+p.Len/t.SectorSize-1 {
+			n++
+		}
+	}
+	return n
+}
+
+// Relocate gives the patches that move primary partitions. to has the new byte offset of each partition number that
+// moves; geometry is that of the CHS bytes.
+func (t *Table) Relocate(to map[int]int64, g Geometry) []disk.Patch {
+	var out []disk.Patch
+	for _, p := range t.Partitions {
+		off, moves := to[p.Number]
+		if p.Kind != Primary || !moves || off == p.Off {
+			continue
+		}
+		e, lba := p.raw, off/t.SectorSize
+		chs, ok := g.encode(lba)
+		if !ok && p.raw.StartCHS[0] == byte(g.Heads-1) && p.raw.StartCHS[1] == 0xc0|byte(g.Sectors) {
+			chs = p.raw.StartCHS // another way to write "beyond CHS", kept as found
+		}
+		e.StartCHS = chs
+		e.EndCHS = g.lastOfCylinder(lba+p.Len/t.SectorSize-1, p.raw.EndCHS)
+		e.StartLBA = uint32(lba)
+		out = append(out, diff(p, e)...)
+	}
+	return out
+}
+
+// diff makes one patch of each field that changed.
+func diff(p Partition, e mbrEntry) []disk.Patch {
+	was, now := p.raw.bytes(), e.bytes()
+	var out []disk.Patch
+	for _, f := range []struct {
+		at, n int64
+		name  string
+	}{{1, 3, "start CHS"}, {5, 3, "end CHS"}, {8, 4, "start LBA"}} {
+		if string(was[f.at:f.at+f.n]) != string(now[f.at:f.at+f.n]) {
+			out = append(out, disk.Patch{Off: p.entry + f.at, Old: was[f.at : f.at+f.n], New: now[f.at : f.at+f.n],
+				Reason: "partition table: " + f.name + " of partition " + number(p.Number)})
+		}
+	}
+	return out
+}
+
+// MaxLBA is the largest start that an entry can hold.
+const MaxLBA = 1<<32 - 1

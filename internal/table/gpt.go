@@ -1,0 +1,260 @@
+package table
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"unicode/utf16"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// gptHeader is the first 92 bytes of LBA 1 and of the last LBA. Spec: UEFI 2.10, 5.3.2.
+type gptHeader struct {
+	Magic       [8]byte // "EFI PART"
+	Revision    uint32
+	HeaderSize  uint32
+	HeaderCRC   uint32
+	_           uint32
+	MyLBA       uint64
+	AltLBA      uint64
+	FirstUsable uint64
+	LastUsable  uint64
+	DiskGUID    [16]byte
+	EntriesLBA  uint64
+	NumEntries  uint32
+	EntrySize   uint32
+	EntriesCRC  uint32
+}
+
+// gptEntry is the defined part of an entry. Spec: UEFI 2.10, 5.3.3.
+type gptEntry struct {
+	Type, GUID [16]byte
+	First      uint64
+	Last       uint64
+	Attributes uint64
+	Name       [36]uint16
+}
+
+const (
+	gptMagic     = "EFI PART"
+	minHeader    = 92
+	maxEntries   = 16384
+	minEntrySize = 128
+	maxEntrySize = 4096
+	atHeaderSize = 12
+	atHeaderCRC  = 16
+	atMyLBA      = 24
+	atUsable     = 40
+	atEntriesLBA = 72
+	atNumEntries = 80
+	atEntrySize  = 84
+	atEntriesCRC = 88
+)
+
+// gpt is one copy of a table.
+type gpt struct {
+	Table
+	d      disk.Disk
+	at     int64 // byte offset of the header
+	header gptHeader
+}
+
+// readGPT tries the sector sizes that disks have, the disk's own first. Either copy may be damaged; two good ones that
+// differ are an issue.
+func readGPT(d disk.Disk) (*gpt, error) {
+	sizes := []int64{d.SectorSize()}
+	for _, s := range []int64{512, 4096} {
+		if s != d.SectorSize() {
+			sizes = append(sizes, s)
+		}
+	}
+	for _, s := range sizes {
+		g, err := readGPTWith(d, s)
+		if !isNoMatch(err) {
+			return g, err
+		}
+	}
+	return nil, ondisk.ErrNoMatch
+}
+
+func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
+	first, err1 := readCopy(d, sector, sector)
+	last, err2 := readCopy(d, sector, units.AlignDown(d.Size(), sector)-sector)
+	switch {
+	case err1 == nil && err2 == nil:
+		if first.header.DiskGUID != last.header.DiskGUID || first.header.EntriesCRC != last.header.EntriesCRC {
+			first.broken(last.at, "backup table", "another valid table", "the same as the primary")
+		}
+		return first, nil
+	case err1 == nil:
+		if isNoMatch(err2) {
+			err2 = fmt.Errorf("no header in the last sector (at %#x)", units.AlignDown(d.Size(), sector)-sector)
+		}
+		first.warn("gpt-backup", fmt.Sprintf("the backup GPT is not valid: %v", err2))
+		return first, nil
+	case err2 == nil:
+		if isNoMatch(err1) {
+			err1 = fmt.Errorf("no header at %#x", sector)
+		}
+		last.warn("gpt-primary", fmt.Sprintf("the primary GPT is not valid, the backup is used: %v", err1))
+		return last, nil
+	case isNoMatch(err1):
+		return nil, err2
+	}
+	return nil, err1
+}
+
+// warn records damage that the other copy makes up for.
+func (g *gpt) warn(code, text string) {
+	g.Issues = append(g.Issues, ondisk.Issue{Code: code, Effect: ondisk.Warn, Text: text, Remedy: "repair it in the guest, or with sgdisk -e"})
+}
+
+// readCopy reads and checks the table whose header stands at byte off.
+func readCopy(d disk.Disk, sector, off int64) (*gpt, error) {
+	g := &gpt{Table: Table{Scheme: GPT, SectorSize: sector}, d: d, at: off}
+	if off < sector || off+sector > d.Size() {
+		return nil, ondisk.ErrNoMatch
+	}
+	raw, err := ondisk.Decode(d, off, &g.header)
+	if err != nil {
+		return nil, err
+	}
+	if string(g.header.Magic[:]) != gptMagic {
+		return nil, ondisk.ErrNoMatch
+	}
+	if err := g.checkHeader(raw); err != nil {
+		return nil, err
+	}
+	g.GUID = guid(g.header.DiskGUID)
+	return g, g.readEntries()
+}
+
+func (g *gpt) field(name string, at int64, got, want any) error {
+	return &ondisk.FormatError{What: "gpt header", Off: g.at + at, Field: name, Got: got, Want: want}
+}
+
+func (g *gpt) checkHeader(raw []byte) error {
+	h := g.header
+	if h.HeaderSize < minHeader || int64(h.HeaderSize) > g.SectorSize {
+		return g.field("header size", atHeaderSize, h.HeaderSize, fmt.Sprintf("%d to %d", minHeader, g.SectorSize))
+	}
+	whole, err := ondisk.Bytes(g.d, g.at, int64(h.HeaderSize))
+	if err != nil {
+		return err
+	}
+	clear(whole[atHeaderCRC : atHeaderCRC+4])
+	if sum := crc32.ChecksumIEEE(whole); sum != h.HeaderCRC {
+		return g.field("header crc32", atHeaderCRC, fmt.Sprintf("%#08x", h.HeaderCRC), fmt.Sprintf("%#08x", sum))
+	}
+	sectors := uint64(g.d.Size() / g.SectorSize)
+	size := uint64(h.NumEntries) * uint64(h.EntrySize)
+	switch {
+	case h.MyLBA != uint64(g.at/g.SectorSize):
+		return g.field("my LBA", atMyLBA, h.MyLBA, g.at/g.SectorSize)
+	case h.NumEntries == 0 || h.NumEntries > maxEntries:
+		return g.field("number of entries", atNumEntries, h.NumEntries, fmt.Sprintf("1 to %d", maxEntries))
+	case h.EntrySize < minEntrySize || h.EntrySize > maxEntrySize || !units.IsPowerOfTwo(int64(h.EntrySize)):
+		return g.field("entry size", atEntrySize, h.EntrySize, fmt.Sprintf("128, 256, … %d", maxEntrySize))
+	case h.FirstUsable > h.LastUsable || h.LastUsable >= sectors:
+		return g.field("usable LBAs", atUsable, fmt.Sprintf("%d to %d", h.FirstUsable, h.LastUsable), fmt.Sprintf("a range within %d sectors", sectors))
+	case h.EntriesLBA < 2 || h.EntriesLBA >= sectors || size > (sectors-h.EntriesLBA)*uint64(g.SectorSize):
+		return g.field("entries LBA", atEntriesLBA, h.EntriesLBA, fmt.Sprintf("a place for %d bytes within %d sectors", size, sectors))
+	}
+	return nil
+}
+
+// readEntries reads the array in pieces: its largest legal size is 64 MiB.
+func (g *gpt) readEntries() error {
+	h := g.header
+	off := int64(h.EntriesLBA) * g.SectorSize
+	perPiece := int64(64<<10) / int64(h.EntrySize)
+	sum := crc32.NewIEEE()
+	for i := int64(0); i < int64(h.NumEntries); i += perPiece {
+		n := min(perPiece, int64(h.NumEntries)-i)
+		b, err := ondisk.Bytes(g.d, off+i*int64(h.EntrySize), n*int64(h.EntrySize))
+		if err != nil {
+			return err
+		}
+		sum.Write(b) //nolint:errcheck // a hash never fails
+		for j := range n {
+			if err := g.addEntry(int(i+j)+1, b[j*int64(h.EntrySize):]); err != nil {
+				return err
+			}
+		}
+	}
+	if sum.Sum32() != h.EntriesCRC {
+		return g.field("entries crc32", atEntriesCRC, fmt.Sprintf("%#08x", h.EntriesCRC), fmt.Sprintf("%#08x", sum.Sum32()))
+	}
+	g.checkEntries()
+	return nil
+}
+
+func (g *gpt) addEntry(number int, b []byte) error {
+	var e gptEntry
+	if _, err := binary.Decode(b, binary.LittleEndian, &e); err != nil {
+		return err
+	}
+	if e.Type == [16]byte{} {
+		return nil
+	}
+	p := Partition{Number: number, Kind: Entry, TypeGUID: guid(e.Type), GUID: guid(e.GUID), Name: name(e.Name)}
+	const most = 1 << 52 // sectors, so that bytes stay within 63 bits
+	if e.First > e.Last || e.Last >= most {
+		g.brokenIn("gpt entry", int64(g.header.EntriesLBA)*g.SectorSize+int64(number-1)*int64(g.header.EntrySize)+32, number, "LBAs",
+			fmt.Sprintf("%d to %d", e.First, e.Last), "a start that is not above the end")
+		return nil
+	}
+	p.Range = disk.Range{Off: int64(e.First) * g.SectorSize, Len: int64(e.Last-e.First+1) * g.SectorSize}
+	g.Partitions = append(g.Partitions, p)
+	return nil
+}
+
+// checkEntries reports partitions outside of the usable range and overlaps.
+func (g *gpt) checkEntries() {
+	h := g.header
+	usable := disk.Range{Off: int64(h.FirstUsable) * g.SectorSize, Len: int64(h.LastUsable-h.FirstUsable+1) * g.SectorSize}
+	sorted := byOffset(g.Partitions)
+	for i, p := range sorted {
+		at := int64(h.EntriesLBA)*g.SectorSize + int64(p.Number-1)*int64(h.EntrySize)
+		lbas := fmt.Sprintf("%d to %d", p.Off/g.SectorSize, p.End()/g.SectorSize-1)
+		if !usable.Contains(p.Range) {
+			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas, fmt.Sprintf("within %d to %d", h.FirstUsable, h.LastUsable))
+		}
+		if i > 0 && p.Overlaps(sorted[i-1].Range) {
+			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas, fmt.Sprintf("a place apart from partition %d", sorted[i-1].Number))
+		}
+	}
+}
+
+// addMBR takes over what sector 0 says beside the GPT.
+func (g *gpt) addMBR(m *mbr, missing bool) {
+	if missing {
+		g.warn("gpt-no-mbr", "there is no protective MBR in sector 0: many systems will not see this GPT")
+		return
+	}
+	g.BootCode, g.Signature = m.BootCode, m.Signature
+	for _, p := range m.Partitions {
+		if p.Type != typeProtective {
+			g.Issues = append(g.Issues, ondisk.Issue{Code: "hybrid-mbr", Effect: ondisk.Refuse, OnMove: true,
+				Text:   fmt.Sprintf("hybrid MBR: slot %d (type %#02x) stands beside the protective entry of a GPT", p.Number, p.Type),
+				Remedy: "make the MBR protective first"})
+		}
+	}
+}
+
+// guid prints the mixed-endian form that Microsoft and UEFI use.
+func guid(b [16]byte) string {
+	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", binary.LittleEndian.Uint32(b[0:]), binary.LittleEndian.Uint16(b[4:]),
+		binary.LittleEndian.Uint16(b[6:]), b[8:10], b[10:])
+}
+
+func name(u [36]uint16) string {
+	n := 0
+	for n < len(u) && u[n] != 0 {
+		n++
+	}
+	return string(utf16.Decode(u[:n]))
+}

@@ -1,0 +1,157 @@
+package table
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// mbrEntry is one of the four slots. Spec: FACTS B6; the layout is that of the IBM PC XT fixed disk.
+type mbrEntry struct {
+	Flag     byte    // 0x80: active
+	StartCHS [3]byte // head, sector and cylinder high bits, cylinder low bits
+	Type     byte
+	EndCHS   [3]byte
+	StartLBA uint32
+	Sectors  uint32
+}
+
+// mbrSector is sector 0.
+type mbrSector struct {
+	Code      [440]byte
+	Signature uint32 // Windows finds the disk by it
+	_         uint16
+	Entries   [4]mbrEntry
+	Magic     uint16
+}
+
+const (
+	mbrMagic   = 0xaa55
+	atEntries  = 446
+	entrySize  = 16
+	atMagic    = 510
+	codeLength = 440
+)
+
+// Types of the MBR that matter here.
+const (
+	typeUnused     = 0x00
+	typeExtended   = 0x05
+	typeExtendedX  = 0x0f // the same, for BIOSes that take LBAs
+	typeExtendedL  = 0x85 // the same, of old Linux
+	typeProtective = 0xee
+)
+
+func isExtended(t byte) bool {
+	return t == typeExtended || t == typeExtendedX || t == typeExtendedL
+}
+
+func isNoMatch(err error) bool { return errors.Is(err, ondisk.ErrNoMatch) }
+
+// mbr is the table under construction.
+type mbr struct {
+	Table
+	sector mbrSector
+}
+
+func readMBR(d disk.Disk) (*mbr, error) {
+	m := &mbr{}
+	if d.Size() < units.SectorSize {
+		return m, ondisk.ErrNoMatch
+	}
+	if _, err := ondisk.Decode(d, 0, &m.sector); err != nil {
+		return m, err
+	}
+	if m.sector.Magic != mbrMagic {
+		return m, ondisk.ErrNoMatch
+	}
+	m.Scheme, m.SectorSize, m.Signature = MBR, d.SectorSize(), m.sector.Signature
+	m.BootCode = m.sector.Code[:]
+	for i, e := range m.sector.Entries {
+		if e.Type != typeUnused {
+			m.add(i, e)
+		}
+	}
+	return m, nil
+}
+
+// add takes slot i. LBAs count sectors of the disk's own size.
+func (m *mbr) add(i int, e mbrEntry) {
+	at := int64(atEntries + i*entrySize)
+	p := Partition{
+		Number: i + 1, Kind: Primary, Type: e.Type, Active: e.Flag == 0x80, entry: at, raw: e,
+		Range: disk.Range{Off: int64(e.StartLBA) * m.SectorSize, Len: int64(e.Sectors) * m.SectorSize},
+	}
+	if isExtended(e.Type) {
+		p.Kind = Extended
+	}
+	if e.Flag != 0 && e.Flag != 0x80 {
+		m.brokenIn("mbr", at, p.Number, "boot flag", fmt.Sprintf("%#02x", e.Flag), "0x00 or 0x80")
+	}
+	if e.StartLBA == 0 && e.Type != typeProtective {
+		m.brokenIn("mbr", at+8, p.Number, "start LBA", 0, "1 or more (sector 0 holds the table)")
+	}
+	if e.Sectors == 0 {
+		m.brokenIn("mbr", at+12, p.Number, "sector count", 0, "1 or more")
+	}
+	m.Partitions = append(m.Partitions, p)
+}
+
+func (m *mbr) protective() bool {
+	for _, p := range m.Partitions {
+		if p.Type == typeProtective {
+			return true
+		}
+	}
+	return false
+}
+
+// Plausible tells whether the entries could be a table at all: the boot sector of a volume has text or code in their
+// place.
+func (t *Table) Plausible() bool {
+	if len(t.Partitions) == 0 {
+		return false
+	}
+	for _, i := range t.Issues {
+		if i.Effect == ondisk.Broken {
+			return false
+		}
+	}
+	return true
+}
+
+// checkRanges reports partitions that leave the disk or overlap. Sums are in 64 bits: 32-bit ones would wrap.
+func (m *mbr) checkRanges(size int64) {
+	parts := m.Containers()
+	extended := 0
+	for i, p := range parts {
+		if p.End() > size {
+			m.brokenIn("mbr", p.entry+8, p.Number, "end of partition", fmt.Sprintf("byte %d", p.End()),
+				fmt.Sprintf("at most %d, the size of the disk", size))
+		}
+		for _, q := range parts[:i] {
+			if p.Overlaps(q.Range) {
+				m.brokenIn("mbr", p.entry+8, p.Number, "start LBA", p.Off/m.SectorSize, fmt.Sprintf(
+					"a place apart from partition %d (LBA %d to %d)", q.Number, q.Off/m.SectorSize, q.End()/m.SectorSize-1))
+			}
+		}
+		if p.Kind == Extended {
+			if extended++; extended == 2 {
+				m.brokenIn("mbr", p.entry+4, p.Number, "type", fmt.Sprintf("%#02x", p.Type), "one extended partition at most")
+			}
+		}
+	}
+}
+
+// entryBytes is the entry as it stands on the disk.
+func (e mbrEntry) bytes() []byte {
+	b, err := binary.Append(nil, binary.LittleEndian, e)
+	if err != nil {
+		panic(err) // fixed size
+	}
+	return b
+}

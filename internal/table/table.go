@@ -1,0 +1,119 @@
+// Package table reads partition tables (MBR with logical partitions, GPT) and writes moved partitions back as patches.
+package table
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Scheme is the kind of a partition table.
+type Scheme string
+
+// Schemes.
+const (
+	MBR Scheme = "mbr"
+	GPT Scheme = "gpt"
+)
+
+// Kind says where a partition is recorded.
+type Kind string
+
+// Kinds of partitions.
+const (
+	Primary  Kind = "primary"
+	Extended Kind = "extended" // a container of logical partitions
+	Logical  Kind = "logical"
+	Entry    Kind = "gpt"
+)
+
+// Partition is one entry. Offsets are bytes of the disk.
+type Partition struct {
+	disk.Range
+	Number   int // as Linux counts: 1 to 4 the slots of an MBR, logical ones from 5, GPT entries from 1
+	Kind     Kind
+	Active   bool
+	Type     byte   // MBR
+	TypeGUID string // GPT
+	GUID     string // GPT
+	Name     string // GPT
+
+	entry int64 // byte offset of the 16-byte MBR entry
+	raw   mbrEntry
+}
+
+// TypeID is the type as tables of types list it: "0x07", or the GUID.
+func (p Partition) TypeID() string {
+	if p.Kind == Entry {
+		return p.TypeGUID
+	}
+	return fmt.Sprintf("0x%02x", p.Type)
+}
+
+// Table is a partition table. Partitions are in the order of their numbers.
+type Table struct {
+	Scheme     Scheme
+	SectorSize int64 // of the LBAs in the table; bytes
+	Signature  uint32
+	GUID       string // GPT
+	Partitions []Partition
+	Issues     []ondisk.Issue
+	BootCode   []byte // the 440 bytes of code in sector 0
+}
+
+// Read finds the table of a disk. ErrNoMatch: there is none. What is wrong inside of a table becomes an issue, so that the
+// rest can be reported.
+func Read(d disk.Disk) (*Table, error) {
+	m, err := readMBR(d)
+	noMBR := isNoMatch(err)
+	if err != nil && !noMBR {
+		return nil, err
+	}
+	if noMBR || m.protective() {
+		g, err := readGPT(d)
+		if err == nil {
+			g.addMBR(m, noMBR)
+			return &g.Table, nil
+		}
+		if noMBR || !isNoMatch(err) {
+			return nil, err
+		}
+		m.broken(atEntries, "partition table", "a protective entry (0xEE)", "a GPT header at LBA 1 or at the end of the disk")
+	}
+	m.readLogical(d)
+	m.checkRanges(d.Size())
+	return &m.Table, nil
+}
+
+// Containers are the primary partitions and GPT entries: those that lie on the disk side by side.
+func (t *Table) Containers() []Partition {
+	var out []Partition
+	for _, p := range t.Partitions {
+		if p.Kind != Logical {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// broken records that a field cannot be what it is; a copy would fail.
+func (t *Table) broken(off int64, field string, got, want any) {
+	t.brokenIn(string(t.Scheme), off, 0, field, got, want)
+}
+
+func (t *Table) brokenIn(what string, off int64, part int, field string, got, want any) {
+	err := &ondisk.FormatError{What: what, Off: off, Field: field, Got: got, Want: want}
+	t.Issues = append(t.Issues, ondisk.Issue{Code: "table", Effect: ondisk.Broken, Partition: part, Text: err.Error(), Err: err,
+		Remedy: "repair the partition table with the guest's own tools, or restore the image"})
+}
+
+func number(n int) string { return strconv.Itoa(n) }
+
+// byOffset is a copy in disk order.
+func byOffset(parts []Partition) []Partition {
+	return slices.SortedFunc(slices.Values(parts), func(a, b Partition) int { return cmp.Compare(a.Off, b.Off) })
+}

@@ -1,0 +1,235 @@
+package volume
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+var fat = Prober{Name: "fat", Probe: probeFAT}
+
+// fatBoot is the part of the boot sector that all FATs share. Spec: Microsoft FAT specification 1.03, "Boot Sector and BPB".
+type fatBoot struct {
+	Jump              [3]byte
+	OEM               [8]byte
+	BytesPerSector    uint16
+	SectorsPerCluster uint8
+	Reserved          uint16
+	FATs              uint8
+	RootEntries       uint16
+	Sectors16         uint16
+	Media             uint8
+	FATSize16         uint16
+	SectorsPerTrack   uint16
+	Heads             uint16
+	Hidden            uint32
+	Sectors32         uint32
+}
+
+// fatExt is the extension at 0x24 in FAT12 and FAT16, at 0x40 in FAT32.
+type fatExt struct {
+	Drive    uint8
+	_        uint8
+	BootSig  uint8 // 0x29: the three fields below are there
+	Serial   uint32
+	Label    [11]byte
+	TypeName [8]byte
+}
+
+// fat32Ext stands at 0x24 in FAT32, in front of fatExt.
+type fat32Ext struct {
+	FATSize32    uint32
+	Flags        uint16
+	Version      uint16
+	RootCluster  uint32
+	FSInfo       uint16
+	BackupSector uint16
+	_            [12]byte
+}
+
+const (
+	fatWhat   = "fat boot sector"
+	atFATExt  = 0x24
+	atFAT32X  = 0x40
+	dirEntry  = 32
+	extPlaced = 0x29
+)
+
+// fatLayout is where the areas of a FAT lie, in bytes.
+type fatLayout struct {
+	boot     fatBoot
+	x        fat32Ext
+	ext      fatExt
+	sector   int64
+	cluster  int64
+	fatSize  int64
+	root     disk.Range // FAT12 and FAT16
+	data     int64
+	clusters int64
+	total    int64
+}
+
+func probeFAT(d disk.Disk) (*Volume, error) {
+	if d.Size() < units.SectorSize {
+		return nil, ondisk.ErrNoMatch
+	}
+	raw, err := ondisk.Bytes(d, 0, units.SectorSize)
+	if err != nil {
+		return nil, err
+	}
+	l := decodeFAT(raw)
+	if l == nil {
+		return nil, ondisk.ErrNoMatch
+	}
+	if err := l.check(d.Size()); err != nil {
+		if named(raw) {
+			return nil, err
+		}
+		return nil, ondisk.ErrNoMatch // without the name, a sector that is not a FAT in every field is none
+	}
+	v := &Volume{Kind: l.kind(), Size: l.total, BlockSize: l.cluster, DataStart: l.data, Boot: &BPB{
+		SectorSize: l.sector, Hidden: l.boot.Hidden, Sectors: int(l.boot.SectorsPerTrack), Heads: int(l.boot.Heads),
+	}}
+	if l.ext.BootSig == extPlaced {
+		v.Label, v.UUID = padded(l.ext.Label[:]), fmt.Sprintf("%04X-%04X", l.ext.Serial>>16, l.ext.Serial&0xffff)
+	}
+	if v.Kind == FAT32 {
+		v.fatBackup(d, l)
+	}
+	return v, v.fatLabel(d, l)
+}
+
+// named tells whether the sector calls itself a FAT.
+func named(raw []byte) bool {
+	return string(raw[0x36:0x39]) == "FAT" || string(raw[0x52:0x57]) == "FAT32"
+}
+
+// decodeFAT is nil for what cannot be a boot sector at all: no signature, or that of another file system.
+func decodeFAT(raw []byte) *fatLayout {
+	oem := string(raw[3:11])
+	if binary.LittleEndian.Uint16(raw[510:]) != bootMagic || oem == "NTFS    " || oem == "EXFAT   " || oem == "-FVE-FS-" {
+		return nil
+	}
+	l := &fatLayout{}
+	at := atFATExt
+	if string(raw[0x52:0x57]) == "FAT32" {
+		at = atFAT32X
+	}
+	for _, p := range []struct {
+		v  any
+		at int
+	}{{&l.boot, 0}, {&l.x, atFATExt}, {&l.ext, at}} {
+		if _, err := binary.Decode(raw[p.at:], binary.LittleEndian, p.v); err != nil {
+			panic(err) // fixed sizes inside of a sector
+		}
+	}
+	if l.boot.FATSize16 == 0 && at == atFATExt { // a FAT32 that does not name itself
+		_, _ = binary.Decode(raw[atFAT32X:], binary.LittleEndian, &l.ext)
+	}
+	return l
+}
+
+// check holds the BPB to its specification and computes the areas. size is that of the partition in bytes.
+func (l *fatLayout) check(size int64) error {
+	b := l.boot
+	l.sector = int64(b.BytesPerSector)
+	perCluster := int64(b.SectorsPerCluster)
+	switch {
+	case l.sector < 512 || l.sector > 4096 || !units.IsPowerOfTwo(l.sector):
+		return field(fatWhat, "bytes per sector", 0x0b, l.sector, "512, 1024, 2048 or 4096")
+	case !units.IsPowerOfTwo(perCluster):
+		return field(fatWhat, "sectors per cluster", 0x0d, perCluster, "1, 2, 4, … 128")
+	case b.Reserved == 0:
+		return field(fatWhat, "reserved sectors", 0x0e, 0, "1 or more")
+	case b.FATs == 0 || b.FATs > 4:
+		return field(fatWhat, "number of FATs", 0x10, b.FATs, "1 to 4")
+	case b.Media != 0xf0 && b.Media < 0xf8:
+		return field(fatWhat, "media", 0x15, fmt.Sprintf("%#02x", b.Media), "0xf0, or 0xf8 to 0xff")
+	}
+	return l.place(size)
+}
+
+// place computes where root directory and data begin.
+func (l *fatLayout) place(size int64) error {
+	b := l.boot
+	sectors, fatSectors := int64(b.Sectors16), int64(b.FATSize16)
+	if sectors == 0 {
+		sectors = int64(b.Sectors32)
+	}
+	if fatSectors == 0 {
+		fatSectors = int64(l.x.FATSize32)
+	}
+	if fatSectors == 0 {
+		return field(fatWhat, "FAT size", 0x16, 0, "1 or more sectors")
+	}
+	l.total = sectors * l.sector
+	if sectors == 0 || l.total > size {
+		return field(fatWhat, "total sectors", 0x20, sectors, fmt.Sprintf("1 to %d, the size of the partition", size/l.sector))
+	}
+	l.cluster = int64(b.SectorsPerCluster) * l.sector
+	l.fatSize = fatSectors * l.sector
+	l.root.Off = int64(b.Reserved)*l.sector + int64(b.FATs)*l.fatSize
+	l.root.Len = units.AlignUp(int64(b.RootEntries)*dirEntry, l.sector)
+	l.data = l.root.End()
+	if l.data >= l.total {
+		return field(fatWhat, "FAT size", 0x16, fatSectors, fmt.Sprintf("less, so that data starts within the %d sectors", sectors))
+	}
+	l.clusters = (l.total - l.data) / l.cluster
+	return nil
+}
+
+// kind follows from the number of clusters, and from nothing else.
+func (l *fatLayout) kind() Kind {
+	switch {
+	case l.boot.FATSize16 == 0:
+		return FAT32
+	case l.clusters < 4085:
+		return FAT12
+	default:
+		return FAT16
+	}
+}
+
+// fatBackup remembers the copy of the boot sector that FAT32 keeps in its reserved sectors.
+func (v *Volume) fatBackup(d disk.Disk, l *fatLayout) {
+	n := int64(l.x.BackupSector)
+	if n == 0 || n >= int64(l.boot.Reserved) {
+		return // 0 and 0xffff mean that there is none
+	}
+	b, err := ondisk.Bytes(d, n*l.sector, units.SectorSize)
+	if err != nil || binary.LittleEndian.Uint16(b[510:]) != bootMagic {
+		v.note("fat-backup", ondisk.Note, fmt.Sprintf("there is no backup boot sector in sector %d, where the boot sector says it is", n), "")
+		return
+	}
+	v.Boot.Backup = n * l.sector
+}
+
+// fatLabel prefers the label in the root directory, which is the one that Windows shows. Only the first cluster of a FAT32
+// root is looked at.
+func (v *Volume) fatLabel(d disk.Disk, l *fatLayout) error {
+	r := l.root
+	if v.Kind == FAT32 {
+		c := int64(l.x.RootCluster)
+		if c < 2 || c-2 >= l.clusters {
+			v.note("fat-root", ondisk.Warn, fmt.Sprintf("the root cluster at 0x2c is %d, want 2 to %d", c, l.clusters+1), "run a file-system check in the guest")
+			return nil
+		}
+		r = disk.Range{Off: l.data + (c-2)*l.cluster, Len: l.cluster}
+	}
+	r.Len = min(r.Len, 64<<10)
+	b, err := ondisk.Bytes(d, r.Off, min(r.Len, d.Size()-r.Off))
+	if err != nil {
+		return err
+	}
+	for ; len(b) >= dirEntry && b[0] != 0; b = b[dirEntry:] {
+		const volumeID, longName, deleted = 0x08, 0x0f, 0xe5
+		if b[0] != deleted && b[11]&longName != longName && b[11]&volumeID != 0 {
+			v.Label = padded(b[:11])
+			return nil
+		}
+	}
+	return nil
+}

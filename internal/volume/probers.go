@@ -1,0 +1,11 @@
+package volume
+
+// probers is the table of contents. All of them run on every partition.
+var probers = []Prober{
+	ntfs,
+	fat,
+	ext,
+	swap,
+	luks,
+	bitLocker,
+}

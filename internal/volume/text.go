@@ -1,0 +1,36 @@
+package volume
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+	"unicode/utf16"
+)
+
+// utf16String decodes little-endian UTF-16 up to a zero.
+func utf16String(b []byte) string {
+	u := make([]uint16, 0, len(b)/2)
+	for ; len(b) >= 2; b = b[2:] {
+		c := binary.LittleEndian.Uint16(b)
+		if c == 0 {
+			break
+		}
+		u = append(u, c)
+	}
+	return string(utf16.Decode(u))
+}
+
+// zeroTerminated is a text in a field of fixed size.
+func zeroTerminated(b []byte) string {
+	s, _, _ := bytes.Cut(b, []byte{0})
+	return string(s)
+}
+
+// padded is a text filled up with blanks, as FAT writes it. "NO NAME" is how formatters write none.
+func padded(b []byte) string {
+	s := strings.TrimRight(zeroTerminated(b), " ")
+	if s == "NO NAME" {
+		return ""
+	}
+	return s
+}

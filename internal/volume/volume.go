@@ -1,0 +1,96 @@
+// Package volume names what a partition holds from its first sectors, and reads what a volume stores about its own place.
+package volume
+
+import (
+	"errors"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Kind names a file system or another content of a partition.
+type Kind string
+
+// Kinds.
+const (
+	Unknown   Kind = "unknown"
+	NTFS      Kind = "ntfs"
+	FAT12     Kind = "fat12"
+	FAT16     Kind = "fat16"
+	FAT32     Kind = "fat32"
+	Ext2      Kind = "ext2"
+	Ext3      Kind = "ext3"
+	Ext4      Kind = "ext4"
+	Swap      Kind = "swap"
+	LUKS      Kind = "luks"
+	BitLocker Kind = "bitlocker"
+)
+
+// Volume is what a partition holds. Offsets are bytes from its start.
+type Volume struct {
+	Kind      Kind
+	Label     string
+	UUID      string // or serial number, as blkid prints it
+	Size      int64  // of the file system
+	BlockSize int64  // cluster or block, 0 when there is none
+	DataStart int64  // of cluster 2 in FAT; 0 where the first block is at the start
+	// Boot is set for volumes with a BIOS parameter block.
+	Boot   *BPB
+	Issues []ondisk.Issue
+}
+
+// BPB is what a boot sector says about the disk around it.
+type BPB struct {
+	SectorSize int64  // bytes
+	Hidden     uint32 // sectors in front of the volume
+	Sectors    int    // of a track
+	Heads      int
+	Backup     int64 // byte offset of the copy of the boot sector in the partition, 0 when there is none inside
+}
+
+// Offsets in a boot sector, in bytes. Spec: FAT specification 1.03; NTFS keeps the same places.
+const (
+	AtHidden = 0x1c
+)
+
+// Prober knows one kind of content. Probe returns ErrNoMatch for what is not its own, and a FormatError for its own when it
+// is broken.
+type Prober struct {
+	Name  string
+	Probe func(d disk.Disk) (*Volume, error)
+}
+
+// Probe asks all probers. Two that match are an issue, never a silent first winner; what none knows is Unknown. The error is
+// one of reading. at is the byte offset of d on the disk: messages name places on the disk.
+func Probe(d disk.Disk, at int64) (*Volume, error) {
+	var found []*Volume
+	for _, p := range probers {
+		v, err := p.Probe(d)
+		switch {
+		case errors.Is(err, ondisk.ErrNoMatch):
+			continue
+		case errors.Is(err, ondisk.ErrFormat):
+			err = ondisk.Shift(err, at)
+			v = &Volume{Kind: Kind(p.Name), Issues: []ondisk.Issue{{Code: "volume", Effect: ondisk.Broken, OnMove: true, Text: err.Error(), Err: err,
+				Remedy: "run the guest's own file-system check, or move the partition as opaque bytes with --allow-unbootable"}}}
+		case err != nil:
+			return nil, err
+		}
+		found = append(found, v)
+	}
+	switch len(found) {
+	case 0:
+		return &Volume{Kind: Unknown}, nil
+	case 1:
+		return found[0], nil
+	}
+	first := found[0]
+	first.Issues = append(first.Issues, ondisk.Issue{Code: "ambiguous-volume", Effect: ondisk.Unbootable, OnMove: true,
+		Text: "the volume looks like " + string(first.Kind) + " and like " + string(found[1].Kind), Remedy: "wipe the stale signature inside the guest"})
+	return first, nil
+}
+
+// field is a FormatError of a structure of a volume.
+func field(what, name string, off int64, got, want any) error {
+	return &ondisk.FormatError{What: what, Off: off, Field: name, Got: got, Want: want}
+}
