@@ -1,0 +1,214 @@
+// Package align holds the verdict: what is aligned, what is not, and what that means. It is pure, and text, JSON and exit
+// code all ask it.
+package align
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Block is the unit of storage below which nothing is aligned, in bytes: the block of NetApp WAFL, of Advanced Format disks
+// and of most flash.
+const Block = 4 * units.KiB
+
+// DefaultBoundary is the criterion of inspect and of what needs a move: it divides the stripes and chunks of all storage
+// that virt-alignment-scan's manual lists.
+const DefaultBoundary = 64 * units.KiB
+
+// Range of boundaries that can be asked for, in bytes.
+const (
+	MinBoundary = 4 * units.KiB
+	MaxBoundary = units.GiB
+)
+
+// CheckBoundary tells whether n can be a boundary.
+func CheckBoundary(n int64) error {
+	if n < MinBoundary || n > MaxBoundary || !units.IsPowerOfTwo(n) {
+		return fmt.Errorf("boundary of %d bytes, want a power of two from %s to %s", n, units.Short(MinBoundary), units.Short(MaxBoundary))
+	}
+	return nil
+}
+
+// Goal is what a disk shall be.
+type Goal struct {
+	Must int64 // partitions off this boundary move; bytes
+	Want int64 // where they move to; bytes, a multiple of Must
+	Only []int // numbers of the partitions that may move on their own account; empty: all
+}
+
+// Selects tells whether a partition may be moved on its own account.
+func (g Goal) Selects(number int) bool { return len(g.Only) == 0 || slices.Contains(g.Only, number) }
+
+// GoalFor makes a goal of --boundary; 0 means auto. Boot code of Windows 2000 to 2003 reads the start in cylinders, heads and
+// sectors, and LBA 128 is cylinder 0, head 2, sector 3 in every geometry with 63 sectors, which LBA 2048 is not.
+func GoalFor(l *layout.Layout, boundary int64) Goal {
+	switch {
+	case boundary != 0:
+		return Goal{Must: boundary, Want: boundary}
+	case l.Boot.Code.ReadsCHS:
+		return Goal{Must: DefaultBoundary, Want: DefaultBoundary}
+	}
+	return Goal{Must: DefaultBoundary, Want: units.MiB}
+}
+
+// Verdict is how good a start is.
+type Verdict string
+
+// Verdicts, best first.
+const (
+	Aligned       Verdict = "aligned"
+	BelowBoundary Verdict = "below_boundary" // a multiple of 4 KiB, but not of the boundary
+	Misaligned    Verdict = "misaligned"     // off a 4 KiB boundary
+)
+
+// Of judges the byte offset of a start.
+func Of(off, boundary int64) Verdict {
+	switch {
+	case off%min(Block, boundary) != 0:
+		return Misaligned
+	case off%boundary != 0:
+		return BelowBoundary
+	}
+	return Aligned
+}
+
+// ExitCode is that of virt-alignment-scan.
+func (v Verdict) ExitCode() int {
+	return map[Verdict]int{Aligned: 0, BelowBoundary: 2, Misaligned: 3}[v]
+}
+
+// Judged tells whether the start of a partition matters: an extended partition is only a box around others.
+func Judged(p layout.Partition) bool { return p.Kind != table.Extended }
+
+// Overall is the worst verdict of a disk.
+func Overall(l *layout.Layout, boundary int64) Verdict {
+	worst := Aligned
+	for _, p := range l.Partitions {
+		if v := Of(p.Off, boundary); Judged(p) && v.ExitCode() > worst.ExitCode() {
+			worst = v
+		}
+	}
+	return worst
+}
+
+// Severity of a finding.
+type Severity string
+
+// Severities.
+const (
+	Info    Severity = "info"
+	Warning Severity = "warning"
+	Error   Severity = "error"
+)
+
+// Finding is one thing that a user should know.
+type Finding struct {
+	Code      string        `json:"code"`
+	Severity  Severity      `json:"severity"`
+	Subject   string        `json:"subject"` // "partition 1", "disk"
+	Text      string        `json:"text"`
+	Remedy    string        `json:"remedy,omitempty"`
+	Effect    ondisk.Effect `json:"-"`
+	Err       error         `json:"-"`
+	Partition int           `json:"-"`
+}
+
+// Check lists the findings of a disk: what is misaligned, and every issue that matters. goal decides what would move.
+func Check(l *layout.Layout, goal Goal) []Finding {
+	var out []Finding
+	moves := map[int]bool{}
+	for _, p := range l.Partitions {
+		if !Judged(p) {
+			continue
+		}
+		if v := Of(p.Off, goal.Must); v != Aligned {
+			out = append(out, startFinding(p, v, goal.Must))
+			moves[p.Number] = goal.Selects(p.Number)
+		} else if f, ok := nested(p, goal.Must); ok {
+			out = append(out, f)
+		}
+	}
+	return append(out, Relevant(l.Issues, moves)...)
+}
+
+// Relevant makes findings of the issues that matter when the partitions in moves are moved.
+func Relevant(issues []ondisk.Issue, moves map[int]bool) []Finding {
+	anyMoves := false
+	for _, m := range moves {
+		anyMoves = anyMoves || m
+	}
+	var out []Finding
+	for _, i := range issues {
+		if i.OnMove && (!anyMoves || (i.Partition != 0 && !moves[i.Partition])) {
+			continue
+		}
+		out = append(out, FromIssue(i))
+	}
+	return out
+}
+
+// FromIssue makes a finding of an issue.
+func FromIssue(i ondisk.Issue) Finding {
+	sev := Info
+	switch {
+	case i.Effect >= ondisk.Unbootable:
+		sev = Error
+	case i.Effect == ondisk.Warn:
+		sev = Warning
+	}
+	return Finding{Code: i.Code, Severity: sev, Subject: subject(i.Partition), Text: i.Text, Remedy: i.Remedy, Effect: i.Effect, Err: i.Err, Partition: i.Partition}
+}
+
+func subject(partition int) string {
+	if partition == 0 {
+		return "disk"
+	}
+	return fmt.Sprintf("partition %d", partition)
+}
+
+// startFinding says where a partition starts and what that costs.
+func startFinding(p layout.Partition, v Verdict, boundary int64) Finding {
+	f := Finding{Severity: Warning, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note}
+	if v == BelowBoundary {
+		f.Code = "below-boundary"
+		f.Text = fmt.Sprintf("starts at byte %d, %s past a multiple of %s: I/O of %s touches two units of storage that stripes or caches in such units, instead of one",
+			p.Off, units.Format(p.Off%boundary), units.Format(boundary), units.Format(boundary))
+		return f
+	}
+	f.Code = "misaligned"
+	f.Text = fmt.Sprintf("starts at byte %d, %d bytes past a 4 KiB boundary: %s", p.Off, p.Off%Block, cost(p.Volume))
+	return f
+}
+
+// cost says in words what a start off 4 KiB does to one cluster.
+func cost(v *volume.Volume) string {
+	unit, name := v.BlockSize, "cluster"
+	if v.Kind == volume.Ext2 || v.Kind == volume.Ext3 || v.Kind == volume.Ext4 {
+		name = "block"
+	}
+	switch {
+	case unit < Block:
+		return "I/O of 4 KiB touches two 4 KiB blocks of the storage instead of one"
+	case unit == Block:
+		return fmt.Sprintf("each 4 KiB %s touches two 4 KiB blocks of the storage instead of one", name)
+	}
+	return fmt.Sprintf("each %s %s touches %d blocks of 4 KiB of the storage instead of %d", units.Format(unit), name, unit/Block+1, unit/Block)
+}
+
+// nested finds data that is misaligned inside of an aligned partition: the clusters of a FAT begin behind its tables.
+func nested(p layout.Partition, boundary int64) (Finding, bool) {
+	v := p.Volume
+	off := p.Off + v.DataStart
+	if v.DataStart == 0 || v.BlockSize < Block || off%Block == 0 {
+		return Finding{}, false
+	}
+	return Finding{Code: "nested-misaligned", Severity: Info, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note,
+		Text: fmt.Sprintf("starts on a multiple of %s, but the first %s cluster lies at byte %d, %d bytes past a 4 KiB boundary: the %s was formatted so, and no move of the partition mends it for both",
+			units.Format(boundary), v.Kind, off, off%Block, v.Kind)}, true
+}

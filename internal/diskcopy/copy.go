@@ -1,0 +1,82 @@
+package diskcopy
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Target takes the bytes of a disk. Unit is the granularity in bytes at which it allocates space; Reserve comes before
+// WriteAt, in ascending order and one at a time.
+type Target interface {
+	WriteAt(p []byte, off int64) (int, error)
+	Unit() int64
+	Reserve(off, n int64) error
+}
+
+// Options of Run.
+type Options struct {
+	Jobs     int               // goroutines; 0 means 1
+	Progress func(bytes int64) // told of each stretch that is done, from any goroutine; may be nil
+}
+
+// Run writes all of src that is not zero to dst and returns the number of bytes written. The order of Reserve calls, and
+// so the layout of the target, does not depend on the number of goroutines or their speed.
+func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, error) {
+	var written atomic.Int64
+	tell := func(n int64) {
+		if o.Progress != nil {
+			o.Progress(n)
+		}
+	}
+	d := &Data{Disks: []disk.Disk{src}, Skipped: tell}
+	err := Each(ctx, o.Jobs, d, func(ctx context.Context, c Chunk, bufs [][]byte) error {
+		b := bufs[0][:c.Len]
+		if err := ondisk.ReadFull(src, b, c.Off); err != nil {
+			return err
+		}
+		runs := dataRuns(b, c.Off, dst.Unit())
+		if err := c.Wait(ctx); err != nil {
+			return err
+		}
+		for _, r := range runs {
+			if err := dst.Reserve(r.Off, r.Len); err != nil {
+				return err
+			}
+		}
+		c.Pass()
+		for _, r := range runs {
+			if _, err := dst.WriteAt(b[r.Off-c.Off:r.End()-c.Off], r.Off); err != nil {
+				return err
+			}
+			written.Add(r.Len)
+		}
+		tell(c.Len)
+		return nil
+	})
+	return written.Load(), err
+}
+
+// dataRuns finds the runs of units in b that are not zero. b starts at byte off of the disk; units are counted from byte
+// 0 of the disk, so off must be a multiple of unit or lie in a chunk that is handled alone.
+func dataRuns(b []byte, off, unit int64) []disk.Range {
+	if off%unit != 0 || ChunkSize%unit != 0 {
+		panic(fmt.Sprintf("diskcopy: chunk at %#x does not start on a unit of %d bytes", off, unit))
+	}
+	var runs []disk.Range
+	for i := int64(0); i < int64(len(b)); i += unit {
+		u := b[i:min(i+unit, int64(len(b)))]
+		if ondisk.IsZero(u) {
+			continue
+		}
+		if n := len(runs); n > 0 && runs[n-1].End() == off+i {
+			runs[n-1].Len += int64(len(u))
+		} else {
+			runs = append(runs, disk.Range{Off: off + i, Len: int64(len(u))})
+		}
+	}
+	return runs
+}

@@ -1,0 +1,130 @@
+// Package diskcopy copies a disk to a target, in parallel and without its zeros. It is the only code that writes disk bytes.
+package diskcopy
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/trueup/trueup/internal/disk"
+)
+
+// ChunkSize is the unit of work and of reading, in bytes. Larger ones gain nothing: measured with pread and pwrite, 64 KiB
+// reaches 0.5 to 0.8 of the rate of 1 MiB.
+const ChunkSize = 1 << 20
+
+// Chunk is one piece of work. Chunks are handed out in ascending order.
+type Chunk struct {
+	disk.Range
+	before <-chan struct{} // closed when the chunk in front has passed its turn
+	passed chan struct{}
+}
+
+// Wait returns when all chunks in front of this one have called Pass.
+func (c Chunk) Wait(ctx context.Context) error {
+	select {
+	case <-c.before:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Pass lets the next chunk go on.
+func (c Chunk) Pass() { close(c.passed) }
+
+// Data lists the stretches of a disk that may hold data, in chunks that do not cross a multiple of ChunkSize.
+type Data struct {
+	// Disks have one size; a stretch is skipped when it is zero in all of them.
+	Disks []disk.Disk
+	// Skipped is told the bytes that were passed over; may be nil.
+	Skipped func(n int64)
+
+	off  int64
+	ends []int64 // up to here each disk is known to hold data
+}
+
+// next gives the next chunk; its length is 0 at the end of the disks.
+func (d *Data) next() (disk.Range, error) {
+	size := d.Disks[0].Size()
+	if d.ends == nil {
+		d.ends = make([]int64, len(d.Disks))
+	}
+	for d.off < size {
+		zero, err := d.zero(size)
+		if err != nil {
+			return disk.Range{}, err
+		}
+		if zero == 0 {
+			// A chunk goes to its border even when the data ends before it: readers fill holes with zeros.
+			r := disk.Range{Off: d.off, Len: min(size, d.off-d.off%ChunkSize+ChunkSize) - d.off}
+			d.off = r.End()
+			return r, nil
+		}
+		d.off += zero
+		if d.Skipped != nil {
+			d.Skipped(zero)
+		}
+	}
+	return disk.Range{}, nil
+}
+
+// zero is the number of bytes from off on that all disks read as zero, in whole chunks unless they reach the end.
+func (d *Data) zero(size int64) (int64, error) {
+	n := size - d.off
+	for i, k := range d.Disks {
+		if d.off < d.ends[i] {
+			return 0, nil
+		}
+		e, err := k.Extent(d.off, n)
+		if err != nil {
+			return 0, err
+		}
+		if !e.Zero {
+			d.ends[i] = e.End()
+			return 0, nil
+		}
+		n = e.Len
+	}
+	if end := d.off + n; end < size {
+		return max(end-end%ChunkSize-d.off, 0), nil
+	}
+	return n, nil
+}
+
+// Each runs work for all data chunks on so many goroutines. Each goroutine has a scratch buffer of ChunkSize bytes for
+// each disk.
+func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context, c Chunk, bufs [][]byte) error) error {
+	var mu sync.Mutex
+	last := make(chan struct{})
+	close(last)
+	take := func() (Chunk, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		r, err := d.next()
+		c := Chunk{Range: r, before: last, passed: make(chan struct{})}
+		last = c.passed
+		return c, err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for range max(1, jobs) {
+		g.Go(func() error {
+			bufs := make([][]byte, len(d.Disks))
+			for i := range bufs {
+				bufs[i] = make([]byte, ChunkSize)
+			}
+			for ctx.Err() == nil {
+				c, err := take()
+				if err != nil || c.Len == 0 {
+					return err
+				}
+				if err := work(ctx, c, bufs); err != nil {
+					return err
+				}
+			}
+			return ctx.Err()
+		})
+	}
+	return g.Wait()
+}

@@ -1,0 +1,198 @@
+// Package verify proves that a copy is right: two disks are equal byte for byte, and a layout keeps what a plan promised.
+package verify
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/table"
+)
+
+// ErrDifferent marks a copy that is not what it should be.
+var ErrDifferent = errors.New("the copy differs")
+
+// maxDifferences is how many ranges are listed; all bytes are counted.
+const maxDifferences = 100
+
+// Difference is a range in which two disks differ.
+type Difference struct {
+	disk.Range
+	Text string
+}
+
+// Options of Same.
+type Options struct {
+	Jobs     int
+	Progress func(bytes int64) // may be nil; called from any goroutine
+}
+
+// Same compares every byte of two disks and lists where they differ, in order.
+func Same(ctx context.Context, want, got disk.Disk, o Options) ([]Difference, error) {
+	if want.Size() != got.Size() {
+		return []Difference{{Range: disk.Range{Off: min(want.Size(), got.Size()), Len: max(want.Size(), got.Size()) - min(want.Size(), got.Size())},
+			Text: fmt.Sprintf("the disk has %d bytes, want %d", got.Size(), want.Size())}}, nil
+	}
+	tell := o.Progress
+	if tell == nil {
+		tell = func(int64) {}
+	}
+	var mu sync.Mutex
+	var found []Difference
+	d := &diskcopy.Data{Disks: []disk.Disk{want, got}, Skipped: tell}
+	err := diskcopy.Each(ctx, o.Jobs, d, func(_ context.Context, c diskcopy.Chunk, bufs [][]byte) error {
+		defer c.Pass()
+		a, b := bufs[0][:c.Len], bufs[1][:c.Len]
+		if err := ondisk.ReadFull(want, a, c.Off); err != nil {
+			return err
+		}
+		if err := ondisk.ReadFull(got, b, c.Off); err != nil {
+			return err
+		}
+		if !bytes.Equal(a, b) {
+			mu.Lock()
+			defer mu.Unlock()
+			found = append(found, differences(a, b, c.Off)...)
+		}
+		tell(c.Len)
+		return nil
+	})
+	return merge(found), err
+}
+
+// differences lists the ranges of unequal sectors in a chunk.
+func differences(a, b []byte, off int64) []Difference {
+	const sector = 512
+	var out []Difference
+	for i := 0; i < len(a); i += sector {
+		end := min(i+sector, len(a))
+		if bytes.Equal(a[i:end], b[i:end]) {
+			continue
+		}
+		j := i
+		for a[j] == b[j] {
+			j++
+		}
+		r := disk.Range{Off: off + int64(i), Len: int64(end - i)}
+		if n := len(out); n > 0 && out[n-1].End() == r.Off {
+			out[n-1].Len += r.Len
+			continue
+		}
+		out = append(out, Difference{r, fmt.Sprintf("byte %d is %#02x, want %#02x", off+int64(j), b[j], a[j])})
+	}
+	return out
+}
+
+// merge sorts ranges, joins neighbours and cuts the list.
+func merge(found []Difference) []Difference {
+	slices.SortFunc(found, func(a, b Difference) int { return cmp.Compare(a.Off, b.Off) })
+	var out []Difference
+	for _, f := range found {
+		if n := len(out); n > 0 && out[n-1].End() == f.Off {
+			out[n-1].Len += f.Len
+		} else if len(out) < maxDifferences {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// Promise checks that the layout of a result is what the plan promised of it: every partition in its place with its size,
+// type and flags, volumes as they were, references that point home, and nothing left to move.
+func Promise(p *plan.Plan, before, after *layout.Layout) error {
+	if len(before.Partitions) != len(after.Partitions) {
+		return fmt.Errorf("%w: %d partitions, want %d", ErrDifferent, len(after.Partitions), len(before.Partitions))
+	}
+	to := map[int]int64{}
+	for _, m := range p.Moves {
+		to[m.Partition] = m.To
+	}
+	for i, was := range before.Partitions {
+		is := after.Partitions[i]
+		off, moved := to[was.Number]
+		if !moved {
+			off = was.Off
+		}
+		if err := samePartition(was, is, off); err != nil {
+			return err
+		}
+		if moved && p.Goal.Must != 0 && is.Off%p.Goal.Must != 0 {
+			return fmt.Errorf("%w: partition %d starts at byte %d, off the boundary of %d", ErrDifferent, is.Number, is.Off, p.Goal.Must)
+		}
+	}
+	return sameRefs(before, after)
+}
+
+func samePartition(was, is layout.Partition, off int64) error {
+	same := is.Number == was.Number && is.Kind == was.Kind && is.Active == was.Active && is.TypeID() == was.TypeID()
+	switch {
+	case !same || is.Off != off || is.Len != was.Len:
+		return fmt.Errorf("%w: partition %d is %s %s at byte %d with %d bytes, want %d: %s %s at %d with %d",
+			ErrDifferent, is.Number, is.Kind, is.TypeID(), is.Off, is.Len, was.Number, was.Kind, was.TypeID(), off, was.Len)
+	case is.Volume.Kind != was.Volume.Kind || is.Volume.UUID != was.Volume.UUID || is.Volume.Size != was.Volume.Size:
+		return fmt.Errorf("%w: partition %d holds %s %s, want %s %s", ErrDifferent, is.Number, is.Volume.Kind, is.Volume.UUID, was.Volume.Kind, was.Volume.UUID)
+	}
+	return nil
+}
+
+// sameRefs checks that a reference which pointed to its partition still does.
+func sameRefs(before, after *layout.Layout) error {
+	if len(before.Boot.Refs) != len(after.Boot.Refs) {
+		return fmt.Errorf("%w: %d references, want %d", ErrDifferent, len(after.Boot.Refs), len(before.Boot.Refs))
+	}
+	for i, was := range before.Boot.Refs {
+		is := after.Boot.Refs[i]
+		old, _ := before.Partition(was.Partition)
+		now, _ := after.Partition(is.Partition)
+		if was.Points == old.Off && is.Points != now.Off {
+			return fmt.Errorf("%w: %s of partition %d point to byte %d, want %d", ErrDifferent, is.Kind, is.Partition, is.Points, now.Off)
+		}
+	}
+	return nil
+}
+
+// Starts reads from the layout of a copy where its partitions went. The error says how it cannot be a copy at all.
+func Starts(before, after *layout.Layout) (map[int]int64, error) {
+	switch {
+	case (before.Table == nil) != (after.Table == nil):
+		return nil, fmt.Errorf("%w: one disk has a partition table, the other has none", ErrDifferent)
+	case before.Table != nil && before.Table.Scheme != after.Table.Scheme:
+		return nil, fmt.Errorf("%w: partition table %s, want %s", ErrDifferent, after.Table.Scheme, before.Table.Scheme)
+	}
+	starts := map[int]int64{}
+	for _, p := range after.Partitions {
+		starts[p.Number] = p.Off
+	}
+	for _, p := range before.Partitions {
+		off, ok := starts[p.Number]
+		if !ok {
+			return nil, fmt.Errorf("%w: partition %d is missing", ErrDifferent, p.Number)
+		}
+		if p.Kind == table.Logical && off != p.Off {
+			return nil, fmt.Errorf("%w: logical partition %d at byte %d, want %d", ErrDifferent, p.Number, off, p.Off)
+		}
+	}
+	return starts, nil
+}
+
+// Settled checks that a result needs no further move: aligning it again would change nothing.
+func Settled(after *layout.Layout, goal align.Goal) error {
+	again, err := plan.New(after, goal)
+	if err != nil {
+		return err
+	}
+	if len(again.Moves) > 0 {
+		return fmt.Errorf("%w: partition %d would move again", ErrDifferent, again.Moves[0].Partition)
+	}
+	return nil
+}
