@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// copyFlags decide how a copy is written; align and convert share them.
+type copyFlags struct {
+	*common
+	to         string
+	force      bool
+	verify     string
+	jobs       int
+	progress   string
+	noProgress bool
+	command    string
+}
+
+func (c *copyFlags) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&c.to, "to", "", "format of DEST as `FORMAT[:SUBFORMAT]`: raw, vmdk:monolithicSparse, vmdk:monolithicFlat, vmdk:vmfs (default: the source's own)")
+	f.BoolVar(&c.force, "force", false, "replace DEST; the old one stands until the new one is complete")
+	f.StringVar(&c.verify, "verify", "full", "what to prove before DEST gets its name: full (every byte) or structure")
+	f.IntVarP(&c.jobs, "jobs", "j", 4, "how many chunks are read and written at once")
+	f.StringVar(&c.progress, "progress", "auto", "auto (a bar on a terminal), json (one line a second on standard error) or none")
+	f.BoolVar(&c.noProgress, "no-progress", false, "the same as --progress none")
+}
+
+func (c *copyFlags) check() error {
+	if err := c.common.check(); err != nil {
+		return err
+	}
+	switch {
+	case c.verify != "full" && c.verify != "structure":
+		return fmt.Errorf("%w: --verify %q, want full or structure", errUsage, c.verify)
+	case c.jobs < 1 || c.jobs > 64:
+		return fmt.Errorf("%w: --jobs %d, want 1 to 64", errUsage, c.jobs)
+	case c.progress != "auto" && c.progress != "json" && c.progress != "none":
+		return fmt.Errorf("%w: --progress %q, want auto, json or none", errUsage, c.progress)
+	}
+	if c.noProgress {
+		c.progress = "none"
+	}
+	return nil
+}
+
+type alignFlags struct {
+	copyFlags
+	moveFlags
+	skipAligned bool
+}
+
+func newAlign(c *common) *cobra.Command {
+	f := alignFlags{copyFlags: copyFlags{common: c, command: "align"}}
+	cmd := &cobra.Command{
+		Use:   "align SOURCE DEST",
+		Short: "Write an aligned copy of a disk image that still boots",
+		Long: `Writes DEST: the disk of SOURCE with every misaligned partition moved to a boundary, its file system with it, and the
+partition table and boot sectors corrected. Every byte is compared before DEST gets its name; SOURCE is never written.
+A SOURCE that is aligned already is copied as it is.` + "\n" + exitCodes,
+		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
+  trueup align --json --no-progress --to raw p2v.vmdk p2v.img`,
+		Args: arguments("SOURCE", "DEST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runAlign(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])
+		},
+	}
+	f.copyFlags.add(cmd)
+	f.moveFlags.add(cmd)
+	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing when nothing has to move")
+	return cmd
+}
+
+func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
+	if err := f.copyFlags.check(); err != nil {
+		return err
+	}
+	s, err := openSource(src, f.format)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	p, err := s.plan(f.boundary, f.only)
+	if err != nil {
+		return fmt.Errorf("%s: %w", src, err)
+	}
+	if err := refusal(p.Refusals(f.allowUnbootable)); err != nil {
+		return fmt.Errorf("%s: %w", src, err)
+	}
+	r := newAlignReport("align", s, p, dest)
+	if len(p.Moves) == 0 && f.skipAligned {
+		return f.emit(out, r, func(t *report.Text) { t.Align(r) })
+	}
+	return f.copy(ctx, out, errOut, s, p, r)
+}
+
+func newAlignReport(command string, s *source, p *plan.Plan, dest string) *report.Align {
+	return &report.Align{Head: head(command), Source: s.img.Path, Dest: dest, Format: s.img.Format, Subformat: s.img.Subformat,
+		Changes: report.NewChanges(p), Findings: notRefused(p.Notes, nil), Files: []string{}}
+}
+
+// copy carries a plan out and prints the result.
+func (c *copyFlags) copy(ctx context.Context, out, errOut io.Writer, s *source, p *plan.Plan, r *report.Align) error {
+	o, err := c.write(ctx, errOut, s, p, r.Dest)
+	if err != nil {
+		return err
+	}
+	r.Format, r.Subformat, r.Files = o.format, o.subformat, o.files
+	r.Written, r.Verified = true, c.verify
+	return c.emit(out, r, func(t *report.Text) { t.Align(r) })
+}
+
+type written struct {
+	format, subformat string
+	files             []string
+}
+
+// write makes DEST: absent or complete, whatever happens in between.
+func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *plan.Plan, dest string) (w written, err error) {
+	view, _, err := checked(s, p)
+	if err != nil {
+		return w, fmt.Errorf("%s: %w", s.img.Path, err)
+	}
+	release := s.img.Hold()
+	defer release()
+	format, sub, _ := strings.Cut(c.to, ":")
+	o, err := image.Create(dest, p.Size, s.img, image.CreateOptions{Format: format, Subformat: sub, Force: c.force, Seed: seed(p)})
+	if err != nil {
+		return w, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, o.Discard())
+		}
+	}()
+	w = written{o.Format, o.Subformat, o.Files()}
+	if err := c.fill(ctx, errOut, s, p, view, o); err != nil {
+		return w, err
+	}
+	if err := s.img.Unchanged(); err != nil {
+		return w, fmt.Errorf("%s: %w", s.img.Path, err)
+	}
+	return w, o.Publish()
+}
+
+// seed is what identifiers of the copy are derived from: the job, and nothing of chance.
+func seed(p *plan.Plan) []byte {
+	h := sha256.New()
+	for _, m := range p.Pieces {
+		fmt.Fprintln(h, m.From, m.To, m.Len)
+	}
+	for _, x := range p.Patches {
+		fmt.Fprintf(h, "%d %x\n", x.Off, x.New)
+	}
+	return binary.BigEndian.AppendUint64(h.Sum(nil), uint64(p.Size))
+}
+
+func newConvert(c *common) *cobra.Command {
+	f := copyFlags{common: c, command: "convert"}
+	var format string
+	cmd := &cobra.Command{
+		Use:   "convert SOURCE DEST",
+		Short: "Copy a disk image into another format, moving nothing",
+		Long:  `Writes DEST with the very bytes of SOURCE's disk, in the format of --to, and compares them before DEST gets its name.` + "\n" + exitCodes,
+		Example: `  trueup convert --to raw disk.vmdk disk.img
+  trueup convert --to vmdk:monolithicFlat disk.img disk.vmdk`,
+		Args: arguments("SOURCE", "DEST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runConvert(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, format, args[0], args[1])
+		},
+	}
+	f.add(cmd)
+	formatFlag(cmd, &format)
+	return cmd
+}
+
+func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, format, src, dest string) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	s, err := openSource(src, format)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	notes := align.Relevant(s.issues, nil)
+	if err := broken(notes); err != nil {
+		return fmt.Errorf("%s: %w", src, err)
+	}
+	size := s.img.Disk.Size()
+	p := &plan.Plan{OldSize: size, Size: size, Pieces: []disk.Piece{{Len: size}}, Notes: notes, Goal: align.GoalFor(s.layout, 0)}
+	if err := refusal(p.Refusals(false)); err != nil {
+		return fmt.Errorf("%s: %w", src, err)
+	}
+	return f.copy(ctx, out, errOut, s, p, newAlignReport("convert", s, p, dest))
+}

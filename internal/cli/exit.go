@@ -1,0 +1,125 @@
+// Package cli holds the commands: the only place with flags, colours and exit codes.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// Exit codes that are no verdict. 0, 2 and 3 are those of align.Verdict.
+const (
+	exitError   = 1
+	exitRefused = 4
+	exitDiffers = 5
+	exitUsage   = 64
+)
+
+// exitCodes is the part of every help text that lists what a script can rely on.
+const exitCodes = `
+Exit codes:
+  0   done; everything inspected is aligned
+  1   error: I/O, malformed image, problem with the output; nothing stands under the final name
+  2   inspect: some partition is below --boundary, but on a multiple of 4 KiB
+  3   inspect: some partition starts off a 4 KiB boundary
+  4   refused: the job would be unsafe; the message says what would allow it
+  5   verify: a difference was found
+  64  usage`
+
+// errUsage marks a command line that cannot be right.
+var errUsage = image.ErrUsage
+
+// verdict ends a command that has said what it had to say with an exit code.
+type verdict int
+
+func (v verdict) Error() string { return fmt.Sprintf("exit code %d", int(v)) }
+
+// malformed ends a command whose report is out and tells of something broken.
+type malformed struct{ error }
+
+func (m malformed) Unwrap() error { return m.error }
+
+// classes maps errors to the code of JSON output. The first that matches counts.
+var classes = []struct {
+	err  error
+	code string
+}{
+	{errUsage, "usage"},
+	{plan.ErrSelection, "usage"},
+	{image.ErrBusy, "busy"},
+	{image.ErrChanged, "changed"},
+	{verify.ErrDifferent, "verify"},
+	{image.ErrOutput, "output"},
+	{ondisk.ErrReference, "reference"},
+	{ondisk.ErrLimit, "limit"},
+	{ondisk.ErrUnsupported, "unsupported"},
+	{ondisk.ErrFormat, "format"},
+}
+
+// classify gives the JSON code and the exit code of an error.
+func classify(err error) (string, int) {
+	var refusal *ondisk.Refusal
+	var errno syscall.Errno
+	if errors.As(err, &refusal) {
+		return refusal.Code, exitRefused
+	}
+	for _, c := range classes {
+		if errors.Is(err, c.err) {
+			switch c.code {
+			case "usage":
+				return c.code, exitUsage
+			case "busy":
+				return c.code, exitRefused
+			}
+			return c.code, exitError
+		}
+	}
+	if errors.As(err, &errno) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) || errors.Is(err, errStdout) {
+		return "io", exitError
+	}
+	return "internal", exitError
+}
+
+// errStdout marks a report that could not be written: that is no success.
+var errStdout = errors.New("write the report")
+
+// finish says on stderr what went wrong, in one line, and gives the exit code.
+func finish(err error, c *common, command string, stdout, stderr io.Writer) int {
+	var v verdict
+	if err == nil {
+		return 0
+	}
+	if errors.As(err, &v) {
+		return int(v)
+	}
+	code, exit := classify(err)
+	msg := message(err)
+	fmt.Fprintln(stderr, "trueup: "+msg) //nolint:errcheck // there is nowhere else to say it
+	if errors.As(err, &malformed{}) {
+		return exit
+	}
+	if c.json() && !errors.Is(err, errStdout) {
+		f := report.Failure{Head: report.Head{Schema: report.Schema, Command: command}, Error: report.Error{Code: code, Message: msg}, ExitCode: exit}
+		if jsonErr := report.JSON(stdout, f); jsonErr != nil {
+			return exitError
+		}
+	}
+	return exit
+}
+
+// message is an error in one line that a terminal can show.
+func message(err error) string {
+	if errors.Is(err, context.Canceled) {
+		return "interrupted; nothing stands under the final name"
+	}
+	return report.SafeMessage(strings.ReplaceAll(err.Error(), "\n", "; "))
+}

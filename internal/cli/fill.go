@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// fill writes the bytes of the view and proves them through a second opening.
+func (c *copyFlags) fill(ctx context.Context, errOut io.Writer, s *source, p *plan.Plan, view disk.Disk, o *image.Output) error {
+	if err := room(view, o); err != nil {
+		return err
+	}
+	steps := 1
+	if c.verify == "full" {
+		steps = 2
+	}
+	bar := newProgress(errOut, c.progress, c.quiet, c.command, view.Size()*int64(steps))
+	defer bar.stop()
+	if _, err := diskcopy.Run(ctx, view, o, diskcopy.Options{Jobs: c.jobs, Progress: bar.add}); err != nil {
+		return err
+	}
+	if err := o.Finish(); err != nil {
+		return err
+	}
+	got, err := o.Reopen()
+	if err != nil {
+		return fmt.Errorf("read back what was written: %w", err)
+	}
+	defer got.Close() //nolint:errcheck // read-only
+	return c.prove(ctx, s, p, view, got, bar)
+}
+
+// prove checks the result: its structures always, every byte unless the user does without.
+func (c *copyFlags) prove(ctx context.Context, s *source, p *plan.Plan, view disk.Disk, got *image.Image, bar progress) error {
+	if got.Check != nil {
+		issues, err := got.Check()
+		if err != nil {
+			return err
+		}
+		if len(issues) > 0 {
+			return fmt.Errorf("%w: %s", verify.ErrDifferent, issues[0].Text)
+		}
+	}
+	after, err := layout.Read(got.Disk, table.Geometry{Heads: s.img.Heads, Sectors: s.img.Sectors})
+	if err != nil {
+		return fmt.Errorf("read back what was written: %w", err)
+	}
+	if err := verify.Promise(p, s.layout, after); err != nil {
+		return err
+	}
+	if c.verify != "full" {
+		return nil
+	}
+	diffs, err := verify.Same(ctx, view, got.Disk, verify.Options{Jobs: c.jobs, Progress: bar.add})
+	if err != nil {
+		return err
+	}
+	if len(diffs) > 0 {
+		return fmt.Errorf("%w from what was planned at byte %d (%s): the storage or memory of this machine is at fault; nothing was published",
+			verify.ErrDifferent, diffs[0].Off, diffs[0].Text)
+	}
+	return nil
+}
+
+// room refuses a copy that cannot fit, before the first byte. What the source holds and one percent for tables are counted;
+// data that turns out to be zero needs less.
+func room(view disk.Disk, o *image.Output) error {
+	free, err := o.Free()
+	if err != nil {
+		return err
+	}
+	need := int64(0)
+	for off := int64(0); off < view.Size(); {
+		e, err := view.Extent(off, view.Size()-off)
+		if err != nil {
+			return err
+		}
+		if !e.Zero {
+			need += e.Len
+		}
+		off = e.End()
+	}
+	if need += need / 100; need > free {
+		return fmt.Errorf("%w: the copy needs %s (%d bytes) and %s (%d bytes) are free where DEST goes; make room or choose another place",
+			image.ErrOutput, units.Format(need), need, units.Format(free), free)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+)
+
+type inspectFlags struct {
+	*common
+	boundary boundary
+	format   string
+}
+
+func newInspect(c *common) *cobra.Command {
+	f := inspectFlags{common: c, boundary: boundary(align.DefaultBoundary)}
+	cmd := &cobra.Command{
+		Use:   "inspect IMAGE",
+		Short: "Show what is on a disk image and what is misaligned",
+		Long: `Shows the container, the partition table, the volumes and the boot code of one image, holds the start of every partition
+against 4 KiB, 64 KiB and 1 MiB, and says what a misalignment costs and how to fix it. Nothing is written.` + "\n" + exitCodes,
+		Example: `  trueup inspect winxp.vmdk
+  trueup inspect --boundary 1M --json winxp.vmdk`,
+		Args: arguments("IMAGE"),
+		RunE: func(cmd *cobra.Command, args []string) error { return runInspect(cmd.OutOrStdout(), f, args[0]) },
+	}
+	boundaryFlag(cmd.Flags(), &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
+	formatFlag(cmd, &f.format)
+	return cmd
+}
+
+func formatFlag(cmd *cobra.Command, s *string) {
+	cmd.Flags().StringVar(s, "format", "", "format that the image must have (raw, vmdk); it is found by content otherwise")
+}
+
+func runInspect(out io.Writer, f inspectFlags, path string) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	s, err := openSource(path, f.format)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	b := f.boundary.criterion()
+	findings := s.findings(align.Goal{Must: b, Want: b})
+	r := &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
+	r.ExitCode = r.Verdict.ExitCode()
+	bad := broken(findings)
+	if bad != nil {
+		bad = malformed{fmt.Errorf("%s: %w", path, bad)}
+		code, exit := classify(bad)
+		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(bad)}, exit
+	}
+	if err := f.emit(out, r, func(t *report.Text) { t.Inspect(r) }); err != nil {
+		return err
+	}
+	if bad != nil {
+		return bad
+	}
+	return exitWith(r.ExitCode)
+}
+
+// exitWith makes an exit code the error of a command.
+func exitWith(code int) error {
+	if code == 0 {
+		return nil
+	}
+	return verdict(code)
+}

@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// common are the flags of all commands.
+type common struct {
+	output  string
+	asJSON  bool
+	out     string
+	quiet   bool
+	verbose bool
+	noColor bool
+}
+
+func (c *common) json() bool { return c.asJSON || c.output == "json" }
+
+// Main runs the program and returns its exit code.
+func Main(version string, args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	go func() { // a second signal ends the program at once, which is safe at any moment
+		<-ctx.Done()
+		stop()
+	}()
+	// Buffers are few and of fixed size; a small heap target keeps the peak low at no cost that shows.
+	debug.SetGCPercent(50)
+	c := &common{}
+	root := newRoot(version, c)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	return finish(err, c, cmd.Name(), os.Stdout, os.Stderr)
+}
+
+func newRoot(version string, c *common) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "trueup",
+		Short: "Inspect and realign virtual-disk images, offline",
+		Long: `trueup finds partitions of virtual disks that do not start on a block boundary of the storage below, and writes an
+aligned copy of the disk in which the file systems are moved and the guest still boots. The source is never written.` + "\n" + exitCodes,
+		Example: `  trueup inspect winxp.vmdk
+  trueup align winxp.vmdk winxp-aligned.vmdk`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("%w: unknown command %q; see trueup --help", errUsage, args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	f := root.PersistentFlags()
+	f.StringVarP(&c.output, "output", "o", "text", "how to print the result: text or json")
+	f.BoolVar(&c.asJSON, "json", false, "the same as --output json")
+	f.StringVar(&c.out, "out", "", "write the result to `FILE` instead of standard output")
+	f.BoolVarP(&c.quiet, "quiet", "q", false, "print nothing but errors")
+	f.BoolVarP(&c.verbose, "verbose", "v", false, "print more: all changed bytes of a copy")
+	f.BoolVar(&c.noColor, "no-color", false, "no colours (also by the environment variable NO_COLOR)")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newVersion(version, c))
+	return root
+}
+
+func newVersion(version string, c *common) *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  trueup version --json",
+		Args:    arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := struct {
+				report.Head
+				Version string `json:"version"`
+				Go      string `json:"go"`
+			}{head("version"), version, runtime.Version()}
+			return c.emit(cmd.OutOrStdout(), v, func(t *report.Text) { fmt.Fprintln(t.W, "trueup", version) }) //nolint:errcheck // emit flushes
+		},
+	}
+}
+
+// arguments demands so many positional arguments and names them.
+func arguments(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		want := "no argument"
+		if len(names) > 0 {
+			want = strings.Join(names, " ")
+		}
+		return fmt.Errorf("%w: %s takes %s, %d given; see trueup %s --help", errUsage, cmd.Name(), want, len(args), cmd.Name())
+	}
+}
+
+func head(command string) report.Head { return report.Head{Schema: report.Schema, Command: command} }
+
+// check refuses values of common flags that cannot be right.
+func (c *common) check() error {
+	if c.output != "text" && c.output != "json" {
+		return fmt.Errorf("%w: --output %q, want text or json", errUsage, c.output)
+	}
+	return nil
+}
+
+// emit prints a result: as JSON, or as text by show. A report that cannot be written completely is an error.
+func (c *common) emit(stdout io.Writer, v any, show func(t *report.Text)) (err error) {
+	if c.quiet && c.out == "" && !c.json() {
+		return nil
+	}
+	w := stdout
+	if c.out != "" {
+		f, err := os.Create(c.out)
+		if err != nil {
+			return fmt.Errorf("%w: %w: %w", errStdout, image.ErrOutput, err)
+		}
+		defer func() { err = errors.Join(err, wrapStdout(f.Close())) }()
+		w = f
+	}
+	if c.json() {
+		return wrapStdout(report.JSON(w, v))
+	}
+	t := &report.Text{W: w, Color: c.color(w), Verbose: c.verbose}
+	show(t)
+	return wrapStdout(t.Err())
+}
+
+func wrapStdout(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errStdout, err)
+}
+
+// color tells whether w is a terminal whose user wants colours. Spec: no-color.org.
+func (c *common) color(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && !c.noColor && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+}
+
+// boundaryFlag adds --boundary. 0 stays for "auto".
+func boundaryFlag(f *pflag.FlagSet, n *boundary, usage string) { f.Var(n, "boundary", usage) }
+
+// boundary is a flag value: a size, or auto.
+type boundary int64
+
+func (b *boundary) String() string {
+	if *b == 0 {
+		return "auto"
+	}
+	return units.Short(int64(*b))
+}
+
+// Set parses a flag argument.
+func (b *boundary) Set(s string) error {
+	if s == "auto" {
+		*b = 0
+		return nil
+	}
+	n, err := units.Parse(s)
+	if err == nil {
+		err = align.CheckBoundary(n)
+	}
+	*b = boundary(n)
+	return err
+}
+
+// Type is the word that help texts show for the argument.
+func (b *boundary) Type() string { return "SIZE" }
+
+// criterion is the boundary that inspections judge by.
+func (b boundary) criterion() int64 {
+	if b == 0 {
+		return align.DefaultBoundary
+	}
+	return int64(b)
+}

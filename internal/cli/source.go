@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// source is an opened image and what is on it.
+type source struct {
+	img    *image.Image
+	layout *layout.Layout
+	issues []ondisk.Issue // of the container and what lies beside it
+}
+
+// openSource opens an image and reads its layout. Errors name the path as the user wrote it.
+func openSource(path, format string) (*source, error) {
+	if format != "" && !slices.Contains(image.Names(), format) {
+		return nil, fmt.Errorf("%w: --format %q, want one of %v", errUsage, format, image.Names())
+	}
+	img, err := image.Open(path, image.Options{Format: format})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	s := &source{img: img}
+	if err := s.read(); err != nil {
+		img.Close() //nolint:errcheck // read-only, and there is an error already
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return s, nil
+}
+
+func (s *source) read() error {
+	s.issues = slices.Clone(s.img.Issues)
+	for _, look := range []func() ([]ondisk.Issue, error){s.img.Check, s.img.Busy, s.img.Children} {
+		if look == nil {
+			continue
+		}
+		found, err := look()
+		if err != nil {
+			return err
+		}
+		s.issues = append(s.issues, found...)
+	}
+	var err error
+	s.layout, err = layout.Read(s.img.Disk, table.Geometry{Heads: s.img.Heads, Sectors: s.img.Sectors})
+	return err
+}
+
+func (s *source) close() { s.img.Close() } //nolint:errcheck // read-only
+
+// findings are those of the container and of the disk.
+func (s *source) findings(goal align.Goal) []align.Finding {
+	return append(align.Relevant(s.issues, nil), align.Check(s.layout, goal)...)
+}
+
+// plan makes the plan for a goal. The container's own issues come first: they concern any copy.
+func (s *source) plan(b boundary, only []int) (*plan.Plan, error) {
+	goal := align.GoalFor(s.layout, int64(b))
+	goal.Only = only
+	// What a gap holds matters only as far as partitions can move into it.
+	limit := min(int64(len(s.layout.Partitions)+1)*goal.Want, 256*units.MiB)
+	if err := s.layout.ReadGaps(s.img.Disk, limit); err != nil {
+		return nil, err
+	}
+	p, err := plan.New(s.layout, goal)
+	if p != nil {
+		p.Notes = append(align.Relevant(s.issues, nil), p.Notes...)
+	}
+	if err == nil {
+		err = broken(align.Relevant(s.issues, nil))
+	}
+	return p, err
+}
+
+// malformed is the error of a container or table that is broken. A broken volume moves as opaque bytes, if at all.
+func (s *source) malformed() error {
+	for _, i := range slices.Concat(s.issues, s.layout.Issues) {
+		if i.Effect == ondisk.Broken && i.Code != "volume" {
+			return i.Err
+		}
+	}
+	return nil
+}
+
+// broken is the error of the first finding that is malformed.
+func broken(fs []align.Finding) error {
+	for _, f := range fs {
+		if f.Effect == ondisk.Broken {
+			return f.Err
+		}
+	}
+	return nil
+}
+
+// refusal makes one error of the findings that keep a copy from being made.
+func refusal(fs []align.Finding) error {
+	if len(fs) == 0 {
+		return nil
+	}
+	f := fs[0]
+	if f.Effect == ondisk.Broken {
+		return fmt.Errorf("%w; %s", f.Err, f.Remedy)
+	}
+	r := &ondisk.Refusal{Code: "unsupported", Reason: f.Subject + ": " + f.Text, Remedy: f.Remedy}
+	switch f.Code {
+	case "busy", "limit", "reference":
+		r.Code = f.Code
+	case "vmdk-unclean":
+		r.Code = "busy"
+	case "vmdk-redundant-tables":
+		r.Code = "format"
+	}
+	if len(fs) > 1 {
+		r.Remedy += fmt.Sprintf(" (and %d more; see trueup plan)", len(fs)-1)
+	}
+	return r
+}

@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+type verifyFlags struct {
+	*common
+	format     string
+	jobs       int
+	progress   string
+	noProgress bool
+}
+
+func newVerify(c *common) *cobra.Command {
+	f := verifyFlags{common: c}
+	cmd := &cobra.Command{
+		Use:   "verify SOURCE DEST",
+		Short: "Prove that DEST is SOURCE, aligned",
+		Long: `Reads from DEST's partition table where the partitions went, makes from SOURCE what DEST must be, and compares every byte.
+Both images may have any format. Nothing is written.` + "\n" + exitCodes,
+		Example: `  trueup verify winxp.vmdk winxp-aligned.vmdk`,
+		Args:    arguments("SOURCE", "DEST"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runVerify(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0], args[1])
+		},
+	}
+	formatFlag(cmd, &f.format)
+	cmd.Flags().IntVarP(&f.jobs, "jobs", "j", 4, "how many chunks are read at once")
+	cmd.Flags().StringVar(&f.progress, "progress", "auto", "auto (a bar on a terminal), json (one line a second on standard error) or none")
+	cmd.Flags().BoolVar(&f.noProgress, "no-progress", false, "the same as --progress none")
+	return cmd
+}
+
+func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, dest string) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	s, err := openSource(src, f.format)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	d, err := openSource(dest, "")
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	if f.noProgress {
+		f.progress = "none"
+	}
+	r := &report.Verify{Head: head("verify"), Source: src, Dest: dest, Changes: report.Changes{Moves: []report.Move{}, Patches: []report.Patch{}}}
+	bar := newProgress(errOut, f.progress, f.quiet, "verify", s.img.Disk.Size())
+	diffs, err := f.compare(ctx, s, d, r, bar)
+	bar.stop()
+	if err != nil {
+		return err
+	}
+	r.Differences = report.NewDifferences(diffs)
+	r.Equal = len(diffs) == 0
+	if !r.Equal {
+		r.ExitCode = exitDiffers
+	}
+	if err := f.emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
+		return err
+	}
+	return exitWith(r.ExitCode)
+}
+
+// compare repeats the plan that leads from s to d and holds d against it.
+func (f *verifyFlags) compare(ctx context.Context, s, d *source, r *report.Verify, bar progress) ([]verify.Difference, error) {
+	p, err := repeat(s, d.layout)
+	if errors.Is(err, verify.ErrDifferent) || errors.Is(err, plan.ErrNoPlan) {
+		return []verify.Difference{{Text: err.Error()}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.Changes = report.NewChanges(p)
+	diffs, err := verify.Same(ctx, p.View(s.img.Disk), d.img.Disk, verify.Options{Jobs: f.jobs, Progress: bar.add})
+	if err != nil || len(diffs) > 0 {
+		return diffs, err
+	}
+	if err := verify.Promise(p, s.layout, d.layout); err != nil {
+		return []verify.Difference{{Text: err.Error()}}, nil
+	}
+	return nil, nil
+}
+
+// repeat finds the plan from where the partitions are.
+func repeat(s *source, after *layout.Layout) (*plan.Plan, error) {
+	starts, err := verify.Starts(s.layout, after)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.malformed(); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.img.Path, err)
+	}
+	shift := int64(0)
+	for _, p := range s.layout.Partitions {
+		shift = max(shift, starts[p.Number]-p.Off)
+	}
+	// Align looks at most 256 MiB into a gap; looking as far makes the same plan.
+	if err := s.layout.ReadGaps(s.img.Disk, min(shift+units.GiB, 256*units.MiB)); err != nil {
+		return nil, err
+	}
+	return plan.At(s.layout, starts)
+}

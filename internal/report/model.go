@@ -1,0 +1,290 @@
+// Package report shows results: as text for people, as JSON for scripts, from the same values.
+package report
+
+import (
+	"encoding/hex"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/verify"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Schema is the version of all JSON objects.
+const Schema = "trueup/1"
+
+// Head is what every object begins with.
+type Head struct {
+	Schema  string `json:"schema"`
+	Command string `json:"command"`
+}
+
+// Image is a container and its files.
+type Image struct {
+	Path       string            `json:"path"`
+	Format     string            `json:"format"`
+	Subformat  string            `json:"subformat,omitempty"`
+	Size       int64             `json:"size_bytes"`
+	SectorSize int64             `json:"sector_size_bytes"`
+	Files      []File            `json:"files"`
+	Details    map[string]string `json:"descriptor,omitempty"`
+	order      []string
+}
+
+// File is one file of an image.
+type File struct {
+	Name      string `json:"name"`
+	Size      int64  `json:"size_bytes"`
+	Allocated int64  `json:"allocated_bytes"`
+}
+
+// Table is a partition table.
+type Table struct {
+	Scheme     string `json:"scheme"` // mbr, gpt, none
+	Signature  string `json:"disk_signature,omitempty"`
+	GUID       string `json:"disk_guid,omitempty"`
+	Heads      int    `json:"heads,omitempty"`
+	Sectors    int    `json:"sectors_per_track,omitempty"`
+	SectorSize int64  `json:"sector_size_bytes,omitempty"`
+}
+
+// BootCode is the program in sector 0.
+type BootCode struct {
+	Name     string `json:"name"`
+	Text     string `json:"text"`
+	ReadsCHS bool   `json:"reads_chs"`
+}
+
+// Aligned tells for each boundary whether a start is a multiple of it.
+type Aligned struct {
+	To4K     bool `json:"4K"`
+	To64K    bool `json:"64K"`
+	To1M     bool `json:"1M"`
+	Boundary bool `json:"boundary"`
+}
+
+// Partition is one partition and its content.
+type Partition struct {
+	Number    int           `json:"number"`
+	Kind      string        `json:"kind"`
+	Active    bool          `json:"active"`
+	Type      string        `json:"type"`
+	TypeName  string        `json:"type_name,omitempty"`
+	Name      string        `json:"name,omitempty"`
+	GUID      string        `json:"guid,omitempty"`
+	StartLBA  int64         `json:"start_lba"`
+	Start     int64         `json:"start_bytes"`
+	Size      int64         `json:"size_bytes"`
+	Alignment int64         `json:"alignment_bytes"`
+	Aligned   Aligned       `json:"aligned"`
+	Verdict   align.Verdict `json:"verdict,omitempty"`
+	Volume    *Volume       `json:"volume,omitempty"`
+}
+
+// Volume is what a partition or a whole disk holds.
+type Volume struct {
+	Kind      string  `json:"kind"`
+	Label     string  `json:"label"`
+	UUID      string  `json:"uuid"`
+	Size      int64   `json:"size_bytes"`
+	Cluster   int64   `json:"cluster_bytes"`
+	Hidden    *uint32 `json:"hidden_sectors,omitempty"`
+	DataStart int64   `json:"data_offset_bytes"`
+}
+
+// Disk is what an inspection tells of a disk.
+type Disk struct {
+	Size       int64           `json:"size_bytes"`
+	Table      Table           `json:"table"`
+	Boot       BootCode        `json:"boot_code"`
+	Partitions []Partition     `json:"partitions"`
+	Volume     *Volume         `json:"volume,omitempty"`
+	Findings   []align.Finding `json:"findings"`
+	Boundary   int64           `json:"boundary_bytes"`
+	Verdict    align.Verdict   `json:"verdict"`
+}
+
+// Inspect is the result of inspect.
+type Inspect struct {
+	Head
+	Image Image `json:"image"`
+	Disk
+	Error    *Error `json:"error,omitempty"`
+	ExitCode int    `json:"exit_code"`
+}
+
+// Move is one partition that gets a new place.
+type Move struct {
+	Partition int   `json:"partition"`
+	From      int64 `json:"from_bytes"`
+	To        int64 `json:"to_bytes"`
+	Size      int64 `json:"size_bytes"`
+	Delta     int64 `json:"delta_bytes"`
+}
+
+// Patch is a range of the result that differs from the source.
+type Patch struct {
+	Off    int64  `json:"offset_bytes"`
+	Len    int    `json:"length_bytes"`
+	Old    string `json:"old"` // hexadecimal
+	New    string `json:"new"`
+	Reason string `json:"reason"`
+}
+
+// Plan is the result of plan.
+type Plan struct {
+	Head
+	Image Image `json:"image"`
+	Changes
+	Target   int64           `json:"boundary_bytes"`
+	Findings []align.Finding `json:"findings"`
+	Refusals []align.Finding `json:"refusals"`
+	Result   *Disk           `json:"result,omitempty"`
+	Error    *Error          `json:"error,omitempty"`
+	ExitCode int             `json:"exit_code"`
+}
+
+// Changes is what a plan does to a disk.
+type Changes struct {
+	OldSize int64   `json:"old_size_bytes"`
+	NewSize int64   `json:"new_size_bytes"`
+	Moved   int     `json:"moved"`
+	Moves   []Move  `json:"moves"`
+	Patches []Patch `json:"patches"`
+}
+
+// Align is the result of align and convert.
+type Align struct {
+	Head
+	Source    string `json:"source"`
+	Dest      string `json:"dest"`
+	Format    string `json:"format"`
+	Subformat string `json:"subformat,omitempty"`
+	Changes
+	Written  bool            `json:"written"`
+	Verified string          `json:"verified"`
+	Files    []string        `json:"files"`
+	Findings []align.Finding `json:"findings"`
+	ExitCode int             `json:"exit_code"`
+}
+
+// Difference is a range in which a copy is not what it should be.
+type Difference struct {
+	Off  int64  `json:"offset_bytes"`
+	Len  int64  `json:"length_bytes"`
+	Text string `json:"text"`
+}
+
+// Verify is the result of verify.
+type Verify struct {
+	Head
+	Source string `json:"source"`
+	Dest   string `json:"dest"`
+	Equal  bool   `json:"equal"`
+	Changes
+	Differences []Difference `json:"differences"`
+	ExitCode    int          `json:"exit_code"`
+}
+
+// Error is why a command failed.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// Failure is the object of a command that has nothing else to say.
+type Failure struct {
+	Head
+	Error    Error `json:"error"`
+	ExitCode int   `json:"exit_code"`
+}
+
+// NewImage describes an opened image.
+func NewImage(img *image.Image) Image {
+	out := Image{Path: img.Path, Format: img.Format, Subformat: img.Subformat, Size: img.Disk.Size(), SectorSize: img.Disk.SectorSize()}
+	for _, f := range img.Files() {
+		out.Files = append(out.Files, File{f.Name, f.Size, f.Allocated})
+	}
+	for _, d := range img.Details {
+		if out.Details == nil {
+			out.Details = map[string]string{}
+		}
+		out.Details[d.Name] = d.Value
+		out.order = append(out.order, d.Name)
+	}
+	return out
+}
+
+// NewDisk describes a layout. findings are those of align.Check.
+func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
+	d := Disk{Size: l.Size, Table: Table{Scheme: "none"}, Boundary: boundary, Verdict: align.Overall(l, boundary),
+		Findings: orEmpty(findings), Partitions: []Partition{},
+		Boot: BootCode{Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.Boot.Code.ReadsCHS}}
+	if l.Volume != nil {
+		d.Volume = newVolume(l.Volume)
+	}
+	if t := l.Table; t != nil {
+		d.Table = Table{Scheme: string(t.Scheme), GUID: t.GUID, Heads: l.Geometry.Heads, Sectors: l.Geometry.Sectors, SectorSize: t.SectorSize}
+		if t.Scheme == table.MBR {
+			d.Table.Signature = fmt.Sprintf("0x%08x", t.Signature)
+		}
+		for _, p := range l.Partitions {
+			d.Partitions = append(d.Partitions, newPartition(p, t.SectorSize, boundary))
+		}
+	}
+	return d
+}
+
+func newPartition(p layout.Partition, sector, boundary int64) Partition {
+	out := Partition{
+		Number: p.Number, Kind: string(p.Kind), Active: p.Active, Type: p.TypeID(), TypeName: p.TypeName(), Name: p.Name, GUID: p.GUID,
+		StartLBA: p.Off / sector, Start: p.Off, Size: p.Len, Alignment: units.Alignment(p.Off),
+		Aligned: Aligned{p.Off%align.Block == 0, p.Off%(64*units.KiB) == 0, p.Off%units.MiB == 0, p.Off%boundary == 0},
+	}
+	if align.Judged(p) {
+		out.Verdict = align.Of(p.Off, boundary)
+		out.Volume = newVolume(p.Volume)
+	}
+	return out
+}
+
+func newVolume(v *volume.Volume) *Volume {
+	out := &Volume{Kind: string(v.Kind), Label: v.Label, UUID: v.UUID, Size: v.Size, Cluster: v.BlockSize, DataStart: v.DataStart}
+	if v.Boot != nil {
+		out.Hidden = &v.Boot.Hidden
+	}
+	return out
+}
+
+// NewChanges describes what a plan changes.
+func NewChanges(p *plan.Plan) Changes {
+	c := Changes{OldSize: p.OldSize, NewSize: p.Size, Moved: len(p.Moves), Moves: []Move{}, Patches: []Patch{}}
+	for _, m := range p.Moves {
+		c.Moves = append(c.Moves, Move{m.Partition, m.From, m.To, m.Len, m.Delta()})
+	}
+	for _, x := range p.Patches {
+		c.Patches = append(c.Patches, Patch{x.Off, len(x.New), hex.EncodeToString(x.Old), hex.EncodeToString(x.New), x.Reason})
+	}
+	return c
+}
+
+// NewDifferences describes where a copy is wrong.
+func NewDifferences(ds []verify.Difference) []Difference {
+	out := []Difference{}
+	for _, d := range ds {
+		out = append(out, Difference{d.Off, d.Len, d.Text})
+	}
+	return out
+}
+
+func orEmpty(f []align.Finding) []align.Finding {
+	if f == nil {
+		return []align.Finding{}
+	}
+	return f
+}

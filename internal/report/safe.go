@@ -1,0 +1,90 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// maxText is how much of a text from an image is shown, in characters.
+const maxText = 256
+
+// Safe makes a text from an image fit for a terminal: what could move the cursor, change the title or reverse the line is
+// shown escaped, and the text is cut.
+func Safe(s string) string {
+	var b strings.Builder
+	n := 0
+	for i, r := range s {
+		if n == maxText {
+			b.WriteString("…")
+			break
+		}
+		n++
+		switch {
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case dangerous(r):
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// dangerous are control characters of both sets, and format characters such as those that reverse the direction of text.
+func dangerous(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'
+}
+
+// SafeMessage is Safe for whole lines of our own that hold texts from an image: it is not cut so early.
+func SafeMessage(s string) string {
+	var b strings.Builder
+	for len(s) > 0 {
+		part := s
+		if len(part) > maxText {
+			part = part[:maxText]
+			for !utf8.ValidString(part) && len(part) > maxText-utf8.UTFMax {
+				part = part[:len(part)-1]
+			}
+		}
+		b.WriteString(Safe(part))
+		if s = s[len(part):]; b.Len() > 16*maxText {
+			b.WriteString("…")
+			break
+		}
+	}
+	return b.String()
+}
+
+// JSON writes one object. Values are exact; characters that a terminal would obey are written as escapes, which JSON allows
+// anywhere in a string.
+func JSON(w io.Writer, v any) error {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("json: %w", err)
+	}
+	var out bytes.Buffer
+	for _, r := range buf.String() {
+		if r != '\n' && dangerous(r) {
+			for _, u := range utf16Units(r) {
+				fmt.Fprintf(&out, `\u%04x`, u)
+			}
+			continue
+		}
+		out.WriteRune(r)
+	}
+	_, err := w.Write(out.Bytes())
+	return err
+}
+
+// utf16Units splits a character as JSON escapes need it.
+func utf16Units(r rune) []uint16 { return utf16.AppendRune(nil, r) }
