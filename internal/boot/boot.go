@@ -111,8 +111,10 @@ func (r *Result) checkVolume(d disk.Disk, p Partition) error {
 // is a loader that somebody installed; where the content is unknown too, the partition was asked to move as opaque bytes.
 func (r *Result) unknownSector(p Partition) {
 	if p.Volume.Kind == volume.Unknown {
-		r.Issues = append(r.Issues, ondisk.Issue{Code: "boot-code", Effect: ondisk.Warn, OnMove: true, Partition: p.Number,
-			Text: "the active partition has a boot sector of an unknown kind: it moves as it is"})
+		r.Issues = append(r.Issues, ondisk.Issue{
+			Code: "boot-code", Effect: ondisk.Warn, OnMove: true, Partition: p.Number,
+			Text: "the active partition has a boot sector of an unknown kind: it moves as it is",
+		})
 		return
 	}
 	r.unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known",
@@ -126,9 +128,11 @@ func (r *Result) checkNTFS(b []byte, p Partition) {
 		r.unbootable("bcd", p.Number, "Windows Vista or later boots from this partition: \\Boot\\BCD stores its byte offset, which cannot be rewritten yet",
 			"go on with --allow-unbootable and repair the copy with bootrec /rebuildbcd, or leave the partition where it is")
 	case bytes.Contains(b[:512], []byte("NTLDR")):
-		r.Issues = append(r.Issues, ondisk.Issue{Code: "mounted-devices", Effect: ondisk.Warn, OnMove: true, Partition: p.Number,
+		r.Issues = append(r.Issues, ondisk.Issue{
+			Code: "mounted-devices", Effect: ondisk.Warn, OnMove: true, Partition: p.Number,
 			Text:   "Windows 2000/XP/2003 remembers drive letters by the byte offset of a partition (MountedDevices in the registry), which is not rewritten yet: letters can change at the first boot",
-			Remedy: "check the drive letters after the first boot of the copy"})
+			Remedy: "check the drive letters after the first boot of the copy",
+		})
 	}
 }
 

@@ -56,6 +56,6 @@ func encodeHidden(sector int64) func([]byte, int64) ([]byte, error) {
 		if to%sector != 0 || n > math.MaxUint32 {
 			return nil, fmt.Errorf("offset %#x: %w in 32 bits of sectors of %d bytes", to, ondisk.ErrLimit, sector)
 		}
-		return binary.LittleEndian.AppendUint32(nil, uint32(n)), nil
+		return binary.LittleEndian.AppendUint32(nil, ondisk.U32(n)), nil
 	}
 }

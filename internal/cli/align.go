@@ -86,7 +86,7 @@ A SOURCE that is aligned already is copied as it is.` + "\n" + exitCodes,
 }
 
 func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
-	if err := f.copyFlags.check(); err != nil {
+	if err := f.check(); err != nil {
 		return err
 	}
 	s, err := openSource(src, f.format)
@@ -109,8 +109,10 @@ func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, de
 }
 
 func newAlignReport(command string, s *source, p *plan.Plan, dest string) *report.Align {
-	return &report.Align{Head: head(command), Source: s.img.Path, Dest: dest, Format: s.img.Format, Subformat: s.img.Subformat,
-		Changes: report.NewChanges(p), Findings: notRefused(p.Notes, nil), Files: []string{}}
+	return &report.Align{
+		Head: head(command), Source: s.img.Path, Dest: dest, Format: s.img.Format, Subformat: s.img.Subformat,
+		Changes: report.NewChanges(p), Findings: notRefused(p.Notes, nil), Files: []string{},
+	}
 }
 
 // copy carries a plan out and prints the result.

@@ -67,9 +67,7 @@ var classes = []struct {
 
 // classify gives the JSON code and the exit code of an error.
 func classify(err error) (string, int) {
-	var refusal *ondisk.Refusal
-	var errno syscall.Errno
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*ondisk.Refusal](err); ok {
 		return refusal.Code, exitRefused
 	}
 	for _, c := range classes {
@@ -83,7 +81,8 @@ func classify(err error) (string, int) {
 			return c.code, exitError
 		}
 	}
-	if errors.As(err, &errno) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) || errors.Is(err, errStdout) {
+	_, fromSystem := errors.AsType[syscall.Errno](err)
+	if fromSystem || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) || errors.Is(err, errStdout) {
 		return "io", exitError
 	}
 	return "internal", exitError
@@ -94,17 +93,16 @@ var errStdout = errors.New("write the report")
 
 // finish says on stderr what went wrong, in one line, and gives the exit code.
 func finish(err error, c *common, command string, stdout, stderr io.Writer) int {
-	var v verdict
 	if err == nil {
 		return 0
 	}
-	if errors.As(err, &v) {
+	if v, ok := errors.AsType[verdict](err); ok {
 		return int(v)
 	}
 	code, exit := classify(err)
 	msg := message(err)
-	fmt.Fprintln(stderr, "trueup: "+msg) //nolint:errcheck // there is nowhere else to say it
-	if errors.As(err, &malformed{}) {
+	fmt.Fprintln(stderr, "trueup: "+msg)
+	if _, told := errors.AsType[malformed](err); told {
 		return exit
 	}
 	if c.json() && !errors.Is(err, errStdout) {

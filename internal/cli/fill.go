@@ -36,7 +36,7 @@ func (c *copyFlags) fill(ctx context.Context, errOut io.Writer, s *source, p *pl
 	if err != nil {
 		return fmt.Errorf("read back what was written: %w", err)
 	}
-	defer got.Close() //nolint:errcheck // read-only
+	defer got.Close()
 	return c.prove(ctx, s, p, view, got, bar)
 }
 

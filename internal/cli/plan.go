@@ -65,8 +65,10 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	r := &report.Plan{Head: head("plan"), Image: report.NewImage(s.img), Changes: report.NewChanges(p), Target: p.Goal.Want,
-		Findings: notRefused(p.Notes, p.Refusals(f.allowUnbootable)), Refusals: p.Refusals(f.allowUnbootable)}
+	r := &report.Plan{
+		Head: head("plan"), Image: report.NewImage(s.img), Changes: report.NewChanges(p), Target: p.Goal.Want,
+		Findings: notRefused(p.Notes, p.Refusals(f.allowUnbootable)), Refusals: p.Refusals(f.allowUnbootable),
+	}
 	if r.Refusals == nil {
 		r.Refusals = []align.Finding{}
 	}

@@ -82,7 +82,7 @@ func newJSONProgress(w io.Writer, command string, total int64) *jsonProgress {
 		n := p.done.Load()
 		l := progressLine{"trueup/1", "progress", command, n, total, int64(float64(n) / max(time.Since(start).Seconds(), 1e-3))}
 		if b, err := json.Marshal(l); err == nil {
-			fmt.Fprintf(w, "%s\n", b) //nolint:errcheck // progress is no result
+			fmt.Fprintf(w, "%s\n", b)
 		}
 	}
 	go func() {

@@ -93,7 +93,7 @@ func newVersion(version string, c *common) *cobra.Command {
 				Version string `json:"version"`
 				Go      string `json:"go"`
 			}{head("version"), version, runtime.Version()}
-			return c.emit(cmd.OutOrStdout(), v, func(t *report.Text) { fmt.Fprintln(t.W, "trueup", version) }) //nolint:errcheck // emit flushes
+			return c.emit(cmd.OutOrStdout(), v, func(t *report.Text) { fmt.Fprintln(t.W, "trueup", version) })
 		},
 	}
 }

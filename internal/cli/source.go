@@ -31,7 +31,7 @@ func openSource(path, format string) (*source, error) {
 	}
 	s := &source{img: img}
 	if err := s.read(); err != nil {
-		img.Close() //nolint:errcheck // read-only, and there is an error already
+		img.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return s, nil
@@ -54,7 +54,7 @@ func (s *source) read() error {
 	return err
 }
 
-func (s *source) close() { s.img.Close() } //nolint:errcheck // read-only
+func (s *source) close() { s.img.Close() }
 
 // findings are those of the container and of the disk.
 func (s *source) findings(goal align.Goal) []align.Finding {

@@ -33,7 +33,7 @@ func (d *folder) Close() error { return unix.Close(d.fd) }
 
 // checkName refuses, before any look-up, what is not the plain name of a file in the folder.
 func checkName(name string) error {
-	bad := ""
+	var bad string
 	switch {
 	case name == "":
 		bad = "is empty"

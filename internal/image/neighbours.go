@@ -83,9 +83,11 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 		if parent == "" || !img.has(parent) {
 			continue
 		}
-		out = append(out, ondisk.Issue{Code: "snapshot-parent", Effect: ondisk.Refuse,
+		out = append(out, ondisk.Issue{
+			Code: "snapshot-parent", Effect: ondisk.Refuse,
 			Text:   fmt.Sprintf("%q in the same folder is a snapshot of this disk: the disk alone is not the machine's present state", name),
-			Remedy: "consolidate or remove the snapshots first"})
+			Remedy: "consolidate or remove the snapshots first",
+		})
 	}
 	return out, nil
 }
@@ -106,7 +108,7 @@ func (img *Image) parentOf(name string) string {
 	if err != nil {
 		return ""
 	}
-	defer f.Close() //nolint:errcheck // read-only
+	defer f.Close()
 	hint := vmdk.ParentHint(f)
 	return path.Base(strings.ReplaceAll(hint, `\`, "/"))
 }
@@ -118,7 +120,7 @@ func (d *folder) names() ([]string, error) {
 		return nil, fmt.Errorf("list folder: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), ".")
-	defer f.Close() //nolint:errcheck // read-only
+	defer f.Close()
 	names, err := f.Readdirnames(maxNeighbours)
 	if err != nil && len(names) > 0 {
 		err = nil

@@ -106,8 +106,10 @@ func detect(f *file, want string) (driver.Format, error) {
 	}
 	switch {
 	case len(names) > 1:
-		return found, &ondisk.FormatError{What: "image", Field: "format", Got: strings.Join(names, " and "),
-			Want: "the content of one format; if the guest wrote one of the headers, remove it inside the guest"}
+		return found, &ondisk.FormatError{
+			What: "image", Field: "format", Got: strings.Join(names, " and "),
+			Want: "the content of one format; if the guest wrote one of the headers, remove it inside the guest",
+		}
 	case want != "" && !matches(want, found.Name, names):
 		return found, &ondisk.FormatError{What: "image", Field: "format", Got: contentName(names), Want: want + ", as --format says"}
 	case len(names) == 1 && found.Name == raw.Format.Name:

@@ -62,8 +62,7 @@ func (p *part) wrap(verb string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var pe *os.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*os.PathError](err); ok {
 		err = pe.Err
 	}
 	return fmt.Errorf("%s %s: %w: %w", verb, p.final, ErrOutput, err)
@@ -193,7 +192,7 @@ func (d *folder) removeStale(partial string) error {
 	if err != nil {
 		return fmt.Errorf("stale %s: %w: %w; remove it by hand", partial, ErrOutput, err)
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	defer unix.Close(fd)
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("%s: %w by another run of trueup that writes the same DEST", partial, ErrBusy)
 	}

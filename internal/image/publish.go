@@ -43,6 +43,13 @@ func (d *folder) exists(name string) bool {
 	return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
+// sameFile tells whether two names exist and are links to one file.
+func (d *folder) sameFile(a, b string) bool {
+	var x, y unix.Stat_t
+	return unix.Fstatat(d.fd, a, &x, unix.AT_SYMLINK_NOFOLLOW) == nil && unix.Fstatat(d.fd, b, &y, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+		x.Ino == y.Ino && x.Dev == y.Dev
+}
+
 // filesOf names the files that the image base uses; none when it is absent or no image.
 func (d *folder) filesOf(base string) []string {
 	img, err := openIn(&folder{fd: d.fd}, base, Options{})
@@ -60,10 +67,7 @@ func (d *folder) filesOf(base string) []string {
 // removeUnpublished removes the second file of a run that was killed between giving it its name and giving DEST its
 // own: such a file still has its partial name as a second link, and the present DEST does not use it.
 func (o *Output) removeUnpublished(name string, inUse []string) error {
-	var a, b unix.Stat_t
-	if unix.Fstatat(o.dir.fd, name, &a, unix.AT_SYMLINK_NOFOLLOW) != nil ||
-		unix.Fstatat(o.dir.fd, partialName(name), &b, unix.AT_SYMLINK_NOFOLLOW) != nil ||
-		a.Ino != b.Ino || a.Dev != b.Dev || slices.Contains(inUse, name) {
+	if !o.dir.sameFile(name, partialName(name)) || slices.Contains(inUse, name) {
 		return nil
 	}
 	if err := unix.Unlinkat(o.dir.fd, name, 0); err != nil {

@@ -70,9 +70,11 @@ func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
 	if !t.Plausible() {
 		return nil
 	}
-	l.Issues = append(l.Issues, ondisk.Issue{Code: "ambiguous-sector-0", Effect: ondisk.Warn,
+	l.Issues = append(l.Issues, ondisk.Issue{
+		Code: "ambiguous-sector-0", Effect: ondisk.Warn,
 		Text:   fmt.Sprintf("the disk has a valid partition table and looks like a %s volume as a whole; the table is used", whole.Kind),
-		Remedy: "wipe the stale signature inside the guest"})
+		Remedy: "wipe the stale signature inside the guest",
+	})
 	return t
 }
 
@@ -145,8 +147,10 @@ func (l *Layout) checkRef(r boot.Ref) {
 	if r.Points == p.Off {
 		return
 	}
-	i := ondisk.Issue{Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number,
-		Text: fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: left as found", r.Kind, r.At.Off, r.Points, p.Off)}
+	i := ondisk.Issue{
+		Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number,
+		Text: fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: left as found", r.Kind, r.At.Off, r.Points, p.Off),
+	}
 	switch {
 	case r.Points == 0:
 		// Formatters that see only the partition write 0; nothing ever used it.
@@ -182,7 +186,9 @@ func (l *Layout) checkTypes() {
 		if !ok || p.Kind == table.Entry {
 			continue
 		}
-		l.Issues = append(l.Issues, ondisk.Issue{Code: r.code, Effect: ondisk.Refuse, OnMove: true, Partition: p.Number,
-			Text: fmt.Sprintf("partition type %#02x, %s", p.Type, r.text), Remedy: r.remedy})
+		l.Issues = append(l.Issues, ondisk.Issue{
+			Code: r.code, Effect: ondisk.Refuse, OnMove: true, Partition: p.Number,
+			Text: fmt.Sprintf("partition type %#02x, %s", p.Type, r.text), Remedy: r.remedy,
+		})
 	}
 }

@@ -27,6 +27,8 @@ type Issue struct {
 }
 
 // Refusal is the error of a job that is understood and would be unsafe.
+//
+//nolint:errname // "refusal" is the word of the product contract
 type Refusal struct {
 	Code   string // error code of the JSON output: "unsupported", "busy", "reference", "format"
 	Reason string

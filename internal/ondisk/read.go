@@ -19,8 +19,10 @@ const maxBytes = 16 << 20
 // Bytes reads [off, off+n) and refuses ranges that leave src before it allocates anything.
 func Bytes(src Source, off, n int64) ([]byte, error) {
 	if off < 0 || n < 0 || off > src.Size() || n > src.Size()-off {
-		return nil, &FormatError{What: "structure", Off: off, Field: "length", Got: n,
-			Want: fmt.Sprintf("an end within the %d bytes there are", src.Size())}
+		return nil, &FormatError{
+			What: "structure", Off: off, Field: "length", Got: n,
+			Want: fmt.Sprintf("an end within the %d bytes there are", src.Size()),
+		}
 	}
 	if n > maxBytes {
 		return nil, fmt.Errorf("structure of %d bytes at %#x: %w of %d bytes", n, off, ErrLimit, maxBytes)

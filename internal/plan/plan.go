@@ -157,8 +157,10 @@ func (p *Plan) rewrite(l *layout.Layout, to map[int]int64) {
 			p.refuse("limit", r.Partition, fmt.Sprintf("%s cannot hold the new place: %v", r.Kind, err), "")
 			continue
 		}
-		p.Patches = append(p.Patches, disk.Patch{Off: r.At.Off + off - part.Off, Old: r.Raw, New: b,
-			Reason: fmt.Sprintf("%s of partition %d: %d -> %d", r.Kind, r.Partition, part.Off, off)})
+		p.Patches = append(p.Patches, disk.Patch{
+			Off: r.At.Off + off - part.Off, Old: r.Raw, New: b,
+			Reason: fmt.Sprintf("%s of partition %d: %d -> %d", r.Kind, r.Partition, part.Off, off),
+		})
 	}
 }
 

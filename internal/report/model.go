@@ -222,9 +222,11 @@ func NewImage(img *image.Image) Image {
 
 // NewDisk describes a layout. findings are those of align.Check.
 func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
-	d := Disk{Size: l.Size, Table: Table{Scheme: "none"}, Boundary: boundary, Verdict: align.Overall(l, boundary),
+	d := Disk{
+		Size: l.Size, Table: Table{Scheme: "none"}, Boundary: boundary, Verdict: align.Overall(l, boundary),
 		Findings: orEmpty(findings), Partitions: []Partition{},
-		Boot: BootCode{Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.Boot.Code.ReadsCHS}}
+		Boot: BootCode{Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.Boot.Code.ReadsCHS},
+	}
 	if l.Volume != nil {
 		d.Volume = newVolume(l.Volume)
 	}

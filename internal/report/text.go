@@ -98,8 +98,10 @@ func (t *Text) partitions(d Disk) {
 		if p.Active {
 			active = "*"
 		}
-		row := table.Row{p.Number, active, typeText(p), p.StartLBA, p.Start, units.Format(p.Size),
-			t.yes(p, p.Aligned.To4K), t.yes(p, p.Aligned.To64K), t.yes(p, p.Aligned.To1M)}
+		row := table.Row{
+			p.Number, active, typeText(p), p.StartLBA, p.Start, units.Format(p.Size),
+			t.yes(p, p.Aligned.To4K), t.yes(p, p.Aligned.To64K), t.yes(p, p.Aligned.To1M),
+		}
 		if extra {
 			row = append(row, t.yes(p, p.Aligned.Boundary))
 		}

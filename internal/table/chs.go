@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // Geometry is what CHS bytes are computed in. It is that of the BIOS that boots the disk, not a constant: a disk that was
@@ -31,7 +32,7 @@ func pack(cyl, head, sector int64) (chs [3]byte, ok bool) {
 	if cyl > maxCylinder {
 		return saturated, false
 	}
-	return [3]byte{byte(head), byte(sector) | byte(cyl>>8)<<6, byte(cyl)}, true
+	return [3]byte{ondisk.Byte(head), ondisk.Byte(sector | cyl>>8<<6), ondisk.Byte(cyl & 0xff)}, true
 }
 
 func unpack(b [3]byte) (cyl, head, sector int64) {
@@ -116,12 +117,12 @@ func (t *Table) Relocate(to map[int]int64, g Geometry) []disk.Patch {
 		}
 		e, lba := p.raw, off/t.SectorSize
 		chs, ok := g.encode(lba)
-		if !ok && p.raw.StartCHS[0] == byte(g.Heads-1) && p.raw.StartCHS[1] == 0xc0|byte(g.Sectors) {
-			chs = p.raw.StartCHS // another way to write "beyond CHS", kept as found
+		if full, _ := pack(maxCylinder, int64(g.Heads-1), int64(g.Sectors)); !ok && p.raw.StartCHS == full {
+			chs = full // another way to write "beyond CHS", kept as found
 		}
 		e.StartCHS = chs
 		e.EndCHS = g.lastOfCylinder(lba+p.Len/t.SectorSize-1, p.raw.EndCHS)
-		e.StartLBA = uint32(lba)
+		e.StartLBA = ondisk.U32(lba)
 		out = append(out, diff(p, e)...)
 	}
 	return out
@@ -136,8 +137,10 @@ func diff(p Partition, e mbrEntry) []disk.Patch {
 		name  string
 	}{{1, 3, "start CHS"}, {5, 3, "end CHS"}, {8, 4, "start LBA"}} {
 		if string(was[f.at:f.at+f.n]) != string(now[f.at:f.at+f.n]) {
-			out = append(out, disk.Patch{Off: p.entry + f.at, Old: was[f.at : f.at+f.n], New: now[f.at : f.at+f.n],
-				Reason: "partition table: " + f.name + " of partition " + number(p.Number)})
+			out = append(out, disk.Patch{
+				Off: p.entry + f.at, Old: was[f.at : f.at+f.n], New: now[f.at : f.at+f.n],
+				Reason: "partition table: " + f.name + " of partition " + number(p.Number),
+			})
 		}
 	}
 	return out

@@ -118,14 +118,13 @@ func readCopy(d disk.Disk, sector, off int64) (*gpt, error) {
 	if off < sector || off+sector > d.Size() {
 		return nil, ondisk.ErrNoMatch
 	}
-	raw, err := ondisk.Decode(d, off, &g.header)
-	if err != nil {
+	if _, err := ondisk.Decode(d, off, &g.header); err != nil {
 		return nil, err
 	}
 	if string(g.header.Magic[:]) != gptMagic {
 		return nil, ondisk.ErrNoMatch
 	}
-	if err := g.checkHeader(raw); err != nil {
+	if err := g.checkHeader(); err != nil {
 		return nil, err
 	}
 	g.GUID = guid(g.header.DiskGUID)
@@ -136,7 +135,7 @@ func (g *gpt) field(name string, at int64, got, want any) error {
 	return &ondisk.FormatError{What: "gpt header", Off: g.at + at, Field: name, Got: got, Want: want}
 }
 
-func (g *gpt) checkHeader(raw []byte) error {
+func (g *gpt) checkHeader() error {
 	h := g.header
 	if h.HeaderSize < minHeader || int64(h.HeaderSize) > g.SectorSize {
 		return g.field("header size", atHeaderSize, h.HeaderSize, fmt.Sprintf("%d to %d", minHeader, g.SectorSize))
@@ -149,10 +148,10 @@ func (g *gpt) checkHeader(raw []byte) error {
 	if sum := crc32.ChecksumIEEE(whole); sum != h.HeaderCRC {
 		return g.field("header crc32", atHeaderCRC, fmt.Sprintf("%#08x", h.HeaderCRC), fmt.Sprintf("%#08x", sum))
 	}
-	sectors := uint64(g.d.Size() / g.SectorSize)
+	sectors := ondisk.U64(g.d.Size() / g.SectorSize)
 	size := uint64(h.NumEntries) * uint64(h.EntrySize)
 	switch {
-	case h.MyLBA != uint64(g.at/g.SectorSize):
+	case h.MyLBA != ondisk.U64(g.at/g.SectorSize):
 		return g.field("my LBA", atMyLBA, h.MyLBA, g.at/g.SectorSize)
 	case h.NumEntries == 0 || h.NumEntries > maxEntries:
 		return g.field("number of entries", atNumEntries, h.NumEntries, fmt.Sprintf("1 to %d", maxEntries))
@@ -160,7 +159,7 @@ func (g *gpt) checkHeader(raw []byte) error {
 		return g.field("entry size", atEntrySize, h.EntrySize, fmt.Sprintf("128, 256, … %d", maxEntrySize))
 	case h.FirstUsable > h.LastUsable || h.LastUsable >= sectors:
 		return g.field("usable LBAs", atUsable, fmt.Sprintf("%d to %d", h.FirstUsable, h.LastUsable), fmt.Sprintf("a range within %d sectors", sectors))
-	case h.EntriesLBA < 2 || h.EntriesLBA >= sectors || size > (sectors-h.EntriesLBA)*uint64(g.SectorSize):
+	case h.EntriesLBA < 2 || h.EntriesLBA >= sectors || size > (sectors-h.EntriesLBA)*ondisk.U64(g.SectorSize):
 		return g.field("entries LBA", atEntriesLBA, h.EntriesLBA, fmt.Sprintf("a place for %d bytes within %d sectors", size, sectors))
 	}
 	return nil
@@ -169,7 +168,7 @@ func (g *gpt) checkHeader(raw []byte) error {
 // readEntries reads the array in pieces: its largest legal size is 64 MiB.
 func (g *gpt) readEntries() error {
 	h := g.header
-	off := int64(h.EntriesLBA) * g.SectorSize
+	off := ondisk.I64(h.EntriesLBA) * g.SectorSize
 	perPiece := int64(64<<10) / int64(h.EntrySize)
 	sum := crc32.NewIEEE()
 	for i := int64(0); i < int64(h.NumEntries); i += perPiece {
@@ -178,7 +177,7 @@ func (g *gpt) readEntries() error {
 		if err != nil {
 			return err
 		}
-		sum.Write(b) //nolint:errcheck // a hash never fails
+		sum.Write(b)
 		for j := range n {
 			if err := g.addEntry(int(i+j)+1, b[j*int64(h.EntrySize):]); err != nil {
 				return err
@@ -203,11 +202,11 @@ func (g *gpt) addEntry(number int, b []byte) error {
 	p := Partition{Number: number, Kind: Entry, TypeGUID: guid(e.Type), GUID: guid(e.GUID), Name: name(e.Name)}
 	const most = 1 << 52 // sectors, so that bytes stay within 63 bits
 	if e.First > e.Last || e.Last >= most {
-		g.brokenIn("gpt entry", int64(g.header.EntriesLBA)*g.SectorSize+int64(number-1)*int64(g.header.EntrySize)+32, number, "LBAs",
+		g.brokenIn("gpt entry", ondisk.I64(g.header.EntriesLBA)*g.SectorSize+int64(number-1)*int64(g.header.EntrySize)+32, number, "LBAs",
 			fmt.Sprintf("%d to %d", e.First, e.Last), "a start that is not above the end")
 		return nil
 	}
-	p.Range = disk.Range{Off: int64(e.First) * g.SectorSize, Len: int64(e.Last-e.First+1) * g.SectorSize}
+	p.Range = disk.Range{Off: ondisk.I64(e.First) * g.SectorSize, Len: ondisk.I64(e.Last-e.First+1) * g.SectorSize}
 	g.Partitions = append(g.Partitions, p)
 	return nil
 }
@@ -215,10 +214,10 @@ func (g *gpt) addEntry(number int, b []byte) error {
 // checkEntries reports partitions outside of the usable range and overlaps.
 func (g *gpt) checkEntries() {
 	h := g.header
-	usable := disk.Range{Off: int64(h.FirstUsable) * g.SectorSize, Len: int64(h.LastUsable-h.FirstUsable+1) * g.SectorSize}
+	usable := disk.Range{Off: ondisk.I64(h.FirstUsable) * g.SectorSize, Len: ondisk.I64(h.LastUsable-h.FirstUsable+1) * g.SectorSize}
 	sorted := byOffset(g.Partitions)
 	for i, p := range sorted {
-		at := int64(h.EntriesLBA)*g.SectorSize + int64(p.Number-1)*int64(h.EntrySize)
+		at := ondisk.I64(h.EntriesLBA)*g.SectorSize + int64(p.Number-1)*int64(h.EntrySize)
 		lbas := fmt.Sprintf("%d to %d", p.Off/g.SectorSize, p.End()/g.SectorSize-1)
 		if !usable.Contains(p.Range) {
 			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas, fmt.Sprintf("within %d to %d", h.FirstUsable, h.LastUsable))
@@ -238,9 +237,11 @@ func (g *gpt) addMBR(m *mbr, missing bool) {
 	g.BootCode, g.Signature = m.BootCode, m.Signature
 	for _, p := range m.Partitions {
 		if p.Type != typeProtective {
-			g.Issues = append(g.Issues, ondisk.Issue{Code: "hybrid-mbr", Effect: ondisk.Refuse, OnMove: true,
+			g.Issues = append(g.Issues, ondisk.Issue{
+				Code: "hybrid-mbr", Effect: ondisk.Refuse, OnMove: true,
 				Text:   fmt.Sprintf("hybrid MBR: slot %d (type %#02x) stands beside the protective entry of a GPT", p.Number, p.Type),
-				Remedy: "make the MBR protective first"})
+				Remedy: "make the MBR protective first",
+			})
 		}
 	}
 }

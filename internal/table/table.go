@@ -107,8 +107,10 @@ func (t *Table) broken(off int64, field string, got, want any) {
 
 func (t *Table) brokenIn(what string, off int64, part int, field string, got, want any) {
 	err := &ondisk.FormatError{What: what, Off: off, Field: field, Got: got, Want: want}
-	t.Issues = append(t.Issues, ondisk.Issue{Code: "table", Effect: ondisk.Broken, Partition: part, Text: err.Error(), Err: err,
-		Remedy: "repair the partition table with the guest's own tools, or restore the image"})
+	t.Issues = append(t.Issues, ondisk.Issue{
+		Code: "table", Effect: ondisk.Broken, Partition: part, Text: err.Error(), Err: err,
+		Remedy: "repair the partition table with the guest's own tools, or restore the image",
+	})
 }
 
 func number(n int) string { return strconv.Itoa(n) }

@@ -40,8 +40,10 @@ type Options struct {
 // Same compares every byte of two disks and lists where they differ, in order.
 func Same(ctx context.Context, want, got disk.Disk, o Options) ([]Difference, error) {
 	if want.Size() != got.Size() {
-		return []Difference{{Range: disk.Range{Off: min(want.Size(), got.Size()), Len: max(want.Size(), got.Size()) - min(want.Size(), got.Size())},
-			Text: fmt.Sprintf("the disk has %d bytes, want %d", got.Size(), want.Size())}}, nil
+		return []Difference{{
+			Range: disk.Range{Off: min(want.Size(), got.Size()), Len: max(want.Size(), got.Size()) - min(want.Size(), got.Size())},
+			Text:  fmt.Sprintf("the disk has %d bytes, want %d", got.Size(), want.Size()),
+		}}, nil
 	}
 	tell := o.Progress
 	if tell == nil {

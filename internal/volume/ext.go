@@ -70,7 +70,7 @@ func probeExt(d disk.Disk) (*Volume, error) {
 	if err := s.check(d.Size()); err != nil {
 		return nil, err
 	}
-	v := &Volume{Kind: s.kind(), Label: zeroTerminated(s.Label[:]), UUID: uuid(s.UUID), BlockSize: s.block(), Size: int64(s.blocks()) * s.block()}
+	v := &Volume{Kind: s.kind(), Label: zeroTerminated(s.Label[:]), UUID: uuid(s.UUID), BlockSize: s.block(), Size: ondisk.I64(s.blocks()) * s.block()}
 	if s.Incompat&incompatRecover != 0 {
 		v.note("ext-journal", ondisk.Note, "the ext journal has not been replayed: the guest was not shut down cleanly", "")
 	}
@@ -97,7 +97,7 @@ func (s *extSuper) check(size int64) error {
 		return s.field("inode size", 0x58, s.InodeSize, fmt.Sprintf("a power of two from 128 to %d", s.block()))
 	case s.Incompat&incompat64 != 0 && (s.DescSize < 32 || s.DescSize > 1024 || !units.IsPowerOfTwo(int64(s.DescSize))):
 		return s.field("group descriptor size", 0xfe, s.DescSize, "a power of two from 32 to 1024")
-	case s.blocks() == 0 || s.blocks() > uint64(size/s.block()):
+	case s.blocks() == 0 || s.blocks() > ondisk.U64(size/s.block()):
 		return s.field("block count", 0x04, s.blocks(), fmt.Sprintf("1 to %d, the size of the partition", size/s.block()))
 	}
 	return nil

@@ -57,7 +57,7 @@ func probeNTFS(d disk.Disk) (*Volume, error) {
 	}
 	v := &Volume{
 		Kind: NTFS, UUID: fmt.Sprintf("%016X", b.Serial), BlockSize: b.cluster(),
-		Size: int64(b.TotalSectors) * int64(b.BytesPerSector),
+		Size: ondisk.I64(b.TotalSectors) * int64(b.BytesPerSector),
 		Boot: &BPB{SectorSize: int64(b.BytesPerSector), Hidden: b.HiddenSectors, Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads)},
 	}
 	if err := v.ntfsBackup(d, raw); err != nil {
@@ -78,13 +78,13 @@ func (b *ntfsBoot) check(size int64) error {
 	if b.Magic != bootMagic {
 		return field(ntfsWhat, "signature", 0x1fe, fmt.Sprintf("%#04x", b.Magic), "0xaa55")
 	}
-	sectors := uint64(size / sector)
+	sectors := ondisk.U64(size / sector)
 	if b.TotalSectors == 0 || b.TotalSectors > sectors {
 		return field(ntfsWhat, "total sectors", 0x28, b.TotalSectors, fmt.Sprintf("1 to %d, the size of the partition", sectors))
 	}
-	clusters := b.TotalSectors / uint64(b.cluster()/sector)
+	clusters := b.TotalSectors / ondisk.U64(b.cluster()/sector)
 	if b.MFTCluster == 0 || b.MFTCluster >= clusters {
-		return field(ntfsWhat, "MFT cluster", 0x30, b.MFTCluster, fmt.Sprintf("1 to %d", int64(clusters)-1))
+		return field(ntfsWhat, "MFT cluster", 0x30, b.MFTCluster, fmt.Sprintf("1 to %d", max(clusters, 1)-1))
 	}
 	if b.record() == 0 {
 		return field(ntfsWhat, "clusters per MFT record", 0x40, b.ClustersPerRecord, "a size of 512 to 65536 bytes")

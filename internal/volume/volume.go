@@ -71,8 +71,10 @@ func Probe(d disk.Disk, at int64) (*Volume, error) {
 			continue
 		case errors.Is(err, ondisk.ErrFormat):
 			err = ondisk.Shift(err, at)
-			v = &Volume{Kind: Kind(p.Name), Issues: []ondisk.Issue{{Code: "volume", Effect: ondisk.Broken, OnMove: true, Text: err.Error(), Err: err,
-				Remedy: "run the guest's own file-system check, or move the partition as opaque bytes with --allow-unbootable"}}}
+			v = &Volume{Kind: Kind(p.Name), Issues: []ondisk.Issue{{
+				Code: "volume", Effect: ondisk.Broken, OnMove: true, Text: err.Error(), Err: err,
+				Remedy: "run the guest's own file-system check, or move the partition as opaque bytes with --allow-unbootable",
+			}}}
 		case err != nil:
 			return nil, err
 		}
@@ -85,8 +87,10 @@ func Probe(d disk.Disk, at int64) (*Volume, error) {
 		return found[0], nil
 	}
 	first := found[0]
-	first.Issues = append(first.Issues, ondisk.Issue{Code: "ambiguous-volume", Effect: ondisk.Unbootable, OnMove: true,
-		Text: "the volume looks like " + string(first.Kind) + " and like " + string(found[1].Kind), Remedy: "wipe the stale signature inside the guest"})
+	first.Issues = append(first.Issues, ondisk.Issue{
+		Code: "ambiguous-volume", Effect: ondisk.Unbootable, OnMove: true,
+		Text: "the volume looks like " + string(first.Kind) + " and like " + string(found[1].Kind), Remedy: "wipe the stale signature inside the guest",
+	})
 	return first, nil
 }
 

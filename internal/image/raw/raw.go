@@ -14,8 +14,10 @@ var Format = driver.Format{Name: "raw", Open: open, Create: create}
 func open(s *driver.Source) (*driver.Image, error) {
 	size := s.File.Size()
 	if size == 0 || size%units.SectorSize != 0 {
-		return nil, &ondisk.FormatError{What: "raw image", Field: "file size", Got: size,
-			Want: "a multiple of 512 bytes above 0 (a file of another size is cut short, or no disk image)"}
+		return nil, &ondisk.FormatError{
+			What: "raw image", Field: "file size", Got: size,
+			Want: "a multiple of 512 bytes above 0 (a file of another size is cut short, or no disk image)",
+		}
 	}
 	return &driver.Image{
 		Disk: disk.New(size, units.SectorSize, func(off int64) (disk.Run, error) {

@@ -162,7 +162,7 @@ func sectors(no int, field, s string) (int64, error) {
 	const most = math.MaxInt64 / units.SectorSize
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 || n > most {
-		return 0, textErr(no, ondisk.ErrFormat, "%s %.32q, want 0 to %d sectors", field, s, int64(most))
+		return 0, textErr(no, ondisk.ErrFormat, "%s %.32q, want 0 to %d sectors", field, s, most)
 	}
 	return n * units.SectorSize, nil
 }

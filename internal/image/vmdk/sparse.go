@@ -49,9 +49,11 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 	img.Template = &template{d, int64(x.h.GrainSize)}
 	img.Check = x.checkTables
 	if x.h.UncleanShutdown != 0 {
-		img.Issues = append(img.Issues, ondisk.Issue{Code: "vmdk-unclean", Effect: ondisk.Refuse,
+		img.Issues = append(img.Issues, ondisk.Issue{
+			Code: "vmdk-unclean", Effect: ondisk.Refuse,
 			Text:   fmt.Sprintf("the sparse VMDK was not closed cleanly (uncleanShutdown at 0x48 is %d): its tables may be stale", x.h.UncleanShutdown),
-			Remedy: "close the program that has it open, or repair it with vmware-vdiskmanager -R"})
+			Remedy: "close the program that has it open, or repair it with vmware-vdiskmanager -R",
+		})
 	}
 	return img, nil
 }
@@ -150,8 +152,10 @@ func (x *sparse) tableAt(sector uint32, at int64) (int64, int64, error) {
 	loc := int64(sector) * units.SectorSize
 	gd := disk.Range{Off: x.gd, Len: x.h.gdBytes()}
 	if loc > x.file.Size()-gtBytes || gd.Overlaps(disk.Range{Off: loc, Len: gtBytes}) {
-		return 0, 0, &ondisk.FormatError{What: "vmdk grain directory", Off: at, Field: "entry", Got: sector,
-			Want: fmt.Sprintf("0, or the sector of a grain table inside the file of %d bytes and outside the directory", x.file.Size())}
+		return 0, 0, &ondisk.FormatError{
+			What: "vmdk grain directory", Off: at, Field: "entry", Got: sector,
+			Want: fmt.Sprintf("0, or the sector of a grain table inside the file of %d bytes and outside the directory", x.file.Size()),
+		}
 	}
 	return loc, 0, nil
 }
@@ -185,8 +189,10 @@ func (x *sparse) checkGrains(sector uint32, n, grain, at int64) error {
 	size := min(n*x.h.grainBytes(), int64(x.h.Capacity)*units.SectorSize-grain*x.h.grainBytes())
 	off := int64(sector) * units.SectorSize
 	if uint64(sector) < x.h.OverHead || size > x.file.Size()-off {
-		return &ondisk.FormatError{What: "vmdk grain table", Off: at, Field: "entry", Got: sector,
-			Want: fmt.Sprintf("0, or a sector from %d on from which %d bytes fit into the file of %d bytes", x.h.OverHead, size, x.file.Size())}
+		return &ondisk.FormatError{
+			What: "vmdk grain table", Off: at, Field: "entry", Got: sector,
+			Want: fmt.Sprintf("0, or a sector from %d on from which %d bytes fit into the file of %d bytes", x.h.OverHead, size, x.file.Size()),
+		}
 	}
 	return nil
 }

@@ -95,19 +95,25 @@ func (c *tableFaults) issues() []ondisk.Issue {
 	} {
 		if n := c.counts[kind]; n > 0 {
 			text := fmt.Sprintf("%d %s; first: %s", n, kind, c.firsts[kind])
-			out = append(out, ondisk.Issue{Code: "vmdk-tables", Effect: ondisk.Broken, Text: text,
+			out = append(out, ondisk.Issue{
+				Code: "vmdk-tables", Effect: ondisk.Broken, Text: text,
 				Remedy: "restore the image from a good copy, or repair it with vmware-vdiskmanager -R",
-				Err:    fmt.Errorf("vmdk grain tables: %w: %s", ondisk.ErrFormat, text)})
+				Err:    fmt.Errorf("vmdk grain tables: %w: %s", ondisk.ErrFormat, text),
+			})
 		}
 	}
 	if c.tables.full || c.grains.full {
-		out = append(out, ondisk.Issue{Code: "vmdk-tables-unchecked",
-			Text: "the image is too large to look for grains that share a place; every byte is compared after a copy all the same"})
+		out = append(out, ondisk.Issue{
+			Code: "vmdk-tables-unchecked",
+			Text: "the image is too large to look for grains that share a place; every byte is compared after a copy all the same",
+		})
 	}
 	if m := c.mirror; m.differ > 0 {
-		out = append(out, ondisk.Issue{Code: "vmdk-redundant-tables", Effect: ondisk.Refuse,
+		out = append(out, ondisk.Issue{
+			Code: "vmdk-redundant-tables", Effect: ondisk.Refuse,
 			Text:   fmt.Sprintf("the redundant grain tables disagree with the primary ones in %d places; first: %s", m.differ, m.first),
-			Remedy: "repair it with vmware-vdiskmanager -R, or take the primary tables with qemu-img convert"})
+			Remedy: "repair it with vmware-vdiskmanager -R, or take the primary tables with qemu-img convert",
+		})
 	}
 	return out
 }

@@ -128,7 +128,7 @@ func (t *sparseTarget) Reserve(off, n int64) error {
 		if t.next+int64(t.h.GrainSize) > math.MaxUint32 {
 			return fmt.Errorf("monolithicSparse: %w: more than 2 TiB of data; choose --to vmdk:monolithicFlat or raw", ondisk.ErrLimit)
 		}
-		binary.LittleEndian.PutUint32(t.work[4*(g%gtes):], uint32(t.next))
+		binary.LittleEndian.PutUint32(t.work[4*(g%gtes):], ondisk.U32(t.next))
 		t.next += int64(t.h.GrainSize)
 		t.dirty = true
 	}
@@ -202,7 +202,7 @@ func (t *sparseTarget) writeDirectory(gd uint64) error {
 		n := min(piece, t.h.tables()-i)
 		b := make([]byte, 4*n)
 		for j := range n {
-			binary.LittleEndian.PutUint32(b[4*j:], uint32(t.tablePlace(gd, i+j)/units.SectorSize))
+			binary.LittleEndian.PutUint32(b[4*j:], ondisk.U32(t.tablePlace(gd, i+j)/units.SectorSize))
 		}
 		if _, err := t.f.WriteAt(b, int64(gd)*units.SectorSize+4*i); err != nil {
 			return err
