@@ -126,12 +126,12 @@ func blockLists(d disk.Disk, c Code, code []byte, first int64) (string, error) {
 	default:
 		return "", nil
 	}
-	gap := uint64(first / d.SectorSize())
+	gap := ondisk.U64(first / d.SectorSize())
 	if sector == 0 || sector >= gap {
 		return fmt.Sprintf("%s in the MBR loads its next stage from LBA %d, outside of the gap in front of the first partition (LBA 1 to %d)",
-			c.Name, sector, int64(gap)-1), nil
+			c.Name, sector, gap-1), nil
 	}
-	next, err := ondisk.Bytes(d, int64(sector)*d.SectorSize(), 512)
+	next, err := ondisk.Bytes(d, ondisk.I64(sector)*d.SectorSize(), 512)
 	if err != nil {
 		return "", err
 	}
@@ -155,7 +155,7 @@ func badList(c Code, sector []byte, gap uint64) string {
 		}
 		if start == 0 || start >= gap || n > gap-start {
 			return fmt.Sprintf("the block list of %s names LBA %d to %d, outside of the gap in front of the first partition (LBA 1 to %d)",
-				c.Name, start, start+n-1, int64(gap)-1)
+				c.Name, start, start+n-1, gap-1)
 		}
 	}
 	return "the block list of " + c.Name + " has no end"

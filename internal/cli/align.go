@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/report"
 )
@@ -168,7 +169,7 @@ func seed(p *plan.Plan) []byte {
 	for _, x := range p.Patches {
 		fmt.Fprintf(h, "%d %x\n", x.Off, x.New)
 	}
-	return binary.BigEndian.AppendUint64(h.Sum(nil), uint64(p.Size))
+	return binary.BigEndian.AppendUint64(h.Sum(nil), ondisk.U64(p.Size))
 }
 
 func newConvert(c *common) *cobra.Command {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // beside creates the second file of an image: NAME-flat.vmdk. With --force the one that DEST uses now must live until the
@@ -82,7 +83,7 @@ func (o *Output) Free() (int64, error) {
 	if err := unix.Fstatfs(o.dir.fd, &st); err != nil {
 		return 0, fmt.Errorf("free space: %w: %w", ErrOutput, err)
 	}
-	return int64(st.Bavail) * st.Bsize, nil
+	return ondisk.I64(st.Bavail) * st.Bsize, nil
 }
 
 // Reopen opens what was written, through a handle of its own, as a later reader will.

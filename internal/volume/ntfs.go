@@ -170,10 +170,10 @@ const (
 // volume moves all the same.
 func (v *Volume) ntfsNames(d disk.Disk, b ntfsBoot) error {
 	size := b.record()
-	if b.MFTCluster > uint64(v.Size/v.BlockSize) {
+	if b.MFTCluster > ondisk.U64(v.Size/v.BlockSize) {
 		return nil
 	}
-	off := int64(b.MFTCluster)*v.BlockSize + volumeRecord*size
+	off := ondisk.I64(b.MFTCluster)*v.BlockSize + volumeRecord*size
 	if off+size > d.Size() {
 		return nil
 	}

@@ -84,7 +84,7 @@ func (h *sparseHeader) check(fileSize int64) error {
 		return field("compressAlgorithm", 77, h.CompressAlgo, "0 while the compressed flag (bit 16 of flags) is clear")
 	case h.Capacity == 0 || h.Capacity > most:
 		return field("capacity", atCap, h.Capacity, fmt.Sprintf("1 to %d sectors", most))
-	case h.GrainSize < minGrain || h.GrainSize > maxGrain || !units.IsPowerOfTwo(int64(h.GrainSize)):
+	case h.GrainSize < minGrain || h.GrainSize > maxGrain || !units.IsPowerOfTwo(ondisk.I64(h.GrainSize)):
 		return field("grain size", atGrain, h.GrainSize, fmt.Sprintf("a power of two from %d to %d sectors", minGrain, maxGrain))
 	case h.NumGTEsPerGT != gtes:
 		return field("numGTEsPerGT", atGTEs, h.NumGTEsPerGT, gtes)
@@ -109,10 +109,10 @@ func (h *sparseHeader) checkPlaces(fileSize int64) error {
 	}
 	places := []place{{"header", 0, disk.Range{Len: units.SectorSize}}}
 	add := func(name string, at int64, sector uint64, n int64) error {
-		if sector == 0 || sector > uint64(fileSize/units.SectorSize) || n > fileSize-int64(sector)*units.SectorSize {
+		if sector == 0 || sector > ondisk.U64(fileSize/units.SectorSize) || n > fileSize-ondisk.I64(sector)*units.SectorSize {
 			return field(name, at, sector, fmt.Sprintf("a sector from which %d bytes fit into the file of %d bytes", n, fileSize))
 		}
-		r := disk.Range{Off: int64(sector) * units.SectorSize, Len: n}
+		r := disk.Range{Off: ondisk.I64(sector) * units.SectorSize, Len: n}
 		for _, p := range places {
 			if p.Overlaps(r) {
 				return field(name, at, sector, "a place apart from the "+p.name)
@@ -125,7 +125,7 @@ func (h *sparseHeader) checkPlaces(fileSize int64) error {
 		if h.DescriptorSize > maxText/uint64(units.SectorSize) {
 			return fmt.Errorf("vmdk sparse header at %#x: descriptor size of %d sectors: %w of %d bytes", atDescLen, h.DescriptorSize, ondisk.ErrLimit, maxText)
 		}
-		if err := add("descriptor offset", atDesc, h.DescriptorOffset, int64(h.DescriptorSize)*units.SectorSize); err != nil {
+		if err := add("descriptor offset", atDesc, h.DescriptorOffset, ondisk.I64(h.DescriptorSize)*units.SectorSize); err != nil {
 			return err
 		}
 	}
@@ -138,11 +138,11 @@ func (h *sparseHeader) checkPlaces(fileSize int64) error {
 }
 
 func (h *sparseHeader) redundant() bool   { return h.Flags&flagRedundant != 0 && h.RGDOffset != 0 }
-func (h *sparseHeader) grainBytes() int64 { return int64(h.GrainSize) * units.SectorSize }
+func (h *sparseHeader) grainBytes() int64 { return ondisk.I64(h.GrainSize) * units.SectorSize }
 
 // grains is how many grains the disk has; the last one may be cut by the capacity.
 func (h *sparseHeader) grains() int64 {
-	return int64((h.Capacity + h.GrainSize - 1) / h.GrainSize)
+	return ondisk.I64((h.Capacity + h.GrainSize - 1) / h.GrainSize)
 }
 
 // tables is the number of grain tables, which is the number of entries of the directory.

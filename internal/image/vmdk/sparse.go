@@ -35,18 +35,18 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 		return nil, err
 	}
 	x.tabs = ondisk.NewPages(s.File, tableCache)
-	x.gd = int64(x.h.GDOffset) * units.SectorSize
+	x.gd = ondisk.I64(x.h.GDOffset) * units.SectorSize
 	d, err := x.ownDescriptor()
 	if err != nil {
 		return nil, err
 	}
-	size := int64(x.h.Capacity) * units.SectorSize
+	size := ondisk.I64(x.h.Capacity) * units.SectorSize
 	img, err := image(d, monolithicSparse, disk.New(size, units.SectorSize, x.run))
 	if err != nil {
 		return nil, err
 	}
 	img.Details = append(img.Details, driver.Detail{Name: "grain size", Value: units.Format(x.h.grainBytes())})
-	img.Template = &template{d, int64(x.h.GrainSize)}
+	img.Template = &template{d, ondisk.I64(x.h.GrainSize)}
 	img.Check = x.checkTables
 	if x.h.UncleanShutdown != 0 {
 		img.Issues = append(img.Issues, ondisk.Issue{
@@ -62,10 +62,10 @@ func (x *sparse) descriptor() (*descriptor, error) {
 	if x.h.DescriptorSize > maxText/uint64(units.SectorSize) {
 		return nil, fmt.Errorf("vmdk sparse header at %#x: descriptor size of %d sectors: %w of %d bytes", atDescLen, x.h.DescriptorSize, ondisk.ErrLimit, maxText)
 	}
-	if x.h.DescriptorOffset > uint64(x.file.Size()/units.SectorSize) {
+	if x.h.DescriptorOffset > ondisk.U64(x.file.Size()/units.SectorSize) {
 		return nil, field("descriptor offset", atDesc, x.h.DescriptorOffset, fmt.Sprintf("a sector of the file of %d bytes", x.file.Size()))
 	}
-	text, err := ondisk.Bytes(x.file, int64(x.h.DescriptorOffset)*units.SectorSize, int64(x.h.DescriptorSize)*units.SectorSize)
+	text, err := ondisk.Bytes(x.file, ondisk.I64(x.h.DescriptorOffset)*units.SectorSize, ondisk.I64(x.h.DescriptorSize)*units.SectorSize)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (x *sparse) ownDescriptor() (*descriptor, error) {
 	if len(d.extents) != 1 || d.extents[0].kind != "SPARSE" {
 		return nil, &ondisk.FormatError{What: what, Field: "extents", Got: len(d.extents), Want: "one SPARSE extent"}
 	}
-	if got := d.extents[0].size; got != int64(x.h.Capacity)*units.SectorSize {
+	if got := d.extents[0].size; got != ondisk.I64(x.h.Capacity)*units.SectorSize {
 		return nil, textErr(d.extents[0].line, ondisk.ErrFormat, "extent of %d sectors, but the capacity in the header is %d", got/units.SectorSize, x.h.Capacity)
 	}
 	return d, nil
@@ -186,7 +186,7 @@ func (x *sparse) isZero(entry uint32) bool {
 // checkGrains makes sure that n grains from a sector on lie in the file, behind the metadata. The last grain of the disk
 // may be cut by the capacity.
 func (x *sparse) checkGrains(sector uint32, n, grain, at int64) error {
-	size := min(n*x.h.grainBytes(), int64(x.h.Capacity)*units.SectorSize-grain*x.h.grainBytes())
+	size := min(n*x.h.grainBytes(), ondisk.I64(x.h.Capacity)*units.SectorSize-grain*x.h.grainBytes())
 	off := int64(sector) * units.SectorSize
 	if uint64(sector) < x.h.OverHead || size > x.file.Size()-off {
 		return &ondisk.FormatError{

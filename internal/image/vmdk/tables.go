@@ -56,7 +56,7 @@ func (c *tableFaults) table(i int64) (int64, error) {
 	if loc == 0 {
 		return zeros, nil
 	}
-	if c.tables.add(uint64(loc / units.SectorSize)) {
+	if c.tables.add(ondisk.U64(loc / units.SectorSize)) {
 		c.add("grain tables at a place in use", "grain directory entry %d names sector %d", i, loc/units.SectorSize)
 	}
 	var buf [gtBytes]byte
@@ -129,7 +129,7 @@ type mirror struct {
 func newMirror(x *sparse) *mirror {
 	m := &mirror{x: x}
 	if x.h.redundant() {
-		m.gd = int64(x.h.RGDOffset) * units.SectorSize
+		m.gd = ondisk.I64(x.h.RGDOffset) * units.SectorSize
 	}
 	return m
 }

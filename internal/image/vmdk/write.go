@@ -92,19 +92,19 @@ type sparseTarget struct {
 
 func newSparseTarget(f driver.WriteFile, size, grain int64, text []byte) (*sparseTarget, error) {
 	h := sparseHeader{
-		Version: 1, Flags: flagNewLine | flagRedundant, Capacity: uint64(size / units.SectorSize), GrainSize: uint64(grain),
+		Version: 1, Flags: flagNewLine | flagRedundant, Capacity: ondisk.U64(size / units.SectorSize), GrainSize: ondisk.U64(grain),
 		DescriptorOffset: 1, NumGTEsPerGT: gtes, NewLine: [4]byte{'\n', ' ', '\r', '\n'},
 	}
 	copy(h.Magic[:], magicSparse)
-	h.DescriptorSize = uint64(max(descriptorSectors, sectorsFor(int64(len(text)))))
+	h.DescriptorSize = ondisk.U64(max(descriptorSectors, sectorsFor(int64(len(text)))))
 	gdSectors, gtSectors := sectorsFor(h.gdBytes()), h.tables()*gtBytes/units.SectorSize
 	h.RGDOffset = h.DescriptorOffset + h.DescriptorSize
-	h.GDOffset = h.RGDOffset + uint64(gdSectors+gtSectors)
-	h.OverHead = uint64(units.AlignUp(int64(h.GDOffset)+gdSectors+gtSectors, grain))
+	h.GDOffset = h.RGDOffset + ondisk.U64(gdSectors+gtSectors)
+	h.OverHead = ondisk.U64(units.AlignUp(ondisk.I64(h.GDOffset)+gdSectors+gtSectors, grain))
 	if h.OverHead > math.MaxUint32 {
 		return nil, fmt.Errorf("monolithicSparse of %d bytes: %w: its tables alone pass the 32-bit sector numbers", size, ondisk.ErrLimit)
 	}
-	t := &sparseTarget{f: f, h: h, size: size, text: text, next: int64(h.OverHead), table: -1}
+	t := &sparseTarget{f: f, h: h, size: size, text: text, next: ondisk.I64(h.OverHead), table: -1}
 	t.slots.grain = grain * units.SectorSize
 	return t, f.Truncate(t.next * units.SectorSize)
 }
@@ -125,11 +125,11 @@ func (t *sparseTarget) Reserve(off, n int64) error {
 			}
 			t.table = g / gtes
 		}
-		if t.next+int64(t.h.GrainSize) > math.MaxUint32 {
+		if t.next+ondisk.I64(t.h.GrainSize) > math.MaxUint32 {
 			return fmt.Errorf("monolithicSparse: %w: more than 2 TiB of data; choose --to vmdk:monolithicFlat or raw", ondisk.ErrLimit)
 		}
 		binary.LittleEndian.PutUint32(t.work[4*(g%gtes):], ondisk.U32(t.next))
-		t.next += int64(t.h.GrainSize)
+		t.next += ondisk.I64(t.h.GrainSize)
 		t.dirty = true
 	}
 	return nil
@@ -137,7 +137,7 @@ func (t *sparseTarget) Reserve(off, n int64) error {
 
 // tablePlace is the byte offset of table i below a directory.
 func (t *sparseTarget) tablePlace(gd uint64, i int64) int64 {
-	return (int64(gd)+sectorsFor(t.h.gdBytes()))*units.SectorSize + i*gtBytes
+	return (ondisk.I64(gd)+sectorsFor(t.h.gdBytes()))*units.SectorSize + i*gtBytes
 }
 
 // flush writes the table in work to both places. A table without a grain stays a hole.
@@ -179,7 +179,7 @@ func (t *sparseTarget) Finish() error {
 			return err
 		}
 	}
-	if _, err := t.f.WriteAt(t.text, int64(t.h.DescriptorOffset)*units.SectorSize); err != nil {
+	if _, err := t.f.WriteAt(t.text, ondisk.I64(t.h.DescriptorOffset)*units.SectorSize); err != nil {
 		return err
 	}
 	if err := t.f.Sync(); err != nil {
@@ -204,7 +204,7 @@ func (t *sparseTarget) writeDirectory(gd uint64) error {
 		for j := range n {
 			binary.LittleEndian.PutUint32(b[4*j:], ondisk.U32(t.tablePlace(gd, i+j)/units.SectorSize))
 		}
-		if _, err := t.f.WriteAt(b, int64(gd)*units.SectorSize+4*i); err != nil {
+		if _, err := t.f.WriteAt(b, ondisk.I64(gd)*units.SectorSize+4*i); err != nil {
 			return err
 		}
 	}
