@@ -138,6 +138,14 @@ func blockLists(d disk.Disk, c Code, code []byte, first int64) (string, error) {
 	return badList(c, next, gap), nil
 }
 
+// blockEntry decodes start and length in sectors: u64, u16 and a segment in GRUB 2; u32, u16 and a segment in GRUB legacy.
+func blockEntry(c Code, e []byte) (start, n uint64) {
+	if c == GrubLegacy {
+		return uint64(binary.LittleEndian.Uint32(e)), uint64(binary.LittleEndian.Uint16(e[4:]))
+	}
+	return binary.LittleEndian.Uint64(e), uint64(binary.LittleEndian.Uint16(e[8:]))
+}
+
 // badList walks the block list at the end of the first sector of core.img (12-byte entries down from 0x1f4) or of stage1.5 (8
 // bytes, down from 0x1f8). A length of 0 ends it.
 func badList(c Code, sector []byte, gap uint64) string {
@@ -146,10 +154,7 @@ func badList(c Code, sector []byte, gap uint64) string {
 		top, size = 0x1f8, 8
 	}
 	for at := top; at >= 0x100; at -= size {
-		start, n := binary.LittleEndian.Uint64(sector[at:]), uint64(binary.LittleEndian.Uint16(sector[at+8:]))
-		if c == GrubLegacy {
-			start, n = uint64(binary.LittleEndian.Uint32(sector[at:])), uint64(binary.LittleEndian.Uint16(sector[at+4:]))
-		}
+		start, n := blockEntry(c, sector[at:at+size])
 		if n == 0 {
 			return ""
 		}

@@ -39,6 +39,9 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.IntVarP(&c.jobs, "jobs", "j", 4, "how many chunks are read and written at once")
 	f.StringVar(&c.progress, "progress", "auto", "auto (a bar on a terminal), json (one line a second on standard error) or none")
 	f.BoolVar(&c.noProgress, "no-progress", false, "the same as --progress none")
+	complete(cmd, "to", "raw", "vmdk:monolithicSparse", "vmdk:monolithicFlat", "vmdk:vmfs")
+	complete(cmd, "verify", "full", "structure")
+	complete(cmd, "progress", "auto", "json", "none")
 }
 
 func (c *copyFlags) check() error {

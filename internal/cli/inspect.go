@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -28,13 +29,14 @@ against 4 KiB, 64 KiB and 1 MiB, and says what a misalignment costs and how to f
 		Args: arguments("IMAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error { return runInspect(cmd.OutOrStdout(), f, args[0]) },
 	}
-	boundaryFlag(cmd.Flags(), &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
+	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
 	formatFlag(cmd, &f.format)
 	return cmd
 }
 
 func formatFlag(cmd *cobra.Command, s *string) {
 	cmd.Flags().StringVar(s, "format", "", "format that the image must have (raw, vmdk); it is found by content otherwise")
+	complete(cmd, "format", image.Names()...)
 }
 
 func runInspect(out io.Writer, f inspectFlags, path string) error {

@@ -13,7 +13,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/trueup/trueup/internal/align"
@@ -76,6 +75,7 @@ aligned copy of the disk in which the file systems are moved and the guest still
 	f.BoolVarP(&c.quiet, "quiet", "q", false, "print nothing but errors")
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "print more: all changed bytes of a copy")
 	f.BoolVar(&c.noColor, "no-color", false, "no colours (also by the environment variable NO_COLOR)")
+	complete(root, "output", "text", "json")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
 	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newVersion(version, c))
 	return root
@@ -157,8 +157,18 @@ func (c *common) color(w io.Writer) bool {
 	return ok && !c.noColor && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
+// complete offers fixed choices for a flag in the shell.
+func complete(cmd *cobra.Command, flag string, choices ...string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag does not exist: our own bug
+	}
+}
+
 // boundaryFlag adds --boundary. 0 stays for "auto".
-func boundaryFlag(f *pflag.FlagSet, n *boundary, usage string) { f.Var(n, "boundary", usage) }
+func boundaryFlag(cmd *cobra.Command, n *boundary, usage string) {
+	cmd.Flags().Var(n, "boundary", usage)
+	complete(cmd, "boundary", "auto", "4K", "64K", "1M")
+}
 
 // boundary is a flag value: a size, or auto.
 type boundary int64

@@ -71,8 +71,8 @@ func (p *part) wrap(verb string, err error) error {
 // Create starts an image at path of size bytes. src is the image it is a copy of.
 func Create(path string, size int64, src *Image, o CreateOptions) (*Output, error) {
 	out := &Output{base: filepath.Base(path), force: o.Force}
-	if err := checkName(out.base); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUsage, err)
+	if strings.HasSuffix(path, "/") || out.base == "." || out.base == ".." {
+		return nil, fmt.Errorf("%w: DEST %q is a folder, want the name of a file", ErrUsage, path)
 	}
 	var err error
 	if out.dir, err = openFolder(filepath.Dir(path)); err != nil {

@@ -19,6 +19,9 @@ func (o *Output) beside(suffix string, src *Image) (driver.WriteFile, string, er
 	ext := filepath.Ext(o.base)
 	stem := strings.TrimSuffix(o.base, ext)
 	name, other := stem+suffix+ext, stem+"-1"+suffix+ext
+	if err := checkName(other); err != nil {
+		return nil, "", fmt.Errorf("%w: DEST would need a second file: %w", ErrUsage, err)
+	}
 	old := o.dir.filesOf(o.base)
 	if slices.Contains(old, name) {
 		name, other = other, name

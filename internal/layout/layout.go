@@ -144,8 +144,8 @@ func (l *Layout) readBoot(d disk.Disk) error {
 // checkRef reports a reference that does not point to its own partition: it will be left as it is.
 func (l *Layout) checkRef(r boot.Ref) {
 	p, _ := l.Partition(r.Partition)
-	if r.Points == p.Off {
-		return
+	if r.Points == p.Off || (p.Kind == table.Logical && r.Points == p.Off-p.Record()) {
+		return // Windows counts the hidden sectors of a logical drive from its own boot record
 	}
 	i := ondisk.Issue{
 		Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number,
@@ -186,9 +186,13 @@ func (l *Layout) checkTypes() {
 		if !ok || p.Kind == table.Entry {
 			continue
 		}
+		number := p.Number
+		if r.code == "ldm" {
+			number = 0 // its database speaks of the whole disk: no partition may move beside it
+		}
 		l.Issues = append(l.Issues, ondisk.Issue{
-			Code: r.code, Effect: ondisk.Refuse, OnMove: true, Partition: p.Number,
-			Text: fmt.Sprintf("partition type %#02x, %s", p.Type, r.text), Remedy: r.remedy,
+			Code: r.code, Effect: ondisk.Refuse, OnMove: true, Partition: number,
+			Text: fmt.Sprintf("partition %d has type %#02x, %s", p.Number, p.Type, r.text), Remedy: r.remedy,
 		})
 	}
 }

@@ -68,29 +68,33 @@ var common = []Geometry{{255, 63}, {16, 63}, {240, 63}, {128, 63}, {64, 63}, {32
 // Geometry finds the one that explains most CHS bytes of the table. Candidates are the ends of its own entries, then
 // hints (boot sectors, container), then the common ones; of equals the first wins.
 func (t *Table) Geometry(hints []Geometry) Geometry {
-	var candidates []Geometry
+	var ends []Geometry
 	for _, p := range t.Partitions {
 		_, h, s := unpack(p.raw.EndCHS)
 		if p.Kind != Entry && h > 0 {
-			candidates = append(candidates, Geometry{int(h) + 1, int(s)})
+			ends = append(ends, Geometry{int(h) + 1, int(s)})
 		}
 	}
-	candidates = slices.Concat(candidates, hints, common)
-	best, most := Geometry{}, -1
-	for _, g := range candidates {
-		if !g.Valid() {
-			continue
-		}
+	best, most := Geometry{}, 0
+	for _, g := range slices.Concat(ends, hints, common) {
 		if n := t.explained(g); n > most {
 			best, most = g, n
 		}
 	}
-	return best
+	if most > 0 {
+		return best
+	}
+	// No CHS byte of the table is right in any geometry, so its ends say nothing.
+	others := slices.Concat(hints, common)
+	return others[slices.IndexFunc(others, Geometry.Valid)]
 }
 
 // explained counts the CHS fields that mean in g what the LBA beside them says.
 func (t *Table) explained(g Geometry) int {
 	n := 0
+	if !g.Valid() {
+		return 0
+	}
 	for _, p := range t.Partitions {
 		if p.Kind != Primary && p.Kind != Extended {
 			continue

@@ -9,6 +9,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // Scheme is the kind of a partition table.
@@ -45,6 +46,9 @@ type Partition struct {
 	entry int64 // byte offset of the 16-byte MBR entry
 	raw   mbrEntry
 }
+
+// Record is the byte offset of the boot record that names the partition: sector 0, or the EBR of a logical one.
+func (p Partition) Record() int64 { return units.AlignDown(p.entry, units.SectorSize) }
 
 // TypeID is the type as tables of types list it: "0x07", or the GUID.
 func (p Partition) TypeID() string {

@@ -58,9 +58,9 @@ func parseDescriptor(text []byte) (*descriptor, error) {
 		return nil, &ondisk.FormatError{What: what, Field: "byte order mark", Got: text[:2], Want: "UTF-8 text, not UTF-16"}
 	}
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
-	text = bytes.TrimRight(text, "\x00")
-	if i := bytes.IndexByte(text, 0); i >= 0 {
-		return nil, &ondisk.FormatError{What: what, Off: int64(i), Field: "text", Got: "\x00", Want: "no zero byte before the end"}
+	text, err := cutPadding(text)
+	if err != nil {
+		return nil, err
 	}
 	d := &descriptor{crlf: bytes.Contains(text, []byte("\r\n"))}
 	for i, s := range strings.Split(string(text), "\n") {
@@ -69,6 +69,23 @@ func parseDescriptor(text []byte) (*descriptor, error) {
 		}
 	}
 	return d, d.checkOnce()
+}
+
+// maxStale is how many characters a rewritten CID can be shorter than the old one: qemu-img writes it without leading zeros.
+const maxStale = 7
+
+// cutPadding ends the text at its first zero byte. Behind it may stand zeros, or what qemu-img 7.2 leaves of a text that it
+// replaced by a shorter one: the last bytes of the very same text.
+func cutPadding(text []byte) ([]byte, error) {
+	end := bytes.IndexByte(text, 0)
+	if end < 0 {
+		return text, nil
+	}
+	rest := bytes.TrimRight(text[end+1:], "\x00")
+	if len(rest) > maxStale || !bytes.HasSuffix(text[:end], rest) {
+		return nil, &ondisk.FormatError{What: what, Off: int64(end), Field: "text", Got: "\x00", Want: "no zero byte before the end"}
+	}
+	return text[:end], nil
 }
 
 func (d *descriptor) add(no int, s string) error {

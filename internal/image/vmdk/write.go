@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -30,7 +31,7 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 		kind = monolithicSparse
 	}
 	if kind == monolithicSparse {
-		e := fmt.Sprintf("RW %d SPARSE %q", size/units.SectorSize, o.Name)
+		e := fmt.Sprintf("RW %d SPARSE \"%s\"", size/units.SectorSize, plainName(o.Name))
 		return newSparseTarget(f, size, grain, from.copyFor(kind, size, []string{e}, o.Seed))
 	}
 	data, name, err := o.Beside("-flat")
@@ -41,11 +42,20 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	if err != nil {
 		return nil, err
 	}
-	e := fmt.Sprintf("RW %d FLAT %q 0", size/units.SectorSize, name)
+	e := fmt.Sprintf("RW %d FLAT \"%s\" 0", size/units.SectorSize, name)
 	if kind == vmfs {
-		e = fmt.Sprintf("RW %d VMFS %q", size/units.SectorSize, name) // ESXi writes no offset
+		e = fmt.Sprintf("RW %d VMFS \"%s\"", size/units.SectorSize, name) // ESXi writes no offset
 	}
 	return &flatTarget{flat, f, from.copyFor(kind, size, []string{e}, o.Seed)}, nil
+}
+
+// plainName is the name that a sparse file carries of itself. Readers look only at the file they have opened, so a name that
+// the text cannot hold is replaced.
+func plainName(name string) string {
+	if strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f || r == '"' }) {
+		return "disk.vmdk"
+	}
+	return name
 }
 
 // sourceOf gives the descriptor to start from: the source's own, or a plain one when the source was no VMDK.
