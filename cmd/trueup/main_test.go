@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// builtPath is the trueup that TestMain built. The tests of this package run it as a user does.
+var builtPath string
+
+func TestMain(m *testing.M) {
+	code, err := buildAndRun(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}
+
+// buildAndRun exists beside TestMain because os.Exit there skips deferred calls.
+func buildAndRun(m *testing.M) (int, error) {
+	dir, err := os.MkdirTemp("", "trueup-test-")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(dir)
+	builtPath = filepath.Join(dir, "trueup")
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", builtPath, ".").CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return m.Run(), nil
+}
+
+// result is what one run of trueup left behind.
+type result struct {
+	stdout, stderr string
+	code           int
+}
+
+// trueup runs the program and returns its end, whatever that was; only a program that could not be started or was
+// killed by a signal fails the test here.
+func trueup(t testing.TB, args ...string) result {
+	t.Helper()
+	cmd := exec.Command(builtPath, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		require.NoError(t, err)
+	}
+	code := cmd.ProcessState.ExitCode()
+	require.GreaterOrEqual(t, code, 0, "trueup %q was killed: %v\n%s", args, err, stderr.String())
+	return result{stdout: stdout.String(), stderr: stderr.String(), code: code}
+}

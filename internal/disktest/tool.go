@@ -1,0 +1,80 @@
+// Package disktest holds what the tests of several packages share: outside tools and images made elsewhere.
+package disktest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// systemDirs hold tools such as sfdisk that Debian keeps off the PATH of an ordinary user.
+var systemDirs = []string{"/sbin", "/usr/sbin", "/usr/local/sbin"}
+
+// Tool returns the path of an outside program. A test that lacks one is skipped on a developer's machine and fails
+// where REQUIRE_TOOLS=1 says that everything is installed, so that CI cannot lose a proof in silence.
+func Tool(t testing.TB, name string) string {
+	t.Helper()
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	for _, dir := range systemDirs {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path
+		}
+	}
+	missing(t, "the program "+name)
+	return ""
+}
+
+// DataFile returns path when it exists: a file that a tool's package installs, such as syslinux's boot code. Where it
+// is absent the rule is that of Tool.
+func DataFile(t testing.TB, path string) string {
+	t.Helper()
+	if _, err := os.Stat(path); err != nil {
+		missing(t, path)
+	}
+	return path
+}
+
+func missing(t testing.TB, what string) {
+	t.Helper()
+	if os.Getenv("REQUIRE_TOOLS") == "1" {
+		t.Fatalf("%s is missing, and REQUIRE_TOOLS=1 forbids a skip", what)
+	}
+	t.Skipf("%s is missing", what)
+}
+
+// Run runs an outside program to its end and returns what it printed, standard output before standard error. Any other
+// end than success fails the test.
+func Run(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	return RunInput(t, "", name, args...)
+}
+
+// RunInput is Run with a text on the program's standard input, as sfdisk wants it.
+func RunInput(t testing.TB, input, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(Tool(t, name), args...)
+	cmd.Stdin = strings.NewReader(input)
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out.String(), errs.String())
+	}
+	return out.String() + errs.String()
+}
+
+// Output is Run for answers that a test parses: standard output alone.
+func Output(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(Tool(t, name), args...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out, errs.String())
+	}
+	return string(out)
+}
