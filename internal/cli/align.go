@@ -208,7 +208,7 @@ func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, format
 		return fmt.Errorf("%s: %w", src, err)
 	}
 	size := s.img.Disk.Size()
-	p := &plan.Plan{OldSize: size, Size: size, Pieces: []disk.Piece{{Len: size}}, Notes: notes, Goal: align.GoalFor(s.layout, 0)}
+	p := &plan.Plan{OldSize: size, Size: size, Pieces: []disk.Piece{{Len: size}}, Notes: notes}
 	if err := refusal(p.Refusals(false)); err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}

@@ -47,7 +47,7 @@ func (t *Text) changes(c Changes) {
 	for _, m := range c.Moves {
 		w.AppendRow(table.Row{m.Partition, m.From, m.To, units.Format(m.Delta), units.Format(m.Size)})
 	}
-	t.printf("%s\n\n", w.Render())
+	t.printf("%s\n", render(w))
 	if c.NewSize > c.OldSize {
 		t.printf("The disk grows by %s, from %d to %d bytes.\n", units.Format(c.NewSize-c.OldSize), c.OldSize, c.NewSize)
 	} else {
@@ -66,7 +66,7 @@ func (t *Text) patches(ps []Patch) {
 	for _, p := range ps {
 		w.AppendRow(table.Row{fmt.Sprintf("%#x", p.Off), cut(p.Old), cut(p.New), SafeMessage(p.Reason)})
 	}
-	t.printf("%s\n", w.Render())
+	t.printf("%s", render(w))
 }
 
 // cut keeps long runs of hexadecimal digits on one line; JSON has them whole.

@@ -58,7 +58,7 @@ func (t *Text) image(i Image) {
 		t.printf("  Container  %s\n", strings.Join(details, ", "))
 	}
 	for _, f := range i.Files {
-		t.printf("  File       %s, %s, %s allocated\n", Safe(f.Name), units.Format(f.Size), units.Format(f.Allocated))
+		t.printf("  File       %s, %s\n", Safe(f.Name), units.Format(f.Size))
 	}
 }
 
@@ -107,7 +107,7 @@ func (t *Text) partitions(d Disk) {
 		}
 		w.AppendRow(append(row, content(p)))
 	}
-	t.printf("\n%s\n", w.Render())
+	t.printf("\n%s", render(w))
 }
 
 // newTable is a table without lines, as the tools of this field print it.
@@ -122,6 +122,15 @@ func newTable() table.Writer {
 	}
 	w.SetColumnConfigs(right)
 	return w
+}
+
+// render gives the lines of a table without the blanks that fill the last column.
+func render(w table.Writer) string {
+	var b strings.Builder
+	for l := range strings.Lines(w.Render() + "\n") {
+		b.WriteString(strings.TrimRight(l, " \n") + "\n")
+	}
+	return b.String()
 }
 
 func (t *Text) yes(p Partition, ok bool) string {
