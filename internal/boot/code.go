@@ -27,8 +27,8 @@ var (
 	Grub2       = Code{ID: "grub2", Name: "GRUB 2"}
 	GrubLegacy  = Code{ID: "grub-legacy", Name: "GRUB legacy"}
 	Lilo        = Code{ID: "lilo", Name: "LILO"}
-	GenericCHS  = Code{ID: "generic-chs", Name: "standard code of an unnamed maker (active partition, by CHS)", ReadsCHS: true}
-	GenericLBA  = Code{ID: "generic-lba", Name: "standard code of an unnamed maker (active partition, by LBA)"}
+	GenericCHS  = Code{ID: "generic-chs", Name: "standard code of an unnamed maker", ReadsCHS: true}
+	GenericLBA  = Code{ID: "generic-lba", Name: "standard code of an unnamed maker"}
 )
 
 // signature is a run of code that a program has in every version; offsets differ between builds and languages.

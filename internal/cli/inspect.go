@@ -52,6 +52,11 @@ func runInspect(out io.Writer, f inspectFlags, path string) error {
 	findings := s.findings(align.Goal{Must: b, Want: b})
 	r := &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
 	r.ExitCode = r.Verdict.ExitCode()
+	refusals, err := s.refusals(f.boundary)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	r.Refusals = refusals
 	bad := broken(findings)
 	if bad != nil {
 		bad = malformed{fmt.Errorf("%s: %w", path, bad)}

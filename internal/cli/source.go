@@ -80,6 +80,23 @@ func (s *source) plan(b boundary, only []int) (*plan.Plan, error) {
 	return p, err
 }
 
+// refusals are the reasons for which an aligned copy could not be made now. The default criterion asks for the default
+// target.
+func (s *source) refusals(criterion boundary) ([]align.Finding, error) {
+	none := []align.Finding{}
+	if s.malformed() != nil {
+		return none, nil // said in its own way
+	}
+	if criterion == boundary(align.DefaultBoundary) {
+		criterion = 0
+	}
+	p, err := s.plan(criterion, nil)
+	if err != nil {
+		return nil, err
+	}
+	return append(none, p.Refusals(false)...), nil
+}
+
 // malformed is the error of a container or table that is broken. A broken volume moves as opaque bytes, if at all.
 func (s *source) malformed() error {
 	for _, i := range slices.Concat(s.issues, s.layout.Issues) {

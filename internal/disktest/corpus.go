@@ -42,8 +42,18 @@ func CorpusSet(t testing.TB, dir string) string {
 	return to
 }
 
-// corpusDir walks up from the test's folder to the module root; the corpus is ../shared/corpus from there.
+// corpusDir is ../shared/corpus, seen from the module root.
 func corpusDir(t testing.TB) string {
+	t.Helper()
+	corpus := filepath.Join(filepath.Dir(moduleRoot(t)), "shared", "corpus")
+	if _, err := os.Stat(corpus); err != nil {
+		t.Skip("the shared corpus is not beside this repository")
+	}
+	return corpus
+}
+
+// moduleRoot walks up from the test's folder to go.mod.
+func moduleRoot(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
 	if err != nil {
@@ -51,19 +61,14 @@ func corpusDir(t testing.TB) string {
 	}
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			break
+			return dir
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			t.Fatal("corpus: no go.mod above the test's folder")
+			t.Fatal("no go.mod above the test's folder")
 		}
 		dir = parent
 	}
-	corpus := filepath.Join(filepath.Dir(dir), "shared", "corpus")
-	if _, err := os.Stat(corpus); err != nil {
-		t.Skip("the shared corpus is not beside this repository")
-	}
-	return corpus
 }
 
 // unpackedName is the path without the suffix of its compression.

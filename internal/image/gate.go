@@ -58,12 +58,12 @@ func (d *folder) open(name string) (driver.File, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	return d.openAny(name)
+	return d.openAny(name, ondisk.ErrReference)
 }
 
 // openAny opens a regular file that is no link. It looks before it opens, since opening a device can have effects, and
-// opens without blocking, since a FIFO would wait for a writer.
-func (d *folder) openAny(name string) (*file, error) {
+// opens without blocking, since a FIFO would wait for a writer. kind is the class of the error for anything else.
+func (d *folder) openAny(name string, kind error) (*file, error) {
 	real := name
 	if a, ok := d.alias[name]; ok {
 		real = a
@@ -72,7 +72,7 @@ func (d *folder) openAny(name string) (*file, error) {
 	if err := unix.Fstatat(d.fd, real, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return nil, fmt.Errorf("file %.256q: %w", name, err)
 	}
-	if err := wantRegular(name, st.Mode); err != nil {
+	if err := wantRegular(name, st.Mode, kind); err != nil {
 		return nil, err
 	}
 	fd, err := unix.Openat(d.fd, real, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -83,19 +83,19 @@ func (d *folder) openAny(name string) (*file, error) {
 	if err := unix.Fstat(fd, &f.stat); err != nil {
 		return nil, errors.Join(fmt.Errorf("file %.256q: %w", name, err), f.Close())
 	}
-	if err := wantRegular(name, f.stat.Mode); err != nil {
+	if err := wantRegular(name, f.stat.Mode, kind); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
-func wantRegular(name string, mode uint32) error {
+func wantRegular(name string, mode uint32, class error) error {
 	kinds := map[uint32]string{
 		unix.S_IFLNK: "a symbolic link", unix.S_IFIFO: "a FIFO", unix.S_IFSOCK: "a socket",
 		unix.S_IFCHR: "a character device", unix.S_IFBLK: "a block device", unix.S_IFDIR: "a folder",
 	}
 	if kind, ok := kinds[mode&unix.S_IFMT]; ok {
-		return fmt.Errorf("file %.256q is %s: %w, want a regular file", name, kind, ondisk.ErrReference)
+		return fmt.Errorf("file %.256q is %s: %w, want a regular file", name, kind, class)
 	}
 	return nil
 }

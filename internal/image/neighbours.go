@@ -104,7 +104,7 @@ func (img *Image) has(name string) bool {
 // parentOf reads the parent hint of a VMDK in the folder. What cannot be read is no child: it does not name us in a way
 // that any program would follow.
 func (img *Image) parentOf(name string) string {
-	f, err := img.dir.openAny(name)
+	f, err := img.dir.openAny(name, ondisk.ErrReference)
 	if err != nil {
 		return ""
 	}

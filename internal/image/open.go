@@ -56,7 +56,7 @@ func Open(path string, o Options) (*Image, error) {
 // openIn opens base through an open folder.
 func openIn(dir *folder, base string, o Options) (*Image, error) {
 	img := &Image{dir: dir, base: base}
-	main, err := dir.openAny(base)
+	main, err := dir.openAny(base, ondisk.ErrUnsupported)
 	if err != nil {
 		return nil, err
 	}
@@ -99,9 +99,10 @@ func detect(f *file, want string) (driver.Format, error) {
 			found, names = c, append(names, c.Name)
 		}
 	}
+	remedy := ""
 	for _, c := range others {
 		if c.detect(head, tail) {
-			names = append(names, c.name)
+			names, remedy = append(names, c.name), c.remedy
 		}
 	}
 	switch {
@@ -113,7 +114,10 @@ func detect(f *file, want string) (driver.Format, error) {
 	case want != "" && !matches(want, found.Name, names):
 		return found, &ondisk.FormatError{What: "image", Field: "format", Got: contentName(names), Want: want + ", as --format says"}
 	case len(names) == 1 && found.Name == raw.Format.Name:
-		return found, fmt.Errorf("%s: %w yet; convert it with qemu-img convert -O vmdk or -O raw", names[0], ondisk.ErrUnsupported)
+		if remedy == "" {
+			remedy = "convert it with qemu-img convert -O vmdk or -O raw"
+		}
+		return found, fmt.Errorf("%s: %w yet; %s", names[0], ondisk.ErrUnsupported, remedy)
 	}
 	return found, nil
 }

@@ -10,6 +10,7 @@ import (
 type recognised struct {
 	name   string // as users write it
 	detect func(head, tail []byte) bool
+	remedy string // empty: qemu-img reads it
 }
 
 // headSize and tailSize are how much of a file detection sees, in bytes. The ISO 9660 descriptor is the deepest.
@@ -19,21 +20,21 @@ const (
 )
 
 var others = []recognised{
-	{"VHD", func(head, tail []byte) bool {
+	{name: "VHD", detect: func(head, tail []byte) bool {
 		// The footer is the last sector; writers before Virtual PC 2004 left a byte off.
 		return bytes.HasPrefix(head, []byte("conectix")) || at(tail, len(tail)-512, "conectix") || at(tail, len(tail)-511, "conectix")
 	}},
-	{"VHDX", prefix("vhdxfile")},
-	{"qcow2", prefix("QFI\xfb")},
-	{"QED", prefix("QED\x00")},
-	{"VDI", func(head, _ []byte) bool { return at(head, 0x40, "\x7f\x10\xda\xbe") }},
-	{"Parallels HDD", func(head, _ []byte) bool {
+	{name: "VHDX", detect: prefix("vhdxfile")},
+	{name: "qcow2", detect: prefix("QFI\xfb")},
+	{name: "QED", detect: prefix("QED\x00")},
+	{name: "VDI", detect: func(head, _ []byte) bool { return at(head, 0x40, "\x7f\x10\xda\xbe") }},
+	{name: "Parallels HDD", detect: func(head, _ []byte) bool {
 		return at(head, 0, "WithoutFreeSpace") || at(head, 0, "WithouFreSpacExt")
 	}},
-	{"EWF (E01)", prefix("EVF\x09\x0d\x0a\xff\x00")},
-	{"ISO 9660", func(head, _ []byte) bool { return at(head, 0x8001, "CD001") }},
-	{"DMG", func(_, tail []byte) bool { return at(tail, len(tail)-512, "koly") }},
-	{"OVA", func(head, _ []byte) bool {
+	{name: "EWF (E01)", detect: prefix("EVF\x09\x0d\x0a\xff\x00"), remedy: "export it to raw with ewfexport"},
+	{name: "ISO 9660", detect: func(head, _ []byte) bool { return at(head, 0x8001, "CD001") }, remedy: "it is a medium to read from, and alignment does not matter on it"},
+	{name: "DMG", detect: func(_, tail []byte) bool { return at(tail, len(tail)-512, "koly") }},
+	{name: "OVA", remedy: "unpack it with tar and take the disk inside", detect: func(head, _ []byte) bool {
 		// A tar whose first member is the OVF, as the specification demands.
 		name, _, _ := bytes.Cut(head[:min(len(head), 100)], []byte{0})
 		return at(head, 257, "ustar") && strings.HasSuffix(strings.ToLower(string(name)), ".ovf")

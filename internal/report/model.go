@@ -114,7 +114,8 @@ type Inspect struct {
 	Head
 	Image Image `json:"image"`
 	Disk
-	Error    *Error `json:"error,omitempty"`
+	Refusals []align.Finding `json:"refusals"` // why a copy could not be made now
+	Error    *Error          `json:"error,omitempty"`
 	ExitCode int    `json:"exit_code"`
 }
 

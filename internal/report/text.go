@@ -223,9 +223,20 @@ func (t *Text) advice(r *Inspect) {
 	}
 }
 
+// command names the next step. A copy that would be refused is not proposed.
 func (t *Text) command(r *Inspect) {
-	t.printf("To see what would change:   trueup plan %s\n", shellQuote(r.Image.Path))
-	t.printf("To write an aligned copy:   trueup align %s %s\n", shellQuote(r.Image.Path), shellQuote(alignedName(r.Image.Path)))
+	flag := ""
+	if r.Boundary != align.DefaultBoundary {
+		flag = " --boundary " + units.Short(r.Boundary)
+	}
+	if len(r.Refusals) > 0 {
+		f := r.Refusals[0]
+		t.printf("An aligned copy would be refused: %s: %s\n", f.Subject, SafeMessage(f.Text))
+		t.printf("To see all of it:   trueup plan%s %s\n", flag, shellQuote(r.Image.Path))
+		return
+	}
+	t.printf("To see what would change:   trueup plan%s %s\n", flag, shellQuote(r.Image.Path))
+	t.printf("To write an aligned copy:   trueup align%s %s %s\n", flag, shellQuote(r.Image.Path), shellQuote(alignedName(r.Image.Path)))
 }
 
 // alignedName suggests a name for the copy.
