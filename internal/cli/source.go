@@ -39,7 +39,7 @@ func openSource(path, format string) (*source, error) {
 
 func (s *source) read() error {
 	s.issues = slices.Clone(s.img.Issues)
-	for _, look := range []func() ([]ondisk.Issue, error){s.img.Check, s.img.Busy, s.img.Children} {
+	for _, look := range []func() ([]ondisk.Issue, error){s.img.Check, s.img.Busy, s.img.Children, s.img.Owner} {
 		if look == nil {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/image/vmdk"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -90,6 +91,18 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 		})
 	}
 	return out, nil
+}
+
+// Owner finds the descriptor of a flat extent that was opened by itself: the copy would have no descriptor.
+func (img *Image) Owner() ([]ondisk.Issue, error) {
+	stem, isFlat := strings.CutSuffix(img.base, "-flat.vmdk")
+	name := stem + ".vmdk"
+	if img.Format != raw.Format.Name || !isFlat || !img.dir.exists(name) {
+		return nil, nil
+	}
+	return []ondisk.Issue{{Code: "flat-extent", Effect: ondisk.Warn,
+		Text:   fmt.Sprintf("this is the flat extent of a VMDK whose descriptor is %q: a copy of it is a raw disk without descriptor", name),
+		Remedy: "name the descriptor instead"}}, nil
 }
 
 func (img *Image) has(name string) bool {
