@@ -134,21 +134,34 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 			out = append(out, f)
 		}
 	}
-	return append(out, Relevant(l.Issues, moves)...)
+	for _, i := range l.Issues {
+		if i.Effect == ondisk.Broken || matters(i, moves) {
+			out = append(out, FromIssue(i))
+		}
+	}
+	return out
+}
+
+// matters tells whether an issue concerns a copy in which the partitions in moves are moved.
+func matters(i ondisk.Issue, moves map[int]bool) bool {
+	if !i.OnMove || (i.Partition != 0 && moves[i.Partition]) {
+		return true
+	}
+	for _, m := range moves {
+		if m && i.Partition == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Relevant makes findings of the issues that matter when the partitions in moves are moved.
 func Relevant(issues []ondisk.Issue, moves map[int]bool) []Finding {
-	anyMoves := false
-	for _, m := range moves {
-		anyMoves = anyMoves || m
-	}
 	var out []Finding
 	for _, i := range issues {
-		if i.OnMove && (!anyMoves || (i.Partition != 0 && !moves[i.Partition])) {
-			continue
+		if matters(i, moves) {
+			out = append(out, FromIssue(i))
 		}
-		out = append(out, FromIssue(i))
 	}
 	return out
 }

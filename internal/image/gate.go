@@ -125,7 +125,9 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
-			return done, fmt.Errorf("read %s: %w", f.name, err)
+			return done, fmt.Errorf("read %s at byte %d: %w", f.name, off+int64(done), err)
+		case n == 0 && off+int64(done) < f.stat.Size:
+			return done, fmt.Errorf("file %.256q %w: it ends at byte %d, and had %d bytes", f.name, ErrChanged, off+int64(done), f.stat.Size)
 		case n == 0:
 			return done, io.EOF
 		default:

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -152,6 +154,20 @@ func (img *Image) Files() []FileInfo {
 		out = append(out, FileInfo{f.name, f.Size(), f.Allocated()})
 	}
 	return out
+}
+
+// Uses tells whether a path leads to a file of the image, and its name.
+func (img *Image) Uses(path string) (name string, ok bool) {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return "", false
+	}
+	for _, f := range img.files {
+		if f.stat.Dev == st.Dev && f.stat.Ino == st.Ino {
+			return f.name, true
+		}
+	}
+	return "", false
 }
 
 // Unchanged checks that every file is as it was when it was opened.

@@ -29,8 +29,13 @@ func (o *Output) beside(suffix string, src *Image) (driver.WriteFile, string, er
 	if slices.Contains(old, other) {
 		o.replace = other
 	}
-	if err := o.removeUnpublished(name, old); err != nil {
-		return nil, "", err
+	for _, n := range []string{name, other} {
+		if err := o.removeUnpublished(n, old); err != nil {
+			return nil, "", err
+		}
+		if err := o.dir.removeStale(partialName(n)); err != nil {
+			return nil, "", err
+		}
 	}
 	if o.dir.exists(name) {
 		return nil, "", fmt.Errorf("%s: %w exists and does not belong to %s; remove it or choose another name", name, ErrOutput, o.base)
@@ -132,13 +137,28 @@ func (o *Output) Publish() error {
 	if err := o.dir.rename(partialName(o.base), o.base, o.force); err != nil {
 		return errors.Join(err, o.unpublish())
 	}
+	if err := o.syncFolder(); err != nil {
+		return errors.Join(err, o.retract())
+	}
 	for _, p := range o.parts[1:] {
 		_ = unix.Unlinkat(o.dir.fd, partialName(p.final), 0) // the second link; the next run would remove it too
 	}
 	if o.replace != "" {
 		_ = unix.Unlinkat(o.dir.fd, o.replace, 0) // nothing names it any more
 	}
-	return errors.Join(o.syncFolder(), o.close())
+	return o.close()
+}
+
+// retract takes DEST back when its name might not survive a loss of power. An image that DEST replaced cannot come back, so
+// that the new one stays then: it is complete.
+func (o *Output) retract() error {
+	if o.force {
+		return nil
+	}
+	if err := unix.Unlinkat(o.dir.fd, o.base, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return publishError(o.base, err)
+	}
+	return o.unpublish()
 }
 
 // link gives a second name that must be free. File systems without links rename: there, a kill before the next step

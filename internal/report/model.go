@@ -116,7 +116,7 @@ type Inspect struct {
 	Disk
 	Refusals []align.Finding `json:"refusals"` // why a copy could not be made now
 	Error    *Error          `json:"error,omitempty"`
-	ExitCode int    `json:"exit_code"`
+	ExitCode int             `json:"exit_code"`
 }
 
 // Move is one partition that gets a new place.

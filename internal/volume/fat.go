@@ -99,7 +99,18 @@ func probeFAT(d disk.Disk) (*Volume, error) {
 	if v.Kind == FAT32 {
 		v.fatBackup(d, l)
 	}
+	if l.total > d.Size() {
+		v.tooLarge(d.Size())
+	}
 	return v, v.fatLabel(d, l)
+}
+
+// tooLarge reports a file system that says it is larger than its partition, as a truncated image does. It can be read as
+// far as it is there; moving the partition would cut off the rest for good.
+func (v *Volume) tooLarge(size int64) {
+	text := fmt.Sprintf("the %s has %d bytes by its boot sector, but the partition has %d", v.Kind, v.Size, size)
+	v.note("volume-size", ondisk.Warn, text, "run a file-system check in the guest")
+	v.note("volume-size", ondisk.Refuse, text, "correct the partition table or the file system in the guest first")
 }
 
 // named tells whether the sector calls itself a FAT.
@@ -166,7 +177,7 @@ func (l *fatLayout) place(size int64) error {
 		return field(fatWhat, "FAT size", 0x16, 0, "1 or more sectors")
 	}
 	l.total = sectors * l.sector
-	if sectors == 0 || l.total > size {
+	if sectors == 0 {
 		return field(fatWhat, "total sectors", 0x20, sectors, fmt.Sprintf("1 to %d, the size of the partition", size/l.sector))
 	}
 	l.cluster = int64(b.SectorsPerCluster) * l.sector

@@ -16,6 +16,7 @@ const (
 	maxText    = 1 << 20 // bytes
 	maxLine    = 4096    // bytes
 	maxExtents = 4096
+	maxLines   = 2 * maxExtents // a line takes more memory than its two bytes of file
 )
 
 const what = "vmdk descriptor"
@@ -90,6 +91,8 @@ func cutPadding(text []byte) ([]byte, error) {
 
 func (d *descriptor) add(no int, s string) error {
 	switch {
+	case no > maxLines:
+		return textErr(no, ondisk.ErrLimit, "more than %d lines", maxLines)
 	case len(s) > maxLine:
 		return textErr(no, ondisk.ErrLimit, "%d bytes long, at most %d are read", len(s), maxLine)
 	case strings.ContainsRune(s, '\r'):
