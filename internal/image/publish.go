@@ -134,6 +134,11 @@ func (o *Output) Publish() error {
 			return errors.Join(err, o.unpublish())
 		}
 	}
+	if o.replace != "" {
+		// The extent that DEST uses now gets the mark of a file that waits for its removal, in case this run is killed before
+		// it can remove it. A file system without links leaves it to the user then.
+		_ = unix.Linkat(o.dir.fd, o.replace, o.dir.fd, partialName(o.replace), 0)
+	}
 	if err := o.dir.rename(partialName(o.base), o.base, o.force); err != nil {
 		return errors.Join(err, o.unpublish())
 	}
@@ -145,6 +150,7 @@ func (o *Output) Publish() error {
 	}
 	if o.replace != "" {
 		_ = unix.Unlinkat(o.dir.fd, o.replace, 0) // nothing names it any more
+		_ = unix.Unlinkat(o.dir.fd, partialName(o.replace), 0)
 	}
 	return o.close()
 }
@@ -194,6 +200,9 @@ func publishError(name string, err error) error {
 
 // unpublish takes back the names of second files when DEST could not get its own.
 func (o *Output) unpublish() error {
+	if o.replace != "" {
+		_ = unix.Unlinkat(o.dir.fd, partialName(o.replace), 0) // the mark, see Publish
+	}
 	for _, p := range o.parts[1:] {
 		if err := unix.Unlinkat(o.dir.fd, p.final, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 			return publishError(p.final, err)
@@ -203,7 +212,11 @@ func (o *Output) unpublish() error {
 }
 
 func (o *Output) syncFolder() error {
-	if err := unix.Fsync(o.dir.fd); err != nil {
+	err := unix.Fsync(o.dir.fd)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Fsync(o.dir.fd)
+	}
+	if err != nil {
 		return fmt.Errorf("sync folder: %w: %w", ErrOutput, err)
 	}
 	return nil

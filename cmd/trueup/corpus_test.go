@@ -1,0 +1,173 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// corpusFile returns the path of an image of the corpus in a folder that can be written: with all files of its own
+// folder when whole is set, because a descriptor needs its extents.
+func corpusFile(t *testing.T, name string, whole bool) string {
+	t.Helper()
+	if whole {
+		return filepath.Join(disktest.CorpusSet(t, filepath.Dir(name)), filepath.Base(name))
+	}
+	return disktest.Corpus(t, name)
+}
+
+// TestCorpusDisks requires that inspect says of each disk what the corpus's own table says of it.
+func TestCorpusDisks(t *testing.T) {
+	for _, c := range corpusDisks {
+		t.Run(c.name, func(t *testing.T) {
+			path := corpusFile(t, c.name, c.whole)
+			report := trueupJSON[jsonInspect](t, c.exit, "inspect", path)
+			require.Equal(t, jsonImage{
+				Path: path, Format: c.format, Subformat: c.subformat, SizeBytes: c.size, SectorSize: sectorSize,
+			}, report.Image)
+			require.Equal(t, c.scheme, report.Table.Scheme)
+			require.Equal(t, c.sectorSize(), report.Table.SectorSize)
+			if c.id != "" {
+				require.Equal(t, c.id, report.Table.DiskSignature)
+			}
+			require.Nil(t, report.Volume)
+			require.Equal(t, c.partitions, corpusPartitions(report.Partitions))
+		})
+	}
+}
+
+// corpusPartitions reduces a report to what the corpus's table holds.
+func corpusPartitions(report []jsonPartition) []corpusPartition {
+	var got []corpusPartition
+	for _, p := range report {
+		c := corpusPartition{
+			kind: p.Kind, typ: p.Type, active: p.Active, start: p.StartLBA, startBytes: p.StartBytes, size: p.SizeBytes,
+			volume: p.Volume.Kind, hidden: p.Volume.HiddenSectors,
+		}
+		if p.Kind == "gpt" {
+			c.typ = "" // a GUID, which the table leaves out
+		}
+		got = append(got, c)
+	}
+	return got
+}
+
+// TestCorpusVolumes is about images that hold a file system and no partition table. Boot code must not be read as one.
+func TestCorpusVolumes(t *testing.T) {
+	for _, c := range corpusVolumes {
+		t.Run(c.name, func(t *testing.T) {
+			path := disktest.Corpus(t, c.name)
+			report := trueupJSON[jsonInspect](t, 0, "inspect", path)
+			require.Equal(t, "none", report.Table.Scheme)
+			require.Empty(t, report.Partitions)
+			require.Equal(t, c.size, report.Image.SizeBytes)
+			require.NotNil(t, report.Volume)
+			require.Equal(t, c.volume, report.Volume.Kind)
+			require.Equal(t, c.hidden, report.Volume.HiddenSectors)
+			require.Equal(t, c.label, report.Volume.Label)
+			require.Equal(t, c.uuid, report.Volume.UUID)
+		})
+	}
+}
+
+// TestCorpusSplitRaw joins the two halves, as a user does with cat.
+func TestCorpusSplitRaw(t *testing.T) {
+	joined := filepath.Join(t.TempDir(), "ext2.raw")
+	var whole []byte
+	for _, half := range []string{"dfvfs/ext2.splitraw.000.xz", "dfvfs/ext2.splitraw.001.xz"} {
+		data, err := os.ReadFile(disktest.Corpus(t, half))
+		require.NoError(t, err)
+		whole = append(whole, data...)
+	}
+	require.NoError(t, os.WriteFile(joined, whole, 0o644))
+	report := trueupJSON[jsonInspect](t, 0, "inspect", joined)
+	require.Equal(t, "ext2", report.Volume.Kind)
+	require.Equal(t, int64(4<<20), report.Volume.SizeBytes)
+	require.Equal(t, "ext2_test", report.Volume.Label)
+}
+
+// TestCorpusContents copies the VMDKs, which need no move, and requires that the copy reads as the corpus's table says
+// the source reads.
+func TestCorpusContents(t *testing.T) {
+	for _, c := range corpusContents {
+		t.Run(c.name, func(t *testing.T) {
+			source := corpusFile(t, c.name, c.whole)
+			before := hashFolder(t, filepath.Dir(source))
+			dest := filepath.Join(t.TempDir(), "copy.vmdk")
+			answer := trueupJSON[jsonAlign](t, 0, "align", source, dest)
+			require.Zero(t, answer.Moved)
+			require.Equal(t, c.sum, sha256Of(t, formatSparse.rawOf(t, dest)))
+			require.True(t, trueupJSON[jsonVerify](t, 0, "verify", source, dest).Equal)
+			require.Equal(t, before, hashFolder(t, filepath.Dir(source)))
+		})
+	}
+}
+
+// TestCorpusRefusals is about disks that are understood and must not be moved, each for another reason.
+func TestCorpusRefusals(t *testing.T) {
+	for name, reason := range map[string]string{
+		"libldm/ldm-2003r2-simple-1.img.xz": "(?i)dynamic disk|LDM",
+		"dfvfs/mbr.raw.gz":                  "(?i)logical",
+		"imagemounter/test.mbr.xz":          "(?i)logical",
+		"mbrman/disk2.img":                  "(?i)logical",
+		"gptman/disk1.img":                  "GPT",
+	} {
+		t.Run(name, func(t *testing.T) {
+			source := disktest.Corpus(t, name)
+			dest := filepath.Join(t.TempDir(), "aligned.raw")
+			for _, args := range [][]string{{"plan", source}, {"align", source, dest}} {
+				r := trueup(t, args...)
+				require.Equal(t, 4, r.code, "trueup %q\n%s%s", args, r.stdout, r.stderr)
+				require.Regexp(t, reason, r.stdout+r.stderr)
+			}
+			require.Empty(t, folderNames(t, filepath.Dir(dest)))
+		})
+	}
+}
+
+// TestCorpusOtherFormats requires that what cannot be read yet is named, and never taken for a raw disk.
+func TestCorpusOtherFormats(t *testing.T) {
+	for _, c := range corpusOtherFormats {
+		t.Run(c.name, func(t *testing.T) {
+			path := corpusFile(t, c.name, c.whole)
+			answer := trueupJSON[jsonError](t, 1, "inspect", path)
+			require.Equal(t, "unsupported", answer.Error.Code)
+			require.Contains(t, answer.Error.Message, c.format)
+			require.Contains(t, answer.Error.Message, "not supported yet")
+
+			dest := filepath.Join(t.TempDir(), "aligned.raw")
+			require.Equal(t, 1, trueup(t, "align", path, dest).code)
+			require.Empty(t, folderNames(t, filepath.Dir(dest)))
+		})
+	}
+}
+
+// TestCorpusHugeDirectory gives trueup a VMDK header that asks for a huge grain directory: HOSTILE.md's budget is 64 MiB
+// and 2 s.
+func TestCorpusHugeDirectory(t *testing.T) {
+	path := disktest.Corpus(t, "cdi/invalid-qcow-large-memory.img")
+	answer := trueupJSON[jsonError](t, 1, "inspect", path)
+	require.Contains(t, []string{"format", "limit"}, answer.Error.Code)
+
+	cmd := exec.Command(builtPath, "inspect", path)
+	start := time.Now()
+	require.Error(t, cmd.Run())
+	require.Less(t, time.Since(start), 2*time.Second)
+	peak := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss // KiB on Linux
+	require.Less(t, peak, int64(64<<10))
+}
+
+// TestCorpusExtentAlone opens an extent without the descriptor that says what it is a part of.
+func TestCorpusExtentAlone(t *testing.T) {
+	path := disktest.Corpus(t, "vmdk-rs/twoGbMaxExtentSparse-s001.vmdk.xz")
+	answer := trueupJSON[jsonError](t, 1, "inspect", path)
+	require.Contains(t, []string{"format", "unsupported"}, answer.Error.Code)
+	require.NotEmpty(t, answer.Error.Message)
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+const (
+	sectorSize = 512
+	// One cylinder of the 255/63 geometry. XP and its contemporaries end partitions on such a boundary and leave the
+	// last, incomplete cylinder of the disk free.
+	cylinder = 255 * 63
+	// The first track, which belongs to the master boot record; the first partition follows.
+	firstTrack = 63
+)
+
+// madeVolume is one partition of a test disk, and the file system in it. Positions are in sectors.
+type madeVolume struct {
+	kind, label    string
+	start, sectors int64
+	wantStart      int64  // where align must put it
+	typ            string // as sfdisk prints it
+	active         bool
+}
+
+// madeDisk is a disk that sfdisk and the mkfs tools make. Positions are in sectors.
+type madeDisk struct {
+	name        string
+	sectors     int64
+	wantSectors int64 // of the result
+	bootCode    func(testing.TB) []byte
+	wantBoot    string // what inspect calls that code
+	wantCHS     bool   // does that code read the CHS bytes?
+	adapter     string
+	volumes     []madeVolume
+}
+
+// madeDisks are the kinds of misaligned disks that the main job is about. The expected starts are worked out by hand:
+// the next multiple of 128 sectors where the boot code reads CHS, of 2048 where it does not, that does not touch the
+// partition before.
+var madeDisks = []madeDisk{
+	{
+		name:    "xp, lba 63, one ntfs",
+		sectors: 6 * cylinder, wantSectors: 6 * cylinder,
+		bootCode: chsBootCode, wantBoot: "generic-chs", wantCHS: true, adapter: "lsilogic",
+		volumes: []madeVolume{
+			{
+				kind: "ntfs", label: "XP System", typ: "7", active: true,
+				start: firstTrack, sectors: 5*cylinder - firstTrack, wantStart: 128,
+			},
+		},
+	},
+	{
+		name:    "xp, two ntfs, the second at a cylinder boundary",
+		sectors: 5 * cylinder, wantSectors: 5 * cylinder,
+		bootCode: chsBootCode, wantBoot: "generic-chs", wantCHS: true, adapter: "lsilogic",
+		volumes: []madeVolume{
+			{
+				kind: "ntfs", label: "System", typ: "7", active: true,
+				start: firstTrack, sectors: 2*cylinder - firstTrack, wantStart: 128,
+			},
+			// 32130 is 2 modulo 128: this one moves by another distance than the first.
+			{
+				kind: "ntfs", label: "Data", typ: "7",
+				start: 2 * cylinder, sectors: 2 * cylinder, wantStart: 32256,
+			},
+		},
+	},
+	{
+		name: "fat16 at lba 63, no slack behind it",
+		// 2048 + 32067 sectors need 16.7 MiB, and a disk that grows becomes a whole number of MiB.
+		sectors: 2 * cylinder, wantSectors: 17 * 2048,
+		bootCode: lbaBootCode, wantBoot: "syslinux", adapter: "ide",
+		volumes: []madeVolume{
+			{
+				kind: "fat16", label: "SIXTEEN", typ: "6", active: true,
+				start: firstTrack, sectors: 2*cylinder - firstTrack, wantStart: 2048,
+			},
+		},
+	},
+	{
+		name:    "fat32 at lba 63",
+		sectors: 7 * cylinder, wantSectors: 7 * cylinder,
+		wantBoot: "empty", adapter: "buslogic",
+		volumes: []madeVolume{
+			{
+				kind: "fat32", label: "THIRTYTWO", typ: "c",
+				start: firstTrack, sectors: 6*cylinder - firstTrack, wantStart: 2048,
+			},
+		},
+	},
+	{
+		name:    "ext3 at lba 63, then ext2 and ext4",
+		sectors: 8 * cylinder, wantSectors: 8 * cylinder,
+		wantBoot: "empty", adapter: "ide",
+		volumes: []madeVolume{
+			{
+				kind: "ext3", label: "root", typ: "83", active: true,
+				start: firstTrack, sectors: 3*cylinder - firstTrack, wantStart: 2048,
+			},
+			{
+				kind: "ext2", label: "var", typ: "83",
+				start: 3 * cylinder, sectors: 2 * cylinder, wantStart: 51200,
+			},
+			{
+				kind: "ext4", label: "home", typ: "83",
+				start: 5 * cylinder, sectors: 2 * cylinder, wantStart: 83968,
+			},
+		},
+	},
+}
+
+// madeFiles are what every volume of a test disk holds. The contents depend on the label alone.
+func (v madeVolume) files() map[string][]byte {
+	return map[string][]byte{
+		"hello.txt":             []byte("This is " + v.label + ".\n"),
+		"random.bin":            noise(v.label, 300_001),
+		"a longer name of it.x": []byte(strings.Repeat("0123456789abcdef", 1024)),
+	}
+}
+
+// make builds the disk as a raw file in dir. Nothing needs root: each volume is made in a file of its own and copied to
+// its place.
+func (d madeDisk) make(t testing.TB, dir string) string {
+	t.Helper()
+	raw := filepath.Join(dir, "source.raw")
+	require.NoError(t, os.WriteFile(raw, nil, 0o644))
+	require.NoError(t, os.Truncate(raw, d.sectors*sectorSize))
+	disktest.RunInput(t, d.table(), "sfdisk", "--quiet", raw)
+	if d.bootCode != nil {
+		writeAt(t, raw, 0, d.bootCode(t))
+	}
+	// Boot loaders keep more of their code behind the MBR. It has to stay where it is.
+	writeAt(t, raw, sectorSize, noise("gap", (firstTrack-1)*sectorSize))
+	for i, v := range d.volumes {
+		part := filepath.Join(dir, fmt.Sprintf("part%d", i+1))
+		v.make(t, part)
+		disktest.Run(t, "dd", "if="+part, "of="+raw, "bs=4096", "conv=sparse,notrunc", "oflag=seek_bytes",
+			fmt.Sprintf("seek=%d", v.start*sectorSize), "status=none")
+		require.NoError(t, os.Remove(part))
+	}
+	return raw
+}
+
+// diskSignature is the same in all test disks, so that no disk differs from run to run for its sake.
+const diskSignature = "0x1b2c3d4e"
+
+// table is the disk's partition table in sfdisk's input language.
+func (d madeDisk) table() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "label: dos\nlabel-id: %s\n", diskSignature)
+	for _, v := range d.volumes {
+		fmt.Fprintf(&b, "start=%d, size=%d, type=%s", v.start, v.sectors, v.typ)
+		if v.active {
+			b.WriteString(", bootable")
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// make builds the volume in a file of its own.
+func (v madeVolume) make(t testing.TB, part string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(part, nil, 0o644))
+	require.NoError(t, os.Truncate(part, v.sectors*sectorSize))
+	files := v.writeFiles(t)
+	hidden := fmt.Sprint(v.start)
+	switch v.kind {
+	case "ntfs":
+		disktest.Run(t, "mkntfs", "-q", "-F", "-Q", "-p", hidden, "-H", "255", "-S", "63", "-s", "512", "-c", "4096",
+			"-L", v.label, part)
+		for name := range v.files() {
+			disktest.Run(t, "ntfscp", "-q", part, filepath.Join(files, name), "/"+name)
+		}
+	case "fat16", "fat32":
+		disktest.Run(t, "mkfs.fat", "-F", strings.TrimPrefix(v.kind, "fat"), "-h", hidden, "-g", "255/63",
+			"-s", map[string]string{"fat16": "4", "fat32": "1"}[v.kind], "-n", v.label, part)
+		for name := range v.files() {
+			disktest.Run(t, "mcopy", "-i", part, filepath.Join(files, name), "::/"+name)
+		}
+	default:
+		disktest.Run(t, "mke2fs", "-q", "-t", v.kind, "-L", v.label, "-d", files, part)
+	}
+}
+
+// writeFiles puts the volume's files into a folder, from where the tools copy them.
+func (v madeVolume) writeFiles(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, data := range v.files() {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o644))
+	}
+	return dir
+}
+
+// chsBootCode is the boot code that parted writes with a new table. It finds the boot sector by INT 13h AH=02h and
+// the CHS bytes of the active entry, as the code of Windows XP does.
+func chsBootCode(t testing.TB) []byte {
+	t.Helper()
+	label := filepath.Join(t.TempDir(), "label.raw")
+	require.NoError(t, os.WriteFile(label, make([]byte, 1<<20), 0o644))
+	disktest.Run(t, "parted", "--script", label, "mklabel", "msdos")
+	return readAt(t, label, 0, 440)
+}
+
+// lbaBootCode is syslinux's mbr.bin, which reads the LBA of the active entry.
+func lbaBootCode(t testing.TB) []byte {
+	t.Helper()
+	code, err := os.ReadFile(disktest.DataFile(t, "/usr/lib/syslinux/mbr/mbr.bin"))
+	require.NoError(t, err)
+	return code
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The parts of trueup's JSON answers that these tests look at.
+
+type jsonHead struct {
+	Schema   string `json:"schema"`
+	Command  string `json:"command"`
+	ExitCode int    `json:"exit_code"`
+}
+
+type jsonImage struct {
+	Path       string `json:"path"`
+	Format     string `json:"format"`
+	Subformat  string `json:"subformat"`
+	SizeBytes  int64  `json:"size_bytes"`
+	SectorSize int64  `json:"sector_size_bytes"`
+}
+
+type jsonTable struct {
+	Scheme          string `json:"scheme"`
+	DiskSignature   string `json:"disk_signature"`
+	SectorSize      int64  `json:"sector_size_bytes"`
+	Heads           int    `json:"heads"`
+	SectorsPerTrack int    `json:"sectors_per_track"`
+}
+
+type jsonVolume struct {
+	Kind            string `json:"kind"`
+	Label           string `json:"label"`
+	UUID            string `json:"uuid"`
+	SizeBytes       int64  `json:"size_bytes"`
+	ClusterBytes    int64  `json:"cluster_bytes"`
+	HiddenSectors   int64  `json:"hidden_sectors"`
+	DataOffsetBytes int64  `json:"data_offset_bytes"`
+}
+
+type jsonPartition struct {
+	Number         int             `json:"number"`
+	Kind           string          `json:"kind"`
+	Active         bool            `json:"active"`
+	Type           string          `json:"type"`
+	StartLBA       int64           `json:"start_lba"`
+	StartBytes     int64           `json:"start_bytes"`
+	SizeBytes      int64           `json:"size_bytes"`
+	AlignmentBytes int64           `json:"alignment_bytes"`
+	Aligned        map[string]bool `json:"aligned"`
+	Volume         jsonVolume      `json:"volume"`
+}
+
+type jsonFinding struct {
+	Code     string `json:"code"`
+	Severity string `json:"severity"`
+	Text     string `json:"text"`
+	Remedy   string `json:"remedy"`
+}
+
+type jsonInspect struct {
+	jsonHead
+	Image    jsonImage `json:"image"`
+	Table    jsonTable `json:"table"`
+	BootCode struct {
+		Name     string `json:"name"`
+		ReadsCHS bool   `json:"reads_chs"`
+	} `json:"boot_code"`
+	Partitions    []jsonPartition `json:"partitions"`
+	Volume        *jsonVolume     `json:"volume"`
+	Findings      []jsonFinding   `json:"findings"`
+	BoundaryBytes int64           `json:"boundary_bytes"`
+	Verdict       string          `json:"verdict"`
+}
+
+type jsonMove struct {
+	Partition  int   `json:"partition"`
+	FromBytes  int64 `json:"from_bytes"`
+	ToBytes    int64 `json:"to_bytes"`
+	SizeBytes  int64 `json:"size_bytes"`
+	DeltaBytes int64 `json:"delta_bytes"`
+}
+
+// jsonPatch lies in the result's disk.
+type jsonPatch struct {
+	OffsetBytes int64  `json:"offset_bytes"`
+	LengthBytes int64  `json:"length_bytes"`
+	Old         string `json:"old"`
+	New         string `json:"new"`
+	Reason      string `json:"reason"`
+}
+
+type jsonPlan struct {
+	jsonHead
+	BoundaryBytes int64       `json:"boundary_bytes"`
+	OldSizeBytes  int64       `json:"old_size_bytes"`
+	NewSizeBytes  int64       `json:"new_size_bytes"`
+	Moved         int         `json:"moved"`
+	Moves         []jsonMove  `json:"moves"`
+	Patches       []jsonPatch `json:"patches"`
+	Result        struct {
+		SizeBytes  int64           `json:"size_bytes"`
+		Partitions []jsonPartition `json:"partitions"`
+		Verdict    string          `json:"verdict"`
+	} `json:"result"`
+}
+
+type jsonAlign struct {
+	jsonPlan
+	Source    string `json:"source"`
+	Dest      string `json:"dest"`
+	Format    string `json:"format"`
+	Subformat string `json:"subformat"`
+	Written   bool   `json:"written"`
+	Verified  string `json:"verified"`
+}
+
+type jsonDifference struct {
+	OffsetBytes int64  `json:"offset_bytes"`
+	LengthBytes int64  `json:"length_bytes"`
+	Text        string `json:"text"`
+}
+
+type jsonVerify struct {
+	jsonHead
+	Equal       bool             `json:"equal"`
+	Differences []jsonDifference `json:"differences"`
+}
+
+type jsonError struct {
+	jsonHead
+	Error struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// trueupJSON runs a command with --json, requires that it ends with wantCode and says so in its answer, and returns
+// the answer.
+func trueupJSON[T any](t testing.TB, wantCode int, args ...string) T {
+	t.Helper()
+	r := trueup(t, append(args, "--json")...)
+	require.Equal(t, wantCode, r.code, "trueup %q\n%s%s", args, r.stdout, r.stderr)
+	var head jsonHead
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &head), "one JSON object is wanted:\n%s", r.stdout)
+	require.Equal(t, jsonHead{Schema: "trueup/1", Command: args[0], ExitCode: wantCode}, head)
+	var answer T
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &answer), "%s", r.stdout)
+	return answer
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// checkVerify requires that verify accepts the result, and notices one wrong byte wherever it is.
+func (c *alignCase) checkVerify(t *testing.T) {
+	t.Helper()
+	answer := trueupJSON[jsonVerify](t, 0, "verify", c.source, c.dest)
+	require.True(t, answer.Equal)
+	require.Empty(t, answer.Differences)
+
+	last := c.placement[len(c.placement)-1]
+	places := map[string]int64{
+		"in the gap behind the mbr":        17*sectorSize + 5,
+		"in a partition":                   last.ToBytes + last.SizeBytes/2 + 3,
+		"in the tail behind the last":      c.disk.wantSectors*sectorSize - 7,
+		"in the boot code":                 0x100,
+		"in a boot sector":                 c.placement[0].ToBytes + 0x1C,
+		"in the entry of a partition":      mbrEntryAt + 8,
+		"in front of the first that moved": c.placement[0].ToBytes - 1,
+	}
+	for name, off := range places {
+		t.Run("one wrong byte "+name, func(t *testing.T) {
+			broken := c.format.copyTo(t, c.dest, t.TempDir())
+			c.flip(t, broken, off)
+			answer := trueupJSON[jsonVerify](t, 5, "verify", c.source, broken)
+			require.False(t, answer.Equal)
+			requireDifferenceAt(t, answer.Differences, off)
+		})
+	}
+}
+
+func requireDifferenceAt(t *testing.T, differences []jsonDifference, off int64) {
+	t.Helper()
+	for _, d := range differences {
+		if d.OffsetBytes <= off && off < d.OffsetBytes+d.LengthBytes {
+			require.NotEmpty(t, d.Text)
+			return
+		}
+	}
+	require.Fail(t, "the wrong byte is not named", "0x%x in %+v", off, differences)
+}
+
+// flip inverts the byte at off of the disk in the image.
+func (c *alignCase) flip(t *testing.T, image string, off int64) {
+	t.Helper()
+	file, at := c.locate(t, image, off)
+	if file == "" {
+		// A hole of a sparse VMDK: QEMU allocates the grain. A sector at a time, for it rounds other writes itself.
+		disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", fmt.Sprintf("write -P 0xA5 %d %d", off/sectorSize*sectorSize, sectorSize), image)
+		return
+	}
+	old := readAt(t, file, at, 1)
+	writeAt(t, file, at, []byte{old[0] ^ 0xFF})
+}
+
+// locate is where a byte of the disk is stored: nowhere when it lies in a hole of a sparse VMDK.
+func (c *alignCase) locate(t *testing.T, image string, off int64) (file string, at int64) {
+	t.Helper()
+	if c.format != formatSparse {
+		files := c.format.files(image)
+		return files[len(files)-1], off
+	}
+	var extents []struct {
+		Start  int64
+		Length int64
+		Offset *int64
+	}
+	out := disktest.Output(t, "qemu-img", "map", "--output=json", "-f", "vmdk", image)
+	require.NoError(t, json.Unmarshal([]byte(out), &extents))
+	for _, e := range extents {
+		if e.Start <= off && off < e.Start+e.Length && e.Offset != nil {
+			return image, *e.Offset + off - e.Start
+		}
+	}
+	return "", 0
+}
+
+// TestVerifyOfAForeignDisk has verify look at two disks that have nothing to do with each other.
+func TestVerifyOfAForeignDisk(t *testing.T) {
+	dir := t.TempDir()
+	one := madeDisks[0].make(t, dir)
+	other := filepath.Join(t.TempDir(), "other.raw")
+	require.NoError(t, os.WriteFile(other, nil, 0o644))
+	require.NoError(t, os.Truncate(other, madeDisks[0].sectors*sectorSize))
+	require.False(t, trueupJSON[jsonVerify](t, 5, "verify", one, other).Equal)
+
+	missing := trueupJSON[jsonError](t, 1, "verify", one, filepath.Join(dir, "absent.raw"))
+	require.Equal(t, "io", missing.Error.Code)
+}

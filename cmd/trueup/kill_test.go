@@ -1,0 +1,243 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// defaultKills is how often TestKill kills an align; TRUEUP_KILLS replaces it.
+const defaultKills = 200
+
+// killSeed makes two runs of the test kill at the same moments, as far as a clock can.
+const killSeed = 20260101
+
+// killCase is one align that is killed again and again.
+type killCase struct {
+	format       diskFormat
+	source, dest string
+	sourceSums   map[string]string
+	want         string        // SHA-256 of the disk in the result of an align that nothing disturbed
+	usual        time.Duration // that such an align takes
+	killed       int           // runs that did not come to their end
+	killedLate   int           // those of them that left a DEST
+}
+
+// TestKill kills an align with SIGKILL at many points: at moments spread over its whole run time, and in front of
+// the system calls that change something. Whatever the point, DEST is absent or complete, SOURCE is as it was, and the next
+// run succeeds and leaves nothing behind.
+func TestKill(t *testing.T) {
+	kills := killCount(t)
+	strace := disktest.Tool(t, "strace")
+	raw := killDisk(t)
+	cases := []*killCase{newKillCase(t, formatSparse, raw), newKillCase(t, formatFlat, raw)}
+	moments := rand.New(rand.NewPCG(killSeed, killSeed))
+	timed := kills - kills/4
+	for i := range timed {
+		c := cases[i%len(cases)]
+		// One moment in each of timed slices of the run, the last ones a little behind its usual end.
+		part := (float64(i) + moments.Float64()) / float64(timed)
+		c.trial(t, i%8 >= 6, func() { c.killAfter(t, time.Duration(part*1.1*float64(c.usual))) })
+	}
+	for _, c := range cases {
+		for _, p := range c.callPoints(t, strace, (kills-timed)/len(cases)/2) {
+			c.trial(t, false, func() { c.killAtCall(t, strace, p) })
+			c.trial(t, true, func() { c.killAtCall(t, strace, p) })
+		}
+		t.Logf("%s: %d killed in the middle, %d of them with DEST complete; an align takes %v",
+			c.format.name, c.killed, c.killedLate, c.usual)
+		require.Greater(t, c.killed, kills/len(cases)/2, "too few of the kills hit: the test proves little")
+	}
+}
+
+func killCount(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("TRUEUP_KILLS")
+	if text == "" {
+		return defaultKills
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	return n
+}
+
+// killDisk is a small disk that takes an align some time: 8 MiB of its partition are full.
+func killDisk(t *testing.T) string {
+	t.Helper()
+	raw := madeDisks[2].make(t, t.TempDir())
+	writeAt(t, raw, 6<<20, noise("kill", 8<<20))
+	return raw
+}
+
+func newKillCase(t *testing.T, f diskFormat, raw string) *killCase {
+	t.Helper()
+	c := &killCase{format: f}
+	c.source = f.convert(t, raw, t.TempDir(), "victim", "ide")
+	c.dest = filepath.Join(t.TempDir(), "aligned"+f.ext)
+	c.sourceSums = f.hashFiles(t, c.source)
+	var times []time.Duration
+	for range 5 {
+		c.clear(t)
+		start := time.Now()
+		r := trueup(t, "align", c.source, c.dest)
+		times = append(times, time.Since(start))
+		require.Equal(t, 0, r.code, r.stderr)
+	}
+	slices.Sort(times)
+	c.usual = times[len(times)/2]
+	c.want = sha256Of(t, f.rawOf(t, c.dest))
+	return c
+}
+
+// trial kills one align and looks at what is left, then lets the next one run to its end. With replace, DEST is there
+// from the trial before: the old one or the new one must be there at every moment.
+func (c *killCase) trial(t *testing.T, replace bool, kill func()) {
+	t.Helper()
+	if !replace {
+		c.clear(t)
+	}
+	kill()
+	require.Equal(t, c.sourceSums, c.format.hashFiles(t, c.source), "SOURCE changed")
+	left := folderNames(t, filepath.Dir(c.dest))
+	if c.published() {
+		r := trueup(t, "verify", c.source, c.dest)
+		require.Equal(t, 0, r.code, "DEST is there and not complete: %q\n%s%s", left, r.stdout, r.stderr)
+		require.Equal(t, c.want, sha256Of(t, c.format.rawOf(t, c.dest)))
+	}
+	require.True(t, c.published() || !replace, "the old DEST is gone and the new one is not there: %q", left)
+
+	r := trueup(t, c.align()...)
+	require.Equal(t, 0, r.code, "the run after the kill, which left %q\n%s", left, r.stderr)
+	require.Equal(t, c.want, sha256Of(t, c.format.rawOf(t, c.dest)))
+	now := folderNames(t, filepath.Dir(c.dest))
+	require.Len(t, now, len(c.sourceSums), "the run after the kill, which left %q, has to leave DEST alone", left)
+	require.Equal(t, c.sourceSums, c.format.hashFiles(t, c.source), "SOURCE changed")
+}
+
+// align is the command line of an align, which replaces DEST where there is one.
+func (c *killCase) align() []string {
+	args := []string{"align", c.source, c.dest}
+	if c.published() {
+		args = append(args, "--force")
+	}
+	return args
+}
+
+func (c *killCase) published() bool {
+	_, err := os.Stat(c.dest)
+	return err == nil
+}
+
+// clear empties the folder of DEST.
+func (c *killCase) clear(t *testing.T) {
+	t.Helper()
+	for _, name := range folderNames(t, filepath.Dir(c.dest)) {
+		require.NoError(t, os.Remove(filepath.Join(filepath.Dir(c.dest), name)))
+	}
+}
+
+// killAfter starts an align and kills it after a while.
+func (c *killCase) killAfter(t *testing.T, after time.Duration) {
+	t.Helper()
+	cmd := exec.Command(builtPath, c.align()...)
+	require.NoError(t, cmd.Start())
+	timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // it may be gone already
+	err := cmd.Wait()
+	timer.Stop()
+	c.count(t, cmd, err)
+}
+
+// count looks at how the run ended: killed, or else well.
+func (c *killCase) count(t *testing.T, cmd *exec.Cmd, err error) {
+	t.Helper()
+	if !cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
+		require.NoError(t, err)
+		return
+	}
+	c.killed++
+	if c.published() {
+		c.killedLate++
+	}
+}
+
+// callPoint is the number of a system call among those of its name and its thread, or of those that have to do with
+// one path.
+type callPoint struct {
+	call   string
+	number int
+	path   string
+}
+
+// changingCalls are the system calls that a copy changes the world with, as a pattern of strace.
+const changingCalls = "/^(openat|pwrite64|write|writev|pwritev|ftruncate|fallocate|copy_file_range|fsync|fdatasync|" +
+	"rename|renameat|renameat2|link|linkat|unlink|unlinkat|close)$"
+
+var tracedCall = regexp.MustCompile(`(?m)^(\d+) +(\w+)\(`)
+
+// callPoints watches an align that replaces DEST, and returns n points of it.
+func (c *killCase) callPoints(t *testing.T, strace string, n int) []callPoint {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "strace")
+	args := []string{"-f", "-o", log, "-e", "trace=" + changingCalls, builtPath}
+	out, err := exec.Command(strace, append(args, c.align()...)...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	data, err := os.ReadFile(log)
+	require.NoError(t, err)
+	seen := map[string]int{}  // of a thread and a name
+	found := map[string]int{} // of a name, the most that a thread has
+	for _, m := range tracedCall.FindAllStringSubmatch(string(data), -1) {
+		key := m[1] + m[2]
+		seen[key]++
+		found[m[2]] = max(found[m[2]], seen[key])
+	}
+	require.NotEmpty(t, found)
+	// Which thread makes the last syncs of a run nobody knows, but they are those of the folder.
+	folder := filepath.Dir(c.dest)
+	return append([]callPoint{{"fsync", 1, folder}, {"fsync", 2, folder}}, spread(found, n-2)...)
+}
+
+// spread picks n points of the calls: the first of each name, then the second of each, and so on, because the rare calls
+// matter most.
+func spread(found map[string]int, n int) []callPoint {
+	var points []callPoint
+	for number := 1; len(points) < n; number++ {
+		before := len(points)
+		for call, most := range found {
+			if number <= most {
+				points = append(points, callPoint{call: call, number: number})
+			}
+		}
+		if len(points) == before {
+			break
+		}
+		slices.SortFunc(points[before:], func(a, b callPoint) int { return strings.Compare(a.call, b.call) })
+	}
+	return points[:min(n, len(points))]
+}
+
+// killAtCall runs an align that is killed in front of a call. The threads of two runs do not share the work in the
+// same way, so that some runs come to their end.
+func (c *killCase) killAtCall(t *testing.T, strace string, p callPoint) {
+	t.Helper()
+	inject := fmt.Sprintf("inject=%s:signal=KILL:when=%d", p.call, p.number)
+	args := []string{"-f", "-o", filepath.Join(t.TempDir(), "strace"), "-e", "trace=" + p.call, "-e", inject}
+	if p.path != "" {
+		args = append(args, "-P", p.path)
+	}
+	cmd := exec.Command(strace, append(append(args, builtPath), c.align()...)...)
+	err := cmd.Run()
+	c.count(t, cmd, err) // strace ends with the signal that ended what it traced
+}
