@@ -114,9 +114,9 @@ func fill(p []byte, run Run) error {
 	}
 	if err == nil || errors.Is(err, io.EOF) {
 		// A map never points past the end of its file, so the file is shorter than it was when it was opened.
-		err = io.ErrUnexpectedEOF
+		err = fmt.Errorf("read %d bytes at %#x of the image file: %w", len(p), run.Off, io.ErrUnexpectedEOF)
 	}
-	return fmt.Errorf("read %d bytes at %#x of the image file: %w", len(p), run.Off, err)
+	return err // names file and place already
 }
 
 func (d *mapped) Extent(off, limit int64) (Extent, error) {

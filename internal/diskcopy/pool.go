@@ -3,6 +3,8 @@ package diskcopy
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -109,7 +111,13 @@ func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context,
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for range max(1, jobs) {
-		g.Go(func() error {
+		g.Go(func() (err error) {
+			// A panic here would end the program before it can remove what it wrote.
+			defer func() {
+				if p := recover(); p != nil {
+					err = fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack())
+				}
+			}()
 			bufs := make([][]byte, len(d.Disks))
 			for i := range bufs {
 				bufs[i] = make([]byte, ChunkSize)

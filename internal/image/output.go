@@ -34,8 +34,9 @@ type Output struct {
 	dir     *folder
 	base    string
 	force   bool
-	parts   []*part // the named file first
-	replace string  // extent file of the image that is replaced, removed at the end
+	parts   []*part  // the named file first
+	old     []string // files of the image that is replaced
+	replace string   // the extent file among them, removed at the end
 }
 
 // part is one file under construction. Errors of writing are those of the output.
@@ -93,13 +94,17 @@ func (o *Output) start(size int64, src *Image, opts CreateOptions) error {
 	if err := o.checkFree(o.base, src); err != nil {
 		return err
 	}
+	if err := o.findReplaced(src); err != nil {
+		return err
+	}
 	main, err := o.newPart(o.base)
 	if err != nil {
 		return err
 	}
-	do := driver.Options{Subformat: sub, Name: o.base, Seed: opts.Seed, Beside: func(suffix string) (driver.WriteFile, string, error) {
-		return o.beside(suffix, src)
-	}}
+	if err := o.removeLeft(); err != nil {
+		return err
+	}
+	do := driver.Options{Subformat: sub, Name: o.base, Seed: opts.Seed, Beside: func() (driver.WriteFile, string, error) { return o.beside(src) }}
 	if src.Format == format.Name {
 		do.Template = src.Template
 	}
@@ -138,12 +143,8 @@ func target(src *Image, o CreateOptions) (driver.Format, string, error) {
 // checkFree refuses a name that is taken, and one that leads to the source whatever it is called.
 func (o *Output) checkFree(name string, src *Image) error {
 	var st unix.Stat_t
-	if err := unix.Fstatat(o.dir.fd, name, &st, 0); err == nil {
-		for _, f := range src.files {
-			if f.stat.Dev == st.Dev && f.stat.Ino == st.Ino {
-				return fmt.Errorf("%w: DEST %s is the source's file %s", ErrUsage, name, f.name)
-			}
-		}
+	if f := o.dir.sourceFile(name, src); f != "" {
+		return fmt.Errorf("%w: DEST %s is the source's file %s", ErrUsage, name, f)
 	}
 	if err := unix.Fstatat(o.dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		if errors.Is(err, unix.ENOENT) {
@@ -160,6 +161,36 @@ func (o *Output) checkFree(name string, src *Image) error {
 	return fmt.Errorf("%s: %w exists; choose another name, or --force to replace it", name, ErrOutput)
 }
 
+// sourceFile is the name of the source's file that a name leads to, empty when it leads to none.
+func (d *folder) sourceFile(name string, src *Image) string {
+	var st unix.Stat_t
+	if err := unix.Fstatat(d.fd, name, &st, 0); err != nil {
+		return ""
+	}
+	for _, f := range src.files {
+		if f.stat.Dev == st.Dev && f.stat.Ino == st.Ino {
+			return f.name
+		}
+	}
+	return ""
+}
+
+// findReplaced looks at the image that --force replaces. Its extent file goes with it, so that must not be the source's: an
+// extent can be opened without its descriptor.
+func (o *Output) findReplaced(src *Image) error {
+	o.old = o.dir.filesOf(o.base)
+	name, other := besideNames(o.base)
+	for _, n := range o.old {
+		if f := o.dir.sourceFile(n, src); f != "" {
+			return fmt.Errorf("%w: DEST %s is the image of the source's file %s", ErrUsage, o.base, f)
+		}
+		if n == name || n == other {
+			o.replace = n
+		}
+	}
+	return nil
+}
+
 // newPart creates the partial file of a name. One that is left from a killed run is removed, one that is in use is not:
 // the lock dies with its process.
 func (o *Output) newPart(name string) (*part, error) {
@@ -172,15 +203,30 @@ func (o *Output) newPart(name string) (*part, error) {
 	}
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(o.dir.fd, partial, flags, 0o666)
+	if errors.Is(err, unix.EEXIST) {
+		return nil, usedByOther(partial)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("create %s: %w: %w", partial, ErrOutput, err)
 	}
 	p := &part{os.NewFile(uintptr(fd), partial), name}
-	o.parts = append(o.parts, p)
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, fmt.Errorf("%s: %w by another run", partial, ErrBusy)
+	// Before the lock another run could take the file for a stale one, remove it and put its own in its place.
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil || !o.dir.leadsTo(partial, fd) {
+		return nil, errors.Join(usedByOther(partial), p.Close())
 	}
+	o.parts = append(o.parts, p)
 	return p, nil
+}
+
+func usedByOther(partial string) error {
+	return fmt.Errorf("%s: %w by another run of trueup that writes the same DEST", partial, ErrBusy)
+}
+
+// leadsTo tells whether a name is that of an open file.
+func (d *folder) leadsTo(name string, fd int) bool {
+	var named, open unix.Stat_t
+	return unix.Fstatat(d.fd, name, &named, unix.AT_SYMLINK_NOFOLLOW) == nil && unix.Fstat(fd, &open) == nil &&
+		named.Dev == open.Dev && named.Ino == open.Ino
 }
 
 // removeStale removes what a killed run left under a partial name.
@@ -194,7 +240,10 @@ func (d *folder) removeStale(partial string) error {
 	}
 	defer unix.Close(fd)
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("%s: %w by another run of trueup that writes the same DEST", partial, ErrBusy)
+		return usedByOther(partial)
+	}
+	if !d.leadsTo(partial, fd) {
+		return nil // another run has removed it meanwhile
 	}
 	if err := unix.Unlinkat(d.fd, partial, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove stale %s: %w: %w", partial, ErrOutput, err)

@@ -13,29 +13,22 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
+// besideNames are the names that the second file of an image can have.
+func besideNames(base string) (name, other string) {
+	ext := filepath.Ext(base)
+	stem := strings.TrimSuffix(base, ext)
+	return stem + "-flat" + ext, stem + "-1-flat" + ext
+}
+
 // beside creates the second file of an image: NAME-flat.vmdk. With --force the one that DEST uses now must live until the
 // descriptor has been exchanged, so the new one takes the other of two names.
-func (o *Output) beside(suffix string, src *Image) (driver.WriteFile, string, error) {
-	ext := filepath.Ext(o.base)
-	stem := strings.TrimSuffix(o.base, ext)
-	name, other := stem+suffix+ext, stem+"-1"+suffix+ext
+func (o *Output) beside(src *Image) (driver.WriteFile, string, error) {
+	name, other := besideNames(o.base)
 	if err := checkName(other); err != nil {
 		return nil, "", fmt.Errorf("%w: DEST would need a second file: %w", ErrUsage, err)
 	}
-	old := o.dir.filesOf(o.base)
-	if slices.Contains(old, name) {
+	if slices.Contains(o.old, name) {
 		name, other = other, name
-	}
-	if slices.Contains(old, other) {
-		o.replace = other
-	}
-	for _, n := range []string{name, other} {
-		if err := o.removeUnpublished(n, old); err != nil {
-			return nil, "", err
-		}
-		if err := o.dir.removeStale(partialName(n)); err != nil {
-			return nil, "", err
-		}
 	}
 	if o.dir.exists(name) {
 		return nil, "", fmt.Errorf("%s: %w exists and does not belong to %s; remove it or choose another name", name, ErrOutput, o.base)
@@ -73,10 +66,25 @@ func (d *folder) filesOf(base string) []string {
 	return names
 }
 
+// removeLeft removes the second files that killed runs have left, whatever this run writes. It holds the lock of DEST's
+// partial file by now.
+func (o *Output) removeLeft() error {
+	name, other := besideNames(o.base)
+	for _, n := range []string{name, other} {
+		if err := o.removeUnpublished(n); err != nil {
+			return err
+		}
+		if err := o.dir.removeStale(partialName(n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // removeUnpublished removes the second file of a run that was killed between giving it its name and giving DEST its
 // own: such a file still has its partial name as a second link, and the present DEST does not use it.
-func (o *Output) removeUnpublished(name string, inUse []string) error {
-	if !o.dir.sameFile(name, partialName(name)) || slices.Contains(inUse, name) {
+func (o *Output) removeUnpublished(name string) error {
+	if !o.dir.sameFile(name, partialName(name)) || slices.Contains(o.old, name) {
 		return nil
 	}
 	if err := unix.Unlinkat(o.dir.fd, name, 0); err != nil {

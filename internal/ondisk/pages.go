@@ -1,6 +1,7 @@
 package ondisk
 
 import (
+	"encoding/binary"
 	"sync"
 )
 
@@ -43,6 +44,21 @@ func (p *Pages) Read(b []byte, off int64) error {
 		b, off = b[n:], off+int64(n)
 	}
 	return nil
+}
+
+// U32 reads the little-endian number at off, as most tables hold them, without a buffer of the caller's.
+func (p *Pages) U32(off int64) (uint32, error) {
+	start := off - off%pageSize
+	data, err := p.page(start)
+	if err != nil {
+		return 0, err
+	}
+	if int64(len(data))-(off-start) < 4 { // across the border of two pages, or past the end
+		var b [4]byte
+		err := p.Read(b[:], off)
+		return binary.LittleEndian.Uint32(b[:]), err
+	}
+	return binary.LittleEndian.Uint32(data[off-start:]), nil
 }
 
 // page gives the bytes of the page that starts at off; the last one of a file is short. The read happens under the

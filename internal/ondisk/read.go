@@ -42,9 +42,9 @@ func ReadFull(r io.ReaderAt, b []byte, off int64) error {
 		return nil
 	}
 	if err == nil || errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
+		return fmt.Errorf("read %d bytes at %#x: %w", len(b), off, io.ErrUnexpectedEOF)
 	}
-	return fmt.Errorf("read %d bytes at %#x: %w", len(b), off, err)
+	return err // names file and place already
 }
 
 // Decode fills the fixed-size struct v from off, little-endian, and returns the raw bytes too.

@@ -35,6 +35,7 @@ func (c *placer) choose(p layout.Partition, least int64) (int64, error) {
 	if last := (to + p.Len - 1) / c.l.SectorSize; last > table.MaxLBA {
 		c.plan.refuse("limit", p.Number, fmt.Sprintf("would end at LBA %d, and an MBR cannot name sectors beyond %d", last, int64(table.MaxLBA)),
 			"move the disk to GPT in the guest first")
+		return p.Off, nil
 	}
 	return to, nil
 }

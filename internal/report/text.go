@@ -36,6 +36,9 @@ func (t *Text) paint(c text.Color, s string) string {
 	return text.Colors{c}.EscapeSeq() + s + text.EscapeReset
 }
 
+// Version prints the program's version.
+func (t *Text) Version(v string) { t.printf("trueup %s\n", v) }
+
 // Inspect prints what an image is, what is wrong with it, and what to do.
 func (t *Text) Inspect(r *Inspect) {
 	t.image(r.Image)

@@ -19,7 +19,7 @@ func (m *mbr) readLogical(d disk.Disk) {
 		if p.Kind != Extended || p.Off == 0 || p.End() > d.Size() {
 			continue // said by checkRanges
 		}
-		w := chain{m: m, d: d, box: p, seen: map[int64]bool{}}
+		w := chain{m: m, d: d, box: p, link: p.entry + atStartLBA, seen: map[int64]bool{}}
 		for off := p.Off; off != 0; {
 			off = w.step(off)
 		}
@@ -31,6 +31,7 @@ type chain struct {
 	m    *mbr
 	d    disk.Disk
 	box  Partition // the extended partition
+	link int64     // byte offset of the field that led to the record in work
 	seen map[int64]bool
 	n    int
 	last disk.Range // the logical partition before
@@ -41,10 +42,10 @@ func (c *chain) step(off int64) int64 {
 	lba := off / c.m.SectorSize
 	switch {
 	case c.seen[off]:
-		c.broken(off, "link", fmt.Sprintf("LBA %d", lba), fmt.Sprintf("a record that was not visited: the chain returns to LBA %d", lba))
+		c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba), fmt.Sprintf("a record that was not visited: the chain returns to LBA %d", lba))
 		return 0
 	case off < c.box.Off || off > c.box.End()-c.m.SectorSize:
-		c.broken(off, "link", fmt.Sprintf("LBA %d", lba), fmt.Sprintf("LBA %d to %d, inside the extended partition",
+		c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba), fmt.Sprintf("LBA %d to %d, inside the extended partition",
 			c.box.Off/c.m.SectorSize, c.box.End()/c.m.SectorSize-1))
 		return 0
 	case c.n == maxLogical:
@@ -52,7 +53,7 @@ func (c *chain) step(off int64) int64 {
 		c.m.Issues = append(c.m.Issues, ondisk.Issue{Code: "table", Effect: ondisk.Broken, Partition: c.box.Number, Text: err.Error(), Err: err})
 		return 0
 	case c.last.Overlaps(disk.Range{Off: off, Len: c.m.SectorSize}):
-		c.broken(off, "link", fmt.Sprintf("LBA %d", lba), "a place outside of the logical partition before it")
+		c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba), "a place outside of the logical partition before it")
 		return 0
 	}
 	c.seen[off] = true
@@ -79,6 +80,7 @@ func (c *chain) record(off int64) int64 {
 		case isExtended(e.Type):
 			// A link counts from the begin of the extended partition.
 			next = c.box.Off + int64(e.StartLBA)*c.m.SectorSize
+			c.link = off + atEntries + int64(i)*entrySize + atStartLBA
 		case i == 0:
 			c.add(off, e)
 		default:
@@ -95,7 +97,7 @@ func (c *chain) add(off int64, e mbrEntry) {
 		Range: disk.Range{Off: off + int64(e.StartLBA)*c.m.SectorSize, Len: int64(e.Sectors) * c.m.SectorSize},
 	}
 	if e.StartLBA == 0 || !c.box.Contains(p.Range) {
-		c.m.brokenIn("ebr", off+atEntries+8, p.Number, "start LBA", e.StartLBA,
+		c.m.brokenIn("ebr", off+atEntries+atStartLBA, p.Number, "start LBA", e.StartLBA,
 			"a place behind its record and inside the extended partition")
 	}
 	c.last = p.Range

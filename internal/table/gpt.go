@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"unicode/utf16"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -200,7 +201,7 @@ func (g *gpt) addEntry(number int, b []byte) error {
 		return nil
 	}
 	p := Partition{Number: number, Kind: Entry, TypeGUID: guid(e.Type), GUID: guid(e.GUID), Name: name(e.Name)}
-	const most = 1 << 52 // sectors, so that bytes stay within 63 bits
+	most := ondisk.U64(math.MaxInt64 / g.SectorSize) // so that bytes stay within 63 bits
 	if e.First > e.Last || e.Last >= most {
 		g.brokenIn("gpt entry", ondisk.I64(g.header.EntriesLBA)*g.SectorSize+int64(number-1)*int64(g.header.EntrySize)+32, number, "LBAs",
 			fmt.Sprintf("%d to %d", e.First, e.Last), "a start that is not above the end")

@@ -33,6 +33,7 @@ const (
 	mbrMagic   = 0xaa55
 	atEntries  = 446
 	entrySize  = 16
+	atStartLBA = 8 // in an entry
 	atMagic    = 510
 	codeLength = 440
 )

@@ -3,12 +3,9 @@ package verify
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
@@ -22,7 +19,8 @@ import (
 // ErrDifferent marks a copy that is not what it should be.
 var ErrDifferent = errors.New("the copy differs")
 
-// maxDifferences is how many ranges are listed; all bytes are counted.
+// maxDifferences is how many ranges are listed. More help nobody, and two disks that have nothing in common would fill the
+// memory with them.
 const maxDifferences = 100
 
 // Difference is a range in which two disks differ.
@@ -49,11 +47,9 @@ func Same(ctx context.Context, want, got disk.Disk, o Options) ([]Difference, er
 	if tell == nil {
 		tell = func(int64) {}
 	}
-	var mu sync.Mutex
 	var found []Difference
 	d := &diskcopy.Data{Disks: []disk.Disk{want, got}, Skipped: tell}
-	err := diskcopy.Each(ctx, o.Jobs, d, func(_ context.Context, c diskcopy.Chunk, bufs [][]byte) error {
-		defer c.Pass()
+	err := diskcopy.Each(ctx, o.Jobs, d, func(ctx context.Context, c diskcopy.Chunk, bufs [][]byte) error {
 		a, b := bufs[0][:c.Len], bufs[1][:c.Len]
 		if err := ondisk.ReadFull(want, a, c.Off); err != nil {
 			return err
@@ -61,21 +57,26 @@ func Same(ctx context.Context, want, got disk.Disk, o Options) ([]Difference, er
 		if err := ondisk.ReadFull(got, b, c.Off); err != nil {
 			return err
 		}
-		if !bytes.Equal(a, b) {
-			mu.Lock()
-			defer mu.Unlock()
-			found = append(found, differences(a, b, c.Off)...)
+		differ := differences(a, b, c.Off)
+		// Each chunk adds its own when its turn comes: the list is in order, and can be cut as it grows.
+		if err := c.Wait(ctx); err != nil {
+			return err
 		}
+		found = join(found, differ)
+		c.Pass()
 		tell(c.Len)
 		return nil
 	})
-	return merge(found), err
+	return found, err
 }
 
 // differences lists the ranges of unequal sectors in a chunk.
 func differences(a, b []byte, off int64) []Difference {
 	const sector = 512
 	var out []Difference
+	if bytes.Equal(a, b) {
+		return nil
+	}
 	for i := 0; i < len(a); i += sector {
 		end := min(i+sector, len(a))
 		if bytes.Equal(a[i:end], b[i:end]) {
@@ -95,18 +96,16 @@ func differences(a, b []byte, off int64) []Difference {
 	return out
 }
 
-// merge sorts ranges, joins neighbours and cuts the list.
-func merge(found []Difference) []Difference {
-	slices.SortFunc(found, func(a, b Difference) int { return cmp.Compare(a.Off, b.Off) })
-	var out []Difference
-	for _, f := range found {
-		if n := len(out); n > 0 && out[n-1].End() == f.Off {
-			out[n-1].Len += f.Len
-		} else if len(out) < maxDifferences {
-			out = append(out, f)
+// join appends the differences of the next chunk. A list that is full only lets its last range grow.
+func join(list, next []Difference) []Difference {
+	for _, f := range next {
+		if n := len(list); n > 0 && list[n-1].End() == f.Off {
+			list[n-1].Len += f.Len
+		} else if n < maxDifferences {
+			list = append(list, f)
 		}
 	}
-	return out
+	return list
 }
 
 // Promise checks that the layout of a result is what the plan promised of it: every partition in its place with its size,

@@ -166,15 +166,15 @@ func (l *fatLayout) check(size int64) error {
 // place computes where root directory and data begin.
 func (l *fatLayout) place(size int64) error {
 	b := l.boot
-	sectors, fatSectors := int64(b.Sectors16), int64(b.FATSize16)
+	sectors, fatSectors, atFATSize := int64(b.Sectors16), int64(b.FATSize16), int64(0x16)
 	if sectors == 0 {
 		sectors = int64(b.Sectors32)
 	}
-	if fatSectors == 0 {
-		fatSectors = int64(l.x.FATSize32)
+	if fatSectors == 0 { // FAT32
+		fatSectors, atFATSize = int64(l.x.FATSize32), atFATExt
 	}
 	if fatSectors == 0 {
-		return field(fatWhat, "FAT size", 0x16, 0, "1 or more sectors")
+		return field(fatWhat, "FAT size", atFATSize, 0, "1 or more sectors")
 	}
 	l.total = sectors * l.sector
 	if sectors == 0 {
@@ -186,7 +186,7 @@ func (l *fatLayout) place(size int64) error {
 	l.root.Len = units.AlignUp(int64(b.RootEntries)*dirEntry, l.sector)
 	l.data = l.root.End()
 	if l.data >= l.total {
-		return field(fatWhat, "FAT size", 0x16, fatSectors, fmt.Sprintf("less, so that data starts within the %d sectors", sectors))
+		return field(fatWhat, "FAT size", atFATSize, fatSectors, fmt.Sprintf("less, so that data starts within the %d sectors", sectors))
 	}
 	l.clusters = (l.total - l.data) / l.cluster
 	return nil
@@ -229,6 +229,9 @@ func (v *Volume) fatLabel(d disk.Disk, l *fatLayout) error {
 			return nil
 		}
 		r = disk.Range{Off: l.data + (c-2)*l.cluster, Len: l.cluster}
+	}
+	if r.Off >= d.Size() {
+		return nil // cut off, see tooLarge
 	}
 	r.Len = min(r.Len, 64<<10)
 	b, err := ondisk.Bytes(d, r.Off, min(r.Len, d.Size()-r.Off))

@@ -20,6 +20,9 @@ type sparse struct {
 
 func openSparse(s *driver.Source) (*driver.Image, error) {
 	x := &sparse{file: s.File}
+	if n := s.File.Size(); n < units.SectorSize {
+		return nil, field("file size", 0, n, "at least 512 bytes, the size of the header")
+	}
 	if _, err := ondisk.Decode(s.File, 0, &x.h); err != nil {
 		return nil, err
 	}
@@ -127,17 +130,15 @@ const gdScan = 1024
 
 // table gives the byte offset of a grain table, or 0 and the number of absent tables from there on.
 func (x *sparse) table(i int64) (loc, zeros int64, err error) {
-	var buf [4 * gdScan]byte
 	at := x.gd + 4*i
-	e := buf[:4]
-	if err := x.tabs.Read(e, at); err != nil {
+	sector, err := x.tabs.U32(at)
+	if err != nil {
 		return 0, 0, err
 	}
-	sector := binary.LittleEndian.Uint32(e)
 	if sector != 0 {
 		return x.tableAt(sector, at)
 	}
-	e = buf[:4*min(gdScan, x.h.tables()-i)]
+	e := make([]byte, 4*min(gdScan, x.h.tables()-i))
 	if err := x.tabs.Read(e, at); err != nil {
 		return 0, 0, err
 	}
@@ -171,7 +172,9 @@ func (x *sparse) join(entries []byte, at, grain, into int64) (disk.Run, error) {
 		}
 		return disk.Run{Len: n*x.h.grainBytes() - into}, nil
 	}
-	for int(4*n) < len(entries) && uint64(binary.LittleEndian.Uint32(entries[4*n:])) == uint64(first)+uint64(n)*x.h.GrainSize {
+	// A grain that the file cuts short does not spoil those in front of it.
+	whole := (x.file.Size()/units.SectorSize - int64(first)) / int64(x.h.GrainSize)
+	for n < whole && int(4*n) < len(entries) && uint64(binary.LittleEndian.Uint32(entries[4*n:])) == uint64(first)+uint64(n)*x.h.GrainSize {
 		n++
 	}
 	run := disk.Run{Len: n*x.h.grainBytes() - into, Src: x.file, Off: int64(first)*units.SectorSize + into}

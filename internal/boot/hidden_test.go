@@ -1,0 +1,163 @@
+package boot_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// flat is a disk of forged bytes.
+func flat(f disktest.Forged) disk.Disk {
+	return disk.New(int64(len(f)), 512, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: int64(len(f)) - off, Src: reader(f), Off: off}, nil
+	})
+}
+
+type reader []byte
+
+func (b reader) ReadAt(p []byte, off int64) (int, error) { return copy(p, b[off:]), nil }
+
+// partitions are those of a forged disk with their volumes.
+func partitions(t *testing.T, d disk.Disk) (*table.Table, []boot.Partition) {
+	t.Helper()
+	tab, err := table.Read(d)
+	require.NoError(t, err)
+	var out []boot.Partition
+	for _, p := range tab.Partitions {
+		v, err := volume.Probe(disk.Section(d, p.Range), p.Off)
+		require.NoError(t, err)
+		out = append(out, boot.Partition{Partition: p, Volume: v})
+	}
+	return tab, out
+}
+
+func refs(t *testing.T, f disktest.Forged) []boot.Ref {
+	t.Helper()
+	d := flat(f)
+	tab, parts := partitions(t, d)
+	r, err := boot.Read(d, tab.BootCode, 63*512, parts)
+	require.NoError(t, err)
+	return r.Refs
+}
+
+// FACTS B1: NTFS keeps the sectors in front of it at 1ch of the boot sector and of the backup behind the file system.
+func TestHiddenSectorsOfNTFS(t *testing.T) {
+	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000})
+	f.PutNTFS(63, 3000)
+	got := refs(t, f)
+	require.Len(t, got, 2)
+	for i, at := range []int64{63*512 + 0x1c, (63+2999)*512 + 0x1c} {
+		require.Equal(t, disk.Range{Off: at, Len: 4}, got[i].At)
+		require.Equal(t, []byte{63, 0, 0, 0}, got[i].Raw)
+		require.Equal(t, int64(63*512), got[i].Points)
+		require.Equal(t, 1, got[i].Partition)
+		b, err := got[i].Encode(got[i].Raw, 2048*512)
+		require.NoError(t, err)
+		require.Equal(t, []byte{0, 8, 0, 0}, b)
+	}
+}
+
+func TestHiddenSectorsOfFAT(t *testing.T) {
+	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 6, Start: 63, Sectors: 16000})
+	f.PutFAT16(63, 16000)
+	got := refs(t, f)
+	require.Len(t, got, 1)
+	require.Equal(t, disk.Range{Off: 63*512 + 0x1c, Len: 4}, got[0].At)
+}
+
+// FAT32 has its backup where the word at 32h says. The fixture is made by mkfs.fat: sector 6.
+func TestHiddenSectorsOfFAT32(t *testing.T) {
+	d := disktest.Fixture(t, disktest.Fixtures(t)["logical-chain"])
+	tab, parts := partitions(t, d)
+	r, err := boot.Read(d, tab.BootCode, 63*512, parts)
+	require.NoError(t, err)
+	var at []int64
+	for _, ref := range r.Refs {
+		if ref.Partition == 5 {
+			at = append(at, ref.At.Off)
+			require.Equal(t, int64(321363*512), ref.Points)
+		}
+	}
+	require.Equal(t, []int64{321363*512 + 0x1c, (321363+6)*512 + 0x1c}, at)
+}
+
+// ext has no such field, but extlinux puts a parameter block in front of it for its own use.
+func TestHiddenSectorsOfExtlinux(t *testing.T) {
+	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 3000})
+	f.PutExt(63, 3000)
+	require.Empty(t, refs(t, f))
+	f.Text(63*512+3, "EXTLINUX")
+	f.U32(63*512+0x1c, 63)
+	got := refs(t, f)
+	require.Len(t, got, 1)
+	require.Equal(t, int64(63*512), got[0].Points)
+}
+
+// A place that the field cannot hold is an error, not a number that wraps.
+func TestHiddenSectorsOutOfRange(t *testing.T) {
+	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000})
+	f.PutNTFS(63, 3000)
+	encode := refs(t, f)[0].Encode
+	b, err := encode(nil, (1<<32-1)*512)
+	require.NoError(t, err)
+	require.Equal(t, []byte{0xff, 0xff, 0xff, 0xff}, b)
+	_, err = encode(nil, 1<<32*512)
+	require.Error(t, err)
+	_, err = encode(nil, 513)
+	require.Error(t, err, "no whole sector")
+}
+
+func codes(issues []ondisk.Issue) []string {
+	var out []string
+	for _, i := range issues {
+		out = append(out, i.Code)
+	}
+	return out
+}
+
+// grub is boot.img of GRUB 2 in the MBR: core.img begins at LBA first, its block list names the sectors from start on.
+func grub(first, start uint64, n uint16) disktest.Forged {
+	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 3000})
+	f.Text(0x180, "GRUB \x00Geom\x00Hard Disk\x00Read\x00 Error\x00")
+	f.U64(0x5c, first)
+	if first < 4000 {
+		f.U64(int64(first)*512+0x1f4, start)
+		f.U16(int64(first)*512+0x1f4+8, n)
+	}
+	return f
+}
+
+// FACTS B5: GRUB 2 survives a move when all that it reads by LBA lies in the gap, which stays.
+func TestBlockListsOfGrub(t *testing.T) {
+	for _, tc := range []struct {
+		name         string
+		first, start uint64
+		n            uint16
+		want         []string
+	}{
+		{"core.img in the gap", 1, 2, 50, nil},
+		{"core.img up to the last sector of the gap", 1, 2, 61, nil},
+		{"one sector too long", 1, 2, 62, []string{"grub2"}},
+		{"block list inside of the partition", 1, 70, 10, []string{"grub2"}},
+		{"core.img inside of the partition", 100, 101, 10, []string{"grub2"}},
+		{"core.img at LBA 0", 0, 2, 10, []string{"grub2"}},
+		{"core.img at LBA 2^64-1", 1<<64 - 1, 2, 10, []string{"grub2"}},
+		{"list that names LBA 2^64-1", 1, 1<<64 - 1, 65535, []string{"grub2"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := flat(grub(tc.first, tc.start, tc.n))
+			tab, parts := partitions(t, d)
+			r, err := boot.Read(d, tab.BootCode, 63*512, parts)
+			require.NoError(t, err)
+			require.Equal(t, boot.Grub2, r.Code)
+			require.Equal(t, tc.want, codes(r.Issues))
+		})
+	}
+}

@@ -1,0 +1,240 @@
+package disk_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// pattern is n bytes of which no two places within 64 KiB look alike, and none is zero.
+func pattern(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(1 + (i*7+i/251*31)%255)
+	}
+	return b
+}
+
+// striped is a disk of runs of so many bytes, by turns stored and zero, and what it must read as. The stored bytes lie in
+// the file in reverse order, as those of an image that grew may.
+func striped(size, run int) (disk.Disk, []byte) {
+	file, want := pattern(size), make([]byte, size)
+	for off := 0; off < size; off += 2 * run {
+		n := min(run, size-off)
+		copy(want[off:off+n], file[size-off-n:])
+	}
+	d := disk.New(int64(size), 512, func(off int64) (disk.Run, error) {
+		into := off % int64(run)
+		n := min(int64(run), int64(size)-(off-into))
+		r := disk.Run{Len: n - into}
+		if off/int64(run)%2 == 0 {
+			r.Src, r.Off = bytes.NewReader(file), int64(size)-(off-into)-n+into
+		}
+		return r, nil
+	})
+	return d, want
+}
+
+func TestDisksOfMaps(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		size, run int
+	}{
+		{"runs of one byte", 1001, 1},
+		{"runs of a sector, odd size", 100*512 + 77, 512},
+		{"runs of a grain", 1 << 20, 64 << 10},
+		{"one run longer than the disk", 4096, 1 << 20},
+		{"an empty disk", 0, 512},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d, want := striped(tc.size, tc.run)
+			disktest.CheckBytes(t, d, want)
+		})
+	}
+}
+
+func TestSectionIsAPartOfADisk(t *testing.T) {
+	d, want := striped(300<<10, 10<<10)
+	for _, r := range []disk.Range{{Off: 0, Len: 300 << 10}, {Off: 63 * 512, Len: 100 << 10}, {Off: 300<<10 - 1, Len: 1}, {Off: 5, Len: 0}} {
+		s := disk.Section(d, r)
+		disktest.CheckBytes(t, s, want[r.Off:r.End()])
+	}
+	half := disk.Section(d, disk.Range{Off: 5 << 10, Len: 200 << 10})
+	disktest.CheckBytes(t, disk.Section(half, disk.Range{Off: 5 << 10, Len: 1000}), want[10<<10:10<<10+1000])
+	require.Panics(t, func() { disk.Section(d, disk.Range{Off: 1, Len: 300 << 10}) })
+	require.Panics(t, func() { disk.Section(d, disk.Range{Off: -1, Len: 2}) })
+}
+
+func TestSectionKeepsTheSectorSize(t *testing.T) {
+	d := disk.New(1<<20, 4096, func(off int64) (disk.Run, error) { return disk.Run{Len: 1<<20 - off}, nil })
+	require.Equal(t, int64(4096), disk.Section(d, disk.Range{Off: 0, Len: 8192}).SectorSize())
+	require.Equal(t, int64(4096), disk.Compose(d, 8192, nil).SectorSize())
+	require.Equal(t, int64(4096), disk.Overlay(d, []disk.Patch{{Off: 1, New: []byte{1}}}).SectorSize())
+}
+
+// moves are those of an XP disk with two partitions: sector 0 and its gap stay, each partition has its own distance.
+var moves = []disk.Piece{
+	{From: 0, To: 0, Len: 63 * 512},
+	{From: 63 * 512, To: 128 * 512, Len: 100 * 512},
+	{From: 170 * 512, To: 256 * 512, Len: 51*512 + 17},
+}
+
+func composed(src []byte, size int64, pieces []disk.Piece) []byte {
+	want := make([]byte, size)
+	for _, p := range pieces {
+		copy(want[p.To:p.To+p.Len], src[p.From:])
+	}
+	return want
+}
+
+func TestCompose(t *testing.T) {
+	src, bytes := striped(230*512, 3*512)
+	for _, tc := range []struct {
+		name   string
+		size   int64
+		pieces []disk.Piece
+	}{
+		{"two partitions moved, the disk grows", 400*512 + 1, moves},
+		{"nothing at all", 5000, nil},
+		{"everything stays", 230 * 512, []disk.Piece{{Len: 230 * 512}}},
+		{"one byte at the end", 70000, []disk.Piece{{From: 4, To: 69999, Len: 1}}},
+		{"pieces that touch", 2000, []disk.Piece{{From: 700, To: 0, Len: 1000}, {From: 0, To: 1000, Len: 1000}}},
+		{"one source twice", 2000, []disk.Piece{{From: 512, To: 10, Len: 700}, {From: 512, To: 1000, Len: 700}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			disktest.CheckBytes(t, disk.Compose(src, tc.size, tc.pieces), composed(bytes, tc.size, tc.pieces))
+		})
+	}
+}
+
+func TestComposePanicsOnOurOwnMistakes(t *testing.T) {
+	src, _ := striped(1000, 100)
+	for _, tc := range []struct {
+		name   string
+		pieces []disk.Piece
+	}{
+		{"not sorted", []disk.Piece{{To: 500, Len: 10}, {To: 0, Len: 10}}},
+		{"overlap", []disk.Piece{{To: 0, Len: 10}, {To: 9, Len: 10}}},
+		{"past the result", []disk.Piece{{To: 1995, Len: 10}}},
+		{"past the source", []disk.Piece{{From: 995, Len: 10}}},
+		{"before the source", []disk.Piece{{From: -1, Len: 10}}},
+		{"empty", []disk.Piece{{Len: 0}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			require.Panics(t, func() { disk.Compose(src, 2000, tc.pieces) })
+		})
+	}
+}
+
+func TestOverlay(t *testing.T) {
+	src, bytes := striped(200<<10, 4<<10)
+	patches := []disk.Patch{
+		{Off: 0, New: []byte{0xfa}},
+		{Off: 0x1be + 1, New: []byte{2, 3, 0}},
+		{Off: 0x1be + 4, New: []byte{0x80, 0, 0, 0}}, // touches the one before
+		{Off: 6 << 10, New: pattern(3000)},           // in zeros, over their end
+		{Off: 200<<10 - 2, New: []byte{0, 7}},
+	}
+	want := append([]byte{}, bytes...)
+	for _, p := range patches {
+		copy(want[p.Off:], p.New)
+	}
+	disktest.CheckBytes(t, disk.Overlay(src, patches), want)
+	disktest.CheckBytes(t, disk.Overlay(src, nil), bytes)
+	require.Panics(t, func() { disk.Overlay(src, []disk.Patch{patches[1], patches[0]}) })
+	require.Panics(t, func() { disk.Overlay(src, []disk.Patch{{Off: 0x1be, New: []byte{1, 2}}, patches[1]}) })
+	require.Panics(t, func() { disk.Overlay(src, []disk.Patch{{Off: 200 << 10, New: []byte{1}}}) })
+	require.Panics(t, func() { disk.Overlay(src, []disk.Patch{{Off: 7}}) })
+}
+
+// The result of an alignment is a stack of all of them.
+func TestStacks(t *testing.T) {
+	src, bytes := striped(230*512, 1000)
+	part := disk.Section(src, disk.Range{Off: 512, Len: 229 * 512})
+	view := disk.Overlay(disk.Compose(part, 400*512, moves), []disk.Patch{{Off: 128*512 + 0x1c, New: []byte{128, 0, 0, 0}}})
+	want := composed(bytes[512:], 400*512, moves)
+	copy(want[128*512+0x1c:], []byte{128, 0, 0, 0})
+	disktest.CheckBytes(t, view, want)
+	disktest.CheckBytes(t, disk.Section(view, disk.Range{Off: 128 * 512, Len: 100 * 512}), want[128*512:228*512])
+	again := disk.Compose(view, 500*512, []disk.Piece{{From: 128 * 512, To: 3, Len: 1000}, {From: 0, To: 64 << 10, Len: 64 << 10}})
+	disktest.CheckBytes(t, again, composed(want, 500*512, []disk.Piece{{From: 128 * 512, To: 3, Len: 1000}, {From: 0, To: 64 << 10, Len: 64 << 10}}))
+}
+
+// A stretch of one state is one extent, whatever the map cuts it into: a copy asks once and not once a grain.
+func TestExtentJoinsRunsOfOneState(t *testing.T) {
+	data := pattern(64 << 10)
+	d := disk.New(64<<10, 512, func(off int64) (disk.Run, error) {
+		r := disk.Run{Len: 512 - off%512}
+		if off < 32<<10 {
+			r.Src, r.Off = bytes.NewReader(data), off
+		}
+		return r, nil
+	})
+	e, err := d.Extent(100, 64<<10-100)
+	require.NoError(t, err)
+	require.Equal(t, disk.Extent{Range: disk.Range{Off: 100, Len: 32<<10 - 100}}, e)
+	e, err = d.Extent(32<<10, 32<<10)
+	require.NoError(t, err)
+	require.Equal(t, disk.Extent{Range: disk.Range{Off: 32 << 10, Len: 32 << 10}, Zero: true}, e)
+}
+
+var errMedium = errors.New("input/output error")
+
+type badSector struct{ at int64 }
+
+func (b badSector) ReadAt(p []byte, off int64) (int, error) {
+	if n := b.at - off; n < int64(len(p)) {
+		return int(max(n, 0)), errMedium
+	}
+	return len(p), nil
+}
+
+func TestReadErrorsSurface(t *testing.T) {
+	broken := errors.New("grain table")
+	d := disk.New(3000, 512, func(off int64) (disk.Run, error) {
+		if off >= 2000 {
+			return disk.Run{}, broken
+		}
+		return disk.Run{Len: 1000 - off%1000, Src: badSector{1500}, Off: off}, nil
+	})
+	_, err := d.ReadAt(make([]byte, 1500), 0)
+	require.NoError(t, err)
+	n, err := d.ReadAt(make([]byte, 1501), 0)
+	require.ErrorIs(t, err, errMedium)
+	require.Equal(t, 1000, n, "what was read before the run with the error")
+	_, err = d.ReadAt(make([]byte, 10), 2000)
+	require.ErrorIs(t, err, broken)
+	_, err = d.Extent(2500, 10)
+	require.ErrorIs(t, err, broken)
+}
+
+// A file that became shorter gives io.EOF in the middle of a disk. That must not look like the end of the disk: a copier
+// would take it for success.
+func TestShortFileIsNoEndOfDisk(t *testing.T) {
+	d := disk.New(3000, 512, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: 3000 - off, Src: bytes.NewReader(make([]byte, 100)), Off: off}, nil
+	})
+	_, err := d.ReadAt(make([]byte, 3000), 0)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.NotErrorIs(t, err, io.EOF)
+}
+
+func TestRanges(t *testing.T) {
+	r := disk.Range{Off: 100, Len: 50}
+	require.Equal(t, int64(150), r.End())
+	require.True(t, r.Contains(r))
+	require.True(t, r.Contains(disk.Range{Off: 149, Len: 1}))
+	require.False(t, r.Contains(disk.Range{Off: 149, Len: 2}))
+	require.False(t, r.Contains(disk.Range{Off: 99, Len: 2}))
+	require.True(t, r.Overlaps(disk.Range{Off: 149, Len: 100}))
+	require.True(t, r.Overlaps(disk.Range{Off: 0, Len: 101}))
+	require.False(t, r.Overlaps(disk.Range{Off: 150, Len: 1}), "half-open: neighbours share no byte")
+	require.False(t, r.Overlaps(disk.Range{Off: 0, Len: 100}))
+	require.False(t, r.Overlaps(disk.Range{Off: 120}), "an empty range has no byte to share")
+}

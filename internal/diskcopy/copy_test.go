@@ -1,0 +1,293 @@
+package diskcopy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+)
+
+// source is a disk of size bytes. What lies in data is stored with the bytes of fill, what lies in stored is stored as
+// zeros, and the rest is a hole.
+type source struct {
+	size         int64
+	data, stored []disk.Range
+	reads        *atomic.Int64
+	fail         func(off int64) error
+}
+
+func (s source) disk() disk.Disk {
+	return disk.New(s.size, 512, func(off int64) (disk.Run, error) {
+		end := s.size
+		for _, r := range append(append([]disk.Range{}, s.data...), s.stored...) {
+			if off >= r.Off && off < r.End() {
+				return disk.Run{Len: r.End() - off, Src: s, Off: off}, nil
+			}
+			if r.Off > off {
+				end = min(end, r.Off)
+			}
+		}
+		return disk.Run{Len: end - off}, nil
+	})
+}
+
+// ReadAt gives bytes that tell their place, never zero, and zeros outside of the data.
+func (s source) ReadAt(p []byte, off int64) (int, error) {
+	if s.reads != nil {
+		s.reads.Add(1)
+	}
+	if s.fail != nil {
+		if err := s.fail(off); err != nil {
+			return 0, err
+		}
+	}
+	clear(p)
+	for _, r := range s.data {
+		for i := max(r.Off, off); i < min(r.End(), off+int64(len(p))); i++ {
+			p[i-off] = byte(1 + i%251)
+		}
+	}
+	return len(p), nil
+}
+
+// bytes is the disk as it must be copied, made without the code under test.
+func (s source) bytes() []byte {
+	b := make([]byte, s.size)
+	for _, r := range s.data {
+		for i := r.Off; i < r.End(); i++ {
+			b[i] = byte(1 + i%251)
+		}
+	}
+	return b
+}
+
+func run(t *testing.T, s source, unit int64, jobs int) (*disktest.Recorder, int64) {
+	t.Helper()
+	rec := disktest.NewRecorder(s.size, unit)
+	var told atomic.Int64
+	n, err := diskcopy.Run(t.Context(), s.disk(), rec, diskcopy.Options{Jobs: jobs, Progress: func(n int64) { told.Add(n) }})
+	require.NoError(t, err)
+	require.Empty(t, rec.Faults())
+	require.Equal(t, s.size, told.Load(), "progress reaches the size of the disk, whatever was skipped")
+	return rec, n
+}
+
+// The list of writes is the expectation: whole units that hold a byte which is not zero, joined within a chunk of 1 MiB.
+func TestZerosAreNeverWritten(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		unit int64
+		src  source
+		want []disk.Range
+	}{
+		{"an empty disk of zeros", 4 * kib, source{size: 10 * mib}, nil},
+		{"stored zeros", 4 * kib, source{size: 3 * mib, stored: []disk.Range{{Off: 0, Len: 3 * mib}}}, nil},
+		{
+			"one byte in stored zeros", 4 * kib,
+			source{size: 2 * mib, data: []disk.Range{{Off: 5000, Len: 1}}, stored: []disk.Range{{Off: 0, Len: 2 * mib}}},
+			[]disk.Range{{Off: 4 * kib, Len: 4 * kib}},
+		},
+		{
+			"the same in grains of 64 KiB", 64 * kib,
+			source{size: 2 * mib, data: []disk.Range{{Off: 70000, Len: 1}}, stored: []disk.Range{{Off: 0, Len: 2 * mib}}},
+			[]disk.Range{{Off: 64 * kib, Len: 64 * kib}},
+		},
+		{
+			"data over the border of two chunks", 64 * kib,
+			source{size: 4 * mib, data: []disk.Range{{Off: mib - 1, Len: 2}}},
+			[]disk.Range{{Off: mib - 64*kib, Len: 64 * kib}, {Off: mib, Len: 64 * kib}},
+		},
+		{
+			"two runs in one chunk", 4 * kib,
+			source{size: mib, data: []disk.Range{{Off: 0, Len: 9 * kib}, {Off: 100 * kib, Len: 4 * kib}}},
+			[]disk.Range{{Off: 0, Len: 12 * kib}, {Off: 100 * kib, Len: 4 * kib}},
+		},
+		{
+			"a tail shorter than a unit", 64 * kib,
+			source{size: 2*mib + 1536, data: []disk.Range{{Off: 2*mib + 1535, Len: 1}}},
+			[]disk.Range{{Off: 2 * mib, Len: 1536}},
+		},
+		{
+			"a unit as large as a chunk", mib,
+			source{size: 3*mib + 512, data: []disk.Range{{Off: mib + 5, Len: 1}, {Off: 3 * mib, Len: 512}}},
+			[]disk.Range{{Off: mib, Len: mib}, {Off: 3 * mib, Len: 512}},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for _, jobs := range []int{1, 4} {
+				rec, n := run(t, tc.src, tc.unit, jobs)
+				require.Equal(t, tc.want, rec.Written())
+				require.Equal(t, len(tc.want), len(rec.Reserved()))
+				sum := int64(0)
+				for _, r := range tc.want {
+					sum += r.Len
+				}
+				require.Equal(t, sum, n, "the bytes that are reported as written")
+				disktest.EqualBytes(t, tc.src.bytes(), rec.Bytes())
+			}
+		})
+	}
+}
+
+// scattered is a disk with stretches of all three kinds at odd places.
+func scattered(seed uint64) source {
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	s := source{size: 6*mib + 512*rnd.Int64N(100)}
+	for off := int64(0); off < s.size; {
+		r := disk.Range{Off: off, Len: min(1+rnd.Int64N(600*kib), s.size-off)}
+		switch rnd.IntN(3) {
+		case 0:
+			s.data = append(s.data, r)
+		case 1:
+			s.stored = append(s.stored, r)
+		}
+		off = r.End()
+	}
+	return s
+}
+
+// Where a sparse file puts its grains follows from the order of Reserve. The same job must give the same bytes on any
+// number of processors.
+func TestTheLayoutDoesNotDependOnJobs(t *testing.T) {
+	for seed := range uint64(3) {
+		s := scattered(seed)
+		want, _ := run(t, s, 64*kib, 1)
+		disktest.EqualBytes(t, s.bytes(), want.Bytes())
+		for jobs := 2; jobs <= 8; jobs++ {
+			got, _ := run(t, s, 64*kib, jobs)
+			require.Equal(t, want.Reserved(), got.Reserved(), "%d jobs", jobs)
+			disktest.EqualBytes(t, want.Bytes(), got.Bytes())
+		}
+	}
+}
+
+// A hole of terabytes costs no reading.
+func TestHolesAreNotRead(t *testing.T) {
+	s := source{size: 64 << 40, data: []disk.Range{{Off: 5 * mib, Len: 1}, {Off: 64<<40 - 512, Len: 512}}, reads: new(atomic.Int64)}
+	rec := disktest.NewRecorder(s.size, 64*kib)
+	_, err := diskcopy.Run(t.Context(), s.disk(), rec, diskcopy.Options{Jobs: 4})
+	require.NoError(t, err)
+	require.Equal(t, []disk.Range{{Off: 5 * mib, Len: 64 * kib}, {Off: 64<<40 - 64*kib, Len: 64 * kib}}, rec.Written())
+	require.Equal(t, int64(2), s.reads.Load())
+}
+
+func TestCancellationStopsSoon(t *testing.T) {
+	const jobs = 4
+	for _, cancelAt := range []int64{1, 10} {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := source{size: 500 * mib, data: []disk.Range{{Len: 500 * mib}}, reads: new(atomic.Int64)}
+		s.fail = func(int64) error {
+			if s.reads.Load() >= cancelAt {
+				cancel()
+			}
+			return nil
+		}
+		_, err := diskcopy.Run(ctx, s.disk(), discard(), diskcopy.Options{Jobs: jobs})
+		require.ErrorIs(t, err, context.Canceled)
+		require.LessOrEqual(t, s.reads.Load(), cancelAt+jobs, "each worker may end the chunk that it reads")
+		cancel()
+	}
+}
+
+func discard() *disktest.Recorder {
+	rec := disktest.NewRecorder(1<<40, 64*kib)
+	rec.Discard = true
+	return rec
+}
+
+// An error ends all workers, those that wait for their turn among them: a hang would be the worst answer.
+func TestErrorsSurface(t *testing.T) {
+	errBroken := errors.New("no space left on device")
+	at := func(place int64) func(off int64) error {
+		return func(off int64) error {
+			if off == place {
+				return errBroken
+			}
+			return nil
+		}
+	}
+	for _, place := range []int64{0, 3 * mib, 9 * mib} {
+		for _, jobs := range []int{1, 2, 8} {
+			t.Run(fmt.Sprintf("at %d MiB with %d jobs", place/mib, jobs), func(t *testing.T) {
+				s := source{size: 10 * mib, data: []disk.Range{{Len: 10 * mib}}}
+				for _, op := range []string{"reserve", "write"} {
+					rec := discard()
+					fails := at(place)
+					rec.Err = func(what string, r disk.Range) error {
+						if what == op {
+							return fails(r.Off)
+						}
+						return nil
+					}
+					_, err := diskcopy.Run(t.Context(), s.disk(), rec, diskcopy.Options{Jobs: jobs})
+					require.ErrorIs(t, err, errBroken, op)
+				}
+				s.fail = at(place)
+				_, err := diskcopy.Run(t.Context(), s.disk(), discard(), diskcopy.Options{Jobs: jobs})
+				require.ErrorIs(t, err, errBroken, "read")
+			})
+		}
+	}
+}
+
+// block is a source that costs no time, for long copies.
+type block []byte
+
+func (b block) ReadAt(p []byte, off int64) (int, error) {
+	for n := 0; n < len(p); {
+		n += copy(p[n:], b[(off+int64(n))%int64(len(b)):])
+	}
+	return len(p), nil
+}
+
+func TestMemoryDoesNotGrowWithTheDisk(t *testing.T) {
+	full := make(block, mib)
+	for i := range full {
+		full[i] = 1
+	}
+	allocated := func(size int64) uint64 {
+		d := disk.New(size, 512, func(off int64) (disk.Run, error) { return disk.Run{Len: size - off, Src: full, Off: off}, nil })
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		n, err := diskcopy.Run(t.Context(), d, discard(), diskcopy.Options{Jobs: 2})
+		runtime.ReadMemStats(&after)
+		require.NoError(t, err)
+		require.Equal(t, size, n)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	small, large := allocated(16*mib), allocated(528*mib)
+	// What a chunk allocates is its place in the queue, some hundred bytes, and not its megabyte.
+	require.Less(t, int64(large)-int64(small), int64(2*mib), "allocated for 512 MiB more")
+}
+
+func TestSourceThatEndsEarly(t *testing.T) {
+	d := disk.New(4*mib, 512, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: 4*mib - off, Src: short{}, Off: off}, nil
+	})
+	_, err := diskcopy.Run(t.Context(), d, discard(), diskcopy.Options{Jobs: 2})
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+}
+
+type short struct{}
+
+func (short) ReadAt(p []byte, off int64) (int, error) {
+	if off >= 2*mib {
+		return 0, io.EOF
+	}
+	return len(p), nil
+}

@@ -1,0 +1,184 @@
+package vmdk
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// esxi is the descriptor of an ESXi disk with all that a copy must keep or change; the two ddb lines that no
+// specification lists stand for what we do not know.
+const esxi = `# Disk DescriptorFile
+version=3
+encoding="UTF-8"
+CID=a1b2c3d4
+parentCID=ffffffff
+createType="vmfs"
+isNativeSnapshot="no"
+
+# Extent description
+RW 16777216 VMFS "old-flat.vmdk"
+
+# Change Tracking File
+changeTrackPath="old-ctk.vmdk"
+
+# The Disk Data Base
+#DDB
+
+ddb.adapterType = "buslogic"
+ddb.geometry.cylinders = "1044"
+ddb.geometry.heads = "255"
+ddb.geometry.sectors = "63"
+ddb.longContentID = "0123456789abcdef01234567a1b2c3d4"
+ddb.thinProvisioned = "1"
+ddb.toolsInstallType = "1"
+ddb.toolsVersion = "8384"
+ddb.uuid = "60 00 C2 9a 1d 7b 49 44-dc 53 e6 d3 e5 89 7b 0d"
+ddb.virtualHWVersion = "8"
+ddb.somethingNew.x = "kept as it is"
+`
+
+const newSize = 16779264 * 512 // 1 MiB more
+
+func parsed(t *testing.T, text string) *descriptor {
+	t.Helper()
+	d, err := parseDescriptor([]byte(text))
+	require.NoError(t, err)
+	return d
+}
+
+func edited(t *testing.T, text string) string {
+	t.Helper()
+	return string(parsed(t, text).copyFor(vmfs, newSize, []string{`RW 16779264 VMFS "new-flat.vmdk"`}, []byte("seed")))
+}
+
+// What a copy changes, line by line; every other line stays as it was, in its place.
+func TestCopyOfADescriptor(t *testing.T) {
+	got := strings.Split(edited(t, esxi), "\n")
+	var want []string
+	for _, l := range strings.Split(esxi, "\n") {
+		switch {
+		case strings.HasPrefix(l, "CID="), strings.HasPrefix(l, "ddb.longContentID"), strings.HasPrefix(l, "ddb.uuid"):
+			want = append(want, "")
+		case strings.HasPrefix(l, "RW "):
+			want = append(want, `RW 16779264 VMFS "new-flat.vmdk"`)
+		case strings.HasPrefix(l, "changeTrackPath"): // gone
+		case strings.HasPrefix(l, "ddb.geometry.cylinders"):
+			want = append(want, `ddb.geometry.cylinders = "1044"`) // 16779264 / (255 * 63) = 1044.46
+		default:
+			want = append(want, l)
+		}
+	}
+	require.Len(t, got, len(want))
+	for i := range want {
+		if want[i] != "" || got[i] == "" {
+			require.Equal(t, want[i], got[i], "line %d", i+1)
+		}
+	}
+}
+
+// FACTS B6: the content is another, so its identifiers are too, in the form that they had.
+func TestIdentityOfACopy(t *testing.T) {
+	text := edited(t, esxi)
+	value := func(pattern string) string {
+		m := regexp.MustCompile(`(?m)^` + pattern + `$`).FindStringSubmatch(text)
+		require.NotNil(t, m, "%s in\n%s", pattern, text)
+		return m[1]
+	}
+	cid := value(`CID=([0-9a-f]{8})`)
+	require.NotEqual(t, "a1b2c3d4", cid)
+	require.Equal(t, cid, value(`ddb\.longContentID = "[0-9a-f]{24}([0-9a-f]{8})"`), "its last 8 digits are the CID")
+	require.NotContains(t, text, "0123456789abcdef01234567")
+	uuid := value(`ddb\.uuid = "(60 00 C2 9a [0-9a-f]{2} [0-9a-f]{2} [0-9a-f]{2} [0-9a-f]{2}-(?:[0-9a-f]{2} ){7}[0-9a-f]{2})"`)
+	require.NotEqual(t, "60 00 C2 9a 1d 7b 49 44-dc 53 e6 d3 e5 89 7b 0d", uuid)
+	require.Contains(t, text, "parentCID=ffffffff")
+}
+
+// The same job gives the same identity, another one another.
+func TestIdentityFollowsFromTheJob(t *testing.T) {
+	cid := func(text, seed string) string {
+		d := parsed(t, string(parsed(t, text).copyFor(vmfs, newSize, []string{`RW 1 VMFS "x"`}, []byte(seed))))
+		v, _ := d.get("cid")
+		return v
+	}
+	require.Equal(t, cid(esxi, "a"), cid(esxi, "a"))
+	require.NotEqual(t, cid(esxi, "a"), cid(esxi, "b"))
+	require.NotEqual(t, cid(esxi, "a"), cid(strings.Replace(esxi, "a1b2c3d4", "a1b2c3d5", 1), "a"))
+	require.NotEqual(t, "ffffffff", cid(esxi, "a"))
+}
+
+func TestLineEndsAreKept(t *testing.T) {
+	crlf := edited(t, strings.ReplaceAll(esxi, "\n", "\r\n"))
+	require.Equal(t, strings.Count(crlf, "\n"), strings.Count(crlf, "\r\n"), "every line ends in CRLF")
+	require.Greater(t, strings.Count(crlf, "\r\n"), 20)
+	require.True(t, strings.HasSuffix(crlf, "\r\n"))
+	// The CID follows from the source's lines without their ends.
+	require.Equal(t, edited(t, esxi), strings.ReplaceAll(crlf, "\r\n", "\n"))
+	require.NotContains(t, edited(t, esxi), "\r")
+}
+
+// IDE geometries end at 16383 cylinders, whatever the size: VMware writes 16383/16/63 for every larger disk.
+func TestCylinders(t *testing.T) {
+	for _, tc := range []struct {
+		name, cyl, heads, sectors string
+		size                      int64 // sectors
+		want                      string
+	}{
+		{"recomputed", "1044", "255", "63", 16779264, "1044"},
+		{"grows with the disk", "16", "16", "63", 20 * 1008, "20"},
+		{"a part of a cylinder does not count", "16", "16", "63", 20*1008 + 1007, "20"},
+		{"capped stays capped", "16383", "16", "63", 1 << 32, "16383"},
+		{"capped, but now below", "16383", "16", "63", 1008 * 1000, "1000"},
+		{"never was capped", "522", "255", "63", 1 << 32, "267349"},
+		{"no heads: left alone", "77", "0", "63", 1 << 20, "77"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := parsed(t, "# Disk DescriptorFile\nCID=1\nddb.geometry.cylinders = \""+tc.cyl+"\"\nddb.geometry.heads = \""+tc.heads+
+				"\"\nddb.geometry.sectors = \""+tc.sectors+"\"\n")
+			text := string(d.copyFor(monolithicFlat, tc.size*512, nil, nil))
+			require.Contains(t, text, "ddb.geometry.cylinders = \""+tc.want+"\"\n")
+		})
+	}
+}
+
+// FACTS B6: qemu-img 7.2 counts an extent twice that stands behind a blank line.
+func TestNoBlankLineInFrontOfAnExtent(t *testing.T) {
+	text := strings.Replace(esxi, "# Extent description\n", "", 1)
+	require.Contains(t, text, "\n\nRW ")
+	got := edited(t, text)
+	require.Contains(t, got, "\n# Extent description\nRW 16779264 VMFS \"new-flat.vmdk\"\n")
+	require.Equal(t, 1, strings.Count(edited(t, esxi), "# Extent description"))
+}
+
+// Several extents become the one of the copy, where the first of them stood.
+func TestExtentsBecomeOne(t *testing.T) {
+	text := strings.Replace(esxi, `RW 16777216 VMFS "old-flat.vmdk"`, "RW 63 FLAT \"head.vmdk\" 0\nRW 16777152 FLAT \"old-flat.vmdk\" 63\nRW 1 ZERO", 1)
+	identity := regexp.MustCompile(`(?m)^(CID|ddb\.longContentID|ddb\.uuid).*$`)
+	require.Equal(t, identity.ReplaceAllString(edited(t, esxi), "$1"), identity.ReplaceAllString(edited(t, text), "$1"))
+}
+
+func TestUUIDsOfOtherForms(t *testing.T) {
+	sum := []byte{0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b}
+	require.Equal(t, "60 00 C2 9f 10 11 12 13-14 15 16 17 18 19 1a 1b", newUUID("60 00 C2 9f b3 e8 5b 4b-4f 42 7f 9c fc 8d 66 4a", sum))
+	for _, odd := range []string{"", "60 00", "not a uuid at all, but sixteen words a b c d e f g h i j", "60 00 C2 9f b3 e8 5b 4b-4f 42 7f 9c fc 8d 66 4", "{guid}"} {
+		require.Equal(t, odd, newUUID(odd, sum), "an unknown form is left")
+	}
+}
+
+// A source that was no VMDK gets a descriptor that qemu-img and our own reader take.
+func TestPlainDescriptor(t *testing.T) {
+	text := string(plainDescriptor().copyFor(monolithicSparse, 10<<30, []string{`RW 20971520 SPARSE "x.vmdk"`}, nil))
+	d := parsed(t, text)
+	require.Len(t, d.extents, 1)
+	require.Equal(t, int64(10<<30), d.extents[0].size)
+	require.NoError(t, d.checkParent())
+	for key, want := range map[string]string{
+		"version": "1", "createtype": "monolithicSparse", "ddb.adaptertype": "lsilogic",
+		"ddb.geometry.cylinders": "1305", "ddb.geometry.heads": "255", "ddb.geometry.sectors": "63", // 20971520 / 16065 = 1305.4
+	} {
+		got, _ := d.get(key)
+		require.Equal(t, want, got, key)
+	}
+}

@@ -1,0 +1,167 @@
+package ondisk
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// counted is a source that counts its reads.
+type counted struct {
+	*bytes.Reader
+	reads atomic.Int64
+	size  int64 // when above 0: what the source says of its size
+}
+
+func (c *counted) ReadAt(p []byte, off int64) (int, error) {
+	c.reads.Add(1)
+	return c.Reader.ReadAt(p, off)
+}
+
+func (c *counted) Size() int64 {
+	if c.size > 0 {
+		return c.size
+	}
+	return c.Reader.Size()
+}
+
+func source(n int) *counted {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*13 + i/251)
+	}
+	return &counted{Reader: bytes.NewReader(b)}
+}
+
+// A length from an image is held against the size of the file before a byte is allocated.
+func TestBytesRefusesWhatIsNotThere(t *testing.T) {
+	src := source(1000)
+	for _, tc := range []struct{ off, n int64 }{
+		{-1, 1}, {0, -1}, {0, 1001}, {1000, 1}, {1001, 0}, {math.MaxInt64, 1}, {1, math.MaxInt64}, {math.MaxInt64, math.MaxInt64},
+	} {
+		_, err := Bytes(src, tc.off, tc.n)
+		require.ErrorIs(t, err, ErrFormat, "%+v", tc)
+	}
+	b, err := Bytes(src, 990, 10)
+	require.NoError(t, err)
+	require.Len(t, b, 10)
+	_, err = Bytes(&counted{Reader: bytes.NewReader(nil), size: 1 << 40}, 0, 17<<20)
+	require.ErrorIs(t, err, ErrLimit)
+}
+
+// A file that became shorter is an I/O error, not a malformed image and not the end of the disk.
+func TestShortFile(t *testing.T) {
+	src := &counted{Reader: bytes.NewReader(make([]byte, 100)), size: 1000}
+	_, err := Bytes(src, 0, 200)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.NotErrorIs(t, err, ErrFormat)
+}
+
+func TestDecodeIsLittleEndian(t *testing.T) {
+	var v struct {
+		A uint16
+		B uint32
+	}
+	raw, err := Decode(&counted{Reader: bytes.NewReader([]byte{0, 0x55, 0xaa, 1, 2, 3, 4})}, 1, &v)
+	require.NoError(t, err)
+	require.Equal(t, uint16(0xaa55), v.A)
+	require.Equal(t, uint32(0x04030201), v.B)
+	require.Equal(t, []byte{0x55, 0xaa, 1, 2, 3, 4}, raw)
+}
+
+func TestIsZero(t *testing.T) {
+	require.True(t, IsZero(nil))
+	b := make([]byte, 4096)
+	require.True(t, IsZero(b))
+	for _, i := range []int{0, 1, 2047, 4094, 4095} {
+		b[i] = 1
+		require.False(t, IsZero(b), "byte %d", i)
+		b[i] = 0
+	}
+	require.False(t, IsZero(bytes.Repeat([]byte{7}, 512)), "all bytes equal, and none of them zero")
+}
+
+func TestPagesReadWhatTheSourceHolds(t *testing.T) {
+	src := source(5*pageSize + 77)
+	p := NewPages(src, 2*pageSize)
+	var wg sync.WaitGroup
+	errs := make([]error, 4)
+	for i := range errs {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(i), 7))
+			for range 300 {
+				off := rnd.Int64N(src.Size())
+				got := make([]byte, min(1+rnd.Int64N(2*pageSize), src.Size()-off))
+				want := bytes.Clone(got)
+				_, _ = src.Reader.ReadAt(want, off)
+				if err := p.Read(got, off); err != nil || !bytes.Equal(want, got) {
+					errs[i] = fmt.Errorf("%d bytes at %d: %w", len(got), off, errors.Join(err, errors.New("other bytes")))
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, errors.Join(errs...))
+	require.LessOrEqual(t, len(p.pages), 2, "the cache keeps to its bound")
+}
+
+func TestPagesAreKept(t *testing.T) {
+	src := source(4 * pageSize)
+	p := NewPages(src, 2*pageSize)
+	read := func(page int64) {
+		require.NoError(t, p.Read(make([]byte, 4), page*pageSize+8))
+	}
+	read(0)
+	read(1)
+	read(0)
+	require.Equal(t, int64(2), src.reads.Load(), "a page that is there is not read again")
+	read(2) // drops page 1, which was not used for longest
+	read(0)
+	require.Equal(t, int64(3), src.reads.Load())
+	read(1)
+	require.Equal(t, int64(4), src.reads.Load())
+}
+
+func TestPagesPastTheEnd(t *testing.T) {
+	p := NewPages(source(100), pageSize)
+	require.Error(t, p.Read(make([]byte, 4), 98))
+	require.Error(t, p.Read(make([]byte, 4), 100))
+	require.NoError(t, p.Read(make([]byte, 4), 96))
+}
+
+func TestFormatErrorNamesThePlace(t *testing.T) {
+	err := error(&FormatError{What: "vhd footer", Off: 0x27fe00, Field: "checksum", Got: "0x1f3c", Want: "0x1f40"})
+	require.EqualError(t, err, `vhd footer at 0x27fe00: checksum "0x1f3c", want 0x1f40`)
+	moved := Shift(fmt.Errorf("partition 1: %w", err), 0x200)
+	require.Contains(t, moved.Error(), "0x280000")
+	require.ErrorIs(t, moved, ErrFormat)
+	plain := errors.New("plain")
+	require.Equal(t, plain, Shift(plain, 1))
+}
+
+// A text from an image reaches messages quoted and cut.
+func TestFormatErrorQuotesTexts(t *testing.T) {
+	err := &FormatError{What: "x", Field: "label", Got: "\x1b]0;x\a" + string(bytes.Repeat([]byte{'a'}, 1000)), Want: "text"}
+	require.NotContains(t, err.Error(), "\x1b")
+	require.Less(t, len(err.Error()), 400)
+}
+
+func TestNarrowing(t *testing.T) {
+	require.Equal(t, uint32(math.MaxUint32), U32(math.MaxUint32))
+	require.Equal(t, int64(math.MaxInt64), I64(math.MaxInt64))
+	require.Equal(t, byte(255), Byte(255))
+	for _, f := range []func(){
+		func() { U32(math.MaxUint32 + 1) }, func() { U32(-1) }, func() { U64(-1) }, func() { I64(math.MaxInt64 + 1) }, func() { Byte(256) }, func() { Byte(-1) },
+	} {
+		require.Panics(t, f)
+	}
+}

@@ -1,0 +1,175 @@
+package plan_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
+)
+
+// planFixture plans a disk of the corpus; boundary 0 is auto.
+func planFixture(t *testing.T, name string, boundary int64, only ...int) (disk.Disk, *layout.Layout, *plan.Plan) {
+	t.Helper()
+	d := disktest.Fixture(t, disktest.Fixtures(t)[name])
+	l := read(t, d, align.Goal{Want: 1 << 30})
+	goal := align.GoalFor(l, boundary)
+	goal.Only = only
+	p, err := plan.New(l, goal)
+	require.NoError(t, err)
+	return d, l, p
+}
+
+// Expected starts are worked out by hand: the next multiple of 128 sectors (64 KiB) where the boot code reads CHS, of 2048
+// (1 MiB) where it does not, that does not touch the partition before.
+func TestPlansOfTheCorpus(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		fixture  string
+		boundary int64
+		only     []int
+		want     map[int]int64 // number -> LBA
+		size     int64         // sectors; 0: as before
+	}{
+		{"xp, its boot code reads chs", "xp-lba63-one-ntfs", 0, nil, map[int]int64{1: 128}, 0},
+		{"xp, to 1 MiB all the same", "xp-lba63-one-ntfs", 1 << 20, nil, map[int]int64{1: 2048}, 0},
+		{"xp, to 4 KiB", "xp-lba63-one-ntfs", 4096, nil, map[int]int64{1: 64}, 0},
+		// The first one ends at 4192902+2048, so the second goes to 2049 MiB.
+		{"two ntfs, each its own distance", "two-ntfs-lba63-and-cylinder", 0, nil, map[int]int64{1: 2048, 2: 4196352}, 0},
+		{"two ntfs, to 64 KiB", "two-ntfs-lba63-and-cylinder", 65536, nil, map[int]int64{1: 128, 2: 4193152}, 0},
+		// 4192965 is no multiple of 128, but was not asked for; the first one has to leave it its place, and cannot.
+		{"two ntfs, only the first, which pushes the second", "two-ntfs-lba63-and-cylinder", 65536, []int{1}, map[int]int64{1: 128, 2: 4193152}, 0},
+		{"two ntfs, only the second", "two-ntfs-lba63-and-cylinder", 65536, []int{2}, map[int]int64{2: 4193024}, 0},
+		// 1031121 + 2048 sectors pass the 504 MiB there are.
+		{"16 heads, no room behind it", "fat16-16-heads", 0, nil, map[int]int64{1: 2048}, 505 * 2048},
+		{"16 heads, to 64 KiB", "fat16-16-heads", 65536, nil, map[int]int64{1: 128}, 0},
+		{"beyond chs", "ext3-saturated-chs", 0, nil, map[int]int64{1: 2048, 2: 17672192}, 0},
+		{"2 TiB, only the first", "two-tib-mbr", 0, []int{1}, map[int]int64{1: 2048}, 0},
+		{"2 TiB, to 4 KiB", "two-tib-mbr", 4096, nil, map[int]int64{1: 64, 2: 4294963264}, 0},
+		{"entries out of order", "entries-out-of-order", 0, nil, map[int]int64{2: 2048, 3: 241664, 1: 643072}, 0},
+		{"unused slots, one partition aligned", "unused-slots", 0, nil, map[int]int64{2: 2048}, 0},
+		{"unused slots, good enough for 32 KiB", "unused-slots", 32768, nil, map[int]int64{}, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d, l, p := planFixture(t, tc.fixture, tc.boundary, tc.only...)
+			got := map[int]int64{}
+			for _, m := range p.Moves {
+				got[m.Partition] = m.To / sector
+			}
+			require.Equal(t, tc.want, got)
+			require.Empty(t, p.Refusals(false))
+			if tc.size == 0 {
+				tc.size = d.Size() / sector
+			}
+			require.Equal(t, tc.size*sector, p.Size)
+
+			after := read(t, p.View(d), p.Goal)
+			for _, was := range l.Partitions {
+				is, ok := after.Partition(was.Number)
+				require.True(t, ok)
+				require.Equal(t, was.Volume.Kind, is.Volume.Kind)
+				require.Equal(t, was.Volume.UUID, is.Volume.UUID)
+				require.Equal(t, was.Volume.Label, is.Volume.Label)
+				require.Equal(t, was.Active, is.Active)
+			}
+		})
+	}
+}
+
+// Bytes of the entries after the moves above, from FACTS B2.
+func TestCHSBytesOfTheCorpus(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		fixture    string
+		boundary   int64
+		slot       int64
+		start, end []byte
+	}{
+		{"lba 128 is C0 H2 S3; the end is beyond chs", "xp-lba63-one-ntfs", 0, 0, []byte{2, 3, 0}, []byte{0xfe, 0xff, 0xff}},
+		{"lba 2048 is C0 H32 S33 with 255 heads", "two-ntfs-lba63-and-cylinder", 0, 0, []byte{32, 33, 0}, []byte{254, 0x7f, 5}},
+		{"lba 2048 is C2 H0 S33 with 16 heads", "fat16-16-heads", 0, 0, []byte{0, 33, 2}, []byte{0xfe, 0xff, 0xff}},
+		{"16 heads: the last sector of cylinder 1023", "fat16-16-heads", 65536, 0, []byte{2, 3, 0}, []byte{15, 0xff, 0xff}},
+		{"beyond chs stays beyond chs", "ext3-saturated-chs", 0, 1, []byte{0xfe, 0xff, 0xff}, []byte{0xfe, 0xff, 0xff}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d, _, p := planFixture(t, tc.fixture, tc.boundary)
+			entry := make([]byte, 16)
+			_, err := p.View(d).ReadAt(entry, 446+16*tc.slot)
+			require.NoError(t, err)
+			require.Equal(t, tc.start, entry[1:4])
+			require.Equal(t, tc.end, entry[5:8])
+		})
+	}
+}
+
+// What cannot be moved yet is refused, with the partition that stands in the way.
+func TestRefusals(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		fixture   string
+		only      []int
+		code      string
+		partition int
+	}{
+		{"logical partitions", "logical-chain", nil, "unsupported", 2},
+		{"an extended partition that would have to make room", "logical-chain", []int{1}, "unsupported", 2},
+		{"gpt", "gpt", nil, "unsupported", 1},
+		{"an end beyond LBA 2^32", "two-tib-mbr", nil, "limit", 2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, _, p := planFixture(t, tc.fixture, 0, tc.only...)
+			got := p.Refusals(true)
+			require.NotEmpty(t, got)
+			require.Equal(t, tc.code, got[0].Code)
+			require.Equal(t, tc.partition, got[0].Partition)
+			require.NotEmpty(t, got[0].Remedy)
+		})
+	}
+}
+
+func TestSelectionOfAPartitionThatIsNotThere(t *testing.T) {
+	d := disktest.Fixture(t, disktest.Fixtures(t)["unused-slots"])
+	l := read(t, d, align.Goal{Want: mib})
+	_, err := plan.New(l, align.Goal{Must: 65536, Want: mib, Only: []int{2, 3}})
+	require.ErrorIs(t, err, plan.ErrSelection)
+	require.ErrorContains(t, err, "3")
+}
+
+// FACTS B2: at 1 MiB the bytes depend on the number of heads that the BIOS has. The user is told.
+func TestTheGeometryNote(t *testing.T) {
+	note := func(p *plan.Plan) bool {
+		for _, n := range p.Notes {
+			if n.Code == "chs-geometry" {
+				return true
+			}
+		}
+		return false
+	}
+	_, _, p := planFixture(t, "xp-lba63-one-ntfs", mib)
+	require.True(t, note(p))
+	_, _, p = planFixture(t, "xp-lba63-one-ntfs", 65536)
+	require.False(t, note(p))
+	_, _, p = planFixture(t, "two-ntfs-lba63-and-cylinder", mib)
+	require.False(t, note(p), "without boot code nobody reads them")
+}
+
+// At refuses places that no copy gives.
+func TestAtRefusesOtherPlaces(t *testing.T) {
+	_, l, p := planFixture(t, "two-ntfs-lba63-and-cylinder", 65536)
+	starts := func(first, second int64) map[int]int64 { return map[int]int64{1: first * sector, 2: second * sector} }
+	_, err := plan.At(l, starts(128, 4193152))
+	require.NoError(t, err)
+	for name, s := range map[string]map[int]int64{
+		"before its old place":       starts(62, 4193152),
+		"onto the partition before":  starts(128, 4192965),
+		"a partition that is absent": {1: 128 * sector},
+	} {
+		_, err := plan.At(l, s)
+		require.ErrorIs(t, err, plan.ErrNoPlan, name)
+	}
+	require.Len(t, p.Moves, 2)
+}

@@ -1,0 +1,371 @@
+package plan_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/table"
+)
+
+const (
+	sector = 512
+	mib    = 1 << 20
+)
+
+// part is a partition of a random disk. Positions are in sectors.
+type part struct {
+	slot           int
+	start, sectors int64
+	ntfs           bool
+	hidden         int64 // what its boot sector says of its place
+}
+
+func (p part) end() int64 { return p.start + p.sectors }
+
+// randomDisk is a legal MBR disk. Every sector that is not zero holds its own number, so that it is known again wherever
+// it goes.
+type randomDisk struct {
+	bytes disktest.Forged
+	parts []part // in disk order
+	heads int64
+}
+
+var zeros [sector]byte
+
+// minNTFS is the smallest volume that has a place for its MFT, in sectors.
+const minNTFS = 200
+
+func drawDisk(t *rapid.T) *randomDisk {
+	d := &randomDisk{heads: rapid.SampledFrom([]int64{255, 16, 64, 240}).Draw(t, "heads")}
+	slots := rapid.Permutation([]int{0, 1, 2, 3}).Draw(t, "slots")
+	n := rapid.IntRange(1, 4).Draw(t, "partitions")
+	lba := rapid.SampledFrom([]int64{1, 63, 64, 127, 128, 2048}).Draw(t, "first")
+	for i := range n {
+		p := part{slot: slots[i], start: lba, sectors: rapid.Int64Range(1, 1500).Draw(t, "sectors")}
+		p.ntfs = p.sectors > minNTFS && rapid.Bool().Draw(t, "ntfs")
+		p.hidden = p.start
+		if rapid.IntRange(0, 4).Draw(t, "stale") == 0 {
+			p.hidden += 7 // a value that the old layout does not imply stays as it is
+		}
+		d.parts = append(d.parts, p)
+		lba = p.end() + rapid.SampledFrom([]int64{0, 0, 1, 5, 130, 1000}).Draw(t, "gap")
+	}
+	d.bytes = make(disktest.Forged, (lba+rapid.SampledFrom([]int64{0, 1, 100, 3000}).Draw(t, "tail"))*sector)
+	d.fill(t)
+	return d
+}
+
+// fill writes the table, the partitions, and data into some of the gaps.
+func (d *randomDisk) fill(t *rapid.T) {
+	mbr := disktest.ForgeMBR(1)
+	cylinders := rapid.Bool().Draw(t, "ends on cylinders")
+	for _, p := range d.parts {
+		mbr.Entry(0, p.slot, disktest.MBREntryFields{Type: 0x83, Start: uint32(p.start), Sectors: uint32(p.sectors)})
+		at := disktest.MBREntries + int64(p.slot)*disktest.MBREntry
+		mbr.Put(at+1, d.chs(p.start))
+		mbr.Put(at+5, d.chs(p.end()-1))
+		if cylinders {
+			cyl := (p.end() - 1) / (d.heads * 63)
+			mbr.Put(at+5, d.chs((cyl+1)*d.heads*63-1))
+		}
+	}
+	d.bytes.Put(0, mbr)
+	at := int64(1)
+	for _, p := range append(slices.Clone(d.parts), part{start: int64(len(d.bytes)) / sector}) {
+		d.gap(t, at, p.start)
+		for s := p.start; s < p.end(); s++ {
+			d.mark(s)
+		}
+		if p.ntfs {
+			d.bytes.PutNTFS(p.start, p.sectors)
+			d.bytes.U32(p.start*sector+disktest.BootHidden, uint32(p.hidden))
+			d.bytes.U32((p.end()-1)*sector+disktest.BootHidden, uint32(p.hidden))
+		}
+		at = p.end()
+	}
+}
+
+func (d *randomDisk) mark(lba int64) {
+	d.bytes.U64(lba*sector, uint64(lba)|1<<63)
+	d.bytes.U8(lba*sector+sector-1, byte(lba))
+}
+
+// gap leaves the sectors between two partitions zero, or puts data at some place in them.
+func (d *randomDisk) gap(t *rapid.T, from, to int64) {
+	if from >= to {
+		return
+	}
+	switch rapid.IntRange(0, 3).Draw(t, "gap content") {
+	case 0:
+		for s := from; s < to; s++ {
+			d.mark(s)
+		}
+	case 1:
+		d.mark(rapid.Int64Range(from, to-1).Draw(t, "gap data"))
+	}
+}
+
+// chs encodes as FACTS B2 says; nothing here is beyond cylinder 1023.
+func (d *randomDisk) chs(lba int64) []byte {
+	track := lba / 63
+	cyl := track / d.heads
+	return []byte{byte(track % d.heads), byte(lba%63+1) | byte(cyl>>8<<6), byte(cyl)}
+}
+
+func (d *randomDisk) disk() disk.Disk { return memory(d.bytes) }
+
+func memory(b []byte) disk.Disk {
+	size := int64(len(b))
+	return disk.New(size, sector, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: size - off, Src: bytes.NewReader(b), Off: off}, nil
+	})
+}
+
+func drawGoal(t *rapid.T, d *randomDisk) align.Goal {
+	g := align.Goal{Must: rapid.SampledFrom([]int64{4096, 8192, 65536, mib}).Draw(t, "must")}
+	g.Want = g.Must * rapid.SampledFrom([]int64{1, 1, 16}).Draw(t, "want")
+	for _, p := range d.parts {
+		if rapid.IntRange(0, 5).Draw(t, "only") == 0 {
+			g.Only = append(g.Only, p.slot+1)
+		}
+	}
+	return g
+}
+
+// planned is a disk, its plan, and the bytes of the result.
+type planned struct {
+	*randomDisk
+	goal   align.Goal
+	before *layout.Layout
+	plan   *plan.Plan
+	result []byte
+	after  *layout.Layout
+}
+
+func read(t require.TestingT, d disk.Disk, goal align.Goal) *layout.Layout {
+	l, err := layout.Read(d, table.Geometry{})
+	require.NoError(t, err)
+	require.NoError(t, l.ReadGaps(d, int64(len(l.Partitions)+1)*goal.Want))
+	return l
+}
+
+func drawPlan(t *rapid.T) *planned {
+	d := drawDisk(t)
+	p := &planned{randomDisk: d, goal: drawGoal(t, d)}
+	p.before = read(t, d.disk(), p.goal)
+	var err error
+	p.plan, err = plan.New(p.before, p.goal)
+	require.NoError(t, err)
+	p.result = make([]byte, p.plan.Size)
+	view := p.plan.View(d.disk())
+	require.Equal(t, p.plan.Size, view.Size())
+	_, err = view.ReadAt(p.result, 0)
+	require.NoError(t, err)
+	p.after = read(t, view, p.goal)
+	return p
+}
+
+// to is where a partition of the source goes, by the table of the result.
+func (p *planned) to(t *rapid.T, was part) int64 {
+	e := p.result[disktest.MBREntries+was.slot*disktest.MBREntry:]
+	require.Equal(t, uint32(was.sectors), binary.LittleEndian.Uint32(e[12:]), "the size of a partition never changes")
+	return int64(binary.LittleEndian.Uint32(e[8:]))
+}
+
+func TestPartitionsOfTheResult(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPlan(t)
+		end, moved := int64(0), map[int]plan.Move{}
+		for i, m := range p.plan.Moves {
+			moved[m.Partition] = m
+			require.True(t, i == 0 || m.From > p.plan.Moves[i-1].From, "moves are listed in disk order")
+		}
+		for i, was := range p.parts {
+			to := p.to(t, was)
+			require.GreaterOrEqual(t, to, end, "partitions keep their order and do not overlap")
+			end = to + was.sectors
+			require.LessOrEqual(t, end*sector, p.plan.Size, "inside of the disk")
+			require.GreaterOrEqual(t, to, was.start, "towards the end only")
+			require.Less(t, (to-was.start)*sector, int64(i+1)*p.goal.Want, "no further than it must")
+
+			off := was.start * sector
+			selected := p.goal.Selects(was.slot + 1)
+			if selected && off%p.goal.Must != 0 {
+				require.Zero(t, to*sector%p.goal.Want, "partition %d must be aligned", was.slot+1)
+			}
+			if to == was.start {
+				require.NotContains(t, moved, was.slot+1)
+				continue
+			}
+			require.Zero(t, to*sector%p.goal.Want, "what moves goes to the boundary")
+			require.Equal(t, plan.Move{Partition: was.slot + 1, From: off, To: to * sector, Len: was.sectors * sector}, moved[was.slot+1])
+			require.Equal(t, (to-was.start)*sector, moved[was.slot+1].Delta())
+		}
+	})
+}
+
+// Numbers, types, flags and the signature stay; so does all of sector 0 that says nothing about places.
+func TestTheTableKeepsEverythingElse(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPlan(t)
+		want := slices.Clone([]byte(p.bytes[:sector]))
+		for _, was := range p.parts {
+			to := p.to(t, was)
+			if to == was.start {
+				continue
+			}
+			e := disktest.MBREntries + was.slot*disktest.MBREntry
+			binary.LittleEndian.PutUint32(want[e+8:], uint32(to))
+			heads, spt := int64(p.before.Geometry.Heads), int64(p.before.Geometry.Sectors)
+			copy(want[e+1:], []byte{byte(to / spt % heads), byte(to%spt + 1), byte(to / spt / heads)})
+			last := (to + was.sectors - 1) / (heads * spt)
+			copy(want[e+5:], []byte{byte(heads - 1), byte(spt) | byte(last>>8<<6), byte(last)})
+		}
+		disktest.EqualBytes(t, want, p.result[:sector])
+	})
+}
+
+// Every sector of the source that is not zero is in the result exactly once: those of a partition at their place in it,
+// those of a gap somewhere outside of partitions. The result holds nothing else.
+func TestEverySectorOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPlan(t)
+		result := slices.Clone(p.result)
+		for _, x := range p.plan.Patches { // patches are checked by their own properties
+			require.Equal(t, x.New, result[x.Off:x.Off+int64(len(x.New))])
+			copy(result[x.Off:], x.Old)
+		}
+		disktest.EqualBytes(t, p.bytes[:sector], result[:sector])
+		clear(result[:sector])
+		for _, was := range p.parts {
+			to := p.to(t, was)
+			body := result[to*sector : (to+was.sectors)*sector]
+			disktest.EqualBytes(t, p.bytes[was.start*sector:was.end()*sector], body)
+			clear(body)
+		}
+		var want, got []string
+		rest := slices.Clone([]byte(p.bytes))
+		clear(rest[:sector])
+		for _, was := range p.parts {
+			clear(rest[was.start*sector : was.end()*sector])
+		}
+		for _, c := range []struct {
+			from []byte
+			to   *[]string
+		}{{rest, &want}, {result, &got}} {
+			for s := range slices.Chunk(c.from, sector) {
+				if !bytes.Equal(s, zeros[:]) {
+					*c.to = append(*c.to, string(s))
+				}
+			}
+		}
+		require.Equal(t, want, got, "sectors between partitions, in their order")
+	})
+}
+
+func TestTheDiskGrowsOnlyWhenItMust(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPlan(t)
+		require.Equal(t, int64(len(p.bytes)), p.plan.OldSize)
+		if p.plan.Size == p.plan.OldSize {
+			return
+		}
+		require.Greater(t, p.plan.Size, p.plan.OldSize)
+		require.Zero(t, p.plan.Size%mib, "to a whole MiB")
+		end := p.plan.Pieces[len(p.plan.Pieces)-1].Dest().End()
+		require.Greater(t, end, p.plan.OldSize, "what is there would not fit")
+		require.Less(t, p.plan.Size-end, int64(mib), "no more than to the next MiB")
+	})
+}
+
+// FACTS, "old value first": hidden sectors that were right are right again, others stay as they were.
+func TestHiddenSectorsFollow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPlan(t)
+		for _, was := range p.parts {
+			if !was.ntfs {
+				continue
+			}
+			to, want := p.to(t, was), was.hidden
+			if was.hidden == was.start {
+				want = to
+			}
+			for _, boot := range []int64{to, to + was.sectors - 1} {
+				require.Equal(t, uint32(want), binary.LittleEndian.Uint32(p.result[boot*sector+disktest.BootHidden:]))
+			}
+		}
+	})
+}
+
+// What is aligned is left alone: planning the view again moves nothing and patches nothing.
+func TestASecondPlanMovesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPlan(t)
+		again, err := plan.New(p.after, p.goal)
+		require.NoError(t, err)
+		require.Empty(t, again.Moves)
+		require.Empty(t, again.Patches)
+		require.Equal(t, p.plan.Size, again.Size)
+		second := make([]byte, again.Size)
+		_, err = again.View(memory(p.result)).ReadAt(second, 0)
+		require.NoError(t, err)
+		disktest.EqualBytes(t, p.result, second)
+	})
+}
+
+// The old bytes of each patch are those of the unpatched result, so that a plan can be held against the disk.
+func TestPatchesSayWhatTheyReplace(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPlan(t)
+		bare := disk.Compose(p.disk(), p.plan.Size, p.plan.Pieces)
+		end := int64(0)
+		for _, x := range p.plan.Patches {
+			old := make([]byte, len(x.Old))
+			_, err := bare.ReadAt(old, x.Off)
+			require.NoError(t, err)
+			require.Equal(t, old, x.Old, x.Reason)
+			require.Len(t, x.New, len(x.Old))
+			require.NotEqual(t, x.Old, x.New, "a patch changes something: %s", x.Reason)
+			require.GreaterOrEqual(t, x.Off, end, "sorted and disjoint")
+			require.NotEmpty(t, x.Reason)
+			end = x.Range().End()
+		}
+	})
+}
+
+// A later proof knows only where the partitions are. It must find the very same plan.
+func TestAtRepeatsThePlan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPlan(t)
+		starts := map[int]int64{}
+		for _, q := range p.after.Partitions {
+			starts[q.Number] = q.Off
+		}
+		again, err := plan.At(p.before, starts)
+		require.NoError(t, err)
+		require.Equal(t, p.plan.Pieces, again.Pieces)
+		require.Equal(t, p.plan.Patches, again.Patches)
+		require.Equal(t, p.plan.Moves, again.Moves)
+		require.Equal(t, p.plan.Size, again.Size)
+
+		// A proof may know more of the gaps than the plan did. The bytes are the same.
+		require.NoError(t, p.before.ReadGaps(p.disk(), 1<<40))
+		again, err = plan.At(p.before, starts)
+		require.NoError(t, err)
+		require.Equal(t, p.plan.Size, again.Size)
+		second := make([]byte, again.Size)
+		_, err = again.View(p.disk()).ReadAt(second, 0)
+		require.NoError(t, err)
+		disktest.EqualBytes(t, p.result, second)
+	})
+}

@@ -1,0 +1,105 @@
+package table
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// seedBytes is short, because a mutation hits any byte: the MBR, and a boot record at LBA 63.
+const seedBytes = 64 * 512
+
+// slowest is how long one table may take, on a machine that does other things besides.
+const slowest = 5 * time.Second
+
+func slot(kind byte, start, sectors uint32) disktest.MBREntryFields {
+	return disktest.MBREntryFields{Type: kind, Start: start, Sectors: sectors}
+}
+
+func seedDisks(f *testing.F, add func(data []byte, sectors uint32)) {
+	f.Helper()
+	for _, path := range disktest.Fixtures(f) {
+		d := disktest.Fixture(f, path)
+		add(disktest.Head(f, d, seedBytes), uint32(d.Size()/512))
+	}
+	for _, b := range disktest.Seeds(f, seedBytes, "dfvfs/mbr.raw.gz", "imagemounter/test.mbr.xz", "mbrman/disk1.img", "mbrman/disk2.img",
+		"libldm/ldm-2003r2-simple-1.img.xz", "gptman/disk1.img", "gptman/disk2.img") {
+		add(b, uint32(len(b)/512))
+	}
+}
+
+// FuzzMBR reads anything as an MBR with its chains of logical partitions.
+func FuzzMBR(f *testing.F) {
+	seedDisks(f, func(data []byte, sectors uint32) { f.Add(data, sectors) })
+	chain := disktest.ForgeMBR(4, slot(0x05, 1, 60), slot(0x83, 63, 63))
+	chain.EBR(1, slot(0x83, 8, 2), slot(0x05, 1, 20))
+	chain.EBR(2, slot(0x83, 9, 2), slot(0x05, 2, 20))
+	chain.EBR(3, slot(0x83, 10, 2), slot(0, 0, 0))
+	f.Add([]byte(chain), uint32(256))
+	chain.EBR(3, slot(0x83, 10, 2), slot(0x05, 0, 50)) // back to the first
+	f.Add([]byte(chain), uint32(256))
+	f.Add([]byte(disktest.ForgeMBR(1, slot(0x83, 0xffffffff, 0xffffffff), slot(0x05, 0x80000000, 0x7fffffff))), uint32(1<<32-1))
+	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
+		readFuzzed(t, disktest.ShortDisk(data, int64(sectors)*512))
+	})
+}
+
+// FuzzGPT reads anything as a GPT, whose check sums are made right: no mutation would find its way past them.
+func FuzzGPT(f *testing.F) {
+	seedDisks(f, func(data []byte, sectors uint32) { f.Add(data, sectors, false) })
+	entries := []disktest.GPTEntryFields{{First: 63, Last: 99, Name: "one"}, {First: 99, Last: 120, Name: "overlaps"}}
+	f.Add([]byte(disktest.ForgeGPT(512, 256, 128, entries...)), uint32(256), false)
+	f.Add([]byte(disktest.ForgeGPT(512, 16, 8, disktest.GPTEntryFields{First: 4, Last: 5}, disktest.GPTEntryFields{First: 6, Last: 9})), uint32(16), false)
+	f.Add([]byte(disktest.ForgeGPT(4096, 64, 128, entries...)), uint32(512), true)
+	for _, far := range []uint64{1 << 50, 1<<51 - 1, 1 << 51, 1<<52 - 1, 1 << 55, 1<<64 - 1} {
+		disk := disktest.ForgeGPT(4096, 64, 128, disktest.GPTEntryFields{First: far - 1, Last: far})
+		f.Add([]byte(disk), uint32(512), true)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, sectors uint32, large bool) {
+		sector := int64(512)
+		if large {
+			sector = 4096
+		}
+		disk := disktest.Forged(data)
+		disk.SumGPT(sector, sector)
+		disk.SumGPT(min(int64(len(disk)), int64(sectors)*512)/sector*sector-sector, sector)
+		readFuzzed(t, disktest.ShortDisk(disk, int64(sectors)*512))
+	})
+}
+
+// readFuzzed holds Read to what the rest of the program relies on.
+func readFuzzed(t *testing.T, d disk.Disk) {
+	t.Helper()
+	start := time.Now()
+	table, err := Read(d)
+	require.Less(t, time.Since(start), slowest)
+	if err != nil {
+		classes := errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrUnsupported)
+		require.True(t, classes, "%v", err)
+		return
+	}
+	for _, p := range table.Partitions {
+		require.GreaterOrEqual(t, p.Off, int64(0))
+		require.GreaterOrEqual(t, p.Len, int64(0))
+		require.GreaterOrEqual(t, p.End(), p.Off)
+	}
+	if !table.Plausible() {
+		return // the rest is for tables in which nothing is broken
+	}
+	sorted := byOffset(table.Containers())
+	for i, p := range sorted {
+		require.LessOrEqual(t, p.End(), d.Size(), "partition %d", p.Number)
+		require.True(t, i == 0 || !p.Overlaps(sorted[i-1].Range), "partitions %d and %d", sorted[max(i-1, 0)].Number, p.Number)
+	}
+	here := map[int]int64{}
+	for _, p := range table.Partitions {
+		here[p.Number] = p.Off
+	}
+	require.Empty(t, table.Relocate(here, table.Geometry(nil)), "a table that keeps every partition in its place changes nothing")
+}

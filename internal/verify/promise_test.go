@@ -1,0 +1,94 @@
+package verify_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+func readLayout(t *testing.T, d disk.Disk) *layout.Layout {
+	t.Helper()
+	l, err := layout.Read(d, table.Geometry{})
+	require.NoError(t, err)
+	require.NoError(t, l.ReadGaps(d, 1<<30))
+	return l
+}
+
+// aligned is the two-NTFS disk of the corpus, its plan, and the view: the partitions go to LBA 2048 and 4196352.
+func aligned(t *testing.T) (*plan.Plan, *layout.Layout, disk.Disk) {
+	t.Helper()
+	src := disktest.Fixture(t, disktest.Fixtures(t)["two-ntfs-lba63-and-cylinder"])
+	before := readLayout(t, src)
+	p, err := plan.New(before, align.GoalFor(before, 0))
+	require.NoError(t, err)
+	return p, before, p.View(src)
+}
+
+func TestPromiseIsKept(t *testing.T) {
+	p, before, view := aligned(t)
+	after := readLayout(t, view)
+	require.NoError(t, verify.Promise(p, before, after))
+	require.NoError(t, verify.Settled(after, p.Goal))
+	starts, err := verify.Starts(before, after)
+	require.NoError(t, err)
+	require.Equal(t, map[int]int64{1: 2048 * 512, 2: 4196352 * 512}, starts)
+}
+
+// Each of these copies has one thing wrong that a user would find out about in the guest.
+func TestPromiseBroken(t *testing.T) {
+	const entry1, entry2 = 446, 462
+	const first, second = 2048 * 512, 4196352 * 512
+	for _, tc := range []struct {
+		name, want string
+		off        int64
+		bytes      []byte
+	}{
+		{"a partition elsewhere", "partition 1 is primary", entry1 + 8, []byte{0, 16, 0, 0}},
+		{"a partition of another size", "partition 2 is primary", entry2 + 12, []byte{1}},
+		{"another type", "partition 2 is primary 0x17", entry2 + 4, []byte{0x17}},
+		{"not active any more", "partition 1 is primary", entry1, []byte{0}},
+		{"a partition is gone", "1 partitions, want 2", entry2 + 4, []byte{0}},
+		{"the volume is another", "partition 1 holds ntfs", first + 0x48, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
+		{"the volume is gone", "partition 2 holds unknown", second + 3, []byte("nothing ")},
+		{"hidden sectors of the old place", "ntfs hidden sectors of partition 1 point to byte 32256", first + 0x1c, []byte{63, 0, 0, 0}},
+		{"the backup of the boot sector too", "ntfs hidden sectors, backup boot sector of partition 2", second + 4176899*512 + 0x1c, []byte{1, 1, 1, 1}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p, before, view := aligned(t)
+			after := readLayout(t, disk.Overlay(view, []disk.Patch{{Off: tc.off, New: tc.bytes}}))
+			err := verify.Promise(p, before, after)
+			require.ErrorIs(t, err, verify.ErrDifferent)
+			require.ErrorContains(t, err, tc.want)
+		})
+	}
+}
+
+func TestUnsettledResult(t *testing.T) {
+	src := disktest.Fixture(t, disktest.Fixtures(t)["two-ntfs-lba63-and-cylinder"])
+	before := readLayout(t, src)
+	err := verify.Settled(before, align.GoalFor(before, 0))
+	require.ErrorIs(t, err, verify.ErrDifferent)
+}
+
+func TestStartsOfWhatIsNoCopy(t *testing.T) {
+	_, before, view := aligned(t)
+	other := func(name string) *layout.Layout { return readLayout(t, disktest.Fixture(t, disktest.Fixtures(t)[name])) }
+	for name, after := range map[string]*layout.Layout{
+		"another scheme":         other("gpt"),
+		"no table":               readLayout(t, empty(4<<30)),
+		"a partition is missing": other("xp-lba63-one-ntfs"),
+	} {
+		_, err := verify.Starts(before, after)
+		require.ErrorIs(t, err, verify.ErrDifferent, name)
+	}
+	_, err := verify.Starts(readLayout(t, empty(4<<30)), readLayout(t, view))
+	require.ErrorIs(t, err, verify.ErrDifferent)
+}

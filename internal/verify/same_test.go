@@ -1,0 +1,181 @@
+package verify_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+const mib = 1 << 20
+
+// memory is a disk of bytes.
+func memory(b []byte) disk.Disk {
+	size := int64(len(b))
+	return disk.New(size, 512, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: size - off, Src: bytes.NewReader(b), Off: off}, nil
+	})
+}
+
+// empty is a hole of size bytes.
+func empty(size int64) disk.Disk {
+	return disk.New(size, 512, func(off int64) (disk.Run, error) { return disk.Run{Len: size - off}, nil })
+}
+
+// holes shows b, with its zeros as holes.
+func holes(b []byte) disk.Disk {
+	size := int64(len(b))
+	return disk.New(size, 512, func(off int64) (disk.Run, error) {
+		n := min(4096-off%4096, size-off)
+		r := disk.Run{Len: n, Src: bytes.NewReader(b), Off: off}
+		if bytes.Count(b[off:off+n], []byte{0}) == int(n) {
+			r.Src = nil
+		}
+		return r, nil
+	})
+}
+
+func same(t *testing.T, want, got disk.Disk, jobs int) []verify.Difference {
+	t.Helper()
+	d, err := verify.Same(t.Context(), want, got, verify.Options{Jobs: jobs})
+	require.NoError(t, err)
+	return d
+}
+
+// half is a disk whose odd MiBs are zero.
+func half(size int) []byte {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	b := make([]byte, size)
+	for i := range b {
+		if i/mib%2 == 0 {
+			b[i] = byte(rnd.UintN(256))
+		}
+	}
+	return b
+}
+
+func TestEqualDisks(t *testing.T) {
+	b := half(4*mib + 700)
+	for _, jobs := range []int{1, 4} {
+		require.Empty(t, same(t, memory(b), memory(bytes.Clone(b)), jobs))
+		require.Empty(t, same(t, holes(b), memory(b), jobs), "a hole equals stored zeros")
+		require.Empty(t, same(t, memory(b), holes(b), jobs))
+		require.Empty(t, same(t, holes(b), holes(b), jobs))
+	}
+	require.Empty(t, same(t, empty(0), empty(0), 1))
+	require.Empty(t, same(t, empty(16<<40), empty(16<<40), 4))
+}
+
+// One wrong byte anywhere, in data or in a hole of one side or of the other, is found and named.
+func TestFindsASingleByte(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	want := half(2*mib + 700)
+	places := []int{0, 511, 512, mib - 1, mib, 2*mib - 1, 2 * mib, len(want) - 1}
+	for len(places) < 200 {
+		places = append(places, rnd.IntN(len(want)))
+	}
+	for i, at := range places {
+		got := bytes.Clone(want)
+		got[at] ^= byte(1 << rnd.UintN(8))
+		a, b := memory(want), memory(got)
+		if i%2 == 1 {
+			a = holes(want)
+		}
+		if i%4 > 1 {
+			b = holes(got)
+		}
+		found := same(t, a, b, 1+i%2)
+		require.Len(t, found, 1, "byte %d", at)
+		require.True(t, found[0].Contains(disk.Range{Off: int64(at), Len: 1}), "byte %d, found %+v", at, found[0])
+		require.LessOrEqual(t, found[0].Len, int64(512), "no more than its sector is blamed")
+		require.Equal(t, fmt.Sprintf("byte %d is %#02x, want %#02x", at, got[at], want[at]), found[0].Text)
+	}
+}
+
+func TestDataWhereTheOtherHasAHole(t *testing.T) {
+	patch := disk.Patch{Off: 1<<40 + 12345, New: []byte{7}}
+	full := disk.Overlay(empty(2<<40), []disk.Patch{patch})
+	for _, found := range [][]verify.Difference{same(t, empty(2<<40), full, 4), same(t, full, empty(2<<40), 4)} {
+		require.Len(t, found, 1)
+		require.True(t, found[0].Contains(patch.Range()))
+	}
+	require.Empty(t, same(t, full, full, 4))
+}
+
+func TestSizesDiffer(t *testing.T) {
+	found := same(t, empty(10*mib), empty(10*mib+512), 1)
+	require.Len(t, found, 1)
+	require.Equal(t, disk.Range{Off: 10 * mib, Len: 512}, found[0].Range)
+	require.Equal(t, "the disk has 10486272 bytes, want 10485760", found[0].Text)
+	require.Equal(t, disk.Range{Off: 10 * mib, Len: 512}, same(t, empty(10*mib+512), empty(10*mib), 1)[0].Range)
+}
+
+// Neighbours are one range, over the borders of sectors and chunks; others are apart and in order, whatever worker is
+// first.
+func TestDifferencesAreJoinedAndInOrder(t *testing.T) {
+	want := make([]byte, 6*mib)
+	got := bytes.Clone(want)
+	for i := 2*mib - 1000; i < 2*mib+1000; i++ {
+		got[i] = 1
+	}
+	got[5*mib], got[100] = 1, 1
+	var ranges []disk.Range
+	for _, f := range same(t, memory(want), memory(got), 4) {
+		ranges = append(ranges, f.Range)
+	}
+	require.Equal(t, []disk.Range{
+		{Off: 0, Len: 512}, {Off: 2*mib - 1024, Len: 2048}, {Off: 5 * mib, Len: 512},
+	}, ranges)
+}
+
+// Two disks that have nothing in common must not fill the memory with the list of where they differ.
+func TestTheListOfDifferencesIsCut(t *testing.T) {
+	want := make([]byte, 16*mib)
+	got := bytes.Clone(want)
+	for i := 0; i < len(got); i += 1024 {
+		got[i] = 1
+	}
+	first := same(t, memory(want), memory(got), 1)
+	require.Len(t, first, 100)
+	for i, f := range first {
+		require.Equal(t, disk.Range{Off: int64(i) * 1024, Len: 512}, f.Range)
+	}
+	require.Equal(t, first, same(t, memory(want), memory(got), 4))
+}
+
+func TestReadErrorsAreNoDifference(t *testing.T) {
+	errMedium := errors.New("input/output error")
+	bad := disk.New(3*mib, 512, func(off int64) (disk.Run, error) {
+		if off >= 2*mib {
+			return disk.Run{}, errMedium
+		}
+		return disk.Run{Len: 2*mib - off, Src: bytes.NewReader(make([]byte, 2*mib)), Off: off}, nil
+	})
+	_, err := verify.Same(t.Context(), bad, empty(3*mib), verify.Options{Jobs: 2})
+	require.ErrorIs(t, err, errMedium)
+	_, err = verify.Same(t.Context(), empty(3*mib), bad, verify.Options{Jobs: 2})
+	require.ErrorIs(t, err, errMedium)
+}
+
+func TestProgressReachesTheSize(t *testing.T) {
+	b := half(5*mib + 12)
+	var told atomic.Int64
+	_, err := verify.Same(t.Context(), holes(b), memory(b), verify.Options{Jobs: 3, Progress: func(n int64) { told.Add(n) }})
+	require.NoError(t, err)
+	require.Equal(t, int64(len(b)), told.Load())
+}
+
+func TestCancellation(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := verify.Same(ctx, memory(half(4*mib)), memory(half(4*mib)), verify.Options{Jobs: 2})
+	require.ErrorIs(t, err, context.Canceled)
+}

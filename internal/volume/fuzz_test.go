@@ -1,0 +1,54 @@
+package volume
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// seedBytes is short, because a mutation hits any byte: the boot sector, the superblock of ext, and the master file table
+// where it stands right behind.
+const seedBytes = 8 << 10
+
+// FuzzVolume probes anything as a volume.
+func FuzzVolume(f *testing.F) {
+	const sectors = 6000
+	for _, put := range []func(disktest.Forged, int64, int64){disktest.Forged.PutNTFS, disktest.Forged.PutFAT16, disktest.Forged.PutExt} {
+		disk := make(disktest.Forged, sectors*512)
+		put(disk, 0, sectors)
+		f.Add([]byte(disk[:seedBytes]), uint32(sectors))
+	}
+	ntfs := make(disktest.Forged, sectors*512)
+	ntfs.PutNTFS(0, sectors)
+	ntfs.U64(disktest.NTFSMFT, 1)
+	ntfs.Put(4096+3<<10, disktest.NTFSVolumeRecord("a label"))
+	f.Add([]byte(ntfs[:seedBytes]), uint32(sectors))
+	for _, b := range disktest.Seeds(f, seedBytes, "dftt/7-ntfs-undel.dd.xz", "dftt/6-fat-undel.dd.xz", "imagemounter/test.ntfs.xz", "imagemounter/test.fat12.xz",
+		"imagemounter/test.ext3.xz", "dfvfs/ext2.splitraw.000.xz", "go-ntfs/ads_with_same_ids-0x0.bin") {
+		f.Add(b, uint32(32768))
+	}
+	f.Add([]byte("LUKS\xba\xbe\x00\x01"), uint32(64))
+	f.Add([]byte("\xeb\x58\x90-FVE-FS-"), uint32(64))
+	swap := make(disktest.Forged, 4096)
+	swap.Text(4086, "SWAPSPACE2")
+	f.Add([]byte(swap), uint32(64))
+	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
+		d := disktest.ShortDisk(data, int64(sectors)*512)
+		start := time.Now()
+		v, err := Probe(d, 63*512)
+		require.Less(t, time.Since(start), 5*time.Second)
+		require.NoError(t, err, "only reading can fail, and this disk can be read")
+		require.NotNil(t, v)
+		require.GreaterOrEqual(t, v.Size, int64(0))
+		require.GreaterOrEqual(t, v.BlockSize, int64(0))
+		require.GreaterOrEqual(t, v.DataStart, int64(0))
+		require.LessOrEqual(t, len(v.Label), 1<<16)
+		if v.Boot != nil {
+			require.Positive(t, v.Boot.SectorSize)
+			require.LessOrEqual(t, v.Boot.Backup+512, max(d.Size(), 512), "the copy of the boot sector is one to write to")
+		}
+	})
+}
