@@ -1,0 +1,182 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// TestAlignRealDisks is the main job from end to end, on disks that other programs made, in every format, checked by
+// those programs.
+func TestAlignRealDisks(t *testing.T) {
+	for _, d := range madeDisks {
+		t.Run(d.name, func(t *testing.T) {
+			dir := t.TempDir()
+			raw := d.make(t, dir)
+			for _, f := range diskFormats {
+				t.Run(f.name, func(t *testing.T) { newAlignCase(t, d, f, raw).run(t) })
+			}
+		})
+	}
+}
+
+// alignCase is one disk in one format, before and after.
+type alignCase struct {
+	disk      madeDisk
+	format    diskFormat
+	before    string // what the guest sees, as a raw file
+	source    string
+	dest      string
+	after     string // of dest, as before is of source
+	placement []jsonMove
+}
+
+func newAlignCase(t *testing.T, d madeDisk, f diskFormat, raw string) *alignCase {
+	t.Helper()
+	c := &alignCase{disk: d, format: f, before: raw}
+	c.source = f.convert(t, raw, t.TempDir(), "disk", d.adapter)
+	c.dest = filepath.Join(t.TempDir(), "aligned"+f.ext)
+	for i, v := range d.volumes {
+		c.placement = append(c.placement, jsonMove{
+			Partition: i + 1, FromBytes: v.start * sectorSize, ToBytes: v.wantStart * sectorSize,
+			SizeBytes: v.sectors * sectorSize, DeltaBytes: (v.wantStart - v.start) * sectorSize,
+		})
+	}
+	return c
+}
+
+func (c *alignCase) run(t *testing.T) {
+	t.Helper()
+	untouched := hashFolder(t, filepath.Dir(c.source))
+	c.checkSourceReport(t)
+	c.checkPlan(t)
+	answer := c.align(t)
+	require.Equal(t, untouched, hashFolder(t, filepath.Dir(c.source)), "the source must not change")
+
+	c.after = c.format.rawOf(t, c.dest)
+	c.checkTable(t)
+	c.checkEveryByte(t, answer.Patches)
+	c.checkBootSectors(t)
+	c.checkFileSystems(t)
+	c.checkContainer(t)
+	c.checkResultReport(t)
+	c.checkRepeats(t)
+	c.checkVerify(t)
+}
+
+// checkPlan requires that the dry run says what align will do, and writes nothing.
+func (c *alignCase) checkPlan(t *testing.T) {
+	t.Helper()
+	plan := trueupJSON[jsonPlan](t, 0, "plan", c.source)
+	require.Equal(t, c.placement, plan.Moves)
+	require.Equal(t, len(c.placement), plan.Moved)
+	require.Equal(t, c.disk.sectors*sectorSize, plan.OldSizeBytes)
+	require.Equal(t, c.disk.wantSectors*sectorSize, plan.NewSizeBytes)
+	require.Equal(t, c.disk.wantSectors*sectorSize, plan.Result.SizeBytes)
+	require.Equal(t, "aligned", plan.Result.Verdict)
+	require.Len(t, plan.Result.Partitions, len(c.placement))
+
+	text := trueup(t, "plan", c.source)
+	require.Equal(t, 0, text.code, text.stderr)
+	entries, err := os.ReadDir(filepath.Dir(c.dest))
+	require.NoError(t, err)
+	require.Empty(t, entries, "plan has nothing to write")
+}
+
+func (c *alignCase) align(t *testing.T) jsonAlign {
+	t.Helper()
+	answer := trueupJSON[jsonAlign](t, 0, "align", c.source, c.dest)
+	require.Equal(t, c.placement, answer.Moves)
+	require.Equal(t, len(c.placement), answer.Moved)
+	require.True(t, answer.Written)
+	require.Equal(t, "full", answer.Verified)
+	require.Equal(t, c.format.container, answer.Format)
+	require.Equal(t, c.format.subformat, answer.Subformat)
+	require.Equal(t, c.disk.wantSectors*sectorSize, answer.NewSizeBytes)
+	require.Equal(t, c.baseNames(c.dest), folderNames(t, filepath.Dir(c.dest)), "no partial file may stay")
+	return answer
+}
+
+func (c *alignCase) baseNames(image string) []string {
+	var names []string
+	for _, file := range c.format.files(image) {
+		names = append(names, filepath.Base(file))
+	}
+	return names
+}
+
+// checkFileSystems lets each file system's own tools look at the volumes of both disks.
+func (c *alignCase) checkFileSystems(t *testing.T) {
+	t.Helper()
+	for _, v := range c.disk.volumes {
+		old := extract(t, c.before, v.start*sectorSize, v.sectors*sectorSize)
+		moved := extract(t, c.after, v.wantStart*sectorSize, v.sectors*sectorSize)
+		require.Equal(t, fsck(t, v.kind, old), fsck(t, v.kind, moved), v.label)
+		for name, want := range v.files() {
+			require.Equal(t, want, readVolumeFile(t, v.kind, moved, name), "%s on %s", name, v.label)
+		}
+	}
+}
+
+// checkContainer has QEMU judge the files that trueup wrote.
+func (c *alignCase) checkContainer(t *testing.T) {
+	t.Helper()
+	if c.format == formatSparse {
+		require.Contains(t, disktest.Run(t, "qemu-img", "check", "-f", "vmdk", c.dest), "No errors were found")
+	}
+	for _, v := range c.disk.volumes {
+		inner := v.beyondBootSectors()
+		requireQemuEqual(t,
+			qemuWindow(c.format, c.source, v.start*sectorSize+inner.Off, inner.Len),
+			qemuWindow(c.format, c.dest, v.wantStart*sectorSize+inner.Off, inner.Len))
+	}
+	grown := c.format.storedBytes(t, c.dest) - c.format.storedBytes(t, c.source)
+	require.LessOrEqual(t, grown, int64(2<<20), "a sparse source has a sparse result")
+}
+
+// checkResultReport requires that nothing is left to do.
+func (c *alignCase) checkResultReport(t *testing.T) {
+	t.Helper()
+	report := trueupJSON[jsonInspect](t, 0, "inspect", c.dest)
+	require.Equal(t, "aligned", report.Verdict)
+	require.Equal(t, c.disk.wantSectors*sectorSize, report.Image.SizeBytes)
+	for i, p := range report.Partitions {
+		require.Equal(t, c.placement[i].ToBytes, p.StartBytes)
+		require.True(t, p.Aligned["boundary"])
+	}
+	again := filepath.Join(t.TempDir(), "again"+c.format.ext)
+	answer := trueupJSON[jsonAlign](t, 0, "align", c.dest, again)
+	require.Zero(t, answer.Moved)
+	require.Empty(t, answer.Patches)
+	require.True(t, answer.Written)
+	require.Equal(t, sha256Of(t, c.after), sha256Of(t, c.format.rawOf(t, again)))
+}
+
+// checkRepeats requires that a second run writes the same bytes.
+func (c *alignCase) checkRepeats(t *testing.T) {
+	t.Helper()
+	twin := filepath.Join(t.TempDir(), filepath.Base(c.dest))
+	r := trueup(t, "align", c.source, twin)
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Equal(t, c.format.hashFiles(t, c.dest), c.format.hashFiles(t, twin))
+}
+
+func folderNames(t testing.TB, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	// ReadDir sorts "a-flat.vmdk" before "a.vmdk"; an image's descriptor comes first here.
+	if len(names) == 2 && strings.HasSuffix(names[0], "-flat.vmdk") {
+		names[0], names[1] = names[1], names[0]
+	}
+	return names
+}

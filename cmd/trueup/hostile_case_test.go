@@ -1,0 +1,210 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// The hostile_*_test.go files go through the threats that this program's parsers can meet; T numbers are those of the
+// threat list. Every image is forged by code, valid but for the field that its case names.
+
+// hostile is an image from a stranger and how the commands must end on it.
+type hostile struct {
+	name  string
+	image func(t testing.TB, dir string) string // writes the image into dir and returns its path
+	args  []string                              // flags for all commands
+	code  string                                // of the JSON error
+	// Exit codes of inspect, and of plan and align. 0 stands for 1: malformed.
+	inspect, copy int
+	report        bool     // inspect prints its report all the same
+	says          []string // in the line on stderr, and in a finding of a report
+	finds         []string // in a finding, when that says other things than the line
+}
+
+func runHostile(t *testing.T, cases []hostile) {
+	t.Helper()
+	for _, h := range cases {
+		t.Run(h.name, h.run)
+	}
+}
+
+// run requires the ends that the case names, one line on stderr each, and that nothing is written anywhere.
+func (h hostile) run(t *testing.T) {
+	h.copy = max(h.copy, 1)
+	if h.inspect == 0 {
+		h.inspect = h.copy
+	}
+	dir, out := t.TempDir(), t.TempDir()
+	path := h.image(t, dir)
+	before := folderState(t, dir)
+	with := func(args ...string) []string { return append(args, h.args...) }
+	ends := measure(t,
+		with("inspect", path), with("inspect", "--json", path), with("plan", "--json", path),
+		with("align", path, filepath.Join(out, "dest.vmdk")), with("align", "--json", path, filepath.Join(out, "dest.vmdk")),
+	)
+	h.checkInspect(t, path, ends[0], ends[1])
+	h.checkCopy(t, path, ends[2])
+	h.checkCopy(t, path, ends[4])
+	h.checkLine(t, path, ends[3])
+	require.Equal(t, h.copy, ends[3].code)
+	require.Empty(t, ends[3].stdout, "align has no result")
+	require.Equal(t, before, folderState(t, dir))
+	require.Empty(t, folderNames(t, out), "neither DEST nor a part of it")
+}
+
+// failure is the part of a JSON answer that says why a command failed.
+type failure struct {
+	jsonHead
+	Image *jsonImage `json:"image"`
+	Error *struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	} `json:"error"`
+	Findings []jsonFinding `json:"findings"`
+}
+
+func parseFailure(t testing.TB, r result) failure {
+	t.Helper()
+	var f failure
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &f), r.stdout)
+	require.Equal(t, "trueup/1", f.Schema)
+	require.Equal(t, r.code, f.ExitCode, "the JSON object and the process")
+	return f
+}
+
+func (h hostile) checkInspect(t testing.TB, path string, text, asJSON result) {
+	t.Helper()
+	require.Equal(t, h.inspect, text.code, text.stderr)
+	require.Equal(t, h.inspect, asJSON.code, asJSON.stderr)
+	require.Equal(t, h.report, text.stdout != "", "inspect prints a report:\n%s", text.stdout)
+	requireClean(t, text.stdout, asJSON.stdout, asJSON.stderr)
+	f := parseFailure(t, asJSON)
+	require.Equal(t, h.report, f.Image != nil, asJSON.stdout)
+	if h.inspect == 2 || h.inspect == 3 {
+		require.Empty(t, text.stderr)
+		require.Nil(t, f.Error)
+		h.checkFindings(t, f.Findings)
+		return
+	}
+	h.checkLine(t, path, text)
+	require.NotNil(t, f.Error, asJSON.stdout)
+	require.Equal(t, h.code, f.Error.Code, f.Error.Message)
+	if h.report {
+		h.checkFindings(t, f.Findings)
+	}
+}
+
+// checkFindings wants everything that the case is about in one finding.
+func (h hostile) checkFindings(t testing.TB, findings []jsonFinding) {
+	t.Helper()
+	says := h.says
+	if h.finds != nil {
+		says = h.finds
+	}
+	for _, f := range findings {
+		if containsAll(f.Text, says) {
+			return
+		}
+	}
+	require.Failf(t, "no finding", "of %q has all of %q", findings, says)
+}
+
+func containsAll(s string, parts []string) bool {
+	for _, part := range parts {
+		if !strings.Contains(s, part) {
+			return false
+		}
+	}
+	return true
+}
+
+func (h hostile) checkCopy(t testing.TB, path string, r result) {
+	t.Helper()
+	require.Equal(t, h.copy, r.code, r.stderr)
+	h.checkLine(t, path, r)
+	requireClean(t, r.stdout)
+	f := parseFailure(t, r)
+	require.NotNil(t, f.Error, r.stdout)
+	require.Equal(t, h.code, f.Error.Code, f.Error.Message)
+}
+
+// checkLine wants one line on stderr that names the image and everything that the case is about.
+func (h hostile) checkLine(t testing.TB, path string, r result) {
+	t.Helper()
+	line, rest, ended := strings.Cut(r.stderr, "\n")
+	require.True(t, ended && rest == "", "one line:\n%s", r.stderr)
+	require.True(t, strings.HasPrefix(line, "trueup: "), line)
+	require.Contains(t, line, filepath.Base(path))
+	for _, part := range h.says {
+		require.Contains(t, line, part)
+	}
+	requireClean(t, r.stderr)
+}
+
+// requireClean refuses what a terminal would obey: control characters of both sets, but for the ends of lines, and
+// those that reverse the direction of text. Bytes that are no UTF-8 can be controls of the second set.
+func requireClean(t testing.TB, texts ...string) {
+	t.Helper()
+	for _, s := range texts {
+		require.True(t, utf8.ValidString(s), "%q", s)
+		bad := strings.IndexFunc(s, func(r rune) bool {
+			return (unicode.IsControl(r) && r != '\n') || r == '\u202e'
+		})
+		if bad >= 0 {
+			require.Failf(t, "control character", "%q", s[bad:min(len(s), bad+40)])
+		}
+	}
+}
+
+// folderState is what a stranger's folder looks like; contents are compared where they can be read.
+func folderState(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	state := map[string]string{}
+	for _, entry := range entries {
+		info, err := entry.Info()
+		require.NoError(t, err)
+		state[entry.Name()] = fmt.Sprint(info.Mode(), info.Size(), info.ModTime())
+		if info.Mode().Type() == fs.FileMode(0) && info.Size() < 64<<20 {
+			state[entry.Name()] += sha256Of(t, filepath.Join(dir, entry.Name()))
+		}
+	}
+	return state
+}
+
+// writeText makes a text file, such as a descriptor, the image.
+func writeText(name, text string) func(testing.TB, string) string {
+	return func(t testing.TB, dir string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		return path
+	}
+}
+
+// writeForged makes a forged image the file.
+func writeForged(name string, image disktest.Forged) func(testing.TB, string) string {
+	return func(t testing.TB, dir string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		image.Write(t, path)
+		return path
+	}
+}
+
+func unmarshal(t testing.TB, r result, v any) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), v), r.stdout)
+}

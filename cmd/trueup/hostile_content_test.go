@@ -1,0 +1,189 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// rawWith is a partitioned raw disk over which a guest wrote texts.
+func rawWith(texts map[int64]string) func(testing.TB, string) string {
+	disk := xpDisk()
+	for off, s := range texts {
+		disk.Text(off, s)
+	}
+	return writeForged("disk.raw", disk)
+}
+
+// lastSector is where the footer of a VHD and that of a DMG stand.
+const lastSector = (xpSectors - 1) * 512
+
+// TestHostileContent is T40: content that could be of more than one kind, or of another than the user thinks.
+func TestHostileContent(t *testing.T) {
+	runHostile(t, headersInRaw())
+	runHostile(t, polyglots())
+	runHostile(t, wrongFormatFlag())
+}
+
+// headersInRaw are disks whose guest wrote the header of an image into sector 0. None may be read as raw.
+func headersInRaw() []hostile {
+	var out []hostile
+	for _, c := range []struct{ name, magic string }{
+		{"qcow2", "QFI\xfb\x00\x00\x00\x03"}, {"VHDX", "vhdxfile"}, {"VHD", "conectix"}, {"QED", "QED\x00"}, {"Parallels HDD", "WithoutFreeSpace"},
+	} {
+		out = append(out, hostile{
+			name: "T40 " + c.name + " header in sector 0", image: rawWith(map[int64]string{0: c.magic}), code: "unsupported",
+			says: []string{c.name, "not supported yet"},
+		})
+	}
+	sesparse := "\xbe\xba\xfe\xca\x00\x00\x00\x00"
+	text := "# Disk DescriptorFile\n" + flatOf("/etc/shadow")
+	return append(out,
+		hostile{name: "T40 VDI header in sector 0", image: rawWith(map[int64]string{64: "\x7f\x10\xda\xbe"}), code: "unsupported", says: []string{"VDI", "not supported yet"}},
+		hostile{name: "T40 sparse VMDK header in sector 0", image: rawWith(map[int64]string{0: "KDMV\x01\x00\x00\x00"}), code: "format", says: []string{"vmdk"}},
+		hostile{name: "T40 COWD header in sector 0", image: rawWith(map[int64]string{0: "COWD\x01\x00\x00\x00"}), code: "unsupported", says: []string{"VMDK", "COWD", "not supported yet"}},
+		hostile{name: "T40 seSparse header in sector 0", image: rawWith(map[int64]string{0: sesparse}), code: "unsupported", says: []string{"VMDK", "seSparse", "not supported yet"}},
+		// The text of a disk of more than 1 MiB is a descriptor that is too big; of a smaller one it has zero bytes.
+		hostile{name: "T40 descriptor in sector 0", image: rawWith(map[int64]string{0: text}), code: "limit", says: []string{"vmdk descriptor", "2097152 bytes"}},
+		hostile{
+			name: "T40 descriptor in sector 0 of a small disk", image: writeText("disk.raw", text+string(make([]byte, 64<<10-len(text)-1))+"x"), code: "format",
+			says: []string{"vmdk descriptor", "zero byte"},
+		},
+		hostile{name: "T40 VHD footer behind an MBR", image: rawWith(map[int64]string{lastSector: "conectix"}), code: "unsupported", says: []string{"VHD", "not supported yet"}},
+		hostile{name: "T40 DMG footer behind an MBR", image: rawWith(map[int64]string{lastSector: "koly"}), code: "unsupported", says: []string{"DMG", "not supported yet"}},
+	)
+}
+
+// polyglots match two formats: both are listed, and neither is chosen.
+func polyglots() []hostile {
+	const iso = 0x8001
+	both := func(name string, texts map[int64]string, first, second string) hostile {
+		return hostile{
+			name: "T40 " + name, image: rawWith(texts), code: "format",
+			says: []string{"image at 0x0: format", first, " and ", second, "want the content of one format"},
+		}
+	}
+	sparseWithFooter := sparseImage(func(v *disktest.SparseVMDK) { v.Text(int64(len(v.Forged))-512, "conectix") })
+	return []hostile{
+		both("ISO and qcow2", map[int64]string{0: "QFI\xfb", iso: "CD001"}, "qcow2", "ISO 9660"),
+		both("ISO and VHD", map[int64]string{lastSector: "conectix", iso: "CD001"}, "VHD", "ISO 9660"),
+		both("qcow2 and VHD", map[int64]string{0: "QFI\xfb", lastSector: "conectix"}, "VHD", "qcow2"),
+		both("VMDK and ISO", map[int64]string{0: "KDMV", iso: "CD001"}, "vmdk", "ISO 9660"),
+		{name: "T40 valid sparse VMDK and VHD", image: sparseWithFooter, code: "format", says: []string{"vmdk and VHD", "want the content of one format"}},
+	}
+}
+
+// wrongFormatFlag are images that are not what --format says.
+func wrongFormatFlag() []hostile {
+	flag := func(name, format string, image func(testing.TB, string) string, found string) hostile {
+		return hostile{
+			name: "T40 --format " + name, image: image, args: []string{"--format", format}, code: "format",
+			says: []string{"format " + fmt.Sprintf("%q", found), "want " + format + ", as --format says"},
+		}
+	}
+	qcow2 := func(t testing.TB, dir string) string {
+		t.Helper()
+		path := filepath.Join(dir, "disk.qcow2")
+		disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", path, "1M")
+		return path
+	}
+	return []hostile{
+		flag("raw on qcow2", "raw", qcow2, "qcow2"),
+		flag("raw on sparse VMDK", "raw", sparseImage(func(*disktest.SparseVMDK) {}), "vmdk"),
+		flag("raw on a descriptor", "raw", flatImage(goodFlat()), "vmdk"),
+		flag("raw on a VHD footer", "raw", rawWith(map[int64]string{lastSector: "conectix"}), "VHD"),
+		flag("vmdk on raw", "vmdk", rawWith(nil), "no known header"),
+		flag("vmdk on qcow2", "vmdk", qcow2, "qcow2"),
+	}
+}
+
+// TestLUKSInSectorZero is the rest of T40. LUKS is no format of images but content of disks, so the disk is raw; the report
+// names what fills it.
+func TestLUKSInSectorZero(t *testing.T) {
+	path := rawWith(map[int64]string{0: "LUKS\xba\xbe\x00\x01", 510: "\x00\x00"})(t, t.TempDir())
+	var report jsonInspect
+	r := measure(t, []string{"inspect", "--json", path})[0]
+	require.Equal(t, 0, r.code, r.stderr)
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &report))
+	require.Equal(t, "none", report.Table.Scheme)
+	require.Contains(t, measure(t, []string{"inspect", path})[0].stdout, "LUKS")
+}
+
+// TestHostileSizes is T41: files that are too short for what they should be.
+func TestHostileSizes(t *testing.T) {
+	var rows []hostile
+	for _, n := range []int{0, 1, 511, 513} {
+		rows = append(rows, hostile{
+			name: fmt.Sprintf("T41 file of %d bytes", n), image: writeForged("disk.raw", make(disktest.Forged, n)), code: "format",
+			says: []string{"raw image", fmt.Sprintf("file size %d", n), "want a multiple of 512 bytes above 0"},
+		})
+	}
+	runHostile(t, append(rows, cuts()...))
+}
+
+// cuts are a valid sparse VMDK that ends at, before and behind the border of every structure.
+func cuts() []hostile {
+	v := disktest.ForgeSparseVMDK(xpDisk())
+	lastGrain := int64(len(v.Forged)) - disktest.VMDKGrain
+	var out []hostile
+	for _, border := range []struct {
+		name string
+		at   int64
+	}{
+		{"magic", 5}, {"header", v.Descriptor}, {"descriptor", v.RGD}, {"redundant directory", v.RGT}, {"redundant table", v.GD},
+		{"directory", v.GT}, {"table", v.GT + 2048}, {"metadata", v.Grains}, {"first grain", v.Grains + disktest.VMDKGrain},
+		{"last grain but one", lastGrain}, {"last grain", int64(len(v.Forged))},
+	} {
+		for _, n := range []int64{border.at - 1, border.at, border.at + 1} {
+			if n >= int64(len(v.Forged)) {
+				continue
+			}
+			h := hostile{
+				name: fmt.Sprintf("T41 cut at the end of the %s, %d bytes", border.name, n), code: "format",
+				image: writeForged("disk.vmdk", v.Forged[:n]), says: []string{"vmdk ", " at 0x", fmt.Sprintf("file of %d bytes", n)},
+			}
+			if n < v.Descriptor {
+				h.says = []string{"vmdk sparse header at 0x0", fmt.Sprintf("file size %d", n), "want at least 512"}
+			}
+			// Where the first grain is whole, inspect can report the disk and the grains that it lacks.
+			h.report = n >= v.Grains+disktest.VMDKGrain
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// TestSizesWithoutTable is the rest of T41: disks in which there is nothing to find, found fast. The threat list counts 512
+// bytes among the malformed; qemu-img takes them for a disk of one sector, and so do we.
+func TestSizesWithoutTable(t *testing.T) {
+	for name, size := range map[string]int64{"T41 one sector": 512, "T41 8 TiB without partitions": 8 << 40} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "disk.raw")
+			require.NoError(t, os.WriteFile(path, nil, 0o644))
+			require.NoError(t, os.Truncate(path, size))
+			dest := filepath.Join(t.TempDir(), "dest.raw")
+			start := time.Now()
+			ends := measure(t, []string{"inspect", "--json", path}, []string{"plan", "--json", path}, []string{"inspect", path})
+			require.Less(t, time.Since(start), maxWall, "1 s is asked of each on a quiet machine")
+			for _, r := range ends {
+				require.Equal(t, 0, r.code, r.stderr)
+				require.Empty(t, r.stderr)
+			}
+			require.Equal(t, size, parseFailure(t, ends[0]).Image.SizeBytes)
+			require.Contains(t, ends[2].stdout, "no partition table")
+
+			copied := measure(t, []string{"align", "--json", path, dest})[0]
+			require.Equal(t, 0, copied.code, copied.stderr)
+			info, err := os.Stat(dest)
+			require.NoError(t, err)
+			require.Equal(t, size, info.Size())
+		})
+	}
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What an image from a stranger may waste. The promise is 64 MiB and 2 s; the rest of the time is for a machine that does
+// other things besides.
+const (
+	maxRSS  = 64 << 20 // bytes
+	maxWall = 5 * time.Second
+)
+
+// launchEnv makes this test program the launcher of other programs. The kernel counts the memory of a parent to its child
+// up to the moment of exec, and the parent that runs the tests is not small.
+const launchEnv = "TRUEUP_TEST_LAUNCH"
+
+// launchJob is what the launcher reads.
+type launchJob struct {
+	Program string
+	Args    [][][]byte // one run each; as bytes, since JSON would change names that are no UTF-8
+}
+
+// measured is one run and what it took.
+type measured struct {
+	Stdout, Stderr []byte
+	Code           int // -1: killed
+	RSS            int64
+	Wall           time.Duration
+}
+
+// launch runs the job on standard input and prints what became of it.
+func launch(*testing.M) (int, error) {
+	var job launchJob
+	if err := json.NewDecoder(os.Stdin).Decode(&job); err != nil {
+		return 1, err
+	}
+	var out []measured
+	for _, args := range job.Args {
+		m, err := launchOne(job.Program, args)
+		if err != nil {
+			return 1, err
+		}
+		out = append(out, m)
+	}
+	return 0, json.NewEncoder(os.Stdout).Encode(out)
+}
+
+func launchOne(program string, raw [][]byte) (measured, error) {
+	var args []string
+	for _, a := range raw {
+		args = append(args, string(a))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*maxWall)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	start := time.Now()
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		return measured{}, err
+	}
+	usage, _ := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	return measured{
+		Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), Code: cmd.ProcessState.ExitCode(),
+		RSS: usage.Maxrss << 10, Wall: time.Since(start),
+	}, nil
+}
+
+// measure runs trueup once for each list of arguments, through the launcher, and holds every run to the budget.
+func measure(t testing.TB, runs ...[]string) []result {
+	t.Helper()
+	jobs := launchJob{Program: builtPath}
+	for _, run := range runs {
+		var args [][]byte
+		for _, a := range run {
+			args = append(args, []byte(a))
+		}
+		jobs.Args = append(jobs.Args, args)
+	}
+	job, err := json.Marshal(jobs)
+	require.NoError(t, err)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), launchEnv+"=1")
+	cmd.Stdin = bytes.NewReader(job)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	var all []measured
+	require.NoError(t, json.Unmarshal(out, &all))
+	require.Len(t, all, len(runs))
+	var results []result
+	for i, m := range all {
+		r := result{string(m.Stdout), string(m.Stderr), m.Code}
+		require.GreaterOrEqual(t, r.code, 0, "trueup %q was killed after %v\n%s", runs[i], m.Wall, r.stderr)
+		require.NotContains(t, r.stderr, "goroutine ", "trueup %q panicked", runs[i])
+		require.LessOrEqual(t, m.RSS, int64(maxRSS), "peak memory of trueup %q", runs[i])
+		require.LessOrEqual(t, m.Wall, maxWall, "trueup %q", runs[i])
+		if wantsJSON(runs[i]) {
+			validate(t, r.stdout)
+		}
+		results = append(results, r)
+	}
+	return results
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// nastyTexts are T67: what would move a terminal's cursor, set its title or clipboard, or reverse its lines. Eleven bytes
+// are what a FAT label holds.
+var nastyTexts = map[string]string{
+	"title":                "\x1b]0;x\a",
+	"clear screen":         "\x1b[2J",
+	"hyperlink":            "\x1b]8;;h\x1b\\",
+	"clipboard":            "\x1b]52;c;eA\a",
+	"line ends":            "a\rb\nc\x85d",
+	"control of one byte":  "\x9b2Jx",
+	"control in UTF-8":     "\xc2\x9b2J\x7f",
+	"other direction":      "\u202etxt.",
+	"no UTF-8":             "\xff\xfe\xc3(",
+	"tab and bell and nul": "a\t\a\v\x01b",
+}
+
+// labelDisk holds the volumes whose labels the cases overwrite.
+var labelDisk = madeDisk{
+	name: "labels", sectors: 5 * cylinder,
+	volumes: []madeVolume{
+		{kind: "fat16", label: "FATLABELFAT", typ: "6", start: firstTrack, sectors: 2*cylinder - firstTrack},
+		{kind: "ext2", label: "ext2labelext2lab", typ: "83", start: 2 * cylinder, sectors: cylinder},
+		{kind: "ntfs", label: "ntfs label of no less than forty characters", typ: "7", start: 3 * cylinder, sectors: cylinder},
+	},
+}
+
+// TestHostileLabels is T67 for the labels of volumes that real tools made.
+func TestHostileLabels(t *testing.T) {
+	raw := labelDisk.make(t, t.TempDir())
+	data, err := os.ReadFile(raw)
+	require.NoError(t, err)
+	places := map[string][]int64{}
+	for _, v := range labelDisk.volumes {
+		places[v.kind] = occurrences(data, encodeLabel(v.kind, v.label))
+		require.NotEmpty(t, places[v.kind], v.kind)
+	}
+	for name, text := range nastyTexts {
+		t.Run(name, func(t *testing.T) {
+			for _, v := range labelDisk.volumes {
+				label := make([]byte, len(encodeLabel(v.kind, v.label)))
+				copy(label, encodeLabel(v.kind, text))
+				for _, at := range places[v.kind] {
+					writeAt(t, raw, at, label)
+				}
+			}
+			report := requireAllClean(t, raw, 0)
+			require.Len(t, report.Partitions, 3)
+			for _, p := range report.Partitions {
+				require.Equal(t, knownLabel(p.Volume.Kind, text), p.Volume.Label, "JSON stays exact")
+			}
+		})
+	}
+}
+
+// encodeLabel is a label as the volume stores it.
+func encodeLabel(kind, label string) []byte {
+	if kind != "ntfs" {
+		return []byte(label)
+	}
+	var b []byte
+	for _, u := range utf16.Encode([]rune(label)) {
+		b = binary.LittleEndian.AppendUint16(b, u)
+	}
+	return b
+}
+
+// knownLabel is what a reader makes of it: what is no UTF-8 becomes U+FFFD, as in any JSON. A blank FAT label ends the text.
+func knownLabel(kind, text string) string {
+	if kind == "ntfs" {
+		return string([]rune(text))
+	}
+	return strings.ToValidUTF8(explodeInvalid(text), "")
+}
+
+// explodeInvalid replaces each byte that is no part of a character, where strings.ToValidUTF8 would replace runs.
+func explodeInvalid(s string) string {
+	var b strings.Builder
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		b.WriteRune(r)
+		s = s[n:]
+	}
+	return b.String()
+}
+
+func occurrences(data, part []byte) []int64 {
+	var out []int64
+	for from := 0; ; {
+		i := bytes.Index(data[from:], part)
+		if i < 0 {
+			return out
+		}
+		out = append(out, int64(from+i))
+		from += i + len(part)
+	}
+}
+
+// requireAllClean runs every command that shows an image, in every form, and returns what inspect found. exit is that of
+// the commands that copy.
+func requireAllClean(t testing.TB, image string, exit int) jsonInspect {
+	t.Helper()
+	dest := filepath.Join(t.TempDir(), filepath.Base(image))
+	ends := measure(t,
+		[]string{"inspect", "--json", image}, []string{"plan", image}, []string{"plan", "--json", image},
+		[]string{"align", "-v", "--progress", "json", image, dest}, []string{"align", "--json", "--force", image, dest},
+		[]string{"inspect", image}, []string{"inspect", "-v", image},
+		[]string{"verify", image, dest}, []string{"verify", "--json", image, dest}, []string{"verify", image, image + "-is-not-there"},
+	)
+	for i, r := range ends {
+		requireClean(t, r.stdout, r.stderr)
+		if i >= 1 && i <= 4 {
+			require.Equal(t, exit, r.code, r.stderr)
+		}
+	}
+	var report jsonInspect
+	unmarshal(t, ends[0], &report)
+	return report
+}
+
+// TestHostilePaths is T67 for the names of files, which can be anything but a slash and a zero byte.
+func TestHostilePaths(t *testing.T) {
+	for name, text := range nastyTexts {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), text)
+			require.NoError(t, os.Mkdir(dir, 0o755))
+			raw := writeForged(text+".raw", xpDisk())(t, dir)
+			report := requireAllClean(t, raw, 0)
+			require.Equal(t, explodeInvalid(raw), report.Image.Path)
+
+			vmdk := flatImage(goodFlat())(t, dir)
+			require.NoError(t, os.Rename(vmdk, filepath.Join(dir, text+".vmdk")))
+			child := disktest.VMDKDescriptor("monolithicFlat", goodLine)
+			child = strings.Replace(child, "parentCID=ffffffff", "parentCID=4a5b6c7d\nparentFileNameHint=\""+filepath.Base(vmdk)+"\"", 1)
+			for neighbour, content := range map[string]string{text + "-000001.vmdk": child, text + ".vmx.lck": "", ".lck-" + text: "", text + ".vmss": ""} {
+				writeText(neighbour, content)(t, dir)
+			}
+			requireAllClean(t, filepath.Join(dir, text+".vmdk"), 4)
+		})
+	}
+}
+
+// TestHostileArguments is T67 for a command line that a script made of names it was given.
+func TestHostileArguments(t *testing.T) {
+	image := writeForged("disk.raw", xpDisk())(t, t.TempDir())
+	// The kernel takes arguments of up to 128 KiB.
+	texts := []string{strings.Repeat("x", 60<<10), strings.Repeat("\x1b", 60<<10)}
+	for _, text := range nastyTexts {
+		texts = append(texts, text)
+	}
+	for _, text := range texts {
+		for i, r := range measure(t,
+			[]string{text}, []string{"inspect", text}, []string{"inspect", "--json", text}, []string{"plan", text}, []string{"align", text, text},
+			[]string{"align", image, text + "/" + text}, []string{"verify", image, text}, []string{"inspect", "--" + text, image},
+			[]string{"inspect", "--format", text, image}, []string{"inspect", "--boundary", text, image}, []string{"inspect", "--output", text, image},
+			[]string{"align", "--to", text, image, text + "/x"}, []string{"plan", "--partition", text, image}, []string{"inspect", image, text},
+		) {
+			require.NotZero(t, r.code, "command %d", i)
+			requireClean(t, r.stdout, r.stderr)
+			require.Less(t, len(r.stdout)+len(r.stderr), 16<<10, "command %d: cut, whatever the length of %.20q", i, text)
+			require.Equal(t, 1, strings.Count(r.stderr, "\n"), "command %d: %q", i, r.stderr)
+		}
+	}
+}
+
+// TestHostileDescriptorTexts is T67 for the texts of a container, and for names in a GPT.
+func TestHostileDescriptorTexts(t *testing.T) {
+	for name, text := range nastyTexts {
+		t.Run(name, func(t *testing.T) {
+			line := strings.ReplaceAll(text, "\n", "")
+			for _, c := range []string{
+				changed(`ddb.adapterType = "ide"`, `ddb.adapterType = "`+line+`"`), changed(`"monolithicFlat"`, `"`+line+`"`),
+				changed("x-flat.vmdk", line), changed("CID=4a5b6c7d", "CID="+line), changed("FLAT", line), changed("#DDB", line), changed("RW 4096", line+" "+line),
+				changed("parentCID=ffffffff", "parentCID=00000001\nparentFileNameHint=\""+line+"\""),
+			} {
+				path := flatImage(c)(t, t.TempDir())
+				for _, r := range measure(t, []string{"inspect", path}, []string{"inspect", "--json", path}, []string{"align", path, path + "-copy.vmdk"}) {
+					requireClean(t, r.stdout, r.stderr)
+				}
+			}
+			gpt := disktest.ForgeGPT(512, xpSectors, 128, disktest.GPTEntryFields{First: 63, Last: 1062, Name: text})
+			requireAllClean(t, writeForged("gpt.raw", gpt)(t, t.TempDir()), 4)
+		})
+	}
+}
+
+// TestLongTextsAreCut is the rest of T67: a text of an image that is as long as its line can be.
+func TestLongTextsAreCut(t *testing.T) {
+	long := strings.Repeat("é", 2000)
+	path := flatImage(changed(`ddb.adapterType = "ide"`, fmt.Sprintf("ddb.adapterType = %q", long)))(t, t.TempDir())
+	r := measure(t, []string{"inspect", path})[0]
+	require.Equal(t, 3, r.code, r.stderr)
+	require.Contains(t, r.stdout, strings.Repeat("é", 256)+"…")
+	require.NotContains(t, r.stdout, strings.Repeat("é", 257))
+}
