@@ -16,7 +16,11 @@ import (
 var builtPath string
 
 func TestMain(m *testing.M) {
-	code, err := buildAndRun(m)
+	run := buildAndRun
+	if os.Getenv(launchEnv) != "" {
+		run = launch
+	}
+	code, err := run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
@@ -57,5 +61,8 @@ func trueup(t testing.TB, args ...string) result {
 	}
 	code := cmd.ProcessState.ExitCode()
 	require.GreaterOrEqual(t, code, 0, "trueup %q was killed: %v\n%s", args, err, stderr.String())
+	if wantsJSON(args) {
+		validate(t, stdout.String())
+	}
 	return result{stdout: stdout.String(), stderr: stderr.String(), code: code}
 }

@@ -48,16 +48,25 @@ func (c *copyFlags) check() error {
 	if err := c.common.check(); err != nil {
 		return err
 	}
-	switch {
-	case c.verify != "full" && c.verify != "structure":
+	if c.verify != "full" && c.verify != "structure" {
 		return fmt.Errorf("%w: --verify %q, want full or structure", errUsage, c.verify)
-	case c.jobs < 1 || c.jobs > 64:
-		return fmt.Errorf("%w: --jobs %d, want 1 to 64", errUsage, c.jobs)
-	case c.progress != "auto" && c.progress != "json" && c.progress != "none":
-		return fmt.Errorf("%w: --progress %q, want auto, json or none", errUsage, c.progress)
+	}
+	if err := checkWork(c.jobs, c.progress); err != nil {
+		return err
 	}
 	if c.noProgress {
 		c.progress = "none"
+	}
+	return nil
+}
+
+// checkWork refuses values of the flags that all commands with long work have.
+func checkWork(jobs int, progress string) error {
+	switch {
+	case jobs < 1 || jobs > 64:
+		return fmt.Errorf("%w: --jobs %d, want 1 to 64", errUsage, jobs)
+	case progress != "auto" && progress != "json" && progress != "none":
+		return fmt.Errorf("%w: --progress %q, want auto, json or none", errUsage, progress)
 	}
 	return nil
 }
@@ -98,6 +107,9 @@ func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, de
 		return err
 	}
 	defer s.close()
+	if err := f.spare(s); err != nil {
+		return err
+	}
 	p, err := s.plan(f.boundary, f.only)
 	if err != nil {
 		return fmt.Errorf("%s: %w", src, err)
@@ -154,13 +166,24 @@ func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *p
 		}
 	}()
 	w = written{o.Format, o.Subformat, o.Files()}
-	if err := c.fill(ctx, errOut, s, p, view, o); err != nil {
+	if err := c.spareFiles(dest, w.files); err != nil {
 		return w, err
+	}
+	if err := c.fill(ctx, errOut, s, p, view, o); err != nil {
+		return w, cause(s, err)
 	}
 	if err := s.img.Unchanged(); err != nil {
 		return w, fmt.Errorf("%s: %w", s.img.Path, err)
 	}
 	return w, o.Publish()
+}
+
+// cause is what made a copy fail: a source that changed under it can look like anything.
+func cause(s *source, err error) error {
+	if changed := s.img.Unchanged(); changed != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s: %w", s.img.Path, changed)
+	}
+	return err
 }
 
 // seed is what identifiers of the copy are derived from: the job, and nothing of chance.
@@ -203,6 +226,9 @@ func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, format
 		return err
 	}
 	defer s.close()
+	if err := f.spare(s); err != nil {
+		return err
+	}
 	notes := align.Relevant(s.issues, nil)
 	if err := broken(notes); err != nil {
 		return fmt.Errorf("%s: %w", src, err)

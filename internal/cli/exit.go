@@ -105,7 +105,7 @@ func finish(err error, c *common, command string, stdout, stderr io.Writer) int 
 	if _, told := errors.AsType[malformed](err); told {
 		return exit
 	}
-	if c.json() && !errors.Is(err, errStdout) {
+	if (c.json() || c.asked) && !errors.Is(err, errStdout) {
 		f := report.Failure{Head: report.Head{Schema: report.Schema, Command: command}, Error: report.Error{Code: code, Message: msg}, ExitCode: exit}
 		if jsonErr := report.JSON(stdout, f); jsonErr != nil {
 			return exitError
@@ -119,5 +119,5 @@ func message(err error) string {
 	if errors.Is(err, context.Canceled) {
 		return "interrupted; nothing stands under the final name"
 	}
-	return report.SafeMessage(strings.ReplaceAll(err.Error(), "\n", "; "))
+	return report.SafeMessage(strings.NewReplacer("\n", "; ", "\t", "").Replace(err.Error()))
 }

@@ -2,13 +2,16 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"syscall"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
@@ -17,7 +20,8 @@ import (
 
 // fill writes the bytes of the view and proves them through a second opening.
 func (c *copyFlags) fill(ctx context.Context, errOut io.Writer, s *source, p *plan.Plan, view disk.Disk, o *image.Output) error {
-	if err := room(view, o); err != nil {
+	need, err := room(view, o)
+	if err != nil {
 		return err
 	}
 	steps := 1
@@ -27,14 +31,14 @@ func (c *copyFlags) fill(ctx context.Context, errOut io.Writer, s *source, p *pl
 	bar := newProgress(errOut, c.progress, c.quiet, c.command, view.Size()*int64(steps))
 	defer bar.stop()
 	if _, err := diskcopy.Run(ctx, view, o, diskcopy.Options{Jobs: c.jobs, Progress: bar.add}); err != nil {
-		return err
+		return full(err, need, o)
 	}
 	if err := o.Finish(); err != nil {
-		return err
+		return full(err, need, o)
 	}
 	got, err := o.Reopen()
 	if err != nil {
-		return fmt.Errorf("read back what was written: %w", err)
+		return readBack(err)
 	}
 	defer got.Close()
 	return c.prove(ctx, s, p, view, got, bar)
@@ -53,7 +57,7 @@ func (c *copyFlags) prove(ctx context.Context, s *source, p *plan.Plan, view dis
 	}
 	after, err := layout.Read(got.Disk, table.Geometry{Heads: s.img.Heads, Sectors: s.img.Sectors})
 	if err != nil {
-		return fmt.Errorf("read back what was written: %w", err)
+		return readBack(err)
 	}
 	if err := verify.Promise(p, s.layout, after); err != nil {
 		return err
@@ -73,17 +77,16 @@ func (c *copyFlags) prove(ctx context.Context, s *source, p *plan.Plan, view dis
 }
 
 // room refuses a copy that cannot fit, before the first byte. What the source holds and one percent for tables are counted;
-// data that turns out to be zero needs less.
-func room(view disk.Disk, o *image.Output) error {
+// data that turns out to be zero needs less. It returns the number of bytes that the copy needs.
+func room(view disk.Disk, o *image.Output) (need int64, err error) {
 	free, err := o.Free()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	need := int64(0)
 	for off := int64(0); off < view.Size(); {
 		e, err := view.Extent(off, view.Size()-off)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if !e.Zero {
 			need += e.Len
@@ -91,8 +94,29 @@ func room(view disk.Disk, o *image.Output) error {
 		off = e.End()
 	}
 	if need += need / 100; need > free {
-		return fmt.Errorf("%w: the copy needs %s (%d bytes) and %s (%d bytes) are free where DEST goes; make room or choose another place",
+		return 0, fmt.Errorf("%w: the copy needs %s (%d bytes) and %s (%d bytes) are free where DEST goes; make room or choose another place",
 			image.ErrOutput, units.Format(need), need, units.Format(free), free)
 	}
-	return nil
+	return need, nil
+}
+
+// full says how much is missing when the space ran out under way: others write to the same file system.
+func full(err error, need int64, o *image.Output) error {
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	free, freeErr := o.Free()
+	if freeErr != nil {
+		return err
+	}
+	return fmt.Errorf("%w; the copy needs %s (%d bytes) and %s (%d bytes) are free beside what it has written",
+		err, units.Format(need), need, units.Format(free), free)
+}
+
+// readBack is the error of a copy that cannot be read: if it is malformed, other bytes stand there than were written.
+func readBack(err error) error {
+	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrReference) {
+		return fmt.Errorf("%w from what was written: %w", verify.ErrDifferent, err)
+	}
+	return fmt.Errorf("read back what was written: %w", err)
 }

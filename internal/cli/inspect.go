@@ -48,6 +48,9 @@ func runInspect(out io.Writer, f inspectFlags, path string) error {
 		return err
 	}
 	defer s.close()
+	if err := f.spare(s); err != nil {
+		return err
+	}
 	b := f.boundary.criterion()
 	findings := s.findings(align.Goal{Must: b, Want: b})
 	r := &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}

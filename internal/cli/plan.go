@@ -61,6 +61,9 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 		return err
 	}
 	defer s.close()
+	if err := f.spare(s); err != nil {
+		return err
+	}
 	p, err := s.plan(f.boundary, f.only)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)

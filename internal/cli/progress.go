@@ -38,17 +38,19 @@ func (silent) stop()     {}
 
 // bar shows bytes, rate and time left.
 type bar struct {
+	w   io.Writer
 	all *mpb.Progress
 	one *mpb.Bar
 }
 
 func newBar(w io.Writer, command string, total int64) *bar {
-	all := mpb.New(mpb.WithOutput(w), mpb.WithWidth(60), mpb.WithRefreshRate(200*time.Millisecond))
+	// The bar is so short that the line has room for the ^C that a terminal shows.
+	all := mpb.New(mpb.WithOutput(w), mpb.WithWidth(30), mpb.WithRefreshRate(200*time.Millisecond))
 	one := all.AddBar(total,
 		mpb.BarRemoveOnComplete(),
 		mpb.PrependDecorators(decor.Name(command+" "), decor.CountersKibiByte("% .1f / % .1f")),
 		mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1024(0), "% .1f"), decor.Name(" "), decor.AverageETA(decor.ET_STYLE_MMSS)))
-	return &bar{all, one}
+	return &bar{w, all, one}
 }
 
 func (b *bar) add(n int64) { b.one.IncrInt64(n) }
@@ -56,6 +58,7 @@ func (b *bar) add(n int64) { b.one.IncrInt64(n) }
 func (b *bar) stop() {
 	b.one.Abort(true)
 	b.all.Wait()
+	fmt.Fprint(b.w, "\r\x1b[J") // what a ^C has shifted stays otherwise
 }
 
 // jsonProgress writes one line a second.

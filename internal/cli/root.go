@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -29,13 +30,21 @@ type common struct {
 	quiet   bool
 	verbose bool
 	noColor bool
+	asked   bool // the command line asks for JSON, whether it could be parsed or not
 }
 
 func (c *common) json() bool { return c.asJSON || c.output == "json" }
 
 // Main runs the program and returns its exit code.
-func Main(version string, args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+func Main(version string, args []string) (code int) {
+	c := &common{asked: asksJSON(args)}
+	// Without this the runtime would end the program with 2, which is a verdict here.
+	defer func() {
+		if p := recover(); p != nil {
+			code = finish(fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack()), c, "trueup", os.Stdout, os.Stderr)
+		}
+	}()
+	ctx, stop := signal.NotifyContext(context.Background(), endSignals()...)
 	defer stop()
 	go func() { // a second signal ends the program at once, which is safe at any moment
 		<-ctx.Done()
@@ -43,11 +52,31 @@ func Main(version string, args []string) int {
 	}()
 	// Buffers are few and of fixed size; a small heap target keeps the peak low at no cost that shows.
 	debug.SetGCPercent(50)
-	c := &common{}
 	root := newRoot(version, c)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	return finish(err, c, cmd.Name(), os.Stdout, os.Stderr)
+}
+
+// endSignals are the signals that end a run, but for those that the caller has it ignore: nohup does so.
+func endSignals() []os.Signal {
+	return slices.DeleteFunc([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+}
+
+// asksJSON tells whether a command line asks for JSON. A command line that is wrong is parsed only up to its error, and that
+// must be told in JSON too.
+func asksJSON(args []string) bool {
+	for i, a := range args {
+		switch {
+		case a == "--":
+			return false
+		case a == "--json" || a == "-ojson" || a == "-o=json" || a == "--output=json":
+			return true
+		case (a == "-o" || a == "--output") && i+1 < len(args) && args[i+1] == "json":
+			return true
+		}
+	}
+	return false
 }
 
 func newRoot(version string, c *common) *cobra.Command {
@@ -58,6 +87,7 @@ func newRoot(version string, c *common) *cobra.Command {
 aligned copy of the disk in which the file systems are moved and the guest still boots. The source is never written.` + "\n" + exitCodes,
 		Example: `  trueup inspect winxp.vmdk
   trueup align winxp.vmdk winxp-aligned.vmdk`,
+		Version:       version, // for --version
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -77,6 +107,8 @@ aligned copy of the disk in which the file systems are moved and the guest still
 	f.BoolVar(&c.noColor, "no-color", false, "no colours (also by the environment variable NO_COLOR)")
 	complete(root, "output", "text", "json")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	root.SetVersionTemplate("trueup {{.Version}}\n")
+	root.SetHelpCommand(newHelp())
 	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newVersion(version, c))
 	return root
 }
@@ -85,15 +117,36 @@ func newVersion(version string, c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
+		Long:    "Prints the version of trueup and, as JSON, that of the Go tool chain that built it.\n" + exitCodes,
 		Example: "  trueup version --json",
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.check(); err != nil {
+				return err
+			}
 			v := struct {
 				report.Head
 				Version string `json:"version"`
 				Go      string `json:"go"`
 			}{head("version"), version, runtime.Version()}
-			return c.emit(cmd.OutOrStdout(), v, func(t *report.Text) { fmt.Fprintln(t.W, "trueup", version) })
+			return c.emit(cmd.OutOrStdout(), v, func(t *report.Text) { t.Version(version) })
+		},
+	}
+}
+
+// newHelp replaces cobra's own command, for which a command that does not exist is no error.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Show the help of a command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return fmt.Errorf("%w: unknown command %q; see trueup --help", errUsage, strings.Join(args, " "))
+			}
+			about.InitDefaultHelpFlag()
+			about.InitDefaultVersionFlag()
+			return about.Help()
 		},
 	}
 }

@@ -61,8 +61,12 @@ func (s *source) findings(goal align.Goal) []align.Finding {
 	return append(align.Relevant(s.issues, nil), align.Check(s.layout, goal)...)
 }
 
-// plan makes the plan for a goal. The container's own issues come first: they concern any copy.
+// plan makes the plan for a goal. The container's own issues come first: they concern any copy, and a broken one would
+// be met in the gaps by chance.
 func (s *source) plan(b boundary, only []int) (*plan.Plan, error) {
+	if err := broken(align.Relevant(s.issues, nil)); err != nil {
+		return nil, err
+	}
 	goal := align.GoalFor(s.layout, int64(b))
 	goal.Only = only
 	// What a gap holds matters only as far as partitions can move into it.
@@ -73,9 +77,6 @@ func (s *source) plan(b boundary, only []int) (*plan.Plan, error) {
 	p, err := plan.New(s.layout, goal)
 	if p != nil {
 		p.Notes = append(align.Relevant(s.issues, nil), p.Notes...)
-	}
-	if err == nil {
-		err = broken(align.Relevant(s.issues, nil))
 	}
 	return p, err
 }

@@ -47,6 +47,9 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := f.check(); err != nil {
 		return err
 	}
+	if err := checkWork(f.jobs, f.progress); err != nil {
+		return err
+	}
 	s, err := openSource(src, f.format)
 	if err != nil {
 		return err
@@ -57,11 +60,14 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	defer d.close()
+	if err := f.spare(s, d); err != nil {
+		return err
+	}
 	if f.noProgress {
 		f.progress = "none"
 	}
 	r := &report.Verify{Head: head("verify"), Source: src, Dest: dest, Changes: report.Changes{Moves: []report.Move{}, Patches: []report.Patch{}}}
-	bar := newProgress(errOut, f.progress, f.quiet, "verify", s.img.Disk.Size())
+	bar := newProgress(errOut, f.progress, f.quiet, "verify", d.img.Disk.Size())
 	diffs, err := f.compare(ctx, s, d, r, bar)
 	bar.stop()
 	if err != nil {

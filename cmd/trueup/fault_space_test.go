@@ -1,0 +1,203 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// The faults here are those of a place that is too small or fails, and of a disk that does not give what it should.
+
+// faultSources are the small disk of testdata in each format, and one without zeros.
+func faultSources(t *testing.T) map[string]string {
+	t.Helper()
+	sparse := sampleDisk(t)
+	raw := formatSparse.rawOf(t, sparse)
+	return map[string]string{
+		"sparse vmdk": sparse,
+		"flat vmdk":   formatFlat.convert(t, raw, t.TempDir(), "disk", "ide"),
+		"raw":         noisyDisk(t, 3),
+	}
+}
+
+// privateMount runs a command where it alone sees a file system in memory. No right is needed for that where the kernel
+// lets users have their own namespaces.
+func privateMount(t *testing.T, options, folder string, command ...string) result {
+	t.Helper()
+	unshare := []string{"--mount"}
+	if os.Geteuid() != 0 {
+		unshare = []string{"--user", "--map-root-user", "--mount"}
+	}
+	tool := disktest.Tool(t, "unshare")
+	if r := run(t, tool, append(unshare, "mount", "-t", "tmpfs", "none", folder)...); r.code != 0 {
+		t.Skipf("no file system can be mounted here: %s", r.stderr)
+	}
+	script := `mount -t tmpfs -o "$1" none "$2" && shift 2 && "$@"; code=$?; ls -A "$0"; exit $code`
+	return run(t, tool, append(append(unshare, "sh", "-c", script, folder, options, folder), command...)...)
+}
+
+// F01: the space is too small and that can be known before the first byte.
+func TestTooLittleSpace(t *testing.T) {
+	f := newFault(t, sampleDisk(t))
+	r := privateMount(t, "size=512k", filepath.Dir(f.dest), builtPath, "align", f.source, f.dest)
+	require.Equal(t, 1, r.code, r.stderr)
+	require.Empty(t, r.stdout, "ls must find nothing, and no success may be printed")
+	requireOneLine(t, r.stderr)
+	require.Contains(t, r.stderr, "524288 bytes", "what is free")
+	require.Regexp(t, `needs .*\(\d+ bytes\)`, r.stderr)
+
+	r = privateMount(t, "size=512k", filepath.Dir(f.dest),
+		disktest.Tool(t, "strace"), "-f", "-qq", "-o", "/dev/stdout", "-e", "trace=pwrite64", builtPath, "align", "-q", f.source, f.dest)
+	require.Equal(t, 1, r.code)
+	require.NotContains(t, r.stdout, "pwrite64(", "not a byte may be written before the refusal")
+
+	r = privateMount(t, "size=2M", filepath.Dir(f.dest), builtPath, "align", "-q", f.source, f.dest)
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Equal(t, "aligned.vmdk\n", r.stdout)
+}
+
+// F02: the space ends in the middle.
+func TestSpaceEndsInTheMiddle(t *testing.T) {
+	struck := 0
+	for name, source := range faultSources(t) {
+		for _, n := range []int{1, 2, 3, 5, 8} {
+			t.Run(fmt.Sprintf("%s, write %d", name, n), func(t *testing.T) {
+				f := newFault(t, source)
+				r, hits := f.inject(t, injection{call: "pwrite64", spec: fmt.Sprintf("error=ENOSPC:when=%d+", n)})
+				if hits == 0 {
+					require.Equal(t, 0, r.code, r.stderr) // no thread writes so often
+					return
+				}
+				struck++
+				f.requireError(t, r, "output")
+				require.Contains(t, r.stderr, "no space left on device")
+				require.Regexp(t, `needs .*\(\d+ bytes\).*\(\d+ bytes\) are free`, r.stderr)
+			})
+		}
+	}
+	require.GreaterOrEqual(t, struck, 6)
+}
+
+// F03, F06: writes succeed and the sync does not, as on thin storage that is full.
+func TestSyncFails(t *testing.T) {
+	for name, source := range faultSources(t) {
+		for _, errno := range []string{"EIO", "ENOSPC"} {
+			f := newFault(t, source)
+			for place, i := range map[string]injection{
+				"file":   {call: "fsync", spec: "error=" + errno, path: f.partial()},
+				"folder": {call: "fsync", spec: "error=" + errno, path: filepath.Dir(f.dest)},
+			} {
+				t.Run(fmt.Sprintf("%s, %s of the %s", name, errno, place), func(t *testing.T) {
+					r, hits := f.inject(t, i)
+					require.Positive(t, hits)
+					f.requireError(t, r, "output")
+				})
+			}
+		}
+	}
+}
+
+// F04: a limit on the size of files, whose signal ends programs that do not expect it.
+func TestFileSizeLimit(t *testing.T) {
+	for name, source := range faultSources(t) {
+		for _, limit := range []int{0, 1 << 16, 1 << 19} {
+			t.Run(fmt.Sprintf("%s, %d bytes", name, limit), func(t *testing.T) {
+				f := newFault(t, source)
+				r := run(t, disktest.Tool(t, "prlimit"), append([]string{"--fsize=" + strconv.Itoa(limit), builtPath}, f.args()...)...)
+				f.requireUndone(t)
+				require.Equal(t, 1, r.code, r.stderr)
+				requireOneLine(t, r.stderr)
+				require.Contains(t, r.stderr, "file too large")
+			})
+		}
+	}
+}
+
+// F05, F07: the source cannot be read, or ends early.
+func TestSourceCannotBeRead(t *testing.T) {
+	for name, source := range faultSources(t) {
+		for _, n := range []int{1, 3, 7, 20} {
+			for kind, spec := range map[string]string{
+				"an error": "error=EIO:when=%d+", "the end": "retval=0:when=%d+", "the end once": "retval=0:when=%d",
+			} {
+				t.Run(fmt.Sprintf("%s, %s at read %d", name, kind, n), func(t *testing.T) {
+					f := newFault(t, source)
+					r, hits := f.inject(t, injection{call: "pread64", spec: fmt.Sprintf(spec, n), path: source})
+					if hits == 0 {
+						require.Equal(t, 0, r.code, r.stderr)
+						return
+					}
+					want := map[bool]string{true: "io", false: "changed"}[kind == "an error"]
+					f.requireError(t, r, want)
+					require.Regexp(t, `at byte \d+`, r.stderr)
+				})
+			}
+		}
+	}
+}
+
+// F08: a write that says it is done and is not. Only reading the result shows that.
+func TestLostWrites(t *testing.T) {
+	caught := 0
+	for name, source := range faultSources(t) {
+		intact := newFault(t, source)
+		intact.requireNext(t)
+		want := hashContents(t, filepath.Dir(intact.dest))
+		for _, n := range []int{1, 2, 3, 4, 5, 6} {
+			t.Run(fmt.Sprintf("%s, write %d", name, n), func(t *testing.T) {
+				f := newFault(t, source)
+				// The first bytes of a write are lost: as many as the smallest write of all has, so that the kernel could
+				// have said that.
+				r, hits := f.inject(t, injection{call: "pwrite64", spec: fmt.Sprintf("retval=4:when=%d", n)})
+				if hits == 0 || r.code == 0 {
+					require.Equal(t, 0, r.code, r.stderr)
+					require.Equal(t, want, hashContents(t, filepath.Dir(f.dest)), "what was lost were zeros, or else it must be noticed")
+					return
+				}
+				caught++
+				f.requireError(t, r, "verify")
+			})
+		}
+	}
+	require.GreaterOrEqual(t, caught, 4)
+}
+
+// hashContents is the SHA-256 of every file of a folder.
+func hashContents(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	sums := map[string]string{}
+	for _, name := range folderNames(t, dir) {
+		sums[name] = sha256Of(t, filepath.Join(dir, name))
+	}
+	return sums
+}
+
+// F09: interrupted calls and few descriptors have no effect.
+func TestHarmlessFaults(t *testing.T) {
+	source := sampleDisk(t)
+	intact := newFault(t, source)
+	intact.requireNext(t)
+	want := hashContents(t, filepath.Dir(intact.dest))
+	files := map[string]string{"pread64": source} // the loader of the program does not bear interruptions
+	for _, call := range []string{"pread64", "pwrite64", "fsync", "ftruncate"} {
+		t.Run("interrupted "+call, func(t *testing.T) {
+			f := newFault(t, source)
+			r, hits := f.inject(t, injection{call: call, spec: "error=EINTR:when=1+2", path: files[call]})
+			require.Positive(t, hits)
+			require.Equal(t, 0, r.code, r.stderr)
+			require.Equal(t, want, hashContents(t, filepath.Dir(f.dest)))
+		})
+	}
+	t.Run("24 descriptors", func(t *testing.T) {
+		f := newFault(t, source)
+		r := run(t, disktest.Tool(t, "prlimit"), append([]string{"--nofile=24", builtPath}, f.args()...)...)
+		require.Equal(t, 0, r.code, r.stderr)
+		require.Equal(t, want, hashContents(t, filepath.Dir(f.dest)))
+	})
+}

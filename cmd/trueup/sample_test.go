@@ -1,0 +1,19 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// sampleDisk copies the small disk of testdata, which starts at LBA 63, into a folder of its own and returns its path.
+func sampleDisk(t testing.TB) string {
+	t.Helper()
+	data, err := os.ReadFile("../../testdata/xp-lba63.vmdk")
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "xp.vmdk")
+	require.NoError(t, os.WriteFile(path, data, 0o644))
+	return path
+}

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// schemaFolder holds the JSON Schemas that users get.
+const schemaFolder = "../../docs/schema"
+
+// compiled keeps each schema: the whole suite asks for them.
+var compiled sync.Map
+
+// schemaNamed compiles a schema of that folder; a part of one is named as "common.json#/$defs/move".
+func schemaNamed(t testing.TB, name string) *jsonschema.Schema {
+	t.Helper()
+	if s, ok := compiled.Load(name); ok {
+		return s.(*jsonschema.Schema)
+	}
+	folder, err := filepath.Abs(schemaFolder)
+	require.NoError(t, err)
+	s, err := jsonschema.NewCompiler().Compile("file://" + filepath.ToSlash(folder) + "/" + name)
+	require.NoError(t, err)
+	compiled.Store(name, s)
+	return s
+}
+
+// wantsJSON tells whether a command line asks for a JSON object on standard output.
+func wantsJSON(args []string) bool {
+	wants := false
+	for i, arg := range args {
+		switch {
+		case arg == "--out" || strings.HasPrefix(arg, "--out=") || arg == "--help" || arg == "-h":
+			return false // the object goes into a file, or there is none
+		case arg == "--json" || arg == "-ojson" || arg == "--output=json":
+			wants = true
+		case (arg == "-o" || arg == "--output") && i+1 < len(args) && args[i+1] == "json":
+			wants = true
+		}
+	}
+	return wants
+}
+
+// validate requires that what a command printed is one JSON object, and that its schema allows it.
+func validate(t testing.TB, stdout string) {
+	t.Helper()
+	// The package's own decoder keeps large numbers exact and refuses a second value.
+	object, err := jsonschema.UnmarshalJSON(strings.NewReader(stdout))
+	require.NoError(t, err, "one JSON object is wanted:\n%s", stdout)
+	require.NoError(t, schemaNamed(t, schemaOf(t, object)).Validate(object), "%s", stdout)
+}
+
+// schemaOf picks the schema of an object: that of its command, unless it has nothing but an error to tell.
+func schemaOf(t testing.TB, object any) string {
+	t.Helper()
+	fields, ok := object.(map[string]any)
+	require.True(t, ok, "an object is wanted: %v", object)
+	_, failed := fields["error"]
+	_, image := fields["image"]
+	if failed && !image {
+		return "error.json"
+	}
+	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "version"}, fields["command"])
+	return fields["command"].(string) + ".json"
+}
+
+// jsonCases are commands that, between them, print every kind of object.
+func jsonCases(t *testing.T) map[string][]string {
+	t.Helper()
+	source, aligned := sampleDisk(t), sampleDisk(t)
+	fresh := func() string { return filepath.Join(t.TempDir(), "aligned.vmdk") }
+	require.Equal(t, 0, trueup(t, "align", "--force", source, aligned).code)
+	broken := filepath.Join(t.TempDir(), "broken.raw")
+	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", source, broken).code)
+	unbootable := filepath.Join(t.TempDir(), "unbootable.raw")
+	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", source, unbootable).code)
+	writeAt(t, unbootable, 0, noise("unknown code", 64))
+	bare := filepath.Join(t.TempDir(), "bare.raw")
+	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", source, bare).code)
+	writeAt(t, bare, 0, readAt(t, bare, trackSectors*sectorSize, 2<<20)) // the NTFS alone
+	writeAt(t, broken, mbrEntryAt+12, []byte{0xff, 0xff, 0xff, 0xff})    // the partition ends behind the disk
+	return map[string][]string{
+		"inspect, misaligned":           {"inspect", source},
+		"inspect, aligned":              {"inspect", aligned},
+		"inspect, below the boundary":   {"inspect", "--boundary", "16M", aligned},
+		"inspect, a volume alone":       {"inspect", bare},
+		"inspect, malformed":            {"inspect", broken},
+		"plan":                          {"plan", source},
+		"plan, nothing moves":           {"plan", aligned},
+		"plan, refused":                 {"plan", unbootable},
+		"align":                         {"align", source, fresh()},
+		"align, structures only":        {"align", "--verify", "structure", source, fresh()},
+		"align, nothing moves":          {"align", aligned, fresh()},
+		"align, skipped":                {"align", "--skip-aligned", aligned, fresh()},
+		"align, refused":                {"align", unbootable, fresh()},
+		"convert":                       {"convert", "--to", "raw", source, fresh()},
+		"verify, equal":                 {"verify", source, aligned},
+		"verify, different":             {"verify", aligned, source},
+		"version":                       {"version"},
+		"error, no such file":           {"inspect", "absent.vmdk"},
+		"error, too few arguments":      {"align", source},
+		"error, unknown command":        {"frobnicate"},
+		"error, dest exists":            {"align", source, aligned},
+		"error, dest is the source":     {"align", source, source},
+		"error, no such partition":      {"plan", "--partition", "7", source},
+		"error, a format it is not":     {"inspect", "--format", "raw", source},
+		"error, a folder and no image":  {"inspect", t.TempDir()},
+		"error, the table is malformed": {"align", broken, fresh()},
+	}
+}
+
+// TestJSONMatchesSchemas holds every kind of JSON output against its schema. The other tests of this package do the same for
+// all that they call.
+func TestJSONMatchesSchemas(t *testing.T) {
+	used := map[string]bool{}
+	for name, args := range jsonCases(t) {
+		t.Run(name, func(t *testing.T) {
+			r := trueup(t, append(args, "-o", "json")...)
+			validate(t, r.stdout)
+			var object map[string]any
+			require.NoError(t, json.Unmarshal([]byte(r.stdout), &object))
+			used[schemaOf(t, object)] = true
+			if code, ok := object["exit_code"]; ok {
+				require.InDelta(t, r.code, code, 0)
+			}
+			requireStrict(t, schemaOf(t, object), object)
+		})
+	}
+	require.ElementsMatch(t, []string{
+		"inspect.json", "plan.json", "align.json", "verify.json", "convert.json", "version.json", "error.json",
+	}, slices.Collect(maps.Keys(used)))
+}
+
+// requireStrict proves that the schema forbids what it should: a field that is not known, wherever it stands, and the
+// lack of one that is required.
+func requireStrict(t *testing.T, schema string, object map[string]any) {
+	t.Helper()
+	s := schemaNamed(t, schema)
+	for place, part := range objectsIn("", object) {
+		if strings.HasSuffix(place, "/descriptor") {
+			continue // its fields are those of the image
+		}
+		part["new_field"] = 1.0
+		require.Error(t, s.Validate(object), "a new field in %s%s", schema, place)
+		delete(part, "new_field")
+	}
+	for _, name := range s.Required {
+		value := object[name]
+		delete(object, name)
+		require.Error(t, s.Validate(object), "%s without %s", schema, name)
+		object[name] = value
+	}
+	require.NoError(t, s.Validate(object))
+}
+
+// objectsIn lists all objects in a value, each with its place.
+func objectsIn(place string, value any) map[string]map[string]any {
+	found := map[string]map[string]any{}
+	switch value := value.(type) {
+	case map[string]any:
+		found[place] = value
+		for name, v := range value {
+			maps.Copy(found, objectsIn(place+"/"+name, v))
+		}
+	case []any:
+		for i, v := range value {
+			maps.Copy(found, objectsIn(fmt.Sprintf("%s/%d", place, i), v))
+		}
+	}
+	return found
+}
+
+// TestSchemasNameEveryField compares the fields of the Go structures with those of the schemas, so that a field which no
+// test disk happens to need is not forgotten.
+func TestSchemasNameEveryField(t *testing.T) {
+	for name, value := range map[string]any{
+		"inspect.json":                 report.Inspect{},
+		"plan.json":                    report.Plan{},
+		"align.json":                   report.Align{},
+		"convert.json":                 report.Align{},
+		"verify.json":                  report.Verify{},
+		"error.json":                   report.Failure{},
+		"common.json#/$defs/image":     report.Image{},
+		"common.json#/$defs/file":      report.File{},
+		"common.json#/$defs/table":     report.Table{},
+		"common.json#/$defs/boot_code": report.BootCode{},
+		"common.json#/$defs/partition": report.Partition{},
+		"common.json#/$defs/volume":    report.Volume{},
+		"common.json#/$defs/disk":      report.Disk{},
+		"common.json#/$defs/finding":   align.Finding{},
+		"common.json#/$defs/move":      report.Move{},
+		"common.json#/$defs/patch":     report.Patch{},
+		"common.json#/$defs/error":     report.Error{},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := schemaNamed(t, name)
+			all, required := jsonFields(reflect.TypeOf(value))
+			require.ElementsMatch(t, all, slices.Collect(maps.Keys(s.Properties)))
+			require.ElementsMatch(t, required, s.Required)
+		})
+	}
+}
+
+// jsonFields lists the fields that encoding/json writes for a structure, and those that it always writes.
+func jsonFields(structure reflect.Type) (all, always []string) {
+	for _, f := range reflect.VisibleFields(structure) {
+		tag := f.Tag.Get("json")
+		name, options, _ := strings.Cut(tag, ",")
+		if tag == "" || name == "-" {
+			continue
+		}
+		all = append(all, name)
+		if !strings.Contains(options, "omitempty") {
+			always = append(always, name)
+		}
+	}
+	return all, always
+}
+
+// TestProgressMatchesSchema is about the one JSON output that goes to standard error.
+func TestProgressMatchesSchema(t *testing.T) {
+	source := sampleDisk(t)
+	dest := filepath.Join(t.TempDir(), "aligned.vmdk")
+	for _, args := range [][]string{{"align", source, dest}, {"verify", source, dest}} {
+		r := trueup(t, append(args, "--progress", "json")...)
+		require.Equal(t, 0, r.code, r.stderr)
+		lines := strings.Split(strings.TrimSuffix(r.stderr, "\n"), "\n")
+		for _, line := range lines {
+			object, err := jsonschema.UnmarshalJSON(strings.NewReader(line))
+			require.NoError(t, err, line)
+			require.NoError(t, schemaNamed(t, "progress.json").Validate(object), line)
+		}
+		var last struct {
+			Command string `json:"command"`
+			Done    int64  `json:"done_bytes"`
+			Total   int64  `json:"total_bytes"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &last))
+		require.Equal(t, args[0], last.Command)
+		require.Equal(t, last.Total, last.Done, "the last line tells the end")
+	}
+}

@@ -1,0 +1,280 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// commands are all that do something with images, and version.
+var commands = []string{"inspect", "plan", "align", "verify", "convert", "version"}
+
+func TestHelp(t *testing.T) {
+	overview := trueup(t, "--help")
+	for _, name := range append([]string{""}, commands...) {
+		t.Run("trueup "+name, func(t *testing.T) {
+			args := strings.Fields(name)
+			r := trueup(t, append(args, "--help")...)
+			require.Equal(t, 0, r.code, r.stderr)
+			require.Empty(t, r.stderr)
+			require.Regexp(t, `(?m)^Examples:\n  trueup `+name, r.stdout)
+			for _, code := range []string{"0", "1", "2", "3", "4", "5", "64"} {
+				require.Regexp(t, `(?m)^  `+code+` +\w`, r.stdout, "exit code %s", code)
+			}
+			require.Contains(t, overview.stdout, name)
+			require.Equal(t, r.stdout, trueup(t, append([]string{"help"}, args...)...).stdout)
+			require.Equal(t, r.stdout, trueup(t, append(args, "-h")...).stdout)
+		})
+	}
+	require.Equal(t, overview.stdout, trueup(t).stdout, "without a command there is nothing to do but to help")
+}
+
+// TestExamples runs what the help texts show: an example that is wrong is worse than none.
+func TestExamples(t *testing.T) {
+	example := regexp.MustCompile(`(?m)^  (trueup .*)$`)
+	for _, name := range commands {
+		help := trueup(t, name, "--help").stdout
+		_, examples, _ := strings.Cut(help, "\nExamples:\n")
+		examples, _, _ = strings.Cut(examples, "\n\n")
+		found := example.FindAllStringSubmatch(examples, -1)
+		require.NotEmpty(t, found)
+		for _, m := range found {
+			t.Run(m[1], func(t *testing.T) {
+				dir := t.TempDir()
+				args := strings.Fields(m[1])[1:]
+				switch name {
+				case "inspect", "plan":
+					makeExampleDisk(t, filepath.Join(dir, args[len(args)-1]))
+				case "align", "verify", "convert":
+					makeExampleDisk(t, filepath.Join(dir, args[len(args)-2]))
+				}
+				if name == "verify" {
+					exampleRun(t, dir, 0, "align", args[1], args[2])
+				}
+				exampleRun(t, dir, map[string]int{"inspect": 3}[name], args...) // the disk is misaligned
+			})
+		}
+	}
+}
+
+// makeExampleDisk makes the source that an example names: two misaligned partitions, in the format of the name.
+func makeExampleDisk(t *testing.T, path string) {
+	t.Helper()
+	raw := formatSparse.rawOf(t, sampleDisk(t))
+	// The second entry: type 83h, LBA 9000, 4000 sectors.
+	writeAt(t, raw, mbrEntryAt+mbrEntrySize, []byte{0, 0xfe, 0xff, 0xff, 0x83, 0xfe, 0xff, 0xff, 0x28, 0x23, 0, 0, 0xa0, 0x0f, 0, 0})
+	format := map[string]string{".vmdk": "vmdk", ".img": "raw"}[filepath.Ext(path)]
+	disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", format, raw, path)
+}
+
+func exampleRun(t *testing.T, dir string, want int, args ...string) {
+	t.Helper()
+	cmd := exec.Command(builtPath, args...)
+	cmd.Dir = dir
+	out, _ := cmd.CombinedOutput()
+	require.Equal(t, want, cmd.ProcessState.ExitCode(), "%q: %s", args, out)
+}
+
+func TestWrongCommandLines(t *testing.T) {
+	source := sampleDisk(t)
+	before := hashFolder(t, filepath.Dir(source))
+	dest := filepath.Join(t.TempDir(), "aligned.vmdk")
+	for name, args := range map[string][]string{
+		"unknown command":                 {"frobnicate"},
+		"a command that is cut":           {"inspec", source},
+		"unknown flag":                    {"inspect", "--frobnicate", source},
+		"unknown short flag":              {"inspect", "-x", source},
+		"a flag of another command":       {"inspect", "--force", source},
+		"no image":                        {"inspect"},
+		"two images":                      {"inspect", source, source},
+		"no image to plan":                {"plan"},
+		"no dest":                         {"align", source},
+		"three files":                     {"align", source, dest, dest},
+		"nothing to verify against":       {"verify", source},
+		"nothing to convert to":           {"convert", source},
+		"version takes nothing":           {"version", "x"},
+		"help for no command":             {"help", "frobnicate"},
+		"a flag without its value":        {"inspect", source, "--boundary"},
+		"no such output":                  {"inspect", "-o", "yaml", source},
+		"no such output of version":       {"version", "-o", "yaml"},
+		"no such format":                  {"inspect", "--format", "floppy", source},
+		"no such target":                  {"align", "--to", "floppy", source, dest},
+		"no such subformat":               {"align", "--to", "vmdk:streamOptimised", source, dest},
+		"a subformat of raw":              {"convert", "--to", "raw:sparse", source, dest},
+		"no such proof":                   {"align", "--verify", "none", source, dest},
+		"no such progress":                {"align", "--progress", "loud", source, dest},
+		"no such progress of verify":      {"verify", "--progress", "loud", source, source},
+		"no jobs":                         {"align", "--jobs", "0", source, dest},
+		"negative jobs":                   {"convert", "--jobs", "-1", source, dest},
+		"too many jobs":                   {"verify", "--jobs", "65", source, source},
+		"a partition that is no number":   {"plan", "--partition", "one", source},
+		"a partition that is not there":   {"plan", "--partition", "2", source},
+		"partition 0":                     {"align", "--partition", "0", source, dest},
+		"dest is the source":              {"align", source, source},
+		"dest is a folder":                {"align", source, filepath.Dir(dest) + "/"},
+		"dest has no name":                {"align", source, ""},
+		"boundary 3K, no power of two":    {"inspect", "--boundary", "3K", source},
+		"boundary 2K, below the least":    {"inspect", "--boundary", "2K", source},
+		"boundary 2G, above the greatest": {"plan", "--boundary", "2G", source},
+		"boundary 65537":                  {"plan", "--boundary", "65537", source},
+		"boundary 63s, 32256 bytes":       {"align", "--boundary", "63s", source, dest},
+		"boundary 0":                      {"align", "--boundary", "0", source, dest},
+		"boundary -4K":                    {"inspect", "--boundary=-4K", source},
+		"boundary 4.5K":                   {"inspect", "--boundary", "4.5K", source},
+		"boundary 64X":                    {"inspect", "--boundary", "64X", source},
+		"boundary of nothing":             {"inspect", "--boundary", "", source},
+		"boundary beyond 64 bits":         {"inspect", "--boundary", "99999999999999999999", source},
+		"boundary that wraps at 64 bits":  {"inspect", "--boundary", "16777216T", source},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := trueup(t, args...)
+			require.Equal(t, 64, text.code, text.stderr)
+			require.Empty(t, text.stdout)
+			requireOneLine(t, text.stderr)
+			for _, where := range []int{0, len(args)} {
+				withJSON := append(append(append([]string{}, args[:where]...), "--json"), args[where:]...)
+				if name == "a flag without its value" && where > 0 {
+					continue // --json would be the value
+				}
+				r := run(t, builtPath, withJSON...)
+				require.Equal(t, 64, r.code, r.stderr)
+				require.Equal(t, "usage", errorCode(t, r))
+				requireOneLine(t, r.stderr)
+			}
+			require.Equal(t, before, hashFolder(t, filepath.Dir(source)))
+			require.Empty(t, folderNames(t, filepath.Dir(dest)))
+		})
+	}
+}
+
+// TestBoundaries compares what is accepted with its number of bytes.
+func TestBoundaries(t *testing.T) {
+	source := sampleDisk(t)
+	for text, want := range map[string]int64{
+		"4K": 4096, "8s": 4096, "4096": 4096, "64K": 65536, "64k": 65536, "64KiB": 65536, "128s": 65536,
+		"1M": 1 << 20, "1G": 1 << 30, "1024M": 1 << 30,
+	} {
+		answer := trueupJSON[jsonInspect](t, 3, "inspect", "--boundary", text, source)
+		require.Equal(t, want, answer.BoundaryBytes, text)
+	}
+	require.Equal(t, int64(65536), trueupJSON[jsonInspect](t, 3, "inspect", source).BoundaryBytes)
+	for _, size := range []int64{4096, 65536, 1 << 20, 16 << 20} {
+		plan := trueupJSON[jsonPlan](t, 0, "plan", "--boundary", strconv.FormatInt(size, 10), source)
+		require.Equal(t, size, plan.BoundaryBytes)
+		require.Len(t, plan.Moves, 1)
+		require.Zero(t, plan.Moves[0].ToBytes%size)
+	}
+}
+
+func TestQuiet(t *testing.T) {
+	source := sampleDisk(t)
+	dest := filepath.Join(t.TempDir(), "aligned.vmdk")
+	for _, c := range []struct {
+		code int
+		args []string
+	}{
+		{3, []string{"inspect", source}},
+		{0, []string{"plan", source}},
+		{0, []string{"align", source, dest}},
+		{0, []string{"verify", source, dest}},
+		{0, []string{"convert", "--force", source, dest}},
+		{5, []string{"verify", dest, sampleAligned(t)}},
+		{0, []string{"version"}},
+	} {
+		r := trueup(t, append(c.args, "-q")...)
+		require.Equal(t, c.code, r.code, r.stderr)
+		require.Empty(t, r.stdout, "%q", c.args)
+		require.Empty(t, r.stderr, "%q", c.args)
+	}
+	r := trueup(t, "inspect", "-q", "absent.vmdk")
+	require.Equal(t, 1, r.code)
+	requireOneLine(t, r.stderr)
+}
+
+// sampleAligned is the small disk after an align, with one byte changed.
+func sampleAligned(t *testing.T) string {
+	t.Helper()
+	dest := filepath.Join(t.TempDir(), "changed.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", sampleDisk(t), dest).code)
+	writeAt(t, dest, 3<<20, []byte("changed"))
+	return dest
+}
+
+// TestReportFile requires that --out changes where a report goes, and nothing else.
+func TestReportFile(t *testing.T) {
+	source := sampleDisk(t)
+	for _, args := range [][]string{
+		{"inspect", source}, {"plan", source}, {"inspect", source, "--json"}, {"plan", source, "--json"}, {"version"},
+	} {
+		out := filepath.Join(t.TempDir(), "report")
+		require.NoError(t, os.WriteFile(out, []byte(strings.Repeat("an older and longer report\n", 1000)), 0o644))
+		want := trueup(t, args...)
+		for _, flags := range [][]string{{"--out", out}, {"--out=" + out, "-q"}} {
+			r := trueup(t, append(args, flags...)...)
+			require.Equal(t, want.code, r.code)
+			require.Empty(t, r.stdout)
+			require.Empty(t, r.stderr)
+			got, err := os.ReadFile(out)
+			require.NoError(t, err)
+			require.Equal(t, want.stdout, string(got))
+		}
+	}
+	missing := trueup(t, "inspect", source, "--out", filepath.Join(t.TempDir(), "missing", "report"))
+	require.Equal(t, 1, missing.code)
+	requireOneLine(t, missing.stderr)
+}
+
+// TestColors requires escape codes on a terminal and nowhere else. script gives the program a terminal.
+func TestColors(t *testing.T) {
+	source := sampleDisk(t)
+	for _, args := range [][]string{{"inspect", source}, {"plan", source}} {
+		r := trueup(t, args...)
+		require.NotContains(t, r.stdout+r.stderr, "\x1b", "a pipe")
+	}
+	script := disktest.Tool(t, "script")
+	onTerminal := func(env ...string) string {
+		command := strings.Join(append(append([]string{"env", "TERM=xterm"}, env...), builtPath, "inspect", source), " ")
+		return run(t, script, "--quiet", "--return", "--command", command, "/dev/null").stdout
+	}
+	require.Contains(t, onTerminal(), "\x1b[31m", "red, for a disk that is misaligned")
+	require.NotContains(t, onTerminal("NO_COLOR=1"), "\x1b")
+	require.Contains(t, onTerminal("NO_COLOR="), "\x1b", "an empty NO_COLOR says nothing")
+	require.NotContains(t, onTerminal("TERM=dumb"), "\x1b")
+	command := builtPath + " --no-color inspect " + source
+	require.NotContains(t, run(t, script, "--quiet", "--return", "--command", command, "/dev/null").stdout, "\x1b")
+}
+
+// TestStartup keeps packages from doing work before main: a script calls trueup thousands of times. The limit is
+// generous, and the best of some runs counts, because the machine may do other things.
+func TestStartup(t *testing.T) {
+	const limit = 2 // milliseconds
+	line := regexp.MustCompile(`(?m)^init (\S+) @\S+ ms, (\S+) ms clock`)
+	best := map[string]float64{}
+	for range 3 {
+		cmd := exec.Command(builtPath, "--help")
+		cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+		var trace strings.Builder
+		cmd.Stderr = &trace
+		require.NoError(t, cmd.Run())
+		found := line.FindAllStringSubmatch(trace.String(), -1)
+		require.NotEmpty(t, found, trace.String())
+		for _, m := range found {
+			took, err := strconv.ParseFloat(m[2], 64)
+			require.NoError(t, err)
+			if old, seen := best[m[1]]; !seen || took < old {
+				best[m[1]] = took
+			}
+		}
+	}
+	for name, took := range best {
+		require.LessOrEqual(t, took, float64(limit), "init of package %s takes too many milliseconds", name)
+	}
+}
