@@ -71,7 +71,7 @@ var corpusDisks = []corpusDisk{
 		name: "osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz", format: "vmdk", subformat: "monolithicSparse", size: 268435456, scheme: "gpt",
 		partitions: []corpusPartition{
 			gptPartition(2048, 129024, "ext4", 0),
-			gptPartition(131072, 131072, "unknown", 0), // exFAT comes later
+			gptPartition(131072, 131072, "exfat", 0),
 			gptPartition(262144, 131072, "fat32", 262144),
 			gptPartition(393216, 129024, "ntfs", 0),
 		},

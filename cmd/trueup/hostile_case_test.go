@@ -41,6 +41,7 @@ func runHostile(t *testing.T, cases []hostile) {
 
 // run requires the ends that the case names, one line on stderr each, and that nothing is written anywhere.
 func (h hostile) run(t *testing.T) {
+	t.Helper()
 	h.copy = max(h.copy, 1)
 	if h.inspect == 0 {
 		h.inspect = h.copy

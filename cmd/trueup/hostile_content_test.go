@@ -137,9 +137,17 @@ func cuts() []hostile {
 		name string
 		at   int64
 	}{
-		{"magic", 5}, {"header", v.Descriptor}, {"descriptor", v.RGD}, {"redundant directory", v.RGT}, {"redundant table", v.GD},
-		{"directory", v.GT}, {"table", v.GT + 2048}, {"metadata", v.Grains}, {"first grain", v.Grains + disktest.VMDKGrain},
-		{"last grain but one", lastGrain}, {"last grain", int64(len(v.Forged))},
+		{"magic", 5},
+		{"header", v.Descriptor},
+		{"descriptor", v.RGD},
+		{"redundant directory", v.RGT},
+		{"redundant table", v.GD},
+		{"directory", v.GT},
+		{"table", v.GT + 2048},
+		{"metadata", v.Grains},
+		{"first grain", v.Grains + disktest.VMDKGrain},
+		{"last grain but one", lastGrain},
+		{"last grain", int64(len(v.Forged))},
 	} {
 		for _, n := range []int64{border.at - 1, border.at, border.at + 1} {
 			if n >= int64(len(v.Forged)) {

@@ -217,8 +217,10 @@ func TestDescriptorVariants(t *testing.T) {
 			"T10 ZERO in the middle", lines(`RW 2048 FLAT "x-flat.vmdk" 0`, "RW 1024 ZERO", `RDONLY 1024 FLAT "x-flat.vmdk" 3072`),
 			slices.Concat(part(0, 2048), zeros(1024), part(3072, 4096)),
 		},
-		{"T10 other order", lines(`RW 2048 FLAT "x-flat.vmdk" 0`, `RW 1024 FLAT "x-flat.vmdk" 3072`, `RW 1024 FLAT "x-flat.vmdk" 2048`),
-			slices.Concat(part(0, 2048), part(3072, 4096), part(2048, 3072))},
+		{
+			"T10 other order", lines(`RW 2048 FLAT "x-flat.vmdk" 0`, `RW 1024 FLAT "x-flat.vmdk" 3072`, `RW 1024 FLAT "x-flat.vmdk" 2048`),
+			slices.Concat(part(0, 2048), part(3072, 4096), part(2048, 3072)),
+		},
 		{"T12 byte order mark of UTF-8", "\xef\xbb\xbf" + goodFlat(), whole},
 		{"T12 CRLF", strings.ReplaceAll(goodFlat(), "\n", "\r\n"), whole},
 		{"T12 another encoding line", changed("UTF-8", "windows-1252"), whole},

@@ -43,9 +43,9 @@ func TestHostileSparse(t *testing.T) {
 }
 
 // field64 changes a field of the header and expects the message to name it.
-func field64(name string, at int64, v uint64, code string, says ...string) hostile {
+func field64(name string, at int64, v uint64, says ...string) hostile {
 	return hostile{
-		name: name, code: code, says: append(says, "vmdk sparse header"),
+		name: name, code: "format", says: append(says, "vmdk sparse header"),
 		image: sparseImage(func(s *disktest.SparseVMDK) { s.U64(at, v) }),
 	}
 }
@@ -53,7 +53,7 @@ func field64(name string, at int64, v uint64, code string, says ...string) hosti
 func grainSizes() []hostile {
 	var out []hostile
 	for _, n := range []uint64{0, 3, 4, 129, 4096, 1 << 22, 1<<64 - 1} {
-		out = append(out, field64(fmt.Sprintf("T14 grain size %d", n), disktest.VMDKGrainSize, n, "format",
+		out = append(out, field64(fmt.Sprintf("T14 grain size %d", n), disktest.VMDKGrainSize, n,
 			"at 0x14", fmt.Sprintf("grain size %d", n), "want a power of two from 8 to 2048"))
 	}
 	for _, n := range []uint32{0, 1, 511, 1024, 1<<32 - 1} {
@@ -77,14 +77,14 @@ func capacities() []hostile {
 	}
 	other := []string{"vmdk descriptor line 9", "4096 sectors", "capacity in the header is 4097"}
 	return []hostile{
-		field64("T16 capacity 2^64-1", disktest.VMDKCapacity, 1<<64-1, "format", "at 0xc", "capacity 18446744073709551615", want),
-		field64("T16 capacity 2^63", disktest.VMDKCapacity, 1<<63, "format", "at 0xc", "capacity 9223372036854775808", want),
-		field64("T16 capacity of 2^63 bytes", disktest.VMDKCapacity, 1<<54, "format", "at 0xc", "capacity 18014398509481984", want),
+		field64("T16 capacity 2^64-1", disktest.VMDKCapacity, 1<<64-1, "at 0xc", "capacity 18446744073709551615", want),
+		field64("T16 capacity 2^63", disktest.VMDKCapacity, 1<<63, "at 0xc", "capacity 9223372036854775808", want),
+		field64("T16 capacity of 2^63 bytes", disktest.VMDKCapacity, 1<<54, "at 0xc", "capacity 18014398509481984", want),
 		// The directory of 64 TiB has 8 MiB, which the file does not have (T17).
-		field64("T16 64 TiB in a small file", disktest.VMDKCapacity, 1<<37, "format", append(tooBig, "8388608 bytes")...),
+		field64("T16 64 TiB in a small file", disktest.VMDKCapacity, 1<<37, append(tooBig, "8388608 bytes")...),
 		{name: "T16 capacity other than the extent's", image: sparseImage(func(s *disktest.SparseVMDK) { s.U64(disktest.VMDKCapacity, 4097) }), code: "format", says: other},
 		{name: "T17 directory of 128 MiB", image: sparseImage(grain1), code: "format", says: []string{"at 0x14", "grain size 1", "want"}},
-		field64("T17 directory beyond the file", disktest.VMDKCapacity, 1<<50, "format", append(tooBig, "68719476736 bytes")...),
+		field64("T17 directory beyond the file", disktest.VMDKCapacity, 1<<50, append(tooBig, "68719476736 bytes")...),
 	}
 }
 
@@ -92,15 +92,15 @@ func directories() []hostile {
 	const gd, rgd = disktest.VMDKGDOffset, disktest.VMDKRGDOffset
 	fits := "want a sector from which 4 bytes fit into the file"
 	return []hostile{
-		field64("T18 gdOffset 0", gd, 0, "format", "at 0x38", "grain directory offset 0", fits),
-		field64("T18 gdOffset 1", gd, 1, "format", "at 0x38", "grain directory offset 1", "want a place apart from the descriptor"),
-		field64("T18 gdOffset inside the descriptor", gd, 20, "format", "at 0x38", "grain directory offset 20", "want a place apart from the descriptor"),
-		field64("T18 gdOffset 2^40", gd, 1<<40, "format", "at 0x38", "grain directory offset 1099511627776", fits),
-		field64("T18 gdOffset that wraps", gd, 1<<55, "format", "at 0x38", "grain directory offset 36028797018963968", fits),
-		field64("T18 gdOffset equal to rgdOffset", gd, 21, "format", "at 0x38", "grain directory offset 21", "want a place apart from the redundant"),
-		field64("T18 rgdOffset 2^40", rgd, 1<<40, "format", "at 0x30", "redundant grain directory offset 1099511627776", fits),
-		field64("T18 rgdOffset inside the descriptor", rgd, 2, "format", "at 0x30", "redundant grain directory offset 2", "want a place apart from the descriptor"),
-		field64("T18 descriptorOffset beyond the file", disktest.VMDKDescriptorOffset, 1<<40, "format", "at 0x1c", "descriptor offset 1099511627776", "bytes fit into the file"),
+		field64("T18 gdOffset 0", gd, 0, "at 0x38", "grain directory offset 0", fits),
+		field64("T18 gdOffset 1", gd, 1, "at 0x38", "grain directory offset 1", "want a place apart from the descriptor"),
+		field64("T18 gdOffset inside the descriptor", gd, 20, "at 0x38", "grain directory offset 20", "want a place apart from the descriptor"),
+		field64("T18 gdOffset 2^40", gd, 1<<40, "at 0x38", "grain directory offset 1099511627776", fits),
+		field64("T18 gdOffset that wraps", gd, 1<<55, "at 0x38", "grain directory offset 36028797018963968", fits),
+		field64("T18 gdOffset equal to rgdOffset", gd, 21, "at 0x38", "grain directory offset 21", "want a place apart from the redundant"),
+		field64("T18 rgdOffset 2^40", rgd, 1<<40, "at 0x30", "redundant grain directory offset 1099511627776", fits),
+		field64("T18 rgdOffset inside the descriptor", rgd, 2, "at 0x30", "redundant grain directory offset 2", "want a place apart from the descriptor"),
+		field64("T18 descriptorOffset beyond the file", disktest.VMDKDescriptorOffset, 1<<40, "at 0x1c", "descriptor offset 1099511627776", "bytes fit into the file"),
 		{
 			// All ones are the mark of streamOptimized, which the issue wants to be named.
 			name: "T18 gdOffset 2^64-1", image: sparseImage(func(v *disktest.SparseVMDK) { v.U64(gd, 1<<64-1) }), code: "unsupported",
@@ -111,12 +111,12 @@ func directories() []hostile {
 
 // overlaps are the half of T19 that is about places used twice: inspect reports all of them, a copy fails.
 func overlaps() []hostile {
-	gdEntry := func(i int64, sector func(v *disktest.SparseVMDK) int64) func(v *disktest.SparseVMDK) {
-		return func(v *disktest.SparseVMDK) { v.U32(v.GD+4*i, uint32(sector(v)/512)) }
+	secondTable := func(at func(v *disktest.SparseVMDK) int64) func(v *disktest.SparseVMDK) {
+		return func(v *disktest.SparseVMDK) { v.U32(v.GD+4, uint32(at(v)/512)) }
 	}
-	table0 := gdEntry(1, func(v *disktest.SparseVMDK) int64 { return v.GT })
-	nearTable0 := gdEntry(1, func(v *disktest.SparseVMDK) int64 { return v.GT + 512 })
-	inDirectory := gdEntry(1, func(v *disktest.SparseVMDK) int64 { return v.GD })
+	table0 := secondTable(func(v *disktest.SparseVMDK) int64 { return v.GT })
+	nearTable0 := secondTable(func(v *disktest.SparseVMDK) int64 { return v.GT + 512 })
+	inDirectory := secondTable(func(v *disktest.SparseVMDK) int64 { return v.GD })
 	grain := func(i int64, sector func(v *disktest.SparseVMDK) uint32) func(testing.TB, string) string {
 		return sparseImage(func(v *disktest.SparseVMDK) { v.SetGrain(i, sector(v)) })
 	}
@@ -127,7 +127,7 @@ func overlaps() []hostile {
 		broken("two directory entries to one table", sparseOf2Tables(table0), "1 grain tables at a place in use", "grain directory entry 1 names sector"),
 		broken("two tables that overlap", sparseOf2Tables(nearTable0), "1 grain tables at a place in use", "grain directory entry 1 names sector"),
 		broken("table inside the directory", sparseOf2Tables(inDirectory), "1 grain tables outside of the file or inside the directory", "vmdk grain directory at 0x3c04", "entry 30, want 0, or the sector"),
-		broken("table beyond the file", sparseOf2Tables(gdEntry(1, func(*disktest.SparseVMDK) int64 { return 1 << 40 })),
+		broken("table beyond the file", sparseOf2Tables(secondTable(func(*disktest.SparseVMDK) int64 { return 1 << 40 })),
 			"1 grain tables outside of the file or inside the directory", "vmdk grain directory at 0x3c04", "entry 2147483648, want 0, or the sector"),
 		broken("two grains at one place", grain(5, func(v *disktest.SparseVMDK) uint32 { return v.Grain(4) }), "1 grains at a place in use"),
 		broken("two grains that overlap", grain(5, func(v *disktest.SparseVMDK) uint32 { return v.Grain(4) + 8 }), "1 grains at a place in use"),

@@ -40,6 +40,7 @@ func brokenEntries() []hostile {
 		table("largest start and size", beyond((2*0xffffffff)*512), slot(0x83, 0xffffffff, 0xffffffff)),
 		table("end beyond the disk", beyond(4097*512), slot(0x83, 63, 4097-63)),
 		table("start beyond the disk", beyond(10064*512), slot(0x83, 10000, 64)),
+		table("second partition beyond the disk", []string{"mbr at 0x1d6", "end of partition", "want at most"}, slot(0x83, 63, 100), slot(0x83, 10000, 64)),
 		table("overlap", []string{"mbr at 0x1d6", "start LBA 162", "want a place apart from partition 1 (LBA 63 to 162)"}, slot(0x83, 63, 100), slot(0x07, 162, 100)),
 		table("overlap, second inside first", []string{"mbr at 0x1d6", "start LBA 70", "want a place apart"}, slot(0x83, 63, 100), slot(0x07, 70, 10)),
 		table("two equal partitions", []string{"mbr at 0x1d6", "start LBA 63", "want a place apart"}, slot(0x83, 63, 100), slot(0x83, 63, 100)),

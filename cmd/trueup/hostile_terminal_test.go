@@ -206,6 +206,6 @@ func TestLongTextsAreCut(t *testing.T) {
 	path := flatImage(changed(`ddb.adapterType = "ide"`, fmt.Sprintf("ddb.adapterType = %q", long)))(t, t.TempDir())
 	r := measure(t, []string{"inspect", path})[0]
 	require.Equal(t, 3, r.code, r.stderr)
-	require.Contains(t, r.stdout, strings.Repeat("é", 256)+"…")
-	require.NotContains(t, r.stdout, strings.Repeat("é", 257))
+	require.Equal(t, 256, strings.Count(r.stdout, "é"), r.stdout)
+	require.Contains(t, r.stdout, "é…")
 }

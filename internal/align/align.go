@@ -116,6 +116,8 @@ type Finding struct {
 	Remedy    string        `json:"remedy,omitempty"`
 	Effect    ondisk.Effect `json:"-"`
 	Err       error         `json:"-"`
+	Where     string        `json:"-"` // of a start: the first half of Text
+	Cost      string        `json:"-"` // of a start: what it does
 	Partition int           `json:"-"`
 }
 
@@ -128,14 +130,14 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 			continue
 		}
 		if v := Of(p.Off, goal.Must); v != Aligned {
-			out = append(out, startFinding(p, v, goal.Must))
+			out = append(out, startFinding(p, v, goal.Must, l.LBASize()))
 			moves[p.Number] = goal.Selects(p.Number)
 		} else if f, ok := nested(p, goal.Must); ok {
 			out = append(out, f)
 		}
 	}
 	for _, i := range l.Issues {
-		if i.Effect == ondisk.Broken || matters(i, moves) {
+		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || matters(i, moves) {
 			out = append(out, FromIssue(i))
 		}
 	}
@@ -186,16 +188,18 @@ func subject(partition int) string {
 }
 
 // startFinding says where a partition starts and what that costs.
-func startFinding(p layout.Partition, v Verdict, boundary int64) Finding {
+func startFinding(p layout.Partition, v Verdict, boundary, sector int64) Finding {
 	f := Finding{Severity: Warning, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note}
 	if v == BelowBoundary {
 		f.Code = "below-boundary"
-		f.Text = fmt.Sprintf("starts at byte %d, %s past a multiple of %s: I/O of %s touches two units of storage that stripes or caches in such units, instead of one",
-			p.Off, units.Format(p.Off%boundary), units.Format(boundary), units.Format(boundary))
-		return f
+		f.Where = fmt.Sprintf("starts at byte %d, %s past a multiple of %s", p.Off, units.Format(p.Off%boundary), units.Format(boundary))
+		f.Cost = fmt.Sprintf("I/O of %s touches two units of a storage that works in such units, instead of one", units.Format(boundary))
+	} else {
+		f.Code = "misaligned"
+		f.Where = fmt.Sprintf("starts at LBA %d (byte %d), %d bytes past a 4 KiB boundary", p.Off/sector, p.Off, p.Off%Block)
+		f.Cost = cost(p.Volume)
 	}
-	f.Code = "misaligned"
-	f.Text = fmt.Sprintf("starts at byte %d, %d bytes past a 4 KiB boundary: %s", p.Off, p.Off%Block, cost(p.Volume))
+	f.Text = f.Where + ": " + f.Cost
 	return f
 }
 

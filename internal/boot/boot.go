@@ -2,6 +2,7 @@ package boot
 
 import (
 	"bytes"
+	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -97,10 +98,11 @@ func (r *Result) checkVolume(d disk.Disk, p Partition) error {
 	}
 	switch c := loader(b[:440]); {
 	case c == Lilo || c == Grub2 || c == GrubLegacy:
-		r.unbootable(c.ID, p.Number, c.Name+" in the boot sector of the partition finds its files by absolute sectors",
+		// Its files can lie in another partition, so that any move matters.
+		r.unbootable(c.ID, 0, fmt.Sprintf("%s in the boot sector of partition %d finds its files by absolute sectors", c.Name, p.Number),
 			"install the boot loader again from a rescue system on the copy, with --allow-unbootable now")
-	case p.Volume.Kind == volume.NTFS:
-		r.checkNTFS(b, p)
+	case p.Volume.Boot != nil:
+		r.checkWindows(b, p)
 	case p.Volume.Boot == nil && p.Active && !ondisk.IsZero(b) && !isSyslinux(b) && b[510] == 0x55 && b[511] == 0xaa:
 		r.unknownSector(p)
 	}
@@ -121,12 +123,13 @@ func (r *Result) unknownSector(p Partition) {
 		"give --allow-unbootable when the disk is not booted from, or when you will install the boot loader again")
 }
 
-// checkNTFS tells Windows generations apart by the file that their boot sector loads.
-func (r *Result) checkNTFS(b []byte, p Partition) {
+// checkWindows tells Windows generations apart by the file that their boot sector loads.
+func (r *Result) checkWindows(b []byte, p Partition) {
 	switch {
-	case p.Active && bytes.Contains(b[:512], []byte("BOOTMGR")):
-		r.unbootable("bcd", p.Number, "Windows Vista or later boots from this partition: \\Boot\\BCD stores its byte offset, which cannot be rewritten yet",
-			"go on with --allow-unbootable and repair the copy with bootrec /rebuildbcd, or leave the partition where it is")
+	case p.Kind == table.Primary && p.Active && bytes.Contains(b[:512], []byte("BOOTMGR")):
+		// Its store names any partition that a Windows lies on.
+		r.unbootable("bcd", 0, fmt.Sprintf("Windows Vista or later boots from partition %d: \\Boot\\BCD stores the byte offsets of partitions, which cannot be rewritten yet", p.Number),
+			"go on with --allow-unbootable and repair the copy with bootrec /rebuildbcd, or leave the partitions where they are")
 	case bytes.Contains(b[:512], []byte("NTLDR")):
 		r.Issues = append(r.Issues, ondisk.Issue{
 			Code: "mounted-devices", Effect: ondisk.Warn, OnMove: true, Partition: p.Number,

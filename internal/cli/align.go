@@ -49,7 +49,7 @@ func (c *copyFlags) check() error {
 		return err
 	}
 	if c.verify != "full" && c.verify != "structure" {
-		return fmt.Errorf("%w: --verify %q, want full or structure", errUsage, c.verify)
+		return ondisk.In(errUsage, "--verify %q, want full or structure", c.verify)
 	}
 	if err := checkWork(c.jobs, c.progress); err != nil {
 		return err
@@ -64,9 +64,9 @@ func (c *copyFlags) check() error {
 func checkWork(jobs int, progress string) error {
 	switch {
 	case jobs < 1 || jobs > 64:
-		return fmt.Errorf("%w: --jobs %d, want 1 to 64", errUsage, jobs)
+		return ondisk.In(errUsage, "--jobs %d, want 1 to 64", jobs)
 	case progress != "auto" && progress != "json" && progress != "none":
-		return fmt.Errorf("%w: --progress %q, want auto, json or none", errUsage, progress)
+		return ondisk.In(errUsage, "--progress %q, want auto, json or none", progress)
 	}
 	return nil
 }
@@ -102,14 +102,11 @@ func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, de
 	if err := f.check(); err != nil {
 		return err
 	}
-	s, err := openSource(src, f.format)
+	s, err := f.open(src, f.format)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if err := f.spare(s); err != nil {
-		return err
-	}
 	p, err := s.plan(f.boundary, f.only)
 	if err != nil {
 		return fmt.Errorf("%s: %w", src, err)
@@ -139,7 +136,10 @@ func (c *copyFlags) copy(ctx context.Context, out, errOut io.Writer, s *source, 
 	}
 	r.Format, r.Subformat, r.Files = o.format, o.subformat, o.files
 	r.Written, r.Verified = true, c.verify
-	return c.emit(out, r, func(t *report.Text) { t.Align(r) })
+	if err := c.emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
+		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
+	}
+	return nil
 }
 
 type written struct {
@@ -156,7 +156,7 @@ func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *p
 	release := s.img.Hold()
 	defer release()
 	format, sub, _ := strings.Cut(c.to, ":")
-	o, err := image.Create(dest, p.Size, s.img, image.CreateOptions{Format: format, Subformat: sub, Force: c.force, Seed: seed(p)})
+	o, err := image.Create(dest, p.Size, s.img, image.CreateOptions{Format: format, Subformat: sub, Force: c.force, Seed: seed(s, p)})
 	if err != nil {
 		return w, err
 	}
@@ -186,9 +186,15 @@ func cause(s *source, err error) error {
 	return err
 }
 
-// seed is what identifiers of the copy are derived from: the job, and nothing of chance.
-func seed(p *plan.Plan) []byte {
+// seed is what identifiers of the copy are derived from: the disk and the job, and nothing of chance.
+func seed(s *source, p *plan.Plan) []byte {
 	h := sha256.New()
+	if t := s.layout.Table; t != nil {
+		fmt.Fprintln(h, t.Signature, t.GUID)
+	}
+	for _, x := range s.layout.Partitions {
+		fmt.Fprintln(h, x.Off, x.Len, x.GUID, x.Volume.UUID, x.Volume.Label)
+	}
 	for _, m := range p.Pieces {
 		fmt.Fprintln(h, m.From, m.To, m.Len)
 	}
@@ -221,15 +227,12 @@ func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, format
 	if err := f.check(); err != nil {
 		return err
 	}
-	s, err := openSource(src, format)
+	s, err := f.open(src, format)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if err := f.spare(s); err != nil {
-		return err
-	}
-	notes := align.Relevant(s.issues, nil)
+	notes := align.Relevant(s.issues(), nil)
 	if err := broken(notes); err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}

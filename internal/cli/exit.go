@@ -117,7 +117,7 @@ func finish(err error, c *common, command string, stdout, stderr io.Writer) int 
 // message is an error in one line that a terminal can show.
 func message(err error) string {
 	if errors.Is(err, context.Canceled) {
-		return "interrupted; nothing stands under the final name"
+		return "interrupted; no copy was made, and the source is unchanged"
 	}
 	return report.SafeMessage(strings.NewReplacer("\n", "; ", "\t", "").Replace(err.Error()))
 }

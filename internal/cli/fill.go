@@ -20,7 +20,7 @@ import (
 
 // fill writes the bytes of the view and proves them through a second opening.
 func (c *copyFlags) fill(ctx context.Context, errOut io.Writer, s *source, p *plan.Plan, view disk.Disk, o *image.Output) error {
-	need, err := room(view, o)
+	need, err := c.room(ctx, view, o)
 	if err != nil {
 		return err
 	}
@@ -76,9 +76,9 @@ func (c *copyFlags) prove(ctx context.Context, s *source, p *plan.Plan, view dis
 	return nil
 }
 
-// room refuses a copy that cannot fit, before the first byte. What the source holds and one percent for tables are counted;
-// data that turns out to be zero needs less. It returns the number of bytes that the copy needs.
-func room(view disk.Disk, o *image.Output) (need int64, err error) {
+// room refuses a copy that cannot fit, before the first byte, and returns the number of bytes that it needs. What the source
+// has allocated is a quick estimate; only if that is too much are the zeros in it looked for.
+func (c *copyFlags) room(ctx context.Context, view disk.Disk, o *image.Output) (need int64, err error) {
 	free, err := o.Free()
 	if err != nil {
 		return 0, err
@@ -93,11 +93,32 @@ func room(view disk.Disk, o *image.Output) (need int64, err error) {
 		}
 		off = e.End()
 	}
-	if need += need / 100; need > free {
-		return 0, fmt.Errorf("%w: the copy needs %s (%d bytes) and %s (%d bytes) are free where DEST goes; make room or choose another place",
-			image.ErrOutput, units.Format(need), need, units.Format(free), free)
+	if withTables(need) <= free {
+		return withTables(need), nil
+	}
+	n := &counter{unit: o.Unit()}
+	if _, err := diskcopy.Run(ctx, view, n, diskcopy.Options{Jobs: c.jobs}); err != nil {
+		return 0, err
+	}
+	if need = withTables(n.bytes); need > free {
+		return 0, ondisk.In(image.ErrOutput, "the copy needs %s (%d bytes) and %s (%d bytes) are free where DEST goes; make room or choose another place",
+			units.Format(need), need, units.Format(free), free)
 	}
 	return need, nil
+}
+
+// withTables adds one percent for the tables of the container and of the file system.
+func withTables(n int64) int64 { return n + n/100 }
+
+// counter is a target that only counts what it would allocate.
+type counter struct{ unit, bytes int64 }
+
+func (c *counter) Unit() int64                            { return c.unit }
+func (c *counter) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
+
+func (c *counter) Reserve(_, n int64) error {
+	c.bytes += units.AlignUp(n, c.unit)
+	return nil
 }
 
 // full says how much is missing when the space ran out under way: others write to the same file system.

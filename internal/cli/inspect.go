@@ -43,14 +43,11 @@ func runInspect(out io.Writer, f inspectFlags, path string) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	s, err := openSource(path, f.format)
+	s, err := f.open(path, f.format)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if err := f.spare(s); err != nil {
-		return err
-	}
 	b := f.boundary.criterion()
 	findings := s.findings(align.Goal{Must: b, Want: b})
 	r := &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}

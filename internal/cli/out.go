@@ -1,17 +1,57 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// spare refuses a report that would overwrite what the command reads.
+// open opens an image and makes sure that a report can be written without harm.
+func (c *common) open(path, format string) (*source, error) {
+	s, err := openSource(path, format)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.spare(s); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// spare refuses a report that would overwrite what the command reads, or that has no place to go: better now than when a
+// copy has been made.
 func (c *common) spare(images ...*source) error {
+	if c.out == "" {
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(c.out), ".trueup-*")
+	if err != nil {
+		return ondisk.In(image.ErrOutput, "folder of --out %s: %w", c.out, err)
+	}
+	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
+		return ondisk.In(image.ErrOutput, "--out %s: %w", c.out, err)
+	}
 	for _, s := range images {
 		if name, ok := s.img.Uses(c.out); ok {
-			return fmt.Errorf("%w: --out %s would overwrite %s of the image %s", errUsage, c.out, name, s.img.Path)
+			return ondisk.In(errUsage, "--out %s would overwrite %s of the image %s", c.out, name, s.img.Path)
 		}
+	}
+	return nil
+}
+
+// writeFile gives a report its name when it is complete.
+func writeFile(path string, b []byte) error {
+	partial := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".partial")
+	if err := os.WriteFile(partial, b, 0o666); err != nil { //nolint:gosec // a report is for whoever the umask allows
+		return ondisk.In(image.ErrOutput, "%w", err)
+	}
+	if err := os.Rename(partial, path); err != nil {
+		return ondisk.In(image.ErrOutput, "%w", errors.Join(err, os.Remove(partial)))
 	}
 	return nil
 }
@@ -28,7 +68,7 @@ func (c *common) spareFiles(dest string, files []string) error {
 	there, err := os.Stat(filepath.Dir(c.out))
 	for _, f := range files {
 		if err == nil && os.SameFile(here, there) && filepath.Base(c.out) == f {
-			return fmt.Errorf("%w: --out %s would overwrite %s of DEST", errUsage, c.out, f)
+			return ondisk.In(errUsage, "--out %s would overwrite %s of DEST", c.out, f)
 		}
 	}
 	return nil

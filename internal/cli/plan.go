@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -31,6 +32,21 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	formatFlag(cmd, &m.format)
 }
 
+// arguments are the flags that make align do the same.
+func (m *moveFlags) arguments() []string {
+	var out []string
+	if m.boundary != 0 {
+		out = append(out, "--boundary", m.boundary.String())
+	}
+	for _, n := range m.only {
+		out = append(out, "--partition", strconv.Itoa(n))
+	}
+	if m.allowUnbootable {
+		out = append(out, "--allow-unbootable")
+	}
+	return out
+}
+
 type planFlags struct {
 	*common
 	moveFlags
@@ -56,14 +72,11 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	s, err := openSource(path, f.format)
+	s, err := f.open(path, f.format)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if err := f.spare(s); err != nil {
-		return err
-	}
 	p, err := s.plan(f.boundary, f.only)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -72,6 +85,7 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 		Head: head("plan"), Image: report.NewImage(s.img), Changes: report.NewChanges(p), Target: p.Goal.Want,
 		Findings: notRefused(p.Notes, p.Refusals(f.allowUnbootable)), Refusals: p.Refusals(f.allowUnbootable),
 	}
+	r.Flags = f.arguments()
 	if r.Refusals == nil {
 		r.Refusals = []align.Finding{}
 	}

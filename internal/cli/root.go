@@ -1,8 +1,8 @@
 package cli
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,7 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -92,7 +92,7 @@ aligned copy of the disk in which the file systems are moved and the guest still
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("%w: unknown command %q; see trueup --help", errUsage, args[0])
+				return ondisk.In(errUsage, "unknown command %q; see trueup --help", args[0])
 			}
 			return nil
 		},
@@ -106,7 +106,7 @@ aligned copy of the disk in which the file systems are moved and the guest still
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "print more: all changed bytes of a copy")
 	f.BoolVar(&c.noColor, "no-color", false, "no colours (also by the environment variable NO_COLOR)")
 	complete(root, "output", "text", "json")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return ondisk.In(errUsage, "%w", err) })
 	root.SetVersionTemplate("trueup {{.Version}}\n")
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newVersion(version, c))
@@ -142,7 +142,7 @@ func newHelp() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return fmt.Errorf("%w: unknown command %q; see trueup --help", errUsage, strings.Join(args, " "))
+				return ondisk.In(errUsage, "unknown command %q; see trueup --help", strings.Join(args, " "))
 			}
 			about.InitDefaultHelpFlag()
 			about.InitDefaultVersionFlag()
@@ -161,7 +161,7 @@ func arguments(names ...string) cobra.PositionalArgs {
 		if len(names) > 0 {
 			want = strings.Join(names, " ")
 		}
-		return fmt.Errorf("%w: %s takes %s, %d given; see trueup %s --help", errUsage, cmd.Name(), want, len(args), cmd.Name())
+		return ondisk.In(errUsage, "%s takes %s, %d given; see trueup %s --help", cmd.Name(), want, len(args), cmd.Name())
 	}
 }
 
@@ -170,31 +170,48 @@ func head(command string) report.Head { return report.Head{Schema: report.Schema
 // check refuses values of common flags that cannot be right.
 func (c *common) check() error {
 	if c.output != "text" && c.output != "json" {
-		return fmt.Errorf("%w: --output %q, want text or json", errUsage, c.output)
+		return ondisk.In(errUsage, "--output %q, want text or json", c.output)
 	}
 	return nil
 }
 
 // emit prints a result: as JSON, or as text by show. A report that cannot be written completely is an error.
-func (c *common) emit(stdout io.Writer, v any, show func(t *report.Text)) (err error) {
+func (c *common) emit(stdout io.Writer, v any, show func(t *report.Text)) error {
+	var err error
 	if c.quiet && c.out == "" && !c.json() {
 		return nil
 	}
-	w := stdout
-	if c.out != "" {
-		f, err := os.Create(c.out)
-		if err != nil {
-			return fmt.Errorf("%w: %w: %w", errStdout, image.ErrOutput, err)
-		}
-		defer func() { err = errors.Join(err, wrapStdout(f.Close())) }()
-		w = f
-	}
+	var buf bytes.Buffer
 	if c.json() {
-		return wrapStdout(report.JSON(w, v))
+		err = report.JSON(&buf, v)
+	} else {
+		t := &report.Text{W: &buf, Verbose: c.verbose, Width: textWidth}
+		if c.out == "" {
+			t.Color, t.Width = c.color(stdout), width(stdout)
+		}
+		show(t)
 	}
-	t := &report.Text{W: w, Color: c.color(w), Verbose: c.verbose}
-	show(t)
-	return wrapStdout(t.Err())
+	switch {
+	case err != nil:
+	case c.out != "":
+		err = writeFile(c.out, buf.Bytes())
+	default:
+		_, err = stdout.Write(buf.Bytes())
+	}
+	return wrapStdout(err)
+}
+
+// textWidth is how wide text is in characters where no terminal says otherwise, and at most.
+const textWidth = 100
+
+// width is that of the terminal, within bounds that can be read.
+func width(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
+			return min(max(n, 60), textWidth)
+		}
+	}
+	return textWidth
 }
 
 func wrapStdout(err error) error {

@@ -17,13 +17,14 @@ import (
 type source struct {
 	img    *image.Image
 	layout *layout.Layout
-	issues []ondisk.Issue // of the container and what lies beside it
+	damage []ondisk.Issue // of the container
+	beside []ondisk.Issue // what uses the image, or needs it
 }
 
 // openSource opens an image and reads its layout. Errors name the path as the user wrote it.
 func openSource(path, format string) (*source, error) {
 	if format != "" && !slices.Contains(image.Names(), format) {
-		return nil, fmt.Errorf("%w: --format %q, want one of %v", errUsage, format, image.Names())
+		return nil, ondisk.In(errUsage, "--format %q, want one of %v", format, image.Names())
 	}
 	img, err := image.Open(path, image.Options{Format: format})
 	if err != nil {
@@ -38,33 +39,40 @@ func openSource(path, format string) (*source, error) {
 }
 
 func (s *source) read() error {
-	s.issues = slices.Clone(s.img.Issues)
-	for _, look := range []func() ([]ondisk.Issue, error){s.img.Check, s.img.Busy, s.img.Children, s.img.Owner} {
-		if look == nil {
-			continue
+	s.damage = slices.Clone(s.img.Issues)
+	if s.img.Check != nil {
+		found, err := s.img.Check()
+		if err != nil {
+			return err
 		}
+		s.damage = append(s.damage, found...)
+	}
+	for _, look := range []func() ([]ondisk.Issue, error){s.img.Busy, s.img.Children, s.img.Owner} {
 		found, err := look()
 		if err != nil {
 			return err
 		}
-		s.issues = append(s.issues, found...)
+		s.beside = append(s.beside, found...)
 	}
 	var err error
 	s.layout, err = layout.Read(s.img.Disk, table.Geometry{Heads: s.img.Heads, Sectors: s.img.Sectors})
 	return err
 }
 
+// issues are those that concern any copy, whatever is on the disk.
+func (s *source) issues() []ondisk.Issue { return slices.Concat(s.damage, s.beside) }
+
 func (s *source) close() { s.img.Close() }
 
 // findings are those of the container and of the disk.
 func (s *source) findings(goal align.Goal) []align.Finding {
-	return append(align.Relevant(s.issues, nil), align.Check(s.layout, goal)...)
+	return append(align.Relevant(s.issues(), nil), align.Check(s.layout, goal)...)
 }
 
 // plan makes the plan for a goal. The container's own issues come first: they concern any copy, and a broken one would
 // be met in the gaps by chance.
 func (s *source) plan(b boundary, only []int) (*plan.Plan, error) {
-	if err := broken(align.Relevant(s.issues, nil)); err != nil {
+	if err := broken(align.Relevant(s.issues(), nil)); err != nil {
 		return nil, err
 	}
 	goal := align.GoalFor(s.layout, int64(b))
@@ -76,7 +84,7 @@ func (s *source) plan(b boundary, only []int) (*plan.Plan, error) {
 	}
 	p, err := plan.New(s.layout, goal)
 	if p != nil {
-		p.Notes = append(align.Relevant(s.issues, nil), p.Notes...)
+		p.Notes = append(align.Relevant(s.issues(), nil), p.Notes...)
 	}
 	return p, err
 }
@@ -85,8 +93,8 @@ func (s *source) plan(b boundary, only []int) (*plan.Plan, error) {
 // target.
 func (s *source) refusals(criterion boundary) ([]align.Finding, error) {
 	none := []align.Finding{}
-	if s.malformed() != nil {
-		return none, nil // said in its own way
+	if err := s.malformed(); err != nil {
+		return none, nil //nolint:nilerr // said in its own way
 	}
 	if criterion == boundary(align.DefaultBoundary) {
 		criterion = 0
@@ -100,8 +108,8 @@ func (s *source) refusals(criterion boundary) ([]align.Finding, error) {
 
 // malformed is the error of a container or table that is broken. A broken volume moves as opaque bytes, if at all.
 func (s *source) malformed() error {
-	for _, i := range slices.Concat(s.issues, s.layout.Issues) {
-		if i.Effect == ondisk.Broken && i.Code != "volume" {
+	for _, i := range slices.Concat(s.issues(), s.layout.Issues) {
+		if i.Effect == ondisk.Broken {
 			return i.Err
 		}
 	}
@@ -111,7 +119,7 @@ func (s *source) malformed() error {
 // broken is the error of the first finding that is malformed.
 func broken(fs []align.Finding) error {
 	for _, f := range fs {
-		if f.Effect == ondisk.Broken {
+		if f.Effect == ondisk.Broken || f.Effect == ondisk.BadVolume {
 			return f.Err
 		}
 	}
@@ -124,7 +132,7 @@ func refusal(fs []align.Finding) error {
 		return nil
 	}
 	f := fs[0]
-	if f.Effect == ondisk.Broken {
+	if f.Effect == ondisk.Broken || f.Effect == ondisk.BadVolume {
 		return fmt.Errorf("%w; %s", f.Err, f.Remedy)
 	}
 	r := &ondisk.Refusal{Code: "unsupported", Reason: f.Subject + ": " + f.Text, Remedy: f.Remedy}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
@@ -101,7 +102,17 @@ func (f *verifyFlags) compare(ctx context.Context, s, d *source, r *report.Verif
 	if err := verify.Promise(p, s.layout, d.layout); err != nil {
 		return []verify.Difference{{Text: err.Error()}}, nil //nolint:nilerr // the error is the result
 	}
-	return nil, nil
+	for _, i := range d.damage {
+		if i.Effect >= ondisk.Refuse { // a copy is written without
+			diffs = append(diffs, verify.Difference{Text: i.Text})
+		}
+	}
+	for _, x := range []*source{s, d} {
+		if err := x.img.Unchanged(); err != nil {
+			return nil, fmt.Errorf("%s: %w", x.img.Path, err)
+		}
+	}
+	return diffs, nil
 }
 
 // repeat finds the plan from where the partitions are.

@@ -59,6 +59,18 @@ func TestDisksOfMaps(t *testing.T) {
 	}
 }
 
+// A map may give a run longer than what is left of the disk: the last grain of an image often is.
+func TestARunPastTheEndIsCut(t *testing.T) {
+	file := pattern(10000)
+	for _, size := range []int64{1, 5000, 5120} {
+		d := disk.New(size, 512, func(off int64) (disk.Run, error) {
+			require.Less(t, off, size, "the map is asked for places of the disk only")
+			return disk.Run{Len: 10000 - off, Src: bytes.NewReader(file), Off: off}, nil
+		})
+		disktest.CheckBytes(t, d, file[:size])
+	}
+}
+
 func TestSectionIsAPartOfADisk(t *testing.T) {
 	d, want := striped(300<<10, 10<<10)
 	for _, r := range []disk.Range{{Off: 0, Len: 300 << 10}, {Off: 63 * 512, Len: 100 << 10}, {Off: 300<<10 - 1, Len: 1}, {Off: 5, Len: 0}} {

@@ -48,7 +48,7 @@ func check(d disk.Disk, want io.ReaderAt) error {
 		return fmt.Errorf("sector size %d, want 512 or 4096", s)
 	}
 	c := &contract{d: d, want: want, size: d.Size()}
-	for _, step := range []func() error{c.outside, c.atEnd, c.walk, c.whole, c.parallel} {
+	for _, step := range []func() error{c.outside, c.atEnd, c.pastTheEnd, c.walk, c.whole, c.parallel} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -96,6 +96,18 @@ func (c *contract) atEnd() error {
 	}
 	if n, err := c.d.ReadAt(nil, 0); n != 0 || (err != nil && c.size > 0) {
 		return fmt.Errorf("ReadAt(0 bytes, 0) gives %d bytes and error %v, want none", n, err)
+	}
+	return nil
+}
+
+// pastTheEnd asks for extents that would reach over the end: they stop there.
+func (c *contract) pastTheEnd() error {
+	for _, back := range []int64{1, 512, 700, 1 << 20} {
+		if back <= c.size {
+			if _, err := c.extent(c.size-back, 1<<40); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

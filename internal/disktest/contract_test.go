@@ -123,14 +123,23 @@ func TestCheckFindsBrokenDisks(t *testing.T) {
 				return r.good(off, limit)
 			}
 		}},
-		{"an empty extent", "gives [0x0, 0x0)", func(r *rules) {
+		{"an extent over the end of the disk", "gives [0x4bff, 0x1", func(r *rules) {
+			r.extent = func(off, limit int64) (disk.Extent, error) {
+				e, err := r.good(off, limit)
+				if err == nil && e.End() == r.Size() {
+					e.Len = limit
+				}
+				return e, err
+			}
+		}},
+		{"an empty extent", "gives [0x4bff, 0x4bff)", func(r *rules) {
 			r.extent = func(off, limit int64) (disk.Extent, error) {
 				e, err := r.good(off, limit)
 				e.Len = 0
 				return e, err
 			}
 		}},
-		{"an extent of another place", "gives [0x1", func(r *rules) {
+		{"an extent of another place", "gives [0x4c00", func(r *rules) {
 			r.extent = func(off, limit int64) (disk.Extent, error) {
 				e, err := r.good(off, limit)
 				e.Off++

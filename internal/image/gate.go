@@ -24,7 +24,7 @@ type folder struct {
 func openFolder(path string) (*folder, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open folder: %w", err)
+		return nil, err
 	}
 	return &folder{fd: fd}, nil
 }

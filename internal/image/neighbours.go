@@ -3,6 +3,8 @@ package image
 import (
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -15,8 +17,9 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// maxNeighbours bounds how many files of the folder are looked at.
-const maxNeighbours = 4096
+// maxNeighbours bounds how many names of a folder are kept: those that can say something about an image. A folder with more
+// is refused, since what was not looked at could be the lock.
+const maxNeighbours = 1 << 16
 
 // Busy looks beside the image, and at the locks on it, for a program that has it in use. A copy of a disk that is being
 // written is worth nothing.
@@ -27,17 +30,24 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 			out = append(out, busy(err.Error(), "shut the virtual machine down"))
 		}
 	}
-	names, err := img.dir.names()
+	names, err := img.dir.names(func(n string) bool { return img.lockedBy(n) != "" })
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range names {
 		if why := img.lockedBy(name); why != "" {
-			out = append(out, busy(fmt.Sprintf("%q %s", name, why),
-				"shut the virtual machine down; if none runs and no program has the file open (fuser), the lock is stale: remove it"))
+			out = append(out, busy(fmt.Sprintf("%q %s", name, why), unlock(name)))
 		}
 	}
 	return out, nil
+}
+
+// unlock is what to do about a file that says that the image is in use.
+func unlock(name string) string {
+	if ext := path.Ext(name); ext == ".vmss" || ext == ".vmem" {
+		return "resume the virtual machine and shut it down; the suspended state is lost otherwise"
+	}
+	return "shut the virtual machine down; if none runs and no program has the file open (fuser), the lock is stale: remove it"
 }
 
 func busy(text, remedy string) ondisk.Issue {
@@ -61,7 +71,7 @@ func (img *Image) lockedBy(name string) string {
 		return "is the lock of a running virtual machine in this folder"
 	case strings.HasPrefix(name, ".lck-"):
 		return "is the lock of an ESXi host on a file of this folder"
-	case path.Ext(name) == ".vmem" && strings.HasPrefix(name, stem):
+	case path.Ext(name) == ".vmem" && (strings.HasPrefix(name, stem+".") || strings.HasPrefix(name, stem+"-")):
 		return "is the memory of a running or suspended virtual machine"
 	case path.Ext(name) == ".vmss":
 		return "is the state of a suspended virtual machine, which remembers the disk as it is"
@@ -71,17 +81,14 @@ func (img *Image) lockedBy(name string) string {
 
 // Children finds snapshots that name this disk as their parent: a new layout under them would corrupt them.
 func (img *Image) Children() ([]ondisk.Issue, error) {
-	names, err := img.dir.names()
+	neighbours, err := img.dir.namesIn(img.base)
 	if err != nil {
 		return nil, err
 	}
 	var out []ondisk.Issue
-	for _, name := range names {
-		if name == img.base || !strings.EqualFold(path.Ext(name), ".vmdk") {
-			continue
-		}
-		parent := img.parentOf(name)
-		if parent == "" || !img.has(parent) {
+	for _, name := range slices.Sorted(maps.Keys(neighbours)) {
+		parent := path.Base(strings.ReplaceAll(neighbours[name].Parent, `\`, "/"))
+		if neighbours[name].Parent == "" || !img.has(parent) {
 			continue
 		}
 		out = append(out, ondisk.Issue{
@@ -100,9 +107,11 @@ func (img *Image) Owner() ([]ondisk.Issue, error) {
 	if img.Format != raw.Format.Name || !isFlat || !img.dir.exists(name) {
 		return nil, nil
 	}
-	return []ondisk.Issue{{Code: "flat-extent", Effect: ondisk.Warn,
+	return []ondisk.Issue{{
+		Code: "flat-extent", Effect: ondisk.Warn,
 		Text:   fmt.Sprintf("this is the flat extent of a VMDK whose descriptor is %q: a copy of it is a raw disk without descriptor", name),
-		Remedy: "name the descriptor instead"}}, nil
+		Remedy: "name the descriptor instead",
+	}}, nil
 }
 
 func (img *Image) has(name string) bool {
@@ -114,32 +123,61 @@ func (img *Image) has(name string) bool {
 	return false
 }
 
-// parentOf reads the parent hint of a VMDK in the folder. What cannot be read is no child: it does not name us in a way
-// that any program would follow.
-func (img *Image) parentOf(name string) string {
-	f, err := img.dir.openAny(name, ondisk.ErrReference)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	hint := vmdk.ParentHint(f)
-	return path.Base(strings.ReplaceAll(hint, `\`, "/"))
-}
-
-// names lists the folder, up to a bound.
-func (d *folder) names() ([]string, error) {
+// names lists the files of the folder that keep wants, sorted: the order of a folder is chance, messages are not.
+func (d *folder) names(keep func(name string) bool) ([]string, error) {
 	fd, err := unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("list folder: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), ".")
 	defer f.Close()
-	names, err := f.Readdirnames(maxNeighbours)
-	if err != nil && len(names) > 0 {
-		err = nil
+	var out []string
+	for {
+		names, err := f.Readdirnames(1024)
+		for _, n := range names {
+			if keep(n) {
+				out = append(out, n)
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			slices.Sort(out)
+			return out, nil
+		case err != nil:
+			return nil, fmt.Errorf("list folder: %w", err)
+		case len(out) > maxNeighbours:
+			return nil, fmt.Errorf("folder of the image: %w of %d locks and VMDK files; move the image to a folder of its own", ondisk.ErrLimit, maxNeighbours)
+		}
 	}
-	slices.Sort(names) // the order of a folder is chance, messages are not
-	return names, err
+}
+
+// isVMDK tells whether a name is that of a VMDK.
+func isVMDK(name string) bool { return strings.EqualFold(path.Ext(name), ".vmdk") }
+
+// namesIn reads what the VMDKs of the folder name, each file once however many names it has.
+func (d *folder) namesIn(except string) (map[string]vmdk.Names, error) {
+	list, err := d.names(isVMDK)
+	if err != nil {
+		return nil, err
+	}
+	out, seen := map[string]vmdk.Names{}, map[string]bool{}
+	for _, name := range list {
+		if name == except {
+			continue
+		}
+		f, err := d.openAny(name, ondisk.ErrReference)
+		if err != nil {
+			continue // a link, a folder, or gone meanwhile: no program follows it from here
+		}
+		if !seen[f.ID()] {
+			seen[f.ID()] = true
+			out[name], err = vmdk.NamesIn(f)
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return out, nil
 }
 
 // qemuLock tells whether QEMU has the file open for writing: it holds a lock on the byte of the "write" permission, 100 + 1.

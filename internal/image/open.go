@@ -39,6 +39,9 @@ type Options struct {
 
 // Open opens the image at path, read-only. The user's own path may lead through links; names inside the image may not.
 func Open(path string, o Options) (*Image, error) {
+	if path == "" {
+		return nil, ondisk.In(ErrUsage, "the name of the image is empty")
+	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return nil, plainPathError(err)

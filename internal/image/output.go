@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // ErrOutput marks problems with the place where the copy goes: it exists, there is no room, no permission.
@@ -31,12 +32,15 @@ type Output struct {
 	Format, Subformat string
 	driver.Target
 
-	dir     *folder
-	base    string
-	force   bool
-	parts   []*part  // the named file first
-	old     []string // files of the image that is replaced
-	replace string   // the extent file among them, removed at the end
+	dir   *folder
+	base  string
+	force bool
+	parts []*part  // the named file first
+	old   []string // files of the image that is replaced
+	mode  uint32   // permissions of the source: the copy has no others
+	// unreadable: DEST exists and is no image that can be opened.
+	unreadable bool
+	replace    string // the extent file among them, removed at the end
 }
 
 // part is one file under construction. Errors of writing are those of the output.
@@ -66,18 +70,18 @@ func (p *part) wrap(verb string, err error) error {
 	if pe, ok := errors.AsType[*os.PathError](err); ok {
 		err = pe.Err
 	}
-	return fmt.Errorf("%s %s: %w: %w", verb, p.final, ErrOutput, err)
+	return ondisk.In(ErrOutput, "%s %s: %w", verb, p.final, err)
 }
 
 // Create starts an image at path of size bytes. src is the image it is a copy of.
 func Create(path string, size int64, src *Image, o CreateOptions) (*Output, error) {
 	out := &Output{base: filepath.Base(path), force: o.Force}
-	if strings.HasSuffix(path, "/") || out.base == "." || out.base == ".." {
-		return nil, fmt.Errorf("%w: DEST %q is a folder, want the name of a file", ErrUsage, path)
+	if path == "" || strings.HasSuffix(path, "/") || out.base == "." || out.base == ".." {
+		return nil, ondisk.In(ErrUsage, "DEST %q is a folder, want the name of a file", path)
 	}
 	var err error
 	if out.dir, err = openFolder(filepath.Dir(path)); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrOutput, err)
+		return nil, ondisk.In(ErrOutput, "folder of DEST, %s: %w", filepath.Dir(path), err)
 	}
 	if err := out.start(size, src, o); err != nil {
 		return nil, errors.Join(err, out.Discard())
@@ -91,7 +95,11 @@ func (o *Output) start(size int64, src *Image, opts CreateOptions) error {
 		return err
 	}
 	o.Format, o.Subformat = format.Name, sub
+	o.mode = src.files[0].stat.Mode & 0o777
 	if err := o.checkFree(o.base, src); err != nil {
+		return err
+	}
+	if err := o.spareSource(src); err != nil {
 		return err
 	}
 	if err := o.findReplaced(src); err != nil {
@@ -120,7 +128,7 @@ func target(src *Image, o CreateOptions) (driver.Format, string, error) {
 	}
 	f, ok := byName(name)
 	if !ok || f.Create == nil {
-		return f, "", fmt.Errorf("%w: format %q cannot be written, want one of %s", ErrUsage, name, strings.Join(Names(), ", "))
+		return f, "", ondisk.In(ErrUsage, "format %q cannot be written, want one of %s", name, strings.Join(Names(), ", "))
 	}
 	sub := o.Subformat
 	if sub == "" && name == src.Format {
@@ -137,28 +145,31 @@ func target(src *Image, o CreateOptions) (driver.Format, string, error) {
 	if sub == "" {
 		return f, "", nil
 	}
-	return f, "", fmt.Errorf("%w: %s has no subformat %q that can be written, want one of %s", ErrUsage, name, sub, strings.Join(f.Subformats, ", "))
+	if len(f.Subformats) == 0 {
+		return f, "", ondisk.In(ErrUsage, "%s has no subformats, but %q was asked for", name, sub)
+	}
+	return f, "", ondisk.In(ErrUsage, "%s has no subformat %q that can be written, want one of %s", name, sub, strings.Join(f.Subformats, ", "))
 }
 
 // checkFree refuses a name that is taken, and one that leads to the source whatever it is called.
 func (o *Output) checkFree(name string, src *Image) error {
 	var st unix.Stat_t
 	if f := o.dir.sourceFile(name, src); f != "" {
-		return fmt.Errorf("%w: DEST %s is the source's file %s", ErrUsage, name, f)
+		return ondisk.In(ErrUsage, "DEST %s is the source's file %s", name, f)
 	}
 	if err := unix.Fstatat(o.dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		if errors.Is(err, unix.ENOENT) {
 			return nil
 		}
-		return fmt.Errorf("%s: %w: %w", name, ErrOutput, err)
+		return ondisk.In(ErrOutput, "%s: %w", name, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG && st.Mode&unix.S_IFMT != unix.S_IFLNK {
-		return fmt.Errorf("%s: %w exists and is no file", name, ErrOutput)
+		return ondisk.In(ErrOutput, "%s exists and is no file", name)
 	}
 	if o.force {
 		return nil
 	}
-	return fmt.Errorf("%s: %w exists; choose another name, or --force to replace it", name, ErrOutput)
+	return ondisk.In(ErrOutput, "%s exists; choose another name, or --force to replace it", name)
 }
 
 // sourceFile is the name of the source's file that a name leads to, empty when it leads to none.
@@ -175,17 +186,56 @@ func (d *folder) sourceFile(name string, src *Image) string {
 	return ""
 }
 
-// findReplaced looks at the image that --force replaces. Its extent file goes with it, so that must not be the source's: an
-// extent can be opened without its descriptor.
+// spareSource refuses a DEST whose partial names are files of the source: they would be taken for what a killed run left.
+func (o *Output) spareSource(src *Image) error {
+	name, other := besideNames(o.base)
+	for _, n := range []string{o.base, name, other} {
+		if f := o.dir.sourceFile(partialName(n), src); f != "" {
+			return ondisk.In(ErrUsage, "the source's file %s has the name that DEST has while it is written; rename it or choose another DEST", f)
+		}
+	}
+	return nil
+}
+
+// findReplaced looks at the image that --force replaces. Nobody may be using it, and its extent file, which goes with it,
+// must not be the source's: an extent can be opened without its descriptor.
 func (o *Output) findReplaced(src *Image) error {
-	o.old = o.dir.filesOf(o.base)
+	if !o.dir.exists(o.base) {
+		return nil
+	}
+	old, err := openIn(&folder{fd: o.dir.fd}, o.base, Options{})
+	if err != nil {
+		o.unreadable = true // what it uses is not known, so nothing beside it is removed
+		return nil
+	}
+	defer old.closeFiles() //nolint:errcheck // read-only
+	if err := old.unused(); err != nil {
+		return err
+	}
+	for _, f := range old.files {
+		o.old = append(o.old, f.name)
+	}
 	name, other := besideNames(o.base)
 	for _, n := range o.old {
 		if f := o.dir.sourceFile(n, src); f != "" {
-			return fmt.Errorf("%w: DEST %s is the image of the source's file %s", ErrUsage, o.base, f)
+			return ondisk.In(ErrUsage, "DEST %s is the image of the source's file %s", o.base, f)
 		}
 		if n == name || n == other {
 			o.replace = n
+		}
+	}
+	return nil
+}
+
+// unused refuses an image that is to be replaced while a program or a snapshot needs it.
+func (img *Image) unused() error {
+	for _, look := range []func() ([]ondisk.Issue, error){img.Busy, img.Children} {
+		issues, err := look()
+		if err != nil {
+			return err
+		}
+		if len(issues) > 0 {
+			return &ondisk.Refusal{Code: "busy", Reason: "DEST " + img.base + " cannot be replaced: " + issues[0].Text, Remedy: issues[0].Remedy}
 		}
 	}
 	return nil
@@ -196,7 +246,7 @@ func (o *Output) findReplaced(src *Image) error {
 func (o *Output) newPart(name string) (*part, error) {
 	partial := partialName(name)
 	if len(partial) > 255 {
-		return nil, fmt.Errorf("%s: %w name is too long", name, ErrOutput)
+		return nil, ondisk.In(ErrOutput, "%s: the name is too long", name)
 	}
 	if err := o.dir.removeStale(partial); err != nil {
 		return nil, err
@@ -207,9 +257,17 @@ func (o *Output) newPart(name string) (*part, error) {
 		return nil, usedByOther(partial)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("create %s: %w: %w", partial, ErrOutput, err)
+		return nil, ondisk.In(ErrOutput, "create %s: %w", partial, err)
 	}
 	p := &part{os.NewFile(uintptr(fd), partial), name}
+	// Whoever may not read the source may not read the copy.
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err == nil && st.Mode&0o777&^o.mode != 0 {
+		err = unix.Fchmod(fd, st.Mode&o.mode&0o777)
+		if err != nil {
+			return nil, errors.Join(ondisk.In(ErrOutput, "permissions of %s: %w", partial, err), p.Close())
+		}
+	}
 	// Before the lock another run could take the file for a stale one, remove it and put its own in its place.
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil || !o.dir.leadsTo(partial, fd) {
 		return nil, errors.Join(usedByOther(partial), p.Close())
@@ -236,7 +294,7 @@ func (d *folder) removeStale(partial string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("stale %s: %w: %w; remove it by hand", partial, ErrOutput, err)
+		return ondisk.In(ErrOutput, "stale %s: %w; remove it by hand", partial, err)
 	}
 	defer unix.Close(fd)
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
@@ -246,7 +304,7 @@ func (d *folder) removeStale(partial string) error {
 		return nil // another run has removed it meanwhile
 	}
 	if err := unix.Unlinkat(d.fd, partial, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove stale %s: %w: %w", partial, ErrOutput, err)
+		return ondisk.In(ErrOutput, "remove stale %s: %w", partial, err)
 	}
 	return nil
 }

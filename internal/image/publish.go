@@ -25,13 +25,13 @@ func besideNames(base string) (name, other string) {
 func (o *Output) beside(src *Image) (driver.WriteFile, string, error) {
 	name, other := besideNames(o.base)
 	if err := checkName(other); err != nil {
-		return nil, "", fmt.Errorf("%w: DEST would need a second file: %w", ErrUsage, err)
+		return nil, "", ondisk.In(ErrUsage, "DEST would need a second file: %w", err)
 	}
 	if slices.Contains(o.old, name) {
-		name, other = other, name
+		name = other
 	}
 	if o.dir.exists(name) {
-		return nil, "", fmt.Errorf("%s: %w exists and does not belong to %s; remove it or choose another name", name, ErrOutput, o.base)
+		return nil, "", ondisk.In(ErrOutput, "%s exists and does not belong to %s; remove it or choose another name", name, o.base)
 	}
 	if err := o.checkFree(name, src); err != nil {
 		return nil, "", err
@@ -52,20 +52,6 @@ func (d *folder) sameFile(a, b string) bool {
 		x.Ino == y.Ino && x.Dev == y.Dev
 }
 
-// filesOf names the files that the image base uses; none when it is absent or no image.
-func (d *folder) filesOf(base string) []string {
-	img, err := openIn(&folder{fd: d.fd}, base, Options{})
-	if err != nil {
-		return nil
-	}
-	defer img.closeFiles() //nolint:errcheck // read-only
-	var names []string
-	for _, f := range img.files {
-		names = append(names, f.name)
-	}
-	return names
-}
-
 // removeLeft removes the second files that killed runs have left, whatever this run writes. It holds the lock of DEST's
 // partial file by now.
 func (o *Output) removeLeft() error {
@@ -84,11 +70,14 @@ func (o *Output) removeLeft() error {
 // removeUnpublished removes the second file of a run that was killed between giving it its name and giving DEST its
 // own: such a file still has its partial name as a second link, and the present DEST does not use it.
 func (o *Output) removeUnpublished(name string) error {
-	if !o.dir.sameFile(name, partialName(name)) || slices.Contains(o.old, name) {
+	if !o.dir.sameFile(name, partialName(name)) || slices.Contains(o.old, name) || o.unreadable {
 		return nil
 	}
+	if named, err := o.dir.named(name); named || err != nil {
+		return err // a descriptor that was renamed since uses it
+	}
 	if err := unix.Unlinkat(o.dir.fd, name, 0); err != nil {
-		return fmt.Errorf("remove unfinished %s: %w: %w", name, ErrOutput, err)
+		return ondisk.In(ErrOutput, "remove unfinished %s: %w", name, err)
 	}
 	return nil
 }
@@ -97,7 +86,7 @@ func (o *Output) removeUnpublished(name string) error {
 func (o *Output) Free() (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(o.dir.fd, &st); err != nil {
-		return 0, fmt.Errorf("free space: %w: %w", ErrOutput, err)
+		return 0, ondisk.In(ErrOutput, "free space: %w", err)
 	}
 	return ondisk.I64(st.Bavail) * st.Bsize, nil
 }
@@ -156,11 +145,31 @@ func (o *Output) Publish() error {
 	for _, p := range o.parts[1:] {
 		_ = unix.Unlinkat(o.dir.fd, partialName(p.final), 0) // the second link; the next run would remove it too
 	}
-	if o.replace != "" {
-		_ = unix.Unlinkat(o.dir.fd, o.replace, 0) // nothing names it any more
-		_ = unix.Unlinkat(o.dir.fd, partialName(o.replace), 0)
-	}
+	o.removeReplaced()
 	return o.close()
+}
+
+// removeReplaced removes the extent of the image that DEST replaced, unless another descriptor uses it. Failing leaves a file
+// too many, which loses nothing.
+func (o *Output) removeReplaced() {
+	if o.replace == "" {
+		return
+	}
+	if named, err := o.dir.named(o.replace); err == nil && !named {
+		_ = unix.Unlinkat(o.dir.fd, o.replace, 0)
+	}
+	_ = unix.Unlinkat(o.dir.fd, partialName(o.replace), 0)
+}
+
+// named tells whether any VMDK of the folder uses a file.
+func (d *folder) named(name string) (bool, error) {
+	neighbours, err := d.namesIn(name)
+	for _, n := range neighbours {
+		if n.Broken || slices.Contains(n.Extents, name) {
+			return true, err
+		}
+	}
+	return false, err
 }
 
 // retract takes DEST back when its name might not survive a loss of power. An image that DEST replaced cannot come back, so
@@ -179,7 +188,7 @@ func (o *Output) retract() error {
 // leaves a file that the next run reports.
 func (d *folder) link(from, to string) error {
 	err := unix.Linkat(d.fd, from, d.fd, to, 0)
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EMLINK) {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EMLINK) {
 		return d.rename(from, to, false)
 	}
 	return publishError(to, err)
@@ -203,7 +212,7 @@ func publishError(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("publish %s: %w: %w", name, ErrOutput, err)
+	return ondisk.In(ErrOutput, "publish %s: %w", name, err)
 }
 
 // unpublish takes back the names of second files when DEST could not get its own.
@@ -225,7 +234,7 @@ func (o *Output) syncFolder() error {
 		err = unix.Fsync(o.dir.fd)
 	}
 	if err != nil {
-		return fmt.Errorf("sync folder: %w: %w", ErrOutput, err)
+		return ondisk.In(ErrOutput, "sync folder: %w", err)
 	}
 	return nil
 }
@@ -238,7 +247,7 @@ func (o *Output) Discard() error {
 	var errs []error
 	for _, p := range o.parts {
 		if err := unix.Unlinkat(o.dir.fd, partialName(p.final), 0); err != nil && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, fmt.Errorf("remove %s: %w: %w", partialName(p.final), ErrOutput, err))
+			errs = append(errs, ondisk.In(ErrOutput, "remove %s: %w", partialName(p.final), err))
 		}
 	}
 	return errors.Join(append(errs, o.close())...)

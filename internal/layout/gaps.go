@@ -32,7 +32,7 @@ func (l *Layout) ReadGaps(d disk.Disk, limit int64) error {
 	for i, p := range parts {
 		end := l.Size
 		if i+1 < len(parts) {
-			end = parts[i+1].Off
+			end = min(parts[i+1].Off, l.Size) // a broken table can name places behind the disk
 		}
 		g := Gap{Range: disk.Range{Off: min(p.End(), l.Size), Len: max(0, end-p.End())}}
 		var err error

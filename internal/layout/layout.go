@@ -11,6 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -99,7 +100,9 @@ func (l *Layout) readVolumes(d disk.Disk) error {
 			}
 		}
 		for _, i := range v.Issues {
-			i.Partition = p.Number
+			if i.Partition = p.Number; i.DiskWide {
+				i.Partition, i.Text = 0, fmt.Sprintf("partition %d: %s", p.Number, i.Text)
+			}
 			l.Issues = append(l.Issues, i)
 		}
 		l.Partitions = append(l.Partitions, Partition{Partition: p, Volume: v})
@@ -160,6 +163,14 @@ func (l *Layout) checkRef(r boot.Ref) {
 		i.Remedy = "the boot sector does not fit the partition table: correct it in the guest (chkdsk, bootrec), or accept it with --allow-unbootable"
 	}
 	l.Issues = append(l.Issues, i)
+}
+
+// LBASize is the unit of the table's LBAs in bytes: a GPT can count other sectors than the container says.
+func (l *Layout) LBASize() int64 {
+	if l.Table != nil && l.Table.SectorSize > 0 {
+		return l.Table.SectorSize
+	}
+	return units.SectorSize
 }
 
 // Partition finds a partition by its number.

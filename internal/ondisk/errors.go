@@ -69,3 +69,14 @@ func Shift(err error, n int64) error {
 	moved.Off += n
 	return &moved
 }
+
+// In gives an error a class without naming the class in its text: people read the text, scripts the code that the command
+// line makes of the class.
+func In(class error, format string, args ...any) error {
+	return &classed{class, fmt.Errorf(format, args...)}
+}
+
+type classed struct{ class, err error }
+
+func (c *classed) Error() string   { return c.err.Error() }
+func (c *classed) Unwrap() []error { return []error{c.class, c.err} }

@@ -10,6 +10,7 @@ const (
 	Note       Effect = iota // worth knowing
 	Warn                     // worth acting on; a copy is made all the same
 	Unbootable               // a copy is refused unless the user accepts that it may not boot
+	BadVolume                // a malformed volume: a move fails unless the user accepts opaque bytes
 	Refuse                   // a copy is refused
 	Broken                   // malformed: a copy fails
 )
@@ -21,6 +22,7 @@ type Issue struct {
 	Effect    Effect
 	OnMove    bool // matters only when the partition (or, for partition 0, any partition) moves
 	Partition int  // number of the partition, 0 for the disk
+	DiskWide  bool // matters when any partition moves; a volume does not know its number
 	Text      string
 	Remedy    string
 	Err       error // for Broken: the error that a copy ends with

@@ -32,7 +32,7 @@ func (c *placer) choose(p layout.Partition, least int64) (int64, error) {
 		return max(p.Off, least), nil // keeps the rest of the dry run readable; the refusal keeps it from being copied
 	}
 	to := units.AlignUp(max(p.Off, least), c.goal.Want)
-	if last := (to + p.Len - 1) / c.l.SectorSize; last > table.MaxLBA {
+	if last := (to + max(p.Len, 1) - 1) / c.l.SectorSize; last > table.MaxLBA {
 		c.plan.refuse("limit", p.Number, fmt.Sprintf("would end at LBA %d, and an MBR cannot name sectors beyond %d", last, int64(table.MaxLBA)),
 			"move the disk to GPT in the guest first")
 		return p.Off, nil

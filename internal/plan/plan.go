@@ -70,7 +70,7 @@ var ErrNoPlan = errors.New("no plan gives it this place")
 func checkSelection(l *layout.Layout, goal align.Goal) error {
 	for _, n := range goal.Only {
 		if _, ok := l.Partition(n); !ok {
-			return fmt.Errorf("%w: the disk has no partition %d", ErrSelection, n)
+			return ondisk.In(ErrSelection, "the disk has no partition %d", n)
 		}
 	}
 	return nil
@@ -181,7 +181,7 @@ func (p *Plan) chsNote(l *layout.Layout) {
 // malformed is the error of the structures that stand in the way.
 func (p *Plan) malformed() error {
 	for _, n := range p.Notes {
-		if n.Effect == ondisk.Broken && n.Code != "volume" {
+		if n.Effect == ondisk.Broken {
 			return n.Err
 		}
 	}
@@ -192,7 +192,7 @@ func (p *Plan) malformed() error {
 func (p *Plan) Refusals(allowUnbootable bool) []align.Finding {
 	var out []align.Finding
 	for _, n := range p.Notes {
-		accepted := allowUnbootable && (n.Effect == ondisk.Unbootable || n.Code == "volume")
+		accepted := allowUnbootable && n.Effect <= ondisk.BadVolume
 		if n.Effect >= ondisk.Unbootable && !accepted {
 			out = append(out, n)
 		}

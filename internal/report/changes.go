@@ -2,65 +2,90 @@ package report
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Plan prints a dry run: moves, changed bytes, growth, and the inspection of the result.
+// Plan prints a dry run: moves, changed bytes, growth, and the inspection of the result; or why there can be none.
 func (t *Text) Plan(r *Plan) {
 	t.image(r.Image)
 	t.printf("\n")
+	if len(r.Refusals) > 0 {
+		t.refusals(r.Refusals)
+		t.findings(r.Findings)
+		return
+	}
 	t.changes(r.Changes)
 	t.findings(r.Findings)
-	if r.Result != nil && r.Moved > 0 {
-		t.printf("\nThe result would be, as read from the planned bytes:\n")
+	if r.Moved == 0 {
+		return
+	}
+	if r.Result != nil {
+		t.printf("\nThe result, as read from the planned bytes:\n")
 		t.disk(*r.Result)
 	}
-	t.printf("\n")
-	switch {
-	case len(r.Refusals) > 0:
-		t.printf("%s\n", t.paint(text.FgRed, "Refused, nothing was written:"))
-		for _, f := range r.Refusals {
-			t.printf("  %s: %s\n", f.Subject, SafeMessage(f.Text))
-			if f.Remedy != "" {
-				t.printf("      %s\n", SafeMessage(f.Remedy))
-			}
-		}
-	case r.Error != nil:
-		t.printf("%s %s\n", t.paint(text.FgRed, "A copy would fail:"), SafeMessage(r.Error.Message))
-	default:
-		t.printf("This was a dry run, nothing was written. To do it:   trueup align %s %s\n",
-			shellQuote(r.Image.Path), shellQuote(alignedName(r.Image.Path)))
+	t.printf("\nThis was a dry run, nothing was written.\n")
+	t.printf("To do it:   trueup align%s %s %s\n", flags(r.Flags), shellQuote(r.Image.Path), shellQuote(alignedName(r.Image.Path)))
+}
+
+func flags(fs []string) string {
+	if len(fs) == 0 {
+		return ""
+	}
+	return " " + strings.Join(fs, " ")
+}
+
+func (t *Text) refusals(fs []align.Finding) {
+	t.printf("%s\n", t.paint(text.FgRed, "Refused, nothing would be written:"))
+	for _, f := range fs {
+		t.printf("  ")
+		t.para(6, "%s: %s", f.Subject, SafeMessage(f.Text))
+		t.remedy(f)
 	}
 }
 
 func (t *Text) changes(c Changes) {
 	if c.Moved == 0 {
-		t.printf("Nothing has to move.\n")
+		t.printf("Nothing has to move: a copy would be the disk as it is.\n")
 		return
 	}
+	t.summary(c)
 	w := newTable()
-	w.AppendHeader(table.Row{"partition", "from byte", "to byte", "shift", "size"})
+	w.AppendHeader(table.Row{"partition", "from LBA", "to LBA", "shift", "size"})
 	for _, m := range c.Moves {
-		w.AppendRow(table.Row{m.Partition, m.From, m.To, units.Format(m.Delta), units.Format(m.Size)})
+		w.AppendRow(table.Row{m.Partition, m.From / units.SectorSize, m.To / units.SectorSize, units.Format(m.Delta), units.Format(m.Size)})
 	}
-	t.printf("%s\n", render(w))
-	if c.NewSize > c.OldSize {
-		t.printf("The disk grows by %s, from %d to %d bytes.\n", units.Format(c.NewSize-c.OldSize), c.OldSize, c.NewSize)
-	} else {
-		t.printf("The disk keeps its size of %d bytes.\n", c.OldSize)
-	}
+	t.printf("\n%s", render(w))
 	t.patches(c.Patches)
+}
+
+// summary is the plan in a sentence.
+func (t *Text) summary(c Changes) {
+	bytes := 0
+	for _, p := range c.Patches {
+		bytes += p.Len
+	}
+	what := "1 partition moves"
+	if c.Moved > 1 {
+		what = fmt.Sprintf("%d partitions move", c.Moved)
+	}
+	size := "keeps its size of " + units.Format(c.OldSize)
+	if c.NewSize > c.OldSize {
+		size = fmt.Sprintf("grows by %s to %s", units.Format(c.NewSize-c.OldSize), units.Format(c.NewSize))
+	}
+	t.para(2, "%s, %d small fields (%d bytes) are corrected, and the disk %s.", what, len(c.Patches), bytes, size)
 }
 
 func (t *Text) patches(ps []Patch) {
 	if len(ps) == 0 {
 		return
 	}
-	t.printf("Bytes that change, at their place in the result:\n\n")
+	t.printf("\nFields that change, at their place in the result:\n\n")
 	w := newTable()
 	w.AppendHeader(table.Row{"offset", "old", "new", "reason"})
 	for _, p := range ps {
@@ -91,43 +116,47 @@ func (t *Text) Align(r *Align) {
 	if r.Subformat != "" {
 		name += " " + r.Subformat
 	}
-	switch r.Moved {
-	case 0:
-		t.printf("%s: a copy with nothing moved (%s)", Safe(r.Dest), name)
-	case 1:
-		t.printf("%s: 1 partition moved (%s)", Safe(r.Dest), name)
-	default:
-		t.printf("%s: %d partitions moved (%s)", Safe(r.Dest), r.Moved, name)
+	moved := map[int]string{0: "a copy with nothing moved", 1: "1 partition moved"}[r.Moved]
+	if moved == "" {
+		moved = fmt.Sprintf("%d partitions moved", r.Moved)
 	}
-	how := map[string]string{"full": "every byte compared", "structure": "structures compared, --verify full compares every byte"}
-	t.printf(", verified: %s.\n", how[r.Verified])
+	how := map[string]string{"full": "every byte compared", "structure": "structures compared (--verify full compares every byte)"}
+	t.para(2, "%s: %s, %s, %s.", Safe(r.Dest), name, moved, how[r.Verified])
 	for _, m := range r.Moves {
-		t.printf("  partition %d: byte %d -> %d\n", m.Partition, m.From, m.To)
+		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/units.SectorSize, m.To/units.SectorSize)
 	}
 	if r.NewSize > r.OldSize {
-		t.printf("  the disk grew by %s\n", units.Format(r.NewSize-r.OldSize))
+		t.printf("  the disk grew by %s to %s\n", units.Format(r.NewSize-r.OldSize), units.Format(r.NewSize))
 	}
 	if t.Verbose {
 		t.patches(r.Patches)
 	}
+	t.printf("To prove it again later:   trueup verify %s %s\n", shellQuote(r.Source), shellQuote(r.Dest))
 }
 
 // Verify prints whether a copy is right.
 func (t *Text) Verify(r *Verify) {
-	if r.Equal {
-		t.printf("%s is %s with %d of its partitions moved: every byte is equal but the %d listed changes.\n",
-			Safe(r.Dest), Safe(r.Source), r.Moved, len(r.Patches))
+	switch {
+	case !r.Equal:
+		t.printf("%s: %s differs from what %s would become:\n", t.paint(text.FgRed, "Different"), Safe(r.Dest), Safe(r.Source))
+		for _, d := range r.Differences {
+			t.printf("  ")
+			if d.Len == 0 {
+				t.para(4, "%s", SafeMessage(d.Text))
+			} else {
+				t.para(4, "bytes %d to %d: %s", d.Off, d.Off+d.Len-1, SafeMessage(d.Text))
+			}
+		}
+	case r.Moved == 0:
+		t.printf("%s is the same disk as %s: nothing is moved, and every byte is equal.\n", Safe(r.Dest), Safe(r.Source))
+	default:
+		what := "1 partition"
+		if r.Moved > 1 {
+			what = fmt.Sprintf("%d partitions", r.Moved)
+		}
+		t.para(2, "%s is %s with %s moved: %d listed fields differ, every other byte is equal.", Safe(r.Dest), Safe(r.Source), what, len(r.Patches))
 		if t.Verbose {
 			t.patches(r.Patches)
 		}
-		return
-	}
-	t.printf("%s: %s differs from what %s would become:\n", t.paint(text.FgRed, "Different"), Safe(r.Dest), Safe(r.Source))
-	for _, d := range r.Differences {
-		if d.Len == 0 {
-			t.printf("  %s\n", SafeMessage(d.Text))
-			continue
-		}
-		t.printf("  bytes %d to %d: %s\n", d.Off, d.Off+d.Len-1, SafeMessage(d.Text))
 	}
 }

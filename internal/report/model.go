@@ -146,6 +146,7 @@ type Plan struct {
 	Findings []align.Finding `json:"findings"`
 	Refusals []align.Finding `json:"refusals"`
 	Result   *Disk           `json:"result,omitempty"`
+	Flags    []string        `json:"-"` // of the command line that would carry the plan out
 	Error    *Error          `json:"error,omitempty"`
 	ExitCode int             `json:"exit_code"`
 }

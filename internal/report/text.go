@@ -3,6 +3,8 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -17,15 +19,24 @@ type Text struct {
 	W       io.Writer
 	Color   bool
 	Verbose bool
-	err     error
+	Width   int // characters of a line, 0 for no limit
 }
 
-// Err is the first error of writing.
-func (t *Text) Err() error { return t.err }
-
 func (t *Text) printf(format string, args ...any) {
-	if t.err == nil {
-		_, t.err = fmt.Fprintf(t.W, format, args...)
+	fmt.Fprintf(t.W, format, args...) // into memory; the caller writes it out
+}
+
+// para prints a paragraph within the width; lines after the first are indented.
+func (t *Text) para(indent int, format string, args ...any) {
+	s := fmt.Sprintf(format, args...)
+	if t.Width > indent {
+		s = text.WrapSoft(s, t.Width-indent)
+	}
+	for i, l := range strings.Split(s, "\n") {
+		if i > 0 {
+			t.printf("%*s", indent, "")
+		}
+		t.printf("%s\n", strings.TrimRight(l, " "))
 	}
 }
 
@@ -36,29 +47,67 @@ func (t *Text) paint(c text.Color, s string) string {
 	return text.Colors{c}.EscapeSeq() + s + text.EscapeReset
 }
 
-// Version prints the program's version.
-func (t *Text) Version(v string) { t.printf("trueup %s\n", v) }
-
-// Inspect prints what an image is, what is wrong with it, and what to do.
+// Inspect prints what an image is, what is wrong with it, and what to do: the verdict first.
 func (t *Text) Inspect(r *Inspect) {
 	t.image(r.Image)
+	t.verdict(r.Disk)
+	t.printf("\n")
+	t.details(r.Image)
 	t.disk(r.Disk)
+	t.cost(r.Findings)
 	t.findings(r.Findings)
-	t.advice(r)
+	if r.Verdict != align.Aligned {
+		t.printf("\n")
+		t.command(r)
+	}
 }
+
+// Version prints the version.
+func (t *Text) Version(v string) { t.printf("trueup %s\n", v) }
 
 func (t *Text) image(i Image) {
 	name := strings.ToUpper(i.Format)
 	if i.Subformat != "" {
 		name += " " + i.Subformat
 	}
-	t.printf("%s: %s, %s (%d bytes), %d-byte sectors\n", Safe(i.Path), name, units.Format(i.Size), i.Size, i.SectorSize)
+	t.para(2, "%s: %s, %s (%d bytes), %d-byte sectors", Safe(i.Path), name, units.Format(i.Size), i.Size, i.SectorSize)
+}
+
+// verdict says in one line how the disk is.
+func (t *Text) verdict(d Disk) {
+	var bad []string
+	for _, p := range d.Partitions {
+		if p.Verdict == d.Verdict {
+			bad = append(bad, strconv.Itoa(p.Number))
+		}
+	}
+	which, start := "partition "+strings.Join(bad, ", "), "starts"
+	if len(bad) > 1 {
+		which, start = "partitions "+strings.Join(bad, ", "), "start"
+	}
+	boundary := units.Short(d.Boundary)
+	switch {
+	case d.Table.Scheme == "none":
+		t.printf("There is no partition table, so there is nothing to align.\n")
+	case len(d.Partitions) == 0:
+		t.printf("There is no partition, so there is nothing to align.\n")
+	case d.Verdict == align.Aligned:
+		t.printf("%s every partition starts on a multiple of %s.\n", t.paint(text.FgGreen, "Aligned:"), boundary)
+	case d.Verdict == align.BelowBoundary:
+		t.para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.paint(text.FgYellow, "Partly aligned:"), which, start, boundary)
+	default:
+		t.para(2, "%s %s %s off a 4 KiB boundary.", t.paint(text.FgRed, "Misaligned:"), which, start)
+	}
+}
+
+func (t *Text) details(i Image) {
 	var details []string
 	for _, k := range i.order {
 		details = append(details, k+" "+Safe(i.Details[k]))
 	}
 	if len(details) > 0 {
-		t.printf("  Container  %s\n", strings.Join(details, ", "))
+		t.printf("  Container  ")
+		t.para(13, "%s", strings.Join(details, ", "))
 	}
 	for _, f := range i.Files {
 		t.printf("  File       %s, %s\n", Safe(f.Name), units.Format(f.Size))
@@ -74,11 +123,7 @@ func (t *Text) disk(d Disk) {
 	default:
 		t.printf("  Table      none\n")
 	}
-	chs := ""
-	if d.Boot.ReadsCHS {
-		chs = " (finds its partition by cylinder, head and sector)"
-	}
-	t.printf("  Boot code  %s%s\n", d.Boot.Text, chs)
+	t.printf("  Boot code  %s\n", bootText(d))
 	if d.Volume != nil {
 		t.printf("  Content    %s\n", volumeText(d.Volume))
 	}
@@ -87,13 +132,23 @@ func (t *Text) disk(d Disk) {
 	}
 }
 
+func bootText(d Disk) string {
+	switch {
+	case d.Boot.Name == "empty":
+		return "none: a BIOS does not boot from this disk"
+	case d.Boot.ReadsCHS:
+		return d.Boot.Text + ": finds its partition by cylinder, head and sector"
+	}
+	return d.Boot.Text
+}
+
 func (t *Text) partitions(d Disk) {
 	w := newTable()
 	boundary := units.Short(d.Boundary)
-	head := table.Row{"#", "boot", "type", "start LBA", "start byte", "size", "4K", "64K", "1M"}
-	extra := boundary != "4K" && boundary != "64K" && boundary != "1M"
+	head := table.Row{"#", "boot", "type", "start LBA", "size", "on 4K", "on 64K", "on 1M"}
+	extra := !slices.Contains([]string{"4K", "64K", "1M"}, boundary)
 	if extra {
-		head = append(head, boundary)
+		head = append(head, "on "+boundary)
 	}
 	w.AppendHeader(append(head, "content"))
 	for _, p := range d.Partitions {
@@ -102,7 +157,7 @@ func (t *Text) partitions(d Disk) {
 			active = "*"
 		}
 		row := table.Row{
-			p.Number, active, typeText(p), p.StartLBA, p.Start, units.Format(p.Size),
+			p.Number, active, typeText(p), p.StartLBA, units.Format(p.Size),
 			t.yes(p, p.Aligned.To4K), t.yes(p, p.Aligned.To64K), t.yes(p, p.Aligned.To1M),
 		}
 		if extra {
@@ -120,7 +175,7 @@ func newTable() table.Writer {
 	w.Style().Options = table.OptionsNoBordersAndSeparators
 	w.Style().Format.Header = text.FormatDefault
 	var right []table.ColumnConfig
-	for _, name := range []string{"start LBA", "start byte", "size", "partition", "from byte", "to byte", "shift", "offset"} {
+	for _, name := range []string{"start LBA", "size", "partition", "from LBA", "to LBA", "shift", "offset"} {
 		right = append(right, table.ColumnConfig{Name: name, Align: text.AlignRight, AlignHeader: text.AlignRight})
 	}
 	w.SetColumnConfigs(right)
@@ -146,21 +201,25 @@ func (t *Text) yes(p Partition, ok bool) string {
 	return t.paint(text.FgRed, "no")
 }
 
+// typeText is the type in the form that sfdisk lists.
 func typeText(p Partition) string {
-	if p.Kind == "gpt" {
-		if p.TypeName != "" {
-			return p.TypeName
-		}
-		return p.Type
+	if p.Kind != "gpt" {
+		return strings.TrimPrefix(p.Type, "0x")
 	}
-	return strings.TrimSpace(strings.TrimPrefix(p.Type, "0x") + " " + p.TypeName)
+	if p.TypeName != "" {
+		return p.TypeName
+	}
+	return p.Type
 }
 
 func content(p Partition) string {
 	if p.Volume == nil {
-		return p.Kind
+		return p.TypeName
 	}
 	s := volumeText(p.Volume)
+	if p.Volume.Kind == "unknown" && p.Kind != "gpt" && p.TypeName != "" {
+		s = fmt.Sprintf("unknown (type of %s)", p.TypeName)
+	}
 	if p.Name != "" {
 		s += fmt.Sprintf(" (%s)", Safe(p.Name))
 	}
@@ -187,42 +246,49 @@ func volumeText(v *Volume) string {
 	if v.Cluster > 0 {
 		name += fmt.Sprintf(", %s %s", units.Format(v.Cluster), unit)
 	}
-	if v.Hidden != nil {
-		name += fmt.Sprintf(", hidden sectors %d", *v.Hidden)
-	}
 	return name
 }
 
+// cost says what a misalignment does, in words for somebody who never heard of it. What several partitions share is said
+// once.
+func (t *Text) cost(fs []align.Finding) {
+	var costs []string
+	for _, f := range fs {
+		if f.Cost != "" && !slices.Contains(costs, f.Cost) {
+			costs = append(costs, f.Cost)
+		}
+	}
+	if len(costs) == 0 {
+		return
+	}
+	t.printf("\n")
+	for _, f := range fs {
+		if f.Cost != "" {
+			t.para(2, "%s %s.", capital(f.Subject), f.Where)
+		}
+	}
+	t.para(0, "The storage works in blocks of its own, and the guest's blocks start in the middle of them: %s. "+
+		"That is more work for most reads and writes. The guest cannot see or mend it; moving the partition does.", strings.Join(costs, "; "))
+}
+
+func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
 func (t *Text) findings(fs []align.Finding) {
+	fs = slices.DeleteFunc(slices.Clone(fs), func(f align.Finding) bool { return f.Cost != "" })
 	if len(fs) > 0 {
 		t.printf("\n")
 	}
 	colors := map[align.Severity]text.Color{align.Info: text.FgCyan, align.Warning: text.FgYellow, align.Error: text.FgRed}
 	for _, f := range fs {
-		t.printf("%s %s: %s\n", t.paint(colors[f.Severity], string(f.Severity)+":"), f.Subject, SafeMessage(f.Text))
-		if f.Remedy != "" {
-			t.printf("    %s\n", SafeMessage(f.Remedy))
-		}
+		t.para(4, "%s %s: %s", t.paint(colors[f.Severity], string(f.Severity)+":"), f.Subject, SafeMessage(f.Text))
+		t.remedy(f)
 	}
 }
 
-// advice ends an inspection with the verdict in plain words and the command that fixes it.
-func (t *Text) advice(r *Inspect) {
-	t.printf("\n")
-	switch {
-	case r.Table.Scheme == "none":
-		t.printf("There is no partition table, so there is nothing to align.\n")
-	case len(r.Partitions) == 0:
-		t.printf("There is no partition, so there is nothing to align.\n")
-	case r.Verdict == align.Aligned:
-		t.printf("%s Every partition starts on a multiple of %s.\n", t.paint(text.FgGreen, "Aligned."), units.Short(r.Boundary))
-	case r.Verdict == align.BelowBoundary:
-		t.printf("%s Every partition starts on a multiple of 4 KiB, but not all on one of %s.\n", t.paint(text.FgYellow, "Partly aligned."), units.Short(r.Boundary))
-		t.command(r)
-	default:
-		t.printf("%s The guest's clusters lie across the borders of the storage's 4 KiB blocks, so that most reads and writes\n"+
-			"touch one block more than they need to, and small writes turn into read-modify-write.\n", t.paint(text.FgRed, "Misaligned."))
-		t.command(r)
+func (t *Text) remedy(f align.Finding) {
+	if f.Remedy != "" {
+		t.printf("    ")
+		t.para(4, "%s", SafeMessage(f.Remedy))
 	}
 }
 
@@ -234,33 +300,10 @@ func (t *Text) command(r *Inspect) {
 	}
 	if len(r.Refusals) > 0 {
 		f := r.Refusals[0]
-		t.printf("An aligned copy would be refused: %s: %s\n", f.Subject, SafeMessage(f.Text))
-		t.printf("To see all of it:   trueup plan%s %s\n", flag, shellQuote(r.Image.Path))
+		t.para(2, "An aligned copy would be refused: %s: %s.", f.Subject, SafeMessage(f.Text))
+		t.printf("To see all of it:           trueup plan%s %s\n", flag, shellQuote(r.Image.Path))
 		return
 	}
 	t.printf("To see what would change:   trueup plan%s %s\n", flag, shellQuote(r.Image.Path))
 	t.printf("To write an aligned copy:   trueup align%s %s %s\n", flag, shellQuote(r.Image.Path), shellQuote(alignedName(r.Image.Path)))
-}
-
-// alignedName suggests a name for the copy.
-func alignedName(path string) string {
-	dot := strings.LastIndexByte(path, '.')
-	if dot <= strings.LastIndexByte(path, '/') {
-		return path + "-aligned"
-	}
-	return path[:dot] + "-aligned" + path[dot:]
-}
-
-// shellQuote makes a path that can be pasted into a shell.
-func shellQuote(s string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./+=:,@%", r)
-	}
-	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 && s[0] != '-' {
-		return s
-	}
-	if s != "" && s[0] == '-' {
-		s = "./" + s
-	}
-	return "'" + strings.ReplaceAll(Safe(s), "'", `'\''`) + "'"
 }

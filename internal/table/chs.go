@@ -53,7 +53,7 @@ func (g Geometry) lba(b [3]byte) int64 {
 // of a cylinder would make them guess wrong. old decides how an end beyond CHS is written.
 func (g Geometry) lastOfCylinder(lba int64, old [3]byte) [3]byte {
 	chs, ok := pack(lba/int64(g.Heads*g.Sectors), int64(g.Heads-1), int64(g.Sectors))
-	if ok {
+	if ok && old != saturated {
 		return chs
 	}
 	if full, _ := pack(maxCylinder, int64(g.Heads-1), int64(g.Sectors)); old == full {
@@ -71,7 +71,7 @@ func (t *Table) Geometry(hints []Geometry) Geometry {
 	var ends []Geometry
 	for _, p := range t.Partitions {
 		_, h, s := unpack(p.raw.EndCHS)
-		if p.Kind != Entry && h > 0 {
+		if p.Kind != Entry && h > 0 && p.raw.EndCHS != saturated {
 			ends = append(ends, Geometry{int(h) + 1, int(s)})
 		}
 	}

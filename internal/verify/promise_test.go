@@ -80,7 +80,9 @@ func TestUnsettledResult(t *testing.T) {
 
 func TestStartsOfWhatIsNoCopy(t *testing.T) {
 	_, before, view := aligned(t)
-	other := func(name string) *layout.Layout { return readLayout(t, disktest.Fixture(t, disktest.Fixtures(t)[name])) }
+	other := func(name string) *layout.Layout {
+		return readLayout(t, disktest.Fixture(t, disktest.Fixtures(t)[name]))
+	}
 	for name, after := range map[string]*layout.Layout{
 		"another scheme":         other("gpt"),
 		"no table":               readLayout(t, empty(4<<30)),

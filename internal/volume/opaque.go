@@ -1,6 +1,8 @@
 package volume
 
 import (
+	"encoding/binary"
+
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
@@ -28,6 +30,20 @@ var bitLocker = Prober{Name: string(BitLocker), Probe: func(d disk.Disk) (*Volum
 	return v, nil
 }}
 
+var exFAT = Prober{Name: string(ExFAT), Probe: func(d disk.Disk) (*Volume, error) {
+	// Spec: Microsoft exFAT file system specification, 3.1: FileSystemName at 3, PartitionOffset (sectors) at 0x40.
+	b, err := start(d)
+	if err != nil || string(b[3:11]) != "EXFAT   " {
+		return nil, orNoMatch(err)
+	}
+	v := &Volume{Kind: ExFAT, Size: d.Size()}
+	if binary.LittleEndian.Uint64(b[0x40:]) != 0 {
+		v.note("exfat-offset", ondisk.Warn, "exFAT stores the place of its partition, which is not rewritten yet: drivers do not look at it, boot code does", "")
+		v.Issues[0].OnMove = true
+	}
+	return v, nil
+}}
+
 var swap = Prober{Name: string(Swap), Probe: func(d disk.Disk) (*Volume, error) {
 	// Spec: Linux, include/linux/swap.h and kernel/power/swap.c: a signature in the last ten bytes of the first page.
 	const page, size = 4096, 10
@@ -43,8 +59,11 @@ var swap = Prober{Name: string(Swap), Probe: func(d disk.Disk) (*Volume, error) 
 	case "SWAPSPACE2", "SWAP-SPACE":
 		return v, nil
 	case "S1SUSPEND", "S2SUSPEND", "ULSUSPEND", "LINHIB0001":
-		v.note("hibernated-linux", ondisk.Refuse, "the swap area holds a hibernated Linux, which knows the old partition table",
-			"start the guest and shut it down instead of suspending it")
+		v.Issues = append(v.Issues, ondisk.Issue{
+			Code: "hibernated-linux", Effect: ondisk.Refuse, OnMove: true, DiskWide: true,
+			Text:   "the swap area holds a hibernated Linux, which knows the old partition table",
+			Remedy: "start the guest and shut it down instead of suspending it",
+		})
 		return v, nil
 	}
 	return nil, ondisk.ErrNoMatch

@@ -5,6 +5,7 @@ var probers = []Prober{
 	ntfs,
 	fat,
 	ext,
+	exFAT,
 	swap,
 	luks,
 	bitLocker,

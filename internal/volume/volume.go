@@ -21,6 +21,7 @@ const (
 	Ext2      Kind = "ext2"
 	Ext3      Kind = "ext3"
 	Ext4      Kind = "ext4"
+	ExFAT     Kind = "exfat"
 	Swap      Kind = "swap"
 	LUKS      Kind = "luks"
 	BitLocker Kind = "bitlocker"
@@ -72,7 +73,7 @@ func Probe(d disk.Disk, at int64) (*Volume, error) {
 		case errors.Is(err, ondisk.ErrFormat):
 			err = ondisk.Shift(err, at)
 			v = &Volume{Kind: Kind(p.Name), Issues: []ondisk.Issue{{
-				Code: "volume", Effect: ondisk.Broken, OnMove: true, Text: err.Error(), Err: err,
+				Code: "volume", Effect: ondisk.BadVolume, OnMove: true, Text: err.Error(), Err: err,
 				Remedy: "run the guest's own file-system check, or move the partition as opaque bytes with --allow-unbootable",
 			}}}
 		case err != nil:

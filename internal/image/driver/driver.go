@@ -70,8 +70,8 @@ type Options struct {
 	Name      string // final base name of the image
 	// Seed is what identifiers are derived from, so that the same job gives the same bytes.
 	Seed []byte
-	// Beside creates another file of the image and gives the name under which it will be found.
-	Beside func(suffix string) (WriteFile, string, error)
+	// Beside creates the second file of the image, for its data, and gives the name under which it will be found.
+	Beside func() (WriteFile, string, error)
 }
 
 // Target takes the bytes of a new image. WriteAt is safe for concurrent use on disjoint ranges; bytes that are never

@@ -82,8 +82,8 @@ func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []b
 			out = append(out, fmt.Sprintf("ddb.geometry.cylinders = \"%d\"", d.cylinders(size)))
 		case l.key == "ddb.longcontentid":
 			out = append(out, fmt.Sprintf("ddb.longContentID = \"%x%08x\"", id.sum[4:16], id.cid))
-		case l.key == "ddb.uuid":
-			out = append(out, fmt.Sprintf("ddb.uuid = %q", newUUID(l.val, id.sum[16:])))
+		case l.key == "ddb.uuid" && newUUID(l.val, id.sum[16:]) != l.val:
+			out = append(out, strings.Replace(l.text, l.val, newUUID(l.val, id.sum[16:]), 1))
 		default:
 			out = append(out, l.text)
 		}
@@ -116,10 +116,11 @@ const maxCylinders = 16383
 // capped.
 func (d *descriptor) cylinders(size int64) int64 {
 	c, h, s := d.geometry()
-	if h <= 0 || s <= 0 {
+	const most = 1 << 16 // far above every geometry; products stay far below 63 bits
+	if h <= 0 || s <= 0 || h > most || s > most {
 		return c
 	}
-	n := size / units.SectorSize / (h * s)
+	n := max(1, size/units.SectorSize/(h*s))
 	if c == maxCylinders && n > maxCylinders {
 		return maxCylinders
 	}

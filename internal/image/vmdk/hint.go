@@ -2,37 +2,71 @@ package vmdk
 
 import (
 	"bytes"
+	"errors"
+	"strings"
 
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
 )
 
-// ParentHint is the parent that the VMDK in f names, empty when it names none or is no VMDK.
-func ParentHint(f driver.File) string {
-	head := make([]byte, min(f.Size(), 1024))
-	if err := ondisk.ReadFull(f, head, 0); err != nil || !detect(head, nil) {
-		return ""
-	}
-	d, err := descriptorOf(f, head)
-	if err != nil {
-		return ""
-	}
-	hint, _ := d.get("parentfilenamehint")
-	return hint
+// Names is what a VMDK says of other files. It is read without judging the rest: a neighbour need not be well-formed to
+// depend on a file.
+type Names struct {
+	Parent  string   // parentFileNameHint, empty when there is none
+	Extents []string // names in extent lines
+	Broken  bool     // it is a VMDK and cannot be read: nobody knows what it names
 }
 
-// descriptorOf reads the text of any VMDK that has one.
-func descriptorOf(f driver.File, head []byte) (*descriptor, error) {
+// maxHintText is how much of a neighbour's text is read, in bytes. A descriptor of 4096 extents has more, but its parent
+// stands on top.
+const maxHintText = 64 << 10
+
+// NamesIn reads the names in a VMDK; none for a file that is no VMDK.
+func NamesIn(f driver.File) (Names, error) {
+	head := make([]byte, min(f.Size(), 2*units.SectorSize))
+	if err := ondisk.ReadFull(f, head, 0); err != nil {
+		return Names{}, err
+	}
+	if !detect(head, nil) || isSESparse(head) || bytes.HasPrefix(head, []byte(magicCOWD)) {
+		return Names{}, nil
+	}
+	off, size := int64(0), f.Size()
 	if bytes.HasPrefix(head, []byte(magicSparse)) {
-		x := &sparse{file: f}
-		if _, err := ondisk.Decode(f, 0, &x.h); err != nil {
-			return nil, err
+		var h sparseHeader
+		switch _, err := ondisk.Decode(f, 0, &h); {
+		case errors.Is(err, ondisk.ErrFormat):
+			return Names{Broken: true}, nil
+		case err != nil:
+			return Names{}, err
 		}
-		return x.descriptor()
+		sectors := ondisk.U64(f.Size() / units.SectorSize)
+		if h.DescriptorOffset == 0 || h.DescriptorOffset > sectors {
+			return Names{}, nil
+		}
+		off = ondisk.I64(h.DescriptorOffset) * units.SectorSize
+		size = ondisk.I64(min(h.DescriptorSize, sectors)) * units.SectorSize
 	}
-	text, err := ondisk.Bytes(f, 0, min(f.Size(), maxText))
+	text, err := ondisk.Bytes(f, off, min(size, f.Size()-off, maxHintText))
 	if err != nil {
-		return nil, err
+		return Names{}, err
 	}
-	return parseDescriptor(text)
+	return scanNames(string(text)), nil
+}
+
+func scanNames(text string) Names {
+	var n Names
+	for l := range strings.Lines(text) {
+		l = strings.TrimSpace(l)
+		_, quoted, ok := strings.Cut(l, `"`)
+		name, _, closed := strings.Cut(quoted, `"`)
+		switch first, _, _ := strings.Cut(strings.ToUpper(l), " "); {
+		case !ok || !closed:
+		case strings.HasPrefix(strings.ToUpper(l), "PARENTFILENAMEHINT"):
+			n.Parent = name
+		case first == "RW" || first == "RDONLY" || first == "NOACCESS":
+			n.Extents = append(n.Extents, name)
+		}
+	}
+	return n
 }

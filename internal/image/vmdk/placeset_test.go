@@ -16,7 +16,7 @@ func TestPlaceSetFindsOverlaps(t *testing.T) {
 		base := rapid.Uint64Range(0, unit-1).Draw(t, "base")
 		start := rapid.OneOf(
 			rapid.Map(rapid.Uint64Range(0, 60), func(n uint64) uint64 { return base + n*unit }), // where grains lie
-			rapid.Uint64Range(0, 61*unit),                                                      // and where they do not
+			rapid.Uint64Range(0, 61*unit), // and where they do not
 		)
 		s := newPlaceSet(unit)
 		var seen []uint64

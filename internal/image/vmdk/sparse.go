@@ -173,7 +173,7 @@ func (x *sparse) join(entries []byte, at, grain, into int64) (disk.Run, error) {
 		return disk.Run{Len: n*x.h.grainBytes() - into}, nil
 	}
 	// A grain that the file cuts short does not spoil those in front of it.
-	whole := (x.file.Size()/units.SectorSize - int64(first)) / int64(x.h.GrainSize)
+	whole := (x.file.Size() - int64(first)*units.SectorSize) / x.h.grainBytes()
 	for n < whole && int(4*n) < len(entries) && uint64(binary.LittleEndian.Uint32(entries[4*n:])) == uint64(first)+uint64(n)*x.h.GrainSize {
 		n++
 	}

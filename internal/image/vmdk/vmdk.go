@@ -125,7 +125,7 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 
 // openMisplacedSparse says what is wrong with a descriptor that stands outside of the sparse extent it describes.
 func openMisplacedSparse(s *driver.Source, d *descriptor) (*driver.Image, error) {
-	for i, e := range d.extents {
+	for i, e := range d.extents[:min(len(d.extents), maxFiles)] {
 		f, err := s.Open(e.name)
 		if err != nil {
 			return nil, fmt.Errorf("%s line %d: extent %d: %w", what, e.line, i, err)

@@ -34,7 +34,7 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 		e := fmt.Sprintf("RW %d SPARSE \"%s\"", size/units.SectorSize, plainName(o.Name))
 		return newSparseTarget(f, size, grain, from.copyFor(kind, size, []string{e}, o.Seed))
 	}
-	data, name, err := o.Beside("-flat")
+	data, name, err := o.Beside()
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,129 @@
+package align_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Exit codes are those of virt-alignment-scan(1): 0, 2 for less than 64 KiB, 3 for less than 4 KiB.
+func TestVerdict(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		lba, boundary int64
+		want          align.Verdict
+		exit          int
+	}{
+		{"lba 63", 63, 65536, align.Misaligned, 3},
+		{"lba 64 is on 32 KiB", 64, 65536, align.BelowBoundary, 2},
+		{"lba 64 is enough for 32 KiB", 64, 32768, align.Aligned, 0},
+		{"lba 128", 128, 65536, align.Aligned, 0},
+		{"lba 128 against 1 MiB", 128, 1 << 20, align.BelowBoundary, 2},
+		{"lba 2048 against 1 MiB", 2048, 1 << 20, align.Aligned, 0},
+		{"lba 8 against 4 KiB", 8, 4096, align.Aligned, 0},
+		{"lba 4 against 4 KiB", 4, 4096, align.Misaligned, 3},
+		{"a cylinder boundary that happens to be on 4 KiB", 16065 * 8, 65536, align.BelowBoundary, 2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := align.Of(tc.lba*512, tc.boundary)
+			require.Equal(t, tc.want, v)
+			require.Equal(t, tc.exit, v.ExitCode())
+		})
+	}
+}
+
+func TestBoundariesThatCanBeAskedFor(t *testing.T) {
+	for n, ok := range map[int64]bool{
+		4096: true, 65536: true, 1 << 20: true, 1 << 30: true, 2048: false, 1 << 31: false, 0: false, -4096: false, 5000: false, 3 << 20: false,
+	} {
+		assert.Equal(t, ok, align.CheckBoundary(n) == nil, n)
+	}
+}
+
+func of(t *testing.T, fixture string) *layout.Layout {
+	t.Helper()
+	l, err := layout.Read(disktest.Fixture(t, disktest.Fixtures(t)[fixture]), table.Geometry{})
+	require.NoError(t, err)
+	return l
+}
+
+// FACTS, "the boundary auto": 64 KiB where the boot code reads CHS, 1 MiB elsewhere; what is on 64 KiB stays in both.
+func TestGoal(t *testing.T) {
+	require.Equal(t, align.Goal{Must: 65536, Want: 65536}, align.GoalFor(of(t, "xp-lba63-one-ntfs"), 0))
+	require.Equal(t, align.Goal{Must: 65536, Want: 1 << 20}, align.GoalFor(of(t, "ext3-saturated-chs"), 0))
+	require.Equal(t, align.Goal{Must: 4096, Want: 4096}, align.GoalFor(of(t, "xp-lba63-one-ntfs"), 4096))
+}
+
+// The worst partition decides; an extended one is only a box.
+func TestOverall(t *testing.T) {
+	require.Equal(t, align.Misaligned, align.Overall(of(t, "logical-chain"), 65536))
+	require.Equal(t, align.BelowBoundary, align.Overall(of(t, "unused-slots"), 65536))
+	require.Equal(t, align.Aligned, align.Overall(of(t, "unused-slots"), 32768))
+	l := of(t, "logical-chain")
+	l.Partitions = l.Partitions[1:2]
+	require.Equal(t, table.Extended, l.Partitions[0].Kind)
+	require.Equal(t, align.Aligned, align.Overall(l, 65536))
+}
+
+// A newcomer reads what is wrong and what it costs, in numbers that fit the volume.
+func TestWhatAFindingSays(t *testing.T) {
+	part := func(lba int64, v volume.Volume) *layout.Layout {
+		return &layout.Layout{Partitions: []layout.Partition{{
+			Partition: table.Partition{Range: disk.Range{Off: lba * 512, Len: 1 << 20}, Number: 1, Kind: table.Primary}, Volume: &v,
+		}}}
+	}
+	for _, tc := range []struct {
+		name string
+		l    *layout.Layout
+		code string
+		want string
+	}{
+		{"4 KiB clusters", part(63, volume.Volume{Kind: volume.NTFS, BlockSize: 4096}), "misaligned", "each 4 KiB cluster touches two 4 KiB blocks of the storage instead of one"},
+		{"32 KiB clusters", part(63, volume.Volume{Kind: volume.FAT16, BlockSize: 32768}), "misaligned", "each 32 KiB cluster touches 9 blocks of 4 KiB of the storage instead of 8"},
+		{"blocks of ext", part(63, volume.Volume{Kind: volume.Ext3, BlockSize: 4096}), "misaligned", "each 4 KiB block touches two"},
+		{"blocks of 1 KiB", part(63, volume.Volume{Kind: volume.Ext3, BlockSize: 1024}), "misaligned", "I/O of 4 KiB touches two"},
+		{"below the boundary", part(64, volume.Volume{Kind: volume.NTFS, BlockSize: 4096}), "below-boundary", "32 KiB past a multiple of 64 KiB"},
+		{"data of a fat", part(128, volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 1024 * 9}), "nested-misaligned", "first fat32 cluster lies at byte 74752, 1024 bytes past"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := align.Check(tc.l, align.Goal{Must: 65536, Want: 1 << 20})
+			require.Len(t, got, 1)
+			require.Equal(t, tc.code, got[0].Code)
+			require.Equal(t, "partition 1", got[0].Subject)
+			require.Contains(t, got[0].Text, tc.want)
+		})
+	}
+	require.Empty(t, align.Check(part(128, volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 8192}), align.Goal{Must: 65536, Want: 65536}))
+}
+
+// An issue that a move would raise is no news to who moves nothing, or another partition.
+func TestRelevantIssues(t *testing.T) {
+	issues := []ondisk.Issue{
+		{Code: "always", Effect: ondisk.Warn},
+		{Code: "when 1 moves", Effect: ondisk.Unbootable, OnMove: true, Partition: 1},
+		{Code: "when any moves", Effect: ondisk.Refuse, OnMove: true},
+	}
+	codes := func(moves map[int]bool) []string {
+		var out []string
+		for _, f := range align.Relevant(issues, moves) {
+			out = append(out, f.Code)
+		}
+		return out
+	}
+	require.Equal(t, []string{"always"}, codes(nil))
+	require.Equal(t, []string{"always"}, codes(map[int]bool{1: false}))
+	require.Equal(t, []string{"always", "when any moves"}, codes(map[int]bool{2: true}))
+	require.Equal(t, []string{"always", "when 1 moves", "when any moves"}, codes(map[int]bool{1: true}))
+	require.Equal(t, align.Error, align.FromIssue(issues[1]).Severity)
+	require.Equal(t, align.Warning, align.FromIssue(issues[0]).Severity)
+	require.Equal(t, align.Info, align.FromIssue(ondisk.Issue{}).Severity)
+}

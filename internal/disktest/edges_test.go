@@ -1,0 +1,233 @@
+package disktest
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/trueup/trueup/"
+
+// everywhere may be imported by every package.
+var everywhere = []string{"internal/units", "internal/ondisk", "internal/disk"}
+
+// edges are the imports that the architecture allows beside those, one row for each package. A new edge is a decision:
+// it comes with a line here and its reason.
+var edges = map[string][]string{
+	"cmd/trueup": {"internal/cli"},
+
+	"internal/units":  nil,
+	"internal/ondisk": nil,
+	"internal/disk":   nil,
+
+	"internal/image/driver": nil,
+	"internal/image/raw":    {"internal/image/driver"},
+	"internal/image/vmdk":   {"internal/image/driver"},
+	"internal/image":        {"internal/image/driver", "internal/image/raw", "internal/image/vmdk"},
+
+	// table and volume never meet: whether sector 0 is an MBR or the boot sector of a volume is settled by layout.
+	"internal/table":  nil,
+	"internal/volume": nil,
+	"internal/boot":   {"internal/table", "internal/volume"},
+	"internal/layout": {"internal/boot", "internal/table", "internal/volume"},
+
+	// The verdict names kinds of partitions and file systems.
+	"internal/align": {"internal/layout", "internal/table", "internal/volume"},
+	// A plan asks a table for its patches, and knows which kinds of partitions can move.
+	"internal/plan": {"internal/align", "internal/layout", "internal/table"},
+
+	"internal/diskcopy": nil,
+	// A comparison runs on the workers of the copy.
+	"internal/verify": {"internal/align", "internal/diskcopy", "internal/layout", "internal/plan", "internal/table"},
+
+	"internal/report": {
+		"internal/align", "internal/image", "internal/layout", "internal/plan", "internal/table", "internal/verify", "internal/volume",
+	},
+	"internal/cli": {
+		"internal/align", "internal/diskcopy", "internal/image", "internal/layout", "internal/plan", "internal/report", "internal/table",
+		"internal/verify",
+	},
+
+	"internal/disktest": nil, // for tests; nothing else may import it
+}
+
+type listed struct {
+	ImportPath, Dir string
+	Imports         []string
+	GoFiles         []string
+}
+
+// packages asks go for the packages of the module, without their tests.
+func packages(t *testing.T) []listed {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Imports,GoFiles", "./...")
+	cmd.Dir = moduleRoot(t)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	var all []listed
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		if err := d.Decode(&p); err == io.EOF {
+			return all
+		}
+		require.NoError(t, err)
+		p.ImportPath = strings.TrimPrefix(p.ImportPath, module)
+		if len(p.GoFiles) > 0 {
+			all = append(all, p)
+		}
+	}
+}
+
+func TestImportEdges(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range packages(t) {
+		allowed, ok := edges[p.ImportPath]
+		require.True(t, ok, "package %s has no row in the table of imports", p.ImportPath)
+		seen[p.ImportPath] = true
+		for _, to := range p.Imports {
+			to, ours := strings.CutPrefix(to, module)
+			if !ours {
+				continue
+			}
+			// Those that everybody may import look down only, too.
+			fine := slices.Contains(allowed, to) || (slices.Contains(everywhere, to) && !slices.Contains(everywhere, p.ImportPath))
+			require.True(t, fine, "%s imports %s: a new edge", p.ImportPath, to)
+		}
+	}
+	for path := range edges {
+		require.True(t, seen[path], "the table of imports names %s, which is gone", path)
+	}
+}
+
+// The table itself must have no cycle, and formats must not meet: a slip in it would allow what it is there to forbid.
+func TestTheTableOfImportsIsSound(t *testing.T) {
+	var visit func(path string, above []string)
+	visit = func(path string, above []string) {
+		require.NotContains(t, above, path, "a cycle")
+		for _, to := range edges[path] {
+			visit(to, append(slices.Clone(above), path))
+		}
+	}
+	for path, tos := range edges {
+		visit(path, nil)
+		for _, to := range tos {
+			require.NotEqual(t, "internal/disktest", to)
+			format := func(p string) bool { return filepath.Dir(p) == "internal/image" && p != "internal/image/driver" }
+			require.False(t, format(path) && format(to), "%s imports %s", path, to)
+		}
+	}
+	require.NotContains(t, edges["internal/table"], "internal/volume")
+	require.NotContains(t, edges["internal/volume"], "internal/table")
+}
+
+// openers may touch the file system, and starters may start goroutines. cli's are the progress line, the one that waits
+// for a signal, and the report file; disktest is for tests.
+var (
+	openers  = []string{"internal/image", "internal/scan", "internal/cli", "internal/disktest"}
+	starters = []string{"internal/diskcopy", "internal/scan", "internal/cli", "internal/disktest"}
+)
+
+// opens are the functions that open or change a file by its name, by package.
+var opens = map[string][]string{
+	"os": {
+		"Open", "OpenFile", "OpenInRoot", "OpenRoot", "Create", "CreateTemp", "ReadFile", "WriteFile", "ReadDir", "Mkdir", "MkdirAll",
+		"MkdirTemp", "Remove", "RemoveAll", "Rename", "Link", "Symlink", "Truncate", "DirFS", "Chtimes", "Chmod", "CopyFS",
+	},
+	"golang.org/x/sys/unix": {
+		"Open", "Openat", "Openat2", "Creat", "Link", "Linkat", "Rename", "Renameat", "Renameat2", "Unlink", "Unlinkat", "Mkdir", "Mkdirat",
+		"Symlink", "Symlinkat", "Truncate", "Mknod", "Mknodat", "Mkfifo", "Mkfifoat",
+	},
+	"syscall":       {"Open", "Openat", "Creat", "Link", "Rename", "Renameat", "Unlink", "Unlinkat", "Mkdir", "Truncate"},
+	"path/filepath": {"Walk", "WalkDir", "Glob"},
+	"net":           {"Dial", "DialTimeout", "Listen"},
+	"os/exec":       {"Command", "CommandContext"},
+}
+
+// forbidden lists what a package does that only few may do: "opens os.Open", "starts a goroutine".
+func forbidden(t *testing.T, fset *token.FileSet, file *ast.File) map[string]token.Position {
+	t.Helper()
+	names := map[string]string{} // of imports in this file -> path
+	for _, i := range file.Imports {
+		path, err := strconv.Unquote(i.Path.Value)
+		require.NoError(t, err)
+		name := path[strings.LastIndex(path, "/")+1:]
+		if i.Name != nil {
+			name = i.Name.Name
+		}
+		require.NotEqual(t, ".", name, "a dot import hides what is called")
+		names[name] = path
+	}
+	found := map[string]token.Position{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			found["goroutine"] = fset.Position(n.Pos())
+		case *ast.SelectorExpr:
+			pkg, ok := n.X.(*ast.Ident)
+			if n.Sel.Name == "Go" { // errgroup.Group.Go, sync.WaitGroup.Go
+				found["goroutine"] = fset.Position(n.Pos())
+			}
+			if ok && pkg.Obj == nil && slices.Contains(opens[names[pkg.Name]], n.Sel.Name) {
+				found["file"] = fset.Position(n.Pos())
+			}
+		}
+		return true
+	})
+	return found
+}
+
+func TestFewOpenFilesOrStartGoroutines(t *testing.T) {
+	counts := map[string]int{}
+	for _, p := range packages(t) {
+		for _, name := range p.GoFiles {
+			fset := token.NewFileSet()
+			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, 0)
+			require.NoError(t, err)
+			found := forbidden(t, fset, file)
+			for what, may := range map[string][]string{"file": openers, "goroutine": starters} {
+				at, ok := found[what]
+				if !ok {
+					continue
+				}
+				counts[what+" "+p.ImportPath]++
+				require.Contains(t, may, p.ImportPath, "%s: only these packages may open files or start goroutines", at)
+			}
+		}
+	}
+	// The search finds what is known to be there.
+	for _, known := range []string{"file internal/image", "goroutine internal/diskcopy", "goroutine internal/cli"} {
+		require.Positive(t, counts[known], "%s in %v", known, slices.Collect(maps.Keys(counts)))
+	}
+}
+
+func TestForbiddenCallsAreFound(t *testing.T) {
+	for source, want := range map[string][]string{
+		`import "os"; func f() { os.Open("x") }`:                                    {"file"},
+		`import "os"; var open = os.OpenFile`:                                       {"file"},
+		`import sys "golang.org/x/sys/unix"; func f() { sys.Openat(0, "x", 0, 0) }`: {"file"},
+		`import "os/exec"; func f() { exec.Command("x") }`:                          {"file"},
+		`func f() { go f() }`:                                                       {"goroutine"},
+		`import "sync"; func f() { var g sync.WaitGroup; g.Go(f) }`:                 {"goroutine"},
+		`import "os"; func f() { os.Getenv("x") }`:                                  nil,
+		`type s struct{}; func (s) Open() {}; func f() { os := s{}; os.Open() }`:    nil,
+		`import "example.org/os"; func f() { os.Open("x") }`:                        nil,
+	} {
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, "x.go", "package x; "+source, 0)
+		require.NoError(t, err)
+		require.ElementsMatch(t, want, slices.Collect(maps.Keys(forbidden(t, fset, file))), source)
+	}
+}

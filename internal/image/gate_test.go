@@ -1,0 +1,133 @@
+package image
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+func openedFolder(t *testing.T) (*folder, string) {
+	t.Helper()
+	path := t.TempDir()
+	d, err := openFolder(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	return d, path
+}
+
+// HOSTILE T01 and T02: a name in an image is the plain name of a file beside it. Each of these leads elsewhere, on some
+// system or other.
+func TestNamesThatLeadElsewhere(t *testing.T) {
+	d, _ := openedFolder(t)
+	for _, name := range []string{
+		"", ".", "..", "/etc/shadow", "../x", "a/../../x", "sub/x", "x/", `..\x`, `C:\x`, `\\host\share`, "C:x", "/proc/self/fd/0",
+		"nbd://127.0.0.1/x", "json:{}", "file:x", "x\x00y", "x\ny", "x\x7fy", "\x1b]0;x\a", `x"y`, "\xff\xfe", strings.Repeat("a", 256),
+	} {
+		_, err := d.open(name)
+		require.ErrorIs(t, err, ondisk.ErrReference, "%q", name)
+		require.NotContains(t, err.Error(), "\x1b")
+		require.Less(t, len(err.Error()), 1500)
+	}
+}
+
+func TestNamesThatAreFine(t *testing.T) {
+	d, path := openedFolder(t)
+	for _, name := range []string{"disk-flat.vmdk", "with blanks.vmdk", "-rf", "..x", "Grüße.vmdk", "%00", "~", "$HOME", strings.Repeat("a", 255)} {
+		require.NoError(t, os.WriteFile(filepath.Join(path, name), []byte("12345"), 0o644))
+		f, err := d.open(name)
+		require.NoError(t, err, "%q", name)
+		require.Equal(t, int64(5), f.Size())
+		require.NoError(t, f.(*file).Close())
+	}
+	_, err := d.open("absent")
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NotErrorIs(t, err, ondisk.ErrReference)
+}
+
+// HOSTILE T03 and T04: what is no regular file is refused without opening it. A FIFO without a writer would wait for ever.
+func TestFilesThatAreNone(t *testing.T) {
+	d, path := openedFolder(t)
+	at := func(name string) string { return filepath.Join(path, name) }
+	require.NoError(t, os.WriteFile(at("real"), []byte("x"), 0o644))
+	require.NoError(t, os.Symlink("/etc/hostname", at("link out")))
+	require.NoError(t, os.Symlink("real", at("link inside")))
+	require.NoError(t, os.Symlink("absent", at("dangling link")))
+	require.NoError(t, unix.Mkfifo(at("fifo"), 0o644))
+	require.NoError(t, os.Mkdir(at("folder"), 0o755))
+	t.Chdir(path) // the address of a socket has at most 108 bytes
+	socket, err := net.Listen("unix", "socket")
+	require.NoError(t, err)
+	defer socket.Close()
+	for name, kind := range map[string]string{
+		"link out": "a symbolic link", "link inside": "a symbolic link", "dangling link": "a symbolic link", "fifo": "a FIFO",
+		"folder": "a folder", "socket": "a socket",
+	} {
+		done := make(chan error, 1)
+		go func() {
+			_, err := d.open(name)
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			require.ErrorIs(t, err, ondisk.ErrReference, name)
+			require.ErrorContains(t, err, kind, name)
+		case <-time.After(5 * time.Second):
+			t.Fatalf("%s: open hangs", name)
+		}
+	}
+}
+
+// The user's own path may lead through links; the folder of the file it ends at is the image's.
+func TestTheUsersPathMayBeALink(t *testing.T) {
+	_, path := openedFolder(t)
+	require.NoError(t, os.WriteFile(filepath.Join(path, "disk.img"), make([]byte, 512), 0o644))
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(filepath.Join(path, "disk.img"), link))
+	img, err := Open(link, Options{})
+	require.NoError(t, err)
+	require.Equal(t, link, img.Path)
+	require.Equal(t, "disk.img", img.Files()[0].Name)
+	require.NoError(t, img.Close())
+}
+
+// What the user names and is no file is not a reference inside of an image.
+func TestTheUsersPathMustBeAFile(t *testing.T) {
+	_, path := openedFolder(t)
+	_, err := Open(path, Options{})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.ErrorContains(t, err, "a folder")
+	require.NoError(t, unix.Mkfifo(filepath.Join(path, "fifo"), 0o644))
+	_, err = Open(filepath.Join(path, "fifo"), Options{})
+	require.ErrorContains(t, err, "a FIFO")
+	_, err = Open(filepath.Join(path, "absent"), Options{})
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// A folder that is renamed and replaced while an image is open cannot lead elsewhere.
+func TestTheFolderIsHeldByItsHandle(t *testing.T) {
+	top := t.TempDir()
+	inside := filepath.Join(top, "images")
+	require.NoError(t, os.Mkdir(inside, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(inside, "x"), []byte("right"), 0o644))
+	d, err := openFolder(inside)
+	require.NoError(t, err)
+	defer d.Close()
+	require.NoError(t, os.Rename(inside, filepath.Join(top, "moved")))
+	require.NoError(t, os.Mkdir(inside, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(inside, "x"), []byte("wrong"), 0o644))
+	f, err := d.open("x")
+	require.NoError(t, err)
+	b := make([]byte, 5)
+	_, err = f.ReadAt(b, 0)
+	require.NoError(t, err)
+	require.Equal(t, "right", string(b))
+	require.NoError(t, f.(*file).Close())
+}

@@ -1,0 +1,232 @@
+package image_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// flatDisk is a folder with disk.vmdk and disk-flat.vmdk.
+func flatDisk(t *testing.T) (dir string, img *image.Image) {
+	t.Helper()
+	dir = t.TempDir()
+	write(t, dir, "disk-flat.vmdk", noise(1, 64*sector))
+	return dir, opened(t, write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`))))
+}
+
+// HOSTILE F22: each of these happens to a source while it is read, and a copy of it would be worth nothing.
+func TestUnchanged(t *testing.T) {
+	later := time.Now().Add(time.Hour)
+	for name, change := range map[string]func(t *testing.T, path string){
+		"written":   func(t *testing.T, path string) { require.NoError(t, overwrite(path, []byte("x"), 100)) },
+		"truncated": func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, 100)) },
+		"longer":    func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, 1<<20)) },
+		"replaced": func(t *testing.T, path string) {
+			b, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path+".new", b, 0o644))
+			require.NoError(t, os.Rename(path+".new", path))
+		},
+		"renamed away": func(t *testing.T, path string) { require.NoError(t, os.Rename(path, path+".old")) },
+		"removed":      func(t *testing.T, path string) { require.NoError(t, os.Remove(path)) },
+		"times set":    func(t *testing.T, path string) { require.NoError(t, os.Chtimes(path, later, later)) },
+		"written, and its time set back": func(t *testing.T, path string) {
+			st, err := os.Stat(path)
+			require.NoError(t, err)
+			require.NoError(t, overwrite(path, []byte("x"), 100))
+			require.NoError(t, os.Chtimes(path, st.ModTime(), st.ModTime()))
+		},
+	} {
+		for _, file := range []string{"disk.vmdk", "disk-flat.vmdk"} {
+			t.Run(name+", "+file, func(t *testing.T) {
+				dir, img := flatDisk(t)
+				require.NoError(t, img.Unchanged())
+				change(t, filepath.Join(dir, file))
+				err := img.Unchanged()
+				require.ErrorIs(t, err, image.ErrChanged)
+				require.ErrorContains(t, err, file)
+			})
+		}
+	}
+}
+
+func overwrite(path string, b []byte, off int64) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteAt(b, off)
+	return err
+}
+
+// Reading a source changes nothing that is compared, and neither do others who read it.
+func TestReadingIsNoChange(t *testing.T) {
+	dir, img := flatDisk(t)
+	_, err := os.ReadFile(filepath.Join(dir, "disk-flat.vmdk"))
+	require.NoError(t, err)
+	_, err = img.Disk.ReadAt(make([]byte, 64*sector), 0)
+	require.NoError(t, err)
+	require.NoError(t, img.Unchanged())
+}
+
+// HOSTILE F25: what the programs of VMware leave beside a disk that is in use.
+func TestBusyNeighbours(t *testing.T) {
+	for _, tc := range []struct {
+		name, entry string
+		folder      bool
+		want        string // part of the text; empty: not busy
+	}{
+		{"nothing", "", false, ""},
+		{"workstation's lock of the disk", "disk.vmdk.lck", true, "program that has the disk open"},
+		{"of its second file", "disk-flat.vmdk.lck", true, "program that has the disk open"},
+		{"of another disk", "other.vmdk.lck", true, ""},
+		{"workstation's lock of a machine", "xp.vmx.lck", true, "running virtual machine"},
+		{"esxi's lock on nfs", ".lck-3409000000000000", false, "ESXi"},
+		{"memory of the machine", "disk-4f7a.vmem", false, "memory of a running or suspended"},
+		{"memory of another machine", "other.vmem", false, ""},
+		{"a suspended machine", "xp.vmss", false, "suspended"},
+		{"what belongs to every machine", "xp.vmx", false, ""},
+		{"a file that only sounds like a lock", "readme-lck-1.txt", false, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir, img := flatDisk(t)
+			switch {
+			case tc.folder:
+				require.NoError(t, os.Mkdir(filepath.Join(dir, tc.entry), 0o755))
+			case tc.entry != "":
+				write(t, dir, tc.entry, nil)
+			}
+			issues, err := img.Busy()
+			require.NoError(t, err)
+			if tc.want == "" {
+				require.Empty(t, issues)
+				return
+			}
+			require.Len(t, issues, 1)
+			require.Contains(t, issues[0].Text, tc.want)
+			require.Contains(t, issues[0].Text, tc.entry)
+			require.Equal(t, ondisk.Refuse, issues[0].Effect)
+			require.ErrorIs(t, issues[0].Err, image.ErrBusy)
+			require.NotEmpty(t, issues[0].Remedy, "how to tell a stale one")
+		})
+	}
+}
+
+// HOSTILE F23: QEMU locks byte 101 of a file that it has open for writing.
+func TestQemuHasItOpen(t *testing.T) {
+	dir, img := flatDisk(t)
+	f, err := os.OpenFile(filepath.Join(dir, "disk-flat.vmdk"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	lock := func(kind int16, at int64) {
+		l := unix.Flock_t{Type: kind, Start: at, Len: 1}
+		require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l))
+	}
+	lock(unix.F_RDLCK, 100) // "consistent read": what a reader holds
+	issues, err := img.Busy()
+	require.NoError(t, err)
+	require.Empty(t, issues)
+	lock(unix.F_RDLCK, 101) // "write"
+	issues, err = img.Busy()
+	require.NoError(t, err)
+	require.Len(t, issues, 1)
+	require.Contains(t, issues[0].Text, "disk-flat.vmdk")
+	require.Contains(t, issues[0].Text, "QEMU")
+}
+
+// HOSTILE F24: while we hold the source, QEMU does not open it for writing; it may read.
+func TestHoldKeepsQemuFromWriting(t *testing.T) {
+	path := write(t, t.TempDir(), "disk.img", noise(1, 64*kib))
+	img := opened(t, path)
+	release := img.Hold()
+	disktest.Run(t, "qemu-io", "-r", "-f", "raw", "-c", "read 0 512", path)
+	require.Contains(t, disktest.RunInput(t, "", "sh", "-c", `qemu-io -f raw -c "write 0 512" "$1" 2>&1 || true`, "sh", path), `"write" lock`)
+	require.NoError(t, img.Unchanged())
+	release()
+	disktest.Run(t, "qemu-io", "-f", "raw", "-c", "write 0 512", path)
+	require.ErrorIs(t, img.Unchanged(), image.ErrChanged)
+}
+
+const child = `# Disk DescriptorFile
+version=1
+CID=0e2b1b2d
+parentCID=4a5b6c7d
+createType="monolithicSparse"
+parentFileNameHint="PARENT"
+
+# Extent description
+RW 64 SPARSE "disk-000001-delta.vmdk"
+`
+
+// HOSTILE F26: a disk with a snapshot is not the machine's present state, and a new layout under the snapshot would
+// corrupt it.
+func TestSnapshotsNameTheirParent(t *testing.T) {
+	embedded := func(text string) []byte { return disktest.ForgeHiddenDescriptor(text) }
+	plain := func(text string) []byte { return []byte(text) }
+	for _, tc := range []struct {
+		name, file, parent string
+		make               func(text string) []byte
+		found              bool
+	}{
+		{"a descriptor", "disk-000001.vmdk", "disk.vmdk", plain, true},
+		{"a text inside of a sparse file", "disk-000001.vmdk", "disk.vmdk", embedded, true},
+		{"by an absolute path", "disk-000001.vmdk", "/vmfs/volumes/4f7a/xp/disk.vmdk", plain, true},
+		{"by a path of windows", "snapshot.VMDK", `C:\vm\disk.vmdk`, plain, true},
+		{"of the second file", "disk-000001.vmdk", "disk-flat.vmdk", plain, true},
+		{"of another disk", "other-000001.vmdk", "other.vmdk", plain, false},
+		{"of a disk that sounds alike", "disk-000001.vmdk", "my-disk.vmdk", plain, false},
+		{"in a file that is no vmdk", "disk-000001.txt", "disk.vmdk", plain, false},
+		{"a broken neighbour", "broken.vmdk", "disk.vmdk", func(text string) []byte { return []byte("KDMV" + text) }, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir, img := flatDisk(t)
+			write(t, dir, tc.file, tc.make(strings.Replace(child, "PARENT", tc.parent, 1)))
+			issues, err := img.Children()
+			require.NoError(t, err)
+			if !tc.found {
+				require.Empty(t, issues)
+				return
+			}
+			require.Len(t, issues, 1)
+			require.Equal(t, "snapshot-parent", issues[0].Code)
+			require.Equal(t, ondisk.Refuse, issues[0].Effect)
+			require.Contains(t, issues[0].Text, tc.file)
+		})
+	}
+}
+
+// qemu-img's own snapshot, whose text stands in the sparse file.
+func TestSnapshotByQemuImg(t *testing.T) {
+	dir := t.TempDir()
+	base, top := filepath.Join(dir, "base.vmdk"), filepath.Join(dir, "top.vmdk")
+	disktest.Run(t, "qemu-img", "create", "-f", "vmdk", base, "1M")
+	disktest.Run(t, "qemu-img", "create", "-f", "vmdk", "-b", base, "-F", "vmdk", top)
+	issues, err := opened(t, base).Children()
+	require.NoError(t, err)
+	require.Len(t, issues, 1)
+	_, err = image.Open(top, image.Options{})
+	var refusal *ondisk.Refusal
+	require.ErrorAs(t, err, &refusal)
+	require.Contains(t, refusal.Reason, "snapshot child")
+}
+
+// A link to a child in the folder is not followed, and a FIFO does not hang.
+func TestNeighboursThatAreNoFiles(t *testing.T) {
+	dir, img := flatDisk(t)
+	elsewhere := write(t, t.TempDir(), "child.vmdk", []byte(strings.Replace(child, "PARENT", "disk.vmdk", 1)))
+	require.NoError(t, os.Symlink(elsewhere, filepath.Join(dir, "link.vmdk")))
+	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "fifo.vmdk"), 0o644))
+	issues, err := img.Children()
+	require.NoError(t, err)
+	require.Empty(t, issues)
+}

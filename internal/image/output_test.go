@@ -1,0 +1,321 @@
+package image_test
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+)
+
+var flat = image.CreateOptions{Format: "vmdk", Subformat: "monolithicFlat"}
+
+func forced(o image.CreateOptions) image.CreateOptions {
+	o.Force = true
+	return o
+}
+
+// source is a raw image in a folder of its own.
+func source(t *testing.T, seed uint64) (*image.Image, []byte) {
+	t.Helper()
+	data := noise(seed, 300*kib)
+	return opened(t, write(t, t.TempDir(), "src.img", data)), data
+}
+
+// shows checks what the image under a name reads as, in a fresh opening.
+func shows(t *testing.T, path string, want []byte) {
+	t.Helper()
+	img, err := image.Open(path, image.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, img.Close()) }()
+	got := make([]byte, len(want))
+	require.Equal(t, int64(len(want)), img.Disk.Size())
+	_, err = img.Disk.ReadAt(got, 0)
+	require.NoError(t, err)
+	disktest.EqualBytes(t, want, got)
+}
+
+func TestDestIsAbsentUntilPublish(t *testing.T) {
+	src, data := source(t, 1)
+	for _, o := range kinds {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "out.vmdk")
+		out := filled(t, src, path, o, 2)
+		for _, name := range names(t, dir) {
+			require.Regexp(t, `^\.out(-flat)?\.vmdk\.partial$`, name)
+		}
+		require.NoError(t, out.Publish())
+		want := []string{"out.vmdk"}
+		if o.Subformat == "monolithicFlat" || o.Subformat == "vmfs" {
+			want = []string{"out-flat.vmdk", "out.vmdk"}
+		}
+		require.Equal(t, want, names(t, dir), "no partial file remains")
+		shows(t, path, data)
+		require.NoError(t, out.Discard(), "harmless after Publish")
+		require.Equal(t, want, names(t, dir))
+	}
+}
+
+func TestDiscardRemovesEverything(t *testing.T) {
+	src, _ := source(t, 1)
+	for _, o := range kinds {
+		dir := t.TempDir()
+		out := filled(t, src, filepath.Join(dir, "out.vmdk"), o, 2)
+		require.NotEmpty(t, names(t, dir))
+		require.NoError(t, out.Discard())
+		require.Empty(t, names(t, dir))
+		require.NoError(t, out.Discard(), "twice is harmless")
+	}
+}
+
+func TestAnExistingDestIsRefused(t *testing.T) {
+	src, _ := source(t, 1)
+	for _, taken := range []string{"out.vmdk", "out-flat.vmdk"} {
+		dir := t.TempDir()
+		write(t, dir, taken, []byte("precious"))
+		_, err := image.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
+		require.ErrorIs(t, err, image.ErrOutput)
+		require.ErrorContains(t, err, taken)
+		require.Equal(t, []string{taken}, names(t, dir), "and nothing is left behind")
+	}
+}
+
+// A name that appears while the copy runs is not replaced.
+func TestADestThatAppearsMeanwhileIsKept(t *testing.T) {
+	src, _ := source(t, 1)
+	for _, taken := range []string{"out.vmdk", "out-flat.vmdk"} {
+		dir := t.TempDir()
+		out := filled(t, src, filepath.Join(dir, "out.vmdk"), flat, 2)
+		write(t, dir, taken, []byte("precious"))
+		require.ErrorIs(t, out.Publish(), image.ErrOutput)
+		require.NoError(t, out.Discard())
+		require.Equal(t, []string{taken}, names(t, dir))
+		b, err := os.ReadFile(filepath.Join(dir, taken))
+		require.NoError(t, err)
+		require.Equal(t, "precious", string(b))
+	}
+}
+
+// With --force the old image is complete until the new one takes its name, and its second file goes at the end. The names
+// of second files alternate, since both must exist for a moment.
+func TestForceReplacesAFlatImage(t *testing.T) {
+	first, firstData := source(t, 1)
+	second, secondData := source(t, 2)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "out.vmdk")
+	copied(t, first, path, flat)
+	for _, want := range [][]string{{"out-1-flat.vmdk", "out.vmdk"}, {"out-flat.vmdk", "out.vmdk"}} {
+		out := filled(t, second, path, forced(flat), 2)
+		shows(t, path, firstData)
+		require.NoError(t, out.Publish())
+		shows(t, path, secondData)
+		require.Equal(t, want, names(t, dir))
+		first, second, firstData, secondData = second, first, secondData, firstData
+	}
+	// A sparse image needs no second file: the old one goes too.
+	copied(t, first, path, forced(kinds[1]))
+	shows(t, path, firstData)
+	require.Equal(t, []string{"out.vmdk"}, names(t, dir))
+}
+
+func TestDiscardWithForceKeepsTheOldImage(t *testing.T) {
+	first, data := source(t, 1)
+	second, _ := source(t, 2)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "out.vmdk")
+	copied(t, first, path, flat)
+	require.NoError(t, filled(t, second, path, forced(flat), 2).Discard())
+	shows(t, path, data)
+	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, names(t, dir))
+}
+
+// A flat file that belongs to another image is never replaced, whatever the user forces.
+func TestForceDoesNotTakeAStrangersFile(t *testing.T) {
+	src, _ := source(t, 1)
+	dir := t.TempDir()
+	write(t, dir, "out-flat.vmdk", []byte("belongs to nobody we know"))
+	write(t, dir, "out.vmdk", []byte("no image at all"))
+	_, err := image.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, forced(flat))
+	require.ErrorIs(t, err, image.ErrOutput)
+	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, names(t, dir))
+}
+
+// What a killed run left is removed by the next one. The lock of a living run keeps it.
+func TestStalePartialFiles(t *testing.T) {
+	src, data := source(t, 1)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "out.vmdk")
+	write(t, dir, ".out.vmdk.partial", []byte("half a descriptor"))
+	write(t, dir, ".out-flat.vmdk.partial", make([]byte, mib))
+	copied(t, src, path, flat)
+	shows(t, path, data)
+	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, names(t, dir))
+}
+
+func TestAPartialThatIsNoFile(t *testing.T) {
+	src, _ := source(t, 1)
+	dir := t.TempDir()
+	victim := write(t, t.TempDir(), "victim", []byte("precious"))
+	require.NoError(t, os.Symlink(victim, filepath.Join(dir, ".out.vmdk.partial")))
+	_, err := image.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
+	require.ErrorIs(t, err, image.ErrOutput)
+	b, err := os.ReadFile(victim)
+	require.NoError(t, err)
+	require.Equal(t, "precious", string(b))
+}
+
+func TestTwoRunsAtOnce(t *testing.T) {
+	src, data := source(t, 1)
+	path := filepath.Join(t.TempDir(), "out.vmdk")
+	first := filled(t, src, path, flat, 2)
+	_, err := image.Create(path, src.Disk.Size(), src, flat)
+	require.ErrorIs(t, err, image.ErrBusy)
+	require.NoError(t, first.Publish(), "the second run has harmed nothing")
+	shows(t, path, data)
+}
+
+// states of a folder after a kill -9 between two steps of Publish. The next run cleans up and succeeds.
+func TestCrashesBetweenTheStepsOfPublish(t *testing.T) {
+	link := func(t *testing.T, dir, from, to string) {
+		require.NoError(t, os.Link(filepath.Join(dir, from), filepath.Join(dir, to)))
+	}
+	old, oldData := source(t, 1)
+	src, data := source(t, 2)
+	for _, tc := range []struct {
+		name   string
+		state  func(t *testing.T, dir string)
+		before []byte // what DEST shows then; nil: absent
+		o      image.CreateOptions
+		want   []string
+	}{
+		{"second file linked, dest absent", func(t *testing.T, dir string) {
+			write(t, dir, ".out.vmdk.partial", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 1 FLAT "out-flat.vmdk" 0`)))
+			write(t, dir, ".out-flat.vmdk.partial", make([]byte, 512))
+			link(t, dir, ".out-flat.vmdk.partial", "out-flat.vmdk")
+		}, nil, flat, []string{"out-flat.vmdk", "out.vmdk"}},
+		{"dest named, the second link still there", func(t *testing.T, dir string) {
+			copied(t, old, filepath.Join(dir, "out.vmdk"), flat)
+			link(t, dir, "out-flat.vmdk", ".out-flat.vmdk.partial")
+		}, oldData, forced(flat), []string{"out-1-flat.vmdk", "out.vmdk"}},
+		{"force: new second file linked, dest still the old", func(t *testing.T, dir string) {
+			copied(t, old, filepath.Join(dir, "out.vmdk"), flat)
+			write(t, dir, ".out.vmdk.partial", nil)
+			write(t, dir, ".out-1-flat.vmdk.partial", make([]byte, 512))
+			link(t, dir, ".out-1-flat.vmdk.partial", "out-1-flat.vmdk")
+		}, oldData, forced(flat), []string{"out-1-flat.vmdk", "out.vmdk"}},
+		{"force: dest exchanged, the old second file still there", func(t *testing.T, dir string) {
+			// Two runs make the state: the first one's flat file is kept, marked as the run marks it.
+			copied(t, src, filepath.Join(dir, "out.vmdk"), flat)
+			link(t, dir, "out-flat.vmdk", "kept")
+			copied(t, old, filepath.Join(dir, "out.vmdk"), forced(flat))
+			require.NoError(t, os.Rename(filepath.Join(dir, "kept"), filepath.Join(dir, "out-flat.vmdk")))
+			link(t, dir, "out-flat.vmdk", ".out-flat.vmdk.partial")
+			link(t, dir, "out-1-flat.vmdk", ".out-1-flat.vmdk.partial")
+		}, oldData, forced(flat), []string{"out-flat.vmdk", "out.vmdk"}},
+		{"force: a sparse dest exchanged, the old second file still there", func(t *testing.T, dir string) {
+			copied(t, src, filepath.Join(dir, "out.vmdk"), flat)
+			copied(t, old, filepath.Join(dir, "new.vmdk"), kinds[1])
+			require.NoError(t, os.Rename(filepath.Join(dir, "new.vmdk"), filepath.Join(dir, "out.vmdk")))
+			link(t, dir, "out-flat.vmdk", ".out-flat.vmdk.partial")
+		}, oldData, forced(kinds[1]), []string{"out.vmdk"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "out.vmdk")
+			tc.state(t, dir)
+			if tc.before == nil {
+				require.NoFileExists(t, path)
+			} else {
+				shows(t, path, tc.before)
+			}
+			out := filled(t, src, path, tc.o, 2)
+			if tc.before != nil {
+				shows(t, path, tc.before)
+			}
+			require.NoError(t, out.Publish())
+			shows(t, path, data)
+			require.Equal(t, tc.want, names(t, dir))
+		})
+	}
+}
+
+// F20: DEST must not be the source, whatever path leads to it.
+func TestDestIsTheSource(t *testing.T) {
+	dir := t.TempDir()
+	data := noise(3, 64*sector)
+	write(t, dir, "disk-flat.vmdk", data)
+	path := write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
+	require.NoError(t, os.Link(path, filepath.Join(dir, "hard.vmdk")))
+	require.NoError(t, os.Symlink("disk.vmdk", filepath.Join(dir, "soft.vmdk")))
+	require.NoError(t, os.Link(filepath.Join(dir, "disk-flat.vmdk"), filepath.Join(dir, "other-flat.vmdk")))
+	src := opened(t, path)
+	for _, dest := range []string{"disk.vmdk", "hard.vmdk", "soft.vmdk", "disk-flat.vmdk", "./disk.vmdk"} {
+		_, err := image.Create(filepath.Join(dir, dest), src.Disk.Size(), src, forced(image.CreateOptions{}))
+		require.ErrorIs(t, err, image.ErrUsage, dest)
+	}
+	// The flat file of a copy would be a file of the source.
+	_, err := image.Create(filepath.Join(dir, "other.vmdk"), src.Disk.Size(), src, forced(image.CreateOptions{}))
+	require.Error(t, err)
+	shows(t, path, data)
+	require.NoError(t, src.Unchanged())
+}
+
+// The raw extent of an image is a source too, and DEST may be the descriptor that stands beside it: replacing that would
+// take the extent with it.
+func TestDestIsTheDescriptorOfTheSource(t *testing.T) {
+	dir := t.TempDir()
+	data := noise(3, 64*sector)
+	extent := write(t, dir, "disk-flat.vmdk", data)
+	write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
+	src := opened(t, extent)
+	for _, o := range kinds {
+		_, err := image.Create(filepath.Join(dir, "disk.vmdk"), src.Disk.Size(), src, forced(o))
+		require.ErrorIs(t, err, image.ErrUsage)
+	}
+	shows(t, extent, data)
+	require.Equal(t, []string{"disk-flat.vmdk", "disk.vmdk"}, names(t, dir))
+}
+
+func TestDestThatCannotBe(t *testing.T) {
+	src, _ := source(t, 1)
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder"), 0o755))
+	for _, dest := range []string{"folder", "folder/", "absent/out.vmdk", "src.img/out.vmdk"} {
+		_, err := image.Create(filepath.Join(dir, dest), src.Disk.Size(), src, forced(flat))
+		require.Error(t, err, dest)
+	}
+	_, err := image.Create(dir+"/x.vmdk", src.Disk.Size(), src, image.CreateOptions{Format: "qcow2"})
+	require.ErrorIs(t, err, image.ErrUsage)
+	_, err = image.Create(dir+"/x.vmdk", src.Disk.Size(), src, image.CreateOptions{Format: "vmdk", Subformat: "streamOptimized"})
+	require.ErrorIs(t, err, image.ErrUsage)
+	require.Equal(t, []string{"folder"}, names(t, dir))
+}
+
+// A write that the storage refuses is an error of the output and not of the image.
+func TestWriteErrorsAreThoseOfTheOutput(t *testing.T) {
+	src, _ := source(t, 1)
+	out, err := image.Create(filepath.Join(t.TempDir(), "out.img"), src.Disk.Size(), src, kinds[0])
+	require.NoError(t, err)
+	defer func() { require.NoError(t, out.Discard()) }()
+	limited(t, 64*kib, func() {
+		_, err = out.WriteAt(make([]byte, 4096), 128*kib)
+	})
+	require.ErrorIs(t, err, image.ErrOutput)
+	require.ErrorIs(t, err, syscall.EFBIG)
+	require.ErrorContains(t, err, "out.img")
+}
+
+// limited runs f under a limit on the size of files. The signal that comes with it is ignored by the Go runtime.
+func limited(t *testing.T, size uint64, f func()) {
+	t.Helper()
+	var old unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &old))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: size, Max: old.Max}))
+	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &old)) }()
+	f()
+}

@@ -1,0 +1,148 @@
+package layout_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+func memory(b []byte) disk.Disk {
+	size := int64(len(b))
+	return disk.New(size, 512, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: size - off, Src: bytes.NewReader(b), Off: off}, nil
+	})
+}
+
+func read(t *testing.T, f disktest.Forged) *layout.Layout {
+	t.Helper()
+	l, err := layout.Read(memory(f), table.Geometry{})
+	require.NoError(t, err)
+	return l
+}
+
+func codes(l *layout.Layout) []string {
+	var out []string
+	for _, i := range l.Issues {
+		out = append(out, i.Code)
+	}
+	return out
+}
+
+// Sector 0 of a bare volume ends in the same signature as an MBR, and has text or code where the entries would be.
+func TestSectorZero(t *testing.T) {
+	fat := make(disktest.Forged, 16000*512)
+	fat.PutFAT16(0, 16000)
+	fat.Text(0x1be, "Remove disks or other media. Press any key to restart")
+	l := read(t, fat)
+	require.Nil(t, l.Table)
+	require.Equal(t, volume.FAT16, l.Volume.Kind)
+	require.Empty(t, l.Partitions)
+
+	blank := make(disktest.Forged, 16000*512)
+	blank.PutFAT16(0, 16000)
+	require.Nil(t, read(t, blank).Table, "no entry is no table")
+
+	both := disktest.ForgeMBR(20000, disktest.MBREntryFields{Type: 6, Start: 64, Sectors: 19000})
+	copy(both[:446], blank[:446])
+	l = read(t, both)
+	require.NotNil(t, l.Table, "a valid table is used")
+	require.Contains(t, codes(l), "ambiguous-sector-0")
+}
+
+// dftt's images start where the partition starts: their boot sector speaks of 63 sectors in front of them.
+func TestImageOfAPartition(t *testing.T) {
+	f := make(disktest.Forged, 16000*512)
+	f.PutFAT16(0, 16000)
+	f.U32(disktest.BootHidden, 63)
+	require.Contains(t, codes(read(t, f)), "image-of-partition")
+}
+
+// FACTS B1, "old value first": a stored position that the old layout does not imply is reported and left.
+func TestStaleHiddenSectors(t *testing.T) {
+	ntfs := func(hidden uint32) disktest.Forged {
+		f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000})
+		f.PutNTFS(63, 3000)
+		f.U32(63*512+disktest.BootHidden, hidden)
+		return f
+	}
+	require.Empty(t, read(t, ntfs(63)).Issues)
+	l := read(t, ntfs(2048))
+	require.Equal(t, []string{"stale-reference"}, codes(l))
+	require.Equal(t, ondisk.Unbootable, l.Issues[0].Effect, "its boot code would look in the wrong place")
+	l = read(t, ntfs(0))
+	require.Equal(t, []string{"stale-reference"}, codes(l))
+	require.Equal(t, ondisk.Note, l.Issues[0].Effect, "0 is what formatters write that see only the partition")
+}
+
+func TestRefusedTypes(t *testing.T) {
+	for typ, want := range map[byte]string{0x42: "ldm", 0xfb: "vmfs", 0xa6: "openbsd", 0xa9: "netbsd", 0xbf: "solaris"} {
+		l := read(t, disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: typ, Start: 63, Sectors: 3000}))
+		require.Equal(t, []string{want}, codes(l))
+		require.Equal(t, ondisk.Refuse, l.Issues[0].Effect)
+		require.True(t, l.Issues[0].OnMove)
+	}
+}
+
+// One broken partition does not hide the others.
+func TestABrokenVolumeIsAnIssue(t *testing.T) {
+	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000}, disktest.MBREntryFields{Type: 7, Start: 4096, Sectors: 3000})
+	f.PutNTFS(63, 3000)
+	f.PutNTFS(4096, 3000)
+	f.U16(63*512+disktest.BootBytesPerSector, 3)
+	l := read(t, f)
+	require.Equal(t, []string{"volume"}, codes(l))
+	require.Equal(t, 1, l.Issues[0].Partition)
+	require.ErrorContains(t, l.Issues[0].Err, "0x7e0b", "the place is that of the disk: 63 * 512 + 0xb")
+	require.Equal(t, volume.NTFS, l.Partitions[1].Volume.Kind)
+	require.NotNil(t, l.Partitions[1].Volume.Boot)
+}
+
+// Zero counts what is surely zero, from the start of the gap, in whole sectors; it never says too much.
+func TestGaps(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := disktest.ForgeMBR(1500,
+			disktest.MBREntryFields{Type: 0x83, Start: 600, Sectors: 100}, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 37})
+		gaps := []disk.Range{{Off: 100 * 512, Len: 500 * 512}, {Off: 700 * 512, Len: 800 * 512}}
+		want := []int64{gaps[0].Len, gaps[1].Len}
+		for i, g := range gaps {
+			if rapid.Bool().Draw(t, "data") {
+				at := rapid.Int64Range(0, g.Len-1).Draw(t, "at")
+				f[g.Off+at] = 1
+				want[i] = at / 512 * 512
+			}
+		}
+		l, err := layout.Read(memory(f), table.Geometry{})
+		require.NoError(t, err)
+		require.NoError(t, l.ReadGaps(memory(f), 1<<30))
+		limit := 512 * rapid.Int64Range(0, 500).Draw(t, "limit")
+		for i, g := range l.Gaps {
+			require.Equal(t, gaps[i], g.Range, "in disk order")
+			require.Equal(t, want[i], g.Zero)
+		}
+		require.NoError(t, l.ReadGaps(memory(f), limit))
+		for i, g := range l.Gaps {
+			require.LessOrEqual(t, g.Zero, want[i])
+			require.GreaterOrEqual(t, g.Zero, min(want[i], limit), "all that the limit allows to look at")
+		}
+	})
+}
+
+// Holes cost no reading and do not count towards the limit.
+func TestGapsOfHoles(t *testing.T) {
+	d := disktest.Fixture(t, disktest.Fixtures(t)["two-tib-mbr"])
+	l, err := layout.Read(d, table.Geometry{})
+	require.NoError(t, err)
+	require.NoError(t, l.ReadGaps(d, 512))
+	require.Len(t, l.Gaps, 2)
+	require.Equal(t, l.Gaps[0].Len, l.Gaps[0].Zero)
+	require.Greater(t, l.Gaps[0].Zero, int64(2<<40-1<<30))
+}

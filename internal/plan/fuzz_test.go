@@ -1,0 +1,124 @@
+package plan_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/table"
+)
+
+// FuzzLayout goes the whole way from anything to the view of a result: read, judge, plan, view, read again.
+func FuzzLayout(f *testing.F) {
+	const seedBytes = 36 << 10 // the MBR, and the boot sector of a partition at LBA 63
+	for _, path := range disktest.Fixtures(f) {
+		d := disktest.Fixture(f, path)
+		f.Add(disktest.Head(f, d, seedBytes), uint32(d.Size()/512), uint8(0))
+	}
+	for _, b := range disktest.Seeds(f, seedBytes, "dfvfs/mbr.raw.gz", "imagemounter/test.mbr.xz", "mbrman/disk2.img", "gptman/disk1.img", "dftt/7-ntfs-undel.dd.xz") {
+		f.Add(b, uint32(16384), uint8(12))
+	}
+	for i, put := range []func(disktest.Forged, int64, int64){disktest.Forged.PutNTFS, disktest.Forged.PutFAT16, disktest.Forged.PutExt} {
+		const start, sectors = 3, 5000
+		disk := disktest.ForgeMBR(6000,
+			disktest.MBREntryFields{Flag: 0x80, Type: 0x07, Start: start, Sectors: sectors}, disktest.MBREntryFields{Type: 0x83, Start: start + sectors, Sectors: 100})
+		put(disk, start, sectors)
+		f.Add([]byte(disk[:(start+4)*512]), uint32(6000), uint8(i))
+	}
+	far := disktest.ForgeMBR(1, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 1}, disktest.MBREntryFields{Type: 0x83, Start: 0xfffffffe, Sectors: 1})
+	f.Add([]byte(far), uint32(1<<32-1), uint8(18))
+	behind := disktest.ForgeMBR(1, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 100}, disktest.MBREntryFields{Type: 0x83, Start: 10000, Sectors: 64})
+	f.Add([]byte(behind), uint32(200), uint8(0)) // the gap between them leaves the disk
+	empty := disktest.ForgeMBR(1, disktest.MBREntryFields{Type: 0x83, Start: 0xfffffff0})
+	f.Add([]byte(empty), uint32(1<<32-1), uint8(19))
+	f.Fuzz(func(t *testing.T, data []byte, sectors uint32, boundary uint8) {
+		d := disktest.ShortDisk(data, int64(sectors)*512)
+		start := time.Now()
+		walkAll(t, d, fuzzBoundary(boundary))
+		require.Less(t, time.Since(start), 10*time.Second)
+	})
+}
+
+// fuzzBoundary is auto, or one that a user may ask for: 4 KiB to 1 GiB.
+func fuzzBoundary(n uint8) int64 {
+	if n%20 == 0 {
+		return 0
+	}
+	return 4 << 10 << (n%20 - 1)
+}
+
+func walkAll(t *testing.T, d disk.Disk, boundary int64) {
+	t.Helper()
+	l, err := layout.Read(d, table.Geometry{Heads: 16, Sectors: 63})
+	if err != nil {
+		requireFormat(t, err)
+		return
+	}
+	goal := align.GoalFor(l, boundary)
+	align.Check(l, goal)
+	align.Overall(l, align.DefaultBoundary)
+	require.NoError(t, l.ReadGaps(d, goal.Want))
+	p, err := plan.New(l, goal)
+	if err != nil {
+		requireFormat(t, err)
+		return
+	}
+	if len(p.Refusals(true)) > 0 {
+		return
+	}
+	checkView(t, d, l, p)
+}
+
+func requireFormat(t *testing.T, err error) {
+	t.Helper()
+	known := errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrUnsupported)
+	require.True(t, known, "%v", err)
+}
+
+// checkView holds a result to the promises of a plan that nothing refused: whole partitions, no move left to do.
+func checkView(t *testing.T, d disk.Disk, l *layout.Layout, p *plan.Plan) {
+	t.Helper()
+	require.GreaterOrEqual(t, p.Size, l.Size)
+	moved := map[int]int64{}
+	for _, m := range p.Moves {
+		moved[m.Partition] = m.To
+	}
+	bare := disk.Compose(d, p.Size, p.Pieces)
+	for _, part := range l.InDiskOrder() {
+		to, ok := moved[part.Number]
+		if !ok {
+			to = part.Off
+		}
+		sameEnds(t, d, bare, part.Range, to)
+	}
+	view := p.View(d)
+	after, err := layout.Read(view, table.Geometry{Heads: 16, Sectors: 63})
+	require.NoError(t, err)
+	require.Len(t, after.Partitions, len(l.Partitions))
+	require.NoError(t, after.ReadGaps(view, p.Goal.Want))
+	again, err := plan.New(after, p.Goal)
+	require.NoError(t, err)
+	require.Empty(t, again.Moves, "a result that is planned again")
+	require.Empty(t, again.Patches)
+}
+
+// sameEnds compares the first and the last 64 KiB of a partition with those of its copy.
+func sameEnds(t *testing.T, from, to disk.Disk, r disk.Range, at int64) {
+	t.Helper()
+	const most = 64 << 10
+	n := min(r.Len, most)
+	for _, off := range []int64{0, r.Len - n} {
+		want, got := make([]byte, n), make([]byte, n)
+		require.NoError(t, ondisk.ReadFull(from, want, r.Off+off))
+		require.NoError(t, ondisk.ReadFull(to, got, at+off))
+		disktest.EqualBytes(t, want, got)
+	}
+}
