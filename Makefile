@@ -63,7 +63,7 @@ fuzz: ## every fuzz target for FUZZTIME (60s) each
 		listed=$$($(GO) test -list '^Fuzz' "$$package"); \
 		for target in $$(grep '^Fuzz' <<<"$$listed"); do \
 			echo "== $$package $$target"; \
-			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s "$$package"; \
 		done; \
 	done
 

@@ -26,17 +26,22 @@ func codeOf(t *testing.T, path string) []byte {
 // Real code: what each of them is follows from where it comes from, not from its bytes.
 func TestIdentifyRealCode(t *testing.T) {
 	for _, tc := range []struct {
-		name string
-		path func(t *testing.T) string
-		want boot.Code
+		name, corpus, file string
+		want               boot.Code
 	}{
-		{"disk of Windows Server 2003 R2", func(t *testing.T) string { return disktest.Corpus(t, "libldm/ldm-2003r2-simple-1.img.xz") }, boot.Windows2000},
-		{"disk of Windows 7", func(t *testing.T) string { return disktest.Corpus(t, "vmdk-rs/monolithicFlat-flat.vmdk.xz") }, boot.WindowsNew},
-		{"syslinux mbr.bin", func(t *testing.T) string { return disktest.DataFile(t, "/usr/lib/syslinux/mbr/mbr.bin") }, boot.Syslinux},
-		{"boot.img of GRUB 2", func(t *testing.T) string { return disktest.DataFile(t, "/usr/lib/grub/i386-pc/boot.img") }, boot.Grub2},
+		{"disk of Windows Server 2003 R2", "libldm/ldm-2003r2-simple-1.img.xz", "", boot.Windows2000},
+		{"disk of Windows 7", "vmdk-rs/monolithicFlat-flat.vmdk.xz", "", boot.WindowsNew},
+		{"syslinux mbr.bin", "", "/usr/lib/syslinux/mbr/mbr.bin", boot.Syslinux},
+		{"boot.img of GRUB 2", "", "/usr/lib/grub/i386-pc/boot.img", boot.Grub2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := boot.Identify(codeOf(t, tc.path(t)))
+			var path string
+			if tc.corpus != "" {
+				path = disktest.Corpus(t, tc.corpus)
+			} else {
+				path = disktest.DataFile(t, tc.file)
+			}
+			got := boot.Identify(codeOf(t, path))
 			require.Equal(t, tc.want, got)
 			require.Equal(t, tc.want == boot.Windows2000, got.ReadsCHS, "FACTS B2: of these, only the code of 2000 to 2003 reads CHS")
 		})

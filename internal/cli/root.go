@@ -50,8 +50,10 @@ func Main(version string, args []string) (code int) {
 		<-ctx.Done()
 		stop()
 	}()
-	// Buffers are few and of fixed size; a small heap target keeps the peak low at no cost that shows.
+	// Buffers are few and of fixed size; a small heap target keeps the peak low at no cost that shows. The limit is soft: what
+	// really is in use may be more.
 	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(48 * units.MiB)
 	root := newRoot(version, c)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -107,7 +109,6 @@ aligned copy of the disk in which the file systems are moved and the guest still
 	f.BoolVar(&c.noColor, "no-color", false, "no colours (also by the environment variable NO_COLOR)")
 	complete(root, "output", "text", "json")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return ondisk.In(errUsage, "%w", err) })
-	root.SetVersionTemplate("trueup {{.Version}}\n")
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newVersion(version, c))
 	return root

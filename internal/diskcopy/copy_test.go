@@ -132,7 +132,7 @@ func TestZerosAreNeverWritten(t *testing.T) {
 			for _, jobs := range []int{1, 4} {
 				rec, n := run(t, tc.src, tc.unit, jobs)
 				require.Equal(t, tc.want, rec.Written())
-				require.Equal(t, len(tc.want), len(rec.Reserved()))
+				require.Len(t, rec.Reserved(), len(tc.want))
 				sum := int64(0)
 				for _, r := range tc.want {
 					sum += r.Len

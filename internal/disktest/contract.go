@@ -56,6 +56,9 @@ func check(d disk.Disk, want io.ReaderAt) error {
 	return nil
 }
 
+// broken tells of a read whose error, if any, is a part of the fault.
+func broken(format string, args ...any) error { return fmt.Errorf(format, args...) }
+
 // contract is one run of Check.
 type contract struct {
 	d    disk.Disk
@@ -63,7 +66,7 @@ type contract struct {
 	size int64
 	// borders are places where the disk changes its state: reads across them find what reads inside a run do not.
 	borders []int64
-	scratch sync.Pool // of []byte, for the expected bytes
+	scratch sync.Pool // of *[]byte, for the expected bytes
 }
 
 // outside asks for extents that cannot be.
@@ -74,7 +77,7 @@ func (c *contract) outside() error {
 		}
 	}
 	if n, err := c.d.ReadAt(make([]byte, 1), -1); err == nil || n != 0 {
-		return fmt.Errorf("ReadAt(1 byte, -1) gives %d bytes and error %v, want an error", n, err)
+		return broken("ReadAt(1 byte, -1) gives %d bytes and error %v, want an error", n, err)
 	}
 	return nil
 }
@@ -88,14 +91,14 @@ func (c *contract) atEnd() error {
 		left := max(c.size-tc.off, 0)
 		n, err := c.d.ReadAt(b, tc.off)
 		if int64(n) != left || !errors.Is(err, io.EOF) {
-			return fmt.Errorf("ReadAt(%d bytes, %#x) of a disk of %#x bytes gives %d bytes and error %v, want %d and io.EOF", tc.n, tc.off, c.size, n, err, left)
+			return broken("ReadAt(%d bytes, %#x) of a disk of %#x bytes gives %d bytes and error %v, want %d and io.EOF", tc.n, tc.off, c.size, n, err, left)
 		}
 		if err := c.compare(b[:left], tc.off); err != nil {
 			return err
 		}
 	}
 	if n, err := c.d.ReadAt(nil, 0); n != 0 || (err != nil && c.size > 0) {
-		return fmt.Errorf("ReadAt(0 bytes, 0) gives %d bytes and error %v, want none", n, err)
+		return broken("ReadAt(0 bytes, 0) gives %d bytes and error %v, want none", n, err)
 	}
 	return nil
 }
@@ -140,8 +143,9 @@ func (c *contract) extent(off, limit int64) (disk.Extent, error) {
 		return e, nil
 	}
 	for _, at := range []int64{e.Off, max(e.End()-zeroSample, e.Off)} {
-		b := c.buffer(int(min(zeroSample, e.End()-at)))
-		defer c.scratch.Put(b)
+		held := c.buffer()
+		defer c.scratch.Put(held)
+		b := (*held)[:min(zeroSample, e.End()-at)]
 		if err := c.read(b, at); err != nil {
 			return e, err
 		}
@@ -156,7 +160,7 @@ func (c *contract) extent(off, limit int64) (disk.Extent, error) {
 func (c *contract) read(b []byte, off int64) error {
 	n, err := c.d.ReadAt(b, off)
 	if n != len(b) || (err != nil && !errors.Is(err, io.EOF)) {
-		return fmt.Errorf("ReadAt(%d bytes, %#x) of a disk of %#x bytes gives %d bytes and error %v", len(b), off, c.size, n, err)
+		return broken("ReadAt(%d bytes, %#x) of a disk of %#x bytes gives %d bytes and error %v", len(b), off, c.size, n, err)
 	}
 	return c.compare(b, off)
 }
@@ -165,8 +169,9 @@ func (c *contract) compare(b []byte, off int64) error {
 	if len(b) == 0 {
 		return nil
 	}
-	want := c.buffer(len(b))
-	defer c.scratch.Put(want)
+	held := c.buffer()
+	defer c.scratch.Put(held)
+	want := (*held)[:len(b)]
 	if n, err := c.want.ReadAt(want, off); n != len(want) {
 		return fmt.Errorf("the expected bytes end at %#x: %w", off+int64(n), err)
 	}
@@ -176,11 +181,12 @@ func (c *contract) compare(b []byte, off int64) error {
 	return nil
 }
 
-func (c *contract) buffer(n int) []byte {
-	if b, ok := c.scratch.Get().([]byte); ok && cap(b) >= n {
-		return b[:n]
+func (c *contract) buffer() *[]byte {
+	if b, ok := c.scratch.Get().(*[]byte); ok {
+		return b
 	}
-	return make([]byte, n, max(n, longestRead))
+	b := make([]byte, longestRead)
+	return &b
 }
 
 // whole compares every byte of a disk that is small enough.
@@ -188,7 +194,7 @@ func (c *contract) whole() error {
 	if c.size > wholeUpTo {
 		return nil
 	}
-	b := make([]byte, 1<<20)
+	b := make([]byte, longestRead)
 	for off := int64(0); off < c.size; off += int64(len(b)) {
 		if err := c.read(b[:min(int64(len(b)), c.size-off)], off); err != nil {
 			return err

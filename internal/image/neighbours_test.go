@@ -1,6 +1,7 @@
 package image_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,31 +27,30 @@ func flatDisk(t *testing.T) (dir string, img *image.Image) {
 // HOSTILE F22: each of these happens to a source while it is read, and a copy of it would be worth nothing.
 func TestUnchanged(t *testing.T) {
 	later := time.Now().Add(time.Hour)
-	for name, change := range map[string]func(t *testing.T, path string){
-		"written":   func(t *testing.T, path string) { require.NoError(t, overwrite(path, []byte("x"), 100)) },
-		"truncated": func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, 100)) },
-		"longer":    func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, 1<<20)) },
-		"replaced": func(t *testing.T, path string) {
+	for name, change := range map[string]func(path string) error{
+		"written":   func(path string) error { return overwrite(path, []byte("x"), 100) },
+		"truncated": func(path string) error { return os.Truncate(path, 100) },
+		"longer":    func(path string) error { return os.Truncate(path, 1<<20) },
+		"replaced": func(path string) error {
 			b, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.NoError(t, os.WriteFile(path+".new", b, 0o644))
-			require.NoError(t, os.Rename(path+".new", path))
+			return errors.Join(err, os.WriteFile(path+".new", b, 0o644), os.Rename(path+".new", path))
 		},
-		"renamed away": func(t *testing.T, path string) { require.NoError(t, os.Rename(path, path+".old")) },
-		"removed":      func(t *testing.T, path string) { require.NoError(t, os.Remove(path)) },
-		"times set":    func(t *testing.T, path string) { require.NoError(t, os.Chtimes(path, later, later)) },
-		"written, and its time set back": func(t *testing.T, path string) {
+		"renamed away": func(path string) error { return os.Rename(path, path+".old") },
+		"removed":      os.Remove,
+		"times set":    func(path string) error { return os.Chtimes(path, later, later) },
+		"written, and its time set back": func(path string) error {
 			st, err := os.Stat(path)
-			require.NoError(t, err)
-			require.NoError(t, overwrite(path, []byte("x"), 100))
-			require.NoError(t, os.Chtimes(path, st.ModTime(), st.ModTime()))
+			if err != nil {
+				return err
+			}
+			return errors.Join(overwrite(path, []byte("x"), 100), os.Chtimes(path, st.ModTime(), st.ModTime()))
 		},
 	} {
 		for _, file := range []string{"disk.vmdk", "disk-flat.vmdk"} {
 			t.Run(name+", "+file, func(t *testing.T) {
 				dir, img := flatDisk(t)
 				require.NoError(t, img.Unchanged())
-				change(t, filepath.Join(dir, file))
+				require.NoError(t, change(filepath.Join(dir, file)))
 				err := img.Unchanged()
 				require.ErrorIs(t, err, image.ErrChanged)
 				require.ErrorContains(t, err, file)

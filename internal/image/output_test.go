@@ -179,55 +179,71 @@ func TestTwoRunsAtOnce(t *testing.T) {
 	shows(t, path, data)
 }
 
-// states of a folder after a kill -9 between two steps of Publish. The next run cleans up and succeeds.
+// crash is a folder as a killed run left it.
+type crash struct {
+	t        *testing.T
+	dir      string
+	old, new *image.Image
+}
+
+func (c crash) link(from, to string) {
+	require.NoError(c.t, os.Link(filepath.Join(c.dir, from), filepath.Join(c.dir, to)))
+}
+
+func (c crash) rename(from, to string) {
+	require.NoError(c.t, os.Rename(filepath.Join(c.dir, from), filepath.Join(c.dir, to)))
+}
+
+func (c crash) copy(src *image.Image, name string, o image.CreateOptions) {
+	copied(c.t, src, filepath.Join(c.dir, name), o)
+}
+
+// States of a folder after a kill -9 between two steps of Publish. The next run cleans up and succeeds.
 func TestCrashesBetweenTheStepsOfPublish(t *testing.T) {
-	link := func(t *testing.T, dir, from, to string) {
-		require.NoError(t, os.Link(filepath.Join(dir, from), filepath.Join(dir, to)))
-	}
 	old, oldData := source(t, 1)
 	src, data := source(t, 2)
 	for _, tc := range []struct {
 		name   string
-		state  func(t *testing.T, dir string)
+		state  func(c crash)
 		before []byte // what DEST shows then; nil: absent
 		o      image.CreateOptions
 		want   []string
 	}{
-		{"second file linked, dest absent", func(t *testing.T, dir string) {
-			write(t, dir, ".out.vmdk.partial", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 1 FLAT "out-flat.vmdk" 0`)))
-			write(t, dir, ".out-flat.vmdk.partial", make([]byte, 512))
-			link(t, dir, ".out-flat.vmdk.partial", "out-flat.vmdk")
+		{"second file linked, dest absent", func(c crash) {
+			write(c.t, c.dir, ".out.vmdk.partial", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 1 FLAT "out-flat.vmdk" 0`)))
+			write(c.t, c.dir, ".out-flat.vmdk.partial", make([]byte, 512))
+			c.link(".out-flat.vmdk.partial", "out-flat.vmdk")
 		}, nil, flat, []string{"out-flat.vmdk", "out.vmdk"}},
-		{"dest named, the second link still there", func(t *testing.T, dir string) {
-			copied(t, old, filepath.Join(dir, "out.vmdk"), flat)
-			link(t, dir, "out-flat.vmdk", ".out-flat.vmdk.partial")
+		{"dest named, the second link still there", func(c crash) {
+			c.copy(c.old, "out.vmdk", flat)
+			c.link("out-flat.vmdk", ".out-flat.vmdk.partial")
 		}, oldData, forced(flat), []string{"out-1-flat.vmdk", "out.vmdk"}},
-		{"force: new second file linked, dest still the old", func(t *testing.T, dir string) {
-			copied(t, old, filepath.Join(dir, "out.vmdk"), flat)
-			write(t, dir, ".out.vmdk.partial", nil)
-			write(t, dir, ".out-1-flat.vmdk.partial", make([]byte, 512))
-			link(t, dir, ".out-1-flat.vmdk.partial", "out-1-flat.vmdk")
+		{"force: new second file linked, dest still the old", func(c crash) {
+			c.copy(c.old, "out.vmdk", flat)
+			write(c.t, c.dir, ".out.vmdk.partial", nil)
+			write(c.t, c.dir, ".out-1-flat.vmdk.partial", make([]byte, 512))
+			c.link(".out-1-flat.vmdk.partial", "out-1-flat.vmdk")
 		}, oldData, forced(flat), []string{"out-1-flat.vmdk", "out.vmdk"}},
-		{"force: dest exchanged, the old second file still there", func(t *testing.T, dir string) {
+		{"force: dest exchanged, the old second file still there", func(c crash) {
 			// Two runs make the state: the first one's flat file is kept, marked as the run marks it.
-			copied(t, src, filepath.Join(dir, "out.vmdk"), flat)
-			link(t, dir, "out-flat.vmdk", "kept")
-			copied(t, old, filepath.Join(dir, "out.vmdk"), forced(flat))
-			require.NoError(t, os.Rename(filepath.Join(dir, "kept"), filepath.Join(dir, "out-flat.vmdk")))
-			link(t, dir, "out-flat.vmdk", ".out-flat.vmdk.partial")
-			link(t, dir, "out-1-flat.vmdk", ".out-1-flat.vmdk.partial")
+			c.copy(c.new, "out.vmdk", flat)
+			c.link("out-flat.vmdk", "kept")
+			c.copy(c.old, "out.vmdk", forced(flat))
+			c.rename("kept", "out-flat.vmdk")
+			c.link("out-flat.vmdk", ".out-flat.vmdk.partial")
+			c.link("out-1-flat.vmdk", ".out-1-flat.vmdk.partial")
 		}, oldData, forced(flat), []string{"out-flat.vmdk", "out.vmdk"}},
-		{"force: a sparse dest exchanged, the old second file still there", func(t *testing.T, dir string) {
-			copied(t, src, filepath.Join(dir, "out.vmdk"), flat)
-			copied(t, old, filepath.Join(dir, "new.vmdk"), kinds[1])
-			require.NoError(t, os.Rename(filepath.Join(dir, "new.vmdk"), filepath.Join(dir, "out.vmdk")))
-			link(t, dir, "out-flat.vmdk", ".out-flat.vmdk.partial")
+		{"force: a sparse dest exchanged, the old second file still there", func(c crash) {
+			c.copy(c.new, "out.vmdk", flat)
+			c.copy(c.old, "new.vmdk", kinds[1])
+			c.rename("new.vmdk", "out.vmdk")
+			c.link("out-flat.vmdk", ".out-flat.vmdk.partial")
 		}, oldData, forced(kinds[1]), []string{"out.vmdk"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "out.vmdk")
-			tc.state(t, dir)
+			tc.state(crash{t, dir, old, src})
 			if tc.before == nil {
 				require.NoFileExists(t, path)
 			} else {

@@ -109,7 +109,13 @@ func (t *Table) broken(off int64, field string, got, want any) {
 	t.brokenIn(string(t.Scheme), off, 0, field, got, want)
 }
 
+// maxIssues bounds what is said about one table: a large GPT can hold thousands of overlaps.
+const maxIssues = 64
+
 func (t *Table) brokenIn(what string, off int64, part int, field string, got, want any) {
+	if len(t.Issues) >= maxIssues {
+		return
+	}
 	err := &ondisk.FormatError{What: what, Off: off, Field: field, Got: got, Want: want}
 	t.Issues = append(t.Issues, ondisk.Issue{
 		Code: "table", Effect: ondisk.Broken, Partition: part, Text: err.Error(), Err: err,

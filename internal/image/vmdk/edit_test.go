@@ -58,7 +58,7 @@ func edited(t *testing.T, text string) string {
 func TestCopyOfADescriptor(t *testing.T) {
 	got := strings.Split(edited(t, esxi), "\n")
 	var want []string
-	for _, l := range strings.Split(esxi, "\n") {
+	for l := range strings.SplitSeq(esxi, "\n") {
 		switch {
 		case strings.HasPrefix(l, "CID="), strings.HasPrefix(l, "ddb.longContentID"), strings.HasPrefix(l, "ddb.uuid"):
 			want = append(want, "")
@@ -103,10 +103,11 @@ func TestIdentityFollowsFromTheJob(t *testing.T) {
 		v, _ := d.get("cid")
 		return v
 	}
-	require.Equal(t, cid(esxi, "a"), cid(esxi, "a"))
-	require.NotEqual(t, cid(esxi, "a"), cid(esxi, "b"))
-	require.NotEqual(t, cid(esxi, "a"), cid(strings.Replace(esxi, "a1b2c3d4", "a1b2c3d5", 1), "a"))
-	require.NotEqual(t, "ffffffff", cid(esxi, "a"))
+	first := cid(esxi, "a")
+	require.Equal(t, first, cid(esxi, "a"))
+	require.NotEqual(t, first, cid(esxi, "b"))
+	require.NotEqual(t, first, cid(strings.Replace(esxi, "a1b2c3d4", "a1b2c3d5", 1), "a"))
+	require.NotEqual(t, "ffffffff", first)
 }
 
 func TestLineEndsAreKept(t *testing.T) {
