@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -178,28 +179,28 @@ func (c *common) check() error {
 
 // emit prints a result: as JSON, or as text by show. A report that cannot be written completely is an error.
 func (c *common) emit(stdout io.Writer, v any, show func(t *report.Text)) error {
-	var err error
-	if c.quiet && c.out == "" && !c.json() {
+	if c.out != "" {
+		var buf bytes.Buffer
+		err := c.print(&buf, v, &report.Text{Verbose: c.verbose, Width: textWidth}, show)
+		if err == nil {
+			err = writeFile(c.out, buf.Bytes())
+		}
+		return wrapStdout(err)
+	}
+	if c.quiet && !c.json() {
 		return nil
 	}
-	var buf bytes.Buffer
+	return wrapStdout(c.print(stdout, v, &report.Text{Verbose: c.verbose, Width: width(stdout), Color: c.color(stdout)}, show))
+}
+
+func (c *common) print(w io.Writer, v any, t *report.Text, show func(t *report.Text)) error {
 	if c.json() {
-		err = report.JSON(&buf, v)
-	} else {
-		t := &report.Text{W: &buf, Verbose: c.verbose, Width: textWidth}
-		if c.out == "" {
-			t.Color, t.Width = c.color(stdout), width(stdout)
-		}
-		show(t)
+		return report.JSON(w, v)
 	}
-	switch {
-	case err != nil:
-	case c.out != "":
-		err = writeFile(c.out, buf.Bytes())
-	default:
-		_, err = stdout.Write(buf.Bytes())
-	}
-	return wrapStdout(err)
+	b := bufio.NewWriter(w)
+	t.W = b
+	show(t)
+	return b.Flush()
 }
 
 // textWidth is how wide text is in characters where no terminal says otherwise, and at most.

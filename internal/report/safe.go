@@ -1,7 +1,7 @@
 package report
 
 import (
-	"bytes"
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -65,26 +65,30 @@ func SafeMessage(s string) string {
 // JSON writes one object. Values are exact; characters that a terminal would obey are written as escapes, which JSON allows
 // anywhere in a string.
 func JSON(w io.Writer, v any) error {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
+	b := bufio.NewWriter(w)
+	enc := json.NewEncoder(escaper{b})
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	if err := enc.Encode(v); err != nil {
 		return fmt.Errorf("json: %w", err)
 	}
-	var out bytes.Buffer
-	for _, r := range buf.String() {
-		if r != '\n' && dangerous(r) {
-			for _, u := range utf16Units(r) {
-				fmt.Fprintf(&out, `\u%04x`, u)
-			}
-			continue
-		}
-		out.WriteRune(r)
-	}
-	_, err := w.Write(out.Bytes())
-	return err
+	return b.Flush()
 }
 
-// utf16Units splits a character as JSON escapes need it.
-func utf16Units(r rune) []uint16 { return utf16.AppendRune(nil, r) }
+// escaper is what an encoder writes to. An encoder writes an object at once, so that no character is cut.
+type escaper struct{ w *bufio.Writer }
+
+func (e escaper) Write(p []byte) (int, error) {
+	for i := 0; i < len(p); {
+		r, n := utf8.DecodeRune(p[i:])
+		if r == '\n' || !dangerous(r) {
+			e.w.Write(p[i : i+n]) // the error stays until Flush
+		} else {
+			for _, u := range utf16.AppendRune(nil, r) {
+				fmt.Fprintf(e.w, `\u%04x`, u)
+			}
+		}
+		i += n
+	}
+	return len(p), nil
+}
