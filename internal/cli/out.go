@@ -44,13 +44,19 @@ func (c *common) spare(images ...*source) error {
 	return nil
 }
 
-// writeFile gives a report its name when it is complete.
+// writeFile gives a report its name when it is complete. Until then it has one that no other file has: a file that is there
+// could be an image.
 func writeFile(path string, b []byte) error {
-	partial := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".partial")
-	if err := os.WriteFile(partial, b, 0o666); err != nil { //nolint:gosec // a report is for whoever the umask allows
+	partial := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.partial", filepath.Base(path), os.Getpid()))
+	f, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666) //nolint:gosec // a report is for whoever the umask allows
+	if err != nil {
 		return ondisk.In(image.ErrOutput, "%w", err)
 	}
-	if err := os.Rename(partial, path); err != nil {
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(partial, path)
+	}
+	if err != nil {
 		return ondisk.In(image.ErrOutput, "%w", errors.Join(err, os.Remove(partial)))
 	}
 	return nil

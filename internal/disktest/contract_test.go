@@ -62,99 +62,102 @@ func TestCheckAcceptsAGoodDisk(t *testing.T) {
 	require.NoError(t, check(&rules{sector: 4096}, bytes.NewReader(nil)))
 }
 
-// A contract that accepts everything proves nothing: each of these disks breaks one rule.
+// brokenDisks break one rule each.
+var brokenDisks = []struct {
+	name, want string
+	breaks     func(r *rules)
+}{
+	{"one byte is wrong", "byte 0x4321", func(r *rules) { r.data[0x4321] ^= 1 }},
+	{"sector size of 520", "sector size 520", func(r *rules) { r.sector = 520 }},
+	{"another size", "size 19455", func(r *rules) { r.data = r.data[:len(r.data)-1] }},
+	{"no io.EOF at the end", "want 1 and io.EOF", func(r *rules) {
+		r.readAt = func(p []byte, off int64) (int, error) {
+			n, err := bytes.NewReader(r.data).ReadAt(p, off)
+			if off >= 0 {
+				err = nil
+			}
+			return n, err
+		}
+	}},
+	{"a read behind the end gives zeros", "want 0 and io.EOF", func(r *rules) {
+		r.readAt = func(p []byte, off int64) (int, error) {
+			if off >= r.Size() {
+				return len(p), nil
+			}
+			return bytes.NewReader(r.data).ReadAt(p, off)
+		}
+	}},
+	{"a negative offset reads the start", "want an error", func(r *rules) {
+		r.readAt = func(p []byte, off int64) (int, error) { return bytes.NewReader(r.data).ReadAt(p, max(off, 0)) }
+	}},
+	{"a read stops at the border of a run", "gives 8192 bytes", func(r *rules) {
+		r.readAt = func(p []byte, off int64) (int, error) {
+			if border := int64(8 << 10); off >= 0 && off < border && off+int64(len(p)) > border {
+				return bytes.NewReader(r.data[:border]).ReadAt(p, off)
+			}
+			return bytes.NewReader(r.data).ReadAt(p, off)
+		}
+	}},
+	{"data is called zero", "says that", func(r *rules) {
+		r.extent = func(off, limit int64) (disk.Extent, error) {
+			e, err := r.good(off, limit)
+			e.Zero = true
+			return e, err
+		}
+	}},
+	{"one byte more is called zero", "says that", func(r *rules) {
+		r.extent = func(off, limit int64) (disk.Extent, error) {
+			e, err := r.good(off, limit)
+			if e.Zero && e.Len < limit {
+				e.Len++
+			}
+			return e, err
+		}
+	}},
+	{"more than was asked", "gives [", func(r *rules) {
+		r.extent = func(off, limit int64) (disk.Extent, error) {
+			if limit > 0 {
+				limit = max(limit, 600)
+			}
+			return r.good(off, limit)
+		}
+	}},
+	{"an extent over the end of the disk", "gives [0x4bff, 0x1", func(r *rules) {
+		r.extent = func(off, limit int64) (disk.Extent, error) {
+			e, err := r.good(off, limit)
+			if err == nil && e.End() == r.Size() {
+				e.Len = limit
+			}
+			return e, err
+		}
+	}},
+	{"an empty extent", "gives [0x4bff, 0x4bff)", func(r *rules) {
+		r.extent = func(off, limit int64) (disk.Extent, error) {
+			e, err := r.good(off, limit)
+			e.Len = 0
+			return e, err
+		}
+	}},
+	{"an extent of another place", "gives [0x4c00", func(r *rules) {
+		r.extent = func(off, limit int64) (disk.Extent, error) {
+			e, err := r.good(off, limit)
+			e.Off++
+			return e, err
+		}
+	}},
+	{"an extent outside of the disk", "and no error", func(r *rules) {
+		r.extent = func(off, limit int64) (disk.Extent, error) {
+			if off == r.Size() {
+				return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
+			}
+			return r.good(off, limit)
+		}
+	}},
+}
+
+// A contract that accepts everything proves nothing.
 func TestCheckFindsBrokenDisks(t *testing.T) {
-	for _, tc := range []struct {
-		name, want string
-		breaks     func(r *rules)
-	}{
-		{"one byte is wrong", "byte 0x4321", func(r *rules) { r.data[0x4321] ^= 1 }},
-		{"sector size of 520", "sector size 520", func(r *rules) { r.sector = 520 }},
-		{"another size", "size 19455", func(r *rules) { r.data = r.data[:len(r.data)-1] }},
-		{"no io.EOF at the end", "want 1 and io.EOF", func(r *rules) {
-			r.readAt = func(p []byte, off int64) (int, error) {
-				n, err := bytes.NewReader(r.data).ReadAt(p, off)
-				if off >= 0 {
-					err = nil
-				}
-				return n, err
-			}
-		}},
-		{"a read behind the end gives zeros", "want 0 and io.EOF", func(r *rules) {
-			r.readAt = func(p []byte, off int64) (int, error) {
-				if off >= r.Size() {
-					return len(p), nil
-				}
-				return bytes.NewReader(r.data).ReadAt(p, off)
-			}
-		}},
-		{"a negative offset reads the start", "want an error", func(r *rules) {
-			r.readAt = func(p []byte, off int64) (int, error) { return bytes.NewReader(r.data).ReadAt(p, max(off, 0)) }
-		}},
-		{"a read stops at the border of a run", "gives 8192 bytes", func(r *rules) {
-			r.readAt = func(p []byte, off int64) (int, error) {
-				if border := int64(8 << 10); off >= 0 && off < border && off+int64(len(p)) > border {
-					return bytes.NewReader(r.data[:border]).ReadAt(p, off)
-				}
-				return bytes.NewReader(r.data).ReadAt(p, off)
-			}
-		}},
-		{"data is called zero", "says that", func(r *rules) {
-			r.extent = func(off, limit int64) (disk.Extent, error) {
-				e, err := r.good(off, limit)
-				e.Zero = true
-				return e, err
-			}
-		}},
-		{"one byte more is called zero", "says that", func(r *rules) {
-			r.extent = func(off, limit int64) (disk.Extent, error) {
-				e, err := r.good(off, limit)
-				if e.Zero && e.Len < limit {
-					e.Len++
-				}
-				return e, err
-			}
-		}},
-		{"more than was asked", "gives [", func(r *rules) {
-			r.extent = func(off, limit int64) (disk.Extent, error) {
-				if limit > 0 {
-					limit = max(limit, 600)
-				}
-				return r.good(off, limit)
-			}
-		}},
-		{"an extent over the end of the disk", "gives [0x4bff, 0x1", func(r *rules) {
-			r.extent = func(off, limit int64) (disk.Extent, error) {
-				e, err := r.good(off, limit)
-				if err == nil && e.End() == r.Size() {
-					e.Len = limit
-				}
-				return e, err
-			}
-		}},
-		{"an empty extent", "gives [0x4bff, 0x4bff)", func(r *rules) {
-			r.extent = func(off, limit int64) (disk.Extent, error) {
-				e, err := r.good(off, limit)
-				e.Len = 0
-				return e, err
-			}
-		}},
-		{"an extent of another place", "gives [0x4c00", func(r *rules) {
-			r.extent = func(off, limit int64) (disk.Extent, error) {
-				e, err := r.good(off, limit)
-				e.Off++
-				return e, err
-			}
-		}},
-		{"an extent outside of the disk", "and no error", func(r *rules) {
-			r.extent = func(off, limit int64) (disk.Extent, error) {
-				if off == r.Size() {
-					return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
-				}
-				return r.good(off, limit)
-			}
-		}},
-	} {
+	for _, tc := range brokenDisks {
 		t.Run(tc.name, func(t *testing.T) {
 			r := &rules{data: sample(), sector: 512}
 			tc.breaks(r)

@@ -154,37 +154,12 @@ type sparseImage struct {
 // and with grains left out: tables without a grain are not there either. Spec: Virtual Disk Format 1.1, "Hosted Sparse
 // Extents".
 func (s sparseImage) forge(disk []byte) []byte {
-	const descriptor, text = 1, 20
 	grains := (int64(len(disk)) + s.grain*sector - 1) / (s.grain * sector)
 	tables := (grains + 511) / 512
 	gdSectors := (4*tables + sector - 1) / sector
-	rgd := int64(descriptor + text)
+	rgd := int64(1 + textSectors)
 	gd := rgd + gdSectors + 4*tables
-	overhead := (gd + gdSectors + 4*tables + s.grain - 1) / s.grain * s.grain
-
-	f := disktest.Forged(make([]byte, overhead*sector))
-	f.Text(0, "KDMV")
-	f.U32(disktest.VMDKVersion, 1)
-	flags := uint32(1)
-	if s.zeroed {
-		flags |= 4
-		f.U32(disktest.VMDKVersion, 2)
-	}
-	if s.redundant {
-		flags |= 2
-		f.U64(disktest.VMDKRGDOffset, uint64(rgd))
-	}
-	f.U32(disktest.VMDKFlags, flags)
-	f.U64(disktest.VMDKCapacity, uint64(len(disk)/sector))
-	f.U64(disktest.VMDKGrainSize, uint64(s.grain))
-	f.U64(disktest.VMDKDescriptorOffset, descriptor)
-	f.U64(disktest.VMDKDescriptorSize, text)
-	f.U32(disktest.VMDKNumGTEs, 512)
-	f.U64(disktest.VMDKGDOffset, uint64(gd))
-	f.U64(disktest.VMDKOverHead, uint64(overhead))
-	f.Text(disktest.VMDKNewLine, "\n \r\n")
-	f.Text(descriptor*sector, disktest.VMDKDescriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, len(disk)/sector)))
-
+	f := s.header(int64(len(disk))/sector, rgd, gd, gd+gdSectors+4*tables)
 	entry := func(g int64, v uint32) {
 		for _, d := range []int64{rgd, gd} {
 			table := d + gdSectors + g/512*4
@@ -209,6 +184,37 @@ func (s sparseImage) forge(disk []byte) []byte {
 			entry(g, 1)
 		}
 	}
+	return f
+}
+
+// textSectors is the space for the descriptor, in sectors; it begins in sector 1.
+const textSectors = 20
+
+// header is a file up to its first grain. All arguments are in sectors.
+func (s sparseImage) header(capacity, rgd, gd, end int64) disktest.Forged {
+	overhead := (end + s.grain - 1) / s.grain * s.grain
+	f := disktest.Forged(make([]byte, overhead*sector))
+	f.Text(0, "KDMV")
+	f.U32(disktest.VMDKVersion, 1)
+	flags := uint32(1)
+	if s.zeroed {
+		flags |= 4
+		f.U32(disktest.VMDKVersion, 2)
+	}
+	if s.redundant {
+		flags |= 2
+		f.U64(disktest.VMDKRGDOffset, uint64(rgd))
+	}
+	f.U32(disktest.VMDKFlags, flags)
+	f.U64(disktest.VMDKCapacity, uint64(capacity))
+	f.U64(disktest.VMDKGrainSize, uint64(s.grain))
+	f.U64(disktest.VMDKDescriptorOffset, 1)
+	f.U64(disktest.VMDKDescriptorSize, textSectors)
+	f.U32(disktest.VMDKNumGTEs, 512)
+	f.U64(disktest.VMDKGDOffset, uint64(gd))
+	f.U64(disktest.VMDKOverHead, uint64(overhead))
+	f.Text(disktest.VMDKNewLine, "\n \r\n")
+	f.Text(sector, disktest.VMDKDescriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, capacity)))
 	return f
 }
 

@@ -166,6 +166,9 @@ func (d *folder) namesIn(except string) (map[string]vmdk.Names, error) {
 			continue
 		}
 		f, err := d.openAny(name, ondisk.ErrReference)
+		if errors.Is(err, unix.EACCES) {
+			out[name] = vmdk.Names{Broken: true} // another user's
+		}
 		if err != nil {
 			continue // a link, a folder, or gone meanwhile: no program follows it from here
 		}

@@ -3,6 +3,7 @@ package image
 import (
 	"errors"
 	"fmt"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -164,8 +165,12 @@ func (o *Output) removeReplaced() {
 // named tells whether any VMDK of the folder uses a file.
 func (d *folder) named(name string) (bool, error) {
 	neighbours, err := d.namesIn(name)
+	// Other programs follow paths, and some of them names in another case.
+	uses := func(extent string) bool {
+		return strings.EqualFold(path.Base(strings.ReplaceAll(extent, `\`, "/")), name)
+	}
 	for _, n := range neighbours {
-		if n.Broken || slices.Contains(n.Extents, name) {
+		if n.Broken || slices.ContainsFunc(n.Extents, uses) {
 			return true, err
 		}
 	}

@@ -159,8 +159,11 @@ func (l *Layout) checkRef(r boot.Ref) {
 		// Formatters that see only the partition write 0; nothing ever used it.
 		i.Effect = ondisk.Note
 	case p.Volume.Kind == volume.NTFS && r.At.Off < p.Off+l.SectorSize && p.Kind != table.Logical:
-		i.Effect, i.OnMove = ondisk.Unbootable, true
-		i.Remedy = "the boot sector does not fit the partition table: correct it in the guest (chkdsk, bootrec), or accept it with --allow-unbootable"
+		no := i
+		no.Code, no.Effect, no.OnMove = "ntfs-inconsistent", ondisk.Unbootable, true
+		no.Text = "the NTFS boot sector does not fit the partition table, so what the guest knows of its place is not known either"
+		no.Remedy = "correct it in the guest (chkdsk, bootrec) and shut it down cleanly, or accept it with --allow-unbootable"
+		l.Issues = append(l.Issues, no)
 	}
 	l.Issues = append(l.Issues, i)
 }

@@ -76,8 +76,10 @@ func TestStaleHiddenSectors(t *testing.T) {
 	}
 	require.Empty(t, read(t, ntfs(63)).Issues)
 	l := read(t, ntfs(2048))
-	require.Equal(t, []string{"stale-reference"}, codes(l))
+	require.Equal(t, []string{"ntfs-inconsistent", "stale-reference"}, codes(l))
 	require.Equal(t, ondisk.Unbootable, l.Issues[0].Effect, "its boot code would look in the wrong place")
+	require.True(t, l.Issues[0].OnMove)
+	require.Equal(t, ondisk.Warn, l.Issues[1].Effect, "worth knowing of a disk that does not move, too")
 	l = read(t, ntfs(0))
 	require.Equal(t, []string{"stale-reference"}, codes(l))
 	require.Equal(t, ondisk.Note, l.Issues[0].Effect, "0 is what formatters write that see only the partition")

@@ -7,6 +7,7 @@ package ondisk
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Sentinels, one for each class of what can be wrong; the command line makes the JSON error code of them.
@@ -38,12 +39,21 @@ func (e *FormatError) Is(target error) bool { return target == ErrFormat }
 func value(v any) string {
 	switch v := v.(type) {
 	case string:
+		if isHex(v) {
+			return v // a number that was formatted for its field
+		}
 		return fmt.Sprintf("%.256q", v)
 	case []byte:
 		return fmt.Sprintf("% x", v[:min(len(v), 32)])
 	default:
 		return fmt.Sprint(v)
 	}
+}
+
+// isHex tells whether a text is a hexadecimal number of our own making.
+func isHex(s string) bool {
+	digits, ok := strings.CutPrefix(s, "0x")
+	return ok && len(digits) <= 16 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
 // TextError is a FormatError of a line in a text, where a line number helps more than an offset alone.

@@ -140,7 +140,7 @@ func TestPagesPastTheEnd(t *testing.T) {
 
 func TestFormatErrorNamesThePlace(t *testing.T) {
 	err := error(&FormatError{What: "vhd footer", Off: 0x27fe00, Field: "checksum", Got: "0x1f3c", Want: "0x1f40"})
-	require.EqualError(t, err, `vhd footer at 0x27fe00: checksum "0x1f3c", want 0x1f40`)
+	require.EqualError(t, err, `vhd footer at 0x27fe00: checksum 0x1f3c, want 0x1f40`)
 	moved := Shift(fmt.Errorf("partition 1: %w", err), 0x200)
 	require.Contains(t, moved.Error(), "0x280000")
 	require.ErrorIs(t, moved, ErrFormat)

@@ -47,11 +47,14 @@ func NamesIn(f driver.File) (Names, error) {
 		off = ondisk.I64(h.DescriptorOffset) * units.SectorSize
 		size = ondisk.I64(min(h.DescriptorSize, sectors)) * units.SectorSize
 	}
-	text, err := ondisk.Bytes(f, off, min(size, f.Size()-off, maxHintText))
+	size = min(size, f.Size()-off)
+	text, err := ondisk.Bytes(f, off, min(size, maxHintText))
 	if err != nil {
 		return Names{}, err
 	}
-	return scanNames(string(text)), nil
+	n := scanNames(string(text))
+	n.Broken = size > maxHintText // the rest can name anything
+	return n, nil
 }
 
 func scanNames(text string) Names {

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// The tests here are about what a guest boots with. A disk of theirs has an aligned partition, which stays, and a
+// misaligned one, which moves: what the first one holds can depend on the place of the second.
+
+const (
+	stayStart, stayLength = 2048, 6000
+	moveStart, moveLength = 10000, 6000
+)
+
+// chainDisk is that disk. change puts something into the first partition.
+func chainDisk(t testing.TB, kind byte, change func(disk, partition disktest.Forged)) string {
+	t.Helper()
+	disk := disktest.ForgeMBR(20480, slot(kind, stayStart, stayLength), slot(0x83, moveStart, moveLength))
+	disk.U8(disktest.MBREntries, 0x80)
+	disk.Put(moveStart*sectorSize, noise("moves", moveLength*sectorSize))
+	change(disk, disk[stayStart*sectorSize:(stayStart+stayLength)*sectorSize])
+	return writeForged("disk.raw", disk)(t, t.TempDir())
+}
+
+// chainCase is something that finds the second partition, or is found by it.
+type chainCase struct {
+	name   string
+	kind   byte
+	change func(disk, partition disktest.Forged)
+	code   string // of the refusal
+	says   string
+	force  int // exit code of align with --allow-unbootable
+}
+
+var chainCases = []chainCase{
+	{
+		name: "bootmgr on ntfs", kind: 0x07, code: "bcd", says: "BCD",
+		change: func(disk, partition disktest.Forged) {
+			disk.PutNTFS(stayStart, stayLength)
+			partition.Text(0x1a0, "BOOTMGR is missing")
+		},
+	},
+	{
+		name: "bootmgr on fat", kind: 0x06, code: "bcd", says: "BCD",
+		change: func(disk, partition disktest.Forged) {
+			disk.PutFAT16(stayStart, stayLength)
+			partition.Text(0x1a0, "BOOTMGR    ")
+		},
+	},
+	{
+		name: "hibernated linux", kind: 0x82, code: "hibernated-linux", says: "hibernated", force: 4,
+		change: func(_, partition disktest.Forged) { partition.Text(4086, "S1SUSPEND") },
+	},
+	{
+		name: "lilo", kind: 0x83, code: "lilo", says: "LILO",
+		change: func(disk, partition disktest.Forged) {
+			disk.PutExt(stayStart, stayLength)
+			partition.Put(0, []byte{0xfa, 0xeb, 0x21, 0x01, 0xb4, 0x01})
+			partition.Text(6, "LILO")
+			partition.U16(disktest.MBRMagic, 0xaa55)
+		},
+	},
+}
+
+// TestChainsAcrossPartitions requires that align sees what a partition that stays has to do with one that moves.
+func TestChainsAcrossPartitions(t *testing.T) {
+	for _, c := range chainCases {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFault(t, chainDisk(t, c.kind, c.change))
+			r := trueup(t, f.args()...)
+			require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
+			requireOneLine(t, r.stderr)
+			require.Contains(t, r.stderr, c.says)
+			require.Contains(t, r.stderr, "partition 1")
+			f.requireUndone(t)
+			require.Equal(t, []string{c.code}, refusalCodes(t, f.source))
+
+			require.Equal(t, c.force, trueup(t, f.args("--allow-unbootable")...).code)
+			require.Equal(t, 0, trueup(t, "align", "--boundary", "4K", "--partition", "1", f.source, f.dest, "--force").code,
+				"no partition moves, so that nothing breaks")
+		})
+	}
+}
+
+// refusalCodes are those of the plan for an image.
+func refusalCodes(t testing.TB, image string) []string {
+	t.Helper()
+	var plan struct {
+		Refusals []jsonFinding `json:"refusals"`
+	}
+	unmarshal(t, trueup(t, "plan", image, "--json"), &plan)
+	var codes []string
+	for _, f := range plan.Refusals {
+		codes = append(codes, f.Code)
+	}
+	return codes
+}
+
+// planFindings are the codes of what a plan tells beside its refusals.
+func planFindings(t testing.TB, image string) []string {
+	t.Helper()
+	var plan struct {
+		Findings []jsonFinding `json:"findings"`
+	}
+	unmarshal(t, trueup(t, "plan", image, "--json"), &plan)
+	var codes []string
+	for _, f := range plan.Findings {
+		codes = append(codes, f.Code)
+	}
+	return codes
+}
+
+// TestPlanSaysItsFlags requires that the command which a plan proposes makes what the plan showed.
+func TestPlanSaysItsFlags(t *testing.T) {
+	image := chainDisk(t, 0x07, chainCases[0].change)
+	r := trueup(t, "plan", image, "--boundary", "2M", "--partition", "2", "--allow-unbootable")
+	require.Equal(t, 0, r.code, r.stderr)
+	line := match(t, r.stdout, `To do it: +(trueup .*)`)
+	for _, flag := range []string{"trueup align ", "--boundary 2M", "--partition 2", "--allow-unbootable", image} {
+		require.Contains(t, line, flag)
+	}
+}
+
+// TestExFATOffset has exFAT store the place of its partition, as Windows does, and as the formatters of Linux do not.
+// Spec: Microsoft, exFAT file system specification, 3.1.
+func TestExFATOffset(t *testing.T) {
+	const partitionOffset = 0x40 // u64, in sectors
+	for stored, check := range map[uint64]func(require.TestingT, any, any, ...any){0: require.NotContains, volumeStart: require.Contains} {
+		disk := volumeDisk(0x07, func(disk disktest.Forged) {
+			disk.Put(volumeAt, []byte("\xeb\x76\x90EXFAT   "))
+			disk.U64(volumeAt+partitionOffset, stored)
+			disk.U64(volumeAt+partitionOffset+8, volumeSectors)
+			disk.U16(volumeAt+disktest.MBRMagic, 0xaa55)
+		})
+		check(t, planFindings(t, writeForged("disk.raw", disk)(t, t.TempDir())), "exfat-offset")
+	}
+}
+
+// TestDriveLettersOnFAT32 requires the warning for Windows XP on FAT32 as on NTFS.
+func TestDriveLettersOnFAT32(t *testing.T) {
+	const sectors = 40 << 11
+	v := madeVolume{kind: "fat32", label: "XP", start: trackSectors, sectors: sectors - 4096}
+	part := filepath.Join(t.TempDir(), "part")
+	v.make(t, part)
+	disk := disktest.ForgeMBR(sectors, slot(0x0c, trackSectors, uint32(v.sectors)))
+	disk.U8(disktest.MBREntries, 0x80)
+	disk.Put(trackSectors*sectorSize, readAt(t, part, 0, v.sectors*sectorSize))
+	disk.Text(trackSectors*sectorSize+0x170, "NTLDR      ")
+	image := writeForged("disk.raw", disk)(t, t.TempDir())
+	require.Contains(t, planFindings(t, image), "mounted-devices")
+}
+
+// TestCHSBeyondItsEnd moves a partition whose end is written as "beyond CHS". That says nothing of the geometry, so that
+// the boot sector's 16 heads do: LBA 2048 is cylinder 2, head 0, sector 33.
+func TestCHSBeyondItsEnd(t *testing.T) {
+	disk := disktest.ForgeMBR(8192, slot(0x07, trackSectors, 6000))
+	disk.PutNTFS(trackSectors, 6000)
+	disk.Put(disktest.MBREntries+1, []byte{1, 1, 0}) // cylinder 0, head 1, sector 1: LBA 63 in every geometry
+	disk.U16(trackSectors*sectorSize+disktest.BootHeads, 16)
+	f := newFault(t, writeForged("disk.raw", disk)(t, t.TempDir()))
+	f.requireNext(t, "--boundary", "1M")
+	require.Equal(t, []byte{0, 33, 2}, readAt(t, f.dest, disktest.MBREntries+1, 3), "start")
+	require.Equal(t, []byte{0xfe, 0xff, 0xff}, readAt(t, f.dest, disktest.MBREntries+5, 3), "end")
+}

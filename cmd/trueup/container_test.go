@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// The tests here are about the containers that align writes, beside the disks in them.
+
+// TestVerifyReadsTheContainer changes a copy where no byte of its disk lies.
+func TestVerifyReadsTheContainer(t *testing.T) {
+	source := sampleDisk(t)
+	for name, change := range map[string]func(header []byte) (at int64, b byte){
+		"unclean": func([]byte) (int64, byte) { return disktest.VMDKUncleanShutdown, 1 },
+		"redundant grain table": func(header []byte) (int64, byte) {
+			directory := int64(binary.LittleEndian.Uint64(header[disktest.VMDKRGDOffset:])) * sectorSize
+			return int64(binary.LittleEndian.Uint32(header[directory:]))*sectorSize + 1, 0x77
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFault(t, source)
+			f.requireNext(t)
+			at, b := change(readAt(t, f.dest, 0, 1<<16))
+			require.NotEqual(t, []byte{b}, readAt(t, f.dest, at, 1))
+			writeAt(t, f.dest, at, []byte{b})
+			require.False(t, trueupJSON[jsonVerify](t, 5, "verify", f.source, f.dest).Equal)
+		})
+	}
+}
+
+// TestRoomForZeros copies a disk that is full of zeros to a place that has no room for them: a sparse VMDK stores none.
+func TestRoomForZeros(t *testing.T) {
+	const size = 200 << 20
+	disk := disktest.ForgeMBR(size/sectorSize, slot(0x83, trackSectors, size/sectorSize-4096))
+	f := newFault(t, writeForged("zeros.raw", disk)(t, t.TempDir()))
+	info, err := os.Stat(f.source)
+	require.NoError(t, err)
+	if info.Sys().(*syscall.Stat_t).Blocks*512 < size {
+		t.Skip("this file system stores no zeros")
+	}
+	args := []string{builtPath, "align", "-q", "--to", "vmdk", f.source, f.dest}
+	r := privateMount(t, "size=20M", filepath.Dir(f.dest), args...)
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Equal(t, filepath.Base(f.dest)+"\n", r.stdout)
+}
+
+// TestNoRoomForData is the same for a disk that is full of data.
+func TestNoRoomForData(t *testing.T) {
+	f := newFault(t, noisyDisk(t, 24))
+	r := privateMount(t, "size=20M", filepath.Dir(f.dest),
+		disktest.Tool(t, "strace"), "-f", "-qq", "-o", "/dev/stdout", "-e", "trace=pwrite64", builtPath, "align", "-q", "--to", "vmdk", f.source, f.dest)
+	require.Equal(t, 1, r.code, r.stderr)
+	require.Contains(t, r.stderr, "are free where DEST goes")
+	require.NotContains(t, r.stdout, "pwrite64(", "not a byte may be written before the refusal")
+}
+
+// TestGeometryOfATinyDisk requires a cylinder at least: QEMU and VMware divide by what stands there.
+func TestGeometryOfATinyDisk(t *testing.T) {
+	raw := filepath.Join(t.TempDir(), "tiny.raw")
+	require.NoError(t, os.WriteFile(raw, bytes.Repeat([]byte{7}, 8*sectorSize), 0o644))
+	for _, f := range []diskFormat{formatSparse, formatFlat} {
+		dest := filepath.Join(t.TempDir(), "tiny.vmdk")
+		r := trueup(t, "convert", raw, dest, "--to", "vmdk:"+f.subformat)
+		require.Equal(t, 0, r.code, r.stderr)
+		require.Contains(t, readDescriptor(t, f, dest), `ddb.geometry.cylinders = "1"`)
+		require.Equal(t, sha256Of(t, raw), diskSum(t, f, dest))
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// The tests here are about what else lies in the folder of an image.
+
+// TestLocksInALargeFolder requires that the size of a folder hides no lock and no snapshot. The order of its files is chance,
+// so that several are looked for, each alone.
+func TestLocksInALargeFolder(t *testing.T) {
+	const others = 6000
+	dir := t.TempDir()
+	for i := range others {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%06d.vmsn", i)), nil, 0o644))
+	}
+	x := flatDisk(t, dir, "x")
+	require.Equal(t, 0, trueup(t, "plan", x).code)
+	for i := range 4 {
+		locks := map[string]string{
+			"x.vmdk.lck": "", "x-flat.vmdk.lck": "", fmt.Sprintf("%d.vmx.lck", i): "", fmt.Sprintf("%d.vmss", i): "",
+			fmt.Sprintf("x-%06d.vmdk", i): `parentFileNameHint="x.vmdk"`,
+		}
+		for name, text := range locks {
+			lock := filepath.Join(dir, name)
+			if text != "" {
+				text = disktest.VMDKDescriptor("monolithicSparse", `RW 4096 SPARSE "none.vmdk"`) + text + "\n"
+			}
+			require.NoError(t, os.WriteFile(lock, []byte(text), 0o644))
+			r := trueup(t, "plan", x)
+			require.Equal(t, 4, r.code, name)
+			require.Contains(t, r.stderr, name)
+			require.NoError(t, os.Remove(lock))
+		}
+	}
+}
+
+// TestManyLinksToADescriptor requires that one file is read once, however many names it has.
+func TestManyLinksToADescriptor(t *testing.T) {
+	image := sampleDisk(t)
+	dir := filepath.Dir(image)
+	text := disktest.VMDKDescriptor("monolithicFlat", strings.Repeat("RW 1 FLAT \"none-flat.vmdk\" 0\n", 36<<10))
+	require.Greater(t, len(text), 1<<20)
+	first := filepath.Join(dir, "0.vmdk")
+	require.NoError(t, os.WriteFile(first, []byte(text), 0o644))
+	for i := range 500 {
+		require.NoError(t, os.Link(first, filepath.Join(dir, fmt.Sprintf("%d.vmdk", i+1))))
+	}
+	start := time.Now()
+	require.Equal(t, 3, trueup(t, "inspect", image).code)
+	require.Less(t, time.Since(start), 5*time.Second)
+	log := filepath.Join(t.TempDir(), "strace")
+	traced := run(t, disktest.Tool(t, "strace"), "-f", "-qq", "-o", log, "-e", "trace=pread64", builtPath, "inspect", image)
+	require.Equal(t, 3, traced.code, traced.stderr)
+	calls, err := os.ReadFile(log)
+	require.NoError(t, err)
+	require.Less(t, strings.Count(string(calls), "pread64("), 500, "less than one read for each name")
+}
+
+// TestMemoryOfAnotherMachine tells the memory files of machines with similar names apart.
+func TestMemoryOfAnotherMachine(t *testing.T) {
+	image := flatDisk(t, t.TempDir(), "win")
+	for name, want := range map[string]int{"winxp.vmem": 0, "win.vmem": 4, "win-1a2b.vmem": 4} {
+		memory := filepath.Join(filepath.Dir(image), name)
+		require.NoError(t, os.WriteFile(memory, nil, 0o644))
+		r := trueup(t, "align", image, filepath.Join(t.TempDir(), "dest.vmdk"))
+		require.Equal(t, want, r.code, "%s: %s", name, r.stderr)
+		require.NoError(t, os.Remove(memory))
+	}
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestReportHasNoFolder requires that a report which cannot be written is noticed before the copy is made.
+func TestReportHasNoFolder(t *testing.T) {
+	source := seededDisk(t, filepath.Join(t.TempDir(), "d.raw"), "disk")
+	f := newFault(t, source)
+	missing := filepath.Join(t.TempDir(), "missing", "x.json")
+	for _, args := range [][]string{{"align", source, f.dest}, {"convert", source, f.dest}, {"plan", source}} {
+		r := trueup(t, append(args, "--out", missing)...)
+		require.Equal(t, 1, r.code, r.stderr)
+		requireOneLine(t, r.stderr)
+		require.Contains(t, r.stderr, missing)
+		f.requireUndone(t)
+	}
+}
+
+// TestReportThroughLink lets the report's name be a link to an image: the link goes, the image stays.
+func TestReportThroughLink(t *testing.T) {
+	f := newFault(t, seededDisk(t, filepath.Join(t.TempDir(), "d.raw"), "disk"))
+	out := filepath.Join(filepath.Dir(f.dest), "out.json")
+	require.NoError(t, os.Symlink(f.dest, out))
+	r := trueup(t, "align", f.source, f.dest, "--json", "--out", out)
+	require.Contains(t, []int{0, 64}, r.code, r.stderr)
+	if r.code == 0 {
+		require.Equal(t, 0, trueup(t, "verify", f.source, f.dest).code)
+		report, err := os.ReadFile(out)
+		require.NoError(t, err)
+		validate(t, string(report))
+	}
+	require.Equal(t, f.before, hashFolder(t, filepath.Dir(f.source)), "SOURCE changed")
+}
+
+// TestReportBesideImages has images that are called as a report could be while it is written.
+func TestReportBesideImages(t *testing.T) {
+	dir := t.TempDir()
+	f := newFault(t, seededDisk(t, filepath.Join(dir, ".x.json.partial"), "disk"))
+	before := sha256Of(t, f.source)
+	r := trueup(t, "align", f.source, f.dest, "--to", "raw", "--out", filepath.Join(dir, "x.json"))
+	require.Contains(t, []int{0, 64}, r.code, r.stderr)
+	require.Equal(t, before, sha256Of(t, f.source))
+	require.NotContains(t, folderNames(t, dir), "x.json.partial")
+}
