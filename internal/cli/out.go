@@ -48,7 +48,7 @@ func (c *common) spare(images ...*source) error {
 // could be an image.
 func writeFile(path string, b []byte) error {
 	partial := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.partial", filepath.Base(path), os.Getpid()))
-	f, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666) //nolint:gosec // a report is for whoever the umask allows
+	f, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return ondisk.In(image.ErrOutput, "%w", err)
 	}

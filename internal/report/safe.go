@@ -82,7 +82,9 @@ func (e escaper) Write(p []byte) (int, error) {
 	for i := 0; i < len(p); {
 		r, n := utf8.DecodeRune(p[i:])
 		if r == '\n' || !dangerous(r) {
-			e.w.Write(p[i : i+n]) // the error stays until Flush
+			if _, err := e.w.Write(p[i : i+n]); err != nil {
+				return i, err
+			}
 		} else {
 			for _, u := range utf16.AppendRune(nil, r) {
 				fmt.Fprintf(e.w, `\u%04x`, u)
