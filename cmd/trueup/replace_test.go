@@ -121,9 +121,11 @@ func TestForceSparesSharedExtents(t *testing.T) {
 func TestForceSparesOddNeighbours(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, other string){
 		"a long descriptor": func(t *testing.T, other string) {
+			t.Helper()
 			replaceInFile(t, other, "# Extent description\n", filler(100<<10)+"# Extent description\n")
 		},
 		"a path": func(t *testing.T, other string) {
+			t.Helper()
 			replaceInFile(t, other, `"x-flat.vmdk"`, fmt.Sprintf("%q", flatName(filepath.Join(filepath.Dir(other), "x.vmdk"))))
 		},
 	} {
@@ -153,12 +155,19 @@ func TestForceSparesWhatItCannotRead(t *testing.T) {
 // TestForceOverADiskInUse requires that a DEST which a program or a snapshot needs stays.
 func TestForceOverADiskInUse(t *testing.T) {
 	for name, use := range map[string]func(t *testing.T, dest string){
-		"lock": func(t *testing.T, dest string) { require.NoError(t, os.Mkdir(dest+".lck", 0o755)) },
+		"lock": func(t *testing.T, dest string) {
+			t.Helper()
+			require.NoError(t, os.Mkdir(dest+".lck", 0o755))
+		},
 		"snapshot": func(t *testing.T, dest string) {
+			t.Helper()
 			child := filepath.Join(filepath.Dir(dest), "x-000001.vmdk")
 			disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-F", "vmdk", "-b", dest, child)
 		},
-		"QEMU": func(t *testing.T, dest string) { holdOpen(t, "vmdk", dest) },
+		"QEMU": func(t *testing.T, dest string) {
+			t.Helper()
+			holdOpen(t, "vmdk", dest)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newReplace(t)
@@ -187,6 +196,14 @@ func TestKilledReplaceAndRename(t *testing.T) {
 
 // TestKilledPublishAndRename kills a run behind its publication: the new image is complete, and its extent has two names.
 func TestKilledPublishAndRename(t *testing.T) {
+	// Under the second name no scan of the folder finds it.
+	for _, name := range []string{"prod.vmdk", "x.vmdk.bak"} {
+		t.Run(name, func(t *testing.T) { killedPublishAndRename(t, name) })
+	}
+}
+
+func killedPublishAndRename(t *testing.T, name string) {
+	t.Helper()
 	f := newReplace(t)
 	require.NoError(t, os.Remove(f.dest))
 	require.NoError(t, os.Remove(flatName(f.dest)))
@@ -194,7 +211,7 @@ func TestKilledPublishAndRename(t *testing.T) {
 	first := f.source
 	before := diskSum(t, formatFlat, f.dest)
 	f.source = seededDisk(t, filepath.Join(t.TempDir(), "second.raw"), "second")
-	prod := requireKept(t, f, "prod.vmdk", before)
+	prod := requireKept(t, f, name, before)
 	require.Equal(t, 0, trueup(t, "verify", first, prod).code)
 }
 

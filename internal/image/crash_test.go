@@ -62,14 +62,14 @@ func TestCrashesBetweenTheStepsOfPublish(t *testing.T) {
 			c.link("out-flat.vmdk", "kept")
 			c.copy(c.old, "out.vmdk", forced(flat))
 			c.rename("kept", "out-flat.vmdk")
-			c.link("out-flat.vmdk", ".out-flat.vmdk.partial")
+			c.link("out-flat.vmdk", ".out-flat.vmdk.replaced")
 			c.link("out-1-flat.vmdk", ".out-1-flat.vmdk.partial")
 		}, oldData, forced(flat), []string{"out-flat.vmdk", "out.vmdk"}},
 		{"force: a sparse dest exchanged, the old second file still there", func(c crash) {
 			c.copy(c.new, "out.vmdk", flat)
 			c.copy(c.old, "new.vmdk", kinds[1])
 			c.rename("new.vmdk", "out.vmdk")
-			c.link("out-flat.vmdk", ".out-flat.vmdk.partial")
+			c.link("out-flat.vmdk", ".out-flat.vmdk.replaced")
 		}, oldData, forced(kinds[1]), []string{"out.vmdk"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

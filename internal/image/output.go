@@ -38,6 +38,7 @@ type Output struct {
 	parts []*part  // the named file first
 	old   []string // files of the image that is replaced
 	mode  uint32   // permissions of the source: the copy has no others
+	stale bool     // a killed run left the partial file of DEST
 	// unreadable: DEST exists and is no image that can be opened.
 	unreadable bool
 	replace    string // the extent file among them, removed at the end
@@ -105,6 +106,7 @@ func (o *Output) start(size int64, src *Image, opts CreateOptions) error {
 	if err := o.findReplaced(src); err != nil {
 		return err
 	}
+	o.stale = o.dir.exists(partialName(o.base))
 	main, err := o.newPart(o.base)
 	if err != nil {
 		return err
@@ -190,8 +192,10 @@ func (d *folder) sourceFile(name string, src *Image) string {
 func (o *Output) spareSource(src *Image) error {
 	name, other := besideNames(o.base)
 	for _, n := range []string{o.base, name, other} {
-		if f := o.dir.sourceFile(partialName(n), src); f != "" {
-			return ondisk.In(ErrUsage, "the source's file %s has the name that DEST has while it is written; rename it or choose another DEST", f)
+		for _, reserved := range []string{partialName(n), replacedName(n)} {
+			if f := o.dir.sourceFile(reserved, src); f != "" {
+				return ondisk.In(ErrUsage, "the source's file %s has the name that DEST has while it is written; rename it or choose another DEST", f)
+			}
 		}
 	}
 	return nil

@@ -31,11 +31,11 @@ func (o *Output) beside(src *Image) (driver.WriteFile, string, error) {
 	if slices.Contains(o.old, name) {
 		name = other
 	}
+	if err := o.checkFree(name, src); err != nil && !errors.Is(err, ErrOutput) {
+		return nil, "", err
+	}
 	if o.dir.exists(name) {
 		return nil, "", ondisk.In(ErrOutput, "%s exists and does not belong to %s; remove it or choose another name", name, o.base)
-	}
-	if err := o.checkFree(name, src); err != nil {
-		return nil, "", err
 	}
 	p, err := o.newPart(name)
 	return p, name, err
@@ -53,25 +53,39 @@ func (d *folder) sameFile(a, b string) bool {
 		x.Ino == y.Ino && x.Dev == y.Dev
 }
 
+// replacedName is a second link to an extent that waits for its removal, since DEST has got another.
+func replacedName(name string) string { return "." + name + ".replaced" }
+
 // removeLeft removes the second files that killed runs have left, whatever this run writes. It holds the lock of DEST's
-// partial file by now.
+// partial file by now. Such a file has a second link as a mark; what could be in use all the same stays, without the mark.
 func (o *Output) removeLeft() error {
 	name, other := besideNames(o.base)
 	for _, n := range []string{name, other} {
-		if err := o.removeUnpublished(n); err != nil {
-			return err
+		// Named, and DEST was not: its partial file was there when this run began.
+		unpublished := o.stale && o.dir.sameFile(n, partialName(n))
+		// DEST got another extent, and this one was not removed.
+		replaced := len(o.old) > 0 && o.dir.sameFile(n, replacedName(n))
+		if unpublished || replaced {
+			if err := o.removeUnused(n); err != nil {
+				return err
+			}
 		}
 		if err := o.dir.removeStale(partialName(n)); err != nil {
 			return err
+		}
+		if !o.dir.exists(replacedName(n)) {
+			continue
+		}
+		if err := unix.Unlinkat(o.dir.fd, replacedName(n), 0); err != nil {
+			return ondisk.In(ErrOutput, "remove %s: %w", replacedName(n), err)
 		}
 	}
 	return nil
 }
 
-// removeUnpublished removes the second file of a run that was killed between giving it its name and giving DEST its
-// own: such a file still has its partial name as a second link, and the present DEST does not use it.
-func (o *Output) removeUnpublished(name string) error {
-	if !o.dir.sameFile(name, partialName(name)) || slices.Contains(o.old, name) || o.unreadable {
+// removeUnused removes a file of a killed run, unless DEST or any VMDK of the folder uses it.
+func (o *Output) removeUnused(name string) error {
+	if slices.Contains(o.old, name) || o.unreadable {
 		return nil
 	}
 	if named, err := o.dir.named(name); named || err != nil {
@@ -135,7 +149,7 @@ func (o *Output) Publish() error {
 	if o.replace != "" {
 		// The extent that DEST uses now gets the mark of a file that waits for its removal, in case this run is killed before
 		// it can remove it. A file system without links leaves it to the user then.
-		_ = unix.Linkat(o.dir.fd, o.replace, o.dir.fd, partialName(o.replace), 0)
+		_ = unix.Linkat(o.dir.fd, o.replace, o.dir.fd, replacedName(o.replace), 0)
 	}
 	if err := o.dir.rename(partialName(o.base), o.base, o.force); err != nil {
 		return errors.Join(err, o.unpublish())
@@ -159,7 +173,7 @@ func (o *Output) removeReplaced() {
 	if named, err := o.dir.named(o.replace); err == nil && !named {
 		_ = unix.Unlinkat(o.dir.fd, o.replace, 0)
 	}
-	_ = unix.Unlinkat(o.dir.fd, partialName(o.replace), 0)
+	_ = unix.Unlinkat(o.dir.fd, replacedName(o.replace), 0)
 }
 
 // named tells whether any VMDK of the folder uses a file.
@@ -223,7 +237,7 @@ func publishError(name string, err error) error {
 // unpublish takes back the names of second files when DEST could not get its own.
 func (o *Output) unpublish() error {
 	if o.replace != "" {
-		_ = unix.Unlinkat(o.dir.fd, partialName(o.replace), 0) // the mark, see Publish
+		_ = unix.Unlinkat(o.dir.fd, replacedName(o.replace), 0) // the mark, see Publish
 	}
 	for _, p := range o.parts[1:] {
 		if err := unix.Unlinkat(o.dir.fd, p.final, 0); err != nil && !errors.Is(err, unix.ENOENT) {
