@@ -161,7 +161,8 @@ func (l *Layout) checkRef(r boot.Ref) {
 	case p.Volume.Kind == volume.NTFS && r.At.Off < p.Off+l.SectorSize && p.Kind != table.Logical:
 		no := i
 		no.Code, no.Effect, no.OnMove = "ntfs-inconsistent", ondisk.Unbootable, true
-		no.Text = "the NTFS boot sector does not fit the partition table, so what the guest knows of its place is not known either"
+		no.Text = fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: the boot sector does not fit the partition table",
+			r.Kind, r.At.Off, r.Points, p.Off)
 		no.Remedy = "correct it in the guest (chkdsk, bootrec) and shut it down cleanly, or accept it with --allow-unbootable"
 		l.Issues = append(l.Issues, no)
 	}
