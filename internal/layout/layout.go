@@ -118,6 +118,10 @@ func (l *Layout) hints(container table.Geometry) []table.Geometry {
 			out = append(out, table.Geometry{Heads: b.Heads, Sectors: b.Sectors})
 		}
 	}
+	if l.Table.Saturated() {
+		// Who writes FE FF FF means 255 heads, and so QEMU reads it; containers state what their own maker liked.
+		out = append(out, table.Geometry{Heads: 255, Sectors: 63})
+	}
 	return append(out, container)
 }
 

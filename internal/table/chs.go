@@ -89,6 +89,11 @@ func (t *Table) Geometry(hints []Geometry) Geometry {
 	return others[slices.IndexFunc(others, Geometry.Valid)]
 }
 
+// Saturated tells whether an entry ends in FE FF FF, "beyond CHS".
+func (t *Table) Saturated() bool {
+	return slices.ContainsFunc(t.Partitions, func(p Partition) bool { return p.raw.EndCHS == saturated })
+}
+
 // explained counts the CHS fields that mean in g what the LBA beside them says.
 func (t *Table) explained(g Geometry) int {
 	n := 0
