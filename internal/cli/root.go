@@ -106,7 +106,7 @@ aligned copy of the disk in which the file systems are moved and the guest still
 	f.BoolVar(&c.asJSON, "json", false, "the same as --output json")
 	f.StringVar(&c.out, "out", "", "write the result to `FILE` instead of standard output")
 	f.BoolVarP(&c.quiet, "quiet", "q", false, "print nothing but errors")
-	f.BoolVarP(&c.verbose, "verbose", "v", false, "print more: all changed bytes of a copy")
+	f.BoolVarP(&c.verbose, "verbose", "v", false, "print more: ids and hidden sectors of volumes, all changed bytes of a copy")
 	f.BoolVar(&c.noColor, "no-color", false, "no colours (also by the environment variable NO_COLOR)")
 	complete(root, "output", "text", "json")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return ondisk.In(errUsage, "%w", err) })

@@ -56,7 +56,7 @@ func At(l *layout.Layout, starts map[int]int64) (*Plan, error) {
 	err := p.build(l, func(part layout.Partition, least int64) (int64, error) {
 		to, ok := starts[part.Number]
 		if !ok || to < least || to < part.Off || (to != part.Off && !movable(part)) {
-			return 0, fmt.Errorf("partition %d at byte %d: %w", part.Number, to, ErrNoPlan)
+			return 0, fmt.Errorf("partition %d starts at byte %d, and at byte %d in SOURCE: %w", part.Number, to, part.Off, ErrNoPlan)
 		}
 		return to, nil
 	})
@@ -64,7 +64,7 @@ func At(l *layout.Layout, starts map[int]int64) (*Plan, error) {
 }
 
 // ErrNoPlan is returned for a result that no plan leads to.
-var ErrNoPlan = errors.New("no plan gives it this place")
+var ErrNoPlan = errors.New("align moves no partition so (are SOURCE and DEST swapped?)")
 
 // checkSelection refuses numbers of --partition that the disk does not have.
 func checkSelection(l *layout.Layout, goal align.Goal) error {

@@ -163,7 +163,7 @@ func (t *Text) partitions(d Disk) {
 		if extra {
 			row = append(row, t.yes(p, p.Aligned.Boundary))
 		}
-		w.AppendRow(append(row, content(p)))
+		w.AppendRow(append(row, t.content(p)))
 	}
 	t.printf("\n%s", render(w))
 }
@@ -212,13 +212,20 @@ func typeText(p Partition) string {
 	return p.Type
 }
 
-func content(p Partition) string {
+// content is what a partition holds; at length, also what it stores about itself.
+func (t *Text) content(p Partition) string {
 	if p.Volume == nil {
 		return p.TypeName
 	}
 	s := volumeText(p.Volume)
 	if p.Volume.Kind == "unknown" && p.Kind != "gpt" && p.TypeName != "" {
 		s = fmt.Sprintf("unknown (type of %s)", p.TypeName)
+	}
+	if t.Verbose && p.Volume.UUID != "" {
+		s += ", id " + Safe(p.Volume.UUID)
+	}
+	if t.Verbose && p.Volume.Hidden != nil {
+		s += fmt.Sprintf(", hidden sectors %d", *p.Volume.Hidden)
 	}
 	if p.Name != "" {
 		s += fmt.Sprintf(" (%s)", Safe(p.Name))

@@ -98,20 +98,3 @@ func Alignment(off int64) int64 {
 	}
 	return min(off&-off, TiB)
 }
-
-// Size is a flag value: `--boundary 64K`.
-type Size int64
-
-func (s *Size) String() string { return Short(int64(*s)) }
-
-// Set parses a flag argument.
-func (s *Size) Set(v string) error {
-	n, err := Parse(v)
-	if err == nil {
-		*s = Size(n)
-	}
-	return err
-}
-
-// Type is the word that help texts show for the argument.
-func (s *Size) Type() string { return "SIZE" }

@@ -95,12 +95,3 @@ func TestIsPowerOfTwo(t *testing.T) {
 		assert.Equal(t, want, IsPowerOfTwo(n), strconv.FormatInt(n, 10))
 	}
 }
-
-func TestSizeIsAFlag(t *testing.T) {
-	var s Size
-	require.NoError(t, s.Set("64K"))
-	assert.Equal(t, Size(65536), s)
-	assert.Equal(t, "64K", s.String())
-	require.Error(t, s.Set("64 apples"))
-	assert.Equal(t, Size(65536), s, "a value that cannot be read leaves the old one")
-}
