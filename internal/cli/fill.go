@@ -30,7 +30,7 @@ func (c *copyFlags) fill(ctx context.Context, errOut io.Writer, s *source, p *pl
 	}
 	bar := newProgress(errOut, c.progress, c.quiet, c.command, view.Size()*int64(steps))
 	defer bar.stop()
-	if _, err := diskcopy.Run(ctx, view, o, diskcopy.Options{Jobs: c.jobs, Progress: bar.add}); err != nil {
+	if _, err := diskcopy.Run(ctx, view, o, diskcopy.Options{Jobs: c.jobs, Progress: bar.add, Pack: o.Pack()}); err != nil {
 		return full(err, need, o)
 	}
 	if err := o.Finish(); err != nil {

@@ -46,6 +46,13 @@ type Run struct {
 	Off int64
 }
 
+// Mapped is a Disk that tells where its bytes are stored. Every disk that New makes is one.
+type Mapped interface {
+	Disk
+	// Run is the map at off, which must be on the disk: cut at its end, never empty.
+	Run(off int64) (Run, error)
+}
+
 // Sparse is implemented by sources that know their own holes: files, and disks.
 type Sparse interface {
 	Extent(off, max int64) (Extent, error)
@@ -54,7 +61,7 @@ type Sparse interface {
 var errOutside = errors.New("offset outside the disk")
 
 // New makes a Disk of a map. The map is asked only for offsets in [0, size).
-func New(size, sectorSize int64, m Map) Disk {
+func New(size, sectorSize int64, m Map) Mapped {
 	return &mapped{size: size, sector: sectorSize, at: m}
 }
 
@@ -76,7 +83,7 @@ func (d *mapped) ReadAt(p []byte, off int64) (int, error) {
 		if off >= d.size {
 			return done, io.EOF
 		}
-		run, err := d.run(off)
+		run, err := d.Run(off)
 		if err != nil {
 			return done, err
 		}
@@ -90,8 +97,8 @@ func (d *mapped) ReadAt(p []byte, off int64) (int, error) {
 	return done, nil
 }
 
-// run asks the map and holds it to its contract.
-func (d *mapped) run(off int64) (Run, error) {
+// Run asks the map and holds it to its contract.
+func (d *mapped) Run(off int64) (Run, error) {
 	run, err := d.at(off)
 	if err != nil {
 		return run, err
@@ -146,7 +153,7 @@ const extentEnough = 64 << 20
 
 // part is the state of the run at off, refined by what its source knows of its own holes.
 func (d *mapped) part(off, limit int64) (Extent, error) {
-	run, err := d.run(off)
+	run, err := d.Run(off)
 	if err != nil {
 		return Extent{}, err
 	}

@@ -21,6 +21,9 @@ type Target interface {
 type Options struct {
 	Jobs     int               // goroutines; 0 means 1
 	Progress func(bytes int64) // told of each stretch that is done, from any goroutine; may be nil
+	// Pack turns a unit into what the target stores of it; nil when that is the unit itself. With it the target is given one
+	// unit at a time, and the packed bytes.
+	Pack func(unit []byte, off int64) ([]byte, error)
 }
 
 // Run writes all of src that is not zero to dst and returns the number of bytes written. The order of Reserve calls, and
@@ -38,26 +41,57 @@ func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, erro
 		if err := ondisk.ReadFull(src, b, c.Off); err != nil {
 			return err
 		}
-		runs := dataRuns(b, c.Off, dst.Unit())
+		pieces, err := o.pieces(b, c.Off, dst.Unit())
+		if err != nil {
+			return err
+		}
 		if err := c.Wait(ctx); err != nil {
 			return err
 		}
-		for _, r := range runs {
-			if err := dst.Reserve(r.Off, r.Len); err != nil {
+		for _, p := range pieces {
+			if err := dst.Reserve(p.Off, int64(len(p.data))); err != nil {
 				return err
 			}
 		}
 		c.Pass()
-		for _, r := range runs {
-			if _, err := dst.WriteAt(b[r.Off-c.Off:r.End()-c.Off], r.Off); err != nil {
+		for _, p := range pieces {
+			if _, err := dst.WriteAt(p.data, p.Off); err != nil {
 				return err
 			}
-			written.Add(r.Len)
+			written.Add(p.Len)
 		}
 		tell(c.Len)
 		return nil
 	})
 	return written.Load(), err
+}
+
+// piece is a range of the disk and what the target stores of it.
+type piece struct {
+	disk.Range
+	data []byte
+}
+
+// pieces are what the target is given of the bytes b from off on.
+func (o Options) pieces(b []byte, off, unit int64) ([]piece, error) {
+	var out []piece
+	for _, r := range dataRuns(b, off, unit) {
+		data := b[r.Off-off : r.End()-off]
+		if o.Pack == nil {
+			out = append(out, piece{r, data})
+			continue
+		}
+		for len(data) > 0 {
+			n := min(unit, int64(len(data)))
+			packed, err := o.Pack(data[:n], r.Off)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, piece{disk.Range{Off: r.Off, Len: n}, packed})
+			r.Off, data = r.Off+n, data[n:]
+		}
+	}
+	return out, nil
 }
 
 // dataRuns finds the runs of units in b that are not zero. b starts at byte off of the disk; units are counted from byte

@@ -5,20 +5,22 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // folder is an open directory: the only place where the files of an image may lie. Names are looked up through its
 // handle, so a folder that is renamed or replaced meanwhile cannot lead elsewhere.
 type folder struct {
-	fd    int
-	alias map[string]string // names that stand under another name until they are published
+	fd      int
+	alias   map[string]string // names that stand under another name until they are published
+	handles *handles
 }
 
 func openFolder(path string) (*folder, error) {
@@ -26,8 +28,10 @@ func openFolder(path string) (*folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &folder{fd: fd}, nil
+	return newFolder(fd), nil
 }
+
+func newFolder(fd int) *folder { return &folder{fd: fd, handles: &handles{}} }
 
 func (d *folder) Close() error { return unix.Close(d.fd) }
 
@@ -54,37 +58,41 @@ func checkName(name string) error {
 }
 
 // open is the gate for names that stand in an image.
-func (d *folder) open(name string) (driver.File, error) {
+func (d *folder) open(name string) (*file, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
 	return d.openAny(name, ondisk.ErrReference)
 }
 
-// openAny opens a regular file that is no link. It looks before it opens, since opening a device can have effects, and
-// opens without blocking, since a FIFO would wait for a writer. kind is the class of the error for anything else.
+// openAny opens a regular file that is no link. It looks before it opens, since opening a device can have effects. kind is the
+// class of the error for anything else.
 func (d *folder) openAny(name string, kind error) (*file, error) {
-	real := name
+	f := &file{fd: -1, name: name, real: name, dir: d}
 	if a, ok := d.alias[name]; ok {
-		real = a
+		f.real = a
 	}
-	var st unix.Stat_t
-	if err := unix.Fstatat(d.fd, real, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.Fstatat(d.fd, f.real, &f.stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return nil, fmt.Errorf("file %.256q: %w", name, err)
 	}
-	if err := wantRegular(name, st.Mode, kind); err != nil {
+	if err := wantRegular(name, f.stat.Mode, kind); err != nil {
 		return nil, err
 	}
-	fd, err := unix.Openat(d.fd, real, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open file %.256q: %w", name, err)
+	return f, f.reopen()
+}
+
+// openNamed opens the file that the user named, which may be a block device.
+func (d *folder) openNamed(name string) (*file, error) {
+	f := &file{fd: -1, name: name, real: name, dir: d, device: true}
+	err := unix.Fstatat(d.fd, name, &f.stat, unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil || f.stat.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return d.openAny(name, ondisk.ErrUnsupported)
 	}
-	f := &file{fd: fd, name: name, real: real, dir: d}
-	if err := unix.Fstat(fd, &f.stat); err != nil {
-		return nil, errors.Join(fmt.Errorf("file %.256q: %w", name, err), f.Close())
+	if err := f.reopen(); err != nil {
+		return nil, err
 	}
-	if err := wantRegular(name, f.stat.Mode, kind); err != nil {
-		return nil, errors.Join(err, f.Close())
+	if f.stat.Size, err = unix.Seek(f.fd, 0, io.SeekEnd); err != nil {
+		return nil, errors.Join(fmt.Errorf("size of device %.256q: %w", name, err), f.Close())
 	}
 	return f, nil
 }
@@ -100,64 +108,138 @@ func wantRegular(name string, mode uint32, class error) error {
 	return nil
 }
 
-// file is an open regular file. It does not use os.File: pread on a plain descriptor needs no lock and no poller.
+// file is an open regular file, or a block device. It does not use os.File: pread on a plain descriptor needs no lock and no
+// poller.
 type file struct {
-	fd         int
 	name, real string
 	dir        *folder
-	stat       unix.Stat_t
+	stat       unix.Stat_t // when it was opened first
+	device     bool
+	level      int // 0 for a file of the image itself, 1 for one of its parent, …
+
+	mu   sync.RWMutex // held for reading while fd is in use
+	fd   int          // -1 while the file gives room to others
+	used atomic.Int64
 }
 
 func (f *file) Name() string { return f.name }
 func (f *file) Size() int64  { return f.stat.Size }
-func (f *file) Close() error { return unix.Close(f.fd) }
+
+func (f *file) Close() error {
+	f.dir.handles.forget(f)
+	return f.shut()
+}
+
+// shut closes the descriptor.
+func (f *file) shut() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fd < 0 {
+		return nil
+	}
+	err := unix.Close(f.fd)
+	f.fd = -1
+	return err
+}
+
+// with calls use with an open descriptor.
+func (f *file) with(use func(fd int) error) error {
+	for {
+		f.mu.RLock()
+		if f.fd >= 0 {
+			f.used.Store(f.dir.handles.clock.Add(1))
+			err := use(f.fd)
+			f.mu.RUnlock()
+			return err
+		}
+		f.mu.RUnlock()
+		if err := f.reopen(); err != nil {
+			return err
+		}
+	}
+}
+
+// reopen opens the file without blocking, since a FIFO would wait for a writer, and makes sure that it is the one that was
+// looked at.
+func (f *file) reopen() error {
+	h := f.dir.handles
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.room(f); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fd >= 0 {
+		return nil
+	}
+	fd, err := unix.Openat(f.dir.fd, f.real, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open file %.256q: %w", f.name, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return errors.Join(fmt.Errorf("file %.256q: %w", f.name, err), unix.Close(fd))
+	}
+	if st.Ino != f.stat.Ino || st.Dev != f.stat.Dev || st.Mode&unix.S_IFMT != f.stat.Mode&unix.S_IFMT {
+		return errors.Join(fmt.Errorf("file %.256q %w: another file has its name", f.name, ErrChanged), unix.Close(fd))
+	}
+	f.fd = fd
+	return nil
+}
 
 // ID is device and inode.
 func (f *file) ID() string { return fmt.Sprintf("%d:%d", f.stat.Dev, f.stat.Ino) }
 
 // Allocated is how many bytes the file takes on its file system.
-func (f *file) Allocated() int64 { return f.stat.Blocks * 512 }
+func (f *file) Allocated() int64 {
+	if f.device {
+		return f.stat.Size
+	}
+	return f.stat.Blocks * 512
+}
 
 func (f *file) ReadAt(p []byte, off int64) (int, error) {
 	done := 0
-	for done < len(p) {
-		n, err := unix.Pread(f.fd, p[done:], off+int64(done))
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return done, fmt.Errorf("read %s at byte %d: %w", f.name, off+int64(done), err)
-		case n == 0 && off+int64(done) < f.stat.Size:
-			return done, fmt.Errorf("file %.256q %w: it ends at byte %d, and had %d bytes", f.name, ErrChanged, off+int64(done), f.stat.Size)
-		case n == 0:
-			return done, io.EOF
-		default:
-			done += n
+	err := f.with(func(fd int) error {
+		for done < len(p) {
+			n, err := unix.Pread(fd, p[done:], off+int64(done))
+			switch {
+			case errors.Is(err, unix.EINTR):
+			case err != nil:
+				return fmt.Errorf("read %s at byte %d: %w", f.name, off+int64(done), err)
+			case n == 0 && off+int64(done) < f.stat.Size:
+				return fmt.Errorf("file %.256q %w: it ends at byte %d, and had %d bytes", f.name, ErrChanged, off+int64(done), f.stat.Size)
+			case n == 0:
+				return io.EOF
+			default:
+				done += n
+			}
 		}
-	}
-	return done, nil
+		return nil
+	})
+	return done, err
 }
 
 // Extent asks the file system for holes. Where it cannot tell, everything is data, which is slow and right.
 func (f *file) Extent(off, limit int64) (disk.Extent, error) {
-	whole := disk.Extent{Range: disk.Range{Off: off, Len: limit}}
-	data, err := unix.Seek(f.fd, off, unix.SEEK_DATA)
-	if errors.Is(err, unix.ENXIO) {
-		whole.Zero = true // no data behind off
-		return whole, nil
-	}
-	if err != nil {
-		return whole, nil //nolint:nilerr // the file system knows no holes
-	}
-	if data > off {
-		whole.Zero = true
-		whole.Len = min(limit, data-off)
-		return whole, nil
-	}
-	hole, err := unix.Seek(f.fd, off, unix.SEEK_HOLE)
-	if err == nil && hole > off {
-		whole.Len = min(limit, hole-off)
-	}
-	return whole, nil
+	e := disk.Extent{Range: disk.Range{Off: off, Len: limit}}
+	err := f.with(func(fd int) error {
+		data, err := unix.Seek(fd, off, unix.SEEK_DATA)
+		switch {
+		case errors.Is(err, unix.ENXIO):
+			e.Zero = true // no data behind off
+		case err != nil: // the file system knows no holes
+		case data > off:
+			e.Zero, e.Len = true, min(limit, data-off)
+		default:
+			if hole, err := unix.Seek(fd, off, unix.SEEK_HOLE); err == nil && hole > off {
+				e.Len = min(limit, hole-off)
+			}
+		}
+		return nil
+	})
+	return e, err
 }
 
 // ErrChanged is returned for a source that was written, truncated or replaced while it was read.
@@ -166,7 +248,7 @@ var ErrChanged = errors.New("changed while it was read")
 // unchanged compares the file with what it was when it was opened, by its handle and by its name.
 func (f *file) unchanged() error {
 	var now, named unix.Stat_t
-	if err := unix.Fstat(f.fd, &now); err != nil {
+	if err := f.with(func(fd int) error { return unix.Fstat(fd, &now) }); err != nil {
 		return fmt.Errorf("file %.256q: %w", f.name, err)
 	}
 	if err := unix.Fstatat(f.dir.fd, f.real, &named, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -175,6 +257,9 @@ func (f *file) unchanged() error {
 	old := f.stat
 	if named.Ino != old.Ino || named.Dev != old.Dev {
 		return fmt.Errorf("file %.256q %w: another file has its name", f.name, ErrChanged)
+	}
+	if f.device {
+		return nil // nothing tells of writes to it
 	}
 	if now.Size != old.Size || now.Mtim != old.Mtim || now.Ctim != old.Ctim {
 		return fmt.Errorf("file %.256q %w: size, times or links differ; stop what writes to it and run again", f.name, ErrChanged)

@@ -45,7 +45,7 @@ func TestNamesThatAreFine(t *testing.T) {
 		f, err := d.open(name)
 		require.NoError(t, err, "%q", name)
 		require.Equal(t, int64(5), f.Size())
-		require.NoError(t, f.(*file).Close())
+		require.NoError(t, f.Close())
 	}
 	_, err := d.open("absent")
 	require.ErrorIs(t, err, os.ErrNotExist)
@@ -129,5 +129,5 @@ func TestTheFolderIsHeldByItsHandle(t *testing.T) {
 	_, err = f.ReadAt(b, 0)
 	require.NoError(t, err)
 	require.Equal(t, "right", string(b))
-	require.NoError(t, f.(*file).Close())
+	require.NoError(t, f.Close())
 }

@@ -11,7 +11,8 @@ const (
 )
 
 // Hold keeps QEMU from opening the image for writing until release is called, by the locks that QEMU itself looks at. Where
-// the file system knows no such locks nothing is held, and the check that the source is unchanged remains.
+// the file system knows no such locks nothing is held, and the check that the source is unchanged remains. The same holds for
+// extents of which an image has more than can be open at once.
 func (img *Image) Hold() (release func()) {
 	for _, f := range img.files {
 		for _, b := range []int64{qemuRead, qemuNoWriter} {
@@ -29,5 +30,5 @@ func (img *Image) Hold() (release func()) {
 
 func (f *file) lock(kind int16, at int64) {
 	l := unix.Flock_t{Type: kind, Start: at, Len: 1}
-	_ = unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_SETLK, &l) // see Hold
+	_ = f.with(func(fd int) error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &l) }) // see Hold
 }

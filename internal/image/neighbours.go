@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
-	"github.com/trueup/trueup/internal/image/vmdk"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -87,8 +87,7 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 	}
 	var out []ondisk.Issue
 	for _, name := range slices.Sorted(maps.Keys(neighbours)) {
-		parent := path.Base(strings.ReplaceAll(neighbours[name].Parent, `\`, "/"))
-		if neighbours[name].Parent == "" || !img.has(parent) {
+		if !slices.ContainsFunc(neighbours[name].Parents, func(parent string) bool { return img.owns(lastName(parent)) }) {
 			continue
 		}
 		out = append(out, ondisk.Issue{
@@ -114,9 +113,10 @@ func (img *Image) Owner() ([]ondisk.Issue, error) {
 	}}, nil
 }
 
-func (img *Image) has(name string) bool {
+// owns tells whether a name is that of one of the image's own files; those of its parents are others'.
+func (img *Image) owns(name string) bool {
 	for _, f := range img.files {
-		if f.name == name {
+		if f.level == 0 && f.name == name {
 			return true
 		}
 	}
@@ -151,30 +151,41 @@ func (d *folder) names(keep func(name string) bool) ([]string, error) {
 	}
 }
 
-// isVMDK tells whether a name is that of a VMDK.
-func isVMDK(name string) bool { return strings.EqualFold(path.Ext(name), ".vmdk") }
+// lastName is the last component of a path of any system.
+func lastName(p string) string { return path.Base(strings.ReplaceAll(p, `\`, "/")) }
 
-// namesIn reads what the VMDKs of the folder name, each file once however many names it has.
-func (d *folder) namesIn(except string) (map[string]vmdk.Names, error) {
-	list, err := d.names(isVMDK)
+// naming gives the formats whose files can name others, by extension.
+func naming(name string) (out []driver.Format) {
+	ext := strings.ToLower(path.Ext(name))
+	for _, f := range formats {
+		if f.Names != nil && slices.Contains(f.Extensions, ext) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// namesIn reads what the images of the folder name, each file once however many names it has.
+func (d *folder) namesIn(except string) (map[string]driver.Names, error) {
+	list, err := d.names(func(name string) bool { return naming(name) != nil })
 	if err != nil {
 		return nil, err
 	}
-	out, seen := map[string]vmdk.Names{}, map[string]bool{}
+	out, seen := map[string]driver.Names{}, map[string]bool{}
 	for _, name := range list {
 		if name == except {
 			continue
 		}
 		f, err := d.openAny(name, ondisk.ErrReference)
 		if errors.Is(err, unix.EACCES) {
-			out[name] = vmdk.Names{Broken: true} // another user's
+			out[name] = driver.Names{Broken: true} // another user's
 		}
 		if err != nil {
 			continue // a link, a folder, or gone meanwhile: no program follows it from here
 		}
 		if !seen[f.ID()] {
 			seen[f.ID()] = true
-			out[name], err = vmdk.NamesIn(f)
+			out[name], err = readNames(f)
 		}
 		if err = errors.Join(err, f.Close()); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -183,11 +194,26 @@ func (d *folder) namesIn(except string) (map[string]vmdk.Names, error) {
 	return out, nil
 }
 
+func readNames(f *file) (driver.Names, error) {
+	var all driver.Names
+	for _, format := range naming(f.name) {
+		n, err := format.Names(f)
+		if err != nil {
+			return all, err
+		}
+		all.Parents = append(all.Parents, n.Parents...)
+		all.Extents = append(all.Extents, n.Extents...)
+		all.Broken = all.Broken || n.Broken
+	}
+	return all, nil
+}
+
 // qemuLock tells whether QEMU has the file open for writing: it holds a lock on the byte of the "write" permission, 100 + 1.
 // Spec: QEMU block/file-posix.c, RAW_LOCK_PERM_BASE.
 func (f *file) qemuLock() error {
 	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: 0, Start: qemuWrite, Len: 1}
-	if err := unix.FcntlFlock(uintptr(f.fd), unix.F_OFD_GETLK, &l); err != nil {
+	err := f.with(func(fd int) error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) })
+	if err != nil {
 		return nil //nolint:nilerr // the file system knows no such locks
 	}
 	if l.Type == unix.F_UNLCK {

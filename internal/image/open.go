@@ -20,10 +20,14 @@ type Image struct {
 	*driver.Image
 	Path   string // as the user wrote it
 	Format string
+	Chain  []Link // the images that this one completes, nearest first
 	dir    *folder
 	base   string
 	files  []*file
 }
+
+// Link is one image of a chain.
+type Link struct{ Name, Format, Subformat, ContentID string }
 
 // FileInfo is one file of an image.
 type FileInfo struct {
@@ -60,25 +64,14 @@ func Open(path string, o Options) (*Image, error) {
 
 // openIn opens base through an open folder.
 func openIn(dir *folder, base string, o Options) (*Image, error) {
-	img := &Image{dir: dir, base: base}
-	main, err := dir.openAny(base, ondisk.ErrUnsupported)
+	main, err := dir.openNamed(base)
 	if err != nil {
 		return nil, err
 	}
+	img := &Image{dir: dir, base: base}
 	img.files = []*file{main}
-	src := &driver.Source{File: main, Open: func(name string) (driver.File, error) {
-		f, err := dir.open(name)
-		if err != nil {
-			return nil, err
-		}
-		img.files = append(img.files, f.(*file))
-		return f, nil
-	}}
-	f, err := detect(main, o.Format)
-	if err == nil {
-		img.Format = f.Name
-		img.Image, err = f.Open(src)
-	}
+	c := &chain{img: img, above: []*file{main}}
+	img.Format, img.Image, err = c.open(main, o.Format)
 	if err != nil {
 		return nil, errors.Join(err, img.closeFiles())
 	}

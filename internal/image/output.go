@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +26,8 @@ type CreateOptions struct {
 	Subformat string // empty: the source's, or the format's default
 	Force     bool   // replace DEST
 	Seed      []byte // identifiers are derived from it
+	// Heads and Sectors are the geometry by which the disk is partitioned, 0 when nothing is known of it.
+	Heads, Sectors int
 }
 
 // Output is an image under construction. All its files stand beside their final places as .NAME.partial until Publish.
@@ -41,7 +44,7 @@ type Output struct {
 	stale bool     // a killed run left the partial file of DEST
 	// unreadable: DEST exists and is no image that can be opened.
 	unreadable bool
-	replace    string // the extent file among them, removed at the end
+	replace    []string // the extent files among them, removed at the end
 }
 
 // part is one file under construction. Errors of writing are those of the output.
@@ -114,12 +117,23 @@ func (o *Output) start(size int64, src *Image, opts CreateOptions) error {
 	if err := o.removeLeft(); err != nil {
 		return err
 	}
-	do := driver.Options{Subformat: sub, Name: o.base, Seed: opts.Seed, Beside: func() (driver.WriteFile, string, error) { return o.beside(src) }}
+	do := driver.Options{
+		Subformat: sub, Name: o.base, Seed: opts.Seed, SectorSize: src.Disk.SectorSize(), Heads: opts.Heads, Sectors: opts.Sectors,
+	}
+	do.Beside = func(suffix string) (driver.WriteFile, string, error) { return o.beside(src, suffix) }
 	if src.Format == format.Name {
 		do.Template = src.Template
 	}
 	o.Target, err = format.Create(main, size, do)
 	return err
+}
+
+// Pack is how the target packs its units, nil when it stores them as they are.
+func (o *Output) Pack() func(unit []byte, off int64) ([]byte, error) {
+	if p, ok := o.Target.(driver.Packer); ok {
+		return p.Pack
+	}
+	return nil
 }
 
 // target settles format and subformat of a copy.
@@ -133,7 +147,7 @@ func target(src *Image, o CreateOptions) (driver.Format, string, error) {
 		return f, "", ondisk.In(ErrUsage, "format %q cannot be written, want one of %s", name, strings.Join(Names(), ", "))
 	}
 	sub := o.Subformat
-	if sub == "" && name == src.Format {
+	if sub == "" && name == src.Format && slices.Contains(f.Subformats, src.Subformat) {
 		sub = src.Subformat
 	}
 	if sub == "" && len(f.Subformats) > 0 {
@@ -190,12 +204,17 @@ func (d *folder) sourceFile(name string, src *Image) string {
 
 // spareSource refuses a DEST whose partial names are files of the source: they would be taken for what a killed run left.
 func (o *Output) spareSource(src *Image) error {
-	name, other := besideNames(o.base)
-	for _, n := range []string{o.base, name, other} {
-		for _, reserved := range []string{partialName(n), replacedName(n)} {
-			if f := o.dir.sourceFile(reserved, src); f != "" {
-				return ondisk.In(ErrUsage, "the source's file %s has the name that DEST has while it is written; rename it or choose another DEST", f)
-			}
+	taken := func(inner string) bool { return inner == o.base || isBeside(o.base, inner) }
+	reserved, err := o.dir.names(func(n string) bool {
+		inner, mark := marked(n)
+		return mark != "" && taken(inner)
+	})
+	if err != nil {
+		return err
+	}
+	for _, name := range reserved {
+		if f := o.dir.sourceFile(name, src); f != "" {
+			return ondisk.In(ErrUsage, "the source's file %s has the name that DEST has while it is written; rename it or choose another DEST", f)
 		}
 	}
 	return nil
@@ -207,7 +226,7 @@ func (o *Output) findReplaced(src *Image) error {
 	if !o.dir.exists(o.base) {
 		return nil
 	}
-	old, err := openIn(&folder{fd: o.dir.fd}, o.base, Options{})
+	old, err := openIn(newFolder(o.dir.fd), o.base, Options{})
 	if err != nil {
 		o.unreadable = true // what it uses is not known, so nothing beside it is removed
 		return nil
@@ -217,15 +236,16 @@ func (o *Output) findReplaced(src *Image) error {
 		return err
 	}
 	for _, f := range old.files {
-		o.old = append(o.old, f.name)
+		if f.level == 0 {
+			o.old = append(o.old, f.name)
+		}
 	}
-	name, other := besideNames(o.base)
 	for _, n := range o.old {
 		if f := o.dir.sourceFile(n, src); f != "" {
 			return ondisk.In(ErrUsage, "DEST %s is the image of the source's file %s", o.base, f)
 		}
-		if n == name || n == other {
-			o.replace = n
+		if isBeside(o.base, n) {
+			o.replace = append(o.replace, n)
 		}
 	}
 	return nil

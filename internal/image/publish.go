@@ -3,8 +3,8 @@ package image
 import (
 	"errors"
 	"fmt"
-	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -14,17 +14,28 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// besideNames are the names that the second file of an image can have.
-func besideNames(base string) (name, other string) {
+// besideNames are the names that a further file of an image can have.
+func besideNames(base, suffix string) (name, other string) {
 	ext := filepath.Ext(base)
 	stem := strings.TrimSuffix(base, ext)
-	return stem + "-flat" + ext, stem + "-1-flat" + ext
+	return stem + suffix + ext, stem + "-1" + suffix + ext
 }
 
-// beside creates the second file of an image: NAME-flat.vmdk. With --force the one that DEST uses now must live until the
+// besideSuffix is what formats put between stem and extension: the flat extent, and those of a disk in pieces of 2 GB.
+var besideSuffix = regexp.MustCompile(`^(-1)?-(flat|[fs][0-9]{3,4})$`)
+
+// isBeside tells whether a name is one that a further file of the image base can have.
+func isBeside(base, name string) bool {
+	ext := filepath.Ext(base)
+	rest, ok := strings.CutPrefix(name, strings.TrimSuffix(base, ext))
+	rest, ends := strings.CutSuffix(rest, ext)
+	return ok && ends && besideSuffix.MatchString(rest)
+}
+
+// beside creates a further file of the image: NAME-flat.vmdk. With --force the one that DEST uses now must live until the
 // descriptor has been exchanged, so the new one takes the other of two names.
-func (o *Output) beside(src *Image) (driver.WriteFile, string, error) {
-	name, other := besideNames(o.base)
+func (o *Output) beside(src *Image, suffix string) (driver.WriteFile, string, error) {
+	name, other := besideNames(o.base, suffix)
 	if err := checkName(other); err != nil {
 		return nil, "", ondisk.In(ErrUsage, "DEST would need a second file: %w", err)
 	}
@@ -56,29 +67,52 @@ func (d *folder) sameFile(a, b string) bool {
 // replacedName is a second link to an extent that waits for its removal, since DEST has got another.
 func replacedName(name string) string { return "." + name + ".replaced" }
 
-// removeLeft removes the second files that killed runs have left, whatever this run writes. It holds the lock of DEST's
+// marked takes a name apart that killed runs leave: the file that it stands for, and ".partial" or ".replaced". Other names
+// have no mark.
+func marked(name string) (inner, mark string) {
+	rest, ok := strings.CutPrefix(name, ".")
+	for _, mark := range []string{".partial", ".replaced"} {
+		if inner, ends := strings.CutSuffix(rest, mark); ok && ends {
+			return inner, mark
+		}
+	}
+	return "", ""
+}
+
+// removeLeft removes the further files that killed runs have left, whatever this run writes. It holds the lock of DEST's
 // partial file by now. Such a file has a second link as a mark; what could be in use all the same stays, without the mark.
 func (o *Output) removeLeft() error {
-	name, other := besideNames(o.base)
-	for _, n := range []string{name, other} {
-		// Named, and DEST was not: its partial file was there when this run began.
-		unpublished := o.stale && o.dir.sameFile(n, partialName(n))
-		// DEST got another extent, and this one was not removed.
-		replaced := len(o.old) > 0 && o.dir.sameFile(n, replacedName(n))
-		if unpublished || replaced {
-			if err := o.removeUnused(n); err != nil {
-				return err
-			}
-		}
-		if err := o.dir.removeStale(partialName(n)); err != nil {
+	left, err := o.dir.names(func(n string) bool {
+		inner, mark := marked(n)
+		return mark != "" && isBeside(o.base, inner)
+	})
+	if err != nil {
+		return err
+	}
+	for _, n := range left {
+		if err := o.removeMarked(marked(n)); err != nil {
 			return err
 		}
-		if !o.dir.exists(replacedName(n)) {
-			continue
+	}
+	return nil
+}
+
+// removeMarked removes a mark, and the file behind it when nothing uses that.
+func (o *Output) removeMarked(n, mark string) error {
+	// Named, and DEST was not: its partial file was there when this run began.
+	unpublished := mark == ".partial" && o.stale && o.dir.sameFile(n, partialName(n))
+	// DEST got another extent, and this one was not removed.
+	replaced := mark == ".replaced" && len(o.old) > 0 && o.dir.sameFile(n, replacedName(n))
+	if unpublished || replaced {
+		if err := o.removeUnused(n); err != nil {
+			return err
 		}
-		if err := unix.Unlinkat(o.dir.fd, replacedName(n), 0); err != nil {
-			return ondisk.In(ErrOutput, "remove %s: %w", replacedName(n), err)
-		}
+	}
+	if mark == ".partial" {
+		return o.dir.removeStale(partialName(n))
+	}
+	if err := unix.Unlinkat(o.dir.fd, replacedName(n), 0); err != nil {
+		return ondisk.In(ErrOutput, "remove %s: %w", replacedName(n), err)
 	}
 	return nil
 }
@@ -112,7 +146,8 @@ func (o *Output) Reopen() (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reopen %s: %w", o.base, err)
 	}
-	d := &folder{fd: fd, alias: map[string]string{}}
+	d := newFolder(fd)
+	d.alias = map[string]string{}
 	for _, p := range o.parts {
 		d.alias[p.final] = partialName(p.final)
 	}
@@ -146,10 +181,10 @@ func (o *Output) Publish() error {
 			return errors.Join(err, o.unpublish())
 		}
 	}
-	if o.replace != "" {
-		// The extent that DEST uses now gets the mark of a file that waits for its removal, in case this run is killed before
-		// it can remove it. A file system without links leaves it to the user then.
-		_ = unix.Linkat(o.dir.fd, o.replace, o.dir.fd, replacedName(o.replace), 0)
+	for _, n := range o.replace {
+		// The extents that DEST uses now get the mark of a file that waits for its removal, in case this run is killed before
+		// it can remove them. A file system without links leaves them to the user then.
+		_ = unix.Linkat(o.dir.fd, n, o.dir.fd, replacedName(n), 0)
 	}
 	if err := o.dir.rename(partialName(o.base), o.base, o.force); err != nil {
 		return errors.Join(err, o.unpublish())
@@ -164,16 +199,15 @@ func (o *Output) Publish() error {
 	return o.close()
 }
 
-// removeReplaced removes the extent of the image that DEST replaced, unless another descriptor uses it. Failing leaves a file
-// too many, which loses nothing.
+// removeReplaced removes the extents of the image that DEST replaced, unless another descriptor uses them. Failing leaves a
+// file too many, which loses nothing.
 func (o *Output) removeReplaced() {
-	if o.replace == "" {
-		return
+	for _, n := range o.replace {
+		if named, err := o.dir.named(n); err == nil && !named {
+			_ = unix.Unlinkat(o.dir.fd, n, 0)
+		}
+		_ = unix.Unlinkat(o.dir.fd, replacedName(n), 0)
 	}
-	if named, err := o.dir.named(o.replace); err == nil && !named {
-		_ = unix.Unlinkat(o.dir.fd, o.replace, 0)
-	}
-	_ = unix.Unlinkat(o.dir.fd, replacedName(o.replace), 0)
 }
 
 // named tells whether any VMDK of the folder uses a file.
@@ -181,10 +215,10 @@ func (d *folder) named(name string) (bool, error) {
 	neighbours, err := d.namesIn(name)
 	// Other programs follow paths, and some of them names in another case.
 	uses := func(extent string) bool {
-		return strings.EqualFold(path.Base(strings.ReplaceAll(extent, `\`, "/")), name)
+		return strings.EqualFold(lastName(extent), name)
 	}
 	for _, n := range neighbours {
-		if n.Broken || slices.ContainsFunc(n.Extents, uses) {
+		if n.Broken || slices.ContainsFunc(n.Extents, uses) || slices.ContainsFunc(n.Parents, uses) {
 			return true, err
 		}
 	}
@@ -236,8 +270,8 @@ func publishError(name string, err error) error {
 
 // unpublish takes back the names of second files when DEST could not get its own.
 func (o *Output) unpublish() error {
-	if o.replace != "" {
-		_ = unix.Unlinkat(o.dir.fd, replacedName(o.replace), 0) // the mark, see Publish
+	for _, n := range o.replace {
+		_ = unix.Unlinkat(o.dir.fd, replacedName(n), 0) // the mark, see Publish
 	}
 	for _, p := range o.parts[1:] {
 		if err := unix.Unlinkat(o.dir.fd, p.final, 0); err != nil && !errors.Is(err, unix.ENOENT) {

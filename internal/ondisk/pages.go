@@ -46,19 +46,44 @@ func (p *Pages) Read(b []byte, off int64) error {
 	return nil
 }
 
-// U32 reads the little-endian number at off, as most tables hold them, without a buffer of the caller's.
+// U32 reads the little-endian number at off without a buffer of the caller's.
 func (p *Pages) U32(off int64) (uint32, error) {
+	b, err := p.number(off, 4)
+	return binary.LittleEndian.Uint32(b[:]), err
+}
+
+// U64 reads the little-endian number at off.
+func (p *Pages) U64(off int64) (uint64, error) {
+	b, err := p.number(off, 8)
+	return binary.LittleEndian.Uint64(b[:]), err
+}
+
+// BE32 reads the big-endian number at off.
+func (p *Pages) BE32(off int64) (uint32, error) {
+	b, err := p.number(off, 4)
+	return binary.BigEndian.Uint32(b[:]), err
+}
+
+// BE64 reads the big-endian number at off.
+func (p *Pages) BE64(off int64) (uint64, error) {
+	b, err := p.number(off, 8)
+	return binary.BigEndian.Uint64(b[:]), err
+}
+
+// number gives n bytes at off, n at most 8.
+func (p *Pages) number(off, n int64) (b [8]byte, err error) {
 	start := off - off%pageSize
 	data, err := p.page(start)
 	if err != nil {
-		return 0, err
+		return b, err
 	}
-	if int64(len(data))-(off-start) < 4 { // across the border of two pages, or past the end
-		var b [4]byte
-		err := p.Read(b[:], off)
-		return binary.LittleEndian.Uint32(b[:]), err
+	if int64(len(data))-(off-start) < n { // across the border of two pages, or past the end
+		var wide [8]byte // escapes, unlike b
+		err := p.Read(wide[:n], off)
+		return wide, err
 	}
-	return binary.LittleEndian.Uint32(data[off-start:]), nil
+	copy(b[:n], data[off-start:])
+	return b, nil
 }
 
 // page gives the bytes of the page that starts at off; the last one of a file is short. The read happens under the

@@ -102,7 +102,8 @@ func TestTheTableKeepsEverythingElse(t *testing.T) {
 			e := disktest.MBREntries + was.slot*disktest.MBREntry
 			binary.LittleEndian.PutUint32(want[e+8:], uint32(to))
 			heads, spt := int64(p.before.Geometry.Heads), int64(p.before.Geometry.Sectors)
-			copy(want[e+1:], []byte{byte(to / spt % heads), byte(to%spt + 1), byte(to / spt / heads)})
+			first := to / spt / heads
+			copy(want[e+1:], []byte{byte(to / spt % heads), byte(to%spt+1) | byte(first>>8<<6), byte(first)})
 			last := (to + was.sectors - 1) / (heads * spt)
 			copy(want[e+5:], []byte{byte(heads - 1), byte(spt) | byte(last>>8<<6), byte(last)})
 		}

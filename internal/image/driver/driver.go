@@ -22,6 +22,28 @@ type Source struct {
 	File File
 	// Open is the gate: a regular file in the same folder, by its plain name, never a link.
 	Open func(name string) (File, error)
+	// Parent opens the image that this one completes, through the same gate.
+	Parent func(ref ParentRef) (*Image, error)
+}
+
+// ParentRef is how an image names the one it completes.
+type ParentRef struct {
+	// Names are what is stored, in order of preference. A name that is a path is followed only into the image's own folder,
+	// by its last component, and only when ID can tell whether the file that has this name is the right one.
+	Names []string
+	// Format that the parent must have; empty to find it by content.
+	Format string
+	// ID is what the parent's ContentID must be; empty when the format has none.
+	ID string
+}
+
+// Below is what shows through a hole of a child: the parent at off, at most n bytes of it, and zeros where there is no parent
+// or behind its end.
+func Below(parent *Image, off, n int64) disk.Run {
+	if parent == nil || off >= parent.Disk.Size() {
+		return disk.Run{Len: n}
+	}
+	return disk.Run{Len: min(n, parent.Disk.Size()-off), Src: parent.Disk, Off: off}
 }
 
 // Format is one image format.
@@ -33,6 +55,19 @@ type Format struct {
 	Create func(f WriteFile, size int64, o Options) (Target, error)
 	// Subformats that Create takes; the first is the default.
 	Subformats []string
+	// Stream reads an image that comes through a pipe. Nil when the format cannot be read front to back.
+	Stream func(r io.Reader) (*Stream, error)
+	// Names reads what a file of this format names, without judging the rest. Nil when images of this format stand alone.
+	Names func(f File) (Names, error)
+	// Extensions are those that files of this format have, in lower case with the dot: the neighbours of an image to look at.
+	Extensions []string
+}
+
+// Names is what an image says of other files.
+type Names struct {
+	Parents []string // of the image that it completes, as stored
+	Extents []string // files that hold its data
+	Broken  bool     // it has this format and cannot be read: nobody knows what it names
 }
 
 // Image is an opened image.
@@ -49,8 +84,19 @@ type Image struct {
 	Template any
 	// Heads and Sectors are the geometry that the container states, 0 when it states none.
 	Heads, Sectors int
-	// ContentID is what a snapshot child would name as its parent, empty when the format has none.
+	// ContentID is what a child names as its parent, empty when the format has none.
 	ContentID string
+	// Child tells that the data is complete only together with the parent's: Disk shows both.
+	Child bool
+}
+
+// Stream is an image that is read front to back.
+type Stream struct {
+	Image       // Disk is nil
+	Size  int64 // of the disk, bytes
+	// Next gives the next stored piece of the disk, in ascending order, and io.EOF when the image has come to its end as it
+	// should. p is valid until the next call. What is never given reads as zero.
+	Next func() (off int64, p []byte, err error)
 }
 
 // Detail is one line of what a container says of itself.
@@ -70,8 +116,13 @@ type Options struct {
 	Name      string // final base name of the image
 	// Seed is what identifiers are derived from, so that the same job gives the same bytes.
 	Seed []byte
-	// Beside creates the second file of the image, for its data, and gives the name under which it will be found.
-	Beside func() (WriteFile, string, error)
+	// Beside creates a further file of the image, for its data, and gives the name under which it will be found: suffix stands
+	// in it between stem and extension of Name, as "-flat" does in disk-flat.vmdk.
+	Beside func(suffix string) (WriteFile, string, error)
+	// SectorSize of the disk: 512 or 4096 bytes.
+	SectorSize int64
+	// Heads and Sectors are the geometry by which the disk was partitioned, 0 when nothing is known of it.
+	Heads, Sectors int
 }
 
 // Target takes the bytes of a new image. WriteAt is safe for concurrent use on disjoint ranges; bytes that are never
@@ -85,4 +136,11 @@ type Target interface {
 	Reserve(off, n int64) error
 	// Finish writes what makes the file an image and syncs it.
 	Finish() error
+}
+
+// Packer is a Target that stores each unit in another form, such as compressed. Pack may run for many units at once and in any
+// order; its result belongs to the caller. Reserve and WriteAt are called for one unit at a time, and with the packed bytes:
+// n is their number, off the offset of the unit on the disk.
+type Packer interface {
+	Pack(unit []byte, off int64) ([]byte, error)
 }

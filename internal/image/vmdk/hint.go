@@ -10,39 +10,31 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Names is what a VMDK says of other files. It is read without judging the rest: a neighbour need not be well-formed to
-// depend on a file.
-type Names struct {
-	Parent  string   // parentFileNameHint, empty when there is none
-	Extents []string // names in extent lines
-	Broken  bool     // it is a VMDK and cannot be read: nobody knows what it names
-}
-
 // maxHintText is how much of a neighbour's text is read, in bytes. A descriptor of 4096 extents has more, but its parent
 // stands on top.
 const maxHintText = 64 << 10
 
-// NamesIn reads the names in a VMDK; none for a file that is no VMDK.
-func NamesIn(f driver.File) (Names, error) {
+// names reads the names in a VMDK; none for a file that is no VMDK. A neighbour need not be well-formed to depend on a file.
+func names(f driver.File) (driver.Names, error) {
 	head := make([]byte, min(f.Size(), 2*units.SectorSize))
 	if err := ondisk.ReadFull(f, head, 0); err != nil {
-		return Names{}, err
+		return driver.Names{}, err
 	}
 	if !detect(head, nil) || isSESparse(head) || bytes.HasPrefix(head, []byte(magicCOWD)) {
-		return Names{}, nil
+		return driver.Names{}, nil
 	}
 	off, size := int64(0), f.Size()
 	if bytes.HasPrefix(head, []byte(magicSparse)) {
 		var h sparseHeader
 		switch _, err := ondisk.Decode(f, 0, &h); {
 		case errors.Is(err, ondisk.ErrFormat):
-			return Names{Broken: true}, nil
+			return driver.Names{Broken: true}, nil
 		case err != nil:
-			return Names{}, err
+			return driver.Names{}, err
 		}
 		sectors := ondisk.U64(f.Size() / units.SectorSize)
 		if h.DescriptorOffset == 0 || h.DescriptorOffset > sectors {
-			return Names{}, nil
+			return driver.Names{}, nil
 		}
 		off = ondisk.I64(h.DescriptorOffset) * units.SectorSize
 		size = ondisk.I64(min(h.DescriptorSize, sectors)) * units.SectorSize
@@ -50,15 +42,15 @@ func NamesIn(f driver.File) (Names, error) {
 	size = min(size, f.Size()-off)
 	text, err := ondisk.Bytes(f, off, min(size, maxHintText))
 	if err != nil {
-		return Names{}, err
+		return driver.Names{}, err
 	}
 	n := scanNames(string(text))
 	n.Broken = size > maxHintText // the rest can name anything
 	return n, nil
 }
 
-func scanNames(text string) Names {
-	var n Names
+func scanNames(text string) driver.Names {
+	var n driver.Names
 	for l := range strings.Lines(text) {
 		l = strings.TrimSpace(l)
 		_, quoted, ok := strings.Cut(l, `"`)
@@ -66,7 +58,7 @@ func scanNames(text string) Names {
 		switch first, _, _ := strings.Cut(strings.ToUpper(l), " "); {
 		case !ok || !closed:
 		case strings.HasPrefix(strings.ToUpper(l), "PARENTFILENAMEHINT"):
-			n.Parent = name
+			n.Parents = []string{name}
 		case first == "RW" || first == "RDONLY" || first == "NOACCESS":
 			n.Extents = append(n.Extents, name)
 		}

@@ -14,8 +14,8 @@ import (
 // tableFaults counts what is wrong with the tables of a sparse extent, and keeps the first place of each kind.
 type tableFaults struct {
 	x      *sparse
-	tables placeSet
-	grains placeSet
+	tables *ondisk.PlaceSet
+	grains *ondisk.PlaceSet
 	counts map[string]int
 	firsts map[string]string
 	mirror *mirror
@@ -28,7 +28,7 @@ type tableFaults struct {
 func (x *sparse) checkTables() ([]ondisk.Issue, error) {
 	c := &tableFaults{
 		x: x, counts: map[string]int{}, firsts: map[string]string{}, mirror: newMirror(x), holes: holes{file: x.file},
-		tables: newPlaceSet(gtBytes / uint64(units.SectorSize)), grains: newPlaceSet(x.h.GrainSize),
+		tables: ondisk.NewPlaceSet(gtBytes / uint64(units.SectorSize)), grains: ondisk.NewPlaceSet(x.h.GrainSize),
 	}
 	n := x.h.tables()
 	for i := int64(0); i < n; {
@@ -60,7 +60,7 @@ func (c *tableFaults) table(i int64) (int64, error) {
 	if loc == 0 {
 		return zeros, nil
 	}
-	if c.tables.add(ondisk.U64(loc / units.SectorSize)) {
+	if c.tables.Add(ondisk.U64(loc / units.SectorSize)) {
 		// Its entries are not looked at a second time: a directory of two million entries to one table costs nothing to write.
 		c.add("grain tables at a place in use", "grain directory entry %d names sector %d", i, loc/units.SectorSize)
 		return 1, nil
@@ -111,7 +111,7 @@ func (c *tableFaults) entries(table, loc int64) {
 		at := loc + 4*j
 		if err := x.checkGrains(entry, 1, table*gtes+j, at); err != nil {
 			c.add("grains outside of the file's data area", "%v", err)
-		} else if c.grains.add(uint64(entry)) {
+		} else if c.grains.Add(uint64(entry)) {
 			c.add("grains at a place in use", "grain table entry at %#x names sector %d", at, entry)
 		}
 	}
@@ -133,7 +133,7 @@ func (c *tableFaults) issues() []ondisk.Issue {
 			})
 		}
 	}
-	if c.tables.full || c.grains.full {
+	if c.tables.Full() || c.grains.Full() {
 		out = append(out, ondisk.Issue{
 			Code: "vmdk-tables-unchecked",
 			Text: "the image is too large to look for grains that share a place; every byte is compared after a copy all the same",

@@ -29,6 +29,8 @@ var Format = driver.Format{
 	Open:       open,
 	Create:     create,
 	Subformats: []string{monolithicSparse, monolithicFlat, vmfs},
+	Names:      names,
+	Extensions: []string{".vmdk"},
 }
 
 // Magic numbers of the binary files, as they stand at byte 0.

@@ -3,7 +3,6 @@ package vmdk
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -34,7 +33,7 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 		e := fmt.Sprintf("RW %d SPARSE \"%s\"", size/units.SectorSize, plainName(o.Name))
 		return newSparseTarget(f, size, grain, from.copyFor(kind, size, []string{e}, o.Seed))
 	}
-	data, name, err := o.Beside()
+	data, name, err := o.Beside("-flat")
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +96,7 @@ type sparseTarget struct {
 	table int64 // number of the table in work, -1 before the first
 	dirty bool
 	work  [gtBytes]byte
-	slots slots
+	slots driver.Slots
 }
 
 func newSparseTarget(f driver.WriteFile, size, grain int64, text []byte) (*sparseTarget, error) {
@@ -115,7 +114,6 @@ func newSparseTarget(f driver.WriteFile, size, grain int64, text []byte) (*spars
 		return nil, fmt.Errorf("monolithicSparse of %d bytes: %w: its tables alone pass the 32-bit sector numbers", size, ondisk.ErrLimit)
 	}
 	t := &sparseTarget{f: f, h: h, size: size, text: text, next: ondisk.I64(h.OverHead), table: -1}
-	t.slots.grain = grain * units.SectorSize
 	return t, f.Truncate(t.next * units.SectorSize)
 }
 
@@ -127,7 +125,7 @@ func (t *sparseTarget) Unit() int64 { return t.h.grainBytes() }
 func (t *sparseTarget) Reserve(off, n int64) error {
 	first := off / t.h.grainBytes()
 	last := (off + n - 1) / t.h.grainBytes()
-	t.slots.add(first, last-first+1, t.next)
+	t.slots.Add(off, n, t.next*units.SectorSize)
 	for g := first; g <= last; g++ {
 		if g/gtes != t.table {
 			if err := t.flush(); err != nil {
@@ -165,16 +163,8 @@ func (t *sparseTarget) flush() error {
 	return nil
 }
 
-var errNotReserved = errors.New("vmdk: write to a range that was not reserved")
-
-// WriteAt writes whole grains; the last one of the disk is padded with zeros.
-func (t *sparseTarget) WriteAt(p []byte, off int64) (int, error) {
-	sector, ok := t.slots.take(off/t.h.grainBytes(), int64(len(p)))
-	if !ok {
-		return 0, errNotReserved
-	}
-	return t.f.WriteAt(p, sector*units.SectorSize)
-}
+// WriteAt writes whole grains; the last one of the disk is padded by the size of the file.
+func (t *sparseTarget) WriteAt(p []byte, off int64) (int, error) { return t.slots.WriteAt(t.f, p, off) }
 
 // Finish writes tables, directories and descriptor, and the header last: before that the file is no VMDK.
 func (t *sparseTarget) Finish() error {

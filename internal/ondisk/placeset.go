@@ -1,18 +1,19 @@
-package vmdk
+package ondisk
 
-// placeSet remembers the start sectors of blocks of one size and finds those that overlap. It is a bitmap of one bit for
-// each block-sized cell of the file, in pages that exist only where something starts.
+// PlaceSet remembers where blocks of one size start, in any unit such as sectors, and finds those that overlap. It is a bitmap
+// of one bit for each block-sized cell of the file, in pages that exist only where something starts.
 //
 // Two blocks that start in one cell overlap, always. Two that start in neighbouring cells overlap when the second starts
 // nearer to its cell's begin than the first: blocks of one file start at the same place of their cell nearly always, so
 // only the others are kept by name.
-type placeSet struct {
-	unit   uint64 // sectors a block
+type PlaceSet struct {
+	unit   uint64 // units a block
 	common uint64 // where in their cell most blocks start
 	any    bool
 	odd    map[uint64]uint64 // cell -> start, where that differs from common
 	pages  map[uint64]*[cellsPerPage / 64]uint64
 	full   bool // a bound was reached: not everything was compared
+	count  int64
 }
 
 const (
@@ -21,13 +22,14 @@ const (
 	maxOdd       = 1 << 16
 )
 
-func newPlaceSet(unit uint64) placeSet {
-	return placeSet{unit: unit, odd: map[uint64]uint64{}, pages: map[uint64]*[cellsPerPage / 64]uint64{}}
+// NewPlaceSet is for blocks of so many units.
+func NewPlaceSet(unit uint64) *PlaceSet {
+	return &PlaceSet{unit: unit, odd: map[uint64]uint64{}, pages: map[uint64]*[cellsPerPage / 64]uint64{}}
 }
 
-// add remembers a block that starts at sector and tells whether it overlaps one that is there.
-func (s *placeSet) add(sector uint64) (taken bool) {
-	cell, start := sector/s.unit, sector%s.unit
+// Add remembers a block that starts at a place and tells whether it overlaps one that is there.
+func (s *PlaceSet) Add(at uint64) (taken bool) {
+	cell, start := at/s.unit, at%s.unit
 	if !s.any {
 		s.common, s.any = start, true
 	}
@@ -49,7 +51,7 @@ func (s *placeSet) add(sector uint64) (taken bool) {
 }
 
 // mark sets the bit of a cell and tells whether it was set.
-func (s *placeSet) mark(cell uint64) bool {
+func (s *PlaceSet) mark(cell uint64) bool {
 	p := s.pages[cell/cellsPerPage]
 	if p == nil {
 		if len(s.pages) == maxPages {
@@ -62,11 +64,14 @@ func (s *placeSet) mark(cell uint64) bool {
 	word, bit := &p[cell%cellsPerPage/64], uint64(1)<<(cell%64)
 	was := *word&bit != 0
 	*word |= bit
+	if !was {
+		s.count++
+	}
 	return was
 }
 
 // start tells where in its cell a block starts, if one does.
-func (s *placeSet) start(cell uint64) (uint64, bool) {
+func (s *PlaceSet) start(cell uint64) (uint64, bool) {
 	p := s.pages[cell/cellsPerPage]
 	if p == nil || p[cell%cellsPerPage/64]&(1<<(cell%64)) == 0 {
 		return 0, false
@@ -76,3 +81,9 @@ func (s *placeSet) start(cell uint64) (uint64, bool) {
 	}
 	return s.common, true
 }
+
+// Full tells that a bound was reached: not all places were compared.
+func (s *PlaceSet) Full() bool { return s.full }
+
+// Len is how many cells hold the start of a block.
+func (s *PlaceSet) Len() int64 { return s.count }

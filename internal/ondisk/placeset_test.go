@@ -1,4 +1,4 @@
-package vmdk
+package ondisk
 
 import (
 	"math/rand/v2"
@@ -18,7 +18,7 @@ func TestPlaceSetFindsOverlaps(t *testing.T) {
 			rapid.Map(rapid.Uint64Range(0, 60), func(n uint64) uint64 { return base + n*unit }), // where grains lie
 			rapid.Uint64Range(0, 61*unit), // and where they do not
 		)
-		s := newPlaceSet(unit)
+		s := NewPlaceSet(unit)
 		var seen []uint64
 		for _, at := range rapid.SliceOfN(start, 1, 40).Draw(t, "starts") {
 			want := false
@@ -27,10 +27,10 @@ func TestPlaceSetFindsOverlaps(t *testing.T) {
 			}
 			if want {
 				// A damaged image has been found out; what later answers depend on is not specified.
-				require.True(t, s.add(at), "block at %d in %v", at, seen)
+				require.True(t, s.Add(at), "block at %d in %v", at, seen)
 				return
 			}
-			require.False(t, s.add(at), "block at %d in %v", at, seen)
+			require.False(t, s.Add(at), "block at %d in %v", at, seen)
 			seen = append(seen, at)
 		}
 	})
@@ -38,46 +38,27 @@ func TestPlaceSetFindsOverlaps(t *testing.T) {
 
 // A full disk of 2 TiB in grains of 64 KiB, in any order, stays within the bound and finds the one block that comes twice.
 func TestPlaceSetOfAWholeDisk(t *testing.T) {
-	s := newPlaceSet(128)
+	s := NewPlaceSet(128)
 	const grains = 1 << 18
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for _, i := range rnd.Perm(grains) {
-		require.False(t, s.add(uint64(i)*128+21))
+		require.False(t, s.Add(uint64(i)*128+21))
 	}
-	require.False(t, s.full)
+	require.False(t, s.Full())
 	require.Empty(t, s.odd, "all grains lie alike")
-	require.True(t, s.add(12345*128+21))
-	require.True(t, s.add(12345*128+20))
-	require.True(t, s.add(12345*128+22))
+	require.True(t, s.Add(12345*128+21))
+	require.True(t, s.Add(12345*128+20))
+	require.True(t, s.Add(12345*128+22))
 }
 
 // Above its bounds it says that it did not look at everything, and grows no further.
 func TestPlaceSetIsBounded(t *testing.T) {
-	s := newPlaceSet(1)
+	s := NewPlaceSet(1)
 	for i := range uint64(maxPages) {
-		s.add(i * cellsPerPage)
+		s.Add(i * cellsPerPage)
 	}
-	require.False(t, s.full)
-	s.add(maxPages * cellsPerPage)
-	require.True(t, s.full)
+	require.False(t, s.Full())
+	s.Add(maxPages * cellsPerPage)
+	require.True(t, s.Full())
 	require.Len(t, s.pages, maxPages)
-}
-
-func TestSlotsGiveEachReservationOnce(t *testing.T) {
-	s := slots{grain: 4096}
-	s.add(10, 3, 1000)
-	s.add(20, 1, 1024)
-	_, ok := s.take(10, 2*4096)
-	require.False(t, ok, "a part of a reservation is none")
-	_, ok = s.take(11, 4096)
-	require.False(t, ok)
-	sector, ok := s.take(20, 100)
-	require.True(t, ok, "the tail of a disk is shorter than a grain")
-	require.Equal(t, int64(1024), sector)
-	sector, ok = s.take(10, 3*4096)
-	require.True(t, ok)
-	require.Equal(t, int64(1000), sector)
-	_, ok = s.take(10, 3*4096)
-	require.False(t, ok, "it is gone")
-	require.Empty(t, s.open)
 }
