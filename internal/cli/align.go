@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -22,7 +20,7 @@ import (
 // copyFlags decide how a copy is written; align and convert share them.
 type copyFlags struct {
 	*common
-	to         string
+	to         target
 	force      bool
 	verify     string
 	jobs       int
@@ -33,13 +31,13 @@ type copyFlags struct {
 
 func (c *copyFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&c.to, "to", "", "format of DEST as `FORMAT[:SUBFORMAT]`: raw, vmdk:monolithicSparse, vmdk:monolithicFlat, vmdk:vmfs (default: the source's own)")
+	f.Var(&c.to, "to", "format of DEST, such as raw or vmdk:streamOptimized (default: the source's own); with ,align=SIZE the disk's size becomes a multiple of it")
 	f.BoolVar(&c.force, "force", false, "replace DEST; the old one stands until the new one is complete")
 	f.StringVar(&c.verify, "verify", "full", "what to prove before DEST gets its name: full (every byte) or structure")
 	f.IntVarP(&c.jobs, "jobs", "j", 4, "how many chunks are read and written at once")
 	f.StringVar(&c.progress, "progress", "auto", "auto (a bar on a terminal), json (one line a second on standard error) or none")
 	f.BoolVar(&c.noProgress, "no-progress", false, "the same as --progress none")
-	complete(cmd, "to", "raw", "vmdk:monolithicSparse", "vmdk:monolithicFlat", "vmdk:vmfs")
+	complete(cmd, "to", targetNames()...)
 	complete(cmd, "verify", "full", "structure")
 	complete(cmd, "progress", "auto", "json", "none")
 }
@@ -107,10 +105,12 @@ func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, de
 		return err
 	}
 	defer s.close()
+	s.flatten = f.flatten
 	p, err := s.plan(f.boundary, f.only)
 	if err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}
+	p.Grow(s.layout, f.to.size(p.Size))
 	if err := refusal(p.Refusals(f.allowUnbootable)); err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}
@@ -134,7 +134,12 @@ func (c *copyFlags) copy(ctx context.Context, out, errOut io.Writer, s *source, 
 	if err != nil {
 		return err
 	}
-	r.Format, r.Subformat, r.Files = o.format, o.subformat, o.files
+	return c.finish(out, r, o)
+}
+
+// finish prints what was written.
+func (c *copyFlags) finish(out io.Writer, r *report.Align, w written) error {
+	r.Format, r.Subformat, r.Files = w.format, w.subformat, w.files
 	r.Written, r.Verified = true, c.verify
 	if err := c.emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
@@ -155,8 +160,10 @@ func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *p
 	}
 	release := s.img.Hold()
 	defer release()
-	format, sub, _ := strings.Cut(c.to, ":")
-	o, err := image.Create(dest, p.Size, s.img, image.CreateOptions{Format: format, Subformat: sub, Force: c.force, Seed: seed(s, p)})
+	o, err := image.Create(dest, p.Size, s.img, image.CreateOptions{
+		Format: c.to.format, Subformat: c.to.subformat, Force: c.force, Seed: seed(s, p),
+		Heads: s.layout.Geometry.Heads, Sectors: s.layout.Geometry.Sectors,
+	})
 	if err != nil {
 		return w, err
 	}
@@ -207,37 +214,45 @@ func seed(s *source, p *plan.Plan) []byte {
 func newConvert(c *common) *cobra.Command {
 	f := copyFlags{common: c, command: "convert"}
 	var format string
+	var flatten bool
 	cmd := &cobra.Command{
 		Use:   "convert SOURCE DEST",
 		Short: "Copy a disk image into another format, moving nothing",
-		Long:  `Writes DEST with the very bytes of SOURCE's disk, in the format of --to, and compares them before DEST gets its name.` + "\n" + exitCodes,
+		Long: `Writes DEST with the very bytes of SOURCE's disk, in the format of --to, and compares them before DEST gets its name.
+SOURCE can be - for a streamOptimized VMDK that comes through a pipe.` + "\n" + exitCodes,
 		Example: `  trueup convert --to raw disk.vmdk disk.img
-  trueup convert --to vmdk:monolithicFlat disk.img disk.vmdk`,
+  trueup convert --to vmdk:monolithicFlat disk.img disk.vmdk
+  tar -xOf vm.ova disk1.vmdk | trueup convert --to raw - disk.img`,
 		Args: arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runConvert(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, format, args[0], args[1])
+			return runConvert(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, format, flatten, args[0], args[1])
 		},
 	}
 	f.add(cmd)
 	formatFlag(cmd, &format)
+	flattenFlag(cmd, &flatten)
 	return cmd
 }
 
-func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, format, src, dest string) error {
+func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, format string, flatten bool, src, dest string) error {
 	if err := f.check(); err != nil {
 		return err
+	}
+	if src == "-" {
+		return runStream(ctx, out, errOut, f, format, dest)
 	}
 	s, err := f.open(src, format)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	notes := align.Relevant(s.issues(), nil)
-	if err := broken(notes); err != nil {
+	s.flatten = flatten
+	p := plan.Copy(s.img.Disk.Size())
+	p.Notes = align.Relevant(s.issues(), nil)
+	if err := broken(p.Notes); err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}
-	size := s.img.Disk.Size()
-	p := &plan.Plan{OldSize: size, Size: size, Pieces: []disk.Piece{{Len: size}}, Notes: notes}
+	p.Grow(s.layout, f.to.size(p.Size))
 	if err := refusal(p.Refusals(false)); err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}

@@ -55,7 +55,7 @@ var classes = []struct {
 }{
 	{errUsage, "usage"},
 	{plan.ErrSelection, "usage"},
-	{image.ErrBusy, "busy"},
+	{ondisk.ErrBusy, "busy"},
 	{image.ErrChanged, "changed"},
 	{verify.ErrDifferent, "verify"},
 	{image.ErrOutput, "output"},

@@ -22,6 +22,7 @@ type moveFlags struct {
 	boundary        boundary
 	only            []int
 	allowUnbootable bool
+	flatten         bool
 	format          string
 }
 
@@ -30,6 +31,11 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	cmd.Flags().IntSliceVar(&m.only, "partition", nil, "move only partition `N` (repeatable), and what it forces to move")
 	cmd.Flags().BoolVar(&m.allowUnbootable, "allow-unbootable", false, "go on although a finding says that the copy may not boot")
 	formatFlag(cmd, &m.format)
+	flattenFlag(cmd, &m.flatten)
+}
+
+func flattenFlag(cmd *cobra.Command, on *bool) {
+	cmd.Flags().BoolVar(on, "flatten", false, "take a snapshot together with its parents, as one complete disk")
 }
 
 // arguments are the flags that make align do the same.
@@ -43,6 +49,9 @@ func (m *moveFlags) arguments() []string {
 	}
 	if m.allowUnbootable {
 		out = append(out, "--allow-unbootable")
+	}
+	if m.flatten {
+		out = append(out, "--flatten")
 	}
 	return out
 }
@@ -77,6 +86,7 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 		return err
 	}
 	defer s.close()
+	s.flatten = f.flatten
 	p, err := s.plan(f.boundary, f.only)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -142,7 +152,7 @@ func checked(s *source, p *plan.Plan) (disk.Disk, *layout.Layout, error) {
 	if err := verify.Promise(p, s.layout, after); err != nil {
 		return nil, nil, fmt.Errorf("planned result: %w", err)
 	}
-	if p.Goal.Must == 0 { // a conversion, which leaves misaligned what is misaligned
+	if p.Converts {
 		return view, after, nil
 	}
 	if err := after.ReadGaps(view, p.Goal.Want); err != nil {

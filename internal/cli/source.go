@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
@@ -19,6 +20,8 @@ type source struct {
 	layout *layout.Layout
 	damage []ondisk.Issue // of the container
 	beside []ondisk.Issue // what uses the image, or needs it
+	// flatten tells that the user wants a snapshot together with its parents.
+	flatten bool
 }
 
 // openSource opens an image and reads its layout. Errors name the path as the user wrote it.
@@ -60,7 +63,23 @@ func (s *source) read() error {
 }
 
 // issues are those that concern any copy, whatever is on the disk.
-func (s *source) issues() []ondisk.Issue { return slices.Concat(s.damage, s.beside) }
+func (s *source) issues() []ondisk.Issue { return slices.Concat(s.damage, s.beside, s.child()) }
+
+// child keeps a snapshot from being copied as if it were a machine's disk: what it is a snapshot of stays behind.
+func (s *source) child() []ondisk.Issue {
+	if !s.img.Child || s.flatten {
+		return nil
+	}
+	names := make([]string, 0, len(s.img.Chain))
+	for _, l := range s.img.Chain {
+		names = append(names, fmt.Sprintf("%.256q", l.Name))
+	}
+	return []ondisk.Issue{{
+		Code: "snapshot-child", Effect: ondisk.Refuse,
+		Text:   "it is a snapshot, which is complete only together with its parent " + strings.Join(names, ", and that one's parent "),
+		Remedy: "--flatten copies all of them into one complete disk",
+	}}
+}
 
 func (s *source) close() { s.img.Close() }
 
@@ -136,13 +155,8 @@ func refusal(fs []align.Finding) error {
 		return fmt.Errorf("%w; %s", f.Err, f.Remedy)
 	}
 	r := &ondisk.Refusal{Code: "unsupported", Reason: f.Subject + ": " + f.Text, Remedy: f.Remedy}
-	switch f.Code {
-	case "busy", "limit", "reference":
-		r.Code = f.Code
-	case "vmdk-unclean":
-		r.Code = "busy"
-	case "vmdk-redundant-tables":
-		r.Code = "format"
+	if f.Err != nil {
+		r.Code, _ = classify(f.Err)
 	}
 	if len(fs) > 1 {
 		r.Remedy += fmt.Sprintf(" (and %d more; see trueup plan)", len(fs)-1)

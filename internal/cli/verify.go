@@ -94,6 +94,9 @@ func (f *verifyFlags) compare(ctx context.Context, s, d *source, r *report.Verif
 	if err != nil {
 		return nil, err
 	}
+	if got := d.img.Disk.Size(); rounded(got, p.Size) { // by --to …,align=SIZE
+		p.Grow(s.layout, got)
+	}
 	r.Changes = report.NewChanges(p)
 	diffs, err := verify.Same(ctx, p.View(s.img.Disk), d.img.Disk, verify.Options{Jobs: f.jobs, Progress: bar.add})
 	if err != nil || len(diffs) > 0 {

@@ -29,41 +29,55 @@ type Options struct {
 // Run writes all of src that is not zero to dst and returns the number of bytes written. The order of Reserve calls, and
 // so the layout of the target, does not depend on the number of goroutines or their speed.
 func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, error) {
-	var written atomic.Int64
-	tell := func(n int64) {
-		if o.Progress != nil {
-			o.Progress(n)
-		}
-	}
-	d := &Data{Disks: []disk.Disk{src}, Skipped: tell}
+	w := writer{dst: dst, Options: o}
+	d := &Data{Disks: []disk.Disk{src}, Skipped: w.tell}
 	err := Each(ctx, o.Jobs, d, func(ctx context.Context, c Chunk, bufs [][]byte) error {
 		b := bufs[0][:c.Len]
 		if err := ondisk.ReadFull(src, b, c.Off); err != nil {
 			return err
 		}
-		pieces, err := o.pieces(b, c.Off, dst.Unit())
-		if err != nil {
-			return err
-		}
-		if err := c.Wait(ctx); err != nil {
-			return err
-		}
-		for _, p := range pieces {
-			if err := dst.Reserve(p.Off, int64(len(p.data))); err != nil {
-				return err
-			}
-		}
-		c.Pass()
-		for _, p := range pieces {
-			if _, err := dst.WriteAt(p.data, p.Off); err != nil {
-				return err
-			}
-			written.Add(p.Len)
-		}
-		tell(c.Len)
-		return nil
+		return w.write(ctx, c, b, func() {})
 	})
-	return written.Load(), err
+	return w.written.Load(), err
+}
+
+// writer is one run of Run or Pipe.
+type writer struct {
+	Options
+	dst     Target
+	written atomic.Int64
+}
+
+func (w *writer) tell(n int64) {
+	if w.Progress != nil {
+		w.Progress(n)
+	}
+}
+
+// write gives the target what b, the chunk c, has beside zeros. turn is called when it is the chunk's turn.
+func (w *writer) write(ctx context.Context, c Chunk, b []byte, turn func()) error {
+	pieces, err := w.pieces(b, c.Off, w.dst.Unit())
+	if err != nil {
+		return err
+	}
+	if err := c.Wait(ctx); err != nil {
+		return err
+	}
+	turn()
+	for _, p := range pieces {
+		if err := w.dst.Reserve(p.Off, int64(len(p.data))); err != nil {
+			return err
+		}
+	}
+	c.Pass()
+	for _, p := range pieces {
+		if _, err := w.dst.WriteAt(p.data, p.Off); err != nil {
+			return err
+		}
+		w.written.Add(p.Len)
+	}
+	w.tell(c.Len)
+	return nil
 }
 
 // piece is a range of the disk and what the target stores of it.

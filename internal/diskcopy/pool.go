@@ -98,13 +98,21 @@ func (d *Data) zero(size int64) (int64, error) {
 // Each runs work for all data chunks on so many goroutines. Each goroutine has a scratch buffer of ChunkSize bytes for
 // each disk.
 func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context, c Chunk, bufs [][]byte) error) error {
+	return each(ctx, jobs, len(d.Disks), func([][]byte) (disk.Range, error) { return d.next() }, work)
+}
+
+// each hands out the chunks that next gives, one call at a time; next may fill the buffers that the work will have.
+func each(
+	ctx context.Context, jobs, buffers int, next func(bufs [][]byte) (disk.Range, error),
+	work func(ctx context.Context, c Chunk, bufs [][]byte) error,
+) error {
 	var mu sync.Mutex
 	last := make(chan struct{})
 	close(last)
-	take := func() (Chunk, error) {
+	take := func(bufs [][]byte) (Chunk, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		r, err := d.next()
+		r, err := next(bufs)
 		c := Chunk{Range: r, before: last, passed: make(chan struct{})}
 		last = c.passed
 		return c, err
@@ -118,12 +126,12 @@ func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context,
 					err = fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack())
 				}
 			}()
-			bufs := make([][]byte, len(d.Disks))
+			bufs := make([][]byte, buffers)
 			for i := range bufs {
 				bufs[i] = make([]byte, ChunkSize)
 			}
 			for ctx.Err() == nil {
-				c, err := take()
+				c, err := take(bufs)
 				if err != nil || c.Len == 0 {
 					return err
 				}

@@ -1,6 +1,8 @@
 package image
 
 import (
+	"slices"
+
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/image/vmdk"
@@ -11,9 +13,20 @@ var formats = []driver.Format{
 	vmdk.Format,
 }
 
+// Writable lists the formats that are written.
+func Writable() []driver.Format {
+	var out []driver.Format
+	for _, f := range append(slices.Clone(formats), raw.Format) {
+		if f.Create != nil {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
 // byName finds a format by the name that --format and --to take.
 func byName(name string) (driver.Format, bool) {
-	for _, f := range append(formats, raw.Format) {
+	for _, f := range append(slices.Clone(formats), raw.Format) {
 		if f.Name == name {
 			return f, true
 		}
@@ -24,7 +37,7 @@ func byName(name string) (driver.Format, bool) {
 // Names lists the formats that are read, for help texts and completion.
 func Names() []string {
 	var out []string
-	for _, f := range append(formats, raw.Format) {
+	for _, f := range append(slices.Clone(formats), raw.Format) {
 		out = append(out, f.Name)
 	}
 	return out

@@ -29,6 +29,9 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 		if err := f.qemuLock(); err != nil {
 			out = append(out, busy(err.Error(), "shut the virtual machine down"))
 		}
+		if f.claimed() {
+			out = append(out, busy(fmt.Sprintf("%q is a device that is mounted, or part of another one", f.name), "unmount it, or copy a snapshot of it"))
+		}
 	}
 	names, err := img.dir.names(func(n string) bool { return img.lockedBy(n) != "" })
 	if err != nil {
@@ -51,11 +54,8 @@ func unlock(name string) string {
 }
 
 func busy(text, remedy string) ondisk.Issue {
-	return ondisk.Issue{Code: "busy", Effect: ondisk.Refuse, Text: text, Remedy: remedy, Err: ErrBusy}
+	return ondisk.Issue{Code: "busy", Effect: ondisk.Refuse, Text: text, Remedy: remedy, Err: ondisk.ErrBusy}
 }
-
-// ErrBusy marks an image that another program has in use.
-var ErrBusy = errors.New("in use")
 
 // lockedBy tells what a file of the folder says about the image, empty when nothing. Spec: the lock files of VMware
 // Workstation (name.lck folders), ESXi on NFS (.lck-*), and the memory files of a running or suspended machine.
@@ -206,6 +206,19 @@ func readNames(f *file) (driver.Names, error) {
 		all.Broken = all.Broken || n.Broken
 	}
 	return all, nil
+}
+
+// claimed tells whether a block device has a file system mounted on it, or something else that the kernel keeps for itself. Spec:
+// open(2), O_EXCL without O_CREAT.
+func (f *file) claimed() bool {
+	if !f.device {
+		return false
+	}
+	fd, err := unix.Openat(f.dir.fd, f.real, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_ = unix.Close(fd) // nothing was written
+	}
+	return errors.Is(err, unix.EBUSY)
 }
 
 // qemuLock tells whether QEMU has the file open for writing: it holds a lock on the byte of the "write" permission, 100 + 1.

@@ -116,7 +116,7 @@ func TestBusyNeighbours(t *testing.T) {
 			require.Contains(t, issues[0].Text, tc.want)
 			require.Contains(t, issues[0].Text, tc.entry)
 			require.Equal(t, ondisk.Refuse, issues[0].Effect)
-			require.ErrorIs(t, issues[0].Err, image.ErrBusy)
+			require.ErrorIs(t, issues[0].Err, ondisk.ErrBusy)
 			require.NotEmpty(t, issues[0].Remedy, "how to tell a stale one")
 		})
 	}

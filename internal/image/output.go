@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -99,7 +100,10 @@ func (o *Output) start(size int64, src *Image, opts CreateOptions) error {
 		return err
 	}
 	o.Format, o.Subformat = format.Name, sub
-	o.mode = src.files[0].stat.Mode & 0o777
+	o.mode = 0o666
+	if len(src.files) > 0 {
+		o.mode = src.files[0].stat.Mode & 0o777
+	}
 	if err := o.checkFree(o.base, src); err != nil {
 		return err
 	}
@@ -144,7 +148,17 @@ func target(src *Image, o CreateOptions) (driver.Format, string, error) {
 	}
 	f, ok := byName(name)
 	if !ok || f.Create == nil {
-		return f, "", ondisk.In(ErrUsage, "format %q cannot be written, want one of %s", name, strings.Join(Names(), ", "))
+		var names []string
+		for _, w := range Writable() {
+			names = append(names, w.Name)
+		}
+		return f, "", ondisk.In(ErrUsage, "format %q cannot be written, want one of %s", name, strings.Join(names, ", "))
+	}
+	if n := src.Disk.SectorSize(); n != 512 && !f.SectorSizes && f.Name != raw.Format.Name {
+		return f, "", &ondisk.Refusal{
+			Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and no %s can say so: a guest would not find its partitions", n, name),
+			Remedy: "keep the format of the source, or choose --to raw and tell the hypervisor the sector size",
+		}
 	}
 	sub := o.Subformat
 	if sub == "" && name == src.Format && slices.Contains(f.Subformats, src.Subformat) {
@@ -301,7 +315,7 @@ func (o *Output) newPart(name string) (*part, error) {
 }
 
 func usedByOther(partial string) error {
-	return fmt.Errorf("%s: %w by another run of trueup that writes the same DEST", partial, ErrBusy)
+	return fmt.Errorf("%s: %w by another run of trueup that writes the same DEST", partial, ondisk.ErrBusy)
 }
 
 // leadsTo tells whether a name is that of an open file.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 var flat = image.CreateOptions{Format: "vmdk", Subformat: "monolithicFlat"}
@@ -174,7 +175,7 @@ func TestTwoRunsAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out.vmdk")
 	first := filled(t, src, path, flat, 2)
 	_, err := image.Create(path, src.Disk.Size(), src, flat)
-	require.ErrorIs(t, err, image.ErrBusy)
+	require.ErrorIs(t, err, ondisk.ErrBusy)
 	require.NoError(t, first.Publish(), "the second run has harmed nothing")
 	shows(t, path, data)
 }

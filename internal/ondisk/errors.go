@@ -17,6 +17,7 @@ var (
 	ErrReference   = errors.New("reference not allowed") // a file names another that it must not name
 	ErrLimit       = errors.New("limit exceeded")        // well-formed, but above what we are ready to spend
 	ErrFormat      = errors.New("malformed")             // what every *FormatError is
+	ErrBusy        = errors.New("in use")                // another program has the image open, or had it when it died
 )
 
 // FormatError says which field of which structure has a value it cannot have.

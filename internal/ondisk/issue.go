@@ -25,7 +25,7 @@ type Issue struct {
 	DiskWide  bool // matters when any partition moves; a volume does not know its number
 	Text      string
 	Remedy    string
-	Err       error // for Broken: the error that a copy ends with
+	Err       error // for Broken: the error that a copy ends with; for Refuse: its class, ErrUnsupported when it is nil
 }
 
 // Refusal is the error of a job that is understood and would be unsafe.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -33,7 +34,7 @@ func (c *placer) choose(p layout.Partition, least int64) (int64, error) {
 	}
 	to := units.AlignUp(max(p.Off, least), c.goal.Want)
 	if last := (to + max(p.Len, 1) - 1) / c.l.SectorSize; last > table.MaxLBA {
-		c.plan.refuse("limit", p.Number, fmt.Sprintf("would end at LBA %d, and an MBR cannot name sectors beyond %d", last, int64(table.MaxLBA)),
+		c.plan.refuse("limit", ondisk.ErrLimit, p.Number, fmt.Sprintf("would end at LBA %d, and an MBR cannot name sectors beyond %d", last, int64(table.MaxLBA)),
 			"move the disk to GPT in the guest first")
 		return p.Off, nil
 	}
@@ -65,5 +66,5 @@ func (c *placer) refuseKind(p layout.Partition, needs bool) {
 	if p.Kind == table.Entry || !needs {
 		remedy = "use the guest's own tools, or a later version of trueup"
 	}
-	c.plan.refuse("unsupported", p.Number, what, remedy)
+	c.plan.refuse("unsupported", ondisk.ErrUnsupported, p.Number, what, remedy)
 }

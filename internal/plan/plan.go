@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -32,6 +33,30 @@ type Plan struct {
 	Pieces        []disk.Piece // all bytes of the result that come from the source, in order
 	Patches       []disk.Patch
 	Notes         []align.Finding // what a user should know; refusals among them
+	// Converts tells that nothing is to be aligned: what is misaligned stays so.
+	Converts bool
+}
+
+// Copy is the plan in which nothing moves.
+func Copy(size int64) *Plan {
+	return &Plan{OldSize: size, Size: size, Pieces: []disk.Piece{{Len: size}}, Converts: true}
+}
+
+// Grow makes the disk size bytes long; what it gains is zero. A GPT has its backup at the end of the disk, so that one is
+// refused: the copy of it would be in the middle.
+func (p *Plan) Grow(l *layout.Layout, size int64) {
+	if size <= p.Size {
+		return
+	}
+	if l.Table != nil && l.Table.Scheme == table.GPT {
+		p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
+			Code: "gpt-grows", Effect: ondisk.Refuse, Text: fmt.Sprintf(
+				"the disk of %d bytes would grow to %d, and the backup of its GPT must stand at the end", p.Size, size),
+			Remedy: "leave the size as it is, or grow the disk with a tool that moves the backup (sgdisk -e)",
+		}))
+		return
+	}
+	p.Size = size
 }
 
 // New plans the way to a goal. l needs its gaps (layout.ReadGaps). The error is that of a malformed structure that the
@@ -154,7 +179,7 @@ func (p *Plan) rewrite(l *layout.Layout, to map[int]int64) {
 		}
 		b, err := r.Encode(r.Raw, off)
 		if err != nil {
-			p.refuse("limit", r.Partition, fmt.Sprintf("%s cannot hold the new place: %v", r.Kind, err), "")
+			p.refuse("limit", ondisk.ErrLimit, r.Partition, fmt.Sprintf("%s cannot hold the new place: %v", r.Kind, err), "")
 			continue
 		}
 		p.Patches = append(p.Patches, disk.Patch{
@@ -164,8 +189,11 @@ func (p *Plan) rewrite(l *layout.Layout, to map[int]int64) {
 	}
 }
 
-func (p *Plan) refuse(code string, partition int, text, remedy string) {
-	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{Code: code, Effect: ondisk.Refuse, Partition: partition, Text: text, Remedy: remedy}))
+// refuse notes what keeps a partition from moving. class is that of the error that a copy ends with.
+func (p *Plan) refuse(code string, class error, partition int, text, remedy string) {
+	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
+		Code: code, Effect: ondisk.Refuse, Partition: partition, Text: text, Remedy: remedy, Err: class,
+	}))
 }
 
 // chsNote warns when the boot code depends on a geometry that the goal makes matter.

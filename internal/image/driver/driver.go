@@ -55,6 +55,8 @@ type Format struct {
 	Create func(f WriteFile, size int64, o Options) (Target, error)
 	// Subformats that Create takes; the first is the default.
 	Subformats []string
+	// SectorSizes tells that an image says how large the disk's sectors are; others mean 512 bytes.
+	SectorSizes bool
 	// Stream reads an image that comes through a pipe. Nil when the format cannot be read front to back.
 	Stream func(r io.Reader) (*Stream, error)
 	// Names reads what a file of this format names, without judging the rest. Nil when images of this format stand alone.

@@ -53,7 +53,7 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 	img.Check = x.checkTables
 	if x.h.UncleanShutdown != 0 {
 		img.Issues = append(img.Issues, ondisk.Issue{
-			Code: "vmdk-unclean", Effect: ondisk.Refuse,
+			Code: "vmdk-unclean", Effect: ondisk.Refuse, Err: ondisk.ErrBusy,
 			Text:   fmt.Sprintf("the sparse VMDK was not closed cleanly (uncleanShutdown at 0x48 is %d): its tables may be stale", x.h.UncleanShutdown),
 			Remedy: "close the program that has it open, or repair it with vmware-vdiskmanager -R",
 		})

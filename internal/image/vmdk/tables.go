@@ -141,7 +141,7 @@ func (c *tableFaults) issues() []ondisk.Issue {
 	}
 	if m := c.mirror; m.differ > 0 {
 		out = append(out, ondisk.Issue{
-			Code: "vmdk-redundant-tables", Effect: ondisk.Refuse,
+			Code: "vmdk-redundant-tables", Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
 			Text:   fmt.Sprintf("the redundant grain tables disagree with the primary ones in %d places; first: %s", m.differ, m.first),
 			Remedy: "repair it with vmware-vdiskmanager -R, or take the primary tables with qemu-img convert",
 		})

@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// runStream converts an image that comes through standard input. Nothing of it can be looked at before it is copied, and
+// nothing read again: the proof compares digests.
+func runStream(ctx context.Context, out, errOut io.Writer, f *copyFlags, format, dest string) error {
+	if err := f.spare(); err != nil {
+		return err
+	}
+	// A read that waits for the other program does not end by itself when the run is interrupted.
+	stop := context.AfterFunc(ctx, func() { _ = os.Stdin.Close() })
+	defer stop()
+	s, err := image.OpenStream(os.Stdin, format)
+	if err != nil {
+		return fmt.Errorf("standard input: %w", err)
+	}
+	p := plan.Copy(s.Disk.Size())
+	p.Size = f.to.size(p.Size)
+	r := &report.Align{
+		Head: head("convert"), Source: "-", Dest: dest, Changes: report.NewChanges(p), Findings: notRefused(nil, nil), Files: []string{},
+	}
+	w, err := f.writeStream(ctx, errOut, s, p.Size, dest)
+	if err != nil {
+		return err
+	}
+	return f.finish(out, r, w)
+}
+
+// writeStream makes DEST: absent or complete, whatever happens in between.
+func (c *copyFlags) writeStream(ctx context.Context, errOut io.Writer, s *image.Stream, size int64, dest string) (w written, err error) {
+	o, err := image.Create(dest, size, s.Image, image.CreateOptions{
+		Format: c.to.format, Subformat: c.to.subformat, Force: c.force, Seed: streamSeed(size),
+	})
+	if err != nil {
+		return w, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, o.Discard())
+		}
+	}()
+	w = written{o.Format, o.Subformat, o.Files()}
+	if err := c.spareFiles(dest, w.files); err != nil {
+		return w, err
+	}
+	steps := 1
+	if c.verify == "full" {
+		steps = 2
+	}
+	bar := newProgress(errOut, c.progress, c.quiet, c.command, size*int64(steps))
+	defer bar.stop()
+	work := diskcopy.Options{Jobs: c.jobs, Progress: bar.add, Pack: o.Pack()}
+	sum, err := diskcopy.Pipe(ctx, s.Next, size, o, work)
+	if err == nil {
+		err = o.Finish()
+	}
+	if err != nil {
+		return w, streamError(ctx, err)
+	}
+	if err := c.proveStream(ctx, o, sum, work); err != nil {
+		return w, err
+	}
+	return w, o.Publish()
+}
+
+// streamError is what ended a copy from a pipe: an interruption closes the pipe.
+func streamError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// proveStream reads the result through a second opening.
+func (c *copyFlags) proveStream(ctx context.Context, o *image.Output, want diskcopy.Sum, work diskcopy.Options) error {
+	got, err := o.Reopen()
+	if err != nil {
+		return readBack(err)
+	}
+	defer got.Close()
+	if err := intact(got); err != nil || c.verify != "full" {
+		return err
+	}
+	work.Pack = nil
+	sum, err := diskcopy.Digest(ctx, got.Disk, work)
+	if err == nil && sum != want {
+		err = fmt.Errorf("%w from what came through the pipe: the storage or memory of this machine is at fault; nothing was published", verify.ErrDifferent)
+	}
+	return err
+}
+
+// streamSeed is what identifiers of the copy are derived from, beside what the stream says of itself.
+func streamSeed(size int64) []byte {
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64(nil, ondisk.U64(size)))
+	return sum[:]
+}

@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// target is the argument of --to: FORMAT[:SUBFORMAT][,align=SIZE].
+type target struct {
+	format, subformat string
+	round             int64 // the disk's size becomes a multiple of it; 0: it stays as it is
+}
+
+// size is what a disk of n bytes gets.
+func (t *target) size(n int64) int64 { return units.AlignUp(n, max(t.round, 1)) }
+
+// String gives the argument back.
+func (t *target) String() string {
+	s := t.format
+	if t.subformat != "" {
+		s += ":" + t.subformat
+	}
+	if t.round != 0 {
+		s += ",align=" + units.Short(t.round)
+	}
+	return s
+}
+
+// Set parses the argument of the flag.
+func (t *target) Set(arg string) error {
+	name, options, _ := strings.Cut(arg, ",")
+	*t = target{}
+	t.format, t.subformat, _ = strings.Cut(name, ":")
+	if options == "" && !strings.Contains(arg, ",") {
+		return nil
+	}
+	for _, o := range strings.Split(options, ",") {
+		key, val, _ := strings.Cut(o, "=")
+		if key != "align" {
+			return ondisk.In(errUsage, "option %q, want align=SIZE", o)
+		}
+		n, err := units.Parse(val)
+		if err != nil || n < units.SectorSize || n > maxRound || !units.IsPowerOfTwo(n) {
+			return ondisk.In(errUsage, "align=%s, want a power of two from 512 bytes to 1G", val)
+		}
+		t.round = n
+	}
+	return nil
+}
+
+// Type is the word that help texts show for the argument.
+func (t *target) Type() string { return "FORMAT[:SUBFORMAT]" }
+
+// maxRound bounds what align=SIZE adds to a disk.
+const maxRound = units.GiB
+
+// rounded tells whether a disk of want bytes that is to be rounded up somehow can have got bytes.
+func rounded(got, want int64) bool {
+	unit := min(units.Alignment(got), maxRound)
+	return unit >= units.SectorSize && got == units.AlignUp(want, unit)
+}
+
+// targetNames are the formats and subformats that can be written, for completion and help.
+func targetNames() []string {
+	var out []string
+	for _, f := range image.Writable() {
+		out = append(out, f.Name)
+		for _, s := range f.Subformats {
+			out = append(out, f.Name+":"+s)
+		}
+	}
+	return out
+}
