@@ -225,21 +225,27 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 func (f *file) Extent(off, limit int64) (disk.Extent, error) {
 	e := disk.Extent{Range: disk.Range{Off: off, Len: limit}}
 	err := f.with(func(fd int) error {
-		data, err := unix.Seek(fd, off, unix.SEEK_DATA)
-		switch {
-		case errors.Is(err, unix.ENXIO):
-			e.Zero = true // no data behind off
-		case err != nil: // the file system knows no holes
-		case data > off:
-			e.Zero, e.Len = true, min(limit, data-off)
-		default:
-			if hole, err := unix.Seek(fd, off, unix.SEEK_HOLE); err == nil && hole > off {
-				e.Len = min(limit, hole-off)
-			}
-		}
+		e = holeAt(fd, e)
 		return nil
 	})
 	return e, err
+}
+
+// holeAt refines a stretch of an open file by what the file system knows of its holes.
+func holeAt(fd int, e disk.Extent) disk.Extent {
+	data, err := unix.Seek(fd, e.Off, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, unix.ENXIO):
+		e.Zero = true // no data behind off
+	case err != nil: // the file system knows no holes
+	case data > e.Off:
+		e.Zero, e.Len = true, min(e.Len, data-e.Off)
+	default:
+		if hole, err := unix.Seek(fd, e.Off, unix.SEEK_HOLE); err == nil && hole > e.Off {
+			e.Len = min(e.Len, hole-e.Off)
+		}
+	}
+	return e
 }
 
 // ErrChanged is returned for a source that was written, truncated or replaced while it was read.
