@@ -37,7 +37,7 @@ func (t *target) Set(arg string) error {
 	if options == "" && !strings.Contains(arg, ",") {
 		return nil
 	}
-	for _, o := range strings.SplitSeq(options, ",") {
+	for o := range strings.SplitSeq(options, ",") {
 		key, val, _ := strings.Cut(o, "=")
 		if key != "align" {
 			return ondisk.In(errUsage, "option %q, want align=SIZE", o)
