@@ -1,0 +1,57 @@
+package main
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// loopDevice shows a file as a block device for the length of a test. Where the machine gives no right to that, the test is
+// skipped, whatever tools it has.
+func loopDevice(t testing.TB, file string) string {
+	t.Helper()
+	disktest.Tool(t, "losetup")
+	out, err := exec.Command("losetup", "-f", "--show", file).CombinedOutput()
+	if err != nil {
+		t.Skipf("no loop device on this machine: %s", out)
+	}
+	device := strings.TrimSpace(string(out))
+	t.Cleanup(func() { disktest.Run(t, "losetup", "-d", device) })
+	return device
+}
+
+// TestBlockDevice reads a disk where P2V finds it: on a device.
+func TestBlockDevice(t *testing.T) {
+	raw := pairDisk(t)
+	device := loopDevice(t, raw)
+	fromFile := trueupJSON[jsonInspect](t, 3, "inspect", raw)
+	fromDevice := trueupJSON[jsonInspect](t, 3, "inspect", device)
+	require.Equal(t, fromFile.Partitions, fromDevice.Partitions)
+
+	dest := filepath.Join(t.TempDir(), "copy.vmdk")
+	require.Equal(t, 0, trueup(t, "convert", "--to", "vmdk", device, dest).code)
+	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", raw, dest)
+	require.Equal(t, 0, trueup(t, "verify", device, dest).code)
+	require.Equal(t, 0, trueup(t, "align", "--to", "vmdk", "--force", device, dest).code)
+}
+
+// TestDeviceInUse refuses a device whose file system is mounted: it changes while it is read.
+func TestDeviceInUse(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "volume")
+	disktest.Run(t, "truncate", "-s", "4M", file)
+	disktest.Run(t, "mke2fs", "-q", "-F", file)
+	device, folder := loopDevice(t, file), t.TempDir()
+	if out, err := exec.Command("mount", device, folder).CombinedOutput(); err != nil {
+		t.Skipf("no right to mount on this machine: %s", out)
+	}
+	t.Cleanup(func() { disktest.Run(t, "umount", folder) })
+	r := trueup(t, "convert", device, filepath.Join(t.TempDir(), "copy.raw"), "--json")
+	require.Equal(t, 4, r.code)
+	require.Contains(t, r.stdout, `"code": "busy"`)
+	require.Contains(t, r.stderr, "mounted")
+}
