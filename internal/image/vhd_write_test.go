@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -140,6 +141,16 @@ func TestTheSameVHDJobGivesTheSameBytes(t *testing.T) {
 			require.True(t, bytes.Equal(first, all), "%s with %d jobs", sub, jobs)
 		}
 	}
+}
+
+// unfinished writes all of a disk, and not what makes the file an image.
+func unfinished(t *testing.T, src *image.Image, path string, o image.CreateOptions) {
+	t.Helper()
+	out, err := image.Create(path, src.Disk.Size(), src, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, out.Discard()) })
+	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})
+	require.NoError(t, err)
 }
 
 // sparseRaw is an empty disk of any size.

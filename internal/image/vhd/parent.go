@@ -55,10 +55,9 @@ func parentNames(src driver.File, h *dynamicHeader, off int64) (names []string, 
 			if string(l.PlatformCode[:]) != p.code {
 				continue
 			}
-			size := ondisk.U64(src.Size())
-			if n := uint64(l.PlatformDataLength); n > maxLocator || l.PlatformDataOffset > size || n > size-l.PlatformDataOffset {
+			if !l.fits(src.Size()) {
 				bad = fmt.Sprintf("parent locator %d at %#x takes %d bytes at %#x, want at most %d inside the file of %d bytes",
-					i, off+576+24*int64(i), l.PlatformDataLength, l.PlatformDataOffset, maxLocator, size)
+					i, off+576+24*int64(i), l.PlatformDataLength, l.PlatformDataOffset, maxLocator, src.Size())
 				continue
 			}
 			b, err := ondisk.Bytes(src, ondisk.I64(l.PlatformDataOffset), int64(l.PlatformDataLength))
@@ -69,6 +68,12 @@ func parentNames(src driver.File, h *dynamicHeader, off int64) (names []string, 
 		}
 	}
 	return names, bad, nil
+}
+
+// fits tells whether the name lies in a file of size bytes.
+func (l *locator) fits(size int64) bool {
+	n, end := uint64(l.PlatformDataLength), ondisk.U64(size)
+	return n <= maxLocator && l.PlatformDataOffset <= end && n <= end-l.PlatformDataOffset
 }
 
 // openParent opens the image that a differencing disk completes.
@@ -100,7 +105,7 @@ func (x *sparse) openParent(s *driver.Source, h *dynamicHeader, off int64, img *
 // keepLocators keeps blocks off the names of the parent.
 func (x *sparse) keepLocators(h *dynamicHeader) {
 	for _, l := range h.ParentLocators {
-		if l.PlatformDataLength > 0 && l.PlatformDataOffset < ondisk.U64(x.end) {
+		if l.PlatformDataLength > 0 && l.fits(x.end) {
 			x.meta = append(x.meta, disk.Range{Off: ondisk.I64(l.PlatformDataOffset), Len: int64(l.PlatformDataLength)})
 		}
 	}

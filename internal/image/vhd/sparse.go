@@ -130,7 +130,7 @@ func (x *sparse) place(i int64, entry uint32) (int64, error) {
 		want = fmt.Sprintf("a sector from which %d bytes fit in front of byte %d, where the data of the file ends", r.Len, x.end)
 	}
 	for _, m := range x.meta {
-		if m.Overlaps(r) {
+		if want == "" && m.Overlaps(r) {
 			want = fmt.Sprintf("a place for %d bytes apart from the metadata at %#x", r.Len, m.Off)
 		}
 	}
