@@ -66,7 +66,7 @@ type VHDParent struct {
 	Relative, Absolute, Name string // left out when empty
 }
 
-// BE16, BE32 and BE64 set a field: the format is big-endian.
+// BE16 sets two bytes. The format is big-endian, unlike what Forged writes.
 func (v *VHD) BE16(off int64, n uint16) { binary.BigEndian.PutUint16(v.Forged[off:], n) }
 
 // BE32 sets four bytes.

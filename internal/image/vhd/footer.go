@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
@@ -107,6 +106,9 @@ func readFooter(src ondisk.Source, off int64, n int) (*footer, error) {
 	return f, nil
 }
 
+// sound tells whether it is a footer, and a whole one.
+func (f *footer) sound() bool { return f.err == nil }
+
 func (f *footer) hasCookie() bool { return string(f.Cookie[:]) == cookie }
 
 // lastFooter reads the footer at the end of the file, of either size.
@@ -151,16 +153,15 @@ func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
 		head.end = last.off // damaged, and still no place for data
 	}
 	switch {
-	case last.err != nil && (head.err != nil || head.DiskType == typeFixed):
-		if !last.hasCookie() && head.hasCookie() && head.err != nil {
-			return nil, nil, head.err
-		}
-		return nil, nil, last.err
-	case last.err != nil:
+	case !last.sound() && head.sound() && head.DiskType != typeFixed:
 		return head, one("the vhd footer at the end is missing or damaged (%v); its copy at 0x0 is used, and the file may have lost its end", last.err), nil
+	case !last.sound() && !last.hasCookie() && head.hasCookie() && !head.sound():
+		return nil, nil, head.err
+	case !last.sound():
+		return nil, nil, last.err
 	case last.DiskType == typeFixed:
 		return last, guestCookie(last, head), nil
-	case head.err != nil:
+	case !head.sound():
 		return last, one("the copy of the vhd footer at 0x0 is missing or damaged (%v); the footer at %#x is used", head.err, last.off), nil
 	}
 	return last, differ(last, head), nil
@@ -211,9 +212,6 @@ func (f *footer) check() error {
 }
 
 func (f *footer) size() int64 { return ondisk.I64(f.CurrentSize) }
-
-// place is the range of the file that the footer takes.
-func (f *footer) place() disk.Range { return disk.Range{Off: f.off, Len: footerBytes} }
 
 // issues are what the footer says that a copy must not pass over.
 func (f *footer) issues() []ondisk.Issue {

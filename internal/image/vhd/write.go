@@ -97,7 +97,7 @@ func (t *fixedTarget) Finish() error {
 	if err := t.Flat.Finish(); err != nil {
 		return err
 	}
-	if _, err := t.WriteFile.WriteAt(t.foot.encode(), t.size); err != nil {
+	if _, err := t.WriteAt(t.foot.encode(), t.size); err != nil {
 		return err
 	}
 	return t.Sync()
