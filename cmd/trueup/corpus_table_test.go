@@ -138,6 +138,7 @@ var corpusVolumes = []struct {
 	size, hidden              int64
 }{
 	{"dfvfs/ext2.vmdk.xz", "ext2", "ext2_test", "f00050bb-07ee-46a3-83a6-a405ee0db51f", 4194304, 0},
+	{"dfvfs/ext2.vhd.xz", "ext2", "ext2_test", "f00050bb-07ee-46a3-83a6-a405ee0db51f", 4212736, 0},
 	{"dftt/7-ntfs-undel.dd.xz", "ntfs", "NTFS_DEL", "285C576D5C5734B2", 6160384, 63},
 	{"dftt/6-fat-undel.dd.xz", "fat16", "FAT_REC_1", "C0FE-CD11", 6160384, 63},
 	{"imagemounter/test.ntfs.xz", "ntfs", "", "4E8742C12A96CECD", 1049088, 0},
@@ -165,9 +166,6 @@ var corpusOtherFormats = []struct {
 }{
 	{"vmdk-rs/streamOptimized.vmdk.xz", "streamOptimized", false},
 	{"vmdk-rs/twoGbMaxExtentSparse.vmdk", "twoGbMaxExtentSparse", true},
-	{"dfvfs/ext2.vhd.xz", "VHD", false},
-	{"dfvfs/fat-differential.vhd.xz", "VHD", false},
-	{"qemu/hyperv2012r2-dynamic.vhd.bz2", "VHD", false},
 	{"discutils/btrfs.vhdx.gz", "VHDX", false},
 	{"discutils/swap.vhdx.gz", "VHDX", false},
 	{"discutils/xfs5.vhdx.gz", "VHDX", false},

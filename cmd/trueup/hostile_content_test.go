@@ -36,7 +36,7 @@ func TestHostileContent(t *testing.T) {
 func headersInRaw() []hostile {
 	var out []hostile
 	for _, c := range []struct{ name, magic string }{
-		{"qcow2", "QFI\xfb\x00\x00\x00\x03"}, {"VHDX", "vhdxfile"}, {"VHD", "conectix"}, {"QED", "QED\x00"}, {"Parallels HDD", "WithoutFreeSpace"},
+		{"qcow2", "QFI\xfb\x00\x00\x00\x03"}, {"VHDX", "vhdxfile"}, {"QED", "QED\x00"}, {"Parallels HDD", "WithoutFreeSpace"},
 	} {
 		out = append(out, hostile{
 			name: "T40 " + c.name + " header in sector 0", image: rawWith(map[int64]string{0: c.magic}), code: "unsupported",
@@ -56,7 +56,8 @@ func headersInRaw() []hostile {
 			name: "T40 descriptor in sector 0 of a small disk", image: writeText("disk.raw", text+string(make([]byte, 64<<10-len(text)-1))+"x"), code: "format",
 			says: []string{"vmdk descriptor", "zero byte"},
 		},
-		hostile{name: "T40 VHD footer behind an MBR", image: rawWith(map[int64]string{lastSector: "conectix"}), code: "unsupported", says: []string{"VHD", "not supported yet"}},
+		hostile{name: "T40 VHD footer in sector 0", image: rawWith(map[int64]string{0: "conectix"}), code: "format", says: []string{"vhd footer at 0x40", "checksum 0x0"}},
+		hostile{name: "T40 VHD footer behind an MBR", image: rawWith(map[int64]string{lastSector: "conectix"}), code: "format", says: []string{"vhd footer at 0x1ffe40", "checksum 0x0"}},
 		hostile{name: "T40 DMG footer behind an MBR", image: rawWith(map[int64]string{lastSector: "koly"}), code: "unsupported", says: []string{"DMG", "not supported yet"}},
 	)
 }
@@ -73,10 +74,10 @@ func polyglots() []hostile {
 	sparseWithFooter := sparseImage(func(v *disktest.SparseVMDK) { v.Text(int64(len(v.Forged))-512, "conectix") })
 	return []hostile{
 		both("ISO and qcow2", map[int64]string{0: "QFI\xfb", iso: "CD001"}, "qcow2", "ISO 9660"),
-		both("ISO and VHD", map[int64]string{lastSector: "conectix", iso: "CD001"}, "VHD", "ISO 9660"),
-		both("qcow2 and VHD", map[int64]string{0: "QFI\xfb", lastSector: "conectix"}, "VHD", "qcow2"),
+		both("ISO and VHD", map[int64]string{lastSector: "conectix", iso: "CD001"}, "vhd", "ISO 9660"),
+		both("qcow2 and VHD", map[int64]string{0: "QFI\xfb", lastSector: "conectix"}, "vhd", "qcow2"),
 		both("VMDK and ISO", map[int64]string{0: "KDMV", iso: "CD001"}, "vmdk", "ISO 9660"),
-		{name: "T40 valid sparse VMDK and VHD", image: sparseWithFooter, code: "format", says: []string{"vmdk and VHD", "want the content of one format"}},
+		{name: "T40 valid sparse VMDK and VHD", image: sparseWithFooter, code: "format", says: []string{"vmdk and vhd", "want the content of one format"}},
 	}
 }
 
@@ -98,7 +99,7 @@ func wrongFormatFlag() []hostile {
 		flag("raw on qcow2", "raw", qcow2, "qcow2"),
 		flag("raw on sparse VMDK", "raw", sparseImage(func(*disktest.SparseVMDK) {}), "vmdk"),
 		flag("raw on a descriptor", "raw", flatImage(goodFlat()), "vmdk"),
-		flag("raw on a VHD footer", "raw", rawWith(map[int64]string{lastSector: "conectix"}), "VHD"),
+		flag("raw on a VHD footer", "raw", rawWith(map[int64]string{lastSector: "conectix"}), "vhd"),
 		flag("vmdk on raw", "vmdk", rawWith(nil), "no known header"),
 		flag("vmdk on qcow2", "vmdk", qcow2, "qcow2"),
 	}

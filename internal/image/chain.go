@@ -87,8 +87,8 @@ func (c *chain) find(ref driver.ParentRef) (*file, error) {
 		if !errors.Is(err, unix.ENOENT) {
 			return f, err
 		}
-		if !slices.Contains(tried, name) {
-			tried = append(tried, name)
+		if quoted := fmt.Sprintf("%.256q", name); !slices.Contains(tried, quoted) {
+			tried = append(tried, quoted)
 		}
 	}
 	if len(tried) == 0 {
@@ -99,7 +99,7 @@ func (c *chain) find(ref driver.ParentRef) (*file, error) {
 	}
 	return nil, &ondisk.Refusal{
 		Code: "reference", Remedy: "put the parent into the same folder, or consolidate the snapshots where it is",
-		Reason: fmt.Sprintf("the parent of %q is missing: there is no %.256q in its folder, and its data is not complete without it", c.last().name, strings.Join(tried, `" and no "`)),
+		Reason: fmt.Sprintf("the parent of %q is missing: there is no %s in its folder, and its data is not complete without it", c.last().name, strings.Join(tried, " and no ")),
 	}
 }
 

@@ -20,10 +20,6 @@ const (
 )
 
 var others = []recognised{
-	{name: "VHD", detect: func(head, tail []byte) bool {
-		// The footer is the last sector; writers before Virtual PC 2004 left a byte off.
-		return bytes.HasPrefix(head, []byte("conectix")) || at(tail, len(tail)-512, "conectix") || at(tail, len(tail)-511, "conectix")
-	}},
 	{name: "VHDX", detect: prefix("vhdxfile")},
 	{name: "qcow2", detect: prefix("QFI\xfb")},
 	{name: "QED", detect: prefix("QED\x00")},

@@ -1,0 +1,116 @@
+package vhd
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// maxPlaces bounds the blocks whose places are compared: 8 MiB of memory, and with blocks of 2 MiB twice the largest disk that
+// Hyper-V makes.
+const maxPlaces = 2 << 20
+
+// tableFaults is what is wrong with the block allocation table. Blocks of one file need not lie in step with each other, since
+// writers that align their data leave gaps; so their places are kept one by one.
+type tableFaults struct {
+	x       *sparse
+	places  []uint32 // table entries
+	full    bool     // there are more
+	outside int
+	first   string // of those outside
+}
+
+// check walks the table once. A reader would meet an entry that points outside of the file, but never two blocks that share a
+// place.
+func (x *sparse) check() ([]ondisk.Issue, error) {
+	c := &tableFaults{x: x}
+	var buf [4 * scanEntries]byte
+	for i := int64(0); i < x.blocks(); i += scanEntries {
+		b := buf[:4*min(scanEntries, x.blocks()-i)]
+		if err := x.tabs.Read(b, x.bat+4*i); err != nil {
+			return nil, err
+		}
+		for j := 0; j < len(b); j += 4 {
+			if entry := binary.BigEndian.Uint32(b[j:]); entry != absent {
+				c.add(i+int64(j/4), entry)
+			}
+		}
+	}
+	slices.Sort(c.places)
+	return c.issues(), nil
+}
+
+func (c *tableFaults) add(i int64, entry uint32) {
+	_, err := c.x.place(i, entry)
+	switch {
+	case err != nil:
+		if c.outside++; c.outside == 1 {
+			c.first = err.Error()
+		}
+	case len(c.places) == maxPlaces:
+		c.full = true
+	default:
+		c.places = append(c.places, entry)
+	}
+}
+
+func (c *tableFaults) issues() []ondisk.Issue {
+	var out []ondisk.Issue
+	broken := func(text string) {
+		out = append(out, ondisk.Issue{Code: "vhd-tables", Effect: ondisk.Broken, Text: text, Err: fmt.Errorf("vhd block allocation table: %w: %s", ondisk.ErrFormat, text)})
+	}
+	if c.outside > 0 {
+		broken(fmt.Sprintf("%d blocks outside of the file's data area; first: %s", c.outside, c.first))
+	}
+	shared, first, orphans := c.compare()
+	if shared > 0 {
+		broken(fmt.Sprintf("%d blocks at a place in use; first: a block at sector %d of the file", shared, first))
+	}
+	if c.full {
+		return append(out, ondisk.Issue{
+			Code: "vhd-tables-unchecked",
+			Text: "the image is too large to look for blocks that share a place; every byte is compared after a copy all the same",
+		})
+	}
+	if orphans > 0 {
+		out = append(out, ondisk.Issue{
+			Code: "orphaned-data", Effect: ondisk.Note,
+			Text: fmt.Sprintf("%d blocks (%s) of the file are used by no part of the disk", orphans, units.Format(orphans*c.x.block)),
+		})
+	}
+	return out
+}
+
+// compare looks at the sorted places: how many blocks overlap one in front of them, the sector of the first such, and how many
+// blocks would fit between those there are.
+func (c *tableFaults) compare() (shared int, first uint32, orphans int64) {
+	x := c.x
+	whole := x.bitmap + x.block
+	used := int64(0) // end of what is in use so far
+	for _, p := range c.places {
+		at := int64(p) * units.SectorSize
+		if at < used {
+			if shared++; shared == 1 {
+				first = p
+			}
+		}
+		orphans += x.room(used, at, whole)
+		used = max(used, at+whole)
+	}
+	return shared, first, orphans + x.room(used, x.end, whole)
+}
+
+// room is how many blocks of n bytes fit between two places without lying on metadata.
+func (x *sparse) room(from, to, n int64) (blocks int64) {
+	for _, m := range x.meta {
+		if m.End() <= from || m.Off >= to {
+			continue
+		}
+		blocks += max(0, m.Off-from) / n
+		from = m.End()
+	}
+	return blocks + max(0, to-from)/n
+}

@@ -1,0 +1,239 @@
+package vhd
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+const (
+	cookie      = "conectix"
+	footerBytes = 512
+	// shortFooter is the size of the footer of Virtual PC before 2004: the last byte is not there. Spec: VHD 1.0, "Hard Disk
+	// Footer Format".
+	shortFooter = 511
+)
+
+// Disk types.
+const (
+	typeFixed        = 2
+	typeDynamic      = 3
+	typeDifferencing = 4
+)
+
+// rawFooter is the last sector of the file, and the first of a file with a block allocation table. Spec: VHD 1.0, "Hard Disk
+// Footer Format".
+type rawFooter struct {
+	Cookie             [8]byte
+	Features           uint32
+	FileFormatVersion  uint32
+	DataOffset         uint64 // byte offset of the dynamic header, all ones in a fixed disk
+	TimeStamp          uint32 // seconds since 2000-01-01 UTC
+	CreatorApplication [4]byte
+	CreatorVersion     uint32
+	CreatorHostOS      [4]byte
+	OriginalSize       uint64
+	CurrentSize        uint64 // bytes
+	DiskGeometry       geometry
+	DiskType           uint32
+	Checksum           uint32
+	UniqueID           [16]byte
+	SavedState         uint8
+	_                  [427]byte
+}
+
+// Byte offsets of the fields that messages name.
+const (
+	atVersion     = 12
+	atDataOffset  = 16
+	atCurrentSize = 48
+	atDiskType    = 60
+	atChecksum    = 64
+	atSavedState  = 84
+)
+
+const (
+	features = 2          // the reserved bit that is always set
+	version1 = 0x00010000 // of footer and dynamic header
+	noOffset = math.MaxUint64
+)
+
+// footer is one that was found in a file.
+type footer struct {
+	rawFooter
+	off   int64 // where it lies in the file
+	bytes [footerBytes]byte
+	// end is where the data of the file ends: at the footer, or at the end of the file when there is none.
+	end int64
+	err error // why it cannot be believed
+}
+
+func (f *footer) fault(field string, at int64, got, want any) error {
+	return &ondisk.FormatError{What: "vhd footer", Off: f.off + at, Field: field, Got: got, Want: want}
+}
+
+// checksum is the one's complement of the sum of all bytes but those of the checksum itself. Spec: VHD 1.0, "Hard Disk Footer
+// Format", "Checksum".
+func checksum(b []byte, at int) uint32 {
+	var sum uint32
+	for i, v := range b {
+		if i < at || i >= at+4 {
+			sum += uint32(v)
+		}
+	}
+	return ^sum
+}
+
+// readFooter reads n bytes at off. What is wrong with them is in the footer's err.
+func readFooter(src ondisk.Source, off int64, n int) (*footer, error) {
+	f := &footer{off: off}
+	if err := ondisk.ReadFull(src, f.bytes[:n], off); err != nil {
+		return nil, err
+	}
+	if _, err := binary.Decode(f.bytes[:], binary.BigEndian, &f.rawFooter); err != nil {
+		return nil, fmt.Errorf("decode vhd footer: %w", err) // our own bug: both have 512 bytes
+	}
+	if !f.hasCookie() {
+		f.err = f.fault("cookie", 0, string(f.Cookie[:]), fmt.Sprintf("%q", cookie))
+	} else if sum := checksum(f.bytes[:], atChecksum); sum != f.Checksum {
+		f.err = f.fault("checksum", atChecksum, fmt.Sprintf("%#x", f.Checksum), fmt.Sprintf("%#x", sum))
+	}
+	return f, nil
+}
+
+// sound tells whether it is a footer, and a whole one.
+func (f *footer) sound() bool { return f.err == nil }
+
+func (f *footer) hasCookie() bool { return string(f.Cookie[:]) == cookie }
+
+// lastFooter reads the footer at the end of the file, of either size.
+func lastFooter(src ondisk.Source) (*footer, error) {
+	var last *footer
+	for _, n := range []int{footerBytes, shortFooter} {
+		off := src.Size() - int64(n)
+		if off < 0 {
+			continue
+		}
+		f, err := readFooter(src, off, n)
+		if err != nil || f.hasCookie() {
+			return f, err
+		}
+		if last == nil {
+			last = f
+		}
+	}
+	if last == nil {
+		last = &footer{}
+		last.err = last.fault("file size", 0, src.Size(), fmt.Sprintf("at least %d bytes, the size of the footer", shortFooter))
+	}
+	return last, nil
+}
+
+// findFooter gives the footer to believe: that at the end, or else its copy at the front. Both are there in a file with a block
+// allocation table; a fixed disk has its first sector at the front.
+func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
+	last, err := lastFooter(src)
+	if err != nil {
+		return nil, nil, err
+	}
+	last.end = last.off
+	if src.Size() < footerBytes || last.off == 0 {
+		return last, nil, last.err
+	}
+	head, err := readFooter(src, 0, footerBytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	if head.end = src.Size(); last.hasCookie() {
+		head.end = last.off // damaged, and still no place for data
+	}
+	switch {
+	case !last.sound() && head.sound() && head.DiskType != typeFixed:
+		return head, one("the vhd footer at the end is missing or damaged (%v); its copy at 0x0 is used, and the file may have lost its end", last.err), nil
+	case !last.sound() && !last.hasCookie() && head.hasCookie() && !head.sound():
+		return nil, nil, head.err
+	case !last.sound():
+		return nil, nil, last.err
+	case last.DiskType == typeFixed:
+		return last, guestCookie(last, head), nil
+	case !head.sound():
+		return last, one("the copy of the vhd footer at 0x0 is missing or damaged (%v); the footer at %#x is used", head.err, last.off), nil
+	}
+	return last, differ(last, head), nil
+}
+
+func one(format string, args ...any) []ondisk.Issue {
+	return []ondisk.Issue{{
+		Code: "vhd-footers", Effect: ondisk.Refuse, Text: fmt.Sprintf(format, args...),
+		Remedy: "take the disk from a backup, or let Hyper-V repair and compact it (Optimize-VHD), and compare what it holds",
+	}}
+}
+
+// guestCookie looks for a footer in the first sector of a fixed disk, which no writer puts there: programs that look at the
+// front first would take the file for another disk.
+func guestCookie(last, head *footer) []ondisk.Issue {
+	if !head.hasCookie() {
+		return nil
+	}
+	return []ondisk.Issue{{
+		Code: "vhd-footers", Effect: ondisk.Refuse,
+		Text:   fmt.Sprintf("the fixed vhd with its footer at %#x has another footer at 0x0, inside the disk: programs that look there first see another disk", last.off),
+		Remedy: "if the guest wrote it there, remove it inside the guest",
+	}}
+}
+
+// differ compares the two copies. A short footer has no last byte to compare.
+func differ(last, head *footer) []ondisk.Issue {
+	for i := range shortFooter {
+		if last.bytes[i] != head.bytes[i] {
+			return one("the vhd footer at %#x and its copy at 0x0 disagree, first in byte %d: %#02x and %#02x; the one at the end is used",
+				last.off, i, last.bytes[i], head.bytes[i])
+		}
+	}
+	return nil
+}
+
+// check holds the footer to its specification. Only openers know what the file has room for.
+func (f *footer) check() error {
+	switch {
+	case f.FileFormatVersion>>16 != version1>>16:
+		return fmt.Errorf("vhd footer at %#x: file format version %#x: %w, known is %#x", f.off+atVersion, f.FileFormatVersion, ondisk.ErrUnsupported, version1)
+	case f.DiskType != typeFixed && f.DiskType != typeDynamic && f.DiskType != typeDifferencing:
+		return f.fault("disk type", atDiskType, f.DiskType, "2 (fixed), 3 (dynamic) or 4 (differencing)")
+	case f.CurrentSize == 0 || f.CurrentSize > math.MaxInt64 || f.CurrentSize%uint64(units.SectorSize) != 0:
+		return f.fault("current size", atCurrentSize, f.CurrentSize, fmt.Sprintf("a multiple of %d from %d to %d", units.SectorSize, units.SectorSize, int64(math.MaxInt64)))
+	}
+	return nil
+}
+
+func (f *footer) size() int64 { return ondisk.I64(f.CurrentSize) }
+
+// issues are what the footer says that a copy must not pass over.
+func (f *footer) issues() []ondisk.Issue {
+	var out []ondisk.Issue
+	if f.SavedState != 0 {
+		out = append(out, ondisk.Issue{
+			Code: "vhd-saved-state", Effect: ondisk.Refuse,
+			Text:   fmt.Sprintf("the vhd belongs to a suspended machine (saved state at %#x is %d), which remembers the disk as it is", f.off+atSavedState, f.SavedState),
+			Remedy: "resume the virtual machine and shut it down; the suspended state is lost otherwise",
+		})
+	}
+	return append(out, f.geometryIssue()...)
+}
+
+// encode is the footer as it is written, with its checksum.
+func (f *rawFooter) encode() []byte {
+	f.Checksum = 0
+	var b bytes.Buffer
+	if err := binary.Write(&b, binary.BigEndian, f); err != nil {
+		panic(err) // a buffer takes everything
+	}
+	f.Checksum = checksum(b.Bytes(), atChecksum)
+	binary.BigEndian.PutUint32(b.Bytes()[atChecksum:], f.Checksum)
+	return b.Bytes()
+}

@@ -1,0 +1,208 @@
+package vhd
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// slowest is how long one image may take, on a machine that does other things besides.
+const slowest = 5 * time.Second
+
+// memFile is an image file: head, a hole, tail.
+type memFile struct {
+	head, tail []byte
+	size       int64
+}
+
+func (f *memFile) Name() string { return "disk.vhd" }
+func (f *memFile) ID() string   { return "disk.vhd" }
+func (f *memFile) Size() int64  { return f.size }
+
+func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
+	n := int(max(0, min(int64(len(p)), f.size-off)))
+	clear(p[:n])
+	if off < int64(len(f.head)) {
+		copy(p[:n], f.head[off:])
+	}
+	if from := f.size - int64(len(f.tail)) - off; from < int64(n) {
+		copy(p[max(0, from):n], f.tail[max(0, -from):])
+	}
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (f *memFile) Extent(off, limit int64) (disk.Extent, error) {
+	return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
+}
+
+// source is a gate to a parent that has every name and identity.
+func source(f *memFile) *driver.Source {
+	return &driver.Source{File: f, Parent: func(ref driver.ParentRef) (*driver.Image, error) {
+		if len(ref.Names) == 0 {
+			return nil, ondisk.In(ondisk.ErrReference, "no name")
+		}
+		return &driver.Image{Disk: disktest.ShortDisk([]byte("parent"), 1<<20)}, nil
+	}}
+}
+
+func requireClass(t *testing.T, err error) {
+	t.Helper()
+	for _, class := range []error{ondisk.ErrFormat, ondisk.ErrLimit, ondisk.ErrUnsupported, ondisk.ErrReference} {
+		if errors.Is(err, class) {
+			return
+		}
+	}
+	require.NoError(t, err)
+}
+
+// resum makes the sums right where they stand in a file of the usual layout: no mutation would find them.
+func resum(head, tail []byte) {
+	for _, b := range [][]byte{head, tail} {
+		if len(b) >= footerBytes {
+			binary.BigEndian.PutUint32(b[atChecksum:], checksum(b[:footerBytes], atChecksum))
+		}
+	}
+	if len(head) >= tablePlace {
+		h := head[headerPlace:tablePlace]
+		binary.BigEndian.PutUint32(h[atHeaderSum:], checksum(h, atHeaderSum))
+	}
+}
+
+// FuzzVHD reads anything as the front and the end of a VHD, with a hole of so many bytes between.
+func FuzzVHD(f *testing.F) {
+	add := func(v *disktest.VHD, n int64) {
+		n = min(n, v.Footer)
+		f.Add([]byte(v.Forged[:n]), []byte(v.Forged[v.Footer:]), uint32(v.Footer-n), true)
+	}
+	data := bytes.Repeat([]byte("sector of a disk"), 40<<10/16)
+	add(disktest.ForgeFixedVHD(data), 512)
+	add(disktest.ForgeVHD(data, disktest.VHDLayout{}), 4096)
+	add(disktest.ForgeVHD(data, disktest.VHDLayout{Block: 4096, Stored: func(s int64) bool { return s%3 > 0 }}), 32<<10)
+	parent := &disktest.VHDParent{ID: 1, Relative: `.\base.vhd`, Absolute: `C:\base.vhd`, Name: "base.vhd"}
+	add(disktest.ForgeVHD(data, disktest.VHDLayout{Block: 8192, Parent: parent, Stored: func(s int64) bool { return s%5 > 0 }}), 32<<10)
+	for _, c := range []struct {
+		at int64
+		v  uint64
+	}{
+		{disktest.VHDDataOffset, 1 << 63}, {disktest.VHDCurrentSize, 1 << 62}, {disktest.VHDCurrentSize, 1 << 30}, {512 + disktest.VHDTableOffset, 1 << 20},
+		{512 + disktest.VHDMaxEntries, 1<<63 | 4096}, {512 + disktest.VHDMaxEntries, 3<<32 | 256<<20}, {disktest.VHDType, 4 << 32},
+	} {
+		v := disktest.ForgeVHD(data, disktest.VHDLayout{Block: 4096})
+		v.BE64(c.at, c.v)
+		add(v, 4096)
+	}
+	for _, name := range []string{"dfvfs/ext2.vhd.xz", "dfvfs/fat-differential.vhd.xz"} {
+		for _, b := range disktest.Seeds(f, 32<<10, name) {
+			f.Add(b, b[:512], uint32(2<<20), true)
+		}
+	}
+	f.Fuzz(func(t *testing.T, head, tail []byte, hole uint32, sums bool) {
+		head, tail = slices.Clone(head), slices.Clone(tail)
+		if sums {
+			resum(head, tail)
+		}
+		start := time.Now()
+		readFuzzed(t, &memFile{head, tail, int64(len(head)) + int64(hole%(64<<20)) + int64(len(tail))})
+		require.Less(t, time.Since(start), slowest)
+	})
+}
+
+func readFuzzed(t *testing.T, file *memFile) {
+	t.Helper()
+	if _, err := names(file); err != nil {
+		requireClass(t, err)
+	}
+	img, err := open(source(file))
+	if err != nil {
+		requireClass(t, err)
+		return
+	}
+	require.True(t, hasCookie(file))
+	walk(t, img.Disk)
+	if img.Check == nil {
+		return
+	}
+	issues, err := img.Check()
+	require.NoError(t, err)
+	for _, i := range issues {
+		if i.Effect == ondisk.Broken {
+			require.ErrorIs(t, i.Err, ondisk.ErrFormat)
+			return
+		}
+	}
+	// Tables in which nothing is broken lead to blocks that can be read.
+	buf := make([]byte, 1<<20)
+	for off := int64(0); off < min(img.Disk.Size(), 16<<20); off += int64(len(buf)) {
+		b := buf[:min(int64(len(buf)), img.Disk.Size()-off)]
+		require.NoError(t, ondisk.ReadFull(img.Disk, b, off))
+	}
+	copyFuzzed(t, img)
+}
+
+// walk reads places of a disk and follows its extents for a while.
+func walk(t *testing.T, d disk.Disk) {
+	t.Helper()
+	buf := make([]byte, 64<<10)
+	for i := range int64(16) {
+		if _, err := d.ReadAt(buf, d.Size()/16*i); err != nil && !errors.Is(err, io.EOF) {
+			requireClass(t, err)
+		}
+	}
+	off := int64(0)
+	for range 1000 {
+		if off == d.Size() {
+			return
+		}
+		e, err := d.Extent(off, d.Size()-off)
+		if err != nil {
+			requireClass(t, err)
+			return
+		}
+		require.Equal(t, off, e.Off)
+		require.Positive(t, e.Len)
+		require.LessOrEqual(t, e.End(), d.Size())
+		off = e.End()
+	}
+}
+
+// copyFuzzed requires that what was read can be the template of a copy.
+func copyFuzzed(t *testing.T, img *driver.Image) {
+	t.Helper()
+	for _, sub := range Format.Subformats {
+		f, err := os.CreateTemp(t.TempDir(), "copy")
+		require.NoError(t, err)
+		o := driver.Options{Subformat: sub, Template: img.Template, SectorSize: 512}
+		target, err := create(f, 3<<20, o)
+		require.NoError(t, err)
+		require.NoError(t, target.Reserve(1<<20, 1<<20))
+		_, err = target.WriteAt(bytes.Repeat([]byte("x"), 1<<20), 1<<20)
+		require.NoError(t, err)
+		require.NoError(t, target.Finish())
+		b, err := os.ReadFile(f.Name())
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		again, err := open(source(&memFile{head: b, size: int64(len(b))}))
+		require.NoError(t, err)
+		want := make([]byte, 3<<20)
+		copy(want[1<<20:], strings.Repeat("x", 1<<20))
+		got := make([]byte, len(want))
+		require.NoError(t, ondisk.ReadFull(again.Disk, got, 0))
+		require.True(t, bytes.Equal(want, got))
+	}
+}

@@ -1,0 +1,80 @@
+package vhd
+
+import (
+	"fmt"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// geometry is what an ATA disk of this size states.
+type geometry struct {
+	Cylinders       uint16
+	Heads           uint8
+	SectorsPerTrack uint8
+}
+
+// sectors is how many sectors the geometry covers.
+func (g geometry) sectors() int64 {
+	return int64(g.Cylinders) * int64(g.Heads) * int64(g.SectorsPerTrack)
+}
+
+// maxGeometry is where the calculation ends. QEMU writes it too where the size is no product of three such numbers, and
+// takes it for "believe the size field".
+var maxGeometry = geometry{65535, 16, 255}
+
+// geometryOf calculates the geometry of a disk of size bytes. It is rounded down: a part of the disk can lie behind its last
+// cylinder. Spec: VHD 1.0, "Appendix: CHS Calculation".
+func geometryOf(size int64) geometry {
+	total := min(size/units.SectorSize, maxGeometry.sectors())
+	var heads, track, cylinderTimesHeads int64
+	if total >= 65535*16*63 {
+		track, heads = 255, 16
+		cylinderTimesHeads = total / track
+	} else {
+		track = 17
+		cylinderTimesHeads = total / track
+		heads = max(4, (cylinderTimesHeads+1023)/1024)
+		if cylinderTimesHeads >= heads*1024 || heads > 16 {
+			track, heads = 31, 16
+			cylinderTimesHeads = total / track
+		}
+		if cylinderTimesHeads >= heads*1024 {
+			track, heads = 63, 16
+			cylinderTimesHeads = total / track
+		}
+	}
+	return geometry{Cylinders: uint16(ondisk.U32(cylinderTimesHeads / heads)), Heads: ondisk.Byte(heads), SectorsPerTrack: ondisk.Byte(track)} //nolint:gosec // at most 65535 by the bound on total
+}
+
+// geometryIssue tells of a geometry that covers another size than the disk has. The size field is what counts, as in
+// Hyper-V; Virtual PC counted by the geometry.
+func (f *footer) geometryIssue() []ondisk.Issue {
+	g := f.DiskGeometry
+	covers := g.sectors() * units.SectorSize
+	if covers == f.size() {
+		return nil
+	}
+	i := ondisk.Issue{
+		Code: "vhd-geometry", Effect: ondisk.Warn,
+		Text: fmt.Sprintf("the geometry %d/%d/%d of the vhd covers %d bytes, its size field says %d; the size field counts",
+			g.Cylinders, g.Heads, g.SectorsPerTrack, covers, f.size()),
+	}
+	if g == maxGeometry || g == geometryOf(f.size()) {
+		i.Effect = ondisk.Note // rounded as the specification wants it, or no real geometry
+	}
+	return []ondisk.Issue{i}
+}
+
+// sizeCounts tells whether every reader takes the size from the size field, or gets the same one from the geometry. QEMU
+// believes the size field of these creators only. Spec: QEMU 7.2 block/vpc.c, vpc_open.
+func (f *rawFooter) sizeCounts() bool {
+	if g := f.DiskGeometry; g == maxGeometry || ondisk.U64(g.sectors()*units.SectorSize) == f.CurrentSize {
+		return true
+	}
+	switch string(f.CreatorApplication[:]) {
+	case "win ", "qem2", "d2v ", "tap\x00", "CTXS":
+		return true
+	}
+	return false
+}

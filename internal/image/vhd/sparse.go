@@ -1,0 +1,169 @@
+package vhd
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+const (
+	absent     = math.MaxUint32 // table entry of a block that is not stored
+	tableCache = 4 << 20        // bytes of tables and bitmaps kept in memory
+)
+
+// sparse is an opened disk with a block allocation table: dynamic or differencing.
+type sparse struct {
+	file   driver.File
+	tabs   *ondisk.Pages
+	parent *driver.Image // nil for a dynamic disk
+	size   int64         // of the disk, bytes
+	bat    int64         // byte offset of the table
+	block  int64         // bytes of data in a block
+	bitmap int64         // bytes of the bitmap in front of them
+	end    int64         // of the data in the file
+	meta   []disk.Range  // what no block may lie on, by offset
+}
+
+// bitmapBytes is the size of the bitmap of a block: a bit for each sector, in whole sectors. Spec: VHD 1.0, "Block Allocation
+// Table and Data Blocks".
+func bitmapBytes(block int64) int64 {
+	return units.AlignUp(block/units.SectorSize/8, units.SectorSize)
+}
+
+func openSparse(s *driver.Source, f *footer) (*driver.Image, error) {
+	h, off, err := readHeader(s.File, f)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.checkTable(f, off); err != nil {
+		return nil, err
+	}
+	x := &sparse{
+		file: s.File, tabs: ondisk.NewPages(s.File, tableCache), size: f.size(), bat: ondisk.I64(h.TableOffset),
+		block: int64(h.BlockSize), bitmap: bitmapBytes(int64(h.BlockSize)), end: f.end,
+	}
+	x.meta = []disk.Range{{Len: footerBytes}, {Off: off, Len: headerBytes}, {Off: x.bat, Len: 4 * int64(h.MaxTableEntries)}}
+	img := &driver.Image{
+		Subformat: dynamicDisk, Template: &template{footer: f, block: x.block}, Check: x.check,
+		Details: []driver.Detail{{Name: "block size", Value: units.Format(x.block)}},
+	}
+	if f.DiskType == typeDifferencing {
+		if err := x.openParent(s, h, off, img); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(x.meta, func(a, b disk.Range) int { return cmp.Compare(a.Off, b.Off) })
+	img.Disk = disk.New(x.size, units.SectorSize, x.run)
+	return img, nil
+}
+
+// blocks is how many blocks the disk has; the last one may be cut by its size.
+func (x *sparse) blocks() int64 { return (x.size-1)/x.block + 1 }
+
+// run is the map: table entry, bitmap, data. What is not stored shows the parent, or zeros.
+func (x *sparse) run(off int64) (disk.Run, error) {
+	i, into := off/x.block, off%x.block
+	entry, err := x.tabs.BE32(x.bat + 4*i)
+	if err != nil {
+		return disk.Run{}, err
+	}
+	if entry == absent {
+		n, err := x.absent(i)
+		return driver.Below(x.parent, off, n*x.block-into), err
+	}
+	at, err := x.place(i, entry)
+	if err != nil {
+		return disk.Run{}, err
+	}
+	stored, n, err := x.bits(at, into/units.SectorSize)
+	if err != nil {
+		return disk.Run{}, err
+	}
+	n = n*units.SectorSize - into%units.SectorSize
+	if !stored {
+		return driver.Below(x.parent, off, n), nil
+	}
+	return disk.Run{Len: n, Src: x.file, Off: at + x.bitmap + into}, nil
+}
+
+// Bounds of one look over absent blocks: a disk of 64 TiB can have 32 million of them.
+const (
+	scanEntries = 512
+	maxScans    = 64
+)
+
+// absent counts the blocks from i on that are not stored.
+func (x *sparse) absent(i int64) (n int64, err error) {
+	var buf [4 * scanEntries]byte
+	for range maxScans {
+		b := buf[:4*min(scanEntries, x.blocks()-i-n)]
+		if err := x.tabs.Read(b, x.bat+4*(i+n)); err != nil {
+			return 0, err
+		}
+		for j := 0; j < len(b); j += 4 {
+			if binary.BigEndian.Uint32(b[j:]) != absent {
+				return n, nil
+			}
+			n++
+		}
+		if i+n == x.blocks() {
+			break
+		}
+	}
+	return n, nil
+}
+
+// place is the byte offset of the bitmap of block i, whose table entry is the sector of that. The last block of the disk may be
+// cut where the disk ends.
+func (x *sparse) place(i int64, entry uint32) (int64, error) {
+	r := disk.Range{Off: int64(entry) * units.SectorSize, Len: x.bitmap + min(x.block, x.size-i*x.block)}
+	want := ""
+	if r.End() > x.end {
+		want = fmt.Sprintf("a sector from which %d bytes fit in front of byte %d, where the data of the file ends", r.Len, x.end)
+	}
+	for _, m := range x.meta {
+		if want == "" && m.Overlaps(r) {
+			want = fmt.Sprintf("a place for %d bytes apart from the metadata at %#x", r.Len, m.Off)
+		}
+	}
+	if want == "" {
+		return r.Off, nil
+	}
+	return 0, &ondisk.FormatError{What: "vhd block allocation table", Off: x.bat + 4*i, Field: "entry", Got: entry, Want: want}
+}
+
+// bits reads the bitmap at a byte offset: whether the sector with number first of the block is stored, and how many from there on
+// are in the same state. The most significant bit of a byte is the first sector. Spec: VHD 1.0, "Block Allocation Table and
+// Data Blocks"; the order of the bits is that of Virtual PC.
+func (x *sparse) bits(at, first int64) (stored bool, n int64, err error) {
+	const word = 64 // bits
+	sectors := x.block / units.SectorSize
+	for s := first; s < sectors; {
+		w, err := x.tabs.BE64(at + s/word*8)
+		if err != nil {
+			return false, 0, err
+		}
+		w <<= s % word
+		if s == first {
+			stored = w>>(word-1) == 1
+		}
+		if stored {
+			w = ^w
+		}
+		left := min(word-s%word, sectors-s)
+		same := min(int64(bits.LeadingZeros64(w)), left)
+		n, s = n+same, s+same
+		if same < left {
+			break
+		}
+	}
+	return stored, n, nil
+}

@@ -1,0 +1,244 @@
+package vhd
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// template is what a copy takes over from its source.
+type template struct {
+	footer *footer
+	block  int64 // bytes, 0 for a fixed disk
+}
+
+// maxSize is the largest disk that Hyper-V and QEMU open, in bytes, whatever the type.
+const maxSize = 2040 * units.GiB
+
+func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, error) {
+	switch {
+	case size > maxSize:
+		return nil, fmt.Errorf("vhd of %d bytes: %w of %d bytes (2040 GiB); choose --to vhdx, qcow2 or raw", size, ondisk.ErrLimit, maxSize)
+	case o.SectorSize > units.SectorSize:
+		return nil, fmt.Errorf("vhd with sectors of %d bytes: %w, it has %d; choose --to vhdx or raw", o.SectorSize, ondisk.ErrUnsupported, units.SectorSize)
+	case size <= 0 || size%units.SectorSize != 0:
+		return nil, fmt.Errorf("vhd of %d bytes: %w, want whole sectors of %d bytes; choose --to raw", size, ondisk.ErrUnsupported, units.SectorSize)
+	}
+	from, _ := o.Template.(*template)
+	if from == nil {
+		from = &template{}
+	}
+	foot := from.footerFor(size, o.Seed)
+	if o.Subformat != fixedDisk {
+		block := from.block
+		if block == 0 {
+			block = defaultBlock
+		}
+		return newDynamicTarget(f, foot, block)
+	}
+	flat, err := driver.NewFlat(f, size)
+	if err != nil {
+		return nil, err
+	}
+	foot.DiskType, foot.DataOffset = typeFixed, noOffset
+	return &fixedTarget{flat, size, foot}, nil
+}
+
+// Who made a disk that was none before. Windows 10 writes these; a name of our own would make QEMU take the size from the
+// geometry, which is rounded down.
+const (
+	creator        = "win "
+	creatorVersion = 0x000a0000
+	creatorHost    = "Wi2k"
+)
+
+// footerFor is the footer of a copy of size bytes. It keeps who made the source and when, as far as readers then see the right
+// size, and has an identity of its own.
+func (t *template) footerFor(size int64, seed []byte) rawFooter {
+	f := rawFooter{
+		Features: features, FileFormatVersion: version1, DiskGeometry: geometryOf(size),
+		// The size at creation, and the copy is created now. Spec: VHD 1.0, "Original Size".
+		OriginalSize: ondisk.U64(size), CurrentSize: ondisk.U64(size),
+	}
+	copy(f.Cookie[:], cookie)
+	h := sha256.New()
+	if old := t.footer; old != nil {
+		f.TimeStamp, f.CreatorApplication, f.CreatorVersion, f.CreatorHostOS = old.TimeStamp, old.CreatorApplication, old.CreatorVersion, old.CreatorHostOS
+		h.Write(old.UniqueID[:])
+	}
+	if t.footer == nil || !f.sizeCounts() {
+		copy(f.CreatorApplication[:], creator)
+		copy(f.CreatorHostOS[:], creatorHost)
+		f.CreatorVersion = creatorVersion
+	}
+	h.Write(seed)
+	copy(f.UniqueID[:], h.Sum(nil))
+	// A UUID of version 8, "custom", and of the common variant. Spec: RFC 9562, 5.8.
+	f.UniqueID[6] = f.UniqueID[6]&0x0f | 0x80
+	f.UniqueID[8] = f.UniqueID[8]&0x3f | 0x80
+	return f
+}
+
+// fixedTarget writes the disk, and the footer behind it when that is complete.
+type fixedTarget struct {
+	*driver.Flat
+	size int64
+	foot rawFooter
+}
+
+// Finish writes the footer last: before that the file is no VHD.
+func (t *fixedTarget) Finish() error {
+	if err := t.Flat.Finish(); err != nil {
+		return err
+	}
+	if _, err := t.WriteAt(t.foot.encode(), t.size); err != nil {
+		return err
+	}
+	return t.Sync()
+}
+
+// Layout of a dynamic disk: copy of the footer, header, table, blocks, footer.
+const (
+	headerPlace = footerBytes
+	tablePlace  = headerPlace + headerBytes
+	// payloadAlign is what the data of a block lies on in the file, in bytes: in the usual layout the bitmaps put everything
+	// off the 4 KiB pages of the disk below.
+	payloadAlign = 4 << 10
+	batWindow    = 4 << 10 // entries of the table that are in memory
+)
+
+// dynamicTarget writes the blocks in the order of the disk. Only a window of the table is in memory.
+type dynamicTarget struct {
+	f       driver.WriteFile
+	foot    rawFooter
+	block   int64 // bytes of data in a block
+	entries int64
+	next    int64 // byte behind the last block
+	current int64 // number of the block that was begun last, -1 before the first
+	payload int64 // where its data goes
+	window  int64 // number of the window in work
+	work    [4 * batWindow]byte
+	ones    []byte // a full bitmap
+	slots   driver.Slots
+}
+
+func newDynamicTarget(f driver.WriteFile, foot rawFooter, block int64) (*dynamicTarget, error) {
+	foot.DiskType, foot.DataOffset = typeDynamic, headerPlace
+	t := &dynamicTarget{f: f, foot: foot, block: block, current: -1}
+	t.entries = (ondisk.I64(foot.CurrentSize)-1)/block + 1
+	t.next = tablePlace + units.AlignUp(4*t.entries, units.SectorSize)
+	t.ones = bytes.Repeat([]byte{0xff}, int(bitmapBytes(block)))
+	t.clearWindow()
+	return t, f.Truncate(t.next)
+}
+
+func (t *dynamicTarget) clearWindow() {
+	for i := range t.work {
+		t.work[i] = 0xff // absent, in every entry
+	}
+}
+
+// dynamicUnit is the smallest hole worth leaving inside a block, in bytes.
+const dynamicUnit = 64 << 10
+
+// Unit is smaller than a block: what is never written of a block stays a hole of the file.
+func (t *dynamicTarget) Unit() int64 { return min(t.block, dynamicUnit) }
+
+// Reserve begins the blocks of [off, off+n) that were not begun yet.
+func (t *dynamicTarget) Reserve(off, n int64) error {
+	for end := off + n; off < end; {
+		i := off / t.block
+		if i != t.current {
+			if err := t.begin(i); err != nil {
+				return err
+			}
+		}
+		piece := min(end, (i+1)*t.block) - off
+		t.slots.Add(off, piece, t.payload+off%t.block)
+		off += piece
+	}
+	return nil
+}
+
+// begin gives block i the next place and writes its bitmap, which says that all of it is stored.
+func (t *dynamicTarget) begin(i int64) error {
+	if err := t.moveWindow(i / batWindow); err != nil {
+		return err
+	}
+	bitmap := int64(len(t.ones))
+	t.payload = units.AlignUp(t.next+bitmap, payloadAlign)
+	sector := (t.payload - bitmap) / units.SectorSize
+	if sector >= math.MaxUint32 {
+		return fmt.Errorf("dynamic vhd with blocks of %d bytes: %w: more than 2 TiB of data and bitmaps; choose --to vhd:fixed, vhdx or raw", t.block, ondisk.ErrLimit)
+	}
+	if _, err := t.f.WriteAt(t.ones, t.payload-bitmap); err != nil {
+		return err
+	}
+	binary.BigEndian.PutUint32(t.work[4*(i%batWindow):], ondisk.U32(sector))
+	t.current, t.next = i, t.payload+t.block
+	return nil
+}
+
+// moveWindow writes the table up to window w.
+func (t *dynamicTarget) moveWindow(w int64) error {
+	for t.window < w {
+		at := 4 * t.window * batWindow
+		if _, err := t.f.WriteAt(t.work[:min(int64(len(t.work)), t.tableBytes()-at)], tablePlace+at); err != nil {
+			return err
+		}
+		t.clearWindow()
+		t.window++
+	}
+	return nil
+}
+
+// tableBytes is the size of the table in whole sectors. Spec: VHD 1.0, "Block Allocation Table and Data Blocks".
+func (t *dynamicTarget) tableBytes() int64 { return units.AlignUp(4*t.entries, units.SectorSize) }
+
+// WriteAt writes what was reserved.
+func (t *dynamicTarget) WriteAt(p []byte, off int64) (int, error) {
+	return t.slots.WriteAt(t.f, p, off)
+}
+
+// Finish writes table and header, and both footers last: before that the file is no VHD.
+func (t *dynamicTarget) Finish() error {
+	if err := t.moveWindow((t.entries + batWindow - 1) / batWindow); err != nil {
+		return err
+	}
+	if _, err := t.f.WriteAt(t.header(), headerPlace); err != nil {
+		return err
+	}
+	if err := t.f.Truncate(t.next); err != nil {
+		return err
+	}
+	if err := t.f.Sync(); err != nil {
+		return err
+	}
+	b := t.foot.encode()
+	for _, off := range []int64{t.next, 0} {
+		if _, err := t.f.WriteAt(b, off); err != nil {
+			return err
+		}
+	}
+	return t.f.Sync()
+}
+
+func (t *dynamicTarget) header() []byte {
+	h := dynamicHeader{
+		DataOffset: noOffset, TableOffset: tablePlace, HeaderVersion: version1,
+		MaxTableEntries: ondisk.U32(t.entries), BlockSize: ondisk.U32(t.block),
+	}
+	copy(h.Cookie[:], headerCookie)
+	b, err := binary.Append(nil, binary.BigEndian, &h)
+	if err != nil {
+		panic(err) // a struct of fixed size
+	}
+	binary.BigEndian.PutUint32(b[atHeaderSum:], checksum(b, atHeaderSum))
+	return b
+}

@@ -1,0 +1,225 @@
+package image_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// sameForOthers compares a VHD with a raw disk by other programs.
+func sameForOthers(t *testing.T, raw, path string, size int64, kind string) {
+	t.Helper()
+	require.Equal(t, size, virtualSize(t, path))
+	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vpc", raw, path)
+	info := disktest.Output(t, "vhdiinfo", path)
+	require.Regexp(t, fmt.Sprintf(`Media size.*\b%d bytes`, size), info)
+	require.Regexp(t, `Disk type\s*: `+kind, info)
+}
+
+func TestWrittenVHDsReadBack(t *testing.T) {
+	for _, size := range []int{3*mib + 5*sector, 9 * mib, 128 * kib, sector} {
+		data := noise(uint64(size), size)
+		if size > 8*mib {
+			clear(data[2*mib : 6*mib+777]) // a block that is not stored
+		}
+		src := opened(t, write(t, t.TempDir(), "src.img", data))
+		for sub, kind := range map[string]string{"dynamic": "Dynamic", "fixed": "Fixed"} {
+			t.Run(fmt.Sprintf("%s of %d bytes", sub, size), func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "disk.vhd")
+				out := filled(t, src, path, image.CreateOptions{Format: "vhd", Subformat: sub}, 4)
+				again, err := out.Reopen()
+				require.NoError(t, err)
+				disktest.CheckBytes(t, again.Disk, data)
+				require.NoError(t, again.Close())
+				require.NoError(t, out.Publish())
+				img := opened(t, path)
+				require.Equal(t, sub, img.Subformat)
+				require.Empty(t, codes(img.Issues, ondisk.Warn))
+				disktest.CheckBytes(t, img.Disk, data)
+				if sub == "dynamic" {
+					noDamage(t, img)
+				} else {
+					require.Equal(t, int64(size+512), img.Files()[0].Size)
+				}
+				onPages(t, img)
+				sameForOthers(t, src.Path, path, int64(size), kind)
+			})
+		}
+	}
+}
+
+// onPages wants every MiB of the disk that is stored to lie on a 4 KiB boundary of the file.
+func onPages(t *testing.T, img *image.Image) {
+	t.Helper()
+	for off := int64(0); off < img.Disk.Size(); off += mib {
+		run, err := img.Disk.(disk.Mapped).Run(off)
+		require.NoError(t, err)
+		require.Zero(t, run.Off%4096, "offset %d of the disk lies at %d of the file", off, run.Off)
+	}
+}
+
+// A copy keeps the block size, who made the disk and when; its identity is its own.
+func TestVHDCopiesKeepTheirSource(t *testing.T) {
+	for _, block := range []int64{4 * kib, 64 * kib, 512 * kib, 4 * mib} {
+		data := noise(uint64(block), 68*100*sector)
+		v := disktest.ForgeVHD(data, disktest.VHDLayout{Block: block, ID: 7})
+		src := opened(t, write(t, t.TempDir(), "src.vhd", v.Forged))
+		path := filepath.Join(t.TempDir(), "copy.vhd")
+		copied(t, src, path, image.CreateOptions{Seed: []byte("job")})
+		img := opened(t, path)
+		disktest.CheckBytes(t, img.Disk, data)
+		noDamage(t, img)
+		onPages(t, img)
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, uint32(block), binary.BigEndian.Uint32(b[512+disktest.VHDBlockSize:]))
+		require.Equal(t, v.Forged[disktest.VHDTimeStamp:40], disktest.Forged(b[disktest.VHDTimeStamp:40]), "time, creator, version, host")
+		require.Equal(t, b[:512], b[len(b)-512:])
+		require.NotEqual(t, src.ContentID, img.ContentID)
+		disktest.Run(t, "qemu-img", "compare", "-f", "vpc", "-F", "vpc", src.Path, path)
+	}
+}
+
+// QEMU takes the size of a disk by "vpc " from the geometry. Where that covers less, the creator has to go.
+func TestVHDCreatorGivesWayToTheSize(t *testing.T) {
+	for _, tc := range []struct {
+		creator string
+		size    int
+		want    string
+	}{
+		{"vpc ", 68 * 10 * sector, "vpc "},
+		{"vpc ", 68*10*sector + sector, "win "},
+		{"vbox", 68*10*sector + sector, "win "},
+		{"d2v ", 68*10*sector + sector, "d2v "},
+		{"tap\x00", 68*10*sector + sector, "tap\x00"},
+		{"win ", 68*10*sector + sector, "win "},
+		{"qem2", 68*10*sector + sector, "qem2"},
+		{"CTXS", 68*10*sector + sector, "CTXS"},
+		{"wa\x00\x00", 68*10*sector + sector, "win "},
+	} {
+		data := noise(1, tc.size)
+		v := disktest.ForgeFixedVHD(data)
+		v.Foot(func(off int64) { v.Text(off+disktest.VHDCreator, tc.creator) })
+		src := opened(t, write(t, t.TempDir(), "src.vhd", v.Forged))
+		for _, sub := range []string{"dynamic", "fixed"} {
+			path := filepath.Join(t.TempDir(), "copy.vhd")
+			copied(t, src, path, image.CreateOptions{Subformat: sub})
+			b, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, tc.want, string(b[len(b)-512+disktest.VHDCreator:][:4]), "%q", tc.creator)
+			require.Equal(t, int64(tc.size), virtualSize(t, path))
+		}
+	}
+}
+
+func TestTheSameVHDJobGivesTheSameBytes(t *testing.T) {
+	data := noise(9, 6*mib)
+	src := opened(t, write(t, t.TempDir(), "src.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{Block: 64 * kib}).Forged))
+	for _, sub := range []string{"dynamic", "fixed"} {
+		var first []byte
+		for jobs := 1; jobs <= 8; jobs += 3 {
+			dir := t.TempDir()
+			o := image.CreateOptions{Subformat: sub, Seed: []byte("job")}
+			require.NoError(t, filled(t, src, filepath.Join(dir, "copy.vhd"), o, jobs).Publish())
+			all := allFiles(t, dir)
+			if first == nil {
+				first = all
+			}
+			require.True(t, bytes.Equal(first, all), "%s with %d jobs", sub, jobs)
+		}
+	}
+}
+
+// unfinished writes all of a disk, and not what makes the file an image.
+func unfinished(t *testing.T, src *image.Image, path string, o image.CreateOptions) {
+	t.Helper()
+	out, err := image.Create(path, src.Disk.Size(), src, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, out.Discard()) })
+	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})
+	require.NoError(t, err)
+}
+
+// sparseRaw is an empty disk of any size.
+func sparseRaw(t *testing.T, size int64) *image.Image {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "disk.img")
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(size))
+	_, err = f.WriteAt([]byte("the last sector"), size-sector)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	return opened(t, path)
+}
+
+// 2040 GiB is the largest VHD, for Hyper-V and for QEMU.
+func TestLargestVHD(t *testing.T) {
+	const most = 2040 << 30
+	src := sparseRaw(t, most)
+	path := filepath.Join(t.TempDir(), "disk.vhd")
+	copied(t, src, path, image.CreateOptions{Format: "vhd"})
+	img := opened(t, path)
+	require.Equal(t, int64(most), img.Disk.Size())
+	noDamage(t, img)
+	require.Less(t, img.Files()[0].Size, int64(8*mib))
+	b := make([]byte, 15)
+	_, err := img.Disk.ReadAt(b, most-sector)
+	require.NoError(t, err)
+	require.Equal(t, "the last sector", string(b))
+	sameForOthers(t, src.Path, path, most, "Dynamic")
+
+	src = sparseRaw(t, most+sector)
+	for _, sub := range []string{"dynamic", "fixed"} {
+		_, err := image.Create(filepath.Join(t.TempDir(), "x.vhd"), src.Disk.Size(), src, image.CreateOptions{Format: "vhd", Subformat: sub})
+		require.ErrorIs(t, err, ondisk.ErrLimit)
+		require.ErrorContains(t, err, "--to vhdx")
+	}
+}
+
+// A table of 64 TiB: 2^25 entries in 128 MiB of file, none of them a block.
+func TestHugeSparseVHD(t *testing.T) {
+	const size = 64 << 40
+	v := disktest.ForgeVHD(make([]byte, sector), disktest.VHDLayout{})
+	const entries = size / (2 * mib)
+	v.Head(func(off int64) { v.BE32(off+disktest.VHDMaxEntries, entries) })
+	v.Foot(func(off int64) { v.BE64(off+disktest.VHDCurrentSize, size) })
+	table := bytes.Repeat([]byte{0xff}, 4*entries)
+	img := opened(t, write(t, t.TempDir(), "disk.vhd", bytes.Join([][]byte{v.Forged[:v.BAT], table, v.Forged[v.Footer:]}, nil)))
+	require.Equal(t, int64(size), img.Disk.Size())
+	noDamage(t, img)
+	calls := 0
+	for off := int64(0); off < size; calls++ {
+		e, err := img.Disk.Extent(off, math.MaxInt64)
+		require.NoError(t, err)
+		require.True(t, e.Zero)
+		off = e.End()
+	}
+	require.Less(t, calls, 2000)
+}
+
+// The names that stand in a footer of a disk that was none before.
+func TestNewVHDSaysWhoMadeIt(t *testing.T) {
+	src := sparseRaw(t, 10*mib)
+	path := filepath.Join(t.TempDir(), "disk.vhd")
+	copied(t, src, path, image.CreateOptions{Format: "vhd", Seed: []byte("a")})
+	img := opened(t, path)
+	other := filepath.Join(t.TempDir(), "other.vhd")
+	copied(t, src, other, image.CreateOptions{Format: "vhd", Seed: []byte("b")})
+	require.NotEqual(t, img.ContentID, opened(t, other).ContentID)
+	require.Contains(t, fmt.Sprint(img.Details), `{creator "win " 10.0}`)
+	require.Contains(t, disktest.Output(t, "vhdiinfo", path), strings.ToLower(img.ContentID[:8]))
+}
