@@ -3,11 +3,13 @@ package image
 import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/image/vhdx"
 	"github.com/trueup/trueup/internal/image/vmdk"
 )
 
 // formats is the table of contents: every format that is read. raw is what remains and stands apart.
 var formats = []driver.Format{
+	vhdx.Format,
 	vmdk.Format,
 }
 
