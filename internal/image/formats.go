@@ -6,13 +6,15 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/image/vhd"
+	"github.com/trueup/trueup/internal/image/vhdx"
 	"github.com/trueup/trueup/internal/image/vmdk"
 )
 
 // formats is the table of contents: every format that is read. raw is what remains and stands apart.
 var formats = []driver.Format{
-	vmdk.Format,
 	vhd.Format,
+	vhdx.Format,
+	vmdk.Format,
 }
 
 // Writable lists the formats that are written.

@@ -1,0 +1,108 @@
+package disktest
+
+import "encoding/binary"
+
+// VHDXLogID is the GUID of the log of a forged disk.
+const VHDXLogID = "0badcafe-1234-4567-89ab-cdef01234567"
+
+// VHDXChange is what a descriptor of the log does: 4 KiB of data, or zeros where there are none.
+type VHDXChange struct {
+	Off  int64
+	Data []byte // 4 KiB
+	Zero int64  // bytes
+}
+
+// VHDXEntry is an entry of the log. Spec: 2.3.1.
+type VHDXEntry struct {
+	Sequence      uint64
+	Tail          int64 // from the start of the log
+	Flushed, Last int64 // 0 for the size of the file
+	GUID          string
+	Changes       []VHDXChange
+}
+
+// Bytes is the entry as it stands in the log.
+func (e VHDXEntry) Bytes() Forged {
+	data := 0
+	for _, c := range e.Changes {
+		if c.Data != nil {
+			data++
+		}
+	}
+	sectors := (len(e.Changes) + 2 + 127) / 128
+	b := make(Forged, (sectors+data)*vhdxSector)
+	b.Text(0, "loge")
+	b.U32(8, uint32(len(b)))
+	b.U32(12, uint32(e.Tail))
+	b.U64(16, e.Sequence)
+	b.U32(24, uint32(len(e.Changes)))
+	b.Put(32, VHDXGUID(e.GUID))
+	b.U64(48, uint64(e.Flushed))
+	b.U64(56, uint64(e.Last))
+	at := int64(sectors) * vhdxSector
+	for i, c := range e.Changes {
+		d := 64 + 32*int64(i)
+		b.U64(d+16, uint64(c.Off))
+		b.U64(d+24, e.Sequence)
+		if c.Data == nil {
+			b.Text(d, "zero")
+			b.U64(d+8, uint64(c.Zero))
+			continue
+		}
+		b.Text(d, "desc")
+		b.Put(d+4, c.Data[vhdxSector-4:])
+		b.Put(d+8, c.Data[:8])
+		b.Text(at, "data")
+		b.U32(at+4, uint32(e.Sequence>>32))
+		b.Put(at+8, c.Data[8:vhdxSector-4])
+		b.U32(at+vhdxSector-4, uint32(e.Sequence))
+		at += vhdxSector
+	}
+	b.SealAt(0, int64(len(b)))
+	return b
+}
+
+// Dirty puts entries into the log, from a place of it on, and marks the log as one to replay. Entries without a GUID get that of the log; their
+// tail is the place of the first one. It gives the places of the entries.
+func (v *VHDX) Dirty(from int64, entries ...VHDXEntry) []int64 {
+	size := v.LogMiB * vhdxMiB
+	var places []int64
+	at := from
+	for _, e := range entries {
+		e.Tail = from
+		if e.GUID == "" {
+			e.GUID = VHDXLogID
+		}
+		if e.Flushed == 0 {
+			e.Flushed = int64(len(v.Forged))
+		}
+		if e.Last == 0 {
+			e.Last = int64(len(v.Forged))
+		}
+		places = append(places, at)
+		at = v.PutLog(at, e.Bytes()) % size
+	}
+	for _, h := range []int64{VHDXHeader1, VHDXHeader2} {
+		v.Put(h+VHDXLogGUID, VHDXGUID(VHDXLogID))
+	}
+	v.Seal()
+	return places
+}
+
+// PutLog writes bytes at a place of the ring, and gives the place behind them.
+func (v *VHDX) PutLog(at int64, b []byte) int64 {
+	size := v.LogMiB * vhdxMiB
+	for i := range b {
+		v.Forged[v.Log+(at+int64(i))%size] = b[i]
+	}
+	return at + int64(len(b))
+}
+
+// Sector is the 4 KiB of the file around a place, with a little-endian number of 8 bytes set there: what the log writes of a BAT entry.
+func (v *VHDX) Sector(at int64, value uint64) VHDXChange {
+	start := at / vhdxSector * vhdxSector
+	data := make([]byte, vhdxSector)
+	copy(data, v.Forged[start:])
+	binary.LittleEndian.PutUint64(data[at-start:], value)
+	return VHDXChange{Off: start, Data: data}
+}

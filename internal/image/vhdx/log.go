@@ -1,0 +1,323 @@
+package vhdx
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Bounds of a log that is replayed. Hyper-V writes logs of 1 MiB.
+const (
+	maxLog       = 64 << 20 // bytes
+	maxChanges   = 1 << 16  // descriptors
+	maxScan      = 8        // times the log is read while its entries are looked for: stale ones can reach into others
+	maxFile      = 1 << 62  // bytes: where descriptors may write
+	descriptor   = 32       // bytes
+	headerPlaces = 2        // descriptors that the header of an entry takes the place of
+)
+
+// entryHeader begins a log entry. Spec: 2.3.1.1.
+type entryHeader struct {
+	Signature         [4]byte // "loge"
+	Checksum          uint32
+	EntryLength       uint32 // bytes
+	Tail              uint32 // where the sequence begins that ends with this entry, from the start of the log
+	SequenceNumber    uint64
+	DescriptorCount   uint32
+	_                 uint32
+	LogGUID           guid
+	FlushedFileOffset uint64 // bytes that the file had at least
+	LastFileOffset    uint64 // bytes that the file must have
+}
+
+// anyDescriptor is a zero descriptor (2.3.1.2) or a data descriptor (2.3.1.3).
+type anyDescriptor struct {
+	Signature      [4]byte // "zero" or "desc"
+	TrailingBytes  [4]byte
+	Leading        [8]byte // of a data sector; the length of a zero descriptor
+	FileOffset     uint64
+	SequenceNumber uint64
+}
+
+// journal is the log of a file: a ring of entries.
+type journal struct {
+	src     ondisk.Source
+	off     int64
+	size    int64
+	guid    guid
+	budget  int64          // bytes that may still be read
+	entries []*entryHeader // what was found, by sector of the log
+	looked  []bool
+	dead    []bool // sectors in which no sequence begins that has its own tail
+}
+
+// sequence is a run of entries that were written one behind the other.
+type sequence struct {
+	first int64 // place of the first entry in the log
+	last  int64 // and of the last one
+	end   int64 // behind the last one, which can be the start
+	head  *entryHeader
+}
+
+// replay makes the view of the file in which the changes are done that its log holds. The file stays as it is.
+func (x *image) replay() error {
+	x.view = disk.New(x.file.Size(), sectorSize, plainRun(x.file))
+	if x.head.LogGUID == (guid{}) {
+		return nil
+	}
+	if x.head.LogLength > maxLog {
+		return fmt.Errorf("vhdx log of %d bytes: %w of %d bytes; open it once in Hyper-V, which replays it", x.head.LogLength, ondisk.ErrLimit, maxLog)
+	}
+	n := int64(x.head.LogLength)
+	j := &journal{
+		src: x.file, off: ondisk.I64(x.head.LogOffset), size: n, guid: x.head.LogGUID, budget: maxScan * n,
+		entries: make([]*entryHeader, n/sectorSize), looked: make([]bool, n/sectorSize), dead: make([]bool, n/sectorSize),
+	}
+	active, err := j.active()
+	if err != nil {
+		return err
+	}
+	changes, err := j.changes(active)
+	if err != nil {
+		return err
+	}
+	size := max(x.file.Size(), ondisk.I64(active.head.LastFileOffset))
+	for _, c := range changes {
+		size = max(size, c.End())
+	}
+	x.view = overlay(x.file, size, changes)
+	x.noteReplay(len(changes))
+	return nil
+}
+
+// noteReplay says that the file alone is not the disk's present state.
+func (x *image) noteReplay(changes int) {
+	i := ondisk.Issue{Code: "vhdx-log-empty", Text: "the image was not closed cleanly; its log has no changes that are missing in the file"}
+	if changes > 0 {
+		i = ondisk.Issue{
+			Code: "vhdx-log-replayed", Effect: ondisk.Warn,
+			Text:   fmt.Sprintf("the image was not closed cleanly: the log with %d changes was replayed in memory, the file is untouched", changes),
+			Remedy: "make sure that no program has it open",
+		}
+	}
+	x.issues = append(x.issues, i)
+}
+
+func (j *journal) field(at int64, name string, got, want any) error {
+	return &ondisk.FormatError{What: "vhdx log", Off: j.off + at, Field: name, Got: got, Want: want}
+}
+
+// active finds the newest sequence that is complete. Spec: 2.3.3.
+func (j *journal) active() (sequence, error) {
+	var best sequence
+	for tail := int64(0); ; {
+		s, ok, err := j.sequence(tail)
+		if err != nil {
+			return best, err
+		}
+		next := (tail + sectorSize) % j.size
+		if ok {
+			next = s.end
+			if best.head == nil || s.head.SequenceNumber > best.head.SequenceNumber {
+				best = s
+			}
+		}
+		if next <= tail { // around the ring
+			break
+		}
+		tail = next
+	}
+	switch {
+	case best.head == nil:
+		return best, j.field(0, "entries", "none that are complete", "a sequence to replay, as the header says; the changes are lost")
+	case best.head.FlushedFileOffset > ondisk.U64(j.fileSize()):
+		return best, j.field(best.last, "flushed file offset", best.head.FlushedFileOffset, fmt.Sprintf("at most the %d bytes of the file, which was cut", j.fileSize()))
+	case best.head.LastFileOffset > maxFile:
+		return best, j.field(best.last, "last file offset", best.head.LastFileOffset, "the size of a file")
+	}
+	return best, nil
+}
+
+func (j *journal) fileSize() int64 { return j.src.Size() }
+
+// sequence follows the entries from a place on. ok tells whether there are any and the last of them names one of them as the tail: the
+// sequence is then cut to begin there.
+func (j *journal) sequence(from int64) (s sequence, ok bool, err error) {
+	if j.dead[from/sectorSize] {
+		return s, false, nil
+	}
+	places := map[int64]bool{}
+	at := from
+	for range len(j.entries) { // more would be around the ring
+		e, err := j.entry(at)
+		if err != nil {
+			return s, false, err
+		}
+		if e == nil || (s.head != nil && e.SequenceNumber != s.head.SequenceNumber+1) {
+			break
+		}
+		s.head, s.last = e, at
+		places[at] = true
+		at = (at + int64(e.EntryLength)) % j.size
+	}
+	if s.head == nil || !places[int64(s.head.Tail)] {
+		for at := range places { // what begins later ends with the same head
+			j.dead[at/sectorSize] = true
+		}
+		return s, false, nil
+	}
+	s.first, s.end = int64(s.head.Tail), at
+	return s, true, nil
+}
+
+// entry gives the entry at a place of the log, nil when there is no valid one.
+func (j *journal) entry(at int64) (*entryHeader, error) {
+	i := at / sectorSize
+	if j.looked[i] {
+		return j.entries[i], nil
+	}
+	j.looked[i] = true
+	var e entryHeader
+	if _, err := ondisk.Decode(j.src, j.off+at, &e); err != nil {
+		return nil, err
+	}
+	if !e.plausible(j) {
+		return nil, nil
+	}
+	whole, err := j.whole(&e, at)
+	if err != nil || !whole {
+		return nil, err
+	}
+	j.entries[i] = &e
+	return &e, nil
+}
+
+// plausible looks at the fields of a header that can be wrong without its checksum being wrong.
+func (e *entryHeader) plausible(j *journal) bool {
+	return string(e.Signature[:]) == "loge" && e.LogGUID == j.guid && e.SequenceNumber > 0 && e.SequenceNumber < math.MaxUint64 &&
+		e.EntryLength > 0 && e.EntryLength%sectorSize == 0 && int64(e.EntryLength) <= j.size &&
+		e.Tail%sectorSize == 0 && int64(e.Tail) < j.size && e.descriptorSectors()*sectorSize <= int64(e.EntryLength)
+}
+
+// descriptorSectors is how many sectors the header and the descriptors take.
+func (e *entryHeader) descriptorSectors() int64 {
+	const each = sectorSize / descriptor
+	return (int64(e.DescriptorCount) + headerPlaces + each - 1) / each
+}
+
+// whole reads an entry from its first to its last byte: each descriptor and each data sector must carry its sequence number, and
+// all together its checksum.
+func (j *journal) whole(e *entryHeader, at int64) (bool, error) {
+	sum, data, fits := uint32(0), int64(0), true
+	sector := make([]byte, sectorSize)
+	n := int64(e.EntryLength) / sectorSize
+	for i := int64(0); i < n && fits; i++ {
+		if j.budget -= sectorSize; j.budget < 0 {
+			return false, fmt.Errorf("vhdx log at %#x: %w: its entries overlap too often", j.off, ondisk.ErrLimit)
+		}
+		if err := ondisk.ReadFull(j.src, sector, j.off+(at+i*sectorSize)%j.size); err != nil {
+			return false, err
+		}
+		switch {
+		case i < e.descriptorSectors():
+			fits = e.eachIn(sector, i, func(d *anyDescriptor) bool {
+				if d.isData() {
+					data++
+				}
+				return d.valid(e)
+			})
+		case i < e.descriptorSectors()+data:
+			fits = isDataSector(sector, e.SequenceNumber)
+		}
+		if i == 0 {
+			clear(sector[atChecksum : atChecksum+4])
+		}
+		sum = crc32.Update(sum, castagnoli, sector)
+	}
+	return fits && sum == e.Checksum && e.descriptorSectors()+data <= n, nil
+}
+
+// eachIn calls use for the descriptors in sector i of the entry until it returns false.
+func (e *entryHeader) eachIn(sector []byte, i int64, use func(d *anyDescriptor) bool) bool {
+	const each = sectorSize / descriptor
+	for p := range int64(each) {
+		if place := i*each + p; place < headerPlaces || place-headerPlaces >= int64(e.DescriptorCount) {
+			continue
+		}
+		var d anyDescriptor
+		if _, err := binary.Decode(sector[p*descriptor:], binary.LittleEndian, &d); err != nil {
+			panic(err) // a sector is always long enough
+		}
+		if !use(&d) {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *anyDescriptor) isData() bool { return string(d.Signature[:]) == "desc" }
+
+// length is how many bytes of the file a descriptor changes.
+func (d *anyDescriptor) length() uint64 {
+	if d.isData() {
+		return sectorSize
+	}
+	return binary.LittleEndian.Uint64(d.Leading[:])
+}
+
+func (d *anyDescriptor) valid(e *entryHeader) bool {
+	return (d.isData() || string(d.Signature[:]) == "zero") && d.SequenceNumber == e.SequenceNumber &&
+		d.FileOffset%sectorSize == 0 && d.length()%sectorSize == 0 && d.FileOffset <= maxFile && d.length() <= maxFile-d.FileOffset
+}
+
+// isDataSector looks at what tells a torn write. Spec: 2.3.1.4.
+func isDataSector(b []byte, number uint64) bool {
+	return string(b[:4]) == "data" && binary.LittleEndian.Uint32(b[4:]) == uint32(number>>32) &&
+		binary.LittleEndian.Uint32(b[sectorSize-4:]) == uint32(number&math.MaxUint32)
+}
+
+// changes lists what the entries of a sequence change, oldest first.
+func (j *journal) changes(s sequence) ([]change, error) {
+	var out []change
+	for at := s.first; ; {
+		e := j.entries[at/sectorSize]
+		if e == nil || int64(len(out))+int64(e.DescriptorCount) > maxChanges {
+			return nil, fmt.Errorf("vhdx log at %#x: %w of %d changes; open the image once in Hyper-V, which replays it", j.off, ondisk.ErrLimit, maxChanges)
+		}
+		var err error
+		if out, err = j.changesOf(out, e, at); err != nil {
+			return nil, err
+		}
+		if at == s.last {
+			return out, nil
+		}
+		at = (at + int64(e.EntryLength)) % j.size
+	}
+}
+
+// changesOf appends what the entry at a place changes.
+func (j *journal) changesOf(out []change, e *entryHeader, at int64) ([]change, error) {
+	sector := make([]byte, sectorSize)
+	data := at + e.descriptorSectors()*sectorSize
+	for i := range e.descriptorSectors() {
+		if err := ondisk.ReadFull(j.src, sector, j.off+(at+i*sectorSize)%j.size); err != nil {
+			return nil, err
+		}
+		e.eachIn(sector, i, func(d *anyDescriptor) bool {
+			c := change{Range: disk.Range{Off: ondisk.I64(d.FileOffset), Len: ondisk.I64(d.length())}}
+			if d.isData() {
+				c.sector = &logSector{j.src, j.off + data%j.size, d.Leading, d.TrailingBytes}
+				data += sectorSize
+			}
+			if c.Len > 0 {
+				out = append(out, c)
+			}
+			return true
+		})
+	}
+	return out, nil
+}

@@ -1,0 +1,272 @@
+package vhdx
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Items that the specification knows. Spec: 2.6.2.
+var (
+	itemParameters = known("caa16737-fa36-4d43-b3b6-33f0aa44e76b")
+	itemDiskSize   = known("2fa54224-cd1b-4876-b211-5dbed83bf4b8")
+	itemDiskID     = known("beca12ab-b2e6-4523-93ef-c309e000c746")
+	itemLogical    = known("8141bf1d-a96f-4709-ba47-f233a8faab5f")
+	itemPhysical   = known("cda348c7-445d-4471-9cc9-e9885251c556")
+	itemLocator    = known("a8d35f2d-b30b-454d-abf7-d3d84834ab0c")
+)
+
+// Bounds of the metadata. Spec: 2.6.1.
+const (
+	metadataTableSize = 64 << 10 // bytes
+	maxItems          = 2047
+	maxUserItems      = 1024
+	maxItem           = 1 << 20   // bytes
+	maxDisk           = 64 << 40  // bytes
+	minBlock          = 1 << 20   // bytes
+	maxBlock          = 256 << 20 // bytes
+	sectorsPerBitmap  = 1 << 23   // a sector bitmap block has 1 MiB
+)
+
+// Flags of file parameters and of table entries.
+const (
+	flagLeaveAllocated = 1 // a fixed disk
+	flagHasParent      = 2
+
+	itemIsUser     = 1
+	itemIsDisk     = 2
+	itemIsRequired = 4
+)
+
+// metadataHeader begins the metadata table. Spec: 2.6.1.1.
+type metadataHeader struct {
+	Signature  [8]byte // "metadata"
+	_          uint16
+	EntryCount uint16
+	_          [20]byte
+}
+
+// metadataEntry is one item. Spec: 2.6.1.2.
+type metadataEntry struct {
+	ItemID guid
+	Offset uint32 // from the start of the region
+	Length uint32
+	Flags  uint32
+	_      uint32
+}
+
+// metadata is what the items say of the disk.
+type metadata struct {
+	at                int64 // of the region in the file
+	blockSize         int64
+	flags             uint32
+	size              int64
+	diskID            guid // what a guest sees as page 83 of the SCSI inquiry
+	logical, physical int64
+	locator           *locator // nil: there is none
+}
+
+func (m *metadata) hasParent() bool { return m.flags&flagHasParent != 0 }
+
+func (m *metadata) subformat() string {
+	switch {
+	case m.hasParent():
+		return differencing
+	case m.flags&flagLeaveAllocated != 0:
+		return fixed
+	}
+	return dynamic
+}
+
+// read reads the table and the items of the region.
+func (m *metadata) read(src ondisk.Source, region disk.Range) error {
+	m.at = region.Off
+	table, err := ondisk.Bytes(src, region.Off, metadataTableSize)
+	if err != nil {
+		return err
+	}
+	items, err := m.items(table, region.Len)
+	if err != nil {
+		return err
+	}
+	values := map[guid][]byte{}
+	for _, e := range items {
+		if e.Flags&itemIsUser == 0 && m.length(e.ItemID) > 0 {
+			if values[e.ItemID], err = ondisk.Bytes(src, region.Off+int64(e.Offset), int64(e.Length)); err != nil {
+				return err
+			}
+		}
+	}
+	return m.take(values)
+}
+
+// length is how long a known item must be, 1 for one that has no fixed length and 0 for an unknown item.
+func (m *metadata) length(id guid) int {
+	switch id {
+	case itemParameters, itemDiskSize:
+		return 8
+	case itemDiskID:
+		return 16
+	case itemLogical, itemPhysical:
+		return 4
+	case itemLocator:
+		return 1
+	}
+	return 0
+}
+
+func (m *metadata) field(name string, off int64, got, want any) error {
+	return &ondisk.FormatError{What: "vhdx metadata", Off: m.at + off, Field: name, Got: got, Want: want}
+}
+
+// items reads the entries of the table and makes sure that they keep to the region and apart from each other.
+func (m *metadata) items(table []byte, regionLen int64) ([]metadataEntry, error) {
+	if string(table[:8]) != "metadata" {
+		return nil, m.field("signature", 0, string(table[:8]), "metadata")
+	}
+	n := int64(binary.LittleEndian.Uint16(table[10:]))
+	if n > maxItems {
+		return nil, m.field("entry count", 10, n, fmt.Sprintf("at most %d", maxItems))
+	}
+	type key struct {
+		id   guid
+		user bool
+	}
+	seen, users := map[key]bool{}, 0
+	var out []metadataEntry
+	for i := range n {
+		at := int64(binary.Size(metadataHeader{})) + i*int64(binary.Size(metadataEntry{}))
+		var e metadataEntry
+		if _, err := binary.Decode(table[at:], binary.LittleEndian, &e); err != nil {
+			return nil, err
+		}
+		k := key{e.ItemID, e.Flags&itemIsUser != 0}
+		if seen[k] {
+			return nil, m.field("item", at, e.ItemID.String(), "each item once")
+		}
+		seen[k] = true
+		if k.user {
+			users++
+		}
+		if err := m.checkItem(&e, at, regionLen); err != nil {
+			return nil, err
+		}
+		out = append(out, e)
+	}
+	if users > maxUserItems {
+		return nil, m.field("user items", 10, users, fmt.Sprintf("at most %d", maxUserItems))
+	}
+	return out, m.checkApart(out)
+}
+
+// checkItem holds one entry, at byte at of the region, against the specification.
+func (m *metadata) checkItem(e *metadataEntry, at, regionLen int64) error {
+	known := 0
+	if e.Flags&itemIsUser == 0 {
+		known = m.length(e.ItemID)
+	}
+	switch end := int64(e.Offset) + int64(e.Length); {
+	case known == 0 && e.Flags&itemIsRequired != 0:
+		return fmt.Errorf("vhdx metadata at %#x: item %s is required: %w; it is none of the specification's", m.at+at, e.ItemID, ondisk.ErrUnsupported)
+	case known > 1 && int64(e.Length) != int64(known):
+		return m.field("length of item "+e.ItemID.String(), at+20, e.Length, known)
+	case e.Length > maxItem:
+		return m.field("length", at+20, e.Length, fmt.Sprintf("at most %d", maxItem))
+	case e.Length == 0 && e.Offset == 0:
+		return nil // present but empty
+	case e.Offset < metadataTableSize || end > regionLen:
+		return m.field("offset", at+16, e.Offset, fmt.Sprintf("from %d on, and %d bytes within the region of %d bytes", metadataTableSize, e.Length, regionLen))
+	}
+	return nil
+}
+
+func (m *metadata) checkApart(items []metadataEntry) error {
+	sorted := slices.SortedFunc(slices.Values(items), func(a, b metadataEntry) int { return cmp.Compare(a.Offset, b.Offset) })
+	for i := 1; i < len(sorted); i++ {
+		a, b := sorted[i-1], sorted[i]
+		if int64(a.Offset)+int64(a.Length) > int64(b.Offset) {
+			return m.field("item "+b.ItemID.String(), int64(b.Offset), fmt.Sprintf("%d bytes", b.Length), "a place apart from item "+a.ItemID.String())
+		}
+	}
+	return nil
+}
+
+// take reads the values of the items.
+func (m *metadata) take(values map[guid][]byte) error {
+	for _, id := range []guid{itemParameters, itemDiskSize, itemDiskID, itemLogical, itemPhysical} {
+		if values[id] == nil {
+			return m.field("item", 0, "none", id.String())
+		}
+	}
+	number := func(id guid) int64 { return int64(binary.LittleEndian.Uint32(values[id])) }
+	m.blockSize, m.logical, m.physical = number(itemParameters), number(itemLogical), number(itemPhysical)
+	m.flags = binary.LittleEndian.Uint32(values[itemParameters][4:])
+	copy(m.diskID[:], values[itemDiskID])
+	size := binary.LittleEndian.Uint64(values[itemDiskSize])
+	sector := func(n int64) bool { return n == 512 || n == 4096 }
+	switch {
+	case m.blockSize < minBlock || m.blockSize > maxBlock || m.blockSize&(m.blockSize-1) != 0:
+		return m.field("block size", 0, m.blockSize, "a power of two from 1 MiB to 256 MiB")
+	case !sector(m.logical):
+		return m.field("logical sector size", 0, m.logical, "512 or 4096")
+	case !sector(m.physical):
+		return m.field("physical sector size", 0, m.physical, "512 or 4096")
+	case size == 0 || size > maxDisk || size%ondisk.U64(m.logical) != 0:
+		return m.field("virtual disk size", 0, size, fmt.Sprintf("a multiple of %d from there to 64 TiB", m.logical))
+	}
+	m.size = ondisk.I64(size)
+	return m.takeLocator(values[itemLocator])
+}
+
+// takeLocator reads who the parent is. The flag and the item must agree.
+func (m *metadata) takeLocator(item []byte) error {
+	switch {
+	case item == nil && !m.hasParent():
+		return nil
+	case item == nil:
+		return &ondisk.Refusal{
+			Code: "reference", Remedy: "consolidate the checkpoints where the parent is known",
+			Reason: "the vhdx metadata says that the disk has a parent, and no parent locator names it",
+		}
+	case !m.hasParent():
+		return &ondisk.Refusal{
+			Code: "reference", Remedy: "consolidate the checkpoints or convert the disk to one complete image first",
+			Reason: "the vhdx metadata holds a parent locator, but its file parameters say that there is no parent",
+		}
+	}
+	var err error
+	m.locator, err = readLocator(item, m.at)
+	return err
+}
+
+// blocks is how many payload blocks the disk has.
+func (m *metadata) blocks() int64 { return (m.size + m.blockSize - 1) / m.blockSize }
+
+// ratio is how many payload blocks share a sector bitmap block. Spec: 2.4.
+func (m *metadata) ratio() int64 { return sectorsPerBitmap * m.logical / m.blockSize }
+
+// entries is how many entries the BAT must have: those of a differencing disk end with a sector bitmap block. Spec: VHDX Format
+// Specification 1.00, "BAT".
+func (m *metadata) entries() int64 {
+	if m.hasParent() {
+		return (m.blocks() + m.ratio() - 1) / m.ratio() * (m.ratio() + 1)
+	}
+	return m.index(m.blocks()-1) + 1
+}
+
+// index is the number of the BAT entry of a payload block: that of the sector bitmap follows those of its chunk.
+func (m *metadata) index(block int64) int64 { return block + block/m.ratio() }
+
+// bitmapIndex is the number of the BAT entry of the sector bitmap of a payload block.
+func (m *metadata) bitmapIndex(block int64) int64 {
+	return block/m.ratio()*(m.ratio()+1) + m.ratio()
+}
+
+// blocksBefore is how many payload blocks have an entry in front of entry i.
+func (m *metadata) blocksBefore(i int64) int64 {
+	return i/(m.ratio()+1)*m.ratio() + i%(m.ratio()+1)
+}

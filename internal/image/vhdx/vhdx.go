@@ -1,0 +1,173 @@
+// Package vhdx reads and writes Hyper-V disks of the second format: fixed, dynamic and (reading only) differencing.
+//
+// Specification: [MS-VHDX] Virtual Hard Disk v2 (VHDX) File Format; sections are those of its revision of 2018. All numbers are
+// little-endian.
+package vhdx
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"unicode/utf16"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+const name = "vhdx"
+
+// Names of the subformats. A differencing disk is only read.
+const (
+	dynamic      = "dynamic"
+	fixed        = "fixed"
+	differencing = "differencing"
+)
+
+// Format is VHDX.
+var Format = driver.Format{
+	Name:       name,
+	Detect:     detect,
+	Open:       open,
+	Create:     create,
+	Subformats: []string{dynamic, fixed},
+	Names:      names,
+	Extensions: []string{".vhdx", ".avhdx"},
+}
+
+// Sizes that the specification fixes, in bytes.
+const (
+	mib        = 1 << 20
+	sectorSize = 4 << 10 // what a log sector covers
+	tableCache = 4 << 20 // memory for the BAT and the sector bitmaps
+)
+
+const signature = "vhdxfile"
+
+func detect(head, _ []byte) bool { return bytes.HasPrefix(head, []byte(signature)) }
+
+// image is an opened VHDX.
+type image struct {
+	file   driver.File
+	view   disk.Mapped // the file as it is when its log is replayed
+	head   fileHeader
+	used   []structure // where something else than blocks lies, by offset
+	bat    disk.Range
+	meta   metadata
+	tabs   *ondisk.Pages
+	parent *driver.Image // nil unless it is a differencing disk
+	issues []ondisk.Issue
+}
+
+func open(s *driver.Source) (*driver.Image, error) {
+	x, err := load(s.File)
+	if err != nil {
+		return nil, err
+	}
+	if x.meta.hasParent() {
+		if err := x.openParent(s); err != nil {
+			return nil, err
+		}
+	}
+	id, err := ondisk.Bytes(s.File, 0, int64(len(fileIdentifier{})))
+	if err != nil {
+		return nil, err
+	}
+	img := &driver.Image{
+		Disk:      disk.New(x.meta.size, x.meta.logical, x.run),
+		Subformat: x.meta.subformat(),
+		Issues:    x.issues,
+		Check:     x.check,
+		Template:  &template{fileIdentifier(id), x.head.DataWriteGUID, x.meta},
+		ContentID: x.head.DataWriteGUID.String(),
+		Child:     x.meta.hasParent(),
+	}
+	img.Details = []driver.Detail{
+		{Name: "creator", Value: fileIdentifier(id).creator()},
+		{Name: "block size", Value: units.Format(x.meta.blockSize)},
+		{Name: "physical sector size", Value: units.Format(x.meta.physical)},
+		{Name: "virtual disk id", Value: x.meta.diskID.String()},
+		{Name: "data write guid", Value: x.head.DataWriteGUID.String()},
+	}
+	return img, nil
+}
+
+// load reads everything up to the metadata. Nothing but the headers and the log is looked at before the log is replayed.
+// Spec: 2.3.3.
+func load(f driver.File) (*image, error) {
+	x := &image{file: f}
+	for _, step := range []func() error{x.readHeaders, x.replay, x.readRegions, x.readBATSize} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	x.tabs = ondisk.NewPages(x.view, tableCache)
+	return x, nil
+}
+
+// readBATSize holds the size of the BAT against that of the disk.
+func (x *image) readBATSize() error {
+	if need := 8 * x.meta.entries(); need > x.bat.Len {
+		return &ondisk.FormatError{
+			What: "vhdx region table", Off: x.bat.Off, Field: "length of the BAT", Got: x.bat.Len,
+			Want: fmt.Sprintf("at least %d bytes for the %d entries of a disk of %d bytes", need, x.meta.entries(), x.meta.size),
+		}
+	}
+	return nil
+}
+
+// openParent opens what shows through the blocks that are not present.
+func (x *image) openParent(s *driver.Source) error {
+	ref, err := x.meta.locator.ref()
+	if err != nil {
+		return err
+	}
+	x.parent, err = s.Parent(ref)
+	if err != nil {
+		return err
+	}
+	if got := x.parent.Disk.SectorSize(); got != x.meta.logical {
+		return &ondisk.FormatError{What: "vhdx metadata", Off: x.meta.at, Field: "logical sector size", Got: x.meta.logical, Want: fmt.Sprintf("%d, which the parent has", got)}
+	}
+	return nil
+}
+
+// fileIdentifier is the start of the file. Spec: 2.2.1.
+type fileIdentifier [520]byte
+
+// creator is the text in it, which is for people.
+func (id fileIdentifier) creator() string {
+	var out []uint16
+	for b := id[len(signature):]; len(b) > 1 && (b[0] != 0 || b[1] != 0); b = b[2:] {
+		out = append(out, uint16(b[0])|uint16(b[1])<<8)
+	}
+	return string(utf16.Decode(out))
+}
+
+// names tells of the parent that a file of the folder names.
+func names(f driver.File) (driver.Names, error) {
+	head := make([]byte, min(f.Size(), int64(len(signature))))
+	if err := ondisk.ReadFull(f, head, 0); err != nil {
+		return driver.Names{}, err
+	}
+	if !detect(head, nil) {
+		return driver.Names{}, nil
+	}
+	x, err := load(f)
+	switch {
+	case damaged(err):
+		return driver.Names{Broken: true}, nil
+	case err != nil:
+		return driver.Names{}, err
+	}
+	return driver.Names{Parents: x.meta.locator.paths()}, nil
+}
+
+// damaged tells errors that the bytes are the reason of from those of reading them.
+func damaged(err error) bool {
+	if _, refused := errors.AsType[*ondisk.Refusal](err); refused {
+		return true
+	}
+	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrReference)
+}

@@ -1,0 +1,267 @@
+package vhdx
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unicode/utf16"
+
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// template is what a copy takes over from its source.
+type template struct {
+	identifier fileIdentifier
+	dataWrite  guid
+	meta       metadata
+}
+
+// Layout of a new file, which is that of Hyper-V: header section, log, metadata, BAT, blocks.
+const (
+	newLog       = 1 * mib
+	newMetadata  = 2 * mib
+	newBAT       = 3 * mib
+	defaultBlock = 32 * mib // bytes; the same
+	// defaultPhysical is what Hyper-V gives a new disk whose logical sectors have 512 bytes, too.
+	defaultPhysical = 4096
+	// writeUnit is the smallest hole worth leaving inside a block, in bytes.
+	writeUnit = 64 << 10
+)
+
+// target writes a VHDX. Only the page of the BAT in work is in memory: that of 64 TiB can have 512 MiB.
+type target struct {
+	f     driver.WriteFile
+	meta  metadata
+	ids   identity
+	size  int64 // of the BAT region
+	next  int64 // where the next block goes
+	block int64 // the last one that has a place, -1 before the first
+	slots driver.Slots
+	page  int64 // number of the BAT page in work
+	work  [batPage]byte
+	dirty bool
+}
+
+// batPage is a page of the BAT, in bytes.
+const batPage = 4 << 10
+
+func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, error) {
+	t := &target{f: f, block: -1}
+	from, _ := o.Template.(*template)
+	t.meta = metadata{blockSize: defaultBlock, logical: o.SectorSize, physical: defaultPhysical, size: size}
+	if t.meta.logical == 0 {
+		t.meta.logical = units.SectorSize
+	}
+	if from != nil {
+		t.meta.blockSize, t.meta.physical = from.meta.blockSize, from.meta.physical
+	}
+	if o.Subformat == fixed {
+		t.meta.flags = flagLeaveAllocated
+	}
+	if size > maxDisk {
+		return nil, fmt.Errorf("VHDX of %d bytes: %w of 64 TiB; choose --to raw", size, ondisk.ErrLimit)
+	}
+	if size <= 0 || size%t.meta.logical != 0 {
+		return nil, fmt.Errorf("VHDX of %d bytes: %w, want a multiple of its sectors of %d bytes; choose --to raw", size, ondisk.ErrUnsupported, t.meta.logical)
+	}
+	t.ids = newIdentity(from, o.Seed)
+	t.meta.diskID = t.ids.disk
+	t.size = units.AlignUp(8*t.meta.entries(), mib)
+	t.next = t.firstBlock()
+	end := t.next
+	if o.Subformat == fixed {
+		end += t.meta.blocks() * t.meta.blockSize
+	}
+	return t, f.Truncate(end)
+}
+
+func (t *target) firstBlock() int64 { return newBAT + t.size }
+
+func (t *target) isFixed() bool { return t.meta.flags&flagLeaveAllocated != 0 }
+
+// Unit is less than a block: what is zero in a block stays a hole of the file.
+func (t *target) Unit() int64 { return writeUnit }
+
+// Reserve gives the blocks of [off, off+n) places in the file.
+func (t *target) Reserve(off, n int64) error {
+	for n > 0 {
+		block, into := off/t.meta.blockSize, off%t.meta.blockSize
+		part := min(n, t.meta.blockSize-into)
+		place := t.firstBlock() + block*t.meta.blockSize
+		if !t.isFixed() {
+			if err := t.allocate(block); err != nil {
+				return err
+			}
+			place = t.next - t.meta.blockSize
+		}
+		t.slots.Add(off, part, place+into)
+		off, n = off+part, n-part
+	}
+	return nil
+}
+
+// allocate puts a block behind those that are there, unless it is the last of them.
+func (t *target) allocate(block int64) error {
+	if block == t.block {
+		return nil
+	}
+	t.block = block
+	at := 8 * t.meta.index(block)
+	if page := at / batPage; page != t.page {
+		if err := t.flush(); err != nil {
+			return err
+		}
+		t.page = page
+	}
+	binary.LittleEndian.PutUint64(t.work[at%batPage:], presentAt(t.next))
+	t.dirty = true
+	t.next += t.meta.blockSize
+	return nil
+}
+
+// presentAt is the BAT entry of a block at a place of the file.
+func presentAt(off int64) uint64 { return ondisk.U64(off)/mib<<20 | statePresent }
+
+// flush writes the page of the BAT in work. A page without a block stays a hole.
+func (t *target) flush() error {
+	if !t.dirty {
+		return nil
+	}
+	_, err := t.f.WriteAt(t.work[:], newBAT+t.page*batPage)
+	clear(t.work[:])
+	t.dirty = false
+	return err
+}
+
+// WriteAt writes whole reservations.
+func (t *target) WriteAt(p []byte, off int64) (int, error) { return t.slots.WriteAt(t.f, p, off) }
+
+// Finish writes BAT, metadata, region tables and headers, and the file identifier last: before that the file is no VHDX.
+func (t *target) Finish() error {
+	steps := []func() error{t.flush, t.writeFixedBAT, t.writeMetadata, t.writeRegions, t.writeHeaders, t.f.Sync, t.writeIdentifier, t.f.Sync}
+	if !t.isFixed() {
+		steps = append([]func() error{func() error { return t.f.Truncate(t.next) }}, steps...)
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFixedBAT gives each block of a fixed disk its place.
+func (t *target) writeFixedBAT() error {
+	if !t.isFixed() {
+		return nil
+	}
+	for block := range t.meta.blocks() {
+		at := 8 * t.meta.index(block)
+		if page := at / batPage; page != t.page {
+			if err := t.flush(); err != nil {
+				return err
+			}
+			t.page = page
+		}
+		binary.LittleEndian.PutUint64(t.work[at%batPage:], presentAt(t.firstBlock()+block*t.meta.blockSize))
+		t.dirty = true
+	}
+	return t.flush()
+}
+
+// writeMetadata writes the five items that a disk without a parent has, one behind the other.
+func (t *target) writeMetadata() error {
+	le := binary.LittleEndian
+	items := []struct {
+		id    guid
+		flags uint32
+		value []byte
+	}{
+		{itemParameters, itemIsRequired, le.AppendUint32(le.AppendUint32(nil, ondisk.U32(t.meta.blockSize)), t.meta.flags)},
+		{itemDiskSize, itemIsRequired | itemIsDisk, le.AppendUint64(nil, ondisk.U64(t.meta.size))},
+		{itemDiskID, itemIsRequired | itemIsDisk, t.meta.diskID[:]},
+		{itemLogical, itemIsRequired | itemIsDisk, le.AppendUint32(nil, ondisk.U32(t.meta.logical))},
+		{itemPhysical, itemIsRequired | itemIsDisk, le.AppendUint32(nil, ondisk.U32(t.meta.physical))},
+	}
+	head := metadataHeader{EntryCount: uint16(len(items))}
+	copy(head.Signature[:], "metadata")
+	table, err := binary.Append(nil, le, head)
+	var values []byte
+	for _, i := range items {
+		if err != nil {
+			return err
+		}
+		e := metadataEntry{ItemID: i.id, Offset: ondisk.U32(metadataTableSize + int64(len(values))), Length: ondisk.U32(int64(len(i.value))), Flags: i.flags}
+		table, err = binary.Append(table, le, e)
+		values = append(values, i.value...)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := t.f.WriteAt(table, newMetadata); err != nil {
+		return err
+	}
+	_, err = t.f.WriteAt(values, newMetadata+metadataTableSize)
+	return err
+}
+
+// writeRegions writes both copies of the region table. What follows the entries stays a hole.
+func (t *target) writeRegions() error {
+	regions := []regionEntry{
+		{GUID: regionBAT, FileOffset: newBAT, Length: ondisk.U32(t.size), Required: 1},
+		{GUID: regionMetadata, FileOffset: newMetadata, Length: mib, Required: 1},
+	}
+	head := regionHeader{EntryCount: uint32(len(regions))} //nolint:gosec // two
+	copy(head.Signature[:], "regi")
+	used, err := binary.Append(nil, binary.LittleEndian, head)
+	if err != nil {
+		return err
+	}
+	if used, err = binary.Append(used, binary.LittleEndian, regions); err != nil {
+		return err
+	}
+	table := make([]byte, regionTableSize)
+	copy(table, used)
+	seal(table)
+	for _, at := range []int64{atRegions1, atRegions2} {
+		if _, err := t.f.WriteAt(table[:len(used)], at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeHeaders writes both headers. The second one is the current one.
+func (t *target) writeHeaders() error {
+	for i, at := range []int64{atHeader1, atHeader2} {
+		h := fileHeader{
+			SequenceNumber: ondisk.U64(int64(i) + 1), FileWriteGUID: t.ids.fileWrite, DataWriteGUID: t.ids.dataWrite,
+			Version: 1, LogLength: mib, LogOffset: newLog,
+		}
+		copy(h.Signature[:], "head")
+		b, err := binary.Append(nil, binary.LittleEndian, h)
+		if err != nil {
+			return err
+		}
+		seal(b)
+		if _, err := t.f.WriteAt(b, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *target) writeIdentifier() error {
+	_, err := t.f.WriteAt(t.ids.identifier[:], 0)
+	return err
+}
+
+// newIdentifier is the file identifier of a disk whose source was no VHDX.
+func newIdentifier() (id fileIdentifier) {
+	copy(id[:], signature)
+	for i, u := range utf16.Encode([]rune("trueup")) {
+		binary.LittleEndian.PutUint16(id[len(signature)+2*i:], u)
+	}
+	return id
+}

@@ -1,0 +1,189 @@
+package image_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// requireSound checks an image whose tables have nothing wrong.
+func requireSound(t *testing.T, img *image.Image) {
+	t.Helper()
+	issues, err := img.Check()
+	require.NoError(t, err)
+	require.Empty(t, issues)
+}
+
+func TestVHDXBlocks(t *testing.T) {
+	for _, l := range []disktest.VHDXLayout{
+		{Size: 5*mib + 3*sector},
+		{Size: 5*mib + 3*sector, Fixed: true},
+		{Size: 5*mib + 3*4096, Logical: 4096},
+		{Size: 5*mib + 3*sector, Block: 4 * mib},
+		{Size: 3 * sector},
+		{Size: mib, Block: 256 * mib},
+	} {
+		t.Run(fmt.Sprintf("%+v", l), func(t *testing.T) {
+			data := noise(uint64(l.Size), int(l.Size))
+			if l.Size > 4*mib {
+				clear(data[mib : 3*mib])
+			}
+			v := disktest.ForgeVHDX(l).Fill(data)
+			if l.Block == 256*mib {
+				v.Forged = v.Forged[:v.Blocks+mib] // the last block may end with the disk
+			}
+			img := opened(t, write(t, t.TempDir(), "disk.vhdx", v.Forged))
+			require.Equal(t, "vhdx", img.Format)
+			require.Equal(t, map[bool]string{false: "dynamic", true: "fixed"}[l.Fixed], img.Subformat)
+			require.Equal(t, v.Logical, img.Disk.SectorSize())
+			require.Equal(t, disktest.VHDXDataWriteGUID, img.ContentID)
+			require.False(t, img.Child)
+			require.Empty(t, img.Issues)
+			disktest.CheckBytes(t, img.Disk, data)
+			requireSound(t, img)
+		})
+	}
+}
+
+// Each state of a block reads as the specification says, whatever its place says.
+func TestVHDXBlockStates(t *testing.T) {
+	data := noise(3, 8*mib)
+	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 8 * mib})
+	for i := range int64(8) {
+		v.AddBlock(7-i, disktest.VHDXPresent, data[(7-i)*mib:(8-i)*mib]) // backwards
+	}
+	for block, state := range map[int64]uint64{1: disktest.VHDXUndefined, 2: disktest.VHDXZero, 4: disktest.VHDXUnmapped, 5: disktest.VHDXNotPresent} {
+		v.SetEntry(v.Entry(block), state, int64(v.Blocks+(7-block)*mib))
+		clear(data[block*mib : (block+1)*mib])
+	}
+	img := opened(t, write(t, t.TempDir(), "disk.vhdx", v.Forged))
+	disktest.CheckBytes(t, img.Disk, data)
+	requireSound(t, img)
+	e, err := img.Disk.Extent(mib, 7*mib)
+	require.NoError(t, err)
+	require.Equal(t, disk.Extent{Range: disk.Range{Off: mib, Len: 2 * mib}, Zero: true}, e)
+}
+
+// With blocks of 1 MiB and sectors of 512 bytes the entry of a sector bitmap follows each 4096 entries: what lies behind 4 GiB is
+// found only by who counts it.
+func TestVHDXBehindTheSectorBitmap(t *testing.T) {
+	const size = 9<<30 + 5*mib
+	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: size})
+	blocks := map[int64]string{0: "first", 4094: "a", 4095: "last of the chunk", 4096: "first of the next", 4097: "b", 8191: "c", 8192: "d", 9*1024 + 4: "end"}
+	for block := range int64(9*1024 + 5) {
+		if text, ok := blocks[block]; ok {
+			v.AddBlock(block, disktest.VHDXPresent, bytes.Repeat([]byte(text+" "), 100))
+		}
+	}
+	// qemu-img 7.2 left such rubbish in the entries of bitmaps that a disk without a parent does not have.
+	v.U64(v.BitmapEntry(0), 0xffff0000_00000007)
+	path := write(t, t.TempDir(), "disk.vhdx", v.Forged)
+	img := opened(t, path)
+	require.Equal(t, int64(size), img.Disk.Size())
+	for block, text := range blocks {
+		b := make([]byte, len(text))
+		_, err := img.Disk.ReadAt(b, block*mib)
+		require.NoError(t, err)
+		require.Equal(t, text, string(b))
+	}
+	stored := int64(0)
+	for off := int64(0); off < size; {
+		e, err := img.Disk.Extent(off, size-off)
+		require.NoError(t, err)
+		if !e.Zero {
+			stored += e.Len
+		}
+		off = e.End()
+	}
+	require.LessOrEqual(t, stored, int64(len(blocks))*mib)
+	requireSound(t, img)
+	raw := filepath.Join(t.TempDir(), "disk.img")
+	disktest.Run(t, "qemu-img", "convert", "-f", "vhdx", "-O", "raw", path, raw)
+	requireSameData(t, opened(t, raw).Disk, img.Disk)
+}
+
+// requireSameData compares two disks where either of them has data.
+func requireSameData(t *testing.T, want, got disk.Disk) {
+	t.Helper()
+	require.Equal(t, want.Size(), got.Size())
+	size := want.Size()
+	for _, d := range []disk.Disk{want, got} {
+		for off := int64(0); off < size; {
+			e, err := d.Extent(off, min(mib, size-off))
+			require.NoError(t, err)
+			if !e.Zero {
+				a, b := make([]byte, e.Len), make([]byte, e.Len)
+				require.NoError(t, ondisk.ReadFull(want, a, off))
+				require.NoError(t, ondisk.ReadFull(got, b, off))
+				require.True(t, bytes.Equal(a, b), "at %#x", off)
+			}
+			off = e.End()
+		}
+	}
+}
+
+func hashOf(t *testing.T, r io.ReaderAt, size int64) string {
+	t.Helper()
+	h := sha256.New()
+	_, err := io.CopyBuffer(h, io.NewSectionReader(r, 0, size), make([]byte, mib))
+	require.NoError(t, err)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Disks from qemu-img with each of its options.
+func TestVHDXByQemuImg(t *testing.T) {
+	data := noise(8, 20*mib+3*sector)
+	clear(data[3*mib : 9*mib])
+	for _, o := range []string{
+		"subformat=dynamic", "subformat=fixed", "subformat=dynamic,block_size=1M", "subformat=fixed,block_size=2M",
+		"subformat=dynamic,log_size=4M", "subformat=dynamic,block_state_zero=off,block_size=1M", "subformat=dynamic,block_size=256M",
+	} {
+		t.Run(o, func(t *testing.T) {
+			dir := t.TempDir()
+			raw, path := write(t, dir, "disk.img", data), filepath.Join(dir, "disk.vhdx")
+			if o == "subformat=dynamic,block_state_zero=off,block_size=1M" { // which qemu-img convert does not get right
+				disktest.Run(t, "qemu-img", "create", "-f", "vhdx", "-o", o, path, fmt.Sprint(len(data)))
+				disktest.Run(t, "qemu-img", "convert", "-n", "-S", "0", "-f", "raw", "-O", "vhdx", raw, path)
+			} else {
+				disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vhdx", "-o", o, raw, path)
+			}
+			img := opened(t, path)
+			require.Equal(t, o[len("subformat="):len("subformat=")+len(img.Subformat)], img.Subformat)
+			disktest.CheckBytes(t, img.Disk, data)
+			issues, err := img.Check()
+			require.NoError(t, err)
+			for _, i := range issues {
+				require.Equal(t, ondisk.Note, i.Effect, i.Text)
+			}
+		})
+	}
+}
+
+// Hyper-V's own files. The hash is that of the corpus, the other disks are compared with what qemu-img reads.
+func TestVHDXCorpus(t *testing.T) {
+	for name, size := range map[string]int64{"btrfs": 1 << 30, "swap": 10 << 30, "xfs5": 10 << 30} {
+		path := disktest.Corpus(t, "discutils/"+name+".vhdx.gz")
+		img := opened(t, path)
+		require.Equal(t, "dynamic", img.Subformat)
+		require.Equal(t, size, img.Disk.Size())
+		requireSound(t, img)
+		if name == "btrfs" {
+			require.Equal(t, "0b959f9cb4e18348ad8b646f152178282542c8304f02fddf765e3fd1a1de6864", hashOf(t, img.Disk, size))
+		}
+		raw := filepath.Join(t.TempDir(), "disk.img")
+		disktest.Run(t, "qemu-img", "convert", "-f", "vhdx", "-O", "raw", path, raw)
+		requireSameData(t, opened(t, raw).Disk, img.Disk)
+	}
+}
