@@ -139,9 +139,9 @@ func refusal(fs []align.Finding) error {
 	switch f.Code {
 	case "busy", "limit", "reference":
 		r.Code = f.Code
-	case "vmdk-unclean":
+	case "vmdk-unclean", "qcow2-dirty":
 		r.Code = "busy"
-	case "vmdk-redundant-tables":
+	case "vmdk-redundant-tables", "qcow2-corrupt":
 		r.Code = "format"
 	}
 	if len(fs) > 1 {

@@ -2,6 +2,7 @@ package image
 
 import (
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/qcow2"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/image/vmdk"
 )
@@ -9,6 +10,7 @@ import (
 // formats is the table of contents: every format that is read. raw is what remains and stands apart.
 var formats = []driver.Format{
 	vmdk.Format,
+	qcow2.Format,
 }
 
 // byName finds a format by the name that --format and --to take.

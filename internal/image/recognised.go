@@ -25,7 +25,6 @@ var others = []recognised{
 		return bytes.HasPrefix(head, []byte("conectix")) || at(tail, len(tail)-512, "conectix") || at(tail, len(tail)-511, "conectix")
 	}},
 	{name: "VHDX", detect: prefix("vhdxfile")},
-	{name: "qcow2", detect: prefix("QFI\xfb")},
 	{name: "QED", detect: prefix("QED\x00")},
 	{name: "VDI", detect: func(head, _ []byte) bool { return at(head, 0x40, "\x7f\x10\xda\xbe") }},
 	{name: "Parallels HDD", detect: func(head, _ []byte) bool {
