@@ -81,17 +81,22 @@ func requireClean(t *testing.T, img *image.Image) {
 	require.Zero(t, found)
 }
 
+func fillQcow2(t *testing.T, src *image.Image, path, kind string, jobs int) {
+	t.Helper()
+	out, err := image.Create(path, src.Disk.Size(), src, image.CreateOptions{Format: "qcow2", Subformat: kind})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, out.Discard()) }()
+	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: jobs, Pack: out.Pack()})
+	require.NoError(t, err)
+	require.NoError(t, out.Finish())
+	require.NoError(t, out.Publish())
+}
+
 // writeQcow2 copies a disk to a qcow2 and holds the result against it, with our eyes and with qemu-img's.
 func writeQcow2(t *testing.T, src *image.Image, kind string) *image.Image {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.qcow2")
-	out, err := image.Create(path, src.Disk.Size(), src, image.CreateOptions{Format: "qcow2", Subformat: kind})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, out.Discard()) }()
-	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: 4, Pack: out.Pack()})
-	require.NoError(t, err)
-	require.NoError(t, out.Finish())
-	require.NoError(t, out.Publish())
+	fillQcow2(t, src, path, kind, 4)
 	img := opened(t, path)
 	requireClean(t, img)
 	disktest.Run(t, "qemu-img", "compare", "-f", src.Format, "-F", "qcow2", src.Path, path)
