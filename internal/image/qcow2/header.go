@@ -166,7 +166,7 @@ func (h *header) checkPlaces(fileSize int64) error {
 	if 8*int64(h.L1Size) > maxL1 {
 		return fmt.Errorf("qcow2 header at %#x: L1 table of %d entries: %w of %d bytes", atL1Size, h.L1Size, ondisk.ErrLimit, maxL1)
 	}
-	if err := h.checkTable("refcount_table_offset", atRefTable, h.RefcountTableOffset, h.refTable().Len, fileSize); err != nil {
+	if err := h.checkTable("refcount_table_offset", atRefTable, h.RefcountTableOffset, int64(h.RefcountTableClusters)*h.cluster(), fileSize); err != nil {
 		return err
 	}
 	if h.refTable().Len > max(maxRefTable, h.cluster()) {
