@@ -33,11 +33,12 @@ var edges = map[string][]string{
 	"internal/disk":   nil,
 
 	"internal/image/driver": nil,
+	"internal/image/qcow2":  {"internal/image/driver"},
 	"internal/image/raw":    {"internal/image/driver"},
 	"internal/image/vhd":    {"internal/image/driver"},
 	"internal/image/vhdx":   {"internal/image/driver"},
 	"internal/image/vmdk":   {"internal/image/driver"},
-	"internal/image":        {"internal/image/driver", "internal/image/raw", "internal/image/vhd", "internal/image/vhdx", "internal/image/vmdk"},
+	"internal/image":        {"internal/image/driver", "internal/image/qcow2", "internal/image/raw", "internal/image/vhd", "internal/image/vhdx", "internal/image/vmdk"},
 
 	// table and volume never meet: whether sector 0 is an MBR or the boot sector of a volume is settled by layout.
 	"internal/table":  nil,

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/qcow2"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/image/vhd"
 	"github.com/trueup/trueup/internal/image/vhdx"
@@ -12,6 +13,7 @@ import (
 
 // formats is the table of contents: every format that is read. raw is what remains and stands apart.
 var formats = []driver.Format{
+	qcow2.Format,
 	vhd.Format,
 	vhdx.Format,
 	vmdk.Format,

@@ -20,7 +20,6 @@ const (
 )
 
 var others = []recognised{
-	{name: "qcow2", detect: prefix("QFI\xfb")},
 	{name: "QED", detect: prefix("QED\x00")},
 	{name: "VDI", detect: func(head, _ []byte) bool { return at(head, 0x40, "\x7f\x10\xda\xbe") }},
 	{name: "Parallels HDD", detect: func(head, _ []byte) bool {

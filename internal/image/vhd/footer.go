@@ -169,7 +169,7 @@ func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
 
 func one(format string, args ...any) []ondisk.Issue {
 	return []ondisk.Issue{{
-		Code: "vhd-footers", Effect: ondisk.Refuse, Text: fmt.Sprintf(format, args...),
+		Code: "vhd-footers", Effect: ondisk.Refuse, Err: ondisk.ErrFormat, Text: fmt.Sprintf(format, args...),
 		Remedy: "take the disk from a backup, or let Hyper-V repair and compact it (Optimize-VHD), and compare what it holds",
 	}}
 }
@@ -181,7 +181,7 @@ func guestCookie(last, head *footer) []ondisk.Issue {
 		return nil
 	}
 	return []ondisk.Issue{{
-		Code: "vhd-footers", Effect: ondisk.Refuse,
+		Code: "vhd-footers", Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
 		Text:   fmt.Sprintf("the fixed vhd with its footer at %#x has another footer at 0x0, inside the disk: programs that look there first see another disk", last.off),
 		Remedy: "if the guest wrote it there, remove it inside the guest",
 	}}
@@ -218,7 +218,7 @@ func (f *footer) issues() []ondisk.Issue {
 	var out []ondisk.Issue
 	if f.SavedState != 0 {
 		out = append(out, ondisk.Issue{
-			Code: "vhd-saved-state", Effect: ondisk.Refuse,
+			Code: "vhd-saved-state", Effect: ondisk.Refuse, Err: ondisk.ErrBusy,
 			Text:   fmt.Sprintf("the vhd belongs to a suspended machine (saved state at %#x is %d), which remembers the disk as it is", f.off+atSavedState, f.SavedState),
 			Remedy: "resume the virtual machine and shut it down; the suspended state is lost otherwise",
 		})

@@ -63,7 +63,7 @@ func (x *image) readRegions() error {
 		cur = both[1]
 	case both[1].err == nil && !bytes.Equal(both[0].raw, both[1].raw):
 		x.issues = append(x.issues, ondisk.Issue{
-			Code: "vhdx-region-tables", Effect: ondisk.Refuse,
+			Code: "vhdx-region-tables", Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
 			Text:   "the two region tables, at 0x30000 and 0x40000, are both whole and disagree",
 			Remedy: "restore the image from a good copy, or take the first table with qemu-img convert",
 		})

@@ -1,0 +1,309 @@
+package qcow2
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Kinds of damage, in the order in which they are told.
+const (
+	badTables    = "entries of L1 and L2 tables that lead nowhere"
+	badPlaces    = "clusters that are in use more often than their refcount says"
+	badSnapshots = "damaged places in the tables of snapshots and bitmaps"
+	badRefcounts = "damaged entries of the refcount table"
+	uncounted    = "clusters in use whose refcount is 0"
+)
+
+// damages tells what each kind means. What QEMU's refcounts say does not change what the disk reads as.
+var damages = []struct {
+	kind, code string
+	effect     ondisk.Effect
+	remedy     string
+}{
+	{badTables, "qcow2-tables", ondisk.Broken, "restore the image from a good copy, or repair it with qemu-img check -r all"},
+	{badPlaces, "qcow2-tables", ondisk.Broken, "restore the image from a good copy, or repair it with qemu-img check -r all"},
+	{badSnapshots, "qcow2-snapshot-tables", ondisk.Warn, "look at it with qemu-img check; the present state of the disk does not need them"},
+	{badRefcounts, "qcow2-refcounts", ondisk.Warn, "do not write to the image before qemu-img check -r all; a copy has right ones"},
+	{uncounted, "qcow2-refcounts", ondisk.Warn, "do not write to the image before qemu-img check -r all; a copy has right ones"},
+}
+
+// checker walks everything that a header leads to, and counts who uses which cluster of the file.
+type checker struct {
+	q      *qcow
+	uses   uses
+	tables *ondisk.PlaceSet // L2 tables whose entries were looked at
+	blocks *ondisk.PlaceSet // refcount blocks
+	counts map[string]int64
+	firsts map[string]string
+	kind   string // of damage in the tables that are being walked
+	holes  holes
+	budget int64 // entries of the tables of snapshots and bitmaps that are looked at
+	leaked int64 // clusters
+	buf    [8 * 512]byte
+}
+
+// maxExtraEntries bounds what is read of tables that many snapshots can share: as many as 16 L1 tables of full size have.
+const maxExtraEntries = 16 * maxL1 / 8
+
+// check walks L1 and L2 tables, those of snapshots too, and holds the refcounts against them. qemu-img check does the same; what it
+// counts as leaks is orphaned data here.
+func (q *qcow) check() ([]ondisk.Issue, error) {
+	c := &checker{
+		q: q, tables: ondisk.NewPlaceSet(1), blocks: ondisk.NewPlaceSet(1), counts: map[string]int64{}, firsts: map[string]string{},
+		uses: uses{pages: map[int64]*usePage{}}, holes: holes{file: q.file}, kind: badTables, budget: maxExtraEntries,
+	}
+	c.mark(disk.Range{Len: 1}, meta)
+	c.mark(q.h.refTable(), meta)
+	if err := c.l1(q.h.l1()); err != nil {
+		return nil, err
+	}
+	c.kind = badSnapshots
+	for _, walk := range []func() error{c.snapshots, c.bitmaps} {
+		if err := c.damage(walk()); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.refcounts(); err != nil {
+		return nil, err
+	}
+	return c.issues(), nil
+}
+
+func (c *checker) add(kind, format string, args ...any) {
+	if c.counts[kind]++; c.counts[kind] == 1 {
+		c.firsts[kind] = fmt.Sprintf(format, args...)
+	}
+}
+
+// damage takes what is wrong with the tables in work, and passes on what the file system says.
+func (c *checker) damage(err error) error {
+	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) {
+		c.add(c.kind, "%v", err)
+		return nil
+	}
+	return err
+}
+
+// mark notes a use of every cluster that a range of the file touches.
+func (c *checker) mark(r disk.Range, u use) {
+	if r.Len <= 0 {
+		return
+	}
+	for i := r.Off / c.q.h.cluster(); i <= (r.End()-1)/c.q.h.cluster(); i++ {
+		c.uses.add(i, u)
+	}
+}
+
+// l1 walks the tables that an L1 table leads to.
+func (c *checker) l1(l1 disk.Range) error {
+	c.mark(l1, meta)
+	for i := int64(0); i < l1.Len/8; {
+		place, absent, err := c.q.table(l1, i)
+		switch {
+		case err != nil:
+			if err := c.damage(err); err != nil {
+				return err
+			}
+		case place == 0:
+			i += absent - 1
+		default:
+			if err := c.l2(place, i); err != nil {
+				return err
+			}
+		}
+		i++
+	}
+	return nil
+}
+
+// l2 walks one L2 table, the i-th of its L1 table. One that was seen is only counted: a million entries that lead to one table cost
+// nothing to write.
+func (c *checker) l2(place, i int64) error {
+	c.mark(disk.Range{Off: place, Len: c.q.h.cluster()}, meta)
+	if c.tables.Add(ondisk.U64(place/c.q.h.cluster())) || c.holes.has(place, c.q.h.cluster()) {
+		return nil
+	}
+	h := c.q.h
+	stretch := min(h.entries(), int64(len(c.buf))/h.entrySize())
+	for first := int64(0); first < h.entries(); first += stretch {
+		e := l2entries{q: c.q, table: place, first: first, b: c.buf[:min(stretch, h.entries()-first)*h.entrySize()]}
+		if err := c.q.tabs.Read(e.b, e.place(0)); err != nil {
+			return err
+		}
+		for j := range e.len() {
+			if err := c.entry(&e, j, i*h.entries()+first+j); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// entry looks at entry j of a stretch, which describes a cluster of the disk.
+func (c *checker) entry(e *l2entries, j, cluster int64) error {
+	entry, bitmap := e.get(j)
+	if entry == 0 && bitmap == 0 {
+		return nil
+	}
+	for sub := range c.q.subs {
+		if _, err := e.state(j, sub, c.q.need(cluster, sub)); err != nil {
+			return c.damage(err)
+		}
+	}
+	if entry&compressed == 0 {
+		if place := ondisk.I64(entry & placeMask); place != 0 {
+			c.uses.add(place/c.q.h.cluster(), payload)
+		}
+		return nil
+	}
+	place, size := c.q.h.packedPlace(entry &^ compressed)
+	c.mark(disk.Range{Off: place, Len: size}, payload)
+	return nil
+}
+
+// snapshots walks the snapshot table and the L1 tables in it.
+func (c *checker) snapshots() error {
+	if c.q.h.NbSnapshots == 0 {
+		return nil
+	}
+	table := disk.Range{Off: ondisk.I64(c.q.h.SnapshotsOffset)}
+	err := c.q.eachSnapshot(func(e *snapshotEntry, r disk.Range) error {
+		table.Len = r.End() - table.Off
+		if c.budget -= int64(e.L1Size); c.budget < 0 {
+			return nil
+		}
+		return c.l1(disk.Range{Off: ondisk.I64(e.L1TableOffset), Len: 8 * int64(e.L1Size)})
+	})
+	c.mark(table, meta)
+	return err
+}
+
+// issues makes one issue for each kind of damage.
+func (c *checker) issues() []ondisk.Issue {
+	var out []ondisk.Issue
+	for _, d := range damages {
+		n := c.counts[d.kind]
+		if n == 0 {
+			continue
+		}
+		i := ondisk.Issue{Code: d.code, Effect: d.effect, Text: fmt.Sprintf("%d %s; first: %s", n, d.kind, c.firsts[d.kind]), Remedy: d.remedy}
+		if d.effect == ondisk.Broken {
+			i.Err = fmt.Errorf("qcow2 tables: %w: %s", ondisk.ErrFormat, i.Text)
+		}
+		out = append(out, i)
+	}
+	if c.leaked > 0 {
+		out = append(out, ondisk.Issue{
+			Code: "orphaned-data", Text: fmt.Sprintf("%d clusters (%s) of the file have a refcount and are used by nothing", c.leaked, units.Format(c.leaked*c.q.h.cluster())),
+			Remedy: "a copy does not have them; qemu-img check -r leaks frees them in place",
+		})
+	}
+	if c.unchecked() {
+		out = append(out, ondisk.Issue{
+			Code: "qcow2-tables-unchecked",
+			Text: "the image is too large to hold all refcounts against the clusters in use; every byte is compared after a copy all the same",
+		})
+	}
+	return out
+}
+
+// unchecked tells that a bound was reached.
+func (c *checker) unchecked() bool {
+	return c.uses.full || c.tables.Full() || c.blocks.Full() || c.budget < 0
+}
+
+// holes knows whether tables lie in a hole of the file, where reading them would only give zeros.
+type holes struct {
+	file  driver.File
+	known disk.Extent // the last stretch of the file that was asked for
+}
+
+// has tells whether all n bytes from off are in a hole.
+func (h *holes) has(off, n int64) bool {
+	r := disk.Range{Off: off, Len: n}
+	if !h.known.Contains(r) {
+		e, err := h.file.Extent(off, h.file.Size()-off)
+		if err != nil {
+			return false
+		}
+		h.known = e
+	}
+	return h.known.Zero && h.known.Contains(r)
+}
+
+// bitmapEntry is the fixed part of an entry in the bitmap directory. Spec: "Bitmap directory".
+type bitmapEntry struct {
+	TableOffset uint64
+	TableSize   uint32 // entries
+	Flags       uint32
+	Type        uint8
+	Granularity uint8
+	NameSize    uint16
+	ExtraSize   uint32
+}
+
+// bitmaps walks the clusters of persistent bitmaps. Those that are out of date have none, as far as QEMU is concerned.
+func (c *checker) bitmaps() error {
+	b := c.q.x.bitmaps
+	if b == nil || c.q.h.AutoclearFeatures&autoclearBitmaps == 0 {
+		return nil
+	}
+	size := ondisk.U64(c.q.file.Size())
+	if b.DirectoryOffset > size || b.DirectorySize > size-b.DirectoryOffset {
+		return bitmapField(0, "directory offset", b.DirectoryOffset, fmt.Sprintf("one from which %d bytes fit into the file of %d bytes", b.DirectorySize, size))
+	}
+	directory := disk.Range{Off: ondisk.I64(b.DirectoryOffset), Len: ondisk.I64(b.DirectorySize)}
+	if directory.Len > maxL1 {
+		return fmt.Errorf("qcow2 bitmap directory of %d bytes: %w of %d bytes", directory.Len, ondisk.ErrLimit, maxL1)
+	}
+	c.mark(directory, meta)
+	at := directory.Off
+	for range b.NbBitmaps {
+		var e bitmapEntry
+		n := int64(binary.Size(e))
+		if at+n > directory.End() {
+			return bitmapField(at, "entry", at, fmt.Sprintf("an end before %#x, where the directory ends", directory.End()))
+		}
+		if err := decodeAt(c.q.file, at, &e); err != nil {
+			return err
+		}
+		if err := c.bitmap(&e, at); err != nil {
+			return err
+		}
+		at += (n + int64(e.ExtraSize) + int64(e.NameSize) + 7) &^ 7
+	}
+	return nil
+}
+
+func bitmapField(at int64, name string, got, want any) error {
+	return &ondisk.FormatError{What: "qcow2 bitmap directory", Off: at, Field: name, Got: got, Want: want}
+}
+
+// bitmap walks the table of one bitmap.
+func (c *checker) bitmap(e *bitmapEntry, at int64) error {
+	size, n := ondisk.U64(c.q.file.Size()), 8*uint64(e.TableSize)
+	if e.TableOffset > size || n > size-e.TableOffset {
+		return bitmapField(at, "table offset", e.TableOffset, fmt.Sprintf("one from which %d bytes fit into the file of %d bytes", n, size))
+	}
+	if c.budget -= int64(e.TableSize); c.budget < 0 {
+		return nil
+	}
+	table := disk.Range{Off: ondisk.I64(e.TableOffset), Len: ondisk.I64(n)}
+	c.mark(table, meta)
+	for i := range int64(e.TableSize) {
+		entry, err := c.q.tabs.BE64(table.Off + 8*i)
+		if err != nil {
+			return err
+		}
+		if place := ondisk.I64(entry & placeMask); place != 0 {
+			c.uses.add(place/c.q.h.cluster(), meta)
+		}
+	}
+	return nil
+}

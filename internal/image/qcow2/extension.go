@@ -1,0 +1,175 @@
+package qcow2
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Types of header extensions. Spec: "Header extensions".
+const (
+	extEnd        = 0
+	extFormat     = 0xe2792aca // name of the backing file's format
+	extFeatures   = 0x6803f857 // names of feature bits
+	extBitmaps    = 0x23852875
+	extEncryption = 0x0537be77 // place of the LUKS header
+	extDataFile   = 0x44415441 // name of the external data file
+)
+
+const (
+	maxName     = 1023 // bytes of a backing file's name
+	featureSize = 48   // bytes of an entry in the table of feature names
+)
+
+// extensions is what stands behind the header in the first cluster.
+type extensions struct {
+	format   string // of the backing file
+	dataFile string
+	features []byte
+	bitmaps  *bitmapsExtension
+	packing  byte // compression_type
+}
+
+// bitmapsExtension tells where the bitmaps are. Spec: "Bitmaps extension".
+type bitmapsExtension struct {
+	NbBitmaps       uint32
+	_               uint32
+	DirectorySize   uint64
+	DirectoryOffset uint64
+}
+
+// readExtensions walks what lies between the header and the backing file's name, or the end of the first cluster.
+func (h *header) readExtensions(src ondisk.Source) (*extensions, error) {
+	end := min(h.cluster(), src.Size())
+	if h.BackingFileOffset != 0 {
+		if err := h.checkBacking(end); err != nil {
+			return nil, err
+		}
+		end = ondisk.I64(h.BackingFileOffset)
+	}
+	x := &extensions{}
+	if int64(h.HeaderLength) > atPacking {
+		var b [1]byte
+		if err := ondisk.ReadFull(src, b[:], atPacking); err != nil {
+			return nil, err
+		}
+		x.packing = b[0]
+	}
+	for at := int64(h.HeaderLength); at+8 <= end; {
+		var e struct{ Type, Len uint32 }
+		if err := decodeAt(src, at, &e); err != nil {
+			return nil, err
+		}
+		if e.Type == extEnd {
+			break
+		}
+		if int64(e.Len) > end-at-8 {
+			return nil, &ondisk.FormatError{
+				What: "qcow2 header extension", Off: at + 4, Field: "length", Got: e.Len, Want: fmt.Sprintf("at most %d bytes, what is left of the first cluster", end-at-8),
+			}
+		}
+		if err := x.add(src, e.Type, at+8, int64(e.Len)); err != nil {
+			return nil, err
+		}
+		at += 8 + (int64(e.Len)+7)&^7
+	}
+	return x, nil
+}
+
+func (h *header) checkBacking(end int64) error {
+	switch {
+	case h.BackingFileOffset < uint64(h.HeaderLength) || h.BackingFileOffset > ondisk.U64(end):
+		return field("backing_file_offset", atBacking, h.BackingFileOffset, fmt.Sprintf("0, or from %d to %d: inside the first cluster", h.HeaderLength, end))
+	case h.BackingFileSize > maxName || int64(h.BackingFileSize) > end-ondisk.I64(h.BackingFileOffset):
+		return field("backing_file_size", atBackingSize, h.BackingFileSize,
+			fmt.Sprintf("at most %d bytes, and inside the first cluster", maxName))
+	}
+	return nil
+}
+
+// add takes what is known; the rest can be ignored safely.
+func (x *extensions) add(src ondisk.Source, kind uint32, off, n int64) error {
+	switch kind {
+	case extFormat, extDataFile, extFeatures:
+	case extBitmaps:
+		x.bitmaps = &bitmapsExtension{}
+		if n != int64(binary.Size(x.bitmaps)) {
+			return &ondisk.FormatError{What: "qcow2 bitmaps extension", Off: off - 4, Field: "length", Got: n, Want: binary.Size(x.bitmaps)}
+		}
+		return decodeAt(src, off, x.bitmaps)
+	default:
+		return nil
+	}
+	b, err := ondisk.Bytes(src, off, n)
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case extFormat:
+		x.format = string(b)
+	case extDataFile:
+		x.dataFile = string(b)
+	case extFeatures:
+		x.features = b
+	}
+	return nil
+}
+
+// feature is the name that the image has for an incompatible feature.
+func (x *extensions) feature(bit int) string {
+	for b := x.features; len(b) >= featureSize; b = b[featureSize:] {
+		if b[0] == 0 && int(b[1]) == bit {
+			name, _, _ := bytes.Cut(b[2:featureSize], []byte{0})
+			return fmt.Sprintf(" (%.46q)", name)
+		}
+	}
+	return ""
+}
+
+// checkFeatures refuses what would make the disk read wrong.
+func (h *header) checkFeatures(x *extensions) error {
+	for bit := range 64 {
+		if h.IncompatibleFeatures&^uint64(incompatKnown)&(1<<bit) != 0 {
+			return fmt.Errorf("qcow2 header at %#x: incompatible feature bit %d%s: %w", atIncompat, bit, x.feature(bit), ondisk.ErrUnsupported)
+		}
+	}
+	if h.IncompatibleFeatures&incompatDataFile != 0 || x.dataFile != "" {
+		name := ""
+		if x.dataFile != "" {
+			name = fmt.Sprintf(" %.256q", x.dataFile)
+		}
+		return &ondisk.Refusal{
+			Code: "reference", Reason: fmt.Sprintf("the qcow2 keeps its data in an external data file%s (incompatible feature bit 2 at %#x)", name, atIncompat),
+			Remedy: "make one complete image of it with qemu-img convert",
+		}
+	}
+	return h.checkPacking(x.packing)
+}
+
+// Compression types.
+const (
+	packingDeflate = 0
+	packingZstd    = 1
+)
+
+func (h *header) checkPacking(kind byte) error {
+	marked := h.IncompatibleFeatures&incompatPacking != 0
+	switch {
+	case marked == (kind == packingDeflate):
+		return field("compression_type", atPacking, kind, "0 while incompatible feature bit 3 is clear, and another type while it is set")
+	case kind > packingZstd:
+		return fmt.Errorf("qcow2 header at %#x: compression type %d: %w, known are 0 (deflate) and 1 (zstd)", atPacking, kind, ondisk.ErrUnsupported)
+	}
+	return nil
+}
+
+// backing is the name of the backing file as stored; ok tells whether there is one.
+func (h *header) backing(src ondisk.Source) (name string, ok bool, err error) {
+	if h.BackingFileOffset == 0 {
+		return "", false, nil
+	}
+	b, err := ondisk.Bytes(src, ondisk.I64(h.BackingFileOffset), int64(h.BackingFileSize))
+	return string(b), true, err
+}

@@ -1,0 +1,215 @@
+package qcow2
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// header is the start of the first cluster, big-endian. Version 2 ends before IncompatibleFeatures. Spec: QEMU
+// docs/interop/qcow2, "Header".
+type header struct {
+	Magic                 [4]byte // "QFI\xfb"
+	Version               uint32
+	BackingFileOffset     uint64 // 0: no backing file
+	BackingFileSize       uint32 // bytes of its name
+	ClusterBits           uint32
+	Size                  uint64 // of the disk, bytes
+	CryptMethod           uint32
+	L1Size                uint32 // entries
+	L1TableOffset         uint64
+	RefcountTableOffset   uint64
+	RefcountTableClusters uint32
+	NbSnapshots           uint32
+	SnapshotsOffset       uint64
+	IncompatibleFeatures  uint64
+	CompatibleFeatures    uint64
+	AutoclearFeatures     uint64
+	RefcountOrder         uint32 // a refcount has 1 << RefcountOrder bits
+	HeaderLength          uint32 // bytes, with the fields behind this one
+}
+
+// Incompatible features: who does not know them cannot read the disk.
+const (
+	incompatDirty    = 1 << 0 // refcounts may be stale
+	incompatCorrupt  = 1 << 1
+	incompatDataFile = 1 << 2 // guest data is in another file
+	incompatPacking  = 1 << 3 // clusters are not compressed with deflate
+	incompatExtended = 1 << 4 // L2 entries have subclusters
+	incompatKnown    = incompatDirty | incompatCorrupt | incompatDataFile | incompatPacking | incompatExtended
+
+	compatLazy       = 1 << 0
+	autoclearBitmaps = 1 << 0 // the bitmaps are up to date
+)
+
+// Byte offsets of the fields that messages name.
+const (
+	atVersion     = 4
+	atBacking     = 8
+	atBackingSize = 16
+	atClusterBits = 20
+	atSize        = 24
+	atCrypt       = 32
+	atL1Size      = 36
+	atL1          = 40
+	atRefTable    = 48
+	atRefClusters = 56
+	atSnapshots   = 60
+	atSnapTable   = 64
+	atIncompat    = 72
+	atOrder       = 96
+	atLength      = 100
+	atPacking     = 104
+)
+
+const (
+	version2Length = 72
+	version3Length = 104
+	minClusterBits = 9
+	maxClusterBits = 21 // QEMU's bound
+	minExtended    = 14 // cluster_bits with extended L2 entries
+	maxOrder       = 6
+	maxSnapshots   = 65536    // QEMU's bound, as the next two
+	maxL1          = 32 << 20 // bytes
+	maxRefTable    = 8 << 20  // bytes
+)
+
+func field(name string, at int64, got, want any) error {
+	return &ondisk.FormatError{What: "qcow2 header", Off: at, Field: name, Got: got, Want: want}
+}
+
+// decodeAt fills the fixed-size struct v from off, big-endian.
+func decodeAt(src ondisk.Source, off int64, v any) error {
+	b, err := ondisk.Bytes(src, off, int64(binary.Size(v)))
+	if err != nil {
+		return err
+	}
+	if _, err := binary.Decode(b, binary.BigEndian, v); err != nil {
+		return fmt.Errorf("decode %T: %w", v, err) // a variable-size struct: our own bug
+	}
+	return nil
+}
+
+// readHeader reads the header and gives version 2 the values that it stands for. Nothing is judged but its length.
+func readHeader(src ondisk.Source) (*header, error) {
+	if src.Size() < version2Length {
+		return nil, field("file size", 0, src.Size(), fmt.Sprintf("at least %d bytes, the size of the header", version2Length))
+	}
+	var b [version3Length]byte
+	n := min(src.Size(), version3Length)
+	if err := ondisk.ReadFull(src, b[:n], 0); err != nil {
+		return nil, err
+	}
+	if binary.BigEndian.Uint32(b[atVersion:]) == 2 {
+		clear(b[version2Length:])
+		binary.BigEndian.PutUint32(b[atOrder:], 4)
+		binary.BigEndian.PutUint32(b[atLength:], version2Length)
+	}
+	h := &header{}
+	if _, err := binary.Decode(b[:], binary.BigEndian, h); err != nil {
+		return nil, fmt.Errorf("decode %T: %w", h, err) // a variable-size struct: our own bug
+	}
+	return h, nil
+}
+
+// check holds the header to its specification. fileSize is in bytes.
+func (h *header) check(fileSize int64) error {
+	switch {
+	case h.Version < 2 || h.Version > 3:
+		return fmt.Errorf("qcow2 header at %#x: version %d: %w, want 2 or 3; convert it with qemu-img convert", atVersion, h.Version, ondisk.ErrUnsupported)
+	case h.Version == 3 && fileSize < version3Length:
+		return field("file size", 0, fileSize, fmt.Sprintf("at least %d bytes, the size of the header of version 3", version3Length))
+	case h.ClusterBits < minClusterBits || h.ClusterBits > maxClusterBits:
+		return field("cluster_bits", atClusterBits, h.ClusterBits, fmt.Sprintf("%d to %d", minClusterBits, maxClusterBits))
+	case h.Size == 0 || h.Size > math.MaxInt64-1<<maxClusterBits || h.Size%uint64(units.SectorSize) != 0:
+		return field("size", atSize, h.Size, "a multiple of 512 bytes above 0 and below 2^63")
+	case h.RefcountOrder > maxOrder:
+		return field("refcount_order", atOrder, h.RefcountOrder, fmt.Sprintf("0 to %d", maxOrder))
+	case h.Version == 3 && (h.HeaderLength < version3Length || h.HeaderLength%8 != 0 || int64(h.HeaderLength) > min(h.cluster(), fileSize)):
+		return field("header_length", atLength, h.HeaderLength,
+			fmt.Sprintf("a multiple of 8 from %d to %d, inside the first cluster and the file", version3Length, min(h.cluster(), fileSize)))
+	case h.extended() && h.ClusterBits < minExtended:
+		return field("cluster_bits", atClusterBits, h.ClusterBits, fmt.Sprintf("%d to %d with extended L2 entries", minExtended, maxClusterBits))
+	case h.NbSnapshots > maxSnapshots:
+		return field("nb_snapshots", atSnapshots, h.NbSnapshots, fmt.Sprintf("at most %d", maxSnapshots))
+	}
+	if err := h.checkCrypt(); err != nil {
+		return err
+	}
+	return h.checkPlaces(fileSize)
+}
+
+func (h *header) checkCrypt() error {
+	name := map[uint32]string{1: "AES", 2: "LUKS"}[h.CryptMethod]
+	switch {
+	case h.CryptMethod == 0:
+		return nil
+	case name == "":
+		name = fmt.Sprintf("method %d", h.CryptMethod)
+	}
+	return fmt.Errorf("qcow2 header at %#x: encryption %s: %w; decrypt it with qemu-img convert --object secret,… first", atCrypt, name, ondisk.ErrUnsupported)
+}
+
+// checkPlaces makes sure that L1 and refcount table lie on clusters of the file, apart from each other and from the header.
+func (h *header) checkPlaces(fileSize int64) error {
+	need := (h.clusters() + h.entries() - 1) / h.entries()
+	if int64(h.L1Size) < need {
+		return field("l1_size", atL1Size, h.L1Size, fmt.Sprintf("at least %d entries for a disk of %d bytes", need, h.Size))
+	}
+	if err := h.checkTable("l1_table_offset", atL1, h.L1TableOffset, 8*int64(h.L1Size), fileSize); err != nil {
+		return err
+	}
+	if 8*int64(h.L1Size) > maxL1 {
+		return fmt.Errorf("qcow2 header at %#x: L1 table of %d entries: %w of %d bytes", atL1Size, h.L1Size, ondisk.ErrLimit, maxL1)
+	}
+	if err := h.checkTable("refcount_table_offset", atRefTable, h.RefcountTableOffset, int64(h.RefcountTableClusters)*h.cluster(), fileSize); err != nil {
+		return err
+	}
+	if h.refTable().Len > max(maxRefTable, h.cluster()) {
+		return fmt.Errorf("qcow2 header at %#x: refcount table of %d clusters: %w of %d bytes", atRefClusters, h.RefcountTableClusters, ondisk.ErrLimit, maxRefTable)
+	}
+	if h.refTable().Overlaps(h.l1()) {
+		return field("refcount_table_offset", atRefTable, h.RefcountTableOffset, "a place apart from the L1 table")
+	}
+	if h.NbSnapshots > 0 {
+		return h.checkTable("snapshots_offset", atSnapTable, h.SnapshotsOffset, snapshotLength*int64(h.NbSnapshots), fileSize)
+	}
+	return nil
+}
+
+// checkTable wants a table of n bytes at a cluster of the file that is not the header's.
+func (h *header) checkTable(name string, at int64, off uint64, n, fileSize int64) error {
+	if off == 0 || off%ondisk.U64(h.cluster()) != 0 || off > ondisk.U64(fileSize) || n > fileSize-ondisk.I64(off) {
+		return field(name, at, off, fmt.Sprintf("a multiple of %d above 0 from which %d bytes fit into the file of %d bytes", h.cluster(), n, fileSize))
+	}
+	return nil
+}
+
+func (h *header) cluster() int64 { return 1 << h.ClusterBits }
+func (h *header) extended() bool { return h.IncompatibleFeatures&incompatExtended != 0 }
+
+// entrySize is that of an L2 entry, in bytes.
+func (h *header) entrySize() int64 {
+	if h.extended() {
+		return 16
+	}
+	return 8
+}
+
+// entries is how many clusters an L2 table describes.
+func (h *header) entries() int64 { return h.cluster() / h.entrySize() }
+
+// clusters is how many the disk has; the last one may be cut by its size.
+func (h *header) clusters() int64 { return (ondisk.I64(h.Size) + h.cluster() - 1) / h.cluster() }
+
+func (h *header) l1() disk.Range {
+	return disk.Range{Off: ondisk.I64(h.L1TableOffset), Len: 8 * int64(h.L1Size)}
+}
+
+func (h *header) refTable() disk.Range {
+	return disk.Range{Off: ondisk.I64(h.RefcountTableOffset), Len: int64(h.RefcountTableClusters) * h.cluster()}
+}

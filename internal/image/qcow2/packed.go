@@ -1,0 +1,152 @@
+package qcow2
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/klauspost/compress/flate"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// sector is the unit in which a descriptor counts compressed data, in bytes.
+const sector = 512
+
+// inflater fills dst with what src packs. Bytes of src behind that are not looked at; a stream that has more or less is refused.
+type inflater func(dst []byte, src io.Reader) error
+
+var inflaters = [...]inflater{packingDeflate: inflateDeflate, packingZstd: inflateZstd}
+
+// unpack fills dst with the cluster that a descriptor names.
+func (q *qcow) unpack(dst []byte, key int64) error {
+	place, size := q.h.packedPlace(ondisk.U64(key))
+	src := io.NewSectionReader(q.file, place, min(size, q.file.Size()-place))
+	if err := q.inflate(dst, src); err != nil {
+		if ours := new(badStream); errors.As(err, &ours) {
+			return &ondisk.FormatError{What: "qcow2 compressed cluster", Off: place, Field: "stream", Got: ours.Error(), Want: fmt.Sprintf("one that gives %d bytes", len(dst))}
+		}
+		return err
+	}
+	return nil
+}
+
+// badStream is what a decompressor says of the data, as opposed to an error of the file.
+type badStream struct{ error }
+
+// deflateReaders keeps readers, which have buffers of 32 KiB.
+var deflateReaders = sync.Pool{New: func() any { return &deflateReader{z: flate.NewReader(nil), b: bufio.NewReaderSize(nil, 4<<10)} }}
+
+type deflateReader struct {
+	z io.ReadCloser
+	b *bufio.Reader
+}
+
+// inflateDeflate reads a raw deflate stream (RFC 1951).
+func inflateDeflate(dst []byte, src io.Reader) error {
+	r := deflateReaders.Get().(*deflateReader) //nolint:errcheck,forcetypeassert // the pool holds nothing else
+	defer deflateReaders.Put(r)
+	file := &failing{Reader: src}
+	r.b.Reset(file)
+	if err := r.z.(flate.Resetter).Reset(r.b, nil); err != nil { //nolint:errcheck,forcetypeassert // promised by flate.NewReader
+		return err
+	}
+	n, err := io.ReadFull(r.z, dst)
+	switch {
+	case file.err != nil:
+		return file.err
+	case n < len(dst):
+		return &badStream{fmt.Errorf("ends after %d bytes: %w", n, err)}
+	}
+	// QEMU stops when it has a cluster, and does not ask for the end of the stream. More data is what it refuses too.
+	var one [1]byte
+	if n, _ := r.z.Read(one[:]); n > 0 {
+		return &badStream{errors.New("goes on")}
+	}
+	return nil
+}
+
+// failing remembers the error of a reader: a decompressor does not tell it from one of its own.
+type failing struct {
+	io.Reader
+	err error
+}
+
+func (f *failing) Read(p []byte) (int, error) {
+	n, err := f.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		f.err = err
+	}
+	return n, err
+}
+
+// zstdDecoder decodes single frames into the caller's buffer: then neither window nor output are allocated by it.
+var zstdDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
+	return zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxZstdWindow))
+})
+
+// maxZstdWindow is that of the highest common compression level (19), in bytes.
+const maxZstdWindow = 8 << 20
+
+// inflateZstd reads zstd frames (RFC 8878) until dst is full.
+func inflateZstd(dst []byte, src io.Reader) error {
+	d, err := zstdDecoder()
+	if err != nil {
+		return err
+	}
+	in, err := io.ReadAll(src)
+	if err != nil {
+		return err
+	}
+	out := dst[:0:len(dst)]
+	for len(out) < len(dst) {
+		n, err := zstdFrame(in)
+		if err != nil {
+			return &badStream{fmt.Errorf("after %d bytes: %w", len(out), err)}
+		}
+		before := len(out)
+		if out, err = d.DecodeAll(in[:n], out); err != nil {
+			return &badStream{fmt.Errorf("after %d bytes: %w", before, err)}
+		}
+		in = in[n:]
+	}
+	if &out[0] != &dst[0] {
+		return errors.New("zstd decoder left the buffer that it was given")
+	}
+	return nil
+}
+
+// zstdFrame is the length of the frame with which b begins: what follows belongs to others, and may look like a frame.
+// Spec: RFC 8878, section 3.1.1.
+func zstdFrame(b []byte) (int, error) {
+	var h zstd.Header
+	if err := h.Decode(b); err != nil {
+		return 0, err
+	}
+	if h.Skippable {
+		return 0, errors.New("skippable frame")
+	}
+	at := h.HeaderSize
+	for last := false; !last; {
+		if at+3 > len(b) {
+			return 0, io.ErrUnexpectedEOF
+		}
+		v := uint32(b[at]) | uint32(b[at+1])<<8 | uint32(b[at+2])<<16
+		size := int(v >> 3)
+		if v>>1&3 == 1 {
+			size = 1 // one byte, repeated
+		}
+		last = v&1 != 0
+		at += 3 + size
+	}
+	if h.HasCheckSum {
+		at += 4
+	}
+	if at > len(b) {
+		return 0, io.ErrUnexpectedEOF
+	}
+	return at, nil
+}

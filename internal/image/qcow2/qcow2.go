@@ -1,0 +1,169 @@
+// Package qcow2 reads and writes the images of QEMU, versions 2 and 3: with compressed clusters, extended L2 entries and
+// backing files. Encrypted images and external data files are named and refused.
+//
+// Specification: QEMU docs/interop/qcow2; where QEMU reads more or less than that, a comment says so.
+package qcow2
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Subformats. Only writers tell the compressed one: an image is read cluster by cluster.
+const (
+	v3         = "v3"         // compat 1.1
+	v2         = "v2"         // compat 0.10, for QEMU before 1.1 and others of that age
+	asPacked   = "compressed" // version 3 with deflate
+	magic      = "QFI\xfb"
+	sectorSize = 512 // bytes; the format does not store another
+)
+
+// Format is qcow2.
+var Format = driver.Format{
+	Name:       "qcow2",
+	Detect:     detect,
+	Open:       open,
+	Create:     create,
+	Subformats: []string{v3, v2, asPacked},
+	Names:      names,
+	Extensions: []string{".qcow2", ".qcow"},
+}
+
+func detect(head, _ []byte) bool { return bytes.HasPrefix(head, []byte(magic)) }
+
+func open(s *driver.Source) (*driver.Image, error) {
+	h, err := readHeader(s.File)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.check(s.File.Size()); err != nil {
+		return nil, err
+	}
+	x, err := h.readExtensions(s.File)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.checkFeatures(x); err != nil {
+		return nil, err
+	}
+	q := newQcow(s.File, h, x)
+	img := &driver.Image{
+		Disk: disk.New(ondisk.I64(h.Size), sectorSize, q.run), Subformat: fmt.Sprintf("v%d", h.Version), Check: q.check,
+		Template: &template{clusterBits: h.ClusterBits}, Details: q.details(), Issues: h.issues(),
+	}
+	q.addBitmaps(img)
+	if err := q.addSnapshots(img); err != nil {
+		return nil, err
+	}
+	return img, q.addParent(s, img)
+}
+
+// details are what the header says of the image.
+func (q *qcow) details() []driver.Detail {
+	out := []driver.Detail{
+		{Name: "compat", Value: map[uint32]string{2: "0.10", 3: "1.1"}[q.h.Version]},
+		{Name: "cluster size", Value: units.Format(q.h.cluster())},
+		{Name: "compression", Value: [...]string{packingDeflate: "deflate", packingZstd: "zstd"}[q.x.packing]},
+		{Name: "refcount bits", Value: fmt.Sprint(1 << q.h.RefcountOrder)},
+	}
+	if q.h.extended() {
+		out = append(out, driver.Detail{Name: "extended L2", Value: "subclusters of " + units.Format(q.unit)})
+	}
+	if q.h.CompatibleFeatures&compatLazy != 0 {
+		out = append(out, driver.Detail{Name: "lazy refcounts", Value: "on"})
+	}
+	return out
+}
+
+// issues are those that two bits of the header make.
+func (h *header) issues() []ondisk.Issue {
+	var out []ondisk.Issue
+	if h.IncompatibleFeatures&incompatDirty != 0 {
+		out = append(out, ondisk.Issue{
+			Code: "qcow2-dirty", Effect: ondisk.Refuse, Err: ondisk.ErrBusy,
+			Text:   fmt.Sprintf("the qcow2 was not closed cleanly (incompatible feature bit 0 at %#x is set): its refcounts may be stale", atIncompat),
+			Remedy: "close the program that has it open, or repair it with qemu-img check -r all",
+		})
+	}
+	if h.IncompatibleFeatures&incompatCorrupt != 0 {
+		out = append(out, ondisk.Issue{
+			Code: "qcow2-corrupt", Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
+			Text:   fmt.Sprintf("the qcow2 is marked as corrupt (incompatible feature bit 1 at %#x is set): QEMU found damage in it", atIncompat),
+			Remedy: "restore the image from a good copy, or repair it with qemu-img check -r all",
+		})
+	}
+	return out
+}
+
+// formatNames are ours for the names that QEMU gives to the formats of backing files.
+var formatNames = map[string]string{
+	"": "", "raw": "raw", "file": "raw", "host_device": "raw", "qcow2": "qcow2", "vmdk": "vmdk", "vpc": "vhd", "vhdx": "vhdx",
+}
+
+// addParent opens the backing file.
+func (q *qcow) addParent(s *driver.Source, img *driver.Image) error {
+	name, ok, err := q.h.backing(s.File)
+	if err != nil || !ok {
+		return err
+	}
+	format, known := formatNames[q.x.format]
+	if !known {
+		return fmt.Errorf("qcow2 backing file %.256q of format %.32q: %w; make one complete image with qemu-img convert", name, q.x.format, ondisk.ErrUnsupported)
+	}
+	img.Child = true
+	img.Details = append(img.Details, driver.Detail{Name: "backing file", Value: name})
+	if q.x.format != "" {
+		img.Details = append(img.Details, driver.Detail{Name: "backing format", Value: q.x.format})
+	}
+	q.parent, err = s.Parent(driver.ParentRef{Names: []string{name}, Format: format})
+	return err
+}
+
+// names reads the names in a qcow2 for those who look for its parents; none for a file that is no qcow2.
+func names(f driver.File) (driver.Names, error) {
+	head := make([]byte, min(f.Size(), int64(len(magic))))
+	if err := ondisk.ReadFull(f, head, 0); err != nil {
+		return driver.Names{}, err
+	}
+	if !detect(head, nil) {
+		return driver.Names{}, nil
+	}
+	broken := driver.Names{Broken: true}
+	h, err := readHeader(f)
+	if err != nil {
+		return broken, ioError(err)
+	}
+	if h.Version != 2 && h.Version != 3 || h.ClusterBits < minClusterBits || h.ClusterBits > maxClusterBits {
+		return broken, nil
+	}
+	x, err := h.readExtensions(f)
+	if err != nil {
+		return broken, ioError(err)
+	}
+	var n driver.Names
+	if x.dataFile != "" {
+		n.Extents = []string{x.dataFile}
+	}
+	name, ok, err := h.backing(f)
+	if err != nil {
+		return broken, ioError(err)
+	}
+	if ok {
+		n.Parents = []string{name}
+	}
+	return n, nil
+}
+
+// ioError keeps what the file system says, and drops what is wrong with the bytes: that makes the names unknown.
+func ioError(err error) error {
+	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) {
+		return nil
+	}
+	return err
+}

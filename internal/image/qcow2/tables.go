@@ -1,0 +1,298 @@
+package qcow2
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Bits of L1 and L2 entries. Spec: "Cluster mapping".
+const (
+	copied      = 1 << 63 // refcount is exactly one
+	compressed  = 1 << 62
+	zeroFlag    = 1 << 0
+	placeMask   = 0x00ff_ffff_ffff_fe00 // bits 9 to 55: a byte offset in the file
+	subclusters = 32                    // of a cluster with extended L2 entries
+)
+
+const (
+	tableCache    = 4 << 20 // bytes of tables kept in memory
+	unpackedCache = 8 << 20 // bytes of unpacked clusters kept in memory
+	scanEntries   = 256     // L2 entries that run looks at, half as many with extended ones
+	scanTables    = 1024    // empty L1 entries that run looks over at once: 64 TiB have 131,072 of them
+)
+
+// qcow is an opened image.
+type qcow struct {
+	file    driver.File
+	h       *header
+	x       *extensions
+	tabs    *ondisk.Pages
+	parent  *driver.Image // nil: holes are zero
+	packed  *driver.Unpacked
+	inflate inflater
+	unit    int64 // bytes that share one state: a cluster, or a subcluster
+	subs    int64 // units of a cluster
+}
+
+func newQcow(file driver.File, h *header, x *extensions) *qcow {
+	q := &qcow{file: file, h: h, x: x, tabs: ondisk.NewPages(file, tableCache), subs: 1}
+	if h.extended() {
+		q.subs = subclusters
+	}
+	q.unit = h.cluster() / q.subs
+	q.inflate = inflaters[x.packing]
+	q.packed = driver.NewUnpacked(unpackedCache, h.cluster(), q.unpack)
+	return q
+}
+
+// state is what an L2 entry says of a unit.
+type state struct {
+	kind  kind
+	place int64  // in the file, of data
+	key   uint64 // descriptor of a compressed cluster
+}
+
+type kind int
+
+const (
+	hole   kind = iota // the parent shows through
+	zero               // zeros, whatever the parent has
+	data               // stored plainly
+	packed             // stored compressed
+)
+
+// continues tells whether s is what follows first in the same run, n bytes behind it.
+func (s state) continues(first state, n int64) bool {
+	return s.kind == first.kind && s.kind != packed && (s.kind != data || s.place == first.place+n)
+}
+
+// run is the map: L1 entry, L2 entry, cluster. It gives the longest run that a stretch of one L2 table shows.
+func (q *qcow) run(off int64) (disk.Run, error) {
+	cluster, perTable := off/q.h.cluster(), q.h.entries()
+	table, absent, err := q.table(q.h.l1(), cluster/perTable)
+	if err != nil {
+		return disk.Run{}, err
+	}
+	if table == 0 {
+		end := (cluster/perTable + absent) * perTable * q.h.cluster()
+		return q.below(off, end-off), nil
+	}
+	first := cluster % perTable
+	var buf [8 * scanEntries]byte
+	n := min(perTable-first, int64(len(buf))/q.h.entrySize(), q.h.clusters()-cluster)
+	e := l2entries{q: q, table: table, first: first, b: buf[:n*q.h.entrySize()]}
+	if err := q.tabs.Read(e.b, e.place(0)); err != nil {
+		return disk.Run{}, err
+	}
+	return q.join(&e, cluster, off)
+}
+
+// table gives the byte offset of L2 table i of an L1 table, or 0 and the number of absent tables from there on.
+func (q *qcow) table(l1 disk.Range, i int64) (place, absent int64, err error) {
+	at := l1.Off + 8*i
+	entry, err := q.tabs.BE64(at)
+	if err != nil {
+		return 0, 0, err
+	}
+	if entry != 0 {
+		place, err = q.tablePlace(entry, at)
+		return place, 0, err
+	}
+	e := make([]byte, 8*min(scanTables, l1.Len/8-i))
+	if err := q.tabs.Read(e, at); err != nil {
+		return 0, 0, err
+	}
+	for int(8*absent) < len(e) && binary.BigEndian.Uint64(e[8*absent:]) == 0 {
+		absent++
+	}
+	return 0, absent, nil
+}
+
+// tablePlace checks an L1 entry that is not zero. at is its byte offset.
+func (q *qcow) tablePlace(entry uint64, at int64) (int64, error) {
+	place := ondisk.I64(entry & placeMask)
+	r := disk.Range{Off: place, Len: q.h.cluster()}
+	if entry&^(placeMask|copied) != 0 || place == 0 || place%q.h.cluster() != 0 || place > q.file.Size()-q.h.cluster() || q.inTables(r) {
+		return 0, &ondisk.FormatError{
+			What: "qcow2 L1 table", Off: at, Field: "entry", Got: fmt.Sprintf("%#x", entry),
+			Want: fmt.Sprintf("0, or the place of an L2 table: a cluster of %d bytes inside the file of %d bytes and outside of L1 and refcount table, with bits 0 to 8 and 56 to 62 clear",
+				q.h.cluster(), q.file.Size()),
+		}
+	}
+	return place, nil
+}
+
+// inTables tells whether a cluster is one that the header gives to something else.
+func (q *qcow) inTables(r disk.Range) bool {
+	return r.Overlaps(q.h.l1()) || r.Overlaps(q.h.refTable())
+}
+
+// l2entries is a stretch of an L2 table.
+type l2entries struct {
+	q     *qcow
+	table int64 // byte offset of the table
+	first int64 // entry with which b begins
+	b     []byte
+}
+
+func (e *l2entries) len() int64 { return int64(len(e.b)) / e.q.h.entrySize() }
+
+// place is the byte offset of entry i of the stretch.
+func (e *l2entries) place(i int64) int64 { return e.table + (e.first+i)*e.q.h.entrySize() }
+
+// get gives entry i of the stretch, and its bitmap of subclusters.
+func (e *l2entries) get(i int64) (entry, bitmap uint64) {
+	b := e.b[i*e.q.h.entrySize():]
+	entry = binary.BigEndian.Uint64(b)
+	if e.q.h.extended() {
+		bitmap = binary.BigEndian.Uint64(b[8:])
+	}
+	return entry, bitmap
+}
+
+func (e *l2entries) bad(i int64, name string, got uint64, want string) error {
+	at := e.place(i)
+	if name == "subcluster bitmap" {
+		at += 8
+	}
+	return &ondisk.FormatError{What: "qcow2 L2 table", Off: at, Field: name, Got: fmt.Sprintf("%#x", got), Want: want}
+}
+
+// join makes one run of the units from off on that continue the first.
+func (q *qcow) join(e *l2entries, cluster, off int64) (disk.Run, error) {
+	sub := off % q.h.cluster() / q.unit
+	first, err := e.state(0, sub, q.need(cluster, sub))
+	if err != nil {
+		return disk.Run{}, err
+	}
+	into := off % q.unit
+	n := int64(1) // units
+	if first.kind == packed {
+		into, n = off%q.h.cluster(), q.subs
+	}
+	for i := sub + n; i < e.len()*q.subs && first.kind != packed; i++ {
+		// What is wrong further on does not spoil what comes before it.
+		s, err := e.state(i/q.subs, i%q.subs, q.need(cluster+i/q.subs, i%q.subs))
+		if err != nil || !s.continues(first, n*q.unit) {
+			break
+		}
+		n++
+	}
+	size := n*q.unit - into
+	switch first.kind {
+	case zero:
+		return disk.Run{Len: size}, nil
+	case data:
+		return disk.Run{Len: size, Src: q.file, Off: first.place + into}, nil
+	case packed:
+		return disk.Run{Len: size, Src: q.packed.Unit(ondisk.I64(first.key)), Off: into}, nil
+	}
+	return q.below(off, size), nil
+}
+
+// need is how many bytes of a unit the disk has: the last one may be cut.
+func (q *qcow) need(cluster, sub int64) int64 {
+	return min(q.unit, ondisk.I64(q.h.Size)-cluster*q.h.cluster()-sub*q.unit)
+}
+
+// below is what a hole shows. Zeros of a disk without a parent join with their neighbours by themselves.
+func (q *qcow) below(off, n int64) disk.Run {
+	return driver.Below(q.parent, off, min(n, ondisk.I64(q.h.Size)-off))
+}
+
+// state checks entry i and tells what it says of one of its units, of which the disk has need bytes.
+func (e *l2entries) state(i, sub, need int64) (state, error) {
+	entry, bitmap := e.get(i)
+	if entry == 0 && bitmap == 0 {
+		return state{}, nil
+	}
+	if entry&compressed != 0 {
+		return e.packed(i, entry, bitmap)
+	}
+	place, err := e.standard(i, entry)
+	if err != nil {
+		return state{}, err
+	}
+	s := state{kind: data, place: place + sub*e.q.unit}
+	switch {
+	case e.q.h.extended():
+		s.kind, err = e.subcluster(i, sub, place, bitmap)
+	case entry&zeroFlag != 0:
+		s.kind = zero
+	case place == 0:
+		s.kind = hole
+	}
+	if err == nil && s.kind == data && need > e.q.file.Size()-s.place {
+		err = e.bad(i, "entry", entry, fmt.Sprintf("the place of a cluster from which %d bytes fit into the file of %d bytes", sub*e.q.unit+need, e.q.file.Size()))
+	}
+	return s, err
+}
+
+// standard checks a standard cluster descriptor and gives the place in it, 0 for none. Spec: "Standard Cluster Descriptor".
+func (e *l2entries) standard(i int64, entry uint64) (int64, error) {
+	h := e.q.h
+	known := uint64(placeMask | copied | zeroFlag)
+	if h.Version == 2 || h.extended() {
+		known &^= zeroFlag
+	}
+	if entry&^known != 0 {
+		return 0, e.bad(i, "entry", entry, fmt.Sprintf("bits %#x clear, which are reserved", ^known&^uint64(compressed)))
+	}
+	place := ondisk.I64(entry & placeMask)
+	r := disk.Range{Off: place, Len: h.cluster()}
+	switch {
+	case place == 0 && entry&copied != 0 && entry&zeroFlag == 0:
+		return 0, e.bad(i, "entry", entry, "bit 63 clear where no cluster is allocated")
+	case place%h.cluster() != 0:
+		return 0, e.bad(i, "entry", entry, fmt.Sprintf("a place that is a multiple of the cluster size of %d bytes", h.cluster()))
+	case place != 0 && (place == e.table || e.q.inTables(r)):
+		return 0, e.bad(i, "entry", entry, "a place apart from L1, L2 and refcount table")
+	}
+	return place, nil
+}
+
+// subcluster is the state that the bitmap of entry i gives to a subcluster. Spec: "Extended L2 Entries".
+func (e *l2entries) subcluster(i, sub, place int64, bitmap uint64) (kind, error) {
+	stored, isZero := bitmap>>sub&1 != 0, bitmap>>(subclusters+sub)&1 != 0
+	switch {
+	case stored && isZero:
+		return hole, e.bad(i, "subcluster bitmap", bitmap, fmt.Sprintf("subcluster %d either allocated or zero", sub))
+	case stored && place == 0:
+		return hole, e.bad(i, "subcluster bitmap", bitmap, "no allocated subclusters in an entry without a place")
+	case stored:
+		return data, nil
+	case isZero:
+		return zero, nil
+	}
+	return hole, nil
+}
+
+// packed checks the descriptor of a compressed cluster. Spec: "Compressed Clusters Descriptor".
+func (e *l2entries) packed(i int64, entry, bitmap uint64) (state, error) {
+	d := entry &^ uint64(compressed)
+	place, size := e.q.h.packedPlace(d)
+	left := e.q.file.Size() - place
+	switch {
+	case entry&copied != 0:
+		return state{}, e.bad(i, "entry", entry, "bit 63 clear in that of a compressed cluster")
+	case bitmap != 0:
+		return state{}, e.bad(i, "subcluster bitmap", bitmap, "0 for a compressed cluster")
+	case left <= 0 || size-left >= sector || place < int64(e.q.h.HeaderLength) || e.q.inTables(disk.Range{Off: place, Len: min(size, left)}):
+		return state{}, e.bad(i, "entry", entry,
+			fmt.Sprintf("compressed data inside the file of %d bytes, apart from header, L1 and refcount table", e.q.file.Size()))
+	}
+	return state{kind: packed, key: d}, nil
+}
+
+// packedPlace splits a compressed descriptor: where the data begins, and how many bytes it has at most. Writers count the data
+// in sectors; the last one may be cut by the end of the file, or hold the begin of the next cluster's data.
+func (h *header) packedPlace(d uint64) (place, size int64) {
+	x := 62 - (h.ClusterBits - 8)
+	place = ondisk.I64(d & (1<<x - 1))
+	sectors := ondisk.I64(d>>x) + 1
+	return place, sectors*sector - place%sector
+}

@@ -1,0 +1,192 @@
+package image_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// created is an empty image of qemu-img, with what qemu-io then does to it.
+func created(t *testing.T, options, size string, commands ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "disk.qcow2")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-o", options, path, size)
+	args := []string{"-f", "qcow2"}
+	for _, c := range commands {
+		args = append(args, "-c", c)
+	}
+	if len(commands) > 0 {
+		disktest.Run(t, "qemu-io", append(args, path)...)
+	}
+	return path
+}
+
+func codes(issues []ondisk.Issue) []string {
+	out := []string{}
+	for _, i := range issues {
+		out = append(out, i.Code)
+	}
+	return out
+}
+
+// Every state that a cluster or a subcluster can have, where no parent is.
+func TestQcow2ClusterStates(t *testing.T) {
+	commands := []string{
+		"write -P 7 0 1M", "write -z 256k 512k", "write -P 9 300k 1k", "write -P 8 2M 64k", "discard 2M 64k", "write -c -P 6 3M 64k", "write -P 5 3100k 512",
+		"write -z -u 4M 64k", "write -P 3 4095k 2k",
+	}
+	for _, o := range []string{
+		"compat=1.1", "compat=0.10", "extended_l2=on", "extended_l2=on,cluster_size=16k", "lazy_refcounts=on", "preallocation=metadata",
+		"preallocation=metadata,extended_l2=on", "preallocation=full", "preallocation=falloc,compat=0.10",
+	} {
+		t.Run(o, func(t *testing.T) {
+			use := commands
+			if o != "compat=1.1" {
+				use = append(use[:5:5], commands[7:]...) // compressed writes need clusters of their own size
+			}
+			path := created(t, o, "5M", use...)
+			img := opened(t, path)
+			disktest.CheckBytes(t, img.Disk, asRaw(t, path, "qcow2"))
+			issues, err := img.Check()
+			require.NoError(t, err)
+			require.Empty(t, issues)
+		})
+	}
+}
+
+// Marked zeros and holes need no reading, and are long.
+func TestQcow2ZerosAreExtents(t *testing.T) {
+	img := opened(t, created(t, "compat=1.1", "64T", "write -P 7 0 1M", "write -z 256k 512k", "write -P 1 60T 64k"))
+	for _, want := range []struct{ off, end int64 }{{256 * kib, 768 * kib}, {mib, 60 << 40}} {
+		e, err := img.Disk.Extent(want.off, 64<<40-want.off)
+		for err == nil && e.Zero && e.End() < want.end {
+			n, err := img.Disk.Extent(e.End(), want.end-e.End())
+			require.NoError(t, err)
+			require.True(t, n.Zero)
+			e.Len += n.Len
+		}
+		require.NoError(t, err)
+		require.True(t, e.Zero)
+		require.Equal(t, want.end, e.End())
+	}
+}
+
+func TestQcow2Snapshots(t *testing.T) {
+	path := created(t, "compat=1.1", "4M", "write -P 1 0 1M")
+	for i := range 10 {
+		disktest.Run(t, "qemu-img", "snapshot", "-c", fmt.Sprintf("state %d", i), path)
+		disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", fmt.Sprintf("write -P %d %dk 100k", 20+i, 70*i), path)
+	}
+	img := opened(t, path)
+	disktest.CheckBytes(t, img.Disk, asRaw(t, path, "qcow2"))
+	require.Equal(t, []string{"qcow2-snapshots"}, codes(img.Issues))
+	require.Contains(t, img.Issues[0].Text, "10 internal snapshots")
+	require.Contains(t, img.Details, driver.Detail{Name: "snapshots", Value: "10"})
+	require.Contains(t, fmt.Sprint(img.Details), `"state 7", id "8"`)
+	require.NotContains(t, fmt.Sprint(img.Details), `"state 8"`)
+	issues, err := img.Check()
+	require.NoError(t, err)
+	require.Empty(t, issues)
+	copied := writeQcow2(t, img, "v3")
+	require.Empty(t, copied.Issues)
+}
+
+// The clusters of a bitmap are no orphans.
+func TestQcow2Bitmaps(t *testing.T) {
+	path := created(t, "compat=1.1", "256M")
+	disktest.Run(t, "qemu-img", "bitmap", "--add", "-f", "qcow2", path, "backup")
+	disktest.Run(t, "qemu-img", "bitmap", "--add", "-g", "512", "-f", "qcow2", path, "second")
+	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 1 0 9M", path)
+	img := opened(t, path)
+	require.Equal(t, []string{"qcow2-bitmaps"}, codes(img.Issues))
+	require.Contains(t, img.Issues[0].Text, "2 persistent bitmaps:")
+	requireClean(t, img)
+}
+
+func TestQcow2IsRefusedByName(t *testing.T) {
+	secret := "secret,id=s,data=abc123"
+	dir := t.TempDir()
+	for _, tc := range []struct {
+		name  string
+		args  []string
+		class error
+		says  string
+	}{
+		{"luks", []string{"--object", secret, "-o", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"}, ondisk.ErrUnsupported, "encryption LUKS"},
+		{"aes", []string{"--object", secret, "-o", "encrypt.format=aes,encrypt.key-secret=s"}, ondisk.ErrUnsupported, "encryption AES"},
+		{"data", []string{"-o", "data_file=" + filepath.Join(dir, "outside.raw")}, nil, "outside.raw"},
+		{"data raw", []string{"-o", "data_file_raw=on,data_file=" + filepath.Join(dir, "outside.raw")}, nil, "outside.raw"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(dir, tc.name+".qcow2")
+			disktest.Run(t, "qemu-img", append(append([]string{"create", "-q", "-f", "qcow2"}, tc.args...), path, "1M")...)
+			_, err := image.Open(path, image.Options{})
+			require.ErrorContains(t, err, tc.says)
+			if tc.class != nil {
+				require.ErrorIs(t, err, tc.class)
+				return
+			}
+			var refusal *ondisk.Refusal
+			require.True(t, errors.As(err, &refusal), "%v", err)
+			require.Equal(t, "reference", refusal.Code)
+		})
+	}
+}
+
+// The same job gives the same bytes, on any number of processors.
+func TestQcow2IsDeterministic(t *testing.T) {
+	data := noise(9, 9*mib)
+	copy(data[2*mib:], bytes.Repeat([]byte("packs well "), 300000))
+	src := opened(t, write(t, t.TempDir(), "src.img", data))
+	for _, kind := range qcow2Kinds {
+		var first []byte
+		for jobs := 1; jobs <= 8; jobs += 3 {
+			dir := t.TempDir()
+			fillQcow2(t, src, filepath.Join(dir, "copy.qcow2"), kind, jobs)
+			all := allFiles(t, dir)
+			if first == nil {
+				first = all
+			}
+			require.Equal(t, len(first), len(all))
+			disktest.EqualBytes(t, first, all)
+		}
+	}
+}
+
+// A file that is not complete is no qcow2.
+func TestUnfinishedQcow2IsNoImage(t *testing.T) {
+	src := opened(t, write(t, t.TempDir(), "src.img", noise(5, mib)))
+	dir := t.TempDir()
+	out, err := image.Create(filepath.Join(dir, "x.qcow2"), src.Disk.Size(), src, image.CreateOptions{Format: "qcow2"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, out.Discard()) }()
+	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})
+	require.NoError(t, err)
+	b, err := os.ReadFile(filepath.Join(dir, ".x.qcow2.partial"))
+	require.NoError(t, err)
+	require.NotEmpty(t, b)
+	require.False(t, bytes.HasPrefix(b, []byte("QFI")))
+}
+
+// What lies on a MiB of the disk lies on 4 KiB of the file, whatever the clusters of the source are.
+func TestQcow2PlacesAreAligned(t *testing.T) {
+	path := created(t, "cluster_size=512", "8M", "write -P 7 512 7M")
+	img := writeQcow2(t, opened(t, path), "v3")
+	for off := int64(0); off < 7*mib; off += mib {
+		run, err := img.Disk.(disk.Mapped).Run(off)
+		require.NoError(t, err)
+		require.Zero(t, run.Off%4096)
+	}
+}

@@ -1,0 +1,145 @@
+package image_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+)
+
+// qemuOptions are what qemu-img creates in different ways.
+var qemuOptions = []string{
+	"cluster_size=512", "cluster_size=4k", "cluster_size=64k", "cluster_size=2M", "compat=0.10", "compat=0.10,cluster_size=1k", "compat=1.1",
+	"extended_l2=on", "extended_l2=on,cluster_size=16k", "extended_l2=on,cluster_size=2M", "preallocation=metadata", "preallocation=falloc",
+	"preallocation=full", "preallocation=metadata,extended_l2=on", "lazy_refcounts=on", "refcount_bits=1", "refcount_bits=4",
+	"refcount_bits=8", "refcount_bits=32", "refcount_bits=64", "compression_type=zstd",
+}
+
+func TestQcow2ByQemuImg(t *testing.T) {
+	data := noise(1, 5*mib+3*sector)
+	clear(data[2*mib : 4*mib+100])
+	raw := write(t, t.TempDir(), "disk.img", data)
+	for _, o := range qemuOptions {
+		t.Run(o, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "disk.qcow2")
+			disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-o", o, raw, path)
+			img := opened(t, path)
+			require.Equal(t, "qcow2", img.Format)
+			disktest.CheckBytes(t, img.Disk, data)
+			issues, err := img.Check()
+			require.NoError(t, err)
+			require.Empty(t, issues)
+		})
+	}
+}
+
+func TestCompressedQcow2ByQemuImg(t *testing.T) {
+	data := noise(1, 5*mib+3*sector)
+	copy(data[3*mib:], bytes.Repeat([]byte("packs well "), 100000))
+	raw := write(t, t.TempDir(), "disk.img", data)
+	for _, o := range []string{
+		"cluster_size=512", "cluster_size=4k", "cluster_size=64k", "cluster_size=2M", "compat=0.10", "extended_l2=on",
+		"compression_type=zstd,cluster_size=512", "compression_type=zstd", "compression_type=zstd,cluster_size=2M",
+		"compression_type=zstd,extended_l2=on", "refcount_bits=16",
+	} {
+		t.Run(o, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "disk.qcow2")
+			disktest.Run(t, "qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", "-o", o, raw, path)
+			img := opened(t, path)
+			disktest.CheckBytes(t, img.Disk, data)
+			issues, err := img.Check()
+			require.NoError(t, err)
+			require.Empty(t, issues)
+		})
+	}
+}
+
+// qcow2Kinds are the subformats that are written.
+var qcow2Kinds = []string{"v3", "v2", "compressed"}
+
+// requireClean wants an image in which neither qemu-img nor we find anything, and not a cluster that nobody uses.
+func requireClean(t *testing.T, img *image.Image) {
+	t.Helper()
+	issues, err := img.Check()
+	require.NoError(t, err)
+	require.Empty(t, issues)
+	var found struct {
+		Errors      int `json:"check-errors"`
+		Corruptions int
+		Leaks       int
+	}
+	require.NoError(t, json.Unmarshal([]byte(disktest.Output(t, "qemu-img", "check", "--output=json", "-f", "qcow2", img.Path)), &found))
+	require.Zero(t, found)
+}
+
+func fillQcow2(t *testing.T, src *image.Image, path, kind string, jobs int) {
+	t.Helper()
+	out, err := image.Create(path, src.Disk.Size(), src, image.CreateOptions{Format: "qcow2", Subformat: kind})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, out.Discard()) }()
+	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: jobs, Pack: out.Pack()})
+	require.NoError(t, err)
+	require.NoError(t, out.Finish())
+	require.NoError(t, out.Publish())
+}
+
+// writeQcow2 copies a disk to a qcow2 and holds the result against it, with our eyes and with qemu-img's.
+func writeQcow2(t *testing.T, src *image.Image, kind string) *image.Image {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "disk.qcow2")
+	fillQcow2(t, src, path, kind, 4)
+	img := opened(t, path)
+	requireClean(t, img)
+	disktest.Run(t, "qemu-img", "compare", "-f", src.Format, "-F", "qcow2", src.Path, path)
+	return img
+}
+
+func TestWrittenQcow2(t *testing.T) {
+	for _, size := range []int{30*mib + 5*sector, 3*mib + 5*sector, 64 * kib, sector} {
+		data := noise(uint64(size), size)
+		copy(data[size/2:], bytes.Repeat([]byte("packs well "), size/40))
+		src := opened(t, write(t, t.TempDir(), "src.img", data))
+		for _, kind := range qcow2Kinds {
+			t.Run(fmt.Sprintf("%s of %d bytes", kind, size), func(t *testing.T) {
+				img := writeQcow2(t, src, kind)
+				require.Equal(t, strings.Replace(kind, "compressed", "v3", 1), img.Subformat)
+				disktest.CheckBytes(t, img.Disk, data)
+			})
+		}
+	}
+}
+
+// A copy keeps the clusters of its source, but never has some that are smaller than the blocks of the file system: many refcount
+// blocks and L2 tables with the small ones, clusters larger than a chunk of the copy with the large ones.
+func TestQcow2CopiesKeepTheClusterSize(t *testing.T) {
+	data := noise(3, 40*mib+3*sector)
+	copy(data[20*mib:], bytes.Repeat([]byte("packs well "), 700000))
+	raw := write(t, t.TempDir(), "disk.img", data)
+	for _, tc := range []struct{ made, want, packed string }{
+		{"512", "4 KiB", "4 KiB"}, {"4k", "4 KiB", "4 KiB"}, {"256k", "256 KiB", "256 KiB"}, {"1M", "1 MiB", "1 MiB"}, {"2M", "2 MiB", "1 MiB"},
+	} {
+		path := filepath.Join(t.TempDir(), "src.qcow2")
+		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-o", "cluster_size="+tc.made, raw, path)
+		src := opened(t, path)
+		for _, kind := range qcow2Kinds {
+			t.Run(tc.made+" "+kind, func(t *testing.T) {
+				img := writeQcow2(t, src, kind)
+				want := tc.want
+				if kind == "compressed" {
+					want = tc.packed
+				}
+				require.Contains(t, img.Details, driver.Detail{Name: "cluster size", Value: want})
+				disktest.CheckBytes(t, img.Disk, data)
+			})
+		}
+	}
+}
