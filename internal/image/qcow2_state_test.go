@@ -33,14 +33,6 @@ func created(t *testing.T, options, size string, commands ...string) string {
 	return path
 }
 
-func codes(issues []ondisk.Issue) []string {
-	out := []string{}
-	for _, i := range issues {
-		out = append(out, i.Code)
-	}
-	return out
-}
-
 // Every state that a cluster or a subcluster can have, where no parent is.
 func TestQcow2ClusterStates(t *testing.T) {
 	commands := []string{
@@ -91,7 +83,7 @@ func TestQcow2Snapshots(t *testing.T) {
 	}
 	img := opened(t, path)
 	disktest.CheckBytes(t, img.Disk, asRaw(t, path, "qcow2"))
-	require.Equal(t, []string{"qcow2-snapshots"}, codes(img.Issues))
+	require.Equal(t, []string{"qcow2-snapshots"}, codes(img.Issues, ondisk.Note))
 	require.Contains(t, img.Issues[0].Text, "10 internal snapshots")
 	require.Contains(t, img.Details, driver.Detail{Name: "snapshots", Value: "10"})
 	require.Contains(t, fmt.Sprint(img.Details), `"state 7", id "8"`)
@@ -110,7 +102,7 @@ func TestQcow2Bitmaps(t *testing.T) {
 	disktest.Run(t, "qemu-img", "bitmap", "--add", "-g", "512", "-f", "qcow2", path, "second")
 	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 1 0 9M", path)
 	img := opened(t, path)
-	require.Equal(t, []string{"qcow2-bitmaps"}, codes(img.Issues))
+	require.Equal(t, []string{"qcow2-bitmaps"}, codes(img.Issues, ondisk.Note))
 	require.Contains(t, img.Issues[0].Text, "2 persistent bitmaps:")
 	requireClean(t, img)
 }
