@@ -137,11 +137,11 @@ func openHosted(f driver.File, tabs tableReader) (*sparse, error) {
 	if string(x.h.Magic[:]) != magicSparse {
 		return nil, field("magic number", 0, x.h.Magic[:], fmt.Sprintf("%q", magicSparse))
 	}
-	if err := x.h.check(f.Size()); err != nil {
-		return nil, err
-	}
 	if x.h.Flags&(flagCompressed|flagMarkers) != 0 {
 		return nil, field("flags", atFlags, fmt.Sprintf("%#x", x.h.Flags), "no compressed grains in an extent of a split disk")
+	}
+	if err := x.h.check(f.Size()); err != nil {
+		return nil, err
 	}
 	x.gd = ondisk.I64(x.h.GDOffset) * units.SectorSize
 	return x, x.refuseOwnText()
