@@ -280,7 +280,7 @@ func TestLargestSESparse(t *testing.T) {
 	const size = int64(62) << 40
 	dir := t.TempDir()
 	good := disktest.ForgeSESparse(make([]byte, sector), 0, nil)
-	f := disktest.Forged(good.Forged[:good.GT])
+	f := good.Forged[:good.GT]
 	const directory = size / (16 * mib) * 8
 	end := uint64(good.GD + directory)
 	f.U64(disktest.SECapacity, uint64(size/sector))

@@ -25,7 +25,7 @@ type splitTarget struct {
 
 // newSplitTarget creates the extents of a disk.
 func newSplitTarget(f driver.WriteFile, kind string, size, grain int64, from *descriptor, o driver.Options) (*splitTarget, error) {
-	if most := int64(maxWritten * splitSize); size > most {
+	if most := maxWritten * splitSize; size > most {
 		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes in %d files; choose --to vmdk:%s", kind, size, ondisk.ErrLimit, most, maxWritten, monolithicSparse)
 	}
 	t := &splitTarget{descriptor: f}
