@@ -48,12 +48,17 @@ func TestDestIsAbsentUntilPublish(t *testing.T) {
 		path := filepath.Join(dir, "out.vmdk")
 		out := filled(t, src, path, o, 2)
 		for _, name := range names(t, dir) {
-			require.Regexp(t, `^\.out(-flat)?\.vmdk\.partial$`, name)
+			require.Regexp(t, `^\.out(-flat|-[fs]001)?\.vmdk\.partial$`, name)
 		}
 		require.NoError(t, out.Publish())
 		want := []string{"out.vmdk"}
-		if o.Subformat == "monolithicFlat" || o.Subformat == "vmfs" {
+		switch o.Subformat {
+		case "monolithicFlat", "vmfs":
 			want = []string{"out-flat.vmdk", "out.vmdk"}
+		case "twoGbMaxExtentSparse":
+			want = []string{"out-s001.vmdk", "out.vmdk"}
+		case "twoGbMaxExtentFlat":
+			want = []string{"out-f001.vmdk", "out.vmdk"}
 		}
 		require.Equal(t, want, names(t, dir), "no partial file remains")
 		shows(t, path, data)

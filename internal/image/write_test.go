@@ -38,6 +38,8 @@ var kinds = []image.CreateOptions{
 	{Format: "vmdk", Subformat: "monolithicSparse"},
 	{Format: "vmdk", Subformat: "monolithicFlat"},
 	{Format: "vmdk", Subformat: "vmfs"},
+	{Format: "vmdk", Subformat: "twoGbMaxExtentSparse"},
+	{Format: "vmdk", Subformat: "twoGbMaxExtentFlat"},
 }
 
 // What is written reads back, before and after it has its name, and qemu-img reads the same.

@@ -21,9 +21,6 @@ const (
 
 const what = "vmdk descriptor"
 
-// noParent is the parentCID of a complete disk.
-const noParent = 0xffffffff
-
 // line is one line of a descriptor. Lines are kept as they are: what we do not know goes into a copy unchanged.
 type line struct {
 	no   int // from 1
@@ -228,29 +225,6 @@ func (d *descriptor) cid(key string, absent uint32) (uint32, error) {
 		return 0, textErr(no, ondisk.ErrFormat, "%s %.32q, want 8 hexadecimal digits", key, v)
 	}
 	return uint32(n), nil
-}
-
-// checkParent refuses everything that is not a complete disk. Both fields must agree on "no parent".
-func (d *descriptor) checkParent() error {
-	parent, err := d.cid("parentcid", noParent)
-	if err != nil {
-		return err
-	}
-	hint, hintLine := d.get("parentfilenamehint")
-	_, parentLine := d.get("parentcid")
-	const remedy = "consolidate the snapshots or clone the disk to one complete image first"
-	switch {
-	case parent == noParent && hintLine == 0:
-		return nil
-	case parent == noParent:
-		return &ondisk.Refusal{Code: "reference", Remedy: remedy, Reason: fmt.Sprintf(
-			"%s line %d names the parent %.256q, but parentCID says that there is none", what, hintLine, hint)}
-	case hintLine == 0:
-		return &ondisk.Refusal{Code: "reference", Remedy: remedy, Reason: fmt.Sprintf(
-			"%s line %d: parentCID %08x of a snapshot child, but no parentFileNameHint names the parent", what, parentLine, parent)}
-	}
-	return &ondisk.Refusal{Code: "unsupported", Remedy: remedy, Reason: fmt.Sprintf(
-		"snapshot child of %.256q (parentCID %08x on line %d): its data is not complete", hint, parent, parentLine)}
 }
 
 // ddbInt is a positive number of the disk data base, 0 when it is absent or no number.

@@ -76,6 +76,10 @@ func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []b
 			out = append(out, fmt.Sprintf("CID=%08x", id.cid))
 		case l.key == "createtype":
 			out = append(out, fmt.Sprintf("createType=%q", kind))
+		case l.key == "parentcid":
+			out = append(out, "parentCID="+contentID(noParent))
+		case l.key == "parentfilenamehint":
+			// The copy is complete, whatever its source was.
 		case l.key == "changetrackpath":
 			// Changed-block tracking knows the blocks of the old layout.
 		case l.key == "ddb.geometry.cylinders":

@@ -174,7 +174,9 @@ func TestPlainDescriptor(t *testing.T) {
 	d := parsed(t, text)
 	require.Len(t, d.extents, 1)
 	require.Equal(t, int64(10<<30), d.extents[0].size)
-	require.NoError(t, d.checkParent())
+	ref, err := d.parentRef()
+	require.NoError(t, err)
+	require.Nil(t, ref)
 	for key, want := range map[string]string{
 		"version": "1", "createtype": "monolithicSparse", "ddb.adaptertype": "lsilogic",
 		"ddb.geometry.cylinders": "1305", "ddb.geometry.heads": "255", "ddb.geometry.sectors": "63", // 20971520 / 16065 = 1305.4

@@ -11,13 +11,10 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// maxFiles bounds the files that are open at once.
-const maxFiles = 64
-
 // openFlat opens the extents of a descriptor one behind the other.
 func openFlat(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
-	if len(d.extents) == 0 {
-		return nil, &ondisk.FormatError{What: what, Field: "extents", Got: 0, Want: "at least one"}
+	if err := d.refuseParent(kind); err != nil {
+		return nil, err
 	}
 	m := flatMap{opened: map[string]driver.File{}}
 	for i, e := range d.extents {
@@ -34,6 +31,17 @@ func openFlat(s *driver.Source, d *descriptor, kind string) (*driver.Image, erro
 	}
 	img.Parts = m.files
 	return img, nil
+}
+
+// checkExtent makes sure that extent i can be read and that the disk, of size bytes before it, does not get too large.
+func checkExtent(i int, e *extent, size int64) error {
+	switch {
+	case e.size > math.MaxInt64-size:
+		return textErr(e.line, ondisk.ErrFormat, "extents add up to more than %d bytes", int64(math.MaxInt64))
+	case e.access == "NOACCESS":
+		return textErr(e.line, ondisk.ErrUnsupported, "extent %d is NOACCESS: its data cannot be read", i)
+	}
+	return nil
 }
 
 // flatMap is the list of extents in disk order.
@@ -54,13 +62,11 @@ type flatRun struct {
 // add appends one extent. Every line of a descriptor counts: qemu-img 7.2 skips RDONLY and ZERO lines, which shifts
 // what follows.
 func (m *flatMap) add(s *driver.Source, i int, e *extent) error {
-	if e.size > math.MaxInt64-m.size {
-		return textErr(e.line, ondisk.ErrFormat, "extents add up to more than %d bytes", int64(math.MaxInt64))
+	if err := checkExtent(i, e, m.size); err != nil {
+		return err
 	}
 	run := flatRun{Range: disk.Range{Off: m.size, Len: e.size}, off: e.off, line: e.line}
 	switch {
-	case e.access == "NOACCESS":
-		return textErr(e.line, ondisk.ErrUnsupported, "extent %d is NOACCESS: its data cannot be read", i)
 	case e.kind == "ZERO":
 	case e.kind == "FLAT" || e.kind == "VMFS":
 		f, err := m.open(s, i, e)
@@ -68,7 +74,7 @@ func (m *flatMap) add(s *driver.Source, i int, e *extent) error {
 			return err
 		}
 		run.file = f
-	case e.kind == "SPARSE":
+	case sparseKinds[e.kind]:
 		return m.refuseSparse(s, i, e)
 	default:
 		return textErr(e.line, ondisk.ErrUnsupported, "extent type %.32q: not supported, want FLAT, VMFS or ZERO", e.kind)
@@ -80,30 +86,17 @@ func (m *flatMap) add(s *driver.Source, i int, e *extent) error {
 
 // refuseSparse ends at the first level: a sparse extent of a flat disk is a contradiction, whatever it names itself.
 func (m *flatMap) refuseSparse(s *driver.Source, i int, e *extent) error {
-	f, err := s.Open(e.name)
-	if err == nil && f.ID() == s.File.ID() {
-		return sameFile(i, e)
+	if _, err := openExtent(s, i, e); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("%s line %d: extent %d: %w", what, e.line, i, err)
-	}
-	return textErr(e.line, ondisk.ErrFormat, "extent %d is SPARSE, want FLAT, VMFS or ZERO in a flat disk", i)
+	return textErr(e.line, ondisk.ErrFormat, "extent %d is %s, want FLAT, VMFS or ZERO in a flat disk", i, e.kind)
 }
 
 func (m *flatMap) open(s *driver.Source, i int, e *extent) (driver.File, error) {
 	f := m.opened[e.name]
 	if f == nil {
-		if len(m.files) == maxFiles {
-			return nil, textErr(e.line, ondisk.ErrLimit, "more than %d extent files", maxFiles)
-		}
 		var err error
-		if f, err = s.Open(e.name); err != nil {
-			return nil, fmt.Errorf("%s line %d: extent %d: %w", what, e.line, i, err)
-		}
-		if f.ID() == s.File.ID() {
-			return nil, sameFile(i, e)
-		}
-		if err := refuseDescriptor(f, i, e); err != nil {
+		if f, err = openExtent(s, i, e); err != nil {
 			return nil, err
 		}
 		m.opened[e.name] = f
@@ -116,16 +109,23 @@ func (m *flatMap) open(s *driver.Source, i int, e *extent) (driver.File, error) 
 	return f, nil
 }
 
-// refuseDescriptor keeps one descriptor from using another as its data.
-func refuseDescriptor(f driver.File, i int, e *extent) error {
+// openExtent opens the file of an extent, which can be neither the descriptor nor another one.
+func openExtent(s *driver.Source, i int, e *extent) (driver.File, error) {
+	f, err := s.Open(e.name)
+	if err != nil {
+		return nil, fmt.Errorf("%s line %d: extent %d: %w", what, e.line, i, err)
+	}
+	if f.ID() == s.File.ID() {
+		return nil, sameFile(i, e)
+	}
 	head := make([]byte, min(f.Size(), units.SectorSize))
 	if err := ondisk.ReadFull(f, head, 0); err != nil {
-		return err
+		return nil, err
 	}
 	if e.off == 0 && isDescriptor(head) {
-		return textErr(e.line, ondisk.ErrFormat, "extent %d (%.256q) is a descriptor itself, want the bytes of a disk", i, e.name)
+		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d (%.256q) is a descriptor itself, want the bytes of a disk", i, e.name)
 	}
-	return nil
+	return f, nil
 }
 
 // checkOverlap refuses two extents that show one range of a file: a write to one would change the other.

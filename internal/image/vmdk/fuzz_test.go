@@ -52,18 +52,22 @@ func (f *memFile) Extent(off, limit int64) (disk.Extent, error) {
 	return e, nil
 }
 
-// folder is a gate to a few files.
-func folder(main *memFile) *driver.Source {
+// folder is a gate to a few files, and to a parent that every child has.
+func folder(main *memFile, beside ...*memFile) *driver.Source {
 	flat := &memFile{name: "x-flat.vmdk", data: bytes.Repeat([]byte("flat"), 1024), size: 2 << 20}
-	return &driver.Source{File: main, Open: func(name string) (driver.File, error) {
-		switch name {
-		case main.name:
-			return main, nil
-		case flat.name:
-			return flat, nil
+	open := func(name string) (driver.File, error) {
+		for _, f := range append(beside, main, flat) {
+			if f.name == name {
+				return f, nil
+			}
 		}
 		return nil, fmt.Errorf("file name %.256q: %w", name, ondisk.ErrReference)
-	}}
+	}
+	parent := func(driver.ParentRef) (*driver.Image, error) {
+		d := disktest.ShortDisk(bytes.Repeat([]byte("parent "), 10_000), 1<<20)
+		return &driver.Image{Disk: d, Template: plainDescriptor(), ContentID: "00000001"}, nil
+	}
+	return &driver.Source{File: main, Open: open, Parent: parent}
 }
 
 // requireClass wants an error that the command line can put a name to: with an image in memory there are no others.

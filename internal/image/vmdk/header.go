@@ -50,11 +50,12 @@ const (
 	atGTEs    = 44
 	atRGD     = 48
 	atGD      = 56
+	atUnclean = 72
 	atNewLine = 73
 )
 
 const (
-	gtes       = 512 // entries of a grain table, the only number that the specification allows
+	gtes       = 512 // entries of a grain table, the only number that the specification allows here
 	gtBytes    = 4 * gtes
 	minGrain   = 8    // sectors
 	maxGrain   = 2048 // sectors
@@ -102,39 +103,57 @@ func (h *sparseHeader) checkCompressed() error {
 // checkPlaces makes sure that descriptor and directories lie inside the file and apart from each other. A directory's
 // size follows from the capacity, so this is also what bounds the capacity by the file.
 func (h *sparseHeader) checkPlaces(fileSize int64) error {
-	type place struct {
-		name string
-		at   int64
-		disk.Range
-	}
-	places := []place{{"header", 0, disk.Range{Len: units.SectorSize}}}
-	add := func(name string, at int64, sector uint64, n int64) error {
-		if sector == 0 || sector > ondisk.U64(fileSize/units.SectorSize) || n > fileSize-ondisk.I64(sector)*units.SectorSize {
-			return field(name, at, sector, fmt.Sprintf("a sector from which %d bytes fit into the file of %d bytes", n, fileSize))
-		}
-		r := disk.Range{Off: ondisk.I64(sector) * units.SectorSize, Len: n}
-		for _, p := range places {
-			if p.Overlaps(r) {
-				return field(name, at, sector, "a place apart from the "+p.name)
-			}
-		}
-		places = append(places, place{name, at, r})
-		return nil
-	}
+	p := newPlaces("vmdk sparse header", fileSize, units.SectorSize)
 	if h.DescriptorOffset != 0 {
 		if h.DescriptorSize > maxText/uint64(units.SectorSize) {
 			return fmt.Errorf("vmdk sparse header at %#x: descriptor size of %d sectors: %w of %d bytes", atDescLen, h.DescriptorSize, ondisk.ErrLimit, maxText)
 		}
-		if err := add("descriptor offset", atDesc, h.DescriptorOffset, ondisk.I64(h.DescriptorSize)*units.SectorSize); err != nil {
+		if err := p.add("descriptor offset", atDesc, h.DescriptorOffset, ondisk.I64(h.DescriptorSize)*units.SectorSize); err != nil {
 			return err
 		}
 	}
 	if h.redundant() {
-		if err := add("redundant grain directory offset", atRGD, h.RGDOffset, h.gdBytes()); err != nil {
+		if err := p.add("redundant grain directory offset", atRGD, h.RGDOffset, h.gdBytes()); err != nil {
 			return err
 		}
 	}
-	return add("grain directory offset", atGD, h.GDOffset, h.gdBytes())
+	return p.add("grain directory offset", atGD, h.GDOffset, h.gdBytes())
+}
+
+// places are the parts of a file that its header names.
+type places struct {
+	what     string
+	fileSize int64
+	taken    []place
+}
+
+type place struct {
+	name string
+	disk.Range
+}
+
+// newPlaces is for a file whose header has so many bytes.
+func newPlaces(what string, fileSize, header int64) *places {
+	return &places{what, fileSize, []place{{"header", disk.Range{Len: header}}}}
+}
+
+// add makes sure that n bytes from a sector on lie in the file and apart from what was added before. name and at are those of
+// the header's field.
+func (p *places) add(name string, at int64, sector uint64, n int64) error {
+	bad := func(want string) error {
+		return &ondisk.FormatError{What: p.what, Off: at, Field: name, Got: sector, Want: want}
+	}
+	if sector == 0 || sector > ondisk.U64(p.fileSize/units.SectorSize) || n > p.fileSize-ondisk.I64(sector)*units.SectorSize {
+		return bad(fmt.Sprintf("a sector from which %d bytes fit into the file of %d bytes", n, p.fileSize))
+	}
+	r := disk.Range{Off: ondisk.I64(sector) * units.SectorSize, Len: n}
+	for _, o := range p.taken {
+		if o.Overlaps(r) {
+			return bad("a place apart from the " + o.name)
+		}
+	}
+	p.taken = append(p.taken, place{name, r})
+	return nil
 }
 
 func (h *sparseHeader) redundant() bool   { return h.Flags&flagRedundant != 0 && h.RGDOffset != 0 }
@@ -145,6 +164,12 @@ func (h *sparseHeader) grains() int64 {
 	return ondisk.I64((h.Capacity + h.GrainSize - 1) / h.GrainSize)
 }
 
+// gtes is the number of entries of a grain table.
+func (h *sparseHeader) gtes() int64 { return int64(h.NumGTEsPerGT) }
+
+// gtBytes is the size of a grain table.
+func (h *sparseHeader) gtBytes() int64 { return 4 * h.gtes() }
+
 // tables is the number of grain tables, which is the number of entries of the directory.
-func (h *sparseHeader) tables() int64  { return (h.grains() + gtes - 1) / gtes }
+func (h *sparseHeader) tables() int64  { return (h.grains() + h.gtes() - 1) / h.gtes() }
 func (h *sparseHeader) gdBytes() int64 { return 4 * h.tables() }

@@ -10,10 +10,6 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// maxHintText is how much of a neighbour's text is read, in bytes. A descriptor of 4096 extents has more, but its parent
-// stands on top.
-const maxHintText = 64 << 10
-
 // names reads the names in a VMDK; none for a file that is no VMDK. A neighbour need not be well-formed to depend on a file.
 func names(f driver.File) (driver.Names, error) {
 	head := make([]byte, min(f.Size(), 2*units.SectorSize))
@@ -40,12 +36,12 @@ func names(f driver.File) (driver.Names, error) {
 		size = ondisk.I64(min(h.DescriptorSize, sectors)) * units.SectorSize
 	}
 	size = min(size, f.Size()-off)
-	text, err := ondisk.Bytes(f, off, min(size, maxHintText))
+	text, err := ondisk.Bytes(f, off, min(size, maxText))
 	if err != nil {
 		return driver.Names{}, err
 	}
 	n := scanNames(string(text))
-	n.Broken = size > maxHintText // the rest can name anything
+	n.Broken = size > maxText // the rest can name anything
 	return n, nil
 }
 

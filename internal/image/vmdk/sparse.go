@@ -10,12 +10,21 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// sparse is an opened sparse extent.
+// sparse is an opened sparse extent of a hosted product, or of the older kind of ESX, whose header is brought into the same form.
 type sparse struct {
-	file driver.File
-	h    sparseHeader
-	tabs *ondisk.Pages
-	gd   int64 // byte offset of the directory in use
+	file  driver.File
+	h     sparseHeader
+	tabs  tableReader
+	gd    int64                       // byte offset of the directory in use
+	cowd  bool                        // grain tables lie among the grains
+	below func(off, n int64) disk.Run // what a hole shows, by offset in the extent; nil: zeros
+}
+
+// tableReader reads tables through a cache.
+type tableReader interface {
+	Read(b []byte, off int64) error
+	U32(off int64) (uint32, error)
+	U64(off int64) (uint64, error)
 }
 
 func openSparse(s *driver.Source) (*driver.Image, error) {
@@ -43,23 +52,37 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	size := ondisk.I64(x.h.Capacity) * units.SectorSize
-	img, err := image(d, monolithicSparse, disk.New(size, units.SectorSize, x.run))
+	parent, err := d.openParent(s)
 	if err != nil {
 		return nil, err
 	}
+	x.below = over(parent, 0)
+	d = d.inherit(parent)
+	img, err := image(d, monolithicSparse, disk.New(x.size(), units.SectorSize, x.run))
+	if err != nil {
+		return nil, err
+	}
+	img.Child = parent != nil
 	img.Details = append(img.Details, driver.Detail{Name: "grain size", Value: units.Format(x.h.grainBytes())})
 	img.Template = &template{d, ondisk.I64(x.h.GrainSize)}
 	img.Check = x.checkTables
 	if x.h.UncleanShutdown != 0 {
-		img.Issues = append(img.Issues, ondisk.Issue{
-			Code: "vmdk-unclean", Effect: ondisk.Refuse, Err: ondisk.ErrBusy,
-			Text:   fmt.Sprintf("the sparse VMDK was not closed cleanly (uncleanShutdown at 0x48 is %d): its tables may be stale", x.h.UncleanShutdown),
-			Remedy: "close the program that has it open, or repair it with vmware-vdiskmanager -R",
-		})
+		img.Issues = append(img.Issues, unclean("the sparse VMDK", atUnclean, x.h.UncleanShutdown))
 	}
 	return img, nil
 }
+
+// unclean is the issue of a file that its writer did not close.
+func unclean(name string, at int64, mark any) ondisk.Issue {
+	return ondisk.Issue{
+		Code: "vmdk-unclean", Effect: ondisk.Refuse, Err: ondisk.ErrBusy,
+		Text:   fmt.Sprintf("%s was not closed cleanly (uncleanShutdown at %#x is %d): its tables may be stale", name, at, mark),
+		Remedy: "close the program that has it open, or repair it with vmware-vdiskmanager -R",
+	}
+}
+
+// size is that of the extent on the disk, in bytes.
+func (x *sparse) size() int64 { return ondisk.I64(x.h.Capacity) * units.SectorSize }
 
 func (x *sparse) descriptor() (*descriptor, error) {
 	if x.h.DescriptorSize > maxText/uint64(units.SectorSize) {
@@ -79,8 +102,7 @@ func (x *sparse) descriptor() (*descriptor, error) {
 // looked at: it is this very file, which users rename.
 func (x *sparse) ownDescriptor() (*descriptor, error) {
 	if x.h.DescriptorOffset == 0 {
-		return nil, fmt.Errorf("%w; open the descriptor file that names this extent",
-			unsupported("sparse extent of a split disk (no descriptor inside)"))
+		return nil, lone("sparse extent of a split disk (no descriptor inside)")
 	}
 	d, err := x.descriptor()
 	if err != nil {
@@ -93,9 +115,6 @@ func (x *sparse) ownDescriptor() (*descriptor, error) {
 		}
 		return nil, textErr(no, ondisk.ErrFormat, "createType %.64q, want %s in the descriptor of a sparse file", kind, monolithicSparse)
 	}
-	if err := d.checkParent(); err != nil {
-		return nil, err
-	}
 	if len(d.extents) != 1 || d.extents[0].kind != "SPARSE" {
 		return nil, &ondisk.FormatError{What: what, Field: "extents", Got: len(d.extents), Want: "one SPARSE extent"}
 	}
@@ -105,24 +124,34 @@ func (x *sparse) ownDescriptor() (*descriptor, error) {
 	return d, nil
 }
 
-// run is the map: directory entry, table entry, grain. It gives the longest run that one table shows.
+// maxEntries is how many entries of a table are looked at for one run.
+const maxEntries = 512
+
+// run is the map: directory entry, table entry, grain. It gives the longest run that one piece of a table shows.
 func (x *sparse) run(off int64) (disk.Run, error) {
 	grain := off / x.h.grainBytes()
 	into := off % x.h.grainBytes()
-	table, first := grain/gtes, grain%gtes
+	table, first := grain/x.h.gtes(), grain%x.h.gtes()
 	loc, zeros, err := x.table(table)
 	if err != nil {
 		return disk.Run{}, err
 	}
 	if loc == 0 {
-		return disk.Run{Len: (zeros*gtes-first)*x.h.grainBytes() - into}, nil
+		return x.hole(off, (zeros*x.h.gtes()-first)*x.h.grainBytes()-into), nil
 	}
-	var buf [gtBytes]byte
-	entries := buf[:4*min(gtes-first, x.h.grains()-grain)]
+	entries := make([]byte, 4*min(x.h.gtes()-first, x.h.grains()-grain, maxEntries))
 	if err := x.tabs.Read(entries, loc+4*first); err != nil {
 		return disk.Run{}, err
 	}
 	return x.join(entries, loc+4*first, grain, into)
+}
+
+// hole is what n bytes from off show that are not there.
+func (x *sparse) hole(off, n int64) disk.Run {
+	if x.below == nil {
+		return disk.Run{Len: n}
+	}
+	return x.below(off, n)
 }
 
 // gdScan is how many empty directory entries run looks over at once: a 64 TiB disk has two million of them.
@@ -152,7 +181,7 @@ func (x *sparse) table(i int64) (loc, zeros int64, err error) {
 func (x *sparse) tableAt(sector uint32, at int64) (int64, int64, error) {
 	loc := int64(sector) * units.SectorSize
 	gd := disk.Range{Off: x.gd, Len: x.h.gdBytes()}
-	if loc > x.file.Size()-gtBytes || gd.Overlaps(disk.Range{Off: loc, Len: gtBytes}) {
+	if loc > x.file.Size()-x.h.gtBytes() || gd.Overlaps(disk.Range{Off: loc, Len: x.h.gtBytes()}) {
 		return 0, 0, &ondisk.FormatError{
 			What: "vmdk grain directory", Off: at, Field: "entry", Got: sector,
 			Want: fmt.Sprintf("0, or the sector of a grain table inside the file of %d bytes and outside the directory", x.file.Size()),
@@ -167,8 +196,11 @@ func (x *sparse) join(entries []byte, at, grain, into int64) (disk.Run, error) {
 	first := binary.LittleEndian.Uint32(entries)
 	n := int64(1)
 	if x.isZero(first) {
-		for int(4*n) < len(entries) && x.isZero(binary.LittleEndian.Uint32(entries[4*n:])) {
+		for int(4*n) < len(entries) && x.continues(first, binary.LittleEndian.Uint32(entries[4*n:])) {
 			n++
+		}
+		if first == 0 {
+			return x.hole(grain*x.h.grainBytes()+into, n*x.h.grainBytes()-into), nil
 		}
 		return disk.Run{Len: n*x.h.grainBytes() - into}, nil
 	}
@@ -184,6 +216,12 @@ func (x *sparse) join(entries []byte, at, grain, into int64) (disk.Run, error) {
 // isZero tells whether a table entry means a grain of zeros: none there, or the marker of version 2 and later.
 func (x *sparse) isZero(entry uint32) bool {
 	return entry == 0 || (entry == 1 && x.h.Flags&flagZeroGrain != 0)
+}
+
+// continues tells whether a grain without data reads from the same place as one in front of it. A marked grain of zeros hides
+// what a hole shows.
+func (x *sparse) continues(first, entry uint32) bool {
+	return x.isZero(entry) && (x.below == nil || entry == first)
 }
 
 // checkGrains makes sure that n grains from a sector on lie in the file, behind the metadata. The last grain of the disk

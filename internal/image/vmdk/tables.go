@@ -11,47 +11,83 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// tableFaults counts what is wrong with the tables of a sparse extent, and keeps the first place of each kind.
+// faults counts what is wrong with the tables of a disk, and keeps the first place of each kind.
+type faults struct {
+	counts  map[string]int
+	firsts  map[string]string
+	partial bool   // not all places were compared
+	file    string // name of the extent in work, empty for the only one
+	mirrors mirrors
+}
+
+// The kinds of damage.
+const (
+	badTable   = "grain tables outside of the file or inside the directory"
+	takenTable = "grain tables at a place in use"
+	badGrain   = "grains outside of the file's data area"
+	takenGrain = "grains at a place in use"
+)
+
+func newFaults() *faults { return &faults{counts: map[string]int{}, firsts: map[string]string{}} }
+
+func (c *faults) add(kind, format string, args ...any) {
+	if c.counts[kind]++; c.counts[kind] == 1 {
+		c.firsts[kind] = c.where() + fmt.Sprintf(format, args...)
+	}
+}
+
+// where names the file, when the disk has several.
+func (c *faults) where() string {
+	if c.file == "" {
+		return ""
+	}
+	return fmt.Sprintf("%.256q: ", c.file)
+}
+
+// tableFaults looks for faults in one extent.
 type tableFaults struct {
+	*faults
 	x      *sparse
 	tables *ondisk.PlaceSet
 	grains *ondisk.PlaceSet
-	counts map[string]int
-	firsts map[string]string
 	mirror *mirror
 	holes  holes
-	buf    [gtBytes]byte // the table in work
+	buf    []byte // the table in work
 }
 
 // checkTables walks every grain table once. A reader would meet an entry that points outside of the file, but never two
 // entries that share a grain.
 func (x *sparse) checkTables() ([]ondisk.Issue, error) {
+	c := newFaults()
+	if err := x.check(c); err != nil {
+		return nil, err
+	}
+	return c.issues(), nil
+}
+
+// check adds what is wrong to f.
+func (x *sparse) check(f *faults) error {
 	c := &tableFaults{
-		x: x, counts: map[string]int{}, firsts: map[string]string{}, mirror: newMirror(x), holes: holes{file: x.file},
-		tables: ondisk.NewPlaceSet(gtBytes / uint64(units.SectorSize)), grains: ondisk.NewPlaceSet(x.h.GrainSize),
+		faults: f, x: x, mirror: newMirror(x, f), holes: holes{file: x.file}, buf: make([]byte, x.h.gtBytes()),
+		tables: ondisk.NewPlaceSet(ondisk.U64(x.h.gtBytes() / units.SectorSize)), grains: ondisk.NewPlaceSet(x.h.GrainSize),
 	}
 	n := x.h.tables()
 	for i := int64(0); i < n; {
 		skip, err := c.table(i)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		i += skip
 	}
-	return c.issues(), nil
-}
-
-func (c *tableFaults) add(kind, format string, args ...any) {
-	if c.counts[kind]++; c.counts[kind] == 1 {
-		c.firsts[kind] = fmt.Sprintf(format, args...)
-	}
+	f.partial = f.partial || c.tables.Full() || c.grains.Full()
+	return nil
 }
 
 // table checks table i and tells how many tables it covers: absent ones are passed over together.
 func (c *tableFaults) table(i int64) (int64, error) {
 	loc, zeros, err := c.x.table(i)
 	if fe, ok := err.(*ondisk.FormatError); ok { //nolint:errorlint // made by table itself, never wrapped
-		c.add("grain tables outside of the file or inside the directory", "%v", fe)
+		c.add(badTable, "%v", fe)
 		return 1, nil
 	}
 	if err != nil {
@@ -60,24 +96,36 @@ func (c *tableFaults) table(i int64) (int64, error) {
 	if loc == 0 {
 		return zeros, nil
 	}
-	if c.tables.Add(ondisk.U64(loc / units.SectorSize)) {
+	if c.tables.Add(ondisk.U64(loc/units.SectorSize)) || c.amongGrains(loc) {
 		// Its entries are not looked at a second time: a directory of two million entries to one table costs nothing to write.
-		c.add("grain tables at a place in use", "grain directory entry %d names sector %d", i, loc/units.SectorSize)
+		c.add(takenTable, "grain directory entry %d names sector %d", i, loc/units.SectorSize)
 		return 1, nil
 	}
-	hole := c.holes.has(loc, gtBytes)
+	hole := c.holes.has(loc, c.x.h.gtBytes())
 	if hole {
-		clear(c.buf[:])
-	} else if err := c.x.tabs.Read(c.buf[:], loc); err != nil {
+		clear(c.buf)
+	} else if err := c.x.tabs.Read(c.buf, loc); err != nil {
 		return 0, err
 	}
-	if err := c.mirror.compare(i, c.buf[:], hole); err != nil {
+	if err := c.mirror.compare(i, c.buf, hole); err != nil {
 		return 0, err
 	}
 	if !hole {
 		c.entries(i, loc)
 	}
 	return 1, nil
+}
+
+// amongGrains enters a table into the places of the grains, between which the tables of the older kind lie, and tells whether a
+// grain is there.
+func (c *tableFaults) amongGrains(loc int64) (taken bool) {
+	if !c.x.cowd || c.x.h.grainBytes() > c.x.h.gtBytes() {
+		return false
+	}
+	for off := int64(0); off < c.x.h.gtBytes(); off += c.x.h.grainBytes() {
+		taken = c.grains.Add(ondisk.U64((loc+off)/units.SectorSize)) || taken
+	}
+	return taken
 }
 
 // holes knows whether tables lie in a hole of the file, where reading them would only give zeros: qemu-img creates a disk
@@ -103,27 +151,24 @@ func (h *holes) has(off, n int64) bool {
 // entries looks at the entries of the table in the buffer.
 func (c *tableFaults) entries(table, loc int64) {
 	x := c.x
-	for j := range min(gtes, x.h.grains()-table*gtes) {
+	for j := range min(x.h.gtes(), x.h.grains()-table*x.h.gtes()) {
 		entry := binary.LittleEndian.Uint32(c.buf[4*j:])
 		if x.isZero(entry) {
 			continue
 		}
 		at := loc + 4*j
-		if err := x.checkGrains(entry, 1, table*gtes+j, at); err != nil {
-			c.add("grains outside of the file's data area", "%v", err)
+		if err := x.checkGrains(entry, 1, table*x.h.gtes()+j, at); err != nil {
+			c.add(badGrain, "%v", err)
 		} else if c.grains.Add(uint64(entry)) {
-			c.add("grains at a place in use", "grain table entry at %#x names sector %d", at, entry)
+			c.add(takenGrain, "grain table entry at %#x names sector %d", at, entry)
 		}
 	}
 }
 
 // issues makes one issue for each kind of damage.
-func (c *tableFaults) issues() []ondisk.Issue {
+func (c *faults) issues() []ondisk.Issue {
 	var out []ondisk.Issue
-	for _, kind := range []string{
-		"grain tables outside of the file or inside the directory", "grain tables at a place in use",
-		"grains outside of the file's data area", "grains at a place in use",
-	} {
+	for _, kind := range []string{badTable, takenTable, badGrain, takenGrain} {
 		if n := c.counts[kind]; n > 0 {
 			text := fmt.Sprintf("%d %s; first: %s", n, kind, c.firsts[kind])
 			out = append(out, ondisk.Issue{
@@ -133,13 +178,13 @@ func (c *tableFaults) issues() []ondisk.Issue {
 			})
 		}
 	}
-	if c.tables.Full() || c.grains.Full() {
+	if c.partial {
 		out = append(out, ondisk.Issue{
 			Code: "vmdk-tables-unchecked",
 			Text: "the image is too large to look for grains that share a place; every byte is compared after a copy all the same",
 		})
 	}
-	if m := c.mirror; m.differ > 0 {
+	if m := c.mirrors; m.differ > 0 {
 		out = append(out, ondisk.Issue{
 			Code: "vmdk-redundant-tables", Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
 			Text:   fmt.Sprintf("the redundant grain tables disagree with the primary ones in %d places; first: %s", m.differ, m.first),
@@ -149,18 +194,23 @@ func (c *tableFaults) issues() []ondisk.Issue {
 	return out
 }
 
-// mirror compares the redundant grain tables with the primary ones.
-type mirror struct {
-	x      *sparse
-	gd     int64 // 0: the file has no redundant directory
-	holes  holes
-	buf    [gtBytes]byte
+// mirrors counts where redundant grain tables disagree with the primary ones.
+type mirrors struct {
 	differ int
 	first  string
 }
 
-func newMirror(x *sparse) *mirror {
-	m := &mirror{x: x, holes: holes{file: x.file}}
+// mirror compares the redundant grain tables of an extent with the primary ones.
+type mirror struct {
+	x      *sparse
+	faults *faults
+	gd     int64 // 0: the file has no redundant directory
+	holes  holes
+	buf    [gtBytes]byte
+}
+
+func newMirror(x *sparse, f *faults) *mirror {
+	m := &mirror{x: x, faults: f, holes: holes{file: x.file}}
 	if x.h.redundant() {
 		m.gd = ondisk.I64(x.h.RGDOffset) * units.SectorSize
 	}
@@ -194,7 +244,8 @@ func (m *mirror) compare(i int64, primary []byte, hole bool) error {
 }
 
 func (m *mirror) note(format string, args ...any) {
-	if m.differ++; m.differ == 1 {
-		m.first = fmt.Sprintf(format, args...)
+	to := &m.faults.mirrors
+	if to.differ++; to.differ == 1 {
+		to.first = m.faults.where() + fmt.Sprintf(format, args...)
 	}
 }

@@ -1,5 +1,5 @@
-// Package vmdk reads and writes VMware disks: monolithicFlat and vmfs (a descriptor and a flat file) and
-// monolithicSparse. Other subformats are named and refused.
+// Package vmdk reads and writes VMware disks: one file or several, flat or sparse. The sparse extents of ESXi, which hold what
+// changed since a snapshot, are read. Other subformats are named and refused.
 //
 // Specification: VMware Virtual Disks, "Virtual Disk Format 1.1" (2007); where real files differ, a comment says which.
 package vmdk
@@ -15,20 +15,26 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Names of the subformats that are read and written; they are the createType of the descriptor.
+// Names of the subformats that are read; they are the createType of the descriptor. The first five are written too.
 const (
 	monolithicSparse = "monolithicSparse"
 	monolithicFlat   = "monolithicFlat"
+	splitSparse      = "twoGbMaxExtentSparse"
+	splitFlat        = "twoGbMaxExtentFlat"
 	vmfs             = "vmfs"
+	vmfsSparse       = "vmfsSparse"
+	seSparse         = "seSparse"
 )
+
+const name = "vmdk"
 
 // Format is VMDK.
 var Format = driver.Format{
-	Name:       "vmdk",
+	Name:       name,
 	Detect:     detect,
 	Open:       open,
 	Create:     create,
-	Subformats: []string{monolithicSparse, monolithicFlat, vmfs},
+	Subformats: []string{monolithicSparse, monolithicFlat, splitSparse, splitFlat, vmfs},
 	Names:      names,
 	Extensions: []string{".vmdk"},
 }
@@ -72,9 +78,9 @@ func open(s *driver.Source) (*driver.Image, error) {
 	case bytes.HasPrefix(head, []byte(magicSparse)):
 		return openSparse(s)
 	case bytes.HasPrefix(head, []byte(magicCOWD)):
-		return nil, unsupported("vmfsSparse (COWD)")
+		return nil, lone("vmfsSparse extent (COWD)")
 	case isSESparse(head):
-		return nil, unsupported("seSparse")
+		return nil, lone("seSparse extent")
 	}
 	if s.File.Size() > maxText {
 		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes", what, s.File.Size(), ondisk.ErrLimit, maxText)
@@ -95,13 +101,29 @@ func unsupported(subformat string) error {
 		subformat, ondisk.ErrUnsupported)
 }
 
+// lone refuses an extent that was named itself: what it lacks may lie in other extents or in a parent, and only the descriptor
+// knows.
+func lone(extent string) error {
+	return fmt.Errorf("VMDK %s: %w yet without its descriptor; open the descriptor file that names this extent", extent, ondisk.ErrUnsupported)
+}
+
 // otherTypes are the createTypes that the specification and ESXi know beside ours.
 var otherTypes = map[string]bool{
-	"twoGbMaxExtentFlat": true, "twoGbMaxExtentSparse": true, "streamOptimized": true, "vmfsSparse": true,
-	"seSparse": true, "vmfsRaw": true, "vmfsRDM": true, "vmfsRawDeviceMap": true, "vmfsRDMP": true,
+	"streamOptimized": true, "vmfsRaw": true, "vmfsRDM": true, "vmfsRawDeviceMap": true, "vmfsRDMP": true,
 	"vmfsPassthroughRawDeviceMap": true, "fullDevice": true, "partitionedDevice": true, "custom": true, "vsanSparse": true,
-	"vmfsThin": true, "vmfsPreallocated": true, "vmfsEagerZeroedThick": true,
 }
+
+// flatTypes are those whose extents hold the disk byte for byte, and the subformat that a copy of them gets. The last three
+// differ from vmfs only in how ESXi took the space.
+var flatTypes = map[string]string{
+	monolithicFlat: monolithicFlat, splitFlat: splitFlat, vmfs: vmfs,
+	"vmfsThin": vmfs, "vmfsPreallocated": vmfs, "vmfsEagerZeroedThick": vmfs,
+}
+
+// sparseTypes are those whose extents have grains, and the word that stands in their extent lines.
+var sparseTypes = map[string]string{splitSparse: "SPARSE", vmfsSparse: "VMFSSPARSE", seSparse: "SESPARSE"}
+
+var sparseKinds = map[string]bool{"SPARSE": true, "VMFSSPARSE": true, "SESPARSE": true}
 
 // openDescriptor opens what a text describes: a descriptor file, or the text in a sparse header without data.
 func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
@@ -111,29 +133,35 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 		return nil, &ondisk.FormatError{What: what, Field: "createType", Got: "", Want: "a line createType=…"}
 	case kind == monolithicSparse:
 		return openMisplacedSparse(s, d)
-	case kind != monolithicFlat && kind != vmfs && otherTypes[kind]:
-		if err := d.checkParent(); err != nil {
+	case otherTypes[kind]:
+		if _, err := d.parentRef(); err != nil {
 			return nil, err
 		}
 		return nil, unsupported(kind)
-	case kind != monolithicFlat && kind != vmfs:
+	case flatTypes[kind] == "" && sparseTypes[kind] == "":
 		return nil, textErr(no, ondisk.ErrFormat, "createType %.64q, want %s, %s or another that VMware writes", kind, monolithicFlat, vmfs)
+	case len(d.extents) == 0:
+		return nil, &ondisk.FormatError{What: what, Field: "extents", Got: 0, Want: "at least one"}
+	case sparseTypes[kind] != "":
+		return openSplit(s, d, kind)
 	}
-	if err := d.checkParent(); err != nil {
-		return nil, err
+	img, err := openFlat(s, d, flatTypes[kind])
+	if err == nil && kind != img.Subformat {
+		img.Details = append(img.Details, driver.Detail{Name: "createType", Value: kind})
 	}
-	return openFlat(s, d, kind)
+	return img, err
 }
 
 // openMisplacedSparse says what is wrong with a descriptor that stands outside of the sparse extent it describes.
 func openMisplacedSparse(s *driver.Source, d *descriptor) (*driver.Image, error) {
-	for i, e := range d.extents[:min(len(d.extents), maxFiles)] {
+	if len(d.extents) > 0 {
+		e := d.extents[0]
 		f, err := s.Open(e.name)
 		if err != nil {
-			return nil, fmt.Errorf("%s line %d: extent %d: %w", what, e.line, i, err)
+			return nil, fmt.Errorf("%s line %d: extent 0: %w", what, e.line, err)
 		}
 		if f.ID() == s.File.ID() {
-			return nil, sameFile(i, e)
+			return nil, sameFile(0, e)
 		}
 	}
 	return nil, textErr(1, ondisk.ErrFormat, "createType %s, want the descriptor inside its extent; open the extent file itself", monolithicSparse)
@@ -149,13 +177,13 @@ func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img := &driver.Image{Disk: dk, Subformat: kind, Template: d, ContentID: fmt.Sprintf("%08x", cid)}
+	img := &driver.Image{Disk: dk, Subformat: kind, Template: d, ContentID: contentID(cid)}
 	for _, key := range []string{"ddb.adapterType", "ddb.virtualHWVersion", "ddb.toolsVersion"} {
 		if v, no := d.get(strings.ToLower(key)); no > 0 {
 			img.Details = append(img.Details, driver.Detail{Name: strings.TrimPrefix(key, "ddb."), Value: v})
 		}
 	}
-	img.Details = append(img.Details, driver.Detail{Name: "CID", Value: fmt.Sprintf("%08x", cid)})
+	img.Details = append(img.Details, driver.Detail{Name: "CID", Value: contentID(cid)})
 	if c, h, s := d.geometry(); h > 0 && s > 0 {
 		img.Details = append(img.Details, driver.Detail{Name: "geometry", Value: fmt.Sprintf("%d/%d/%d", c, h, s)})
 		img.Heads, img.Sectors = int(h), int(s)

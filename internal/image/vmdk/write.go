@@ -29,7 +29,10 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	if kind == "" {
 		kind = monolithicSparse
 	}
-	if kind == monolithicSparse {
+	switch kind {
+	case splitSparse, splitFlat:
+		return newSplitTarget(f, kind, size, grain, from, o)
+	case monolithicSparse:
 		e := fmt.Sprintf("RW %d SPARSE \"%s\"", size/units.SectorSize, plainName(o.Name))
 		return newSparseTarget(f, size, grain, from.copyFor(kind, size, []string{e}, o.Seed))
 	}
@@ -85,8 +88,8 @@ func (t *flatTarget) Finish() error {
 	return t.descriptor.Sync()
 }
 
-// sparseTarget writes a monolithicSparse file: header, descriptor, both directories with their tables, grains in the
-// order of the disk. Only the table in work is in memory; the others are on disk or are holes.
+// sparseTarget writes a sparse file: header, descriptor unless it stands elsewhere, both directories with their tables, grains in
+// the order of the disk. Only the table in work is in memory; the others are on disk or are holes.
 type sparseTarget struct {
 	f     driver.WriteFile
 	h     sparseHeader
@@ -102,12 +105,16 @@ type sparseTarget struct {
 func newSparseTarget(f driver.WriteFile, size, grain int64, text []byte) (*sparseTarget, error) {
 	h := sparseHeader{
 		Version: 1, Flags: flagNewLine | flagRedundant, Capacity: ondisk.U64(size / units.SectorSize), GrainSize: ondisk.U64(grain),
-		DescriptorOffset: 1, NumGTEsPerGT: gtes, NewLine: [4]byte{'\n', ' ', '\r', '\n'},
+		NumGTEsPerGT: gtes, NewLine: [4]byte{'\n', ' ', '\r', '\n'},
 	}
 	copy(h.Magic[:], magicSparse)
-	h.DescriptorSize = ondisk.U64(max(descriptorSectors, sectorsFor(int64(len(text)))))
+	h.RGDOffset = 1
+	if text != nil {
+		h.DescriptorOffset = 1
+		h.DescriptorSize = ondisk.U64(max(descriptorSectors, sectorsFor(int64(len(text)))))
+		h.RGDOffset += h.DescriptorSize
+	}
 	gdSectors, gtSectors := sectorsFor(h.gdBytes()), h.tables()*gtBytes/units.SectorSize
-	h.RGDOffset = h.DescriptorOffset + h.DescriptorSize
 	h.GDOffset = h.RGDOffset + ondisk.U64(gdSectors+gtSectors)
 	h.OverHead = ondisk.U64(units.AlignUp(ondisk.I64(h.GDOffset)+gdSectors+gtSectors, grain))
 	if h.OverHead > math.MaxUint32 {
@@ -179,8 +186,10 @@ func (t *sparseTarget) Finish() error {
 			return err
 		}
 	}
-	if _, err := t.f.WriteAt(t.text, ondisk.I64(t.h.DescriptorOffset)*units.SectorSize); err != nil {
-		return err
+	if t.text != nil {
+		if _, err := t.f.WriteAt(t.text, ondisk.I64(t.h.DescriptorOffset)*units.SectorSize); err != nil {
+			return err
+		}
 	}
 	if err := t.f.Sync(); err != nil {
 		return err

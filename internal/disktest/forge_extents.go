@@ -1,0 +1,170 @@
+package disktest
+
+import (
+	"slices"
+)
+
+// Places of the fields of an extent of ESX, in bytes. Spec: VMware, Virtual Disk Format 1.1, "ESX Server Sparse Extents".
+const (
+	COWDVersion       = 4
+	COWDFlags         = 8
+	COWDNumSectors    = 12
+	COWDGrainSize     = 16
+	COWDGDOffset      = 20
+	COWDNumGDEntries  = 24
+	COWDFreeSector    = 28
+	COWDUnclean       = 1648
+	cowdHeader        = 4 // sectors
+	cowdEntries       = 4096
+	cowdTableSectors  = 4 * cowdEntries / vmdkSector
+	COWDTable         = cowdTableSectors * vmdkSector
+	cowdRootAndChecks = 3
+)
+
+// COWD is a valid extent of ESX and where its parts lie, in bytes.
+type COWD struct {
+	Forged
+	GD     int64
+	Tables []int64 // 0: not there
+	grain  int64   // bytes
+}
+
+// ForgeCOWD stores those grains of a disk that stored names, nil for all that are not zero: a table comes into the file with its
+// first grain. grain is their size in sectors.
+func ForgeCOWD(disk []byte, grain int64, stored func(i int64) bool) *COWD {
+	size := grain * vmdkSector
+	grains := (int64(len(disk)) + size - 1) / size
+	tables := (grains + cowdEntries - 1) / cowdEntries
+	gdSectors := (4*tables + vmdkSector - 1) / vmdkSector
+	c := &COWD{GD: cowdHeader * vmdkSector, Tables: make([]int64, tables), grain: size}
+	c.Forged = make(Forged, (cowdHeader+gdSectors)*vmdkSector)
+	for i := range grains {
+		data := disk[i*size : min((i+1)*size, int64(len(disk)))]
+		if stored == nil && !hasData(data) || stored != nil && !stored(i) {
+			continue
+		}
+		c.add(i, data)
+	}
+	c.Text(0, "COWD")
+	c.U32(COWDVersion, 1)
+	c.U32(COWDFlags, cowdRootAndChecks)
+	c.U32(COWDNumSectors, uint32(len(disk)/vmdkSector))
+	c.U32(COWDGrainSize, uint32(grain))
+	c.U32(COWDGDOffset, cowdHeader)
+	c.U32(COWDNumGDEntries, uint32(tables))
+	c.U32(COWDFreeSector, uint32(len(c.Forged)/vmdkSector))
+	return c
+}
+
+func hasData(b []byte) bool { return slices.ContainsFunc(b, func(b byte) bool { return b != 0 }) }
+
+// add stores grain i behind what is there.
+func (c *COWD) add(i int64, data []byte) {
+	t := i / cowdEntries
+	if c.Tables[t] == 0 {
+		c.Tables[t] = int64(len(c.Forged))
+		c.U32(c.GD+4*t, uint32(len(c.Forged)/vmdkSector))
+		c.Forged = append(c.Forged, make([]byte, COWDTable)...)
+	}
+	c.U32(c.Tables[t]+i%cowdEntries*4, uint32(len(c.Forged)/vmdkSector))
+	c.Forged = append(c.Forged, data...)
+	c.Forged = append(c.Forged, make([]byte, c.grain-int64(len(data)))...)
+}
+
+// Places of the fields of a space-efficient sparse extent, in bytes. VMware has not published the format; QEMU reads it
+// (block/vmdk.c, VMDKSESparseConstHeader).
+const (
+	SEVersion        = 8
+	SECapacity       = 16
+	SEGrainSize      = 24
+	SETableSize      = 32
+	SEFlags          = 40
+	SEReserved       = 48
+	SEVolatile       = 80
+	SEVolatileSize   = 88
+	SEGrainDir       = 128
+	SEGrainDirSize   = 136
+	SEGrainTables    = 144
+	SEGrainTablesLen = 152
+	SEGrains         = 192
+	SEGrainsLen      = 200
+	SEPad            = 208
+	SEReplayJournal  = 24 // of the volatile header
+	SETable          = 64 * vmdkSector
+	SEGrain          = 8 * vmdkSector
+	seEntries        = SETable / 8
+)
+
+// SEKind is the kind of a grain, as its entry has it in the upper four bits.
+type SEKind uint64
+
+// The kinds.
+const (
+	SEAbsent   SEKind = 0
+	SEUnmapped SEKind = 1
+	SEZero     SEKind = 2
+	SEStored   SEKind = 3
+)
+
+// SESparse is a valid space-efficient sparse extent and where its parts lie, in bytes.
+type SESparse struct {
+	Forged
+	Volatile, GD, GT, Grains int64
+}
+
+// ForgeSESparse stores a disk, grain by grain as kind says, nil for what is not zero. The grains take the numbers from first on:
+// the lower 12 bits of a number stand in other bits of an entry than those above.
+func ForgeSESparse(disk []byte, first int64, kind func(i int64) SEKind) *SESparse {
+	grains := (int64(len(disk)) + SEGrain - 1) / SEGrain
+	tables := (grains + seEntries - 1) / seEntries
+	gdSectors := (8*tables + vmdkSector - 1) / vmdkSector
+	s := &SESparse{Volatile: vmdkSector, GD: 128 * vmdkSector}
+	s.GT = s.GD + gdSectors*vmdkSector
+	s.Grains = s.GT + tables*SETable
+	s.Forged = make(Forged, s.Grains+first*SEGrain)
+	next := first
+	for i := range grains {
+		data := disk[i*SEGrain : min((i+1)*SEGrain, int64(len(disk)))]
+		k := SEAbsent
+		if kind != nil {
+			k = kind(i)
+		} else if hasData(data) {
+			k = SEStored
+		}
+		s.U64(s.GD+i/seEntries*8, 0x1000000000000000|uint64(i/seEntries))
+		n := int64(0)
+		if k == SEStored {
+			n = next
+			next++
+			s.Forged = append(s.Forged, data...)
+			s.Forged = append(s.Forged, make([]byte, SEGrain-len(data))...)
+		}
+		s.SetGrain(i, k, n)
+	}
+	s.Forged = append(s.Forged, make([]byte, SEGrain)...) // QEMU wants a file that goes on behind the last grain's first sectors
+	s.header(int64(len(disk)), gdSectors, tables, next)
+	return s
+}
+
+func (s *SESparse) header(size, gdSectors, tables, grains int64) {
+	s.U64(0, 0xcafebabe)
+	s.U64(SEVersion, 0x200000001)
+	s.U64(SECapacity, uint64(size/vmdkSector))
+	s.U64(SEGrainSize, SEGrain/vmdkSector)
+	s.U64(SETableSize, SETable/vmdkSector)
+	s.U64(SEVolatile, uint64(s.Volatile/vmdkSector))
+	s.U64(SEVolatileSize, 1)
+	s.U64(SEGrainDir, uint64(s.GD/vmdkSector))
+	s.U64(SEGrainDirSize, uint64(gdSectors))
+	s.U64(SEGrainTables, uint64(s.GT/vmdkSector))
+	s.U64(SEGrainTablesLen, uint64(tables*SETable/vmdkSector))
+	s.U64(SEGrains, uint64(s.Grains/vmdkSector))
+	s.U64(SEGrainsLen, uint64(grains*SEGrain/vmdkSector))
+	s.U64(s.Volatile, 0xcafecafe)
+}
+
+// SetGrain writes the entry of grain i.
+func (s *SESparse) SetGrain(i int64, kind SEKind, number int64) {
+	n := uint64(number)
+	s.U64(s.GT+8*i, uint64(kind)<<60|n&0xfff<<48|n>>12)
+}

@@ -1,0 +1,406 @@
+package image_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// agrees holds an image against its contents, and against what qemu-img reads in it.
+func agrees(t *testing.T, path string, want []byte) *image.Image {
+	t.Helper()
+	img := opened(t, path)
+	disktest.CheckBytes(t, img.Disk, want)
+	issues, err := img.Check()
+	require.NoError(t, err)
+	require.Empty(t, issues)
+	qemuReads(t, path, want)
+	return img
+}
+
+func qemuReads(t *testing.T, path string, want []byte) {
+	t.Helper()
+	raw := filepath.Join(t.TempDir(), "raw.img")
+	disktest.Run(t, "qemu-img", "convert", "-f", "vmdk", "-O", "raw", path, raw)
+	got, err := os.ReadFile(raw)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got), "qemu-img reads other bytes")
+}
+
+// childText is the descriptor of a snapshot, as ESXi writes it: without geometry and adapter.
+func childText(createType, cid, parentCID, parent, extent string) string {
+	return fmt.Sprintf(`# Disk DescriptorFile
+version=1
+encoding="UTF-8"
+CID=%s
+parentCID=%s
+isNativeSnapshot="no"
+createType="%s"
+parentFileNameHint="%s"
+# Extent description
+%s
+
+# The Disk Data Base
+#DDB
+
+ddb.longContentID = "0123456789abcdef0123456789abcdef"
+`, cid, parentCID, createType, parent, extent)
+}
+
+// baseCID is the CID that disktest.VMDKDescriptor gives.
+const baseCID = "4a5b6c7d"
+
+// VMware's own split disk holds what its monolithicFlat one does.
+func TestCorpusSplitDisk(t *testing.T) {
+	dir := disktest.CorpusSet(t, "vmdk-rs")
+	want, err := os.ReadFile(filepath.Join(dir, "monolithicFlat-flat.vmdk"))
+	require.NoError(t, err)
+	img := agrees(t, filepath.Join(dir, "twoGbMaxExtentSparse.vmdk"), want)
+	require.Equal(t, "twoGbMaxExtentSparse", img.Subformat)
+	_, err = image.Open(filepath.Join(dir, "twoGbMaxExtentSparse-s001.vmdk"), image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.ErrorContains(t, err, "open the descriptor file that names this extent")
+}
+
+func TestSplitDisksByQemuImg(t *testing.T) {
+	for _, sub := range []string{"twoGbMaxExtentSparse", "twoGbMaxExtentFlat"} {
+		t.Run(sub, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "disk.vmdk")
+			disktest.Run(t, "qemu-img", "create", "-f", "vmdk", "-o", "subformat="+sub, path, "5G")
+			// Around the border of the first two extents, and at both ends.
+			disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", "write -P 1 0 70k", "-c", "write -P 2 2097100k 100k", "-c", "write -P 3 5242879k 1k", path)
+			img := opened(t, path)
+			require.Equal(t, sub, img.Subformat)
+			require.Len(t, img.Files(), 4)
+			require.Equal(t, int64(5<<30), img.Disk.Size())
+			read := func(off, n int64) []byte {
+				b := make([]byte, n)
+				require.NoError(t, ondisk.ReadFull(img.Disk, b, off))
+				return b
+			}
+			require.Equal(t, append(bytes.Repeat([]byte{1}, 70*kib), 0), read(0, 70*kib+1))
+			want := bytes.Repeat([]byte{2}, 102*kib)
+			clear(want[:kib])
+			clear(want[101*kib:])
+			require.Equal(t, want, read(2097099*kib, 102*kib))
+			require.Equal(t, bytes.Repeat([]byte{3}, kib), read(5<<30-kib, kib))
+			e, err := img.Disk.Extent(mib, 1<<30)
+			require.NoError(t, err)
+			require.True(t, e.Zero)
+			if img.Check != nil {
+				issues, err := img.Check()
+				require.NoError(t, err)
+				require.Empty(t, issues)
+			}
+		})
+	}
+}
+
+// Every extent has its own grain size. qemu-img 7.2 reads on behind the end of an extent whose last grain is cut, up to the end
+// of the grain, so it is asked only where all are whole.
+func TestExtentsOfDifferentGrains(t *testing.T) {
+	for _, odd := range []int{0, 7 * sector} {
+		dir := t.TempDir()
+		var lines []string
+		var want []byte
+		for i, grain := range []int64{8, 128, 2048} {
+			data := noise(uint64(i), 3*mib+int(grain)*sector+odd)
+			clear(data[mib : 2*mib])
+			name := fmt.Sprintf("disk-s%03d.vmdk", i+1)
+			f := disktest.Forged(sparseImage{grain: grain, redundant: i > 0}.forge(data))
+			clear(f[sector : 21*sector]) // no text inside
+			f.Write(t, filepath.Join(dir, name))
+			lines = append(lines, fmt.Sprintf(`RW %d SPARSE "%s"`, len(data)/sector, name))
+			want = append(want, data...)
+		}
+		path := write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("twoGbMaxExtentSparse", lines...)))
+		disktest.CheckBytes(t, opened(t, path).Disk, want)
+		if odd == 0 {
+			agrees(t, path, want)
+		}
+	}
+}
+
+// More extents than files may be open at once, of both kinds.
+func TestManyExtents(t *testing.T) {
+	for kind, word := range map[string]string{"twoGbMaxExtentFlat": "FLAT", "twoGbMaxExtentSparse": "SPARSE"} {
+		t.Run(kind, func(t *testing.T) {
+			dir := t.TempDir()
+			var lines []string
+			var want []byte
+			for i := range 300 {
+				data := noise(uint64(i), 16*sector)
+				name := fmt.Sprintf("disk-%03d.bin", i)
+				line := fmt.Sprintf(`RW 16 %s "%s"`, word, name)
+				if word == "FLAT" {
+					write(t, dir, name, data)
+					line += " 0"
+				} else {
+					f := disktest.Forged(sparseImage{grain: 8}.forge(data))
+					clear(f[sector : 21*sector])
+					f.Write(t, filepath.Join(dir, name))
+				}
+				lines, want = append(lines, line), append(want, data...)
+			}
+			img := opened(t, write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(kind, lines...))))
+			require.Len(t, img.Files(), 301)
+			disktest.CheckBytes(t, img.Disk, want)
+			if img.Check != nil {
+				issues, err := img.Check()
+				require.NoError(t, err)
+				require.Empty(t, issues)
+			}
+		})
+	}
+}
+
+// All createTypes of ESXi whose extents are flat are copied as vmfs.
+func TestFlatTypesOfESXi(t *testing.T) {
+	for _, kind := range []string{"vmfsThin", "vmfsPreallocated", "vmfsEagerZeroedThick"} {
+		dir := t.TempDir()
+		data := noise(6, 200*sector)
+		write(t, dir, "disk-flat.vmdk", data)
+		img := opened(t, write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(kind, `RW 200 VMFS "disk-flat.vmdk"`))))
+		require.Equal(t, "vmfs", img.Subformat)
+		disktest.CheckBytes(t, img.Disk, data)
+		path := filepath.Join(t.TempDir(), "copy.vmdk")
+		copied(t, img, path, image.CreateOptions{})
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Contains(t, string(text), `createType="vmfs"`)
+	}
+}
+
+func TestCOWD(t *testing.T) {
+	for _, grain := range []int64{1, 8, 128} {
+		// With grains of one sector there are tables for 2 MiB each, the second of which is not there.
+		data := noise(uint64(grain), 7*mib+5*sector)
+		clear(data[2*mib : 4*mib])
+		dir := t.TempDir()
+		disktest.ForgeCOWD(data, grain, nil).Write(t, filepath.Join(dir, "disk-delta.vmdk"))
+		text := disktest.VMDKDescriptor("vmfsSparse", fmt.Sprintf(`RW %d VMFSSPARSE "disk-delta.vmdk"`, len(data)/sector))
+		img := agrees(t, write(t, dir, "disk.vmdk", []byte(text)), data)
+		require.Equal(t, "vmfsSparse", img.Subformat)
+		require.False(t, img.Child)
+	}
+}
+
+func TestSESparse(t *testing.T) {
+	// Numbers of grains around 2^12, where the bits of an entry change their place, and three tables, the second all holes.
+	for _, first := range []int64{0, 4090} {
+		data := noise(uint64(first), 34*mib+5*sector)
+		clear(data[15*mib : 33*mib])
+		dir := t.TempDir()
+		disktest.ForgeSESparse(data, first, nil).Write(t, filepath.Join(dir, "disk-sesparse.vmdk"))
+		text := disktest.VMDKDescriptor("seSparse", fmt.Sprintf(`RW %d SESPARSE "disk-sesparse.vmdk"`, len(data)/sector))
+		img := agrees(t, write(t, dir, "disk.vmdk", []byte(text)), data)
+		require.Equal(t, "seSparse", img.Subformat)
+	}
+}
+
+// A snapshot of ESXi upon another upon a flat disk: each kind of grain hides or shows what is below it.
+func TestChainOfESXi(t *testing.T) {
+	const size = 2 * mib
+	base, middle, top := noise(1, size), noise(2, size), noise(3, size)
+	inMiddle := func(i int64) bool { return i%3 == 0 }
+	kind := func(i int64) disktest.SEKind { return disktest.SEKind(i * 7 % 11 % 4) }
+	want := bytes.Clone(base)
+	for i := range int64(size / sector) {
+		if inMiddle(i) {
+			copy(want[i*sector:(i+1)*sector], middle[i*sector:])
+		}
+	}
+	wantMiddle := bytes.Clone(want)
+	for i := range int64(size / disktest.SEGrain) {
+		grain := want[i*disktest.SEGrain : (i+1)*disktest.SEGrain]
+		switch kind(i) {
+		case disktest.SEStored:
+			copy(grain, top[i*disktest.SEGrain:])
+		case disktest.SEZero, disktest.SEUnmapped:
+			clear(grain)
+		case disktest.SEAbsent: // what is below shows
+		}
+	}
+	dir := t.TempDir()
+	write(t, dir, "vm-flat.vmdk", base)
+	write(t, dir, "vm.vmdk", []byte(disktest.VMDKDescriptor("vmfs", fmt.Sprintf(`RW %d VMFS "vm-flat.vmdk"`, size/sector))))
+	disktest.ForgeCOWD(middle, 1, inMiddle).Write(t, filepath.Join(dir, "vm-000001-delta.vmdk"))
+	child := write(t, dir, "vm-000001.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", fmt.Sprintf(`RW %d VMFSSPARSE "vm-000001-delta.vmdk"`, size/sector))))
+	disktest.ForgeSESparse(top, 0, kind).Write(t, filepath.Join(dir, "vm-000002-sesparse.vmdk"))
+	grandchild := write(t, dir, "vm-000002.vmdk", []byte(childText("seSparse", "00000002", "00000001", "vm-000001.vmdk", fmt.Sprintf(`RW %d SESPARSE "vm-000002-sesparse.vmdk"`, size/sector))))
+
+	img := agrees(t, child, wantMiddle)
+	require.Equal(t, "00000001", img.ContentID)
+	img = agrees(t, grandchild, want)
+	require.True(t, img.Child)
+	require.Len(t, img.Chain, 2)
+	require.Equal(t, 63, img.Sectors, "the geometry of the base")
+
+	// A copy is complete, and has the adapter and the geometry that only the base has.
+	path := filepath.Join(t.TempDir(), "copy.vmdk")
+	copied(t, img, path, image.CreateOptions{Subformat: "monolithicFlat"})
+	flat := opened(t, path)
+	require.False(t, flat.Child)
+	disktest.CheckBytes(t, flat.Disk, want)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "parentCID=ffffffff")
+	require.NotContains(t, string(text), "parentFileNameHint")
+	require.Contains(t, string(text), `ddb.adapterType = "ide"`)
+	require.Contains(t, string(text), `ddb.geometry.sectors = "63"`)
+	qemuReads(t, path, want)
+}
+
+// qemuChain makes n disks of 8 MiB, each upon the one before it, and gives their paths and what the last one shows.
+func qemuChain(t *testing.T, dir, subformat string, n int) (paths []string, want []byte) {
+	t.Helper()
+	want = make([]byte, 8*mib)
+	for i := range n {
+		path := filepath.Join(dir, fmt.Sprintf("disk%d.vmdk", i))
+		args := []string{"create", "-q", "-f", "vmdk", "-o", "subformat=" + subformat}
+		if i > 0 {
+			args = append(args, "-b", filepath.Join(dir, fmt.Sprintf("disk%d.vmdk", i-1)), "-F", "vmdk")
+		}
+		args = append(args, path)
+		if i == 0 {
+			args = append(args, "8M")
+		}
+		disktest.Run(t, "qemu-img", args...)
+		off := i % 10 * 700
+		disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", fmt.Sprintf("write -P %d %dk 900k", i+1, off), path)
+		copy(want[off*kib:], bytes.Repeat([]byte{byte(i + 1)}, 900*kib))
+		paths = append(paths, path)
+	}
+	return paths, want
+}
+
+func TestChainsByQemuImg(t *testing.T) {
+	for _, sub := range []string{"monolithicSparse", "twoGbMaxExtentSparse"} {
+		t.Run(sub, func(t *testing.T) {
+			paths, want := qemuChain(t, t.TempDir(), sub, 3)
+			img := agrees(t, paths[2], want)
+			require.True(t, img.Child)
+			require.Len(t, img.Chain, 2)
+			require.Equal(t, "disk1.vmdk", img.Chain[0].Name)
+			require.Equal(t, opened(t, paths[1]).ContentID, img.Chain[0].ContentID)
+			require.False(t, opened(t, paths[0]).Child)
+			// The chain moves to another folder as a whole: the paths in it are no longer true.
+			moved := t.TempDir()
+			require.NoError(t, os.CopyFS(moved, os.DirFS(filepath.Dir(paths[0]))))
+			disktest.CheckBytes(t, opened(t, filepath.Join(moved, "disk2.vmdk")).Disk, want)
+		})
+	}
+}
+
+// A child that marks grains as zeros hides what its parent has there.
+func TestZeroedGrainsHideTheParent(t *testing.T) {
+	dir := t.TempDir()
+	base, top := filepath.Join(dir, "base.vmdk"), filepath.Join(dir, "top.vmdk")
+	disktest.Run(t, "qemu-img", "create", "-f", "vmdk", base, "4M")
+	disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", "write -P 7 0 4M", base)
+	disktest.Run(t, "qemu-img", "create", "-f", "vmdk", "-o", "zeroed_grain=on", "-b", base, "-F", "vmdk", top)
+	disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", "write -z 256k 512k", "-c", "write -P 9 1M 64k", top)
+	want := bytes.Repeat([]byte{7}, 4*mib)
+	clear(want[256*kib : 768*kib])
+	copy(want[mib:], bytes.Repeat([]byte{9}, 64*kib))
+	agrees(t, top, want)
+}
+
+// replace changes a text in a file, in place: the descriptor of a sparse file has a fixed size.
+func replace(t *testing.T, path, old, new string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, 1, bytes.Count(b, []byte(old)), "%q in %s", old, path)
+	require.NoError(t, os.WriteFile(path, bytes.Replace(b, []byte(old), []byte(new), 1), 0o644))
+}
+
+func TestBrokenChains(t *testing.T) {
+	refused := func(t *testing.T, path string, says ...string) {
+		t.Helper()
+		_, err := image.Open(path, image.Options{})
+		refusal := &ondisk.Refusal{}
+		require.ErrorAs(t, err, &refusal)
+		require.Equal(t, "reference", refusal.Code)
+		for _, s := range says {
+			require.Contains(t, err.Error(), s)
+		}
+	}
+	t.Run("the middle is missing", func(t *testing.T) {
+		paths, _ := qemuChain(t, t.TempDir(), "monolithicSparse", 3)
+		require.NoError(t, os.Remove(paths[1]))
+		refused(t, paths[2], `"disk1.vmdk"`, "missing")
+	})
+	t.Run("the base was changed since", func(t *testing.T) {
+		paths, _ := qemuChain(t, t.TempDir(), "twoGbMaxExtentSparse", 3)
+		cid := opened(t, paths[0]).ContentID
+		replace(t, paths[0], "\nCID="+strings.TrimLeft(cid, "0"), "\nCID=12345678")
+		refused(t, paths[2], "12345678", cid, `"disk0.vmdk"`)
+	})
+	t.Run("one field of two", func(t *testing.T) {
+		paths, _ := qemuChain(t, t.TempDir(), "twoGbMaxExtentSparse", 2)
+		replace(t, paths[1], "parentFileNameHint", "#arentFileNameHint")
+		refused(t, paths[1], "no parentFileNameHint names the parent")
+	})
+	t.Run("a cycle", func(t *testing.T) {
+		dir := t.TempDir()
+		data := noise(1, 64*sector)
+		for i := range 2 {
+			disktest.ForgeCOWD(data, 1, nil).Write(t, filepath.Join(dir, fmt.Sprintf("%d-delta.vmdk", i)))
+			write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(childText("vmfsSparse", "0000000a", "0000000a", fmt.Sprintf("%d.vmdk", 1-i), fmt.Sprintf(`RW 64 VMFSSPARSE "%d-delta.vmdk"`, i))))
+		}
+		_, err := image.Open(filepath.Join(dir, "0.vmdk"), image.Options{})
+		require.ErrorIs(t, err, ondisk.ErrFormat)
+		require.ErrorContains(t, err, "an image that is not in the chain already")
+	})
+	t.Run("17 levels", func(t *testing.T) {
+		dir := t.TempDir()
+		base := noise(1, 64*sector)
+		disktest.ForgeCOWD(base, 1, nil).Write(t, filepath.Join(dir, "delta.vmdk"))
+		write(t, dir, "0.vmdk", []byte(strings.Replace(disktest.VMDKDescriptor("vmfsSparse", `RW 64 VMFSSPARSE "delta.vmdk"`), baseCID, "0000000a", 1)))
+		for i := 1; i <= 17; i++ {
+			write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(childText("vmfsSparse", "0000000a", "0000000a", fmt.Sprintf("%d.vmdk", i-1), `RW 64 VMFSSPARSE "delta.vmdk"`)))
+		}
+		disktest.CheckBytes(t, opened(t, filepath.Join(dir, "16.vmdk")).Disk, base)
+		_, err := image.Open(filepath.Join(dir, "17.vmdk"), image.Options{})
+		require.ErrorIs(t, err, ondisk.ErrLimit)
+	})
+	t.Run("a flat child", func(t *testing.T) {
+		dir := t.TempDir()
+		write(t, dir, "x-flat.vmdk", noise(1, 64*sector))
+		_, err := image.Open(write(t, dir, "x.vmdk", []byte(childText("vmfs", "00000001", "00000002", "y.vmdk", `RW 64 VMFS "x-flat.vmdk"`))), image.Options{})
+		require.ErrorIs(t, err, ondisk.ErrFormat)
+		require.ErrorContains(t, err, `"y.vmdk"`)
+	})
+}
+
+// A child can be larger than its parent: what is behind the parent's end is zero. It can be smaller too.
+func TestChildrenOfOtherSizes(t *testing.T) {
+	for _, size := range []int{3 * mib, mib + 3*sector} {
+		dir := t.TempDir()
+		base, own := noise(1, 2*mib), noise(2, size)
+		write(t, dir, "vm-flat.vmdk", base)
+		write(t, dir, "vm.vmdk", []byte(disktest.VMDKDescriptor("vmfs", `RW 4096 VMFS "vm-flat.vmdk"`)))
+		stored := func(i int64) bool { return i%5 == 2 }
+		disktest.ForgeCOWD(own, 8, stored).Write(t, filepath.Join(dir, "delta.vmdk"))
+		want := make([]byte, size)
+		copy(want, base)
+		for i := range int64(size / (8 * sector)) {
+			if stored(i) {
+				copy(want[i*8*sector:(i+1)*8*sector], own[i*8*sector:])
+			}
+		}
+		path := write(t, dir, "child.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", fmt.Sprintf(`RW %d VMFSSPARSE "delta.vmdk"`, size/sector))))
+		disktest.CheckBytes(t, opened(t, path).Disk, want)
+	}
+}

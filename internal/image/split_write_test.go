@@ -1,0 +1,127 @@
+package image_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// vmwareSplit is where VMware cuts, in bytes: descriptors of its own disks say `RW 4192256 SPARSE "…-s001.vmdk"`.
+const vmwareSplit = 4192256 * sector
+
+// sparseRaw is a raw file of size bytes that has data at each of some offsets, 200 KiB of it.
+func sparseRaw(t *testing.T, size int64, at ...int64) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "src.img")
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, f.Truncate(size))
+	for i, off := range at {
+		_, err := f.WriteAt(noise(uint64(i), int(min(200*kib, size-off))), off)
+		require.NoError(t, err)
+	}
+	return path
+}
+
+// Extents are cut where VMware cuts them, and a write that crosses a border goes into both.
+func TestWrittenSplitDisks(t *testing.T) {
+	const size = 5<<30 + 7*sector
+	src := opened(t, sparseRaw(t, size, 0, vmwareSplit-100*kib, 2*vmwareSplit-sector, 4<<30, size-3*sector))
+	for kind, c := range map[string]struct{ line, word string }{
+		"twoGbMaxExtentSparse": {`RW %d SPARSE "disk-s%03d.vmdk"`, "s"},
+		"twoGbMaxExtentFlat":   {`RW %d FLAT "disk-f%03d.vmdk" 0`, "f"},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "disk.vmdk")
+			copied(t, src, path, image.CreateOptions{Format: "vmdk", Subformat: kind})
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			for i, n := range []int64{vmwareSplit, vmwareSplit, size - 2*vmwareSplit} {
+				require.Contains(t, string(text), fmt.Sprintf(c.line, n/sector, i+1)+"\n")
+			}
+			img := opened(t, path)
+			require.Equal(t, kind, img.Subformat)
+			if img.Check != nil {
+				issues, err := img.Check()
+				require.NoError(t, err)
+				require.Empty(t, issues)
+			}
+			var stored int64
+			for _, f := range img.Files() {
+				stored += f.Allocated
+			}
+			require.Less(t, stored, int64(8*mib))
+			disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", src.Path, path)
+			if c.word == "s" {
+				disktest.Run(t, "qemu-img", "check", "-f", "vmdk", path)
+				sameHeader(t, filepath.Join(dir, "disk-s001.vmdk"))
+			}
+			again := filepath.Join(t.TempDir(), "raw.img")
+			copied(t, img, again, image.CreateOptions{Format: "raw"})
+			disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "raw", src.Path, again)
+		})
+	}
+}
+
+// sameHeader holds the header of an extent against VMware's own, but for what follows from its size.
+func sameHeader(t *testing.T, path string) {
+	t.Helper()
+	header := func(path string) []byte {
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		b = b[:512]
+		clear(b[disktest.VMDKCapacity:disktest.VMDKGrainSize])
+		clear(b[disktest.VMDKGDOffset:disktest.VMDKUncleanShutdown])
+		return b
+	}
+	require.Equal(t, header(disktest.Corpus(t, "vmdk-rs/twoGbMaxExtentSparse-s001.vmdk.xz")), header(path))
+}
+
+// A copy of a split disk is one, with grains of the same size.
+func TestSplitCopiesKeepSubformatAndGrain(t *testing.T) {
+	dir := t.TempDir()
+	data := noise(8, 3*mib)
+	f := disktest.Forged(sparseImage{grain: 16}.forge(data))
+	clear(f[sector : 21*sector])
+	f.Write(t, filepath.Join(dir, "a-s001.vmdk"))
+	src := opened(t, write(t, dir, "a.vmdk", []byte(disktest.VMDKDescriptor("twoGbMaxExtentSparse", `RW 6144 SPARSE "a-s001.vmdk"`))))
+	out := t.TempDir()
+	copied(t, src, filepath.Join(out, "b.vmdk"), image.CreateOptions{})
+	disktest.CheckBytes(t, opened(t, filepath.Join(out, "b.vmdk")).Disk, data)
+	head, err := os.ReadFile(filepath.Join(out, "b-s001.vmdk"))
+	require.NoError(t, err)
+	require.Equal(t, uint64(16), binary.LittleEndian.Uint64(head[disktest.VMDKGrainSize:]))
+}
+
+// A split disk takes the place of another: the old extents go, once the new ones have their names.
+func TestSplitDiskReplacesAnother(t *testing.T) {
+	src := opened(t, sparseRaw(t, 3<<30, 0, 2<<30))
+	dir := t.TempDir()
+	path := filepath.Join(dir, "disk.vmdk")
+	for _, kind := range []string{"twoGbMaxExtentSparse", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat", "twoGbMaxExtentSparse"} {
+		copied(t, src, path, image.CreateOptions{Format: "vmdk", Subformat: kind, Force: true})
+		require.Len(t, names(t, dir), 3, "%v", names(t, dir))
+		disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", src.Path, path)
+	}
+}
+
+func TestSplitDisksHaveALimit(t *testing.T) {
+	for _, kind := range []string{"twoGbMaxExtentSparse", "twoGbMaxExtentFlat"} {
+		src := opened(t, sparseRaw(t, 512*vmwareSplit+sector))
+		dir := t.TempDir()
+		_, err := image.Create(filepath.Join(dir, "disk.vmdk"), src.Disk.Size(), src, image.CreateOptions{Format: "vmdk", Subformat: kind})
+		require.ErrorIs(t, err, ondisk.ErrLimit)
+		require.ErrorContains(t, err, "monolithicSparse")
+		require.Empty(t, names(t, dir))
+	}
+}

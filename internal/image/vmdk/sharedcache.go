@@ -1,0 +1,88 @@
+package vmdk
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// sharedCache is one cache for the tables of many files, so that memory does not grow with their number: the files stand one
+// behind the other in it.
+type sharedCache struct {
+	pages *ondisk.Pages
+	files []cachedFile
+	known map[string]bool // by ID
+	size  int64
+}
+
+type cachedFile struct {
+	disk.Range
+	file driver.File
+}
+
+// cacheAlign keeps every page within one file.
+const cacheAlign = 1 << 20
+
+func newSharedCache() *sharedCache {
+	c := &sharedCache{known: map[string]bool{}}
+	c.pages = ondisk.NewPages(c, tableCache)
+	return c
+}
+
+func (c *sharedCache) has(f driver.File) bool { return c.known[f.ID()] }
+
+func (c *sharedCache) add(f driver.File) error {
+	if f.Size() > math.MaxInt64-cacheAlign-c.size {
+		return fmt.Errorf("extent files up to %.256q: %w of 2^63 bytes together", f.Name(), ondisk.ErrLimit)
+	}
+	c.known[f.ID()] = true
+	c.files = append(c.files, cachedFile{disk.Range{Off: c.size, Len: f.Size()}, f})
+	c.size += units.AlignUp(f.Size(), cacheAlign)
+	return nil
+}
+
+// last reads the tables of the file that was added last.
+func (c *sharedCache) last() tableReader {
+	return cachedTables{c.pages, c.files[len(c.files)-1].Off}
+}
+
+// Size is where the last file ends.
+func (c *sharedCache) Size() int64 { return c.size }
+
+// ReadAt reads one page, which is zero where its file has ended.
+func (c *sharedCache) ReadAt(p []byte, off int64) (int, error) {
+	i, _ := slices.BinarySearchFunc(c.files, off, func(f cachedFile, off int64) int {
+		if f.Off+units.AlignUp(f.Len, cacheAlign) <= off {
+			return -1
+		}
+		return 1
+	})
+	if i == len(c.files) {
+		return 0, io.EOF
+	}
+	f := c.files[i]
+	n := max(0, min(int64(len(p)), f.End()-off))
+	clear(p[n:])
+	if err := ondisk.ReadFull(f.file, p[:n], off-f.Off); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// cachedTables are the tables of one file.
+type cachedTables struct {
+	pages *ondisk.Pages
+	base  int64
+}
+
+func (t cachedTables) Read(b []byte, off int64) error { return t.pages.Read(b, t.base+off) }
+
+func (t cachedTables) U32(off int64) (uint32, error) { return t.pages.U32(t.base + off) }
+
+func (t cachedTables) U64(off int64) (uint64, error) { return t.pages.U64(t.base + off) }

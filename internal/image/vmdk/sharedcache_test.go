@@ -1,0 +1,40 @@
+package vmdk
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Files of odd sizes stand behind each other in the cache, and each reader sees its own.
+func TestSharedCache(t *testing.T) {
+	c := newSharedCache()
+	var readers []tableReader
+	sizes := []int{1, 512, 40_000, cacheAlign, cacheAlign + 3, 7}
+	for i, size := range sizes {
+		f := &memFile{name: fmt.Sprint(i), data: bytes.Repeat([]byte{byte(i + 1)}, size), size: int64(size)}
+		require.False(t, c.has(f))
+		require.NoError(t, c.add(f))
+		require.True(t, c.has(f))
+		readers = append(readers, c.last())
+	}
+	for round := range 2 {
+		for i, size := range sizes {
+			got := make([]byte, size)
+			require.NoError(t, readers[i].Read(got, 0), "round %d, file %d", round, i)
+			require.Equal(t, bytes.Repeat([]byte{byte(i + 1)}, size), got)
+		}
+	}
+	n, err := readers[2].U32(39_996)
+	require.NoError(t, err)
+	require.Equal(t, uint32(0x03030303), n)
+	wide, err := readers[4].U64(cacheAlign - 4)
+	require.NoError(t, err)
+	require.Equal(t, uint64(0x0005050505050505), wide, "what the file has, and zeros behind it")
+	require.ErrorIs(t, c.add(&memFile{name: "x", size: math.MaxInt64}), ondisk.ErrLimit)
+}

@@ -1,0 +1,223 @@
+package vmdk
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// sparseExtent is an opened extent with grains, of any kind.
+type sparseExtent interface {
+	size() int64 // on the disk, bytes
+	run(off int64) (disk.Run, error)
+	check(f *faults) error
+	// over lets holes show what is below them.
+	over(below func(off, n int64) disk.Run)
+	// unclean is the mark of a writer that did not come to its end, nil when there is none.
+	unclean() *ondisk.Issue
+}
+
+// splitMap is a disk that consists of sparse extents, in disk order.
+type splitMap struct {
+	size   int64
+	pieces []piece
+	files  []driver.File
+	tabs   *sharedCache
+}
+
+// piece is one extent in its place on the disk.
+type piece struct {
+	disk.Range
+	name string
+	x    sparseExtent
+}
+
+// openSplit opens the sparse extents of a descriptor one behind the other.
+func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
+	m := &splitMap{tabs: newSharedCache()}
+	for i, e := range d.extents {
+		if err := m.add(s, i, e, kind); err != nil {
+			return nil, err
+		}
+	}
+	parent, err := d.openParent(s)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range m.pieces {
+		p.x.over(over(parent, p.Off))
+	}
+	d = d.inherit(parent)
+	img, err := image(d, kind, disk.New(m.size, units.SectorSize, m.run))
+	if err != nil {
+		return nil, err
+	}
+	img.Child = parent != nil
+	img.Parts = m.files
+	img.Check = m.check
+	img.Issues = m.unclean()
+	if x, ok := m.pieces[0].x.(*sparse); ok {
+		img.Details = append(img.Details, driver.Detail{Name: "grain size", Value: units.Format(x.h.grainBytes())})
+		if kind == splitSparse {
+			img.Template = &template{d, ondisk.I64(x.h.GrainSize)}
+		}
+	}
+	return img, nil
+}
+
+// add appends one extent.
+func (m *splitMap) add(s *driver.Source, i int, e *extent, kind string) error {
+	if err := checkExtent(i, e, m.size); err != nil {
+		return err
+	}
+	switch want := sparseTypes[kind]; {
+	case e.kind == want, e.kind == "SPARSE" && kind == vmfsSparse: // QEMU takes both words
+	case sparseKinds[e.kind], e.kind == "FLAT", e.kind == "VMFS", e.kind == "ZERO":
+		return textErr(e.line, ondisk.ErrFormat, "extent %d is %s, want %s in a disk of the createType %s", i, e.kind, want, kind)
+	default:
+		return textErr(e.line, ondisk.ErrUnsupported, "extent type %.32q: not supported, want %s", e.kind, want)
+	}
+	f, err := m.open(s, i, e)
+	if err != nil {
+		return err
+	}
+	x, err := openGrains(f, m.tabs, kind)
+	if err != nil {
+		return fmt.Errorf("extent %d (%.256q): %w", i, e.name, err)
+	}
+	if x.size() != e.size {
+		return textErr(e.line, ondisk.ErrFormat, "extent %d of %d sectors, but the capacity in the header of %.256q is %d",
+			i, e.size/units.SectorSize, e.name, x.size()/units.SectorSize)
+	}
+	m.pieces = append(m.pieces, piece{disk.Range{Off: m.size, Len: e.size}, e.name, x})
+	m.size += e.size
+	return nil
+}
+
+// open opens the file of an extent, which no other extent may use.
+func (m *splitMap) open(s *driver.Source, i int, e *extent) (driver.File, error) {
+	if e.off != 0 {
+		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d at offset %d of its file, want none for %s", i, e.off, e.kind)
+	}
+	f, err := openExtent(s, i, e)
+	if err != nil {
+		return nil, err
+	}
+	if m.tabs.has(f) {
+		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d (%.256q) is the same file as another extent", i, e.name)
+	}
+	m.files = append(m.files, f)
+	return f, m.tabs.add(f)
+}
+
+// openGrains opens the extent that was added to the cache last.
+func openGrains(f driver.File, tabs *sharedCache, kind string) (sparseExtent, error) {
+	switch kind {
+	case vmfsSparse:
+		return openCOWD(f, tabs.last())
+	case seSparse:
+		return openSESparse(f, tabs.last())
+	}
+	return openHosted(f, tabs.last())
+}
+
+// openHosted opens an extent of a split disk: its header is that of a disk in one file, without a text.
+func openHosted(f driver.File, tabs tableReader) (*sparse, error) {
+	x := &sparse{file: f, tabs: tabs}
+	if n := f.Size(); n < units.SectorSize {
+		return nil, field("file size", 0, n, "at least 512 bytes, the size of the header")
+	}
+	if _, err := ondisk.Decode(f, 0, &x.h); err != nil {
+		return nil, err
+	}
+	if string(x.h.Magic[:]) != magicSparse {
+		return nil, field("magic number", 0, x.h.Magic[:], fmt.Sprintf("%q", magicSparse))
+	}
+	if x.h.Flags&(flagCompressed|flagMarkers) != 0 {
+		return nil, field("flags", atFlags, fmt.Sprintf("%#x", x.h.Flags), "no compressed grains in an extent of a split disk")
+	}
+	if err := x.h.check(f.Size()); err != nil {
+		return nil, err
+	}
+	x.gd = ondisk.I64(x.h.GDOffset) * units.SectorSize
+	return x, x.refuseOwnText()
+}
+
+// refuseOwnText keeps a disk that stands for itself, perhaps with a parent, from being used as an extent of another. qemu-img
+// leaves room for a text in every extent, and writes none.
+func (x *sparse) refuseOwnText() error {
+	if x.h.DescriptorOffset == 0 || x.h.DescriptorSize == 0 {
+		return nil
+	}
+	head, err := ondisk.Bytes(x.file, ondisk.I64(x.h.DescriptorOffset)*units.SectorSize, units.SectorSize)
+	if err == nil && isDescriptor(head) {
+		err = field("descriptor offset", atDesc, x.h.DescriptorOffset, "no descriptor inside an extent of a split disk")
+	}
+	return err
+}
+
+func (x *sparse) over(below func(off, n int64) disk.Run) { x.below = below }
+
+func (x *sparse) unclean() *ondisk.Issue {
+	if x.h.UncleanShutdown == 0 {
+		return nil
+	}
+	at := int64(atUnclean)
+	if x.cowd {
+		at = atCOWDUnclean
+	}
+	i := unclean(fmt.Sprintf("the extent %.256q", x.file.Name()), at, x.h.UncleanShutdown)
+	return &i
+}
+
+// run is the map: the extent, and in it the grain.
+func (m *splitMap) run(off int64) (disk.Run, error) {
+	i, _ := slices.BinarySearchFunc(m.pieces, off, func(p piece, off int64) int {
+		if p.End() <= off {
+			return -1
+		}
+		return 1
+	})
+	p := m.pieces[i]
+	run, err := p.x.run(off - p.Off)
+	if err != nil {
+		return run, fmt.Errorf("extent %.256q: %w", p.name, err)
+	}
+	run.Len = min(run.Len, p.End()-off)
+	return run, nil
+}
+
+func (m *splitMap) check() ([]ondisk.Issue, error) {
+	f := newFaults()
+	for _, p := range m.pieces {
+		f.file = p.name
+		if err := p.x.check(f); err != nil {
+			return nil, fmt.Errorf("extent %.256q: %w", p.name, err)
+		}
+	}
+	return f.issues(), nil
+}
+
+// unclean makes one issue of all extents that were not closed.
+func (m *splitMap) unclean() []ondisk.Issue {
+	var first *ondisk.Issue
+	n := 0
+	for _, p := range m.pieces {
+		if i := p.x.unclean(); i != nil {
+			if n++; n == 1 {
+				first = i
+			}
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	if n > 1 {
+		first.Text += fmt.Sprintf("; so were %d more of its extents", n-1)
+	}
+	return []ondisk.Issue{*first}
+}
