@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -21,6 +22,9 @@ type tableFaults struct {
 	mirror *mirror
 	holes  holes
 	buf    [gtBytes]byte // the table in work
+	used   int64         // bytes of the file's data area that grains take
+	mixed  bool          // tables lie in the data area too
+	probed int           // markers that were looked at
 }
 
 // checkTables walks every grain table once. A reader would meet an entry that points outside of the file, but never two
@@ -30,6 +34,9 @@ func (x *sparse) checkTables() ([]ondisk.Issue, error) {
 		x: x, counts: map[string]int{}, firsts: map[string]string{}, mirror: newMirror(x), holes: holes{file: x.file},
 		tables: ondisk.NewPlaceSet(gtBytes / uint64(units.SectorSize)), grains: ondisk.NewPlaceSet(x.h.GrainSize),
 	}
+	if x.h.packed() {
+		c.grains = ondisk.NewPlaceSet(1) // grains of any length: only those that start at one sector are found
+	}
 	n := x.h.tables()
 	for i := int64(0); i < n; {
 		skip, err := c.table(i)
@@ -38,7 +45,7 @@ func (x *sparse) checkTables() ([]ondisk.Issue, error) {
 		}
 		i += skip
 	}
-	return c.issues(), nil
+	return append(c.issues(), c.orphans()...), nil
 }
 
 func (c *tableFaults) add(kind, format string, args ...any) {
@@ -65,6 +72,7 @@ func (c *tableFaults) table(i int64) (int64, error) {
 		c.add("grain tables at a place in use", "grain directory entry %d names sector %d", i, loc/units.SectorSize)
 		return 1, nil
 	}
+	c.mixed = c.mixed || loc >= c.dataArea()
 	hole := c.holes.has(loc, gtBytes)
 	if hole {
 		clear(c.buf[:])
@@ -103,18 +111,59 @@ func (h *holes) has(off, n int64) bool {
 // entries looks at the entries of the table in the buffer.
 func (c *tableFaults) entries(table, loc int64) {
 	x := c.x
+	probe := x.h.packed()
 	for j := range min(gtes, x.h.grains()-table*gtes) {
 		entry := binary.LittleEndian.Uint32(c.buf[4*j:])
 		if x.isZero(entry) {
 			continue
 		}
-		at := loc + 4*j
+		at, off := loc+4*j, int64(entry)*units.SectorSize
 		if err := x.checkGrains(entry, 1, table*gtes+j, at); err != nil {
 			c.add("grains outside of the file's data area", "%v", err)
 		} else if c.grains.Add(uint64(entry)) {
 			c.add("grains at a place in use", "grain table entry at %#x names sector %d", at, entry)
+		} else if probe {
+			c.probe(off, table*gtes+j)
 		}
+		c.used += min(x.h.grainBytes(), x.file.Size()-off)
+		probe = false
 	}
+}
+
+// maxProbes bounds the random reads of a check. A reader looks at the marker of each grain that it takes.
+const maxProbes = 1024
+
+// probe looks at the marker of a compressed grain, one for each table: a table that was shifted or belongs to another file is
+// found out by its first.
+func (c *tableFaults) probe(off, grain int64) {
+	if c.probed++; c.probed > maxProbes {
+		return
+	}
+	if _, err := c.x.grainAt(off, grain); err != nil {
+		c.add("grains with another marker", "%v", err)
+	}
+}
+
+// dataArea is where the grains begin, in bytes.
+func (c *tableFaults) dataArea() int64 {
+	return min(ondisk.I64(min(c.x.h.OverHead, math.MaxUint32))*units.SectorSize, c.x.file.Size())
+}
+
+// orphans tells how many grains of the file no table names. Compressed grains can be told from other data only by reading
+// all of the file, so they are not counted.
+func (c *tableFaults) orphans() []ondisk.Issue {
+	h := &c.x.h
+	if h.packed() || c.mixed || len(c.counts) > 0 || c.grains.Full() {
+		return nil
+	}
+	n := (c.x.file.Size() - c.dataArea() - c.used) / h.grainBytes()
+	if n <= 0 {
+		return nil
+	}
+	return []ondisk.Issue{{
+		Code: "orphaned-data", Effect: ondisk.Note,
+		Text: fmt.Sprintf("%d grains (%s) of the file are named by no grain table: data of former times, which a copy does not take over", n, units.Format(n*h.grainBytes())),
+	}}
 }
 
 // issues makes one issue for each kind of damage.
@@ -122,7 +171,7 @@ func (c *tableFaults) issues() []ondisk.Issue {
 	var out []ondisk.Issue
 	for _, kind := range []string{
 		"grain tables outside of the file or inside the directory", "grain tables at a place in use",
-		"grains outside of the file's data area", "grains at a place in use",
+		"grains outside of the file's data area", "grains at a place in use", "grains with another marker",
 	} {
 		if n := c.counts[kind]; n > 0 {
 			text := fmt.Sprintf("%d %s; first: %s", n, kind, c.firsts[kind])

@@ -1,5 +1,5 @@
-// Package vmdk reads and writes VMware disks: monolithicFlat and vmfs (a descriptor and a flat file) and
-// monolithicSparse. Other subformats are named and refused.
+// Package vmdk reads and writes VMware disks: monolithicFlat and vmfs (a descriptor and a flat file), monolithicSparse and
+// streamOptimized. Other subformats are named and refused.
 //
 // Specification: VMware Virtual Disks, "Virtual Disk Format 1.1" (2007); where real files differ, a comment says which.
 package vmdk
@@ -20,6 +20,7 @@ const (
 	monolithicSparse = "monolithicSparse"
 	monolithicFlat   = "monolithicFlat"
 	vmfs             = "vmfs"
+	streamOptimized  = "streamOptimized"
 )
 
 // Format is VMDK.
@@ -28,7 +29,8 @@ var Format = driver.Format{
 	Detect:     detect,
 	Open:       open,
 	Create:     create,
-	Subformats: []string{monolithicSparse, monolithicFlat, vmfs},
+	Subformats: []string{monolithicSparse, monolithicFlat, vmfs, streamOptimized},
+	Stream:     openStream,
 	Names:      names,
 	Extensions: []string{".vmdk"},
 }
