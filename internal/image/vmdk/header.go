@@ -146,7 +146,7 @@ func (h *sparseHeader) checkPlaces(fileSize int64) error {
 		}
 	}
 	if h.GDOffset == gdAtEnd {
-		return nil // of a stream; a file's has been replaced by the footer's
+		return nil // the footer knows the place
 	}
 	return add("grain directory offset", atGD, h.GDOffset, h.gdBytes())
 }

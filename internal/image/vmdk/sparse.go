@@ -36,10 +36,10 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 		}
 		return openDescriptor(s, d)
 	}
-	if err := x.readFooter(); err != nil {
+	if err := x.h.check(s.File.Size()); err != nil {
 		return nil, err
 	}
-	if err := x.h.check(s.File.Size()); err != nil {
+	if err := x.readFooter(); err != nil {
 		return nil, err
 	}
 	x.units = driver.NewUnpacked(unpackedCache, x.h.grainBytes(), x.unpack)
