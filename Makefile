@@ -73,8 +73,9 @@ torture: ## kill -9 at 2000 points of an align instead of 200
 	TRUEUP_KILLS=2000 $(GO) test -count=1 -timeout 6h -v -run '^TestKill$$' ./cmd/...
 
 .PHONY: bench
-bench: build ## time, CPU and memory of align against qemu-img convert
+bench: build ## time and memory of align, and of every format, against qemu-img convert
 	ROUNDS=$(ROUNDS) scripts/bench.sh
+	ROUNDS=$(ROUNDS) scripts/bench-formats.sh
 
 .PHONY: clean
 clean: ## remove what make and the README's commands made

@@ -7,11 +7,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PATH:/usr/sbin:/sbin" LC_ALL=C
 
-rounds=${ROUNDS:-5}
-cache=.cache/bench
+. scripts/bench-lib.sh
 source=$cache/xp-8g.vmdk
 dest=$cache/out.vmdk
-trueup=bin/trueup
 
 # XP ends a partition on a cylinder of the 255/63 geometry and leaves the rest of the disk free.
 disk_bytes=$((8 << 30))
@@ -19,40 +17,6 @@ start=63
 cylinder=$((255 * 63))
 end=$((disk_bytes / 512 / cylinder * cylinder))
 data_bytes=$((2560 << 20))
-
-die() {
-	echo "bench: $*" >&2
-	exit 1
-}
-
-check_tools() {
-	local tool
-	for tool in sfdisk mkntfs ntfscp qemu-img tar gzip awk; do
-		command -v "$tool" >/dev/null || die "$tool is missing; make tools installs it"
-	done
-	[ -x /usr/bin/time ] || die 'GNU time is missing; make tools installs it'
-	[ -x $trueup ] || die "$trueup is missing; make build makes it"
-}
-
-# fill copies archives of the machine's own programs and documents into an NTFS volume until it holds data_bytes. Every
-# second archive is compressed, as a guest has both. One file a round keeps the temporary space small.
-fill() {
-	local volume=$1 copied=0 round=0 part size
-	local folders=(/usr/lib /usr/share /usr/bin)
-	part=$(dirname "$volume")/archive
-	while [ "$copied" -lt "$data_bytes" ]; do
-		local folder=${folders[round % ${#folders[@]}]} pack=cat
-		[ $((round % 2)) -eq 0 ] || pack='gzip -1'
-		size=$((data_bytes - copied < 400 << 20 ? data_bytes - copied : 400 << 20))
-		# head ends the pipe early and tar complains of that; what counts is the size that came out.
-		{ tar -C / -cf - ".$folder" 2>/dev/null | $pack | head -c "$size" >"$part"; } || true
-		size=$(stat -c %s "$part")
-		[ "$size" -gt 0 ] || die "no data below $folder"
-		ntfscp -q "$volume" "$part" "archive-$round"
-		copied=$((copied + size)) round=$((round + 1))
-	done
-	rm "$part"
-}
 
 make_source() {
 	[ -e $source ] && return
@@ -63,7 +27,7 @@ make_source() {
 
 	truncate -s $(((end - start) * 512)) "$work/volume"
 	mkntfs -q -F -Q -p $start -H 255 -S 63 -s 512 -L BENCH "$work/volume" 2>/dev/null
-	fill "$work/volume"
+	fill "$work/volume" $data_bytes
 
 	truncate -s $disk_bytes "$work/disk.raw"
 	sfdisk -q "$work/disk.raw" <<-TABLE
@@ -104,11 +68,6 @@ run() {
 	esac
 }
 
-# timed runs a command with its figures in $cache/figures: seconds of wall, user and system time, KiB of peak memory.
-timed() {
-	/usr/bin/time -q -o $cache/figures -f '%e %U %S %M' "$@" >/dev/null || die "failed: $*"
-}
-
 measure() {
 	local round row order
 	rm -f $cache/*.csv $dest
@@ -124,16 +83,6 @@ measure() {
 		done
 		echo "round $round of $rounds done" >&2
 	done
-}
-
-# medians prints the median of each of the three columns of a row's figures.
-medians() {
-	local column
-	for column in 1 2 3; do
-		awk -v c=$column '{ print $c }' "$cache/$1.csv" | sort -n |
-			awk '{ v[NR] = $1 } END { h = int((NR + 1) / 2); printf "%s ", NR % 2 ? v[h] : (v[h] + v[h + 1]) / 2 }'
-	done
-	echo
 }
 
 print_row() {

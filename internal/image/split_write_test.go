@@ -17,8 +17,8 @@ import (
 // vmwareSplit is where VMware cuts, in bytes: descriptors of its own disks say `RW 4192256 SPARSE "…-s001.vmdk"`.
 const vmwareSplit = 4192256 * sector
 
-// sparseRaw is a raw file of size bytes that has data at each of some offsets, 200 KiB of it.
-func sparseRaw(t *testing.T, size int64, at ...int64) string {
+// splitRaw is a raw file of size bytes that has data at each of some offsets, 200 KiB of it.
+func splitRaw(t *testing.T, size int64, at ...int64) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "src.img")
 	f, err := os.Create(path)
@@ -35,7 +35,7 @@ func sparseRaw(t *testing.T, size int64, at ...int64) string {
 // Extents are cut where VMware cuts them, and a write that crosses a border goes into both.
 func TestWrittenSplitDisks(t *testing.T) {
 	const size = 5<<30 + 7*sector
-	src := opened(t, sparseRaw(t, size, 0, vmwareSplit-100*kib, 2*vmwareSplit-sector, 4<<30, size-3*sector))
+	src := opened(t, splitRaw(t, size, 0, vmwareSplit-100*kib, 2*vmwareSplit-sector, 4<<30, size-3*sector))
 	for kind, c := range map[string]struct{ line, word string }{
 		"twoGbMaxExtentSparse": {`RW %d SPARSE "disk-s%03d.vmdk"`, "s"},
 		"twoGbMaxExtentFlat":   {`RW %d FLAT "disk-f%03d.vmdk" 0`, "f"},
@@ -105,7 +105,7 @@ func TestSplitCopiesKeepSubformatAndGrain(t *testing.T) {
 
 // A split disk takes the place of another: the old extents go, once the new ones have their names.
 func TestSplitDiskReplacesAnother(t *testing.T) {
-	src := opened(t, sparseRaw(t, 3<<30, 0, 2<<30))
+	src := opened(t, splitRaw(t, 3<<30, 0, 2<<30))
 	dir := t.TempDir()
 	path := filepath.Join(dir, "disk.vmdk")
 	for _, kind := range []string{"twoGbMaxExtentSparse", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat", "twoGbMaxExtentSparse"} {
@@ -117,7 +117,7 @@ func TestSplitDiskReplacesAnother(t *testing.T) {
 
 func TestSplitDisksHaveALimit(t *testing.T) {
 	for _, kind := range []string{"twoGbMaxExtentSparse", "twoGbMaxExtentFlat"} {
-		src := opened(t, sparseRaw(t, 512*vmwareSplit+sector))
+		src := opened(t, splitRaw(t, 512*vmwareSplit+sector))
 		dir := t.TempDir()
 		_, err := image.Create(filepath.Join(dir, "disk.vmdk"), src.Disk.Size(), src, image.CreateOptions{Format: "vmdk", Subformat: kind})
 		require.ErrorIs(t, err, ondisk.ErrLimit)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -18,6 +19,8 @@ type faults struct {
 	partial bool   // not all places were compared
 	file    string // name of the extent in work, empty for the only one
 	mirrors mirrors
+
+	orphaned, orphanedBytes int64 // grains of the files that no table names
 }
 
 // The kinds of damage.
@@ -26,6 +29,7 @@ const (
 	takenTable = "grain tables at a place in use"
 	badGrain   = "grains outside of the file's data area"
 	takenGrain = "grains at a place in use"
+	badMarker  = "grains with another marker"
 )
 
 func newFaults() *faults { return &faults{counts: map[string]int{}, firsts: map[string]string{}} }
@@ -53,6 +57,9 @@ type tableFaults struct {
 	mirror *mirror
 	holes  holes
 	buf    []byte // the table in work
+	used   int64  // bytes of the file's data area that grains take
+	mixed  bool   // tables lie in the data area too
+	probed int    // markers that were looked at
 }
 
 // checkTables walks every grain table once. A reader would meet an entry that points outside of the file, but never two
@@ -71,6 +78,9 @@ func (x *sparse) check(f *faults) error {
 		faults: f, x: x, mirror: newMirror(x, f), holes: holes{file: x.file}, buf: make([]byte, x.h.gtBytes()),
 		tables: ondisk.NewPlaceSet(ondisk.U64(x.h.gtBytes() / units.SectorSize)), grains: ondisk.NewPlaceSet(x.h.GrainSize),
 	}
+	if x.h.packed() {
+		c.grains = ondisk.NewPlaceSet(1) // grains of any length: only those that start at one sector are found
+	}
 	n := x.h.tables()
 	for i := int64(0); i < n; {
 		skip, err := c.table(i)
@@ -80,6 +90,8 @@ func (x *sparse) check(f *faults) error {
 		i += skip
 	}
 	f.partial = f.partial || c.tables.Full() || c.grains.Full()
+	n = c.orphans()
+	f.orphaned, f.orphanedBytes = f.orphaned+n, f.orphanedBytes+n*x.h.grainBytes()
 	return nil
 }
 
@@ -101,6 +113,7 @@ func (c *tableFaults) table(i int64) (int64, error) {
 		c.add(takenTable, "grain directory entry %d names sector %d", i, loc/units.SectorSize)
 		return 1, nil
 	}
+	c.mixed = c.mixed || loc >= c.dataArea()
 	hole := c.holes.has(loc, c.x.h.gtBytes())
 	if hole {
 		clear(c.buf)
@@ -151,24 +164,58 @@ func (h *holes) has(off, n int64) bool {
 // entries looks at the entries of the table in the buffer.
 func (c *tableFaults) entries(table, loc int64) {
 	x := c.x
+	probe := x.h.packed()
 	for j := range min(x.h.gtes(), x.h.grains()-table*x.h.gtes()) {
 		entry := binary.LittleEndian.Uint32(c.buf[4*j:])
 		if x.isZero(entry) {
 			continue
 		}
-		at := loc + 4*j
+		at, off := loc+4*j, int64(entry)*units.SectorSize
 		if err := x.checkGrains(entry, 1, table*x.h.gtes()+j, at); err != nil {
 			c.add(badGrain, "%v", err)
 		} else if c.grains.Add(uint64(entry)) {
 			c.add(takenGrain, "grain table entry at %#x names sector %d", at, entry)
+		} else if probe {
+			c.probe(off, table*x.h.gtes()+j)
 		}
+		c.used += min(x.h.grainBytes(), x.file.Size()-off)
+		probe = false
 	}
+}
+
+// maxProbes bounds the random reads of a check. A reader looks at the marker of each grain that it takes.
+const maxProbes = 1024
+
+// probe looks at the marker of a compressed grain, one for each table: a table that was shifted or belongs to another file is
+// found out by its first.
+func (c *tableFaults) probe(off, grain int64) {
+	if c.probed++; c.probed > maxProbes {
+		return
+	}
+	if _, err := c.x.grainAt(off, grain); err != nil {
+		c.add(badMarker, "%v", err)
+	}
+}
+
+// dataArea is where the grains begin, in bytes.
+func (c *tableFaults) dataArea() int64 {
+	return min(ondisk.I64(min(c.x.h.OverHead, math.MaxUint32))*units.SectorSize, c.x.file.Size())
+}
+
+// orphans tells how many grains of the file no table names. Compressed grains can be told from other data only by reading
+// all of the file, so they are not counted.
+func (c *tableFaults) orphans() int64 {
+	h := &c.x.h
+	if h.packed() || c.mixed || len(c.counts) > 0 || c.grains.Full() {
+		return 0
+	}
+	return max(0, (c.x.file.Size()-c.dataArea()-c.used)/h.grainBytes())
 }
 
 // issues makes one issue for each kind of damage.
 func (c *faults) issues() []ondisk.Issue {
 	var out []ondisk.Issue
-	for _, kind := range []string{badTable, takenTable, badGrain, takenGrain} {
+	for _, kind := range []string{badTable, takenTable, badGrain, takenGrain, badMarker} {
 		if n := c.counts[kind]; n > 0 {
 			text := fmt.Sprintf("%d %s; first: %s", n, kind, c.firsts[kind])
 			out = append(out, ondisk.Issue{
@@ -182,6 +229,12 @@ func (c *faults) issues() []ondisk.Issue {
 		out = append(out, ondisk.Issue{
 			Code: "vmdk-tables-unchecked",
 			Text: "the image is too large to look for grains that share a place; every byte is compared after a copy all the same",
+		})
+	}
+	if n := c.orphaned; n > 0 && len(c.counts) == 0 {
+		out = append(out, ondisk.Issue{
+			Code: "orphaned-data", Effect: ondisk.Note,
+			Text: fmt.Sprintf("%d grains (%s) of the file are named by no grain table: data of former times, which a copy does not take over", n, units.Format(c.orphanedBytes)),
 		})
 	}
 	if m := c.mirrors; m.differ > 0 {

@@ -24,6 +24,7 @@ const (
 	vmfs             = "vmfs"
 	vmfsSparse       = "vmfsSparse"
 	seSparse         = "seSparse"
+	streamOptimized  = "streamOptimized"
 )
 
 const name = "vmdk"
@@ -34,7 +35,8 @@ var Format = driver.Format{
 	Detect:     detect,
 	Open:       open,
 	Create:     create,
-	Subformats: []string{monolithicSparse, monolithicFlat, splitSparse, splitFlat, vmfs},
+	Subformats: []string{monolithicSparse, monolithicFlat, splitSparse, splitFlat, vmfs, streamOptimized},
+	Stream:     openStream,
 	Names:      names,
 	Extensions: []string{".vmdk"},
 }

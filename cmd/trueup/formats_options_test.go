@@ -1,0 +1,127 @@
+package main
+
+import (
+	"maps"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// qemuOptions are the values with which each option of qemu-img create is tried, by qemu-img's name of the format. A value may
+// bring further options that it needs.
+var qemuOptions = map[string]map[string][]string{
+	"raw": {},
+	"vmdk": {
+		"adapter_type": {"ide", "lsilogic", "buslogic", "legacyESX"}, "compat6": {"on", "off"}, "hwversion": {"4", "17"},
+		"subformat":    {"monolithicSparse", "monolithicFlat", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat", "streamOptimized"},
+		"toolsversion": {"2147483647"}, "zeroed_grain": {"on", "off", "on,subformat=twoGbMaxExtentSparse"},
+	},
+	"vpc": {
+		"force_size": {"on", "off"}, "subformat": {"dynamic", "fixed", "dynamic,force_size=on", "fixed,force_size=on"},
+	},
+	"vhdx": {
+		"block_size": {"0", "1M", "2M", "32M", "256M"}, "block_state_zero": {"on", "off"}, "log_size": {"1M", "4M"},
+		"subformat": {"dynamic", "fixed"},
+	},
+	"qcow2": {
+		"cluster_size": {"512", "1k", "4k", "64k", "2M"}, "compat": {"0.10", "1.1", "v2", "v3"}, "compression_type": {"zlib", "zstd"},
+		"extended_l2": {"on", "on,cluster_size=16k", "on,cluster_size=2M"}, "lazy_refcounts": {"on", "off"},
+		"preallocation": {"off", "metadata", "falloc", "full"}, "refcount_bits": {"1", "2", "8", "16", "32", "64"},
+	},
+}
+
+// qemuOptionsElsewhere have tests of their own: parents in TestSnapshotsAreFlattened, what is refused in
+// TestQemuOptionsThatAreRefused. The size is that of every test.
+var qemuOptionsElsewhere = regexp.MustCompile(`^(size|backing_.*|data_file.*|encrypt.*)$`)
+
+// optionNames are those that qemu-img offers for a format.
+func optionNames(t testing.TB, format string) []string {
+	t.Helper()
+	help := disktest.Run(t, "qemu-img", "create", "-f", format, "-o", "help")
+	var out []string
+	for _, m := range regexp.MustCompile(`(?m)^  ([a-z_0-9.-]+)=<`).FindAllStringSubmatch(help, -1) {
+		if !qemuOptionsElsewhere.MatchString(m[1]) {
+			out = append(out, m[1])
+		}
+	}
+	return out
+}
+
+// TestEveryOptionOfQemu reads what qemu's own writers make with every option that they offer.
+func TestEveryOptionOfQemu(t *testing.T) {
+	for format, options := range qemuOptions {
+		names := optionNames(t, format)
+		require.ElementsMatch(t, slices.Collect(maps.Keys(options)), names, "qemu-img knows other options of %s than are tried here", format)
+		for _, name := range names {
+			for _, value := range options[name] {
+				t.Run(format+" "+name+"="+value, func(t *testing.T) {
+					t.Parallel()
+					checkOption(t, format, name+"="+value)
+				})
+			}
+		}
+	}
+}
+
+// checkOption has qemu write into a fresh image, here and there, and compares what both see.
+func checkOption(t *testing.T, format, option string) {
+	t.Helper()
+	dir := t.TempDir()
+	image := filepath.Join(dir, "disk."+format)
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", format, "-o", option, image, "9M")
+	if strings.Contains(option, "streamOptimized") {
+		// qemu-io cannot write into one: each grain is written once.
+		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", format, "-o", option, pairDisk(t), image)
+	} else {
+		disktest.Run(t, "qemu-io", "-f", format, "-c", "write -P 1 0 1M", "-c", "write -P 2 3000k 300k", "-c", "write -P 3 700k 10k",
+			"-c", "write -z 256k 192k", "-c", "write -P 4 8M 1M", "-c", "discard 8200k 128k", image)
+	}
+	raw := filepath.Join(dir, "qemu.raw")
+	disktest.Run(t, "qemu-img", "convert", "-f", format, "-O", "raw", image, raw)
+	ours := filepath.Join(dir, "ours.raw")
+	r := trueup(t, "convert", "--to", "raw", image, ours)
+	require.Equal(t, 0, r.code, r.stderr)
+	disktest.Run(t, "cmp", raw, ours)
+	requireNoComplaint(t, trueup(t, "inspect", image))
+}
+
+// requireNoComplaint wants an inspection that finds nothing wrong with a good image.
+func requireNoComplaint(t testing.TB, r result) {
+	t.Helper()
+	require.Equal(t, 0, r.code, r.stderr)
+	require.NotRegexp(t, `(?m)^(error|warning):`, r.stdout)
+}
+
+// TestQemuOptionsThatAreRefused are those whose images are no disk without something else: a key, another file.
+func TestQemuOptionsThatAreRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args []string
+		says string
+	}{
+		"luks": {
+			[]string{"--object", "secret,id=s,data=x", "-o", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"}, "LUKS",
+		},
+		"external data": {[]string{"-o", "data_file=disk.data"}, "data"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			cmd := exec.Command(disktest.Tool(t, "qemu-img"), slices.Concat([]string{"create", "-q", "-f", "qcow2"}, tc.args, []string{"disk.qcow2", "4M"})...)
+			cmd.Dir = dir
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			for _, command := range []string{"inspect", "plan"} {
+				r := trueup(t, command, filepath.Join(dir, "disk.qcow2"))
+				require.Contains(t, []int{1, 4}, r.code)
+				requireOneLine(t, r.stderr)
+				require.Contains(t, r.stderr, tc.says)
+			}
+		})
+	}
+}

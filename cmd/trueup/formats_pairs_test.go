@@ -1,0 +1,153 @@
+package main
+
+import (
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+)
+
+// qemuMade is one way to have qemu-img make a disk.
+type qemuMade struct {
+	format  string // as trueup calls it
+	qemu    string // as qemu-img calls it
+	options string
+	flags   []string
+}
+
+// qemuFormats are the formats that qemu-img writes, one row for each kind of file.
+var qemuFormats = []qemuMade{
+	{"raw", "raw", "", nil},
+	{"vmdk", "vmdk", "subformat=monolithicSparse", nil},
+	{"vmdk", "vmdk", "subformat=monolithicFlat", nil},
+	{"vmdk", "vmdk", "subformat=twoGbMaxExtentSparse", nil},
+	{"vmdk", "vmdk", "subformat=twoGbMaxExtentFlat", nil},
+	{"vmdk", "vmdk", "subformat=streamOptimized", nil},
+	{"vhd", "vpc", "subformat=fixed,force_size=on", nil},
+	{"vhd", "vpc", "subformat=dynamic,force_size=on", nil},
+	{"vhdx", "vhdx", "subformat=fixed", nil},
+	{"vhdx", "vhdx", "subformat=dynamic", nil},
+	{"qcow2", "qcow2", "compat=0.10", nil},
+	{"qcow2", "qcow2", "compat=1.1", nil},
+	{"qcow2", "qcow2", "compat=1.1", []string{"-c"}},
+	{"qcow2", "qcow2", "compression_type=zstd", []string{"-c"}},
+	{"qcow2", "qcow2", "extended_l2=on", nil},
+}
+
+func (q qemuMade) name() string {
+	return strings.Join(append([]string{q.format, q.options}, q.flags...), " ")
+}
+
+// make writes a raw disk in the format and returns the path of the image.
+func (q qemuMade) make(t testing.TB, raw string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "disk."+q.format)
+	args := append([]string{"convert", "-f", "raw", "-O", q.qemu}, q.flags...)
+	if q.options != "" {
+		args = append(args, "-o", q.options)
+	}
+	disktest.Run(t, "qemu-img", append(args, raw, path)...)
+	return path
+}
+
+// writtenFormats are the arguments of --to, one for each kind of file that is written.
+func writtenFormats() []string {
+	var out []string
+	for _, f := range image.Writable() {
+		if len(f.Subformats) == 0 {
+			out = append(out, f.Name)
+		}
+		for _, s := range f.Subformats {
+			out = append(out, f.Name+":"+s)
+		}
+	}
+	return out
+}
+
+// qemuNames are the names that qemu-img has for our formats, where they differ.
+var qemuNames = map[string]string{"vhd": "vpc"}
+
+func qemuName(format string) string {
+	if n, ok := qemuNames[format]; ok {
+		return n
+	}
+	return format
+}
+
+// pairDisk is a disk with a misaligned partition, data in odd places and a size that is no multiple of any grain.
+func pairDisk(t testing.TB) string {
+	t.Helper()
+	disk := disktest.ForgeMBR(21001, slot(0x07, trackSectors, 20000))
+	disk.PutNTFS(trackSectors, 20000)
+	for i, at := range []int64{5000, 9000, 12345, 15000, 20990} {
+		place := at*sectorSize + int64(i)
+		disk.Put(place, noise("pair", int(min((at/50)*sectorSize, 21001*sectorSize-place))))
+	}
+	return writeForged("pair.raw", disk)(t, t.TempDir())
+}
+
+// TestEveryPairOfFormats converts one disk from every format into every format. qemu-img compares the bytes and checks the
+// tables where it can.
+func TestEveryPairOfFormats(t *testing.T) {
+	raw := pairDisk(t)
+	for _, from := range qemuFormats {
+		t.Run(from.name(), func(t *testing.T) {
+			t.Parallel()
+			source := from.make(t, raw)
+			for _, to := range writtenFormats() {
+				dest := filepath.Join(t.TempDir(), "copy."+strings.Replace(to, ":", ".", 1))
+				r := trueup(t, "convert", "--to", to, source, dest)
+				require.Equal(t, 0, r.code, "%s: %s", to, r.stderr)
+				checkWritten(t, raw, dest, to)
+			}
+		})
+	}
+}
+
+// checkWritten holds a written image against the raw disk that it must show.
+func checkWritten(t testing.TB, raw, dest, to string) {
+	t.Helper()
+	format, _, _ := strings.Cut(to, ":")
+	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", qemuName(format), raw, dest)
+	info := disktest.Run(t, "qemu-img", "info", "--output=json", "-f", qemuName(format), dest)
+	require.Regexp(t, `"virtual-size": 10752512\b`, info, "%s: compare only warns of another size", to)
+	out, err := exec.Command("qemu-img", "check", "-f", qemuName(format), dest).CombinedOutput()
+	if !strings.Contains(string(out), "does not support checks") {
+		require.NoError(t, err, "%s: %s", to, out)
+		require.NotRegexp(t, `(?i)leaked|corrupt|error`, strings.ReplaceAll(string(out), "No errors were found", ""), to)
+	}
+}
+
+// TestLibyalAgrees has a second family of readers tell the size and the type of what was written.
+func TestLibyalAgrees(t *testing.T) {
+	raw := pairDisk(t)
+	size := "10752512 bytes" // 21001 sectors
+	for to, want := range map[string]string{
+		"vmdk:monolithicSparse":     `Disk type:\s+Monolithic sparse`,
+		"vmdk:monolithicFlat":       `Disk type:\s+Monolithic flat`,
+		"vmdk:twoGbMaxExtentSparse": `Disk type:\s+2GB extent sparse`,
+		"vmdk:twoGbMaxExtentFlat":   `Disk type:\s+2GB extent flat`,
+		"vmdk:streamOptimized":      `Disk type:\s+Stream optimized`,
+		"vhd:fixed":                 `Disk type:\s+Fixed`,
+		"vhd:dynamic":               `Disk type:\s+Dynamic`,
+		"vhdx:fixed":                `Disk type:\s+Fixed`,
+		"vhdx:dynamic":              `Disk type:\s+Dynamic`,
+	} {
+		format, _, _ := strings.Cut(to, ":")
+		dest := filepath.Join(t.TempDir(), "copy."+format)
+		require.Equal(t, 0, trueup(t, "convert", "--to", to, raw, dest).code, to)
+		tool := "vhdiinfo"
+		if format == "vmdk" {
+			tool = "vmdkinfo"
+		}
+		info := disktest.Run(t, tool, dest)
+		require.Regexp(t, regexp.MustCompile(want), info, to)
+		require.Contains(t, info, size, to)
+	}
+}
