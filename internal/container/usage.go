@@ -34,7 +34,7 @@ type Usage struct {
 }
 
 // maxSteps bounds the walk: looks into the map, and questions to the file system. A grain of 64 KiB at a place of its own takes
-// one, so that 64 GiB of the worst fragmentation are looked at completely, and a second is enough for all of it.
+// two at most, so that 32 GiB of the worst fragmentation are looked at completely, and a second is enough for all of it.
 const maxSteps = 1 << 20
 
 // Look walks over the map of d. child tells that what d takes from other disks belongs to parents.

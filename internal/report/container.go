@@ -83,7 +83,10 @@ func usageText(u *Usage, size int64) string {
 		s += fmt.Sprintf(", %s not zero", units.Format(*u.NonZero))
 	}
 	if !u.Complete {
-		s += ", as far as its map was looked at: it is too long"
+		s += ": its map is too long to look at all of it"
+		if u.Stored+u.Compressed > 0 {
+			s = "at least " + s
+		}
 	}
 	return s
 }
