@@ -232,10 +232,10 @@ func TestEndlessMapsAreCutShort(t *testing.T) {
 	require.Nil(t, got.Image.Usage.NonZero)
 }
 
-// scatteredGiant has 1500 grain tables that are full.
+// scatteredGiant has 600 grain tables that are full.
 func scatteredGiant(t testing.TB, dir string) string {
 	t.Helper()
-	const tables, perTable = 1500, 512
+	const tables, perTable = 600, 512
 	v := disktest.ForgeSparseVMDK(make([]byte, 512))
 	gd := len(v.Forged)
 	giant(v, gd)

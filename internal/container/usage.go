@@ -34,8 +34,8 @@ type Usage struct {
 }
 
 // maxSteps bounds the walk: looks into the map, and questions to the file system. A grain of 64 KiB at a place of its own takes
-// two at most, so that 32 GiB of the worst fragmentation are looked at completely, and a second is enough for all of it.
-const maxSteps = 1 << 20
+// two at most, so that 16 GiB of the worst fragmentation are looked at completely, and half a second is enough for all of it.
+const maxSteps = 1 << 19
 
 // Look walks over the map of d. child tells that what d takes from other disks belongs to parents.
 func Look(d disk.Disk, child bool, parts []Part) (*Usage, error) {

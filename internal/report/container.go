@@ -67,14 +67,16 @@ func usageText(u *Usage, size int64) string {
 	case u.Stored > 0:
 		s = units.Format(u.Stored)
 	case u.Compressed > 0:
-		s = units.Format(u.Compressed) + " compressed"
+		s = units.Format(u.Compressed)
 	}
 	s += " stored of " + units.Format(size)
-	if u.Stored > 0 {
+	switch {
+	case u.Stored > 0 && u.Compressed > 0:
+		s += fmt.Sprintf(" in %s, %s more compressed", pieces(u), units.Format(u.Compressed))
+	case u.Stored > 0:
 		s += " in " + pieces(u)
-		if u.Compressed > 0 {
-			s += fmt.Sprintf(", %s compressed", units.Format(u.Compressed))
-		}
+	case u.Compressed > 0:
+		s += ", compressed"
 	}
 	if u.Inherited > 0 {
 		s += fmt.Sprintf(", %s in parents", units.Format(u.Inherited))
