@@ -195,6 +195,8 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"error.json":                   report.Failure{},
 		"common.json#/$defs/image":     report.Image{},
 		"common.json#/$defs/file":      report.File{},
+		"common.json#/$defs/link":      report.Link{},
+		"common.json#/$defs/usage":     report.Usage{},
 		"common.json#/$defs/table":     report.Table{},
 		"common.json#/$defs/boot_code": report.BootCode{},
 		"common.json#/$defs/partition": report.Partition{},

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 
@@ -15,6 +16,7 @@ type inspectFlags struct {
 	*common
 	boundary boundary
 	format   string
+	data     bool
 }
 
 func newInspect(c *common) *cobra.Command {
@@ -23,14 +25,19 @@ func newInspect(c *common) *cobra.Command {
 		Use:   "inspect IMAGE",
 		Short: "Show what is on a disk image and what is misaligned",
 		Long: `Shows the container, the partition table, the volumes and the boot code of one image, holds the start of every partition
-against 4 KiB, 64 KiB and 1 MiB, and says what a misalignment costs and how to fix it. Nothing is written.` + "\n" + exitCodes,
+against 4 KiB, 64 KiB and 1 MiB, and says what a misalignment costs and how to fix it. It tells how the container stores the disk,
+and counts what of its data is not zero where there are at most 128 MiB, or with --data. Nothing is written.` + "\n" + exitCodes,
 		Example: `  trueup inspect winxp.vmdk
-  trueup inspect --boundary 1M --json winxp.vmdk`,
+  trueup inspect --boundary 1M --json winxp.vmdk
+  trueup inspect --data winxp.vmdk`,
 		Args: arguments("IMAGE"),
-		RunE: func(cmd *cobra.Command, args []string) error { return runInspect(cmd.OutOrStdout(), f, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runInspect(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0])
+		},
 	}
 	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
 	formatFlag(cmd, &f.format)
+	cmd.Flags().BoolVar(&f.data, "data", false, "read all data and count what is not zero")
 	return cmd
 }
 
@@ -39,7 +46,7 @@ func formatFlag(cmd *cobra.Command, s *string) {
 	complete(cmd, "format", image.Names()...)
 }
 
-func runInspect(out io.Writer, f inspectFlags, path string) error {
+func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path string) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -48,9 +55,14 @@ func runInspect(out io.Writer, f inspectFlags, path string) error {
 		return err
 	}
 	defer s.close()
+	u, err := f.look(ctx, errOut, s)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	b := f.boundary.criterion()
-	findings := s.findings(align.Goal{Must: b, Want: b})
+	findings := append(align.Relevant(u.issues, nil), s.findings(align.Goal{Must: b, Want: b})...)
 	r := &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
+	r.Stored(u.usage, u.nonZero)
 	r.ExitCode = r.Verdict.ExitCode()
 	refusals, err := s.refusals(f.boundary)
 	if err != nil {

@@ -54,13 +54,15 @@ var edges = map[string][]string{
 	"internal/diskcopy": nil,
 	// A comparison runs on the workers of the copy.
 	"internal/verify": {"internal/align", "internal/diskcopy", "internal/layout", "internal/plan", "internal/table"},
+	// How an image stores a disk: files of the driver, the verdict's block, the workers that read.
+	"internal/container": {"internal/align", "internal/diskcopy", "internal/image/driver"},
 
 	"internal/report": {
-		"internal/align", "internal/image", "internal/layout", "internal/plan", "internal/table", "internal/verify", "internal/volume",
+		"internal/align", "internal/container", "internal/image", "internal/layout", "internal/plan", "internal/table", "internal/verify", "internal/volume",
 	},
 	"internal/cli": {
-		"internal/align", "internal/diskcopy", "internal/image", "internal/layout", "internal/plan", "internal/report", "internal/table",
-		"internal/verify",
+		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/plan", "internal/report",
+		"internal/table", "internal/verify",
 	},
 
 	"internal/disktest": nil, // for tests; nothing else may import it

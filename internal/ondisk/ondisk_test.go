@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
 )
 
 // counted is a source that counts its reads.
@@ -129,6 +131,46 @@ func TestPagesAreKept(t *testing.T) {
 	require.Equal(t, int64(3), src.reads.Load())
 	read(1)
 	require.Equal(t, int64(4), src.reads.Load())
+}
+
+// holed is a source that knows its holes.
+type holed struct {
+	*counted
+	holes []disk.Range
+}
+
+func (h holed) Extent(off, limit int64) (disk.Extent, error) {
+	e := disk.Extent{Range: disk.Range{Off: off, Len: limit}}
+	for _, r := range h.holes {
+		switch {
+		case off >= r.Off && off < r.End():
+			e.Zero, e.Len = true, min(limit, r.End()-off)
+			return e, nil
+		case r.Off > off:
+			e.Len = min(e.Len, r.Off-off)
+		}
+	}
+	return e, nil
+}
+
+func TestPagesInHolesAreNotRead(t *testing.T) {
+	src := holed{source(6 * pageSize), []disk.Range{{Off: pageSize, Len: 2 * pageSize}, {Off: 4*pageSize + 1, Len: 2*pageSize - 1}}}
+	p := NewPages(src, 2*pageSize)
+	got := make([]byte, pageSize)
+	for _, page := range []int64{1, 2, 5, 1} {
+		got[7] = 7
+		require.NoError(t, p.Read(got, page*pageSize))
+		require.True(t, IsZero(got), "page %d", page)
+	}
+	require.Zero(t, src.reads.Load())
+	require.Empty(t, p.pages, "they take no place in the cache")
+	for i, page := range []int64{0, 3, 4} {
+		require.NoError(t, p.Read(got, page*pageSize))
+		require.False(t, IsZero(got), "page %d holds data, if only a byte", page)
+		require.Equal(t, int64(i+1), src.reads.Load())
+	}
+	require.NoError(t, p.Read(got, pageSize+pageSize/2))
+	require.True(t, IsZero(got), "over the border of two holes")
 }
 
 func TestPagesPastTheEnd(t *testing.T) {

@@ -3,6 +3,8 @@ package ondisk
 import (
 	"encoding/binary"
 	"sync"
+
+	"github.com/trueup/trueup/internal/disk"
 )
 
 // pageSize is the unit in which Pages reads, in bytes: 16 grain tables of a VMDK.
@@ -17,6 +19,8 @@ type Pages struct {
 	mu    sync.Mutex
 	pages map[int64]*page
 	clock uint64
+	holes disk.Sparse // src, if it knows its holes
+	known disk.Extent // what it said last
 }
 
 type page struct {
@@ -26,7 +30,8 @@ type page struct {
 
 // NewPages keeps at most limit bytes of src in memory.
 func NewPages(src Source, limit int64) *Pages {
-	return &Pages{src: src, max: max(1, int(limit/pageSize)), pages: map[int64]*page{}}
+	holes, _ := src.(disk.Sparse)
+	return &Pages{src: src, max: max(1, int(limit/pageSize)), pages: map[int64]*page{}, holes: holes}
 }
 
 // Read fills b from off.
@@ -96,7 +101,11 @@ func (p *Pages) page(off int64) ([]byte, error) {
 		pg.used = p.clock
 		return pg.data, nil
 	}
-	data, err := Bytes(p.src, off, min(pageSize, p.src.Size()-off))
+	n := min(pageSize, p.src.Size()-off)
+	if p.hole(off, n) {
+		return empty[:n], nil
+	}
+	data, err := Bytes(p.src, off, n)
 	if err != nil {
 		return nil, err
 	}
@@ -105,6 +114,25 @@ func (p *Pages) page(off int64) ([]byte, error) {
 	}
 	p.pages[off] = &page{data: data, used: p.clock}
 	return data, nil
+}
+
+// empty is the page that all holes share. Nobody writes to it.
+var empty [pageSize]byte
+
+// hole tells whether a page lies in a hole of the source: qemu-img creates a VMDK of 63 TiB with 8 GiB of such tables, and to
+// read them would take seconds.
+func (p *Pages) hole(off, n int64) bool {
+	if p.holes == nil || n <= 0 {
+		return false
+	}
+	if off < p.known.Off || off >= p.known.End() {
+		e, err := p.holes.Extent(off, p.src.Size()-off)
+		if err != nil {
+			return false // the read will say it
+		}
+		p.known = e
+	}
+	return p.known.Zero && p.known.Contains(disk.Range{Off: off, Len: n})
 }
 
 // evict drops the page that was not used for longest. A scan of the map is fine: there are few pages and each miss

@@ -32,6 +32,8 @@ type Image struct {
 	Size       int64             `json:"size_bytes"`
 	SectorSize int64             `json:"sector_size_bytes"`
 	Files      []File            `json:"files"`
+	Chain      []Link            `json:"chain"`
+	Usage      *Usage            `json:"usage,omitempty"`
 	Details    map[string]string `json:"descriptor,omitempty"`
 	order      []string
 }
@@ -81,6 +83,7 @@ type Partition struct {
 	Start     int64         `json:"start_bytes"`
 	Size      int64         `json:"size_bytes"`
 	Alignment int64         `json:"alignment_bytes"`
+	InFile    int64         `json:"file_alignment_bytes,omitempty"`
 	Aligned   Aligned       `json:"aligned"`
 	Verdict   align.Verdict `json:"verdict,omitempty"`
 	Volume    *Volume       `json:"volume,omitempty"`
@@ -208,7 +211,10 @@ type Failure struct {
 
 // NewImage describes an opened image.
 func NewImage(img *image.Image) Image {
-	out := Image{Path: img.Path, Format: img.Format, Subformat: img.Subformat, Size: img.Disk.Size(), SectorSize: img.Disk.SectorSize()}
+	out := Image{Path: img.Path, Format: img.Format, Subformat: img.Subformat, Size: img.Disk.Size(), SectorSize: img.Disk.SectorSize(), Chain: []Link{}}
+	for _, l := range img.Chain {
+		out.Chain = append(out.Chain, Link(l))
+	}
 	for _, f := range img.Files() {
 		out.Files = append(out.Files, File{f.Name, f.Size, f.Allocated})
 	}

@@ -112,6 +112,7 @@ func (t *Text) details(i Image) {
 	for _, f := range i.Files {
 		t.printf("  File       %s, %s\n", Safe(f.Name), units.Format(f.Size))
 	}
+	t.container(i)
 }
 
 func (t *Text) disk(d Disk) {

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// The tests here are about what inspect says of a container that no guest sees: how much it stores, in how many pieces, and
+// where its blocks lie in the file. qemu-img tells the same of the same images.
+
+type jsonUsage struct {
+	Stored     int64  `json:"stored_bytes"`
+	Compressed int64  `json:"compressed_bytes"`
+	Inherited  int64  `json:"inherited_bytes"`
+	NonZero    *int64 `json:"nonzero_bytes"`
+	Pieces     int64  `json:"pieces"`
+	Unordered  int64  `json:"pieces_out_of_order"`
+	InFile     int64  `json:"file_alignment_bytes"`
+	Complete   bool   `json:"complete"`
+}
+
+// jsonContainer is the part of an inspection that speaks of the container.
+type jsonContainer struct {
+	jsonHead
+	Image struct {
+		Chain []struct {
+			Name string `json:"name"`
+		} `json:"chain"`
+		Usage *jsonUsage `json:"usage"`
+	} `json:"image"`
+	Partitions []struct {
+		InFile int64 `json:"file_alignment_bytes"`
+	} `json:"partitions"`
+	Findings []jsonFinding `json:"findings"`
+}
+
+func inspectContainer(t testing.TB, args ...string) jsonContainer {
+	t.Helper()
+	return trueupJSON[jsonContainer](t, 0, append([]string{"inspect"}, args...)...)
+}
+
+// mapEntry is a line of `qemu-img map --output=json`.
+type mapEntry struct {
+	Start  int64  `json:"start"`
+	Length int64  `json:"length"`
+	Data   bool   `json:"data"`
+	Offset int64  `json:"offset"`
+	File   string `json:"filename"`
+}
+
+// wantUsage is what qemu-img tells of an image: what is stored, the pieces, and the blocks that are not zero.
+func wantUsage(t testing.TB, format, path string) (u jsonUsage) {
+	t.Helper()
+	flat := strings.Replace(path, ".vmdk", "-flat.vmdk", 1)
+	of := []string{"-f", format, path}
+	if _, err := os.Stat(flat); err == nil {
+		of = []string{"-f", "raw", flat} // qemu-img does not look for holes in a flat extent
+	}
+	var entries []mapEntry
+	out := disktest.Output(t, "qemu-img", append([]string{"map", "--output=json"}, of...)...)
+	require.NoError(t, json.Unmarshal([]byte(out), &entries))
+	last, end := "", int64(0)
+	for _, e := range entries {
+		if !e.Data {
+			if e.Offset != 0 {
+				end += e.Length // a hole of the file, which has its place there
+			}
+			continue
+		}
+		u.Stored += e.Length
+		if u.Pieces == 0 || e.File != last || e.Offset != end {
+			u.Pieces++
+			if u.Pieces > 1 && e.File == last && e.Offset < end {
+				u.Unordered++
+			}
+		}
+		last, end = e.File, e.Offset+e.Length
+	}
+	raw := filepath.Join(t.TempDir(), "disk.raw")
+	disktest.Run(t, "qemu-img", "convert", "-f", format, "-O", "raw", path, raw)
+	data, err := os.ReadFile(raw)
+	require.NoError(t, err)
+	u.NonZero = new(int64)
+	for ; len(data) > 0; data = data[min(4096, len(data)):] {
+		if block := data[:min(4096, len(data))]; bytes.Count(block, []byte{0}) < len(block) {
+			*u.NonZero += int64(len(block))
+		}
+	}
+	return u
+}
+
+// containers are the images of qemu-img that are read.
+var containers = []struct {
+	format     string
+	options    []string
+	block      int64 // bytes that it allocates at once; 0 where that is a matter of the file system
+	misaligned bool  // blocks of 4 KiB do not lie on 4 KiB in the file
+}{
+	{format: "raw"},
+	{format: "vmdk", options: []string{"-o", "subformat=monolithicFlat"}},
+	{format: "vmdk", options: []string{"-o", "subformat=monolithicSparse"}, block: 64 << 10},
+}
+
+// alignedDisk is a disk of 64 MiB with two partitions, at 1 and at 32 MiB.
+func alignedDisk(t testing.TB) string {
+	t.Helper()
+	disk := disktest.ForgeMBR(64<<11, slot(0x83, 2048, 31<<11), slot(0x83, 32<<11, 32<<11))
+	disk.Put(2048*sectorSize, noise("aligned", 300<<10))
+	disk.Put(40<<20, noise("aligned too", 4096))
+	return writeForged("disk.raw", disk)(t, t.TempDir())
+}
+
+func TestUsageAgreesWithQemu(t *testing.T) {
+	raw := alignedDisk(t)
+	for _, c := range containers {
+		t.Run(strings.Join(append(c.options, c.format), " "), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "disk."+c.format)
+			disktest.Run(t, "qemu-img", slices.Concat([]string{"convert", "-f", "raw", "-O", c.format}, c.options, []string{raw, path})...)
+			check := func() jsonContainer {
+				got := inspectContainer(t, path)
+				want := wantUsage(t, c.format, path)
+				require.NotNil(t, got.Image.Usage)
+				require.Equal(t, *want.NonZero, *got.Image.Usage.NonZero)
+				want.NonZero, want.InFile, want.Complete = got.Image.Usage.NonZero, got.Image.Usage.InFile, true
+				require.Equal(t, want, *got.Image.Usage)
+				require.Empty(t, got.Image.Chain)
+				return got
+			}
+			check()
+
+			// Blocks that are written from the last to the first lie so in a file that grows.
+			block := max(c.block, 4096)
+			commands := []string{"-f", c.format}
+			for i := range int64(16) {
+				commands = append(commands, "-c", fmt.Sprintf("write -P %d %d %d", i+1, 63<<20-2*(i+1)*block, block))
+			}
+			disktest.Run(t, "qemu-io", append(commands, path)...)
+			got := check()
+			if c.block > 0 {
+				require.Equal(t, int64(15), got.Image.Usage.Unordered)
+			}
+			for _, p := range got.Partitions {
+				require.Equal(t, c.misaligned, p.InFile < 4096, "%d", p.InFile)
+			}
+			require.Equal(t, c.misaligned, finds(got, "container-misaligned"))
+		})
+	}
+}
+
+func finds(c jsonContainer, code string) bool {
+	for _, f := range c.Findings {
+		if f.Code == code {
+			return true
+		}
+	}
+	return false
+}
+
+// TestMisalignedContainer has a flat extent lie 1024 bytes into its file, as the footer or header of another format does.
+func TestMisalignedContainer(t *testing.T) {
+	dir := t.TempDir()
+	data := readAt(t, alignedDisk(t), 0, 64<<20)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "x-flat.vmdk"), append(make([]byte, 1024), data...), 0o644))
+	path := writeText("disk.vmdk", disktest.VMDKDescriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "x-flat.vmdk" 2`, 64<<11)))(t, dir)
+
+	r := inspectContainer(t, path)
+	require.True(t, finds(r, "container-misaligned"))
+	require.Equal(t, "warning", r.Findings[0].Severity)
+	for _, p := range r.Partitions {
+		require.Equal(t, int64(1024), p.InFile)
+	}
+	text := trueup(t, "inspect", path)
+	require.Equal(t, 0, text.code, "the disk is aligned: the guest has nothing to mend")
+	require.Contains(t, text.stdout, "the 4 KiB blocks of partitions 1 and 2 lie 1024 bytes past a 4 KiB boundary of")
+	require.Contains(t, text.stdout, "trueup convert")
+
+	dest := filepath.Join(dir, "dest.vmdk")
+	require.Equal(t, 0, trueup(t, "convert", "--to", "vmdk", path, dest).code)
+	require.False(t, finds(inspectContainer(t, dest), "container-misaligned"), "a copy mends it")
+}
+
+// TestDataIsCountedOnRequest has more than 128 MiB of data, and zeros among them.
+func TestDataIsCountedOnRequest(t *testing.T) {
+	const size = 140 << 20
+	disk := disktest.ForgeMBR(size/sectorSize, slot(0x83, 2048, size/sectorSize-2048))
+	disk.Put(1<<20, noise("much", 132<<20))
+	clear(disk[20<<20 : 22<<20])
+	path := writeForged("disk.raw", disk)(t, t.TempDir())
+	// Without holes: all of the file is data, wherever it lies.
+	require.NoError(t, os.WriteFile(path, disk, 0o644))
+
+	u := inspectContainer(t, path).Image.Usage
+	require.Nil(t, u.NonZero)
+	require.Equal(t, int64(size), u.Stored)
+	require.NotContains(t, trueup(t, "inspect", path).stdout, "not zero")
+	u = inspectContainer(t, "--data", path).Image.Usage
+	require.Equal(t, int64(4096+130<<20), *u.NonZero)
+	require.Contains(t, trueup(t, "inspect", "--data", path).stdout, "  Data       140 MiB stored of 140 MiB in 1 piece, 130 MiB not zero\n")
+}
+
+// TestBrokenTablesHaveNoUsage requires that the report stands all the same.
+func TestBrokenTablesHaveNoUsage(t *testing.T) {
+	path := sparseImage(func(v *disktest.SparseVMDK) { v.SetGrain(5, v.Grain(4)) })(t, t.TempDir())
+	r := trueup(t, "inspect", "--json", path)
+	require.Equal(t, 1, r.code)
+	var got jsonContainer
+	unmarshal(t, r, &got)
+	require.Nil(t, got.Image.Usage)
+	require.True(t, finds(got, "vmdk-tables"))
+	require.Len(t, got.Partitions, 1)
+}
+
+// TestEndlessMapsAreCutShort is a disk of 64 TiB whose grains lie in the file from the last to the first, in its hole: more
+// places to look up than an inspection has time for.
+func TestEndlessMapsAreCutShort(t *testing.T) {
+	r := measure(t, []string{"inspect", "--json", scatteredGiant(t, t.TempDir())})[0]
+	require.Equal(t, 0, r.code, r.stderr)
+	var got jsonContainer
+	unmarshal(t, r, &got)
+	require.False(t, got.Image.Usage.Complete)
+	require.Nil(t, got.Image.Usage.NonZero)
+}
+
+// scatteredGiant has 600 grain tables that are full.
+func scatteredGiant(t testing.TB, dir string) string {
+	t.Helper()
+	const tables, perTable = 600, 512
+	v := disktest.ForgeSparseVMDK(make([]byte, 512))
+	gd := len(v.Forged)
+	giant(v, gd)
+	le := binary.LittleEndian
+	directory := make([]byte, 8<<20)
+	at := gd + len(directory)
+	data := (at + tables*4*perTable + disktest.VMDKGrain - 1) / disktest.VMDKGrain * disktest.VMDKGrain
+	entries := make([]byte, 0, tables*4*perTable)
+	for i := range tables {
+		le.PutUint32(directory[4*i:], uint32((at+i*4*perTable)/sectorSize))
+		for j := range perTable {
+			fromEnd := tables*perTable - 1 - (i*perTable + j)
+			entries = le.AppendUint32(entries, uint32((data+fromEnd*disktest.VMDKGrain)/sectorSize))
+		}
+	}
+	v.Forged = append(append(v.Forged, directory...), entries...)
+	path := writeForged("disk.vmdk", v.Forged)(t, dir)
+	require.NoError(t, os.Truncate(path, int64(data)+tables*perTable*disktest.VMDKGrain))
+	return path
+}

@@ -1,0 +1,105 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/container"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Link is one image of a chain.
+type Link struct {
+	Name      string `json:"name"`
+	Format    string `json:"format"`
+	Subformat string `json:"subformat,omitempty"`
+	ContentID string `json:"content_id,omitempty"`
+}
+
+// Usage is how an image stores its disk.
+type Usage struct {
+	Stored     int64  `json:"stored_bytes"`
+	Compressed int64  `json:"compressed_bytes"`
+	Inherited  int64  `json:"inherited_bytes"`
+	NonZero    *int64 `json:"nonzero_bytes,omitempty"`
+	Pieces     int64  `json:"pieces"`
+	Unordered  int64  `json:"pieces_out_of_order"`
+	InFile     int64  `json:"file_alignment_bytes,omitempty"`
+	Complete   bool   `json:"complete"`
+}
+
+// Stored adds how the image stores the disk; u is nil when nobody knows. nonZero is nil when nobody has counted.
+func (r *Inspect) Stored(u *container.Usage, nonZero *int64) {
+	if u == nil {
+		return
+	}
+	r.Image.Usage = &Usage{
+		Stored: u.Stored, Compressed: u.Packed, Inherited: u.Inherited, NonZero: nonZero,
+		Pieces: u.Pieces, Unordered: u.Unordered, InFile: u.Whole.Alignment(), Complete: u.Complete,
+	}
+	for _, place := range u.Places {
+		i := slices.IndexFunc(r.Partitions, func(p Partition) bool { return p.Number == place.Number })
+		r.Partitions[i].InFile = place.Alignment()
+	}
+}
+
+// container prints what the image needs and how it stores the disk.
+func (t *Text) container(i Image) {
+	for _, l := range i.Chain {
+		kind := strings.TrimSpace(strings.ToUpper(l.Format) + " " + l.Subformat)
+		if l.ContentID != "" {
+			kind += ", content id " + Safe(l.ContentID)
+		}
+		t.printf("  Parent     ")
+		t.para(13, "%s (%s)", Safe(l.Name), kind)
+	}
+	if i.Usage != nil {
+		t.printf("  Data       ")
+		t.para(13, "%s", usageText(i.Usage, i.Size))
+	}
+}
+
+// usageText says in one line how a disk of so many bytes is stored.
+func usageText(u *Usage, size int64) string {
+	s := "nothing"
+	switch {
+	case u.Stored > 0:
+		s = units.Format(u.Stored)
+	case u.Compressed > 0:
+		s = units.Format(u.Compressed)
+	}
+	s += " stored of " + units.Format(size)
+	switch {
+	case u.Stored > 0 && u.Compressed > 0:
+		s += fmt.Sprintf(" in %s, %s more compressed", pieces(u), units.Format(u.Compressed))
+	case u.Stored > 0:
+		s += " in " + pieces(u)
+	case u.Compressed > 0:
+		s += ", compressed"
+	}
+	if u.Inherited > 0 {
+		s += fmt.Sprintf(", %s in parents", units.Format(u.Inherited))
+	}
+	if u.NonZero != nil {
+		s += fmt.Sprintf(", %s not zero", units.Format(*u.NonZero))
+	}
+	if !u.Complete {
+		s += ": its map is too long to look at all of it"
+		if u.Stored+u.Compressed > 0 {
+			s = "at least " + s
+		}
+	}
+	return s
+}
+
+func pieces(u *Usage) string {
+	s := fmt.Sprintf("%d pieces", u.Pieces)
+	if u.Pieces == 1 {
+		s = "1 piece"
+	}
+	if u.Unordered > 0 {
+		s += fmt.Sprintf(" (%d out of order)", u.Unordered)
+	}
+	return s
+}
