@@ -51,7 +51,7 @@ func TestDataInWords(t *testing.T) {
 func TestChains(t *testing.T) {
 	img := &image.Image{
 		Image: &driver.Image{Disk: disk.New(512, 512, func(int64) (disk.Run, error) { return disk.Run{Len: 512}, nil })},
-		Chain: []image.Link{{"snap\x1b[2J.vmdk", "vmdk", "monolithicSparse", "1234abcd"}, {"base.raw", "raw", "", ""}},
+		Chain: []image.Link{{Name: "snap\x1b[2J.vmdk", Format: "vmdk", Subformat: "monolithicSparse", ContentID: "1234abcd"}, {Name: "base.raw", Format: "raw", Subformat: "", ContentID: ""}},
 	}
 	i := report.NewImage(img)
 	require.Equal(t, `  Parent     snap\u001b[2J.vmdk (VMDK monolithicSparse, content id 1234abcd)
