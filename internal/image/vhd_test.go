@@ -144,7 +144,7 @@ func TestVHDCorpus(t *testing.T) {
 	img := opened(t, disktest.Corpus(t, "dfvfs/ext2.vhd.xz"))
 	require.Equal(t, "dynamic", img.Subformat)
 	require.Equal(t, int64(4212736), img.Disk.Size())
-	require.Equal(t, "870be7ae16c1fa8faab05c6eb9205dc9a7ae35c5f552c5cf8a267c0bc6a5cb99", hashOf(t, img))
+	require.Equal(t, "870be7ae16c1fa8faab05c6eb9205dc9a7ae35c5f552c5cf8a267c0bc6a5cb99", guestHash(t, img))
 	require.Equal(t, "b61f53caa786452890e255ba791a1c4c", img.ContentID)
 	require.Empty(t, img.Issues)
 	noDamage(t, img)
@@ -162,7 +162,7 @@ func TestVHDCorpus(t *testing.T) {
 	refused(t, err, `the parent of "fat-differential.vhd" is missing: there is no "fat-parent.vhd" in its folder`)
 }
 
-func hashOf(t *testing.T, img *image.Image) string {
+func guestHash(t *testing.T, img *image.Image) string {
 	t.Helper()
 	h := sha256.New()
 	_, err := io.Copy(h, io.NewSectionReader(img.Disk, 0, img.Disk.Size()))
@@ -224,6 +224,27 @@ func TestVHDChain(t *testing.T) {
 		require.Len(t, children, 1)
 		require.Contains(t, children[0].Text, "mid.avhd")
 	}
+}
+
+// What is wrong with a parent is wrong with the disk.
+func TestVHDChainTellsOfItsParents(t *testing.T) {
+	dir := t.TempDir()
+	base := disktest.ForgeVHD(noise(27, 5*mib), disktest.VHDLayout{ID: 0xd0})
+	base.BE32(base.BAT+4, uint32(base.Blocks[0]/sector))
+	base.Foot(func(off int64) { base.U8(off+disktest.VHDSavedState, 1) })
+	write(t, dir, "base.vhd", base.Forged)
+	for i, name := range []string{"mid.vhd", "top.vhd"} {
+		id := byte(0xd0 + i)
+		write(t, dir, name, disktest.ForgeVHD(noise(28, 5*mib), disktest.VHDLayout{ID: id + 1, Parent: &disktest.VHDParent{
+			ID: id, Name: []string{"base.vhd", "mid.vhd"}[i],
+		}}).Forged)
+	}
+	img := opened(t, filepath.Join(dir, "top.vhd"))
+	require.Equal(t, []string{"vhd-saved-state"}, codes(img.Issues, ondisk.Refuse))
+	issues, err := img.Check()
+	require.NoError(t, err)
+	require.Equal(t, []string{"vhd-tables"}, codes(issues, ondisk.Broken))
+	require.Contains(t, issues[0].Text, "in the parent: in the parent: 1 blocks at a place in use")
 }
 
 func TestBrokenVHDChains(t *testing.T) {
