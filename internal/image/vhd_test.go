@@ -144,7 +144,7 @@ func TestVHDCorpus(t *testing.T) {
 	img := opened(t, disktest.Corpus(t, "dfvfs/ext2.vhd.xz"))
 	require.Equal(t, "dynamic", img.Subformat)
 	require.Equal(t, int64(4212736), img.Disk.Size())
-	require.Equal(t, "870be7ae16c1fa8faab05c6eb9205dc9a7ae35c5f552c5cf8a267c0bc6a5cb99", guestHash(t, img))
+	require.Equal(t, "870be7ae16c1fa8faab05c6eb9205dc9a7ae35c5f552c5cf8a267c0bc6a5cb99", hashOf(t, img))
 	require.Equal(t, "b61f53caa786452890e255ba791a1c4c", img.ContentID)
 	require.Empty(t, img.Issues)
 	noDamage(t, img)
@@ -162,7 +162,7 @@ func TestVHDCorpus(t *testing.T) {
 	refused(t, err, `the parent of "fat-differential.vhd" is missing: there is no "fat-parent.vhd" in its folder`)
 }
 
-func guestHash(t *testing.T, img *image.Image) string {
+func hashOf(t *testing.T, img *image.Image) string {
 	t.Helper()
 	h := sha256.New()
 	_, err := io.Copy(h, io.NewSectionReader(img.Disk, 0, img.Disk.Size()))
