@@ -223,7 +223,34 @@ func TestVHDChain(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, children, 1)
 		require.Contains(t, children[0].Text, "mid.avhd")
+		info := disktest.Output(t, "vhdiinfo", filepath.Join(dir, "top.avhd"))
+		for _, says := range []string{`Disk type\s*: Differential`, fmt.Sprintf(`\b%d bytes\)`, len(want)), `Parent identifier\s*: b1b1b1b1-b1b1-`} {
+			require.Regexp(t, says, info)
+		}
 	}
+}
+
+// Windows 10 wrote this child; its bitmap, read by hand, has 18 sectors of the first block, and every sector with data is one of
+// them. The parent is not in the corpus, so a disk of a pattern takes its place.
+func TestDifferencingVHDByWindows(t *testing.T) {
+	path := disktest.Corpus(t, "dfvfs/fat-differential.vhd.xz")
+	file, err := os.ReadFile(path)
+	require.NoError(t, err)
+	want := bytes.Repeat([]byte("the parent shows"), 4*mib/16)
+	base := disktest.ForgeFixedVHD(want)
+	base.Foot(func(off int64) {
+		base.Put(off+disktest.VHDUniqueID, []byte("\x5f\xa2\x1a\x55\xf3\x94\xaa\x4d\x99\x58\x19\x51\xa6\x7d\x55\x40"))
+	})
+	write(t, filepath.Dir(path), "fat-parent.vhd", base.Forged)
+	const payload = 0x9f*sector + sector
+	for _, s := range []int{134, 143, 152, 153, 154, 155, 156, 157, 158, 159, 184, 185, 188, 190, 191, 192, 194, 196} {
+		copy(want[s*sector:(s+1)*sector], file[payload+s*sector:])
+	}
+	img := opened(t, path)
+	disktest.CheckBytes(t, img.Disk, want)
+	require.Equal(t, "f84f1636cd9e9041a69edcc2380e416a", img.ContentID)
+	require.Empty(t, img.Issues)
+	noDamage(t, img)
 }
 
 // What is wrong with a parent is wrong with the disk.
