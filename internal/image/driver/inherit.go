@@ -2,7 +2,7 @@ package driver
 
 import "github.com/trueup/trueup/internal/ondisk"
 
-// Inherit gives a child the issues of its parent, and lets its Check walk the parent's tables too: what is wrong with either is
+// Inherit gives a child the issues of its parent that matter to a copy, and lets its Check walk the parent's tables too: what is wrong with either is
 // wrong with the disk that both show.
 func (img *Image) Inherit(parent *Image) {
 	img.Issues = append(img.Issues, ofParent(parent.Issues)...)
@@ -26,8 +26,10 @@ func (img *Image) Inherit(parent *Image) {
 func ofParent(issues []ondisk.Issue) []ondisk.Issue {
 	out := make([]ondisk.Issue, 0, len(issues))
 	for _, i := range issues {
-		i.Text = "in the parent: " + i.Text
-		out = append(out, i)
+		if i.Effect > ondisk.Note {
+			i.Text = "in the parent: " + i.Text
+			out = append(out, i)
+		}
 	}
 	return out
 }
