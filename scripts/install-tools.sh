@@ -7,6 +7,7 @@ set -euo pipefail
 # grub-legacy must never be in this list: its package scripts write to the machine's own boot disk.
 packages=(
 	qemu-utils qemu-system-x86                # second opinion on images; boots the results
+	libvhdi-utils                             # vhdiinfo: second opinion on VHDs
 	fdisk gdisk parted                        # sfdisk, sgdisk, parted: second opinion on tables
 	ntfs-3g dosfstools mtools e2fsprogs       # make, fill and check file systems without root
 	syslinux syslinux-common extlinux         # guests that can be booted

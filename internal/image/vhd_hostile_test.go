@@ -85,17 +85,18 @@ func TestVHDFootersThatDisagree(t *testing.T) {
 		change func(v *disktest.VHD)
 		code   string
 		effect ondisk.Effect
+		class  error
 		says   []string
 	}{
-		{"copies differ", dynamicVHD, func(v *disktest.VHD) { one := *v; one.Header = 0; one.Foot(func(off int64) { v.U8(off+90, 1) }) }, "vhd-footers", ondisk.Refuse, []string{end, "0x0 disagree", "byte 67"}},
-		{"the end is damaged", dynamicVHD, func(v *disktest.VHD) { v.U8(v.Footer+200, 1) }, "vhd-footers", ondisk.Refuse, []string{"vhd footer at 0x", "checksum", "copy at 0x0 is used"}},
-		{"the end is cut off", dynamicVHD, func(v *disktest.VHD) { v.Forged = v.Forged[:v.Footer] }, "vhd-footers", ondisk.Refuse, []string{"cookie", "copy at 0x0 is used"}},
-		{"the copy is damaged", dynamicVHD, func(v *disktest.VHD) { v.U8(200, 1) }, "vhd-footers", ondisk.Refuse, []string{"copy of the vhd footer at 0x0", "checksum", end}},
-		{"the copy is gone", dynamicVHD, func(v *disktest.VHD) { clear(v.Forged[:512]) }, "vhd-footers", ondisk.Refuse, []string{"copy of the vhd footer at 0x0", "cookie", end}},
-		{"a footer in the first sector of a fixed disk", fixedVHD, func(v *disktest.VHD) { copy(v.Forged, v.Forged[v.Footer:]) }, "vhd-footers", ondisk.Refuse, []string{fixedEnd, "another footer at 0x0"}},
-		{"saved state", dynamicVHD, func(v *disktest.VHD) { v.Foot(func(off int64) { v.U8(off+disktest.VHDSavedState, 1) }) }, "vhd-saved-state", ondisk.Refuse, []string{"suspended"}},
-		{"geometry smaller than the size", fixedVHD, func(v *disktest.VHD) { v.Foot(func(off int64) { v.BE16(off+disktest.VHDGeometry, 1) }) }, "vhd-geometry", ondisk.Warn, []string{"1/4/17", "covers 34816 bytes", "the size field counts"}},
-		{"bytes behind the disk", fixedVHD, foot64(disktest.VHDCurrentSize, vhdSize-sector), "vhd-slack", ondisk.Warn, []string{"512 bytes lie between"}},
+		{"copies differ", dynamicVHD, func(v *disktest.VHD) { one := *v; one.Header = 0; one.Foot(func(off int64) { v.U8(off+90, 1) }) }, "vhd-footers", ondisk.Refuse, ondisk.ErrFormat, []string{end, "0x0 disagree", "byte 67"}},
+		{"the end is damaged", dynamicVHD, func(v *disktest.VHD) { v.U8(v.Footer+200, 1) }, "vhd-footers", ondisk.Refuse, ondisk.ErrFormat, []string{"vhd footer at 0x", "checksum", "copy at 0x0 is used"}},
+		{"the end is cut off", dynamicVHD, func(v *disktest.VHD) { v.Forged = v.Forged[:v.Footer] }, "vhd-footers", ondisk.Refuse, ondisk.ErrFormat, []string{"cookie", "copy at 0x0 is used"}},
+		{"the copy is damaged", dynamicVHD, func(v *disktest.VHD) { v.U8(200, 1) }, "vhd-footers", ondisk.Refuse, ondisk.ErrFormat, []string{"copy of the vhd footer at 0x0", "checksum", end}},
+		{"the copy is gone", dynamicVHD, func(v *disktest.VHD) { clear(v.Forged[:512]) }, "vhd-footers", ondisk.Refuse, ondisk.ErrFormat, []string{"copy of the vhd footer at 0x0", "cookie", end}},
+		{"a footer in the first sector of a fixed disk", fixedVHD, func(v *disktest.VHD) { copy(v.Forged, v.Forged[v.Footer:]) }, "vhd-footers", ondisk.Refuse, ondisk.ErrFormat, []string{fixedEnd, "another footer at 0x0"}},
+		{"saved state", dynamicVHD, func(v *disktest.VHD) { v.Foot(func(off int64) { v.U8(off+disktest.VHDSavedState, 1) }) }, "vhd-saved-state", ondisk.Refuse, ondisk.ErrBusy, []string{"suspended"}},
+		{"geometry smaller than the size", fixedVHD, func(v *disktest.VHD) { v.Foot(func(off int64) { v.BE16(off+disktest.VHDGeometry, 1) }) }, "vhd-geometry", ondisk.Warn, nil, []string{"1/4/17", "covers 34816 bytes", "the size field counts"}},
+		{"bytes behind the disk", fixedVHD, foot64(disktest.VHDCurrentSize, vhdSize-sector), "vhd-slack", ondisk.Warn, nil, []string{"512 bytes lie between"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			v := tc.forged()
@@ -109,6 +110,7 @@ func TestVHDFootersThatDisagree(t *testing.T) {
 			}
 			require.NotNil(t, found, "%v", img.Issues)
 			require.Equal(t, tc.effect, found.Effect)
+			require.ErrorIs(t, found.Err, tc.class)
 			for _, s := range tc.says {
 				require.Contains(t, found.Text, s)
 			}

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -177,78 +176,4 @@ func refused(t *testing.T, err error, text string) {
 	require.ErrorAs(t, err, &r)
 	require.Equal(t, "reference", r.Code)
 	require.ErrorContains(t, err, text)
-}
-
-// vhdChain is a base, a child and its child in one folder: names, and the sectors that each has.
-func vhdChain(t *testing.T, dir string, block int64) (want []byte) {
-	t.Helper()
-	size := 3*mib + 5*sector
-	base, mid, top := noise(21, size), noise(22, size), noise(23, size)
-	inMid := func(s int64) bool { return s%7 < 3 && s/1000%2 == 0 }
-	inTop := func(s int64) bool { return s%5 == 0 && s/500%3 == 0 }
-	write(t, dir, "base.vhd", disktest.ForgeVHD(base, disktest.VHDLayout{Block: block, ID: 0xb0}).Forged)
-	write(t, dir, "mid.avhd", disktest.ForgeVHD(mid, disktest.VHDLayout{Block: block, ID: 0xb1, Stored: inMid, Parent: &disktest.VHDParent{
-		ID: 0xb0, Relative: `.\base.vhd`, Absolute: `C:\old\wrong.vhd`, Name: "wrong.vhd",
-	}}).Forged)
-	write(t, dir, "top.avhd", disktest.ForgeVHD(top, disktest.VHDLayout{Block: block, ID: 0xb2, Stored: inTop, Parent: &disktest.VHDParent{
-		ID: 0xb1, Absolute: `D:\machines\mid.avhd`,
-	}}).Forged)
-	for s := range int64(size / sector) {
-		from := base
-		if inTop(s) {
-			from = top
-		} else if inMid(s) {
-			from = mid
-		}
-		want = append(want, from[s*sector:(s+1)*sector]...)
-	}
-	return want
-}
-
-func TestVHDChain(t *testing.T) {
-	for _, block := range []int64{4 * kib, 2 * mib} {
-		dir := t.TempDir()
-		want := vhdChain(t, dir, block)
-		img := opened(t, filepath.Join(dir, "top.avhd"))
-		require.Equal(t, "differencing", img.Subformat)
-		require.True(t, img.Child)
-		require.Equal(t, strings.Repeat("b2", 16), img.ContentID)
-		require.Equal(t, []image.Link{
-			{Name: "mid.avhd", Format: "vhd", Subformat: "differencing", ContentID: strings.Repeat("b1", 16)},
-			{Name: "base.vhd", Format: "vhd", Subformat: "dynamic", ContentID: strings.Repeat("b0", 16)},
-		}, img.Chain)
-		disktest.CheckBytes(t, img.Disk, want)
-		noDamage(t, img)
-		children, err := opened(t, filepath.Join(dir, "base.vhd")).Children()
-		require.NoError(t, err)
-		require.Len(t, children, 1)
-		require.Contains(t, children[0].Text, "mid.avhd")
-	}
-}
-
-func TestBrokenVHDChains(t *testing.T) {
-	child := func(parent byte, name string) []byte {
-		return disktest.ForgeVHD(noise(24, mib), disktest.VHDLayout{ID: 0xc2, Parent: &disktest.VHDParent{ID: parent, Name: name}}).Forged
-	}
-	dir := t.TempDir()
-	vhdChain(t, dir, 2*mib)
-	require.NoError(t, os.Remove(filepath.Join(dir, "base.vhd")))
-	_, err := image.Open(filepath.Join(dir, "top.avhd"), image.Options{})
-	refused(t, err, `the parent of "mid.avhd" is missing: there is no "base.vhd" and no "wrong.vhd" in its folder`)
-
-	write(t, dir, "base.vhd", disktest.ForgeFixedVHD(noise(25, mib)).Forged)
-	_, err = image.Open(filepath.Join(dir, "top.avhd"), image.Options{})
-	refused(t, err, `the parent "base.vhd" has the content id 01010101010101010101010101010101, but "mid.avhd" was made on b0b0`)
-
-	write(t, dir, "a.vhd", child(0xc2, "b.vhd"))
-	write(t, dir, "b.vhd", child(0xc2, "a.vhd"))
-	_, err = image.Open(filepath.Join(dir, "a.vhd"), image.Options{})
-	require.ErrorIs(t, err, ondisk.ErrFormat)
-	require.ErrorContains(t, err, "not in the chain already")
-
-	write(t, dir, "short.vhd", disktest.ForgeFixedVHD(noise(26, mib/2)).Forged)
-	write(t, dir, "long.vhd", child(1, "short.vhd"))
-	img := opened(t, filepath.Join(dir, "long.vhd"))
-	require.Contains(t, codes(img.Issues, ondisk.Refuse), "vhd-parent-size")
-	disktest.CheckBytes(t, img.Disk, noise(24, mib))
 }

@@ -181,8 +181,11 @@ func TestLargestVHD(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "the last sector", string(b))
 	sameForOthers(t, src.Path, path, most, "Dynamic")
+}
 
-	src = sparseRaw(t, most+sector)
+func TestVHDThatIsTooLarge(t *testing.T) {
+	const most = 2040 << 30
+	src := sparseRaw(t, most+sector)
 	for _, sub := range []string{"dynamic", "fixed"} {
 		_, err := image.Create(filepath.Join(t.TempDir(), "x.vhd"), src.Disk.Size(), src, image.CreateOptions{Format: "vhd", Subformat: sub})
 		require.ErrorIs(t, err, ondisk.ErrLimit)

@@ -26,7 +26,7 @@ type tableFaults struct {
 // check walks the table once. A reader would meet an entry that points outside of the file, but never two blocks that share a
 // place.
 func (x *sparse) check() ([]ondisk.Issue, error) {
-	c := &tableFaults{x: x}
+	c := &tableFaults{x: x, places: make([]uint32, 0, min(x.blocks(), maxPlaces))}
 	var buf [4 * scanEntries]byte
 	for i := int64(0); i < x.blocks(); i += scanEntries {
 		b := buf[:4*min(scanEntries, x.blocks()-i)]

@@ -100,8 +100,13 @@ func FuzzVHD(f *testing.F) {
 		at int64
 		v  uint64
 	}{
-		{disktest.VHDDataOffset, 1 << 63}, {disktest.VHDCurrentSize, 1 << 62}, {disktest.VHDCurrentSize, 1 << 30}, {512 + disktest.VHDTableOffset, 1 << 20},
-		{512 + disktest.VHDMaxEntries, 1<<63 | 4096}, {512 + disktest.VHDMaxEntries, 3<<32 | 256<<20}, {disktest.VHDType, 4 << 32},
+		{disktest.VHDDataOffset, 1 << 63},
+		{disktest.VHDCurrentSize, 1 << 62},
+		{disktest.VHDCurrentSize, 1 << 30},
+		{512 + disktest.VHDTableOffset, 1 << 20},
+		{512 + disktest.VHDMaxEntries, 1<<63 | 4096},
+		{512 + disktest.VHDMaxEntries, 3<<32 | 256<<20},
+		{disktest.VHDType, 4 << 32},
 	} {
 		v := disktest.ForgeVHD(data, disktest.VHDLayout{Block: 4096})
 		v.BE64(c.at, c.v)

@@ -93,11 +93,12 @@ func (x *sparse) openParent(s *driver.Source, h *dynamicHeader, off int64, img *
 	}
 	if n := x.parent.Disk.Size(); n != x.size {
 		img.Issues = append(img.Issues, ondisk.Issue{
-			Code: "vhd-parent-size", Effect: ondisk.Refuse,
+			Code: "vhd-parent-size", Effect: ondisk.Refuse, Err: ondisk.ErrReference,
 			Text:   fmt.Sprintf("the differencing vhd has %d bytes and its parent %d: both together are no disk", x.size, n),
 			Remedy: "put the right parent beside it, or merge them where both still belong together",
 		})
 	}
+	img.Inherit(x.parent)
 	x.keepLocators(h)
 	return nil
 }

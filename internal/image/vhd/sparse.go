@@ -30,6 +30,7 @@ type sparse struct {
 	bitmap int64         // bytes of the bitmap in front of them
 	end    int64         // of the data in the file
 	meta   []disk.Range  // what no block may lie on, by offset
+	behind int64         // end of the last of these
 }
 
 // bitmapBytes is the size of the bitmap of a block: a bit for each sector, in whole sectors. Spec: VHD 1.0, "Block Allocation
@@ -61,6 +62,9 @@ func openSparse(s *driver.Source, f *footer) (*driver.Image, error) {
 		}
 	}
 	slices.SortFunc(x.meta, func(a, b disk.Range) int { return cmp.Compare(a.Off, b.Off) })
+	for _, m := range x.meta {
+		x.behind = max(x.behind, m.End())
+	}
 	img.Disk = disk.New(x.size, units.SectorSize, x.run)
 	return img, nil
 }
@@ -125,6 +129,9 @@ func (x *sparse) absent(i int64) (n int64, err error) {
 // cut where the disk ends.
 func (x *sparse) place(i int64, entry uint32) (int64, error) {
 	r := disk.Range{Off: int64(entry) * units.SectorSize, Len: x.bitmap + min(x.block, x.size-i*x.block)}
+	if r.Off >= x.behind && r.End() <= x.end {
+		return r.Off, nil // as in every file of the usual layout
+	}
 	want := ""
 	if r.End() > x.end {
 		want = fmt.Sprintf("a sector from which %d bytes fit in front of byte %d, where the data of the file ends", r.Len, x.end)
