@@ -286,3 +286,9 @@ func utf16LE(s string) []byte {
 	}
 	return b
 }
+
+// AddData stores a text as the first block.
+func (v *VHDX) AddData(text string) *VHDX {
+	v.AddBlock(0, VHDXPresent, []byte(text))
+	return v
+}

@@ -1,0 +1,181 @@
+package image_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// guidOf is the DataWriteGuid of link n of a chain.
+func guidOf(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
+
+// childOf is a disk that completes link n-1 of a chain.
+func childOf(n int, parent string, l disktest.VHDXLayout) *disktest.VHDX {
+	l.DataWrite = guidOf(n)
+	l.Parent = map[string]string{"parent_linkage": "{" + strings.ToUpper(guidOf(n-1)) + "}", "relative_path": `.\` + parent}
+	return disktest.ForgeVHDX(l)
+}
+
+// putPartial stores those sectors of a block that present wants, in the file and in what is expected.
+func putPartial(v *disktest.VHDX, want, data []byte, block int64, present func(sector int64) bool) {
+	part := make([]byte, v.Block)
+	for s := block * v.Block / v.Logical; s < (block+1)*v.Block/v.Logical && s*v.Logical < v.Size; s++ {
+		off := s * v.Logical
+		from := data[off : off+v.Logical]
+		copy(part[off-block*v.Block:], from) // what is not present is rubbish in the block
+		if present(s) {
+			copy(want[off:], from)
+		}
+	}
+	v.AddBlock(block, disktest.VHDXPartial, part)
+}
+
+// Three links: a base, a child with whole, partial, zero and absent blocks, and a grandchild that is larger.
+func TestVHDXChain(t *testing.T) {
+	for _, logical := range []int64{512, 4096} {
+		t.Run(fmt.Sprintf("sectors of %d bytes", logical), func(t *testing.T) {
+			dir := t.TempDir()
+			want := noise(21, 8*mib)
+			base := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 8 * mib, Logical: logical, DataWrite: guidOf(0)}).Fill(want)
+			write(t, dir, "base.vhdx", base.Forged)
+
+			child := childOf(1, "base.vhdx", disktest.VHDXLayout{Size: 8 * mib, Logical: logical})
+			data := noise(22, 8*mib)
+			copy(want[mib:], data[mib:2*mib])
+			child.AddBlock(1, disktest.VHDXPresent, data[mib:2*mib])
+			clear(want[2*mib : 5*mib])
+			child.SetEntry(child.Entry(2), disktest.VHDXZero, 0)
+			child.SetEntry(child.Entry(3), disktest.VHDXUnmapped, 0)
+			child.SetEntry(child.Entry(4), disktest.VHDXUndefined, 0)
+			present := func(s int64) bool { return s%7 < 3 || s/8%5 == 2 }
+			putPartial(child, want, data, 5, present)
+			putPartial(child, want, data, 7, present)
+			child.AddBitmap(0, present)
+			write(t, dir, "child.avhdx", child.Forged)
+			img := opened(t, filepath.Join(dir, "child.avhdx"))
+			require.Equal(t, "differencing", img.Subformat)
+			require.True(t, img.Child)
+			disktest.CheckBytes(t, img.Disk, want)
+			requireSound(t, img)
+
+			size := 10*mib + 3*logical
+			want = append(want, make([]byte, int(size)-len(want))...)
+			grandchild := childOf(2, "child.avhdx", disktest.VHDXLayout{Size: size, Logical: logical, Block: 4 * mib})
+			data = noise(23, int(size))
+			first := func(s int64) bool { return s == 0 || s > 100 && s < 300 || s*logical >= 9*mib }
+			putPartial(grandchild, want, data, 0, first)
+			putPartial(grandchild, want, data, 2, first)
+			grandchild.AddBitmap(0, first)
+			write(t, dir, "grandchild.avhdx", grandchild.Forged)
+			img = opened(t, filepath.Join(dir, "grandchild.avhdx"))
+			disktest.CheckBytes(t, img.Disk, want)
+			requireSound(t, img)
+			require.Len(t, img.Chain, 2)
+			require.Equal(t, guidOf(1), img.Chain[0].ContentID)
+
+			children, err := opened(t, filepath.Join(dir, "child.avhdx")).Children()
+			require.NoError(t, err)
+			require.Len(t, children, 1)
+			require.Contains(t, children[0].Text, "grandchild.avhdx")
+		})
+	}
+}
+
+// The sector bitmap of the second chunk is another block of the file than that of the first.
+func TestVHDXBitmapOfTheSecondChunk(t *testing.T) {
+	const size = 4<<30 + 2*mib
+	dir := t.TempDir()
+	base := disktest.ForgeVHDX(disktest.VHDXLayout{Size: size, DataWrite: guidOf(0)})
+	base.AddBlock(4097, disktest.VHDXPresent, []byte(strings.Repeat("parent..", 128*kib)))
+	write(t, dir, "base.vhdx", base.Forged)
+	child := childOf(1, "base.vhdx", disktest.VHDXLayout{Size: size})
+	child.AddBlock(4097, disktest.VHDXPartial, []byte(strings.Repeat("child...", 128*kib)))
+	child.AddBitmap(1, func(s int64) bool { return s == 4097*2048+5 })
+	img := opened(t, write(t, dir, "child.avhdx", child.Forged))
+	b := make([]byte, 3*sector)
+	_, err := img.Disk.ReadAt(b, 4097*mib+4*sector)
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("parent..", 64)+strings.Repeat("child...", 64)+strings.Repeat("parent..", 64), string(b))
+	requireSound(t, img)
+}
+
+// locatorOf makes a child with these keys beside a base.
+func locatorOf(t *testing.T, pairs map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	base := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(0)})
+	write(t, dir, "base.vhdx", base.AddData("base").Forged)
+	return write(t, dir, "child.avhdx", disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(1), Parent: pairs}).Forged)
+}
+
+func TestVHDXFindsItsParent(t *testing.T) {
+	link := "{" + guidOf(0) + "}"
+	for name, pairs := range map[string]map[string]string{
+		"relative":         {"parent_linkage": link, "relative_path": `.\base.vhdx`},
+		"another folder":   {"parent_linkage": link, "relative_path": `..\..\templates\base.vhdx`},
+		"volume":           {"parent_linkage": link, "volume_path": `\\?\Volume{26A21BDA-A627-11D7-9931-806E6F6E6963}\vm\base.vhdx`},
+		"drive":            {"parent_linkage": link, "absolute_win32_path": `\\?\d:\vm\base.vhdx`},
+		"second name":      {"parent_linkage": link, "relative_path": `.\gone.vhdx`, "absolute_win32_path": `\\?\d:\vm\base.vhdx`},
+		"without braces":   {"parent_linkage": guidOf(0), "relative_path": `base.vhdx`},
+		"with the 2nd key": {"parent_linkage": link, "parent_linkage2": "{" + guidOf(9) + "}", "relative_path": `base.vhdx`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			img := opened(t, locatorOf(t, pairs))
+			b := make([]byte, 4)
+			_, err := img.Disk.ReadAt(b, 0)
+			require.NoError(t, err)
+			require.Equal(t, "base", string(b))
+			require.Equal(t, "base.vhdx", img.Chain[0].Name)
+		})
+	}
+}
+
+func TestVHDXParentFaults(t *testing.T) {
+	link := "{" + guidOf(0) + "}"
+	for name, tc := range map[string]struct {
+		pairs map[string]string
+		says  string
+	}{
+		"missing":     {map[string]string{"parent_linkage": link, "relative_path": `.\gone.vhdx`, "absolute_win32_path": `\\?\d:\vm\away.vhdx`}, `there is no "gone.vhdx`},
+		"stale":       {map[string]string{"parent_linkage": "{" + guidOf(7) + "}", "relative_path": `.\base.vhdx`}, "was made on " + guidOf(7)},
+		"no path":     {map[string]string{"parent_linkage": link}, "does not name"},
+		"no linkage":  {map[string]string{"relative_path": `.\base.vhdx`}, "parent_linkage"},
+		"bad linkage": {map[string]string{"parent_linkage": "{" + guidOf(0), "relative_path": `.\base.vhdx`}, "parent_linkage"},
+		"itself":      {map[string]string{"parent_linkage": "{" + guidOf(1) + "}", "relative_path": `.\child.avhdx`}, "not in the chain already"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := image.Open(locatorOf(t, tc.pairs), image.Options{})
+			require.ErrorContains(t, err, tc.says)
+			_, refused := errors.AsType[*ondisk.Refusal](err)
+			require.True(t, refused || errors.Is(err, ondisk.ErrFormat), "%v", err)
+		})
+	}
+}
+
+// T09: a chain whose middle link is missing, one in a cycle, and sectors of another size.
+func TestVHDXBrokenChains(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.vhdx", childOf(2, "b.vhdx", disktest.VHDXLayout{Size: mib}).Forged)
+	b := write(t, dir, "b.vhdx", childOf(1, "c.vhdx", disktest.VHDXLayout{Size: mib}).Forged)
+	_, err := image.Open(filepath.Join(dir, "a.vhdx"), image.Options{})
+	require.ErrorContains(t, err, `the parent of "b.vhdx" is missing`)
+	write(t, dir, "c.vhdx", childOf(3, "a.vhdx", disktest.VHDXLayout{Size: mib, DataWrite: guidOf(0)}).Forged)
+	require.NoError(t, os.Remove(b))
+	require.NoError(t, os.Rename(filepath.Join(dir, "c.vhdx"), b))
+	_, err = image.Open(filepath.Join(dir, "a.vhdx"), image.Options{})
+	require.ErrorContains(t, err, "not in the chain already")
+
+	dir = t.TempDir()
+	write(t, dir, "base.vhdx", disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(0)}).Forged)
+	_, err = image.Open(write(t, dir, "child.vhdx", childOf(1, "base.vhdx", disktest.VHDXLayout{Size: mib, Logical: 4096}).Forged), image.Options{})
+	require.ErrorContains(t, err, "logical sector size 4096, want 512, which the parent has")
+}

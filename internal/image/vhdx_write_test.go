@@ -1,0 +1,191 @@
+package image_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+)
+
+var vhdxKinds = []image.CreateOptions{
+	{Format: "vhdx"},
+	{Format: "vhdx", Subformat: "dynamic"},
+	{Format: "vhdx", Subformat: "fixed"},
+}
+
+// What is written reads back, before and after it has its name, and qemu-img reads the same and finds nothing wrong.
+func TestWrittenVHDXReadsBack(t *testing.T) {
+	for _, size := range []int{37*mib + 5*sector, 32 * mib, sector} {
+		data := noise(uint64(size), size)
+		if size > 2*mib {
+			clear(data[mib : 9*mib+777])
+		}
+		src := opened(t, write(t, t.TempDir(), "src.img", data))
+		for _, o := range vhdxKinds {
+			t.Run(fmt.Sprintf("%s of %d bytes", o.Subformat, size), func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "disk.vhdx")
+				out := filled(t, src, path, o, 4)
+				again, err := out.Reopen()
+				require.NoError(t, err)
+				defer func() { require.NoError(t, again.Close()) }()
+				disktest.CheckBytes(t, again.Disk, data)
+				require.NoError(t, out.Publish())
+
+				img := opened(t, path)
+				require.Equal(t, map[bool]string{true: "fixed", false: "dynamic"}[o.Subformat == "fixed"], img.Subformat)
+				disktest.CheckBytes(t, img.Disk, data)
+				requireSound(t, img)
+				require.Empty(t, img.Issues)
+				disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vhdx", src.Path, path)
+				disktest.Run(t, "qemu-img", "check", "-f", "vhdx", path)
+				require.Contains(t, disktest.Run(t, "qemu-img", "info", "--output=json", path), fmt.Sprintf(`"virtual-size": %d`, size))
+			})
+		}
+	}
+}
+
+// A copy keeps what a guest sees of the disk and how its space is divided; the GUIDs of the file are new.
+func TestVHDXCopiesKeepTheirMetadata(t *testing.T) {
+	for _, l := range []disktest.VHDXLayout{
+		{Size: 9*mib + 4096, Logical: 4096},
+		{Size: 9*mib + sector, Block: 2 * mib},
+		{Size: 9*mib + sector, Block: 8 * mib, Fixed: true},
+	} {
+		data := noise(uint64(l.Size), int(l.Size))
+		clear(data[2*mib : 4*mib])
+		v := disktest.ForgeVHDX(l).Fill(data)
+		v.U32(v.Item(disktest.VHDXPhysical), 512)
+		src := opened(t, write(t, t.TempDir(), "src.vhdx", v.Forged))
+		path := filepath.Join(t.TempDir(), "copy.vhdx")
+		copied(t, src, path, image.CreateOptions{})
+		img := opened(t, path)
+		disktest.CheckBytes(t, img.Disk, data)
+		requireSound(t, img)
+		if l.Logical != 4096 { // which qemu-img 7.2 does not open
+			disktest.Run(t, "qemu-img", "check", "-f", "vhdx", path)
+			disktest.Run(t, "qemu-img", "compare", "-f", "vhdx", "-F", "vhdx", src.Path, path)
+		}
+		require.Equal(t, src.Subformat, img.Subformat)
+		require.Equal(t, src.Disk.SectorSize(), img.Disk.SectorSize())
+		require.Equal(t, src.Details[:4], img.Details[:4], "creator, block size, physical sector size and virtual disk id")
+		require.Equal(t, "forged", img.Details[0].Value)
+		require.Equal(t, disktest.VHDXDiskIDGUID, img.Details[3].Value)
+		require.NotEqual(t, src.ContentID, img.ContentID)
+		other := filepath.Join(t.TempDir(), "copy.vhdx")
+		copied(t, src, other, image.CreateOptions{Seed: []byte("another job")})
+		require.NotEqual(t, img.ContentID, opened(t, other).ContentID)
+	}
+}
+
+// PRODUCT, promise 5: the same job gives the same bytes, on any number of processors.
+func TestTheSameJobGivesTheSameVHDX(t *testing.T) {
+	data := noise(9, 70*mib)
+	src := opened(t, write(t, t.TempDir(), "src.img", data))
+	for _, o := range vhdxKinds[1:] {
+		var first []byte
+		for jobs := 1; jobs <= 8; jobs += 7 {
+			dir := t.TempDir()
+			require.NoError(t, filled(t, src, filepath.Join(dir, "copy.vhdx"), o, jobs).Publish())
+			all := allFiles(t, dir)
+			if first == nil {
+				first = all
+			}
+			require.Equal(t, len(first), len(all))
+			require.True(t, string(first) == string(all), "%s with %d jobs", o.Subformat, jobs)
+		}
+	}
+}
+
+// Blocks lie in guest order, each on a whole MiB: what is aligned on the disk is aligned in the file.
+func TestVHDXZerosTakeNoSpace(t *testing.T) {
+	data := make([]byte, 200*mib)
+	copy(data[150*mib:], "late")
+	copy(data[mib:], "early")
+	src := opened(t, write(t, t.TempDir(), "src.img", data))
+	for _, o := range vhdxKinds[1:] {
+		path := filepath.Join(t.TempDir(), "copy.vhdx")
+		copied(t, src, path, o)
+		img := opened(t, path)
+		require.Less(t, img.Files()[0].Allocated, int64(512*kib), o.Subformat)
+		if o.Subformat == "dynamic" {
+			require.Equal(t, int64(4*mib+2*32*mib), img.Files()[0].Size)
+		}
+		file, err := os.ReadFile(path)
+		require.NoError(t, err)
+		early, late := strings.Index(string(file), "early"), strings.Index(string(file), "late")
+		require.Zero(t, early%mib)
+		require.Zero(t, late%mib)
+		require.Less(t, early, late)
+	}
+}
+
+// The tables of 64 TiB, of which those of the smallest blocks have 512 MiB, are never in memory, and holes of them take no time.
+func TestVHDXOf64TiB(t *testing.T) {
+	path := giantVHDX(t)
+	start := time.Now()
+	src := opened(t, path)
+	requireSound(t, src)
+	other := filepath.Join(t.TempDir(), "copy.vhdx")
+	copied(t, src, other, image.CreateOptions{})
+	require.Less(t, time.Since(start), 5*time.Second)
+	img := opened(t, other)
+	requireSound(t, img)
+	requireSameData(t, src.Disk, img.Disk)
+	require.Less(t, img.Files()[0].Allocated, int64(512*kib))
+}
+
+// giantVHDX is a disk of 64 TiB with blocks of 1 MiB, of which only the last one is stored.
+func giantVHDX(t *testing.T) string {
+	t.Helper()
+	const size, blocks = 64 << 40, 64 << 20
+	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib})
+	v.U64(v.Item(disktest.VHDXDiskSize), size)
+	table := int64(8 * (blocks + blocks/4096))
+	end := v.BAT + (table+mib-1)/mib*mib
+	v.SetRegions(disktest.VHDXRegion{GUID: disktest.VHDXRegionBAT, Off: uint64(v.BAT), Len: uint32(end - v.BAT), Required: 1},
+		disktest.VHDXRegion{GUID: disktest.VHDXRegionMetadata, Off: uint64(v.Metadata), Len: mib, Required: 1})
+	v.Seal()
+	path := filepath.Join(t.TempDir(), "giant.vhdx")
+	sparseFile(t, path, v.Forged)
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, f.Truncate(end+mib))
+	_, err = f.WriteAt([]byte("the last of 67108864 blocks"), end)
+	require.NoError(t, err)
+	_, err = f.WriteAt(binary.LittleEndian.AppendUint64(nil, present(end)), v.Entry(blocks-1))
+	require.NoError(t, err)
+	return path
+}
+
+// A file that is not complete is no VHDX.
+func TestUnfinishedVHDXIsNoImage(t *testing.T) {
+	src := opened(t, write(t, t.TempDir(), "src.img", noise(5, mib)))
+	dir := t.TempDir()
+	out, err := image.Create(filepath.Join(dir, "x.vhdx"), src.Disk.Size(), src, vhdxKinds[0])
+	require.NoError(t, err)
+	defer func() { require.NoError(t, out.Discard()) }()
+	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})
+	require.NoError(t, err)
+	b, err := os.ReadFile(filepath.Join(dir, ".x.vhdx.partial"))
+	require.NoError(t, err)
+	require.NotEqual(t, "vhdxfile", string(b[:8]))
+}
+
+func TestVHDXThatCannotBe(t *testing.T) {
+	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, Logical: 4096})
+	src := opened(t, write(t, t.TempDir(), "src.vhdx", v.Forged))
+	for size, says := range map[int64]string{64<<40 + 4096: "of 64 TiB", mib + sector: "want a multiple of its sectors of 4096 bytes"} {
+		_, err := image.Create(filepath.Join(t.TempDir(), "x.vhdx"), size, src, image.CreateOptions{})
+		require.ErrorContains(t, err, says)
+	}
+}
