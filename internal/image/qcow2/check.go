@@ -47,7 +47,7 @@ type checker struct {
 	leaked int64 // clusters
 	// stopped tells that the walk ended before its time.
 	stopped bool
-	buf    [8 * 512]byte
+	buf     [8 * 512]byte
 }
 
 const (
