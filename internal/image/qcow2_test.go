@@ -121,8 +121,8 @@ func TestWrittenQcow2(t *testing.T) {
 // A copy keeps the clusters of its source, but never has some that are smaller than the blocks of the file system: many refcount
 // blocks and L2 tables with the small ones, clusters larger than a chunk of the copy with the large ones.
 func TestQcow2CopiesKeepTheClusterSize(t *testing.T) {
-	data := noise(3, 40*mib+3*sector)
-	copy(data[20*mib:], bytes.Repeat([]byte("packs well "), 700000))
+	data := noise(3, 18*mib+3*sector)
+	copy(data[9*mib:], bytes.Repeat([]byte("packs well "), 300000))
 	raw := write(t, t.TempDir(), "disk.img", data)
 	for _, tc := range []struct{ made, want, packed string }{
 		{"512", "4 KiB", "4 KiB"}, {"4k", "4 KiB", "4 KiB"}, {"256k", "256 KiB", "256 KiB"}, {"1M", "1 MiB", "1 MiB"}, {"2M", "2 MiB", "1 MiB"},

@@ -45,11 +45,20 @@ type checker struct {
 	holes  holes
 	budget int64 // entries of the tables of snapshots and bitmaps that are looked at
 	leaked int64 // clusters
-	buf    [8 * 512]byte
+	// stopped tells that the walk ended before its time.
+	stopped bool
+	buf     [8 * 512]byte
 }
 
-// maxExtraEntries bounds what is read of tables that many snapshots can share: as many as 16 L1 tables of full size have.
-const maxExtraEntries = 16 * maxL1 / 8
+const (
+	// maxExtraEntries bounds what is read of tables that many snapshots can share: as many as an L1 table of full size has.
+	maxExtraEntries = maxL1 / 8
+	// maxDamage is when a table is no table: garbage of a gigabyte is not counted to its end.
+	maxDamage = 1 << 16
+)
+
+// errGarbage ends a walk at maxDamage.
+var errGarbage = errors.New("too much damage to go on")
 
 // check walks L1 and L2 tables, those of snapshots too, and holds the refcounts against them. qemu-img check does the same; what it
 // counts as leaks is orphaned data here.
@@ -58,21 +67,26 @@ func (q *qcow) check() ([]ondisk.Issue, error) {
 		q: q, tables: ondisk.NewPlaceSet(1), blocks: ondisk.NewPlaceSet(1), counts: map[string]int64{}, firsts: map[string]string{},
 		uses: uses{pages: map[int64]*usePage{}}, holes: holes{file: q.file}, kind: badTables, budget: maxExtraEntries,
 	}
+	err := c.walk()
+	if errors.Is(err, errGarbage) {
+		c.stopped, err = true, nil
+	}
+	return c.issues(), err
+}
+
+func (c *checker) walk() error {
 	c.mark(disk.Range{Len: 1}, meta)
-	c.mark(q.h.refTable(), meta)
-	if err := c.l1(q.h.l1()); err != nil {
-		return nil, err
+	c.mark(c.q.h.refTable(), meta)
+	if err := c.l1(c.q.h.l1()); err != nil {
+		return err
 	}
 	c.kind = badSnapshots
 	for _, walk := range []func() error{c.snapshots, c.bitmaps} {
 		if err := c.damage(walk()); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if err := c.refcounts(); err != nil {
-		return nil, err
-	}
-	return c.issues(), nil
+	return c.refcounts()
 }
 
 func (c *checker) add(kind, format string, args ...any) {
@@ -84,7 +98,9 @@ func (c *checker) add(kind, format string, args ...any) {
 // damage takes what is wrong with the tables in work, and passes on what the file system says.
 func (c *checker) damage(err error) error {
 	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) {
-		c.add(c.kind, "%v", err)
+		if c.add(c.kind, "%v", err); c.counts[c.kind] == maxDamage {
+			return errGarbage
+		}
 		return nil
 	}
 	return err
@@ -215,7 +231,7 @@ func (c *checker) issues() []ondisk.Issue {
 
 // unchecked tells that a bound was reached.
 func (c *checker) unchecked() bool {
-	return c.uses.full || c.tables.Full() || c.blocks.Full() || c.budget < 0
+	return c.stopped || c.uses.full || c.tables.Full() || c.blocks.Full() || c.budget < 0
 }
 
 // holes knows whether tables lie in a hole of the file, where reading them would only give zeros.

@@ -1,0 +1,127 @@
+package image_test
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// qemuCheck is what qemu-img finds: an exit code of 2 or 3 says that it found something.
+func qemuCheck(t *testing.T, path string) (corruptions, leaks int) {
+	t.Helper()
+	out, err := exec.Command(disktest.Tool(t, "qemu-img"), "check", "--output=json", "-f", "qcow2", path).Output()
+	if exit := new(exec.ExitError); err != nil {
+		require.True(t, errors.As(err, &exit) && (exit.ExitCode() == 2 || exit.ExitCode() == 3), "%v", err)
+	}
+	var found struct{ Corruptions, Leaks int }
+	require.NoError(t, json.Unmarshal(out, &found))
+	return found.Corruptions, found.Leaks
+}
+
+// What we say of the tables is what qemu-img says.
+func TestQcow2CheckAgreesWithQemuImg(t *testing.T) {
+	for _, tc := range []struct {
+		name               string
+		change             func(q *disktest.Qcow2)
+		code, text         string
+		effect             ondisk.Effect
+		corruptions, leaks int
+	}{
+		{"clusters that nobody uses", func(q *disktest.Qcow2) { q.Append(make([]byte, 3*64*kib)) }, "orphaned-data", "3 clusters (192 KiB)", ondisk.Note, 0, 3},
+		{"an entry less", func(q *disktest.Qcow2) { q.SetEntry(0, 0) }, "orphaned-data", "1 clusters (64 KiB)", ondisk.Note, 0, 1},
+		{"no refcount", func(q *disktest.Qcow2) { q.SetRefcount(6, 0) }, "qcow2-refcounts", "1 clusters in use whose refcount is 0; first: the cluster at 0x60000 has refcount 0 and 1 use", ondisk.Warn, 1, 0},
+		{"two entries to one cluster", func(q *disktest.Qcow2) { q.SetEntry(9, q.Entry(8)); q.SetRefcount(14, 0) }, "qcow2-tables", "2 uses", ondisk.Broken, 3, 0},
+		{"data in a table", func(q *disktest.Qcow2) { q.SetEntry(20, uint64(q.RefBlock)|disktest.Qcow2Copied) }, "qcow2-tables", "as a table and as data", ondisk.Broken, 1, 0},
+		{"refcount block outside", func(q *disktest.Qcow2) { q.Set64(q.RefTable+8, 1<<40) }, "qcow2-refcounts", "1 damaged entries of the refcount table", ondisk.Warn, 1, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			data := noise(70, 2*mib)
+			for i := range data {
+				data[i] |= 1 // no cluster is zero
+			}
+			clear(data[20*64*kib : 21*64*kib])
+			q := disktest.ForgeQcow2(data, 16)
+			tc.change(q)
+			path := write(t, t.TempDir(), "disk.qcow2", q.Forged)
+			issues, err := opened(t, path).Check()
+			require.NoError(t, err)
+			require.Equal(t, []string{tc.code}, codes(issues, ondisk.Note), "%v", issues)
+			require.Equal(t, tc.effect, issues[0].Effect)
+			require.Contains(t, issues[0].Text, tc.text)
+			require.Equal(t, tc.effect == ondisk.Broken, errors.Is(issues[0].Err, ondisk.ErrFormat))
+			corruptions, leaks := qemuCheck(t, path)
+			require.Equal(t, tc.leaks, leaks)
+			require.Equal(t, tc.corruptions > 0, corruptions > 0, "%d corruptions", corruptions)
+		})
+	}
+}
+
+// Refcounts have 1 to 64 bits. A table loses an entry, so that one cluster of data is orphaned.
+func TestQcow2RefcountsOfAllSizes(t *testing.T) {
+	for order := range 7 {
+		t.Run(fmt.Sprintf("%d bits", 1<<order), func(t *testing.T) {
+			path := created(t, fmt.Sprintf("refcount_bits=%d,cluster_size=4k", 1<<order), "4M", "write -P 7 0 3M")
+			b, err := os.ReadFile(path)
+			require.NoError(t, err)
+			l1 := binary.BigEndian.Uint64(b[disktest.Qcow2L1:])
+			l2 := binary.BigEndian.Uint64(b[l1:]) &^ disktest.Qcow2Copied
+			clear(b[l2+8*77 : l2+8*78])
+			require.NoError(t, os.WriteFile(path, b, 0o644))
+			issues, err := opened(t, path).Check()
+			require.NoError(t, err)
+			require.Equal(t, []string{"orphaned-data"}, codes(issues, ondisk.Note))
+			require.Contains(t, issues[0].Text, "1 clusters (4 KiB)")
+			_, leaks := qemuCheck(t, path)
+			require.Equal(t, 1, leaks)
+		})
+	}
+}
+
+// A snapshot that is not listed any more leaves its clusters behind.
+func TestQcow2LostSnapshotIsOrphaned(t *testing.T) {
+	path := created(t, "compat=1.1", "4M", "write -P 1 0 1M")
+	disktest.Run(t, "qemu-img", "snapshot", "-c", "state", path)
+	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 2 0 640k", path)
+	noDamage(t, opened(t, path))
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	clear(b[disktest.Qcow2Snapshots : disktest.Qcow2SnapTable+8])
+	lost := write(t, t.TempDir(), "lost.qcow2", b)
+	issues, err := opened(t, lost).Check()
+	require.NoError(t, err)
+	require.Equal(t, []string{"orphaned-data"}, codes(issues, ondisk.Note))
+	// Ten clusters of data, their L2 table, the snapshot's L1 table, the snapshot table. qemu-img counts the six clusters whose
+	// refcount is one too high, too.
+	require.Contains(t, issues[0].Text, "13 clusters")
+	_, leaks := qemuCheck(t, lost)
+	require.Equal(t, 13+6, leaks)
+}
+
+// A file that is cut anywhere is not read as if it were whole.
+func TestTruncatedQcow2(t *testing.T) {
+	q := disktest.ForgeQcow2(noise(71, mib), 12)
+	dir := t.TempDir()
+	for n := int64(0); n < q.End; n += 1000 {
+		path := filepath.Join(dir, "cut.qcow2")
+		require.NoError(t, os.WriteFile(path, q.Forged[:n], 0o644))
+		img, err := image.Open(path, image.Options{})
+		if n < 4 || err != nil {
+			continue // without the magic the rest is raw, or no image at all
+		}
+		issues, err := img.Check()
+		require.NoError(t, err)
+		require.NotEmpty(t, codes(issues, ondisk.Broken), "cut at %d of %d", n, q.End)
+		require.NoError(t, img.Close())
+	}
+}
