@@ -52,10 +52,10 @@ const (
 	seMagic         = 0xcafebabe
 	seVolatileMagic = 0xcafecafe
 	seVersion       = 0x0000000200000001
-	seGrain         = 8                     // sectors
-	seGrainBytes    = seGrain * 512         //
-	seTable         = 64                    // sectors
-	seTableBytes    = seTable * 512         //
+	seGrain         = 8 // sectors
+	seGrainBytes    = seGrain * 512
+	seTable         = 64 // sectors
+	seTableBytes    = seTable * 512
 	seGTEs          = seTableBytes / 8      // entries of a grain table
 	seCovers        = seGTEs * seGrainBytes // bytes of the disk that a grain table describes
 	seMost          = math.MaxInt64 / 1024  // sectors: products with 512 stay far from the end of 63 bits
