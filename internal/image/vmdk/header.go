@@ -41,17 +41,19 @@ const (
 
 // Byte offsets of the fields that messages name.
 const (
-	atVersion = 4
-	atFlags   = 8
-	atCap     = 12
-	atGrain   = 20
-	atDesc    = 28
-	atDescLen = 36
-	atGTEs    = 44
-	atRGD     = 48
-	atGD      = 56
-	atUnclean = 72
-	atNewLine = 73
+	atVersion  = 4
+	atFlags    = 8
+	atCap      = 12
+	atGrain    = 20
+	atDesc     = 28
+	atDescLen  = 36
+	atGTEs     = 44
+	atRGD      = 48
+	atGD       = 56
+	atOverHead = 64
+	atUnclean  = 72
+	atNewLine  = 73
+	atCompress = 77
 )
 
 const (
@@ -60,6 +62,7 @@ const (
 	minGrain   = 8    // sectors
 	maxGrain   = 2048 // sectors
 	gdAtEnd    = math.MaxUint64
+	deflate    = 1       // the only compressAlgorithm there is
 	tableCache = 4 << 20 // bytes of tables kept in memory
 )
 
@@ -77,12 +80,6 @@ func (h *sparseHeader) check(fileSize int64) error {
 		return field("newline test", atNewLine, h.NewLine[:], "0a 20 0d 0a (the file was damaged by a transfer in text mode)")
 	case h.Flags&^uint32(flagsKnown) != 0:
 		return fmt.Errorf("vmdk sparse header at %#x: flags %#x: %w, known are %#x", atFlags, h.Flags, ondisk.ErrUnsupported, flagsKnown)
-	case h.Flags&(flagCompressed|flagMarkers) != 0:
-		return h.checkCompressed()
-	case h.GDOffset == gdAtEnd:
-		return unsupported("streamOptimized")
-	case h.CompressAlgo != 0:
-		return field("compressAlgorithm", 77, h.CompressAlgo, "0 while the compressed flag (bit 16 of flags) is clear")
 	case h.Capacity == 0 || h.Capacity > most:
 		return field("capacity", atCap, h.Capacity, fmt.Sprintf("1 to %d sectors", most))
 	case h.GrainSize < minGrain || h.GrainSize > maxGrain || !units.IsPowerOfTwo(ondisk.I64(h.GrainSize)):
@@ -90,14 +87,28 @@ func (h *sparseHeader) check(fileSize int64) error {
 	case h.NumGTEsPerGT != gtes:
 		return field("numGTEsPerGT", atGTEs, h.NumGTEsPerGT, gtes)
 	}
+	if err := h.checkCompression(); err != nil {
+		return err
+	}
 	return h.checkPlaces(fileSize)
 }
 
-func (h *sparseHeader) checkCompressed() error {
-	if h.Flags&flagCompressed != 0 && h.CompressAlgo != 1 {
-		return field("compressAlgorithm", 77, h.CompressAlgo, "1 (deflate) while the compressed flag is set")
+// checkCompression wants both flags of streamOptimized and the algorithm, or none of them.
+func (h *sparseHeader) checkCompression() error {
+	markers := h.Flags&flagMarkers != 0
+	switch {
+	case h.packed() && h.CompressAlgo != deflate:
+		return field("compressAlgorithm", atCompress, h.CompressAlgo, "1 (deflate) while the compressed flag (bit 16 of flags) is set")
+	case !h.packed() && h.CompressAlgo != 0:
+		return field("compressAlgorithm", atCompress, h.CompressAlgo, "0 while the compressed flag (bit 16 of flags) is clear")
+	case !h.packed() && markers:
+		return field("flags", atFlags, fmt.Sprintf("%#x", h.Flags), "the compressed flag (bit 16) beside that of markers (bit 17)")
+	case h.packed() && !markers:
+		return unsupported("with compressed grains that have no markers (bit 17 of flags is clear)")
+	case !h.packed() && h.GDOffset == gdAtEnd:
+		return field("grain directory offset", atGD, h.GDOffset, "a sector: only a file of compressed grains (bit 16 of flags) has its directory at the end")
 	}
-	return unsupported("streamOptimized")
+	return nil
 }
 
 // checkPlaces makes sure that descriptor and directories lie inside the file and apart from each other. A directory's
@@ -117,7 +128,25 @@ func (h *sparseHeader) checkPlaces(fileSize int64) error {
 			return err
 		}
 	}
+	if h.GDOffset == gdAtEnd {
+		return nil // the footer knows the place
+	}
 	return p.add("grain directory offset", atGD, h.GDOffset, h.gdBytes())
+}
+
+// packed tells whether grains are compressed, which makes the file streamOptimized.
+func (h *sparseHeader) packed() bool { return h.Flags&flagCompressed != 0 }
+
+// isZero tells whether a table entry means a grain of zeros: none there, or the marker of version 2 and later.
+func (h *sparseHeader) isZero(entry uint32) bool {
+	return entry == 0 || (entry == 1 && h.Flags&flagZeroGrain != 0)
+}
+
+func (h *sparseHeader) subformat() string {
+	if h.packed() {
+		return streamOptimized
+	}
+	return monolithicSparse
 }
 
 // places are the parts of a file that its header names.

@@ -16,6 +16,7 @@ type sparse struct {
 	h     sparseHeader
 	tabs  tableReader
 	gd    int64                       // byte offset of the directory in use
+	grain *driver.Unpacked            // compressed grains, by number
 	cowd  bool                        // grain tables lie among the grains
 	below func(off, n int64) disk.Run // what a hole shows, by offset in the extent; nil: zeros
 }
@@ -46,6 +47,10 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 	if err := x.h.check(s.File.Size()); err != nil {
 		return nil, err
 	}
+	if err := x.readFooter(); err != nil {
+		return nil, err
+	}
+	x.grain = driver.NewUnpacked(unpackedCache, x.h.grainBytes(), x.unpack)
 	x.tabs = ondisk.NewPages(s.File, tableCache)
 	x.gd = ondisk.I64(x.h.GDOffset) * units.SectorSize
 	d, err := x.ownDescriptor()
@@ -58,16 +63,25 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 	}
 	x.below = over(parent, 0)
 	d = d.inherit(parent)
-	img, err := image(d, monolithicSparse, disk.New(x.size(), units.SectorSize, x.run))
+	img, err := x.h.image(d, disk.New(x.size(), units.SectorSize, x.run))
 	if err != nil {
 		return nil, err
 	}
 	img.Child = parent != nil
-	img.Details = append(img.Details, driver.Detail{Name: "grain size", Value: units.Format(x.h.grainBytes())})
-	img.Template = &template{d, ondisk.I64(x.h.GrainSize)}
 	img.Check = x.checkTables
-	if x.h.UncleanShutdown != 0 {
-		img.Issues = append(img.Issues, unclean("the sparse VMDK", atUnclean, x.h.UncleanShutdown))
+	return img, nil
+}
+
+// image is what header and descriptor say of a sparse file. dk is nil for a stream.
+func (h *sparseHeader) image(d *descriptor, dk disk.Disk) (*driver.Image, error) {
+	img, err := image(d, h.subformat(), dk)
+	if err != nil {
+		return nil, err
+	}
+	img.Details = append(img.Details, driver.Detail{Name: "grain size", Value: units.Format(h.grainBytes())})
+	img.Template = &template{d, ondisk.I64(h.GrainSize)}
+	if h.UncleanShutdown != 0 {
+		img.Issues = append(img.Issues, unclean("the sparse VMDK", atUnclean, h.UncleanShutdown))
 	}
 	return img, nil
 }
@@ -108,20 +122,25 @@ func (x *sparse) ownDescriptor() (*descriptor, error) {
 	if err != nil {
 		return nil, err
 	}
+	return d, x.h.checkText(d)
+}
+
+// checkText holds the embedded descriptor against the header.
+func (h *sparseHeader) checkText(d *descriptor) error {
 	kind, no := d.get("createtype")
-	if kind != monolithicSparse {
+	if want := h.subformat(); kind != want {
 		if otherTypes[kind] && kind != "custom" {
-			return nil, unsupported(kind)
+			return unsupported(kind)
 		}
-		return nil, textErr(no, ondisk.ErrFormat, "createType %.64q, want %s in the descriptor of a sparse file", kind, monolithicSparse)
+		return textErr(no, ondisk.ErrFormat, "createType %.64q, want %s in the descriptor of this sparse file", kind, want)
 	}
 	if len(d.extents) != 1 || d.extents[0].kind != "SPARSE" {
-		return nil, &ondisk.FormatError{What: what, Field: "extents", Got: len(d.extents), Want: "one SPARSE extent"}
+		return &ondisk.FormatError{What: what, Field: "extents", Got: len(d.extents), Want: "one SPARSE extent"}
 	}
-	if got := d.extents[0].size; got != ondisk.I64(x.h.Capacity)*units.SectorSize {
-		return nil, textErr(d.extents[0].line, ondisk.ErrFormat, "extent of %d sectors, but the capacity in the header is %d", got/units.SectorSize, x.h.Capacity)
+	if got := d.extents[0].size; got != ondisk.I64(h.Capacity)*units.SectorSize {
+		return textErr(d.extents[0].line, ondisk.ErrFormat, "extent of %d sectors, but the capacity in the header is %d", got/units.SectorSize, h.Capacity)
 	}
-	return d, nil
+	return nil
 }
 
 // maxEntries is how many entries of a table are looked at for one run.
@@ -204,6 +223,9 @@ func (x *sparse) join(entries []byte, at, grain, into int64) (disk.Run, error) {
 		}
 		return disk.Run{Len: n*x.h.grainBytes() - into}, nil
 	}
+	if x.h.packed() {
+		return disk.Run{Len: x.h.grainBytes() - into, Src: x.grain.Unit(grain), Off: into}, x.checkGrains(first, 1, grain, at)
+	}
 	// A grain that the file cuts short does not spoil those in front of it.
 	whole := (x.file.Size() - int64(first)*units.SectorSize) / x.h.grainBytes()
 	for n < whole && int(4*n) < len(entries) && uint64(binary.LittleEndian.Uint32(entries[4*n:])) == uint64(first)+uint64(n)*x.h.GrainSize {
@@ -213,10 +235,7 @@ func (x *sparse) join(entries []byte, at, grain, into int64) (disk.Run, error) {
 	return run, x.checkGrains(first, n, grain, at)
 }
 
-// isZero tells whether a table entry means a grain of zeros: none there, or the marker of version 2 and later.
-func (x *sparse) isZero(entry uint32) bool {
-	return entry == 0 || (entry == 1 && x.h.Flags&flagZeroGrain != 0)
-}
+func (x *sparse) isZero(entry uint32) bool { return x.h.isZero(entry) }
 
 // continues tells whether a grain without data reads from the same place as one in front of it. A marked grain of zeros hides
 // what a hole shows.
@@ -228,6 +247,9 @@ func (x *sparse) continues(first, entry uint32) bool {
 // may be cut by the capacity.
 func (x *sparse) checkGrains(sector uint32, n, grain, at int64) error {
 	size := min(n*x.h.grainBytes(), ondisk.I64(x.h.Capacity)*units.SectorSize-grain*x.h.grainBytes())
+	if x.h.packed() {
+		size = grainMarker // how much follows is said there
+	}
 	off := int64(sector) * units.SectorSize
 	if uint64(sector) < x.h.OverHead || size > x.file.Size()-off {
 		return &ondisk.FormatError{

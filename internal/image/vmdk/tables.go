@@ -17,6 +17,8 @@ type faults struct {
 	firsts  map[string]string
 	partial bool   // not all places were compared
 	file    string // name of the extent in work, empty for the only one
+	orphans int64  // grains that no table names
+	lost    int64  // bytes of these
 	mirrors mirrors
 }
 
@@ -26,6 +28,7 @@ const (
 	takenTable = "grain tables at a place in use"
 	badGrain   = "grains outside of the file's data area"
 	takenGrain = "grains at a place in use"
+	otherGrain = "grains with another marker"
 )
 
 func newFaults() *faults { return &faults{counts: map[string]int{}, firsts: map[string]string{}} }
@@ -53,6 +56,8 @@ type tableFaults struct {
 	mirror *mirror
 	holes  holes
 	buf    []byte // the table in work
+	used   int64  // bytes of the data area that are in use
+	probed int    // markers that were looked at
 }
 
 // checkTables walks every grain table once. A reader would meet an entry that points outside of the file, but never two
@@ -71,6 +76,9 @@ func (x *sparse) check(f *faults) error {
 		faults: f, x: x, mirror: newMirror(x, f), holes: holes{file: x.file}, buf: make([]byte, x.h.gtBytes()),
 		tables: ondisk.NewPlaceSet(ondisk.U64(x.h.gtBytes() / units.SectorSize)), grains: ondisk.NewPlaceSet(x.h.GrainSize),
 	}
+	if x.h.packed() {
+		c.grains = ondisk.NewPlaceSet(1) // of any length: only those that start at one sector are found
+	}
 	n := x.h.tables()
 	for i := int64(0); i < n; {
 		skip, err := c.table(i)
@@ -80,6 +88,7 @@ func (x *sparse) check(f *faults) error {
 		i += skip
 	}
 	f.partial = f.partial || c.tables.Full() || c.grains.Full()
+	c.addOrphans()
 	return nil
 }
 
@@ -100,6 +109,9 @@ func (c *tableFaults) table(i int64) (int64, error) {
 		// Its entries are not looked at a second time: a directory of two million entries to one table costs nothing to write.
 		c.add(takenTable, "grain directory entry %d names sector %d", i, loc/units.SectorSize)
 		return 1, nil
+	}
+	if loc >= c.dataArea() {
+		c.used += c.x.h.gtBytes()
 	}
 	hole := c.holes.has(loc, c.x.h.gtBytes())
 	if hole {
@@ -151,24 +163,29 @@ func (h *holes) has(off, n int64) bool {
 // entries looks at the entries of the table in the buffer.
 func (c *tableFaults) entries(table, loc int64) {
 	x := c.x
+	probe := x.h.packed()
 	for j := range min(x.h.gtes(), x.h.grains()-table*x.h.gtes()) {
 		entry := binary.LittleEndian.Uint32(c.buf[4*j:])
 		if x.isZero(entry) {
 			continue
 		}
-		at := loc + 4*j
+		at, off := loc+4*j, int64(entry)*units.SectorSize
 		if err := x.checkGrains(entry, 1, table*x.h.gtes()+j, at); err != nil {
 			c.add(badGrain, "%v", err)
 		} else if c.grains.Add(uint64(entry)) {
 			c.add(takenGrain, "grain table entry at %#x names sector %d", at, entry)
+		} else if probe {
+			c.probe(off, table*x.h.gtes()+j)
 		}
+		c.used += min(x.h.grainBytes(), x.file.Size()-off)
+		probe = false
 	}
 }
 
 // issues makes one issue for each kind of damage.
 func (c *faults) issues() []ondisk.Issue {
 	var out []ondisk.Issue
-	for _, kind := range []string{badTable, takenTable, badGrain, takenGrain} {
+	for _, kind := range []string{badTable, takenTable, badGrain, takenGrain, otherGrain} {
 		if n := c.counts[kind]; n > 0 {
 			text := fmt.Sprintf("%d %s; first: %s", n, kind, c.firsts[kind])
 			out = append(out, ondisk.Issue{
@@ -189,6 +206,12 @@ func (c *faults) issues() []ondisk.Issue {
 			Code: "vmdk-redundant-tables", Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
 			Text:   fmt.Sprintf("the redundant grain tables disagree with the primary ones in %d places; first: %s", m.differ, m.first),
 			Remedy: "repair it with vmware-vdiskmanager -R, or take the primary tables with qemu-img convert",
+		})
+	}
+	if c.orphans > 0 {
+		out = append(out, ondisk.Issue{
+			Code: "orphaned-data", Effect: ondisk.Note,
+			Text: fmt.Sprintf("%d grains (%s) of the file are named by no grain table: a copy does not have them", c.orphans, units.Format(c.lost)),
 		})
 	}
 	return out

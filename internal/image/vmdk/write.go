@@ -1,7 +1,6 @@
 package vmdk
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -32,9 +31,13 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	switch kind {
 	case splitSparse, splitFlat:
 		return newSplitTarget(f, kind, size, grain, from, o)
-	case monolithicSparse:
+	case monolithicSparse, streamOptimized:
 		e := fmt.Sprintf("RW %d SPARSE \"%s\"", size/units.SectorSize, plainName(o.Name))
-		return newSparseTarget(f, size, grain, from.copyFor(kind, size, []string{e}, o.Seed))
+		text := from.copyFor(kind, size, []string{e}, o.Seed)
+		if kind == streamOptimized {
+			return newStreamTarget(f, size, text)
+		}
+		return newSparseTarget(f, size, grain, text)
 	}
 	data, name, err := o.Beside("-flat")
 	if err != nil {
@@ -194,11 +197,7 @@ func (t *sparseTarget) Finish() error {
 	if err := t.f.Sync(); err != nil {
 		return err
 	}
-	var head bytes.Buffer
-	if err := binary.Write(&head, binary.LittleEndian, &t.h); err != nil {
-		return err
-	}
-	if _, err := t.f.WriteAt(head.Bytes(), 0); err != nil {
+	if _, err := t.f.WriteAt(t.h.encode(), 0); err != nil {
 		return err
 	}
 	return t.f.Sync()

@@ -1,0 +1,152 @@
+package vmdk
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/klauspost/compress/zlib"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// marker stands in front of each grain, and of all else that follows the first grain of a streamOptimized file. Spec: Virtual
+// Disk Format 1.1, "Stream-Optimized Compressed Sparse Extents".
+type marker struct {
+	Val  uint64 // of a grain: its first sector on the disk; else the number of sectors that follow the marker's own
+	Size uint32 // of a grain: bytes of compressed data; else 0
+	Type uint32 // a grain has none: its data begin here
+}
+
+// Types of markers that are no grain's.
+const (
+	markerEnd       = 0
+	markerTable     = 1
+	markerDirectory = 2
+	markerFooter    = 3
+)
+
+const (
+	grainMarker   = 12      // bytes of a grain's marker
+	unpackedCache = 4 << 20 // bytes of unpacked grains kept in memory
+	endSectors    = 3       // a footer's marker, the footer, and the end of the stream
+)
+
+func markerErr(off int64, name string, got, want any) error {
+	return &ondisk.FormatError{What: "vmdk marker", Off: off, Field: name, Got: got, Want: want}
+}
+
+func decodeMarker(b []byte) marker {
+	return marker{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])}
+}
+
+// checkSize bounds the compressed data of a grain. Deflate adds a few bytes to what it cannot make smaller, so twice the
+// grain is far more than any program writes.
+func (h *sparseHeader) checkSize(size uint32, off int64) error {
+	if most := 2 * h.grainBytes(); size == 0 || int64(size) > most {
+		return markerErr(off, "size", size, fmt.Sprintf("1 to %d bytes for a grain of %d", most, h.grainBytes()))
+	}
+	return nil
+}
+
+// cut is how many bytes of a grain lie on the disk: less than a whole one only for the last.
+func (h *sparseHeader) cut(grain int64) int64 {
+	return min(h.grainBytes(), ondisk.I64(h.Capacity)*units.SectorSize-grain*h.grainBytes())
+}
+
+// checkFooter holds the footer, a copy of the header that knows where the directory is, against the header.
+func (h *sparseHeader) checkFooter(foot *sparseHeader, off int64) error {
+	bad := func(name string, at int64, got, want any) error {
+		return &ondisk.FormatError{What: "vmdk footer", Off: off + at, Field: name, Got: got, Want: want}
+	}
+	switch {
+	case foot.Magic != h.Magic:
+		return bad("magic", 0, foot.Magic[:], fmt.Sprintf("% x", h.Magic))
+	case foot.Version != h.Version:
+		return bad("version", atVersion, foot.Version, fmt.Sprintf("%d, as in the header", h.Version))
+	case foot.Flags != h.Flags:
+		return bad("flags", atFlags, fmt.Sprintf("%#x", foot.Flags), fmt.Sprintf("%#x, as in the header", h.Flags))
+	case foot.Capacity != h.Capacity:
+		return bad("capacity", atCap, foot.Capacity, fmt.Sprintf("%d, as in the header", h.Capacity))
+	case foot.GrainSize != h.GrainSize:
+		return bad("grain size", atGrain, foot.GrainSize, fmt.Sprintf("%d, as in the header", h.GrainSize))
+	case foot.NumGTEsPerGT != h.NumGTEsPerGT:
+		return bad("numGTEsPerGT", atGTEs, foot.NumGTEsPerGT, fmt.Sprintf("%d, as in the header", h.NumGTEsPerGT))
+	case foot.CompressAlgo != h.CompressAlgo:
+		return bad("compressAlgorithm", atCompress, foot.CompressAlgo, fmt.Sprintf("%d, as in the header", h.CompressAlgo))
+	case foot.GDOffset == gdAtEnd:
+		return bad("grain directory offset", atGD, foot.GDOffset, "the sector of the directory: there is nothing behind the footer")
+	}
+	return nil
+}
+
+// inflater unpacks one grain at a time.
+type inflater struct {
+	packed []byte // buffer for compressed data
+	in     bytes.Reader
+	out    io.ReadCloser
+}
+
+// inflaters are kept, since each has tables of some 40 KiB.
+var inflaters = sync.Pool{New: func() any { return newInflater() }}
+
+func newInflater() *inflater {
+	// The stream of no bytes: a reader can only be made of a valid one.
+	r, err := zlib.NewReader(bytes.NewReader([]byte{0x78, 0x9c, 3, 0, 0, 0, 0, 1}))
+	if err != nil {
+		panic(err)
+	}
+	return &inflater{out: r}
+}
+
+// buffer has room for n bytes of compressed data.
+func (i *inflater) buffer(n int64) []byte {
+	i.packed = slices.Grow(i.packed[:0], int(n))[:n]
+	return i.packed
+}
+
+var errTooLong = errors.New("more bytes than a grain has")
+
+// inflate fills dst, which is a whole grain, with what packed holds. The last grain of a disk may come without what lies
+// behind the end of the disk: cut bytes. off is where packed begins in the file.
+func (i *inflater) inflate(dst, packed []byte, cut, off int64) error {
+	bad := func(field string, got any) error {
+		return &ondisk.FormatError{
+			What: "vmdk grain", Off: off, Field: field, Got: got, Want: fmt.Sprintf("zlib data of %d bytes that end in their checksum", len(dst)),
+		}
+	}
+	i.in.Reset(packed)
+	err := i.out.(zlib.Resetter).Reset(&i.in, nil) //nolint:forcetypeassert,errcheck // what zlib.NewReader promises
+	n, m := 0, 0
+	for n < len(dst) && err == nil {
+		m, err = i.out.Read(dst[n:])
+		n += m
+	}
+	if err == nil {
+		// The checksum is looked at behind the last byte; more than one byte behind the grain is never unpacked.
+		var more [1]byte
+		for m = 0; m == 0 && err == nil; {
+			m, err = i.out.Read(more[:])
+		}
+		if m > 0 {
+			err = errTooLong
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		return bad("compressed data", err)
+	}
+	if n < len(dst) && int64(n) != cut {
+		return bad("unpacked size", n)
+	}
+	clear(dst[n:])
+	rest := packed[len(packed)-i.in.Len():]
+	if len(rest) >= int(units.SectorSize) || !ondisk.IsZero(rest) {
+		return bad("bytes behind the data", len(rest))
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package vmdk
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"io"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// tally sums up grains in the order of the disk. Two tallies of the same grains at the same places are equal.
+type tally struct {
+	n   int64
+	sum hash.Hash
+}
+
+func newTally() tally { return tally{sum: sha256.New()} }
+
+func (t *tally) add(grain int64, sector uint32) {
+	var b [12]byte
+	binary.LittleEndian.PutUint64(b[:], ondisk.U64(grain))
+	binary.LittleEndian.PutUint32(b[8:], sector)
+	t.sum.Write(b[:])
+	t.n++
+}
+
+func (t *tally) equal(o *tally) bool {
+	return t.n == o.n && string(t.sum.Sum(nil)) == string(o.sum.Sum(nil))
+}
+
+// tables holds the tables of a stream against the grains in front of them. Each table stands behind the last of its grains: that
+// is how all writers do it, so others are read, but their tables are not compared.
+type tables struct {
+	work    [gtBytes]byte // what the next table must hold
+	pending int64         // grains in work
+	number  int64         // of the table in work
+	places  []uint32      // sectors of the tables that were read, by number; 0 where there is none
+	apart   bool          // a table does not follow its grains
+}
+
+// grain takes note of a grain at a sector.
+func (t *tables) grain(grain int64, sector uint32) {
+	n := grain / gtes
+	if n != t.number || int64(len(t.places)) > n {
+		t.apart = t.apart || t.pending > 0 || int64(len(t.places)) > n
+		clear(t.work[:])
+		t.number, t.pending = n, 0
+	}
+	binary.LittleEndian.PutUint32(t.work[4*(grain%gtes):], sector)
+	t.pending++
+}
+
+// metadata checks the length that a marker at a byte offset gives for n bytes that follow it.
+func (s *stream) metadata(m marker, at, n int64) error {
+	if want := ondisk.U64(sectorsFor(n)); m.Val != want {
+		return markerErr(at, "number of sectors", m.Val, fmt.Sprintf("%d behind a marker of type %d", want, m.Type))
+	}
+	return nil
+}
+
+// readTable compares a table with the grains that came before it.
+func (s *stream) readTable(m marker, at int64) error {
+	if err := s.metadata(m, at, gtBytes); err != nil {
+		return err
+	}
+	at = s.at
+	var b [gtBytes]byte
+	if err := s.full(b[:], "a grain table"); err != nil {
+		return err
+	}
+	t := &s.tables
+	if t.apart {
+		return nil
+	}
+	for i := int64(0); i < gtBytes; i += 4 {
+		got, want := binary.LittleEndian.Uint32(b[i:]), binary.LittleEndian.Uint32(t.work[i:])
+		if got != want && (want != 0 || !s.h.isZero(got)) {
+			return &ondisk.FormatError{
+				What: "vmdk grain table", Off: at + i, Field: "entry", Got: got, Want: fmt.Sprintf("%d, where the grain lies that came before this table", want),
+			}
+		}
+	}
+	if t.pending == 0 {
+		return nil // of no grain: some directories name it, others do not
+	}
+	if at/units.SectorSize > int64(^uint32(0)) {
+		return markerErr(at, "place", at, "one below 2 TiB, which a directory can name")
+	}
+	for int64(len(t.places)) < t.number {
+		t.places = append(t.places, 0)
+	}
+	t.places = append(t.places, ondisk.U32(at/units.SectorSize))
+	clear(t.work[:])
+	t.pending = 0
+	return nil
+}
+
+// readDirectory compares the directory with the tables that were read.
+func (s *stream) readDirectory(m marker, at int64) error {
+	if err := s.metadata(m, at, s.h.gdBytes()); err != nil {
+		return err
+	}
+	t := &s.tables
+	if t.pending > 0 && !t.apart {
+		return markerErr(at, "type", m.Type, fmt.Sprintf("the table (type 1) of the %d grains before", t.pending))
+	}
+	at = s.at
+	s.gd = at / units.SectorSize
+	var b [units.SectorSize]byte
+	for i := range s.h.tables() {
+		e := 4 * i % units.SectorSize
+		if e == 0 {
+			if err := s.full(b[:], "the grain directory"); err != nil {
+				return err
+			}
+		}
+		if err := t.entry(i, binary.LittleEndian.Uint32(b[e:]), s.gd, at+4*i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// entry checks what the directory at sector gd says of table i.
+func (t *tables) entry(i int64, got uint32, gd, at int64) error {
+	want := uint32(0)
+	if i < int64(len(t.places)) {
+		want = t.places[i]
+	}
+	bad := func(what string) error {
+		return &ondisk.FormatError{What: "vmdk grain directory", Off: at, Field: "entry", Got: got, Want: what}
+	}
+	switch {
+	case int64(got) > gd:
+		return bad("a place in front of the directory")
+	case want != 0 && got != want && !t.apart:
+		return bad(fmt.Sprintf("%d, where the grain table lies", want))
+	}
+	return nil
+}
+
+// readFooter holds the footer against the header and the place of the directory.
+func (s *stream) readFooter(m marker, at int64) error {
+	if err := s.metadata(m, at, units.SectorSize); err != nil {
+		return err
+	}
+	at = s.at
+	if err := s.full(s.head[:], "the footer"); err != nil {
+		return err
+	}
+	var foot sparseHeader
+	if _, err := binary.Decode(s.head[:], binary.LittleEndian, &foot); err != nil {
+		return fmt.Errorf("decode %T: %w", foot, err)
+	}
+	if err := s.h.checkFooter(&foot, at); err != nil {
+		return err
+	}
+	if foot.GDOffset != ondisk.U64(s.gd) {
+		return &ondisk.FormatError{
+			What: "vmdk footer", Off: at + atGD, Field: "grain directory offset", Got: foot.GDOffset, Want: fmt.Sprintf("%d, where the directory was", s.gd),
+		}
+	}
+	s.footer = true
+	return nil
+}
+
+// end gives io.EOF when all came that must, and nothing follows. qemu-img fills the file up with zeros.
+func (s *stream) end() error {
+	if s.front() && !s.seen.equal(&s.named) {
+		return ondisk.In(ondisk.ErrFormat, "vmdk stream ends at %#x with %d grains, and its tables name %d, or other places: %w", s.at, s.seen.n, s.named.n, io.ErrUnexpectedEOF)
+	}
+	for padding := int64(0); ; padding++ {
+		b, err := s.in.ReadByte()
+		if err != nil {
+			return err
+		}
+		if !s.front() || b != 0 || padding == maxPadding {
+			return markerErr(s.at+padding, "data behind the end of the stream", []byte{b}, "nothing")
+		}
+	}
+}
