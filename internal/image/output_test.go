@@ -232,7 +232,7 @@ func TestDestThatCannotBe(t *testing.T) {
 	}
 	_, err := image.Create(dir+"/x.vmdk", src.Disk.Size(), src, image.CreateOptions{Format: "qcow2"})
 	require.ErrorIs(t, err, image.ErrUsage)
-	_, err = image.Create(dir+"/x.vmdk", src.Disk.Size(), src, image.CreateOptions{Format: "vmdk", Subformat: "streamOptimized"})
+	_, err = image.Create(dir+"/x.vmdk", src.Disk.Size(), src, image.CreateOptions{Format: "vmdk", Subformat: "seSparse"})
 	require.ErrorIs(t, err, image.ErrUsage)
 	require.Equal(t, []string{"folder"}, names(t, dir))
 }

@@ -21,7 +21,7 @@ func filled(t *testing.T, src *image.Image, path string, o image.CreateOptions, 
 	out, err := image.Create(path, src.Disk.Size(), src, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, out.Discard()) })
-	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: jobs})
+	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: jobs, Pack: out.Pack()})
 	require.NoError(t, err)
 	require.NoError(t, out.Finish())
 	return out
@@ -40,6 +40,7 @@ var kinds = []image.CreateOptions{
 	{Format: "vmdk", Subformat: "vmfs"},
 	{Format: "vmdk", Subformat: "twoGbMaxExtentSparse"},
 	{Format: "vmdk", Subformat: "twoGbMaxExtentFlat"},
+	{Format: "vmdk", Subformat: "streamOptimized"},
 }
 
 // What is written reads back, before and after it has its name, and qemu-img reads the same.
