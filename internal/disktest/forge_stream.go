@@ -27,6 +27,8 @@ type StreamLayout struct {
 	Front bool
 	// Short leaves out of the last grain what lies behind the end of the disk, as open-vmdk does.
 	Short bool
+	// Pack makes of a grain what is stored of it; nil for Deflated.
+	Pack func(grain int64, data []byte) []byte
 }
 
 // ForgeStreamVMDK writes the grains of a disk that are not zero with the compressor of the standard library. Spec: VMware,
@@ -34,6 +36,9 @@ type StreamLayout struct {
 func ForgeStreamVMDK(disk []byte, l StreamLayout) *StreamVMDK {
 	if l.Grain == 0 {
 		l.Grain = VMDKGrain / vmdkSector
+	}
+	if l.Pack == nil {
+		l.Pack = func(_ int64, data []byte) []byte { return Deflated(data) }
 	}
 	grain := l.Grain * vmdkSector
 	grains := (int64(len(disk)) + grain - 1) / grain
@@ -58,7 +63,7 @@ func ForgeStreamVMDK(disk []byte, l StreamLayout) *StreamVMDK {
 			}
 			if len(bytes.Trim(data, "\x00")) > 0 {
 				gt.U32(g%512*4, uint32(len(v.Forged)/vmdkSector))
-				v.AddGrain(uint64(g*l.Grain), Deflated(data))
+				v.AddGrain(uint64(g*l.Grain), l.Pack(g, data))
 			}
 		}
 		switch {

@@ -11,7 +11,7 @@ import (
 // readFooter takes the places of the directories from the footer, where the header says that they are at the end. The file ends
 // with three sectors: a marker, the footer, and the marker of the end.
 func (x *sparse) readFooter() error {
-	if !x.h.packed() || x.h.GDOffset != gdAtEnd {
+	if x.h.GDOffset != gdAtEnd {
 		return nil
 	}
 	size := x.file.Size()
@@ -38,7 +38,7 @@ func (x *sparse) readFooter() error {
 		return err
 	}
 	x.h.GDOffset, x.h.RGDOffset = foot.GDOffset, foot.RGDOffset
-	return nil
+	return x.h.checkPlaces(size)
 }
 
 // unpack fills dst with a grain of a streamOptimized file.

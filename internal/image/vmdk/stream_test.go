@@ -1,0 +1,373 @@
+package vmdk
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+const grain64 = 64 << 10 // bytes of a grain
+
+// someDisk has four grains that compress badly; the last is one sector.
+func someDisk() []byte {
+	b := make([]byte, 3*grain64+512)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b) // never returns an error
+	return b
+}
+
+// seekError is the first error of a file that is opened, checked and read.
+func seekError(t *testing.T, data []byte) error {
+	t.Helper()
+	img, err := open(folder(&memFile{name: "disk.vmdk", data: data, size: int64(len(data))}))
+	if err != nil {
+		return err
+	}
+	issues, err := img.Check()
+	require.NoError(t, err)
+	buf := make([]byte, 1<<20)
+	for off := int64(0); off < min(img.Disk.Size(), 64<<20); off += int64(len(buf)) {
+		if err := ondisk.ReadFull(img.Disk, buf[:min(int64(len(buf)), img.Disk.Size()-off)], off); err != nil {
+			return err
+		}
+	}
+	for _, i := range issues {
+		if i.Effect == ondisk.Broken {
+			return i.Err
+		}
+	}
+	return nil
+}
+
+// pipeError is the first error of a file that is read front to back, and the number of grains before it.
+func pipeError(t *testing.T, data []byte) (int, error) {
+	t.Helper()
+	s, err := openStream(bytes.NewReader(data))
+	if err != nil {
+		return 0, err
+	}
+	for n := 0; ; n++ {
+		if _, _, err := s.Next(); err != nil {
+			_, _, again := s.Next()
+			require.Equal(t, err, again, "an error stays")
+			if errors.Is(err, io.EOF) {
+				return n, nil
+			}
+			return n, err
+		}
+	}
+}
+
+// requireError wants an error of a class that says something; "" wants none.
+func requireError(t *testing.T, err, class error, says, how string) {
+	t.Helper()
+	if says == "" {
+		require.NoError(t, err, how)
+		return
+	}
+	require.ErrorIs(t, err, class, how)
+	require.ErrorContains(t, err, says, how)
+}
+
+// streamCase is a hostile file and what the two ways of reading say of it; "" when that way has no reason to complain.
+type streamCase struct {
+	name       string
+	layout     disktest.StreamLayout
+	forge      func(v *disktest.StreamVMDK)
+	class      error // nil: malformed
+	pipeClass  error // nil: the same
+	seek, pipe string
+}
+
+func runStreamCases(t *testing.T, cases []streamCase) {
+	t.Helper()
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			v := disktest.ForgeStreamVMDK(someDisk(), tc.layout)
+			if tc.forge != nil {
+				tc.forge(v)
+			}
+			if tc.class == nil {
+				tc.class = ondisk.ErrFormat
+			}
+			if tc.pipeClass == nil {
+				tc.pipeClass = tc.class
+			}
+			requireError(t, seekError(t, v.Forged), tc.class, tc.seek, "file")
+			_, err := pipeError(t, v.Forged)
+			requireError(t, err, tc.pipeClass, tc.pipe, "pipe")
+		})
+	}
+}
+
+func packing(pack func(packed []byte) []byte) disktest.StreamLayout {
+	return disktest.StreamLayout{Pack: func(_ int64, data []byte) []byte { return pack(disktest.Deflated(data)) }}
+}
+
+// HOSTILE.md T22: what is in a grain.
+func TestHostileGrains(t *testing.T) {
+	same := func(name, says string, l disktest.StreamLayout) streamCase {
+		return streamCase{name: name, layout: l, seek: says, pipe: says}
+	}
+	bomb := func(size int) disktest.StreamLayout {
+		packed := disktest.Deflated(make([]byte, size))
+		return disktest.StreamLayout{Pack: func(int64, []byte) []byte { return packed }}
+	}
+	runStreamCases(t, []streamCase{
+		same("bomb of 256 MiB", "size 26", bomb(256<<20)),
+		same("bomb that is small enough", "more bytes than a grain has", bomb(64<<20)),
+		same("one byte too many", "more bytes than a grain has", bomb(grain64+1)),
+		same("one byte too few", "unpacked size 65535", bomb(grain64-1)),
+		same("cut like a last grain", "unpacked size 512", bomb(512)),
+		same("nothing inside", "unpacked size 0", bomb(0)),
+		same("wrong checksum", "zlib: invalid checksum", packing(func(p []byte) []byte {
+			p[len(p)-1] ^= 1
+			return p
+		})),
+		same("no checksum", "unexpected EOF", packing(func(p []byte) []byte { return p[:len(p)-4] })),
+		same("cut in the middle", "unexpected EOF", packing(func(p []byte) []byte { return p[:len(p)/2] })),
+		same("no zlib header", "zlib: invalid header", packing(func(p []byte) []byte { return p[2:] })),
+		same("preset dictionary", "zlib: invalid", packing(func(p []byte) []byte { return append([]byte{0x78, 0xbb, 1, 2, 3, 4}, p[2:]...) })),
+		same("data behind the end", "bytes behind the data 3", packing(func(p []byte) []byte { return append(p, 0, 0, 7) })),
+		same("another stream behind the end", "bytes behind the data", packing(func(p []byte) []byte { return append(p, p[:100]...) })),
+		same("a sector of zeros counted", "bytes behind the data 512", packing(func(p []byte) []byte { return append(p, make([]byte, 512)...) })),
+		same("padding counted", "", packing(func(p []byte) []byte { return append(p, make([]byte, 511)...) })),
+		// Without a size it is no grain: what stands there may not come now.
+		{name: "empty", layout: packing(func([]byte) []byte { return nil }), seek: "size 0", pipe: "type 0"},
+		same("the last grain is whole", "", disktest.StreamLayout{}),
+		same("the last grain is cut", "", disktest.StreamLayout{Short: true}),
+	})
+}
+
+// A bomb costs no more than a grain.
+func TestBombsAreCheap(t *testing.T) {
+	packed := disktest.Deflated(make([]byte, 100<<20))
+	v := disktest.ForgeStreamVMDK(someDisk(), disktest.StreamLayout{Pack: func(int64, []byte) []byte { return packed }})
+	require.Less(t, binary.LittleEndian.Uint32(v.Forged[v.Grains[0]+8:]), uint32(2*grain64), "its size alone does not betray it")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	start := time.Now()
+	require.Error(t, seekError(t, v.Forged))
+	_, err := pipeError(t, v.Forged)
+	require.Error(t, err)
+	require.Less(t, time.Since(start), time.Second)
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20))
+}
+
+// T23: markers.
+func TestHostileMarkers(t *testing.T) {
+	lba := func(grain int, lba uint64) func(v *disktest.StreamVMDK) {
+		return func(v *disktest.StreamVMDK) { v.U64(v.Grains[grain], lba) }
+	}
+	runStreamCases(t, []streamCase{
+		{name: "size 2^32-1", forge: func(v *disktest.StreamVMDK) { v.U32(v.Grains[1]+8, 1<<32-1) }, seek: "size 4294967295", pipe: "size 4294967295"},
+		{name: "size beyond the end of the file", forge: func(v *disktest.StreamVMDK) { v.U32(v.Grains[3]+8, 2*grain64) }, seek: "size 131072", pipe: "ends early"},
+		{name: "lba inside of a grain", forge: lba(1, 64), seek: "lba 64", pipe: "lba 64"},
+		{name: "lba at the capacity", forge: lba(3, 512), seek: "lba 512", pipe: "lba 512"},
+		{name: "lba 2^64-128", forge: lba(3, 1<<64-128), seek: "lba 18446744073709551488", pipe: "lba 18446744073709551488"},
+		{name: "lba going backwards", forge: lba(2, 0), seek: "lba 0", pipe: "lba 0, want more than the 128"},
+		{name: "lba repeated", forge: lba(2, 128), seek: "lba 128", pipe: "lba 128, want more than the 128"},
+		{name: "a grain at another place", forge: lba(2, 384), seek: "lba 384", pipe: "lba 384"},
+		{name: "unknown type", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+12, 4) }, pipe: "type 4"},
+		{name: "type 2^32-1", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+12, 1<<32-1) }, pipe: "type 4294967295"},
+		{name: "end with a value", forge: func(v *disktest.StreamVMDK) { v.U64(v.End, 1) }, seek: "end of stream", pipe: "type 0"},
+		{name: "end in the middle", forge: func(v *disktest.StreamVMDK) { clear(v.Forged[v.Tables[0] : v.Tables[0]+16]) }, pipe: "type 0"},
+		{name: "table of other length", forge: func(v *disktest.StreamVMDK) { v.U64(v.Tables[0], 5) }, pipe: "number of sectors 5"},
+		{name: "directory of other length", forge: func(v *disktest.StreamVMDK) { v.U64(v.Directory, 1<<40) }, pipe: "number of sectors 1099511627776"},
+		{name: "footer of other length", forge: func(v *disktest.StreamVMDK) { v.U64(v.Footer, 2) }, seek: "footer", pipe: "number of sectors 2"},
+		{name: "two directories", forge: func(v *disktest.StreamVMDK) { v.U32(v.Footer+12, 2) }, seek: "footer", pipe: "type 2"},
+		{name: "no directory", forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory+12, 3) }, pipe: "type 3"},
+		{name: "no table", forge: func(v *disktest.StreamVMDK) {
+			at := v.Tables[0]
+			v.Forged = slices.Delete(v.Forged, int(at), int(at)+5*512)
+		}, seek: "grain directory offset", pipe: "the table (type 1) of the 4 grains"},
+		{name: "a grain behind the directory", forge: func(v *disktest.StreamVMDK) { v.U32(v.Footer+8, 77) }, seek: "footer", pipe: "behind the directory there is no grain"},
+		{name: "a table that names another place", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+512+4, 5) }, seek: "entry 5", pipe: "entry 5"},
+		{name: "a table that leaves a grain out", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+512+4, 0) }, pipe: "entry 0"},
+		{name: "a table that names a grain more", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+512+16, 130) }, pipe: "entry 130"},
+		{name: "two entries to one grain", forge: func(v *disktest.StreamVMDK) { v.Put(v.Tables[0]+512+4, v.Forged[v.Tables[0]+512:][:4]) }, seek: "lba 0, want 128", pipe: "vmdk grain table"},
+		{name: "a directory that names another place", forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory+512, 129) }, seek: "vmdk grain", pipe: "entry 129"},
+		{name: "a directory that names no table", forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory+512, 0) }, pipe: "entry 0"},
+		{name: "zeros behind the end", forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, make([]byte, 512)...) }, seek: "footer", pipe: "data behind the end"},
+		{name: "data behind the end", forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, 1) }, seek: "file size", pipe: "data behind the end"},
+	})
+}
+
+// T24: the footer.
+func TestHostileFooters(t *testing.T) {
+	foot := func(field int64) func(v uint64) func(v *disktest.StreamVMDK) {
+		return func(n uint64) func(v *disktest.StreamVMDK) {
+			return func(v *disktest.StreamVMDK) { v.U64(v.Footer+512+field, n) }
+		}
+	}
+	both := func(name, says string, forge func(v *disktest.StreamVMDK)) streamCase {
+		return streamCase{name: name, forge: forge, seek: says, pipe: says}
+	}
+	runStreamCases(t, []streamCase{
+		both("gdOffset 2^64-1", "grain directory offset 18446744073709551615", foot(disktest.VMDKGDOffset)(1<<64-1)),
+		both("other capacity", "capacity 1000, want 385, as in the header", foot(disktest.VMDKCapacity)(1000)),
+		both("other grain", "grain size 64, want 128, as in the header", foot(disktest.VMDKGrainSize)(64)),
+		both("other table size", "numGTEsPerGT 256", func(v *disktest.StreamVMDK) { v.U32(v.Footer+512+disktest.VMDKNumGTEs, 256) }),
+		both("other version", "version 1, want 3", func(v *disktest.StreamVMDK) { v.U32(v.Footer+512+disktest.VMDKVersion, 1) }),
+		both("other flags", `flags 0x1, want 0x30001`, func(v *disktest.StreamVMDK) { v.U32(v.Footer+512+disktest.VMDKFlags, 1) }),
+		both("other compression", "compressAlgorithm 0", func(v *disktest.StreamVMDK) { v.U16(v.Footer+512+disktest.VMDKCompress, 0) }),
+		both("other magic", "magic", func(v *disktest.StreamVMDK) { v.Text(v.Footer+512, "vmdk") }),
+		both("missing", "marker", func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged[:v.Footer], v.Forged[v.End:]...) }),
+		{name: "last sector is not the end", forge: func(v *disktest.StreamVMDK) { v.U32(v.End+12, 1) }, seek: "end of stream", pipe: "type 1"},
+		{name: "gdOffset past the end", forge: foot(disktest.VMDKGDOffset)(1 << 40), seek: "grain directory offset 1099511627776", pipe: "where the directory was"},
+		{name: "gdOffset 0", forge: foot(disktest.VMDKGDOffset)(0), seek: "grain directory offset 0", pipe: "where the directory was"},
+		{name: "gdOffset in the descriptor", forge: foot(disktest.VMDKGDOffset)(2), seek: "apart from the descriptor", pipe: "where the directory was"},
+	})
+}
+
+// T25: versions and flags of the header. A footer says the same, where there is one.
+func TestHostileHeadersOfStreams(t *testing.T) {
+	for _, front := range []bool{false, true} {
+		l := disktest.StreamLayout{Front: front}
+		set := func(name, says string, class error, put func(f disktest.Forged)) streamCase {
+			return streamCase{name: fmt.Sprintf("%s, tables in front: %v", name, front), layout: l, class: class, seek: says, pipe: says, forge: func(v *disktest.StreamVMDK) {
+				put(v.Forged)
+				if !front {
+					put(v.Forged[v.Footer+512:])
+				}
+			}}
+		}
+		flags := func(n uint32) func(f disktest.Forged) {
+			return func(f disktest.Forged) { f.U32(disktest.VMDKFlags, n) }
+		}
+		number := func(at int64, n uint64) func(f disktest.Forged) {
+			return func(f disktest.Forged) { f.U64(at, n) }
+		}
+		cases := []streamCase{
+			set("no compression algorithm", "compressAlgorithm 0", nil, func(f disktest.Forged) { f.U16(disktest.VMDKCompress, 0) }),
+			set("unknown algorithm", "compressAlgorithm 2", nil, func(f disktest.Forged) { f.U16(disktest.VMDKCompress, 2) }),
+			set("no markers", "no markers", ondisk.ErrUnsupported, flags(1|1<<16)),
+			set("unknown flag", "flags 0x30009", ondisk.ErrUnsupported, flags(9|3<<16)),
+			set("capacity 2^64-1", "capacity 18446744073709551615", nil, number(disktest.VMDKCapacity, 1<<64-1)),
+			set("grain of 2^22 sectors", "grain size 4194304", nil, number(disktest.VMDKGrainSize, 1<<22)),
+			set("tables of 1024", "numGTEsPerGT 1024", nil, func(f disktest.Forged) { f.U32(disktest.VMDKNumGTEs, 1024) }),
+			set("damaged in transfer", "text mode", nil, func(f disktest.Forged) { f.U8(disktest.VMDKNewLine, '\r') }),
+		}
+		for _, version := range []uint32{0, 4, 9} {
+			cases = append(cases, set(fmt.Sprintf("version %d", version), fmt.Sprintf("version %d", version), nil, func(f disktest.Forged) { f.U32(disktest.VMDKVersion, version) }))
+		}
+		runStreamCases(t, cases)
+	}
+	text := func(old, new string) func(v *disktest.StreamVMDK) {
+		return func(v *disktest.StreamVMDK) {
+			copy(v.Forged[512:], bytes.Replace(v.Forged[512:21*512], []byte(old), []byte(new), 1)[:20*512])
+		}
+	}
+	runStreamCases(t, []streamCase{
+		{name: "algorithm without the flag", layout: disktest.StreamLayout{Front: true}, forge: func(v *disktest.StreamVMDK) { v.U32(disktest.VMDKFlags, 1) }, seek: "compressAlgorithm 1, want 0", pipe: "not compressed", pipeClass: ondisk.ErrUnsupported},
+		{name: "markers without compression", layout: disktest.StreamLayout{Front: true}, forge: func(v *disktest.StreamVMDK) {
+			v.U32(disktest.VMDKFlags, 1|1<<17)
+			v.U16(disktest.VMDKCompress, 0)
+		}, seek: "beside that of markers", pipe: "not compressed", pipeClass: ondisk.ErrUnsupported},
+		{name: "directory at the end without the flags", forge: func(v *disktest.StreamVMDK) {
+			v.U32(disktest.VMDKFlags, 1)
+			v.U16(disktest.VMDKCompress, 0)
+		}, seek: "only a file of compressed grains", pipe: "only a file of compressed grains"},
+		{name: "other createType", forge: text("streamOptimized", "monolithicSparse"), seek: "want streamOptimized", pipe: "want streamOptimized"},
+		{name: "other size", forge: text("RW 385 ", "RW 386 "), seek: "extent of 386 sectors", pipe: "extent of 386 sectors"},
+		{name: "no descriptor", layout: disktest.StreamLayout{Front: true}, forge: func(v *disktest.StreamVMDK) { v.U64(disktest.VMDKDescriptorOffset, 0) }, seek: "no descriptor", class: ondisk.ErrUnsupported, pipe: "a descriptor inside", pipeClass: ondisk.ErrFormat},
+	})
+}
+
+// Files with their tables in front.
+func TestHostileStreamsWithTablesInFront(t *testing.T) {
+	front := disktest.StreamLayout{Front: true}
+	runStreamCases(t, []streamCase{
+		{name: "zeros behind the end", layout: front, forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, make([]byte, 100000)...) }},
+		{name: "more zeros than a grain behind the end", layout: front, forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, make([]byte, 2<<20)...) }, pipe: "data behind the end"},
+		{name: "data behind the end", layout: front, forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, 0, 7) }, pipe: "data behind the end"},
+		{name: "a table among the grains", layout: front, forge: func(v *disktest.StreamVMDK) { v.U32(v.End+12, 1) }, pipe: "type 1"},
+		{name: "a grain that no table names", layout: front, forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+4, 0) }, pipe: "4 grains, and its tables name 3"},
+		{name: "a grain that is missing", layout: front, forge: func(v *disktest.StreamVMDK) { v.Forged = v.Forged[:v.Grains[3]] }, seek: "vmdk grain table", pipe: "3 grains, and its tables name 4"},
+		{name: "a table that names another place", layout: front, forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+4, uint32(v.Grains[2]/512)) }, seek: "vmdk marker", pipe: "or other places"},
+		{name: "a table behind the first grain", layout: front, forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory, uint32(v.Grains[0]/512)) }, seek: "vmdk grain", pipe: "vmdk grain directory"},
+		{name: "a table in front of the directory", layout: front, forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory, 1) }, seek: "vmdk grain", pipe: "not supported from a pipe", pipeClass: ondisk.ErrUnsupported},
+	})
+}
+
+// A stream that is cut anywhere says so. Only a file with its tables in front may lack the marker of the end.
+func TestCutStreams(t *testing.T) {
+	for _, front := range []bool{false, true} {
+		v := disktest.ForgeStreamVMDK(someDisk(), disktest.StreamLayout{Front: front})
+		last := v.Grains[len(v.Grains)-1]
+		lastData := last + 12 + int64(binary.LittleEndian.Uint32(v.Forged[last+8:]))
+		places := append(append(slices.Clone(v.Grains), v.Tables...), v.Directory, v.End, 512, 21*512)
+		if !front {
+			places = append(places, v.Footer)
+		}
+		for _, at := range places {
+			for _, n := range []int64{at - 1, at, at + 1, at + 511, at + 512} {
+				if n >= int64(len(v.Forged)) || front && n == v.End {
+					continue
+				}
+				file := v.Forged[:n]
+				_, err := pipeError(t, file)
+				require.ErrorIs(t, err, ondisk.ErrFormat, "%d bytes, front %v", n, front)
+				require.ErrorIs(t, err, io.ErrUnexpectedEOF, "%d bytes, front %v", n, front)
+				if front && n >= lastData {
+					continue // all that the tables name is there
+				}
+				require.Error(t, seekError(t, file), "%d bytes, front %v", n, front)
+			}
+		}
+		if front {
+			require.NoError(t, seekError(t, v.Forged[:v.End]))
+			_, err := pipeError(t, v.Forged[:v.End])
+			require.NoError(t, err)
+		}
+	}
+}
+
+// What cannot be read from a pipe is named.
+func TestOnlyStreamOptimizedComesThroughAPipe(t *testing.T) {
+	for _, tc := range []struct{ says, data string }{
+		{"not compressed", string(disktest.ForgeSparseVMDK(someDisk()).Forged)},
+		{"a VMDK descriptor", disktest.VMDKDescriptor("monolithicFlat", `RW 8 FLAT "x-flat.vmdk" 0`)},
+		{"COWD", "COWD\x01"},
+		{"seSparse", "\xbe\xba\xfe\xca\x00\x00\x00\x00"},
+		{"51 46 49 fb", "QFI\xfb"},
+		{"no VMDK", ""},
+	} {
+		_, err := pipeError(t, []byte(tc.data))
+		require.ErrorIs(t, err, ondisk.ErrUnsupported)
+		require.ErrorContains(t, err, tc.says)
+		require.ErrorContains(t, err, "only a streamOptimized VMDK")
+	}
+	_, err := pipeError(t, []byte("KDMV"))
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+}
+
+// An error of the pipe is no fault of the image.
+func TestErrorsOfThePipe(t *testing.T) {
+	v := disktest.ForgeStreamVMDK(someDisk(), disktest.StreamLayout{})
+	broken := errors.New("broken pipe")
+	for _, n := range []int64{100, 5000, v.Grains[1], v.Grains[2] + 700, v.Footer, v.End, int64(len(v.Forged))} {
+		s, err := openStream(io.MultiReader(bytes.NewReader(v.Forged[:n]), failing{broken}))
+		for err == nil {
+			_, _, err = s.Next()
+		}
+		require.ErrorIs(t, err, broken, "%d bytes", n)
+		require.NotErrorIs(t, err, ondisk.ErrFormat)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
