@@ -41,7 +41,7 @@ func FuzzStream(f *testing.F) {
 		change(v)
 		seed(v)
 	}
-	for _, b := range disktest.Seeds(f, 1<<20, "vmdk-rs/streamOptimized.vmdk.xz") {
+	for _, b := range disktest.Seeds(f, 64<<10, "vmdk-rs/streamOptimized.vmdk.xz") {
 		f.Add(b[:headerSize], b[bodyAt:])
 	}
 	f.Fuzz(func(t *testing.T, header, body []byte) {
