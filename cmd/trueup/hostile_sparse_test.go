@@ -102,9 +102,9 @@ func directories() []hostile {
 		field64("T18 rgdOffset inside the descriptor", rgd, 2, "at 0x30", "redundant grain directory offset 2", "want a place apart from the descriptor"),
 		field64("T18 descriptorOffset beyond the file", disktest.VMDKDescriptorOffset, 1<<40, "at 0x1c", "descriptor offset 1099511627776", "bytes fit into the file"),
 		{
-			// All ones are the mark of streamOptimized, which the issue wants to be named.
-			name: "T18 gdOffset 2^64-1", image: sparseImage(func(v *disktest.SparseVMDK) { v.U64(gd, 1<<64-1) }), code: "unsupported",
-			says: []string{"streamOptimized", "not supported yet"},
+			// All ones are the mark of a file of compressed grains, which this is not.
+			name: "T18 gdOffset 2^64-1", image: sparseImage(func(v *disktest.SparseVMDK) { v.U64(gd, 1<<64-1) }), code: "format",
+			says: []string{"at 0x38", "only a file of compressed grains"},
 		},
 	}
 }

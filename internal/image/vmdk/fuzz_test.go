@@ -225,6 +225,9 @@ func openFuzzed(t *testing.T, file *memFile) {
 			return
 		}
 	}
+	if img.Subformat == streamOptimized {
+		return // the check does not unpack grains
+	}
 	// Tables in which nothing is broken lead to grains that can be read.
 	buf := make([]byte, 1<<20)
 	for off := int64(0); off < min(img.Disk.Size(), 16<<20); off += int64(len(buf)) {

@@ -134,6 +134,21 @@ func (h *sparseHeader) checkPlaces(fileSize int64) error {
 	return p.add("grain directory offset", atGD, h.GDOffset, h.gdBytes())
 }
 
+// packed tells whether grains are compressed, which makes the file streamOptimized.
+func (h *sparseHeader) packed() bool { return h.Flags&flagCompressed != 0 }
+
+// isZero tells whether a table entry means a grain of zeros: none there, or the marker of version 2 and later.
+func (h *sparseHeader) isZero(entry uint32) bool {
+	return entry == 0 || (entry == 1 && h.Flags&flagZeroGrain != 0)
+}
+
+func (h *sparseHeader) subformat() string {
+	if h.packed() {
+		return streamOptimized
+	}
+	return monolithicSparse
+}
+
 // places are the parts of a file that its header names.
 type places struct {
 	what     string

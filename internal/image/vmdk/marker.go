@@ -112,6 +112,20 @@ func (i *inflater) buffer(n int64) []byte {
 
 var errTooLong = errors.New("more bytes than a grain has")
 
+// atEnd gives io.EOF when there is no further byte and the checksum is right. It never unpacks more than one byte.
+func (i *inflater) atEnd() error {
+	var more [1]byte
+	for {
+		n, err := i.out.Read(more[:])
+		if n > 0 {
+			return errTooLong
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
 // inflate fills dst, which is a whole grain, with what packed holds. The last grain of a disk may come without what lies
 // behind the end of the disk: cut bytes. off is where packed begins in the file.
 func (i *inflater) inflate(dst, packed []byte, cut, off int64) error {
@@ -121,21 +135,15 @@ func (i *inflater) inflate(dst, packed []byte, cut, off int64) error {
 		}
 	}
 	i.in.Reset(packed)
-	err := i.out.(zlib.Resetter).Reset(&i.in, nil) //nolint:forcetypeassert,errcheck // what zlib.NewReader promises
-	n, m := 0, 0
+	err := i.out.(zlib.Resetter).Reset(&i.in, nil) // as zlib.NewReader promises
+	n := 0
 	for n < len(dst) && err == nil {
+		var m int
 		m, err = i.out.Read(dst[n:])
 		n += m
 	}
 	if err == nil {
-		// The checksum is looked at behind the last byte; more than one byte behind the grain is never unpacked.
-		var more [1]byte
-		for m = 0; m == 0 && err == nil; {
-			m, err = i.out.Read(more[:])
-		}
-		if m > 0 {
-			err = errTooLong
-		}
+		err = i.atEnd()
 	}
 	if !errors.Is(err, io.EOF) {
 		return bad("compressed data", err)

@@ -55,7 +55,7 @@ func (x *sparse) unpack(dst []byte, grain int64) error {
 	if err != nil {
 		return err
 	}
-	i := inflaters.Get().(*inflater) //nolint:forcetypeassert,errcheck // there is nothing else in it
+	i := inflaters.Get().(*inflater) // there is nothing else in it
 	defer inflaters.Put(i)
 	packed := i.buffer(size)
 	if err := ondisk.ReadFull(x.file, packed, off+grainMarker); err != nil {

@@ -16,6 +16,7 @@ type sparse struct {
 	h     sparseHeader
 	tabs  tableReader
 	gd    int64                       // byte offset of the directory in use
+	grain *driver.Unpacked            // compressed grains, by number
 	cowd  bool                        // grain tables lie among the grains
 	below func(off, n int64) disk.Run // what a hole shows, by offset in the extent; nil: zeros
 	units *driver.Unpacked            // grains of a streamOptimized file, by number
@@ -50,7 +51,7 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 	if err := x.readFooter(); err != nil {
 		return nil, err
 	}
-	x.units = driver.NewUnpacked(unpackedCache, x.h.grainBytes(), x.unpack)
+	x.grain = driver.NewUnpacked(unpackedCache, x.h.grainBytes(), x.unpack)
 	x.tabs = ondisk.NewPages(s.File, tableCache)
 	x.gd = ondisk.I64(x.h.GDOffset) * units.SectorSize
 	d, err := x.ownDescriptor()
@@ -129,7 +130,7 @@ func (x *sparse) ownDescriptor() (*descriptor, error) {
 func (h *sparseHeader) checkText(d *descriptor) error {
 	kind, no := d.get("createtype")
 	if want := h.subformat(); kind != want {
-		if otherTypes[kind] && kind != "custom" && kind != streamOptimized {
+		if otherTypes[kind] && kind != "custom" {
 			return unsupported(kind)
 		}
 		return textErr(no, ondisk.ErrFormat, "createType %.64q, want %s in the descriptor of this sparse file", kind, want)
@@ -227,7 +228,7 @@ func (x *sparse) join(entries []byte, at, grain, into int64) (disk.Run, error) {
 		return disk.Run{Len: n*x.h.grainBytes() - into}, nil
 	}
 	if x.h.packed() {
-		return disk.Run{Len: x.h.grainBytes() - into, Src: x.units.Unit(grain), Off: into}, x.checkGrains(first, 1, grain, at)
+		return disk.Run{Len: x.h.grainBytes() - into, Src: x.grain.Unit(grain), Off: into}, x.checkGrains(first, 1, grain, at)
 	}
 	// A grain that the file cuts short does not spoil those in front of it.
 	whole := (x.file.Size() - int64(first)*units.SectorSize) / x.h.grainBytes()
@@ -238,7 +239,6 @@ func (x *sparse) join(entries []byte, at, grain, into int64) (disk.Run, error) {
 	return run, x.checkGrains(first, n, grain, at)
 }
 
-// isZero tells whether a table entry means a grain of zeros: none there, or the marker of version 2 and later.
 func (x *sparse) isZero(entry uint32) bool { return x.h.isZero(entry) }
 
 // continues tells whether a grain without data reads from the same place as one in front of it. A marked grain of zeros hides

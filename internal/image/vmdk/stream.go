@@ -155,7 +155,7 @@ func (s *stream) readFront() error {
 	if err := s.h.checkText(s.text); err != nil {
 		return err
 	}
-	if err := s.text.complete(); err != nil {
+	if err := s.refuseParent(); err != nil {
 		return err
 	}
 	if s.front() {
@@ -164,6 +164,15 @@ func (s *stream) readFront() error {
 		}
 	}
 	return s.skipTo(s.h.OverHead, "the first grain")
+}
+
+// refuseParent wants a complete disk: a pipe has no folder in which a parent could be.
+func (s *stream) refuseParent() error {
+	ref, err := s.text.parentRef()
+	if err == nil && ref != nil {
+		err = fmt.Errorf("the input is a snapshot child of %.256q: %w from a pipe; write it to a file beside its parent first", ref.Names[0], ondisk.ErrUnsupported)
+	}
+	return err
 }
 
 // front tells whether the tables stand in front of the grains.
@@ -259,8 +268,6 @@ func (s *stream) readGrain(m marker, at int64) ([]byte, error) {
 		return nil, markerErr(at, "lba", m.Val, fmt.Sprintf("a multiple of the %d sectors of a grain below the capacity of %d", s.h.GrainSize, s.h.Capacity))
 	case ondisk.I64(m.Val/s.h.GrainSize) <= s.last:
 		return nil, markerErr(at, "lba", m.Val, fmt.Sprintf("more than the %d of the grain before", ondisk.U64(s.last)*s.h.GrainSize))
-	case at/units.SectorSize > math.MaxUint32:
-		return nil, markerErr(at, "grain", m.Val, "a place below 2 TiB, which a table can name")
 	}
 	if err := s.h.checkSize(m.Size, at+8); err != nil {
 		return nil, err
@@ -274,11 +281,18 @@ func (s *stream) readGrain(m marker, at int64) ([]byte, error) {
 	if err := s.unpack.inflate(s.grain, b[grainMarker:grainMarker+int64(m.Size)], cut, at+grainMarker); err != nil {
 		return nil, err
 	}
-	sector := ondisk.U32(at / units.SectorSize)
+	return s.grain[:cut], s.note(at)
+}
+
+// note remembers where the last grain lies, for the tables.
+func (s *stream) note(at int64) error {
+	sector, err := sectorOf(at)
+	if err != nil {
+		return err
+	}
 	if s.front() {
 		s.seen.add(s.last, sector)
-	} else {
-		s.tables.grain(s.last, sector)
+		return nil
 	}
-	return s.grain[:cut], nil
+	return s.tables.grain(s.last, sector, at)
 }

@@ -50,21 +50,21 @@ func seekError(t *testing.T, data []byte) error {
 	return nil
 }
 
-// pipeError is the first error of a file that is read front to back, and the number of grains before it.
-func pipeError(t *testing.T, data []byte) (int, error) {
+// pipeError is the first error of a file that is read front to back.
+func pipeError(t *testing.T, data []byte) error {
 	t.Helper()
 	s, err := openStream(bytes.NewReader(data))
 	if err != nil {
-		return 0, err
+		return err
 	}
-	for n := 0; ; n++ {
+	for {
 		if _, _, err := s.Next(); err != nil {
 			_, _, again := s.Next()
 			require.Equal(t, err, again, "an error stays")
 			if errors.Is(err, io.EOF) {
-				return n, nil
+				return nil
 			}
-			return n, err
+			return err
 		}
 	}
 }
@@ -105,7 +105,7 @@ func runStreamCases(t *testing.T, cases []streamCase) {
 				tc.pipeClass = tc.class
 			}
 			requireError(t, seekError(t, v.Forged), tc.class, tc.seek, "file")
-			_, err := pipeError(t, v.Forged)
+			err := pipeError(t, v.Forged)
 			requireError(t, err, tc.pipeClass, tc.pipe, "pipe")
 		})
 	}
@@ -159,7 +159,7 @@ func TestBombsAreCheap(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	start := time.Now()
 	require.Error(t, seekError(t, v.Forged))
-	_, err := pipeError(t, v.Forged)
+	err := pipeError(t, v.Forged)
 	require.Error(t, err)
 	require.Less(t, time.Since(start), time.Second)
 	runtime.ReadMemStats(&after)
@@ -318,7 +318,7 @@ func TestCutStreams(t *testing.T) {
 					continue
 				}
 				file := v.Forged[:n]
-				_, err := pipeError(t, file)
+				err := pipeError(t, file)
 				require.ErrorIs(t, err, ondisk.ErrFormat, "%d bytes, front %v", n, front)
 				require.ErrorIs(t, err, io.ErrUnexpectedEOF, "%d bytes, front %v", n, front)
 				if front && n >= lastData {
@@ -329,7 +329,7 @@ func TestCutStreams(t *testing.T) {
 		}
 		if front {
 			require.NoError(t, seekError(t, v.Forged[:v.End]))
-			_, err := pipeError(t, v.Forged[:v.End])
+			err := pipeError(t, v.Forged[:v.End])
 			require.NoError(t, err)
 		}
 	}
@@ -345,12 +345,12 @@ func TestOnlyStreamOptimizedComesThroughAPipe(t *testing.T) {
 		{"51 46 49 fb", "QFI\xfb"},
 		{"no VMDK", ""},
 	} {
-		_, err := pipeError(t, []byte(tc.data))
+		err := pipeError(t, []byte(tc.data))
 		require.ErrorIs(t, err, ondisk.ErrUnsupported)
 		require.ErrorContains(t, err, tc.says)
 		require.ErrorContains(t, err, "only a streamOptimized VMDK")
 	}
-	_, err := pipeError(t, []byte("KDMV"))
+	err := pipeError(t, []byte("KDMV"))
 	require.ErrorIs(t, err, ondisk.ErrFormat)
 }
 
@@ -371,3 +371,78 @@ func TestErrorsOfThePipe(t *testing.T) {
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+// tables3 forges a disk of three tables, the second without a grain. empty adds a table for it, named by the directory as asked.
+func tables3(empty bool, named func(place, directory uint32) uint32) disktest.Forged {
+	data := make([]byte, 3*512*4096)
+	copy(data, "first grain")
+	copy(data[2*512*4096:], "first grain of the third table")
+	v := disktest.ForgeStreamVMDK(data, disktest.StreamLayout{Grain: 8})
+	if !empty {
+		return v.Forged
+	}
+	gd := slices.Clone(v.Forged[v.Directory+512 : v.Footer])
+	foot := slices.Clone(v.Forged[v.Footer+512 : v.End])
+	v.Forged = v.Forged[:v.Directory]
+	place := v.AddMetadata(1, make([]byte, 2048))/512 + 1
+	directory := int64(len(v.Forged))/512 + 1
+	gd.U32(4, named(uint32(place), uint32(directory)))
+	v.AddMetadata(2, gd)
+	foot.U64(disktest.VMDKGDOffset, uint64(directory))
+	v.AddMetadata(3, foot)
+	v.AddMetadata(0, nil)
+	return v.Forged
+}
+
+// Tables without a grain may be there or not, and a directory may name them or not.
+func TestStreamsWithEmptyTables(t *testing.T) {
+	for name, tc := range map[string]struct {
+		named func(place, directory uint32) uint32
+		says  string
+	}{
+		"named":                        {func(place, _ uint32) uint32 { return place }, ""},
+		"not named":                    {func(_, _ uint32) uint32 { return 0 }, ""},
+		"a place that is no table":     {func(place, _ uint32) uint32 { return place - 1 }, "vmdk grain directory"},
+		"the table of another entry":   {func(_, _ uint32) uint32 { return 130 }, "entry 130, want 0"},
+		"a place behind the directory": {func(_, directory uint32) uint32 { return directory + 1 }, "vmdk grain directory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requireError(t, pipeError(t, tables3(true, tc.named)), ondisk.ErrFormat, tc.says, "pipe")
+			if tc.says == "" {
+				require.NoError(t, seekError(t, tables3(true, tc.named)))
+			}
+		})
+	}
+	require.NoError(t, pipeError(t, tables3(false, nil)))
+
+	// More tables than the disk has.
+	v := disktest.ForgeStreamVMDK(someDisk(), disktest.StreamLayout{})
+	v.Forged = v.Forged[:v.Directory]
+	for range 1000 {
+		v.AddMetadata(1, make([]byte, 2048))
+	}
+	require.ErrorContains(t, pipeError(t, v.Forged), "tables without a grain 2, want at most 1")
+}
+
+// A table that does not follow its grains is fine in a file.
+func TestStreamsWithTablesElsewhere(t *testing.T) {
+	data := make([]byte, 2*512*4096)
+	copy(data, "first grain")
+	copy(data[512*4096:], "first grain of the second table")
+	v := disktest.ForgeStreamVMDK(data, disktest.StreamLayout{Grain: 8})
+	// Exchange the first table with the second grain, which is one sector.
+	file := slices.Concat(v.Forged[:v.Tables[0]], v.Forged[v.Grains[1]:v.Grains[1]+512], v.Forged[v.Tables[0]:v.Grains[1]], v.Forged[v.Grains[1]+512:])
+	require.Equal(t, v.Grains[1]+512, v.Tables[1])
+	f := file
+	f.U32(v.Tables[1]+512, uint32(v.Tables[0]/512))
+	f.U32(v.Directory+512, uint32(v.Tables[0]/512+2))
+	require.NoError(t, seekError(t, f))
+	err := pipeError(t, f)
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.ErrorContains(t, err, "does not follow the last of its grains")
+
+	// Grains of a table that was there already.
+	again := slices.Concat(v.Forged[:v.Grains[1]], v.Forged[v.Grains[0]:v.Grains[0]+512])
+	disktest.Forged(again).U64(v.Grains[1], 8)
+	require.ErrorIs(t, pipeError(t, again), ondisk.ErrUnsupported)
+}

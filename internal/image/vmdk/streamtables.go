@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"math"
+	"slices"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
@@ -31,26 +33,25 @@ func (t *tally) equal(o *tally) bool {
 	return t.n == o.n && string(t.sum.Sum(nil)) == string(o.sum.Sum(nil))
 }
 
-// tables holds the tables of a stream against the grains in front of them. Each table stands behind the last of its grains: that
-// is how all writers do it, so others are read, but their tables are not compared.
+// tables holds the tables of a stream against the grains in front of them. Each table stands behind the last of its grains.
 type tables struct {
 	work    [gtBytes]byte // what the next table must hold
 	pending int64         // grains in work
 	number  int64         // of the table in work
 	places  []uint32      // sectors of the tables that were read, by number; 0 where there is none
-	apart   bool          // a table does not follow its grains
+	empty   []uint32      // sectors of tables without a grain, which a directory may name or not
 }
 
-// grain takes note of a grain at a sector.
-func (t *tables) grain(grain int64, sector uint32) {
+// grain takes note of a grain at a sector. at is the byte offset of its marker.
+func (t *tables) grain(grain int64, sector uint32, at int64) error {
 	n := grain / gtes
-	if n != t.number || int64(len(t.places)) > n {
-		t.apart = t.apart || t.pending > 0 || int64(len(t.places)) > n
-		clear(t.work[:])
-		t.number, t.pending = n, 0
+	if int64(len(t.places)) > n || t.pending > 0 && n != t.number {
+		return fmt.Errorf("vmdk marker at %#x: a grain table that does not follow the last of its grains: %w from a pipe; write it to a file first", at, ondisk.ErrUnsupported)
 	}
 	binary.LittleEndian.PutUint32(t.work[4*(grain%gtes):], sector)
+	t.number = n
 	t.pending++
+	return nil
 }
 
 // metadata checks the length that a marker at a byte offset gives for n bytes that follow it.
@@ -72,9 +73,6 @@ func (s *stream) readTable(m marker, at int64) error {
 		return err
 	}
 	t := &s.tables
-	if t.apart {
-		return nil
-	}
 	for i := int64(0); i < gtBytes; i += 4 {
 		got, want := binary.LittleEndian.Uint32(b[i:]), binary.LittleEndian.Uint32(t.work[i:])
 		if got != want && (want != 0 || !s.h.isZero(got)) {
@@ -83,16 +81,33 @@ func (s *stream) readTable(m marker, at int64) error {
 			}
 		}
 	}
-	if t.pending == 0 {
-		return nil // of no grain: some directories name it, others do not
+	sector, err := sectorOf(at)
+	if err != nil {
+		return err
 	}
-	if at/units.SectorSize > int64(^uint32(0)) {
-		return markerErr(at, "place", at, "one below 2 TiB, which a directory can name")
+	return t.read(sector, at, s.h.tables())
+}
+
+// sectorOf is the number of a sector as tables and directories have it.
+func sectorOf(at int64) (uint32, error) {
+	if at/units.SectorSize > math.MaxUint32 {
+		return 0, markerErr(at, "place", at, "one below 2 TiB, which tables can name")
+	}
+	return ondisk.U32(at / units.SectorSize), nil
+}
+
+// read takes note of a table at a sector that agrees with its grains. most is how many tables there can be.
+func (t *tables) read(sector uint32, at, most int64) error {
+	if t.pending == 0 {
+		if t.empty = append(t.empty, sector); int64(len(t.empty)) > most {
+			return markerErr(at, "tables without a grain", len(t.empty), fmt.Sprintf("at most %d, the entries of the directory", most))
+		}
+		return nil
 	}
 	for int64(len(t.places)) < t.number {
 		t.places = append(t.places, 0)
 	}
-	t.places = append(t.places, ondisk.U32(at/units.SectorSize))
+	t.places = append(t.places, sector)
 	clear(t.work[:])
 	t.pending = 0
 	return nil
@@ -104,7 +119,7 @@ func (s *stream) readDirectory(m marker, at int64) error {
 		return err
 	}
 	t := &s.tables
-	if t.pending > 0 && !t.apart {
+	if t.pending > 0 {
 		return markerErr(at, "type", m.Type, fmt.Sprintf("the table (type 1) of the %d grains before", t.pending))
 	}
 	at = s.at
@@ -117,29 +132,28 @@ func (s *stream) readDirectory(m marker, at int64) error {
 				return err
 			}
 		}
-		if err := t.entry(i, binary.LittleEndian.Uint32(b[e:]), s.gd, at+4*i); err != nil {
+		if err := t.entry(i, binary.LittleEndian.Uint32(b[e:]), at+4*i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// entry checks what the directory at sector gd says of table i.
-func (t *tables) entry(i int64, got uint32, gd, at int64) error {
+// entry checks what the directory says of table i. at is its byte offset.
+func (t *tables) entry(i int64, got uint32, at int64) error {
 	want := uint32(0)
 	if i < int64(len(t.places)) {
 		want = t.places[i]
 	}
-	bad := func(what string) error {
-		return &ondisk.FormatError{What: "vmdk grain directory", Off: at, Field: "entry", Got: got, Want: what}
+	if got == want {
+		return nil
 	}
-	switch {
-	case int64(got) > gd:
-		return bad("a place in front of the directory")
-	case want != 0 && got != want && !t.apart:
-		return bad(fmt.Sprintf("%d, where the grain table lies", want))
+	if _, ok := slices.BinarySearch(t.empty, got); ok && want == 0 {
+		return nil
 	}
-	return nil
+	return &ondisk.FormatError{
+		What: "vmdk grain directory", Off: at, Field: "entry", Got: got, Want: fmt.Sprintf("%d, where the grain table was", want),
+	}
 }
 
 // readFooter holds the footer against the header and the place of the directory.

@@ -75,7 +75,7 @@ var zeros [defaultGrain * units.SectorSize]byte
 // Pack makes of a grain what the file holds of it: marker, compressed data, and zeros to the end of a sector. A last grain that
 // the end of the disk cuts is made whole: qemu-img and VMware take it cut too, others do not.
 func (t *streamTarget) Pack(unit []byte, off int64) ([]byte, error) {
-	p := packers.Get().(*packer) //nolint:forcetypeassert,errcheck // there is nothing else in it
+	p := packers.Get().(*packer) // there is nothing else in it
 	defer packers.Put(p)
 	p.out.Reset()
 	p.z.Reset(&p.out)

@@ -18,6 +18,8 @@ type faults struct {
 	firsts  map[string]string
 	partial bool   // not all places were compared
 	file    string // name of the extent in work, empty for the only one
+	orphans int64  // grains that no table names
+	lost    int64  // bytes of these
 	mirrors mirrors
 
 	orphaned, orphanedBytes int64 // grains of the files that no table names
@@ -29,7 +31,7 @@ const (
 	takenTable = "grain tables at a place in use"
 	badGrain   = "grains outside of the file's data area"
 	takenGrain = "grains at a place in use"
-	badMarker  = "grains with another marker"
+	otherGrain = "grains with another marker"
 )
 
 func newFaults() *faults { return &faults{counts: map[string]int{}, firsts: map[string]string{}} }
@@ -57,8 +59,7 @@ type tableFaults struct {
 	mirror *mirror
 	holes  holes
 	buf    []byte // the table in work
-	used   int64  // bytes of the file's data area that grains take
-	mixed  bool   // tables lie in the data area too
+	used   int64  // bytes of the data area that are in use
 	probed int    // markers that were looked at
 }
 
@@ -79,7 +80,7 @@ func (x *sparse) check(f *faults) error {
 		tables: ondisk.NewPlaceSet(ondisk.U64(x.h.gtBytes() / units.SectorSize)), grains: ondisk.NewPlaceSet(x.h.GrainSize),
 	}
 	if x.h.packed() {
-		c.grains = ondisk.NewPlaceSet(1) // grains of any length: only those that start at one sector are found
+		c.grains = ondisk.NewPlaceSet(1) // of any length: only those that start at one sector are found
 	}
 	n := x.h.tables()
 	for i := int64(0); i < n; {
@@ -90,8 +91,7 @@ func (x *sparse) check(f *faults) error {
 		i += skip
 	}
 	f.partial = f.partial || c.tables.Full() || c.grains.Full()
-	n = c.orphans()
-	f.orphaned, f.orphanedBytes = f.orphaned+n, f.orphanedBytes+n*x.h.grainBytes()
+	c.addOrphans()
 	return nil
 }
 
@@ -113,7 +113,9 @@ func (c *tableFaults) table(i int64) (int64, error) {
 		c.add(takenTable, "grain directory entry %d names sector %d", i, loc/units.SectorSize)
 		return 1, nil
 	}
-	c.mixed = c.mixed || loc >= c.dataArea()
+	if loc >= c.dataArea() {
+		c.used += c.x.h.gtBytes()
+	}
 	hole := c.holes.has(loc, c.x.h.gtBytes())
 	if hole {
 		clear(c.buf)
@@ -215,7 +217,7 @@ func (c *tableFaults) orphans() int64 {
 // issues makes one issue for each kind of damage.
 func (c *faults) issues() []ondisk.Issue {
 	var out []ondisk.Issue
-	for _, kind := range []string{badTable, takenTable, badGrain, takenGrain, badMarker} {
+	for _, kind := range []string{badTable, takenTable, badGrain, takenGrain, otherGrain} {
 		if n := c.counts[kind]; n > 0 {
 			text := fmt.Sprintf("%d %s; first: %s", n, kind, c.firsts[kind])
 			out = append(out, ondisk.Issue{
@@ -242,6 +244,12 @@ func (c *faults) issues() []ondisk.Issue {
 			Code: "vmdk-redundant-tables", Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
 			Text:   fmt.Sprintf("the redundant grain tables disagree with the primary ones in %d places; first: %s", m.differ, m.first),
 			Remedy: "repair it with vmware-vdiskmanager -R, or take the primary tables with qemu-img convert",
+		})
+	}
+	if c.orphans > 0 {
+		out = append(out, ondisk.Issue{
+			Code: "orphaned-data", Effect: ondisk.Note,
+			Text: fmt.Sprintf("%d grains (%s) of the file are named by no grain table: a copy does not have them", c.orphans, units.Format(c.lost)),
 		})
 	}
 	return out

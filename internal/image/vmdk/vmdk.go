@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Names of the subformats that are read; they are the createType of the descriptor. The first five are written too.
+// Names of the subformats that are read; they are the createType of the descriptor. The first five and the last are written too.
 const (
 	monolithicSparse = "monolithicSparse"
 	monolithicFlat   = "monolithicFlat"
@@ -111,7 +111,7 @@ func lone(extent string) error {
 
 // otherTypes are the createTypes that the specification and ESXi know beside ours.
 var otherTypes = map[string]bool{
-	"streamOptimized": true, "vmfsRaw": true, "vmfsRDM": true, "vmfsRawDeviceMap": true, "vmfsRDMP": true,
+	"vmfsRaw": true, "vmfsRDM": true, "vmfsRawDeviceMap": true, "vmfsRDMP": true,
 	"vmfsPassthroughRawDeviceMap": true, "fullDevice": true, "partitionedDevice": true, "custom": true, "vsanSparse": true,
 }
 
@@ -133,8 +133,8 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 	switch {
 	case no == 0:
 		return nil, &ondisk.FormatError{What: what, Field: "createType", Got: "", Want: "a line createType=…"}
-	case kind == monolithicSparse:
-		return openMisplacedSparse(s, d)
+	case kind == monolithicSparse, kind == streamOptimized:
+		return openMisplacedSparse(s, d, kind)
 	case otherTypes[kind]:
 		if _, err := d.parentRef(); err != nil {
 			return nil, err
@@ -155,7 +155,7 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 }
 
 // openMisplacedSparse says what is wrong with a descriptor that stands outside of the sparse extent it describes.
-func openMisplacedSparse(s *driver.Source, d *descriptor) (*driver.Image, error) {
+func openMisplacedSparse(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
 	if len(d.extents) > 0 {
 		e := d.extents[0]
 		f, err := s.Open(e.name)
@@ -166,7 +166,7 @@ func openMisplacedSparse(s *driver.Source, d *descriptor) (*driver.Image, error)
 			return nil, sameFile(0, e)
 		}
 	}
-	return nil, textErr(1, ondisk.ErrFormat, "createType %s, want the descriptor inside its extent; open the extent file itself", monolithicSparse)
+	return nil, textErr(1, ondisk.ErrFormat, "createType %s, want the descriptor inside its extent; open the extent file itself", kind)
 }
 
 func sameFile(i int, e *extent) error {
