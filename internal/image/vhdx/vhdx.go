@@ -27,13 +27,14 @@ const (
 
 // Format is VHDX.
 var Format = driver.Format{
-	Name:       name,
-	Detect:     detect,
-	Open:       open,
-	Create:     create,
-	Subformats: []string{dynamic, fixed},
-	Names:      names,
-	Extensions: []string{".vhdx", ".avhdx"},
+	Name:        name,
+	Detect:      detect,
+	Open:        open,
+	Create:      create,
+	Subformats:  []string{dynamic, fixed},
+	Names:       names,
+	Extensions:  []string{".vhdx", ".avhdx"},
+	SectorSizes: true,
 }
 
 // Sizes that the specification fixes, in bytes.

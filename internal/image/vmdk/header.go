@@ -185,21 +185,6 @@ func (p *places) add(name string, at int64, sector uint64, n int64) error {
 	return nil
 }
 
-// packed tells whether grains are compressed, which makes the file streamOptimized.
-func (h *sparseHeader) packed() bool { return h.Flags&flagCompressed != 0 }
-
-// isZero tells whether a table entry means a grain of zeros: none there, or the marker of version 2 and later.
-func (h *sparseHeader) isZero(entry uint32) bool {
-	return entry == 0 || (entry == 1 && h.Flags&flagZeroGrain != 0)
-}
-
-func (h *sparseHeader) subformat() string {
-	if h.packed() {
-		return streamOptimized
-	}
-	return monolithicSparse
-}
-
 func (h *sparseHeader) redundant() bool   { return h.Flags&flagRedundant != 0 && h.RGDOffset != 0 }
 func (h *sparseHeader) grainBytes() int64 { return ondisk.I64(h.GrainSize) * units.SectorSize }
 

@@ -58,18 +58,6 @@ func (d *descriptor) refuseParent(kind string) error {
 		ref.Names[0], kind)
 }
 
-// complete refuses a child where its parent cannot be opened.
-func (d *descriptor) complete() error {
-	ref, err := d.parentRef()
-	if ref == nil || err != nil {
-		return err
-	}
-	return &ondisk.Refusal{
-		Code: "unsupported", Reason: fmt.Sprintf("what comes through the pipe is a snapshot of %.256q: its data is not complete", ref.Names[0]),
-		Remedy: "write it to a file beside its parent first",
-	}
-}
-
 // over is what shows through the holes of an extent that begins at byte at of the disk.
 func over(parent *driver.Image, at int64) func(off, n int64) disk.Run {
 	if parent == nil {

@@ -19,7 +19,6 @@ type sparse struct {
 	grain *driver.Unpacked            // compressed grains, by number
 	cowd  bool                        // grain tables lie among the grains
 	below func(off, n int64) disk.Run // what a hole shows, by offset in the extent; nil: zeros
-	units *driver.Unpacked            // grains of a streamOptimized file, by number
 }
 
 // tableReader reads tables through a cache.
@@ -164,7 +163,7 @@ func (x *sparse) run(off int64) (disk.Run, error) {
 		return disk.Run{}, err
 	}
 	if ondisk.IsZero(entries) { // as in nearly all of the two million tables that a large disk of qemu-img has
-		return disk.Run{Len: int64(len(entries)/4)*x.h.grainBytes() - into}, nil
+		return x.hole(off, int64(len(entries)/4)*x.h.grainBytes()-into), nil
 	}
 	return x.join(entries, loc+4*first, grain, into)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -21,8 +20,6 @@ type faults struct {
 	orphans int64  // grains that no table names
 	lost    int64  // bytes of these
 	mirrors mirrors
-
-	orphaned, orphanedBytes int64 // grains of the files that no table names
 }
 
 // The kinds of damage.
@@ -185,35 +182,6 @@ func (c *tableFaults) entries(table, loc int64) {
 	}
 }
 
-// maxProbes bounds the random reads of a check. A reader looks at the marker of each grain that it takes.
-const maxProbes = 1024
-
-// probe looks at the marker of a compressed grain, one for each table: a table that was shifted or belongs to another file is
-// found out by its first.
-func (c *tableFaults) probe(off, grain int64) {
-	if c.probed++; c.probed > maxProbes {
-		return
-	}
-	if _, err := c.x.grainAt(off, grain); err != nil {
-		c.add(badMarker, "%v", err)
-	}
-}
-
-// dataArea is where the grains begin, in bytes.
-func (c *tableFaults) dataArea() int64 {
-	return min(ondisk.I64(min(c.x.h.OverHead, math.MaxUint32))*units.SectorSize, c.x.file.Size())
-}
-
-// orphans tells how many grains of the file no table names. Compressed grains can be told from other data only by reading
-// all of the file, so they are not counted.
-func (c *tableFaults) orphans() int64 {
-	h := &c.x.h
-	if h.packed() || c.mixed || len(c.counts) > 0 || c.grains.Full() {
-		return 0
-	}
-	return max(0, (c.x.file.Size()-c.dataArea()-c.used)/h.grainBytes())
-}
-
 // issues makes one issue for each kind of damage.
 func (c *faults) issues() []ondisk.Issue {
 	var out []ondisk.Issue
@@ -231,12 +199,6 @@ func (c *faults) issues() []ondisk.Issue {
 		out = append(out, ondisk.Issue{
 			Code: "vmdk-tables-unchecked",
 			Text: "the image is too large to look for grains that share a place; every byte is compared after a copy all the same",
-		})
-	}
-	if n := c.orphaned; n > 0 && len(c.counts) == 0 {
-		out = append(out, ondisk.Issue{
-			Code: "orphaned-data", Effect: ondisk.Note,
-			Text: fmt.Sprintf("%d grains (%s) of the file are named by no grain table: data of former times, which a copy does not take over", n, units.Format(c.orphanedBytes)),
 		})
 	}
 	if m := c.mirrors; m.differ > 0 {
