@@ -89,12 +89,12 @@ func misaligned(bad []Place) ondisk.Issue {
 		last := len(numbers) - 1
 		whose, they = fmt.Sprintf("the 4 KiB blocks of partitions %s and %s", strings.Join(numbers[:last], ", "), numbers[last]), "they start"
 	}
-	where := fmt.Sprintf("%d bytes past a 4 KiB boundary of the file", bad[0].past)
+	where, how := fmt.Sprintf("%d bytes past a 4 KiB boundary of the file", bad[0].past), "each touches"
 	for _, p := range bad {
-		if p.mixed || p.past != bad[0].past {
-			where = "off the 4 KiB boundaries of the file"
+		if p.mixed || p.past != bad[0].past { // a VHD of which every block is shifted by a sector more than the last
+			where, how = "off the 4 KiB boundaries of the file", "most touch"
 		}
 	}
-	i.Text = fmt.Sprintf("%s lie %s, although %s on one of the disk: each touches two blocks of the storage instead of one", whose, where, they)
+	i.Text = fmt.Sprintf("%s lie %s, although %s on one of the disk: %s two blocks of the storage instead of one", whose, where, they, how)
 	return i
 }
