@@ -29,8 +29,8 @@ var edges = map[string][]string{
 	"cmd/trueup": {"internal/cli"},
 
 	"internal/units":  nil,
-	"internal/ondisk": nil,
 	"internal/disk":   nil,
+	"internal/ondisk": {"internal/disk"}, // Pages ask their source for its holes
 
 	"internal/image/driver": nil,
 	"internal/image/qcow2":  {"internal/image/driver"},
