@@ -23,13 +23,13 @@ const readJobs = 4
 // look walks over the map of the image, and reads its data where that is wanted or little.
 func (f inspectFlags) look(ctx context.Context, errOut io.Writer, s *source) (*usage, error) {
 	out := &usage{}
-	if broken(align.Relevant(s.damage, nil)) != nil {
-		return out, nil // said already
+	if err := broken(align.Relevant(s.damage, nil)); err != nil {
+		return out, nil //nolint:nilerr // said already
 	}
 	u, err := container.Look(s.img.Disk, s.img.Child, s.parts())
 	if err != nil {
 		out.issues = unreadable("unreadable-map", err)
-		return out, nil //nolint:nilerr // it is an issue of the image
+		return out, nil
 	}
 	out.usage, out.issues = u, u.Issues()
 	if !f.data && !u.Small() {

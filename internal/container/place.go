@@ -2,6 +2,7 @@ package container
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/trueup/trueup/internal/align"
@@ -84,7 +85,7 @@ func misaligned(bad []Place) ondisk.Issue {
 	} else {
 		var numbers []string
 		for _, p := range bad {
-			numbers = append(numbers, fmt.Sprint(p.Number))
+			numbers = append(numbers, strconv.Itoa(p.Number))
 		}
 		last := len(numbers) - 1
 		whose, they = fmt.Sprintf("the 4 KiB blocks of partitions %s and %s", strings.Join(numbers[:last], ", "), numbers[last]), "they start"

@@ -48,6 +48,11 @@ func TestAlignmentInTheFile(t *testing.T) {
 			part(1, mib, mib), 8 * mib,
 		},
 		{
+			"the last sector counts",
+			mapped(disk.Run{Len: mib, Src: f}, disk.Run{Len: mib, Src: f, Off: 8 * mib}, disk.Run{Len: mib, Src: f, Off: 512}),
+			part(1, mib, mib+512), 512,
+		},
+		{
 			"one of many runs off",
 			mapped(disk.Run{Len: mib, Src: f, Off: 64 * kib}, disk.Run{Len: mib, Src: f, Off: 9*mib + 4*kib}),
 			part(1, 0, 2*mib), 4 * kib,

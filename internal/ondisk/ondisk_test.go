@@ -154,7 +154,7 @@ func (h holed) Extent(off, limit int64) (disk.Extent, error) {
 }
 
 func TestPagesInHolesAreNotRead(t *testing.T) {
-	src := holed{source(6 * pageSize), []disk.Range{{Off: pageSize, Len: 2 * pageSize}, {Off: 4*pageSize + 1, Len: 2*pageSize - 1}}}
+	src := holed{source(6 * pageSize), []disk.Range{{Off: pageSize, Len: 2*pageSize + 5}, {Off: 4*pageSize + 1, Len: 2*pageSize - 1}}}
 	p := NewPages(src, 2*pageSize)
 	got := make([]byte, pageSize)
 	for _, page := range []int64{1, 2, 5, 1} {
@@ -170,7 +170,14 @@ func TestPagesInHolesAreNotRead(t *testing.T) {
 		require.Equal(t, int64(i+1), src.reads.Load())
 	}
 	require.NoError(t, p.Read(got, pageSize+pageSize/2))
-	require.True(t, IsZero(got), "over the border of two holes")
+	require.True(t, IsZero(got), "over the border of two pages")
+
+	p = NewPages(src, 2*pageSize)
+	before := src.reads.Load()
+	for page := range int64(3) {
+		require.NoError(t, p.Read(got, page*pageSize))
+	}
+	require.Equal(t, before+1, src.reads.Load(), "a hole that comes behind data")
 }
 
 func TestPagesPastTheEnd(t *testing.T) {
