@@ -81,7 +81,7 @@ func usageText(u *Usage, size int64) string {
 	if u.Inherited > 0 {
 		s += fmt.Sprintf(", %s in parents", units.Format(u.Inherited))
 	}
-	if u.NonZero != nil {
+	if u.NonZero != nil && u.Stored+u.Compressed+u.Inherited > 0 {
 		s += fmt.Sprintf(", %s not zero", units.Format(*u.NonZero))
 	}
 	if !u.Complete {

@@ -44,6 +44,8 @@ func TestDataInWords(t *testing.T) {
 	} {
 		require.Equal(t, "  Data       "+want, containerLines(t, report.Image{Format: "raw", Size: 8 * gib, Usage: &u}))
 	}
+	n = 0
+	require.Equal(t, "  Data       nothing stored of 8 GiB", containerLines(t, report.Image{Size: 8 * gib, Usage: &report.Usage{NonZero: &n, Complete: true}}))
 	require.Empty(t, containerLines(t, report.Image{Format: "raw"}), "nothing is said of what nobody knows")
 }
 
