@@ -77,7 +77,7 @@ func polyglots() []hostile {
 		both("ISO and VHD", map[int64]string{lastSector: "conectix", iso: "CD001"}, "vhd", "ISO 9660"),
 		both("qcow2 and VHD", map[int64]string{0: "QFI\xfb", lastSector: "conectix"}, "vhd", "qcow2"),
 		both("VMDK and ISO", map[int64]string{0: "KDMV", iso: "CD001"}, "vmdk", "ISO 9660"),
-		{name: "T40 valid sparse VMDK and VHD", image: sparseWithFooter, code: "format", says: []string{"vmdk and vhd", "want the content of one format"}},
+		{name: "T40 valid sparse VMDK and VHD", image: sparseWithFooter, code: "format", says: []string{"vhd and vmdk", "want the content of one format"}},
 	}
 }
 

@@ -185,6 +185,16 @@ func TestHostileVHDTables(t *testing.T) {
 	}
 }
 
+// A footer that cannot be believed is no place for data all the same.
+func TestVHDBlockOverADamagedFooter(t *testing.T) {
+	v := dynamicVHD()
+	v.U8(v.Footer+200, 1)
+	v.BE32(v.BAT+4, uint32(v.Blocks[2]/sector+1))
+	img := opened(t, write(t, t.TempDir(), "disk.vhd", v.Forged))
+	_, err := img.Disk.ReadAt(make([]byte, 10), 2*mib)
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+}
+
 // A block that no entry names.
 func TestOrphanedVHDBlocks(t *testing.T) {
 	v := dynamicVHD()
@@ -212,6 +222,9 @@ func TestHostileVHDParents(t *testing.T) {
 		{"/etc/shadow", "/etc/shadow", func(*disktest.VHD) {}, `there is no "gone.vhd" and no "shadow" in its folder`},
 		{"a locator of 2^32-1 bytes", "/etc/shadow", func(v *disktest.VHD) {
 			v.Head(func(off int64) { v.BE32(off+disktest.VHDLocators+8, 1<<32-1) })
+		}, `there is no "shadow" in its folder`},
+		{"a locator of 100 KiB", "/etc/shadow", func(v *disktest.VHD) {
+			v.Head(func(off int64) { v.BE32(off+disktest.VHDLocators+8, 100<<10) })
 		}, `there is no "shadow" in its folder`},
 		{"a locator beyond the file", "/etc/shadow", func(v *disktest.VHD) {
 			v.Head(func(off int64) { v.BE64(off+disktest.VHDLocators+16, 1<<63+5) })

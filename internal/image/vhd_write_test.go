@@ -93,6 +93,23 @@ func TestVHDCopiesKeepTheirSource(t *testing.T) {
 	}
 }
 
+// More blocks than one piece of the table holds, with gaps of several pieces.
+func TestVHDTableIsWrittenInPieces(t *testing.T) {
+	data := make([]byte, 100*mib)
+	for _, off := range []int{0, 16*mib - 4*kib, 16 * mib, 80*mib + 12*kib} {
+		copy(data[off:], noise(uint64(off), 4*kib))
+	}
+	src := opened(t, write(t, t.TempDir(), "src.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{Block: 4 * kib}).Forged))
+	path := filepath.Join(t.TempDir(), "copy.vhd")
+	copied(t, src, path, image.CreateOptions{})
+	img := opened(t, path)
+	noDamage(t, img)
+	require.Less(t, img.Files()[0].Size, int64(mib))
+	got := make([]byte, len(data))
+	require.NoError(t, ondisk.ReadFull(img.Disk, got, 0))
+	require.True(t, bytes.Equal(data, got))
+}
+
 // QEMU takes the size of a disk by "vpc " from the geometry. Where that covers less, the creator has to go.
 func TestVHDCreatorGivesWayToTheSize(t *testing.T) {
 	for _, tc := range []struct {
