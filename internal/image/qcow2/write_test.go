@@ -1,0 +1,89 @@
+package qcow2
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// sheet is a file of pieces, as large as one likes.
+type sheet map[int64][]byte
+
+func (s sheet) WriteAt(p []byte, off int64) (int, error) {
+	s[off] = bytes.Clone(p)
+	return len(p), nil
+}
+func (s sheet) Truncate(int64) error { return nil }
+func (s sheet) Sync() error          { return nil }
+
+// noiseOf is n bytes that nothing packs.
+func noiseOf(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b) // never returns an error
+	return b
+}
+
+// QEMU inflates with a window of 4 KiB: what repeats further back must not be referred to.
+func TestPackedClustersKeepTheWindow(t *testing.T) {
+	p := &packedTarget{target: newTarget(nil, 1<<20, 16, 3)}
+	near := bytes.Repeat(noiseOf(3000), 20)
+	packed, err := p.Pack(near, 0)
+	require.NoError(t, err)
+	require.Less(t, len(packed), 8000)
+	far := bytes.Repeat(noiseOf(5000), 13)
+	packed, err = p.Pack(far, 0)
+	require.NoError(t, err)
+	require.Len(t, packed, 1<<16, "stored plainly, and as a whole")
+	require.Equal(t, far, packed[:len(far)])
+}
+
+// The refcount table lies in one piece, and in clusters that one refcount block counts.
+func TestRefcountTableDoesNotStraddle(t *testing.T) {
+	for _, back := range []int64{0, 1, 2, 3, 5} {
+		f := sheet{}
+		target := newTarget(f, 1<<40, 12, 3)
+		target.block, target.next = 511, 512*target.perBlock()-back
+		require.NoError(t, target.Finish())
+		table := target.h.refTable()
+		first, last := table.Off/4096, table.End()/4096-1
+		require.Equal(t, first/target.perBlock(), last/target.perBlock(), "%d clusters left", back)
+		require.Equal(t, target.next, last+1)
+		entries := f[table.Off]
+		for i := range first/target.perBlock() + 1 {
+			require.Equal(t, ondisk.U64(max(1, i*target.perBlock())*4096), binary.BigEndian.Uint64(entries[8*i:]))
+		}
+		counts := f[target.blockPlace(first/target.perBlock())]
+		for c := first; c <= last; c++ {
+			require.Equal(t, uint16(1), binary.BigEndian.Uint16(counts[2*(c%target.perBlock()):]))
+		}
+	}
+}
+
+// Clusters grow with the disk, so that the L1 table stays short; a disk that no cluster suffices for is refused.
+func TestClusterSizeOfHugeDisks(t *testing.T) {
+	for _, tc := range []struct {
+		size       int64
+		from, want uint32
+	}{
+		{1 << 30, 9, 12}, {1 << 40, 12, 12}, {1<<40 + 512, 12, 13}, {64 << 40, 9, 15}, {64 << 40, 16, 16}, {1 << 50, 16, 17}, {1 << 50, 21, 21},
+	} {
+		made, err := create(sheet{}, tc.size, driver.Options{Template: &template{clusterBits: tc.from}})
+		require.NoError(t, err)
+		require.Equal(t, tc.want, made.(*target).h.ClusterBits, "%+v", tc)
+	}
+	_, err := create(sheet{}, 1<<62, driver.Options{})
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+}
+
+func TestSizesOfStructures(t *testing.T) {
+	require.Equal(t, version3Length, binary.Size(header{}))
+	require.Equal(t, snapshotLength, binary.Size(snapshotEntry{}))
+	require.Equal(t, 24, binary.Size(bitmapEntry{}))
+	require.Equal(t, 24, binary.Size(bitmapsExtension{}))
+}
