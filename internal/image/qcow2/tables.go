@@ -190,8 +190,9 @@ func (q *qcow) join(e *l2entries, cluster, off int64) (disk.Run, error) {
 		return disk.Run{Len: size, Src: q.file, Off: first.place + into}, nil
 	case packed:
 		return disk.Run{Len: size, Src: q.packed.Unit(ondisk.I64(first.key)), Off: into}, nil
+	default:
+		return q.below(off, size), nil
 	}
-	return q.below(off, size), nil
 }
 
 // need is how many bytes of a unit the disk has: the last one may be cut.
