@@ -3,7 +3,9 @@ package qcow2
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,6 +43,54 @@ func TestPackedClustersKeepTheWindow(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, packed, 1<<16, "stored plainly, and as a whole")
 	require.Equal(t, far, packed[:len(far)])
+}
+
+// Packed clusters of any length, with jumps that ask for L2 tables, over several refcount blocks: no two share a byte, and all
+// refcounts are right.
+func TestPackedPlacesAreDisjoint(t *testing.T) {
+	for seed := range uint64(6) {
+		f := sheet{}
+		p := &packedTarget{target: newTarget(f, 1<<40, 12, 3)}
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		sizes := map[int64]int64{}
+		jump := []int64{1, 3, 200}[seed%3]
+		for guest := int64(0); p.next < 3*p.perBlock(); guest += 1 + rnd.Int64N(jump) {
+			sizes[guest] = 1 + rnd.Int64N(4096)
+			require.NoError(t, p.Reserve(guest*4096, sizes[guest]))
+		}
+		require.NoError(t, p.Finish())
+		file := &memFile{data: make([]byte, p.next*4096), size: p.next * 4096}
+		for off, b := range f {
+			copy(file.data[off:], b)
+		}
+		img, err := open(folder(file))
+		require.NoError(t, err)
+		issues, err := img.Check()
+		require.NoError(t, err)
+		require.Empty(t, issues)
+		requireDisjoint(t, file, &p.h, sizes)
+	}
+}
+
+// requireDisjoint looks up where clusters of so many bytes are stored.
+func requireDisjoint(t *testing.T, f *memFile, h *header, sizes map[int64]int64) {
+	t.Helper()
+	used := map[int64]int64{}
+	for guest, n := range sizes {
+		l2 := binary.BigEndian.Uint64(f.data[h.l1().Off+8*(guest/h.entries()):]) & placeMask
+		entry := binary.BigEndian.Uint64(f.data[ondisk.I64(l2)+8*(guest%h.entries()):])
+		place := ondisk.I64(entry & placeMask)
+		if entry&compressed != 0 {
+			place, _ = h.packedPlace(entry &^ compressed)
+		}
+		used[place] = n
+	}
+	require.Len(t, used, len(sizes))
+	end := int64(0)
+	for _, place := range slices.Sorted(maps.Keys(used)) {
+		require.GreaterOrEqual(t, place, end)
+		end = place + used[place]
+	}
 }
 
 // The refcount table lies in one piece, and in clusters that one refcount block counts.
