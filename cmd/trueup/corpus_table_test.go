@@ -142,6 +142,7 @@ var corpusVolumes = []struct {
 	size, hidden              int64
 }{
 	{"dfvfs/ext2.vmdk.xz", "ext2", "ext2_test", "f00050bb-07ee-46a3-83a6-a405ee0db51f", 4194304, 0},
+	{"dfvfs/ext2.qcow2.xz", "ext2", "ext2_test", "f00050bb-07ee-46a3-83a6-a405ee0db51f", 4194304, 0},
 	{"dfvfs/ext2.vhd.xz", "ext2", "ext2_test", "f00050bb-07ee-46a3-83a6-a405ee0db51f", 4212736, 0},
 	{"dftt/7-ntfs-undel.dd.xz", "ntfs", "NTFS_DEL", "285C576D5C5734B2", 6160384, 63},
 	{"dftt/6-fat-undel.dd.xz", "fat16", "FAT_REC_1", "C0FE-CD11", 6160384, 63},
@@ -173,13 +174,6 @@ var corpusOtherFormats = []struct {
 	{"discutils/btrfs.vhdx.gz", "VHDX", false},
 	{"discutils/swap.vhdx.gz", "VHDX", false},
 	{"discutils/xfs5.vhdx.gz", "VHDX", false},
-	{"dfvfs/ext2.qcow2.xz", "qcow2", false},
-	{"dfvfs/vsstest.qcow2.xz", "qcow2", false},
-	{"dfvfs/lvm.qcow2.xz", "qcow2", false},
-	{"keramics/fat16.qcow2.xz", "qcow2", false},
-	{"cdi/fs-overhead.qcow2.xz", "qcow2", false},
-	{"cdi/cirros-snapshot2.qcow2.xz", "qcow2", false},
-	{"cdi/cirros-snapshot1.qcow2.xz", "qcow2", false},
 	{"glance/testserver.ova", "OVA", false},
 	{"glance/testserver-no-disk.ova", "OVA", false},
 }

@@ -31,7 +31,7 @@ func qcow2Image(change func(q *disktest.Qcow2)) func(testing.TB, string) string 
 // TestHostileQcow2 is T37 to T39.
 func TestHostileQcow2(t *testing.T) {
 	for _, rows := range [][]hostile{
-		qcow2References(), qcow2Names(), qcow2Numbers(), qcow2Tables(), qcow2Features(), qcow2Snapshots(), qcow2Entries(), qcow2Packed(), qcow2Bombs(),
+		qcow2References(), qcow2Names(), qcow2Numbers(), qcow2Tables(), qcow2Features(), qcow2Snapshots(), qcow2Entries(), qcow2Packed(), qcow2Bombs(), qcow2Floods(),
 	} {
 		runHostile(t, rows)
 	}
@@ -153,6 +153,44 @@ func hugeL1(t testing.TB, dir string) string {
 	path := qcow2Image(func(q *disktest.Qcow2) { q.Set32(disktest.Qcow2L1Size, 1<<24) })(t, dir)
 	require.NoError(t, os.Truncate(path, 1<<40))
 	return path
+}
+
+// garbageL1 is an image whose L1 table of 32 MiB is garbage behind its first entry, and one whose 32 MiB lead to one L2 table.
+func garbageL1(entry uint64) func(testing.TB, string) string {
+	return func(t testing.TB, dir string) string {
+		t.Helper()
+		return qcow2Image(func(q *disktest.Qcow2) {
+			table := make([]byte, 32<<20)
+			for i := range len(table) / 8 {
+				binary.BigEndian.PutUint64(table[8*i:], entry)
+			}
+			binary.BigEndian.PutUint64(table, uint64(q.L2)|disktest.Qcow2Copied)
+			at := int64(len(q.Forged))
+			q.Forged = append(q.Forged, table...)
+			q.Set64(disktest.Qcow2L1, uint64(at))
+			q.Set32(disktest.Qcow2L1Size, 1<<22)
+		})(t, dir)
+	}
+}
+
+func qcow2Floods() []hostile {
+	return []hostile{
+		{name: "T38 garbage in a large L1 table", code: "format", report: true, image: garbageL1(0x1234567), says: []string{"65536 entries of L1 and L2 tables that lead nowhere"}},
+		{name: "T38 a large L1 table that leads to one L2 table", code: "format", report: true, image: garbageL1(4 << 16), says: []string{"clusters that are in use more often", "the cluster at 0x40000"}},
+	}
+}
+
+// TestHugeQcow2 is a disk of 64 TiB, and the largest that QEMU makes, with clusters that make many tables.
+func TestHugeQcow2(t *testing.T) {
+	for _, c := range []struct{ options, size string }{
+		{"cluster_size=64k", "64T"}, {"cluster_size=16k,extended_l2=on", "4T"}, {"cluster_size=512", "128G"}, {"cluster_size=2M", "64T"},
+	} {
+		path := filepath.Join(t.TempDir(), "disk.qcow2")
+		disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-o", c.options, path, c.size)
+		disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 7 1G 1M", path)
+		r := measure(t, []string{"inspect", "--json", path})[0]
+		require.Equal(t, 0, r.code, r.stderr)
+	}
 }
 
 func qcow2Features() []hostile {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,10 +18,10 @@ import (
 )
 
 // asRaw is what qemu-img reads in an image.
-func asRaw(t *testing.T, path, format string) []byte {
+func asRaw(t *testing.T, path string) []byte {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "qemu.img")
-	disktest.Run(t, "qemu-img", "convert", "-f", format, "-O", "raw", path, out)
+	disktest.Run(t, "qemu-img", "convert", "-f", "qcow2", "-O", "raw", path, out)
 	b, err := os.ReadFile(out)
 	require.NoError(t, err)
 	return b
@@ -74,9 +73,9 @@ func TestQcow2Chains(t *testing.T) {
 			require.Len(t, img.Chain, 2)
 			require.Equal(t, image.Link{Name: "middle.qcow2", Format: "qcow2", Subformat: img.Chain[0].Subformat}, img.Chain[0])
 			require.Equal(t, tc.base, img.Chain[1].Format)
-			disktest.CheckBytes(t, img.Disk, asRaw(t, top, "qcow2"))
+			disktest.CheckBytes(t, img.Disk, asRaw(t, top))
 			middle := filepath.Join(dir, "middle.qcow2")
-			disktest.CheckBytes(t, opened(t, middle).Disk, asRaw(t, middle, "qcow2"))
+			disktest.CheckBytes(t, opened(t, middle).Disk, asRaw(t, middle))
 			issues, err := opened(t, middle).Check()
 			require.NoError(t, err)
 			require.Empty(t, issues)
@@ -139,7 +138,7 @@ func TestBrokenQcow2Chains(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(dir, "b.qcow2")))
 	_, err = image.Open(filepath.Join(dir, "a.qcow2"), image.Options{})
 	var refusal *ondisk.Refusal
-	require.True(t, errors.As(err, &refusal), "%v", err)
+	require.ErrorAs(t, err, &refusal)
 	require.Equal(t, "reference", refusal.Code)
 	_, err = image.Open(rebased(t, dir, "lie.qcow2", "raw.img", "qcow2"), image.Options{})
 	require.ErrorContains(t, err, "want qcow2", "the parent has another format than the child says")

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"testing"
 	"time"
@@ -196,7 +195,7 @@ func FuzzUnpack(f *testing.F) {
 		dst := make([]byte, 4096)
 		err := inflaters[kind](dst, bytes.NewReader(stream))
 		if err != nil {
-			require.ErrorAs(t, err, new(*badStream), fmt.Sprintf("%T", err))
+			require.ErrorAs(t, err, new(*streamError), "%T", err)
 		}
 	})
 }

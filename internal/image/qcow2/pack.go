@@ -35,7 +35,7 @@ func (t *packedTarget) Pack(unit []byte, _ int64) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	out.Grow(len(unit))
-	w := deflateWriters.Get().(*flate.Writer) //nolint:errcheck,forcetypeassert // the pool holds nothing else
+	w := deflateWriters.Get().(*flate.Writer) // the pool holds nothing else
 	defer deflateWriters.Put(w)
 	w.Reset(&out)
 	if _, err := w.Write(unit); err != nil {

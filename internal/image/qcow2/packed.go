@@ -26,7 +26,7 @@ func (q *qcow) unpack(dst []byte, key int64) error {
 	place, size := q.h.packedPlace(ondisk.U64(key))
 	src := io.NewSectionReader(q.file, place, min(size, q.file.Size()-place))
 	if err := q.inflate(dst, src); err != nil {
-		if ours := new(badStream); errors.As(err, &ours) {
+		if ours := new(streamError); errors.As(err, &ours) {
 			return &ondisk.FormatError{What: "qcow2 compressed cluster", Off: place, Field: "stream", Got: ours.Error(), Want: fmt.Sprintf("one that gives %d bytes", len(dst))}
 		}
 		return err
@@ -34,8 +34,8 @@ func (q *qcow) unpack(dst []byte, key int64) error {
 	return nil
 }
 
-// badStream is what a decompressor says of the data, as opposed to an error of the file.
-type badStream struct{ error }
+// streamError is what a decompressor says of the data, as opposed to an error of the file.
+type streamError struct{ error }
 
 // deflateReaders keeps readers, which have buffers of 32 KiB.
 var deflateReaders = sync.Pool{New: func() any { return &deflateReader{z: flate.NewReader(nil), b: bufio.NewReaderSize(nil, 4<<10)} }}
@@ -47,11 +47,11 @@ type deflateReader struct {
 
 // inflateDeflate reads a raw deflate stream (RFC 1951).
 func inflateDeflate(dst []byte, src io.Reader) error {
-	r := deflateReaders.Get().(*deflateReader) //nolint:errcheck,forcetypeassert // the pool holds nothing else
+	r := deflateReaders.Get().(*deflateReader) // the pool holds nothing else
 	defer deflateReaders.Put(r)
 	file := &failing{Reader: src}
 	r.b.Reset(file)
-	if err := r.z.(flate.Resetter).Reset(r.b, nil); err != nil { //nolint:errcheck,forcetypeassert // promised by flate.NewReader
+	if err := r.z.(flate.Resetter).Reset(r.b, nil); err != nil { // promised by flate.NewReader
 		return err
 	}
 	n, err := io.ReadFull(r.z, dst)
@@ -59,12 +59,12 @@ func inflateDeflate(dst []byte, src io.Reader) error {
 	case file.err != nil:
 		return file.err
 	case n < len(dst):
-		return &badStream{fmt.Errorf("ends after %d bytes: %w", n, err)}
+		return &streamError{fmt.Errorf("ends after %d bytes: %w", n, err)}
 	}
 	// QEMU stops when it has a cluster, and does not ask for the end of the stream. More data is what it refuses too.
 	var one [1]byte
 	if n, _ := r.z.Read(one[:]); n > 0 {
-		return &badStream{errors.New("goes on")}
+		return &streamError{errors.New("goes on")}
 	}
 	return nil
 }
@@ -105,11 +105,11 @@ func inflateZstd(dst []byte, src io.Reader) error {
 	for len(out) < len(dst) {
 		n, err := zstdFrame(in)
 		if err != nil {
-			return &badStream{fmt.Errorf("after %d bytes: %w", len(out), err)}
+			return &streamError{fmt.Errorf("after %d bytes: %w", len(out), err)}
 		}
 		before := len(out)
 		if out, err = d.DecodeAll(in[:n], out); err != nil {
-			return &badStream{fmt.Errorf("after %d bytes: %w", before, err)}
+			return &streamError{fmt.Errorf("after %d bytes: %w", before, err)}
 		}
 		in = in[n:]
 	}

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -70,7 +71,7 @@ func (q *qcow) details() []driver.Detail {
 		{Name: "compat", Value: map[uint32]string{2: "0.10", 3: "1.1"}[q.h.Version]},
 		{Name: "cluster size", Value: units.Format(q.h.cluster())},
 		{Name: "compression", Value: [...]string{packingDeflate: "deflate", packingZstd: "zstd"}[q.x.packing]},
-		{Name: "refcount bits", Value: fmt.Sprint(1 << q.h.RefcountOrder)},
+		{Name: "refcount bits", Value: strconv.Itoa(1 << q.h.RefcountOrder)},
 	}
 	if q.h.extended() {
 		out = append(out, driver.Detail{Name: "extended L2", Value: "subclusters of " + units.Format(q.unit)})

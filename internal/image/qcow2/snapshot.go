@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -69,7 +70,7 @@ func (q *qcow) addSnapshots(img *driver.Image) error {
 	if q.h.NbSnapshots == 0 {
 		return nil
 	}
-	img.Details = append(img.Details, driver.Detail{Name: "snapshots", Value: fmt.Sprint(q.h.NbSnapshots)})
+	img.Details = append(img.Details, driver.Detail{Name: "snapshots", Value: strconv.FormatUint(uint64(q.h.NbSnapshots), 10)})
 	listed := 0
 	err := q.eachSnapshot(func(e *snapshotEntry, r disk.Range) error {
 		if listed++; listed > maxListed {

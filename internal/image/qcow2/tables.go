@@ -190,8 +190,9 @@ func (q *qcow) join(e *l2entries, cluster, off int64) (disk.Run, error) {
 		return disk.Run{Len: size, Src: q.file, Off: first.place + into}, nil
 	case packed:
 		return disk.Run{Len: size, Src: q.packed.Unit(ondisk.I64(first.key)), Off: into}, nil
+	default:
+		return q.below(off, size), nil
 	}
-	return q.below(off, size), nil
 }
 
 // need is how many bytes of a unit the disk has: the last one may be cut.
@@ -223,8 +224,6 @@ func (e *l2entries) state(i, sub, need int64) (state, error) {
 		s.kind, err = e.subcluster(i, sub, place, bitmap)
 	case entry&zeroFlag != 0:
 		s.kind = zero
-	case place == 0:
-		s.kind = hole
 	}
 	if err == nil && s.kind == data && need > e.q.file.Size()-s.place {
 		err = e.bad(i, "entry", entry, fmt.Sprintf("the place of a cluster from which %d bytes fit into the file of %d bytes", sub*e.q.unit+need, e.q.file.Size()))
