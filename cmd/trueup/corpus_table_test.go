@@ -82,11 +82,11 @@ var corpusDisks = []corpusDisk{
 	},
 	{
 		name: "discutils/btrfs.vhdx.gz", format: "vhdx", subformat: "dynamic", size: 1 << 30, scheme: "mbr", id: "0xefef665c",
-		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 2095104, "btrfs", 0)},
+		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 2095104, "unknown", 0)},
 	},
 	{
 		name: "discutils/xfs5.vhdx.gz", format: "vhdx", subformat: "dynamic", size: 10 << 30, scheme: "mbr", id: "0xbaea0e87",
-		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 20969472, "xfs", 0)},
+		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 20969472, "unknown", 0)},
 	},
 	{
 		name: "dfvfs/mbr.raw.gz", format: "raw", size: 4194304, scheme: "mbr", id: "0xdf7c7c37", exit: 3,
@@ -169,7 +169,6 @@ var corpusContents = []struct {
 	{"vmdk-rs/monolithicFlat.vmdk", true, "a3bcf05f07a1c06a3380eeca8571f0efb2b85afafa1e21662b8cad436d1f7727"},
 	{"vmdk-rs/vmfs_thick.vmdk", true, "8d43c795d24bce01b49f92744f934c1072210dcac170bb1c83a5aa56df46ab7d"},
 	{"dfvfs/ext2.vmdk.xz", false, "a6c2f0e39afe6c6ab432ca5465349fcefe8dc944398e97b2d957d3f89dbb5d80"},
-	{"discutils/btrfs.vhdx.gz", false, "0b959f9cb4e18348ad8b646f152178282542c8304f02fddf765e3fd1a1de6864"},
 	{"osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz", false, "10808edfbc61762fc1bfa7e4fb6d18cb9fcafa7faad6692e4304ed8bff40006a"},
 }
 

@@ -65,7 +65,9 @@ type fuzzed struct{ header, regions, meta, bat, log []byte }
 
 // cut gives the parts of a forged image.
 func cut(v *disktest.VHDX) fuzzed {
-	used := func(at, most int64) []byte { return bytes.TrimRight(v.Forged[at:min(at+most, int64(len(v.Forged)))], "\x00") }
+	used := func(at, most int64) []byte {
+		return bytes.TrimRight(v.Forged[at:min(at+most, int64(len(v.Forged)))], "\x00")
+	}
 	return fuzzed{
 		header: v.Forged[disktest.VHDXHeader2 : disktest.VHDXHeader2+80], regions: used(disktest.VHDXRegions1, regionTableSize),
 		meta: used(v.Metadata, mib), bat: used(v.BAT, mib), log: used(v.Log, mib),
