@@ -81,6 +81,14 @@ var corpusDisks = []corpusDisk{
 		},
 	},
 	{
+		name: "discutils/btrfs.vhdx.gz", format: "vhdx", subformat: "dynamic", size: 1 << 30, scheme: "mbr", id: "0xefef665c",
+		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 2095104, "unknown", 0)},
+	},
+	{
+		name: "discutils/xfs5.vhdx.gz", format: "vhdx", subformat: "dynamic", size: 10 << 30, scheme: "mbr", id: "0xbaea0e87",
+		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 20969472, "unknown", 0)},
+	},
+	{
 		name: "dfvfs/mbr.raw.gz", format: "raw", size: 4194304, scheme: "mbr", id: "0xdf7c7c37", exit: 3,
 		partitions: []corpusPartition{
 			mbrPartition("primary", "0x83", 1, 129, "ext2", 0),
@@ -171,9 +179,6 @@ var corpusOtherFormats = []struct {
 	whole        bool
 }{
 	{"vmdk-rs/twoGbMaxExtentSparse.vmdk", "twoGbMaxExtentSparse", true},
-	{"discutils/btrfs.vhdx.gz", "VHDX", false},
-	{"discutils/swap.vhdx.gz", "VHDX", false},
-	{"discutils/xfs5.vhdx.gz", "VHDX", false},
 	{"glance/testserver.ova", "OVA", false},
 	{"glance/testserver-no-disk.ova", "OVA", false},
 }

@@ -36,7 +36,11 @@ func TestHostileContent(t *testing.T) {
 func headersInRaw() []hostile {
 	var out []hostile
 	for _, c := range []struct{ name, magic string }{
+<<<<<<< HEAD
 		{"VHDX", "vhdxfile"}, {"QED", "QED\x00"}, {"Parallels HDD", "WithoutFreeSpace"},
+=======
+		{"qcow2", "QFI\xfb\x00\x00\x00\x03"}, {"QED", "QED\x00"}, {"Parallels HDD", "WithoutFreeSpace"},
+>>>>>>> vhdx
 	} {
 		out = append(out, hostile{
 			name: "T40 " + c.name + " header in sector 0", image: rawWith(map[int64]string{0: c.magic}), code: "unsupported",
@@ -46,6 +50,7 @@ func headersInRaw() []hostile {
 	sesparse := "\xbe\xba\xfe\xca\x00\x00\x00\x00"
 	text := "# Disk DescriptorFile\n" + flatOf("/etc/shadow")
 	return append(out,
+		hostile{name: "T40 VHDX header in sector 0", image: rawWith(map[int64]string{0: "vhdxfile"}), code: "format", says: []string{"vhdx header at 0x10000"}},
 		hostile{name: "T40 VDI header in sector 0", image: rawWith(map[int64]string{64: "\x7f\x10\xda\xbe"}), code: "unsupported", says: []string{"VDI", "not supported yet"}},
 		hostile{name: "T40 qcow2 header in sector 0", image: rawWith(map[int64]string{0: "QFI\xfb\x00\x00\x00\x03"}), code: "format", says: []string{"qcow2 header at 0x14", "cluster_bits 0"}},
 		hostile{name: "T40 sparse VMDK header in sector 0", image: rawWith(map[int64]string{0: "KDMV\x01\x00\x00\x00"}), code: "format", says: []string{"vmdk"}},

@@ -61,7 +61,7 @@ func TestVHDXBlockStates(t *testing.T) {
 		v.AddBlock(7-i, disktest.VHDXPresent, data[(7-i)*mib:(8-i)*mib]) // backwards
 	}
 	for block, state := range map[int64]uint64{1: disktest.VHDXUndefined, 2: disktest.VHDXZero, 4: disktest.VHDXUnmapped, 5: disktest.VHDXNotPresent} {
-		v.SetEntry(v.Entry(block), state, int64(v.Blocks+(7-block)*mib))
+		v.SetEntry(v.Entry(block), state, v.Blocks+(7-block)*mib)
 		clear(data[block*mib : (block+1)*mib])
 	}
 	img := opened(t, write(t, t.TempDir(), "disk.vhdx", v.Forged))

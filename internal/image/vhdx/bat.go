@@ -211,7 +211,7 @@ func (x *image) bitmap(block int64) (int64, error) {
 
 // bitmapAt checks the entry of a sector bitmap, which is at a place of the BAT.
 func (x *image) bitmapAt(e entry, at int64) (int64, error) {
-	want := ""
+	var want string
 	switch s, hit := x.touches(disk.Range{Off: e.off(), Len: mib}); {
 	case e.state() != statePresent:
 		want = "a sector bitmap that is present, since blocks of its chunk are present in part"

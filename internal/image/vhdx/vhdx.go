@@ -91,6 +91,9 @@ func open(s *driver.Source) (*driver.Image, error) {
 		{Name: "virtual disk id", Value: x.meta.diskID.String()},
 		{Name: "data write guid", Value: x.head.DataWriteGUID.String()},
 	}
+	if x.parent != nil {
+		img.Inherit(x.parent)
+	}
 	return img, nil
 }
 

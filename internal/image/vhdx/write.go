@@ -184,7 +184,7 @@ func (t *target) writeMetadata() error {
 		{itemLogical, itemIsRequired | itemIsDisk, le.AppendUint32(nil, ondisk.U32(t.meta.logical))},
 		{itemPhysical, itemIsRequired | itemIsDisk, le.AppendUint32(nil, ondisk.U32(t.meta.physical))},
 	}
-	head := metadataHeader{EntryCount: uint16(len(items))}
+	head := metadataHeader{EntryCount: uint16(len(items))} //nolint:gosec // five
 	copy(head.Signature[:], "metadata")
 	table, err := binary.Append(nil, le, head)
 	var values []byte
@@ -212,7 +212,7 @@ func (t *target) writeRegions() error {
 		{GUID: regionBAT, FileOffset: newBAT, Length: ondisk.U32(t.size), Required: 1},
 		{GUID: regionMetadata, FileOffset: newMetadata, Length: mib, Required: 1},
 	}
-	head := regionHeader{EntryCount: uint32(len(regions))} //nolint:gosec // two
+	head := regionHeader{EntryCount: ondisk.U32(int64(len(regions)))}
 	copy(head.Signature[:], "regi")
 	used, err := binary.Append(nil, binary.LittleEndian, head)
 	if err != nil {

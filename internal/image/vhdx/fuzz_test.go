@@ -1,0 +1,187 @@
+package vhdx
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// slowest is how long one image may take, on a machine that does other things besides.
+const slowest = 5 * time.Second
+
+// pieces is an image file in memory: a few pieces, and holes around them.
+type pieces struct {
+	name string
+	size int64
+	at   []int64
+	data [][]byte
+}
+
+func (f *pieces) Name() string { return f.name }
+func (f *pieces) ID() string   { return f.name }
+func (f *pieces) Size() int64  { return f.size }
+
+func (f *pieces) ReadAt(p []byte, off int64) (int, error) {
+	n := int(max(0, min(int64(len(p)), f.size-off)))
+	clear(p[:n])
+	for i, at := range f.at {
+		if skip := max(0, off-at); skip < int64(len(f.data[i])) && at-off < int64(n) {
+			copy(p[max(0, at-off):n], f.data[i][skip:])
+		}
+	}
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (f *pieces) Extent(off, limit int64) (disk.Extent, error) {
+	e := disk.Extent{Range: disk.Range{Off: off, Len: limit}, Zero: true}
+	for i, at := range f.at {
+		switch end := at + int64(len(f.data[i])); {
+		case off >= at && off < end:
+			return disk.Extent{Range: disk.Range{Off: off, Len: min(limit, end-off)}}, nil
+		case at > off:
+			e.Len = min(e.Len, at-off)
+		}
+	}
+	return e, nil
+}
+
+// fuzzed is an image of which a fuzzer changes the parts that are parsed; checksums are made right behind it, since no mutation would
+// hit them.
+type fuzzed struct{ header, regions, meta, bat, log []byte }
+
+// cut gives the parts of a forged image.
+func cut(v *disktest.VHDX) fuzzed {
+	used := func(at, most int64) []byte {
+		return bytes.TrimRight(v.Forged[at:min(at+most, int64(len(v.Forged)))], "\x00")
+	}
+	return fuzzed{
+		header: v.Forged[disktest.VHDXHeader2 : disktest.VHDXHeader2+80], regions: used(disktest.VHDXRegions1, regionTableSize),
+		meta: used(v.Metadata, mib), bat: used(v.BAT, mib), log: used(v.Log, mib),
+	}
+}
+
+// file puts the parts where a forged image has them.
+func (z fuzzed) file() *pieces {
+	f := &pieces{name: "disk.vhdx", size: 16 * mib}
+	put := func(at int64, b []byte, most int) {
+		f.at, f.data = append(f.at, at), append(f.data, b[:min(len(b), most)])
+	}
+	sealed := func(b []byte, n int) []byte {
+		out := make([]byte, n)
+		copy(out, b)
+		seal(out)
+		return out
+	}
+	put(0, []byte(signature), 8)
+	put(atHeader1, sealed(z.header, 4096), 4096)
+	put(atHeader2, sealed(z.header, 4096), 4096)
+	put(atRegions1, sealed(z.regions, regionTableSize), regionTableSize)
+	put(atRegions2, sealed(z.regions, regionTableSize), regionTableSize)
+	put(mib, sealLog(z.log), mib)
+	put(2*mib, z.meta, mib)
+	put(3*mib, z.bat, mib)
+	put(4*mib, bytes.Repeat([]byte("block of a disk "), mib/16), mib)
+	return f
+}
+
+// sealLog makes the checksums of those entries right that lie in the log completely.
+func sealLog(b []byte) []byte {
+	out := make([]byte, (len(b)+sectorSize-1)/sectorSize*sectorSize)
+	copy(out, b)
+	for at := 0; at+sectorSize <= len(out); at += sectorSize {
+		n := int(binary.LittleEndian.Uint32(out[at+8:]))
+		if string(out[at:at+4]) == "loge" && n >= sectorSize && n <= len(out)-at {
+			seal(out[at : at+n])
+		}
+	}
+	return out
+}
+
+// requireClass wants an error that the command line can put a name to: with an image in memory there are no others.
+func requireClass(t *testing.T, err error) {
+	t.Helper()
+	require.True(t, damaged(err), "%v", err)
+}
+
+// FuzzVHDX reads anything as the structures of a VHDX whose checksums are right.
+func FuzzVHDX(f *testing.F) {
+	add := func(v *disktest.VHDX) {
+		z := cut(v)
+		f.Add(z.header, z.regions, z.meta, z.bat, z.log)
+	}
+	data := bytes.Repeat([]byte("sector of a disk"), 3*mib/16)
+	add(disktest.ForgeVHDX(disktest.VHDXLayout{Size: 3 * mib}).Fill(data))
+	add(disktest.ForgeVHDX(disktest.VHDXLayout{Size: 3 * mib, Logical: 4096, Fixed: true}).Fill(data))
+	child := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 3 * mib, Parent: map[string]string{"parent_linkage": "{" + disktest.VHDXDiskIDGUID + "}", "relative_path": `.\base.vhdx`}})
+	child.AddBlock(1, disktest.VHDXPartial, data[:mib])
+	child.AddBitmap(0, func(s int64) bool { return s%3 == 0 })
+	add(child)
+	dirty := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 3 * mib}).Fill(data)
+	dirty.Dirty(0,
+		disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: dirty.Blocks, Zero: 8192}, dirty.Sector(dirty.Entry(2), 0)}},
+		disktest.VHDXEntry{Sequence: 2, Changes: []disktest.VHDXChange{{Off: dirty.Blocks + 4096, Data: data[:4096]}}},
+	)
+	add(dirty)
+	f.Fuzz(func(t *testing.T, header, regions, meta, bat, log []byte) {
+		start := time.Now()
+		z := fuzzed{header, regions, meta, bat, log}
+		parent := disk.New(2*mib, 512, func(off int64) (disk.Run, error) { return disk.Run{Len: 2*mib - off}, nil })
+		img, err := open(&driver.Source{File: z.file(), Parent: func(driver.ParentRef) (*driver.Image, error) { return &driver.Image{Disk: parent}, nil }})
+		if err != nil {
+			requireClass(t, err)
+		} else {
+			readSome(t, img)
+		}
+		_, err = names(z.file())
+		require.NoError(t, err, "a neighbour that is damaged is none to stop for")
+		require.Less(t, time.Since(start), slowest)
+	})
+}
+
+// readSome reads here and there, and everything where the check finds nothing broken.
+func readSome(t *testing.T, img *driver.Image) {
+	t.Helper()
+	buf := make([]byte, 64<<10)
+	for i := range int64(8) {
+		off := img.Disk.Size() / 8 * i
+		if _, err := img.Disk.ReadAt(buf[:min(int64(len(buf)), img.Disk.Size()-off)], off); err != nil && !errors.Is(err, io.EOF) {
+			requireClass(t, err)
+		}
+	}
+	issues, err := img.Check()
+	require.NoError(t, err)
+	broken := ""
+	for _, i := range issues {
+		if i.Effect == ondisk.Broken {
+			broken = i.Text
+		}
+	}
+	for off, n := int64(0), 0; off < img.Disk.Size() && n < 1000; n++ {
+		e, err := img.Disk.Extent(off, img.Disk.Size()-off)
+		if err != nil {
+			requireClass(t, err)
+			require.NotEmpty(t, broken, "the check finds what a reader does: %v", err)
+			return
+		}
+		require.Equal(t, off, e.Off)
+		require.Positive(t, e.Len)
+		require.LessOrEqual(t, e.End(), img.Disk.Size())
+		b := buf[:min(int64(len(buf)), e.Len)]
+		require.NoError(t, ondisk.ReadFull(img.Disk, b, off), "%s", fmt.Sprint(broken))
+		off = e.End()
+	}
+}
