@@ -59,6 +59,10 @@ var corpusDisks = []corpusDisk{
 		scheme: "mbr", id: "0xf1d3f624", partitions: vmdkRS,
 	},
 	{
+		name: "vmdk-rs/twoGbMaxExtentSparse.vmdk", whole: true, format: "vmdk", subformat: "twoGbMaxExtentSparse", size: 10485760,
+		scheme: "mbr", id: "0xf1d3f624", partitions: vmdkRS,
+	},
+	{
 		name: "vmdk-rs/monolithicFlat.vmdk", whole: true, format: "vmdk", subformat: "monolithicFlat", size: 10485760,
 		scheme: "mbr", id: "0xf1d3f624", partitions: vmdkRS,
 	},
@@ -167,6 +171,7 @@ var corpusContents = []struct {
 }{
 	{"vmdk-rs/monolithicSparse.vmdk.xz", false, "a3bcf05f07a1c06a3380eeca8571f0efb2b85afafa1e21662b8cad436d1f7727"},
 	{"vmdk-rs/streamOptimized.vmdk.xz", false, "a3bcf05f07a1c06a3380eeca8571f0efb2b85afafa1e21662b8cad436d1f7727"},
+	{"vmdk-rs/twoGbMaxExtentSparse.vmdk", true, "a3bcf05f07a1c06a3380eeca8571f0efb2b85afafa1e21662b8cad436d1f7727"},
 	{"vmdk-rs/monolithicFlat.vmdk", true, "a3bcf05f07a1c06a3380eeca8571f0efb2b85afafa1e21662b8cad436d1f7727"},
 	{"vmdk-rs/vmfs_thick.vmdk", true, "8d43c795d24bce01b49f92744f934c1072210dcac170bb1c83a5aa56df46ab7d"},
 	{"dfvfs/ext2.vmdk.xz", false, "a6c2f0e39afe6c6ab432ca5465349fcefe8dc944398e97b2d957d3f89dbb5d80"},
@@ -178,7 +183,6 @@ var corpusOtherFormats = []struct {
 	name, format string
 	whole        bool
 }{
-	{"vmdk-rs/twoGbMaxExtentSparse.vmdk", "twoGbMaxExtentSparse", true},
 	{"glance/testserver.ova", "OVA", false},
 	{"glance/testserver-no-disk.ova", "OVA", false},
 }

@@ -36,11 +36,7 @@ func TestHostileContent(t *testing.T) {
 func headersInRaw() []hostile {
 	var out []hostile
 	for _, c := range []struct{ name, magic string }{
-<<<<<<< HEAD
-		{"VHDX", "vhdxfile"}, {"QED", "QED\x00"}, {"Parallels HDD", "WithoutFreeSpace"},
-=======
-		{"qcow2", "QFI\xfb\x00\x00\x00\x03"}, {"QED", "QED\x00"}, {"Parallels HDD", "WithoutFreeSpace"},
->>>>>>> vhdx
+		{"QED", "QED\x00"}, {"Parallels HDD", "WithoutFreeSpace"},
 	} {
 		out = append(out, hostile{
 			name: "T40 " + c.name + " header in sector 0", image: rawWith(map[int64]string{0: c.magic}), code: "unsupported",

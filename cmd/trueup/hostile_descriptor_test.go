@@ -48,7 +48,8 @@ func TestHostileDescriptors(t *testing.T) {
 	}
 }
 
-// parents are T08 and T09. The issue makes them refusals: exit 4, also for inspect, since the disk is not complete.
+// parents are T08 and T09: parents that are named and cannot be. A refusal is exit 4, also for inspect, since the disk is not
+// complete.
 func parents() []hostile {
 	sparse := func(text string) func(testing.TB, string) string {
 		return func(t testing.TB, dir string) string {
@@ -65,24 +66,29 @@ func parents() []hostile {
 	child := func(cid, name string) string {
 		return changed("parentCID=ffffffff", "parentCID="+cid+"\nparentFileNameHint=\""+name+"\"")
 	}
+	sparseChild := func(name string) func(testing.TB, string) string {
+		return sparse(strings.Replace(good, cid, "parentCID=4a5b6c7d\nparentFileNameHint=\""+name+"\"", 1))
+	}
 	return []hostile{
 		{name: "T08 parentFileNameHint without parentCID", image: sparse(hintOnly), code: "reference", copy: 4, says: []string{"refused", "line 6", `"/x"`, "parentCID"}},
 		{name: "T08 parentCID without parentFileNameHint", image: sparse(cidOnly), code: "reference", copy: 4, says: []string{"refused", "line 5", "12345678", "parentFileNameHint"}},
 		{name: "T08 the same in a flat disk", image: flatImage(child("ffffffff", "../x")), code: "reference", copy: 4, says: []string{"refused", "line 6", `"../x"`}},
-		{name: "T09 child", image: flatImage(child("12345678", "base.vmdk")), code: "unsupported", copy: 4, says: []string{"refused", `"base.vmdk"`, "12345678"}},
-		{name: "T09 cycle of two", image: chain(2, child), code: "unsupported", copy: 4, says: []string{"refused", "snapshot"}},
-		{name: "T09 chain of 17", image: chain(17, child), code: "unsupported", copy: 4, says: []string{"refused", "snapshot"}},
+		{name: "T09 parent is missing", image: sparseChild("base.vmdk"), code: "reference", copy: 4, says: []string{"refused", `"base.vmdk"`, "missing"}},
+		{name: "T09 parent elsewhere", image: sparseChild("../base.vmdk"), code: "reference", copy: 4, says: []string{"refused", `"base.vmdk"`, "missing"}},
+		{name: "T09 child that is its own parent", image: sparseChild("disk.vmdk"), code: "format", says: []string{`"disk.vmdk"`, "not in the chain already"}},
+		{name: "T09 flat child", image: flatImage(child("12345678", "base.vmdk")), code: "format", says: []string{"line 6", `"base.vmdk"`, "monolithicFlat"}},
+		{name: "T09 cycle of two", image: chain(2, sparseChild), code: "format", says: []string{`"disk0.vmdk"`, "not in the chain already"}},
+		{name: "T09 chain of 18", image: chain(18, sparseChild), code: "limit", says: []string{"16 parents"}},
 	}
 }
 
 // chain writes n disks, each of which names the next as its parent, and the last the first.
-func chain(n int, child func(cid, name string) string) func(testing.TB, string) string {
+func chain(n int, child func(name string) func(testing.TB, string) string) func(testing.TB, string) string {
 	return func(t testing.TB, dir string) string {
 		t.Helper()
 		for i := range n {
-			name := fmt.Sprintf("disk%d.vmdk", i)
-			flatImage(child("4a5b6c7d", fmt.Sprintf("disk%d.vmdk", (i+1)%n)))(t, dir)
-			require.NoError(t, os.Rename(filepath.Join(dir, "disk.vmdk"), filepath.Join(dir, name)))
+			path := child(fmt.Sprintf("disk%d.vmdk", (i+1)%n))(t, dir)
+			require.NoError(t, os.Rename(path, filepath.Join(dir, fmt.Sprintf("disk%d.vmdk", i))))
 		}
 		return filepath.Join(dir, "disk0.vmdk")
 	}

@@ -404,3 +404,45 @@ func TestChildrenOfOtherSizes(t *testing.T) {
 		disktest.CheckBytes(t, opened(t, path).Disk, want)
 	}
 }
+
+// What is wrong with a parent is wrong with the disk that its child is a part of.
+func TestIssuesOfParents(t *testing.T) {
+	dir := t.TempDir()
+	data := noise(1, 3*mib)
+	for i := range 3 {
+		c := disktest.ForgeCOWD(data, 1, nil)
+		if i == 1 {
+			c.U32(disktest.COWDUnclean, 1)
+		}
+		if i == 0 {
+			c.U32(c.Tables[0]+400, 1<<30)
+		}
+		c.Write(t, filepath.Join(dir, fmt.Sprintf("%d-delta.vmdk", i)))
+		line := fmt.Sprintf(`RW 6144 VMFSSPARSE "%d-delta.vmdk"`, i)
+		text := childText("vmfsSparse", "4a5b6c7d", baseCID, fmt.Sprintf("%d.vmdk", i-1), line)
+		if i == 0 {
+			text = disktest.VMDKDescriptor("vmfsSparse", line)
+		}
+		write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(text))
+	}
+	img := opened(t, filepath.Join(dir, "2.vmdk"))
+	require.Len(t, img.Issues, 1)
+	require.Contains(t, img.Issues[0].Text, `in the parent: the extent "1-delta.vmdk" was not closed cleanly`)
+	require.ErrorIs(t, img.Issues[0].Err, ondisk.ErrBusy)
+	issues, err := img.Check()
+	require.NoError(t, err)
+	require.Len(t, issues, 1)
+	require.Contains(t, issues[0].Text, `in the parent: in the parent: 1 grains outside`)
+	require.ErrorIs(t, issues[0].Err, ondisk.ErrFormat)
+}
+
+// An extent of 2 GB looks like a disk: it even has a partition table.
+func TestOwnerOfAFlatExtent(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("twoGbMaxExtentFlat", `RW 64 FLAT "disk-f001.vmdk" 0`)))
+	for name, owned := range map[string]bool{"disk-f001.vmdk": true, "disk-flat.vmdk": true, "disk-f1.vmdk": false, "other-f001.vmdk": false} {
+		issues, err := opened(t, write(t, dir, name, noise(1, 64*sector))).Owner()
+		require.NoError(t, err)
+		require.Equal(t, owned, len(issues) == 1, name)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -99,13 +100,16 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 	return out, nil
 }
 
+// flatExtent is what VMware calls the flat extents of a disk, one or several.
+var flatExtent = regexp.MustCompile(`^(.*)-(flat|f[0-9]{3,4})\.vmdk$`)
+
 // Owner finds the descriptor of a flat extent that was opened by itself: the copy would have no descriptor.
 func (img *Image) Owner() ([]ondisk.Issue, error) {
-	stem, isFlat := strings.CutSuffix(img.base, "-flat.vmdk")
-	name := stem + ".vmdk"
-	if img.Format != raw.Format.Name || !isFlat || !img.dir.exists(name) {
+	m := flatExtent.FindStringSubmatch(img.base)
+	if img.Format != raw.Format.Name || m == nil || !img.dir.exists(m[1]+".vmdk") {
 		return nil, nil
 	}
+	name := m[1] + ".vmdk"
 	return []ondisk.Issue{{
 		Code: "flat-extent", Effect: ondisk.Warn,
 		Text:   fmt.Sprintf("this is the flat extent of a VMDK whose descriptor is %q: a copy of it is a raw disk without descriptor", name),

@@ -86,7 +86,7 @@ func (m *flatMap) add(s *driver.Source, i int, e *extent) error {
 
 // refuseSparse ends at the first level: a sparse extent of a flat disk is a contradiction, whatever it names itself.
 func (m *flatMap) refuseSparse(s *driver.Source, i int, e *extent) error {
-	if _, err := openExtent(s, i, e); err != nil {
+	if _, err := openOther(s, i, e); err != nil {
 		return err
 	}
 	return textErr(e.line, ondisk.ErrFormat, "extent %d is %s, want FLAT, VMFS or ZERO in a flat disk", i, e.kind)
@@ -109,14 +109,23 @@ func (m *flatMap) open(s *driver.Source, i int, e *extent) (driver.File, error) 
 	return f, nil
 }
 
-// openExtent opens the file of an extent, which can be neither the descriptor nor another one.
-func openExtent(s *driver.Source, i int, e *extent) (driver.File, error) {
+// openOther opens the file of an extent, which cannot be that of the descriptor.
+func openOther(s *driver.Source, i int, e *extent) (driver.File, error) {
 	f, err := s.Open(e.name)
 	if err != nil {
 		return nil, fmt.Errorf("%s line %d: extent %d: %w", what, e.line, i, err)
 	}
 	if f.ID() == s.File.ID() {
 		return nil, sameFile(i, e)
+	}
+	return f, nil
+}
+
+// openExtent is openOther for an extent that is read: it cannot be another descriptor either.
+func openExtent(s *driver.Source, i int, e *extent) (driver.File, error) {
+	f, err := openOther(s, i, e)
+	if err != nil {
+		return nil, err
 	}
 	head := make([]byte, min(f.Size(), units.SectorSize))
 	if err := ondisk.ReadFull(f, head, 0); err != nil {

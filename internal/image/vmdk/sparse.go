@@ -67,8 +67,8 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img.Child = parent != nil
 	img.Check = x.checkTables
+	complete(img, parent)
 	return img, nil
 }
 

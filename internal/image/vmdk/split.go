@@ -56,7 +56,6 @@ func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, err
 	if err != nil {
 		return nil, err
 	}
-	img.Child = parent != nil
 	img.Parts = m.files
 	img.Check = m.check
 	img.Issues = m.unclean()
@@ -66,6 +65,7 @@ func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, err
 			img.Template = &template{d, ondisk.I64(x.h.GrainSize)}
 		}
 	}
+	complete(img, parent)
 	return img, nil
 }
 

@@ -157,13 +157,8 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 // openMisplacedSparse says what is wrong with a descriptor that stands outside of the sparse extent it describes.
 func openMisplacedSparse(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
 	if len(d.extents) > 0 {
-		e := d.extents[0]
-		f, err := s.Open(e.name)
-		if err != nil {
-			return nil, fmt.Errorf("%s line %d: extent 0: %w", what, e.line, err)
-		}
-		if f.ID() == s.File.ID() {
-			return nil, sameFile(0, e)
+		if _, err := openOther(s, 0, d.extents[0]); err != nil {
+			return nil, err
 		}
 	}
 	return nil, textErr(1, ondisk.ErrFormat, "createType %s, want the descriptor inside its extent; open the extent file itself", kind)
