@@ -174,7 +174,7 @@ func TestHostileMarkers(t *testing.T) {
 	runStreamCases(t, []streamCase{
 		{name: "size 2^32-1", forge: func(v *disktest.StreamVMDK) { v.U32(v.Grains[1]+8, 1<<32-1) }, seek: "size 4294967295", pipe: "size 4294967295"},
 		{name: "size beyond the end of the file", forge: func(v *disktest.StreamVMDK) { v.U32(v.Grains[3]+8, 2*grain64) }, seek: "size 131072", pipe: "ends early"},
-		{name: "lba inside of a grain", forge: lba(1, 64), seek: "lba 64", pipe: "lba 64"},
+		{name: "lba inside of a grain", forge: lba(1, 192), seek: "lba 192", pipe: "lba 192, want a multiple of the 128"},
 		{name: "lba at the capacity", forge: lba(3, 512), seek: "lba 512", pipe: "lba 512"},
 		{name: "lba 2^64-128", forge: lba(3, 1<<64-128), seek: "lba 18446744073709551488", pipe: "lba 18446744073709551488"},
 		{name: "lba going backwards", forge: lba(2, 0), seek: "lba 0", pipe: "lba 0, want more than the 128"},
