@@ -77,7 +77,7 @@ func (s *source) child() []ondisk.Issue {
 	return []ondisk.Issue{{
 		Code: "snapshot-child", Effect: ondisk.Refuse,
 		Text:   "it is a snapshot, which is complete only together with its parent " + strings.Join(names, ", and that one's parent "),
-		Remedy: "--flatten copies all of them into one complete disk",
+		Remedy: "--flatten copies all of them into one complete disk; or consolidate the snapshots first",
 	}}
 }
 
