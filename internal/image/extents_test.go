@@ -405,6 +405,23 @@ func TestChildrenOfOtherSizes(t *testing.T) {
 	}
 }
 
+// A child can be cut elsewhere than its parent.
+func TestChildOfSeveralExtents(t *testing.T) {
+	dir := t.TempDir()
+	base, own := noise(1, 96*sector), noise(2, 96*sector)
+	write(t, dir, "vm-flat.vmdk", base)
+	write(t, dir, "vm.vmdk", []byte(disktest.VMDKDescriptor("vmfs", `RW 96 VMFS "vm-flat.vmdk"`)))
+	odd := func(i int64) bool { return i%2 == 1 }
+	disktest.ForgeCOWD(own[:40*sector], 1, odd).Write(t, filepath.Join(dir, "a.bin"))
+	disktest.ForgeCOWD(own[40*sector:], 1, odd).Write(t, filepath.Join(dir, "b.bin"))
+	want := bytes.Clone(base)
+	for i := 1; i < 96; i += 2 {
+		copy(want[i*sector:(i+1)*sector], own[i*sector:])
+	}
+	lines := "RW 40 VMFSSPARSE \"a.bin\"\nRW 56 VMFSSPARSE \"b.bin\""
+	agrees(t, write(t, dir, "child.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", lines))), want)
+}
+
 // What is wrong with a parent is wrong with the disk that its child is a part of.
 func TestIssuesOfParents(t *testing.T) {
 	dir := t.TempDir()

@@ -32,7 +32,7 @@ func splitRaw(t *testing.T, size int64, at ...int64) string {
 	return path
 }
 
-// Extents are cut where VMware cuts them, and a write that crosses a border goes into both.
+// Extents are cut where VMware cuts them, and data lies on both sides of a border.
 func TestWrittenSplitDisks(t *testing.T) {
 	const size = 5<<30 + 7*sector
 	src := opened(t, splitRaw(t, size, 0, vmwareSplit-100*kib, 2*vmwareSplit-sector, 4<<30, size-3*sector))
