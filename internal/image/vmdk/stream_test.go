@@ -354,6 +354,25 @@ func TestOnlyStreamOptimizedComesThroughAPipe(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrFormat)
 }
 
+// A pipe has no folder in which a parent could be.
+func TestSnapshotChildrenDoNotComeThroughAPipe(t *testing.T) {
+	v := disktest.ForgeStreamVMDK(someDisk(), disktest.StreamLayout{})
+	text := bytes.TrimRight(v.Forged[512:21*512], "\x00")
+	text = bytes.Replace(text, []byte("parentCID=ffffffff"), []byte("parentCID=12345678\nparentFileNameHint=\"base.vmdk\""), 1)
+	v.Put(512, text)
+	err := pipeError(t, v.Forged)
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.ErrorContains(t, err, "base.vmdk")
+}
+
+// A text that says streamOptimized belongs into the file that it describes.
+func TestDescriptorOfAStreamOutsideOfIt(t *testing.T) {
+	text := disktest.VMDKDescriptor(streamOptimized, `RW 8 SPARSE "x-flat.vmdk"`)
+	_, err := open(folder(&memFile{name: "disk.vmdk", data: []byte(text), size: int64(len(text))}))
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+	require.ErrorContains(t, err, "open the extent file itself")
+}
+
 // An error of the pipe is no fault of the image.
 func TestErrorsOfThePipe(t *testing.T) {
 	v := disktest.ForgeStreamVMDK(someDisk(), disktest.StreamLayout{})
@@ -443,6 +462,6 @@ func TestStreamsWithTablesElsewhere(t *testing.T) {
 
 	// Grains of a table that was there already.
 	again := slices.Concat(v.Forged[:v.Grains[1]], v.Forged[v.Grains[0]:v.Grains[0]+512])
-	disktest.Forged(again).U64(v.Grains[1], 8)
+	again.U64(v.Grains[1], 8)
 	require.ErrorIs(t, pipeError(t, again), ondisk.ErrUnsupported)
 }
