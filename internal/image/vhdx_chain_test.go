@@ -52,10 +52,11 @@ func TestVHDXChain(t *testing.T) {
 			data := noise(22, 8*mib)
 			copy(want[mib:], data[mib:2*mib])
 			child.AddBlock(1, disktest.VHDXPresent, data[mib:2*mib])
-			clear(want[2*mib : 5*mib])
-			child.SetEntry(child.Entry(2), disktest.VHDXZero, 0)
-			child.SetEntry(child.Entry(3), disktest.VHDXUnmapped, 0)
-			child.SetEntry(child.Entry(4), disktest.VHDXUndefined, 0)
+			// Block 3 is absent between two that hide the parent.
+			for block, state := range map[int64]uint64{2: disktest.VHDXZero, 4: disktest.VHDXUndefined, 6: disktest.VHDXUnmapped} {
+				clear(want[block*mib : (block+1)*mib])
+				child.SetEntry(child.Entry(block), state, 0)
+			}
 			present := func(s int64) bool { return s%7 < 3 || s/8%5 == 2 }
 			putPartial(child, want, data, 5, present)
 			putPartial(child, want, data, 7, present)

@@ -30,9 +30,9 @@ func second(v *disktest.VHDX) disktest.VHDXEntry {
 	return disktest.VHDXEntry{Sequence: 2, Changes: []disktest.VHDXChange{{Off: at, Data: bytes.Clone(v.Forged[at : at+4096])}}}
 }
 
-// notByQemu are the logs that qemu 7.2 does not replay as the specification says: it reads several sectors of descriptors to one place, and
-// takes the entries at the start of the ring for a sequence of their own.
-var notByQemu = map[string]bool{"many descriptors": true, "sequence around the end of the ring": true}
+// notByQemu are the logs that qemu 7.2 does not replay as the specification says: it reads several sectors of descriptors to one place,
+// takes the entries at the start of the ring for a sequence of their own, and does not let the file grow to a whole MiB.
+var notByQemu = map[string]bool{"many descriptors": true, "sequence around the end of the ring": true, "a file that grows to its last offset": true}
 
 // replays are logs, and what the disk holds when they are replayed. Expected bytes come from the entries; qemu-img, which replays a log
 // into the file, agrees.
@@ -141,6 +141,15 @@ var replays = map[string]func() (*disktest.VHDX, []byte){
 		copy(want[6*mib+8*kib:], bytes.Repeat([]byte("grown..."), 512))
 		v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Last: end + mib, Changes: []disktest.VHDXChange{
 			v.Sector(v.Entry(6), present(end)), {Off: end + 8*kib, Data: want[6*mib+8*kib:][:4096]}, {Off: end + 12*kib, Zero: mib - 12*kib},
+		}})
+		return v, want
+	},
+	"a file that grows to its last offset": func() (*disktest.VHDX, []byte) {
+		v, want := dirty(1)
+		end := int64(len(v.Forged))
+		copy(want[6*mib+8*kib:], bytes.Repeat([]byte("grown..."), 512))
+		v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Last: end + mib, Changes: []disktest.VHDXChange{
+			v.Sector(v.Entry(6), present(end)), {Off: end + 8*kib, Data: want[6*mib+8*kib:][:4096]},
 		}})
 		return v, want
 	},

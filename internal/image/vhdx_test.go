@@ -72,6 +72,85 @@ func TestVHDXBlockStates(t *testing.T) {
 	require.Equal(t, disk.Extent{Range: disk.Range{Off: mib, Len: 2 * mib}, Zero: true}, e)
 }
 
+// The header with the greater number counts wherever it stands, and the other one where that is damaged.
+func TestVHDXCurrentHeader(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first, second uint64
+		spoil         int64 // place of a byte that is changed behind the checksums
+		want          int   // link whose DataWriteGuid is read
+	}{
+		"the second":                   {7, 8, 0, 2},
+		"the first":                    {9, 8, 0, 1},
+		"first damaged":                {9, 8, disktest.VHDXHeader1 + 500, 2},
+		"second damaged":               {7, 8, disktest.VHDXHeader2 + 500, 1},
+		"first region table damaged":   {7, 8, disktest.VHDXRegions1 + 500, 2},
+		"second region table damaged":  {7, 8, disktest.VHDXRegions2 + 500, 2},
+		"second without its signature": {7, 8, disktest.VHDXHeader2, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib}).AddData("data")
+			for i, at := range []int64{disktest.VHDXHeader1, disktest.VHDXHeader2} {
+				v.U64(at+disktest.VHDXSequence, []uint64{tc.first, tc.second}[i])
+				v.Put(at+disktest.VHDXDataWrite, disktest.VHDXGUID(guidOf(i+1)))
+			}
+			v.Seal()
+			if tc.spoil > 0 {
+				v.Forged[tc.spoil]++
+			}
+			img := opened(t, write(t, t.TempDir(), "disk.vhdx", v.Forged))
+			require.Equal(t, guidOf(tc.want), img.ContentID)
+			if tc.spoil == 0 {
+				require.Empty(t, img.Issues)
+				return
+			}
+			require.Len(t, img.Issues, 1)
+			require.Equal(t, "vhdx-copy-damaged", img.Issues[0].Code)
+			require.Equal(t, ondisk.Warn, img.Issues[0].Effect)
+		})
+	}
+}
+
+// T41: a file that is cut at any border of its structures is malformed, or misses the data that it says it has.
+func TestVHDXCutShort(t *testing.T) {
+	data := noise(4, 2*mib)
+	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 2 * mib}).Fill(data)
+	for _, at := range []int64{8, 520, disktest.VHDXHeader1, disktest.VHDXHeader2, disktest.VHDXRegions1, disktest.VHDXRegions2, v.Log, v.Metadata, v.BAT, v.Blocks, v.Blocks + mib} {
+		for _, n := range []int64{at - 1, at, at + 1} {
+			if n < 8 {
+				continue
+			}
+			path := write(t, t.TempDir(), "disk.vhdx", v.Forged[:n])
+			img, err := image.Open(path, image.Options{})
+			if n < v.Blocks {
+				require.ErrorIs(t, err, ondisk.ErrFormat, "%#x bytes", n)
+				continue
+			}
+			require.NoError(t, err, "%#x bytes", n)
+			_, err = img.Disk.ReadAt(make([]byte, 1), 2*mib-1)
+			require.ErrorIs(t, err, ondisk.ErrFormat, "%#x bytes", n)
+			issues, err := img.Check()
+			require.NoError(t, err)
+			require.Equal(t, ondisk.Broken, issues[0].Effect)
+			require.NoError(t, img.Close())
+		}
+	}
+}
+
+// Space that no block has is told of, and blocks without data may keep theirs.
+func TestVHDXOrphans(t *testing.T) {
+	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 8 * mib, Block: 2 * mib})
+	v.AddBlock(0, disktest.VHDXPresent, nil)
+	v.AddBlock(1, disktest.VHDXUnmapped, nil)
+	v.AddBlock(2, disktest.VHDXPresent, nil)
+	v.SetEntry(v.Entry(0), disktest.VHDXNotPresent, 0)
+	issues, err := opened(t, write(t, t.TempDir(), "disk.vhdx", v.Forged)).Check()
+	require.NoError(t, err)
+	require.Len(t, issues, 1)
+	require.Equal(t, "orphaned-data", issues[0].Code)
+	require.Equal(t, ondisk.Note, issues[0].Effect)
+	require.Contains(t, issues[0].Text, "1 blocks (2 MiB)")
+}
+
 // With blocks of 1 MiB and sectors of 512 bytes the entry of a sector bitmap follows each 4096 entries: what lies behind 4 GiB is
 // found only by who counts it.
 func TestVHDXBehindTheSectorBitmap(t *testing.T) {

@@ -89,11 +89,11 @@ func TestVHDXCopiesKeepTheirMetadata(t *testing.T) {
 
 // PRODUCT, promise 5: the same job gives the same bytes, on any number of processors.
 func TestTheSameJobGivesTheSameVHDX(t *testing.T) {
-	data := noise(9, 70*mib)
+	data := noise(9, 34*mib)
 	src := opened(t, write(t, t.TempDir(), "src.img", data))
 	for _, o := range vhdxKinds[1:] {
 		var first []byte
-		for jobs := 1; jobs <= 8; jobs += 7 {
+		for _, jobs := range []int{1, 8} {
 			dir := t.TempDir()
 			require.NoError(t, filled(t, src, filepath.Join(dir, "copy.vhdx"), o, jobs).Publish())
 			all := allFiles(t, dir)
@@ -107,8 +107,8 @@ func TestTheSameJobGivesTheSameVHDX(t *testing.T) {
 
 // Blocks lie in guest order, each on a whole MiB: what is aligned on the disk is aligned in the file.
 func TestVHDXZerosTakeNoSpace(t *testing.T) {
-	data := make([]byte, 200*mib)
-	copy(data[150*mib:], "late")
+	data := make([]byte, 70*mib)
+	copy(data[65*mib:], "late")
 	copy(data[mib:], "early")
 	src := opened(t, write(t, t.TempDir(), "src.img", data))
 	for _, o := range vhdxKinds[1:] {
