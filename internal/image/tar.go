@@ -16,7 +16,7 @@ import (
 const (
 	maxMembers  = 4096
 	maxExtended = 64 << 10 // bytes of one extended header
-	maxName     = 1024    // bytes
+	maxName     = 1024     // bytes
 	maxFolders  = 16
 )
 

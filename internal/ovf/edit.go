@@ -70,3 +70,21 @@ func (e *Envelope) Bytes() []byte {
 	out.Write(e.text[done:])
 	return out.Bytes()
 }
+
+// Shape is the text without the values that copies change, and without white space at its end: what a copy must keep.
+func (e *Envelope) Shape() []byte {
+	f := e.Fork()
+	var values []value
+	for _, x := range e.Files {
+		values = append(values, x.size)
+	}
+	for _, d := range e.Disks {
+		values = append(values, d.capacity, d.units, d.populated)
+	}
+	for _, v := range values {
+		if v.there() {
+			f.set(v, "")
+		}
+	}
+	return bytes.TrimSpace(f.Bytes())
+}

@@ -1,0 +1,134 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/ovf"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// ErrDigest marks a member of a package whose bytes are not those that the manifest speaks of.
+var ErrDigest = errors.New("differs from its digest")
+
+// Check compares all members with the manifest. What the manifest does not name is not compared.
+func (p *Package) Check(ctx context.Context, tell func(int64)) error {
+	if p.Manifest == nil {
+		return nil
+	}
+	for _, d := range p.Manifest.Digests {
+		if p.named(d.Name) == nil {
+			return fmt.Errorf("the manifest names %.256q, which the package does not have: it %w", d.Name, ErrDigest)
+		}
+	}
+	for _, m := range p.Members {
+		if m.file == nil {
+			continue
+		}
+		if err := m.compare(ctx, p.digests(m), tell); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// named finds the member that a manifest names: it stands beside the OVF.
+func (p *Package) named(name string) *Member {
+	if p.Kind == "ovf" {
+		return p.Member(name)
+	}
+	full, err := p.checkMember(name)
+	if err != nil {
+		return nil
+	}
+	return p.Member(full)
+}
+
+// digests are the lines of the manifest about a member, as far as their algorithm is known.
+func (p *Package) digests(m *Member) []ovf.Digest {
+	return slices.DeleteFunc(p.lines(m), func(d ovf.Digest) bool { return d.New == nil })
+}
+
+// lines are those of the manifest about a member.
+func (p *Package) lines(m *Member) (out []ovf.Digest) {
+	if p.Manifest == nil {
+		return nil
+	}
+	for _, d := range p.Manifest.Digests {
+		if p.named(d.Name) == m {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// compare reads a member once and holds it against its digests.
+func (m *Member) compare(ctx context.Context, want []ovf.Digest, tell func(int64)) error {
+	if len(want) == 0 {
+		return nil
+	}
+	got, _, err := hashes(ctx, m.file, want, tell)
+	if err != nil {
+		return err
+	}
+	for i, d := range want {
+		if !bytes.Equal(got[i], d.Sum) {
+			return fmt.Errorf("%.256q %w: %s is %x, and the manifest has %x; the package was damaged or changed, get it again",
+				m.Name, ErrDigest, d.Algorithm, got[i], d.Sum)
+		}
+	}
+	return nil
+}
+
+// hashes reads a file once. The first value has a digest for each of want, the second is SHA-256.
+func hashes(ctx context.Context, f driver.File, want []ovf.Digest, tell func(int64)) ([][]byte, []byte, error) {
+	own := sha256.New()
+	by := map[string]hash.Hash{}
+	sinks := []io.Writer{own}
+	for _, d := range want {
+		name := strings.ToUpper(d.Algorithm)
+		if by[name] == nil {
+			by[name] = d.New()
+			sinks = append(sinks, by[name])
+		}
+	}
+	if err := eachChunk(ctx, f, func(b []byte, _ int64) error {
+		_, err := io.MultiWriter(sinks...).Write(b)
+		tell(int64(len(b)))
+		return err
+	}); err != nil {
+		return nil, nil, err
+	}
+	var out [][]byte
+	for _, d := range want {
+		out = append(out, by[strings.ToUpper(d.Algorithm)].Sum(nil))
+	}
+	return out, own.Sum(nil), nil
+}
+
+// eachChunk reads a file from front to back.
+func eachChunk(ctx context.Context, f driver.File, use func(b []byte, off int64) error) error {
+	buf := make([]byte, min(units.MiB, f.Size()))
+	for off := int64(0); off < f.Size(); off += int64(len(buf)) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		b := buf[:min(int64(len(buf)), f.Size()-off)]
+		if err := ondisk.ReadFull(f, b, off); err != nil {
+			return err
+		}
+		if err := use(b, off); err != nil {
+			return err
+		}
+	}
+	return nil
+}
