@@ -27,6 +27,7 @@ type copyFlags struct {
 	progress   string
 	noProgress bool
 	command    string
+	shared     progress // of all disks of a package
 }
 
 func (c *copyFlags) add(cmd *cobra.Command) {
@@ -99,6 +100,9 @@ A SOURCE that is aligned already is copied as it is.` + "\n" + exitCodes,
 func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
 	if err := f.check(); err != nil {
 		return err
+	}
+	if image.PackageKind(dest) != "" {
+		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, format: f.format, skipAligned: f.skipAligned, plan: f.planDisk})
 	}
 	s, err := f.open(src, f.format)
 	if err != nil {
@@ -237,6 +241,9 @@ SOURCE can be - for a streamOptimized VMDK that comes through a pipe.` + "\n" + 
 func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, format string, flatten bool, src, dest string) error {
 	if err := f.check(); err != nil {
 		return err
+	}
+	if image.PackageKind(dest) != "" {
+		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, format: format, plan: planCopy})
 	}
 	if src == "-" {
 		return runStream(ctx, out, errOut, f, format, dest)

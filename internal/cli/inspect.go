@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -50,30 +52,17 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if err := f.check(); err != nil {
 		return err
 	}
+	if p, err := image.OpenPackage(path); !errors.Is(err, ondisk.ErrNoMatch) {
+		return f.inspectPackage(ctx, out, errOut, p, path, err)
+	}
 	s, err := f.open(path, f.format)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	u, err := f.look(ctx, errOut, s)
+	r, bad, err := f.inspect(ctx, errOut, s)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
-	}
-	b := f.boundary.criterion()
-	findings := append(align.Relevant(u.issues, nil), s.findings(align.Goal{Must: b, Want: b})...)
-	r := &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
-	r.Stored(u.usage, u.nonZero)
-	r.ExitCode = r.Verdict.ExitCode()
-	refusals, err := s.refusals(f.boundary)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	r.Refusals = refusals
-	bad := broken(findings)
-	if bad != nil {
-		bad = malformed{fmt.Errorf("%s: %w", path, bad)}
-		code, exit := classify(bad)
-		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(bad)}, exit
 	}
 	if err := f.emit(out, r, func(t *report.Text) { t.Inspect(r) }); err != nil {
 		return err
@@ -82,6 +71,28 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 		return bad
 	}
 	return exitWith(r.ExitCode)
+}
+
+// inspect reports on an opened image. bad is what is malformed in it, which the report has too.
+func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *source) (r *report.Inspect, bad, err error) {
+	u, err := f.look(ctx, errOut, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	b := f.boundary.criterion()
+	findings := append(align.Relevant(u.issues, nil), s.findings(align.Goal{Must: b, Want: b})...)
+	r = &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
+	r.Stored(u.usage, u.nonZero)
+	r.ExitCode = r.Verdict.ExitCode()
+	if r.Refusals, err = s.refusals(f.boundary); err != nil {
+		return nil, nil, err
+	}
+	if bad = broken(findings); bad != nil {
+		bad = malformed{fmt.Errorf("%s: %w", s.img.Path, bad)}
+		code, exit := classify(bad)
+		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(bad)}, exit
+	}
+	return r, bad, nil
 }
 
 // exitWith makes an exit code the error of a command.
