@@ -74,6 +74,9 @@ func schemaOf(t testing.TB, object any) string {
 		return "error.json"
 	}
 	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "version"}, fields["command"])
+	if _, packaged := fields["package"]; packaged {
+		return "package-" + fields["command"].(string) + ".json"
+	}
 	return fields["command"].(string) + ".json"
 }
 
@@ -193,7 +196,12 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"convert.json":                 report.Align{},
 		"verify.json":                  report.Verify{},
 		"error.json":                   report.Failure{},
+		"package-inspect.json":         report.PackageInspect{},
+		"package-align.json":           report.PackageAlign{},
+		"package-convert.json":         report.PackageAlign{},
+		"package-verify.json":          report.PackageVerify{},
 		"common.json#/$defs/image":     report.Image{},
+		"common.json#/$defs/package":   report.Package{},
 		"common.json#/$defs/file":      report.File{},
 		"common.json#/$defs/link":      report.Link{},
 		"common.json#/$defs/usage":     report.Usage{},

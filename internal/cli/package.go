@@ -141,7 +141,7 @@ func openDisk(src *image.Package, d image.PackageDisk, format string) (*source, 
 func newPackageAlign(command string, src *image.Package, dest string, disks []*packageDisk) *report.PackageAlign {
 	r := &report.PackageAlign{
 		Head: head(command), Source: src.Path, Dest: dest, Package: report.NewPackage(src), Dropped: []string{}, Files: []string{},
-		Findings: report.PackageFindings(src),
+		Findings: report.PackageFindings(src.Issues()),
 	}
 	for _, d := range disks {
 		r.Disks = append(r.Disks, d.report)
@@ -176,10 +176,13 @@ func (c *copyFlags) writePackage(ctx context.Context, errOut io.Writer, src *ima
 		}
 	}()
 	r.Files, r.Dropped = o.Files(), append(r.Dropped, o.Dropped...)
+	r.Findings = append(r.Findings, report.PackageFindings(o.Issues())...)
 	if err := c.spareFiles(r.Dest, r.Files); err != nil {
 		return err
 	}
-	err = o.Write(ctx, bar.add, func(member string, create image.CreateDisk) error { return c.fillDisk(ctx, errOut, disks, member, create) })
+	err = o.Write(ctx, bar.add, func(member string, create image.CreateDisk) error {
+		return c.fillDisk(ctx, errOut, disks, member, create)
+	})
 	if err != nil {
 		return packageCause(src, err)
 	}

@@ -19,7 +19,7 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 	if err := errors.Join(f.spare(p), checkFormat(f.format)); err != nil {
 		return err
 	}
-	r := &report.PackageInspect{Head: head("inspect"), Package: report.NewPackage(p), Disks: []report.PackageDisk{}, Findings: report.PackageFindings(p)}
+	r := &report.PackageInspect{Head: head("inspect"), Package: report.NewPackage(p), Disks: []report.PackageDisk{}, Findings: report.PackageFindings(p.Issues())}
 	var bad error
 	for _, d := range p.Disks() {
 		x := report.NewPackageDisk(d)

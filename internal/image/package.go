@@ -310,4 +310,6 @@ func (p *Package) Unchanged() error {
 }
 
 // Uses tells whether a path leads to a file of the package, and its name.
-func (p *Package) Uses(path string) (name string, ok bool) { return (&Image{files: p.files}).Uses(path) }
+func (p *Package) Uses(path string) (name string, ok bool) {
+	return (&Image{files: p.files}).Uses(path)
+}

@@ -51,8 +51,16 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 			add("ovf-file-size", ondisk.Warn, "", "the OVF has %d bytes for the file %.256q, which has %d", f.Size, name, m.Size)
 		}
 	}
-	if m := p.role(RoleCertificate); m != nil {
-		add("certificate", ondisk.Note, "", "the package is signed (%.256q): the signature does not fit an aligned copy, which goes without", m.Name)
+	return out
+}
+
+// Issues are what the copy lacks.
+func (p *PackageOutput) Issues() (out []ondisk.Issue) {
+	for _, name := range p.Dropped {
+		out = append(out, ondisk.Issue{
+			Code: "certificate-dropped", Effect: ondisk.Warn, Remedy: "sign the copy where that is asked for",
+			Text: fmt.Sprintf("the signature %.256q is of the source's manifest and does not fit the copy, which goes without it", name),
+		})
 	}
 	return out
 }

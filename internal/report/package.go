@@ -8,6 +8,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -95,9 +96,9 @@ func NewPackageDisk(d image.PackageDisk) PackageDisk {
 }
 
 // PackageFindings are those that concern a package and no disk of it.
-func PackageFindings(p *image.Package) []align.Finding {
+func PackageFindings(issues []ondisk.Issue) []align.Finding {
 	out := []align.Finding{}
-	for _, i := range p.Issues() {
+	for _, i := range issues {
 		f := align.FromIssue(i)
 		f.Subject = "package"
 		out = append(out, f)
@@ -140,6 +141,12 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 	t.findings(r.Findings)
 	for _, d := range r.Disks {
 		t.findings(d.Findings)
+		if len(d.Findings) > 0 {
+			t.printf("  (of %s)\n", Safe(d.Source))
+		}
+	}
+	if len(r.Findings) > 0 {
+		t.printf("\n")
 	}
 	if !r.Written {
 		t.printf("All disks of %s are aligned already; nothing was written.\n", Safe(r.Source))
@@ -148,9 +155,6 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 	t.para(2, "%s: a package of %d disks, %s.", Safe(r.Dest), len(r.Disks), verifiedText[r.Verified])
 	for _, d := range r.Disks {
 		t.packageDisk(d)
-	}
-	for _, name := range r.Dropped {
-		t.printf("  %s no longer fits and was left out\n", Safe(name))
 	}
 	t.printf("To prove it again later:   trueup verify %s %s\n", shellQuote(r.Source), shellQuote(r.Dest))
 }
