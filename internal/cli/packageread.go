@@ -37,7 +37,8 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 		r.Disks = append(r.Disks, x)
 	}
 	if bad != nil {
-		_, r.ExitCode = classify(bad)
+		code, exit := classify(bad)
+		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(bad)}, exit
 	}
 	if err := f.emit(out, r, func(t *report.Text) { t.PackageInspect(r) }); err != nil {
 		return err

@@ -43,6 +43,7 @@ type PackageInspect struct {
 	Package  Package         `json:"package"`
 	Disks    []PackageDisk   `json:"disks"`
 	Findings []align.Finding `json:"findings"`
+	Error    *Error          `json:"error,omitempty"` // of the first disk that has one
 	ExitCode int             `json:"exit_code"`
 }
 
@@ -113,6 +114,9 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 		t.printf("  File       %s, %s\n", Safe(m.Name), units.Format(m.Size))
 	}
 	t.findings(r.Findings)
+	if len(r.Disks) == 0 {
+		t.printf("There is no disk with a file, so there is nothing to align.\n")
+	}
 	misaligned := false
 	for _, d := range r.Disks {
 		t.printf("\n")

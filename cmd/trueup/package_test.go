@@ -1,0 +1,465 @@
+package main
+
+import (
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// madePackage is a package as ovftool lays it out: the OVF first, then the manifest, then disks and other files.
+type madePackage struct {
+	text    string            // the OVF; %[n]d is the size of the n-th file
+	files   map[string]string // where the files lie that it packs
+	order   []string          // their names
+	digest  string            // algorithm of the manifest, empty for none
+	signed  bool
+}
+
+// ovfText is what VMware and VirtualBox write, and what XML allows besides: single quotes, a prefix of its own, comments.
+const ovfText = `<?xml version="1.0" encoding="UTF-8"?>
+<!-- made by hand; <File ovf:size="1"/> -->
+<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1" xmlns:vmw='http://www.vmware.com/schema/ovf'>
+  <References>
+    <File ovf:href="disk1.vmdk" ovf:id="file1" ovf:size="%[1]d"/>
+    <File ovf:id="file2" ovf:size = '%[2]d' ovf:href='disk2.vmdk'></File>
+    <File ovf:href="vm.nvram" ovf:id="file3" ovf:size="%[3]d"/>
+  </References>
+  <DiskSection>
+    <Info>Virtual <![CDATA[<Disk ovf:capacity="1"/>]]> disks</Info>
+    <Disk ovf:capacity="CAPACITY1" ovf:capacityAllocationUnits="UNITS1" ovf:diskId="vmdisk1" ovf:fileRef="file1" ovf:populatedSize="1" ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized"/>
+    <Disk ovf:capacity="8388608" ovf:diskId="vmdisk2" ovf:fileRef="file2" ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized" ovf:populatedSize="2"/>
+    <Disk ovf:capacity="16" ovf:capacityAllocationUnits="byte * 2^30" ovf:diskId="scratch"/>
+  </DiskSection>
+  <VirtualSystem ovf:id="vm"><Info>ovf:capacity="8"</Info></VirtualSystem>
+</Envelope>
+`
+
+// twoDisks is a package of the sample disk, which is misaligned, and of its aligned copy.
+func twoDisks(t testing.TB) *madePackage {
+	t.Helper()
+	dir := t.TempDir()
+	p := &madePackage{digest: "SHA256", order: []string{"disk1.vmdk", "disk2.vmdk", "vm.nvram"}, files: map[string]string{}}
+	p.text = strings.NewReplacer("CAPACITY1", "8", "UNITS1", "byte * 2^20").Replace(ovfText)
+	p.files["disk1.vmdk"] = sampleDisk(t)
+	p.files["disk2.vmdk"] = filepath.Join(dir, "aligned.vmdk")
+	require.Equal(t, 0, trueup(t, "align", p.files["disk1.vmdk"], p.files["disk2.vmdk"]).code)
+	p.files["vm.nvram"] = filepath.Join(dir, "nvram")
+	require.NoError(t, os.WriteFile(p.files["vm.nvram"], noise("nvram", 8684), 0o600))
+	return p
+}
+
+var newHash = map[string]func() hash.Hash{"SHA1": sha1.New, "SHA256": sha256.New, "SHA512": sha512.New}
+
+// folder writes the package as an OVF with its files and returns the path of the OVF.
+func (p *madePackage) folder(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	var sizes []any
+	for _, name := range p.order {
+		disktest.Run(t, "cp", p.files[name], filepath.Join(dir, name))
+		info, err := os.Stat(p.files[name])
+		require.NoError(t, err)
+		sizes = append(sizes, info.Size())
+	}
+	text := p.text
+	if strings.Contains(text, "%[") {
+		text = fmt.Sprintf(text, sizes...)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.ovf"), []byte(text), 0o644))
+	if p.digest != "" {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.mf"), []byte(p.manifest(t, dir)), 0o644))
+	}
+	if p.signed {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.cert"), []byte("a signature"), 0o644))
+	}
+	return filepath.Join(dir, "vm.ovf")
+}
+
+func (p *madePackage) manifest(t testing.TB, dir string) (text string) {
+	t.Helper()
+	for _, name := range append([]string{"vm.ovf"}, p.order...) {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		h := newHash[p.digest]()
+		h.Write(data)
+		text += fmt.Sprintf("%s(%s)= %s\n", p.digest, name, hex.EncodeToString(h.Sum(nil)))
+	}
+	return text
+}
+
+// members are the names in the archive, in order.
+func (p *madePackage) members() []string {
+	names := []string{"vm.ovf"}
+	if p.digest != "" {
+		names = append(names, "vm.mf")
+	}
+	if p.signed {
+		names = append(names, "vm.cert")
+	}
+	return append(names, p.order...)
+}
+
+// ova packs the package with tar and returns its path.
+func (p *madePackage) ova(t testing.TB, flags ...string) string {
+	t.Helper()
+	dir := filepath.Dir(p.folder(t))
+	path := filepath.Join(t.TempDir(), "vm.ova")
+	if len(flags) == 0 {
+		flags = []string{"--format=ustar"}
+	}
+	disktest.Run(t, "tar", append(append(flags, "--owner=vm:64", "--group=vm:64", "--mtime=@1000000000", "-C", dir, "-cf", path), p.members()...)...)
+	return path
+}
+
+// unpack extracts an archive with tar and gives the folder and the listing with modes, owners, times and names.
+func unpack(t testing.TB, path string) (dir string, list []string) {
+	t.Helper()
+	dir = t.TempDir()
+	disktest.Run(t, "tar", "-C", dir, "-xf", path)
+	return dir, strings.Split(strings.TrimSpace(disktest.Output(t, "tar", "--full-time", "-tvf", path)), "\n")
+}
+
+// requireManifest has sha256sum and its like, or Go's own hash, agree with each line of the manifest.
+func requireManifest(t testing.TB, dir, name string, lines int) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	require.NoError(t, err)
+	require.Equal(t, lines, strings.Count(string(text), "\n"))
+	for line := range strings.Lines(string(text)) {
+		algorithm, rest, _ := strings.Cut(strings.TrimSpace(line), "(")
+		file, digest, found := strings.Cut(rest, ")= ")
+		require.True(t, found, line)
+		sum := strings.Fields(disktest.Output(t, strings.ToLower(algorithm)+"sum", filepath.Join(dir, file)))
+		require.Equal(t, sum[0], digest, line)
+	}
+}
+
+type jsonPackage struct {
+	Path       string   `json:"path"`
+	Kind       string   `json:"kind"`
+	Algorithms []string `json:"manifest_algorithms"`
+	Members    []struct {
+		Name string `json:"name"`
+		Role string `json:"role"`
+		Size int64  `json:"size_bytes"`
+	} `json:"members"`
+}
+
+type jsonPackageInspect struct {
+	jsonHead
+	Package jsonPackage `json:"package"`
+	Disks   []struct {
+		Member   string       `json:"member"`
+		IDs      []string     `json:"disk_ids"`
+		Capacity int64        `json:"capacity_bytes"`
+		Inspect  *jsonInspect `json:"inspect"`
+		Error    *struct {
+			Code string `json:"code"`
+		} `json:"error"`
+	} `json:"disks"`
+	Findings []jsonFinding `json:"findings"`
+}
+
+type jsonPackageAlign struct {
+	jsonHead
+	Disks    []jsonAlign   `json:"disks"`
+	Moved    int           `json:"moved"`
+	Dropped  []string      `json:"dropped_members"`
+	Written  bool          `json:"written"`
+	Files    []string      `json:"files"`
+	Findings []jsonFinding `json:"findings"`
+}
+
+type jsonPackageVerify struct {
+	jsonHead
+	Equal       bool         `json:"equal"`
+	Disks       []jsonVerify `json:"disks"`
+	Differences []string     `json:"differences"`
+}
+
+// TestAlignPackage is an OVA made by hand and what other programs say of the result: tar about its members, sha256sum about
+// its manifest, qemu-img about the disk inside.
+func TestAlignPackage(t *testing.T) {
+	for _, algorithm := range []string{"SHA1", "SHA256", "SHA512"} {
+		t.Run(algorithm, func(t *testing.T) {
+			p := twoDisks(t)
+			p.digest = algorithm
+			source, dest := p.ova(t), filepath.Join(t.TempDir(), "out.ova")
+			before := hashFolder(t, filepath.Dir(source))
+			answer := trueupJSON[jsonPackageAlign](t, 0, "align", source, dest)
+			require.Equal(t, 1, answer.Moved)
+			require.Equal(t, []string{"out.ova"}, answer.Files)
+			require.Equal(t, dest+"!disk1.vmdk", answer.Disks[0].Dest)
+			require.Equal(t, 1, answer.Disks[0].Moved)
+			require.Equal(t, 0, answer.Disks[1].Moved)
+			require.Equal(t, before, hashFolder(t, filepath.Dir(source)))
+			require.Equal(t, []string{"out.ova"}, folderNames(t, filepath.Dir(dest)))
+			p.checkResult(t, source, dest)
+			require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
+			require.False(t, trueupJSON[jsonPackageVerify](t, 5, "verify", dest, source).Equal)
+
+			again := filepath.Join(t.TempDir(), "again.ova")
+			require.Equal(t, 0, trueup(t, "align", "--jobs", "1", source, again).code)
+			require.Equal(t, sha256Of(t, dest), sha256Of(t, again), "the same job gives the same bytes")
+			require.Equal(t, 0, trueup(t, "align", "--force", dest, again).code)
+			require.Equal(t, sha256Of(t, dest), sha256Of(t, again), "what is aligned is copied as it is")
+		})
+	}
+}
+
+// checkResult holds the aligned package against its source, for the package of twoDisks.
+func (p *madePackage) checkResult(t *testing.T, source, dest string) {
+	t.Helper()
+	was, oldList := unpack(t, source)
+	is, list := unpack(t, dest)
+	require.Len(t, list, len(oldList))
+	for i := range list {
+		want, got := strings.Fields(oldList[i]), strings.Fields(list[i])
+		want[2], got[2] = "", "" // the size
+		require.Equal(t, want, got)
+	}
+	requireManifest(t, is, "vm.mf", 4)
+	for _, same := range []string{"disk2.vmdk", "vm.nvram"} {
+		require.Equal(t, sha256Of(t, filepath.Join(was, same)), sha256Of(t, filepath.Join(is, same)))
+	}
+
+	alone := filepath.Join(t.TempDir(), "alone.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", filepath.Join(was, "disk1.vmdk"), alone).code)
+	inside := filepath.Join(is, "disk1.vmdk")
+	require.Equal(t, sha256Of(t, alone), sha256Of(t, formatSparse.rawOf(t, inside)))
+	require.Contains(t, disktest.Run(t, "qemu-img", "check", "-f", "vmdk", inside), "No errors were found")
+
+	info, err := os.Stat(inside)
+	require.NoError(t, err)
+	old, err := os.ReadFile(filepath.Join(was, "vm.ovf"))
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(is, "vm.ovf"))
+	require.NoError(t, err)
+	held := trueupJSON[jsonInspect](t, 0, "inspect", dest+"!disk1.vmdk").Image.SizeBytes
+	require.Equal(t, int64(8<<20), held, "this disk has room and does not grow")
+	populated := match(t, string(text), `vmdisk1" ovf:fileRef="file1" ovf:populatedSize="(\d+)"`)
+	want := strings.NewReplacer(
+		fmt.Sprintf(`ovf:id="file1" ovf:size="%d"`, 1245184), fmt.Sprintf(`ovf:id="file1" ovf:size="%d"`, info.Size()),
+		`ovf:populatedSize="1"`, fmt.Sprintf("ovf:populatedSize=%q", populated),
+	).Replace(string(old))
+	require.NotEqual(t, string(old), want)
+	require.Equal(t, want, strings.TrimRight(string(text), "\n")+"\n")
+	require.Zero(t, number(t, string(text), `ovf:populatedSize="(\d+)"`)%(64<<10), "grains are 64 KiB")
+}
+
+// A disk that grows has more capacity afterwards, in the unit of the OVF when that can express it.
+func TestAlignPackageWithGrowingDisk(t *testing.T) {
+	disk := madeDisks[2]
+	require.Greater(t, disk.wantSectors, disk.sectors)
+	raw := disk.make(t, t.TempDir())
+	for units, capacity := range map[string][2]string{
+		"byte":         {"16450560", "17825792"},
+		"byte * 2^20":  {"16", "17"},
+		"byte * 2^9":   {"32130", "34816"},
+		"byte * 2^10":  {"16065", "17408"},
+		"byte * 10^3":  {"16451", "17825792"},
+		"byte * 2 ^ 7": {"128520", "139264"},
+	} {
+		t.Run(units, func(t *testing.T) {
+			p := twoDisks(t)
+			p.text = strings.NewReplacer("CAPACITY1", capacity[0], "UNITS1", units).Replace(ovfText)
+			p.files["disk1.vmdk"] = formatSparse.convert(t, raw, t.TempDir(), "disk", disk.adapter)
+			source, dest := p.ova(t), filepath.Join(t.TempDir(), "out.ova")
+			answer := trueupJSON[jsonPackageAlign](t, 0, "align", source, dest)
+			require.Equal(t, disk.wantSectors*sectorSize, answer.Disks[0].NewSizeBytes)
+			is, _ := unpack(t, dest)
+			text, err := os.ReadFile(filepath.Join(is, "vm.ovf"))
+			require.NoError(t, err)
+			if units == "byte * 10^3" {
+				units = "byte"
+			}
+			require.Contains(t, string(text), fmt.Sprintf("ovf:capacity=%q ovf:capacityAllocationUnits=%q ", capacity[1], units))
+			require.Equal(t, disk.wantSectors*sectorSize, qemuSize(t, filepath.Join(is, "disk1.vmdk")))
+			requireManifest(t, is, "vm.mf", 4)
+			require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
+		})
+	}
+}
+
+func qemuSize(t testing.TB, path string) int64 {
+	t.Helper()
+	return number(t, disktest.Output(t, "qemu-img", "info", "--output=json", path), `"virtual-size": (\d+)`)
+}
+
+// Archives of other programs: GNU's own format, PAX with records for each member, and one that ends without padding.
+func TestAlignPackagesOfOtherTars(t *testing.T) {
+	for name, flags := range map[string][]string{
+		"gnu": {"--format=gnu"}, "pax": {"--format=pax", "--pax-option=comment:=made by hand"}, "small records": {"--format=ustar", "-b", "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := twoDisks(t)
+			source, dest := p.ova(t, flags...), filepath.Join(t.TempDir(), "out.ova")
+			require.Equal(t, 0, trueup(t, "align", source, dest).code)
+			p.checkResult(t, source, dest)
+			old, err := os.Stat(source)
+			require.NoError(t, err)
+			info, err := os.Stat(dest)
+			require.NoError(t, err)
+			require.Equal(t, old.Size()%10240 == 0, info.Size()%10240 == 0)
+		})
+	}
+}
+
+// The folder form, and from one form to the other. Whatever it was, the parts are the same.
+func TestAlignFolderPackages(t *testing.T) {
+	p := twoDisks(t)
+	p.signed = true
+	for _, source := range []string{p.ova(t), p.folder(t)} {
+		for _, ext := range []string{".ova", ".ovf"} {
+			t.Run(filepath.Ext(source)+" to "+ext, func(t *testing.T) {
+				dest := filepath.Join(t.TempDir(), "new"+ext)
+				answer := trueupJSON[jsonPackageAlign](t, 0, "align", source, dest)
+				require.Equal(t, []string{"vm.cert"}, answer.Dropped)
+				require.Equal(t, "certificate-dropped", answer.Findings[len(answer.Findings)-1].Code)
+				require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
+				dir, stem := filepath.Dir(dest), "new"
+				if ext == ".ova" {
+					dir, _ = unpack(t, dest)
+					stem = "vm"
+				}
+				require.ElementsMatch(t, []string{stem + ".ovf", stem + ".mf", "disk1.vmdk", "disk2.vmdk", "vm.nvram"}, folderNames(t, dir))
+				requireManifest(t, dir, stem+".mf", 4)
+				require.Contains(t, disktest.Run(t, "qemu-img", "check", "-f", "vmdk", filepath.Join(dir, "disk1.vmdk")), "No errors were found")
+				require.Equal(t, 1, trueupJSON[jsonError](t, 1, "align", source, dest).ExitCode, "DEST exists")
+			})
+		}
+	}
+	again := trueupJSON[jsonError](t, 1, "align", "--force", p.folder(t), p.folder(t))
+	require.Equal(t, "output", again.Error.Code)
+}
+
+// convert copies a package byte for byte, signature and all.
+func TestConvertPackage(t *testing.T) {
+	p := twoDisks(t)
+	p.signed = true
+	source, dest := p.ova(t), filepath.Join(t.TempDir(), "out.ova")
+	answer := trueupJSON[jsonPackageAlign](t, 0, "convert", source, dest)
+	require.Empty(t, answer.Dropped)
+	require.Equal(t, sha256Of(t, source), sha256Of(t, dest))
+}
+
+// One disk of a package is an image like any other.
+func TestDisksInsidePackages(t *testing.T) {
+	p := twoDisks(t)
+	for _, source := range []string{p.ova(t), p.folder(t)} {
+		inside := trueupJSON[jsonInspect](t, 3, "inspect", source+"!disk1.vmdk")
+		require.Equal(t, source+"!disk1.vmdk", inside.Image.Path)
+		require.Equal(t, "vmdk", inside.Image.Format)
+		require.Equal(t, 1, trueupJSON[jsonPlan](t, 0, "plan", source+"!disk1.vmdk").Moved)
+		dest := filepath.Join(t.TempDir(), "disk1.vmdk")
+		require.Equal(t, 1, trueupJSON[jsonAlign](t, 0, "align", source+"!disk1.vmdk", dest).Moved)
+		require.True(t, trueupJSON[jsonVerify](t, 0, "verify", p.files["disk1.vmdk"], dest).Equal)
+
+		several := trueupJSON[jsonError](t, 64, "plan", source)
+		require.Contains(t, several.Error.Message, filepath.Base(source)+"!disk1.vmdk, "+filepath.Base(source)+"!disk2.vmdk")
+		require.Contains(t, trueupJSON[jsonError](t, 64, "plan", source+"!vm.nvram").Error.Message, "no disk")
+	}
+	dir := t.TempDir()
+	odd := filepath.Join(dir, "vm.ova!disk1.vmdk")
+	disktest.Run(t, "cp", p.files["disk2.vmdk"], odd)
+	disktest.Run(t, "cp", p.ova(t), filepath.Join(dir, "vm.ova"))
+	require.Equal(t, "aligned", trueupJSON[jsonInspect](t, 0, "inspect", odd).Verdict, "a file that has such a name is meant")
+	require.Contains(t, trueupJSON[jsonError](t, 64, "inspect", p.files["disk1.vmdk"]+"!x").Error.Message, "no package")
+}
+
+// A package of one disk needs no name for it.
+func TestPackageOfOneDisk(t *testing.T) {
+	p := twoDisks(t)
+	p.order = []string{"disk1.vmdk"}
+	p.text = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
+<References><File ovf:href="disk1.vmdk" ovf:id="f"/></References><DiskSection><Disk ovf:capacity="8388608" ovf:diskId="d" ovf:fileRef="f"/></DiskSection></Envelope>`
+	source := p.ova(t)
+	require.Len(t, trueupJSON[jsonPackageInspect](t, 3, "inspect", source).Disks, 1)
+	require.Equal(t, 1, trueupJSON[jsonPlan](t, 0, "plan", source).Moved)
+	dest := filepath.Join(t.TempDir(), "out.vmdk")
+	require.Equal(t, 1, trueupJSON[jsonAlign](t, 0, "align", source, dest).Moved)
+	require.True(t, trueupJSON[jsonVerify](t, 0, "verify", source, dest).Equal)
+	out := filepath.Join(t.TempDir(), "out.ova")
+	require.Equal(t, 0, trueup(t, "align", source, out).code)
+	is, _ := unpack(t, out)
+	old, err := os.ReadFile(filepath.Join(filepath.Dir(p.folder(t)), "vm.ovf"))
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(is, "vm.ovf"))
+	require.NoError(t, err)
+	require.Equal(t, string(old), string(text), "it states no size that could change")
+}
+
+func TestInspectPackage(t *testing.T) {
+	source := twoDisks(t).ova(t)
+	answer := trueupJSON[jsonPackageInspect](t, 3, "inspect", source)
+	require.Equal(t, "ova", answer.Package.Kind)
+	require.Equal(t, []string{"SHA256"}, answer.Package.Algorithms)
+	require.Len(t, answer.Package.Members, 5)
+	require.Equal(t, "manifest", answer.Package.Members[1].Role)
+	require.Len(t, answer.Disks, 2)
+	require.Equal(t, "misaligned", answer.Disks[0].Inspect.Verdict)
+	require.Equal(t, "aligned", answer.Disks[1].Inspect.Verdict)
+	require.Equal(t, int64(8<<20), answer.Disks[0].Capacity)
+	require.Equal(t, []string{"vmdisk2"}, answer.Disks[1].IDs)
+	text := trueup(t, "inspect", source)
+	require.Equal(t, 3, text.code)
+	for _, want := range []string{"OVA package, 5 files, manifest with SHA256", "vm.ova!disk1.vmdk: VMDK", "vm.ova!disk2.vmdk: VMDK", "trueup align " + source} {
+		require.Contains(t, text.stdout, want)
+	}
+}
+
+// --skip-aligned writes nothing only when nothing in the package has to move.
+func TestSkipAlignedPackage(t *testing.T) {
+	p := twoDisks(t)
+	dest := filepath.Join(t.TempDir(), "out.ova")
+	require.True(t, trueupJSON[jsonPackageAlign](t, 0, "align", "--skip-aligned", p.ova(t), dest).Written)
+	none := filepath.Join(t.TempDir(), "none.ova")
+	require.False(t, trueupJSON[jsonPackageAlign](t, 0, "align", "--skip-aligned", dest, none).Written)
+	require.NoFileExists(t, none)
+}
+
+func TestPackageUsage(t *testing.T) {
+	p := twoDisks(t)
+	source := p.ova(t)
+	out := filepath.Join(t.TempDir(), "out.ova")
+	for says, args := range map[string][]string{
+		"keep their format": {"align", "--to", "raw", source, out},
+		"is one disk":       {"align", p.files["disk1.vmdk"], out},
+		"has 2 disks":       {"align", source, filepath.Join(filepath.Dir(out), "out.vmdk")},
+		"source's file":     {"align", "--force", source, source},
+		"would overwrite":   {"inspect", "--out", source, source},
+	} {
+		require.Contains(t, trueupJSON[jsonError](t, 64, args...).Error.Message, says)
+	}
+	require.Empty(t, folderNames(t, filepath.Dir(out)))
+}
+
+// What verify of packages must see: a byte of a disk, of another file, of the OVF, of the manifest.
+func TestVerifyPackageSeesDifferences(t *testing.T) {
+	p := twoDisks(t)
+	source, dest := p.folder(t), filepath.Join(t.TempDir(), "out.ovf")
+	require.Equal(t, 0, trueup(t, "align", source, dest).code)
+	at := func(name string) string { return filepath.Join(filepath.Dir(dest), name) }
+	flip := func(path string, off int64) {
+		b := readAt(t, path, off, 1)
+		writeAt(t, path, off, []byte{b[0] ^ 1})
+	}
+	for name, off := range map[string]int64{"disk1.vmdk": 1 << 20, "vm.nvram": 100, "out.ovf": 45, "out.mf": 80} {
+		flip(at(name), off)
+		answer := trueupJSON[jsonPackageVerify](t, 5, "verify", source, dest)
+		require.NotEmpty(t, answer.Differences, name)
+		flip(at(name), off)
+		require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
+	}
+}
