@@ -19,11 +19,11 @@ import (
 
 // madePackage is a package as ovftool lays it out: the OVF first, then the manifest, then disks and other files.
 type madePackage struct {
-	text    string            // the OVF; %[n]d is the size of the n-th file
-	files   map[string]string // where the files lie that it packs
-	order   []string          // their names
-	digest  string            // algorithm of the manifest, empty for none
-	signed  bool
+	text   string            // the OVF; %[n]d is the size of the n-th file
+	files  map[string]string // where the files lie that it packs
+	order  []string          // their names
+	digest string            // algorithm of the manifest, empty for none
+	signed bool
 }
 
 // ovfText is what VMware and VirtualBox write, and what XML allows besides: single quotes, a prefix of its own, comments.
