@@ -164,6 +164,9 @@ func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *p
 	}
 	release := s.img.Hold()
 	defer release()
+	if err := s.img.CheckDigests(ctx); err != nil {
+		return w, fmt.Errorf("%s: %w", s.img.Path, err)
+	}
 	o, err := image.Create(dest, p.Size, s.img, image.CreateOptions{
 		Format: c.to.format, Subformat: c.to.subformat, Force: c.force, Seed: seed(s, p),
 		Heads: s.layout.Geometry.Heads, Sectors: s.layout.Geometry.Sectors,

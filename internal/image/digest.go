@@ -34,7 +34,7 @@ func (p *Package) Check(ctx context.Context, tell func(int64)) error {
 		if m.file == nil {
 			continue
 		}
-		if err := m.compare(ctx, p.digests(m), tell); err != nil {
+		if err := compare(ctx, m.Name, m.file, p.digests(m), tell); err != nil {
 			return err
 		}
 	}
@@ -55,35 +55,43 @@ func (p *Package) named(name string) *Member {
 
 // digests are the lines of the manifest about a member, as far as their algorithm is known.
 func (p *Package) digests(m *Member) []ovf.Digest {
-	return slices.DeleteFunc(p.lines(m), func(d ovf.Digest) bool { return d.New == nil })
-}
-
-// lines are those of the manifest about a member.
-func (p *Package) lines(m *Member) (out []ovf.Digest) {
-	if p.Manifest == nil {
-		return nil
-	}
-	for _, d := range p.Manifest.Digests {
-		if p.named(d.Name) == m {
-			out = append(out, d)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(p.lines[m]), func(d ovf.Digest) bool { return d.New == nil })
 }
 
 // compare reads a member once and holds it against its digests.
-func (m *Member) compare(ctx context.Context, want []ovf.Digest, tell func(int64)) error {
+func compare(ctx context.Context, name string, f driver.File, want []ovf.Digest, tell func(int64)) error {
 	if len(want) == 0 {
 		return nil
 	}
-	got, _, err := hashes(ctx, m.file, want, tell)
+	got, _, err := hashes(ctx, f, want, tell)
 	if err != nil {
 		return err
 	}
 	for i, d := range want {
 		if !bytes.Equal(got[i], d.Sum) {
 			return fmt.Errorf("%.256q %w: %s is %x, and the manifest has %x; the package was damaged or changed, get it again",
-				m.Name, ErrDigest, d.Algorithm, got[i], d.Sum)
+				name, ErrDigest, d.Algorithm, got[i], d.Sum)
+		}
+	}
+	return nil
+}
+
+// CheckDigests compares the files of an image in a package with the package's manifest.
+func (img *Image) CheckDigests(ctx context.Context) error {
+	if img.digests == nil {
+		return nil
+	}
+	for _, m := range img.members {
+		if err := compare(ctx, m.name, m, img.digests[m.name], func(int64) {}); err != nil {
+			return err
+		}
+	}
+	for _, f := range img.files {
+		if img.members != nil {
+			break
+		}
+		if err := compare(ctx, f.name, f, img.digests[f.name], func(int64) {}); err != nil {
+			return err
 		}
 	}
 	return nil

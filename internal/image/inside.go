@@ -82,6 +82,10 @@ func (p *Package) Open(d PackageDisk, o Options) (*Image, error) {
 		return nil, errors.Join(err, dir.Close())
 	}
 	img.Path = p.Path + "!" + d.Member
+	img.digests = map[string][]ovf.Digest{}
+	for _, m := range p.Members {
+		img.digests[m.Name] = p.digests(m)
+	}
 	return img, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/ovf"
 )
 
 // Image is an opened image and the files it consists of.
@@ -26,6 +27,7 @@ type Image struct {
 	files  []*file
 	// members are the files inside of the archive that files[0] is; nil for an image that is in none.
 	members []*member
+	digests map[string][]ovf.Digest // of the package's manifest, by member
 }
 
 // Link is one image of a chain.

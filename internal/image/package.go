@@ -34,8 +34,14 @@ type Package struct {
 	base    string
 	files   []*file // the archive, or the files of the folder
 	entries []entry // of an archive
-	size    int64   // of the archive's members
+
+	names map[string]*Member
+	disks []PackageDisk
+	lines map[*Member][]ovf.Digest // of the manifest
 }
+
+// maxDisks is how many disks a package can have: a machine of VMware takes 256.
+const maxDisks = 256
 
 // Role is what a member is for.
 type Role string
@@ -54,6 +60,7 @@ type Member struct {
 	Role Role
 	Size int64
 	file driver.File // nil for a folder, a link or the like
+	time int64       // of its last change, seconds since 1970
 	head int64       // where its headers begin in an archive
 	data int64       // where its bytes begin
 	end  int64       // where the next member begins
@@ -91,8 +98,11 @@ func openPackageIn(dir *folder, base string) (*Package, error) {
 	if err != nil {
 		return nil, ondisk.ErrNoMatch // image.Open says more about it
 	}
-	p := &Package{dir: dir, base: base, files: []*file{f}}
-	if err := p.open(f); err != nil {
+	p := &Package{dir: dir, base: base, files: []*file{f}, names: map[string]*Member{}}
+	if err = p.open(f); err == nil {
+		err = p.relate()
+	}
+	if err != nil {
 		return nil, errors.Join(err, p.closeFiles())
 	}
 	return p, nil
@@ -115,7 +125,7 @@ func (p *Package) open(f *file) error {
 
 // openArchive finds the parts of an OVA.
 func (p *Package) openArchive(f *file) (err error) {
-	if p.entries, p.size, err = tarIndex(f); err != nil {
+	if p.entries, err = tarIndex(f); err != nil {
 		return err
 	}
 	for _, e := range p.entries {
@@ -128,6 +138,7 @@ func (p *Package) openArchive(f *file) (err error) {
 			return fmt.Errorf("member %.256q of the archive is a second %s: %w, want one", m.Name, m.Role, ondisk.ErrReference)
 		}
 		p.Members = append(p.Members, m)
+		p.names[m.Name] = m
 	}
 	if err := p.readTexts(); err != nil {
 		return err
@@ -190,7 +201,7 @@ func (p *Package) role(r Role) *Member {
 
 // openFolder finds the parts of an OVF: those that stand beside it by its own name, and those that it names.
 func (p *Package) openFolder(f *file) error {
-	p.Members = []*Member{{Name: p.base, Role: RoleOVF, Size: f.Size(), file: f}}
+	p.join(f, RoleOVF)
 	stem := strings.TrimSuffix(p.base, filepath.Ext(p.base))
 	for _, beside := range []struct {
 		ext  string
@@ -221,8 +232,14 @@ func (p *Package) add(name string, role Role) error {
 		return err
 	}
 	p.files = append(p.files, f)
-	p.Members = append(p.Members, &Member{Name: name, Role: role, Size: f.Size(), file: f})
+	p.join(f, role)
 	return nil
+}
+
+func (p *Package) join(f *file, role Role) {
+	m := &Member{Name: f.name, Role: role, Size: f.Size(), file: f, time: f.stat.Mtim.Sec}
+	p.Members = append(p.Members, m)
+	p.names[m.Name] = m
 }
 
 // localName is the name in the package that an href leads to: a relative URI, and nothing that leaves the package. Some
@@ -258,34 +275,50 @@ func (p *Package) has(name string) bool {
 }
 
 // Member finds a member by its name, nil when there is none.
-func (p *Package) Member(name string) *Member {
-	if i := slices.IndexFunc(p.Members, func(m *Member) bool { return m.Name == name }); i >= 0 {
-		return p.Members[i]
+func (p *Package) Member(name string) *Member { return p.names[name] }
+
+// Disks lists the files that hold disks, in the order of the envelope. A disk without a file is made empty when the package
+// is deployed, and is none of them.
+func (p *Package) Disks() []PackageDisk { return p.disks }
+
+// relate finds what the envelope and the manifest say of the members.
+func (p *Package) relate() error {
+	held := map[string][]ovf.Disk{}
+	for _, d := range p.Envelope.Disks {
+		held[d.FileRef] = append(held[d.FileRef], d)
+	}
+	for i := range p.Envelope.Files {
+		if f := &p.Envelope.Files[i]; len(held[f.ID]) > 0 {
+			p.disks = append(p.disks, p.newDisk(f, held[f.ID]))
+		}
+	}
+	if len(p.disks) > maxDisks {
+		return fmt.Errorf("package: %w of %d disks", ondisk.ErrLimit, maxDisks)
+	}
+	p.lines = map[*Member][]ovf.Digest{}
+	if p.Manifest != nil {
+		for _, d := range p.Manifest.Digests {
+			p.lines[p.named(d.Name)] = append(p.lines[p.named(d.Name)], d)
+		}
 	}
 	return nil
 }
 
-// Disks lists the files that hold disks, in the order of the envelope. A disk without a file is made empty when the package
-// is deployed, and is none of them.
-func (p *Package) Disks() []PackageDisk {
-	var out []PackageDisk
-	for i := range p.Envelope.Files {
-		f := &p.Envelope.Files[i]
-		disks := p.Envelope.DisksOf(f.ID)
-		if len(disks) == 0 {
-			continue
-		}
-		d := PackageDisk{Disks: disks, file: f}
-		d.Member, d.notThere = p.localName(f.Href)
-		if m := p.Member(d.Member); d.notThere == nil && m == nil {
-			d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has none of that name", d.Member)
-		}
-		if d.Member == "" {
-			d.Member = f.Href
-		}
-		out = append(out, d)
+func (p *Package) newDisk(f *ovf.File, disks []ovf.Disk) PackageDisk {
+	d := PackageDisk{Disks: disks, file: f}
+	d.Member, d.notThere = p.localName(f.Href)
+	if d.notThere == nil && p.Member(d.Member) == nil {
+		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has none of that name", d.Member)
 	}
-	return out
+	if d.Member == "" {
+		d.Member = f.Href
+	}
+	return d
+}
+
+// disk finds what the envelope says of a member that holds a disk.
+func (p *Package) disk(member string) PackageDisk {
+	return p.disks[slices.IndexFunc(p.disks, func(d PackageDisk) bool { return d.Member == member })]
 }
 
 // Close closes all files.

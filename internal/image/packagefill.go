@@ -67,16 +67,7 @@ func (p *PackageOutput) fill(m *outMember, fill func(member string, create Creat
 	if err != nil {
 		return err
 	}
-	grown := int64(-1)
-	if m.rewrite.Size > m.rewrite.Source.Disk.Size() {
-		grown = m.rewrite.Size
-	}
-	for _, d := range p.src.Disks() {
-		if d.Member == m.from.Name {
-			return describe(p.env, d, m.size, grown, held)
-		}
-	}
-	return nil
+	return describe(p.env, p.src.disk(m.from.Name), m.size, m.rewrite.grown(), held)
 }
 
 // describe changes what the OVF says of a disk's file: its size, the capacity of the disk unless it is negative, and what the

@@ -29,6 +29,14 @@ type Rewrite struct {
 	Size   int64 // of the new disk, bytes
 }
 
+// grown is the new capacity of a disk that has become larger, -1 for another.
+func (r *Rewrite) grown() int64 {
+	if r.Size > r.Source.Disk.Size() {
+		return r.Size
+	}
+	return -1
+}
+
 // PackageOptions of CreatePackage.
 type PackageOptions struct {
 	Force   bool               // replace DEST, which is an OVA then
@@ -130,10 +138,13 @@ func (p *PackageOutput) mayRewrite(m *Member, r Rewrite) error {
 	if err == nil && len(r.Source.Parts) > 0 {
 		err = fmt.Errorf("a disk of several files inside of a package: %w for writing; convert it to one file", ondisk.ErrUnsupported)
 	}
-	for _, d := range p.src.lines(m) {
+	for _, d := range p.src.lines[m] {
 		if err == nil && d.New == nil {
 			err = fmt.Errorf("the digest %.64q of the manifest: %w, it could not be computed again", d.Algorithm, ondisk.ErrUnsupported)
 		}
+	}
+	if err == nil {
+		err = describe(p.src.Envelope.Fork(), p.src.disk(m.Name), 0, r.grown(), 0)
 	}
 	return err
 }
@@ -213,8 +224,10 @@ func (p *PackageOutput) Write(ctx context.Context, tell func(int64), disk func(m
 
 // place settles where the headers and the bytes of a member go.
 func (p *PackageOutput) place(m *outMember) (err error) {
-	if m.text {
-		p.mostText(m)
+	if m.text && m.from.Role == RoleOVF {
+		if err := p.mostText(m); err != nil {
+			return err
+		}
 	}
 	if p.Kind == "ovf" {
 		return nil
@@ -229,39 +242,25 @@ func (p *PackageOutput) place(m *outMember) (err error) {
 
 // mostText bounds the text of the OVF, which is written when the sizes of all disks are known. A manifest in an archive keeps
 // its size: a digest is as long as another.
-func (p *PackageOutput) mostText(m *outMember) {
-	if m.from.Role != RoleOVF {
-		return
-	}
+func (p *PackageOutput) mostText(m *outMember) error {
 	e := p.src.Envelope.Fork()
-	for _, d := range p.src.Disks() {
-		if r := p.rewritten(d.Member); r != nil {
-			describe(e, d, r.most, r.rewrite.Size, r.rewrite.Size)
+	for _, x := range p.members {
+		if x.rewrite == nil {
+			continue
+		}
+		if err := describe(e, p.src.disk(x.from.Name), x.most, x.rewrite.grown(), x.rewrite.Size); err != nil {
+			return err
 		}
 	}
 	m.most = int64(len(e.Bytes()))
 	m.size = m.most
-}
-
-func (p *PackageOutput) rewritten(name string) *outMember {
-	for _, m := range p.members {
-		if m.from.Name == name && m.rewrite != nil {
-			return m
-		}
-	}
 	return nil
 }
 
 // header is that of the source with a size that is not final where the member changes. It is as long as the final one.
 func (p *PackageOutput) header(m *outMember) ([]byte, error) {
 	if p.src.Kind == "ovf" {
-		i := 0
-		for i = range p.src.files {
-			if p.src.files[i].name == m.from.Name {
-				break
-			}
-		}
-		h, err := newTarHeader(m.name, p.src.files[i].stat.Mtim.Sec)
+		h, err := newTarHeader(m.name, m.from.time)
 		if err != nil {
 			return nil, err
 		}

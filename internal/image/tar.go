@@ -60,25 +60,25 @@ var tarKinds = map[byte]string{
 	'1': "a hard link", '2': "a symbolic link", '3': "a character device", '4': "a block device", '5': "a folder", '6': "a FIFO",
 }
 
-// tarIndex walks the headers of an archive. The second value is where the last member ends.
-func tarIndex(f ondisk.Source) ([]entry, int64, error) {
+// tarIndex walks the headers of an archive.
+func tarIndex(f ondisk.Source) ([]entry, error) {
 	w := &tarWalk{f: f}
 	names := map[string]bool{}
 	var out []entry
 	for {
 		e, more, err := w.next()
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		if !more {
-			return out, w.at, nil
+			return out, nil
 		}
 		if e.kind != '5' && names[e.name] {
-			return nil, 0, fmt.Errorf("member %.256q of the archive stands there twice: %w, want one of each name", e.name, ondisk.ErrReference)
+			return nil, fmt.Errorf("member %.256q of the archive stands there twice: %w, want one of each name", e.name, ondisk.ErrReference)
 		}
 		names[e.name] = true
 		if len(out) == maxMembers {
-			return nil, 0, fmt.Errorf("archive: %w of %d members", ondisk.ErrLimit, maxMembers)
+			return nil, fmt.Errorf("archive: %w of %d members", ondisk.ErrLimit, maxMembers)
 		}
 		out = append(out, e)
 	}

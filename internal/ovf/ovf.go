@@ -108,16 +108,6 @@ func (e *Envelope) File(id string) *File {
 	return nil
 }
 
-// DisksOf lists the disks that a file holds.
-func (e *Envelope) DisksOf(fileID string) (out []Disk) {
-	for _, d := range e.Disks {
-		if fileID != "" && d.FileRef == fileID {
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
 // Looks tells whether the first bytes of a file are those of an envelope.
 func Looks(head []byte) bool {
 	s := strings.TrimLeft(strings.TrimPrefix(string(head[:min(len(head), 8<<10)]), "\ufeff"), " \t\r\n")

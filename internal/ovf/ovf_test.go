@@ -45,8 +45,6 @@ func TestOddFormatting(t *testing.T) {
 	require.Equal(t, "d1", e.Disks[1].ParentRef)
 	require.Equal(t, int64(4096), e.Disks[1].Capacity)
 	require.Equal(t, int64(-1), e.Disks[2].Capacity)
-	require.Len(t, e.DisksOf("f1"), 1)
-	require.Empty(t, e.DisksOf(""))
 	require.True(t, Looks([]byte(odd)))
 }
 
