@@ -191,10 +191,13 @@ type jsonPackageVerify struct {
 // TestAlignPackage is an OVA made by hand and what other programs say of the result: tar about its members, sha256sum about
 // its manifest, qemu-img about the disk inside.
 func TestAlignPackage(t *testing.T) {
-	for _, algorithm := range []string{"SHA1", "SHA256", "SHA512"} {
-		t.Run(algorithm, func(t *testing.T) {
+	for algorithm, subformat := range map[string]string{"SHA1": "streamOptimized", "SHA256": "streamOptimized", "SHA512": "monolithicSparse"} {
+		t.Run(subformat+" "+algorithm, func(t *testing.T) {
 			p := twoDisks(t)
 			p.digest = algorithm
+			sample := p.files["disk1.vmdk"]
+			p.files["disk1.vmdk"] = filepath.Join(t.TempDir(), "disk.vmdk")
+			disktest.Run(t, "qemu-img", "convert", "-O", "vmdk", "-o", "subformat="+subformat, sample, p.files["disk1.vmdk"])
 			source, dest := p.ova(t), filepath.Join(t.TempDir(), "out.ova")
 			before := hashFolder(t, filepath.Dir(source))
 			answer := trueupJSON[jsonPackageAlign](t, 0, "align", source, dest)
@@ -202,6 +205,7 @@ func TestAlignPackage(t *testing.T) {
 			require.Equal(t, []string{"out.ova"}, answer.Files)
 			require.Equal(t, dest+"!disk1.vmdk", answer.Disks[0].Dest)
 			require.Equal(t, 1, answer.Disks[0].Moved)
+			require.Equal(t, subformat, answer.Disks[0].Subformat)
 			require.Equal(t, 0, answer.Disks[1].Moved)
 			require.Equal(t, before, hashFolder(t, filepath.Dir(source)))
 			require.Equal(t, []string{"out.ova"}, folderNames(t, filepath.Dir(dest)))
@@ -242,6 +246,8 @@ func (p *madePackage) checkResult(t *testing.T, source, dest string) {
 
 	info, err := os.Stat(inside)
 	require.NoError(t, err)
+	oldInfo, err := os.Stat(filepath.Join(was, "disk1.vmdk"))
+	require.NoError(t, err)
 	old, err := os.ReadFile(filepath.Join(was, "vm.ovf"))
 	require.NoError(t, err)
 	text, err := os.ReadFile(filepath.Join(is, "vm.ovf"))
@@ -250,10 +256,10 @@ func (p *madePackage) checkResult(t *testing.T, source, dest string) {
 	require.Equal(t, int64(8<<20), held, "this disk has room and does not grow")
 	populated := match(t, string(text), `vmdisk1" ovf:fileRef="file1" ovf:populatedSize="(\d+)"`)
 	want := strings.NewReplacer(
-		fmt.Sprintf(`ovf:id="file1" ovf:size="%d"`, 1245184), fmt.Sprintf(`ovf:id="file1" ovf:size="%d"`, info.Size()),
+		fmt.Sprintf(`ovf:id="file1" ovf:size="%d"`, oldInfo.Size()), fmt.Sprintf(`ovf:id="file1" ovf:size="%d"`, info.Size()),
 		`ovf:populatedSize="1"`, fmt.Sprintf("ovf:populatedSize=%q", populated),
 	).Replace(string(old))
-	require.NotEqual(t, string(old), want)
+	require.NotEqual(t, want, string(old))
 	require.Equal(t, want, strings.TrimRight(string(text), "\n")+"\n")
 	require.Zero(t, number(t, string(text), `ovf:populatedSize="(\d+)"`)%(64<<10), "grains are 64 KiB")
 }
@@ -462,4 +468,56 @@ func TestVerifyPackageSeesDifferences(t *testing.T) {
 		flip(at(name), off)
 		require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
 	}
+}
+
+// A disk that is taken out of a package is held against the manifest too.
+func TestOneDiskAgainstTheManifest(t *testing.T) {
+	p := twoDisks(t)
+	path := p.folder(t)
+	writeAt(t, filepath.Join(filepath.Dir(path), "disk1.vmdk"), 1<<20, []byte("flipped"))
+	for name, code := range map[string]int{"disk1.vmdk": 1, "disk2.vmdk": 0} {
+		require.Equal(t, code, trueup(t, "align", path+"!"+name, filepath.Join(t.TempDir(), "out.vmdk")).code, name)
+	}
+}
+
+// A run that was killed while it gave an OVF's files their names leaves these with a second link: the next run knows them by
+// that. Files of others stay.
+func TestFolderPackageAfterAKill(t *testing.T) {
+	p := twoDisks(t)
+	source, dir := p.folder(t), t.TempDir()
+	dest := filepath.Join(dir, "new.ovf")
+	at := func(name string) string { return filepath.Join(dir, name) }
+	require.NoError(t, os.WriteFile(at(".disk1.vmdk.partial"), []byte("unfinished"), 0o644))
+	require.NoError(t, os.Link(at(".disk1.vmdk.partial"), at("disk1.vmdk")))
+	require.NoError(t, os.WriteFile(at(".new.ovf.partial"), []byte("unfinished"), 0o644))
+	require.NoError(t, os.WriteFile(at(".vm.nvram.partial"), []byte("unfinished"), 0o644))
+	require.Equal(t, 0, trueup(t, "align", source, dest).code)
+	require.ElementsMatch(t, []string{"new.ovf", "new.mf", "disk1.vmdk", "disk2.vmdk", "vm.nvram"}, folderNames(t, dir))
+	requireManifest(t, dir, "new.mf", 4)
+
+	other := t.TempDir()
+	disktest.Run(t, "cp", p.files["vm.nvram"], filepath.Join(other, "disk2.vmdk"))
+	before := hashFolder(t, other)
+	require.Equal(t, "output", trueupJSON[jsonError](t, 1, "align", source, filepath.Join(other, "new.ovf")).Error.Code)
+	require.Equal(t, before, hashFolder(t, other), "what belongs to others stays, and nothing comes beside it")
+}
+
+// The OVF need not come first, and its files may lie in a folder of the archive, with blanks that are escaped in a URI.
+func TestOtherOrdersAndFolders(t *testing.T) {
+	p := twoDisks(t)
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "sub"), 0o755))
+	disktest.Run(t, "cp", p.files["disk1.vmdk"], filepath.Join(dir, "sub", "a disk.vmdk"))
+	ovf := smallOVF("a%20disk.vmdk", `ovf:size="1245184"`, "")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "sub", "vm.ovf"), ovf.Data, 0o644))
+	source, dest := filepath.Join(dir, "vm.ova"), filepath.Join(t.TempDir(), "out.ova")
+	disktest.Run(t, "tar", "--format=ustar", "-C", dir, "-cf", source, "sub/a disk.vmdk", "sub/vm.ovf")
+	require.Equal(t, 0, trueup(t, "align", source, dest).code)
+	require.Equal(t, "sub/a disk.vmdk\nsub/vm.ovf\n", disktest.Output(t, "tar", "-tf", dest))
+	is, _ := unpack(t, dest)
+	text, err := os.ReadFile(filepath.Join(is, "sub", "vm.ovf"))
+	require.NoError(t, err)
+	require.Equal(t, strings.Replace(string(ovf.Data), "1245184", "1310720", 1), string(text))
+	require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
+	require.Equal(t, 1, trueup(t, "align", source, filepath.Join(t.TempDir(), "out.ovf")).code, "a folder form has no folders inside")
 }

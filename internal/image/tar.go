@@ -326,7 +326,7 @@ func tarChecksum(h []byte) (unsigned, signed int64) {
 			c = ' '
 		}
 		unsigned += int64(c)
-		signed += int64(int8(c)) //nolint:gosec // the same bits, as those programs read them
+		signed += int64(int8(c)) // the same bits, as those programs read them
 	}
 	return unsigned, signed
 }

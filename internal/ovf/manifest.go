@@ -2,7 +2,7 @@ package ovf
 
 import (
 	"bytes"
-	"crypto/sha1" //nolint:gosec // OVF 1 prescribes it; nothing is protected by it here
+	"crypto/sha1" // OVF 1 prescribes it; nothing is protected by it here
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/hex"
