@@ -3,13 +3,11 @@ package image
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
 	"slices"
-	"strings"
 
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -63,7 +61,7 @@ func compare(ctx context.Context, name string, f driver.File, want []ovf.Digest,
 	if len(want) == 0 {
 		return nil
 	}
-	got, _, err := hashes(ctx, f, want, tell)
+	got, err := hashes(ctx, f, want, tell)
 	if err != nil {
 		return err
 	}
@@ -97,30 +95,49 @@ func (img *Image) CheckDigests(ctx context.Context) error {
 	return nil
 }
 
-// hashes reads a file once. The first value has a digest for each of want, the second is SHA-256.
-func hashes(ctx context.Context, f driver.File, want []ovf.Digest, tell func(int64)) ([][]byte, []byte, error) {
-	own := sha256.New()
+// hashes reads a file once and computes a digest for each of want.
+func hashes(ctx context.Context, f driver.File, want []ovf.Digest, tell func(int64)) ([][]byte, error) {
 	by := map[string]hash.Hash{}
-	sinks := []io.Writer{own}
+	var sinks []io.Writer
 	for _, d := range want {
-		name := strings.ToUpper(d.Algorithm)
-		if by[name] == nil {
-			by[name] = d.New()
-			sinks = append(sinks, by[name])
+		if by[d.Algorithm] == nil {
+			by[d.Algorithm] = d.New()
+			sinks = append(sinks, by[d.Algorithm])
 		}
 	}
-	if err := eachChunk(ctx, f, func(b []byte, _ int64) error {
-		_, err := io.MultiWriter(sinks...).Write(b)
+	all := io.MultiWriter(sinks...)
+	err := eachChunk(ctx, f, func(b []byte, _ int64) error {
 		tell(int64(len(b)))
+		_, err := all.Write(b)
 		return err
-	}); err != nil {
-		return nil, nil, err
+	})
+	if err != nil {
+		return nil, err
 	}
 	var out [][]byte
 	for _, d := range want {
-		out = append(out, by[strings.ToUpper(d.Algorithm)].Sum(nil))
+		out = append(out, by[d.Algorithm].Sum(nil))
 	}
-	return out, own.Sum(nil), nil
+	return out, nil
+}
+
+// sameBytes compares two files.
+func sameBytes(ctx context.Context, a, b driver.File, tell func(int64)) (bool, error) {
+	same := a.Size() == b.Size()
+	if !same {
+		return false, nil
+	}
+	other := make([]byte, min(units.MiB, b.Size()))
+	err := eachChunk(ctx, a, func(x []byte, off int64) error {
+		y := other[:len(x)]
+		if err := ondisk.ReadFull(b, y, off); err != nil {
+			return err
+		}
+		tell(int64(len(x)))
+		same = same && bytes.Equal(x, y)
+		return nil
+	})
+	return same, err
 }
 
 // eachChunk reads a file from front to back.

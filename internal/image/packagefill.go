@@ -3,7 +3,6 @@ package image
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"path"
@@ -140,9 +139,7 @@ func (p *PackageOutput) copy(ctx context.Context, m *outMember, tell func(int64)
 	if m.from.file == nil { // a folder or a link: nothing but headers
 		return p.put(m.head, m, m.data-int64(len(m.head)))
 	}
-	sum := sha256.New()
 	err := eachChunk(ctx, m.from.file, func(b []byte, off int64) error {
-		sum.Write(b)
 		tell(int64(len(b)))
 		if ondisk.IsZero(b) {
 			return nil // a hole
@@ -152,7 +149,6 @@ func (p *PackageOutput) copy(ctx context.Context, m *outMember, tell func(int64)
 	if err != nil {
 		return err
 	}
-	m.sum = sum.Sum(nil)
 	return p.put(m.head, m, m.data-int64(len(m.head)))
 }
 
@@ -210,16 +206,11 @@ func (p *PackageOutput) padded(m *outMember, text []byte) []byte {
 
 func (p *PackageOutput) putText(m *outMember, text []byte) error {
 	m.size = int64(len(text))
-	m.sum = sha(text)
+	m.written = text
 	if err := p.put(text, m, m.data); err != nil {
 		return err
 	}
 	return p.putHeader(m)
-}
-
-func sha(b []byte) []byte {
-	sum := sha256.Sum256(b)
-	return sum[:]
 }
 
 func (p *PackageOutput) putHeader(m *outMember) error {

@@ -82,9 +82,11 @@ func (p *Package) Differs(ctx context.Context, from *Package, tell func(int64)) 
 		if m.Role != RoleFile || disks[m.Name] || m.file == nil {
 			continue
 		}
-		same, err := sameMember(ctx, m, p.Member(m.Name), tell)
-		if err != nil {
-			return out, err
+		same := false
+		if mine := p.Member(m.Name); mine != nil && mine.file != nil {
+			if same, err = sameBytes(ctx, m.file, mine.file, tell); err != nil {
+				return out, err
+			}
 		}
 		if !same {
 			out = append(out, fmt.Sprintf("the file %.256q is missing or has other bytes", m.Name))
@@ -100,16 +102,4 @@ func (p *Package) Differs(ctx context.Context, from *Package, tell func(int64)) 
 		return append(out, strings.TrimSpace(err.Error())), nil
 	}
 	return out, err
-}
-
-func sameMember(ctx context.Context, a, b *Member, tell func(int64)) (bool, error) {
-	if b == nil || b.file == nil || a.Size != b.Size {
-		return false, nil
-	}
-	_, x, err := hashes(ctx, a.file, nil, tell)
-	if err != nil {
-		return false, err
-	}
-	_, y, err := hashes(ctx, b.file, nil, tell)
-	return bytes.Equal(x, y), err
 }

@@ -67,7 +67,7 @@ type outMember struct {
 	data    int64  // where its bytes begin in part
 	most    int64  // no more bytes than these
 	size    int64
-	sum     []byte // SHA-256 of what was copied
+	written []byte // the text
 }
 
 // CreatePackage starts a package at path. Nothing stands under that name before Publish.
