@@ -131,7 +131,7 @@ func TestDigestsThatDoNotFit(t *testing.T) {
 	require.Equal(t, "verify", trueupJSON[jsonError](t, 1, "align", missing, out).Error.Code)
 	require.Empty(t, folderNames(t, filepath.Dir(out)))
 
-	for member, code := range map[string]int{"vm.nvram": 0, "disk1.vmdk": 1} {
+	for member, code := range map[string]int{"vm.nvram": 0, "disk1.vmdk": 1, "vm.ovf": 1} {
 		odd := filepath.Join(t.TempDir(), "vm.ova")
 		require.NoError(t, os.WriteFile(odd, []byte(strings.Replace(string(whole), "SHA256("+member, "BLAKE2("+member, 1)), 0o644))
 		answer := trueupJSON[jsonPackageInspect](t, 3, "inspect", odd)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 )
@@ -26,7 +27,7 @@ func openInside(name string, o Options) (*Image, error) {
 	}
 	img, err := p.choose(member, o)
 	if img != nil {
-		img.Path = name
+		img.Path, img.siblings = name, nil // the package is closed below
 	}
 	return img, errors.Join(err, p.Close())
 }
@@ -82,6 +83,7 @@ func (p *Package) Open(d PackageDisk, o Options) (*Image, error) {
 		return nil, errors.Join(err, dir.Close())
 	}
 	img.Path = p.Path + "!" + d.Member
+	img.siblings = p.siblings
 	img.digests = map[string][]ovf.Digest{}
 	for _, m := range p.Members {
 		img.digests[m.Name] = p.digests(m)
@@ -113,6 +115,14 @@ func (p *Package) openThrough(dir *folder, name string, o Options) (*Image, erro
 		return nil, errors.Join(err, f.Close())
 	}
 	return img, nil
+}
+
+// siblings reads what the images of the folder name. Each disk of a package asks, and the folder may be large.
+func (p *Package) siblings(string) (_ map[string]driver.Names, err error) {
+	if p.beside == nil {
+		p.beside, err = p.dir.namesIn("")
+	}
+	return p.beside, err
 }
 
 // readable refuses what an OVF can say of a disk and nobody writes.

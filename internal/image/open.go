@@ -28,6 +28,8 @@ type Image struct {
 	// members are the files inside of the archive that files[0] is; nil for an image that is in none.
 	members []*member
 	digests map[string][]ovf.Digest // of the package's manifest, by member
+	// siblings reads what the images of the folder name, once for all disks of a package; nil for an image that is in none.
+	siblings func(except string) (map[string]driver.Names, error)
 }
 
 // Link is one image of a chain.

@@ -3,7 +3,6 @@ package image
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"path"
 	"path/filepath"
 	"slices"
@@ -38,6 +37,8 @@ type Package struct {
 	names map[string]*Member
 	disks []PackageDisk
 	lines map[*Member][]ovf.Digest // of the manifest
+	// beside is what the images of the folder name, once somebody has asked.
+	beside map[string]driver.Names
 }
 
 // maxDisks is how many disks a package can have: a machine of VMware takes 256.
@@ -242,84 +243,12 @@ func (p *Package) join(f *file, role Role) {
 	p.names[m.Name] = m
 }
 
-// localName is the name in the package that an href leads to: a relative URI, and nothing that leaves the package. Some
-// writers escape blanks as URIs demand, some do not.
-func (p *Package) localName(href string) (string, error) {
-	name, err := p.checkMember(href)
-	if err != nil || !strings.Contains(href, "%") || p.has(name) {
-		return name, err
-	}
-	plain, err := url.PathUnescape(href)
-	if err != nil {
-		return name, nil //nolint:nilerr // the sign stands for itself
-	}
-	return p.checkMember(plain)
-}
-
-func (p *Package) checkMember(href string) (string, error) {
-	if p.Kind == "ovf" {
-		name := strings.TrimPrefix(href, "./")
-		return name, checkName(name)
-	}
-	name, err := memberName(href)
-	return path.Join(path.Dir(p.role(RoleOVF).Name), name), err
-}
-
-// has tells whether there is a file of this name.
-func (p *Package) has(name string) bool {
-	if p.Kind == "ovf" {
-		_, underWay := p.dir.alias[name]
-		return underWay || p.dir.exists(name)
-	}
-	return p.Member(name) != nil
-}
-
 // Member finds a member by its name, nil when there is none.
 func (p *Package) Member(name string) *Member { return p.names[name] }
 
 // Disks lists the files that hold disks, in the order of the envelope. A disk without a file is made empty when the package
 // is deployed, and is none of them.
 func (p *Package) Disks() []PackageDisk { return p.disks }
-
-// relate finds what the envelope and the manifest say of the members.
-func (p *Package) relate() error {
-	held := map[string][]ovf.Disk{}
-	for _, d := range p.Envelope.Disks {
-		held[d.FileRef] = append(held[d.FileRef], d)
-	}
-	for i := range p.Envelope.Files {
-		if f := &p.Envelope.Files[i]; len(held[f.ID]) > 0 {
-			p.disks = append(p.disks, p.newDisk(f, held[f.ID]))
-		}
-	}
-	if len(p.disks) > maxDisks {
-		return fmt.Errorf("package: %w of %d disks", ondisk.ErrLimit, maxDisks)
-	}
-	p.lines = map[*Member][]ovf.Digest{}
-	if p.Manifest != nil {
-		for _, d := range p.Manifest.Digests {
-			p.lines[p.named(d.Name)] = append(p.lines[p.named(d.Name)], d)
-		}
-	}
-	return nil
-}
-
-func (p *Package) newDisk(f *ovf.File, disks []ovf.Disk) PackageDisk {
-	d := PackageDisk{Disks: disks, file: f}
-	d.Member, d.notThere = p.localName(f.Href)
-	if d.notThere == nil && p.Member(d.Member) == nil {
-		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has none of that name", d.Member)
-	}
-	if d.Member == "" {
-		d.Member = f.Href
-	}
-	return d
-}
-
-// disk finds what the envelope says of a member that holds a disk.
-func (p *Package) disk(member string) PackageDisk {
-	return p.disks[slices.IndexFunc(p.disks, func(d PackageDisk) bool { return d.Member == member })]
-}
 
 // Close closes all files.
 func (p *Package) Close() error { return errors.Join(p.closeFiles(), p.dir.Close()) }

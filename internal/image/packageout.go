@@ -102,6 +102,9 @@ func (p *PackageOutput) choose(rewrite map[string]Rewrite) error {
 				return err
 			}
 		}
+		if err := p.mayDigest(o); err != nil {
+			return err
+		}
 		switch {
 		case changes && m.Role == RoleCertificate:
 			p.Dropped = append(p.Dropped, m.Name)
@@ -138,15 +141,20 @@ func (p *PackageOutput) mayRewrite(m *Member, r Rewrite) error {
 	if err == nil && len(r.Source.Parts) > 0 {
 		err = fmt.Errorf("a disk of several files inside of a package: %w for writing; convert it to one file", ondisk.ErrUnsupported)
 	}
-	for _, d := range p.src.lines[m] {
-		if err == nil && d.New == nil {
-			err = fmt.Errorf("the digest %.64q of the manifest: %w, it could not be computed again", d.Algorithm, ondisk.ErrUnsupported)
-		}
-	}
 	if err == nil {
 		err = describe(p.src.Envelope.Fork(), p.src.disk(m.Name), 0, r.grown(), 0)
 	}
 	return err
+}
+
+// mayDigest refuses to change what has a digest of an algorithm that is not known.
+func (p *PackageOutput) mayDigest(m *outMember) error {
+	for _, d := range p.src.lines[m.from] {
+		if d.New == nil && (m.text || m.rewrite != nil) {
+			return fmt.Errorf("the digest %.64q of %.256q in the manifest: %w, it could not be computed again", d.Algorithm, m.name, ondisk.ErrUnsupported)
+		}
+	}
+	return nil
 }
 
 func (p *PackageOutput) start() error {
