@@ -345,3 +345,42 @@ func TestOtherOrdersAndFolders(t *testing.T) {
 	require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
 	require.Equal(t, 1, trueup(t, "align", source, filepath.Join(t.TempDir(), "out.ovf")).code, "a folder form has no folders inside")
 }
+
+// The place of the OVF in the archive is settled before the sizes that stand in it are known. What is left of its last block is
+// filled with line ends when there could have been one block more.
+func TestOVFThatFillsItsBlocks(t *testing.T) {
+	p := twoDisks(t)
+	plain := p.text
+	// One digit becomes seven, in the populatedSize of disk 1; its file size keeps seven.
+	info, err := os.Stat(p.folder(t))
+	require.NoError(t, err)
+	for _, left := range []int64{0, 1, 511} {
+		fill := (2*512 - (info.Size()+6)%512 - left) % 512
+		p.text = strings.Replace(plain, "made by hand", "made by hand"+strings.Repeat(".", int(fill)), 1)
+		source, dest := p.ova(t), filepath.Join(t.TempDir(), "out.ova")
+		require.Equal(t, 0, trueup(t, "align", source, dest).code)
+		is, _ := unpack(t, dest)
+		text, err := os.ReadFile(filepath.Join(is, "vm.ovf"))
+		require.NoError(t, err)
+		bare := strings.TrimRight(string(text), "\n") + "\n"
+		require.Equal(t, left, (512-int64(len(bare))%512)%512, "the case is what it says")
+		require.Equal(t, left == 0, len(text) > len(bare), "%d bytes are left", left)
+		p.checkResult(t, source, dest)
+	}
+}
+
+// Without a manifest, too, verify compares what the OVF says with what is there.
+func TestVerifyComparesCapacities(t *testing.T) {
+	p := twoDisks(t)
+	p.digest = ""
+	source, dest := p.folder(t), filepath.Join(t.TempDir(), "out.ovf")
+	require.Equal(t, 0, trueup(t, "align", source, dest).code)
+	require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
+	replaceInFile(t, dest, `ovf:capacity="8" `, `ovf:capacity="7" `)
+	answer := trueupJSON[jsonPackageVerify](t, 5, "verify", source, dest)
+	require.Empty(t, answer.Differences)
+	require.Contains(t, answer.Disks[0].Differences[0].Text, "capacity of 7340032 bytes")
+	replaceInFile(t, dest, `ovf:capacity="7" `, `ovf:capacity="8" `)
+	replaceInFile(t, dest, `ovf:id="file3" ovf:size="8684"`, `ovf:id="file3" ovf:size="8685"`)
+	require.Contains(t, trueupJSON[jsonPackageVerify](t, 5, "verify", source, dest).Differences[0], "8685 bytes")
+}

@@ -83,9 +83,14 @@ func newAlign(c *common) *cobra.Command {
 		Short: "Write an aligned copy of a disk image that still boots",
 		Long: `Writes DEST: the disk of SOURCE with every misaligned partition moved to a boundary, its file system with it, and the
 partition table and boot sectors corrected. Every byte is compared before DEST gets its name; SOURCE is never written.
-A SOURCE that is aligned already is copied as it is.` + "\n" + exitCodes,
+A SOURCE that is aligned already is copied as it is.
+
+SOURCE can be a package, an OVA or an OVF with its files. A DEST that ends in .ova or .ovf becomes a package too, with every
+misaligned disk realigned, sizes and manifest to match, and everything else as it was; what the manifest says of SOURCE is
+checked before. Another DEST becomes one disk, of a SOURCE such as vm.ova!disk1.vmdk.` + "\n" + exitCodes,
 		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
-  trueup align --json --no-progress --to raw p2v.vmdk p2v.img`,
+  trueup align --json --no-progress --to raw p2v.vmdk p2v.img
+  trueup align library.ova library-aligned.ova`,
 		Args: arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runAlign(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])

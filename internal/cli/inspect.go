@@ -28,7 +28,9 @@ func newInspect(c *common) *cobra.Command {
 		Short: "Show what is on a disk image and what is misaligned",
 		Long: `Shows the container, the partition table, the volumes and the boot code of one image, holds the start of every partition
 against 4 KiB, 64 KiB and 1 MiB, and says what a misalignment costs and how to fix it. It tells how the container stores the disk,
-and counts what of its data is not zero where there are at most 128 MiB, or with --data. Nothing is written.` + "\n" + exitCodes,
+and counts what of its data is not zero where there are at most 128 MiB, or with --data. Nothing is written.
+
+IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is one disk of it, for all commands.` + "\n" + exitCodes,
 		Example: `  trueup inspect winxp.vmdk
   trueup inspect --boundary 1M --json winxp.vmdk
   trueup inspect --data winxp.vmdk`,

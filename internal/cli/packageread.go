@@ -8,6 +8,7 @@ import (
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/verify"
 )
 
 // inspectPackage shows each disk of a package. p is opened, unless openErr says why not.
@@ -148,6 +149,11 @@ func (f *verifyFlags) compareDisks(ctx context.Context, from *image.Package, x i
 	diffs, err := f.compare(ctx, s, d, r, bar)
 	if err != nil {
 		return nil, err
+	}
+	for _, o := range y.Disks {
+		if size := d.img.Disk.Size(); o.Capacity >= 0 && o.Capacity < size {
+			diffs = append(diffs, verify.Difference{Text: fmt.Sprintf("the OVF gives the disk a capacity of %d bytes, and it has %d", o.Capacity, size)})
+		}
 	}
 	settleVerify(r, diffs)
 	return r, nil

@@ -281,9 +281,6 @@ func (p *PackageOutput) header(m *outMember) ([]byte, error) {
 	return resized(h, m.most, m.most)
 }
 
-// Free is the space in bytes where the package goes.
-func (p *PackageOutput) Free() (int64, error) { return p.out.Free() }
-
 // Files are the names of the files that are written, the one named DEST first.
 func (p *PackageOutput) Files() []string { return p.out.Files() }
 

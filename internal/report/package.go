@@ -156,7 +156,11 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 		t.printf("All disks of %s are aligned already; nothing was written.\n", Safe(r.Source))
 		return
 	}
-	t.para(2, "%s: a package of %d disks, %s.", Safe(r.Dest), len(r.Disks), verifiedText[r.Verified])
+	disks := "1 disk"
+	if len(r.Disks) > 1 {
+		disks = fmt.Sprintf("%d disks", len(r.Disks))
+	}
+	t.para(2, "%s: a package of %s, %s.", Safe(r.Dest), disks, verifiedText[r.Verified])
 	for _, d := range r.Disks {
 		t.packageDisk(d)
 	}
