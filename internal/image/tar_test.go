@@ -305,3 +305,22 @@ func (s sized) ReadAt(p []byte, off int64) (int, error) {
 	}
 	return len(p), nil
 }
+
+// A PAX header that fills its block exactly with one digit less must not become shorter: the bytes behind it have their place.
+func TestResizedHeadersKeepTheirBlocks(t *testing.T) {
+	for fill := range 30 {
+		comment := paxRecord("comment", strings.Repeat("c", 470+fill))
+		b := disktest.ForgeTar(
+			disktest.TarMember{Name: "pax", Type: 'x', Data: []byte(comment + "19 size=9999999999\n")}, disktest.TarMember{Name: "x"})
+		most, err := resized(b, 10_000_000_000, 10_000_000_000)
+		require.NoError(t, err)
+		for _, size := range []int64{1, 9_999_999_999, 10_000_000_000} {
+			h, err := resized(b, size, 10_000_000_000)
+			require.NoError(t, err)
+			require.Len(t, h, len(most))
+			got, err := tar.NewReader(bytes.NewReader(h)).Next()
+			require.NoError(t, err)
+			require.Equal(t, size, got.Size)
+		}
+	}
+}
