@@ -15,12 +15,12 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// forgedOVA is an archive of an OVF, which names one disk, and of other members.
-func forgedOVA(t *testing.T, disk string, members ...disktest.TarMember) string {
+// forgedOVA is an archive of an OVF, which names disk.vmdk, and of other members.
+func forgedOVA(t *testing.T, members ...disktest.TarMember) string {
 	t.Helper()
-	ovf := disktest.TarMember{Name: "vm.ovf", Data: fmt.Appendf(nil,
+	ovf := disktest.TarMember{Name: "vm.ovf", Data: []byte(
 		`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1"><References>`+
-			`<File ovf:id="f" ovf:href=%q/></References><DiskSection><Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/></DiskSection></Envelope>`, disk)}
+			`<File ovf:id="f" ovf:href="disk.vmdk"/></References><DiskSection><Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/></DiskSection></Envelope>`)}
 	archive := disktest.ForgeTar(append([]disktest.TarMember{ovf}, members...)...)
 	return write(t, t.TempDir(), "vm.ova", append(archive, disktest.TarEnd()...))
 }
@@ -35,7 +35,7 @@ func TestDisksInsideArchives(t *testing.T) {
 		"flat":   {{Name: "disk-flat.vmdk", Data: data}, {Name: "disk.vmdk", Data: []byte(flat)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := forgedOVA(t, "disk.vmdk", members...)
+			path := forgedOVA(t, members...)
 			img := opened(t, path)
 			disktest.CheckBytes(t, img.Disk, data)
 			require.Len(t, img.Files(), len(members))
@@ -53,20 +53,20 @@ func TestDisksInsideArchives(t *testing.T) {
 // What a disk inside names lies inside too: a file beside the archive is none of its files.
 func TestArchivesHaveNoWayOut(t *testing.T) {
 	descriptor := disktest.VMDKDescriptor("monolithicFlat", `RW 8 FLAT "disk-flat.vmdk" 0`)
-	path := forgedOVA(t, "disk.vmdk", disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)})
+	path := forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)})
 	write(t, filepath.Dir(path), "disk-flat.vmdk", make([]byte, 8*sector))
 	_, err := image.Open(path, image.Options{})
 	require.ErrorIs(t, err, os.ErrNotExist)
 
 	link := disktest.TarMember{Name: "disk-flat.vmdk", Type: '2', Edit: func(h disktest.Forged) { h.Text(157, "/etc/passwd") }}
-	_, err = image.Open(forgedOVA(t, "disk.vmdk", disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)}, link), image.Options{})
+	_, err = image.Open(forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)}, link), image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrReference)
 }
 
 // A package that is not published leaves nothing, and has no name before it is.
 func TestUnpublishedPackage(t *testing.T) {
 	data := noise(22, 2*mib)
-	path := forgedOVA(t, "disk.vmdk", disktest.TarMember{Name: "disk.vmdk", Data: sparseImage{grain: 128}.forge(data)})
+	path := forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: sparseImage{grain: 128}.forge(data)})
 	src, err := image.OpenPackage(path)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, src.Close()) }()
