@@ -19,7 +19,7 @@ import (
 func forgedOVA(t *testing.T, members ...disktest.TarMember) string {
 	t.Helper()
 	ovf := disktest.TarMember{Name: "vm.ovf", Data: []byte(
-		`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1"><References>`+
+		`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1"><References>` +
 			`<File ovf:id="f" ovf:href="disk.vmdk"/></References><DiskSection><Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/></DiskSection></Envelope>`)}
 	archive := disktest.ForgeTar(append([]disktest.TarMember{ovf}, members...)...)
 	return write(t, t.TempDir(), "vm.ova", append(archive, disktest.TarEnd()...))
