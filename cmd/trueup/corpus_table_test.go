@@ -177,12 +177,3 @@ var corpusContents = []struct {
 	{"dfvfs/ext2.vmdk.xz", false, "a6c2f0e39afe6c6ab432ca5465349fcefe8dc944398e97b2d957d3f89dbb5d80"},
 	{"osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz", false, "10808edfbc61762fc1bfa7e4fb6d18cb9fcafa7faad6692e4304ed8bff40006a"},
 }
-
-// corpusOtherFormats are the images of formats that are only named yet.
-var corpusOtherFormats = []struct {
-	name, format string
-	whole        bool
-}{
-	{"glance/testserver.ova", "OVA", false},
-	{"glance/testserver-no-disk.ova", "OVA", false},
-}

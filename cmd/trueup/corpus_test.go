@@ -129,23 +129,6 @@ func TestCorpusRefusals(t *testing.T) {
 	}
 }
 
-// TestCorpusOtherFormats requires that what cannot be read yet is named, and never taken for a raw disk.
-func TestCorpusOtherFormats(t *testing.T) {
-	for _, c := range corpusOtherFormats {
-		t.Run(c.name, func(t *testing.T) {
-			path := corpusFile(t, c.name, c.whole)
-			answer := trueupJSON[jsonError](t, 1, "inspect", path)
-			require.Equal(t, "unsupported", answer.Error.Code)
-			require.Contains(t, answer.Error.Message, c.format)
-			require.Contains(t, answer.Error.Message, "not supported yet")
-
-			dest := filepath.Join(t.TempDir(), "aligned.raw")
-			require.Equal(t, 1, trueup(t, "align", path, dest).code)
-			require.Empty(t, folderNames(t, filepath.Dir(dest)))
-		})
-	}
-}
-
 // TestCorpusHugeDirectory gives trueup a VMDK header that asks for a huge grain directory; measure holds it to the budget of
 // hostile input.
 func TestCorpusHugeDirectory(t *testing.T) {

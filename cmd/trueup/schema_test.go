@@ -70,10 +70,14 @@ func schemaOf(t testing.TB, object any) string {
 	require.True(t, ok, "an object is wanted: %v", object)
 	_, failed := fields["error"]
 	_, image := fields["image"]
-	if failed && !image {
+	_, packaged := fields["package"]
+	if failed && !image && !packaged {
 		return "error.json"
 	}
 	require.Contains(t, []any{"inspect", "plan", "align", "verify", "convert", "version"}, fields["command"])
+	if packaged {
+		return "package-" + fields["command"].(string) + ".json"
+	}
 	return fields["command"].(string) + ".json"
 }
 
@@ -92,7 +96,21 @@ func jsonCases(t *testing.T) map[string][]string {
 	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", source, bare).code)
 	writeAt(t, bare, 0, readAt(t, bare, trackSectors*sectorSize, 2<<20)) // the NTFS alone
 	writeAt(t, broken, mbrEntryAt+12, []byte{0xff, 0xff, 0xff, 0xff})    // the partition ends behind the disk
+	packed := twoDisks(t).ova(t)
+	packedAligned, packedBroken := filepath.Join(t.TempDir(), "aligned.ova"), twoDisks(t)
+	require.Equal(t, 0, trueup(t, "align", packed, packedAligned).code)
+	packedBroken.text = strings.Replace(packedBroken.text, `ovf:id="file2"`, `ovf:id="file2" ovf:compression="gzip"`, 1)
+	freshOVA := func() string { return filepath.Join(t.TempDir(), "copy.ova") }
 	return map[string][]string{
+		"package, inspect":              {"inspect", packed},
+		"package, inspect, malformed":   {"inspect", packedBroken.ova(t)},
+		"package, align":                {"align", packed, freshOVA()},
+		"package, align, skipped":       {"align", "--skip-aligned", packedAligned, freshOVA()},
+		"package, convert":              {"convert", packed, freshOVA()},
+		"package, verify":               {"verify", packed, packedAligned},
+		"package, verify, different":    {"verify", packedAligned, packed},
+		"package, plan of one disk":     {"plan", packed + "!disk1.vmdk"},
+		"package, plan":                 {"plan", packed},
 		"inspect, misaligned":           {"inspect", source},
 		"inspect, aligned":              {"inspect", aligned},
 		"inspect, below the boundary":   {"inspect", "--boundary", "16M", aligned},
@@ -141,6 +159,7 @@ func TestJSONMatchesSchemas(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{
 		"inspect.json", "plan.json", "align.json", "verify.json", "convert.json", "version.json", "error.json",
+		"package-inspect.json", "package-align.json", "package-convert.json", "package-verify.json",
 	}, slices.Collect(maps.Keys(used)))
 }
 
@@ -193,7 +212,12 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"convert.json":                 report.Align{},
 		"verify.json":                  report.Verify{},
 		"error.json":                   report.Failure{},
+		"package-inspect.json":         report.PackageInspect{},
+		"package-align.json":           report.PackageAlign{},
+		"package-convert.json":         report.PackageAlign{},
+		"package-verify.json":          report.PackageVerify{},
 		"common.json#/$defs/image":     report.Image{},
+		"common.json#/$defs/package":   report.Package{},
 		"common.json#/$defs/file":      report.File{},
 		"common.json#/$defs/link":      report.Link{},
 		"common.json#/$defs/usage":     report.Usage{},

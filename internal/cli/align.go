@@ -27,6 +27,7 @@ type copyFlags struct {
 	progress   string
 	noProgress bool
 	command    string
+	shared     progress // of all disks of a package
 }
 
 func (c *copyFlags) add(cmd *cobra.Command) {
@@ -82,9 +83,14 @@ func newAlign(c *common) *cobra.Command {
 		Short: "Write an aligned copy of a disk image that still boots",
 		Long: `Writes DEST: the disk of SOURCE with every misaligned partition moved to a boundary, its file system with it, and the
 partition table and boot sectors corrected. Every byte is compared before DEST gets its name; SOURCE is never written.
-A SOURCE that is aligned already is copied as it is.` + "\n" + exitCodes,
+A SOURCE that is aligned already is copied as it is.
+
+SOURCE can be a package, an OVA or an OVF with its files. A DEST that ends in .ova or .ovf becomes a package too, with every
+misaligned disk realigned, sizes and manifest to match, and everything else as it was; what the manifest says of SOURCE is
+checked before. Another DEST becomes one disk, of a SOURCE such as vm.ova!disk1.vmdk.` + "\n" + exitCodes,
 		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
-  trueup align --json --no-progress --to raw p2v.vmdk p2v.img`,
+  trueup align --json --no-progress --to raw p2v.vmdk p2v.img
+  trueup align library.ova library-aligned.ova`,
 		Args: arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runAlign(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])
@@ -99,6 +105,9 @@ A SOURCE that is aligned already is copied as it is.` + "\n" + exitCodes,
 func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
 	if err := f.check(); err != nil {
 		return err
+	}
+	if image.PackageKind(dest) != "" {
+		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, format: f.format, skipAligned: f.skipAligned, plan: f.planDisk})
 	}
 	s, err := f.open(src, f.format)
 	if err != nil {
@@ -160,6 +169,9 @@ func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *p
 	}
 	release := s.img.Hold()
 	defer release()
+	if err := s.img.CheckDigests(ctx); err != nil {
+		return w, fmt.Errorf("%s: %w", s.img.Path, err)
+	}
 	o, err := image.Create(dest, p.Size, s.img, image.CreateOptions{
 		Format: c.to.format, Subformat: c.to.subformat, Force: c.force, Seed: seed(s, p),
 		Heads: s.layout.Geometry.Heads, Sectors: s.layout.Geometry.Sectors,
@@ -237,6 +249,9 @@ SOURCE can be - for a streamOptimized VMDK that comes through a pipe.` + "\n" + 
 func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, format string, flatten bool, src, dest string) error {
 	if err := f.check(); err != nil {
 		return err
+	}
+	if image.PackageKind(dest) != "" {
+		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, format: format, plan: planCopy})
 	}
 	if src == "-" {
 		return runStream(ctx, out, errOut, f, format, dest)

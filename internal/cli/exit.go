@@ -58,6 +58,7 @@ var classes = []struct {
 	{ondisk.ErrBusy, "busy"},
 	{image.ErrChanged, "changed"},
 	{verify.ErrDifferent, "verify"},
+	{image.ErrDigest, "verify"},
 	{image.ErrOutput, "output"},
 	{ondisk.ErrReference, "reference"},
 	{ondisk.ErrLimit, "limit"},

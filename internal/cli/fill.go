@@ -28,7 +28,7 @@ func (c *copyFlags) fill(ctx context.Context, errOut io.Writer, s *source, p *pl
 	if c.verify == "full" {
 		steps = 2
 	}
-	bar := newProgress(errOut, c.progress, c.quiet, c.command, view.Size()*int64(steps))
+	bar := c.bar(errOut, view.Size()*int64(steps))
 	defer bar.stop()
 	if _, err := diskcopy.Run(ctx, view, o, diskcopy.Options{Jobs: c.jobs, Progress: bar.add, Pack: o.Pack()}); err != nil {
 		return full(err, need, o)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -26,7 +28,9 @@ func newInspect(c *common) *cobra.Command {
 		Short: "Show what is on a disk image and what is misaligned",
 		Long: `Shows the container, the partition table, the volumes and the boot code of one image, holds the start of every partition
 against 4 KiB, 64 KiB and 1 MiB, and says what a misalignment costs and how to fix it. It tells how the container stores the disk,
-and counts what of its data is not zero where there are at most 128 MiB, or with --data. Nothing is written.` + "\n" + exitCodes,
+and counts what of its data is not zero where there are at most 128 MiB, or with --data. Nothing is written.
+
+IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is one disk of it, for all commands.` + "\n" + exitCodes,
 		Example: `  trueup inspect winxp.vmdk
   trueup inspect --boundary 1M --json winxp.vmdk
   trueup inspect --data winxp.vmdk`,
@@ -50,30 +54,17 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if err := f.check(); err != nil {
 		return err
 	}
+	if p, err := image.OpenPackage(path); !errors.Is(err, ondisk.ErrNoMatch) {
+		return f.inspectPackage(ctx, out, errOut, p, path, err)
+	}
 	s, err := f.open(path, f.format)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	u, err := f.look(ctx, errOut, s)
+	r, bad, err := f.inspect(ctx, errOut, s)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
-	}
-	b := f.boundary.criterion()
-	findings := append(align.Relevant(u.issues, nil), s.findings(align.Goal{Must: b, Want: b})...)
-	r := &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
-	r.Stored(u.usage, u.nonZero)
-	r.ExitCode = r.Verdict.ExitCode()
-	refusals, err := s.refusals(f.boundary)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	r.Refusals = refusals
-	bad := broken(findings)
-	if bad != nil {
-		bad = malformed{fmt.Errorf("%s: %w", path, bad)}
-		code, exit := classify(bad)
-		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(bad)}, exit
 	}
 	if err := f.emit(out, r, func(t *report.Text) { t.Inspect(r) }); err != nil {
 		return err
@@ -82,6 +73,28 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 		return bad
 	}
 	return exitWith(r.ExitCode)
+}
+
+// inspect reports on an opened image. bad is what is malformed in it, which the report has too.
+func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *source) (r *report.Inspect, bad, err error) {
+	u, err := f.look(ctx, errOut, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	b := f.boundary.criterion()
+	findings := append(align.Relevant(u.issues, nil), s.findings(align.Goal{Must: b, Want: b})...)
+	r = &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
+	r.Stored(u.usage, u.nonZero)
+	r.ExitCode = r.Verdict.ExitCode()
+	if r.Refusals, err = s.refusals(f.boundary); err != nil {
+		return nil, nil, err
+	}
+	if bad = broken(findings); bad != nil {
+		bad = malformed{fmt.Errorf("%s: %w", s.img.Path, bad)}
+		code, exit := classify(bad)
+		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(bad)}, exit
+	}
+	return r, bad, nil
 }
 
 // exitWith makes an exit code the error of a command.

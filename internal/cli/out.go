@@ -16,16 +16,21 @@ func (c *common) open(path, format string) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.spare(s); err != nil {
+	if err := c.spare(s.img); err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
 }
 
+// input is an image or a package that a command reads.
+type input interface {
+	Uses(path string) (name string, ok bool)
+}
+
 // spare refuses a report that would overwrite what the command reads, or that has no place to go: better now than when a
 // copy has been made.
-func (c *common) spare(images ...*source) error {
+func (c *common) spare(images ...input) error {
 	if c.out == "" {
 		return nil
 	}
@@ -36,9 +41,9 @@ func (c *common) spare(images ...*source) error {
 	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
 		return ondisk.In(image.ErrOutput, "--out %s: %w", c.out, err)
 	}
-	for _, s := range images {
-		if name, ok := s.img.Uses(c.out); ok {
-			return ondisk.In(errUsage, "--out %s would overwrite %s of the image %s", c.out, name, s.img.Path)
+	for _, i := range images {
+		if name, ok := i.Uses(c.out); ok {
+			return ondisk.In(errUsage, "--out %s would overwrite %s, which the command reads", c.out, name)
 		}
 	}
 	return nil

@@ -26,17 +26,30 @@ type source struct {
 
 // openSource opens an image and reads its layout. Errors name the path as the user wrote it.
 func openSource(path, format string) (*source, error) {
-	if format != "" && !slices.Contains(image.Names(), format) {
-		return nil, ondisk.In(errUsage, "--format %q, want one of %v", format, image.Names())
+	if err := checkFormat(format); err != nil {
+		return nil, err
 	}
 	img, err := image.Open(path, image.Options{Format: format})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	return readSource(img)
+}
+
+// checkFormat refuses a format that does not exist.
+func checkFormat(format string) error {
+	if format != "" && !slices.Contains(image.Names(), format) {
+		return ondisk.In(errUsage, "--format %q, want one of %v", format, image.Names())
+	}
+	return nil
+}
+
+// readSource reads the layout of an opened image, and closes it when that fails.
+func readSource(img *image.Image) (*source, error) {
 	s := &source{img: img}
 	if err := s.read(); err != nil {
 		img.Close()
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", img.Path, err)
 	}
 	return s, nil
 }

@@ -51,6 +51,12 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := checkWork(f.jobs, f.progress); err != nil {
 		return err
 	}
+	if f.noProgress {
+		f.progress = "none"
+	}
+	if s, d, err := openPackages(src, dest); !errors.Is(err, ondisk.ErrNoMatch) {
+		return f.verifyPackage(ctx, out, errOut, s, d, err)
+	}
 	s, err := openSource(src, f.format)
 	if err != nil {
 		return err
@@ -61,28 +67,34 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	defer d.close()
-	if err := f.spare(s, d); err != nil {
+	if err := f.spare(s.img, d.img); err != nil {
 		return err
 	}
-	if f.noProgress {
-		f.progress = "none"
-	}
-	r := &report.Verify{Head: head("verify"), Source: src, Dest: dest, Changes: report.Changes{Moves: []report.Move{}, Patches: []report.Patch{}}}
+	r := newVerifyReport(src, dest)
 	bar := newProgress(errOut, f.progress, f.quiet, "verify", d.img.Disk.Size())
 	diffs, err := f.compare(ctx, s, d, r, bar)
 	bar.stop()
 	if err != nil {
 		return err
 	}
+	settleVerify(r, diffs)
+	if err := f.emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
+		return err
+	}
+	return exitWith(r.ExitCode)
+}
+
+func newVerifyReport(src, dest string) *report.Verify {
+	return &report.Verify{Head: head("verify"), Source: src, Dest: dest, Changes: report.Changes{Moves: []report.Move{}, Patches: []report.Patch{}}}
+}
+
+// settleVerify draws the conclusion from the differences.
+func settleVerify(r *report.Verify, diffs []verify.Difference) {
 	r.Differences = report.NewDifferences(diffs)
 	r.Equal = len(diffs) == 0
 	if !r.Equal {
 		r.ExitCode = exitDiffers
 	}
-	if err := f.emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
-		return err
-	}
-	return exitWith(r.ExitCode)
 }
 
 // compare repeats the plan that leads from s to d and holds d against it.

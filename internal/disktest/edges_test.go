@@ -31,6 +31,7 @@ var edges = map[string][]string{
 	"internal/units":  nil,
 	"internal/disk":   nil,
 	"internal/ondisk": {"internal/disk"}, // Pages ask their source for its holes
+	"internal/ovf":    nil,
 
 	"internal/image/driver": nil,
 	"internal/image/qcow2":  {"internal/image/driver"},
@@ -38,7 +39,7 @@ var edges = map[string][]string{
 	"internal/image/vhd":    {"internal/image/driver"},
 	"internal/image/vhdx":   {"internal/image/driver"},
 	"internal/image/vmdk":   {"internal/image/driver"},
-	"internal/image":        {"internal/image/driver", "internal/image/qcow2", "internal/image/raw", "internal/image/vhd", "internal/image/vhdx", "internal/image/vmdk"},
+	"internal/image":        {"internal/image/driver", "internal/image/qcow2", "internal/image/raw", "internal/image/vhd", "internal/image/vhdx", "internal/image/vmdk", "internal/ovf"},
 
 	// table and volume never meet: whether sector 0 is an MBR or the boot sector of a volume is settled by layout.
 	"internal/table":  nil,

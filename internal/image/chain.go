@@ -18,21 +18,16 @@ const maxChain = 16
 // chain opens an image and those that it completes.
 type chain struct {
 	img   *Image
-	above []*file // the named files of the images that are being opened
+	above []driver.File // the named files of the images that are being opened
+	// gate opens a further file by its plain name, where the image lies and nowhere else. level is 0 for a file of the image
+	// itself, 1 for one of its parent, …
+	gate func(name string, level int) (driver.File, error)
 }
 
 // open opens the image in main, which has the format want unless that is empty.
-func (c *chain) open(main *file, want string) (string, *driver.Image, error) {
+func (c *chain) open(main driver.File, want string) (string, *driver.Image, error) {
 	level := len(c.above) - 1
-	src := &driver.Source{File: main, Parent: c.parent, Open: func(name string) (driver.File, error) {
-		f, err := c.img.dir.open(name)
-		if err != nil {
-			return nil, err
-		}
-		f.level = level
-		c.img.files = append(c.img.files, f)
-		return f, nil
-	}}
+	src := &driver.Source{File: main, Parent: c.parent, Open: func(name string) (driver.File, error) { return c.gate(name, level) }}
 	f, err := detect(main, want)
 	if err != nil {
 		return "", nil, err
@@ -47,43 +42,41 @@ func (c *chain) parent(ref driver.ParentRef) (*driver.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.img.files = append(c.img.files, f)
 	for _, a := range c.above {
 		if a.ID() == f.ID() {
-			return nil, &ondisk.FormatError{What: "parent of " + c.last().name, Field: "name", Got: f.name, Want: "an image that is not in the chain already"}
+			return nil, &ondisk.FormatError{What: "parent of " + c.last().Name(), Field: "name", Got: f.Name(), Want: "an image that is not in the chain already"}
 		}
 	}
 	if len(c.above) > maxChain {
 		return nil, fmt.Errorf("chain of images: %w of %d parents; consolidate the snapshots", ondisk.ErrLimit, maxChain)
 	}
-	f.level = len(c.above)
 	c.above = append(c.above, f)
 	at := len(c.img.Chain)
-	c.img.Chain = append(c.img.Chain, Link{Name: f.name}) // its own parents come behind it
+	c.img.Chain = append(c.img.Chain, Link{Name: f.Name()}) // its own parents come behind it
 	format, img, err := c.open(f, ref.Format)
 	if err != nil {
-		return nil, fmt.Errorf("parent %.256q: %w", f.name, err)
+		return nil, fmt.Errorf("parent %.256q: %w", f.Name(), err)
 	}
 	c.above = c.above[:len(c.above)-1]
-	c.img.Chain[at] = Link{f.name, format, img.Subformat, img.ContentID}
+	c.img.Chain[at] = Link{f.Name(), format, img.Subformat, img.ContentID}
 	if ref.ID != "" && !strings.EqualFold(ref.ID, img.ContentID) {
 		return nil, &ondisk.Refusal{
 			Code: "reference", Remedy: "put the right parent beside it, or take the child from a backup that has both",
 			Reason: fmt.Sprintf("the parent %.256q has the content id %s, but %q was made on %s: it was changed or replaced since, and both together are no disk",
-				f.name, img.ContentID, c.last().name, ref.ID),
+				f.Name(), img.ContentID, c.last().Name(), ref.ID),
 		}
 	}
 	return img, nil
 }
 
-func (c *chain) last() *file { return c.above[len(c.above)-1] }
+func (c *chain) last() driver.File { return c.above[len(c.above)-1] }
 
 // find looks for the parent in the image's own folder, and nowhere else.
-func (c *chain) find(ref driver.ParentRef) (*file, error) {
+func (c *chain) find(ref driver.ParentRef) (driver.File, error) {
 	var tried []string
 	for _, stored := range ref.Names {
 		name := localName(stored, ref.ID != "")
-		f, err := c.img.dir.open(name)
+		f, err := c.gate(name, len(c.above))
 		if !errors.Is(err, unix.ENOENT) {
 			return f, err
 		}
@@ -94,12 +87,12 @@ func (c *chain) find(ref driver.ParentRef) (*file, error) {
 	if len(tried) == 0 {
 		return nil, &ondisk.Refusal{
 			Code: "reference", Remedy: "consolidate the snapshots where the parent is known",
-			Reason: fmt.Sprintf("%q holds only what changed since its parent, and does not name that", c.last().name),
+			Reason: fmt.Sprintf("%q holds only what changed since its parent, and does not name that", c.last().Name()),
 		}
 	}
 	return nil, &ondisk.Refusal{
 		Code: "reference", Remedy: "put the parent into the same folder, or consolidate the snapshots where it is",
-		Reason: fmt.Sprintf("the parent of %q is missing: there is no %s in its folder, and its data is not complete without it", c.last().name, strings.Join(tried, " and no ")),
+		Reason: fmt.Sprintf("the parent of %q is missing: there is no %s in its folder, and its data is not complete without it", c.last().Name(), strings.Join(tried, " and no ")),
 	}
 }
 

@@ -82,13 +82,20 @@ func (img *Image) lockedBy(name string) string {
 
 // Children finds snapshots that name this disk as their parent: a new layout under them would corrupt them.
 func (img *Image) Children() ([]ondisk.Issue, error) {
-	neighbours, err := img.dir.namesIn(img.base)
+	if img.members != nil {
+		return nil, nil // no snapshot has a parent inside of an archive
+	}
+	look := img.dir.namesIn
+	if img.siblings != nil {
+		look = img.siblings
+	}
+	neighbours, err := look(img.base)
 	if err != nil {
 		return nil, err
 	}
 	var out []ondisk.Issue
 	for _, name := range slices.Sorted(maps.Keys(neighbours)) {
-		if !slices.ContainsFunc(neighbours[name].Parents, func(parent string) bool { return img.owns(lastName(parent)) }) {
+		if name == img.base || !slices.ContainsFunc(neighbours[name].Parents, func(parent string) bool { return img.owns(lastName(parent)) }) {
 			continue
 		}
 		out = append(out, ondisk.Issue{

@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/ovf"
 )
 
 // Image is an opened image and the files it consists of.
@@ -24,6 +25,11 @@ type Image struct {
 	dir    *folder
 	base   string
 	files  []*file
+	// members are the files inside of the archive that files[0] is; nil for an image that is in none.
+	members []*member
+	digests map[string][]ovf.Digest // of the package's manifest, by member
+	// siblings reads what the images of the folder name, once for all disks of a package; nil for an image that is in none.
+	siblings func(except string) (map[string]driver.Names, error)
 }
 
 // Link is one image of a chain.
@@ -41,10 +47,14 @@ type Options struct {
 	Format string // name of the format, empty to find it by content; it is held against the content either way
 }
 
-// Open opens the image at path, read-only. The user's own path may lead through links; names inside the image may not.
+// Open opens the image at path, read-only. The user's own path may lead through links; names inside the image may not. The
+// image can lie in a package, see openInside.
 func Open(path string, o Options) (*Image, error) {
 	if path == "" {
 		return nil, ondisk.In(ErrUsage, "the name of the image is empty")
+	}
+	if img, err := openInside(path, o); !errors.Is(err, ondisk.ErrNoMatch) {
+		return img, err
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -70,7 +80,7 @@ func openIn(dir *folder, base string, o Options) (*Image, error) {
 	}
 	img := &Image{dir: dir, base: base}
 	img.files = []*file{main}
-	c := &chain{img: img, above: []*file{main}}
+	c := &chain{img: img, above: []driver.File{main}, gate: img.beside}
 	img.Format, img.Image, err = c.open(main, o.Format)
 	if err != nil {
 		return nil, errors.Join(err, img.closeFiles())
@@ -78,32 +88,24 @@ func openIn(dir *folder, base string, o Options) (*Image, error) {
 	return img, nil
 }
 
+// beside is the gate to further files in the folder of the image.
+func (img *Image) beside(name string, level int) (driver.File, error) {
+	f, err := img.dir.open(name)
+	if err != nil {
+		return nil, err
+	}
+	f.level = level
+	img.files = append(img.files, f)
+	return f, nil
+}
+
 // detect finds the one format that the content has. Two matches are an error: whichever came first would be a guess, and
 // a guest can write what looks like a header into its own disk.
-func detect(f *file, want string) (driver.Format, error) {
-	size := f.Size()
-	head := make([]byte, min(size, headSize))
-	if err := ondisk.ReadFull(f, head, 0); err != nil {
-		return driver.Format{}, err
-	}
-	tail := make([]byte, min(size, tailSize))
-	if err := ondisk.ReadFull(f, tail, size-int64(len(tail))); err != nil {
-		return driver.Format{}, err
-	}
-	var names []string
-	found := raw.Format
-	for _, c := range formats {
-		if c.Detect(head, tail) {
-			found, names = c, append(names, c.Name)
-		}
-	}
-	remedy := ""
-	for _, c := range others {
-		if c.detect(head, tail) {
-			names, remedy = append(names, c.name), c.remedy
-		}
-	}
+func detect(f driver.File, want string) (driver.Format, error) {
+	found, names, remedy, err := recognise(f)
 	switch {
+	case err != nil:
+		return found, err
 	case len(names) > 1:
 		return found, &ondisk.FormatError{
 			What: "image", Field: "format", Got: strings.Join(names, " and "),
@@ -118,6 +120,32 @@ func detect(f *file, want string) (driver.Format, error) {
 		return found, fmt.Errorf("%s: %w yet; %s", names[0], ondisk.ErrUnsupported, remedy)
 	}
 	return found, nil
+}
+
+// recognise lists the formats that the content has: the last one that is read, the names of all, and the remedy for one that is
+// not read.
+func recognise(f driver.File) (found driver.Format, names []string, remedy string, err error) {
+	size := f.Size()
+	head := make([]byte, min(size, headSize))
+	if err := ondisk.ReadFull(f, head, 0); err != nil {
+		return found, nil, "", err
+	}
+	tail := make([]byte, min(size, tailSize))
+	if err := ondisk.ReadFull(f, tail, size-int64(len(tail))); err != nil {
+		return found, nil, "", err
+	}
+	found = raw.Format
+	for _, c := range formats {
+		if c.Detect(head, tail) {
+			found, names = c, append(names, c.Name)
+		}
+	}
+	for _, c := range others {
+		if c.detect(head, tail) {
+			names, remedy = append(names, c.name), c.remedy
+		}
+	}
+	return found, names, remedy, nil
 }
 
 func matches(want, found string, names []string) bool {
@@ -146,6 +174,12 @@ func plainPathError(err error) error {
 // Files lists the files of the image, the named one first.
 func (img *Image) Files() []FileInfo {
 	var out []FileInfo
+	for _, m := range img.members {
+		out = append(out, FileInfo{m.Name(), m.size, m.size})
+	}
+	if img.members != nil {
+		return out
+	}
 	for _, f := range img.files {
 		out = append(out, FileInfo{f.name, f.Size(), f.Allocated()})
 	}

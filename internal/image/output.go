@@ -46,6 +46,8 @@ type Output struct {
 	// unreadable: DEST exists and is no image that can be opened.
 	unreadable bool
 	replace    []string // the extent files among them, removed at the end
+	// again opens what was written where that is no file of its own; nil otherwise.
+	again func() (*Image, error)
 }
 
 // part is one file under construction. Errors of writing are those of the output.

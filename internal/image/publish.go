@@ -142,6 +142,23 @@ func (o *Output) Free() (int64, error) {
 
 // Reopen opens what was written, through a handle of its own, as a later reader will.
 func (o *Output) Reopen() (*Image, error) {
+	if o.again != nil {
+		return o.again()
+	}
+	d, err := o.reader()
+	if err != nil {
+		return nil, err
+	}
+	img, err := openIn(d, o.base, Options{Format: o.Format})
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	img.Path = o.base
+	return img, nil
+}
+
+// reader is the folder as it will be: the partial files stand there under their final names.
+func (o *Output) reader() (*folder, error) {
 	fd, err := unix.Dup(o.dir.fd)
 	if err != nil {
 		return nil, fmt.Errorf("reopen %s: %w", o.base, err)
@@ -151,12 +168,7 @@ func (o *Output) Reopen() (*Image, error) {
 	for _, p := range o.parts {
 		d.alias[p.final] = partialName(p.final)
 	}
-	img, err := openIn(d, o.base, Options{Format: o.Format})
-	if err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
-	img.Path = o.base
-	return img, nil
+	return d, nil
 }
 
 // Files are the final names, the named one first.

@@ -2,7 +2,8 @@ package image
 
 import (
 	"bytes"
-	"strings"
+
+	"github.com/trueup/trueup/internal/ovf"
 )
 
 // recognised is a format that has a name and no reader. It must never be taken for raw: the guest's disk is not where
@@ -28,11 +29,8 @@ var others = []recognised{
 	{name: "EWF (E01)", detect: prefix("EVF\x09\x0d\x0a\xff\x00"), remedy: "export it to raw with ewfexport"},
 	{name: "ISO 9660", detect: func(head, _ []byte) bool { return at(head, 0x8001, "CD001") }, remedy: "it is a medium to read from, and alignment does not matter on it"},
 	{name: "DMG", detect: func(_, tail []byte) bool { return at(tail, len(tail)-512, "koly") }},
-	{name: "OVA", remedy: "unpack it with tar and take the disk inside", detect: func(head, _ []byte) bool {
-		// A tar whose first member is the OVF, as the specification demands.
-		name, _, _ := bytes.Cut(head[:min(len(head), 100)], []byte{0})
-		return at(head, 257, "ustar") && strings.HasSuffix(strings.ToLower(string(name)), ".ovf")
-	}},
+	{name: packageOVA, remedy: "a package inside of a package is no disk", detect: func(head, _ []byte) bool { return at(head, 257, "ustar") }},
+	{name: packageOVF, remedy: "the text of a package is no disk", detect: func(head, _ []byte) bool { return ovf.Looks(head) }},
 }
 
 func prefix(magic string) func(head, tail []byte) bool {

@@ -116,12 +116,7 @@ func (t *Text) Align(r *Align) {
 	if r.Subformat != "" {
 		name += " " + r.Subformat
 	}
-	moved := map[int]string{0: "a copy with nothing moved", 1: "1 partition moved"}[r.Moved]
-	if moved == "" {
-		moved = fmt.Sprintf("%d partitions moved", r.Moved)
-	}
-	how := map[string]string{"full": "every byte compared", "structure": "structures compared (--verify full compares every byte)"}
-	t.para(2, "%s: %s, %s, %s.", Safe(r.Dest), name, moved, how[r.Verified])
+	t.para(2, "%s: %s, %s, %s.", Safe(r.Dest), name, movedText(r.Moved), verifiedText[r.Verified])
 	for _, m := range r.Moves {
 		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/units.SectorSize, m.To/units.SectorSize)
 	}
@@ -132,6 +127,18 @@ func (t *Text) Align(r *Align) {
 		t.patches(r.Patches)
 	}
 	t.printf("To prove it again later:   trueup verify %s %s\n", shellQuote(r.Source), shellQuote(r.Dest))
+}
+
+var verifiedText = map[string]string{"full": "every byte compared", "structure": "structures compared (--verify full compares every byte)"}
+
+func movedText(n int) string {
+	switch n {
+	case 0:
+		return "a copy with nothing moved"
+	case 1:
+		return "1 partition moved"
+	}
+	return fmt.Sprintf("%d partitions moved", n)
 }
 
 // Verify prints whether a copy is right.

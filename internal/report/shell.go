@@ -2,8 +2,12 @@ package report
 
 import "strings"
 
-// alignedName suggests a name for the copy.
+// alignedName suggests a name for the copy. A disk inside of a package gets one beside the package.
 func alignedName(path string) string {
+	if i := strings.LastIndexByte(path, '!'); i >= 0 {
+		inside := path[i+1:]
+		path = path[:strings.LastIndexByte(path[:i], '/')+1] + inside[strings.LastIndexByte(inside, '/')+1:]
+	}
 	dot := strings.LastIndexByte(path, '.')
 	if dot <= strings.LastIndexByte(path, '/') {
 		return path + "-aligned"

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// madePackage is a package as ovftool lays it out: the OVF first, then the manifest, then disks and other files.
+type madePackage struct {
+	text   string            // the OVF; %[n]d is the size of the n-th file
+	files  map[string]string // where the files lie that it packs
+	order  []string          // their names
+	digest string            // algorithm of the manifest, empty for none
+	signed bool
+}
+
+// ovfText is what VMware and VirtualBox write, and what XML allows besides: single quotes, a prefix of its own, comments.
+const ovfText = `<?xml version="1.0" encoding="UTF-8"?>
+<!-- made by hand; <File ovf:size="1"/> -->
+<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1" xmlns:vmw='http://www.vmware.com/schema/ovf'>
+  <References>
+    <File ovf:href="disk1.vmdk" ovf:id="file1" ovf:size="%[1]d"/>
+    <File ovf:id="file2" ovf:size = '%[2]d' ovf:href='disk2.vmdk'></File>
+    <File ovf:href="vm.nvram" ovf:id="file3" ovf:size="%[3]d"/>
+  </References>
+  <DiskSection>
+    <Info>Virtual <![CDATA[<Disk ovf:capacity="1"/>]]> disks</Info>
+    <Disk ovf:capacity="CAPACITY1" ovf:capacityAllocationUnits="UNITS1" ovf:diskId="vmdisk1" ovf:fileRef="file1" ovf:populatedSize="1" ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized"/>
+    <Disk ovf:capacity="8388608" ovf:diskId="vmdisk2" ovf:fileRef="file2" ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized" ovf:populatedSize="2"/>
+    <Disk ovf:capacity="16" ovf:capacityAllocationUnits="byte * 2^30" ovf:diskId="scratch"/>
+  </DiskSection>
+  <VirtualSystem ovf:id="vm"><Info>ovf:capacity="8"</Info></VirtualSystem>
+</Envelope>
+`
+
+// twoDisks is a package of the sample disk, which is misaligned, and of its aligned copy.
+func twoDisks(t testing.TB) *madePackage {
+	t.Helper()
+	dir := t.TempDir()
+	p := &madePackage{digest: "SHA256", order: []string{"disk1.vmdk", "disk2.vmdk", "vm.nvram"}, files: map[string]string{}}
+	p.text = strings.NewReplacer("CAPACITY1", "8", "UNITS1", "byte * 2^20").Replace(ovfText)
+	p.files["disk1.vmdk"] = sampleDisk(t)
+	p.files["disk2.vmdk"] = filepath.Join(dir, "aligned.vmdk")
+	require.Equal(t, 0, trueup(t, "align", p.files["disk1.vmdk"], p.files["disk2.vmdk"]).code)
+	p.files["vm.nvram"] = filepath.Join(dir, "nvram")
+	require.NoError(t, os.WriteFile(p.files["vm.nvram"], noise("nvram", 8684), 0o600))
+	return p
+}
+
+var newHash = map[string]func() hash.Hash{"SHA1": sha1.New, "SHA256": sha256.New, "SHA512": sha512.New}
+
+// folder writes the package as an OVF with its files and returns the path of the OVF.
+func (p *madePackage) folder(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	var sizes []any
+	for _, name := range p.order {
+		disktest.Run(t, "cp", p.files[name], filepath.Join(dir, name))
+		info, err := os.Stat(p.files[name])
+		require.NoError(t, err)
+		sizes = append(sizes, info.Size())
+	}
+	text := p.text
+	if strings.Contains(text, "%[") {
+		text = fmt.Sprintf(text, sizes...)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.ovf"), []byte(text), 0o644))
+	if p.digest != "" {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.mf"), []byte(p.manifest(t, dir)), 0o644))
+	}
+	if p.signed {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.cert"), []byte("a signature"), 0o644))
+	}
+	return filepath.Join(dir, "vm.ovf")
+}
+
+func (p *madePackage) manifest(t testing.TB, dir string) (text string) {
+	t.Helper()
+	for _, name := range append([]string{"vm.ovf"}, p.order...) {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		h := newHash[p.digest]()
+		h.Write(data)
+		text += fmt.Sprintf("%s(%s)= %s\n", p.digest, name, hex.EncodeToString(h.Sum(nil)))
+	}
+	return text
+}
+
+// members are the names in the archive, in order.
+func (p *madePackage) members() []string {
+	names := []string{"vm.ovf"}
+	if p.digest != "" {
+		names = append(names, "vm.mf")
+	}
+	if p.signed {
+		names = append(names, "vm.cert")
+	}
+	return append(names, p.order...)
+}
+
+// ova packs the package with tar and returns its path.
+func (p *madePackage) ova(t testing.TB, flags ...string) string {
+	t.Helper()
+	dir := filepath.Dir(p.folder(t))
+	path := filepath.Join(t.TempDir(), "vm.ova")
+	if len(flags) == 0 {
+		flags = []string{"--format=ustar"}
+	}
+	disktest.Run(t, "tar", append(append(flags, "--owner=vm:64", "--group=vm:64", "--mtime=@1000000000", "-C", dir, "-cf", path), p.members()...)...)
+	return path
+}
+
+// unpack extracts an archive with tar and gives the folder and the listing with modes, owners, times and names.
+func unpack(t testing.TB, path string) (dir string, list []string) {
+	t.Helper()
+	dir = t.TempDir()
+	disktest.Run(t, "tar", "-C", dir, "-xf", path)
+	return dir, strings.Split(strings.TrimSpace(disktest.Output(t, "tar", "--full-time", "-tvf", path)), "\n")
+}
+
+// requireManifest has sha256sum and its like, or Go's own hash, agree with each line of the manifest.
+func requireManifest(t testing.TB, dir, name string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	require.NoError(t, err)
+	require.Equal(t, 4, strings.Count(string(text), "\n"))
+	for line := range strings.Lines(string(text)) {
+		algorithm, rest, _ := strings.Cut(strings.TrimSpace(line), "(")
+		file, digest, found := strings.Cut(rest, ")= ")
+		require.True(t, found, line)
+		sum := strings.Fields(disktest.Output(t, strings.ToLower(algorithm)+"sum", filepath.Join(dir, file)))
+		require.Equal(t, sum[0], digest, line)
+	}
+}
+
+type jsonPackage struct {
+	Path       string   `json:"path"`
+	Kind       string   `json:"kind"`
+	Algorithms []string `json:"manifest_algorithms"`
+	Members    []struct {
+		Name string `json:"name"`
+		Role string `json:"role"`
+		Size int64  `json:"size_bytes"`
+	} `json:"members"`
+}
+
+type jsonPackageInspect struct {
+	jsonHead
+	Package jsonPackage `json:"package"`
+	Disks   []struct {
+		Member   string       `json:"member"`
+		IDs      []string     `json:"disk_ids"`
+		Capacity int64        `json:"capacity_bytes"`
+		Inspect  *jsonInspect `json:"inspect"`
+		Error    *struct {
+			Code string `json:"code"`
+		} `json:"error"`
+	} `json:"disks"`
+	Findings []jsonFinding `json:"findings"`
+}
+
+type jsonPackageAlign struct {
+	jsonHead
+	Disks    []jsonAlign   `json:"disks"`
+	Moved    int           `json:"moved"`
+	Dropped  []string      `json:"dropped_members"`
+	Written  bool          `json:"written"`
+	Files    []string      `json:"files"`
+	Findings []jsonFinding `json:"findings"`
+}
+
+type jsonPackageVerify struct {
+	jsonHead
+	Equal       bool         `json:"equal"`
+	Disks       []jsonVerify `json:"disks"`
+	Differences []string     `json:"differences"`
+}

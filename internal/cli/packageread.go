@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// inspectPackage shows each disk of a package. p is opened, unless openErr says why not.
+func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer, p *image.Package, path string, openErr error) (err error) {
+	if openErr != nil {
+		return fmt.Errorf("%s: %w", path, openErr)
+	}
+	defer p.Close()
+	if err := errors.Join(f.spare(p), checkFormat(f.format)); err != nil {
+		return err
+	}
+	r := &report.PackageInspect{Head: head("inspect"), Package: report.NewPackage(p), Disks: []report.PackageDisk{}, Findings: report.PackageFindings(p.Issues())}
+	var bad error
+	for _, d := range p.Disks() {
+		x := report.NewPackageDisk(d)
+		var err error
+		x.Inspect, err = f.inspectDisk(ctx, errOut, p, d)
+		if x.Inspect == nil {
+			code, _ := classify(err)
+			x.Error = &report.Error{Code: code, Message: message(err)}
+		} else {
+			r.ExitCode = max(r.ExitCode, x.Inspect.Verdict.ExitCode())
+		}
+		if bad == nil {
+			bad = err
+		}
+		r.Disks = append(r.Disks, x)
+	}
+	if bad != nil {
+		code, exit := classify(bad)
+		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(bad)}, exit
+	}
+	if err := f.emit(out, r, func(t *report.Text) { t.PackageInspect(r) }); err != nil {
+		return err
+	}
+	if bad != nil {
+		return malformed{bad}
+	}
+	return exitWith(r.ExitCode)
+}
+
+// inspectDisk reports on one disk. A malformed one has a report and an error.
+func (f *inspectFlags) inspectDisk(ctx context.Context, errOut io.Writer, p *image.Package, d image.PackageDisk) (*report.Inspect, error) {
+	s, err := openDisk(p, d, f.format)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	r, bad, err := f.inspect(ctx, errOut, s)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.img.Path, err)
+	}
+	return r, bad
+}
+
+// openPackages opens two packages. When one of them is none the error is ErrNoMatch.
+func openPackages(src, dest string) (s, d *image.Package, err error) {
+	if s, err = image.OpenPackage(src); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", src, err)
+	}
+	if d, err = image.OpenPackage(dest); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("%s: %w", dest, err), s.Close())
+	}
+	return s, d, nil
+}
+
+// verifyPackage proves that the package d is s with its disks aligned. They are opened, unless openErr says why not.
+func (f *verifyFlags) verifyPackage(ctx context.Context, out, errOut io.Writer, s, d *image.Package, openErr error) error {
+	if openErr != nil {
+		return openErr
+	}
+	defer s.Close()
+	defer d.Close()
+	if err := f.spare(s, d); err != nil {
+		return err
+	}
+	r := &report.PackageVerify{Head: head("verify"), Source: s.Path, Dest: d.Path, Package: report.NewPackage(d), Disks: []*report.Verify{}, Differences: []string{}}
+	if err := f.comparePackages(ctx, errOut, s, d, r); err != nil {
+		return err
+	}
+	r.Equal = len(r.Differences) == 0
+	for _, x := range r.Disks {
+		r.Equal = r.Equal && x.Equal
+	}
+	if !r.Equal {
+		r.ExitCode = exitDiffers
+	}
+	if err := f.emit(out, r, func(t *report.Text) { t.PackageVerify(r) }); err != nil {
+		return err
+	}
+	return exitWith(r.ExitCode)
+}
+
+func (f *verifyFlags) comparePackages(ctx context.Context, errOut io.Writer, s, d *image.Package, r *report.PackageVerify) error {
+	var total int64
+	for _, m := range d.Members {
+		total += m.Size
+	}
+	bar := newProgress(errOut, f.progress, f.quiet, "verify", total)
+	defer bar.stop()
+	others, err := d.Differs(ctx, s, bar.add)
+	if err != nil {
+		return fmt.Errorf("%s: %w", d.Path, err)
+	}
+	r.Differences = append(r.Differences, others...)
+	theirs := map[string]image.PackageDisk{}
+	for _, x := range d.Disks() {
+		theirs[x.Member] = x
+	}
+	for _, x := range s.Disks() {
+		y, ok := theirs[x.Member]
+		if !ok {
+			r.Differences = append(r.Differences, fmt.Sprintf("the disk %.256q is missing", x.Member))
+			continue
+		}
+		v, err := f.compareDisks(ctx, s, x, d, y, bar)
+		if err != nil {
+			return err
+		}
+		r.Disks = append(r.Disks, v)
+	}
+	return nil
+}
+
+// compareDisks holds one disk of the copy against that of the source.
+func (f *verifyFlags) compareDisks(ctx context.Context, from *image.Package, x image.PackageDisk, to *image.Package, y image.PackageDisk, bar progress) (*report.Verify, error) {
+	s, err := openDisk(from, x, f.format)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	d, err := openDisk(to, y, "")
+	if err != nil {
+		return nil, err
+	}
+	defer d.close()
+	r := newVerifyReport(s.img.Path, d.img.Path)
+	diffs, err := f.compare(ctx, s, d, r, bar)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range y.Disks {
+		if size := d.img.Disk.Size(); o.Capacity >= 0 && o.Capacity < size {
+			diffs = append(diffs, verify.Difference{Text: fmt.Sprintf("the OVF gives the disk a capacity of %d bytes, and it has %d", o.Capacity, size)})
+		}
+	}
+	settleVerify(r, diffs)
+	return r, nil
+}

@@ -1,0 +1,59 @@
+package disktest
+
+import "fmt"
+
+// TarMember is one member of a forged archive. Headers of any kind can be made of it, right or wrong.
+type TarMember struct {
+	Name string
+	Type byte // '0' when it is left out
+	Data []byte
+	Size string            // the field, 12 bytes; empty: that of Data in octal
+	Edit func(h Forged)    // changes the header before its sum is made
+	Sum  func(sum int) int // changes the sum
+}
+
+// Tar block size and the places of fields. Spec: POSIX pax, "ustar Interchange Format".
+const (
+	tarBlock = 512
+	TarSize  = 124
+	TarType  = 156
+)
+
+// ForgeTar is an archive of the members, in ustar format and without the end.
+func ForgeTar(members ...TarMember) Forged {
+	var out Forged
+	for _, m := range members {
+		h := make(Forged, tarBlock)
+		h.Text(0, m.Name)
+		h.Text(100, "0000644\x000001750\x000001751\x00")
+		h.Text(TarSize, fmt.Sprintf("%011o\x00", len(m.Data)))
+		if m.Size != "" {
+			h.Text(TarSize, m.Size)
+		}
+		h.Text(136, "14000000000\x00")
+		h.U8(TarType, '0')
+		if m.Type != 0 {
+			h.U8(TarType, m.Type)
+		}
+		h.Text(257, "ustar\x0000")
+		h.Text(265, "somebody")
+		if m.Edit != nil {
+			m.Edit(h)
+		}
+		h.Text(148, "        ")
+		sum := 0
+		for _, b := range h {
+			sum += int(b)
+		}
+		if m.Sum != nil {
+			sum = m.Sum(sum)
+		}
+		h.Text(148, fmt.Sprintf("%06o\x00 ", sum))
+		out = append(append(out, h...), m.Data...)
+		out = append(out, make(Forged, (tarBlock-len(out)%tarBlock)%tarBlock)...)
+	}
+	return out
+}
+
+// TarEnd is what stands behind the last member.
+func TarEnd() Forged { return make(Forged, 2*tarBlock) }

@@ -1,0 +1,98 @@
+package image_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// forgedOVA is an archive of an OVF, which names disk.vmdk, and of other members.
+func forgedOVA(t *testing.T, members ...disktest.TarMember) string {
+	t.Helper()
+	ovf := disktest.TarMember{Name: "vm.ovf", Data: []byte(
+		`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1"><References>` +
+			`<File ovf:id="f" ovf:href="disk.vmdk"/></References><DiskSection><Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/></DiskSection></Envelope>`)}
+	archive := disktest.ForgeTar(append([]disktest.TarMember{ovf}, members...)...)
+	return write(t, t.TempDir(), "vm.ova", append(archive, disktest.TarEnd()...))
+}
+
+// A disk inside of an archive is the disk that it is outside, whatever it consists of.
+func TestDisksInsideArchives(t *testing.T) {
+	data := noise(21, 3*mib+7*sector)
+	flat := disktest.VMDKDescriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "disk-flat.vmdk" 0`, len(data)/sector))
+	for name, members := range map[string][]disktest.TarMember{
+		"raw":    {{Name: "disk.vmdk", Data: data}},
+		"sparse": {{Name: "disk.vmdk", Data: sparseImage{grain: 8}.forge(data)}},
+		"flat":   {{Name: "disk-flat.vmdk", Data: data}, {Name: "disk.vmdk", Data: []byte(flat)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := forgedOVA(t, members...)
+			img := opened(t, path)
+			disktest.CheckBytes(t, img.Disk, data)
+			require.Len(t, img.Files(), len(members))
+			require.Equal(t, "disk.vmdk", img.Files()[0].Name)
+			used, ok := img.Uses(path)
+			require.True(t, ok)
+			require.Equal(t, "vm.ova", used)
+			require.NoError(t, img.Unchanged())
+			require.NoError(t, os.Chtimes(path, time.Unix(1, 0), time.Unix(1, 0)))
+			require.ErrorIs(t, img.Unchanged(), image.ErrChanged)
+		})
+	}
+}
+
+// What a disk inside names lies inside too: a file beside the archive is none of its files.
+func TestArchivesHaveNoWayOut(t *testing.T) {
+	descriptor := disktest.VMDKDescriptor("monolithicFlat", `RW 8 FLAT "disk-flat.vmdk" 0`)
+	path := forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)})
+	write(t, filepath.Dir(path), "disk-flat.vmdk", make([]byte, 8*sector))
+	_, err := image.Open(path, image.Options{})
+	require.ErrorIs(t, err, os.ErrNotExist)
+
+	link := disktest.TarMember{Name: "disk-flat.vmdk", Type: '2', Edit: func(h disktest.Forged) { h.Text(157, "/etc/passwd") }}
+	_, err = image.Open(forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)}, link), image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrReference)
+}
+
+// A package that is not published leaves nothing, and has no name before it is.
+func TestUnpublishedPackage(t *testing.T) {
+	data := noise(22, 2*mib)
+	path := forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: sparseImage{grain: 128}.forge(data)})
+	src, err := image.OpenPackage(path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, src.Close()) }()
+	img, err := src.Open(src.Disks()[0], image.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, img.Close()) }()
+	for _, name := range []string{"out.ova", "out.ovf"} {
+		dir := t.TempDir()
+		out, err := image.CreatePackage(filepath.Join(dir, name), src, image.PackageOptions{
+			Rewrite: map[string]image.Rewrite{"disk.vmdk": {Source: img, Size: img.Disk.Size()}},
+		})
+		require.NoError(t, err)
+		require.NoError(t, out.Write(t.Context(), func(int64) {}, func(_ string, create image.CreateDisk) error {
+			o, err := create(image.CreateOptions{})
+			require.NoError(t, err)
+			_, err = diskcopy.Run(t.Context(), img.Disk, o, diskcopy.Options{Jobs: 4})
+			require.NoError(t, err)
+			require.NoError(t, o.Finish())
+			again, err := o.Reopen()
+			require.NoError(t, err)
+			disktest.CheckBytes(t, again.Disk, data)
+			return again.Close()
+		}))
+		require.NoFileExists(t, filepath.Join(dir, name))
+		require.NotEmpty(t, names(t, dir))
+		require.NoError(t, out.Discard())
+		require.Empty(t, names(t, dir))
+	}
+}

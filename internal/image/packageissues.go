@@ -1,0 +1,105 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Algorithms are those of the manifest, each once, as they are written there.
+func (p *Package) Algorithms() []string {
+	out := []string{}
+	if p.Manifest == nil {
+		return out
+	}
+	seen := map[string]bool{}
+	for _, d := range p.Manifest.Digests {
+		if !seen[d.Algorithm] {
+			out = append(out, d.Algorithm)
+		}
+		seen[d.Algorithm] = true
+	}
+	return out
+}
+
+// Issues are what the parts of a package say of each other and is not so. No disk is read for it.
+func (p *Package) Issues() (out []ondisk.Issue) {
+	add := func(code string, effect ondisk.Effect, remedy, format string, args ...any) {
+		out = append(out, ondisk.Issue{Code: code, Effect: effect, Text: fmt.Sprintf(format, args...), Remedy: remedy})
+	}
+	if p.Manifest == nil {
+		add("manifest-missing", ondisk.Note, "", "there is no manifest: damage to a file on its way would not be noticed")
+	} else {
+		for _, d := range p.Manifest.Digests {
+			if d.New == nil {
+				add("manifest-algorithm", ondisk.Warn, "", "the manifest has a digest %.64q of %.256q, which is not known and not checked", d.Algorithm, d.Name)
+			}
+		}
+	}
+	for _, f := range p.Envelope.Files {
+		name, err := p.localName(f.Href)
+		m := p.Member(name)
+		switch {
+		case err != nil: // an error of the disk
+		case m == nil:
+			add("ovf-file-missing", ondisk.Warn, "get the package again", "the OVF names the file %.256q, and the package has none of that name", name)
+		case f.Size >= 0 && f.Size != m.Size:
+			add("ovf-file-size", ondisk.Warn, "", "the OVF has %d bytes for the file %.256q, which has %d", f.Size, name, m.Size)
+		}
+	}
+	return out
+}
+
+// Issues are what the copy lacks.
+func (p *PackageOutput) Issues() (out []ondisk.Issue) {
+	for _, name := range p.Dropped {
+		out = append(out, ondisk.Issue{
+			Code: "certificate-dropped", Effect: ondisk.Warn, Remedy: "sign the copy where that is asked for",
+			Text: fmt.Sprintf("the signature %.256q is of the source's manifest and does not fit the copy, which goes without it", name),
+		})
+	}
+	return out
+}
+
+// Differs compares two packages in everything but the disks and what the envelope says of these: what a copy carries along.
+// It gives the differences in words.
+func (p *Package) Differs(ctx context.Context, from *Package, tell func(int64)) (out []string, err error) {
+	if !bytes.Equal(p.Envelope.Shape(), from.Envelope.Shape()) {
+		out = append(out, "the OVF differs in more than sizes of files and disks")
+	}
+	if (p.Manifest == nil) != (from.Manifest == nil) {
+		out = append(out, "one package has a manifest and the other has none")
+	}
+	disks := map[string]bool{}
+	for _, d := range from.Disks() {
+		disks[d.Member] = true
+	}
+	for _, m := range from.Members {
+		if m.Role != RoleFile || disks[m.Name] || m.file == nil {
+			continue
+		}
+		same := false
+		if mine := p.Member(m.Name); mine != nil && mine.file != nil {
+			if same, err = sameBytes(ctx, m.file, mine.file, tell); err != nil {
+				return out, err
+			}
+		}
+		if !same {
+			out = append(out, fmt.Sprintf("the file %.256q is missing or has other bytes", m.Name))
+		}
+	}
+	for _, i := range p.Issues() {
+		if i.Effect >= ondisk.Warn {
+			out = append(out, i.Text)
+		}
+	}
+	err = p.Check(ctx, tell)
+	if errors.Is(err, ErrDigest) {
+		return append(out, strings.TrimSpace(err.Error())), nil
+	}
+	return out, err
+}

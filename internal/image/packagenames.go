@@ -1,0 +1,84 @@
+package image
+
+import (
+	"fmt"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/ovf"
+)
+
+// relate finds what the envelope and the manifest say of the members.
+func (p *Package) relate() error {
+	held := map[string][]ovf.Disk{}
+	for _, d := range p.Envelope.Disks {
+		held[d.FileRef] = append(held[d.FileRef], d)
+	}
+	for i := range p.Envelope.Files {
+		if f := &p.Envelope.Files[i]; len(held[f.ID]) > 0 {
+			p.disks = append(p.disks, p.newDisk(f, held[f.ID]))
+		}
+	}
+	if len(p.disks) > maxDisks {
+		return fmt.Errorf("package: %w of %d disks", ondisk.ErrLimit, maxDisks)
+	}
+	p.lines = map[*Member][]ovf.Digest{}
+	if p.Manifest != nil {
+		for _, d := range p.Manifest.Digests {
+			p.lines[p.named(d.Name)] = append(p.lines[p.named(d.Name)], d)
+		}
+	}
+	return nil
+}
+
+func (p *Package) newDisk(f *ovf.File, disks []ovf.Disk) PackageDisk {
+	d := PackageDisk{Disks: disks, file: f}
+	d.Member, d.notThere = p.localName(f.Href)
+	if d.notThere == nil && p.Member(d.Member) == nil {
+		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has none of that name", d.Member)
+	}
+	if d.Member == "" {
+		d.Member = f.Href
+	}
+	return d
+}
+
+// disk finds what the envelope says of a member that holds a disk.
+func (p *Package) disk(member string) PackageDisk {
+	return p.disks[slices.IndexFunc(p.disks, func(d PackageDisk) bool { return d.Member == member })]
+}
+
+// localName is the name in the package that an href leads to: a relative URI, and nothing that leaves the package. Some
+// writers escape blanks as URIs demand, some do not.
+func (p *Package) localName(href string) (string, error) {
+	name, err := p.checkMember(href)
+	if err != nil || !strings.Contains(href, "%") || p.has(name) {
+		return name, err
+	}
+	plain, err := url.PathUnescape(href)
+	if err != nil {
+		return name, nil //nolint:nilerr // the sign stands for itself
+	}
+	return p.checkMember(plain)
+}
+
+func (p *Package) checkMember(href string) (string, error) {
+	if p.Kind == "ovf" {
+		name := strings.TrimPrefix(href, "./")
+		return name, checkName(name)
+	}
+	name, err := memberName(href)
+	return path.Join(path.Dir(p.role(RoleOVF).Name), name), err
+}
+
+// has tells whether there is a file of this name.
+func (p *Package) has(name string) bool {
+	if p.Kind == "ovf" {
+		_, underWay := p.dir.alias[name]
+		return underWay || p.dir.exists(name)
+	}
+	return p.Member(name) != nil
+}

@@ -1,0 +1,291 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/ovf"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// PackageKind is the kind of package that a name stands for, empty when for none.
+func PackageKind(name string) string {
+	switch strings.ToLower(filepath.Ext(name)) {
+	case ".ova":
+		return "ova"
+	case ".ovf":
+		return "ovf"
+	}
+	return ""
+}
+
+// Rewrite is a disk of a package that gets other bytes.
+type Rewrite struct {
+	Source *Image
+	Size   int64 // of the new disk, bytes
+}
+
+// grown is the new capacity of a disk that has become larger, -1 for another.
+func (r *Rewrite) grown() int64 {
+	if r.Size > r.Source.Disk.Size() {
+		return r.Size
+	}
+	return -1
+}
+
+// PackageOptions of CreatePackage.
+type PackageOptions struct {
+	Force   bool               // replace DEST, which is an OVA then
+	Rewrite map[string]Rewrite // by the name of the member
+}
+
+// PackageOutput is a package under construction.
+type PackageOutput struct {
+	Kind    string
+	Dropped []string // members of the source that the copy does not have, since they no longer fit
+
+	out     *Output
+	src     *Package
+	env     *ovf.Envelope
+	members []*outMember
+	renamed bool  // the OVF has another name
+	at      int64 // end of what has its place in an archive
+}
+
+// outMember is one member under construction.
+type outMember struct {
+	name    string
+	from    *Member
+	rewrite *Rewrite
+	text    bool // is written last: the OVF and the manifest, where something changes
+	part    *part
+	head    []byte // headers in an archive
+	data    int64  // where its bytes begin in part
+	most    int64  // no more bytes than these
+	size    int64
+	written []byte // the text
+}
+
+// CreatePackage starts a package at path. Nothing stands under that name before Publish.
+func CreatePackage(path string, src *Package, o PackageOptions) (*PackageOutput, error) {
+	p := &PackageOutput{Kind: PackageKind(path), src: src, env: src.Envelope.Fork(), out: &Output{base: filepath.Base(path), force: o.Force}}
+	if p.Kind == "" {
+		return nil, ondisk.In(ErrUsage, "DEST %q of a package, want a name that ends in .ova or .ovf", path)
+	}
+	if err := p.choose(o.Rewrite); err != nil {
+		return nil, err
+	}
+	var err error
+	if p.out.dir, err = openFolder(filepath.Dir(path)); err != nil {
+		return nil, ondisk.In(ErrOutput, "folder of DEST, %s: %w", filepath.Dir(path), err)
+	}
+	if err := p.start(); err != nil {
+		return nil, errors.Join(err, p.Discard())
+	}
+	return p, nil
+}
+
+// choose settles which members the copy has, and what they are called.
+func (p *PackageOutput) choose(rewrite map[string]Rewrite) error {
+	own := p.src.role(RoleOVF).Name
+	p.renamed = p.Kind == "ovf" && own != p.out.base
+	changes := len(rewrite) > 0 || p.renamed
+	for _, m := range p.src.Members {
+		o := &outMember{name: p.nameOf(m), from: m, most: m.Size, size: m.Size, text: changes && (m.Role == RoleOVF || m.Role == RoleManifest)}
+		if r, ok := rewrite[m.Name]; ok {
+			o.rewrite, o.most = &r, r.Size+r.Size/8+64*units.MiB
+			if err := p.mayRewrite(m, r); err != nil {
+				return err
+			}
+		}
+		if err := p.mayDigest(o); err != nil {
+			return err
+		}
+		switch {
+		case changes && m.Role == RoleCertificate:
+			p.Dropped = append(p.Dropped, m.Name)
+			continue
+		case p.Kind == "ovf" && m.file == nil:
+			return fmt.Errorf("member %.256q of the archive is no file: %w in an OVF folder; write an .ova", m.Name, ondisk.ErrUnsupported)
+		case p.Kind == "ovf":
+			if err := checkName(o.name); err != nil {
+				return err
+			}
+		}
+		p.members = append(p.members, o)
+	}
+	return nil
+}
+
+// nameOf is the name of a member in the copy: in a folder the OVF has that of DEST, and those that belong to it by name too.
+func (p *PackageOutput) nameOf(m *Member) string {
+	if p.Kind == "ova" || m.Role == RoleFile {
+		return m.Name
+	}
+	if m.Role == RoleOVF {
+		return p.out.base
+	}
+	return strings.TrimSuffix(p.out.base, filepath.Ext(p.out.base)) + filepath.Ext(m.Name)
+}
+
+// mayRewrite refuses a disk that could not be written as it was.
+func (p *PackageOutput) mayRewrite(m *Member, r Rewrite) error {
+	_, sub, err := target(r.Source, CreateOptions{})
+	if err == nil && sub != r.Source.Subformat {
+		err = fmt.Errorf("a disk of the subformat %s inside of a package: %w for writing", r.Source.Subformat, ondisk.ErrUnsupported)
+	}
+	if err == nil && len(r.Source.Parts) > 0 {
+		err = fmt.Errorf("a disk of several files inside of a package: %w for writing; convert it to one file", ondisk.ErrUnsupported)
+	}
+	if err == nil {
+		err = describe(p.src.Envelope.Fork(), p.src.disk(m.Name), 0, r.grown(), 0)
+	}
+	return err
+}
+
+// mayDigest refuses to change what has a digest of an algorithm that is not known.
+func (p *PackageOutput) mayDigest(m *outMember) error {
+	for _, d := range p.src.lines[m.from] {
+		if d.New == nil && (m.text || m.rewrite != nil) {
+			return fmt.Errorf("the digest %.64q of %.256q in the manifest: %w, it could not be computed again", d.Algorithm, m.name, ondisk.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+func (p *PackageOutput) start() error {
+	src := &Image{files: p.src.files}
+	p.out.mode = p.src.files[0].stat.Mode & 0o777
+	if err := p.out.checkFree(p.out.base, src); err != nil {
+		return err
+	}
+	if err := p.out.spareSource(src); err != nil {
+		return err
+	}
+	if p.Kind == "ova" {
+		_, err := p.out.newPart(p.out.base)
+		return err
+	}
+	p.out.stale = p.out.dir.exists(partialName(p.out.base))
+	if p.out.dir.exists(p.out.base) {
+		return ondisk.In(ErrOutput, "%s exists; an OVF is several files, which are not replaced: choose another folder", p.out.base)
+	}
+	ovfPart, err := p.out.newPart(p.out.base)
+	if err != nil {
+		return err
+	}
+	for _, m := range p.members {
+		m.part = ovfPart
+		if m.from.Role == RoleOVF {
+			continue
+		}
+		if m.part, err = p.newFile(m.name, src); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newFile creates a further file of an OVF. One of a run that was killed while it published has its partial name as a second
+// link, and goes.
+func (p *PackageOutput) newFile(name string, src *Image) (*part, error) {
+	o := p.out
+	if o.dir.exists(name) && o.stale && o.dir.sameFile(name, partialName(name)) {
+		if err := o.removeUnused(name); err != nil {
+			return nil, err
+		}
+	}
+	if o.dir.exists(name) {
+		return nil, ondisk.In(ErrOutput, "%s exists; choose another folder", name)
+	}
+	if err := o.checkFree(name, src); err != nil {
+		return nil, err
+	}
+	return o.newPart(name)
+}
+
+// Write gives each member its place and bytes, in their order. disk is called for each one to rewrite; it fills the output
+// that create starts.
+func (p *PackageOutput) Write(ctx context.Context, tell func(int64), disk func(member string, create CreateDisk) error) error {
+	for _, m := range p.members {
+		if err := p.place(m); err != nil {
+			return err
+		}
+		var err error
+		switch {
+		case m.rewrite != nil:
+			err = p.fill(m, disk)
+		case !m.text:
+			err = p.copy(ctx, m, tell)
+		}
+		if err != nil {
+			return err
+		}
+		p.at = units.AlignUp(m.data+m.size, tarBlock)
+	}
+	return p.finish(ctx, tell)
+}
+
+// place settles where the headers and the bytes of a member go.
+func (p *PackageOutput) place(m *outMember) (err error) {
+	if m.text && m.from.Role == RoleOVF {
+		if err := p.mostText(m); err != nil {
+			return err
+		}
+	}
+	if p.Kind == "ovf" {
+		return nil
+	}
+	m.part = p.out.parts[0]
+	if m.head, err = p.header(m); err != nil {
+		return err
+	}
+	m.data = p.at + int64(len(m.head))
+	return nil
+}
+
+// mostText bounds the text of the OVF, which is written when the sizes of all disks are known. A manifest in an archive keeps
+// its size: a digest is as long as another.
+func (p *PackageOutput) mostText(m *outMember) error {
+	e := p.src.Envelope.Fork()
+	for _, x := range p.members {
+		if x.rewrite == nil {
+			continue
+		}
+		if err := describe(e, p.src.disk(x.from.Name), x.most, x.rewrite.grown(), x.rewrite.Size); err != nil {
+			return err
+		}
+	}
+	m.most = int64(len(e.Bytes()))
+	m.size = m.most
+	return nil
+}
+
+// header is that of the source with a size that is not final where the member changes. It is as long as the final one.
+func (p *PackageOutput) header(m *outMember) ([]byte, error) {
+	if p.src.Kind == "ovf" {
+		h, err := newTarHeader(m.name, m.from.time)
+		if err != nil {
+			return nil, err
+		}
+		return resized(h, m.most, m.most)
+	}
+	h, err := ondisk.Bytes(p.src.files[0], m.from.head, m.from.data-m.from.head)
+	if err != nil || (m.rewrite == nil && !m.text) {
+		return h, err
+	}
+	return resized(h, m.most, m.most)
+}
+
+// Files are the names of the files that are written, the one named DEST first.
+func (p *PackageOutput) Files() []string { return p.out.Files() }
+
+// Publish gives the files their names, the OVF the last.
+func (p *PackageOutput) Publish() error { return p.out.Publish() }
+
+// Discard removes what was written. It is harmless after Publish.
+func (p *PackageOutput) Discard() error { return p.out.Discard() }

@@ -1,0 +1,326 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+type memory struct{ *bytes.Reader }
+
+func index(b []byte) ([]entry, error) { return tarIndex(memory{bytes.NewReader(b)}) }
+
+// archive is a tar that the standard library writes.
+func archive(t *testing.T, format tar.Format, names ...string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i, n := range names {
+		data := bytes.Repeat([]byte{byte('a' + i)}, 100+511*i)
+		require.NoError(t, w.WriteHeader(&tar.Header{
+			Name: n, Mode: 0o600, Size: int64(len(data)), Format: format, ModTime: time.Unix(1e9, 0), Typeflag: tar.TypeReg,
+		}))
+		_, err := w.Write(data)
+		require.NoError(t, err)
+	}
+	require.NoError(t, w.Close())
+	return b.Bytes()
+}
+
+// The index says what the standard library's reader says, for all formats and for names that need extended headers.
+func TestTarIndex(t *testing.T) {
+	long := strings.Repeat("n", 150) + ".vmdk"
+	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatPAX, tar.FormatGNU} {
+		names := []string{"vm.ovf", "disk.vmdk", "sub/x.nvram"}
+		if format != tar.FormatUSTAR {
+			names = append(names, long, "Grüße.iso")
+		}
+		b := archive(t, format, names...)
+		entries, err := index(b)
+		require.NoError(t, err)
+		require.Equal(t, int64(len(b)-2*tarBlock), entries[len(entries)-1].end())
+		r := tar.NewReader(bytes.NewReader(b))
+		for i, e := range entries {
+			h, err := r.Next()
+			require.NoError(t, err)
+			want, err := io.ReadAll(r)
+			require.NoError(t, err)
+			require.Equal(t, h.Name, e.name)
+			require.Equal(t, names[i], e.name)
+			require.True(t, e.regular())
+			require.Equal(t, want, b[e.off:e.off+e.size])
+		}
+		_, err = r.Next()
+		require.ErrorIs(t, err, io.EOF)
+	}
+}
+
+// GNU tar's own archives, in each of its formats.
+func TestTarIndexOfGNUTar(t *testing.T) {
+	dir := t.TempDir()
+	long := strings.Repeat("n", 150) + ".vmdk"
+	for _, n := range []string{"vm.ovf", "disk.vmdk", long} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, n), []byte("this is "+n), 0o644))
+	}
+	for format, names := range map[string][]string{
+		"ustar": {"vm.ovf", "disk.vmdk"}, "gnu": {"vm.ovf", "disk.vmdk", long}, "posix": {"vm.ovf", "disk.vmdk", long}, "v7": {"vm.ovf", "./disk.vmdk"},
+	} {
+		path := filepath.Join(t.TempDir(), "x.tar")
+		disktest.Run(t, "tar", append([]string{"--format=" + format, "-C", dir, "-cf", path}, names...)...)
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		entries, err := index(b)
+		require.NoError(t, err, format)
+		require.Len(t, entries, len(names))
+		for i, e := range entries {
+			require.Equal(t, strings.TrimPrefix(names[i], "./"), e.name)
+			require.Equal(t, "this is "+e.name, string(b[e.off:e.off+e.size]))
+		}
+	}
+}
+
+// An archive that ends with its last member is complete, one that ends inside of it is not.
+func TestTarEnds(t *testing.T) {
+	whole := disktest.ForgeTar(disktest.TarMember{Name: "a", Data: []byte("12345")})
+	for cut := range len(whole) + 1 {
+		entries, err := index(whole[:cut])
+		switch {
+		case cut == 0:
+			require.NoError(t, err)
+			require.Empty(t, entries)
+		case cut < tarBlock+5:
+			require.ErrorIs(t, err, ondisk.ErrFormat, "%d", cut)
+		default:
+			require.NoError(t, err, "%d", cut)
+			require.Len(t, entries, 1)
+		}
+	}
+	entries, err := index(append(whole, append(disktest.TarEnd(), whole...)...))
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "what stands behind the end is no member")
+}
+
+// HOSTILE T42: names that lead elsewhere, and names that are there twice.
+func TestTarNames(t *testing.T) {
+	name := func(n string) []byte {
+		if len(n) <= 100 {
+			return disktest.ForgeTar(disktest.TarMember{Name: n})
+		}
+		record := func(total int) string { return fmt.Sprintf("%d path=%s\n", total, n) }
+		total := len(record(len(record(1000))))
+		return disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'x', Data: []byte(record(total))}, disktest.TarMember{Name: "x"})
+	}
+	for _, n := range []string{
+		"../x", "/x", `..\x`, `C:\x`, "a/../x", "a/..", "..", "a//b", "", "\x1b]0;x", "a\nb", "\xff\xfe", "http://x",
+		strings.Repeat("d/", 300) + "x", strings.Repeat("d", 2000),
+	} {
+		_, err := index(name(n))
+		require.ErrorIs(t, err, ondisk.ErrReference, "%.80q", n)
+		require.NotContains(t, err.Error(), "\x1b")
+	}
+	for _, n := range []string{"./x", "sub/x", "..x", "with blanks.vmdk", strings.Repeat("d", 254)} {
+		entries, err := index(name(n))
+		require.NoError(t, err, n)
+		require.Equal(t, strings.TrimPrefix(n, "./"), entries[0].name)
+	}
+	twice := disktest.TarMember{Name: "disk.vmdk"}
+	_, err := index(disktest.ForgeTar(twice, twice))
+	require.ErrorIs(t, err, ondisk.ErrReference)
+	_, err = index(disktest.ForgeTar(twice, disktest.TarMember{Name: "./disk.vmdk"}))
+	require.ErrorIs(t, err, ondisk.ErrReference)
+}
+
+// HOSTILE T44: numbers that no archive has, and members that are no bytes in one piece.
+func TestTarNumbers(t *testing.T) {
+	base256 := func(first byte, rest ...byte) string {
+		return string(append(append([]byte{first}, make([]byte, 11-len(rest))...), rest...))
+	}
+	pax := func(record string) []byte {
+		return disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'x', Data: []byte(record)}, disktest.TarMember{Name: "x"})
+	}
+	for name, c := range map[string]struct {
+		archive []byte
+		kind    error
+	}{
+		"base 256 with the sign":       {disktest.ForgeTar(disktest.TarMember{Name: "x", Size: strings.Repeat("\xff", 12)}), ondisk.ErrFormat},
+		"base 256 of 2^63":             {disktest.ForgeTar(disktest.TarMember{Name: "x", Size: base256(0x80, 0x80, 0, 0, 0, 0, 0, 0, 0)}), ondisk.ErrFormat},
+		"base 256 of 2^88":             {disktest.ForgeTar(disktest.TarMember{Name: "x", Size: base256(0x80, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)}), ondisk.ErrFormat},
+		"base 256 of 2^62":             {disktest.ForgeTar(disktest.TarMember{Name: "x", Size: base256(0x80, 0x40, 0, 0, 0, 0, 0, 0, 0)}), ondisk.ErrFormat},
+		"no octal digits":              {disktest.ForgeTar(disktest.TarMember{Name: "x", Size: "99999999999\x00"}), ondisk.ErrFormat},
+		"beyond the end":               {disktest.ForgeTar(disktest.TarMember{Name: "x", Size: "00000004000\x00"}), ondisk.ErrFormat},
+		"a wrong sum":                  {disktest.ForgeTar(disktest.TarMember{Name: "x", Sum: func(n int) int { return n + 1 }}), ondisk.ErrFormat},
+		"a link with a size":           {disktest.ForgeTar(disktest.TarMember{Name: "x", Type: '2', Data: []byte("12345")}), ondisk.ErrFormat},
+		"a PAX header of 1 GiB":        {disktest.ForgeTar(disktest.TarMember{Name: "x", Type: 'x', Size: "10000000000\x00"}), ondisk.ErrLimit},
+		"PAX headers without end":      {disktest.ForgeTar(bytesOf(disktest.TarMember{Name: "x", Type: 'x'}, 100)...), ondisk.ErrLimit},
+		"a PAX header and no member":   {disktest.ForgeTar(disktest.TarMember{Name: "x", Type: 'x'}), ondisk.ErrFormat},
+		"a PAX size below zero":        {pax("11 size=-1\n"), ondisk.ErrFormat},
+		"a PAX size above 2^63":        {pax("28 size=9223372036854775808\n"), ondisk.ErrFormat},
+		"a PAX record without a key":   {pax("5 x\n\n"), ondisk.ErrFormat},
+		"a PAX record of a wrong size": {pax("99 path=x\n"), ondisk.ErrFormat},
+		"a PAX sparse map":             {pax("22 GNU.sparse.major=1\n"), ondisk.ErrUnsupported},
+		"a GNU sparse member":          {disktest.ForgeTar(disktest.TarMember{Name: "x", Type: 'S'}), ondisk.ErrUnsupported},
+		"one size for all":             {disktest.ForgeTar(disktest.TarMember{Name: "x", Type: 'g', Data: []byte("9 size=1\n")}), ondisk.ErrUnsupported},
+		"too many members":             {manyMembers(maxMembers + 1), ondisk.ErrLimit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := index(append(bytes.Clone(c.archive), disktest.TarEnd()...))
+			require.ErrorIs(t, err, c.kind)
+		})
+	}
+}
+
+func bytesOf(m disktest.TarMember, n int) (out []disktest.TarMember) {
+	for range n {
+		out = append(out, m)
+	}
+	return out
+}
+
+func manyMembers(n int) []byte {
+	var all []disktest.TarMember
+	for i := range n {
+		all = append(all, disktest.TarMember{Name: fmt.Sprintf("m%d", i)})
+	}
+	return disktest.ForgeTar(all...)
+}
+
+// A header keeps everything but the size, and its length does not depend on the size: 8 GiB is where octal digits end, 10 GB
+// where a PAX record gets another digit.
+func TestResizedHeaders(t *testing.T) {
+	const gib = int64(1) << 30
+	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatPAX, tar.FormatGNU} {
+		for _, old := range []int64{5, 8*gib - 1, 9_999_999_999, 20 * gib} {
+			if format == tar.FormatUSTAR && old >= 8*gib {
+				continue
+			}
+			var b bytes.Buffer
+			w := tar.NewWriter(&b)
+			want := tar.Header{Name: strings.Repeat("d", 90) + ".vmdk", Mode: 0o640, Uid: 64, Size: old, Format: format, ModTime: time.Unix(1e9, 0), Uname: "vm"}
+			if format != tar.FormatUSTAR {
+				want.Name = strings.Repeat("long", 50)
+			}
+			require.NoError(t, w.WriteHeader(&want))
+			for _, size := range []int64{0, 7, 8*gib - 1, 8 * gib, 9_999_999_999, 10_000_000_000, 100 * gib} {
+				h, err := resized(b.Bytes(), size, 200*gib)
+				require.NoError(t, err)
+				first, err := resized(b.Bytes(), 200*gib, 200*gib)
+				require.NoError(t, err)
+				require.Len(t, h, len(first))
+				got, err := tar.NewReader(bytes.NewReader(h)).Next()
+				require.NoError(t, err, "%v %d %d", format, old, size)
+				require.Equal(t, size, got.Size)
+				require.Equal(t, want.Name, got.Name)
+				require.Equal(t, want.Mode, got.Mode)
+				require.Equal(t, want.Uid, got.Uid)
+				require.Equal(t, want.Uname, got.Uname)
+				require.Equal(t, want.ModTime.Unix(), got.ModTime.Unix())
+			}
+		}
+	}
+}
+
+func TestNewHeaders(t *testing.T) {
+	h, err := newTarHeader("vm.ovf", 1e9)
+	require.NoError(t, err)
+	got, err := tar.NewReader(bytes.NewReader(h)).Next()
+	require.NoError(t, err)
+	require.Equal(t, "vm.ovf", got.Name)
+	require.Equal(t, int64(1e9), got.ModTime.Unix())
+	require.Equal(t, int64(0o644), got.Mode)
+	_, err = newTarHeader(strings.Repeat("n", 101), 0)
+	require.ErrorIs(t, err, ErrUsage)
+}
+
+func FuzzTar(f *testing.F) {
+	f.Add([]byte(disktest.ForgeTar(disktest.TarMember{Name: "vm.ovf", Data: []byte("<x/>")}, disktest.TarMember{Name: "d", Type: '5'})))
+	f.Add([]byte(append(disktest.ForgeTar(
+		disktest.TarMember{Name: "pax", Type: 'x', Data: []byte("12 path=abc\n8 size=3\n")}, disktest.TarMember{Name: "x", Data: []byte("123")},
+		disktest.TarMember{Name: "././@LongLink", Type: 'L', Data: []byte("long\x00")}, disktest.TarMember{Name: "y"},
+	), disktest.TarEnd()...)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		b = withSums(b)
+		entries, err := index(b)
+		if err != nil {
+			for _, class := range []error{ondisk.ErrFormat, ondisk.ErrLimit, ondisk.ErrUnsupported, ondisk.ErrReference} {
+				if errors.Is(err, class) {
+					return
+				}
+			}
+			require.NoError(t, err)
+		}
+		at := int64(0)
+		for _, e := range entries {
+			require.Equal(t, at, e.head)
+			require.GreaterOrEqual(t, e.size, int64(0))
+			require.LessOrEqual(t, e.off+e.size, int64(len(b)))
+			at = min(e.end(), int64(len(b)))
+			h, err := resized(b[e.head:e.off], 1<<40, 1<<41)
+			require.NoError(t, err)
+			again, err := tarIndex(sized{memory{bytes.NewReader(h)}, 1 << 42})
+			if e.regular() {
+				require.NoError(t, err)
+				require.Equal(t, e.name, again[0].name)
+				require.Equal(t, int64(1<<40), again[0].size)
+			}
+		}
+	})
+}
+
+// withSums makes right the sum of every block that says that it is a header: no fuzzer guesses one.
+func withSums(b []byte) []byte {
+	b = bytes.Clone(b)
+	for off := 0; off+tarBlock <= len(b); off += tarBlock {
+		if h := b[off : off+tarBlock]; string(h[257:262]) == "ustar" {
+			putTarSum(h)
+		}
+	}
+	return b
+}
+
+// sized is a file with a hole behind its bytes.
+type sized struct {
+	memory
+	size int64
+}
+
+func (s sized) Size() int64 { return s.size }
+
+func (s sized) ReadAt(p []byte, off int64) (int, error) {
+	clear(p)
+	_, err := s.memory.ReadAt(p, min(off, s.memory.Size()))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// A PAX header that fills its block exactly with one digit less must not become shorter: the bytes behind it have their place.
+func TestResizedHeadersKeepTheirBlocks(t *testing.T) {
+	for fill := range 30 {
+		comment := paxRecord("comment", strings.Repeat("c", 470+fill))
+		b := disktest.ForgeTar(
+			disktest.TarMember{Name: "pax", Type: 'x', Data: []byte(comment + "19 size=9999999999\n")}, disktest.TarMember{Name: "x"})
+		most, err := resized(b, 10_000_000_000, 10_000_000_000)
+		require.NoError(t, err)
+		for _, size := range []int64{1, 9_999_999_999, 10_000_000_000} {
+			h, err := resized(b, size, 10_000_000_000)
+			require.NoError(t, err)
+			require.Len(t, h, len(most))
+			got, err := tar.NewReader(bytes.NewReader(h)).Next()
+			require.NoError(t, err)
+			require.Equal(t, size, got.Size)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+// Package ovf reads the envelope and the manifest of a packaged virtual machine, and writes them again with single values
+// changed and every other byte as it was. It opens no files.
+//
+// Spec: DMTF DSP0243, Open Virtualization Format Specification 1.1 and 2.1.
+package ovf
+
+import (
+	"strings"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// What an envelope can have at most. Those that vendors write have some ten kilobytes and nest some ten deep.
+const (
+	MaxText  = 16 << 20
+	maxDepth = 64
+	maxItems = 4096    // files, disks
+	maxAttrs = 1 << 16 // "=" within one tag
+)
+
+// Envelope is what a package says of its files and disks.
+type Envelope struct {
+	Files []File
+	Disks []Disk
+
+	text  []byte
+	edits map[int]edit // by the offset of the value that is replaced
+}
+
+// File is a file of the package. Spec: DSP0243 7.1, "File References".
+type File struct {
+	ID, Href    string
+	Size        int64 // bytes; -1 when it is not stated
+	Compression string
+	ChunkSize   int64 // bytes; 0 for a file in one piece
+
+	size value
+}
+
+// Disk is a virtual disk. Spec: DSP0243 9.1, "DiskSection".
+type Disk struct {
+	ID, FileRef, ParentRef, Format string
+	Capacity                       int64 // bytes; -1 when a property decides ("${disk.size}")
+	PopulatedSize                  int64 // bytes; -1 when it is not stated
+
+	unit                       int64 // bytes that capacity counts in
+	capacity, units, populated value
+}
+
+// value is the place of an attribute's value in the text, between its quotes. The zero value is that of an attribute that is
+// not there.
+type value struct{ from, to int }
+
+func (v value) there() bool { return v.to > 0 }
+
+// Parse reads an envelope.
+func Parse(text []byte) (*Envelope, error) {
+	p, err := newParser(text)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		more, err := p.next()
+		if err != nil {
+			return nil, err
+		}
+		if !more {
+			break
+		}
+	}
+	if !p.seen {
+		return nil, p.bad(ondisk.ErrFormat, "there is no Envelope")
+	}
+	return p.env, p.checkReferences()
+}
+
+// checkReferences holds the names in an envelope against each other.
+func (p *parser) checkReferences() error {
+	ids, hrefs, disks := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, f := range p.env.Files {
+		if f.ID == "" || ids[f.ID] {
+			return p.bad(ondisk.ErrFormat, "File id %.256q is empty or stands twice", f.ID)
+		}
+		if f.Href == "" || hrefs[f.Href] {
+			return p.bad(ondisk.ErrFormat, "href %.256q of File %.256q is empty or stands twice", f.Href, f.ID)
+		}
+		ids[f.ID], hrefs[f.Href] = true, true
+	}
+	for _, d := range p.env.Disks {
+		if d.ID == "" || disks[d.ID] {
+			return p.bad(ondisk.ErrFormat, "diskId %.256q is empty or stands twice", d.ID)
+		}
+		disks[d.ID] = true
+		if d.FileRef != "" && !ids[d.FileRef] {
+			return p.bad(ondisk.ErrFormat, "Disk %.256q has the fileRef %.256q, and no File has this id", d.ID, d.FileRef)
+		}
+	}
+	return nil
+}
+
+// File finds a file by its id, nil when there is none.
+func (e *Envelope) File(id string) *File {
+	for i := range e.Files {
+		if e.Files[i].ID == id {
+			return &e.Files[i]
+		}
+	}
+	return nil
+}
+
+// Looks tells whether the first bytes of a file are those of an envelope.
+func Looks(head []byte) bool {
+	s := strings.TrimLeft(strings.TrimPrefix(string(head[:min(len(head), 8<<10)]), "\ufeff"), " \t\r\n")
+	return strings.HasPrefix(s, "<") && (strings.Contains(s, "<Envelope") || strings.Contains(s, ":Envelope"))
+}

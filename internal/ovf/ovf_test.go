@@ -1,0 +1,173 @@
+package ovf
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// odd is an envelope as no tool formats it and every XML parser reads it: other prefixes, both kinds of quotes, blanks around
+// equal signs, comments, CDATA and references that look like attributes.
+const odd = `<?xml version='1.0' encoding="UTF-8"?>
+<!-- <File ovf:href="no.vmdk" ovf:id="no" ovf:size="1"/> -->
+<o:Envelope xmlns:o='http://schemas.dmtf.org/ovf/envelope/1' xmlns:v="http://www.vmware.com/schema/ovf">
+ <o:References>
+  <o:File o:href = "a b.vmdk"
+          o:size
+          = '1000' o:id='f1' v:size="7" note='x="o:size=&quot;9&quot;"'/>
+  <o:File o:id="f2" o:href="b&#45;2.vmdk"></o:File>
+ </o:References>
+ <o:DiskSection>
+  <o:Info><![CDATA[<o:Disk o:diskId="no" o:capacity="1"/>]]></o:Info>
+  <o:Disk o:diskId="d1" o:fileRef="f1" o:capacity=' &#49;0 ' o:capacityAllocationUnits="byte * 2^30" o:populatedSize="5" o:format="u"/>
+  <o:Disk o:diskId="d2" o:fileRef="f2" capacity="4096" o:parentRef="d1"/>
+  <o:Disk o:diskId="d3" o:capacity="${size}"/>
+ </o:DiskSection>
+ <v:References><v:File v:id="f9" v:href="c"/></v:References>
+</o:Envelope>
+<!-- end -->`
+
+func TestOddFormatting(t *testing.T) {
+	e, err := Parse([]byte(odd))
+	require.NoError(t, err)
+	require.Len(t, e.Files, 2)
+	require.Equal(t, "a b.vmdk", e.Files[0].Href)
+	require.Equal(t, int64(1000), e.Files[0].Size)
+	require.Equal(t, "b-2.vmdk", e.Files[1].Href)
+	require.Equal(t, int64(-1), e.Files[1].Size)
+	require.Len(t, e.Disks, 3)
+	require.Equal(t, int64(10<<30), e.Disks[0].Capacity)
+	require.Equal(t, int64(5), e.Disks[0].PopulatedSize)
+	require.Equal(t, "d1", e.Disks[1].ParentRef)
+	require.Equal(t, int64(4096), e.Disks[1].Capacity)
+	require.Equal(t, int64(-1), e.Disks[2].Capacity)
+	require.True(t, Looks([]byte(odd)))
+}
+
+// Only the values that are set change, wherever they stand and whatever looks like them.
+func TestEditsLeaveTheRest(t *testing.T) {
+	e, err := Parse([]byte(odd))
+	require.NoError(t, err)
+	require.Equal(t, odd, string(e.Bytes()))
+	e.SetFileSize("f1", 123456)
+	e.SetFileSize("f2", 99) // states none
+	require.NoError(t, e.SetCapacity("d1", 11<<30))
+	e.SetPopulatedSize("d1", 77)
+	e.SetPopulatedSize("d2", 77)
+	want := strings.NewReplacer(`= '1000'`, `= '123456'`, `' &#49;0 '`, `'11'`, `o:populatedSize="5"`, `o:populatedSize="77"`).Replace(odd)
+	require.Equal(t, want, string(e.Bytes()))
+	require.Equal(t, odd, string(e.Fork().Bytes()))
+
+	again, err := Parse(e.Bytes())
+	require.NoError(t, err)
+	require.Equal(t, int64(11<<30), again.Disks[0].Capacity)
+	require.Equal(t, string(e.Shape()), string(again.Shape()))
+
+	require.NoError(t, e.SetCapacity("d1", 11<<30+512), "set twice, and no multiple of the unit")
+	want = strings.NewReplacer(`'11'`, `'11811160576'`, "byte * 2^30", "byte").Replace(want)
+	require.Equal(t, want, string(e.Bytes()))
+	require.NoError(t, e.SetCapacity("d2", 8192), "no unit is stated, bytes are meant")
+	require.Contains(t, string(e.Bytes()), `o:fileRef="f2" capacity="8192"`)
+	require.ErrorIs(t, e.SetCapacity("d3", 1), ondisk.ErrUnsupported)
+}
+
+func TestUnits(t *testing.T) {
+	for text, want := range map[string]int64{
+		"": 1, "byte": 1, "byte * 2^30": 1 << 30, "byte*2^20": 1 << 20, "Byte * 1024": 1024, "byte * 10^9": 1e9, "byte * 2^10 * 2^10": 1 << 20,
+		"MegaBytes": 1 << 20, "GigaBytes": 1 << 30, "byte * 2^0": 1,
+	} {
+		got, err := parseUnits(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	for _, text := range []string{"bit", "byte * 2^63", "byte * 2^-1", "byte * 0", "byte * ", "byte * 2^40 * 2^40", "2^30 * byte", "byte * 9^9999", "byte ^ 2"} {
+		_, err := parseUnits(text)
+		require.Error(t, err, text)
+	}
+}
+
+// envelope is a small one with the given insides of References and DiskSection.
+func envelope(files, disks string) string {
+	return fmt.Sprintf(`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">`+
+		`<References>%s</References><DiskSection>%s</DiskSection></Envelope>`, files, disks)
+}
+
+// HOSTILE T45: what an envelope must not make us do, and what it cannot be.
+func TestHostileEnvelopes(t *testing.T) {
+	file := func(attrs string) string { return envelope(`<File ovf:id="f" ovf:href="x" `+attrs+`/>`, "") }
+	disk := func(attrs string) string {
+		return envelope(`<File ovf:id="f" ovf:href="x"/>`, `<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1" `+attrs+`/>`)
+	}
+	for name, c := range map[string]struct {
+		text string
+		kind error
+	}{
+		"nothing":                     {"", ondisk.ErrFormat},
+		"no envelope":                 {"<a/>", ondisk.ErrFormat},
+		"two envelopes":               {envelope("", "") + envelope("", ""), ondisk.ErrFormat},
+		"cut":                         {odd[:len(odd)/2], ondisk.ErrFormat},
+		"of another name space":       {`<Envelope xmlns="urn:x"/>`, ondisk.ErrFormat},
+		"an entity of its own":        {envelope(`<File ovf:id="f" ovf:href="&x;"/>`, ""), ondisk.ErrFormat},
+		"a document type":             {`<!DOCTYPE e [<!ENTITY x SYSTEM "file:///etc/passwd">]>` + envelope("", ""), ondisk.ErrReference},
+		"a million nested elements":   {strings.Repeat("<a>", 1e6), ondisk.ErrFormat},
+		"deep inside of the envelope": {strings.Replace(envelope("", ""), "<References>", "<References>"+strings.Repeat("<a>", 1e6), 1), ondisk.ErrLimit},
+		"too long":                    {envelope(strings.Repeat(" ", MaxText), ""), ondisk.ErrLimit},
+		"too many attributes":         {envelope("<a "+strings.Repeat(`b="" `, 1e6)+"/>", ""), ondisk.ErrLimit},
+		"too many files":              {envelope(strings.Repeat("<File/>", maxItems+1), ""), ondisk.ErrLimit},
+		"too many disks":              {envelope("", strings.Repeat(`<Disk ovf:capacity="1"/>`, maxItems+1)), ondisk.ErrLimit},
+		"another encoding":            {`<?xml version="1.0" encoding="UTF-16"?>` + envelope("", ""), ondisk.ErrUnsupported},
+		"a size below zero":           {file(`ovf:size="-1"`), ondisk.ErrFormat},
+		"a size above 2^63":           {file(`ovf:size="9223372036854775808"`), ondisk.ErrFormat},
+		"an attribute twice":          {file(`ovf:size="1" size="2"`), ondisk.ErrFormat},
+		"an id twice":                 {envelope(strings.Repeat(`<File ovf:id="f" ovf:href="x"/>`, 2), ""), ondisk.ErrFormat},
+		"an href twice":               {envelope(`<File ovf:id="f" ovf:href="x"/><File ovf:id="g" ovf:href="x"/>`, ""), ondisk.ErrFormat},
+		"a disk twice":                {envelope("", strings.Repeat(`<Disk ovf:diskId="d" ovf:capacity="1"/>`, 2)), ondisk.ErrFormat},
+		"a disk without a file":       {envelope("", `<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/>`), ondisk.ErrFormat},
+		"no capacity":                 {envelope("", `<Disk ovf:diskId="d"/>`), ondisk.ErrFormat},
+		"a unit that overflows":       {disk(`ovf:capacityAllocationUnits="byte * 2^63"`), ondisk.ErrFormat},
+		"a capacity that overflows":   {strings.Replace(disk(`ovf:capacityAllocationUnits="byte * 2^62"`), `capacity="1"`, `capacity="2"`, 1), ondisk.ErrFormat},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse([]byte(c.text))
+			require.ErrorIs(t, err, c.kind)
+			require.Less(t, len(err.Error()), 1500)
+			require.NotContains(t, err.Error(), "\x1b")
+		})
+	}
+}
+
+func FuzzOVF(f *testing.F) {
+	f.Add([]byte(odd))
+	f.Add([]byte(envelope(`<File ovf:id="f" ovf:href="x" ovf:size="1" ovf:chunkSize="2" ovf:compression="gzip"/>`, `<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/>`)))
+	f.Add([]byte("<?xml version=\"1.0\" encoding=\"us-ascii\"?>\n<Envelope xmlns='http://schemas.dmtf.org/ovf/envelope/2'><References/></Envelope>"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		e, err := Parse(text)
+		if err != nil {
+			return
+		}
+		require.Equal(t, string(text), string(e.Bytes()))
+		for _, x := range e.Files {
+			e.SetFileSize(x.ID, 1<<40)
+		}
+		for _, d := range e.Disks {
+			e.SetPopulatedSize(d.ID, 1<<41)
+			if d.Capacity >= 0 {
+				require.NoError(t, e.SetCapacity(d.ID, 1<<42))
+			}
+		}
+		again, err := Parse(e.Bytes())
+		require.NoError(t, err, "%q", e.Bytes())
+		require.Equal(t, string(e.Shape()), string(again.Shape()))
+		for i, x := range again.Files {
+			require.True(t, x.Size == 1<<40 || x.Size == -1)
+			require.Equal(t, e.Files[i].Href, x.Href)
+		}
+		for _, d := range again.Disks {
+			require.True(t, d.Capacity == 1<<42 || d.Capacity == -1)
+		}
+	})
+}

@@ -1,0 +1,224 @@
+package ovf
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// parser goes through the text token by token: a document tree would cost many times the text.
+type parser struct {
+	dec  *xml.Decoder
+	env  *Envelope
+	path []string // local names of the elements that are open
+	seen bool     // the root element
+}
+
+func newParser(text []byte) (*parser, error) {
+	if len(text) > MaxText {
+		return nil, fmt.Errorf("ovf of %d bytes: %w of %d bytes", len(text), ondisk.ErrLimit, MaxText)
+	}
+	if n := busiestTag(text); n > maxAttrs {
+		return nil, fmt.Errorf("ovf: %w of %d attributes of an element", ondisk.ErrLimit, maxAttrs)
+	}
+	dec := xml.NewDecoder(bytes.NewReader(text))
+	dec.CharsetReader = func(charset string, input io.Reader) (io.Reader, error) {
+		if strings.EqualFold(charset, "us-ascii") || strings.EqualFold(charset, "ascii") {
+			return input, nil
+		}
+		return nil, fmt.Errorf("encoding %.64q: %w, want utf-8", charset, ondisk.ErrUnsupported)
+	}
+	return &parser{dec: dec, env: &Envelope{text: text, edits: map[int]edit{}}}, nil
+}
+
+// busiestTag is how many equal signs stand between two "<" at most: the decoder makes a structure of each attribute before
+// anybody can count them.
+func busiestTag(text []byte) (most int) {
+	for len(text) > 0 {
+		tag := text
+		if i := bytes.IndexByte(text[1:], '<'); i >= 0 {
+			tag = text[:i+1]
+		}
+		most = max(most, bytes.Count(tag, []byte("=")))
+		text = text[len(tag):]
+	}
+	return most
+}
+
+func (p *parser) bad(kind error, format string, args ...any) error {
+	line, _ := p.dec.InputPos()
+	return &ondisk.TextError{What: "ovf", Line: line, Msg: fmt.Sprintf(format, args...), Kind: kind}
+}
+
+// next takes one token, and tells whether there are more.
+func (p *parser) next() (more bool, err error) {
+	from := p.dec.InputOffset()
+	token, err := p.dec.Token()
+	if errors.Is(err, io.EOF) {
+		return false, nil
+	}
+	if err != nil {
+		return false, p.syntax(err)
+	}
+	switch t := token.(type) {
+	case xml.Directive:
+		return false, p.bad(ondisk.ErrReference, "a document type is declared, which could name other files; remove it")
+	case xml.StartElement:
+		return true, p.open(t, int(from))
+	case xml.EndElement:
+		p.path = p.path[:len(p.path)-1] // the decoder has matched it
+	}
+	return true, nil
+}
+
+func (p *parser) syntax(err error) error {
+	if errors.Is(err, ondisk.ErrUnsupported) {
+		return p.bad(ondisk.ErrUnsupported, "%v", err)
+	}
+	if se, ok := errors.AsType[*xml.SyntaxError](err); ok {
+		return &ondisk.TextError{What: "ovf", Line: se.Line, Msg: strconv.QuoteToGraphic(se.Msg), Kind: ondisk.ErrFormat}
+	}
+	return p.bad(ondisk.ErrFormat, "%.256q", err.Error())
+}
+
+// open takes the start of an element that begins at the byte from of the text.
+func (p *parser) open(t xml.StartElement, from int) error {
+	if len(p.path) == maxDepth {
+		return p.bad(ondisk.ErrLimit, "elements nest deeper than %d", maxDepth)
+	}
+	p.path = append(p.path, t.Name.Local)
+	if len(p.path) == 1 {
+		if p.seen || t.Name.Local != "Envelope" || !isOVF(t.Name.Space) {
+			return p.bad(ondisk.ErrFormat, "root element %.64q of %.128q, want one Envelope of OVF", t.Name.Local, t.Name.Space)
+		}
+		p.seen = true
+	}
+	if !isOVF(t.Name.Space) {
+		return nil
+	}
+	a := attributes{p: p, of: t, space: t.Name.Space, places: places(p.env.text[from:p.dec.InputOffset()], from)}
+	switch {
+	case slices.Equal(p.path, []string{"Envelope", "References", "File"}):
+		return p.addFile(a)
+	case slices.Equal(p.path, []string{"Envelope", "DiskSection", "Disk"}):
+		return p.addDisk(a)
+	}
+	return nil
+}
+
+// isOVF tells whether a name space is that of OVF 1 or 2.
+func isOVF(space string) bool {
+	return strings.HasPrefix(space, "http://schemas.dmtf.org/ovf/envelope/") || strings.HasPrefix(space, "http://www.vmware.com/schema/ovf/")
+}
+
+func (p *parser) addFile(a attributes) error {
+	if len(p.env.Files) == maxItems {
+		return p.bad(ondisk.ErrLimit, "more than %d files", maxItems)
+	}
+	var f File
+	f.ID, _ = a.text("id")
+	f.Href, _ = a.text("href")
+	f.Compression, _ = a.text("compression")
+	f.Size, f.size = a.number("size")
+	f.ChunkSize, _ = a.number("chunkSize")
+	f.ChunkSize = max(f.ChunkSize, 0)
+	p.env.Files = append(p.env.Files, f)
+	return a.err
+}
+
+func (p *parser) addDisk(a attributes) error {
+	if len(p.env.Disks) == maxItems {
+		return p.bad(ondisk.ErrLimit, "more than %d disks", maxItems)
+	}
+	var d Disk
+	d.ID, _ = a.text("diskId")
+	d.FileRef, _ = a.text("fileRef")
+	d.ParentRef, _ = a.text("parentRef")
+	d.Format, _ = a.text("format")
+	d.PopulatedSize, d.populated = a.number("populatedSize")
+	var capacity, units string
+	capacity, d.capacity = a.text("capacity")
+	units, d.units = a.text("capacityAllocationUnits")
+	if a.err != nil {
+		return a.err
+	}
+	var err error
+	if d.unit, err = parseUnits(units); err != nil {
+		return p.bad(ondisk.ErrFormat, "Disk %.256q: %v", d.ID, err)
+	}
+	if d.Capacity, err = parseCapacity(capacity, d.unit); err != nil {
+		return p.bad(ondisk.ErrFormat, "Disk %.256q: %v", d.ID, err)
+	}
+	p.env.Disks = append(p.env.Disks, d)
+	return nil
+}
+
+// attributes are those of one element. The first error stays.
+type attributes struct {
+	p      *parser
+	of     xml.StartElement
+	space  string
+	places []value // in the order of of.Attr
+	err    error
+}
+
+// text gives an attribute of OVF's own name space, or of none.
+func (a *attributes) text(name string) (string, value) {
+	found := -1
+	for i, x := range a.of.Attr {
+		if x.Name.Local != name || (x.Name.Space != "" && x.Name.Space != a.space) {
+			continue
+		}
+		if found >= 0 && a.err == nil {
+			a.err = a.p.bad(ondisk.ErrFormat, "%s has the attribute %s twice", a.of.Name.Local, name)
+		}
+		found = i
+	}
+	if found < 0 {
+		return "", value{}
+	}
+	if len(a.places) != len(a.of.Attr) { // the decoder and the search for places disagree: no value could be replaced
+		a.err = a.p.bad(ondisk.ErrFormat, "the attributes of %s cannot be told apart", a.of.Name.Local)
+		return "", value{}
+	}
+	return a.of.Attr[found].Value, a.places[found]
+}
+
+// number gives an attribute that is a count of bytes, -1 when it is not there.
+func (a *attributes) number(name string) (int64, value) {
+	s, v := a.text(name)
+	if !v.there() {
+		return -1, v
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
+	if (err != nil || n < 0) && a.err == nil {
+		a.err = a.p.bad(ondisk.ErrFormat, "%s %.64q of %s is no number of bytes", name, s, a.of.Name.Local)
+	}
+	return n, v
+}
+
+// places finds the values of all attributes of a start tag, which the decoder has found well-formed. base is the offset of the
+// tag in the text.
+func places(tag []byte, base int) (out []value) {
+	for i := 0; i < len(tag); {
+		at := bytes.IndexAny(tag[i:], `"'`)
+		if at < 0 {
+			break
+		}
+		from := i + at + 1
+		n := bytes.IndexByte(tag[from:], tag[from-1])
+		if n < 0 {
+			break
+		}
+		out = append(out, value{base + from, base + from + n})
+		i = from + n + 1
+	}
+	return out
+}

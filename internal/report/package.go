@@ -1,0 +1,199 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Package is a packaged virtual machine and its files.
+type Package struct {
+	Path       string          `json:"path"`
+	Kind       string          `json:"kind"` // ova, ovf
+	Algorithms []string        `json:"manifest_algorithms"`
+	Members    []PackageMember `json:"members"`
+}
+
+// PackageMember is one file of a package.
+type PackageMember struct {
+	Name string     `json:"name"`
+	Role image.Role `json:"role"`
+	Size int64      `json:"size_bytes"`
+}
+
+// PackageDisk is a disk of a package: what the package says of it, and the inspection or why there is none.
+type PackageDisk struct {
+	Member   string   `json:"member"`
+	IDs      []string `json:"disk_ids"`
+	Capacity *int64   `json:"capacity_bytes,omitempty"`
+	URI      string   `json:"format_uri"`
+	Inspect  *Inspect `json:"inspect,omitempty"`
+	Error    *Error   `json:"error,omitempty"`
+}
+
+// PackageInspect is the result of inspect of a package.
+type PackageInspect struct {
+	Head
+	Package  Package         `json:"package"`
+	Disks    []PackageDisk   `json:"disks"`
+	Findings []align.Finding `json:"findings"`
+	Error    *Error          `json:"error,omitempty"` // of the first disk that has one
+	ExitCode int             `json:"exit_code"`
+}
+
+// PackageAlign is the result of align and convert of a package.
+type PackageAlign struct {
+	Head
+	Source   string          `json:"source"`
+	Dest     string          `json:"dest"`
+	Package  Package         `json:"package"` // SOURCE
+	Disks    []*Align        `json:"disks"`
+	Moved    int             `json:"moved"`
+	Dropped  []string        `json:"dropped_members"`
+	Written  bool            `json:"written"`
+	Verified string          `json:"verified"`
+	Files    []string        `json:"files"`
+	Findings []align.Finding `json:"findings"`
+	ExitCode int             `json:"exit_code"`
+}
+
+// PackageVerify is the result of verify of two packages.
+type PackageVerify struct {
+	Head
+	Source      string    `json:"source"`
+	Dest        string    `json:"dest"`
+	Package     Package   `json:"package"` // DEST
+	Equal       bool      `json:"equal"`
+	Disks       []*Verify `json:"disks"`
+	Differences []string  `json:"differences"` // beside those of the disks
+	ExitCode    int       `json:"exit_code"`
+}
+
+// NewPackage describes an opened package.
+func NewPackage(p *image.Package) Package {
+	out := Package{Path: p.Path, Kind: p.Kind, Algorithms: p.Algorithms(), Members: []PackageMember{}}
+	for _, m := range p.Members {
+		out.Members = append(out.Members, PackageMember{m.Name, m.Role, m.Size})
+	}
+	return out
+}
+
+// NewPackageDisk describes a disk of a package as far as the package does.
+func NewPackageDisk(d image.PackageDisk) PackageDisk {
+	out := PackageDisk{Member: d.Member, URI: d.Disks[0].Format}
+	for _, x := range d.Disks {
+		out.IDs = append(out.IDs, x.ID)
+	}
+	if n := d.Disks[0].Capacity; n >= 0 {
+		out.Capacity = &n
+	}
+	return out
+}
+
+// PackageFindings are those that concern a package and no disk of it.
+func PackageFindings(issues []ondisk.Issue) []align.Finding {
+	out := []align.Finding{}
+	for _, i := range issues {
+		f := align.FromIssue(i)
+		f.Subject = "package"
+		out = append(out, f)
+	}
+	return out
+}
+
+// PackageInspect prints a package, and each disk as Inspect does.
+func (t *Text) PackageInspect(r *PackageInspect) {
+	t.packageLine(r.Package)
+	for _, m := range r.Package.Members {
+		t.printf("  File       %s, %s\n", Safe(m.Name), units.Format(m.Size))
+	}
+	t.findings(r.Findings)
+	if len(r.Disks) == 0 {
+		t.printf("There is no disk with a file, so there is nothing to align.\n")
+	}
+	misaligned := false
+	for _, d := range r.Disks {
+		t.printf("\n")
+		if d.Inspect != nil {
+			t.Inspect(d.Inspect)
+			misaligned = misaligned || d.Inspect.Verdict != align.Aligned && len(d.Inspect.Refusals) == 0
+		} else {
+			t.para(2, "%s %s: %s", t.paint(text.FgRed, "error:"), Safe(d.Member), SafeMessage(d.Error.Message))
+		}
+	}
+	if misaligned {
+		t.printf("To write an aligned package: trueup align %s %s\n", shellQuote(r.Package.Path), shellQuote(alignedName(r.Package.Path)))
+	}
+}
+
+func (t *Text) packageLine(p Package) {
+	manifest := "no manifest"
+	if len(p.Algorithms) > 0 {
+		manifest = "manifest with " + Safe(strings.Join(p.Algorithms, ", "))
+	}
+	t.para(2, "%s: %s package, %d files, %s", Safe(p.Path), strings.ToUpper(p.Kind), len(p.Members), manifest)
+}
+
+// PackageAlign prints what the copy of a package has become.
+func (t *Text) PackageAlign(r *PackageAlign) {
+	t.findings(r.Findings)
+	for _, d := range r.Disks {
+		t.findings(d.Findings)
+		if len(d.Findings) > 0 {
+			t.printf("  (of %s)\n", Safe(d.Source))
+		}
+	}
+	if len(r.Findings) > 0 {
+		t.printf("\n")
+	}
+	if !r.Written {
+		t.printf("All disks of %s are aligned already; nothing was written.\n", Safe(r.Source))
+		return
+	}
+	disks := "1 disk"
+	if len(r.Disks) > 1 {
+		disks = fmt.Sprintf("%d disks", len(r.Disks))
+	}
+	t.para(2, "%s: a package of %s, %s.", Safe(r.Dest), disks, verifiedText[r.Verified])
+	for _, d := range r.Disks {
+		t.packageDisk(d)
+	}
+	t.printf("To prove it again later:   trueup verify %s %s\n", shellQuote(r.Source), shellQuote(r.Dest))
+}
+
+func (t *Text) packageDisk(r *Align) {
+	what := "copied as it is"
+	if r.Moved > 0 {
+		what = movedText(r.Moved)
+	}
+	if r.NewSize > r.OldSize {
+		what += fmt.Sprintf(", grown by %s to %s", units.Format(r.NewSize-r.OldSize), units.Format(r.NewSize))
+	}
+	t.para(4, "  %s: %s", Safe(strings.Join(r.Files, ", ")), what)
+	for _, m := range r.Moves {
+		t.printf("    partition %d: LBA %d -> %d\n", m.Partition, m.From/units.SectorSize, m.To/units.SectorSize)
+	}
+	if t.Verbose {
+		t.patches(r.Patches)
+	}
+}
+
+// PackageVerify prints whether a package is right.
+func (t *Text) PackageVerify(r *PackageVerify) {
+	for _, d := range r.Disks {
+		t.Verify(d)
+	}
+	for _, d := range r.Differences {
+		t.printf("%s ", t.paint(text.FgRed, "Different:"))
+		t.para(4, "%s", SafeMessage(d))
+	}
+	if r.Equal {
+		t.para(2, "%s is the package %s with these disks; its manifest and all other files are right.", Safe(r.Dest), Safe(r.Source))
+	}
+}
