@@ -26,7 +26,7 @@ func throughPipe(t testing.TB, file string, args ...string) result {
 	cmd := exec.Command(builtPath, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = pipe, &stdout, &stderr
-	_ = cmd.Run() // its end is looked at below
+	_ = cmd.Run()                    // its end is looked at below
 	require.NoError(t, pipe.Close()) // or cat would wait for a reader when trueup has left
 	_ = cat.Wait()
 	if wantsJSON(args) {

@@ -74,7 +74,7 @@ func TestFilesTakeTurns(t *testing.T) {
 // A file that gave its place away is opened again by name, and another one may have got the name meanwhile.
 func TestReopenedFileMustBeTheSame(t *testing.T) {
 	path, files := manyFiles(t, maxHandles+10)
-	require.Less(t, files[1].fd, 0, "it was not used for longest")
+	require.Negative(t, files[1].fd, "it was not used for longest")
 	name := filepath.Join(path, files[1].name)
 	require.NoError(t, os.Rename(name, name+".old"))
 	require.NoError(t, os.WriteFile(name, []byte("00000001"), 0o644))
