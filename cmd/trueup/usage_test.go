@@ -68,6 +68,10 @@ func TestExamples(t *testing.T) {
 // makeExampleDisk makes the source that an example names: two misaligned partitions, in the format of the name.
 func makeExampleDisk(t *testing.T, path string) {
 	t.Helper()
+	if filepath.Ext(path) == ".ova" {
+		disktest.Run(t, "cp", twoDisks(t).ova(t), path)
+		return
+	}
 	raw := formatSparse.rawOf(t, sampleDisk(t))
 	// The second entry: type 83h, LBA 9000, 4000 sectors.
 	writeAt(t, raw, mbrEntryAt+mbrEntrySize, []byte{0, 0xfe, 0xff, 0xff, 0x83, 0xfe, 0xff, 0xff, 0x28, 0x23, 0, 0, 0xa0, 0x0f, 0, 0})

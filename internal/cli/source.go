@@ -29,6 +29,9 @@ func openSource(path, format string) (*source, error) {
 	if err := checkFormat(format); err != nil {
 		return nil, err
 	}
+	if path == "-" {
+		return nil, ondisk.In(errUsage, "only trueup convert reads from a pipe; write the image to a file first (a file of that name is ./-)")
+	}
 	img, err := image.Open(path, image.Options{Format: format})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
