@@ -110,7 +110,6 @@ func measure(t testing.TB, runs ...[]string) []result {
 		require.LessOrEqual(t, m.RSS, int64(maxRSS), "peak memory of trueup %q", runs[i])
 		require.LessOrEqual(t, m.CPU, maxCPU, "processor time of trueup %q", runs[i])
 		require.LessOrEqual(t, m.Wall, maxWall, "trueup %q", runs[i])
-		t.Logf("%d MiB, %v of a processor, %v: trueup %q", m.RSS>>20, m.CPU, m.Wall, runs[i])
 		if wantsJSON(runs[i]) {
 			validate(t, r.stdout)
 		}
