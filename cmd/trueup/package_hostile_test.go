@@ -65,6 +65,8 @@ func TestHostilePackages(t *testing.T) {
 	cases := []hostilePackage{
 		// T42: names.
 		{"t42, a member above the archive", []disktest.TarMember{good, {Name: "../disk.vmdk", Data: data}}, "reference", "leaves the archive"},
+		{"t42, an absolute name", []disktest.TarMember{good, {Name: "/disk.vmdk", Data: data}}, "reference", "leaves the archive"},
+		{"t42, a member above the archive of Windows", []disktest.TarMember{good, {Name: `..\disk.vmdk`, Data: data}}, "reference", `..\\disk.vmdk`},
 		{"t42, two members of one name", []disktest.TarMember{good, disk, disk}, "reference", "twice"},
 		{"t42, two envelopes", []disktest.TarMember{good, {Name: "other.ovf", Data: good.Data}, disk}, "reference", "second ovf"},
 		{"t42, 300 folders deep", []disktest.TarMember{good, {Name: "././@LongLink", Type: 'L', Data: []byte(strings.Repeat("d/", 300) + "x\x00")}, disk}, "reference", "deeper"},
