@@ -189,3 +189,28 @@ func TestCorpusChainIsNotComplete(t *testing.T) {
 		require.ErrorContains(t, err, `there is no "cirros.raw" in its folder`)
 	}
 }
+
+// What is wrong with a base is wrong with what is seen through an overlay: a copy of that would be one of stale tables.
+func TestQcow2ChainTellsOfItsParents(t *testing.T) {
+	dir := t.TempDir()
+	base := filepath.Join(dir, "base.qcow2")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", base, "1M")
+	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 65 0 192k", base)
+	top := rebased(t, dir, "top.qcow2", "base.qcow2", "qcow2")
+	issues, err := opened(t, top).Check()
+	require.NoError(t, err)
+	require.Empty(t, issues)
+
+	b, err := os.ReadFile(base)
+	require.NoError(t, err)
+	b[79] |= 1 // incompatible feature bit 0: dirty
+	l1 := int64(b[46])<<8 | int64(b[45])<<16
+	l2 := int64(b[l1+6])<<8 | int64(b[l1+5])<<16
+	copy(b[l2+8:l2+16], b[l2:l2+8]) // the second cluster is the first one
+	write(t, dir, "base.qcow2", b)
+	img := opened(t, top)
+	require.Equal(t, []string{"qcow2-dirty"}, codes(img.Issues, ondisk.Refuse))
+	issues, err = img.Check()
+	require.NoError(t, err)
+	require.Contains(t, codes(issues, ondisk.Broken), "qcow2-tables")
+}

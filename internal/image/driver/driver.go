@@ -22,9 +22,16 @@ type Source struct {
 	File File
 	// Open is the gate: a regular file in the same folder, by its plain name, never a link.
 	Open func(name string) (File, error)
-	// Parent opens the image that this one completes, through the same gate.
+	// Parent opens the image that this one completes, through the same gate. The child inherits from it by itself, see
+	// Image.Inherit.
 	Parent func(ref ParentRef) (*Image, error)
+	// Level is how many images stand between the file and the disk that the user asked for: 0 for the one that he named.
+	Level int
 }
+
+// Cache is the part of a cache of limit bytes that an image may have. All images of a chain have theirs at once, and those
+// further down less, so that sixteen parents take some three times what one image does.
+func (s *Source) Cache(limit int64) int64 { return limit / int64(s.Level+1) }
 
 // ParentRef is how an image names the one it completes.
 type ParentRef struct {

@@ -53,7 +53,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 	if err := h.checkFeatures(x); err != nil {
 		return nil, err
 	}
-	q := newQcow(s.File, h, x)
+	q := newQcow(s, h, x)
 	img := &driver.Image{
 		Disk: disk.New(ondisk.I64(h.Size), sectorSize, q.run), Subformat: fmt.Sprintf("v%d", h.Version), Check: q.check,
 		Template: &template{clusterBits: h.ClusterBits}, Details: q.details(), Issues: h.issues(),
@@ -117,7 +117,6 @@ func (q *qcow) addParent(s *driver.Source, img *driver.Image) error {
 	if !known {
 		return fmt.Errorf("qcow2 backing file %.256q of format %.32q: %w; make one complete image with qemu-img convert", name, q.x.format, ondisk.ErrUnsupported)
 	}
-	img.Child = true
 	img.Details = append(img.Details, driver.Detail{Name: "backing file", Value: name})
 	if q.x.format != "" {
 		img.Details = append(img.Details, driver.Detail{Name: "backing format", Value: q.x.format})

@@ -29,9 +29,9 @@ type cachedFile struct {
 // cacheAlign keeps every page within one file.
 const cacheAlign = 1 << 20
 
-func newSharedCache() *sharedCache {
+func newSharedCache(limit int64) *sharedCache {
 	c := &sharedCache{known: map[string]bool{}}
-	c.pages = ondisk.NewPages(c, tableCache)
+	c.pages = ondisk.NewPages(c, limit)
 	return c
 }
 

@@ -13,7 +13,7 @@ import (
 
 // Files of odd sizes stand behind each other in the cache, and each reader sees its own.
 func TestSharedCache(t *testing.T) {
-	c := newSharedCache()
+	c := newSharedCache(tableCache)
 	var readers []tableReader
 	sizes := []int{1, 512, 40_000, cacheAlign, cacheAlign + 3, 7}
 	for i, size := range sizes {

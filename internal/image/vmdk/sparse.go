@@ -50,8 +50,8 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 	if err := x.readFooter(); err != nil {
 		return nil, err
 	}
-	x.grain = driver.NewUnpacked(unpackedCache, x.h.grainBytes(), x.unpack)
-	x.tabs = ondisk.NewPages(s.File, tableCache)
+	x.grain = driver.NewUnpacked(s.Cache(unpackedCache), x.h.grainBytes(), x.unpack)
+	x.tabs = ondisk.NewPages(s.File, s.Cache(tableCache))
 	x.gd = ondisk.I64(x.h.GDOffset) * units.SectorSize
 	d, err := x.ownDescriptor()
 	if err != nil {
@@ -68,7 +68,6 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 		return nil, err
 	}
 	img.Check = x.checkTables
-	complete(img, parent)
 	return img, nil
 }
 

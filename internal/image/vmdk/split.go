@@ -38,7 +38,7 @@ type piece struct {
 
 // openSplit opens the sparse extents of a descriptor one behind the other.
 func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
-	m := &splitMap{tabs: newSharedCache()}
+	m := &splitMap{tabs: newSharedCache(s.Cache(tableCache))}
 	for i, e := range d.extents {
 		if err := m.add(s, i, e, kind); err != nil {
 			return nil, err
@@ -65,7 +65,6 @@ func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, err
 			img.Template = &template{d, ondisk.I64(x.h.GrainSize)}
 		}
 	}
-	complete(img, parent)
 	return img, nil
 }
 
