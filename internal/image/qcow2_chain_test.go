@@ -156,6 +156,31 @@ func TestQcow2ChildrenAreSeen(t *testing.T) {
 	require.Contains(t, issues[0].Text, "child.qcow2")
 }
 
+// Overlays can have any extension, and the name of a base that options of QEMU hold is seen too.
+func TestQcow2ChildrenByOtherNames(t *testing.T) {
+	for _, tc := range []struct{ file, base string }{
+		{"disk.before-upgrade", "base.qcow2"},
+		{"overlay", "/var/lib/libvirt/images/base.qcow2"},
+		{"child.img", "file:base.qcow2"},
+		{"child.vmdk", "base.qcow2"},
+		{"child.qcow2", `json:{"driver":"qcow2","file":{"driver":"file","filename":"/vm/base.qcow2"}}`},
+		{"child.qcow2", `json:{"driver":"qcow2","file.driver":"file","file.filename":"base.qcow2"}`},
+	} {
+		t.Run(tc.file+" on "+tc.base, func(t *testing.T) {
+			dir := t.TempDir()
+			base := filepath.Join(dir, "base.qcow2")
+			disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", base, "1M")
+			write(t, dir, "notes.txt", []byte("base.qcow2"))
+			require.NoError(t, os.Chmod(write(t, dir, "secret.bin", []byte("QFI")), 0))
+			rebased(t, dir, tc.file, tc.base, "qcow2")
+			issues, err := opened(t, base).Children()
+			require.NoError(t, err)
+			require.Len(t, issues, 1)
+			require.Contains(t, issues[0].Text, tc.file)
+		})
+	}
+}
+
 func TestCorpusQcow2(t *testing.T) {
 	for name, sum := range map[string]string{
 		"dfvfs/ext2.qcow2.xz":      "a6c2f0e39afe6c6ab432ca5465349fcefe8dc944398e97b2d957d3f89dbb5d80",

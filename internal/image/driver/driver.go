@@ -70,6 +70,8 @@ type Format struct {
 	Names func(f File) (Names, error)
 	// Extensions are those that files of this format have, in lower case with the dot: the neighbours of an image to look at.
 	Extensions []string
+	// AnyExtension tells that programs give such files other extensions too, so that only their content tells.
+	AnyExtension bool
 }
 
 // Names is what an image says of other files.
