@@ -178,7 +178,7 @@ func (d *folder) naming(name string) bool {
 	if err != nil {
 		return false // no regular file, or nobody's image
 	}
-	defer f.Close() //nolint:errcheck // read-only
+	defer f.Close()
 	head := make([]byte, min(f.Size(), units.SectorSize))
 	return ondisk.ReadFull(f, head, 0) == nil &&
 		slices.ContainsFunc(formats, func(f driver.Format) bool { return f.AnyExtension && f.Detect(head, nil) })

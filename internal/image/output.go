@@ -246,7 +246,7 @@ func (o *Output) findReplaced(src *Image) error {
 	if err != nil {
 		o.unreadable = true // what it uses is not known, so nothing beside it is removed
 		if old, err = unopened(newFolder(o.dir.fd), o.base); err != nil {
-			return nil //nolint:nilerr // a link, or a file of another user: nobody has an image open under this name
+			return nil // a link, or a file of another user: it is only the name that is taken
 		}
 	}
 	defer old.closeFiles() //nolint:errcheck // read-only
