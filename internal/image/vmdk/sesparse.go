@@ -68,6 +68,9 @@ func (x *seExtent) table(i int64) (loc, zeros int64, err error) {
 	for int(8*zeros) < len(e) && binary.LittleEndian.Uint64(e[8*zeros:]) == 0 {
 		zeros++
 	}
+	if int(8*zeros) == len(e) {
+		zeros += emptyEntries(x.file, at+int64(len(e)), x.gd+8*x.tables(), 8)
+	}
 	return 0, zeros, nil
 }
 

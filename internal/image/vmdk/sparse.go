@@ -195,7 +195,26 @@ func (x *sparse) table(i int64) (loc, zeros int64, err error) {
 	for int(4*zeros) < len(e) && binary.LittleEndian.Uint32(e[4*zeros:]) == 0 {
 		zeros++
 	}
+	if int(4*zeros) == len(e) {
+		zeros += emptyEntries(x.file, at+int64(len(e)), x.gd+x.h.gdBytes(), 4)
+	}
 	return 0, zeros, nil
+}
+
+// maxEmpty is how many directory entries in a hole are passed over at once: of the largest grain tables that is 128 PiB of disk.
+const maxEmpty = 1 << 28
+
+// emptyEntries is how many entries of a directory lie in a hole of the file from a place on. A directory of terabytes costs
+// nothing to make.
+func emptyEntries(f driver.File, from, end, entry int64) int64 {
+	if from >= end {
+		return 0
+	}
+	e, err := f.Extent(from, end-from)
+	if err != nil || !e.Zero {
+		return 0 // reading them will say what is wrong
+	}
+	return min(e.Len/entry, maxEmpty)
 }
 
 // tableAt checks the place of a grain table. at is the byte offset of the directory entry that names it.
