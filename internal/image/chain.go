@@ -33,7 +33,11 @@ func (c *chain) open(main driver.File, want string) (string, *driver.Image, erro
 		parent, err = c.parent(ref)
 		return parent, err
 	}
-	f, err := detect(main, want)
+	says := "--format"
+	if level > 0 {
+		says = "its child"
+	}
+	f, err := detect(main, want, says)
 	if err != nil {
 		return "", nil, err
 	}
