@@ -27,12 +27,24 @@ type chain struct {
 // open opens the image in main, which has the format want unless that is empty.
 func (c *chain) open(main driver.File, want string) (string, *driver.Image, error) {
 	level := len(c.above) - 1
-	src := &driver.Source{File: main, Level: level, Parent: c.parent, Open: func(name string) (driver.File, error) { return c.gate(name, level) }}
-	f, err := detect(main, want)
+	var parent *driver.Image
+	src := &driver.Source{File: main, Level: level, Open: func(name string) (driver.File, error) { return c.gate(name, level) }}
+	src.Parent = func(ref driver.ParentRef) (_ *driver.Image, err error) {
+		parent, err = c.parent(ref)
+		return parent, err
+	}
+	says := "--format"
+	if level > 0 {
+		says = "its child"
+	}
+	f, err := detect(main, want, says)
 	if err != nil {
 		return "", nil, err
 	}
 	img, err := f.Open(src)
+	if err == nil && parent != nil {
+		img.Inherit(parent)
+	}
 	return f.Name, img, err
 }
 

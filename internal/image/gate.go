@@ -78,7 +78,10 @@ func (d *folder) openAny(name string, kind error) (*file, error) {
 	if err := wantRegular(name, f.stat.Mode, kind); err != nil {
 		return nil, err
 	}
-	return f, f.reopen()
+	if err := f.reopen(); err != nil {
+		return nil, errors.Join(err, f.Close()) // it would keep its place among the open files
+	}
+	return f, nil
 }
 
 // openNamed opens the file that the user named, which may be a block device.

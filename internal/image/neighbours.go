@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // maxNeighbours bounds how many names of a folder are kept: those that can say something about an image. A folder with more
@@ -124,14 +125,12 @@ func (img *Image) Owner() ([]ondisk.Issue, error) {
 	}}, nil
 }
 
-// owns tells whether a name is that of one of the image's own files; those of its parents are others'.
+// owns tells whether a name is that of one of the image's own files; those of its parents are others'. Other systems find a file
+// by its name in another case, which counts unless a file has just that name.
 func (img *Image) owns(name string) bool {
-	for _, f := range img.files {
-		if f.level == 0 && f.name == name {
-			return true
-		}
-	}
-	return false
+	same := func(f *file) bool { return f.level == 0 && f.name == name }
+	alike := func(f *file) bool { return f.level == 0 && strings.EqualFold(f.name, name) }
+	return slices.ContainsFunc(img.files, same) || slices.ContainsFunc(img.files, alike) && !img.dir.exists(name)
 }
 
 // names lists the files of the folder that keep wants, sorted: the order of a folder is chance, messages are not.
@@ -165,20 +164,29 @@ func (d *folder) names(keep func(name string) bool) ([]string, error) {
 // lastName is the last component of a path of any system.
 func lastName(p string) string { return path.Base(strings.ReplaceAll(p, `\`, "/")) }
 
-// naming gives the formats whose files can name others, by extension.
-func naming(name string) (out []driver.Format) {
-	ext := strings.ToLower(path.Ext(name))
-	for _, f := range formats {
-		if f.Names != nil && slices.Contains(f.Extensions, ext) {
-			out = append(out, f)
-		}
+// byExtension tells whether files of a format can name others, and whether the name of a file is one of such.
+func byExtension(f driver.Format, name string) bool {
+	return f.Names != nil && slices.Contains(f.Extensions, strings.ToLower(path.Ext(name)))
+}
+
+// naming tells whether a file can name others: by its extension, or by its content where the format has any extension.
+func (d *folder) naming(name string) bool {
+	if slices.ContainsFunc(formats, func(f driver.Format) bool { return byExtension(f, name) }) {
+		return true
 	}
-	return out
+	f, err := d.openAny(name, ondisk.ErrReference)
+	if err != nil {
+		return false // no regular file, or nobody's image
+	}
+	defer f.Close()
+	head := make([]byte, min(f.Size(), units.SectorSize))
+	return ondisk.ReadFull(f, head, 0) == nil &&
+		slices.ContainsFunc(formats, func(f driver.Format) bool { return f.AnyExtension && f.Detect(head, nil) })
 }
 
 // namesIn reads what the images of the folder name, each file once however many names it has.
 func (d *folder) namesIn(except string) (map[string]driver.Names, error) {
-	list, err := d.names(func(name string) bool { return naming(name) != nil })
+	list, err := d.names(d.naming)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +215,10 @@ func (d *folder) namesIn(except string) (map[string]driver.Names, error) {
 
 func readNames(f *file) (driver.Names, error) {
 	var all driver.Names
-	for _, format := range naming(f.name) {
+	for _, format := range formats {
+		if !format.AnyExtension && !byExtension(format, f.name) {
+			continue
+		}
 		n, err := format.Names(f)
 		if err != nil {
 			return all, err

@@ -102,7 +102,8 @@ func (img *Image) beside(name string, level int) (driver.File, error) {
 
 // detect finds the one format that the content has. Two matches are an error: whichever came first would be a guess, and
 // a guest can write what looks like a header into its own disk.
-func detect(f driver.File, want string) (driver.Format, error) {
+// says is who wants the format.
+func detect(f driver.File, want, says string) (driver.Format, error) {
 	found, names, remedy, err := recognise(f)
 	switch {
 	case err != nil:
@@ -113,7 +114,7 @@ func detect(f driver.File, want string) (driver.Format, error) {
 			Want: "the content of one format; if the guest wrote one of the headers, remove it inside the guest",
 		}
 	case want != "" && !matches(want, found.Name, names):
-		return found, &ondisk.FormatError{What: "image", Field: "format", Got: contentName(names), Want: want + ", as --format says"}
+		return found, &ondisk.FormatError{What: "image", Field: "format", Got: contentName(names), Want: want + ", as " + says + " says"}
 	case len(names) == 1 && found.Name == raw.Format.Name:
 		if remedy == "" {
 			remedy = "convert it with qemu-img convert -O vmdk or -O raw"

@@ -245,10 +245,12 @@ func (o *Output) findReplaced(src *Image) error {
 	old, err := openIn(newFolder(o.dir.fd), o.base, Options{})
 	if err != nil {
 		o.unreadable = true // what it uses is not known, so nothing beside it is removed
-		return nil
+		if old, err = unopened(newFolder(o.dir.fd), o.base); err != nil {
+			return nil // a link, or a file of another user: it is only the name that is taken
+		}
 	}
 	defer old.closeFiles() //nolint:errcheck // read-only
-	if err := old.unused(); err != nil {
+	if err := old.unused(); err != nil || o.unreadable {
 		return err
 	}
 	for _, f := range old.files {
@@ -265,6 +267,15 @@ func (o *Output) findReplaced(src *Image) error {
 		}
 	}
 	return nil
+}
+
+// unopened stands for an image that cannot be read, such as a snapshot whose parent is missing: it can be in use all the same.
+func unopened(dir *folder, base string) (*Image, error) {
+	f, err := dir.openAny(base, ondisk.ErrUnsupported)
+	if err != nil {
+		return nil, err
+	}
+	return &Image{Image: &driver.Image{}, dir: dir, base: base, files: []*file{f}}, nil
 }
 
 // unused refuses an image that is to be replaced while a program or a snapshot needs it.

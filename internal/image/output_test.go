@@ -151,6 +151,20 @@ func TestForceDoesNotTakeAStrangersFile(t *testing.T) {
 	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, names(t, dir))
 }
 
+// An image that cannot be opened, since its own parent is missing, is a snapshot's parent all the same.
+func TestForceSparesAParentThatCannotBeOpened(t *testing.T) {
+	src, _ := source(t, 1)
+	dir := t.TempDir()
+	out := rebased(t, dir, "out.qcow2", "lost.qcow2", "qcow2")
+	rebased(t, dir, "top.qcow2", "out.qcow2", "qcow2")
+	_, err := image.Create(out, src.Disk.Size(), src, forced(flat))
+	var refusal *ondisk.Refusal
+	require.ErrorAs(t, err, &refusal)
+	require.Contains(t, refusal.Reason, `"top.qcow2" in the same folder is a snapshot`)
+	require.NoError(t, os.Remove(filepath.Join(dir, "top.qcow2")))
+	copied(t, src, out, forced(flat))
+}
+
 // What a killed run left is removed by the next one. The lock of a living run keeps it.
 func TestStalePartialFiles(t *testing.T) {
 	src, data := source(t, 1)

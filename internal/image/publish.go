@@ -183,9 +183,9 @@ func (o *Output) Files() []string {
 // Publish gives the files their names: the second ones first, then the one that users name, so that DEST is absent or
 // complete at every moment. Then the folder is synced.
 func (o *Output) Publish() error {
-	for _, p := range o.parts[1:] {
+	for i, p := range o.parts[1:] {
 		if err := o.dir.link(partialName(p.final), p.final); err != nil {
-			return err
+			return errors.Join(err, o.unlink(o.parts[1:1+i])) // this one's name is another's
 		}
 	}
 	if len(o.parts) > 1 {
@@ -285,7 +285,12 @@ func (o *Output) unpublish() error {
 	for _, n := range o.replace {
 		_ = unix.Unlinkat(o.dir.fd, replacedName(n), 0) // the mark, see Publish
 	}
-	for _, p := range o.parts[1:] {
+	return o.unlink(o.parts[1:])
+}
+
+// unlink takes back the final names of parts that have them.
+func (o *Output) unlink(parts []*part) error {
+	for _, p := range parts {
 		if err := unix.Unlinkat(o.dir.fd, p.final, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 			return publishError(p.final, err)
 		}

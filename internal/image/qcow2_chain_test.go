@@ -141,7 +141,7 @@ func TestBrokenQcow2Chains(t *testing.T) {
 	require.ErrorAs(t, err, &refusal)
 	require.Equal(t, "reference", refusal.Code)
 	_, err = image.Open(rebased(t, dir, "lie.qcow2", "raw.img", "qcow2"), image.Options{})
-	require.ErrorContains(t, err, "want qcow2", "the parent has another format than the child says")
+	require.ErrorContains(t, err, "want qcow2, as its child says", "the parent has another format than the child says")
 }
 
 // A base that has a child is found out by the child's name for it.
@@ -154,6 +154,31 @@ func TestQcow2ChildrenAreSeen(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, issues, 1)
 	require.Contains(t, issues[0].Text, "child.qcow2")
+}
+
+// Overlays can have any extension, and the name of a base that options of QEMU hold is seen too.
+func TestQcow2ChildrenByOtherNames(t *testing.T) {
+	for _, tc := range []struct{ file, base string }{
+		{"disk.before-upgrade", "base.qcow2"},
+		{"overlay", "/var/lib/libvirt/images/base.qcow2"},
+		{"child.img", "file:base.qcow2"},
+		{"child.vmdk", "base.qcow2"},
+		{"child.qcow2", `json:{"driver":"qcow2","file":{"driver":"file","filename":"/vm/base.qcow2"}}`},
+		{"child.qcow2", `json:{"driver":"qcow2","file.driver":"file","file.filename":"base.qcow2"}`},
+	} {
+		t.Run(tc.file+" on "+tc.base, func(t *testing.T) {
+			dir := t.TempDir()
+			base := filepath.Join(dir, "base.qcow2")
+			disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", base, "1M")
+			write(t, dir, "notes.txt", []byte("base.qcow2"))
+			require.NoError(t, os.Chmod(write(t, dir, "secret.bin", []byte("QFI")), 0))
+			rebased(t, dir, tc.file, tc.base, "qcow2")
+			issues, err := opened(t, base).Children()
+			require.NoError(t, err)
+			require.Len(t, issues, 1)
+			require.Contains(t, issues[0].Text, tc.file)
+		})
+	}
 }
 
 func TestCorpusQcow2(t *testing.T) {
@@ -188,4 +213,29 @@ func TestCorpusChainIsNotComplete(t *testing.T) {
 		_, err := image.Open(filepath.Join(dir, name), image.Options{})
 		require.ErrorContains(t, err, `there is no "cirros.raw" in its folder`)
 	}
+}
+
+// What is wrong with a base is wrong with what is seen through an overlay: a copy of that would be one of stale tables.
+func TestQcow2ChainTellsOfItsParents(t *testing.T) {
+	dir := t.TempDir()
+	base := filepath.Join(dir, "base.qcow2")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", base, "1M")
+	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 65 0 192k", base)
+	top := rebased(t, dir, "top.qcow2", "base.qcow2", "qcow2")
+	issues, err := opened(t, top).Check()
+	require.NoError(t, err)
+	require.Empty(t, issues)
+
+	b, err := os.ReadFile(base)
+	require.NoError(t, err)
+	b[79] |= 1 // incompatible feature bit 0: dirty
+	l1 := int64(b[46])<<8 | int64(b[45])<<16
+	l2 := int64(b[l1+6])<<8 | int64(b[l1+5])<<16
+	copy(b[l2+8:l2+16], b[l2:l2+8]) // the second cluster is the first one
+	write(t, dir, "base.qcow2", b)
+	img := opened(t, top)
+	require.Equal(t, []string{"qcow2-dirty"}, codes(img.Issues, ondisk.Refuse))
+	issues, err = img.Check()
+	require.NoError(t, err)
+	require.Contains(t, codes(issues, ondisk.Broken), "qcow2-tables")
 }

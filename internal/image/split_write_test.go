@@ -32,6 +32,20 @@ func splitRaw(t *testing.T, size int64, at ...int64) string {
 	return path
 }
 
+// The name of a later extent appears while the copy runs: those in front of it are taken back, and it stays.
+func TestAnExtentThatAppearsMeanwhileIsKept(t *testing.T) {
+	src := opened(t, splitRaw(t, 5<<30, 0))
+	dir := t.TempDir()
+	out := filled(t, src, filepath.Join(dir, "out.vmdk"), image.CreateOptions{Format: "vmdk", Subformat: "twoGbMaxExtentSparse"}, 2)
+	write(t, dir, "out-s002.vmdk", []byte("precious"))
+	require.ErrorIs(t, out.Publish(), image.ErrOutput)
+	require.NoError(t, out.Discard())
+	require.Equal(t, []string{"out-s002.vmdk"}, names(t, dir))
+	b, err := os.ReadFile(filepath.Join(dir, "out-s002.vmdk"))
+	require.NoError(t, err)
+	require.Equal(t, "precious", string(b))
+}
+
 // Extents are cut where VMware cuts them, and data lies on both sides of a border.
 func TestWrittenSplitDisks(t *testing.T) {
 	const size = 5<<30 + 7*sector

@@ -2,9 +2,11 @@ package image_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -305,4 +307,24 @@ func TestUnfinishedVHDIsNoImage(t *testing.T) {
 		require.Equal(t, "raw", img.Format)
 		require.NoError(t, img.Close())
 	}
+}
+
+// A table of four thousand million entries that is a hole of the file costs nothing to make, and every entry of it is damaged.
+func TestVHDTableOfAHole(t *testing.T) {
+	const entries = 1<<32 - 2
+	v := disktest.ForgeVHD(make([]byte, sector), disktest.VHDLayout{Block: 4 * kib})
+	v.Head(func(off int64) { v.BE32(off+disktest.VHDMaxEntries, entries) })
+	v.Foot(func(off int64) { v.BE64(off+disktest.VHDCurrentSize, entries*4*kib) })
+	path := write(t, t.TempDir(), "disk.vhd", v.Forged[:v.BAT])
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	_, err = f.WriteAt(v.Forged[v.Footer:], v.BAT+4*entries)
+	require.NoError(t, err)
+	img := opened(t, path)
+	start := time.Now()
+	issues, err := img.Check()
+	require.NoError(t, err)
+	require.Less(t, time.Since(start), 2*time.Second)
+	require.Contains(t, codes(issues, ondisk.Broken), "vhd-tables")
 }

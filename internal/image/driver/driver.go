@@ -22,7 +22,8 @@ type Source struct {
 	File File
 	// Open is the gate: a regular file in the same folder, by its plain name, never a link.
 	Open func(name string) (File, error)
-	// Parent opens the image that this one completes, through the same gate.
+	// Parent opens the image that this one completes, through the same gate. The child inherits from it by itself, see
+	// Image.Inherit.
 	Parent func(ref ParentRef) (*Image, error)
 	// Level is 0 for the image that the user named, 1 for its parent, …
 	Level int
@@ -76,6 +77,8 @@ type Format struct {
 	Names func(f File) (Names, error)
 	// Extensions are those that files of this format have, in lower case with the dot: the neighbours of an image to look at.
 	Extensions []string
+	// AnyExtension tells that programs give such files other extensions too, so that only their content tells.
+	AnyExtension bool
 }
 
 // Names is what an image says of other files.

@@ -6,9 +6,11 @@ package qcow2
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -34,6 +36,8 @@ var Format = driver.Format{
 	Subformats: []string{v3, v2, asPacked},
 	Names:      names,
 	Extensions: []string{".qcow2", ".qcow"},
+	// libvirt calls the overlay of disk.qcow2 for a snapshot "disk.NAME-OF-SNAPSHOT".
+	AnyExtension: true,
 }
 
 func detect(head, _ []byte) bool { return bytes.HasPrefix(head, []byte(magic)) }
@@ -117,7 +121,6 @@ func (q *qcow) addParent(s *driver.Source, img *driver.Image) error {
 	if !known {
 		return fmt.Errorf("qcow2 backing file %.256q of format %.32q: %w; make one complete image with qemu-img convert", name, q.x.format, ondisk.ErrUnsupported)
 	}
-	img.Child = true
 	img.Details = append(img.Details, driver.Detail{Name: "backing file", Value: name})
 	if q.x.format != "" {
 		img.Details = append(img.Details, driver.Detail{Name: "backing format", Value: q.x.format})
@@ -156,9 +159,35 @@ func names(f driver.File) (driver.Names, error) {
 		return broken, ioError(err)
 	}
 	if ok {
-		n.Parents = []string{name}
+		n.Parents, n.Broken = fileNames(name)
 	}
 	return n, nil
+}
+
+// fileNames are the files that the name of a backing file can mean. QEMU stores a path, "file:" and a path, or "json:" and the
+// options of the block device, of which it writes those that a path cannot say.
+func fileNames(name string) (paths []string, broken bool) {
+	options, ok := strings.CutPrefix(name, "json:")
+	if !ok {
+		return []string{strings.TrimPrefix(name, "file:")}, false
+	}
+	var v any
+	if err := json.Unmarshal([]byte(options), &v); err != nil {
+		return nil, true
+	}
+	return optionPaths(nil, v), false
+}
+
+// optionPaths appends the file names among the options of a block device, which can be nested or dotted.
+func optionPaths(paths []string, v any) []string {
+	options, _ := v.(map[string]any)
+	for key, value := range options {
+		if path, ok := value.(string); ok && (key == "filename" || strings.HasSuffix(key, ".filename")) {
+			paths = append(paths, path)
+		}
+		paths = optionPaths(paths, value)
+	}
+	return paths
 }
 
 // ioError keeps what the file system says, and drops what is wrong with the bytes: that makes the names unknown.

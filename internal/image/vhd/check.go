@@ -13,6 +13,9 @@ import (
 // Hyper-V makes.
 const maxPlaces = 2 << 20
 
+// maxDamage is when a table is no table: a hole of 16 GiB costs nothing to make, and is not counted to its end.
+const maxDamage = 1 << 16
+
 // tableFaults is what is wrong with the block allocation table. Blocks of one file need not lie in step with each other, since
 // writers that align their data leave gaps; so their places are kept one by one.
 type tableFaults struct {
@@ -28,7 +31,7 @@ type tableFaults struct {
 func (x *sparse) check() ([]ondisk.Issue, error) {
 	c := &tableFaults{x: x, places: make([]uint32, 0, min(x.blocks(), maxPlaces))}
 	var buf [4 * scanEntries]byte
-	for i := int64(0); i < x.blocks(); i += scanEntries {
+	for i := int64(0); i < x.blocks() && c.outside < maxDamage; i += scanEntries {
 		b := buf[:4*min(scanEntries, x.blocks()-i)]
 		if err := x.tabs.Read(b, x.bat+4*i); err != nil {
 			return nil, err
@@ -39,6 +42,7 @@ func (x *sparse) check() ([]ondisk.Issue, error) {
 			}
 		}
 	}
+	c.full = c.full || c.outside >= maxDamage
 	slices.Sort(c.places)
 	return c.issues(), nil
 }

@@ -86,7 +86,7 @@ func (x *sparse) openParent(s *driver.Source, h *dynamicHeader, off int64, img *
 	if x.parent, err = s.Parent(ref); err != nil {
 		return err
 	}
-	img.Subformat, img.Child = differencingDisk, true
+	img.Subformat = differencingDisk
 	img.Details = append(img.Details, driver.Detail{Name: "parent", Value: ref.ID})
 	if bad != "" {
 		img.Issues = append(img.Issues, ondisk.Issue{Code: "vhd-parent-locator", Effect: ondisk.Warn, Text: bad + "; another name has led to the parent"})
@@ -98,7 +98,6 @@ func (x *sparse) openParent(s *driver.Source, h *dynamicHeader, off int64, img *
 			Remedy: "put the right parent beside it, or merge them where both still belong together",
 		})
 	}
-	img.Inherit(x.parent)
 	x.keepLocators(h)
 	return nil
 }

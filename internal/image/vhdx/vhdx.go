@@ -82,7 +82,6 @@ func open(s *driver.Source) (*driver.Image, error) {
 		Check:     x.check,
 		Template:  &template{fileIdentifier(id), x.head.DataWriteGUID, x.meta},
 		ContentID: x.head.DataWriteGUID.String(),
-		Child:     x.meta.hasParent(),
 	}
 	img.Details = []driver.Detail{
 		{Name: "creator", Value: fileIdentifier(id).creator()},
@@ -90,9 +89,6 @@ func open(s *driver.Source) (*driver.Image, error) {
 		{Name: "physical sector size", Value: units.Format(x.meta.physical)},
 		{Name: "virtual disk id", Value: x.meta.diskID.String()},
 		{Name: "data write guid", Value: x.head.DataWriteGUID.String()},
-	}
-	if x.parent != nil {
-		img.Inherit(x.parent)
 	}
 	return img, nil
 }

@@ -48,13 +48,15 @@ func names(f driver.File) (driver.Names, error) {
 func scanNames(text string) driver.Names {
 	var n driver.Names
 	for l := range strings.Lines(text) {
-		l = strings.TrimSpace(l)
+		l = strings.Trim(l, " \t\r\n\x00")
+		if key, hint, ok := strings.Cut(l, "="); ok && strings.EqualFold(strings.TrimSpace(key), "parentFileNameHint") {
+			n.Parents = append(n.Parents, strings.Trim(strings.TrimSpace(hint), `"`)) // readers take it without quotes too
+			continue
+		}
 		_, quoted, ok := strings.Cut(l, `"`)
 		name, _, closed := strings.Cut(quoted, `"`)
 		switch first, _, _ := strings.Cut(strings.ToUpper(l), " "); {
 		case !ok || !closed:
-		case strings.HasPrefix(strings.ToUpper(l), "PARENTFILENAMEHINT"):
-			n.Parents = []string{name}
 		case first == "RW" || first == "RDONLY" || first == "NOACCESS":
 			n.Extents = append(n.Extents, name)
 		}

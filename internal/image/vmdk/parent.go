@@ -66,14 +66,6 @@ func over(parent *driver.Image, at int64) func(off, n int64) disk.Run {
 	return func(off, n int64) disk.Run { return driver.Below(parent, at+off, n) }
 }
 
-// complete tells of an image that it shows its parent too, if it has one.
-func complete(img, parent *driver.Image) {
-	if parent != nil {
-		img.Child = true
-		img.Inherit(parent)
-	}
-}
-
 // inherited are the lines of the disk data base that ESXi does not repeat in a child, and without which a flattened copy would
 // have no adapter and no geometry.
 var inherited = []string{

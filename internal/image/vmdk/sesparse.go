@@ -61,8 +61,12 @@ func (x *seExtent) table(i int64) (loc, zeros int64, err error) {
 		loc, err = x.tableAt(entry, at)
 		return loc, 0, err
 	}
-	n, err := x.tabs.Zeros(at, 8*min(gdScan, x.tables()-i))
-	return 0, n / 8, err
+	n := 8 * min(gdScan, x.tables()-i)
+	zeros, err = x.tabs.Zeros(at, n)
+	if err == nil && zeros == n {
+		zeros += 8 * emptyEntries(x.file, at+n, x.gd+8*x.tables(), 8)
+	}
+	return 0, zeros / 8, err
 }
 
 // tableAt finds the grain table that a directory entry names by its number. at is the byte offset of the entry.

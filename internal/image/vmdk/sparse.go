@@ -69,7 +69,6 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 		return nil, err
 	}
 	img.Check = x.checkTables
-	complete(img, parent)
 	return img, nil
 }
 
@@ -190,8 +189,28 @@ func (x *sparse) table(i int64) (loc, zeros int64, err error) {
 	if sector != 0 {
 		return x.tableAt(sector, at)
 	}
-	n, err := x.tabs.Zeros(at, 4*min(gdScan, x.h.tables()-i))
-	return 0, n / 4, err
+	n := 4 * min(gdScan, x.h.tables()-i)
+	zeros, err = x.tabs.Zeros(at, n)
+	if err == nil && zeros == n {
+		zeros += 4 * emptyEntries(x.file, at+n, x.gd+x.h.gdBytes(), 4)
+	}
+	return 0, zeros / 4, err
+}
+
+// maxEmpty is how many directory entries in a hole are passed over at once: of the largest grain tables that is 128 PiB of disk.
+const maxEmpty = 1 << 28
+
+// emptyEntries is how many entries of a directory lie in a hole of the file from a place on. A directory of terabytes costs
+// nothing to make.
+func emptyEntries(f driver.File, from, end, entry int64) int64 {
+	if from >= end {
+		return 0
+	}
+	e, err := f.Extent(from, end-from)
+	if err != nil || !e.Zero {
+		return 0 // reading them will say what is wrong
+	}
+	return min(e.Len/entry, maxEmpty)
 }
 
 // tableAt checks the place of a grain table. at is the byte offset of the directory entry that names it.

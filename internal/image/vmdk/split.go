@@ -65,7 +65,6 @@ func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, err
 			img.Template = &template{d, ondisk.I64(x.h.GrainSize)}
 		}
 	}
-	complete(img, parent)
 	return img, nil
 }
 
