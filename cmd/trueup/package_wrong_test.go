@@ -65,3 +65,15 @@ func TestManifestThatDoesNotFit(t *testing.T) {
 		})
 	}
 }
+
+// A command for one disk lists those of the package in a form that a shell takes.
+func TestPackageWhereOneDiskIsWanted(t *testing.T) {
+	path := twoDisks(t).ova(t)
+	for _, args := range [][]string{{"plan", path}, {"align", path, "out.vmdk"}, {"plan", path + "!other.vmdk"}} {
+		r := trueup(t, args...)
+		require.Equal(t, 64, r.code)
+		require.Contains(t, r.stderr, "one of")
+		require.Contains(t, r.stderr, "'"+path+"!disk1.vmdk', '"+path+"!disk2.vmdk'")
+	}
+	require.Equal(t, 0, trueup(t, "plan", path+"!disk1.vmdk").code)
+}

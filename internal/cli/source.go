@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -30,6 +32,9 @@ func openSource(path, format string) (*source, error) {
 		return nil, err
 	}
 	img, err := image.Open(path, image.Options{Format: format})
+	if path == "-" && errors.Is(err, fs.ErrNotExist) {
+		return nil, ondisk.In(errUsage, "standard input: only convert reads it, into a disk; write it to a file first")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

@@ -66,7 +66,7 @@ func (c *copyFlags) writeStream(ctx context.Context, errOut io.Writer, s *image.
 	bar := newProgress(errOut, c.progress, c.quiet, c.command, size*int64(steps))
 	defer bar.stop()
 	work := diskcopy.Options{Jobs: c.jobs, Progress: bar.add, Pack: o.Pack()}
-	sum, err := diskcopy.Pipe(ctx, s.Next, size, o, work)
+	sum, err := diskcopy.Pipe(ctx, fromStdin(s), size, o, work)
 	if err == nil {
 		err = o.Finish()
 	}
@@ -77,6 +77,17 @@ func (c *copyFlags) writeStream(ctx context.Context, errOut io.Writer, s *image.
 		return w, err
 	}
 	return w, o.Publish()
+}
+
+// fromStdin is s.Next whose errors say where the bytes come from.
+func fromStdin(s *image.Stream) func() (int64, []byte, error) {
+	return func() (int64, []byte, error) {
+		off, p, err := s.Next()
+		if err != nil && !errors.Is(err, io.EOF) {
+			err = fmt.Errorf("standard input: %w", err)
+		}
+		return off, p, err
+	}
 }
 
 // streamError is what ended a copy from a pipe: an interruption closes the pipe.
