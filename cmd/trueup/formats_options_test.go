@@ -2,7 +2,6 @@ package main
 
 import (
 	"maps"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -109,16 +108,13 @@ func TestQemuOptionsThatAreRefused(t *testing.T) {
 		"luks": {
 			[]string{"--object", "secret,id=s,data=x", "-o", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10"}, "LUKS",
 		},
-		"external data": {[]string{"-o", "data_file=disk.data"}, "data"},
+		"external data": {[]string{"-o", "data_file=" + filepath.Join(t.TempDir(), "disk.data")}, "data"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			cmd := exec.Command(disktest.Tool(t, "qemu-img"), slices.Concat([]string{"create", "-q", "-f", "qcow2"}, tc.args, []string{"disk.qcow2", "4M"})...)
-			cmd.Dir = dir
-			out, err := cmd.CombinedOutput()
-			require.NoError(t, err, "%s", out)
+			image := filepath.Join(t.TempDir(), "disk.qcow2")
+			disktest.RunLUKS(t, slices.Concat([]string{"create", "-q", "-f", "qcow2"}, tc.args, []string{image, "4M"})...)
 			for _, command := range []string{"inspect", "plan"} {
-				r := trueup(t, command, filepath.Join(dir, "disk.qcow2"))
+				r := trueup(t, command, image)
 				require.Contains(t, []int{1, 4}, r.code)
 				requireOneLine(t, r.stderr)
 				require.Contains(t, r.stderr, tc.says)

@@ -3,8 +3,11 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,13 +76,39 @@ func polyglots() []hostile {
 			says: []string{"image at 0x0: format", first, " and ", second, "want the content of one format"},
 		}
 	}
-	sparseWithFooter := sparseImage(func(v *disktest.SparseVMDK) { v.Text(int64(len(v.Forged))-512, "conectix") })
-	return []hostile{
+	out := []hostile{
 		both("ISO and qcow2", map[int64]string{0: "QFI\xfb", iso: "CD001"}, "qcow2", "ISO 9660"),
 		both("ISO and VHD", map[int64]string{lastSector: "conectix", iso: "CD001"}, "vhd", "ISO 9660"),
 		both("qcow2 and VHD", map[int64]string{0: "QFI\xfb", lastSector: "conectix"}, "vhd", "qcow2"),
 		both("VMDK and ISO", map[int64]string{0: "KDMV", iso: "CD001"}, "vmdk", "ISO 9660"),
-		{name: "T40 valid sparse VMDK and VHD", image: sparseWithFooter, code: "format", says: []string{"vhd and vmdk", "want the content of one format"}},
+		both("COWD and ISO", map[int64]string{0: "COWD", iso: "CD001"}, "vmdk", "ISO 9660"),
+		both("VHDX and ISO", map[int64]string{0: "vhdxfile", iso: "CD001"}, "vhdx", "ISO 9660"),
+	}
+	// Whole images, behind which the footer of a fixed VHD of their size stands.
+	for _, kind := range slices.Sorted(maps.Keys(wholeImages)) {
+		out = append(out, hostile{
+			name: "T40 valid " + kind + " and VHD", image: withFooter(wholeImages[kind]), code: "format",
+			says: []string{"image at 0x0: format", "vhd", strings.ToLower(strings.Fields(kind)[0]), " and ", "want the content of one format"},
+		})
+	}
+	return out
+}
+
+// wholeImages are valid, one for each layout of a file. All hold xpDisk.
+var wholeImages = map[string]func() disktest.Forged{
+	"qcow2": func() disktest.Forged { return disktest.ForgeQcow2(xpDisk(), qcow2Bits).Forged },
+	"VHDX": func() disktest.Forged {
+		return disktest.ForgeVHDX(disktest.VHDXLayout{Size: xpSectors * 512}).Fill(xpDisk()).Seal().Forged
+	},
+	"VMDK":                 func() disktest.Forged { return disktest.ForgeSparseVMDK(xpDisk()).Forged },
+	"VMDK streamOptimized": func() disktest.Forged { return disktest.ForgeStreamVMDK(xpDisk(), disktest.StreamLayout{}).Forged },
+}
+
+// withFooter makes a fixed VHD of an image.
+func withFooter(forge func() disktest.Forged) func(testing.TB, string) string {
+	return func(t testing.TB, dir string) string {
+		t.Helper()
+		return writeForged("disk.img", disktest.ForgeFixedVHD(forge()).Forged)(t, dir)
 	}
 }
 
@@ -104,13 +133,49 @@ func wrongFormatFlag() []hostile {
 		flag("raw on a VHD footer", "raw", rawWith(map[int64]string{lastSector: "conectix"}), "vhd"),
 		flag("vmdk on raw", "vmdk", rawWith(nil), "no known header"),
 		flag("vmdk on qcow2", "vmdk", qcow2, "qcow2"),
+		flag("raw on VHDX", "raw", vhdxDisk(func(*disktest.VHDX) {}), "vhdx"),
+		flag("raw on a dynamic VHD", "raw", vhdDisk(func(*disktest.VHD) {}), "vhd"),
+		flag("qcow2 on VHD", "qcow2", vhdDisk(func(*disktest.VHD) {}), "vhd"),
+		flag("vhd on VHDX", "vhd", vhdxDisk(func(*disktest.VHDX) {}), "vhdx"),
+		flag("vhdx on VHD", "vhdx", vhdDisk(func(*disktest.VHD) {}), "vhd"),
+		flag("vhd on sparse VMDK", "vhd", sparseImage(func(*disktest.SparseVMDK) {}), "vmdk"),
+		flag("vhdx on qcow2", "vhdx", qcow2, "qcow2"),
+		flag("vhdx on raw", "vhdx", rawWith(nil), "no known header"),
+		flag("vhd on raw", "vhd", rawWith(nil), "no known header"),
+		flag("qcow2 on raw", "qcow2", rawWith(nil), "no known header"),
+		flag("qcow2 on LUKS", "qcow2", rawWith(map[int64]string{0: luks}), "no known header"),
+		flag("raw on ISO", "raw", rawWith(map[int64]string{0x8001: "CD001"}), "ISO 9660"),
 	}
+}
+
+// luks is the start of its header: magic and version.
+const luks = "LUKS\xba\xbe\x00\x01"
+
+// TestLUKSInImages is T40 where LUKS meets the header of an image: a disk that is full of it can have a VHD footer, and lie inside any image.
+func TestLUKSInImages(t *testing.T) {
+	disk := xpDisk()
+	disk.Text(0, luks+strings.Repeat("\x00", 504))
+	for name, image := range map[string]disktest.Forged{
+		"fixed VHD": disktest.ForgeFixedVHD(disk).Forged, "qcow2": disktest.ForgeQcow2(disk, qcow2Bits).Forged, "sparse VMDK": disktest.ForgeSparseVMDK(disk).Forged,
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := writeForged("disk.img", image)(t, t.TempDir())
+			ends := measure(t, []string{"inspect", "--json", path}, []string{"inspect", path})
+			require.Equal(t, 0, ends[0].code, ends[0].stderr)
+			require.Equal(t, int64(xpSectors*512), parseFailure(t, ends[0]).Image.SizeBytes)
+			require.Contains(t, ends[1].stdout, "LUKS")
+		})
+	}
+	runHostile(t, []hostile{
+		{name: "T40 LUKS and a broken VHD footer", image: rawWith(map[int64]string{0: luks, lastSector: "conectix"}), code: "format", says: []string{"vhd footer at 0x1ffe40", "checksum 0x0"}},
+		{name: "T40 LUKS and ISO", image: rawWith(map[int64]string{0: luks, 0x8001: "CD001"}), code: "unsupported", says: []string{"ISO 9660"}},
+	})
 }
 
 // TestLUKSInSectorZero is the rest of T40. LUKS is no format of images but content of disks, so the disk is raw; the report
 // names what fills it.
 func TestLUKSInSectorZero(t *testing.T) {
-	path := rawWith(map[int64]string{0: "LUKS\xba\xbe\x00\x01", 510: "\x00\x00"})(t, t.TempDir())
+	path := rawWith(map[int64]string{0: luks, 510: "\x00\x00"})(t, t.TempDir())
 	var report jsonInspect
 	r := measure(t, []string{"inspect", "--json", path})[0]
 	require.Equal(t, 0, r.code, r.stderr)

@@ -34,6 +34,18 @@ func TestHostileReferences(t *testing.T) {
 	}
 }
 
+// TestHostileParentsOpenNothing is T08, T31, T35 and T37 once more: whatever the name of a parent is, only its last part is looked for, in
+// the image's folder.
+func TestHostileParentsOpenNothing(t *testing.T) {
+	usual := startup(t)
+	w := watch{usual: usual, open: []string{"gone.vhd", "shadow", "sam", "base.raw", "base.vhdx", "base.vmdk"}}
+	for _, rows := range [][]hostile{parents()[:5], vhdParents(), vhdxParents(), qcow2References()[:5], qcow2Names()} {
+		for _, h := range rows {
+			t.Run(h.name, func(t *testing.T) { w.check(t, h.image(t, t.TempDir())) })
+		}
+	}
+}
+
 // TestWatchSeesExtents makes sure that the cases above could fail: an extent that may be opened is seen to be opened.
 func TestWatchSeesExtents(t *testing.T) {
 	dir := t.TempDir()

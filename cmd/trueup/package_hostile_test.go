@@ -65,6 +65,8 @@ func TestHostilePackages(t *testing.T) {
 	cases := []hostilePackage{
 		// T42: names.
 		{"t42, a member above the archive", []disktest.TarMember{good, {Name: "../disk.vmdk", Data: data}}, "reference", "leaves the archive"},
+		{"t42, an absolute name", []disktest.TarMember{good, {Name: "/disk.vmdk", Data: data}}, "reference", "leaves the archive"},
+		{"t42, a member above the archive of Windows", []disktest.TarMember{good, {Name: `..\disk.vmdk`, Data: data}}, "reference", `..\\disk.vmdk`},
 		{"t42, two members of one name", []disktest.TarMember{good, disk, disk}, "reference", "twice"},
 		{"t42, a folder by the name of a file", []disktest.TarMember{good, disk, {Name: "disk.vmdk/", Type: '5'}}, "reference", "twice"},
 		{"t42, a file by the name of a folder", []disktest.TarMember{good, {Name: "disk.vmdk/", Type: '5'}, disk}, "reference", "twice"},

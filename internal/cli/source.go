@@ -31,6 +31,9 @@ func openSource(path, format string) (*source, error) {
 	if err := checkFormat(format); err != nil {
 		return nil, err
 	}
+	if path == "-" {
+		return nil, ondisk.In(errUsage, "only trueup convert reads from a pipe; write the image to a file first (a file of that name is ./-)")
+	}
 	img, err := image.Open(path, image.Options{Format: format})
 	if path == "-" && errors.Is(err, fs.ErrNotExist) {
 		return nil, ondisk.In(errUsage, "standard input: only convert reads it, into a disk; write it to a file first")

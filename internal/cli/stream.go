@@ -66,7 +66,7 @@ func (c *copyFlags) writeStream(ctx context.Context, errOut io.Writer, s *image.
 	bar := newProgress(errOut, c.progress, c.quiet, c.command, size*int64(steps))
 	defer bar.stop()
 	work := diskcopy.Options{Jobs: c.jobs, Progress: bar.add, Pack: o.Pack()}
-	sum, err := diskcopy.Pipe(ctx, fromStdin(s), size, o, work)
+	sum, err := diskcopy.Pipe(ctx, named(s.Next), size, o, work)
 	if err == nil {
 		err = o.Finish()
 	}
@@ -79,11 +79,11 @@ func (c *copyFlags) writeStream(ctx context.Context, errOut io.Writer, s *image.
 	return w, o.Publish()
 }
 
-// fromStdin is s.Next whose errors say where the bytes come from.
-func fromStdin(s *image.Stream) func() (int64, []byte, error) {
+// named says of an error of the stream where that came from.
+func named(next func() (int64, []byte, error)) func() (int64, []byte, error) {
 	return func() (int64, []byte, error) {
-		off, p, err := s.Next()
-		if err != nil && !errors.Is(err, io.EOF) {
+		off, p, err := next()
+		if err != nil && !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			err = fmt.Errorf("standard input: %w", err)
 		}
 		return off, p, err

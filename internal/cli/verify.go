@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -118,7 +119,8 @@ func (f *verifyFlags) compare(ctx context.Context, s, d *source, r *report.Verif
 		return []verify.Difference{{Text: err.Error()}}, nil //nolint:nilerr // the error is the result
 	}
 	for _, i := range d.damage {
-		if i.Effect >= ondisk.Refuse { // a copy is written without
+		// A copy is written without. Its name was the user's choice, and all its bytes have been compared.
+		if i.Effect >= ondisk.Refuse && i.Code != image.CodeMisnamed {
 			diffs = append(diffs, verify.Difference{Text: i.Text})
 		}
 	}

@@ -27,7 +27,7 @@ type chain struct {
 // open opens the image in main, which has the format want unless that is empty.
 func (c *chain) open(main driver.File, want string) (string, *driver.Image, error) {
 	level := len(c.above) - 1
-	src := &driver.Source{File: main, Parent: c.parent, Open: func(name string) (driver.File, error) { return c.gate(name, level) }}
+	src := &driver.Source{File: main, Level: level, Parent: c.parent, Open: func(name string) (driver.File, error) { return c.gate(name, level) }}
 	f, err := detect(main, want)
 	if err != nil {
 		return "", nil, err

@@ -56,8 +56,11 @@ func inArchive(f *file, entries []entry, main *member, o Options) (*Image, error
 		return m, err
 	}}
 	var err error
-	img.Format, img.Image, err = c.open(main, o.Format)
-	return img, err
+	if img.Format, img.Image, err = c.open(main, o.Format); err != nil {
+		return nil, err
+	}
+	img.misnamed(main.name, o)
+	return img, nil
 }
 
 // lookup is the gate to the members of an archive: a file, by its plain name, in the folder of the image that names it.

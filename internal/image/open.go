@@ -85,6 +85,7 @@ func openIn(dir *folder, base string, o Options) (*Image, error) {
 	if err != nil {
 		return nil, errors.Join(err, img.closeFiles())
 	}
+	img.misnamed(base, o)
 	return img, nil
 }
 

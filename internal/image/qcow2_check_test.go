@@ -125,3 +125,31 @@ func TestTruncatedQcow2(t *testing.T) {
 		require.NoError(t, img.Close())
 	}
 }
+
+// A snapshot shares most L2 tables with the present state, and each cluster in them counts for both. An entry that was
+// bent to such a cluster is one use too many.
+func TestQcow2EntryThatLeadsToAClusterOfASharedTable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.qcow2")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-o", "cluster_size=1k", path, "1M")
+	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 1 0 1M", path)
+	disktest.Run(t, "qemu-img", "snapshot", "-c", "before", path)
+	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 2 0 1k", path) // gives the present state an L2 table of its own
+	issues, err := opened(t, path).Check()
+	require.NoError(t, err)
+	require.Empty(t, codes(issues, ondisk.Note), "%v", issues)
+
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	const place = 0x00ff_ffff_ffff_fe00
+	table := func(i uint64) uint64 {
+		return binary.BigEndian.Uint64(b[binary.BigEndian.Uint64(b[40:])+8*i:]) & place
+	}
+	copy(b[table(0):][:8], b[table(2):][:8])
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+	corruptions, _ := qemuCheck(t, path)
+	require.Positive(t, corruptions)
+	issues, err = opened(t, path).Check()
+	require.NoError(t, err)
+	require.Equal(t, []string{"qcow2-tables"}, codes(issues, ondisk.Warn), "%v", issues)
+	require.ErrorContains(t, issues[0].Err, "has refcount 2 and 3 uses")
+}

@@ -125,7 +125,7 @@ func TestQcow2IsRefusedByName(t *testing.T) {
 				t.Skip("its key takes seconds to derive")
 			}
 			path := filepath.Join(dir, tc.name+".qcow2")
-			disktest.Run(t, "qemu-img", append(append([]string{"create", "-q", "-f", "qcow2"}, tc.args...), path, "1M")...)
+			disktest.RunLUKS(t, append(append([]string{"create", "-q", "-f", "qcow2"}, tc.args...), path, "1M")...)
 			_, err := image.Open(path, image.Options{})
 			require.ErrorContains(t, err, tc.says)
 			if tc.class != nil {

@@ -214,3 +214,25 @@ func TestNarrowing(t *testing.T) {
 		require.Panics(t, f)
 	}
 }
+
+// Zeros are counted across pages, up to the limit, and up to the end of the source.
+func TestPagesCountZeros(t *testing.T) {
+	b := make([]byte, 3*pageSize+10)
+	b[5], b[2*pageSize+7] = 1, 0xff
+	p := NewPages(bytes.NewReader(b), pageSize)
+	for _, c := range []struct{ off, most, want int64 }{
+		{0, 100, 5},
+		{0, 5, 5},
+		{0, 4, 4},
+		{5, 100, 0},
+		{6, 1 << 20, 2*pageSize + 1},
+		{6, pageSize, pageSize},
+		{2*pageSize + 7, 8, 0},
+		{2*pageSize + 8, 1 << 20, pageSize + 2},
+		{int64(len(b)), 8, 0},
+	} {
+		n, err := p.Zeros(c.off, c.most)
+		require.NoError(t, err)
+		require.Equal(t, c.want, n, "%d zeros at most from %d", c.most, c.off)
+	}
+}

@@ -1,6 +1,7 @@
 package ondisk
 
 import (
+	"bytes"
 	"encoding/binary"
 	"sync"
 
@@ -49,6 +50,25 @@ func (p *Pages) Read(b []byte, off int64) error {
 		b, off = b[n:], off+int64(n)
 	}
 	return nil
+}
+
+// Zeros counts the zero bytes from off on, at most so many, without a copy of them.
+func (p *Pages) Zeros(off, most int64) (n int64, err error) {
+	for n < most {
+		start := (off + n) / pageSize * pageSize
+		data, err := p.page(start)
+		if err != nil {
+			return n, err
+		}
+		data = data[min(off+n-start, int64(len(data))):]
+		data = data[:min(int64(len(data)), most-n)]
+		if len(data) == 0 || !IsZero(data) {
+			i := bytes.IndexFunc(data, func(r rune) bool { return r != 0 })
+			return n + int64(max(0, i)), nil
+		}
+		n += int64(len(data))
+	}
+	return n, nil
 }
 
 // U32 reads the little-endian number at off without a buffer of the caller's.

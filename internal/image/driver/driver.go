@@ -24,6 +24,19 @@ type Source struct {
 	Open func(name string) (File, error)
 	// Parent opens the image that this one completes, through the same gate.
 	Parent func(ref ParentRef) (*Image, error)
+	// Level is 0 for the image that the user named, 1 for its parent, …
+	Level int
+}
+
+// parentShare is the part of its usual memory that a parent gets: a chain of sixteen takes three times as much as one image.
+const parentShare = 8
+
+// Memory is how many bytes the image may keep of what it would keep if it stood alone.
+func (s *Source) Memory(alone int64) int64 {
+	if s.Level > 0 {
+		return alone / parentShare
+	}
+	return alone
 }
 
 // ParentRef is how an image names the one it completes.

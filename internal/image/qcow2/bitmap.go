@@ -73,7 +73,7 @@ func (c *checker) bitmap(e *bitmapEntry, at int64) error {
 			return err
 		}
 		if place := ondisk.I64(entry & placeMask); place != 0 {
-			c.uses.add(place/c.q.h.cluster(), meta)
+			c.uses.add(place/c.q.h.cluster(), meta, 1)
 		}
 	}
 	return nil

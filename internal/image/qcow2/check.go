@@ -44,6 +44,10 @@ type checker struct {
 	holes  holes
 	budget int64 // entries of the tables of snapshots and bitmaps that are looked at
 	leaked int64 // clusters
+	// counting tells that L1 tables are only asked which L2 tables they lead to. times is then known: how many entries lead to
+	// the L2 table in work. What a table leads to is in use as often as the table, and a snapshot shares most of its tables.
+	counting bool
+	times    use
 	// stopped tells that the walk ended before its time.
 	stopped bool
 	buf     [8 * 512]byte
@@ -64,7 +68,7 @@ var errGarbage = errors.New("too much damage to go on")
 func (q *qcow) check() ([]ondisk.Issue, error) {
 	c := &checker{
 		q: q, tables: ondisk.NewPlaceSet(1), blocks: ondisk.NewPlaceSet(1), counts: map[string]int64{}, firsts: map[string]string{},
-		uses: uses{pages: map[int64]*usePage{}}, holes: holes{file: q.file}, kind: badTables, budget: maxExtraEntries,
+		uses: uses{pages: map[int64]*usePage{}}, holes: holes{file: q.file}, kind: badTables, times: 1,
 	}
 	err := c.walk()
 	if errors.Is(err, errGarbage) {
@@ -76,14 +80,18 @@ func (q *qcow) check() ([]ondisk.Issue, error) {
 func (c *checker) walk() error {
 	c.mark(disk.Range{Len: 1}, meta)
 	c.mark(c.q.h.refTable(), meta)
-	if err := c.l1(c.q.h.l1()); err != nil {
-		return err
-	}
-	c.kind = badSnapshots
-	for _, walk := range []func() error{c.snapshots, c.bitmaps} {
-		if err := c.damage(walk()); err != nil {
+	for _, c.counting = range []bool{true, false} {
+		c.kind, c.budget = badTables, maxExtraEntries
+		if err := c.l1(c.q.h.l1()); err != nil {
 			return err
 		}
+		c.kind = badSnapshots
+		if err := c.damage(c.snapshots()); err != nil {
+			return err
+		}
+	}
+	if err := c.damage(c.bitmaps()); err != nil {
+		return err
 	}
 	return c.refcounts()
 }
@@ -94,9 +102,13 @@ func (c *checker) add(kind, format string, args ...any) {
 	}
 }
 
-// damage takes what is wrong with the tables in work, and passes on what the file system says.
+// damage takes what is wrong with the tables in work, and passes on what the file system says. Damage that is met while counting
+// is met again.
 func (c *checker) damage(err error) error {
 	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) {
+		if c.counting {
+			return nil
+		}
 		if c.add(c.kind, "%v", err); c.counts[c.kind] == maxDamage {
 			return errGarbage
 		}
@@ -111,13 +123,15 @@ func (c *checker) mark(r disk.Range, u use) {
 		return
 	}
 	for i := r.Off / c.q.h.cluster(); i <= (r.End()-1)/c.q.h.cluster(); i++ {
-		c.uses.add(i, u)
+		c.uses.add(i, u, c.times)
 	}
 }
 
 // l1 walks the tables that an L1 table leads to.
 func (c *checker) l1(l1 disk.Range) error {
-	c.mark(l1, meta)
+	if c.counting {
+		c.mark(l1, meta)
+	}
 	for i := int64(0); i < l1.Len/8; {
 		place, absent, err := c.q.table(l1, i)
 		switch {
@@ -137,13 +151,18 @@ func (c *checker) l1(l1 disk.Range) error {
 	return nil
 }
 
-// l2 walks one L2 table, the i-th of its L1 table. One that was seen is only counted: a million entries that lead to one table cost
+// l2 counts or walks one L2 table, the i-th of its L1 table. One is walked once: a million entries that lead to one table cost
 // nothing to write.
 func (c *checker) l2(place, i int64) error {
-	c.mark(disk.Range{Off: place, Len: c.q.h.cluster()}, meta)
+	if c.counting {
+		c.uses.add(place/c.q.h.cluster(), meta, 1)
+		return nil
+	}
 	if c.tables.Add(ondisk.U64(place/c.q.h.cluster())) || c.holes.has(place, c.q.h.cluster()) {
 		return nil
 	}
+	c.times = max(1, c.uses.count(place/c.q.h.cluster()))
+	defer func() { c.times = 1 }()
 	h := c.q.h
 	stretch := min(h.entries(), int64(len(c.buf))/h.entrySize())
 	for first := int64(0); first < h.entries(); first += stretch {
@@ -173,7 +192,7 @@ func (c *checker) entry(e *l2entries, j, cluster int64) error {
 	}
 	if entry&compressed == 0 {
 		if place := ondisk.I64(entry & placeMask); place != 0 {
-			c.uses.add(place/c.q.h.cluster(), payload)
+			c.uses.add(place/c.q.h.cluster(), payload, c.times)
 		}
 		return nil
 	}
@@ -195,7 +214,9 @@ func (c *checker) snapshots() error {
 		}
 		return c.l1(disk.Range{Off: ondisk.I64(e.L1TableOffset), Len: 8 * int64(e.L1Size)})
 	})
-	c.mark(table, meta)
+	if c.counting {
+		c.mark(table, meta)
+	}
 	return err
 }
 

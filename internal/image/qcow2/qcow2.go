@@ -53,7 +53,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 	if err := h.checkFeatures(x); err != nil {
 		return nil, err
 	}
-	q := newQcow(s.File, h, x)
+	q := newQcow(s, h, x)
 	img := &driver.Image{
 		Disk: disk.New(ondisk.I64(h.Size), sectorSize, q.run), Subformat: fmt.Sprintf("v%d", h.Version), Check: q.check,
 		Template: &template{clusterBits: h.ClusterBits}, Details: q.details(), Issues: h.issues(),

@@ -41,8 +41,17 @@ func (s *uses) page(i int64) *usePage {
 	return s.last
 }
 
-// add counts one use.
-func (s *uses) add(cluster int64, u use) {
+// count is how many uses of a cluster are known.
+func (s *uses) count(cluster int64) use {
+	p := s.page(cluster / usesPerPage)
+	if p == nil {
+		return 0
+	}
+	return p[cluster%usesPerPage] & countMask
+}
+
+// add counts uses of one cluster.
+func (s *uses) add(cluster int64, u, times use) {
 	p := s.page(cluster / usesPerPage)
 	if p == nil {
 		if len(s.pages) == maxUsePages {
@@ -54,9 +63,7 @@ func (s *uses) add(cluster int64, u use) {
 	}
 	b := &p[cluster%usesPerPage]
 	*b |= u
-	if *b&countMask != countMask {
-		*b++
-	}
+	*b += min(times, countMask-*b&countMask)
 }
 
 // take gives the uses of a cluster and forgets them.
@@ -74,7 +81,7 @@ func (s *uses) take(cluster int64) use {
 func (c *checker) refcounts() error {
 	c.kind = badRefcounts
 	if err := c.eachBlock(func(_, place int64) error {
-		c.uses.add(place/c.q.h.cluster(), meta)
+		c.uses.add(place/c.q.h.cluster(), meta, 1)
 		return nil
 	}); err != nil {
 		return err

@@ -38,14 +38,14 @@ type qcow struct {
 	subs    int64 // units of a cluster
 }
 
-func newQcow(file driver.File, h *header, x *extensions) *qcow {
-	q := &qcow{file: file, h: h, x: x, tabs: ondisk.NewPages(file, tableCache), subs: 1}
+func newQcow(s *driver.Source, h *header, x *extensions) *qcow {
+	q := &qcow{file: s.File, h: h, x: x, tabs: ondisk.NewPages(s.File, s.Memory(tableCache)), subs: 1}
 	if h.extended() {
 		q.subs = subclusters
 	}
 	q.unit = h.cluster() / q.subs
 	q.inflate = inflaters[x.packing]
-	q.packed = driver.NewUnpacked(unpackedCache, h.cluster(), q.unpack)
+	q.packed = driver.NewUnpacked(s.Memory(unpackedCache), h.cluster(), q.unpack)
 	return q
 }
 

@@ -48,7 +48,7 @@ func openSparse(s *driver.Source, f *footer) (*driver.Image, error) {
 		return nil, err
 	}
 	x := &sparse{
-		file: s.File, tabs: ondisk.NewPages(s.File, tableCache), size: f.size(), bat: ondisk.I64(h.TableOffset),
+		file: s.File, tabs: ondisk.NewPages(s.File, s.Memory(tableCache)), size: f.size(), bat: ondisk.I64(h.TableOffset),
 		block: int64(h.BlockSize), bitmap: bitmapBytes(int64(h.BlockSize)), end: f.end,
 	}
 	x.meta = []disk.Range{{Len: footerBytes}, {Off: off, Len: headerBytes}, {Off: x.bat, Len: 4 * int64(h.MaxTableEntries)}}

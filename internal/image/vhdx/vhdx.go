@@ -62,7 +62,7 @@ type image struct {
 }
 
 func open(s *driver.Source) (*driver.Image, error) {
-	x, err := load(s.File)
+	x, err := load(s.File, s.Memory(tableCache))
 	if err != nil {
 		return nil, err
 	}
@@ -97,16 +97,16 @@ func open(s *driver.Source) (*driver.Image, error) {
 	return img, nil
 }
 
-// load reads everything up to the metadata. Nothing but the headers and the log is looked at before the log is replayed.
+// load reads everything up to the metadata; cache is in bytes. Nothing but the headers and the log is looked at before the log is replayed.
 // Spec: 2.3.3.
-func load(f driver.File) (*image, error) {
+func load(f driver.File, cache int64) (*image, error) {
 	x := &image{file: f}
 	for _, step := range []func() error{x.readHeaders, x.replay, x.readRegions, x.readBATSize} {
 		if err := step(); err != nil {
 			return nil, err
 		}
 	}
-	x.tabs = ondisk.NewPages(x.view, tableCache)
+	x.tabs = ondisk.NewPages(x.view, cache)
 	return x, nil
 }
 
@@ -158,7 +158,7 @@ func names(f driver.File) (driver.Names, error) {
 	if !detect(head, nil) {
 		return driver.Names{}, nil
 	}
-	x, err := load(f)
+	x, err := load(f, tableCache)
 	switch {
 	case damaged(err):
 		return driver.Names{Broken: true}, nil

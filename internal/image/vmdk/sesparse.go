@@ -61,14 +61,8 @@ func (x *seExtent) table(i int64) (loc, zeros int64, err error) {
 		loc, err = x.tableAt(entry, at)
 		return loc, 0, err
 	}
-	e := make([]byte, 8*min(gdScan, x.tables()-i))
-	if err := x.tabs.Read(e, at); err != nil {
-		return 0, 0, err
-	}
-	for int(8*zeros) < len(e) && binary.LittleEndian.Uint64(e[8*zeros:]) == 0 {
-		zeros++
-	}
-	return 0, zeros, nil
+	n, err := x.tabs.Zeros(at, 8*min(gdScan, x.tables()-i))
+	return 0, n / 8, err
 }
 
 // tableAt finds the grain table that a directory entry names by its number. at is the byte offset of the entry.

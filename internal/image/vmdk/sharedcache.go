@@ -29,9 +29,10 @@ type cachedFile struct {
 // cacheAlign keeps every page within one file.
 const cacheAlign = 1 << 20
 
-func newSharedCache() *sharedCache {
+// newSharedCache keeps at most limit bytes.
+func newSharedCache(limit int64) *sharedCache {
 	c := &sharedCache{known: map[string]bool{}}
-	c.pages = ondisk.NewPages(c, tableCache)
+	c.pages = ondisk.NewPages(c, limit)
 	return c
 }
 
@@ -55,8 +56,8 @@ func (c *sharedCache) last() tableReader {
 // Size is where the last file ends.
 func (c *sharedCache) Size() int64 { return c.size }
 
-// ReadAt reads one page, which is zero where its file has ended.
-func (c *sharedCache) ReadAt(p []byte, off int64) (int, error) {
+// at is the file that stands at off.
+func (c *sharedCache) at(off int64) (cachedFile, bool) {
 	i, _ := slices.BinarySearchFunc(c.files, off, func(f cachedFile, off int64) int {
 		if f.Off+units.AlignUp(f.Len, cacheAlign) <= off {
 			return -1
@@ -64,9 +65,31 @@ func (c *sharedCache) ReadAt(p []byte, off int64) (int, error) {
 		return 1
 	})
 	if i == len(c.files) {
+		return cachedFile{}, false
+	}
+	return c.files[i], true
+}
+
+// Extent tells the holes of the files: a disk can have gigabytes of tables that are nothing else.
+func (c *sharedCache) Extent(off, most int64) (disk.Extent, error) {
+	f, ok := c.at(off)
+	if !ok {
+		return disk.Extent{}, io.EOF
+	}
+	if off >= f.End() {
+		return disk.Extent{Range: disk.Range{Off: off, Len: min(most, f.Off+units.AlignUp(f.Len, cacheAlign)-off)}, Zero: true}, nil
+	}
+	e, err := f.file.Extent(off-f.Off, min(most, f.End()-off))
+	e.Off += f.Off
+	return e, err
+}
+
+// ReadAt reads one page, which is zero where its file has ended.
+func (c *sharedCache) ReadAt(p []byte, off int64) (int, error) {
+	f, ok := c.at(off)
+	if !ok {
 		return 0, io.EOF
 	}
-	f := c.files[i]
 	n := max(0, min(int64(len(p)), f.End()-off))
 	clear(p[n:])
 	if err := ondisk.ReadFull(f.file, p[:n], off-f.Off); err != nil {
@@ -82,6 +105,8 @@ type cachedTables struct {
 }
 
 func (t cachedTables) Read(b []byte, off int64) error { return t.pages.Read(b, t.base+off) }
+
+func (t cachedTables) Zeros(off, most int64) (int64, error) { return t.pages.Zeros(t.base+off, most) }
 
 func (t cachedTables) U32(off int64) (uint32, error) { return t.pages.U32(t.base + off) }
 

@@ -3,17 +3,19 @@ package vmdk
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // Files of odd sizes stand behind each other in the cache, and each reader sees its own.
 func TestSharedCache(t *testing.T) {
-	c := newSharedCache()
+	c := newSharedCache(tableCache)
 	var readers []tableReader
 	sizes := []int{1, 512, 40_000, cacheAlign, cacheAlign + 3, 7}
 	for i, size := range sizes {
@@ -37,4 +39,34 @@ func TestSharedCache(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint64(0x0005050505050505), wide, "what the file has, and zeros behind it")
 	require.ErrorIs(t, c.add(&memFile{name: "x", size: math.MaxInt64}), ondisk.ErrLimit)
+}
+
+// What is a hole of a file, or lies between two files, is known without reading it.
+func TestSharedCacheKnowsHoles(t *testing.T) {
+	c := newSharedCache(tableCache)
+	for i := range 3 {
+		require.NoError(t, c.add(holedFile{&memFile{name: fmt.Sprint(i), size: cacheAlign + 100}}))
+	}
+	const second = 2 * cacheAlign
+	for _, want := range []disk.Extent{
+		{Range: disk.Range{Off: second, Len: 50}},
+		{Range: disk.Range{Off: second + 50, Len: cacheAlign + 50}, Zero: true},
+		{Range: disk.Range{Off: second + cacheAlign + 100, Len: cacheAlign - 100}, Zero: true},
+	} {
+		e, err := c.Extent(want.Off, math.MaxInt64)
+		require.NoError(t, err)
+		require.Equal(t, want, e)
+	}
+	_, err := c.Extent(c.Size(), 1)
+	require.ErrorIs(t, err, io.EOF)
+}
+
+// holedFile has 50 bytes, and a hole.
+type holedFile struct{ *memFile }
+
+func (f holedFile) Extent(off, most int64) (disk.Extent, error) {
+	if off < 50 {
+		return disk.Extent{Range: disk.Range{Off: off, Len: min(50-off, most)}}, nil
+	}
+	return disk.Extent{Range: disk.Range{Off: off, Len: min(f.size-off, most)}, Zero: true}, nil
 }

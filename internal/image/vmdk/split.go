@@ -38,7 +38,7 @@ type piece struct {
 
 // openSplit opens the sparse extents of a descriptor one behind the other.
 func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
-	m := &splitMap{tabs: newSharedCache()}
+	m := &splitMap{tabs: newSharedCache(s.Memory(tableCache))}
 	for i, e := range d.extents {
 		if err := m.add(s, i, e, kind); err != nil {
 			return nil, err
