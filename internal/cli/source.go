@@ -1,9 +1,7 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 
@@ -35,9 +33,6 @@ func openSource(path, format string) (*source, error) {
 		return nil, ondisk.In(errUsage, "only trueup convert reads from a pipe; write the image to a file first (a file of that name is ./-)")
 	}
 	img, err := image.Open(path, image.Options{Format: format})
-	if path == "-" && errors.Is(err, fs.ErrNotExist) {
-		return nil, ondisk.In(errUsage, "standard input: only convert reads it, into a disk; write it to a file first")
-	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
