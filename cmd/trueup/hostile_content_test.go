@@ -43,18 +43,18 @@ func headersInRaw() []hostile {
 	} {
 		out = append(out, hostile{
 			name: "T40 " + c.name + " header in sector 0", image: rawWith(map[int64]string{0: c.magic}), code: "unsupported",
-			says: []string{c.name, "not supported yet"},
+			says: []string{c.name + ": recognised, not supported; convert it with qemu-img"},
 		})
 	}
 	sesparse := "\xbe\xba\xfe\xca\x00\x00\x00\x00"
 	text := "# Disk DescriptorFile\n" + flatOf("/etc/shadow")
 	return append(out,
 		hostile{name: "T40 VHDX header in sector 0", image: rawWith(map[int64]string{0: "vhdxfile"}), code: "format", says: []string{"vhdx header at 0x10000"}},
-		hostile{name: "T40 VDI header in sector 0", image: rawWith(map[int64]string{64: "\x7f\x10\xda\xbe"}), code: "unsupported", says: []string{"VDI", "not supported yet"}},
+		hostile{name: "T40 VDI header in sector 0", image: rawWith(map[int64]string{64: "\x7f\x10\xda\xbe"}), code: "unsupported", says: []string{"VDI: recognised, not supported; convert it with qemu-img"}},
 		hostile{name: "T40 qcow2 header in sector 0", image: rawWith(map[int64]string{0: "QFI\xfb\x00\x00\x00\x03"}), code: "format", says: []string{"qcow2 header at 0x14", "cluster_bits 0"}},
 		hostile{name: "T40 sparse VMDK header in sector 0", image: rawWith(map[int64]string{0: "KDMV\x01\x00\x00\x00"}), code: "format", says: []string{"vmdk"}},
-		hostile{name: "T40 COWD header in sector 0", image: rawWith(map[int64]string{0: "COWD\x01\x00\x00\x00"}), code: "unsupported", says: []string{"VMDK", "COWD", "not supported yet"}},
-		hostile{name: "T40 seSparse header in sector 0", image: rawWith(map[int64]string{0: sesparse}), code: "unsupported", says: []string{"VMDK", "seSparse", "not supported yet"}},
+		hostile{name: "T40 COWD header in sector 0", image: rawWith(map[int64]string{0: "COWD\x01\x00\x00\x00"}), code: "unsupported", says: []string{"VMDK", "COWD", "not supported"}},
+		hostile{name: "T40 seSparse header in sector 0", image: rawWith(map[int64]string{0: sesparse}), code: "unsupported", says: []string{"VMDK", "seSparse", "not supported"}},
 		// The text of a disk of more than 1 MiB is a descriptor that is too big; of a smaller one it has zero bytes.
 		hostile{name: "T40 descriptor in sector 0", image: rawWith(map[int64]string{0: text}), code: "limit", says: []string{"vmdk descriptor", "2097152 bytes"}},
 		hostile{
@@ -63,7 +63,7 @@ func headersInRaw() []hostile {
 		},
 		hostile{name: "T40 VHD footer in sector 0", image: rawWith(map[int64]string{0: "conectix"}), code: "format", says: []string{"vhd footer at 0x40", "checksum 0x0"}},
 		hostile{name: "T40 VHD footer behind an MBR", image: rawWith(map[int64]string{lastSector: "conectix"}), code: "format", says: []string{"vhd footer at 0x1ffe40", "checksum 0x0"}},
-		hostile{name: "T40 DMG footer behind an MBR", image: rawWith(map[int64]string{lastSector: "koly"}), code: "unsupported", says: []string{"DMG", "not supported yet"}},
+		hostile{name: "T40 DMG footer behind an MBR", image: rawWith(map[int64]string{lastSector: "koly"}), code: "unsupported", says: []string{"DMG", "not supported"}},
 	)
 }
 

@@ -213,7 +213,7 @@ func TestCompressedAndInherited(t *testing.T) {
 	require.Zero(t, u.Compressed)
 	require.Equal(t, below.Stored+below.Compressed-64<<10, u.Inherited, "the child has one cluster of its own")
 	require.Equal(t, *below.NonZero+1<<20+60<<10, *u.NonZero, "the cluster at 40 MiB had a block that was not zero")
-	require.Contains(t, trueup(t, "inspect", child).stdout, "  Parent     base.qcow2 (QCOW2 v3)\n  Data       1.06 MiB stored of 64 MiB in ")
+	require.Contains(t, trueup(t, "inspect", child).stdout, "  Parent     base.qcow2 (qcow2 v3)\n  Data       1.06 MiB stored of 64 MiB in ")
 }
 
 // TestMisalignedContainer has a flat extent lie 1024 bytes into its file, as the footer or header of another format does.

@@ -68,6 +68,8 @@ func TestHostilePackages(t *testing.T) {
 		{"t42, an absolute name", []disktest.TarMember{good, {Name: "/disk.vmdk", Data: data}}, "reference", "leaves the archive"},
 		{"t42, a member above the archive of Windows", []disktest.TarMember{good, {Name: `..\disk.vmdk`, Data: data}}, "reference", `..\\disk.vmdk`},
 		{"t42, two members of one name", []disktest.TarMember{good, disk, disk}, "reference", "twice"},
+		{"t42, a folder by the name of a file", []disktest.TarMember{good, disk, {Name: "disk.vmdk/", Type: '5'}}, "reference", "twice"},
+		{"t42, a file by the name of a folder", []disktest.TarMember{good, {Name: "disk.vmdk/", Type: '5'}, disk}, "reference", "twice"},
 		{"t42, two envelopes", []disktest.TarMember{good, {Name: "other.ovf", Data: good.Data}, disk}, "reference", "second ovf"},
 		{"t42, 300 folders deep", []disktest.TarMember{good, {Name: "././@LongLink", Type: 'L', Data: []byte(strings.Repeat("d/", 300) + "x\x00")}, disk}, "reference", "deeper"},
 		// T44: numbers and sparse members.

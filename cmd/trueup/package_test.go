@@ -197,7 +197,7 @@ func TestDisksInsidePackages(t *testing.T) {
 		require.True(t, trueupJSON[jsonVerify](t, 0, "verify", p.files["disk1.vmdk"], dest).Equal)
 
 		several := trueupJSON[jsonError](t, 64, "plan", source)
-		require.Contains(t, several.Error.Message, filepath.Base(source)+"!disk1.vmdk, "+filepath.Base(source)+"!disk2.vmdk")
+		require.Contains(t, several.Error.Message, "'"+source+"!disk1.vmdk', '"+source+"!disk2.vmdk'")
 		require.Contains(t, trueupJSON[jsonError](t, 64, "plan", source+"!vm.nvram").Error.Message, "no disk")
 	}
 	dir := t.TempDir()

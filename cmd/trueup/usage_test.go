@@ -65,7 +65,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// makeExampleDisk makes the source that an example names: two misaligned partitions, in the format of the name.
+// makeExampleDisk makes the source that an example names: two misaligned partitions, in the format of the name. A package is
+// that of twoDisks.
 func makeExampleDisk(t *testing.T, path string) {
 	t.Helper()
 	if filepath.Ext(path) == ".ova" {
@@ -280,5 +281,29 @@ func TestStartup(t *testing.T) {
 	}
 	for name, took := range best {
 		require.LessOrEqual(t, took, float64(limit), "init of package %s takes too many milliseconds", name)
+	}
+}
+
+// Help texts name every format and subformat that completion offers: what is read and written changes.
+func TestHelpNamesAllFormats(t *testing.T) {
+	offered := func(command, flag string) []string {
+		r := trueup(t, "__complete", command, flag, "")
+		require.Equal(t, 0, r.code, r.stderr)
+		names, _, found := strings.Cut(r.stdout, "\n:")
+		require.True(t, found, r.stdout)
+		return strings.Split(names, "\n")
+	}
+	for _, command := range []string{"inspect", "plan", "align", "verify", "convert"} {
+		formats := offered(command, "--format")
+		require.Subset(t, formats, []string{"raw", "vmdk", "vhd", "vhdx", "qcow2"})
+		require.Contains(t, trueup(t, command, "--help").stdout, "must have ("+strings.Join(formats, ", ")+")")
+	}
+	for _, command := range []string{"align", "convert"} {
+		help := trueup(t, command, "--help").stdout
+		for _, name := range offered(command, "--to") {
+			format, subformat, _ := strings.Cut(name, ":")
+			require.Regexp(t, `--to FORMAT.*\b`+format+`(:\S*\b`+subformat+`\b)?`, help)
+			require.Regexp(t, `--to FORMAT.*\b`+subformat+`\b`, help)
+		}
 	}
 }

@@ -32,7 +32,7 @@ type copyFlags struct {
 
 func (c *copyFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Var(&c.to, "to", "format of DEST, such as raw or vmdk:streamOptimized (default: the source's own); with ,align=SIZE the disk's size becomes a multiple of it")
+	f.Var(&c.to, "to", "format of DEST (default: the source's own): "+targetList()+"; with ,align=SIZE the disk's size becomes a multiple of it")
 	f.BoolVar(&c.force, "force", false, "replace DEST; the old one stands until the new one is complete")
 	f.StringVar(&c.verify, "verify", "full", "what to prove before DEST gets its name: full (every byte) or structure")
 	f.IntVarP(&c.jobs, "jobs", "j", 4, "how many chunks are read and written at once")

@@ -47,7 +47,8 @@ IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is on
 }
 
 func formatFlag(cmd *cobra.Command, s *string) {
-	cmd.Flags().StringVar(s, "format", "", "format that the image must have ("+strings.Join(image.Names(), ", ")+"); it is found by content otherwise")
+	usage := "`FORMAT` that the image must have (" + strings.Join(image.Names(), ", ") + "); it is found by content otherwise"
+	cmd.Flags().StringVar(s, "format", "", usage)
 	complete(cmd, "format", image.Names()...)
 }
 

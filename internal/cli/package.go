@@ -90,11 +90,12 @@ func (c *copyFlags) copyPackage(ctx context.Context, out, errOut io.Writer, job 
 
 // notAPackage says what is wrong with a source that should be one. A file that cannot be opened has its own error.
 func notAPackage(job packageCopy) error {
-	img, err := image.Open(job.source, image.Options{})
+	s, err := openSource(job.source, "")
 	if err != nil {
-		return fmt.Errorf("%s: %w", job.source, err)
+		return err
 	}
-	return errors.Join(ondisk.In(errUsage, "DEST %s is a package, and SOURCE %s is one disk; name a package, or a disk as DEST", job.dest, job.source), img.Close())
+	s.close()
+	return ondisk.In(errUsage, "DEST %s is a package, and SOURCE %s is one disk; name a package, or a disk as DEST", job.dest, job.source)
 }
 
 func closeAll(disks []*packageDisk) {

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/ovf"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/verify"
 )
@@ -31,6 +34,7 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 			x.Error = &report.Error{Code: code, Message: message(err)}
 		} else {
 			r.ExitCode = max(r.ExitCode, x.Inspect.Verdict.ExitCode())
+			r.Findings = append(r.Findings, report.PackageFindings(capacityIssues(d, x.Inspect.Image.Size))...)
 		}
 		if bad == nil {
 			bad = err
@@ -62,6 +66,19 @@ func (f *inspectFlags) inspectDisk(ctx context.Context, errOut io.Writer, p *ima
 		return nil, fmt.Errorf("%s: %w", s.img.Path, err)
 	}
 	return r, bad
+}
+
+// capacityIssues are disks that are larger than the envelope says: what deploys the package would cut them off.
+func capacityIssues(d image.PackageDisk, size int64) (out []ondisk.Issue) {
+	for _, x := range d.Disks {
+		if x.Capacity >= 0 && x.Capacity < size {
+			out = append(out, ondisk.Issue{
+				Code: "ovf-capacity", Effect: ondisk.Warn, Remedy: "align corrects it for a disk that moves; correct it by hand for one that is aligned",
+				Text: fmt.Sprintf("the OVF gives the disk %.256q a capacity of %d bytes, and %.256q has %d", x.ID, x.Capacity, d.Member, size),
+			})
+		}
+	}
+	return out
 }
 
 // openPackages opens two packages. When one of them is none the error is ErrNoMatch.
@@ -151,7 +168,11 @@ func (f *verifyFlags) compareDisks(ctx context.Context, from *image.Package, x i
 		return nil, err
 	}
 	for _, o := range y.Disks {
-		if size := d.img.Disk.Size(); o.Capacity >= 0 && o.Capacity < size {
+		size := d.img.Disk.Size()
+		// What is copied as it is keeps its description.
+		carried := size == s.img.Disk.Size() && len(r.Moves) == 0 &&
+			slices.ContainsFunc(x.Disks, func(w ovf.Disk) bool { return w.ID == o.ID && w.Capacity == o.Capacity })
+		if o.Capacity >= 0 && o.Capacity < size && !carried {
 			diffs = append(diffs, verify.Difference{Text: fmt.Sprintf("the OVF gives the disk a capacity of %d bytes, and it has %d", o.Capacity, size)})
 		}
 	}

@@ -42,7 +42,7 @@ func openSource(path, format string) (*source, error) {
 // checkFormat refuses a format that does not exist.
 func checkFormat(format string) error {
 	if format != "" && !slices.Contains(image.Names(), format) {
-		return ondisk.In(errUsage, "--format %q, want one of %v", format, image.Names())
+		return ondisk.In(errUsage, "--format %q, want one of %s", format, strings.Join(image.Names(), ", "))
 	}
 	return nil
 }

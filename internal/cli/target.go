@@ -63,6 +63,19 @@ func rounded(got, want int64) bool {
 	return unit >= units.SectorSize && got == units.AlignUp(want, unit)
 }
 
+// targetList is what help texts say of the formats: "vhd:dynamic|fixed".
+func targetList() string {
+	var out []string
+	for _, f := range image.Writable() {
+		name := f.Name
+		if len(f.Subformats) > 0 {
+			name += ":" + strings.Join(f.Subformats, "|")
+		}
+		out = append(out, name)
+	}
+	return strings.Join(out, ", ")
+}
+
 // targetNames are the formats and subformats that can be written, for completion and help.
 func targetNames() []string {
 	var out []string

@@ -25,7 +25,7 @@ func (p *Package) Check(ctx context.Context, tell func(int64)) error {
 	}
 	for _, d := range p.Manifest.Digests {
 		if p.named(d.Name) == nil {
-			return fmt.Errorf("the manifest names %.256q, which the package does not have: it %w", d.Name, ErrDigest)
+			return ondisk.In(ErrDigest, "the manifest has a digest of %.256q, and the package has no file of that name; get it again", d.Name)
 		}
 	}
 	for _, m := range p.Members {

@@ -56,7 +56,7 @@ func (p *Package) choose(member string, o Options) (*Image, error) {
 		if d.Member == member || (member == "" && len(disks) == 1) {
 			return p.Open(d, o)
 		}
-		paths = append(paths, fmt.Sprintf("%s!%s", p.base, d.Member))
+		paths = append(paths, "'"+p.Path+"!"+d.Member+"'") // a shell would take the ! for its own
 	}
 	switch {
 	case len(disks) == 0:

@@ -117,9 +117,9 @@ func detect(f driver.File, want, says string) (driver.Format, error) {
 		return found, &ondisk.FormatError{What: "image", Field: "format", Got: contentName(names), Want: want + ", as " + says + " says"}
 	case len(names) == 1 && found.Name == raw.Format.Name:
 		if remedy == "" {
-			remedy = "convert it with qemu-img convert -O vmdk or -O raw"
+			remedy = "convert it with qemu-img convert -O vmdk (or raw), and take the result"
 		}
-		return found, fmt.Errorf("%s: %w yet; %s", names[0], ondisk.ErrUnsupported, remedy)
+		return found, fmt.Errorf("%s: recognised, %w; %s", names[0], ondisk.ErrUnsupported, remedy)
 	}
 	return found, nil
 }

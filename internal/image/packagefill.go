@@ -66,15 +66,15 @@ func (p *PackageOutput) fill(m *outMember, fill func(member string, create Creat
 	if err != nil {
 		return err
 	}
-	return describe(p.env, p.src.disk(m.from.Name), m.size, m.rewrite.grown(), held)
+	return describe(p.env, p.src.disk(m.from.Name), m.size, m.rewrite, held)
 }
 
-// describe changes what the OVF says of a disk's file: its size, the capacity of the disk unless it is negative, and what the
-// disk holds.
-func describe(e *ovf.Envelope, d PackageDisk, size, capacity, held int64) error {
+// describe changes what the OVF says of a disk's file: its size, the capacity of the disk where that is wrong now, and what
+// the disk holds.
+func describe(e *ovf.Envelope, d PackageDisk, size int64, r *Rewrite, held int64) error {
 	e.SetFileSize(d.file.ID, size)
 	for _, x := range d.Disks {
-		if capacity >= 0 {
+		if capacity := r.capacity(x); capacity >= 0 {
 			if err := e.SetCapacity(x.ID, capacity); err != nil {
 				return err
 			}

@@ -34,17 +34,13 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 	if p.Manifest == nil {
 		add("manifest-missing", ondisk.Note, "", "there is no manifest: damage to a file on its way would not be noticed")
 	} else {
-		for _, d := range p.Manifest.Digests {
-			if d.New == nil {
-				add("manifest-algorithm", ondisk.Warn, "", "the manifest has a digest %.64q of %.256q, which is not known and not checked", d.Algorithm, d.Name)
-			}
-		}
+		out = p.manifestIssues()
 	}
 	for _, f := range p.Envelope.Files {
 		name, err := p.localName(f.Href)
 		m := p.Member(name)
 		switch {
-		case err != nil: // an error of the disk
+		case err != nil || (m != nil && m.file == nil): // an error of the disk
 		case m == nil:
 			add("ovf-file-missing", ondisk.Warn, "get the package again", "the OVF names the file %.256q, and the package has none of that name", name)
 		case f.Size >= 0 && f.Size != m.Size:
@@ -92,14 +88,45 @@ func (p *Package) Differs(ctx context.Context, from *Package, tell func(int64)) 
 			out = append(out, fmt.Sprintf("the file %.256q is missing or has other bytes", m.Name))
 		}
 	}
-	for _, i := range p.Issues() {
-		if i.Effect >= ondisk.Warn {
-			out = append(out, i.Text)
-		}
-	}
+	out = append(out, p.newIssues(from)...)
 	err = p.Check(ctx, tell)
 	if errors.Is(err, ErrDigest) {
 		return append(out, strings.TrimSpace(err.Error())), nil
 	}
 	return out, err
+}
+
+// newIssues are those that a package does not have from its source: a copy carries along what it has no reason to change.
+func (p *Package) newIssues(from *Package) (out []string) {
+	old := map[string]bool{}
+	for _, i := range from.Issues() {
+		old[i.Text] = true
+	}
+	for _, i := range p.Issues() {
+		if i.Effect >= ondisk.Warn && !old[i.Text] {
+			out = append(out, i.Text)
+		}
+	}
+	return out
+}
+
+// manifestIssues are what the manifest says and lacks. Its digests are not checked here.
+func (p *Package) manifestIssues() (out []ondisk.Issue) {
+	add := func(code, remedy, format string, args ...any) {
+		out = append(out, ondisk.Issue{Code: code, Effect: ondisk.Warn, Text: fmt.Sprintf(format, args...), Remedy: remedy})
+	}
+	for _, d := range p.Manifest.Digests {
+		if p.named(d.Name) == nil {
+			add("manifest-file-missing", "get the package again", "the manifest has a digest of %.256q, and the package has no file of that name", d.Name)
+		} else if d.New == nil {
+			add("manifest-algorithm", "", "the manifest has a digest %.64q of %.256q, which is not known and not checked", d.Algorithm, d.Name)
+		}
+	}
+	for _, m := range p.Members {
+		// It has no digest of itself, and the certificate signs it.
+		if m.file != nil && m.Role != RoleManifest && m.Role != RoleCertificate && len(p.lines[m]) == 0 {
+			add("manifest-incomplete", "", "the manifest has no digest of %.256q: damage to it on its way would not be noticed", m.Name)
+		}
+	}
+	return out
 }

@@ -29,9 +29,9 @@ type Rewrite struct {
 	Size   int64 // of the new disk, bytes
 }
 
-// grown is the new capacity of a disk that has become larger, -1 for another.
-func (r *Rewrite) grown() int64 {
-	if r.Size > r.Source.Disk.Size() {
+// capacity is the new one of a disk that has become larger, or for which the envelope has too little; -1 for another.
+func (r *Rewrite) capacity(x ovf.Disk) int64 {
+	if r.Size > r.Source.Disk.Size() || (x.Capacity >= 0 && x.Capacity < r.Size) {
 		return r.Size
 	}
 	return -1
@@ -142,7 +142,7 @@ func (p *PackageOutput) mayRewrite(m *Member, r Rewrite) error {
 		err = fmt.Errorf("a disk of several files inside of a package: %w for writing; convert it to one file", ondisk.ErrUnsupported)
 	}
 	if err == nil {
-		err = describe(p.src.Envelope.Fork(), p.src.disk(m.Name), 0, r.grown(), 0)
+		err = describe(p.src.Envelope.Fork(), p.src.disk(m.Name), 0, &r, 0)
 	}
 	return err
 }
@@ -151,7 +151,7 @@ func (p *PackageOutput) mayRewrite(m *Member, r Rewrite) error {
 func (p *PackageOutput) mayDigest(m *outMember) error {
 	for _, d := range p.src.lines[m.from] {
 		if d.New == nil && (m.text || m.rewrite != nil) {
-			return fmt.Errorf("the digest %.64q of %.256q in the manifest: %w, it could not be computed again", d.Algorithm, m.name, ondisk.ErrUnsupported)
+			return fmt.Errorf("the digest %.64q of %.256q in the manifest: %w, it could not be computed again; remove the manifest, or make one with SHA256", d.Algorithm, m.name, ondisk.ErrUnsupported)
 		}
 	}
 	return nil
@@ -256,7 +256,7 @@ func (p *PackageOutput) mostText(m *outMember) error {
 		if x.rewrite == nil {
 			continue
 		}
-		if err := describe(e, p.src.disk(x.from.Name), x.most, x.rewrite.grown(), x.rewrite.Size); err != nil {
+		if err := describe(e, p.src.disk(x.from.Name), x.most, x.rewrite, x.rewrite.Size); err != nil {
 			return err
 		}
 	}

@@ -61,7 +61,7 @@ var tarKinds = map[byte]string{
 // tarIndex walks the headers of an archive.
 func tarIndex(f ondisk.Source) ([]entry, error) {
 	w := &tarWalk{f: f}
-	names := map[string]bool{}
+	kinds := map[string]byte{}
 	var out []entry
 	for {
 		e, more, err := w.next()
@@ -71,10 +71,10 @@ func tarIndex(f ondisk.Source) ([]entry, error) {
 		if !more {
 			return out, nil
 		}
-		if e.kind != '5' && names[e.name] {
+		if kind, twice := kinds[e.name]; twice && (kind != '5' || e.kind != '5') { // folders may be named again
 			return nil, fmt.Errorf("member %.256q of the archive stands there twice: %w, want one of each name", e.name, ondisk.ErrReference)
 		}
-		names[e.name] = true
+		kinds[e.name] = e.kind
 		if len(out) == maxMembers {
 			return nil, fmt.Errorf("archive: %w of %d members", ondisk.ErrLimit, maxMembers)
 		}

@@ -126,7 +126,9 @@ func (t *Text) Align(r *Align) {
 	if t.Verbose {
 		t.patches(r.Patches)
 	}
-	t.printf("To prove it again later:   trueup verify %s %s\n", shellQuote(r.Source), shellQuote(r.Dest))
+	if r.Source != "-" { // what came through a pipe is gone
+		t.printf("To prove it again later:   trueup verify %s %s\n", shellQuote(r.Source), shellQuote(r.Dest))
+	}
 }
 
 var verifiedText = map[string]string{"full": "every byte compared", "structure": "structures compared (--verify full compares every byte)"}

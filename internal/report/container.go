@@ -47,7 +47,7 @@ func (r *Inspect) Stored(u *container.Usage, nonZero *int64) {
 // container prints what the image needs and how it stores the disk.
 func (t *Text) container(i Image) {
 	for _, l := range i.Chain {
-		kind := strings.TrimSpace(strings.ToUpper(l.Format) + " " + l.Subformat)
+		kind := strings.TrimSpace(formatName(l.Format) + " " + l.Subformat)
 		if l.ContentID != "" {
 			kind += ", content id " + Safe(l.ContentID)
 		}

@@ -57,7 +57,7 @@ func TestChains(t *testing.T) {
 	}
 	i := report.NewImage(img)
 	require.Equal(t, `  Parent     snap\u001b[2J.vmdk (VMDK monolithicSparse, content id 1234abcd)
-  Parent     base.raw (RAW)`, containerLines(t, i))
+  Parent     base.raw (raw)`, containerLines(t, i))
 	b, err := json.Marshal(i.Chain)
 	require.NoError(t, err)
 	require.JSONEq(t, `[

@@ -124,7 +124,7 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 			t.Inspect(d.Inspect)
 			misaligned = misaligned || d.Inspect.Verdict != align.Aligned && len(d.Inspect.Refusals) == 0
 		} else {
-			t.para(2, "%s %s: %s", t.paint(text.FgRed, "error:"), Safe(d.Member), SafeMessage(d.Error.Message))
+			t.para(4, "%s %s", t.paint(text.FgRed, "error:"), SafeMessage(d.Error.Message)) // which names the disk
 		}
 	}
 	if misaligned {

@@ -99,14 +99,14 @@ func open(s *driver.Source) (*driver.Image, error) {
 }
 
 func unsupported(subformat string) error {
-	return fmt.Errorf("VMDK %s: %w yet; convert it with qemu-img convert -O vmdk, or clone it to a flat disk",
+	return fmt.Errorf("VMDK %s: %w; convert it with qemu-img convert -O vmdk, or clone it to a flat disk",
 		subformat, ondisk.ErrUnsupported)
 }
 
 // lone refuses an extent that was named itself: what it lacks may lie in other extents or in a parent, and only the descriptor
 // knows.
 func lone(extent string) error {
-	return fmt.Errorf("VMDK %s: %w yet without its descriptor; open the descriptor file that names this extent", extent, ondisk.ErrUnsupported)
+	return fmt.Errorf("VMDK %s: %w without its descriptor; open the descriptor file that names this extent", extent, ondisk.ErrUnsupported)
 }
 
 // otherTypes are the createTypes that the specification and ESXi know beside ours.
