@@ -14,7 +14,7 @@ const flatUnit = 4 << 10
 // NewFlat sizes f.
 func NewFlat(f WriteFile, size int64) (*Flat, error) {
 	if err := f.Truncate(size); err != nil {
-		return nil, fmt.Errorf("set size to %d bytes: %w", size, err)
+		return nil, fmt.Errorf("%w (%d bytes)", err, size)
 	}
 	return &Flat{f}, nil
 }

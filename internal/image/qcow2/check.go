@@ -47,6 +47,7 @@ type checker struct {
 	// counting tells that L1 tables are only asked which L2 tables they lead to. times is then known: how many entries lead to
 	// the L2 table in work. What a table leads to is in use as often as the table, and a snapshot shares most of its tables.
 	counting bool
+	met      int // damaged entries while counting
 	times    use
 	// stopped tells that the walk ended before its time.
 	stopped bool
@@ -81,12 +82,7 @@ func (c *checker) walk() error {
 	c.mark(disk.Range{Len: 1}, meta)
 	c.mark(c.q.h.refTable(), meta)
 	for _, c.counting = range []bool{true, false} {
-		c.kind, c.budget = badTables, maxExtraEntries
-		if err := c.l1(c.q.h.l1()); err != nil {
-			return err
-		}
-		c.kind = badSnapshots
-		if err := c.damage(c.snapshots()); err != nil {
+		if err := c.states(); err != nil && (!c.counting || !errors.Is(err, errGarbage)) {
 			return err
 		}
 	}
@@ -94,6 +90,16 @@ func (c *checker) walk() error {
 		return err
 	}
 	return c.refcounts()
+}
+
+// states walks the tables of the present state and of the snapshots.
+func (c *checker) states() error {
+	c.kind, c.budget = badTables, maxExtraEntries
+	if err := c.l1(c.q.h.l1()); err != nil {
+		return err
+	}
+	c.kind = badSnapshots
+	return c.damage(c.snapshots())
 }
 
 func (c *checker) add(kind, format string, args ...any) {
@@ -107,6 +113,9 @@ func (c *checker) add(kind, format string, args ...any) {
 func (c *checker) damage(err error) error {
 	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) {
 		if c.counting {
+			if c.met++; c.met == maxDamage {
+				return errGarbage
+			}
 			return nil
 		}
 		if c.add(c.kind, "%v", err); c.counts[c.kind] == maxDamage {
