@@ -1,0 +1,126 @@
+package image
+
+import (
+	"errors"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// besideNames are the names that a further file of an image can have.
+func besideNames(base, suffix string) (name, other string) {
+	ext := filepath.Ext(base)
+	stem := strings.TrimSuffix(base, ext)
+	return stem + suffix + ext, stem + "-1" + suffix + ext
+}
+
+// besideSuffix is what formats put between stem and extension: the flat extent, and those of a disk in pieces of 2 GB.
+var besideSuffix = regexp.MustCompile(`^(-1)?-(flat|[fs][0-9]{3,4})$`)
+
+// isBeside tells whether a name is one that a further file of the image base can have.
+func isBeside(base, name string) bool {
+	ext := filepath.Ext(base)
+	rest, ok := strings.CutPrefix(name, strings.TrimSuffix(base, ext))
+	rest, ends := strings.CutSuffix(rest, ext)
+	return ok && ends && besideSuffix.MatchString(rest)
+}
+
+// beside creates a further file of the image: NAME-flat.vmdk. With --force the one that DEST uses now must live until the
+// descriptor has been exchanged, so the new one takes the other of two names.
+func (o *Output) beside(src *Image, suffix string) (driver.WriteFile, string, error) {
+	name, other := besideNames(o.base, suffix)
+	if err := checkName(other); err != nil {
+		return nil, "", ondisk.In(ErrUsage, "DEST would need a second file: %w", err)
+	}
+	if slices.Contains(o.old, name) {
+		name = other
+	}
+	if err := o.checkFree(name, src); err != nil && !errors.Is(err, ErrOutput) {
+		return nil, "", err
+	}
+	if o.dir.exists(name) {
+		return nil, "", ondisk.In(ErrOutput, "%s exists and does not belong to %s; remove it or choose another name", name, o.base)
+	}
+	p, err := o.newPart(name)
+	return p, name, err
+}
+
+// sameFile tells whether two names exist and are links to one file.
+func (d *folder) sameFile(a, b string) bool {
+	var x, y unix.Stat_t
+	return unix.Fstatat(d.fd, a, &x, unix.AT_SYMLINK_NOFOLLOW) == nil && unix.Fstatat(d.fd, b, &y, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+		x.Ino == y.Ino && x.Dev == y.Dev
+}
+
+// replacedName is a second link to an extent that waits for its removal, since DEST has got another.
+func replacedName(name string) string { return "." + name + ".replaced" }
+
+// marked takes a name apart that killed runs leave: the file that it stands for, and ".partial" or ".replaced". Other names
+// have no mark.
+func marked(name string) (inner, mark string) {
+	rest, ok := strings.CutPrefix(name, ".")
+	for _, mark := range []string{".partial", ".replaced"} {
+		if inner, ends := strings.CutSuffix(rest, mark); ok && ends {
+			return inner, mark
+		}
+	}
+	return "", ""
+}
+
+// removeLeft removes the further files that killed runs have left, whatever this run writes. It holds the lock of DEST's
+// partial file by now. Such a file has a second link as a mark; what could be in use all the same stays, without the mark.
+func (o *Output) removeLeft() error {
+	left, err := o.dir.names(func(n string) bool {
+		inner, mark := marked(n)
+		return mark != "" && isBeside(o.base, inner)
+	})
+	if err != nil {
+		return err
+	}
+	for _, n := range left {
+		if err := o.removeMarked(marked(n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeMarked removes a mark, and the file behind it when nothing uses that.
+func (o *Output) removeMarked(n, mark string) error {
+	// Named, and DEST was not: its partial file was there when this run began.
+	unpublished := mark == ".partial" && o.stale && o.dir.sameFile(n, partialName(n))
+	// DEST got another extent, and this one was not removed.
+	replaced := mark == ".replaced" && len(o.old) > 0 && o.dir.sameFile(n, replacedName(n))
+	if unpublished || replaced {
+		if err := o.removeUnused(n); err != nil {
+			return err
+		}
+	}
+	if mark == ".partial" {
+		return o.dir.removeStale(partialName(n))
+	}
+	if err := unix.Unlinkat(o.dir.fd, replacedName(n), 0); err != nil {
+		return ondisk.In(ErrOutput, "remove %s: %w", replacedName(n), err)
+	}
+	return nil
+}
+
+// removeUnused removes a file of a killed run, unless DEST or any VMDK of the folder uses it.
+func (o *Output) removeUnused(name string) error {
+	if slices.Contains(o.old, name) || o.unreadable {
+		return nil
+	}
+	if named, err := o.dir.named(name); named || err != nil {
+		return err // a descriptor that was renamed since uses it
+	}
+	if err := unix.Unlinkat(o.dir.fd, name, 0); err != nil {
+		return ondisk.In(ErrOutput, "remove unfinished %s: %w", name, err)
+	}
+	return nil
+}
