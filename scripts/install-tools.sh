@@ -7,13 +7,14 @@ set -euo pipefail
 # grub-legacy must never be in this list: its package scripts write to the machine's own boot disk.
 packages=(
 	qemu-utils qemu-system-x86                # second opinion on images; boots the results
-	libvhdi-utils                             # vhdiinfo: second opinion on VHDs
+	libvmdk-utils libvhdi-utils               # vmdkinfo, vhdiinfo: second opinion on VMDK, VHD and VHDX
 	fdisk gdisk parted                        # sfdisk, sgdisk, parted: second opinion on tables
 	ntfs-3g dosfstools mtools e2fsprogs       # make, fill and check file systems without root
 	syslinux syslinux-common extlinux         # guests that can be booted
+	grub-pc-bin                               # boot code that is told apart from others
 	libguestfs-tools                          # guestfish, virt-alignment-scan
 	gcc libc6-dev                             # go test -race needs cgo
-	git jq make strace time xxd xz-utils
+	git jq make mount strace time xxd xz-utils
 )
 
 # Debian keeps mkntfs and sfdisk where an ordinary user's PATH does not look.

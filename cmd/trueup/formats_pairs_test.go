@@ -128,15 +128,15 @@ func TestLibyalAgrees(t *testing.T) {
 	raw := pairDisk(t)
 	size := "10752512 bytes" // 21001 sectors
 	for to, want := range map[string]string{
-		"vmdk:monolithicSparse":     `Disk type:\s+Monolithic sparse`,
-		"vmdk:monolithicFlat":       `Disk type:\s+Monolithic flat`,
-		"vmdk:twoGbMaxExtentSparse": `Disk type:\s+2GB extent sparse`,
-		"vmdk:twoGbMaxExtentFlat":   `Disk type:\s+2GB extent flat`,
-		"vmdk:streamOptimized":      `Disk type:\s+Stream optimized`,
-		"vhd:fixed":                 `Disk type:\s+Fixed`,
-		"vhd:dynamic":               `Disk type:\s+Dynamic`,
-		"vhdx:fixed":                `Disk type:\s+Fixed`,
-		"vhdx:dynamic":              `Disk type:\s+Dynamic`,
+		"vmdk:monolithicSparse":     `Disk type\s*:\s+Monolithic sparse`,
+		"vmdk:monolithicFlat":       `Disk type\s*:\s+Monolithic flat`,
+		"vmdk:twoGbMaxExtentSparse": `Disk type\s*:\s+2GB extent sparse`,
+		"vmdk:twoGbMaxExtentFlat":   `Disk type\s*:\s+2GB extent flat`,
+		"vmdk:streamOptimized":      `Disk type\s*:\s+Stream optimized`,
+		"vhd:fixed":                 `Disk type\s*:\s+Fixed`,
+		"vhd:dynamic":               `Disk type\s*:\s+Dynamic`,
+		"vhdx:fixed":                `Disk type\s*:\s+Fixed`,
+		"vhdx:dynamic":              `Disk type\s*:\s+Dynamic`,
 	} {
 		format, _, _ := strings.Cut(to, ":")
 		dest := filepath.Join(t.TempDir(), "copy."+format)

@@ -62,8 +62,8 @@ var edges = map[string][]string{
 		"internal/align", "internal/container", "internal/image", "internal/layout", "internal/plan", "internal/table", "internal/verify", "internal/volume",
 	},
 	"internal/cli": {
-		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/plan", "internal/report",
-		"internal/table", "internal/verify",
+		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/ovf", "internal/plan",
+		"internal/report", "internal/table", "internal/verify",
 	},
 
 	"internal/disktest": nil, // for tests; nothing else may import it
