@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"sync"
-
-	"github.com/trueup/trueup/internal/disk"
 )
 
 // pageSize is the unit in which Pages reads, in bytes: 16 grain tables of a VMDK.
@@ -20,8 +18,7 @@ type Pages struct {
 	mu    sync.Mutex
 	pages map[int64]*page
 	clock uint64
-	holes disk.Sparse // src, if it knows its holes
-	known disk.Extent // what it said last
+	holes *Holes // nil when src does not know its holes
 }
 
 type page struct {
@@ -31,8 +28,11 @@ type page struct {
 
 // NewPages keeps at most limit bytes of src in memory.
 func NewPages(src Source, limit int64) *Pages {
-	holes, _ := src.(disk.Sparse)
-	return &Pages{src: src, max: max(1, int(limit/pageSize)), pages: map[int64]*page{}, holes: holes}
+	p := &Pages{src: src, max: max(1, int(limit/pageSize)), pages: map[int64]*page{}}
+	if f, ok := src.(sparseSource); ok {
+		p.holes = NewHoles(f)
+	}
+	return p
 }
 
 // Read fills b from off.
@@ -122,7 +122,7 @@ func (p *Pages) page(off int64) ([]byte, error) {
 		return pg.data, nil
 	}
 	n := min(pageSize, p.src.Size()-off)
-	if p.hole(off, n) {
+	if p.holes != nil && n > 0 && p.holes.Has(off, n) {
 		return empty[:n], nil
 	}
 	data, err := Bytes(p.src, off, n)
@@ -138,22 +138,6 @@ func (p *Pages) page(off int64) ([]byte, error) {
 
 // empty is the page that all holes share. Nobody writes to it.
 var empty [pageSize]byte
-
-// hole tells whether a page lies in a hole of the source: qemu-img creates a VMDK of 63 TiB with 8 GiB of such tables, and to
-// read them would take seconds.
-func (p *Pages) hole(off, n int64) bool {
-	if p.holes == nil || n <= 0 {
-		return false
-	}
-	if off < p.known.Off || off >= p.known.End() {
-		e, err := p.holes.Extent(off, p.src.Size()-off)
-		if err != nil {
-			return false // the read will say it
-		}
-		p.known = e
-	}
-	return p.known.Zero && p.known.Contains(disk.Range{Off: off, Len: n})
-}
 
 // evict drops the page that was not used for longest. A scan of the map is fine: there are few pages and each miss
 // costs a read.

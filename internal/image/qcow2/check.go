@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -41,7 +40,7 @@ type checker struct {
 	counts map[string]int64
 	firsts map[string]string
 	kind   string // of damage in the tables that are being walked
-	holes  holes
+	holes  *ondisk.Holes
 	budget int64 // entries of the tables of snapshots and bitmaps that are looked at
 	leaked int64 // clusters
 	// counting tells that L1 tables are only asked which L2 tables they lead to. times is then known: how many entries lead to
@@ -69,7 +68,7 @@ var errGarbage = errors.New("too much damage to go on")
 func (q *qcow) check() ([]ondisk.Issue, error) {
 	c := &checker{
 		q: q, tables: ondisk.NewPlaceSet(1), blocks: ondisk.NewPlaceSet(1), counts: map[string]int64{}, firsts: map[string]string{},
-		uses: uses{pages: map[int64]*usePage{}}, holes: holes{file: q.file}, kind: badTables, times: 1,
+		uses: uses{pages: map[int64]*usePage{}}, holes: ondisk.NewHoles(q.file), kind: badTables, times: 1,
 	}
 	err := c.walk()
 	if errors.Is(err, errGarbage) {
@@ -167,7 +166,7 @@ func (c *checker) l2(place, i int64) error {
 		c.uses.add(place/c.q.h.cluster(), meta, 1)
 		return nil
 	}
-	if c.tables.Add(ondisk.U64(place/c.q.h.cluster())) || c.holes.has(place, c.q.h.cluster()) {
+	if c.tables.Add(ondisk.U64(place/c.q.h.cluster())) || c.holes.Has(place, c.q.h.cluster()) {
 		return nil
 	}
 	c.times = max(1, c.uses.count(place/c.q.h.cluster()))
@@ -261,23 +260,4 @@ func (c *checker) issues() []ondisk.Issue {
 // unchecked tells that a bound was reached.
 func (c *checker) unchecked() bool {
 	return c.stopped || c.uses.full || c.tables.Full() || c.blocks.Full() || c.budget < 0
-}
-
-// holes knows whether tables lie in a hole of the file, where reading them would only give zeros.
-type holes struct {
-	file  driver.File
-	known disk.Extent // the last stretch of the file that was asked for
-}
-
-// has tells whether all n bytes from off are in a hole.
-func (h *holes) has(off, n int64) bool {
-	r := disk.Range{Off: off, Len: n}
-	if !h.known.Contains(r) {
-		e, err := h.file.Extent(off, h.file.Size()-off)
-		if err != nil {
-			return false
-		}
-		h.known = e
-	}
-	return h.known.Zero && h.known.Contains(r)
 }

@@ -103,7 +103,7 @@ func (c *checker) refcounts() error {
 // eachBlock walks the refcount table. A damaged entry is one of which nothing else is known.
 func (c *checker) eachBlock(visit func(i, place int64) error) error {
 	table := c.q.h.refTable()
-	if c.holes.has(table.Off, table.Len) {
+	if c.holes.Has(table.Off, table.Len) {
 		return nil
 	}
 	for i := range table.Len / 8 {
@@ -133,7 +133,7 @@ func (c *checker) compare(i, place int64) error {
 		c.add(badRefcounts, "entry %d leads to the block at %#x, as another does", i, place)
 		return nil
 	}
-	if c.holes.has(place, h.cluster()) {
+	if c.holes.Has(place, h.cluster()) {
 		return nil
 	}
 	perBlock := h.cluster() * 8 >> h.RefcountOrder

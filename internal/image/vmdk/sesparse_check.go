@@ -12,14 +12,14 @@ type seFaults struct {
 	x      *seExtent
 	tables *ondisk.PlaceSet // by number
 	grains *ondisk.PlaceSet // by number
-	holes  holes
+	holes  *ondisk.Holes
 	buf    []byte // the table in work
 }
 
 // check walks every grain table once.
 func (x *seExtent) check(f *faults) error {
 	c := &seFaults{
-		faults: f, x: x, tables: ondisk.NewPlaceSet(1), grains: ondisk.NewPlaceSet(1), holes: holes{file: x.file}, buf: make([]byte, seTableBytes),
+		faults: f, x: x, tables: ondisk.NewPlaceSet(1), grains: ondisk.NewPlaceSet(1), holes: ondisk.NewHoles(x.file), buf: make([]byte, seTableBytes),
 	}
 	for i := int64(0); i < x.tables(); {
 		skip, err := c.table(i)
@@ -50,7 +50,7 @@ func (c *seFaults) table(i int64) (int64, error) {
 		c.add(takenTable, "grain directory entry %d names table %d", i, number)
 		return 1, nil
 	}
-	if c.holes.has(loc, seTableBytes) {
+	if c.holes.Has(loc, seTableBytes) {
 		return 1, nil
 	}
 	if err := c.x.tabs.Read(c.buf, loc); err != nil {

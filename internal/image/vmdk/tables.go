@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -54,7 +52,7 @@ type tableFaults struct {
 	tables *ondisk.PlaceSet
 	grains *ondisk.PlaceSet
 	mirror *mirror
-	holes  holes
+	holes  *ondisk.Holes
 	buf    []byte // the table in work
 	used   int64  // bytes of the data area that are in use
 	probed int    // markers that were looked at
@@ -73,7 +71,7 @@ func (x *sparse) checkTables() ([]ondisk.Issue, error) {
 // check adds what is wrong to f.
 func (x *sparse) check(f *faults) error {
 	c := &tableFaults{
-		faults: f, x: x, mirror: newMirror(x, f), holes: holes{file: x.file}, buf: make([]byte, x.h.gtBytes()),
+		faults: f, x: x, mirror: newMirror(x, f), holes: ondisk.NewHoles(x.file), buf: make([]byte, x.h.gtBytes()),
 		tables: ondisk.NewPlaceSet(ondisk.U64(x.h.gtBytes() / units.SectorSize)), grains: ondisk.NewPlaceSet(x.h.GrainSize),
 	}
 	if x.h.packed() {
@@ -113,7 +111,7 @@ func (c *tableFaults) table(i int64) (int64, error) {
 	if loc >= c.dataArea() {
 		c.used += c.x.h.gtBytes()
 	}
-	hole := c.holes.has(loc, c.x.h.gtBytes())
+	hole := c.holes.Has(loc, c.x.h.gtBytes())
 	if hole {
 		clear(c.buf)
 	} else if err := c.x.tabs.Read(c.buf, loc); err != nil {
@@ -138,26 +136,6 @@ func (c *tableFaults) amongGrains(loc int64) (taken bool) {
 		taken = c.grains.Add(ondisk.U64((loc+off)/units.SectorSize)) || taken
 	}
 	return taken
-}
-
-// holes knows whether tables lie in a hole of the file, where reading them would only give zeros: qemu-img creates a disk
-// of 63 TiB with 16 GiB of such tables.
-type holes struct {
-	file  driver.File
-	known disk.Extent // the last stretch of the file that was asked for
-}
-
-// has tells whether all n bytes from off are in a hole.
-func (h *holes) has(off, n int64) bool {
-	r := disk.Range{Off: off, Len: n}
-	if !h.known.Contains(r) {
-		e, err := h.file.Extent(off, h.file.Size()-off)
-		if err != nil {
-			return false
-		}
-		h.known = e
-	}
-	return h.known.Zero && h.known.Contains(r)
 }
 
 // entries looks at the entries of the table in the buffer.
@@ -228,12 +206,12 @@ type mirror struct {
 	x      *sparse
 	faults *faults
 	gd     int64 // 0: the file has no redundant directory
-	holes  holes
+	holes  *ondisk.Holes
 	buf    [gtBytes]byte
 }
 
 func newMirror(x *sparse, f *faults) *mirror {
-	m := &mirror{x: x, faults: f, holes: holes{file: x.file}}
+	m := &mirror{x: x, faults: f, holes: ondisk.NewHoles(x.file)}
 	if x.h.redundant() {
 		m.gd = ondisk.I64(x.h.RGDOffset) * units.SectorSize
 	}
@@ -254,7 +232,7 @@ func (m *mirror) compare(i int64, primary []byte, hole bool) error {
 		m.note("redundant directory entry %d is %d", i, sector)
 		return nil
 	}
-	if hole && m.holes.has(loc, gtBytes) {
+	if hole && m.holes.Has(loc, gtBytes) {
 		return nil
 	}
 	if err := m.x.tabs.Read(m.buf[:], loc); err != nil {
