@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -67,6 +69,32 @@ func TestPipesThatEndEarly(t *testing.T) {
 		require.Equal(t, 1, r.code, "%d bytes: %s", n, r.stderr)
 		requireOneLine(t, r.stderr)
 		require.Contains(t, r.stderr, "standard input")
+		require.Empty(t, folderNames(t, dir))
+	}
+}
+
+// TestInterruptedPipes stops while the other program says nothing, before the first byte of the image and in the middle of it.
+func TestInterruptedPipes(t *testing.T) {
+	whole := readAll(t, qemuMade{"vmdk", "vmdk", "subformat=streamOptimized", nil}.make(t, pairDisk(t)))
+	for _, n := range []int{0, len(whole) / 2} {
+		dir := t.TempDir()
+		cmd := exec.Command(builtPath, "convert", "--to", "raw", "-", filepath.Join(dir, "copy.raw"))
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		in, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		_, err = in.Write(whole[:n])
+		require.NoError(t, err)
+		time.Sleep(300 * time.Millisecond) // until it waits for more
+		start := time.Now()
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		kill := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
+		require.Error(t, cmd.Wait())
+		kill.Stop()
+		require.Less(t, time.Since(start), 2*time.Second)
+		require.Equal(t, 1, cmd.ProcessState.ExitCode())
+		require.Equal(t, "trueup: interrupted; no copy was made, and the source is unchanged\n", stderr.String())
 		require.Empty(t, folderNames(t, dir))
 	}
 }

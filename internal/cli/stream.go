@@ -23,12 +23,11 @@ func runStream(ctx context.Context, out, errOut io.Writer, f *copyFlags, format,
 	if err := f.spare(); err != nil {
 		return err
 	}
-	// A read that waits for the other program does not end by itself when the run is interrupted.
-	stop := context.AfterFunc(ctx, func() { _ = os.Stdin.Close() })
+	in, stop := interruptible(ctx, os.Stdin)
 	defer stop()
-	s, err := image.OpenStream(os.Stdin, format)
+	s, err := image.OpenStream(in, format)
 	if err != nil {
-		return fmt.Errorf("standard input: %w", err)
+		return streamError(ctx, fmt.Errorf("standard input: %w", err))
 	}
 	p := plan.Copy(s.Disk.Size())
 	p.Size = f.to.size(p.Size)
@@ -40,6 +39,17 @@ func runStream(ctx context.Context, out, errOut io.Writer, f *copyFlags, format,
 		return err
 	}
 	return f.finish(out, r, w)
+}
+
+// interruptible reads from r until the run is interrupted. A read of standard input that waits for another program cannot be ended,
+// so it is left behind.
+func interruptible(ctx context.Context, r io.Reader) (io.Reader, func() bool) {
+	out, in := io.Pipe()
+	go func() {
+		_, err := io.Copy(in, r)
+		in.CloseWithError(err) // io.EOF when it is nil
+	}()
+	return out, context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })
 }
 
 // writeStream makes DEST: absent or complete, whatever happens in between.
@@ -90,7 +100,7 @@ func named(next func() (int64, []byte, error)) func() (int64, []byte, error) {
 	}
 }
 
-// streamError is what ended a copy from a pipe: an interruption closes the pipe.
+// streamError is what ended a copy from a pipe: an interruption looks like a pipe that ends.
 func streamError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
