@@ -66,6 +66,24 @@ func TestSignalAtAnyMoment(t *testing.T) {
 	f.requireNext(t)
 }
 
+// TestSignalAtTheEnd comes when the copy is done and said so: it was a success.
+func TestSignalAtTheEnd(t *testing.T) {
+	for _, s := range endSignals {
+		f := newFault(t, sampleDisk(t))
+		slow := []string{ // -D: the program has the number that the signal goes to
+			disktest.Tool(t, "strace"), "-D", "-f", "-qq", "-o", "/dev/null",
+			"-e", "trace=exit_group", "-e", "inject=exit_group:delay_enter=1000000", builtPath,
+		}
+		r := f.startAs(t, append(slow, f.args()...))
+		require.Eventually(t, func() bool { _, err := os.Stat(f.dest); return err == nil }, 10*time.Second, time.Millisecond)
+		time.Sleep(500 * time.Millisecond)
+		r.signal(t, s)
+		end := r.wait(t, 10*time.Second)
+		require.Equal(t, 0, end.code, end.stderr)
+		f.requireNext(t, "--force")
+	}
+}
+
 // TestSignalThatIsIgnored is about a run under nohup, which outlives its terminal.
 func TestSignalThatIsIgnored(t *testing.T) {
 	f := newFault(t, noisyDisk(t, 64))

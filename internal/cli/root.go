@@ -45,8 +45,8 @@ func Main(version string, args []string) (code int) {
 			code = finish(fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack()), c, "trueup", os.Stdout, os.Stderr)
 		}
 	}()
+	// Signals are received until the program ends: one that comes when DEST has its name must not turn a success into a death.
 	ctx, stop := signal.NotifyContext(context.Background(), endSignals()...)
-	defer stop()
 	go func() { // a second signal ends the program at once, which is safe at any moment
 		<-ctx.Done()
 		stop()
