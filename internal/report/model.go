@@ -98,6 +98,18 @@ type Volume struct {
 	Cluster   int64   `json:"cluster_bytes"`
 	Hidden    *uint32 `json:"hidden_sectors,omitempty"`
 	DataStart int64   `json:"data_offset_bytes"`
+
+	Details map[string]string `json:"details,omitempty"`
+	Parts   []Part            `json:"parts,omitempty"`
+	order   []string
+}
+
+// Part is a slice, a logical volume or the like.
+type Part struct {
+	Name  string `json:"name"`
+	Kind  string `json:"kind,omitempty"`
+	Start *int64 `json:"start_bytes,omitempty"`
+	Size  int64  `json:"size_bytes"`
 }
 
 // Disk is what an inspection tells of a disk.
@@ -236,7 +248,7 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 		Boot: BootCode{Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.Boot.Code.ReadsCHS},
 	}
 	if l.Volume != nil {
-		d.Volume = newVolume(l.Volume)
+		d.Volume = newVolume(l.Volume, 0)
 	}
 	if t := l.Table; t != nil {
 		d.Table = Table{Scheme: string(t.Scheme), GUID: t.GUID, Heads: l.Geometry.Heads, Sectors: l.Geometry.Sectors, SectorSize: t.SectorSize}
@@ -258,15 +270,31 @@ func newPartition(p layout.Partition, sector, boundary int64) Partition {
 	}
 	if align.Judged(p) {
 		out.Verdict = align.Of(p.Off, boundary)
-		out.Volume = newVolume(p.Volume)
+		out.Volume = newVolume(p.Volume, p.Off)
 	}
 	return out
 }
 
-func newVolume(v *volume.Volume) *Volume {
+// newVolume describes a volume that begins at byte at of the disk.
+func newVolume(v *volume.Volume, at int64) *Volume {
 	out := &Volume{Kind: string(v.Kind), Label: v.Label, UUID: v.UUID, Size: v.Size, Cluster: v.BlockSize, DataStart: v.DataStart}
 	if v.Boot != nil {
 		out.Hidden = &v.Boot.Hidden
+	}
+	for _, d := range v.Details {
+		if out.Details == nil {
+			out.Details = map[string]string{}
+		}
+		out.Details[d.Name] = d.Value
+		out.order = append(out.order, d.Name)
+	}
+	for _, p := range v.Parts {
+		part := Part{Name: p.Name, Kind: p.Kind, Size: p.Size}
+		if p.Start >= 0 {
+			off := at + p.Start
+			part.Start = &off
+		}
+		out.Parts = append(out.Parts, part)
 	}
 	return out
 }

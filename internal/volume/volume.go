@@ -11,20 +11,40 @@ import (
 // Kind names a file system or another content of a partition.
 type Kind string
 
-// Kinds.
+// Kinds. Their texts are those of libblkid where it has one, in lower case.
 const (
 	Unknown   Kind = "unknown"
 	NTFS      Kind = "ntfs"
 	FAT12     Kind = "fat12"
 	FAT16     Kind = "fat16"
 	FAT32     Kind = "fat32"
+	ExFAT     Kind = "exfat"
+	ReFS      Kind = "refs"
 	Ext2      Kind = "ext2"
 	Ext3      Kind = "ext3"
 	Ext4      Kind = "ext4"
-	ExFAT     Kind = "exfat"
+	XFS       Kind = "xfs"
+	Btrfs     Kind = "btrfs"
+	JFS       Kind = "jfs"
+	ReiserFS  Kind = "reiserfs"
+	F2FS      Kind = "f2fs"
+	UFS1      Kind = "ufs1"
+	UFS2      Kind = "ufs2"
+	HFS       Kind = "hfs"
+	HFSPlus   Kind = "hfsplus"
+	APFS      Kind = "apfs"
+	ISO9660   Kind = "iso9660"
+	ZFS       Kind = "zfs_member"
+	LVM2      Kind = "lvm2_member"
+	MDRaid    Kind = "linux_raid_member"
+	BCache    Kind = "bcache"
+	VMFS      Kind = "vmfs"
 	Swap      Kind = "swap"
 	LUKS      Kind = "luks"
 	BitLocker Kind = "bitlocker"
+	LDM       Kind = "ldm"       // dynamic disk of Windows
+	Disklabel Kind = "disklabel" // slices of a BSD
+	VTOC      Kind = "vtoc"      // slices of Solaris
 )
 
 // Volume is what a partition holds. Offsets are bytes from its start.
@@ -34,10 +54,25 @@ type Volume struct {
 	UUID      string // or serial number, as blkid prints it
 	Size      int64  // of the file system
 	BlockSize int64  // cluster or block, 0 when there is none
-	DataStart int64  // of cluster 2 in FAT; 0 where the first block is at the start
+	DataStart int64  // where the data begin: cluster 2 of a FAT, pe_start of LVM; 0 where the first block is at the start
+	// AtEnd tells that its superblock is found from the end of the device, as that of md 0.90 is: a device that grows loses it.
+	AtEnd   bool
+	Details []Detail // what else an administrator knows it by, in the order to show
+	Parts   []Part   // what it divides its space into
 	// Boot is set for volumes with a BIOS parameter block.
 	Boot   *BPB
 	Issues []ondisk.Issue
+}
+
+// Detail is one thing that a volume says of itself: {"volume group", "vg0"}.
+type Detail struct{ Name, Value string }
+
+// Part is what a container makes of its space: a slice of a disklabel, a logical volume, a volume of a dynamic disk.
+type Part struct {
+	Name  string
+	Kind  string // as the container says: "4.2BSD", "linear", "raid1"
+	Start int64  // bytes from the start of the container; -1 when it lies elsewhere, or in several places
+	Size  int64  // bytes
 }
 
 // BPB is what a boot sector says about the disk around it.
