@@ -9,4 +9,9 @@ var probers = []Prober{
 	swap,
 	luks,
 	bitLocker,
+	lvm,
+	md,
+	bcache,
+	zfs,
+	vmfs,
 }

@@ -116,6 +116,7 @@ func Probe(d disk.Disk, at int64) (*Volume, error) {
 		}
 		found = append(found, v)
 	}
+	found = outermost(found)
 	switch len(found) {
 	case 0:
 		return &Volume{Kind: Unknown}, nil
