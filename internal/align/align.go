@@ -132,10 +132,10 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 		if v := Of(p.Off, goal.Must); v != Aligned {
 			out = append(out, startFinding(p, v, goal.Must, l.LBASize()))
 			moves[p.Number] = goal.Selects(p.Number)
-		} else if f, ok := nested(p, goal.Must); ok {
-			out = append(out, f)
 		}
+		out = append(out, nested(p.Volume, p.Off, p.Number, goal.Must)...)
 	}
+	out = append(out, nested(l.Volume, 0, 0, goal.Must)...)
 	for _, i := range l.Issues {
 		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || matters(i, moves) {
 			out = append(out, FromIssue(i))
@@ -216,18 +216,4 @@ func cost(v *volume.Volume) string {
 		return fmt.Sprintf("each 4 KiB %s touches two 4 KiB blocks of the storage instead of one", name)
 	}
 	return fmt.Sprintf("each %s %s touches %d blocks of 4 KiB of the storage instead of %d", units.Format(unit), name, unit/Block+1, unit/Block)
-}
-
-// nested finds data that is misaligned inside of an aligned partition: the clusters of a FAT begin behind its tables.
-func nested(p layout.Partition, boundary int64) (Finding, bool) {
-	v := p.Volume
-	off := p.Off + v.DataStart
-	if v.DataStart == 0 || v.BlockSize < Block || off%Block == 0 {
-		return Finding{}, false
-	}
-	return Finding{
-		Code: "nested-misaligned", Severity: Info, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note,
-		Text: fmt.Sprintf("starts on a multiple of %s, but the first %s cluster lies at byte %d, %d bytes past a 4 KiB boundary: the %s was formatted so, and no move of the partition mends it for both",
-			units.Format(boundary), v.Kind, off, off%Block, v.Kind),
-	}, true
 }

@@ -139,6 +139,7 @@ func (t *Text) disk(d Disk) {
 	if len(d.Partitions) > 0 {
 		t.partitions(d)
 	}
+	t.insides(d)
 }
 
 func bootText(d Disk) string {

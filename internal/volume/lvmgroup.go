@@ -189,7 +189,7 @@ func (g *volumeGroup) describe(p *physicalVolume) {
 	}
 	v.detail("revision", g.seqno)
 	if len(g.pvs) > 1 {
-		v.detail("physical volumes", fmt.Sprintf("%d, this is %s", len(g.pvs), own))
+		v.detail("physical volumes", fmt.Sprintf("%d (this is %q)", len(g.pvs), own))
 	}
 	v.detail("logical volumes", strconv.Itoa(g.lvCount))
 	if pv := g.pvs[own]; pv != nil && pv.peStart > 0 && pv.peStart < ondisk.U64(p.d.Size())/lvmSector {
