@@ -178,7 +178,10 @@ func luks2At(d disk.Disk, at int64, magic string) (*luks2, error) {
 		return nil, err
 	}
 	h.text, _, _ = bytes.Cut(b[luks2Fixed:], []byte{0})
-	return h, h.checksum(b)
+	if err := h.checksum(b); err != nil {
+		return nil, err
+	}
+	return h, nil
 }
 
 // checksum checks the whole header if it is summed by SHA-256, as cryptsetup does where nobody asks for something else.
