@@ -11,6 +11,7 @@ packages=(
 	fdisk gdisk parted                        # sfdisk, sgdisk, parted: second opinion on tables
 	ntfs-3g dosfstools mtools e2fsprogs       # make, fill and check file systems without root
 	syslinux syslinux-common extlinux         # guests that can be booted
+	lvm2 mdadm cryptsetup-bin bcache-tools    # pvck, mdadm, cryptsetup, make-bcache: second opinion on containers
 	grub-pc-bin                               # boot code that is told apart from others
 	libguestfs-tools                          # guestfish, virt-alignment-scan
 	gcc libc6-dev                             # go test -race needs cgo

@@ -1,6 +1,9 @@
 package disktest
 
-import "encoding/binary"
+import (
+	"crypto/sha256"
+	"encoding/binary"
+)
 
 // Places in a superblock of Linux RAID. Spec: Linux, include/uapi/linux/raid/md_p.h.
 const (
@@ -222,3 +225,68 @@ func (f Forged) PutBitLocker(description string) {
 	f.U32(FVEBlock+64+36, 0x80048004)
 	f.Put(FVEBlock+112, entry)
 }
+
+// Places in the headers of LUKS, big-endian. Spec: LUKS1 On-Disk Format Specification 1.2.3, LUKS2 1.1.1.
+const (
+	LUKS1Payload    = 104
+	LUKS1Iterations = 164
+	LUKS1Slots      = 208 // 48 bytes each
+	LUKS2Size       = 8
+	LUKS2Offset     = 256
+	LUKS2Sum        = 448
+	LUKS2JSON       = 4096
+)
+
+// LUKS2Text is a JSON area with one segment, which begins at byte offset; iterations are those of a key slot.
+func LUKS2Text(offset, iterations string) string {
+	return `{"keyslots":{"0":{"type":"luks2","key_size":64,"kdf":{"type":"pbkdf2","hash":"sha256","iterations":` + iterations + `,"salt":"AAAA"}}},` +
+		`"tokens":{},"segments":{"0":{"type":"crypt","offset":"` + offset + `","size":"dynamic","iv_tweak":"0","encryption":"aes-xts-plain64","sector_size":512}},` +
+		`"digests":{},"config":{"json_size":"12288","keyslots_size":"0"}}`
+}
+
+// PutLUKS1 makes a volume with a key slot.
+func (f Forged) PutLUKS1(payload, iterations uint32) {
+	f.Text(0, "LUKS\xba\xbe\x00\x01aes")
+	f.Text(40, "xts-plain64")
+	f.Text(72, "sha256")
+	f.big32(LUKS1Payload, payload)
+	f.big32(108, 64)
+	f.big32(LUKS1Iterations, iterations)
+	f.Text(168, "01234567-89ab-cdef-0123-456789abcdef")
+	for i := range int64(8) {
+		f.big32(LUKS1Slots+48*i, 0xdead)
+		f.big32(LUKS1Slots+48*i+4, iterations)
+	}
+	f.big32(LUKS1Slots, 0x00ac71f3)
+}
+
+// PutLUKS2 makes both headers of a volume, each size bytes with its text.
+func (f Forged) PutLUKS2(text string, size int64) {
+	for i, magic := range []string{"LUKS\xba\xbe\x00\x02", "SKUL\xba\xbe\x00\x02"} {
+		h := f[int64(i)*size:][:size]
+		h.Text(0, magic)
+		h.big64(LUKS2Size, uint64(size))
+		h.big64(16, 1)
+		h.Text(24, "a label")
+		h.Text(72, "sha256")
+		h.Text(168, "01234567-89ab-cdef-0123-456789abcdef")
+		h.big64(LUKS2Offset, uint64(int64(i)*size))
+		h.Text(LUKS2JSON, text)
+		f.SealLUKS2(int64(i)*size, size)
+	}
+}
+
+// SealLUKS2 puts the checksum of a header right.
+func (f Forged) SealLUKS2(at, size int64) {
+	h := f[at:][:size]
+	clear(h[LUKS2Sum : LUKS2Sum+64])
+	sum := sha256.Sum256(h)
+	h.Put(LUKS2Sum, sum[:])
+}
+
+// SetLUKS sets a field of four bytes of a LUKS header.
+func (f Forged) SetLUKS(off int64, v uint32) { f.big32(off, v) }
+
+func (f Forged) big32(off int64, v uint32) { binary.BigEndian.PutUint32(f[off:], v) }
+
+func (f Forged) big64(off int64, v uint64) { binary.BigEndian.PutUint64(f[off:], v) }

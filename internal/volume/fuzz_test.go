@@ -30,11 +30,7 @@ func FuzzVolume(f *testing.F) {
 		"imagemounter/test.ext3.xz", "dfvfs/ext2.splitraw.000.xz", "go-ntfs/ads_with_same_ids-0x0.bin") {
 		f.Add(b, uint32(32768))
 	}
-	f.Add([]byte("LUKS\xba\xbe\x00\x01"), uint32(64))
-	f.Add([]byte("\xeb\x58\x90-FVE-FS-"), uint32(64))
-	swap := make(disktest.Forged, 4096)
-	swap.Text(4086, "SWAPSPACE2")
-	f.Add([]byte(swap), uint32(64))
+	addPools(f)
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
 		d := disktest.ShortDisk(data, int64(sectors)*512)
 		start := time.Now()
@@ -45,10 +41,77 @@ func FuzzVolume(f *testing.F) {
 		require.GreaterOrEqual(t, v.Size, int64(0))
 		require.GreaterOrEqual(t, v.BlockSize, int64(0))
 		require.GreaterOrEqual(t, v.DataStart, int64(0))
-		require.LessOrEqual(t, len(v.Label), 1<<16)
+		require.LessOrEqual(t, len(v.Label), 1<<20)
+		require.LessOrEqual(t, len(v.Parts), maxParts)
+		for _, p := range v.Parts {
+			require.GreaterOrEqual(t, p.Size, int64(0))
+			require.True(t, p.Start == -1 || p.Start+p.Size <= d.Size(), "a part has no place, or one on the device")
+		}
 		if v.Boot != nil {
 			require.Positive(t, v.Boot.SectorSize)
 			require.LessOrEqual(t, v.Boot.Backup+512, max(d.Size(), 512), "the copy of the boot sector is one to write to")
 		}
+	})
+}
+
+// addPools adds containers. Those with checksums get no further by mutation: their texts have targets of their own.
+func addPools(f *testing.F) {
+	const size = 128 << 10
+	for _, put := range []func(disktest.Forged){
+		func(v disktest.Forged) { v.PutLVM(disktest.LVMText, 512) },
+		func(v disktest.Forged) { v.PutMD1("1.1", 64) },
+		func(v disktest.Forged) { v.PutMD1("1.2", 64) },
+		func(v disktest.Forged) { v.PutBcache(16) },
+		func(v disktest.Forged) { v.PutLUKS1(64, 1000) },
+		func(v disktest.Forged) { v.PutLUKS2(disktest.LUKS2Text("65536", "1000"), 16<<10) },
+		func(v disktest.Forged) {
+			v.Text(0, "\xeb\x58\x90-FVE-FS-")
+			v.U64(disktest.FVEBlocks, 512)
+			v.Text(512, "-FVE-FS-\x70\x00\x02")
+		},
+		func(v disktest.Forged) {
+			v.Text(4086, "SWAPSPACE2")
+			v.U32(1024, 1)
+			v.U32(1028, 31)
+		},
+	} {
+		v := make(disktest.Forged, size)
+		put(v)
+		f.Add([]byte(v[:64<<10]), uint32(size/512))
+	}
+}
+
+// FuzzLVMText reads anything as the text of a volume group.
+func FuzzLVMText(f *testing.F) {
+	f.Add([]byte(disktest.LVMText))
+	f.Add([]byte(`g { extent_size = 1 a = ["x", 2, "y\"z"] # comment`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		g, err := parseGroup(text)
+		if err != nil {
+			require.True(t, isBroken(err), "%v", err)
+			return
+		}
+		p := &physicalVolume{d: disktest.ShortDisk(nil, 1<<30), uuid: disktest.LVMID, v: &Volume{DataStart: 4096}}
+		g.describe(p)
+		for _, part := range p.v.Parts {
+			require.GreaterOrEqual(t, part.Size, int64(0))
+			require.True(t, part.Start == -1 || (part.Start >= 4096 && part.Start+part.Size <= 1<<30))
+		}
+	})
+}
+
+// FuzzPackedTexts reads anything as the list of a ZFS label, and as the JSON of a LUKS2 header.
+func FuzzPackedTexts(f *testing.F) {
+	zfs := make(disktest.Forged, 1<<20)
+	zfs.PutZFS()
+	f.Add([]byte(zfs[disktest.ZFSList:][:512]))
+	f.Add([]byte(disktest.LUKS2Text("16777216", "1000")))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) >= 12 {
+			_ = new(zfsConfig).read(data)
+		}
+		segments, err := luks2Segments(data)
+		require.True(t, err == nil || isBroken(err), "%v", err)
+		require.LessOrEqual(t, len(segments), luksMaxSegments)
 	})
 }

@@ -135,7 +135,7 @@ func readLUKS2(d disk.Disk) (*Volume, error) {
 	case first == nil:
 		v, verr := second.volume(d)
 		if verr == nil {
-			v.note("luks-header", ondisk.Warn, "the first header of the LUKS2 is broken, the second is used: "+err.Error(), "run cryptsetup repair in the guest")
+			v.note("luks-header", ondisk.Warn, "the first header of the LUKS2 is broken, the second is used (places count from its start): "+err.Error(), "run cryptsetup repair in the guest")
 		}
 		return v, verr
 	}

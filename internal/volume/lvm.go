@@ -174,7 +174,7 @@ func (p *physicalVolume) readGroup() error {
 		}
 	}
 	if broken != nil {
-		p.v.note("lvm-metadata", ondisk.Warn, "the metadata of the LVM2 cannot be read: "+broken.Error(), "run vgck in the guest")
+		p.v.note("lvm-metadata", ondisk.Warn, "the metadata of the LVM2 cannot be read (places count from its start): "+broken.Error(), "run vgck in the guest")
 	}
 	return nil
 }

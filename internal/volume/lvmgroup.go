@@ -284,7 +284,7 @@ func (s segment) name() string {
 func (lv *logicalVolume) place(own string) (first uint64, ok bool) {
 	next := uint64(0)
 	for i, s := range lv.segments {
-		if own == "" || s.name() != "linear" || s.stripes[0] != own {
+		if own == "" || len(s.stripes) != 2 || s.name() != "linear" || s.stripes[0] != own {
 			return 0, false
 		}
 		at, err := strconv.ParseUint(s.stripes[1], 10, 64)
