@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,31 +19,32 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// poolDisks are what Linux makes of disks of 32 MiB in the appliance: sda and sdb become a volume group, the others members of arrays, and sdh
-// an own physical volume.
+// poolDisks are what Linux makes of disks of 32 MiB in the appliance: a and b become a volume group, the others members of
+// arrays, and h an own physical volume, whose extents are aligned where it becomes a partition at LBA 63: 63 and 65 sectors are 64 KiB.
 const poolDisks = "abcdefgh"
 
-// poolScript runs in the appliance. The extents of sdh are aligned where it becomes a partition at LBA 63: 63 and 65 sectors are 64 KiB.
-const poolScript = `run
-debug sh "lvm pvcreate --dataalignment 64k --dataalignmentoffset 33280b /dev/sdh"
-debug sh "lvm pvcreate --metadatasize 128k --dataalignment 64k /dev/sda"
-debug sh "lvm pvcreate /dev/sdb"
-debug sh "lvm vgcreate -s 1M vg0 /dev/sda /dev/sdb"
-debug sh "lvm lvcreate -y -n root -L 8M vg0 /dev/sda"
-debug sh "lvm lvcreate -y -n swap -L 4M vg0 /dev/sda"
-debug sh "lvm lvcreate -y -n wide -i 2 -L 4M vg0"
-debug sh "lvm lvcreate -y --type thin-pool -n pool -L 2M vg0"
-debug sh "lvm lvextend -L +1M vg0/root"
-debug sh "lvm lvs --noheadings --units b --nosuffix -a -o lv_name,lv_size,seg_type,seg_pe_ranges vg0"
-debug sh "lvm vgchange -an vg0"
-debug sh "modprobe -a raid1 raid456"
-debug sh "mdadm --create /dev/md/zero --metadata=0.90 --level=1 --raid-devices=2 --run /dev/sdc missing"
-debug sh "mdadm --create /dev/md/ten --name=ten --metadata=1.0 --level=1 --raid-devices=2 --run /dev/sdd missing"
-debug sh "mdadm --create /dev/md/eleven --name=eleven --metadata=1.1 --level=5 --chunk=64 --raid-devices=3 --run /dev/sde missing /dev/sdf"
-debug sh "mdadm --create /dev/md/twelve --name=twelve --metadata=1.2 --level=0 --force --data-offset=136K --raid-devices=1 --run /dev/sdg"
-debug sh "mkfs.ext2 -q -L inside /dev/md/ten"
-debug sh "mdadm --stop --scan"
-`
+// poolScript is what a shell runs in the appliance, with @a for the disk a: which name it has there is for the kernel to choose.
+var poolScript = []string{
+	"lvm pvcreate --dataalignment 64k --dataalignmentoffset 33280b @h",
+	"lvm pvcreate --metadatasize 128k --dataalignment 64k @a",
+	"lvm pvcreate @b",
+	"lvm vgcreate -s 1M vg0 @a @b",
+	"lvm lvcreate -y -n root -L 8M vg0 @a",
+	"lvm lvcreate -y -n swap -L 4M vg0 @a",
+	"lvm lvcreate -y -n wide -i 2 -L 4M vg0",
+	"lvm lvcreate -y --type thin-pool -n pool -L 2M vg0",
+	"lvm lvextend -L +1M vg0/root",
+	"echo disk @a a; echo disk @b b",
+	"lvm lvs --noheadings --units b --nosuffix -a -o lv_name,lv_size,seg_type,seg_pe_ranges vg0",
+	"lvm vgchange -an vg0",
+	"modprobe -a raid1 raid456",
+	"mdadm --create /dev/md/zero --metadata=0.90 --level=1 --raid-devices=2 --run @c missing",
+	"mdadm --create /dev/md/ten --name=ten --metadata=1.0 --level=1 --raid-devices=2 --run @d missing",
+	"mdadm --create /dev/md/eleven --name=eleven --metadata=1.1 --level=5 --chunk=64 --raid-devices=3 --run @e missing @f",
+	"mdadm --create /dev/md/twelve --name=twelve --metadata=1.2 --level=0 --force --data-offset=136K --raid-devices=1 --run @g",
+	"mkfs.ext2 -q -L inside /dev/md/ten",
+	"mdadm --stop --scan",
+}
 
 // poolReport is the part of an inspection that these tests look at.
 type poolReport struct {
@@ -84,6 +86,7 @@ func TestPoolsThatLinuxMade(t *testing.T) {
 	dir := t.TempDir()
 	disk := func(letter string) string { return filepath.Join(dir, letter+".raw") }
 	lvs := makePools(t, disk)
+	require.GreaterOrEqual(t, len(lvs), 8)
 	t.Run("LVM", func(t *testing.T) {
 		for i, letter := range []string{"a", "b"} {
 			requirePV(t, disk(letter), letter, []string{"pv0", "pv1"}[i], lvs)
@@ -125,7 +128,7 @@ func requirePV(t *testing.T, path, letter, name string, lvs []string) {
 	seen := map[string]bool{}
 	for _, p := range v.Parts {
 		seen[p.Name] = true
-		place := fmt.Sprintf("/dev/sd%s:", letter)
+		place := "@" + letter + ":"
 		if p.Start != nil {
 			const extent = 1 << 20
 			first := (*p.Start - v.DataStart) / extent
@@ -170,36 +173,44 @@ func requireMember(t *testing.T, path, version string) {
 	}
 }
 
-// makePools starts the appliance once, and returns the lines of lvs.
+// makePools starts the appliance once, and returns the lines of lvs, with @a for the disk a.
 func makePools(t *testing.T, disk func(string) string) []string {
 	t.Helper()
-	args := []string{"--format=raw"}
+	var script strings.Builder
 	for _, letter := range strings.Split(poolDisks, "") {
 		require.NoError(t, os.WriteFile(disk(letter), nil, 0o600))
 		require.NoError(t, os.Truncate(disk(letter), 32<<20))
-		args = append(args, "-a", disk(letter))
+		fmt.Fprintf(&script, "add-drive %q format:raw label:%s\n", disk(letter), letter)
+	}
+	script.WriteString("run\n")
+	for _, line := range poolScript {
+		fmt.Fprintf(&script, "debug sh %q\n", regexp.MustCompile("@([a-h])").ReplaceAllString(line, "$$(readlink -f /dev/disk/guestfs/$1)"))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), guestfsLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, disktest.Tool(t, "guestfish"), args...)
+	cmd := exec.CommandContext(ctx, disktest.Tool(t, "guestfish"))
 	cmd.Env = append(os.Environ(), "LIBGUESTFS_BACKEND=direct", "LIBGUESTFS_BACKEND_SETTINGS=force_tcg")
-	cmd.Stdin = strings.NewReader(poolScript)
+	cmd.Stdin = strings.NewReader(script.String())
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	require.NoError(t, cmd.Run(), "guestfish\n%s%s", stdout.String(), stderr.String())
-	var lvs []string
-	for line := range strings.Lines(stdout.String()) {
+	return poolLines(stdout.String())
+}
+
+// poolLines are the lines of lvs in what the appliance printed: name, size, type and places.
+func poolLines(text string) []string {
+	var lvs, names []string
+	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
-		if len(f) < 4 {
-			continue
-		}
-		if _, err := strconv.Atoi(f[1]); err == nil && strings.Contains(f[3], ":") {
-			lvs = append(lvs, strings.Join(f, " "))
+		switch {
+		case len(f) == 3 && f[0] == "disk":
+			names = append(names, f[1]+":", "@"+f[2]+":")
+		case len(f) > 3 && strings.Contains(f[3], ":"):
+			lvs = append(lvs, strings.NewReplacer(names...).Replace(strings.Join(f, " ")))
 		}
 	}
-	require.GreaterOrEqual(t, len(lvs), 5, stdout.String())
 	return lvs
 }

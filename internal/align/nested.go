@@ -96,8 +96,9 @@ func words(kind volume.Kind) (what, remedy string) {
 		return "first encrypted sector of LUKS", "to align its data, copy them to a volume made by cryptsetup luksFormat --align-payload 2048"
 	case volume.BCache:
 		return "first sector of the data of bcache", "to align its data, copy them to a device made by make-bcache --data-offset 2048"
+	default:
+		return fmt.Sprintf("first block of the data of %s", kind), "to align its data, make the volume again and copy them"
 	}
-	return fmt.Sprintf("first block of the data of %s", kind), "to align its data, make the volume again and copy them"
 }
 
 // nested lists the finding of what is inside a partition, or inside the disk where there is no table.

@@ -104,7 +104,7 @@ func TestBitLocker(t *testing.T) {
 	found := blkid(t, written(t, f))
 	v := probeBytes(t, f)
 	require.Equal(t, "BitLocker", found["TYPE"])
-	require.Equal(t, found["VERSION"], "2")
+	require.Equal(t, "2", found["VERSION"])
 	require.Equal(t, "Windows 7 or later", detail(v, "version"))
 	require.Equal(t, "PC C: 01/02/2020", v.Label)
 	require.Equal(t, "AES-XTS 128", detail(v, "encryption"))

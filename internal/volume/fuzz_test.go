@@ -56,6 +56,7 @@ func FuzzVolume(f *testing.F) {
 
 // addPools adds containers. Those with checksums get no further by mutation: their texts have targets of their own.
 func addPools(f *testing.F) {
+	f.Helper()
 	const size = 128 << 10
 	for _, put := range []func(disktest.Forged){
 		func(v disktest.Forged) { v.PutLVM(disktest.LVMText, 512) },

@@ -91,7 +91,7 @@ const (
 // probeMD looks at the four places in the order of libblkid.
 func probeMD(d disk.Disk) (*Volume, error) {
 	size := d.Size()
-	v, err := (*Volume)(nil), error(ondisk.ErrNoMatch)
+	v, err := (*Volume)(nil), ondisk.ErrNoMatch
 	if size >= 2*md0Reserved {
 		v, err = probeMD0(d, units.AlignDown(size, md0Reserved)-md0Reserved)
 	}
@@ -218,7 +218,7 @@ func mdSum(b []byte, skip int, order binary.ByteOrder) uint32 {
 	if len(b)%4 == 2 {
 		sum += uint64(order.Uint16(b[len(b)-2:]))
 	}
-	return uint32(sum&math.MaxUint32) + uint32(sum>>32) //nolint:gosec // folded, not narrowed
+	return uint32(sum&math.MaxUint32) + uint32(sum>>32)
 }
 
 // raid adds what all versions say. The level is a name, as mdadm has it; chunk is in bytes.

@@ -26,7 +26,7 @@ func TestMDVersion1(t *testing.T) {
 			require.Equal(t, says["Version"], detail(v, "metadata"))
 			require.Equal(t, export["MD_LEVEL"], detail(v, "level"))
 			require.Equal(t, export["MD_DEVICES"], detail(v, "devices"))
-			require.Equal(t, says["Chunk Size"], "64K")
+			require.Equal(t, "64K", says["Chunk Size"])
 			require.Equal(t, "64 KiB", detail(v, "chunk size"))
 			require.Equal(t, says["Device Role"], "Active "+detail(v, "role"))
 			require.Equal(t, version, blkid(t, path)["VERSION"])

@@ -72,9 +72,9 @@ func xdrText(b []byte) (s string, rest []byte, ok bool) {
 	if len(b) < 4 {
 		return "", nil, false
 	}
-	n := uint64(binary.BigEndian.Uint32(b))
+	n := int64(binary.BigEndian.Uint32(b))
 	padded := (n + 3) &^ 3
-	if padded > uint64(len(b)-4) {
+	if padded > int64(len(b)-4) {
 		return "", nil, false
 	}
 	return string(b[4 : 4+n]), b[4+padded:], true

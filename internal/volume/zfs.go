@@ -2,8 +2,6 @@ package volume
 
 import (
 	"encoding/binary"
-	"fmt"
-	"math"
 	"strconv"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -141,5 +139,5 @@ func zfsState(n uint64) string {
 	if n < uint64(len(names)) {
 		return names[n]
 	}
-	return fmt.Sprint(min(n, math.MaxUint32))
+	return strconv.FormatUint(n, 10)
 }
