@@ -177,7 +177,7 @@ func requireMember(t *testing.T, path, version string) {
 func makePools(t *testing.T, disk func(string) string) []string {
 	t.Helper()
 	var script strings.Builder
-	for _, letter := range strings.SplitSeq(poolDisks, "") {
+	for letter := range strings.SplitSeq(poolDisks, "") {
 		require.NoError(t, os.WriteFile(disk(letter), nil, 0o600))
 		require.NoError(t, os.Truncate(disk(letter), 32<<20))
 		fmt.Fprintf(&script, "add-drive %q format:raw label:%s\n", disk(letter), letter)

@@ -12,17 +12,19 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// The places are those that the formatters of their time chose: LVM 192 KiB, bcache 8 KiB, LUKS1 2056 sectors.
-func TestWhatLiesInsideOfAPartition(t *testing.T) {
+type insideCase struct {
+	name          string
+	lba, boundary int64
+	v             volume.Volume
+	code          string // of the finding about the inside, empty when there is none
+	severity      align.Severity
+	says          []string
+}
+
+// insideCases have the places that the formatters of their time chose: LVM 192 KiB, mdadm 272 sectors, LUKS1 1032 sectors.
+func insideCases() []insideCase {
 	const kib = 1024
-	for _, tc := range []struct {
-		name          string
-		lba, boundary int64
-		v             volume.Volume
-		code          string // of the finding about the inside, empty when there is none
-		severity      align.Severity
-		says          []string
-	}{
+	return []insideCase{
 		{"LVM at 192 KiB is on 64 KiB", 2048, 64 * kib, volume.Volume{Kind: volume.LVM2, DataStart: 192 * kib}, "", "", nil},
 		{
 			"LVM at 192 KiB is off 1 MiB", 2048, 1024 * kib,
@@ -79,7 +81,11 @@ func TestWhatLiesInsideOfAPartition(t *testing.T) {
 			"nested-misaligned", align.Info,
 			[]string{"first block of the data of vmfs"},
 		},
-	} {
+	}
+}
+
+func TestWhatLiesInsideOfAPartition(t *testing.T) {
+	for _, tc := range insideCases() {
 		t.Run(tc.name, func(t *testing.T) {
 			l := &layout.Layout{Partitions: []layout.Partition{{
 				Partition: table.Partition{Range: disk.Range{Off: tc.lba * 512, Len: 1 << 30}, Number: 3, Kind: table.Primary}, Volume: &tc.v,

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -12,10 +13,12 @@ func outermost(found []*Volume) []*Volume {
 		if len(found) == 1 || !outer.showsContent() {
 			continue
 		}
+		var content []string
 		for _, inner := range slices.Delete(slices.Clone(found), i, i+1) {
-			outer.detail("content", inner.describe())
+			content = append(content, inner.describe())
 			outer.inherit(inner)
 		}
+		outer.detail("content", strings.Join(content, ", "))
 		return []*Volume{outer}
 	}
 	return found

@@ -53,6 +53,7 @@ const (
 	fveSignature   = "-FVE-FS-"
 	fveBlockSize   = 112
 	fveMaxMetadata = 64 << 10
+	fveMaxLabel    = 1 << 10 // bytes
 	fveDescription = 0x0007
 	fveText        = 0x0002
 	// The identifier of BitLocker To Go, {4967d63b-2e29-4ad8-8399-f6a339e3d001}, as it is stored.
@@ -135,7 +136,7 @@ func (v *Volume) fveLabel(d disk.Disk, at, size int64) error {
 			return nil
 		}
 		if e.Type == fveDescription && e.ValueType == fveText {
-			v.Label = utf16String(b[8:e.Size])
+			v.Label = utf16String(b[8:min(e.Size, fveMaxLabel)])
 		}
 		b = b[e.Size:]
 	}

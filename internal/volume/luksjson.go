@@ -14,6 +14,7 @@ import (
 const (
 	luksMaxDepth    = 32
 	luksMaxSegments = 32
+	luksMaxCipher   = 256
 )
 
 // luksSegment is a stretch of data. Spec: LUKS2 On-Disk Format Specification 1.1.1, 3.3 "Segments Object".
@@ -55,6 +56,9 @@ func luks2Segments(text []byte) ([]luksSegment, error) {
 		}
 		if slices.ContainsFunc(s.Flags, func(f string) bool { return strings.HasPrefix(f, "backup-") }) {
 			continue // how it was before an encryption that is under way
+		}
+		if len(s.Encryption) > luksMaxCipher {
+			return nil, field("luks2 json", "encryption of a segment", 0, s.Encryption, fmt.Sprintf("up to %d characters", luksMaxCipher))
 		}
 		n, err := strconv.ParseUint(s.Offset, 10, 64)
 		if err != nil || n > math.MaxInt64 {

@@ -7,8 +7,11 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// lvmMaxDepth bounds sections within sections: LVM writes four.
-const lvmMaxDepth = 16
+// Bounds of sections: LVM writes four, one within another, and names of up to 127 characters.
+const (
+	lvmMaxDepth = 16
+	lvmMaxName  = 128
+)
 
 // lvmScanner reads the text of LVM metadata: sections in braces, and keys with one value or a list of them. There is no limit
 // to a token but the text itself, which readText bounds. Spec: LVM2, libdm/libdm-config.c, and lvm.conf(5).
@@ -47,7 +50,7 @@ func walkLVM(text []byte, visit func(path []string, key string, values []string)
 		switch {
 		case err != nil:
 			return err
-		case is.mark == "{" && len(path) < lvmMaxDepth:
+		case is.mark == "{" && len(path) < lvmMaxDepth && len(t.word) <= lvmMaxName:
 			path = append(path, t.word)
 		case is.mark == "=":
 			values, err := s.values()
@@ -56,7 +59,7 @@ func walkLVM(text []byte, visit func(path []string, key string, values []string)
 			}
 			visit(path, t.word, values)
 		default:
-			return s.wrong(is, "{ or =, within 16 sections")
+			return s.wrong(is, "{ or =, within 16 sections of short names")
 		}
 	}
 }
