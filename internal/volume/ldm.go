@@ -222,6 +222,9 @@ func (db *ldmDatabase) readBlocks() error {
 		}
 		body := db.b[at+int64(binary.Size(h)) : at+db.size]
 		if h.Total > 1 {
+			if h.Fragment >= h.Total {
+				return field("ldm block", "fragment", db.at+at+12, h.Fragment, fmt.Sprintf("less than %d", h.Total))
+			}
 			if body = h.join(open, body, db.at+at); body == nil {
 				continue
 			}
