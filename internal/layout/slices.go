@@ -99,7 +99,7 @@ func (l *Layout) readDynamic(d disk.Disk) error {
 			continue
 		}
 		if p.Volume.Kind == volume.Unknown {
-			p.Volume.Kind = volume.LDM
+			p.Volume.Kind, p.Volume.Size = volume.LDM, p.Len
 		}
 		group.Describe(p.Volume, p.Off, p.End())
 	}

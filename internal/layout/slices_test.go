@@ -324,15 +324,18 @@ func TestDynamicDiskOfWindows(t *testing.T) {
 	}
 }
 
-// The forged dynamic disk of the tests is one for ldmtool too.
-func TestForgedDynamicDisk(t *testing.T) {
-	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000})
-	f.PutLDM(63, 5000)
-	l := read(t, f)
-	require.Equal(t, []string{"ldm"}, codes(l))
-	require.True(t, l.Issues[0].DiskWide)
-	require.Equal(t, volume.LDM, l.Partitions[0].Volume.Kind)
-	checkLDM(t, f, "99999999-8888-7777-6666-555555555555", volume.LDMHeads(int64(len(f)), 512), map[string]string{"Disk1": "11111111-2222-3333-4444-555555555555"})
+// The dynamic disks that the tests make are some for ldmtool too.
+func TestMadeDynamicDisks(t *testing.T) {
+	forged := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000})
+	forged.PutLDM(63, 5000)
+	golden := disktest.Fixture(t, disktest.Fixtures(t)["dynamic-disk"])
+	for _, f := range []disktest.Forged{forged, disktest.Head(t, golden, golden.Size())} {
+		l := read(t, f)
+		require.Equal(t, []string{"ldm"}, codes(l))
+		require.True(t, l.Issues[0].DiskWide)
+		require.Equal(t, volume.LDM, l.Partitions[0].Volume.Kind)
+		checkLDM(t, f, "99999999-8888-7777-6666-555555555555", volume.LDMHeads(int64(len(f)), 512), map[string]string{"Disk1": "11111111-2222-3333-4444-555555555555"})
+	}
 }
 
 // On a disk with a GPT the database of Windows lies in the metadata partition.
