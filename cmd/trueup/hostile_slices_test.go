@@ -134,7 +134,7 @@ func brokenLDM() []hostile {
 		ldmRow("2^32-1 records", func(_, db disktest.Forged) { db.Big32(disktest.LDMVMDB+disktest.LDMRecords, 1<<32-1) }, "LDM"),
 		ldmRow("first block at 2^32-1", func(_, db disktest.Forged) { db.Big32(disktest.LDMVMDB+disktest.LDMFirstBlock, 1<<32-1) }, "ldm vmdb", "first block"),
 		ldmRow("fragments that never complete", func(_, db disktest.Forged) { db.Put(block(4)+disktest.LDMTotal, []byte{0xff, 0xff}) },
-			"ldm block", "fragments of record 8 1", "want 65535"),
+			"ldm block", "fragments of the record 1", "want 65535"),
 		ldmRow("fragments without the first", func(_, db disktest.Forged) {
 			for i := range int64(2) {
 				db.Put(block(i)+8, []byte{0, 0, 0, 9, 0, byte(5 + i), 0, 2})

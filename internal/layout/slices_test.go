@@ -66,7 +66,10 @@ func slicesOf(v *volume.Volume, at int64) []extent {
 
 // fdisk makes labels in slices of all three BSDs, with offsets that count from the start of the disk.
 func TestDisklabelsOfFdisk(t *testing.T) {
-	for typ, want := range map[string][]string{"a5": {"slice-misaligned"}, "a6": {"slice-misaligned", "openbsd"}, "a9": {"slice-misaligned", "netbsd"}} {
+	for typ, want := range map[string][]string{
+		"a5": {"disklabel-offsets", "slice-misaligned"}, "a6": {"disklabel-offsets", "slice-misaligned", "openbsd"},
+		"a9": {"disklabel-offsets", "slice-misaligned", "netbsd"},
+	} {
 		t.Run(typ, func(t *testing.T) {
 			path := rawFile(t, 80000)
 			disktest.RunInput(t, "63,70000,"+typ+"\n", "sfdisk", "-q", path)
@@ -81,8 +84,8 @@ func TestDisklabelsOfFdisk(t *testing.T) {
 				require.Regexp(t, fmt.Sprintf(`(?m)^%s +%d .* %s `, v.Parts[i].Name, v.Parts[i].Start/512+63, kind), listed)
 			}
 			require.Equal(t, want, codes(l), "a lies 16 sectors into the partition, e 39937")
-			require.Contains(t, l.Issues[0].Text, "e at byte 20447744 of the partition")
-			require.NotContains(t, l.Issues[0].Text, "a at")
+			require.Contains(t, l.Issues[1].Text, "e at byte 20447744 of the partition")
+			require.NotContains(t, l.Issues[1].Text, "a at")
 		})
 	}
 }
@@ -223,6 +226,28 @@ func TestLabelOnly(t *testing.T) {
 	}
 }
 
+// FreeBSD's "dangerously dedicated" disks have boot code with an entry in sector 0 that is no partition: it starts with the table.
+// Source: FreeBSD, stand/i386/boot2/boot1.S.
+func TestDedicatedDisk(t *testing.T) {
+	f := disktest.ForgeMBR(80000)
+	f.Entry(0, 3, disktest.MBREntryFields{Flag: 0x80, Type: 0xa5, Start: 0, Sectors: 50000})
+	f.PutDisklabel(512, disktest.Slice{Start: 16, Sectors: 60000, Type: 7}, disktest.Slice{}, disktest.Slice{Sectors: 80000})
+	l := read(t, f)
+	require.Nil(t, l.Table)
+	require.Equal(t, volume.Disklabel, l.Volume.Kind)
+	require.Equal(t, []extent{{16, 60000}}, slicesOf(l.Volume, 0))
+	require.Equal(t, []string{"label-only"}, codes(l))
+}
+
+// The magic number of a Sun label stands where the fourth entry of an MBR has half of its count.
+func TestCountThatLooksLikeASunLabel(t *testing.T) {
+	f := disktest.ForgeMBR(80000, disktest.MBREntryFields{Type: 0x83, Start: 64, Sectors: 8})
+	f.Entry(0, 3, disktest.MBREntryFields{Type: 0x83, Start: 128, Sectors: 0xbeda0000})
+	l := read(t, f)
+	require.NotNil(t, l.Table)
+	require.NotContains(t, codes(l), "ambiguous-sector-0")
+}
+
 // ldmtool runs commands on the image of a dynamic disk. It tells where volumes lie even though it cannot make devices of them.
 func ldmtool(t *testing.T, path, command string, v any) {
 	t.Helper()
@@ -360,8 +385,12 @@ func TestDynamicDiskWithGPT(t *testing.T) {
 	require.Equal(t, "E:", want.Hint)
 }
 
-// A damaged database is reported, and the type refuses the move all the same.
+// A damaged database is reported, and the type refuses the move all the same. A damaged private header has copies.
 func TestDamagedDynamicDisk(t *testing.T) {
+	head := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000})
+	head.PutLDM(63, 5000)
+	head[disktest.LDMHead:].Big64(disktest.LDMConfigStart, 1<<63)
+	require.Equal(t, []string{"ldm"}, codes(read(t, head)))
 	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000})
 	f.Text(f.PutLDM(63, 5000)+disktest.LDMVMDB, "gone")
 	l := read(t, f)

@@ -100,6 +100,9 @@ var refusedTypes = map[string]refused{
 	"42465331-3ba3-10f1-802a-4861696b7521": isBeOS,
 }
 
+// otherLabel is a disklabel where the type does not promise FreeBSD's. FACTS B5.
+var otherLabel = refused{"disklabel", "with a BSD disklabel whose offsets are absolute, or may be", reinstall, ondisk.Refuse, false}
+
 // relativeLabels are the types in which a disklabel is FreeBSD's, so that its offsets move with it. MidnightBSD is a FreeBSD.
 var relativeLabels = map[string]bool{
 	"0xa5":                                 true,
@@ -110,12 +113,12 @@ var relativeLabels = map[string]bool{
 // checkTypes reports what does not move for its type, or for a label that its type does not promise.
 func (l *Layout) checkTypes() {
 	for _, p := range l.Partitions {
-		if r, ok := refusedTypes[p.TypeID()]; ok {
+		r, ok := refusedTypes[p.TypeID()]
+		if !ok && p.Volume.Kind == volume.Disklabel && (p.Volume.OnDisk || !relativeLabels[p.TypeID()]) {
+			r, ok = otherLabel, true
+		}
+		if ok {
 			l.refuse(p, r)
-		} else if p.Volume.Kind == volume.Disklabel && !(relativeLabels[p.TypeID()] && !p.Volume.OnDisk) {
-			l.refuse(p, refused{
-				"disklabel", "with a BSD disklabel whose offsets are absolute, or may be", reinstall, ondisk.Refuse, false,
-			})
 		}
 	}
 }

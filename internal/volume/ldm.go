@@ -1,8 +1,12 @@
 package volume
 
 import (
+	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -83,22 +87,30 @@ func LDMHeads(size, sector int64) []int64 {
 	return []int64{6 * sector, size - sector, size - units.MiB + 1856*sector}
 }
 
-// ReadLDM reads the database of a dynamic disk. heads are the places of the private header; the first that is one counts.
-// ErrNoMatch: none is.
+// ReadLDM reads the database of a dynamic disk. heads are the places of the private header; the first that leads to a database
+// counts. ErrNoMatch: none is one.
 func ReadLDM(d disk.Disk, heads []int64) (*DynamicDisk, error) {
+	first := ondisk.ErrNoMatch
 	for _, at := range heads {
 		var h ldmHead
 		if at < 0 || at > d.Size()-int64(binary.Size(h)) {
 			continue
 		}
-		if _, err := decodeBig(d, at, &h); err != nil {
+		if _, err := decodeLDM(d, at, &h); err != nil {
 			return nil, err
 		}
-		if string(h.Magic[:]) == "PRIVHEAD" {
-			return readLDMConfig(d, &h, at)
+		if string(h.Magic[:]) != "PRIVHEAD" {
+			continue
+		}
+		group, err := readLDMConfig(d, &h, at)
+		if err == nil || !errors.Is(err, ondisk.ErrFormat) {
+			return group, err
+		}
+		if isNoMatch(first) {
+			first = err
 		}
 	}
-	return nil, ondisk.ErrNoMatch
+	return nil, first
 }
 
 func readLDMConfig(d disk.Disk, h *ldmHead, at int64) (*DynamicDisk, error) {
@@ -126,8 +138,8 @@ func readLDMConfig(d disk.Disk, h *ldmHead, at int64) (*DynamicDisk, error) {
 	return db.dynamicDisk(h), nil
 }
 
-// decodeBig is ondisk.Decode for big-endian structures.
-func decodeBig(src ondisk.Source, off int64, v any) ([]byte, error) {
+// decodeLDM is ondisk.Decode, big-endian.
+func decodeLDM(src ondisk.Source, off int64, v any) ([]byte, error) {
 	b, err := ondisk.Bytes(src, off, int64(binary.Size(v)))
 	if err != nil {
 		return nil, err
@@ -233,10 +245,11 @@ func (db *ldmDatabase) readBlocks() error {
 			return err
 		}
 	}
-	for id, f := range open {
-		return field("ldm block", "fragments of record "+fmt.Sprint(id), f.at+14, len(f.pieces), f.total)
+	if len(open) == 0 {
+		return nil
 	}
-	return nil
+	first := slices.MinFunc(slices.Collect(maps.Values(open)), func(a, b *ldmFragments) int { return cmp.Compare(a.at, b.at) })
+	return field("ldm block", "fragments of the record", first.at+14, len(first.pieces), first.total)
 }
 
 // join puts a fragment to the others of its record, and gives the record when it is complete. No more is kept than was read.

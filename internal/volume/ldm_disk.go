@@ -3,6 +3,7 @@ package volume
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 )
 
@@ -52,7 +53,7 @@ func (db *ldmDatabase) dynamicDisk(h *ldmHead) *DynamicDisk {
 			start *= db.sector
 		}
 		out.Volumes = append(out.Volumes, DynamicVolume{
-			Name: v.name, Kind: v.layout(), Type: v.kind, Hint: v.hint, Start: start, Size: bytesOf(v.sectors, db.sector),
+			Name: v.name, Kind: v.layout(), Type: v.kind, Hint: v.hint, Start: start, Size: ldmBytes(v.sectors, db.sector),
 		})
 	}
 	return out
@@ -60,8 +61,8 @@ func (db *ldmDatabase) dynamicDisk(h *ldmHead) *DynamicDisk {
 
 func ldmName(b []byte) string { return strings.ToValidUTF8(zeroTerminated(b), "?") }
 
-// bytesOf is as many sectors in bytes; what no disk can have is cut.
-func bytesOf(sectors uint64, sector int64) int64 {
+// ldmBytes is as many sectors in bytes; what no disk can have is cut.
+func ldmBytes(sectors uint64, sector int64) int64 {
 	return int64(min(sectors, uint64(math.MaxInt64/sector))) * sector //nolint:gosec // bounded on this line
 }
 
@@ -127,7 +128,7 @@ func (d *DynamicDisk) Describe(v *Volume, off, end int64) {
 	}
 	v.Details = append(v.Details, Detail{"disks of the group", strings.Join(d.Disks, ", ")})
 	if d.Others > 0 {
-		v.Details = append(v.Details, Detail{"volumes elsewhere", fmt.Sprint(d.Others)})
+		v.Details = append(v.Details, Detail{"volumes elsewhere", strconv.Itoa(d.Others)})
 	}
 	for _, x := range d.Volumes {
 		if x.Start >= 0 && (x.Start < off || x.Start >= end) {
