@@ -60,6 +60,11 @@ func FuzzVolume(f *testing.F) {
 		require.GreaterOrEqual(t, v.BlockSize, int64(0))
 		require.GreaterOrEqual(t, v.DataStart, int64(0))
 		require.LessOrEqual(t, len(v.Label), 1<<16)
+		for _, p := range v.Parts {
+			require.Positive(t, p.Size)
+			require.GreaterOrEqual(t, p.Start, int64(-1))
+			require.True(t, p.Start < 0 || v.OnDisk || p.Start+p.Size <= d.Size(), "a slice with a place lies in its container")
+		}
 		if v.Boot != nil {
 			require.Positive(t, v.Boot.SectorSize)
 			require.LessOrEqual(t, v.Boot.Backup+512, max(d.Size(), 512), "the copy of the boot sector is one to write to")
