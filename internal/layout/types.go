@@ -2,6 +2,7 @@ package layout
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -110,14 +111,16 @@ var relativeLabels = map[string]bool{
 	"85d5e45a-237c-11e1-b4b3-e89a8f7fc3a7": true,
 }
 
-// checkTypes reports what does not move for its type, or for a label that its type does not promise.
+// checkTypes reports what does not move for its type, or for a label that its type does not promise, unless the volume has said so
+// itself.
 func (l *Layout) checkTypes() {
 	for _, p := range l.Partitions {
 		r, ok := refusedTypes[p.TypeID()]
 		if !ok && p.Volume.Kind == volume.Disklabel && (p.Volume.OnDisk || !relativeLabels[p.TypeID()]) {
 			r, ok = otherLabel, true
 		}
-		if ok {
+		said := slices.ContainsFunc(p.Volume.Issues, func(i ondisk.Issue) bool { return i.Code == r.code })
+		if ok && !said {
 			l.refuse(p, r)
 		}
 	}
