@@ -114,14 +114,6 @@ func TestHiddenSectorsOutOfRange(t *testing.T) {
 	require.Error(t, err, "no whole sector")
 }
 
-func codes(issues []ondisk.Issue) []string {
-	var out []string
-	for _, i := range issues {
-		out = append(out, i.Code)
-	}
-	return out
-}
-
 // grub is boot.img of GRUB 2 in the MBR: core.img begins at LBA first, its block list names the sectors from start on.
 func grub(first, start uint64, n uint16) disktest.Forged {
 	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 3000})
