@@ -47,6 +47,15 @@ const (
 	VTOC      Kind = "vtoc"      // slices of Solaris
 )
 
+// Unit is what the file system calls the smallest piece that it gives to a file.
+func (k Kind) Unit() string {
+	switch k {
+	case NTFS, FAT12, FAT16, FAT32, ExFAT, ReFS:
+		return "cluster"
+	}
+	return "block"
+}
+
 // Volume is what a partition holds. Offsets are bytes from its start.
 type Volume struct {
 	Kind      Kind
