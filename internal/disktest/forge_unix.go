@@ -31,6 +31,7 @@ func (f Forged) PutXFS(lba, sectors int64) {
 	v.Text(32, forgedUUID)
 	v.BE64(48, 100) // log
 	v.BE64(56, 128) // root inode
+	v.BE32(80, 1)
 	v.BE32(84, 1024)
 	v.BE32(88, 1) // groups
 	v.BE32(96, 64)

@@ -65,7 +65,7 @@ func (s *apfsSuper) check(d disk.Disk) error {
 		return err
 	}
 	if want := fletcher64(b[8:]); s.Checksum != want {
-		return field(apfsWhat, "checksum", 0, hex(s.Checksum), hex(want))
+		return field(apfsWhat, "checksum", 0, hexOf(s.Checksum), hexOf(want))
 	}
 	if s.ObjectID != 1 || s.Type&0xffff != 1 {
 		return field(apfsWhat, "object id and type", 0x08, fmt.Sprint(s.ObjectID, s.Type&0xffff), "1 1, those of a container superblock")

@@ -88,7 +88,7 @@ func (b *exfatBoot) cluster() int64 { return b.sector() << b.ClusterShift }
 func (b *exfatBoot) check(size int64) error {
 	switch {
 	case b.Magic != bootMagic:
-		return field(exfatWhat, "signature", 0x1fe, hex(b.Magic), "0xaa55")
+		return field(exfatWhat, "signature", 0x1fe, hexOf(b.Magic), "0xaa55")
 	case b.SectorShift < 9 || b.SectorShift > 12:
 		return field(exfatWhat, "bytes per sector shift", AtExFATSectorShift, b.SectorShift, "9 to 12 (512 to 4096 bytes)")
 	case b.ClusterShift > 25-b.SectorShift:
@@ -96,7 +96,7 @@ func (b *exfatBoot) check(size int64) error {
 	case b.FATs != 1 && b.FATs != 2:
 		return field(exfatWhat, "number of FATs", 0x6e, b.FATs, "1 or 2")
 	case b.Revision>>8 != 1:
-		return field(exfatWhat, "revision", 0x68, hex(b.Revision), "1.0 to 1.99")
+		return field(exfatWhat, "revision", 0x68, hexOf(b.Revision), "1.0 to 1.99")
 	}
 	if err := blocksWithin(exfatWhat, "volume length", 0x48, b.VolumeLength, b.sector(), size); err != nil {
 		return err
@@ -137,7 +137,7 @@ func (b *exfatBoot) checksum(d disk.Disk, off int64) error {
 	want := binary.LittleEndian.Uint32(sums)
 	for at := (ExFATRegion - 1) * b.sector(); at < int64(len(region)); at += 4 {
 		if got := binary.LittleEndian.Uint32(region[at:]); got != want {
-			return field("exfat boot region", "checksum", off+at, hex(got), hex(want))
+			return field("exfat boot region", "checksum", off+at, hexOf(got), hexOf(want))
 		}
 	}
 	return nil

@@ -119,7 +119,7 @@ func (s *f2fsSuper) checksum(raw []byte) error {
 	}
 	const seed uint32 = f2fsMagic
 	if want := ^crc32.Update(^seed, crc32.IEEETable, raw[:f2fsAtChecksum]); s.Checksum != want {
-		return s.field("checksum", f2fsAtChecksum, hex(s.Checksum), hex(want))
+		return s.field("checksum", f2fsAtChecksum, hexOf(s.Checksum), hexOf(want))
 	}
 	return nil
 }

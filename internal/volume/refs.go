@@ -68,7 +68,7 @@ func (b *refsBoot) check(d disk.Disk) error {
 	}
 	switch want := refsSum(raw); {
 	case b.Checksum != want:
-		return field(refsWhat, "checksum", refsAtChecksum, hex(b.Checksum), hex(want))
+		return field(refsWhat, "checksum", refsAtChecksum, hexOf(b.Checksum), hexOf(want))
 	case !powerBetween(sector, 512, 4096):
 		return field(refsWhat, "bytes per sector", 0x20, sector, "512, 1024, 2048 or 4096")
 	case !powerBetween(clusterSectors*sector, 4096, 64<<10):

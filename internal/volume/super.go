@@ -41,8 +41,10 @@ func blocksWithin(what, name string, off int64, n uint64, block, size int64) err
 	return nil
 }
 
-// hex is how a number of a fixed width stands in a message.
-func hex[T uint16 | uint32 | uint64](n T) string { return fmt.Sprintf("%#0*x", 2+2*binary.Size(n), n) }
+// hexOf is how a number of a fixed width stands in a message.
+func hexOf[T uint16 | uint32 | uint64](n T) string {
+	return fmt.Sprintf("%#0*x", 2+2*binary.Size(n), n)
+}
 
 // label is a name in a field of fixed size, without the blanks behind it.
 func label(b []byte) string { return strings.TrimRight(zeroTerminated(b), " \t\r\n") }

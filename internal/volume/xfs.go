@@ -112,7 +112,7 @@ func (s *xfsSuper) checksum(d disk.Disk) error {
 	got := binary.LittleEndian.Uint32(b[xfsAtChecksum:])
 	clear(b[xfsAtChecksum : xfsAtChecksum+4])
 	if want := crc32.Checksum(b, castagnoli); got != want {
-		return field(xfsWhat, "checksum", xfsAtChecksum, hex(got), hex(want))
+		return field(xfsWhat, "checksum", xfsAtChecksum, hexOf(got), hexOf(want))
 	}
 	return nil
 }
