@@ -11,13 +11,13 @@ import (
 
 const forgedUUID = "forged fs uuid.."
 
-// BE16, BE32 and BE64 are for the structures that are big-endian.
+// BE16 sets two bytes at off, big-endian.
 func (f Forged) BE16(off int64, v uint16) { binary.BigEndian.PutUint16(f[off:], v) }
 
-// BE32 sets four bytes at off.
+// BE32 sets four bytes at off, big-endian.
 func (f Forged) BE32(off int64, v uint32) { binary.BigEndian.PutUint32(f[off:], v) }
 
-// BE64 sets eight bytes at off.
+// BE64 sets eight bytes at off, big-endian.
 func (f Forged) BE64(off int64, v uint64) { binary.BigEndian.PutUint64(f[off:], v) }
 
 func castagnoli(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }

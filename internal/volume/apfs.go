@@ -2,7 +2,6 @@ package volume
 
 import (
 	"encoding/binary"
-	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -14,8 +13,7 @@ var apfs = Prober{Name: string(APFS), Probe: probeAPFS}
 // obj_phys_t.
 type apfsSuper struct {
 	Checksum  uint64
-	ObjectID  uint64
-	_         uint64
+	_         [2]uint64
 	Type      uint32
 	_         uint32
 	Magic     [4]byte
@@ -67,8 +65,8 @@ func (s *apfsSuper) check(d disk.Disk) error {
 	if want := fletcher64(b[8:]); s.Checksum != want {
 		return field(apfsWhat, "checksum", 0, hexOf(s.Checksum), hexOf(want))
 	}
-	if s.ObjectID != 1 || s.Type&0xffff != 1 {
-		return field(apfsWhat, "object id and type", 0x08, fmt.Sprint(s.ObjectID, s.Type&0xffff), "1 1, those of a container superblock")
+	if kind := s.Type & 0xffff; kind != 1 {
+		return field(apfsWhat, "object type", 0x18, kind, "1, a container superblock")
 	}
 	if s.Incompat&apfsFusion != 0 { // it counts the blocks of both devices
 		return nil

@@ -1,7 +1,7 @@
 package volume
 
 import (
-	"crypto/md5" //nolint:gosec // a name made from a number, as libblkid makes it; nothing is protected by it
+	"crypto/md5"
 	"encoding/binary"
 	"fmt"
 
@@ -168,13 +168,14 @@ func (h *hfsPlusHeader) node(d disk.Disk, off, n, size int64, v any) error {
 	return ondisk.ErrNoMatch
 }
 
-// hfsUUID is made from a 64-bit number, by the rule of libblkid: an MD5 under Apple's name space, marked as version 3.
+// hfsUUID is made from a 64-bit number, by the rule of libblkid: an MD5 under Apple's name space, marked as version 3. Nothing
+// is protected by it.
 func hfsUUID(id [8]byte) string {
 	if id == [8]byte{} {
 		return ""
 	}
 	space := []byte{0xb3, 0xe2, 0x0f, 0x39, 0xf2, 0x92, 0x11, 0xd6, 0x97, 0xa4, 0x00, 0x30, 0x65, 0x43, 0xec, 0xac}
-	u := md5.Sum(append(space, id[:]...)) //nolint:gosec // see the import
+	u := md5.Sum(append(space, id[:]...))
 	u[6] = u[6]&0x0f | 0x30
 	u[8] = u[8]&0x3f | 0x80
 	return uuid(u)

@@ -2,7 +2,6 @@ package volume
 
 import (
 	"encoding/binary"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -113,8 +112,8 @@ func (v *Volume) isoFurther(d disk.Disk, p *isoDescriptor) error {
 }
 
 // joliet tells by the escape sequence that names are UCS-2. Spec: Joliet Specification, "SVD Escape Sequences Field".
-func (s *isoDescriptor) joliet() bool {
-	return slices.Contains([]string{"%/@", "%/C", "%/E"}, zeroTerminated(s.Escapes[:4]))
+func (p *isoDescriptor) joliet() bool {
+	return slices.Contains([]string{"%/@", "%/C", "%/E"}, zeroTerminated(p.Escapes[:4]))
 }
 
 // isoLabel prefers the name of Joliet, unless it is the same cut at 16 characters.
@@ -131,9 +130,9 @@ func isoUUID(date [17]byte) string {
 	if strings.Trim(digits, "0123456789") != "" || (strings.Trim(digits, "0") == "" && date[16] == 0) {
 		return ""
 	}
-	s := digits[:4]
+	parts := []string{digits[:4]}
 	for i := 4; i < len(digits); i += 2 {
-		s += fmt.Sprintf("-%s", digits[i:i+2])
+		parts = append(parts, digits[i:i+2])
 	}
-	return s
+	return strings.Join(parts, "-")
 }

@@ -43,7 +43,7 @@ func blocksWithin(what, name string, off int64, n uint64, block, size int64) err
 
 // hexOf is how a number of a fixed width stands in a message.
 func hexOf[T uint16 | uint32 | uint64](n T) string {
-	return fmt.Sprintf("%#0*x", 2+2*binary.Size(n), n)
+	return fmt.Sprintf("%#0*x", 2*binary.Size(n), n)
 }
 
 // label is a name in a field of fixed size, without the blanks behind it.

@@ -132,14 +132,10 @@ func TestXFSOfMkfs(t *testing.T) {
 		"smaller than its partition": {[]string{"-d", "size=310m"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path, other := blank(t, 320<<20), ""
+			path, other := blank(t, 320<<20), blank(t, 64<<20)
 			args := []string{"-q"}
 			for _, a := range tc.args {
-				if strings.Contains(a, "LOG") {
-					other = blank(t, 64<<20)
-					a = strings.Replace(a, "LOG", other, 1)
-				}
-				args = append(args, a)
+				args = append(args, strings.Replace(a, "LOG", other, 1))
 			}
 			disktest.Run(t, "mkfs.xfs", append(args, path)...)
 			v := probe(t, path)

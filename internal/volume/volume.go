@@ -3,6 +3,7 @@ package volume
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -49,8 +50,7 @@ const (
 
 // Unit is what the file system calls the smallest piece that it gives to a file.
 func (k Kind) Unit() string {
-	switch k {
-	case NTFS, FAT12, FAT16, FAT32, ExFAT, ReFS:
+	if slices.Contains([]Kind{NTFS, FAT12, FAT16, FAT32, ExFAT, ReFS}, k) {
 		return "cluster"
 	}
 	return "block"
