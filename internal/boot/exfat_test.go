@@ -134,3 +134,50 @@ func TestPatchesOfReferences(t *testing.T) {
 	_, err = failing.Patches(0, 512)
 	require.ErrorIs(t, err, os.ErrInvalid)
 }
+
+// A volume with sectors of 4096 bytes counts in these, and its regions are as much longer.
+func TestPartitionOffsetOfExFATInLargeSectors(t *testing.T) {
+	const sector, at = 4096, 64 * 512
+	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 64, Sectors: 6000})
+	f.PutExFAT(64, 6000)
+	v := f[at:]
+	boot := bytes.Clone(v[:512])
+	clear(v[:64*512])
+	seal := func(region disktest.Forged) { // exFAT specification, 3.4
+		var sum uint32
+		for i, b := range region[:11*sector] {
+			if i != 106 && i != 107 && i != 112 {
+				sum = sum<<31 | sum>>1
+				sum += uint32(b)
+			}
+		}
+		for i := int64(0); i < sector; i += 4 {
+			region.U32(11*sector+i, sum)
+		}
+	}
+	for _, first := range []int64{0, 12} {
+		b := v[first*sector:]
+		b.Put(0, boot)
+		b.U64(disktest.ExFATPartitionOffset, at/sector)
+		b.U64(disktest.ExFATVolumeLength, 750)
+		b.U32(disktest.ExFATFATOffset, 24)
+		b.U32(disktest.ExFATFATLength, 1)
+		b.U32(disktest.ExFATHeapOffset, 25)
+		b.U32(disktest.ExFATClusters, 725)
+		b.U8(disktest.ExFATSectorShift, 12)
+		b.U8(disktest.ExFATClusterShift, 0)
+		seal(b)
+	}
+	got := refs(t, f)
+	require.Len(t, got, 2)
+	for i, r := range got {
+		require.Equal(t, disk.Range{Off: at + int64(i)*12*sector, Len: 12 * sector}, r.At)
+		require.Equal(t, int64(at), r.Points)
+		b, err := r.Encode(r.Raw, 1<<20)
+		require.NoError(t, err)
+		want := bytes.Clone(r.Raw)
+		disktest.Forged(want).U64(disktest.ExFATPartitionOffset, 256)
+		seal(want)
+		require.Equal(t, want, b)
+	}
+}

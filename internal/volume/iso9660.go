@@ -53,7 +53,7 @@ func probeISO9660(d disk.Disk) (*Volume, error) {
 	if string(p.ID[:]) != "CD001" || p.Kind != isoPrimary || p.Version != 1 {
 		return nil, ondisk.ErrNoMatch
 	}
-	if err := p.check(); err != nil {
+	if err := p.check(d.Size()); err != nil {
 		return nil, err
 	}
 	v := &Volume{
@@ -63,27 +63,23 @@ func probeISO9660(d disk.Disk) (*Volume, error) {
 	if v.UUID == "" {
 		v.UUID = isoUUID(p.Created)
 	}
-	if v.Size > d.Size() {
-		v.tooLarge(d.Size())
-	}
 	return v, v.isoFurther(d, &p)
 }
 
-func (p *isoDescriptor) check() error {
+// check is about both copies of each number. size is that of the partition in bytes.
+func (p *isoDescriptor) check(size int64) error {
 	block := int64(p.BlockSize)
 	switch {
 	case !powerBetween(block, 512, isoSector):
 		return field(isoWhat, "block size", isoAt+0x80, block, "512, 1024 or 2048")
 	case binary.BigEndian.Uint16(p.BlockBig[:]) != p.BlockSize:
 		return field(isoWhat, "block size, big-endian", isoAt+0x82, binary.BigEndian.Uint16(p.BlockBig[:]), p.BlockSize)
-	case p.Blocks == 0:
-		return field(isoWhat, "volume space size", isoAt+0x50, 0, "1 or more")
 	case binary.BigEndian.Uint32(p.BlocksBig[:]) != p.Blocks:
 		return field(isoWhat, "volume space size, big-endian", isoAt+0x54, binary.BigEndian.Uint32(p.BlocksBig[:]), p.Blocks)
 	case p.FileVersion != 1:
 		return field(isoWhat, "file structure version", isoAt+0x371, p.FileVersion, 1)
 	}
-	return nil
+	return blocksWithin(isoWhat, "volume space size", isoAt+0x50, uint64(p.Blocks), block, size)
 }
 
 // isoFurther reads the descriptors behind the first: Joliet has a longer label, and those of UDF make the volume a bridge.

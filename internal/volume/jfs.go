@@ -51,7 +51,6 @@ const (
 	jfsAt        = 32 << 10
 	jfsMagic     = "JFS1"
 	jfsInlineLog = 0x800
-	jfsDirty     = 2
 )
 
 func probeJFS(d disk.Disk) (*Volume, error) {
@@ -71,8 +70,8 @@ func probeJFS(d disk.Disk) (*Volume, error) {
 		v.detail("log", "on another device")
 		v.note("jfs-log", ondisk.Note, "the log of the JFS is on another device: the guest needs both", "")
 	}
-	if s.State&jfsDirty != 0 {
-		v.note("jfs-dirty", ondisk.Note, "JFS is marked dirty: the guest was not shut down cleanly", "")
+	if s.State != 0 { // mounted, dirty, or its log is being replayed
+		v.note("jfs-dirty", ondisk.Note, "JFS was not unmounted cleanly", "")
 	}
 	return v, nil
 }

@@ -22,9 +22,7 @@ type ufsSuper struct {
 	Frags      int32 // of a block
 	_          [84]byte
 	ID         [2]uint32
-	_          [56]byte
-	Clean      [4]byte // modified, clean, read-only, flags
-	_          [468]byte
+	_          [528]byte
 	VolumeName [32]byte
 	_          [288]byte
 	SuperPlace int64 // bytes; 0 in old UFS1
