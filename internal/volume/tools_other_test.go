@@ -23,6 +23,7 @@ func TestAPFSOfMkapfs(t *testing.T) {
 }
 
 func TestHFSOfHformat(t *testing.T) {
+	t.Setenv("HOME", t.TempDir()) // hformat remembers its volumes there
 	path := blank(t, 8<<20)
 	disktest.Run(t, "hformat", "-l", "An HFS", path)
 	v := probe(t, path)
