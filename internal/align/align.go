@@ -205,10 +205,7 @@ func startFinding(p layout.Partition, v Verdict, boundary, sector int64) Finding
 
 // cost says in words what a start off 4 KiB does to one cluster.
 func cost(v *volume.Volume) string {
-	unit, name := v.BlockSize, "cluster"
-	if v.Kind == volume.Ext2 || v.Kind == volume.Ext3 || v.Kind == volume.Ext4 {
-		name = "block"
-	}
+	unit, name := v.BlockSize, v.Kind.Unit()
 	switch {
 	case unit < Block:
 		return "I/O of 4 KiB touches two 4 KiB blocks of the storage instead of one"

@@ -18,7 +18,7 @@ func outermost(found []*Volume) []*Volume {
 			content = append(content, inner.describe())
 			outer.inherit(inner)
 		}
-		outer.detail("content", strings.Join(content, ", "))
+		outer.says("content", strings.Join(content, ", "))
 		return []*Volume{outer}
 	}
 	return found
@@ -47,8 +47,8 @@ func (v *Volume) describe() string {
 	return string(v.Kind) + ` "` + v.Label + `"`
 }
 
-// detail adds what the volume says of itself; an empty value is nothing to say.
-func (v *Volume) detail(name, value string) {
+// says adds what the volume says of itself; an empty value is nothing to say.
+func (v *Volume) says(name, value string) {
 	if value != "" {
 		v.Details = append(v.Details, Detail{name, value})
 	}

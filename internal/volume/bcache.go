@@ -59,7 +59,7 @@ func probeBcache(d disk.Disk) (*Volume, error) {
 		return nil, field(bcacheWhat, "journal buckets", atBcache+206, s.Keys, fmt.Sprintf("up to %d", bcacheMaxKeys))
 	}
 	if sum := crc64WE(b[8 : bcacheFixed+8*int(s.Keys)]); s.Checksum != sum {
-		return nil, field(bcacheWhat, "checksum", atBcache, fmt.Sprintf("%#x", s.Checksum), fmt.Sprintf("%#x", sum))
+		return nil, field(bcacheWhat, "checksum", atBcache, hexOf(s.Checksum), hexOf(sum))
 	}
 	v := &Volume{Kind: BCache, Label: zeroTerminated(s.Label[:]), UUID: uuid(s.UUID), Size: d.Size()}
 	return v, v.bcacheData(&s)
@@ -82,10 +82,10 @@ func (v *Volume) bcacheData(s *bcacheSuper) error {
 		return field(bcacheWhat, "data offset", atBcache+184, sector, fmt.Sprintf("less than %d sectors, the size of the device", v.Size/bcacheSector))
 	}
 	v.DataStart = ondisk.I64(sector) * bcacheSector
-	v.detail("role", role)
-	v.detail("set UUID", uuid(s.SetUUID))
+	v.says("role", role)
+	v.says("set UUID", uuid(s.SetUUID))
 	if role == "cache" && s.BucketSize > 0 {
-		v.detail("bucket size", units.Format(int64(s.BucketSize)*bcacheSector))
+		v.says("bucket size", units.Format(int64(s.BucketSize)*bcacheSector))
 	}
 	return nil
 }

@@ -109,10 +109,10 @@ func (v *Volume) fveDetails(d disk.Disk, blocks []uint64) error {
 			continue
 		}
 		v.UUID = guid(b.VolumeID)
-		v.detail("version", map[uint16]string{1: "Windows Vista", 2: "Windows 7 or later"}[b.Version])
-		v.detail("encryption", fveMethods[b.Method&0xffff])
+		v.says("version", map[uint16]string{1: "Windows Vista", 2: "Windows 7 or later"}[b.Version])
+		v.says("encryption", fveMethods[b.Method&0xffff])
 		if b.Version == 2 && b.Encrypted < ondisk.U64(d.Size()) {
-			v.detail("encrypted", bytesOf(ondisk.I64(b.Encrypted))+" from the start")
+			v.says("encrypted", bytesOf(ondisk.I64(b.Encrypted))+" from the start")
 		}
 		return v.fveLabel(d, ondisk.I64(at), int64(b.Size))
 	}

@@ -91,9 +91,9 @@ func readLUKS1(d disk.Disk) (*Volume, error) {
 	if v.DataStart >= d.Size() {
 		return nil, field(luks1What, "payload offset", 104, h.PayloadOffset, fmt.Sprintf("less than %d sectors, the size of the device", d.Size()/units.SectorSize))
 	}
-	v.detail("version", "1")
+	v.says("version", "1")
 	if name := zeroTerminated(h.CipherName[:]); name != "" {
-		v.detail("cipher", name+"-"+zeroTerminated(h.CipherMode[:]))
+		v.says("cipher", name+"-"+zeroTerminated(h.CipherMode[:]))
 	}
 	active := 0
 	for _, s := range h.Slots {
@@ -101,7 +101,7 @@ func readLUKS1(d disk.Disk) (*Volume, error) {
 			active++
 		}
 	}
-	v.detail("key slots", strconv.Itoa(active))
+	v.says("key slots", strconv.Itoa(active))
 	v.detached()
 	return v, nil
 }
@@ -109,7 +109,7 @@ func readLUKS1(d disk.Disk) (*Volume, error) {
 // detached says where the data are when they do not follow the header.
 func (v *Volume) detached() {
 	if v.DataStart == 0 {
-		v.detail("data", "on another device: this is a detached header")
+		v.says("data", "on another device: this is a detached header")
 	}
 }
 
@@ -204,8 +204,8 @@ func (h *luks2) volume(d disk.Disk) (*Volume, error) {
 	if err != nil {
 		return nil, ondisk.Shift(err, h.at+luks2Fixed)
 	}
-	v.detail("version", "2")
-	v.detail("subsystem", zeroTerminated(h.Subsystem[:]))
+	v.says("version", "2")
+	v.says("subsystem", zeroTerminated(h.Subsystem[:]))
 	for i, s := range segments {
 		if s.start >= d.Size() {
 			return nil, field("luks2 json", "offset of a segment", h.at+luks2Fixed, s.start, fmt.Sprintf("less than %d, the size of the device", d.Size()))
@@ -215,9 +215,9 @@ func (h *luks2) volume(d disk.Disk) (*Volume, error) {
 		}
 	}
 	if len(segments) > 0 {
-		v.detail("cipher", segments[0].Encryption)
+		v.says("cipher", segments[0].Encryption)
 		if n := segments[0].SectorSize; n > 0 {
-			v.detail("sector size", bytesOf(n))
+			v.says("sector size", bytesOf(n))
 		}
 		v.detached()
 	}

@@ -97,7 +97,7 @@ func probePV(d disk.Disk, sector []byte, number int64) (*Volume, error) {
 	const fixed = 40 // the size of lvmPV
 	switch sum := lvmCRC(sector[20:]); {
 	case l.CRC != sum:
-		return nil, field(lvmLabelWhat, "checksum", at+16, hex32(l.CRC), hex32(sum))
+		return nil, field(lvmLabelWhat, "checksum", at+16, hexOf(l.CRC), hexOf(sum))
 	case l.Sector != ondisk.U64(number):
 		return nil, field(lvmLabelWhat, "sector", at+8, l.Sector, number)
 	case l.Offset < 32 || l.Offset > lvmSector-fixed:
@@ -194,7 +194,7 @@ func (p *physicalVolume) readText(at int64) ([]byte, error) {
 	case string(m.Magic[:]) != lvmMagic:
 		return nil, field(lvmAreaWhat, "magic", at+4, m.Magic[:], fmt.Sprintf("%q", lvmMagic))
 	case m.Checksum != sum:
-		return nil, field(lvmAreaWhat, "checksum", at, hex32(m.Checksum), hex32(sum))
+		return nil, field(lvmAreaWhat, "checksum", at, hexOf(m.Checksum), hexOf(sum))
 	case m.Version != 1:
 		return nil, field(lvmAreaWhat, "version", at+20, m.Version, 1)
 	case m.Start != ondisk.U64(at):
@@ -228,7 +228,7 @@ func (p *physicalVolume) ring(at int64, m lvmMetadata) ([]byte, error) {
 	}
 	text = append(text, rest...)
 	if sum := lvmCRC(text); sum != t.Checksum {
-		return nil, field(lvmAreaWhat, "text checksum", at+56, hex32(t.Checksum), hex32(sum))
+		return nil, field(lvmAreaWhat, "text checksum", at+56, hexOf(t.Checksum), hexOf(sum))
 	}
 	return bytes.TrimRight(text, "\x00"), nil
 }

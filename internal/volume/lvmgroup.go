@@ -153,16 +153,16 @@ func lvmNumber(key, value string) (uint64, error) {
 func (g *volumeGroup) describe(p *physicalVolume) {
 	v, own := p.v, g.ownName(p.uuid)
 	v.Label = g.name
-	v.detail("volume group", g.name)
-	v.detail("group UUID", plainID(g.id))
+	v.says("volume group", g.name)
+	v.says("group UUID", plainID(g.id))
 	if n, ok := g.bytes(1); ok {
-		v.detail("extent size", units.Format(n))
+		v.says("extent size", units.Format(n))
 	}
-	v.detail("revision", g.seqno)
+	v.says("revision", g.seqno)
 	if len(g.pvs) > 1 {
-		v.detail("physical volumes", fmt.Sprintf("%d (this is %q)", len(g.pvs), own))
+		v.says("physical volumes", fmt.Sprintf("%d (this is %q)", len(g.pvs), own))
 	}
-	v.detail("logical volumes", strconv.Itoa(g.lvCount))
+	v.says("logical volumes", strconv.Itoa(g.lvCount))
 	if pv := g.pvs[own]; pv != nil && pv.peStart > 0 && pv.peStart < ondisk.U64(p.d.Size())/lvmSector {
 		v.DataStart = ondisk.I64(pv.peStart) * lvmSector
 	}

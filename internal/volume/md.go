@@ -127,7 +127,7 @@ func probeMD0(d disk.Disk, at int64) (*Volume, error) {
 	}
 	const atSum = 38 * 4
 	if sum := mdSum(b, atSum, order); s.Checksum != sum {
-		return nil, field(md0What, "checksum", at+atSum, hex32(s.Checksum), hex32(sum))
+		return nil, field(md0What, "checksum", at+atSum, hexOf(s.Checksum), hexOf(sum))
 	}
 	if int64(s.Size) > at/units.KiB {
 		return nil, field(md0What, "size", at+32, s.Size, fmt.Sprintf("up to %d KiB, the place of the superblock", at/units.KiB))
@@ -162,9 +162,9 @@ func probeMD1(d disk.Disk, at int64, version string) (*Volume, error) {
 		UUID: fmt.Sprintf("%x:%x:%x:%x", s.SetUUID[:4], s.SetUUID[4:8], s.SetUUID[8:12], s.SetUUID[12:]),
 	}
 	v.raid(version, s.Level, s.Devices, int64(s.Chunk)*mdSector)
-	v.detail("role", s.role(b))
+	v.says("role", s.role(b))
 	if s.Features&mdReshaping != 0 {
-		v.detail("reshape", "under way")
+		v.says("reshape", "under way")
 	}
 	if end := s.DataOffset + min(s.DataSize, math.MaxInt64/mdSector/2); end > ondisk.U64(d.Size()/mdSector) {
 		v.beyond(ondisk.I64(end)*mdSector, d.Size(), "superblock")
@@ -179,7 +179,7 @@ func (s *md1Super) check(b []byte, at, size int64) error {
 		return field(md1What, "devices", at+atRoles, s.MaxDevices, fmt.Sprintf("up to %d", md1MaxRoles))
 	}
 	if sum := mdSum(b[:md1Size+2*s.MaxDevices], atSum, binary.LittleEndian); s.Checksum != sum {
-		return field(md1What, "checksum", at+atSum, hex32(s.Checksum), hex32(sum))
+		return field(md1What, "checksum", at+atSum, hexOf(s.Checksum), hexOf(sum))
 	}
 	switch {
 	case s.Devices > mdMaxDevices:
@@ -223,11 +223,11 @@ func mdSum(b []byte, skip int, order binary.ByteOrder) uint32 {
 
 // raid adds what all versions say. The level is a name, as mdadm has it; chunk is in bytes.
 func (v *Volume) raid(version string, level int32, devices uint32, chunk int64) {
-	v.detail("metadata", version)
-	v.detail("level", mdLevel(level))
-	v.detail("devices", strconv.FormatUint(uint64(devices), 10))
+	v.says("metadata", version)
+	v.says("level", mdLevel(level))
+	v.says("devices", strconv.FormatUint(uint64(devices), 10))
 	if chunk > 0 && level != 1 {
-		v.detail("chunk size", units.Format(chunk))
+		v.says("chunk size", units.Format(chunk))
 	}
 }
 

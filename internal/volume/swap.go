@@ -54,15 +54,15 @@ func readSwap(d disk.Disk, page int64, signature string) (*Volume, error) {
 	v := &Volume{Kind: Swap, Size: d.Size(), BlockSize: page}
 	asleep := signature[0] != 'S' || signature[1] != 'W' || string(b[:len(tuxOnIce)]) == tuxOnIce
 	if signature == "SWAP-SPACE" {
-		v.detail("version", "0")
+		v.says("version", "0")
 	} else if err := v.swapHeader(b, asleep); err != nil {
 		return nil, err
 	}
 	if page != 4<<10 {
-		v.detail("page size", units.Format(page))
+		v.says("page size", units.Format(page))
 	}
 	if asleep {
-		v.detail("hibernated", signature)
+		v.says("hibernated", signature)
 		v.Issues = append(v.Issues, ondisk.Issue{
 			Code: "hibernated-linux", Effect: ondisk.Refuse, OnMove: true, DiskWide: true,
 			Text:   "the swap area holds a hibernated Linux, which knows the old partition table",
@@ -87,7 +87,7 @@ func (v *Volume) swapHeader(b []byte, asleep bool) error {
 	case h.LastPage == 0 && !asleep:
 		return field(swapWhat, "last page", atSwapHeader+4, 0, "1 or more")
 	}
-	v.detail("version", "1")
+	v.says("version", "1")
 	v.UUID, v.Label = uuid(h.UUID), zeroTerminated(h.Label[:])
 	if size := (int64(h.LastPage) + 1) * v.BlockSize; size > v.Size {
 		v.note("swap-size", ondisk.Warn, fmt.Sprintf("the swap area has %d bytes by its header, but the partition has %d: Linux does not use it", size, v.Size),

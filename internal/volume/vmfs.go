@@ -63,7 +63,7 @@ func probeVMFS(d disk.Disk) (*Volume, error) {
 		return nil, field(vmfsWhat, "data offset", atVMFSDevice+122, h.DataOffset, fmt.Sprintf("less than %d, the size of the device", d.Size()))
 	}
 	v := &Volume{Kind: VMFS, Size: d.Size(), DataStart: ondisk.I64(h.DataOffset)}
-	v.detail("device", vmfsID(h.DeviceID))
+	v.says("device", vmfsID(h.DeviceID))
 	v.note("vmfs", ondisk.Refuse, "VMFS: a moved VMFS is taken for a snapshot by ESXi", "move the virtual machines to a new datastore")
 	return v, v.vmfsVolume(d)
 }
@@ -79,11 +79,11 @@ func (v *Volume) vmfsVolume(d disk.Disk) error {
 		return err
 	}
 	if h.Magic < vmfsMagic || h.Magic > vmfsMagicLast {
-		v.detail("file system", "begins on another device")
+		v.says("file system", "begins on another device")
 		return nil
 	}
 	v.UUID, v.Label = vmfsID(h.UUID), zeroTerminated(h.Label[:])
-	v.detail("version", fmt.Sprintf("%s.%d", vmfsVersion(h.Major), h.Minor))
+	v.says("version", fmt.Sprintf("%s.%d", vmfsVersion(h.Major), h.Minor))
 	if h.BlockSize > 0 && h.BlockSize <= 1<<30 {
 		v.BlockSize = ondisk.I64(h.BlockSize)
 	}

@@ -124,12 +124,12 @@ func (z *zfsConfig) volume(d disk.Disk) *Volume {
 	if z.ashift >= minShift && z.ashift <= maxShift {
 		v.BlockSize = 1 << z.ashift
 	}
-	v.detail("pool", z.name)
-	v.detail("pool version", strconv.FormatUint(z.version, 10))
-	v.detail("state", zfsState(z.state))
-	v.detail("layout", z.kind)
-	v.detail("device guid", z.guid)
-	v.detail("last host", z.host)
+	v.says("pool", z.name)
+	v.says("pool version", strconv.FormatUint(z.version, 10))
+	v.says("state", zfsState(z.state))
+	v.says("layout", z.kind)
+	v.says("device guid", z.guid)
+	v.says("last host", z.host)
 	return v
 }
 
