@@ -10,7 +10,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
-	"github.com/trueup/trueup/internal/volume"
 )
 
 // Block is the unit of storage below which nothing is aligned, in bytes: the block of NetApp WAFL, of Advanced Format disks
@@ -197,25 +196,18 @@ func startFinding(p layout.Partition, v Verdict, boundary, sector int64) Finding
 	} else {
 		f.Code = "misaligned"
 		f.Where = fmt.Sprintf("starts at LBA %d (byte %d), %d bytes past a 4 KiB boundary", p.Off/sector, p.Off, p.Off%Block)
-		f.Cost = cost(p.Volume)
+		f.Cost = cost(p)
 	}
 	f.Text = f.Where + ": " + f.Cost
 	return f
 }
 
-// cost says in words what a start off 4 KiB does to one cluster.
-func cost(v *volume.Volume) string {
-	unit, name := v.BlockSize, "cluster"
-	if v.Kind == volume.Ext2 || v.Kind == volume.Ext3 || v.Kind == volume.Ext4 {
-		name = "block"
+// cost says in words what a start off 4 KiB does.
+func cost(p layout.Partition) string {
+	if text := ImpactOf(p, Generic()).Text(); text != "" {
+		return text
 	}
-	switch {
-	case unit < Block:
-		return "I/O of 4 KiB touches two 4 KiB blocks of the storage instead of one"
-	case unit == Block:
-		return fmt.Sprintf("each 4 KiB %s touches two 4 KiB blocks of the storage instead of one", name)
-	}
-	return fmt.Sprintf("each %s %s touches %d blocks of 4 KiB of the storage instead of %d", units.Format(unit), name, unit/Block+1, unit/Block)
+	return "the clusters inside lie so that it costs a storage with 4 KiB blocks nothing"
 }
 
 // nested finds data that is misaligned inside of an aligned partition: the clusters of a FAT begin behind its tables.
