@@ -207,7 +207,7 @@ func cost(p layout.Partition) string {
 	if text := ImpactOf(p, Generic()).Text(); text != "" {
 		return text
 	}
-	return "the clusters inside lie so that it costs a storage with 4 KiB blocks nothing"
+	return "its data lie so that no I/O would touch fewer 4 KiB blocks of the storage after a move"
 }
 
 // nested finds data that is misaligned inside of an aligned partition: the clusters of a FAT begin behind its tables.

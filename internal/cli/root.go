@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -190,7 +191,8 @@ func (c *common) emit(stdout io.Writer, v any, show func(t *report.Text)) error 
 	if c.quiet && !c.json() {
 		return nil
 	}
-	return wrapStdout(c.print(stdout, v, &report.Text{Verbose: c.verbose, Width: width(stdout), Color: c.color(stdout)}, show))
+	t := &report.Text{Verbose: c.verbose, Width: width(stdout), Color: c.color(stdout), Columns: columns(stdout), Unicode: blockCharacters(stdout)}
+	return wrapStdout(c.print(stdout, v, t, show))
 }
 
 func (c *common) print(w io.Writer, v any, t *report.Text, show func(t *report.Text)) error {
@@ -208,12 +210,30 @@ const textWidth = 100
 
 // width is that of the terminal, within bounds that can be read.
 func width(w io.Writer) int {
-	if f, ok := w.(*os.File); ok {
-		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
-			return min(max(n, 60), textWidth)
-		}
+	if n := columns(w); n > 0 {
+		return min(max(n, 40), textWidth)
 	}
 	return textWidth
+}
+
+// columns are those of the terminal, 0 when w is none.
+func columns(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		if n, _, err := term.GetSize(int(f.Fd())); err == nil {
+			return n
+		}
+	}
+	return 0
+}
+
+// blockCharacters tells whether w is a terminal that shows them: one whose locale is UTF-8. Spec: POSIX, "Environment
+// Variables", 8.2: LC_ALL before LC_CTYPE before LANG.
+func blockCharacters(w io.Writer) bool {
+	if columns(w) == 0 || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	locale := strings.ToLower(cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG")))
+	return strings.Contains(locale, "utf-8") || strings.Contains(locale, "utf8")
 }
 
 func wrapStdout(err error) error {

@@ -28,6 +28,10 @@ func (t *Text) Plan(r *Plan) {
 	if r.Result != nil {
 		t.printf("\nThe result, as read from the planned bytes:\n")
 		t.disk(*r.Result)
+		if r.Before != nil {
+			t.picture([]Disk{*r.Before, *r.Result}, "before  ", "after   ")
+		}
+		t.partitions(*r.Result)
 	}
 	t.printf("\nThis was a dry run, nothing was written.\n")
 	t.printf("To do it:   trueup align%s %s %s\n", flags(r.Flags), shellQuote(r.Image.Path), shellQuote(alignedName(r.Image.Path)))

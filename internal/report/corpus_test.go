@@ -34,6 +34,7 @@ func inspect(t *testing.T, name string, d disk.Disk) *report.Inspect {
 		Image:    report.Image{Path: name, Format: "raw", Size: d.Size(), SectorSize: d.SectorSize(), Files: []report.File{}, Chain: []report.Link{}},
 		Disk:     report.NewDisk(l, goal.Must, align.Check(l, goal)),
 		Refusals: []align.Finding{},
+		Advice:   align.Advise(l, align.Case{Boundary: goal.Must, Storage: align.Generic()}),
 	}
 	r.ExitCode = r.Verdict.ExitCode()
 	return r

@@ -19,7 +19,10 @@ type Text struct {
 	W       io.Writer
 	Color   bool
 	Verbose bool
-	Width   int // characters of a line, 0 for no limit
+	Width   int  // characters of a line of text, 0 for no limit
+	Columns int  // of the terminal, for pictures; 0 for 80
+	Unicode bool // the terminal has block characters
+	List    bool // inspections are lists of partitions and nothing else
 }
 
 func (t *Text) printf(format string, args ...any) {
@@ -49,13 +52,25 @@ func (t *Text) paint(c text.Color, s string) string {
 
 // Inspect prints what an image is, what is wrong with it, and what to do: the verdict first.
 func (t *Text) Inspect(r *Inspect) {
+	if t.List {
+		t.list(r.Image, r.Disk)
+		return
+	}
 	t.image(r.Image)
 	t.verdict(r.Disk)
 	t.printf("\n")
 	t.details(r.Image)
 	t.disk(r.Disk)
-	t.cost(r.Findings)
+	t.picture([]Disk{r.Disk}, "")
+	t.partitions(r.Disk)
+	if r.Costs != nil {
+		t.costOn(r.Costs, r.Findings)
+	} else {
+		t.cost(r.Findings)
+	}
+	t.impacts(r.Partitions)
 	t.findings(r.Findings)
+	t.advice(r.Advice)
 	if r.Verdict != align.Aligned {
 		t.printf("\n")
 		t.command(r)
@@ -136,9 +151,6 @@ func (t *Text) disk(d Disk) {
 	if d.Volume != nil {
 		t.printf("  Content    %s\n", volumeText(d.Volume))
 	}
-	if len(d.Partitions) > 0 {
-		t.partitions(d)
-	}
 }
 
 func bootText(d Disk) string {
@@ -152,6 +164,9 @@ func bootText(d Disk) string {
 }
 
 func (t *Text) partitions(d Disk) {
+	if len(d.Partitions) == 0 {
+		return
+	}
 	w := newTable()
 	boundary := units.Short(d.Boundary)
 	head := table.Row{"#", "boot", "type", "start LBA", "size", "on 4K", "on 64K", "on 1M"}
