@@ -54,7 +54,7 @@ type Advice struct {
 	System     System     `json:"system"`
 	Evidence   []string   `json:"evidence"` // for System
 	References References `json:"references"`
-	Unmended   []string   `json:"unmended"` // codes of findings: what a move changes and trueup does not correct
+	Unmended   []string   `json:"unmended"`                 // codes of findings: what a move changes and trueup does not correct
 	Boundary   int64      `json:"boundary_bytes,omitempty"` // to ask for, where the storage has larger blocks than the criterion
 	Text       string     `json:"text"`
 }
