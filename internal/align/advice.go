@@ -155,7 +155,7 @@ func (i Impact) gain() Gain {
 func (i Impact) more() string {
 	what, c := "random I/O of "+units.Format(i.Block), i.Of(i.Block).Random
 	if !c.Worse() {
-		what, c = "streams of "+units.Format(i.Storage.Block)+" I/Os", i.Of(i.Storage.Block).Sequential
+		what, c = "sequential I/O of "+units.Format(i.Storage.Block), i.Of(i.Storage.Block).Sequential
 	}
 	return fmt.Sprintf("%s touches %.0f %% more blocks of the storage than it must", what, 100*(c.More()-1))
 }
@@ -203,14 +203,14 @@ func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) st
 	case Repair:
 		return "Not yet: what is malformed must be repaired first."
 	case OtherBoundary:
-		return fmt.Sprintf("Perhaps: every start is on a multiple of %s, but %s; --boundary %s asks for its blocks.",
+		return fmt.Sprintf("Perhaps: every start is on a multiple of %s, but %s; trueup plan --boundary %s shows what would move.",
 			units.Short(c.Boundary), gain, units.Short(a.Boundary))
 	case Refused:
-		s = append(s, a.verdictText("It would help, but a copy would be refused now", gain))
+		s = append(s, a.refusedText(gain))
 	case Optional:
 		s = append(s, a.optionalText(overall, c))
 	case Align:
-		s = append(s, a.verdictText(map[Gain]string{High: "Yes", Some: "It helps a little"}[a.Gain], gain))
+		s = append(s, map[Gain]string{High: "Yes: ", Some: "It helps a little: "}[a.Gain]+gain+".")
 	}
 	s = append(s, a.diskText())
 	if n := a.References; a.Action != Refused && n.Rewritten+n.Left > 0 {
@@ -232,12 +232,11 @@ func (a *Advice) nothingText(l *layout.Layout, boundary int64) string {
 	return fmt.Sprintf("No: every partition starts on a multiple of %s.", units.Short(boundary))
 }
 
-// verdictText is the answer and its reason, where there is one.
-func (a *Advice) verdictText(answer, gain string) string {
+func (a *Advice) refusedText(gain string) string {
 	if a.Gain == NoGain || a.Gain == Loss {
 		return "It would not help this storage, and a copy would be refused now."
 	}
-	return answer + ": " + gain + "."
+	return "It would help (" + gain + "), but a copy would be refused now."
 }
 
 func (a *Advice) optionalText(overall Verdict, c Case) string {

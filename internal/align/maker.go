@@ -135,6 +135,11 @@ var (
 	}
 )
 
+// MBR types that say as much where the content is not known. Source: Andries Brouwer's list.
+const typeNTFS = 0x07
+
+var linuxTypes = []byte{0x82, 0x83, 0x8e, 0xfd} // swap, file systems, LVM, RAID
+
 // contents are the kinds of volumes on a disk that tell a family of systems.
 func contents(l *layout.Layout) (windows, linux []string) {
 	for _, p := range l.Partitions {
@@ -145,6 +150,11 @@ func contents(l *layout.Layout) (windows, linux []string) {
 			windows = addOnce(windows, string(v.Kind))
 		case slices.Contains(linuxKinds, v.Kind):
 			linux = addOnce(linux, string(v.Kind))
+		case v.Kind != volume.Unknown || p.Kind == table.Entry:
+		case p.Type == typeNTFS:
+			windows = addOnce(windows, "type "+p.TypeID())
+		case slices.Contains(linuxTypes, p.Type):
+			linux = addOnce(linux, "type "+p.TypeID())
 		}
 	}
 	return windows, linux

@@ -229,7 +229,7 @@ func columns(w io.Writer) int {
 // blockCharacters tells whether w is a terminal that shows them: one whose locale is UTF-8. Spec: POSIX, "Environment
 // Variables", 8.2: LC_ALL before LC_CTYPE before LANG.
 func blockCharacters(w io.Writer) bool {
-	if columns(w) == 0 || os.Getenv("TERM") == "dumb" {
+	if !terminal(w) {
 		return false
 	}
 	locale := strings.ToLower(cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG")))
@@ -245,8 +245,13 @@ func wrapStdout(err error) error {
 
 // color tells whether w is a terminal whose user wants colours. Spec: no-color.org.
 func (c *common) color(w io.Writer) bool {
+	return !c.noColor && os.Getenv("NO_COLOR") == "" && terminal(w)
+}
+
+// terminal tells whether w is one that can do more than print lines.
+func terminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return ok && !c.noColor && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
 // complete offers fixed choices for a flag in the shell.

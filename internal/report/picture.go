@@ -2,7 +2,6 @@ package report
 
 import (
 	"cmp"
-	"fmt"
 	"math/bits"
 	"slices"
 	"strconv"
@@ -73,7 +72,10 @@ func segments(d Disk) []segment {
 	at := int64(0)
 	for _, p := range solid {
 		start := min(max(p.Start, at), d.Size)
-		end := max(start, p.Start+min(p.Size, d.Size-min(p.Start, d.Size)))
+		end := start
+		if p.Start < d.Size {
+			end = max(start, p.Start+min(p.Size, d.Size-p.Start))
+		}
 		out = append(out, between(at, start, boxes)...)
 		out = append(out, segment{off: start, len: end - start, state: stateOf(p), number: p.Number})
 		at = end
@@ -149,26 +151,31 @@ func scale(n, size int64, columns int) (int, uint64) {
 	return int(ondisk.I64(q)), r
 }
 
-// bar is a disk in so many columns, and the states in it.
-func (t *Text) bar(d Disk, columns int) (string, map[state]bool) {
+// key is what the explanation of a picture must say.
+type key struct {
+	seen    map[state]bool
+	crowded bool
+}
+
+// bar is a disk in so many columns.
+func (t *Text) bar(d Disk, columns int, k *key) string {
 	segs := segments(d)
 	if !share(segs, d.Size, columns) {
-		segs = crowded(segs, d.Size, columns)
+		segs, k.crowded = crowded(segs, d.Size, columns), true
 	}
 	var b strings.Builder
-	seen := map[state]bool{}
 	for _, s := range segs {
 		if s.columns == 0 {
 			continue
 		}
-		seen[s.state] = true
+		k.seen[s.state] = true
 		label := ""
 		if n := strconv.Itoa(s.number); s.number > 0 && len(n) < s.columns {
 			label = n
 		}
 		b.WriteString(t.paint(glyphs[s.state].color, label+strings.Repeat(t.glyph(s.state), s.columns-len(label))))
 	}
-	return b.String(), seen
+	return b.String()
 }
 
 // crowded shows more partitions than columns: each column has the worst of what lies in it.
@@ -209,7 +216,7 @@ func (t *Text) picture(disks []Disk, names ...string) {
 		columns = 80
 	}
 	columns = max(columns-indent-4, least)
-	if partitions == 0 {
+	if partitions == 0 || largest == 0 {
 		return
 	}
 	open, closed := "[", "]"
@@ -217,30 +224,42 @@ func (t *Text) picture(disks []Disk, names ...string) {
 		open, closed = "▕", "▏"
 	}
 	t.printf("\n")
-	seen := map[state]bool{}
+	k := key{seen: map[state]bool{}}
 	for i, d := range disks {
 		own, _ := scale(d.Size, largest, columns)
-		line, states := t.bar(d, max(own, 1))
-		t.printf("  %-*s%s%s%s\n", indent, names[i], open, line, closed)
-		for s := range states {
-			seen[s] = true
-		}
+		t.printf("  %-*s%s%s%s\n", indent, names[i], open, t.bar(d, max(own, 1), &k), closed)
 	}
-	t.legend(seen, disks[0].Boundary, partitions > columns)
+	t.legend(k, disks[0].Boundary, columns+indent+4)
 }
 
-func (t *Text) legend(seen map[state]bool, boundary int64, crowded bool) {
+// legend explains the characters in use, in lines that fit.
+func (t *Text) legend(k key, boundary int64, columns int) {
 	words := map[state]string{
 		misaligned: "off 4K", below: "off " + units.Short(boundary), aligned: "aligned", extended: "extended", free: "free",
 	}
-	var out []string
+	at := 0
+	add := func(glyph state, word string) {
+		n := len(word) + 5
+		if at > 0 && at+n > columns {
+			t.printf("\n")
+			at = 0
+		}
+		if at == 0 {
+			t.printf("  ")
+		} else {
+			t.printf("   ")
+		}
+		t.printf("%s %s", t.paint(glyphs[glyph].color, t.glyph(glyph)), word)
+		at += n
+	}
 	for s := misaligned; s >= free; s-- {
-		if seen[s] {
-			out = append(out, fmt.Sprintf("%s %s", t.paint(glyphs[s].color, t.glyph(s)), words[s]))
+		if k.seen[s] {
+			add(s, words[s])
 		}
 	}
-	if crowded {
-		out = append(out, "several partitions to a column")
+	t.printf("\n")
+	if k.crowded {
+		t.printf("  ")
+		t.para(2, "There are more partitions than columns: each one shows the worst of those in it.")
 	}
-	t.printf("  %s\n", strings.Join(out, "   "))
 }

@@ -71,7 +71,7 @@ func (t *Text) Inspect(r *Inspect) {
 	t.impacts(r.Partitions)
 	t.findings(r.Findings)
 	t.advice(r.Advice)
-	if r.Verdict != align.Aligned {
+	if r.Verdict != align.Aligned && r.Advice.Action != align.Repair {
 		t.printf("\n")
 		t.command(r)
 	}
