@@ -124,8 +124,14 @@ func offBoundary(l *layout.Layout, boundary int64) (off, on []layout.Partition) 
 // weigh finds the partition that gains most, and says what it gains.
 func (a *Advice) weigh(parts []layout.Partition, s Storage) string {
 	text, first := "", true
+	seen := map[[3]int64]bool{} // a GPT can have thousands of partitions, and few ways to lie
 	for _, p := range parts {
 		i := ImpactOf(p, s)
+		way := [3]int64{i.Data % s.Block, i.inside % s.Block, i.Block}
+		if seen[way] {
+			continue
+		}
+		seen[way] = true
 		if g := i.gain(); first || slices.Index(gains, g) > slices.Index(gains, a.Gain) {
 			a.Gain, text, first = g, i.more(), false
 		}
@@ -163,12 +169,15 @@ func (i Impact) more() string {
 // referencesOf counts the stored positions of the partitions that a copy moves.
 func referencesOf(l *layout.Layout, moving []layout.Partition) References {
 	var out References
+	byNumber := map[int]layout.Partition{}
+	for _, p := range moving {
+		byNumber[p.Number] = p
+	}
 	for _, r := range l.Boot.Refs {
-		i := slices.IndexFunc(moving, func(p layout.Partition) bool { return p.Number == r.Partition })
-		if i < 0 {
+		p, ok := byNumber[r.Partition]
+		if !ok {
 			continue
 		}
-		p := moving[i]
 		relative := p.Kind == table.Logical && r.Points == p.Off-p.Record() // counted from the EBR, which moves along
 		if r.Encode != nil && (r.Points == p.Off || relative) {
 			out.Rewritten++

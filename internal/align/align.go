@@ -145,11 +145,14 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 
 // matters tells whether an issue concerns a copy in which the partitions in moves are moved.
 func matters(i ondisk.Issue, moves map[int]bool) bool {
-	if !i.OnMove || (i.Partition != 0 && moves[i.Partition]) {
+	switch {
+	case !i.OnMove:
 		return true
+	case i.Partition != 0:
+		return moves[i.Partition]
 	}
 	for _, m := range moves {
-		if m && i.Partition == 0 {
+		if m {
 			return true
 		}
 	}

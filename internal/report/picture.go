@@ -116,12 +116,16 @@ func share(segs []segment, size int64, columns int) bool {
 	}
 	gaps := len(segs) <= columns
 	rest := make([]uint64, len(segs)) // of the division, for those that may be rounded up
+	least := make([]int, len(segs))
 	left := columns
 	for i := range segs {
 		s := &segs[i]
 		s.columns, rest[i] = scale(s.len, size, columns)
-		if s.columns == 0 && (gaps || s.number > 0) {
-			s.columns, rest[i] = 1, 0
+		if gaps || s.number > 0 {
+			least[i] = 1
+		}
+		if s.columns < least[i] {
+			s.columns, rest[i] = least[i], 0
 		}
 		left -= s.columns
 	}
@@ -131,17 +135,20 @@ func share(segs []segment, size int64, columns int) bool {
 		rest[i] = 0
 	}
 	for ; left < 0; left++ {
-		slices.MaxFunc(pointers(segs), func(a, b *segment) int { return cmp.Compare(a.columns, b.columns) }).columns--
+		widest(segs, least).columns--
 	}
 	return true
 }
 
-func pointers(segs []segment) []*segment {
-	var out []*segment
-	for i := range segs {
-		out = append(out, &segs[i])
+// widest is the segment that can best spare a column.
+func widest(segs []segment, least []int) *segment {
+	best := -1
+	for i, s := range segs {
+		if s.columns > least[i] && (best < 0 || s.columns > segs[best].columns) {
+			best = i
+		}
 	}
-	return out
+	return &segs[best]
 }
 
 // scale is n*columns/size and the rest; n is at most size.
