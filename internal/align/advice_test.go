@@ -150,8 +150,10 @@ func TestAdviceOnReferences(t *testing.T) {
 	require.NotContains(t, advise().Text, "stored position")
 	require.Empty(t, advise().Unmended)
 	l.Issues = []ondisk.Issue{
-		{Code: "mounted-devices", Effect: ondisk.Warn, OnMove: true, Partition: 1}, {Code: "mounted-devices", Effect: ondisk.Warn, OnMove: true, Partition: 2},
-		{Code: "dirty", Effect: ondisk.Warn, Partition: 1}, {Code: "elsewhere", Effect: ondisk.Warn, OnMove: true, Partition: 7},
+		{Code: "mounted-devices", Effect: ondisk.Warn, OnMove: true, Partition: 1},
+		{Code: "mounted-devices", Effect: ondisk.Warn, OnMove: true, Partition: 2},
+		{Code: "dirty", Effect: ondisk.Warn, Partition: 1},
+		{Code: "elsewhere", Effect: ondisk.Warn, OnMove: true, Partition: 7},
 	}
 	require.Equal(t, []string{"mounted-devices"}, advise().Unmended)
 	require.Contains(t, advise().Text, "What a move does not mend is among the findings: mounted-devices.")

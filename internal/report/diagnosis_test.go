@@ -11,12 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // fdiskRow is what two listings must agree on.
@@ -121,6 +123,20 @@ func TestImpactTables(t *testing.T) {
 	out = text(t, "gpt", "", true)
 	require.Contains(t, out, "blocks of 4 KiB (assumed, the content names none):")
 	require.NotContains(t, text(t, "gpt", "", false), "I/O size")
+}
+
+// A table of thousands of partitions makes no report of endless length.
+func TestFewImpacts(t *testing.T) {
+	l := &layout.Layout{Table: &table.Table{Scheme: table.GPT, SectorSize: 512}, Boot: &boot.Result{}}
+	for i := range 3000 {
+		p := layout.Partition{Volume: &volume.Volume{}}
+		p.Number, p.Kind, p.Off, p.Len = i+1, table.Entry, int64(i+63)*512, 512
+		l.Partitions = append(l.Partitions, p)
+	}
+	r := &report.Inspect{Disk: report.NewDisk(l, 65536, nil)}
+	r.AddImpacts(l, align.Generic())
+	require.NotNil(t, r.Partitions[1023].Impact)
+	require.Nil(t, r.Partitions[1024].Impact)
 }
 
 func TestCostsOnAStorage(t *testing.T) {

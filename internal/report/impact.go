@@ -59,9 +59,12 @@ func NewCosts(l *layout.Layout, s align.Storage) *Costs {
 	return c
 }
 
+// maxImpacts bounds the length of a report: no disk in use has so many partitions, a hostile GPT can have 16,384.
+const maxImpacts = 1024
+
 // AddImpacts computes what each partition costs for all sizes of I/O.
 func (r *Inspect) AddImpacts(l *layout.Layout, s align.Storage) {
-	for i, p := range l.Partitions {
+	for i, p := range l.Partitions[:min(len(l.Partitions), maxImpacts)] {
 		if align.Judged(p) {
 			r.Partitions[i].Impact = newImpact(align.ImpactOf(p, s))
 		}

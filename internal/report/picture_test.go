@@ -54,25 +54,33 @@ func TestPictures(t *testing.T) {
 		want []string
 	}{
 		{
-			"to scale, with gaps", report.Text{Columns: 24}, diskOf(200, part(1, 0, 50, align.Misaligned), part(2, 100, 150, align.Aligned)),
+			"to scale, with gaps",
+			report.Text{Columns: 24},
+			diskOf(200, part(1, 0, 50, align.Misaligned), part(2, 100, 150, align.Aligned)),
 			[]string{"  [1XXXX.....2####.....]", "  X off 4K   # aligned", "  . free"},
 		},
 		{
-			"on a terminal with block characters", report.Text{Columns: 44, Unicode: true},
+			"on a terminal with block characters",
+			report.Text{Columns: 44, Unicode: true},
 			diskOf(100, part(1, 10, 30, align.Misaligned), part(2, 30, 60, align.BelowBoundary), part(3, 60, 100, align.Aligned)),
 			[]string{"  ▕····1▚▚▚▚▚▚▚2▒▒▒▒▒▒▒▒▒▒▒3███████████████▏", "  ▚ off 4K   ▒ off 64K   █ aligned   · free"},
 		},
 		{
-			"logical partitions in an extended one", report.Text{Columns: 34},
+			"logical partitions in an extended one",
+			report.Text{Columns: 34},
 			diskOf(300, part(1, 0, 100, align.Aligned), part(2, 100, 300, ""), part(5, 110, 200, align.Misaligned), part(6, 210, 260, align.Aligned)),
 			[]string{"  [1#########-5XXXXXXXX-6####----]", "  X off 4K   # aligned", "  - extended"},
 		},
 		{
-			"what is small gets a column", report.Text{Columns: 24}, diskOf(1<<20, part(1, 0, 1, align.Misaligned), part(2, 2, 3, align.Aligned), part(3, 3, 1<<20, align.BelowBoundary)),
+			"what is small gets a column",
+			report.Text{Columns: 24},
+			diskOf(1<<20, part(1, 0, 1, align.Misaligned), part(2, 2, 3, align.Aligned), part(3, 3, 1<<20, align.BelowBoundary)),
 			[]string{"  [X.#3++++++++++++++++]", "  X off 4K   + off 64K", "  # aligned   . free"},
 		},
 		{
-			"more partitions than columns", report.Text{Columns: 4}, diskOf(32, func() []report.Partition {
+			"more partitions than columns",
+			report.Text{Columns: 4},
+			diskOf(32, func() []report.Partition {
 				var out []report.Partition
 				for i := range 32 {
 					v := align.Aligned
@@ -86,7 +94,9 @@ func TestPictures(t *testing.T) {
 			[]string{"  [##########X#####]", "  X off 4K", "  # aligned", "  There are more partitions than columns: each one shows the worst of those in it."},
 		},
 		{
-			"overlaps, and an end beyond the disk", report.Text{Columns: 24}, diskOf(20, part(1, 0, 10, align.Misaligned), part(2, 5, 8, align.Aligned), part(3, 15, 40, align.Aligned)),
+			"overlaps, and an end beyond the disk",
+			report.Text{Columns: 24},
+			diskOf(20, part(1, 0, 10, align.Misaligned), part(2, 5, 8, align.Aligned), part(3, 15, 40, align.Aligned)),
 			[]string{"  [1XXXXXXXX#.....3####]", "  X off 4K   # aligned", "  . free"},
 		},
 		{"a start beyond the disk", report.Text{Columns: 24}, diskOf(20, part(1, 30, 40, align.Misaligned)), []string{"  [...................X]", "  X off 4K   . free"}},
