@@ -7,7 +7,6 @@ import (
 
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -178,8 +177,7 @@ func referencesOf(l *layout.Layout, moving []layout.Partition) References {
 		if !ok {
 			continue
 		}
-		relative := p.Kind == table.Logical && r.Points == p.Off-p.Record() // counted from the EBR, which moves along
-		if r.Encode != nil && (r.Points == p.Off || relative) {
+		if r.Encode != nil && (r.Points == p.Off || l.FromRecord(r)) {
 			out.Rewritten++
 		} else {
 			out.Left++
