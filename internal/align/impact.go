@@ -110,9 +110,12 @@ func (i Impact) Text() string {
 		return fmt.Sprintf("each %s touches %s blocks of %s of the storage instead of %s", unit, number(own.Now), block, number(own.Aligned))
 	case own.Worse() && i.Block == i.Storage.Block:
 		return fmt.Sprintf("each %s touches two %s blocks of the storage instead of one", unit, block)
-	case own.Worse() && stream.Worse() && i.Storage.Block%i.Block == 0:
-		return fmt.Sprintf("one %s in %d lies across two %s blocks of the storage instead of in one, and each of a stream of %s I/Os touches two",
-			unit, i.Storage.Block/i.Block, block, block)
+	case own.Worse() && i.Storage.Block%i.Block == 0:
+		text := fmt.Sprintf("one %s in %d lies across two %s blocks of the storage instead of in one", unit, i.Storage.Block/i.Block, block)
+		if stream.Worse() {
+			text += fmt.Sprintf(", and each of a stream of %s I/Os touches two", block)
+		}
+		return text
 	case own.Worse():
 		return fmt.Sprintf("I/O of one %s touches %s blocks of %s of the storage on average instead of %s", unit, number(own.Now), block, number(own.Aligned))
 	case stream.Worse():

@@ -119,6 +119,7 @@ func TestImpactInWords(t *testing.T) {
 		{"clusters of the storage's size", "4K", 63, volume.Volume{Kind: volume.NTFS, BlockSize: 4096}, "each 4 KiB cluster touches two 4 KiB blocks of the storage instead of one"},
 		{"larger clusters", "4K", 63, volume.Volume{Kind: volume.FAT16, BlockSize: 32768}, "each 32 KiB cluster touches 9 blocks of 4 KiB of the storage instead of 8"},
 		{"smaller blocks", "64K", 63, volume.Volume{Kind: volume.Ext3, BlockSize: 4096}, "one 4 KiB block in 16 lies across two 64 KiB blocks of the storage instead of in one, and each of a stream of 64 KiB I/Os touches two"},
+		{"smaller clusters behind tables", "64K", 63, volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 4096}, "one 4 KiB cluster in 16 lies across two 64 KiB blocks of the storage instead of in one"},
 		{"clusters in order, the storage's blocks not", "64K", 64, volume.Volume{Kind: volume.NTFS, BlockSize: 4096}, "each of a stream of 64 KiB I/Os touches two 64 KiB blocks of the storage instead of one"},
 		{"nobody knows", "4K", 63, volume.Volume{Kind: volume.Unknown}, "each 4 KiB block (a size that is assumed: the content names none) touches two"},
 		{"odd blocks", "4K", 63, volume.Volume{Kind: volume.MDRaid, BlockSize: 12288}, "each 12 KiB block touches 4 blocks of 4 KiB of the storage instead of 3"},

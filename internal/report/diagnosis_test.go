@@ -104,7 +104,7 @@ func text(t *testing.T, fixture, storage string, impacts bool) string {
 	if storage != "" {
 		s, err = align.ParseStorage(storage)
 		require.NoError(t, err)
-		r.Costs = report.NewCosts(l, s)
+		r.Costs, r.Advice = report.NewCosts(l, s), align.Advise(l, align.Case{Boundary: r.Boundary, Storage: s})
 	}
 	if impacts {
 		r.AddImpacts(l, s)
@@ -144,6 +144,8 @@ func TestCostsOnAStorage(t *testing.T) {
 		{"xp-lba63-one-ntfs", "", "The storage works in blocks of its own", "On this storage"},
 		{"xp-lba63-one-ntfs", "netapp", "On this storage (NetApp WAFL, 4 KiB blocks) each 4 KiB cluster touches two 4 KiB blocks", "works in blocks of its own"},
 		{"xp-lba63-one-ntfs", "flasharray", "that costs nothing: alignment does not matter to it", "instead of one"},
+		{"xp-lba63-one-ntfs", "128K", "trueup plan --boundary 128K xp-lba63-one-ntfs", "touches two units"},
+		{"logical-chain", "64K", "On this storage (blocks of 64 KiB), partitions 1, 5: one 4 KiB cluster in 16", "On this storage (blocks of 64 KiB) "},
 		{"unused-slots", "4K", "that costs nothing: no I/O touches more of its blocks than it must", "instead of one"},
 	} {
 		t.Run(fmt.Sprint(tc.fixture, " ", tc.storage), func(t *testing.T) {

@@ -42,21 +42,53 @@ type Touched struct {
 // Costs are what the starts of partitions cost on a storage that the user has named.
 type Costs struct {
 	Storage align.Storage
-	Texts   []string
+	each    []cost
 }
 
-// NewCosts says what the partitions cost; what several of them share is said once.
+// cost is what some partitions cost alike.
+type cost struct {
+	text    string
+	numbers []string
+}
+
+// NewCosts says what the partitions cost.
 func NewCosts(l *layout.Layout, s align.Storage) *Costs {
 	c := &Costs{Storage: s}
 	for _, p := range l.Partitions {
 		if !align.Judged(p) {
 			continue
 		}
-		if text := align.ImpactOf(p, s).Text(); text != "" && !slices.Contains(c.Texts, text) {
-			c.Texts = append(c.Texts, text)
+		text := align.ImpactOf(p, s).Text()
+		if text == "" {
+			continue
 		}
+		i := slices.IndexFunc(c.each, func(x cost) bool { return x.text == text })
+		if i < 0 {
+			i = len(c.each)
+			c.each = append(c.each, cost{text: text})
+		}
+		c.each[i].numbers = append(c.each[i].numbers, strconv.Itoa(p.Number))
 	}
 	return c
+}
+
+func partitions(numbers []string) string {
+	if len(numbers) == 1 {
+		return "partition " + numbers[0]
+	}
+	return "partitions " + strings.Join(numbers, ", ")
+}
+
+// text is one sentence part; where partitions cost different things it says which.
+func (c *Costs) text() string {
+	if len(c.each) == 1 {
+		return " " + c.each[0].text
+	}
+	var out []string
+	for _, x := range c.each {
+		out = append(out, partitions(x.numbers)+": "+x.text)
+	}
+	return ", " + strings.Join(out, "; ")
 }
 
 // maxImpacts bounds the length of a report: no disk in use has so many partitions, a hostile GPT can have 16,384.
@@ -116,16 +148,12 @@ func (p Partition) costsAs(q Partition) bool {
 }
 
 func (t *Text) impact(i *Impact, numbers []string) {
-	what := "Partition "
-	if len(numbers) > 1 {
-		what = "Partitions "
-	}
 	blocks := "blocks of " + units.Format(i.Block)
 	if i.Assumed {
 		blocks += " (assumed, the content names none)"
 	}
 	t.printf("\n")
-	t.para(2, "%s%s, %s:", what, strings.Join(numbers, ", "), blocks)
+	t.para(2, "%s, %s:", capital(partitions(numbers)), blocks)
 	w := newTable()
 	w.AppendHeader(table.Row{"I/O size", "random now", "aligned", "sequential now", "aligned"})
 	var right []table.ColumnConfig
@@ -151,10 +179,34 @@ func (t *Text) blocks(x Touched) string {
 	return decimal(x.Now)
 }
 
+// cost says what a misalignment does, in words for somebody who never heard of it. What several partitions share is said
+// once.
+func (t *Text) cost(fs []align.Finding) {
+	var costs []string
+	for _, f := range fs {
+		if f.Cost != "" && !slices.Contains(costs, f.Cost) {
+			costs = append(costs, f.Cost)
+		}
+	}
+	if len(costs) == 0 {
+		return
+	}
+	t.printf("\n")
+	for _, f := range fs {
+		if f.Cost != "" {
+			t.para(2, "%s %s.", capital(f.Subject), f.Where)
+		}
+	}
+	t.para(0, "The storage works in blocks of its own, and the guest's blocks start in the middle of them: %s. "+
+		"That is more work for most reads and writes. The guest cannot see or mend it; moving the partition does.", strings.Join(costs, "; "))
+}
+
+func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
 // costOn says what a misalignment does on the storage that the user has named.
 func (t *Text) costOn(c *Costs, fs []align.Finding) {
 	misplaced := slices.DeleteFunc(slices.Clone(fs), func(f align.Finding) bool { return f.Cost == "" })
-	if len(c.Texts)+len(misplaced) == 0 {
+	if len(c.each)+len(misplaced) == 0 {
 		return
 	}
 	t.printf("\n")
@@ -162,8 +214,8 @@ func (t *Text) costOn(c *Costs, fs []align.Finding) {
 		t.para(2, "%s %s.", capital(f.Subject), f.Where)
 	}
 	switch {
-	case len(c.Texts) > 0:
-		t.para(0, "On this storage (%s) %s. The guest cannot see or mend it; moving the partition does.", c.Storage.About, strings.Join(c.Texts, "; "))
+	case len(c.each) > 0:
+		t.para(0, "On this storage (%s)%s. The guest cannot see or mend it; moving the partition does.", c.Storage.About, c.text())
 	case c.Storage.Block == units.SectorSize:
 		t.para(0, "On this storage (%s) that costs nothing: alignment does not matter to it.", c.Storage.About)
 	default:

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -286,30 +287,6 @@ func volumeText(v *Volume) string {
 	return name
 }
 
-// cost says what a misalignment does, in words for somebody who never heard of it. What several partitions share is said
-// once.
-func (t *Text) cost(fs []align.Finding) {
-	var costs []string
-	for _, f := range fs {
-		if f.Cost != "" && !slices.Contains(costs, f.Cost) {
-			costs = append(costs, f.Cost)
-		}
-	}
-	if len(costs) == 0 {
-		return
-	}
-	t.printf("\n")
-	for _, f := range fs {
-		if f.Cost != "" {
-			t.para(2, "%s %s.", capital(f.Subject), f.Where)
-		}
-	}
-	t.para(0, "The storage works in blocks of its own, and the guest's blocks start in the middle of them: %s. "+
-		"That is more work for most reads and writes. The guest cannot see or mend it; moving the partition does.", strings.Join(costs, "; "))
-}
-
-func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
-
 func (t *Text) findings(fs []align.Finding) {
 	fs = slices.DeleteFunc(slices.Clone(fs), func(f align.Finding) bool { return f.Cost != "" })
 	if len(fs) > 0 {
@@ -332,8 +309,8 @@ func (t *Text) remedy(f align.Finding) {
 // command names the next step. A copy that would be refused is not proposed.
 func (t *Text) command(r *Inspect) {
 	flag := ""
-	if r.Boundary != align.DefaultBoundary {
-		flag = " --boundary " + units.Short(r.Boundary)
+	if b := cmp.Or(r.Advice.Boundary, r.Boundary); b != align.DefaultBoundary {
+		flag = " --boundary " + units.Short(b)
 	}
 	if len(r.Refusals) > 0 {
 		f := r.Refusals[0]
