@@ -222,7 +222,7 @@ func nested(p layout.Partition, boundary int64) (Finding, bool) {
 	}
 	return Finding{
 		Code: "nested-misaligned", Severity: Info, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note,
-		Text: fmt.Sprintf("starts on a multiple of %s, but the first %s cluster lies at byte %d, %d bytes past a 4 KiB boundary: the %s was formatted so, and no move of the partition mends it for both",
-			units.Format(boundary), v.Kind, off, off%Block, v.Kind),
+		Text: fmt.Sprintf("starts on a multiple of %s, but the first %s %s lies at byte %d, %d bytes past a 4 KiB boundary: the %s was formatted so, and no move of the partition mends it for both",
+			units.Format(boundary), v.Kind, v.Kind.Unit(), off, off%Block, v.Kind),
 	}, true
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/units"
-	"github.com/trueup/trueup/internal/volume"
 )
 
 // ioSizes are those that Impacts are computed for, in bytes: from a log record to a backup stream. 72 KiB is what some
@@ -49,10 +48,7 @@ type Impact struct {
 
 // ImpactOf computes what the start of p costs.
 func ImpactOf(p layout.Partition, s Storage) Impact {
-	i := Impact{Partition: p.Number, Storage: s, Block: p.Volume.BlockSize, inside: p.Volume.DataStart, word: "block"}
-	if k := p.Volume.Kind; k == volume.NTFS || k == volume.FAT12 || k == volume.FAT16 || k == volume.FAT32 || k == volume.ExFAT || k == volume.ReFS {
-		i.word = "cluster"
-	}
+	i := Impact{Partition: p.Number, Storage: s, Block: p.Volume.BlockSize, inside: p.Volume.DataStart, word: p.Volume.Kind.Unit()}
 	if i.Block <= 0 {
 		i.Block, i.Assumed = Block, true
 	}
