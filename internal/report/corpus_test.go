@@ -17,6 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/table"
 )
@@ -35,8 +36,12 @@ func inspect(t *testing.T, name string, d disk.Disk) *report.Inspect {
 		Image:    report.Image{Path: name, Format: "raw", Size: d.Size(), SectorSize: d.SectorSize(), Files: []report.File{}, Chain: []report.Link{}},
 		Disk:     report.NewDisk(l, goal.Must, align.Check(l, goal)),
 		Refusals: []align.Finding{},
-		Advice:   align.Advise(l, align.Case{Boundary: goal.Must, Storage: align.Generic()}),
 	}
+	require.NoError(t, l.ReadGaps(d))
+	p, err := plan.New(l, align.GoalFor(l, 0))
+	require.NoError(t, err)
+	r.Refusals = append(r.Refusals, p.Refusals(false)...)
+	r.Advice = align.Advise(l, align.Case{Boundary: goal.Must, Storage: align.Generic(), Refusals: r.Refusals})
 	r.ExitCode = r.Verdict.ExitCode()
 	return r
 }
