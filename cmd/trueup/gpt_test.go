@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +22,7 @@ func gptDisk(t testing.TB, extra ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "gpt.raw")
 	disktest.Run(t, "truncate", "-s", fmt.Sprintf("%dM", gptMiB), path)
-	args := append(extra, "-a", "1", "-n", "2:20000:40000", "-n", "1:100:10000", "-n", "5:10001:15000", "-n", "7:50000:0",
+	args := append(slices.Clone(extra), "-a", "1", "-n", "2:20000:40000", "-n", "1:100:10000", "-n", "5:10001:15000", "-n", "7:50000:0",
 		"-t", "2:0700", "-t", "5:ef00", "-c", "1:first ☃", "-c", "7:to the end", "-A", "1:set:2", "-A", "7:set:63", path)
 	disktest.Run(t, "sgdisk", args...)
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -49,18 +50,32 @@ func spoil(t testing.TB, path string, off int64, b []byte) {
 	require.NoError(t, err)
 }
 
-// gptDamage is what can be wrong with a table that still has one good copy.
-var gptDamage = map[string]func(testing.TB, string){
-	"nothing":                     func(testing.TB, string) {},
-	"primary header zeroed":       func(t testing.TB, path string) { spoil(t, path, 512, make([]byte, 512)) },
-	"primary header full of text": func(t testing.TB, path string) { spoil(t, path, 512, noise("x", 512)) },
-	"primary entries zeroed":      func(t testing.TB, path string) { spoil(t, path, 1024, make([]byte, 32*512)) },
-	"one bit of a primary entry":  func(t testing.TB, path string) { spoil(t, path, 1024+40, []byte{0xff}) },
-	"backup header zeroed":        func(t testing.TB, path string) { spoil(t, path, -512, make([]byte, 512)) },
-	"backup entries zeroed":       func(t testing.TB, path string) { spoil(t, path, -33*512, make([]byte, 32*512)) },
-	"no protective MBR":           func(t testing.TB, path string) { spoil(t, path, 446, make([]byte, 66)) },
-	"enlarged disk":               func(t testing.TB, path string) { require.NoError(t, os.Truncate(path, (gptMiB+3)<<20)) },
-	"enlarged by one sector":      func(t testing.TB, path string) { require.NoError(t, os.Truncate(path, gptMiB<<20+512)) },
+// damage is what is wrong with a table that still has one good copy: other bytes at an offset, and a disk that was enlarged.
+type damage struct {
+	off   int64 // from the end when it is negative
+	bytes []byte
+	grow  int64
+}
+
+func (d damage) spoil(t testing.TB, path string) {
+	t.Helper()
+	spoil(t, path, d.off, d.bytes)
+	st, err := os.Stat(path)
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(path, st.Size()+d.grow))
+}
+
+var gptDamage = map[string]damage{
+	"nothing":                     {},
+	"primary header zeroed":       {off: 512, bytes: make([]byte, 512)},
+	"primary header full of text": {off: 512, bytes: noise("x", 512)},
+	"primary entries zeroed":      {off: 1024, bytes: make([]byte, 32*512)},
+	"one bit of a primary entry":  {off: 1024 + 40, bytes: []byte{0xff}},
+	"backup header zeroed":        {off: -512, bytes: make([]byte, 512)},
+	"backup entries zeroed":       {off: -33 * 512, bytes: make([]byte, 32*512)},
+	"no protective MBR":           {off: 446, bytes: make([]byte, 66)},
+	"enlarged disk":               {grow: 3 << 20},
+	"enlarged by one sector":      {grow: 512},
 }
 
 // otherArrays are the cases in which the size and the place of the array matter.
@@ -84,14 +99,14 @@ func sgdiskSays(t testing.TB, path string) string {
 // the disk before the damage. The sizes of the array are those that sgdisk can make.
 func TestDamagedGPTs(t *testing.T) {
 	for array, extra := range map[string][]string{"128 entries": nil, "256 entries": {"-S", "256"}, "array behind a hole": {"-j", "40"}} {
-		for damage, damaged := range gptDamage {
-			if extra != nil && !otherArrays[damage] {
+		for name, damaged := range gptDamage {
+			if extra != nil && !otherArrays[name] {
 				continue
 			}
-			t.Run(array+", "+damage, func(t *testing.T) {
+			t.Run(array+", "+name, func(t *testing.T) {
 				source := gptDisk(t, extra...)
 				want := sgdiskSays(t, source)
-				damaged(t, source)
+				damaged.spoil(t, source)
 				dest := filepath.Join(t.TempDir(), "aligned.raw")
 				answer := trueupJSON[jsonAlign](t, 0, "align", source, dest)
 				require.Equal(t, 4, answer.Moved)
@@ -136,7 +151,7 @@ func TestAlignedDamagedGPT(t *testing.T) {
 	source := filepath.Join(t.TempDir(), "gpt.raw")
 	disktest.Run(t, "truncate", "-s", "20M", source)
 	disktest.Run(t, "sgdisk", "-n", "1:2048:0", source)
-	gptDamage["backup header zeroed"](t, source)
+	gptDamage["backup header zeroed"].spoil(t, source)
 
 	aligned := filepath.Join(t.TempDir(), "aligned.raw")
 	answer := trueupJSON[jsonAlign](t, 0, "align", source, aligned)
