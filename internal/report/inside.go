@@ -25,7 +25,9 @@ func (t *Text) insides(d Disk) {
 }
 
 func (t *Text) inside(where string, v *Volume, d Disk) {
-	if len(v.order) == 0 && len(v.Parts) == 0 {
+	// What a file system adds to its line in the table is for those who ask for more.
+	fileSystem := v.Cluster > 0 && !t.Verbose
+	if len(v.Parts) == 0 && (len(v.order) == 0 || fileSystem) {
 		return
 	}
 	says := []string{volumeText(v)}
