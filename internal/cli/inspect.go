@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,8 +16,8 @@ import (
 
 type inspectFlags struct {
 	*common
+	reading
 	boundary boundary
-	format   string
 	data     bool
 }
 
@@ -41,15 +40,9 @@ IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is on
 		},
 	}
 	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
-	formatFlag(cmd, &f.format)
+	f.reading.add(cmd)
 	cmd.Flags().BoolVar(&f.data, "data", false, "read all data and count what is not zero")
 	return cmd
-}
-
-func formatFlag(cmd *cobra.Command, s *string) {
-	usage := "`FORMAT` that the image must have (" + strings.Join(image.Names(), ", ") + "); it is found by content otherwise"
-	cmd.Flags().StringVar(s, "format", "", usage)
-	complete(cmd, "format", image.Names()...)
 }
 
 func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path string) error {
@@ -59,7 +52,7 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if p, err := image.OpenPackage(path); !errors.Is(err, ondisk.ErrNoMatch) {
 		return f.inspectPackage(ctx, out, errOut, p, path, err)
 	}
-	s, err := f.open(path, f.format)
+	s, err := f.open(path, f.reading)
 	if err != nil {
 		return err
 	}
@@ -87,6 +80,7 @@ func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *source)
 	findings := append(align.Relevant(u.issues, nil), s.findings(align.Goal{Must: b, Want: b})...)
 	r = &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
 	r.Stored(u.usage, u.nonZero)
+	r.Flags = f.flags()
 	r.ExitCode = r.Verdict.ExitCode()
 	if r.Refusals, err = s.refusals(f.boundary); err != nil {
 		return nil, nil, err

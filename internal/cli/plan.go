@@ -19,18 +19,18 @@ import (
 
 // moveFlags decide what moves where; plan and align share them.
 type moveFlags struct {
+	reading
 	boundary        boundary
 	only            []int
 	allowUnbootable bool
 	flatten         bool
-	format          string
 }
 
 func (m *moveFlags) add(cmd *cobra.Command) {
 	boundaryFlag(cmd, &m.boundary, "where partitions move to, 4K to 1G; auto is 64K where the boot code reads cylinders, heads and sectors, 1M elsewhere")
 	cmd.Flags().IntSliceVar(&m.only, "partition", nil, "move only partition `N` (repeatable), and what it forces to move")
 	cmd.Flags().BoolVar(&m.allowUnbootable, "allow-unbootable", false, "go on although a finding says that the copy may not boot")
-	formatFlag(cmd, &m.format)
+	m.reading.add(cmd)
 	flattenFlag(cmd, &m.flatten)
 }
 
@@ -40,7 +40,7 @@ func flattenFlag(cmd *cobra.Command, on *bool) {
 
 // arguments are the flags that make align do the same.
 func (m *moveFlags) arguments() []string {
-	var out []string
+	out := m.flags()
 	if m.boundary != 0 {
 		out = append(out, "--boundary", m.boundary.String())
 	}
@@ -81,7 +81,7 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	s, err := f.open(path, f.format)
+	s, err := f.open(path, f.reading)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	r := &report.Plan{
-		Head: head("plan"), Image: report.NewImage(s.img), Changes: report.NewChanges(p), Target: p.Goal.Want,
+		Head: head("plan"), Image: report.NewImage(s.img), Changes: report.NewChanges(p, s.layout.LBASize()), Target: p.Goal.Want,
 		Findings: notRefused(p.Notes, p.Refusals(f.allowUnbootable)), Refusals: p.Refusals(f.allowUnbootable),
 	}
 	r.Flags = f.arguments()

@@ -19,20 +19,27 @@ import (
 
 // runStream converts an image that comes through standard input. Nothing of it can be looked at before it is copied, and
 // nothing read again: the proof compares digests.
-func runStream(ctx context.Context, out, errOut io.Writer, f *copyFlags, format, dest string) error {
+func runStream(ctx context.Context, out, errOut io.Writer, f *copyFlags, read reading, dest string) error {
 	if err := f.spare(); err != nil {
+		return err
+	}
+	o, err := read.options()
+	if err != nil {
 		return err
 	}
 	in, stop := interruptible(ctx, os.Stdin)
 	defer stop()
-	s, err := image.OpenStream(in, format)
+	s, err := image.OpenStream(in, o.Format)
+	if err == nil {
+		err = read.agrees(s.Image)
+	}
 	if err != nil {
 		return streamError(ctx, fmt.Errorf("standard input: %w", err))
 	}
 	p := plan.Copy(s.Disk.Size())
 	p.Size = f.to.size(p.Size)
 	r := &report.Align{
-		Head: head("convert"), Source: "-", Dest: dest, Changes: report.NewChanges(p), Findings: notRefused(nil, nil), Files: []string{},
+		Head: head("convert"), Source: "-", Dest: dest, Changes: report.NewChanges(p, s.Disk.SectorSize()), Findings: notRefused(nil, nil), Files: []string{},
 	}
 	w, err := f.writeStream(ctx, errOut, s, p.Size, dest)
 	if err != nil {

@@ -55,6 +55,9 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	if err := l.readVolumes(d); err != nil {
 		return nil, err
 	}
+	if err := l.checkSectors(d); err != nil {
+		return nil, err
+	}
 	if t.Scheme == table.MBR {
 		l.Geometry = t.Geometry(l.hints(hint))
 	}

@@ -58,7 +58,7 @@ func (t *Text) changes(c Changes) {
 	w := newTable()
 	w.AppendHeader(table.Row{"partition", "from LBA", "to LBA", "shift", "size"})
 	for _, m := range c.Moves {
-		w.AppendRow(table.Row{m.Partition, m.From / units.SectorSize, m.To / units.SectorSize, units.Format(m.Delta), units.Format(m.Size)})
+		w.AppendRow(table.Row{m.Partition, m.From / c.LBA, m.To / c.LBA, units.Format(m.Delta), units.Format(m.Size)})
 	}
 	t.printf("\n%s", render(w))
 	t.patches(c.Patches)
@@ -118,7 +118,7 @@ func (t *Text) Align(r *Align) {
 	}
 	t.para(2, "%s: %s, %s, %s.", Safe(r.Dest), name, movedText(r.Moved), verifiedText[r.Verified])
 	for _, m := range r.Moves {
-		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/units.SectorSize, m.To/units.SectorSize)
+		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/r.LBA, m.To/r.LBA)
 	}
 	if r.NewSize > r.OldSize {
 		t.printf("  the disk grew by %s to %s\n", units.Format(r.NewSize-r.OldSize), units.Format(r.NewSize))
@@ -127,7 +127,7 @@ func (t *Text) Align(r *Align) {
 		t.patches(r.Patches)
 	}
 	if r.Source != "-" { // what came through a pipe is gone
-		t.printf("To prove it again later:   trueup verify %s %s\n", shellQuote(r.Source), shellQuote(r.Dest))
+		t.printf("To prove it again later:   trueup verify%s %s %s\n", flags(r.Flags), shellQuote(r.Source), shellQuote(r.Dest))
 	}
 }
 

@@ -130,6 +130,7 @@ type Inspect struct {
 	Image Image `json:"image"`
 	Disk
 	Refusals []align.Finding `json:"refusals"` // why a copy could not be made now
+	Flags    []string        `json:"-"`        // of the command line, for those that come next
 	Error    *Error          `json:"error,omitempty"`
 	ExitCode int             `json:"exit_code"`
 }
@@ -173,6 +174,7 @@ type Changes struct {
 	Moved   int     `json:"moved"`
 	Moves   []Move  `json:"moves"`
 	Patches []Patch `json:"patches"`
+	LBA     int64   `json:"-"` // bytes of a sector of the table
 }
 
 // Align is the result of align and convert.
@@ -187,6 +189,7 @@ type Align struct {
 	Verified string          `json:"verified"`
 	Files    []string        `json:"files"`
 	Findings []align.Finding `json:"findings"`
+	Flags    []string        `json:"-"` // of the command line that would prove it again
 	ExitCode int             `json:"exit_code"`
 }
 
@@ -299,9 +302,9 @@ func newVolume(v *volume.Volume, at int64) *Volume {
 	return out
 }
 
-// NewChanges describes what a plan changes.
-func NewChanges(p *plan.Plan) Changes {
-	c := Changes{OldSize: p.OldSize, NewSize: p.Size, Moved: len(p.Moves), Moves: []Move{}, Patches: []Patch{}}
+// NewChanges describes what a plan changes. lba is the size in bytes of the sectors that the table counts.
+func NewChanges(p *plan.Plan, lba int64) Changes {
+	c := Changes{OldSize: p.OldSize, NewSize: p.Size, Moved: len(p.Moves), Moves: []Move{}, Patches: []Patch{}, LBA: lba}
 	for _, m := range p.Moves {
 		c.Moves = append(c.Moves, Move{m.Partition, m.From, m.To, m.Len, m.Delta()})
 	}

@@ -316,9 +316,9 @@ func (t *Text) remedy(f align.Finding) {
 
 // command names the next step. A copy that would be refused is not proposed.
 func (t *Text) command(r *Inspect) {
-	flag := ""
+	flag := flags(r.Flags)
 	if r.Boundary != align.DefaultBoundary {
-		flag = " --boundary " + units.Short(r.Boundary)
+		flag += " --boundary " + units.Short(r.Boundary)
 	}
 	if len(r.Refusals) > 0 {
 		f := r.Refusals[0]
