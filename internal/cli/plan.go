@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -92,13 +93,10 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	r := &report.Plan{
-		Head: head("plan"), Image: report.NewImage(s.img), Changes: report.NewChanges(p, s.layout.LBASize()), Target: p.Goal.Want,
-		Findings: notRefused(p.Notes, p.Refusals(f.allowUnbootable)), Refusals: p.Refusals(f.allowUnbootable),
+		Head: head("plan"), Image: report.NewImage(s.img), Target: p.Goal.Want, Flags: f.arguments(),
+		Refusals: append([]align.Finding{}, p.Refusals(f.allowUnbootable)...),
 	}
-	r.Flags = f.arguments()
-	if r.Refusals == nil {
-		r.Refusals = []align.Finding{}
-	}
+	r.Findings = notRefused(p.Notes, r.Refusals)
 	refused := refusal(r.Refusals)
 	if refused == nil {
 		_, after, err := checked(s, p)
@@ -112,6 +110,8 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 		code, exit := classify(refused)
 		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(refused)}, exit
 	}
+	r.Changes = report.NewChanges(p, s.layout.LBASize()) // last: of a large table it is large
+	s.layout, p = nil, nil
 	if err := f.emit(out, r, func(t *report.Text) { t.Plan(r) }); err != nil {
 		return err
 	}
@@ -120,22 +120,16 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 
 // notRefused are the notes that stand beside the refusals.
 func notRefused(notes, refusals []align.Finding) []align.Finding {
-	out := []align.Finding{}
-	for _, n := range notes {
-		if !containsFinding(refusals, n) {
-			out = append(out, n)
-		}
+	type key struct {
+		code, text string
+		partition  int
 	}
-	return out
-}
-
-func containsFinding(fs []align.Finding, f align.Finding) bool {
-	for _, g := range fs {
-		if g.Code == f.Code && g.Partition == f.Partition && g.Text == f.Text {
-			return true
-		}
+	of := func(f align.Finding) key { return key{f.Code, f.Text, f.Partition} }
+	refused := map[key]bool{}
+	for _, f := range refusals {
+		refused[of(f)] = true
 	}
-	return false
+	return slices.DeleteFunc(append([]align.Finding{}, notes...), func(f align.Finding) bool { return refused[of(f)] })
 }
 
 // checked gives the planned result as a disk, and its layout as read from it: before a byte is written, the eyes that

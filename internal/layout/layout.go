@@ -3,6 +3,7 @@
 package layout
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -96,13 +97,18 @@ func (l *Layout) bareVolume() {
 
 // readVolumes probes every partition that lies inside the disk.
 func (l *Layout) readVolumes(d disk.Disk) error {
+	unknown := &volume.Volume{Kind: volume.Unknown}
+	l.Partitions = make([]Partition, 0, len(l.Table.Partitions))
 	for _, p := range l.Table.Partitions {
-		v := &volume.Volume{Kind: volume.Unknown}
+		v := unknown
 		if p.Kind != table.Extended && p.End() <= d.Size() && p.Len > 0 {
 			var err error
 			if v, err = volume.Probe(disk.Section(d, p.Range), p.Off); err != nil {
 				return fmt.Errorf("partition %d: %w", p.Number, err)
 			}
+		}
+		if v.Kind == volume.Unknown {
+			v = unknown // there can be thousands
 		}
 		for _, i := range v.Issues {
 			if i.Partition = p.Number; i.DiskWide {
@@ -189,8 +195,8 @@ func (l *Layout) LBASize() int64 {
 
 // Partition finds a partition by its number.
 func (l *Layout) Partition(number int) (Partition, bool) {
-	i := slices.IndexFunc(l.Partitions, func(p Partition) bool { return p.Number == number })
-	if i < 0 {
+	i, ok := slices.BinarySearchFunc(l.Partitions, number, func(p Partition, n int) int { return cmp.Compare(p.Number, n) })
+	if !ok {
 		return Partition{Volume: &volume.Volume{Kind: volume.Unknown}}, false
 	}
 	return l.Partitions[i], true

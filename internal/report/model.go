@@ -4,6 +4,7 @@ package report
 import (
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
@@ -258,6 +259,7 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 		if t.Scheme == table.MBR {
 			d.Table.Signature = fmt.Sprintf("0x%08x", t.Signature)
 		}
+		d.Partitions = slices.Grow(d.Partitions, len(l.Partitions))
 		for _, p := range l.Partitions {
 			d.Partitions = append(d.Partitions, newPartition(p, t.SectorSize, boundary))
 		}
@@ -305,6 +307,7 @@ func newVolume(v *volume.Volume, at int64) *Volume {
 // NewChanges describes what a plan changes. lba is the size in bytes of the sectors that the table counts.
 func NewChanges(p *plan.Plan, lba int64) Changes {
 	c := Changes{OldSize: p.OldSize, NewSize: p.Size, Moved: len(p.Moves), Moves: []Move{}, Patches: []Patch{}, LBA: lba}
+	c.Moves, c.Patches = slices.Grow(c.Moves, len(p.Moves)), slices.Grow(c.Patches, len(p.Patches))
 	for _, m := range p.Moves {
 		c.Moves = append(c.Moves, Move{m.Partition, m.From, m.To, m.Len, m.Delta()})
 	}
