@@ -164,7 +164,7 @@ type written struct {
 
 // write makes DEST: absent or complete, whatever happens in between.
 func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *plan.Plan, dest string) (w written, err error) {
-	view, _, err := checked(s, p)
+	view, err := checked(s, p)
 	if err != nil {
 		return w, fmt.Errorf("%s: %w", s.img.Path, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -61,6 +62,7 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	s.layout = nil // the report has it all, and the text of a large table needs the memory
 	if err := f.emit(out, r, func(t *report.Text) { t.Inspect(r) }); err != nil {
 		return err
 	}
@@ -76,15 +78,17 @@ func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *source)
 	if err != nil {
 		return nil, nil, err
 	}
-	b := f.boundary.criterion()
-	findings := append(align.Relevant(u.issues, nil), s.findings(align.Goal{Must: b, Want: b})...)
-	r = &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
-	r.Stored(u.usage, u.nonZero)
-	r.Flags = f.flags()
-	r.ExitCode = r.Verdict.ExitCode()
-	if r.Refusals, err = s.refusals(f.boundary); err != nil {
+	// The plan that this takes is gone before the report needs memory.
+	refusals, err := s.refusals(f.boundary)
+	if err != nil {
 		return nil, nil, err
 	}
+	b := f.boundary.criterion()
+	findings := slices.Concat(align.Relevant(u.issues, nil), align.Relevant(s.issues(), nil), align.Check(s.layout, align.Goal{Must: b, Want: b}))
+	r = &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
+	r.Stored(u.usage, u.nonZero)
+	r.Refusals, r.Flags = refusals, f.flags()
+	r.ExitCode = r.Verdict.ExitCode()
 	if bad = broken(findings); bad != nil {
 		bad = malformed{fmt.Errorf("%s: %w", s.img.Path, bad)}
 		code, exit := classify(bad)

@@ -114,7 +114,7 @@ func (c *copyFlags) planPackage(src *image.Package, job packageCopy) (disks []*p
 		x := &packageDisk{source: s, member: d.Member}
 		disks = append(disks, x)
 		if x.plan, err = job.plan(s); err == nil {
-			x.view, _, err = checked(s, x.plan)
+			x.view, err = checked(s, x.plan)
 		}
 		if err != nil {
 			return disks, fmt.Errorf("%s: %w", s.img.Path, err)

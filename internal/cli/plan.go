@@ -97,25 +97,36 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 		Refusals: append([]align.Finding{}, p.Refusals(f.allowUnbootable)...),
 	}
 	r.Findings = notRefused(p.Notes, r.Refusals)
-	refused := refusal(r.Refusals)
+	refused, lba := refusal(r.Refusals), s.layout.LBASize()
 	if refused == nil {
-		_, after, err := checked(s, p)
-		if err != nil {
+		if r.Result, err = result(s, p); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		d := report.NewDisk(after, p.Goal.Must, align.Check(after, p.Goal))
-		r.Result = &d
 	} else {
 		refused = malformed{fmt.Errorf("%s: %w", path, refused)}
 		code, exit := classify(refused)
 		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(refused)}, exit
 	}
-	r.Changes = report.NewChanges(p, s.layout.LBASize()) // last: of a large table it is large
-	s.layout, p = nil, nil
+	r.Changes = report.NewChanges(p, lba)
 	if err := f.emit(out, r, func(t *report.Text) { t.Plan(r) }); err != nil {
 		return err
 	}
 	return refused
+}
+
+// result inspects what the plan makes of the disk. The layout of s is not there after that: those of a large table, before and
+// after, take the memory that the check needs.
+func result(s *source, p *plan.Plan) (*report.Disk, error) {
+	view, after, err := promised(s, p)
+	if err != nil {
+		return nil, err
+	}
+	s.layout = nil
+	if err := settled(view, after, p); err != nil {
+		return nil, err
+	}
+	d := report.NewDisk(after, p.Goal.Must, align.Check(after, p.Goal))
+	return &d, nil
 }
 
 // notRefused are the notes that stand beside the refusals.
@@ -132,9 +143,18 @@ func notRefused(notes, refusals []align.Finding) []align.Finding {
 	return slices.DeleteFunc(append([]align.Finding{}, notes...), func(f align.Finding) bool { return refused[of(f)] })
 }
 
-// checked gives the planned result as a disk, and its layout as read from it: before a byte is written, the eyes that
+// checked gives the planned result as a disk: before a byte is written, the eyes that
 // found the fault look at the result.
-func checked(s *source, p *plan.Plan) (disk.Disk, *layout.Layout, error) {
+func checked(s *source, p *plan.Plan) (disk.Disk, error) {
+	view, after, err := promised(s, p)
+	if err != nil {
+		return nil, err
+	}
+	return view, settled(view, after, p)
+}
+
+// promised reads the planned result and holds it against the plan.
+func promised(s *source, p *plan.Plan) (disk.Disk, *layout.Layout, error) {
 	view := p.View(s.img.Disk)
 	after, err := layout.Read(view, table.Geometry{Heads: s.img.Heads, Sectors: s.img.Sectors})
 	if err != nil {
@@ -146,16 +166,21 @@ func checked(s *source, p *plan.Plan) (disk.Disk, *layout.Layout, error) {
 	if err := verify.Promise(p, s.layout, after); err != nil {
 		return nil, nil, fmt.Errorf("planned result: %w", err)
 	}
+	return view, after, nil
+}
+
+// settled makes sure that the planned result needs no further move.
+func settled(view disk.Disk, after *layout.Layout, p *plan.Plan) error {
 	if p.Converts {
-		return view, after, nil
+		return nil
 	}
 	if err := after.ReadGaps(view); err != nil {
-		return nil, nil, fmt.Errorf("planned result: %w", err)
+		return fmt.Errorf("planned result: %w", err)
 	}
 	if err := verify.Settled(after, p.Goal); err != nil {
-		return nil, nil, fmt.Errorf("planned result: %w", err)
+		return fmt.Errorf("planned result: %w", err)
 	}
-	return view, after, nil
+	return nil
 }
 
 // checkOld reads back what each patch says it replaces.

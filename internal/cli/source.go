@@ -96,11 +96,6 @@ func (s *source) child() []ondisk.Issue {
 
 func (s *source) close() { s.img.Close() }
 
-// findings are those of the container and of the disk.
-func (s *source) findings(goal align.Goal) []align.Finding {
-	return append(align.Relevant(s.issues(), nil), align.Check(s.layout, goal)...)
-}
-
 // plan makes the plan for a goal. The container's own issues come first: they concern any copy, and a broken one would
 // be met in the gaps by chance.
 func (s *source) plan(b boundary, only []int) (*plan.Plan, error) {

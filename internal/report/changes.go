@@ -60,7 +60,8 @@ func (t *Text) changes(c Changes) {
 	for _, m := range c.Moves {
 		w.AppendRow(table.Row{m.Partition, m.From / c.LBA, m.To / c.LBA, units.Format(m.Delta), units.Format(m.Size)})
 	}
-	t.printf("\n%s", render(w))
+	t.printf("\n")
+	t.table(w)
 	t.patches(c.Patches)
 }
 
@@ -91,7 +92,7 @@ func (t *Text) patches(ps []Patch) {
 	for _, p := range ps {
 		w.AppendRow(table.Row{fmt.Sprintf("%#x", p.Off), cut(p.Old), cut(p.New), SafeMessage(p.Reason)})
 	}
-	t.printf("%s", render(w))
+	t.table(w)
 }
 
 // cut keeps long runs of hexadecimal digits on one line; JSON has them whole.
