@@ -282,7 +282,7 @@ func TestLinuxSeesSectorsOf4096Bytes(t *testing.T) {
 	cmd.Stdin = strings.NewReader(script)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
-	for i := range 4 {
+	for i := range 4 { // source and result of both
 		for n, v := range fourKVolumes {
 			device := deviceName(i, n+1)
 			require.Contains(t, string(out), "/dev/"+device+": "+v.kind+"\n")
