@@ -274,8 +274,9 @@ func over(pieces, structures []disk.Piece) []disk.Piece {
 				cut = append(cut, disk.Piece{From: x.Source().End() - n, To: x.Dest().End() - n, Len: n})
 			}
 		}
-		pieces = append(cut, s)
-		slices.SortFunc(pieces, func(a, b disk.Piece) int { return cmp.Compare(a.To, b.To) })
+		cut = append(cut, s)
+		slices.SortFunc(cut, func(a, b disk.Piece) int { return cmp.Compare(a.To, b.To) })
+		pieces = cut
 	}
 	joined := Plan{}
 	for _, x := range pieces {
@@ -314,15 +315,12 @@ func (p *Plan) rewrite(l *layout.Layout) {
 		if points == r.Points || r.Encode == nil {
 			continue
 		}
-		b, err := r.Encode(r.Raw, points)
+		patches, err := r.Patches(now.Off-part.Off, points)
 		if err != nil {
 			p.refuse("limit", ondisk.ErrLimit, r.Partition, fmt.Sprintf("%s cannot hold the new place: %v", r.Kind, err), "")
 			continue
 		}
-		p.Patches = append(p.Patches, disk.Patch{
-			Off: r.At.Off + now.Off - part.Off, Old: r.Raw, New: b,
-			Reason: fmt.Sprintf("%s of partition %d: %d -> %d", r.Kind, r.Partition, r.Points, points),
-		})
+		p.Patches = append(p.Patches, patches...)
 	}
 }
 
