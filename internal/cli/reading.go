@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ type reading struct {
 	like   int64 // sector size of a raw image when the user says none, bytes; 0 for its own
 }
 
-func (r *reading) add(cmd *cobra.Command) {
+func (r *reading) readingFlags(cmd *cobra.Command) {
 	usage := "`FORMAT` that the image must have (" + strings.Join(image.Names(), ", ") + "); it is found by content otherwise"
 	cmd.Flags().StringVar(&r.format, "format", "", usage)
 	complete(cmd, "format", image.Names()...)
@@ -63,7 +64,7 @@ func (s *sectorSize) String() string {
 	if *s == 0 {
 		return ""
 	}
-	return fmt.Sprint(int64(*s))
+	return strconv.FormatInt(int64(*s), 10)
 }
 
 // Set parses a flag argument.

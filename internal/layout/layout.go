@@ -101,18 +101,14 @@ func (l *Layout) bareVolume() {
 
 // readVolumes probes every partition that lies inside the disk.
 func (l *Layout) readVolumes(d disk.Disk) error {
-	unknown := &volume.Volume{Kind: volume.Unknown}
 	l.Partitions = make([]Partition, 0, len(l.Table.Partitions))
 	for _, p := range l.Table.Partitions {
-		v := unknown
+		v := &volume.Volume{Kind: volume.Unknown}
 		if p.Kind != table.Extended && p.End() <= d.Size() && p.Len > 0 {
 			var err error
 			if v, err = volume.Probe(disk.Section(d, p.Range), p.Off); err != nil {
 				return fmt.Errorf("partition %d: %w", p.Number, err)
 			}
-		}
-		if v.Kind == volume.Unknown {
-			v = unknown // there can be thousands
 		}
 		for _, i := range v.Issues {
 			if i.Partition = p.Number; i.DiskWide {

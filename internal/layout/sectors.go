@@ -38,7 +38,7 @@ func (l *Layout) fitting(d disk.Disk) (int64, error) {
 			return l.SectorSize, nil
 		}
 	}
-	other := int64(512 + 4096 - l.SectorSize)
+	other := 512 + 4096 - l.SectorSize
 	for _, p := range l.Partitions {
 		r := disk.Range{Off: p.Off / l.SectorSize * other, Len: p.Len / l.SectorSize * other}
 		if p.Kind != table.Primary || r.Len == 0 || r.End() > d.Size() {
