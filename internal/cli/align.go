@@ -242,7 +242,7 @@ SOURCE can be - for a streamOptimized VMDK that comes through a pipe.` + "\n" + 
 		},
 	}
 	f.add(cmd)
-	read.readingFlags(cmd)
+	read.addReading(cmd)
 	flattenFlag(cmd, &flatten)
 	return cmd
 }

@@ -41,7 +41,7 @@ IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is on
 		},
 	}
 	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
-	f.readingFlags(cmd)
+	f.addReading(cmd)
 	cmd.Flags().BoolVar(&f.data, "data", false, "read all data and count what is not zero")
 	return cmd
 }

@@ -31,7 +31,7 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	boundaryFlag(cmd, &m.boundary, "where partitions move to, 4K to 1G; auto is 64K where the boot code reads cylinders, heads and sectors, 1M elsewhere")
 	cmd.Flags().IntSliceVar(&m.only, "partition", nil, "move only partition `N` (repeatable), and what it forces to move")
 	cmd.Flags().BoolVar(&m.allowUnbootable, "allow-unbootable", false, "go on although a finding says that the copy may not boot")
-	m.readingFlags(cmd)
+	m.addReading(cmd)
 	flattenFlag(cmd, &m.flatten)
 }
 

@@ -21,7 +21,7 @@ type reading struct {
 	like   int64 // sector size of a raw image when the user says none, bytes; 0 for its own
 }
 
-func (r *reading) readingFlags(cmd *cobra.Command) {
+func (r *reading) addReading(cmd *cobra.Command) {
 	usage := "`FORMAT` that the image must have (" + strings.Join(image.Names(), ", ") + "); it is found by content otherwise"
 	cmd.Flags().StringVar(&r.format, "format", "", usage)
 	complete(cmd, "format", image.Names()...)

@@ -37,7 +37,7 @@ Both images may have any format; a raw DEST has the sectors of SOURCE. Nothing i
 			return runVerify(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0], args[1])
 		},
 	}
-	f.readingFlags(cmd)
+	f.addReading(cmd)
 	cmd.Flags().IntVarP(&f.jobs, "jobs", "j", 4, "how many chunks are read at once")
 	cmd.Flags().StringVar(&f.progress, "progress", "auto", "auto (a bar on a terminal), json (one line a second on standard error) or none")
 	cmd.Flags().BoolVar(&f.noProgress, "no-progress", false, "the same as --progress none")
