@@ -202,6 +202,7 @@ func startFinding(p layout.Partition, v Verdict, boundary, sector int64) Finding
 		f.Cost = cost(p)
 	}
 	f.Text = f.Where + ": " + f.Cost
+	f.Where, f.Cost = f.Text[:len(f.Where)], f.Text[len(f.Text)-len(f.Cost):] // of a large table there are thousands
 	return f
 }
 

@@ -107,9 +107,9 @@ func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, de
 		return err
 	}
 	if image.PackageKind(dest) != "" {
-		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, format: f.format, skipAligned: f.skipAligned, plan: f.planDisk})
+		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, reading: f.reading, skipAligned: f.skipAligned, plan: f.planDisk})
 	}
-	s, err := f.open(src, f.format)
+	s, err := f.open(src, f.reading)
 	if err != nil {
 		return err
 	}
@@ -134,6 +134,7 @@ func newAlignReport(command string, s *source, p *plan.Plan, dest string) *repor
 	return &report.Align{
 		Head: head(command), Source: s.img.Path, Dest: dest, Format: s.img.Format, Subformat: s.img.Subformat,
 		Changes: report.NewChanges(p), Findings: notRefused(p.Notes, nil), Files: []string{},
+		Flags: s.flags(),
 	}
 }
 
@@ -163,7 +164,7 @@ type written struct {
 
 // write makes DEST: absent or complete, whatever happens in between.
 func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *plan.Plan, dest string) (w written, err error) {
-	view, _, err := checked(s, p)
+	view, err := checked(s, p)
 	if err != nil {
 		return w, fmt.Errorf("%s: %w", s.img.Path, err)
 	}
@@ -225,7 +226,7 @@ func seed(s *source, p *plan.Plan) []byte {
 
 func newConvert(c *common) *cobra.Command {
 	f := copyFlags{common: c, command: "convert"}
-	var format string
+	var read reading
 	var flatten bool
 	cmd := &cobra.Command{
 		Use:   "convert SOURCE DEST",
@@ -237,26 +238,26 @@ SOURCE can be - for a streamOptimized VMDK that comes through a pipe.` + "\n" + 
   tar -xOf vm.ova disk1.vmdk | trueup convert --to raw - disk.img`,
 		Args: arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runConvert(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, format, flatten, args[0], args[1])
+			return runConvert(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, read, flatten, args[0], args[1])
 		},
 	}
 	f.add(cmd)
-	formatFlag(cmd, &format)
+	read.addReading(cmd)
 	flattenFlag(cmd, &flatten)
 	return cmd
 }
 
-func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, format string, flatten bool, src, dest string) error {
+func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, read reading, flatten bool, src, dest string) error {
 	if err := f.check(); err != nil {
 		return err
 	}
 	if image.PackageKind(dest) != "" {
-		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, format: format, plan: planCopy})
+		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, reading: read, plan: planCopy})
 	}
 	if src == "-" {
-		return runStream(ctx, out, errOut, f, format, dest)
+		return runStream(ctx, out, errOut, f, read, dest)
 	}
-	s, err := f.open(src, format)
+	s, err := f.open(src, read)
 	if err != nil {
 		return err
 	}

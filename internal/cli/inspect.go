@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -18,8 +18,8 @@ import (
 
 type inspectFlags struct {
 	*common
+	reading
 	boundary boundary
-	format   string
 	data     bool
 	storage  storage
 	impact   bool
@@ -74,19 +74,13 @@ IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is on
 		},
 	}
 	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
-	formatFlag(cmd, &f.format)
+	f.addReading(cmd)
 	cmd.Flags().Var(&f.storage, "storage", "what lies below the image, for the costs: "+strings.Join(align.StorageNames(), ", "))
 	complete(cmd, "storage", align.StorageNames()...)
 	cmd.Flags().BoolVar(&f.impact, "impact", false, "compute for each partition how many blocks of the storage an I/O touches, now and aligned")
 	cmd.Flags().BoolVarP(&f.list, "list", "l", false, "print a list of the partitions as fdisk -lu does, and nothing else (JSON stays the same)")
 	cmd.Flags().BoolVar(&f.data, "data", false, "read all data and count what is not zero")
 	return cmd
-}
-
-func formatFlag(cmd *cobra.Command, s *string) {
-	usage := "`FORMAT` that the image must have (" + strings.Join(image.Names(), ", ") + "); it is found by content otherwise"
-	cmd.Flags().StringVar(s, "format", "", usage)
-	complete(cmd, "format", image.Names()...)
 }
 
 func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path string) error {
@@ -96,7 +90,7 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if p, err := image.OpenPackage(path); !errors.Is(err, ondisk.ErrNoMatch) {
 		return f.inspectPackage(ctx, out, errOut, p, path, err)
 	}
-	s, err := f.open(path, f.format)
+	s, err := f.open(path, f.reading)
 	if err != nil {
 		return err
 	}
@@ -105,6 +99,7 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	s.layout = nil // the report has it all, and the text of a large table needs the memory
 	if err := f.emit(out, r, f.show(func(t *report.Text) { t.Inspect(r) })); err != nil {
 		return err
 	}
@@ -128,14 +123,17 @@ func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *source)
 	if err != nil {
 		return nil, nil, err
 	}
-	b := f.boundary.criterion()
-	findings := append(align.Relevant(u.issues, nil), s.findings(align.Goal{Must: b, Want: b})...)
-	r = &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
-	r.Stored(u.usage, u.nonZero)
-	r.ExitCode = r.Verdict.ExitCode()
-	if r.Refusals, err = s.refusals(f.boundary); err != nil {
+	// The plan that this takes is gone before the report needs memory.
+	refusals, err := s.refusals(f.boundary)
+	if err != nil {
 		return nil, nil, err
 	}
+	b := f.boundary.criterion()
+	findings := slices.Concat(align.Relevant(u.issues, nil), align.Relevant(s.issues(), nil), align.Check(s.layout, align.Goal{Must: b, Want: b}))
+	r = &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
+	r.Stored(u.usage, u.nonZero)
+	r.Refusals, r.Flags = refusals, f.flags()
+	r.ExitCode = r.Verdict.ExitCode()
 	bad = broken(findings)
 	f.diagnose(r, s.layout, bad != nil)
 	if bad != nil {

@@ -11,8 +11,8 @@ import (
 )
 
 // open opens an image and makes sure that a report can be written without harm.
-func (c *common) open(path, format string) (*source, error) {
-	s, err := openSource(path, format)
+func (c *common) open(path string, r reading) (*source, error) {
+	s, err := openSource(path, r)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 // packageCopy is a package that is to be written.
 type packageCopy struct {
 	source, dest string
-	format       string // that the disks must have
+	reading      // of its disks
 	skipAligned  bool
 	plan         func(s *source) (*plan.Plan, error) // of one disk; refused ones give an error
 }
@@ -90,7 +90,7 @@ func (c *copyFlags) copyPackage(ctx context.Context, out, errOut io.Writer, job 
 
 // notAPackage says what is wrong with a source that should be one. A file that cannot be opened has its own error.
 func notAPackage(job packageCopy) error {
-	s, err := openSource(job.source, "")
+	s, err := openSource(job.source, reading{})
 	if err != nil {
 		return err
 	}
@@ -107,14 +107,14 @@ func closeAll(disks []*packageDisk) {
 // planPackage opens and plans all disks before anything is written.
 func (c *copyFlags) planPackage(src *image.Package, job packageCopy) (disks []*packageDisk, err error) {
 	for _, d := range src.Disks() {
-		s, err := openDisk(src, d, job.format)
+		s, err := openDisk(src, d, job.reading)
 		if err != nil {
 			return disks, err
 		}
 		x := &packageDisk{source: s, member: d.Member}
 		disks = append(disks, x)
 		if x.plan, err = job.plan(s); err == nil {
-			x.view, _, err = checked(s, x.plan)
+			x.view, err = checked(s, x.plan)
 		}
 		if err != nil {
 			return disks, fmt.Errorf("%s: %w", s.img.Path, err)
@@ -128,15 +128,16 @@ func (c *copyFlags) planPackage(src *image.Package, job packageCopy) (disks []*p
 }
 
 // openDisk opens a disk of a package. Errors name it as the user can.
-func openDisk(src *image.Package, d image.PackageDisk, format string) (*source, error) {
-	if err := checkFormat(format); err != nil {
+func openDisk(src *image.Package, d image.PackageDisk, r reading) (*source, error) {
+	o, err := r.options()
+	if err != nil {
 		return nil, err
 	}
-	img, err := src.Open(d, image.Options{Format: format})
+	img, err := src.Open(d, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s!%s: %w", src.Path, d.Member, err)
 	}
-	return readSource(img)
+	return readSource(img, r)
 }
 
 func newPackageAlign(command string, src *image.Package, dest string, disks []*packageDisk) *report.PackageAlign {

@@ -20,10 +20,13 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 		return fmt.Errorf("%s: %w", path, openErr)
 	}
 	defer p.Close()
-	if err := errors.Join(f.spare(p), checkFormat(f.format)); err != nil {
+	if _, err = f.options(); err == nil {
+		err = f.spare(p)
+	}
+	if err != nil {
 		return err
 	}
-	r := &report.PackageInspect{Head: head("inspect"), Package: report.NewPackage(p), Disks: []report.PackageDisk{}, Findings: report.PackageFindings(p.Issues())}
+	r := &report.PackageInspect{Head: head("inspect"), Package: report.NewPackage(p), Disks: []report.PackageDisk{}, Findings: report.PackageFindings(p.Issues()), Flags: f.flags()}
 	var bad error
 	for _, d := range p.Disks() {
 		x := report.NewPackageDisk(d)
@@ -56,7 +59,7 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 
 // inspectDisk reports on one disk. A malformed one has a report and an error.
 func (f *inspectFlags) inspectDisk(ctx context.Context, errOut io.Writer, p *image.Package, d image.PackageDisk) (*report.Inspect, error) {
-	s, err := openDisk(p, d, f.format)
+	s, err := openDisk(p, d, f.reading)
 	if err != nil {
 		return nil, err
 	}
@@ -152,12 +155,12 @@ func (f *verifyFlags) comparePackages(ctx context.Context, errOut io.Writer, s, 
 
 // compareDisks holds one disk of the copy against that of the source.
 func (f *verifyFlags) compareDisks(ctx context.Context, from *image.Package, x image.PackageDisk, to *image.Package, y image.PackageDisk, bar progress) (*report.Verify, error) {
-	s, err := openDisk(from, x, f.format)
+	s, err := openDisk(from, x, f.reading)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
-	d, err := openDisk(to, y, "")
+	d, err := openDisk(to, y, reading{like: s.img.Disk.SectorSize()})
 	if err != nil {
 		return nil, err
 	}

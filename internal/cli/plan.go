@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -19,18 +20,18 @@ import (
 
 // moveFlags decide what moves where; plan and align share them.
 type moveFlags struct {
+	reading
 	boundary        boundary
 	only            []int
 	allowUnbootable bool
 	flatten         bool
-	format          string
 }
 
 func (m *moveFlags) add(cmd *cobra.Command) {
 	boundaryFlag(cmd, &m.boundary, "where partitions move to, 4K to 1G; auto is 64K where the boot code reads cylinders, heads and sectors, 1M elsewhere")
 	cmd.Flags().IntSliceVar(&m.only, "partition", nil, "move only partition `N` (repeatable), and what it forces to move")
 	cmd.Flags().BoolVar(&m.allowUnbootable, "allow-unbootable", false, "go on although a finding says that the copy may not boot")
-	formatFlag(cmd, &m.format)
+	m.addReading(cmd)
 	flattenFlag(cmd, &m.flatten)
 }
 
@@ -40,7 +41,7 @@ func flattenFlag(cmd *cobra.Command, on *bool) {
 
 // arguments are the flags that make align do the same.
 func (m *moveFlags) arguments() []string {
-	var out []string
+	out := m.flags()
 	if m.boundary != 0 {
 		out = append(out, "--boundary", m.boundary.String())
 	}
@@ -81,7 +82,7 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	s, err := f.open(path, f.format)
+	s, err := f.open(path, f.reading)
 	if err != nil {
 		return err
 	}
@@ -92,55 +93,70 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	r := &report.Plan{
-		Head: head("plan"), Image: report.NewImage(s.img), Changes: report.NewChanges(p), Target: p.Goal.Want,
-		Findings: notRefused(p.Notes, p.Refusals(f.allowUnbootable)), Refusals: p.Refusals(f.allowUnbootable),
+		Head: head("plan"), Image: report.NewImage(s.img), Target: p.Goal.Want, Flags: f.arguments(),
+		Refusals: append([]align.Finding{}, p.Refusals(f.allowUnbootable)...),
 	}
-	r.Flags = f.arguments()
-	if r.Refusals == nil {
-		r.Refusals = []align.Finding{}
-	}
+	r.Findings = notRefused(p.Notes, r.Refusals)
 	refused := refusal(r.Refusals)
 	if refused == nil {
-		_, after, err := checked(s, p)
-		if err != nil {
+		before := report.NewDisk(s.layout, p.Goal.Must, nil)
+		if r.Result, err = result(s, p); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		before, d := report.NewDisk(s.layout, p.Goal.Must, nil), report.NewDisk(after, p.Goal.Must, align.Check(after, p.Goal))
-		r.Before, r.Result = &before, &d
+		r.Before = &before
 	} else {
 		refused = malformed{fmt.Errorf("%s: %w", path, refused)}
 		code, exit := classify(refused)
 		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(refused)}, exit
 	}
+	r.Changes = report.NewChanges(p)
 	if err := f.emit(out, r, func(t *report.Text) { t.Plan(r) }); err != nil {
 		return err
 	}
 	return refused
 }
 
+// result inspects what the plan makes of the disk. The layout of s is not there after that: those of a large table, before and
+// after, take the memory that the check needs.
+func result(s *source, p *plan.Plan) (*report.Disk, error) {
+	view, after, err := promised(s, p)
+	if err != nil {
+		return nil, err
+	}
+	s.layout = nil
+	if err := settled(view, after, p); err != nil {
+		return nil, err
+	}
+	d := report.NewDisk(after, p.Goal.Must, align.Check(after, p.Goal))
+	return &d, nil
+}
+
 // notRefused are the notes that stand beside the refusals.
 func notRefused(notes, refusals []align.Finding) []align.Finding {
-	out := []align.Finding{}
-	for _, n := range notes {
-		if !containsFinding(refusals, n) {
-			out = append(out, n)
-		}
+	type key struct {
+		code, text string
+		partition  int
 	}
-	return out
+	of := func(f align.Finding) key { return key{f.Code, f.Text, f.Partition} }
+	refused := map[key]bool{}
+	for _, f := range refusals {
+		refused[of(f)] = true
+	}
+	return slices.DeleteFunc(append([]align.Finding{}, notes...), func(f align.Finding) bool { return refused[of(f)] })
 }
 
-func containsFinding(fs []align.Finding, f align.Finding) bool {
-	for _, g := range fs {
-		if g.Code == f.Code && g.Partition == f.Partition && g.Text == f.Text {
-			return true
-		}
-	}
-	return false
-}
-
-// checked gives the planned result as a disk, and its layout as read from it: before a byte is written, the eyes that
+// checked gives the planned result as a disk: before a byte is written, the eyes that
 // found the fault look at the result.
-func checked(s *source, p *plan.Plan) (disk.Disk, *layout.Layout, error) {
+func checked(s *source, p *plan.Plan) (disk.Disk, error) {
+	view, after, err := promised(s, p)
+	if err != nil {
+		return nil, err
+	}
+	return view, settled(view, after, p)
+}
+
+// promised reads the planned result and holds it against the plan.
+func promised(s *source, p *plan.Plan) (disk.Disk, *layout.Layout, error) {
 	view := p.View(s.img.Disk)
 	after, err := layout.Read(view, table.Geometry{Heads: s.img.Heads, Sectors: s.img.Sectors})
 	if err != nil {
@@ -152,16 +168,21 @@ func checked(s *source, p *plan.Plan) (disk.Disk, *layout.Layout, error) {
 	if err := verify.Promise(p, s.layout, after); err != nil {
 		return nil, nil, fmt.Errorf("planned result: %w", err)
 	}
+	return view, after, nil
+}
+
+// settled makes sure that the planned result needs no further move.
+func settled(view disk.Disk, after *layout.Layout, p *plan.Plan) error {
 	if p.Converts {
-		return view, after, nil
+		return nil
 	}
 	if err := after.ReadGaps(view); err != nil {
-		return nil, nil, fmt.Errorf("planned result: %w", err)
+		return fmt.Errorf("planned result: %w", err)
 	}
 	if err := verify.Settled(after, p.Goal); err != nil {
-		return nil, nil, fmt.Errorf("planned result: %w", err)
+		return fmt.Errorf("planned result: %w", err)
 	}
-	return view, after, nil
+	return nil
 }
 
 // checkOld reads back what each patch says it replaces.

@@ -15,6 +15,7 @@ import (
 
 // source is an opened image and what is on it.
 type source struct {
+	reading
 	img    *image.Image
 	layout *layout.Layout
 	damage []ondisk.Issue // of the container
@@ -24,32 +25,29 @@ type source struct {
 }
 
 // openSource opens an image and reads its layout. Errors name the path as the user wrote it.
-func openSource(path, format string) (*source, error) {
-	if err := checkFormat(format); err != nil {
+func openSource(path string, r reading) (*source, error) {
+	o, err := r.options()
+	if err != nil {
 		return nil, err
 	}
 	if path == "-" {
 		return nil, ondisk.In(errUsage, "only trueup convert reads from a pipe; write the image to a file first (a file of that name is ./-)")
 	}
-	img, err := image.Open(path, image.Options{Format: format})
+	img, err := image.Open(path, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return readSource(img)
-}
-
-// checkFormat refuses a format that does not exist.
-func checkFormat(format string) error {
-	if format != "" && !slices.Contains(image.Names(), format) {
-		return ondisk.In(errUsage, "--format %q, want one of %s", format, strings.Join(image.Names(), ", "))
-	}
-	return nil
+	return readSource(img, r)
 }
 
 // readSource reads the layout of an opened image, and closes it when that fails.
-func readSource(img *image.Image) (*source, error) {
-	s := &source{img: img}
-	if err := s.read(); err != nil {
+func readSource(img *image.Image, r reading) (*source, error) {
+	s := &source{reading: r, img: img}
+	err := r.agrees(img)
+	if err == nil {
+		err = s.read()
+	}
+	if err != nil {
 		img.Close()
 		return nil, fmt.Errorf("%s: %w", img.Path, err)
 	}
@@ -97,11 +95,6 @@ func (s *source) child() []ondisk.Issue {
 }
 
 func (s *source) close() { s.img.Close() }
-
-// findings are those of the container and of the disk.
-func (s *source) findings(goal align.Goal) []align.Finding {
-	return append(align.Relevant(s.issues(), nil), align.Check(s.layout, goal)...)
-}
 
 // plan makes the plan for a goal. The container's own issues come first: they concern any copy, and a broken one would
 // be met in the gaps by chance.

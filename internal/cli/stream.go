@@ -19,13 +19,20 @@ import (
 
 // runStream converts an image that comes through standard input. Nothing of it can be looked at before it is copied, and
 // nothing read again: the proof compares digests.
-func runStream(ctx context.Context, out, errOut io.Writer, f *copyFlags, format, dest string) error {
+func runStream(ctx context.Context, out, errOut io.Writer, f *copyFlags, read reading, dest string) error {
 	if err := f.spare(); err != nil {
+		return err
+	}
+	o, err := read.options()
+	if err != nil {
 		return err
 	}
 	in, stop := interruptible(ctx, os.Stdin)
 	defer stop()
-	s, err := image.OpenStream(in, format)
+	s, err := image.OpenStream(in, o.Format)
+	if err == nil {
+		err = read.agrees(s.Image)
+	}
 	if err != nil {
 		return streamError(ctx, fmt.Errorf("standard input: %w", err))
 	}

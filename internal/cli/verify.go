@@ -18,7 +18,7 @@ import (
 
 type verifyFlags struct {
 	*common
-	format     string
+	reading
 	jobs       int
 	progress   string
 	noProgress bool
@@ -30,14 +30,14 @@ func newVerify(c *common) *cobra.Command {
 		Use:   "verify SOURCE DEST",
 		Short: "Prove that DEST is SOURCE, aligned",
 		Long: `Reads from DEST's partition table where the partitions went, makes from SOURCE what DEST must be, and compares every byte.
-Both images may have any format. Nothing is written.` + "\n" + exitCodes,
+Both images may have any format; a raw DEST has the sectors of SOURCE. Nothing is written.` + "\n" + exitCodes,
 		Example: `  trueup verify winxp.vmdk winxp-aligned.vmdk`,
 		Args:    arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runVerify(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0], args[1])
 		},
 	}
-	formatFlag(cmd, &f.format)
+	f.addReading(cmd)
 	cmd.Flags().IntVarP(&f.jobs, "jobs", "j", 4, "how many chunks are read at once")
 	cmd.Flags().StringVar(&f.progress, "progress", "auto", "auto (a bar on a terminal), json (one line a second on standard error) or none")
 	cmd.Flags().BoolVar(&f.noProgress, "no-progress", false, "the same as --progress none")
@@ -57,12 +57,12 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if s, d, err := openPackages(src, dest); !errors.Is(err, ondisk.ErrNoMatch) {
 		return f.verifyPackage(ctx, out, errOut, s, d, err)
 	}
-	s, err := openSource(src, f.format)
+	s, err := openSource(src, f.reading)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	d, err := openSource(dest, "")
+	d, err := openSource(dest, reading{like: s.img.Disk.SectorSize()})
 	if err != nil {
 		return err
 	}
@@ -99,6 +99,10 @@ func settleVerify(r *report.Verify, diffs []verify.Difference) {
 
 // compare repeats the plan that leads from s to d and holds d against it.
 func (f *verifyFlags) compare(ctx context.Context, s, d *source, r *report.Verify, bar progress) ([]verify.Difference, error) {
+	if want, got := s.img.Disk.SectorSize(), d.img.Disk.SectorSize(); got != want {
+		return []verify.Difference{{Text: fmt.Sprintf(
+			"the disk has sectors of %d bytes, want %d (--sector-size says how large those of a raw SOURCE are)", got, want)}}, nil
+	}
 	p, err := repeat(s, d.layout)
 	if errors.Is(err, verify.ErrDifferent) || errors.Is(err, plan.ErrNoPlan) {
 		return []verify.Difference{{Text: err.Error()}}, nil

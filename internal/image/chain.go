@@ -22,6 +22,8 @@ type chain struct {
 	// gate opens a further file by its plain name, where the image lies and nowhere else. level is 0 for a file of the image
 	// itself, 1 for one of its parent, …
 	gate func(name string, level int) (driver.File, error)
+	// sector is the size of the sectors of the image that the user named, for a format that cannot say it; 0 when nobody says.
+	sector int64
 }
 
 // open opens the image in main, which has the format want unless that is empty.
@@ -29,6 +31,9 @@ func (c *chain) open(main driver.File, want string) (string, *driver.Image, erro
 	level := len(c.above) - 1
 	var parent *driver.Image
 	src := &driver.Source{File: main, Level: level, Open: func(name string) (driver.File, error) { return c.gate(name, level) }}
+	if level == 0 {
+		src.SectorSize = c.sector
+	}
 	src.Parent = func(ref driver.ParentRef) (_ *driver.Image, err error) {
 		parent, err = c.parent(ref)
 		return parent, err

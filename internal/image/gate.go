@@ -97,6 +97,9 @@ func (d *folder) openNamed(name string) (*file, error) {
 	if f.stat.Size, err = unix.Seek(f.fd, 0, io.SeekEnd); err != nil {
 		return nil, errors.Join(fmt.Errorf("size of device %.256q: %w", name, err), f.Close())
 	}
+	if f.sector, err = unix.IoctlGetInt(f.fd, unix.BLKSSZGET); err != nil {
+		return nil, errors.Join(fmt.Errorf("sector size of device %.256q: %w", name, err), f.Close())
+	}
 	return f, nil
 }
 
@@ -118,6 +121,7 @@ type file struct {
 	dir        *folder
 	stat       unix.Stat_t // when it was opened first
 	device     bool
+	sector     int // of a device, bytes
 	level      int // 0 for a file of the image itself, 1 for one of its parent, …
 
 	mu   sync.RWMutex // held for reading while fd is in use

@@ -48,7 +48,7 @@ func (m *member) Extent(off, limit int64) (disk.Extent, error) {
 // inArchive opens an image that lies in the archive, whose members are the only files that it can name. It takes over f.
 func inArchive(f *file, entries []entry, main *member, o Options) (*Image, error) {
 	img := &Image{dir: f.dir, base: f.name, files: []*file{f}, members: []*member{main}}
-	c := &chain{img: img, above: []driver.File{main}, gate: func(name string, _ int) (driver.File, error) {
+	c := &chain{img: img, above: []driver.File{main}, sector: o.SectorSize, gate: func(name string, _ int) (driver.File, error) {
 		m, err := lookup(f, entries, path.Dir(main.name), name)
 		if err == nil {
 			img.members = append(img.members, m)

@@ -45,6 +45,8 @@ type FileInfo struct {
 // Options of Open.
 type Options struct {
 	Format string // name of the format, empty to find it by content; it is held against the content either way
+	// SectorSize in bytes of a raw image, which cannot say it. 0: that of its device, 512 in a file.
+	SectorSize int64
 }
 
 // Open opens the image at path, read-only. The user's own path may lead through links; names inside the image may not. The
@@ -72,6 +74,9 @@ func Open(path string, o Options) (*Image, error) {
 	return img, nil
 }
 
+// fourK is the one size of sectors, in bytes, that disks have beside 512.
+const fourK = 4096
+
 // openIn opens base through an open folder.
 func openIn(dir *folder, base string, o Options) (*Image, error) {
 	main, err := dir.openNamed(base)
@@ -80,7 +85,11 @@ func openIn(dir *folder, base string, o Options) (*Image, error) {
 	}
 	img := &Image{dir: dir, base: base}
 	img.files = []*file{main}
-	c := &chain{img: img, above: []driver.File{main}, gate: img.beside}
+	sector := o.SectorSize
+	if sector == 0 && main.sector == fourK {
+		sector = fourK // any other size, such as that of a CD, is not one that disks have
+	}
+	c := &chain{img: img, above: []driver.File{main}, gate: img.beside, sector: sector}
 	img.Format, img.Image, err = c.open(main, o.Format)
 	if err != nil {
 		return nil, errors.Join(err, img.closeFiles())

@@ -35,13 +35,14 @@ type Output struct {
 	Format, Subformat string
 	driver.Target
 
-	dir   *folder
-	base  string
-	force bool
-	parts []*part  // the named file first
-	old   []string // files of the image that is replaced
-	mode  uint32   // permissions of the source: the copy has no others
-	stale bool     // a killed run left the partial file of DEST
+	dir    *folder
+	base   string
+	sector int64 // size of the disk's sectors, bytes
+	force  bool
+	parts  []*part  // the named file first
+	old    []string // files of the image that is replaced
+	mode   uint32   // permissions of the source: the copy has no others
+	stale  bool     // a killed run left the partial file of DEST
 	// unreadable: DEST exists and is no image that can be opened.
 	unreadable bool
 	replace    []string // the extent files among them, removed at the end
@@ -70,7 +71,7 @@ func (o *Output) start(size int64, src *Image, opts CreateOptions) error {
 	if err != nil {
 		return err
 	}
-	o.Format, o.Subformat = format.Name, sub
+	o.Format, o.Subformat, o.sector = format.Name, sub, src.Disk.SectorSize()
 	o.mode = 0o666
 	if len(src.files) > 0 {
 		o.mode = src.files[0].stat.Mode & 0o777
@@ -93,7 +94,7 @@ func (o *Output) start(size int64, src *Image, opts CreateOptions) error {
 		return err
 	}
 	do := driver.Options{
-		Subformat: sub, Name: o.base, Seed: opts.Seed, SectorSize: src.Disk.SectorSize(), Heads: opts.Heads, Sectors: opts.Sectors,
+		Subformat: sub, Name: o.base, Seed: opts.Seed, SectorSize: o.sector, Heads: opts.Heads, Sectors: opts.Sectors,
 	}
 	do.Beside = func(suffix string) (driver.WriteFile, string, error) { return o.beside(src, suffix) }
 	if src.Format == format.Name {

@@ -126,7 +126,9 @@ func (p *PackageOutput) openDisk(m *outMember) (*Image, error) {
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
-	img, err := inArchive(f, nil, &member{f: f, name: m.name, off: m.data, size: m.size}, Options{Format: m.rewrite.Source.Format})
+	img, err := inArchive(f, nil, &member{f: f, name: m.name, off: m.data, size: m.size}, Options{
+		Format: m.rewrite.Source.Format, SectorSize: m.rewrite.Source.Disk.SectorSize(),
+	})
 	if err != nil {
 		return nil, errors.Join(err, f.Close(), dir.Close())
 	}

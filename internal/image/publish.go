@@ -34,7 +34,7 @@ func (o *Output) Reopen() (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img, err := openIn(d, o.base, Options{Format: o.Format})
+	img, err := openIn(d, o.base, Options{Format: o.Format, SectorSize: o.sector})
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}

@@ -137,37 +137,55 @@ func firstData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 	return r.End(), nil
 }
 
-// maxExtents bounds the walk to the last extent of a gap.
+// maxExtents bounds the walk to the last extents of a gap.
 const maxExtents = 65536
 
-// lastData is the place behind the last byte of r that is not known to be zero.
+// lastData is the place behind the last byte of r that is not known to be zero. What is stored is looked at from the end on: zeros
+// that a file stores must count as much as its holes, or a copy of the file would be planned in another way.
 func lastData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
-	stored := disk.Range{Off: r.Off}
-	for at, n := r.Off, 0; at < r.End(); n++ {
-		e, err := d.Extent(at, r.End()-at)
+	stored, whole, err := storedIn(d, r)
+	if err != nil || !whole {
+		return r.End(), err
+	}
+	limit := min(gapLimit, *left)
+	for _, s := range slices.Backward(stored) {
+		n := min(s.Len, limit)
+		n -= n % d.SectorSize()
+		if n == 0 {
+			return s.End(), nil
+		}
+		zeros, err := trailingZeros(d, disk.Range{Off: s.End() - n, Len: n})
 		if err != nil {
 			return 0, err
 		}
-		if n == maxExtents {
-			return r.End(), nil
+		*left -= zeros
+		limit -= zeros
+		if zeros < s.Len {
+			return s.End() - zeros, nil
 		}
-		if !e.Zero {
-			if stored.End() == e.Off {
-				stored.Len += e.Len
-			} else {
-				stored = e.Range
-			}
+	}
+	return r.Off, nil
+}
+
+// storedIn lists what of r is no hole, joined where it touches. whole is false when there is more than anybody wants to look at.
+func storedIn(d disk.Disk, r disk.Range) (stored []disk.Range, whole bool, err error) {
+	for at := r.Off; at < r.End(); {
+		e, err := d.Extent(at, r.End()-at)
+		if err != nil {
+			return nil, false, err
 		}
 		at = e.End()
+		switch k := len(stored) - 1; {
+		case e.Zero:
+		case k >= 0 && stored[k].End() == e.Off:
+			stored[k].Len += e.Len
+		case len(stored) == maxExtents:
+			return nil, false, nil
+		default:
+			stored = append(stored, e.Range)
+		}
 	}
-	n := min(stored.Len, gapLimit, *left)
-	n -= n % d.SectorSize()
-	if n == 0 {
-		return stored.End(), nil
-	}
-	zeros, err := trailingZeros(d, disk.Range{Off: stored.End() - n, Len: n})
-	*left -= zeros
-	return stored.End() - zeros, err
+	return stored, true, nil
 }
 
 // gapPiece is how much of a gap is read at once; a multiple of all sector sizes.

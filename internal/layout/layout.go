@@ -3,6 +3,7 @@
 package layout
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -59,6 +60,9 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 		return nil, err
 	}
 	l.arrayOfDisks(whole)
+	if err := l.checkSectors(d); err != nil {
+		return nil, err
+	}
 	if err := l.readSlices(d); err != nil {
 		return nil, err
 	}
@@ -99,6 +103,7 @@ func (l *Layout) bareVolume() {
 
 // readVolumes probes every partition that lies inside the disk.
 func (l *Layout) readVolumes(d disk.Disk) error {
+	l.Partitions = make([]Partition, 0, len(l.Table.Partitions))
 	for _, p := range l.Table.Partitions {
 		v := &volume.Volume{Kind: volume.Unknown}
 		if p.Kind != table.Extended && p.End() <= d.Size() && p.Len > 0 {
@@ -209,8 +214,8 @@ func (l *Layout) LBASize() int64 {
 
 // Partition finds a partition by its number.
 func (l *Layout) Partition(number int) (Partition, bool) {
-	i := slices.IndexFunc(l.Partitions, func(p Partition) bool { return p.Number == number })
-	if i < 0 {
+	i, ok := slices.BinarySearchFunc(l.Partitions, number, func(p Partition, n int) int { return cmp.Compare(p.Number, n) })
+	if !ok {
 		return Partition{Volume: &volume.Volume{Kind: volume.Unknown}}, false
 	}
 	return l.Partitions[i], true

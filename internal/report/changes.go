@@ -72,7 +72,8 @@ func (t *Text) moves(c Changes) {
 	for _, m := range c.Moves {
 		w.AppendRow(table.Row{m.Partition, m.From / c.sector, m.To / c.sector, units.Format(m.Delta), units.Format(m.Size)})
 	}
-	t.printf("\n%s", render(w))
+	t.printf("\n")
+	t.table(w)
 }
 
 // summary is the plan in a sentence.
@@ -109,7 +110,7 @@ func (t *Text) patches(ps []Patch) {
 	for _, p := range ps {
 		w.AppendRow(table.Row{fmt.Sprintf("%#x", p.Off), cut(p.Old), cut(p.New), SafeMessage(p.Reason)})
 	}
-	t.printf("%s", render(w))
+	t.table(w)
 }
 
 // cut keeps long runs of hexadecimal digits on one line; JSON has them whole.
@@ -145,7 +146,7 @@ func (t *Text) Align(r *Align) {
 		t.patches(r.Patches)
 	}
 	if r.Source != "-" { // what came through a pipe is gone
-		t.printf("To prove it again later:   trueup verify %s %s\n", shellQuote(r.Source), shellQuote(r.Dest))
+		t.printf("To prove it again later:   trueup verify%s %s %s\n", flags(r.Flags), shellQuote(r.Source), shellQuote(r.Dest))
 	}
 }
 

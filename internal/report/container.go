@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,7 +40,7 @@ func (r *Inspect) Stored(u *container.Usage, nonZero *int64) {
 		Pieces: u.Pieces, Unordered: u.Unordered, InFile: u.Whole.Alignment(), Complete: u.Complete,
 	}
 	for _, place := range u.Places {
-		i := slices.IndexFunc(r.Partitions, func(p Partition) bool { return p.Number == place.Number })
+		i, _ := slices.BinarySearchFunc(r.Partitions, place.Number, func(p Partition, n int) int { return cmp.Compare(p.Number, n) })
 		r.Partitions[i].InFile = place.Alignment()
 	}
 }

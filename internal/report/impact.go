@@ -166,7 +166,7 @@ func (t *Text) impact(i *Impact, numbers []string) {
 			units.Format(io.Size), t.blocks(io.Random), decimal(io.Random.Aligned), t.blocks(io.Sequential), decimal(io.Sequential.Aligned),
 		})
 	}
-	t.printf("%s", render(w))
+	t.table(w)
 }
 
 func decimal(f float64) string { return strconv.FormatFloat(f, 'f', 3, 64) }

@@ -62,7 +62,8 @@ func (t *Text) parts(v *Volume, d Disk) {
 		}
 		w.AppendRow(row)
 	}
-	t.printf("\n%s", render(w))
+	t.printf("\n")
+	t.table(w)
 	if more := len(v.Parts) - maxParts; more > 0 {
 		t.printf("    ... and %d more\n", more)
 	}

@@ -42,7 +42,8 @@ func (t *Text) list(i Image, d Disk) {
 	for _, p := range d.Partitions {
 		w.AppendRow(t.listRow(i.Path, p, sector))
 	}
-	t.printf("\n%s", render(w))
+	t.printf("\n")
+	t.table(w)
 }
 
 func (t *Text) listRow(path string, p Partition, sector int64) table.Row {

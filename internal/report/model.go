@@ -4,6 +4,7 @@ package report
 import (
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
@@ -133,6 +134,7 @@ type Inspect struct {
 	Refusals []align.Finding `json:"refusals"` // why a copy could not be made now
 	Advice   align.Advice    `json:"advice"`
 	Costs    *Costs          `json:"-"` // on the storage that the user has named
+	Flags    []string        `json:"-"` // of the command line, for those that come next
 	Error    *Error          `json:"error,omitempty"`
 	ExitCode int             `json:"exit_code"`
 }
@@ -178,7 +180,7 @@ type Changes struct {
 	Moves   []Move  `json:"moves"`
 	Patches []Patch `json:"patches"`
 
-	sector int64 // bytes of an LBA
+	sector int64 // bytes of an LBA of the table
 }
 
 // Align is the result of align and convert.
@@ -193,6 +195,7 @@ type Align struct {
 	Verified string          `json:"verified"`
 	Files    []string        `json:"files"`
 	Findings []align.Finding `json:"findings"`
+	Flags    []string        `json:"-"` // of the command line that would prove it again
 	ExitCode int             `json:"exit_code"`
 }
 
@@ -261,6 +264,7 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 		if t.Scheme == table.MBR {
 			d.Table.Signature = fmt.Sprintf("0x%08x", t.Signature)
 		}
+		d.Partitions = slices.Grow(d.Partitions, len(l.Partitions))
 		for _, p := range l.Partitions {
 			d.Partitions = append(d.Partitions, newPartition(p, t.SectorSize, boundary))
 		}
@@ -308,6 +312,7 @@ func newVolume(v *volume.Volume, at int64) *Volume {
 // NewChanges describes what a plan changes.
 func NewChanges(p *plan.Plan) Changes {
 	c := Changes{sector: p.SectorSize, OldSize: p.OldSize, NewSize: p.Size, Moved: len(p.Moves), Moves: []Move{}, Patches: []Patch{}}
+	c.Moves, c.Patches = slices.Grow(c.Moves, len(p.Moves)), slices.Grow(c.Patches, len(p.Patches))
 	for _, m := range p.Moves {
 		c.Moves = append(c.Moves, Move{m.Partition, m.From, m.To, m.Len, m.Delta()})
 	}

@@ -43,6 +43,7 @@ type PackageInspect struct {
 	Package  Package         `json:"package"`
 	Disks    []PackageDisk   `json:"disks"`
 	Findings []align.Finding `json:"findings"`
+	Flags    []string        `json:"-"`               // of the command line, for those that come next
 	Error    *Error          `json:"error,omitempty"` // of the first disk that has one
 	ExitCode int             `json:"exit_code"`
 }
@@ -125,7 +126,7 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 		}
 	}
 	if misaligned && !t.List {
-		t.printf("To write an aligned package: trueup align %s %s\n", shellQuote(r.Package.Path), shellQuote(alignedName(r.Package.Path)))
+		t.printf("To write an aligned package: trueup align%s %s %s\n", flags(r.Flags), shellQuote(r.Package.Path), shellQuote(alignedName(r.Package.Path)))
 	}
 }
 
@@ -172,7 +173,7 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 	for _, d := range r.Disks {
 		t.packageDisk(d)
 	}
-	t.printf("To prove it again later:   trueup verify %s %s\n", shellQuote(r.Source), shellQuote(r.Dest))
+	t.printf("To prove it again later:   trueup verify%s %s %s\n", flags(r.Disks[0].Flags), shellQuote(r.Source), shellQuote(r.Dest))
 }
 
 func (t *Text) packageDisk(r *Align) {
@@ -185,7 +186,7 @@ func (t *Text) packageDisk(r *Align) {
 	}
 	t.para(4, "  %s: %s", Safe(strings.Join(r.Files, ", ")), what)
 	for _, m := range r.Moves {
-		t.printf("    partition %d: LBA %d -> %d\n", m.Partition, m.From/units.SectorSize, m.To/units.SectorSize)
+		t.printf("    partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
 	}
 	if t.Verbose {
 		t.patches(r.Patches)

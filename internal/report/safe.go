@@ -2,9 +2,7 @@ package report
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -62,20 +60,7 @@ func SafeMessage(s string) string {
 	return b.String()
 }
 
-// JSON writes one object. Values are exact; characters that a terminal would obey are written as escapes, which JSON allows
-// anywhere in a string.
-func JSON(w io.Writer, v any) error {
-	b := bufio.NewWriter(w)
-	enc := json.NewEncoder(escaper{b})
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(v); err != nil {
-		return fmt.Errorf("json: %w", err)
-	}
-	return b.Flush()
-}
-
-// escaper is what an encoder writes to. An encoder writes an object at once, so that no character is cut.
+// escaper is what a value is written to, as a whole, so that no character is cut.
 type escaper struct{ w *bufio.Writer }
 
 func (e escaper) Write(p []byte) (int, error) {

@@ -192,7 +192,8 @@ func (t *Text) partitions(d Disk) {
 		}
 		w.AppendRow(append(row, t.content(p)))
 	}
-	t.printf("\n%s", render(w))
+	t.printf("\n")
+	t.table(w)
 }
 
 // newTable is a table without lines, as the tools of this field print it.
@@ -209,13 +210,11 @@ func newTable() table.Writer {
 	return w
 }
 
-// render gives the lines of a table without the blanks that fill the last column.
-func render(w table.Writer) string {
-	var b strings.Builder
-	for l := range strings.Lines(w.Render() + "\n") {
-		b.WriteString(strings.TrimRight(l, " \n") + "\n")
+// table prints the lines of a table without the blanks that fill the last column.
+func (t *Text) table(w table.Writer) {
+	for l := range strings.Lines(w.Render()) {
+		t.printf("%s\n", strings.TrimRight(l, " \n"))
 	}
-	return b.String()
 }
 
 func (t *Text) yes(p Partition, ok bool) string {
@@ -286,12 +285,15 @@ func volumeText(v *Volume) string {
 }
 
 func (t *Text) findings(fs []align.Finding) {
-	fs = slices.DeleteFunc(slices.Clone(fs), func(f align.Finding) bool { return f.Cost != "" })
-	if len(fs) > 0 {
+	hasCost := func(f align.Finding) bool { return f.Cost != "" } // which is told once for all
+	if slices.ContainsFunc(fs, func(f align.Finding) bool { return !hasCost(f) }) {
 		t.printf("\n")
 	}
 	colors := map[align.Severity]text.Color{align.Info: text.FgCyan, align.Warning: text.FgYellow, align.Error: text.FgRed}
 	for _, f := range fs {
+		if hasCost(f) {
+			continue
+		}
 		t.para(4, "%s %s: %s", t.paint(colors[f.Severity], string(f.Severity)+":"), f.Subject, SafeMessage(f.Text))
 		t.remedy(f)
 	}
@@ -306,9 +308,9 @@ func (t *Text) remedy(f align.Finding) {
 
 // command names the next step. A copy that would be refused is not proposed.
 func (t *Text) command(r *Inspect) {
-	flag := ""
+	flag := flags(r.Flags)
 	if b := cmp.Or(r.Advice.Boundary, r.Boundary); b != align.DefaultBoundary {
-		flag = " --boundary " + units.Short(b)
+		flag += " --boundary " + units.Short(b)
 	}
 	if len(r.Refusals) > 0 {
 		f := r.Refusals[0]

@@ -59,7 +59,7 @@ func (c *copies) crossed() bool {
 func (c *copies) usable(size int64) int64 {
 	h := c.good().header
 	end := ondisk.I64(h.LastUsable+1) * c.sector
-	atEnd := c.primary == nil || ondisk.I64(h.AltLBA)*c.sector == c.end-c.sector
+	atEnd := c.primary == nil || h.AltLBA == ondisk.U64(c.end/c.sector-1)
 	if c.backup != nil || (atEnd && end <= c.end-c.sector-c.room()) {
 		return end + units.AlignDown(size, c.sector) - c.end
 	}

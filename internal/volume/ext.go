@@ -23,7 +23,9 @@ type extSuper struct {
 	_              [12]byte
 	Magic          uint16
 	State          uint16
-	_              [16]byte
+	Errors         uint16 // what the kernel does when it finds some: 1 to 3
+	_              [10]byte
+	Creator        uint32 // operating system: 0 to 4
 	Revision       uint32
 	_              [8]byte
 	InodeSize      uint16
@@ -64,7 +66,7 @@ func probeExt(d disk.Disk) (*Volume, error) {
 	if _, err := ondisk.Decode(d, atSuper, &s); err != nil {
 		return nil, err
 	}
-	if s.Magic != extMagic {
+	if s.Magic != extMagic || !s.plausible() {
 		return nil, ondisk.ErrNoMatch
 	}
 	if err := s.check(d.Size()); err != nil {
@@ -83,6 +85,9 @@ func probeExt(d disk.Disk) (*Volume, error) {
 func (s *extSuper) field(name string, off int64, got, want any) error {
 	return field(extWhat, name, atSuper+off, got, want)
 }
+
+// plausible tells a superblock from other bytes that happen to have its two bytes of magic: one encrypted partition in 65536 does.
+func (s *extSuper) plausible() bool { return s.Errors <= 3 && s.Creator <= 4 && s.Revision <= 1 }
 
 // check refuses what would make arithmetic fail or the volume leave its partition. size is that of the partition in bytes.
 func (s *extSuper) check(size int64) error {

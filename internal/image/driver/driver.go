@@ -27,6 +27,8 @@ type Source struct {
 	Parent func(ref ParentRef) (*Image, error)
 	// Level is 0 for the image that the user named, 1 for its parent, …
 	Level int
+	// SectorSize of the disk in bytes, for a format that cannot say it; 0 when nobody says.
+	SectorSize int64
 }
 
 // parentShare is the part of its usual memory that a parent gets: a chain of sixteen takes three times as much as one image.

@@ -2,6 +2,9 @@
 package raw
 
 import (
+	"cmp"
+	"fmt"
+
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -12,15 +15,15 @@ import (
 var Format = driver.Format{Name: "raw", Open: open, Create: create}
 
 func open(s *driver.Source) (*driver.Image, error) {
-	size := s.File.Size()
-	if size == 0 || size%units.SectorSize != 0 {
+	size, sector := s.File.Size(), cmp.Or(s.SectorSize, units.SectorSize)
+	if size == 0 || size%sector != 0 {
 		return nil, &ondisk.FormatError{
 			What: "raw image", Field: "file size", Got: size,
-			Want: "a multiple of 512 bytes above 0 (a file of another size is cut short, or no disk image)",
+			Want: fmt.Sprintf("a multiple of %d bytes above 0 (a file of another size is cut short, or no disk image)", sector),
 		}
 	}
 	return &driver.Image{
-		Disk: disk.New(size, units.SectorSize, func(off int64) (disk.Run, error) {
+		Disk: disk.New(size, sector, func(off int64) (disk.Run, error) {
 			return disk.Run{Len: size - off, Src: s.File, Off: off}, nil
 		}),
 	}, nil

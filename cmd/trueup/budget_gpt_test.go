@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// maxGPTEntries is the largest table that is read.
+const maxGPTEntries = 16_384
+
+// giantGPT is a disk whose table has as many partitions as are read, 4 KiB apart, from one LBA on, with names of the full
+// length. Each holds what fill puts into its 7 sectors.
+func giantGPT(first uint64, fill func(disk disktest.Forged, lba int64)) func(testing.TB, string) string {
+	return func(t testing.TB, dir string) string {
+		t.Helper()
+		var entries []disktest.GPTEntryFields
+		for i := range uint64(maxGPTEntries) {
+			start := first + 8*i
+			entries = append(entries, disktest.GPTEntryFields{First: start, Last: start + 6, Name: strings.Repeat("é", 31) + fmt.Sprintf("%05d", i)})
+		}
+		const array = maxGPTEntries * 128 / 512
+		disk := disktest.ForgeGPT(512, int64(first)+8*maxGPTEntries+array+1, maxGPTEntries, entries...)
+		for _, e := range entries {
+			fill(disk, int64(e.First))
+		}
+		path := filepath.Join(dir, "disk.raw")
+		disk.Write(t, path)
+		return path
+	}
+}
+
+// TestLargestGPT holds inspect and plan to the budget on the largest table: of partitions that lie well, that lie badly, and
+// that hold file systems, good ones and broken ones.
+func TestLargestGPT(t *testing.T) {
+	empty := func(disktest.Forged, int64) {}
+	ext := func(disk disktest.Forged, lba int64) { disk.PutExt(lba, 7) }
+	fat := func(disk disktest.Forged, lba int64) {
+		disk.PutFAT16(lba, 7)
+		disk.U8(lba*512+disktest.BootFATs, 5)
+	}
+	for name, c := range map[string]struct {
+		image         func(testing.TB, string) string
+		inspect, plan int
+		findings      int // at least
+	}{
+		"aligned":             {giantGPT(8192, empty), 0, 0, 0},
+		"misaligned":          {giantGPT(8191, empty), 3, 0, maxGPTEntries},
+		"misaligned, ext":     {giantGPT(8191, ext), 3, 0, maxGPTEntries},
+		"misaligned, bad FAT": {giantGPT(8191, fat), 1, 1, 2 * maxGPTEntries},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := c.image(t, t.TempDir())
+			var ends []result
+			for _, args := range [][]string{{"inspect"}, {"inspect", "--json"}, {"plan"}, {"plan", "--json"}} {
+				// One launcher each: it keeps what it read, and what it has would count to the next run.
+				ends = append(ends, measure(t, append(args, "--boundary", "4K", path))...)
+			}
+			require.Equal(t, c.inspect, ends[0].code, ends[0].stderr)
+			var report jsonInspect
+			unmarshal(t, ends[1], &report)
+			require.Len(t, report.Partitions, maxGPTEntries)
+			require.GreaterOrEqual(t, len(report.Findings), c.findings)
+			require.Equal(t, c.plan, ends[2].code, ends[2].stderr)
+			require.Equal(t, c.plan, ends[3].code, ends[3].stderr)
+		})
+	}
+}

@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// reading is what the user says of the image that a command reads. The zero value says nothing.
+type reading struct {
+	format string
+	sector sectorSize
+	like   int64 // sector size of a raw image when the user says none, bytes; 0 for its own
+}
+
+func (r *reading) addReading(cmd *cobra.Command) {
+	usage := "`FORMAT` that the image must have (" + strings.Join(image.Names(), ", ") + "); it is found by content otherwise"
+	cmd.Flags().StringVar(&r.format, "format", "", usage)
+	complete(cmd, "format", image.Names()...)
+	cmd.Flags().Var(&r.sector, "sector-size", "size of the sectors of a raw image, 512 or 4096, which it cannot say itself (default: that of a device, 512 for a file)")
+	complete(cmd, "sector-size", "512", "4096")
+}
+
+// options refuses a format that does not exist.
+func (r reading) options() (image.Options, error) {
+	o := image.Options{Format: r.format, SectorSize: cmp.Or(int64(r.sector), r.like)}
+	if r.format != "" && !slices.Contains(image.Names(), r.format) {
+		return o, ondisk.In(errUsage, "--format %q, want one of %s", r.format, strings.Join(image.Names(), ", "))
+	}
+	return o, nil
+}
+
+// agrees refuses an image whose sectors have another size than the user says.
+func (r reading) agrees(img *image.Image) error {
+	if got := img.Disk.SectorSize(); r.sector != 0 && got != int64(r.sector) {
+		return &ondisk.FormatError{
+			What: "image", Field: "sector size", Got: got,
+			Want: fmt.Sprintf("%d, as --sector-size says (only a raw image can be read with another size than its own)", r.sector),
+		}
+	}
+	return nil
+}
+
+// flags are those of a command line that reads the image in the same way.
+func (r reading) flags() []string {
+	if r.sector == 0 {
+		return nil
+	}
+	return []string{"--sector-size", r.sector.String()}
+}
+
+// sectorSize is a flag value: a number of bytes, 0 for what nobody says.
+type sectorSize int64
+
+func (s *sectorSize) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return strconv.FormatInt(int64(*s), 10)
+}
+
+// Set parses a flag argument.
+func (s *sectorSize) Set(arg string) error {
+	n, err := units.Parse(arg)
+	if err != nil || (n != 512 && n != 4096) {
+		return fmt.Errorf("sector size %q, want 512 or 4096", arg)
+	}
+	*s = sectorSize(n)
+	return nil
+}
+
+// Type is the word that help texts show for the argument.
+func (s *sectorSize) Type() string { return "BYTES" }
