@@ -137,7 +137,7 @@ func firstData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 	return r.End(), nil
 }
 
-// maxExtents bounds the walk to the last extents of a gap.
+// maxExtents bounds the walk through a gap.
 const maxExtents = 65536
 
 // lastData is the place behind the last byte of r that is not known to be zero. What is stored is looked at from the end on: zeros
@@ -169,9 +169,9 @@ func lastData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 
 // storedIn lists what of r is no hole, joined where it touches. whole is false when there is more than anybody wants to look at.
 func storedIn(d disk.Disk, r disk.Range) (stored []disk.Range, whole bool, err error) {
-	for at := r.Off; at < r.End(); {
+	for at, n := r.Off, 0; at < r.End(); n++ {
 		e, err := d.Extent(at, r.End()-at)
-		if err != nil {
+		if err != nil || n == maxExtents {
 			return nil, false, err
 		}
 		at = e.End()
@@ -179,8 +179,6 @@ func storedIn(d disk.Disk, r disk.Range) (stored []disk.Range, whole bool, err e
 		case e.Zero:
 		case k >= 0 && stored[k].End() == e.Off:
 			stored[k].Len += e.Len
-		case len(stored) == maxExtents:
-			return nil, false, nil
 		default:
 			stored = append(stored, e.Range)
 		}

@@ -68,6 +68,8 @@ func set(v reflect.Value, n *int) {
 		v.SetBool(true)
 	case reflect.Int, reflect.Int64:
 		v.SetInt(int64(*n))
+	case reflect.Float64:
+		v.SetFloat(float64(*n) + 0.25)
 	case reflect.Uint32:
 		v.SetUint(uint64(*n))
 	default:
