@@ -1,0 +1,338 @@
+package main
+
+import (
+	"cmp"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// soakCase is a random disk, the job that it is given to, and what came of it.
+type soakCase struct {
+	*soakDisk
+	format, to   string // of source and result, as trueup's --to calls them
+	boundary     string // "": auto
+	only         []int
+	raw          string // the source as a raw file
+	source, dest string
+	plan         jsonPlan
+	after        string        // the result as a raw file
+	placed       map[int]int64 // where partitions start in the result, in sectors
+}
+
+// soakTargets are the formats of results.
+var soakTargets = []string{
+	"raw", "vmdk:monolithicSparse", "vmdk:streamOptimized", "vmdk:twoGbMaxExtentSparse", "vhd:dynamic", "vhdx:dynamic", "qcow2:v3", "qcow2:compressed",
+}
+
+func drawCase(seed uint64, dir string) *soakCase {
+	c := &soakCase{soakDisk: drawSoakDisk(seed)}
+	c.format = []string{"raw", "vmdk", "qcow2", "vhdx", "vhd"}[c.rng.IntN(5)]
+	c.to = soakTargets[c.rng.IntN(len(soakTargets))]
+	if c.sector != sectorSize {
+		c.format, c.to = "raw", []string{"raw", "vhdx:dynamic"}[c.rng.IntN(2)]
+	}
+	c.boundary = []string{"", "", "", "", "4K", "64K", "1M", "8M"}[c.rng.IntN(8)]
+	for _, p := range c.parts {
+		if p.kind != "extended" && c.rng.IntN(12) == 0 {
+			c.only = append(c.only, p.number)
+		}
+	}
+	c.dest = filepath.Join(dir, "aligned")
+	return c
+}
+
+// String says what the case is about, for the log of a run that fails.
+func (c *soakCase) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d: gpt %v, %d sectors of %d, %s to %s, boot code %q, flags %q\n", c.seed, c.gpt, c.sectors, c.sector, c.format, c.to, c.bootCode, c.flags())
+	for _, p := range c.parts {
+		fmt.Fprintf(&b, "%3d %-8s start %d, %d sectors, type %s", p.number, p.kind, p.start, p.sectors, p.typ)
+		if p.kind == "logical" {
+			fmt.Fprintf(&b, ", record %d", p.record)
+		}
+		if p.volume != nil {
+			fmt.Fprintf(&b, ", %s, hidden %d", p.volume.name, p.volume.hidden)
+		}
+		b.WriteString("\n")
+	}
+	for _, e := range c.data {
+		fmt.Fprintf(&b, "    data     start %d, %d sectors\n", e.start, e.sectors)
+	}
+	return b.String()
+}
+
+// run makes the disk, aligns it, and has everything of it judged.
+func (c *soakCase) run(t *testing.T) {
+	t.Helper()
+	t.Logf("%v\nto repeat it: TRUEUP_SOAK=1 TRUEUP_SOAK_SEED=%d go test -count=1 -run '^TestSoak$' ./cmd/trueup", c, c.seed)
+	c.makeSource(t)
+	c.checkInspect(t)
+	c.checkPlan(t)
+	c.align(t)
+	c.checkResultTable(t)
+	c.checkPartitions(t)
+	c.checkData(t)
+	c.checkAgain(t)
+}
+
+func qemuFormat(format string) string {
+	name, _, _ := strings.Cut(format, ":")
+	if name == "vhd" {
+		return "vpc"
+	}
+	return name
+}
+
+func (c *soakCase) makeSource(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	c.raw = c.make(t, dir)
+	require.Equal(t, c.wantTable(c.starts()), readFdisk(t, c.raw, c.sector, c.gpt), "the disk that this test made")
+	requireSoundTable(t, c.raw, c.sector, c.gpt)
+	if c.source = c.raw; c.format == "raw" {
+		return
+	}
+	c.source = filepath.Join(dir, "source."+c.format)
+	args := []string{"convert", "-f", "raw", "-O", qemuFormat(c.format)}
+	if c.format == "vhd" {
+		args = append(args, "-o", "force_size=on")
+	}
+	disktest.Run(t, "qemu-img", append(args, c.raw, c.source)...)
+}
+
+// sectorFlag tells the sector size where a format cannot.
+func (c *soakCase) sectorFlag(format string) []string {
+	if c.sector == sectorSize || format != "raw" {
+		return nil
+	}
+	return []string{"--sector-size", fmt.Sprint(c.sector)}
+}
+
+// flags are those of plan and align.
+func (c *soakCase) flags() []string {
+	flags := c.sectorFlag(c.format)
+	if c.boundary != "" {
+		flags = append(flags, "--boundary", c.boundary)
+	}
+	for _, number := range c.only {
+		flags = append(flags, "--partition", fmt.Sprint(number))
+	}
+	return flags
+}
+
+// goal is what has to move, and where to: the rules of the README.
+func (c *soakCase) goal() (must, want int64) {
+	if c.boundary != "" {
+		must = map[string]int64{"4K": 4 * kib, "64K": 64 * kib, "1M": mib, "8M": 8 * mib}[c.boundary]
+		return must, must
+	}
+	if c.bootCode == "chs" {
+		return 64 * kib, 64 * kib
+	}
+	return 64 * kib, mib
+}
+
+// checkInspect holds trueup's own table against the one that was made.
+func (c *soakCase) checkInspect(t *testing.T) {
+	t.Helper()
+	args := append([]string{"inspect", c.source}, c.sectorFlag(c.format)...)
+	report := trueupJSON[jsonInspect](t, c.verdict(c.starts()), args...)
+	require.Equal(t, c.sector, report.Table.SectorSize)
+	got := map[int]soakEntry{}
+	for _, p := range report.Partitions {
+		e := soakEntry{start: p.StartLBA, sectors: p.SizeBytes / c.sector, typ: strings.TrimPrefix(p.Type, "0x"), active: p.Active}
+		e.typ, e.guid, e.name = strings.TrimPrefix(e.typ, "0"), strings.ToUpper(p.GUID), p.Name
+		if c.gpt {
+			e.typ, e.attributes = strings.ToUpper(p.Type), fmt.Sprintf("%016X", c.part(p.Number).attributes) // the report has none
+		}
+		got[p.Number] = e
+	}
+	require.Equal(t, c.wantTable(c.starts()), got)
+}
+
+func (c *soakCase) part(number int) *soakPart {
+	return c.parts[slices.IndexFunc(c.parts, func(p *soakPart) bool { return p.number == number })]
+}
+
+// verdict is the exit code of inspect.
+func (c *soakCase) verdict(starts map[int]int64) int {
+	code := 0
+	for _, p := range c.parts {
+		switch off := starts[p.number] * c.sector; {
+		case p.kind == "extended" || off%(64*kib) == 0:
+		case off%(4*kib) != 0:
+			return 3
+		default:
+			code = 2
+		}
+	}
+	return code
+}
+
+// checkPlan requires a plan that keeps the rules, and twice the same.
+func (c *soakCase) checkPlan(t *testing.T) {
+	t.Helper()
+	args := append([]string{"plan", c.source}, c.flags()...)
+	c.plan = trueupJSON[jsonPlan](t, 0, args...)
+	require.Equal(t, c.plan, trueupJSON[jsonPlan](t, 0, args...), "a plan depends on its image alone")
+	c.placed = map[int]int64{}
+	for _, p := range c.plan.Result.Partitions {
+		c.placed[p.Number] = p.StartLBA
+	}
+	moves := map[int]jsonMove{}
+	for _, m := range c.plan.Moves {
+		moves[m.Partition] = m
+	}
+	require.Len(t, c.placed, len(c.parts))
+	must, want := c.goal()
+	end := int64(0)
+	for _, p := range c.parts {
+		to := c.placed[p.number]
+		if p.kind == "extended" {
+			continue
+		}
+		require.GreaterOrEqual(t, to, end, "partition %d keeps its place in the order", p.number)
+		end = to + p.sectors
+		move, moved := moves[p.number]
+		require.Equal(t, to != p.start, moved, "partition %d", p.number)
+		if moved {
+			require.Equal(t, jsonMove{p.number, p.start * c.sector, to * c.sector, p.sectors * c.sector, (to - p.start) * c.sector}, move)
+			require.Zero(t, to*c.sector%want, "partition %d moves to the boundary", p.number)
+			require.Greater(t, to, p.start, "partition %d moves towards the end", p.number)
+		}
+		if selected := len(c.only) == 0 || slices.Contains(c.only, p.number); selected {
+			require.Zero(t, to*c.sector%must, "partition %d is aligned", p.number)
+		}
+	}
+	require.LessOrEqual(t, end*c.sector, c.plan.NewSizeBytes)
+	if c.plan.NewSizeBytes != c.plan.OldSizeBytes {
+		require.Zero(t, c.plan.NewSizeBytes%mib, "growth ends on a whole MiB")
+	}
+}
+
+func (c *soakCase) align(t *testing.T) {
+	t.Helper()
+	before := hashFolder(t, filepath.Dir(c.source))
+	args := append([]string{"align", c.source, c.dest, "--to", c.to}, c.flags()...)
+	answer := trueupJSON[jsonAlign](t, 0, args...)
+	require.True(t, answer.Written)
+	require.Equal(t, c.plan.Moves, answer.Moves)
+	require.Equal(t, c.plan.Patches, answer.Patches)
+	require.Equal(t, before, hashFolder(t, filepath.Dir(c.source)), "the source must not change")
+	c.after = filepath.Join(t.TempDir(), "after.raw")
+	disktest.Run(t, "qemu-img", "convert", "-f", qemuFormat(c.to), "-O", "raw", c.dest, c.after)
+	info, err := os.Stat(c.after)
+	require.NoError(t, err)
+	require.Equal(t, c.plan.NewSizeBytes, info.Size())
+}
+
+// checkResultTable requires the old table with the planned starts. An extended partition becomes what its records need.
+func (c *soakCase) checkResultTable(t *testing.T) {
+	t.Helper()
+	requireSoundTable(t, c.after, c.sector, c.gpt)
+	got, want := readFdisk(t, c.after, c.sector, c.gpt), c.wantTable(c.placed)
+	for _, p := range c.parts {
+		if p.kind != "extended" {
+			continue
+		}
+		box := got[p.number]
+		for _, q := range c.chain {
+			require.Less(t, box.start, got[q.number].start)
+			require.LessOrEqual(t, got[q.number].start+q.sectors, box.start+box.sectors)
+		}
+		e := want[p.number]
+		e.sectors = box.sectors
+		want[p.number] = e
+	}
+	require.Equal(t, want, got)
+}
+
+// checkPartitions requires that partitions hold what they held, but for the patches of the plan, and has their tools check them.
+func (c *soakCase) checkPartitions(t *testing.T) {
+	t.Helper()
+	for _, p := range c.parts {
+		if p.volume == nil {
+			continue
+		}
+		size, to := p.sectors*c.sector, c.placed[p.number]*c.sector
+		old := extract(t, c.raw, p.start*c.sector, size)
+		moved := extract(t, c.after, to, size)
+		requireSoundVolume(t, p.volume, moved)
+		for _, patch := range c.plan.Patches {
+			if patch.OffsetBytes >= to && patch.OffsetBytes < to+size {
+				c.undo(t, p, moved, patch, to)
+			}
+		}
+		disktest.Run(t, "cmp", old, moved)
+		require.NoError(t, os.Remove(old))
+		require.NoError(t, os.Remove(moved))
+	}
+}
+
+// undo puts the old bytes of a patch back, after it has seen the new ones there.
+func (c *soakCase) undo(t *testing.T, p *soakPart, part string, patch jsonPatch, to int64) {
+	t.Helper()
+	require.True(t, p.volume.bootSector, "partition %d: a patch at %#x", p.number, patch.OffsetBytes)
+	require.LessOrEqual(t, patch.LengthBytes, int64(4))
+	old, err := hex.DecodeString(patch.Old)
+	require.NoError(t, err)
+	require.Equal(t, patch.New, hex.EncodeToString(readAt(t, part, patch.OffsetBytes-to, patch.LengthBytes)))
+	writeAt(t, part, patch.OffsetBytes-to, old)
+}
+
+// checkData requires that what no partition owns is there: at its place, or behind its partition.
+func (c *soakCase) checkData(t *testing.T) {
+	t.Helper()
+	for i, e := range c.data {
+		want := readAt(t, c.raw, e.start*c.sector, e.sectors*c.sector)
+		places := []int64{e.start}
+		if e.behind != nil {
+			places = append(places, e.start+c.placed[e.behind.number]-e.behind.start)
+		}
+		found := slices.ContainsFunc(places, func(at int64) bool {
+			off := at * c.sector
+			return off+int64(len(want)) <= c.plan.NewSizeBytes && slices.Equal(want, readAt(t, c.after, off, int64(len(want))))
+		})
+		require.True(t, found, "data %d: %d sectors at %d are gone from %v", i, e.sectors, e.start, places)
+	}
+}
+
+// checkAgain requires that verify agrees, and that nothing is left to do.
+func (c *soakCase) checkAgain(t *testing.T) {
+	t.Helper()
+	format := qemuFormat(c.to)
+	verify := append([]string{"verify", c.source, c.dest}, c.sectorFlag("raw")...)
+	require.True(t, trueupJSON[jsonVerify](t, 0, verify...).Equal)
+	if c.format == "raw" {
+		format = "raw"
+	}
+	again := append([]string{"plan", c.dest}, c.flags()...)
+	if format != "raw" && c.sector != sectorSize {
+		again = slices.DeleteFunc(again, func(s string) bool { return s == "--sector-size" || s == fmt.Sprint(c.sector) })
+	}
+	answer := trueupJSON[jsonPlan](t, 0, again...)
+	require.Empty(t, answer.Moves)
+	require.Empty(t, answer.Patches)
+	inspect := append([]string{"inspect", c.dest}, c.sectorFlag(qemuFormat(c.to))...)
+	trueupJSON[jsonInspect](t, c.verdict(c.placed), inspect...)
+}
+
+// fileSums are the checksums of a volume's files, as sha256sum prints them.
+func (v *soakVolume) fileSums() []string {
+	var lines []string
+	for _, name := range slices.SortedFunc(maps.Keys(v.files), cmp.Compare) {
+		lines = append(lines, sumLine(name, v.files[name]))
+	}
+	slices.Sort(lines)
+	return lines
+}

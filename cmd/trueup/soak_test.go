@@ -1,0 +1,105 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// soakDefault is how many random disks a plain run aligns. TRUEUP_SOAK replaces it, TRUEUP_SOAK_SEED the first seed.
+const soakDefault = 20
+
+// soakBatch is how many disks the appliance gets at once: it has a letter for each.
+const soakBatch = 20
+
+// TestSoak aligns disks with random tables, contents and data in between, and has other programs judge the results: partitioning
+// tools, the checks of the file systems, and a Linux kernel that reads every file.
+func TestSoak(t *testing.T) {
+	first, count := soakNumber(t, "TRUEUP_SOAK_SEED", 1), soakNumber(t, "TRUEUP_SOAK", soakDefault)
+	for done := uint64(0); done < count; done += soakBatch {
+		from, n := first+done, min(soakBatch, count-done)
+		t.Run(fmt.Sprintf("seeds %d to %d", from, from+n-1), func(t *testing.T) { soakSeeds(t, from, n) })
+	}
+}
+
+func soakNumber(t *testing.T, name string, usual uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.ParseUint(text, 10, 63)
+	require.NoError(t, err, name)
+	return n
+}
+
+func soakSeeds(t *testing.T, first, n uint64) {
+	t.Helper()
+	dir := t.TempDir()
+	var cases []*soakCase
+	for seed := first; seed < first+n; seed++ {
+		folder := filepath.Join(dir, fmt.Sprint(seed))
+		require.NoError(t, os.Mkdir(folder, 0o755))
+		cases = append(cases, drawCase(seed, folder))
+	}
+	aligned := t.Run("aligned", func(t *testing.T) {
+		for _, c := range cases {
+			t.Run(fmt.Sprint(c.seed), func(t *testing.T) {
+				t.Parallel()
+				c.run(t)
+			})
+		}
+	})
+	if aligned {
+		t.Run("read by a kernel", func(t *testing.T) { soakGuest(t, cases) })
+	}
+}
+
+// soakGuest has the appliance read every file of every result.
+func soakGuest(t *testing.T, cases []*soakCase) {
+	t.Helper()
+	disktest.Tool(t, "guestfish")
+	requireKernel(t)
+	sums := t.TempDir()
+	var args []string
+	script := "run\nlist-filesystems\n"
+	for i, c := range cases {
+		args = append(args, fmt.Sprintf("--blocksize=%d", c.sector), "--format="+qemuFormat(c.to), "-a", c.dest)
+		for _, p := range c.parts {
+			if p.volume != nil && p.volume.fileSystem() != "" {
+				out := filepath.Join(sums, deviceName(i, p.number))
+				script += fmt.Sprintf("-mount-ro %s /\n-checksums-out sha256 / %q\n-umount /\n", p.volume.device(i, p.number), out)
+			}
+		}
+	}
+	fileSystems := runGuestfish(t, args, script)
+	for i, c := range cases {
+		for _, p := range c.parts {
+			if p.volume == nil || p.volume.fileSystem() == "" {
+				continue
+			}
+			require.Contains(t, fileSystems, p.volume.device(i, p.number)+": "+p.volume.fileSystem()+"\n", "%v", c)
+			require.Equal(t, p.volume.fileSums(), readSums(t, filepath.Join(sums, deviceName(i, p.number))), "partition %d of\n%v", p.number, c)
+		}
+	}
+}
+
+// device is where the file system is in the appliance.
+func (v *soakVolume) device(i, number int) string {
+	if v.name == "lvm" {
+		return "/dev/" + v.group + "/data"
+	}
+	return "/dev/" + deviceName(i, number)
+}
+
+func sumLine(name string, data []byte) string {
+	return fmt.Sprintf("%x  ./%s", sha256.Sum256(data), strings.TrimPrefix(name, "/"))
+}
