@@ -40,14 +40,11 @@ type Result struct {
 	Issues []ondisk.Issue
 }
 
-// Read names the boot code and finds all references. first is the byte offset of the first partition.
-func Read(d disk.Disk, code []byte, first int64, parts []Partition) (*Result, error) {
-	r := &Result{Code: Empty}
-	if code != nil {
-		r.Code = Identify(code)
-		if err := r.checkMBR(d, code, first); err != nil {
-			return nil, err
-		}
+// Read names the boot code and finds all references. code is that of sector 0.
+func Read(d disk.Disk, code []byte, parts []Partition) (*Result, error) {
+	r := &Result{Code: Identify(code)}
+	if err := r.checkMBR(d, code, parts); err != nil {
+		return nil, err
 	}
 	for _, p := range parts {
 		for _, f := range finders {
@@ -69,7 +66,7 @@ func (r *Result) unbootable(code string, partition int, text, remedy string) {
 }
 
 // checkMBR says what a move would break in the code of sector 0.
-func (r *Result) checkMBR(d disk.Disk, code []byte, first int64) error {
+func (r *Result) checkMBR(d disk.Disk, code []byte, parts []Partition) error {
 	switch r.Code {
 	case Unknown:
 		r.unbootable("boot-code", 0, "the boot code in sector 0 is not known, so nobody can say whether it finds its partition after a move",
@@ -77,9 +74,9 @@ func (r *Result) checkMBR(d disk.Disk, code []byte, first int64) error {
 	case Lilo:
 		r.unbootable("lilo", 0, "LILO in the MBR: its map holds the absolute sectors of the kernel", "run lilo from a rescue system on the copy, with --allow-unbootable now")
 	}
-	text, err := blockLists(d, r.Code, code, first)
-	if text != "" {
-		r.unbootable(r.Code.ID, 0, text, "install the boot loader again from a rescue system on the copy, with --allow-unbootable now")
+	found, err := blockLists(d, r.Code, code, parts)
+	for _, f := range found {
+		r.unbootable(r.Code.ID, f.partition, f.text, "install the boot loader again from a rescue system on the copy, with --allow-unbootable now")
 	}
 	return err
 }

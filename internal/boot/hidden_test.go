@@ -42,7 +42,7 @@ func refs(t *testing.T, f disktest.Forged) []boot.Ref {
 	t.Helper()
 	d := flat(f)
 	tab, parts := partitions(t, d)
-	r, err := boot.Read(d, tab.BootCode, 63*512, parts)
+	r, err := boot.Read(d, tab.BootCode, parts)
 	require.NoError(t, err)
 	return r.Refs
 }
@@ -76,7 +76,7 @@ func TestHiddenSectorsOfFAT(t *testing.T) {
 func TestHiddenSectorsOfFAT32(t *testing.T) {
 	d := disktest.Fixture(t, disktest.Fixtures(t)["logical-chain"])
 	tab, parts := partitions(t, d)
-	r, err := boot.Read(d, tab.BootCode, 63*512, parts)
+	r, err := boot.Read(d, tab.BootCode, parts)
 	require.NoError(t, err)
 	var at []int64
 	for _, ref := range r.Refs {
@@ -140,24 +140,30 @@ func TestBlockListsOfGrub(t *testing.T) {
 		name         string
 		first, start uint64
 		n            uint16
-		want         []string
+		want         []int // the partitions whose move matters; 0: any
 	}{
 		{"core.img in the gap", 1, 2, 50, nil},
 		{"core.img up to the last sector of the gap", 1, 2, 61, nil},
-		{"one sector too long", 1, 2, 62, []string{"grub2"}},
-		{"block list inside of the partition", 1, 70, 10, []string{"grub2"}},
-		{"core.img inside of the partition", 100, 101, 10, []string{"grub2"}},
-		{"core.img at LBA 0", 0, 2, 10, []string{"grub2"}},
-		{"core.img at LBA 2^64-1", 1<<64 - 1, 2, 10, []string{"grub2"}},
-		{"list that names LBA 2^64-1", 1, 1<<64 - 1, 65535, []string{"grub2"}},
+		{"one sector too long", 1, 2, 62, []int{0}},
+		{"block list inside of the partition", 1, 70, 10, []int{1}},
+		{"core.img inside of the partition", 100, 101, 10, []int{1, 1}},
+		{"core.img behind the partition", 3100, 3101, 10, []int{0}},
+		{"core.img at LBA 0", 0, 2, 10, []int{0}},
+		{"core.img at LBA 2^64-1", 1<<64 - 1, 2, 10, []int{0}},
+		{"list that names LBA 2^64-1", 1, 1<<64 - 1, 65535, []int{0}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := flat(grub(tc.first, tc.start, tc.n))
 			tab, parts := partitions(t, d)
-			r, err := boot.Read(d, tab.BootCode, 63*512, parts)
+			r, err := boot.Read(d, tab.BootCode, parts)
 			require.NoError(t, err)
 			require.Equal(t, boot.Grub2, r.Code)
-			require.Equal(t, tc.want, codes(r.Issues))
+			var got []int
+			for _, i := range r.Issues {
+				require.Equal(t, "grub2", i.Code)
+				got = append(got, i.Partition)
+			}
+			require.Equal(t, tc.want, got)
 		})
 	}
 }

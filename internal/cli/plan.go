@@ -155,7 +155,7 @@ func checked(s *source, p *plan.Plan) (disk.Disk, *layout.Layout, error) {
 	if p.Converts {
 		return view, after, nil
 	}
-	if err := after.ReadGaps(view, p.Goal.Want); err != nil {
+	if err := after.ReadGaps(view); err != nil {
 		return nil, nil, fmt.Errorf("planned result: %w", err)
 	}
 	if err := verify.Settled(after, p.Goal); err != nil {

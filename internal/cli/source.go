@@ -11,7 +11,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/table"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // source is an opened image and what is on it.
@@ -112,9 +111,7 @@ func (s *source) plan(b boundary, only []int) (*plan.Plan, error) {
 	}
 	goal := align.GoalFor(s.layout, int64(b))
 	goal.Only = only
-	// What a gap holds matters only as far as partitions can move into it.
-	limit := min(int64(len(s.layout.Partitions)+1)*goal.Want, 256*units.MiB)
-	if err := s.layout.ReadGaps(s.img.Disk, limit); err != nil {
+	if err := s.layout.ReadGaps(s.img.Disk); err != nil {
 		return nil, err
 	}
 	p, err := plan.New(s.layout, goal)

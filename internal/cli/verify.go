@@ -13,7 +13,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/verify"
 )
 
@@ -141,13 +140,9 @@ func repeat(s *source, after *layout.Layout) (*plan.Plan, error) {
 	if err := s.malformed(); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.img.Path, err)
 	}
-	shift := int64(0)
-	for _, p := range s.layout.Partitions {
-		shift = max(shift, starts[p.Number]-p.Off)
-	}
-	// Align looks at most 256 MiB into a gap; looking as far makes the same plan.
-	if err := s.layout.ReadGaps(s.img.Disk, min(shift+units.GiB, 256*units.MiB)); err != nil {
+	if err := s.layout.ReadGaps(s.img.Disk); err != nil {
 		return nil, err
 	}
-	return plan.At(s.layout, starts)
+	// A plain copy keeps a damaged table as it is.
+	return plan.At(s.layout, starts, s.layout.Damaged() && !after.Damaged())
 }

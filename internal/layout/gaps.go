@@ -7,36 +7,90 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
 )
 
-// Gap is space behind a partition that belongs to none: up to the next one, or to the end of the disk. It may be empty.
-type Gap struct {
+// ItemKind says what has a place of its own on the disk.
+type ItemKind int
+
+// Kinds of items.
+const (
+	PartitionItem ItemKind = iota // primary, logical, or of a GPT
+	RecordItem                    // an extended boot record: one sector
+	BoxEndItem                    // the end of an extended partition: no bytes, but a place
+)
+
+// Item is what has its place on the disk, in an order that a move keeps.
+type Item struct {
 	disk.Range
-	// Zero is how many bytes from the start are known to be zero. Space that is not known to be zero is kept as if it held
-	// data.
-	Zero int64
+	Kind   ItemKind
+	Number int // of the partition, of the extended one for records and ends
 }
 
-// InDiskOrder lists the partitions that lie side by side.
+// Gap is space behind an item that belongs to none: up to the next one, or to the end of the space for partitions. It may be empty.
+type Gap struct {
+	disk.Range
+	// Data is the part that must be kept: from the first byte that is not known to be zero to the last.
+	Data disk.Range
+}
+
+// InDiskOrder lists the partitions that hold data, as they lie on the disk.
 func (l *Layout) InDiskOrder() []Partition {
-	parts := slices.DeleteFunc(slices.Clone(l.Partitions), func(p Partition) bool { return p.Kind == table.Logical })
+	parts := slices.DeleteFunc(slices.Clone(l.Partitions), func(p Partition) bool { return p.Kind == table.Extended })
 	slices.SortFunc(parts, func(a, b Partition) int { return cmp.Compare(a.Off, b.Off) })
 	return parts
 }
 
-// ReadGaps measures the gap behind each partition, in disk order. It reads at most limit bytes of each: a plan needs to know
-// only as much as its partitions move.
-func (l *Layout) ReadGaps(d disk.Disk, limit int64) error {
-	l.Gaps = nil
-	parts := l.InDiskOrder()
-	for i, p := range parts {
-		end := l.Size
-		if i+1 < len(parts) {
-			end = min(parts[i+1].Off, l.Size) // a broken table can name places behind the disk
+// Items lists everything that has a place, as it lies on the disk.
+func (l *Layout) Items() []Item {
+	var out []Item
+	for _, p := range l.Partitions {
+		if p.Kind == table.Extended {
+			out = append(out, Item{disk.Range{Off: p.End()}, BoxEndItem, p.Number})
+			continue
 		}
-		g := Gap{Range: disk.Range{Off: min(p.End(), l.Size), Len: max(0, end-p.End())}}
+		out = append(out, Item{p.Range, PartitionItem, p.Number})
+	}
+	if l.Table != nil {
+		for _, r := range l.Table.Records {
+			out = append(out, Item{disk.Range{Off: r.Off, Len: l.Table.SectorSize}, RecordItem, r.Box})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Item) int {
+		// An extended partition ends before the next one begins.
+		return cmp.Or(cmp.Compare(a.Off, b.Off), cmp.Compare(b.Kind, a.Kind))
+	})
+	return out
+}
+
+// Usable is the end of the space that partitions of a disk of size bytes can have.
+func (l *Layout) Usable(size int64) int64 {
+	if l.Table == nil {
+		return size
+	}
+	return l.Table.Usable(size)
+}
+
+// How much of the gaps is read. Holes cost nothing and do not count. Space counts as free only as far as it was seen to be zero.
+const (
+	gapLimit  = 64 * units.MiB  // at each end of a gap
+	gapsLimit = 256 * units.MiB // of all gaps
+)
+
+// ReadGaps measures the gap behind each item.
+func (l *Layout) ReadGaps(d disk.Disk) error {
+	l.Gaps = nil
+	items := l.Items()
+	left := int64(gapsLimit)
+	for i, x := range items {
+		end := l.Usable(l.Size)
+		if i+1 < len(items) {
+			end = min(items[i+1].Off, l.Size) // a broken table can name places behind the disk
+		}
+		g := Gap{Range: disk.Range{Off: min(x.End(), l.Size)}}
+		g.Len = max(0, end-g.Off)
 		var err error
-		if g.Zero, err = leadingZeros(d, g.Range, limit); err != nil {
+		if g.Data, err = readData(d, g.Range, &left); err != nil {
 			return err
 		}
 		l.Gaps = append(l.Gaps, g)
@@ -44,33 +98,115 @@ func (l *Layout) ReadGaps(d disk.Disk, limit int64) error {
 	return nil
 }
 
-// leadingZeros counts zero bytes from the start of r in whole sectors. Holes cost no reading and do not count towards the
-// limit.
-func leadingZeros(d disk.Disk, r disk.Range, limit int64) (int64, error) {
-	buf := make([]byte, 64<<10)
-	n := int64(0)
-	for n < r.Len && limit > 0 {
-		e, err := d.Extent(r.Off+n, r.Len-n)
+// readData finds what of r is not zero, in whole sectors. left is how many bytes may be read.
+func readData(d disk.Disk, r disk.Range, left *int64) (disk.Range, error) {
+	first, err := firstData(d, r, left)
+	if err != nil || first == r.End() {
+		return disk.Range{Off: r.End()}, err
+	}
+	last, err := lastData(d, disk.Range{Off: first, Len: r.End() - first}, left)
+	return disk.Range{Off: first, Len: last - first}, err
+}
+
+// firstData is the first place in r that is not known to be zero, or its end.
+func firstData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
+	limit := min(gapLimit, *left)
+	for at := r.Off; at < r.End(); {
+		e, err := d.Extent(at, r.End()-at)
 		if err != nil {
 			return 0, err
 		}
 		if e.Zero {
-			n += e.Len
+			at = e.End()
 			continue
 		}
-		b := buf[:min(int64(len(buf)), e.Len, limit)]
-		if err := ondisk.ReadFull(d, b, r.Off+n); err != nil {
+		n := min(e.Len, limit)
+		if n == 0 {
+			return at, nil
+		}
+		zeros, err := leadingZeros(d, disk.Range{Off: at, Len: n})
+		if err != nil {
 			return 0, err
 		}
-		limit -= int64(len(b))
-		for len(b) > 0 {
-			s := b[:min(int64(len(b)), d.SectorSize())]
-			if !ondisk.IsZero(s) {
-				return n, nil
-			}
-			n += int64(len(s))
-			b = b[len(s):]
+		*left -= zeros
+		limit -= zeros
+		if at += zeros; zeros < n {
+			return at, nil
 		}
 	}
-	return n, nil
+	return r.End(), nil
+}
+
+// maxExtents bounds the walk to the last extent of a gap.
+const maxExtents = 65536
+
+// lastData is the place behind the last byte of r that is not known to be zero.
+func lastData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
+	stored := disk.Range{Off: r.Off}
+	for at, n := r.Off, 0; at < r.End(); n++ {
+		e, err := d.Extent(at, r.End()-at)
+		if err != nil {
+			return 0, err
+		}
+		if n == maxExtents {
+			return r.End(), nil
+		}
+		if !e.Zero {
+			if stored.End() == e.Off {
+				stored.Len += e.Len
+			} else {
+				stored = e.Range
+			}
+		}
+		at = e.End()
+	}
+	n := min(stored.Len, gapLimit, *left)
+	n -= n % d.SectorSize()
+	if n == 0 {
+		return stored.End(), nil
+	}
+	zeros, err := trailingZeros(d, disk.Range{Off: stored.End() - n, Len: n})
+	*left -= zeros
+	return stored.End() - zeros, err
+}
+
+// gapPiece is how much of a gap is read at once; a multiple of all sector sizes.
+const gapPiece = 64 << 10
+
+// leadingZeros counts the zero bytes at the start of r, in whole sectors.
+func leadingZeros(d disk.Disk, r disk.Range) (int64, error) {
+	buf := make([]byte, min(gapPiece, r.Len))
+	for at := r.Off; at < r.End(); {
+		b := buf[:min(int64(len(buf)), r.End()-at)]
+		if err := ondisk.ReadFull(d, b, at); err != nil {
+			return 0, err
+		}
+		for s := range slices.Chunk(b, int(d.SectorSize())) {
+			if !ondisk.IsZero(s) {
+				return at - r.Off, nil
+			}
+			at += int64(len(s))
+		}
+	}
+	return r.Len, nil
+}
+
+// trailingZeros counts the zero bytes at the end of r, in whole sectors.
+func trailingZeros(d disk.Disk, r disk.Range) (int64, error) {
+	buf := make([]byte, min(gapPiece, r.Len))
+	for end := r.End(); end > r.Off; {
+		b := buf[:min(int64(len(buf)), end-r.Off)]
+		if err := ondisk.ReadFull(d, b, end-int64(len(b))); err != nil {
+			return 0, err
+		}
+		for len(b) > 0 {
+			s := b[max(0, int64(len(b))-d.SectorSize()):]
+			if !ondisk.IsZero(s) {
+				return r.End() - end, nil
+			}
+			end -= int64(len(s))
+			b = b[:len(b)-len(s)]
+		}
+	}
+	return r.Len, nil
 }

@@ -24,6 +24,7 @@ type Layout struct {
 	SectorSize int64
 	Table      *table.Table   // nil: none
 	Volume     *volume.Volume // over the whole disk, when there is no table
+	Outer      *volume.Volume // what the whole disk looks like, beside its table
 	Partitions []Partition
 	Geometry   table.Geometry // of the CHS bytes; zero without an MBR
 	Boot       *boot.Result
@@ -51,6 +52,7 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 		l.bareVolume()
 		return l, nil
 	}
+	l.Outer = whole
 	l.Issues = append(l.Issues, t.Issues...)
 	if err := l.readVolumes(d); err != nil {
 		return nil, err
@@ -126,18 +128,8 @@ func (l *Layout) hints(container table.Geometry) []table.Geometry {
 }
 
 func (l *Layout) readBoot(d disk.Disk) error {
-	first := l.Size
-	for _, p := range l.Partitions {
-		if p.Kind != table.Logical {
-			first = min(first, p.Off)
-		}
-	}
-	var code []byte
-	if l.Table.Scheme == table.MBR {
-		code = l.Table.BootCode
-	}
 	var err error
-	if l.Boot, err = boot.Read(d, code, first, l.Partitions); err != nil {
+	if l.Boot, err = boot.Read(d, l.Table.BootCode, l.Partitions); err != nil {
 		return err
 	}
 	l.Issues = append(l.Issues, l.Boot.Issues...)
@@ -145,14 +137,15 @@ func (l *Layout) readBoot(d disk.Disk) error {
 		l.checkRef(r)
 	}
 	l.checkTypes()
+	l.checkFirmware()
 	return nil
 }
 
 // checkRef reports a reference that does not point to its own partition: it will be left as it is.
 func (l *Layout) checkRef(r boot.Ref) {
 	p, _ := l.Partition(r.Partition)
-	if r.Points == p.Off || (p.Kind == table.Logical && r.Points == p.Off-p.Record()) {
-		return // Windows counts the hidden sectors of a logical drive from its own boot record
+	if r.Points == p.Off || l.FromRecord(r) {
+		return
 	}
 	i := ondisk.Issue{
 		Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number,
@@ -172,6 +165,16 @@ func (l *Layout) checkRef(r boot.Ref) {
 	}
 	l.Issues = append(l.Issues, i)
 }
+
+// FromRecord tells whether a reference in a logical partition counts from the partition's own boot record, as DOS and Windows count
+// the hidden sectors of a logical drive.
+func (l *Layout) FromRecord(r boot.Ref) bool {
+	p, _ := l.Partition(r.Partition)
+	return p.Kind == table.Logical && r.Points == p.Off-p.Record()
+}
+
+// Damaged tells whether the table needs mending, and can be mended.
+func (l *Layout) Damaged() bool { return l.Table != nil && l.Table.Damaged() }
 
 // LBASize is the unit of the table's LBAs in bytes: a GPT can count other sectors than the container says.
 func (l *Layout) LBASize() int64 {

@@ -108,43 +108,66 @@ func TestABrokenVolumeIsAnIssue(t *testing.T) {
 	require.NotNil(t, l.Partitions[1].Volume.Boot)
 }
 
-// Zero counts what is surely zero, from the start of the gap, in whole sectors; it never says too much.
+// What must be kept of a gap is its data from the first sector that is not zero to the last.
 func TestGaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := disktest.ForgeMBR(1500,
 			disktest.MBREntryFields{Type: 0x83, Start: 600, Sectors: 100}, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 37})
 		gaps := []disk.Range{{Off: 100 * 512, Len: 500 * 512}, {Off: 700 * 512, Len: 800 * 512}}
-		want := []int64{gaps[0].Len, gaps[1].Len}
-		for i, g := range gaps {
-			if rapid.Bool().Draw(t, "data") {
-				at := rapid.Int64Range(0, g.Len-1).Draw(t, "at")
-				f[g.Off+at] = 1
-				want[i] = at / 512 * 512
+		var want []disk.Range
+		for _, g := range gaps {
+			first, last := g.End(), g.End()
+			for range rapid.IntRange(0, 3).Draw(t, "data") {
+				at := g.Off + rapid.Int64Range(0, g.Len-1).Draw(t, "at")
+				f[at] = 1
+				sector := at / 512 * 512
+				if first == g.End() {
+					last = 0
+				}
+				first, last = min(first, sector), max(last, sector+512)
 			}
+			want = append(want, disk.Range{Off: first, Len: last - first})
 		}
 		l, err := layout.Read(memory(f), table.Geometry{})
 		require.NoError(t, err)
-		require.NoError(t, l.ReadGaps(memory(f), 1<<30))
-		limit := 512 * rapid.Int64Range(0, 500).Draw(t, "limit")
+		require.NoError(t, l.ReadGaps(memory(f)))
 		for i, g := range l.Gaps {
 			require.Equal(t, gaps[i], g.Range, "in disk order")
-			require.Equal(t, want[i], g.Zero)
-		}
-		require.NoError(t, l.ReadGaps(memory(f), limit))
-		for i, g := range l.Gaps {
-			require.LessOrEqual(t, g.Zero, want[i])
-			require.GreaterOrEqual(t, g.Zero, min(want[i], limit), "all that the limit allows to look at")
+			require.Equal(t, want[i], g.Data)
 		}
 	})
 }
 
-// Holes cost no reading and do not count towards the limit.
+// Holes cost no reading: the gap behind the last partition of this disk is larger than what may be read.
 func TestGapsOfHoles(t *testing.T) {
 	d := disktest.Fixture(t, disktest.Fixtures(t)["two-tib-mbr"])
 	l, err := layout.Read(d, table.Geometry{})
 	require.NoError(t, err)
-	require.NoError(t, l.ReadGaps(d, 512))
+	require.NoError(t, l.ReadGaps(d))
 	require.Len(t, l.Gaps, 2)
-	require.Equal(t, l.Gaps[0].Len, l.Gaps[0].Zero)
-	require.Greater(t, l.Gaps[0].Zero, int64(2<<40-1<<30))
+	require.Zero(t, l.Gaps[0].Data.Len)
+	require.Greater(t, l.Gaps[0].Len, int64(2<<40-1<<30))
+}
+
+// Zeros that are stored are looked at up to a limit; what nobody has seen is kept as if it were data.
+func TestGapsThatAreTooLongToRead(t *testing.T) {
+	const size = 1 << 30
+	f := disktest.ForgeMBR(64, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 1})
+	d := disk.New(size, 512, func(off int64) (disk.Run, error) {
+		if off < int64(len(f)) {
+			return disk.Run{Len: int64(len(f)) - off, Src: bytes.NewReader(f), Off: off}, nil
+		}
+		return disk.Run{Len: size - off, Src: storedZeros{}}, nil
+	})
+	l, err := layout.Read(d, table.Geometry{})
+	require.NoError(t, err)
+	require.NoError(t, l.ReadGaps(d))
+	require.Equal(t, disk.Range{Off: 64*512 + 64<<20, Len: size - 64*512 - 128<<20}, l.Gaps[0].Data, "64 MiB at each end are free")
+}
+
+type storedZeros struct{}
+
+func (storedZeros) ReadAt(p []byte, _ int64) (int, error) {
+	clear(p)
+	return len(p), nil
 }

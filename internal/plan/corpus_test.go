@@ -16,7 +16,7 @@ import (
 func planFixture(t *testing.T, name string, boundary int64, only ...int) (disk.Disk, *layout.Layout, *plan.Plan) {
 	t.Helper()
 	d := disktest.Fixture(t, disktest.Fixtures(t)[name])
-	l := read(t, d, align.Goal{Want: 1 << 30})
+	l := read(t, d)
 	goal := align.GoalFor(l, boundary)
 	goal.Only = only
 	p, err := plan.New(l, goal)
@@ -67,7 +67,7 @@ func TestPlansOfTheCorpus(t *testing.T) {
 			}
 			require.Equal(t, tc.size*sector, p.Size)
 
-			after := read(t, p.View(d), p.Goal)
+			after := read(t, p.View(d))
 			for _, was := range l.Partitions {
 				is, ok := after.Partition(was.Number)
 				require.True(t, ok)
@@ -106,34 +106,28 @@ func TestCHSBytesOfTheCorpus(t *testing.T) {
 	}
 }
 
-// What cannot be moved yet is refused, with the partition that stands in the way.
-func TestRefusals(t *testing.T) {
-	for _, tc := range []struct {
-		name      string
-		fixture   string
-		only      []int
-		code      string
-		partition int
-	}{
-		{"logical partitions", "logical-chain", nil, "unsupported", 2},
-		{"an extended partition that would have to make room", "logical-chain", []int{1}, "unsupported", 2},
-		{"gpt", "gpt", nil, "unsupported", 1},
-		{"an end beyond LBA 2^32", "two-tib-mbr", nil, "limit", 2},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			_, _, p := planFixture(t, tc.fixture, 0, tc.only...)
-			got := p.Refusals(true)
-			require.NotEmpty(t, got)
-			require.Equal(t, tc.code, got[0].Code)
-			require.Equal(t, tc.partition, got[0].Partition)
-			require.NotEmpty(t, got[0].Remedy)
-		})
-	}
+// An end beyond what 32 bits of sectors can name is refused; nothing is left out in silence.
+func TestBeyondTheTable(t *testing.T) {
+	f := disktest.ForgeMBR(64, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 1<<32 - 1 - 63})
+	d := disktest.ShortDisk(f, (1<<32-1)*sector)
+	l := read(t, d)
+	p, err := plan.New(l, align.GoalFor(l, 0))
+	require.NoError(t, err)
+	got := p.Refusals(true)
+	require.Len(t, got, 1)
+	require.Equal(t, "limit", got[0].Code)
+	require.NotEmpty(t, got[0].Remedy)
+	require.Empty(t, p.Moves)
+
+	p, err = plan.New(l, align.GoalFor(l, 4096))
+	require.NoError(t, err)
+	require.Empty(t, p.Refusals(true), "64 sectors in front and 2^32-64 behind are what there is")
+	require.Equal(t, []plan.Move{{Partition: 1, From: 63 * sector, To: 64 * sector, Len: (1<<32 - 64) * sector}}, p.Moves)
 }
 
 func TestSelectionOfAPartitionThatIsNotThere(t *testing.T) {
 	d := disktest.Fixture(t, disktest.Fixtures(t)["unused-slots"])
-	l := read(t, d, align.Goal{Want: mib})
+	l := read(t, d)
 	_, err := plan.New(l, align.Goal{Must: 65536, Want: mib, Only: []int{2, 3}})
 	require.ErrorIs(t, err, plan.ErrSelection)
 	require.ErrorContains(t, err, "3")
@@ -161,14 +155,14 @@ func TestTheGeometryNote(t *testing.T) {
 func TestAtRefusesOtherPlaces(t *testing.T) {
 	_, l, p := planFixture(t, "two-ntfs-lba63-and-cylinder", 65536)
 	starts := func(first, second int64) map[int]int64 { return map[int]int64{1: first * sector, 2: second * sector} }
-	_, err := plan.At(l, starts(128, 4193152))
+	_, err := plan.At(l, starts(128, 4193152), false)
 	require.NoError(t, err)
 	for name, s := range map[string]map[int]int64{
-		"before its old place":       starts(62, 4193152),
+		"into the gap in front":      starts(62, 4193152),
 		"onto the partition before":  starts(128, 4192965),
 		"a partition that is absent": {1: 128 * sector},
 	} {
-		_, err := plan.At(l, s)
+		_, err := plan.At(l, s, false)
 		require.ErrorIs(t, err, plan.ErrNoPlan, name)
 	}
 	require.Len(t, p.Moves, 2)

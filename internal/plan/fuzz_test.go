@@ -65,7 +65,7 @@ func walkAll(t *testing.T, d disk.Disk, boundary int64) {
 	goal := align.GoalFor(l, boundary)
 	align.Check(l, goal)
 	align.Overall(l, align.DefaultBoundary)
-	require.NoError(t, l.ReadGaps(d, goal.Want))
+	require.NoError(t, l.ReadGaps(d))
 	p, err := plan.New(l, goal)
 	if err != nil {
 		requireFormat(t, err)
@@ -103,7 +103,7 @@ func checkView(t *testing.T, d disk.Disk, l *layout.Layout, p *plan.Plan) {
 	after, err := layout.Read(view, table.Geometry{Heads: 16, Sectors: 63})
 	require.NoError(t, err)
 	require.Len(t, after.Partitions, len(l.Partitions))
-	require.NoError(t, after.ReadGaps(view, p.Goal.Want))
+	require.NoError(t, after.ReadGaps(view))
 	again, err := plan.New(after, p.Goal)
 	require.NoError(t, err)
 	require.Empty(t, again.Moves, "a result that is planned again")

@@ -1,11 +1,10 @@
 package plan
 
 import (
-	"fmt"
+	"sort"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/layout"
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -13,58 +12,88 @@ import (
 // placer chooses the start of each partition. Every partition has its own delta: tables that know cylinders put them at
 // different distances from a boundary.
 type placer struct {
-	l    *layout.Layout
-	goal align.Goal
-	plan *Plan
+	l     *layout.Layout
+	goal  align.Goal
+	slots []slot
+	limit int64 // the end of what the table can name
 }
 
-// movable tells whether a partition can get another start: logical ones and GPT cannot yet.
-func movable(p layout.Partition) bool { return p.Kind == table.Primary }
-
-// choose keeps a partition where it is when that is good enough and there is room; otherwise it goes to the next boundary.
-// Partitions only ever move towards the end of the disk.
-func (c *placer) choose(p layout.Partition, least int64) (int64, error) {
-	needs := c.needs(p)
-	if !needs && p.Off >= least {
-		return p.Off, nil
+// starts gives the start of every partition, in the order of the slots. First everything goes to the next boundary that is free, towards
+// the end of the disk. When that is too long, the last ones go back as far as they must, into space that is known to be free; the
+// disk grows only by what does not fit even so. ok is false when the table cannot name such places.
+func (c *placer) starts() (to []int64, ok bool) {
+	to = c.forward()
+	least, end := c.leftmost()
+	size := c.l.Size
+	limit := c.l.Usable(size)
+	if end > limit {
+		limit = c.l.Usable(units.AlignUp(size+end-limit, units.MiB))
 	}
-	if !movable(p) {
-		c.refuseKind(p, needs)
-		return max(p.Off, least), nil // keeps the rest of the dry run readable; the refusal keeps it from being copied
-	}
-	to := units.AlignUp(max(p.Off, least), c.goal.Want)
-	if last := (to + max(p.Len, 1) - 1) / c.l.SectorSize; last > table.MaxLBA {
-		c.plan.refuse("limit", ondisk.ErrLimit, p.Number, fmt.Sprintf("would end at LBA %d, and an MBR cannot name sectors beyond %d", last, int64(table.MaxLBA)),
-			"move the disk to GPT in the guest first")
-		return p.Off, nil
-	}
-	return to, nil
-}
-
-// needs tells whether a partition is off the boundary, or holds a logical one that is, and is selected.
-func (c *placer) needs(p layout.Partition) bool {
-	if p.Kind != table.Extended {
-		return c.goal.Selects(p.Number) && p.Off%c.goal.Must != 0
-	}
-	for _, q := range c.l.Partitions {
-		if q.Kind == table.Logical && p.Contains(q.Range) && c.goal.Selects(q.Number) && q.Off%c.goal.Must != 0 {
-			return true
+	for i := len(c.slots) - 1; i > 0; i-- {
+		if c.fits(i, to[i], limit) {
+			return to, true
 		}
+		if to[i], ok = c.back(i, least[i], to[i], limit); !ok {
+			return to, false
+		}
+		limit = to[i]
 	}
-	return false
+	_, _, ok = fit(c.slots[0].after, 0, 0, limit)
+	return to, ok
 }
 
-func (c *placer) refuseKind(p layout.Partition, needs bool) {
-	what := "logical partitions are read and reported, but not moved yet"
-	if p.Kind == table.Entry {
-		what = "partitions of a GPT are read and reported, but not moved yet"
+// forward keeps a partition where it is when that is good enough and there is room; otherwise it goes to the next boundary.
+func (c *placer) forward() []int64 {
+	to := make([]int64, len(c.slots))
+	_, end := arrange(c.slots[0].after, 0, 0, false)
+	for i, s := range c.slots[1:] {
+		off := s.part.Off
+		if c.needs(s.part) || off < end {
+			off = units.AlignUp(max(off, end), c.goal.Want)
+		}
+		to[i+1] = off
+		_, end = arrange(s.after, off+s.part.Len, off-s.part.Off, false)
 	}
-	if !needs {
-		what = "would have to make room; " + what
+	return to
+}
+
+// leftmost is the lowest place that each partition can have, and the end of all.
+func (c *placer) leftmost() (to []int64, end int64) {
+	to = make([]int64, len(c.slots))
+	_, end = arrange(c.slots[0].after, 0, 0, true)
+	for i, s := range c.slots[1:] {
+		off := units.AlignUp(end, c.goal.Want)
+		if !c.needs(s.part) && s.part.Off >= end {
+			off = min(off, s.part.Off)
+		}
+		to[i+1] = off
+		_, end = arrange(s.after, off+s.part.Len, off-s.part.Off, true)
 	}
-	remedy := "leave them as they are and align the primary partitions with --partition N"
-	if p.Kind == table.Entry || !needs {
-		remedy = "use the guest's own tools, or a later version of trueup"
+	return to, end
+}
+
+// fits tells whether slot i can start at off and end, with what lies behind it, in front of limit.
+func (c *placer) fits(i int, off, limit int64) bool {
+	s := c.slots[i]
+	end := off + s.part.Len
+	_, _, ok := fit(s.after, end, off-s.part.Off, limit)
+	return ok && end <= c.limit
+}
+
+// back is the highest place from least to most for slot i in front of limit: its own, or on the boundary.
+func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
+	own, want := c.slots[i].part.Off, c.goal.Want
+	low := units.AlignUp(least, want)
+	// What fits at one place fits at every lower one, so the highest can be searched for.
+	n := sort.Search(int(max(0, (most-low)/want+1)), func(k int) bool { return !c.fits(i, low+int64(k)*want, limit) })
+	best, ok := low+int64(n-1)*want, n > 0
+	if !c.needs(c.slots[i].part) && own >= least && own <= most && (!ok || own > best) && c.fits(i, own, limit) {
+		return own, true
 	}
-	c.plan.refuse("unsupported", ondisk.ErrUnsupported, p.Number, what, remedy)
+	return best, ok
+}
+
+// needs tells whether a partition is off the boundary and selected.
+func (c *placer) needs(p layout.Partition) bool {
+	return p.Kind != table.Extended && c.goal.Selects(p.Number) && p.Off%c.goal.Must != 0
 }

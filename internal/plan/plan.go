@@ -32,31 +32,38 @@ type Plan struct {
 	Moves         []Move
 	Pieces        []disk.Piece // all bytes of the result that come from the source, in order
 	Patches       []disk.Patch
+	Places        table.Places    // where everything is in the result
 	Notes         []align.Finding // what a user should know; refusals among them
 	// Converts tells that nothing is to be aligned: what is misaligned stays so.
 	Converts bool
+
+	starts map[int]int64
 }
 
 // Copy is the plan in which nothing moves.
 func Copy(size int64) *Plan {
-	return &Plan{OldSize: size, Size: size, Pieces: []disk.Piece{{Len: size}}, Converts: true}
+	return &Plan{OldSize: size, Size: size, Pieces: []disk.Piece{{Len: size}}, Places: table.Places{Size: size}, Converts: true}
 }
 
-// Grow makes the disk size bytes long; what it gains is zero. A GPT has its backup at the end of the disk, so that one is
-// refused: the copy of it would be in the middle.
+// Grow makes the disk size bytes long; what it gains is zero, and the backup of a GPT goes to the end.
 func (p *Plan) Grow(l *layout.Layout, size int64) {
 	if size <= p.Size {
 		return
 	}
-	if l.Table != nil && l.Table.Scheme == table.GPT {
-		p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
-			Code: "gpt-grows", Effect: ondisk.Refuse, Text: fmt.Sprintf(
-				"the disk of %d bytes would grow to %d, and the backup of its GPT must stand at the end", p.Size, size),
-			Remedy: "leave the size as it is, or grow the disk with a tool that moves the backup (sgdisk -e)",
-		}))
-		return
+	switch {
+	case l.Table == nil || l.Table.Scheme != table.GPT:
+		p.Size, p.Places.Size = size, size
+	case p.Converts:
+		p.Size = size
+		p.Places = table.Places{Size: size, Mend: true}
+		p.Pieces = over([]disk.Piece{{Len: l.Usable(l.Size)}}, l.Table.Structures(size))
+		p.patch(l)
+	default:
+		if broken := p.settle(l, p.starts, size, true); broken != nil {
+			panic(broken) // what fits on a disk fits on a larger one
+		}
 	}
-	p.Size = size
+	p.atEnd(l)
 }
 
 // New plans the way to a goal. l needs its gaps (layout.ReadGaps). The error is that of a malformed structure that the
@@ -65,27 +72,67 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	if err := checkSelection(l, goal); err != nil {
 		return nil, err
 	}
-	p := &Plan{OldSize: l.Size, Goal: goal}
-	starts := placer{l: l, goal: goal, plan: p}
-	if err := p.build(l, starts.choose); err != nil {
+	p := Copy(l.Size)
+	p.Goal, p.Converts = goal, false
+	p.Notes = align.Relevant(brokenOnes(l.Issues), nil)
+	if err := p.malformed(); err != nil {
 		return nil, err
 	}
+	c := placer{l: l, goal: goal, slots: slotsOf(l), limit: limitOf(l)}
+	to, ok := c.starts()
+	starts := map[int]int64{}
+	for i, s := range c.slots[1:] {
+		starts[s.part.Number] = to[i+1]
+	}
+	if ok {
+		ok = p.settle(l, starts, l.Size, l.Damaged()) == nil
+	}
+	if !ok {
+		p.refuse("limit", ondisk.ErrLimit, 0, fmt.Sprintf("there is no room on the boundary of %s within the %d sectors that the partition table can name",
+			units.Short(goal.Want), c.limit/l.LBASize()), "try a smaller --boundary, or move the disk to GPT in the guest first")
+	}
+	p.Notes = append(p.Notes, align.Relevant(l.Issues, p.moved())...)
 	p.chsNote(l)
+	p.atEnd(l)
 	return p, p.malformed()
 }
 
-// At is the plan that gives each partition the start in starts (by number, bytes), for a disk of size bytes: how a later
-// proof repeats what a copy did.
-func At(l *layout.Layout, starts map[int]int64) (*Plan, error) {
-	p := &Plan{OldSize: l.Size}
-	err := p.build(l, func(part layout.Partition, least int64) (int64, error) {
-		to, ok := starts[part.Number]
-		if !ok || to < least || to < part.Off || (to != part.Off && !movable(part)) {
-			return 0, fmt.Errorf("partition %d starts at byte %d, and at byte %d in SOURCE: %w", part.Number, to, part.Off, ErrNoPlan)
+// limitOf is the end of what the table of a disk can name.
+func limitOf(l *layout.Layout) int64 {
+	if l.Table == nil {
+		return l.Size
+	}
+	return l.Table.Limit()
+}
+
+func brokenOnes(issues []ondisk.Issue) []ondisk.Issue {
+	return slices.DeleteFunc(slices.Clone(issues), func(i ondisk.Issue) bool { return i.Effect != ondisk.Broken })
+}
+
+// moved tells which partitions move.
+func (p *Plan) moved() map[int]bool {
+	out := map[int]bool{}
+	for _, m := range p.Moves {
+		out[m.Partition] = true
+	}
+	return out
+}
+
+// At is the plan that gives each partition the start in starts (by number, bytes): how a later proof repeats what a copy did. mend
+// tells whether the copy has a table that was damaged written right.
+func At(l *layout.Layout, starts map[int]int64, mend bool) (*Plan, error) {
+	p := Copy(l.Size)
+	p.Converts = false
+	for _, part := range l.InDiskOrder() {
+		if _, ok := starts[part.Number]; !ok {
+			return nil, fmt.Errorf("partition %d is missing: %w", part.Number, ErrNoPlan)
 		}
-		return to, nil
-	})
-	return p, err
+	}
+	if err := p.settle(l, starts, l.Size, mend); err != nil {
+		return nil, err
+	}
+	p.Notes = align.Relevant(l.Issues, p.moved())
+	return p, nil
 }
 
 // ErrNoPlan is returned for a result that no plan leads to.
@@ -104,40 +151,137 @@ func checkSelection(l *layout.Layout, goal align.Goal) error {
 // ErrSelection marks a partition number that does not exist.
 var ErrSelection = errors.New("--partition")
 
-// build lays the pieces out in disk order. choose gives the start of a partition, which may not be below least.
-func (p *Plan) build(l *layout.Layout, choose func(part layout.Partition, least int64) (int64, error)) error {
-	parts := l.InDiskOrder()
-	to, moved := map[int]int64{}, map[int]bool{}
-	least := int64(0)
-	if len(parts) == 0 {
-		p.keep(0, 0, l.Size)
-	} else {
-		p.keep(0, 0, min(parts[0].Off, l.Size)) // sector 0 and the gap behind it, where boot loaders live
-	}
-	for i, part := range parts {
-		off, err := choose(part, least)
-		if err != nil {
-			return err
+// settle makes pieces and patches for partitions that start at starts, on a disk of at least size bytes. All that lies between them
+// finds its place by one rule, so that starts decide everything.
+func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend bool) error {
+	p.starts = starts
+	p.Moves, p.Pieces, p.Patches = nil, nil, nil
+	p.Places = table.Places{Parts: map[int]disk.Range{}, Records: map[int64]int64{}}
+	slots := slotsOf(l)
+	for i, s := range slots {
+		off := int64(0)
+		if i > 0 {
+			off = starts[s.part.Number]
+			p.move(s.part, off)
 		}
-		inside := min(part.Len, l.Size-min(part.Off, l.Size))
-		p.keep(part.Off, off, inside)
-		if off != part.Off {
-			p.Moves = append(p.Moves, Move{part.Number, part.Off, off, part.Len})
-			to[part.Number], moved[part.Number] = off, true
+		end, delta := off+s.part.Len, off-s.part.Off
+		if i+1 == len(slots) {
+			var at []int64
+			at, size = tail(l, s.after, end, delta, size)
+			p.between(s.after, at)
+			break
 		}
-		least = p.keepGap(l.Gaps[i], off+inside, off-part.Off)
+		next := slots[i+1].part.Number
+		at, last, ok := fit(s.after, end, delta, starts[next])
+		if !ok {
+			return fmt.Errorf("partition %d starts at byte %d, and what lies in front of it ends at byte %d: %w", next, starts[next], last, ErrNoPlan)
+		}
+		p.between(s.after, at)
 	}
-	p.Size = l.Size
-	if least > l.Size {
-		p.Size = units.AlignUp(least, units.MiB)
-	}
-	if l.Table != nil {
-		p.Patches = l.Table.Relocate(to, l.Geometry)
-	}
-	p.rewrite(l, to)
-	slices.SortFunc(p.Patches, func(a, b disk.Patch) int { return cmp.Compare(a.Off, b.Off) })
-	p.Notes = append(p.Notes, align.Relevant(l.Issues, moved)...)
+	p.Places.Mend = mend || (len(p.Moves) > 0 && l.Damaged())
+	p.Size, p.Places.Size = size, size
+	p.finish(l)
 	return nil
+}
+
+// tail arranges what lies behind the last partition, on a disk that grows when it must, to a whole MiB.
+func tail(l *layout.Layout, segs []segment, end, delta, size int64) (at []int64, grown int64) {
+	at, last, ok := fit(segs, end, delta, l.Usable(size))
+	if ok {
+		return at, size
+	}
+	grown = units.AlignUp(size+max(last, end)-l.Usable(size), units.MiB)
+	at, _, _ = fit(segs, end, delta, l.Usable(grown))
+	return at, grown
+}
+
+// move puts a partition to byte off.
+func (p *Plan) move(part layout.Partition, off int64) {
+	p.keep(part.Off, off, part.Len)
+	if off != part.Off {
+		p.Moves = append(p.Moves, Move{part.Number, part.Off, off, part.Len})
+		p.Places.Parts[part.Number] = disk.Range{Off: off, Len: part.Len}
+	}
+}
+
+// between puts what lies between two partitions to its places.
+func (p *Plan) between(segs []segment, at []int64) {
+	for i, s := range segs {
+		p.keep(s.Off, at[i], s.Len)
+		switch s.kind {
+		case record:
+			p.Places.Records[s.Off] = at[i]
+		case boxEnd:
+			p.Places.Parts[s.box] = disk.Range{Off: -1, Len: at[i]} // its start is that of its first record; see boxes
+		case front, data:
+		}
+	}
+}
+
+// boxes gives extended partitions their places: from their first record to their end.
+func (p *Plan) boxes(l *layout.Layout) {
+	for _, part := range l.Partitions {
+		r, ok := p.Places.Parts[part.Number]
+		if part.Kind != table.Extended || !ok {
+			continue
+		}
+		off, ok := p.Places.Records[part.Off]
+		if !ok {
+			off = part.Off
+		}
+		p.Places.Parts[part.Number] = disk.Range{Off: off, Len: r.Len - off}
+	}
+}
+
+// finish adds what the table takes from elsewhere, and all patches.
+func (p *Plan) finish(l *layout.Layout) {
+	if l.Table == nil {
+		p.keepRest(l)
+		return
+	}
+	p.boxes(l)
+	if l.Table.Scheme != table.GPT || (!p.Places.Mend && p.Size == l.Size && l.Table.Damaged()) {
+		p.keepRest(l)
+	} else {
+		p.Pieces = over(p.Pieces, l.Table.Structures(p.Size))
+	}
+	p.patch(l)
+}
+
+// patch makes the table and all references say where things are.
+func (p *Plan) patch(l *layout.Layout) {
+	p.Patches = l.Table.Relocate(p.Places, l.Geometry)
+	p.rewrite(l)
+	slices.SortFunc(p.Patches, func(a, b disk.Patch) int { return cmp.Compare(a.Off, b.Off) })
+}
+
+// keepRest keeps what lies behind the space for partitions where it is.
+func (p *Plan) keepRest(l *layout.Layout) {
+	end := l.Usable(l.Size)
+	p.keep(end, end, l.Size-end)
+}
+
+// over lays structures over pieces, and joins what moves alike.
+func over(pieces, structures []disk.Piece) []disk.Piece {
+	for _, s := range structures {
+		var cut []disk.Piece
+		for _, x := range pieces {
+			if n := s.To - x.To; n > 0 {
+				cut = append(cut, disk.Piece{From: x.From, To: x.To, Len: min(n, x.Len)})
+			}
+			if n := x.Dest().End() - s.Dest().End(); n > 0 {
+				n = min(n, x.Len)
+				cut = append(cut, disk.Piece{From: x.Source().End() - n, To: x.Dest().End() - n, Len: n})
+			}
+		}
+		pieces = append(cut, s)
+		slices.SortFunc(pieces, func(a, b disk.Piece) int { return cmp.Compare(a.To, b.To) })
+	}
+	joined := Plan{}
+	for _, x := range pieces {
+		joined.keep(x.From, x.To, x.Len)
+	}
+	return joined.Pieces
 }
 
 // keep takes n bytes over, joined with the piece before when that moves as far.
@@ -152,40 +296,46 @@ func (p *Plan) keep(from, to, n int64) {
 	p.Pieces = append(p.Pieces, disk.Piece{From: from, To: to, Len: n})
 }
 
-// keepGap takes over what lies behind a partition that now ends at end, delta further than before, and gives the first byte
-// that the next partition may have. Data in a gap stays where it is as long as the partition leaves it room; otherwise it
-// moves with the partition, whose own it may be.
-func (p *Plan) keepGap(g layout.Gap, end, delta int64) int64 {
-	data := disk.Range{Off: g.Off + g.Zero, Len: g.Len - g.Zero}
-	switch {
-	case data.Len == 0:
-		return end
-	case end <= data.Off:
-		p.keep(data.Off, data.Off, data.Len)
-		return data.End()
-	}
-	p.keep(data.Off, data.Off+delta, data.Len)
-	return data.End() + delta
-}
-
-// rewrite patches every reference that pointed to the old start of a partition that moves. One that pointed elsewhere is
-// left, and the layout has an issue about it.
-func (p *Plan) rewrite(l *layout.Layout, to map[int]int64) {
+// rewrite patches every reference that pointed to the old start of a partition that moves, or counted from its boot record. One that
+// pointed elsewhere is left, and the layout has an issue about it.
+func (p *Plan) rewrite(l *layout.Layout) {
 	for _, r := range l.Boot.Refs {
 		part, _ := l.Partition(r.Partition)
-		off, moves := to[r.Partition]
-		if !moves || r.Points != part.Off || r.Encode == nil {
+		now, moves := p.Places.Parts[r.Partition]
+		if !moves {
+			now = part.Range
+		}
+		points := now.Off
+		if l.FromRecord(r) {
+			points = now.Off - p.Places.Records[part.Record()]
+		} else if r.Points != part.Off {
 			continue
 		}
-		b, err := r.Encode(r.Raw, off)
+		if points == r.Points || r.Encode == nil {
+			continue
+		}
+		b, err := r.Encode(r.Raw, points)
 		if err != nil {
 			p.refuse("limit", ondisk.ErrLimit, r.Partition, fmt.Sprintf("%s cannot hold the new place: %v", r.Kind, err), "")
 			continue
 		}
 		p.Patches = append(p.Patches, disk.Patch{
-			Off: r.At.Off + off - part.Off, Old: r.Raw, New: b,
-			Reason: fmt.Sprintf("%s of partition %d: %d -> %d", r.Kind, r.Partition, part.Off, off),
+			Off: r.At.Off + now.Off - part.Off, Old: r.Raw, New: b,
+			Reason: fmt.Sprintf("%s of partition %d: %d -> %d", r.Kind, r.Partition, r.Points, points),
 		})
+	}
+}
+
+// atEnd refuses a disk that grows although something is found from its end.
+func (p *Plan) atEnd(l *layout.Layout) {
+	whole := l.Volume
+	if whole == nil {
+		whole = l.Outer
+	}
+	if p.Size > p.OldSize && whole != nil && whole.AtEnd {
+		p.refuse("device-end", ondisk.ErrUnsupported, 0, fmt.Sprintf(
+			"the disk would grow from %d to %d bytes, and the superblock of the %s over the whole disk is found from its end", p.OldSize, p.Size, whole.Kind),
+			"align a disk that is no member of an array, or choose a smaller --boundary so that it need not grow")
 	}
 }
 

@@ -3,7 +3,6 @@ package table
 import (
 	"slices"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -114,46 +113,3 @@ func (t *Table) explained(g Geometry) int {
 	}
 	return n
 }
-
-// Relocate gives the patches that move primary partitions. to has the new byte offset of each partition number that
-// moves; geometry is that of the CHS bytes.
-func (t *Table) Relocate(to map[int]int64, g Geometry) []disk.Patch {
-	var out []disk.Patch
-	for _, p := range t.Partitions {
-		off, moves := to[p.Number]
-		if p.Kind != Primary || !moves || off == p.Off {
-			continue
-		}
-		e, lba := p.raw, off/t.SectorSize
-		chs, ok := g.encode(lba)
-		if full, _ := pack(maxCylinder, int64(g.Heads-1), int64(g.Sectors)); !ok && p.raw.StartCHS == full {
-			chs = full // another way to write "beyond CHS", kept as found
-		}
-		e.StartCHS = chs
-		e.EndCHS = g.lastOfCylinder(lba+p.Len/t.SectorSize-1, p.raw.EndCHS)
-		e.StartLBA = ondisk.U32(lba)
-		out = append(out, diff(p, e)...)
-	}
-	return out
-}
-
-// diff makes one patch of each field that changed.
-func diff(p Partition, e mbrEntry) []disk.Patch {
-	was, now := p.raw.bytes(), e.bytes()
-	var out []disk.Patch
-	for _, f := range []struct {
-		at, n int64
-		name  string
-	}{{1, 3, "start CHS"}, {5, 3, "end CHS"}, {8, 4, "start LBA"}} {
-		if string(was[f.at:f.at+f.n]) != string(now[f.at:f.at+f.n]) {
-			out = append(out, disk.Patch{
-				Off: p.entry + f.at, Old: was[f.at : f.at+f.n], New: now[f.at : f.at+f.n],
-				Reason: "partition table: " + f.name + " of partition " + number(p.Number),
-			})
-		}
-	}
-	return out
-}
-
-// MaxLBA is the largest start that an entry can hold.
-const MaxLBA = 1<<32 - 1

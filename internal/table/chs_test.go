@@ -141,11 +141,22 @@ func TestGeometryIsThatOfTheTable(t *testing.T) {
 }
 
 // The patches of a move, byte by byte: start CHS, end CHS and start LBA, each with what it replaces; nothing else.
+// relocate gives partitions new starts, in bytes.
+func relocate(t *Table, starts map[int]int64, g Geometry) []disk.Patch {
+	to := Places{Parts: map[int]disk.Range{}}
+	for _, p := range t.Partitions {
+		if off, ok := starts[p.Number]; ok {
+			to.Parts[p.Number] = disk.Range{Off: off, Len: p.Len}
+		}
+	}
+	return t.Relocate(to, g)
+}
+
 func TestRelocate(t *testing.T) {
 	f := disktest.ForgeMBR(4 * 16065)
 	entry(f, 0, [3]byte{1, 1, 0}, [3]byte{254, 63, 1}, 63, 2*16065-63)
 	entry(f, 2, [3]byte{0, 1, 2}, [3]byte{254, 63, 2}, 2*16065, 16065)
-	got := read(t, f).Relocate(map[int]int64{1: 128 * 512, 3: 32256 * 512}, g255)
+	got := relocate(read(t, f), map[int]int64{1: 128 * 512, 3: 32256 * 512}, g255)
 	for i := range got {
 		got[i].Reason = ""
 	}
@@ -163,8 +174,8 @@ func TestRelocateChangesNothingThatStays(t *testing.T) {
 	f := disktest.ForgeMBR(40000)
 	entry(f, 0, [3]byte{9, 9, 9}, [3]byte{8, 8, 8}, 2048, 4096) // wrong bytes of a partition that stays are not ours to mend
 	tab := read(t, f)
-	require.Empty(t, tab.Relocate(nil, g255))
-	require.Empty(t, tab.Relocate(map[int]int64{1: 2048 * 512}, g255))
+	require.Empty(t, relocate(tab, nil, g255))
+	require.Empty(t, relocate(tab, map[int]int64{1: 2048 * 512}, g255))
 }
 
 // "Beyond CHS" is written in two ways; the one of the source is kept.
@@ -179,7 +190,7 @@ func TestRelocateKeepsHowSaturationIsWritten(t *testing.T) {
 			return disk.Run{Len: 40<<30 - off}, nil
 		}))
 		require.NoError(t, err)
-		got := tab.Relocate(map[int]int64{1: 20_000_768 * 512}, g16)
+		got := relocate(tab, map[int]int64{1: 20_000_768 * 512}, g16)
 		require.Len(t, got, 1, "only the LBA changes")
 		require.Equal(t, int64(446+8), got[0].Off)
 	}

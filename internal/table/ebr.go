@@ -1,7 +1,9 @@
 package table
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -13,16 +15,34 @@ const maxLogical = 256
 // firstLogical is the number that the first logical partition has in Linux.
 const firstLogical = 5
 
+// Record is an extended boot record: a sector that holds one logical partition, or none, and a link to the next record.
+type Record struct {
+	Off     int64 // bytes of the disk
+	Box     int   // number of the extended partition
+	Logical int   // number of the logical partition; 0: none
+
+	next   *Record // nil at the end of the chain
+	link   mbrEntry
+	linkAt int64 // byte offset of the link's entry
+}
+
 // readLogical walks the chain of every extended partition. A chain that breaks keeps what was read of it.
 func (m *mbr) readLogical(d disk.Disk) {
 	for _, p := range m.Containers() {
-		if p.Kind != Extended || p.Off == 0 || p.End() > d.Size() {
+		if p.Kind != Extended || p.Off == 0 || p.End() > d.Size() || p.Len == 0 {
 			continue // said by checkRanges
 		}
 		w := chain{m: m, d: d, box: p, link: p.entry + atStartLBA, seen: map[int64]bool{}}
 		for off := p.Off; off != 0; {
 			off = w.step(off)
 		}
+		for i := range w.records {
+			if i+1 < len(w.records) {
+				w.records[i].next = &w.records[i+1]
+			}
+		}
+		m.Records = append(m.Records, w.records...)
+		w.checkPlaces()
 	}
 }
 
@@ -33,8 +53,9 @@ type chain struct {
 	box  Partition // the extended partition
 	link int64     // byte offset of the field that led to the record in work
 	seen map[int64]bool
-	n    int
 	last disk.Range // the logical partition before
+
+	records []Record
 }
 
 // step reads the record at off and gives the place of the next one, 0 at the end.
@@ -48,7 +69,7 @@ func (c *chain) step(off int64) int64 {
 		c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba), fmt.Sprintf("LBA %d to %d, inside the extended partition",
 			c.box.Off/c.m.SectorSize, c.box.End()/c.m.SectorSize-1))
 		return 0
-	case c.n == maxLogical:
+	case len(c.records) == maxLogical:
 		err := fmt.Errorf("ebr at %#x: more than %d logical partitions: %w", off, maxLogical, ondisk.ErrLimit)
 		c.m.Issues = append(c.m.Issues, ondisk.Issue{Code: "table", Effect: ondisk.Broken, Partition: c.box.Number, Text: err.Error(), Err: err})
 		return 0
@@ -57,51 +78,86 @@ func (c *chain) step(off int64) int64 {
 		return 0
 	}
 	c.seen[off] = true
-	c.n++
 	return c.record(off)
 }
 
 func (c *chain) record(off int64) int64 {
 	var s mbrSector
-	if _, err := ondisk.Decode(c.d, off, &s); err != nil {
+	raw, err := ondisk.Decode(c.d, off, &s)
+	if err != nil {
 		c.m.Issues = append(c.m.Issues, ondisk.Issue{Code: "table", Effect: ondisk.Broken, Partition: c.box.Number, Text: err.Error(), Err: err})
+		return 0
+	}
+	if off == c.box.Off && ondisk.IsZero(raw) {
+		c.records = append(c.records, Record{Off: off, Box: c.box.Number}) // never formatted: no logical partition
 		return 0
 	}
 	if s.Magic != mbrMagic {
 		c.broken(off+atMagic, "signature", fmt.Sprintf("%#04x", s.Magic), "0xaa55")
 		return 0
 	}
+	r := Record{Off: off, Box: c.box.Number}
 	next := int64(0)
 	for i, e := range s.Entries {
+		at := off + atEntries + int64(i)*entrySize
 		switch {
 		case e.Type == typeUnused || e.Sectors == 0:
 		case isExtended(e.Type) && next != 0:
-			c.broken(off+atEntries+int64(i)*entrySize, "entry", "a second link", "one link at most")
+			c.broken(at, "entry", "a second link", "one link at most")
 		case isExtended(e.Type):
 			// A link counts from the begin of the extended partition.
 			next = c.box.Off + int64(e.StartLBA)*c.m.SectorSize
-			c.link = off + atEntries + int64(i)*entrySize + atStartLBA
-		case i == 0:
-			c.add(off, e)
+			c.link, r.link, r.linkAt = at+atStartLBA, e, at
+		case i < 2 && r.Logical == 0:
+			r.Logical = c.add(off, at, e)
 		default:
-			c.broken(off+atEntries+int64(i)*entrySize, "entry", fmt.Sprintf("type %#02x", e.Type), "a logical partition in the first entry only")
+			c.broken(at, "entry", fmt.Sprintf("type %#02x", e.Type), "one logical partition, in the first or second entry")
 		}
 	}
+	c.records = append(c.records, r)
 	return next
 }
 
-// add takes a logical partition; its start counts from its own record.
-func (c *chain) add(off int64, e mbrEntry) {
+// add takes a logical partition and gives its number; its start counts from its own record.
+func (c *chain) add(off, at int64, e mbrEntry) int {
 	p := Partition{
-		Number: firstLogical + c.logicals(), Kind: Logical, Type: e.Type, Active: e.Flag == 0x80, entry: off + atEntries, raw: e,
+		Number: firstLogical + c.logicals(), Kind: Logical, Type: e.Type, Active: e.Flag == 0x80, entry: at, raw: e,
 		Range: disk.Range{Off: off + int64(e.StartLBA)*c.m.SectorSize, Len: int64(e.Sectors) * c.m.SectorSize},
 	}
 	if e.StartLBA == 0 || !c.box.Contains(p.Range) {
-		c.m.brokenIn("ebr", off+atEntries+atStartLBA, p.Number, "start LBA", e.StartLBA,
+		c.m.brokenIn("ebr", at+atStartLBA, p.Number, "start LBA", e.StartLBA,
 			"a place behind its record and inside the extended partition")
 	}
 	c.last = p.Range
 	c.m.Partitions = append(c.m.Partitions, p)
+	return p.Number
+}
+
+// checkPlaces reports logical partitions that overlap each other or any record of the chain.
+func (c *chain) checkPlaces() {
+	type place struct {
+		disk.Range
+		at, number int64
+		what       string
+	}
+	var all []place
+	for _, r := range c.records {
+		all = append(all, place{disk.Range{Off: r.Off, Len: c.m.SectorSize}, r.Off, int64(c.box.Number), "the boot record at LBA " + number(int(r.Off/c.m.SectorSize))})
+		if p, ok := c.m.find(r.Logical); ok {
+			all = append(all, place{p.Range, p.entry + atStartLBA, int64(p.Number), "partition " + number(p.Number)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b place) int { return cmp.Compare(a.Off, b.Off) })
+	end := place{}
+	for _, x := range all {
+		if x.Off < end.End() {
+			c.m.brokenIn("ebr", x.at, int(x.number), "place", fmt.Sprintf("LBA %d to %d (%s)", x.Off/c.m.SectorSize, x.End()/c.m.SectorSize-1, x.what),
+				"a place apart from "+end.what)
+		}
+		if x.End() > end.End() {
+			end = x
+		}
+	}
 }
 
 func (c *chain) logicals() int {

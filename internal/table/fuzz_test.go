@@ -101,5 +101,5 @@ func readFuzzed(t *testing.T, d disk.Disk) {
 	for _, p := range table.Partitions {
 		here[p.Number] = p.Off
 	}
-	require.Empty(t, table.Relocate(here, table.Geometry(nil)), "a table that keeps every partition in its place changes nothing")
+	require.Empty(t, relocate(table, here, table.Geometry(nil)), "a table that keeps every partition in its place changes nothing")
 }

@@ -48,6 +48,7 @@ const (
 	atHeaderSize = 12
 	atHeaderCRC  = 16
 	atMyLBA      = 24
+	atAltLBA     = 32
 	atUsable     = 40
 	atEntriesLBA = 72
 	atNumEntries = 80
@@ -61,6 +62,12 @@ type gpt struct {
 	d      disk.Disk
 	at     int64 // byte offset of the header
 	header gptHeader
+	raw    []byte // the header, as long as it says it is
+}
+
+// array is where the entries of this copy lie.
+func (g *gpt) array() disk.Range {
+	return disk.Range{Off: ondisk.I64(g.header.EntriesLBA) * g.SectorSize, Len: int64(g.header.NumEntries) * int64(g.header.EntrySize)}
 }
 
 // readGPT tries the sector sizes that disks have, the disk's own first. Either copy may be damaged; two good ones that
@@ -82,35 +89,64 @@ func readGPT(d disk.Disk) (*gpt, error) {
 }
 
 func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
+	end := units.AlignDown(d.Size(), sector)
 	first, err1 := readCopy(d, sector, sector)
-	last, err2 := readCopy(d, sector, units.AlignDown(d.Size(), sector)-sector)
+	last, err2 := readCopy(d, sector, end-sector)
+	c := copies{disk: d.Size(), sector: sector, end: end, primary: first, backup: last}
 	switch {
 	case err1 == nil && err2 == nil:
-		if first.header.DiskGUID != last.header.DiskGUID || first.header.EntriesCRC != last.header.EntriesCRC {
+		if !first.same(last) {
 			first.broken(last.at, "backup table", "another valid table", "the same as the primary")
 		}
-		return first, nil
 	case err1 == nil:
-		if isNoMatch(err2) {
-			err2 = fmt.Errorf("no header in the last sector (at %#x)", units.AlignDown(d.Size(), sector)-sector)
-		}
-		first.warn("gpt-backup", fmt.Sprintf("the backup GPT is not valid: %v", err2))
-		return first, nil
+		first.warn("gpt-backup", "the backup GPT is not valid: "+first.elsewhere(err2, end-sector))
 	case err2 == nil:
 		if isNoMatch(err1) {
 			err1 = fmt.Errorf("no header at %#x", sector)
 		}
 		last.warn("gpt-primary", fmt.Sprintf("the primary GPT is not valid, the backup is used: %v", err1))
-		return last, nil
+		first = last
 	case isNoMatch(err1):
 		return nil, err2
+	default:
+		return nil, err1
 	}
-	return nil, err1
+	if err1 != nil {
+		c.primary = nil
+	}
+	if err2 != nil {
+		c.backup = nil
+	}
+	if first.gpt = &c; c.crossed() {
+		first.warn("gpt-alternate", fmt.Sprintf("the GPT headers at LBA 1 and LBA %d name LBA %d and LBA %d as the place of the other",
+			end/sector-1, first.header.AltLBA, last.header.AltLBA))
+	}
+	return first, c.readOld(first)
+}
+
+// same tells whether two copies describe the same partitions.
+func (g *gpt) same(o *gpt) bool {
+	a, b := g.header, o.header
+	return a.DiskGUID == b.DiskGUID && a.EntriesCRC == b.EntriesCRC && a.NumEntries == b.NumEntries && a.EntrySize == b.EntrySize &&
+		a.FirstUsable == b.FirstUsable && a.LastUsable == b.LastUsable
+}
+
+// elsewhere says where the backup is when it is not in the last sector: a disk that was enlarged has it in the middle.
+func (g *gpt) elsewhere(err error, last int64) string {
+	if !isNoMatch(err) {
+		return err.Error()
+	}
+	if at := g.header.AltLBA; at > 1 && at < ondisk.U64(last/g.SectorSize) {
+		if _, err := readCopy(g.d, g.SectorSize, ondisk.I64(at)*g.SectorSize); err == nil {
+			return fmt.Sprintf("it stands at LBA %d, and the disk ends at LBA %d", at, last/g.SectorSize)
+		}
+	}
+	return fmt.Sprintf("no header in the last sector (at %#x)", last)
 }
 
 // warn records damage that the other copy makes up for.
 func (g *gpt) warn(code, text string) {
-	g.Issues = append(g.Issues, ondisk.Issue{Code: code, Effect: ondisk.Warn, Text: text, Remedy: "repair it in the guest, or with sgdisk -e"})
+	g.Issues = append(g.Issues, ondisk.Issue{Code: code, Effect: ondisk.Warn, Text: text, Remedy: "trueup align writes both copies right"})
 }
 
 // readCopy reads and checks the table whose header stands at byte off.
@@ -149,6 +185,8 @@ func (g *gpt) checkHeader() error {
 	if sum := crc32.ChecksumIEEE(whole); sum != h.HeaderCRC {
 		return g.field("header crc32", atHeaderCRC, fmt.Sprintf("%#08x", h.HeaderCRC), fmt.Sprintf("%#08x", sum))
 	}
+	binary.LittleEndian.PutUint32(whole[atHeaderCRC:], h.HeaderCRC)
+	g.raw = whole
 	sectors := ondisk.U64(g.d.Size() / g.SectorSize)
 	size := uint64(h.NumEntries) * uint64(h.EntrySize)
 	switch {
@@ -163,13 +201,26 @@ func (g *gpt) checkHeader() error {
 	case h.EntriesLBA < 2 || h.EntriesLBA >= sectors || size > (sectors-h.EntriesLBA)*ondisk.U64(g.SectorSize):
 		return g.field("entries LBA", atEntriesLBA, h.EntriesLBA, fmt.Sprintf("a place for %d bytes within %d sectors", size, sectors))
 	}
+	return g.checkArray()
+}
+
+// checkArray wants the entries outside of the space for partitions, on the side of their header.
+func (g *gpt) checkArray() error {
+	h, a := g.header, g.array()
+	first, last := ondisk.I64(h.FirstUsable)*g.SectorSize, ondisk.I64(h.LastUsable+1)*g.SectorSize
+	switch {
+	case g.at < first && a.End() > first:
+		return g.field("entries LBA", atEntriesLBA, h.EntriesLBA, fmt.Sprintf("a place for %d bytes in front of the first usable LBA %d", a.Len, h.FirstUsable))
+	case g.at >= first && (g.at < last || a.Off < last || a.End() > g.at):
+		return g.field("entries LBA", atEntriesLBA, h.EntriesLBA, fmt.Sprintf("a place for %d bytes between the last usable LBA %d and the header", a.Len, h.LastUsable))
+	}
 	return nil
 }
 
 // readEntries reads the array in pieces: its largest legal size is 64 MiB.
 func (g *gpt) readEntries() error {
 	h := g.header
-	off := ondisk.I64(h.EntriesLBA) * g.SectorSize
+	off := g.array().Off
 	perPiece := int64(64<<10) / int64(h.EntrySize)
 	sum := crc32.NewIEEE()
 	for i := int64(0); i < int64(h.NumEntries); i += perPiece {
@@ -203,7 +254,7 @@ func (g *gpt) addEntry(number int, b []byte) error {
 	p := Partition{Number: number, Kind: Entry, TypeGUID: guid(e.Type), GUID: guid(e.GUID), Name: name(e.Name)}
 	most := ondisk.U64(math.MaxInt64 / g.SectorSize) // so that bytes stay within 63 bits
 	if e.First > e.Last || e.Last >= most {
-		g.brokenIn("gpt entry", ondisk.I64(g.header.EntriesLBA)*g.SectorSize+int64(number-1)*int64(g.header.EntrySize)+32, number, "LBAs",
+		g.brokenIn("gpt entry", g.array().Off+int64(number-1)*int64(g.header.EntrySize)+32, number, "LBAs",
 			fmt.Sprintf("%d to %d", e.First, e.Last), "a start that is not above the end")
 		return nil
 	}
@@ -217,32 +268,19 @@ func (g *gpt) checkEntries() {
 	h := g.header
 	usable := disk.Range{Off: ondisk.I64(h.FirstUsable) * g.SectorSize, Len: ondisk.I64(h.LastUsable-h.FirstUsable+1) * g.SectorSize}
 	sorted := byOffset(g.Partitions)
+	seen := map[string]int{}
 	for i, p := range sorted {
-		at := ondisk.I64(h.EntriesLBA)*g.SectorSize + int64(p.Number-1)*int64(h.EntrySize)
+		at := g.array().Off + int64(p.Number-1)*int64(h.EntrySize)
 		lbas := fmt.Sprintf("%d to %d", p.Off/g.SectorSize, p.End()/g.SectorSize-1)
+		if n := seen[p.GUID]; n != 0 && p.GUID != guid([16]byte{}) {
+			g.brokenIn("gpt entry", at+16, p.Number, "partition GUID", p.GUID, fmt.Sprintf("another one than that of partition %d", n))
+		}
+		seen[p.GUID] = p.Number
 		if !usable.Contains(p.Range) {
 			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas, fmt.Sprintf("within %d to %d", h.FirstUsable, h.LastUsable))
 		}
 		if i > 0 && p.Overlaps(sorted[i-1].Range) {
 			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas, fmt.Sprintf("a place apart from partition %d", sorted[i-1].Number))
-		}
-	}
-}
-
-// addMBR takes over what sector 0 says beside the GPT.
-func (g *gpt) addMBR(m *mbr, missing bool) {
-	if missing {
-		g.warn("gpt-no-mbr", "there is no protective MBR in sector 0: many systems will not see this GPT")
-		return
-	}
-	g.BootCode, g.Signature = m.BootCode, m.Signature
-	for _, p := range m.Partitions {
-		if p.Type != typeProtective {
-			g.Issues = append(g.Issues, ondisk.Issue{
-				Code: "hybrid-mbr", Effect: ondisk.Refuse, OnMove: true,
-				Text:   fmt.Sprintf("hybrid MBR: slot %d (type %#02x) stands beside the protective entry of a GPT", p.Number, p.Type),
-				Remedy: "make the MBR protective first",
-			})
 		}
 	}
 }

@@ -4,6 +4,7 @@ package table
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 
@@ -66,7 +67,43 @@ type Table struct {
 	GUID       string // GPT
 	Partitions []Partition
 	Issues     []ondisk.Issue
-	BootCode   []byte // the 440 bytes of code in sector 0
+	BootCode   []byte   // the 440 bytes of code in sector 0
+	Records    []Record // of the extended partitions, in the order of their chains
+
+	gpt *copies // GPT: both copies
+}
+
+// Places is where things go. What is not named stays.
+type Places struct {
+	Parts   map[int]disk.Range // by number of the partition; only extended ones change their length
+	Records map[int64]int64    // extended boot records, from byte offset to byte offset
+	Size    int64              // of the disk, bytes
+	Mend    bool               // write both copies of a GPT right, and its protective MBR
+}
+
+// Relocate gives the patches that make the table say where things are. Offsets are those of the result. geometry is that
+// of the CHS bytes.
+func (t *Table) Relocate(to Places, geometry Geometry) []disk.Patch {
+	if t.Scheme == GPT {
+		return t.relocateGPT(to)
+	}
+	return t.relocateMBR(to, geometry)
+}
+
+// Usable is the byte behind the last one that a partition can have, on a disk of size bytes.
+func (t *Table) Usable(size int64) int64 {
+	if t.gpt != nil {
+		return t.gpt.usable(size)
+	}
+	return size
+}
+
+// Limit is the byte behind the last one that the table can name.
+func (t *Table) Limit() int64 {
+	if t.Scheme == GPT {
+		return math.MaxInt64
+	}
+	return (MaxLBA + 1) * t.SectorSize
 }
 
 // Read finds the table of a disk. ErrNoMatch: there is none. What is wrong inside of a table becomes an issue, so that the
@@ -80,8 +117,7 @@ func Read(d disk.Disk) (*Table, error) {
 	if noMBR || m.protective() {
 		g, err := readGPT(d)
 		if err == nil {
-			g.addMBR(m, noMBR)
-			return &g.Table, nil
+			return &g.Table, g.addMBR(d, m, noMBR)
 		}
 		if noMBR || !isNoMatch(err) {
 			return nil, err
@@ -91,6 +127,18 @@ func Read(d disk.Disk) (*Table, error) {
 	m.readLogical(d)
 	m.checkRanges(d.Size())
 	return &m.Table, nil
+}
+
+// Damaged tells whether a copy of the table, or what belongs beside it, is not as it should be, and Relocate can mend it.
+func (t *Table) Damaged() bool { return t.gpt != nil && t.gpt.damaged() }
+
+// Structures are the pieces of a disk of size bytes that the table itself takes from elsewhere than the same offset: the backup of
+// a GPT at the end, and a copy that replaces a damaged one.
+func (t *Table) Structures(size int64) []disk.Piece {
+	if t.gpt == nil {
+		return nil
+	}
+	return t.gpt.pieces(size)
 }
 
 // Containers are the primary partitions and GPT entries: those that lie on the disk side by side.

@@ -18,7 +18,7 @@ func readLayout(t *testing.T, d disk.Disk) *layout.Layout {
 	t.Helper()
 	l, err := layout.Read(d, table.Geometry{})
 	require.NoError(t, err)
-	require.NoError(t, l.ReadGaps(d, 1<<30))
+	require.NoError(t, l.ReadGaps(d))
 	return l
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
-	"github.com/trueup/trueup/internal/table"
 )
 
 // ErrDifferent marks a copy that is not what it should be.
@@ -114,32 +113,32 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 	if len(before.Partitions) != len(after.Partitions) {
 		return fmt.Errorf("%w: %d partitions, want %d", ErrDifferent, len(after.Partitions), len(before.Partitions))
 	}
-	to := map[int]int64{}
+	moved := map[int]bool{}
 	for _, m := range p.Moves {
-		to[m.Partition] = m.To
+		moved[m.Partition] = true
 	}
 	for i, was := range before.Partitions {
 		is := after.Partitions[i]
-		off, moved := to[was.Number]
-		if !moved {
-			off = was.Off
+		want, ok := p.Places.Parts[was.Number]
+		if !ok {
+			want = was.Range
 		}
-		if err := samePartition(was, is, off); err != nil {
+		if err := samePartition(was, is, want); err != nil {
 			return err
 		}
-		if moved && p.Goal.Must != 0 && is.Off%p.Goal.Must != 0 {
+		if moved[was.Number] && p.Goal.Must != 0 && is.Off%p.Goal.Must != 0 {
 			return fmt.Errorf("%w: partition %d starts at byte %d, off the boundary of %d", ErrDifferent, is.Number, is.Off, p.Goal.Must)
 		}
 	}
 	return sameRefs(before, after)
 }
 
-func samePartition(was, is layout.Partition, off int64) error {
-	same := is.Number == was.Number && is.Kind == was.Kind && is.Active == was.Active && is.TypeID() == was.TypeID()
+func samePartition(was, is layout.Partition, want disk.Range) error {
+	same := is.Number == was.Number && is.Kind == was.Kind && is.Active == was.Active && is.TypeID() == was.TypeID() && is.GUID == was.GUID && is.Name == was.Name
 	switch {
-	case !same || is.Off != off || is.Len != was.Len:
+	case !same || is.Range != want:
 		return fmt.Errorf("%w: partition %d is %s %s at byte %d with %d bytes, want %d: %s %s at %d with %d",
-			ErrDifferent, is.Number, is.Kind, is.TypeID(), is.Off, is.Len, was.Number, was.Kind, was.TypeID(), off, was.Len)
+			ErrDifferent, is.Number, is.Kind, is.TypeID(), is.Off, is.Len, was.Number, was.Kind, was.TypeID(), want.Off, want.Len)
 	case is.Volume.Kind != was.Volume.Kind || is.Volume.UUID != was.Volume.UUID || is.Volume.Size != was.Volume.Size:
 		return fmt.Errorf("%w: partition %d holds %s %s, want %s %s", ErrDifferent, is.Number, is.Volume.Kind, is.Volume.UUID, was.Volume.Kind, was.Volume.UUID)
 	}
@@ -155,6 +154,9 @@ func sameRefs(before, after *layout.Layout) error {
 		is := after.Boot.Refs[i]
 		old, _ := before.Partition(was.Partition)
 		now, _ := after.Partition(is.Partition)
+		if before.FromRecord(was) && !after.FromRecord(is) {
+			return fmt.Errorf("%w: %s of partition %d point to byte %d, want %d", ErrDifferent, is.Kind, is.Partition, is.Points, now.Off-now.Record())
+		}
 		if was.Points == old.Off && is.Points != now.Off {
 			return fmt.Errorf("%w: %s of partition %d point to byte %d, want %d", ErrDifferent, is.Kind, is.Partition, is.Points, now.Off)
 		}
@@ -175,12 +177,8 @@ func Starts(before, after *layout.Layout) (map[int]int64, error) {
 		starts[p.Number] = p.Off
 	}
 	for _, p := range before.Partitions {
-		off, ok := starts[p.Number]
-		if !ok {
+		if _, ok := starts[p.Number]; !ok {
 			return nil, fmt.Errorf("%w: partition %d is missing", ErrDifferent, p.Number)
-		}
-		if p.Kind == table.Logical && off != p.Off {
-			return nil, fmt.Errorf("%w: logical partition %d at byte %d, want %d", ErrDifferent, p.Number, off, p.Off)
 		}
 	}
 	return starts, nil
@@ -194,6 +192,9 @@ func Settled(after *layout.Layout, goal align.Goal) error {
 	}
 	if len(again.Moves) > 0 {
 		return fmt.Errorf("%w: partition %d would move again", ErrDifferent, again.Moves[0].Partition)
+	}
+	if len(again.Patches) > 0 {
+		return fmt.Errorf("%w: %s would change again", ErrDifferent, again.Patches[0].Reason)
 	}
 	return nil
 }

@@ -1,0 +1,85 @@
+package plan
+
+import (
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/layout"
+)
+
+// segment is something between two partitions that is kept.
+type segment struct {
+	disk.Range // in the source
+	kind       segmentKind
+	box        int // number of the extended partition of a record or an end
+}
+
+type segmentKind int
+
+const (
+	front  segmentKind = iota // sector 0 and the gap behind it, where boot loaders live
+	data                      // bytes of a gap that are not known to be zero
+	record                    // an extended boot record
+	boxEnd                    // where an extended partition ends; no bytes
+)
+
+// slot is a partition and what lies between it and the next one. The first slot of a disk has no partition.
+type slot struct {
+	part  layout.Partition
+	after []segment
+}
+
+// slotsOf divides a disk. Records and data keep their order among the partitions.
+func slotsOf(l *layout.Layout) []slot {
+	items := l.Items()
+	first := l.Usable(l.Size)
+	if len(items) > 0 {
+		first = items[0].Off
+	}
+	out := []slot{{after: []segment{{Range: disk.Range{Len: first}, kind: front}}}}
+	for i, x := range items {
+		last := &out[len(out)-1]
+		switch x.Kind {
+		case layout.PartitionItem:
+			p, _ := l.Partition(x.Number)
+			out = append(out, slot{part: p})
+			last = &out[len(out)-1]
+		case layout.RecordItem:
+			last.after = append(last.after, segment{x.Range, record, x.Number})
+		case layout.BoxEndItem:
+			last.after = append(last.after, segment{x.Range, boxEnd, x.Number})
+		}
+		if g := l.Gaps[i].Data; g.Len > 0 {
+			last.after = append(last.after, segment{Range: g, kind: data})
+		}
+	}
+	return out
+}
+
+// arrange gives each segment a place behind end, where the partition in front of them ends now, delta further than before. What can
+// stay stays. Data that cannot moves as far as the partition, whose own it may be. tight lets everything go as far forward as it can
+// instead. last is the place behind the last segment.
+func arrange(segs []segment, end, delta int64, tight bool) (at []int64, last int64) {
+	for _, s := range segs {
+		to := max(s.Off, end)
+		switch {
+		case s.kind == data && s.Off < end:
+			to = max(s.Off+delta, end)
+		case s.kind == data && tight && s.Off+delta >= end:
+			to = min(s.Off, s.Off+delta)
+		case s.kind == record && tight:
+			to = end
+		}
+		at = append(at, to)
+		end = to + s.Len
+	}
+	return at, end
+}
+
+// fit arranges segments in front of limit; ok is false when there is no room.
+func fit(segs []segment, end, delta, limit int64) (at []int64, last int64, ok bool) {
+	for _, tight := range []bool{false, true} {
+		if at, last = arrange(segs, end, delta, tight); last <= limit {
+			return at, last, end <= limit
+		}
+	}
+	return at, last, false
+}
