@@ -163,8 +163,10 @@ func chainsOutside() []hostile {
 		chain("logical partition that wraps", []string{"start LBA 4294967295", behind}, slot(0x83, 0xffffffff, 2), noLink),
 		broken("record without a signature", unsigned, `signature 0x0000`, "want 0xaa55"),
 		broken("two links in one record", twoLinks, `entry "a second link"`, "want one link at most"),
-		broken("logical partition in the second entry", extendedDisk(xpSectors, func(disk disktest.Forged) { disk.EBR(63, noLink, slot(0x83, 1, 10)) }),
-			`entry "type 0x83"`, "want a logical partition in the first entry"),
+		broken("two logical partitions in one record", extendedDisk(xpSectors, func(disk disktest.Forged) { disk.EBR(63, slot(0x83, 1, 10), slot(0x83, 20, 10)) }),
+			`entry "type 0x83"`, "want one logical partition"),
+		broken("logical partition in the third entry", extendedDisk(xpSectors, func(disk disktest.Forged) { disk.Entry(63, 2, slot(0x83, 1, 10)) }),
+			`entry "type 0x83"`, "want one logical partition, in the first or second entry"),
 	}
 }
 

@@ -130,7 +130,13 @@ func TestWholeMebibytes(t *testing.T) {
 	gpt := filepath.Join(t.TempDir(), "gpt.raw")
 	disktest.Run(t, "truncate", "-s", "10486272", gpt)
 	disktest.RunInput(t, "label: gpt\nstart=2048, size=4096\n", "sfdisk", "-q", gpt)
-	r := trueup(t, "convert", "--to", "vhd:fixed,align=1M", gpt, filepath.Join(t.TempDir(), "azure.vhd"))
-	require.Equal(t, 4, r.code, "the backup of the table would not be at the end")
-	require.Contains(t, r.stderr, "GPT")
+	for _, command := range []string{"convert", "align"} {
+		dest := filepath.Join(t.TempDir(), "azure.vhd")
+		answer := trueupJSON[jsonAlign](t, 0, command, "--to", "vhd:fixed,align=1M", gpt, dest)
+		require.Equal(t, int64(11<<20), answer.NewSizeBytes)
+		require.Equal(t, 0, trueup(t, "verify", gpt, dest).code)
+		back := filepath.Join(t.TempDir(), "back.raw")
+		disktest.Run(t, "qemu-img", "convert", "-f", "vpc", "-O", "raw", dest, back)
+		require.Contains(t, disktest.Run(t, "sgdisk", "-v", back), "No problems found", "the backup of the table stands at the end")
+	}
 }

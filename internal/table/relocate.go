@@ -82,22 +82,24 @@ func (t *Table) relocateRecord(r Record, to Places, g Geometry) []disk.Patch {
 }
 
 // spanEnd is where the length of a link leads to: to the end of the next logical partition, as the specification has it, or of
-// the whole extended partition, or to a place of the maker's own liking beside it.
+// the whole extended partition, or to a place of the maker's own liking beside them. was is the old one.
 func (t *Table) spanEnd(r Record, was int64, to Places) int64 {
 	box, _ := t.find(r.Box)
-	end := to.rangeOf(box).End()
-	if was == box.End() {
-		return end
-	}
+	p, ok := t.find(r.next.Logical)
 	shift := to.record(r.next.Off) - r.next.Off
-	if p, ok := t.find(r.next.Logical); ok {
+	if ok {
 		shift = to.rangeOf(p).End() - p.End()
 	}
-	// What pointed behind the extended partition before may do so again.
-	if was <= box.End() {
+	end := to.rangeOf(box).End()
+	switch {
+	case ok && was == p.End():
+		return was + shift
+	case was == box.End():
+		return end
+	case was < box.End():
 		return min(was+shift, end)
 	}
-	return was + shift
+	return was + shift // it led out of the extended partition before
 }
 
 // find gives a partition by number; 0 has none.

@@ -1,0 +1,461 @@
+package plan_test
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// tablesSeed makes a failure come again; TRUEUP_TABLE tries one table alone.
+const (
+	tablesSeed = 4
+	tables     = 100_000
+)
+
+// TestHundredThousandTables plans random legal tables, of all kinds, and holds the plans to what is promised of them. Volumes are not
+// looked at: other tests do so.
+func TestHundredThousandTables(t *testing.T) {
+	n := tables
+	if testing.Short() || raced {
+		n /= 20
+	}
+	if s := os.Getenv("TRUEUP_TABLE"); s != "" {
+		i, err := strconv.Atoi(s)
+		require.NoError(t, err)
+		checkTable(t, i)
+		return
+	}
+	for part := range 4 {
+		t.Run(fmt.Sprintf("part %d", part), func(t *testing.T) {
+			t.Parallel()
+			for i := part; i < n; i += 4 {
+				if checkTable(t, i); t.Failed() {
+					return
+				}
+			}
+		})
+	}
+}
+
+// dice draws a random table.
+type dice struct{ *rand.Rand }
+
+func (d dice) pick(of ...int64) int64 { return of[d.IntN(len(of))] }
+
+func (d dice) chance(percent int) bool { return d.IntN(100) < percent }
+
+// sparse is a disk of a few sectors that are not zero.
+type sparse struct {
+	sectors int64
+	bytes   map[int64]disktest.Forged // by LBA
+}
+
+func (s *sparse) at(lba int64) disktest.Forged {
+	if s.bytes[lba] == nil {
+		s.bytes[lba] = make(disktest.Forged, sector)
+	}
+	return s.bytes[lba]
+}
+
+func (s *sparse) disk() disk.Disk {
+	var pieces []int64
+	for lba := range s.bytes {
+		pieces = append(pieces, lba)
+	}
+	slices.Sort(pieces)
+	size := s.sectors * sector
+	return disk.New(size, sector, func(off int64) (disk.Run, error) {
+		lba := off / sector
+		i, found := slices.BinarySearch(pieces, lba)
+		switch {
+		case found:
+			return disk.Run{Len: (lba+1)*sector - off, Src: memory(s.bytes[lba]), Off: off % sector}, nil
+		case i == len(pieces):
+			return disk.Run{Len: size - off}, nil
+		}
+		return disk.Run{Len: pieces[i]*sector - off}, nil
+	})
+}
+
+// table draws a disk with an MBR or a GPT.
+func (d dice) table() disk.Disk {
+	if d.chance(30) {
+		return d.gpt()
+	}
+	return d.mbr()
+}
+
+// start is where the next partition begins, at or behind lba: at once, behind a gap, or on a cylinder.
+func (d dice) start(lba int64) int64 {
+	switch d.IntN(6) {
+	case 0, 1:
+		return lba
+	case 2:
+		return (lba + 16064) / 16065 * 16065
+	case 3:
+		return (lba + 2047) / 2048 * 2048
+	}
+	return lba + d.pick(1, 7, 62, 63, 500, 2048, 5000, 100_000)
+}
+
+func (d dice) sizeOf() int64 {
+	return d.pick(1, 2, 63, 1000, 4096, 16065, 20_000, 1_000_000) + d.Int64N(64)
+}
+
+func (d dice) mbr() disk.Disk {
+	s := &sparse{bytes: map[int64]disktest.Forged{}}
+	sector0 := disktest.ForgeMBR(1)
+	s.bytes[0] = sector0
+	slots := d.Perm(4)
+	n, box := d.IntN(5), d.IntN(4)
+	lba := d.pick(1, 2, 63, 64, 128, 2048)
+	for i := range n {
+		slot := slots[i]
+		if i == box {
+			start := d.start(lba)
+			end := d.chain(s, start)
+			sector0.Entry(0, slot, disktest.MBREntryFields{Type: byte(d.pick(0x05, 0x0f, 0x85)), Start: uint32(start), Sectors: uint32(end - start)})
+			lba = end
+			continue
+		}
+		start, size := d.start(lba), d.sizeOf()
+		sector0.Entry(0, slot, disktest.MBREntryFields{Type: 0x83, Start: uint32(start), Sectors: uint32(size)})
+		d.gap(s, lba, start)
+		lba = start + size
+	}
+	s.sectors = lba + d.pick(0, 0, 1, 100, 3000, 16065)
+	d.gap(s, lba, s.sectors)
+	return s.disk()
+}
+
+// chain writes the records of an extended partition that begins at start, and gives its end. The order of the chain need not be that
+// of the disk, but for the first record.
+func (d dice) chain(s *sparse, start int64) int64 {
+	type logical struct{ record, start, sectors int64 }
+	var all []logical
+	lba := start
+	for range d.IntN(7) {
+		record := lba
+		if len(all) > 0 && d.chance(50) {
+			record += d.pick(1, 62, 1000)
+		}
+		first := d.start(record + 1)
+		l := logical{record, first, d.sizeOf()}
+		if d.chance(5) {
+			l.sectors = 0 // a record whose partition was deleted
+		}
+		all = append(all, l)
+		d.gap(s, record+1, first)
+		lba = first + l.sectors
+	}
+	end := lba + d.pick(0, 0, 1, 62, 2048)
+	if len(all) > 2 && d.chance(20) {
+		d.Shuffle(len(all)-1, func(i, j int) { all[i+1], all[j+1] = all[j+1], all[i+1] })
+	}
+	s.at(start)
+	for i, l := range all {
+		f := s.at(l.record)
+		f.U16(disktest.MBRMagic, 0xaa55)
+		at := 0
+		if d.chance(10) {
+			at = 1
+		}
+		if l.sectors > 0 {
+			f.Entry(0, at, disktest.MBREntryFields{Type: 0x83, Start: uint32(l.start - l.record), Sectors: uint32(l.sectors)})
+		}
+		if i+1 < len(all) {
+			next := all[i+1]
+			span := next.start + next.sectors - next.record
+			if d.chance(20) {
+				span = end - next.record
+			}
+			f.Entry(0, 1-at, disktest.MBREntryFields{Type: 0x05, Start: uint32(next.record - start), Sectors: uint32(max(span, 1))})
+		}
+	}
+	return max(end, start+1)
+}
+
+func (d dice) gpt() disk.Disk {
+	const first = 34
+	var entries []disktest.GPTEntryFields
+	lba := d.pick(first, first, 40, 63, 2048)
+	for range d.IntN(9) {
+		start := d.start(lba)
+		lba = start + d.sizeOf()
+		entries = append(entries, disktest.GPTEntryFields{First: uint64(start), Last: uint64(lba - 1)})
+	}
+	d.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
+	sectors := max(lba, first+1) + d.pick(33, 33, 34, 100, 3000, 16065)
+	s := &sparse{sectors: sectors, bytes: gptSectors(sectors, entries)}
+	switch broken := d.IntN(10); {
+	case broken == 0:
+		s.at(1).Text(0, "damaged!")
+	case broken == 1:
+		s.at(sectors-1).Text(0, "damaged!")
+	case broken == 2:
+		s.sectors += d.pick(1, 2048) // an enlarged disk, whose backup is in the middle
+	}
+	return s.disk()
+}
+
+// gptSectors are the sectors of both copies of a GPT. They are forged on a small disk, and then told of the true size.
+func gptSectors(sectors int64, entries []disktest.GPTEntryFields) map[int64]disktest.Forged {
+	const small, array = 80, 32
+	f := disktest.ForgeGPT(sector, small, 128, entries...)
+	f.U32(disktest.MBREntries+12, uint32(sectors-1))
+	for _, at := range []int64{1, small - 1} {
+		h := f[at*sector:][:92]
+		h.U64(disktest.GPTLastUsable, uint64(sectors-2-array))
+		h.U64(disktest.GPTAltLBA, uint64(sectors-1))
+		if at > 1 {
+			h.U64(disktest.GPTMyLBA, uint64(sectors-1))
+			h.U64(disktest.GPTAltLBA, 1)
+			h.U64(disktest.GPTEntriesLBA, uint64(sectors-1-array))
+		}
+		h.U32(disktest.GPTHeaderCRC, 0)
+		h.U32(disktest.GPTHeaderCRC, crc32.ChecksumIEEE(h))
+	}
+	out := map[int64]disktest.Forged{}
+	for i := range int64(small) {
+		to := i
+		if i >= small-1-array {
+			to = i + sectors - small
+		}
+		if b := f[i*sector : (i+1)*sector]; !bytes.Equal(b, zeros[:]) {
+			out[to] = b
+		}
+	}
+	return out
+}
+
+// gap puts data somewhere between two partitions.
+func (d dice) gap(s *sparse, from, to int64) {
+	if from < to && d.chance(30) {
+		s.at(from+d.Int64N(to-from)).U64(8, d.Uint64()|1)
+	}
+}
+
+// bare is the layout of a disk whose volumes nobody looks at.
+func bare(t require.TestingT, d disk.Disk) *layout.Layout {
+	tab, err := table.Read(d)
+	require.NoError(t, err)
+	l := &layout.Layout{Size: d.Size(), SectorSize: sector, Table: tab, Boot: &boot.Result{}, Issues: tab.Issues, Geometry: table.Geometry{Heads: 255, Sectors: 63}}
+	for _, p := range tab.Partitions {
+		l.Partitions = append(l.Partitions, layout.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
+	}
+	require.NoError(t, l.ReadGaps(d))
+	return l
+}
+
+func (d dice) goal(l *layout.Layout) align.Goal {
+	must := int64(4096) << d.IntN(9)
+	g := align.Goal{Must: must, Want: must * d.pick(1, 1, 1, 16)}
+	for _, p := range l.Partitions {
+		if d.chance(10) {
+			g.Only = append(g.Only, p.Number)
+		}
+	}
+	return g
+}
+
+func checkTable(t *testing.T, i int) {
+	t.Helper()
+	d := dice{rand.New(rand.NewPCG(tablesSeed, uint64(i)))}
+	source := d.table()
+	again := fmt.Sprintf("TRUEUP_TABLE=%d", i)
+	before := bare(t, source)
+	require.True(t, len(before.Table.Partitions) == 0 || before.Table.Plausible(), "%s: %v", again, before.Issues)
+	require.Empty(t, before.Table.Relocate(table.Places{Size: before.Size}, before.Geometry), "%s: an unmoved table is the identity", again)
+	goal := d.goal(before)
+	p, err := plan.New(before, goal)
+	require.NoError(t, err, again)
+	require.Empty(t, p.Refusals(true), again)
+	view := p.View(source)
+	after := bare(t, view)
+	checkPlaces(t, p, before, after, again)
+	checkBytes(t, p, before, after, again)
+	checkGrowth(t, p, before, again)
+	is := links(t, view, after)
+	for i, was := range links(t, source, before) {
+		require.True(t, is[i].logical || !was.logical, "%s: link %d led to the end of its partition", again, i)
+		require.True(t, is[i].box || !was.box || was.logical, "%s: link %d led to the end of all", again, i)
+	}
+
+	settled, err := plan.New(after, goal)
+	require.NoError(t, err, again)
+	require.Empty(t, settled.Moves, again)
+	require.Empty(t, settled.Patches, again)
+	require.False(t, after.Table.Damaged(), again)
+
+	starts := map[int]int64{}
+	for _, q := range after.Partitions {
+		starts[q.Number] = q.Off
+	}
+	repeated, err := plan.At(before, starts, true)
+	require.NoError(t, err, again)
+	require.Equal(t, p.Size, repeated.Size, again)
+	require.Equal(t, p.Pieces, repeated.Pieces, again)
+	require.Equal(t, p.Patches, repeated.Patches, again)
+}
+
+// checkPlaces wants what moved aligned, nothing on top of each other, all inside of the disk, and everything else as it was.
+func checkPlaces(t *testing.T, p *plan.Plan, before, after *layout.Layout, again string) {
+	t.Helper()
+	require.Len(t, after.Partitions, len(before.Partitions), again)
+	require.Len(t, after.Table.Records, len(before.Table.Records), "%s: the chain is as long", again)
+	require.Equal(t, order(before), order(after), "%s: the order on the disk", again)
+	for i, was := range before.Partitions {
+		is := after.Partitions[i]
+		require.Equal(t, was.Number, is.Number, again)
+		require.Equal(t, was.Kind, is.Kind, again)
+		require.Equal(t, was.TypeID(), is.TypeID(), again)
+		require.Equal(t, was.GUID, is.GUID, again)
+		if was.Kind == table.Extended {
+			continue
+		}
+		require.Equal(t, was.Len, is.Len, again)
+		moved := is.Off != was.Off
+		if moved || (was.Off%p.Goal.Must != 0 && p.Goal.Selects(was.Number)) {
+			require.Zero(t, is.Off%p.Goal.Want, "%s: partition %d", again, is.Number)
+		}
+	}
+	for i, r := range after.Table.Records {
+		require.Equal(t, before.Table.Records[i].Logical, r.Logical, again)
+		require.Equal(t, before.Table.Records[i].Box, r.Box, again)
+	}
+	end := int64(0)
+	for _, x := range after.Items() {
+		require.GreaterOrEqual(t, x.Off, end, again)
+		end = x.End()
+	}
+	require.LessOrEqual(t, end, after.Usable(after.Size), again)
+}
+
+// span is what the length of a link leads to the end of; it can be both, or neither.
+type span struct{ logical, box bool }
+
+// links tells of each link of a chain how long it is.
+func links(t *testing.T, d disk.Disk, l *layout.Layout) []span {
+	t.Helper()
+	var out []span
+	for i, r := range l.Table.Records {
+		b := make(disktest.Forged, sector)
+		_, err := d.ReadAt(b, r.Off)
+		require.NoError(t, err)
+		for slot := range 2 {
+			e := b[disktest.MBREntries+slot*disktest.MBREntry:]
+			if e[4] != 0x05 {
+				continue
+			}
+			next := l.Table.Records[i+1]
+			box, _ := l.Partition(r.Box)
+			logical, _ := l.Partition(next.Logical)
+			require.Equal(t, next.Off, box.Off+int64(binary.LittleEndian.Uint32(e[8:]))*sector)
+			end := next.Off + int64(binary.LittleEndian.Uint32(e[12:]))*sector
+			out = append(out, span{logical: end == logical.End(), box: end == box.End()})
+		}
+	}
+	return out
+}
+
+func order(l *layout.Layout) []int {
+	parts := slices.Clone(l.Partitions)
+	slices.SortStableFunc(parts, func(a, b layout.Partition) int { return cmp.Compare(a.Off, b.Off) })
+	var out []int
+	for _, q := range parts {
+		out = append(out, q.Number)
+	}
+	return out
+}
+
+// checkBytes wants every byte of a partition exactly once in the result, at its place, and untouched by patches; and the data of every
+// gap somewhere.
+func checkBytes(t *testing.T, p *plan.Plan, before, after *layout.Layout, again string) {
+	t.Helper()
+	for i, was := range before.Partitions {
+		if was.Kind == table.Extended {
+			continue
+		}
+		var covered int64
+		for _, x := range p.Pieces {
+			from, to := max(x.From, was.Off), min(x.From+x.Len, was.End())
+			if from >= to {
+				continue
+			}
+			require.Equal(t, after.Partitions[i].Off-was.Off, x.To-x.From, "%s: partition %d", again, was.Number)
+			covered += to - from
+		}
+		require.Equal(t, was.Len, covered, "%s: partition %d", again, was.Number)
+		for _, x := range p.Patches {
+			require.False(t, after.Partitions[i].Overlaps(x.Range()), "%s: %s", again, x.Reason)
+		}
+	}
+	for _, g := range before.Gaps {
+		var covered int64
+		for _, x := range p.Pieces {
+			covered += max(0, min(x.From+x.Len, g.Data.End())-max(x.From, g.Data.Off))
+		}
+		require.Equal(t, g.Data.Len, covered, "%s: data at %d", again, g.Data.Off)
+	}
+}
+
+// checkGrowth wants a disk that did not fit: even with everything as far forward as it can be, on boundaries only.
+func checkGrowth(t *testing.T, p *plan.Plan, before *layout.Layout, again string) {
+	t.Helper()
+	require.GreaterOrEqual(t, p.Size, before.Size, again)
+	if p.Size == before.Size {
+		return
+	}
+	require.Zero(t, p.Size%mib, again)
+	end := int64(0)
+	items := before.Items()
+	if len(items) > 0 {
+		end = items[0].Off
+	}
+	for i, x := range items {
+		if x.Kind == layout.PartitionItem {
+			to := (end + p.Goal.Want - 1) / p.Goal.Want * p.Goal.Want
+			if q, _ := before.Partition(x.Number); (q.Off%p.Goal.Must == 0 || !p.Goal.Selects(x.Number)) && q.Off >= end {
+				to = min(to, q.Off)
+			}
+			end = to
+		}
+		if x.Kind == layout.BoxEndItem {
+			end = max(end, x.Off)
+		}
+		end += x.Len + before.Gaps[i].Data.Len
+	}
+	least := end + before.Size - before.Usable(before.Size)
+	if slack := dataThatStays(before); slack == 0 {
+		require.Greater(t, least, before.Size, "%s: it would have fitted", again)
+		require.Less(t, p.Size-least, int64(mib), "%s: no more than to the next MiB", again)
+	}
+}
+
+// dataThatStays counts bytes between partitions whose place among zeros decides how close things can come; the simple sum above holds
+// without them.
+func dataThatStays(l *layout.Layout) int64 {
+	n := int64(0)
+	for _, g := range l.Gaps {
+		n += g.Data.Len
+	}
+	return n
+}
