@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/hex"
 	"fmt"
@@ -27,6 +28,7 @@ type soakCase struct {
 	plan         jsonPlan
 	after        string        // the result as a raw file
 	placed       map[int]int64 // where partitions start in the result, in sectors
+	sound        bool          // nothing was found that is wrong
 }
 
 // soakTargets are the formats of results.
@@ -83,6 +85,7 @@ func (c *soakCase) run(t *testing.T) {
 	c.checkPartitions(t)
 	c.checkData(t)
 	c.checkAgain(t)
+	c.sound = true
 }
 
 func qemuFormat(format string) string {
@@ -208,7 +211,6 @@ func (c *soakCase) checkPlan(t *testing.T) {
 		if moved {
 			require.Equal(t, jsonMove{p.number, p.start * c.sector, to * c.sector, p.sectors * c.sector, (to - p.start) * c.sector}, move)
 			require.Zero(t, to*c.sector%want, "partition %d moves to the boundary", p.number)
-			require.Greater(t, to, p.start, "partition %d moves towards the end", p.number)
 		}
 		if selected := len(c.only) == 0 || slices.Contains(c.only, p.number); selected {
 			require.Zero(t, to*c.sector%must, "partition %d is aligned", p.number)
@@ -290,20 +292,24 @@ func (c *soakCase) undo(t *testing.T, p *soakPart, part string, patch jsonPatch,
 	writeAt(t, part, patch.OffsetBytes-to, old)
 }
 
-// checkData requires that what no partition owns is there: at its place, or behind its partition.
+// checkData requires that what no partition owns is there: at its place in front of the first partition, between the same two as
+// before elsewhere.
 func (c *soakCase) checkData(t *testing.T) {
 	t.Helper()
 	for i, e := range c.data {
 		want := readAt(t, c.raw, e.start*c.sector, e.sectors*c.sector)
-		places := []int64{e.start}
-		if e.behind != nil {
-			places = append(places, e.start+c.placed[e.behind.number]-e.behind.start)
+		if e.behind == nil {
+			require.Equal(t, want, readAt(t, c.after, e.start*c.sector, e.sectors*c.sector), "data %d", i)
+			continue
 		}
-		found := slices.ContainsFunc(places, func(at int64) bool {
-			off := at * c.sector
-			return off+int64(len(want)) <= c.plan.NewSizeBytes && slices.Equal(want, readAt(t, c.after, off, int64(len(want))))
-		})
-		require.True(t, found, "data %d: %d sectors at %d are gone from %v", i, e.sectors, e.start, places)
+		from, to := (c.placed[e.behind.number]+e.behind.sectors)*c.sector, c.plan.NewSizeBytes
+		for _, p := range c.parts {
+			if p.start > e.start && p.kind != "extended" {
+				to = c.placed[p.number] * c.sector
+				break
+			}
+		}
+		require.True(t, bytes.Contains(readAt(t, c.after, from, to-from), want), "data %d is gone: %d sectors at %d", i, e.sectors, e.start)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,8 +18,8 @@ import (
 // soakDefault is how many random disks a plain run aligns. TRUEUP_SOAK replaces it, TRUEUP_SOAK_SEED the first seed.
 const soakDefault = 20
 
-// soakBatch is how many disks the appliance gets at once: it has a letter for each.
-const soakBatch = 20
+// soakBatch is how many disks one appliance gets. It has a letter for each of 26, and two of them share the work of a plain run.
+const soakBatch = 10
 
 // TestSoak aligns disks with random tables, contents and data in between, and has other programs judge the results: partitioning
 // tools, the checks of the file systems, and a Linux kernel that reads every file.
@@ -26,7 +27,10 @@ func TestSoak(t *testing.T) {
 	first, count := soakNumber(t, "TRUEUP_SOAK_SEED", 1), soakNumber(t, "TRUEUP_SOAK", soakDefault)
 	for done := uint64(0); done < count; done += soakBatch {
 		from, n := first+done, min(soakBatch, count-done)
-		t.Run(fmt.Sprintf("seeds %d to %d", from, from+n-1), func(t *testing.T) { soakSeeds(t, from, n) })
+		t.Run(fmt.Sprintf("seeds %d to %d", from, from+n-1), func(t *testing.T) {
+			t.Parallel()
+			soakSeeds(t, from, n)
+		})
 	}
 }
 
@@ -50,7 +54,7 @@ func soakSeeds(t *testing.T, first, n uint64) {
 		require.NoError(t, os.Mkdir(folder, 0o755))
 		cases = append(cases, drawCase(seed, folder))
 	}
-	aligned := t.Run("aligned", func(t *testing.T) {
+	t.Run("aligned", func(t *testing.T) {
 		for _, c := range cases {
 			t.Run(fmt.Sprint(c.seed), func(t *testing.T) {
 				t.Parallel()
@@ -58,9 +62,9 @@ func soakSeeds(t *testing.T, first, n uint64) {
 			})
 		}
 	})
-	if aligned {
-		t.Run("read by a kernel", func(t *testing.T) { soakGuest(t, cases) })
-	}
+	// What failed is no reason to look at the others less closely.
+	cases = slices.DeleteFunc(cases, func(c *soakCase) bool { return !c.sound })
+	t.Run("read by a kernel", func(t *testing.T) { soakGuest(t, cases) })
 }
 
 // soakGuest has the appliance read every file of every result.
@@ -70,26 +74,28 @@ func soakGuest(t *testing.T, cases []*soakCase) {
 	requireKernel(t)
 	sums := t.TempDir()
 	var args []string
-	script := "run\nlist-filesystems\n"
+	script := "run\n"
 	for i, c := range cases {
 		args = append(args, fmt.Sprintf("--blocksize=%d", c.sector), "--format="+qemuFormat(c.to), "-a", c.dest)
-		for _, p := range c.parts {
-			if p.volume != nil && p.volume.fileSystem() != "" {
-				out := filepath.Join(sums, deviceName(i, p.number))
-				script += fmt.Sprintf("-mount-ro %s /\n-checksums-out sha256 / %q\n-umount /\n", p.volume.device(i, p.number), out)
-			}
+		for _, p := range c.fileSystems() {
+			out := filepath.Join(sums, deviceName(i, p.number))
+			script += fmt.Sprintf("-mount-vfs ro %s %s /\n-checksums-out sha256 / %q\n-umount /\n",
+				p.volume.fileSystem(), p.volume.device(i, p.number), out)
 		}
 	}
-	fileSystems := runGuestfish(t, args, script)
+	runGuestfish(t, args, script)
 	for i, c := range cases {
-		for _, p := range c.parts {
-			if p.volume == nil || p.volume.fileSystem() == "" {
-				continue
-			}
-			require.Contains(t, fileSystems, p.volume.device(i, p.number)+": "+p.volume.fileSystem()+"\n", "%v", c)
-			require.Equal(t, p.volume.fileSums(), readSums(t, filepath.Join(sums, deviceName(i, p.number))), "partition %d of\n%v", p.number, c)
+		for _, p := range c.fileSystems() {
+			path := filepath.Join(sums, deviceName(i, p.number))
+			require.FileExists(t, path, "partition %d of\n%v", p.number, c)
+			require.Equal(t, p.volume.fileSums(), readSums(t, path), "partition %d of\n%v", p.number, c)
 		}
 	}
+}
+
+// fileSystems are the partitions that can be mounted.
+func (d *soakDisk) fileSystems() []*soakPart {
+	return slices.DeleteFunc(slices.Clone(d.parts), func(p *soakPart) bool { return p.volume == nil || p.volume.fileSystem() == "" })
 }
 
 // device is where the file system is in the appliance.
