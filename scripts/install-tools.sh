@@ -10,6 +10,7 @@ packages=(
 	libvmdk-utils libvhdi-utils               # vmdkinfo, vhdiinfo: second opinion on VMDK, VHD and VHDX
 	fdisk gdisk parted                        # sfdisk, sgdisk, parted: second opinion on tables
 	ntfs-3g dosfstools mtools e2fsprogs       # make, fill and check file systems without root
+	xfsprogs btrfs-progs
 	syslinux syslinux-common extlinux         # guests that can be booted
 	grub-pc-bin                               # boot code that is told apart from others
 	libguestfs-tools                          # guestfish, virt-alignment-scan
