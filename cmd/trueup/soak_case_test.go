@@ -225,6 +225,7 @@ func (c *soakCase) checkPlan(t *testing.T) {
 	require.LessOrEqual(t, end*c.sector, c.plan.NewSizeBytes)
 	if c.plan.NewSizeBytes != c.plan.OldSizeBytes {
 		require.Zero(t, c.plan.NewSizeBytes%mib, "growth ends on a whole MiB")
+		require.Less(t, c.plan.NewSizeBytes-c.plan.OldSizeBytes, int64(len(c.parts))*want+mib, "no more growth than each partition needs")
 	}
 }
 

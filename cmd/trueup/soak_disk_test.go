@@ -43,7 +43,7 @@ type soakPart struct {
 
 func (p *soakPart) end() int64 { return p.start + p.sectors }
 
-// soakExtent is a piece of data behind a partition; nil: in front of the first.
+// soakExtent is a piece of data behind a partition that has content; nil: in front of the first.
 type soakExtent struct {
 	behind         *soakPart
 	start, sectors int64
@@ -210,8 +210,10 @@ func (d *soakDisk) drawData(from, to int64) int64 {
 			e.start = from
 		}
 		e.sectors = 1 + d.rng.Int64N(min(to-e.start, 200))
-		if len(d.parts) > 0 {
-			e.behind = d.parts[len(d.parts)-1]
+		for _, p := range d.parts {
+			if p.volume != nil {
+				e.behind = p
+			}
 		}
 		d.data = append(d.data, e)
 	}
