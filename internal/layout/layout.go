@@ -132,6 +132,9 @@ func (l *Layout) readBoot(d disk.Disk) error {
 	if l.Boot, err = boot.Read(d, l.Table.BootCode, l.Partitions); err != nil {
 		return err
 	}
+	if l.Table.Scheme == table.GPT {
+		l.Boot.Code.ReadsCHS = false // there are no such bytes to read
+	}
 	l.Issues = append(l.Issues, l.Boot.Issues...)
 	for _, r := range l.Boot.Refs {
 		l.checkRef(r)

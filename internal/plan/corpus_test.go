@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -123,6 +124,32 @@ func TestBeyondTheTable(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, p.Refusals(true), "64 sectors in front and 2^32-64 behind are what there is")
 	require.Equal(t, []plan.Move{{Partition: 1, From: 63 * sector, To: 64 * sector, Len: (1<<32 - 64) * sector}}, p.Moves)
+}
+
+// DOS and Windows count the hidden sectors of a logical drive from its boot record, others from the start of the disk. FACTS B1: each
+// stays what it is.
+func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
+	const box, first, second, size = 70, 133, 2200, 1500
+	f := disktest.ForgeMBR(8000, disktest.MBREntryFields{Type: 0x0f, Start: box, Sectors: 4000})
+	f.EBR(box, disktest.MBREntryFields{Type: 7, Start: first - box, Sectors: size}, disktest.MBREntryFields{Type: 5, Start: 2000, Sectors: 1700})
+	f.EBR(box+2000, disktest.MBREntryFields{Type: 7, Start: second - box - 2000, Sectors: size}, disktest.MBREntryFields{})
+	f.PutNTFS(first, size)
+	f.PutNTFS(second, size)
+	f.U32(first*sector+disktest.BootHidden, first-box)
+	f.U32((first+size-1)*sector+disktest.BootHidden, first-box)
+	l := read(t, memory(f))
+	p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536})
+	require.NoError(t, err)
+	require.Empty(t, p.Refusals(false))
+	result := make([]byte, p.Size)
+	_, err = p.View(memory(f)).ReadAt(result, 0)
+	require.NoError(t, err)
+	// 133 goes to 256, and its record stays at 70; the other goes to 2304 and its record stays at 2070.
+	hidden := func(lba int64) uint32 { return binary.LittleEndian.Uint32(result[lba*sector+disktest.BootHidden:]) }
+	require.Equal(t, uint32(256-box), hidden(256))
+	require.Equal(t, uint32(256-box), hidden(256+size-1))
+	require.Equal(t, uint32(2304), hidden(2304))
+	require.Equal(t, uint32(2304), hidden(2304+size-1))
 }
 
 func TestSelectionOfAPartitionThatIsNotThere(t *testing.T) {

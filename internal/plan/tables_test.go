@@ -408,10 +408,20 @@ func checkBytes(t *testing.T, p *plan.Plan, before, after *layout.Layout, again 
 			require.False(t, after.Partitions[i].Overlaps(x.Range()), "%s: %s", again, x.Reason)
 		}
 	}
-	for _, g := range before.Gaps {
+	items := before.Items()
+	for i, g := range before.Gaps {
 		var covered int64
 		for _, x := range p.Pieces {
-			covered += max(0, min(x.From+x.Len, g.Data.End())-max(x.From, g.Data.Off))
+			n := min(x.From+x.Len, g.Data.End()) - max(x.From, g.Data.Off)
+			if n <= 0 {
+				continue
+			}
+			covered += n
+			if items[i].Kind == layout.PartitionItem && x.To != x.From {
+				was, _ := before.Partition(items[i].Number)
+				is, _ := after.Partition(items[i].Number)
+				require.Equal(t, is.Off-was.Off, x.To-x.From, "%s: data behind partition %d stays, or moves with it", again, was.Number)
+			}
 		}
 		require.Equal(t, g.Data.Len, covered, "%s: data at %d", again, g.Data.Off)
 	}

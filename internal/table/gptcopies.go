@@ -113,6 +113,7 @@ func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 	g.gpt.mbr = b
 	g.BootCode, g.Signature = m.sector.Code[:], m.Signature
 	if missing {
+		g.BootCode = make([]byte, codeLength) // no BIOS starts a sector without a signature
 		text := "there is no protective MBR in sector 0: many systems will not see this GPT"
 		if g.gpt.bare = ondisk.IsZero(b); !g.gpt.bare {
 			g.Issues = append(g.Issues, ondisk.Issue{

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// gptMiB is the size of the disks below.
+const gptMiB = 40
+
+// gptDisk has sgdisk make a disk with misaligned partitions: numbers with a hole, out of disk order, with attributes and names.
+func gptDisk(t testing.TB, extra ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "gpt.raw")
+	disktest.Run(t, "truncate", "-s", fmt.Sprintf("%dM", gptMiB), path)
+	args := append(extra, "-a", "1", "-n", "2:20000:40000", "-n", "1:100:10000", "-n", "5:10001:15000", "-n", "7:50000:0",
+		"-t", "2:0700", "-t", "5:ef00", "-c", "1:first ☃", "-c", "7:to the end", "-A", "1:set:2", "-A", "7:set:63", path)
+	disktest.Run(t, "sgdisk", args...)
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer file.Close()
+	for _, lba := range []int64{100, 10001, 20000, 50000} {
+		_, err = file.WriteAt(noise(fmt.Sprintf("partition at %d", lba), 64<<10), lba*sectorSize)
+		require.NoError(t, err)
+	}
+	return path
+}
+
+// spoil changes bytes of an image at an offset; a negative one counts from the end.
+func spoil(t testing.TB, path string, off int64, b []byte) {
+	t.Helper()
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer file.Close()
+	if off < 0 {
+		st, err := file.Stat()
+		require.NoError(t, err)
+		off += st.Size()
+	}
+	_, err = file.WriteAt(b, off)
+	require.NoError(t, err)
+}
+
+// gptDamage is what can be wrong with a table that still has one good copy.
+var gptDamage = map[string]func(testing.TB, string){
+	"nothing":                     func(testing.TB, string) {},
+	"primary header zeroed":       func(t testing.TB, path string) { spoil(t, path, 512, make([]byte, 512)) },
+	"primary header full of text": func(t testing.TB, path string) { spoil(t, path, 512, noise("x", 512)) },
+	"primary entries zeroed":      func(t testing.TB, path string) { spoil(t, path, 1024, make([]byte, 32*512)) },
+	"one bit of a primary entry":  func(t testing.TB, path string) { spoil(t, path, 1024+40, []byte{0xff}) },
+	"backup header zeroed":        func(t testing.TB, path string) { spoil(t, path, -512, make([]byte, 512)) },
+	"backup entries zeroed":       func(t testing.TB, path string) { spoil(t, path, -33*512, make([]byte, 32*512)) },
+	"no protective MBR":           func(t testing.TB, path string) { spoil(t, path, 446, make([]byte, 66)) },
+	"enlarged disk":               func(t testing.TB, path string) { require.NoError(t, os.Truncate(path, (gptMiB+3)<<20)) },
+	"enlarged by one sector":      func(t testing.TB, path string) { require.NoError(t, os.Truncate(path, gptMiB<<20+512)) },
+}
+
+// otherArrays are the cases in which the size and the place of the array matter.
+var otherArrays = map[string]bool{"nothing": true, "primary entries zeroed": true, "backup header zeroed": true, "enlarged disk": true}
+
+// sgdiskSays is all that sgdisk tells of the partitions, without their places.
+func sgdiskSays(t testing.TB, path string) string {
+	t.Helper()
+	var out []string
+	for _, n := range []string{"1", "2", "5", "7"} {
+		for line := range strings.Lines(disktest.Run(t, "sgdisk", "-i", n, path)) {
+			if !strings.Contains(line, "sector: ") {
+				out = append(out, line)
+			}
+		}
+	}
+	return strings.Join(out, "")
+}
+
+// TestDamagedGPTs aligns disks whose table has one good copy. sgdisk must find both copies right and all but the places as it was on
+// the disk before the damage. The sizes of the array are those that sgdisk can make.
+func TestDamagedGPTs(t *testing.T) {
+	for array, extra := range map[string][]string{"128 entries": nil, "256 entries": {"-S", "256"}, "array behind a hole": {"-j", "40"}} {
+		for damage, damaged := range gptDamage {
+			if extra != nil && !otherArrays[damage] {
+				continue
+			}
+			t.Run(array+", "+damage, func(t *testing.T) {
+				source := gptDisk(t, extra...)
+				want := sgdiskSays(t, source)
+				damaged(t, source)
+				dest := filepath.Join(t.TempDir(), "aligned.raw")
+				answer := trueupJSON[jsonAlign](t, 0, "align", source, dest)
+				require.Equal(t, 4, answer.Moved)
+				require.Contains(t, disktest.Run(t, "sgdisk", "-v", dest), "No problems found")
+				require.Equal(t, want, sgdiskSays(t, dest))
+				require.Equal(t, 0, trueup(t, "verify", source, dest).code)
+				requireProtective(t, dest)
+				for _, m := range answer.Moves {
+					require.Zero(t, m.ToBytes%(1<<20))
+					requireSameBytes(t, source, dest, m)
+				}
+				again := trueupJSON[jsonPlan](t, 0, "plan", dest)
+				require.Empty(t, again.Patches)
+			})
+		}
+	}
+}
+
+// requireProtective wants an entry that covers the whole disk. Spec: UEFI 2.10, 5.2.3.
+func requireProtective(t testing.TB, path string) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, []byte{0x55, 0xaa}, b[510:512])
+	require.Equal(t, byte(0xee), b[446+4])
+	require.Equal(t, uint32(1), binary.LittleEndian.Uint32(b[446+8:]))
+	require.Equal(t, uint32(len(b)/512-1), binary.LittleEndian.Uint32(b[446+12:]))
+}
+
+// requireSameBytes compares a partition with its copy.
+func requireSameBytes(t testing.TB, source, dest string, m jsonMove) {
+	t.Helper()
+	was, err := os.ReadFile(source)
+	require.NoError(t, err)
+	is, err := os.ReadFile(dest)
+	require.NoError(t, err)
+	require.Equal(t, was[m.FromBytes:m.FromBytes+m.SizeBytes], is[m.ToBytes:m.ToBytes+m.SizeBytes], "partition %d", m.Partition)
+}
+
+// TestAlignedDamagedGPT is about a disk on which nothing moves: align writes its table right, convert copies it as it is.
+func TestAlignedDamagedGPT(t *testing.T) {
+	source := filepath.Join(t.TempDir(), "gpt.raw")
+	disktest.Run(t, "truncate", "-s", "20M", source)
+	disktest.Run(t, "sgdisk", "-n", "1:2048:0", source)
+	gptDamage["backup header zeroed"](t, source)
+
+	aligned := filepath.Join(t.TempDir(), "aligned.raw")
+	answer := trueupJSON[jsonAlign](t, 0, "align", source, aligned)
+	require.Zero(t, answer.Moved)
+	require.Len(t, answer.Patches, 1)
+	require.Contains(t, disktest.Run(t, "sgdisk", "-v", aligned), "No problems found")
+	require.Equal(t, 0, trueup(t, "verify", source, aligned).code)
+	text := trueup(t, "plan", source)
+	require.Equal(t, 0, text.code)
+	require.Contains(t, text.stdout, "1 small field")
+
+	converted := filepath.Join(t.TempDir(), "converted.raw")
+	require.Empty(t, trueupJSON[jsonAlign](t, 0, "convert", source, converted).Patches)
+	disktest.Run(t, "cmp", source, converted)
+	require.Equal(t, 0, trueup(t, "verify", source, converted).code)
+}
