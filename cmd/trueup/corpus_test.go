@@ -75,6 +75,18 @@ func TestCorpusVolumes(t *testing.T) {
 	}
 }
 
+// TestCorpusWithoutTable requires that nothing in these disks is taken for a partition.
+func TestCorpusWithoutTable(t *testing.T) {
+	for name, size := range corpusBare {
+		t.Run(name, func(t *testing.T) {
+			report := trueupJSON[jsonInspect](t, 0, "inspect", disktest.Corpus(t, name))
+			require.Equal(t, "none", report.Table.Scheme)
+			require.Empty(t, report.Partitions)
+			require.Equal(t, size, report.Image.SizeBytes)
+		})
+	}
+}
+
 // TestCorpusSplitRaw joins the two halves, as a user does with cat.
 func TestCorpusSplitRaw(t *testing.T) {
 	joined := filepath.Join(t.TempDir(), "ext2.raw")

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -277,6 +278,7 @@ func (c *soakCase) checkPartitions(t *testing.T) {
 		old := extract(t, c.raw, p.start*c.sector, size)
 		moved := extract(t, c.after, to, size)
 		requireSoundVolume(t, p.volume, moved)
+		c.checkHidden(t, p, moved)
 		for _, patch := range c.plan.Patches {
 			if patch.OffsetBytes >= to && patch.OffsetBytes < to+size {
 				c.undo(t, p, moved, patch, to)
@@ -285,6 +287,27 @@ func (c *soakCase) checkPartitions(t *testing.T) {
 		disktest.Run(t, "cmp", old, moved)
 		require.NoError(t, os.Remove(old))
 		require.NoError(t, os.Remove(moved))
+	}
+}
+
+// checkHidden requires that a boot sector that knew its place knows the new one, and that any other is left as it was. Windows
+// counts from the record of a logical partition.
+func (c *soakCase) checkHidden(t *testing.T, p *soakPart, moved string) {
+	t.Helper()
+	v, to := p.volume, c.placed[p.number]
+	if !v.bootSector {
+		return
+	}
+	hidden := int64(binary.LittleEndian.Uint32(readAt(t, moved, hiddenSectorsAt, 4)))
+	switch {
+	case v.hidden == p.start:
+		require.Equal(t, to, hidden, "partition %d", p.number)
+	case p.kind == "logical" && v.hidden == p.start-p.record:
+		entry := readAt(t, c.after, (to-hidden)*c.sector+mbrEntryAt, mbrEntrySize)
+		require.Equal(t, hidden, int64(binary.LittleEndian.Uint32(entry[8:])), "partition %d is where its record says", p.number)
+		require.Equal(t, p.sectors, int64(binary.LittleEndian.Uint32(entry[12:])))
+	default:
+		require.Equal(t, v.hidden, hidden, "partition %d", p.number)
 	}
 }
 
