@@ -9,6 +9,7 @@ packages=(
 	qemu-utils qemu-system-x86                # second opinion on images; boots the results
 	libvmdk-utils libvhdi-utils               # vmdkinfo, vhdiinfo: second opinion on VMDK, VHD and VHDX
 	fdisk gdisk parted                        # sfdisk, sgdisk, parted: second opinion on tables
+	ldmtool                                   # second opinion on dynamic disks
 	ntfs-3g dosfstools mtools e2fsprogs       # make, fill and check file systems without root
 	xfsprogs btrfs-progs
 	syslinux syslinux-common extlinux         # guests that can be booted

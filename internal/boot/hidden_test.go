@@ -8,7 +8,6 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -112,14 +111,6 @@ func TestHiddenSectorsOutOfRange(t *testing.T) {
 	require.Error(t, err)
 	_, err = encode(nil, 513)
 	require.Error(t, err, "no whole sector")
-}
-
-func codes(issues []ondisk.Issue) []string {
-	var out []string
-	for _, i := range issues {
-		out = append(out, i.Code)
-	}
-	return out
 }
 
 // grub is boot.img of GRUB 2 in the MBR: core.img begins at LBA first, its block list names the sectors from start on.

@@ -81,7 +81,7 @@ const (
 func (l *Layout) ReadGaps(d disk.Disk) error {
 	l.Gaps = nil
 	items := l.Items()
-	left := int64(gapsLimit)
+	left := gapsLimit
 	for i, x := range items {
 		end := l.Usable(l.Size)
 		if i+1 < len(items) {

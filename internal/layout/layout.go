@@ -50,11 +50,15 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 		l.Boot = &boot.Result{Code: boot.Empty}
 		l.Issues = whole.Issues
 		l.bareVolume()
+		l.onlyLabel()
 		return l, nil
 	}
 	l.Outer = whole
 	l.Issues = append(l.Issues, t.Issues...)
 	if err := l.readVolumes(d); err != nil {
+		return nil, err
+	}
+	if err := l.readSlices(d); err != nil {
 		return nil, err
 	}
 	if t.Scheme == table.MBR {
@@ -194,30 +198,4 @@ func (l *Layout) Partition(number int) (Partition, bool) {
 		return Partition{Volume: &volume.Volume{Kind: volume.Unknown}}, false
 	}
 	return l.Partitions[i], true
-}
-
-// refusedTypes are MBR types whose content knows its absolute place in ways that cannot be rewritten. Sources: FACTS B1, B5.
-var refusedTypes = map[byte]struct{ code, text, remedy string }{
-	0x42: {"ldm", "Windows dynamic disk (LDM): its database holds absolute positions", "convert it to a basic disk, or align volumes by copying files"},
-	0xfb: {"vmfs", "VMFS: a moved VMFS is taken for a snapshot by ESXi", "move the virtual machines to a new datastore"},
-	0xa6: {"openbsd", "OpenBSD: boot code and disklabel hold absolute positions", "install the guest on an aligned disk"},
-	0xa9: {"netbsd", "NetBSD: the disklabel holds absolute positions", "install the guest on an aligned disk"},
-	0xbf: {"solaris", "Solaris: boot code holds absolute positions", "install the guest on an aligned disk"},
-}
-
-func (l *Layout) checkTypes() {
-	for _, p := range l.Partitions {
-		r, ok := refusedTypes[p.Type]
-		if !ok || p.Kind == table.Entry {
-			continue
-		}
-		number := p.Number
-		if r.code == "ldm" {
-			number = 0 // its database speaks of the whole disk: no partition may move beside it
-		}
-		l.Issues = append(l.Issues, ondisk.Issue{
-			Code: r.code, Effect: ondisk.Refuse, OnMove: true, Partition: number,
-			Text: fmt.Sprintf("partition %d has type %#02x, %s", p.Number, p.Type, r.text), Remedy: r.remedy,
-		})
-	}
 }

@@ -274,8 +274,9 @@ func over(pieces, structures []disk.Piece) []disk.Piece {
 				cut = append(cut, disk.Piece{From: x.Source().End() - n, To: x.Dest().End() - n, Len: n})
 			}
 		}
-		pieces = append(cut, s)
-		slices.SortFunc(pieces, func(a, b disk.Piece) int { return cmp.Compare(a.To, b.To) })
+		cut = append(cut, s)
+		slices.SortFunc(cut, func(a, b disk.Piece) int { return cmp.Compare(a.To, b.To) })
+		pieces = cut
 	}
 	joined := Plan{}
 	for _, x := range pieces {

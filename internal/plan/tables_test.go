@@ -205,12 +205,12 @@ func (d dice) gpt() disk.Disk {
 	d.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
 	sectors := max(lba, first+1) + d.pick(33, 33, 34, 100, 3000, 16065)
 	s := &sparse{sectors: sectors, bytes: gptSectors(sectors, entries)}
-	switch broken := d.IntN(10); {
-	case broken == 0:
+	switch d.IntN(10) {
+	case 0:
 		s.at(1).Text(0, "damaged!")
-	case broken == 1:
+	case 1:
 		s.at(sectors-1).Text(0, "damaged!")
-	case broken == 2:
+	case 2:
 		s.sectors += d.pick(1, 2048) // an enlarged disk, whose backup is in the middle
 	}
 	return s.disk()

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -56,10 +57,13 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// All of them are legal disks. What is wrong with illegal ones is a matter of the hostile cases.
+// All of them are legal disks, though not all can be moved. What is wrong with illegal ones is a matter of the hostile cases.
 func TestCorpusHasNoErrors(t *testing.T) {
 	for name, path := range disktest.Fixtures(t) {
 		for _, f := range inspect(t, name, disktest.Fixture(t, path)).Findings {
+			if name == "dynamic-disk" && f.Code == "ldm" {
+				continue
+			}
 			require.NotEqual(t, align.Error, f.Severity, "%s: %s", name, f.Text)
 		}
 	}
@@ -120,7 +124,8 @@ func TestCorpusAgreesWithBlkid(t *testing.T) {
 			d := disktest.Fixture(t, path)
 			raw := disktest.Materialize(t, d)
 			for _, p := range inspect(t, name, d).Partitions {
-				if p.Volume == nil || p.Volume.Kind == "unknown" {
+				// Tables inside of partitions are none of its business; the tests of package layout ask partx and ldmtool.
+				if p.Volume == nil || slices.Contains([]string{"unknown", "disklabel", "ldm"}, p.Volume.Kind) {
 					continue
 				}
 				out := disktest.Output(t, "blkid", "--probe", "--output", "export", "--offset", fmt.Sprint(p.Start), "--size", fmt.Sprint(p.Size), raw)

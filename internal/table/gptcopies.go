@@ -260,8 +260,12 @@ func headerPatches(at int64, old, now []byte, name string, whole bool) []disk.Pa
 		off, n int64
 		name   string
 	}{
-		{atHeaderCRC, 4, "header CRC"}, {atMyLBA, 8, "my LBA"}, {atAltLBA, 8, "alternate LBA"}, {atUsable + 8, 8, "last usable LBA"},
-		{atEntriesLBA, 8, "entries LBA"}, {atEntriesCRC, 4, "entries CRC"},
+		{atHeaderCRC, 4, "header CRC"},
+		{atMyLBA, 8, "my LBA"},
+		{atAltLBA, 8, "alternate LBA"},
+		{atUsable + 8, 8, "last usable LBA"},
+		{atEntriesLBA, 8, "entries LBA"},
+		{atEntriesCRC, 4, "entries CRC"},
 	} {
 		if a, b := old[f.off:f.off+f.n], now[f.off:f.off+f.n]; string(a) != string(b) {
 			out = append(out, disk.Patch{Off: at + f.off, Old: a, New: b, Reason: name + ": " + f.name})

@@ -1,12 +1,14 @@
 package volume
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // seedBytes is short, because a mutation hits any byte: the boot sector, the superblock of ext, and the master file table
@@ -35,6 +37,18 @@ func FuzzVolume(f *testing.F) {
 	swap := make(disktest.Forged, 4096)
 	swap.Text(4086, "SWAPSPACE2")
 	f.Add([]byte(swap), uint32(64))
+	for _, put := range []func(disktest.Forged){
+		func(d disktest.Forged) {
+			d.PutDisklabel(512, disktest.Slice{Start: 16, Sectors: 100, Type: 7}, disktest.Slice{Start: 8})
+		},
+		func(d disktest.Forged) { d.PutDisklabel(64, disktest.Slice{Start: 16, Sectors: 100, Type: 7}) },
+		func(d disktest.Forged) { d.PutVTOC(0, disktest.Slice{Start: 16, Sectors: 100, Type: 2}) },
+		func(d disktest.Forged) { d.Put(508, []byte{0xda, 0xbe, 0xda, 0xbf, 0, 0}) },
+	} {
+		label := make(disktest.Forged, 2048)
+		put(label)
+		f.Add([]byte(label), uint32(64))
+	}
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
 		d := disktest.ShortDisk(data, int64(sectors)*512)
 		start := time.Now()
@@ -46,9 +60,40 @@ func FuzzVolume(f *testing.F) {
 		require.GreaterOrEqual(t, v.BlockSize, int64(0))
 		require.GreaterOrEqual(t, v.DataStart, int64(0))
 		require.LessOrEqual(t, len(v.Label), 1<<16)
+		for _, p := range v.Parts {
+			require.Positive(t, p.Size)
+			require.GreaterOrEqual(t, p.Start, int64(-1))
+			require.True(t, p.Start < 0 || v.OnDisk || p.Start+p.Size <= d.Size(), "a slice with a place lies in its container")
+		}
 		if v.Boot != nil {
 			require.Positive(t, v.Boot.SectorSize)
 			require.LessOrEqual(t, v.Boot.Backup+512, max(d.Size(), 512), "the copy of the boot sector is one to write to")
+		}
+	})
+}
+
+// FuzzLDM reads anything as the database of a dynamic disk, whose private header is in sector 0 and the rest behind it.
+func FuzzLDM(f *testing.F) {
+	const sectors, seedSectors = 4096, 20
+	disk := make(disktest.Forged, sectors*512)
+	db := disk[disk.PutLDM(63, 1000):]
+	head := disk[disktest.LDMHead:][:512]
+	head.Big64(disktest.LDMConfigStart, 1)
+	head.Big64(disktest.LDMConfigSize, seedSectors)
+	f.Add(append(append([]byte{}, head...), db[:seedSectors*512]...), uint32(sectors))
+	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
+		d := disktest.ShortDisk(data, int64(sectors)*512)
+		start := time.Now()
+		group, err := ReadLDM(d, []int64{0})
+		require.Less(t, time.Since(start), 5*time.Second)
+		if err != nil {
+			require.True(t, isNoMatch(err) || errors.Is(err, ondisk.ErrFormat), "%v", err)
+			return
+		}
+		require.LessOrEqual(t, len(group.Volumes), maxLDMNames)
+		for _, v := range group.Volumes {
+			require.GreaterOrEqual(t, v.Size, int64(0))
+			require.Less(t, v.Start, max(d.Size(), 1))
 		}
 	})
 }

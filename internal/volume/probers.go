@@ -9,4 +9,7 @@ var probers = []Prober{
 	swap,
 	luks,
 	bitLocker,
+	disklabel,
+	vtoc,
+	sunDisk,
 }

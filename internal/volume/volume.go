@@ -59,6 +59,8 @@ type Volume struct {
 	AtEnd   bool
 	Details []Detail // what else an administrator knows it by, in the order to show
 	Parts   []Part   // what it divides its space into
+	// OnDisk tells that the starts of Parts count from the start of the disk, and not of the container; package layout makes them alike.
+	OnDisk bool
 	// Boot is set for volumes with a BIOS parameter block.
 	Boot   *BPB
 	Issues []ondisk.Issue
@@ -90,7 +92,7 @@ const (
 )
 
 // Prober knows one kind of content. Probe returns ErrNoMatch for what is not its own, and a FormatError for its own when it
-// is broken.
+// is broken, beside the volume when that could be read all the same.
 type Prober struct {
 	Name  string
 	Probe func(d disk.Disk) (*Volume, error)
@@ -107,15 +109,19 @@ func Probe(d disk.Disk, at int64) (*Volume, error) {
 			continue
 		case errors.Is(err, ondisk.ErrFormat):
 			err = ondisk.Shift(err, at)
-			v = &Volume{Kind: Kind(p.Name), Issues: []ondisk.Issue{{
+			if v == nil {
+				v = &Volume{Kind: Kind(p.Name)}
+			}
+			v.Issues = append(v.Issues, ondisk.Issue{
 				Code: "volume", Effect: ondisk.BadVolume, OnMove: true, Text: err.Error(), Err: err,
 				Remedy: "run the guest's own file-system check, or move the partition as opaque bytes with --allow-unbootable",
-			}}}
+			})
 		case err != nil:
 			return nil, err
 		}
 		found = append(found, v)
 	}
+	found = withoutSlices(found)
 	switch len(found) {
 	case 0:
 		return &Volume{Kind: Unknown}, nil

@@ -1,0 +1,164 @@
+package layout_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// ldmtool runs commands on the image of a dynamic disk. It tells where volumes lie even though it cannot make devices of them.
+func ldmtool(t *testing.T, path, command string, v any) {
+	t.Helper()
+	out := disktest.RunInput(t, "scan "+path+"\n"+command+"\nquit\n", "ldmtool")
+	_, out, ok := strings.Cut(out, command+"\n")
+	if !ok {
+		_, out, ok = strings.Cut(out, "]\n") // without a terminal it does not repeat what it reads
+	}
+	require.True(t, ok, out)
+	at := strings.Index(out, "{")
+	require.GreaterOrEqual(t, at, 0, out)
+	require.NoError(t, json.NewDecoder(strings.NewReader(out[at:])).Decode(v), out)
+}
+
+type ldmVolume struct {
+	Name, Type, Hint string
+	Size             int64 // sectors
+	Partitions       []string
+}
+
+type ldmPartition struct {
+	Start, Size int64
+	Disk        string
+}
+
+// checkLDM holds every volume on every disk of a group against ldmtool. The disk that the image is of is changed by the GUID in its
+// private header, at a byte offset.
+func checkLDM(t *testing.T, f disktest.Forged, group string, heads []int64, diskIDs map[string]string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "disk.img")
+	f.Write(t, path)
+	seen := map[string]bool{}
+	var all struct {
+		Volumes, Disks []string
+	}
+	ldmtool(t, path, "show diskgroup "+group, &all)
+	require.Len(t, all.Disks, len(diskIDs))
+	for disk, id := range diskIDs {
+		for _, at := range heads {
+			f.Put(at+48, []byte(id))
+		}
+		got, err := volume.ReadLDM(memory(f), heads)
+		require.NoError(t, err)
+		require.Equal(t, disk, got.Name)
+		require.ElementsMatch(t, all.Disks, got.Disks)
+		require.Equal(t, len(all.Volumes), len(got.Volumes)+got.Others)
+		for _, v := range got.Volumes {
+			seen[v.Name] = true
+			checkLDMVolume(t, path, group, disk, v)
+		}
+	}
+	require.Len(t, seen, len(all.Volumes))
+}
+
+func checkLDMVolume(t *testing.T, path, group, disk string, v volume.DynamicVolume) {
+	t.Helper()
+	var want ldmVolume
+	ldmtool(t, path, "show volume "+group+" "+v.Name, &want)
+	require.Equal(t, strings.ToLower(want.Type), v.Kind, v.Name)
+	require.Equal(t, want.Size*512, v.Size, v.Name)
+	require.Equal(t, want.Hint, v.Hint, v.Name)
+	for _, name := range want.Partitions {
+		var p ldmPartition
+		ldmtool(t, path, "show partition "+group+" "+name, &p)
+		whole := len(want.Partitions) == 1 || want.Type == "mirrored"
+		switch {
+		case p.Disk == disk && whole:
+			require.Equal(t, (63+p.Start)*512, v.Start, v.Name)
+		case !whole:
+			require.Equal(t, int64(-1), v.Start, v.Name)
+		}
+	}
+}
+
+func TestDynamicDiskOfWindows(t *testing.T) {
+	f := load(t, disktest.Corpus(t, "libldm/ldm-2003r2-simple-1.img.xz"))
+	l := read(t, f)
+	v := l.Partitions[0].Volume
+	require.Equal(t, volume.NTFS, v.Kind, "the volume lies at the start of the partition")
+	require.Equal(t, []volume.Part{{Name: "Volume1", Kind: "simple", Size: 96256 * 512}}, v.Parts)
+	require.Contains(t, v.Details, volume.Detail{Name: "disk group", Value: "Red-nzv8x6obywgDg0"})
+	require.Contains(t, v.Details, volume.Detail{Name: "disk", Value: "Disk1"})
+	require.Contains(t, v.Details, volume.Detail{Name: "volume Volume1", Value: "type 0x07, drive E:"})
+	heads := volume.LDMHeads(int64(len(f)), 512)
+	ids := map[string]string{}
+	path := filepath.Join(t.TempDir(), "disk.img")
+	f.Write(t, path)
+	const group = "03c0c4fc-8b6f-402b-9431-4be2e5823b1c"
+	for i := range 10 {
+		var disk struct{ Name, GUID string }
+		ldmtool(t, path, fmt.Sprintf("show disk %s Disk%d", group, i+1), &disk)
+		ids[disk.Name] = disk.GUID
+	}
+	checkLDM(t, f, group, heads, ids)
+	for i, at := range heads {
+		f.Put(at, make([]byte, 512))
+		_, err := volume.ReadLDM(memory(f), heads)
+		require.Equal(t, i == len(heads)-1, err != nil, "a copy of the private header is left")
+	}
+}
+
+// The dynamic disks that the tests make are some for ldmtool too.
+func TestMadeDynamicDisks(t *testing.T) {
+	forged := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000})
+	forged.PutLDM(63, 5000)
+	golden := disktest.Fixture(t, disktest.Fixtures(t)["dynamic-disk"])
+	for _, f := range []disktest.Forged{forged, disktest.Head(t, golden, golden.Size())} {
+		l := read(t, f)
+		require.Equal(t, []string{"ldm"}, codes(l))
+		require.True(t, l.Issues[0].DiskWide)
+		require.Equal(t, volume.LDM, l.Partitions[0].Volume.Kind)
+		checkLDM(t, f, "99999999-8888-7777-6666-555555555555", volume.LDMHeads(int64(len(f)), 512), map[string]string{"Disk1": "11111111-2222-3333-4444-555555555555"})
+	}
+}
+
+// On a disk with a GPT the database of Windows lies in the metadata partition.
+func TestDynamicDiskWithGPT(t *testing.T) {
+	windows := load(t, disktest.Corpus(t, "libldm/ldm-2003r2-simple-1.img.xz"))
+	path := rawFile(t, 102400)
+	disktest.Run(t, "sgdisk", "-a", "1", "-n", "1:34:2081", "-t", "1:4201", "-n", "2:2145:100000", "-t", "2:4200", path)
+	f := load(t, path)
+	f.Put(34*512, windows[len(windows)-1<<20:])
+	for _, at := range []int64{34 + 1856, 34 + 2047} {
+		f[at*512:].Big64(disktest.LDMConfigStart, 34)
+		f[at*512:].Big64(283, 2145)
+	}
+	f.Write(t, path)
+	l := read(t, f)
+	require.Equal(t, []string{"ldm", "ldm"}, codes(l))
+	require.True(t, l.Issues[0].DiskWide && l.Issues[1].DiskWide)
+	require.Empty(t, l.Partitions[0].Volume.Parts)
+	require.Equal(t, []volume.Part{{Name: "Volume1", Kind: "simple", Size: 96256 * 512}}, l.Partitions[1].Volume.Parts)
+	var want ldmVolume
+	ldmtool(t, path, "show volume 03c0c4fc-8b6f-402b-9431-4be2e5823b1c Volume1", &want)
+	require.Equal(t, "E:", want.Hint)
+}
+
+// A damaged database is reported, and the type refuses the move all the same. A damaged private header has copies.
+func TestDamagedDynamicDisk(t *testing.T) {
+	head := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000})
+	head.PutLDM(63, 5000)
+	head[disktest.LDMHead:].Big64(disktest.LDMConfigStart, 1<<63)
+	require.Equal(t, []string{"ldm"}, codes(read(t, head)))
+	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000})
+	f.Text(f.PutLDM(63, 5000)+disktest.LDMVMDB, "gone")
+	l := read(t, f)
+	require.Equal(t, []string{"ldm-database", "ldm"}, codes(l))
+	require.Contains(t, l.Issues[0].Text, "ldm vmdb at 0x302200: magic")
+}

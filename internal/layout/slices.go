@@ -1,0 +1,124 @@
+package layout
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// fromDisk turns the starts of parts that count from the start of the disk into starts from that of the partition. What does
+// not lie in the partition has no place in it.
+func fromDisk(v *volume.Volume, p disk.Range) {
+	if !v.OnDisk {
+		return
+	}
+	for i := range v.Parts {
+		part := &v.Parts[i]
+		if part.Start < p.Off || part.Start+part.Size > p.End() {
+			part.Start = -1
+			continue
+		}
+		part.Start -= p.Off
+	}
+}
+
+// block is the unit of storage below which nothing is aligned (align.Block).
+const block = 4 * units.KiB
+
+// maxNames bounds what one issue lists.
+const maxNames = 8
+
+// misalignedInside says which slices or dynamic volumes would be off 4 KiB wherever their container, a partition or the disk, went.
+func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
+	var names []string
+	for _, p := range v.Parts {
+		if p.Start >= 0 && p.Start%block != 0 && len(names) < maxNames {
+			names = append(names, fmt.Sprintf("%s at byte %d", p.Name, p.Start))
+		}
+	}
+	if len(names) == 0 {
+		return ondisk.Issue{}, false
+	}
+	return ondisk.Issue{Code: "slice-misaligned", Effect: ondisk.Note, Text: fmt.Sprintf(
+		"misaligned inside: %s of the %s, off a 4 KiB boundary of it, which no move of a partition mends for all", strings.Join(names, ", "), container)}, true
+}
+
+// readSlices settles what lies in tables inside of partitions, and in the database of a dynamic disk.
+func (l *Layout) readSlices(d disk.Disk) error {
+	if err := l.readDynamic(d); err != nil {
+		return err
+	}
+	for _, p := range l.Partitions {
+		fromDisk(p.Volume, p.Range)
+		if i, ok := misalignedInside(p.Volume, "partition"); ok && (p.Volume.Kind.Sliced() || isMember(p.Partition)) {
+			i.Partition = p.Number
+			l.Issues = append(l.Issues, i)
+		}
+	}
+	return nil
+}
+
+func isMember(p table.Partition) bool {
+	member, _ := isDynamic(p)
+	return member
+}
+
+// readDynamic reads the database of a dynamic disk, and shows each of its partitions what it says of it.
+func (l *Layout) readDynamic(d disk.Disk) error {
+	var heads []int64
+	for _, p := range l.Partitions {
+		switch member, database := isDynamic(p.Partition); {
+		case database:
+			// The last sector, and the copy of it. Source: libldm, src/ldm.c; Linux, block/partitions/ldm.h.
+			heads = append(heads, p.End()-d.SectorSize(), p.Off+1856*d.SectorSize())
+		case member && p.Kind != table.Entry && heads == nil:
+			heads = volume.LDMHeads(d.Size(), d.SectorSize())
+		}
+	}
+	group, err := volume.ReadLDM(d, heads)
+	switch {
+	case errors.Is(err, ondisk.ErrNoMatch):
+		return nil
+	case errors.Is(err, ondisk.ErrFormat):
+		l.Issues = append(l.Issues, ondisk.Issue{
+			Code: "ldm-database", Effect: ondisk.Warn, Text: "the database of the dynamic disk cannot be read: " + err.Error(),
+			Remedy: "let Windows repair the disk group: import it, or rescan the disks",
+		})
+		return nil
+	case err != nil:
+		return err
+	}
+	for _, p := range l.Partitions {
+		if !isMember(p.Partition) {
+			continue
+		}
+		if p.Volume.Kind == volume.Unknown {
+			p.Volume.Kind, p.Volume.Size = volume.LDM, p.Len
+		}
+		group.Describe(p.Volume, p.Off, p.End())
+	}
+	return nil
+}
+
+// onlyLabel says that a label without a partition table is all there is.
+func (l *Layout) onlyLabel() {
+	v := l.Volume
+	if !v.Kind.Sliced() {
+		return
+	}
+	what := "BSD disklabel"
+	if v.Kind == volume.VTOC {
+		what = "Sun disk label"
+	}
+	l.Issues = append(l.Issues, ondisk.Issue{Code: "label-only", Effect: ondisk.Note, Text: fmt.Sprintf(
+		"the disk has no partition table, but a %s over the whole disk: its slices are shown, and none of them is moved", what)})
+	if i, ok := misalignedInside(v, "disk"); ok {
+		l.Issues = append(l.Issues, i)
+	}
+}

@@ -1,0 +1,162 @@
+package volume
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+var (
+	vtoc    = Prober{Name: string(VTOC), Probe: probeVTOC}
+	sunDisk = Prober{Name: string(VTOC), Probe: probeSun}
+)
+
+// x86Label is the disk label of Solaris on a PC, in sector 1 of its partition. Spec: illumos, usr/src/uts/common/sys/dklabel.h (struct
+// dk_label with _SUNOS_VTOC_16) and vtoc.h.
+type x86Label struct {
+	BootInfo   [3]uint32
+	Sanity     uint32
+	Version    uint32
+	Volume     [8]byte
+	SectorSize uint16 // bytes
+	Slices     uint16
+	_          [10]uint32
+	Map        [16]x86Slice
+	_          [16]uint32 // time stamps
+	ASCII      [128]byte
+	_          [52]byte // geometry
+	Magic      uint16
+	Checksum   uint16
+}
+
+type x86Slice struct {
+	Tag, Flag uint16
+	Start     uint32 // sectors from the start of the partition
+	Sectors   uint32
+}
+
+// sunLabel is the disk label of Sun's SPARC machines, in sector 0, big-endian. Spec: Linux, block/partitions/sun.c; illumos,
+// dklabel.h with _SUNOS_VTOC_8.
+type sunLabel struct {
+	ASCII    [128]byte
+	Version  uint32
+	Volume   [8]byte
+	Slices   uint16
+	Tags     [8]struct{ Tag, Flag uint16 }
+	_        uint16
+	_        [3]uint32
+	Sanity   uint32
+	_        [60]uint32 // time stamps, and what is not used
+	_        [2]uint16  // cylinders
+	Heads    uint16
+	Sectors  uint16 // of a track
+	_        [2]uint16
+	Map      [8]struct{ Cylinder, Sectors uint32 }
+	Magic    uint16
+	Checksum uint16
+}
+
+const (
+	x86What      = "solaris disk label"
+	sunWhat      = "sun disk label"
+	vtocSanity   = 0x600ddeee
+	sunMagic     = 0xdabe
+	mbrSignature = 0x55aa // read as a checksum, big-endian
+	wholeDiskTag = 5
+)
+
+// vtocTags are the uses of a slice. Source: sfdisk --label sun --list-types.
+var vtocTags = map[uint16]string{
+	0: "Unassigned", 1: "Boot", 2: "SunOS root", 3: "SunOS swap", 4: "SunOS usr", 5: "Whole disk", 6: "SunOS stand", 7: "SunOS var", 8: "SunOS home",
+	9: "SunOS alt sectors", 10: "SunOS cachefs", 11: "SunOS reserved", 0x82: "Linux swap", 0x83: "Linux native", 0x8e: "Linux LVM", 0xfd: "Linux raid autodetect",
+}
+
+func probeVTOC(d disk.Disk) (*Volume, error) {
+	const at = units.SectorSize
+	var l x86Label
+	if d.Size() < at+int64(binary.Size(l)) {
+		return nil, ondisk.ErrNoMatch
+	}
+	b, err := ondisk.Decode(d, at, &l)
+	switch {
+	case err != nil:
+		return nil, err
+	case l.Sanity != vtocSanity || l.Version != 1:
+		return nil, ondisk.ErrNoMatch
+	case l.Magic != sunMagic:
+		return nil, field(x86What, "magic", at+508, hex16(l.Magic), hex16(sunMagic))
+	case xor16(b, binary.LittleEndian) != 0:
+		return nil, field(x86What, "checksum", at+510, hex16(l.Checksum), hex16(l.Checksum^xor16(b, binary.LittleEndian)))
+	case int(l.Slices) > len(l.Map):
+		return nil, field(x86What, "slice count", at+30, l.Slices, fmt.Sprintf("at most %d", len(l.Map)))
+	}
+	v := solaris(d, "Solaris x86", l.ASCII[:], l.Volume[:])
+	for i, s := range l.Map[:l.Slices] {
+		v.slice(i, s.Tag, int64(s.Start), units.SectorSize, int64(s.Sectors)*units.SectorSize)
+	}
+	return v, nil
+}
+
+// probeSun knows the label of a whole disk. Its slices begin on cylinders.
+func probeSun(d disk.Disk) (*Volume, error) {
+	var l sunLabel
+	b, err := start(d)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := binary.Decode(b, binary.BigEndian, &l); err != nil {
+		return nil, fmt.Errorf("decode %T: %w", l, err)
+	}
+	perCylinder := int64(l.Heads) * int64(l.Sectors)
+	switch {
+	case l.Magic != sunMagic || (l.Checksum == mbrSignature && xor16(b, binary.BigEndian) != 0):
+		return nil, ondisk.ErrNoMatch // the magic number can be half of a count in an MBR
+	case xor16(b, binary.BigEndian) != 0:
+		return nil, field(sunWhat, "checksum", 510, hex16(l.Checksum), hex16(l.Checksum^xor16(b, binary.BigEndian)))
+	case perCylinder == 0:
+		return nil, field(sunWhat, "geometry", 436, fmt.Sprintf("%d heads, %d sectors", l.Heads, l.Sectors), "1 or more of each")
+	}
+	v := solaris(d, "Sun (SPARC)", l.ASCII[:], l.Volume[:])
+	hasTags := l.Sanity == vtocSanity && l.Version == 1 && int(l.Slices) <= len(l.Tags)
+	for i, s := range l.Map {
+		tag := uint16(0)
+		if hasTags {
+			tag = l.Tags[i].Tag
+		}
+		v.slice(i, tag, int64(s.Cylinder), perCylinder*units.SectorSize, int64(s.Sectors)*units.SectorSize)
+	}
+	return v, nil
+}
+
+// solaris is a volume whose boot code and slices lie where Solaris put them. Source: FACTS B5.
+func solaris(d disk.Disk, what string, ascii, name []byte) *Volume {
+	v := &Volume{Kind: VTOC, Label: zeroTerminated(name), Size: d.Size(), Details: []Detail{{"disk label", what}}}
+	if s := zeroTerminated(ascii); s != "" {
+		v.Details = append(v.Details, Detail{"ascii label", s})
+	}
+	v.Issues = append(v.Issues, ondisk.Issue{
+		Code: "solaris", Effect: ondisk.Refuse, OnMove: true,
+		Text:   what + " disk label: boot code holds absolute positions, and slices lie on cylinders",
+		Remedy: "install the guest on an aligned disk",
+	})
+	return v
+}
+
+// slice adds one that is used. It starts at a multiple of unit bytes; one that leaves its container has no place.
+func (v *Volume) slice(i int, tag uint16, start, unit, size int64) {
+	if size == 0 || tag == wholeDiskTag {
+		return
+	}
+	p := Part{Name: "s" + strconv.Itoa(i), Kind: vtocTags[tag], Start: -1, Size: size}
+	if p.Kind == "" {
+		p.Kind = fmt.Sprintf("tag %d", tag)
+	}
+	if start <= v.Size/unit && size <= v.Size-start*unit {
+		p.Start = start * unit
+	}
+	v.Parts = append(v.Parts, p)
+}
