@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -81,6 +82,16 @@ func (v *soakVolume) fileSystem() string {
 		return ""
 	}
 	return v.name
+}
+
+// fileSums are the checksums of a volume's files, as sha256sum prints them.
+func (v *soakVolume) fileSums() []string {
+	var lines []string
+	for name, data := range v.files {
+		lines = append(lines, fmt.Sprintf("%x  ./%s", sha256.Sum256(data), name))
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 // drawTree draws a tree of files. Names that all file systems keep as they are make the trees comparable.
