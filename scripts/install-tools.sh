@@ -11,7 +11,9 @@ packages=(
 	fdisk gdisk parted                        # sfdisk, sgdisk, parted: second opinion on tables
 	ldmtool                                   # second opinion on dynamic disks
 	ntfs-3g dosfstools mtools e2fsprogs       # make, fill and check file systems without root
-	xfsprogs btrfs-progs
+	exfatprogs xfsprogs btrfs-progs jfsutils  # and those that are recognised
+	reiserfsprogs f2fs-tools makefs apfsprogs # makefs: UFS
+	hfsutils xorriso genisoimage              # xorriso: HFS+ too; isoinfo
 	syslinux syslinux-common extlinux         # guests that can be booted
 	grub-pc-bin                               # boot code that is told apart from others
 	libguestfs-tools                          # guestfish, virt-alignment-scan

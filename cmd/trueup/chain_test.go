@@ -126,21 +126,6 @@ func TestPlanSaysItsFlags(t *testing.T) {
 	}
 }
 
-// TestExFATOffset has exFAT store the place of its partition, as Windows does, and as the formatters of Linux do not.
-// Spec: Microsoft, exFAT file system specification, 3.1.
-func TestExFATOffset(t *testing.T) {
-	const partitionOffset = 0x40 // u64, in sectors
-	for stored, check := range map[uint64]func(require.TestingT, any, any, ...any){0: require.NotContains, volumeStart: require.Contains} {
-		disk := volumeDisk(0x07, func(disk disktest.Forged) {
-			disk.Put(volumeAt, []byte("\xeb\x76\x90EXFAT   "))
-			disk.U64(volumeAt+partitionOffset, stored)
-			disk.U64(volumeAt+partitionOffset+8, volumeSectors)
-			disk.U16(volumeAt+disktest.MBRMagic, 0xaa55)
-		})
-		check(t, planFindings(t, writeForged("disk.raw", disk)(t, t.TempDir())), "exfat-offset")
-	}
-}
-
 // TestDriveLettersOnFAT32 requires the warning for Windows XP on FAT32 as on NTFS.
 func TestDriveLettersOnFAT32(t *testing.T) {
 	const sectors = 40 << 11

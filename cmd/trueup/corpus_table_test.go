@@ -90,11 +90,11 @@ var corpusDisks = []corpusDisk{
 	},
 	{
 		name: "discutils/btrfs.vhdx.gz", format: "vhdx", subformat: "dynamic", size: 1 << 30, scheme: "mbr", id: "0xefef665c",
-		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 2095104, "unknown", 0)},
+		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 2095104, "btrfs", 0)},
 	},
 	{
 		name: "discutils/xfs5.vhdx.gz", format: "vhdx", subformat: "dynamic", size: 10 << 30, scheme: "mbr", id: "0xbaea0e87",
-		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 20969472, "unknown", 0)},
+		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 20969472, "xfs", 0)},
 	},
 	{
 		name: "dfvfs/mbr.raw.gz", format: "raw", size: 4194304, scheme: "mbr", id: "0xdf7c7c37", exit: 3,

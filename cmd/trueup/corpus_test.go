@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -83,6 +85,25 @@ func TestCorpusWithoutTable(t *testing.T) {
 			require.Equal(t, "none", report.Table.Scheme)
 			require.Empty(t, report.Partitions)
 			require.Equal(t, size, report.Image.SizeBytes)
+		})
+	}
+}
+
+// TestCorpusUnixVolumes has blkid judge what the corpus holds of btrfs and XFS.
+func TestCorpusUnixVolumes(t *testing.T) {
+	for _, name := range []string{"discutils/btrfs.vhdx.gz", "discutils/xfs5.vhdx.gz"} {
+		t.Run(name, func(t *testing.T) {
+			source := disktest.Corpus(t, name)
+			raw := filepath.Join(t.TempDir(), "disk.raw")
+			disktest.Run(t, "qemu-img", "convert", "-O", "raw", source, raw)
+			p := trueupJSON[jsonInspect](t, 0, "inspect", source).Partitions[0]
+			tag := func(name string) string {
+				out := disktest.Output(t, "blkid", "-p", "-o", "value", "-s", name, "-O", fmt.Sprint(p.StartBytes), "-S", fmt.Sprint(p.SizeBytes), raw)
+				return strings.TrimSpace(out)
+			}
+			require.Equal(t, tag("TYPE"), p.Volume.Kind)
+			require.Equal(t, tag("UUID"), p.Volume.UUID)
+			require.Equal(t, tag("LABEL"), p.Volume.Label)
 		})
 	}
 }

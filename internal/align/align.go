@@ -205,10 +205,7 @@ func startFinding(p layout.Partition, v Verdict, boundary, sector int64) Finding
 
 // cost says in words what a start off 4 KiB does to one cluster.
 func cost(v *volume.Volume) string {
-	unit, name := v.BlockSize, "cluster"
-	if v.Kind == volume.Ext2 || v.Kind == volume.Ext3 || v.Kind == volume.Ext4 {
-		name = "block"
-	}
+	unit, name := v.BlockSize, v.Kind.Unit()
 	switch {
 	case unit < Block:
 		return "I/O of 4 KiB touches two 4 KiB blocks of the storage instead of one"
@@ -227,7 +224,7 @@ func nested(p layout.Partition, boundary int64) (Finding, bool) {
 	}
 	return Finding{
 		Code: "nested-misaligned", Severity: Info, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note,
-		Text: fmt.Sprintf("starts on a multiple of %s, but the first %s cluster lies at byte %d, %d bytes past a 4 KiB boundary: the %s was formatted so, and no move of the partition mends it for both",
-			units.Format(boundary), v.Kind, off, off%Block, v.Kind),
+		Text: fmt.Sprintf("starts on a multiple of %s, but the first %s %s lies at byte %d, %d bytes past a 4 KiB boundary: the %s was formatted so, and no move of the partition mends it for both",
+			units.Format(boundary), v.Kind, v.Kind.Unit(), off, off%Block, v.Kind),
 	}, true
 }

@@ -3,4 +3,5 @@ package boot
 // finders is the table of contents. All of them run on every partition.
 var finders = []Finder{
 	hiddenSectors,
+	exfatOffset,
 }

@@ -315,15 +315,12 @@ func (p *Plan) rewrite(l *layout.Layout) {
 		if points == r.Points || r.Encode == nil {
 			continue
 		}
-		b, err := r.Encode(r.Raw, points)
+		patches, err := r.Patches(now.Off-part.Off, points)
 		if err != nil {
 			p.refuse("limit", ondisk.ErrLimit, r.Partition, fmt.Sprintf("%s cannot hold the new place: %v", r.Kind, err), "")
 			continue
 		}
-		p.Patches = append(p.Patches, disk.Patch{
-			Off: r.At.Off + now.Off - part.Off, Old: r.Raw, New: b,
-			Reason: fmt.Sprintf("%s of partition %d: %d -> %d", r.Kind, r.Partition, r.Points, points),
-		})
+		p.Patches = append(p.Patches, patches...)
 	}
 }
 

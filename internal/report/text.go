@@ -12,6 +12,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // Text writes results for people.
@@ -248,7 +249,7 @@ func (t *Text) content(p Partition) string {
 // volumeNames are kinds as their makers write them, where that is not the kind itself.
 var volumeNames = map[string]string{
 	"ntfs": "NTFS", "fat12": "FAT12", "fat16": "FAT16", "fat32": "FAT32", "exfat": "exFAT", "refs": "ReFS", "xfs": "XFS", "jfs": "JFS",
-	"reiserfs": "ReiserFS", "f2fs": "F2FS", "ufs1": "UFS1", "ufs2": "UFS2", "hfs": "HFS", "hfsplus": "HFS+", "apfs": "APFS", "iso9660": "ISO 9660",
+	"reiserfs": "ReiserFS", "f2fs": "F2FS", "ufs": "UFS", "ufs1": "UFS1", "ufs2": "UFS2", "hfs": "HFS", "hfsplus": "HFS+", "apfs": "APFS", "iso9660": "ISO 9660",
 	"zfs_member": "ZFS", "lvm2_member": "LVM2", "linux_raid_member": "Linux RAID", "vmfs": "VMFS", "luks": "LUKS", "bitlocker": "BitLocker",
 	"ldm": "dynamic disk (LDM)", "disklabel": "BSD disklabel", "vtoc": "Solaris VTOC",
 }
@@ -261,12 +262,8 @@ func volumeText(v *Volume) string {
 	if v.Label != "" {
 		name += fmt.Sprintf(` "%s"`, Safe(v.Label))
 	}
-	unit := "clusters"
-	if strings.HasPrefix(v.Kind, "ext") {
-		unit = "blocks"
-	}
 	if v.Cluster > 0 {
-		name += fmt.Sprintf(", %s %s", units.Format(v.Cluster), unit)
+		name += fmt.Sprintf(", %s %ss", units.Format(v.Cluster), volume.Kind(v.Kind).Unit())
 	}
 	return name
 }

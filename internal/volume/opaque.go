@@ -1,8 +1,6 @@
 package volume
 
 import (
-	"encoding/binary"
-
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
@@ -27,20 +25,6 @@ var bitLocker = Prober{Name: string(BitLocker), Probe: func(d disk.Disk) (*Volum
 	v := &Volume{Kind: BitLocker, Size: d.Size()}
 	v.note("bitlocker", ondisk.Unbootable, "BitLocker: the encrypted boot sector keeps the old place of the volume, and the guest will ask for the recovery key",
 		"decrypt the volume in the guest, or suspend BitLocker and have the recovery key at hand")
-	return v, nil
-}}
-
-var exFAT = Prober{Name: string(ExFAT), Probe: func(d disk.Disk) (*Volume, error) {
-	// Spec: Microsoft exFAT file system specification, 3.1: FileSystemName at 3, PartitionOffset (sectors) at 0x40.
-	b, err := start(d)
-	if err != nil || string(b[3:11]) != "EXFAT   " {
-		return nil, orNoMatch(err)
-	}
-	v := &Volume{Kind: ExFAT, Size: d.Size()}
-	if binary.LittleEndian.Uint64(b[0x40:]) != 0 {
-		v.note("exfat-offset", ondisk.Warn, "exFAT stores the place of its partition, which is not rewritten yet: drivers do not look at it, boot code does", "")
-		v.Issues[0].OnMove = true
-	}
 	return v, nil
 }}
 

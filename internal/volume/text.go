@@ -8,10 +8,12 @@ import (
 )
 
 // utf16String decodes little-endian UTF-16 up to a zero.
-func utf16String(b []byte) string {
+func utf16String(b []byte) string { return utf16Text(b, binary.LittleEndian) }
+
+func utf16Text(b []byte, order binary.ByteOrder) string {
 	u := make([]uint16, 0, len(b)/2)
 	for ; len(b) >= 2; b = b[2:] {
-		c := binary.LittleEndian.Uint16(b)
+		c := order.Uint16(b)
 		if c == 0 {
 			break
 		}

@@ -3,6 +3,7 @@ package volume
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -46,6 +47,14 @@ const (
 	Disklabel Kind = "disklabel" // slices of a BSD
 	VTOC      Kind = "vtoc"      // slices of Solaris
 )
+
+// Unit is what the file system calls the smallest piece that it gives to a file.
+func (k Kind) Unit() string {
+	if slices.Contains([]Kind{NTFS, FAT12, FAT16, FAT32, ExFAT, ReFS}, k) {
+		return "cluster"
+	}
+	return "block"
+}
 
 // Volume is what a partition holds. Offsets are bytes from its start.
 type Volume struct {

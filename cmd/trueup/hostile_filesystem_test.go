@@ -1,0 +1,211 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// exfatImage is a disk with a forged exFAT whose boot region is changed, and sealed again where that is not what is wrong.
+func exfatImage(change func(disktest.Forged)) func(testing.TB, string) string {
+	return volumeImage(0x07, disktest.Forged.PutExFAT, func(v disktest.Forged) {
+		change(v)
+		v.SealExFAT(0)
+	})
+}
+
+// TestHostileFilesystems is the exFAT part of T62, and does to the other superblocks what T60 does to that of ext: fields that
+// overflow, divide by zero, or leave the partition. Checksums are right but where they are the case.
+func TestHostileFilesystems(t *testing.T) {
+	for _, rows := range [][]hostile{brokenExFAT(), brokenBySize(), brokenByCount(), brokenApple(), brokenChecksums()} {
+		runHostile(t, rows)
+	}
+}
+
+func brokenExFAT() []hostile {
+	type change = func(disktest.Forged)
+	row := func(name string, at int64, change change, says ...string) hostile {
+		return brokenVolume("T62 exFAT, "+name, "exfat boot sector", at, exfatImage(change), says...)
+	}
+	u32 := func(at int64, n uint32) change { return func(v disktest.Forged) { v.U32(at, n) } }
+	u8 := func(at int64, n uint8) change { return func(v disktest.Forged) { v.U8(at, n) } }
+	var out []hostile
+	for _, n := range []uint8{0, 8, 13, 255} {
+		out = append(out, row(fmt.Sprintf("sectors of 2^%d bytes", n), disktest.ExFATSectorShift, u8(disktest.ExFATSectorShift, n),
+			fmt.Sprintf("bytes per sector shift %d", n), "want 9 to 12"))
+	}
+	for _, n := range []uint8{17, 64, 255} {
+		out = append(out, row(fmt.Sprintf("clusters of 2^%d sectors", n), disktest.ExFATClusterShift, u8(disktest.ExFATClusterShift, n),
+			fmt.Sprintf("sectors per cluster shift %d", n), "want 0 to 16"))
+	}
+	for _, n := range []uint64{0, volumeSectors + 1, 1 << 55, 1<<64 - 1} {
+		out = append(out, row(fmt.Sprintf("%d sectors", n), disktest.ExFATVolumeLength, func(v disktest.Forged) { v.U64(disktest.ExFATVolumeLength, n) },
+			fmt.Sprintf("volume length %d", n), "want 1 to 6000"))
+	}
+	for _, n := range []uint32{0, 1, 744, 1<<32 - 1} {
+		out = append(out, row(fmt.Sprintf("root in cluster %d", n), disktest.ExFATRootCluster, u32(disktest.ExFATRootCluster, n),
+			fmt.Sprintf("root cluster %d", n), "want 2 to 743"))
+	}
+	return append(out,
+		row("no FAT", disktest.ExFATFATs, u8(disktest.ExFATFATs, 0), "number of FATs 0", "want 1 or 2"),
+		row("FAT in the boot region", disktest.ExFATFATOffset, u32(disktest.ExFATFATOffset, 23), "FAT offset 23", "want 24 or more"),
+		row("FAT over the clusters", disktest.ExFATHeapOffset, u32(disktest.ExFATFATLength, 1<<32-1), "cluster heap offset 64", "want 4294967327"),
+		row("FAT too short", disktest.ExFATFATLength, u32(disktest.ExFATFATLength, 1), "FAT length 1", "want 6 or more"),
+		row("clusters behind the end", disktest.ExFATHeapOffset, u32(disktest.ExFATHeapOffset, 6000), "cluster heap offset 6000", "to 5999"),
+		row("no clusters", disktest.ExFATClusters, u32(disktest.ExFATClusters, 0), "cluster count 0", "want 1 to 742"),
+		row("too many clusters", disktest.ExFATClusters, u32(disktest.ExFATClusters, 1<<32-1), "cluster count 4294967295", "want 1 to 742"),
+		row("revision 2", disktest.ExFATRevision, u32(disktest.ExFATRevision, 0x00000200), "revision 0x0200", "want 1.0"))
+}
+
+// superblock is one kind of volume, what it is called in messages, and where its superblock is.
+type superblock struct {
+	what string
+	put  func(disk disktest.Forged, lba, sectors int64)
+	at   int64
+	seal func(disktest.Forged)
+}
+
+func unsealed(disktest.Forged) {}
+
+var (
+	superXFS    = superblock{"xfs superblock", disktest.Forged.PutXFS, 0, disktest.Forged.SealXFS}
+	superBtrfs  = superblock{"btrfs superblock", disktest.Forged.PutBtrfs, disktest.BtrfsAt, func(f disktest.Forged) { f.SealBtrfs(false) }}
+	superJFS    = superblock{"jfs superblock", disktest.Forged.PutJFS, disktest.JFSAt, unsealed}
+	superReiser = superblock{"reiserfs superblock", disktest.Forged.PutReiserFS, disktest.ReiserAt, unsealed}
+	superF2FS   = superblock{"f2fs superblock", disktest.Forged.PutF2FS, disktest.ExtSuper, disktest.Forged.SealF2FS}
+	superUFS1   = superblock{"ufs superblock", disktest.Forged.PutUFS1, disktest.UFS1At, unsealed}
+	superUFS2   = superblock{"ufs superblock", disktest.Forged.PutUFS2, disktest.UFS2At, unsealed}
+	superHFS    = superblock{"hfs master directory block", disktest.Forged.PutHFS, disktest.HFSAt, unsealed}
+	superHFSX   = superblock{"hfs+ volume header", disktest.Forged.PutHFSPlus, disktest.HFSAt, unsealed}
+	superAPFS   = superblock{"apfs container superblock", disktest.Forged.PutAPFS, 0, disktest.Forged.SealAPFS}
+	superReFS   = superblock{"refs boot sector", disktest.Forged.PutReFS, 0, disktest.Forged.SealReFS}
+	superISO    = superblock{"iso 9660 volume descriptor", disktest.Forged.PutISO9660, disktest.ISOAt, unsealed}
+)
+
+// row changes bytes of the superblock. The message must name their place.
+func (s superblock) row(name string, at int64, b []byte, says ...string) hostile {
+	return s.rowElsewhere(name, at, at, b, says...)
+}
+
+// rowElsewhere is for a message about another field than the one that changes.
+func (s superblock) rowElsewhere(name string, at, place int64, b []byte, says ...string) hostile {
+	image := volumeImage(0x83, s.put, func(v disktest.Forged) {
+		v.Put(s.at+at, b)
+		s.seal(v)
+	})
+	return brokenVolume(s.what+", "+name, s.what, s.at+place, image, says...)
+}
+
+func bytesOf(b byte, n int) []byte {
+	out := make([]byte, n)
+	for i := range out {
+		out[i] = b
+	}
+	return out
+}
+
+// brokenBySize has sizes of blocks that divide by zero, shift by 255, or are no power of two.
+func brokenBySize() []hostile {
+	return []hostile{
+		superXFS.row("blocks of 0 bytes", 4, bytesOf(0, 4), "block size 0", "want a power of two"),
+		superXFS.row("blocks of 4 GiB", 4, bytesOf(0xff, 4), "block size 4294967295"),
+		superXFS.rowElsewhere("blocks of 2^255 bytes", 120, 4, bytesOf(0xff, 1), "block size 4096", "2^255"),
+		superXFS.row("sectors of 0 bytes", 102, bytesOf(0, 2), "sector size 0"),
+		superXFS.row("inodes of 65535 bytes", 104, bytesOf(0xff, 2), "inode size 65535"),
+		superBtrfs.row("sectors of 0 bytes", 0x90, bytesOf(0, 4), "sector size 0", "want a power of two"),
+		superBtrfs.row("nodes of 4 GiB", 0x94, bytesOf(0xff, 4), "node size 4294967295"),
+		superJFS.row("blocks of 0 bytes", 16, bytesOf(0, 4), "block size 0"),
+		superJFS.rowElsewhere("blocks of 2^65535 bytes", 20, 16, bytesOf(0xff, 2), "block size 4096"),
+		superJFS.row("physical blocks of 0 bytes", 24, bytesOf(0, 4), "physical block size 0"),
+		superJFS.row("factor", 22, bytesOf(0xff, 2), "block size factor 65535", "want 3"),
+		superJFS.row("groups of 0 blocks", 32, bytesOf(0, 4), "group size 0"),
+		superReiser.row("blocks of 0 bytes", 44, bytesOf(0, 2), "block size 0"),
+		superReiser.row("blocks of 65535 bytes", 44, bytesOf(0xff, 2), "block size 65535"),
+		superF2FS.row("blocks of 2^(2^32-1) bytes", 16, bytesOf(0xff, 4), "log block size 4294967295", "want 12 to 16"),
+		superF2FS.row("sectors of 2^(2^32-1) bytes", 8, bytesOf(0xff, 4), "log sector size 4294967295"),
+		superF2FS.row("segments of 2^(2^32-1) blocks", 20, bytesOf(0xff, 4), "log blocks per segment 4294967295", "want 9"),
+		superUFS1.row("blocks of 0 bytes", 48, bytesOf(0, 4), "block size 0"),
+		superUFS1.row("blocks of -1 bytes", 48, bytesOf(0xff, 4), "block size -1"),
+		superUFS2.row("fragments of 0 bytes", 52, bytesOf(0, 4), "fragment size 0"),
+		superUFS2.row("fragments of a block", 56, bytesOf(0, 4), "fragments of a block 0", "want 8"),
+		superReFS.row("sectors of 0 bytes", 32, bytesOf(0, 4), "bytes per sector 0"),
+		superReFS.row("clusters of 2^32-1 sectors", 36, bytesOf(0xff, 4), "sectors per cluster 4294967295"),
+		superISO.row("blocks of 0 bytes", 128, bytesOf(0, 4), "block size 0", "want 512, 1024 or 2048"),
+		superISO.row("two block sizes", 130, bytesOf(0xff, 2), "block size, big-endian 65535", "want 2048"),
+	}
+}
+
+// brokenByCount has counts of blocks that leave the partition or overflow when they become bytes.
+func brokenByCount() []hostile {
+	return []hostile{
+		superXFS.rowElsewhere("2^64-1 blocks", 8, 88, bytesOf(0xff, 8), "groups 1", "18446744073709551615 blocks"),
+		superXFS.row("groups of 0 blocks", 84, bytesOf(0, 4), "blocks of a group 0", "want 64 or more"),
+		superXFS.row("2^32-1 groups", 88, bytesOf(0xff, 4), "groups 4294967295"),
+		superXFS.row("mkfs at work", 126, bytesOf(1, 1), "in progress 1"),
+		superXFS.row("version 15", 100, bytesOf(0xff, 2), "version 15", "want 1 to 5"),
+		superBtrfs.row("device of 2^64-1 bytes", 0xd1, bytesOf(0xff, 8), "size of the device 18446744073709551615", "to 3072000"),
+		superBtrfs.row("device of 0 bytes", 0xd1, bytesOf(0, 8), "size of the device 0"),
+		superBtrfs.row("no device", 0x88, bytesOf(0, 8), "devices 0"),
+		superBtrfs.row("another place", 0x30, bytesOf(0xff, 8), "place 18446744073709551615", "want 65536"),
+		superBtrfs.row("checksum of an unknown type", 0xc4, bytesOf(0xff, 2), "checksum type 65535"),
+		superBtrfs.row("device of another file system", 0x11b, bytesOf(0xff, 16), "file system of the device"),
+		superJFS.row("2^64-1 blocks", 8, bytesOf(0xff, 8), "aggregate size 18446744073709551615", "want 1 to 6000"),
+		superJFS.row("log past the end", 72, bytesOf(0xff, 8), "log", "750 blocks of the partition"),
+		superReiser.row("2^32-1 blocks", 0, bytesOf(0xff, 4), "block count 4294967295", "want 1 to 750"),
+		superReiser.row("no blocks", 0, bytesOf(0, 4), "block count 0"),
+		superReiser.row("all blocks free", 4, bytesOf(0xff, 4), "free blocks 4294967295"),
+		superReiser.row("root outside", 8, bytesOf(0x7f, 4), "root block 2139062143", "want less than 750"),
+		superF2FS.row("2^64-1 blocks", 36, bytesOf(0xff, 8), "block count 18446744073709551615", "want 1 to 750"),
+		superF2FS.row("2^32-1 segments", 48, bytesOf(0xff, 4), "segments 4294967295"),
+		superF2FS.row("sections of no segment", 24, bytesOf(0, 4), "segments per section 0"),
+		superF2FS.row("root inode", 96, bytesOf(0xff, 4), "inodes of root, node and meta", "want 3 1 2"),
+		superF2FS.row("checksum at 2^32-1", 32, bytesOf(0xff, 4), "checksum offset 4294967295", "want 3068"),
+		superF2FS.rowElsewhere("2^32-1 segments on the first of two devices", 2201+64, 2201+64, append(bytesOf(0xff, 4), '/', 'x'), "blocks of the first device"),
+		superUFS1.row("-1 blocks", 36, bytesOf(0xff, 4), "size -1"),
+		superUFS2.row("2^63-1 blocks", 1080, append(bytesOf(0xff, 7), 0x7f), "size 9223372036854775807", "want 1 to 750"),
+		superUFS2.row("-1 blocks", 1080, bytesOf(0xff, 8), "size -1"),
+		superUFS2.row("no groups", 44, bytesOf(0, 4), "cylinder groups 0"),
+		superReFS.row("2^64-1 sectors", 24, bytesOf(0xff, 8), "sectors 18446744073709551615", "want 1 to 6000"),
+		superReFS.row("structure of 65535 bytes", 20, bytesOf(0xff, 2), "length 65535"),
+		superReFS.row("no recognition structure", 16, bytesOf('x', 4), "identifier", "want FSRS"),
+		superISO.row("no blocks", 80, bytesOf(0, 8), "volume space size 0"),
+		superISO.row("2^32-1 blocks", 80, bytesOf(0xff, 8), "volume space size 4294967295", "want 1 to 1500"),
+		superISO.row("two sizes", 84, bytesOf(0xff, 4), "volume space size, big-endian 4294967295", "want 1500"),
+		superISO.row("file structure", 881, bytesOf(0xff, 1), "file structure version 255"),
+	}
+}
+
+func brokenApple() []hostile {
+	return []hostile{
+		superHFS.row("blocks of 0 bytes", 20, bytesOf(0, 4), "block size 0", "want a multiple of 512"),
+		superHFS.rowElsewhere("blocks of 4 GiB", 20, 18, []byte{0xff, 0xff, 0xfe, 0}, "blocks 2995", "want 1 to 0"),
+		superHFS.row("65535 blocks", 18, bytesOf(0xff, 2), "blocks 65535", "want 1 to 2996"),
+		superHFS.row("first block in the bitmap", 28, bytesOf(0, 2), "first block 0"),
+		superHFS.rowElsewhere("embedded volume past the end", 124, 126, []byte("H+\xff\xff\xff\xff"), "embedded volume"),
+		superHFSX.row("blocks of 0 bytes", 40, bytesOf(0, 4), "block size 0"),
+		superHFSX.row("2^32-1 blocks", 44, bytesOf(0xff, 4), "total blocks 4294967295", "want 1 to 750"),
+		superHFSX.row("all blocks free", 48, bytesOf(0xff, 4), "free blocks 4294967295"),
+		superAPFS.row("blocks of 0 bytes", 36, bytesOf(0, 4), "block size 0"),
+		superAPFS.row("blocks of 4 GiB", 36, bytesOf(0xff, 4), "block size 4294967295"),
+		superAPFS.row("2^64-1 blocks", 40, bytesOf(0xff, 8), "block count 18446744073709551615", "want 1 to 750"),
+		superAPFS.row("another object", 24, bytesOf(0, 4), "object type 0", "want 1"),
+	}
+}
+
+// brokenChecksums has one wrong bit in what only a checksum covers.
+func brokenChecksums() []hostile {
+	row := func(s superblock, what string, bit, place int64) hostile {
+		image := volumeImage(0x83, s.put, func(v disktest.Forged) { v[bit] ^= 1 })
+		return brokenVolume(s.what+", a flipped bit", what, place, image, "checksum")
+	}
+	exfat := superblock{"exfat boot region", disktest.Forged.PutExFAT, 0, unsealed}
+	return []hostile{
+		row(exfat, exfat.what, 3*512+7, 11*512),
+		row(superXFS, superXFS.what, 300, 224),
+		row(superBtrfs, superBtrfs.what, disktest.BtrfsAt+4000, disktest.BtrfsAt),
+		row(superF2FS, superF2FS.what, disktest.ExtSuper+2500, disktest.ExtSuper+3068),
+		row(superAPFS, superAPFS.what, 4000, 0),
+		row(superReFS, superReFS.what, 0x100, 22),
+	}
+}

@@ -1,0 +1,56 @@
+package boot
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// exfatOffset finds the place of the partition in both boot regions of an exFAT. A reference spans its whole region, since the
+// checksum in the last sector changes with the field.
+var exfatOffset = Finder{Name: "exfat-partition-offset", Find: findExFAT}
+
+func findExFAT(d disk.Disk, p Partition) ([]Ref, error) {
+	if p.Volume.Kind != volume.ExFAT || p.Volume.Size == 0 { // broken
+		return nil, nil
+	}
+	shift, err := ondisk.Bytes(d, p.Off+volume.AtExFATSectorShift, 1)
+	if err != nil {
+		return nil, err
+	}
+	sector := int64(1) << shift[0]
+	length := volume.ExFATRegion * sector
+	var refs []Ref
+	for i, kind := range []string{"exfat partition offset", "exfat partition offset, backup boot region"} {
+		r := Ref{Kind: kind, Partition: p.Number, At: disk.Range{Off: p.Off + int64(i)*length, Len: length}, Encode: encodeExFAT(sector)}
+		if r.Raw, err = ondisk.Bytes(d, r.At.Off, r.At.Len); err != nil {
+			return nil, err
+		}
+		stored := binary.LittleEndian.Uint64(r.Raw[volume.AtExFATPartitionOffset:])
+		// 0 says that the place is not known, and a region with another checksum is none.
+		if stored == 0 || !bytes.Equal(r.Raw[length-sector:], volume.ExFATChecksum(r.Raw)) {
+			continue
+		}
+		r.Points = ondisk.I64(min(stored, ondisk.U64(math.MaxInt64/sector))) * sector
+		refs = append(refs, r)
+	}
+	return refs, nil
+}
+
+// encodeExFAT writes a byte offset as a count of sectors, and the checksum anew.
+func encodeExFAT(sector int64) func([]byte, int64) ([]byte, error) {
+	return func(raw []byte, to int64) ([]byte, error) {
+		if to%sector != 0 {
+			return nil, fmt.Errorf("offset %#x: %w: it is no multiple of the sectors of %d bytes", to, ondisk.ErrLimit, sector)
+		}
+		b := bytes.Clone(raw)
+		binary.LittleEndian.PutUint64(b[volume.AtExFATPartitionOffset:], ondisk.U64(to/sector))
+		copy(b[int64(len(b))-sector:], volume.ExFATChecksum(b))
+		return b, nil
+	}
+}

@@ -1,0 +1,140 @@
+package disktest
+
+import "encoding/binary"
+
+// HFSAt is where the master directory block of HFS and the volume header of HFS+ stand, in bytes from the volume.
+const HFSAt = 1024
+
+// PutHFS writes the master directory block of an HFS. Spec: Apple, Inside Macintosh: Files, "Master Directory Blocks".
+func (f Forged) PutHFS(lba, sectors int64) {
+	s := f[lba*512+HFSAt:]
+	s.Text(0, "BD")
+	s.BE16(10, 0x100)
+	s.BE16(14, 3)
+	s.BE16(18, uint16((sectors-8-2)/2))
+	s.BE32(20, 1024)
+	s.BE16(28, 8)
+	s.BE16(34, 100)
+	s.U8(36, 6)
+	s.Text(37, "forged")
+	s.Text(116, "hfs uuid")
+}
+
+// HFSWrap is how far into PutHFSWrapped its HFS+ begins, in bytes.
+const HFSWrap = 8*512 + 4*1024
+
+// PutHFSWrapped writes an HFS that is the wrapper of an HFS+. Spec: Apple, Technical Note TN1150, "HFS Wrapper".
+func (f Forged) PutHFSWrapped(lba, sectors int64) {
+	f.PutHFS(lba, sectors)
+	f.PutHFSPlus(lba+HFSWrap/512, sectors-HFSWrap/512-16)
+	s := f[lba*512+HFSAt:]
+	s.Text(124, "H+")
+	s.BE16(126, 4)
+	s.BE16(128, uint16((sectors-HFSWrap/512-16)/2))
+}
+
+// PutHFSPlus writes an HFS+: volume header, and a catalog of two nodes with the name of the root folder. Spec: TN1150, "Volume
+// Header", "B-Trees", "Catalog File".
+func (f Forged) PutHFSPlus(lba, sectors int64) {
+	const catalog, node = 10, 4096
+	v := f[lba*512:]
+	s := v[HFSAt:]
+	s.Text(0, "H+")
+	s.BE16(2, 4)
+	s.BE32(4, 0x100)
+	s.Text(8, "10.0")
+	s.BE32(40, 4096)
+	s.BE32(44, uint32(sectors/8))
+	s.BE32(48, 10)
+	s.Text(104, "hfs+ uid")
+	s.BE64(272, 2*node)
+	s.BE32(284, 2)
+	s.BE32(288, catalog)
+	s.BE32(292, 2)
+	header := v[catalog*4096:]
+	header.U8(8, 1)
+	header.BE32(14+6, 2) // leaf records
+	header.BE32(14+10, 1)
+	header.BE16(14+18, node)
+	leaf := header[node:]
+	leaf.U8(8, 0xff)
+	leaf.BE16(10, 2)
+	leaf.BE16(14, 6+12)
+	leaf.BE32(16, 1)
+	leaf.BE16(20, 6)
+	leaf.Text(22, "\x00f\x00o\x00r\x00g\x00e\x00d")
+}
+
+// PutAPFS writes the superblock of an APFS container. Spec: Apple File System Reference, nx_superblock_t.
+func (f Forged) PutAPFS(lba, sectors int64) {
+	v := f[lba*512:]
+	v.U64(8, 1)
+	v.U64(16, 1)
+	v.U32(24, 0x80000001)
+	v.Text(32, "NXSB")
+	v.U32(36, 4096)
+	v.U64(40, uint64(sectors/8))
+	v.U64(64, 2)
+	v.Text(72, forgedUUID)
+	v.SealAPFS()
+}
+
+// SealAPFS computes the checksum of block 0 anew. Spec: Apple File System Reference, "Objects".
+func (f Forged) SealAPFS() {
+	const mod = 0xffffffff
+	var a, b uint64
+	for i := 8; i < 4096; i += 4 {
+		a += uint64(binary.LittleEndian.Uint32(f[i:]))
+		b += a % mod
+	}
+	c := mod - (a+b)%mod
+	f.U64(0, (mod-(a+c)%mod)<<32|c)
+}
+
+// PutReFS writes the boot sector of a ReFS 3.4. Spec: Microsoft, FILE_SYSTEM_RECOGNITION_STRUCTURE; libfsrefs, "Volume header".
+func (f Forged) PutReFS(lba, sectors int64) {
+	v := f[lba*512:]
+	v.Text(3, "ReFS")
+	v.Text(16, "FSRS")
+	v.U16(20, 512)
+	v.U64(24, uint64(sectors))
+	v.U32(32, 512)
+	v.U32(36, 8)
+	v.Put(40, []byte{3, 4})
+	v.U64(56, 0x1122334455667788)
+	v.SealReFS()
+}
+
+// SealReFS computes the checksum of the boot sector anew. Spec: Microsoft, "Computing a File System Recognition Checksum".
+func (f Forged) SealReFS() {
+	var sum uint16
+	for i := 3; i < 512; i++ {
+		if i == 22 || i == 23 {
+			continue
+		}
+		top := sum & 1
+		sum = top<<15 + sum>>1 + uint16(f[i])
+	}
+	f.U16(22, sum)
+}
+
+// ISOAt is where the first volume descriptor stands, in bytes from the volume.
+const ISOAt = 32 << 10
+
+// PutISO9660 writes a primary volume descriptor and the end of the descriptors. Spec: ECMA-119, 8.3 and 8.4.
+func (f Forged) PutISO9660(lba, sectors int64) {
+	s := f[lba*512+ISOAt:]
+	s.Text(0, "\x01CD001\x01")
+	for i := range int64(32) {
+		s.U8(40+i, ' ')
+	}
+	s.Text(40, "FORGED")
+	s.U32(80, uint32(sectors/4))
+	s.BE32(84, uint32(sectors/4))
+	s.U16(128, 2048)
+	s.BE16(130, 2048)
+	s.Text(813, "2003040506070809\x00")
+	s.Text(830, "0000000000000000\x00")
+	s.U8(881, 1)
+	s.Text(2048, "\xffCD001\x01")
+}
