@@ -124,6 +124,9 @@ func runGuestfish(t *testing.T, args []string, script string) string {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	require.NoError(t, cmd.Run(), "guestfish\n%s%s", stdout.String(), stderr.String())
+	if stderr.Len() > 0 {
+		t.Log(stderr.String())
+	}
 	return stdout.String()
 }
 

@@ -76,6 +76,7 @@ func (c *soakCase) run(t *testing.T) {
 	c.makeSource(t)
 	c.checkInspect(t)
 	c.checkPlan(t)
+	c.checkPlanOfFullFile(t)
 	c.align(t)
 	c.checkResultTable(t)
 	c.checkPartitions(t)
@@ -209,6 +210,17 @@ func (c *soakCase) checkPlan(t *testing.T) {
 		require.Zero(t, c.plan.NewSizeBytes%mib, "growth ends on a whole MiB")
 		require.Less(t, growth, int64(len(c.parts))*want+mib, "no more growth than each partition needs")
 	}
+}
+
+// checkPlanOfFullFile requires the same plan of the same disk where zeros are stored.
+func (c *soakCase) checkPlanOfFullFile(t *testing.T) {
+	t.Helper()
+	full := c.raw + ".full"
+	disktest.Run(t, "cp", "--sparse=never", c.raw, full)
+	defer os.Remove(full)
+	plan := trueupJSON[jsonPlan](t, 0, append([]string{"plan", full}, c.flagsFor("raw")...)...)
+	require.Equal(t, c.plan.Moves, plan.Moves, "a plan depends on what the disk holds")
+	require.Equal(t, c.plan.Patches, plan.Patches, "a plan depends on what the disk holds")
 }
 
 // checkPlace requires that a partition is aligned if that was asked for, and that what moves goes to the boundary.

@@ -45,7 +45,7 @@ const (
 // soakKinds are the contents of random partitions. The sizes are near the least that the tools make: a disk has several.
 var soakKinds = []soakKind{
 	{name: "ext2", least: 2 * mib, most: 6 * mib, typ: "\x83"},
-	{name: "ext3", least: 6 * mib, most: 10 * mib, typ: "\x83"},
+	{name: "ext3", least: 9 * mib, most: 12 * mib, typ: "\x83"}, // 2048 blocks for a journal, also where they are of 4 KiB
 	{name: "ext4", least: 6 * mib, most: 12 * mib, typ: "\x83"},
 	{name: "fat12", least: 2 * mib, most: 4 * mib, typ: "\x01\x06", bootSector: true, only512: true},
 	{name: "fat16", least: 18 * mib, most: 24 * mib, typ: "\x04\x06\x0e", bootSector: true},
