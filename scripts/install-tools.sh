@@ -15,6 +15,7 @@ packages=(
 	reiserfsprogs f2fs-tools makefs apfsprogs # makefs: UFS
 	hfsutils xorriso genisoimage              # xorriso: HFS+ too; isoinfo
 	syslinux syslinux-common extlinux         # guests that can be booted
+	lvm2 mdadm cryptsetup-bin bcache-tools    # pvck, mdadm, cryptsetup, make-bcache: second opinion on containers
 	grub-pc-bin                               # boot code that is told apart from others
 	libguestfs-tools                          # guestfish, virt-alignment-scan
 	gcc libc6-dev                             # go test -race needs cgo

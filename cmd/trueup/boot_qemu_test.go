@@ -29,10 +29,11 @@ var (
 	ownLBAFailed  = []string{"LBA:N", "LBA:R", "LBA:B"}
 	windowsFailed = []string{"Invalid partition table", "Error loading operating system", "Missing operating system"}
 	vbrFailed     = []string{"Boot error"} // the boot sector of syslinux
+	gptFailed     = []string{"Missing OS"} // syslinux's code for a GPT
 )
 
 // verdicts are all texts that end a boot.
-var verdicts = slices.Concat([]string{booted}, ownCHSFailed, ownLBAFailed, windowsFailed, vbrFailed)
+var verdicts = slices.Concat([]string{booted}, ownCHSFailed, ownLBAFailed, windowsFailed, vbrFailed, gptFailed)
 
 // boot starts a PC from the image and returns the first of the verdicts that its console shows; the PC is then switched
 // off. The image is not changed. A console that shows none of them in time fails the test.

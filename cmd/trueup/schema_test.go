@@ -112,6 +112,9 @@ func jsonCases(t *testing.T) map[string][]string {
 		"package, plan of one disk":     {"plan", packed + "!disk1.vmdk"},
 		"package, plan":                 {"plan", packed},
 		"inspect, misaligned":           {"inspect", source},
+		"inspect, with impacts":         {"inspect", "--impact", source},
+		"inspect, a storage apart":      {"inspect", "--impact", "--storage", "flasharray", source},
+		"inspect, larger blocks below":  {"inspect", "--boundary", "4K", "--storage", "128K", "--list", aligned},
 		"inspect, aligned":              {"inspect", aligned},
 		"inspect, below the boundary":   {"inspect", "--boundary", "16M", aligned},
 		"inspect, a volume alone":       {"inspect", bare},
@@ -230,6 +233,9 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"common.json#/$defs/move":      report.Move{},
 		"common.json#/$defs/patch":     report.Patch{},
 		"common.json#/$defs/error":     report.Error{},
+		"common.json#/$defs/impact":    report.Impact{},
+		"common.json#/$defs/touched":   report.Touched{},
+		"common.json#/$defs/advice":    align.Advice{},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := schemaNamed(t, name)

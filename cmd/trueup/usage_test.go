@@ -137,6 +137,10 @@ func TestWrongCommandLines(t *testing.T) {
 		"boundary 64X":                    {"inspect", "--boundary", "64X", source},
 		"boundary of nothing":             {"inspect", "--boundary", "", source},
 		"boundary beyond 64 bits":         {"inspect", "--boundary", "99999999999999999999", source},
+		"no such storage":                 {"inspect", "--storage", "emc", source},
+		"a storage of odd blocks":         {"inspect", "--storage", "3K", source},
+		"storage of nothing":              {"inspect", "--storage", "", source},
+		"a storage of plan":               {"plan", "--storage", "4K", source},
 		"boundary that wraps at 64 bits":  {"inspect", "--boundary", "16777216T", source},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -187,6 +191,7 @@ func TestQuiet(t *testing.T) {
 		args []string
 	}{
 		{3, []string{"inspect", source}},
+		{3, []string{"inspect", "--impact", "--list", "--storage", "clariion", source}},
 		{0, []string{"plan", source}},
 		{0, []string{"align", source, dest}},
 		{0, []string{"verify", source, dest}},

@@ -10,7 +10,6 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
-	"github.com/trueup/trueup/internal/volume"
 )
 
 // Block is the unit of storage below which nothing is aligned, in bytes: the block of NetApp WAFL, of Advanced Format disks
@@ -132,10 +131,10 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 		if v := Of(p.Off, goal.Must); v != Aligned {
 			out = append(out, startFinding(p, v, goal.Must, l.LBASize()))
 			moves[p.Number] = goal.Selects(p.Number)
-		} else if f, ok := nested(p, goal.Must); ok {
-			out = append(out, f)
 		}
+		out = append(out, nested(p.Volume, p.Off, p.Number, goal.Must)...)
 	}
+	out = append(out, nested(l.Volume, 0, 0, goal.Must)...)
 	for _, i := range l.Issues {
 		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || matters(i, moves) {
 			out = append(out, FromIssue(i))
@@ -146,11 +145,14 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 
 // matters tells whether an issue concerns a copy in which the partitions in moves are moved.
 func matters(i ondisk.Issue, moves map[int]bool) bool {
-	if !i.OnMove || (i.Partition != 0 && moves[i.Partition]) {
+	switch {
+	case !i.OnMove:
 		return true
+	case i.Partition != 0:
+		return moves[i.Partition]
 	}
 	for _, m := range moves {
-		if m && i.Partition == 0 {
+		if m {
 			return true
 		}
 	}
@@ -197,34 +199,16 @@ func startFinding(p layout.Partition, v Verdict, boundary, sector int64) Finding
 	} else {
 		f.Code = "misaligned"
 		f.Where = fmt.Sprintf("starts at LBA %d (byte %d), %d bytes past a 4 KiB boundary", p.Off/sector, p.Off, p.Off%Block)
-		f.Cost = cost(p.Volume)
+		f.Cost = cost(p)
 	}
 	f.Text = f.Where + ": " + f.Cost
 	return f
 }
 
-// cost says in words what a start off 4 KiB does to one cluster.
-func cost(v *volume.Volume) string {
-	unit, name := v.BlockSize, v.Kind.Unit()
-	switch {
-	case unit < Block:
-		return "I/O of 4 KiB touches two 4 KiB blocks of the storage instead of one"
-	case unit == Block:
-		return fmt.Sprintf("each 4 KiB %s touches two 4 KiB blocks of the storage instead of one", name)
+// cost says in words what a start off 4 KiB does.
+func cost(p layout.Partition) string {
+	if text := ImpactOf(p, Generic()).Text(); text != "" {
+		return text
 	}
-	return fmt.Sprintf("each %s %s touches %d blocks of 4 KiB of the storage instead of %d", units.Format(unit), name, unit/Block+1, unit/Block)
-}
-
-// nested finds data that is misaligned inside of an aligned partition: the clusters of a FAT begin behind its tables.
-func nested(p layout.Partition, boundary int64) (Finding, bool) {
-	v := p.Volume
-	off := p.Off + v.DataStart
-	if v.DataStart == 0 || v.BlockSize < Block || off%Block == 0 {
-		return Finding{}, false
-	}
-	return Finding{
-		Code: "nested-misaligned", Severity: Info, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note,
-		Text: fmt.Sprintf("starts on a multiple of %s, but the first %s %s lies at byte %d, %d bytes past a 4 KiB boundary: the %s was formatted so, and no move of the partition mends it for both",
-			units.Format(boundary), v.Kind, v.Kind.Unit(), off, off%Block, v.Kind),
-	}, true
+	return "its data lie so that no I/O would touch fewer 4 KiB blocks of the storage after a move"
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 )
@@ -20,6 +21,31 @@ type inspectFlags struct {
 	boundary boundary
 	format   string
 	data     bool
+	storage  storage
+	impact   bool
+	list     bool
+}
+
+// storage is a flag value: a profile or a size. The zero value is the storage that is assumed when nobody says which it is.
+type storage struct{ named *align.Storage }
+
+func (s *storage) String() string { return s.profile().Name }
+
+// Set parses a flag argument.
+func (s *storage) Set(name string) error {
+	p, err := align.ParseStorage(name)
+	s.named = &p
+	return err
+}
+
+// Type is the word that help texts show for the argument.
+func (s *storage) Type() string { return "STORAGE" }
+
+func (s *storage) profile() align.Storage {
+	if s.named == nil {
+		return align.Generic()
+	}
+	return *s.named
 }
 
 func newInspect(c *common) *cobra.Command {
@@ -31,9 +57,16 @@ func newInspect(c *common) *cobra.Command {
 against 4 KiB, 64 KiB and 1 MiB, and says what a misalignment costs and how to fix it. It tells how the container stores the disk,
 and counts what of its data is not zero where there are at most 128 MiB, or with --data. Nothing is written.
 
+--boundary is the criterion: what the start of a partition shall be a multiple of, whatever lies below; verdict and exit code
+follow it. --storage says what does lie below, and changes only the costs that are told and the advice. --impact computes the
+costs: a random I/O starts at any block of the volume, and a smaller one at any multiple of its own size; sequential ones follow
+each other from the first block on, with no cache between them. What the container does to the alignment is not in them.
+
 IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is one disk of it, for all commands.` + "\n" + exitCodes,
 		Example: `  trueup inspect winxp.vmdk
   trueup inspect --boundary 1M --json winxp.vmdk
+  trueup inspect --impact --storage netapp winxp.vmdk
+  trueup inspect --list winxp.vmdk
   trueup inspect --data winxp.vmdk`,
 		Args: arguments("IMAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,6 +75,10 @@ IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is on
 	}
 	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
 	formatFlag(cmd, &f.format)
+	cmd.Flags().Var(&f.storage, "storage", "what lies below the image, for the costs: "+strings.Join(align.StorageNames(), ", "))
+	complete(cmd, "storage", align.StorageNames()...)
+	cmd.Flags().BoolVar(&f.impact, "impact", false, "compute for each partition how many blocks of the storage an I/O touches, now and aligned")
+	cmd.Flags().BoolVarP(&f.list, "list", "l", false, "print a list of the partitions as fdisk -lu does, and nothing else (JSON stays the same)")
 	cmd.Flags().BoolVar(&f.data, "data", false, "read all data and count what is not zero")
 	return cmd
 }
@@ -68,13 +105,21 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if err := f.emit(out, r, func(t *report.Text) { t.Inspect(r) }); err != nil {
+	if err := f.emit(out, r, f.show(func(t *report.Text) { t.Inspect(r) })); err != nil {
 		return err
 	}
 	if bad != nil {
 		return bad
 	}
 	return exitWith(r.ExitCode)
+}
+
+// show prints by a function, as a list where that is wanted.
+func (f *inspectFlags) show(text func(t *report.Text)) func(t *report.Text) {
+	return func(t *report.Text) {
+		t.List = f.list
+		text(t)
+	}
 }
 
 // inspect reports on an opened image. bad is what is malformed in it, which the report has too.
@@ -91,12 +136,26 @@ func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *source)
 	if r.Refusals, err = s.refusals(f.boundary); err != nil {
 		return nil, nil, err
 	}
-	if bad = broken(findings); bad != nil {
+	bad = broken(findings)
+	f.diagnose(r, s.layout, bad != nil)
+	if bad != nil {
 		bad = malformed{fmt.Errorf("%s: %w", s.img.Path, bad)}
 		code, exit := classify(bad)
 		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(bad)}, exit
 	}
 	return r, bad, nil
+}
+
+// diagnose adds what the starts of the partitions cost and whether an aligned copy is worth the trouble.
+func (f *inspectFlags) diagnose(r *report.Inspect, l *layout.Layout, malformed bool) {
+	below := f.storage.profile()
+	if f.storage.named != nil {
+		r.Costs = report.NewCosts(l, below)
+	}
+	if f.impact {
+		r.AddImpacts(l, below)
+	}
+	r.Advice = align.Advise(l, align.Case{Boundary: r.Boundary, Storage: below, Refusals: r.Refusals, Broken: malformed})
 }
 
 // exitWith makes an exit code the error of a command.

@@ -45,7 +45,7 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 		code, exit := classify(bad)
 		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(bad)}, exit
 	}
-	if err := f.emit(out, r, func(t *report.Text) { t.PackageInspect(r) }); err != nil {
+	if err := f.emit(out, r, f.show(func(t *report.Text) { t.PackageInspect(r) })); err != nil {
 		return err
 	}
 	if bad != nil {

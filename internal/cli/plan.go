@@ -105,8 +105,8 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		d := report.NewDisk(after, p.Goal.Must, align.Check(after, p.Goal))
-		r.Result = &d
+		before, d := report.NewDisk(s.layout, p.Goal.Must, nil), report.NewDisk(after, p.Goal.Must, align.Check(after, p.Goal))
+		r.Before, r.Result = &before, &d
 	} else {
 		refused = malformed{fmt.Errorf("%s: %w", path, refused)}
 		code, exit := classify(refused)

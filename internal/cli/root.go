@@ -15,7 +15,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -190,7 +189,8 @@ func (c *common) emit(stdout io.Writer, v any, show func(t *report.Text)) error 
 	if c.quiet && !c.json() {
 		return nil
 	}
-	return wrapStdout(c.print(stdout, v, &report.Text{Verbose: c.verbose, Width: width(stdout), Color: c.color(stdout)}, show))
+	t := &report.Text{Verbose: c.verbose, Width: width(stdout), Color: c.color(stdout), Columns: columns(stdout), Unicode: blockCharacters(stdout)}
+	return wrapStdout(c.print(stdout, v, t, show))
 }
 
 func (c *common) print(w io.Writer, v any, t *report.Text, show func(t *report.Text)) error {
@@ -203,30 +203,11 @@ func (c *common) print(w io.Writer, v any, t *report.Text, show func(t *report.T
 	return b.Flush()
 }
 
-// textWidth is how wide text is in characters where no terminal says otherwise, and at most.
-const textWidth = 100
-
-// width is that of the terminal, within bounds that can be read.
-func width(w io.Writer) int {
-	if f, ok := w.(*os.File); ok {
-		if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
-			return min(max(n, 60), textWidth)
-		}
-	}
-	return textWidth
-}
-
 func wrapStdout(err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", errStdout, err)
-}
-
-// color tells whether w is a terminal whose user wants colours. Spec: no-color.org.
-func (c *common) color(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && !c.noColor && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
 }
 
 // complete offers fixed choices for a flag in the shell.

@@ -47,8 +47,8 @@ var edges = map[string][]string{
 	"internal/boot":   {"internal/table", "internal/volume"},
 	"internal/layout": {"internal/boot", "internal/table", "internal/volume"},
 
-	// The verdict names kinds of partitions and file systems.
-	"internal/align": {"internal/layout", "internal/table", "internal/volume"},
+	// The verdict names kinds of partitions and file systems, the advice also boot code.
+	"internal/align": {"internal/boot", "internal/layout", "internal/table", "internal/volume"},
 	// A plan asks a table for its patches, and knows which kinds of partitions can move.
 	"internal/plan": {"internal/align", "internal/layout", "internal/table"},
 

@@ -58,6 +58,7 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	if err := l.readVolumes(d); err != nil {
 		return nil, err
 	}
+	l.arrayOfDisks(whole)
 	if err := l.readSlices(d); err != nil {
 		return nil, err
 	}
@@ -70,7 +71,8 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 // settle decides what sector 0 is. The boot sector of a volume ends in the same signature as an MBR and has text or code
 // where the entries would be.
 func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
-	if t == nil || whole.Kind == volume.Unknown || t.Scheme == table.GPT {
+	// What has its superblock at the end lays no claim to sector 0: an array of whole disks shows the table that lies in it.
+	if t == nil || whole.Kind == volume.Unknown || whole.AtEnd || t.Scheme == table.GPT {
 		return t
 	}
 	// A file system over the whole disk keeps its superblock elsewhere or fills sector 0 with its own boot sector.
@@ -114,6 +116,20 @@ func (l *Layout) readVolumes(d disk.Disk) error {
 		l.Partitions = append(l.Partitions, Partition{Partition: p, Volume: v})
 	}
 	return nil
+}
+
+// arrayOfDisks reports a disk that is a member of an array as a whole, so that the table belongs to the array. The superblock
+// of md 0.90 does not say whose it is: that of the last partition can lie where the disk's own would be.
+func (l *Layout) arrayOfDisks(whole *volume.Volume) {
+	own := slices.ContainsFunc(l.Partitions, func(p Partition) bool { return p.Volume.Kind == whole.Kind && p.Volume.UUID == whole.UUID })
+	if !whole.AtEnd || own {
+		return
+	}
+	l.Issues = append(l.Issues, ondisk.Issue{
+		Code: "array-of-disks", Effect: ondisk.Refuse, OnMove: true,
+		Text:   fmt.Sprintf("the disk as a whole is a %s with its superblock at the end, and the partition table belongs to the array: the other disks would no longer fit", whole.Kind),
+		Remedy: "realign the array inside the guest, or wipe the signature there when it is stale (mdadm --zero-superblock, zpool labelclear)",
+	})
 }
 
 // hints are the geometries that boot sectors and the container state.

@@ -36,13 +36,15 @@ type Plan struct {
 	Notes         []align.Finding // what a user should know; refusals among them
 	// Converts tells that nothing is to be aligned: what is misaligned stays so.
 	Converts bool
+	// SectorSize is that of the table's LBAs, bytes.
+	SectorSize int64
 
 	starts map[int]int64
 }
 
 // Copy is the plan in which nothing moves.
 func Copy(size int64) *Plan {
-	return &Plan{OldSize: size, Size: size, Pieces: []disk.Piece{{Len: size}}, Places: table.Places{Size: size}, Converts: true}
+	return &Plan{OldSize: size, Size: size, Pieces: []disk.Piece{{Len: size}}, Places: table.Places{Size: size}, Converts: true, SectorSize: units.SectorSize}
 }
 
 // Grow makes the disk size bytes long; what it gains is zero, and the backup of a GPT goes to the end.
@@ -154,7 +156,7 @@ var ErrSelection = errors.New("--partition")
 // settle makes pieces and patches for partitions that start at starts, on a disk of at least size bytes. All that lies between them
 // finds its place by one rule, so that starts decide everything.
 func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend bool) error {
-	p.starts = starts
+	p.starts, p.SectorSize = starts, l.LBASize()
 	p.Moves, p.Pieces, p.Patches = nil, nil, nil
 	p.Places = table.Places{Parts: map[int]disk.Range{}, Records: map[int64]int64{}}
 	slots := slotsOf(l)

@@ -22,12 +22,17 @@ func (t *Text) Plan(r *Plan) {
 	}
 	t.changes(r.Changes)
 	t.findings(r.Findings)
-	if r.Moved == 0 {
+	if r.Moved == 0 && len(r.Patches) == 0 {
 		return
 	}
 	if r.Result != nil {
 		t.printf("\nThe result, as read from the planned bytes:\n")
 		t.disk(*r.Result)
+		if r.Before != nil {
+			t.picture([]Disk{*r.Before, *r.Result}, "before  ", "after   ")
+		}
+		t.partitions(*r.Result)
+		t.insides(*r.Result)
 	}
 	t.printf("\nThis was a dry run, nothing was written.\n")
 	t.printf("To do it:   trueup align%s %s %s\n", flags(r.Flags), shellQuote(r.Image.Path), shellQuote(alignedName(r.Image.Path)))
@@ -50,18 +55,24 @@ func (t *Text) refusals(fs []align.Finding) {
 }
 
 func (t *Text) changes(c Changes) {
-	if c.Moved == 0 {
+	if c.Moved == 0 && len(c.Patches) == 0 {
 		t.printf("Nothing has to move: a copy would be the disk as it is.\n")
 		return
 	}
 	t.summary(c)
+	if c.Moved > 0 {
+		t.moves(c)
+	}
+	t.patches(c.Patches)
+}
+
+func (t *Text) moves(c Changes) {
 	w := newTable()
 	w.AppendHeader(table.Row{"partition", "from LBA", "to LBA", "shift", "size"})
 	for _, m := range c.Moves {
-		w.AppendRow(table.Row{m.Partition, m.From / units.SectorSize, m.To / units.SectorSize, units.Format(m.Delta), units.Format(m.Size)})
+		w.AppendRow(table.Row{m.Partition, m.From / c.sector, m.To / c.sector, units.Format(m.Delta), units.Format(m.Size)})
 	}
 	t.printf("\n%s", render(w))
-	t.patches(c.Patches)
 }
 
 // summary is the plan in a sentence.
@@ -70,15 +81,22 @@ func (t *Text) summary(c Changes) {
 	for _, p := range c.Patches {
 		bytes += p.Len
 	}
-	what := "1 partition moves"
-	if c.Moved > 1 {
+	what := "Nothing has to move"
+	switch {
+	case c.Moved == 1:
+		what = "1 partition moves"
+	case c.Moved > 1:
 		what = fmt.Sprintf("%d partitions move", c.Moved)
 	}
 	size := "keeps its size of " + units.Format(c.OldSize)
 	if c.NewSize > c.OldSize {
 		size = fmt.Sprintf("grows by %s to %s", units.Format(c.NewSize-c.OldSize), units.Format(c.NewSize))
 	}
-	t.para(2, "%s, %d small fields (%d bytes) are corrected, and the disk %s.", what, len(c.Patches), bytes, size)
+	fields := "1 small field (%d bytes) is corrected"
+	if n := len(c.Patches); n > 1 {
+		fields = fmt.Sprintf("%d small fields", n) + " (%d bytes) are corrected"
+	}
+	t.para(2, "%s, "+fields+", and the disk %s.", what, bytes, size)
 }
 
 func (t *Text) patches(ps []Patch) {
@@ -118,7 +136,7 @@ func (t *Text) Align(r *Align) {
 	}
 	t.para(2, "%s: %s, %s, %s.", Safe(r.Dest), name, movedText(r.Moved), verifiedText[r.Verified])
 	for _, m := range r.Moves {
-		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/units.SectorSize, m.To/units.SectorSize)
+		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
 	}
 	if r.NewSize > r.OldSize {
 		t.printf("  the disk grew by %s to %s\n", units.Format(r.NewSize-r.OldSize), units.Format(r.NewSize))
@@ -156,14 +174,17 @@ func (t *Text) Verify(r *Verify) {
 				t.para(4, "bytes %d to %d: %s", d.Off, d.Off+d.Len-1, SafeMessage(d.Text))
 			}
 		}
-	case r.Moved == 0:
+	case r.Moved == 0 && len(r.Patches) == 0:
 		t.printf("%s is the same disk as %s: nothing is moved, and every byte is equal.\n", Safe(r.Dest), Safe(r.Source))
 	default:
-		what := "1 partition"
-		if r.Moved > 1 {
-			what = fmt.Sprintf("%d partitions", r.Moved)
+		what, fields := movedText(r.Moved), "1 listed field differs"
+		if r.Moved == 0 {
+			what = "nothing moved"
 		}
-		t.para(2, "%s is %s with %s moved: %d listed fields differ, every other byte is equal.", Safe(r.Dest), Safe(r.Source), what, len(r.Patches))
+		if n := len(r.Patches); n > 1 {
+			fields = fmt.Sprintf("%d listed fields differ", n)
+		}
+		t.para(2, "%s is %s with %s: %s, every other byte is equal.", Safe(r.Dest), Safe(r.Source), what, fields)
 		if t.Verbose {
 			t.patches(r.Patches)
 		}

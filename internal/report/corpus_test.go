@@ -17,6 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/table"
 )
@@ -36,6 +37,11 @@ func inspect(t *testing.T, name string, d disk.Disk) *report.Inspect {
 		Disk:     report.NewDisk(l, goal.Must, align.Check(l, goal)),
 		Refusals: []align.Finding{},
 	}
+	require.NoError(t, l.ReadGaps(d))
+	p, err := plan.New(l, align.GoalFor(l, 0))
+	require.NoError(t, err)
+	r.Refusals = append(r.Refusals, p.Refusals(false)...)
+	r.Advice = align.Advise(l, align.Case{Boundary: goal.Must, Storage: align.Generic(), Refusals: r.Refusals})
 	r.ExitCode = r.Verdict.ExitCode()
 	return r
 }

@@ -87,6 +87,7 @@ type Partition struct {
 	Aligned   Aligned       `json:"aligned"`
 	Verdict   align.Verdict `json:"verdict,omitempty"`
 	Volume    *Volume       `json:"volume,omitempty"`
+	Impact    *Impact       `json:"impact,omitempty"`
 }
 
 // Volume is what a partition or a whole disk holds.
@@ -130,6 +131,8 @@ type Inspect struct {
 	Image Image `json:"image"`
 	Disk
 	Refusals []align.Finding `json:"refusals"` // why a copy could not be made now
+	Advice   align.Advice    `json:"advice"`
+	Costs    *Costs          `json:"-"` // on the storage that the user has named
 	Error    *Error          `json:"error,omitempty"`
 	ExitCode int             `json:"exit_code"`
 }
@@ -161,6 +164,7 @@ type Plan struct {
 	Findings []align.Finding `json:"findings"`
 	Refusals []align.Finding `json:"refusals"`
 	Result   *Disk           `json:"result,omitempty"`
+	Before   *Disk           `json:"-"`
 	Flags    []string        `json:"-"` // of the command line that would carry the plan out
 	Error    *Error          `json:"error,omitempty"`
 	ExitCode int             `json:"exit_code"`
@@ -173,6 +177,8 @@ type Changes struct {
 	Moved   int     `json:"moved"`
 	Moves   []Move  `json:"moves"`
 	Patches []Patch `json:"patches"`
+
+	sector int64 // bytes of an LBA
 }
 
 // Align is the result of align and convert.
@@ -301,7 +307,7 @@ func newVolume(v *volume.Volume, at int64) *Volume {
 
 // NewChanges describes what a plan changes.
 func NewChanges(p *plan.Plan) Changes {
-	c := Changes{OldSize: p.OldSize, NewSize: p.Size, Moved: len(p.Moves), Moves: []Move{}, Patches: []Patch{}}
+	c := Changes{sector: p.SectorSize, OldSize: p.OldSize, NewSize: p.Size, Moved: len(p.Moves), Moves: []Move{}, Patches: []Patch{}}
 	for _, m := range p.Moves {
 		c.Moves = append(c.Moves, Move{m.Partition, m.From, m.To, m.Len, m.Delta()})
 	}

@@ -109,17 +109,14 @@ func PackageFindings(issues []ondisk.Issue) []align.Finding {
 
 // PackageInspect prints a package, and each disk as Inspect does.
 func (t *Text) PackageInspect(r *PackageInspect) {
-	t.packageLine(r.Package)
-	for _, m := range r.Package.Members {
-		t.printf("  File       %s, %s\n", Safe(m.Name), units.Format(m.Size))
-	}
-	t.findings(r.Findings)
-	if len(r.Disks) == 0 {
-		t.printf("There is no disk with a file, so there is nothing to align.\n")
+	if !t.List {
+		t.packageHead(r)
 	}
 	misaligned := false
-	for _, d := range r.Disks {
-		t.printf("\n")
+	for i, d := range r.Disks {
+		if !t.List || i > 0 {
+			t.printf("\n")
+		}
 		if d.Inspect != nil {
 			t.Inspect(d.Inspect)
 			misaligned = misaligned || d.Inspect.Verdict != align.Aligned && len(d.Inspect.Refusals) == 0
@@ -127,8 +124,19 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 			t.para(4, "%s %s", t.paint(text.FgRed, "error:"), SafeMessage(d.Error.Message)) // which names the disk
 		}
 	}
-	if misaligned {
+	if misaligned && !t.List {
 		t.printf("To write an aligned package: trueup align %s %s\n", shellQuote(r.Package.Path), shellQuote(alignedName(r.Package.Path)))
+	}
+}
+
+func (t *Text) packageHead(r *PackageInspect) {
+	t.packageLine(r.Package)
+	for _, m := range r.Package.Members {
+		t.printf("  File       %s, %s\n", Safe(m.Name), units.Format(m.Size))
+	}
+	t.findings(r.Findings)
+	if len(r.Disks) == 0 {
+		t.printf("There is no disk with a file, so there is nothing to align.\n")
 	}
 }
 

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -20,7 +21,10 @@ type Text struct {
 	W       io.Writer
 	Color   bool
 	Verbose bool
-	Width   int // characters of a line, 0 for no limit
+	Width   int  // characters of a line of text, 0 for no limit
+	Columns int  // of the terminal, for pictures; 0 for 80
+	Unicode bool // the terminal has block characters
+	List    bool // inspections are lists of partitions and nothing else
 }
 
 func (t *Text) printf(format string, args ...any) {
@@ -50,14 +54,27 @@ func (t *Text) paint(c text.Color, s string) string {
 
 // Inspect prints what an image is, what is wrong with it, and what to do: the verdict first.
 func (t *Text) Inspect(r *Inspect) {
+	if t.List {
+		t.list(r.Image, r.Disk)
+		return
+	}
 	t.image(r.Image)
 	t.verdict(r.Disk)
 	t.printf("\n")
 	t.details(r.Image)
 	t.disk(r.Disk)
-	t.cost(r.Findings)
+	t.picture([]Disk{r.Disk}, "")
+	t.partitions(r.Disk)
+	t.insides(r.Disk)
+	if r.Costs != nil {
+		t.costOn(r.Costs, r.Findings)
+	} else {
+		t.cost(r.Findings)
+	}
+	t.impacts(r.Partitions)
 	t.findings(r.Findings)
-	if r.Verdict != align.Aligned {
+	t.advice(r.Advice)
+	if r.Verdict != align.Aligned && r.Advice.Action != align.Repair {
 		t.printf("\n")
 		t.command(r)
 	}
@@ -137,9 +154,6 @@ func (t *Text) disk(d Disk) {
 	if d.Volume != nil {
 		t.printf("  Content    %s\n", volumeText(d.Volume))
 	}
-	if len(d.Partitions) > 0 {
-		t.partitions(d)
-	}
 }
 
 func bootText(d Disk) string {
@@ -153,6 +167,9 @@ func bootText(d Disk) string {
 }
 
 func (t *Text) partitions(d Disk) {
+	if len(d.Partitions) == 0 {
+		return
+	}
 	w := newTable()
 	boundary := units.Short(d.Boundary)
 	head := table.Row{"#", "boot", "type", "start LBA", "size", "on 4K", "on 64K", "on 1M"}
@@ -268,30 +285,6 @@ func volumeText(v *Volume) string {
 	return name
 }
 
-// cost says what a misalignment does, in words for somebody who never heard of it. What several partitions share is said
-// once.
-func (t *Text) cost(fs []align.Finding) {
-	var costs []string
-	for _, f := range fs {
-		if f.Cost != "" && !slices.Contains(costs, f.Cost) {
-			costs = append(costs, f.Cost)
-		}
-	}
-	if len(costs) == 0 {
-		return
-	}
-	t.printf("\n")
-	for _, f := range fs {
-		if f.Cost != "" {
-			t.para(2, "%s %s.", capital(f.Subject), f.Where)
-		}
-	}
-	t.para(0, "The storage works in blocks of its own, and the guest's blocks start in the middle of them: %s. "+
-		"That is more work for most reads and writes. The guest cannot see or mend it; moving the partition does.", strings.Join(costs, "; "))
-}
-
-func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
-
 func (t *Text) findings(fs []align.Finding) {
 	fs = slices.DeleteFunc(slices.Clone(fs), func(f align.Finding) bool { return f.Cost != "" })
 	if len(fs) > 0 {
@@ -314,8 +307,8 @@ func (t *Text) remedy(f align.Finding) {
 // command names the next step. A copy that would be refused is not proposed.
 func (t *Text) command(r *Inspect) {
 	flag := ""
-	if r.Boundary != align.DefaultBoundary {
-		flag = " --boundary " + units.Short(r.Boundary)
+	if b := cmp.Or(r.Advice.Boundary, r.Boundary); b != align.DefaultBoundary {
+		flag = " --boundary " + units.Short(b)
 	}
 	if len(r.Refusals) > 0 {
 		f := r.Refusals[0]

@@ -125,6 +125,10 @@ func (s *extSuper) kind() Kind {
 	}
 }
 
+// uuid is a UUID as libblkid prints it, which takes zeros for none.
 func uuid(b [16]byte) string {
+	if b == [16]byte{} {
+		return ""
+	}
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

@@ -76,11 +76,7 @@ func FuzzVolume(f *testing.F) {
 		"imagemounter/test.ext3.xz", "dfvfs/ext2.splitraw.000.xz", "go-ntfs/ads_with_same_ids-0x0.bin") {
 		f.Add(b, uint32(32768))
 	}
-	f.Add([]byte("LUKS\xba\xbe\x00\x01"), uint32(64))
-	f.Add([]byte("\xeb\x58\x90-FVE-FS-"), uint32(64))
-	swap := make(disktest.Forged, 4096)
-	swap.Text(4086, "SWAPSPACE2")
-	f.Add([]byte(swap), uint32(64))
+	addPools(f)
 	for _, put := range []func(disktest.Forged){
 		func(d disktest.Forged) {
 			d.PutDisklabel(512, disktest.Slice{Start: 16, Sectors: 100, Type: 7}, disktest.Slice{Start: 8})

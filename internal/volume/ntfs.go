@@ -188,7 +188,12 @@ func (v *Volume) ntfsNames(d disk.Disk, b ntfsBoot) error {
 	if name, ok := attribute(rec, attrName); ok {
 		v.Label = utf16String(name)
 	}
-	if info, ok := attribute(rec, attrInfo); ok && len(info) >= 12 && binary.LittleEndian.Uint16(info[10:])&dirtyFlag != 0 {
+	info, ok := attribute(rec, attrInfo)
+	if !ok || len(info) < 12 {
+		return nil
+	}
+	v.Details = append(v.Details, Detail{"version", fmt.Sprintf("%d.%d", info[8], info[9])}) // 1.2: NT 4, 3.0: 2000, 3.1: since XP
+	if binary.LittleEndian.Uint16(info[10:])&dirtyFlag != 0 {
 		v.note("ntfs-dirty", ondisk.Warn, "NTFS is marked dirty: Windows was not shut down cleanly", "start Windows, let chkdsk run, shut it down cleanly")
 	}
 	return nil

@@ -3,8 +3,12 @@ package volume
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"strings"
 	"unicode/utf16"
+
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // utf16String decodes little-endian UTF-16 up to a zero.
@@ -35,4 +39,23 @@ func padded(b []byte) string {
 		return ""
 	}
 	return s
+}
+
+// plainID replaces what no identifier has, so that what shows it need not be careful.
+func plainID(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case '0' <= r && r <= '9', 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', r == '-', r == ':':
+			return r
+		}
+		return '-'
+	}, s)
+}
+
+// bytesOf is a number of bytes in a message.
+func bytesOf(n int64) string { return fmt.Sprintf("%d bytes", n) }
+
+// isBroken tells a structure that is malformed, or too large to be read, from a disk that cannot be read.
+func isBroken(err error) bool {
+	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit)
 }

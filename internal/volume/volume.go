@@ -130,7 +130,7 @@ func Probe(d disk.Disk, at int64) (*Volume, error) {
 		}
 		found = append(found, v)
 	}
-	found = withoutSlices(found)
+	found = withoutSlices(outermost(found))
 	switch len(found) {
 	case 0:
 		return &Volume{Kind: Unknown}, nil

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// poolImage is a disk with one partition at LBA 63 that put fills. Offsets of put count from the partition.
+func poolImage(kind byte, size int64, put func(v disktest.Forged)) func(testing.TB, string) string {
+	return func(t testing.TB, dir string) string {
+		t.Helper()
+		disk := disktest.ForgeMBR(int(volumeStart+size/512+2048), slot(kind, volumeStart, uint32(size/512)))
+		put(disk[volumeAt:][:size])
+		return writeForged("disk.raw", disk)(t, dir)
+	}
+}
+
+const poolSize = 4 << 20
+
+// lvmImage, md1Image and the others are good but for what change does; checksums are put right behind it.
+func lvmImage(change func(disktest.Forged)) func(testing.TB, string) string {
+	return poolImage(0x8e, poolSize, func(v disktest.Forged) {
+		v.PutLVM(disktest.LVMText, 512)
+		change(v)
+		v.SealLVM()
+	})
+}
+
+func lvmTextImage(text string) func(testing.TB, string) string {
+	return lvmImage(func(v disktest.Forged) { v.PutLVMText(text, 512) })
+}
+
+func md1Image(version string, change func(super disktest.Forged)) func(testing.TB, string) string {
+	return poolImage(0xfd, poolSize, func(v disktest.Forged) {
+		v.PutMD1(version, 272)
+		change(v[v.MD1At(version):])
+		v.SealMD1(version)
+	})
+}
+
+func bcacheImage(change func(disktest.Forged)) func(testing.TB, string) string {
+	return poolImage(0x83, poolSize, func(v disktest.Forged) {
+		v.PutBcache(16)
+		change(v)
+		v.SealBcache()
+	})
+}
+
+// luks2Image has two headers of 4 MiB, the largest there are, with the same text.
+func luks2Image(text string) func(testing.TB, string) string {
+	return poolImage(0x83, 16<<20, func(v disktest.Forged) { v.PutLUKS2(text, 4<<20) })
+}
+
+func zfsImage(change func(disktest.Forged)) func(testing.TB, string) string {
+	return poolImage(0x83, 64<<20, func(v disktest.Forged) {
+		v.PutZFS()
+		change(v)
+	})
+}
+
+// TestHostilePools is T66 where a header is broken: it is reported, and moves as opaque bytes only when the user asks.
+func TestHostilePools(t *testing.T) {
+	for _, rows := range [][]hostile{brokenLVM(), brokenMD(), brokenLUKS(), brokenOtherPools(), refusedPools()} {
+		runHostile(t, rows)
+	}
+}
+
+func brokenLVM() []hostile {
+	row := func(name, what string, at int64, change func(disktest.Forged), says ...string) hostile {
+		return brokenVolume("T66 LVM "+name, what, at, lvmImage(change), says...)
+	}
+	return []hostile{
+		row("offset of the header", "lvm label", disktest.LVMHeaderAt, func(v disktest.Forged) { v.U32(disktest.LVMHeaderAt, math.MaxUint32) }, "offset 4294967295", "want 32 to 472"),
+		row("header before the sector's data", "lvm label", disktest.LVMHeaderAt, func(v disktest.Forged) { v.U32(disktest.LVMHeaderAt, 0) }, "offset 0"),
+		row("label of another sector", "lvm label", disktest.LVMLabel+8, func(v disktest.Forged) { v.U64(disktest.LVMLabel+8, 3) }, "sector 3", "want 1"),
+		row("size of 2^64", "lvm physical volume header", disktest.LVMDeviceSize, func(v disktest.Forged) { v.U64(disktest.LVMDeviceSize, math.MaxUint64) }, "device size 18446744073709551615"),
+		row("data behind the device", "lvm physical volume header", disktest.LVMDataArea, func(v disktest.Forged) { v.U64(disktest.LVMDataArea, 1<<40) }, "area", "want a place within"),
+		row("area that ends at 2^64", "lvm physical volume header", disktest.LVMMetaArea, func(v disktest.Forged) { v.U64(disktest.LVMMetaArea+8, math.MaxUint64) }, "area", "want a place within"),
+		row("lists without an end", "lvm physical volume header", disktest.LVMDataArea+27*16, func(v disktest.Forged) {
+			for at := int64(disktest.LVMDataArea); at < disktest.LVMLabel+512-8; at += 16 {
+				v.U64(at, 4096)
+			}
+		}, "areas", "want a list that ends in its sector"),
+		{
+			name: "T66 LVM checksum of the label", code: "format", report: true, says: []string{fmt.Sprintf("lvm label at %#x: checksum", volumeAt+disktest.LVMLabelCRC)},
+			image: poolImage(0x8e, poolSize, func(v disktest.Forged) { v.PutLVM(disktest.LVMText, 512); v.U64(disktest.LVMDeviceSize, 1) }),
+		},
+		{
+			name: "T66 LVM larger than its partition", code: "unsupported", inspect: 3, copy: 4, report: true,
+			image: lvmImage(func(v disktest.Forged) { v.U64(disktest.LVMDeviceSize, 1<<62) }),
+			says:  []string{"the lvm2_member has 4611686018427387904 bytes by its header", "the partition has 4194304"},
+		},
+	}
+}
+
+func brokenMD() []hostile {
+	row := func(name string, at int64, change func(disktest.Forged), says ...string) hostile {
+		return brokenVolume("T66 md "+name, "md superblock", 4096+at, md1Image("1.2", change), says...)
+	}
+	md0 := func(order binary.ByteOrder, name string, at int64, change func(disktest.Forged), says ...string) hostile {
+		const super = poolSize - 64<<10
+		return brokenVolume("T66 md 0.90 "+name, "md 0.90 superblock", super+at, poolImage(0xfd, poolSize, func(v disktest.Forged) {
+			v.PutMD0(order)
+			change(v[super:])
+		}), says...)
+	}
+	return []hostile{
+		row("2^32-1 roles", disktest.MD1MaxDevices, func(s disktest.Forged) { s.U32(disktest.MD1MaxDevices, math.MaxUint32) }, "devices 4294967295", "want up to 1920"),
+		row("2^32-1 devices", disktest.MD1Devices, func(s disktest.Forged) { s.U32(disktest.MD1Devices, math.MaxUint32) }, "raid devices 4294967295"),
+		row("data at 2^64", disktest.MD1DataOffset, func(s disktest.Forged) { s.U64(disktest.MD1DataOffset, math.MaxUint64) }, "data offset 18446744073709551615"),
+		row("data at the end of the device", disktest.MD1DataOffset, func(s disktest.Forged) { s.U64(disktest.MD1DataOffset, poolSize/512) }, "data offset 8192", "want less than 8192 sectors"),
+		md0(binary.LittleEndian, "checksum", disktest.MD0Checksum, func(s disktest.Forged) { s.U32(disktest.MD0Level, 5) }, "checksum"),
+		md0(binary.BigEndian, "checksum, big-endian", disktest.MD0Checksum, func(s disktest.Forged) { s.U32(disktest.MD0Level, 5) }, "checksum"),
+		{
+			name: "T66 md larger than its partition", code: "unsupported", inspect: 3, copy: 4, report: true,
+			image: md1Image("1.1", func(s disktest.Forged) { s.U64(disktest.MD1DataSize, math.MaxUint64) }),
+			says:  []string{"the linux_raid_member has", "the partition has 4194304"},
+		},
+	}
+}
+
+func brokenLUKS() []hostile {
+	text := func(name, text string, says ...string) hostile {
+		return brokenVolume("T66 LUKS2 "+name, "luks2 json", disktest.LUKS2JSON, luks2Image(text), says...)
+	}
+	return []hostile{
+		brokenVolume("T66 LUKS1 payload behind the device", "luks1 header", disktest.LUKS1Payload,
+			poolImage(0x83, poolSize, func(v disktest.Forged) { v.PutLUKS1(math.MaxUint32, 1000) }), "payload offset 4294967295"),
+		brokenVolume("T66 LUKS of version 9", "luks header", 6, poolImage(0x83, poolSize, func(v disktest.Forged) { v.Text(0, "LUKS\xba\xbe\x00\x09") }), "version 9", "want 1 or 2"),
+		brokenVolume("T66 LUKS2 header of 2^63 bytes", "luks2 header", disktest.LUKS2Size, poolImage(0x83, poolSize, func(v disktest.Forged) {
+			v.PutLUKS2(disktest.LUKS2Text("0", "1"), 16<<10)
+			v.U8(disktest.LUKS2Size, 0x80)
+			v.U8(16<<10+disktest.LUKS2Size, 0x80)
+		}), "size", "want a power of two"),
+		text("nesting of a million", strings.Repeat("[", 1e6), "nesting 1000000", "want up to 32"),
+		text("nesting in a segment", `{"segments":{"0":`+strings.Repeat(`{"a":`, 40), "nesting 42"),
+		text("half a million segments", `{"segments":{`+strings.Repeat(`"":{},`, 5e5)+`"":{}}}`, "offset of a segment"),
+		text("40 segments", `{"segments":{`+strings.Repeat(`"0":{"offset":"1"},`, 40)+`"0":{}}}`, "segments", "up to 32"),
+		text("a cipher of a million", strings.Replace(disktest.LUKS2Text("16384", "1"), "aes-", strings.Repeat("a", 1e6), 1), "encryption of a segment"),
+		text("no JSON", "no JSON", "text"),
+		text("no segments", "{}", "segments"),
+		text("a segment at 2^64", disktest.LUKS2Text("18446744073709551616", "1"), "offset of a segment", "18446744073709551616"),
+		text("a segment below 0", disktest.LUKS2Text("-1", "1"), "offset of a segment"),
+		text("a segment behind the device", disktest.LUKS2Text("16777216", "1"), "offset of a segment 16777216", "want less than 16777216"),
+	}
+}
+
+func brokenOtherPools() []hostile {
+	bcache := func(name string, at int64, change func(disktest.Forged), says ...string) hostile {
+		return brokenVolume("T66 bcache "+name, "bcache superblock", at, bcacheImage(change), says...)
+	}
+	zfs := func(name string, at int64, change func(disktest.Forged), says ...string) hostile {
+		return brokenVolume("T66 ZFS "+name, "zfs list", disktest.ZFSList+at, zfsImage(change), says...)
+	}
+	return []hostile{
+		bcache("65535 journal buckets", disktest.BcacheKeys, func(v disktest.Forged) { v.U16(disktest.BcacheKeys, math.MaxUint16) }, "journal buckets 65535"),
+		bcache("data at 2^64", disktest.BcacheData, func(v disktest.Forged) { v.U64(disktest.BcacheData, math.MaxUint64) }, "data offset 18446744073709551615"),
+		bcache("version 9", disktest.BcacheVersion, func(v disktest.Forged) { v.U64(disktest.BcacheVersion, 9) }, "version 9"),
+		zfs("pair of 2^32-1 bytes", 12, func(v disktest.Forged) { v.Put(disktest.ZFSList+12, []byte{0xff, 0xff, 0xff, 0xff}) }, "size of a pair 4294967295"),
+		zfs("pair of 4 bytes", 12, func(v disktest.Forged) { v.Put(disktest.ZFSList+12, []byte{0, 0, 0, 4}) }, "size of a pair 4"),
+		zfs("name of 2^32-1 bytes", 20, func(v disktest.Forged) { v.Put(disktest.ZFSList+20, []byte{0xff, 0xff, 0xff, 0xff}) }, "length of a name 4294967295"),
+		zfs("5000 pairs", 12+1024*20, func(v disktest.Forged) {
+			clear(v[disktest.ZFSList+12 : 128<<10])
+			for i := range int64(5000) {
+				v.Put(disktest.ZFSList+12+20*i, []byte{0, 0, 0, 20})
+			}
+		}, "pairs", "want up to 1024"),
+		brokenVolume("T66 VMFS of version 99", "vmfs device header", disktest.VMFSDevice+4, poolImage(0xfb, 20<<20, func(v disktest.Forged) { v.PutVMFS(99, 14, 61) }), "version 99"),
+		brokenVolume("T66 VMFS data at 2^64", "vmfs device header", disktest.VMFSDataOffset, poolImage(0x83, 20<<20, func(v disktest.Forged) {
+			v.PutVMFS(5, 14, 61)
+			v.U64(disktest.VMFSDataOffset, math.MaxUint64)
+		}), "data offset 18446744073709551615"),
+	}
+}
+
+// refusedPools are sound, and a move would break them.
+func refusedPools() []hostile {
+	refused := func(name string, image func(testing.TB, string) string, says ...string) hostile {
+		return hostile{name: "T66 " + name, code: "unsupported", inspect: 3, copy: 4, report: true, image: image, says: says}
+	}
+	return []hostile{
+		refused("VMFS by its content", poolImage(0x83, 20<<20, func(v disktest.Forged) { v.PutVMFS(6, 24, 82) }), "VMFS: a moved VMFS is taken for a snapshot"),
+		refused("BitLocker", poolImage(0x07, poolSize, func(v disktest.Forged) { v.PutBitLocker("\x1b[31m") }), "BitLocker", "recovery key"),
+		refused("BitLocker with metadata behind the device", poolImage(0x07, poolSize, func(v disktest.Forged) {
+			v.PutBitLocker("")
+			v.U64(disktest.FVEBlocks, math.MaxUint64)
+		}), "BitLocker"),
+		refused("BitLocker with entries of no size", poolImage(0x07, poolSize, func(v disktest.Forged) {
+			v.PutBitLocker("")
+			v.U16(disktest.FVEBlock+112, 0)
+			v.U32(disktest.FVEBlock+64, math.MaxUint32)
+		}), "BitLocker"),
+		refused("hibernated Linux", poolImage(0x82, poolSize, func(v disktest.Forged) { v.Text(4086, "S1SUSPEND") }), "holds a hibernated Linux"),
+		refused("hibernated Linux with large pages", poolImage(0x82, poolSize, func(v disktest.Forged) { v.Text(65526, "LINHIB0001") }), "holds a hibernated Linux"),
+		refused("hibernated Linux in a logical volume", lvmImage(func(v disktest.Forged) { v.Text(disktest.LVMPeStart+8<<16+4086, "S1SUSPEND") }), "holds a hibernated Linux"),
+		{
+			name: "T66 member of an array as a whole", code: "unsupported", inspect: 3, copy: 4, report: true, says: []string{"the disk as a whole is a linux_raid_member"},
+			image: writeForged("disk.raw", volumeDisk(0x83, func(disk disktest.Forged) { disk.PutMD0(binary.LittleEndian) })),
+		},
+	}
+}
+
+// TestSoundOddPools is the rest of T66: what looks odd and moves as opaque bytes. No key is derived, whatever the count of iterations.
+func TestSoundOddPools(t *testing.T) {
+	group := func(body string) func(testing.TB, string) string {
+		return lvmTextImage("g { extent_size = 128 " + body + " }")
+	}
+	var volumes strings.Builder
+	for i := range 900 {
+		fmt.Fprintf(&volumes, "v%d { segment1 { extent_count = 9 } }\n", i)
+	}
+	for name, c := range map[string]struct {
+		image func(testing.TB, string) string
+		kind  string
+		says  string // in a finding
+	}{
+		"LUKS1 with 2^31 iterations":          {poolImage(0x83, poolSize, func(v disktest.Forged) { v.PutLUKS1(8, 1<<31) }), "luks", ""},
+		"LUKS2 with 2^31 iterations":          {luks2Image(disktest.LUKS2Text("8388608", "2147483648")), "luks", ""},
+		"LUKS2 with a text of 4 MiB":          {luks2Image(disktest.LUKS2Text("8388608", "1") + strings.Repeat(" ", 4100000)), "luks", ""},
+		"LVM text that nests":                 {group(strings.Repeat("a { ", 10000)), "lvm2_member", "lvm text at 0x55: token"},
+		"LVM with a name of 50,000":           {group(strings.Repeat("n", 50000) + " { }"), "lvm2_member", "short names"},
+		"LVM text without an end":             {group(`x = "`), "lvm2_member", "want the end of a string"},
+		"LVM text of brackets":                {group("x = " + strings.Repeat("[", 50000)), "lvm2_member", "token"},
+		"LVM with extents of no size":         {lvmTextImage("g { extent_size = 0 }"), "lvm2_member", "extent size 0"},
+		"LVM with many volumes":               {group("logical_volumes { " + volumes.String() + " }"), "lvm2_member", ""},
+		"LVM whose areas are the same":        {lvmImage(func(v disktest.Forged) { v.U64(disktest.LVMMetaArea+16, 4096); v.U64(disktest.LVMMetaArea+24, 8192) }), "lvm2_member", ""},
+		"LVM with its area in the last bytes": {lvmImage(func(v disktest.Forged) { v.U64(disktest.LVMMetaArea, poolSize-8); v.U64(disktest.LVMMetaArea+8, 8) }), "lvm2_member", "want a whole sector"},
+		"md with 2^31 levels":                 {md1Image("1.0", func(s disktest.Forged) { s.U32(disktest.MD1Level, 1<<31); s.U64(disktest.MD1DataOffset, 0) }), "linux_raid_member", ""},
+		"swap of 2^32 pages": {poolImage(0x82, poolSize, func(v disktest.Forged) {
+			v.Text(4086, "SWAPSPACE2")
+			v.U32(1024, 1)
+			v.U32(1028, math.MaxUint32)
+		}), "swap", "Linux does not use it"},
+		"a good ZFS": {zfsImage(func(disktest.Forged) {}), "zfs_member", ""},
+	} {
+		t.Run("T66 "+name, func(t *testing.T) {
+			path := c.image(t, t.TempDir())
+			dest := filepath.Join(t.TempDir(), "dest.raw")
+			ends := measure(t, []string{"inspect", "--json", path}, []string{"inspect", path}, []string{"align", path, dest})
+			require.Equal(t, 3, ends[0].code, ends[0].stderr)
+			var report jsonInspect
+			unmarshal(t, ends[0], &report)
+			require.Equal(t, c.kind, report.Partitions[0].Volume.Kind)
+			if c.says != "" {
+				(hostile{says: []string{c.says}}).checkFindings(t, report.Findings)
+			}
+			requireClean(t, ends[1].stdout)
+			require.Less(t, strings.Count(ends[1].stdout, "\n"), 150)
+			require.Equal(t, 0, ends[2].code, ends[2].stderr)
+		})
+	}
+}

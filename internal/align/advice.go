@@ -1,0 +1,283 @@
+package align
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Action is what to do with a disk.
+type Action string
+
+// Actions.
+const (
+	Nothing       Action = "none"     // every start is on the boundary
+	Align         Action = "align"    // an aligned copy helps, and can be made
+	Optional      Action = "optional" // a start is off the boundary, and the storage does not mind
+	OtherBoundary Action = "boundary" // every start is on the boundary, and off the larger blocks of the storage
+	Refused       Action = "refused"  // a start is off the boundary, and a copy would be refused
+	Repair        Action = "repair"   // the disk is malformed
+)
+
+// Gain is what a storage saves when the partitions are aligned.
+type Gain string
+
+// Gains, least first.
+const (
+	Loss   Gain = "loss" // data inside a partition are on blocks now, and would not be
+	NoGain Gain = "none"
+	Some   Gain = "some"
+	High   Gain = "high" // a random I/O of one block of the volume touches at least highGain times as many blocks as it must
+)
+
+// highGain is a quarter more: below it, no administrator sees a difference in a graph.
+const highGain = 1.25
+
+var gains = []Gain{Loss, NoGain, Some, High}
+
+// References are the stored positions of the partitions that are off the boundary.
+type References struct {
+	Rewritten int `json:"rewritten"` // a copy would have the new position
+	Left      int `json:"left"`      // they do not point to their partition now, or nobody can write them
+}
+
+// Advice is the answer to the first question of an administrator: is it worth the trouble?
+type Advice struct {
+	Action     Action     `json:"action"`
+	Gain       Gain       `json:"gain"`
+	Role       Role       `json:"role"`
+	System     System     `json:"system"`
+	Evidence   []string   `json:"evidence"` // for System
+	References References `json:"references"`
+	Unmended   []string   `json:"unmended"`                 // codes of findings: what a move changes and trueup does not correct
+	Boundary   int64      `json:"boundary_bytes,omitempty"` // to ask for, where the storage has larger blocks than the criterion
+	Text       string     `json:"text"`
+}
+
+// Case is what is known about a disk beside its layout.
+type Case struct {
+	Boundary int64 // the criterion
+	Storage  Storage
+	Refusals []Finding // of an aligned copy
+	Broken   bool      // the image or the disk is malformed
+}
+
+// Advise decides from the values that verdict, refusals and exit code are made of.
+func Advise(l *layout.Layout, c Case) Advice {
+	a := Advice{Gain: NoGain, Role: roleOf(l)}
+	a.System, a.Evidence = makerOf(l)
+	if a.Evidence == nil {
+		a.Evidence = []string{}
+	}
+	off, on := offBoundary(l, c.Boundary)
+	a.References, a.Unmended = referencesOf(l, off), unmended(l, off)
+	overall := Overall(l, c.Boundary)
+	parts := off
+	if overall == Aligned {
+		parts = on
+	}
+	worst := a.weigh(parts, c.Storage)
+	if c.Storage.Block > c.Boundary && a.Gain != NoGain && a.Gain != Loss {
+		a.Boundary = c.Storage.Block
+	}
+	a.Action = a.action(overall, c)
+	a.Text = a.text(l, overall, c, worst)
+	return a
+}
+
+func (a *Advice) action(overall Verdict, c Case) Action {
+	useful := a.Gain == Some || a.Gain == High
+	switch {
+	case c.Broken:
+		return Repair
+	case overall == Aligned && a.Boundary != 0:
+		return OtherBoundary
+	case overall == Aligned:
+		return Nothing
+	case len(c.Refusals) > 0:
+		return Refused
+	case useful:
+		return Align
+	}
+	return Optional
+}
+
+// offBoundary divides the partitions that are judged.
+func offBoundary(l *layout.Layout, boundary int64) (off, on []layout.Partition) {
+	for _, p := range l.Partitions {
+		switch {
+		case !Judged(p):
+		case Of(p.Off, boundary) == Aligned:
+			on = append(on, p)
+		default:
+			off = append(off, p)
+		}
+	}
+	return off, on
+}
+
+// weigh finds the partition that gains most, and says what it gains.
+func (a *Advice) weigh(parts []layout.Partition, s Storage) string {
+	text, first := "", true
+	seen := map[[3]int64]bool{} // a GPT can have thousands of partitions, and few ways to lie
+	for _, p := range parts {
+		i := ImpactOf(p, s)
+		way := [3]int64{i.Data % s.Block, i.inside % s.Block, i.Block}
+		if seen[way] {
+			continue
+		}
+		seen[way] = true
+		if g := i.gain(); first || slices.Index(gains, g) > slices.Index(gains, a.Gain) {
+			a.Gain, text, first = g, i.more(), false
+		}
+	}
+	return text
+}
+
+func (i Impact) gain() Gain {
+	if i.Of(i.Block).Random.More() >= highGain {
+		return High
+	}
+	g := NoGain
+	for _, t := range i.Table() {
+		for _, c := range []Change{t.Random, t.Sequential} {
+			switch {
+			case c.Worse():
+				return Some
+			case c.More() < 1:
+				g = Loss
+			}
+		}
+	}
+	return g
+}
+
+// more says how much more work the storage has than it must.
+func (i Impact) more() string {
+	what, c := "random I/O of "+units.Format(i.Block), i.Of(i.Block).Random
+	if !c.Worse() {
+		what, c = "sequential I/O of "+units.Format(i.Storage.Block), i.Of(i.Storage.Block).Sequential
+	}
+	return fmt.Sprintf("%s touches %.0f %% more blocks of the storage than it must", what, 100*(c.More()-1))
+}
+
+// referencesOf counts the stored positions of the partitions that a copy moves.
+func referencesOf(l *layout.Layout, moving []layout.Partition) References {
+	var out References
+	byNumber := map[int]layout.Partition{}
+	for _, p := range moving {
+		byNumber[p.Number] = p
+	}
+	for _, r := range l.Boot.Refs {
+		p, ok := byNumber[r.Partition]
+		if !ok {
+			continue
+		}
+		if r.Encode != nil && (r.Points == p.Off || l.FromRecord(r)) {
+			out.Rewritten++
+		} else {
+			out.Left++
+		}
+	}
+	return out
+}
+
+// unmended are the issues that a move raises and that do not refuse it.
+func unmended(l *layout.Layout, moving []layout.Partition) []string {
+	moves := map[int]bool{}
+	for _, p := range moving {
+		moves[p.Number] = true
+	}
+	out := []string{}
+	for _, i := range l.Issues {
+		if i.OnMove && i.Effect == ondisk.Warn && matters(i, moves) && !slices.Contains(out, i.Code) {
+			out = append(out, i.Code)
+		}
+	}
+	return out
+}
+
+// text is the advice in a few sentences.
+func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) string {
+	var s []string
+	switch a.Action {
+	case Nothing:
+		return a.nothingText(l, c.Boundary)
+	case Repair:
+		return "Not yet: what is malformed must be repaired first."
+	case OtherBoundary:
+		return fmt.Sprintf("Perhaps: every start is on a multiple of %s, but %s; trueup plan --boundary %s shows what would move.",
+			units.Short(c.Boundary), gain, units.Short(a.Boundary))
+	case Refused:
+		s = append(s, a.refusedText(gain))
+	case Optional:
+		s = append(s, a.optionalText(overall, c))
+	case Align:
+		s = append(s, map[Gain]string{High: "Yes: ", Some: "It helps a little: "}[a.Gain]+gain+".")
+	}
+	s = append(s, a.diskText())
+	if n := a.References; a.Action != Refused && n.Rewritten+n.Left > 0 {
+		s = append(s, n.text())
+	}
+	if a.Action != Refused && len(a.Unmended) > 0 {
+		s = append(s, fmt.Sprintf("What a move does not mend is among the findings: %s.", strings.Join(a.Unmended, ", ")))
+	}
+	if a.Boundary != 0 {
+		s = append(s, fmt.Sprintf("For this storage, give --boundary %s.", units.Short(a.Boundary)))
+	}
+	return strings.Join(s, " ")
+}
+
+func (a *Advice) nothingText(l *layout.Layout, boundary int64) string {
+	if len(l.Partitions) == 0 {
+		return "No: there is no partition to move."
+	}
+	return fmt.Sprintf("No: every partition starts on a multiple of %s.", units.Short(boundary))
+}
+
+func (a *Advice) refusedText(gain string) string {
+	if a.Gain == NoGain || a.Gain == Loss {
+		return "It would not help this storage, and a copy would be refused now."
+	}
+	return "It would help (" + gain + "), but a copy would be refused now."
+}
+
+func (a *Advice) optionalText(overall Verdict, c Case) string {
+	switch {
+	case a.Gain == Loss:
+		return "Rather not: the data inside lie on blocks of the storage now, and would not after a move, as the volume was formatted."
+	case c.Storage.Block == units.SectorSize:
+		return fmt.Sprintf("Not for this storage (%s): alignment does not matter to it.", c.Storage.About)
+	case c.Storage == Generic() && overall == BelowBoundary:
+		return fmt.Sprintf("That depends on the storage: one with 4 KiB blocks gains nothing, one with blocks of %s may; --storage names it.",
+			units.Format(c.Boundary))
+	}
+	return fmt.Sprintf("Not for this storage (%s): no I/O would touch fewer of its blocks after a move.", c.Storage.About)
+}
+
+// diskText says what disk this is, and how one knows.
+func (a *Advice) diskText() string {
+	disk := map[Role]string{BootDisk: "This is a boot disk", DataDisk: "This is a data disk", UnknownRole: "Whether the disk is booted from is not known"}[a.Role]
+	name, known := systemNames[a.System]
+	switch {
+	case !known:
+		return disk + "."
+	case a.Role == UnknownRole:
+		return fmt.Sprintf("%s; %s set it up (%s).", disk, name, strings.Join(a.Evidence, ", "))
+	}
+	return fmt.Sprintf("%s of %s (%s).", disk, name, strings.Join(a.Evidence, ", "))
+}
+
+func (n References) text() string {
+	switch {
+	case n.Left == 0 && n.Rewritten == 1:
+		return "One stored position changes with the move, and it can be rewritten."
+	case n.Left == 0:
+		return fmt.Sprintf("%d stored positions change with the move, and all can be rewritten.", n.Rewritten)
+	}
+	return fmt.Sprintf("Of %d stored positions %d can be rewritten; the others are left as found.", n.Rewritten+n.Left, n.Rewritten)
+}

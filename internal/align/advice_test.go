@@ -1,0 +1,203 @@
+package align_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// disk255 is an MBR disk of 255 heads and 63 sectors with the given code and partitions.
+func disk255(code boot.Code, parts ...layout.Partition) *layout.Layout {
+	for i := range parts {
+		parts[i].Number = i + 1
+	}
+	return &layout.Layout{
+		Table: &table.Table{Scheme: table.MBR, SectorSize: 512}, Geometry: table.Geometry{Heads: 255, Sectors: 63},
+		Boot: &boot.Result{Code: code}, Partitions: parts,
+	}
+}
+
+func mbrPart(lba, end int64, active bool, kind volume.Kind, details ...volume.Detail) layout.Partition {
+	v := &volume.Volume{Kind: kind, BlockSize: 4096, Details: details}
+	return layout.Partition{
+		Partition: table.Partition{Range: disk.Range{Off: lba * 512, Len: (end - lba) * 512}, Kind: table.Primary, Type: 7, Active: active}, Volume: v,
+	}
+}
+
+const cylinder = 255 * 63
+
+var (
+	xp     = mbrPart(63, 300*cylinder, true, volume.NTFS, volume.Detail{Name: "version", Value: "3.1"})
+	xpData = mbrPart(63, 300*cylinder, false, volume.NTFS)
+	vista  = mbrPart(2048, 2048+400000, true, volume.NTFS)
+	rhel4  = mbrPart(63, 13*cylinder, true, volume.Ext3)
+	lvm    = mbrPart(13*cylinder, 900*cylinder, false, volume.LVM2)
+	jessie = mbrPart(2048, 500000, false, volume.Ext4)
+)
+
+// The habits of partitioners: virt-alignment-scan(1), "RECOMMENDED ALIGNMENT"; the first partition of all that came before
+// Windows 2008 and Linux of 2010 is at LBA 63, and CHS tables end on cylinders.
+func TestWhoMadeADisk(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		l      *layout.Layout
+		role   align.Role
+		system align.System
+		says   string
+	}{
+		{"xp boots", disk255(boot.Windows2000, xp), align.BootDisk, align.Windows2000, "boot disk of Windows 2000, XP or 2003 (its boot code, a start on the second track, LBA 63, ends on whole cylinders)"},
+		{"xp, data with the same code", disk255(boot.Windows2000, xpData), align.DataDisk, align.Windows2000, "data disk of Windows 2000, XP or 2003"},
+		{"xp, no code", disk255(boot.Empty, xp), align.DataDisk, align.Windows2000, "NTFS 3.1, a start on the second track"},
+		{"vista put onto xp's partition", disk255(boot.WindowsNew, xp), align.BootDisk, align.WindowsVista, "boot disk of Windows Vista or later (its boot code, a start on the second track"},
+		{"vista's data", disk255(boot.Empty, vista), align.DataDisk, align.WindowsVista, ""},
+		{"grub legacy needs no flag", disk255(boot.GrubLegacy, mbrPart(63, 13*cylinder, false, volume.Ext3), lvm), align.BootDisk, align.LinuxEarly, "boot disk of Linux from before about 2010 (GRUB legacy"},
+		{"rhel 4 with another loader", disk255(boot.GenericCHS, rhel4, lvm), align.BootDisk, align.LinuxEarly, "ext3, lvm2_member, a start on the second track"},
+		{"grub 2", disk255(boot.Grub2, jessie), align.BootDisk, align.Linux, ""},
+		{"grub 2 on a disk that was xp's", disk255(boot.Grub2, mbrPart(63, 13*cylinder, true, volume.Ext4)), align.BootDisk, align.LinuxEarly, ""},
+		{"both on one disk", disk255(boot.GenericCHS, xp, lvm), align.BootDisk, align.UnknownSystem, "This is a boot disk."},
+		{"fat only", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.FAT32)), align.DataDisk, align.UnknownSystem, "This is a data disk."},
+		{"code that nobody knows", disk255(boot.Unknown, xpData), align.UnknownRole, align.Windows2000, "Whether the disk is booted from is not known; Windows 2000, XP or 2003 set it up ("},
+		{"content that nobody knows", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.Unknown)), align.DataDisk, align.Windows2000, "type 0x07"},
+		{"no partition", disk255(boot.Empty), align.DataDisk, align.UnknownSystem, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a := align.Advise(tc.l, align.Case{Boundary: 65536, Storage: align.Generic()})
+			require.Equal(t, tc.role, a.Role)
+			require.Equal(t, tc.system, a.System, a.Evidence)
+			require.Contains(t, a.Text, tc.says)
+		})
+	}
+}
+
+func TestFirmwareBoots(t *testing.T) {
+	gpt := func(typeGUID string) *layout.Layout {
+		p := mbrPart(63, 9999, false, volume.FAT32)
+		p.Kind, p.Type, p.TypeGUID = table.Entry, 0, typeGUID
+		return &layout.Layout{Table: &table.Table{Scheme: table.GPT, SectorSize: 512}, Boot: &boot.Result{}, Partitions: []layout.Partition{p}}
+	}
+	for guid, want := range map[string]align.Role{
+		"c12a7328-f81f-11d2-ba4b-00a0c93ec93b": align.BootDisk, // UEFI 2.10: EFI system partition
+		"21686148-6449-6e6f-744e-656564454649": align.BootDisk, // "Hah!IdontNeedEFI"
+		"ebd0a0a2-b9e5-4433-87c0-68b6b72699c7": align.DataDisk,
+	} {
+		require.Equal(t, want, align.Advise(gpt(guid), align.Case{Boundary: 65536, Storage: align.Generic()}).Role, guid)
+	}
+}
+
+func TestAdvice(t *testing.T) {
+	refused := []align.Finding{{Code: "lilo", Subject: "disk"}}
+	fat := mbrPart(63, 9*cylinder, false, volume.FAT32)
+	fat.Volume.DataStart = 512 // cluster 2 is on 4 KiB now
+	for _, tc := range []struct {
+		name     string
+		l        *layout.Layout
+		boundary int64
+		storage  string
+		refusals []align.Finding
+		broken   bool
+		action   align.Action
+		gain     align.Gain
+		says     string
+	}{
+		{"xp on 4 KiB", disk255(boot.Windows2000, xp), 65536, "generic", nil, false, align.Align, align.High, "Yes: random I/O of 4 KiB touches 100 % more blocks of the storage than it must."},
+		{"xp on 64 KiB", disk255(boot.Windows2000, xp), 65536, "clariion", nil, false, align.Align, align.Some, "It helps a little: random I/O of 4 KiB touches 6 % more blocks"},
+		{"xp on a storage that does not mind", disk255(boot.Windows2000, xp), 65536, "flasharray", nil, false, align.Optional, align.NoGain, "Not for this storage (Pure Storage FlashArray, 512-byte blocks): alignment does not matter to it."},
+		{"xp, refused", disk255(boot.Windows2000, xp), 65536, "generic", refused, false, align.Refused, align.High, "It would help (random I/O of 4 KiB touches 100 % more blocks of the storage than it must), but a copy would be refused now."},
+		{"xp, refused, no gain", disk255(boot.Windows2000, xp), 65536, "512", refused, false, align.Refused, align.NoGain, "It would not help this storage, and a copy would be refused now."},
+		{"xp, malformed", disk255(boot.Windows2000, xp), 65536, "generic", nil, true, align.Repair, align.High, "Not yet: what is malformed must be repaired first."},
+		{"vista", disk255(boot.WindowsNew, vista), 65536, "generic", refused, false, align.Nothing, align.NoGain, "No: every partition starts on a multiple of 64K."},
+		{"on 64 KiB, storage of 128 KiB", disk255(boot.WindowsNew, mbrPart(128, 9999, true, volume.NTFS)), 65536, "128K", nil, false, align.OtherBoundary, align.Some, "Perhaps: every start is on a multiple of 64K, but sequential I/O of 128 KiB touches 100 % more blocks"},
+		{"off 64 KiB, storage of 128 KiB", disk255(boot.WindowsNew, xp), 65536, "128K", nil, false, align.Align, align.Some, "For this storage, give --boundary 128K."},
+		{"on 32 KiB, storage not named", disk255(boot.WindowsNew, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic", nil, false, align.Optional, align.NoGain, "That depends on the storage: one with 4 KiB blocks gains nothing, one with blocks of 64 KiB may"},
+		{"on 32 KiB, storage named", disk255(boot.WindowsNew, mbrPart(64, 9999, true, volume.NTFS)), 65536, "netapp", nil, false, align.Optional, align.NoGain, "Not for this storage (NetApp WAFL, 4 KiB blocks): no I/O would touch fewer"},
+		{"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, align.Optional, align.Loss, "Rather not: the data inside lie on blocks of the storage now"},
+		{"nothing there", disk255(boot.Empty), 65536, "generic", nil, false, align.Nothing, align.NoGain, "No: there is no partition to move."},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a := align.Advise(tc.l, align.Case{Boundary: tc.boundary, Storage: storage(t, tc.storage), Refusals: tc.refusals, Broken: tc.broken})
+			require.Equal(t, tc.action, a.Action, a.Text)
+			require.Equal(t, tc.gain, a.Gain)
+			require.Contains(t, a.Text, tc.says)
+			require.NotContains(t, a.Text, "  ")
+		})
+	}
+}
+
+// What is said of references is what a plan would do with them.
+func TestAdviceOnReferences(t *testing.T) {
+	encode := func([]byte, int64) ([]byte, error) { return nil, nil }
+	l := disk255(boot.Windows2000, xp, lvm)
+	l.Boot.Refs = []boot.Ref{{Partition: 1, Points: 63 * 512, Encode: encode}, {Partition: 1, Points: 63 * 512, Encode: encode}}
+	advise := func() align.Advice { return align.Advise(l, align.Case{Boundary: 65536, Storage: align.Generic()}) }
+	require.Contains(t, advise().Text, "2 stored positions change with the move, and all can be rewritten.")
+	l.Boot.Refs[1].Points = 0
+	require.Equal(t, align.References{Rewritten: 1, Left: 1}, advise().References)
+	require.Contains(t, advise().Text, "Of 2 stored positions 1 can be rewritten; the others are left as found.")
+	l.Boot.Refs[0].Encode = nil
+	require.Equal(t, align.References{Left: 2}, advise().References)
+	l.Boot.Refs = l.Boot.Refs[:0]
+	require.NotContains(t, advise().Text, "stored position")
+	require.Empty(t, advise().Unmended)
+	l.Issues = []ondisk.Issue{
+		{Code: "mounted-devices", Effect: ondisk.Warn, OnMove: true, Partition: 1},
+		{Code: "mounted-devices", Effect: ondisk.Warn, OnMove: true, Partition: 2},
+		{Code: "dirty", Effect: ondisk.Warn, Partition: 1},
+		{Code: "elsewhere", Effect: ondisk.Warn, OnMove: true, Partition: 7},
+	}
+	require.Equal(t, []string{"mounted-devices"}, advise().Unmended)
+	require.Contains(t, advise().Text, "What a move does not mend is among the findings: mounted-devices.")
+}
+
+// Advice, verdict and exit code say the same, whatever the disk and the storage.
+func TestAdviceFollowsTheVerdict(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var parts []layout.Partition
+		for i := range rapid.IntRange(0, 4).Draw(t, "partitions") {
+			lba := int64(i+1)*100000 + rapid.SampledFrom([]int64{0, 63, 64, 128, 352, 1696}).Draw(t, "residue")
+			p := mbrPart(lba, lba+5000, false, rapid.SampledFrom([]volume.Kind{volume.NTFS, volume.Unknown, volume.Ext3}).Draw(t, "kind"))
+			p.Volume.BlockSize = rapid.SampledFrom([]int64{0, 1024, 4096, 65536}).Draw(t, "block")
+			p.Volume.DataStart = 512 * rapid.Int64Range(0, 300).Draw(t, "data")
+			parts = append(parts, p)
+		}
+		l := disk255(rapid.SampledFrom([]boot.Code{boot.Empty, boot.Windows2000, boot.Unknown}).Draw(t, "code"), parts...)
+		c := align.Case{Boundary: 4096 << rapid.IntRange(0, 8).Draw(t, "boundary"), Storage: storage(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage"))}
+		if rapid.Bool().Draw(t, "refused") {
+			c.Refusals = []align.Finding{{Code: "x"}}
+		}
+		a := align.Advise(l, c)
+		want := []align.Action{align.Align, align.Optional}
+		switch {
+		case align.Overall(l, c.Boundary) == align.Aligned:
+			want = []align.Action{align.Nothing, align.OtherBoundary}
+		case len(c.Refusals) > 0:
+			want = []align.Action{align.Refused}
+		}
+		require.Contains(t, want, a.Action, fmt.Sprint(a))
+		require.NotEmpty(t, a.Text)
+		require.NotNil(t, a.Evidence)
+		require.NotNil(t, a.Unmended)
+		if a.Action == align.Align || a.Action == align.OtherBoundary {
+			require.Contains(t, []align.Gain{align.Some, align.High}, a.Gain)
+		}
+		require.False(t, c.Storage.Block == 512 && (a.Gain == align.Some || a.Gain == align.High))
+	})
+}
+
+func TestAdviceOnTheCorpus(t *testing.T) {
+	for name := range disktest.Fixtures(t) {
+		l := of(t, name)
+		require.NotPanics(t, func() { align.Advise(l, align.Case{Boundary: 65536, Storage: align.Generic()}) })
+	}
+	require.Equal(t, align.Windows2000, align.Advise(of(t, "xp-lba63-one-ntfs"), align.Case{Boundary: 65536, Storage: align.Generic()}).System)
+}

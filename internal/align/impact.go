@@ -1,0 +1,133 @@
+package align
+
+import (
+	"fmt"
+	"math/big"
+	"strings"
+
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// ioSizes are those that Impacts are computed for, in bytes: from a log record to a backup stream. 72 KiB is what some
+// backup programs write; it is no multiple of larger blocks.
+var ioSizes = []int64{
+	units.KiB, 4 * units.KiB, 8 * units.KiB, 16 * units.KiB, 32 * units.KiB, 64 * units.KiB, 72 * units.KiB, 128 * units.KiB,
+}
+
+// Touched is how many blocks of the storage one I/O touches on average. The numbers are exact.
+type Touched struct {
+	Size       int64 // of the I/O; bytes
+	Random     Change
+	Sequential Change
+}
+
+// Change is a number now, and when the partition starts on a block of the storage.
+type Change struct{ Now, Aligned *big.Rat }
+
+// More is how much larger Now is than Aligned: 2 for twice as much.
+func (c Change) More() float64 {
+	f, _ := new(big.Rat).Quo(c.Now, c.Aligned).Float64()
+	return f
+}
+
+// Worse tells whether the start of the partition costs anything.
+func (c Change) Worse() bool { return c.Now.Cmp(c.Aligned) > 0 }
+
+// Impact is what the start of one partition costs on one storage.
+type Impact struct {
+	Partition int
+	Storage   Storage
+	// Data is the byte of the disk from which the blocks of the volume are counted.
+	Data    int64
+	Block   int64 // of the volume; bytes
+	Assumed bool  // the volume has no block size, or none that is known
+	inside  int64 // from the start of the partition to Data
+	word    string
+}
+
+// ImpactOf computes what the start of p costs.
+func ImpactOf(p layout.Partition, s Storage) Impact {
+	i := Impact{Partition: p.Number, Storage: s, Block: p.Volume.BlockSize, inside: p.Volume.DataStart, word: p.Volume.Kind.Unit()}
+	if i.Block <= 0 {
+		i.Block, i.Assumed = Block, true
+	}
+	if i.inside < 0 || i.inside > p.Len {
+		i.inside = 0
+	}
+	i.Data = p.Off + i.inside
+	return i
+}
+
+// Table has all I/O sizes.
+func (i Impact) Table() []Touched {
+	var out []Touched
+	for _, n := range ioSizes {
+		out = append(out, i.Of(n))
+	}
+	return out
+}
+
+// Of is an I/O of n bytes. Random: it starts at any block of the volume, each as likely as the others, and one that is smaller
+// than a block at any multiple of its own size. Sequential: the first starts where the data begin, and each one where the last
+// ended; what two of them touch counts twice, since nothing is cached in between.
+func (i Impact) Of(n int64) Touched {
+	step := min(i.Block, n)
+	return Touched{n, i.change(n, step), i.change(n, n)}
+}
+
+func (i Impact) change(n, step int64) Change {
+	return Change{touched(i.Data, n, step, i.Storage.Block), touched(i.inside, n, step, i.Storage.Block)}
+}
+
+// touched is the average over one period of I/Os of n bytes that start at first, first+step, first+2*step, …
+//
+// Modulo block the starts are r, r+g, r+2g, … with g = gcd(step, block), all of them equally often, and an I/O from r touches
+// 1 + ⌊(r+n-1)/block⌋ blocks. The sum of these floors over the block/g starts is ⌊(r+n-1)/g⌋ by Hermite's identity.
+func touched(first, n, step, block int64) *big.Rat {
+	g := gcd(step, block)
+	extra := big.NewRat((first%g+n-1)/g*g, block)
+	return extra.Add(extra, big.NewRat(1, 1))
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// Text says in one sentence part what the start costs, or "" where it costs nothing.
+func (i Impact) Text() string {
+	own, stream := i.Of(i.Block).Random, i.Of(i.Storage.Block).Sequential
+	unit, block := i.unit(), units.Format(i.Storage.Block)
+	switch {
+	case own.Worse() && i.Block > i.Storage.Block:
+		return fmt.Sprintf("each %s touches %s blocks of %s of the storage instead of %s", unit, number(own.Now), block, number(own.Aligned))
+	case own.Worse() && i.Block == i.Storage.Block:
+		return fmt.Sprintf("each %s touches two %s blocks of the storage instead of one", unit, block)
+	case own.Worse() && i.Storage.Block%i.Block == 0:
+		text := fmt.Sprintf("one %s in %d lies across two %s blocks of the storage instead of in one", unit, i.Storage.Block/i.Block, block)
+		if stream.Worse() {
+			text += fmt.Sprintf(", and each of a stream of %s I/Os touches two", block)
+		}
+		return text
+	case own.Worse():
+		return fmt.Sprintf("I/O of one %s touches %s blocks of %s of the storage on average instead of %s", unit, number(own.Now), block, number(own.Aligned))
+	case stream.Worse():
+		return fmt.Sprintf("each of a stream of %s I/Os touches two %s blocks of the storage instead of one", block, block)
+	}
+	return ""
+}
+
+// unit is a block of the volume in words.
+func (i Impact) unit() string {
+	if i.Assumed {
+		return units.Format(i.Block) + " block (a size that is assumed: the content names none)"
+	}
+	return units.Format(i.Block) + " " + i.word
+}
+
+func number(r *big.Rat) string {
+	return strings.TrimRight(strings.TrimRight(r.FloatString(3), "0"), ".")
+}

@@ -1,0 +1,113 @@
+package align
+
+import (
+	"fmt"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// inside is a volume whose data begin behind its own start, such as the clusters of a FAT or the extents of LVM.
+type inside struct {
+	v        *volume.Volume
+	off      int64 // of the volume on the disk, bytes
+	boundary int64
+	number   int // of the partition, 0: the whole disk
+}
+
+// unit is what the start of the data is held against. Where space is given out in blocks below the boundary, each lies at its
+// own place, and only that no two blocks of the storage are touched for one counts. 0: nothing is to be gained.
+func (i inside) unit() int64 {
+	switch size := i.v.BlockSize; {
+	case i.v.DataStart == 0 || (size > 0 && size < Block):
+		return 0
+	case size > 0 && size < i.boundary:
+		return Block
+	}
+	return i.boundary
+}
+
+// finding tells where the data are and the volume is not, or the other way round. No move of the partition aligns both.
+func (i inside) finding() (Finding, bool) {
+	unit := i.unit()
+	if unit == 0 {
+		return Finding{}, false
+	}
+	data := i.off + i.v.DataStart
+	switch outer, inner := i.off%unit == 0, data%unit == 0; {
+	case outer && !inner:
+		where := fmt.Sprintf("starts on a multiple of %s, but", units.Format(unit))
+		if i.number == 0 {
+			where = "is a volume as a whole:"
+		}
+		return i.misaligned(where, data, unit), true
+	case !outer && inner:
+		return i.aligned(data, unit), true
+	case !outer && i.v.DataStart%unit != 0:
+		return i.misaligned("starts off a boundary and its data do so on their own account:", data, unit), true
+	}
+	return Finding{}, false
+}
+
+// misaligned is the finding of data that are off a boundary, and stay so when the volume is on one.
+func (i inside) misaligned(where string, data, unit int64) Finding {
+	f := i.base("nested-misaligned", Info)
+	past := fmt.Sprintf("%s past a multiple of %s", units.Format(data%unit), units.Format(unit))
+	if data%Block != 0 {
+		f.Severity = Warning
+		past = fmt.Sprintf("%d bytes past a 4 KiB boundary", data%Block)
+	}
+	what, remedy := words(i.v.Kind)
+	f.Text = fmt.Sprintf("%s the %s lies at byte %d, %s: it was made so", where, what, data, past)
+	if i.number != 0 {
+		f.Text += ", and no move of the partition mends it for both"
+	}
+	f.Remedy = remedy
+	return f
+}
+
+// aligned is the finding of data that are on a boundary since the volume is off it.
+func (i inside) aligned(data, unit int64) Finding {
+	f := i.base("nested-aligned", Warning)
+	what, remedy := words(i.v.Kind)
+	f.Text = fmt.Sprintf("starts off a multiple of %s, but the %s lies at byte %d, which is on one: a move of the partition puts the data off it, and no place of the partition is right for both",
+		units.Format(unit), what, data)
+	f.Remedy = "leave this partition where it is (--partition selects others), or move it and then: " + remedy
+	return f
+}
+
+func (i inside) base(code string, severity Severity) Finding {
+	return Finding{Code: code, Severity: severity, Subject: subject(i.number), Partition: i.number, Effect: ondisk.Note}
+}
+
+// words name the start of the data of a kind, and what aligns them.
+func words(kind volume.Kind) (what, remedy string) {
+	switch kind {
+	case volume.FAT12, volume.FAT16, volume.FAT32:
+		return fmt.Sprintf("first %s cluster", kind), "to align its clusters, format it again with a tool that aligns them (mkfs.fat does), and copy the files"
+	case volume.ExFAT:
+		return "first exfat cluster", "to align its clusters, format it again with a tool that aligns them (mkfs.exfat --boundary-align), and copy the files"
+	case volume.LVM2:
+		return "first extent of LVM2", "to align its extents, move them (pvmove) to a physical volume made by pvcreate --dataalignment 1m"
+	case volume.MDRaid:
+		return "first chunk of Linux RAID", "to align its data, copy them to an array made by mdadm --create --data-offset 1M"
+	case volume.LUKS:
+		return "first encrypted sector of LUKS", "to align its data, copy them to a volume made by cryptsetup luksFormat --align-payload 2048"
+	case volume.BCache:
+		return "first sector of the data of bcache", "to align its data, copy them to a device made by make-bcache --data-offset 2048"
+	default:
+		return fmt.Sprintf("first block of the data of %s", kind), "to align its data, make the volume again and copy them"
+	}
+}
+
+// nested lists the finding of what is inside a partition, or inside the disk where there is no table.
+func nested(v *volume.Volume, off int64, number int, boundary int64) []Finding {
+	if v == nil {
+		return nil
+	}
+	if f, ok := (inside{v, off, boundary, number}).finding(); ok {
+		return []Finding{f}
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package align_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+type insideCase struct {
+	name          string
+	lba, boundary int64
+	v             volume.Volume
+	code          string // of the finding about the inside, empty when there is none
+	severity      align.Severity
+	says          []string
+}
+
+// insideCases have the places that the formatters of their time chose: LVM 192 KiB, mdadm 272 sectors, LUKS1 1032 sectors.
+func insideCases() []insideCase {
+	const kib = 1024
+	return []insideCase{
+		{"LVM at 192 KiB is on 64 KiB", 2048, 64 * kib, volume.Volume{Kind: volume.LVM2, DataStart: 192 * kib}, "", "", nil},
+		{
+			"LVM at 192 KiB is off 1 MiB", 2048, 1024 * kib,
+			volume.Volume{Kind: volume.LVM2, DataStart: 192 * kib},
+			"nested-misaligned", align.Info,
+			[]string{"starts on a multiple of 1 MiB, but the first extent of LVM2 lies at byte 1245184, 192 KiB past a multiple of 1 MiB", "no move of the partition mends it", "pvmove"},
+		},
+		{"LVM at 1 MiB", 2048, 1024 * kib, volume.Volume{Kind: volume.LVM2, DataStart: 1024 * kib}, "", "", nil},
+		{"RAID at its start", 2048, 64 * kib, volume.Volume{Kind: volume.MDRaid}, "", "", nil},
+		{
+			"RAID of an old mdadm", 2048, 64 * kib,
+			volume.Volume{Kind: volume.MDRaid, DataStart: 272 * 512},
+			"nested-misaligned", align.Info,
+			[]string{"first chunk of Linux RAID", "8 KiB past a multiple of 64 KiB", "mdadm --create --data-offset"},
+		},
+		{
+			"LUKS1 behind a small header", 2048, 64 * kib,
+			volume.Volume{Kind: volume.LUKS, DataStart: 1032 * 512},
+			"nested-misaligned", align.Info,
+			[]string{"first encrypted sector of LUKS", "4 KiB past a multiple of 64 KiB", "cryptsetup"},
+		},
+		{
+			"LUKS off 4 KiB", 2048, 64 * kib,
+			volume.Volume{Kind: volume.LUKS, DataStart: 4097 * 512},
+			"nested-misaligned", align.Warning,
+			[]string{"512 bytes past a 4 KiB boundary"},
+		},
+		{"FAT with clusters of its data start", 128, 64 * kib, volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 8192}, "", "", nil},
+		{"FAT with clusters of 32 KiB on 4 KiB", 128, 64 * kib, volume.Volume{Kind: volume.FAT16, BlockSize: 32 * kib, DataStart: 68 * kib}, "", "", nil},
+		{"FAT with clusters of 2 KiB", 128, 64 * kib, volume.Volume{Kind: volume.FAT16, BlockSize: 2 * kib, DataStart: 9 * kib}, "", "", nil},
+		{
+			"exFAT with clusters of 128 KiB", 2048, 64 * kib,
+			volume.Volume{Kind: volume.ExFAT, BlockSize: 128 * kib, DataStart: 68 * kib},
+			"nested-misaligned", align.Info,
+			[]string{"first exfat cluster", "4 KiB past a multiple of 64 KiB", "--boundary-align"},
+		},
+		{
+			"FAT whose clusters stay off wherever it moves", 63, 64 * kib,
+			volume.Volume{Kind: volume.FAT16, BlockSize: 4096, DataStart: 9 * kib},
+			"nested-misaligned", align.Warning,
+			[]string{"on their own account", "lies at byte 41472, 512 bytes past"},
+		},
+		{"FAT that a move mends", 63, 64 * kib, volume.Volume{Kind: volume.FAT16, BlockSize: 4096, DataStart: 8 * kib}, "", "", nil},
+		{
+			"LVM that makes up for its partition", 63, 64 * kib,
+			volume.Volume{Kind: volume.LVM2, DataStart: 192*kib + 65*512},
+			"nested-aligned", align.Warning,
+			[]string{"starts off a multiple of 64 KiB, but the first extent of LVM2 lies at byte 262144, which is on one", "a move of the partition puts the data off it", "--partition"},
+		},
+		{"ZFS", 2048, 1024 * kib, volume.Volume{Kind: volume.ZFS, BlockSize: 4096, DataStart: 4096 * kib}, "", "", nil},
+		{
+			"a kind without advice of its own", 2048, 64 * kib,
+			volume.Volume{Kind: volume.VMFS, DataStart: 17<<20 + 4096},
+			"nested-misaligned", align.Info,
+			[]string{"first block of the data of vmfs"},
+		},
+	}
+}
+
+func TestWhatLiesInsideOfAPartition(t *testing.T) {
+	for _, tc := range insideCases() {
+		t.Run(tc.name, func(t *testing.T) {
+			l := &layout.Layout{Partitions: []layout.Partition{{
+				Partition: table.Partition{Range: disk.Range{Off: tc.lba * 512, Len: 1 << 30}, Number: 3, Kind: table.Primary}, Volume: &tc.v,
+			}}}
+			found := align.Check(l, align.Goal{Must: tc.boundary, Want: tc.boundary})
+			if tc.lba*512%tc.boundary != 0 {
+				found = found[1:] // of the start
+			}
+			if tc.code == "" {
+				require.Empty(t, found)
+				return
+			}
+			require.Len(t, found, 1)
+			require.Equal(t, []any{tc.code, tc.severity, "partition 3"}, []any{found[0].Code, found[0].Severity, found[0].Subject})
+			for _, s := range tc.says {
+				require.Contains(t, found[0].Text+" "+found[0].Remedy, s)
+			}
+		})
+	}
+}
+
+// A disk without a table can be a volume as a whole.
+func TestWhatLiesInsideOfADisk(t *testing.T) {
+	l := &layout.Layout{Volume: &volume.Volume{Kind: volume.LVM2, DataStart: 192 << 10}}
+	found := align.Check(l, align.Goal{Must: 1 << 20, Want: 1 << 20})
+	require.Len(t, found, 1)
+	require.Equal(t, "disk", found[0].Subject)
+	require.Contains(t, found[0].Text, "is a volume as a whole: the first extent of LVM2 lies at byte 196608, 192 KiB past a multiple of 1 MiB")
+	require.NotContains(t, found[0].Text, "partition")
+}

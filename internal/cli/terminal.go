@@ -1,0 +1,52 @@
+package cli
+
+import (
+	"cmp"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+)
+
+// textWidth is how wide text is in characters where no terminal says otherwise, and at most.
+const textWidth = 100
+
+// width is that of the terminal, within bounds that can be read.
+func width(w io.Writer) int {
+	if n := columns(w); n > 0 {
+		return min(max(n, 40), textWidth)
+	}
+	return textWidth
+}
+
+// columns are those of the terminal, 0 when w is none.
+func columns(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		if n, _, err := term.GetSize(int(f.Fd())); err == nil {
+			return n
+		}
+	}
+	return 0
+}
+
+// blockCharacters tells whether w is a terminal that shows them: one whose locale is UTF-8. Spec: POSIX, "Environment
+// Variables", 8.2: LC_ALL before LC_CTYPE before LANG.
+func blockCharacters(w io.Writer) bool {
+	if !terminal(w) {
+		return false
+	}
+	locale := strings.ToLower(cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG")))
+	return strings.Contains(locale, "utf-8") || strings.Contains(locale, "utf8")
+}
+
+// color tells whether w is a terminal whose user wants colours. Spec: no-color.org.
+func (c *common) color(w io.Writer) bool {
+	return !c.noColor && os.Getenv("NO_COLOR") == "" && terminal(w)
+}
+
+// terminal tells whether w is one that can do more than print lines.
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,56 @@
+package layout_test
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+func readForged(t *testing.T, f disktest.Forged) *layout.Layout {
+	t.Helper()
+	l, err := layout.Read(disktest.ShortDisk(f, int64(len(f))), table.Geometry{})
+	require.NoError(t, err)
+	return l
+}
+
+// A superblock of md 0.90 near the end of the disk is that of the disk, or that of the last partition, where both would be in
+// one place.
+func TestArraysOfDisksAndOfPartitions(t *testing.T) {
+	const sectors, size = 16384, 8 << 20
+	whole := disktest.ForgeMBR(sectors, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 4000})
+	whole.PutMD0(binary.LittleEndian)
+	l := readForged(t, whole)
+	require.NotNil(t, l.Table, "an array of disks shows the table that lies in it")
+	require.Equal(t, volume.Unknown, l.Partitions[0].Volume.Kind)
+	require.Len(t, l.Issues, 1)
+	require.Equal(t, []any{"array-of-disks", ondisk.Refuse, true}, []any{l.Issues[0].Code, l.Issues[0].Effect, l.Issues[0].OnMove})
+
+	last := disktest.ForgeMBR(sectors, disktest.MBREntryFields{Type: 0xfd, Start: 128, Sectors: sectors - 128})
+	last[128*512:].PutMD0(binary.LittleEndian)
+	require.Equal(t, int64(size-64<<10), 128*512+last[128*512:].MD0At(), "where the disk's would be")
+	l = readForged(t, last)
+	require.Equal(t, volume.MDRaid, l.Partitions[0].Volume.Kind)
+	require.Empty(t, l.Issues)
+}
+
+// VMFS is refused by its content and by the type of its partition, once.
+func TestVMFSIsRefusedOnce(t *testing.T) {
+	const sectors = 20 << 11
+	for _, kind := range []byte{0xfb, 0x83} {
+		f := disktest.ForgeMBR(sectors+2048, disktest.MBREntryFields{Type: kind, Start: 63, Sectors: sectors})
+		f[63*512:].PutVMFS(5, 14, 61)
+		l := readForged(t, f)
+		require.Equal(t, volume.VMFS, l.Partitions[0].Volume.Kind)
+		require.Len(t, l.Issues, 1)
+		require.Equal(t, []any{"vmfs", 1}, []any{l.Issues[0].Code, l.Issues[0].Partition})
+	}
+	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0xfb, Start: 63, Sectors: 1000})
+	require.Equal(t, "vmfs", readForged(t, f).Issues[0].Code, "by its type, where the content is not known")
+}

@@ -1,0 +1,166 @@
+package report_test
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// fdiskRow is what two listings must agree on.
+type fdiskRow struct{ device, boot, start, end, sectors, id string }
+
+var (
+	mbrRow = regexp.MustCompile(`(?m)^ ?(\S+)\s+(\*?)\s+(\d+)\s+(\d+)\s+(\d+)\s+(?:[\d.]+ ?[KMGT]?i?B?)\s+([0-9a-f]+)\s`)
+	gptRow = regexp.MustCompile(`(?m)^ ?(\S+)()\s+(\d+)\s+(\d+)\s+(\d+)\s+[\d.]+ ?[KMGT]`)
+)
+
+func fdiskRows(scheme, text string) []fdiskRow {
+	var out []fdiskRow
+	row := map[string]*regexp.Regexp{"mbr": mbrRow, "gpt": gptRow}[scheme]
+	_, text, _ = strings.Cut(text, "\n\n")
+	for _, m := range row.FindAllStringSubmatch(text, -1) {
+		r := fdiskRow{device: filepath.Base(m[1]), boot: m[2], start: m[3], end: m[4], sectors: m[5]}
+		if len(m) > 6 {
+			r.id = m[6]
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func listed(t *testing.T, raw string, d disk.Disk) string {
+	t.Helper()
+	var out bytes.Buffer
+	(&report.Text{W: &out, List: true}).Inspect(inspect(t, raw, d))
+	return out.String()
+}
+
+// fdisk lists the same disks with the same numbers.
+func TestListAgreesWithFdisk(t *testing.T) {
+	for name, path := range disktest.Fixtures(t) {
+		t.Run(name, func(t *testing.T) {
+			d := disktest.Fixture(t, path)
+			raw := disktest.Materialize(t, d)
+			r := inspect(t, raw, d)
+			columns := map[string]string{"mbr": "Device,Boot,Start,End,Sectors,Size,Id,Type", "gpt": "Device,Start,End,Sectors,Size,Type"}[r.Table.Scheme]
+			want := disktest.Output(t, "fdisk", "-lu", "-o", columns, raw)
+			got := listed(t, raw, d)
+			require.Len(t, fdiskRows(r.Table.Scheme, want), len(r.Partitions), want)
+			require.Equal(t, fdiskRows(r.Table.Scheme, want), fdiskRows(r.Table.Scheme, got), "%s\n%s", want, got)
+			for _, head := range []string{"Units", "Disklabel type", "Disk identifier"} {
+				line := regexp.MustCompile(`(?m)^` + head + `.*$`)
+				require.Equal(t, line.FindString(want), line.FindString(got))
+			}
+		})
+	}
+}
+
+func TestListOfLargeSectors(t *testing.T) {
+	raw := disktest.Materialize(t, disk.New(64<<20, 512, func(int64) (disk.Run, error) { return disk.Run{Len: 64 << 20}, nil }))
+	disktest.RunInput(t, "g\nn\n1\n\n+20M\nn\n2\n7000\n+10M\nw\n", "fdisk", "-b", "4096", raw)
+	want := disktest.Output(t, "fdisk", "-b", "4096", "-lu", "-o", "Device,Start,End,Sectors,Size,Type", raw)
+	img, err := image.Open(raw, image.Options{Format: "raw"})
+	require.NoError(t, err)
+	defer img.Close()
+	got := listed(t, raw, img.Disk)
+	require.Len(t, fdiskRows("gpt", got), 2)
+	require.Equal(t, fdiskRows("gpt", want), fdiskRows("gpt", got))
+	require.Contains(t, got, "Units: sectors of 1 * 4096 = 4096 bytes")
+	require.Regexp(t, `(?m)2472  9\.66 MiB  Linux  32K \(below\)$`, got)
+}
+
+// A number behind a number would be read as one: fdisk puts a p between.
+func TestListNames(t *testing.T) {
+	d := diskOf(100, part(1, 1, 2, align.Aligned))
+	for path, want := range map[string]string{"a/disk.img": " disk.img1 ", "disk2": " disk2p1 ", "vm.ova!a-1": " vm.ova!a-1p1 ", "x\x1b[2J": ` x\u001b[2J1 `} {
+		var out bytes.Buffer
+		(&report.Text{W: &out, List: true}).Inspect(&report.Inspect{Image: report.Image{Path: path}, Disk: d})
+		require.Contains(t, out.String(), want)
+	}
+}
+
+// text is what inspect prints about a fixture on a storage; "" is one that nobody has named.
+func text(t *testing.T, fixture, storage string, impacts bool) string {
+	t.Helper()
+	d := disktest.Fixture(t, disktest.Fixtures(t)[fixture])
+	l, err := layout.Read(d, table.Geometry{})
+	require.NoError(t, err)
+	r, s := inspect(t, fixture, d), align.Generic()
+	if storage != "" {
+		s, err = align.ParseStorage(storage)
+		require.NoError(t, err)
+		r.Costs, r.Advice = report.NewCosts(l, s), align.Advise(l, align.Case{Boundary: r.Boundary, Storage: s})
+	}
+	if impacts {
+		r.AddImpacts(l, s)
+	}
+	var out bytes.Buffer
+	(&report.Text{W: &out}).Inspect(r)
+	return out.String()
+}
+
+func TestImpactTables(t *testing.T) {
+	out := text(t, "two-ntfs-lba63-and-cylinder", "", true)
+	require.Contains(t, out, "Partitions 1, 2, blocks of 4 KiB:\n", "what costs the same shares a table")
+	require.Regexp(t, `(?m)^ +4 KiB +2\.000 +1\.000 +2\.000 +1\.000$`, out)
+	require.Regexp(t, `(?m)^ +72 KiB +19\.000 +18\.000 +19\.000 +18\.000$`, out)
+	require.Equal(t, 1, strings.Count(out, "I/O size"))
+	out = text(t, "gpt", "", true)
+	require.Contains(t, out, "blocks of 4 KiB (assumed, the content names none):")
+	require.NotContains(t, text(t, "gpt", "", false), "I/O size")
+}
+
+// A table of thousands of partitions makes no report of endless length.
+func TestFewImpacts(t *testing.T) {
+	l := &layout.Layout{Table: &table.Table{Scheme: table.GPT, SectorSize: 512}, Boot: &boot.Result{}}
+	for i := range 3000 {
+		p := layout.Partition{Volume: &volume.Volume{}}
+		p.Number, p.Kind, p.Off, p.Len = i+1, table.Entry, int64(i+63)*512, 512
+		l.Partitions = append(l.Partitions, p)
+	}
+	r := &report.Inspect{Disk: report.NewDisk(l, 65536, nil)}
+	r.AddImpacts(l, align.Generic())
+	require.NotNil(t, r.Partitions[1023].Impact)
+	require.Nil(t, r.Partitions[1024].Impact)
+}
+
+func TestCostsOnAStorage(t *testing.T) {
+	for _, tc := range []struct{ fixture, storage, want, not string }{
+		{"xp-lba63-one-ntfs", "", "The storage works in blocks of its own", "On this storage"},
+		{"xp-lba63-one-ntfs", "netapp", "On this storage (NetApp WAFL, 4 KiB blocks) each 4 KiB cluster touches two 4 KiB blocks", "works in blocks of its own"},
+		{"xp-lba63-one-ntfs", "flasharray", "that costs nothing: alignment does not matter to it", "instead of one"},
+		{"xp-lba63-one-ntfs", "128K", "trueup plan --boundary 128K xp-lba63-one-ntfs", "touches two units"},
+		{"logical-chain", "64K", "On this storage (blocks of 64 KiB), partitions 1, 5: one 4 KiB cluster in 16", "On this storage (blocks of 64 KiB) "},
+		{"unused-slots", "4K", "that costs nothing: no I/O touches more of its blocks than it must", "instead of one"},
+	} {
+		t.Run(fmt.Sprint(tc.fixture, " ", tc.storage), func(t *testing.T) {
+			out := text(t, tc.fixture, tc.storage, false)
+			require.Contains(t, out, tc.want)
+			require.NotContains(t, out, tc.not)
+		})
+	}
+}
+
+// What is malformed has no next step but its repair.
+func TestNoCommandForTheMalformed(t *testing.T) {
+	r := inspect(t, "x", disktest.Fixture(t, disktest.Fixtures(t)["xp-lba63-one-ntfs"]))
+	r.Advice.Action = align.Repair
+	var out bytes.Buffer
+	(&report.Text{W: &out}).Inspect(r)
+	require.NotContains(t, out.String(), "trueup align")
+}

@@ -1,0 +1,233 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Impact is what the start of a partition costs on a storage.
+type Impact struct {
+	Storage      string `json:"storage"`
+	StorageBlock int64  `json:"storage_block_bytes"`
+	Data         int64  `json:"data_bytes"`
+	Block        int64  `json:"block_bytes"`
+	Assumed      bool   `json:"block_assumed"`
+	Text         string `json:"text,omitempty"`
+	IO           []IO   `json:"io"`
+}
+
+// IO is how many blocks of the storage one I/O touches on average.
+type IO struct {
+	Size       int64   `json:"size_bytes"`
+	Random     Touched `json:"random"`
+	Sequential Touched `json:"sequential"`
+}
+
+// Touched is a number of blocks as the partition starts now, and when it starts on a block of the storage. The numbers are
+// fractions of powers of two, or of a small number, so that float64 holds what a reader needs.
+type Touched struct {
+	Now     float64 `json:"now"`
+	Aligned float64 `json:"aligned"`
+}
+
+// Costs are what the starts of partitions cost on a storage that the user has named.
+type Costs struct {
+	Storage align.Storage
+	each    []cost
+}
+
+// cost is what some partitions cost alike.
+type cost struct {
+	text    string
+	numbers []string
+}
+
+// NewCosts says what the partitions cost.
+func NewCosts(l *layout.Layout, s align.Storage) *Costs {
+	c := &Costs{Storage: s}
+	for _, p := range l.Partitions {
+		if !align.Judged(p) {
+			continue
+		}
+		text := align.ImpactOf(p, s).Text()
+		if text == "" {
+			continue
+		}
+		i := slices.IndexFunc(c.each, func(x cost) bool { return x.text == text })
+		if i < 0 {
+			i = len(c.each)
+			c.each = append(c.each, cost{text: text})
+		}
+		c.each[i].numbers = append(c.each[i].numbers, strconv.Itoa(p.Number))
+	}
+	return c
+}
+
+func partitions(numbers []string) string {
+	if len(numbers) == 1 {
+		return "partition " + numbers[0]
+	}
+	return "partitions " + strings.Join(numbers, ", ")
+}
+
+// text is one sentence part; where partitions cost different things it says which.
+func (c *Costs) text() string {
+	if len(c.each) == 1 {
+		return " " + c.each[0].text
+	}
+	var out []string
+	for _, x := range c.each {
+		out = append(out, partitions(x.numbers)+": "+x.text)
+	}
+	return ", " + strings.Join(out, "; ")
+}
+
+// maxImpacts bounds the length of a report: no disk in use has so many partitions, a hostile GPT can have 16,384.
+const maxImpacts = 1024
+
+// AddImpacts computes what each partition costs for all sizes of I/O.
+func (r *Inspect) AddImpacts(l *layout.Layout, s align.Storage) {
+	for i, p := range l.Partitions[:min(len(l.Partitions), maxImpacts)] {
+		if align.Judged(p) {
+			r.Partitions[i].Impact = newImpact(align.ImpactOf(p, s))
+		}
+	}
+}
+
+func newImpact(i align.Impact) *Impact {
+	out := &Impact{
+		Storage: i.Storage.Name, StorageBlock: i.Storage.Block, Data: i.Data, Block: i.Block, Assumed: i.Assumed, Text: i.Text(),
+	}
+	for _, t := range i.Table() {
+		out.IO = append(out.IO, IO{t.Size, newTouched(t.Random), newTouched(t.Sequential)})
+	}
+	return out
+}
+
+func newTouched(c align.Change) Touched {
+	now, _ := c.Now.Float64()
+	aligned, _ := c.Aligned.Float64()
+	return Touched{now, aligned}
+}
+
+// impacts prints the tables. Partitions that cost the same share one.
+func (t *Text) impacts(ps []Partition) {
+	first := true
+	for i, p := range ps {
+		if p.Impact == nil || slices.ContainsFunc(ps[:i], p.costsAs) {
+			continue
+		}
+		if first {
+			t.printf("\n")
+			t.para(0, "Blocks of %s of the storage (%s) that one I/O touches on average: now, and when the partition starts on one of them:",
+				units.Format(p.Impact.StorageBlock), p.Impact.Storage)
+			first = false
+		}
+		var same []string
+		for _, q := range ps[i:] {
+			if p.costsAs(q) {
+				same = append(same, strconv.Itoa(q.Number))
+			}
+		}
+		t.impact(p.Impact, same)
+	}
+}
+
+// costsAs tells whether two partitions have equal tables.
+func (p Partition) costsAs(q Partition) bool {
+	return q.Impact != nil && p.Impact.Block == q.Impact.Block && p.Impact.Assumed == q.Impact.Assumed && slices.Equal(p.Impact.IO, q.Impact.IO)
+}
+
+func (t *Text) impact(i *Impact, numbers []string) {
+	blocks := "blocks of " + units.Format(i.Block)
+	if i.Assumed {
+		blocks += " (assumed, the content names none)"
+	}
+	t.printf("\n")
+	t.para(2, "%s, %s:", capital(partitions(numbers)), blocks)
+	w := newTable()
+	w.AppendHeader(table.Row{"I/O size", "random now", "aligned", "sequential now", "aligned"})
+	var right []table.ColumnConfig
+	for n := range 5 {
+		right = append(right, table.ColumnConfig{Number: n + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	}
+	w.SetColumnConfigs(right)
+	for _, io := range i.IO {
+		w.AppendRow(table.Row{
+			units.Format(io.Size), t.blocks(io.Random), decimal(io.Random.Aligned), t.blocks(io.Sequential), decimal(io.Sequential.Aligned),
+		})
+	}
+	t.printf("%s", render(w))
+}
+
+func decimal(f float64) string { return strconv.FormatFloat(f, 'f', 3, 64) }
+
+// blocks is the number now, coloured where it could be smaller.
+func (t *Text) blocks(x Touched) string {
+	if x.Now > x.Aligned {
+		return t.paint(text.FgRed, decimal(x.Now))
+	}
+	return decimal(x.Now)
+}
+
+// cost says what a misalignment does, in words for somebody who never heard of it. What several partitions share is said
+// once.
+func (t *Text) cost(fs []align.Finding) {
+	var costs []string
+	for _, f := range fs {
+		if f.Cost != "" && !slices.Contains(costs, f.Cost) {
+			costs = append(costs, f.Cost)
+		}
+	}
+	if len(costs) == 0 {
+		return
+	}
+	t.printf("\n")
+	for _, f := range fs {
+		if f.Cost != "" {
+			t.para(2, "%s %s.", capital(f.Subject), f.Where)
+		}
+	}
+	t.para(0, "The storage works in blocks of its own, and the guest's blocks start in the middle of them: %s. "+
+		"That is more work for most reads and writes. The guest cannot see or mend it; moving the partition does.", strings.Join(costs, "; "))
+}
+
+func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+// costOn says what a misalignment does on the storage that the user has named.
+func (t *Text) costOn(c *Costs, fs []align.Finding) {
+	misplaced := slices.DeleteFunc(slices.Clone(fs), func(f align.Finding) bool { return f.Cost == "" })
+	if len(c.each)+len(misplaced) == 0 {
+		return
+	}
+	t.printf("\n")
+	for _, f := range misplaced {
+		t.para(2, "%s %s.", capital(f.Subject), f.Where)
+	}
+	switch {
+	case len(c.each) > 0:
+		t.para(0, "On this storage (%s)%s. The guest cannot see or mend it; moving the partition does.", c.Storage.About, c.text())
+	case c.Storage.Block == units.SectorSize:
+		t.para(0, "On this storage (%s) that costs nothing: alignment does not matter to it.", c.Storage.About)
+	default:
+		t.para(0, "On this storage (%s) that costs nothing: no I/O touches more of its blocks than it must.", c.Storage.About)
+	}
+}
+
+// advice answers whether it is worth the trouble. Of a disk that is as it should be the verdict has said so.
+func (t *Text) advice(a align.Advice) {
+	if a.Action == align.Nothing {
+		return
+	}
+	t.printf("\n")
+	t.para(0, "%s", fmt.Sprintf("%s %s", t.paint(text.Bold, "Should you bother?"), SafeMessage(a.Text)))
+}

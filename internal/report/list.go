@@ -1,0 +1,84 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// list prints the partitions as fdisk -lu does, with one more column.
+func (t *Text) list(i Image, d Disk) {
+	sector := units.SectorSize
+	if d.Table.SectorSize > 0 {
+		sector = d.Table.SectorSize
+	}
+	t.printf("Disk %s: %s, %d bytes, %d sectors\n", Safe(i.Path), units.Format(d.Size), d.Size, d.Size/sector)
+	t.printf("Units: sectors of 1 * %d = %d bytes\n", sector, sector)
+	switch d.Table.Scheme {
+	case "mbr":
+		t.printf("Disklabel type: dos\nDisk identifier: %s\n", d.Table.Signature)
+	case "gpt":
+		t.printf("Disklabel type: gpt\nDisk identifier: %s\n", strings.ToUpper(d.Table.GUID))
+	}
+	if len(d.Partitions) == 0 {
+		return
+	}
+	w := newTable()
+	head := table.Row{"Device", "Boot", "Start", "End", "Sectors", "Size", "Id", "Type", "Alignment"}
+	if d.Table.Scheme == "gpt" {
+		head = table.Row{"Device", "Start", "End", "Sectors", "Size", "Type", "Alignment"}
+	}
+	w.AppendHeader(head)
+	var right []table.ColumnConfig
+	for _, name := range []string{"Start", "End", "Sectors", "Size", "Id"} {
+		right = append(right, table.ColumnConfig{Name: name, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	}
+	w.SetColumnConfigs(right)
+	for _, p := range d.Partitions {
+		w.AppendRow(t.listRow(i.Path, p, sector))
+	}
+	t.printf("\n%s", render(w))
+}
+
+func (t *Text) listRow(path string, p Partition, sector int64) table.Row {
+	sectors := p.Size / sector
+	place := table.Row{p.StartLBA, p.StartLBA + sectors - 1, sectors, units.Format(p.Size)}
+	device := deviceName(path, p.Number)
+	if p.Kind == "gpt" {
+		return append(append(table.Row{device}, place...), typeText(p), t.alignment(p))
+	}
+	active := ""
+	if p.Active {
+		active = "*"
+	}
+	id := strings.TrimLeft(strings.TrimPrefix(p.Type, "0x"), "0")
+	return append(append(table.Row{device, active}, place...), id, p.TypeName, t.alignment(p))
+}
+
+// deviceName is that of a partition as the kernel names one: a number behind a number would be read as one.
+func deviceName(path string, number int) string {
+	name := Safe(path[strings.LastIndexByte(path, '/')+1:])
+	if name != "" && name[len(name)-1] >= '0' && name[len(name)-1] <= '9' {
+		name += "p"
+	}
+	return fmt.Sprintf("%s%d", name, number)
+}
+
+// alignment is the power of two that a start is on, with the verdict in colour and as a mark.
+func (t *Text) alignment(p Partition) string {
+	on := units.Short(p.Alignment)
+	switch p.Verdict {
+	case align.Misaligned:
+		return t.paint(text.FgRed, on+" (off 4K)")
+	case align.BelowBoundary:
+		return t.paint(text.FgYellow, on+" (below)")
+	case align.Aligned:
+		return t.paint(text.FgGreen, on)
+	}
+	return "-"
+}
