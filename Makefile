@@ -9,6 +9,8 @@ FUZZTIME ?= 60s
 # Address space of a fuzz run in KiB. Go's own memory limit is soft; this one stops a decoder that trusts a length.
 FUZZ_MEMORY ?= 6291456
 ROUNDS ?= 5
+SEEDS ?= 200
+SEED ?= $(shell date +%s)
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LINT := $(shell command -v golangci-lint || ls "$$($(GO) env GOPATH)/bin/golangci-lint" 2>/dev/null)
@@ -72,6 +74,11 @@ fuzz: ## every fuzz target for FUZZTIME (60s) each
 torture: ## kill -9 at 2000 points of an align instead of 200
 	@$(GO) test -list '^TestKill$$' ./cmd/... | grep -x TestKill
 	TRUEUP_KILLS=2000 $(GO) test -count=1 -timeout 6h -v -run '^TestKill$$' ./cmd/...
+
+.PHONY: soak
+soak: ## align SEEDS random disks (200) from end to end instead of 20, the first one from SEED (the clock)
+	@$(GO) test -list '^TestSoak$$' ./cmd/... | grep -x TestSoak
+	TRUEUP_SOAK=$(SEEDS) TRUEUP_SOAK_SEED=$(SEED) $(GO) test -count=1 -timeout 24h -run '^TestSoak$$' ./cmd/...
 
 .PHONY: bench
 bench: build ## time and memory of align, and of every format, against qemu-img convert

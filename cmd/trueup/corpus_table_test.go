@@ -76,6 +76,10 @@ var corpusDisks = []corpusDisk{
 		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 2048, "ext4", 0)},
 	},
 	{
+		name: "vmdk-rs/vmfs_thick-flat.vmdk.xz", format: "raw", size: 2097152, scheme: "mbr", id: "0xe4d55375",
+		partitions: []corpusPartition{mbrPartition("primary", "0x83", 2048, 2048, "ext4", 0)},
+	},
+	{
 		name: "osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz", format: "vmdk", subformat: "monolithicSparse", size: 268435456, scheme: "gpt",
 		partitions: []corpusPartition{
 			gptPartition(2048, 129024, "ext4", 0),
@@ -158,9 +162,19 @@ var corpusVolumes = []struct {
 	{"dfvfs/ext2.vhd.xz", "ext2", "ext2_test", "f00050bb-07ee-46a3-83a6-a405ee0db51f", 4212736, 0},
 	{"dftt/7-ntfs-undel.dd.xz", "ntfs", "NTFS_DEL", "285C576D5C5734B2", 6160384, 63},
 	{"dftt/6-fat-undel.dd.xz", "fat16", "FAT_REC_1", "C0FE-CD11", 6160384, 63},
+	{"dfvfs/vsstest.qcow2.xz", "ntfs", "vsstest", "C45E30FD5E30EA36", 1 << 30, 2048},
+	{"keramics/fat16.qcow2.xz", "fat16", "FAT16_TEST", "56F5-F53F", 16777216, 0},
 	{"imagemounter/test.ntfs.xz", "ntfs", "", "4E8742C12A96CECD", 1049088, 0},
 	{"imagemounter/test.fat12.xz", "fat12", "TEST", "3CB7-474B", 51200, 0},
 	{"imagemounter/test.ext3.xz", "ext2", "", "b620606b-02c7-4e53-b098-56758b03e8cc", 204800, 0}, // no journal, for all its name
+}
+
+// corpusBare are the other disks without a table, and their sizes.
+var corpusBare = map[string]int64{
+	"discutils/swap.vhdx.gz":            10 << 30,
+	"dfvfs/lvm.qcow2.xz":                8388608,
+	"cdi/fs-overhead.qcow2.xz":          858993664,
+	"qemu/hyperv2012r2-dynamic.vhd.bz2": 136365211648,
 }
 
 // corpusContents are the disks of which the README gives the SHA-256 as a guest sees it.

@@ -77,6 +77,18 @@ func TestCorpusVolumes(t *testing.T) {
 	}
 }
 
+// TestCorpusWithoutTable requires that nothing in these disks is taken for a partition.
+func TestCorpusWithoutTable(t *testing.T) {
+	for name, size := range corpusBare {
+		t.Run(name, func(t *testing.T) {
+			report := trueupJSON[jsonInspect](t, 0, "inspect", disktest.Corpus(t, name))
+			require.Equal(t, "none", report.Table.Scheme)
+			require.Empty(t, report.Partitions)
+			require.Equal(t, size, report.Image.SizeBytes)
+		})
+	}
+}
+
 // TestCorpusUnixVolumes has blkid judge what the corpus holds of btrfs and XFS.
 func TestCorpusUnixVolumes(t *testing.T) {
 	for _, name := range []string{"discutils/btrfs.vhdx.gz", "discutils/xfs5.vhdx.gz"} {

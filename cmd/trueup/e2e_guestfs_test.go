@@ -97,7 +97,7 @@ func readSums(t *testing.T, path string) []string {
 func guestfish(t *testing.T, disks []guestDisk, sums string) string {
 	t.Helper()
 	require.LessOrEqual(t, len(disks), 26, "deviceName has one letter")
-	args := []string{"--ro"}
+	var args []string
 	script := "run\nlist-filesystems\n"
 	for i, d := range disks {
 		args = append(args, "--format="+d.format.container, "-a", d.path)
@@ -106,9 +106,15 @@ func guestfish(t *testing.T, disks []guestDisk, sums string) string {
 			script += fmt.Sprintf("mount-ro /dev/%s /\nchecksums-out sha256 / %q\numount /\n", name, filepath.Join(sums, name))
 		}
 	}
+	return runGuestfish(t, args, script)
+}
+
+// runGuestfish starts the appliance with the drives of args, read-only, and returns what the script printed.
+func runGuestfish(t *testing.T, args []string, script string) string {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), guestfsLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, disktest.Tool(t, "guestfish"), args...)
+	cmd := exec.CommandContext(ctx, disktest.Tool(t, "guestfish"), append([]string{"--ro"}, args...)...)
 	cmd.Env = append(os.Environ(), "LIBGUESTFS_BACKEND=direct", "LIBGUESTFS_BACKEND_SETTINGS=force_tcg")
 	cmd.Stdin = strings.NewReader(script)
 	var stdout, stderr bytes.Buffer
@@ -118,6 +124,9 @@ func guestfish(t *testing.T, disks []guestDisk, sums string) string {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	require.NoError(t, cmd.Run(), "guestfish\n%s%s", stdout.String(), stderr.String())
+	if stderr.Len() > 0 {
+		t.Log(stderr.String())
+	}
 	return stdout.String()
 }
 

@@ -46,6 +46,8 @@ type jsonPartition struct {
 	Kind           string          `json:"kind"`
 	Active         bool            `json:"active"`
 	Type           string          `json:"type"`
+	Name           string          `json:"name"`
+	GUID           string          `json:"guid"`
 	StartLBA       int64           `json:"start_lba"`
 	StartBytes     int64           `json:"start_bytes"`
 	SizeBytes      int64           `json:"size_bytes"`

@@ -1,0 +1,288 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// soakDisk is a disk drawn from a seed. Positions are in sectors of the disk.
+type soakDisk struct {
+	rng       *rand.Rand
+	seed      uint64
+	gpt       bool
+	sector    int64
+	sectors   int64
+	cylinders bool         // partitions start at the heads of cylinders, as they did when cylinders were real
+	heads     int64        // of the CHS bytes
+	bootCode  string       // "", lba or chs
+	container byte         // type of an extended partition
+	parts     []*soakPart  // in disk order; an extended one stands before its logical ones
+	chain     []*soakPart  // logical ones in the order of their records
+	data      []soakExtent // that no partition owns
+}
+
+// soakPart is a partition of a random disk.
+type soakPart struct {
+	number         int
+	kind           string // as trueup calls it
+	start, sectors int64
+	record         int64 // of a logical one: where its EBR is
+	typ            string
+	active         bool
+	guid, name     string
+	attributes     uint64
+	volume         *soakVolume // nil: extended
+}
+
+func (p *soakPart) end() int64 { return p.start + p.sectors }
+
+// soakExtent is a piece of data behind a partition that has content; nil: in front of the first.
+type soakExtent struct {
+	behind         *soakPart
+	start, sectors int64
+}
+
+const (
+	soakTrack    = 63
+	soakCylinder = 255 * soakTrack
+	gptEntries   = 128
+	gptEntry     = 128
+)
+
+func drawSoakDisk(seed uint64) *soakDisk {
+	rng := rand.New(rand.NewChaCha8(sha256.Sum256(fmt.Append(nil, "soak ", seed))))
+	d := &soakDisk{rng: rng, seed: seed, sector: sectorSize, heads: 255}
+	d.gpt = rng.IntN(5) < 2
+	if rng.IntN(7) == 0 {
+		d.sector = 4096
+	}
+	switch {
+	case d.gpt:
+	case d.sector == sectorSize && rng.IntN(2) == 0:
+		d.cylinders = true
+	case rng.IntN(3) == 0:
+		d.heads = 16
+	}
+	if !d.gpt {
+		d.bootCode = []string{"", "", "lba", "chs"}[rng.IntN(4)]
+		d.container = []byte{0x05, 0x0f, 0x85}[rng.IntN(3)]
+	}
+	d.drawPartitions()
+	return d
+}
+
+// tableSectors is what a GPT takes at each end of the disk, without the protective MBR.
+func (d *soakDisk) tableSectors() int64 { return 1 + gptEntries*gptEntry/d.sector }
+
+// drawPartitions fills the disk from its start.
+func (d *soakDisk) drawPartitions() {
+	at := int64(1)
+	n, extended := 1+d.rng.IntN(4), -1
+	if d.gpt {
+		at += d.tableSectors()
+		n = 1 + d.rng.IntN(6)
+	} else if d.rng.IntN(10) < 6 {
+		extended = d.rng.IntN(n)
+	}
+	big := d.rng.IntN(n)
+	for i := range n {
+		if i == extended {
+			at = d.drawExtended(at)
+		} else {
+			at = d.drawOne(at, i == big)
+		}
+	}
+	tail := []int64{0, d.rng.Int64N(100), 2048, d.rng.Int64N(6000)}[d.rng.IntN(4)]
+	if d.gpt {
+		at = d.drawData(at, at+tail)
+		at += d.tableSectors()
+	} else {
+		at = d.drawData(at, at+tail)
+	}
+	d.sectors = at
+	d.number(n)
+}
+
+// place is where something can start that comes next.
+func (d *soakDisk) place(at int64) int64 {
+	if d.cylinders {
+		if at <= soakTrack {
+			return soakTrack
+		}
+		return (at+soakCylinder-1)/soakCylinder*soakCylinder + d.rng.Int64N(2)*soakCylinder*d.rng.Int64N(2)
+	}
+	switch d.rng.IntN(6) {
+	case 0:
+		return at
+	case 1:
+		return at + 1
+	case 2:
+		return (at + 2047) / 2048 * 2048
+	}
+	return at + d.rng.Int64N(3000)
+}
+
+// drawOne draws a primary partition or one of a GPT at or behind at, and returns its end.
+func (d *soakDisk) drawOne(at int64, big bool) int64 {
+	p := &soakPart{kind: "primary", start: d.drawData(at, d.place(at))}
+	if d.gpt {
+		p.kind = "gpt"
+	}
+	return d.fill(p, big)
+}
+
+// fill gives a partition its volume and size, and returns its end.
+func (d *soakDisk) fill(p *soakPart, big bool) int64 {
+	p.volume = drawVolume(d.rng, d.sector, fmt.Sprintf("soak %d %d", d.seed, len(d.parts)), big)
+	p.sectors = p.volume.size / d.sector
+	if d.cylinders {
+		end := (p.end() + soakCylinder - 1) / soakCylinder * soakCylinder
+		p.sectors = end - p.start
+		p.volume.size = p.sectors * d.sector
+	}
+	d.drawHidden(p)
+	types := p.volume.typ
+	p.typ = fmt.Sprintf("%x", types[d.rng.IntN(len(types))])
+	d.parts = append(d.parts, p)
+	return p.end()
+}
+
+// drawHidden draws what the boot sector says of its place: the truth, or one of the values that systems and tools leave there.
+func (d *soakDisk) drawHidden(p *soakPart) {
+	v := p.volume
+	v.hidden = p.start
+	other := d.rng.IntN(6)
+	switch {
+	case other == 0:
+		v.hidden = 0
+	case other < 3 && p.kind == "logical":
+		v.hidden = p.start - p.record
+	case other == 1 && v.name != "ntfs": // an NTFS of this kind is refused
+		v.hidden = p.start + 7
+	}
+}
+
+// drawExtended draws an extended partition with none to six logical ones, and returns its end.
+func (d *soakDisk) drawExtended(at int64) int64 {
+	box := &soakPart{kind: "extended", start: d.drawData(at, d.place(at)), typ: fmt.Sprintf("%x", d.container)}
+	d.parts = append(d.parts, box)
+	at = box.start
+	n := d.rng.IntN(7)
+	big := d.rng.IntN(7)
+	for i := range n {
+		p := &soakPart{kind: "logical", record: at}
+		if i > 0 {
+			p.record = d.drawData(at, d.place(at))
+		}
+		p.start = p.record + soakTrack
+		if !d.cylinders {
+			p.start = p.record + []int64{1, 2, soakTrack, 1 + d.rng.Int64N(100)}[d.rng.IntN(4)]
+		}
+		at = d.fill(p, i == big)
+		d.chain = append(d.chain, p)
+	}
+	switch {
+	case d.cylinders && n == 0:
+		at += soakCylinder
+	case !d.cylinders:
+		at += 1 + d.rng.Int64N(2)*d.rng.Int64N(3000)
+	}
+	box.sectors = at - box.start
+	if len(d.chain) > 2 && d.rng.IntN(3) == 0 {
+		rest := d.chain[1:] // the first record is where the extended partition starts
+		d.rng.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+	}
+	return at
+}
+
+// drawData puts data into some of the gaps: nobody knows whose it is. It returns the end of the gap.
+func (d *soakDisk) drawData(from, to int64) int64 {
+	if to > from && d.rng.IntN(3) == 0 {
+		e := soakExtent{start: from + d.rng.Int64N(to-from)}
+		if d.rng.IntN(2) == 0 {
+			e.start = from
+		}
+		e.sectors = 1 + d.rng.Int64N(min(to-e.start, 200))
+		for _, p := range d.parts {
+			if p.volume != nil {
+				e.behind = p
+			}
+		}
+		d.data = append(d.data, e)
+	}
+	return to
+}
+
+// number gives partitions their slots, with holes and in any order, and what else a table says of them.
+func (d *soakDisk) number(n int) {
+	slots := d.rng.Perm(4)
+	if d.gpt {
+		slots = d.rng.Perm(20)
+	}
+	slots = slots[:n]
+	if d.rng.IntN(2) == 0 {
+		slices.Sort(slots)
+	}
+	for _, p := range d.parts {
+		if p.kind == "logical" {
+			continue
+		}
+		p.number, slots = slots[0]+1, slots[1:]
+	}
+	for i, p := range d.chain {
+		p.number = 5 + i
+	}
+	for _, p := range d.parts {
+		if d.gpt {
+			d.describe(p)
+		}
+	}
+	if first := d.parts[0]; first.kind == "primary" && first.volume.fileSystem() != "" && d.rng.IntN(2) == 0 {
+		first.active = true
+	}
+}
+
+// describe draws what only a GPT has.
+func (d *soakDisk) describe(p *soakPart) {
+	p.guid = drawGUID(d.rng)
+	p.typ = []string{
+		"0FC63DAF-8483-4772-8E79-3D69D8477DE4", "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7", "933AC7E1-2EB4-4F13-B844-0E14E2AEF915",
+	}[d.rng.IntN(3)]
+	p.name = []string{"", "Basic data partition", "Größe", fmt.Sprintf("name %d", d.rng.IntN(1000))}[d.rng.IntN(4)]
+	p.attributes = []uint64{0, 1, 4, 1 << 60, 1<<63 | 1<<62 | 1}[d.rng.IntN(5)]
+}
+
+func drawGUID(rng *rand.Rand) string {
+	return fmt.Sprintf("%08X-%04X-4%03X-8%03X-%012X", rng.Uint32(), rng.IntN(1<<16), rng.IntN(1<<12), rng.IntN(1<<12), rng.Int64N(1<<48))
+}
+
+// make builds the disk as a raw file in dir.
+func (d *soakDisk) make(t testing.TB, dir string) string {
+	t.Helper()
+	raw := filepath.Join(dir, "source.raw")
+	require.NoError(t, os.WriteFile(raw, nil, 0o644))
+	require.NoError(t, os.Truncate(raw, d.sectors*d.sector))
+	if d.gpt {
+		d.writeGPT(t, raw)
+	} else {
+		d.writeMBR(t, raw)
+	}
+	for i, e := range d.data {
+		writeAt(t, raw, e.start*d.sector, noise(fmt.Sprintf("gap %d", i), int(e.sectors*d.sector)))
+	}
+	for _, p := range d.parts {
+		if p.volume != nil {
+			part := filepath.Join(dir, "part")
+			p.volume.make(t, part)
+			placeVolume(t, part, raw, p.start*d.sector)
+		}
+	}
+	return raw
+}

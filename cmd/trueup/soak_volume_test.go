@@ -1,0 +1,201 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// soakVolume is what a partition of a random disk holds.
+type soakVolume struct {
+	soakKind
+	sector int64
+	size   int64             // bytes
+	hidden int64             // what its boot sector says of its place, in sectors
+	files  map[string][]byte // by path
+	noise  string            // seed of the bytes of a partition that has no file system
+	group  string            // volume group of LVM
+}
+
+// soakKind is a kind of volume and how its tools make one.
+type soakKind struct {
+	name        string
+	least, most int64  // bytes
+	typ         string // MBR types that systems give to it, one byte each
+	flat        bool   // its tools cannot make folders
+	only512     bool   // does not fit small disks of 4096-byte sectors
+	bootSector  bool   // its boot sector holds its place
+}
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+)
+
+// soakKinds are the contents of random partitions. The sizes are near the least that the tools make: a disk has several.
+var soakKinds = []soakKind{
+	{name: "ext2", least: 2 * mib, most: 6 * mib, typ: "\x83"},
+	{name: "ext3", least: 9 * mib, most: 12 * mib, typ: "\x83"}, // 2048 blocks for a journal, also where they are of 4 KiB
+	{name: "ext4", least: 6 * mib, most: 12 * mib, typ: "\x83"},
+	{name: "fat12", least: 2 * mib, most: 4 * mib, typ: "\x01\x06", bootSector: true, only512: true},
+	{name: "fat16", least: 18 * mib, most: 24 * mib, typ: "\x04\x06\x0e", bootSector: true},
+	{name: "fat32", least: 34 * mib, most: 36 * mib, typ: "\x0b\x0c", bootSector: true, only512: true},
+	{name: "ntfs", least: 4 * mib, most: 12 * mib, typ: "\x07", bootSector: true, flat: true},
+	{name: "xfs", least: 32 * mib, most: 34 * mib, typ: "\x83"},
+	{name: "btrfs", least: 18 * mib, most: 22 * mib, typ: "\x83"},
+	{name: "lvm", least: 10 * mib, most: 12 * mib, typ: "\x8e", only512: true},
+	{name: "swap", least: 64 * kib, most: 2 * mib, typ: "\x82"},
+	{name: "noise", least: 4 * kib, most: 1 * mib, typ: "\xda\x83"},
+}
+
+// drawVolume draws a kind, its size and its files. A disk of many partitions stays small: big draws a large kind.
+func drawVolume(rng *rand.Rand, sector int64, name string, big bool) *soakVolume {
+	kinds := slices.DeleteFunc(slices.Clone(soakKinds), func(k soakKind) bool {
+		return k.only512 && sector != sectorSize || !big && k.least > 12*mib
+	})
+	v := &soakVolume{soakKind: kinds[rng.IntN(len(kinds))], sector: sector, noise: name, group: strings.ReplaceAll(name, " ", "_")}
+	v.size = v.least + rng.Int64N((v.most-v.least)/sector)*sector
+	if v.fileSystem() != "" {
+		v.files = drawTree(rng, v.flat)
+	}
+	return v
+}
+
+// fileSystem is what libguestfs calls the file system; it is empty for what has none.
+func (v *soakVolume) fileSystem() string {
+	switch v.name {
+	case "fat12", "fat16", "fat32":
+		return "vfat"
+	case "lvm":
+		return "ext4"
+	case "swap", "noise":
+		return ""
+	}
+	return v.name
+}
+
+// fileSums are the checksums of a volume's files, as sha256sum prints them.
+func (v *soakVolume) fileSums() []string {
+	var lines []string
+	for name, data := range v.files {
+		lines = append(lines, fmt.Sprintf("%x  ./%s", sha256.Sum256(data), name))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// drawTree draws a tree of files. Names that all file systems keep as they are make the trees comparable.
+func drawTree(rng *rand.Rand, flat bool) map[string][]byte {
+	files := map[string][]byte{}
+	dirs := []string{""}
+	for range rng.IntN(4) {
+		if !flat {
+			dirs = append(dirs, dirs[rng.IntN(len(dirs))]+fmt.Sprintf("folder-%d/", rng.IntN(100)))
+		}
+	}
+	for i := range 3 + rng.IntN(6) {
+		name := fmt.Sprintf("%sfile-%d.%d", dirs[rng.IntN(len(dirs))], i, rng.IntN(1000))
+		files[name] = noise(fmt.Sprint(rng.Uint64()), rng.IntN(40_000))
+	}
+	return files
+}
+
+// make builds the volume in a file of its own.
+func (v *soakVolume) make(t testing.TB, part string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(part, nil, 0o644))
+	require.NoError(t, os.Truncate(part, v.size))
+	tree := filepath.Dir(part) + "/tree"
+	v.writeTree(t, tree)
+	switch v.name {
+	case "ext2", "ext3", "ext4":
+		disktest.Run(t, "mke2fs", "-q", "-F", "-t", v.name, "-b", fmt.Sprint(max(v.sector, kib)), "-d", tree, part)
+	case "fat12", "fat16", "fat32":
+		v.makeFAT(t, part, tree)
+	case "ntfs":
+		v.makeNTFS(t, part, tree)
+	case "xfs":
+		// Without the option it makes none below 300 MiB, whatever it says of support.
+		disktest.Run(t, "mkfs.xfs", "--unsupported", "-q", "-s", fmt.Sprintf("size=%d", v.sector), "-p", v.prototype(t, part, tree), part)
+	case "btrfs":
+		disktest.Run(t, "mkfs.btrfs", "-q", "--mixed", "--rootdir", tree, part)
+	case "lvm":
+		v.makeLVM(t, part, tree)
+	case "swap":
+		disktest.Run(t, "mkswap", part)
+	default:
+		writeAt(t, part, 0, noise(v.noise, int(v.size)))
+	}
+	require.NoError(t, os.RemoveAll(tree))
+}
+
+func (v *soakVolume) writeTree(t testing.TB, tree string) {
+	t.Helper()
+	require.NoError(t, os.Mkdir(tree, 0o755))
+	for name, data := range v.files {
+		path := filepath.Join(tree, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, data, 0o644))
+	}
+}
+
+func (v *soakVolume) makeFAT(t testing.TB, part, tree string) {
+	t.Helper()
+	cluster := map[string]string{"fat12": "8", "fat16": "1", "fat32": "1"}[v.name]
+	if v.name == "fat16" && v.sector == sectorSize {
+		cluster = "4"
+	}
+	disktest.Run(t, "mkfs.fat", "-F", v.name[3:], "-h", fmt.Sprint(v.hidden), "-g", "255/63", "-s", cluster,
+		"-S", fmt.Sprint(v.sector), part)
+	entries, err := filepath.Glob(tree + "/*")
+	require.NoError(t, err)
+	disktest.Run(t, "mcopy", append(append([]string{"-s", "-i", part}, entries...), "::/")...)
+}
+
+func (v *soakVolume) makeNTFS(t testing.TB, part, tree string) {
+	t.Helper()
+	disktest.Run(t, "mkntfs", "-q", "-F", "-Q", "-p", fmt.Sprint(v.hidden), "-H", "255", "-S", "63", "-s", fmt.Sprint(v.sector),
+		"-c", "4096", part)
+	for _, name := range slices.Sorted(maps.Keys(v.files)) {
+		disktest.Run(t, "ntfscp", "-q", part, filepath.Join(tree, name), "/"+name)
+	}
+}
+
+// prototype writes the file from which mkfs.xfs fills a volume, and returns its name. Format: mkfs.xfs(8), option -p.
+func (v *soakVolume) prototype(t testing.TB, part, tree string) string {
+	t.Helper()
+	var text strings.Builder
+	text.WriteString("/none\n0 0\nd--755 0 0\n")
+	v.prototypeOf(t, &text, tree)
+	text.WriteString("$\n")
+	path := filepath.Dir(part) + "/prototype"
+	require.NoError(t, os.WriteFile(path, []byte(text.String()), 0o644))
+	return path
+}
+
+// prototypeOf lists a folder; the depth is that of drawTree.
+func (v *soakVolume) prototypeOf(t testing.TB, text *strings.Builder, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, entry := range entries {
+		path := filepath.Join(dir, entry.Name())
+		if !entry.IsDir() {
+			fmt.Fprintf(text, "%s ---644 0 0 %s\n", entry.Name(), path)
+			continue
+		}
+		fmt.Fprintf(text, "%s d--755 0 0\n", entry.Name())
+		v.prototypeOf(t, text, path)
+		text.WriteString("$\n")
+	}
+}
