@@ -52,7 +52,7 @@ type soakExtent struct {
 const (
 	soakTrack    = 63
 	soakCylinder = 255 * soakTrack
-	gptEntries   = 128
+	soakEntries   = 128
 	gptEntry     = 128
 )
 
@@ -79,7 +79,7 @@ func drawSoakDisk(seed uint64) *soakDisk {
 }
 
 // tableSectors is what a GPT takes at each end of the disk, without the protective MBR.
-func (d *soakDisk) tableSectors() int64 { return 1 + gptEntries*gptEntry/d.sector }
+func (d *soakDisk) tableSectors() int64 { return 1 + soakEntries*gptEntry/d.sector }
 
 // drawPartitions fills the disk from its start.
 func (d *soakDisk) drawPartitions() {

@@ -116,7 +116,7 @@ func (d *soakDisk) writeGPT(t testing.TB, raw string) {
 	binary.LittleEndian.PutUint16(protective[mbrSignatureAt:], 0xaa55)
 	writeAt(t, raw, 0, protective)
 
-	entries := make([]byte, gptEntries*gptEntry)
+	entries := make([]byte, soakEntries*gptEntry)
 	for _, p := range d.parts {
 		p.putGPT(t, entries[(p.number-1)*gptEntry:])
 	}
@@ -124,7 +124,7 @@ func (d *soakDisk) writeGPT(t testing.TB, raw string) {
 	head := gptHead{
 		Revision: 1 << 16, HeaderSize: 92, My: 1, Alternate: uint64(last), Entries: 2,
 		FirstUsable: uint64(1 + d.tableSectors()), LastUsable: uint64(last - d.tableSectors()),
-		NumEntries: gptEntries, EntrySize: gptEntry, EntriesCRC: crc32.ChecksumIEEE(entries),
+		NumEntries: soakEntries, EntrySize: gptEntry, EntriesCRC: crc32.ChecksumIEEE(entries),
 	}
 	copy(head.Signature[:], "EFI PART")
 	copy(head.Disk[:], guidBytes(t, soakDiskGUID))
