@@ -52,7 +52,7 @@ type soakExtent struct {
 const (
 	soakTrack    = 63
 	soakCylinder = 255 * soakTrack
-	soakEntries   = 128
+	soakEntries  = 128
 	gptEntry     = 128
 )
 

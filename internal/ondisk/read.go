@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"reflect"
 	"io"
 )
 
@@ -53,10 +54,19 @@ func Decode(src Source, off int64, v any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := binary.Decode(b, binary.LittleEndian, v); err != nil {
-		return nil, fmt.Errorf("decode %T: %w", v, err) // a variable-size struct: our own bug
+	return b, Fill(b, binary.LittleEndian, v)
+}
+
+// Fill decodes b into the fixed-size struct that v points to. Probers mostly meet zeros, which need no walk over the fields.
+func Fill(b []byte, order binary.ByteOrder, v any) error {
+	if IsZero(b) {
+		reflect.ValueOf(v).Elem().SetZero()
+		return nil
 	}
-	return b, nil
+	if _, err := binary.Decode(b, order, v); err != nil {
+		return fmt.Errorf("decode %T: %w", v, err) // a variable-size struct: our own bug
+	}
+	return nil
 }
 
 // IsZero tells whether all of b is zero. Comparing b with itself shifted by one byte is the fastest way that needs no

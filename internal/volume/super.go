@@ -24,10 +24,7 @@ func superblock(d disk.Disk, off int64, order binary.ByteOrder, v any) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	if _, err := binary.Decode(b, order, v); err != nil {
-		return nil, fmt.Errorf("decode %T: %w", v, err) // a variable-size struct: our own bug
-	}
-	return b, nil
+	return b, ondisk.Fill(b, order, v)
 }
 
 // powerBetween tells whether n is a power of two within both limits.

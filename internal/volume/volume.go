@@ -111,6 +111,7 @@ type Prober struct {
 // one of reading. at is the byte offset of d on the disk: messages name places on the disk.
 func Probe(d disk.Disk, at int64) (*Volume, error) {
 	var found []*Volume
+	d = withHead(d)
 	for _, p := range probers {
 		v, err := p.Probe(d)
 		switch {

@@ -108,8 +108,8 @@ func probeSun(d disk.Disk) (*Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := binary.Decode(b, binary.BigEndian, &l); err != nil {
-		return nil, fmt.Errorf("decode %T: %w", l, err)
+	if err := ondisk.Fill(b, binary.BigEndian, &l); err != nil {
+		return nil, err
 	}
 	perCylinder := int64(l.Heads) * int64(l.Sectors)
 	switch {
