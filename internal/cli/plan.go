@@ -78,6 +78,9 @@ grows, what would be refused, and an inspection of the result.` + "\n" + exitCod
 	return cmd
 }
 
+// maxDrawn is how many partitions the pictures of before and after show at most.
+const maxDrawn = 1024
+
 func runPlan(out io.Writer, f planFlags, path string) error {
 	if err := f.check(); err != nil {
 		return err
@@ -99,11 +102,14 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 	r.Findings = notRefused(p.Notes, r.Refusals)
 	refused := refusal(r.Refusals)
 	if refused == nil {
-		before := report.NewDisk(s.layout, p.Goal.Must, nil)
+		// Two more lists of thousands of partitions would take memory and make no picture.
+		if len(s.layout.Partitions) <= maxDrawn {
+			before := report.NewDisk(s.layout, p.Goal.Must, nil)
+			r.Before = &before
+		}
 		if r.Result, err = result(s, p); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		r.Before = &before
 	} else {
 		refused = malformed{fmt.Errorf("%s: %w", path, refused)}
 		code, exit := classify(refused)

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"reflect"
 	"io"
+	"reflect"
 )
 
 // Source is what structures are read from: a file or a disk.

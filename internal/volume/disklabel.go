@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var disklabel = Prober{Name: string(Disklabel), Probe: probeDisklabel}
+var disklabel = Prober{Name: string(Disklabel), Marks: []Mark{{atInSector, bsdMark}, {512, bsdMark}, {4096, bsdMark}}, Probe: probeDisklabel}
 
 // bsdLabel is the head of a disklabel. Spec: FreeBSD, sys/sys/disk/bsd.h (struct disklabel); OpenBSD, sys/sys/disklabel.h, where
 // some spare words have a use; NetBSD, sys/sys/disklabel.h.
@@ -49,6 +49,7 @@ type bsdSlice struct {
 const (
 	bsdWhat  = "bsd disklabel"
 	bsdMagic = 0x82564557
+	bsdMark  = "\x57\x45\x56\x82" // the same, as it stands
 	// maxSlices is what a sector has room for, and NetBSD's own limit.
 	maxSlices = 22
 	// rawSlice, called c, is the whole slice or disk on every BSD.

@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var exFAT = Prober{Name: string(ExFAT), Probe: probeExFAT}
+var exFAT = Prober{Name: string(ExFAT), Marks: []Mark{{3, exfatName}}, Probe: probeExFAT}
 
 // exfatBoot is the boot sector. Spec: Microsoft, exFAT file system specification, 3.1.
 type exfatBoot struct {

@@ -8,7 +8,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var ext = Prober{Name: "ext", Probe: probeExt}
+var ext = Prober{Name: "ext", Marks: []Mark{{atSuper + 56, "\x53\xef"}}, Probe: probeExt}
 
 // extSuper is the superblock, 1024 bytes into the volume. Spec: Linux, Documentation/filesystems/ext4/super.rst.
 type extSuper struct {

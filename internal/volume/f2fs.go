@@ -9,7 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var f2fs = Prober{Name: string(F2FS), Probe: probeF2FS}
+var f2fs = Prober{Name: string(F2FS), Marks: []Mark{{atSuper, "\x10\x20\xf5\xf2"}}, Probe: probeF2FS}
 
 // f2fsSuper is the first of two superblocks, 1024 bytes into the volume. Spec: Linux, include/linux/f2fs_fs.h,
 // f2fs_super_block.

@@ -1,6 +1,9 @@
 package volume
 
 import (
+	"slices"
+	"sync"
+
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -14,13 +17,29 @@ type headed struct {
 	head []byte
 }
 
-// withHead reads the head of d. One that cannot be read as a whole is left to the probers, which need less of it.
-func withHead(d disk.Disk) disk.Disk {
-	head := make([]byte, min(headSize, d.Size()))
+// heads are buffers for use again: a table can name thousands of volumes.
+var heads = sync.Pool{New: func() any { return new([headSize]byte) }}
+
+// withHead reads the head of d. One that cannot be read as a whole is left to the probers, which need less of it. done gives the
+// buffer back; nothing may read after that.
+func withHead(d disk.Disk) (h headed, done func()) {
+	buf, _ := heads.Get().(*[headSize]byte)
+	done = func() { heads.Put(buf) }
+	head := buf[:min(headSize, d.Size())]
 	if err := ondisk.ReadFull(d, head, 0); err != nil {
-		return d
+		return headed{Disk: d}, done
 	}
-	return headed{d, head}
+	return headed{d, head}, done
+}
+
+// mayBe tells whether the head has a mark of a prober. Without a head nothing is known.
+func (h headed) mayBe(p Prober) bool {
+	if h.head == nil || len(p.Marks) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(p.Marks, func(m Mark) bool {
+		return m.Off <= len(h.head)-len(m.Bytes) && string(h.head[m.Off:m.Off+len(m.Bytes)]) == m.Bytes
+	})
 }
 
 // ReadAt reads from the head what lies in it.

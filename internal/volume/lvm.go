@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var lvm = Prober{Name: string(LVM2), Probe: probeLVM}
+var lvm = Prober{Name: string(LVM2), Marks: []Mark{{0, lvmMark}, {512, lvmMark}, {1024, lvmMark}, {1536, lvmMark}}, Probe: probeLVM}
 
 // lvmLabel stands in one of the first four sectors. Spec: LVM2, lib/label/label.h, struct label_header.
 type lvmLabel struct {
@@ -52,6 +52,8 @@ type lvmText struct {
 	Flags    uint32 // 1: this area is not used
 }
 
+const lvmMark = "LABELONE"
+
 const (
 	lvmLabelWhat = "lvm label"
 	lvmPVWhat    = "lvm physical volume header"
@@ -81,7 +83,7 @@ func probeLVM(d disk.Disk) (*Volume, error) {
 	}
 	for i := range int64(lvmSectors) {
 		sector := b[i*lvmSector : (i+1)*lvmSector]
-		if string(sector[:8]) == "LABELONE" && string(sector[24:32]) == "LVM2 001" {
+		if string(sector[:8]) == lvmMark && string(sector[24:32]) == "LVM2 001" {
 			return probePV(d, sector, i)
 		}
 	}

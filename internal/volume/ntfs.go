@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var ntfs = Prober{Name: string(NTFS), Probe: probeNTFS}
+var ntfs = Prober{Name: string(NTFS), Marks: []Mark{{3, "NTFS    "}}, Probe: probeNTFS}
 
 // ntfsBoot is the boot sector. Spec: Microsoft "NTFS boot sector layout"; Linux-NTFS documentation, $Boot.
 type ntfsBoot struct {

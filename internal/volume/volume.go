@@ -103,16 +103,28 @@ const (
 // Prober knows one kind of content. Probe returns ErrNoMatch for what is not its own, and a FormatError for its own when it
 // is broken, beside the volume when that could be read all the same.
 type Prober struct {
-	Name  string
+	Name string
+	// Marks are bytes of which a volume of this kind has at least one. None: Probe looks itself.
+	Marks []Mark
 	Probe func(d disk.Disk) (*Volume, error)
 }
 
+// Mark is a magic number within the head of a volume, at a byte offset.
+type Mark struct {
+	Off   int
+	Bytes string
+}
+
 // Probe asks all probers. Two that match are an issue, never a silent first winner; what none knows is Unknown. The error is
-// one of reading. at is the byte offset of d on the disk: messages name places on the disk.
-func Probe(d disk.Disk, at int64) (*Volume, error) {
+// one of reading. at is the byte offset of whole on the disk: messages name places on the disk.
+func Probe(whole disk.Disk, at int64) (*Volume, error) {
 	var found []*Volume
-	d = withHead(d)
+	d, done := withHead(whole)
+	defer done()
 	for _, p := range probers {
+		if !d.mayBe(p) {
+			continue
+		}
 		v, err := p.Probe(d)
 		switch {
 		case errors.Is(err, ondisk.ErrNoMatch):

@@ -11,8 +11,8 @@ import (
 )
 
 var (
-	vtoc    = Prober{Name: string(VTOC), Probe: probeVTOC}
-	sunDisk = Prober{Name: string(VTOC), Probe: probeSun}
+	vtoc    = Prober{Name: string(VTOC), Marks: []Mark{{512 + 12, "\xee\xde\x0d\x60"}}, Probe: probeVTOC}
+	sunDisk = Prober{Name: string(VTOC), Marks: []Mark{{508, "\xda\xbe"}}, Probe: probeSun}
 )
 
 // x86Label is the disk label of Solaris on a PC, in sector 1 of its partition. Spec: illumos, usr/src/uts/common/sys/dklabel.h (struct
