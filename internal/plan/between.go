@@ -23,7 +23,7 @@ const (
 
 // slot is a partition and what lies between it and the next one. The first slot of a disk has no partition.
 type slot struct {
-	part  layout.Partition
+	part  layout.Item
 	after []segment
 }
 
@@ -34,13 +34,13 @@ func slotsOf(l *layout.Layout) []slot {
 	if len(items) > 0 {
 		first = items[0].Off
 	}
-	out := []slot{{after: []segment{{Range: disk.Range{Len: first}, kind: front}}}}
+	out := make([]slot, 0, len(items)+1)
+	out = append(out, slot{after: []segment{{Range: disk.Range{Len: first}, kind: front}}})
 	for i, x := range items {
 		last := &out[len(out)-1]
 		switch x.Kind {
 		case layout.PartitionItem:
-			p, _ := l.Partition(x.Number)
-			out = append(out, slot{part: p})
+			out = append(out, slot{part: x})
 			last = &out[len(out)-1]
 		case layout.RecordItem:
 			last.after = append(last.after, segment{x.Range, record, x.Number})

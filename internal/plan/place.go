@@ -5,7 +5,6 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/layout"
-	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -94,6 +93,4 @@ func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
 }
 
 // needs tells whether a partition is off the boundary and selected.
-func (c *placer) needs(p layout.Partition) bool {
-	return p.Kind != table.Extended && c.goal.Selects(p.Number) && p.Off%c.goal.Must != 0
-}
+func (c *placer) needs(p layout.Item) bool { return c.goal.Selects(p.Number) && p.Off%c.goal.Must != 0 }

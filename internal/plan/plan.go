@@ -198,7 +198,7 @@ func tail(l *layout.Layout, segs []segment, end, delta, size int64) (at []int64,
 }
 
 // move puts a partition to byte off.
-func (p *Plan) move(part layout.Partition, off int64) {
+func (p *Plan) move(part layout.Item, off int64) {
 	p.keep(part.Off, off, part.Len)
 	if off != part.Off {
 		p.Moves = append(p.Moves, Move{part.Number, part.Off, off, part.Len})

@@ -63,6 +63,7 @@ type gpt struct {
 	at     int64 // byte offset of the header
 	header gptHeader
 	raw    []byte // the header, as long as it says it is
+	bare   bool   // only the sums are checked
 }
 
 // array is where the entries of this copy lie.
@@ -90,8 +91,8 @@ func readGPT(d disk.Disk) (*gpt, error) {
 
 func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
 	end := units.AlignDown(d.Size(), sector)
-	first, err1 := readCopy(d, sector, sector)
-	last, err2 := readCopy(d, sector, end-sector)
+	first, err1 := readCopy(d, sector, sector, false)
+	last, err2 := readCopy(d, sector, end-sector, err1 == nil) // one list of partitions is enough
 	c := copies{disk: d.Size(), sector: sector, end: end, primary: first, backup: last}
 	switch {
 	case err1 == nil && err2 == nil:
@@ -137,7 +138,7 @@ func (g *gpt) elsewhere(err error, last int64) string {
 		return err.Error()
 	}
 	if at := g.header.AltLBA; at > 1 && at < ondisk.U64(last/g.SectorSize) {
-		if _, err := readCopy(g.d, g.SectorSize, ondisk.I64(at)*g.SectorSize); err == nil {
+		if _, err := readCopy(g.d, g.SectorSize, ondisk.I64(at)*g.SectorSize, true); err == nil {
 			return fmt.Sprintf("it stands at LBA %d, and the disk ends at LBA %d", at, last/g.SectorSize)
 		}
 	}
@@ -149,9 +150,9 @@ func (g *gpt) warn(code, text string) {
 	g.Issues = append(g.Issues, ondisk.Issue{Code: code, Effect: ondisk.Warn, Text: text, Remedy: "trueup align writes both copies right"})
 }
 
-// readCopy reads and checks the table whose header stands at byte off.
-func readCopy(d disk.Disk, sector, off int64) (*gpt, error) {
-	g := &gpt{Table: Table{Scheme: GPT, SectorSize: sector}, d: d, at: off}
+// readCopy reads and checks the table whose header stands at byte off. bare leaves the partitions out.
+func readCopy(d disk.Disk, sector, off int64, bare bool) (*gpt, error) {
+	g := &gpt{Table: Table{Scheme: GPT, SectorSize: sector}, d: d, at: off, bare: bare}
 	if off < sector || off+sector > d.Size() {
 		return nil, ondisk.ErrNoMatch
 	}
@@ -230,7 +231,7 @@ func (g *gpt) readEntries() error {
 			return err
 		}
 		sum.Write(b)
-		for j := range n {
+		for j := int64(0); j < n && !g.bare; j++ {
 			if err := g.addEntry(int(i+j)+1, b[j*int64(h.EntrySize):]); err != nil {
 				return err
 			}
@@ -267,9 +268,10 @@ func (g *gpt) addEntry(number int, b []byte) error {
 func (g *gpt) checkEntries() {
 	h := g.header
 	usable := disk.Range{Off: ondisk.I64(h.FirstUsable) * g.SectorSize, Len: ondisk.I64(h.LastUsable-h.FirstUsable+1) * g.SectorSize}
-	sorted := byOffset(g.Partitions)
+	sorted := g.byOffset()
 	seen := map[string]int{}
-	for i, p := range sorted {
+	for i, k := range sorted {
+		p := &g.Partitions[k]
 		at := g.array().Off + int64(p.Number-1)*int64(h.EntrySize)
 		lbas := fmt.Sprintf("%d to %d", p.Off/g.SectorSize, p.End()/g.SectorSize-1)
 		if n := seen[p.GUID]; n != 0 && p.GUID != guid([16]byte{}) {
@@ -279,8 +281,8 @@ func (g *gpt) checkEntries() {
 		if !usable.Contains(p.Range) {
 			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas, fmt.Sprintf("within %d to %d", h.FirstUsable, h.LastUsable))
 		}
-		if i > 0 && p.Overlaps(sorted[i-1].Range) {
-			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas, fmt.Sprintf("a place apart from partition %d", sorted[i-1].Number))
+		if i > 0 && p.Overlaps(g.Partitions[sorted[i-1]].Range) {
+			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas, fmt.Sprintf("a place apart from partition %d", g.Partitions[sorted[i-1]].Number))
 		}
 	}
 }

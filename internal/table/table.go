@@ -173,7 +173,12 @@ func (t *Table) brokenIn(what string, off int64, part int, field string, got, wa
 
 func number(n int) string { return strconv.Itoa(n) }
 
-// byOffset is a copy in disk order.
-func byOffset(parts []Partition) []Partition {
-	return slices.SortedFunc(slices.Values(parts), func(a, b Partition) int { return cmp.Compare(a.Off, b.Off) })
+// byOffset lists the indices of the partitions in disk order.
+func (t *Table) byOffset() []int {
+	out := make([]int, len(t.Partitions))
+	for i := range out {
+		out[i] = i
+	}
+	slices.SortFunc(out, func(a, b int) int { return cmp.Compare(t.Partitions[a].Off, t.Partitions[b].Off) })
+	return out
 }
