@@ -63,8 +63,8 @@ func arrange(segs []segment, end, delta int64, tight bool) (at []int64, last int
 		switch {
 		case s.kind == data && s.Off < end:
 			to = max(s.Off+delta, end)
-		case s.kind == data && tight && s.Off+delta >= end:
-			to = min(s.Off, s.Off+delta)
+		case s.kind == data && tight:
+			to = min(s.Off, max(s.Off+delta, end))
 		case s.kind == record && tight:
 			to = end
 		}

@@ -56,9 +56,19 @@ func TestHundredThousandTables(t *testing.T) {
 }
 
 // dice draws a random table.
-type dice struct{ *rand.Rand }
+type dice struct {
+	*rand.Rand
+	tiny bool // a few sectors of everything
+}
 
-func (d dice) pick(of ...int64) int64 { return of[d.IntN(len(of))] }
+// pick chooses a number of sectors. Those of tiny disks are below 11, and 0 only where it is one of the choices.
+func (d dice) pick(of ...int64) int64 {
+	n := of[d.IntN(len(of))]
+	if d.tiny {
+		n %= 11
+	}
+	return n
+}
 
 func (d dice) chance(percent int) bool { return d.IntN(100) < percent }
 
@@ -105,18 +115,22 @@ func (d dice) table() disk.Disk {
 
 // start is where the next partition begins, at or behind lba: at once, behind a gap, or on a cylinder.
 func (d dice) start(lba int64) int64 {
-	switch d.IntN(6) {
-	case 0, 1:
+	switch n := d.IntN(6); {
+	case n < 2:
 		return lba
-	case 2:
+	case d.tiny:
+	case n == 2:
 		return (lba + 16064) / 16065 * 16065
-	case 3:
+	case n == 3:
 		return (lba + 2047) / 2048 * 2048
 	}
 	return lba + d.pick(1, 7, 62, 63, 500, 2048, 5000, 100_000)
 }
 
 func (d dice) sizeOf() int64 {
+	if d.tiny {
+		return 1 + d.Int64N(20)
+	}
 	return d.pick(1, 2, 63, 1000, 4096, 16065, 20_000, 1_000_000) + d.Int64N(64)
 }
 
@@ -132,7 +146,7 @@ func (d dice) mbr() disk.Disk {
 		if i == box {
 			start := d.start(lba)
 			end := d.chain(s, start)
-			sector0.Entry(0, slot, disktest.MBREntryFields{Type: byte(d.pick(0x05, 0x0f, 0x85)), Start: uint32(start), Sectors: uint32(end - start)})
+			sector0.Entry(0, slot, disktest.MBREntryFields{Type: []byte{0x05, 0x0f, 0x85}[d.IntN(3)], Start: uint32(start), Sectors: uint32(end - start)})
 			lba = end
 			continue
 		}
@@ -183,14 +197,23 @@ func (d dice) chain(s *sparse, start int64) int64 {
 		}
 		if i+1 < len(all) {
 			next := all[i+1]
-			span := next.start + next.sectors - next.record
-			if d.chance(20) {
-				span = end - next.record
-			}
+			span := d.span(next.start+next.sectors-next.record, next.sectors, end-next.record)
 			f.Entry(0, 1-at, disktest.MBREntryFields{Type: 0x05, Start: uint32(next.record - start), Sectors: uint32(max(span, 1))})
 		}
 	}
 	return max(end, start+1)
+}
+
+// span is the length of a link: most makers lead it to the end of the next logical partition, some to that of the extended one, and
+// it can be anything else, since no reader needs it.
+func (d dice) span(logical, sectors, box int64) int64 {
+	switch d.IntN(10) {
+	case 0, 1:
+		return box
+	case 2:
+		return d.pick(1, sectors, logical+1, box-1, box+1, box+5000, 1<<32-1)
+	}
+	return logical
 }
 
 func (d dice) gpt() disk.Disk {
@@ -278,7 +301,7 @@ func (d dice) goal(l *layout.Layout) align.Goal {
 
 func checkTable(t *testing.T, i int) {
 	t.Helper()
-	d := dice{rand.New(rand.NewPCG(tablesSeed, uint64(i)))}
+	d := dice{Rand: rand.New(rand.NewPCG(tablesSeed, uint64(i)))}
 	source := d.table()
 	again := fmt.Sprintf("TRUEUP_TABLE=%d", i)
 	before := bare(t, source)

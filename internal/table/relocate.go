@@ -82,12 +82,13 @@ func (t *Table) relocateRecord(r Record, to Places, g Geometry) []disk.Patch {
 }
 
 // spanEnd is where the length of a link leads to: to the end of the next logical partition, as the specification has it, or of
-// the whole extended partition, or to a place of the maker's own liking beside them. was is the old one.
+// the whole extended partition, or to a place of the maker's own liking. was is the old one.
 func (t *Table) spanEnd(r Record, was int64, to Places) int64 {
 	box, _ := t.find(r.Box)
 	p, ok := t.find(r.next.Logical)
-	shift := to.record(r.next.Off) - r.next.Off
-	if ok {
+	record := to.record(r.next.Off)
+	shift := record - r.next.Off
+	if ok && was >= p.End() { // shorter ones say nothing of the partition, which can move less far than its record
 		shift = to.rangeOf(p).End() - p.End()
 	}
 	end := to.rangeOf(box).End()
@@ -99,7 +100,7 @@ func (t *Table) spanEnd(r Record, was int64, to Places) int64 {
 	case was < box.End():
 		return min(was+shift, end)
 	}
-	return was + shift // it led out of the extended partition before
+	return min(was+shift, record+MaxLBA*t.SectorSize) // it led out of the extended partition before
 }
 
 // find gives a partition by number; 0 has none.
