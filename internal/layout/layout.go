@@ -49,7 +49,7 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	if l.Table == nil {
 		l.Volume = whole
 		l.Boot = &boot.Result{Code: boot.Empty}
-		l.Issues = whole.Issues
+		l.Issues = append(l.Issues, whole.Issues...)
 		l.bareVolume()
 		l.onlyLabel()
 		return l, nil
@@ -75,8 +75,15 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 // settle decides what sector 0 is. The boot sector of a volume ends in the same signature as an MBR and has text or code
 // where the entries would be.
 func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
+	if t != nil && l.isRemnant(t, whole) {
+		return nil
+	}
 	// What has its superblock at the end lays no claim to sector 0: an array of whole disks shows the table that lies in it.
-	if t == nil || whole.Kind == volume.Unknown || whole.AtEnd || t.Scheme == table.GPT {
+	if t == nil || whole.Kind == volume.Unknown || whole.AtEnd {
+		return t
+	}
+	if t.Scheme == table.GPT {
+		l.overwritten(t, whole)
 		return t
 	}
 	// A file system over the whole disk keeps its superblock elsewhere or fills sector 0 with its own boot sector.
@@ -89,6 +96,32 @@ func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
 		Remedy: "wipe the stale signature inside the guest",
 	})
 	return t
+}
+
+// isRemnant tells whether a GPT is what was left of an earlier use of the disk: no system sees it, and writing its primary again would
+// destroy what came after it.
+func (l *Layout) isRemnant(t *table.Table, whole *volume.Volume) bool {
+	remnant, taken := t.Remnant()
+	if !remnant || (!taken && whole.Kind == volume.Unknown) {
+		return false
+	}
+	l.Issues = append(l.Issues, ondisk.Issue{
+		Code: "gpt-remnant", Effect: ondisk.Note,
+		Text: "the last sectors hold the backup of a GPT, and the disk begins with neither a protective MBR nor a primary: no system sees it, and it stays as it is",
+	})
+	return true
+}
+
+// overwritten reports a volume that may be what destroyed the primary of a GPT: mending that would destroy the volume.
+func (l *Layout) overwritten(t *table.Table, whole *volume.Volume) {
+	if !t.OnlyBackup() {
+		return
+	}
+	l.Issues = append(l.Issues, ondisk.Issue{
+		Code: "gpt-overwritten", Effect: ondisk.Refuse,
+		Text:   fmt.Sprintf("the primary GPT is not valid, and the disk looks like a %s volume as a whole: a new primary could destroy that", whole.Kind),
+		Remedy: "wipe in the guest what is stale: the volume's signature (wipefs), or both copies of the GPT (sgdisk --zap-all); trueup convert copies the disk as it is",
+	})
 }
 
 // bareVolume says what an administrator should know about an image that is a volume.

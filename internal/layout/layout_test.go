@@ -174,3 +174,75 @@ func (storedZeros) ReadAt(p []byte, _ int64) (int, error) {
 	clear(p)
 	return len(p), nil
 }
+
+// putSwap writes the header of a swap area, whose first KiB is that of the boot sectors.
+func putSwap(f disktest.Forged) {
+	f.U32(1024, 1)
+	f.U32(1028, uint32(len(f)/4096-1))
+	f.Text(4086, "SWAPSPACE2")
+}
+
+// A disk that was given to one volume can still end in the backup of a GPT. No system looks at that, and neither do we: a primary
+// that is written again would destroy the volume.
+func TestRemnantOfAGPT(t *testing.T) {
+	const sectors = 20_000
+	start := func(put func(disktest.Forged)) disktest.Forged {
+		f := disktest.ForgeGPT(512, sectors, 128, disktest.GPTEntryFields{First: 2048, Last: 4095})
+		clear(f[:34*512])
+		put(f)
+		return f
+	}
+	for name, c := range map[string]struct {
+		disk disktest.Forged
+		kind volume.Kind
+	}{
+		"ext":               {start(func(f disktest.Forged) { f.PutExt(0, sectors) }), volume.Ext2},
+		"swap":              {start(putSwap), volume.Swap},
+		"something unknown": {start(func(f disktest.Forged) { f.U8(33*512, 1) }), volume.Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := read(t, c.disk)
+			require.Nil(t, l.Table)
+			require.False(t, l.Damaged())
+			require.Equal(t, c.kind, l.Volume.Kind)
+			require.Contains(t, codes(l), "gpt-remnant")
+		})
+	}
+	l := read(t, start(func(disktest.Forged) {}))
+	require.NotNil(t, l.Table, "nothing but zeros is a start that was wiped")
+	require.True(t, l.Damaged())
+}
+
+// mkswap leaves a partition table in sector 0 alone, and writes over the entries of a GPT.
+func TestVolumeOverAGPT(t *testing.T) {
+	f := disktest.ForgeGPT(512, 20_000, 128, disktest.GPTEntryFields{First: 2048, Last: 4095})
+	putSwap(f)
+	l := read(t, f)
+	require.NotNil(t, l.Table)
+	require.Contains(t, codes(l), "gpt-overwritten")
+	for _, i := range l.Issues {
+		require.Equal(t, i.Code == "gpt-overwritten", i.Effect == ondisk.Refuse, i.Code)
+	}
+}
+
+// The members of an array with its superblock at the end show the array's own GPT, whose backup ends in front of the superblock.
+func TestBackupInFrontOfASuperblock(t *testing.T) {
+	const sectors = 20_000
+	for name, put := range map[string]func(disktest.Forged){
+		"an array":          func(f disktest.Forged) { f.PutMD1("1.0", sectors) },
+		"something unknown": func(f disktest.Forged) { f.U8(int64(len(f))-33*512, 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := append(disktest.ForgeGPT(512, sectors, 128, disktest.GPTEntryFields{First: 2048, Last: 4095}), make([]byte, 64<<10)...)
+			put(f)
+			l := read(t, f)
+			require.NotNil(t, l.Table)
+			require.Contains(t, codes(l), "gpt-backup")
+			require.False(t, l.Damaged(), "it cannot be mended")
+			require.True(t, l.Table.Blocked())
+			for _, i := range l.Issues {
+				require.NotContains(t, i.Remedy, "trueup align")
+			}
+		})
+	}
+}

@@ -52,6 +52,7 @@ func (p *Plan) Grow(l *layout.Layout, size int64) {
 	if size <= p.Size {
 		return
 	}
+	grown := p.Size > p.OldSize
 	switch {
 	case l.Table == nil || l.Table.Scheme != table.GPT:
 		p.Size, p.Places.Size = size, size
@@ -65,7 +66,9 @@ func (p *Plan) Grow(l *layout.Layout, size int64) {
 			panic(broken) // what fits on a disk fits on a larger one
 		}
 	}
-	p.atEnd(l)
+	if !grown {
+		p.atEnd(l)
+	}
 }
 
 // New plans the way to a goal. l needs its gaps (layout.ReadGaps). The error is that of a malformed structure that the
@@ -242,7 +245,7 @@ func (p *Plan) finish(l *layout.Layout) {
 		return
 	}
 	p.boxes(l)
-	if l.Table.Scheme != table.GPT || (!p.Places.Mend && p.Size == l.Size && l.Table.Damaged()) {
+	if l.Table.Scheme != table.GPT || (!p.Places.Mend && p.Size == l.Size) {
 		p.keepRest(l)
 	} else {
 		p.Pieces = over(p.Pieces, l.Table.Structures(p.Size))
@@ -326,8 +329,13 @@ func (p *Plan) rewrite(l *layout.Layout) {
 	}
 }
 
-// atEnd refuses a disk that grows although something is found from its end.
+// atEnd refuses a disk that grows although something is found from its end, or has no place for a copy of the GPT that is to be written.
 func (p *Plan) atEnd(l *layout.Layout) {
+	if p.Size > p.OldSize && l.Table != nil && l.Table.Blocked() && len(p.Moves) == 0 { // a move is refused by the layout
+		p.refuse("gpt-damaged", ondisk.ErrUnsupported, 0, fmt.Sprintf(
+			"the disk would grow from %d to %d bytes, and there is no place for a copy of the GPT that is damaged", p.OldSize, p.Size),
+			"repair the table with gdisk first, or keep the size of the disk")
+	}
 	whole := l.Volume
 	if whole == nil {
 		whole = l.Outer

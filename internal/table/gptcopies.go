@@ -1,10 +1,12 @@
 package table
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
 	"math"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -18,10 +20,13 @@ type copies struct {
 	primary, backup *gpt   // nil: not valid
 	old             []byte // what stands where the primary header belongs
 	tooTight        bool   // there is no place for a new primary
+	occupied        bool   // something else stands where a new backup would go
 
 	mbr    []byte // entries and signature of sector 0, from byte 446
 	bare   bool   // they are all zero: a protective entry can be written
 	shield int    // slot of the protective entry, -1: none
+
+	remnant, taken bool // see Table.Remnant
 }
 
 const (
@@ -42,10 +47,20 @@ func (c *copies) room() int64 { return units.AlignUp(c.good().array().Len, c.sec
 
 // damaged tells whether something is to be mended, and can be.
 func (c *copies) damaged() bool {
-	if c.primary == nil && c.tooTight {
+	if c.blocked() {
 		return false
 	}
 	return c.primary == nil || c.backup == nil || c.crossed() || (c.shield < 0 && c.bare)
+}
+
+// blocked tells whether a copy cannot be written anew.
+func (c *copies) blocked() bool {
+	return (c.primary == nil && c.tooTight) || (c.backup == nil && c.occupied)
+}
+
+// backupAtEnd tells whether the backup belongs where the disk ends now: one that was enlarged has it in the middle.
+func (c *copies) backupAtEnd() bool {
+	return c.primary == nil || c.primary.header.AltLBA == ondisk.U64(c.end/c.sector-1)
 }
 
 // crossed tells whether one of two valid headers does not name the place of the other.
@@ -57,10 +72,8 @@ func (c *copies) crossed() bool {
 // usable is the end of the space for partitions on a disk of size bytes. A backup that is not valid, or in the middle of an enlarged
 // disk, gets its place at the end.
 func (c *copies) usable(size int64) int64 {
-	h := c.good().header
-	end := ondisk.I64(h.LastUsable+1) * c.sector
-	atEnd := c.primary == nil || h.AltLBA == ondisk.U64(c.end/c.sector-1)
-	if c.backup != nil || (atEnd && end <= c.end-c.sector-c.room()) {
+	end := ondisk.I64(c.good().header.LastUsable+1) * c.sector
+	if c.backup != nil || (c.backupAtEnd() && end <= c.end-c.sector-c.room()) {
 		return end + units.AlignDown(size, c.sector) - c.end
 	}
 	return units.AlignDown(size, c.sector) - c.sector - c.room()
@@ -80,12 +93,22 @@ func (c *copies) pieces(size int64) []disk.Piece {
 		}
 		return append(out, disk.Piece{From: tail, To: c.usable(size), Len: last - tail})
 	}
-	return append(out, disk.Piece{From: c.primary.array().Off, To: end - c.sector - c.room(), Len: c.primary.array().Len})
+	array := end - c.sector - c.room()
+	// What lies between the partitions and the backup goes with it.
+	if tail := c.usable(c.disk); array > c.usable(size) {
+		out = append(out, disk.Piece{From: tail, To: c.usable(size), Len: array - c.usable(size)})
+	}
+	return append(out, disk.Piece{From: c.primary.array().Off, To: array, Len: c.primary.array().Len})
 }
 
 // readOld looks at what a new primary would replace.
 func (c *copies) readOld(g *gpt) error {
 	c.shield = -1
+	if c.backup == nil && !c.backupAtEnd() {
+		if err := c.readEnd(g); err != nil {
+			return err
+		}
+	}
 	if c.primary != nil {
 		return nil
 	}
@@ -95,13 +118,35 @@ func (c *copies) readOld(g *gpt) error {
 	}
 	c.old = b
 	if c.tooTight = primaryEntries*c.sector+c.room() > ondisk.I64(g.header.FirstUsable)*c.sector; c.tooTight {
-		g.Issues = append(g.Issues, ondisk.Issue{
-			Code: "gpt-primary", Effect: ondisk.Refuse, OnMove: true,
-			Text:   fmt.Sprintf("there is no room for a new primary GPT in front of the first usable LBA %d", g.header.FirstUsable),
-			Remedy: "repair the table with gdisk first",
-		})
+		g.cannotMend("gpt-primary", fmt.Sprintf("there is no room for a new primary GPT in front of the first usable LBA %d", g.header.FirstUsable),
+			"repair the table with gdisk first")
 	}
 	return nil
+}
+
+// readEnd looks at what a backup at the end of an enlarged disk would replace: the metadata of an array, for one.
+func (c *copies) readEnd(g *gpt) error {
+	from := c.end - c.sector - c.room()
+	if alt := c.primary.header.AltLBA; alt < ondisk.U64(c.end/c.sector) {
+		from = max(from, ondisk.I64(alt+1)*c.sector) // what the old backup takes
+	}
+	free, err := isZero(g.d, from, c.end)
+	if c.occupied = !free; err != nil || free {
+		return err
+	}
+	g.cannotMend("gpt-backup", "something else stands at the end of the disk, where the backup GPT belongs",
+		"if nothing needs it, repair the table with gdisk (sgdisk -e) first")
+	return nil
+}
+
+// cannotMend says that the damage which was warned of stays.
+func (g *gpt) cannotMend(code, text, remedy string) {
+	for i := range g.Issues {
+		if g.Issues[i].Remedy == mends {
+			g.Issues[i].Remedy = remedy
+		}
+	}
+	g.Issues = append(g.Issues, ondisk.Issue{Code: code, Effect: ondisk.Refuse, OnMove: true, Text: text, Remedy: remedy})
 }
 
 // addMBR takes over what sector 0 says beside the GPT.
@@ -113,6 +158,9 @@ func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 	g.gpt.mbr = b
 	g.BootCode, g.Signature = m.sector.Code[:], m.Signature
 	if missing {
+		if err := g.gpt.readPlace(d, m); err != nil {
+			return err
+		}
 		g.BootCode = make([]byte, codeLength) // no BIOS starts a sector without a signature
 		text := "there is no protective MBR in sector 0: many systems will not see this GPT"
 		if g.gpt.bare = ondisk.IsZero(b); !g.gpt.bare {
@@ -137,6 +185,42 @@ func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 	}
 	return nil
 }
+
+// readPlace finds out whether a GPT is a remnant. missing is the sector 0 of a disk without an MBR.
+func (c *copies) readPlace(d disk.Disk, missing *mbr) error {
+	named := slices.ContainsFunc(missing.sector.Entries[:], func(e mbrEntry) bool { return e.Type == typeProtective })
+	c.remnant = c.primary == nil && !named
+	if !c.remnant || bytes.HasPrefix(c.old, []byte(gptMagic)) {
+		return nil
+	}
+	free, err := isZero(d, c.sector, min(primaryEntries*c.sector+c.room(), d.Size()))
+	c.taken = !free
+	return err
+}
+
+// isZero tells whether a disk has only zeros from a byte on up to another.
+func isZero(d disk.Disk, at, end int64) (bool, error) {
+	buf := make([]byte, 64<<10)
+	for ; at < end; at += int64(len(buf)) {
+		b := buf[:min(int64(len(buf)), end-at)]
+		if err := ondisk.ReadFull(d, b, at); err != nil || !ondisk.IsZero(b) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// Remnant tells whether of a GPT only the backup is left, without a protective MBR. Who uses a whole disk for one volume leaves such a
+// backup where it is. taken tells whether something else stands where the primary would go.
+func (t *Table) Remnant() (remnant, taken bool) {
+	return t.gpt != nil && t.gpt.remnant, t.gpt != nil && t.gpt.taken
+}
+
+// Blocked tells whether a copy of a GPT is damaged and there is no place for a new one.
+func (t *Table) Blocked() bool { return t.gpt != nil && t.gpt.blocked() }
+
+// OnlyBackup tells whether the primary of a GPT is not valid.
+func (t *Table) OnlyBackup() bool { return t.gpt != nil && t.gpt.primary == nil }
 
 // relocateGPT rewrites the entries that moved, in both copies, and the headers.
 func (t *Table) relocateGPT(to Places) []disk.Patch {
