@@ -246,3 +246,33 @@ func TestBackupInFrontOfASuperblock(t *testing.T) {
 		})
 	}
 }
+
+// Linux looks at the size of an entry and not at its type, so what such an entry names must not be moved away from it.
+func TestEntriesOfTypeZero(t *testing.T) {
+	entry := func(typ byte, start, sectors uint32) disktest.MBREntryFields {
+		return disktest.MBREntryFields{Type: typ, Start: start, Sectors: sectors}
+	}
+	chain := disktest.ForgeMBR(4096, entry(0x05, 63, 4000))
+	chain.EBR(63, entry(0, 1, 100), disktest.MBREntryFields{})
+	for name, c := range map[string]struct {
+		disk disktest.Forged
+		want bool
+	}{
+		"a place":                {disktest.ForgeMBR(4096, entry(0x83, 63, 100), entry(0, 200, 100)), true},
+		"in a record":            {chain, true},
+		"a place outside":        {disktest.ForgeMBR(4096, entry(0x83, 63, 100), entry(0, 200, 5000)), false},
+		"a size without a place": {disktest.ForgeMBR(4096, entry(0x83, 63, 100), entry(0, 0, 100)), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := read(t, c.disk)
+			require.NotNil(t, l.Table)
+			if !c.want {
+				require.Empty(t, l.Issues)
+				return
+			}
+			require.Equal(t, []string{"type-0"}, codes(l))
+			require.Equal(t, ondisk.Refuse, l.Issues[0].Effect)
+			require.True(t, l.Issues[0].OnMove)
+		})
+	}
+}

@@ -75,6 +75,7 @@ func (d dice) chance(percent int) bool { return d.IntN(100) < percent }
 // sparse is a disk of a few sectors that are not zero.
 type sparse struct {
 	sectors int64
+	sector  int64                     // by which it is read; 0: 512
 	bytes   map[int64]disktest.Forged // by LBA
 }
 
@@ -92,7 +93,7 @@ func (s *sparse) disk() disk.Disk {
 	}
 	slices.Sort(pieces)
 	size := s.sectors * sector
-	return disk.New(size, sector, func(off int64) (disk.Run, error) {
+	return disk.New(size, cmp.Or(s.sector, sector), func(off int64) (disk.Run, error) {
 		lba := off / sector
 		i, found := slices.BinarySearch(pieces, lba)
 		switch {
@@ -280,7 +281,7 @@ func (d dice) gap(s *sparse, from, to int64) {
 func bare(t require.TestingT, d disk.Disk) *layout.Layout {
 	tab, err := table.Read(d)
 	require.NoError(t, err)
-	l := &layout.Layout{Size: d.Size(), SectorSize: sector, Table: tab, Boot: &boot.Result{}, Issues: tab.Issues, Geometry: table.Geometry{Heads: 255, Sectors: 63}}
+	l := &layout.Layout{Size: d.Size(), SectorSize: d.SectorSize(), Table: tab, Boot: &boot.Result{}, Issues: tab.Issues, Geometry: table.Geometry{Heads: 255, Sectors: 63}}
 	for _, p := range tab.Partitions {
 		l.Partitions = append(l.Partitions, layout.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
 	}

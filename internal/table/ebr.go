@@ -102,6 +102,9 @@ func (c *chain) record(off int64) int64 {
 		at := off + atEntries + int64(i)*entrySize
 		switch {
 		case e.Type == typeUnused || e.Sectors == 0:
+			if e.Type == typeUnused {
+				c.m.unnamed(at, e, off, c.box.Range)
+			}
 		case isExtended(e.Type) && next != 0:
 			c.broken(at, "entry", "a second link", "one link at most")
 		case isExtended(e.Type):

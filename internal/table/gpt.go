@@ -145,11 +145,11 @@ func (g *gpt) elsewhere(err error, last int64) string {
 	return fmt.Sprintf("no header in the last sector (at %#x)", last)
 }
 
-const mends = "trueup align writes both copies right"
+const alignMends = "trueup align writes both copies right"
 
 // warn records damage that the other copy makes up for.
 func (g *gpt) warn(code, text string) {
-	g.Issues = append(g.Issues, ondisk.Issue{Code: code, Effect: ondisk.Warn, Text: text, Remedy: mends})
+	g.Issues = append(g.Issues, ondisk.Issue{Code: code, Effect: ondisk.Warn, Text: text, Remedy: alignMends})
 }
 
 // readCopy reads and checks the table whose header stands at byte off. bare leaves the partitions out.

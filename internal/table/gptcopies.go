@@ -142,7 +142,7 @@ func (c *copies) readEnd(g *gpt) error {
 // cannotMend says that the damage which was warned of stays.
 func (g *gpt) cannotMend(code, text, remedy string) {
 	for i := range g.Issues {
-		if g.Issues[i].Remedy == mends {
+		if g.Issues[i].Remedy == alignMends {
 			g.Issues[i].Remedy = remedy
 		}
 	}

@@ -75,9 +75,27 @@ func readMBR(d disk.Disk) (*mbr, error) {
 	for i, e := range m.sector.Entries {
 		if e.Type != typeUnused {
 			m.add(i, e)
+			continue
 		}
+		m.unnamed(int64(atEntries+i*entrySize), e, 0, disk.Range{Len: d.Size()})
 	}
 	return m, nil
+}
+
+// unnamed reports an entry of type 0 that has a place inside of where it may lie: it is unused for DOS and Windows, and Linux takes
+// it for a partition, which nothing would move. Linux, block/partitions/msdos.c: msdos_partition looks at sizes only. The entry
+// stands at byte at and counts from base.
+func (m *mbr) unnamed(at int64, e mbrEntry, base int64, within disk.Range) {
+	r := disk.Range{Off: base + int64(e.StartLBA)*m.SectorSize, Len: int64(e.Sectors) * m.SectorSize}
+	if e.StartLBA == 0 || e.Sectors == 0 || !within.Contains(r) || len(m.Issues) >= maxIssues {
+		return
+	}
+	m.Issues = append(m.Issues, ondisk.Issue{
+		Code: "type-0", Effect: ondisk.Refuse, OnMove: true,
+		Text: fmt.Sprintf("the entry at %#x has type 0x00 and names LBA %d to %d: Windows takes it for unused, and Linux for a partition",
+			at, r.Off/m.SectorSize, r.End()/m.SectorSize-1),
+		Remedy: "delete the entry in the guest, or give it a type",
+	})
 }
 
 // add takes slot i. LBAs count sectors of the disk's own size.

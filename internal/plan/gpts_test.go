@@ -1,0 +1,259 @@
+package plan_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/table"
+)
+
+// oddGPT is a GPT as the specification allows it and hardly any tool makes it. Places count its own sectors.
+type oddGPT struct {
+	sector, sectors int64 // of the disk as the table knows it
+	extra           int64 // bytes behind that
+	read            int64 // sector size by which the disk is read
+	entrySize       int64
+	array           []byte
+	places          [2]int64 // of both arrays
+	first, last     int64    // usable
+	damaged         string
+	stray           []int64 // what stands in the front or in front of the backup, and belongs to nobody
+	bytes           map[int64]disktest.Forged
+}
+
+func (g *oddGPT) arraySectors() int64 {
+	return (int64(len(g.array)) + g.sector - 1) / g.sector
+}
+
+func (d dice) oddGPT() *oddGPT {
+	g := &oddGPT{
+		sector: d.pick(512, 512, 4096), entrySize: d.pick(128, 128, 256, 4096), bytes: map[int64]disktest.Forged{},
+	}
+	g.read = d.pick(sector, g.sector)
+	count := d.pick(1, 3, 4, 9, 128, 128)
+	if d.chance(1) {
+		count, g.entrySize = 16384, 128
+	}
+	g.array = make([]byte, count*g.entrySize)
+	g.places[0] = 2 + d.pick(0, 0, 0, 5, 38)
+	end := g.places[0] + g.arraySectors()
+	g.first = end + d.pick(0, 0, 6, 2000)
+	g.strays(d, end, g.first)
+	lba, used := g.first, d.Perm(int(min(count, 6)))
+	for _, i := range used[:d.IntN(len(used)+1)] {
+		start := d.start(lba)
+		lba = start + d.sizeOf()
+		e := disktest.Forged(g.array[int64(i)*g.entrySize:])
+		e.Text(0, "this is a type  ")
+		e.Text(16, fmt.Sprintf("partition %d     ", i))
+		e.U64(32, uint64(start))
+		e.U64(40, uint64(lba-1))
+		e.U64(48, d.Uint64())
+		e.Text(56, "n a m e ")
+		if g.entrySize > 128 {
+			e.Text(128, "not ours")
+		}
+	}
+	g.last = max(lba, g.first+1) + d.pick(0, 0, 0, 10, 5000)
+	g.places[1] = g.last + 1 + d.pick(0, 0, 0, 3, 1000)
+	g.strays(d, g.last+1, g.places[1])
+	g.sectors = g.places[1] + g.arraySectors() + d.pick(0, 0, 5) + 1
+	g.write(d)
+	g.damage(d)
+	return g
+}
+
+// strays puts data into some of the sectors from one to another.
+func (g *oddGPT) strays(d dice, from, to int64) {
+	if from < to && d.chance(50) {
+		lba := from + d.Int64N(to-from)
+		g.at(lba*g.sector).U64(8, d.Uint64()|1)
+		g.stray = append(g.stray, lba)
+	}
+}
+
+// at is the piece of the disk at a byte offset.
+func (g *oddGPT) at(off int64) disktest.Forged {
+	lba := off / sector
+	if g.bytes[lba] == nil {
+		g.bytes[lba] = make(disktest.Forged, sector)
+	}
+	return g.bytes[lba][off%sector:]
+}
+
+func (g *oddGPT) write(d dice) {
+	mbr := disktest.ForgeMBR(1)
+	slot := d.IntN(4)
+	mbr.Entry(0, slot, disktest.MBREntryFields{Flag: []byte{0, 0x80}[d.IntN(2)], Type: 0xee, Start: 1, Sectors: uint32(d.pick(g.sectors-1, 1<<32-1, 5))})
+	g.bytes[0] = mbr
+	last := g.sectors - 1
+	for i, h := range [][2]int64{{1, last}, {last, 1}} {
+		size := d.pick(92, 92, 512)
+		f := make(disktest.Forged, size)
+		f.Text(0, "EFI PART")
+		f.U32(8, 0x10000)
+		f.U32(disktest.GPTHeaderSize, uint32(size))
+		f.U64(disktest.GPTMyLBA, uint64(h[0]))
+		f.U64(disktest.GPTAltLBA, uint64(h[1]))
+		f.U64(disktest.GPTFirstUsable, uint64(g.first))
+		f.U64(disktest.GPTLastUsable, uint64(g.last))
+		f.Text(disktest.GPTDiskGUID, "guid of the disk")
+		f.U64(disktest.GPTEntriesLBA, uint64(g.places[i]))
+		f.U32(disktest.GPTNumEntries, uint32(int64(len(g.array))/g.entrySize))
+		f.U32(disktest.GPTEntrySize, uint32(g.entrySize))
+		f.U32(disktest.GPTEntriesCRC, crc32.ChecksumIEEE(g.array))
+		f.U32(disktest.GPTHeaderCRC, crc32.ChecksumIEEE(f))
+		copy(g.at(h[0]*g.sector), f)
+		at := g.places[i] * g.sector
+		for b := range slices.Chunk(g.array, sector) {
+			copy(g.at(at), b)
+			at += sector
+		}
+	}
+}
+
+func (g *oddGPT) damage(d dice) {
+	last := g.sectors - 1
+	header := d.pick(1, last)
+	switch d.IntN(12) {
+	case 0:
+		g.at(header*g.sector).Text(0, "damaged!")
+		g.damaged = "header"
+	case 1:
+		g.at(header*g.sector)[60] ^= 1
+		g.damaged = "sum of header"
+	case 2:
+		array := g.places[0]
+		if header == last {
+			array = g.places[1]
+		}
+		g.at(array*g.sector)[d.IntN(32)] ^= 4
+		g.damaged = "entry"
+	case 3:
+		g.sectors += d.pick(1, 2, 33, 2048, 100_000)
+		g.damaged = "enlarged"
+	case 4:
+		clear(g.bytes[0])
+		g.damaged = "no protective MBR"
+	}
+	g.extra = d.pick(0, 0, 0, 512) % g.sector
+}
+
+// disk is read by the sectors of the table, or by those of a raw image that nobody has told.
+func (g *oddGPT) disk() disk.Disk {
+	s := &sparse{sectors: (g.sectors*g.sector + g.extra) / sector, bytes: g.bytes, sector: g.read}
+	return s.disk()
+}
+
+// copyOf reads one copy of a table, as the specification has it, and gives its usable sectors and its array.
+func (g *oddGPT) copyOf(t *testing.T, d disk.Disk, lba, alt int64, again string) (last int64, array []byte) {
+	t.Helper()
+	read := func(off, n int64) disktest.Forged {
+		b := make(disktest.Forged, n)
+		_, err := d.ReadAt(b, off)
+		require.NoError(t, err, again)
+		return b
+	}
+	h := read(lba*g.sector, g.sector)
+	u32 := func(at int) uint32 { return binary.LittleEndian.Uint32(h[at:]) }
+	u64 := func(at int) int64 { return int64(binary.LittleEndian.Uint64(h[at:])) }
+	require.Equal(t, "EFI PART", string(h[:8]), again)
+	sum := u32(disktest.GPTHeaderCRC)
+	h.U32(disktest.GPTHeaderCRC, 0)
+	require.Equal(t, crc32.ChecksumIEEE(h[:u32(disktest.GPTHeaderSize)]), sum, again)
+	require.Equal(t, lba, u64(disktest.GPTMyLBA), again)
+	require.Equal(t, alt, u64(disktest.GPTAltLBA), again)
+	require.Equal(t, g.first, u64(disktest.GPTFirstUsable), again)
+	require.Equal(t, "guid of the disk", string(h[disktest.GPTDiskGUID:][:16]), again)
+	require.Equal(t, uint32(g.entrySize), u32(disktest.GPTEntrySize), again)
+	require.Equal(t, uint32(int64(len(g.array))/g.entrySize), u32(disktest.GPTNumEntries), again)
+	array = read(u64(disktest.GPTEntriesLBA)*g.sector, int64(len(g.array)))
+	require.Equal(t, crc32.ChecksumIEEE(array), u32(disktest.GPTEntriesCRC), again)
+	return u64(disktest.GPTLastUsable), array
+}
+
+// checkGPT reads both copies of a result, and what belongs to nobody.
+func (g *oddGPT) checkGPT(t *testing.T, p *plan.Plan, before *layout.Layout, source, view disk.Disk, again string) {
+	t.Helper()
+	end := view.Size()/g.sector - 1
+	last, array := g.copyOf(t, view, 1, end, again)
+	last2, array2 := g.copyOf(t, view, end, 1, again)
+	require.Equal(t, array, array2, again)
+	require.Equal(t, last, last2, again)
+	want := disktest.Forged(slices.Clone(g.array))
+	for _, m := range p.Moves {
+		at := int64(m.Partition-1) * g.entrySize
+		want.U64(at+32, uint64(m.To/g.sector))
+		want.U64(at+40, uint64((m.To+m.Len)/g.sector-1))
+	}
+	disktest.EqualBytes(t, want, array)
+	for _, lba := range g.stray {
+		to := lba
+		switch {
+		case lba > g.last && g.damaged == "enlarged":
+			continue // in a gap
+		case lba > g.last:
+			to = end + 1 - (g.sectors - lba)
+		case before.Table.OnlyBackup() && lba < 2+g.arraySectors():
+			continue // where the array goes is not known
+		}
+		was, is := make([]byte, g.sector), make([]byte, g.sector)
+		_, err := source.ReadAt(was, lba*g.sector)
+		require.NoError(t, err)
+		_, err = view.ReadAt(is, to*g.sector)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(was, is), "%s: sector %d of %d", again, lba, g.sectors)
+	}
+}
+
+// TestOddGPTs plans tables that the specification allows and hardly any tool makes, damaged or not, and reads the results as it says.
+func TestOddGPTs(t *testing.T) {
+	n := 1500
+	if testing.Short() || raced {
+		n /= 10
+	}
+	planned := 0
+	for i := range n {
+		d := dice{Rand: rand.New(rand.NewPCG(tablesSeed, uint64(i)))}
+		g := d.oddGPT()
+		source := g.disk()
+		again := fmt.Sprintf("table %d, %s", i, g.damaged)
+		before := bare(t, source)
+		require.Equal(t, table.GPT, before.Table.Scheme, again)
+		goal := d.goal(before)
+		p, err := plan.New(before, goal)
+		require.NoError(t, err, again)
+		if len(p.Refusals(true)) > 0 {
+			require.True(t, before.Table.Blocked(), again)
+			continue
+		}
+		if d.chance(30) {
+			p.Grow(before, p.Size+d.pick(sector, mib, 5*mib+sector))
+		}
+		if before.Table.Blocked() {
+			continue
+		}
+		planned++
+		view := p.View(source)
+		after := bare(t, view)
+		checkPlaces(t, p, before, after, again)
+		checkBytes(t, p, before, after, again)
+		g.checkGPT(t, p, before, source, view, again)
+		settled, err := plan.New(after, goal)
+		require.NoError(t, err, again)
+		require.Empty(t, settled.Moves, again)
+		require.Empty(t, settled.Patches, again)
+	}
+	require.Greater(t, planned, n*9/10)
+}
