@@ -74,7 +74,8 @@ func TestGrowthIsTheLeast(t *testing.T) {
 	grown := 0
 	for i := range 20_000 {
 		d := dice{Rand: rand.New(rand.NewPCG(tablesSeed, uint64(i))), tiny: true}
-		source := d.mbr()
+		drawn := d.mbr()
+		source := drawn.disk()
 		before := bare(t, source)
 		again := fmt.Sprintf("disk %d", i)
 		goal := d.goal(before)
@@ -88,6 +89,7 @@ func TestGrowthIsTheLeast(t *testing.T) {
 		if len(all.items) > 0 {
 			front = all.items[0].Off
 		}
+		drawn.checkStray(t, p.View(source), again)
 		fits := all.fits(0, front, 0)
 		require.Equal(t, fits, p.Size == before.Size, again)
 		if !fits {

@@ -131,14 +131,14 @@ func (g *oddGPT) damage(d dice) {
 		g.at(header*g.sector).Text(0, "damaged!")
 		g.damaged = "header"
 	case 1:
-		g.at(header*g.sector)[60] ^= 1
+		g.at(header * g.sector)[60] ^= 1
 		g.damaged = "sum of header"
 	case 2:
 		array := g.places[0]
 		if header == last {
 			array = g.places[1]
 		}
-		g.at(array*g.sector)[d.IntN(32)] ^= 4
+		g.at(array * g.sector)[d.IntN(32)] ^= 4
 		g.damaged = "entry"
 	case 3:
 		g.sectors += d.pick(1, 2, 33, 2048, 100_000)
@@ -183,6 +183,21 @@ func (g *oddGPT) copyOf(t *testing.T, d disk.Disk, lba, alt int64, again string)
 	return u64(disktest.GPTLastUsable), array
 }
 
+// protected is how many sectors the protective entry says that it covers.
+func (g *oddGPT) protected(t *testing.T, d disk.Disk) uint32 {
+	t.Helper()
+	b := make([]byte, sector)
+	_, err := d.ReadAt(b, 0)
+	require.NoError(t, err)
+	for e := range slices.Chunk(b[disktest.MBREntries:disktest.MBRMagic], disktest.MBREntry) {
+		if e[4] == 0xee {
+			return binary.LittleEndian.Uint32(e[12:])
+		}
+	}
+	require.Fail(t, "no protective entry")
+	return 0
+}
+
 // checkGPT reads both copies of a result, and what belongs to nobody.
 func (g *oddGPT) checkGPT(t *testing.T, p *plan.Plan, before *layout.Layout, source, view disk.Disk, again string) {
 	t.Helper()
@@ -191,6 +206,9 @@ func (g *oddGPT) checkGPT(t *testing.T, p *plan.Plan, before *layout.Layout, sou
 	last2, array2 := g.copyOf(t, view, end, 1, again)
 	require.Equal(t, array, array2, again)
 	require.Equal(t, last, last2, again)
+	if n := g.protected(t, view); n != 1<<32-1 && (p.Size != p.OldSize || before.Table.Damaged()) {
+		require.Equal(t, uint32(end), n, again)
+	}
 	want := disktest.Forged(slices.Clone(g.array))
 	for _, m := range p.Moves {
 		at := int64(m.Partition-1) * g.entrySize

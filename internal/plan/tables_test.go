@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -77,6 +78,7 @@ type sparse struct {
 	sectors int64
 	sector  int64                     // by which it is read; 0: 512
 	bytes   map[int64]disktest.Forged // by LBA
+	stray   map[int64]uint64          // what lies between partitions, by LBA
 }
 
 func (s *sparse) at(lba int64) disktest.Forged {
@@ -107,7 +109,7 @@ func (s *sparse) disk() disk.Disk {
 }
 
 // table draws a disk with an MBR or a GPT.
-func (d dice) table() disk.Disk {
+func (d dice) table() *sparse {
 	if d.chance(30) {
 		return d.gpt()
 	}
@@ -135,7 +137,7 @@ func (d dice) sizeOf() int64 {
 	return d.pick(1, 2, 63, 1000, 4096, 16065, 20_000, 1_000_000) + d.Int64N(64)
 }
 
-func (d dice) mbr() disk.Disk {
+func (d dice) mbr() *sparse {
 	s := &sparse{bytes: map[int64]disktest.Forged{}}
 	sector0 := disktest.ForgeMBR(1)
 	s.bytes[0] = sector0
@@ -158,7 +160,7 @@ func (d dice) mbr() disk.Disk {
 	}
 	s.sectors = lba + d.pick(0, 0, 1, 100, 3000, 16065)
 	d.gap(s, lba, s.sectors)
-	return s.disk()
+	return s
 }
 
 // chain writes the records of an extended partition that begins at start, and gives its end. The order of the chain need not be that
@@ -217,18 +219,23 @@ func (d dice) span(logical, sectors, box int64) int64 {
 	return logical
 }
 
-func (d dice) gpt() disk.Disk {
+func (d dice) gpt() *sparse {
 	const first = 34
 	var entries []disktest.GPTEntryFields
+	var holes [][2]int64
 	lba := d.pick(first, first, 40, 63, 2048)
 	for range d.IntN(9) {
 		start := d.start(lba)
+		holes = append(holes, [2]int64{lba, start})
 		lba = start + d.sizeOf()
 		entries = append(entries, disktest.GPTEntryFields{First: uint64(start), Last: uint64(lba - 1)})
 	}
 	d.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
 	sectors := max(lba, first+1) + d.pick(33, 33, 34, 100, 3000, 16065)
 	s := &sparse{sectors: sectors, bytes: gptSectors(sectors, entries)}
+	for _, h := range append(holes, [2]int64{lba, sectors - first + 1}) {
+		d.gap(s, h[0], h[1])
+	}
 	switch d.IntN(10) {
 	case 0:
 		s.at(1).Text(0, "damaged!")
@@ -237,7 +244,7 @@ func (d dice) gpt() disk.Disk {
 	case 2:
 		s.sectors += d.pick(1, 2048) // an enlarged disk, whose backup is in the middle
 	}
-	return s.disk()
+	return s
 }
 
 // gptSectors are the sectors of both copies of a GPT. They are forged on a small disk, and then told of the true size.
@@ -272,9 +279,42 @@ func gptSectors(sectors int64, entries []disktest.GPTEntryFields) map[int64]disk
 
 // gap puts data somewhere between two partitions.
 func (d dice) gap(s *sparse, from, to int64) {
-	if from < to && d.chance(30) {
-		s.at(from+d.Int64N(to-from)).U64(8, d.Uint64()|1)
+	for range 2 {
+		if from < to && d.chance(30) {
+			lba, n := from+d.Int64N(to-from), d.Uint64()|1
+			s.at(lba).U64(8, n)
+			if s.stray == nil {
+				s.stray = map[int64]uint64{}
+			}
+			s.stray[lba] = n
+		}
 	}
+}
+
+// checkStray wants what was put between partitions in the result, once each and in the order that it had. It is looked for without
+// asking where gaps and their data are.
+func (s *sparse) checkStray(t *testing.T, view disk.Disk, again string) {
+	t.Helper()
+	known := map[uint64]bool{}
+	var want, got []uint64
+	for _, lba := range slices.Sorted(maps.Keys(s.stray)) {
+		want = append(want, s.stray[lba])
+		known[s.stray[lba]] = true
+	}
+	for at := int64(0); at < view.Size(); {
+		e, err := view.Extent(at, view.Size()-at)
+		require.NoError(t, err, again)
+		for at = e.Off; at < e.End() && !e.Zero; at += sector {
+			var b [8]byte
+			_, err := view.ReadAt(b[:], at+8)
+			require.NoError(t, err, again)
+			if n := binary.LittleEndian.Uint64(b[:]); known[n] {
+				got = append(got, n)
+			}
+		}
+		at = e.End()
+	}
+	require.Equal(t, want, got, again)
 }
 
 // bare is the layout of a disk whose volumes nobody looks at.
@@ -303,7 +343,8 @@ func (d dice) goal(l *layout.Layout) align.Goal {
 func checkTable(t *testing.T, i int) {
 	t.Helper()
 	d := dice{Rand: rand.New(rand.NewPCG(tablesSeed, uint64(i)))}
-	source := d.table()
+	drawn := d.table()
+	source := drawn.disk()
 	again := fmt.Sprintf("TRUEUP_TABLE=%d", i)
 	before := bare(t, source)
 	require.True(t, len(before.Table.Partitions) == 0 || before.Table.Plausible(), "%s: %v", again, before.Issues)
@@ -316,6 +357,7 @@ func checkTable(t *testing.T, i int) {
 	after := bare(t, view)
 	checkPlaces(t, p, before, after, again)
 	checkBytes(t, p, before, after, again)
+	drawn.checkStray(t, view, again)
 	checkGrowth(t, p, before, again)
 	is := links(t, view, after)
 	for i, was := range links(t, source, before) {
