@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
 )
@@ -97,4 +98,49 @@ func TestGrowthIsTheLeast(t *testing.T) {
 		}
 	}
 	require.Greater(t, grown, 1000, "too few disks that have to grow")
+}
+
+// TestTablesAtTheLimit plans disks that end near the last LBA that an MBR can name, or behind it: a partition that cannot be named at its
+// new place is refused.
+func TestTablesAtTheLimit(t *testing.T) {
+	refused, planned := 0, 0
+	for i := range 10_000 {
+		d := dice{Rand: rand.New(rand.NewPCG(tablesSeed, uint64(i))), far: true}
+		drawn := d.mbr()
+		source := drawn.disk()
+		before := bare(t, source)
+		if !before.Table.Plausible() {
+			continue
+		}
+		again := fmt.Sprintf("disk %d", i)
+		p, err := plan.New(before, d.goal(before))
+		require.NoError(t, err, again)
+		if len(p.Refusals(true)) > 0 {
+			refused++
+			continue
+		}
+		planned++
+		view := p.View(source)
+		after := bare(t, view)
+		checkPlaces(t, p, before, after, again)
+		checkBytes(t, p, before, after, again)
+		drawn.checkStray(t, view, again)
+	}
+	require.Greater(t, refused, 100)
+	require.Greater(t, planned, 100)
+}
+
+// An extended partition without logical ones has nothing that must end in front of the limit but its own record.
+func TestRecordBeyondTheLimit(t *testing.T) {
+	const start, sectors = 1<<32 - 4095, 2048
+	s := &sparse{sectors: 1<<32 + 4096, bytes: map[int64]disktest.Forged{}}
+	s.bytes[0] = disktest.ForgeMBR(1,
+		disktest.MBREntryFields{Type: 0x83, Start: start, Sectors: sectors},
+		disktest.MBREntryFields{Type: 0x05, Start: start + sectors, Sectors: 4095 - sectors})
+	before := bare(t, s.disk())
+	require.True(t, before.Table.Plausible())
+	p, err := plan.New(before, align.Goal{Must: mib, Want: mib})
+	require.NoError(t, err)
+	require.Len(t, p.Refusals(true), 1)
+	require.Contains(t, p.Refusals(true)[0].Text, "the partition table can name")
 }

@@ -173,6 +173,9 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 		if i+1 == len(slots) {
 			var at []int64
 			at, size = tail(l, s.after, end, delta, size)
+			if !named(s.after, at, limitOf(l)) {
+				return fmt.Errorf("what lies behind partition %d ends beyond what the table can name: %w", s.part.Number, ErrNoPlan)
+			}
 			p.between(s.after, at)
 			break
 		}
@@ -187,6 +190,17 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 	p.Size, p.Places.Size = size, size
 	p.finish(l)
 	return nil
+}
+
+// named tells whether the table can name the places of boot records and of the ends of extended partitions: what lies behind the last
+// partition has nothing in front of which it must fit.
+func named(segs []segment, at []int64, limit int64) bool {
+	for i, s := range segs {
+		if (s.kind == record || s.kind == boxEnd) && at[i]+s.Len > limit {
+			return false
+		}
+	}
+	return true
 }
 
 // tail arranges what lies behind the last partition, on a disk that grows when it must, to a whole MiB.

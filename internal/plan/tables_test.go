@@ -60,6 +60,7 @@ func TestHundredThousandTables(t *testing.T) {
 type dice struct {
 	*rand.Rand
 	tiny bool // a few sectors of everything
+	far  bool // near the last LBA that an MBR can name
 }
 
 // pick chooses a number of sectors. Those of tiny disks are below 11, and 0 only where it is one of the choices.
@@ -144,6 +145,9 @@ func (d dice) mbr() *sparse {
 	slots := d.Perm(4)
 	n, box := d.IntN(5), d.IntN(4)
 	lba := d.pick(1, 2, 63, 64, 128, 2048)
+	if d.far {
+		lba = table.MaxLBA - d.Int64N(200_000)
+	}
 	for i := range n {
 		slot := slots[i]
 		if i == box {
