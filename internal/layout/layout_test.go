@@ -276,3 +276,16 @@ func TestEntriesOfTypeZero(t *testing.T) {
 		})
 	}
 }
+
+// Firmware and Linux go by the protective entry that begins at LBA 1; a second one is a hybrid MBR's.
+func TestTwoProtectiveEntries(t *testing.T) {
+	const sectors = 20_000
+	f := disktest.ForgeGPT(512, sectors, 128, disktest.GPTEntryFields{First: 2048, Last: 4095})
+	f.Entry(0, 3, disktest.MBREntryFields{Type: 0xee, Start: 5000, Sectors: 100})
+	l := read(t, f)
+	require.Equal(t, []string{"hybrid-mbr"}, codes(l))
+	require.Contains(t, l.Issues[0].Text, "slot 4")
+	for _, p := range l.Table.Relocate(table.Places{Size: 2 * sectors * 512}, table.Geometry{}) {
+		require.False(t, p.Off >= 446+3*16 && p.Off < 510, "%s at %d", p.Reason, p.Off)
+	}
+}

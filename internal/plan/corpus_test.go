@@ -160,6 +160,13 @@ func TestSelectionOfAPartitionThatIsNotThere(t *testing.T) {
 	require.ErrorContains(t, err, "3")
 }
 
+func TestSelectionOfAnExtendedPartition(t *testing.T) {
+	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x05, Start: 63, Sectors: 1000})
+	_, err := plan.New(read(t, memory(f)), align.Goal{Must: 65536, Want: mib, Only: []int{1}})
+	require.ErrorIs(t, err, plan.ErrSelection)
+	require.ErrorContains(t, err, "name its logical partitions")
+}
+
 // FACTS B2: at 1 MiB the bytes depend on the number of heads that the BIOS has. The user is told.
 func TestTheGeometryNote(t *testing.T) {
 	note := func(p *plan.Plan) bool {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
@@ -70,6 +71,18 @@ func (e *everyPlace) gap(i int, end, delta int64) bool {
 	return !moves && e.fits(i+1, end+g.Len, delta)
 }
 
+// checkStored wants the same plan for a disk whose zeros are all stored.
+func checkStored(t *testing.T, d disk.Disk, p *plan.Plan, again string) {
+	t.Helper()
+	stored := make([]byte, d.Size())
+	_, err := d.ReadAt(stored, 0)
+	require.NoError(t, err, again)
+	q, err := plan.New(bare(t, memory(stored)), p.Goal)
+	require.NoError(t, err, again)
+	require.Equal(t, p.Pieces, q.Pieces, again)
+	require.Equal(t, p.Patches, q.Patches, again)
+}
+
 // TestGrowthIsTheLeast holds the growth of tiny disks against a search for any place that would do without.
 func TestGrowthIsTheLeast(t *testing.T) {
 	grown := 0
@@ -91,6 +104,7 @@ func TestGrowthIsTheLeast(t *testing.T) {
 			front = all.items[0].Off
 		}
 		drawn.checkStray(t, p.View(source), again)
+		checkStored(t, source, p, again)
 		fits := all.fits(0, front, 0)
 		require.Equal(t, fits, p.Size == before.Size, again)
 		if !fits {

@@ -143,17 +143,21 @@ func At(l *layout.Layout, starts map[int]int64, mend bool) (*Plan, error) {
 // ErrNoPlan is returned for a result that no plan leads to.
 var ErrNoPlan = errors.New("align moves no partition so (are SOURCE and DEST swapped?)")
 
-// checkSelection refuses numbers of --partition that the disk does not have.
+// checkSelection refuses numbers of --partition that the disk does not have, or that name nothing that can be aligned.
 func checkSelection(l *layout.Layout, goal align.Goal) error {
 	for _, n := range goal.Only {
-		if _, ok := l.Partition(n); !ok {
+		p, ok := l.Partition(n)
+		switch {
+		case !ok:
 			return ondisk.In(ErrSelection, "the disk has no partition %d", n)
+		case p.Kind == table.Extended:
+			return ondisk.In(ErrSelection, "partition %d is extended and begins where its first record does; name its logical partitions", n)
 		}
 	}
 	return nil
 }
 
-// ErrSelection marks a partition number that does not exist.
+// ErrSelection marks a number of a partition that cannot be chosen.
 var ErrSelection = errors.New("--partition")
 
 // settle makes pieces and patches for partitions that start at starts, on a disk of at least size bytes. All that lies between them

@@ -172,9 +172,9 @@ func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 		g.warn("gpt-no-mbr", text)
 		return nil
 	}
+	g.gpt.shield = m.shield()
 	for _, p := range m.Partitions {
-		if p.Type == typeProtective {
-			g.gpt.shield = p.Number - 1
+		if p.Number-1 == g.gpt.shield {
 			continue
 		}
 		g.Issues = append(g.Issues, ondisk.Issue{
@@ -221,6 +221,21 @@ func (t *Table) Blocked() bool { return t.gpt != nil && t.gpt.blocked() }
 
 // OnlyBackup tells whether the primary of a GPT is not valid.
 func (t *Table) OnlyBackup() bool { return t.gpt != nil && t.gpt.primary == nil }
+
+// shield is the slot of the protective entry: of several the one that begins behind sector 0, as firmware and Linux want it.
+func (m *mbr) shield() int {
+	first := -1
+	for i, e := range m.sector.Entries {
+		switch {
+		case e.Type != typeProtective:
+		case e.StartLBA == 1:
+			return i
+		case first < 0:
+			first = i
+		}
+	}
+	return first
+}
 
 // relocateGPT rewrites the entries that moved, in both copies, and the headers.
 func (t *Table) relocateGPT(to Places) []disk.Patch {
