@@ -47,6 +47,7 @@ func (d dice) oddGPT() *oddGPT {
 	}
 	g.array = make([]byte, count*g.entrySize)
 	g.places[0] = 2 + d.pick(0, 0, 0, 5, 38)
+	g.strays(d, 2, g.places[0])
 	end := g.places[0] + g.arraySectors()
 	g.first = end + d.pick(0, 0, 6, 2000)
 	g.strays(d, end, g.first)
@@ -223,8 +224,8 @@ func (g *oddGPT) checkGPT(t *testing.T, p *plan.Plan, before *layout.Layout, sou
 			continue // in a gap
 		case lba > g.last:
 			to = end + 1 - (g.sectors - lba)
-		case before.Table.OnlyBackup() && lba < 2+g.arraySectors():
-			continue // where the array goes is not known
+		case before.Table.OnlyBackup() && lba < 2+g.arraySectors() && (g.damaged == "entry" || g.first != g.places[0]+g.arraySectors()):
+			continue // where the array was is not known
 		}
 		was, is := make([]byte, g.sector), make([]byte, g.sector)
 		_, err := source.ReadAt(was, lba*g.sector)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"math"
 	"slices"
 
@@ -19,6 +20,7 @@ type copies struct {
 	sector          int64
 	primary, backup *gpt   // nil: not valid
 	old             []byte // what stands where the primary header belongs
+	place           int64  // where the array of a new primary goes, bytes
 	tooTight        bool   // there is no place for a new primary
 	occupied        bool   // something else stands where a new backup would go
 
@@ -84,7 +86,7 @@ func (c *copies) pieces(size int64) []disk.Piece {
 	var out []disk.Piece
 	end := units.AlignDown(size, c.sector)
 	if c.primary == nil && !c.tooTight {
-		out = append(out, disk.Piece{From: c.backup.array().Off, To: primaryEntries * c.sector, Len: c.backup.array().Len})
+		out = append(out, disk.Piece{From: c.backup.array().Off, To: c.place, Len: c.backup.array().Len})
 	}
 	if c.backup != nil {
 		tail, last := c.usable(c.disk), c.end
@@ -117,7 +119,10 @@ func (c *copies) readOld(g *gpt) error {
 		return err
 	}
 	c.old = b
-	if c.tooTight = primaryEntries*c.sector+c.room() > ondisk.I64(g.header.FirstUsable)*c.sector; c.tooTight {
+	if c.place, err = c.findArray(); err != nil {
+		return err
+	}
+	if c.tooTight = c.place+c.room() > ondisk.I64(g.header.FirstUsable)*c.sector; c.tooTight {
 		g.cannotMend("gpt-primary", fmt.Sprintf("there is no room for a new primary GPT in front of the first usable LBA %d", g.header.FirstUsable),
 			"repair the table with gdisk first")
 	}
@@ -147,6 +152,25 @@ func (g *gpt) cannotMend(code, text, remedy string) {
 		}
 	}
 	g.Issues = append(g.Issues, ondisk.Issue{Code: code, Effect: ondisk.Refuse, OnMove: true, Text: text, Remedy: remedy})
+}
+
+// findArray is where the array of a primary goes whose header is not valid: where it was, when it stands right in front of the first
+// usable LBA and only the header is damaged, since a boot loader can lie in front of it. Otherwise it goes behind the header.
+func (c *copies) findArray() (int64, error) {
+	g := c.backup
+	behind := primaryEntries * c.sector
+	at := ondisk.I64(g.header.FirstUsable)*c.sector - c.room()
+	if at <= behind {
+		return behind, nil
+	}
+	sum := crc32.NewIEEE()
+	if _, err := io.Copy(sum, io.NewSectionReader(g.d, at, g.array().Len)); err != nil {
+		return 0, err
+	}
+	if sum.Sum32() != g.header.EntriesCRC {
+		return behind, nil
+	}
+	return at, nil
 }
 
 // addMBR takes over what sector 0 says beside the GPT.
@@ -251,7 +275,7 @@ func (t *Table) relocateGPT(to Places) []disk.Patch {
 	sum := c.good().header.EntriesCRC ^ c.difference(entries)
 	end := units.AlignDown(to.Size, c.sector)
 	first, last := c.sector, end-c.sector
-	arrays := [2]int64{primaryEntries * c.sector, end - c.sector - c.room()}
+	arrays := [2]int64{c.place, end - c.sector - c.room()}
 	if c.primary != nil {
 		arrays[0] = c.primary.array().Off
 	}
