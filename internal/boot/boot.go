@@ -100,6 +100,8 @@ func (r *Result) checkVolume(d disk.Disk, p Partition) error {
 			"install the boot loader again from a rescue system on the copy, with --allow-unbootable now")
 	case p.Volume.Boot != nil:
 		r.checkWindows(b, p)
+	case p.Volume.Kind == volume.Disklabel:
+		// boot1 of a BSD, which the label belongs to: package layout refuses those that keep places, by type and label.
 	case p.Volume.Boot == nil && p.Active && !ondisk.IsZero(b) && !isSyslinux(b) && b[510] == 0x55 && b[511] == 0xaa:
 		r.unknownSector(p)
 	}

@@ -1,6 +1,7 @@
 package boot_test
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -157,4 +158,50 @@ func TestBlockListsOfGrub(t *testing.T) {
 			require.Equal(t, tc.want, got)
 		})
 	}
+}
+
+// boot1 of FreeBSD stands in front of a disklabel in an active slice. It finds the slice by the table.
+func TestBootSectorOfFreeBSD(t *testing.T) {
+	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0xa5, Flag: 0x80, Start: 63, Sectors: 3000})
+	f.PutDisklabel(64*512, disktest.Slice{Start: 16, Sectors: 2000, Type: 7}, disktest.Slice{Sectors: 3000})
+	f.Put(63*512, []byte{0xfc, 0x31, 0xc9, 0x8e, 0xc1})
+	f.U16(63*512+510, 0xaa55)
+	d := flat(f)
+	tab, parts := partitions(t, d)
+	r, err := boot.Read(d, tab.BootCode, parts)
+	require.NoError(t, err)
+	require.Empty(t, r.Issues)
+	f.Text(63*512+0x180, "GRUB \x00Geom\x00Hard Disk\x00Read\x00 Error\x00")
+	r, err = boot.Read(d, tab.BootCode, parts)
+	require.NoError(t, err)
+	require.Len(t, r.Issues, 1, "a loader of another maker in its place")
+}
+
+// A windows partition that was a member of a mirror has a superblock at its end still.
+func TestHiddenSectorsUnderARaid(t *testing.T) {
+	const sectors = 16000
+	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: sectors})
+	f.PutNTFS(63, sectors-300)
+	f[63*512:][:sectors*512].PutMD0(binary.LittleEndian)
+	got := refs(t, f)
+	require.Len(t, got, 2)
+	require.Equal(t, "ntfs hidden sectors", got[0].Kind)
+	require.Equal(t, int64(63*512), got[0].Points)
+}
+
+// A core image can be said to lie in the part of a partition that the disk does not have.
+func TestBlockListBehindTheDisk(t *testing.T) {
+	f := grub(5000, 0, 0)
+	f.Entry(0, 0, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 100_000})
+	d := flat(f)
+	tab, err := table.Read(d)
+	require.NoError(t, err)
+	var parts []boot.Partition
+	for _, p := range tab.Partitions {
+		parts = append(parts, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
+	}
+	r, err := boot.Read(d, tab.BootCode, parts)
+	require.NoError(t, err)
+	require.Len(t, r.Issues, 1)
+	require.Equal(t, "grub2", r.Issues[0].Code)
 }

@@ -76,7 +76,7 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 // where the entries would be.
 func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
 	// What has its superblock at the end lays no claim to sector 0: an array of whole disks shows the table that lies in it.
-	if t == nil || whole.Kind == volume.Unknown || whole.AtEnd || t.Scheme == table.GPT {
+	if t == nil || whole.Kind == volume.Unknown || (whole.AtEnd && whole.Boot == nil) || t.Scheme == table.GPT {
 		return t
 	}
 	// A file system over the whole disk keeps its superblock elsewhere or fills sector 0 with its own boot sector.
@@ -104,11 +104,15 @@ func (l *Layout) bareVolume() {
 // readVolumes probes every partition that lies inside the disk.
 func (l *Layout) readVolumes(d disk.Disk) error {
 	l.Partitions = make([]Partition, 0, len(l.Table.Partitions))
+	m, full := meter(d, len(l.Table.Partitions)), false
 	for _, p := range l.Table.Partitions {
 		v := &volume.Volume{Kind: volume.Unknown}
-		if p.Kind != table.Extended && p.End() <= d.Size() && p.Len > 0 {
+		if i, now := m.exhausted(p.Number); now && !full {
+			l.Issues, full = append(l.Issues, i), true
+		}
+		if !full && p.Kind != table.Extended && p.End() <= d.Size() && p.Len > 0 {
 			var err error
-			if v, err = volume.Probe(disk.Section(d, p.Range), p.Off); err != nil {
+			if v, err = volume.Probe(disk.Section(m, p.Range), p.Off); err != nil {
 				return fmt.Errorf("partition %d: %w", p.Number, err)
 			}
 		}

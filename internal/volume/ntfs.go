@@ -58,7 +58,7 @@ func probeNTFS(d disk.Disk) (*Volume, error) {
 	v := &Volume{
 		Kind: NTFS, UUID: fmt.Sprintf("%016X", b.Serial), BlockSize: b.cluster(),
 		Size: ondisk.I64(b.TotalSectors) * int64(b.BytesPerSector),
-		Boot: &BPB{SectorSize: int64(b.BytesPerSector), Hidden: b.HiddenSectors, Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads)},
+		Boot: &BPB{Kind: NTFS, SectorSize: int64(b.BytesPerSector), Hidden: b.HiddenSectors, Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads)},
 	}
 	if err := v.ntfsBackup(d, raw); err != nil {
 		return nil, err
