@@ -116,6 +116,7 @@ func (l *Layout) readVolumes(d disk.Disk) error {
 				return fmt.Errorf("partition %d: %w", p.Number, err)
 			}
 		}
+		m.parts -= len(v.Parts)
 		for _, i := range v.Issues {
 			if i.Partition = p.Number; i.DiskWide {
 				i.Partition, i.Text = 0, fmt.Sprintf("partition %d: %s", p.Number, i.Text)

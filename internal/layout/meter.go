@@ -13,29 +13,30 @@ import (
 const (
 	volumesLimit   = 64 * units.MiB
 	partitionLimit = 16 * units.KiB
+	partsLimit     = 1 << 16 // slices and logical volumes of all volumes
 )
 
 // metered is a disk that counts what is read of it.
 type metered struct {
 	disk.Disk
-	left *int64 // bytes
+	left  int64 // bytes
+	parts int
 }
 
 // meter allows as much reading as n partitions need.
-func meter(d disk.Disk, n int) metered {
-	left := volumesLimit + int64(n)*partitionLimit
-	return metered{d, &left}
+func meter(d disk.Disk, n int) *metered {
+	return &metered{d, volumesLimit + int64(n)*partitionLimit, partsLimit}
 }
 
 // ReadAt counts what it reads.
-func (m metered) ReadAt(p []byte, off int64) (int, error) {
-	*m.left -= int64(len(p))
+func (m *metered) ReadAt(p []byte, off int64) (int, error) {
+	m.left -= int64(len(p))
 	return m.Disk.ReadAt(p, off)
 }
 
 // exhausted is the issue of partitions that are not looked at, from one on. What nobody knows is not moved.
-func (m metered) exhausted(from int) (ondisk.Issue, bool) {
-	if *m.left >= 0 {
+func (m *metered) exhausted(from int) (ondisk.Issue, bool) {
+	if m.left >= 0 && m.parts >= 0 {
 		return ondisk.Issue{}, false
 	}
 	err := fmt.Errorf("the volumes in front of partition %d have more metadata than is read: %w", from, ondisk.ErrLimit)
