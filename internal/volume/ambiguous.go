@@ -30,7 +30,19 @@ func withoutRuins(found []*Volume) []*Volume {
 	if !slices.ContainsFunc(found, func(v *Volume) bool { return !v.broken() }) {
 		return found
 	}
-	return slices.DeleteFunc(found, func(v *Volume) bool { return v.broken() && !slices.Contains(noRuins, v.Kind) })
+	var left []*Volume
+	var ruins []ondisk.Issue
+	for _, v := range found {
+		if v.broken() && !slices.Contains(noRuins, v.Kind) {
+			ruins = append(ruins, v.Issues...)
+		} else {
+			left = append(left, v)
+		}
+	}
+	for _, r := range ruins {
+		left[0].note("leftover", ondisk.Note, "a broken superblock is taken for a leftover: "+r.Text, "")
+	}
+	return left
 }
 
 // noRuins are the kinds that are never taken for a leftover. Of a broken FAT nobody knows which it is.
