@@ -83,13 +83,13 @@ func launchOne(program string, raw [][]byte) (measured, error) {
 // reads gets two more tries: what a run takes on a machine that has other things to do says little, what it can do with says all.
 func measure(t testing.TB, runs ...[]string) []result {
 	t.Helper()
-	all := launch(t, runs)
+	all := launched(t, runs)
 	for i, run := range runs {
 		for range 2 {
 			if all[i].inBudget() || !slices.Contains([]string{"inspect", "plan", "verify"}, run[0]) {
 				break
 			}
-			all[i] = launch(t, runs[i : i+1])[0]
+			all[i] = launched(t, runs[i:i+1])[0]
 		}
 	}
 	var results []result
@@ -110,8 +110,8 @@ func measure(t testing.TB, runs ...[]string) []result {
 
 func (m measured) inBudget() bool { return m.RSS <= maxRSS && m.CPU <= maxCPU && m.Wall <= maxWall }
 
-// launch has the launcher run trueup with each list of arguments.
-func launch(t testing.TB, runs [][]string) []measured {
+// launched has the launcher run trueup with each list of arguments.
+func launched(t testing.TB, runs [][]string) []measured {
 	t.Helper()
 	jobs := launchJob{Program: builtPath}
 	for _, run := range runs {
