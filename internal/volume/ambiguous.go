@@ -79,6 +79,11 @@ func settle(found []*Volume) *Volume {
 			first.inherit(v)
 		}
 	}
+	if first.Boot != nil && slices.Contains(claims, first.Kind) {
+		front := *first.Boot
+		front.Backup = 0 // it would lie in the data of the container
+		first.Boot = &front
+	}
 	i.Text = "the volume looks like " + strings.Join(text, " and like ")
 	first.Issues = append(first.Issues, i)
 	return first

@@ -84,16 +84,20 @@ func TestLeftovers(t *testing.T) {
 
 // A boot sector is run by a BIOS whatever lies behind it, so that the place in it counts under a RAID, too.
 func TestBootSectorUnderARaid(t *testing.T) {
-	for name, put := range map[string]func(disktest.Forged){
-		"superblock at the end":   func(f disktest.Forged) { f.PutMD0(binary.LittleEndian) },
-		"superblock at the start": leftoverMD,
+	for name, tc := range map[string]struct {
+		put    func(disktest.Forged)
+		backup int64 // with data of the array in front of it, it is not one of the partition
+	}{
+		"superblock at the end":   {func(f disktest.Forged) { f.PutMD0(binary.LittleEndian) }, leftoverSize - 257*512},
+		"superblock at the start": {leftoverMD, 0},
 	} {
 		f := make(disktest.Forged, leftoverSize)
 		f.PutNTFS(0, leftoverSize/512-256)
-		put(f)
+		tc.put(f)
 		v := probeBytes(t, f)
 		require.Equal(t, MDRaid, v.Kind, name)
 		require.NotNil(t, v.Boot, name)
+		require.Equal(t, tc.backup, v.Boot.Backup, name)
 		require.Equal(t, NTFS, v.Boot.Kind, name)
 	}
 }
