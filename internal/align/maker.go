@@ -131,7 +131,7 @@ func habitsOf(l *layout.Layout) habits {
 var (
 	windowsKinds = []volume.Kind{volume.NTFS, volume.ReFS, volume.BitLocker, volume.LDM}
 	linuxKinds   = []volume.Kind{
-		volume.Ext2, volume.Ext3, volume.Ext4, volume.XFS, volume.Btrfs, volume.JFS, volume.ReiserFS, volume.LVM2, volume.MDRaid, volume.LUKS, volume.Swap,
+		volume.Ext2, volume.Ext3, volume.Ext4, volume.JBD, volume.XFS, volume.Btrfs, volume.JFS, volume.ReiserFS, volume.LVM2, volume.MDRaid, volume.LUKS, volume.Swap,
 	}
 )
 

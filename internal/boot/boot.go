@@ -65,18 +65,28 @@ func (r *Result) unbootable(code string, partition int, text, remedy string) {
 	r.Issues = append(r.Issues, ondisk.Issue{Code: code, Effect: ondisk.Unbootable, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
 }
 
+// Remedies.
+const (
+	installAgain = "install the boot loader again from a rescue system on the copy, with --allow-unbootable now"
+	whenUnknown  = "give --allow-unbootable when the disk is not booted from, or when you will install the boot loader again"
+)
+
 // checkMBR says what a move would break in the code of sector 0.
 func (r *Result) checkMBR(d disk.Disk, code []byte, parts []Partition) error {
 	switch r.Code {
 	case Unknown:
 		r.unbootable("boot-code", 0, "the boot code in sector 0 is not known, so nobody can say whether it finds its partition after a move",
-			"give --allow-unbootable when the disk is not booted from, or when you will install the boot loader again")
+			whenUnknown)
 	case Lilo:
 		r.unbootable("lilo", 0, "LILO in the MBR: its map holds the absolute sectors of the kernel", "run lilo from a rescue system on the copy, with --allow-unbootable now")
 	}
 	found, err := blockLists(d, r.Code, code, parts)
 	for _, f := range found {
-		r.unbootable(r.Code.ID, f.partition, f.text, "install the boot loader again from a rescue system on the copy, with --allow-unbootable now")
+		remedy := installAgain
+		if f.partition != 0 {
+			remedy = "leave this partition where it is (--partition selects others), or " + installAgain
+		}
+		r.unbootable(r.Code.ID, f.partition, f.text, remedy)
 	}
 	return err
 }
@@ -86,7 +96,7 @@ const bootArea = 1024
 
 // checkVolume says what a move would break in the boot sector of a partition.
 func (r *Result) checkVolume(d disk.Disk, p Partition) error {
-	if p.Kind == table.Extended || p.Len < bootArea || p.End() > d.Size() {
+	if p.Len < bootArea || p.End() > d.Size() {
 		return nil
 	}
 	b, err := ondisk.Bytes(d, p.Off, bootArea)
@@ -97,14 +107,25 @@ func (r *Result) checkVolume(d disk.Disk, p Partition) error {
 	case c == Lilo || c == Grub2 || c == GrubLegacy:
 		// Its files can lie in another partition, so that any move matters.
 		r.unbootable(c.ID, 0, fmt.Sprintf("%s in the boot sector of partition %d finds its files by absolute sectors", c.Name, p.Number),
-			"install the boot loader again from a rescue system on the copy, with --allow-unbootable now")
+			installAgain)
+	case p.Kind == table.Extended:
+		// Its first record has room for code: LILO and GRUB can be installed there.
+		if p.Active && Identify(b[:440]) == Unknown {
+			r.unbootable("boot-code", 0, fmt.Sprintf("the boot sector of the active partition %d holds code that is not known", p.Number), whenUnknown)
+		}
 	case p.Volume.Boot != nil:
 		r.checkWindows(b, p)
+	case p.Volume.Kind == volume.Disklabel:
+		// boot1 of a BSD, which the label belongs to: package layout refuses those that keep places, by type and label.
+	case p.Volume.Kind == volume.ExFAT && noExFATCode(b):
 	case p.Volume.Boot == nil && p.Active && !ondisk.IsZero(b) && !isSyslinux(b) && b[510] == 0x55 && b[511] == 0xaa:
 		r.unknownSector(p)
 	}
 	return nil
 }
+
+// noExFATCode tells that the boot sector of an exFAT has no code: the specification wants halts then, and formatters write zeros. Spec: 3.1.15.
+func noExFATCode(b []byte) bool { return len(bytes.Trim(b[120:510], "\x00\xf4")) == 0 }
 
 // unknownSector judges a boot sector that nothing here knows. In front of a file system that has no boot code of its own it
 // is a loader that somebody installed; where the content is unknown too, the partition was asked to move as opaque bytes.
@@ -116,8 +137,7 @@ func (r *Result) unknownSector(p Partition) {
 		})
 		return
 	}
-	r.unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known",
-		"give --allow-unbootable when the disk is not booted from, or when you will install the boot loader again")
+	r.unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known", whenUnknown)
 }
 
 // checkWindows tells Windows generations apart by the file that their boot sector loads.

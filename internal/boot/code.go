@@ -163,7 +163,7 @@ func (k keeper) stage(first, n uint64, format string) (s stage, known bool) {
 	gap := sectors
 	inside := 0
 	for _, p := range k.parts {
-		from, to := ondisk.U64(p.Off/k.sector), ondisk.U64(p.End()/k.sector)
+		from, to := ondisk.U64(p.Off/k.sector), min(ondisk.U64(p.End()/k.sector), sectors)
 		gap = min(gap, from)
 		if p.Kind != table.Extended && first >= from && first < to && n <= to-first {
 			inside = p.Number

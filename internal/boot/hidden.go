@@ -16,10 +16,10 @@ import (
 var hiddenSectors = Finder{Name: "hidden-sectors", Find: findHidden}
 
 func findHidden(d disk.Disk, p Partition) ([]Ref, error) {
-	sector, backup := d.SectorSize(), int64(0)
+	kind, sector, backup := p.Volume.Kind, d.SectorSize(), int64(0)
 	switch bpb := p.Volume.Boot; {
 	case bpb != nil:
-		sector, backup = bpb.SectorSize, bpb.Backup
+		kind, sector, backup = bpb.Kind, bpb.SectorSize, bpb.Backup
 	case p.Volume.Kind == volume.Ext2 || p.Volume.Kind == volume.Ext3 || p.Volume.Kind == volume.Ext4:
 		b, err := ondisk.Bytes(d, p.Off, 512)
 		if err != nil || !isSyslinux(b) {
@@ -28,10 +28,10 @@ func findHidden(d disk.Disk, p Partition) ([]Ref, error) {
 	default:
 		return nil, nil
 	}
-	refs := []Ref{{Kind: string(p.Volume.Kind) + " hidden sectors"}}
+	refs := []Ref{{Kind: string(kind) + " hidden sectors"}}
 	at := []int64{p.Off}
 	if backup > 0 {
-		refs = append(refs, Ref{Kind: string(p.Volume.Kind) + " hidden sectors, backup boot sector"})
+		refs = append(refs, Ref{Kind: string(kind) + " hidden sectors, backup boot sector"})
 		at = append(at, p.Off+backup)
 	}
 	for i := range refs {

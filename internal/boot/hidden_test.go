@@ -1,6 +1,7 @@
 package boot_test
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -125,7 +126,7 @@ func grub(first, start uint64, n uint16) disktest.Forged {
 	return f
 }
 
-// FACTS B5: GRUB 2 survives a move when all that it reads by LBA lies in the gap, which stays.
+// T65. FACTS B5: GRUB 2 survives a move when all that it reads by LBA lies in the gap, which stays.
 func TestBlockListsOfGrub(t *testing.T) {
 	for _, tc := range []struct {
 		name         string
@@ -142,6 +143,8 @@ func TestBlockListsOfGrub(t *testing.T) {
 		{"core.img at LBA 0", 0, 2, 10, []int{0}},
 		{"core.img at LBA 2^64-1", 1<<64 - 1, 2, 10, []int{0}},
 		{"list that names LBA 2^64-1", 1, 1<<64 - 1, 65535, []int{0}},
+		{"list of nothing", 1, 2, 0, nil},
+		{"list of 65535 sectors", 1, 2, 65535, []int{0}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := flat(grub(tc.first, tc.start, tc.n))
@@ -156,5 +159,95 @@ func TestBlockListsOfGrub(t *testing.T) {
 			}
 			require.Equal(t, tc.want, got)
 		})
+	}
+}
+
+// boot1 of FreeBSD stands in front of a disklabel in an active slice. It finds the slice by the table.
+func TestBootSectorOfFreeBSD(t *testing.T) {
+	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0xa5, Flag: 0x80, Start: 63, Sectors: 3000})
+	f.PutDisklabel(64*512, disktest.Slice{Start: 16, Sectors: 2000, Type: 7}, disktest.Slice{Sectors: 3000})
+	f.Put(63*512, []byte{0xfc, 0x31, 0xc9, 0x8e, 0xc1})
+	f.U16(63*512+510, 0xaa55)
+	d := flat(f)
+	tab, parts := partitions(t, d)
+	r, err := boot.Read(d, tab.BootCode, parts)
+	require.NoError(t, err)
+	require.Empty(t, r.Issues)
+	f.Text(63*512+0x180, "GRUB \x00Geom\x00Hard Disk\x00Read\x00 Error\x00")
+	r, err = boot.Read(d, tab.BootCode, parts)
+	require.NoError(t, err)
+	require.Len(t, r.Issues, 1, "a loader of another maker in its place")
+}
+
+// A windows partition that was a member of a mirror has a superblock at its end still.
+func TestHiddenSectorsUnderARaid(t *testing.T) {
+	const sectors = 16000
+	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: sectors})
+	f.PutNTFS(63, sectors-300)
+	f[63*512:][:sectors*512].PutMD0(binary.LittleEndian)
+	got := refs(t, f)
+	require.Len(t, got, 2)
+	require.Equal(t, "ntfs hidden sectors", got[0].Kind)
+	require.Equal(t, int64(63*512), got[0].Points)
+}
+
+// A core image can be said to lie in the part of a partition that the disk does not have.
+func TestBlockListBehindTheDisk(t *testing.T) {
+	f := grub(5000, 0, 0)
+	f.Entry(0, 0, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 100_000})
+	d := flat(f)
+	tab, err := table.Read(d)
+	require.NoError(t, err)
+	var parts []boot.Partition
+	for _, p := range tab.Partitions {
+		parts = append(parts, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
+	}
+	r, err := boot.Read(d, tab.BootCode, parts)
+	require.NoError(t, err)
+	require.Len(t, r.Issues, 1)
+	require.Equal(t, "grub2", r.Issues[0].Code)
+}
+
+// The first record of an extended partition has room for a boot loader, and can be active.
+func TestBootSectorOfAnExtendedPartition(t *testing.T) {
+	for name, tc := range map[string]struct {
+		flag byte
+		code string
+		want []string
+	}{
+		"none":                         {0x80, "", nil},
+		"LILO":                         {0, "\xfa\xeb\x21\x01\xb4\x01LILO", []string{"lilo"}},
+		"unknown, active":              {0x80, "\xfaxyz", []string{"boot-code"}},
+		"unknown, and nobody calls it": {0, "\xfaxyz", nil},
+	} {
+		f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 5, Flag: tc.flag, Start: 63, Sectors: 7000})
+		f.EBR(63, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 6000}, disktest.MBREntryFields{})
+		f.Text(63*512, tc.code)
+		d := flat(f)
+		tab, parts := partitions(t, d)
+		r, err := boot.Read(d, tab.BootCode, parts)
+		require.NoError(t, err)
+		var got []string
+		for _, i := range r.Issues {
+			got = append(got, i.Code)
+			require.Zero(t, i.Partition, "it reads files of any partition")
+		}
+		require.Equal(t, tc.want, got, name)
+	}
+}
+
+// An active exFAT is no boot disk: its boot sector has fields, and halts or zeros where code would be.
+func TestBootSectorOfExFAT(t *testing.T) {
+	for text, want := range map[string]int{"": 0, "\xf4\xf4\xf4": 0, "\xfa\x33\xc0": 1} {
+		f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Flag: 0x80, Start: 63, Sectors: 6000})
+		f.PutExFAT(63, 6000)
+		f.Text(63*512+120, text)
+		f.SealExFAT(63)
+		d := flat(f)
+		tab, parts := partitions(t, d)
+		require.Equal(t, volume.ExFAT, parts[0].Volume.Kind)
+		r, err := boot.Read(d, tab.BootCode, parts)
+		require.NoError(t, err)
+		require.Len(t, r.Issues, want)
 	}
 }

@@ -54,3 +54,15 @@ func TestVMFSIsRefusedOnce(t *testing.T) {
 	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0xfb, Start: 63, Sectors: 1000})
 	require.Equal(t, "vmfs", readForged(t, f).Issues[0].Code, "by its type, where the content is not known")
 }
+
+// A FAT over a whole array has a boot sector where a table would be.
+func TestArrayOfDisksWithoutATable(t *testing.T) {
+	f := make(disktest.Forged, 8<<20)
+	f.PutFAT16(0, 16000)
+	f.Text(446, "no table, but a text of this boot sector")
+	f.PutMD1("1.0", 0)
+	l := readForged(t, f)
+	require.Nil(t, l.Table)
+	require.Equal(t, volume.MDRaid, l.Volume.Kind)
+	require.Empty(t, l.Issues)
+}

@@ -79,7 +79,7 @@ func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
 		return nil
 	}
 	// What has its superblock at the end lays no claim to sector 0: an array of whole disks shows the table that lies in it.
-	if t == nil || whole.Kind == volume.Unknown || whole.AtEnd {
+	if t == nil || whole.Kind == volume.Unknown || (whole.AtEnd && whole.Boot == nil) {
 		return t
 	}
 	if t.Scheme == table.GPT {
@@ -137,14 +137,19 @@ func (l *Layout) bareVolume() {
 // readVolumes probes every partition that lies inside the disk.
 func (l *Layout) readVolumes(d disk.Disk) error {
 	l.Partitions = make([]Partition, 0, len(l.Table.Partitions))
+	m, full := meter(d, len(l.Table.Partitions)), false
 	for _, p := range l.Table.Partitions {
 		v := &volume.Volume{Kind: volume.Unknown}
-		if p.Kind != table.Extended && p.End() <= d.Size() && p.Len > 0 {
+		if i, now := m.exhausted(p.Number); now && !full {
+			l.Issues, full = append(l.Issues, i), true
+		}
+		if !full && p.Kind != table.Extended && p.End() <= d.Size() && p.Len > 0 {
 			var err error
-			if v, err = volume.Probe(disk.Section(d, p.Range), p.Off); err != nil {
+			if v, err = volume.Probe(disk.Section(m, p.Range), p.Off); err != nil {
 				return fmt.Errorf("partition %d: %w", p.Number, err)
 			}
 		}
+		m.parts -= len(v.Parts)
 		for _, i := range v.Issues {
 			if i.Partition = p.Number; i.DiskWide {
 				i.Partition, i.Text = 0, fmt.Sprintf("partition %d: %s", p.Number, i.Text)
@@ -159,8 +164,11 @@ func (l *Layout) readVolumes(d disk.Disk) error {
 // arrayOfDisks reports a disk that is a member of an array as a whole, so that the table belongs to the array. The superblock
 // of md 0.90 does not say whose it is: that of the last partition can lie where the disk's own would be.
 func (l *Layout) arrayOfDisks(whole *volume.Volume) {
-	own := slices.ContainsFunc(l.Partitions, func(p Partition) bool { return p.Volume.Kind == whole.Kind && p.Volume.UUID == whole.UUID })
-	if !whole.AtEnd || own {
+	if !whole.AtEnd {
+		return
+	}
+	if slices.ContainsFunc(l.Partitions, func(p Partition) bool { return p.Volume.Kind == whole.Kind && p.Volume.UUID == whole.UUID }) {
+		l.Outer = nil
 		return
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{

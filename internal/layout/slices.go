@@ -94,17 +94,26 @@ func (l *Layout) readDynamic(d disk.Disk) error {
 	case err != nil:
 		return err
 	}
+	described, spread := 0, true
 	for _, p := range l.Partitions {
-		if !isMember(p.Partition) {
+		member, database := isDynamic(p.Partition)
+		if !member {
 			continue
 		}
 		if p.Volume.Kind == volume.Unknown {
 			p.Volume.Kind, p.Volume.Size = volume.LDM, p.Len
 		}
-		group.Describe(p.Volume, p.Off, p.End())
+		if described++; described <= maxDescribed {
+			group.Describe(p.Volume, p.Off, p.End(), spread && !database)
+			spread = spread && database
+		}
 	}
 	return nil
 }
+
+// maxDescribed bounds the members of a dynamic disk that the database is shown for: what it says of the group it says for each of them.
+// It is what a GPT of the usual size has room for; Windows makes one or two.
+const maxDescribed = 128
 
 // onlyLabel says that a label without a partition table is all there is.
 func (l *Layout) onlyLabel() {

@@ -266,7 +266,7 @@ func (t *Text) content(p Partition) string {
 var volumeNames = map[string]string{
 	"ntfs": "NTFS", "fat12": "FAT12", "fat16": "FAT16", "fat32": "FAT32", "exfat": "exFAT", "refs": "ReFS", "xfs": "XFS", "jfs": "JFS",
 	"reiserfs": "ReiserFS", "f2fs": "F2FS", "ufs": "UFS", "ufs1": "UFS1", "ufs2": "UFS2", "hfs": "HFS", "hfsplus": "HFS+", "apfs": "APFS", "iso9660": "ISO 9660",
-	"zfs_member": "ZFS", "lvm2_member": "LVM2", "linux_raid_member": "Linux RAID", "vmfs": "VMFS", "luks": "LUKS", "bitlocker": "BitLocker",
+	"jbd": "ext journal", "zfs_member": "ZFS", "lvm2_member": "LVM2", "linux_raid_member": "Linux RAID", "vmfs": "VMFS", "luks": "LUKS", "bitlocker": "BitLocker",
 	"ldm": "dynamic disk (LDM)", "disklabel": "BSD disklabel", "vtoc": "Solaris VTOC",
 }
 

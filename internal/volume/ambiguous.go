@@ -24,18 +24,87 @@ func outermost(found []*Volume) []*Volume {
 	return found
 }
 
+// withoutRuins leaves out superblocks that are broken where another one is sound: a new file system seldom covers all that an old one
+// left. What has a place on the disk in its boot sector, or would be refused when it is sound, stays.
+func withoutRuins(found []*Volume) []*Volume {
+	if !slices.ContainsFunc(found, func(v *Volume) bool { return !v.broken() }) {
+		return found
+	}
+	var left []*Volume
+	var ruins []ondisk.Issue
+	for _, v := range found {
+		if v.broken() && !slices.Contains(noRuins, v.Kind) {
+			ruins = append(ruins, v.Issues...)
+		} else {
+			left = append(left, v)
+		}
+	}
+	for _, r := range ruins {
+		left[0].note("leftover", ondisk.Note, "a broken superblock is taken for a leftover: "+r.Text, "")
+	}
+	return left
+}
+
+// noRuins are the kinds that are never taken for a leftover. Of a broken FAT nobody knows which it is.
+var noRuins = []Kind{NTFS, Kind(fat.Name), BitLocker, VMFS, Disklabel, VTOC}
+
+func (v *Volume) broken() bool {
+	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.BadVolume })
+}
+
+// claims are containers that claim all of a device, those first that count before the others. Who makes one seldom wipes what was there,
+// and no file system leaves their superblock whole. libblkid looks no further when it has found one.
+var claims = []Kind{MDRaid, LVM2, LUKS}
+
+// settle says which of several volumes counts, and that there are others: who makes a volume does not always wipe what was there. All are
+// heard. What is sound moves as it is whichever is right, and with it the place that a boot sector stores.
+func settle(found []*Volume) *Volume {
+	if len(found) == 1 {
+		return found[0]
+	}
+	first := found[0]
+	for _, kind := range slices.Backward(claims) {
+		if i := slices.IndexFunc(found, func(v *Volume) bool { return v.Kind == kind && !v.broken() }); i >= 0 {
+			first = found[i]
+		}
+	}
+	i := ondisk.Issue{Code: "ambiguous-volume", Effect: ondisk.Warn, Remedy: "wipe the stale signature inside the guest"}
+	text := []string{string(first.Kind)}
+	for _, v := range found {
+		if v.Kind.Sliced() || slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect >= ondisk.Unbootable }) {
+			i.Effect, i.OnMove = ondisk.Unbootable, true
+		}
+		if v != first {
+			text = append(text, string(v.Kind))
+			first.inherit(v)
+		}
+	}
+	if first.Boot != nil && slices.Contains(claims, first.Kind) {
+		front := *first.Boot
+		front.Backup = 0 // it would lie in the data of the container
+		first.Boot = &front
+	}
+	i.Text = "the volume looks like " + strings.Join(text, " and like ")
+	first.Issues = append(first.Issues, i)
+	return first
+}
+
 // showsContent tells whether what the volume holds can be seen at its own start: that of a Linux RAID which keeps its
 // superblock at the end, and the unencrypted part of BitLocker To Go, which is a FAT.
 func (v *Volume) showsContent() bool {
 	return (v.Kind == MDRaid && v.AtEnd && v.DataStart == 0) || v.Kind == BitLocker
 }
 
-// inherit takes over what is wrong with the disk as a whole: a Linux that hibernates into a swap area on RAID or LVM.
-func (v *Volume) inherit(inner *Volume) {
-	for _, i := range inner.Issues {
+// inherit takes over what is wrong with the disk as a whole, such as a Linux that hibernates into a swap area on RAID or LVM, and a boot
+// sector, which a BIOS runs whatever lies behind it: it was made for the partition when it says where that is.
+func (v *Volume) inherit(other *Volume) {
+	for _, i := range other.Issues {
 		if i.DiskWide {
 			v.Issues = append(v.Issues, i)
 		}
+	}
+	if v.Boot == nil {
+		v.Boot = other.Boot
 	}
 }
 

@@ -49,7 +49,7 @@ const (
 	compatJournal = 0x4
 
 	incompatRecover = 0x4
-	incompatJournal = 0x8 // an external journal: no file system
+	incompatJournal = 0x8 // the journal of a file system on another device
 	incompat64      = 0x80
 	// Features of ext2 and ext3; any other makes it an ext4.
 	incompatOld = 0x2 | incompatRecover | incompatJournal | 0x10
@@ -94,11 +94,11 @@ func (s *extSuper) check(size int64) error {
 	switch {
 	case s.LogBlockSize > 6:
 		return s.field("log block size", 0x18, s.LogBlockSize, "0 to 6 (1 to 64 KiB)")
-	case s.BlocksPerGroup == 0:
+	case s.BlocksPerGroup == 0 && !s.journal():
 		return s.field("blocks per group", 0x20, 0, "1 or more")
-	case s.InodesPerGroup == 0:
+	case s.InodesPerGroup == 0 && !s.journal():
 		return s.field("inodes per group", 0x28, 0, "1 or more")
-	case s.Revision > 0 && (s.InodeSize < 128 || int64(s.InodeSize) > s.block() || !units.IsPowerOfTwo(int64(s.InodeSize))):
+	case s.Revision > 0 && !s.journal() && (s.InodeSize < 128 || int64(s.InodeSize) > s.block() || !units.IsPowerOfTwo(int64(s.InodeSize))):
 		return s.field("inode size", 0x58, s.InodeSize, fmt.Sprintf("a power of two from 128 to %d", s.block()))
 	case s.Incompat&incompat64 != 0 && (s.DescSize < 32 || s.DescSize > 1024 || !units.IsPowerOfTwo(int64(s.DescSize))):
 		return s.field("group descriptor size", 0xfe, s.DescSize, "a power of two from 32 to 1024")
@@ -107,6 +107,9 @@ func (s *extSuper) check(size int64) error {
 	}
 	return nil
 }
+
+// journal tells that there is a journal and no file system, so that groups and inodes are none.
+func (s *extSuper) journal() bool { return s.Incompat&incompatJournal != 0 }
 
 func (s *extSuper) block() int64 { return 1024 << s.LogBlockSize }
 
@@ -121,6 +124,8 @@ func (s *extSuper) blocks() uint64 {
 // kind follows the rule of libblkid: the features in use decide.
 func (s *extSuper) kind() Kind {
 	switch {
+	case s.journal():
+		return JBD
 	case s.Incompat&^incompatOld != 0 || s.ROCompat&^roCompatOld != 0:
 		return Ext4
 	case s.Compat&compatJournal != 0:

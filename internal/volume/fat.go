@@ -91,13 +91,15 @@ func probeFAT(d disk.Disk) (*Volume, error) {
 		return nil, ondisk.ErrNoMatch // without the name, a sector that is not a FAT in every field is none
 	}
 	v := &Volume{Kind: l.kind(), Size: l.total, BlockSize: l.cluster, DataStart: l.data, Boot: &BPB{
-		SectorSize: l.sector, Hidden: l.boot.Hidden, Sectors: int(l.boot.SectorsPerTrack), Heads: int(l.boot.Heads),
+		Kind: l.kind(), SectorSize: l.sector, Hidden: l.boot.Hidden, Sectors: int(l.boot.SectorsPerTrack), Heads: int(l.boot.Heads),
 	}}
 	if l.ext.BootSig == extPlaced {
 		v.Label, v.UUID = padded(l.ext.Label[:]), fmt.Sprintf("%04X-%04X", l.ext.Serial>>16, l.ext.Serial&0xffff)
 	}
 	if v.Kind == FAT32 {
-		v.fatBackup(d, l)
+		if err := v.fatBackup(d, l); err != nil {
+			return nil, err
+		}
 	}
 	if l.total > d.Size() {
 		v.tooLarge(d.Size())
@@ -205,17 +207,22 @@ func (l *fatLayout) kind() Kind {
 }
 
 // fatBackup remembers the copy of the boot sector that FAT32 keeps in its reserved sectors.
-func (v *Volume) fatBackup(d disk.Disk, l *fatLayout) {
+func (v *Volume) fatBackup(d disk.Disk, l *fatLayout) error {
 	n := int64(l.x.BackupSector)
 	if n == 0 || n >= int64(l.boot.Reserved) {
-		return // 0 and 0xffff mean that there is none
+		return nil // 0 and 0xffff mean that there is none
 	}
-	b, err := ondisk.Bytes(d, n*l.sector, units.SectorSize)
-	if err != nil || binary.LittleEndian.Uint16(b[510:]) != bootMagic {
+	var magic uint16
+	_, err := superblock(d, n*l.sector+units.SectorSize-2, binary.LittleEndian, &magic)
+	if err != nil && !isNoMatch(err) {
+		return err
+	}
+	if magic != bootMagic {
 		v.note("fat-backup", ondisk.Note, fmt.Sprintf("there is no backup boot sector in sector %d, where the boot sector says it is", n), "")
-		return
+		return nil
 	}
 	v.Boot.Backup = n * l.sector
+	return nil
 }
 
 // fatLabel prefers the label in the root directory, which is the one that Windows shows. Only the first cluster of a FAT32

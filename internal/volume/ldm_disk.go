@@ -120,8 +120,9 @@ func (v *ldmVolume) place(disk, dataStart uint64, sectors int64) (start int64, h
 	return start, here
 }
 
-// Describe adds what the database says to the volume of a partition of the disk, which has the bytes [off, end).
-func (d *DynamicDisk) Describe(v *Volume, off, end int64) {
+// Describe adds what the database says to the volume of a partition of the disk, which has the bytes [off, end). spread: and the volumes that
+// lie in no one place, which are shown once.
+func (d *DynamicDisk) Describe(v *Volume, off, end int64, spread bool) {
 	v.Details = append(v.Details, Detail{"disk group", d.Group}, Detail{"group id", d.GroupID})
 	if d.Name != "" {
 		v.Details = append(v.Details, Detail{"disk", d.Name})
@@ -131,7 +132,7 @@ func (d *DynamicDisk) Describe(v *Volume, off, end int64) {
 		v.Details = append(v.Details, Detail{"volumes elsewhere", strconv.Itoa(d.Others)})
 	}
 	for _, x := range d.Volumes {
-		if x.Start >= 0 && (x.Start < off || x.Start >= end) {
+		if x.Start < 0 && !spread || x.Start >= 0 && (x.Start < off || x.Start >= end) {
 			continue
 		}
 		p := Part{Name: x.Name, Kind: x.Kind, Start: -1, Size: x.Size}

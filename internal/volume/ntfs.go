@@ -58,7 +58,7 @@ func probeNTFS(d disk.Disk) (*Volume, error) {
 	v := &Volume{
 		Kind: NTFS, UUID: fmt.Sprintf("%016X", b.Serial), BlockSize: b.cluster(),
 		Size: ondisk.I64(b.TotalSectors) * int64(b.BytesPerSector),
-		Boot: &BPB{SectorSize: int64(b.BytesPerSector), Hidden: b.HiddenSectors, Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads)},
+		Boot: &BPB{Kind: NTFS, SectorSize: int64(b.BytesPerSector), Hidden: b.HiddenSectors, Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads)},
 	}
 	if err := v.ntfsBackup(d, raw); err != nil {
 		return nil, err
@@ -164,6 +164,8 @@ const (
 	attrInfo     = 0x70
 	attrEnd      = 0xffffffff
 	dirtyFlag    = 1
+
+	maxVolumeName = 256 // bytes. Spec: Linux-NTFS documentation, "$AttrDef"
 )
 
 // ntfsNames reads label and dirty flag from record 3 of the MFT. A record that cannot be read leaves the label empty: the
@@ -186,7 +188,7 @@ func (v *Volume) ntfsNames(d disk.Disk, b ntfsBoot) error {
 		return nil
 	}
 	if name, ok := attribute(rec, attrName); ok {
-		v.Label = utf16String(name)
+		v.Label = utf16String(name[:min(len(name), maxVolumeName)])
 	}
 	info, ok := attribute(rec, attrInfo)
 	if !ok || len(info) < 12 {

@@ -3,6 +3,7 @@ package volume
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 )
 
 // Packed lists of names and values, in XDR: big-endian, texts filled up to four bytes. Spec: OpenZFS, module/nvpair/nvpair.c,
@@ -14,6 +15,7 @@ const (
 	nvText    = 9
 	nvList    = 19
 	nvMaxPair = 1024 // pairs of a list
+	nvMaxText = 255  // bytes of a name. Spec: OpenZFS, include/sys/fs/zfs.h, ZFS_MAX_DATASET_NAME_LEN
 )
 
 // nvPair is one pair.
@@ -80,13 +82,13 @@ func xdrText(b []byte) (s string, rest []byte, ok bool) {
 	return string(b[4 : 4+n]), b[4+padded:], true
 }
 
-// text is the value of a text, empty for anything else.
+// text is the value of a text, empty for anything else. Names are cut where those of ZFS end.
 func (p nvPair) text() string {
 	if p.kind != nvText {
 		return ""
 	}
 	s, _, _ := xdrText(p.value)
-	return s
+	return strings.Clone(s[:min(len(s), nvMaxText)])
 }
 
 // number is the value of a number, 0 for anything else.

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -121,4 +122,33 @@ func TestVMFS(t *testing.T) {
 	f.PutVMFS(5, 14, 61)
 	f.U32(disktest.VMFSHeader, 0)
 	require.Equal(t, "begins on another device", detail(probeBytes(t, f), "file system"))
+}
+
+// A volume in pieces is shown for one partition of its disk.
+func TestSpreadVolumesOfADynamicDisk(t *testing.T) {
+	d := DynamicDisk{Volumes: []DynamicVolume{{Name: "striped", Start: -1, Size: 1 << 20}, {Name: "simple", Start: 1 << 20, Size: 1 << 20}}}
+	for _, tc := range []struct {
+		off    int64
+		spread bool
+		want   []Part
+	}{
+		{0, true, []Part{{"striped", "", -1, 1 << 20}}},
+		{1 << 20, true, []Part{{"striped", "", -1, 1 << 20}, {"simple", "", 0, 1 << 20}}},
+		{1 << 20, false, []Part{{"simple", "", 0, 1 << 20}}},
+	} {
+		v := &Volume{}
+		d.Describe(v, tc.off, tc.off+1<<20, tc.spread)
+		require.Equal(t, tc.want, v.Parts)
+	}
+}
+
+// A name can be as long as its structure, and stands in a report as often as there are partitions.
+func TestLongNames(t *testing.T) {
+	value := append([]byte{0, 1, 0, 0}, make([]byte, 1<<16)...)
+	require.Len(t, nvPair{kind: nvText, value: value}.text(), nvMaxText)
+	f := make(disktest.Forged, leftoverSize)
+	f.PutNTFS(0, leftoverSize/512)
+	f.U64(disktest.NTFSMFT, 1)
+	f.Put(4096+3<<10, disktest.NTFSVolumeRecord(strings.Repeat("x", 300)))
+	require.Len(t, probeBytes(t, f).Label, 128)
 }

@@ -24,6 +24,7 @@ const (
 	Ext2      Kind = "ext2"
 	Ext3      Kind = "ext3"
 	Ext4      Kind = "ext4"
+	JBD       Kind = "jbd" // journal of an ext on another device
 	XFS       Kind = "xfs"
 	Btrfs     Kind = "btrfs"
 	JFS       Kind = "jfs"
@@ -88,6 +89,7 @@ type Part struct {
 
 // BPB is what a boot sector says about the disk around it.
 type BPB struct {
+	Kind       Kind   // of the file system that it begins
 	SectorSize int64  // bytes
 	Hidden     uint32 // sectors in front of the volume
 	Sectors    int    // of a track
@@ -143,19 +145,10 @@ func Probe(whole disk.Disk, at int64) (*Volume, error) {
 		}
 		found = append(found, v)
 	}
-	found = withoutSlices(outermost(found))
-	switch len(found) {
-	case 0:
+	if len(found) == 0 {
 		return &Volume{Kind: Unknown}, nil
-	case 1:
-		return found[0], nil
 	}
-	first := found[0]
-	first.Issues = append(first.Issues, ondisk.Issue{
-		Code: "ambiguous-volume", Effect: ondisk.Unbootable, OnMove: true,
-		Text: "the volume looks like " + string(first.Kind) + " and like " + string(found[1].Kind), Remedy: "wipe the stale signature inside the guest",
-	})
-	return first, nil
+	return settle(withoutRuins(withoutSlices(outermost(found)))), nil
 }
 
 // field is a FormatError of a structure of a volume.

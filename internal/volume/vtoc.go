@@ -65,7 +65,6 @@ const (
 	sunWhat      = "sun disk label"
 	vtocSanity   = 0x600ddeee
 	sunMagic     = 0xdabe
-	mbrSignature = 0x55aa // read as a checksum, big-endian
 	wholeDiskTag = 5
 )
 
@@ -113,8 +112,8 @@ func probeSun(d disk.Disk) (*Volume, error) {
 	}
 	perCylinder := int64(l.Heads) * int64(l.Sectors)
 	switch {
-	case l.Magic != sunMagic || (l.Checksum == mbrSignature && xor16(b, binary.BigEndian) != 0):
-		return nil, ondisk.ErrNoMatch // the magic number can be half of a count in an MBR
+	case l.Magic != sunMagic || (l.Sanity != vtocSanity && xor16(b, binary.BigEndian) != 0):
+		return nil, ondisk.ErrNoMatch // two bytes are too few: one encrypted partition in 65536 has them, and any MBR can
 	case xor16(b, binary.BigEndian) != 0:
 		return nil, field(sunWhat, "checksum", 510, hex16(l.Checksum), hex16(l.Checksum^xor16(b, binary.BigEndian)))
 	case perCylinder == 0:

@@ -30,12 +30,15 @@ func probeZFS(d disk.Disk) (*Volume, error) {
 		return nil, ondisk.ErrNoMatch
 	}
 	for _, at := range []int64{0, zfsLabel} {
-		b, err := ondisk.Bytes(d, at+atZFSList, zfsListSize)
+		b, err := ondisk.Bytes(d, at+atZFSList, nvHeader+nvVersion)
 		if err != nil {
 			return nil, err
 		}
 		if !isPackedList(b) {
 			continue
+		}
+		if b, err = ondisk.Bytes(d, at+atZFSList, zfsListSize); err != nil {
+			return nil, err
 		}
 		var z zfsConfig
 		if err = z.read(b); err == nil {

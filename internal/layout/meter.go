@@ -1,0 +1,44 @@
+package layout
+
+import (
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// What may be read to find out what the volumes of a disk are: what the largest metadata need, and a head for each partition. A table
+// can name thousands of partitions, each with a LUKS header of 4 MiB or eight texts of LVM, and all of that can be a hole.
+const (
+	volumesLimit   = 64 * units.MiB
+	partitionLimit = 16 * units.KiB
+	partsLimit     = 1 << 16 // slices and logical volumes of all volumes
+)
+
+// metered is a disk that counts what is read of it.
+type metered struct {
+	disk.Disk
+	left  int64 // bytes
+	parts int
+}
+
+// meter allows as much reading as n partitions need.
+func meter(d disk.Disk, n int) *metered {
+	return &metered{d, volumesLimit + int64(n)*partitionLimit, partsLimit}
+}
+
+// ReadAt counts what it reads.
+func (m *metered) ReadAt(p []byte, off int64) (int, error) {
+	m.left -= int64(len(p))
+	return m.Disk.ReadAt(p, off)
+}
+
+// exhausted is the issue of partitions that are not looked at, from one on. What nobody knows is not moved.
+func (m *metered) exhausted(from int) (ondisk.Issue, bool) {
+	if m.left >= 0 && m.parts >= 0 {
+		return ondisk.Issue{}, false
+	}
+	err := fmt.Errorf("the volumes in front of partition %d have more metadata than is read: %w", from, ondisk.ErrLimit)
+	return ondisk.Issue{Code: "volume", Effect: ondisk.Broken, Text: err.Error(), Err: err}, true
+}

@@ -1,0 +1,92 @@
+package layout_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Headers of 4 MiB in each of many partitions cost a stranger nothing, and us minutes.
+func TestMetadataOfAllVolumesAreBounded(t *testing.T) {
+	const count, size, header = 12, 9 << 11, 4 << 20
+	var entries []disktest.GPTEntryFields
+	for i := range uint64(count) {
+		entries = append(entries, disktest.GPTEntryFields{First: 2048 + i*size, Last: 2048 + (i+1)*size - 1})
+	}
+	f := disktest.ForgeGPT(512, 2048+count*size+64, 128, entries...)
+	for _, e := range entries {
+		f[e.First*512:].PutLUKS2(disktest.LUKS2Text("8388608", "1000"), header)
+	}
+	l := readForged(t, f)
+	require.Len(t, l.Partitions, count)
+	require.Equal(t, volume.LUKS, l.Partitions[0].Volume.Kind)
+	require.Equal(t, volume.Unknown, l.Partitions[count-1].Volume.Kind)
+	requireLimit(t, l)
+}
+
+// requireLimit requires one limit, and that it was that of the volumes.
+func requireLimit(t *testing.T, l *layout.Layout) {
+	t.Helper()
+	var limits []ondisk.Issue
+	for _, i := range l.Issues {
+		if errors.Is(i.Err, ondisk.ErrLimit) {
+			limits = append(limits, i)
+		}
+	}
+	require.Len(t, limits, 1)
+	require.Equal(t, []any{"volume", ondisk.Broken}, []any{limits[0].Code, limits[0].Effect})
+}
+
+// A table can name one volume group over and over, and each time there are all of its logical volumes.
+func TestPartsOfAllVolumesAreBounded(t *testing.T) {
+	const count, sectors = 300, 1024
+	var text strings.Builder
+	text.WriteString("g { extent_size = 8 logical_volumes {")
+	for i := range 256 {
+		fmt.Fprintf(&text, "l%d { s { extent_count = 1 } }\n", i)
+	}
+	text.WriteString("} }")
+	entries := make([]disktest.GPTEntryFields, count)
+	for i := range entries {
+		entries[i] = disktest.GPTEntryFields{First: 2048, Last: 2048 + sectors - 1}
+	}
+	f := disktest.ForgeGPT(512, 2048+sectors+1024, 512, entries...)
+	f[2048*512:][:sectors*512].PutLVM(text.String(), 512)
+	l := readForged(t, f)
+	require.Len(t, l.Partitions, count)
+	require.Len(t, l.Partitions[0].Volume.Parts, 256)
+	require.Empty(t, l.Partitions[count-1].Volume.Parts)
+	requireLimit(t, l)
+}
+
+// What the database says of a group of disks is shown for some of its partitions, not for thousands.
+func TestMembersOfADynamicDiskAreBounded(t *testing.T) {
+	const count, step = 200, 16
+	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 5, Start: 64, Sectors: count * step})
+	for i := range int64(count) {
+		link := disktest.MBREntryFields{}
+		if i+1 < count {
+			link = disktest.MBREntryFields{Type: 5, Start: uint32(i+1) * step, Sectors: step}
+		}
+		f.EBR(64+i*step, disktest.MBREntryFields{Type: 0x42, Start: 1, Sectors: step - 1}, link)
+	}
+	f.PutLDM(65, 8)
+	l := readForged(t, f)
+	require.Len(t, l.Partitions, 1+count)
+	described := 0
+	for _, p := range l.Partitions[1:] {
+		require.Equal(t, volume.LDM, p.Volume.Kind)
+		if len(p.Volume.Details) > 0 {
+			described++
+		}
+	}
+	require.Equal(t, 128, described)
+}
