@@ -72,11 +72,11 @@ func TestSignalAtTheEnd(t *testing.T) {
 		f := newFault(t, sampleDisk(t))
 		slow := []string{ // -D: the program has the number that the signal goes to
 			disktest.Tool(t, "strace"), "-D", "-f", "-qq", "-o", "/dev/null",
-			"-e", "trace=exit_group", "-e", "inject=exit_group:delay_enter=1000000", builtPath,
+			"-e", "trace=exit_group", "-e", "inject=exit_group:delay_enter=2000000", builtPath,
 		}
 		r := f.startAs(t, append(slow, f.args()...))
 		require.Eventually(t, func() bool { _, err := os.Stat(f.dest); return err == nil }, 10*time.Second, time.Millisecond)
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(300 * time.Millisecond)
 		r.signal(t, s)
 		end := r.wait(t, 10*time.Second)
 		require.Equal(t, 0, end.code, end.stderr)

@@ -126,8 +126,11 @@ func (l *Layout) readVolumes(d disk.Disk) error {
 // arrayOfDisks reports a disk that is a member of an array as a whole, so that the table belongs to the array. The superblock
 // of md 0.90 does not say whose it is: that of the last partition can lie where the disk's own would be.
 func (l *Layout) arrayOfDisks(whole *volume.Volume) {
-	own := slices.ContainsFunc(l.Partitions, func(p Partition) bool { return p.Volume.Kind == whole.Kind && p.Volume.UUID == whole.UUID })
-	if !whole.AtEnd || own {
+	if !whole.AtEnd {
+		return
+	}
+	if slices.ContainsFunc(l.Partitions, func(p Partition) bool { return p.Volume.Kind == whole.Kind && p.Volume.UUID == whole.UUID }) {
+		l.Outer = nil
 		return
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
