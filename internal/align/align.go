@@ -138,10 +138,21 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 	out = append(out, nested(l.Volume, 0, 0, goal.Must)...)
 	for _, i := range l.Issues {
 		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || matters(i, moves) {
-			out = append(out, FromIssue(i))
+			out = add(out, FromIssue(i))
 		}
 	}
 	return out
+}
+
+// add appends a finding. What the one before says already, such as a warning that refuses a move, is said once.
+func add(fs []Finding, f Finding) []Finding {
+	if n := len(fs) - 1; n >= 0 && fs[n].Code == f.Code && fs[n].Partition == f.Partition && fs[n].Text == f.Text {
+		if f.Effect > fs[n].Effect {
+			fs[n] = f
+		}
+		return fs
+	}
+	return append(fs, f)
 }
 
 // matters tells whether an issue concerns a copy in which the partitions in moves are moved.
