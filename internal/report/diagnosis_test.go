@@ -192,6 +192,33 @@ func TestCostsThatAreNone(t *testing.T) {
 	require.NotContains(t, text(t, "unused-slots", "", false), "more work", "all is on 4 KiB")
 }
 
+// A package is written with all of its disks, or not at all.
+func TestPackageCommand(t *testing.T) {
+	disk := func(v align.Verdict, action align.Action, refusals ...align.Finding) report.PackageDisk {
+		d := diskOf(10, part(1, 0, 5, v))
+		d.Verdict = v
+		return report.PackageDisk{Inspect: &report.Inspect{Disk: d, Refusals: refusals, Advice: align.Advice{Action: action}}}
+	}
+	bad, good := disk(align.Misaligned, align.Align), disk(align.Aligned, align.Nothing)
+	for _, tc := range []struct {
+		name  string
+		disks []report.PackageDisk
+		want  bool
+	}{
+		{"one is misaligned", []report.PackageDisk{good, bad}, true},
+		{"all are aligned", []report.PackageDisk{good, good}, false},
+		{"another is refused", []report.PackageDisk{bad, disk(align.Misaligned, align.Refused, align.Finding{Subject: "disk"})}, false},
+		{"another is malformed", []report.PackageDisk{disk(align.Aligned, align.Repair), bad}, false},
+		{"another cannot be read", []report.PackageDisk{bad, {Error: &report.Error{Message: "x"}}}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var out bytes.Buffer
+			(&report.Text{W: &out}).PackageInspect(&report.PackageInspect{Package: report.Package{Path: "a.ova"}, Disks: tc.disks})
+			require.Equal(t, tc.want, strings.Contains(out.String(), "trueup align a.ova a-aligned.ova"))
+		})
+	}
+}
+
 // Only the question is bold, on a terminal of any width.
 func TestOnlyTheQuestionIsBold(t *testing.T) {
 	for _, width := range []int{10, 40, 100} {
