@@ -98,3 +98,18 @@ func TestVerifyOfAForeignDisk(t *testing.T) {
 	missing := trueupJSON[jsonError](t, 1, "verify", one, filepath.Join(dir, "absent.raw"))
 	require.Equal(t, "io", missing.Error.Code)
 }
+
+// TestVerifySwapped has verify look at a disk and its aligned copy the wrong way round. In a GPT the way back fits, and every byte is
+// where it leads, but nobody who asks for an aligned disk wants a copy that is not.
+func TestVerifySwapped(t *testing.T) {
+	dir := t.TempDir()
+	source, dest := filepath.Join(dir, "source.raw"), filepath.Join(dir, "dest.raw")
+	require.NoError(t, os.WriteFile(source, nil, 0o644))
+	require.NoError(t, os.Truncate(source, 64<<20))
+	disktest.Run(t, "sgdisk", "-a", "1", "-n", "1:34:+10M", "-n", "2:40001:+20M", source)
+	require.Equal(t, 0, trueup(t, "align", source, dest).code)
+	require.Equal(t, 0, trueup(t, "verify", source, dest).code)
+	answer := trueupJSON[jsonVerify](t, 5, "verify", dest, source)
+	require.False(t, answer.Equal)
+	require.Contains(t, answer.Differences[0].Text, "are SOURCE and DEST swapped?")
+}

@@ -168,3 +168,15 @@ func TestAlignedDamagedGPT(t *testing.T) {
 	disktest.Run(t, "cmp", source, converted)
 	require.Equal(t, 0, trueup(t, "verify", source, converted).code)
 }
+
+// With --skip-aligned such a disk stays damaged, and its owner hears of it.
+func TestSkippedDamagedGPT(t *testing.T) {
+	source, dest := gptDisk(t), filepath.Join(t.TempDir(), "aligned.raw")
+	require.Equal(t, 0, trueup(t, "align", source, dest).code)
+	gptDamage["backup header zeroed"].spoil(t, dest)
+	none := filepath.Join(t.TempDir(), "none.raw")
+	r := trueup(t, "align", "--skip-aligned", dest, none)
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Contains(t, r.stdout, "its table was not mended")
+	require.NoFileExists(t, none)
+}

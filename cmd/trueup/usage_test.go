@@ -37,6 +37,22 @@ func TestHelp(t *testing.T) {
 	require.Equal(t, overview.stdout, trueup(t).stdout, "without a command there is nothing to do but to help")
 }
 
+// A command line that is wrong says where the right one is explained.
+func TestWrongFlagsNameTheHelp(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"inspect", "--bogus", "x"}, "unknown flag: --bogus; see trueup inspect --help"},
+		{[]string{"align", "--jobs", "many", "x", "y"}, "see trueup align --help"},
+		{[]string{"--bogus"}, "see trueup --help"},
+	} {
+		r := trueup(t, c.args...)
+		require.Equal(t, 64, r.code)
+		require.Contains(t, r.stderr, c.want)
+	}
+}
+
 // TestExamples runs what the help texts show: an example that is wrong is worse than none.
 func TestExamples(t *testing.T) {
 	example := regexp.MustCompile(`(?m)^  (trueup .*)$`)

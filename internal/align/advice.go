@@ -156,13 +156,17 @@ func (i Impact) gain() Gain {
 	return g
 }
 
-// more says how much more work the storage has than it must.
+// more says how much more work the storage has than it must, "" where it has not.
 func (i Impact) more() string {
-	what, c := "random I/O of "+units.Format(i.Block), i.Of(i.Block).Random
-	if !c.Worse() {
-		what, c = "sequential I/O of "+units.Format(i.Storage.Block), i.Of(i.Storage.Block).Sequential
+	what, c, ok := i.costly()
+	if !ok {
+		return ""
 	}
-	return fmt.Sprintf("%s touches %.0f %% more blocks of the storage than it must", what, 100*(c.More()-1))
+	percent := fmt.Sprintf("%.0f", 100*(c.More()-1))
+	if percent == "0" {
+		percent = "less than 1"
+	}
+	return fmt.Sprintf("%s touches %s %% more blocks of the storage than it must", what, percent)
 }
 
 // referencesOf counts the stored positions of the partitions that a copy moves.
@@ -211,9 +215,9 @@ func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) st
 		return "Not yet: what is malformed must be repaired first."
 	case OtherBoundary:
 		return fmt.Sprintf("Perhaps: every start is on a multiple of %s, but %s; trueup plan --boundary %s shows what would move.",
-			units.Short(c.Boundary), gain, units.Short(a.Boundary))
+			units.Format(c.Boundary), gain, units.Short(a.Boundary))
 	case Refused:
-		s = append(s, a.refusedText(gain))
+		s = append(s, a.refusedText(gain, c.Storage))
 	case Optional:
 		s = append(s, a.optionalText(overall, c))
 	case Align:
@@ -233,15 +237,15 @@ func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) st
 }
 
 func (a *Advice) nothingText(l *layout.Layout, boundary int64) string {
-	if len(l.Partitions) == 0 {
+	if !slices.ContainsFunc(l.Partitions, Judged) {
 		return "No: there is no partition to move."
 	}
-	return fmt.Sprintf("No: every partition starts on a multiple of %s.", units.Short(boundary))
+	return fmt.Sprintf("No: every partition starts on a multiple of %s.", units.Format(boundary))
 }
 
-func (a *Advice) refusedText(gain string) string {
+func (a *Advice) refusedText(gain string, s Storage) string {
 	if a.Gain == NoGain || a.Gain == Loss {
-		return "It would not help this storage, and a copy would be refused now."
+		return fmt.Sprintf("It would not help this storage (%s), and a copy would be refused now.", s.About)
 	}
 	return "It would help (" + gain + "), but a copy would be refused now."
 }
@@ -253,8 +257,7 @@ func (a *Advice) optionalText(overall Verdict, c Case) string {
 	case c.Storage.Block == units.SectorSize:
 		return fmt.Sprintf("Not for this storage (%s): alignment does not matter to it.", c.Storage.About)
 	case c.Storage == Generic() && overall == BelowBoundary:
-		return fmt.Sprintf("That depends on the storage: one with 4 KiB blocks gains nothing, one with blocks of %s may; --storage names it.",
-			units.Format(c.Boundary))
+		return "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage says which it is."
 	}
 	return fmt.Sprintf("Not for this storage (%s): no I/O would touch fewer of its blocks after a move.", c.Storage.About)
 }
@@ -278,6 +281,10 @@ func (n References) text() string {
 		return "One stored position changes with the move, and it can be rewritten."
 	case n.Left == 0:
 		return fmt.Sprintf("%d stored positions change with the move, and all can be rewritten.", n.Rewritten)
+	case n.Rewritten > 0:
+		return fmt.Sprintf("Of %d stored positions %d can be rewritten; the others are left as found.", n.Rewritten+n.Left, n.Rewritten)
+	case n.Left == 1:
+		return "One stored position is left as found."
 	}
-	return fmt.Sprintf("Of %d stored positions %d can be rewritten; the others are left as found.", n.Rewritten+n.Left, n.Rewritten)
+	return fmt.Sprintf("%d stored positions are left as found.", n.Left)
 }

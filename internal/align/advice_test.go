@@ -99,6 +99,12 @@ func TestAdvice(t *testing.T) {
 	refused := []align.Finding{{Code: "lilo", Subject: "disk"}}
 	fat := mbrPart(63, 9*cylinder, false, volume.FAT32)
 	fat.Volume.DataStart = 512 // cluster 2 is on 4 KiB now
+	small := mbrPart(2049, 9*cylinder, false, volume.FAT32)
+	small.Volume.BlockSize, small.Volume.DataStart = 512, 1024 // of its I/O, that of 1 KiB gains
+	huge := mbrPart(63, 9*cylinder, false, volume.ExFAT)
+	huge.Volume.BlockSize = 32 << 20
+	box := mbrPart(63, 9*cylinder, false, volume.Unknown)
+	box.Kind = table.Extended
 	for _, tc := range []struct {
 		name     string
 		l        *layout.Layout
@@ -114,14 +120,18 @@ func TestAdvice(t *testing.T) {
 		{"xp on 64 KiB", disk255(boot.Windows2000, xp), 65536, "clariion", nil, false, align.Align, align.Some, "It helps a little: random I/O of 4 KiB touches 6 % more blocks"},
 		{"xp on a storage that does not mind", disk255(boot.Windows2000, xp), 65536, "flasharray", nil, false, align.Optional, align.NoGain, "Not for this storage (Pure Storage FlashArray, 512-byte blocks): alignment does not matter to it."},
 		{"xp, refused", disk255(boot.Windows2000, xp), 65536, "generic", refused, false, align.Refused, align.High, "It would help (random I/O of 4 KiB touches 100 % more blocks of the storage than it must), but a copy would be refused now."},
-		{"xp, refused, no gain", disk255(boot.Windows2000, xp), 65536, "512", refused, false, align.Refused, align.NoGain, "It would not help this storage, and a copy would be refused now."},
+		{"xp, refused, no gain", disk255(boot.Windows2000, xp), 65536, "512", refused, false, align.Refused, align.NoGain, "It would not help this storage (blocks of 512 B), and a copy would be refused now."},
 		{"xp, malformed", disk255(boot.Windows2000, xp), 65536, "generic", nil, true, align.Repair, align.High, "Not yet: what is malformed must be repaired first."},
-		{"vista", disk255(boot.WindowsNew, vista), 65536, "generic", refused, false, align.Nothing, align.NoGain, "No: every partition starts on a multiple of 64K."},
-		{"on 64 KiB, storage of 128 KiB", disk255(boot.WindowsNew, mbrPart(128, 9999, true, volume.NTFS)), 65536, "128K", nil, false, align.OtherBoundary, align.Some, "Perhaps: every start is on a multiple of 64K, but sequential I/O of 128 KiB touches 100 % more blocks"},
+		{"vista", disk255(boot.WindowsNew, vista), 65536, "generic", refused, false, align.Nothing, align.NoGain, "No: every partition starts on a multiple of 64 KiB."},
+		{"on 64 KiB, storage of 128 KiB", disk255(boot.WindowsNew, mbrPart(128, 9999, true, volume.NTFS)), 65536, "128K", nil, false, align.OtherBoundary, align.Some, "Perhaps: every start is on a multiple of 64 KiB, but sequential I/O of 128 KiB touches 100 % more blocks"},
 		{"off 64 KiB, storage of 128 KiB", disk255(boot.WindowsNew, xp), 65536, "128K", nil, false, align.Align, align.Some, "For this storage, give --boundary 128K."},
-		{"on 32 KiB, storage not named", disk255(boot.WindowsNew, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic", nil, false, align.Optional, align.NoGain, "That depends on the storage: one with 4 KiB blocks gains nothing, one with blocks of 64 KiB may"},
+		{"on 32 KiB, storage not named", disk255(boot.WindowsNew, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic", nil, false, align.Optional, align.NoGain, "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage says which it is."},
 		{"on 32 KiB, storage named", disk255(boot.WindowsNew, mbrPart(64, 9999, true, volume.NTFS)), 65536, "netapp", nil, false, align.Optional, align.NoGain, "Not for this storage (NetApp WAFL, 4 KiB blocks): no I/O would touch fewer"},
 		{"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, align.Optional, align.Loss, "Rather not: the data inside lie on blocks of the storage now"},
+		{"small clusters", disk255(boot.Empty, small), 65536, "generic", nil, false, align.Align, align.Some, "It helps a little: sequential I/O of 1 KiB touches 25 % more blocks"},
+		{"huge clusters", disk255(boot.Empty, huge), 65536, "generic", nil, false, align.Align, align.Some, "random I/O of 32 MiB touches less than 1 % more blocks"},
+		{"refused, and no storage named", disk255(boot.WindowsNew, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic", refused, false, align.Refused, align.NoGain, "It would not help this storage (4 KiB blocks, as most storage has)"},
+		{"an empty extended partition", disk255(boot.Empty, box), 65536, "generic", nil, false, align.Nothing, align.NoGain, "No: there is no partition to move."},
 		{"nothing there", disk255(boot.Empty), 65536, "generic", nil, false, align.Nothing, align.NoGain, "No: there is no partition to move."},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -146,6 +156,9 @@ func TestAdviceOnReferences(t *testing.T) {
 	require.Contains(t, advise().Text, "Of 2 stored positions 1 can be rewritten; the others are left as found.")
 	l.Boot.Refs[0].Encode = nil
 	require.Equal(t, align.References{Left: 2}, advise().References)
+	require.Contains(t, advise().Text, "2 stored positions are left as found.")
+	l.Boot.Refs = l.Boot.Refs[:1]
+	require.Contains(t, advise().Text, "One stored position is left as found.")
 	l.Boot.Refs = l.Boot.Refs[:0]
 	require.NotContains(t, advise().Text, "stored position")
 	require.Empty(t, advise().Unmended)

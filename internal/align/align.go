@@ -117,6 +117,7 @@ type Finding struct {
 	Err       error         `json:"-"`
 	Where     string        `json:"-"` // of a start: the first half of Text
 	Cost      string        `json:"-"` // of a start: what it does
+	Free      bool          `json:"-"` // of a start: a storage with blocks of 4 KiB does not mind
 	Partition int           `json:"-"`
 }
 
@@ -137,10 +138,21 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 	out = append(out, nested(l.Volume, 0, 0, goal.Must)...)
 	for _, i := range l.Issues {
 		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || matters(i, moves) {
-			out = append(out, FromIssue(i))
+			out = add(out, FromIssue(i))
 		}
 	}
 	return out
+}
+
+// add appends a finding. What the one before says already, such as a warning that refuses a move, is said once.
+func add(fs []Finding, f Finding) []Finding {
+	if n := len(fs) - 1; n >= 0 && fs[n].Code == f.Code && fs[n].Partition == f.Partition && fs[n].Text == f.Text {
+		if f.Effect > fs[n].Effect {
+			fs[n] = f
+		}
+		return fs
+	}
+	return append(fs, f)
 }
 
 // matters tells whether an issue concerns a copy in which the partitions in moves are moved.
@@ -193,23 +205,23 @@ func subject(partition int) string {
 func startFinding(p layout.Partition, v Verdict, boundary, sector int64) Finding {
 	f := Finding{Severity: Warning, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note}
 	if v == BelowBoundary {
-		f.Code = "below-boundary"
+		f.Code, f.Free = "below-boundary", true
 		f.Where = fmt.Sprintf("starts at byte %d, %s past a multiple of %s", p.Off, units.Format(p.Off%boundary), units.Format(boundary))
 		f.Cost = fmt.Sprintf("I/O of %s touches two units of a storage that works in such units, instead of one", units.Format(boundary))
 	} else {
 		f.Code = "misaligned"
 		f.Where = fmt.Sprintf("starts at LBA %d (byte %d), %d bytes past a 4 KiB boundary", p.Off/sector, p.Off, p.Off%Block)
-		f.Cost = cost(p)
+		f.Cost, f.Free = cost(p)
 	}
 	f.Text = f.Where + ": " + f.Cost
 	f.Where, f.Cost = f.Text[:len(f.Where)], f.Text[len(f.Text)-len(f.Cost):] // of a large table there are thousands
 	return f
 }
 
-// cost says in words what a start off 4 KiB does.
-func cost(p layout.Partition) string {
+// cost says in words what a start off 4 KiB does; free is true when that is nothing.
+func cost(p layout.Partition) (text string, free bool) {
 	if text := ImpactOf(p, Generic()).Text(); text != "" {
-		return text
+		return text, false
 	}
-	return "its data lie so that no I/O would touch fewer 4 KiB blocks of the storage after a move"
+	return "its data lie so that no I/O would touch fewer 4 KiB blocks of the storage after a move", true
 }

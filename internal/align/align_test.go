@@ -122,6 +122,11 @@ func TestRelevantIssues(t *testing.T) {
 	require.Equal(t, []string{"always"}, codes(map[int]bool{1: false}))
 	require.Equal(t, []string{"always", "when any moves"}, codes(map[int]bool{2: true}))
 	require.Equal(t, []string{"always", "when 1 moves", "when any moves"}, codes(map[int]bool{1: true}))
+	l := of(t, "xp-lba63-one-ntfs")
+	l.Issues = []ondisk.Issue{{Code: "size", Text: "too large", Effect: ondisk.Warn}, {Code: "size", Text: "too large", Effect: ondisk.Refuse, OnMove: true}}
+	found := align.Check(l, align.Goal{Must: 65536})
+	require.Len(t, found, 2, "the start, and once what is too large")
+	require.Equal(t, ondisk.Refuse, found[1].Effect)
 	require.Equal(t, align.Error, align.FromIssue(issues[1]).Severity)
 	require.Equal(t, align.Warning, align.FromIssue(issues[0]).Severity)
 	require.Equal(t, align.Info, align.FromIssue(ondisk.Issue{}).Severity)

@@ -29,7 +29,7 @@ const exitCodes = `
 Exit codes:
   0   done; everything inspected is aligned
   1   error: I/O, malformed image, problem with the output; nothing stands under the final name
-  2   inspect: some partition is below --boundary, but on a multiple of 4 KiB
+  2   inspect: some partition is off --boundary, but on a multiple of 4 KiB
   3   inspect: some partition starts off a 4 KiB boundary
   4   refused: the job would be unsafe; the message says what would allow it
   5   verify: a difference was found

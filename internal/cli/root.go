@@ -108,7 +108,9 @@ aligned copy of the disk in which the file systems are moved and the guest still
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "print more: ids and hidden sectors of volumes, all changed bytes of a copy")
 	f.BoolVar(&c.noColor, "no-color", false, "no colours (also by the environment variable NO_COLOR)")
 	complete(root, "output", "text", "json")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return ondisk.In(errUsage, "%w", err) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return ondisk.In(errUsage, "%w; see %s --help", err, cmd.CommandPath())
+	})
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newVersion(version, c))
 	return root

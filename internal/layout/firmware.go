@@ -1,8 +1,6 @@
 package layout
 
 import (
-	"fmt"
-
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -18,7 +16,7 @@ func (l *Layout) checkFirmware() {
 		}
 		l.Issues = append(l.Issues, ondisk.Issue{
 			Code: "efi-boot-entries", Effect: ondisk.Note, OnMove: true, Partition: p.Number,
-			Text:   fmt.Sprintf("partition %d is the EFI system partition: boot entries in the firmware's memory (NVRAM, not on this disk) store its old start", p.Number),
+			Text:   "boot entries in the firmware's memory (NVRAM, not on this disk) store the old start of the EFI system partition",
 			Remedy: "a machine that does not boot from the copy by itself does so from \\EFI\\BOOT; let its system write the entry again",
 		})
 	}

@@ -20,12 +20,19 @@ func (l *Layout) checkSectors(d disk.Disk) error {
 			return err
 		}
 	}
-	if size != l.SectorSize {
+	if size == l.SectorSize {
+		return nil
+	}
+	remedy := fmt.Sprintf("--sector-size %d, if the image is raw; an image of another format was made without its sector size, convert it with --to raw first", size)
+	l.Issues = append(l.Issues, ondisk.Issue{
+		Code: "sector-size", Effect: ondisk.Note, Remedy: remedy,
+		Text: fmt.Sprintf(found+", and the disk is read in those of %d: a machine must be told to show it with %d", size, l.SectorSize, size),
+	})
+	if l.Table.Scheme == table.MBR {
+		// A GPT is found where its own size says, an MBR has none: its LBAs would lead to the wrong bytes.
 		l.Issues = append(l.Issues, ondisk.Issue{
-			Code: "sector-size", Effect: ondisk.Note,
-			Text: fmt.Sprintf(found+", and the disk is read in those of %d: a machine must be told to show it with %d", size, l.SectorSize, size),
-			Remedy: fmt.Sprintf("--sector-size %d, if the image is raw; an image of another format was made without its sector size, convert it with --to raw first",
-				size),
+			Code: "sector-size", Effect: ondisk.Refuse, OnMove: true, Remedy: remedy,
+			Text: fmt.Sprintf("the partitions would be moved by sectors of %d bytes, and the file systems found in those of %d would stay behind", l.SectorSize, size),
 		})
 	}
 	return nil

@@ -129,10 +129,10 @@ func (l *Layout) checkTypes() {
 func (l *Layout) refuse(p Partition, r refused) {
 	i := ondisk.Issue{
 		Code: r.code, Effect: r.effect, OnMove: true, Partition: p.Number, DiskWide: r.wide,
-		Text: fmt.Sprintf("partition %d has type %s, %s", p.Number, p.TypeID(), r.text), Remedy: r.remedy,
+		Text: fmt.Sprintf("it has type %s, %s", p.TypeID(), r.text), Remedy: r.remedy,
 	}
 	if r.wide {
-		i.Partition = 0
+		i.Partition, i.Text = 0, fmt.Sprintf("partition %d has type %s, %s", p.Number, p.TypeID(), r.text)
 	}
 	l.Issues = append(l.Issues, i)
 }

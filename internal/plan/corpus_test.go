@@ -158,13 +158,10 @@ func TestSelectionOfAPartitionThatIsNotThere(t *testing.T) {
 	_, err := plan.New(l, align.Goal{Must: 65536, Want: mib, Only: []int{2, 3}})
 	require.ErrorIs(t, err, plan.ErrSelection)
 	require.ErrorContains(t, err, "3")
-}
-
-func TestSelectionOfAnExtendedPartition(t *testing.T) {
-	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x05, Start: 63, Sectors: 1000})
-	_, err := plan.New(read(t, memory(f)), align.Goal{Must: 65536, Want: mib, Only: []int{1}})
+	_, extended, _ := planFixture(t, "logical-chain", mib)
+	_, err = plan.New(extended, align.Goal{Must: 65536, Want: mib, Only: []int{5, 2}})
 	require.ErrorIs(t, err, plan.ErrSelection)
-	require.ErrorContains(t, err, "name its logical partitions")
+	require.ErrorContains(t, err, "name those")
 }
 
 // FACTS B2: at 1 MiB the bytes depend on the number of heads that the BIOS has. The user is told.

@@ -143,15 +143,14 @@ func At(l *layout.Layout, starts map[int]int64, mend bool) (*Plan, error) {
 // ErrNoPlan is returned for a result that no plan leads to.
 var ErrNoPlan = errors.New("align moves no partition so (are SOURCE and DEST swapped?)")
 
-// checkSelection refuses numbers of --partition that the disk does not have, or that name nothing that can be aligned.
+// checkSelection refuses numbers of --partition that the disk does not have, or of what never moves on its own account.
 func checkSelection(l *layout.Layout, goal align.Goal) error {
 	for _, n := range goal.Only {
-		p, ok := l.Partition(n)
-		switch {
+		switch p, ok := l.Partition(n); {
 		case !ok:
 			return ondisk.In(ErrSelection, "the disk has no partition %d", n)
 		case p.Kind == table.Extended:
-			return ondisk.In(ErrSelection, "partition %d is extended and begins where its first record does; name its logical partitions", n)
+			return ondisk.In(ErrSelection, "partition %d is an extended one, which goes where its logical partitions need it; name those", n)
 		}
 	}
 	return nil

@@ -337,7 +337,7 @@ func (d dice) goal(l *layout.Layout) align.Goal {
 	must := int64(4096) << d.IntN(9)
 	g := align.Goal{Must: must, Want: must * d.pick(1, 1, 1, 16)}
 	for _, p := range l.Partitions {
-		if p.Kind != table.Extended && d.chance(10) {
+		if d.chance(10) && p.Kind != table.Extended {
 			g.Only = append(g.Only, p.Number)
 		}
 	}

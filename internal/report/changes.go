@@ -128,7 +128,11 @@ func (t *Text) Align(r *Align) {
 		t.printf("\n")
 	}
 	if !r.Written {
-		t.printf("%s is aligned already; nothing was written.\n", Safe(r.Source))
+		what := "nothing was written"
+		if len(r.Patches) > 0 {
+			what += ", and its table was not mended (without --skip-aligned it is)"
+		}
+		t.para(2, "%s is aligned already; %s.", Safe(r.Source), what)
 		return
 	}
 	name := r.Format

@@ -81,7 +81,7 @@ func TestListOfLargeSectors(t *testing.T) {
 	require.Len(t, fdiskRows("gpt", got), 2)
 	require.Equal(t, fdiskRows("gpt", want), fdiskRows("gpt", got))
 	require.Contains(t, got, "Units: sectors of 1 * 4096 = 4096 bytes")
-	require.Regexp(t, `(?m)2472  9\.66 MiB  Linux  32K \(below\)$`, got)
+	require.Regexp(t, `(?m)2472  9\.66 MiB  Linux  32K \(off 64K\)$`, got)
 }
 
 // A number behind a number would be read as one: fdisk puts a p between.
@@ -154,6 +154,100 @@ func TestCostsOnAStorage(t *testing.T) {
 			require.NotContains(t, out, tc.not)
 		})
 	}
+}
+
+// starts are findings of partitions, as align.Check makes them, with or without a cost on a storage with blocks of 4 KiB.
+func starts(costs ...string) []align.Finding {
+	var out []align.Finding
+	for i, c := range costs {
+		text, free := strings.CutPrefix(c, "free: ")
+		out = append(out, align.Finding{Subject: fmt.Sprintf("partition %d", i+1), Where: "starts somewhere", Cost: text, Free: free, Partition: i + 1})
+	}
+	return out
+}
+
+// What costs nothing on most storage is not told as if it did.
+func TestCostsThatAreNone(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		fs        []align.Finding
+		want, not string
+	}{
+		{"one cost", starts("it is slow", "it is slow"), "in the middle of them: it is slow. That is more work", "artitions 1, 2: "},
+		{"two costs", starts("it is slow", "it is late"), "partition 1: it is slow; partition 2: it is late. That is", ""},
+		{"one of them none", starts("it is slow", "free: it is well"), "it is slow. That is more work for most reads and writes. The guest cannot see or mend it; moving the partition does.\nPartition 2: it is well.\n", ""},
+		{"none", starts("free: it is well", "free: it is well"), "Partition 2 starts somewhere.\nPartitions 1, 2: it is well.\n", "more work"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := diskOf(10)
+			d.Findings = tc.fs
+			var out bytes.Buffer
+			(&report.Text{W: &out}).Inspect(&report.Inspect{Disk: d})
+			require.Contains(t, out.String(), tc.want)
+			if tc.not != "" {
+				require.NotContains(t, out.String(), tc.not)
+			}
+		})
+	}
+	require.NotContains(t, text(t, "unused-slots", "", false), "more work", "all is on 4 KiB")
+}
+
+// A package is written with all of its disks, or not at all.
+func TestPackageCommand(t *testing.T) {
+	disk := func(v align.Verdict, action align.Action, refusals ...align.Finding) report.PackageDisk {
+		d := diskOf(10, part(1, 0, 5, v))
+		d.Verdict = v
+		return report.PackageDisk{Inspect: &report.Inspect{Disk: d, Refusals: refusals, Advice: align.Advice{Action: action}}}
+	}
+	bad, good := disk(align.Misaligned, align.Align), disk(align.Aligned, align.Nothing)
+	for _, tc := range []struct {
+		name  string
+		disks []report.PackageDisk
+		want  bool
+	}{
+		{"one is misaligned", []report.PackageDisk{good, bad}, true},
+		{"all are aligned", []report.PackageDisk{good, good}, false},
+		{"another is refused", []report.PackageDisk{bad, disk(align.Misaligned, align.Refused, align.Finding{Subject: "disk"})}, false},
+		{"another is malformed", []report.PackageDisk{disk(align.Aligned, align.Repair), bad}, false},
+		{"another cannot be read", []report.PackageDisk{bad, {Error: &report.Error{Message: "x"}}}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var out bytes.Buffer
+			(&report.Text{W: &out}).PackageInspect(&report.PackageInspect{Package: report.Package{Path: "a.ova"}, Disks: tc.disks})
+			require.Equal(t, tc.want, strings.Contains(out.String(), "trueup align a.ova a-aligned.ova"))
+		})
+	}
+}
+
+// Only the question is bold, on a terminal of any width.
+func TestOnlyTheQuestionIsBold(t *testing.T) {
+	for _, width := range []int{10, 40, 100} {
+		var out bytes.Buffer
+		r := &report.Inspect{Disk: diskOf(10, part(1, 0, 5, align.Misaligned)), Advice: align.Advice{Action: align.Align, Text: strings.Repeat("more words ", 20)}}
+		r.Boot.Text = "unknown"
+		(&report.Text{W: &out, Width: width, Color: true}).Inspect(r)
+		if width > 20 {
+			require.Contains(t, out.String(), "\n\x1b[1mShould you bother?\x1b[0m more words")
+		}
+		require.Equal(t, width > 20, strings.Contains(out.String(), "\x1b[1m"))
+		for line := range strings.Lines(out.String()) {
+			require.NotRegexp(t, `words.*\x1b`, line)
+			require.NotRegexp(t, ` \n$`, line)
+		}
+	}
+}
+
+// A disk without a table is not started by sector 0 as a disk is: its volume may have boot code of its own.
+func TestVolumesAloneHaveNoBootCode(t *testing.T) {
+	d := diskOf(10)
+	d.Table.Scheme = "none"
+	var out bytes.Buffer
+	(&report.Text{W: &out}).Inspect(&report.Inspect{Disk: d})
+	require.NotContains(t, out.String(), "oot")
+	d = diskOf(10, part(1, 0, 5, ""))
+	d.Verdict = align.Aligned
+	(&report.Text{W: &out}).Inspect(&report.Inspect{Disk: d})
+	require.Contains(t, out.String(), "There is no partition inside of the extended one")
 }
 
 // What is malformed has no next step but its repair.

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,18 +57,21 @@ func NewCosts(l *layout.Layout, s align.Storage) *Costs {
 		if !align.Judged(p) {
 			continue
 		}
-		text := align.ImpactOf(p, s).Text()
-		if text == "" {
-			continue
+		if text := align.ImpactOf(p, s).Text(); text != "" {
+			c.add(text, p.Number)
 		}
-		i := slices.IndexFunc(c.each, func(x cost) bool { return x.text == text })
-		if i < 0 {
-			i = len(c.each)
-			c.each = append(c.each, cost{text: text})
-		}
-		c.each[i].numbers = append(c.each[i].numbers, strconv.Itoa(p.Number))
 	}
 	return c
+}
+
+// add notes what one partition costs.
+func (c *Costs) add(text string, partition int) {
+	i := slices.IndexFunc(c.each, func(x cost) bool { return x.text == text })
+	if i < 0 {
+		i = len(c.each)
+		c.each = append(c.each, cost{text: text})
+	}
+	c.each[i].numbers = append(c.each[i].numbers, strconv.Itoa(partition))
 }
 
 func partitions(numbers []string) string {
@@ -79,16 +81,16 @@ func partitions(numbers []string) string {
 	return "partitions " + strings.Join(numbers, ", ")
 }
 
-// text is one sentence part; where partitions cost different things it says which.
-func (c *Costs) text() string {
+// list is one sentence part; where partitions cost different things it says which.
+func (c *Costs) list() string {
 	if len(c.each) == 1 {
-		return " " + c.each[0].text
+		return c.each[0].text
 	}
 	var out []string
 	for _, x := range c.each {
 		out = append(out, partitions(x.numbers)+": "+x.text)
 	}
-	return ", " + strings.Join(out, "; ")
+	return strings.Join(out, "; ")
 }
 
 // maxImpacts bounds the length of a report: no disk in use has so many partitions, a hostile GPT can have 16,384.
@@ -180,15 +182,19 @@ func (t *Text) blocks(x Touched) string {
 }
 
 // cost says what a misalignment does, in words for somebody who never heard of it. What several partitions share is said
-// once.
+// once, and what costs nothing on most storage apart.
 func (t *Text) cost(fs []align.Finding) {
-	var costs []string
+	var costs, free Costs
 	for _, f := range fs {
-		if f.Cost != "" && !slices.Contains(costs, f.Cost) {
-			costs = append(costs, f.Cost)
+		switch {
+		case f.Cost == "":
+		case f.Free:
+			free.add(f.Cost, f.Partition)
+		default:
+			costs.add(f.Cost, f.Partition)
 		}
 	}
-	if len(costs) == 0 {
+	if len(costs.each)+len(free.each) == 0 {
 		return
 	}
 	t.printf("\n")
@@ -197,8 +203,13 @@ func (t *Text) cost(fs []align.Finding) {
 			t.para(2, "%s %s.", capital(f.Subject), f.Where)
 		}
 	}
-	t.para(0, "The storage works in blocks of its own, and the guest's blocks start in the middle of them: %s. "+
-		"That is more work for most reads and writes. The guest cannot see or mend it; moving the partition does.", strings.Join(costs, "; "))
+	if len(costs.each) > 0 {
+		t.para(0, "The storage works in blocks of its own, and the guest's blocks start in the middle of them: %s. "+
+			"That is more work for most reads and writes. The guest cannot see or mend it; moving the partition does.", costs.list())
+	}
+	for _, c := range free.each {
+		t.para(0, "%s: %s.", capital(partitions(c.numbers)), c.text)
+	}
 }
 
 func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
@@ -215,7 +226,11 @@ func (t *Text) costOn(c *Costs, fs []align.Finding) {
 	}
 	switch {
 	case len(c.each) > 0:
-		t.para(0, "On this storage (%s)%s. The guest cannot see or mend it; moving the partition does.", c.Storage.About, c.text())
+		comma := ""
+		if len(c.each) > 1 {
+			comma = ","
+		}
+		t.para(0, "On this storage (%s)%s %s. The guest cannot see or mend it; moving the partition does.", c.Storage.About, comma, c.list())
 	case c.Storage.Block == units.SectorSize:
 		t.para(0, "On this storage (%s) that costs nothing: alignment does not matter to it.", c.Storage.About)
 	default:
@@ -229,5 +244,5 @@ func (t *Text) advice(a align.Advice) {
 		return
 	}
 	t.printf("\n")
-	t.para(0, "%s", fmt.Sprintf("%s %s", t.paint(text.Bold, "Should you bother?"), SafeMessage(a.Text)))
+	t.lead(text.Bold, "Should you bother?", SafeMessage(a.Text))
 }

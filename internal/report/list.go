@@ -40,25 +40,25 @@ func (t *Text) list(i Image, d Disk) {
 	}
 	w.SetColumnConfigs(right)
 	for _, p := range d.Partitions {
-		w.AppendRow(t.listRow(i.Path, p, sector))
+		w.AppendRow(t.listRow(i.Path, p, sector, d.Boundary))
 	}
 	t.printf("\n")
 	t.table(w)
 }
 
-func (t *Text) listRow(path string, p Partition, sector int64) table.Row {
+func (t *Text) listRow(path string, p Partition, sector, boundary int64) table.Row {
 	sectors := p.Size / sector
 	place := table.Row{p.StartLBA, p.StartLBA + sectors - 1, sectors, units.Format(p.Size)}
 	device := deviceName(path, p.Number)
 	if p.Kind == "gpt" {
-		return append(append(table.Row{device}, place...), typeText(p), t.alignment(p))
+		return append(append(table.Row{device}, place...), typeText(p), t.alignment(p, boundary))
 	}
 	active := ""
 	if p.Active {
 		active = "*"
 	}
 	id := strings.TrimLeft(strings.TrimPrefix(p.Type, "0x"), "0")
-	return append(append(table.Row{device, active}, place...), id, p.TypeName, t.alignment(p))
+	return append(append(table.Row{device, active}, place...), id, p.TypeName, t.alignment(p, boundary))
 }
 
 // deviceName is that of a partition as the kernel names one: a number behind a number would be read as one.
@@ -71,13 +71,13 @@ func deviceName(path string, number int) string {
 }
 
 // alignment is the power of two that a start is on, with the verdict in colour and as a mark.
-func (t *Text) alignment(p Partition) string {
+func (t *Text) alignment(p Partition, boundary int64) string {
 	on := units.Short(p.Alignment)
 	switch p.Verdict {
 	case align.Misaligned:
 		return t.paint(text.FgRed, on+" (off 4K)")
 	case align.BelowBoundary:
-		return t.paint(text.FgYellow, on+" (below)")
+		return t.paint(text.FgYellow, on+" (off "+units.Short(boundary)+")")
 	case align.Aligned:
 		return t.paint(text.FgGreen, on)
 	}

@@ -113,19 +113,21 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 	if !t.List {
 		t.packageHead(r)
 	}
-	misaligned := false
+	misaligned, possible := false, true
 	for i, d := range r.Disks {
 		if !t.List || i > 0 {
 			t.printf("\n")
 		}
 		if d.Inspect != nil {
 			t.Inspect(d.Inspect)
-			misaligned = misaligned || d.Inspect.Verdict != align.Aligned && len(d.Inspect.Refusals) == 0
+			misaligned = misaligned || d.Inspect.Verdict != align.Aligned
+			possible = possible && len(d.Inspect.Refusals) == 0 && d.Inspect.Advice.Action != align.Repair
 		} else {
+			possible = false
 			t.para(4, "%s %s", t.paint(text.FgRed, "error:"), SafeMessage(d.Error.Message)) // which names the disk
 		}
 	}
-	if misaligned && !t.List {
+	if misaligned && possible && !t.List { // one disk that is refused keeps the whole package from being written
 		t.printf("To write an aligned package: trueup align%s %s %s\n", flags(r.Flags), shellQuote(r.Package.Path), shellQuote(alignedName(r.Package.Path)))
 	}
 }

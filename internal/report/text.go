@@ -33,16 +33,34 @@ func (t *Text) printf(format string, args ...any) {
 
 // para prints a paragraph within the width; lines after the first are indented.
 func (t *Text) para(indent int, format string, args ...any) {
-	s := fmt.Sprintf(format, args...)
-	if t.Width > indent {
-		s = text.WrapSoft(s, t.Width-indent)
-	}
-	for i, l := range strings.Split(s, "\n") {
+	for i, l := range t.wrap(indent, fmt.Sprintf(format, args...)) {
 		if i > 0 {
 			t.printf("%*s", indent, "")
 		}
-		t.printf("%s\n", strings.TrimRight(l, " "))
+		t.printf("%s\n", l)
 	}
+}
+
+// wrap divides a text into lines that fit behind an indent.
+func (t *Text) wrap(indent int, s string) []string {
+	if t.Width > indent {
+		s = text.WrapSoft(s, t.Width-indent)
+	}
+	lines := strings.Split(s, "\n")
+	for i, l := range lines {
+		lines[i] = strings.TrimRight(l, " ")
+	}
+	return lines
+}
+
+// lead prints a paragraph that begins with painted words. They are painted when the lines are there: wrapping paints every line behind
+// the first of several words.
+func (t *Text) lead(c text.Color, words, s string) {
+	lines := t.wrap(0, words+" "+s)
+	if rest, ok := strings.CutPrefix(lines[0], words); ok {
+		lines[0] = t.paint(c, words) + rest
+	}
+	t.printf("%s\n", strings.Join(lines, "\n"))
 }
 
 func (t *Text) paint(c text.Color, s string) string {
@@ -111,12 +129,14 @@ func (t *Text) verdict(d Disk) {
 	if len(bad) > 1 {
 		which, start = "partitions "+strings.Join(bad, ", "), "start"
 	}
-	boundary := units.Short(d.Boundary)
+	boundary := units.Format(d.Boundary)
 	switch {
 	case d.Table.Scheme == "none":
 		t.printf("There is no partition table, so there is nothing to align.\n")
 	case len(d.Partitions) == 0:
 		t.printf("There is no partition, so there is nothing to align.\n")
+	case !slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Verdict != "" }):
+		t.printf("There is no partition inside of the extended one, so there is nothing to align.\n")
 	case d.Verdict == align.Aligned:
 		t.printf("%s every partition starts on a multiple of %s.\n", t.paint(text.FgGreen, "Aligned:"), boundary)
 	case d.Verdict == align.BelowBoundary:
@@ -150,7 +170,9 @@ func (t *Text) disk(d Disk) {
 	default:
 		t.printf("  Table      none\n")
 	}
-	t.printf("  Boot code  %s\n", bootText(d))
+	if d.Table.Scheme != "none" { // what starts a volume alone is its own affair
+		t.printf("  Boot code  %s\n", bootText(d))
+	}
 	if d.Volume != nil {
 		t.printf("  Content    %s\n", volumeText(d.Volume))
 	}
