@@ -1,0 +1,200 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// settle makes pieces and patches for partitions that start at starts, on a disk of at least size bytes. All that lies between them
+// finds its place by one rule, so that starts decide everything.
+func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend bool) error {
+	p.starts, p.SectorSize = starts, l.LBASize()
+	p.Moves, p.Pieces, p.Patches = nil, nil, nil
+	p.Places = table.Places{Parts: map[int]disk.Range{}, Records: map[int64]int64{}}
+	slots := slotsOf(l)
+	for i, s := range slots {
+		off := int64(0)
+		if i > 0 {
+			off = starts[s.part.Number]
+			p.move(s.part, off)
+		}
+		end, delta := off+s.part.Len, off-s.part.Off
+		if i+1 == len(slots) {
+			var at []int64
+			at, size = tail(l, s.after, end, delta, size)
+			if !named(s.after, at, limitOf(l)) {
+				return fmt.Errorf("what lies behind partition %d ends beyond what the table can name: %w", s.part.Number, ErrNoPlan)
+			}
+			p.between(s.after, at)
+			break
+		}
+		next := slots[i+1].part.Number
+		at, last, ok := fit(s.after, end, delta, starts[next])
+		if !ok {
+			return fmt.Errorf("partition %d starts at byte %d, and what lies in front of it ends at byte %d: %w", next, starts[next], last, ErrNoPlan)
+		}
+		p.between(s.after, at)
+	}
+	p.Places.Mend = mend || (len(p.Moves) > 0 && l.Damaged())
+	p.Size, p.Places.Size = size, size
+	p.finish(l)
+	return nil
+}
+
+// named tells whether the table can name the places of boot records and of the ends of extended partitions: what lies behind the last
+// partition has nothing in front of which it must fit.
+func named(segs []segment, at []int64, limit int64) bool {
+	for i, s := range segs {
+		if (s.kind == record || s.kind == boxEnd) && at[i]+s.Len > limit {
+			return false
+		}
+	}
+	return true
+}
+
+// tail arranges what lies behind the last partition, on a disk that grows when it must, to a whole MiB.
+func tail(l *layout.Layout, segs []segment, end, delta, size int64) (at []int64, grown int64) {
+	at, last, ok := fit(segs, end, delta, l.Usable(size))
+	if ok {
+		return at, size
+	}
+	grown = units.AlignUp(size+max(last, end)-l.Usable(size), units.MiB)
+	at, _, _ = fit(segs, end, delta, l.Usable(grown))
+	return at, grown
+}
+
+// move puts a partition to byte off.
+func (p *Plan) move(part layout.Item, off int64) {
+	p.keep(part.Off, off, part.Len)
+	if off != part.Off {
+		p.Moves = append(p.Moves, Move{part.Number, part.Off, off, part.Len})
+		p.Places.Parts[part.Number] = disk.Range{Off: off, Len: part.Len}
+	}
+}
+
+// between puts what lies between two partitions to its places.
+func (p *Plan) between(segs []segment, at []int64) {
+	for i, s := range segs {
+		p.keep(s.Off, at[i], s.Len)
+		switch s.kind {
+		case record:
+			p.Places.Records[s.Off] = at[i]
+		case boxEnd:
+			p.Places.Parts[s.box] = disk.Range{Off: -1, Len: at[i]} // its start is that of its first record; see boxes
+		case front, data:
+		}
+	}
+}
+
+// boxes gives extended partitions their places: from their first record to their end.
+func (p *Plan) boxes(l *layout.Layout) {
+	for _, part := range l.Partitions {
+		r, ok := p.Places.Parts[part.Number]
+		if part.Kind != table.Extended || !ok {
+			continue
+		}
+		off, ok := p.Places.Records[part.Off]
+		if !ok {
+			off = part.Off
+		}
+		p.Places.Parts[part.Number] = disk.Range{Off: off, Len: r.Len - off}
+	}
+}
+
+// finish adds what the table takes from elsewhere, and all patches.
+func (p *Plan) finish(l *layout.Layout) {
+	if l.Table == nil {
+		p.keepRest(l)
+		return
+	}
+	p.boxes(l)
+	if l.Table.Scheme != table.GPT || (!p.Places.Mend && p.Size == l.Size) {
+		p.keepRest(l)
+	} else {
+		p.Pieces = over(p.Pieces, l.Table.Structures(p.Size))
+	}
+	p.patch(l)
+}
+
+// patch makes the table and all references say where things are.
+func (p *Plan) patch(l *layout.Layout) {
+	p.Patches = l.Table.Relocate(p.Places, l.Geometry)
+	p.rewrite(l)
+	slices.SortFunc(p.Patches, func(a, b disk.Patch) int { return cmp.Compare(a.Off, b.Off) })
+}
+
+// keepRest keeps what lies behind the space for partitions where it is.
+func (p *Plan) keepRest(l *layout.Layout) {
+	end := l.Usable(l.Size)
+	p.keep(end, end, l.Size-end)
+}
+
+// over lays structures over pieces, and joins what moves alike.
+func over(pieces, structures []disk.Piece) []disk.Piece {
+	for _, s := range structures {
+		var cut []disk.Piece
+		for _, x := range pieces {
+			if n := s.To - x.To; n > 0 {
+				cut = append(cut, disk.Piece{From: x.From, To: x.To, Len: min(n, x.Len)})
+			}
+			if n := x.Dest().End() - s.Dest().End(); n > 0 {
+				n = min(n, x.Len)
+				cut = append(cut, disk.Piece{From: x.Source().End() - n, To: x.Dest().End() - n, Len: n})
+			}
+		}
+		cut = append(cut, s)
+		slices.SortFunc(cut, func(a, b disk.Piece) int { return cmp.Compare(a.To, b.To) })
+		pieces = cut
+	}
+	joined := Plan{}
+	for _, x := range pieces {
+		joined.keep(x.From, x.To, x.Len)
+	}
+	return joined.Pieces
+}
+
+// keep takes n bytes over, joined with the piece before when that moves as far.
+func (p *Plan) keep(from, to, n int64) {
+	if n <= 0 {
+		return
+	}
+	if k := len(p.Pieces) - 1; k >= 0 && p.Pieces[k].From+p.Pieces[k].Len == from && p.Pieces[k].To+p.Pieces[k].Len == to {
+		p.Pieces[k].Len += n
+		return
+	}
+	p.Pieces = append(p.Pieces, disk.Piece{From: from, To: to, Len: n})
+}
+
+// rewrite patches every reference that pointed to the old start of a partition that moves, or counted from its boot record. One that
+// pointed elsewhere is left, and the layout has an issue about it.
+func (p *Plan) rewrite(l *layout.Layout) {
+	for _, r := range l.Boot.Refs {
+		part, _ := l.Partition(r.Partition)
+		now, moves := p.Places.Parts[r.Partition]
+		if !moves {
+			now = part.Range
+		}
+		points := now.Off
+		if l.FromRecord(r) {
+			points = now.Off - p.Places.Records[part.Record()]
+		} else if r.Points != part.Off {
+			continue
+		}
+		if points == r.Points || r.Encode == nil {
+			continue
+		}
+		patches, err := r.Patches(now.Off-part.Off, points)
+		if err != nil {
+			p.refuse("limit", ondisk.ErrLimit, r.Partition, fmt.Sprintf("%s cannot hold the new place: %v", r.Kind, err), "")
+			continue
+		}
+		p.Patches = append(p.Patches, patches...)
+	}
+}
