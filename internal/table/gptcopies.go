@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
