@@ -126,6 +126,24 @@ func TestBeyondTheTable(t *testing.T) {
 	require.Equal(t, []plan.Move{{Partition: 1, From: 63 * sector, To: 64 * sector, Len: (1<<32 - 64) * sector}}, p.Moves)
 }
 
+// A partition that is aligned makes room only where its neighbour has no other place: free space in front of that one is one, data are not.
+func TestAnAlignedNeighbourIsSpared(t *testing.T) {
+	disk := disktest.ForgeMBR(20000, disktest.MBREntryFields{Type: 0x83, Start: 2048, Sectors: 2000},
+		disktest.MBREntryFields{Type: 0x83, Start: 4200, Sectors: 3992}, disktest.MBREntryFields{Type: 0x83, Start: 8192, Sectors: 2048})
+	goal := align.Goal{Must: 65536, Want: mib}
+	second := plan.Move{Partition: 2, From: 4200 * sector, To: 4096 * sector, Len: 3992 * sector}
+	p, err := plan.New(read(t, memory(disk)), goal)
+	require.NoError(t, err)
+	require.Equal(t, []plan.Move{second}, p.Moves)
+
+	disk.U8(4100*sector, 1)
+	p, err = plan.New(read(t, memory(disk)), goal)
+	require.NoError(t, err)
+	second.To = 6144 * sector
+	third := plan.Move{Partition: 3, From: 8192 * sector, To: 10240 * sector, Len: 2048 * sector}
+	require.Equal(t, []plan.Move{second, third}, p.Moves)
+}
+
 // DOS and Windows count the hidden sectors of a logical drive from its boot record, others from the start of the disk. FACTS B1: each
 // stays what it is.
 func TestHiddenSectorsOfLogicalDrives(t *testing.T) {

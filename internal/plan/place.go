@@ -41,19 +41,36 @@ func (c *placer) starts() (to []int64, ok bool) {
 	return to, ok
 }
 
-// forward keeps a partition where it is when that is good enough and there is room; otherwise it goes to the next boundary.
+// forward keeps a partition where it is when that is good enough and there is room; otherwise it goes to the next boundary, or
+// into free space in front of it when that spares its neighbour.
 func (c *placer) forward() []int64 {
 	to := make([]int64, len(c.slots))
 	_, end := arrange(c.slots[0].after, 0, 0, false)
 	for i, s := range c.slots[1:] {
 		off := s.part.Off
 		if c.needs(s.part) || off < end {
-			off = units.AlignUp(max(off, end), c.goal.Want)
+			off = c.sparing(i+1, end, units.AlignUp(max(off, end), c.goal.Want))
 		}
 		to[i+1] = off
 		_, end = arrange(s.after, off+s.part.Len, off-s.part.Off, false)
 	}
 	return to
+}
+
+// sparing is the place up for slot i, or a lower one from least on where up would push the next partition out of a place that is
+// good enough, and the lower one does not.
+func (c *placer) sparing(i int, least, up int64) int64 {
+	if i+1 == len(c.slots) {
+		return up
+	}
+	next := c.slots[i+1].part
+	if c.needs(next) || c.fits(i, up, next.Off) {
+		return up
+	}
+	if down, ok := c.back(i, least, up, next.Off); ok {
+		return down
+	}
+	return up
 }
 
 // leftmost is the lowest place that each partition can have, and the end of all.
