@@ -95,6 +95,7 @@ func TestISO9660OfTools(t *testing.T) {
 }
 
 func TestExFATOfMkfs(t *testing.T) {
+	t.Setenv("LC_ALL", "C.UTF-8") // in which the label is written
 	for name, args := range map[string][]string{
 		"label":             {"-L", "Bilder ü"},
 		"clusters of 512":   {"-c", "512", "-L", "small"},
