@@ -22,6 +22,7 @@ const soakBatch = 10
 // TestSoak aligns disks with random tables, contents and data in between, and has other programs judge the results: partitioning
 // tools, the checks of the file systems, and a Linux kernel that reads every file.
 func TestSoak(t *testing.T) {
+	t.Setenv("LC_ALL", "C.UTF-8") // fdisk prints names as its locale has letters
 	first, count := soakNumber(t, "TRUEUP_SOAK_SEED", 1), soakNumber(t, "TRUEUP_SOAK", soakDefault)
 	for done := uint64(0); done < count; done += soakBatch {
 		from, n := first+done, min(soakBatch, count-done)
