@@ -147,7 +147,7 @@ func checkSelection(l *layout.Layout, goal align.Goal) error {
 	for _, n := range goal.Only {
 		switch p, ok := l.Partition(n); {
 		case !ok:
-			return ondisk.In(ErrSelection, "the disk has no partition %d", n)
+			return ondisk.In(ErrSelection, "the disk has no partition %d; trueup inspect lists those it has", n)
 		case p.Kind == table.Extended:
 			return ondisk.In(ErrSelection, "partition %d is an extended one, which goes where its logical partitions need it; name those", n)
 		}

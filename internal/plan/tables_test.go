@@ -334,7 +334,7 @@ func bare(t require.TestingT, d disk.Disk) *layout.Layout {
 }
 
 func (d dice) goal(l *layout.Layout) align.Goal {
-	must := int64(align.MinBoundary) << d.IntN(19) // 4 KiB to 1 GiB
+	must := align.MinBoundary << d.IntN(19) // 4 KiB to 1 GiB
 	g := align.Goal{Must: must, Want: min(must*d.pick(1, 1, 1, 16), align.MaxBoundary)}
 	for _, p := range l.Partitions {
 		if d.chance(10) && p.Kind != table.Extended {

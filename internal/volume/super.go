@@ -58,3 +58,24 @@ func ignoreNoMatch(err error) error {
 	}
 	return err
 }
+
+// isBroken tells a structure that is malformed, or too large to be read, from a disk that cannot be read.
+func isBroken(err error) bool {
+	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit)
+}
+
+// start reads the first sector.
+func start(d disk.Disk) ([]byte, error) {
+	if d.Size() < units.SectorSize {
+		return nil, ondisk.ErrNoMatch
+	}
+	return ondisk.Bytes(d, 0, units.SectorSize)
+}
+
+// orNoMatch is the error of bytes that are not those looked for, unless they could not be read.
+func orNoMatch(err error) error {
+	if err == nil {
+		err = ondisk.ErrNoMatch
+	}
+	return err
+}

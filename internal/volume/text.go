@@ -3,12 +3,9 @@ package volume
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf16"
-
-	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // utf16String decodes little-endian UTF-16 up to a zero.
@@ -54,8 +51,3 @@ func plainID(s string) string {
 
 // bytesOf is a number of bytes in a message.
 func bytesOf(n int64) string { return fmt.Sprintf("%d bytes", n) }
-
-// isBroken tells a structure that is malformed, or too large to be read, from a disk that cannot be read.
-func isBroken(err error) bool {
-	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit)
-}
