@@ -124,9 +124,10 @@ type file struct {
 	sector     int // of a device, bytes
 	level      int // 0 for a file of the image itself, 1 for one of its parent, …
 
-	mu   sync.RWMutex // held for reading while fd is in use
-	fd   int          // -1 while the file gives room to others
-	used atomic.Int64
+	mu    sync.RWMutex // held for reading while fd is in use
+	fd    int          // -1 while the file gives room to others
+	used  atomic.Int64
+	short atomic.Int64 // 1 + the byte at which the file ended before its size; 0: it did not
 }
 
 func (f *file) Name() string { return f.name }
@@ -206,7 +207,12 @@ func (f *file) Allocated() int64 {
 	return f.stat.Blocks * 512
 }
 
+// ReadAt follows the contract of io.ReaderAt. A file that ended too early once is not read again: who bears a read that fails, as
+// those who look for a signature do, must not go on with what is there the next time.
 func (f *file) ReadAt(p []byte, off int64) (int, error) {
+	if err := f.ended(); err != nil {
+		return 0, err
+	}
 	done := 0
 	err := f.with(func(fd int) error {
 		for done < len(p) {
@@ -216,7 +222,8 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 			case err != nil:
 				return fmt.Errorf("read %s at byte %d: %w", f.name, off+int64(done), err)
 			case n == 0 && off+int64(done) < f.stat.Size:
-				return fmt.Errorf("file %.256q %w: it ends at byte %d, and had %d bytes", f.name, ErrChanged, off+int64(done), f.stat.Size)
+				f.short.Store(1 + off + int64(done))
+				return f.ended()
 			case n == 0:
 				return io.EOF
 			default:
@@ -226,6 +233,15 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 		return nil
 	})
 	return done, err
+}
+
+// ended is the error of a file that ended before its size.
+func (f *file) ended() error {
+	at := f.short.Load()
+	if at == 0 {
+		return nil
+	}
+	return fmt.Errorf("file %.256q %w: it ends at byte %d, and had %d bytes", f.name, ErrChanged, at-1, f.stat.Size)
 }
 
 // Extent asks the file system for holes. Where it cannot tell, everything is data, which is slow and right.
@@ -260,6 +276,9 @@ var ErrChanged = errors.New("changed while it was read")
 
 // unchanged compares the file with what it was when it was opened, by its handle and by its name.
 func (f *file) unchanged() error {
+	if err := f.ended(); err != nil {
+		return err
+	}
 	var now, named unix.Stat_t
 	if err := f.with(func(fd int) error { return unix.Fstat(fd, &now) }); err != nil {
 		return fmt.Errorf("file %.256q: %w", f.name, err)

@@ -180,21 +180,20 @@ func (d *folder) naming(name string) bool {
 	}
 	defer f.Close()
 	head := make([]byte, min(f.Size(), units.SectorSize))
-	return ondisk.ReadFull(f, head, 0) == nil &&
-		slices.ContainsFunc(formats, func(f driver.Format) bool { return f.AnyExtension && f.Detect(head, nil) })
+	if ondisk.ReadFull(f, head, 0) != nil {
+		return true // it could, and reading its names fails and says why
+	}
+	return slices.ContainsFunc(formats, func(f driver.Format) bool { return f.AnyExtension && f.Detect(head, nil) })
 }
 
 // namesIn reads what the images of the folder name, each file once however many names it has.
 func (d *folder) namesIn(except string) (map[string]driver.Names, error) {
-	list, err := d.names(d.naming)
+	list, err := d.names(func(name string) bool { return name != except && d.naming(name) })
 	if err != nil {
 		return nil, err
 	}
 	out, seen := map[string]driver.Names{}, map[string]bool{}
 	for _, name := range list {
-		if name == except {
-			continue
-		}
 		f, err := d.openAny(name, ondisk.ErrReference)
 		if errors.Is(err, unix.EACCES) {
 			out[name] = driver.Names{Broken: true} // another user's
