@@ -44,8 +44,11 @@ var edges = map[string][]string{
 	// table and volume never meet: whether sector 0 is an MBR or the boot sector of a volume is settled by layout.
 	"internal/table":  nil,
 	"internal/volume": nil,
-	"internal/boot":   {"internal/table", "internal/volume"},
-	"internal/layout": {"internal/boot", "internal/table", "internal/volume"},
+	// Files of a guest, and values in them: where their bytes lie. They know no partitions.
+	"internal/guestfile": nil,
+	"internal/hive":      nil,
+	"internal/boot":      {"internal/guestfile", "internal/hive", "internal/table", "internal/volume"},
+	"internal/layout":    {"internal/boot", "internal/table", "internal/volume"},
 
 	// The verdict names kinds of partitions and file systems, the advice also boot code.
 	"internal/align": {"internal/boot", "internal/layout", "internal/table", "internal/volume"},
