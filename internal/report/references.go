@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
@@ -62,7 +63,7 @@ func (r Reference) storedIn() string {
 
 func (r Reference) pointsTo() string {
 	if r.Target == 0 {
-		return fmt.Sprint(r.Points)
+		return strconv.FormatInt(r.Points, 10)
 	}
 	return fmt.Sprintf("%d (partition %d)", r.Points, r.Target)
 }
@@ -70,7 +71,7 @@ func (r Reference) pointsTo() string {
 func (r Reference) becomes() string {
 	switch {
 	case r.To != r.Points:
-		return fmt.Sprint(r.To)
+		return strconv.FormatInt(r.To, 10)
 	case r.Stays != "":
 		return "stays: " + SafeMessage(r.Stays)
 	}
