@@ -33,6 +33,9 @@ func numbered(n int) (out []disktest.HiveKey) {
 	return out
 }
 
+// longSize is for data of four segments.
+const longSize = 3*segmentSize + 100
+
 // all is a hive with each kind of list, name and data.
 func all() disktest.HiveKey {
 	value := func(name string, kind uint32, n int) disktest.HiveValue {
@@ -42,7 +45,7 @@ func all() disktest.HiveKey {
 		{Name: "sizes", Values: []disktest.HiveValue{
 			value("0", 3, 0), value("1", 3, 1), value("3", 3, 3), value("4", 3, 4), value("5", 3, 5), value("8", 11, 8), value("11", 3, 11),
 			value("12", 3, 12), value("13", 3, 13), value("one page", 3, 5000), value("one segment", 3, segmentSize),
-			value("a byte more", 3, segmentSize+1), value("two segments", 3, 2*segmentSize), value("million", 3, 1_000_000),
+			value("a byte more", 3, segmentSize+1), value("two segments", 3, 2*segmentSize), value("long", 3, longSize),
 			value("odd type", 0xffff0017, 6),
 		}},
 		{Name: "names", Values: []disktest.HiveValue{
@@ -115,11 +118,14 @@ func TestLookups(t *testing.T) {
 
 // Parts of long data are where they should be, at the borders of the segments too.
 func TestWhereInSegments(t *testing.T) {
-	f := disktest.ForgeHive(5, all())
-	k, err := open(t, f).Key("sizes")
+	f := disktest.ForgeHive(5, disktest.HiveKey{Values: []disktest.HiveValue{{Name: "million", Type: 3, Data: counted(1_000_000)}}})
+	path := filepath.Join(t.TempDir(), "hive")
+	f.Write(t, path)
+	k, err := open(t, f).Root()
 	require.NoError(t, err)
 	v, err := k.Value("million")
 	require.NoError(t, err)
+	require.Equal(t, disktest.Output(t, "hivexget", path, `\`, "million"), string(atPlaces(t, bytes.NewReader(f), v, 0, v.Size)))
 	want := counted(1_000_000)
 	for _, off := range []int64{0, 1, segmentSize - 8, segmentSize - 3, segmentSize - 1, segmentSize, 5*segmentSize - 1, 1_000_000 - 8} {
 		for _, n := range []int64{1, 8, segmentSize, segmentSize + 2} {

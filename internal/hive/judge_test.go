@@ -81,8 +81,7 @@ func exportedValue(t testing.TB, src io.ReaderAt, v *Value) string {
 	if v.Type == 4 && len(data) == 4 {
 		return fmt.Sprintf("%s=dword:%02x%02x%02x%02x", name, data[3], data[2], data[1], data[0])
 	}
-	hex := strings.ReplaceAll(fmt.Sprintf("% x", data), " ", ",")
-	return fmt.Sprintf("%s=hex(%x):%s", name, v.Type, hex)
+	return fmt.Sprintf("%s=hex(%x):%s", name, v.Type, commas(data))
 }
 
 // atPlaces reads part of a value from where it lies in the file.
