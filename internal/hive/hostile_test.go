@@ -98,70 +98,77 @@ func TestBrokenHives(t *testing.T) {
 		return baseSize + int64(u32(f, place(t, f, path...)+subkeyList)) + 4
 	}
 	offset := func(at int64) uint32 { return uint32(at - 4 - baseSize) }
-	for name, damage := range map[string]func(f disktest.Forged){
-		"root cell of size 0":            func(f disktest.Forged) { f.U32(place(t, f)-4, 0) },
-		"root cell of size -2^31":        func(f disktest.Forged) { f.U32(place(t, f)-4, 1<<31) },
-		"free root cell":                 func(f disktest.Forged) { f.U32(place(t, f)-4, 96) },
-		"root cell of an odd size":       func(f disktest.Forged) { f.U32(place(t, f)-4, u32(f, place(t, f)-4)-4) },
-		"root cell beyond its bin":       func(f disktest.Forged) { f.U32(place(t, f)-4, ^uint32(8191)) },
-		"root cell in a bin's header":    func(f disktest.Forged) { f.U32(HiveRoot, 8) },
-		"no root cell":                   func(f disktest.Forged) { f.U32(HiveRoot, math.MaxUint32) },
-		"root cell outside":              func(f disktest.Forged) { f.U32(HiveRoot, 0xfffffff8) },
-		"root cell behind the bins":      func(f disktest.Forged) { f.U32(HiveRoot, uint32(len(f)-baseSize)) },
-		"root cell no multiple of 8":     func(f disktest.Forged) { f.U32(HiveRoot, offset(place(t, f))+4) },
-		"root cell is no key":            func(f disktest.Forged) { f.Text(place(t, f), "kn") },
-		"bins of size 0":                 func(f disktest.Forged) { f.U32(disktest.HiveBinsSize, 0) },
-		"bin of size 0":                  func(f disktest.Forged) { f.U32(baseSize+8, 0) },
-		"bin of an odd size":             func(f disktest.Forged) { f.U32(baseSize+8, 4104) },
-		"bin of 4 GiB":                   func(f disktest.Forged) { f.U32(baseSize+8, 0xfffff000) },
-		"bin of another place":           func(f disktest.Forged) { f.U32(baseSize+4, 4096) },
-		"no bin":                         func(f disktest.Forged) { f.Text(baseSize, "nibh") },
-		"2^32-1 subkeys":                 func(f disktest.Forged) { f.U32(place(t, f)+subkeys, math.MaxUint32) },
-		"a subkey less than listed":      func(f disktest.Forged) { f.U32(place(t, f)+subkeys, u32(f, place(t, f)+subkeys)-1) },
-		"2^32-1 values":                  func(f disktest.Forged) { f.U32(place(t, f, "sizes")+values, math.MaxUint32) },
-		"65535 elements in a list":       func(f disktest.Forged) { f.U16(listOf(f)+2, math.MaxUint16) },
-		"unknown list":                   func(f disktest.Forged) { f.Text(listOf(f), "lx") },
-		"list outside":                   func(f disktest.Forged) { f.U32(place(t, f)+subkeyList, 0x7ffffff8) },
-		"no list of values":              func(f disktest.Forged) { f.U32(place(t, f, "sizes")+valueList, math.MaxUint32) },
-		"list that is a key":             func(f disktest.Forged) { f.U32(place(t, f)+subkeyList, offset(place(t, f))) },
-		"root of lists names itself":     func(f disktest.Forged) { f.U32(listOf(f, "index root")+4, offset(listOf(f, "index root"))) },
-		"root of lists names a key":      func(f disktest.Forged) { f.U32(listOf(f, "index root")+4, offset(place(t, f))) },
-		"key names the root":             func(f disktest.Forged) { f.U32(listOf(f, "deep")+4, offset(place(t, f))) },
-		"key names its parent":           func(f disktest.Forged) { f.U32(listOf(f, "deep", "deeper")+4, offset(place(t, f, "deep"))) },
-		"key names itself":               func(f disktest.Forged) { f.U32(listOf(f, "deep")+4, offset(place(t, f, "deep"))) },
-		"key names a list of its parent": func(f disktest.Forged) { f.U32(place(t, f, "deep", "deeper")+subkeyList, offset(listOf(f, "deep"))) },
-		"root below a key that claims to be its parent": func(f disktest.Forged) {
+	for name, tc := range map[string]struct {
+		want   string
+		damage func(f disktest.Forged)
+	}{
+		"root cell of size 0":      {"cell size", func(f disktest.Forged) { f.U32(place(t, f)-4, 0) }},
+		"root cell of size -2^31":  {"cell size", func(f disktest.Forged) { f.U32(place(t, f)-4, 1<<31) }},
+		"free root cell":           {"cell size", func(f disktest.Forged) { f.U32(place(t, f)-4, 96) }},
+		"root cell of an odd size": {"cell size", func(f disktest.Forged) { f.U32(place(t, f)-4, u32(f, place(t, f)-4)-4) }},
+		"root cell beyond its bin": {"cell size", func(f disktest.Forged) { f.U32(place(t, f)-4, ^uint32(8191)) }},
+		"root cell in a bin's header": {"cell size", func(f disktest.Forged) {
+			f.U32(baseSize+24, u32(f, place(t, f)-4))
+			copy(f[baseSize+28:], f[place(t, f):][:80])
+			f.U32(HiveRoot, 24)
+		}},
+		"no root cell":                   {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, math.MaxUint32) }},
+		"root cell outside":              {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, 0xfffffff8) }},
+		"root cell behind the bins":      {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, uint32(len(f)-baseSize)) }},
+		"root cell no multiple of 8":     {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, offset(place(t, f))+4) }},
+		"root cell is no key":            {"signature", func(f disktest.Forged) { f.Text(place(t, f), "kn") }},
+		"bins of size 0":                 {"cell offset", func(f disktest.Forged) { f.U32(disktest.HiveBinsSize, 0) }},
+		"bin of size 0":                  {"hive bin at 0x1000: size", func(f disktest.Forged) { f.U32(baseSize+8, 0) }},
+		"bin of an odd size":             {"hive bin at 0x1000: size", func(f disktest.Forged) { f.U32(baseSize+8, 4104) }},
+		"bin of 4 GiB":                   {"hive bin at 0x1000: size", func(f disktest.Forged) { f.U32(baseSize+8, 0xfffff000) }},
+		"bin of another place":           {"hive bin at 0x1000: offset", func(f disktest.Forged) { f.U32(baseSize+4, 4096) }},
+		"no bin":                         {"hive bin at 0x1000: signature", func(f disktest.Forged) { f.Text(baseSize, "nibh") }},
+		"2^32-1 subkeys":                 {"number of subkeys", func(f disktest.Forged) { f.U32(place(t, f)+subkeys, math.MaxUint32) }},
+		"a subkey less than listed":      {"number of subkeys", func(f disktest.Forged) { f.U32(place(t, f)+subkeys, u32(f, place(t, f)+subkeys)-1) }},
+		"2^32-1 values":                  {"number of elements", func(f disktest.Forged) { f.U32(place(t, f, "sizes")+values, math.MaxUint32) }},
+		"65535 elements in a list":       {"number of elements", func(f disktest.Forged) { f.U16(listOf(f)+2, math.MaxUint16) }},
+		"unknown list":                   {"signature", func(f disktest.Forged) { f.Text(listOf(f), "lx") }},
+		"list outside":                   {"cell offset", func(f disktest.Forged) { f.U32(place(t, f)+subkeyList, 0x7ffffff8) }},
+		"no list of values":              {"cell offset", func(f disktest.Forged) { f.U32(place(t, f, "sizes")+valueList, math.MaxUint32) }},
+		"list that is a key":             {"signature", func(f disktest.Forged) { f.U32(place(t, f)+subkeyList, offset(place(t, f))) }},
+		"root of lists names itself":     {"lh or li below ri", func(f disktest.Forged) { f.U32(listOf(f, "index root")+4, offset(listOf(f, "index root"))) }},
+		"root of lists names a key":      {"signature", func(f disktest.Forged) { f.U32(listOf(f, "index root")+4, offset(place(t, f))) }},
+		"key names the root":             {"parent", func(f disktest.Forged) { f.U32(listOf(f, "deep")+4, offset(place(t, f))) }},
+		"key names its parent":           {"parent", func(f disktest.Forged) { f.U32(listOf(f, "deep", "deeper")+4, offset(place(t, f, "deep"))) }},
+		"key names itself":               {"parent", func(f disktest.Forged) { f.U32(listOf(f, "deep")+4, offset(place(t, f, "deep"))) }},
+		"key names a list of its parent": {"parent", func(f disktest.Forged) { f.U32(place(t, f, "deep", "deeper")+subkeyList, offset(listOf(f, "deep"))) }},
+		"root below a key that claims to be its parent": {"parent", func(f disktest.Forged) {
 			f.U32(place(t, f)+parent, offset(place(t, f, "deep")))
 			f.U32(listOf(f, "deep")+4, offset(place(t, f)))
-		},
-		"name of a key of 65535 bytes": func(f disktest.Forged) { f.U16(place(t, f, "deep")+nameLength, math.MaxUint16) },
-		"odd UTF-16 name of a key":     func(f disktest.Forged) { f.U16(place(t, f, "names", "WideKey")+nameLength, 13) },
-		"odd UTF-16 name of a value":   func(f disktest.Forged) { f.U16(valuePlace(t, f, "wide", "names")+2, 7) },
-		"value is no value":            func(f disktest.Forged) { f.Text(valuePlace(t, f, "8", "sizes"), "kv") },
-		"value outside":                func(f disktest.Forged) { f.U32(baseSize+4+int64(u32(f, place(t, f, "sizes")+valueList)), 0xfffffff0) },
-		"inline value of 5 bytes":      func(f disktest.Forged) { f.U32(valuePlace(t, f, "4", "sizes")+dataSize, 1<<31|5) },
-		"value longer than its cell":   func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 13+8) },
-		"value of 0x7fffffff bytes":    func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 0x7fffffff) },
-		"data outside":                 func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataOffset, 0xfffffff8) },
-		"data in a cell of size 0": func(f disktest.Forged) {
+		}},
+		"name of a key of 65535 bytes": {"name length", func(f disktest.Forged) { f.U16(place(t, f, "deep")+nameLength, math.MaxUint16) }},
+		"odd UTF-16 name of a key":     {"name length", func(f disktest.Forged) { f.U16(place(t, f, "names", "WideKey")+nameLength, 13) }},
+		"odd UTF-16 name of a value":   {"name length", func(f disktest.Forged) { f.U16(valuePlace(t, f, "wide", "names")+2, 7) }},
+		"value is no value":            {"signature", func(f disktest.Forged) { f.Text(valuePlace(t, f, "8", "sizes"), "kv") }},
+		"value outside":                {"cell offset", func(f disktest.Forged) { f.U32(baseSize+4+int64(u32(f, place(t, f, "sizes")+valueList)), 0xfffffff0) }},
+		"inline value of 5 bytes":      {"data size", func(f disktest.Forged) { f.U32(valuePlace(t, f, "4", "sizes")+dataSize, 1<<31|5) }},
+		"value longer than its cell":   {"the size of its cell", func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 13+8) }},
+		"value of 0x7fffffff bytes":    {"data size", func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 0x7fffffff) }},
+		"data outside":                 {"cell offset", func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataOffset, 0xfffffff8) }},
+		"data in a cell of size 0": {"cell size", func(f disktest.Forged) {
 			f.U32(baseSize+int64(u32(f, valuePlace(t, f, "12", "sizes")+dataOffset)), 0)
-		},
-		"big data of 0x7fffffff bytes":    func(f disktest.Forged) { f.U32(valuePlace(t, f, "long", "sizes")+dataSize, 0x7fffffff) },
-		"big data of a segment too few":   func(f disktest.Forged) { f.U32(valuePlace(t, f, "two segments", "sizes")+dataSize, 2*segmentSize+1) },
-		"big data without their list":     func(f disktest.Forged) { f.U32(bigPlace(t, f)+4, math.MaxUint32) },
-		"big data with another signature": func(f disktest.Forged) { f.Text(bigPlace(t, f), "bd") },
-		"big data with a list too short":  func(f disktest.Forged) { f.U32(bigPlace(t, f)+4, offset(listOf(f, "deep"))) },
-		"segment of big data outside":     func(f disktest.Forged) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), 0xfffffff8) },
-		"segment of big data too short":   func(f disktest.Forged) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), offset(listOf(f, "deep"))) },
+		}},
+		"big data of 0x7fffffff bytes":    {"data size", func(f disktest.Forged) { f.U32(valuePlace(t, f, "long", "sizes")+dataSize, 0x7fffffff) }},
+		"big data of a segment too few":   {"number of segments", func(f disktest.Forged) { f.U32(valuePlace(t, f, "two segments", "sizes")+dataSize, 2*segmentSize+1) }},
+		"big data without their list":     {"cell offset", func(f disktest.Forged) { f.U32(bigPlace(t, f)+4, math.MaxUint32) }},
+		"big data with another signature": {"the size of its cell", func(f disktest.Forged) { f.Text(bigPlace(t, f), "bd") }},
+		"big data with a list too short":  {"number of elements", func(f disktest.Forged) { f.U32(bigPlace(t, f)+4, offset(listOf(f, "deep"))) }},
+		"segment of big data outside":     {"cell offset", func(f disktest.Forged) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), 0xfffffff8) }},
+		"segment of big data too short":   {"cell size", func(f disktest.Forged) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), offset(listOf(f, "deep"))) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := disktest.ForgeHive(5, all())
 			require.NoError(t, walk(open(t, f)))
-			damage(f)
+			tc.damage(f)
 			f.SealHive()
 			err := walk(open(t, f))
 			require.ErrorIs(t, err, ondisk.ErrFormat)
-			t.Log(err)
+			require.ErrorContains(t, err, tc.want)
 		})
 	}
 }
@@ -304,6 +311,38 @@ func TestManyTimesTheSame(t *testing.T) {
 		}
 	}
 	cost(t, func() { require.ErrorIs(t, walk(open(t, f)), ondisk.ErrLimit) })
+}
+
+// Elements that name nothing cost steps too, or a list of lists of them would have no end.
+func TestManyBrokenKeys(t *testing.T) {
+	f := disktest.ForgeHive(5, disktest.HiveKey{Keys: numbered(100), List: "ri"})
+	h := open(t, f)
+	root, err := h.Root()
+	require.NoError(t, err)
+	for i := range 100 {
+		f.Text(place(t, f, fmt.Sprintf("Key%04d", 99-i)), "kn")
+	}
+	h.steps = 100
+	err = nil
+	for _, e := range root.Subkeys() {
+		err = e
+	}
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+}
+
+// No more subkeys come out than the key has.
+func TestSubkeysOfKey(t *testing.T) {
+	f := disktest.ForgeHive(5, disktest.HiveKey{Keys: numbered(100)})
+	f.U32(place(t, f)+20, 7)
+	root, err := open(t, f).Root()
+	require.NoError(t, err)
+	keys, broken := 0, 0
+	for _, err := range root.Subkeys() {
+		if keys++; err != nil {
+			keys, broken = keys-1, broken+1
+		}
+	}
+	require.Equal(t, []int{7, 1}, []int{keys, broken})
 }
 
 // huge is a source of 512 MiB in bins of 4096 bytes, none of which is kept.
