@@ -111,7 +111,7 @@ func requireLikeNTFSCat(t testing.TB, volume string, v FS, path string) *File {
 			undoFixups(got[at:at+record], ntfsHeaderSize)
 		}
 	}
-	want := ntfscat(t, volume, path)
+	want := ntfscat(t, volume, f.Path)
 	require.Equal(t, int64(len(want)), f.Size(), path)
 	require.Equal(t, sha256.Sum256(want), sha256.Sum256(got), path)
 	return f
