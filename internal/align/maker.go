@@ -72,7 +72,7 @@ func makerOf(l *layout.Layout) (System, []string) {
 	switch l.Boot.Code {
 	case boot.Windows2000:
 		return Windows2000, append([]string{"its boot code"}, h.evidence...)
-	case boot.WindowsNew:
+	case boot.Vista, boot.Windows7:
 		return WindowsVista, append([]string{"its boot code"}, h.evidence...)
 	case boot.GrubLegacy, boot.Lilo:
 		return LinuxEarly, append([]string{l.Boot.Code.Name}, h.evidence...)
