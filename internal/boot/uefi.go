@@ -135,8 +135,9 @@ func (f *Found) startedBy(l efiLoaders, partition int) {
 }
 
 // entries says what lies outside of the disk and remembers places on it: a boot entry names its partition by GUID, number, start and size.
-// EDK2, and so OVMF and most firmware of virtual machines, compares the GUID only and boots a partition that has moved; other firmware
-// may compare all of it. known tells that the files could be read.
+// EDK2, which the firmware of most virtual machines is made of, takes the GUID of the usual short entry only and boots a partition that has
+// moved; an entry with the whole path of devices it compares byte by byte (both measured with OVMF 2022.11), and other firmware may do so
+// with every entry. A loader in \EFI\BOOT needs none. known tells that the files could be read.
 func (f *Found) entries(l efiLoaders, known bool, partition int) {
 	i := ondisk.Issue{
 		Code: "efi-boot-entries", Effect: ondisk.Note, OnMove: true, Partition: partition,
@@ -144,6 +145,7 @@ func (f *Found) entries(l efiLoaders, known bool, partition int) {
 		Remedy: "a machine that does not boot from the copy by itself does so from \\EFI\\BOOT; let its system write the entry again",
 	}
 	if known && len(l.fallback) == 0 && len(l.named) > 0 {
+		i.Effect = ondisk.Warn
 		i.Text += ", and there is no loader in \\EFI\\BOOT that is started without one"
 		i.Remedy = "a machine that does not boot from the copy needs a new boot entry: choose the file in the firmware's menu, or write the entry from a rescue system (efibootmgr, bcdboot)"
 	}

@@ -42,7 +42,7 @@ func (n names) List(folder string) ([]guestfile.Entry, error) {
 }
 
 func TestChainOfUEFI(t *testing.T) {
-	const esp = "the EFI system partition"
+	const esp, anew = "the EFI system partition", "needs a new boot entry"
 	many := names{"EFI/x/readme.txt"}
 	for _, c := range "0123456789" {
 		many = append(many, "EFI/x/"+string(c)+".efi")
@@ -62,12 +62,12 @@ func TestChainOfUEFI(t *testing.T) {
 		},
 		"windows, and no fallback": {
 			files: names{"EFI/Microsoft/Boot/bootmgfw.efi", "EFI/Microsoft/Boot/de-DE/x.mui"},
-			texts: []string{`boot entries of UEFI firmware can name \EFI\Microsoft\Boot\bootmgfw.efi on partition 1, ` + esp}, remedy: "needs a new boot entry",
+			texts: []string{`boot entries of UEFI firmware can name \EFI\Microsoft\Boot\bootmgfw.efi on partition 1, ` + esp}, remedy: anew,
 		},
 		"a fallback only": {files: names{"EFI/BOOT/BOOTX64.EFI"}, texts: []string{`UEFI firmware without such an entry starts \EFI\BOOT\BOOTX64.EFI from partition 1`}, remedy: "so from \\EFI\\BOOT"},
 		"many": {files: many, texts: []string{
 			`boot entries of UEFI firmware can name \EFI\x\0.efi, \EFI\x\1.efi, \EFI\x\2.efi, \EFI\x\3.efi, \EFI\x\4.efi, \EFI\x\5.efi, \EFI\x\6.efi, \EFI\x\7.efi and 2 more on partition 1, ` + esp,
-		}, remedy: "needs a new boot entry"},
+		}, remedy: anew},
 		"nothing":      {files: names{"kernel.efi"}, texts: []string{"partition 1, " + esp + ", holds no loader where UEFI firmware looks for one"}, remedy: "so from \\EFI\\BOOT"},
 		"not readable": {err: ondisk.ErrNoMatch, texts: []string{"UEFI firmware starts a loader from partition 1, " + esp + ", whose files are not read"}, remedy: "so from \\EFI\\BOOT"},
 		"broken": {
@@ -91,7 +91,7 @@ func TestChainOfUEFI(t *testing.T) {
 			}
 			require.Len(t, r.Issues, 1)
 			require.Equal(t, "efi-boot-entries", r.Issues[0].Code)
-			require.Equal(t, ondisk.Note, r.Issues[0].Effect)
+			require.Equal(t, tc.remedy == anew, r.Issues[0].Effect == ondisk.Warn)
 			require.Contains(t, r.Issues[0].Remedy, tc.remedy)
 		})
 	}
