@@ -51,7 +51,7 @@ func uefiDisk(t testing.TB, files ...[2]string) (raw string) {
 	made := map[string]bool{}
 	for _, f := range files {
 		folder := "::"
-		for _, name := range strings.Split(filepath.Dir(f[0]), "/") {
+		for name := range strings.SplitSeq(filepath.Dir(f[0]), "/") {
 			if folder += "/" + name; !made[folder] && name != "." {
 				disktest.Run(t, "mmd", "-i", drive(raw, w), folder)
 				made[folder] = true

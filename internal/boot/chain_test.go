@@ -156,3 +156,33 @@ func TestChainOfIsolinux(t *testing.T) {
 		})
 	}
 }
+
+// Whatever stands in sector 0 and in a boot sector, each step has a text and names a partition that there is.
+func FuzzChain(f *testing.F) {
+	f.Add([]byte{}, []byte("\xeb\x58\x90SYSLINUX"), byte(0x80))
+	for _, name := range []string{"mbr.bin", "altmbr.bin", "gptmbr.bin"} {
+		if b, err := os.ReadFile("/usr/lib/syslinux/mbr/" + name); err == nil {
+			f.Add(b, []byte{}, byte(0x80))
+		}
+	}
+	if b, err := os.ReadFile("/usr/lib/ISOLINUX/isohdpfx.bin"); err == nil {
+		f.Add(b, []byte{}, byte(0))
+	}
+	f.Fuzz(func(t *testing.T, code, sector []byte, flag byte) {
+		disk := disktest.ForgeMBR(4096,
+			disktest.MBREntryFields{Type: 0x83, Flag: flag, Start: 63, Sectors: 900}, disktest.MBREntryFields{Type: 0xef, Start: 1000, Sectors: 900},
+			disktest.MBREntryFields{Type: 5, Start: 2000, Sectors: 900})
+		disk.EBR(2000, disktest.MBREntryFields{Type: 0x83, Flag: flag, Start: 63, Sectors: 800}, disktest.MBREntryFields{})
+		disk.Put(0, code[:min(len(code), codeLength)])
+		disk.Put(63*512, sector[:min(len(sector), 512)])
+		d := flat(disk)
+		tab, parts := partitions(t, d)
+		r, err := boot.Read(guest(d, tab, parts))
+		require.NoError(t, err)
+		for _, l := range r.Chain {
+			require.NotEmpty(t, l.Text)
+			require.Contains(t, []int{0, 1, 2, 3, 5}, l.Partition)
+		}
+		require.True(t, r.Boots(2), "the EFI system partition")
+	})
+}

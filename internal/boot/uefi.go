@@ -139,15 +139,14 @@ func (f *Found) startedBy(l efiLoaders, partition int) {
 // moved; an entry with the whole path of devices it compares byte by byte (both measured with OVMF 2022.11), and other firmware may do so
 // with every entry. A loader in \EFI\BOOT needs none. known tells that the files could be read.
 func (f *Found) entries(l efiLoaders, known bool, partition int) {
-	i := ondisk.Issue{
-		Code: "efi-boot-entries", Effect: ondisk.Note, OnMove: true, Partition: partition,
-		Text:   "boot entries in the firmware's memory (NVRAM, not on this disk) store the old start of the EFI system partition",
-		Remedy: "a machine that does not boot from the copy by itself does so from \\EFI\\BOOT; let its system write the entry again",
-	}
+	const code, text = "efi-boot-entries", "boot entries in the firmware's memory (NVRAM, not on this disk) store the old start of the EFI system partition"
 	if known && len(l.fallback) == 0 && len(l.named) > 0 {
-		i.Effect = ondisk.Warn
-		i.Text += ", and there is no loader in \\EFI\\BOOT that is started without one"
-		i.Remedy = "a machine that does not boot from the copy needs a new boot entry: choose the file in the firmware's menu, or write the entry from a rescue system (efibootmgr, bcdboot)"
+		f.warn(code, partition, text+", and there is no loader in \\EFI\\BOOT that is started without one",
+			"a machine that does not boot from the copy needs a new boot entry: choose the file in the firmware's menu, or write the entry from a rescue system (efibootmgr, bcdboot)")
+		return
 	}
-	f.Issues = append(f.Issues, i)
+	f.Issues = append(f.Issues, ondisk.Issue{
+		Code: code, Effect: ondisk.Note, OnMove: true, Partition: partition, Text: text,
+		Remedy: "a machine that does not boot from the copy by itself does so from \\EFI\\BOOT; let its system write the entry again",
+	})
 }
