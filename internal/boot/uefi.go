@@ -126,9 +126,12 @@ func (f *Found) startedBy(l efiLoaders, partition int) {
 	if len(l.named) > 0 {
 		f.link(partition, "boot entries of UEFI firmware can name %s on partition %d, the EFI system partition", names, partition)
 	}
+	fallback := strings.Join(l.fallback, " or ")
 	switch {
+	case len(l.fallback) > 0 && len(l.named) > 0:
+		f.link(partition, "UEFI firmware without such an entry starts %s from partition %d", fallback, partition)
 	case len(l.fallback) > 0:
-		f.link(partition, "UEFI firmware without such an entry starts %s from partition %d", strings.Join(l.fallback, " or "), partition)
+		f.link(partition, "UEFI firmware starts %s from partition %d, the EFI system partition", fallback, partition)
 	case len(l.named) == 0:
 		f.link(partition, "partition %d, the EFI system partition, holds no loader where UEFI firmware looks for one", partition)
 	}

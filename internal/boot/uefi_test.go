@@ -64,7 +64,7 @@ func TestChainOfUEFI(t *testing.T) {
 			files: names{"EFI/Microsoft/Boot/bootmgfw.efi", "EFI/Microsoft/Boot/de-DE/x.mui"},
 			texts: []string{`boot entries of UEFI firmware can name \EFI\Microsoft\Boot\bootmgfw.efi on partition 1, ` + esp}, remedy: anew,
 		},
-		"a fallback only": {files: names{"EFI/BOOT/BOOTX64.EFI"}, texts: []string{`UEFI firmware without such an entry starts \EFI\BOOT\BOOTX64.EFI from partition 1`}, remedy: "so from \\EFI\\BOOT"},
+		"a fallback only": {files: names{"EFI/BOOT/BOOTX64.EFI"}, texts: []string{`UEFI firmware starts \EFI\BOOT\BOOTX64.EFI from partition 1, ` + esp}, remedy: "so from \\EFI\\BOOT"},
 		"many": {files: many, texts: []string{
 			`boot entries of UEFI firmware can name \EFI\x\0.efi, \EFI\x\1.efi, \EFI\x\2.efi, \EFI\x\3.efi, \EFI\x\4.efi, \EFI\x\5.efi, \EFI\x\6.efi, \EFI\x\7.efi and 2 more on partition 1, ` + esp,
 		}, remedy: anew},
