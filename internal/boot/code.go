@@ -16,37 +16,10 @@ import (
 type Code struct {
 	ID       string // "windows-2000", stable, for JSON
 	Name     string // for people
-	ReadsCHS bool   // finds its partition by the CHS bytes of the table
-}
-
-// Codes with names.
-var (
-	Empty       = Code{ID: "empty", Name: "none"}
-	Unknown     = Code{ID: "unknown", Name: "unknown"}
-	Windows2000 = Code{ID: "windows-2000", Name: "Windows 2000/XP/2003", ReadsCHS: true}
-	WindowsNew  = Code{ID: "windows-vista", Name: "Windows Vista or later"}
-	Syslinux    = Code{ID: "syslinux", Name: "SYSLINUX"}
-	Grub2       = Code{ID: "grub2", Name: "GRUB 2"}
-	GrubLegacy  = Code{ID: "grub-legacy", Name: "GRUB legacy"}
-	Lilo        = Code{ID: "lilo", Name: "LILO"}
-	GenericCHS  = Code{ID: "generic-chs", Name: "standard code of an unnamed maker", ReadsCHS: true}
-	GenericLBA  = Code{ID: "generic-lba", Name: "standard code of an unnamed maker"}
-)
-
-// signature is a run of code that a program has in every version; offsets differ between builds and languages.
-type signature struct {
-	code Code
-	all  [][]byte
-}
-
-// signatures name MBR code. Seen: Windows Server 2003 R2 and Windows 7 disks of the test corpus, Debian's syslinux 6.04.
-var signatures = []signature{
-	// cmp [bp+0ah],dx … mov ax,0201h; mov bx,7c00h; mov cx,[bp+2]; mov dx,[bp]; int 13h: the entry's CHS bytes.
-	{Windows2000, [][]byte{{0x39, 0x56, 0x0a}, {0xb8, 0x01, 0x02, 0xbb, 0x00, 0x7c, 0x8b, 0x4e, 0x02, 0x8b, 0x56, 0x00, 0xcd, 0x13}}},
-	// cmp ebx,"TCPA": asks the TPM BIOS before it goes on.
-	{WindowsNew, [][]byte{{0x66, 0x81, 0xfb, 'T', 'C', 'P', 'A'}, {0xbd, 0xbe, 0x07}}},
-	// xor ax,ax; cli; mov ds,ax; mov ss,ax; mov sp,7c00h; mov si,sp; push es; push di.
-	{Syslinux, [][]byte{{0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}}},
+	ReadsCHS bool   // finds its partition by the CHS bytes of the table, on some machines at least
+	// HandsOver tells that the boot sector gets the address of its entry of the table in DS:SI, by which a loader finds its place
+	// without hidden sectors. False where that is not known.
+	HandsOver bool
 }
 
 // Identify names the code of an MBR (440 bytes).

@@ -2,8 +2,11 @@ package boot
 
 // finders is the table of contents, in the order of a boot. All of them run on every disk with a partition table.
 var finders = []Finder{
+	bootChain,
 	sector0,
+	isolinux,
 	bootSectors,
 	hiddenSectors,
 	exfatOffset,
+	uefi,
 }
