@@ -4,6 +4,9 @@ package boot
 var finders = []Finder{
 	sector0,
 	bootSectors,
+	grubLegacy,
+	lilo,
+	syslinux,
 	hiddenSectors,
 	exfatOffset,
 }

@@ -12,23 +12,15 @@ import (
 )
 
 // hiddenSectors finds the u32 at 0x1c of a BIOS parameter block: the sectors in front of the volume, which boot code adds
-// to every sector number. NTFS and FAT32 keep a copy of the boot sector. extlinux writes a BPB in front of ext for its
-// own use.
+// to every sector number. NTFS and FAT32 keep a copy of the boot sector.
 var hiddenSectors = Finder{Name: "hidden-sectors", Find: everywhere(findHidden)}
 
 func findHidden(g *Guest, p Partition, f *Found) error {
-	kind, sector, backup := p.Volume.Kind, g.Disk.SectorSize(), int64(0)
-	switch bpb := p.Volume.Boot; {
-	case bpb != nil:
-		kind, sector, backup = bpb.Kind, bpb.SectorSize, bpb.Backup
-	case p.Volume.Kind == volume.Ext2 || p.Volume.Kind == volume.Ext3 || p.Volume.Kind == volume.Ext4:
-		b, err := ondisk.Bytes(g.Disk, p.Off, 512)
-		if err != nil || !isSyslinux(b) {
-			return err
-		}
-	default:
+	bpb := p.Volume.Boot
+	if bpb == nil {
 		return nil
 	}
+	kind, sector, backup := bpb.Kind, bpb.SectorSize, bpb.Backup
 	names, starts := []string{string(kind) + " hidden sectors"}, []int64{0}
 	if backup > 0 {
 		names, starts = append(names, string(kind)+" hidden sectors, backup boot sector"), append(starts, backup)
