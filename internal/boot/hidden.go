@@ -16,11 +16,22 @@ import (
 var hiddenSectors = Finder{Name: "hidden-sectors", Find: everywhere(findHidden)}
 
 func findHidden(g *Guest, p Partition, f *Found) error {
-	bpb := p.Volume.Boot
-	if bpb == nil {
+	kind, sector, backup := p.Volume.Kind, g.Disk.SectorSize(), int64(0)
+	switch bpb := p.Volume.Boot; {
+	case bpb != nil:
+		kind, sector, backup = bpb.Kind, bpb.SectorSize, bpb.Backup
+	case kind == volume.BitLocker:
+		// The header in front of what is encrypted is a boot sector. What it hides keeps its own, which nobody can write without the key.
+		b, err := ondisk.Bytes(g.Disk, p.Off, 512)
+		if err != nil {
+			return err
+		}
+		if n := int64(binary.LittleEndian.Uint16(b[0x0b:])); n == 512 || n == 4096 {
+			sector = n
+		}
+	default:
 		return nil
 	}
-	kind, sector, backup := bpb.Kind, bpb.SectorSize, bpb.Backup
 	names, starts := []string{string(kind) + " hidden sectors"}, []int64{0}
 	if backup > 0 {
 		names, starts = append(names, string(kind)+" hidden sectors, backup boot sector"), append(starts, backup)
