@@ -85,27 +85,27 @@ func (d legacyDisk) build(t testing.TB) string {
 // fill makes the file system with the files of GRUB and the sector that it loads.
 func (d legacyDisk) fill(t testing.TB, raw string) {
 	t.Helper()
-	root := t.TempDir()
-	require.NoError(t, os.MkdirAll(filepath.Join(root, "boot", "grub"), 0o755))
-	put := func(name string, data []byte) {
-		require.NoError(t, os.WriteFile(filepath.Join(root, "boot", name), data, 0o600))
-	}
-	for _, name := range []string{"stage1", "stage2", "e2fs_stage1_5"} {
-		data, err := os.ReadFile(disktest.GrubLegacyStage(t, name))
-		require.NoError(t, err)
-		put(filepath.Join("grub", name), data)
-	}
-	device := "(hd0,0)"
-	if d.logical {
-		device = "(hd0,4)"
-	}
-	put("grub/menu.lst", fmt.Appendf(nil, menu, device))
-	put("marker.bin", marker(t, booted))
 	w := last(tableOf(t, raw))
 	part := filepath.Join(t.TempDir(), "part")
 	// GRUB 0.97 as its authors left it reads inodes of 128 bytes only.
-	disktest.Run(t, "mke2fs", "-q", "-t", d.kind, "-I", "128", "-b", "1024", "-d", root, part, decimal(w.size/2)+"k")
+	disktest.Run(t, "mke2fs", "-q", "-t", d.kind, "-I", "128", "-b", "1024", part, decimal(w.size/2)+"k")
+	// One after the other, so that each file gets the same blocks in every run: plans name them.
+	commands := "mkdir boot\nmkdir boot/grub\n"
+	for _, name := range []string{"stage1", "e2fs_stage1_5", "stage2"} {
+		commands += fmt.Sprintf("write %s boot/grub/%s\n", disktest.GrubLegacyStage(t, name), name)
+	}
+	commands += fmt.Sprintf("write %s boot/grub/menu.lst\n", hostFile(t, fmt.Sprintf(menu, d.device())))
+	commands += fmt.Sprintf("write %s boot/marker.bin\n", hostFile(t, string(marker(t, booted))))
+	disktest.Run(t, "debugfs", "-w", "-f", hostFile(t, commands), part)
 	copyInto(t, part, raw, w)
+}
+
+// device is what GRUB calls the partition.
+func (d legacyDisk) device() string {
+	if d.logical {
+		return "(hd0,4)"
+	}
+	return "(hd0,0)"
 }
 
 // last is the partition with the file system.
@@ -131,6 +131,7 @@ func TestAlignedGrubLegacyBoots(t *testing.T) {
 func (d legacyDisk) run(t *testing.T) {
 	source, dest := d.build(t), filepath.Join(t.TempDir(), "aligned.raw")
 	require.Equal(t, booted, boot(t, source, legacyHeads), "before")
+	goldenPlan(t, "grub legacy "+d.name, source)
 	r := trueup(t, "align", source, dest)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 	was, now := tableOf(t, source), tableOf(t, dest)

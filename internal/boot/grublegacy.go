@@ -87,9 +87,9 @@ func followLegacy(g *Guest, home legacyHome, code []byte) ([]Ref, []Link, error)
 	if err != nil {
 		return nil, nil, err
 	}
-	refs := []Ref{legacyRef("GRUB legacy stage1: first sector of "+two.short(), home, home.off+atStage1Sector, at, one.Sector)}
+	refs := []Ref{legacyRef("GRUB legacy stage1 pointer to "+two.short(), home, home.off+atStage1Sector, at, one.Sector)}
 	for i, e := range two.list {
-		refs = append(refs, legacyRef(fmt.Sprintf("GRUB legacy %s: block list, entry %d", two.short(), i+1), at,
+		refs = append(refs, legacyRef(fmt.Sprintf("GRUB legacy %s block list entry %d", two.short(), i+1), at,
 			int64(one.Sector)*legacySector+atStageList-int64(i)*stageEntry, at, e.Start))
 	}
 	for i := range refs {
@@ -107,7 +107,7 @@ func legacyRef(kind string, home legacyHome, place int64, target legacyHome, sec
 		Points: int64(sector) * legacySector, Target: target.partition, Encode: encodeHidden(legacySector),
 	}
 	if r.Target == 0 {
-		r.Stays = "what it names lies in front of all partitions, where nothing moves"
+		r.Stays = "it lies in front of all partitions"
 	}
 	return r
 }
