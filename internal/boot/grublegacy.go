@@ -1,8 +1,10 @@
 package boot
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -17,10 +19,11 @@ var grubLegacy = Finder{Name: "grub-legacy", Find: findGrubLegacy}
 // legacySector is what GRUB legacy counts in: it reads 512 bytes for each sector, whatever the BIOS says.
 const legacySector = 512
 
-// unsound says why a loader is not rewritten. partition is the one whose move matters; 0: any.
+// unsound says why a loader is not rewritten. partition is the one whose move matters; 0: any. An empty remedy is to install it again.
 type unsound struct {
 	text      string
 	partition int
+	remedy    string
 }
 
 func (u unsound) Error() string { return u.text }
@@ -64,7 +67,7 @@ func (f *Found) legacy(g *Guest, home legacyHome, code []byte) error {
 	refs, links, err := followLegacy(g, home, code)
 	if bad := (unsound{}); errors.As(err, &bad) {
 		f.link(home.partition, "GRUB legacy in %s", home.name)
-		f.unbootable(GrubLegacy.ID, bad.partition, fmt.Sprintf("GRUB legacy in %s: %s", home.name, bad.text), installAgain)
+		f.unbootable(GrubLegacy.ID, bad.partition, fmt.Sprintf("GRUB legacy in %s: %s", home.name, bad.text), cmp.Or(bad.remedy, installAgain))
 		return nil
 	}
 	f.Refs, f.Chain = append(f.Refs, refs...), append(f.Chain, links...)
@@ -122,7 +125,15 @@ func (g *Guest) legacyHolding(first, sectors int64, what string) (legacyHome, er
 	switch {
 	case ok && (p.Volume.Kind == volume.VTOC || p.Type == 0xbe || p.Type == 0xbf):
 		// illumos: sector numbers stand in the slices too.
-		return legacyHome{}, unsound{fmt.Sprintf("%s is at LBA %d, in partition %d of Solaris, which keeps absolute places itself", what, first, p.Number), p.Number}
+		return legacyHome{}, unsound{
+			text:      fmt.Sprintf("%s is at LBA %d, in partition %d of Solaris, which keeps absolute places itself", what, first, p.Number),
+			partition: p.Number,
+		}
+	case ok && replays(p.Volume):
+		return legacyHome{}, unsound{
+			text:      fmt.Sprintf("%s is at LBA %d, in partition %d, whose journal is to be replayed: that can bring old sectors back", what, first, p.Number),
+			partition: p.Number, remedy: "shut the guest down cleanly first",
+		}
 	case ok && p.Kind != table.Extended:
 		return legacyHome{p.Number, p.Off, fmt.Sprintf("partition %d", p.Number)}, nil
 	}
@@ -134,14 +145,16 @@ func (g *Guest) legacyHolding(first, sectors int64, what string) (legacyHome, er
 	return legacyHome{name: "the gap"}, nil
 }
 
+// replays tells that a file system writes once more, at the next mount, what its journal holds.
+func replays(v *volume.Volume) bool {
+	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Code == "ext-journal" })
+}
+
 // links say how the boot goes on.
 func (s *legacyStage) links(g *Guest, home, at legacyHome, one *stage1) []Link {
 	out := []Link{{home.partition, fmt.Sprintf("GRUB legacy in %s loads %s from LBA %d, in %s", home.name, s.name(), one.Sector, at.name)}}
 	number := int(s.slot) + 1
-	known := false
-	for _, p := range g.Partitions {
-		known = known || (s.slot != wholeDisk && p.Number == number)
-	}
+	known := s.slot != wholeDisk && slices.ContainsFunc(g.Partitions, func(p Partition) bool { return p.Number == number })
 	switch {
 	case at.partition != 0 && (!known || number == at.partition):
 		return append(out, Link{at.partition, fmt.Sprintf("%s of GRUB legacy opens %s by its name", s.short(), s.config)})

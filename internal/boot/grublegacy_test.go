@@ -160,6 +160,10 @@ func TestGrubLegacyRefused(t *testing.T) {
 		"no menu":                           {change: opens(""), says: "list of blocks"},
 		"menu with control codes":           {change: opens("/boot/\x1b[2J"), says: "no name"},
 		"stage1.5 of a file system unknown": {change: func(_ disktest.Forged, s *disktest.GrubStage) { *s = disktest.Stage15(); s.ID = 77 }, says: "stage 77"},
+		"a journal that is to be replayed": {after: func(f disktest.Forged) {
+			f.PutExt(63, 8000)
+			f.U32(63*512+1024+0x60, 4) // incompatible features: recovery
+		}, says: "journal", moves: 1},
 		"partition of illumos": {
 			after: func(f disktest.Forged) { f.U8(disktest.MBREntries+4, 0xbf) }, says: "Solaris", moves: 1,
 		},
