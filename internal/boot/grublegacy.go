@@ -30,20 +30,33 @@ func (u unsound) Error() string { return u.text }
 
 func unsoundf(format string, args ...any) error { return unsound{text: fmt.Sprintf(format, args...)} }
 
+// maxStage1 is how many boot sectors of partitions are followed. A table can name thousands.
+const maxStage1 = 64
+
 func findGrubLegacy(g *Guest) (f Found, err error) {
 	if g.Code == GrubLegacy {
-		err = f.legacy(g, legacyHome{name: "the MBR"}, g.Sector0)
-	}
-	for _, p := range g.Partitions {
-		if err != nil {
+		if err := f.legacy(g, legacyHome{name: "the MBR"}, g.Sector0); err != nil {
 			return f, err
 		}
-		code, ok, bad := loaderIn(g, p)
-		if err = bad; ok && loader(code) == GrubLegacy {
-			err = f.legacy(g, legacyHome{p.Number, p.Off, fmt.Sprintf("the boot sector of partition %d", p.Number)}, code)
+	}
+	followed := 0
+	for _, p := range g.Partitions {
+		code, ok, err := loaderIn(g, p)
+		switch {
+		case err != nil:
+			return f, err
+		case !ok || loader(code) != GrubLegacy:
+			continue
+		case followed == maxStage1:
+			f.unbootable(GrubLegacy.ID, 0, fmt.Sprintf("GRUB legacy is in the boot sectors of more than %d partitions", maxStage1), installAgain)
+			return f, nil
+		}
+		followed++
+		if err := f.legacy(g, legacyHome{p.Number, p.Off, fmt.Sprintf("the boot sector of partition %d", p.Number)}, code); err != nil {
+			return f, err
 		}
 	}
-	return f, err
+	return f, nil
 }
 
 // loaderIn gives the first sector of a partition; ok is false for one that the disk does not have.
