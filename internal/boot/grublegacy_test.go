@@ -54,6 +54,7 @@ func texts(chain []boot.Link) []string {
 func TestGrubLegacyInTheGap(t *testing.T) {
 	f, s := legacyDisk(), disktest.Stage15()
 	s.Partition = 1
+	s.List[0].Sectors = 61 // up to the last sector of the gap
 	f.PutStage1(0, s)
 	f.PutStage(s)
 	r := readBoot(t, f)
@@ -147,9 +148,14 @@ func TestGrubLegacyRefused(t *testing.T) {
 		"list in another partition":       {change: run(9000, 20), says: "begins in partition 1, and a piece of it lies in partition 2"},
 		"list without end":                {change: func(_ disktest.Forged, s *disktest.GrubStage) { s.List = long }, says: "no end"},
 		"second sector of something else": {after: func(f disktest.Forged) { clear(f[1001*512:][:16]) }, says: "second sector"},
-		"second sector of a stage1.5":     {after: func(f disktest.Forged) { f.U8(1001*512+0x10, 2) }, says: "stage 2"},
-		"second sector of interface 3.1":  {after: func(f disktest.Forged) { f.U8(1001*512+7, 1) }, says: "second sector"},
-		"version 1.98":                    {change: func(_ disktest.Forged, s *disktest.GrubStage) { s.Version = "1.98" }, says: "1.98"},
+		"second sector without its jump":  {after: func(f disktest.Forged) { f.U8(1001*512, 0x90) }, says: "second sector"},
+		"stage1.5 that leaves the gap": {change: func(_ disktest.Forged, s *disktest.GrubStage) {
+			*s = disktest.Stage15()
+			s.List[0].Sectors = 62
+		}, says: "LBA 2, 62 sectors long, neither in one partition nor in the gap"},
+		"second sector of a stage1.5":    {after: func(f disktest.Forged) { f.U8(1001*512+0x10, 2) }, says: "stage 2"},
+		"second sector of interface 3.1": {after: func(f disktest.Forged) { f.U8(1001*512+7, 1) }, says: "second sector"},
+		"version 1.98":                   {change: func(_ disktest.Forged, s *disktest.GrubStage) { s.Version = "1.98" }, says: "1.98"},
 		"version without end": {after: func(f disktest.Forged) {
 			for i := int64(0x12); i < 512; i++ {
 				f.U8(1001*512+i, '0')
