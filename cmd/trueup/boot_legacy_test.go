@@ -42,8 +42,9 @@ var legacyDisks = []legacyDisk{
 		name: "stage2 by a block list", kind: "ext2", stage1: inMBR,
 		install: "root (hd0,0)\ninstall /boot/grub/stage1 (hd0) /boot/grub/stage2 p /boot/grub/menu.lst\n",
 	}, {
+		// As the installer of Red Hat Enterprise Linux 6 did it.
 		name: "stage2 by a block list, from the first disk whatever the BIOS says", kind: "ext3", stage1: inMBR,
-		install: "root (hd0,0)\ninstall --force-lba /boot/grub/stage1 d (hd0) /boot/grub/stage2 p /boot/grub/menu.lst\n",
+		install: "root (hd0,0)\ninstall --force-lba /boot/grub/stage1 d (hd0) /boot/grub/stage2 p (hd0,0)/boot/grub/menu.lst\n",
 	}, {
 		name: "stage1.5 as a file by a block list", kind: "ext2", stage1: inMBR,
 		install: "root (hd0,0)\ninstall /boot/grub/stage1 (hd0) /boot/grub/e2fs_stage1_5 p (hd0,0)/boot/grub/stage2 /boot/grub/menu.lst\n",

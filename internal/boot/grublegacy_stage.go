@@ -3,6 +3,7 @@ package boot
 import (
 	"bytes"
 	"encoding/binary"
+	"strconv"
 	"strings"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -210,8 +211,7 @@ func (s *legacyStage) readConfig(b []byte, name string) error {
 	}
 	path, _, _ := strings.Cut(string(text), " ")
 	if device, file, ok := strings.Cut(path, ")"); ok && strings.HasPrefix(device, "(") {
-		path = file
-		s.slot = wholeDisk // by a name that the map of BIOS drives explains
+		path, s.slot = file, slotOf(device)
 	}
 	if !strings.HasPrefix(path, "/") {
 		// A list of blocks, "63+1" or "(hd0)63+1": it can count from the start of the disk.
@@ -219,6 +219,16 @@ func (s *legacyStage) readConfig(b []byte, name string) error {
 	}
 	s.config = path
 	return nil
+}
+
+// slotOf decodes the partition of a device, "(hd0,1"; of another disk than the first one it is none here.
+func slotOf(device string) byte {
+	slot, ok := strings.CutPrefix(device, "(hd0,")
+	n, err := strconv.ParseUint(slot, 10, 8)
+	if !ok || err != nil {
+		return wholeDisk
+	}
+	return byte(n)
 }
 
 func isPrintable(b []byte) bool {

@@ -102,16 +102,33 @@ func TestGrubLegacyInAPartition(t *testing.T) {
 	require.True(t, r.Boots(1) && r.Boots(2))
 }
 
-// stage2 can be told to read its menu from another partition than its own.
+// stage2 can be told to read its menu from another partition than its own: by the number of the partition, or by a device.
 func TestGrubLegacyOpensAnotherPartition(t *testing.T) {
-	f, s := legacyDisk(), disktest.Stage2(1000)
-	s.Partition = 1
-	f.PutStage1(0, s)
-	f.PutStage(s)
-	r := readBoot(t, f)
-	require.Empty(t, r.Issues)
-	require.True(t, r.Boots(1) && r.Boots(2))
-	require.Contains(t, texts(r.Chain), "stage2 of GRUB legacy opens /boot/grub/menu.lst in partition 2 by its name")
+	for name, tc := range map[string]struct {
+		slot  byte
+		opens string
+		want  int
+	}{
+		"number":                   {1, "/grub/menu.lst", 2},
+		"device":                   {0, "(hd0,1)/grub/menu.lst", 2},
+		"device is its own":        {1, "(hd0,0)/grub/menu.lst", 1},
+		"partition of another one": {1, "(hd1,1)/grub/menu.lst", 1},
+		"there is no such one":     {7, "/grub/menu.lst", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, s := legacyDisk(), disktest.Stage2(1000)
+			s.Partition, s.Opens = tc.slot, tc.opens
+			f.PutStage1(0, s)
+			f.PutStage(s)
+			r := readBoot(t, f)
+			require.Empty(t, r.Issues)
+			require.True(t, r.Boots(1))
+			require.Equal(t, tc.want == 2, r.Boots(2))
+			last := r.Chain[len(r.Chain)-1]
+			require.Equal(t, tc.want, last.Partition)
+			require.Contains(t, last.Text, "opens /grub/menu.lst")
+		})
+	}
 }
 
 // T65: what is not understood is refused, and nothing of it is rewritten.
