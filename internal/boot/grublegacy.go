@@ -31,7 +31,7 @@ func (u unsound) Error() string { return u.text }
 func unsoundf(format string, args ...any) error { return unsound{text: fmt.Sprintf(format, args...)} }
 
 // maxStage1 is how many boot sectors of partitions are followed. A table can name thousands.
-const maxStage1 = 64
+const maxStage1 = 16
 
 func findGrubLegacy(g *Guest) (f Found, err error) {
 	if g.Code == GrubLegacy {
@@ -52,7 +52,7 @@ func findGrubLegacy(g *Guest) (f Found, err error) {
 			return f, nil
 		}
 		followed++
-		if err := f.legacy(g, legacyHome{p.Number, p.Off, fmt.Sprintf("the boot sector of partition %d", p.Number)}, code); err != nil {
+		if err := f.legacy(g, inPartition(p, "the boot sector of partition %d"), code); err != nil {
 			return f, err
 		}
 	}
@@ -70,9 +70,19 @@ func loaderIn(g *Guest, p Partition) (code []byte, ok bool, err error) {
 
 // legacyHome is where something of GRUB legacy lies.
 type legacyHome struct {
-	partition int   // 0: in front of all partitions
-	off       int64 // of that partition, bytes
+	disk.Range // of the partition, or from the start of the disk to the first one
+
+	partition int // 0: in front of all partitions
 	name      string
+}
+
+func inPartition(p Partition, format string) legacyHome {
+	return legacyHome{p.Range, p.Number, fmt.Sprintf(format, p.Number)}
+}
+
+// holds tells whether sectors lie there as a whole.
+func (h legacyHome) holds(first, sectors int64) bool {
+	return first > 0 && first*legacySector >= h.Off && (first+sectors)*legacySector <= h.End()
 }
 
 // legacy follows a stage1, and adds references, or the reason why there are none.
@@ -103,7 +113,7 @@ func followLegacy(g *Guest, home legacyHome, code []byte) ([]Ref, []Link, error)
 	if err != nil {
 		return nil, nil, err
 	}
-	refs := []Ref{legacyRef("GRUB legacy stage1 pointer to "+two.short(), home, home.off+atStage1Sector, at, one.Sector)}
+	refs := []Ref{legacyRef("GRUB legacy stage1 pointer to "+two.short(), home, home.Off+atStage1Sector, at, one.Sector)}
 	for i, e := range two.list {
 		refs = append(refs, legacyRef(fmt.Sprintf("GRUB legacy %s block list entry %d", two.short(), i+1), at,
 			int64(one.Sector)*legacySector+atStageList-int64(i)*stageEntry, at, e.Start))
@@ -119,7 +129,7 @@ func followLegacy(g *Guest, home legacyHome, code []byte) ([]Ref, []Link, error)
 // legacyRef is the u32 at byte place of the disk, stored in home, that names a sector in target.
 func legacyRef(kind string, home legacyHome, place int64, target legacyHome, sector uint32) Ref {
 	r := Ref{
-		Kind: kind, Partition: home.partition, Off: place - home.off, At: []disk.Range{{Off: place, Len: 4}},
+		Kind: kind, Partition: home.partition, Off: place - home.Off, At: []disk.Range{{Off: place, Len: 4}},
 		Points: int64(sector) * legacySector, Target: target.partition, Encode: encodeHidden(legacySector),
 	}
 	if r.Target == 0 {
@@ -148,14 +158,18 @@ func (g *Guest) legacyHolding(first, sectors int64, what string) (legacyHome, er
 			partition: p.Number, remedy: "shut the guest down cleanly first",
 		}
 	case ok && p.Kind != table.Extended:
-		return legacyHome{p.Number, p.Off, fmt.Sprintf("partition %d", p.Number)}, nil
+		home := inPartition(p, "partition %d")
+		home.Len = min(home.Len, g.Disk.Size()-home.Off) // a table can name more than there is
+		return home, nil
 	}
+	gap := legacyHome{disk.Range{Len: g.Disk.Size()}, 0, "the gap"}
 	for _, p := range g.Partitions {
-		if r.End() > p.Off {
-			return legacyHome{}, unsoundf("%s is at LBA %d, %d sectors long, neither in one partition nor in the gap in front of all", what, first, sectors)
-		}
+		gap.Len = min(gap.Len, p.Off)
 	}
-	return legacyHome{name: "the gap"}, nil
+	if !gap.holds(first, sectors) {
+		return gap, unsoundf("%s is at LBA %d, %d sectors long, neither in one partition nor in the gap in front of all", what, first, sectors)
+	}
+	return gap, nil
 }
 
 // replays tells that a file system writes once more, at the next mount, what its journal holds.

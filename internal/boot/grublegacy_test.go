@@ -187,6 +187,10 @@ func TestGrubLegacyRefused(t *testing.T) {
 			f.PutExt(63, 8000)
 			f.U32(63*512+1024+0x60, 4) // incompatible features: recovery
 		}, says: "journal", moves: 1},
+		"list in the part of a partition that the disk does not have": {after: func(f disktest.Forged) {
+			f.U32(disktest.MBREntries+12, 100_000)
+			f.U32(list, 20_000)
+		}, says: "LBA 20000, 233 sectors long, where there is no room"},
 		"partition of illumos": {
 			after: func(f disktest.Forged) { f.U8(disktest.MBREntries+4, 0xbf) }, says: "Solaris", moves: 1,
 		},
@@ -256,12 +260,12 @@ func TestGrubLegacyInManyPartitions(t *testing.T) {
 	f.PutStage(s)
 	d := flat(f)
 	tab, parts := partitions(t, d)
-	many := slices.Repeat(parts[:1], 65)
+	many := slices.Repeat(parts[:1], 17)
 	for i := range many {
 		many[i].Number = i + 1
 	}
 	r, err := boot.Read(guest(d, tab, many))
 	require.NoError(t, err)
 	require.Len(t, r.Issues, 1)
-	require.Contains(t, r.Issues[0].Text, "more than 64 partitions")
+	require.Contains(t, r.Issues[0].Text, "more than 16 partitions")
 }
