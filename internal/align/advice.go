@@ -172,18 +172,15 @@ func (i Impact) more() string {
 // referencesOf counts the stored positions of the partitions that a copy moves.
 func referencesOf(l *layout.Layout, moving []layout.Partition) References {
 	var out References
-	byNumber := map[int]layout.Partition{}
+	moves := map[int]bool{}
 	for _, p := range moving {
-		byNumber[p.Number] = p
+		moves[p.Number] = true
 	}
 	for _, r := range l.Boot.Refs {
-		p, ok := byNumber[r.Partition]
-		if !ok {
-			continue
-		}
-		if r.Encode != nil && (r.Points == p.Off || l.FromRecord(r)) {
+		switch {
+		case moves[r.Target] && r.Follows():
 			out.Rewritten++
-		} else {
+		case moves[r.Target] || r.Target == 0 && r.File == "" && moves[r.Partition]:
 			out.Left++
 		}
 	}

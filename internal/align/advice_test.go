@@ -148,10 +148,10 @@ func TestAdvice(t *testing.T) {
 func TestAdviceOnReferences(t *testing.T) {
 	encode := func([]byte, int64) ([]byte, error) { return nil, nil }
 	l := disk255(boot.Windows2000, xp, lvm)
-	l.Boot.Refs = []boot.Ref{{Partition: 1, Points: 63 * 512, Encode: encode}, {Partition: 1, Points: 63 * 512, Encode: encode}}
+	l.Boot.Refs = []boot.Ref{{Partition: 1, Target: 1, Encode: encode}, {Partition: 1, Target: 1, Encode: encode}}
 	advise := func() align.Advice { return align.Advise(l, align.Case{Boundary: 65536, Storage: align.Generic()}) }
 	require.Contains(t, advise().Text, "2 stored positions change with the move, and all can be rewritten.")
-	l.Boot.Refs[1].Points = 0
+	l.Boot.Refs[1].Target = 0
 	require.Equal(t, align.References{Rewritten: 1, Left: 1}, advise().References)
 	require.Contains(t, advise().Text, "Of 2 stored positions 1 can be rewritten; the others are left as found.")
 	l.Boot.Refs[0].Encode = nil

@@ -3,66 +3,44 @@ package boot
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
-
-// Ref is a stored absolute position of a partition. At may span a checksummed region.
-type Ref struct {
-	Kind      string
-	Partition int        // number of the partition in which it is stored
-	At        disk.Range // bytes of the disk
-	Raw       []byte     // the bytes found there
-	Points    int64      // the byte offset they mean
-	// Encode gives the bytes that mean another offset; nil when the reference is known and cannot be repaired.
-	Encode func(raw []byte, to int64) ([]byte, error)
-}
-
-// Partition is a partition and what it holds.
-type Partition struct {
-	table.Partition
-	Volume *volume.Volume
-}
-
-// Finder finds the references of one kind that are stored in a partition.
-type Finder struct {
-	Name string
-	Find func(d disk.Disk, p Partition) ([]Ref, error)
-}
 
 // Result is what a disk boots with.
 type Result struct {
 	Code   Code
 	Refs   []Ref
 	Issues []ondisk.Issue
+	Chain  []Link // in the order of a boot
 }
 
-// Read names the boot code and finds all references. code is that of sector 0.
-func Read(d disk.Disk, code []byte, parts []Partition) (*Result, error) {
-	r := &Result{Code: Identify(code)}
-	if err := r.checkMBR(d, code, parts); err != nil {
-		return nil, err
+// Read names the boot code and finds all references.
+func Read(g *Guest) (*Result, error) {
+	g.Code = Identify(g.Sector0)
+	r := &Result{Code: g.Code}
+	for _, f := range finders {
+		found, err := f.Find(g)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+		r.Refs = append(r.Refs, found.Refs...)
+		r.Issues = append(r.Issues, found.Issues...)
+		r.Chain = append(r.Chain, found.Chain...)
 	}
-	for _, p := range parts {
-		for _, f := range finders {
-			refs, err := f.Find(d, p)
-			if err != nil {
-				return nil, err
-			}
-			r.Refs = append(r.Refs, refs...)
-		}
-		if err := r.checkVolume(d, p); err != nil {
-			return nil, err
-		}
+	var clash *ondisk.Issue
+	if r.Refs, clash = distinct(r.Refs); clash != nil {
+		r.Issues = append(r.Issues, *clash)
 	}
 	return r, nil
 }
 
-func (r *Result) unbootable(code string, partition int, text, remedy string) {
-	r.Issues = append(r.Issues, ondisk.Issue{Code: code, Effect: ondisk.Unbootable, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
+// Boots tells whether a partition takes part in the boot.
+func (r *Result) Boots(partition int) bool {
+	return slices.ContainsFunc(r.Chain, func(l Link) bool { return l.Partition == partition })
 }
 
 // Remedies.
@@ -71,35 +49,39 @@ const (
 	whenUnknown  = "give --allow-unbootable when the disk is not booted from, or when you will install the boot loader again"
 )
 
-// checkMBR says what a move would break in the code of sector 0.
-func (r *Result) checkMBR(d disk.Disk, code []byte, parts []Partition) error {
-	switch r.Code {
+// sector0 says what a move would break in the code of sector 0.
+var sector0 = Finder{Name: "boot code", Find: checkMBR}
+
+func checkMBR(g *Guest) (r Found, err error) {
+	switch g.Code {
 	case Unknown:
 		r.unbootable("boot-code", 0, "the boot code in sector 0 is not known, so nobody can say whether it finds its partition after a move",
 			whenUnknown)
 	case Lilo:
 		r.unbootable("lilo", 0, "LILO in the MBR: its map holds the absolute sectors of the kernel", "run lilo from a rescue system on the copy, with --allow-unbootable now")
 	}
-	found, err := blockLists(d, r.Code, code, parts)
+	found, err := blockLists(g.Disk, g.Code, g.Sector0, g.Partitions)
 	for _, f := range found {
 		remedy := installAgain
 		if f.partition != 0 {
 			remedy = "leave this partition where it is (--partition selects others), or " + installAgain
 		}
-		r.unbootable(r.Code.ID, f.partition, f.text, remedy)
+		r.unbootable(g.Code.ID, f.partition, f.text, remedy)
 	}
-	return err
+	return r, err
 }
 
 // bootArea is how much of a partition may hold boot code in front of the file system: ext keeps two sectors free.
 const bootArea = 1024
 
-// checkVolume says what a move would break in the boot sector of a partition.
-func (r *Result) checkVolume(d disk.Disk, p Partition) error {
-	if p.Len < bootArea || p.End() > d.Size() {
+// bootSectors says what a move would break in the boot sectors of partitions.
+var bootSectors = Finder{Name: "boot sectors", Find: everywhere(checkVolume)}
+
+func checkVolume(g *Guest, p Partition, r *Found) error {
+	if p.Len < bootArea || p.End() > g.Disk.Size() {
 		return nil
 	}
-	b, err := ondisk.Bytes(d, p.Off, bootArea)
+	b, err := ondisk.Bytes(g.Disk, p.Off, bootArea)
 	if err != nil {
 		return err
 	}
@@ -129,7 +111,7 @@ func noExFATCode(b []byte) bool { return len(bytes.Trim(b[120:510], "\x00\xf4"))
 
 // unknownSector judges a boot sector that nothing here knows. In front of a file system that has no boot code of its own it
 // is a loader that somebody installed; where the content is unknown too, the partition was asked to move as opaque bytes.
-func (r *Result) unknownSector(p Partition) {
+func (r *Found) unknownSector(p Partition) {
 	if p.Volume.Kind == volume.Unknown {
 		r.Issues = append(r.Issues, ondisk.Issue{
 			Code: "boot-code", Effect: ondisk.Warn, OnMove: true, Partition: p.Number,
@@ -141,7 +123,7 @@ func (r *Result) unknownSector(p Partition) {
 }
 
 // checkWindows tells Windows generations apart by the file that their boot sector loads.
-func (r *Result) checkWindows(b []byte, p Partition) {
+func (r *Found) checkWindows(b []byte, p Partition) {
 	switch {
 	case p.Kind == table.Primary && p.Active && bytes.Contains(b[:512], []byte("BOOTMGR")):
 		// Its store names any partition that a Windows lies on.

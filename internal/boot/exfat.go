@@ -13,23 +13,23 @@ import (
 
 // exfatOffset finds the place of the partition in both boot regions of an exFAT. A reference spans its whole region, since the
 // checksum in the last sector changes with the field.
-var exfatOffset = Finder{Name: "exfat-partition-offset", Find: findExFAT}
+var exfatOffset = Finder{Name: "exfat-partition-offset", Find: everywhere(findExFAT)}
 
-func findExFAT(d disk.Disk, p Partition) ([]Ref, error) {
+func findExFAT(g *Guest, p Partition, f *Found) error {
 	if p.Volume.Kind != volume.ExFAT || p.Volume.Size == 0 { // broken
-		return nil, nil
+		return nil
 	}
-	shift, err := ondisk.Bytes(d, p.Off+volume.AtExFATSectorShift, 1)
+	shift, err := ondisk.Bytes(g.Disk, p.Off+volume.AtExFATSectorShift, 1)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	sector := int64(1) << shift[0]
 	length := volume.ExFATRegion * sector
-	var refs []Ref
 	for i, kind := range []string{"exfat partition offset", "exfat partition offset, backup boot region"} {
-		r := Ref{Kind: kind, Partition: p.Number, At: disk.Range{Off: p.Off + int64(i)*length, Len: length}, Encode: encodeExFAT(sector)}
-		if r.Raw, err = ondisk.Bytes(d, r.At.Off, r.At.Len); err != nil {
-			return nil, err
+		r := Ref{Kind: kind, Partition: p.Number, Off: int64(i) * length, Encode: encodeExFAT(sector)}
+		r.At = []disk.Range{{Off: p.Off + r.Off, Len: length}}
+		if r.Raw, err = g.Read(r.At); err != nil {
+			return err
 		}
 		stored := binary.LittleEndian.Uint64(r.Raw[volume.AtExFATPartitionOffset:])
 		// 0 says that the place is not known, and a region with another checksum is none.
@@ -37,9 +37,9 @@ func findExFAT(d disk.Disk, p Partition) ([]Ref, error) {
 			continue
 		}
 		r.Points = ondisk.I64(min(stored, ondisk.U64(math.MaxInt64/sector))) * sector
-		refs = append(refs, r)
+		f.ownStart(r, p, i == 0)
 	}
-	return refs, nil
+	return nil
 }
 
 // encodeExFAT writes a byte offset as a count of sectors, and the checksum anew.

@@ -32,12 +32,12 @@ func TestPartitionOffsetOfExFAT(t *testing.T) {
 	want := exfatDisk(2048)
 	for i, first := range []int64{63, 63 + 12} {
 		r := got[i]
-		require.Equal(t, disk.Range{Off: first * 512, Len: 12 * 512}, r.At)
+		require.Equal(t, []disk.Range{{Off: first * 512, Len: 12 * 512}}, r.At)
 		require.Equal(t, int64(63*512), r.Points)
 		require.Equal(t, 1, r.Partition)
 		b, err := r.Encode(r.Raw, 2048*512)
 		require.NoError(t, err)
-		require.Equal(t, []byte(want[r.At.Off:r.At.End()]), b)
+		require.Equal(t, []byte(want[r.At[0].Off:r.At[0].End()]), b)
 		_, err = r.Encode(r.Raw, 2048*512+1)
 		require.Error(t, err, "no whole sector")
 	}
@@ -63,7 +63,7 @@ func TestEncodedExFATIsSound(t *testing.T) {
 	for _, r := range found {
 		b, err := r.Encode(r.Raw, 1<<20)
 		require.NoError(t, err)
-		f.Put(r.At.Off, b)
+		f.Put(r.At[0].Off, b)
 	}
 	require.NoError(t, os.WriteFile(path, f[63*512:][:len(volume)], 0o644))
 	disktest.Run(t, "fsck.exfat", "-n", path)
@@ -171,7 +171,7 @@ func TestPartitionOffsetOfExFATInLargeSectors(t *testing.T) {
 	got := refs(t, f)
 	require.Len(t, got, 2)
 	for i, r := range got {
-		require.Equal(t, disk.Range{Off: at + int64(i)*12*sector, Len: 12 * sector}, r.At)
+		require.Equal(t, []disk.Range{{Off: at + int64(i)*12*sector, Len: 12 * sector}}, r.At)
 		require.Equal(t, int64(at), r.Points)
 		b, err := r.Encode(r.Raw, 1<<20)
 		require.NoError(t, err)

@@ -1,7 +1,9 @@
 package boot
 
-// finders is the table of contents. All of them run on every partition.
+// finders is the table of contents, in the order of a boot. All of them run on every disk with a partition table.
 var finders = []Finder{
+	sector0,
+	bootSectors,
 	hiddenSectors,
 	exfatOffset,
 }

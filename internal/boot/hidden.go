@@ -7,46 +7,81 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
 
 // hiddenSectors finds the u32 at 0x1c of a BIOS parameter block: the sectors in front of the volume, which boot code adds
 // to every sector number. NTFS and FAT32 keep a copy of the boot sector. extlinux writes a BPB in front of ext for its
 // own use.
-var hiddenSectors = Finder{Name: "hidden-sectors", Find: findHidden}
+var hiddenSectors = Finder{Name: "hidden-sectors", Find: everywhere(findHidden)}
 
-func findHidden(d disk.Disk, p Partition) ([]Ref, error) {
-	kind, sector, backup := p.Volume.Kind, d.SectorSize(), int64(0)
+func findHidden(g *Guest, p Partition, f *Found) error {
+	kind, sector, backup := p.Volume.Kind, g.Disk.SectorSize(), int64(0)
 	switch bpb := p.Volume.Boot; {
 	case bpb != nil:
 		kind, sector, backup = bpb.Kind, bpb.SectorSize, bpb.Backup
 	case p.Volume.Kind == volume.Ext2 || p.Volume.Kind == volume.Ext3 || p.Volume.Kind == volume.Ext4:
-		b, err := ondisk.Bytes(d, p.Off, 512)
+		b, err := ondisk.Bytes(g.Disk, p.Off, 512)
 		if err != nil || !isSyslinux(b) {
-			return nil, err
+			return err
 		}
 	default:
-		return nil, nil
+		return nil
 	}
-	refs := []Ref{{Kind: string(kind) + " hidden sectors"}}
-	at := []int64{p.Off}
+	names, starts := []string{string(kind) + " hidden sectors"}, []int64{0}
 	if backup > 0 {
-		refs = append(refs, Ref{Kind: string(kind) + " hidden sectors, backup boot sector"})
-		at = append(at, p.Off+backup)
+		names, starts = append(names, string(kind)+" hidden sectors, backup boot sector"), append(starts, backup)
 	}
-	for i := range refs {
-		r := &refs[i]
-		r.Partition = p.Number
-		r.At = disk.Range{Off: at[i] + volume.AtHidden, Len: 4}
-		raw, err := ondisk.Bytes(d, r.At.Off, r.At.Len)
+	for i, name := range names {
+		r := Ref{Kind: name, Partition: p.Number, Off: starts[i] + volume.AtHidden, Encode: encodeHidden(sector)}
+		r.At = []disk.Range{{Off: p.Off + r.Off, Len: 4}}
+		raw, err := g.Read(r.At)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		r.Raw = raw
-		r.Points = int64(binary.LittleEndian.Uint32(raw)) * sector
-		r.Encode = encodeHidden(sector)
+		r.Raw, r.Points = raw, int64(binary.LittleEndian.Uint32(raw))*sector
+		f.ownStart(r, p, i == 0)
 	}
-	return refs, nil
+	return nil
+}
+
+// ownStart adds a reference that should point to the start of its own partition. Old value first: one that points elsewhere is reported
+// and stays. primary tells that boot code uses it.
+func (f *Found) ownStart(r Ref, p Partition, primary bool) {
+	switch {
+	case r.Points == p.Off:
+		r.Target = p.Number
+	case p.Kind == table.Logical && r.Points == p.Off-p.Record():
+		// DOS and Windows count the hidden sectors of a logical drive from its boot record.
+		r.Target, r.FromRecord = p.Number, true
+	default:
+		r.Stays = fmt.Sprintf("it points to byte %d, and the partition starts at byte %d", r.Points, p.Off)
+		f.stale(r, p, primary)
+	}
+	f.Refs = append(f.Refs, r)
+}
+
+// stale reports a reference that does not point to its own partition.
+func (f *Found) stale(r Ref, p Partition, primary bool) {
+	place := r.At[0].Off
+	i := ondisk.Issue{
+		Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number,
+		Text: fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: left as found", r.Kind, place, r.Points, p.Off),
+	}
+	switch {
+	case r.Points == 0:
+		// Formatters that see only the partition write 0; nothing ever used it.
+		i.Effect = ondisk.Note
+	case p.Volume.Kind == volume.NTFS && primary && p.Kind != table.Logical:
+		no := i
+		no.Code, no.Effect, no.OnMove = "ntfs-inconsistent", ondisk.Unbootable, true
+		no.Text = fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: the boot sector does not fit the partition table",
+			r.Kind, place, r.Points, p.Off)
+		no.Remedy = "correct it in the guest (chkdsk, bootrec) and shut it down cleanly, or accept it with --allow-unbootable"
+		f.Issues = append(f.Issues, no)
+	}
+	f.Issues = append(f.Issues, i)
 }
 
 // encodeHidden writes a byte offset as a 32-bit count of sectors.

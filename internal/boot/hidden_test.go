@@ -38,11 +38,15 @@ func partitions(t *testing.T, d disk.Disk) (*table.Table, []boot.Partition) {
 	return tab, out
 }
 
+func guest(d disk.Disk, tab *table.Table, parts []boot.Partition) *boot.Guest {
+	return &boot.Guest{Disk: d, Sector0: tab.BootCode, Scheme: tab.Scheme, Signature: tab.Signature, Partitions: parts}
+}
+
 func refs(t *testing.T, f disktest.Forged) []boot.Ref {
 	t.Helper()
 	d := flat(f)
 	tab, parts := partitions(t, d)
-	r, err := boot.Read(d, tab.BootCode, parts)
+	r, err := boot.Read(guest(d, tab, parts))
 	require.NoError(t, err)
 	return r.Refs
 }
@@ -54,7 +58,7 @@ func TestHiddenSectorsOfNTFS(t *testing.T) {
 	got := refs(t, f)
 	require.Len(t, got, 2)
 	for i, at := range []int64{63*512 + 0x1c, (63+2999)*512 + 0x1c} {
-		require.Equal(t, disk.Range{Off: at, Len: 4}, got[i].At)
+		require.Equal(t, []disk.Range{{Off: at, Len: 4}}, got[i].At)
 		require.Equal(t, []byte{63, 0, 0, 0}, got[i].Raw)
 		require.Equal(t, int64(63*512), got[i].Points)
 		require.Equal(t, 1, got[i].Partition)
@@ -69,19 +73,19 @@ func TestHiddenSectorsOfFAT(t *testing.T) {
 	f.PutFAT16(63, 16000)
 	got := refs(t, f)
 	require.Len(t, got, 1)
-	require.Equal(t, disk.Range{Off: 63*512 + 0x1c, Len: 4}, got[0].At)
+	require.Equal(t, []disk.Range{{Off: 63*512 + 0x1c, Len: 4}}, got[0].At)
 }
 
 // FAT32 has its backup where the word at 32h says. The fixture is made by mkfs.fat: sector 6.
 func TestHiddenSectorsOfFAT32(t *testing.T) {
 	d := disktest.Fixture(t, disktest.Fixtures(t)["logical-chain"])
 	tab, parts := partitions(t, d)
-	r, err := boot.Read(d, tab.BootCode, parts)
+	r, err := boot.Read(guest(d, tab, parts))
 	require.NoError(t, err)
 	var at []int64
 	for _, ref := range r.Refs {
 		if ref.Partition == 5 {
-			at = append(at, ref.At.Off)
+			at = append(at, ref.At[0].Off)
 			require.Equal(t, int64(321363*512), ref.Points)
 		}
 	}
@@ -149,7 +153,7 @@ func TestBlockListsOfGrub(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			d := flat(grub(tc.first, tc.start, tc.n))
 			tab, parts := partitions(t, d)
-			r, err := boot.Read(d, tab.BootCode, parts)
+			r, err := boot.Read(guest(d, tab, parts))
 			require.NoError(t, err)
 			require.Equal(t, boot.Grub2, r.Code)
 			var got []int
@@ -170,11 +174,11 @@ func TestBootSectorOfFreeBSD(t *testing.T) {
 	f.U16(63*512+510, 0xaa55)
 	d := flat(f)
 	tab, parts := partitions(t, d)
-	r, err := boot.Read(d, tab.BootCode, parts)
+	r, err := boot.Read(guest(d, tab, parts))
 	require.NoError(t, err)
 	require.Empty(t, r.Issues)
 	f.Text(63*512+0x180, "GRUB \x00Geom\x00Hard Disk\x00Read\x00 Error\x00")
-	r, err = boot.Read(d, tab.BootCode, parts)
+	r, err = boot.Read(guest(d, tab, parts))
 	require.NoError(t, err)
 	require.Len(t, r.Issues, 1, "a loader of another maker in its place")
 }
@@ -202,7 +206,7 @@ func TestBlockListBehindTheDisk(t *testing.T) {
 	for _, p := range tab.Partitions {
 		parts = append(parts, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
 	}
-	r, err := boot.Read(d, tab.BootCode, parts)
+	r, err := boot.Read(guest(d, tab, parts))
 	require.NoError(t, err)
 	require.Len(t, r.Issues, 1)
 	require.Equal(t, "grub2", r.Issues[0].Code)
@@ -225,7 +229,7 @@ func TestBootSectorOfAnExtendedPartition(t *testing.T) {
 		f.Text(63*512, tc.code)
 		d := flat(f)
 		tab, parts := partitions(t, d)
-		r, err := boot.Read(d, tab.BootCode, parts)
+		r, err := boot.Read(guest(d, tab, parts))
 		require.NoError(t, err)
 		var got []string
 		for _, i := range r.Issues {
@@ -246,7 +250,7 @@ func TestBootSectorOfExFAT(t *testing.T) {
 		d := flat(f)
 		tab, parts := partitions(t, d)
 		require.Equal(t, volume.ExFAT, parts[0].Volume.Kind)
-		r, err := boot.Read(d, tab.BootCode, parts)
+		r, err := boot.Read(guest(d, tab, parts))
 		require.NoError(t, err)
 		require.Len(t, r.Issues, want)
 	}

@@ -52,8 +52,8 @@ var edges = map[string][]string{
 
 	// The verdict names kinds of partitions and file systems, the advice also boot code.
 	"internal/align": {"internal/boot", "internal/layout", "internal/table", "internal/volume"},
-	// A plan asks a table for its patches, and knows which kinds of partitions can move.
-	"internal/plan": {"internal/align", "internal/layout", "internal/table"},
+	// A plan asks a table and the references for their patches, and knows which kinds of partitions can move.
+	"internal/plan": {"internal/align", "internal/boot", "internal/layout", "internal/table"},
 
 	"internal/diskcopy": nil,
 	// A comparison runs on the workers of the copy.

@@ -107,7 +107,6 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 		at, part := off+int64(done), p[done:n]
 		if i == len(f.runs) {
 			clear(part)
-			done = n
 			break
 		}
 		r := f.runs[i]

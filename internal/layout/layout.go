@@ -195,51 +195,17 @@ func (l *Layout) hints(container table.Geometry) []table.Geometry {
 
 func (l *Layout) readBoot(d disk.Disk) error {
 	var err error
-	if l.Boot, err = boot.Read(d, l.Table.BootCode, l.Partitions); err != nil {
+	g := &boot.Guest{Disk: d, Sector0: l.Table.BootCode, Scheme: l.Table.Scheme, Signature: l.Table.Signature, Partitions: l.Partitions}
+	if l.Boot, err = boot.Read(g); err != nil {
 		return err
 	}
 	if l.Table.Scheme == table.GPT {
 		l.Boot.Code.ReadsCHS = false // there are no such bytes to read
 	}
 	l.Issues = append(l.Issues, l.Boot.Issues...)
-	for _, r := range l.Boot.Refs {
-		l.checkRef(r)
-	}
 	l.checkTypes()
 	l.checkFirmware()
 	return nil
-}
-
-// checkRef reports a reference that does not point to its own partition: it will be left as it is.
-func (l *Layout) checkRef(r boot.Ref) {
-	p, _ := l.Partition(r.Partition)
-	if r.Points == p.Off || l.FromRecord(r) {
-		return
-	}
-	i := ondisk.Issue{
-		Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number,
-		Text: fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: left as found", r.Kind, r.At.Off, r.Points, p.Off),
-	}
-	switch {
-	case r.Points == 0:
-		// Formatters that see only the partition write 0; nothing ever used it.
-		i.Effect = ondisk.Note
-	case p.Volume.Kind == volume.NTFS && r.At.Off < p.Off+l.SectorSize && p.Kind != table.Logical:
-		no := i
-		no.Code, no.Effect, no.OnMove = "ntfs-inconsistent", ondisk.Unbootable, true
-		no.Text = fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: the boot sector does not fit the partition table",
-			r.Kind, r.At.Off, r.Points, p.Off)
-		no.Remedy = "correct it in the guest (chkdsk, bootrec) and shut it down cleanly, or accept it with --allow-unbootable"
-		l.Issues = append(l.Issues, no)
-	}
-	l.Issues = append(l.Issues, i)
-}
-
-// FromRecord tells whether a reference in a logical partition counts from the partition's own boot record, as DOS and Windows count
-// the hidden sectors of a logical drive.
-func (l *Layout) FromRecord(r boot.Ref) bool {
-	p, _ := l.Partition(r.Partition)
-	return p.Kind == table.Logical && r.Points == p.Off-p.Record()
 }
 
 // Damaged tells whether the table needs mending, and can be mended.

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -19,6 +20,14 @@ import (
 type Move struct {
 	Partition     int
 	From, To, Len int64
+}
+
+// Reference is a stored position, and what becomes of it.
+type Reference struct {
+	boot.Ref
+
+	To    int64 // what it means in the result; equal to Points when it stays
+	Shift int64 // how far its own place moves, bytes
 }
 
 // Delta is how far the partition moves, in bytes.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -172,29 +173,49 @@ func (p *Plan) keep(from, to, n int64) {
 	p.Pieces = append(p.Pieces, disk.Piece{From: from, To: to, Len: n})
 }
 
-// rewrite patches every reference that pointed to the old start of a partition that moves, or counted from its boot record. One that
-// pointed elsewhere is left, and the layout has an issue about it.
+// rewrite patches every reference to what moves. One that pointed elsewhere stays, and the layout has an issue about it.
 func (p *Plan) rewrite(l *layout.Layout) {
-	for _, r := range l.Boot.Refs {
-		part, _ := l.Partition(r.Partition)
-		now, moves := p.Places.Parts[r.Partition]
-		if !moves {
-			now = part.Range
-		}
-		points := now.Off
-		if l.FromRecord(r) {
-			points = now.Off - p.Places.Records[part.Record()]
-		} else if r.Points != part.Off {
+	for _, r := range p.References(l) {
+		if r.To == r.Points {
 			continue
 		}
-		if points == r.Points || r.Encode == nil {
-			continue
-		}
-		patches, err := r.Patches(now.Off-part.Off, points)
+		patches, err := r.Patches(r.Shift, r.To)
 		if err != nil {
-			p.refuse("limit", ondisk.ErrLimit, r.Partition, fmt.Sprintf("%s cannot hold the new place: %v", r.Kind, err), "")
+			p.refuse("limit", ondisk.ErrLimit, r.Target, fmt.Sprintf("%s cannot hold the new place: %v", r.Kind, err), "")
 			continue
 		}
 		p.Patches = append(p.Patches, patches...)
 	}
+}
+
+// References are all stored positions that are known, and what becomes of them, in the order of the layout.
+func (p *Plan) References(l *layout.Layout) []Reference {
+	out := make([]Reference, 0, len(l.Boot.Refs))
+	for _, r := range l.Boot.Refs {
+		out = append(out, Reference{Ref: r, To: p.now(l, r), Shift: p.shift(l, r.Partition)})
+	}
+	return out
+}
+
+// now is where a reference points in the result.
+func (p *Plan) now(l *layout.Layout, r boot.Ref) int64 {
+	if !r.Follows() {
+		return r.Points
+	}
+	part, _ := l.Partition(r.Target)
+	to := r.Points + p.shift(l, r.Target)
+	if now, ok := p.Places.Records[part.Record()]; ok && r.FromRecord {
+		to -= now - part.Record()
+	}
+	return to
+}
+
+// shift is how far a partition moves, in bytes; 0 for what stays.
+func (p *Plan) shift(l *layout.Layout, number int) int64 {
+	now, moves := p.Places.Parts[number]
+	if !moves {
+		return 0
+	}
+	was, _ := l.Partition(number)
+	return now.Off - was.Off
 }

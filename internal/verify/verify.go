@@ -132,7 +132,7 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 			return fmt.Errorf("%w: partition %d was moved to byte %d, off the boundary of %d (are SOURCE and DEST swapped?)", ErrDifferent, is.Number, is.Off, must)
 		}
 	}
-	return sameRefs(before, after)
+	return sameRefs(p, before, after)
 }
 
 func samePartition(was, is layout.Partition, want disk.Range) error {
@@ -147,20 +147,20 @@ func samePartition(was, is layout.Partition, want disk.Range) error {
 	return nil
 }
 
-// sameRefs checks that a reference which pointed to its partition still does.
-func sameRefs(before, after *layout.Layout) error {
-	if len(before.Boot.Refs) != len(after.Boot.Refs) {
-		return fmt.Errorf("%w: %d references, want %d", ErrDifferent, len(after.Boot.Refs), len(before.Boot.Refs))
+// sameRefs checks that every reference which moves with a partition still points to the same place in it, and that all others are as
+// they were.
+func sameRefs(p *plan.Plan, before, after *layout.Layout) error {
+	refs := p.References(before)
+	if len(refs) != len(after.Boot.Refs) {
+		return fmt.Errorf("%w: %d references, want %d", ErrDifferent, len(after.Boot.Refs), len(refs))
 	}
-	for i, was := range before.Boot.Refs {
+	for i, was := range refs {
 		is := after.Boot.Refs[i]
-		old, _ := before.Partition(was.Partition)
-		now, _ := after.Partition(is.Partition)
-		if before.FromRecord(was) && !after.FromRecord(is) {
-			return fmt.Errorf("%w: %s of partition %d point to byte %d, want %d", ErrDifferent, is.Kind, is.Partition, is.Points, now.Off-now.Record())
+		if is.Kind != was.Kind || is.Partition != was.Partition || is.File != was.File || is.Off != was.Off {
+			return fmt.Errorf("%w: %s (%s), want %s (%s)", ErrDifferent, is.Name(), is.Place(), was.Name(), was.Place())
 		}
-		if was.Points == old.Off && is.Points != now.Off {
-			return fmt.Errorf("%w: %s of partition %d point to byte %d, want %d", ErrDifferent, is.Kind, is.Partition, is.Points, now.Off)
+		if is.Points != was.To || was.Follows() && (is.Target != was.Target || is.FromRecord != was.FromRecord) {
+			return fmt.Errorf("%w: %s point to byte %d, want %d", ErrDifferent, is.Name(), is.Points, was.To)
 		}
 	}
 	return nil

@@ -1,0 +1,181 @@
+package boot
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// maxFileSystems is how many file systems of a disk are looked into. A table can name thousands.
+const maxFileSystems = 128
+
+// Partition is a partition and what it holds.
+type Partition struct {
+	table.Partition
+	Volume *volume.Volume
+}
+
+// Guest is a disk and what is known of it, for finders.
+type Guest struct {
+	Disk       disk.Disk
+	Sector0    []byte // the boot code of sector 0, 440 bytes
+	Code       Code   // its name
+	Scheme     table.Scheme
+	Signature  uint32 // of the MBR
+	Partitions []Partition
+
+	files map[int]opened // by number of the partition
+}
+
+type opened struct {
+	fs  guestfile.FS
+	err error
+}
+
+// Found is what a finder has to say. Refs must come in an order that no move changes.
+type Found struct {
+	Refs   []Ref
+	Issues []ondisk.Issue
+	Chain  []Link
+}
+
+// Link is one step of a boot, in words.
+type Link struct {
+	Partition int // 0: the disk
+	Text      string
+}
+
+// Finder finds the references of one kind, and what of that kind a move breaks and nobody can rewrite.
+type Finder struct {
+	Name string
+	Find func(g *Guest) (Found, error)
+}
+
+func (f *Found) link(partition int, format string, args ...any) {
+	f.Chain = append(f.Chain, Link{partition, fmt.Sprintf(format, args...)})
+}
+
+// unbootable says that a move of a partition (0: any move) breaks the boot.
+func (f *Found) unbootable(code string, partition int, text, remedy string) {
+	f.Issues = append(f.Issues, ondisk.Issue{Code: code, Effect: ondisk.Unbootable, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
+}
+
+// warn says what a user should know when a partition (0: any) moves.
+func (f *Found) warn(code string, partition int, text, remedy string) {
+	f.Issues = append(f.Issues, ondisk.Issue{Code: code, Effect: ondisk.Warn, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
+}
+
+// unread makes an issue of what keeps a file of a guest from being understood. What is not there is no issue, and an error of reading is none
+// either: it is given back.
+func (f *Found) unread(code string, partition int, what string, err error, remedy string) error {
+	switch {
+	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, ondisk.ErrNoMatch):
+		return nil
+	case errors.Is(err, ondisk.ErrFormat), errors.Is(err, ondisk.ErrUnsupported), errors.Is(err, ondisk.ErrLimit):
+		f.unbootable(code, partition, fmt.Sprintf("%s: %v", what, err), remedy)
+		return nil
+	}
+	return err
+}
+
+// readers open the file systems whose files are read.
+var readers = map[volume.Kind]func(disk.Disk) (guestfile.FS, error){}
+
+// Files opens the file system of a partition: ErrNoMatch when it is none whose files are read.
+func (g *Guest) Files(p Partition) (guestfile.FS, error) {
+	open := readers[p.Volume.Kind]
+	if open == nil || p.Kind == table.Extended || p.Len <= 0 || p.End() > g.Disk.Size() {
+		return nil, ondisk.ErrNoMatch
+	}
+	if o, ok := g.files[p.Number]; ok {
+		return o.fs, o.err
+	}
+	if len(g.files) == maxFileSystems {
+		return nil, fmt.Errorf("partition %d: %w of %d file systems that are looked into", p.Number, ondisk.ErrLimit, maxFileSystems)
+	}
+	if g.files == nil {
+		g.files = map[int]opened{}
+	}
+	var o opened
+	o.fs, o.err = open(disk.Section(g.Disk, p.Range))
+	o.err = ondisk.Shift(o.err, p.Off)
+	g.files[p.Number] = o
+	return o.fs, o.err
+}
+
+// At gives the places on the disk of bytes [off, off+n) of a file, and the bytes. They are read twice, through the file and from the
+// places: what is rewritten must be what was found.
+func (g *Guest) At(p Partition, f *guestfile.File, off, n int64) ([]disk.Range, []byte, error) {
+	at, err := f.Where(off, n)
+	if err != nil {
+		return nil, nil, err
+	}
+	raw, err := ondisk.Bytes(f, off, n)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range at {
+		at[i].Off += p.Off
+	}
+	stored, err := g.Read(at)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !bytes.Equal(raw, stored) {
+		return nil, nil, fmt.Errorf("byte %d of file %.256q reads % x, and % x at its places %v: %w", off, f.Path, raw, stored, at, errPlaces)
+	}
+	return at, raw, nil
+}
+
+var errPlaces = errors.New("a file and its places differ")
+
+// Read gives the bytes of ranges of the disk, one behind the other.
+func (g *Guest) Read(at []disk.Range) ([]byte, error) {
+	var out []byte
+	for _, r := range at {
+		b, err := ondisk.Bytes(g.Disk, r.Off, r.Len)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, b...)
+	}
+	return out, nil
+}
+
+// StartingAt finds the partition that starts at a byte offset of the disk. An extended one counts less than what is in it.
+func (g *Guest) StartingAt(off int64) (Partition, bool) {
+	return g.find(func(p Partition) bool { return p.Off == off })
+}
+
+// Holding finds the partition that holds n bytes from off on as a whole.
+func (g *Guest) Holding(off, n int64) (Partition, bool) {
+	return g.find(func(p Partition) bool { return off >= p.Off && off < p.End() && n <= p.End()-off })
+}
+
+func (g *Guest) find(is func(Partition) bool) (found Partition, ok bool) {
+	for _, p := range g.Partitions {
+		if is(p) && (!ok || found.Kind == table.Extended) {
+			found, ok = p, true
+		}
+	}
+	return found, ok
+}
+
+// everywhere makes a finder of one that looks at a partition.
+func everywhere(find func(g *Guest, p Partition, f *Found) error) func(*Guest) (Found, error) {
+	return func(g *Guest) (f Found, err error) {
+		for _, p := range g.Partitions {
+			if err := find(g, p, &f); err != nil {
+				return f, fmt.Errorf("partition %d: %w", p.Number, err)
+			}
+		}
+		return f, nil
+	}
+}

@@ -1,0 +1,144 @@
+package boot
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Ref is a stored absolute position. It is stored in one place and points to another, and both can move. Offsets are bytes.
+type Ref struct {
+	Kind      string
+	Partition int          // number of the partition in which it is stored; 0: in front of all partitions, which never moves
+	File      string       // path of the guest's file that holds it; empty: a boot sector, or the sectors of a loader
+	Off       int64        // in that file; without one in the partition, or in the disk when Partition is 0
+	At        []disk.Range // its bytes on the disk, in order: several when a field lies in fragments of a file. May span a checksummed region
+	Raw       []byte       // the bytes found there
+	Points    int64        // the byte offset of the disk that they mean
+	Target    int          // number of the partition that Points lies in, with which it moves; 0: none, and it stays as found
+	// FromRecord tells that Points counts from the boot record of Target, a logical partition.
+	FromRecord bool
+	Stays      string // why it stays as found, where Target is 0 or Encode is nil
+	// Encode gives the bytes, as many as raw has, that mean another offset; nil when the reference is known and cannot be rewritten.
+	Encode func(raw []byte, to int64) ([]byte, error)
+}
+
+// Bytes of a reference that are listed as one patch.
+const (
+	wholeField = 16 // a reference up to this length is a field: all of it
+	joinWithin = 16 // bytes that are equal on both sides of it, and too few to be worth another line
+)
+
+// Follows tells whether the reference is rewritten when its target moves.
+func (r Ref) Follows() bool { return r.Target != 0 && r.Encode != nil }
+
+// Place says where the reference is stored, for people.
+func (r Ref) Place() string {
+	switch {
+	case r.File != "":
+		return fmt.Sprintf("%s at byte %d", r.File, r.Off)
+	case r.Partition == 0:
+		return fmt.Sprintf("byte %d of the disk", r.Off)
+	}
+	return fmt.Sprintf("byte %d", r.Off)
+}
+
+// Name says which reference it is, for people.
+func (r Ref) Name() string {
+	switch {
+	case r.File != "":
+		return fmt.Sprintf("%s in %.256q of partition %d", r.Kind, r.File, r.Partition)
+	case r.Partition == 0:
+		return r.Kind
+	}
+	return fmt.Sprintf("%s of partition %d", r.Kind, r.Partition)
+}
+
+// Patches make the reference mean the byte offset to, in a partition that moves by shift bytes. Of a long reference, a region with
+// a checksum, only the stretches that differ are listed.
+func (r Ref) Patches(shift, to int64) ([]disk.Patch, error) {
+	b, err := r.Encode(r.Raw, to)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) != len(r.Raw) {
+		panic(fmt.Sprintf("boot: %s has %d bytes, and would have %d", r.Kind, len(r.Raw), len(b)))
+	}
+	reason := fmt.Sprintf("%s: %d -> %d", r.Name(), r.Points, to)
+	var patches []disk.Patch
+	done := int64(0)
+	for _, at := range r.At {
+		was, now := r.Raw[done:done+at.Len], b[done:done+at.Len]
+		done += at.Len
+		if len(b) <= wholeField {
+			patches = append(patches, disk.Patch{Off: at.Off + shift, Old: was, New: now, Reason: reason})
+			continue
+		}
+		for _, d := range differences(was, now) {
+			patches = append(patches, disk.Patch{Off: at.Off + shift + d.Off, Old: was[d.Off:d.End()], New: now[d.Off:d.End()], Reason: reason})
+		}
+	}
+	return patches, nil
+}
+
+// differences are the stretches in which two texts of the same length differ.
+func differences(a, b []byte) []disk.Range {
+	var out []disk.Range
+	for i := range a {
+		if a[i] == b[i] {
+			continue
+		}
+		off := int64(i)
+		if k := len(out) - 1; k >= 0 && off-out[k].End() <= joinWithin {
+			out[k].Len = off + 1 - out[k].Off
+			continue
+		}
+		out = append(out, disk.Range{Off: off, Len: 1})
+	}
+	return out
+}
+
+// place is one range of a reference.
+type place struct {
+	disk.Range
+	ref int
+}
+
+// distinct drops references that were found twice, by two names of one file, and says which ones lie over each other: two structures
+// that claim the same bytes cannot both be right, and a rewritten one would destroy the other.
+func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
+	var places []place
+	for i, r := range refs {
+		for _, at := range r.At {
+			places = append(places, place{at, i})
+		}
+	}
+	slices.SortStableFunc(places, func(a, b place) int { return cmp.Compare(a.Off, b.Off) })
+	twice := map[int]bool{}
+	for i := 1; i < len(places); i++ {
+		a, b := places[i-1], places[i]
+		switch {
+		case b.Off >= a.End() || a.ref == b.ref:
+		case slices.Equal(refs[a.ref].At, refs[b.ref].At) && refs[a.ref].Kind == refs[b.ref].Kind:
+			twice[max(a.ref, b.ref)] = true
+		default:
+			clash = &ondisk.Issue{
+				Code: "references-overlap", Effect: ondisk.Unbootable, OnMove: true,
+				Text:   fmt.Sprintf("%s and %s lie over each other at byte %d", refs[a.ref].Name(), refs[b.ref].Name(), b.Off),
+				Remedy: "check the file systems in the guest (chkdsk, fsck), or leave the partitions where they are",
+			}
+			for _, i := range []int{a.ref, b.ref} {
+				refs[i].Encode, refs[i].Stays = nil, "another reference lies over it"
+			}
+		}
+	}
+	for i, r := range refs {
+		if !twice[i] {
+			kept = append(kept, r)
+		}
+	}
+	return kept, clash
+}
