@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -27,6 +28,9 @@ const (
 	linuxSays     = "trueup-root: " // in front of the checksum
 	linuxFails    = "trueup-init: " // in front of what the program could not do
 )
+
+// linuxLimit is how long such a guest may take. It needs some 13 s of a processor for itself, most of it to unpack the kernel.
+const linuxLimit = 5 * time.Minute
 
 // linuxModules are the drivers of the disk and of the file system; what these need is loaded before them.
 var linuxModules = []string{"ata_piix", "sd_mod", "crc32c_generic", "ext4"}
@@ -161,7 +165,7 @@ func makeLinuxRoot(t testing.TB, raw string, w window, dir string, flags ...stri
 // too, and is returned.
 func bootLinux(t testing.TB, p pc, others ...string) string {
 	t.Helper()
-	p.memory = 256
+	p.memory, p.limit = 256, linuxLimit
 	return p.watch(t, func(console string) string {
 		for _, text := range others {
 			if strings.Contains(console, text) {

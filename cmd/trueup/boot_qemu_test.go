@@ -40,9 +40,10 @@ var verdicts = slices.Concat([]string{booted}, ownCHSFailed, ownLBAFailed, windo
 // pc is a computer that boots from an image, which it does not change.
 type pc struct {
 	image   string
-	heads   int64    // of its BIOS
-	memory  int      // in MiB; 64 when 0
-	options []string // for QEMU, besides those of args
+	heads   int64         // of its BIOS
+	memory  int           // in MiB; 64 when 0
+	limit   time.Duration // bootLimit when 0
+	options []string      // for QEMU, besides those of args
 }
 
 // boot starts a PC from the image and returns the first of the verdicts that its console shows.
@@ -67,7 +68,7 @@ func anyOf(texts ...string) func(console string) string {
 // console that shows nothing of worth in time fails the test.
 func (p pc) watch(t testing.TB, verdict func(console string) string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), bootLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(p.limit, bootLimit))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-system-x86_64"), p.args()...)
 	var errs strings.Builder
