@@ -86,7 +86,8 @@ func checkVolume(g *Guest, p Partition, r *Found) error {
 		return err
 	}
 	switch c := loader(b[:440]); {
-	case c == Lilo || c == Grub2 || c == GrubLegacy:
+	case c == Grub2:
+	case c == Lilo || c == GrubLegacy:
 		// Its files can lie in another partition, so that any move matters.
 		r.unbootable(c.ID, 0, fmt.Sprintf("%s in the boot sector of partition %d finds its files by absolute sectors", c.Name, p.Number),
 			installAgain)

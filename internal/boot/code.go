@@ -127,8 +127,6 @@ type stage struct {
 func blockLists(d disk.Disk, c Code, code []byte, parts []Partition) ([]stage, error) {
 	var sector uint64
 	switch c {
-	case Grub2:
-		sector = binary.LittleEndian.Uint64(code[0x5c:]) // boot.img: LBA of core.img
 	case GrubLegacy:
 		sector = uint64(binary.LittleEndian.Uint32(code[0x44:])) // stage1: LBA of stage1.5 or stage2
 	default:
@@ -179,24 +177,12 @@ func (k keeper) stage(first, n uint64, format string) (s stage, known bool) {
 	return stage{0, fmt.Sprintf("%s, outside of the gap in front of the first partition (LBA 1 to %d)", text, gap-1)}, false
 }
 
-// blockEntry decodes start and length in sectors: u64, u16 and a segment in GRUB 2; u32, u16 and a segment in GRUB legacy.
-func blockEntry(c Code, e []byte) (start, n uint64) {
-	if c == GrubLegacy {
-		return uint64(binary.LittleEndian.Uint32(e)), uint64(binary.LittleEndian.Uint16(e[4:]))
-	}
-	return binary.LittleEndian.Uint64(e), uint64(binary.LittleEndian.Uint16(e[8:]))
-}
-
-// badList walks the block list at the end of the first sector of core.img (12-byte entries down from 0x1f4) or of stage1.5 (8
-// bytes, down from 0x1f8). A length of 0 ends it.
+// badList walks the block list at the end of the first sector of stage1.5: 8-byte entries (start u32, length u16 and a segment) down
+// from 0x1f8. A length of 0 ends it.
 func badList(c Code, sector []byte, k keeper) []stage {
-	top, size := 0x1f4, 12
-	if c == GrubLegacy {
-		top, size = 0x1f8, 8
-	}
 	var out []stage
-	for at := top; at >= 0x100; at -= size {
-		start, n := blockEntry(c, sector[at:at+size])
+	for at := 0x1f8; at >= 0x100; at -= 8 {
+		start, n := uint64(binary.LittleEndian.Uint32(sector[at:])), uint64(binary.LittleEndian.Uint16(sector[at+4:]))
 		if n == 0 {
 			return out
 		}
