@@ -26,6 +26,7 @@ var oldGrubDisk = grubDisk{size: 64 << 20, script: "label: dos\nstart=63, size=1
 
 // GRUB 2 in the gap needs nothing but the table: it finds its partition by number. The table's old start LBA proves that it does.
 func TestAlignedGrub2InTheGapBoots(t *testing.T) {
+	t.Parallel()
 	raw, dir := oldGrubDisk.build(t)
 	installGrub(t, raw, 0, oldGrubDisk.core(t), []grubExtent{{1, oldGrubDisk.coreSectors(t)}})
 	dest := alignedLinux(t, raw, treeSum(t, dir), treeSum(t, dir))
@@ -38,6 +39,7 @@ func TestAlignedGrub2InTheGapBoots(t *testing.T) {
 
 // TestAlignedGrub2InABootSectorBoots is a GRUB 2 beside another system's MBR code: its boot sector names the file core.img by sectors.
 func TestAlignedGrub2InABootSectorBoots(t *testing.T) {
+	t.Parallel()
 	d := oldGrubDisk
 	raw, dir := d.build(t)
 	writeAt(t, raw, 0, lbaBootCode(t))
@@ -71,6 +73,7 @@ func TestAlignedGrub2InABootSectorBoots(t *testing.T) {
 
 // On a GPT the BIOS boot partition holds core.img. At LBA 34 it is off every boundary, and moves.
 func TestAlignedGrub2OnGPTBoots(t *testing.T) {
+	t.Parallel()
 	d := grubDisk{
 		size: 96 << 20, root: 2, prefix: "(,gpt2)/boot/grub",
 		script: "label: gpt\nfirst-lba: 34\n" +
@@ -97,6 +100,7 @@ func TestAlignedGrub2OnGPTBoots(t *testing.T) {
 
 // An old disk with the root in a logical partition: its boot record moves too.
 func TestAlignedGrub2WithALogicalRootBoots(t *testing.T) {
+	t.Parallel()
 	d := grubDisk{
 		size: 96 << 20, root: 5, prefix: "(,msdos5)/boot/grub",
 		script: "label: dos\n" +
