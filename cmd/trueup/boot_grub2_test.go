@@ -29,6 +29,7 @@ func TestAlignedGrub2InTheGapBoots(t *testing.T) {
 	t.Parallel()
 	raw, dir := oldGrubDisk.build(t)
 	installGrub(t, raw, 0, oldGrubDisk.core(t), []grubExtent{{1, oldGrubDisk.coreSectors(t)}})
+	goldenPlan(t, "grub 2 in the gap", raw)
 	dest := alignedLinux(t, raw, treeSum(t, dir), treeSum(t, dir))
 	require.Equal(t, window{2048, 120000}, windowOf(t, dest, 1))
 
@@ -60,6 +61,7 @@ func TestAlignedGrub2InABootSectorBoots(t *testing.T) {
 		moved[i].start += shift
 	}
 	require.NoError(t, os.WriteFile(file, listed(d.core(t), moved), 0o644))
+	// Its plan is no golden text: where a file lies depends on the sizes of the others.
 	dest := alignedLinux(t, raw, before, treeSum(t, dir))
 	require.Equal(t, int64(2048), windowOf(t, dest, 1).start)
 	boot := (root.start + shift) * sectorSize
@@ -85,6 +87,7 @@ func TestAlignedGrub2OnGPTBoots(t *testing.T) {
 	// setup.c leaves out sectors that something else has marked as its own.
 	installGrub(t, raw, 0, d.core(t), []grubExtent{{34, 20}, {56, sectors - 20}})
 
+	goldenPlan(t, "grub 2 in a bios boot partition", raw)
 	dest := alignedLinux(t, raw, treeSum(t, dir), treeSum(t, dir))
 	shift := windowOf(t, dest, 1).start - 34
 	require.NotZero(t, shift)
@@ -110,6 +113,7 @@ func TestAlignedGrub2WithALogicalRootBoots(t *testing.T) {
 	}
 	raw, dir := d.build(t)
 	installGrub(t, raw, 0, d.core(t), []grubExtent{{1, d.coreSectors(t)}})
+	goldenPlan(t, "grub 2 in the gap, root in a logical partition", raw)
 	dest := alignedLinux(t, raw, treeSum(t, dir), treeSum(t, dir))
 	require.Zero(t, windowOf(t, dest, 5).start%2048)
 }

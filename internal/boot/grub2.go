@@ -14,8 +14,9 @@ import (
 // grub2 finds what GRUB 2 reads by absolute sectors: boot.img, in the MBR or in the boot sector of a partition, names the first sector of
 // core.img, and that sector holds a list of the others. What follows finds its files through partition numbers and UUIDs.
 //
-// Spec: GRUB 2.06, include/grub/i386/pc/boot.h, grub-core/boot/i386/pc/boot.S and diskboot.S, util/setup.c. The list may be edited: the
-// Reed-Solomon code that setup.c adds covers core.img from GRUB_DISK_SECTOR_SIZE + no_rs_length on, which is behind its first sector.
+// Spec: GRUB 2.06, include/grub/i386/pc/boot.h, grub-core/boot/i386/pc/boot.S, diskboot.S and startup_raw.S, util/setup.c. The list may be
+// edited: the Reed-Solomon code that setup.c adds, and startup_raw.S mends by, begins at GRUB_DISK_SECTOR_SIZE + no_rs_length of
+// core.img, behind its first sector.
 var grub2 = Finder{Name: "GRUB 2", Find: findGrub2}
 
 // grubSector is the unit of all fields: GRUB for the BIOS knows sectors of 512 bytes only (GRUB_DISK_SECTOR_SIZE).
