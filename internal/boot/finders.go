@@ -6,4 +6,5 @@ var finders = []Finder{
 	bootSectors,
 	hiddenSectors,
 	exfatOffset,
+	linuxConfig,
 }

@@ -31,7 +31,8 @@ type Guest struct {
 	Signature  uint32 // of the MBR
 	Partitions []Partition
 
-	files map[int]opened // by number of the partition
+	files  map[int]opened // by number of the partition
+	unseen map[int]bool   // numbers of partitions of which not all files could be looked into
 }
 
 type opened struct {
@@ -108,6 +109,14 @@ func (g *Guest) Files(p Partition) (guestfile.FS, error) {
 	o.err = ondisk.Shift(o.err, p.Off)
 	g.files[p.Number] = o
 	return o.fs, o.err
+}
+
+// notSeen notes a partition into which nobody could look.
+func (g *Guest) notSeen(p Partition) {
+	if g.unseen == nil {
+		g.unseen = map[int]bool{}
+	}
+	g.unseen[p.Number] = true
 }
 
 // At gives the places on the disk of bytes [off, off+n) of a file, and the bytes. They are read twice, through the file and from the
