@@ -23,7 +23,7 @@ const (
 	maxConfigSize  = 1 << 20  // bytes of one file
 	maxConfigBytes = 4 << 20  // of all files of a disk
 	maxOpened      = 512      // names of a disk that are looked up: each can take a walk through large folders
-	maxLookups     = 512      // words of a disk that are held against its partitions
+	maxLookups     = 512      // names of partitions on a disk that are resolved, and places on it that are judged
 	maxConfigLine  = 16 << 10 // bytes of a line
 	maxConfigWords = 1 << 10  // words of a line
 	maxSaid        = 16       // issues of a disk, and links
@@ -88,8 +88,8 @@ type linux struct {
 	found Found
 	said  map[string]bool
 	// What has been spent of the limits.
-	bytes           int64
-	opened, lookups int
+	bytes                 int64
+	opened, names, places int
 }
 
 // config is one file, and where its reader stands.

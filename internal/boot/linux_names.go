@@ -31,12 +31,6 @@ func isDisk(name string) bool {
 	return diskName.MatchString(name) || (diskLink.MatchString(name) && !partLink.MatchString(name))
 }
 
-// spent tells that enough words have been held against the partitions.
-func (l *linux) spent() bool {
-	l.lookups++
-	return l.lookups > maxLookups
-}
-
 // named finds the partition that a name means: UUID=…, LABEL=…, a link in /dev/disk, or the number of a partition on the first disk.
 func (l *linux) named(name string) (Partition, bool) {
 	if m := firstPart.FindStringSubmatch(name); m != nil {
@@ -80,7 +74,7 @@ func (l *linux) hasPartUUID(value string) func(Partition) bool {
 // only finds the one partition of which something is true.
 func (l *linux) only(is func(Partition) bool) (found Partition, ok bool) {
 	n := 0
-	if l.spent() {
+	if l.names++; l.names > maxLookups {
 		return found, false
 	}
 	for _, p := range l.g.Partitions {
@@ -124,12 +118,25 @@ func sectors(s string) (int64, bool) {
 }
 
 // startingAt finds the partition that starts at a byte offset.
-func (l *linux) startingAt(off int64) (Partition, bool) {
-	if off <= 0 || l.spent() {
+func (c *config) startingAt(off int64) (Partition, bool) {
+	if off <= 0 || c.enough() {
 		return Partition{}, false
 	}
-	p, ok := l.g.StartingAt(off)
+	p, ok := c.g.StartingAt(off)
 	return p, ok && p.Kind != table.Extended
+}
+
+// enough tells that a disk names more places than anybody would write, and says so.
+func (c *config) enough() bool {
+	if c.places++; c.places == maxLookups+1 {
+		c.more()
+	}
+	return c.places > maxLookups
+}
+
+// more says that not all is said. Nobody knows then whether the rest matters.
+func (c *config) more() {
+	c.found.unbootable(configCode, 0, fmt.Sprintf("there are more lines that name places on the disk, from line %d of %.256q of partition %d on", c.line, c.path, c.in.Number), writeName)
 }
 
 // command finds a program among the words of a line.
@@ -145,7 +152,7 @@ func command(words []string, name string) bool {
 // place judges a byte offset that a line counts from the start of a disk. Only what a move breaks is said: in front of all partitions
 // nothing moves. A name such as /dev/sdb can mean another disk, but the exact start of a partition is no accident.
 func (c *config) place(disk string, off int64, breaksBoot bool) {
-	if c.spent() {
+	if c.enough() {
 		return
 	}
 	gap := c.g.Disk.Size()
@@ -169,18 +176,18 @@ func (c *config) place(disk string, off int64, breaksBoot bool) {
 // breaks says that a line means a place, and that a move breaks it.
 func (c *config) breaks(partition int, where string, breaksBoot bool) {
 	text := fmt.Sprintf("%.256q of partition %d, line %d, means %s: %q", c.path, c.in.Number, c.line, where, cutText(c.text))
-	if c.said[text] || len(c.found.Issues) > maxSaid {
+	switch {
+	case c.said[text] || c.places > maxLookups:
 		return
+	case len(c.found.Issues) == maxSaid:
+		c.places = maxLookups + 1
+		c.more()
+	case breaksBoot:
+		c.found.unbootable(configCode, partition, text, writeName+orLeave)
+	default:
+		c.found.warn(configCode, partition, text, writeName)
 	}
 	c.said[text] = true
-	if len(c.found.Issues) == maxSaid {
-		partition, text = 0, fmt.Sprintf("there are more lines of this kind, from %.256q of partition %d on", c.path, c.in.Number)
-	}
-	if breaksBoot {
-		c.found.unbootable(configCode, partition, text, writeName+orLeave)
-		return
-	}
-	c.found.warn(configCode, partition, text, writeName)
 }
 
 // cutText keeps a line short.

@@ -16,8 +16,10 @@ func scanFstab(c *config, w []string) {
 	if len(w) < 2 {
 		return
 	}
-	if p, ok := c.named(w[0]); ok && slices.Contains(systemMounts, w[1]) {
-		c.link(p, "mount "+w[1], fmt.Sprintf("is mounted on %s by %.256q of partition %d", w[1], c.path, c.in.Number))
+	if slices.Contains(systemMounts, w[1]) {
+		if p, ok := c.named(w[0]); ok {
+			c.link(p, "mount "+w[1], fmt.Sprintf("is mounted on %s by %.256q of partition %d", w[1], c.path, c.in.Number))
+		}
 	}
 	if len(w) > 3 && isDisk(w[0]) {
 		c.offsetOption(w[0], w[3], "offset=", count)
