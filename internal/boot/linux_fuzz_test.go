@@ -11,11 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // FuzzLinuxConfiguration writes a text into files of every kind, in place.
 func FuzzLinuxConfiguration(f *testing.F) {
-	const size = 2048
+	const size = 1000 // a block, less the marker: the blocks of a file need not lie together
 	files := map[string]string{}
 	for i, name := range []string{"boot/grub/grub.cfg", "etc/fstab", "etc/crypttab", "etc/lilo.conf", "etc/rc.local", "etc/udev/rules.d/1.rules", "etc/default/grub"} {
 		files[name] = fmt.Sprintf("# marker %d", i) + strings.Repeat("\n", size)
@@ -48,7 +49,9 @@ func FuzzLinuxConfiguration(f *testing.F) {
 		r := readBoot(t, guest(d, tab, parts))
 		require.LessOrEqual(t, len(said(r)), 17)
 		require.Less(t, len(r.Chain), 32)
-		require.True(t, r.Boots(2), "it has an fstab")
+		if parts[1].Volume.Kind == volume.Ext4 { // the text can make it look like something else too
+			require.True(t, r.Boots(2), "it has an fstab")
+		}
 		for _, i := range r.Issues {
 			require.Less(t, len(i.Text), 1500)
 			require.True(t, utf8.ValidString(i.Text))
