@@ -78,7 +78,7 @@ func checkLeft(t *testing.T, before, after *layout.Layout, goal align.Goal, agai
 		case goal.Leave[was.Number] != "":
 			require.Equal(t, was.Range, is.Range, again)
 		default:
-			require.True(t, is.Off%goal.Must == 0, "%s: partition %d", again, is.Number)
+			require.Zero(t, is.Off%goal.Must, "%s: partition %d", again, is.Number)
 		}
 	}
 }
