@@ -16,6 +16,9 @@ type Result struct {
 	Refs   []Ref
 	Issues []ondisk.Issue
 	Chain  []Link // in the order of a boot
+
+	unseen map[int]bool // partitions whose files nobody could look into
+	boots  bool         // something on the disk looks like the start of a boot
 }
 
 // Read names the boot code and finds all references.
@@ -31,6 +34,7 @@ func Read(g *Guest) (*Result, error) {
 		r.Issues = append(r.Issues, found.Issues...)
 		r.Chain = append(r.Chain, found.Chain...)
 	}
+	r.unseen, r.boots = g.unseen, r.bootable(g.Partitions)
 	var clash *ondisk.Issue
 	if r.Refs, clash = distinct(r.Refs); clash != nil {
 		r.Issues = append(r.Issues, *clash)

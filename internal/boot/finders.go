@@ -13,4 +13,5 @@ var finders = []Finder{
 	hiddenSectors,
 	exfatOffset,
 	uefi,
+	linuxConfig,
 }

@@ -33,15 +33,6 @@ func inMBR(first uint64, entries ...disktest.GrubEntry) disktest.Forged {
 	return f
 }
 
-func readBoot(t *testing.T, f disktest.Forged) *boot.Result {
-	t.Helper()
-	d := flat(f)
-	tab, parts := partitions(t, d)
-	r, err := boot.Read(guest(d, tab, parts))
-	require.NoError(t, err)
-	return r
-}
-
 // list is a block list of runs: start and sectors by turns.
 func list(numbers ...uint64) (out []disktest.GrubEntry) {
 	for i := 0; i < len(numbers); i += 2 {

@@ -25,7 +25,7 @@ type reader []byte
 func (b reader) ReadAt(p []byte, off int64) (int, error) { return copy(p, b[off:]), nil }
 
 // partitions are those of a forged disk with their volumes.
-func partitions(t *testing.T, d disk.Disk) (*table.Table, []boot.Partition) {
+func partitions(t testing.TB, d disk.Disk) (*table.Table, []boot.Partition) {
 	t.Helper()
 	tab, err := table.Read(d)
 	require.NoError(t, err)
