@@ -1,2 +1,154 @@
-// Package hive reads registry hives of Windows (regf), and tells where the data of a value lie in the file.
+// Package hive reads registry hives of Windows (regf), and tells where the data of a value lie in the file. It exists to rewrite a few
+// bytes of a value in place: nothing but the base block stands under a checksum, so such a change needs no other.
+//
+// Spec: "Windows registry file format specification", https://github.com/msuhanov/regf.
 package hive
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Limits of what is read. Beyond them everything says ErrLimit.
+const (
+	maxFile  = 512 << 20 // bytes of a hive; Windows itself wants less than 2 GiB
+	maxDepth = 64        // keys between the root and any other, the latter included
+	maxData  = 1 << 20   // bytes of a value that Data reads
+	// A hive is worth so many steps (an element of a list, or stepBytes bytes of a name or of data), and so many bytes read from its
+	// source, from Open to the end of its use. SYSTEM of Windows 10 takes 200,000 steps when all of it is read.
+	maxSteps  = 1 << 20
+	stepBytes = 256
+	maxRead   = 1 << 30
+	cacheSize = 4 << 20
+)
+
+// Layout of the file. All offsets in a hive count from the end of the base block.
+const (
+	baseSize     = 4096
+	checksumAt   = 508
+	typePrimary  = 0
+	formatMemory = 1 // "direct memory load", the only one
+)
+
+// baseBlock is what the base block begins with. Spec: "Base block".
+type baseBlock struct {
+	Signature   [4]byte // "regf"
+	Sequence1   uint32  // raised when Windows begins to write the file
+	Sequence2   uint32  // raised to the same number when it is done
+	LastWritten uint64
+	Major       uint32
+	Minor       uint32
+	FileType    uint32
+	FileFormat  uint32
+	RootCell    uint32
+	BinsSize    uint32 // bytes of all hive bins
+	Clustering  uint32
+	FileName    [64]byte
+	_           [396]byte
+	Checksum    uint32
+}
+
+// Hive is the file of a part of the registry. It is not safe for concurrent use.
+type Hive struct {
+	base  baseBlock
+	sum   uint32 // what the checksum should be
+	size  int64  // of the file
+	end   int64  // of the hive bins that the file holds, in the file
+	pages *ondisk.Pages
+	bins  []int64 // places in the file of the bins that were walked so far; they follow each other without a gap
+	known int64   // where the last of them ends
+	steps int64   // that are left
+}
+
+// Open reads the base block. Hives of Windows NT 4 to 11 (version 1.3 to 1.6) are read. One that was not closed cleanly is opened too, so
+// that it can be shown: ask Clean before a byte of it is changed.
+func Open(src ondisk.Source) (*Hive, error) {
+	if src.Size() > maxFile {
+		return nil, fmt.Errorf("registry hive of %d bytes: %w of %d bytes", src.Size(), ondisk.ErrLimit, maxFile)
+	}
+	h := &Hive{size: src.Size(), known: baseSize, steps: maxSteps}
+	raw, err := ondisk.Decode(src, 0, &h.base)
+	if err != nil {
+		return nil, fmt.Errorf("base block of a registry hive: %w", err)
+	}
+	if err := h.base.check(); err != nil {
+		return nil, err
+	}
+	h.sum = checksum(raw)
+	h.end = min(baseSize+int64(h.base.BinsSize), h.size)
+	h.pages = ondisk.NewPages(&metered{src: src, left: maxRead}, cacheSize)
+	return h, nil
+}
+
+// check looks at what tells that the rest can be read at all.
+func (b *baseBlock) check() error {
+	switch {
+	case string(b.Signature[:]) != "regf":
+		return &ondisk.FormatError{What: "registry hive", Off: 0, Field: "signature", Got: b.Signature[:], Want: "regf"}
+	case b.Major != 1 || b.Minor < 3 || b.Minor > 6:
+		return fmt.Errorf("registry hive of version %d.%d: %w, only 1.3 to 1.6 are", b.Major, b.Minor, ondisk.ErrUnsupported)
+	case b.FileType != typePrimary:
+		return &ondisk.FormatError{What: "registry hive", Off: 28, Field: "file type", Got: b.FileType, Want: "0, others are logs"}
+	case b.FileFormat != formatMemory:
+		return fmt.Errorf("registry hive of file format %d: %w, only 1 is", b.FileFormat, ondisk.ErrUnsupported)
+	}
+	return nil
+}
+
+// checksum is that of the first 508 bytes. Two values are kept for other use. Spec: "Base block", note 2.
+func checksum(base []byte) uint32 {
+	sum := uint32(0)
+	for b := base[:checksumAt]; len(b) > 0; b = b[4:] {
+		sum ^= binary.LittleEndian.Uint32(b)
+	}
+	switch sum {
+	case 0:
+		return 1
+	case 1<<32 - 1:
+		return 1<<32 - 2
+	}
+	return sum
+}
+
+// Clean is nil when Windows will take the file as it is. Otherwise it wraps ErrUnsupported: Windows will first apply its log to the
+// file, or mend it, and a change made here would be lost or make a muddle.
+func (h *Hive) Clean() error {
+	b := &h.base
+	switch {
+	case b.Checksum != h.sum:
+		return ondisk.In(ondisk.ErrUnsupported, "checksum of the base block is %#x, want %#x: Windows was not shut down cleanly, or the hive is broken",
+			b.Checksum, h.sum)
+	case b.Sequence1 != b.Sequence2:
+		return ondisk.In(ondisk.ErrUnsupported, "sequence numbers %d and %d differ: Windows was not shut down cleanly", b.Sequence1, b.Sequence2)
+	case baseSize+int64(b.BinsSize) > h.size:
+		return ondisk.In(ondisk.ErrUnsupported, "the file has %d bytes, and its hive bins end at byte %d: it was cut off",
+			h.size, baseSize+int64(b.BinsSize))
+	}
+	return nil
+}
+
+// spend takes steps for one thing with so many bytes.
+func (h *Hive) spend(bytes int64) error {
+	h.steps -= 1 + bytes/stepBytes
+	if h.steps < 0 {
+		return fmt.Errorf("registry hive: %w of %d steps", ondisk.ErrLimit, maxSteps)
+	}
+	return nil
+}
+
+// metered ends with ErrLimit when too much was read: a hive whose parts lie far from each other makes the cache useless.
+type metered struct {
+	src  ondisk.Source
+	left int64 // bytes
+}
+
+func (m *metered) Size() int64 { return m.src.Size() }
+
+func (m *metered) ReadAt(p []byte, off int64) (int, error) {
+	if m.left -= int64(len(p)); m.left < 0 {
+		return 0, fmt.Errorf("registry hive: %w of %d bytes read", ondisk.ErrLimit, maxRead)
+	}
+	return m.src.ReadAt(p, off)
+}

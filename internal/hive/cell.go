@@ -1,0 +1,113 @@
+package hive
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+const (
+	binHeaderSize = 32
+	binUnit       = 4096 // of the size of a bin
+	cellUnit      = 8    // of place and size of a cell
+)
+
+// binHeader is what a hive bin begins with. Spec: "Hive bin".
+type binHeader struct {
+	Signature [4]byte // "hbin"
+	Offset    uint32  // of this bin
+	Size      uint32  // bytes
+}
+
+// cell is an allocated cell: the bytes behind its size field.
+type cell struct {
+	at int64 // in the file
+	n  int64 // bytes
+}
+
+// cell finds the cell at an offset of the hive. What says for what, in an error.
+func (h *Hive) cell(off uint32, what string) (cell, error) {
+	at := baseSize + int64(off)
+	if at+cellUnit > h.end || off%cellUnit != 0 {
+		return cell{}, &ondisk.FormatError{
+			What: what, Off: at, Field: "cell offset", Got: fmt.Sprintf("%#x", off),
+			Want: fmt.Sprintf("a multiple of 8 below %#x", max(h.end-baseSize, 0)),
+		}
+	}
+	start, end, err := h.bin(at)
+	if err != nil {
+		return cell{}, err
+	}
+	raw, err := h.pages.U32(at)
+	if err != nil {
+		return cell{}, err
+	}
+	n := 1<<32 - int64(raw) // stored as a negative number when the cell is allocated
+	if raw < 1<<31 || n%cellUnit != 0 || at < start+binHeaderSize || n > end-at {
+		return cell{}, &ondisk.FormatError{
+			What: what, Off: at, Field: "cell size", Got: fmt.Sprintf("%#x", raw),
+			Want: fmt.Sprintf("minus a multiple of 8 within the bin from %#x to %#x", start, end),
+		}
+	}
+	return cell{at + 4, n - 4}, nil
+}
+
+// bin gives begin and end of the bin that holds a byte in front of h.end. Bins tell their place only one after the other, so all in front of
+// it are walked once.
+func (h *Hive) bin(at int64) (start, end int64, err error) {
+	for h.known <= at {
+		if err := h.nextBin(); err != nil {
+			return 0, 0, err
+		}
+	}
+	i, found := slices.BinarySearch(h.bins, at)
+	if !found {
+		i--
+	}
+	if end = h.known; i+1 < len(h.bins) {
+		end = h.bins[i+1]
+	}
+	return h.bins[i], end, nil
+}
+
+// nextBin walks one bin.
+func (h *Hive) nextBin() error {
+	var b binHeader
+	if err := h.decode(cell{h.known, h.end - h.known}, "hive bin", &b); err != nil {
+		return err
+	}
+	bad := func(field string, got, want any) error {
+		return &ondisk.FormatError{What: "hive bin", Off: h.known, Field: field, Got: got, Want: want}
+	}
+	switch size := int64(b.Size); {
+	case string(b.Signature[:]) != "hbin":
+		return bad("signature", b.Signature[:], "hbin")
+	case int64(b.Offset) != h.known-baseSize:
+		return bad("offset", b.Offset, h.known-baseSize)
+	case size == 0 || size%binUnit != 0 || size > h.end-h.known:
+		return bad("size", b.Size, fmt.Sprintf("a multiple of 4096 up to %d", h.end-h.known))
+	}
+	h.bins = append(h.bins, h.known)
+	h.known += int64(b.Size)
+	return nil
+}
+
+// decode fills the struct v from the begin of a cell.
+func (h *Hive) decode(c cell, what string, v any) error {
+	b := make([]byte, binary.Size(v))
+	if c.n < int64(len(b)) {
+		return &ondisk.FormatError{What: what, Off: c.at, Field: "size", Got: c.n, Want: fmt.Sprintf("at least %d", len(b))}
+	}
+	if err := h.pages.Read(b, c.at); err != nil {
+		return err
+	}
+	return ondisk.Fill(b, binary.LittleEndian, v)
+}
+
+// bytes reads part of a cell that the caller knows to be in it.
+func (h *Hive) bytes(c cell, off, n int64) ([]byte, error) {
+	b := make([]byte, n)
+	return b, h.pages.Read(b, c.at+off)
+}

@@ -1,0 +1,157 @@
+package hive
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Flags of a key node. Spec: "Key node".
+const (
+	keyCompressed = 0x20 // the name has a byte for each character
+	keyPredefined = 0x40 // stands for a handle, which is kept where count and list of the values are otherwise
+)
+
+// keyNode is what the cell of a key begins with; its name follows. Spec: "Key node".
+type keyNode struct {
+	Signature    [2]byte // "nk"
+	Flags        uint16
+	LastWritten  uint64
+	_            uint32
+	Parent       uint32
+	Subkeys      uint32
+	_            uint32 // volatile subkeys, which are not in the file
+	SubkeyList   uint32
+	_            uint32
+	Values       uint32
+	ValueList    uint32
+	Security     uint32
+	Class        uint32
+	_            [20]byte // the largest names and data below, and a scratch field
+	NameLength   uint16   // bytes
+	ClassNameLen uint16
+}
+
+const keyNodeSize = 76
+
+// Key is a key of the registry.
+type Key struct {
+	Name string
+
+	hive  *Hive
+	off   uint32
+	depth int // steps from the root
+	node  keyNode
+}
+
+// Root gives the key that holds all others. Its name means nothing.
+func (h *Hive) Root() (*Key, error) { return h.key(h.base.RootCell) }
+
+// Key finds the key at the end of a path of names, without regard to case; fs.ErrNotExist when there is none.
+func (h *Hive) Key(path ...string) (*Key, error) {
+	k, err := h.Root()
+	for _, name := range path {
+		if err != nil {
+			return nil, err
+		}
+		k, err = k.Subkey(name)
+	}
+	return k, err
+}
+
+// Subkey finds the key of that name below k, without regard to case; fs.ErrNotExist when there is none.
+func (k *Key) Subkey(name string) (*Key, error) {
+	found, err := find(k.Subkeys(), func(c *Key) bool { return sameName(c.Name, name) })
+	if err != nil {
+		return nil, fmt.Errorf("registry key %.256q below %.256q: %w", name, k.Name, err)
+	}
+	return found, nil
+}
+
+// find gives the first that is wanted. A broken neighbour does not hide it, but might be it when there is no other.
+func find[T any](all iter.Seq2[T, error], wanted func(T) bool) (T, error) {
+	var none T
+	missing := fs.ErrNotExist
+	for v, err := range all {
+		switch {
+		case err != nil && !errors.Is(err, ondisk.ErrFormat):
+			return none, err
+		case err != nil:
+			if errors.Is(missing, fs.ErrNotExist) {
+				missing = err
+			}
+		case wanted(v):
+			return v, nil
+		}
+	}
+	return none, missing
+}
+
+// key reads the node at an offset of the hive.
+func (h *Hive) key(off uint32) (*Key, error) {
+	const what = "registry key"
+	c, err := h.cell(off, what)
+	if err != nil {
+		return nil, err
+	}
+	k := &Key{hive: h, off: off}
+	if err := h.decode(c, what, &k.node); err != nil {
+		return nil, err
+	}
+	if string(k.node.Signature[:]) != "nk" {
+		return nil, &ondisk.FormatError{What: what, Off: c.at, Field: "signature", Got: k.node.Signature[:], Want: "nk"}
+	}
+	k.Name, err = h.name(c, what, keyNodeSize, int64(k.node.NameLength), k.node.Flags&keyCompressed != 0)
+	return k, err
+}
+
+// Subkeys walks the keys directly below k in stored order. It goes on behind an ErrFormat that concerns only one of them.
+func (k *Key) Subkeys() iter.Seq2[*Key, error] {
+	return func(yield func(*Key, error) bool) {
+		if k.node.Subkeys == 0 {
+			return
+		}
+		seen := int64(0)
+		for off, err := range k.hive.subkeyOffsets(k.node.SubkeyList) {
+			if err != nil {
+				yield(nil, fmt.Errorf("subkeys of %.256q: %w", k.Name, err))
+				return
+			}
+			if seen++; seen > int64(k.node.Subkeys) {
+				break
+			}
+			if !yield(k.child(off)) {
+				return
+			}
+		}
+		if seen != int64(k.node.Subkeys) {
+			yield(nil, &ondisk.FormatError{
+				What: "registry key", Off: baseSize + int64(k.off), Field: "number of subkeys", Got: k.node.Subkeys,
+				Want: "as many as are in its lists",
+			})
+		}
+	}
+}
+
+// child reads a key below k. Each key names its parent, so no key can be reached twice on one path: only the root, of which nobody asks
+// it, needs another look.
+func (k *Key) child(off uint32) (*Key, error) {
+	if k.depth == maxDepth {
+		return nil, fmt.Errorf("registry key below %.256q: %w of %d keys inside of each other", k.Name, ondisk.ErrLimit, maxDepth)
+	}
+	c, err := k.hive.key(off)
+	if err != nil {
+		return nil, err
+	}
+	if c.node.Parent != k.off || off == k.hive.base.RootCell {
+		return nil, &ondisk.FormatError{
+			What: "registry key", Off: baseSize + int64(off), Field: "parent", Got: fmt.Sprintf("%#x", c.node.Parent),
+			Want: fmt.Sprintf("%#x, whose subkey it is", k.off),
+		}
+	}
+	c.depth = k.depth + 1
+	return c, nil
+}
