@@ -1,0 +1,245 @@
+package guestfile
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// maxIndexBytes bounds what is read of the index of one folder: 65,536 names of the longest kind, in blocks that are half full.
+const maxIndexBytes = 128 << 20
+
+// indexName is the name of the attributes of an index of names.
+var indexName = utf16le("$I30")
+
+// ntfsIndexRoot begins the value of $INDEX_ROOT. Spec: Linux-NTFS documentation, "$INDEX_ROOT".
+type ntfsIndexRoot struct {
+	Type      uint32 // of the attributes that are the keys
+	Collation uint32
+	BlockSize uint32 // bytes
+	_         uint32
+}
+
+// ntfsIndexHead follows in the root, and in each block; its offsets count from its own start.
+type ntfsIndexHead struct {
+	Entries   uint32
+	Used      uint32 // bytes
+	Allocated uint32
+	_         uint32
+}
+
+// ntfsIndexBlock begins a block of $INDEX_ALLOCATION. Spec: Linux-NTFS documentation, "$INDEX_ALLOCATION".
+type ntfsIndexBlock struct {
+	Magic [4]byte // "INDX"
+	_     uint32  // fix-ups
+	_     uint64
+	VCN   int64
+	Head  ntfsIndexHead
+}
+
+const (
+	collationFileName = 1
+
+	indexRootSize  = 0x10
+	indexHeadSize  = 0x10
+	indexBlockHead = 0x18
+
+	entrySize    = 0x10 // of an index entry without its key
+	entrySubNode = 1
+	entryLast    = 2
+
+	keySize   = 0x42       // of a $FILE_NAME without its name
+	keyFolder = 0x10000000 // the file has an index of names
+)
+
+// ntfsIndex is a walk over the index of a folder, a B+ tree, in its order.
+type ntfsIndex struct {
+	fs      *ntfsFS
+	path    string
+	at      int64 // of the folder's record in the volume, for errors
+	blocks  *File // nil: all is in the root
+	block   int64 // bytes
+	unit    int64 // bytes that a block's number counts
+	visited map[int64]bool
+	stack   []ntfsFrame
+	names   int
+}
+
+// ntfsFrame is a node of the tree that the walk is in.
+type ntfsFrame struct {
+	entries []byte // those that are not visited yet
+	below   bool   // the node under the first of them is done
+}
+
+func (x *ntfsIndex) broken(field string, got, want any) error {
+	return &ondisk.FormatError{What: fmt.Sprintf("ntfs index of %.256q", "/"+x.path), Off: x.at, Field: field, Got: got, Want: want}
+}
+
+// names gives the names of a folder, in its order.
+func (node *ntfsNode) names(visit func(*ntfsName) error) error {
+	x, err := node.index()
+	if err != nil {
+		return err
+	}
+	for len(x.stack) > 0 {
+		name, err := x.step()
+		if err != nil {
+			return err
+		}
+		if name == nil || (len(name.name) == 1 && name.name[0] == '.') { // the root has itself
+			continue
+		}
+		if x.names++; x.names > maxEntries {
+			return fmt.Errorf("folder %.256q: %w of %d names", node.path, ondisk.ErrLimit, maxEntries)
+		}
+		if err := visit(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// index starts a walk at the root.
+func (node *ntfsNode) index() (*ntfsIndex, error) {
+	x := &ntfsIndex{fs: node.fs, path: node.path, at: node.rec.places[0].Off, visited: map[int64]bool{}}
+	root := ntfsValue{fs: node.fs}
+	if !node.rec.dir() {
+		return nil, fmt.Errorf("folder %.256q: %w", node.path, fs.ErrNotExist)
+	}
+	if err := node.read(attrIndexRoot, indexName, &root); err != nil {
+		return nil, err
+	}
+	b, err := root.bytes("$INDEX_ROOT", maxNTFSRecord)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) < indexRootSize+indexHeadSize {
+		return nil, x.broken("root", len(b), "32 bytes at least")
+	}
+	var r ntfsIndexRoot
+	if err := ondisk.Fill(b[:indexRootSize], binary.LittleEndian, &r); err != nil {
+		return nil, err
+	}
+	x.block = int64(r.BlockSize)
+	switch {
+	case r.Type != attrFileName || r.Collation != collationFileName:
+		return nil, x.broken("root", fmt.Sprintf("type %#x in order %d", r.Type, r.Collation), "names in the order of names")
+	case x.block < ntfsStride || x.block > 64<<10 || !units.IsPowerOfTwo(x.block):
+		return nil, x.broken("block size", x.block, "a power of two from 512 to 65536")
+	}
+	x.unit = ntfsStride
+	if node.fs.cluster <= x.block {
+		x.unit = node.fs.cluster
+	}
+	alloc := ntfsValue{fs: node.fs}
+	if err := node.read(attrIndexAlloc, indexName, &alloc); err != nil {
+		return nil, err
+	}
+	if alloc.found {
+		if x.blocks, err = alloc.file(node.path + ":$I30"); err != nil {
+			return nil, err
+		}
+	}
+	return x, x.push(b[indexRootSize:])
+}
+
+// push goes to the node whose head begins b.
+func (x *ntfsIndex) push(b []byte) error {
+	var h ntfsIndexHead
+	if err := ondisk.Fill(b[:indexHeadSize], binary.LittleEndian, &h); err != nil {
+		return err
+	}
+	if h.Entries < indexHeadSize || h.Entries > h.Used || int64(h.Used) > int64(len(b)) {
+		return x.broken("entries", fmt.Sprintf("bytes %d to %d", h.Entries, h.Used), fmt.Sprintf("some within %d bytes", len(b)))
+	}
+	if len(x.stack) == maxDepth {
+		return fmt.Errorf("folder %.256q: %w of %d levels of its index", x.path, ondisk.ErrLimit, maxDepth)
+	}
+	x.stack = append(x.stack, ntfsFrame{entries: b[h.Entries:h.Used]})
+	return nil
+}
+
+// step visits the next entry, or goes down to the node under it. There is a name, or there is none at this step.
+func (x *ntfsIndex) step() (*ntfsName, error) {
+	top := &x.stack[len(x.stack)-1]
+	b := top.entries
+	if len(b) < entrySize {
+		return nil, x.broken("entries", "no last one", "one")
+	}
+	length, flags := int(binary.LittleEndian.Uint16(b[8:])), binary.LittleEndian.Uint16(b[12:])
+	if length < entrySize || length > len(b) || length%8 != 0 {
+		return nil, x.broken("entry length", length, fmt.Sprintf("a multiple of 8 from 16 to %d", len(b)))
+	}
+	e := b[:length]
+	if flags&entrySubNode != 0 && !top.below {
+		if length < entrySize+8 {
+			return nil, x.broken("entry length", length, "24 at least, with the node below")
+		}
+		top.below = true
+		return nil, x.descend(binary.LittleEndian.Uint64(e[length-8:]))
+	}
+	if flags&entryLast != 0 {
+		x.stack = x.stack[:len(x.stack)-1]
+		return nil, nil //nolint:nilnil // no name at this step, as the comment on top promises
+	}
+	top.entries, top.below = b[length:], false
+	return x.name(e)
+}
+
+// descend goes to a block, once.
+func (x *ntfsIndex) descend(number uint64) error {
+	blocks := int64(0)
+	if x.blocks != nil {
+		blocks = x.blocks.Size() / x.unit
+	}
+	if number >= ondisk.U64(blocks) || ondisk.I64(number)*x.unit > x.blocks.Size()-x.block {
+		return x.broken("block", number, fmt.Sprintf("one within %d", blocks))
+	}
+	vcn := ondisk.I64(number)
+	if x.visited[vcn] {
+		return x.broken("block", vcn, "one that was not visited before")
+	}
+	x.visited[vcn] = true
+	if int64(len(x.visited))*x.block > maxIndexBytes {
+		return fmt.Errorf("folder %.256q: %w of %d bytes of its index", x.path, ondisk.ErrLimit, maxIndexBytes)
+	}
+	raw := make([]byte, x.block)
+	if err := ondisk.ReadFull(x.blocks, raw, vcn*x.unit); err != nil {
+		return err
+	}
+	var h ntfsIndexBlock
+	if err := ondisk.Fill(raw[:indexBlockHead+indexHeadSize], binary.LittleEndian, &h); err != nil {
+		return err
+	}
+	if string(h.Magic[:]) != "INDX" || h.VCN != vcn || !undoFixups(raw, indexBlockHead+indexHeadSize) {
+		return x.broken("block", fmt.Sprintf("%q with number %d", h.Magic, h.VCN), fmt.Sprintf("INDX with number %d and valid fix-ups", vcn))
+	}
+	return x.push(raw[indexBlockHead:])
+}
+
+// name decodes an entry: a reference, and a $FILE_NAME as the key.
+func (x *ntfsIndex) name(e []byte) (*ntfsName, error) {
+	key := int(binary.LittleEndian.Uint16(e[10:]))
+	if key < keySize || entrySize+key > len(e) {
+		return nil, x.broken("key length", key, fmt.Sprintf("66 to %d", len(e)-entrySize))
+	}
+	k := e[entrySize : entrySize+key]
+	count := int(k[0x40])
+	if count == 0 || keySize+2*count > len(k) {
+		return nil, x.broken("name length", count, fmt.Sprintf("1 to %d", (len(k)-keySize)/2))
+	}
+	n := &ntfsName{
+		ref: newNTFSRef(binary.LittleEndian.Uint64(e)), space: k[0x41], name: make([]uint16, count),
+		dir: binary.LittleEndian.Uint32(k[0x38:])&keyFolder != 0,
+	}
+	if n.ref.sequence == 0 {
+		return nil, x.broken("reference", fmt.Sprintf("record %d", n.ref.number), "one with a sequence number")
+	}
+	for i := range n.name {
+		n.name[i] = binary.LittleEndian.Uint16(k[keySize+2*i:])
+	}
+	return n, nil
+}

@@ -1,0 +1,103 @@
+package guestfile
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"slices"
+	"unicode/utf16"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// spaceDOS is the namespace of the short name of a file that has a long one too. Spec: Linux-NTFS documentation, "$FILE_NAME".
+const spaceDOS = 2
+
+// ntfsName is a name in a folder.
+type ntfsName struct {
+	ref   ntfsRef
+	name  []uint16
+	space byte
+	dir   bool
+}
+
+// text is the name. Halves of surrogate pairs, which NTFS allows, become U+FFFD: such a file cannot be asked for.
+func (n *ntfsName) text() string { return string(utf16.Decode(n.name)) }
+
+// maxUpcase is the size of $UpCase, in bytes: a character for each of 65,536.
+const maxUpcase = 128 << 10
+
+// readUpcase reads the volume's own table of upper-case characters: it differs between versions of Windows, and names are unique by the
+// table of the volume.
+func (n *ntfsFS) readUpcase() error {
+	node, err := n.node(ntfsRef{number: upcaseRecord}, "$UpCase")
+	if err != nil {
+		return err
+	}
+	v := ntfsValue{fs: n}
+	if err := node.read(attrData, "", &v); err != nil {
+		return err
+	}
+	if err := v.plain("$UpCase"); err != nil {
+		return err
+	}
+	b, err := v.bytes("$UpCase", maxUpcase)
+	if err != nil {
+		return err
+	}
+	n.upper = make([]uint16, len(b)/2)
+	for i := range n.upper {
+		n.upper[i] = binary.LittleEndian.Uint16(b[2*i:])
+	}
+	return nil
+}
+
+// upcase is the upper-case form of a character; those that the table does not reach are their own.
+func (n *ntfsFS) upcase(u uint16) uint16 {
+	if int(u) < len(n.upper) {
+		return n.upper[u]
+	}
+	return u
+}
+
+// same compares names without regard to case.
+func (n *ntfsFS) same(a, b []uint16) bool {
+	return slices.EqualFunc(a, b, func(a, b uint16) bool { return n.upcase(a) == n.upcase(b) })
+}
+
+// child finds a name in a folder. A name of exactly this spelling comes before others that differ by case, which programs for POSIX make.
+func (node *ntfsNode) child(name string) (*ntfsNode, error) {
+	path := name
+	if node.path != "" {
+		path = node.path + "/" + name
+	}
+	if !node.rec.dir() || name == "." {
+		return nil, fmt.Errorf("file %.256q: %w", path, fs.ErrNotExist)
+	}
+	want := utf16.Encode([]rune(name))
+	var exact, folded *ntfsName
+	rivals := false
+	err := node.names(func(n *ntfsName) error {
+		switch {
+		case slices.Equal(n.name, want):
+			exact = n
+		case !node.fs.same(n.name, want):
+		case folded == nil:
+			folded = n
+		case folded.ref != n.ref:
+			rivals = true
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case exact != nil:
+		folded = exact
+	case rivals:
+		return nil, fmt.Errorf("file %.256q: %w: several files have names that differ by case alone", path, ondisk.ErrUnsupported)
+	case folded == nil:
+		return nil, fmt.Errorf("file %.256q: %w", path, fs.ErrNotExist)
+	}
+	return node.fs.node(folded.ref, path[:len(path)-len(name)]+folded.text())
+}

@@ -1,0 +1,162 @@
+package guestfile
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// ntfsStride is the unit in which NTFS guards records against torn writes, in bytes, whatever the size of a sector: the last two bytes of
+// each are kept in the update sequence array, and a counter stands in their place. Spec: Linux-NTFS documentation, "Fixup".
+const ntfsStride = 512
+
+// ntfsRef names a record of the MFT. Spec: Linux-NTFS documentation, "File Reference".
+type ntfsRef struct {
+	number   int64
+	sequence uint16 // 0: any
+}
+
+func newNTFSRef(raw uint64) ntfsRef {
+	const bits = 48
+	return ntfsRef{number: ondisk.I64(raw & (1<<bits - 1)), sequence: uint16(raw >> bits)}
+}
+
+// ntfsHeader is the head of a record of the MFT; since version 3.1 the record's number stands behind it. Spec: Linux-NTFS documentation,
+// "File Record".
+type ntfsHeader struct {
+	Magic          [4]byte // "FILE"
+	FixupOffset    uint16
+	FixupCount     uint16
+	_              uint64 // sequence number in $LogFile
+	Sequence       uint16
+	_              uint16 // hard links
+	AttrOffset     uint16
+	Flags          uint16
+	BytesInUse     uint32
+	BytesAllocated uint32
+	Base           uint64 // reference of the base record, in an extension
+	_              uint16
+}
+
+const (
+	recordInUse  = 1
+	recordFolder = 2
+
+	ntfsHeaderSize = 0x2a // up to version 3.0 the fix-ups stand right behind it
+)
+
+// ntfsRecord is a record of the MFT with its fix-ups undone.
+type ntfsRecord struct {
+	ntfsHeader
+	number int64
+	raw    []byte
+	places []disk.Range // of the record in the volume, in order
+	attrs  []ntfsAttr
+}
+
+func (r *ntfsRecord) dir() bool { return r.Flags&recordFolder != 0 }
+
+// broken is the error of a field of the record.
+func (r *ntfsRecord) broken(off int64, field string, got, want any) error {
+	return &ondisk.FormatError{What: fmt.Sprintf("ntfs record %d", r.number), Off: r.places[0].Off + off, Field: field, Got: got, Want: want}
+}
+
+// load reads a record that is in use. The reference must be of this use of the record.
+func (n *ntfsFS) load(ref ntfsRef) (*ntfsRecord, error) {
+	if ref.number >= n.mft.Size()/n.record {
+		return nil, &ondisk.FormatError{
+			What: "ntfs $MFT", Field: "record", Got: ref.number, Want: fmt.Sprintf("a record of the %d that are known", n.mft.Size()/n.record),
+		}
+	}
+	places, err := n.mft.Where(ref.number*n.record, n.record)
+	if err != nil {
+		return nil, &ondisk.FormatError{What: "ntfs $MFT", Field: "record", Got: ref.number, Want: "one that a run of the MFT holds"}
+	}
+	r := &ntfsRecord{number: ref.number, places: places}
+	for _, p := range places {
+		part, err := ondisk.Bytes(n.volume, p.Off, p.Len)
+		if err != nil {
+			return nil, err
+		}
+		r.raw = append(r.raw, part...)
+	}
+	if err := r.check(ref); err != nil {
+		return nil, err
+	}
+	return r, r.split()
+}
+
+func (r *ntfsRecord) check(ref ntfsRef) error {
+	if err := ondisk.Fill(r.raw[:ntfsHeaderSize], binary.LittleEndian, &r.ntfsHeader); err != nil {
+		return err
+	}
+	size := int64(len(r.raw))
+	switch {
+	case string(r.Magic[:]) != "FILE":
+		return r.broken(0, "signature", r.Magic[:], "FILE")
+	case r.Flags&recordInUse == 0:
+		return r.broken(0x16, "flags", r.Flags, "a record in use")
+	case ref.sequence != 0 && ref.sequence != r.Sequence:
+		return r.broken(0x10, "sequence number", r.Sequence, fmt.Sprintf("%d as in the reference", ref.sequence))
+	case int64(r.BytesAllocated) != size:
+		return r.broken(0x1c, "allocated size", r.BytesAllocated, size)
+	case int64(r.BytesInUse) > size:
+		return r.broken(0x18, "size in use", r.BytesInUse, fmt.Sprintf("at most %d", size))
+	case uint32(r.AttrOffset) >= r.BytesInUse || r.AttrOffset%8 != 0 || int(r.AttrOffset) < int(r.FixupOffset)+2*int(r.FixupCount):
+		return r.broken(0x14, "offset of attributes", r.AttrOffset, fmt.Sprintf("a multiple of 8, behind the fix-ups, below %d", r.BytesInUse))
+	}
+	if !undoFixups(r.raw, ntfsHeaderSize) {
+		return r.broken(4, "fix-ups", fmt.Sprintf("%d at %#x", r.FixupCount, r.FixupOffset), "one for each 512 bytes, and their number at the end of each")
+	}
+	return nil
+}
+
+// undoFixups puts the last two bytes of each 512 back. Behind a header of so many bytes the fix-ups stand in the first 510, so that none
+// displaces another.
+func undoFixups(raw []byte, header int) bool {
+	at, n := int(binary.LittleEndian.Uint16(raw[4:])), int(binary.LittleEndian.Uint16(raw[6:]))
+	if n != len(raw)/ntfsStride+1 || at < header || at%2 != 0 || at+2*n > ntfsStride-2 {
+		return false
+	}
+	for i := 1; i < n; i++ {
+		end := raw[i*ntfsStride-2 : i*ntfsStride]
+		if !bytes.Equal(end, raw[at:at+2]) {
+			return false
+		}
+		copy(end, raw[at+2*i:])
+	}
+	return true
+}
+
+// where gives the runs of n bytes from off of the record, as they read with the fix-ups undone: the last two of each 512 bytes are those
+// in the update sequence array, and writing there keeps the record valid.
+func (r *ntfsRecord) where(off, n int64) []Run {
+	var out []Run
+	for done := int64(0); done < n; {
+		at := off + done
+		from, part := at, ntfsStride-2-at%ntfsStride
+		if part <= 0 { // displaced
+			from = int64(r.FixupOffset) + 2*(at/ntfsStride+1) + at%ntfsStride - (ntfsStride - 2)
+			part = ntfsStride - at%ntfsStride
+		}
+		place, rest := r.place(from)
+		part = min(part, rest, n-done)
+		out = append(out, Run{Off: done, Len: part, At: place})
+		done += part
+	}
+	return out
+}
+
+// place is where a stored byte of the record lies in the volume, and how many follow it there.
+func (r *ntfsRecord) place(off int64) (at, rest int64) {
+	for _, p := range r.places {
+		if off < p.Len {
+			return p.Off + off, p.Len - off
+		}
+		off -= p.Len
+	}
+	panic(fmt.Sprintf("guestfile: byte %d behind the end of a record", off))
+}
