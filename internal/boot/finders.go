@@ -4,6 +4,12 @@ package boot
 var finders = []Finder{
 	sector0,
 	bootSectors,
+	hibernation,
+	windows,
+	bootIni,
+	bootStore,
+	mountedDevices,
+	recovery,
 	hiddenSectors,
 	exfatOffset,
 }

@@ -86,7 +86,9 @@ func (f *Found) unread(code string, partition int, what string, err error, remed
 }
 
 // readers open the file systems whose files are read.
-var readers = map[volume.Kind]func(disk.Disk) (guestfile.FS, error){}
+var readers = map[volume.Kind]func(disk.Disk) (guestfile.FS, error){
+	volume.NTFS: guestfile.NTFS,
+}
 
 // Files opens the file system of a partition: ErrNoMatch when it is none whose files are read.
 func (g *Guest) Files(p Partition) (guestfile.FS, error) {
