@@ -104,6 +104,7 @@ func (c bootCase) run(t *testing.T) {
 	dest := filepath.Join(destDir, "aligned"+filepath.Ext(source))
 	before := hashFolder(t, sourceDir)
 	require.Equal(t, booted, boot(t, source, c.disk.heads), "before")
+	goldenPlan(t, c.name, source, c.flags...)
 
 	got := trueup(t, append(append([]string{"align"}, c.flags...), source, dest)...)
 	require.Equal(t, 0, got.code, "%s%s", got.stdout, got.stderr)

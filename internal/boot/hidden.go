@@ -26,6 +26,15 @@ func findHidden(g *Guest, p Partition, f *Found) error {
 		if err != nil || !isSyslinux(b) {
 			return err
 		}
+	case kind == volume.BitLocker:
+		// The header in front of what is encrypted is a boot sector. What it hides keeps its own, which nobody can write without the key.
+		b, err := ondisk.Bytes(g.Disk, p.Off, 512)
+		if err != nil {
+			return err
+		}
+		if n := int64(binary.LittleEndian.Uint16(b[0x0b:])); n == 512 || n == 4096 {
+			sector = n
+		}
 	default:
 		return nil
 	}

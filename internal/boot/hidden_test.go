@@ -76,6 +76,24 @@ func TestHiddenSectorsOfFAT(t *testing.T) {
 	require.Equal(t, []disk.Range{{Off: 63*512 + 0x1c, Len: 4}}, got[0].At)
 }
 
+// FACTS B1: the header of BitLocker has the word where NTFS has it.
+func TestHiddenSectorsOfBitLocker(t *testing.T) {
+	const start = 63
+	for _, stored := range []uint32{start, 2048} {
+		f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: start, Sectors: 3000})
+		inside := make(disktest.Forged, 3000*512)
+		inside.PutBitLocker("PC C:")
+		inside.U32(volume.AtHidden, stored)
+		f.Put(start*512, inside)
+		got := refs(t, f)
+		require.Len(t, got, 1)
+		require.Equal(t, []disk.Range{{Off: start*512 + 0x1c, Len: 4}}, got[0].At)
+		require.Equal(t, int64(stored)*512, got[0].Points)
+		require.Equal(t, stored == start, got[0].Follows())
+		require.Equal(t, stored == start, got[0].Stays == "")
+	}
+}
+
 // FAT32 has its backup where the word at 32h says. The fixture is made by mkfs.fat: sector 6.
 func TestHiddenSectorsOfFAT32(t *testing.T) {
 	d := disktest.Fixture(t, disktest.Fixtures(t)["logical-chain"])

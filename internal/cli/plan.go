@@ -97,7 +97,7 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 	}
 	r := &report.Plan{
 		Head: head("plan"), Image: report.NewImage(s.img), Target: p.Goal.Want, Flags: f.arguments(),
-		Refusals: append([]align.Finding{}, p.Refusals(f.allowUnbootable)...),
+		Refusals: append([]align.Finding{}, p.Refusals(f.allowUnbootable)...), References: report.NewReferences(p, s.layout),
 	}
 	r.Findings = notRefused(p.Notes, r.Refusals)
 	refused := refusal(r.Refusals)

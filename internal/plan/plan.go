@@ -106,6 +106,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	}
 	p.Notes = append(p.Notes, align.Relevant(l.Issues, p.moved())...)
 	p.chsNote(l)
+	p.strays(l)
 	p.atEnd(l)
 	return p, p.malformed()
 }
@@ -200,6 +201,24 @@ func (p *Plan) chsNote(l *layout.Layout) {
 	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{Code: "chs-geometry", Effect: ondisk.Warn, Text: fmt.Sprintf(
 		"the boot code (%s) reads cylinders, heads and sectors, and at %s they depend on the BIOS having %d heads, as the disk says",
 		l.Boot.Code.Name, units.Short(p.Goal.Want), l.Geometry.Heads), Remedy: "--boundary 64K holds for every geometry"}))
+}
+
+// strays warns of what a system remembers of a place where no partition starts now, and where one starts in the result: it would take that
+// for what was there once, such as the drive of an old letter.
+func (p *Plan) strays(l *layout.Layout) {
+	to := map[int64]int{}
+	for _, m := range p.Moves {
+		to[m.To] = m.Partition
+	}
+	for _, r := range l.Boot.Refs {
+		if number, hit := to[r.Points]; hit && r.Target == 0 && r.File != "" {
+			p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
+				Code: "stray-reference", Effect: ondisk.Warn, Partition: number,
+				Text:   fmt.Sprintf("%s points to byte %d, where no partition starts now, and partition %d starts there in the result", r.Name(), r.Points, number),
+				Remedy: "remove what is left of it in the guest first, or choose another --boundary",
+			}))
+		}
+	}
 }
 
 // malformed is the error of the structures that stand in the way.

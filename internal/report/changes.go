@@ -17,10 +17,12 @@ func (t *Text) Plan(r *Plan) {
 	t.printf("\n")
 	if len(r.Refusals) > 0 {
 		t.refusals(r.Refusals)
+		t.references(r.References)
 		t.findings(r.Findings)
 		return
 	}
 	t.changes(r.Changes)
+	t.references(r.References)
 	t.findings(r.Findings)
 	if r.Moved == 0 && len(r.Patches) == 0 {
 		return

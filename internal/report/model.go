@@ -162,14 +162,15 @@ type Plan struct {
 	Head
 	Image Image `json:"image"`
 	Changes
-	Target   int64           `json:"boundary_bytes"`
-	Findings []align.Finding `json:"findings"`
-	Refusals []align.Finding `json:"refusals"`
-	Result   *Disk           `json:"result,omitempty"`
-	Before   *Disk           `json:"-"`
-	Flags    []string        `json:"-"` // of the command line that would carry the plan out
-	Error    *Error          `json:"error,omitempty"`
-	ExitCode int             `json:"exit_code"`
+	References []Reference     `json:"references"`
+	Target     int64           `json:"boundary_bytes"`
+	Findings   []align.Finding `json:"findings"`
+	Refusals   []align.Finding `json:"refusals"`
+	Result     *Disk           `json:"result,omitempty"`
+	Before     *Disk           `json:"-"`
+	Flags      []string        `json:"-"` // of the command line that would carry the plan out
+	Error      *Error          `json:"error,omitempty"`
+	ExitCode   int             `json:"exit_code"`
 }
 
 // Changes is what a plan does to a disk.
