@@ -1,0 +1,116 @@
+package hive
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// seed is a hive with a bit of all, small enough to be mutated much.
+func seed() disktest.HiveKey {
+	return disktest.HiveKey{Name: "R", Values: []disktest.HiveValue{{Type: 1, Data: counted(6)}, {Name: "four", Type: 4, Data: counted(4)}}, Keys: []disktest.HiveKey{
+		{Name: "lists", List: "ri", Keys: numbered(5)},
+		{Name: "li", List: "li", Keys: numbered(2)},
+		{Name: "Ключ", Values: []disktest.HiveValue{{Name: "日本", Type: 3, Data: counted(12)}, {Name: "big", Type: 3, Data: counted(segmentSize + 9)}}},
+	}}
+}
+
+// known tells whether an error is one that a hive can have: a source in memory has no others.
+func known(err error) bool {
+	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrUnsupported)
+}
+
+func FuzzHive(f *testing.F) {
+	for minor := uint32(3); minor <= 6; minor++ {
+		f.Add([]byte(disktest.ForgeHive(minor, seed())))
+	}
+	for _, s := range disktest.Seeds(f, 1<<20, "regipy/BCD.xz") {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		h, err := Open(bytes.NewReader(data))
+		if err != nil {
+			require.True(t, known(err), "%v", err)
+			return
+		}
+		h.steps = 1 << 13
+		if err := h.Clean(); err != nil {
+			require.ErrorIs(t, err, ondisk.ErrUnsupported)
+		}
+		if err := walk(h); err != nil {
+			require.True(t, known(err), "%v", err)
+		}
+		h.steps = 1 << 13
+		root, err := h.Root()
+		if err != nil {
+			return
+		}
+		for v, err := range root.Values() {
+			if err == nil {
+				placesAgree(t, data, v)
+			}
+		}
+		for k, err := range root.Subkeys() {
+			if err != nil {
+				continue
+			}
+			for v, err := range k.Values() {
+				if err == nil {
+					placesAgree(t, data, v)
+				}
+			}
+			if _, err := h.Key(k.Name, "Key0001"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				require.True(t, known(err), "%v", err)
+			}
+		}
+	})
+}
+
+// placesAgree holds the places of a value to the file and to its data.
+func placesAgree(t *testing.T, file []byte, v *Value) {
+	t.Helper()
+	data, err := v.Data()
+	if err != nil || len(data) == 0 {
+		return
+	}
+	left := v.hive.steps
+	v.hive.steps = 1000 // enough for the places of what Data reads
+	defer func() { v.hive.steps = left }()
+	places, err := v.Where(0, v.Size)
+	require.NoError(t, err)
+	var got []byte
+	for _, r := range places {
+		b := make([]byte, r.Len)
+		_, err := io.ReadFull(io.NewSectionReader(bytes.NewReader(file), r.Off, r.Len), b)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, r.Off, int64(baseSize+binHeaderSize))
+		got = append(got, b...)
+	}
+	require.Equal(t, data, got)
+	if len(data) > 8 {
+		mid := int64(len(data))/2 - 4
+		require.Equal(t, data[mid:mid+8], atPlaces(t, bytes.NewReader(file), v, mid, 8))
+	}
+}
+
+func FuzzLogPending(f *testing.F) {
+	f.Add([]byte(newLog(3, 5, 6, 7)))
+	f.Add([]byte(newLog(3, 9)))
+	f.Add([]byte(oldLog(1, 8)))
+	h := open(f, disktest.ForgeHive(5, disktest.HiveKey{}))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) >= logSector {
+			disktest.Forged(data).SealHive() // or hardly any mutation comes as far as the entries
+		}
+		if _, err := h.LogPending(bytes.NewReader(data)); err != nil {
+			require.True(t, known(err), "%v", err)
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package hive
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// newLog is a log of Windows 8.1 and later with entries of these sequence numbers, the second of which is long.
+func newLog(base uint32, entries ...uint32) disktest.Forged {
+	f := oldLog(6, base)[:512]
+	for i, sequence := range entries {
+		e := make(disktest.Forged, 512+1536*(i%2))
+		e.Text(0, "HvLE")
+		e.U32(4, uint32(len(e)-i%2*8))
+		e.U32(12, sequence)
+		f = append(f, e...)
+	}
+	return append(f, make(disktest.Forged, 4096)...)
+}
+
+// oldLog is a log until Windows 8.
+func oldLog(kind, sequence uint32) disktest.Forged {
+	f := disktest.ForgeHive(5, disktest.HiveKey{})[:1024]
+	f.U32(disktest.HiveFileType, kind)
+	f.U32(disktest.HiveSequence1, sequence)
+	f.U32(disktest.HiveSequence2, sequence)
+	f.SealHive()
+	f.Text(512, "DIRT")
+	return f
+}
+
+func TestLogPending(t *testing.T) {
+	torn := oldLog(1, 9)
+	torn.U32(disktest.HiveSequence2, 8)
+	torn.SealHive()
+	unsealed := newLog(9, 8)
+	unsealed.U32(disktest.HiveChecksum, 1)
+	for name, tc := range map[string]struct { // the hive has number 7
+		log  disktest.Forged
+		want bool
+	}{
+		"empty":                           {nil, false},
+		"zeros":                           {make(disktest.Forged, 8192), false},
+		"entries that were applied":       {newLog(3, 3, 4, 5, 6, 7), false},
+		"a newer entry":                   {newLog(3, 3, 4, 5, 6, 7, 8), true},
+		"a newer one first":               {newLog(3, 9, 4), true},
+		"behind where numbers began anew": {newLog(3, 0xfffffff0, 2), false},
+		"nothing but a base block":        {newLog(9), false},
+		"base block is wrong":             {unsealed, false},
+		"old, of the hive":                {oldLog(1, 7), false},
+		"old, older":                      {oldLog(1, 5), false},
+		"old, newer":                      {oldLog(1, 8), true},
+		"old, second, newer":              {oldLog(2, 8), true},
+		"old, newer, not finished":        {torn, false},
+		"a hive":                          {oldLog(0, 9), false},
+		"half a sector":                   {oldLog(1, 9)[:300], false},
+		"cut off within an entry's head":  {newLog(3, 8)[:520], false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := open(t, disktest.ForgeHive(5, disktest.HiveKey{})).LogPending(bytes.NewReader(tc.log))
+			require.NoError(t, err)
+			require.Equal(t, tc.want, got)
+		})
+	}
+}
+
+// The longest walk ends, and entries of size 0 do not stop it from getting on.
+func TestLogOfManyEntries(t *testing.T) {
+	f := newLog(3)[:512]
+	for range maxLogEntries {
+		e := make(disktest.Forged, 512)
+		e.Text(0, "HvLE")
+		f = append(f, e...)
+	}
+	h := open(t, disktest.ForgeHive(5, disktest.HiveKey{}))
+	got, err := h.LogPending(bytes.NewReader(f[:len(f)-512]))
+	require.NoError(t, err)
+	require.False(t, got)
+	_, err = h.LogPending(bytes.NewReader(f))
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+}
