@@ -19,6 +19,19 @@ type ntfsFS struct {
 	record   int64 // bytes of a record of the MFT
 	mft      *File // complete, save while it is being read
 	upper    []uint16
+	spent    int64 // bytes of structures read so far
+}
+
+// maxStructures bounds what is read of records and indexes, in bytes: a volume made to be slow gets no more time. Opening a hundred files
+// takes about 20 MiB.
+const maxStructures = 128 << 20
+
+// spend counts bytes of structures that are going to be read.
+func (n *ntfsFS) spend(bytes int64) error {
+	if n.spent += bytes; n.spent > maxStructures {
+		return fmt.Errorf("ntfs: %w of %d bytes of records and indexes", ondisk.ErrLimit, int64(maxStructures))
+	}
+	return nil
 }
 
 // Records of the MFT that have a fixed place. Spec: Linux-NTFS documentation, "Files: overview".
@@ -154,7 +167,7 @@ func (n *ntfsFS) List(path string) ([]Entry, error) {
 		return nil, err
 	}
 	var out []Entry
-	return out, dir.names(func(name *ntfsName) error {
+	return out, dir.names(nil, func(name *ntfsName) error {
 		if name.space != spaceDOS { // a second name of a file that has a long one
 			out = append(out, Entry{Name: name.text(), Dir: name.dir})
 		}

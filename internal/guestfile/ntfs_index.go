@@ -1,16 +1,15 @@
 package guestfile
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
-
-// maxIndexBytes bounds what is read of the index of one folder: 65,536 names of the longest kind, in blocks that are half full.
-const maxIndexBytes = 128 << 20
 
 // indexName is the name of the attributes of an index of names.
 var indexName = utf16le("$I30")
@@ -55,14 +54,16 @@ const (
 	keyFolder = 0x10000000 // the file has an index of names
 )
 
-// ntfsIndex is a walk over the index of a folder, a B+ tree, in its order.
+// ntfsIndex is a walk over the index of a folder, a B+ tree, in its order: that of the names in upper case, by the numbers of their
+// characters.
 type ntfsIndex struct {
 	fs      *ntfsFS
 	path    string
-	at      int64 // of the folder's record in the volume, for errors
-	blocks  *File // nil: all is in the root
-	block   int64 // bytes
-	unit    int64 // bytes that a block's number counts
+	at      int64    // of the folder's record in the volume, for errors
+	blocks  *File    // nil: all is in the root
+	block   int64    // bytes
+	unit    int64    // bytes that a block's number counts
+	want    []uint16 // in upper case; nil: all names, else those that differ from it by case at most
 	visited map[int64]bool
 	stack   []ntfsFrame
 	names   int
@@ -78,12 +79,17 @@ func (x *ntfsIndex) broken(field string, got, want any) error {
 	return &ondisk.FormatError{What: fmt.Sprintf("ntfs index of %.256q", "/"+x.path), Off: x.at, Field: field, Got: got, Want: want}
 }
 
-// names gives the names of a folder, in its order.
-func (node *ntfsNode) names(visit func(*ntfsName) error) error {
-	x, err := node.index()
+// names gives the names of a folder that differ from a name by case at most, or with nil all of them.
+func (node *ntfsNode) names(want []uint16, visit func(*ntfsName) error) error {
+	x, err := node.index(want)
 	if err != nil {
 		return err
 	}
+	return x.walk(visit)
+}
+
+// walk visits the names in order.
+func (x *ntfsIndex) walk(visit func(*ntfsName) error) error {
 	for len(x.stack) > 0 {
 		name, err := x.step()
 		if err != nil {
@@ -93,7 +99,7 @@ func (node *ntfsNode) names(visit func(*ntfsName) error) error {
 			continue
 		}
 		if x.names++; x.names > maxEntries {
-			return fmt.Errorf("folder %.256q: %w of %d names", node.path, ondisk.ErrLimit, maxEntries)
+			return fmt.Errorf("folder %.256q: %w of %d names", x.path, ondisk.ErrLimit, maxEntries)
 		}
 		if err := visit(name); err != nil {
 			return err
@@ -103,8 +109,8 @@ func (node *ntfsNode) names(visit func(*ntfsName) error) error {
 }
 
 // index starts a walk at the root.
-func (node *ntfsNode) index() (*ntfsIndex, error) {
-	x := &ntfsIndex{fs: node.fs, path: node.path, at: node.rec.places[0].Off, visited: map[int64]bool{}}
+func (node *ntfsNode) index(want []uint16) (*ntfsIndex, error) {
+	x := &ntfsIndex{fs: node.fs, path: node.path, want: want, at: node.rec.places[0].Off, visited: map[int64]bool{}}
 	root := ntfsValue{fs: node.fs}
 	if !node.rec.dir() {
 		return nil, fmt.Errorf("folder %.256q: %w", node.path, fs.ErrNotExist)
@@ -173,20 +179,41 @@ func (x *ntfsIndex) step() (*ntfsName, error) {
 	if length < entrySize || length > len(b) || length%8 != 0 {
 		return nil, x.broken("entry length", length, fmt.Sprintf("a multiple of 8 from 16 to %d", len(b)))
 	}
-	e := b[:length]
-	if flags&entrySubNode != 0 && !top.below {
+	e, last := b[:length], flags&entryLast != 0
+	var name *ntfsName
+	order := 1 // the last entry comes behind all names
+	if !last {
+		var err error
+		if name, err = x.name(e); err != nil {
+			return nil, err
+		}
+		order = x.compare(name)
+	}
+	if flags&entrySubNode != 0 && !top.below && order >= 0 {
 		if length < entrySize+8 {
 			return nil, x.broken("entry length", length, "24 at least, with the node below")
 		}
 		top.below = true
 		return nil, x.descend(binary.LittleEndian.Uint64(e[length-8:]))
 	}
-	if flags&entryLast != 0 {
-		x.stack = x.stack[:len(x.stack)-1]
-		return nil, nil //nolint:nilnil // no name at this step, as the comment on top promises
-	}
 	top.entries, top.below = b[length:], false
-	return x.name(e)
+	switch {
+	case !last && order > 0: // all that follows, here and above, comes behind the name
+		x.stack = nil
+	case last:
+		x.stack = x.stack[:len(x.stack)-1]
+	case order == 0:
+		return name, nil
+	}
+	return nil, nil //nolint:nilnil // no name at this step, as the comment on top promises
+}
+
+// compare gives the order of a name and the one that is wanted, 0 when all are.
+func (x *ntfsIndex) compare(n *ntfsName) int {
+	if x.want == nil {
+		return 0
+	}
+	return slices.CompareFunc(n.name, x.want, func(a, b uint16) int { return cmp.Compare(x.fs.upcase(a), b) })
 }
 
 // descend goes to a block, once.
@@ -203,8 +230,8 @@ func (x *ntfsIndex) descend(number uint64) error {
 		return x.broken("block", vcn, "one that was not visited before")
 	}
 	x.visited[vcn] = true
-	if int64(len(x.visited))*x.block > maxIndexBytes {
-		return fmt.Errorf("folder %.256q: %w of %d bytes of its index", x.path, ondisk.ErrLimit, maxIndexBytes)
+	if err := x.fs.spend(x.block); err != nil {
+		return err
 	}
 	raw := make([]byte, x.block)
 	if err := ondisk.ReadFull(x.blocks, raw, vcn*x.unit); err != nil {

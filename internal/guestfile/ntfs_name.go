@@ -60,11 +60,6 @@ func (n *ntfsFS) upcase(u uint16) uint16 {
 	return u
 }
 
-// same compares names without regard to case.
-func (n *ntfsFS) same(a, b []uint16) bool {
-	return slices.EqualFunc(a, b, func(a, b uint16) bool { return n.upcase(a) == n.upcase(b) })
-}
-
 // child finds a name in a folder. A name of exactly this spelling comes before others that differ by case, which programs for POSIX make.
 func (node *ntfsNode) child(name string) (*ntfsNode, error) {
 	path := name
@@ -75,13 +70,16 @@ func (node *ntfsNode) child(name string) (*ntfsNode, error) {
 		return nil, fmt.Errorf("file %.256q: %w", path, fs.ErrNotExist)
 	}
 	want := utf16.Encode([]rune(name))
+	upper := make([]uint16, len(want))
+	for i, u := range want {
+		upper[i] = node.fs.upcase(u)
+	}
 	var exact, folded *ntfsName
 	rivals := false
-	err := node.names(func(n *ntfsName) error {
+	err := node.names(upper, func(n *ntfsName) error {
 		switch {
 		case slices.Equal(n.name, want):
 			exact = n
-		case !node.fs.same(n.name, want):
 		case folded == nil:
 			folded = n
 		case folded.ref != n.ref:

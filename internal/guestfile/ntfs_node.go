@@ -50,6 +50,9 @@ func (v *ntfsValue) bytes(what string, limit int64) ([]byte, error) {
 	if f.Size() > limit {
 		return nil, fmt.Errorf("ntfs %s of %d bytes: %w of %d", what, f.Size(), ondisk.ErrLimit, limit)
 	}
+	if err := v.fs.spend(f.Size()); err != nil {
+		return nil, err
+	}
 	b := make([]byte, f.Size())
 	return b, ondisk.ReadFull(f, b, 0)
 }

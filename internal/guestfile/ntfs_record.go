@@ -75,6 +75,9 @@ func (n *ntfsFS) load(ref ntfsRef) (*ntfsRecord, error) {
 	if err != nil {
 		return nil, &ondisk.FormatError{What: "ntfs $MFT", Field: "record", Got: ref.number, Want: "one that a run of the MFT holds"}
 	}
+	if err := n.spend(n.record); err != nil {
+		return nil, err
+	}
 	r := &ntfsRecord{number: ref.number, places: places}
 	for _, p := range places {
 		part, err := ondisk.Bytes(n.volume, p.Off, p.Len)
