@@ -87,7 +87,13 @@ func (f *Found) unread(code string, partition int, what string, err error, remed
 
 // readers open the file systems whose files are read.
 var readers = map[volume.Kind]func(disk.Disk) (guestfile.FS, error){
-	volume.NTFS: guestfile.NTFS,
+	volume.NTFS:  guestfile.NTFS,
+	volume.FAT12: guestfile.FAT,
+	volume.FAT16: guestfile.FAT,
+	volume.FAT32: guestfile.FAT,
+	volume.Ext2:  guestfile.Ext,
+	volume.Ext3:  guestfile.Ext,
+	volume.Ext4:  guestfile.Ext,
 }
 
 // Files opens the file system of a partition: ErrNoMatch when it is none whose files are read.

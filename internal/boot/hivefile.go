@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 
 	"github.com/trueup/trueup/internal/guestfile"
@@ -88,13 +89,41 @@ func (f *Found) readHive(g *Guest, p Partition, at hivePath, left *int, find fun
 // keepHive adds the references of a hive. When Windows will not take the file as it is, they stay: it would apply its log to the file, and a change
 // made here would be lost or make a muddle.
 func (f *Found) keepHive(h *guestHive) error {
-	if err := h.Clean(); err != nil {
+	err := h.settled()
+	if err != nil && !understood(err) {
+		return err
+	}
+	if err != nil {
 		if len(h.refs) == 0 {
 			f.warn(h.code, 0, fmt.Sprintf("%s of partition %d names no partition of this disk, but its log may: %v", shown(h.file.Path), h.p.Number, err), shutDown)
 		}
 		f.hold(h.p, h.file, h.code, h.refs, err, shutDown)
 	}
 	return f.keepFile(h.g, h.p, h.file, h.code, h.refs)
+}
+
+// settled is nil when Windows will take the hive as it is, by its own word and by that of the logs beside it.
+func (h *guestHive) settled() error {
+	if err := h.Clean(); err != nil {
+		return err
+	}
+	for _, suffix := range []string{".LOG", ".LOG1", ".LOG2"} {
+		log, err := h.g.windowsFile(h.p, h.file.Path+suffix)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		pending, err := h.LogPending(log)
+		if err != nil {
+			return err
+		}
+		if pending {
+			return ondisk.In(ondisk.ErrUnsupported, "its log %s is newer than it: they are not of one moment", shown(log.Path))
+		}
+	}
+	return nil
 }
 
 // ref makes a reference of the 8 bytes at off of a value. Its target, if any, is set.
