@@ -31,7 +31,7 @@ type device struct {
 	LocalType uint32 // of what the partition lies on; 0: a disk, others are RAM disks, files, virtual disks
 	Style     uint32 // 1: MBR
 	Signature uint32 // of the disk
-	_         [12]byte
+	_         [28]byte
 }
 
 const (
@@ -50,12 +50,11 @@ const (
 // nested device differ by kind and version, so the shape is looked for: 20 bytes of it do not occur by chance.
 func devices(data []byte) (at []int64, found []device) {
 	var d device
-	size := binary.Size(d)
-	for i := 0; i+size <= len(data); i += deviceUnit {
+	for i := 0; i+deviceLength <= len(data); i += deviceUnit {
 		if binary.LittleEndian.Uint32(data[i:]) != devicePartition || binary.LittleEndian.Uint32(data[i+8:]) != deviceLength {
 			continue
 		}
-		if _, err := binary.Decode(data[i:i+size], binary.LittleEndian, &d); err != nil {
+		if _, err := binary.Decode(data[i:i+deviceLength], binary.LittleEndian, &d); err != nil {
 			panic(err) // a variable-size struct: our own bug
 		}
 		if d.LocalType == localDisk && d.Style == styleMBR && ondisk.IsZero(data[i+0xc:i+0x10]) && ondisk.IsZero(data[i+0x18:i+0x20]) {

@@ -113,12 +113,18 @@ func readBootIni(files guestfile.FS) ([]byte, error) {
 // savedName is a file that holds a boot sector by its name: BOOTSECT.DOS of the setup of Windows, bootsect.lnx and others of people.
 var savedName = regexp.MustCompile(`(?i)^bootsect\.[^.]{1,16}$`)
 
-// savedSectors gives the files in the root that hold boot sectors, in the order of their names.
-func savedSectors(files guestfile.FS, menu []byte) ([]string, error) {
+// savedPaths are the files that the menu starts.
+func savedPaths(menu []byte) []string {
 	var names []string
 	for _, m := range savedPath.FindAllSubmatch(menu, maxSaved) {
 		names = append(names, strings.ToLower(strings.ReplaceAll(string(m[1]), `\`, "/")))
 	}
+	return names
+}
+
+// savedSectors gives the files in the root that hold boot sectors, in the order of their names.
+func savedSectors(files guestfile.FS, menu []byte) ([]string, error) {
+	names := savedPaths(menu)
 	entries, err := files.List("")
 	if err != nil {
 		return nil, err

@@ -156,8 +156,9 @@ func TestMountedDevices(t *testing.T) {
 		}
 		b, err := got[0].Encode(got[0].Raw, 1<<20)
 		require.NoError(t, err)
-		require.Equal(t, mounted(signature, 1 << 20)[4:], b)
-		require.Contains(t, chain(r), "1 partition 1 holds a Windows in \\"+got[0].File[:strings.Index(got[0].File, "/")])
+		require.Equal(t, mounted(signature, 1<<20)[4:], b)
+		stored, _, _ := strings.Cut(got[0].File, "/")
+		require.Contains(t, chain(r), "1 partition 1 holds a Windows in \\"+stored)
 	}
 }
 
