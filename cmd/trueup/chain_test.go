@@ -46,13 +46,6 @@ var chainCases = []chainCase{
 		},
 	},
 	{
-		name: "bootmgr on fat", kind: 0x06, code: "bcd", says: "BCD",
-		change: func(disk, partition disktest.Forged) {
-			disk.PutFAT16(stayStart, stayLength)
-			partition.Text(0x1a0, "BOOTMGR    ")
-		},
-	},
-	{
 		name: "hibernated linux", kind: 0x82, code: "hibernated-linux", says: "hibernated", force: 4,
 		change: func(_, partition disktest.Forged) { partition.Text(4086, "S1SUSPEND") },
 	},
@@ -124,20 +117,6 @@ func TestPlanSaysItsFlags(t *testing.T) {
 	for _, flag := range []string{"trueup align ", "--boundary 2M", "--partition 2", "--allow-unbootable", image} {
 		require.Contains(t, line, flag)
 	}
-}
-
-// TestDriveLettersOnFAT32 requires the warning for Windows XP on FAT32 as on NTFS.
-func TestDriveLettersOnFAT32(t *testing.T) {
-	const sectors = 40 << 11
-	v := madeVolume{kind: "fat32", label: "XP", start: trackSectors, sectors: sectors - 4096}
-	part := filepath.Join(t.TempDir(), "part")
-	v.make(t, part)
-	disk := disktest.ForgeMBR(sectors, slot(0x0c, trackSectors, uint32(v.sectors)))
-	disk.U8(disktest.MBREntries, 0x80)
-	disk.Put(trackSectors*sectorSize, readAt(t, part, 0, v.sectors*sectorSize))
-	disk.Text(trackSectors*sectorSize+0x170, "NTLDR      ")
-	image := writeForged("disk.raw", disk)(t, t.TempDir())
-	require.Contains(t, planFindings(t, image), "mounted-devices")
 }
 
 // TestCHSBeyondItsEnd moves a partition whose end is written as "beyond CHS". That says nothing of the geometry, so that
