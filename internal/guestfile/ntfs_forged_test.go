@@ -34,12 +34,12 @@ func (m *ntfsForge) freeClusters() []int64 {
 	return out
 }
 
-// scatterMFT moves the clusters of the MFT from a record on to other places, each for itself, and gives all runs of the MFT.
-func (m *ntfsForge) scatterMFT(t testing.TB, from int64) []ntfsExtent {
+// scatterMFT moves the clusters of the MFT behind record 23 to other places, each for itself, and gives all runs of the MFT.
+func (m *ntfsForge) scatterMFT(t testing.TB) []ntfsExtent {
 	t.Helper()
 	c := m.fs.cluster
 	require.Len(t, m.fs.mft.runs, 1, "as mkntfs makes it")
-	start, head, all := m.fs.mft.runs[0].At/c, from*m.fs.record/c, m.fs.mft.Size()/c
+	start, head, all := m.fs.mft.runs[0].At/c, 24*m.fs.record/c, m.fs.mft.Size()/c
 	free := m.freeClusters()
 	out := []ntfsExtent{{length: head, start: start}}
 	for i := head; i < all; i++ {
@@ -95,13 +95,13 @@ func (m *ntfsForge) splitMFT(t testing.TB, runs []ntfsExtent) {
 // An MFT in which records of 1024 bytes lie in clusters of 512 bytes that are not neighbours, and whose own runs are in several records.
 func TestNTFSScatteredMFT(t *testing.T) {
 	m := forgeNTFS(t, smallFiles(t, 60))
-	runs := forgeNTFS(t, m.save(t)).scatterMFT(t, 24)
+	runs := forgeNTFS(t, m.save(t)).scatterMFT(t)
 	m.splitMFT(t, runs)
-	require.Equal(t, runs, m.scatterMFT(t, 24))
+	require.Equal(t, runs, m.scatterMFT(t))
 	vol := m.save(t)
 	v := requireLikeTools(t, vol)
 	require.NotEmpty(t, v.at(t, "$MFT").list)
-	require.Equal(t, len(runs), len(v.mft.runs))
+	require.Len(t, v.mft.runs, len(runs))
 	for i := range 60 {
 		f := v.file(t, fmt.Sprint("small", i))
 		require.Greater(t, len(f.runs), 1)
@@ -174,4 +174,89 @@ func TestNTFSShortName(t *testing.T) {
 	f := requireLikeNTFSCat(t, vol, v, "LONGNA~1.TXT")
 	require.Equal(t, noise(5000, 1), allOf(t, f))
 	require.NotContains(t, listTree(t, v, ""), "LONGNA~1.TXT")
+}
+
+// An attribute list that lies in clusters, and data whose first part is in an extension record.
+func TestNTFSListInClusters(t *testing.T) {
+	m := hostileBase(t)
+	number := m.number(t, "large")
+	rec, err := m.fs.load(ntfsRef{number: number})
+	require.NoError(t, err)
+	data := attrBytes(rec, attrData)
+	const extension = 40
+	var list, attrs []byte
+	for i := range rec.attrs {
+		a := &rec.attrs[i]
+		in := number
+		if a.Type == attrData {
+			in = extension
+		} else {
+			attrs = append(attrs, attrBytes(rec, a.Type)...)
+		}
+		if a.Type == 0x10 {
+			attrs = append(attrs, runsAttr(attrList, 77, 0, 512, int64(0x20*len(rec.attrs)), []ntfsExtent{{1, 3000}})...)
+		}
+		list = append(list, listEntry(a.Type, a.ID, 0, in, 1)...)
+	}
+	m.Put(3000*512, list)
+	m.put(t, number, withAttrs(t, m.raw(t, number), attrs))
+	raw := withAttrs(t, m.raw(t, extension), data)
+	raw.U16(0x10, 1)
+	raw.U16(0x16, recordInUse)
+	raw.U64(0x20, uint64(number)|1<<48)
+	m.put(t, extension, raw)
+	vol := m.save(t)
+	v := openNTFS(t, vol)
+	f := requireLikeNTFSCat(t, vol, v, "large")
+	require.Equal(t, noise(5000, 2), allOf(t, f))
+	requireRunsOfNTFSInfo(t, vol, v, f)
+}
+
+// Records of all sizes, with a value over all of their sectors' ends: it is read right, and a byte written where Where says changes this byte
+// alone and leaves the fix-ups valid.
+func TestNTFSRecordSizes(t *testing.T) {
+	for size := 512; size <= maxNTFSRecord; size *= 2 {
+		for _, pieces := range []int{1, size / 512} {
+			value := noise(size-0x38-2*8-0x18-8, uint64(size))
+			raw := make(disktest.Forged, size)
+			raw.Text(0, "FILE")
+			raw.U16(4, ntfsHeaderSize)
+			raw.U16(6, uint16(size/512+1))
+			raw.U16(0x10, 1)
+			raw.U16(0x14, 0x40)
+			raw.U16(0x16, recordInUse)
+			raw.U32(0x1c, uint32(size))
+			raw = sealNTFS(withAttrs(t, raw, residentAttr(attrData, 0, value[:len(value)&^7])))
+			value = value[:len(value)&^7]
+			// The pieces of the record lie in reverse, with a piece of nothing between two.
+			volume := make([]byte, 2*size)
+			n := &ntfsFS{volume: disktest.ShortDisk(volume, int64(2*size)), cluster: 512, clusters: int64(2 * size / 512), record: int64(size)}
+			n.mft = &File{volume: n.volume, size: n.record}
+			for i := range pieces {
+				part := size / pieces
+				at := 2*size - (2*i+1)*part
+				copy(volume[at:], raw[i*part:(i+1)*part])
+				n.mft.runs = append(n.mft.runs, Run{Off: int64(i * part), Len: int64(part), At: int64(at)})
+			}
+			load := func() *File {
+				node, err := n.node(ntfsRef{}, "file")
+				require.NoError(t, err)
+				v := ntfsValue{fs: n}
+				require.NoError(t, node.read(attrData, "", &v))
+				f, err := v.file("file")
+				require.NoError(t, err)
+				return f
+			}
+			f := load()
+			require.Equal(t, value, allOf(t, f))
+			for off := range f.Size() {
+				places, err := f.Where(off, 1)
+				require.NoError(t, err)
+				require.Len(t, places, 1)
+				volume[places[0].Off] ^= 0xff
+				value[off] ^= 0xff
+				require.True(t, bytes.Equal(value, allOf(t, load())))
+			}
+		}
+	}
 }

@@ -92,6 +92,9 @@ func TestNTFSHostileList(t *testing.T) {
 		m.put(t, number, withAttrs(t, m.raw(t, number), runsAttr(attrList, 99, 0, 512, size, runs), data))
 		return m
 	}
+	long := list(32, ntfsExtent{1, 3000})
+	long.Put(3000*512, own)
+	require.NoError(t, use(long))
 	t.Run("list of 4 GiB that is not there", func(t *testing.T) { requireRefused(t, list(4<<30, ntfsExtent{2, 1000}), ondisk.ErrFormat) })
 	t.Run("list of zeros", func(t *testing.T) { requireRefused(t, list(1024, ntfsExtent{2, 3000}), ondisk.ErrFormat) })
 	t.Run("list of 1 MiB and more", func(t *testing.T) { requireRefused(t, list(1<<20+1, ntfsExtent{2049, 1000}), ondisk.ErrLimit) })

@@ -110,11 +110,11 @@ func (x *ntfsIndex) walk(visit func(*ntfsName) error) error {
 
 // index starts a walk at the root.
 func (node *ntfsNode) index(want []uint16) (*ntfsIndex, error) {
-	x := &ntfsIndex{fs: node.fs, path: node.path, want: want, at: node.rec.places[0].Off, visited: map[int64]bool{}}
-	root := ntfsValue{fs: node.fs}
+	x := &ntfsIndex{fs: node.fs, path: node.path, at: node.rec.places[0].Off, want: want, visited: map[int64]bool{}}
 	if !node.rec.dir() {
 		return nil, fmt.Errorf("folder %.256q: %w", node.path, fs.ErrNotExist)
 	}
+	root := ntfsValue{fs: node.fs}
 	if err := node.read(attrIndexRoot, indexName, &root); err != nil {
 		return nil, err
 	}
@@ -122,23 +122,8 @@ func (node *ntfsNode) index(want []uint16) (*ntfsIndex, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(b) < indexRootSize+indexHeadSize {
-		return nil, x.broken("root", len(b), "32 bytes at least")
-	}
-	var r ntfsIndexRoot
-	if err := ondisk.Fill(b[:indexRootSize], binary.LittleEndian, &r); err != nil {
+	if err := x.measure(b); err != nil {
 		return nil, err
-	}
-	x.block = int64(r.BlockSize)
-	switch {
-	case r.Type != attrFileName || r.Collation != collationFileName:
-		return nil, x.broken("root", fmt.Sprintf("type %#x in order %d", r.Type, r.Collation), "names in the order of names")
-	case x.block < ntfsStride || x.block > 64<<10 || !units.IsPowerOfTwo(x.block):
-		return nil, x.broken("block size", x.block, "a power of two from 512 to 65536")
-	}
-	x.unit = ntfsStride
-	if node.fs.cluster <= x.block {
-		x.unit = node.fs.cluster
 	}
 	alloc := ntfsValue{fs: node.fs}
 	if err := node.read(attrIndexAlloc, indexName, &alloc); err != nil {
@@ -150,6 +135,29 @@ func (node *ntfsNode) index(want []uint16) (*ntfsIndex, error) {
 		}
 	}
 	return x, x.push(b[indexRootSize:])
+}
+
+// measure takes the sizes of the root's value.
+func (x *ntfsIndex) measure(b []byte) error {
+	if len(b) < indexRootSize+indexHeadSize {
+		return x.broken("root", len(b), "32 bytes at least")
+	}
+	var r ntfsIndexRoot
+	if err := ondisk.Fill(b[:indexRootSize], binary.LittleEndian, &r); err != nil {
+		return err
+	}
+	x.block = int64(r.BlockSize)
+	switch {
+	case r.Type != attrFileName || r.Collation != collationFileName:
+		return x.broken("root", fmt.Sprintf("type %#x in order %d", r.Type, r.Collation), "names in the order of names")
+	case x.block < ntfsStride || x.block > 64<<10 || !units.IsPowerOfTwo(x.block):
+		return x.broken("block size", x.block, "a power of two from 512 to 65536")
+	}
+	x.unit = ntfsStride
+	if x.fs.cluster <= x.block {
+		x.unit = x.fs.cluster
+	}
+	return nil
 }
 
 // push goes to the node whose head begins b.

@@ -90,7 +90,7 @@ func TestNTFSIndex(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"A", "B", "C", "D", "E"}, names)
 	for _, name := range append(names, "", "AA", "BB", "CC", "DD", "EE") {
-		found, err := walkBlocks(root, blocks, []uint16(utf16Of(name)))
+		found, err := walkBlocks(root, blocks, utf16Of(name))
 		require.NoError(t, err)
 		if len(name) == 1 {
 			require.Equal(t, []string{name}, found)

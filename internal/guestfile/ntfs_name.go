@@ -66,7 +66,7 @@ func (node *ntfsNode) child(name string) (*ntfsNode, error) {
 	if node.path != "" {
 		path = node.path + "/" + name
 	}
-	if !node.rec.dir() || name == "." {
+	if !node.rec.dir() {
 		return nil, fmt.Errorf("file %.256q: %w", path, fs.ErrNotExist)
 	}
 	want := utf16.Encode([]rune(name))

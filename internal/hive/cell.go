@@ -44,8 +44,8 @@ func (h *Hive) cell(off uint32, what string) (cell, error) {
 	if err != nil {
 		return cell{}, err
 	}
-	n := 1<<32 - int64(raw) // stored as a negative number when the cell is allocated
-	if raw < 1<<31 || n%cellUnit != 0 || at < start+binHeaderSize || n > end-at {
+	n := 1<<32 - int64(raw) // stored as a negative number; the positive one of a free cell comes out longer than any bin
+	if n%cellUnit != 0 || at < start+binHeaderSize || n > end-at {
 		return cell{}, &ondisk.FormatError{
 			What: what, Off: at, Field: "cell size", Got: fmt.Sprintf("%#x", raw),
 			Want: fmt.Sprintf("minus a multiple of 8 within the bin from %#x to %#x", start, end),

@@ -144,6 +144,22 @@ func TestWhereInSegments(t *testing.T) {
 	}
 }
 
+// Data that begin like the record of parted data are none where Windows would not part them.
+func TestDataLikeBigData(t *testing.T) {
+	for minor, n := range map[uint32]int{5: segmentSize, 3: longSize} {
+		data := counted(n)
+		copy(data, "db")
+		f := disktest.ForgeHive(minor, disktest.HiveKey{Values: []disktest.HiveValue{{Name: "v", Type: 3, Data: data}}})
+		k, err := open(t, f).Root()
+		require.NoError(t, err)
+		v, err := k.Value("v")
+		require.NoError(t, err)
+		got, err := v.Data()
+		require.NoError(t, err)
+		require.Equal(t, data, got)
+	}
+}
+
 // A value of more than 1 MiB is not read, but has its places.
 func TestLongValue(t *testing.T) {
 	f := disktest.ForgeHive(5, disktest.HiveKey{Values: []disktest.HiveValue{{Name: "long", Type: 3, Data: counted(maxData + 1)}}})

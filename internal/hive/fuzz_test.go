@@ -107,6 +107,7 @@ func FuzzLogPending(f *testing.F) {
 	h := open(f, disktest.ForgeHive(5, disktest.HiveKey{}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) >= logSector {
+			data = bytes.Clone(data)
 			disktest.Forged(data).SealHive() // or hardly any mutation comes as far as the entries
 		}
 		if _, err := h.LogPending(bytes.NewReader(data)); err != nil {
