@@ -147,8 +147,9 @@ func (f *extFS) checkGroups() error {
 	}
 	per := int64(s.BlocksPerGroup)
 	f.groups = (f.blocks - int64(s.FirstDataBlock) + per - 1) / per
-	if most := f.groups * int64(s.InodesPerGroup); int64(s.Inodes) > most {
-		return extField("inode count", 0x00, s.Inodes, fmt.Sprintf("at most %d", most))
+	// Linux holds it to that too: it ties the size of the groups to their number.
+	if want := f.groups * int64(s.InodesPerGroup); int64(s.Inodes) != want {
+		return extField("inode count", 0x00, s.Inodes, want)
 	}
 	return nil
 }

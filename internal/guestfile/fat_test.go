@@ -1,11 +1,8 @@
 package guestfile
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,76 +15,6 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 )
-
-// rawImage shows a raw file as a disk.
-func rawImage(t testing.TB, path string) disk.Disk {
-	t.Helper()
-	f, err := os.Open(path)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, f.Close()) })
-	st, err := f.Stat()
-	require.NoError(t, err)
-	return disk.New(st.Size(), 512, func(off int64) (disk.Run, error) { return disk.Run{Len: st.Size() - off, Src: f, Off: off}, nil })
-}
-
-// memory shows bytes as a disk.
-func memory(b []byte) disk.Disk {
-	return disk.New(int64(len(b)), 512, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: int64(len(b)) - off, Src: bytes.NewReader(b), Off: off}, nil
-	})
-}
-
-// noise is bytes that no other seed gives.
-func noise(seed uint64, n int) []byte {
-	rnd := rand.New(rand.NewPCG(seed, 5))
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(rnd.Uint32())
-	}
-	return b
-}
-
-// writeTree makes a folder of files; names that end in "/" are folders.
-func writeTree(t testing.TB, files map[string][]byte) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, data := range files {
-		path := filepath.Join(dir, name)
-		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		if strings.HasSuffix(name, "/") {
-			require.NoError(t, os.MkdirAll(path, 0o755))
-			continue
-		}
-		require.NoError(t, os.WriteFile(path, data, 0o600))
-	}
-	return dir
-}
-
-// readAll reads a file of a guest.
-func readAll(t testing.TB, f *File) []byte {
-	t.Helper()
-	b, err := io.ReadAll(io.NewSectionReader(f, 0, f.Size()))
-	require.NoError(t, err)
-	require.Len(t, b, int(f.Size()))
-	return b
-}
-
-// walkFS gives all regular files of a file system, in the order of its folders.
-func walkFS(t testing.TB, g FS, dir string) []string {
-	t.Helper()
-	var out []string
-	list, err := g.List(dir)
-	require.NoError(t, err, dir)
-	for _, e := range list {
-		path := strings.TrimPrefix(dir+"/"+e.Name, "/")
-		if e.Dir {
-			out = append(out, walkFS(t, g, path)...)
-		} else {
-			out = append(out, path)
-		}
-	}
-	return out
-}
 
 // fatKind is a way to format.
 type fatKind struct {
@@ -213,7 +140,7 @@ func equalMshowfat(t *testing.T, img string, g FS, names []string) {
 		args = append(args, "::"+name)
 	}
 	lines := slices.DeleteFunc(strings.Split(disktest.Output(t, "mshowfat", args...), "\n"), func(s string) bool { return !strings.HasPrefix(s, "::/") })
-	require.Equal(t, len(names), len(lines))
+	require.Len(t, lines, len(names))
 	v, fragmented := g.(*fatFS), 0
 	for i, name := range names {
 		f, err := g.Open(name)
@@ -336,96 +263,5 @@ func TestFATNotThere(t *testing.T) {
 	for _, path := range []string{"nothing", "file", "dir/file"} {
 		_, err := g.List(path)
 		require.ErrorIs(t, err, fs.ErrNotExist, path)
-	}
-}
-
-// Windows and Linux write names that mtools does not: kept in case by flags, with leftovers of long names, and in other code pages.
-func TestFATNames(t *testing.T) {
-	img := makeFAT(t, fatKinds[0], map[string][]byte{"x": nil})
-	raw, err := os.ReadFile(img)
-	require.NoError(t, err)
-	slot := func(name string, flags byte) []byte {
-		return append(append([]byte(name), 0x20, flags), make([]byte, 32-13)...)
-	}
-	long := func(order byte, name string, sum byte) []byte {
-		b := bytes.Repeat([]byte{0xff}, 32)
-		b[0], b[11], b[12], b[13], b[26], b[27] = order, 0x0f, 0, sum, 0, 0
-		for i, at := range []int{1, 3, 5, 7, 9, 14, 16, 18, 20, 22, 24, 28, 30}[:min(13, len(name)+1)] {
-			b[at], b[at+1] = 0, 0
-			if i < len(name) {
-				b[at] = name[i]
-			}
-		}
-		return b
-	}
-	sum := fatChecksum([]byte("LONGNA~1TXT"))
-	require.Equal(t, byte(0xf4), sum, "by another program")
-	root := slices.Concat(
-		slot("LABEL      ", 0), slot("NTLOADER   ", 0x08), slot("BASE    EXT", 0x10), slot("BOTH    EXT", 0x18),
-		slot("\x05KANJI  TXT", 0), slot("\x81BER    TXT", 0), slot("\xe5ONE    TXT", 0),
-		long(0x42, "ame.txt", sum), long(1, "A very long n", sum), slot("LONGNA~1TXT", 0),
-		long(0x42, "x", sum+1), long(1, "another check", sum+1), slot("LONGNA~1TXT", 0),
-		long(0x43, "x", sum), long(1, "one is absent", sum), slot("LONGNA~1TXT", 0),
-		long(0x41, "an orphan", sum), slot("SHORT      ", 0),
-		long(0x41, "cut off", sum), slot("\xe5ONGNA~1TXT", 0), slot("LONGNA~1TXT", 0),
-		make([]byte, 32), slot("BEHIND     ", 0),
-	)
-	root[11] = 0x08
-	at := 19 * 512 // of a floppy: one boot sector, two FATs of nine
-	copy(raw[at:], root)
-	g, err := FAT(memory(raw))
-	require.NoError(t, err)
-	list, err := g.List("")
-	require.NoError(t, err)
-	var names []string
-	for _, e := range list {
-		names = append(names, e.Name)
-	}
-	require.Equal(t, []string{
-		"ntloader", "BASE.ext", "both.ext", "\xe5KANJI.TXT", "\x81BER.TXT",
-		"A very long name.txt", "LONGNA~1.TXT", "LONGNA~1.TXT", "SHORT", "LONGNA~1.TXT",
-	}, names)
-	for path, want := range map[string]string{
-		"NTLDR": "", "NTLOADER": "ntloader", "\x81ber.txt": "\x81BER.TXT", "\x91BER.TXT": "", "a VERY long name.TXT": "A very long name.txt",
-		"longna~1.txt": "A very long name.txt", "ſhort": "", "short": "SHORT", "\xe5kanji.txt": "\xe5KANJI.TXT", "\xc5kanji.txt": "",
-	} {
-		f, err := g.Open(path)
-		if want == "" {
-			require.ErrorIs(t, err, fs.ErrNotExist, path)
-			continue
-		}
-		require.NoError(t, err, path)
-		require.Equal(t, want, f.Path)
-	}
-}
-
-// Images of the corpus were made by Linux and by Windows.
-func TestFATCorpus(t *testing.T) {
-	for rel, start := range map[string]int64{
-		"imagemounter/test.fat12.xz": 0, "keramics/fat16.qcow2.xz": 0, "dftt/6-fat-undel.dd.xz": 0,
-		"osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz": 262144,
-	} {
-		t.Run(rel, func(t *testing.T) {
-			img := rawCorpus(t, rel, start, 131072)
-			g, err := FAT(rawImage(t, img))
-			require.NoError(t, err)
-			t.Setenv("MTOOLS_SKIP_CHECK", "1")
-			out := t.TempDir()
-			disktest.Run(t, "sh", "-c", `"$0" -s -n -i "$1" :: "$2"; true`, disktest.Tool(t, "mcopy"), img, out) // of an empty volume it complains
-			var names []string
-			require.NoError(t, filepath.WalkDir(out, func(path string, e fs.DirEntry, err error) error {
-				if err != nil || e.IsDir() {
-					return err
-				}
-				names = append(names, strings.TrimPrefix(path, out+"/"))
-				f, err := g.Open(names[len(names)-1])
-				require.NoError(t, err)
-				want, err := os.ReadFile(path)
-				disktest.EqualBytes(t, want, readAll(t, f))
-				return err
-			}))
-			require.ElementsMatch(t, names, walkFS(t, g, ""))
-			t.Log(names)
-		})
 	}
 }
