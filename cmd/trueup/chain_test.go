@@ -1,7 +1,6 @@
 package main
 
 import (
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -89,20 +88,6 @@ func refusalCodes(t testing.TB, image string) []string {
 	unmarshal(t, trueup(t, "plan", image, "--json"), &plan)
 	var codes []string
 	for _, f := range plan.Refusals {
-		codes = append(codes, f.Code)
-	}
-	return codes
-}
-
-// planFindings are the codes of what a plan tells beside its refusals.
-func planFindings(t testing.TB, image string) []string {
-	t.Helper()
-	var plan struct {
-		Findings []jsonFinding `json:"findings"`
-	}
-	unmarshal(t, trueup(t, "plan", image, "--json"), &plan)
-	var codes []string
-	for _, f := range plan.Findings {
 		codes = append(codes, f.Code)
 	}
 	return codes

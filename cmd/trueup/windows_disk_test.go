@@ -124,7 +124,7 @@ func (v windowsVolume) fillFAT(t testing.TB, part string) {
 	made := map[string]bool{".": true}
 	for _, name := range v.names() {
 		dir := ""
-		for _, element := range strings.Split(path.Dir(name), "/") {
+		for element := range strings.SplitSeq(path.Dir(name), "/") {
 			dir = path.Join(dir, element)
 			if !made[dir] {
 				disktest.Run(t, "mmd", "-i", part, "::/"+dir)

@@ -32,6 +32,7 @@ type Guest struct {
 	Partitions []Partition
 
 	files map[int]opened // by number of the partition
+	roots map[int]error  // what was wrong with the root of a file system that Windows starts from
 }
 
 type opened struct {

@@ -97,12 +97,28 @@ func understood(err error) bool {
 var windowsKinds = []volume.Kind{volume.NTFS, volume.FAT12, volume.FAT16, volume.FAT32}
 
 // windowsFiles opens a file system that Windows starts from: ErrNoMatch when the partition holds none, or one whose boot sector is broken, which
-// is said elsewhere.
+// is said elsewhere. One whose root cannot be read cannot be read at all.
 func (g *Guest) windowsFiles(p Partition) (guestfile.FS, error) {
 	if !slices.Contains(windowsKinds, p.Volume.Kind) || p.Volume.Size == 0 {
 		return nil, ondisk.ErrNoMatch
 	}
-	return g.Files(p)
+	files, err := g.Files(p)
+	if err != nil {
+		return nil, err
+	}
+	err, known := g.roots[p.Number]
+	if !known {
+		_, err = files.List("")
+		err = ondisk.Shift(err, p.Off)
+		if g.roots == nil {
+			g.roots = map[int]error{}
+		}
+		g.roots[p.Number] = err
+	}
+	if err != nil && !errors.Is(err, ondisk.ErrLimit) { // a root of very many names can be searched all the same
+		return nil, err
+	}
+	return files, nil
 }
 
 // windowsFile finds a file of a partition: fs.ErrNotExist when there is none, or when no file of the partition can be read, which findWindows
@@ -111,7 +127,8 @@ func (g *Guest) windowsFile(p Partition, path string) (*guestfile.File, error) {
 	files, err := g.windowsFiles(p)
 	switch {
 	case err == nil:
-		return files.Open(path)
+		file, err := files.Open(path)
+		return file, ondisk.Shift(err, p.Off)
 	case understood(err) || errors.Is(err, ondisk.ErrNoMatch):
 		return nil, fs.ErrNotExist
 	}
