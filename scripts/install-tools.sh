@@ -20,6 +20,7 @@ packages=(
 	grub-pc-bin isolinux mbr                  # boot code that is told apart from others; GRUB 2 for guests
 	ovmf grub-efi-amd64-bin                   # UEFI firmware, and a program for it
 	libhivex-bin libwin-hivex-perl            # hivexget, hivexsh, hivexregedit: second opinion on registry hives
+	libregf-utils wimtools                    # regfexport: a third one; wimapply: folders in NTFS without a mount
 	libguestfs-tools                          # guestfish, virt-alignment-scan
 	gcc libc6-dev                             # go test -race needs cgo
 	git jq make mount strace time xxd xz-utils

@@ -86,7 +86,7 @@ func checkVolume(g *Guest, p Partition, r *Found) error {
 			r.unbootable("boot-code", 0, fmt.Sprintf("the boot sector of the active partition %d holds code that is not known", p.Number), whenUnknown)
 		}
 	case p.Volume.Boot != nil:
-		r.checkWindows(b, p)
+		// Its code finds the volume by the BIOS parameter block; what a Windows stores besides is left to other finders.
 	case p.Volume.Kind == volume.Disklabel:
 		// boot1 of a BSD, which the label belongs to: package layout refuses those that keep places, by type and label.
 	case p.Volume.Kind == volume.ExFAT && noExFATCode(b):
@@ -110,22 +110,6 @@ func (r *Found) unknownSector(p Partition) {
 		return
 	}
 	r.unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known", whenUnknown)
-}
-
-// checkWindows tells Windows generations apart by the file that their boot sector loads.
-func (r *Found) checkWindows(b []byte, p Partition) {
-	switch {
-	case p.Kind == table.Primary && p.Active && bytes.Contains(b[:512], []byte("BOOTMGR")):
-		// Its store names any partition that a Windows lies on.
-		r.unbootable("bcd", 0, fmt.Sprintf("Windows Vista or later boots from partition %d: \\Boot\\BCD stores the byte offsets of partitions, which cannot be rewritten yet", p.Number),
-			"go on with --allow-unbootable and repair the copy with bootrec /rebuildbcd, or leave the partitions where they are")
-	case bytes.Contains(b[:512], []byte("NTLDR")):
-		r.Issues = append(r.Issues, ondisk.Issue{
-			Code: "mounted-devices", Effect: ondisk.Warn, OnMove: true, Partition: p.Number,
-			Text:   "Windows 2000/XP/2003 remembers drive letters by the byte offset of a partition (MountedDevices in the registry), which is not rewritten yet: letters can change at the first boot",
-			Remedy: "check the drive letters after the first boot of the copy",
-		})
-	}
 }
 
 // isSyslinux knows the boot sectors of syslinux and extlinux.

@@ -33,6 +33,7 @@ type Guest struct {
 
 	files  map[int]opened // by number of the partition
 	unseen map[int]bool   // numbers of partitions of which not all files could be looked into
+	roots  map[int]error  // what was wrong with the root of a file system that Windows starts from
 }
 
 type opened struct {
@@ -88,6 +89,7 @@ func (f *Found) unread(code string, partition int, what string, err error, remed
 
 // readers open the file systems whose files are read.
 var readers = map[volume.Kind]func(disk.Disk) (guestfile.FS, error){
+	volume.NTFS:  guestfile.NTFS,
 	volume.FAT12: guestfile.FAT,
 	volume.FAT16: guestfile.FAT,
 	volume.FAT32: guestfile.FAT,
