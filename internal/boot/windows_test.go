@@ -70,15 +70,6 @@ func makeFolders(t testing.TB, volume, dir string, made map[string]bool) {
 	made[dir] = true
 }
 
-func readBoot(t *testing.T, f disktest.Forged) *boot.Result {
-	t.Helper()
-	d := flat(f)
-	tab, parts := partitions(t, d)
-	r, err := boot.Read(guest(d, tab, parts))
-	require.NoError(t, err)
-	return r
-}
-
 // stored are the references in files.
 func stored(r *boot.Result) []boot.Ref {
 	return slices.DeleteFunc(slices.Clone(r.Refs), func(r boot.Ref) bool { return r.File == "" })
