@@ -4,7 +4,8 @@
 # Without root or without apt it only says what is missing. REQUIRE_TOOLS=1 (make test and CI) makes that a failure.
 set -euo pipefail
 
-# grub-legacy must never be in this list: its package scripts write to the machine's own boot disk.
+# grub-legacy must never be in this list: its package scripts write to the machine's own boot disk, and it drives out grub2-common, which
+# libguestfs needs. The tests run it from where unpack_grub_legacy puts it.
 packages=(
 	qemu-utils qemu-system-x86                # second opinion on images; boots the results
 	libvmdk-utils libvhdi-utils               # vmdkinfo, vhdiinfo: second opinion on VMDK, VHD and VHDX
@@ -16,7 +17,8 @@ packages=(
 	hfsutils xorriso genisoimage              # xorriso: HFS+ too; isoinfo
 	syslinux syslinux-common extlinux         # guests that can be booted
 	lvm2 mdadm cryptsetup-bin bcache-tools    # pvck, mdadm, cryptsetup, make-bcache: second opinion on containers
-	grub-pc-bin                               # boot code that is told apart from others
+	grub-pc-bin isolinux mbr                  # boot code that is told apart from others
+	ovmf grub-efi-amd64-bin                   # UEFI firmware, and a program for it
 	libhivex-bin libwin-hivex-perl            # hivexget, hivexsh, hivexregedit: second opinion on registry hives
 	libregf-utils wimtools                    # regfexport: a third one; wimapply: folders in NTFS without a mount
 	libguestfs-tools                          # guestfish, virt-alignment-scan
@@ -73,6 +75,23 @@ apt() {
 	DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=600 "$@" </dev/null
 }
 
+# GRUB legacy is a program for i386; libc6-i386 has what it is linked with. Both are unpacked into a folder that only the tests know
+# (internal/disktest/grublegacy.go), without any script of theirs.
+grub_legacy=/usr/local/lib/trueup-tests/grub-legacy
+
+unpack_grub_legacy() {
+	local work package
+	work=$(mktemp -d)
+	(cd "$work" && apt-get -q -o APT::Sandbox::User=root download grub-legacy libc6-i386) || return 1
+	mkdir -p "$grub_legacy"
+	for package in "$work"/*.deb; do
+		dpkg -x "$package" "$work/root" || return 1
+	done
+	cp -r "$work/root/lib32" "$work/root/usr/lib/grub/x86_64-pc" "$grub_legacy/"
+	cp "$work/root/usr/sbin/grub" "$grub_legacy/" # the last: it tells that all is there
+	rm -r "$work"
+}
+
 if ! command -v dpkg-query >/dev/null; then
 	give_up 'This is not a Debian system, so the outside tools are not looked for.' \
 		"Install what provides these Debian packages: ${packages[*]}"
@@ -88,6 +107,13 @@ if [ "${#missing[@]}" -gt 0 ]; then
 	echo "Installing: ${missing[*]}"
 	apt update # the package lists of a fresh machine are empty or too old to fetch from
 	apt install --no-install-recommends --reinstall "${missing[@]}"
+fi
+if [ ! -e "$grub_legacy/grub" ]; then
+	if [ "$(id -u)" -ne 0 ]; then
+		give_up "GRUB legacy is not unpacked in $grub_legacy" "Do it: sudo $0"
+	fi
+	echo "Unpacking GRUB legacy into $grub_legacy"
+	unpack_grub_legacy || { apt update && unpack_grub_legacy; } || give_up 'The packages grub-legacy and libc6-i386 cannot be downloaded.'
 fi
 kernel_is_usable || give_up 'libguestfs needs a kernel that it can read in /boot with its modules in /lib/modules.' \
 	'Install one: sudo apt-get install linux-image-amd64; if it is there already: sudo chmod 0644 /boot/vmlinuz-*'

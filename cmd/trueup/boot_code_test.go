@@ -55,7 +55,7 @@ func windowsCode(t testing.TB) []byte {
 }
 
 func TestBootCodeIsItsSource(t *testing.T) {
-	for name, code := range map[string]string{"chs-mbr": ownCHSCode, "lba-mbr": ownLBACode} {
+	for name, code := range map[string]string{"chs-mbr": ownCHSCode, "lba-mbr": ownLBACode, "marker": markerCode} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			object, flat := filepath.Join(dir, "o"), filepath.Join(dir, "bin")

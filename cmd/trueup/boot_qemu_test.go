@@ -33,7 +33,7 @@ var (
 )
 
 // verdicts are all texts that end a boot.
-var verdicts = slices.Concat([]string{booted}, ownCHSFailed, ownLBAFailed, windowsFailed, vbrFailed, gptFailed)
+var verdicts = slices.Concat([]string{booted, staleShown}, ownCHSFailed, ownLBAFailed, windowsFailed, vbrFailed, gptFailed)
 
 // boot starts a PC from the image and returns the first of the verdicts that its console shows; the PC is then switched
 // off. The image is not changed. A console that shows none of them in time fails the test.

@@ -112,9 +112,15 @@ func guestfish(t *testing.T, disks []guestDisk, sums string) string {
 // runGuestfish starts the appliance with the drives of args, read-only, and returns what the script printed.
 func runGuestfish(t *testing.T, args []string, script string) string {
 	t.Helper()
+	return startGuestfish(t, append([]string{"--ro"}, args...), script)
+}
+
+// startGuestfish starts the appliance with the drives of args, and returns what the script printed.
+func startGuestfish(t *testing.T, args []string, script string) string {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), guestfsLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, disktest.Tool(t, "guestfish"), append([]string{"--ro"}, args...)...)
+	cmd := exec.CommandContext(ctx, disktest.Tool(t, "guestfish"), args...)
 	cmd.Env = append(os.Environ(), "LIBGUESTFS_BACKEND=direct", "LIBGUESTFS_BACKEND_SETTINGS=force_tcg")
 	cmd.Stdin = strings.NewReader(script)
 	var stdout, stderr bytes.Buffer

@@ -226,6 +226,7 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"common.json#/$defs/usage":     report.Usage{},
 		"common.json#/$defs/table":     report.Table{},
 		"common.json#/$defs/boot_code": report.BootCode{},
+		"common.json#/$defs/boot_link": report.BootLink{},
 		"common.json#/$defs/partition": report.Partition{},
 		"common.json#/$defs/volume":    report.Volume{},
 		"common.json#/$defs/disk":      report.Disk{},

@@ -75,11 +75,11 @@ func TestDevicesOfTheBootConfiguration(t *testing.T) {
 	)
 	for _, file := range []string{"Boot/BCD", "EFI/Microsoft/Boot/BCD"} {
 		disk := windowsDisk(t, map[string][]byte{file: hive})
-		r := readBoot(t, disk)
+		r := readWindows(t, disk)
 		require.Equal(t, []string{
 			"bcd device 11000001: 32256 follows 1", "bcd device 21000001: 20512256 follows 2",
 			"bcd device 31000003: 6320640 stays", "bcd device: 20512256 follows 2",
-		}, texts(stored(r)))
+		}, fates(stored(r)))
 		for _, ref := range stored(r) {
 			require.Equal(t, []byte(disk[ref.At[0].Off:ref.At[0].End()]), ref.Raw)
 			require.Equal(t, uint64(ref.Points), binary.LittleEndian.Uint64(hive[ref.Off:]))
@@ -88,8 +88,8 @@ func TestDevicesOfTheBootConfiguration(t *testing.T) {
 		others := issues(r, "bcd-other-disk")
 		require.Len(t, others, 1)
 		require.Equal(t, ondisk.Note, others[0].Effect)
-		require.Contains(t, chain(r), "partition 1 names partition 1\n2 ")
-		require.Contains(t, chain(r), "partition 1 starts Windows in partition 2\n")
+		require.Contains(t, links(r), "partition 1 names partition 1\n2 ")
+		require.Contains(t, links(r), "partition 1 starts Windows in partition 2\n")
 	}
 }
 
@@ -106,7 +106,7 @@ func TestHugeBootConfiguration(t *testing.T) {
 	}
 	for name, elements := range map[string][]element{"elements": many, "bytes": long, "positions": positions} {
 		t.Run(name, func(t *testing.T) {
-			r := readBoot(t, windowsDisk(t, map[string][]byte{"BOOT/BCD": bootStore(elements...)}))
+			r := readWindows(t, windowsDisk(t, map[string][]byte{"BOOT/BCD": bootStore(elements...)}))
 			got := issues(r, "bcd")
 			require.Len(t, got, 1)
 			require.Equal(t, ondisk.Unbootable, got[0].Effect)
@@ -121,8 +121,8 @@ func TestDirtyBootConfiguration(t *testing.T) {
 	hive := bootStore(element{"11000001", plain(mbrDevice(signature, secondStart))}, element{"21000001", plain(mbrDevice(signature, secondStart))})
 	hive.U32(disktest.HiveSequence2, 1)
 	hive.SealHive()
-	r := readBoot(t, windowsDisk(t, map[string][]byte{"boot/bcd": hive}))
-	require.Equal(t, []string{"bcd device 11000001: 20512256 stays", "bcd device 21000001: 20512256 stays"}, texts(stored(r)))
+	r := readWindows(t, windowsDisk(t, map[string][]byte{"boot/bcd": hive}))
+	require.Equal(t, []string{"bcd device 11000001: 20512256 stays", "bcd device 21000001: 20512256 stays"}, fates(stored(r)))
 	got := issues(r, "bcd")
 	require.Len(t, got, 1)
 	require.Equal(t, 2, got[0].Partition)

@@ -53,12 +53,9 @@ const (
 var sector0 = Finder{Name: "boot code", Find: checkMBR}
 
 func checkMBR(g *Guest) (r Found, err error) {
-	switch g.Code {
-	case Unknown:
+	if g.Code == Unknown {
 		r.unbootable("boot-code", 0, "the boot code in sector 0 is not known, so nobody can say whether it finds its partition after a move",
 			whenUnknown)
-	case Lilo:
-		r.unbootable("lilo", 0, "LILO in the MBR: its map holds the absolute sectors of the kernel", "run lilo from a rescue system on the copy, with --allow-unbootable now")
 	}
 	found, err := blockLists(g.Disk, g.Code, g.Sector0, g.Partitions)
 	for _, f := range found {
@@ -86,7 +83,8 @@ func checkVolume(g *Guest, p Partition, r *Found) error {
 		return err
 	}
 	switch c := loader(b[:440]); {
-	case c == Lilo || c == Grub2 || c == GrubLegacy:
+	case c == Lilo || c == GrubLegacy: // a finder for each
+	case c == Grub2:
 		// Its files can lie in another partition, so that any move matters.
 		r.unbootable(c.ID, 0, fmt.Sprintf("%s in the boot sector of partition %d finds its files by absolute sectors", c.Name, p.Number),
 			installAgain)

@@ -16,37 +16,10 @@ import (
 type Code struct {
 	ID       string // "windows-2000", stable, for JSON
 	Name     string // for people
-	ReadsCHS bool   // finds its partition by the CHS bytes of the table
-}
-
-// Codes with names.
-var (
-	Empty       = Code{ID: "empty", Name: "none"}
-	Unknown     = Code{ID: "unknown", Name: "unknown"}
-	Windows2000 = Code{ID: "windows-2000", Name: "Windows 2000/XP/2003", ReadsCHS: true}
-	WindowsNew  = Code{ID: "windows-vista", Name: "Windows Vista or later"}
-	Syslinux    = Code{ID: "syslinux", Name: "SYSLINUX"}
-	Grub2       = Code{ID: "grub2", Name: "GRUB 2"}
-	GrubLegacy  = Code{ID: "grub-legacy", Name: "GRUB legacy"}
-	Lilo        = Code{ID: "lilo", Name: "LILO"}
-	GenericCHS  = Code{ID: "generic-chs", Name: "standard code of an unnamed maker", ReadsCHS: true}
-	GenericLBA  = Code{ID: "generic-lba", Name: "standard code of an unnamed maker"}
-)
-
-// signature is a run of code that a program has in every version; offsets differ between builds and languages.
-type signature struct {
-	code Code
-	all  [][]byte
-}
-
-// signatures name MBR code. Seen: Windows Server 2003 R2 and Windows 7 disks of the test corpus, Debian's syslinux 6.04.
-var signatures = []signature{
-	// cmp [bp+0ah],dx … mov ax,0201h; mov bx,7c00h; mov cx,[bp+2]; mov dx,[bp]; int 13h: the entry's CHS bytes.
-	{Windows2000, [][]byte{{0x39, 0x56, 0x0a}, {0xb8, 0x01, 0x02, 0xbb, 0x00, 0x7c, 0x8b, 0x4e, 0x02, 0x8b, 0x56, 0x00, 0xcd, 0x13}}},
-	// cmp ebx,"TCPA": asks the TPM BIOS before it goes on.
-	{WindowsNew, [][]byte{{0x66, 0x81, 0xfb, 'T', 'C', 'P', 'A'}, {0xbd, 0xbe, 0x07}}},
-	// xor ax,ax; cli; mov ds,ax; mov ss,ax; mov sp,7c00h; mov si,sp; push es; push di.
-	{Syslinux, [][]byte{{0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}}},
+	ReadsCHS bool   // finds its partition by the CHS bytes of the table, on some machines at least
+	// HandsOver tells that the boot sector gets the address of its entry of the table in DS:SI, by which a loader finds its place
+	// without hidden sectors. False where that is not known.
+	HandsOver bool
 }
 
 // Identify names the code of an MBR (440 bytes).
@@ -129,8 +102,6 @@ func blockLists(d disk.Disk, c Code, code []byte, parts []Partition) ([]stage, e
 	switch c {
 	case Grub2:
 		sector = binary.LittleEndian.Uint64(code[0x5c:]) // boot.img: LBA of core.img
-	case GrubLegacy:
-		sector = uint64(binary.LittleEndian.Uint32(code[0x44:])) // stage1: LBA of stage1.5 or stage2
 	default:
 		return nil, nil
 	}
@@ -179,24 +150,13 @@ func (k keeper) stage(first, n uint64, format string) (s stage, known bool) {
 	return stage{0, fmt.Sprintf("%s, outside of the gap in front of the first partition (LBA 1 to %d)", text, gap-1)}, false
 }
 
-// blockEntry decodes start and length in sectors: u64, u16 and a segment in GRUB 2; u32, u16 and a segment in GRUB legacy.
-func blockEntry(c Code, e []byte) (start, n uint64) {
-	if c == GrubLegacy {
-		return uint64(binary.LittleEndian.Uint32(e)), uint64(binary.LittleEndian.Uint16(e[4:]))
-	}
-	return binary.LittleEndian.Uint64(e), uint64(binary.LittleEndian.Uint16(e[8:]))
-}
-
-// badList walks the block list at the end of the first sector of core.img (12-byte entries down from 0x1f4) or of stage1.5 (8
-// bytes, down from 0x1f8). A length of 0 ends it.
+// badList walks the block list at the end of the first sector of core.img: entries of 12 bytes, down from 0x1f4, with start and length in
+// sectors (u64, u16) and a segment. A length of 0 ends it.
 func badList(c Code, sector []byte, k keeper) []stage {
-	top, size := 0x1f4, 12
-	if c == GrubLegacy {
-		top, size = 0x1f8, 8
-	}
+	const top, size = 0x1f4, 12
 	var out []stage
 	for at := top; at >= 0x100; at -= size {
-		start, n := blockEntry(c, sector[at:at+size])
+		start, n := binary.LittleEndian.Uint64(sector[at:]), uint64(binary.LittleEndian.Uint16(sector[at+8:]))
 		if n == 0 {
 			return out
 		}

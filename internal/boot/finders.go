@@ -2,8 +2,13 @@ package boot
 
 // finders is the table of contents, in the order of a boot. All of them run on every disk with a partition table.
 var finders = []Finder{
+	bootChain,
 	sector0,
+	isolinux,
 	bootSectors,
+	grubLegacy,
+	lilo,
+	syslinux,
 	hibernation,
 	windows,
 	bootIni,
@@ -12,4 +17,5 @@ var finders = []Finder{
 	recovery,
 	hiddenSectors,
 	exfatOffset,
+	uefi,
 }

@@ -12,8 +12,7 @@ import (
 )
 
 // hiddenSectors finds the u32 at 0x1c of a BIOS parameter block: the sectors in front of the volume, which boot code adds
-// to every sector number. NTFS and FAT32 keep a copy of the boot sector. extlinux writes a BPB in front of ext for its
-// own use.
+// to every sector number. NTFS and FAT32 keep a copy of the boot sector.
 var hiddenSectors = Finder{Name: "hidden-sectors", Find: everywhere(findHidden)}
 
 func findHidden(g *Guest, p Partition, f *Found) error {
@@ -21,11 +20,6 @@ func findHidden(g *Guest, p Partition, f *Found) error {
 	switch bpb := p.Volume.Boot; {
 	case bpb != nil:
 		kind, sector, backup = bpb.Kind, bpb.SectorSize, bpb.Backup
-	case p.Volume.Kind == volume.Ext2 || p.Volume.Kind == volume.Ext3 || p.Volume.Kind == volume.Ext4:
-		b, err := ondisk.Bytes(g.Disk, p.Off, 512)
-		if err != nil || !isSyslinux(b) {
-			return err
-		}
 	case kind == volume.BitLocker:
 		// The header in front of what is encrypted is a boot sector. What it hides keeps its own, which nobody can write without the key.
 		b, err := ondisk.Bytes(g.Disk, p.Off, 512)

@@ -51,9 +51,9 @@ func TestRecoveryLocations(t *testing.T) {
 		"utf-16be":        func(s string) []byte { return wideText(s, binary.BigEndian) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := readBoot(t, windowsDisk(t, map[string][]byte{recoveryFile: code(before)}))
+			r := readWindows(t, windowsDisk(t, map[string][]byte{recoveryFile: code(before)}))
 			require.Empty(t, issues(r, "winre"))
-			require.Equal(t, []string{"winre WinreLocation: 32256 follows 1"}, texts(stored(r)))
+			require.Equal(t, []string{"winre WinreLocation: 32256 follows 1"}, fates(stored(r)))
 			ref := stored(r)[0]
 			for to, want := range map[int64]string{
 				1 << 20: make("1048576", " "),
@@ -79,10 +79,10 @@ func TestRecoveryLocationsThatStay(t *testing.T) {
 		location("\n", "OsInstallLocation", "0", "0"), location("\n", "Elsewhere", "0", "32256"), location("\n", "BadLocation", "0", "-1"),
 		`<!-- `+location("\n", "CommentLocation", "0", "32256")+` -->`, location("", "PBRImageLocation", "0", "20512256"),
 	)
-	r := readBoot(t, windowsDisk(t, map[string][]byte{recoveryFile: []byte(text)}))
+	r := readWindows(t, windowsDisk(t, map[string][]byte{recoveryFile: []byte(text)}))
 	require.Equal(t, []string{
 		"winre WinreLocation: 32256 stays", "winre ImageLocation: 6320640 stays", "winre PBRImageLocation: 20512256 follows 2",
-	}, texts(stored(r)))
+	}, fates(stored(r)))
 	got := issues(r, "winre")
 	require.Len(t, got, 1)
 	require.Equal(t, ondisk.Warn, got[0].Effect, "a guest starts without its recovery system")
@@ -102,7 +102,7 @@ func TestRecoveryOnGPT(t *testing.T) {
 	g.Scheme = table.GPT
 	r, err := boot.Read(g)
 	require.NoError(t, err)
-	require.Equal(t, []string{"winre WinreLocation: 20512256 follows 2"}, texts(stored(r)))
+	require.Equal(t, []string{"winre WinreLocation: 20512256 follows 2"}, fates(stored(r)))
 }
 
 func TestHugeRecoveryFile(t *testing.T) {
@@ -112,7 +112,7 @@ func TestHugeRecoveryFile(t *testing.T) {
 	}
 	for name, text := range map[string]string{"bytes": strings.Repeat("<a ", 30000), "tags": agent(tags...)} {
 		t.Run(name, func(t *testing.T) {
-			r := readBoot(t, windowsDisk(t, map[string][]byte{recoveryFile: []byte(text)}))
+			r := readWindows(t, windowsDisk(t, map[string][]byte{recoveryFile: []byte(text)}))
 			require.Empty(t, stored(r))
 			require.Equal(t, ondisk.Warn, issues(r, "winre")[0].Effect)
 		})

@@ -70,7 +70,7 @@ func makeFolders(t testing.TB, volume, dir string, made map[string]bool) {
 	made[dir] = true
 }
 
-func readBoot(t *testing.T, f disktest.Forged) *boot.Result {
+func readWindows(t *testing.T, f disktest.Forged) *boot.Result {
 	t.Helper()
 	d := flat(f)
 	tab, parts := partitions(t, d)
@@ -84,8 +84,8 @@ func stored(r *boot.Result) []boot.Ref {
 	return slices.DeleteFunc(slices.Clone(r.Refs), func(r boot.Ref) bool { return r.File == "" })
 }
 
-// texts says what references are and what becomes of them.
-func texts(refs []boot.Ref) []string {
+// fates says what references are and what becomes of them.
+func fates(refs []boot.Ref) []string {
 	out := []string{}
 	for _, r := range refs {
 		fate := fmt.Sprintf("follows %d", r.Target)
@@ -101,7 +101,7 @@ func issues(r *boot.Result, code string) []ondisk.Issue {
 	return slices.DeleteFunc(slices.Clone(r.Issues), func(i ondisk.Issue) bool { return i.Code != code })
 }
 
-func chain(r *boot.Result) string {
+func links(r *boot.Result) string {
 	var b strings.Builder
 	for _, l := range r.Chain {
 		fmt.Fprintf(&b, "%d %s\n", l.Partition, l.Text)
@@ -143,12 +143,12 @@ func TestMountedDevices(t *testing.T) {
 	)
 	for _, folder := range []string{"WINDOWS", "Winnt"} {
 		disk := windowsDisk(t, map[string][]byte{folder + "/system32/CONFIG/system": hive})
-		r := readBoot(t, disk)
+		r := readWindows(t, disk)
 		got := stored(r)
 		require.Equal(t, []string{
 			"drive letter C:: 32256 follows 1", "mounted volume: 20512256 follows 2", "mounted volume: 6320640 stays",
 			"drive letter G:: 9223372036854775807 stays", "mounted volume: 20512256 follows 2",
-		}, texts(got))
+		}, fates(got))
 		for i, name := range []string{`\DosDevices\C:`, "", "", `\dosdevices\g:`} {
 			require.Equal(t, 1, got[i].Partition, name)
 			require.Equal(t, []byte(hive[got[i].Off:got[i].Off+8]), got[i].Raw, "the place in the file")
@@ -158,7 +158,7 @@ func TestMountedDevices(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, mounted(signature, 1<<20)[4:], b)
 		stored, _, _ := strings.Cut(got[0].File, "/")
-		require.Contains(t, chain(r), "1 partition 1 holds a Windows in \\"+stored)
+		require.Contains(t, links(r), "1 partition 1 holds a Windows in \\"+stored)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestTooManyMountedDevices(t *testing.T) {
 	}
 	disk := windowsDisk(t, map[string][]byte{"WINDOWS/SYSTEM32/CONFIG/SYSTEM": systemHive(values...)})
 	start := time.Now()
-	r := readBoot(t, disk)
+	r := readWindows(t, disk)
 	require.Less(t, time.Since(start), 5*time.Second)
 	require.Len(t, issues(r, "mounted-devices"), 1)
 	require.Equal(t, ondisk.Unbootable, issues(r, "mounted-devices")[0].Effect)
@@ -198,8 +198,8 @@ func TestDirtyHives(t *testing.T) {
 		"newer log":        {file: systemHive(c, d), file + ".LOG1": log},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := readBoot(t, windowsDisk(t, files))
-			require.Equal(t, []string{"drive letter C:: 32256 stays", "drive letter D:: 20512256 stays"}, texts(stored(r)))
+			r := readWindows(t, windowsDisk(t, files))
+			require.Equal(t, []string{"drive letter C:: 32256 stays", "drive letter D:: 20512256 stays"}, fates(stored(r)))
 			got := issues(r, "mounted-devices")
 			require.Len(t, got, 2)
 			for i, issue := range got {
@@ -214,7 +214,7 @@ func TestDirtyHives(t *testing.T) {
 		dirty := systemHive(binaryValue(`\DosDevices\C:`, mounted(elsewhere, fatStart)))
 		dirty.U32(disktest.HiveSequence2, 6)
 		dirty.SealHive()
-		r := readBoot(t, windowsDisk(t, map[string][]byte{file: dirty}))
+		r := readWindows(t, windowsDisk(t, map[string][]byte{file: dirty}))
 		require.Equal(t, ondisk.Warn, issues(r, "mounted-devices")[0].Effect, "the log may name partitions of the disk")
 	})
 }
@@ -225,7 +225,7 @@ func TestBrokenHives(t *testing.T) {
 	bad.U32(disktest.HiveBins, 0)
 	for name, hive := range map[string][]byte{"cut": whole[:100], "no hive": []byte(strings.Repeat("text", 2000)), "no bin": bad, "empty": nil} {
 		t.Run(name, func(t *testing.T) {
-			r := readBoot(t, windowsDisk(t, map[string][]byte{"WINNT/SYSTEM32/CONFIG/SYSTEM": hive}))
+			r := readWindows(t, windowsDisk(t, map[string][]byte{"WINNT/SYSTEM32/CONFIG/SYSTEM": hive}))
 			got := issues(r, "mounted-devices")
 			require.Len(t, got, 1)
 			require.Equal(t, ondisk.Unbootable, got[0].Effect)
@@ -270,7 +270,7 @@ func TestHibernation(t *testing.T) {
 			if tc.head != "" {
 				file = append(file, make([]byte, 4096)...)
 			}
-			r := readBoot(t, windowsDisk(t, map[string][]byte{"HIBERFIL.SYS": file}))
+			r := readWindows(t, windowsDisk(t, map[string][]byte{"HIBERFIL.SYS": file}))
 			var got []ondisk.Effect
 			for _, i := range issues(r, "hibernated") {
 				require.True(t, i.OnMove)

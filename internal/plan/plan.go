@@ -108,6 +108,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	p.chsNote(l)
 	p.strays(l)
 	p.atEnd(l)
+	p.sizeElsewhere()
 	return p, p.malformed()
 }
 
@@ -184,6 +185,19 @@ func (p *Plan) atEnd(l *layout.Layout) {
 			"the disk would grow from %d to %d bytes, and the superblock of the %s over the whole disk is found from its end", p.OldSize, p.Size, whole.Kind),
 			"align a disk that is no member of an array, or choose a smaller --boundary so that it need not grow")
 	}
+}
+
+// sizeElsewhere says that the size of a disk which grows stands in more places than in the image.
+func (p *Plan) sizeElsewhere() {
+	if p.Size <= p.OldSize {
+		return
+	}
+	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
+		Code: "size-elsewhere", Effect: ondisk.Note,
+		Text: fmt.Sprintf("the disk grows from %d to %d bytes: what names its size outside of the image (an OVF beside it, the XML of a storage volume, a quota) "+
+			"names the old one", p.OldSize, p.Size),
+		Remedy: "correct it before the copy is used; in a package, the OVF is written anew",
+	}))
 }
 
 // refuse notes what keeps a partition from moving. class is that of the error that a copy ends with.

@@ -1,0 +1,195 @@
+package boot
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// grubLegacy finds the absolute sectors that GRUB 0.9x keeps: stage1, in the MBR or in the boot sector of a partition, names the first
+// sector of stage1.5 or of stage2, and that sector lists the rest. Either all of it is understood, or nothing is rewritten.
+var grubLegacy = Finder{Name: "grub-legacy", Find: findGrubLegacy}
+
+// legacySector is what GRUB legacy counts in: it reads 512 bytes for each sector, whatever the BIOS says.
+const legacySector = 512
+
+// unsound says why a loader is not rewritten. partition is the one whose move matters; 0: any. An empty remedy is to install it again.
+type unsound struct {
+	text      string
+	partition int
+	remedy    string
+}
+
+func (u unsound) Error() string { return u.text }
+
+func unsoundf(format string, args ...any) error { return unsound{text: fmt.Sprintf(format, args...)} }
+
+// maxStage1 is how many boot sectors of partitions are followed. A table can name thousands.
+const maxStage1 = 16
+
+func findGrubLegacy(g *Guest) (f Found, err error) {
+	if g.Code == GrubLegacy {
+		if err := f.legacy(g, legacyHome{name: "the MBR"}, g.Sector0); err != nil {
+			return f, err
+		}
+	}
+	followed := 0
+	for _, p := range g.Partitions {
+		code, ok, err := loaderIn(g, p)
+		switch {
+		case err != nil:
+			return f, err
+		case !ok || loader(code) != GrubLegacy:
+			continue
+		case followed == maxStage1:
+			f.unbootable(GrubLegacy.ID, 0, fmt.Sprintf("GRUB legacy is in the boot sectors of more than %d partitions", maxStage1), installAgain)
+			return f, nil
+		}
+		followed++
+		if err := f.legacy(g, inPartition(p, "the boot sector of partition %d"), code); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// loaderIn gives the first sector of a partition; ok is false for one that the disk does not have.
+func loaderIn(g *Guest, p Partition) (code []byte, ok bool, err error) {
+	if p.Len < bootArea || p.End() > g.Disk.Size() {
+		return nil, false, nil
+	}
+	code, err = ondisk.Bytes(g.Disk, p.Off, legacySector)
+	return code, err == nil, err
+}
+
+// legacyHome is where something of GRUB legacy lies.
+type legacyHome struct {
+	disk.Range // of the partition, or from the start of the disk to the first one
+
+	partition int // 0: in front of all partitions
+	name      string
+}
+
+func inPartition(p Partition, format string) legacyHome {
+	return legacyHome{p.Range, p.Number, fmt.Sprintf(format, p.Number)}
+}
+
+// holds tells whether sectors lie there as a whole.
+func (h legacyHome) holds(first, sectors int64) bool {
+	return first > 0 && first*legacySector >= h.Off && (first+sectors)*legacySector <= h.End()
+}
+
+// legacy follows a stage1, and adds references, or the reason why there are none.
+func (f *Found) legacy(g *Guest, home legacyHome, code []byte) error {
+	refs, links, err := followLegacy(g, home, code)
+	if bad := (unsound{}); errors.As(err, &bad) {
+		f.link(home.partition, "GRUB legacy in %s", home.name)
+		f.unbootable(GrubLegacy.ID, bad.partition, fmt.Sprintf("GRUB legacy in %s: %s", home.name, bad.text), cmp.Or(bad.remedy, installAgain))
+		return nil
+	}
+	f.Refs, f.Chain = append(f.Refs, refs...), append(f.Chain, links...)
+	return err
+}
+
+func followLegacy(g *Guest, home legacyHome, code []byte) ([]Ref, []Link, error) {
+	one, err := readStage1(code)
+	if err != nil {
+		return nil, nil, err
+	}
+	if size := g.Disk.SectorSize(); size != legacySector {
+		return nil, nil, unsoundf("it knows sectors of 512 bytes only, and the disk has sectors of %d", size)
+	}
+	at, err := g.legacyHolding(int64(one.Sector), 1, "its next stage")
+	if err != nil {
+		return nil, nil, err
+	}
+	two, err := readStage(g, at, one)
+	if err != nil {
+		return nil, nil, err
+	}
+	refs := []Ref{legacyRef("GRUB legacy stage1 pointer to "+two.short(), home, home.Off+atStage1Sector, at, one.Sector)}
+	for i, e := range two.list {
+		refs = append(refs, legacyRef(fmt.Sprintf("GRUB legacy %s block list entry %d", two.short(), i+1), at,
+			int64(one.Sector)*legacySector+atStageList-int64(i)*stageEntry, at, e.Start))
+	}
+	for i := range refs {
+		if refs[i].Raw, err = g.Read(refs[i].At); err != nil {
+			return nil, nil, err
+		}
+	}
+	return refs, two.links(g, home, at, one), nil
+}
+
+// legacyRef is the u32 at byte place of the disk, stored in home, that names a sector in target.
+func legacyRef(kind string, home legacyHome, place int64, target legacyHome, sector uint32) Ref {
+	r := Ref{
+		Kind: kind, Partition: home.partition, Off: place - home.Off, At: []disk.Range{{Off: place, Len: 4}},
+		Points: int64(sector) * legacySector, Target: target.partition, Encode: encodeHidden(legacySector),
+	}
+	if r.Target == 0 {
+		r.Stays = "it lies in front of all partitions"
+	}
+	return r
+}
+
+// legacyHolding tells what holds sectors: one partition, or the gap in front of all. what is their name in the refusal of any other place.
+func (g *Guest) legacyHolding(first, sectors int64, what string) (legacyHome, error) {
+	r := disk.Range{Off: first * legacySector, Len: sectors * legacySector}
+	if first == 0 || r.End() > g.Disk.Size() {
+		return legacyHome{}, unsoundf("%s is at LBA %d, %d sectors long, where there is no room for it", what, first, sectors)
+	}
+	p, ok := g.Holding(r.Off, r.Len)
+	switch {
+	case ok && (p.Volume.Kind == volume.VTOC || p.Type == 0xbe || p.Type == 0xbf):
+		// illumos: sector numbers stand in the slices too.
+		return legacyHome{}, unsound{
+			text:      fmt.Sprintf("%s is at LBA %d, in partition %d of Solaris, which keeps absolute places itself", what, first, p.Number),
+			partition: p.Number,
+		}
+	case ok && replays(p.Volume):
+		return legacyHome{}, unsound{
+			text:      fmt.Sprintf("%s is at LBA %d, in partition %d, whose journal is to be replayed: that can bring old sectors back", what, first, p.Number),
+			partition: p.Number, remedy: "shut the guest down cleanly first",
+		}
+	case ok && p.Kind != table.Extended:
+		home := inPartition(p, "partition %d")
+		home.Len = min(home.Len, g.Disk.Size()-home.Off) // a table can name more than there is
+		return home, nil
+	}
+	gap := legacyHome{disk.Range{Len: g.Disk.Size()}, 0, "the gap"}
+	for _, p := range g.Partitions {
+		gap.Len = min(gap.Len, p.Off)
+	}
+	if !gap.holds(first, sectors) {
+		return gap, unsoundf("%s is at LBA %d, %d sectors long, neither in one partition nor in the gap in front of all", what, first, sectors)
+	}
+	return gap, nil
+}
+
+// replays tells that a file system writes once more, at the next mount, what its journal holds.
+func replays(v *volume.Volume) bool {
+	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Code == "ext-journal" })
+}
+
+// links say how the boot goes on.
+func (s *legacyStage) links(g *Guest, home, at legacyHome, one *stage1) []Link {
+	out := []Link{{home.partition, fmt.Sprintf("GRUB legacy in %s loads %s from LBA %d, in %s", home.name, s.name(), one.Sector, at.name)}}
+	number := int(s.slot) + 1
+	known := s.slot != wholeDisk && slices.ContainsFunc(g.Partitions, func(p Partition) bool { return p.Number == number })
+	switch {
+	case at.partition != 0 && (!known || number == at.partition):
+		return append(out, Link{at.partition, fmt.Sprintf("%s of GRUB legacy opens %s by its name", s.short(), s.config)})
+	case at.partition != 0:
+		out = append(out, Link{at.partition, s.short() + " of GRUB legacy runs"})
+	}
+	if known {
+		out = append(out, Link{number, fmt.Sprintf("%s of GRUB legacy opens %s in partition %d by its name", s.short(), s.config, number)})
+	}
+	return out
+}
