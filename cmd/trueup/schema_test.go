@@ -121,6 +121,8 @@ func jsonCases(t *testing.T) map[string][]string {
 		"inspect, malformed":            {"inspect", broken},
 		"plan":                          {"plan", source},
 		"plan, nothing moves":           {"plan", aligned},
+		"plan, data only":               {"plan", "--data-only", source},
+		"align, data only":              {"align", "--data-only", source, fresh()},
 		"plan, refused":                 {"plan", unbootable},
 		"align":                         {"align", source, fresh()},
 		"align, structures only":        {"align", "--verify", "structure", source, fresh()},

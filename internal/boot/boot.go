@@ -16,6 +16,9 @@ type Result struct {
 	Refs   []Ref
 	Issues []ondisk.Issue
 	Chain  []Link // in the order of a boot
+
+	unseen map[int]bool // partitions whose files nobody could look into
+	boots  bool         // something on the disk looks like the start of a boot
 }
 
 // Read names the boot code and finds all references.
@@ -31,6 +34,7 @@ func Read(g *Guest) (*Result, error) {
 		r.Issues = append(r.Issues, found.Issues...)
 		r.Chain = append(r.Chain, found.Chain...)
 	}
+	r.unseen, r.boots = g.unseen, r.bootable(g.Partitions)
 	var clash *ondisk.Issue
 	if r.Refs, clash = distinct(r.Refs); clash != nil {
 		r.Issues = append(r.Issues, *clash)
@@ -57,15 +61,7 @@ func checkMBR(g *Guest) (r Found, err error) {
 		r.unbootable("boot-code", 0, "the boot code in sector 0 is not known, so nobody can say whether it finds its partition after a move",
 			whenUnknown)
 	}
-	found, err := blockLists(g.Disk, g.Code, g.Sector0, g.Partitions)
-	for _, f := range found {
-		remedy := installAgain
-		if f.partition != 0 {
-			remedy = "leave this partition where it is (--partition selects others), or " + installAgain
-		}
-		r.unbootable(g.Code.ID, f.partition, f.text, remedy)
-	}
-	return r, err
+	return r, nil
 }
 
 // bootArea is how much of a partition may hold boot code in front of the file system: ext keeps two sectors free.
@@ -83,11 +79,7 @@ func checkVolume(g *Guest, p Partition, r *Found) error {
 		return err
 	}
 	switch c := loader(b[:440]); {
-	case c == Lilo || c == GrubLegacy: // a finder for each
-	case c == Grub2:
-		// Its files can lie in another partition, so that any move matters.
-		r.unbootable(c.ID, 0, fmt.Sprintf("%s in the boot sector of partition %d finds its files by absolute sectors", c.Name, p.Number),
-			installAgain)
+	case c == Lilo || c == GrubLegacy || c == Grub2: // a finder for each
 	case p.Kind == table.Extended:
 		// Its first record has room for code: LILO and GRUB can be installed there.
 		if p.Active && Identify(b[:440]) == Unknown {

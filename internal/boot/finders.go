@@ -4,6 +4,7 @@ package boot
 var finders = []Finder{
 	bootChain,
 	sector0,
+	grub2,
 	isolinux,
 	bootSectors,
 	grubLegacy,
@@ -18,4 +19,5 @@ var finders = []Finder{
 	hiddenSectors,
 	exfatOffset,
 	uefi,
+	linuxConfig,
 }
