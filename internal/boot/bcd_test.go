@@ -79,7 +79,7 @@ func TestDevicesOfTheBootConfiguration(t *testing.T) {
 		require.Equal(t, []string{
 			"bcd device 11000001: 32256 follows 1", "bcd device 21000001: 20512256 follows 2",
 			"bcd device 31000003: 6320640 stays", "bcd device: 20512256 follows 2",
-		}, texts(stored(r)))
+		}, fates(stored(r)))
 		for _, ref := range stored(r) {
 			require.Equal(t, []byte(disk[ref.At[0].Off:ref.At[0].End()]), ref.Raw)
 			require.Equal(t, uint64(ref.Points), binary.LittleEndian.Uint64(hive[ref.Off:]))
@@ -88,8 +88,8 @@ func TestDevicesOfTheBootConfiguration(t *testing.T) {
 		others := issues(r, "bcd-other-disk")
 		require.Len(t, others, 1)
 		require.Equal(t, ondisk.Note, others[0].Effect)
-		require.Contains(t, chain(r), "partition 1 names partition 1\n2 ")
-		require.Contains(t, chain(r), "partition 1 starts Windows in partition 2\n")
+		require.Contains(t, links(r), "partition 1 names partition 1\n2 ")
+		require.Contains(t, links(r), "partition 1 starts Windows in partition 2\n")
 	}
 }
 
@@ -122,7 +122,7 @@ func TestDirtyBootConfiguration(t *testing.T) {
 	hive.U32(disktest.HiveSequence2, 1)
 	hive.SealHive()
 	r := readBoot(t, windowsDisk(t, map[string][]byte{"boot/bcd": hive}))
-	require.Equal(t, []string{"bcd device 11000001: 20512256 stays", "bcd device 21000001: 20512256 stays"}, texts(stored(r)))
+	require.Equal(t, []string{"bcd device 11000001: 20512256 stays", "bcd device 21000001: 20512256 stays"}, fates(stored(r)))
 	got := issues(r, "bcd")
 	require.Len(t, got, 1)
 	require.Equal(t, 2, got[0].Partition)

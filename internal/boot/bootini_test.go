@@ -32,7 +32,7 @@ func TestBootIni(t *testing.T) {
 		`multi(0)disk(0)rdisk(0)partition(7)\WINDOWS="gone"`, `multi(0)disk(0)rdisk(1)partition(9)\WINDOWS="another disk"`,
 		`scsi(0)disk(0)rdisk(0)partition(8)\WINDOWS="another way"`,
 	)}))
-	require.Equal(t, 1, strings.Count(chain(r), `2 \boot.ini of partition 1 starts Windows from partition(2), which is partition 2`), "once")
+	require.Equal(t, 1, strings.Count(links(r), `2 \boot.ini of partition 1 starts Windows from partition(2), which is partition 2`), "once")
 	got := issues(r, "boot-ini")
 	require.Len(t, got, 1)
 	require.Equal(t, ondisk.Note, got[0].Effect, "it was broken before")
@@ -57,7 +57,7 @@ func TestSavedBootSectors(t *testing.T) {
 	})
 	r := readBoot(t, disk)
 	const kind = "hidden sectors, saved boot sector"
-	require.Equal(t, []string{kind + ": 32256 follows 1", kind + ": 39424 stays", kind + ": 20512256 follows 2"}, texts(stored(r)))
+	require.Equal(t, []string{kind + ": 32256 follows 1", kind + ": 39424 stays", kind + ": 20512256 follows 2"}, fates(stored(r)))
 	var files []string
 	for _, ref := range stored(r) {
 		files = append(files, ref.File)

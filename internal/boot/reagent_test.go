@@ -53,7 +53,7 @@ func TestRecoveryLocations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := readBoot(t, windowsDisk(t, map[string][]byte{recoveryFile: code(before)}))
 			require.Empty(t, issues(r, "winre"))
-			require.Equal(t, []string{"winre WinreLocation: 32256 follows 1"}, texts(stored(r)))
+			require.Equal(t, []string{"winre WinreLocation: 32256 follows 1"}, fates(stored(r)))
 			ref := stored(r)[0]
 			for to, want := range map[int64]string{
 				1 << 20: make("1048576", " "),
@@ -82,7 +82,7 @@ func TestRecoveryLocationsThatStay(t *testing.T) {
 	r := readBoot(t, windowsDisk(t, map[string][]byte{recoveryFile: []byte(text)}))
 	require.Equal(t, []string{
 		"winre WinreLocation: 32256 stays", "winre ImageLocation: 6320640 stays", "winre PBRImageLocation: 20512256 follows 2",
-	}, texts(stored(r)))
+	}, fates(stored(r)))
 	got := issues(r, "winre")
 	require.Len(t, got, 1)
 	require.Equal(t, ondisk.Warn, got[0].Effect, "a guest starts without its recovery system")
@@ -102,7 +102,7 @@ func TestRecoveryOnGPT(t *testing.T) {
 	g.Scheme = table.GPT
 	r, err := boot.Read(g)
 	require.NoError(t, err)
-	require.Equal(t, []string{"winre WinreLocation: 20512256 follows 2"}, texts(stored(r)))
+	require.Equal(t, []string{"winre WinreLocation: 20512256 follows 2"}, fates(stored(r)))
 }
 
 func TestHugeRecoveryFile(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// windows says what the boot sectors of Windows load, and where a Windows lies. What that Windows stores is found by the finders of its
-// files; here is what must be said when files cannot be read at all.
+// windows says where a Windows lies. What that Windows stores is found by the finders of its files; here is what must be said when files cannot be
+// read at all.
 var windows = Finder{Name: "windows", Find: everywhere(findWindows)}
 
 // windowsFolders are the folders that the setup programs of Windows offer; NT and 2000 said WINNT.
@@ -36,14 +36,11 @@ func findWindows(g *Guest, p Partition, f *Found) error {
 	if errors.Is(err, ondisk.ErrNoMatch) {
 		return nil
 	}
-	loads, lerr := loadsWindows(g, p)
-	if lerr != nil {
-		return lerr
-	}
-	if p.Active && p.Kind == table.Primary && loads != "" {
-		f.link(p.Number, "boot sector of %s in partition %d loads %s", generation[loads], p.Number, loads)
-	}
 	if err != nil {
+		loads, lerr := loadsWindows(g, p)
+		if lerr != nil {
+			return lerr
+		}
 		return f.unreadable(p, loads, err)
 	}
 	return eachWindows(g, p, func(folder string) error {
@@ -51,9 +48,6 @@ func findWindows(g *Guest, p Partition, f *Found) error {
 		return nil
 	})
 }
-
-// generation names a Windows by what its boot sector loads.
-var generation = map[string]string{"BOOTMGR": "Windows Vista or later", "NTLDR": "Windows NT 4, 2000, XP or 2003"}
 
 // loadsWindows tells Windows generations apart by the file that a boot sector names; it is empty when there is none.
 func loadsWindows(g *Guest, p Partition) (string, error) {

@@ -75,8 +75,8 @@ func stored(r *boot.Result) []boot.Ref {
 	return slices.DeleteFunc(slices.Clone(r.Refs), func(r boot.Ref) bool { return r.File == "" })
 }
 
-// texts says what references are and what becomes of them.
-func texts(refs []boot.Ref) []string {
+// fates says what references are and what becomes of them.
+func fates(refs []boot.Ref) []string {
 	out := []string{}
 	for _, r := range refs {
 		fate := fmt.Sprintf("follows %d", r.Target)
@@ -92,7 +92,7 @@ func issues(r *boot.Result, code string) []ondisk.Issue {
 	return slices.DeleteFunc(slices.Clone(r.Issues), func(i ondisk.Issue) bool { return i.Code != code })
 }
 
-func chain(r *boot.Result) string {
+func links(r *boot.Result) string {
 	var b strings.Builder
 	for _, l := range r.Chain {
 		fmt.Fprintf(&b, "%d %s\n", l.Partition, l.Text)
@@ -139,7 +139,7 @@ func TestMountedDevices(t *testing.T) {
 		require.Equal(t, []string{
 			"drive letter C:: 32256 follows 1", "mounted volume: 20512256 follows 2", "mounted volume: 6320640 stays",
 			"drive letter G:: 9223372036854775807 stays", "mounted volume: 20512256 follows 2",
-		}, texts(got))
+		}, fates(got))
 		for i, name := range []string{`\DosDevices\C:`, "", "", `\dosdevices\g:`} {
 			require.Equal(t, 1, got[i].Partition, name)
 			require.Equal(t, []byte(hive[got[i].Off:got[i].Off+8]), got[i].Raw, "the place in the file")
@@ -149,7 +149,7 @@ func TestMountedDevices(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, mounted(signature, 1<<20)[4:], b)
 		stored, _, _ := strings.Cut(got[0].File, "/")
-		require.Contains(t, chain(r), "1 partition 1 holds a Windows in \\"+stored)
+		require.Contains(t, links(r), "1 partition 1 holds a Windows in \\"+stored)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestDirtyHives(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := readBoot(t, windowsDisk(t, files))
-			require.Equal(t, []string{"drive letter C:: 32256 stays", "drive letter D:: 20512256 stays"}, texts(stored(r)))
+			require.Equal(t, []string{"drive letter C:: 32256 stays", "drive letter D:: 20512256 stays"}, fates(stored(r)))
 			got := issues(r, "mounted-devices")
 			require.Len(t, got, 2)
 			for i, issue := range got {
