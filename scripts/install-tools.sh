@@ -17,8 +17,10 @@ packages=(
 	hfsutils xorriso genisoimage              # xorriso: HFS+ too; isoinfo
 	syslinux syslinux-common extlinux         # guests that can be booted
 	lvm2 mdadm cryptsetup-bin bcache-tools    # pvck, mdadm, cryptsetup, make-bcache: second opinion on containers
-	grub-pc-bin                               # boot code that is told apart from others
+	grub-pc-bin isolinux mbr                  # boot code that is told apart from others; GRUB 2 for guests
+	ovmf grub-efi-amd64-bin                   # UEFI firmware, and a program for it
 	libhivex-bin libwin-hivex-perl            # hivexget, hivexsh, hivexregedit: second opinion on registry hives
+	libregf-utils wimtools                    # regfexport: a third one; wimapply: folders in NTFS without a mount
 	libguestfs-tools                          # guestfish, virt-alignment-scan
 	gcc libc6-dev                             # go test -race needs cgo
 	git jq make mount strace time xxd xz-utils

@@ -32,6 +32,11 @@ const (
 		"13b0527212813efe7d55aab0427508be8406ea007c0000a27206be6e06bb0700" +
 		"ac84c07406b40ecd10ebf5f4ebfd4c42413a000010000100007c000000000000" +
 		"0000000000000000000000000000000000000000"
+
+	// staleCode is testdata/stale.S: it says that it has been run.
+	staleCode = "" +
+		"fa31c08ed88ed0bc0070fbe800005e81c61700fcac84c07409b40ebb0700cd10" +
+		"ebf2f4ebfd7472756575703a207374616c6520736563746f727300"
 )
 
 // codeSize is the room for code in an MBR: the disk signature follows at 0x1B8.
@@ -55,7 +60,7 @@ func windowsCode(t testing.TB) []byte {
 }
 
 func TestBootCodeIsItsSource(t *testing.T) {
-	for name, code := range map[string]string{"chs-mbr": ownCHSCode, "lba-mbr": ownLBACode, "marker": markerCode} {
+	for name, code := range map[string]string{"chs-mbr": ownCHSCode, "lba-mbr": ownLBACode, "marker": markerCode, "stale": staleCode} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			object, flat := filepath.Join(dir, "o"), filepath.Join(dir, "bin")

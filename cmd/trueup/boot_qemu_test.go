@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -35,13 +37,40 @@ var (
 // verdicts are all texts that end a boot.
 var verdicts = slices.Concat([]string{booted, staleShown}, ownCHSFailed, ownLBAFailed, windowsFailed, vbrFailed, gptFailed)
 
-// boot starts a PC from the image and returns the first of the verdicts that its console shows; the PC is then switched
-// off. The image is not changed. A console that shows none of them in time fails the test.
+// pc is a computer that boots from an image, which it does not change.
+type pc struct {
+	image   string
+	heads   int64         // of its BIOS
+	memory  int           // in MiB; 64 when 0
+	limit   time.Duration // bootLimit when 0
+	options []string      // for QEMU, besides those of args
+}
+
+// boot starts a PC from the image and returns the first of the verdicts that its console shows.
 func boot(t testing.TB, image string, heads int64) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), bootLimit)
+	return pc{image: image, heads: heads}.watch(t, anyOf(verdicts...))
+}
+
+// anyOf waits for the first of these texts.
+func anyOf(texts ...string) func(console string) string {
+	return func(console string) string {
+		for _, text := range texts {
+			if strings.Contains(console, text) {
+				return text
+			}
+		}
+		return ""
+	}
+}
+
+// watch starts the PC and shows verdict what the console has shown so far, until it returns a text; the PC is then switched off. A
+// console that shows nothing of worth in time fails the test.
+func (p pc) watch(t testing.TB, verdict func(console string) string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(p.limit, bootLimit))
 	defer cancel()
-	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-system-x86_64"), pcOptions(image, heads)...)
+	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-system-x86_64"), p.args()...)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	console, err := cmd.StdoutPipe()
@@ -57,35 +86,33 @@ func boot(t testing.TB, image string, heads int64) string {
 		n, err := console.Read(buf)
 		all = append(all, buf[:n]...)
 		shown := cursorMoves.ReplaceAllString(string(all), "")
-		for _, text := range verdicts {
-			if strings.Contains(shown, text) {
-				return text
-			}
+		if text := verdict(shown); text != "" {
+			return text
 		}
 		if err != nil {
 			switchOff()
-			t.Fatalf("the console of %s shows none of %q, but %q: %v\n%s", image, verdicts, shown, err, errs.String())
+			t.Fatalf("the console of %s shows nothing that was waited for, but %q: %v\n%s", p.image, shown, err, errs.String())
 		}
 	}
 }
 
-// pcOptions describes a PC without a screen: with graphics=off its BIOS shows on the serial port what a guest
+// args describe a PC without a screen: with graphics=off its BIOS shows on the serial port what a guest
 // prints through INT 10h, so that the complaints of every MBR code can be read.
-func pcOptions(image string, heads int64) []string {
+func (p pc) args() []string {
 	format := "raw"
-	if filepath.Ext(image) == ".vmdk" {
+	if filepath.Ext(p.image) == ".vmdk" {
 		format = "vmdk"
 	}
 	device := "ide-hd,drive=disk"
-	if heads > 16 {
+	if p.heads > 16 {
 		// A BIOS reports more than 16 heads for disks far larger than these. With 16 or fewer QEMU takes the geometry
 		// from the table's end CHS, and that is a part of what is tested.
-		device += fmt.Sprintf(",lcyls=1024,lheads=%d,lsecs=%d", heads, trackSectors)
+		device += fmt.Sprintf(",lcyls=1024,lheads=%d,lsecs=%d", p.heads, trackSectors)
 	}
-	return []string{
-		"-machine", "pc,accel=tcg,graphics=off", "-m", "64", "-nodefaults", "-no-user-config", "-no-reboot",
+	return append([]string{
+		"-machine", "pc,accel=tcg,graphics=off", "-m", strconv.Itoa(cmp.Or(p.memory, 64)), "-nodefaults", "-no-user-config", "-no-reboot",
 		"-display", "none", "-vga", "none", "-serial", "stdio",
-		"-drive", "if=none,id=disk,snapshot=on,format=" + format + ",file=" + strings.ReplaceAll(image, ",", ",,"),
+		"-drive", "if=none,id=disk,snapshot=on,format=" + format + ",file=" + strings.ReplaceAll(p.image, ",", ",,"),
 		"-device", device,
-	}
+	}, p.options...)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,13 +42,6 @@ var chainCases = []chainCase{
 		change: func(disk, partition disktest.Forged) {
 			disk.PutNTFS(stayStart, stayLength)
 			partition.Text(0x1a0, "BOOTMGR is missing")
-		},
-	},
-	{
-		name: "bootmgr on fat", kind: 0x06, code: "bcd", says: "BCD",
-		change: func(disk, partition disktest.Forged) {
-			disk.PutFAT16(stayStart, stayLength)
-			partition.Text(0x1a0, "BOOTMGR    ")
 		},
 	},
 	{
@@ -101,20 +93,6 @@ func refusalCodes(t testing.TB, image string) []string {
 	return codes
 }
 
-// planFindings are the codes of what a plan tells beside its refusals.
-func planFindings(t testing.TB, image string) []string {
-	t.Helper()
-	var plan struct {
-		Findings []jsonFinding `json:"findings"`
-	}
-	unmarshal(t, trueup(t, "plan", image, "--json"), &plan)
-	var codes []string
-	for _, f := range plan.Findings {
-		codes = append(codes, f.Code)
-	}
-	return codes
-}
-
 // TestPlanSaysItsFlags requires that the command which a plan proposes makes what the plan showed.
 func TestPlanSaysItsFlags(t *testing.T) {
 	image := chainDisk(t, 0x07, chainCases[0].change)
@@ -124,20 +102,6 @@ func TestPlanSaysItsFlags(t *testing.T) {
 	for _, flag := range []string{"trueup align ", "--boundary 2M", "--partition 2", "--allow-unbootable", image} {
 		require.Contains(t, line, flag)
 	}
-}
-
-// TestDriveLettersOnFAT32 requires the warning for Windows XP on FAT32 as on NTFS.
-func TestDriveLettersOnFAT32(t *testing.T) {
-	const sectors = 40 << 11
-	v := madeVolume{kind: "fat32", label: "XP", start: trackSectors, sectors: sectors - 4096}
-	part := filepath.Join(t.TempDir(), "part")
-	v.make(t, part)
-	disk := disktest.ForgeMBR(sectors, slot(0x0c, trackSectors, uint32(v.sectors)))
-	disk.U8(disktest.MBREntries, 0x80)
-	disk.Put(trackSectors*sectorSize, readAt(t, part, 0, v.sectors*sectorSize))
-	disk.Text(trackSectors*sectorSize+0x170, "NTLDR      ")
-	image := writeForged("disk.raw", disk)(t, t.TempDir())
-	require.Contains(t, planFindings(t, image), "mounted-devices")
 }
 
 // TestCHSBeyondItsEnd moves a partition whose end is written as "beyond CHS". That says nothing of the geometry, so that

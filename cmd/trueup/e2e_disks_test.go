@@ -49,7 +49,7 @@ var madeDisks = []madeDisk{
 	{
 		name:    "xp, lba 63, one ntfs",
 		sectors: 6 * cylinder, wantSectors: 6 * cylinder,
-		bootCode: chsBootCode, wantBoot: "generic-chs", wantCHS: true, adapter: "lsilogic",
+		bootCode: chsBootCode, wantBoot: "parted", wantCHS: true, adapter: "lsilogic",
 		volumes: []madeVolume{
 			{
 				kind: "ntfs", label: "XP System", typ: "7", active: true,
@@ -60,7 +60,7 @@ var madeDisks = []madeDisk{
 	{
 		name:    "xp, two ntfs, the second at a cylinder boundary",
 		sectors: 5 * cylinder, wantSectors: 5 * cylinder,
-		bootCode: chsBootCode, wantBoot: "generic-chs", wantCHS: true, adapter: "lsilogic",
+		bootCode: chsBootCode, wantBoot: "parted", wantCHS: true, adapter: "lsilogic",
 		volumes: []madeVolume{
 			{
 				kind: "ntfs", label: "System", typ: "7", active: true,

@@ -39,10 +39,28 @@ type Goal struct {
 	Must int64 // partitions off this boundary move; bytes
 	Want int64 // where they move to; bytes, a multiple of Must
 	Only []int // numbers of the partitions that may move on their own account; empty: all
+	// Leave has the partitions that may not move at all, by number, with the reason.
+	Leave map[int]string
 }
 
 // Selects tells whether a partition may be moved on its own account.
-func (g Goal) Selects(number int) bool { return len(g.Only) == 0 || slices.Contains(g.Only, number) }
+func (g Goal) Selects(number int) bool {
+	return !g.Leaves(number) && (len(g.Only) == 0 || slices.Contains(g.Only, number))
+}
+
+// Leaves tells whether a partition must stay where it is.
+func (g Goal) Leaves(number int) bool { return g.Leave[number] != "" }
+
+// DataOnly makes the goal leave all partitions alone that the boot of a disk needs, or may need.
+func (g Goal) DataOnly(l *layout.Layout) Goal {
+	g.Leave = map[int]string{}
+	for _, p := range l.Partitions {
+		if why := l.Boot.Needs(p); why != "" {
+			g.Leave[p.Number] = why
+		}
+	}
+	return g
+}
 
 // GoalFor makes a goal of --boundary; 0 means auto. Boot code of Windows 2000 to 2003 reads the start in cylinders, heads and
 // sectors, and LBA 128 is cylinder 0, head 2, sector 3 in every geometry with 63 sectors, which LBA 2048 is not.

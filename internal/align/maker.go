@@ -39,7 +39,7 @@ const (
 )
 
 // loaders are boot codes that need no active partition. Who initialises a disk writes the other codes to data disks too.
-var loaders = []boot.Code{boot.Grub2, boot.GrubLegacy, boot.Lilo}
+var loaders = []boot.Code{boot.Grub2, boot.GrubLegacy, boot.Lilo, boot.SyslinuxAlt, boot.Isolinux}
 
 // Types of partitions that firmware boots from: the EFI system partition and the BIOS boot partition of GRUB. Spec: UEFI 2.10,
 // table 5.7; GRUB manual, "BIOS installation".
@@ -55,7 +55,7 @@ func roleOf(l *layout.Layout) Role {
 		return BootDisk
 	}
 	for _, p := range l.Partitions {
-		if p.Active && code != boot.Empty || p.TypeGUID == espGUID || p.TypeGUID == biosBoot || p.Kind == table.Primary && p.Type == espByte {
+		if (p.Active || p.LegacyBoot) && code != boot.Empty || p.TypeGUID == espGUID || p.TypeGUID == biosBoot || p.Kind == table.Primary && p.Type == espByte {
 			return BootDisk
 		}
 	}
@@ -72,7 +72,7 @@ func makerOf(l *layout.Layout) (System, []string) {
 	switch l.Boot.Code {
 	case boot.Windows2000:
 		return Windows2000, append([]string{"its boot code"}, h.evidence...)
-	case boot.WindowsNew:
+	case boot.Vista, boot.Windows7:
 		return WindowsVista, append([]string{"its boot code"}, h.evidence...)
 	case boot.GrubLegacy, boot.Lilo:
 		return LinuxEarly, append([]string{l.Boot.Code.Name}, h.evidence...)

@@ -16,6 +16,9 @@ type Result struct {
 	Refs   []Ref
 	Issues []ondisk.Issue
 	Chain  []Link // in the order of a boot
+
+	unseen map[int]bool // partitions whose files nobody could look into
+	boots  bool         // something on the disk looks like the start of a boot
 }
 
 // Read names the boot code and finds all references.
@@ -31,6 +34,7 @@ func Read(g *Guest) (*Result, error) {
 		r.Issues = append(r.Issues, found.Issues...)
 		r.Chain = append(r.Chain, found.Chain...)
 	}
+	r.unseen, r.boots = g.unseen, r.bootable(g.Partitions)
 	var clash *ondisk.Issue
 	if r.Refs, clash = distinct(r.Refs); clash != nil {
 		r.Issues = append(r.Issues, *clash)
@@ -57,15 +61,7 @@ func checkMBR(g *Guest) (r Found, err error) {
 		r.unbootable("boot-code", 0, "the boot code in sector 0 is not known, so nobody can say whether it finds its partition after a move",
 			whenUnknown)
 	}
-	found, err := blockLists(g.Disk, g.Code, g.Sector0, g.Partitions)
-	for _, f := range found {
-		remedy := installAgain
-		if f.partition != 0 {
-			remedy = "leave this partition where it is (--partition selects others), or " + installAgain
-		}
-		r.unbootable(g.Code.ID, f.partition, f.text, remedy)
-	}
-	return r, err
+	return r, nil
 }
 
 // bootArea is how much of a partition may hold boot code in front of the file system: ext keeps two sectors free.
@@ -83,18 +79,14 @@ func checkVolume(g *Guest, p Partition, r *Found) error {
 		return err
 	}
 	switch c := loader(b[:440]); {
-	case c == Lilo || c == GrubLegacy: // a finder for each
-	case c == Grub2:
-		// Its files can lie in another partition, so that any move matters.
-		r.unbootable(c.ID, 0, fmt.Sprintf("%s in the boot sector of partition %d finds its files by absolute sectors", c.Name, p.Number),
-			installAgain)
+	case c == Lilo || c == GrubLegacy || c == Grub2: // a finder for each
 	case p.Kind == table.Extended:
 		// Its first record has room for code: LILO and GRUB can be installed there.
 		if p.Active && Identify(b[:440]) == Unknown {
 			r.unbootable("boot-code", 0, fmt.Sprintf("the boot sector of the active partition %d holds code that is not known", p.Number), whenUnknown)
 		}
 	case p.Volume.Boot != nil:
-		r.checkWindows(b, p)
+		// Its code finds the volume by the BIOS parameter block; what a Windows stores besides is left to other finders.
 	case p.Volume.Kind == volume.Disklabel:
 		// boot1 of a BSD, which the label belongs to: package layout refuses those that keep places, by type and label.
 	case p.Volume.Kind == volume.ExFAT && noExFATCode(b):
@@ -118,22 +110,6 @@ func (r *Found) unknownSector(p Partition) {
 		return
 	}
 	r.unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known", whenUnknown)
-}
-
-// checkWindows tells Windows generations apart by the file that their boot sector loads.
-func (r *Found) checkWindows(b []byte, p Partition) {
-	switch {
-	case p.Kind == table.Primary && p.Active && bytes.Contains(b[:512], []byte("BOOTMGR")):
-		// Its store names any partition that a Windows lies on.
-		r.unbootable("bcd", 0, fmt.Sprintf("Windows Vista or later boots from partition %d: \\Boot\\BCD stores the byte offsets of partitions, which cannot be rewritten yet", p.Number),
-			"go on with --allow-unbootable and repair the copy with bootrec /rebuildbcd, or leave the partitions where they are")
-	case bytes.Contains(b[:512], []byte("NTLDR")):
-		r.Issues = append(r.Issues, ondisk.Issue{
-			Code: "mounted-devices", Effect: ondisk.Warn, OnMove: true, Partition: p.Number,
-			Text:   "Windows 2000/XP/2003 remembers drive letters by the byte offset of a partition (MountedDevices in the registry), which is not rewritten yet: letters can change at the first boot",
-			Remedy: "check the drive letters after the first boot of the copy",
-		})
-	}
 }
 
 // isSyslinux knows the boot sectors of syslinux and extlinux.

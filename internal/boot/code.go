@@ -4,49 +4,18 @@ package boot
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
-	"slices"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/table"
 )
 
 // Code is the program in a boot sector, named by what it does.
 type Code struct {
 	ID       string // "windows-2000", stable, for JSON
 	Name     string // for people
-	ReadsCHS bool   // finds its partition by the CHS bytes of the table
-}
-
-// Codes with names.
-var (
-	Empty       = Code{ID: "empty", Name: "none"}
-	Unknown     = Code{ID: "unknown", Name: "unknown"}
-	Windows2000 = Code{ID: "windows-2000", Name: "Windows 2000/XP/2003", ReadsCHS: true}
-	WindowsNew  = Code{ID: "windows-vista", Name: "Windows Vista or later"}
-	Syslinux    = Code{ID: "syslinux", Name: "SYSLINUX"}
-	Grub2       = Code{ID: "grub2", Name: "GRUB 2"}
-	GrubLegacy  = Code{ID: "grub-legacy", Name: "GRUB legacy"}
-	Lilo        = Code{ID: "lilo", Name: "LILO"}
-	GenericCHS  = Code{ID: "generic-chs", Name: "standard code of an unnamed maker", ReadsCHS: true}
-	GenericLBA  = Code{ID: "generic-lba", Name: "standard code of an unnamed maker"}
-)
-
-// signature is a run of code that a program has in every version; offsets differ between builds and languages.
-type signature struct {
-	code Code
-	all  [][]byte
-}
-
-// signatures name MBR code. Seen: Windows Server 2003 R2 and Windows 7 disks of the test corpus, Debian's syslinux 6.04.
-var signatures = []signature{
-	// cmp [bp+0ah],dx … mov ax,0201h; mov bx,7c00h; mov cx,[bp+2]; mov dx,[bp]; int 13h: the entry's CHS bytes.
-	{Windows2000, [][]byte{{0x39, 0x56, 0x0a}, {0xb8, 0x01, 0x02, 0xbb, 0x00, 0x7c, 0x8b, 0x4e, 0x02, 0x8b, 0x56, 0x00, 0xcd, 0x13}}},
-	// cmp ebx,"TCPA": asks the TPM BIOS before it goes on.
-	{WindowsNew, [][]byte{{0x66, 0x81, 0xfb, 'T', 'C', 'P', 'A'}, {0xbd, 0xbe, 0x07}}},
-	// xor ax,ax; cli; mov ds,ax; mov ss,ax; mov sp,7c00h; mov si,sp; push es; push di.
-	{Syslinux, [][]byte{{0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}}},
+	ReadsCHS bool   // finds its partition by the CHS bytes of the table, on some machines at least
+	// HandsOver tells that the boot sector gets the address of its entry of the table in DS:SI, by which a loader finds its place
+	// without hidden sectors. False where that is not known.
+	HandsOver bool
 }
 
 // Identify names the code of an MBR (440 bytes).
@@ -114,84 +83,4 @@ func refersToTable(code []byte) bool {
 		}
 	}
 	return false
-}
-
-// stage is something that a boot loader in sector 0 loads from a place that can move. Partition 0: no partition is known to hold it, so
-// that any move may matter.
-type stage struct {
-	partition int
-	text      string
-}
-
-// blockLists finds what a boot loader in the MBR reads from elsewhere than the gap behind it, which never moves.
-func blockLists(d disk.Disk, c Code, code []byte, parts []Partition) ([]stage, error) {
-	var sector uint64
-	switch c {
-	case Grub2:
-		sector = binary.LittleEndian.Uint64(code[0x5c:]) // boot.img: LBA of core.img
-	default:
-		return nil, nil
-	}
-	k := keeper{size: d.Size(), sector: d.SectorSize(), parts: parts}
-	s, known := k.stage(sector, 1, c.Name+" in the MBR loads its next stage from LBA %d")
-	if !known {
-		return []stage{s}, nil
-	}
-	next, err := ondisk.Bytes(d, ondisk.I64(sector)*d.SectorSize(), 512)
-	if err != nil {
-		return nil, err
-	}
-	out := badList(c, next, k)
-	if s.text != "" {
-		out = append([]stage{s}, out...)
-	}
-	return out, nil
-}
-
-// keeper knows what lies where.
-type keeper struct {
-	size, sector int64
-	parts        []Partition
-}
-
-// stage judges n sectors from one on: an empty text means the gap in front of the first partition. known tells whether the sectors
-// are in the gap or in one partition. format takes the LBA.
-func (k keeper) stage(first, n uint64, format string) (s stage, known bool) {
-	sectors := ondisk.U64(k.size / k.sector)
-	gap := sectors
-	inside := 0
-	for _, p := range k.parts {
-		from, to := ondisk.U64(p.Off/k.sector), min(ondisk.U64(p.End()/k.sector), sectors)
-		gap = min(gap, from)
-		if p.Kind != table.Extended && first >= from && first < to && n <= to-first {
-			inside = p.Number
-		}
-	}
-	text := fmt.Sprintf(format, first)
-	switch {
-	case first > 0 && first < gap && n <= gap-first:
-		return stage{}, true
-	case inside > 0:
-		return stage{inside, fmt.Sprintf("%s, inside partition %d", text, inside)}, true
-	}
-	return stage{0, fmt.Sprintf("%s, outside of the gap in front of the first partition (LBA 1 to %d)", text, gap-1)}, false
-}
-
-// badList walks the block list at the end of the first sector of core.img: entries of 12 bytes, down from 0x1f4, with start and length in
-// sectors (u64, u16) and a segment. A length of 0 ends it.
-func badList(c Code, sector []byte, k keeper) []stage {
-	const top, size = 0x1f4, 12
-	var out []stage
-	for at := top; at >= 0x100; at -= size {
-		start, n := binary.LittleEndian.Uint64(sector[at:]), uint64(binary.LittleEndian.Uint16(sector[at+8:]))
-		if n == 0 {
-			return out
-		}
-		s, _ := k.stage(start, n, "the block list of "+c.Name+" names LBA %d")
-		said := slices.ContainsFunc(out, func(o stage) bool { return o.partition == s.partition })
-		if s.text != "" && !said {
-			out = append(out, s)
-		}
-	}
-	return append(out, stage{0, "the block list of " + c.Name + " has no end"})
 }

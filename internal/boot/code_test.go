@@ -3,6 +3,8 @@ package boot_test
 import (
 	"bytes"
 	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,8 +32,20 @@ func TestIdentifyRealCode(t *testing.T) {
 		want               boot.Code
 	}{
 		{"disk of Windows Server 2003 R2", "libldm/ldm-2003r2-simple-1.img.xz", "", boot.Windows2000},
-		{"disk of Windows 7", "vmdk-rs/monolithicFlat-flat.vmdk.xz", "", boot.WindowsNew},
+		{"disk of Windows 7", "vmdk-rs/monolithicFlat-flat.vmdk.xz", "", boot.Windows7},
 		{"syslinux mbr.bin", "", "/usr/lib/syslinux/mbr/mbr.bin", boot.Syslinux},
+		{"syslinux mbr.bin, CTRL for the first disk", "", "/usr/lib/syslinux/mbr/extra/mbr_c.bin", boot.Syslinux},
+		{"syslinux mbr.bin, always the first disk", "", "/usr/lib/syslinux/mbr/extra/mbr_f.bin", boot.Syslinux},
+		{"syslinux altmbr.bin", "", "/usr/lib/syslinux/mbr/altmbr.bin", boot.SyslinuxAlt},
+		{"syslinux altmbr.bin, CTRL", "", "/usr/lib/syslinux/mbr/extra/altmbr_c.bin", boot.SyslinuxAlt},
+		{"syslinux altmbr.bin, first", "", "/usr/lib/syslinux/mbr/extra/altmbr_f.bin", boot.SyslinuxAlt},
+		{"syslinux gptmbr.bin", "", "/usr/lib/syslinux/mbr/gptmbr.bin", boot.SyslinuxGPT},
+		{"syslinux gptmbr.bin, CTRL", "", "/usr/lib/syslinux/mbr/extra/gptmbr_c.bin", boot.SyslinuxGPT},
+		{"syslinux gptmbr.bin, first", "", "/usr/lib/syslinux/mbr/extra/gptmbr_f.bin", boot.SyslinuxGPT},
+		{"isolinux, whole disk", "", "/usr/lib/ISOLINUX/isohdpfx.bin", boot.Isolinux},
+		{"isolinux, in a partition", "", "/usr/lib/ISOLINUX/isohdppx.bin", boot.Isolinux},
+		{"isolinux, CTRL", "", "/usr/lib/ISOLINUX/extra/isohdpfx_c.bin", boot.Isolinux},
+		{"isolinux, in a partition, first", "", "/usr/lib/ISOLINUX/extra/isohdppx_f.bin", boot.Isolinux},
 		{"boot.img of GRUB 2", "", "/usr/lib/grub/i386-pc/boot.img", boot.Grub2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -44,6 +58,26 @@ func TestIdentifyRealCode(t *testing.T) {
 			got := boot.Identify(codeOf(t, path))
 			require.Equal(t, tc.want, got)
 			require.Equal(t, tc.want == boot.Windows2000, got.ReadsCHS, "FACTS B2: of these, only the code of 2000 to 2003 reads CHS")
+		})
+	}
+}
+
+// Code that a tool writes into a disk.
+func TestIdentifyCodeOfTools(t *testing.T) {
+	for name, tc := range map[string]struct {
+		command []string
+		want    boot.Code
+	}{
+		"parted":      {[]string{"parted", "-s", "IMAGE", "mklabel", "msdos"}, boot.Parted},
+		"install-mbr": {[]string{"install-mbr", "--force", "IMAGE"}, boot.DebianMBR},
+	} {
+		t.Run(name, func(t *testing.T) {
+			image := filepath.Join(t.TempDir(), "disk")
+			require.NoError(t, os.WriteFile(image, make([]byte, 4<<20), 0o600))
+			args := slices.Clone(tc.command[1:])
+			args[slices.Index(args, "IMAGE")] = image
+			disktest.Run(t, tc.command[0], args...)
+			require.Equal(t, tc.want, boot.Identify(codeOf(t, image)))
 		})
 	}
 }
@@ -94,4 +128,75 @@ func TestGrubLegacyIsNotGrub2(t *testing.T) {
 	require.Equal(t, boot.GrubLegacy, boot.Identify(code))
 	code[0x3e] = 0
 	require.Equal(t, boot.Grub2, boot.Identify(code))
+}
+
+// Code that cannot be had in a package here, by the instructions that make it what it is, as the sources and published listings have them.
+func TestIdentifyByInstructions(t *testing.T) {
+	var (
+		tpm       = []byte{0x66, 0x81, 0xfb, 'T', 'C', 'P', 'A'}
+		bpTable   = []byte{0xbd, 0xbe, 0x07}
+		pastText  = []byte{0xac, 0x3c, 0x00, 0x74, 0xfc, 0xbb, 0x07, 0x00, 0xb4, 0x0e, 0xcd, 0x10, 0xeb, 0xf2}
+		haltsThen = append(bytes.Clone(pastText), 0xf4, 0xeb, 0xfd)
+		bsd       = []byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}
+	)
+	for _, tc := range []struct {
+		name string
+		code [][]byte
+		want boot.Code
+	}{
+		{"dos 3.30 to 6.22", [][]byte{
+			{0xfa, 0x33, 0xc0, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0xbe, 0xbe, 0x07, 0x8b, 0x14, 0x8b, 0x4c, 0x02, 0x8b, 0xee},
+			{0xbf, 0x05, 0x00, 0xbb, 0x00, 0x7c, 0xb8, 0x01, 0x02, 0x57, 0xcd, 0x13, 0x5f, 0x73, 0x0c, 0x8b, 0xf5, 0xea, 0x00, 0x7c, 0x00, 0x00},
+		}, boot.DOS},
+		{"windows 95b", [][]byte{
+			{0xbe, 0xbe, 0x07, 0x8a, 0x46, 0x04, 0xb4, 0x06, 0x3c, 0x0e, 0x74, 0x11, 0xb4, 0x0b, 0x3c, 0x0c, 0x74, 0x05},
+			{0xb8, 0x01, 0x02, 0x8b, 0xdc, 0xcd, 0x13, 0xb8, 0x00, 0x42, 0xcd, 0x13},
+		}, boot.Windows98},
+		{"windows vista", [][]byte{bpTable, tpm, pastText}, boot.Vista},
+		{"windows 7", [][]byte{bpTable, tpm, haltsThen}, boot.Windows7},
+		{"freebsd boot0", [][]byte{bsd, {0x89, 0xe6, 0xbf, 0x00, 0x06, 0xb9, 0x00, 0x01}, []byte("Drive ")}, boot.FreeBSDMenu},
+		{"freebsd mbr", [][]byte{bsd, {0xbe, 0x1a, 0x7c, 0xbf, 0x1a, 0x06, 0xb9, 0xe6, 0x01}}, boot.FreeBSD},
+		{"netbsd", [][]byte{{0x31, 0xc0, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x8e, 0xc0, 0x8e, 0xd8, 0x89, 0xe6, 0xbf, 0x00, 0x06}, {0x66, 0x89, 0xee, 0x5a, 0xe9}}, boot.NetBSD},
+		{"openbsd", [][]byte{
+			{0xea, 0x05, 0x00, 0xc0, 0x07, 0x8c, 0xc8, 0x8e, 0xd0, 0xbc, 0xfc, 0xff, 0x8e, 0xd8},
+			{0xb8, 0xa0, 0x07, 0x8e, 0xc0, 0x31, 0xf6, 0x31, 0xff, 0xb9, 0x00, 0x02, 0xfc, 0xf3, 0xa4},
+		}, boot.OpenBSD},
+		{"like 2000, without its question for the geometry", [][]byte{bpTable, {0x90, 0xb4, 0x42, 0x8b, 0xf4, 0xcd, 0x13}}, boot.GenericLBA},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			code := make([]byte, codeLength)
+			copy(code, bytes.Join(tc.code, nil))
+			require.Equal(t, tc.want, boot.Identify(code))
+		})
+	}
+}
+
+// FACTS B2, and for the rest the instructions: a loader behind this code need not trust its hidden sectors.
+func TestWhoHandsTheEntryOver(t *testing.T) {
+	for _, c := range []boot.Code{boot.Windows2000, boot.Syslinux, boot.SyslinuxGPT, boot.DOS, boot.Windows98, boot.Parted, boot.DebianMBR, boot.OpenBSD} {
+		require.True(t, c.HandsOver, c.ID)
+	}
+	for _, c := range []boot.Code{boot.Vista, boot.Windows7, boot.NetBSD, boot.FreeBSD, boot.GenericCHS, boot.GenericLBA, boot.Unknown, boot.Empty} {
+		require.False(t, c.HandsOver, c.ID)
+	}
+}
+
+// Whatever stands in sector 0 gets a name that is in the schema, and no panic.
+func FuzzIdentify(f *testing.F) {
+	for _, name := range []string{"/usr/lib/syslinux/mbr/mbr.bin", "/usr/lib/ISOLINUX/isohdppx.bin", "/usr/lib/grub/i386-pc/boot.img"} {
+		if b, err := os.ReadFile(name); err == nil {
+			f.Add(b)
+		}
+	}
+	f.Add([]byte("\xfa\xeb\x21\x01\xb4\x01LILO"))
+	schema, err := os.ReadFile("../../docs/schema/common.json")
+	require.NoError(f, err)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		code := make([]byte, codeLength)
+		copy(code, b)
+		got := boot.Identify(code)
+		require.Contains(t, string(schema), `"`+got.ID+`"`)
+		require.NotEmpty(t, got.Name)
+		require.Equal(t, got, boot.Identify(bytes.Clone(code)))
+	})
 }

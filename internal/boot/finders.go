@@ -2,11 +2,22 @@ package boot
 
 // finders is the table of contents, in the order of a boot. All of them run on every disk with a partition table.
 var finders = []Finder{
+	bootChain,
 	sector0,
+	grub2,
+	isolinux,
 	bootSectors,
 	grubLegacy,
 	lilo,
 	syslinux,
+	hibernation,
+	windows,
+	bootIni,
+	bootStore,
+	mountedDevices,
+	recovery,
 	hiddenSectors,
 	exfatOffset,
+	uefi,
+	linuxConfig,
 }

@@ -31,7 +31,9 @@ type Guest struct {
 	Signature  uint32 // of the MBR
 	Partitions []Partition
 
-	files map[int]opened // by number of the partition
+	files  map[int]opened // by number of the partition
+	unseen map[int]bool   // numbers of partitions of which not all files could be looked into
+	roots  map[int]error  // what was wrong with the root of a file system that Windows starts from
 }
 
 type opened struct {
@@ -86,7 +88,15 @@ func (f *Found) unread(code string, partition int, what string, err error, remed
 }
 
 // readers open the file systems whose files are read.
-var readers = map[volume.Kind]func(disk.Disk) (guestfile.FS, error){}
+var readers = map[volume.Kind]func(disk.Disk) (guestfile.FS, error){
+	volume.NTFS:  guestfile.NTFS,
+	volume.FAT12: guestfile.FAT,
+	volume.FAT16: guestfile.FAT,
+	volume.FAT32: guestfile.FAT,
+	volume.Ext2:  guestfile.Ext,
+	volume.Ext3:  guestfile.Ext,
+	volume.Ext4:  guestfile.Ext,
+}
 
 // Files opens the file system of a partition: ErrNoMatch when it is none whose files are read.
 func (g *Guest) Files(p Partition) (guestfile.FS, error) {
@@ -108,6 +118,14 @@ func (g *Guest) Files(p Partition) (guestfile.FS, error) {
 	o.err = ondisk.Shift(o.err, p.Off)
 	g.files[p.Number] = o
 	return o.fs, o.err
+}
+
+// notSeen notes a partition into which nobody could look.
+func (g *Guest) notSeen(p Partition) {
+	if g.unseen == nil {
+		g.unseen = map[int]bool{}
+	}
+	g.unseen[p.Number] = true
 }
 
 // At gives the places on the disk of bytes [off, off+n) of a file, and the bytes. They are read twice, through the file and from the

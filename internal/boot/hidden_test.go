@@ -25,7 +25,7 @@ type reader []byte
 func (b reader) ReadAt(p []byte, off int64) (int, error) { return copy(p, b[off:]), nil }
 
 // partitions are those of a forged disk with their volumes.
-func partitions(t *testing.T, d disk.Disk) (*table.Table, []boot.Partition) {
+func partitions(t testing.TB, d disk.Disk) (*table.Table, []boot.Partition) {
 	t.Helper()
 	tab, err := table.Read(d)
 	require.NoError(t, err)
@@ -136,54 +136,6 @@ func TestHiddenSectorsOutOfRange(t *testing.T) {
 	require.Error(t, err, "no whole sector")
 }
 
-// grub is boot.img of GRUB 2 in the MBR: core.img begins at LBA first, its block list names the sectors from start on.
-func grub(first, start uint64, n uint16) disktest.Forged {
-	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 3000})
-	f.Text(0x180, "GRUB \x00Geom\x00Hard Disk\x00Read\x00 Error\x00")
-	f.U64(0x5c, first)
-	if first < 4000 {
-		f.U64(int64(first)*512+0x1f4, start)
-		f.U16(int64(first)*512+0x1f4+8, n)
-	}
-	return f
-}
-
-// T65. FACTS B5: GRUB 2 survives a move when all that it reads by LBA lies in the gap, which stays.
-func TestBlockListsOfGrub(t *testing.T) {
-	for _, tc := range []struct {
-		name         string
-		first, start uint64
-		n            uint16
-		want         []int // the partitions whose move matters; 0: any
-	}{
-		{"core.img in the gap", 1, 2, 50, nil},
-		{"core.img up to the last sector of the gap", 1, 2, 61, nil},
-		{"one sector too long", 1, 2, 62, []int{0}},
-		{"block list inside of the partition", 1, 70, 10, []int{1}},
-		{"core.img inside of the partition", 100, 101, 10, []int{1, 1}},
-		{"core.img behind the partition", 3100, 3101, 10, []int{0}},
-		{"core.img at LBA 0", 0, 2, 10, []int{0}},
-		{"core.img at LBA 2^64-1", 1<<64 - 1, 2, 10, []int{0}},
-		{"list that names LBA 2^64-1", 1, 1<<64 - 1, 65535, []int{0}},
-		{"list of nothing", 1, 2, 0, nil},
-		{"list of 65535 sectors", 1, 2, 65535, []int{0}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			d := flat(grub(tc.first, tc.start, tc.n))
-			tab, parts := partitions(t, d)
-			r, err := boot.Read(guest(d, tab, parts))
-			require.NoError(t, err)
-			require.Equal(t, boot.Grub2, r.Code)
-			var got []int
-			for _, i := range r.Issues {
-				require.Equal(t, "grub2", i.Code)
-				got = append(got, i.Partition)
-			}
-			require.Equal(t, tc.want, got)
-		})
-	}
-}
-
 // boot1 of FreeBSD stands in front of a disklabel in an active slice. It finds the slice by the table.
 func TestBootSectorOfFreeBSD(t *testing.T) {
 	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0xa5, Flag: 0x80, Start: 63, Sectors: 3000})
@@ -211,23 +163,6 @@ func TestHiddenSectorsUnderARaid(t *testing.T) {
 	require.Len(t, got, 2)
 	require.Equal(t, "ntfs hidden sectors", got[0].Kind)
 	require.Equal(t, int64(63*512), got[0].Points)
-}
-
-// A core image can be said to lie in the part of a partition that the disk does not have.
-func TestBlockListBehindTheDisk(t *testing.T) {
-	f := grub(5000, 0, 0)
-	f.Entry(0, 0, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 100_000})
-	d := flat(f)
-	tab, err := table.Read(d)
-	require.NoError(t, err)
-	var parts []boot.Partition
-	for _, p := range tab.Partitions {
-		parts = append(parts, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
-	}
-	r, err := boot.Read(guest(d, tab, parts))
-	require.NoError(t, err)
-	require.Len(t, r.Issues, 1)
-	require.Equal(t, "grub2", r.Issues[0].Code)
 }
 
 // The first record of an extended partition has room for a boot loader, and can be active.

@@ -103,7 +103,7 @@ checked before. Another DEST becomes one disk, of a SOURCE such as vm.ova!disk1.
 }
 
 func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
-	if err := f.check(); err != nil {
+	if err := errors.Join(f.check(), f.checkChoice()); err != nil {
 		return err
 	}
 	if image.PackageKind(dest) != "" {
@@ -115,7 +115,7 @@ func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, de
 	}
 	defer s.close()
 	s.flatten = f.flatten
-	p, err := s.plan(f.boundary, f.only)
+	p, err := s.plan(f.choice)
 	if err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}

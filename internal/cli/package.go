@@ -37,7 +37,7 @@ func (d *packageDisk) changes() bool { return len(d.plan.Moves) > 0 || d.plan.Si
 // planDisk is the plan of align for one disk of a package.
 func (f *alignFlags) planDisk(s *source) (*plan.Plan, error) {
 	s.flatten = f.flatten
-	p, err := s.plan(f.boundary, f.only)
+	p, err := s.plan(f.choice)
 	if err != nil {
 		return nil, err
 	}

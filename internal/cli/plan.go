@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -21,15 +22,30 @@ import (
 // moveFlags decide what moves where; plan and align share them.
 type moveFlags struct {
 	reading
-	boundary        boundary
-	only            []int
+	choice
 	allowUnbootable bool
 	flatten         bool
+}
+
+// choice says which partitions move, and where to.
+type choice struct {
+	boundary boundary
+	only     []int
+	dataOnly bool
+}
+
+// checkChoice refuses flags that contradict each other.
+func (c choice) checkChoice() error {
+	if c.dataOnly && len(c.only) > 0 {
+		return ondisk.In(errUsage, "--data-only and --partition both choose the partitions that move; give one of them")
+	}
+	return nil
 }
 
 func (m *moveFlags) add(cmd *cobra.Command) {
 	boundaryFlag(cmd, &m.boundary, "where partitions move to, 4K to 1G; auto is 64K where the boot code reads cylinders, heads and sectors, 1M elsewhere")
 	cmd.Flags().IntSliceVar(&m.only, "partition", nil, "move only partition `N` (repeatable), and what it forces to move")
+	cmd.Flags().BoolVar(&m.dataOnly, "data-only", false, "move only partitions that the boot does not need; refused when one of the others would have to make room")
 	cmd.Flags().BoolVar(&m.allowUnbootable, "allow-unbootable", false, "go on although a finding says that the copy may not boot")
 	m.addReading(cmd)
 	flattenFlag(cmd, &m.flatten)
@@ -47,6 +63,9 @@ func (m *moveFlags) arguments() []string {
 	}
 	for _, n := range m.only {
 		out = append(out, "--partition", strconv.Itoa(n))
+	}
+	if m.dataOnly {
+		out = append(out, "--data-only")
 	}
 	if m.allowUnbootable {
 		out = append(out, "--allow-unbootable")
@@ -82,7 +101,7 @@ grows, what would be refused, and an inspection of the result.` + "\n" + exitCod
 const maxDrawn = 1024
 
 func runPlan(out io.Writer, f planFlags, path string) error {
-	if err := f.check(); err != nil {
+	if err := errors.Join(f.check(), f.checkChoice()); err != nil {
 		return err
 	}
 	s, err := f.open(path, f.reading)
@@ -91,7 +110,7 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 	}
 	defer s.close()
 	s.flatten = f.flatten
-	p, err := s.plan(f.boundary, f.only)
+	p, err := s.plan(f.choice)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

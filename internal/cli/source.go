@@ -98,12 +98,14 @@ func (s *source) close() { s.img.Close() }
 
 // plan makes the plan for a goal. The container's own issues come first: they concern any copy, and a broken one would
 // be met in the gaps by chance.
-func (s *source) plan(b boundary, only []int) (*plan.Plan, error) {
+func (s *source) plan(c choice) (*plan.Plan, error) {
 	if err := broken(align.Relevant(s.issues(), nil)); err != nil {
 		return nil, err
 	}
-	goal := align.GoalFor(s.layout, int64(b))
-	goal.Only = only
+	goal := align.GoalFor(s.layout, int64(c.boundary))
+	if goal.Only = c.only; c.dataOnly {
+		goal = goal.DataOnly(s.layout)
+	}
 	if err := s.layout.ReadGaps(s.img.Disk); err != nil {
 		return nil, err
 	}
@@ -124,7 +126,7 @@ func (s *source) refusals(criterion boundary) ([]align.Finding, error) {
 	if criterion == boundary(align.DefaultBoundary) {
 		criterion = 0
 	}
-	p, err := s.plan(criterion, nil)
+	p, err := s.plan(choice{boundary: criterion})
 	if err != nil {
 		return nil, err
 	}

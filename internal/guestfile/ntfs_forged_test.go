@@ -17,7 +17,7 @@ func smallFiles(t testing.TB, n int) string {
 	t.Helper()
 	vol := mkntfs(t, 4<<20, "-c", "512")
 	for i := range n {
-		ntfscp(t, vol, fmt.Sprint("small", i), noise(300+i, uint64(i)))
+		ntfscp(t, vol, fmt.Sprint("small", i), ntfsNoise(300+i, uint64(i)))
 	}
 	return vol
 }
@@ -105,8 +105,8 @@ func TestNTFSScatteredMFT(t *testing.T) {
 	for i := range 60 {
 		f := v.file(t, fmt.Sprint("small", i))
 		require.Greater(t, len(f.runs), 1)
-		rewrite(t, vol, f, 0, f.Size())
-		require.Equal(t, inverted(noise(300+i, uint64(i))), ntfscat(t, vol, f.Path))
+		ntfsRewrite(t, vol, f, 0, f.Size())
+		require.Equal(t, inverted(ntfsNoise(300+i, uint64(i))), ntfscat(t, vol, f.Path))
 	}
 	disktest.Run(t, "ntfsfix", "-n", vol)
 }
@@ -129,8 +129,8 @@ func TestNTFSOfOldVersions(t *testing.T) {
 		v := requireLikeTools(t, vol)
 		for i := range 20 {
 			f := v.file(t, fmt.Sprint("SMALL", i))
-			rewrite(t, vol, f, 0, f.Size())
-			require.Equal(t, inverted(noise(300+i, uint64(i))), ntfscat(t, vol, f.Path))
+			ntfsRewrite(t, vol, f, 0, f.Size())
+			require.Equal(t, inverted(ntfsNoise(300+i, uint64(i))), ntfscat(t, vol, f.Path))
 		}
 	}
 }
@@ -138,7 +138,7 @@ func TestNTFSOfOldVersions(t *testing.T) {
 // Bytes behind the initialised ones read as zeros, whatever lies in their clusters, and cannot be rewritten there.
 func TestNTFSInitialisedSize(t *testing.T) {
 	vol := mkntfs(t, 4<<20)
-	ntfscp(t, vol, "file", noise(50000, 1))
+	ntfscp(t, vol, "file", ntfsNoise(50000, 1))
 	m := forgeNTFS(t, vol)
 	number := m.number(t, "file")
 	at := m.attrAt(t, number, attrData)
@@ -146,18 +146,18 @@ func TestNTFSInitialisedSize(t *testing.T) {
 	vol = m.save(t)
 	v := openNTFS(t, vol)
 	f := requireLikeNTFSCat(t, vol, v, "file")
-	require.Equal(t, append(noise(50000, 1)[:20001], make([]byte, 29999)...), allOf(t, f))
+	require.Equal(t, append(ntfsNoise(50000, 1)[:20001], make([]byte, 29999)...), allOf(t, f))
 	_, err := f.Where(20000, 2)
 	require.ErrorIs(t, err, errHole)
 	places, err := f.Where(20000, 1)
 	require.NoError(t, err)
-	require.Equal(t, noise(50000, 1)[20000], m.Forged[places[0].Off])
+	require.Equal(t, ntfsNoise(50000, 1)[20000], m.Forged[places[0].Off])
 }
 
 // A short name leads to the file, and is no name of its own in the folder.
 func TestNTFSShortName(t *testing.T) {
 	vol := mkntfs(t, 4<<20)
-	ntfscp(t, vol, "LONGNA~1.TXT", noise(5000, 1))
+	ntfscp(t, vol, "LONGNA~1.TXT", ntfsNoise(5000, 1))
 	m := forgeNTFS(t, vol)
 	name := []byte(utf16le("LONGNA~1.TXT"))
 	for at := 0; ; {
@@ -172,7 +172,7 @@ func TestNTFSShortName(t *testing.T) {
 	vol = m.save(t)
 	v := requireLikeTools(t, vol)
 	f := requireLikeNTFSCat(t, vol, v, "LONGNA~1.TXT")
-	require.Equal(t, noise(5000, 1), allOf(t, f))
+	require.Equal(t, ntfsNoise(5000, 1), allOf(t, f))
 	require.NotContains(t, listTree(t, v, ""), "LONGNA~1.TXT")
 }
 
@@ -208,7 +208,7 @@ func TestNTFSListInClusters(t *testing.T) {
 	vol := m.save(t)
 	v := openNTFS(t, vol)
 	f := requireLikeNTFSCat(t, vol, v, "large")
-	require.Equal(t, noise(5000, 2), allOf(t, f))
+	require.Equal(t, ntfsNoise(5000, 2), allOf(t, f))
 	requireRunsOfNTFSInfo(t, vol, v, f)
 }
 
@@ -217,7 +217,7 @@ func TestNTFSListInClusters(t *testing.T) {
 func TestNTFSRecordSizes(t *testing.T) {
 	for size := 512; size <= maxNTFSRecord; size *= 2 {
 		for _, pieces := range []int{1, size / 512} {
-			value := noise(size-0x38-2*8-0x18-8, uint64(size))
+			value := ntfsNoise(size-0x38-2*8-0x18-8, uint64(size))
 			raw := make(disktest.Forged, size)
 			raw.Text(0, "FILE")
 			raw.U16(4, ntfsHeaderSize)

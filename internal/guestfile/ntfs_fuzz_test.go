@@ -161,7 +161,7 @@ func FuzzNTFSIndex(f *testing.F) {
 
 // FuzzNTFSList reads anything as the attribute list of a file.
 func FuzzNTFSList(f *testing.F) {
-	m := fuzzBase(f)
+	m := ntfsFuzzBase(f)
 	node := m.fs.at(f, "$MFT")
 	f.Add(node.list)
 	f.Add([]byte(listEntry(attrData, 1, 0, 0, 1)))
@@ -181,9 +181,9 @@ func FuzzNTFSList(f *testing.F) {
 	})
 }
 
-// fuzzBase is a volume with all that there is: an MFT in pieces with an attribute list, an index with blocks, files in records that lie in
+// ntfsFuzzBase is a volume with all that there is: an MFT in pieces with an attribute list, an index with blocks, files in records that lie in
 // two pieces.
-func fuzzBase(f *testing.F) *ntfsForge {
+func ntfsFuzzBase(f *testing.F) *ntfsForge {
 	f.Helper()
 	m := hostileBase(f)
 	m.splitMFT(f, forgeNTFS(f, m.save(f)).scatterMFT(f))
@@ -194,7 +194,7 @@ func fuzzBase(f *testing.F) *ntfsForge {
 // FuzzNTFS changes bytes of a real volume: of its boot sector, its records and the blocks of its root's index. Each four bytes of the input
 // name a place and a value. Fix-ups are made right.
 func FuzzNTFS(f *testing.F) {
-	m := fuzzBase(f)
+	m := ntfsFuzzBase(f)
 	require.NoError(f, use(m))
 	index, err := m.fs.at(f, "").index(nil)
 	require.NoError(f, err)

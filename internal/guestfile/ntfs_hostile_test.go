@@ -18,8 +18,8 @@ import (
 func hostileBase(t testing.TB) *ntfsForge {
 	t.Helper()
 	vol := mkntfs(t, 2<<20, "-c", "512")
-	ntfscp(t, vol, "small", noise(200, 1))
-	ntfscp(t, vol, "large", noise(5000, 2))
+	ntfscp(t, vol, "small", ntfsNoise(200, 1))
+	ntfscp(t, vol, "large", ntfsNoise(5000, 2))
 	for i := range 30 {
 		ntfscp(t, vol, fmt.Sprintf("%03d%s", i, strings.Repeat("x", 200)), nil)
 	}

@@ -42,7 +42,7 @@ func TestNTFSOfAMountedVolume(t *testing.T) {
 			filledNTFS(t, vol, func(dir string) {
 				deep := filepath.Join(dir, "Windows", "System32", "Config")
 				require.NoError(t, os.MkdirAll(deep, 0o755))
-				require.NoError(t, os.WriteFile(filepath.Join(deep, "SYSTEM"), noise(300000, 1), 0o644))
+				require.NoError(t, os.WriteFile(filepath.Join(deep, "SYSTEM"), ntfsNoise(300000, 1), 0o644))
 				many := filepath.Join(dir, "Many")
 				require.NoError(t, os.Mkdir(many, 0o755))
 				r := rand.New(rand.NewPCG(5, 6))
@@ -56,12 +56,12 @@ func TestNTFSOfAMountedVolume(t *testing.T) {
 					}, name)
 					require.NoError(t, os.WriteFile(filepath.Join(many, name), []byte(name), 0o644))
 				}
-				require.NoError(t, os.WriteFile(filepath.Join(dir, long), noise(10, 4), 0o644))
+				require.NoError(t, os.WriteFile(filepath.Join(dir, long), ntfsNoise(10, 4), 0o644))
 				require.NoError(t, unix.Setxattr(filepath.Join(dir, long), "system.ntfs_dos_name", []byte("PROGRA~1.LON"), 0))
 				holes, err := os.Create(filepath.Join(dir, "holes"))
 				require.NoError(t, err)
 				for i := range int64(5) {
-					_, err := holes.WriteAt(noise(70000, 5), (i*2+1)<<20)
+					_, err := holes.WriteAt(ntfsNoise(70000, 5), (i*2+1)<<20)
 					require.NoError(t, err)
 				}
 				require.NoError(t, holes.Close())
@@ -75,8 +75,8 @@ func TestNTFSOfAMountedVolume(t *testing.T) {
 			require.ErrorContains(t, err, "WOF")
 			f := requireLikeNTFSCat(t, vol, v, "WINDOWS/SYSTEM32/CONFIG/system")
 			require.Equal(t, "Windows/System32/Config/SYSTEM", f.Path)
-			require.Equal(t, noise(10, 4), allOf(t, requireLikeNTFSCat(t, vol, v, "progra~1.lon")))
-			require.Equal(t, noise(10, 4), allOf(t, requireLikeNTFSCat(t, vol, v, strings.ToUpper(long))))
+			require.Equal(t, ntfsNoise(10, 4), allOf(t, requireLikeNTFSCat(t, vol, v, "progra~1.lon")))
+			require.Equal(t, ntfsNoise(10, 4), allOf(t, requireLikeNTFSCat(t, vol, v, strings.ToUpper(long))))
 			require.ElementsMatch(t, ntfsTree(t, vol), listTree(t, v, ""))
 			requireRunsOfNTFSInfo(t, vol, v.(*ntfsFS), requireLikeNTFSCat(t, vol, v, "holes"))
 			entries, err := v.List("many")

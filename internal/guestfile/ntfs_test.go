@@ -24,13 +24,13 @@ func TestNTFSOfMkntfs(t *testing.T) {
 			vol := mkntfs(t, 48<<20, strings.Fields(args)...)
 			sizes := []int{0, 1, 300, 700, 5000, 4 << 20}
 			for i, n := range sizes {
-				ntfscp(t, vol, fmt.Sprintf("file %d", i), noise(n, uint64(i)))
+				ntfscp(t, vol, fmt.Sprintf("file %d", i), ntfsNoise(n, uint64(i)))
 			}
 			v := requireLikeTools(t, vol)
 			for i, n := range sizes {
 				f, err := v.Open(fmt.Sprintf("FILE %d", i))
 				require.NoError(t, err)
-				require.Equal(t, noise(n, uint64(i)), append([]byte{}, allOf(t, f)...))
+				require.Equal(t, ntfsNoise(n, uint64(i)), append([]byte{}, allOf(t, f)...))
 				require.Equal(t, fmt.Sprintf("file %d", i), f.Path, "the name as it is stored")
 			}
 		})
@@ -44,9 +44,9 @@ func TestNTFSRewrite(t *testing.T) {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()
 			vol := mkntfs(t, 8<<20, strings.Fields(args)...)
-			contents := map[string][]byte{"small": noise(640, 1), "other": noise(640, 2), "large": noise(100000, 3)}
+			contents := map[string][]byte{"small": ntfsNoise(640, 1), "other": ntfsNoise(640, 2), "large": ntfsNoise(100000, 3)}
 			if strings.HasPrefix(args, "-s 4096") {
-				contents["small"], contents["other"] = noise(3500, 1), noise(3500, 2)
+				contents["small"], contents["other"] = ntfsNoise(3500, 1), ntfsNoise(3500, 2)
 			}
 			for name, b := range contents {
 				ntfscp(t, vol, name, b)
@@ -57,20 +57,20 @@ func TestNTFSRewrite(t *testing.T) {
 			require.NoError(t, err)
 			require.Greater(t, len(small.runs), 1, "a resident value over the end of a sector")
 			for _, off := range edgesOf(small) {
-				rewrite(t, vol, small, off, 1)
+				ntfsRewrite(t, vol, small, off, 1)
 				places, err := small.Where(off, 1)
 				require.NoError(t, err)
 				requireDiffers(t, vol, before, places[0].Off, 1)
 				contents["small"][off] ^= 0xff
 				require.Equal(t, contents["small"], allOf(t, small))
-				rewrite(t, vol, small, off, 1)
+				ntfsRewrite(t, vol, small, off, 1)
 				contents["small"][off] ^= 0xff
 			}
-			rewrite(t, vol, small, 0, small.Size())
+			ntfsRewrite(t, vol, small, 0, small.Size())
 			contents["small"] = inverted(contents["small"])
 			large, err := v.Open("large")
 			require.NoError(t, err)
-			rewrite(t, vol, large, 77777, 12)
+			ntfsRewrite(t, vol, large, 77777, 12)
 			copy(contents["large"][77777:], inverted(contents["large"][77777:77789]))
 			for name, b := range contents {
 				require.Equal(t, b, ntfscat(t, vol, name), name)
@@ -108,15 +108,15 @@ func TestNTFSInPieces(t *testing.T) {
 	vol := mkntfs(t, 2<<20, "-c", "512")
 	const pieces = 220
 	for i := 1; i <= pieces; i++ { // each grows by a cluster behind that of the other
-		ntfscp(t, vol, "a", noise(800+i*512, 1))
-		ntfscp(t, vol, "b", noise(800+i*512, 2))
+		ntfscp(t, vol, "a", ntfsNoise(800+i*512, 1))
+		ntfscp(t, vol, "b", ntfsNoise(800+i*512, 2))
 	}
 	v := requireLikeTools(t, vol)
 	a := v.file(t, "a")
 	require.Greater(t, len(a.runs), pieces-10)
 	require.NotEmpty(t, v.at(t, "a").list)
-	rewrite(t, vol, a, 30000, 20000)
-	want := noise(800+pieces*512, 1)
+	ntfsRewrite(t, vol, a, 30000, 20000)
+	want := ntfsNoise(800+pieces*512, 1)
 	copy(want[30000:], inverted(want[30000:50000]))
 	require.Equal(t, want, ntfscat(t, vol, "a"))
 }

@@ -56,8 +56,8 @@ func ntfscat(t testing.TB, volume, name string) []byte {
 	return []byte(disktest.Output(t, "ntfscat", "-f", volume, name))
 }
 
-// noise is a file that has other bytes everywhere.
-func noise(n int, seed uint64) []byte {
+// ntfsNoise is a file that has other bytes everywhere.
+func ntfsNoise(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for i := range b {
@@ -246,8 +246,8 @@ func requireLikeTools(t *testing.T, volume string) *ntfsFS {
 	return v
 }
 
-// rewrite inverts bytes of a file through its places.
-func rewrite(t testing.TB, volume string, f *File, off, n int64) {
+// ntfsRewrite inverts bytes of a file through its places.
+func ntfsRewrite(t testing.TB, volume string, f *File, off, n int64) {
 	t.Helper()
 	places, err := f.Where(off, n)
 	require.NoError(t, err)

@@ -204,7 +204,6 @@ func (l *Layout) readBoot(d disk.Disk) error {
 	}
 	l.Issues = append(l.Issues, l.Boot.Issues...)
 	l.checkTypes()
-	l.checkFirmware()
 	return nil
 }
 

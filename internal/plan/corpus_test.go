@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -198,6 +199,28 @@ func TestTheGeometryNote(t *testing.T) {
 	require.False(t, note(p))
 	_, _, p = planFixture(t, "two-ntfs-lba63-and-cylinder", mib)
 	require.False(t, note(p), "without boot code nobody reads them")
+}
+
+// Who keeps the size of a disk elsewhere must hear that it grows, and nobody else.
+func TestTheSizeNote(t *testing.T) {
+	for _, tc := range []struct {
+		sectors int
+		want    int
+	}{{6000, 0}, {3063, 1}} {
+		p, err := plan.New(read(t, memory(disktest.ForgeMBR(tc.sectors, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 3000}))),
+			align.Goal{Must: 65536, Want: mib})
+		require.NoError(t, err)
+		require.Len(t, p.Moves, 1)
+		notes := 0
+		for _, n := range p.Notes {
+			if n.Code == "size-elsewhere" {
+				notes++
+				require.Equal(t, align.Info, n.Severity)
+				require.Contains(t, n.Text, fmt.Sprintf("from %d to %d bytes", p.OldSize, p.Size))
+			}
+		}
+		require.Equal(t, tc.want, notes, "%d sectors", tc.sectors)
+	}
 }
 
 // At refuses places that no copy gives.

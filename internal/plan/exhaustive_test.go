@@ -16,12 +16,14 @@ import (
 
 // everyPlace tries all places that the partitions of a tiny disk can have. It knows the rules of a plan and nothing of how one is
 // found: the order stays; a partition starts where it did or on a boundary; data between partitions stays or moves as far as the
-// partition in front of it, or as far as there is room; a record stays or comes down; an extended partition does not end earlier.
+// partition in front of it, or as far as there is room; a record stays or comes down; an extended partition does not end earlier. What
+// is to be left does not move.
 type everyPlace struct {
 	l     *layout.Layout
 	items []layout.Item
 	goal  align.Goal
 	limit int64
+	dead  map[[3]int64]bool // what led to nothing: item, end, delta
 }
 
 func (e *everyPlace) needs(x layout.Item) bool {
@@ -30,6 +32,18 @@ func (e *everyPlace) needs(x layout.Item) bool {
 
 // fits tells whether the items from i on have places behind end. delta is how far the last partition moved.
 func (e *everyPlace) fits(i int, end, delta int64) bool {
+	key := [3]int64{int64(i), end, delta}
+	if e.dead[key] {
+		return false
+	}
+	ok := e.search(i, end, delta)
+	if !ok {
+		e.dead[key] = true
+	}
+	return ok
+}
+
+func (e *everyPlace) search(i int, end, delta int64) bool {
 	if end > e.limit {
 		return false
 	}
@@ -46,6 +60,9 @@ func (e *everyPlace) fits(i int, end, delta int64) bool {
 	}
 	if !e.needs(x) && x.Off >= end && e.gap(i, x.End(), 0) {
 		return true
+	}
+	if e.goal.Leaves(x.Number) {
+		return false
 	}
 	for to := (end + e.goal.Want - 1) / e.goal.Want * e.goal.Want; to+x.Len <= e.limit; to += e.goal.Want {
 		if e.gap(i, to+x.Len, to-x.Off) {
@@ -98,7 +115,7 @@ func TestGrowthIsTheLeast(t *testing.T) {
 		p, err := plan.New(before, goal)
 		require.NoError(t, err, again)
 		require.Empty(t, p.Refusals(true), again)
-		all := &everyPlace{l: before, items: before.Items(), goal: goal, limit: before.Usable(before.Size)}
+		all := &everyPlace{l: before, items: before.Items(), goal: goal, limit: before.Usable(before.Size), dead: map[[3]int64]bool{}}
 		front := before.Size
 		if len(all.items) > 0 {
 			front = all.items[0].Off

@@ -19,8 +19,9 @@ type placer struct {
 
 // starts gives the start of every partition, in the order of the slots. First everything goes to the next boundary that is free, towards
 // the end of the disk. When that is too long, the last ones go back as far as they must, into space that is known to be free; the
-// disk grows only by what does not fit even so. ok is false when the table cannot name such places.
-func (c *placer) starts() (to []int64, ok bool) {
+// disk grows only by what does not fit even so. ok is false when the table cannot name such places, or when stuck, a slot that is to be left
+// where it is, has no room for what lies in front of it.
+func (c *placer) starts() (to []int64, stuck int, ok bool) {
 	to = c.forward()
 	least, end := c.leftmost()
 	size := c.l.Size
@@ -29,26 +30,33 @@ func (c *placer) starts() (to []int64, ok bool) {
 		limit = c.l.Usable(units.AlignUp(size+end-limit, units.MiB))
 	}
 	for i := len(c.slots) - 1; i > 0; i-- {
-		if c.fits(i, to[i], limit) {
-			return to, true
+		fits := c.fits(i, to[i], limit)
+		switch {
+		case fits && len(c.goal.Leave) == 0:
+			return to, 0, true
+		case !fits && c.leaves(i):
+			return to, i, false
+		case !fits:
+			if to[i], ok = c.back(i, least[i], to[i], limit); !ok {
+				return to, stuck, false
+			}
 		}
-		if to[i], ok = c.back(i, least[i], to[i], limit); !ok {
-			return to, false
+		if limit = to[i]; c.leaves(i) {
+			stuck = i
 		}
-		limit = to[i]
 	}
 	_, _, ok = fit(c.slots[0].after, 0, 0, limit)
-	return to, ok
+	return to, stuck, ok
 }
 
 // forward keeps a partition where it is when that is good enough and there is room; otherwise it goes to the next boundary, or
-// into free space in front of it when that spares its neighbour.
+// into free space in front of it when that spares its neighbour. What is to be left stays, whatever comes.
 func (c *placer) forward() []int64 {
 	to := make([]int64, len(c.slots))
 	_, end := arrange(c.slots[0].after, 0, 0, false)
 	for i, s := range c.slots[1:] {
 		off := s.part.Off
-		if c.needs(s.part) || off < end {
+		if !c.leaves(i+1) && (c.needs(s.part) || off < end) {
 			off = c.sparing(i+1, end, units.AlignUp(max(off, end), c.goal.Want))
 		}
 		to[i+1] = off
@@ -82,6 +90,9 @@ func (c *placer) leftmost() (to []int64, end int64) {
 		if !c.needs(s.part) && s.part.Off >= end {
 			off = min(off, s.part.Off)
 		}
+		if c.leaves(i + 1) {
+			off = s.part.Off
+		}
 		to[i+1] = off
 		_, end = arrange(s.after, off+s.part.Len, off-s.part.Off, true)
 	}
@@ -111,3 +122,6 @@ func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
 
 // needs tells whether a partition is off the boundary and selected.
 func (c *placer) needs(p layout.Item) bool { return c.goal.Selects(p.Number) && p.Off%c.goal.Must != 0 }
+
+// leaves tells whether the partition of slot i must stay where it is.
+func (c *placer) leaves(i int) bool { return i > 0 && c.goal.Leaves(c.slots[i].part.Number) }

@@ -92,7 +92,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 		return nil, err
 	}
 	c := placer{l: l, goal: goal, slots: slotsOf(l), limit: limitOf(l)}
-	to, ok := c.starts()
+	to, stuck, ok := c.starts()
 	starts := map[int]int64{}
 	for i, s := range c.slots[1:] {
 		starts[s.part.Number] = to[i+1]
@@ -100,14 +100,19 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	if ok {
 		ok = p.settle(l, starts, l.Size, l.Damaged()) == nil
 	}
-	if !ok {
+	switch {
+	case !ok && stuck > 0:
+		p.inTheWay(c.slots[stuck].part.Number)
+	case !ok:
 		p.refuse("limit", ondisk.ErrLimit, 0, fmt.Sprintf("there is no room on the boundary of %s within the %d sectors that the partition table can name",
 			units.Short(goal.Want), c.limit/l.LBASize()), "try a smaller --boundary, or move the disk to GPT in the guest first")
 	}
+	p.leftAlone(l)
 	p.Notes = append(p.Notes, align.Relevant(l.Issues, p.moved())...)
 	p.chsNote(l)
 	p.strays(l)
 	p.atEnd(l)
+	p.sizeElsewhere()
 	return p, p.malformed()
 }
 
@@ -186,11 +191,43 @@ func (p *Plan) atEnd(l *layout.Layout) {
 	}
 }
 
+// sizeElsewhere says that the size of a disk which grows stands in more places than in the image.
+func (p *Plan) sizeElsewhere() {
+	if p.Size <= p.OldSize {
+		return
+	}
+	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
+		Code: "size-elsewhere", Effect: ondisk.Note,
+		Text: fmt.Sprintf("the disk grows from %d to %d bytes: what names its size outside of the image (an OVF beside it, the XML of a storage volume, a quota) "+
+			"names the old one", p.OldSize, p.Size),
+		Remedy: "correct it before the copy is used; in a package, the OVF is written anew",
+	}))
+}
+
 // refuse notes what keeps a partition from moving. class is that of the error that a copy ends with.
 func (p *Plan) refuse(code string, class error, partition int, text, remedy string) {
 	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 		Code: code, Effect: ondisk.Refuse, Partition: partition, Text: text, Remedy: remedy, Err: class,
 	}))
+}
+
+// inTheWay refuses a move for which a partition would have to go away that is to stay.
+func (p *Plan) inTheWay(number int) {
+	p.refuse("boot-partition", ondisk.ErrUnsupported, number, fmt.Sprintf(
+		"it would have to move, for what lies in front of it has no room on the boundary of %s, and --data-only leaves it where it is: %s",
+		units.Short(p.Goal.Want), p.Goal.Leave[number]),
+		"try a smaller --boundary; or leave out --data-only, and the whole disk is aligned, with all that the boot needs corrected or refused")
+}
+
+// leftAlone notes what stays off the boundary by the wish of the user.
+func (p *Plan) leftAlone(l *layout.Layout) {
+	for _, x := range l.Partitions {
+		if why := p.Goal.Leave[x.Number]; why != "" && align.Judged(x) && x.Off%p.Goal.Must != 0 {
+			p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
+				Code: "left-alone", Partition: x.Number, Text: fmt.Sprintf("it stays at byte %d, off the boundary (--data-only): %s", x.Off, why),
+			}))
+		}
+	}
 }
 
 // chsNote warns when the boot code depends on a geometry that the goal makes matter.

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -130,11 +131,14 @@ func (t *Text) Align(r *Align) {
 		t.printf("\n")
 	}
 	if !r.Written {
-		what := "nothing was written"
+		what, state := "nothing was written", "is aligned already"
+		if slices.ContainsFunc(r.Findings, func(f align.Finding) bool { return f.Code == "left-alone" }) {
+			state = "has nothing else to move"
+		}
 		if len(r.Patches) > 0 {
 			what += ", and its table was not mended (without --skip-aligned it is)"
 		}
-		t.para(2, "%s is aligned already; %s.", Safe(r.Source), what)
+		t.para(2, "%s %s; %s.", Safe(r.Source), state, what)
 		return
 	}
 	name := r.Format

@@ -61,6 +61,13 @@ type BootCode struct {
 	Name     string `json:"name"`
 	Text     string `json:"text"`
 	ReadsCHS bool   `json:"reads_chs"`
+	Hands    bool   `json:"hands_entry_over"`
+}
+
+// BootLink is a step of the boot.
+type BootLink struct {
+	Partition int    `json:"partition,omitempty"` // 0: the disk
+	Text      string `json:"text"`
 }
 
 // Aligned tells for each boundary whether a start is a multiple of it.
@@ -119,6 +126,7 @@ type Disk struct {
 	Size       int64           `json:"size_bytes"`
 	Table      Table           `json:"table"`
 	Boot       BootCode        `json:"boot_code"`
+	Chain      []BootLink      `json:"boot_chain"`
 	Partitions []Partition     `json:"partitions"`
 	Volume     *Volume         `json:"volume,omitempty"`
 	Findings   []align.Finding `json:"findings"`
@@ -255,7 +263,11 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 	d := Disk{
 		Size: l.Size, Table: Table{Scheme: "none"}, Boundary: boundary, Verdict: align.Overall(l, boundary),
 		Findings: orEmpty(findings), Partitions: []Partition{},
-		Boot: BootCode{Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.Boot.Code.ReadsCHS},
+		Boot:  BootCode{Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.Boot.Code.ReadsCHS, Hands: l.Boot.Code.HandsOver},
+		Chain: make([]BootLink, 0, len(l.Boot.Chain)),
+	}
+	for _, s := range l.Boot.Chain {
+		d.Chain = append(d.Chain, BootLink(s))
 	}
 	if l.Volume != nil {
 		d.Volume = newVolume(l.Volume, 0)

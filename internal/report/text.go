@@ -173,8 +173,26 @@ func (t *Text) disk(d Disk) {
 	if d.Table.Scheme != "none" { // what starts a volume alone is its own affair
 		t.printf("  Boot code  %s\n", bootText(d))
 	}
+	t.chain(d.Chain)
 	if d.Volume != nil {
 		t.printf("  Content    %s\n", volumeText(d.Volume))
+	}
+}
+
+// maxLinks is how many steps of a boot the text lists; JSON has all.
+const maxLinks = 32
+
+// chain prints the steps of a boot, one under the other.
+func (t *Text) chain(links []BootLink) {
+	head := "  Boots by   "
+	for i, l := range links {
+		if i == maxLinks {
+			t.printf("%13s... and %d more\n", "", len(links)-i)
+			return
+		}
+		t.printf("%s", head)
+		t.para(13, "%s", SafeMessage(l.Text))
+		head = strings.Repeat(" ", 13)
 	}
 }
 

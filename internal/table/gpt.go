@@ -254,7 +254,7 @@ func (g *gpt) addEntry(number int, b []byte) error {
 	if e.Type == [16]byte{} {
 		return nil
 	}
-	p := Partition{Number: number, Kind: Entry, TypeGUID: guid(e.Type), GUID: guid(e.GUID), Name: name(e.Name)}
+	p := Partition{Number: number, Kind: Entry, TypeGUID: guid(e.Type), GUID: guid(e.GUID), Name: name(e.Name), LegacyBoot: e.Attributes&4 != 0}
 	most := ondisk.U64(math.MaxInt64 / g.SectorSize) // so that bytes stay within 63 bits
 	if e.First > e.Last || e.Last >= most {
 		g.brokenIn("gpt entry", g.array().Off+int64(number-1)*int64(g.header.EntrySize)+32, number, "LBAs",

@@ -43,6 +43,8 @@ type Partition struct {
 	TypeGUID string // GPT
 	GUID     string // GPT
 	Name     string // GPT
+	// LegacyBoot is attribute bit 2 of a GPT entry, "Legacy BIOS Bootable". Spec: UEFI 2.10, table 5.8.
+	LegacyBoot bool
 
 	entry int64 // byte offset of the 16-byte MBR entry
 	raw   mbrEntry

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// A Linux guest is Debian's kernel, and an initrd with one program (testdata/linux-init): it mounts the ext file system that the
+// command line names by its UUID, and says the checksum of its files on the serial port.
+const (
+	linuxRootUUID = "7b1e6f0a-52c4-4d0b-9a3e-c0ffee5eed01"
+	linuxCommand  = "root=UUID=" + linuxRootUUID + " console=ttyS0 quiet panic=-1"
+	linuxSays     = "trueup-root: " // in front of the checksum
+	linuxFails    = "trueup-init: " // in front of what the program could not do
+)
+
+// linuxLimit is how long such a guest may take. It needs some 13 s of a processor for itself, most of it to unpack the kernel.
+const linuxLimit = 5 * time.Minute
+
+// linuxModules are the drivers of the disk and of the file system; what these need is loaded before them.
+var linuxModules = []string{"ata_piix", "sd_mod", "crc32c_generic", "ext4"}
+
+// linuxRoot is a folder that a file system is to be filled from: /boot/vmlinuz, /boot/initrd.img, and files to compare.
+// A test may add more, and then calls treeSum.
+func linuxRoot(t testing.TB) string {
+	t.Helper()
+	kernel, release := linuxKernel(t)
+	dir := t.TempDir()
+	for _, sub := range []string{"boot/grub", "srv/data"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, sub), 0o755))
+	}
+	data, err := os.ReadFile(kernel)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "boot/vmlinuz"), data, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "boot/initrd.img"), linuxInitrd(t, release), 0o644))
+	for i, size := range []int{0, 1, 511, 4096, 70_001, 1 << 20} {
+		name := filepath.Join(dir, "srv/data", fmt.Sprintf("file %d", i))
+		require.NoError(t, os.WriteFile(name, noise(name[len(dir):], size), 0o644))
+	}
+	return dir
+}
+
+// linuxKernel finds a kernel whose modules are there too.
+func linuxKernel(t testing.TB) (path, release string) {
+	t.Helper()
+	kernels, err := filepath.Glob("/boot/vmlinuz-*")
+	require.NoError(t, err)
+	for _, path := range slices.Backward(kernels) {
+		release := strings.TrimPrefix(path, "/boot/vmlinuz-")
+		if _, err := os.Stat(filepath.Join("/lib/modules", release, "modules.dep")); err == nil {
+			return path, release
+		}
+	}
+	return disktest.DataFile(t, "/boot/vmlinuz-*"), ""
+}
+
+// linuxInitrd packs the program and its modules.
+func linuxInitrd(t testing.TB, release string) []byte {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "init")
+	cmd := exec.Command(disktest.Tool(t, "go"), "build", "-trimpath", "-ldflags=-s -w", "-o", program, filepath.Join("testdata", "linux-init", "main.go"))
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	init, err := os.ReadFile(program)
+	require.NoError(t, err)
+
+	var archive bytes.Buffer
+	for _, dir := range []string{"dev", "proc", "sys", "root", "modules"} {
+		cpioEntry(&archive, dir, 0o40755, nil)
+	}
+	cpioEntry(&archive, "init", 0o100755, init)
+	for i, path := range modulePaths(t, release) {
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		cpioEntry(&archive, fmt.Sprintf("modules/%02d.ko", i), 0o100644, data)
+	}
+	cpioEntry(&archive, "TRAILER!!!", 0, nil)
+	return archive.Bytes()
+}
+
+// cpioEntry appends a file in the format "newc". Spec: Documentation/driver-api/early-userspace/buffer-format.rst of Linux.
+func cpioEntry(w *bytes.Buffer, name string, mode int, data []byte) {
+	const alignment = 4
+	pad := func() { w.Write(make([]byte, -w.Len()&(alignment-1))) }
+	fmt.Fprintf(w, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%s\x00",
+		0, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name)+1, 0, name)
+	pad()
+	w.Write(data)
+	pad()
+}
+
+// modulePaths are the files of the modules in an order in which they can be loaded: modules.dep names what each one needs.
+func modulePaths(t testing.TB, release string) []string {
+	t.Helper()
+	dir := filepath.Join("/lib/modules", release)
+	text, err := os.ReadFile(filepath.Join(dir, "modules.dep"))
+	require.NoError(t, err)
+	needs := map[string][]string{}
+	for line := range strings.Lines(string(text)) {
+		path, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		needs[path] = strings.Fields(rest)
+	}
+	var order []string
+	var add func(path string)
+	add = func(path string) {
+		for _, need := range needs[path] {
+			add(need)
+		}
+		if full := filepath.Join(dir, path); !slices.Contains(order, full) {
+			order = append(order, full)
+		}
+	}
+	for _, name := range linuxModules {
+		for _, path := range slices.Sorted(maps.Keys(needs)) {
+			if filepath.Base(path) == name+".ko" { // one that is built in has no file
+				add(path)
+			}
+		}
+	}
+	return order
+}
+
+// treeSum is what the guest computes too: names, lengths and contents of all files, in the order of their names.
+func treeSum(t testing.TB, dir string) string {
+	t.Helper()
+	sum := sha256.New()
+	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		fmt.Fprintf(sum, "%s %d\n%s", strings.TrimPrefix(path, dir), len(data), data)
+		return err
+	}))
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// makeLinuxRoot makes an ext file system of the folder's files in a window of a raw disk. Flags are mke2fs's, such as "-t", "ext4".
+func makeLinuxRoot(t testing.TB, raw string, w window, dir string, flags ...string) {
+	t.Helper()
+	args := slices.Concat(flags, []string{
+		"-q", "-F", "-U", linuxRootUUID, "-E", fmt.Sprintf("offset=%d", w.start*sectorSize), "-d", dir,
+		raw, fmt.Sprintf("%dk", w.size*sectorSize/1024),
+	})
+	disktest.Run(t, "mke2fs", args...)
+}
+
+// bootLinux starts a PC from the image and returns the checksum of the files in the guest's root. Any of the other texts ends the boot
+// too, and is returned.
+func bootLinux(t testing.TB, p pc, others ...string) string {
+	t.Helper()
+	p.memory, p.limit = 256, linuxLimit
+	return p.watch(t, func(console string) string {
+		for _, text := range others {
+			if strings.Contains(console, text) {
+				return text
+			}
+		}
+		if _, rest, found := strings.Cut(console, linuxFails); found && strings.Contains(rest, "\n") {
+			return linuxFails + rest
+		}
+		if _, rest, found := strings.Cut(console, linuxSays); found && strings.Contains(rest, " end") {
+			sum, _, _ := strings.Cut(rest, " ")
+			return sum
+		}
+		return ""
+	})
+}

@@ -1,0 +1,407 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// mountedValue is a value of MountedDevices for a volume of an MBR disk. Spec: FACTS B4.
+func mountedValue(signature uint32, off int64) []byte {
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, signature), uint64(off))
+}
+
+// bcdDevice is a partition of an MBR disk in an element of a BCD, from its type on. Spec: FACTS B3.
+func bcdDevice(signature uint32, off int64) []byte {
+	d := make(disktest.Forged, 0x48)
+	d.U32(0, 6)
+	d.U32(8, 0x48)
+	d.U64(0x10, uint64(off))
+	d.U32(0x24, 1)
+	d.U32(0x28, signature)
+	return d
+}
+
+// mountedText is such a value in a .reg file: all of a line.
+func mountedText(signature uint32, off int64) string {
+	return "=hex(3):" + hexBytes(mountedValue(signature, off)) + "\n"
+}
+
+func bcdText(signature uint32, off int64) string { return hexBytes(bcdDevice(signature, off)) }
+
+// storedIn is a file whose positions an align must rewrite.
+type storedIn struct {
+	partition int
+	file      string
+	key       string                                   // of a hive that is exported; all when it is long
+	text      func(signature uint32, off int64) string // of a position, as hivexregedit exports it
+	want      int                                      // positions
+}
+
+// windowsCase is an align of a disk that a Windows boots.
+type windowsCase struct {
+	disk   windowsDisk
+	flags  []string
+	stored []storedIn
+}
+
+// starts are the bytes at which partitions start, by number.
+func (d windowsDisk) starts() map[int]int64 {
+	out := map[int]int64{}
+	for _, v := range d.volumes {
+		out[v.number] = v.start * sectorSize
+	}
+	return out
+}
+
+func (d windowsDisk) volume(number int) windowsVolume {
+	for _, v := range d.volumes {
+		if v.number == number {
+			return v
+		}
+	}
+	panic("no such partition")
+}
+
+// run aligns the disk, and requires that the files of the result differ from those of the source in what names a partition that moved, and
+// in nothing else. It returns where the partitions are, and the copy.
+func (c windowsCase) run(t *testing.T) (now map[int]int64, dest string) {
+	t.Helper()
+	source := c.disk.make(t)
+	dest = filepath.Join(t.TempDir(), "aligned.raw")
+	answer := trueupJSON[jsonAlign](t, 0, append([]string{"align", source, dest}, c.flags...)...)
+	now = c.disk.starts()
+	require.NotEmpty(t, answer.Moves)
+	for _, m := range answer.Moves {
+		require.Equal(t, now[m.Partition], m.FromBytes)
+		now[m.Partition] = m.ToBytes
+	}
+	for _, s := range c.stored {
+		c.check(t, s, dest, now)
+	}
+	return now, dest
+}
+
+// check compares a hive before and after, as two programs read it and byte for byte.
+func (c windowsCase) check(t *testing.T, s storedIn, dest string, now map[int]int64) {
+	t.Helper()
+	v := c.disk.volume(s.partition)
+	before, after := v.files[s.file], readGuestFile(t, dest, v, now[s.partition], s.file)
+	text, want := exportHive(t, before, s.key), 0
+	var pairs []string
+	for number, was := range c.disk.starts() {
+		if now[number] == was || c.disk.volume(number).kind == "" {
+			continue
+		}
+		old := s.text(c.disk.signature, was)
+		want += strings.Count(text, old)
+		pairs = append(pairs, old, s.text(c.disk.signature, now[number]))
+	}
+	require.Equal(t, s.want, want, "positions in %s", s.file)
+	require.Equal(t, strings.NewReplacer(pairs...).Replace(text), exportHive(t, after, s.key), "hivex")
+	requireFewBytes(t, before, after, 8*s.want)
+	requireSameShape(t, before, after, s.key, s.want)
+}
+
+// requireFewBytes requires that two files of one length differ in few bytes.
+func requireFewBytes(t *testing.T, before, after string, most int) {
+	t.Helper()
+	a, err := os.ReadFile(before)
+	require.NoError(t, err)
+	b, err := os.ReadFile(after)
+	require.NoError(t, err)
+	require.Len(t, b, len(a))
+	differ := 0
+	for i := range a {
+		if a[i] != b[i] {
+			differ++
+		}
+	}
+	require.Positive(t, differ)
+	require.LessOrEqual(t, differ, most)
+}
+
+// hexDumpLine is a line in which regfexport shows data.
+var hexDumpLine = regexp.MustCompile(`^[0-9a-f]{8}: `)
+
+// requireSameShape has libregf, which shares no code with hivex, read both hives: they have the same keys and values, and data of values
+// differ in a few lines.
+func requireSameShape(t *testing.T, before, after, key string, values int) {
+	t.Helper()
+	read := func(hive string) []string {
+		args := []string{hive}
+		if key != `\` {
+			args = []string{"-K", strings.TrimPrefix(key, `\`), hive}
+		}
+		return strings.Split(disktest.Output(t, "regfexport", args...), "\n")
+	}
+	a, b := read(before), read(after)
+	require.Greater(t, len(a), 20)
+	require.Len(t, b, len(a))
+	differ := 0
+	for i := range a {
+		if a[i] == b[i] {
+			continue
+		}
+		require.Regexp(t, hexDumpLine, a[i])
+		require.Regexp(t, hexDumpLine, b[i])
+		differ++
+	}
+	require.GreaterOrEqual(t, differ, values)
+	require.LessOrEqual(t, differ, 2*values, "a position of 8 bytes is in two lines at most")
+}
+
+// reg is a key of a .reg file with binary values; names are as the file writes them.
+func reg(key string, values ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "[%s]\n", key)
+	for i := 0; i < len(values); i += 2 {
+		fmt.Fprintf(&b, "\"%s\"=hex(3):%s\n", values[i], values[i+1])
+	}
+	return b.String() + "\n"
+}
+
+const windowsSignature = 0x1b2c3d4e
+
+// letters is a MountedDevices with drive letters for these offsets, from C: on, and what no move touches.
+func letters(offs ...int64) string {
+	var values []string
+	for i, off := range offs {
+		hex := hexBytes(mountedValue(windowsSignature, off))
+		values = append(values, fmt.Sprintf(`\\DosDevices\\%c:`, 'C'+i), hex,
+			fmt.Sprintf(`\\??\\Volume{a08efec%d-a076-11e5-824f-806e6f6e6963}`, i), hex)
+	}
+	return reg(`\MountedDevices`, append(values,
+		`\\DosDevices\\X:`, hexBytes(mountedValue(windowsSignature, 77*sectorSize)),
+		`\\DosDevices\\Y:`, hexBytes(mountedValue(0x99999999, offs[0])),
+		`\\DosDevices\\Z:`, hexBytes(append(mountedValue(windowsSignature, offs[0]), 0)))...)
+}
+
+// savedSector is a boot sector of another system, which knows its place.
+func savedSector(t testing.TB, hidden uint32) string {
+	t.Helper()
+	b := make(disktest.Forged, 512)
+	b.Put(0, []byte{0xeb, 0x3c, 0x90})
+	b.U16(0x0b, 512)
+	b.U32(hiddenSectorsAt, hidden)
+	b.U16(510, 0xaa55)
+	return hostFile(t, string(b))
+}
+
+// Windows XP: NTFS from the second track on, a FAT32 and a logical drive, all of which have letters.
+func TestWindowsXPKeepsItsDriveLetters(t *testing.T) {
+	hive := disktest.Corpus(t, "regipy/SYSTEM_2.xz")
+	const cylinder = 16065
+	d := windowsDisk{signature: windowsSignature, sectors: 20 * cylinder, volumes: []windowsVolume{
+		{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 5*cylinder - 63, loads: "NTLDR"},
+		{number: 2, kind: "fat32", typ: "c", start: 5 * cylinder, sectors: 5 * cylinder},
+		{number: 3, typ: "f", start: 10 * cylinder, sectors: 5 * cylinder},
+		{number: 5, kind: "fat16", typ: "6", start: 10*cylinder + 63, sectors: 5*cylinder - 63},
+	}}
+	was := d.starts()
+	const system = "WINDOWS/system32/config/system"
+	d.volumes[0].files = map[string]string{
+		system:         mergeHive(t, hive, letters(was[1], was[2], was[5])),
+		"BOOTSECT.DOS": savedSector(t, 63),
+		"boot.ini": hostFile(t, "[boot loader]\r\ndefault=multi(0)disk(0)rdisk(0)partition(1)\\WINDOWS\r\n[operating systems]\r\n"+
+			"multi(0)disk(0)rdisk(0)partition(1)\\WINDOWS=\"XP\" /fastdetect\r\nC:\\=\"MS-DOS\"\r\n"),
+	}
+	c := windowsCase{disk: d, stored: []storedIn{{1, system, `\`, mountedText, 6}}}
+	now, dest := c.run(t)
+	require.ElementsMatch(t, []int{1, 2, 5}, differing(was, now))
+	saved, err := os.ReadFile(readGuestFile(t, dest, d.volumes[0], now[1], "BOOTSECT.DOS"))
+	require.NoError(t, err)
+	require.Equal(t, now[1]/sectorSize, int64(binary.LittleEndian.Uint32(saved[hiddenSectorsAt:])))
+}
+
+func differing(was, now map[int]int64) []int {
+	var out []int
+	for number, off := range was {
+		if now[number] != off {
+			out = append(out, number)
+		}
+	}
+	return out
+}
+
+// The objects of the BCD of the corpus, and the partitions that they name there by the GUIDs of a GPT.
+const (
+	bcdLoader   = `\Objects\{733b62e4-f608-11eb-825c-c112f60133ab}\Elements\`
+	bcdRecovery = `\Objects\{733b62e6-f608-11eb-825c-c112f60133ab}\Elements\`
+	bcdManager  = `\Objects\{9dea862c-5cdd-4e70-acc1-f32b344d4795}\Elements\`
+)
+
+// bcdOnMBR makes the BCD of the corpus name partitions of an MBR disk: the boot manager is on the first, Windows on the second, and the recovery
+// system is a file on the first, in an element that keeps all else as Windows wrote it.
+func bcdOnMBR(t testing.TB, first, second int64) string {
+	t.Helper()
+	store := disktest.Corpus(t, "regipy/BCD.xz")
+	plain := func(off int64) string { return hexBytes(append(make([]byte, 16), bcdDevice(windowsSignature, off)...)) }
+	nested := match(t, exportHive(t, store, bcdRecovery+"21000001"), `"Element"=hex\(3\):(.*)`)
+	const gpt = "06,00,00,00,00,00,00,00,48,00,00,00,00,00,00,00"
+	at := strings.Index(nested, gpt)
+	require.Positive(t, at)
+	nested = nested[:at] + hexBytes(bcdDevice(windowsSignature, first)) + nested[at+3*0x48-1:]
+	return mergeHive(t, store, reg(bcdManager+"11000001", "Element", plain(first))+
+		reg(bcdLoader+"11000001", "Element", plain(second))+reg(bcdLoader+"21000001", "Element", plain(second))+
+		reg(bcdRecovery+"21000001", "Element", nested)+
+		reg(`\Objects\{733b62e2-f608-11eb-825c-c112f60133ab}\Elements\11000001`, "Element", hexBytes(append(make([]byte, 16), bcdDevice(0x99999999, second)...))))
+}
+
+// Windows 7, moved from a disk of 255 heads and 63 sectors: \Boot\BCD on the partition that boots, Windows on the next.
+func TestWindows7FindsItsPartitions(t *testing.T) {
+	for _, kind := range []string{"ntfs", "fat32"} {
+		t.Run("boots from "+kind, func(t *testing.T) { windows7(t, kind).checkRecovery(t) })
+	}
+}
+
+const recoveryFile = "Windows/System32/Recovery/ReAgent.xml"
+
+func windows7(t *testing.T, kind string) windowsCase {
+	t.Helper()
+	hive := disktest.Corpus(t, "regipy/SYSTEM_2.xz")
+	d := windowsDisk{signature: windowsSignature, sectors: 400_000, volumes: []windowsVolume{
+		{number: 1, kind: kind, typ: map[string]string{"ntfs": "7", "fat32": "c"}[kind], start: 63, sectors: 100_000, loads: "BOOTMGR"},
+		{number: 2, kind: "ntfs", typ: "7", start: 100_063, sectors: 200_000},
+	}}
+	was := d.starts()
+	d.volumes[0].files = map[string]string{"Boot/BCD": bcdOnMBR(t, was[1], was[2])}
+	d.volumes[1].files = map[string]string{
+		"Windows/System32/config/SYSTEM": mergeHive(t, hive, letters(was[2])),
+		recoveryFile:                     hostFile(t, recoveryText(was[1], "\n  ")),
+	}
+	return windowsCase{disk: d, stored: []storedIn{
+		{1, "Boot/BCD", `\`, bcdText, 4}, {2, "Windows/System32/config/SYSTEM", `\MountedDevices`, mountedText, 2},
+	}}
+}
+
+// recoveryText is a ReAgent.xml, long enough to lie in a cluster, with space in front of the tag that names a place.
+func recoveryText(off int64, space string) string {
+	return "<?xml version='1.0' encoding='utf-8'?>\n\n<WindowsRE version=\"2.0\">\n  <WinreBCD id=\"{733b62e6-f608-11eb-825c-c112f60133ab}\"/>" + space +
+		fmt.Sprintf(`<WinreLocation path="\Recovery\WindowsRE" id="%d" offset="%d" guid="{00000000-0000-0000-0000-000000000000}"/>`, windowsSignature, off) +
+		strings.Repeat("\n  <PBRImageLocation path=\"\" id=\"0\" offset=\"0\" guid=\"{00000000-0000-0000-0000-000000000000}\" index=\"0\"/>", 12) + "\n</WindowsRE>\n"
+}
+
+func (c windowsCase) checkRecovery(t *testing.T) {
+	t.Helper()
+	now, dest := c.run(t)
+	after, err := os.ReadFile(readGuestFile(t, dest, c.disk.volume(2), now[2], recoveryFile))
+	require.NoError(t, err)
+	require.Equal(t, recoveryText(now[1], " "), string(after), "two digits more")
+}
+
+// Windows 10 as it lies in the corpus, with its own signature and offsets. It was copied from a Windows that ran, so that hivex has to close it.
+func TestWindows10OfTheCorpus(t *testing.T) {
+	const system = "Windows/System32/config/SYSTEM"
+	hive := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_WIN_10_1709.xz"), "")
+	c := windowsCase{
+		disk: windowsDisk{signature: 0xdf4546ae, sectors: 0x22e1858000/sectorSize + 100_000, volumes: []windowsVolume{
+			{number: 1, kind: "ntfs", typ: "7", start: 0x100000 / sectorSize, sectors: 50_000, loads: "BOOTMGR"},
+			{number: 2, kind: "ntfs", typ: "7", start: 0x1f500000 / sectorSize, sectors: 150_000, files: map[string]string{system: hive}},
+			{number: 3, kind: "ntfs", typ: "7", start: 0x18e1858000 / sectorSize, sectors: 50_000},
+			{number: 4, kind: "ntfs", typ: "7", start: 0x22e1858000 / sectorSize, sectors: 50_000},
+		}},
+		stored: []storedIn{{2, system, `\MountedDevices`, mountedText, 2}},
+	}
+	now, _ := c.run(t)
+	require.ElementsMatch(t, []int{3, 4}, differing(c.disk.starts(), now), "the first two are aligned")
+}
+
+// The other hive of the corpus, whose two partitions are aligned to 1 MiB and move for a larger boundary. It was copied from a Windows that ran:
+// as it is no byte of it may be changed, and hivex closes it.
+func TestWindowsOfTheCorpusOnFAT(t *testing.T) {
+	dirty := disktest.Corpus(t, "regipy/SYSTEM_2.xz")
+	c := windowsOnFAT(dirty)
+	source := c.disk.make(t)
+	r := trueup(t, "align", source, filepath.Join(t.TempDir(), "dest.raw"), "--boundary", "2M")
+	require.Equal(t, 4, r.code)
+	require.Contains(t, r.stderr, "sequence numbers 205 and 204 differ: Windows was not shut down cleanly")
+	now, _ := windowsOnFAT(mergeHive(t, dirty, "")).run(t)
+	require.Equal(t, map[int]int64{1: 2 << 20, 2: 352 << 20}, now)
+}
+
+// windowsOnFAT is the disk of that hive, in FAT and with the folder name of Windows 2000.
+func windowsOnFAT(file string) windowsCase {
+	const system = "WINNT/System32/config/SYSTEM"
+	return windowsCase{
+		flags: []string{"--boundary", "2M"},
+		disk: windowsDisk{signature: 0x273e4cfe, sectors: 0x15f00000/sectorSize + 120_000, volumes: []windowsVolume{
+			{number: 1, kind: "fat16", typ: "6", start: 0x100000 / sectorSize, sectors: 100_000, loads: "NTLDR"},
+			{number: 2, kind: "fat32", typ: "c", start: 0x15f00000 / sectorSize, sectors: 100_000, files: map[string]string{system: file}},
+		}},
+		stored: []storedIn{{2, system, `\MountedDevices`, mountedText, 3}},
+	}
+}
+
+// What makes a change of a file useless or harmful is refused; with --allow-unbootable the copy is made, and the file is as it was.
+func TestWindowsThatWasNotShutDown(t *testing.T) {
+	const system = "Windows/System32/config/SYSTEM"
+	clean := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), letters(63*sectorSize))
+	dirty := hostFile(t, string(func() []byte {
+		b := disktest.Forged(readAt(t, clean, 0, 7864320))
+		b.U32(disktest.HiveSequence1, 99)
+		b.SealHive()
+		return b
+	}()))
+	for _, tc := range []struct {
+		name  string
+		files map[string]string
+		spoil func(t *testing.T, raw string)
+		code  string
+		force int // exit code of align with --allow-unbootable
+	}{
+		{"dirty hive", map[string]string{system: dirty}, nil, "mounted-devices", 0},
+		{"hibernated", map[string]string{system: clean, "hiberfil.sys": hostFile(t, "hibr"+strings.Repeat("\x00", 8000))}, nil, "hibernated", 4},
+		{"open log of NTFS", map[string]string{system: clean}, openLog, "mounted-devices", 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := windowsCase{disk: windowsDisk{signature: windowsSignature, sectors: 100_000, volumes: []windowsVolume{
+				{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 80_000, loads: "NTLDR", files: tc.files},
+			}}}
+			source, dest := c.disk.make(t), filepath.Join(t.TempDir(), "dest.raw")
+			if tc.spoil != nil {
+				tc.spoil(t, source)
+			}
+			r := trueup(t, "align", source, dest)
+			require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
+			require.Contains(t, r.stderr, "shut Windows down cleanly, without fast startup")
+			require.Contains(t, refusalCodes(t, source), tc.code)
+			require.NoFileExists(t, dest)
+			r = trueup(t, "align", source, dest, "--allow-unbootable")
+			require.Equal(t, tc.force, r.code, "%s%s", r.stdout, r.stderr)
+			if tc.force != 0 {
+				return
+			}
+			require.Contains(t, r.stdout+r.stderr, "shut Windows down cleanly", "the result repeats it")
+			after := readGuestFile(t, dest, c.disk.volumes[0], 1<<20, system)
+			require.True(t, bytes.Equal(readAt(t, tc.files[system], 0, 7864320), readAt(t, after, 0, 7864320)))
+		})
+	}
+}
+
+// openLog writes the restart pages of a $LogFile that is in use. Spec: Linux fs/ntfs/logfile.h.
+func openLog(t *testing.T, raw string) {
+	t.Helper()
+	part := filepath.Join(t.TempDir(), "part")
+	require.NoError(t, os.WriteFile(part, readAt(t, raw, 63*sectorSize, 80_000*sectorSize), 0o600))
+	// Cluster of the first run, as ntfsinfo prints it.
+	cluster, err := strconv.ParseInt(match(t, disktest.Output(t, "ntfsinfo", "-v", "-i", "2", part), `Runlist:.*\n\s*0x0\s+(0x[0-9a-f]+)`), 0, 64)
+	require.NoError(t, err)
+	page := make(disktest.Forged, 4096)
+	page.Text(0, "RSTR")
+	page.U32(0x10, 4096)
+	page.U32(0x14, 4096)
+	page.U16(0x18, 0x30)
+	page.U64(0x30, 1000)
+	writeAt(t, raw, 63*sectorSize+cluster*4096, append(page, page...))
+}

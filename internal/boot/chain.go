@@ -1,0 +1,186 @@
+package boot
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// bootChain tells how a BIOS gets from sector 0 to the boot sector of a partition. What a loader does from there on is told by the finder
+// that knows it. Without code in sector 0 there is nothing to tell.
+var bootChain = Finder{Name: "boot chain", Find: firstLinks}
+
+func firstLinks(g *Guest) (f Found, err error) {
+	switch g.Code {
+	case Empty:
+		return f, nil
+	case Unknown:
+		f.link(0, "the code in sector 0 is not known, and so is what it reads")
+	case Isolinux:
+		return f, nil // has a finder of its own
+	case Grub2, GrubLegacy, Lilo:
+		f.link(0, "%s in sector 0 needs no active partition", g.Code.Name)
+		return f, nil
+	default:
+		if ok := f.sector0Reads(g); !ok {
+			return f, nil
+		}
+	}
+	for _, p := range g.chosen() {
+		if err := f.bootSector(g, p); err != nil {
+			return f, fmt.Errorf("partition %d: %w", p.Number, err)
+		}
+	}
+	return f, nil
+}
+
+// sector0Reads tells what standard code does, and whether it finds a partition to boot from.
+func (f *Found) sector0Reads(g *Guest) bool {
+	who := "code of " + g.Code.Name
+	if g.Code == GenericCHS || g.Code == GenericLBA {
+		who = g.Code.Name
+	}
+	if (g.Scheme == table.GPT) != (g.Code == SyslinuxGPT) {
+		f.link(0, "%s in sector 0 does not read %s: no BIOS boots by it", who, map[bool]string{true: "a GPT", false: "an MBR"}[g.Scheme == table.GPT])
+		return false
+	}
+	over := ""
+	if g.Code.HandsOver {
+		over = ", and hands its entry of the table over"
+	}
+	f.link(0, "%s in sector 0 reads the boot sector of %s by %s%s", who, g.choice(), g.Code.address(), over)
+	return f.chosenAre(g.chosen(), g.Code)
+}
+
+// choice says which partition code boots from.
+func (g *Guest) choice() string {
+	switch g.Code {
+	case SyslinuxAlt:
+		return fmt.Sprintf("partition %d", g.Sector0[altNumber])
+	case SyslinuxGPT:
+		return "the partition with the attribute of legacy boot"
+	case FreeBSDMenu:
+		return "a partition that the user chooses"
+	case DebianMBR:
+		return "the active partition, or of one that the user chooses,"
+	}
+	return "the active partition"
+}
+
+// altNumber is where altmbr.bin keeps the number of the partition that it boots from. Spec: syslinux wiki, "Mbr".
+const altNumber = 439
+
+// address says how code names a sector to the BIOS.
+func (c Code) address() string {
+	switch {
+	case c == Windows2000:
+		return "cylinder, head and sector (by LBA behind the last cylinder of the BIOS)"
+	case c == Windows98:
+		return "cylinder, head and sector (by LBA when its type is 0c or 0e)"
+	case c == FreeBSD || c == FreeBSDMenu:
+		return "cylinder, head and sector (by LBA when a flag says so)"
+	case c.ReadsCHS:
+		return "cylinder, head and sector"
+	}
+	return "LBA"
+}
+
+// maxChosen is how many partitions that the code in sector 0 can boot from are told of. More than one is odd, more than four are not of this world.
+const maxChosen = 16
+
+// chosen are the partitions that the code in sector 0 can boot from. Code that is not known is taken for one that goes by the flag.
+func (g *Guest) chosen() []Partition {
+	ps := slices.DeleteFunc(slices.Clone(g.Partitions), func(p Partition) bool {
+		switch g.Code {
+		case SyslinuxAlt:
+			return p.Number != int(g.Sector0[altNumber])
+		case SyslinuxGPT:
+			return !p.LegacyBoot
+		case FreeBSDMenu:
+			return p.Kind != table.Primary
+		case Syslinux: // looks into extended partitions too
+			return !p.Active
+		}
+		return !p.Active || p.Kind == table.Logical
+	})
+	return ps[:min(len(ps), maxChosen)]
+}
+
+// chosenAre says when there is not one partition to boot from, and whether there is any.
+func (f *Found) chosenAre(ps []Partition, c Code) bool {
+	switch {
+	case len(ps) == 0:
+		f.link(0, "there is no such partition, so a BIOS does not boot from this disk")
+	case len(ps) > 1 && c != FreeBSDMenu:
+		var numbers []string
+		for _, p := range ps {
+			numbers = append(numbers, strconv.Itoa(p.Number))
+		}
+		f.link(0, "partitions %s are marked so, which most code takes for an error", strings.Join(numbers, ", "))
+	}
+	return len(ps) > 0
+}
+
+// systemFiles are the files that boot sectors of file systems load, by the name that stands in the code: that of a message, or of a
+// folder entry of FAT. Seen: the test corpus has those of Windows, and mkfs.fat and mkntfs write the message; the rest are the names
+// that their systems document.
+var systemFiles = []struct{ mark, text string }{
+	{"BOOTMGR", "loads BOOTMGR of Windows Vista or later"},
+	{"NTLDR", "loads NTLDR of Windows NT to 2003"},
+	{"IO      SYS", "loads IO.SYS of MS-DOS or Windows 9x"},
+	{"IBMBIO  COM", "loads IBMBIO.COM of PC DOS"},
+	{"KERNEL  SYS", "loads KERNEL.SYS of FreeDOS"},
+	{"FREELDR SYS", "loads FREELDR.SYS of ReactOS"},
+	{"not a bootable disk", "shows a message of the formatter: there is no loader"},
+}
+
+// bootSector says what the boot sector of a partition does.
+func (f *Found) bootSector(g *Guest, p Partition) error {
+	if p.Len < 512 || p.End() > g.Disk.Size() {
+		f.link(p.Number, "partition %d has no boot sector inside of the disk", p.Number)
+		return nil
+	}
+	b, err := ondisk.Bytes(g.Disk, p.Off, 512)
+	if err != nil {
+		return err
+	}
+	f.link(p.Number, "the boot sector of partition %d (%s) %s", p.Number, content(p), sectorText(b, p))
+	return nil
+}
+
+func content(p Partition) string {
+	if p.Kind == table.Extended {
+		return "extended"
+	}
+	return string(p.Volume.Kind)
+}
+
+// endOfBPB is where the fields of every file system end and only code follows, but for exFAT. Spec: fatgen103, "Extended BPB" of FAT32.
+const endOfBPB = 90
+
+func sectorText(b []byte, p Partition) string {
+	if ondisk.IsZero(b[endOfBPB:510]) || b[510] != 0x55 || b[511] != 0xaa || p.Volume.Kind == volume.ExFAT && noExFATCode(b) {
+		return "holds no code: the boot ends there"
+	}
+	if c := loader(b[:440]); c != Unknown {
+		return "holds " + c.Name
+	}
+	if isSyslinux(b) {
+		return "holds " + string(b[3:11])
+	}
+	for _, s := range systemFiles {
+		if bytes.Contains(b, []byte(s.mark)) {
+			return s.text
+		}
+	}
+	if p.Volume.Kind == volume.Disklabel {
+		return "holds the first stage of a BSD"
+	}
+	return "holds code that is not known"
+}

@@ -1,0 +1,18 @@
+package boot
+
+import (
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// SetReader makes volumes of a kind hold the files of a test until restore is called.
+func SetReader(kind volume.Kind, open func(disk.Disk) (guestfile.FS, error)) (restore func()) {
+	was, had := readers[kind]
+	readers[kind] = open
+	return func() {
+		if delete(readers, kind); had {
+			readers[kind] = was
+		}
+	}
+}

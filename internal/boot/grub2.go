@@ -1,0 +1,270 @@
+package boot
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// grub2 finds what GRUB 2 reads by absolute sectors: boot.img, in the MBR or in the boot sector of a partition, names the first sector of
+// core.img, and that sector holds a list of the others. What follows finds its files through partition numbers and UUIDs.
+//
+// Spec: GRUB 2.06, include/grub/i386/pc/boot.h, grub-core/boot/i386/pc/boot.S, diskboot.S and startup_raw.S, util/setup.c. The list may be
+// edited: the Reed-Solomon code that setup.c adds, and startup_raw.S mends by, begins at GRUB_DISK_SECTOR_SIZE + no_rs_length of
+// core.img, behind its first sector.
+var grub2 = Finder{Name: "GRUB 2", Find: findGrub2}
+
+// grubSector is the unit of all fields: GRUB for the BIOS knows sectors of 512 bytes only (GRUB_DISK_SECTOR_SIZE).
+const grubSector = 512
+
+// codeLen is the room for code in a boot sector; the signature of the disk follows.
+const codeLen = 440
+
+// Places in boot.img.
+const (
+	grubKernelAddress = 0x5a // u16: where it loads core.img and jumps to
+	grubKernelSector  = 0x5c // u64
+)
+
+// Places in the first sector of core.img, which is diskboot.img.
+const (
+	grubFirstEntry = 0x1f4 // the list grows downwards from here; an entry of no sectors ends it
+	grubEntrySize  = 12
+
+	grubLoadSegment   = 0x820 // of the first entry: behind the first sector, which is at 0x8000
+	grubSectorSegment = grubSector / 16
+	grubMaxSectors    = (0xa0000 - grubLoadSegment*16) / grubSector // conventional memory ends at 640 KiB
+)
+
+// grubEntry is a run of sectors. Spec: struct grub_pc_bios_boot_blocklist.
+type grubEntry struct {
+	Start   uint64
+	Sectors uint16
+	Segment uint16 // real-mode segment that it is loaded to
+}
+
+// grubReader collects what GRUB 2 reads.
+type grubReader struct {
+	g    *Guest
+	f    *Found
+	seen map[uint64]bool // sectors of core images whose lists have been read: two boot sectors may name one
+}
+
+// grubImage is a boot.img.
+type grubImage struct {
+	Partition
+	place string // "the MBR"
+	code  []byte
+}
+
+func findGrub2(g *Guest) (f Found, err error) {
+	r := grubReader{g, &f, map[uint64]bool{}}
+	if g.Code == Grub2 {
+		if err := r.boot(grubImage{place: "the MBR", code: g.Sector0}); err != nil {
+			return f, err
+		}
+	}
+	for _, p := range g.Partitions {
+		if err := r.bootSector(p); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// bootSector looks for a boot.img in the first sector of a partition.
+func (r *grubReader) bootSector(p Partition) error {
+	if p.Len < bootArea || p.End() > r.g.Disk.Size() {
+		return nil
+	}
+	b, err := ondisk.Bytes(r.g.Disk, p.Off, grubSector)
+	if err != nil || loader(b[:codeLen]) != Grub2 {
+		return err
+	}
+	return r.boot(grubImage{p, fmt.Sprintf("the boot sector of partition %d", p.Number), b[:codeLen]})
+}
+
+// boot reads a boot.img and the core image that it loads.
+func (r *grubReader) boot(img grubImage) error {
+	if !isBootImage(img.code) || r.g.Disk.SectorSize() != grubSector {
+		r.f.unbootable(Grub2.ID, 0, fmt.Sprintf("GRUB 2 in %s is of a build that is not known, so nobody can say where it finds core.img", img.place), whenUnknown)
+		r.f.link(img.Number, "GRUB 2 in %s, of an unknown build", img.place)
+		return nil
+	}
+	sector := binary.LittleEndian.Uint64(img.code[grubKernelSector:])
+	z := r.zone(sector, 1)
+	text := fmt.Sprintf("GRUB 2 in %s loads core.img from LBA %d, %s", img.place, sector, z.text)
+	r.link(img.Number, z, text)
+	if !z.known {
+		r.f.unbootable(Grub2.ID, 0, text, installAgain)
+		return nil
+	}
+	first, err := ondisk.Bytes(r.g.Disk, ondisk.I64(sector)*grubSector, grubSector)
+	if err != nil {
+		return err
+	}
+	entries, ok := blockList(first)
+	if !ok {
+		r.f.unbootable(Grub2.ID, 0, text+": what is there is no core.img that is known", installAgain)
+		return nil
+	}
+	r.refer("grub2 core image", img.Partition, img.Off+grubKernelSector, sector, z)
+	if !r.seen[sector] {
+		r.seen[sector] = true
+		r.list(sector, z, entries)
+	}
+	return nil
+}
+
+// link names the partitions that a step needs.
+func (r *grubReader) link(stored int, z grubZone, text string) {
+	r.f.link(stored, "%s", text)
+	if z.Number != 0 && z.Number != stored {
+		r.f.link(z.Number, "core.img of GRUB 2 lies in partition %d", z.Number)
+	}
+}
+
+// list reads the block list of the core image that begins at a sector.
+func (r *grubReader) list(sector uint64, in grubZone, entries []grubEntry) {
+	said := map[int]bool{in.Number: true}
+	for i, e := range entries {
+		z := r.zone(e.Start, uint64(e.Sectors))
+		at := ondisk.I64(sector)*grubSector + grubFirstEntry - int64(i)*grubEntrySize
+		switch {
+		case !z.known:
+			r.f.unbootable(Grub2.ID, 0, fmt.Sprintf("the block list of GRUB 2 at LBA %d names %d sectors from LBA %d, %s", sector, e.Sectors, e.Start, z.text),
+				installAgain)
+			continue
+		case !said[z.Number] && z.Number != 0:
+			r.f.link(z.Number, "core.img of GRUB 2 goes on in partition %d", z.Number)
+		}
+		said[z.Number] = true
+		r.refer(fmt.Sprintf("grub2 block list entry %d", i+1), in.Partition, at, e.Start, z)
+	}
+}
+
+// refer adds the number of a sector that is stored at a byte of the disk. Those in the gap mean the same in the result.
+func (r *grubReader) refer(kind string, stored Partition, at int64, sector uint64, z grubZone) {
+	if z.Number == 0 {
+		return
+	}
+	ref := Ref{
+		Kind: kind, Partition: stored.Number, Off: at - stored.Off, At: []disk.Range{{Off: at, Len: 8}},
+		Raw: binary.LittleEndian.AppendUint64(nil, sector), Points: ondisk.I64(sector) * grubSector, Target: z.Number,
+		Encode: encodeGrubSector,
+	}
+	if ref.Stays = stays(stored, ref.Off); ref.Stays != "" {
+		ref.Encode = nil
+		r.f.unbootable(Grub2.ID, z.Number, fmt.Sprintf("%s: LBA %d stays as found, %s", ref.Name(), sector, ref.Stays), installAgain)
+	}
+	r.f.Refs = append(r.f.Refs, ref)
+}
+
+// checksummed are file systems that would take a rewritten sector of a file for a damaged one, by the bytes in front that they leave to boot
+// loaders. Spec: GRUB 2.06, grub_btrfs_embed and grub_zfs_embed; btrfs(5), "superblock"; ZFS On-Disk Specification, 1.3.
+var checksummed = map[volume.Kind]int64{volume.Btrfs: 1 << 20, volume.ZFS: 4 << 20}
+
+// stays tells why a field in a partition cannot be rewritten; empty: it can.
+func stays(stored Partition, off int64) string {
+	if stored.Number == 0 {
+		return ""
+	}
+	if stored.Kind == table.Extended {
+		return "it stands in a record of the partition table"
+	}
+	if reserved, ok := checksummed[stored.Volume.Kind]; ok && off >= reserved {
+		return fmt.Sprintf("it stands under a checksum of %s", stored.Volume.Kind)
+	}
+	return ""
+}
+
+// encodeGrubSector writes a byte offset as a number of a sector.
+func encodeGrubSector(_ []byte, to int64) ([]byte, error) {
+	if to <= 0 || to%grubSector != 0 {
+		return nil, fmt.Errorf("offset %#x: %w to whole sectors of %d bytes", to, ondisk.ErrLimit, grubSector)
+	}
+	return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to/grubSector)), nil
+}
+
+// isBootImage tells that boot.img takes the sector from where we read it: it loads to 0x8000, and
+// mov ebx,[7c5ch] is how it fills the address packet of its one read.
+func isBootImage(b []byte) bool {
+	return binary.LittleEndian.Uint16(b[grubKernelAddress:]) == 0x8000 && bytes.Contains(b, []byte{0x66, 0x8b, 0x1e, 0x5c, 0x7c})
+}
+
+// Marks of diskboot.img. Builds differ in what they print, and so in where the code stands.
+var (
+	grubListCode = [][]byte{
+		{0xbf, 0xf4, 0x81},             // mov di,81f4h: the first entry, where it is in memory
+		{0x83, 0xef, 0x0c},             // sub di,12: on to the next
+		{0xea, 0x00, 0x82, 0x00, 0x00}, // jmp 0:8200h: into what the list has loaded
+	}
+	grubTexts = []byte("Geom\x00Read\x00 Error\x00") // the last ones, behind the code
+)
+
+// blockList decodes the list of a first sector of core.img. It must be the code that reads such a list, and the entries must fill
+// memory without a hole, as setup.c makes them: anything else is not patched by guess.
+func blockList(b []byte) (entries []grubEntry, ok bool) {
+	end := bytes.Index(b, grubTexts)
+	if end < 0 || !containsAll(b[:end], grubListCode) {
+		return nil, false
+	}
+	sectors := 0
+	for at := grubFirstEntry; at >= end+len(grubTexts); at -= grubEntrySize {
+		var e grubEntry
+		if err := ondisk.Fill(b[at:at+grubEntrySize], binary.LittleEndian, &e); err != nil {
+			return nil, false
+		}
+		if e.Sectors == 0 {
+			return entries, true
+		}
+		if int(e.Segment) != grubLoadSegment+sectors*grubSectorSegment {
+			return nil, false
+		}
+		sectors += int(e.Sectors)
+		if sectors > grubMaxSectors {
+			return nil, false
+		}
+		entries = append(entries, e)
+	}
+	return nil, false
+}
+
+// grubZone is where a run of sectors lies. Number 0 is the gap in front of the first partition, which stays.
+type grubZone struct {
+	Partition
+	known bool // in the gap or in one partition
+	text  string
+}
+
+// zone finds where n sectors from one on lie.
+func (r *grubReader) zone(first, n uint64) grubZone {
+	sectors := ondisk.U64(r.g.Disk.Size() / grubSector)
+	gap := sectors
+	for _, p := range r.g.Partitions {
+		gap = min(gap, ondisk.U64(p.Off)/grubSector)
+	}
+	switch {
+	case first >= sectors || n > sectors-first:
+		return grubZone{text: fmt.Sprintf("behind the end of the disk at LBA %d", sectors)}
+	case first > 0 && first+n <= gap:
+		return grubZone{known: true, text: "in the gap"}
+	}
+	p, ok := r.g.Holding(ondisk.I64(first)*grubSector, ondisk.I64(n)*grubSector)
+	if !ok || p.Kind == table.Extended {
+		return grubZone{text: fmt.Sprintf("neither in the gap in front of the first partition (LBA 1 to %d) nor inside of one partition", gap-1)}
+	}
+	text := fmt.Sprintf("inside partition %d", p.Number)
+	if p.TypeGUID == biosBoot {
+		text = fmt.Sprintf("inside the BIOS boot partition %d", p.Number)
+	}
+	return grubZone{p, true, text}
+}
+
+// biosBoot is the type of the partition that GRUB keeps core.img in on a GPT.
+const biosBoot = "21686148-6449-6e6f-744e-656564454649"

@@ -1,0 +1,223 @@
+package boot
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/hive"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+)
+
+// Limits of what a disk is worth. A disk has one store of the boot manager and seldom more than two Windows.
+const (
+	maxHives = 8    // of one kind, on a disk
+	maxRefs  = 1024 // of one file
+)
+
+// guestHive is a registry hive in a file of a guest.
+type guestHive struct {
+	*hive.Hive
+	g    *Guest
+	p    Partition
+	file *guestfile.File
+	code string // of issues
+	refs []Ref
+}
+
+// hive opens a registry hive of a guest.
+func (g *Guest) hive(p Partition, path, code string) (*guestHive, error) {
+	file, err := g.windowsFile(p, path)
+	if err != nil {
+		return nil, err
+	}
+	h, err := hive.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	return &guestHive{Hive: h, g: g, p: p, file: file, code: code}, nil
+}
+
+// hiveFinder makes a finder of what finds the references in one hive. names gives the paths of a partition at which one can be.
+func hiveFinder(code, remedy string, names func(*Guest, Partition) ([]string, error), find func(*guestHive, *Found) error) func(*Guest) (Found, error) {
+	return func(g *Guest) (Found, error) {
+		if g.Scheme != table.MBR {
+			return Found{}, nil // Windows names partitions of a GPT by their GUIDs
+		}
+		left := maxHives
+		return everywhere(func(g *Guest, p Partition, f *Found) error {
+			paths, err := names(g, p)
+			if err != nil {
+				return err
+			}
+			for _, path := range paths {
+				if err := f.readHive(g, p, hivePath{path, code, remedy}, &left, find); err != nil {
+					return err
+				}
+			}
+			return nil
+		})(g)
+	}
+}
+
+// hivePath is where a hive can be, and what is said when it cannot be read.
+type hivePath struct{ path, code, remedy string }
+
+// readHive adds what one hive holds. A hive that is there and not understood matters to every partition: any can be named in it.
+func (f *Found) readHive(g *Guest, p Partition, at hivePath, left *int, find func(*guestHive, *Found) error) error {
+	what := fmt.Sprintf("%s of partition %d cannot be read, so the positions in it are not known", shown(at.path), p.Number)
+	h, err := g.hive(p, at.path, at.code)
+	if err != nil {
+		return f.unread(at.code, 0, what, err, at.remedy)
+	}
+	if *left--; *left < 0 {
+		if *left == -1 {
+			f.unbootable(at.code, 0, fmt.Sprintf("%s: there are %d others, and no more are read", what, maxHives), at.remedy)
+		}
+		return nil
+	}
+	if err := f.unread(at.code, 0, what, find(h, f), at.remedy); err != nil {
+		return err
+	}
+	return f.keepHive(h)
+}
+
+// keepHive adds the references of a hive. When Windows will not take the file as it is, they stay: it would apply its log to the file, and a change
+// made here would be lost or make a muddle.
+func (f *Found) keepHive(h *guestHive) error {
+	err := h.settled()
+	if err != nil && !understood(err) {
+		return err
+	}
+	if err != nil {
+		if len(h.refs) == 0 {
+			f.warn(h.code, 0, fmt.Sprintf("%s of partition %d names no partition of this disk, but its log may: %v", shown(h.file.Path), h.p.Number, err), shutDown)
+		}
+		f.hold(h.p, h.file, h.code, h.refs, err, shutDown)
+	}
+	return f.keepFile(h.g, h.p, h.file, h.code, h.refs)
+}
+
+// settled is nil when Windows will take the hive as it is, by its own word and by that of the logs beside it.
+func (h *guestHive) settled() error {
+	if err := h.Clean(); err != nil {
+		return err
+	}
+	for _, suffix := range []string{".LOG", ".LOG1", ".LOG2"} {
+		log, err := h.g.windowsFile(h.p, h.file.Path+suffix)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		pending, err := h.LogPending(log)
+		if err != nil {
+			return err
+		}
+		if pending {
+			return ondisk.In(ondisk.ErrUnsupported, "its log %s is newer than it: they are not of one moment", shown(log.Path))
+		}
+	}
+	return nil
+}
+
+// ref makes a reference of the 8 bytes at off of a value. Its target, if any, is set.
+func (h *guestHive) ref(kind string, v *hive.Value, off int64) error {
+	if len(h.refs) == maxRefs {
+		return fmt.Errorf("%w of %d positions in one file", ondisk.ErrLimit, maxRefs)
+	}
+	places, err := v.Where(off, 8)
+	if err != nil {
+		return err
+	}
+	r := Ref{Kind: kind, Partition: h.p.Number, File: h.file.Path, Off: places[0].Off, Encode: encodeBytes}
+	for _, place := range places {
+		at, raw, err := h.g.At(h.p, h.file, place.Off, place.Len)
+		if err != nil {
+			return err
+		}
+		r.At, r.Raw = append(r.At, at...), append(r.Raw, raw...)
+	}
+	r.Points = ondisk.I64(min(binary.LittleEndian.Uint64(r.Raw), math.MaxInt64))
+	h.g.aim(&r)
+	h.refs = append(h.refs, r)
+	return nil
+}
+
+// aim finds the partition that starts where a reference points. Nothing but a start is meant by these.
+func (g *Guest) aim(r *Ref) {
+	if p, ok := g.StartingAt(r.Points); ok && p.Kind != table.Extended {
+		r.Target = p.Number
+		return
+	}
+	r.Stays = fmt.Sprintf("no partition starts at byte %d", r.Points)
+}
+
+// encodeBytes writes a byte offset as 64 bits.
+func encodeBytes(_ []byte, to int64) ([]byte, error) {
+	return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to)), nil
+}
+
+// keepFile adds the references in a file, unless Windows will first set the volume around it right.
+func (f *Found) keepFile(g *Guest, p Partition, file *guestfile.File, code string, refs []Ref) error {
+	if follows(refs) {
+		err := g.windowsClean(p)
+		if err != nil && !understood(err) {
+			return err
+		}
+		if err != nil {
+			f.hold(p, file, code, refs, err, shutDown)
+		}
+	}
+	f.Refs = append(f.Refs, refs...)
+	return nil
+}
+
+func follows(refs []Ref) bool {
+	for _, r := range refs {
+		if r.Follows() {
+			return true
+		}
+	}
+	return false
+}
+
+// hold makes references stay, and says for which partitions that matters.
+func (f *Found) hold(p Partition, file *guestfile.File, code string, refs []Ref, why error, remedy string) {
+	said := map[int]bool{}
+	for i := range refs {
+		r := &refs[i]
+		if !r.Follows() {
+			continue
+		}
+		r.Encode, r.Stays = nil, why.Error()
+		if said[r.Target] {
+			continue
+		}
+		said[r.Target] = true
+		f.unbootable(code, r.Target, fmt.Sprintf("%s of partition %d names the place of partition %d and cannot be changed: %v", shown(file.Path), p.Number, r.Target, why), remedy)
+	}
+}
+
+// each walks a list of a hive. What is wrong with one element does not hide the others; the first such fault is given back at the end.
+func each[T any](list func(func(T, error) bool), do func(T) error) error {
+	var broken error
+	for v, err := range list {
+		if err == nil {
+			err = do(v)
+		}
+		switch {
+		case err == nil:
+		case !errors.Is(err, ondisk.ErrFormat):
+			return err
+		case broken == nil:
+			broken = err
+		}
+	}
+	return broken
+}

@@ -1,0 +1,38 @@
+package boot
+
+import (
+	"encoding/binary"
+)
+
+// isolinuxLBA is where the code of an isohybrid keeps the LBA of isolinux.bin, in sectors of 512 bytes of the disk: 32 bits at byte 432.
+// Spec: syslinux, mbr/isohdpfx.S and utils/isohybrid.in.
+const isolinuxLBA = 432
+
+// isolinux knows the images that are ISO 9660 and a disk at once. Their code goes by no table.
+var isolinux = Finder{Name: "isolinux", Find: findIsolinux}
+
+func findIsolinux(g *Guest) (f Found, err error) {
+	if g.Code != Isolinux {
+		return f, nil
+	}
+	lba := binary.LittleEndian.Uint32(g.Sector0[isolinuxLBA:])
+	at := int64(lba) * 512
+	f.link(0, "%s in sector 0 loads isolinux.bin from LBA %d", g.Code.Name, lba)
+	home, inside := g.Holding(at, 4*512) // it reads the first four sectors, which read the rest
+	if inside {
+		f.link(home.Number, "isolinux.bin lies in partition %d", home.Number)
+	}
+	if inside || at >= g.firstByte() {
+		f.unbootable("isolinux", home.Number, "isolinux.bin is found by its absolute sector", "run isohybrid on a new image, or leave the partition where it is")
+	}
+	return f, nil
+}
+
+// firstByte is where the first partition begins: what lies in front of it never moves.
+func (g *Guest) firstByte() int64 {
+	first := g.Disk.Size()
+	for _, p := range g.Partitions {
+		first = min(first, p.Off)
+	}
+	return first
+}

@@ -1,0 +1,132 @@
+package boot
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// recovery finds the places of the recovery system in ReAgent.xml: elements such as WinreLocation name a partition by its byte offset in decimal,
+// on GPT disks too. A wrong one disables the recovery system, and nothing else.
+var recovery = Finder{Name: "winre", Find: everywhere(findRecovery)}
+
+// recoveryFiles are the paths of ReAgent.xml: that of a Windows, and that beside the recovery system itself.
+var recoveryFiles = []string{"Windows/System32/Recovery/ReAgent.xml", "Recovery/WindowsRE/ReAgent.xml"}
+
+const (
+	reenable = "run reagentc /disable and reagentc /enable after the first boot of the copy"
+
+	maxRecovery     = 64 << 10 // bytes of the file; it has about 1200
+	maxRecoveryTags = 64
+	// A new offset needs a digit more when it passes a power of ten. This is how far a partition goes when small ones in front of it are aligned
+	// too; one that goes further, for a large boundary, is refused by Encode.
+	farMove = 64 * units.MiB
+)
+
+func findRecovery(g *Guest, p Partition, f *Found) error {
+	for _, path := range recoveryFiles {
+		file, err := g.windowsFile(p, path)
+		var refs []Ref
+		if err == nil {
+			refs, err = g.recoveryRefs(p, file)
+		}
+		var unread Found
+		if err := unread.unread("winre", 0, fmt.Sprintf("%s of partition %d cannot be read", shown(path), p.Number), err, reenable); err != nil {
+			return err
+		}
+		for _, i := range unread.Issues {
+			f.warn(i.Code, 0, i.Text+": the recovery system can be disabled", i.Remedy)
+		}
+		if err := f.keepRecovery(g, p, file, refs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keepRecovery adds the references. What keeps one from being rewritten is only worth a warning.
+func (f *Found) keepRecovery(g *Guest, p Partition, file *guestfile.File, refs []Ref) error {
+	var kept Found
+	if err := kept.keepFile(g, p, file, "winre", refs); err != nil {
+		return err
+	}
+	f.Refs = append(f.Refs, kept.Refs...)
+	for _, i := range kept.Issues {
+		f.warn(i.Code, i.Partition, i.Text, i.Remedy)
+	}
+	for _, r := range refs {
+		if r.Target != 0 && r.Stays == noRoom {
+			f.warn("winre", r.Target, fmt.Sprintf("%s names the place of partition %d and %s: the recovery system can be disabled", shown(file.Path), r.Target, noRoom), reenable)
+		}
+	}
+	return nil
+}
+
+const noRoom = "has no room for a longer number"
+
+func (g *Guest) recoveryRefs(p Partition, file *guestfile.File) ([]Ref, error) {
+	if file.Size() > maxRecovery {
+		return nil, fmt.Errorf("%w of %d bytes", ondisk.ErrLimit, maxRecovery)
+	}
+	raw, err := ondisk.Bytes(file, 0, file.Size())
+	if err != nil {
+		return nil, err
+	}
+	text, in := decodeText(raw)
+	var refs []Ref
+	for _, l := range locations(text) {
+		if len(refs) == maxRecoveryTags {
+			return nil, fmt.Errorf("%w of %d places", ondisk.ErrLimit, maxRecoveryTags)
+		}
+		if l.offset == 0 || !g.onThisDisk(l.id) {
+			continue
+		}
+		r := Ref{Kind: "winre " + l.name, Partition: p.Number, File: file.Path, Off: in.start + int64(l.from*in.unit), Points: l.offset}
+		if r.At, r.Raw, err = g.At(p, file, r.Off, int64((l.to-l.from)*in.unit)); err != nil {
+			return nil, err
+		}
+		if g.aim(&r); r.Target != 0 {
+			r.Encode = stretch{in, l.tag - l.from, l.number - l.from, l.to - l.from}.encode
+			if _, err := r.Encode(r.Raw, l.offset+min(farMove, math.MaxInt64-l.offset)); err != nil {
+				r.Encode, r.Stays = nil, noRoom
+			}
+		}
+		refs = append(refs, r)
+	}
+	return refs, nil
+}
+
+// onThisDisk tells whether a location is on the disk at hand: on an MBR disk its id is the signature, in decimal; 0 otherwise.
+func (g *Guest) onThisDisk(id string) bool {
+	n, err := strconv.ParseUint(id, 10, 32)
+	return err != nil || n == 0 || g.Scheme != table.MBR || n == uint64(g.Signature)
+}
+
+// stretch is a tag up to the end of its number, with the white space in front, which means nothing between tags: it gives and takes the characters
+// that the number wins and loses. The fields are characters.
+type stretch struct {
+	in               script
+	tag, number, end int
+}
+
+// encode writes a byte offset in decimal.
+func (s stretch) encode(raw []byte, to int64) ([]byte, error) {
+	digits := []byte(strconv.FormatInt(to, 10))
+	spare := s.tag + s.end - s.number - len(digits) // what white space remains
+	if spare < 0 {
+		return nil, fmt.Errorf("a decimal number of %d digits: %w of %d", len(digits), ondisk.ErrLimit, len(digits)+spare)
+	}
+	if s.tag == 0 { // zeros in front of the number say the same
+		digits = append(bytes.Repeat([]byte("0"), spare), digits...)
+		spare = 0
+	}
+	out := s.in.encode(bytes.Repeat([]byte(" "), max(0, spare-s.tag)))
+	out = append(out, raw[max(0, s.tag-spare)*s.in.unit:s.number*s.in.unit]...)
+	return append(out, s.in.encode(digits)...), nil
+}

@@ -1,0 +1,53 @@
+package boot
+
+import (
+	"fmt"
+
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// firmwareTypes are types of partitions from which firmware boots, or a loader in the MBR. Spec: UEFI 2.10, 5.2 and table 5.7; GRUB manual,
+// "BIOS installation"; PowerPC reference platform.
+var firmwareTypes = map[string]string{
+	"0xef":                                 "an EFI system partition",
+	"0x41":                                 "a PReP boot partition",
+	"c12a7328-f81f-11d2-ba4b-00a0c93ec93b": "an EFI system partition",
+	"21686148-6449-6e6f-744e-656564454649": "a BIOS boot partition",
+	"9e1a2d38-c612-4316-aa26-8b49521e5a8b": "a PReP boot partition",
+}
+
+// Needs says why a partition is part of the system that the disk boots, or can be; it is empty for one that only holds data. What
+// nobody can look into can hold a system, where the disk boots at all.
+func (r *Result) Needs(p Partition) string {
+	if p.Kind == table.Extended {
+		return ""
+	}
+	for _, l := range r.Chain {
+		if l.Partition == p.Number {
+			return "it is in the boot chain: " + l.Text
+		}
+	}
+	switch name := firmwareTypes[p.TypeID()]; {
+	case name != "":
+		return "it is " + name
+	case p.Active:
+		return "it is the active partition, from which a BIOS boots"
+	case r.unseen[p.Number] && r.boots && p.Volume.Kind != volume.Swap:
+		return fmt.Sprintf("the disk boots, and a system can lie in what it holds (%s), whose files cannot be read", p.Volume.Kind)
+	}
+	return ""
+}
+
+// bootable tells whether anything on the disk looks like the start of a boot.
+func (r *Result) bootable(parts []Partition) bool {
+	if r.Code != Empty {
+		return true
+	}
+	for _, p := range parts {
+		if r.Boots(p.Number) || firmwareTypes[p.TypeID()] != "" {
+			return true
+		}
+	}
+	return false
+}

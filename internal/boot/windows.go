@@ -1,0 +1,158 @@
+package boot
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// windows says what the boot sectors of Windows load, and where a Windows lies. What that Windows stores is found by the finders of its
+// files; here is what must be said when files cannot be read at all.
+var windows = Finder{Name: "windows", Find: everywhere(findWindows)}
+
+// windowsFolders are the folders that the setup programs of Windows offer; NT and 2000 said WINNT.
+var windowsFolders = []string{"WINDOWS", "WINNT"}
+
+// systemHive is where the part of the registry lies that a boot reads first, from the folder of the Windows.
+const systemHive = "System32/config/SYSTEM"
+
+// Remedies.
+const (
+	shutDown   = "shut Windows down cleanly, without fast startup, and copy again"
+	repairBCD  = "go on with --allow-unbootable and repair the copy with bootrec /rebuildbcd, or leave the partitions where they are"
+	repairDisk = "let chkdsk repair it in the guest and shut it down cleanly, or leave the partitions where they are"
+)
+
+func findWindows(g *Guest, p Partition, f *Found) error {
+	_, err := g.windowsFiles(p)
+	if errors.Is(err, ondisk.ErrNoMatch) {
+		return nil
+	}
+	loads, lerr := loadsWindows(g, p)
+	if lerr != nil {
+		return lerr
+	}
+	if p.Active && p.Kind == table.Primary && loads != "" {
+		f.link(p.Number, "boot sector of %s in partition %d loads %s", generation[loads], p.Number, loads)
+	}
+	if err != nil {
+		return f.unreadable(p, loads, err)
+	}
+	return eachWindows(g, p, func(folder string) error {
+		f.link(p.Number, "partition %d holds a Windows in \\%s", p.Number, folder)
+		return nil
+	})
+}
+
+// generation names a Windows by what its boot sector loads.
+var generation = map[string]string{"BOOTMGR": "Windows Vista or later", "NTLDR": "Windows NT 4, 2000, XP or 2003"}
+
+// loadsWindows tells Windows generations apart by the file that a boot sector names; it is empty when there is none.
+func loadsWindows(g *Guest, p Partition) (string, error) {
+	b, err := ondisk.Bytes(g.Disk, p.Off, 512)
+	if err != nil {
+		return "", err
+	}
+	for _, file := range []string{"BOOTMGR", "NTLDR"} {
+		if bytes.Contains(b, []byte(file)) {
+			return file, nil
+		}
+	}
+	return "", nil
+}
+
+// unreadable says what follows when the files of a partition cannot be read. Most such volumes hold data, and a Windows in one would not start
+// before the move either; only one that is booted from is taken as a system.
+func (f *Found) unreadable(p Partition, loads string, err error) error {
+	if !understood(err) {
+		return err
+	}
+	switch {
+	case p.Active && p.Kind == table.Primary && loads == "BOOTMGR":
+		// Its store names any partition that a Windows lies on.
+		f.unbootable("bcd", 0, fmt.Sprintf("Windows Vista or later boots from partition %d, and the partitions that \\Boot\\BCD names are not known: %v", p.Number, err), repairBCD)
+	case loads == "NTLDR":
+		f.warn("mounted-devices", p.Number, fmt.Sprintf("Windows NT 4, 2000, XP or 2003 remembers drive letters by the byte offset of a partition, and its registry cannot be read: %v", err),
+			"check the drive letters after the first boot of the copy")
+	default:
+		f.warn("files-unread", p.Number, fmt.Sprintf("the files of the partition cannot be read, so a position that one of them holds stays as it is: %v", err), "")
+	}
+	return nil
+}
+
+// understood tells whether an error is one of what a disk holds, and not one of reading it.
+func understood(err error) bool {
+	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
+}
+
+// windowsKinds are the file systems that a Windows starts from.
+var windowsKinds = []volume.Kind{volume.NTFS, volume.FAT12, volume.FAT16, volume.FAT32}
+
+// windowsFiles opens a file system that Windows starts from: ErrNoMatch when the partition holds none, or one whose boot sector is broken, which
+// is said elsewhere. One whose root cannot be read cannot be read at all.
+func (g *Guest) windowsFiles(p Partition) (guestfile.FS, error) {
+	if !slices.Contains(windowsKinds, p.Volume.Kind) || p.Volume.Size == 0 {
+		return nil, ondisk.ErrNoMatch
+	}
+	files, err := g.Files(p)
+	if err != nil {
+		return nil, err
+	}
+	err, known := g.roots[p.Number]
+	if !known {
+		_, err = files.List("")
+		err = ondisk.Shift(err, p.Off)
+		if g.roots == nil {
+			g.roots = map[int]error{}
+		}
+		g.roots[p.Number] = err
+	}
+	if err != nil && !errors.Is(err, ondisk.ErrLimit) { // a root of very many names can be searched all the same
+		return nil, err
+	}
+	return files, nil
+}
+
+// windowsFile finds a file of a partition: fs.ErrNotExist when there is none, or when no file of the partition can be read, which findWindows
+// reports.
+func (g *Guest) windowsFile(p Partition, path string) (*guestfile.File, error) {
+	files, err := g.windowsFiles(p)
+	switch {
+	case err == nil:
+		file, err := files.Open(path)
+		return file, ondisk.Shift(err, p.Off)
+	case understood(err) || errors.Is(err, ondisk.ErrNoMatch):
+		return nil, fs.ErrNotExist
+	}
+	return nil, err
+}
+
+// eachWindows calls do for each folder of a partition that holds a Windows: one with a SYSTEM that exists, readable or not.
+func eachWindows(g *Guest, p Partition, do func(folder string) error) error {
+	for _, folder := range windowsFolders {
+		file, err := g.windowsFile(p, folder+"/"+systemHive)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err == nil:
+			folder, _, _ = strings.Cut(file.Path, "/") // as it is stored
+		case !understood(err):
+			return err
+		}
+		if err := do(folder); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shown is a path as Windows writes it.
+func shown(path string) string { return `\` + strings.ReplaceAll(path, "/", `\`) }

@@ -1,0 +1,221 @@
+package guestfile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// extDirent is a name in a folder. Spec: Linux, Documentation/filesystems/ext4/directory.rst.
+type extDirent struct {
+	inode int64
+	name  []byte // of the block that is being read: not to be kept
+	kind  byte   // 0: not known
+}
+
+const (
+	extDirentHead = 8
+	extDirChunk   = 64 << 10 // read at once: the largest block
+	extKindFolder = 2
+)
+
+// each hands the names of a folder to visit, without "." and "..". The blocks of the hash tree look like free room, so all are read in
+// their order.
+func (f *extFS) each(n *extInode, visit func(extDirent) error) error {
+	if n.flags()&extFlagInline != 0 {
+		return f.inlineNames(n, visit)
+	}
+	file, err := f.file(n, "")
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, min(extDirChunk, n.size/f.block*f.block))
+	for off := int64(0); off < n.size-n.size%f.block; off += int64(len(buf)) {
+		buf = buf[:min(int64(len(buf)), n.size-off)]
+		if err := f.meter.spend(int64(len(buf))); err != nil {
+			return err
+		}
+		if err := ondisk.ReadFull(file, buf, off); err != nil {
+			return err
+		}
+		for b := int64(0); b+f.block <= int64(len(buf)); b += f.block {
+			if err := f.names(n, buf[b:b+f.block], off+b, visit); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// inlineNames goes through a folder that lies in its inode: four bytes of the parent, and names in two parts.
+func (f *extFS) inlineNames(n *extInode, visit func(extDirent) error) error {
+	if err := f.names(n, n.blockMap()[4:], 4, visit); err != nil {
+		return err
+	}
+	off, size := extInlineRest(n.raw)
+	return f.names(n, n.raw[off:off+size], extMapSize, visit)
+}
+
+// names goes through one block of a folder, which starts at a byte of it.
+func (f *extFS) names(n *extInode, block []byte, off int64, visit func(extDirent) error) error {
+	for at := 0; at < len(block); {
+		e := block[at:]
+		if len(e) < extDirentHead {
+			return extBadDirent(n, off+int64(at), "room for an entry", len(e), extDirentHead)
+		}
+		length, name := f.recordLen(e), int(e[6])
+		kind := e[7]
+		if f.super.Incompat&extFiletype == 0 {
+			name, kind = name|int(kind)<<8, 0
+		}
+		switch {
+		case length < extDirentHead+4 || length%4 != 0 || length > len(e):
+			return extBadDirent(n, off+int64(at), "rec_len", length, fmt.Sprintf("a multiple of 4 from 12 to %d", len(e)))
+		case extDirentHead+name > length:
+			return extBadDirent(n, off+int64(at), "name_len", name, fmt.Sprintf("at most %d", length-extDirentHead))
+		}
+		at += length
+		d := extDirent{inode: int64(binary.LittleEndian.Uint32(e)), name: e[extDirentHead : extDirentHead+name], kind: kind}
+		if d.inode == 0 || name == 0 || string(d.name) == "." || string(d.name) == ".." {
+			continue
+		}
+		if err := visit(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recordLen is the length of an entry, of which 64 KiB do not fit their field.
+func (f *extFS) recordLen(e []byte) int {
+	n := int(binary.LittleEndian.Uint16(e[4:]))
+	switch {
+	case f.block < 1<<16:
+		return n
+	case n == 0 || n == 65535:
+		return 1 << 16
+	}
+	return n&^3 | n&3<<16
+}
+
+func extBadDirent(n *extInode, off int64, field string, got, want any) error {
+	return &ondisk.FormatError{What: fmt.Sprintf("folder in ext inode %d", n.number), Off: off, Field: field, Got: got, Want: want}
+}
+
+// isFolder asks the inode where the name does not know.
+func (f *extFS) isFolder(e extDirent) (bool, error) {
+	if e.kind != 0 {
+		return e.kind == extKindFolder, nil
+	}
+	n, err := f.inode(e.inode)
+	if err != nil && !errors.Is(err, ondisk.ErrUnsupported) {
+		return false, err
+	}
+	return n != nil && n.kind() == extFolder, nil
+}
+
+// lookup finds a name in a folder; 0 when it is not there.
+func (f *extFS) lookup(dir *extInode, name string) (number int64, err error) {
+	err = f.each(dir, func(e extDirent) error {
+		if string(e.name) == name {
+			number = e.inode
+			return errFound
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errFound):
+		return number, nil
+	case err == nil && dir.flags()&extFlagCasefold != 0:
+		return 0, fmt.Errorf("name %.256q in a folder that compares without case: %w", name, ondisk.ErrUnsupported)
+	}
+	return 0, err
+}
+
+// extWalk is on its way along a path.
+type extWalk struct {
+	fs    *extFS
+	root  *extInode
+	names []string    // from the root
+	nodes []*extInode // of the names
+	rest  []string
+	links int
+}
+
+// here is the inode that the walk has reached.
+func (w *extWalk) here() *extInode {
+	if len(w.nodes) == 0 {
+		return w.root
+	}
+	return w.nodes[len(w.nodes)-1]
+}
+
+// find follows a path from the root, and every symbolic link on it. stored is the path without links.
+func (f *extFS) find(path string) (stored string, n *extInode, err error) {
+	root, err := f.inode(extRoot)
+	if err != nil {
+		return "", nil, err
+	}
+	w := &extWalk{fs: f, root: root, rest: elements(path)}
+	for len(w.rest) > 0 {
+		if w.here().kind() != extFolder {
+			return "", nil, fs.ErrNotExist
+		}
+		name := w.rest[0]
+		w.rest = w.rest[1:]
+		if err := w.step(name); err != nil {
+			return "", nil, err
+		}
+	}
+	return strings.Join(w.names, "/"), w.here(), nil
+}
+
+func (w *extWalk) step(name string) error {
+	switch k := len(w.names) - 1; {
+	case name == "" || name == ".":
+		return nil
+	case name == "..":
+		if k >= 0 {
+			w.names, w.nodes = w.names[:k], w.nodes[:k]
+		}
+		return nil
+	case len(w.names) == maxDepth:
+		return fmt.Errorf("%w of %d folders", ondisk.ErrLimit, maxDepth)
+	}
+	number, err := w.fs.lookup(w.here(), name)
+	if err != nil {
+		return err
+	}
+	if number == 0 {
+		return fs.ErrNotExist
+	}
+	n, err := w.fs.inode(number)
+	if err != nil {
+		return err
+	}
+	if n.kind() == extLink {
+		return w.follow(n)
+	}
+	w.names, w.nodes = append(w.names, name), append(w.nodes, n)
+	return nil
+}
+
+// follow puts the target of a symbolic link in front of what is left of the path.
+func (w *extWalk) follow(n *extInode) error {
+	if w.links++; w.links > maxLinks {
+		return fmt.Errorf("%w of %d symbolic links", ondisk.ErrLimit, maxLinks)
+	}
+	target, err := w.fs.target(n)
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(target, "/") {
+		w.names, w.nodes = nil, nil
+	}
+	w.rest = append(elements(target), w.rest...)
+	return nil
+}

@@ -1,0 +1,32 @@
+package guestfile
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func FuzzFAT(f *testing.F) {
+	if _, err := os.Stat("/usr/sbin/mkfs.fat"); err != nil {
+		f.Skip("mkfs.fat is missing")
+	}
+	var bases []fuzzBase
+	for _, k := range []fatKind{
+		{size: "128K", args: []string{"-F", "12", "-s", "1", "-r", "64"}},
+		{size: "4400K", args: []string{"-F", "16", "-s", "1", "-r", "64"}},
+		{size: "34M", args: []string{"-F", "32", "-s", "1"}},
+	} {
+		img := makeFAT(f, k, map[string][]byte{"file": noise(1, 3000), "dir/in dir.txt": noise(2, 100), "A long name with spaces.txt": noise(3, 10)})
+		raw, err := os.ReadFile(img)
+		require.NoError(f, err)
+		bases = append(bases, newFuzzBase(raw))
+	}
+	for i := range bases {
+		f.Add(byte(i), []byte{})
+		f.Add(byte(i), []byte{30, 0, 0, 0xff, 0xff, 9, 1, 2, 0, 0})
+	}
+	f.Fuzz(func(t *testing.T, which byte, input []byte) {
+		exercise(t, bases[int(which)%len(bases)].mutated(input), FAT)
+	})
+}

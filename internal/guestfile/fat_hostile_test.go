@@ -1,0 +1,173 @@
+package guestfile
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// attack changes one field of a good volume.
+type attack struct {
+	name string
+	off  int64
+	put  []byte
+	want error
+	text string
+}
+
+func le16(v uint16) []byte { return binary.LittleEndian.AppendUint16(nil, v) }
+func le32(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
+
+// try runs an attack on a copy of a volume.
+func (a attack) try(t *testing.T, good []byte, use func(b []byte) error) {
+	t.Helper()
+	t.Run(a.name, func(t *testing.T) {
+		b := bytes.Clone(good)
+		copy(b[a.off:], a.put)
+		require.False(t, bytes.Equal(b, good), "the attack changes something")
+		err := use(b)
+		require.ErrorIs(t, err, a.want)
+		require.ErrorContains(t, err, a.text)
+	})
+}
+
+// useFAT opens what makeFAT put on the volume.
+func useFAT(b []byte) error {
+	g, err := FAT(memory(b))
+	if err != nil {
+		return err
+	}
+	if _, err := g.List(""); err != nil {
+		return err
+	}
+	if _, err := g.Open("dir/in dir"); err != nil {
+		return err
+	}
+	_, err = g.Open("FILE")
+	return err
+}
+
+// fatVolume has FILE of four clusters, and a folder.
+func fatVolume(t *testing.T, k fatKind) (*fatFS, []byte) {
+	t.Helper()
+	k.args = append(k.args, "-s", "1")
+	raw, err := os.ReadFile(makeFAT(t, k, map[string][]byte{"FILE": noise(1, 2000), "dir/in dir": noise(2, 10)}))
+	require.NoError(t, err)
+	require.NoError(t, useFAT(raw))
+	g, err := FAT(memory(raw))
+	require.NoError(t, err)
+	return g.(*fatFS), raw
+}
+
+func TestFATHostileBootSector(t *testing.T) {
+	_, raw := fatVolume(t, fatKind{size: "1440K"})
+	for _, a := range []attack{
+		{"bytes per sector 0", 0x0b, le16(0), ondisk.ErrFormat, "bytes per sector 0"},
+		{"bytes per sector 3", 0x0b, le16(3), ondisk.ErrFormat, "bytes per sector"},
+		{"bytes per sector 8192", 0x0b, le16(8192), ondisk.ErrFormat, "bytes per sector"},
+		{"sectors per cluster 0", 0x0d, []byte{0}, ondisk.ErrFormat, "sectors per cluster 0"},
+		{"sectors per cluster 3", 0x0d, []byte{3}, ondisk.ErrFormat, "sectors per cluster 3"},
+		{"no reserved sector", 0x0e, le16(0), ondisk.ErrFormat, "reserved sectors"},
+		{"no FAT", 0x10, []byte{0}, ondisk.ErrFormat, "number of FATs"},
+		{"255 FATs", 0x10, []byte{255}, ondisk.ErrFormat, "number of FATs"},
+		{"FAT of no sector", 0x16, le16(0), ondisk.ErrFormat, "root entries 224, want 0"},
+		{"FAT larger than the volume", 0x16, le16(65535), ondisk.ErrFormat, "total sectors"},
+		{"65535 entries in the root", 0x11, le16(65535), ondisk.ErrFormat, ""},
+		{"no sector", 0x13, le16(0), ondisk.ErrFormat, "total sectors 0"},
+		{"fewer sectors than data starts at", 0x13, le16(33), ondisk.ErrFormat, "total sectors 33"},
+		{"an ntfs", 3, []byte("NTFS    "), ondisk.ErrNoMatch, ""},
+		{"an exfat", 3, []byte("EXFAT   "), ondisk.ErrNoMatch, ""},
+		{"no signature", 510, le16(0), ondisk.ErrNoMatch, ""},
+	} {
+		a.try(t, raw, useFAT)
+	}
+	require.ErrorIs(t, useFAT(nil), ondisk.ErrNoMatch)
+	require.ErrorIs(t, useFAT(raw[:511]), ondisk.ErrNoMatch)
+	require.ErrorIs(t, useFAT(raw[:512]), ondisk.ErrFormat)
+	require.ErrorIs(t, useFAT(raw[:33*512]), ondisk.ErrFormat, "the FAT is there, the data is not")
+
+	g, raw := fatVolume(t, fatKind{size: "40M", args: []string{"-F", "32"}})
+	require.Equal(t, int64(32), g.bits)
+	for _, a := range []attack{
+		{"no root", 0x2c, le32(0), ondisk.ErrFormat, "root cluster 0"},
+		{"root past the end", 0x2c, le32(0x0ffffff0), ondisk.ErrFormat, "root cluster"},
+		{"version 1", 0x2a, le16(1), ondisk.ErrUnsupported, "version"},
+		{"FAT of 2 TiB", 0x24, le32(0xffffffff), ondisk.ErrFormat, "total sectors"},
+		{"root entries in a FAT32", 0x11, le16(512), ondisk.ErrFormat, "root entries 512, want 0"},
+		{"FAT of no sector", 0x24, le32(0), ondisk.ErrFormat, "FAT size 0"},
+	} {
+		a.try(t, raw, useFAT)
+	}
+}
+
+// The entries of FILE and of the folder stand first in the root; both occupy clusters in the order they were written.
+func TestFATHostileChains(t *testing.T) {
+	for _, k := range []fatKind{{name: "fat16", size: "20M", args: []string{"-F", "16"}}, {name: "fat32", size: "40M", args: []string{"-F", "32"}}} {
+		t.Run(k.name, func(t *testing.T) {
+			g, raw := fatVolume(t, k)
+			first := func(path string) int64 {
+				e, _, err := g.find(path)
+				require.NoError(t, err)
+				return e.first
+			}
+			number := func(v int64) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(v))[:g.bits/8] }
+			file, dir := first("FILE"), first("dir")
+			at := func(cluster int64) int64 { return g.table + cluster*g.bits/8 }
+			slot := func(name string) int64 { return int64(bytes.Index(raw, []byte(name))) }
+			for _, a := range []attack{
+				{"a cluster before itself", at(file), number(file), ondisk.ErrFormat, "has not passed"},
+				{"back to the start", at(file + 3), number(file), ondisk.ErrFormat, "has not passed"},
+				{"back to the middle", at(file + 3), number(file + 1), ondisk.ErrFormat, "has not passed"},
+				{"free", at(file + 1), number(0), ondisk.ErrFormat, "0, want a cluster from 2"},
+				{"cluster 1", at(file + 1), number(1), ondisk.ErrFormat, "1, want a cluster from 2"},
+				{"bad", at(file + 1), number(0x0ffffff7), ondisk.ErrFormat, "want a cluster from 2"},
+				{"past the end", at(file + 1), number(g.clusters + 2), ondisk.ErrFormat, "want a cluster from 2"},
+				{"too short", at(file + 1), number(0x0fffffff), ondisk.ErrFormat, "4 clusters before the end"},
+				{"a folder before itself", at(dir), number(dir), ondisk.ErrFormat, "has not passed"},
+				{"a file without a cluster", slot("FILE       ") + 26, le16(0), ondisk.ErrFormat, "first cluster 0"},
+				{"a folder without a cluster", slot("DIR        ") + 26, le16(0), ondisk.ErrFormat, "first cluster 0"},
+				{"a file of 4 GiB", slot("FILE       ") + 28, le32(0xffffffff), ondisk.ErrFormat, "before the end of the chain"},
+			} {
+				a.try(t, raw, useFAT)
+			}
+		})
+	}
+}
+
+// More stretches than any file of a boot has, and more work than finding one takes.
+func TestFATLimits(t *testing.T) {
+	g, raw := fatVolume(t, fatKind{size: "80M", args: []string{"-F", "32"}})
+	e, _, err := g.find("FILE")
+	require.NoError(t, err)
+	c := e.first
+	for ; c+2 < g.clusters; c += 2 { // only every other cluster
+		binary.LittleEndian.PutUint32(raw[g.table+c*4:], uint32(c+2))
+	}
+	binary.LittleEndian.PutUint32(raw[g.table+c*4:], 0x0fffffff)
+	again, err := FAT(memory(raw))
+	require.NoError(t, err)
+	_, err = again.Open("FILE")
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	require.ErrorContains(t, err, "65536 runs")
+
+	// A folder of more than 2 MiB.
+	for c := e.first; c < e.first+5000; c++ {
+		binary.LittleEndian.PutUint32(raw[g.table+c*4:], uint32(c+1))
+	}
+	binary.LittleEndian.PutUint32(raw[g.table+g.rootAt*4:], uint32(e.first))
+	err = useFAT(raw)
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	require.ErrorContains(t, err, "4096 clusters")
+
+	g.meter.left = 100
+	_, err = g.List("")
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	_, err = g.Open("a" + string(bytes.Repeat([]byte("/a"), maxDepth)))
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	require.ErrorContains(t, err, "64 folders")
+}

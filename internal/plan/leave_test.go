@@ -1,0 +1,116 @@
+package plan_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
+)
+
+// leave draws the partitions that must not move.
+func (d dice) leave(l *layout.Layout) map[int]string {
+	out := map[int]string{}
+	for _, p := range l.Partitions {
+		if align.Judged(p) && d.IntN(3) == 0 {
+			out[p.Number] = "it boots"
+		}
+	}
+	return out
+}
+
+// TestWhatIsLeftNeverMoves holds plans for random tables, some partitions of which must stay, against a search for any place that would do: what
+// is to be left has its old place, all others are aligned, and a plan is refused only where there is none.
+func TestWhatIsLeftNeverMoves(t *testing.T) {
+	refused, moved := 0, 0
+	for i := range 20_000 {
+		d := dice{Rand: rand.New(rand.NewPCG(tablesSeed, uint64(i))), tiny: true}
+		drawn := d.mbr()
+		source := drawn.disk()
+		before := bare(t, source)
+		again := fmt.Sprintf("disk %d", i)
+		goal := align.Goal{Must: 4096 << d.IntN(2), Leave: d.leave(before)}
+		goal.Want = goal.Must * (1 + d.Int64N(2))
+		p, err := plan.New(before, goal)
+		require.NoError(t, err, again)
+		items := before.Items()
+		front := before.Size
+		if len(items) > 0 {
+			front = items[0].Off
+		}
+		all := &everyPlace{l: before, items: items, goal: goal, limit: before.Size + 16*goal.Want, dead: map[[3]int64]bool{}}
+		possible := all.fits(0, front, 0)
+		require.Equal(t, !possible, len(p.Refusals(true)) > 0, again)
+		if !possible {
+			require.Equal(t, "boot-partition", p.Refusals(true)[0].Code, again)
+			require.Contains(t, p.Refusals(true)[0].Text, "it boots")
+			require.Empty(t, p.Moves, again)
+			refused++
+			continue
+		}
+		after := bare(t, p.View(source))
+		checkLeft(t, before, after, goal, again)
+		drawn.checkStray(t, p.View(source), again)
+		second, err := plan.New(after, goal)
+		require.NoError(t, err, again)
+		require.Empty(t, second.Moves, again)
+		require.Empty(t, second.Patches, again)
+		if len(p.Moves) > 0 && len(goal.Leave) > 0 {
+			moved++
+		}
+	}
+	require.Greater(t, refused, 500)
+	require.Greater(t, moved, 500)
+}
+
+func checkLeft(t *testing.T, before, after *layout.Layout, goal align.Goal, again string) {
+	t.Helper()
+	for i, was := range before.Partitions {
+		is := after.Partitions[i]
+		switch {
+		case !align.Judged(was):
+		case goal.Leave[was.Number] != "":
+			require.Equal(t, was.Range, is.Range, again)
+		default:
+			require.Zero(t, is.Off%goal.Must, "%s: partition %d", again, is.Number)
+		}
+	}
+}
+
+// A boot partition at LBA 63 stays there, and is mentioned; the data behind it move.
+func TestDataOnly(t *testing.T) {
+	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 2000}, disktest.MBREntryFields{Type: 7, Start: 2063, Sectors: 2000})
+	f.PutNTFS(63, 2000)
+	f.PutNTFS(2063, 2000)
+	l := read(t, memory(f))
+	l.Boot.Chain = []boot.Link{{Text: "the disk"}, {Partition: 1, Text: "a loader"}, {Partition: 1, Text: "more of it"}}
+	goal := align.Goal{Must: 65536, Want: mib}.DataOnly(l)
+	require.Equal(t, "it is in the boot chain: a loader", goal.Leave[1])
+	p, err := plan.New(l, goal)
+	require.NoError(t, err)
+	require.Empty(t, p.Refusals(false))
+	require.Contains(t, p.Notes, align.Finding{
+		Code: "left-alone", Severity: align.Info, Subject: "partition 1", Partition: 1,
+		Text: "it stays at byte 32256, off the boundary (--data-only): it is in the boot chain: a loader",
+	})
+}
+
+// Data in front of the system have no room: the refusal says whose fault it is.
+func TestNoRoomInFrontOfTheSystem(t *testing.T) {
+	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 2000}, disktest.MBREntryFields{Type: 7, Start: 2063, Sectors: 2000})
+	f.PutNTFS(63, 2000)
+	l := read(t, memory(f))
+	p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536, Leave: map[int]string{2: "it is the active partition"}})
+	require.NoError(t, err)
+	r := p.Refusals(true)
+	require.Len(t, r, 1)
+	require.Equal(t, 2, r[0].Partition)
+	require.Contains(t, r[0].Text, "no room on the boundary of 64K, and --data-only leaves it where it is: it is the active partition")
+	require.Contains(t, r[0].Remedy, "--data-only")
+}

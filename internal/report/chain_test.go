@@ -1,0 +1,28 @@
+package report_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/report"
+)
+
+// Names of files stand in the steps of a boot: they must not move the cursor of a terminal. A chain is not longer than a screen.
+func TestChainInText(t *testing.T) {
+	r := &report.Inspect{Disk: report.Disk{Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "empty"}}}
+	r.Chain = []report.BootLink{{Partition: 1, Text: "starts \\EFI\\\x1b]0;title\a.efi"}}
+	for i := range 40 {
+		r.Chain = append(r.Chain, report.BootLink{Text: fmt.Sprintf("step %d", i)})
+	}
+	var out bytes.Buffer
+	(&report.Text{W: &out}).Inspect(r)
+	require.NotContains(t, out.String(), "\x1b")
+	require.NotContains(t, out.String(), "\a")
+	require.Contains(t, out.String(), "\n  Boots by   starts \\EFI\\\\u001b]0;title")
+	require.Contains(t, out.String(), "\n             step 30\n             ... and 9 more\n")
+	require.Equal(t, 1, strings.Count(out.String(), "Boots by"))
+}
