@@ -9,6 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // legacyDisk has two partitions behind a gap of 62 sectors, of which the first one is active, and a hole between them.
@@ -187,10 +189,6 @@ func TestGrubLegacyRefused(t *testing.T) {
 			f.PutExt(63, 8000)
 			f.U32(63*512+1024+0x60, 4) // incompatible features: recovery
 		}, says: "journal", moves: 1},
-		"list in the part of a partition that the disk does not have": {after: func(f disktest.Forged) {
-			f.U32(disktest.MBREntries+12, 100_000)
-			f.U32(list, 20_000)
-		}, says: "LBA 20000, 233 sectors long, where there is no room"},
 		"partition of illumos": {
 			after: func(f disktest.Forged) { f.U8(disktest.MBREntries+4, 0xbf) }, says: "Solaris", moves: 1,
 		},
@@ -268,4 +266,23 @@ func TestGrubLegacyInManyPartitions(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, r.Issues, 1)
 	require.Contains(t, r.Issues[0].Text, "more than 16 partitions")
+}
+
+// A table can say that a partition is longer than the disk.
+func TestGrubLegacyBehindTheDisk(t *testing.T) {
+	f, s := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 100_000}), disktest.Stage2(1000)
+	s.List = append(s.List, disktest.GrubRun{Start: 20_000, Sectors: 8, Segment: 0x820 + 233*0x20})
+	f.PutStage1(0, s)
+	f.PutStage(s)
+	d := flat(f)
+	tab, err := table.Read(d)
+	require.NoError(t, err)
+	parts := []boot.Partition{{Partition: tab.Partitions[0], Volume: &volume.Volume{Kind: volume.Unknown}}}
+	for _, start := range []uint32{20_000, 4095} {
+		f.U32(1000*512+0x1f8-8, start)
+		r, err := boot.Read(guest(d, tab, parts))
+		require.NoError(t, err)
+		require.Len(t, r.Issues, 1)
+		require.Contains(t, r.Issues[0].Text, "where there is no room for it")
+	}
 }
