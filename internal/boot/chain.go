@@ -22,11 +22,8 @@ func firstLinks(g *Guest) (f Found, err error) {
 		return f, nil
 	case Unknown:
 		f.link(0, "the code in sector 0 is not known, and so is what it reads")
-	case Isolinux:
-		return f, nil // has a finder of its own
-	case Grub2, GrubLegacy, Lilo:
-		f.link(0, "%s in sector 0 needs no active partition", g.Code.Name)
-		return f, nil
+	case Isolinux, Grub2, GrubLegacy, Lilo:
+		return f, nil // each has a finder of its own, and needs no active partition
 	default:
 		if ok := f.sector0Reads(g); !ok {
 			return f, nil
