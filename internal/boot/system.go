@@ -23,14 +23,15 @@ func (r *Result) Needs(p Partition) string {
 	if p.Kind == table.Extended {
 		return ""
 	}
+	if name := firmwareTypes[p.TypeID()]; name != "" {
+		return "it is " + name
+	}
 	for _, l := range r.Chain {
 		if l.Partition == p.Number {
 			return "it is in the boot chain: " + l.Text
 		}
 	}
-	switch name := firmwareTypes[p.TypeID()]; {
-	case name != "":
-		return "it is " + name
+	switch {
 	case p.Active:
 		return "it is the active partition, from which a BIOS boots"
 	case r.unseen[p.Number] && r.boots && p.Volume.Kind != volume.Swap:
