@@ -20,7 +20,7 @@ import (
 // names is a file system that has names and nothing else, in any case.
 type names []string
 
-func (n names) Open(string) (*guestfile.File, error) { return nil, ondisk.ErrUnsupported }
+func (n names) Open(string) (*guestfile.File, error) { return nil, fs.ErrNotExist }
 
 func (n names) List(folder string) ([]guestfile.Entry, error) {
 	var out []guestfile.Entry
@@ -89,10 +89,10 @@ func TestChainOfUEFI(t *testing.T) {
 				require.True(t, strings.HasPrefix(l.Text, tc.texts[i]), l.Text)
 				require.True(t, name == "broken" || l.Text == tc.texts[i], l.Text)
 			}
-			require.Len(t, r.Issues, 1)
-			require.Equal(t, "efi-boot-entries", r.Issues[0].Code)
-			require.Equal(t, tc.remedy == anew, r.Issues[0].Effect == ondisk.Warn)
-			require.Contains(t, r.Issues[0].Remedy, tc.remedy)
+			entries := issues(r, "efi-boot-entries")
+			require.Len(t, entries, 1)
+			require.Equal(t, tc.remedy == anew, entries[0].Effect == ondisk.Warn)
+			require.Contains(t, entries[0].Remedy, tc.remedy)
 		})
 	}
 }

@@ -109,10 +109,10 @@ func (g *Guest) windowsFiles(p Partition) (guestfile.FS, error) {
 		}
 		g.roots[p.Number] = err
 	}
-	if err != nil && !errors.Is(err, ondisk.ErrLimit) { // a root of very many names can be searched all the same
-		return nil, err
+	if err == nil || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, fs.ErrNotExist) { // a root of very many names can be searched all the same
+		return files, nil
 	}
-	return files, nil
+	return nil, err
 }
 
 // windowsFile finds a file of a partition: fs.ErrNotExist when there is none, or when no file of the partition can be read, which findWindows
