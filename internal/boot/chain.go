@@ -147,8 +147,21 @@ func (f *Found) bootSector(g *Guest, p Partition) error {
 	if err != nil {
 		return err
 	}
+	if told, err := hasFinder(g, p, b); told || err != nil {
+		return err
+	}
 	f.link(p.Number, "the boot sector of partition %d (%s) %s", p.Number, content(p), sectorText(b, p))
 	return nil
+}
+
+// hasFinder tells whether b, the boot sector of a partition, is that of a loader of which a finder of its own tells.
+func hasFinder(g *Guest, p Partition, b []byte) (bool, error) {
+	at := extlinuxSector[p.Volume.Kind]
+	if at == 0 || p.Len < at+512 || p.Off+at+512 > g.Disk.Size() {
+		return loader(b[:440]) != Unknown || isSyslinux(b), nil
+	}
+	b, err := ondisk.Bytes(g.Disk, p.Off+at, 512)
+	return err == nil && isSyslinux(b), err
 }
 
 func content(p Partition) string {
@@ -164,12 +177,6 @@ const endOfBPB = 90
 func sectorText(b []byte, p Partition) string {
 	if ondisk.IsZero(b[endOfBPB:510]) || b[510] != 0x55 || b[511] != 0xaa || p.Volume.Kind == volume.ExFAT && noExFATCode(b) {
 		return "holds no code: the boot ends there"
-	}
-	if c := loader(b[:440]); c != Unknown {
-		return "holds " + c.Name
-	}
-	if isSyslinux(b) {
-		return "holds " + string(b[3:11])
 	}
 	for _, s := range systemFiles {
 		if bytes.Contains(b, []byte(s.mark)) {

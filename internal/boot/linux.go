@@ -290,5 +290,5 @@ func (l *linux) link(p Partition, topic, text string) {
 		return
 	}
 	l.said[key] = true
-	l.found.link(p.Number, "%s", text)
+	l.found.link(p.Number, "partition %d %s", p.Number, text)
 }

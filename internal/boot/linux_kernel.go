@@ -98,7 +98,7 @@ func scanGRUB(c *config, w []string) {
 	}
 	switch {
 	case len(w) > 1 && slices.Contains([]string{"linux", "linux16", "linuxefi", "kernel"}, w[0]) && c.role != "":
-		c.link(c.in, "kernel", fmt.Sprintf("%.256q, the configuration of GRUB, names the kernel %.80q", c.path, w[1]))
+		c.link(c.in, "kernel", fmt.Sprintf("has the kernel that GRUB starts: %.80q, by %.256q", w[1], c.path))
 	case w[0] == "partnew" && len(w) > 3:
 		// It writes the entry of a partition anew at each boot. Spec: GRUB legacy manual, "partnew".
 		if off, ok := sectors(w[3]); ok {

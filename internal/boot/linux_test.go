@@ -121,15 +121,16 @@ func TestAnOrdinaryLinux(t *testing.T) {
 	require.Empty(t, said(r))
 	var chain []string
 	for _, l := range r.Chain {
-		chain = append(chain, string(rune('0'+l.Partition))+" "+l.Text)
+		chain = append(chain, l.Text)
+		require.Contains(t, l.Text, "partition "+string(rune('0'+l.Partition))+" ")
 	}
 	require.Equal(t, []string{
-		`1 holds the configuration of GRUB: "/grub/grub.cfg"`,
-		`1 "/grub/grub.cfg", the configuration of GRUB, names the kernel "/vmlinuz-6.1.0-18-amd64"`,
-		`2 is the root of the kernel (root="UUID=` + rootFS + `" in "/grub/grub.cfg" of partition 1)`,
-		`2 holds the root of a Linux: "/etc/fstab"`,
-		`2 is mounted on / by "/etc/fstab" of partition 2`,
-		`1 is mounted on /boot by "/etc/fstab" of partition 2`,
+		`partition 1 holds the configuration of GRUB: "/grub/grub.cfg"`,
+		`partition 1 has the kernel that GRUB starts: "/vmlinuz-6.1.0-18-amd64", by "/grub/grub.cfg"`,
+		`partition 2 is the root of the kernel (root="UUID=` + rootFS + `" in "/grub/grub.cfg" of partition 1)`,
+		`partition 2 holds the root of a Linux: "/etc/fstab"`,
+		`partition 2 is mounted on / by "/etc/fstab" of partition 2`,
+		`partition 1 is mounted on /boot by "/etc/fstab" of partition 2`,
 	}, chain)
 	require.True(t, r.Boots(1))
 	require.True(t, r.Boots(2))
@@ -259,7 +260,7 @@ func TestNeeds(t *testing.T) {
 	files := map[string]string{"etc/fstab": "/dev/sda2 / ext4 defaults 0 1\n"}
 	got := needs(linuxDisk(t, nil, files))
 	require.Empty(t, got[0], "an ext without a system")
-	require.Contains(t, got[1], "it is in the boot chain: holds the root of a Linux")
+	require.Contains(t, got[1], "it is in the boot chain: partition 2 holds the root of a Linux")
 	require.Contains(t, got[2], "whose files cannot be read")
 
 	got = needs(linuxDisk(t, nil, map[string]string{"home/me": "x"}))
