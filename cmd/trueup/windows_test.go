@@ -78,6 +78,7 @@ func (d windowsDisk) volume(number int) windowsVolume {
 func (c windowsCase) run(t *testing.T) (now map[int]int64, dest string) {
 	t.Helper()
 	source := c.disk.make(t)
+	goldenPlan(t, t.Name(), source, c.flags...)
 	dest = filepath.Join(t.TempDir(), "aligned.raw")
 	answer := trueupJSON[jsonAlign](t, 0, append([]string{"align", source, dest}, c.flags...)...)
 	now = c.disk.starts()

@@ -87,7 +87,7 @@ func findDevices(h *guestHive, f *Found) error {
 	if s.others > 0 {
 		f.Issues = append(f.Issues, ondisk.Issue{
 			Code: "bcd-other-disk", Effect: ondisk.Note, Partition: h.p.Number,
-			Text: fmt.Sprintf("%s names partitions of other disks, in %d places: they stay as they are", shown(h.file.Path), s.others),
+			Text: fmt.Sprintf("%s names partitions of other disks (devices: %d), which stay as they are", shown(h.file.Path), s.others),
 		})
 	}
 	return err
@@ -142,16 +142,20 @@ func (s *store) element(k *hive.Key) error {
 		if err := s.ref(elementKind(k.Name), v, at[i]+deviceOffset); err != nil {
 			return err
 		}
-		s.names(k.Name)
+		s.names(k.Name == osDevice && at[i] == deviceFirst)
 	}
 	return nil
 }
 
-// osDevice is the element of a loader that names the partition of its Windows.
-const osDevice = "21000001"
+// osDevice is the element of a loader that names the partition of its Windows, where the device is the first thing in it. One inside of another is
+// that of a file, such as the RAM disk of a recovery system.
+const (
+	osDevice    = "21000001"
+	deviceFirst = 0x10 // behind the GUID
+)
 
-// names notes which partition the last reference names.
-func (s *store) names(element string) {
+// names notes which partition the last reference names, and whether a Windows starts from it.
+func (s *store) names(starts bool) {
 	n := s.refs[len(s.refs)-1].Target
 	if n == 0 {
 		return
@@ -159,7 +163,7 @@ func (s *store) names(element string) {
 	if _, ok := s.starts[n]; !ok {
 		s.order, s.starts[n] = append(s.order, n), false
 	}
-	s.starts[n] = s.starts[n] || element == osDevice
+	s.starts[n] = s.starts[n] || starts
 }
 
 // elementKind names an element by its number. A name that is none is not repeated: it is a stranger's text.

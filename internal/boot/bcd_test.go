@@ -73,6 +73,8 @@ func TestDevicesOfTheBootConfiguration(t *testing.T) {
 		element{"31000007", plain(mbrDevice(signature, fatStart))[:0x57]},
 		element{"no code", plain(mbrDevice(signature, secondStart))},
 	)
+	windows := bootStore(element{"21000001", plain(mbrDevice(signature, secondStart))})
+	require.Contains(t, links(readWindows(t, windowsDisk(t, map[string][]byte{"Boot/BCD": windows}))), "partition 1 starts Windows in partition 2\n")
 	for _, file := range []string{"Boot/BCD", "EFI/Microsoft/Boot/BCD"} {
 		disk := windowsDisk(t, map[string][]byte{file: hive})
 		r := readBoot(t, disk)
@@ -89,7 +91,7 @@ func TestDevicesOfTheBootConfiguration(t *testing.T) {
 		require.Len(t, others, 1)
 		require.Equal(t, ondisk.Note, others[0].Effect)
 		require.Contains(t, links(r), "partition 1 names partition 1\n2 ")
-		require.Contains(t, links(r), "partition 1 starts Windows in partition 2\n")
+		require.Contains(t, links(r), "partition 1 names partition 2\n", "a recovery system")
 	}
 }
 

@@ -14,11 +14,12 @@ type script struct {
 }
 
 // decodeText gives a byte for each character of a text in UTF-8 or UTF-16, which its first bytes tell apart: the ASCII code, or 0xff.
+// UTF-16 has a mark or begins with a declaration. Spec: XML 1.0, appendix F.
 func decodeText(raw []byte) ([]byte, script) {
 	switch {
-	case bytes.HasPrefix(raw, []byte{0xff, 0xfe}), bytes.HasPrefix(raw, []byte{'<', 0}):
+	case bytes.HasPrefix(raw, []byte{0xff, 0xfe}), bytes.HasPrefix(raw, []byte{'<', 0, '?', 0}):
 		return decodeWide(raw, 0)
-	case bytes.HasPrefix(raw, []byte{0xfe, 0xff}), bytes.HasPrefix(raw, []byte{0, '<'}):
+	case bytes.HasPrefix(raw, []byte{0xfe, 0xff}), bytes.HasPrefix(raw, []byte{0, '<', 0, '?'}):
 		return decodeWide(raw, 1)
 	case bytes.HasPrefix(raw, []byte{0xef, 0xbb, 0xbf}):
 		return raw[3:], script{start: 3, unit: 1}
