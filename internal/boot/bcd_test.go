@@ -74,7 +74,7 @@ func TestDevicesOfTheBootConfiguration(t *testing.T) {
 		element{"no code", plain(mbrDevice(signature, secondStart))},
 	)
 	windows := bootStore(element{"21000001", plain(mbrDevice(signature, secondStart))})
-	require.Contains(t, links(readWindows(t, windowsDisk(t, map[string][]byte{"Boot/BCD": windows}))), "partition 1 starts Windows in partition 2\n")
+	require.Contains(t, links(readBoot(t, windowsDisk(t, map[string][]byte{"Boot/BCD": windows}))), "partition 1 starts Windows in partition 2\n")
 	for _, file := range []string{"Boot/BCD", "EFI/Microsoft/Boot/BCD"} {
 		disk := windowsDisk(t, map[string][]byte{file: hive})
 		r := readBoot(t, disk)
