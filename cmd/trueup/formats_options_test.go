@@ -95,8 +95,9 @@ func checkOption(t *testing.T, format, option string) {
 func requireNoComplaint(t testing.TB, r result) {
 	t.Helper()
 	require.Contains(t, []int{0, 3}, r.code, r.stderr)
-	// That blocks of the container lie off 4 KiB is true of some of them.
-	require.NotRegexp(t, `(?m)^(error|warning):`, regexp.MustCompile(`warning: .*its blocks of 4 KiB lie off`).ReplaceAllString(r.stdout, ""))
+	// That blocks of the container lie off 4 KiB is true of some of them, and a forged NTFS has no files.
+	known := regexp.MustCompile(`warning: .*(its blocks of 4 KiB lie off|the files of the partition cannot)`)
+	require.NotRegexp(t, `(?m)^(error|warning):`, known.ReplaceAllString(r.stdout, ""))
 }
 
 // TestQemuOptionsThatAreRefused are those whose images are no disk without something else: a key, another file.
