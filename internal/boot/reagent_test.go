@@ -81,13 +81,13 @@ func TestRecoveryLocationsThatStay(t *testing.T) {
 	)
 	r := readBoot(t, windowsDisk(t, map[string][]byte{recoveryFile: []byte(text)}))
 	require.Equal(t, []string{
-		"winre WinreLocation: 32256 stays", "winre ImageLocation: 6320640 stays", "winre PBRImageLocation: 20512256 follows 2",
+		"winre WinreLocation: 32256 follows 1", "winre ImageLocation: 6320640 stays", "winre PBRImageLocation: 20512256 follows 2",
 	}, fates(stored(r)))
-	got := issues(r, "winre")
-	require.Len(t, got, 1)
-	require.Equal(t, ondisk.Warn, got[0].Effect, "a guest starts without its recovery system")
-	require.Equal(t, 1, got[0].Partition)
-	last := stored(r)[2]
+	require.Empty(t, issues(r, "winre"))
+	first, last := stored(r)[0], stored(r)[2]
+	require.Equal(t, "the recovery system can be disabled", first.Loss, "a guest starts without its recovery system")
+	_, err := first.Encode(first.Raw, 1<<20)
+	require.ErrorIs(t, err, ondisk.ErrLimit)
 	b, err := last.Encode(last.Raw, 4096)
 	require.NoError(t, err)
 	require.True(t, strings.HasSuffix(string(b), `offset="00004096`), "zeros where there is no white space: %s", b)

@@ -24,6 +24,8 @@ type Ref struct {
 	Stays      string // why it stays as found, where Target is 0 or Encode is nil
 	// Encode gives the bytes, as many as raw has, that mean another offset; nil when the reference is known and cannot be rewritten.
 	Encode func(raw []byte, to int64) ([]byte, error)
+	// Loss is what the guest boots without when its target moves and Encode fails, so that the reference stays; empty: it does not boot without it.
+	Loss, Remedy string
 }
 
 // Bytes of a reference that are listed as one patch.
