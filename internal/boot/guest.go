@@ -29,6 +29,7 @@ type Guest struct {
 	Code       Code   // its name
 	Scheme     table.Scheme
 	Signature  uint32 // of the MBR
+	GUID       string // of the GPT
 	Partitions []Partition
 
 	files  map[int]opened // by number of the partition

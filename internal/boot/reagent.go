@@ -3,7 +3,9 @@ package boot
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -72,7 +74,7 @@ func (g *Guest) recoveryRefs(p Partition, file *guestfile.File) ([]Ref, error) {
 		if len(refs) == maxRecoveryTags {
 			return nil, fmt.Errorf("%w of %d places", ondisk.ErrLimit, maxRecoveryTags)
 		}
-		if l.offset == 0 || !g.onThisDisk(l.id) {
+		if l.offset == 0 || !g.onThisDisk(l) {
 			continue
 		}
 		r := Ref{Kind: "winre " + l.name, Partition: p.Number, File: file.Path, Off: in.start + int64(l.from*in.unit), Points: l.offset}
@@ -88,10 +90,16 @@ func (g *Guest) recoveryRefs(p Partition, file *guestfile.File) ([]Ref, error) {
 	return refs, nil
 }
 
-// onThisDisk tells whether a location is on the disk at hand: on an MBR disk its id is the signature, in decimal; 0 otherwise.
-func (g *Guest) onThisDisk(id string) bool {
-	n, err := strconv.ParseUint(id, 10, 32)
-	return err != nil || n == 0 || g.Scheme != table.MBR || n == uint64(g.Signature)
+// onThisDisk tells whether a location is on the disk at hand: the id is the signature of an MBR disk, in decimal, and the guid is that of a GPT. What
+// is not said is 0.
+func (g *Guest) onThisDisk(l location) bool {
+	guid := strings.ToLower(strings.Trim(l.guid, "{}"))
+	if strings.Trim(guid, "0-") != "" {
+		// Whose GUID it is, no specification says: that of the disk, as seen so far.
+		return guid == g.GUID || slices.ContainsFunc(g.Partitions, func(p Partition) bool { return p.GUID == guid })
+	}
+	n, err := strconv.ParseUint(l.id, 10, 32)
+	return err != nil || n == 0 || g.Scheme == table.MBR && n == uint64(g.Signature)
 }
 
 // stretch is a tag up to the end of its number, with the white space in front, which means nothing between tags: it gives and takes the characters

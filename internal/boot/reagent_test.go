@@ -105,6 +105,37 @@ func TestRecoveryOnGPT(t *testing.T) {
 	require.Equal(t, []string{"winre WinreLocation: 20512256 follows 2"}, fates(stored(r)))
 }
 
+// Another disk can have a partition at the same offset: it is told by its GUID, or by its signature.
+func TestRecoveryOnAnotherDisk(t *testing.T) {
+	const here, partition, other = "01234567-89ab-cdef-0123-456789abcdef", "11111111-89ab-cdef-0123-456789abcdef", "22222222-89ab-cdef-0123-456789abcdef"
+	for _, tc := range []struct {
+		name, id, guid string
+		scheme         table.Scheme
+		want           int
+	}{
+		{"the GUID of the disk", "0", here, table.GPT, 1},
+		{"that of a partition", "0", partition, table.GPT, 1},
+		{"that of another disk", "0", other, table.GPT, 0},
+		{"a signature on GPT", "99", zeroGUID, table.GPT, 0},
+		{"a GUID on MBR", "0", other, table.MBR, 0},
+		{"a signature", fmt.Sprint(signature), zeroGUID, table.MBR, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			text := strings.ReplaceAll(agent(location("\n  ", "WinreLocation", tc.id, "20512256")), zeroGUID, strings.ToUpper(tc.guid))
+			d := flat(windowsDisk(t, map[string][]byte{recoveryFile: []byte(text)}))
+			tab, parts := partitions(t, d)
+			parts[1].GUID = partition
+			g := guest(d, tab, parts)
+			g.Scheme, g.GUID = tc.scheme, here
+			r, err := boot.Read(g)
+			require.NoError(t, err)
+			require.Len(t, stored(r), tc.want)
+		})
+	}
+}
+
+const zeroGUID = "00000000-0000-0000-0000-000000000000"
+
 func TestHugeRecoveryFile(t *testing.T) {
 	var tags []string
 	for range 70 {
