@@ -3,6 +3,7 @@ package boot
 import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -16,3 +17,6 @@ func SetReader(kind volume.Kind, open func(disk.Disk) (guestfile.FS, error)) (re
 		}
 	}
 }
+
+// Distinct is what becomes of references that share bytes.
+func Distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) { return distinct(refs) }

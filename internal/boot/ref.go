@@ -120,8 +120,12 @@ func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 	}
 	slices.SortStableFunc(places, func(a, b place) int { return cmp.Compare(a.Off, b.Off) })
 	twice := map[int]bool{}
+	last := 0 // the place that reaches furthest: a long one can hold many others
 	for i := 1; i < len(places); i++ {
-		a, b := places[i-1], places[i]
+		a, b := places[last], places[i]
+		if b.End() > a.End() {
+			last = i
+		}
 		switch {
 		case b.Off >= a.End() || a.ref == b.ref:
 		case slices.Equal(refs[a.ref].At, refs[b.ref].At) && refs[a.ref].Kind == refs[b.ref].Kind:
