@@ -10,7 +10,7 @@ import (
 // SetReader makes volumes of a kind hold the files of a test until restore is called.
 func SetReader(kind volume.Kind, open func(disk.Disk) (guestfile.FS, error)) (restore func()) {
 	was, had := readers[kind]
-	readers[kind] = open
+	readers[kind] = func(_ *guestfile.Budget, d disk.Disk) (guestfile.FS, error) { return open(d) }
 	return func() {
 		if delete(readers, kind); had {
 			readers[kind] = was

@@ -33,8 +33,9 @@ type Guest struct {
 	Partitions []Partition
 
 	files  map[int]opened // by number of the partition
-	unseen map[int]bool   // numbers of partitions of which not all files could be looked into
-	roots  map[int]error  // what was wrong with the root of a file system that Windows starts from
+	budget *guestfile.Budget
+	unseen map[int]bool  // numbers of partitions of which not all files could be looked into
+	roots  map[int]error // what was wrong with the root of a file system that Windows starts from
 }
 
 type opened struct {
@@ -89,14 +90,14 @@ func (f *Found) unread(code string, partition int, what string, err error, remed
 }
 
 // readers open the file systems whose files are read.
-var readers = map[volume.Kind]func(disk.Disk) (guestfile.FS, error){
-	volume.NTFS:  guestfile.NTFS,
-	volume.FAT12: guestfile.FAT,
-	volume.FAT16: guestfile.FAT,
-	volume.FAT32: guestfile.FAT,
-	volume.Ext2:  guestfile.Ext,
-	volume.Ext3:  guestfile.Ext,
-	volume.Ext4:  guestfile.Ext,
+var readers = map[volume.Kind]func(*guestfile.Budget, disk.Disk) (guestfile.FS, error){
+	volume.NTFS:  (*guestfile.Budget).NTFS,
+	volume.FAT12: (*guestfile.Budget).FAT,
+	volume.FAT16: (*guestfile.Budget).FAT,
+	volume.FAT32: (*guestfile.Budget).FAT,
+	volume.Ext2:  (*guestfile.Budget).Ext,
+	volume.Ext3:  (*guestfile.Budget).Ext,
+	volume.Ext4:  (*guestfile.Budget).Ext,
 }
 
 // Files opens the file system of a partition: ErrNoMatch when it is none whose files are read.
@@ -112,10 +113,10 @@ func (g *Guest) Files(p Partition) (guestfile.FS, error) {
 		return nil, fmt.Errorf("partition %d: %w of %d file systems that are looked into", p.Number, ondisk.ErrLimit, maxFileSystems)
 	}
 	if g.files == nil {
-		g.files = map[int]opened{}
+		g.files, g.budget = map[int]opened{}, guestfile.NewBudget()
 	}
 	var o opened
-	o.fs, o.err = open(disk.Section(g.Disk, p.Range))
+	o.fs, o.err = open(g.budget, disk.Section(g.Disk, p.Range))
 	o.err = ondisk.Shift(o.err, p.Off)
 	g.files[p.Number] = o
 	return o.fs, o.err

@@ -20,7 +20,7 @@ func (f *fatFS) next(cluster int64) (n int64, end bool, err error) {
 		return 0, false, err
 	}
 	off := f.table + cluster*f.bits/8
-	v, err := f.pages.U32(off)
+	v, err := f.meter.pages().U32(off)
 	if err != nil {
 		return 0, false, err
 	}
