@@ -8,6 +8,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/hive"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
@@ -34,6 +35,7 @@ type Guest struct {
 
 	files  map[int]opened // by number of the partition
 	budget *guestfile.Budget
+	hives  *hive.Budget
 	unseen map[int]bool  // numbers of partitions of which not all files could be looked into
 	roots  map[int]error // what was wrong with the root of a file system that Windows starts from
 }

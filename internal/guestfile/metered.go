@@ -14,6 +14,7 @@ const (
 	budget     = 512 << 20 // bytes that are read or gone through
 	budgetRuns = 1 << 17   // stretches of the tables that stay in memory
 	budgetPage = 4 << 20   // bytes of the cache
+	runCost    = 128       // of a stretch of a file, which is sorted among others
 )
 
 // Budget is what is left of them. The file systems that share one share a cache too: of one at a time.
