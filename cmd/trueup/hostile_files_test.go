@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -114,14 +115,16 @@ func TestManyHostileHives(t *testing.T) {
 	for i := range keys {
 		keys[i].Name = fmt.Sprintf("Key%04d", i)
 	}
+	below := slices.Clone(keys)
+	keys[0].Keys, keys[0].List = below, "lh"
 	f := disktest.ForgeHive(5, disktest.HiveKey{Name: "ROOT", Keys: keys, List: "ri"})
-	root := 4096 + 4 + int64(binary.LittleEndian.Uint32(f[disktest.HiveRootCell:]))
+	named := func(at int64) int64 { return 4096 + 4 + int64(binary.LittleEndian.Uint32(f[at:])) } // a cell
+	root := named(disktest.HiveRootCell)
+	list := named(root + 28)
+	first := named(named(list+4) + 4)
 	f.U32(root+20, 1<<32-1)
-	list := 4096 + 4 + int64(binary.LittleEndian.Uint32(f[root+28:]))
-	leaf := 4096 + 4 + int64(binary.LittleEndian.Uint32(f[list+4:]))
-	require.Equal(t, "lh", string(f[leaf:leaf+2]))
-	for i := range int64(3333) { // each names the same three keys
-		f.U32(list+4+4*i, uint32(leaf-4096-4))
+	for i := range int64(3333) { // each names all keys below the first
+		f.U32(list+4+4*i, binary.LittleEndian.Uint32(f[first+28:]))
 	}
 	hive := hostFile(t, string(f))
 	d := windowsDisk{signature: windowsSignature, sectors: 200_000}

@@ -131,7 +131,9 @@ func brokenHives(t testing.TB) []hostile {
 		f.SealHive()
 		return f
 	}
-	root := func(f disktest.Forged) int64 { return 4096 + 4 + int64(binary.LittleEndian.Uint32(f[disktest.HiveRootCell:])) }
+	root := func(f disktest.Forged) int64 {
+		return 4096 + 4 + int64(binary.LittleEndian.Uint32(f[disktest.HiveRootCell:]))
+	}
 	image := func(change func(disktest.Forged)) func(testing.TB, string) string {
 		hive := hostFile(t, string(store(change)))
 		return withChange(bootsFrom(t, "fat16", map[string]string{"Boot/BCD": hive}), func(disktest.Forged) {})
