@@ -36,8 +36,8 @@ type Guest struct {
 	files  map[int]opened // by number of the partition
 	budget *guestfile.Budget
 	hives  *hive.Budget
-	unseen map[int]bool  // numbers of partitions of which not all files could be looked into
-	roots  map[int]error // what was wrong with the root of a file system that Windows starts from
+	unseen map[int]bool       // numbers of partitions of which not all files could be looked into
+	roots  map[int]rootFolder // of file systems that Windows starts from
 }
 
 type opened struct {
