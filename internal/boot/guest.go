@@ -8,6 +8,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/hive"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
@@ -29,11 +30,14 @@ type Guest struct {
 	Code       Code   // its name
 	Scheme     table.Scheme
 	Signature  uint32 // of the MBR
+	GUID       string // of the GPT
 	Partitions []Partition
 
 	files  map[int]opened // by number of the partition
-	unseen map[int]bool   // numbers of partitions of which not all files could be looked into
-	roots  map[int]error  // what was wrong with the root of a file system that Windows starts from
+	budget *guestfile.Budget
+	hives  *hive.Budget
+	unseen map[int]bool       // numbers of partitions of which not all files could be looked into
+	roots  map[int]rootFolder // of file systems that Windows starts from
 }
 
 type opened struct {
@@ -88,14 +92,14 @@ func (f *Found) unread(code string, partition int, what string, err error, remed
 }
 
 // readers open the file systems whose files are read.
-var readers = map[volume.Kind]func(disk.Disk) (guestfile.FS, error){
-	volume.NTFS:  guestfile.NTFS,
-	volume.FAT12: guestfile.FAT,
-	volume.FAT16: guestfile.FAT,
-	volume.FAT32: guestfile.FAT,
-	volume.Ext2:  guestfile.Ext,
-	volume.Ext3:  guestfile.Ext,
-	volume.Ext4:  guestfile.Ext,
+var readers = map[volume.Kind]func(*guestfile.Budget, disk.Disk) (guestfile.FS, error){
+	volume.NTFS:  (*guestfile.Budget).NTFS,
+	volume.FAT12: (*guestfile.Budget).FAT,
+	volume.FAT16: (*guestfile.Budget).FAT,
+	volume.FAT32: (*guestfile.Budget).FAT,
+	volume.Ext2:  (*guestfile.Budget).Ext,
+	volume.Ext3:  (*guestfile.Budget).Ext,
+	volume.Ext4:  (*guestfile.Budget).Ext,
 }
 
 // Files opens the file system of a partition: ErrNoMatch when it is none whose files are read.
@@ -111,10 +115,10 @@ func (g *Guest) Files(p Partition) (guestfile.FS, error) {
 		return nil, fmt.Errorf("partition %d: %w of %d file systems that are looked into", p.Number, ondisk.ErrLimit, maxFileSystems)
 	}
 	if g.files == nil {
-		g.files = map[int]opened{}
+		g.files, g.budget = map[int]opened{}, guestfile.NewBudget()
 	}
 	var o opened
-	o.fs, o.err = open(disk.Section(g.Disk, p.Range))
+	o.fs, o.err = open(g.budget, disk.Section(g.Disk, p.Range))
 	o.err = ondisk.Shift(o.err, p.Off)
 	g.files[p.Number] = o
 	return o.fs, o.err

@@ -35,7 +35,10 @@ func (g *Guest) hive(p Partition, path, code string) (*guestHive, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := hive.Open(file)
+	if g.hives == nil {
+		g.hives = hive.NewBudget()
+	}
+	h, err := g.hives.Open(file)
 	if err != nil {
 		return nil, err
 	}

@@ -3,13 +3,13 @@ package boot
 import (
 	"bytes"
 	"fmt"
-	"math"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // recovery finds the places of the recovery system in ReAgent.xml: elements such as WinreLocation name a partition by its byte offset in decimal,
@@ -24,9 +24,6 @@ const (
 
 	maxRecovery     = 64 << 10 // bytes of the file; it has about 1200
 	maxRecoveryTags = 64
-	// A new offset needs a digit more when it passes a power of ten. This is how far a partition goes when small ones in front of it are aligned
-	// too; one that goes further, for a large boundary, is refused by Encode.
-	farMove = 64 * units.MiB
 )
 
 func findRecovery(g *Guest, p Partition, f *Found) error {
@@ -60,15 +57,8 @@ func (f *Found) keepRecovery(g *Guest, p Partition, file *guestfile.File, refs [
 	for _, i := range kept.Issues {
 		f.warn(i.Code, i.Partition, i.Text, i.Remedy)
 	}
-	for _, r := range refs {
-		if r.Target != 0 && r.Stays == noRoom {
-			f.warn("winre", r.Target, fmt.Sprintf("%s names the place of partition %d and %s: the recovery system can be disabled", shown(file.Path), r.Target, noRoom), reenable)
-		}
-	}
 	return nil
 }
-
-const noRoom = "has no room for a longer number"
 
 func (g *Guest) recoveryRefs(p Partition, file *guestfile.File) ([]Ref, error) {
 	if file.Size() > maxRecovery {
@@ -84,7 +74,7 @@ func (g *Guest) recoveryRefs(p Partition, file *guestfile.File) ([]Ref, error) {
 		if len(refs) == maxRecoveryTags {
 			return nil, fmt.Errorf("%w of %d places", ondisk.ErrLimit, maxRecoveryTags)
 		}
-		if l.offset == 0 || !g.onThisDisk(l.id) {
+		if l.offset == 0 || !g.onThisDisk(l) {
 			continue
 		}
 		r := Ref{Kind: "winre " + l.name, Partition: p.Number, File: file.Path, Off: in.start + int64(l.from*in.unit), Points: l.offset}
@@ -93,19 +83,23 @@ func (g *Guest) recoveryRefs(p Partition, file *guestfile.File) ([]Ref, error) {
 		}
 		if g.aim(&r); r.Target != 0 {
 			r.Encode = stretch{in, l.tag - l.from, l.number - l.from, l.to - l.from}.encode
-			if _, err := r.Encode(r.Raw, l.offset+min(farMove, math.MaxInt64-l.offset)); err != nil {
-				r.Encode, r.Stays = nil, noRoom
-			}
+			r.Loss, r.Remedy = "the recovery system can be disabled", reenable
 		}
 		refs = append(refs, r)
 	}
 	return refs, nil
 }
 
-// onThisDisk tells whether a location is on the disk at hand: on an MBR disk its id is the signature, in decimal; 0 otherwise.
-func (g *Guest) onThisDisk(id string) bool {
-	n, err := strconv.ParseUint(id, 10, 32)
-	return err != nil || n == 0 || g.Scheme != table.MBR || n == uint64(g.Signature)
+// onThisDisk tells whether a location is on the disk at hand: the id is the signature of an MBR disk, in decimal, and the guid is that of a GPT. What
+// is not said is 0.
+func (g *Guest) onThisDisk(l location) bool {
+	guid := strings.ToLower(strings.Trim(l.guid, "{}"))
+	if strings.Trim(guid, "0-") != "" {
+		// Whose GUID it is, no specification says: that of the disk, as seen so far.
+		return guid == g.GUID || slices.ContainsFunc(g.Partitions, func(p Partition) bool { return p.GUID == guid })
+	}
+	n, err := strconv.ParseUint(l.id, 10, 32)
+	return err != nil || n == 0 || g.Scheme == table.MBR && n == uint64(g.Signature)
 }
 
 // stretch is a tag up to the end of its number, with the white space in front, which means nothing between tags: it gives and takes the characters
@@ -120,7 +114,7 @@ func (s stretch) encode(raw []byte, to int64) ([]byte, error) {
 	digits := []byte(strconv.FormatInt(to, 10))
 	spare := s.tag + s.end - s.number - len(digits) // what white space remains
 	if spare < 0 {
-		return nil, fmt.Errorf("a decimal number of %d digits: %w of %d", len(digits), ondisk.ErrLimit, len(digits)+spare)
+		return nil, fmt.Errorf("a number of %d digits: %w of %d, for which there is room", len(digits), ondisk.ErrLimit, len(digits)+spare)
 	}
 	if s.tag == 0 { // zeros in front of the number say the same
 		digits = append(bytes.Repeat([]byte("0"), spare), digits...)

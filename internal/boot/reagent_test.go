@@ -81,13 +81,13 @@ func TestRecoveryLocationsThatStay(t *testing.T) {
 	)
 	r := readBoot(t, windowsDisk(t, map[string][]byte{recoveryFile: []byte(text)}))
 	require.Equal(t, []string{
-		"winre WinreLocation: 32256 stays", "winre ImageLocation: 6320640 stays", "winre PBRImageLocation: 20512256 follows 2",
+		"winre WinreLocation: 32256 follows 1", "winre ImageLocation: 6320640 stays", "winre PBRImageLocation: 20512256 follows 2",
 	}, fates(stored(r)))
-	got := issues(r, "winre")
-	require.Len(t, got, 1)
-	require.Equal(t, ondisk.Warn, got[0].Effect, "a guest starts without its recovery system")
-	require.Equal(t, 1, got[0].Partition)
-	last := stored(r)[2]
+	require.Empty(t, issues(r, "winre"))
+	first, last := stored(r)[0], stored(r)[2]
+	require.Equal(t, "the recovery system can be disabled", first.Loss, "a guest starts without its recovery system")
+	_, err := first.Encode(first.Raw, 1<<20)
+	require.ErrorIs(t, err, ondisk.ErrLimit)
 	b, err := last.Encode(last.Raw, 4096)
 	require.NoError(t, err)
 	require.True(t, strings.HasSuffix(string(b), `offset="00004096`), "zeros where there is no white space: %s", b)
@@ -104,6 +104,37 @@ func TestRecoveryOnGPT(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"winre WinreLocation: 20512256 follows 2"}, fates(stored(r)))
 }
+
+// Another disk can have a partition at the same offset: it is told by its GUID, or by its signature.
+func TestRecoveryOnAnotherDisk(t *testing.T) {
+	const here, partition, other = "01234567-89ab-cdef-0123-456789abcdef", "11111111-89ab-cdef-0123-456789abcdef", "22222222-89ab-cdef-0123-456789abcdef"
+	for _, tc := range []struct {
+		name, id, guid string
+		scheme         table.Scheme
+		want           int
+	}{
+		{"the GUID of the disk", "0", here, table.GPT, 1},
+		{"that of a partition", "0", partition, table.GPT, 1},
+		{"that of another disk", "0", other, table.GPT, 0},
+		{"a signature on GPT", "99", zeroGUID, table.GPT, 0},
+		{"a GUID on MBR", "0", other, table.MBR, 0},
+		{"a signature", fmt.Sprint(signature), zeroGUID, table.MBR, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			text := strings.ReplaceAll(agent(location("\n  ", "WinreLocation", tc.id, "20512256")), zeroGUID, strings.ToUpper(tc.guid))
+			d := flat(windowsDisk(t, map[string][]byte{recoveryFile: []byte(text)}))
+			tab, parts := partitions(t, d)
+			parts[1].GUID = partition
+			g := guest(d, tab, parts)
+			g.Scheme, g.GUID = tc.scheme, here
+			r, err := boot.Read(g)
+			require.NoError(t, err)
+			require.Len(t, stored(r), tc.want)
+		})
+	}
+}
+
+const zeroGUID = "00000000-0000-0000-0000-000000000000"
 
 func TestHugeRecoveryFile(t *testing.T) {
 	var tags []string

@@ -56,6 +56,7 @@ func (s script) encode(text []byte) []byte {
 type location struct {
 	name   string
 	id     string
+	guid   string
 	offset int64 // bytes
 	from   int   // of the white space in front of the tag
 	tag    int
@@ -138,6 +139,8 @@ func (l *location) attribute(name string, text []byte, from, to int) {
 	switch name {
 	case "id":
 		l.id = value
+	case "guid":
+		l.guid = value
 	case "offset":
 		n, err := strconv.ParseUint(value, 10, 63)
 		if err != nil || l.to > 0 {

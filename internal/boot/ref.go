@@ -24,6 +24,8 @@ type Ref struct {
 	Stays      string // why it stays as found, where Target is 0 or Encode is nil
 	// Encode gives the bytes, as many as raw has, that mean another offset; nil when the reference is known and cannot be rewritten.
 	Encode func(raw []byte, to int64) ([]byte, error)
+	// Loss is what the guest boots without when its target moves and Encode fails, so that the reference stays; empty: it does not boot without it.
+	Loss, Remedy string
 }
 
 // Bytes of a reference that are listed as one patch.
@@ -118,8 +120,12 @@ func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 	}
 	slices.SortStableFunc(places, func(a, b place) int { return cmp.Compare(a.Off, b.Off) })
 	twice := map[int]bool{}
+	last := 0 // the place that reaches furthest: a long one can hold many others
 	for i := 1; i < len(places); i++ {
-		a, b := places[i-1], places[i]
+		a, b := places[last], places[i]
+		if b.End() > a.End() {
+			last = i
+		}
 		switch {
 		case b.Off >= a.End() || a.ref == b.ref:
 		case slices.Equal(refs[a.ref].At, refs[b.ref].At) && refs[a.ref].Kind == refs[b.ref].Kind:

@@ -18,8 +18,12 @@ import (
 // read at all.
 var windows = Finder{Name: "windows", Find: everywhere(findWindows)}
 
-// windowsFolders are the folders that the setup programs of Windows offer; NT and 2000 said WINNT.
+// windowsFolders are the folders that the setup programs of Windows offer; NT and 2000 said WINNT. A second Windows in one partition has another,
+// and so has one whose owner chose it.
 var windowsFolders = []string{"WINDOWS", "WINNT"}
+
+// maxRootFolders is how many other folders of a partition are looked into for a Windows.
+const maxRootFolders = 256
 
 // systemHive is where the part of the registry lies that a boot reads first, from the folder of the Windows.
 const systemHive = "System32/config/SYSTEM"
@@ -100,19 +104,36 @@ func (g *Guest) windowsFiles(p Partition) (guestfile.FS, error) {
 	if err != nil {
 		return nil, err
 	}
-	err, known := g.roots[p.Number]
+	root, known := g.roots[p.Number]
 	if !known {
-		_, err = files.List("")
-		err = ondisk.Shift(err, p.Off)
+		root = readRoot(files, p)
 		if g.roots == nil {
-			g.roots = map[int]error{}
+			g.roots = map[int]rootFolder{}
 		}
-		g.roots[p.Number] = err
+		g.roots[p.Number] = root
 	}
-	if err == nil || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, fs.ErrNotExist) { // a root of very many names can be searched all the same
+	if err := root.err; err == nil || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, fs.ErrNotExist) { // a root of very many names can be searched all the same
 		return files, nil
 	}
-	return nil, err
+	return nil, root.err
+}
+
+// rootFolder is the root of a file system that Windows starts from.
+type rootFolder struct {
+	folders []string // in it, but those of windowsFolders
+	err     error
+}
+
+func readRoot(files guestfile.FS, p Partition) (r rootFolder) {
+	entries, err := files.List("")
+	r.err = ondisk.Shift(err, p.Off)
+	for _, e := range entries {
+		known := slices.ContainsFunc(windowsFolders, func(name string) bool { return strings.EqualFold(name, e.Name) })
+		if e.Dir && !known && len(r.folders) < maxRootFolders {
+			r.folders = append(r.folders, e.Name)
+		}
+	}
+	return r
 }
 
 // windowsFile finds a file of a partition: fs.ErrNotExist when there is none, or when no file of the partition can be read, which findWindows
@@ -129,9 +150,13 @@ func (g *Guest) windowsFile(p Partition, path string) (*guestfile.File, error) {
 	return nil, err
 }
 
-// eachWindows calls do for each folder of a partition that holds a Windows: one with a SYSTEM that exists, readable or not.
+// eachWindows calls do for each folder of a partition that holds a Windows: one with a SYSTEM that exists, readable or not. Of other folders than the
+// usual ones it must be readable: many of these are links.
 func eachWindows(g *Guest, p Partition, do func(folder string) error) error {
-	for _, folder := range windowsFolders {
+	if _, err := g.windowsFiles(p); err != nil && !understood(err) && !errors.Is(err, ondisk.ErrNoMatch) {
+		return err
+	}
+	for i, folder := range slices.Concat(windowsFolders, g.roots[p.Number].folders) {
 		file, err := g.windowsFile(p, folder+"/"+systemHive)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -140,6 +165,8 @@ func eachWindows(g *Guest, p Partition, do func(folder string) error) error {
 			folder, _, _ = strings.Cut(file.Path, "/") // as it is stored
 		case !understood(err):
 			return err
+		case i >= len(windowsFolders):
+			continue
 		}
 		if err := do(folder); err != nil {
 			return err

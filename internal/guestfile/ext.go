@@ -45,7 +45,6 @@ const (
 	extWhat  = "ext superblock"
 	extAt    = 1024
 	extMagic = 0xef53
-	extCache = 4 << 20
 
 	extCompatSparse2 = 0x200
 
@@ -69,7 +68,6 @@ const (
 type extFS struct {
 	volume disk.Disk
 	meter  *metered
-	pages  *ondisk.Pages
 
 	super     extSuper
 	block     int64 // bytes
@@ -81,12 +79,11 @@ type extFS struct {
 }
 
 // Ext reads the ext2, ext3 or ext4 of a partition.
-func Ext(volume disk.Disk) (FS, error) {
+func (b *Budget) Ext(volume disk.Disk) (FS, error) {
 	if volume.Size() < extAt+1024 {
 		return nil, ondisk.ErrNoMatch
 	}
-	m := newMetered(volume)
-	f := &extFS{volume: volume, meter: m, pages: ondisk.NewPages(m, extCache)}
+	f := &extFS{volume: volume, meter: &metered{volume, b}}
 	s := &f.super
 	if _, err := ondisk.Decode(volume, extAt, s); err != nil {
 		return nil, err

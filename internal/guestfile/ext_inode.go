@@ -84,7 +84,7 @@ func (f *extFS) read(b []byte, off int64) error {
 	if err := f.meter.spend(int64(len(b))); err != nil {
 		return err
 	}
-	return f.pages.Read(b, off)
+	return f.meter.pages().Read(b, off)
 }
 
 // inodeTable is the byte of the volume where the inodes of a group begin.

@@ -50,6 +50,9 @@ func (f *extFS) blockRuns(n *extInode) ([]Run, error) {
 
 // disjoint refuses a file of which two parts share a place: a change of one would change the other.
 func (m *extMap) disjoint() error {
+	if err := m.fs.meter.spend(runCost * int64(len(m.runs))); err != nil {
+		return err
+	}
 	byPlace := slices.SortedFunc(slices.Values(m.runs), func(a, b Run) int { return cmp.Compare(a.At, b.At) })
 	for i := range byPlace[min(1, len(byPlace)):] {
 		a, b := byPlace[i], byPlace[i+1]

@@ -33,9 +33,8 @@ type fatBPB struct {
 }
 
 const (
-	fatWhat  = "fat boot sector"
-	fatSlot  = 32 // bytes of an entry in a folder
-	fatCache = 4 << 20
+	fatWhat = "fat boot sector"
+	fatSlot = 32 // bytes of an entry in a folder
 
 	// fatFolder is the largest folder. Spec: 65,536 entries of 32 bytes.
 	fatFolder = 65536 * fatSlot
@@ -49,7 +48,6 @@ const (
 type fatFS struct {
 	volume disk.Disk
 	meter  *metered
-	pages  *ondisk.Pages
 
 	bits     int64      // of an entry of the FAT: 12, 16 or 32
 	table    int64      // the FAT in use
@@ -61,7 +59,7 @@ type fatFS struct {
 }
 
 // FAT reads the FAT12, FAT16 or FAT32 of a partition.
-func FAT(volume disk.Disk) (FS, error) {
+func (b *Budget) FAT(volume disk.Disk) (FS, error) {
 	if volume.Size() < units.SectorSize {
 		return nil, ondisk.ErrNoMatch
 	}
@@ -69,20 +67,19 @@ func FAT(volume disk.Disk) (FS, error) {
 	if err != nil {
 		return nil, err
 	}
-	var b fatBPB
-	if err := ondisk.Fill(raw[:binary.Size(b)], binary.LittleEndian, &b); err != nil {
+	var bpb fatBPB
+	if err := ondisk.Fill(raw[:binary.Size(bpb)], binary.LittleEndian, &bpb); err != nil {
 		return nil, err
 	}
-	oem := string(b.OEM[:])
+	oem := string(bpb.OEM[:])
 	if string(raw[510:]) != "\x55\xaa" || oem == "NTFS    " || oem == "EXFAT   " || oem == "-FVE-FS-" {
 		return nil, ondisk.ErrNoMatch
 	}
-	m := newMetered(volume)
-	f := &fatFS{volume: volume, meter: m, pages: ondisk.NewPages(m, fatCache)}
-	if err := b.check(); err != nil {
+	f := &fatFS{volume: volume, meter: &metered{volume, b}}
+	if err := bpb.check(); err != nil {
 		return nil, err
 	}
-	return f, f.place(&b)
+	return f, f.place(&bpb)
 }
 
 func fatField(name string, off int64, got, want any) error {

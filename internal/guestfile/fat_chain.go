@@ -12,7 +12,7 @@ func (f *fatFS) has(cluster int64) bool { return cluster >= 2 && cluster-2 < f.c
 func (f *fatFS) allowed() string { return fmt.Sprintf("a cluster from 2 to %d", f.clusters+1) }
 
 // fatStep is what following one entry of the FAT may cost beside the reads, in bytes of the budget.
-const fatStep = 16
+const fatStep = 32
 
 // next is the cluster behind one; end when there is none.
 func (f *fatFS) next(cluster int64) (n int64, end bool, err error) {
@@ -20,7 +20,7 @@ func (f *fatFS) next(cluster int64) (n int64, end bool, err error) {
 		return 0, false, err
 	}
 	off := f.table + cluster*f.bits/8
-	v, err := f.pages.U32(off)
+	v, err := f.meter.pages().U32(off)
 	if err != nil {
 		return 0, false, err
 	}

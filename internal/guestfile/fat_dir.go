@@ -48,10 +48,16 @@ func (e *fatEntry) is(name string) bool {
 	return (e.long != "" && fatEqual(e.long, name)) || fatEqual(e.short, name)
 }
 
+// fatNames is how much more a byte of a folder costs than one that is read only: an entry of few bytes is a name that is made and compared.
+const fatNames = 5
+
 // each hands the entries of a folder to visit until that says no.
 func (f *fatFS) each(dir fatEntry, visit func(fatEntry) bool) error {
 	raw, err := f.folder(dir)
 	if err != nil {
+		return err
+	}
+	if err := f.meter.spend(fatNames * int64(len(raw))); err != nil {
 		return err
 	}
 	var long fatLong

@@ -20,18 +20,22 @@ type ntfsFS struct {
 	mft      *File // complete, save while it is being read
 	upper    []uint16
 	spent    int64 // bytes of structures read so far
+	budget   *Budget
 }
 
 // maxStructures bounds what is read of records and indexes, in bytes: a volume made to be slow gets no more time. Opening a hundred files
 // takes about 20 MiB.
 const maxStructures = 128 << 20
 
+// ntfsWeight is how much more a byte of these structures costs than one that is read only: records and indexes are taken apart.
+const ntfsWeight = 4
+
 // spend counts bytes of structures that are going to be read.
 func (n *ntfsFS) spend(bytes int64) error {
 	if n.spent += bytes; n.spent > maxStructures {
 		return fmt.Errorf("ntfs: %w of %d bytes of records and indexes", ondisk.ErrLimit, int64(maxStructures))
 	}
-	return nil
+	return n.budget.spend(ntfsWeight * bytes)
 }
 
 // Records of the MFT that have a fixed place. Spec: Linux-NTFS documentation, "Files: overview".
@@ -62,22 +66,25 @@ const ntfsBootWhat = "ntfs boot sector"
 const maxNTFSRecord = 4096
 
 // NTFS reads the file system of a partition; ErrNoMatch when it is not NTFS.
-func NTFS(volume disk.Disk) (FS, error) {
-	n := &ntfsFS{volume: volume}
+func (b *Budget) NTFS(volume disk.Disk) (FS, error) {
+	n := &ntfsFS{volume: volume, budget: b}
 	if volume.Size() < units.SectorSize {
 		return nil, ondisk.ErrNoMatch
 	}
-	var b ntfsBoot
-	if _, err := ondisk.Decode(volume, 0, &b); err != nil {
+	var boot ntfsBoot
+	if _, err := ondisk.Decode(volume, 0, &boot); err != nil {
 		return nil, err
 	}
-	if string(b.OEM[:]) != "NTFS    " {
+	if string(boot.OEM[:]) != "NTFS    " {
 		return nil, ondisk.ErrNoMatch
 	}
-	if err := n.measure(&b); err != nil {
+	if err := n.measure(&boot); err != nil {
 		return nil, err
 	}
-	if err := n.readMFT(ondisk.I64(b.MFTCluster) * n.cluster); err != nil {
+	if err := n.readMFT(ondisk.I64(boot.MFTCluster) * n.cluster); err != nil {
+		return nil, err
+	}
+	if err := b.keep(len(n.mft.runs)); err != nil {
 		return nil, err
 	}
 	return n, n.readUpcase()

@@ -230,7 +230,7 @@ func TestNTFSRecordSizes(t *testing.T) {
 			value = value[:len(value)&^7]
 			// The pieces of the record lie in reverse, with a piece of nothing between two.
 			volume := make([]byte, 2*size)
-			n := &ntfsFS{volume: disktest.ShortDisk(volume, int64(2*size)), cluster: 512, clusters: int64(2 * size / 512), record: int64(size)}
+			n := &ntfsFS{budget: NewBudget(), volume: disktest.ShortDisk(volume, int64(2*size)), cluster: 512, clusters: int64(2 * size / 512), record: int64(size)}
 			n.mft = &File{volume: n.volume, size: n.record}
 			for i := range pieces {
 				part := size / pieces

@@ -68,7 +68,7 @@ func FuzzNTFSRuns(f *testing.F) {
 		if clusters <= 0 || clusters > math.MaxInt64/512 {
 			return
 		}
-		v := &ntfsValue{fs: &ntfsFS{cluster: 512, clusters: clusters}, found: true}
+		v := &ntfsValue{fs: &ntfsFS{budget: NewBudget(), cluster: 512, clusters: clusters}, found: true}
 		if err := runList(b, clusters, v.extend); err != nil {
 			require.True(t, errors.Is(err, errRunList) || errors.Is(err, ondisk.ErrLimit))
 		}
@@ -99,7 +99,7 @@ func FuzzNTFSRecord(f *testing.F) {
 		if at := int(binary.LittleEndian.Uint16(raw[4:])); at+2*(len(raw)/512+1) <= len(raw) {
 			raw = sealNTFS(raw)
 		}
-		n := &ntfsFS{volume: disktest.ShortDisk(raw, int64(len(raw))), cluster: 512, clusters: int64(len(raw) / 512), record: int64(len(raw))}
+		n := &ntfsFS{budget: NewBudget(), volume: disktest.ShortDisk(raw, int64(len(raw))), cluster: 512, clusters: int64(len(raw) / 512), record: int64(len(raw))}
 		n.mft = &File{volume: n.volume, size: n.record, runs: []Run{{Len: n.record}}}
 		node, err := n.node(ntfsRef{}, "file")
 		requireClass(t, err)
@@ -166,7 +166,7 @@ func FuzzNTFSList(f *testing.F) {
 	f.Add(node.list)
 	f.Add([]byte(listEntry(attrData, 1, 0, 0, 1)))
 	f.Fuzz(func(t *testing.T, list []byte) {
-		m.fs.spent = 0
+		m.fs.spent, m.fs.budget = 0, NewBudget()
 		for _, growing := range []bool{false, true} {
 			fs := *m.fs
 			v := ntfsValue{fs: &fs, growing: growing}

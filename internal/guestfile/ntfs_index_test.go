@@ -65,7 +65,7 @@ func walkBlocks(root disktest.Forged, blocks []byte, want []uint16) (names []str
 	source := bytes.NewReader(blocks)
 	size := int64(len(blocks))
 	x := &ntfsIndex{
-		fs: &ntfsFS{}, path: "dir", block: 1024, unit: 512, visited: map[int64]bool{}, want: want,
+		fs: &ntfsFS{budget: NewBudget()}, path: "dir", block: 1024, unit: 512, visited: map[int64]bool{}, want: want,
 		blocks: &File{volume: source, size: size, runs: []Run{{Len: size}}},
 	}
 	if err := x.push(root); err != nil {

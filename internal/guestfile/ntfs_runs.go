@@ -150,6 +150,9 @@ func (v *ntfsValue) file(path string) (*File, error) {
 	case !v.resident && v.size > v.clusters*v.fs.cluster:
 		return nil, broken("size", v.size, fmt.Sprintf("at most the %d clusters of its runs", v.clusters))
 	}
+	if err := v.fs.budget.spend(runCost * int64(len(v.runs))); err != nil {
+		return nil, err
+	}
 	byPlace := slices.SortedFunc(slices.Values(v.runs), func(a, b Run) int { return cmp.Compare(a.At, b.At) })
 	for i := 1; i < len(byPlace); i++ {
 		if a, b := byPlace[i-1], byPlace[i]; a.At+a.Len > b.At {

@@ -16,8 +16,8 @@ const (
 	maxFile  = 512 << 20 // bytes of a hive; Windows itself wants less than 2 GiB
 	maxDepth = 64        // keys between the root and any other, the latter included
 	maxData  = 1 << 20   // bytes of a value that Data reads
-	// A hive is worth so many steps (an element of a list, or stepBytes bytes of a name or of data), and so many bytes read from its
-	// source, from Open to the end of its use. SYSTEM of Windows 10 takes 200,000 steps when all of it is read.
+	// The hives of a disk are worth so many steps (an element of a list, or stepBytes bytes of a name or of data), and so many bytes read from
+	// their sources, from Open to the end of their use. SYSTEM of Windows 10 takes 200,000 steps when all of it is read.
 	maxSteps  = 1 << 20
 	stepBytes = 256
 	maxRead   = 1 << 30
@@ -50,6 +50,15 @@ type baseBlock struct {
 	Checksum    uint32
 }
 
+// Budget is what is left of what the hives of a disk may cost together.
+type Budget struct {
+	steps int64
+	read  int64 // bytes
+}
+
+// NewBudget is that of a disk.
+func NewBudget() *Budget { return &Budget{maxSteps, maxRead} }
+
 // Hive is the file of a part of the registry. It is not safe for concurrent use.
 type Hive struct {
 	base  baseBlock
@@ -59,16 +68,17 @@ type Hive struct {
 	pages *ondisk.Pages
 	bins  []int64 // places in the file of the bins that were walked so far; they follow each other without a gap
 	known int64   // where the last of them ends
-	steps int64   // that are left
+
+	*Budget
 }
 
 // Open reads the base block. Hives of Windows NT 4 to 11 (version 1.3 to 1.6) are read. One that was not closed cleanly is opened too, so
 // that it can be shown: ask Clean before a byte of it is changed.
-func Open(src ondisk.Source) (*Hive, error) {
+func (b *Budget) Open(src ondisk.Source) (*Hive, error) {
 	if src.Size() > maxFile {
 		return nil, fmt.Errorf("registry hive of %d bytes: %w of %d bytes", src.Size(), ondisk.ErrLimit, maxFile)
 	}
-	h := &Hive{size: src.Size(), known: baseSize, steps: maxSteps}
+	h := &Hive{size: src.Size(), known: baseSize, Budget: b}
 	raw, err := ondisk.Decode(src, 0, &h.base)
 	if err != nil {
 		return nil, fmt.Errorf("base block of a registry hive: %w", err)
@@ -78,7 +88,7 @@ func Open(src ondisk.Source) (*Hive, error) {
 	}
 	h.sum = checksum(raw)
 	h.end = min(baseSize+int64(h.base.BinsSize), h.size)
-	h.pages = ondisk.NewPages(&metered{src: src, left: maxRead}, cacheSize)
+	h.pages = ondisk.NewPages(&metered{src: src, Budget: b}, cacheSize)
 	return h, nil
 }
 
@@ -130,9 +140,9 @@ func (h *Hive) Clean() error {
 }
 
 // spend takes steps for one thing with so many bytes.
-func (h *Hive) spend(bytes int64) error {
-	h.steps -= 1 + bytes/stepBytes
-	if h.steps < 0 {
+func (b *Budget) spend(bytes int64) error {
+	b.steps -= 1 + bytes/stepBytes
+	if b.steps < 0 {
 		return fmt.Errorf("registry hive: %w of %d steps", ondisk.ErrLimit, maxSteps)
 	}
 	return nil
@@ -140,14 +150,14 @@ func (h *Hive) spend(bytes int64) error {
 
 // metered ends with ErrLimit when too much was read: a hive whose parts lie far from each other makes the cache useless.
 type metered struct {
-	src  ondisk.Source
-	left int64 // bytes
+	src ondisk.Source
+	*Budget
 }
 
 func (m *metered) Size() int64 { return m.src.Size() }
 
 func (m *metered) ReadAt(p []byte, off int64) (int, error) {
-	if m.left -= int64(len(p)); m.left < 0 {
+	if m.read -= int64(len(p)); m.read < 0 {
 		return 0, fmt.Errorf("registry hive: %w of %d bytes read", ondisk.ErrLimit, maxRead)
 	}
 	return m.src.ReadAt(p, off)

@@ -195,7 +195,9 @@ func (l *Layout) hints(container table.Geometry) []table.Geometry {
 
 func (l *Layout) readBoot(d disk.Disk) error {
 	var err error
-	g := &boot.Guest{Disk: d, Sector0: l.Table.BootCode, Scheme: l.Table.Scheme, Signature: l.Table.Signature, Partitions: l.Partitions}
+	g := &boot.Guest{
+		Disk: d, Sector0: l.Table.BootCode, Scheme: l.Table.Scheme, Signature: l.Table.Signature, GUID: l.Table.GUID, Partitions: l.Partitions,
+	}
 	if l.Boot, err = boot.Read(g); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/layout"
@@ -192,9 +193,28 @@ func (p *Plan) rewrite(l *layout.Layout) {
 func (p *Plan) References(l *layout.Layout) []Reference {
 	out := make([]Reference, 0, len(l.Boot.Refs))
 	for _, r := range l.Boot.Refs {
-		out = append(out, Reference{Ref: r, To: p.now(l, r), Shift: p.shift(l, r.Partition)})
+		to := p.now(l, r)
+		if r.Loss != "" && to != r.Points {
+			if _, err := r.Encode(r.Raw, to); err != nil {
+				to, r.Encode, r.Stays = r.Points, nil, fmt.Sprintf("byte %d cannot be written there: %v", to, err)
+			}
+		}
+		out = append(out, Reference{Ref: r, To: to, Shift: p.shift(l, r.Partition)})
 	}
 	return out
+}
+
+// losses warns of references that stay although their targets move, because the new places do not fit them.
+func (p *Plan) losses(l *layout.Layout) {
+	for i, r := range p.References(l) {
+		if !l.Boot.Refs[i].Follows() || r.Follows() {
+			continue
+		}
+		p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
+			Code: "reference-stays", Effect: ondisk.Warn, Partition: r.Target,
+			Text: fmt.Sprintf("%s stays as found, so %s: %s", r.Name(), r.Loss, r.Stays), Remedy: r.Remedy,
+		}))
+	}
 }
 
 // now is where a reference points in the result.

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// TestManyHostileFileSystems gives every partition of a full GPT a root folder of 65,536 names: looking for a file is dear in each of them, and
+// together they must cost no more than one.
+func TestManyHostileFileSystems(t *testing.T) {
+	const count, sectors = 128, 8192
+	volume := crowdedFAT(t, sectors)
+	var entries []disktest.GPTEntryFields
+	for i := range uint64(count) {
+		entries = append(entries, disktest.GPTEntryFields{First: 63 + sectors*i, Last: 62 + sectors*(i+1)})
+	}
+	const size = (63 + sectors*count + 100) * sectorSize
+	disk := disktest.ForgeGPT(sectorSize, size/sectorSize, count, entries...)
+	pieces := map[int64][]byte{0: disk[:63*sectorSize], size - 34*sectorSize: disk[size-34*sectorSize:]}
+	for i := range int64(count) {
+		pieces[(63+sectors*i)*sectorSize] = volume
+	}
+	path := filepath.Join(t.TempDir(), "disk.raw")
+	sparsely(t, path, size, pieces)
+	ends := measure(t, []string{"inspect", "--json", path}, []string{"plan", "--json", path})
+	var report jsonInspect
+	unmarshal(t, ends[0], &report)
+	require.Len(t, report.Partitions, count)
+	require.Equal(t, "fat32", report.Partitions[count-1].Volume.Kind)
+	(hostile{says: []string{"limit exceeded"}}).checkFindings(t, report.Findings)
+}
+
+// crowdedFAT is the part of a FAT32 that is not zero: its root has as many names as a folder can have.
+func crowdedFAT(t testing.TB, sectors int64) disktest.Forged {
+	t.Helper()
+	const folder = 65536 * 32
+	path := filepath.Join(t.TempDir(), "fat")
+	require.NoError(t, os.WriteFile(path, make([]byte, sectors*sectorSize), 0o600))
+	disktest.Run(t, "mkfs.fat", "-F", "32", "-s", "1", path)
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	f := disktest.Forged(raw)
+	reserved, table := int64(binary.LittleEndian.Uint16(raw[14:])), int64(binary.LittleEndian.Uint32(raw[36:]))
+	data := (reserved + 2*table) * sectorSize
+	for c := int64(2); c < 2+folder/sectorSize; c++ {
+		f.U32(reserved*sectorSize+4*c, uint32(c+1))
+	}
+	f.U32(reserved*sectorSize+4*(1+folder/sectorSize), 0x0fffffff)
+	for i := range int64(folder / 32) {
+		f.Text(data+32*i, fmt.Sprintf("N%07dTXT ", i))
+	}
+	return f[:data+folder]
+}
+
+// TestHostileExtTrees is T61: trees and folders that are broken, in a file system whose files a boot would be looked for in. What they hold is not
+// known, which keeps no partition from moving.
+func TestHostileExtTrees(t *testing.T) {
+	const sectors = 40_000
+	part := filepath.Join(t.TempDir(), "ext")
+	require.NoError(t, os.WriteFile(part, make([]byte, sectors*sectorSize), 0o600))
+	tree := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(tree, "etc"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(tree, "etc/fstab"), []byte("/dev/sda1 / ext4\n"), 0o644))
+	require.NoError(t, os.Symlink(strings.Repeat("x/", 500), filepath.Join(tree, "boot")))
+	disktest.Run(t, "mkfs.ext4", "-q", "-b", "1024", "-O", "^metadata_csum,^has_journal", "-d", tree, part)
+	volume, err := os.ReadFile(part)
+	require.NoError(t, err)
+	disk := disktest.ForgeMBR(sectors+2000, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: sectors})
+	disk.Put(63*sectorSize, volume)
+	place := func(path string) int64 { // of the inode
+		out := match(t, disktest.Output(t, "debugfs", "-R", "imap "+path, part), `located at block (\d+), offset 0x`)
+		block, err := strconv.ParseInt(out, 10, 64)
+		require.NoError(t, err)
+		off, err := strconv.ParseInt(match(t, disktest.Output(t, "debugfs", "-R", "imap "+path, part), `offset (0x[0-9a-f]+)`), 0, 64)
+		require.NoError(t, err)
+		return 63*sectorSize + block*1024 + off
+	}
+	root, link := place("/"), place("/boot")
+	folder := 63*sectorSize + int64(binary.LittleEndian.Uint32(disk[root+0x28+20:]))*1024
+	for name, change := range map[string]func(disktest.Forged){
+		"extent magic":              func(f disktest.Forged) { f.U16(root+0x28, 0) },
+		"more extents than room":    func(f disktest.Forged) { f.U16(root+0x28+2, 65535) },
+		"depth 6":                   func(f disktest.Forged) { f.U16(root+0x28+6, 6) },
+		"node naming itself":        func(f disktest.Forged) { f.U16(root+0x28+6, 1) },
+		"rec_len 0":                 func(f disktest.Forged) { f.U16(folder+4, 0) },
+		"rec_len 3":                 func(f disktest.Forged) { f.U16(folder+4, 3) },
+		"rec_len beyond the block":  func(f disktest.Forged) { f.U16(folder+4, 2048) },
+		"name_len above rec_len":    func(f disktest.Forged) { f.U8(folder+6, 255) },
+		"symbolic link of 1 MiB":    func(f disktest.Forged) { f.U32(link+4, 1<<20) },
+		"folder of 4 GiB":           func(f disktest.Forged) { f.U32(root+4, 1<<32-1024) },
+		"symbolic link of 4 GiB -1": func(f disktest.Forged) { f.U32(link+4, 1<<32-1) },
+	} {
+		t.Run("T61 "+name, func(t *testing.T) {
+			path := withChange(disk, change)(t, t.TempDir())
+			ends := measure(t, []string{"inspect", path}, []string{"plan", path})
+			require.Equal(t, 3, ends[0].code, ends[0].stderr)
+			require.Equal(t, 0, ends[1].code, ends[1].stderr)
+		})
+	}
+}
+
+// TestManyHostileHives fills a disk with registry hives, each of which is as dear as it can be.
+func TestManyHostileHives(t *testing.T) {
+	keys := make([]disktest.HiveKey, 9_999)
+	for i := range keys {
+		keys[i].Name = fmt.Sprintf("Key%04d", i)
+	}
+	below := slices.Clone(keys)
+	keys[0].Keys, keys[0].List = below, "lh"
+	f := disktest.ForgeHive(5, disktest.HiveKey{Name: "ROOT", Keys: keys, List: "ri"})
+	named := func(at int64) int64 { return 4096 + 4 + int64(binary.LittleEndian.Uint32(f[at:])) } // a cell
+	root := named(disktest.HiveRootCell)
+	list := named(root + 28)
+	first := named(named(list+4) + 4)
+	f.U32(root+20, 1<<32-1)
+	for i := range int64(3333) { // each names all keys below the first
+		f.U32(list+4+4*i, binary.LittleEndian.Uint32(f[first+28:]))
+	}
+	hive := hostFile(t, string(f))
+	d := windowsDisk{signature: windowsSignature, sectors: 200_000}
+	for i := range int64(4) {
+		d.volumes = append(d.volumes, windowsVolume{number: int(i + 1), kind: "fat16", typ: "6", start: 63 + i*40_000, sectors: 40_000, files: map[string]string{
+			"Boot/BCD": hive, "EFI/Microsoft/Boot/BCD": hive, "WINDOWS/System32/config/SYSTEM": hive, "WINNT/System32/config/SYSTEM": hive,
+		}})
+	}
+	path := d.make(t)
+	ends := measure(t, []string{"inspect", path}, []string{"plan", path})
+	require.Equal(t, 3, ends[0].code, ends[0].stderr)
+	require.Equal(t, 4, ends[1].code, ends[1].stderr)
+}

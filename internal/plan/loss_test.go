@@ -1,0 +1,73 @@
+package plan_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// refusing is a disk of one partition, and a stored position of it that cannot hold another place.
+func refusing(t *testing.T, loss string) (disk.Disk, *layout.Layout) {
+	t.Helper()
+	d := memory(disktest.ForgeMBR(20_000, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 2000}))
+	l := read(t, d)
+	l.Boot.Refs = append(l.Boot.Refs, boot.Ref{
+		Kind: "position", Partition: 1, File: "file", At: []disk.Range{{Off: 70 * sector, Len: 4}}, Raw: []byte("63!!"), Points: 63 * sector, Target: 1,
+		Loss: loss, Remedy: "make it again", Encode: func([]byte, int64) ([]byte, error) { return nil, ondisk.ErrLimit },
+	})
+	return d, l
+}
+
+// A guest that boots without a position is aligned, and its user hears what stays.
+func TestAPositionThatOnlyCostsSomething(t *testing.T) {
+	d, l := refusing(t, "the manual is not found")
+	p, err := plan.New(l, align.Goal{Must: 65536, Want: mib})
+	require.NoError(t, err)
+	require.Empty(t, p.Refusals(false))
+	p.Grow(l, p.Size+mib)
+	require.Len(t, p.Moves, 1)
+	for _, patch := range p.Patches {
+		require.Less(t, patch.Off, int64(sector), "nothing but the table changes")
+	}
+	r := p.References(l)[0]
+	require.False(t, r.Follows())
+	require.Equal(t, r.Points, r.To)
+	require.Contains(t, r.Stays, "byte 1048576 cannot be written there: limit exceeded")
+	var notes []align.Finding
+	for _, n := range p.Notes {
+		if n.Code == "reference-stays" {
+			notes = append(notes, n)
+		}
+	}
+	require.Len(t, notes, 1)
+	require.Equal(t, align.Warning, notes[0].Severity)
+	require.Equal(t, 1, notes[0].Partition)
+	require.Contains(t, notes[0].Text, "position in \"file\" of partition 1 stays as found, so the manual is not found: ")
+	require.Equal(t, "make it again", notes[0].Remedy)
+
+	after := read(t, p.View(d))
+	stays := l.Boot.Refs[0]
+	stays.Target = 0
+	after.Boot.Refs = append(after.Boot.Refs, stays)
+	again, err := plan.At(l, map[int]int64{1: mib}, false)
+	require.NoError(t, err)
+	require.NoError(t, verify.Promise(again, l, after))
+}
+
+// One without which it does not boot refuses the plan.
+func TestAPositionThatCannotFollow(t *testing.T) {
+	_, l := refusing(t, "")
+	p, err := plan.New(l, align.Goal{Must: 65536, Want: mib})
+	require.NoError(t, err)
+	require.Len(t, p.Refusals(true), 1)
+	require.Equal(t, "limit", p.Refusals(true)[0].Code)
+}
