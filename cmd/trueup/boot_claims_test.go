@@ -38,6 +38,7 @@ func altCode(t testing.TB) []byte {
 // where it is said to hand its entry over, the hidden sectors are, without which syslinux finds itself only by that entry. FACTS B2. That a
 // wrong start CHS is fatal where it is read is shown by TestAlignedDiskBoots.
 func TestClaimsAboutBootCode(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		code        func(testing.TB) []byte
 		reads, over bool

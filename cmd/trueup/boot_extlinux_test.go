@@ -45,6 +45,7 @@ var staleXFSHidden = stale{"hidden sectors", func(w window) int64 { return (w.st
 const extlinuxHeads = 16
 
 func TestAlignedExtlinuxBoots(t *testing.T) {
+	t.Parallel()
 	requireKernel(t)
 	disks := installExtlinux(t)
 	for _, c := range extlinuxCases {

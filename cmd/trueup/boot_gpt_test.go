@@ -14,6 +14,7 @@ import (
 // reads the entries of the table and checks no sums, so sgdisk is asked about those. A stale start LBA in the primary entry proves
 // that the boot depends on what trueup wrote.
 func TestAlignedGPTBoots(t *testing.T) {
+	t.Parallel()
 	d := bootDisk{fat: 16, heads: 255}
 	source := filepath.Join(t.TempDir(), "gpt.raw")
 	require.NoError(t, os.WriteFile(source, nil, 0o600))

@@ -124,6 +124,7 @@ func wordAt(t testing.TB, raw string, off int64) int64 {
 }
 
 func TestAlignedGrubLegacyBoots(t *testing.T) {
+	t.Parallel()
 	for _, d := range legacyDisks {
 		t.Run(d.name, d.run)
 	}

@@ -33,7 +33,7 @@ const (
 const linuxLimit = 5 * time.Minute
 
 // linuxModules are the drivers of the disk and of the file system; what these need is loaded before them.
-var linuxModules = []string{"ata_piix", "sd_mod", "crc32c_generic", "ext4"}
+var linuxModules = []string{"ahci", "sd_mod", "crc32c_generic", "ext4"}
 
 // linuxRoot is a folder that a file system is to be filled from: /boot/vmlinuz, /boot/initrd.img, and files to compare.
 // A test may add more, and then calls treeSum.
@@ -165,7 +165,7 @@ func makeLinuxRoot(t testing.TB, raw string, w window, dir string, flags ...stri
 // too, and is returned.
 func bootLinux(t testing.TB, p pc, others ...string) string {
 	t.Helper()
-	p.memory, p.limit = 256, linuxLimit
+	p.memory, p.limit, p.ahci = 256, linuxLimit, true
 	return p.watch(t, func(console string) string {
 		for _, text := range others {
 			if strings.Contains(console, text) {

@@ -93,6 +93,7 @@ var bootCases = []bootCase{
 }
 
 func TestAlignedDiskBoots(t *testing.T) {
+	t.Parallel()
 	for _, c := range bootCases {
 		t.Run(c.name, c.run)
 	}

@@ -124,6 +124,7 @@ func alignESP(t testing.TB, source string) (dest string) {
 
 // TestAlignedUEFIBoots moves the EFI system partition of a disk whose loader lies where firmware looks without a boot entry.
 func TestAlignedUEFIBoots(t *testing.T) {
+	t.Parallel()
 	source := uefiDisk(t, [2]string{"EFI/BOOT/BOOTX64.EFI", efiProgram(t)})
 	before, _ := runUEFI(t, source, firmwareMemory(t), booted)
 	require.Equal(t, booted, before)
@@ -136,6 +137,7 @@ func TestAlignedUEFIBoots(t *testing.T) {
 // begins with HD(), holds number, GUID, start and size, and EDK2 finds the partition by the GUID: it boots. One with the whole path of
 // devices is compared byte by byte. Hence the note on NVRAM, which is a warning where \EFI\BOOT has no loader.
 func TestStoredBootEntriesAfterTheMove(t *testing.T) {
+	t.Parallel()
 	memory, where := firmwareMemory(t), `FS0:\EFI\own\loader.efi`
 	script := hostFile(t, "bcfg boot add 0 "+where+" whole\r\nbcfg boot addp 1 "+where+" short\r\nbcfg boot dump -v\r\nreset -s\r\n")
 	source := uefiDisk(t, [2]string{"EFI/own/loader.efi", efiProgram(t)}, [2]string{"startup.nsh", script})

@@ -32,6 +32,7 @@ type guestDisk struct {
 // TestLibguestfsReadsTheResults has a real Linux kernel mount every volume of the sources and of the results.
 // The appliance takes long to start, so that it is started once for all.
 func TestLibguestfsReadsTheResults(t *testing.T) {
+	t.Parallel()
 	disktest.Tool(t, "guestfish")
 	requireKernel(t)
 	var disks []guestDisk

@@ -81,6 +81,7 @@ func inspectPool(t *testing.T, path string, flags ...string) poolReport {
 
 // TestPoolsThatLinuxMade holds what inspect says of volumes made by a real Linux against LVM and mdadm.
 func TestPoolsThatLinuxMade(t *testing.T) {
+	t.Parallel()
 	disktest.Tool(t, "guestfish")
 	requireKernel(t)
 	dir := t.TempDir()

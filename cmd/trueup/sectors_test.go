@@ -276,6 +276,7 @@ func TestWrongSectorSize(t *testing.T) {
 // TestLinuxSeesSectorsOf4096Bytes has a real kernel, shown the disks with such sectors, find the same files in source and
 // result.
 func TestLinuxSeesSectorsOf4096Bytes(t *testing.T) {
+	t.Parallel()
 	guestfish := disktest.Tool(t, "guestfish")
 	requireKernel(t)
 	args := []string{"--ro", "--blocksize=4096"}

@@ -91,22 +91,45 @@ func (c Code) address() string {
 // maxChosen is how many partitions that the code in sector 0 can boot from are told of. More than one is odd, more than four are not of this world.
 const maxChosen = 16
 
-// chosen are the partitions that the code in sector 0 can boot from. Code that is not known is taken for one that goes by the flag.
+// chosen are the partitions that the code in sector 0 can boot from.
 func (g *Guest) chosen() []Partition {
-	ps := slices.DeleteFunc(slices.Clone(g.Partitions), func(p Partition) bool {
-		switch g.Code {
-		case SyslinuxAlt:
-			return p.Number != int(g.Sector0[altNumber])
-		case SyslinuxGPT:
-			return !p.LegacyBoot
-		case FreeBSDMenu:
-			return p.Kind != table.Primary
-		case Syslinux: // looks into extended partitions too
-			return !p.Active
-		}
-		return !p.Active || p.Kind == table.Logical
-	})
+	ps := slices.DeleteFunc(slices.Clone(g.Partitions), func(p Partition) bool { return !g.chooses(p) })
 	return ps[:min(len(ps), maxChosen)]
+}
+
+// chooses tells whether the code in sector 0 can boot from a partition. Code that is not known is taken for one that goes by the flag.
+func (g *Guest) chooses(p Partition) bool {
+	switch g.Code {
+	case SyslinuxAlt:
+		return p.Number == int(g.Sector0[altNumber])
+	case SyslinuxGPT:
+		return p.LegacyBoot
+	case FreeBSDMenu:
+		return p.Kind == table.Primary
+	case Syslinux: // looks into extended partitions too
+		return p.Active
+	}
+	return p.Active && p.Kind != table.Logical
+}
+
+// starts tells whether the boot goes through a boot sector without the menu of a loader: that of sector 0, number 0, or of a partition.
+func (g *Guest) starts(number int) bool {
+	switch g.Code {
+	case Isolinux, Grub2, GrubLegacy, Lilo: // they go by no table
+		return number == 0
+	}
+	return number == 0 || slices.ContainsFunc(g.Partitions, func(p Partition) bool { return p.Number == number && g.chooses(p) })
+}
+
+// breaks says that a move of a partition (0: any move) breaks the loader in the boot sector of partition home (0: sector 0). Boot sectors
+// of partitions are left over from systems long gone: one that only a menu can lead to is a warning.
+func (f *Found) breaks(g *Guest, home int, code string, partition int, text, remedy string) {
+	if g.starts(home) {
+		f.unbootable(code, partition, text, remedy)
+		return
+	}
+	f.warn(code, partition, text+". The code in sector 0 does not read that boot sector: this matters only if the menu of another loader does",
+		"install that loader again in the copy if you boot by it")
 }
 
 // chosenAre says when there is not one partition to boot from, and whether there is any.

@@ -29,6 +29,7 @@ const codeLen = 440
 const (
 	grubKernelAddress = 0x5a // u16: where it loads core.img and jumps to
 	grubKernelSector  = 0x5c // u64
+	grubBootDrive     = 0x64 // u8: the BIOS drive that it reads
 )
 
 // Places in the first sector of core.img, which is diskboot.img.
@@ -52,7 +53,12 @@ type grubEntry struct {
 type grubReader struct {
 	g    *Guest
 	f    *Found
-	seen map[uint64]bool // sectors of core images whose lists have been read: two boot sectors may name one
+	seen map[grubSeen]bool // lists that have been read: two boot sectors may name one
+}
+
+type grubSeen struct {
+	sector uint64 // of the core image
+	starts bool   // whether the boot goes there, so that it matters what is wrong with the list
 }
 
 // grubImage is a boot.img.
@@ -63,7 +69,7 @@ type grubImage struct {
 }
 
 func findGrub2(g *Guest) (f Found, err error) {
-	r := grubReader{g, &f, map[uint64]bool{}}
+	r := grubReader{g, &f, map[grubSeen]bool{}}
 	if g.Code == Grub2 {
 		if err := r.boot(grubImage{place: "the MBR", code: g.Sector0}); err != nil {
 			return f, err
@@ -92,8 +98,14 @@ func (r *grubReader) bootSector(p Partition) error {
 // boot reads a boot.img and the core image that it loads.
 func (r *grubReader) boot(img grubImage) error {
 	if !isBootImage(img.code) || r.g.Disk.SectorSize() != grubSector {
-		r.f.unbootable(Grub2.ID, 0, fmt.Sprintf("GRUB 2 in %s is of a build that is not known, so nobody can say where it finds core.img", img.place), whenUnknown)
+		r.breaks(img, 0, fmt.Sprintf("GRUB 2 in %s is of a build that is not known, so nobody can say where it finds core.img", img.place), whenUnknown)
 		r.f.link(img.Number, "GRUB 2 in %s, of an unknown build", img.place)
+		return nil
+	}
+	if drive := img.code[grubBootDrive]; drive != bootedDrive && drive != firstDrive {
+		text := fmt.Sprintf("GRUB 2 in %s loads core.img from BIOS drive %#x, which can be another disk", img.place, drive)
+		r.f.link(img.Number, "%s", text)
+		r.breaks(img, 0, text, whenUnknown)
 		return nil
 	}
 	sector := binary.LittleEndian.Uint64(img.code[grubKernelSector:])
@@ -101,7 +113,7 @@ func (r *grubReader) boot(img grubImage) error {
 	text := fmt.Sprintf("GRUB 2 in %s loads core.img from LBA %d, %s", img.place, sector, z.text)
 	r.link(img.Number, z, text)
 	if !z.known {
-		r.f.unbootable(Grub2.ID, 0, text, installAgain)
+		r.breaks(img, 0, text, installAgain)
 		return nil
 	}
 	first, err := ondisk.Bytes(r.g.Disk, ondisk.I64(sector)*grubSector, grubSector)
@@ -109,16 +121,28 @@ func (r *grubReader) boot(img grubImage) error {
 		return err
 	}
 	entries, ok := blockList(first)
-	if !ok {
-		r.f.unbootable(Grub2.ID, 0, text+": what is there is no core.img that is known", installAgain)
+	switch nothing := ondisk.IsZero(first) || bytes.HasPrefix(first, gptMagic); {
+	case !ok && nothing:
+		r.f.warn(Grub2.ID, 0, text+", where there is none: no BIOS boots by it, before a move or after", "install the boot loader again if a BIOS is to boot from the disk")
+		return nil
+	case !ok:
+		r.breaks(img, 0, text+": what is there is no core.img that is known", installAgain)
 		return nil
 	}
-	r.refer("grub2 core image", img.Partition, img.Off+grubKernelSector, sector, z)
-	if !r.seen[sector] {
-		r.seen[sector] = true
-		r.list(sector, z, entries)
+	r.refer(img, "grub2 core image", img.Partition, img.Off+grubKernelSector, sector, z)
+	if key := (grubSeen{sector, r.g.starts(img.Number)}); !r.seen[key] {
+		r.seen[key] = true
+		r.list(img, sector, z, entries)
 	}
 	return nil
+}
+
+// gptMagic begins the header of a GPT, at LBA 1: a GRUB in the gap of an MBR is gone when the disk is made one.
+var gptMagic = []byte("EFI PART")
+
+// breaks says that a move breaks what begins at a boot sector.
+func (r *grubReader) breaks(img grubImage, partition int, text, remedy string) {
+	r.f.breaks(r.g, img.Number, Grub2.ID, partition, text, remedy)
 }
 
 // link names the partitions that a step needs.
@@ -130,26 +154,26 @@ func (r *grubReader) link(stored int, z grubZone, text string) {
 }
 
 // list reads the block list of the core image that begins at a sector.
-func (r *grubReader) list(sector uint64, in grubZone, entries []grubEntry) {
+func (r *grubReader) list(img grubImage, sector uint64, in grubZone, entries []grubEntry) {
 	said := map[int]bool{in.Number: true}
 	for i, e := range entries {
 		z := r.zone(e.Start, uint64(e.Sectors))
 		at := ondisk.I64(sector)*grubSector + grubFirstEntry - int64(i)*grubEntrySize
 		switch {
 		case !z.known:
-			r.f.unbootable(Grub2.ID, 0, fmt.Sprintf("the block list of GRUB 2 at LBA %d names %d sectors from LBA %d, %s", sector, e.Sectors, e.Start, z.text),
+			r.breaks(img, 0, fmt.Sprintf("the block list of GRUB 2 at LBA %d names %d sectors from LBA %d, %s", sector, e.Sectors, e.Start, z.text),
 				installAgain)
 			continue
 		case !said[z.Number] && z.Number != 0:
 			r.f.link(z.Number, "core.img of GRUB 2 goes on in partition %d", z.Number)
 		}
 		said[z.Number] = true
-		r.refer(fmt.Sprintf("grub2 block list entry %d", i+1), in.Partition, at, e.Start, z)
+		r.refer(img, fmt.Sprintf("grub2 block list entry %d", i+1), in.Partition, at, e.Start, z)
 	}
 }
 
 // refer adds the number of a sector that is stored at a byte of the disk. Those in the gap mean the same in the result.
-func (r *grubReader) refer(kind string, stored Partition, at int64, sector uint64, z grubZone) {
+func (r *grubReader) refer(img grubImage, kind string, stored Partition, at int64, sector uint64, z grubZone) {
 	if z.Number == 0 {
 		return
 	}
@@ -158,9 +182,12 @@ func (r *grubReader) refer(kind string, stored Partition, at int64, sector uint6
 		Raw: binary.LittleEndian.AppendUint64(nil, sector), Points: ondisk.I64(sector) * grubSector, Target: z.Number,
 		Encode: encodeGrubSector,
 	}
-	if ref.Stays = stays(stored, ref.Off); ref.Stays != "" {
+	switch ref.Stays = stays(stored, ref.Off); {
+	case ref.Stays == "" && ref.Off < bootArea && r.g.reverts(stored.Number):
+		r.breaks(img, z.Number, fmt.Sprintf("%s: %s", ref.Name(), oldSector(stored.Number)), shutDownFirst)
+	case ref.Stays != "":
 		ref.Encode = nil
-		r.f.unbootable(Grub2.ID, z.Number, fmt.Sprintf("%s: LBA %d stays as found, %s", ref.Name(), sector, ref.Stays), installAgain)
+		r.breaks(img, z.Number, fmt.Sprintf("%s: LBA %d stays as found, %s", ref.Name(), sector, ref.Stays), installAgain)
 	}
 	r.f.Refs = append(r.f.Refs, ref)
 }

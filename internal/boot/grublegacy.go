@@ -90,7 +90,7 @@ func (f *Found) legacy(g *Guest, home legacyHome, code []byte) error {
 	refs, links, err := followLegacy(g, home, code)
 	if bad := (unsound{}); errors.As(err, &bad) {
 		f.link(home.partition, "GRUB legacy in %s", home.name)
-		f.unbootable(GrubLegacy.ID, bad.partition, fmt.Sprintf("GRUB legacy in %s: %s", home.name, bad.text), cmp.Or(bad.remedy, installAgain))
+		f.breaks(g, home.partition, GrubLegacy.ID, bad.partition, fmt.Sprintf("GRUB legacy in %s: %s", home.name, bad.text), cmp.Or(bad.remedy, installAgain))
 		return nil
 	}
 	f.Refs, f.Chain = append(f.Refs, refs...), append(f.Chain, links...)
@@ -110,8 +110,11 @@ func followLegacy(g *Guest, home legacyHome, code []byte) ([]Ref, []Link, error)
 		return nil, nil, err
 	}
 	two, err := readStage(g, at, one)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, nil, err
+	case at.partition != 0 && g.reverts(home.partition):
+		return nil, nil, unsound{oldSector(home.partition), at.partition, shutDownFirst}
 	}
 	refs := []Ref{legacyRef("GRUB legacy stage1 pointer to "+two.short(), home, home.Off+atStage1Sector, at, one.Sector)}
 	for i, e := range two.list {
@@ -155,7 +158,7 @@ func (g *Guest) legacyHolding(first, sectors int64, what string) (legacyHome, er
 	case ok && replays(p.Volume):
 		return legacyHome{}, unsound{
 			text:      fmt.Sprintf("%s is at LBA %d, in partition %d, whose journal is to be replayed: that can bring old sectors back", what, first, p.Number),
-			partition: p.Number, remedy: "shut the guest down cleanly first",
+			partition: p.Number, remedy: shutDownFirst,
 		}
 	case ok && p.Kind != table.Extended:
 		home := inPartition(p, "partition %d")
@@ -170,11 +173,6 @@ func (g *Guest) legacyHolding(first, sectors int64, what string) (legacyHome, er
 		return gap, unsoundf("%s is at LBA %d, %d sectors long, neither in one partition nor in the gap in front of all", what, first, sectors)
 	}
 	return gap, nil
-}
-
-// replays tells that a file system writes once more, at the next mount, what its journal holds.
-func replays(v *volume.Volume) bool {
-	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Code == "ext-journal" })
 }
 
 // links say how the boot goes on.

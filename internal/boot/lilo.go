@@ -13,7 +13,7 @@ const runLilo = "run lilo from a rescue system on the copy, with --allow-unboota
 
 func findLilo(g *Guest) (f Found, err error) {
 	if g.Code == Lilo {
-		f.lilo(0, "the MBR", g.Sector0)
+		f.lilo(g, 0, "the MBR", g.Sector0)
 	}
 	for _, p := range g.Partitions {
 		code, ok, err := loaderIn(g, p)
@@ -21,17 +21,17 @@ func findLilo(g *Guest) (f Found, err error) {
 			return f, err
 		}
 		if ok && loader(code) == Lilo {
-			f.lilo(p.Number, fmt.Sprintf("the boot sector of partition %d", p.Number), code)
+			f.lilo(g, p.Number, fmt.Sprintf("the boot sector of partition %d", p.Number), code)
 		}
 	}
 	return f, nil
 }
 
 // lilo refuses any move: kernels can lie in any partition.
-func (f *Found) lilo(partition int, where string, code []byte) {
+func (f *Found) lilo(g *Guest, partition int, where string, code []byte) {
 	name := liloVersion(code)
 	f.link(partition, "%s in %s loads a kernel by absolute sectors", name, where)
-	f.unbootable(Lilo.ID, 0, fmt.Sprintf("%s in %s: its map holds the absolute sectors of the kernel", name, where), runLilo)
+	f.breaks(g, partition, Lilo.ID, 0, fmt.Sprintf("%s in %s: its map holds the absolute sectors of the kernel", name, where), runLilo)
 }
 
 // liloVersion names a LILO by the word in its boot sector: "LILO 22.8". Spec: LILO 21 and 22, common.h, BOOT_PARAMS_1.

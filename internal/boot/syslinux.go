@@ -2,6 +2,7 @@ package boot
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -40,5 +41,8 @@ func findSyslinux(g *Guest, p Partition, f *Found) error {
 	r.Raw = b[volume.AtHidden:][:4]
 	r.Points = int64(binary.LittleEndian.Uint32(r.Raw)) * g.Disk.SectorSize()
 	f.ownStart(r, p, true)
+	if last := f.Refs[len(f.Refs)-1]; last.Follows() && !g.Code.HandsOver && g.reverts(p.Number) {
+		f.breaks(g, p.Number, "syslinux", p.Number, fmt.Sprintf("%s: %s", last.Name(), oldSector(p.Number)), shutDownFirst)
+	}
 	return nil
 }

@@ -4,6 +4,7 @@ package disktest
 const (
 	GrubKernelAddress = 0x5a
 	GrubKernelSector  = 0x5c
+	GrubBootDrive     = 0x64
 	GrubFirstEntry    = 0x1f4
 	GrubEntrySize     = 12
 )
@@ -22,6 +23,7 @@ func (f Forged) PutGrub2Boot(lba int64, core uint64) {
 	b.Put(0, []byte{0xeb, 0x63, 0x90})
 	b.U16(GrubKernelAddress, 0x8000)
 	b.U64(GrubKernelSector, core)
+	b.U8(GrubBootDrive, 0xff)                         // the one that the BIOS booted
 	b.Put(0xbc, []byte{0x66, 0x8b, 0x1e, 0x5c, 0x7c}) // mov ebx,[7c5ch]
 	b.Text(0x180, "GRUB \x00Geom\x00Hard Disk\x00Read\x00 Error\r\n\x00")
 	b.U16(MBRMagic, 0xaa55)

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// commonDisk is a disk as a system or a tool sets it up.
+type commonDisk struct {
+	script string                         // of sfdisk
+	makes  []string                       // commands that make a volume in the file PART, for the partition at LBA START; empty: nothing
+	code   func(testing.TB) []byte        // of sector 0; nil: none
+	change func(t testing.TB, raw string) // what else is done to it
+	codes  []string                       // of what plan has to say, other than notes
+}
+
+const (
+	dosLabel  = "label: dos\n"
+	gptLabel  = "label: gpt\nfirst-lba: 34\n"
+	wholeOld  = "start=63, size=112392, type="
+	guestNTFS = "mkntfs -q -F -f -p START -H 255 -S 63 PART"
+	guestExt3 = "mke2fs -q -t ext3 PART"
+)
+
+// bootImg is GRUB 2's boot.img as the package has it: it names LBA 1.
+func bootImg(t testing.TB) []byte {
+	t.Helper()
+	img, err := os.ReadFile(disktest.DataFile(t, filepath.Join(grubDir, "boot.img")))
+	require.NoError(t, err)
+	return img[:codeSize]
+}
+
+// putOldGrub leaves a GRUB 2 in the boot sector of the second partition, whose core.img is gone.
+func putOldGrub(t testing.TB, raw string) {
+	t.Helper()
+	at := windowOf(t, raw, 2).start * sectorSize
+	writeAt(t, raw, at, bootImg(t))
+	writeAt(t, raw, at+grubKernelSector, sectorField(1<<40))
+	writeAt(t, raw, at+sectorSize-2, []byte{0x55, 0xAA})
+}
+
+// putCentOS puts GRUB legacy into MBR and gap, and a physical volume into the second partition, both by hand: their tools want devices.
+func putCentOS(t testing.TB, raw string) {
+	t.Helper()
+	front := disktest.Forged(readAt(t, raw, 0, trackSectors*sectorSize))
+	front.PutStage1(0, disktest.Stage15())
+	front.PutStage(disktest.Stage15())
+	writeAt(t, raw, 0, front)
+	w := windowOf(t, raw, 2)
+	part := make(disktest.Forged, w.size*sectorSize)
+	part.PutLVM(disktest.LVMText, 512)
+	writeAt(t, raw, w.start*sectorSize, part)
+}
+
+// commonDisks are those that users have by the thousand. None may be refused.
+var commonDisks = map[string]commonDisk{
+	"Windows XP":                       {script: dosLabel + wholeOld + "7, bootable\n", makes: []string{guestNTFS}, code: windowsCode},
+	"Windows 7 on the partition of XP": {script: dosLabel + wholeOld + "7, bootable\n", makes: []string{guestNTFS}, code: windows7Code},
+	"data, NTFS without a loader":      {script: dosLabel + wholeOld + "7\n", makes: []string{guestNTFS}},
+	"data, NTFS of a formatter that sees the volume only": {
+		script: dosLabel + wholeOld + "7\n", makes: []string{"mkntfs -q -F -f -p 0 -H 255 -S 63 PART"}, code: windows7Code,
+	},
+	"data, active, with the message of mkfs.fat": {script: dosLabel + wholeOld + "c, bootable\n", makes: []string{"mkfs.fat -F 32 -s 1 -h START PART"}},
+	"FreeDOS":                           {script: dosLabel + wholeOld + "6, bootable\n", makes: []string{"mkfs.fat -F 16 -h START PART"}, code: assembled(ownCHSCode)},
+	"Linux by code of syslinux, active": {script: dosLabel + wholeOld + "83, bootable\n", makes: []string{guestExt3}, code: lbaBootCode},
+	"table of parted":                   {script: dosLabel + wholeOld + "83\n", makes: []string{guestExt3}, code: chsBootCode},
+	"CentOS, /boot and LVM": {
+		script: dosLabel + "start=63, size=40002, type=83, bootable\nstart=40065, size=70000, type=8e\n", makes: []string{guestExt3}, change: putCentOS,
+	},
+	"root, swap in a logical partition": {
+		script: dosLabel + "start=63, size=40002, type=83, bootable\nstart=40065, size=72390, type=5\nstart=40128, size=72327, type=82\n",
+		makes:  []string{guestExt3, "", "", "", "mkswap -q PART"}, code: debianCode,
+	},
+	"FreeBSD": {script: dosLabel + wholeOld + "a5, bootable\n", makes: []string{"makefs -t ffs -o version=2 -s 40m PART ."}},
+	"UEFI": {
+		script: gptLabel + "start=34, size=70000, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B\nstart=70034, size=40000, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4\n",
+		makes:  []string{"mkfs.fat -F 32 -s 1 PART", guestExt3},
+	},
+	"Windows 7, an old GRUB in a data partition": {
+		script: dosLabel + "start=63, size=40002, type=7, bootable\nstart=40065, size=40000, type=83\n", makes: []string{guestNTFS, guestExt3},
+		code: windows7Code, change: putOldGrub, codes: []string{"grub2"},
+	},
+	"data, MBR of a GRUB without the gap": {script: dosLabel + wholeOld + "7\n", makes: []string{guestNTFS}, code: bootImg, codes: []string{"grub2"}},
+	"UEFI, MBR of an old GRUB": {
+		script: gptLabel + "start=34, size=70000, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B\n", makes: []string{"mkfs.fat -F 32 -s 1 PART"},
+		code: bootImg, codes: []string{"grub2"},
+	},
+}
+
+func (d commonDisk) build(t testing.TB) string {
+	t.Helper()
+	raw := filepath.Join(t.TempDir(), "disk.raw")
+	require.NoError(t, os.WriteFile(raw, nil, 0o600))
+	require.NoError(t, os.Truncate(raw, bootDiskSize))
+	disktest.RunInput(t, d.script, "sfdisk", "--quiet", raw)
+	for i, command := range d.makes {
+		if command == "" {
+			continue
+		}
+		w, part := windowOf(t, raw, i+1), filepath.Join(t.TempDir(), "part")
+		require.NoError(t, os.WriteFile(part, nil, 0o600))
+		require.NoError(t, os.Truncate(part, w.size*sectorSize))
+		args := strings.Fields(strings.NewReplacer("START", decimal(w.start), "PART", part).Replace(command))
+		if strings.HasPrefix(command, "makefs") {
+			args[len(args)-1] = t.TempDir()
+		}
+		disktest.Run(t, args[0], args[1:]...)
+		copyInto(t, part, raw, w)
+	}
+	if d.code != nil {
+		writeAt(t, raw, 0, d.code(t))
+	}
+	if d.change != nil {
+		d.change(t, raw)
+	}
+	return raw
+}
+
+// TestCommonDisksAreNotRefused: too much caution makes a tool as useless as too little. What is said of a disk is a warning with a reason.
+func TestCommonDisksAreNotRefused(t *testing.T) {
+	t.Parallel()
+	for name, d := range commonDisks {
+		t.Run(name, func(t *testing.T) {
+			raw := d.build(t)
+			dest := filepath.Join(filepath.Dir(raw), "aligned.raw")
+			answer := trueupJSON[struct {
+				Moves    []jsonMove    `json:"moves"`
+				Findings []jsonFinding `json:"findings"`
+			}](t, 0, "align", raw, dest)
+			require.NotEmpty(t, answer.Moves)
+			var codes []string
+			for _, f := range answer.Findings {
+				if f.Severity != "info" {
+					codes = append(codes, f.Code)
+				}
+			}
+			require.Equal(t, d.codes, codes, answer.Findings)
+			require.Equal(t, 0, trueup(t, "inspect", dest).code)
+		})
+	}
+}

@@ -1,0 +1,27 @@
+package boot
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+const shutDownFirst = "shut the guest down cleanly first"
+
+// replays tells that a file system writes once more, at the next mount, what its journal holds.
+func replays(v *volume.Volume) bool {
+	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Code == "ext-journal" })
+}
+
+// reverts tells that such a journal can bring an old boot sector back: in blocks larger than what ext leaves to boot code, boot sector and
+// superblock are one block, and a journal holds whole blocks. Spec: Linux, fs/ext4/super.c, ext4_commit_super; jbd2, "descriptor block".
+func (g *Guest) reverts(number int) bool {
+	p, ok := g.find(func(p Partition) bool { return p.Number == number })
+	return ok && p.Volume.BlockSize > bootArea && replays(p.Volume)
+}
+
+func oldSector(number int) string {
+	return fmt.Sprintf("the journal of partition %d is to be replayed, which can bring its old boot sector back", number)
+}
