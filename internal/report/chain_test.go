@@ -22,7 +22,7 @@ func TestChainInText(t *testing.T) {
 	(&report.Text{W: &out}).Inspect(r)
 	require.NotContains(t, out.String(), "\x1b")
 	require.NotContains(t, out.String(), "\a")
-	require.Contains(t, out.String(), "\n  Boots by   starts \\EFI\\\\u001b]0;title")
+	require.Contains(t, out.String(), "\n  Boot path  starts \\EFI\\\\u001b]0;title")
 	require.Contains(t, out.String(), "\n             step 30\n             ... and 9 more\n")
-	require.Equal(t, 1, strings.Count(out.String(), "Boots by"))
+	require.Equal(t, 1, strings.Count(out.String(), "Boot path"))
 }
