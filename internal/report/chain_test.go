@@ -26,3 +26,12 @@ func TestChainInText(t *testing.T) {
 	require.Contains(t, out.String(), "\n             step 30\n             ... and 9 more\n")
 	require.Equal(t, 1, strings.Count(out.String(), "Boot path"))
 }
+
+// A step that needs more than one line must not look like two.
+func TestLongStepsInText(t *testing.T) {
+	r := &report.Inspect{Disk: report.Disk{Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "empty"}}}
+	r.Chain = []report.BootLink{{Text: strings.Repeat("word ", 12) + "end"}, {Text: "next"}}
+	var out bytes.Buffer
+	(&report.Text{W: &out, Width: 60}).Inspect(r)
+	require.Regexp(t, `\n  Boot path  (word ){8}word\n {15}word word word end\n {13}next\n`, out.String())
+}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -125,7 +124,7 @@ const (
 	leastReason = 24
 )
 
-// patchWidths gives how many digits of a value are shown, and what is left for the reason; 0: no limit.
+// patchWidths gives how many digits of a value stand on one line, and what is left for the reason; 0: no limit.
 func (t *Text) patchWidths(ps []Patch) (digits, reason int) {
 	if t.Width == 0 {
 		return manyDigits, 0
@@ -134,7 +133,7 @@ func (t *Text) patchWidths(ps []Patch) (digits, reason int) {
 		off, old, now := len("offset"), len("old"), len("new")
 		for _, p := range ps {
 			off = max(off, len(fmt.Sprintf("%#x", p.Off)))
-			old, now = max(old, utf8.RuneCountInString(cut(p.Old, digits))), max(now, utf8.RuneCountInString(cut(p.New, digits)))
+			old, now = max(old, text.LongestLineLen(cut(p.Old, digits))), max(now, text.LongestLineLen(cut(p.New, digits)))
 		}
 		const blanks = 1 + 3*2
 		if reason = t.Width - blanks - off - old - now; reason >= 2*leastReason {
@@ -144,10 +143,13 @@ func (t *Text) patchWidths(ps []Patch) (digits, reason int) {
 	return digits, max(reason, leastReason)
 }
 
-// cut keeps long runs of hexadecimal digits on one line; JSON has them whole.
+// cut keeps runs of hexadecimal digits short, with so many on a line; JSON has them whole.
 func cut(s string, digits int) string {
-	if len(s) > digits {
-		return s[:digits] + "…"
+	if len(s) > manyDigits {
+		s = s[:manyDigits] + "…"
+	}
+	if digits == fewDigits && len(s) > fewDigits {
+		s = s[:fewDigits] + "\n" + s[fewDigits:]
 	}
 	return s
 }

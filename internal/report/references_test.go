@@ -44,6 +44,7 @@ func TestReferencesFitTheTerminal(t *testing.T) {
 		}
 		require.NotContains(t, shown, "\x1b")
 		require.Equal(t, 1, strings.Count(strings.Join(strings.Fields(shown), " "), "stays: sequence numbers 99 and 206 differ"), "one reason for both letters")
+		require.Regexp(t, `2{16}   (23){8}   backup GPT.*\n +2{16}…  (23){8}…`, shown, "all of 16 bytes")
 		require.Contains(t, shown, "\n partition 3:\n   fat32 hidden sectors")
 		require.Contains(t, shown, "the same\n the disk:\n   grub2 core image")
 		require.Contains(t, shown, "149812510720 (partition 1)  149813198848\n")

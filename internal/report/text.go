@@ -192,7 +192,7 @@ func (t *Text) chain(links []BootLink) {
 			return
 		}
 		t.printf("%s", head)
-		t.para(13, "%s", SafeMessage(l.Text))
+		t.para(15, "%s", SafeMessage(l.Text)) // further in than the next step
 		head = strings.Repeat(" ", 13)
 	}
 }
