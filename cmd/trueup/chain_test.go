@@ -91,6 +91,7 @@ func TestUnknownBootCode(t *testing.T) {
 	r = trueup(t, "align", "--allow-unbootable", f.source, f.dest)
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Regexp(t, "^error: disk: "+says, r.stdout)
+	require.Contains(t, r.stdout, "accepted with --allow-unbootable")
 }
 
 // refusalCodes are those of the plan for an image.

@@ -179,6 +179,9 @@ func (t *Text) Align(r *Align) {
 	for _, m := range r.Moves {
 		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
 	}
+	if r.Command == "align" && slices.ContainsFunc(r.Findings, func(f align.Finding) bool { return f.Severity == align.Error }) {
+		t.para(2, "  accepted with --allow-unbootable: what the errors above say")
+	}
 	if r.NewSize > r.OldSize {
 		t.printf("  the disk grew by %s to %s\n", units.Format(r.NewSize-r.OldSize), units.Format(r.NewSize))
 	}
