@@ -79,6 +79,21 @@ func TestChainsAcrossPartitions(t *testing.T) {
 	}
 }
 
+// TestUnknownBootCode refuses code that nobody knows until the user takes it upon himself, and says so in the result again.
+func TestUnknownBootCode(t *testing.T) {
+	f := newFault(t, chainDisk(t, 0x83, func(disk, _ disktest.Forged) { disk.Put(0, noise("unknown code", 64)) }))
+	const says = "the boot code in sector 0 is not known"
+	r := trueup(t, f.args()...)
+	require.Equal(t, 4, r.code, "%s%s", r.stdout, r.stderr)
+	require.Contains(t, r.stderr, says)
+	require.Contains(t, r.stderr, "--allow-unbootable")
+	f.requireUndone(t)
+	r = trueup(t, "align", "--allow-unbootable", f.source, f.dest)
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Regexp(t, "^error: disk: "+says, r.stdout)
+	require.Contains(t, r.stdout, "accepted with --allow-unbootable")
+}
+
 // refusalCodes are those of the plan for an image.
 func refusalCodes(t testing.TB, image string) []string {
 	t.Helper()

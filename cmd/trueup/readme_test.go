@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -59,4 +60,47 @@ func readmeCommands(text string) []readmeCommand {
 		out[i].output = strings.TrimRight(out[i].output, "\n") + "\n"
 	}
 	return out
+}
+
+// testName is a test in a table of the README.
+var testName = regexp.MustCompile("`(Test[A-Za-z0-9]+)`")
+
+// TestReadmeNamesTestsThatExist holds the table of what still boots: each row names a test that proves it.
+func TestReadmeNamesTestsThatExist(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+	_, section, ok := strings.Cut(string(text), "\n| guest | how it boots |")
+	require.True(t, ok, "the table of what still boots")
+	section, _, _ = strings.Cut(section, "\n\n")
+	tests := testsOf(t, root)
+	rows := strings.Split(section, "\n")[2:]
+	require.Greater(t, len(rows), 20)
+	for _, row := range rows {
+		named := testName.FindAllStringSubmatch(row, -1)
+		require.NotEmpty(t, named, row)
+		for _, n := range named {
+			require.Contains(t, tests, n[1], row)
+		}
+	}
+}
+
+// testsOf are the tests of the tree.
+func testsOf(t *testing.T, root string) map[string]bool {
+	t.Helper()
+	declared := regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(t \*testing\.T\)`)
+	tests := map[string]bool{}
+	for _, pattern := range []string{"cmd/*/*_test.go", "internal/*/*_test.go", "internal/*/*/*_test.go"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		require.NoError(t, err)
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			require.NoError(t, err)
+			for _, m := range declared.FindAllSubmatch(source, -1) {
+				tests[string(m[1])] = true
+			}
+		}
+	}
+	return tests
 }

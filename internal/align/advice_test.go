@@ -46,6 +46,12 @@ var (
 	jessie = mbrPart(2048, 500000, false, volume.Ext4)
 )
 
+// chained is a disk on which something of a boot was found.
+func chained(l *layout.Layout) *layout.Layout {
+	l.Boot.Chain = []boot.Link{{Partition: 1, Text: "partition 1 holds a Windows"}}
+	return l
+}
+
 // The habits of partitioners: virt-alignment-scan(1), "RECOMMENDED ALIGNMENT"; the first partition of all that came before
 // Windows 2008 and Linux of 2010 is at LBA 63, and CHS tables end on cylinders.
 func TestWhoMadeADisk(t *testing.T) {
@@ -59,6 +65,7 @@ func TestWhoMadeADisk(t *testing.T) {
 		{"xp boots", disk255(boot.Windows2000, xp), align.BootDisk, align.Windows2000, "boot disk of Windows 2000, XP or 2003 (its boot code, a start on the second track, LBA 63, ends on whole cylinders)"},
 		{"xp, data with the same code", disk255(boot.Windows2000, xpData), align.DataDisk, align.Windows2000, "data disk of Windows 2000, XP or 2003"},
 		{"xp, no code", disk255(boot.Empty, xp), align.DataDisk, align.Windows2000, "NTFS 3.1, a start on the second track"},
+		{"a windows without a code", chained(disk255(boot.Empty, xp)), align.UnknownRole, align.Windows2000, "Whether the disk is booted from is not known; Windows"},
 		{"vista put onto xp's partition", disk255(boot.Windows7, xp), align.BootDisk, align.WindowsVista, "boot disk of Windows Vista or later (its boot code, a start on the second track"},
 		{"vista's data", disk255(boot.Empty, vista), align.DataDisk, align.WindowsVista, ""},
 		{"grub legacy needs no flag", disk255(boot.GrubLegacy, mbrPart(63, 13*cylinder, false, volume.Ext3), lvm), align.BootDisk, align.LinuxEarly, "boot disk of Linux from before about 2010 (GRUB legacy"},

@@ -59,7 +59,8 @@ func roleOf(l *layout.Layout) Role {
 			return BootDisk
 		}
 	}
-	if code == boot.Unknown || l.Table == nil {
+	// A system without a boot code in sector 0 is booted by another disk, or lost it.
+	if code == boot.Unknown || l.Table == nil || code == boot.Empty && len(l.Boot.Chain) > 0 {
 		return UnknownRole
 	}
 	return DataDisk

@@ -49,8 +49,8 @@ func (r *Result) Boots(partition int) bool {
 
 // Remedies.
 const (
-	installAgain = "install the boot loader again from a rescue system on the copy, with --allow-unbootable now"
-	whenUnknown  = "give --allow-unbootable when the disk is not booted from, or when you will install the boot loader again"
+	installAgain = "go on with --allow-unbootable, and install the boot loader again from a rescue system on the copy"
+	whenUnknown  = "go on with --allow-unbootable if nothing boots from the disk, or if you will install the boot loader again on the copy"
 )
 
 // sector0 says what a move would break in the code of sector 0.

@@ -9,7 +9,7 @@ import (
 // and sectors by default, so that nothing of it is rewritten.
 var lilo = Finder{Name: "lilo", Find: findLilo}
 
-const runLilo = "run lilo from a rescue system on the copy, with --allow-unbootable now"
+const runLilo = "go on with --allow-unbootable, and run lilo from a rescue system on the copy"
 
 func findLilo(g *Guest) (f Found, err error) {
 	if g.Code == Lilo {

@@ -142,14 +142,18 @@ func (f *Found) startedBy(l efiLoaders, partition int) {
 // moved; an entry with the whole path of devices it compares byte by byte (both measured with OVMF 2022.11), and other firmware may do so
 // with every entry. A loader in \EFI\BOOT needs none. known tells that the files could be read.
 func (f *Found) entries(l efiLoaders, known bool, partition int) {
-	const code, text = "efi-boot-entries", "boot entries in the firmware's memory (NVRAM, not on this disk) store the old start of the EFI system partition"
+	const code, text = "efi-boot-entries", "boot entries in the firmware's memory (NVRAM, not on this disk) store the start of the EFI system partition, and keep the old one"
+	const anew = "if the machine does not boot from the copy, choose the loader's file in the firmware's menu, or write the entry anew from a rescue system (efibootmgr, bcdboot)"
 	if known && len(l.fallback) == 0 && len(l.named) > 0 {
-		f.warn(code, partition, text+", and there is no loader in \\EFI\\BOOT that is started without one",
-			"a machine that does not boot from the copy needs a new boot entry: choose the file in the firmware's menu, or write the entry from a rescue system (efibootmgr, bcdboot)")
+		f.warn(code, partition, text+", and there is no loader in \\EFI\\BOOT, which would need none", anew)
 		return
+	}
+	remedy := anew
+	if len(l.fallback) > 0 {
+		remedy = fmt.Sprintf("if the machine does not boot from the copy, start %s in the firmware's menu, and let its system write the entry anew", l.fallback[0])
 	}
 	f.Issues = append(f.Issues, ondisk.Issue{
 		Code: code, Effect: ondisk.Note, OnMove: true, Partition: partition, Text: text,
-		Remedy: "a machine that does not boot from the copy by itself does so from \\EFI\\BOOT; let its system write the entry again",
+		Remedy: remedy,
 	})
 }

@@ -42,7 +42,7 @@ func (n names) List(folder string) ([]guestfile.Entry, error) {
 }
 
 func TestChainOfUEFI(t *testing.T) {
-	const esp, anew = "the EFI system partition", "needs a new boot entry"
+	const esp, anew = "the EFI system partition", "choose the loader's file in the firmware's menu"
 	many := names{"EFI/x/readme.txt"}
 	for _, c := range "0123456789" {
 		many = append(many, "EFI/x/"+string(c)+".efi")
@@ -52,27 +52,28 @@ func TestChainOfUEFI(t *testing.T) {
 		err    error
 		texts  []string
 		remedy string // a part of it
+		warn   bool
 	}{
 		"debian": {
 			files: names{"EFI/debian/grubx64.efi", "EFI/debian/shimx64.efi", "EFI/debian/grub.cfg", "efi/boot/bootx64.efi", "efi/boot/fbx64.efi"},
 			texts: []string{
 				`boot entries of UEFI firmware can name \EFI\debian\grubx64.efi, \EFI\debian\shimx64.efi on partition 1, ` + esp,
 				`UEFI firmware without such an entry starts \EFI\boot\bootx64.efi from partition 1`,
-			}, remedy: "so from \\EFI\\BOOT",
+			}, remedy: `start \EFI\boot\bootx64.efi in the firmware's menu`,
 		},
 		"windows, and no fallback": {
 			files: names{"EFI/Microsoft/Boot/bootmgfw.efi", "EFI/Microsoft/Boot/de-DE/x.mui"},
-			texts: []string{`boot entries of UEFI firmware can name \EFI\Microsoft\Boot\bootmgfw.efi on partition 1, ` + esp}, remedy: anew,
+			texts: []string{`boot entries of UEFI firmware can name \EFI\Microsoft\Boot\bootmgfw.efi on partition 1, ` + esp}, remedy: anew, warn: true,
 		},
-		"a fallback only": {files: names{"EFI/BOOT/BOOTX64.EFI"}, texts: []string{`UEFI firmware starts \EFI\BOOT\BOOTX64.EFI from partition 1, ` + esp}, remedy: "so from \\EFI\\BOOT"},
+		"a fallback only": {files: names{"EFI/BOOT/BOOTX64.EFI"}, texts: []string{`UEFI firmware starts \EFI\BOOT\BOOTX64.EFI from partition 1, ` + esp}, remedy: `start \EFI\BOOT\BOOTX64.EFI`},
 		"many": {files: many, texts: []string{
 			`boot entries of UEFI firmware can name \EFI\x\0.efi, \EFI\x\1.efi, \EFI\x\2.efi, \EFI\x\3.efi, \EFI\x\4.efi, \EFI\x\5.efi, \EFI\x\6.efi, \EFI\x\7.efi and 2 more on partition 1, ` + esp,
-		}, remedy: anew},
-		"nothing":      {files: names{"kernel.efi"}, texts: []string{"partition 1, " + esp + ", holds no loader where UEFI firmware looks for one"}, remedy: "so from \\EFI\\BOOT"},
-		"not readable": {err: ondisk.ErrNoMatch, texts: []string{"UEFI firmware starts a loader from partition 1, " + esp + ", whose files are not read"}, remedy: "so from \\EFI\\BOOT"},
+		}, remedy: anew, warn: true},
+		"nothing":      {files: names{"kernel.efi"}, texts: []string{"partition 1, " + esp + ", holds no loader where UEFI firmware looks for one"}, remedy: anew},
+		"not readable": {err: ondisk.ErrNoMatch, texts: []string{"UEFI firmware starts a loader from partition 1, " + esp + ", whose files are not read"}, remedy: anew},
 		"broken": {
 			err:   &ondisk.FormatError{What: "fat", Field: "clusters", Got: "1", Want: "2"},
-			texts: []string{"UEFI firmware starts a loader from partition 1, " + esp + ", whose files cannot be read: "}, remedy: "so from \\EFI\\BOOT",
+			texts: []string{"UEFI firmware starts a loader from partition 1, " + esp + ", whose files cannot be read: "}, remedy: anew,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +92,7 @@ func TestChainOfUEFI(t *testing.T) {
 			}
 			entries := issues(r, "efi-boot-entries")
 			require.Len(t, entries, 1)
-			require.Equal(t, tc.remedy == anew, entries[0].Effect == ondisk.Warn)
+			require.Equal(t, tc.warn, entries[0].Effect == ondisk.Warn)
 			require.Contains(t, entries[0].Remedy, tc.remedy)
 		})
 	}

@@ -82,7 +82,8 @@ func newAlign(c *common) *cobra.Command {
 		Use:   "align SOURCE DEST",
 		Short: "Write an aligned copy of a disk image that still boots",
 		Long: `Writes DEST: the disk of SOURCE with every misaligned partition moved to a boundary, its file system with it, and the
-partition table and boot sectors corrected. Every byte is compared before DEST gets its name; SOURCE is never written.
+partition table, boot sectors, and what boot loaders and a Windows remember of the place corrected; what cannot be is refused. Every
+byte is compared before DEST gets its name; SOURCE is never written.
 A SOURCE that is aligned already is copied as it is.
 
 SOURCE can be a package, an OVA or an OVF with its files. A DEST that ends in .ova or .ovf becomes a package too, with every

@@ -54,7 +54,7 @@ func newInspect(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE",
 		Short: "Show what is on a disk image and what is misaligned",
-		Long: `Shows the container, the partition table, the volumes and the boot code of one image, holds the start of every partition
+		Long: `Shows container, partition table and volumes of one image, and how it boots, holds the start of every partition
 against 4 KiB, 64 KiB and 1 MiB, and says what a misalignment costs and how to fix it. It tells how the container stores the disk,
 and counts what of its data is not zero where there are at most 128 MiB, or with --data. Nothing is written.
 

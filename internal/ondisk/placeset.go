@@ -84,6 +84,3 @@ func (s *PlaceSet) start(cell uint64) (uint64, bool) {
 
 // Full tells that a bound was reached: not all places were compared.
 func (s *PlaceSet) Full() bool { return s.full }
-
-// Len is how many cells hold the start of a block.
-func (s *PlaceSet) Len() int64 { return s.count }

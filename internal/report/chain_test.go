@@ -22,7 +22,16 @@ func TestChainInText(t *testing.T) {
 	(&report.Text{W: &out}).Inspect(r)
 	require.NotContains(t, out.String(), "\x1b")
 	require.NotContains(t, out.String(), "\a")
-	require.Contains(t, out.String(), "\n  Boots by   starts \\EFI\\\\u001b]0;title")
+	require.Contains(t, out.String(), "\n  Boot path  starts \\EFI\\\\u001b]0;title")
 	require.Contains(t, out.String(), "\n             step 30\n             ... and 9 more\n")
-	require.Equal(t, 1, strings.Count(out.String(), "Boots by"))
+	require.Equal(t, 1, strings.Count(out.String(), "Boot path"))
+}
+
+// A step that needs more than one line must not look like two.
+func TestLongStepsInText(t *testing.T) {
+	r := &report.Inspect{Disk: report.Disk{Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "empty"}}}
+	r.Chain = []report.BootLink{{Text: strings.Repeat("word ", 12) + "end"}, {Text: "next"}}
+	var out bytes.Buffer
+	(&report.Text{W: &out, Width: 60}).Inspect(r)
+	require.Regexp(t, `\n  Boot path  (word ){8}word\n {15}word word word end\n {13}next\n`, out.String())
 }

@@ -108,25 +108,55 @@ func (t *Text) patches(ps []Patch) {
 		return
 	}
 	t.printf("\nFields that change, at their place in the result:\n\n")
-	w := newTable()
+	digits, left := t.patchWidths(ps)
+	w := newTable(table.ColumnConfig{Name: "reason", WidthMax: left, WidthMaxEnforcer: text.WrapSoft})
 	w.AppendHeader(table.Row{"offset", "old", "new", "reason"})
 	for _, p := range ps {
-		w.AppendRow(table.Row{fmt.Sprintf("%#x", p.Off), cut(p.Old), cut(p.New), SafeMessage(p.Reason)})
+		w.AppendRow(table.Row{fmt.Sprintf("%#x", p.Off), cut(p.Old, digits), cut(p.New, digits), SafeMessage(p.Reason)})
 	}
 	t.table(w)
 }
 
-// cut keeps long runs of hexadecimal digits on one line; JSON has them whole.
-func cut(s string) string {
-	if len(s) > 32 {
-		return s[:32] + "…"
+// Widths of the list of fields, in characters.
+const (
+	manyDigits  = 32 // of a value, in hexadecimal
+	fewDigits   = 16
+	leastReason = 24
+)
+
+// patchWidths gives how many digits of a value stand on one line, and what is left for the reason; 0: no limit.
+func (t *Text) patchWidths(ps []Patch) (digits, reason int) {
+	if t.Width == 0 {
+		return manyDigits, 0
+	}
+	for _, digits = range []int{manyDigits, fewDigits} {
+		off, old, now := len("offset"), len("old"), len("new")
+		for _, p := range ps {
+			off = max(off, len(fmt.Sprintf("%#x", p.Off)))
+			old, now = max(old, text.LongestLineLen(cut(p.Old, digits))), max(now, text.LongestLineLen(cut(p.New, digits)))
+		}
+		const blanks = 1 + 3*2
+		if reason = t.Width - blanks - off - old - now; reason >= 2*leastReason {
+			break
+		}
+	}
+	return digits, max(reason, leastReason)
+}
+
+// cut keeps runs of hexadecimal digits short, with so many on a line; JSON has them whole.
+func cut(s string, digits int) string {
+	if len(s) > manyDigits {
+		s = s[:manyDigits] + "…"
+	}
+	if digits == fewDigits && len(s) > fewDigits {
+		s = s[:fewDigits] + "\n" + s[fewDigits:]
 	}
 	return s
 }
 
 // Align prints what a copy has become.
 func (t *Text) Align(r *Align) {
-	t.findings(r.Findings)
+	t.findingLines(r.Findings)
 	if len(r.Findings) > 0 {
 		t.printf("\n")
 	}
@@ -148,6 +178,9 @@ func (t *Text) Align(r *Align) {
 	t.para(2, "%s: %s, %s, %s.", Safe(r.Dest), name, movedText(r.Moved), verifiedText[r.Verified])
 	for _, m := range r.Moves {
 		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
+	}
+	if r.Command == "align" && slices.ContainsFunc(r.Findings, func(f align.Finding) bool { return f.Severity == align.Error }) {
+		t.para(2, "  accepted with --allow-unbootable: what the errors above say")
 	}
 	if r.NewSize > r.OldSize {
 		t.printf("  the disk grew by %s to %s\n", units.Format(r.NewSize-r.OldSize), units.Format(r.NewSize))

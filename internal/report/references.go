@@ -3,8 +3,9 @@ package report
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
@@ -34,31 +35,73 @@ func NewReferences(p *plan.Plan, l *layout.Layout) []Reference {
 // maxReferences is how many references the text lists; JSON has all.
 const maxReferences = 100
 
-// references prints the table of stored positions.
+// references prints the stored positions, below the place that holds them.
 func (t *Text) references(refs []Reference) {
 	if len(refs) == 0 {
 		return
 	}
 	t.printf("\nStored positions, and what becomes of them:\n\n")
-	w := newTable()
-	w.AppendHeader(table.Row{"position", "stored in", "points to byte", "becomes"})
-	for _, r := range refs[:min(len(refs), maxReferences)] {
-		w.AppendRow(table.Row{r.Kind, r.storedIn(), r.pointsTo(), r.becomes()})
+	shown := refs[:min(len(refs), maxReferences)]
+	w := t.referenceWidths(shown)
+	t.printf(" %-*s  %*s  %-*s  %s\n", w.kind+2, "position", w.off, "at byte", w.points, "points to byte", "becomes")
+	for i, r := range shown {
+		if i == 0 || r.home() != shown[i-1].home() {
+			t.printf(" ")
+			t.para(3, "%s:", r.home())
+		}
+		t.reference(r, w)
+		// What keeps a run of positions as they are is said once, below the last.
+		if r.reason() != "" && (i+1 == len(shown) || shown[i+1].home() != r.home() || shown[i+1].reason() != r.reason()) {
+			t.printf("     ")
+			t.para(7, "stays: %s", r.reason())
+		}
 	}
-	t.table(w)
 	if n := len(refs) - maxReferences; n > 0 {
 		t.printf(" … and %d more, which --json lists\n", n)
 	}
 }
 
-func (r Reference) storedIn() string {
+// referenceWidths are the widths of columns, in characters.
+type referenceWidths struct{ kind, off, points int }
+
+// leastKind is how narrow the names of positions become on a narrow terminal.
+const leastKind = 16
+
+// referenceWidths makes the columns as wide as what stands in them; the first one is wrapped where that is too much.
+func (t *Text) referenceWidths(refs []Reference) referenceWidths {
+	w, becomes := referenceWidths{len("position"), len("at byte"), len("points to byte")}, len("the same")
+	for _, r := range refs {
+		w.kind = max(w.kind, len(Safe(r.Kind)))
+		w.off = max(w.off, len(strconv.FormatInt(r.Off, 10)))
+		w.points = max(w.points, len(r.pointsTo()))
+		becomes = max(becomes, len(r.becomes()))
+	}
+	const blanks = 3 + 3*2
+	if t.Width > 0 {
+		w.kind = max(leastKind, min(w.kind, t.Width-blanks-w.off-w.points-becomes))
+	}
+	return w
+}
+
+func (t *Text) reference(r Reference, w referenceWidths) {
+	for i, line := range strings.Split(text.WrapSoft(Safe(r.Kind), w.kind), "\n") {
+		if line = strings.TrimRight(line, " "); i > 0 {
+			t.printf("   %s\n", line)
+			continue
+		}
+		t.printf("   %-*s  %*d  %-*s  %s\n", w.kind, line, w.off, r.Off, w.points, r.pointsTo(), r.becomes())
+	}
+}
+
+// home is what holds a position.
+func (r Reference) home() string {
 	switch {
 	case r.File != "":
-		return fmt.Sprintf("partition %d, %s, byte %d", r.Partition, Safe(r.File), r.Off)
+		return fmt.Sprintf("partition %d, %s", r.Partition, Safe(r.File))
 	case r.Partition > 0:
-		return fmt.Sprintf("partition %d, byte %d", r.Partition, r.Off)
+		return fmt.Sprintf("partition %d", r.Partition)
 	}
-	return fmt.Sprintf("the disk, byte %d", r.Off)
+	return "the disk"
 }
 
 func (r Reference) pointsTo() string {
@@ -73,7 +116,15 @@ func (r Reference) becomes() string {
 	case r.To != r.Points:
 		return strconv.FormatInt(r.To, 10)
 	case r.Stays != "":
-		return "stays: " + SafeMessage(r.Stays)
+		return "stays"
 	}
-	return "stays: nothing moves there"
+	return "the same"
+}
+
+// reason says why a position stays that should perhaps not.
+func (r Reference) reason() string {
+	if r.To != r.Points {
+		return ""
+	}
+	return SafeMessage(r.Stays)
 }

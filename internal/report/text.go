@@ -171,7 +171,8 @@ func (t *Text) disk(d Disk) {
 		t.printf("  Table      none\n")
 	}
 	if d.Table.Scheme != "none" { // what starts a volume alone is its own affair
-		t.printf("  Boot code  %s\n", bootText(d))
+		t.printf("  Boot code  ")
+		t.para(13, "%s", bootText(d))
 	}
 	t.chain(d.Chain)
 	if d.Volume != nil {
@@ -184,14 +185,14 @@ const maxLinks = 32
 
 // chain prints the steps of a boot, one under the other.
 func (t *Text) chain(links []BootLink) {
-	head := "  Boots by   "
+	head := "  Boot path  "
 	for i, l := range links {
 		if i == maxLinks {
 			t.printf("%13s... and %d more\n", "", len(links)-i)
 			return
 		}
 		t.printf("%s", head)
-		t.para(13, "%s", SafeMessage(l.Text))
+		t.para(15, "%s", SafeMessage(l.Text)) // further in than the next step
 		head = strings.Repeat(" ", 13)
 	}
 }
@@ -237,7 +238,7 @@ func (t *Text) partitions(d Disk) {
 }
 
 // newTable is a table without lines, as the tools of this field print it.
-func newTable() table.Writer {
+func newTable(columns ...table.ColumnConfig) table.Writer {
 	w := table.NewWriter()
 	w.SetStyle(table.StyleDefault)
 	w.Style().Options = table.OptionsNoBordersAndSeparators
@@ -246,7 +247,7 @@ func newTable() table.Writer {
 	for _, name := range []string{"start LBA", "size", "partition", "from LBA", "to LBA", "shift", "offset"} {
 		right = append(right, table.ColumnConfig{Name: name, Align: text.AlignRight, AlignHeader: text.AlignRight})
 	}
-	w.SetColumnConfigs(right)
+	w.SetColumnConfigs(append(right, columns...))
 	return w
 }
 
@@ -325,13 +326,16 @@ func volumeText(v *Volume) string {
 }
 
 func (t *Text) findings(fs []align.Finding) {
-	hasCost := func(f align.Finding) bool { return f.Cost != "" } // which is told once for all
-	if slices.ContainsFunc(fs, func(f align.Finding) bool { return !hasCost(f) }) {
+	if slices.ContainsFunc(fs, func(f align.Finding) bool { return f.Cost == "" }) {
 		t.printf("\n")
 	}
+	t.findingLines(fs)
+}
+
+func (t *Text) findingLines(fs []align.Finding) {
 	colors := map[align.Severity]text.Color{align.Info: text.FgCyan, align.Warning: text.FgYellow, align.Error: text.FgRed}
 	for _, f := range fs {
-		if hasCost(f) {
+		if f.Cost != "" { // told once for all
 			continue
 		}
 		t.para(4, "%s %s: %s", t.paint(colors[f.Severity], string(f.Severity)+":"), f.Subject, SafeMessage(f.Text))
