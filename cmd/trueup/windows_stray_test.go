@@ -24,7 +24,7 @@ func TestWindowsRemembersThePlaceThatAPartitionGetsTo(t *testing.T) {
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 	require.Contains(t, r.stdout, "drive letter D: in \"WINDOWS/System32/config/SYSTEM\"")
 	require.NotContains(t, r.stdout, "drive letter E: in")
-	require.Equal(t, 1, len(findingsOf(t, "plan", source, "stray-reference")))
+	require.Len(t, findingsOf(t, "plan", source, "stray-reference"), 1)
 	r = trueup(t, "verify", source, dest)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 	require.Equal(t, 0, trueup(t, "plan", dest).code)
