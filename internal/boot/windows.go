@@ -122,6 +122,9 @@ func (g *Guest) windowsFiles(p Partition) (guestfile.FS, error) {
 type rootFolder struct {
 	folders []string // in it, but those of windowsFolders
 	err     error
+
+	searched bool
+	windows  []string // the folders that hold a Windows
 }
 
 func readRoot(files guestfile.FS, p Partition) (r rootFolder) {
@@ -153,24 +156,41 @@ func (g *Guest) windowsFile(p Partition, path string) (*guestfile.File, error) {
 // eachWindows calls do for each folder of a partition that holds a Windows: one with a SYSTEM that exists, readable or not. Of other folders than the
 // usual ones it must be readable: many of these are links.
 func eachWindows(g *Guest, p Partition, do func(folder string) error) error {
-	if _, err := g.windowsFiles(p); err != nil && !understood(err) && !errors.Is(err, ondisk.ErrNoMatch) {
+	if _, err := g.windowsFiles(p); err != nil {
+		if understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
+			return nil // nothing of it can be read, which findWindows reports
+		}
 		return err
 	}
-	for i, folder := range slices.Concat(windowsFolders, g.roots[p.Number].folders) {
-		file, err := g.windowsFile(p, folder+"/"+systemHive)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			continue
-		case err == nil:
-			folder, _, _ = strings.Cut(file.Path, "/") // as it is stored
-		case !understood(err):
+	root := g.roots[p.Number]
+	if !root.searched {
+		if err := root.search(g, p); err != nil {
 			return err
-		case i >= len(windowsFolders):
-			continue
 		}
+		g.roots[p.Number] = root
+	}
+	for _, folder := range root.windows {
 		if err := do(folder); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// search finds the folders that hold a Windows.
+func (r *rootFolder) search(g *Guest, p Partition) error {
+	r.searched = true
+	for i, folder := range slices.Concat(windowsFolders, r.folders) {
+		file, err := g.windowsFile(p, folder+"/"+systemHive)
+		switch {
+		case err == nil:
+			folder, _, _ = strings.Cut(file.Path, "/") // as it is stored
+		case errors.Is(err, fs.ErrNotExist), understood(err) && i >= len(windowsFolders):
+			continue
+		case !understood(err):
+			return err
+		}
+		r.windows = append(r.windows, folder)
 	}
 	return nil
 }
