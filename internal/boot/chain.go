@@ -112,18 +112,18 @@ func (g *Guest) chooses(p Partition) bool {
 	return p.Active && p.Kind != table.Logical
 }
 
-// starts tells whether the boot goes through a boot sector without the menu of a loader: that of sector 0, number 0, or of a partition.
-func (g *Guest) starts(number int) bool {
+// starts tells whether the boot goes through the boot sector of a partition, or of the disk (number 0), without the menu of a loader.
+func (g *Guest) starts(home Partition) bool {
 	switch g.Code {
 	case Isolinux, Grub2, GrubLegacy, Lilo: // they go by no table
-		return number == 0
+		return home.Number == 0
 	}
-	return number == 0 || slices.ContainsFunc(g.Partitions, func(p Partition) bool { return p.Number == number && g.chooses(p) })
+	return home.Number == 0 || g.chooses(home)
 }
 
-// breaks says that a move of a partition (0: any move) breaks the loader in the boot sector of partition home (0: sector 0). Boot sectors
+// breaks says that a move of a partition (0: any move) breaks the loader in the boot sector of home. Boot sectors
 // of partitions are left over from systems long gone: one that only a menu can lead to is a warning.
-func (f *Found) breaks(g *Guest, home int, code string, partition int, text, remedy string) {
+func (f *Found) breaks(g *Guest, home Partition, code string, partition int, text, remedy string) {
 	if g.starts(home) {
 		f.unbootable(code, partition, text, remedy)
 		return

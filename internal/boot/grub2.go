@@ -54,6 +54,8 @@ type grubReader struct {
 	g    *Guest
 	f    *Found
 	seen map[grubSeen]bool // lists that have been read: two boot sectors may name one
+
+	followed int // boot sectors of partitions
 }
 
 type grubSeen struct {
@@ -69,7 +71,7 @@ type grubImage struct {
 }
 
 func findGrub2(g *Guest) (f Found, err error) {
-	r := grubReader{g, &f, map[grubSeen]bool{}}
+	r := grubReader{g: g, f: &f, seen: map[grubSeen]bool{}}
 	if g.Code == Grub2 {
 		if err := r.boot(grubImage{place: "the MBR", code: g.Sector0}); err != nil {
 			return f, err
@@ -91,6 +93,13 @@ func (r *grubReader) bootSector(p Partition) error {
 	b, err := ondisk.Bytes(r.g.Disk, p.Off, grubSector)
 	if err != nil || loader(b[:codeLen]) != Grub2 {
 		return err
+	}
+	switch r.followed++; {
+	case r.followed == maxBootSectors+1:
+		r.f.unbootable(Grub2.ID, 0, fmt.Sprintf("GRUB 2 is in the boot sectors of more than %d partitions", maxBootSectors), installAgain)
+		return nil
+	case r.followed > maxBootSectors:
+		return nil
 	}
 	return r.boot(grubImage{p, fmt.Sprintf("the boot sector of partition %d", p.Number), b[:codeLen]})
 }
@@ -130,7 +139,7 @@ func (r *grubReader) boot(img grubImage) error {
 		return nil
 	}
 	r.refer(img, "grub2 core image", img.Partition, img.Off+grubKernelSector, sector, z)
-	if key := (grubSeen{sector, r.g.starts(img.Number)}); !r.seen[key] {
+	if key := (grubSeen{sector, r.g.starts(img.Partition)}); !r.seen[key] {
 		r.seen[key] = true
 		r.list(img, sector, z, entries)
 	}
@@ -142,7 +151,7 @@ var gptMagic = []byte("EFI PART")
 
 // breaks says that a move breaks what begins at a boot sector.
 func (r *grubReader) breaks(img grubImage, partition int, text, remedy string) {
-	r.f.breaks(r.g, img.Number, Grub2.ID, partition, text, remedy)
+	r.f.breaks(r.g, img.Partition, Grub2.ID, partition, text, remedy)
 }
 
 // link names the partitions that a step needs.
@@ -261,37 +270,3 @@ func blockList(b []byte) (entries []grubEntry, ok bool) {
 	}
 	return nil, false
 }
-
-// grubZone is where a run of sectors lies. Number 0 is the gap in front of the first partition, which stays.
-type grubZone struct {
-	Partition
-	known bool // in the gap or in one partition
-	text  string
-}
-
-// zone finds where n sectors from one on lie.
-func (r *grubReader) zone(first, n uint64) grubZone {
-	sectors := ondisk.U64(r.g.Disk.Size() / grubSector)
-	gap := sectors
-	for _, p := range r.g.Partitions {
-		gap = min(gap, ondisk.U64(p.Off)/grubSector)
-	}
-	switch {
-	case first >= sectors || n > sectors-first:
-		return grubZone{text: fmt.Sprintf("behind the end of the disk at LBA %d", sectors)}
-	case first > 0 && first+n <= gap:
-		return grubZone{known: true, text: "in the gap"}
-	}
-	p, ok := r.g.Holding(ondisk.I64(first)*grubSector, ondisk.I64(n)*grubSector)
-	if !ok || p.Kind == table.Extended {
-		return grubZone{text: fmt.Sprintf("neither in the gap in front of the first partition (LBA 1 to %d) nor inside of one partition", gap-1)}
-	}
-	text := fmt.Sprintf("inside partition %d", p.Number)
-	if p.TypeGUID == biosBoot {
-		text = fmt.Sprintf("inside the BIOS boot partition %d", p.Number)
-	}
-	return grubZone{p, true, text}
-}
-
-// biosBoot is the type of the partition that GRUB keeps core.img in on a GPT.
-const biosBoot = "21686148-6449-6e6f-744e-656564454649"

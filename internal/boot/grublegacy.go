@@ -30,8 +30,8 @@ func (u unsound) Error() string { return u.text }
 
 func unsoundf(format string, args ...any) error { return unsound{text: fmt.Sprintf(format, args...)} }
 
-// maxStage1 is how many boot sectors of partitions are followed. A table can name thousands.
-const maxStage1 = 16
+// maxBootSectors is how many boot sectors of partitions are followed for a loader. A table can name thousands.
+const maxBootSectors = 16
 
 func findGrubLegacy(g *Guest) (f Found, err error) {
 	if g.Code == GrubLegacy {
@@ -47,8 +47,8 @@ func findGrubLegacy(g *Guest) (f Found, err error) {
 			return f, err
 		case !ok || loader(code) != GrubLegacy:
 			continue
-		case followed == maxStage1:
-			f.unbootable(GrubLegacy.ID, 0, fmt.Sprintf("GRUB legacy is in the boot sectors of more than %d partitions", maxStage1), installAgain)
+		case followed == maxBootSectors:
+			f.unbootable(GrubLegacy.ID, 0, fmt.Sprintf("GRUB legacy is in the boot sectors of more than %d partitions", maxBootSectors), installAgain)
 			return f, nil
 		}
 		followed++
@@ -90,7 +90,7 @@ func (f *Found) legacy(g *Guest, home legacyHome, code []byte) error {
 	refs, links, err := followLegacy(g, home, code)
 	if bad := (unsound{}); errors.As(err, &bad) {
 		f.link(home.partition, "GRUB legacy in %s", home.name)
-		f.breaks(g, home.partition, GrubLegacy.ID, bad.partition, fmt.Sprintf("GRUB legacy in %s: %s", home.name, bad.text), cmp.Or(bad.remedy, installAgain))
+		f.breaks(g, g.numbered(home.partition), GrubLegacy.ID, bad.partition, fmt.Sprintf("GRUB legacy in %s: %s", home.name, bad.text), cmp.Or(bad.remedy, installAgain))
 		return nil
 	}
 	f.Refs, f.Chain = append(f.Refs, refs...), append(f.Chain, links...)

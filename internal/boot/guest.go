@@ -181,6 +181,12 @@ func (g *Guest) Holding(off, n int64) (Partition, bool) {
 	return g.find(func(p Partition) bool { return off >= p.Off && off < p.End() && n <= p.End()-off })
 }
 
+// numbered finds a partition by its number; without one it is that of nothing, number 0.
+func (g *Guest) numbered(number int) Partition {
+	p, _ := g.find(func(p Partition) bool { return p.Number == number })
+	return p
+}
+
 func (g *Guest) find(is func(Partition) bool) (found Partition, ok bool) {
 	for _, p := range g.Partitions {
 		if is(p) && (!ok || found.Kind == table.Extended) {

@@ -18,8 +18,8 @@ func replays(v *volume.Volume) bool {
 // reverts tells that such a journal can bring an old boot sector back: in blocks larger than what ext leaves to boot code, boot sector and
 // superblock are one block, and a journal holds whole blocks. Spec: Linux, fs/ext4/super.c, ext4_commit_super; jbd2, "descriptor block".
 func (g *Guest) reverts(number int) bool {
-	p, ok := g.find(func(p Partition) bool { return p.Number == number })
-	return ok && p.Volume.BlockSize > bootArea && replays(p.Volume)
+	p := g.numbered(number)
+	return p.Number != 0 && p.Volume.BlockSize > bootArea && replays(p.Volume)
 }
 
 func oldSector(number int) string {

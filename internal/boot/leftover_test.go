@@ -1,6 +1,7 @@
 package boot_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -77,6 +78,29 @@ func TestGrub2ListOfTwoBootSectors(t *testing.T) {
 	require.Equal(t, ondisk.Warn, r.Issues[0].Effect)
 	require.Equal(t, ondisk.Unbootable, r.Issues[1].Effect)
 	require.Len(t, r.Refs, 3, "entry 1 is found twice and kept once")
+}
+
+// A table names thousands of partitions: what a loader in each of them is said of is bounded, and the one that boots counts wherever it stands.
+func TestLoadersInManyPartitions(t *testing.T) {
+	for name, put := range map[string]func(f disktest.Forged){
+		"GRUB 2": func(f disktest.Forged) { f.PutGrub2Boot(63, 5000); f.PutGrub2Core(5000, list(5001, 9)...) },
+		"LILO":   func(f disktest.Forged) { brokenLoaders["LILO"](f, 63) },
+	} {
+		f := legacyDisk()
+		putLBACode(f)
+		put(f)
+		d := flat(f)
+		tab, parts := partitions(t, d)
+		many := slices.Repeat(parts[:1], 1000)
+		for i := range many {
+			many[i].Number, many[i].Active = i+1, i == 999
+		}
+		r, err := boot.Read(guest(d, tab, many))
+		require.NoError(t, err)
+		require.Less(t, len(r.Chain), 60, name)
+		require.Less(t, len(r.Issues), 20, name)
+		require.Equal(t, ondisk.Unbootable, r.Issues[len(r.Issues)-1].Effect, name)
+	}
 }
 
 // The code of a GRUB whose core.img is gone boots nothing, and keeps no disk from moving.

@@ -13,25 +13,25 @@ const runLilo = "go on with --allow-unbootable, and run lilo from a rescue syste
 
 func findLilo(g *Guest) (f Found, err error) {
 	if g.Code == Lilo {
-		f.lilo(g, 0, "the MBR", g.Sector0)
+		f.lilo(g, Partition{}, "the MBR", g.Sector0)
 	}
 	for _, p := range g.Partitions {
 		code, ok, err := loaderIn(g, p)
 		if err != nil {
 			return f, err
 		}
-		if ok && loader(code) == Lilo {
-			f.lilo(g, p.Number, fmt.Sprintf("the boot sector of partition %d", p.Number), code)
+		if ok && loader(code) == Lilo && (len(f.Chain) < maxBootSectors || g.starts(p)) { // one is enough to refuse a move
+			f.lilo(g, p, fmt.Sprintf("the boot sector of partition %d", p.Number), code)
 		}
 	}
 	return f, nil
 }
 
 // lilo refuses any move: kernels can lie in any partition.
-func (f *Found) lilo(g *Guest, partition int, where string, code []byte) {
+func (f *Found) lilo(g *Guest, home Partition, where string, code []byte) {
 	name := liloVersion(code)
-	f.link(partition, "%s in %s loads a kernel by absolute sectors", name, where)
-	f.breaks(g, partition, Lilo.ID, 0, fmt.Sprintf("%s in %s: its map holds the absolute sectors of the kernel", name, where), runLilo)
+	f.link(home.Number, "%s in %s loads a kernel by absolute sectors", name, where)
+	f.breaks(g, home, Lilo.ID, 0, fmt.Sprintf("%s in %s: its map holds the absolute sectors of the kernel", name, where), runLilo)
 }
 
 // liloVersion names a LILO by the word in its boot sector: "LILO 22.8". Spec: LILO 21 and 22, common.h, BOOT_PARAMS_1.

@@ -42,7 +42,7 @@ func findSyslinux(g *Guest, p Partition, f *Found) error {
 	r.Points = int64(binary.LittleEndian.Uint32(r.Raw)) * g.Disk.SectorSize()
 	f.ownStart(r, p, true)
 	if last := f.Refs[len(f.Refs)-1]; last.Follows() && !g.Code.HandsOver && g.reverts(p.Number) {
-		f.breaks(g, p.Number, "syslinux", p.Number, fmt.Sprintf("%s: %s", last.Name(), oldSector(p.Number)), shutDownFirst)
+		f.breaks(g, p, "syslinux", p.Number, fmt.Sprintf("%s: %s", last.Name(), oldSector(p.Number)), shutDownFirst)
 	}
 	return nil
 }
