@@ -45,6 +45,13 @@ var chainCases = []chainCase{
 		},
 	},
 	{
+		name: "ntldr on ntfs", kind: 0x07, code: "mounted-devices", says: "its registry",
+		change: func(disk, partition disktest.Forged) {
+			disk.PutNTFS(stayStart, stayLength)
+			partition.Text(0x1a0, "NTLDR is missing")
+		},
+	},
+	{
 		name: "hibernated linux", kind: 0x82, code: "hibernated-linux", says: "hibernated", force: 4,
 		change: func(_, partition disktest.Forged) { partition.Text(4086, "S1SUSPEND") },
 	},

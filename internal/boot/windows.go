@@ -77,6 +77,10 @@ func (f *Found) unreadable(p Partition, loads string, err error) error {
 	case p.Active && p.Kind == table.Primary && loads == "BOOTMGR":
 		// Its store names any partition that a Windows lies on.
 		f.unbootable("bcd", 0, fmt.Sprintf("Windows Vista or later boots from partition %d, and the partitions that \\Boot\\BCD names are not known: %v", p.Number, err), repairBCD)
+	case p.Active && p.Kind == table.Primary && loads == "NTLDR":
+		// One that gives its own partition another letter does not let anybody in.
+		f.unbootable("mounted-devices", 0, fmt.Sprintf("Windows NT 4, 2000, XP or 2003 boots from partition %d, and the partitions whose letters its registry keeps by their places are not known: %v",
+			p.Number, err), checkLetters)
 	case loads == "NTLDR":
 		f.warn("mounted-devices", p.Number, fmt.Sprintf("Windows NT 4, 2000, XP or 2003 remembers drive letters by the byte offset of a partition, and its registry cannot be read: %v", err),
 			"check the drive letters after the first boot of the copy")
