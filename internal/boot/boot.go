@@ -67,12 +67,44 @@ func checkMBR(g *Guest) (r Found, err error) {
 // bootArea is how much of a partition may hold boot code in front of the file system: ext keeps two sectors free.
 const bootArea = 1024
 
+// area names the loader in the boot area of a partition, Unknown for any other content; ok is false when it holds nothing but zeros, as
+// in front of most file systems, or is not on the disk as a whole. All are read once: a table can have thousands of partitions, and each finder asks for all of them.
+func (g *Guest) area(p Partition) (c Code, ok bool, err error) {
+	if g.areas == nil {
+		areas, buf := map[int]Code{}, make([]byte, bootArea)
+		for _, p := range g.Partitions {
+			if p.Len < bootArea || p.End() > g.Disk.Size() {
+				continue
+			}
+			if err := ondisk.ReadFull(g.Disk, buf, p.Off); err != nil {
+				return c, false, err
+			}
+			if !ondisk.IsZero(buf) {
+				areas[p.Number] = loader(buf[:codeLen])
+			}
+		}
+		g.areas = areas
+	}
+	c, ok = g.areas[p.Number]
+	return c, ok, nil
+}
+
+// loaderIn gives the first sector of a partition when it is that of a loader; ok is false for any other.
+func (g *Guest) loaderIn(p Partition, c Code) (sector []byte, ok bool, err error) {
+	held, ok, err := g.area(p)
+	if err != nil || !ok || held != c {
+		return nil, false, err
+	}
+	sector, err = ondisk.Bytes(g.Disk, p.Off, 512)
+	return sector, err == nil, err
+}
+
 // bootSectors says what a move would break in the boot sectors of partitions.
 var bootSectors = Finder{Name: "boot sectors", Find: everywhere(checkVolume)}
 
 func checkVolume(g *Guest, p Partition, r *Found) error {
-	if p.Len < bootArea || p.End() > g.Disk.Size() {
-		return nil
+	if _, ok, err := g.area(p); !ok || err != nil {
+		return err
 	}
 	b, err := ondisk.Bytes(g.Disk, p.Off, bootArea)
 	if err != nil {

@@ -87,11 +87,8 @@ func findGrub2(g *Guest) (f Found, err error) {
 
 // bootSector looks for a boot.img in the first sector of a partition.
 func (r *grubReader) bootSector(p Partition) error {
-	if p.Len < bootArea || p.End() > r.g.Disk.Size() {
-		return nil
-	}
-	b, err := ondisk.Bytes(r.g.Disk, p.Off, grubSector)
-	if err != nil || loader(b[:codeLen]) != Grub2 {
+	b, ok, err := r.g.loaderIn(p, Grub2)
+	if err != nil || !ok {
 		return err
 	}
 	switch r.followed++; {

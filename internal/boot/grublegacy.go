@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -41,11 +40,11 @@ func findGrubLegacy(g *Guest) (f Found, err error) {
 	}
 	followed := 0
 	for _, p := range g.Partitions {
-		code, ok, err := loaderIn(g, p)
+		code, ok, err := g.loaderIn(p, GrubLegacy)
 		switch {
 		case err != nil:
 			return f, err
-		case !ok || loader(code) != GrubLegacy:
+		case !ok:
 			continue
 		case followed == maxBootSectors:
 			f.unbootable(GrubLegacy.ID, 0, fmt.Sprintf("GRUB legacy is in the boot sectors of more than %d partitions", maxBootSectors), installAgain)
@@ -57,15 +56,6 @@ func findGrubLegacy(g *Guest) (f Found, err error) {
 		}
 	}
 	return f, nil
-}
-
-// loaderIn gives the first sector of a partition; ok is false for one that the disk does not have.
-func loaderIn(g *Guest, p Partition) (code []byte, ok bool, err error) {
-	if p.Len < bootArea || p.End() > g.Disk.Size() {
-		return nil, false, nil
-	}
-	code, err = ondisk.Bytes(g.Disk, p.Off, legacySector)
-	return code, err == nil, err
 }
 
 // legacyHome is where something of GRUB legacy lies.

@@ -33,6 +33,7 @@ type Guest struct {
 	GUID       string // of the GPT
 	Partitions []Partition
 
+	areas  map[int]Code   // the loaders in boot areas that are not empty, by number of the partition; nil: not read yet
 	files  map[int]opened // by number of the partition
 	budget *guestfile.Budget
 	hives  *hive.Budget

@@ -16,11 +16,11 @@ func findLilo(g *Guest) (f Found, err error) {
 		f.lilo(g, Partition{}, "the MBR", g.Sector0)
 	}
 	for _, p := range g.Partitions {
-		code, ok, err := loaderIn(g, p)
+		code, ok, err := g.loaderIn(p, Lilo)
 		if err != nil {
 			return f, err
 		}
-		if ok && loader(code) == Lilo && (len(f.Chain) < maxBootSectors || g.starts(p)) { // one is enough to refuse a move
+		if ok && (len(f.Chain) < maxBootSectors || g.starts(p)) { // one is enough to refuse a move
 			f.lilo(g, p, fmt.Sprintf("the boot sector of partition %d", p.Number), code)
 		}
 	}

@@ -27,6 +27,9 @@ const (
 )
 
 func findRecovery(g *Guest, p Partition, f *Found) error {
+	if !slices.Contains(windowsKinds, p.Volume.Kind) {
+		return nil
+	}
 	for _, path := range recoveryFiles {
 		file, err := g.windowsFile(p, path)
 		var refs []Ref

@@ -28,6 +28,9 @@ func findSyslinux(g *Guest, p Partition, f *Found) error {
 	if !own {
 		at = 0
 	}
+	if _, ok, err := g.area(p); err != nil || (!ok && at < bootArea) {
+		return err
+	}
 	b, err := ondisk.Bytes(g.Disk, p.Off+at, 512)
 	if err != nil || !isSyslinux(b) {
 		return err
