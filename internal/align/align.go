@@ -107,11 +107,19 @@ func Judged(p layout.Partition) bool { return p.Kind != table.Extended }
 func Overall(l *layout.Layout, boundary int64) Verdict {
 	worst := Aligned
 	for _, p := range l.Partitions {
-		if v := Of(p.Off, boundary); Judged(p) && v.ExitCode() > worst.ExitCode() {
-			worst = v
+		if Judged(p) {
+			worst = worst.Worse(Of(p.Off, boundary))
 		}
 	}
 	return worst
+}
+
+// Worse is the worse of two verdicts. That of nothing is none.
+func (v Verdict) Worse(other Verdict) Verdict {
+	if v == "" || (other != "" && other.ExitCode() > v.ExitCode()) {
+		return other
+	}
+	return v
 }
 
 // Severity of a finding.

@@ -38,7 +38,7 @@ func (t *Text) Plan(r *Plan) {
 		t.insides(*r.Result)
 	}
 	t.printf("\nThis was a dry run, nothing was written.\n")
-	t.printf("To do it:   trueup align%s %s %s\n", flags(r.Flags), shellQuote(r.Image.Path), shellQuote(alignedName(r.Image.Path)))
+	t.printf("To do it:   %s\n", AlignCommand(r.Image.Path, r.Flags))
 }
 
 func flags(fs []string) string {

@@ -2,8 +2,13 @@ package report
 
 import "strings"
 
-// alignedName suggests a name for the copy. A disk inside of a package gets one beside the package.
-func alignedName(path string) string {
+// AlignCommand is the command line that makes an aligned copy of the image or package at path.
+func AlignCommand(path string, fs []string) string {
+	return "trueup align" + flags(fs) + " " + shellQuote(path) + " " + shellQuote(AlignedName(path))
+}
+
+// AlignedName suggests a name for the copy. A disk inside of a package gets one beside the package.
+func AlignedName(path string) string {
 	if i := strings.LastIndexByte(path, '!'); i >= 0 {
 		inside := path[i+1:]
 		path = path[:strings.LastIndexByte(path[:i], '/')+1] + inside[strings.LastIndexByte(inside, '/')+1:]

@@ -352,16 +352,16 @@ func (t *Text) remedy(f align.Finding) {
 
 // command names the next step. A copy that would be refused is not proposed.
 func (t *Text) command(r *Inspect) {
-	flag := flags(r.Flags)
+	next := slices.Clone(r.Flags)
 	if b := cmp.Or(r.Advice.Boundary, r.Boundary); b != align.DefaultBoundary {
-		flag += " --boundary " + units.Short(b)
+		next = append(next, "--boundary", units.Short(b))
 	}
 	if len(r.Refusals) > 0 {
 		f := r.Refusals[0]
 		t.para(2, "An aligned copy would be refused: %s: %s.", f.Subject, SafeMessage(f.Text))
-		t.printf("To see all of it:           trueup plan%s %s\n", flag, shellQuote(r.Image.Path))
+		t.printf("To see all of it:           trueup plan%s %s\n", flags(next), shellQuote(r.Image.Path))
 		return
 	}
-	t.printf("To see what would change:   trueup plan%s %s\n", flag, shellQuote(r.Image.Path))
-	t.printf("To write an aligned copy:   trueup align%s %s %s\n", flag, shellQuote(r.Image.Path), shellQuote(alignedName(r.Image.Path)))
+	t.printf("To see what would change:   trueup plan%s %s\n", flags(next), shellQuote(r.Image.Path))
+	t.printf("To write an aligned copy:   %s\n", AlignCommand(r.Image.Path, next))
 }

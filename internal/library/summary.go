@@ -1,0 +1,113 @@
+package library
+
+import (
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// Summary is the sum of a run, and the last line of its JSON.
+type Summary struct {
+	report.Head
+	Event    string   `json:"event"`    // "summary"
+	Complete bool     `json:"complete"` // false: the run was interrupted, and not all images were looked at
+	Paths    []string `json:"paths"`    // as given
+	Boundary int64    `json:"boundary_bytes"`
+	Storage  string   `json:"storage"`
+	Started  string   `json:"started"`  // RFC 3339, UTC
+	Finished string   `json:"finished"` // RFC 3339, UTC
+	Version  string   `json:"version"`  // of trueup
+
+	Images      int            `json:"images"` // all below
+	Aligned     int            `json:"aligned"`
+	Below       int            `json:"below_boundary"`
+	Misaligned  int            `json:"misaligned"`
+	Failed      int            `json:"failed"`
+	Orphans     int            `json:"orphans"`
+	Accepted    int            `json:"accepted"` // of those above
+	Formats     map[string]int `json:"formats"`
+	Skipped     int            `json:"skipped_files"` // files that are no images
+	Unreadable  []Unreadable   `json:"unreadable"`    // folders and files that could not be looked at
+	Changes     *Changes       `json:"changes,omitempty"`
+	Fix         FixSum         `json:"fix"`
+	Read        int64          `json:"read_bytes"`
+	Isolation   Isolation      `json:"isolation"`
+	IgnoreNotes []string       `json:"ignore_notes"` // entries of the ignore file that have expired or match nothing
+	FailOn      string         `json:"fail_on"`
+	Worst       string         `json:"worst,omitempty"` // the path of the image that decided the exit code
+	ExitCode    int            `json:"exit_code"`
+}
+
+// Unreadable is a place that could not be looked at.
+type Unreadable struct {
+	Path  string       `json:"path"`
+	Error report.Error `json:"error"`
+}
+
+// Changes is what differs from the last run with the same catalogue.
+type Changes struct {
+	Since   string `json:"since,omitempty"` // when that ended; empty for the first run
+	New     int    `json:"new"`
+	Changed int    `json:"changed"`
+	Same    int    `json:"same"`
+	Removed int    `json:"removed"`
+}
+
+// FixSum is what realigning all images would take that are off the boundary and not accepted.
+type FixSum struct {
+	Images  int   `json:"images"`       // that can be realigned
+	Refused int   `json:"refused"`      // that cannot, as they are
+	Copies  int64 `json:"copies_bytes"` // to read and to write
+	Grows   int64 `json:"grows_bytes"`
+}
+
+// Isolation is how far images were kept away from the rest of the machine.
+type Isolation struct {
+	Wanted   string   `json:"wanted"`   // none, process, sandbox
+	Achieved string   `json:"achieved"` // none, process, sandbox
+	Layers   []string `json:"layers"`   // what is in force: "landlock-5", "seccomp", "rlimits"
+	Note     string   `json:"note,omitempty"`
+}
+
+// Add counts an image.
+func (s *Summary) Add(i *Image) {
+	if i.Change != "" && s.Changes != nil {
+		*map[Change]*int{New: &s.Changes.New, Changed: &s.Changes.Changed, Same: &s.Changes.Same, Removed: &s.Changes.Removed}[i.Change]++
+	}
+	if i.State == Gone {
+		return
+	}
+	s.Images++
+	s.Read += i.Read
+	if i.Format != "" {
+		s.Formats[i.Format]++
+	}
+	if i.Accepted != nil {
+		s.Accepted++
+	}
+	switch i.State {
+	case Failed:
+		s.Failed++
+	case Orphan:
+		s.Orphans++
+	default:
+		*map[align.Verdict]*int{align.Aligned: &s.Aligned, align.BelowBoundary: &s.Below, align.Misaligned: &s.Misaligned}[i.Verdict]++
+	}
+	if i.Priority == nil || i.Accepted != nil {
+		return
+	}
+	if len(i.Refusals()) > 0 || i.unplanned() {
+		s.Fix.Refused++
+		return
+	}
+	s.Fix.Images++
+	s.Fix.Copies += i.Copies()
+	s.Fix.Grows += i.Grows()
+}
+
+// NewSummary begins the sum of a run.
+func NewSummary() *Summary {
+	return &Summary{
+		Head: report.Head{Schema: report.Schema, Command: Command}, Event: "summary",
+		Paths: []string{}, Formats: map[string]int{}, Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
+	}
+}
