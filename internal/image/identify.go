@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
@@ -122,11 +123,11 @@ func Named(name string, size int64) bool {
 		}
 	}
 	// These say less: firmware and boot floppies have them too. A disk has whole sectors.
-	return slices.Contains([]string{".raw", ".img", ".dd"}, ext) && size >= smallestRaw && size%units.SectorSize == 0
+	return slices.Contains([]string{".raw", ".img", ".dd"}, ext) && size >= SmallestBare && size%units.SectorSize == 0
 }
 
-// smallestRaw is the smallest file that is a disk for its name alone, in bytes: the largest floppy is smaller.
-const smallestRaw = 4 * units.MiB
+// SmallestBare is the smallest file without a format that is a disk for its name alone, in bytes: the largest floppy is smaller.
+const SmallestBare = 4 * units.MiB
 
 // IsFlatName tells whether a file has the name of an extent without a header.
 func IsFlatName(name string) bool {
@@ -136,3 +137,9 @@ func IsFlatName(name string) bool {
 
 // MayBeBare tells whether a file without a format can be a disk: it has whole sectors.
 func MayBeBare(size int64) bool { return size >= smallest && size%units.SectorSize == 0 }
+
+// MayName tells whether a file of such a name can name others.
+func MayName(name string) bool {
+	ext := strings.ToLower(filepath.Ext(name))
+	return ext == ".ovf" || slices.ContainsFunc(formats, func(f driver.Format) bool { return byExtension(f, name) })
+}

@@ -62,6 +62,11 @@ func Open(path string, o Options) (*Image, error) {
 	if img, err := openInside(path, o); !errors.Is(err, ondisk.ErrNoMatch) {
 		return img, err
 	}
+	return OpenPlain(path, o)
+}
+
+// OpenPlain is Open for an image that lies in no package.
+func OpenPlain(path string, o Options) (*Image, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return nil, plainPathError(err)
