@@ -133,7 +133,7 @@ func NewImage(path string) *Image {
 // NewDisk is a disk of which only the size is known, in bytes, and the boundary that it is judged by.
 func NewDisk(size, boundary int64) Disk {
 	return Disk{Depth: Survey, Disk: report.Disk{
-		Size: size, Boundary: boundary, Table: report.Table{Scheme: "none"}, Partitions: []report.Partition{}, Findings: []align.Finding{}, Chain: []report.BootLink{},
+		Size: size, Boundary: boundary, Table: report.Table{Scheme: "none"}, Boot: report.BootCode{Name: "unknown", Text: "not read"}, Partitions: []report.Partition{}, Findings: []align.Finding{}, Chain: []report.BootLink{},
 	}}
 }
 
