@@ -145,6 +145,14 @@ func (i *Image) SetPath(path string) {
 	}
 }
 
+// ExactPath is where the image is, with the bytes that its name has. In Path they are lost once the row has been JSON.
+func (i *Image) ExactPath() string {
+	if b, err := base64.StdEncoding.DecodeString(i.PathBytes); err == nil && i.PathBytes != "" {
+		return string(b)
+	}
+	return i.Path
+}
+
 // Fail makes a row of an image that could not be judged.
 func (i *Image) Fail(code, message string) {
 	i.State, i.Verdict, i.Priority = Failed, "", nil

@@ -25,6 +25,7 @@ type Summary struct {
 	Orphans     int            `json:"orphans"`
 	Accepted    int            `json:"accepted"` // of those above
 	Formats     map[string]int `json:"formats"`
+	Errors      map[string]int `json:"errors"`        // the failed ones, by the code of their error
 	Skipped     int            `json:"skipped_files"` // files that are no images
 	Unreadable  []Unreadable   `json:"unreadable"`    // folders and files that could not be looked at
 	Changes     *Changes       `json:"changes,omitempty"`
@@ -87,6 +88,9 @@ func (s *Summary) Add(i *Image) {
 	switch i.State {
 	case Failed:
 		s.Failed++
+		if i.Error != nil {
+			s.Errors[i.Error.Code]++
+		}
 	case Orphan:
 		s.Orphans++
 	default:
@@ -108,6 +112,6 @@ func (s *Summary) Add(i *Image) {
 func NewSummary() *Summary {
 	return &Summary{
 		Head: report.Head{Schema: report.Schema, Command: Command}, Event: "summary",
-		Paths: []string{}, Formats: map[string]int{}, Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
+		Paths: []string{}, Formats: map[string]int{}, Errors: map[string]int{}, Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
 	}
 }
