@@ -17,6 +17,7 @@ type Summary struct {
 	Finished string   `json:"finished"` // RFC 3339, UTC
 	Version  string   `json:"version"`  // of trueup
 
+	Found       int            `json:"-"`      // images that the walk came upon; more than Images when the run was interrupted
 	Images      int            `json:"images"` // all below
 	Aligned     int            `json:"aligned"`
 	Below       int            `json:"below_boundary"`
