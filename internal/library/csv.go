@@ -19,8 +19,8 @@ func CSV(w io.Writer, images []*Image) error {
 	b := bufio.NewWriter(w)
 	out := csv.NewWriter(b)
 	out.UseCRLF = true // RFC 4180, 2.1
-	record := make([]string, len(columns))
-	for n, c := range columns {
+	record := make([]string, len(csvColumns))
+	for n, c := range csvColumns {
 		record[n] = c.name
 	}
 	if err := out.Write(record); err != nil {
@@ -28,7 +28,7 @@ func CSV(w io.Writer, images []*Image) error {
 	}
 	for _, i := range images {
 		for _, r := range rowsOf(i) {
-			for n, c := range columns {
+			for n, c := range csvColumns {
 				record[n] = c.of(r)
 			}
 			if err := out.Write(record); err != nil {
@@ -65,14 +65,14 @@ func rowsOf(i *Image) (out []csvRow) {
 	return out
 }
 
-// column is one column: its name, and its cell in a row.
-type column struct {
+// csvColumn is one column: its name, and its cell in a row.
+type csvColumn struct {
 	name string
 	of   func(csvRow) string
 }
 
-// columns only grow at the end: scripts count them.
-var columns = []column{
+// csvColumns only grow at the end: scripts count them.
+var csvColumns = []csvColumn{
 	{"path", func(r csvRow) string { return cell(r.ExactPath()) }},
 	{"member", ofDisk(func(d *Disk) string { return cell(d.Member) })},
 	{"state", func(r csvRow) string { return cell(string(r.State)) }},
