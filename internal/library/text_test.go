@@ -202,7 +202,7 @@ func TestAlignedImagesAreCountedWhereThereAreMany(t *testing.T) {
 	}
 }
 
-// hostile is what a stranger can put into names, labels and messages (T67), and more.
+// hostileRow is what a stranger can put into names, labels and messages (T67), and more.
 func hostileRow() *rapid.Generator[string] {
 	piece := rapid.SampledFrom([]string{
 		"\x1b]0;x\a", "\x1b[2J", "\x1b]8;;http://x\x1b\\", "\x1b]52;c;eA==\a", "\r", "\n", "\t", "\x9b", "\u009b", "\u202e", "\xff\xfe", "\x7f", "\u2028", "\x00", "e\u0301",
@@ -244,9 +244,9 @@ func TestHostileTables(t *testing.T) {
 			list = append(list, hostileImage(t, n))
 		}
 		s := summed(list)
-		s.Unreadable = []Unreadable{{hostileRow().Draw(t, "place"), report.Error{Message: hostile().Draw(t, "why")}}}
-		s.Isolation.Note, s.Isolation.Layers = hostileRow().Draw(t, "note"), []string{hostile().Draw(t, "layer")}
-		s.IgnoreNotes, s.Paths = []string{hostileRow().Draw(t, "ignore")}, []string{hostile().Draw(t, "root")}
+		s.Unreadable = []Unreadable{{hostileRow().Draw(t, "place"), report.Error{Message: hostileRow().Draw(t, "why")}}}
+		s.Isolation.Note, s.Isolation.Layers = hostileRow().Draw(t, "note"), []string{hostileRow().Draw(t, "layer")}
+		s.IgnoreNotes, s.Paths = []string{hostileRow().Draw(t, "ignore")}, []string{hostileRow().Draw(t, "root")}
 		s.Complete = rapid.Bool().Draw(t, "complete")
 		columns := rapid.SampledFrom([]int{0, 40, 41, 57, 80, 120, 200}).Draw(t, "columns")
 		out := tableOf(report.Text{Columns: columns, Width: min(max(columns, 40), 100), Verbose: rapid.Bool().Draw(t, "verbose")}, s, list)
