@@ -126,6 +126,15 @@ func TestScriptCanBeInterrupted(t *testing.T) {
 	}
 }
 
+// Who feeds the script to bash on standard input does not have trueup read the rest of it.
+func TestScriptOnStandardInput(t *testing.T) {
+	s, images := smallLibrary()
+	act, script := saved(t, "trueup", stub+"cat"), scriptOf(t, s, images)
+	t.Setenv("TRUEUP", act)
+	t.Setenv("LOG", os.DevNull)
+	require.Equal(t, "3 made, 0 passed over, 0 failed\n", disktest.RunInput(t, script, "bash"))
+}
+
 // What it would run is printed so that it can be run.
 func TestScriptDryRun(t *testing.T) {
 	s, images := hostiles()
