@@ -67,7 +67,7 @@ var edges = map[string][]string{
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/library": {"internal/align", "internal/report"},
 	"internal/cli": {
-		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/ovf", "internal/plan",
+		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/library", "internal/ovf", "internal/plan",
 		"internal/report", "internal/table", "internal/verify",
 	},
 
