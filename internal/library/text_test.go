@@ -176,7 +176,7 @@ func TestADiskThatWasNotJudgedIsNotPassedOver(t *testing.T) {
 	list[7].Disks[0].Member, list[7].Disks[0].Error = "b.vmdk", &report.Error{Message: "broken"}
 	out := tableOf(report.Text{Columns: 80, Width: 80}, summed(list), list)
 	require.Contains(t, out, "  7.ova\n    b.vmdk: broken\n29 aligned images are not shown (-v shows them).\n")
-	require.Contains(t, out, "\nNot all judged: 1 image with a disk that could not be; the verdict is about the\nothers.\n")
+	require.Contains(t, out, "\nNot all judged: in 1 image a disk could not be; the verdict is about the others.\n")
 	require.NotContains(t, out, "Aligned:")
 }
 

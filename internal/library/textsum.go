@@ -30,7 +30,7 @@ func (p *printer) summary(partly int) {
 		p.counts()
 	}
 	if partly > 0 {
-		p.lead(text.FgRed, "Not all judged:", images(partly)+" with a disk that could not be; the verdict is about the others.")
+		p.lead(text.FgRed, "Not all judged:", "in "+images(partly)+" a disk could not be; the verdict is about the others.")
 	}
 	if s.Fix.Images+s.Fix.Refused > 0 {
 		p.para("", p.fixText(s.Fix))
