@@ -55,3 +55,16 @@ func TestAnnouncedFrameTakesNoMemory(t *testing.T) {
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 }
+
+// FuzzReadFrame: what a worker that was taken over could send is refused or has the length that was allowed.
+func FuzzReadFrame(f *testing.F) {
+	f.Add([]byte("\x1etu\n\x00\x00\x00\x07\x00\x00\x00\x04abcd"), int64(4))
+	f.Add([]byte("\x1etu\n\x00\x00\x00\x07\xff\xff\xff\xffabcd"), int64(1<<40))
+	f.Fuzz(func(t *testing.T, pipe []byte, most int64) {
+		payload, err := readFrame(bytes.NewReader(pipe), 7, most)
+		if err == nil {
+			require.LessOrEqual(t, int64(len(payload)), most)
+			require.True(t, bytes.HasSuffix(pipe[:frameHeader+len(payload)], payload), "not what came")
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
@@ -83,27 +84,37 @@ func restrictFiles(roots [][]byte) (int, error) {
 	return 0, err
 }
 
-// rules are the rights to the roots. The right is to what a path leads to now; who renames files later does not move it.
+// rules are the rights to the roots. The right is to what a path leads to now; who renames files later does not move it. A root that
+// is not there, or cannot be reached, is left out.
 func rules(roots [][]byte) []landlock.Rule {
 	all := make([]landlock.Rule, 0, len(roots))
+	folders := map[string]bool{} // of single files
 	for _, root := range roots {
 		path := string(root)
 		info, err := os.Stat(path)
 		if err != nil {
 			continue
 		}
-		rights := landlock.AccessFSSet(llsys.AccessFSReadFile)
-		if info.IsDir() {
-			rights |= llsys.AccessFSReadDir
+		if !info.IsDir() {
+			folders[filepath.Dir(path)] = true
 		}
-		rule := landlock.PathAccess(rights, path)
-		if info.Mode()&fs.ModeDevice != 0 {
-			// A disk is asked for its size and sectors.
-			rule = landlock.ROFiles(path).WithIoctlDev()
-		}
-		all = append(all, rule.IgnoreIfMissing())
+		all = append(all, right(path, info.Mode()).IgnoreIfMissing())
+	}
+	for path := range folders {
+		all = append(all, landlock.PathAccess(llsys.AccessFSReadDir, path).IgnoreIfMissing())
 	}
 	return all
+}
+
+// right is what a root of that kind gives.
+func right(path string, mode fs.FileMode) landlock.FSRule {
+	switch {
+	case mode.IsDir():
+		return landlock.PathAccess(llsys.AccessFSReadFile|llsys.AccessFSReadDir, path)
+	case mode&fs.ModeDevice != 0:
+		return landlock.ROFiles(path).WithIoctlDev() // a disk is asked for its size and sectors
+	}
+	return landlock.PathAccess(llsys.AccessFSReadFile, path)
 }
 
 // probeLandlock tries what no rule allows and every machine has.

@@ -107,7 +107,8 @@ func or[T ~int | ~int64](value, instead T) T {
 type Options struct {
 	Args  []string // of the program, behind its name: those that make it call Serve
 	Level Level    // Process or Sandbox
-	// Roots are what a Sandbox may read: a folder with all below it, or a single file. A path that is not there is left out.
+	// Roots are what a Sandbox may read: a folder with all below it, or a single file, with the names in its folder. A path that
+	// is not there is left out.
 	Roots  []string
 	Limits Limits
 	Hello  []byte // for the worker's start function

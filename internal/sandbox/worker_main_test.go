@@ -198,6 +198,14 @@ var deeds = map[string]func(with string) error{
 		_, err := unix.IoctlGetInt(0, unix.TIOCINQ)
 		return err
 	},
+	"sectors": func(with string) error { // as a disk is asked for them
+		fd, err := unix.Open(with, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		_, err = unix.IoctlGetInt(fd, unix.BLKSSZGET)
+		return errors.Join(err, unix.Close(fd))
+	},
 	"limits": func(string) error {
 		return unix.Prlimit(os.Getppid(), unix.RLIMIT_NOFILE, nil, &unix.Rlimit{})
 	},

@@ -60,7 +60,7 @@ func TestAnswers(t *testing.T) {
 // What a worker dies of is named, in both levels, and another worker works.
 func TestDeaths(t *testing.T) {
 	small := sandbox.Limits{CPU: time.Second, Wall: 20 * time.Second, Answer: 1 << 20}
-	brief := sandbox.Limits{Wall: 300 * time.Millisecond}
+	brief := sandbox.Limits{Wall: 2 * time.Second}
 	for name, c := range map[string]struct {
 		request string
 		limits  sandbox.Limits
@@ -72,7 +72,7 @@ func TestDeaths(t *testing.T) {
 		"exit":                            {"exit", small, sandbox.Crash, "exit status 3"},
 		"killed by somebody else":         {"signal", small, sandbox.Crash, "signal: killed"},
 		"endless loop":                    {"spin", small, sandbox.CPU, "longer than 1s"},
-		"endless sleep":                   {"sleep", brief, sandbox.Time, "300ms"},
+		"endless sleep":                   {"sleep", brief, sandbox.Time, "2s"},
 		"memory in small pieces":          {"hog", small, sandbox.Memory, "256 MiB"},
 		"memory in one piece":             {"huge", small, sandbox.Memory, "256 MiB"},
 		"endless recursion":               {"stack", small, sandbox.Memory, "256 MiB"},
