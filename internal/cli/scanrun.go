@@ -93,7 +93,7 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 		return nil, ondisk.In(errUsage, "scan takes a PATH, none given; see trueup scan --help")
 	}
 	start := time.Now()
-	s.today = start.Format(time.DateOnly) // of the user's day, not of Greenwich's
+	s.today = start.UTC().Format(time.DateOnly)
 	sum := s.summary
 	sum.Paths, sum.Boundary, sum.Storage, sum.Version = s.paths, f.boundary.criterion(), f.storage.profile().Name, f.version
 	sum.FailOn, sum.Started = f.failOn, stamp(start)
@@ -130,6 +130,7 @@ func (s *scanning) scan(ctx context.Context) error {
 	}
 	res, err := scan.Scan(ctx, o)
 	s.found, s.summary.Skipped = res.Found, res.Skipped
+	s.summary.Found = res.Found
 	if cerr := pool.Close(); err == nil {
 		err = cerr
 	}
@@ -231,8 +232,6 @@ func (s *scanning) print(w, stdout io.Writer) error {
 		return report.Line(w, s.summary)
 	case s.output == "csv":
 		return library.CSV(w, s.images)
-	case s.output == "html":
-		return library.HTML(w, s.summary, s.images)
 	case s.output == "junit":
 		return library.JUnit(w, s.summary, s.images, s.fail)
 	case s.output == "prometheus":
