@@ -57,11 +57,11 @@ With --catalog results are kept in a file: images that have not changed are not 
 
 --fail-on says what makes the exit code 1, 2 or 3: each of error, 4K, 64K and 1M has those before it. Errors are 1, whatever else there is.` +
 			"\n" + exitCodes,
-		Example: `  trueup scan /templates
-  trueup scan -o html --out report.html --catalog templates.db /templates
-  trueup scan --include '*.vmdk' --exclude '**/archive/**' /templates
-  trueup scan --script fix.sh --storage netapp /templates
-  trueup scan -o junit --out junit.xml --fail-on 4K --ignore accepted.txt /templates`,
+		Example: `  trueup scan templates
+  trueup scan -o html --out report.html --catalog templates.db templates
+  trueup scan --include '*.vmdk' --exclude '**/archive/**' templates
+  trueup scan --script fix.sh --storage netapp templates
+  trueup scan -o junit --out junit.xml --fail-on 4K --ignore accepted.txt templates`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runScan(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
 		},
@@ -72,6 +72,8 @@ With --catalog results are kept in a file: images that have not changed are not 
 
 func (f *scanFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
+	fs.StringVarP(&f.output, "output", "o", "text", "how to print the result: "+strings.Join(scanOutputs, ", "))
+	complete(cmd, "output", scanOutputs...)
 	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
 	fs.Var(&f.storage, "storage", "what lies below the images, for the costs: "+strings.Join(align.StorageNames(), ", "))
 	complete(cmd, "storage", align.StorageNames()...)
