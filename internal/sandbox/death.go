@@ -27,7 +27,7 @@ type Death struct { //nolint:errname // it is what happened, and no fault of the
 	Cause Cause
 	Text  string // one line of bounded length: the limit, or the first line of a panic. Parts of it may come from the request's file
 	Said  string // the beginning of what it wrote to its standard error for this request, as it came; for a report of a bug
-	// Idle tells that the worker had ended before the request was sent: another worker may well answer it.
+	// Idle tells that the worker had ended before it could begin with the request: another worker may well answer it.
 	Idle bool
 	err  error
 }

@@ -192,14 +192,14 @@ func TestFewDescriptors(t *testing.T) {
 // A library may be a list of thousands of files.
 func TestThousandsOfRoots(t *testing.T) {
 	dir := t.TempDir()
-	roots := make([]string, 0, 5000)
-	for i := range 5000 {
+	roots := make([]string, 0, 2000)
+	for i := range 2000 {
 		roots = append(roots, write(t, dir, strconv.Itoa(i)))
 	}
 	last := write(t, dir, "last")
 	w := full(t, roots...)
 	require.Equal(t, "done", ask(t, w, "read "+roots[0]))
-	require.Equal(t, "done", ask(t, w, "read "+roots[4999]))
+	require.Equal(t, "done", ask(t, w, "read "+roots[1999]))
 	require.Contains(t, ask(t, w, "read "+last), permission)
 }
 

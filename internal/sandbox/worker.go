@@ -176,7 +176,7 @@ func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duratio
 	case inTime && err == nil:
 		return answer, nil
 	case inTime:
-		return nil, w.bury(w.autopsy(err), false)
+		return nil, w.bury(w.autopsy(err), errors.Is(err, errUnsent))
 	}
 	w.await(killLimit)
 	death := &Death{Cause: Time, Text: fmt.Sprintf("no answer within %v", wall), Said: w.said.String()}
@@ -186,9 +186,12 @@ func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duratio
 	return nil, w.bury(death, false)
 }
 
+// errUnsent marks a request that the worker did not read to its end, so that it cannot have begun with it.
+var errUnsent = errors.New("request not taken")
+
 func (w *Worker) talk(request []byte, most int64) ([]byte, error) {
 	if err := writeFrame(w.in, w.number, request); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errUnsent, err)
 	}
 	return readFrame(w.out, w.number, most)
 }

@@ -3,11 +3,14 @@ package sandbox_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/sandbox"
 )
@@ -140,6 +143,23 @@ func TestCloseDuringARequest(t *testing.T) {
 	defer timer.Stop()
 	death := dies(t, w, "sleep")
 	require.Equal(t, sandbox.Canceled, death.Cause)
+}
+
+// A worker that ended while nobody asked it anything did not die of the next request.
+func TestDeathBetweenRequests(t *testing.T) {
+	w := start(t, sandbox.Options{})
+	pid, err := strconv.Atoi(ask(t, w, "pid"))
+	require.NoError(t, err)
+	require.NoError(t, unix.Kill(pid, unix.SIGKILL))
+	require.Eventually(t, func() bool { // until its parent has taken notice
+		return errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+	}, 5*time.Second, 5*time.Millisecond)
+	_, err = w.Call(t.Context(), []byte("echo x"))
+	var death *sandbox.Death
+	require.ErrorAs(t, err, &death)
+	require.True(t, death.Idle)
+	require.Equal(t, sandbox.Crash, death.Cause)
+	require.Equal(t, "signal: killed", death.Text)
 }
 
 func TestStartFails(t *testing.T) {
