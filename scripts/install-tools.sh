@@ -24,6 +24,7 @@ packages=(
 	libguestfs-tools                          # guestfish, virt-alignment-scan
 	python3 python3-prometheus-client         # second opinion on CSV, JUnit and metrics
 	libxml2-utils shellcheck                  # xmllint: JUnit by its schema; scripts that we write
+	chromium fonts-dejavu-core poppler-utils  # opens the HTML report; pdftotext reads what it prints
 	gcc libc6-dev                             # go test -race needs cgo
 	git jq make mount strace time xxd xz-utils
 )
