@@ -112,7 +112,7 @@ func (r *Run) buryOne(ctx context.Context, m lostImage) error {
 		return err
 	}
 	for _, drop := range []*sql.Stmt{s.dropResult, s.dropPartitions, s.stale} {
-		if err := exec(ctx, drop, m.id); err != nil {
+		if err := execute(ctx, drop, m.id); err != nil {
 			return err
 		}
 	}
@@ -120,5 +120,5 @@ func (r *Run) buryOne(ctx context.Context, m lostImage) error {
 		return nil
 	}
 	i := m.row
-	return exec(ctx, s.addEvent, m.id, r.id, string(library.Removed), string(library.Gone), nil, null(i.Format), i.Size, nil, nil)
+	return execute(ctx, s.addEvent, m.id, r.id, string(library.Removed), string(library.Gone), nil, null(i.Format), i.Size, nil, nil)
 }
