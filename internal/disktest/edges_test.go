@@ -66,6 +66,8 @@ var edges = map[string][]string{
 	},
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/library": {"internal/align", "internal/report"},
+	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
+	"internal/catalog": {"internal/library", "internal/report"},
 	"internal/cli": {
 		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/ovf", "internal/plan",
 		"internal/report", "internal/table", "internal/verify",
