@@ -216,7 +216,7 @@ func fill(path, _ string) error {
 	for n := range 100_000 {
 		p := fmt.Sprintf("/lib/%d", n)
 		if _, err := r.Save(p, file("x", uint64(n)), Known{Image: image(p, 65536, file("x", uint64(n)))}); err != nil {
-			fmt.Println(n / maxBatch)
+			fmt.Fprintln(os.Stdout, n/maxBatch)
 			return err
 		}
 	}

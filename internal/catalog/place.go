@@ -70,8 +70,7 @@ func place(path string) (string, error) {
 
 // cause is an error of the file system without the path, which the caller names.
 func cause(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return p.Err
 	}
 	return err

@@ -62,7 +62,7 @@ func endless(path, _ string) error {
 		if _, err := r.Save(p, file("x", uint64(n)), Known{Image: image(p, 65536, file("x", uint64(n)))}); err != nil {
 			return err
 		}
-		fmt.Println(n, time.Now().UnixMilli())
+		fmt.Fprintln(os.Stdout, n, time.Now().UnixMilli())
 		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // the lanes share the processors
 	}
 }

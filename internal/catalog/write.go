@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"slices"
 	"time"
 
 	"github.com/trueup/trueup/internal/library"
@@ -183,7 +184,7 @@ func (r *Run) write(ctx context.Context, e entry) error {
 }
 
 func (r *Run) writeFile(ctx context.Context, e entry, id int64) (int64, error) {
-	args := append(e.file, r.id, e.path)
+	args := slices.Concat(e.file, []any{r.id, e.path})
 	if id != 0 {
 		return id, execute(ctx, r.c.sql.setFile, args...)
 	}
@@ -203,7 +204,7 @@ func (r *Run) writeImage(ctx context.Context, e entry, p prior) error {
 	if p.digest != nil {
 		change = library.Changed
 	}
-	if err := execute(ctx, to, append(e.row, e.digest, p.base(), r.id, p.id)...); err != nil {
+	if err := execute(ctx, to, slices.Concat(e.row, []any{e.digest, p.base(), r.id, p.id})...); err != nil {
 		return err
 	}
 	if e.json != nil {
