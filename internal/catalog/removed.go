@@ -11,7 +11,7 @@ import (
 )
 
 // page is how many images Removed holds at a time.
-const page = 256
+const page = 1024
 
 // lostImage is an image that this run has not seen.
 type lostImage struct {
