@@ -25,6 +25,7 @@ packages=(
 	python3 python3-prometheus-client         # second opinion on CSV, JUnit and metrics
 	libxml2-utils shellcheck                  # xmllint: JUnit by its schema; scripts that we write
 	chromium fonts-dejavu-core poppler-utils  # opens the HTML report; pdftotext reads what it prints
+	sqlite3                                   # second reader of catalogues
 	gcc libc6-dev                             # go test -race needs cgo
 	git jq make mount strace time xxd xz-utils
 )
