@@ -214,8 +214,9 @@ def make_library(args):
         job = Job(root, work, args.seed, args.plain)
         begin(job)
         layouts.prepare(work)
-        with multiprocessing.Pool(args.jobs, begin, (job,)) as pool:
+        with multiprocessing.Pool(4 * args.jobs, begin, (job,)) as pool:  # sfdisk mostly waits
             pool.map(make_template, DISKS, chunksize=1)
+        with multiprocessing.Pool(args.jobs, begin, (job,)) as pool:
             lines = [line for lines in pool.imap(make_item, items, chunksize=4) for line in lines]
     also = {} if args.plain else disorder(root, lines, args.count, args.seed)
     with open(args.record, "w", encoding="utf-8", newline="\n") as f:

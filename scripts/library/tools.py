@@ -60,7 +60,7 @@ def copy_chunk(dest, chunk, at):
         return
     view = memoryview(chunk)
     start = None
-    for off in range(0, len(chunk) + 1, 4096):
+    for off in range(0, len(chunk) + 4096, 4096):  # one step beyond the end writes what is left
         empty = off >= len(chunk) or view[off : off + 4096] == ZEROS[: min(4096, len(chunk) - off)]
         if not empty and start is None:
             start = off
