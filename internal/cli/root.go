@@ -112,7 +112,7 @@ aligned copy of the disk in which the file systems are moved and the guest still
 		return ondisk.In(errUsage, "%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newVersion(version, c))
+	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newScan(version, c), newVersion(version, c))
 	return root
 }
 

@@ -65,10 +65,12 @@ var edges = map[string][]string{
 		"internal/align", "internal/container", "internal/image", "internal/layout", "internal/plan", "internal/table", "internal/verify", "internal/volume",
 	},
 	// Rows of many images and their reports: made of what is reported of one.
-	"internal/library": {"internal/align", "internal/report"},
+	"internal/library": {"internal/align", "internal/layout", "internal/report"},
+	// A walk tells what files are, and makes rows of those that have no disk to judge.
+	"internal/scan": {"internal/align", "internal/image", "internal/library", "internal/report"},
 	"internal/cli": {
-		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/ovf", "internal/plan",
-		"internal/report", "internal/table", "internal/verify",
+		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/library", "internal/ovf",
+		"internal/plan", "internal/report", "internal/scan", "internal/table", "internal/verify", "internal/volume",
 	},
 
 	"internal/disktest": nil, // for tests; nothing else may import it

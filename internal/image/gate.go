@@ -21,6 +21,7 @@ type folder struct {
 	fd      int
 	alias   map[string]string // names that stand under another name until they are published
 	handles *handles
+	meter   *Meter // of all that is read; nil: nobody counts
 }
 
 func openFolder(path string) (*folder, error) {
@@ -211,6 +212,9 @@ func (f *file) Allocated() int64 {
 // those who look for a signature do, must not go on with what is there the next time.
 func (f *file) ReadAt(p []byte, off int64) (int, error) {
 	if err := f.ended(); err != nil {
+		return 0, err
+	}
+	if err := f.dir.meter.add(len(p)); err != nil {
 		return 0, err
 	}
 	done := 0

@@ -35,7 +35,7 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 			out = append(out, busy(fmt.Sprintf("%q is a device that is mounted, or part of another one", f.name), "unmount it, or copy a snapshot of it"))
 		}
 	}
-	names, err := img.dir.names(func(n string) bool { return img.lockedBy(n) != "" })
+	names, err := img.locks()
 	if err != nil {
 		return nil, err
 	}
@@ -45,6 +45,14 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 		}
 	}
 	return out, nil
+}
+
+// locks lists the files of the folder that say that the image is in use.
+func (img *Image) locks() ([]string, error) {
+	if img.known != nil {
+		return img.known.Locks, nil
+	}
+	return img.dir.names(func(n string) bool { return img.lockedBy(n) != "" })
 }
 
 // unlock is what to do about a file that says that the image is in use.
@@ -86,6 +94,9 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 	if img.members != nil {
 		return nil, nil // no snapshot has a parent inside of an archive
 	}
+	if img.known != nil {
+		return snapshots(img.known.Children), nil
+	}
 	look := img.dir.namesIn
 	if img.siblings != nil {
 		look = img.siblings
@@ -94,18 +105,24 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []ondisk.Issue
+	var children []string
 	for _, name := range slices.Sorted(maps.Keys(neighbours)) {
-		if name == img.base || !slices.ContainsFunc(neighbours[name].Parents, func(parent string) bool { return img.owns(lastName(parent)) }) {
-			continue
+		if name != img.base && slices.ContainsFunc(neighbours[name].Parents, func(parent string) bool { return img.owns(lastName(parent)) }) {
+			children = append(children, name)
 		}
+	}
+	return snapshots(children), nil
+}
+
+func snapshots(children []string) (out []ondisk.Issue) {
+	for _, name := range children {
 		out = append(out, ondisk.Issue{
 			Code: "snapshot-parent", Effect: ondisk.Refuse,
 			Text:   fmt.Sprintf("%q in the same folder is a snapshot of this disk: the disk alone is not the machine's present state", name),
 			Remedy: "consolidate or remove the snapshots first",
 		})
 	}
-	return out, nil
+	return out
 }
 
 // flatExtent is what VMware calls the flat extents of a disk, one or several.

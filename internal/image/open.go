@@ -30,6 +30,7 @@ type Image struct {
 	digests map[string][]ovf.Digest // of the package's manifest, by member
 	// siblings reads what the images of the folder name, once for all disks of a package; nil for an image that is in none.
 	siblings func(except string) (map[string]driver.Names, error)
+	known    *Beside // what the folder holds; nil: it is looked at
 }
 
 // Link is one image of a chain.
@@ -47,6 +48,9 @@ type Options struct {
 	Format string // name of the format, empty to find it by content; it is held against the content either way
 	// SectorSize in bytes of a raw image, which cannot say it. 0: that of its device, 512 in a file.
 	SectorSize int64
+	// Beside is what somebody has found in the image's folder who looks at all of it; nil: the folder is looked at.
+	Beside *Beside
+	Meter  *Meter // of what is read from its files; nil: nobody counts
 }
 
 // Open opens the image at path, read-only. The user's own path may lead through links; names inside the image may not. The
@@ -58,6 +62,11 @@ func Open(path string, o Options) (*Image, error) {
 	if img, err := openInside(path, o); !errors.Is(err, ondisk.ErrNoMatch) {
 		return img, err
 	}
+	return OpenPlain(path, o)
+}
+
+// OpenPlain is Open for an image that lies in no package.
+func OpenPlain(path string, o Options) (*Image, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return nil, plainPathError(err)
@@ -66,6 +75,7 @@ func Open(path string, o Options) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	dir.meter = o.Meter
 	img, err := openIn(dir, filepath.Base(real), o)
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
@@ -83,7 +93,7 @@ func openIn(dir *folder, base string, o Options) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img := &Image{dir: dir, base: base}
+	img := &Image{dir: dir, base: base, known: o.Beside}
 	img.files = []*file{main}
 	sector := o.SectorSize
 	if sector == 0 && main.sector == fourK {
@@ -137,8 +147,8 @@ func detect(f driver.File, want, says string) (driver.Format, error) {
 // not read.
 func recognise(f driver.File) (found driver.Format, names []string, remedy string, err error) {
 	size := f.Size()
-	head := make([]byte, min(size, headSize))
-	if err := ondisk.ReadFull(f, head, 0); err != nil {
+	head, err := readHead(f)
+	if err != nil {
 		return found, nil, "", err
 	}
 	tail := make([]byte, min(size, tailSize))
@@ -193,6 +203,31 @@ func (img *Image) Files() []FileInfo {
 	}
 	for _, f := range img.files {
 		out = append(out, FileInfo{f.name, f.Size(), f.Allocated()})
+	}
+	return out
+}
+
+// State is what tells that a file is unchanged.
+type State struct {
+	Name              string
+	Size, Allocated   int64 // bytes
+	Device, Inode     uint64
+	Modified, Changed int64 // ns since 1970; Changed of the inode
+}
+
+// stateOf is that of a file when it was opened first.
+func stateOf(f *file) State {
+	return State{
+		Name: f.name, Size: f.Size(), Allocated: f.Allocated(), Device: f.stat.Dev, Inode: f.stat.Ino,
+		Modified: f.stat.Mtim.Nano(), Changed: f.stat.Ctim.Nano(),
+	}
+}
+
+// States lists the files that the image was read from, those of its parents and the archive around it too.
+func (img *Image) States() []State {
+	var out []State
+	for _, f := range img.files {
+		out = append(out, stateOf(f))
 	}
 	return out
 }

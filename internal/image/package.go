@@ -76,7 +76,10 @@ type PackageDisk struct {
 }
 
 // OpenPackage opens a package, read-only. What is none gives ErrNoMatch.
-func OpenPackage(name string) (*Package, error) {
+func OpenPackage(name string) (*Package, error) { return OpenPackageWith(name, nil) }
+
+// OpenPackageWith is OpenPackage for who counts what is read; nil: nobody does.
+func OpenPackageWith(name string, meter *Meter) (*Package, error) {
 	real, err := filepath.EvalSymlinks(name)
 	if err != nil {
 		return nil, ondisk.ErrNoMatch
@@ -85,6 +88,7 @@ func OpenPackage(name string) (*Package, error) {
 	if err != nil {
 		return nil, ondisk.ErrNoMatch
 	}
+	dir.meter = meter
 	p, err := openPackageIn(dir, filepath.Base(real))
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
@@ -260,6 +264,9 @@ func (p *Package) closeFiles() error {
 	}
 	return errors.Join(errs...)
 }
+
+// States lists the files of the package.
+func (p *Package) States() []State { return (&Image{files: p.files}).States() }
 
 // Unchanged checks that every file is as it was when it was opened.
 func (p *Package) Unchanged() error {

@@ -3,6 +3,8 @@ package image
 import (
 	"bytes"
 
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 )
 
@@ -20,6 +22,36 @@ const (
 	tailSize = 1024
 )
 
+// isoName is what users call the image of a CD.
+const isoName = "ISO 9660"
+
+// What detection looks at within the head, in bytes: magic numbers stand in the first block, the root of an XML text may come behind a
+// long comment, and the mark of a CD has a place of its own.
+const (
+	magicBlock = 4 << 10
+	textBlock  = 8 << 10
+	isoMark    = 0x8000
+	isoLength  = 16
+)
+
+// readHead reads of a file's head what detection looks at; the rest of it is zero.
+func readHead(f driver.File) ([]byte, error) {
+	head := make([]byte, min(f.Size(), headSize))
+	first := head[:min(len(head), magicBlock)]
+	if err := ondisk.ReadFull(f, first, 0); err != nil {
+		return nil, err
+	}
+	if text := bytes.TrimLeft(first, "\xef\xbb\xbf \t\r\n"); len(text) > 0 && text[0] == '<' {
+		if err := ondisk.ReadFull(f, head[:min(len(head), textBlock)], 0); err != nil {
+			return nil, err
+		}
+	}
+	if len(head) < isoMark+isoLength {
+		return head, nil
+	}
+	return head, ondisk.ReadFull(f, head[isoMark:isoMark+isoLength], isoMark)
+}
+
 var others = []recognised{
 	{name: "QED", detect: prefix("QED\x00")},
 	{name: "VDI", detect: func(head, _ []byte) bool { return at(head, 0x40, "\x7f\x10\xda\xbe") }},
@@ -27,7 +59,7 @@ var others = []recognised{
 		return at(head, 0, "WithoutFreeSpace") || at(head, 0, "WithouFreSpacExt")
 	}},
 	{name: "EWF (E01)", detect: prefix("EVF\x09\x0d\x0a\xff\x00"), remedy: "export it to raw with ewfexport"},
-	{name: "ISO 9660", detect: func(head, _ []byte) bool { return at(head, 0x8001, "CD001") }, remedy: "it is a medium to read from, and alignment does not matter on it"},
+	{name: isoName, detect: func(head, _ []byte) bool { return at(head, 0x8001, "CD001") }, remedy: "it is a medium to read from, and alignment does not matter on it"},
 	{name: "DMG", detect: func(_, tail []byte) bool { return at(tail, len(tail)-512, "koly") }},
 	{name: packageOVA, remedy: "a package inside of a package is no disk", detect: func(head, _ []byte) bool { return at(head, 257, "ustar") }},
 	{name: packageOVF, remedy: "the text of a package is no disk", detect: func(head, _ []byte) bool { return ovf.Looks(head) }},

@@ -36,6 +36,26 @@ type Layout struct {
 // Read reads the layout of a disk. hint is the geometry that the container states. What is wrong inside becomes an issue;
 // an error means that the disk could not be read, or that there is a table and nothing of it could be.
 func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
+	l, err := survey(d, hint)
+	if err != nil || l.Table == nil {
+		return l, err
+	}
+	err = l.readBoot(d)
+	l.checkTypes()
+	return l, err
+}
+
+// Survey is Read without what only a move needs to know: how the disk boots, and which positions it stores. Of the boot code it has
+// the name.
+func Survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
+	l, err := survey(d, hint)
+	if err == nil && l.Table != nil {
+		l.checkTypes()
+	}
+	return l, err
+}
+
+func survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	l := &Layout{Size: d.Size(), SectorSize: d.SectorSize()}
 	t, err := table.Read(d)
 	if err != nil && !errors.Is(err, ondisk.ErrNoMatch) {
@@ -69,7 +89,16 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	if t.Scheme == table.MBR {
 		l.Geometry = t.Geometry(l.hints(hint))
 	}
-	return l, l.readBoot(d)
+	l.Boot = &boot.Result{Code: boot.Identify(t.BootCode)}
+	l.codeOfGPT()
+	return l, nil
+}
+
+// codeOfGPT takes back that code reads CHS: there are no such bytes to read.
+func (l *Layout) codeOfGPT() {
+	if l.Table.Scheme == table.GPT {
+		l.Boot.Code.ReadsCHS = false
+	}
 }
 
 // settle decides what sector 0 is. The boot sector of a volume ends in the same signature as an MBR and has text or code
@@ -201,11 +230,8 @@ func (l *Layout) readBoot(d disk.Disk) error {
 	if l.Boot, err = boot.Read(g); err != nil {
 		return err
 	}
-	if l.Table.Scheme == table.GPT {
-		l.Boot.Code.ReadsCHS = false // there are no such bytes to read
-	}
+	l.codeOfGPT()
 	l.Issues = append(l.Issues, l.Boot.Issues...)
-	l.checkTypes()
 	return nil
 }
 

@@ -130,6 +130,13 @@ func NewImage(path string) *Image {
 	return i
 }
 
+// NewDisk is a disk of which only the size is known, in bytes, and the boundary that it is judged by.
+func NewDisk(size, boundary int64) Disk {
+	return Disk{Depth: Survey, Disk: report.Disk{
+		Size: size, Boundary: boundary, Table: report.Table{Scheme: "none"}, Partitions: []report.Partition{}, Findings: []align.Finding{}, Chain: []report.BootLink{},
+	}}
+}
+
 // SetPath says where the image is.
 func (i *Image) SetPath(path string) {
 	i.Path, i.PathBytes = path, ""

@@ -29,6 +29,17 @@ func JSON(w io.Writer, v any) error {
 	return b.Flush()
 }
 
+// Line writes one object in one line, for a stream of them. Its characters are those of JSON.
+func Line(w io.Writer, v any) error {
+	b := bufio.NewWriter(w)
+	e := json.NewEncoder(escaper{b})
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("json: %w", err)
+	}
+	return b.Flush()
+}
+
 // jsonWriter writes structures and lists piece by piece, and leaves the rest to encoding/json.
 type jsonWriter struct {
 	w      *bufio.Writer

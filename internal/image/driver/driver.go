@@ -87,6 +87,7 @@ type Format struct {
 type Names struct {
 	Parents []string // of the image that it completes, as stored
 	Extents []string // files that hold its data
+	Part    bool     // it is an extent, and of no use without what names it
 	Broken  bool     // it has this format and cannot be read: nobody knows what it names
 }
 

@@ -16,8 +16,11 @@ func names(f driver.File) (driver.Names, error) {
 	if err := ondisk.ReadFull(f, head, 0); err != nil {
 		return driver.Names{}, err
 	}
-	if !detect(head, nil) || isSESparse(head) || bytes.HasPrefix(head, []byte(magicCOWD)) {
+	if !detect(head, nil) {
 		return driver.Names{}, nil
+	}
+	if isSESparse(head) || bytes.HasPrefix(head, []byte(magicCOWD)) {
+		return driver.Names{Part: true}, nil
 	}
 	off, size := int64(0), f.Size()
 	if bytes.HasPrefix(head, []byte(magicSparse)) {
@@ -30,7 +33,7 @@ func names(f driver.File) (driver.Names, error) {
 		}
 		sectors := ondisk.U64(f.Size() / units.SectorSize)
 		if h.DescriptorOffset == 0 || h.DescriptorOffset > sectors {
-			return driver.Names{}, nil
+			return driver.Names{Part: h.DescriptorOffset == 0}, nil
 		}
 		off = ondisk.I64(h.DescriptorOffset) * units.SectorSize
 		size = ondisk.I64(min(h.DescriptorSize, sectors)) * units.SectorSize

@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// maxRead is how much is read to judge one image, in bytes.
+const maxRead = 256 * units.MiB
+
+// judge looks into images for scan. What is aligned is not looked into any further than that needs; of the rest it knows what inspect and
+// plan know.
+type judge struct {
+	Boundary int64  `json:"boundary"`
+	Storage  string `json:"storage"`
+
+	below align.Storage
+}
+
+func newJudge(b boundary, s storage) *judge {
+	return &judge{Boundary: b.criterion(), Storage: s.profile().Name, below: s.profile()}
+}
+
+// Identify tells what the file at path is.
+func (j *judge) Identify(path string) (image.Identity, error) {
+	return image.Identify(path, &image.Meter{Limit: maxRead})
+}
+
+// Classify gives the code and the text of an error.
+func (j *judge) Classify(err error) report.Error {
+	code, _ := classify(err)
+	return report.Error{Code: code, Message: message(err)}
+}
+
+// Image judges the image of a job.
+func (j *judge) Image(job scan.Job) *library.Image {
+	i, meter := library.NewImage(job.Path), &image.Meter{Limit: maxRead}
+	i.State = library.Judged
+	o := image.Options{Beside: job.Beside, Meter: meter}
+	p, err := image.OpenPackageWith(job.Path, meter)
+	switch {
+	case err == nil:
+		err = j.pack(i, p, o)
+	case errors.Is(err, ondisk.ErrNoMatch):
+		var judged bool
+		if judged, err = j.single(i, job, o); !judged && err == nil {
+			return nil
+		}
+	}
+	if err != nil {
+		e := j.Classify(err)
+		i.Fail(e.Code, e.Message)
+		i.Fleeting = slices.Contains([]string{"io", "busy", "changed", "internal"}, e.Code)
+	}
+	for _, f := range i.Files {
+		i.Stored += f.Allocated
+	}
+	i.Read = meter.Read()
+	return i
+}
+
+// single judges an image that is one disk. judged is false for a doubt that came to nothing.
+func (j *judge) single(i *library.Image, job scan.Job, o image.Options) (judged bool, err error) {
+	img, err := image.OpenPlain(job.Path, o)
+	if err != nil {
+		return !job.Doubt, err
+	}
+	defer img.Close()
+	i.Format, i.Subformat, i.Files = img.Format, img.Subformat, files(img.States())
+	for _, l := range img.Chain {
+		i.Parents = append(i.Parents, l.Name)
+	}
+	d, err := j.disk(i, img)
+	switch {
+	case job.Doubt && (blank(d) || (err != nil && img.Disk.Size() < image.SmallestBare)):
+		return false, nil
+	case misnamed(img) && blank(d):
+		return true, misnamedError(img)
+	}
+	i.Disks, i.Size = append(i.Disks, d), img.Disk.Size()
+	return true, errors.Join(err, img.Unchanged())
+}
+
+// blank tells whether nothing is known of what a disk holds.
+func blank(d library.Disk) bool {
+	return d.Table.Scheme == "none" && (d.Volume == nil || d.Volume.Kind == string(volume.Unknown))
+}
+
+// misnamed tells whether the file has the name of a format, and nothing of it.
+func misnamed(img *image.Image) bool {
+	return slices.ContainsFunc(img.Issues, func(i ondisk.Issue) bool { return i.Code == image.CodeMisnamed })
+}
+
+func misnamedError(img *image.Image) error {
+	for _, i := range img.Issues {
+		if i.Code == image.CodeMisnamed {
+			return ondisk.In(i.Err, "%s; %s", i.Text, i.Remedy)
+		}
+	}
+	return nil
+}
+
+// files are those of an image, and what its file system has allocated for them.
+func files(states []image.State) []library.File {
+	out := make([]library.File, 0, len(states))
+	for _, s := range states {
+		out = append(out, library.File(s))
+	}
+	return out
+}
+
+// pack judges all disks of a package. One that cannot be judged costs the verdict of the whole, and not the report of the others.
+func (j *judge) pack(i *library.Image, p *image.Package, o image.Options) error {
+	defer p.Close()
+	i.Format, i.Files = p.Kind, files(p.States())
+	i.Findings = report.PackageFindings(p.Issues())
+	var bad error
+	seen := map[string]bool{}
+	for _, f := range i.Files {
+		seen[f.Name] = true
+	}
+	for _, d := range p.Disks() {
+		x, states, err := j.member(i, p, d, o)
+		x.Member = d.Member
+		if err != nil {
+			e := j.Classify(err)
+			x.Error = &e
+			if bad == nil {
+				bad = fmt.Errorf("%.256q: %w", d.Member, err)
+			}
+		}
+		i.Disks, i.Size = append(i.Disks, x), i.Size+x.Size
+		for _, s := range states {
+			if !seen[s.Name] {
+				seen[s.Name] = true
+				i.Files = append(i.Files, library.File(s))
+			}
+		}
+	}
+	return errors.Join(bad, p.Unchanged())
+}
+
+func (j *judge) member(i *library.Image, p *image.Package, d image.PackageDisk, o image.Options) (library.Disk, []image.State, error) {
+	img, err := p.Open(d, o)
+	if err != nil {
+		return library.NewDisk(0, j.Boundary), nil, err
+	}
+	defer img.Close()
+	x, err := j.disk(i, img)
+	return x, img.States(), err
+}
+
+// disk judges one disk. With an error it has what could be read all the same.
+func (j *judge) disk(i *library.Image, img *image.Image) (library.Disk, error) {
+	s := &source{img: img, damage: slices.Clone(img.Issues)}
+	hint := table.Geometry{Heads: img.Heads, Sectors: img.Sectors}
+	l, err := layout.Survey(img.Disk, hint)
+	if err != nil {
+		return library.NewDisk(img.Disk.Size(), j.Boundary), err
+	}
+	s.layout = l
+	d := j.describe(s, library.Survey)
+	if d.Verdict == align.Aligned {
+		return d, broken(d.Findings)
+	}
+	if err := s.read(); err != nil {
+		return d, err
+	}
+	d = j.describe(s, library.Full)
+	if err := broken(d.Findings); err != nil {
+		return d, err
+	}
+	if err := j.plan(s, &d); err != nil {
+		e := j.Classify(err)
+		d.Unplanned = &e
+	}
+	i.Fleeting = i.Fleeting || slices.ContainsFunc(s.beside, func(x ondisk.Issue) bool { return errors.Is(x.Err, ondisk.ErrBusy) })
+	return d, nil
+}
+
+// describe reports on a layout.
+func (j *judge) describe(s *source, depth library.Depth) library.Disk {
+	findings := append(align.Relevant(s.issues(), nil), align.Check(s.layout, align.Goal{Must: j.Boundary, Want: j.Boundary})...)
+	return library.Disk{Disk: report.NewDisk(s.layout, j.Boundary, findings), Depth: depth}
+}
+
+// plan adds what an aligned copy would be and gain.
+func (j *judge) plan(s *source, d *library.Disk) error {
+	target := boundary(j.Boundary)
+	if j.Boundary == align.DefaultBoundary {
+		target = 0 // the default criterion asks for the default target
+	}
+	p, err := s.plan(choice{boundary: target})
+	if err != nil {
+		return err
+	}
+	c := report.NewChanges(p)
+	refusals := append([]align.Finding{}, p.Refusals(false)...)
+	d.Fix = &library.Fix{Boundary: p.Goal.Want, OldSize: p.OldSize, NewSize: p.Size, Moves: c.Moves, Refusals: refusals}
+	a := align.Advise(s.layout, align.Case{Boundary: j.Boundary, Storage: j.below, Refusals: refusals})
+	d.Advice = &a
+	d.Cost = library.NewCost(s.layout, j.Boundary, j.below)
+	return nil
+}

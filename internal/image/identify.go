@@ -1,0 +1,145 @@
+package image
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Kind says what a file is for.
+type Kind string
+
+// Kinds of files.
+const (
+	Other       Kind = ""            // no image
+	Disk        Kind = "disk"        // an image, complete or together with the files that it names
+	Extent      Kind = "extent"      // a part of an image, of no use without what names it
+	Bare        Kind = "bare"        // no format: the bytes of a disk, of an extent, or of anything
+	Pack        Kind = "package"     // an OVA or OVF
+	Unsupported Kind = "unsupported" // a format that has a name and no reader
+	Medium      Kind = "medium"      // an ISO: on what is only read, alignment does not matter
+)
+
+// Identity is what a file is, as far as its first bytes tell and what they name. The rest is not judged.
+type Identity struct {
+	Kind    Kind     `json:"kind,omitempty"`
+	Format  string   `json:"format,omitempty"`  // as users write it
+	Extents []string `json:"extents,omitempty"` // files that hold its data: of an OVF those of its disks, and its manifest
+	Parents []string `json:"parents,omitempty"` // images that it completes: the last component of each name
+}
+
+// Identify tells what the file at path is. Links and devices are what they are: only Open follows the user there.
+func Identify(path string, meter *Meter) (id Identity, err error) {
+	dir, err := openFolder(filepath.Dir(path))
+	if err != nil {
+		return id, err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	dir.meter = meter
+	f, err := dir.openAny(filepath.Base(path), ondisk.ErrUnsupported)
+	if err != nil {
+		return id, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return identify(dir, f)
+}
+
+func identify(dir *folder, f *file) (Identity, error) {
+	found, names, _, err := recognise(f)
+	switch {
+	case err != nil:
+		return Identity{}, err
+	case len(names) == 0:
+		return Identity{Kind: Bare, Format: raw.Format.Name}, nil
+	case len(names) > 1:
+		return Identity{Kind: Disk, Format: strings.Join(names, "+")}, nil // opening it says what is wrong
+	case names[0] == isoName:
+		return Identity{Kind: Medium, Format: names[0]}, nil
+	case names[0] == packageOVA:
+		return Identity{Kind: Pack, Format: "ova"}, nil
+	case names[0] == packageOVF:
+		return identifyOVF(dir, f), nil
+	case found.Name == raw.Format.Name:
+		return Identity{Kind: Unsupported, Format: names[0]}, nil
+	}
+	id := Identity{Kind: Disk, Format: found.Name}
+	n, err := found.Names(f)
+	if err != nil {
+		return id, err
+	}
+	if n.Part {
+		id.Kind = Extent
+	}
+	id.Extents = n.Extents
+	for _, p := range n.Parents {
+		id.Parents = append(id.Parents, lastName(p))
+	}
+	return id, nil
+}
+
+// identifyOVF lists the files of a package that lie in the folder. One that cannot be read names nothing: its disks are rows of
+// their own then.
+func identifyOVF(dir *folder, f *file) Identity {
+	id := Identity{Kind: Pack, Format: "ovf"}
+	again := newFolder(dir.fd) // the package closes its files, and dir stays open
+	again.meter = dir.meter
+	p := &Package{dir: again, base: f.name, names: map[string]*Member{}}
+	main, err := again.openAny(f.name, ondisk.ErrReference)
+	if err != nil {
+		return id
+	}
+	p.files, p.Kind = append(p.files, main), "ovf"
+	if err = p.openFolder(main); err == nil {
+		for _, m := range p.Members {
+			if m.Name != f.name && m.Role != RoleCertificate {
+				id.Extents = append(id.Extents, m.Name)
+			}
+		}
+	}
+	if p.closeFiles() != nil {
+		return Identity{Kind: Pack, Format: "ovf"}
+	}
+	return id
+}
+
+// smallest is what an image has at least, in bytes: one sector.
+const smallest = units.SectorSize
+
+// Named tells whether a file has the name of an image, whatever its content: one that is none is damaged. size is in bytes.
+func Named(name string, size int64) bool {
+	ext := strings.ToLower(filepath.Ext(name))
+	if slices.Contains([]string{".ova", ".ovf", ".vdi", ".qed", ".hdd", ".qcow3"}, ext) {
+		return true
+	}
+	for _, f := range formats {
+		if slices.Contains(f.Extensions, ext) {
+			return true
+		}
+	}
+	// These say less: firmware and boot floppies have them too. A disk has whole sectors.
+	return slices.Contains([]string{".raw", ".img", ".dd"}, ext) && size >= SmallestBare && size%units.SectorSize == 0
+}
+
+// SmallestBare is the smallest file without a format that is a disk for its name alone, in bytes: the largest floppy is smaller.
+const SmallestBare = 4 * units.MiB
+
+// IsFlatName tells whether a file has the name of an extent without a header.
+func IsFlatName(name string) bool {
+	ext := strings.ToLower(filepath.Ext(name))
+	return ext == ".vmdk" && rawExtent.MatchString(strings.TrimSuffix(strings.ToLower(name), ext))
+}
+
+// MayBeBare tells whether a file without a format can be a disk: it has whole sectors.
+func MayBeBare(size int64) bool { return size >= smallest && size%units.SectorSize == 0 }
+
+// MayName tells whether a file of such a name can name others.
+func MayName(name string) bool {
+	ext := strings.ToLower(filepath.Ext(name))
+	return ext == ".ovf" || slices.ContainsFunc(formats, func(f driver.Format) bool { return byExtension(f, name) })
+}

@@ -1,0 +1,132 @@
+package scan
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// judge makes the row of one image and hands it over.
+func (r *run) judge(ctx context.Context, f *folder, c *contents, x *found) error {
+	i, err := r.rowOf(ctx, f, c, x)
+	if err != nil {
+		return err
+	}
+	if i == nil { // a doubt that came to nothing
+		r.skipped.Add(1)
+		r.Found(-1)
+		return nil
+	}
+	return r.row(i)
+}
+
+func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*library.Image, error) {
+	if x.failed != nil {
+		return x.failed, nil
+	}
+	path := filepath.Join(f.path, x.Name)
+	if x.isOrphan() {
+		i := x.orphan()
+		return i, r.keepIf(path, x, i, "")
+	}
+	j := Job{Path: path, Beside: r.beside(c, x), Doubt: !x.named && x.id.Kind == image.Bare && !image.Named(x.Name, x.Size)}
+	key := besideKey(j.Beside)
+	if k := x.known; k != nil && k.Beside == key && (k.Image == nil) == j.Doubt && unchanged(f.path, k.Image) {
+		return r.reuse(path, x, k)
+	}
+	a, err := r.Pool.Do(ctx, Request{[]byte(path), true, j.Beside, j.Doubt})
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	i := a.Image
+	if err != nil {
+		i = library.NewImage(x.shown)
+		i.Format = x.id.Format
+		failWith(i, r.classify(err))
+		i.Fleeting = true // another run has more luck, or time
+	}
+	if i == nil {
+		return nil, r.keepIf(path, x, nil, key)
+	}
+	i.SetPath(x.shown)
+	if len(i.Files) == 0 {
+		i.Files = []library.File{x.File}
+	}
+	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
+	i.Settle(r.Flags)
+	return i, r.keepIf(path, x, i, key)
+}
+
+// beside is what the folder holds beside x.
+func (r *run) beside(c *contents, x *found) *image.Beside {
+	if !x.regular {
+		return nil
+	}
+	own := append([]string{x.Name}, x.id.Extents...)
+	b := &image.Beside{Locks: c.beside.Locks(own), Children: c.snapshots(x)}
+	slices.Sort(b.Children)
+	b.Children = slices.Compact(b.Children)
+	return b
+}
+
+// reuse takes a row from the store.
+func (r *run) reuse(path string, x *found, k *Known) (*library.Image, error) {
+	change, err := r.Store.Reuse(path, x.File, *k)
+	if k.Image != nil {
+		k.Image.SetPath(x.shown)
+		k.Image.Settle(r.Flags)
+		k.Image.Change, k.Image.Read = change, 0
+	}
+	return k.Image, err
+}
+
+// keepIf gives the store a result where there is one. A file that is no image was kept when that was found.
+func (r *run) keepIf(path string, x *found, i *library.Image, beside string) error {
+	if r.Store == nil || !x.regular {
+		return nil
+	}
+	return r.keep(path, x, i, beside)
+}
+
+// unchanged tells whether all files of an image are as they were when it was judged. They lie in one folder.
+func unchanged(dir string, i *library.Image) bool {
+	if i == nil {
+		return true
+	}
+	for _, f := range i.Files {
+		var st unix.Stat_t
+		if unix.Lstat(filepath.Join(dir, f.Name), &st) != nil {
+			return false
+		}
+		if e := entryOf(&st, f.Name); e.File != f {
+			return false
+		}
+	}
+	return true
+}
+
+// orphan is the row of an extent that no image names. Alone it has no verdict: what lies in front of it is not known.
+func (x *found) orphan() *library.Image {
+	i := library.NewImage(x.shown)
+	i.State, i.Format, i.Stored, i.Files = library.Orphan, x.id.Format, x.Allocated, []library.File{x.File}
+	if x.id.Kind == image.Bare {
+		i.Format = "vmdk"
+	}
+	i.Findings = append(i.Findings, align.FromIssue(ondisk.Issue{
+		Code: "orphan", Effect: ondisk.Warn, Err: ondisk.ErrReference,
+		Text:   fmt.Sprintf("it is an extent of a VMDK, and no descriptor in its folder names %.256q", x.Name),
+		Remedy: "find its descriptor, or remove it when the machine is gone",
+	}))
+	return i
+}
+
+func failWith(i *library.Image, e report.Error) { i.Fail(e.Code, e.Message) }

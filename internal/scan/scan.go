@@ -1,0 +1,152 @@
+// Package scan looks at many images: it walks folders, tells which files are images and which are parts of one, has workers judge each
+// image, and hands over rows. One bad image costs its own row and nothing else.
+package scan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// Job is one image to judge.
+type Job struct {
+	Path string // absolute
+	// Beside is what its folder holds; nil: the judge looks.
+	Beside *image.Beside
+	// Doubt tells that the file has neither the format nor the name of an image: it is one only if a table or a volume is found.
+	Doubt bool
+}
+
+// Judge looks into files. It runs in a worker, and may die of what it reads.
+type Judge interface {
+	// Identify tells what the file at an absolute path is.
+	Identify(path string) (image.Identity, error)
+	// Image judges an image. Nil is the answer to a doubt.
+	Image(j Job) *library.Image
+	// Classify gives the code and the text of an error, as reports have them.
+	Classify(err error) report.Error
+}
+
+// Known is what a store keeps of a file.
+type Known struct {
+	Ident  []byte         // image.Identity, as JSON
+	Image  *library.Image // nil: it is none of its own
+	Beside string         // what the row depended on in its folder
+}
+
+// Store keeps results from one run to the next. Safe for concurrent use.
+type Store interface {
+	// Lookup gives what is known of a file that has not changed.
+	Lookup(path string, f library.File) (k Known, ok bool, err error)
+	// Save keeps a result, and tells how it differs from the last one.
+	Save(path string, f library.File, k Known) (library.Change, error)
+	// Reuse notes that a known result holds still.
+	Reuse(path string, f library.File, k Known) (library.Change, error)
+}
+
+// Options of a run.
+type Options struct {
+	Paths []string // files and folders, as the user wrote them
+	// Wanted tells whether a file counts, by its path from the root that it was found under, and as it is shown; nil: all do.
+	Wanted func(rel, shown string) bool
+	// Spare are files that are never read, such as the catalogue and the report, by device and inode.
+	Spare func(device, inode uint64) bool
+	// Flags are those of the command line that a copy of an image would need.
+	Flags []string
+	Jobs  int
+	Pool  *Pool
+	Store Store // nil: none
+
+	// Found is told of images that will have a row, Walked that no more will come, Row of each row, and Unreadable of a place that could
+	// not be looked at. Row and Unreadable are called one at a time. An error of Row ends the run.
+	Found      func(n int)
+	Walked     func()
+	Row        func(i *library.Image) error
+	Unreadable func(u library.Unreadable)
+}
+
+// Result is what came of a run beside its rows.
+type Result struct {
+	Skipped int  // files that are no images
+	Walked  bool // everything was looked at
+}
+
+// run is one scan at work.
+type run struct {
+	Options
+	classify func(error) report.Error
+	mu       sync.Mutex // of Row and Unreadable
+	skipped  atomic.Int64
+	seen     inodes
+}
+
+// Scan looks at everything below the paths. It ends early when ctx does, and then says so by ctx's error.
+func Scan(ctx context.Context, o Options) (Result, error) {
+	r := &run{Options: o, classify: o.Pool.judge.Classify}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(max(1, o.Jobs) + 1)
+	err := r.walk(gctx, func(f *folder) {
+		g.Go(func() error { return r.folder(gctx, f) })
+	})
+	if err == nil && gctx.Err() == nil {
+		r.Walked()
+	}
+	err = errors.Join(err, g.Wait())
+	res := Result{Skipped: int(r.skipped.Load()), Walked: err == nil}
+	if ctx.Err() != nil {
+		return res, ctx.Err()
+	}
+	return res, err
+}
+
+// row hands a row over.
+func (r *run) row(i *library.Image) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.Row(i)
+}
+
+// unreadable reports a place that could not be looked at, and goes on.
+func (r *run) unreadable(shown string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Unreadable(library.Unreadable{Path: shown, Error: r.classify(err)})
+}
+
+// Roots are the places that workers must be able to read, absolute and without links: folders with all that is in them, and the folder of
+// a file that is named itself.
+func Roots(paths []string) []string {
+	seen := map[string]bool{}
+	var out []string
+	for _, p := range paths {
+		real, kind, err := resolve(p)
+		if err != nil {
+			continue // the walk says it
+		}
+		if kind.IsRegular() {
+			real = filepath.Dir(real)
+		}
+		if !seen[real] {
+			seen[real] = true
+			out = append(out, real)
+		}
+	}
+	return out
+}
+
+// besideKey is what a row depends on in its folder, as a text to compare.
+func besideKey(b *image.Beside) string {
+	if b == nil || (len(b.Locks) == 0 && len(b.Children) == 0) {
+		return ""
+	}
+	return fmt.Sprintf("%q %q", b.Locks, b.Children)
+}
