@@ -15,7 +15,7 @@ import (
 )
 
 // commands are all that do something with images, and version.
-var commands = []string{"inspect", "plan", "align", "verify", "convert", "version"}
+var commands = []string{"inspect", "plan", "align", "verify", "convert", "scan", "version"}
 
 func TestHelp(t *testing.T) {
 	overview := trueup(t, "--help")

@@ -17,6 +17,7 @@ type Summary struct {
 	Finished string   `json:"finished"` // RFC 3339, UTC
 	Version  string   `json:"version"`  // of trueup
 
+	Found       int            `json:"-"`      // images that the walk came upon; more than Images when the run was interrupted
 	Images      int            `json:"images"` // all below
 	Aligned     int            `json:"aligned"`
 	Below       int            `json:"below_boundary"`
@@ -25,6 +26,7 @@ type Summary struct {
 	Orphans     int            `json:"orphans"`
 	Accepted    int            `json:"accepted"` // of those above
 	Formats     map[string]int `json:"formats"`
+	Errors      map[string]int `json:"errors"`        // the failed ones, by the code of their error
 	Skipped     int            `json:"skipped_files"` // files that are no images
 	Unreadable  []Unreadable   `json:"unreadable"`    // folders and files that could not be looked at
 	Changes     *Changes       `json:"changes,omitempty"`
@@ -87,6 +89,9 @@ func (s *Summary) Add(i *Image) {
 	switch i.State {
 	case Failed:
 		s.Failed++
+		if i.Error != nil {
+			s.Errors[i.Error.Code]++
+		}
 	case Orphan:
 		s.Orphans++
 	default:
@@ -108,6 +113,6 @@ func (s *Summary) Add(i *Image) {
 func NewSummary() *Summary {
 	return &Summary{
 		Head: report.Head{Schema: report.Schema, Command: Command}, Event: "summary",
-		Paths: []string{}, Formats: map[string]int{}, Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
+		Paths: []string{}, Formats: map[string]int{}, Errors: map[string]int{}, Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
 	}
 }
