@@ -75,23 +75,23 @@ func pathBytes(t testing.TB, path, encoded string) string {
 	return string(raw)
 }
 
-// madeLibrary is the library that all tests of this package share, made by the first that asks. It lies beside the built program, and
+// makeLibrary makes the library that all tests of this package share, when the first of them asks. It lies beside the built program, and
 // goes with it.
-var madeLibrary = sync.OnceValues(func() (string, error) {
+var makeLibrary = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(filepath.Dir(builtPath), "library")
 	cmd := exec.Command("python3", "../../scripts/make-library.py", dir, strconv.Itoa(libraryImages), "--record", dir+".ndjson")
 	cmd.Stderr = os.Stderr
 	return dir, cmd.Run()
 })
 
-// library gives the folder of the library and its record.
-func library(t testing.TB) (dir string, record []expectedImage) {
+// madeLibrary gives the folder of the library and its record.
+func madeLibrary(t testing.TB) (dir string, record []expectedImage) {
 	t.Helper()
 	for _, tool := range []string{"python3", "sfdisk", "sgdisk", "parted", "mkntfs", "mkfs.vfat", "mke2fs", "mkfs.xfs", "mkswap", "qemu-img", "qemu-io", "tar", "xorriso"} {
 		disktest.Tool(t, tool)
 	}
 	disktest.DataFile(t, "/usr/lib/syslinux/mbr/mbr.bin")
-	dir, err := madeLibrary()
+	dir, err := makeLibrary()
 	require.NoError(t, err)
 	f, err := os.Open(dir + ".ndjson")
 	require.NoError(t, err)
@@ -113,7 +113,7 @@ func TestLibraryRecord(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes two thousand images")
 	}
-	dir, record := library(t)
+	dir, record := madeLibrary(t)
 	seen, layouts, verdicts := map[string]int{}, map[string]int{}, map[string]int{}
 	for n, e := range record {
 		kind := strings.TrimSpace(e.State + " " + e.Format + " " + e.Subformat)
