@@ -21,8 +21,11 @@ const suiteName = "trueup scan"
 // was interrupted. What fails is what fail asks an exit code for. Times are 0: nobody has measured. See docs/scan-reports.md.
 func JUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
 	suite := junitSuite{Name: suiteName, Timestamp: s.Started, Properties: []junitProperty{
-		{"boundary", units.Short(s.Boundary)}, {"storage", report.Escape(s.Storage)}, {"fail-on", report.Escape(cmp.Or(s.FailOn, "default"))},
-		{"version", report.Escape(s.Version)}, {"complete", strconv.FormatBool(s.Complete)},
+		{"boundary", units.Short(s.Boundary)},
+		{"storage", report.Escape(s.Storage)},
+		{"fail-on", report.Escape(cmp.Or(s.FailOn, "default"))},
+		{"version", report.Escape(s.Version)},
+		{"complete", strconv.FormatBool(s.Complete)},
 	}}
 	if !s.Complete {
 		suite.add(lost(suiteName, "run", "interrupted", fmt.Sprintf("the run was interrupted: %d images were looked at, and not all", s.Images), fail))
@@ -37,14 +40,14 @@ func JUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
 		suite.add(lost(folder, name, u.Error.Code, u.Error.Message, fail))
 	}
 	b := bufio.NewWriter(w)
-	b.WriteString(xml.Header)
+	fmt.Fprint(b, xml.Header)
 	e := xml.NewEncoder(b)
 	e.Indent("", "  ")
 	root := junitSuites{Name: suiteName, Tests: suite.Tests, Failures: suite.Failures, Errors: suite.Errors, Suite: suite}
 	if err := e.Encode(root); err != nil {
 		return fmt.Errorf("junit: %w", err)
 	}
-	b.WriteByte('\n')
+	fmt.Fprintln(b)
 	return b.Flush() // an earlier error comes again
 }
 
@@ -120,10 +123,22 @@ func caseOf(i *Image, fail FailOn) junitCase {
 	case code != 0:
 		lines := i.offLines(fail)
 		c.Failure = &junitResult{Type: string(i.Verdict), Message: lines[0], Body: strings.Join(append(lines, i.fixLines()...), "\n")}
+	case i.lostDisk() != "":
+		c.Skipped = skipped("disk", i.lostDisk())
 	case i.Priority != nil:
 		c.Out = report.Escape(string(i.Verdict) + ", which does not fail the run: " + i.Priority.Reason)
 	}
 	return c
+}
+
+// lostDisk says which disk of a package could not be judged, and why.
+func (i *Image) lostDisk() string {
+	for n := range i.Disks {
+		if i.Disks[n].Error != nil {
+			return i.Disks[n].firstHindrance()
+		}
+	}
+	return ""
 }
 
 // lost is the case of what nobody knows: an error, unless errors are to be passed over.

@@ -112,7 +112,7 @@ func smallLibrary() (*Summary, []*Image) {
 var hostile = []string{
 	"a\nb", "a\r\nb", `quo"te`, "com,ma", "a;=1+1", "=cmd|' /C calc'!A0", "+1", "-1", "@x", "\t=1", "\r=1", "\uff1d1", "\uff0b1", "\uff0d1", "\uff201", ` "=1`,
 	"<script>alert(1)</script>", "]]>", "<![CDATA[", "&amp;", "<!--", "-->", "\xff\xfe", "\u2028", "\ufffe", "\uffff", "\ufffd", "\U0001fffe", "\x1b]0;x\a", "\x01",
-	"\u202eevil", "$(touch /tmp/x)", "`id`", "it's", `back\`, "#", " shellcheck disable=all", "-rf", "'", "''", "{a,b}", "~", strings.Repeat("x", 4000), "日本語",
+	"\u202eevil", "$(touch pwned)", "`touch pwned`", "it's", `back\`, "#", " shellcheck disable=all", "-rf", "'", "''", "{a,b}", "~", strings.Repeat("x", 4000), "日本語",
 }
 
 // hostiles is a library in which all that can be chosen by a stranger is hostile.

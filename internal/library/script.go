@@ -26,13 +26,13 @@ func Script(w io.Writer, s *Summary, images []*Image) error {
 	b := bufio.NewWriter(w)
 	sc := &script{w: b, dests: map[string]int{}}
 	sc.head(s, images)
-	b.WriteString(scriptStart)
+	fmt.Fprint(b, scriptStart)
 	for _, i := range images {
 		if i.Priority != nil {
 			sc.image(i)
 		}
 	}
-	b.WriteString(scriptEnd)
+	fmt.Fprint(b, scriptEnd)
 	if err := b.Flush(); err != nil { // an earlier error comes again
 		return fmt.Errorf("script: %w", err)
 	}

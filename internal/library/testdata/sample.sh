@@ -14,7 +14,7 @@
 # It ends with 0 when all copies are there, with 1 when one could not be made.
 #
 # Names can hold anything, and so look like mistakes:
-# shellcheck disable=SC2016
+# shellcheck disable=SC1003,SC2016
 set -euo pipefail
 
 trueup=${TRUEUP:-trueup}
