@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 )
 
@@ -126,6 +128,8 @@ func writeStrangers(t testing.TB, dir string, record []expectedImage) (out []str
 			s.verdict = align.BelowBoundary
 		case align.Misaligned.ExitCode():
 			s.verdict = align.Misaligned
+		default:
+			s.grow(t)
 		}
 		out = append(out, s)
 	}
@@ -141,4 +145,21 @@ func writeStrangers(t testing.TB, dir string, record []expectedImage) (out []str
 		out = append(out, stranger{name: h.name, path: path, code: h.code})
 	}
 	return out
+}
+
+// grow makes a raw disk so large that one with a broken table counts as a disk for its name alone. What inspect says of it must stay.
+func (h stranger) grow(t testing.TB) {
+	t.Helper()
+	info, err := os.Stat(h.path)
+	require.NoError(t, err)
+	table, err := strconv.Atoi(threat.FindStringSubmatch(h.name)[1])
+	require.NoError(t, err)
+	const firstTable = 47 // of T47 to T54
+	if filepath.Ext(h.path) != ".raw" || table < firstTable || info.Size() >= image.SmallestBare {
+		return
+	}
+	require.NoError(t, os.Truncate(h.path, image.SmallestBare))
+	f := parseFailure(t, trueup(t, "inspect", "--json", h.path))
+	require.NotNil(t, f.Error, h.name)
+	require.Equal(t, h.code, f.Error.Code, h.name)
 }
