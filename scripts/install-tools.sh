@@ -26,6 +26,7 @@ packages=(
 	libxml2-utils shellcheck                  # xmllint: JUnit by its schema; scripts that we write
 	gcc libc6-dev                             # go test -race needs cgo
 	git jq make mount strace time xxd xz-utils
+	python3                                   # scripts/make-library.py
 )
 
 # Debian keeps mkntfs and sfdisk where an ordinary user's PATH does not look.

@@ -24,7 +24,6 @@ import json
 import multiprocessing
 import os
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -32,7 +31,7 @@ import time
 sys.dont_write_bytecode = True
 
 from library import formats, layouts, packages, places, volumes  # noqa: E402
-from library.tools import SECTOR, ToolError, blank, copy_data, patch, sparse_copy  # noqa: E402
+from library.tools import SECTOR, ToolError, patch, sparse_copy  # noqa: E402
 
 
 @dataclasses.dataclass
@@ -110,8 +109,6 @@ def build(item, rng, work, stem):
         disk = rng.choice([d for d in OFTEN if d.scheme == "mbr"])
     elif item.kind in HUGE_FORMATS and rng.random() < 0.05:
         disk = rng.choice([DISKS["huge-gpt"], DISKS["whole-xfs"]])
-    elif item.kind == ("raw", "") and disk.name == "blank":
-        disk = DISKS["gpt-34-ext4"]  # a file of zeros is no image that could be known by its content
     disk, raw = renewed(disk, rng, work, item.number, "disk.raw")
     if group == "split":
         return disk, [formats.convert(disk, raw, out, stem, SEVERAL_FILES[item.number % 2])]
@@ -141,7 +138,8 @@ def make_item(item):
         if lone and images[0].format != "vmdk":
             usual = os.path.splitext(images[0].files[0])[1].encode()
             odd = places.odd_stem(rng, item.number)
-            renames[images[0].files[0]] = odd + (usual if images[0].format == "ova" else places.suffix_of(rng, usual))
+            bare = images[0].format == "raw" and disk.name == "blank"  # known by its name alone
+            renames[images[0].files[0]] = odd + (usual if bare or images[0].format == "ova" else places.suffix_of(rng, usual))
         return [row(image, disk, folder, os.path.join(work, "out"), renames) for image in images]
 
 
