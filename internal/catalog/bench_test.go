@@ -16,7 +16,9 @@ const many = 10_000
 
 func benchFile(n int) library.File { return file(fmt.Sprintf("template-%05d.vmdk", n), uint64(n)) }
 
-func benchPath(n int) string { return fmt.Sprintf("/srv/library/folder-%03d/template-%05d.vmdk", n%100, n) }
+func benchPath(n int) string {
+	return fmt.Sprintf("/srv/library/folder-%03d/template-%05d.vmdk", n%100, n)
+}
 
 func benchRun(b *testing.B, path string, f func(*Run)) {
 	b.Helper()

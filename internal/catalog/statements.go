@@ -15,13 +15,13 @@ const lost = `((i.digest IS NOT NULL AND i.last_run < ?1) OR (i.digest IS NULL A
 
 // prepared are the statements that run once or more for each file.
 type prepared struct {
-	known, prior                     *sql.Stmt
-	addFile, setFile, again          *sql.Stmt
-	addImage, setImage, imageAgain   *sql.Stmt
-	setResult, dropResult            *sql.Stmt
-	addPartition, dropPartitions     *sql.Stmt
-	addEvent                         *sql.Stmt
-	missing, gone, stale             *sql.Stmt
+	known, prior                   *sql.Stmt
+	addFile, setFile, again        *sql.Stmt
+	addImage, setImage, imageAgain *sql.Stmt
+	setResult, dropResult          *sql.Stmt
+	addPartition, dropPartitions   *sql.Stmt
+	addEvent                       *sql.Stmt
+	missing, gone, stale           *sql.Stmt
 }
 
 func (p *prepared) all() map[**sql.Stmt]string {

@@ -53,7 +53,7 @@ func TestColumnsAreDocumented(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\|").FindAllStringSubmatch(section, -1) {
 		documented = append(documented, m[1])
 	}
-	for _, c := range columns {
+	for _, c := range csvColumns {
 		header = append(header, c.name)
 	}
 	require.Equal(t, header, documented)
@@ -67,7 +67,7 @@ func TestNoImageIsLostInCSV(t *testing.T) {
 	at := func(r []string, name string) string { return r[slices.Index(rows[0], name)] }
 	counts := map[string]int{}
 	for _, r := range rows[1:] {
-		require.Len(t, r, len(columns))
+		require.Len(t, r, len(csvColumns))
 		counts[at(r, "path")]++
 		for n, name := range rows[0] {
 			if r[n] != "" && (strings.HasSuffix(name, "_bytes") || slices.Contains([]string{"rank", "class", "start_lba", "partition"}, name)) {
@@ -90,7 +90,7 @@ func TestHostileTextsInCSV(t *testing.T) {
 	records(t, images, hostile)
 	_, all := hostiles()
 	for _, r := range records(t, all, nil)[1:] {
-		require.Len(t, r, len(columns))
+		require.Len(t, r, len(csvColumns))
 		for _, c := range r {
 			require.NotContains(t, c, "\n")
 			require.Equal(t, report.Escape(c), c)

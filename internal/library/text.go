@@ -14,7 +14,7 @@ import (
 // Limits of a text; JSON has all.
 const (
 	leastColumns   = 40 // a narrower terminal breaks lines itself
-	maxAligned     = 20 // images that are as they should be; more of them are only counted
+	maxUneventful  = 20 // images of a kind that asks for nothing; more of them are only counted
 	maxPartitions  = 32 // of an image
 	maxUnreadable  = 10
 	indent         = "    "
@@ -41,30 +41,40 @@ func Table(t *report.Text, s *Summary, images []*Image) {
 	}
 	shown, hidden := p.choose(images)
 	p.rows(shown)
-	if hidden > 0 {
-		p.para("", notShown(hidden, s.Images))
+	for _, h := range hidden {
+		p.para("", h)
 	}
-	if len(shown)+hidden > 0 {
+	if len(images) > 0 {
 		p.line("")
 	}
 	p.summary(len(images) - len(slices.DeleteFunc(slices.Clone(images), (*Image).partly)))
 	p.next(images)
 }
 
-// choose leaves out what is as it should be, if that is much.
-func (p *printer) choose(images []*Image) (shown []*Image, hidden int) {
+// uneventful are the kinds of images that ask for nothing.
+var uneventful = []struct {
+	name string
+	has  func(i *Image) bool
+}{
+	{"aligned", (*Image).uneventful},
+	{"accepted", func(i *Image) bool { return i.Accepted != nil }},
+	{"removed", func(i *Image) bool { return i.State == Gone }},
+}
+
+// choose leaves out what asks for nothing, if that is much, and says so.
+func (p *printer) choose(images []*Image) (shown []*Image, hidden []string) {
 	if p.t.Verbose {
-		return images, 0
+		return images, nil
 	}
-	for _, i := range images {
-		if i.uneventful() {
-			hidden++
+	shown = slices.Clone(images)
+	for _, kind := range uneventful {
+		rest := slices.DeleteFunc(slices.Clone(shown), kind.has)
+		if n := len(shown) - len(rest); n > maxUneventful {
+			shown = rest
+			hidden = append(hidden, fmt.Sprintf("%s %s images are not shown (-v shows them).", thousands(int64(n)), kind.name))
 		}
 	}
-	if hidden <= maxAligned {
-		return images, 0
-	}
-	return slices.DeleteFunc(slices.Clone(images), (*Image).uneventful), hidden
+	return shown, hidden
 }
 
 // uneventful tells whether there is nothing to say of an image.
@@ -75,13 +85,6 @@ func (i *Image) uneventful() bool {
 // partly tells whether a disk of a package could not be judged, and the others were.
 func (i *Image) partly() bool {
 	return i.State == Judged && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Error != nil })
-}
-
-func notShown(hidden, all int) string {
-	if hidden == all {
-		return fmt.Sprintf("The %s aligned images are not shown (-v shows them).", thousands(int64(hidden)))
-	}
-	return thousands(int64(hidden)) + " aligned images are not shown (-v shows them)."
 }
 
 func (p *printer) line(s string) { fmt.Fprintln(p.t.W, strings.TrimRight(s, " ")) }

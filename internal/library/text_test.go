@@ -117,9 +117,7 @@ func TestTablesAreGolden(t *testing.T) {
 			want, err := os.ReadFile(path)
 			require.NoError(t, err)
 			require.Equal(t, string(want), got)
-			if !to.Color {
-				requireWidth(t, got, to.Columns)
-			}
+			requireWidth(t, got, to.Columns)
 		})
 	}
 }
@@ -163,6 +161,8 @@ func TestAnInterruptedRunSaysSo(t *testing.T) {
 	s.Complete, s.Found = false, 4711
 	out := tableOf(report.Text{}, s, list)
 	require.Contains(t, out, "\nInterrupted after 1 of 4,711 images: this is incomplete.\nAligned: every partition of the image starts on a multiple of 64 KiB.\n")
+	none := tableOf(report.Text{}, &Summary{Boundary: align.DefaultBoundary}, nil)
+	require.Equal(t, "Interrupted after 0 images: this is incomplete.\n", none)
 	s.Found = 0
 	require.Contains(t, tableOf(report.Text{}, s, list), "Interrupted after 1 image: this is incomplete.\n")
 }
@@ -176,7 +176,7 @@ func TestADiskThatWasNotJudgedIsNotPassedOver(t *testing.T) {
 	list[7].Disks[0].Member, list[7].Disks[0].Error = "b.vmdk", &report.Error{Message: "broken"}
 	out := tableOf(report.Text{Columns: 80, Width: 80}, summed(list), list)
 	require.Contains(t, out, "  7.ova\n    b.vmdk: broken\n29 aligned images are not shown (-v shows them).\n")
-	require.Contains(t, out, "\nNot all judged: 1 image with a disk that could not be; the verdict is about the\nothers.\n")
+	require.Contains(t, out, "\nNot all judged: in 1 image a disk could not be; the verdict is about the others.\n")
 	require.NotContains(t, out, "Aligned:")
 }
 
@@ -200,6 +200,23 @@ func TestAlignedImagesAreCountedWhereThereAreMany(t *testing.T) {
 	for n := range 9_900 {
 		require.Contains(t, out, fmt.Sprintf("lib/fine-%05d.vmdk\n", n))
 	}
+}
+
+func TestAcceptedAndRemovedImagesAreCountedWhereThereAreMany(t *testing.T) {
+	var list []*Image
+	for n := range 21 {
+		accepted := row(fmt.Sprintf("accepted-%d", n), align.Misaligned, align.DataDisk, 100, false)
+		accepted.Accepted = &Accepted{Reason: "known"}
+		gone := NewImage(fmt.Sprintf("gone-%d", n))
+		gone.State, gone.Change = Gone, Removed
+		list = append(list, accepted, gone, row(fmt.Sprintf("off-%d", n), align.Misaligned, align.DataDisk, 100, false))
+	}
+	out := tableOf(report.Text{}, summed(list), list)
+	require.Contains(t, out, "\n21 accepted images are not shown (-v shows them).\n21 removed images are not shown (-v shows them).\n")
+	require.Equal(t, 21, strings.Count(out, "  off-"))
+	out = tableOf(report.Text{Verbose: true}, summed(list), list)
+	require.Equal(t, 21, strings.Count(out, "  gone-"))
+	require.Equal(t, 21, strings.Count(out, "  accepted-"))
 }
 
 // hostileRow is what a stranger can put into names, labels and messages (T67), and more.

@@ -21,6 +21,7 @@ func (p *printer) summary(partly int) {
 		p.lead(text.FgRed, "Interrupted", interruptedText(s))
 	}
 	switch bad := s.Misaligned + s.Below + s.Failed + s.Orphans; {
+	case s.Images == 0 && !s.Complete: // nothing can be said
 	case s.Images == 0:
 		p.para("", "No image was found.")
 	case bad+partly == 0:
@@ -29,7 +30,7 @@ func (p *printer) summary(partly int) {
 		p.counts()
 	}
 	if partly > 0 {
-		p.lead(text.FgRed, "Not all judged:", images(partly)+" with a disk that could not be; the verdict is about the others.")
+		p.lead(text.FgRed, "Not all judged:", "in "+images(partly)+" a disk could not be; the verdict is about the others.")
 	}
 	if s.Fix.Images+s.Fix.Refused > 0 {
 		p.para("", p.fixText(s.Fix))
@@ -139,7 +140,11 @@ func changesText(c *Changes) string {
 	if c.Since == "" {
 		return "The catalogue is new: the next run with it says what has changed."
 	}
-	return fmt.Sprintf("Since %s: %s new, %s changed, %s as before, %s removed.", c.Since,
+	since := c.Since
+	if at, err := time.Parse(time.RFC3339, since); err == nil {
+		since = at.UTC().Format("2006-01-02 15:04 UTC")
+	}
+	return fmt.Sprintf("Since %s: %s new, %s changed, %s as before, %s removed.", since,
 		thousands(int64(c.New)), thousands(int64(c.Changed)), thousands(int64(c.Same)), thousands(int64(c.Removed)))
 }
 

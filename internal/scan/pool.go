@@ -2,6 +2,7 @@ package scan
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -52,8 +53,19 @@ func NewPool(jobs int, judge Judge, start func(ctx context.Context) (Worker, err
 	return p
 }
 
+// ErrUnasked is the error of a worker that had died before it got the request.
+var ErrUnasked = errors.New("the worker was gone")
+
 // Do has a worker answer a request. The error is what the worker died of.
 func (p *Pool) Do(ctx context.Context, r Request) (a Answer, err error) {
+	a, err = p.try(ctx, r)
+	if errors.Is(err, ErrUnasked) {
+		a, err = p.try(ctx, r)
+	}
+	return a, err
+}
+
+func (p *Pool) try(ctx context.Context, r Request) (a Answer, err error) {
 	var w Worker
 	select {
 	case w = <-p.idle:
