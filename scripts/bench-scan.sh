@@ -26,7 +26,7 @@ make_library() {
 }
 
 # children lists the processes that a process has started.
-children() { cat "/proc/$1/task/$1/children" 2>/dev/null || true; }
+children() { cat /proc/"$1"/task/*/children 2>/dev/null || true; } # of all threads: any of them starts processes
 
 # peak prints the largest resident size so far of the processes given, in KiB.
 peak() {
@@ -44,7 +44,7 @@ scan() {
 		program=$(children $timer)
 		# shellcheck disable=SC2046,SC2086 # a list of numbers
 		[ -z "$program" ] || { now=$(peak $(children ${program%% *})) && worker=$((now > worker ? now : worker)); }
-		sleep 0.2
+		sleep 0.1
 	done
 	wait $timer || die "trueup scan $library failed"
 	awk -v w=$worker '{ print $1, $2 + $3, $4, w }' $cache/figures >>$cache/scan.csv
