@@ -50,7 +50,6 @@ class Job:
     root: bytes
     templates: str
     seed: str
-    plain: bool
 
 
 JOB = None  # of a worker
@@ -209,7 +208,7 @@ def make_library(args):
     items = share(args.count, args.seed, args.plain)
     # Beside the library, since files are then on one file system, and not in it.
     with tempfile.TemporaryDirectory(prefix=".library.", dir=os.path.dirname(os.path.abspath(args.dir))) as work:
-        job = Job(root, work, args.seed, args.plain)
+        job = Job(root, work, args.seed)
         begin(job)
         layouts.prepare(work)
         with multiprocessing.Pool(4 * args.jobs, begin, (job,)) as pool:  # sfdisk mostly waits

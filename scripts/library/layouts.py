@@ -142,14 +142,12 @@ def large():
 def all_disks():
     """all_disks are the templates, with labels that differ from one to the next."""
     disks = [*singles(), *several(), *extended(), *gpts(), *without_table(), *large()]
-    turn = {}
+    turns = {}
     for disk in disks:
         for part in disk.parts:
             part.fill()
             if part.kind != "extended":
-                choice = volumes.labels_of(part.fs)
-                turn[id(choice)] = turn.get(id(choice), -1) + 1
-                part.label = choice[turn[id(choice)] % len(choice)]
+                part.label = next(turns.setdefault(part.fs, itertools.cycle(volumes.labels_of(part.fs))))
     return disks
 
 

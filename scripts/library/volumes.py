@@ -61,13 +61,11 @@ def make(path, kind, size, label, start):
         run("mkntfs", "-q", "-F", "-Q", "-p", str(start), "-H", "255", "-S", "63", "-s", str(SECTOR), "-c", "4096", "-L", label, path)
     elif kind.startswith("fat"):
         name = ["-n", label] if label else []
-        cluster = {"fat12": "1", "fat16": "1", "fat32": "1"}[kind]
-        run("mkfs.vfat", "-F", kind[3:], "-s", cluster, "-h", str(start), "-g", "255/63", *name, path)
+        run("mkfs.vfat", "-F", kind[3:], "-s", "1", "-h", str(start), "-g", "255/63", *name, path)
     elif kind.startswith("ext"):
         # Without checksums a label can be changed in place; no reserved descriptors and few inodes keep it small.
-        run("mke2fs", "-q", "-F", "-t", kind, "-O", "^metadata_csum,^resize_inode", "-N", "64", "-J", "size=1", "-L", label, path) if kind != "ext2" else run(
-            "mke2fs", "-q", "-F", "-t", kind, "-O", "^resize_inode", "-N", "64", "-L", label, path
-        )
+        journal = [] if kind == "ext2" else ["-J", "size=1"]
+        run("mke2fs", "-q", "-F", "-t", kind, "-O", "^metadata_csum,^resize_inode", "-N", "64", *journal, "-L", label, path)
     elif kind == "swap":
         run("mkswap", *(["-L", label] if label else []), path)
     elif kind == "xfs":
