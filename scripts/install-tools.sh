@@ -28,6 +28,7 @@ packages=(
 	sqlite3                                   # second reader of catalogues
 	gcc libc6-dev                             # go test -race needs cgo
 	git jq make mount strace time xxd xz-utils
+	python3                                   # scripts/make-library.py
 )
 
 # Debian keeps mkntfs and sfdisk where an ordinary user's PATH does not look.
