@@ -22,6 +22,8 @@ packages=(
 	libhivex-bin libwin-hivex-perl            # hivexget, hivexsh, hivexregedit: second opinion on registry hives
 	libregf-utils wimtools                    # regfexport: a third one; wimapply: folders in NTFS without a mount
 	libguestfs-tools                          # guestfish, virt-alignment-scan
+	python3 python3-prometheus-client         # second opinion on CSV, JUnit and metrics
+	libxml2-utils shellcheck                  # xmllint: JUnit by its schema; scripts that we write
 	gcc libc6-dev                             # go test -race needs cgo
 	git jq make mount strace time xxd xz-utils
 )

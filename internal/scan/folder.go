@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/trueup/trueup/internal/catalog"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -20,7 +21,7 @@ import (
 type found struct {
 	entry
 	id     image.Identity
-	known  *Known // from an earlier run, as long as it holds
+	known  *catalog.Known // from an earlier run, as long as it holds
 	failed *library.Image
 	second bool // another link to the same file stands for it
 	rowed  bool // it has a row
@@ -239,7 +240,7 @@ func (r *run) keep(path string, x *found, i *library.Image, beside string) error
 	if err != nil {
 		return err
 	}
-	change, err := r.Store.Save(path, x.File, Known{Ident: ident, Image: i, Beside: beside})
+	change, err := r.Store.Save(path, x.File, catalog.Known{Ident: ident, Image: i, Beside: beside})
 	if i != nil {
 		i.Change = change
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/catalog"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -30,17 +31,17 @@ func (r *run) judge(ctx context.Context, f *folder, c *contents, x *found) error
 }
 
 func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*library.Image, error) {
-	if x.failed != nil {
-		return x.failed, nil
-	}
 	path := filepath.Join(f.path, x.Name)
+	if x.failed != nil {
+		return x.failed, r.keepIf(path, x, x.failed, "")
+	}
 	if x.isExtent() && len(c.owners[x.Name]) == 0 {
 		i := x.orphan()
 		return i, r.keepIf(path, x, i, "")
 	}
 	j := Job{Path: path, Beside: r.beside(c, x), Doubt: !x.named && x.id.Kind == image.Bare && !image.Named(x.Name, x.Size)}
 	key := besideKey(j.Beside)
-	if k := x.known; k != nil && k.Beside == key && (k.Image == nil) == j.Doubt && unchanged(f.path, k.Image) {
+	if k := x.known; k != nil && k.Beside == key && (k.Image != nil || j.Doubt) && unchanged(f.path, k.Image) {
 		return r.reuse(path, x, k)
 	}
 	i, err := r.ask(ctx, x, j)
@@ -86,8 +87,8 @@ func (r *run) beside(c *contents, x *found) *image.Beside {
 }
 
 // reuse takes a row from the store.
-func (r *run) reuse(path string, x *found, k *Known) (*library.Image, error) {
-	change, err := r.Store.Reuse(path, x.File, *k)
+func (r *run) reuse(path string, x *found, k *catalog.Known) (*library.Image, error) {
+	change, err := r.Store.Reuse(path, *k)
 	if k.Image != nil {
 		k.Image.SetPath(x.shown)
 		k.Image.Files[0].Name = x.Name
@@ -115,7 +116,7 @@ func unchanged(dir string, i *library.Image) bool {
 		if unix.Lstat(filepath.Join(dir, f.Name), &st) != nil {
 			return false
 		}
-		if e := entryOf(&st, f.Name); e.File != f {
+		if !catalog.Unchanged(entryOf(&st, f.Name).File, f) {
 			return false
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/trueup/trueup/internal/catalog"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/report"
@@ -35,21 +36,14 @@ type Judge interface {
 	Classify(err error) report.Error
 }
 
-// Known is what a store keeps of a file.
-type Known struct {
-	Ident  []byte         // image.Identity, as JSON
-	Image  *library.Image // nil: it is none of its own
-	Beside string         // what the row depended on in its folder
-}
-
-// Store keeps results from one run to the next. Safe for concurrent use.
+// Store keeps results from one run to the next. Safe for concurrent use. *catalog.Run is one.
 type Store interface {
 	// Lookup gives what is known of a file that has not changed.
-	Lookup(path string, f library.File) (k Known, ok bool, err error)
+	Lookup(path string, f library.File) (k catalog.Known, ok bool, err error)
 	// Save keeps a result, and tells how it differs from the last one.
-	Save(path string, f library.File, k Known) (library.Change, error)
+	Save(path string, f library.File, k catalog.Known) (library.Change, error)
 	// Reuse notes that a known result holds still.
-	Reuse(path string, f library.File, k Known) (library.Change, error)
+	Reuse(path string, k catalog.Known) (library.Change, error)
 }
 
 // Options of a run.
@@ -168,6 +162,17 @@ func Roots(paths []string) []string {
 		}
 		if !seen[real] {
 			seen[real] = true
+			out = append(out, real)
+		}
+	}
+	return out
+}
+
+// Places are the paths as they are, absolute and without links; those that lead nowhere are left out.
+func Places(paths []string) []string {
+	var out []string
+	for _, p := range paths {
+		if real, _, err := resolve(p); err == nil {
 			out = append(out, real)
 		}
 	}
