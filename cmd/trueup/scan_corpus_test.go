@@ -32,7 +32,7 @@ func TestScanOfTheCorpus(t *testing.T) {
 	for name, dir := range map[string]string{"packed": disktest.CorpusDir(t), "unpacked": unpackedCorpus(t)} {
 		t.Run(name, func(t *testing.T) {
 			var lines []string
-			for _, line := range strings.Split(strings.TrimSpace(scanText(t, dir)), "\n") {
+			for line := range strings.SplitSeq(strings.TrimSpace(scanText(t, dir)), "\n") {
 				lines = append(lines, normal(t, line))
 			}
 			slices.Sort(lines)

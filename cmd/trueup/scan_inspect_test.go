@@ -55,7 +55,7 @@ func askIn[T any](t testing.TB, dir string, args ...string) (answer T) {
 // sameAsInspect requires that a scan says of each image what inspect says of it alone.
 func sameAsInspect(t testing.TB, dir string, args ...string) {
 	t.Helper()
-	rows, _, _ := scanJSON(t, dir, args...)
+	rows, _ := scanJSON(t, dir, args...)
 	for _, r := range rows {
 		if r.State == "orphan" {
 			continue // which inspect takes for a raw disk, or refuses

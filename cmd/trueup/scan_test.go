@@ -99,14 +99,14 @@ func (r *scanRow) String() string {
 }
 
 // scanJSON runs a scan in a folder, as somebody who stands there.
-func scanJSON(t testing.TB, dir string, args ...string) (rows []*scanRow, sum scanSummary, code int) {
+func scanJSON(t testing.TB, dir string, args ...string) (rows []*scanRow, sum scanSummary) {
 	t.Helper()
 	out, errs, code := scanRun(t, dir, args...)
 	rows, sum = parseScan(t, strings.NewReader(out))
 	require.Equal(t, sum.ExitCode, code, errs)
 	require.Len(t, rows, sum.Images)
 	require.True(t, sum.Complete)
-	return rows, sum, code
+	return rows, sum
 }
 
 // scanRun is what a scan prints, and its exit code.
@@ -182,7 +182,7 @@ func (s *shelf) put(name string, content []byte) {
 // requireRows scans and compares what came of it.
 func (s *shelf) requireRows(want map[string]string, args ...string) scanSummary {
 	s.Helper()
-	rows, sum, _ := scanJSON(s, s.dir, args...)
+	rows, sum := scanJSON(s, s.dir, args...)
 	require.Equal(s, want, rowsOf(s, rows))
 	return sum
 }

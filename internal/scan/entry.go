@@ -92,9 +92,9 @@ func (l *listing) add(d fs.DirEntry) error {
 	switch {
 	case errors.Is(err, unix.ENOENT) || (err == nil && !e.regular):
 		return nil // gone meanwhile, or another thing by now
-	case err != nil: // the folder may be listed, and not entered
-		l.failed = err
-		return nil
+	case err != nil:
+		l.failed = err // the folder may be listed, and not entered: that is said of it once
+		return nil     //nolint:nilerr // the next file may be another case
 	}
 	e.shown, e.rel = join(l.shown, d.Name()), filepath.Join(l.rel, d.Name())
 	if l.list = append(l.list, e); len(l.list) < batch {

@@ -85,12 +85,12 @@ func (r *run) hidden(f *folder, c *contents, x *found) bool {
 		switch {
 		case o.silent:
 			return x.isExtent() // it would be called an orphan, which it is not
+		case r.wants(f, o):
+			return true
 		case x.named:
-			return o.named
-		case !r.wants(f, o):
-			return o.id.Kind != image.Pack // whose disks can stand alone
+			return false
 		}
-		return true
+		return o.id.Kind != image.Pack // whose disks can stand alone
 	})
 }
 

@@ -148,7 +148,7 @@ func (r *run) report(u library.Unreadable) {
 }
 
 // Roots are the places that workers must be able to read, absolute and without links: folders with all that is in them, and the folder of
-// a file or device that is named itself, since that is opened through its folder.
+// a file that is named itself. A device is a place of its own: a folder of devices has those of others.
 func Roots(paths []string) []string {
 	seen := map[string]bool{}
 	var out []string
@@ -157,7 +157,7 @@ func Roots(paths []string) []string {
 		if err != nil {
 			continue // the walk says it
 		}
-		if !kind.IsDir() {
+		if kind.IsRegular() {
 			real = filepath.Dir(real)
 		}
 		if !seen[real] {
