@@ -133,3 +133,41 @@ func TestScanOfFilesByTheShell(t *testing.T) {
 	sameAsInspect(t, s.dir, "a-flat.vmdk")
 	s.requireRows(map[string]string{"c.img": isOff, "./b.vmdk": isOff}, "c.img", "./b.vmdk")
 }
+
+// TestScanOfAFileThatGrows requires that what was written meanwhile is no verdict.
+func TestScanOfAFileThatGrows(t *testing.T) {
+	s := newShelf(t)
+	s.put("disk.img", offDisk())
+	f, err := os.OpenFile(s.path("disk.img"), os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	stop, stopped := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				stopped <- nil
+				return
+			default:
+			}
+			if _, err := f.Write(make([]byte, sectorSize)); err != nil {
+				stopped <- err
+				return
+			}
+			time.Sleep(20 * time.Microsecond)
+		}
+	}()
+	seen := map[string]bool{}
+	for range 20 {
+		rows, _ := scanJSON(t, s.dir, ".")
+		require.Len(t, rows, 1)
+		seen[rows[0].String()] = true
+		if seen["failed changed"] {
+			break
+		}
+	}
+	close(stop)
+	require.NoError(t, <-stopped)
+	require.True(t, seen["failed changed"], "%v", seen)
+	s.requireRows(map[string]string{"disk.img": isOff}, ".")
+}

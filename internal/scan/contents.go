@@ -146,3 +146,28 @@ func (c *contents) snapshots(x *found) (out []image.Child) {
 	slices.SortFunc(out, func(a, b image.Child) int { return slices.Compare(a.Name, b.Name) })
 	return out
 }
+
+// images lists the files that are to have a row and have none, in the order of their names.
+func (c *contents) images() []*found {
+	rows := c.sorted()
+	rows = slices.DeleteFunc(rows, func(x *found) bool { return x.rowed || x.second || !x.wanted || c.hidden(x) })
+	for _, x := range rows {
+		x.rowed = true
+	}
+	return rows
+}
+
+// hidden tells whether the row of another file speaks of x.
+func (c *contents) hidden(x *found) bool {
+	return slices.ContainsFunc(c.owners[x.Name], func(o *found) bool {
+		switch {
+		case o.silent:
+			return x.isExtent() // it would be called an orphan, which it is not
+		case o.wanted:
+			return true
+		case x.named:
+			return false
+		}
+		return o.id.Kind != image.Pack // whose disks can stand alone
+	})
+}

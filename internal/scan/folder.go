@@ -23,6 +23,7 @@ type found struct {
 	id     image.Identity
 	known  *catalog.Known // from an earlier run, as long as it holds
 	failed *library.Image
+	wanted bool // it may have a row
 	second bool // another link to the same file stands for it
 	rowed  bool // it has a row
 	silent bool // its row failed, and says nothing of its parts
@@ -38,7 +39,7 @@ func (r *run) folder(ctx context.Context, f *folder) error {
 	}
 	c.relate()
 	r.claim(f, c)
-	rows := r.images(f, c)
+	rows := c.images()
 	r.more(len(rows))
 	r.announce()
 	for len(rows) > 0 {
@@ -46,7 +47,7 @@ func (r *run) folder(ctx context.Context, f *folder) error {
 			return err
 		}
 		// What an image names that cannot be judged itself is not hidden by it.
-		rows = r.images(f, c)
+		rows = c.images()
 		r.more(len(rows))
 	}
 	return nil
@@ -55,7 +56,7 @@ func (r *run) folder(ctx context.Context, f *folder) error {
 // claim finds out which files were seen by another name. Of the links of a file the first in the order of the walk counts, whichever
 // folder is ready first; in a folder a part of an image before an image.
 func (r *run) claim(f *folder, c *contents) {
-	linked := slices.DeleteFunc(c.sorted(), func(x *found) bool { return x.links < 2 || !x.regular || !r.wants(f, x) })
+	linked := slices.DeleteFunc(c.sorted(), func(x *found) bool { return x.links < 2 || !x.regular || !x.wanted })
 	if len(linked) > 0 {
 		r.turns.wait(f.turn)
 	}
@@ -67,31 +68,6 @@ func (r *run) claim(f *folder, c *contents) {
 		}
 	}
 	r.turns.finish(f.turn)
-}
-
-// images lists the files that are to have a row and have none, in the order of their names.
-func (r *run) images(f *folder, c *contents) []*found {
-	rows := c.sorted()
-	rows = slices.DeleteFunc(rows, func(x *found) bool { return x.rowed || x.second || !r.wants(f, x) || r.hidden(f, c, x) })
-	for _, x := range rows {
-		x.rowed = true
-	}
-	return rows
-}
-
-// hidden tells whether the row of another file speaks of x.
-func (r *run) hidden(f *folder, c *contents, x *found) bool {
-	return slices.ContainsFunc(c.owners[x.Name], func(o *found) bool {
-		switch {
-		case o.silent:
-			return x.isExtent() // it would be called an orphan, which it is not
-		case r.wants(f, o):
-			return true
-		case x.named:
-			return false
-		}
-		return o.id.Kind != image.Pack // whose disks can stand alone
-	})
 }
 
 func (r *run) judgeAll(ctx context.Context, f *folder, c *contents, rows []*found) error {
@@ -110,8 +86,8 @@ func (r *run) judgeAll(ctx context.Context, f *folder, c *contents, rows []*foun
 }
 
 // wants tells whether a file may have a row at all.
-func (r *run) wants(f *folder, x *found) bool {
-	return x.named || (!f.context && (r.Wanted == nil || r.Wanted(x.rel, x.shown)))
+func (r *run) wants(f *folder, e entry) bool {
+	return e.named || (!f.context && (r.Wanted == nil || r.Wanted(e.rel, e.shown)))
 }
 
 // identify tells what the files of a batch are, and keeps those that matter.
@@ -148,7 +124,7 @@ func (r *run) limit(fits bool, x *found) {
 
 // identifyOne tells what a file is, from what is known of it or by a worker. Nil: it does not matter.
 func (r *run) identifyOne(ctx context.Context, f *folder, e entry) (*found, error) {
-	x := &found{entry: e}
+	x := &found{entry: e, wanted: r.wants(f, e)}
 	path := filepath.Join(f.path, e.Name)
 	if !e.regular {
 		x.id.Kind = image.Disk // a device: opening it says what it is
@@ -183,7 +159,7 @@ func (r *run) unidentified(f *folder, x *found, a Answer) *found {
 	case x.named || image.Named(x.Name, x.Size):
 		x.fail(*a.Error)
 		return x
-	case r.wants(f, x) && exists(filepath.Join(f.path, x.Name)):
+	case x.wanted && exists(filepath.Join(f.path, x.Name)):
 		r.report(library.Unreadable{Path: x.shown, Error: *a.Error})
 	}
 	return nil

@@ -112,7 +112,7 @@ type level struct {
 // followed, but those that the user's own paths are.
 func (r *run) walk(ctx context.Context, use func(f *folder)) error {
 	w := &walker{run: r, use: use}
-	named, roots, err := w.roots()
+	named, roots, err := w.roots(ctx)
 	if err != nil {
 		return err
 	}
@@ -196,9 +196,12 @@ func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
 }
 
 // roots divides the paths into folders to walk and folders of files that are named themselves.
-func (w *walker) roots() (named, roots []*folder, err error) {
+func (w *walker) roots(ctx context.Context) (named, roots []*folder, err error) {
 	w.named = map[[2]uint64]*folder{}
 	for _, p := range w.Paths {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
 		real, mode, err := resolve(p)
 		switch {
 		case err == nil && mode.IsDir():
