@@ -41,7 +41,7 @@ func Identify(path string, meter *Meter) (id Identity, err error) {
 		return id, err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	dir.meter = meter
+	dir.count(meter)
 	f, err := dir.openAny(filepath.Base(path), ondisk.ErrUnsupported)
 	if err != nil {
 		return id, err
@@ -88,7 +88,7 @@ func identify(dir *folder, f *file) (Identity, error) {
 func identifyOVF(dir *folder, f *file) Identity {
 	id := Identity{Kind: Pack, Format: "ovf"}
 	again := newFolder(dir.fd) // the package closes its files, and dir stays open
-	again.meter = dir.meter
+	again.meter, again.recent = dir.meter, dir.recent
 	p := &Package{dir: again, base: f.name, names: map[string]*Member{}}
 	main, err := again.openAny(f.name, ondisk.ErrReference)
 	if err != nil {

@@ -75,7 +75,7 @@ func OpenPlain(path string, o Options) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir.meter = o.Meter
+	dir.count(o.Meter)
 	img, err := openIn(dir, filepath.Base(real), o)
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())

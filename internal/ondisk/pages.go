@@ -6,8 +6,12 @@ import (
 	"sync"
 )
 
-// pageSize is the unit in which Pages reads, in bytes: 16 grain tables of a VMDK.
-const pageSize = 32 << 10
+const (
+	// pageSize is the unit in which Pages reads where much is wanted, in bytes: 16 grain tables of a VMDK.
+	pageSize = 32 << 10
+	// firstRead is the unit of what is read of a page at first, in bytes: who only looks at the start of a disk needs a few entries of its tables.
+	firstRead = 4 << 10
+)
 
 // Pages reads big on-disk tables through a small cache, so that memory does not grow with the image. Safe for
 // concurrent use.
@@ -22,6 +26,7 @@ type Pages struct {
 }
 
 type page struct {
+	at   int64 // of data, which is all of the page or the first that was read of it
 	data []byte
 	used uint64
 }
@@ -38,15 +43,14 @@ func NewPages(src Source, limit int64) *Pages {
 // Read fills b from off.
 func (p *Pages) Read(b []byte, off int64) error {
 	for len(b) > 0 {
-		start := off - off%pageSize
-		data, err := p.page(start)
+		data, err := p.from(off, int64(len(b)))
 		if err != nil {
 			return err
 		}
-		if int64(len(data)) <= off-start {
+		if len(data) == 0 {
 			return ReadFull(p.src, b, off) // past the end: let the source name the error
 		}
-		n := copy(b, data[off-start:])
+		n := copy(b, data)
 		b, off = b[n:], off+int64(n)
 	}
 	return nil
@@ -55,12 +59,10 @@ func (p *Pages) Read(b []byte, off int64) error {
 // Zeros counts the zero bytes from off on, at most so many, without a copy of them.
 func (p *Pages) Zeros(off, most int64) (n int64, err error) {
 	for n < most {
-		start := (off + n) / pageSize * pageSize
-		data, err := p.page(start)
+		data, err := p.from(off+n, most-n)
 		if err != nil {
 			return n, err
 		}
-		data = data[min(off+n-start, int64(len(data))):]
 		data = data[:min(int64(len(data)), most-n)]
 		if len(data) == 0 || !IsZero(data) {
 			i := bytes.IndexFunc(data, func(r rune) bool { return r != 0 })
@@ -97,43 +99,61 @@ func (p *Pages) BE64(off int64) (uint64, error) {
 
 // number gives n bytes at off, n at most 8.
 func (p *Pages) number(off, n int64) (b [8]byte, err error) {
-	start := off - off%pageSize
-	data, err := p.page(start)
+	data, err := p.from(off, n)
 	if err != nil {
 		return b, err
 	}
-	if int64(len(data))-(off-start) < n { // across the border of two pages, or past the end
+	if int64(len(data)) < n { // across the border of two pages, or past the end
 		var wide [8]byte // escapes, unlike b
 		err := p.Read(wide[:n], off)
 		return wide, err
 	}
-	copy(b[:n], data[off-start:])
+	copy(b[:n], data)
 	return b, nil
 }
 
-// page gives the bytes of the page that starts at off; the last one of a file is short. The read happens under the
-// lock: two workers that miss on one page would read it twice otherwise, and hits are short.
-func (p *Pages) page(off int64) ([]byte, error) {
+// from gives bytes from off on, where so many are of use, as many as are at hand: none only past the end of the source. The read
+// happens under the lock: two workers that miss on one page would read it twice otherwise, and hits are short.
+func (p *Pages) from(off, useful int64) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clock++
-	if pg := p.pages[off]; pg != nil {
+	start := off - off%pageSize
+	pg := p.pages[start]
+	if pg != nil && off >= pg.at && off-pg.at < int64(len(pg.data)) {
 		pg.used = p.clock
-		return pg.data, nil
+		return pg.data[off-pg.at:], nil
 	}
-	n := min(pageSize, p.src.Size()-off)
-	if p.holes != nil && n > 0 && p.holes.Has(off, n) {
-		return empty[:n], nil
+	at, n := p.want(off, min(useful, pageSize), pg)
+	if off >= at+n {
+		return nil, nil
 	}
-	data, err := Bytes(p.src, off, n)
+	if p.holes != nil && p.holes.Has(at, n) {
+		return empty[off-at : n], nil
+	}
+	data, err := Bytes(p.src, at, n)
 	if err != nil {
 		return nil, err
 	}
-	if len(p.pages) >= p.max {
+	if pg == nil && len(p.pages) >= p.max {
 		p.evict()
 	}
-	p.pages[off] = &page{data: data, used: p.clock}
-	return data, nil
+	p.pages[start] = &page{at: at, data: data, used: p.clock}
+	return data[off-at:], nil
+}
+
+// want tells what to read of the page that has the byte at off: at first no more than the useful bytes from there are in, and all of it
+// when more of it is wanted or all of the page in front of it was.
+func (p *Pages) want(off, useful int64, known *page) (at, n int64) {
+	start := off - off%pageSize
+	end := min(start+pageSize, p.src.Size())
+	before := p.pages[start-pageSize]
+	if known != nil || (before != nil && len(before.data) == pageSize) {
+		return start, end - start
+	}
+	at = off - off%firstRead
+	useful += firstRead - 1
+	return at, min(off+useful-(off+useful)%firstRead, end) - at
 }
 
 // empty is the page that all holes share. Nobody writes to it.
