@@ -9,8 +9,9 @@ import (
 const (
 	// pageSize is the unit in which Pages reads where much is wanted, in bytes: 16 grain tables of a VMDK.
 	pageSize = 32 << 10
-	// firstRead is the unit of what is read of a page at first, in bytes: who only looks at the start of a disk needs a few entries of its tables.
-	firstRead = 4 << 10
+	// pieceSize is the unit of what is read of a page where little is wanted, in bytes: who only looks at the start of a disk needs a few
+	// entries of its tables.
+	pieceSize = 4 << 10
 )
 
 // Pages reads big on-disk tables through a small cache, so that memory does not grow with the image. Safe for
@@ -25,11 +26,14 @@ type Pages struct {
 	holes *Holes // nil when src does not know its holes
 }
 
+// page is a stretch of the source, in pieces, of which those are there that were read.
 type page struct {
-	at   int64 // of data, which is all of the page or the first that was read of it
-	data []byte
-	used uint64
+	pieces [pageSize / pieceSize][]byte
+	used   uint64
 }
+
+// last tells whether its end was read.
+func (p *page) last() bool { return p != nil && p.pieces[len(p.pieces)-1] != nil }
 
 // NewPages keeps at most limit bytes of src in memory.
 func NewPages(src Source, limit int64) *Pages {
@@ -112,7 +116,7 @@ func (p *Pages) number(off, n int64) (b [8]byte, err error) {
 	return b, nil
 }
 
-// from gives bytes from off on, where so many are of use, as many as are at hand: none only past the end of the source. The read
+// from gives bytes from off on, where so many are of use, as many as one piece has: none only past the end of the source. The read
 // happens under the lock: two workers that miss on one page would read it twice otherwise, and hits are short.
 func (p *Pages) from(off, useful int64) ([]byte, error) {
 	p.mu.Lock()
@@ -120,40 +124,49 @@ func (p *Pages) from(off, useful int64) ([]byte, error) {
 	p.clock++
 	start := off - off%pageSize
 	pg := p.pages[start]
-	if pg != nil && off >= pg.at && off-pg.at < int64(len(pg.data)) {
-		pg.used = p.clock
-		return pg.data[off-pg.at:], nil
+	if pg != nil {
+		if b := pg.pieces[(off-start)/pieceSize]; int64(len(b)) > off%pieceSize {
+			pg.used = p.clock
+			return b[off%pieceSize:], nil
+		}
 	}
-	at, n := p.want(off, min(useful, pageSize), pg)
-	if off >= at+n {
+	at, end := p.want(off, useful)
+	if off >= end {
 		return nil, nil
 	}
-	if p.holes != nil && p.holes.Has(at, n) {
-		return empty[off-at : n], nil
+	if p.holes != nil && p.holes.Has(at, end-at) {
+		return empty[off-at : end-at], nil
 	}
-	data, err := Bytes(p.src, at, n)
+	data, err := Bytes(p.src, at, end-at)
 	if err != nil {
 		return nil, err
 	}
-	if pg == nil && len(p.pages) >= p.max {
-		p.evict()
+	if pg == nil {
+		if len(p.pages) >= p.max {
+			p.evict()
+		}
+		pg = &page{}
+		p.pages[start] = pg
 	}
-	p.pages[start] = &page{at: at, data: data, used: p.clock}
-	return data[off-at:], nil
+	pg.used = p.clock
+	for i := (at - start) / pieceSize; at < end; i, at = i+1, at+pieceSize {
+		n := min(pieceSize, int64(len(data)))
+		pg.pieces[i], data = data[:n], data[n:]
+	}
+	return pg.pieces[(off-start)/pieceSize][off%pieceSize:], nil
 }
 
-// want tells what to read of the page that has the byte at off: at first no more than the useful bytes from there are in, and all of it
-// when more of it is wanted or all of the page in front of it was.
-func (p *Pages) want(off, useful int64, known *page) (at, n int64) {
+// want tells what to read for the useful bytes from off on: the pieces of its page that these lie in, and all to the end of the page where
+// the piece in front of them was wanted too.
+func (p *Pages) want(off, useful int64) (at, end int64) {
 	start := off - off%pageSize
-	end := min(start+pageSize, p.src.Size())
-	before := p.pages[start-pageSize]
-	if known != nil || (before != nil && len(before.data) == pageSize) {
-		return start, end - start
+	at, end = off-off%pieceSize, start+pageSize
+	follows := at > start && p.pages[start] != nil && p.pages[start].pieces[(at-start)/pieceSize-1] != nil
+	if !follows && (at > start || !p.pages[start-pageSize].last()) {
+		useful = off%pieceSize + min(useful, pageSize) + pieceSize - 1
+		end = min(end, at+useful-useful%pieceSize)
 	}
-	at = off - off%firstRead
-	useful += firstRead - 1
-	return at, min(off+useful-(off+useful)%firstRead, end) - at
+	return at, min(end, p.src.Size())
 }
 
 // empty is the page that all holes share. Nobody writes to it.
