@@ -32,6 +32,7 @@ type Identity struct {
 	Format  string   `json:"format,omitempty"`  // as users write it
 	Extents []string `json:"extents,omitempty"` // files that hold its data: of an OVF those of its disks, and its manifest
 	Parents []string `json:"parents,omitempty"` // images that it completes: the last component of each name
+	Read    int64    `json:"read,omitempty"`    // bytes, to know all that
 }
 
 // Identify tells what the file at path is. Links and devices are what they are: only Open follows the user there.
@@ -47,7 +48,9 @@ func Identify(path string, meter *Meter) (id Identity, err error) {
 		return id, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return identify(dir, f)
+	id, err = identify(dir, f)
+	id.Read = meter.Read()
+	return id, err
 }
 
 func identify(dir *folder, f *file) (Identity, error) {
@@ -69,7 +72,7 @@ func identify(dir *folder, f *file) (Identity, error) {
 		return Identity{Kind: Unsupported, Format: names[0]}, nil
 	}
 	id := Identity{Kind: Disk, Format: found.Name}
-	n, err := found.Names(f)
+	n, err := glance(found, f)
 	if err != nil {
 		return id, err
 	}
@@ -81,6 +84,14 @@ func identify(dir *folder, f *file) (Identity, error) {
 		id.Parents = append(id.Parents, lastName(p))
 	}
 	return id, nil
+}
+
+// glance reads what a file names, the cheapest way that its format knows.
+func glance(format driver.Format, f *file) (driver.Names, error) {
+	if format.Glance != nil {
+		return format.Glance(f)
+	}
+	return format.Names(f)
 }
 
 // identifyOVF lists the files of a package that lie in the folder. One that cannot be read names nothing: its disks are rows of

@@ -19,6 +19,7 @@ import (
 type found struct {
 	entry
 	id     image.Identity
+	read   int64  // bytes, to identify it
 	known  *Known // from an earlier run, as long as it holds
 	failed *library.Image
 }
@@ -129,7 +130,8 @@ func (r *run) identifyOne(ctx context.Context, f *folder, e entry) (*found, erro
 			r.note(e.shown, a)
 			return nil, nil
 		}
-		x.id = a.Identity
+		x.id, x.read = a.Identity, a.Identity.Read
+		x.id.Read = 0 // nobody reads it again to know what it is
 	}
 	m := r.matters(f, x)
 	if m == nil && r.Store != nil {
@@ -253,4 +255,15 @@ func (c *contents) snapshots(x *found) (out []string) {
 		out = append(out, c.children[name]...)
 	}
 	return out
+}
+
+// read is how much was read to identify an image and its parts, in bytes.
+func (c *contents) read(x *found) int64 {
+	n := x.read
+	for _, part := range x.id.Extents {
+		if p := c.files[part]; p != nil && p != x {
+			n += p.read
+		}
+	}
+	return n
 }

@@ -44,6 +44,7 @@ func names(f driver.File) (driver.Names, error) {
 		return driver.Names{}, err
 	}
 	n := scanNames(string(text))
+	n.Part = ondisk.IsZero(text) // qemu-img leaves room for a descriptor in the extents of a split disk, and writes none
 	n.Broken = size > maxText // the rest can name anything
 	return n, nil
 }
