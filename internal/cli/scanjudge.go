@@ -49,7 +49,8 @@ func (j *judge) Image(job scan.Job) *library.Image {
 	i, meter := library.NewImage(job.Path), &image.Meter{Limit: maxRead}
 	i.State = library.Judged
 	o := image.Options{Beside: job.Beside, Meter: meter}
-	judged, err := true, error(nil)
+	judged := true
+	var err error
 	if job.Package {
 		err = j.pack(i, job.Path, o)
 	} else {

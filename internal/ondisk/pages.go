@@ -32,9 +32,6 @@ type page struct {
 	used   uint64
 }
 
-// last tells whether its end was read.
-func (p *page) last() bool { return p != nil && p.pieces[len(p.pieces)-1] != nil }
-
 // NewPages keeps at most limit bytes of src in memory.
 func NewPages(src Source, limit int64) *Pages {
 	p := &Pages{src: src, max: max(1, int(limit/pageSize)), pages: map[int64]*page{}}
@@ -156,13 +153,21 @@ func (p *Pages) from(off, useful int64) ([]byte, error) {
 	return pg.pieces[(off-start)/pieceSize][off%pieceSize:], nil
 }
 
+// has tells whether the piece that begins at a place is there.
+func (p *Pages) has(at int64) bool {
+	if at < 0 {
+		return false
+	}
+	pg := p.pages[at-at%pageSize]
+	return pg != nil && pg.pieces[at%pageSize/pieceSize] != nil
+}
+
 // want tells what to read for the useful bytes from off on: the pieces of its page that these lie in, and all to the end of the page where
-// the piece in front of them was wanted too.
+// the three pieces in front of them are there, so that somebody seems to read the table in order.
 func (p *Pages) want(off, useful int64) (at, end int64) {
 	start := off - off%pageSize
 	at, end = off-off%pieceSize, start+pageSize
-	follows := at > start && p.pages[start] != nil && p.pages[start].pieces[(at-start)/pieceSize-1] != nil
-	if !follows && (at > start || !p.pages[start-pageSize].last()) {
+	if !p.has(at-pieceSize) || !p.has(at-2*pieceSize) || !p.has(at-3*pieceSize) {
 		useful = off%pieceSize + min(useful, pageSize) + pieceSize - 1
 		end = min(end, at+useful-useful%pieceSize)
 	}
