@@ -122,7 +122,7 @@ type Mark struct {
 func Probe(whole disk.Disk, at int64) (*Volume, error) {
 	d, done := withHead(whole, headSize)
 	defer done()
-	return d.ask(at, func(p Prober) bool { return d.mayBe(p) })
+	return d.ask(at, d.mayBe)
 }
 
 // Glance is Probe for who wants to know what a volume is, and no more: a sound one with a mark in its first 4 KiB is believed. What else
