@@ -21,6 +21,7 @@ import (
 type found struct {
 	entry
 	id     image.Identity
+	read   int64          // bytes, to identify it
 	known  *catalog.Known // from an earlier run, as long as it holds
 	failed *library.Image
 	wanted bool // it may have a row
@@ -144,7 +145,8 @@ func (r *run) identifyOne(ctx context.Context, f *folder, e entry) (*found, erro
 		case a.Error != nil:
 			return r.unidentified(f, x, a), nil
 		}
-		x.id = a.Identity
+		x.id, x.read = a.Identity, a.Identity.Read
+		x.id.Read = 0 // nobody reads it again to know what it is
 	}
 	m := r.matters(f, x)
 	if m == nil && r.Store != nil {
