@@ -76,6 +76,8 @@ func (o outside) Call(ctx context.Context, r scan.Request) (a scan.Answer, err e
 		return a, ctx.Err()
 	case died && d.Idle:
 		return a, errors.Join(scan.ErrUnasked, err)
+	case died && d.Cause == sandbox.Killed:
+		return a, ondisk.In(ondisk.ErrLimit, "what reads it was %s; scan again, with fewer --jobs when memory is short", d.Text)
 	case died && d.Cause != sandbox.Crash:
 		return a, ondisk.In(ondisk.ErrLimit, "what reads it was stopped: %s; look at it alone with trueup inspect", d.Text)
 	case died:

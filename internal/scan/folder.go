@@ -66,7 +66,7 @@ func (r *run) folder(ctx context.Context, f *folder) error {
 
 // wants tells whether a file may have a row at all.
 func (r *run) wants(f *folder, x *found) bool {
-	return x.named || (!f.context && (r.Wanted == nil || r.Wanted(x.rel, x.shown)))
+	return (x.named || !f.context) && (r.Wanted == nil || r.Wanted(x.rel, x.shown))
 }
 
 // identify tells what the files of a batch are, and keeps those that matter.
@@ -164,9 +164,14 @@ func (r *run) lookup(path string, x *found) (bool, error) {
 		return false, nil
 	}
 	k, ok, err := r.Store.Lookup(path, x.File)
-	if err != nil || !ok || json.Unmarshal(k.Ident, &x.id) != nil {
+	if err != nil || !ok {
 		return false, err
 	}
+	var id image.Identity
+	if json.Unmarshal(k.Ident, &id) != nil || checkIdentity(id) != nil || (k.Image != nil && k.Image.Check() != nil) {
+		return false, nil // it is read again: the catalogue may be that of a stranger
+	}
+	x.id = id
 	x.known = &k
 	return true, nil
 }

@@ -25,7 +25,8 @@ type Request struct {
 type Answer struct {
 	Identity image.Identity `json:"identity"`
 	Image    *library.Image `json:"image,omitempty"`
-	Error    *report.Error  `json:"error,omitempty"` // of Identify
+	Fleeting bool           `json:"fleeting,omitempty"` // of Image, whose own JSON does not have it
+	Error    *report.Error  `json:"error,omitempty"`    // of Identify
 }
 
 // Worker answers requests, one at a time. After an error it is of no use any more.
@@ -78,7 +79,11 @@ func (p *Pool) try(ctx context.Context, r Request) (a Answer, err error) {
 			return a, fmt.Errorf("start a worker: %w", err)
 		}
 	}
-	if a, err = w.Call(ctx, r); err != nil {
+	if a, err = w.Call(ctx, r); err == nil {
+		err = a.check(r)
+	}
+	if err != nil {
+		a = Answer{}
 		_ = w.Close() // it is dead, or must be
 		w = nil
 	}
@@ -102,7 +107,8 @@ func (p *Pool) Close() error {
 // Handle answers a request by a judge, in this process.
 func Handle(judge Judge, r Request) (a Answer) {
 	if r.Judge {
-		return Answer{Image: judge.Image(Job{string(r.Path), r.Beside, r.Doubt})}
+		i := judge.Image(Job{string(r.Path), r.Beside, r.Doubt})
+		return Answer{Image: i, Fleeting: i != nil && i.Fleeting}
 	}
 	id, err := judge.Identify(string(r.Path))
 	if err != nil {

@@ -49,6 +49,9 @@ func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*lib
 		return nil, ctx.Err()
 	}
 	i := a.Image
+	if i != nil {
+		i.Fleeting = a.Fleeting
+	}
 	if err != nil {
 		i = library.NewImage(x.shown)
 		i.Format = x.id.Format
