@@ -22,23 +22,23 @@ import (
 	"github.com/trueup/trueup/internal/library"
 )
 
-// scanned is a run of scan with -o json.
-type scanned struct {
+// scanResult is a run of scan with -o json.
+type scanResult struct {
 	result
 	rows map[string]*library.Image // by path
 	sum  library.Summary
 }
 
 // scan runs trueup scan with -o json to its end.
-func scan(t testing.TB, args ...string) scanned {
+func scan(t testing.TB, args ...string) scanResult {
 	t.Helper()
-	return parseScan(t, trueup(t, append([]string{"scan", "-o", "json"}, args...)...))
+	return readScan(t, trueup(t, append([]string{"scan", "-o", "json"}, args...)...))
 }
 
-// parseScan reads the lines of a scan, each of which its schema must allow. The last one is the sum.
-func parseScan(t testing.TB, r result) scanned {
+// readScan reads the lines of a scan, each of which its schema must allow. The last one is the sum.
+func readScan(t testing.TB, r result) scanResult {
 	t.Helper()
-	s := scanned{result: r, rows: map[string]*library.Image{}}
+	s := scanResult{result: r, rows: map[string]*library.Image{}}
 	lines := strings.SplitAfter(strings.TrimSuffix(r.stdout, "\n"), "\n")
 	for n, line := range lines {
 		validate(t, line)
@@ -57,7 +57,7 @@ func parseScan(t testing.TB, r result) scanned {
 }
 
 // same is what two runs have to agree on: all of a row but how much was read for it.
-func (s scanned) same(t testing.TB) map[string]string {
+func (s scanResult) same(t testing.TB) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for path, i := range s.rows {
@@ -71,7 +71,7 @@ func (s scanned) same(t testing.TB) map[string]string {
 }
 
 // words are what came of each image, by its path below root: a verdict, the code of an error, or a state.
-func (s scanned) words(root string) map[string]string {
+func (s scanResult) words(root string) map[string]string {
 	out := map[string]string{}
 	for path, i := range s.rows {
 		word := string(i.State)

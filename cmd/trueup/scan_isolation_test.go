@@ -71,7 +71,7 @@ func TestScanOpensNothingElse(t *testing.T) {
 	require.Subset(t, seen, []string{"shadow.vmdk", "backed.qcow2", "deep/two.ova"}, "the trace has no images")
 	require.NotContains(t, seen, "folder", "links are not followed")
 	require.NotContains(t, seen, "deep/round")
-	s := parseScan(t, r)
+	s := readScan(t, r)
 	require.Equal(t, k.want, s.words(k.dir))
 }
 
@@ -108,7 +108,7 @@ func TestScanWithoutWorkers(t *testing.T) {
 		t.Skipf("mount namespaces need root: %s", out)
 	}
 	r := run(t, disktest.Tool(t, "unshare"), "--mount", "sh", "-c", sh, "sh", builtPath, "scan", "-o", "json", dir)
-	s := parseScan(t, r)
+	s := readScan(t, r)
 	require.Equal(t, 3, s.code)
 	require.Equal(t, "sandbox", s.sum.Isolation.Wanted)
 	require.Equal(t, "none", s.sum.Isolation.Achieved)

@@ -59,11 +59,15 @@ func NewPool(jobs int, judge Judge, start func(ctx context.Context) (Worker, err
 // ErrUnasked is the error of a worker that had died before it got the request.
 var ErrUnasked = errors.New("the worker was gone")
 
+// tries is how many workers are asked, when one after the other is gone before it could be.
+const tries = 3
+
 // Do has a worker answer a request. The error is what the worker died of.
 func (p *Pool) Do(ctx context.Context, r Request) (a Answer, err error) {
-	a, err = p.try(ctx, r)
-	if errors.Is(err, ErrUnasked) {
-		a, err = p.try(ctx, r)
+	for range tries {
+		if a, err = p.try(ctx, r); !errors.Is(err, ErrUnasked) {
+			break
+		}
 	}
 	return a, err
 }
