@@ -9,6 +9,15 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
+// ErrForeign marks the error of a file that is something else than a catalogue. It was not written to.
+var ErrForeign = errors.New("not a catalogue")
+
+// foreign puts ErrForeign into an error without a word.
+type foreign struct{ error }
+
+func (f foreign) Unwrap() error      { return f.error }
+func (foreign) Is(target error) bool { return target == ErrForeign }
+
 // moveAway is what helps where a catalogue cannot be mended.
 const moveAway = "move it away, and the next scan makes a new one"
 
@@ -44,7 +53,11 @@ func (c *Catalog) fail(err error) error {
 	if text == "" {
 		text = moveAway
 	}
-	return fmt.Errorf("catalogue %s: %s (%w)", c.path, text, err)
+	err = fmt.Errorf("catalogue %s: %s (%w)", c.path, text, err)
+	if code == sqlite3.SQLITE_NOTADB {
+		return foreign{err}
+	}
+	return err
 }
 
 func resultCode(err error) (code int, ok bool) {

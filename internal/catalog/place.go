@@ -56,9 +56,9 @@ func place(path string) (string, error) {
 	case err != nil:
 		return "", cause(err)
 	case st.IsDir():
-		return "", errors.New("a folder: name a file")
+		return "", foreign{errors.New("a folder: name a file")}
 	case !st.Mode().IsRegular():
-		return "", errors.New("not an ordinary file: name another one")
+		return "", foreign{errors.New("not an ordinary file: name another one")}
 	}
 	return filepath.EvalSymlinks(abs)
 }

@@ -48,7 +48,12 @@ func (r *run) folder(ctx context.Context, f *folder) error {
 	c.relate()
 	var rows []*found
 	for _, x := range c.files {
-		if r.wants(f, x) && c.isImage(x) {
+		switch {
+		case !c.isImage(x):
+			if err := r.keepPart(f, x); err != nil {
+				return err
+			}
+		case r.wants(f, x):
 			rows = append(rows, x)
 		}
 	}
@@ -187,6 +192,20 @@ func (r *run) keep(path string, x *found, i *library.Image, beside string) error
 		i.Change = change
 	}
 	return err
+}
+
+// asPart is what a file depends on that is a part of an image: when its image is gone, what is known of it counts no more.
+const asPart = "part"
+
+// keepPart gives the store what a file is that has no row of its own, so that the next run need not open it.
+func (r *run) keepPart(f *folder, x *found) error {
+	switch {
+	case r.Store == nil || !x.regular || x.failed != nil:
+		return nil
+	case x.known != nil && x.known.Image == nil && x.known.Beside == asPart:
+		return nil
+	}
+	return r.keep(filepath.Join(f.path, x.Name), x, nil, asPart)
 }
 
 // relate finds out which files belong to which.
