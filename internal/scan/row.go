@@ -70,8 +70,11 @@ func (r *run) ask(ctx context.Context, x *found, j Job) (*library.Image, error) 
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case err == nil && (a.Image != nil || j.Doubt):
+	case err == nil && a.Image != nil:
+		a.Image.Fleeting = a.Fleeting
 		return a.Image, nil
+	case err == nil && j.Doubt:
+		return nil, nil
 	case err == nil:
 		err = errors.New("the worker gave no answer; please report it")
 	}
