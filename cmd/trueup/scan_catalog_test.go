@@ -62,6 +62,7 @@ func (k kept) read(s scanResult) []string {
 // What has not changed is not opened.
 func TestScanKnowsWhatHasNotChanged(t *testing.T) {
 	k, first := newKept(t)
+	require.NoError(t, os.WriteFile(k.path("notes.txt"), []byte("no image"), 0o600))
 	again := k.scan(t, 3)
 	require.Empty(t, k.read(again))
 	require.Zero(t, again.sum.Read)
@@ -74,6 +75,12 @@ func TestScanKnowsWhatHasNotChanged(t *testing.T) {
 		require.False(t, strings.HasPrefix(path, k.dir+"/"), "opened %s", path)
 	}
 	require.Contains(t, paths, k.dir)
+
+	// Nor at the next run: what is known and was met again is not forgotten.
+	paths, _ = opened(t, "--catalog", k.catalogue, k.dir)
+	for _, path := range paths {
+		require.False(t, strings.HasPrefix(path, k.dir+"/"), "opened %s", path)
+	}
 }
 
 func TestScanReadsWhatHasChanged(t *testing.T) {
