@@ -102,7 +102,7 @@ func (r *scanRow) String() string {
 func scanJSON(t testing.TB, dir string, args ...string) (rows []*scanRow, sum scanSummary) {
 	t.Helper()
 	out, errs, code := scanRun(t, dir, args...)
-	rows, sum = parseScan(t, strings.NewReader(out))
+	rows, sum = parseRows(t, strings.NewReader(out))
 	require.Equal(t, sum.ExitCode, code, errs)
 	require.Len(t, rows, sum.Images)
 	require.True(t, sum.Complete)
@@ -125,7 +125,7 @@ func scanRun(t testing.TB, dir string, args ...string) (stdout, stderr string, c
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-func parseScan(t testing.TB, out io.Reader) (rows []*scanRow, sum scanSummary) {
+func parseRows(t testing.TB, out io.Reader) (rows []*scanRow, sum scanSummary) {
 	t.Helper()
 	ended := false
 	for lines := bufio.NewReader(out); ; {

@@ -90,3 +90,28 @@ func BenchmarkReuse(b *testing.B) {
 		})
 	}
 }
+
+// A whole library of 100,000 images that is gone. Memory is that of pages.
+func BenchmarkRemoved(b *testing.B) {
+	for b.Loop() {
+		b.StopTimer()
+		path := filepath.Join(b.TempDir(), "c")
+		benchRun(b, path, func(r *Run) {
+			for n := range 10 * many {
+				i := library.NewImage(benchPath(n))
+				i.Fail("io", "read at 0x0: input/output error")
+				_, err := r.Save(benchPath(n), benchFile(n), Known{Image: i})
+				require.NoError(b, err)
+			}
+		})
+		b.StartTimer()
+		benchRun(b, path, func(r *Run) {
+			n := 0
+			for _, err := range r.Removed(func(string) bool { return false }) {
+				require.NoError(b, err)
+				n++
+			}
+			require.Equal(b, 10*many, n)
+		})
+	}
+}

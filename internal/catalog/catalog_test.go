@@ -306,8 +306,8 @@ func TestChangesCountFromTheLastRunThatEnded(t *testing.T) {
 
 func TestRemoved(t *testing.T) {
 	c := fresh(t)
-	r := begin(t, c, "/lib", "/lib/deep", "/library", "/other.vmdk")
-	for n, p := range []string{"/lib/a", "/lib/deep/b", "/lib/kept", "/lib/left out", "/library/c", "/other.vmdk", "/else/d"} {
+	r := begin(t, c, "/lib", "/lib/deep", "/library", "/lib-old", "/other.vmdk")
+	for n, p := range []string{"/lib/a", "/lib/deep/b", "/lib/kept", "/lib/left out", "/library/c", "/lib-old/e", "/other.vmdk", "/else/d"} {
 		save(t, r, p, image(p, 65536, file("x", uint64(n))))
 	}
 	require.Empty(t, removed(t, r))

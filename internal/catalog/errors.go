@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 )
@@ -12,14 +13,19 @@ import (
 // moveAway is what helps where a catalogue cannot be mended.
 const moveAway = "move it away, and the next scan makes a new one"
 
+const (
+	unwritable = "cannot be opened or written: make the file and its folder readable and writable, or name another file"
+	noDatabase = "no catalogue, and no SQLite database at all: name another file"
+)
+
 // advice says what a result code of SQLite means to the user, and what to do (https://www.sqlite.org/rescode.html).
 var advice = map[int]string{
-	sqlite3.SQLITE_NOTADB:   "no catalogue, and no SQLite database at all: name another file",
+	sqlite3.SQLITE_NOTADB:   noDatabase,
 	sqlite3.SQLITE_CORRUPT:  "damaged: save what can be read (sqlite3 FILE .recover), then " + moveAway,
 	sqlite3.SQLITE_FULL:     "no space left on its file system: make room and scan again; what was saved before is kept",
-	sqlite3.SQLITE_READONLY: "cannot be written: make the file and its folder writable, or name another file",
-	sqlite3.SQLITE_PERM:     "cannot be written: make the file and its folder writable, or name another file",
-	sqlite3.SQLITE_CANTOPEN: "cannot be opened or made: make the file and its folder readable and writable, or name another file",
+	sqlite3.SQLITE_READONLY: unwritable,
+	sqlite3.SQLITE_PERM:     unwritable,
+	sqlite3.SQLITE_CANTOPEN: unwritable,
 	sqlite3.SQLITE_BUSY:     "another program holds it all the time: end that program or its transaction, then scan again",
 	sqlite3.SQLITE_LOCKED:   "another program holds it all the time: end that program or its transaction, then scan again",
 	sqlite3.SQLITE_TOOBIG:   "a value in it is too long: " + moveAway,
@@ -27,6 +33,15 @@ var advice = map[int]string{
 	sqlite3.SQLITE_SCHEMA:   "its tables have changed: scan again",
 	sqlite3.SQLITE_ERROR:    "its tables are not as expected: " + moveAway,
 }
+
+// failure is an error of SQLite in our words. Those of SQLite quote the file, which may hold anything.
+type failure struct {
+	text string
+	err  error
+}
+
+func (f *failure) Error() string { return f.text }
+func (f *failure) Unwrap() error { return f.err }
 
 // fail names the catalogue in front of what went wrong, and says what to do. It is one line.
 func (c *Catalog) fail(err error) error {
@@ -40,11 +55,30 @@ func (c *Catalog) fail(err error) error {
 	if code == sqlite3.SQLITE_IOERR_SHMSIZE { // the index of the log, which is made at once
 		code = sqlite3.SQLITE_FULL
 	}
-	text := advice[code&0xff] // the primary code
+	primary := code & 0xff
+	text := advice[primary]
 	if text == "" {
 		text = moveAway
 	}
-	return fmt.Errorf("catalogue %s: %s (%w)", c.path, text, err)
+	reason := fmt.Sprintf("SQLite result %d", code)
+	switch primary {
+	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
+		if obstacle := c.obstacle(); obstacle != nil {
+			reason = obstacle.Error()
+		}
+	}
+	return &failure{fmt.Sprintf("catalogue %s: %s (%s)", c.path, text, reason), err}
+}
+
+// obstacle is why the file or its folder cannot be written, as the kernel says it.
+func (c *Catalog) obstacle() error {
+	if err := unix.Access(c.file, unix.R_OK|unix.W_OK); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	if err := unix.Access(c.folder(), unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("folder: %w", err)
+	}
+	return nil
 }
 
 func resultCode(err error) (code int, ok bool) {

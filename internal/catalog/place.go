@@ -16,6 +16,9 @@ import (
 // journal elsewhere.
 var suffixes = []string{"", "-wal", "-shm", "-journal"}
 
+// minPage is the length of the smallest page of a database. SQLite takes a shorter file for an empty one and would write over it.
+const minPage = 512
+
 // local are the file systems on which all that open a file share memory, which a write-ahead log needs (https://www.sqlite.org/wal.html:
 // "WAL does not work over a network filesystem"). On any other the rollback journal is used, which needs locks only.
 var local = []int64{
@@ -59,14 +62,15 @@ func place(path string) (string, error) {
 		return "", errors.New("a folder: name a file")
 	case !st.Mode().IsRegular():
 		return "", errors.New("not an ordinary file: name another one")
+	case st.Size() > 0 && st.Size() < minPage:
+		return "", errors.New(noDatabase)
 	}
 	return filepath.EvalSymlinks(abs)
 }
 
 // cause is an error of the file system without the path, which the caller names.
 func cause(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return p.Err
 	}
 	return err

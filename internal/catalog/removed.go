@@ -11,7 +11,7 @@ import (
 )
 
 // page is how many images Removed holds at a time.
-const page = 256
+const page = 1024
 
 // lostImage is an image that this run has not seen.
 type lostImage struct {
@@ -28,14 +28,14 @@ type lostImage struct {
 func (r *Run) Removed(there func(path string) bool) iter.Seq2[*library.Image, error] {
 	return func(yield func(*library.Image, error) bool) {
 		for _, root := range r.paths {
-			for after, more := "", true; more; {
-				images, err := r.missing(root, after)
+			for from, more := root, true; more; {
+				images, err := r.missing(root, from)
 				if err != nil {
 					yield(nil, err)
 					return
 				}
 				if more = len(images) == page; more {
-					after = images[page-1].path
+					from = images[page-1].path + "\x01" // no path has a byte below that
 				}
 				images = slices.DeleteFunc(images, func(m lostImage) bool { return !m.seen && there(m.path) })
 				if err := r.bury(images); err != nil {
@@ -52,15 +52,15 @@ func (r *Run) Removed(there func(path string) bool) iter.Seq2[*library.Image, er
 	}
 }
 
-// missing gives a page of images at or below root, in the order of their paths, behind one of them.
-func (r *Run) missing(root, after string) (out []lostImage, err error) {
+// missing gives a page of images at or below root, in the order of their paths, from one of them on.
+func (r *Run) missing(root, from string) (out []lostImage, err error) {
 	c := r.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := r.flush(); err != nil {
 		return nil, err
 	}
-	rows, err := c.sql.missing.QueryContext(context.Background(), r.id, root, below(root), above(root), after, page)
+	rows, err := c.sql.missing.QueryContext(context.Background(), r.id, root, below(root), above(root), from, page)
 	if err != nil {
 		return nil, c.fail(err)
 	}
@@ -112,7 +112,7 @@ func (r *Run) buryOne(ctx context.Context, m lostImage) error {
 		return err
 	}
 	for _, drop := range []*sql.Stmt{s.dropResult, s.dropPartitions, s.stale} {
-		if err := exec(ctx, drop, m.id); err != nil {
+		if err := execute(ctx, drop, m.id); err != nil {
 			return err
 		}
 	}
@@ -120,5 +120,5 @@ func (r *Run) buryOne(ctx context.Context, m lostImage) error {
 		return nil
 	}
 	i := m.row
-	return exec(ctx, s.addEvent, m.id, r.id, string(library.Removed), string(library.Gone), nil, null(i.Format), i.Size, nil, nil)
+	return execute(ctx, s.addEvent, m.id, r.id, string(library.Removed), string(library.Gone), nil, null(i.Format), i.Size, nil, nil)
 }

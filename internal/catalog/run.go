@@ -138,7 +138,7 @@ func (r *Run) forget(ctx context.Context) error {
 }
 
 // inside selects a path and all below it, with the index on paths. ?2 to ?4 are the path, what those below begin with, and the first
-// text behind all of them: '0' follows '/' in ASCII.
-const inside = `(path = ?2 OR (path >= ?3 AND path < ?4))`
+// text behind all of them: '0' follows '/' in ASCII. Between a path and those below it may lie others, such as one with a dash.
+const inside = `path >= ?2 AND path < ?4 AND (path = ?2 OR path >= ?3)`
 
 func above(root string) string { return strings.TrimSuffix(root, "/") + "0" }

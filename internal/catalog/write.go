@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"slices"
 	"time"
 
 	"github.com/trueup/trueup/internal/library"
@@ -160,9 +161,9 @@ func (r *Run) write(ctx context.Context, e entry) error {
 	s := &r.c.sql
 	switch {
 	case e.reuse && e.image:
-		return exec(ctx, s.imageAgain, r.id, e.id)
+		return execute(ctx, s.imageAgain, r.id, e.id)
 	case e.reuse:
-		return exec(ctx, s.again, r.id, e.id, e.path)
+		return execute(ctx, s.again, r.id, e.id, e.path)
 	}
 	p, err := r.c.prior(ctx, e.path)
 	if err != nil {
@@ -172,7 +173,7 @@ func (r *Run) write(ctx context.Context, e entry) error {
 		return err
 	}
 	if e.json == nil && p.image {
-		if err := exec(ctx, s.dropResult, p.id); err != nil {
+		if err := execute(ctx, s.dropResult, p.id); err != nil {
 			return err
 		}
 	}
@@ -183,9 +184,9 @@ func (r *Run) write(ctx context.Context, e entry) error {
 }
 
 func (r *Run) writeFile(ctx context.Context, e entry, id int64) (int64, error) {
-	args := append(e.file, r.id, e.path)
+	args := slices.Concat(e.file, []any{r.id, e.path})
 	if id != 0 {
-		return id, exec(ctx, r.c.sql.setFile, args...)
+		return id, execute(ctx, r.c.sql.setFile, args...)
 	}
 	res, err := r.c.sql.addFile.ExecContext(ctx, args...)
 	if err != nil {
@@ -203,11 +204,11 @@ func (r *Run) writeImage(ctx context.Context, e entry, p prior) error {
 	if p.digest != nil {
 		change = library.Changed
 	}
-	if err := exec(ctx, to, append(e.row, e.digest, p.base(), r.id, p.id)...); err != nil {
+	if err := execute(ctx, to, slices.Concat(e.row, []any{e.digest, p.base(), r.id, p.id})...); err != nil {
 		return err
 	}
 	if e.json != nil {
-		if err := exec(ctx, s.setResult, p.id, e.json); err != nil {
+		if err := execute(ctx, s.setResult, p.id, e.json); err != nil {
 			return err
 		}
 	}
@@ -215,19 +216,19 @@ func (r *Run) writeImage(ctx context.Context, e entry, p prior) error {
 		return nil
 	}
 	if p.image {
-		if err := exec(ctx, s.dropPartitions, p.id); err != nil {
+		if err := execute(ctx, s.dropPartitions, p.id); err != nil {
 			return err
 		}
 	}
 	for _, columns := range e.partitions {
-		if err := exec(ctx, s.addPartition, append([]any{p.id}, columns...)...); err != nil {
+		if err := execute(ctx, s.addPartition, append([]any{p.id}, columns...)...); err != nil {
 			return err
 		}
 	}
-	return exec(ctx, s.addEvent, append([]any{p.id, r.id, string(change)}, e.state...)...)
+	return execute(ctx, s.addEvent, append([]any{p.id, r.id, string(change)}, e.state...)...)
 }
 
-func exec(ctx context.Context, s *sql.Stmt, args ...any) error {
+func execute(ctx context.Context, s *sql.Stmt, args ...any) error {
 	_, err := s.ExecContext(ctx, args...)
 	return err
 }

@@ -232,6 +232,8 @@ func (s *scanning) print(w, stdout io.Writer) error {
 		return report.Line(w, s.summary)
 	case s.output == "csv":
 		return library.CSV(w, s.images)
+	case s.output == "html":
+		return library.HTML(w, s.summary, s.images)
 	case s.output == "junit":
 		return library.JUnit(w, s.summary, s.images, s.fail)
 	case s.output == "prometheus":

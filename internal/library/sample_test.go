@@ -18,7 +18,7 @@ import (
 )
 
 // `go test ./internal/library -update` writes the reports of the sample again; read their diff before you commit it.
-var update = flag.Bool("update", false, "rewrite testdata/sample.*")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // part is a partition of 1 GiB that starts at an LBA.
 func part(number int, lba int64, kind string) report.Partition {

@@ -74,6 +74,7 @@ func (s *script) head(sum *Summary, images []*Image) {
 	}
 }
 
+// count is a number with its noun.
 func count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

@@ -2,7 +2,6 @@ package library
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -18,8 +17,6 @@ import (
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
-
-var updateTable = flag.Bool("update-table", false, "write the golden tables anew")
 
 // withPartitions gives the disk of a row partitions at these sectors, of a GiB each.
 func (i *Image) withPartitions(format string, lbas ...int64) *Image {
@@ -110,7 +107,7 @@ func TestTablesAreGolden(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := "testdata/table/" + name + ".txt"
 			got := tableOf(to, s, list)
-			if *updateTable {
+			if *update {
 				require.NoError(t, os.MkdirAll("testdata/table", 0o755))
 				require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 			}

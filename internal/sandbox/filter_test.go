@@ -107,46 +107,49 @@ func TestArgumentsOfTheFilter(t *testing.T) {
 	s := simulate(t, arch.X86_64)
 	const high = 1 << 40 // what the kernel does not look at
 	for name, c := range map[string]struct {
-		call      uint32
+		call      string
 		arguments []uint64
 		want      unix.Errno
 	}{
-		"open to read":                {unix.SYS_OPEN, []uint64{1, unix.O_RDONLY | unix.O_CLOEXEC}, 0},
-		"open to write":               {unix.SYS_OPEN, []uint64{1, unix.O_WRONLY}, unix.EPERM},
-		"openat to read":              {unix.SYS_OPENAT, []uint64{3, 1, unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW}, 0},
-		"openat of a folder":          {unix.SYS_OPENAT, []uint64{3, 1, unix.O_RDONLY | unix.O_DIRECTORY}, 0},
-		"openat to read and write":    {unix.SYS_OPENAT, []uint64{3, 1, unix.O_RDWR}, unix.EPERM},
-		"openat to cut":               {unix.SYS_OPENAT, []uint64{3, 1, unix.O_TRUNC}, unix.EPERM},
-		"openat that may make a file": {unix.SYS_OPENAT, []uint64{3, 1, unix.O_CREAT}, unix.EPERM},
-		"openat with high bits":       {unix.SYS_OPENAT, []uint64{3, 1, high | unix.O_WRONLY}, unix.EPERM},
+		"open to read":                {"open", []uint64{1, unix.O_RDONLY | unix.O_CLOEXEC}, 0},
+		"open to write":               {"open", []uint64{1, unix.O_WRONLY}, unix.EPERM},
+		"openat to read":              {"openat", []uint64{3, 1, unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW}, 0},
+		"openat of a folder":          {"openat", []uint64{3, 1, unix.O_RDONLY | unix.O_DIRECTORY}, 0},
+		"openat to read and write":    {"openat", []uint64{3, 1, unix.O_RDWR}, unix.EPERM},
+		"openat to cut":               {"openat", []uint64{3, 1, unix.O_TRUNC}, unix.EPERM},
+		"openat that may make a file": {"openat", []uint64{3, 1, unix.O_CREAT}, unix.EPERM},
+		"openat with high bits":       {"openat", []uint64{3, 1, high | unix.O_WRONLY}, unix.EPERM},
 		"a thread of Go": {
-			unix.SYS_CLONE, []uint64{
+			"clone", []uint64{
 				unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_SYSVSEM | unix.CLONE_THREAD,
 			}, 0,
 		},
-		"a process":                    {unix.SYS_CLONE, []uint64{uint64(unix.SIGCHLD)}, unix.EPERM},
-		"a thread with a namespace":    {unix.SYS_CLONE, []uint64{unix.CLONE_THREAD | unix.CLONE_NEWNET}, unix.EPERM},
-		"signal to itself":             {unix.SYS_TGKILL, []uint64{testPid, 10, 23}, 0},
-		"signal to its own thread":     {unix.SYS_KILL, []uint64{testPid, 15}, 0},
-		"signal to another":            {unix.SYS_KILL, []uint64{1, 15}, unix.EPERM},
-		"signal to all":                {unix.SYS_KILL, []uint64{1<<64 - 1, 9}, unix.EPERM},
-		"signal to another's thread":   {unix.SYS_TGKILL, []uint64{10, 10, 23}, unix.EPERM},
-		"its own limits":               {unix.SYS_PRLIMIT64, []uint64{0, 7}, 0},
-		"the limits of another":        {unix.SYS_PRLIMIT64, []uint64{1, 7}, unix.EPERM},
-		"memory":                       {unix.SYS_MMAP, []uint64{0, 4096, unix.PROT_READ | unix.PROT_WRITE}, 0},
-		"memory for code":              {unix.SYS_MMAP, []uint64{0, 4096, unix.PROT_READ | unix.PROT_EXEC}, unix.EPERM},
-		"memory that becomes code":     {unix.SYS_MPROTECT, []uint64{0, 4096, unix.PROT_EXEC}, unix.EPERM},
-		"size of a disk":               {unix.SYS_IOCTL, []uint64{3, unix.BLKGETSIZE64}, 0},
-		"sectors of a disk":            {unix.SYS_IOCTL, []uint64{3, unix.BLKSSZGET}, 0},
-		"discard on a disk":            {unix.SYS_IOCTL, []uint64{3, unix.BLKDISCARD}, unix.EPERM},
-		"typing into a terminal":       {unix.SYS_IOCTL, []uint64{0, unix.TIOCSTI}, unix.EPERM},
-		"x32":                          {0x40000000 | unix.SYS_READ, nil, unix.ENOSYS},
-		"a number that nobody has yet": {9999, nil, 0},
+		"a process":                  {"clone", []uint64{uint64(unix.SIGCHLD)}, unix.EPERM},
+		"a thread with a namespace":  {"clone", []uint64{unix.CLONE_THREAD | unix.CLONE_NEWNET}, unix.EPERM},
+		"signal to itself":           {"tgkill", []uint64{testPid, 10, 23}, 0},
+		"signal to its own thread":   {"kill", []uint64{testPid, 15}, 0},
+		"signal to another":          {"kill", []uint64{1, 15}, unix.EPERM},
+		"signal to all":              {"kill", []uint64{1<<64 - 1, 9}, unix.EPERM},
+		"signal to another's thread": {"tgkill", []uint64{10, 10, 23}, unix.EPERM},
+		"its own limits":             {"prlimit64", []uint64{0, 7}, 0},
+		"the limits of another":      {"prlimit64", []uint64{1, 7}, unix.EPERM},
+		"memory":                     {"mmap", []uint64{0, 4096, unix.PROT_READ | unix.PROT_WRITE}, 0},
+		"memory for code":            {"mmap", []uint64{0, 4096, unix.PROT_READ | unix.PROT_EXEC}, unix.EPERM},
+		"memory that becomes code":   {"mprotect", []uint64{0, 4096, unix.PROT_EXEC}, unix.EPERM},
+		"size of a disk":             {"ioctl", []uint64{3, unix.BLKGETSIZE64}, 0},
+		"sectors of a disk":          {"ioctl", []uint64{3, unix.BLKSSZGET}, 0},
+		"discard on a disk":          {"ioctl", []uint64{3, unix.BLKDISCARD}, unix.EPERM},
+		"typing into a terminal":     {"ioctl", []uint64{0, unix.TIOCSTI}, unix.EPERM},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Equal(t, c.want, s.call(c.call, c.arguments...))
+			number, ok := arch.X86_64.SyscallNames[c.call]
+			require.True(t, ok)
+			require.Equal(t, c.want, s.call(uint32(number), c.arguments...))
 		})
 	}
+	const read, x32 = 0, 0x40000000
+	require.Equal(t, unix.Errno(0), s.call(read))
+	require.Equal(t, unix.ENOSYS, s.call(x32|read))
 
 	other := s
 	other.id = arch.I386.ID

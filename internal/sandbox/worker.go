@@ -21,8 +21,7 @@ const self = "/proc/self/exe"
 // How long the parent waits where no budget of a request says it.
 const (
 	startLimit = 30 * time.Second // for a worker to restrict itself, on a machine that is busy
-	exitLimit  = time.Second      // for a worker that has closed its output to be gone
-	killLimit  = 2 * time.Second  // for one that was killed; longer only when it hangs in the kernel, on a dead datastore
+	exitLimit  = time.Second      // for one that was killed, or has closed its output, to be gone; longer when it hangs in the kernel
 	mostReady  = 1 << 20          // bytes of what a worker says about its start
 )
 
@@ -178,7 +177,7 @@ func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duratio
 	case inTime:
 		return nil, w.bury(w.autopsy(err), errors.Is(err, errUnsent))
 	}
-	w.await(killLimit)
+	w.await()
 	death := &Death{Cause: Time, Text: fmt.Sprintf("no answer within %v", wall), Said: w.said.String()}
 	if err := ctx.Err(); err != nil {
 		death.Cause, death.Text, death.err = Canceled, err.Error(), err
@@ -200,10 +199,10 @@ func (w *Worker) talk(request []byte, most int64) ([]byte, error) {
 // the way it ends can be seen.
 func (w *Worker) autopsy(err error) *Death {
 	offence := errors.Is(err, errFrame)
-	if offence || !w.await(exitLimit) {
+	if offence || w.closed.Load() || !w.await() {
 		w.kill()
 	}
-	gone := w.await(killLimit)
+	gone := w.await()
 	switch {
 	case w.closed.Load():
 		return &Death{Cause: Canceled, Text: "closed during a request", Said: w.said.String(), err: context.Canceled}
@@ -232,9 +231,9 @@ func (w *Worker) kill() {
 	_ = w.out.SetDeadline(now)
 }
 
-// await tells whether the process is gone, within a time.
-func (w *Worker) await(most time.Duration) bool {
-	timer := time.NewTimer(most)
+// await tells whether the process is gone, or goes soon.
+func (w *Worker) await() bool {
+	timer := time.NewTimer(exitLimit)
 	defer timer.Stop()
 	select {
 	case <-w.done:
@@ -249,14 +248,16 @@ func (w *Worker) await(most time.Duration) bool {
 func (w *Worker) Close() error {
 	w.closed.Store(true)
 	w.kill()
-	gone := w.await(killLimit)
-	w.mu.Lock()
+	w.mu.Lock() // a request ends now
 	defer w.mu.Unlock()
 	if w.death == nil {
+		w.await()
 		_ = w.bury(&Death{Cause: Canceled, Text: "closed", err: context.Canceled}, true)
 	}
-	if !gone {
-		return fmt.Errorf("worker %d was killed and has not ended after %v: it waits for a read; see to the datastore", w.cmd.Process.Pid, killLimit)
+	select {
+	case <-w.done:
+		return nil
+	default:
+		return fmt.Errorf("worker %d was killed and has not ended after %v: it waits for a read; see to the datastore", w.cmd.Process.Pid, exitLimit)
 	}
-	return nil
 }

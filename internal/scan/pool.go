@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -86,17 +88,15 @@ func (p *Pool) try(ctx context.Context, r Request) (a Answer, err error) {
 	return a, err
 }
 
-// Close ends all workers. No request is under way any more.
+// Close ends all workers, at once: each can take its time. No request is under way any more.
 func (p *Pool) Close() error {
-	var err error
+	var g errgroup.Group
 	for range cap(p.idle) {
 		if w := <-p.idle; w != nil {
-			if cerr := w.Close(); err == nil {
-				err = cerr
-			}
+			g.Go(w.Close)
 		}
 	}
-	return err
+	return g.Wait()
 }
 
 // Handle answers a request by a judge, in this process.

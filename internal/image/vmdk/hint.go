@@ -45,6 +45,8 @@ func names(f driver.File) (driver.Names, error) {
 	}
 	n := scanNames(string(text))
 	n.Broken = size > maxText // the rest can name anything
+	// qemu-img keeps room for a descriptor in every extent of a split disk, and leaves it empty.
+	n.Part = off > 0 && strings.Trim(string(text), "\x00") == ""
 	return n, nil
 }
 
