@@ -102,7 +102,7 @@ func (r *scanRow) String() string {
 func scanJSON(t testing.TB, dir string, args ...string) (rows []*scanRow, sum scanSummary) {
 	t.Helper()
 	out, errs, code := scanRun(t, dir, args...)
-	rows, sum = parseRows(t, strings.NewReader(out))
+	rows, sum = linesOfScan(t, strings.NewReader(out))
 	// A catalogue tells of images that are there no more.
 	rows = slices.DeleteFunc(rows, func(r *scanRow) bool { return r.State == "gone" })
 	require.Equal(t, sum.ExitCode, code, errs)
@@ -127,7 +127,7 @@ func scanRun(t testing.TB, dir string, args ...string) (stdout, stderr string, c
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-func parseRows(t testing.TB, out io.Reader) (rows []*scanRow, sum scanSummary) {
+func linesOfScan(t testing.TB, out io.Reader) (rows []*scanRow, sum scanSummary) {
 	t.Helper()
 	ended := false
 	for lines := bufio.NewReader(out); ; {

@@ -36,7 +36,7 @@ func TestScanOfUnreadableFolders(t *testing.T) {
 	exit := &exec.ExitError{}
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, 1, exit.ExitCode(), "%s", exit.Stderr)
-	rows, sum := parseRows(t, strings.NewReader(string(out)))
+	rows, sum := linesOfScan(t, strings.NewReader(string(out)))
 	require.Equal(t, map[string]string{"fine/a.img": isOff, "fine/.hidden/a.img": isOff, "file.img": "failed io"}, rowsOf(t, rows))
 	var places []string
 	for _, u := range sum.Unreadable {
@@ -96,7 +96,7 @@ func TestScanOfManyFiles(t *testing.T) {
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "disk"), offDisk(), 0o644))
 	m := launched(t, [][]string{{"scan", "-o", "json", dir}})[0]
-	rows, sum := parseRows(t, strings.NewReader(string(m.Stdout)))
+	rows, sum := linesOfScan(t, strings.NewReader(string(m.Stdout)))
 	require.Len(t, rows, 1)
 	require.Equal(t, n, sum.Skipped)
 	t.Logf("%d files: %d MiB, %v", n, m.RSS>>20, m.Wall)

@@ -10,6 +10,15 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
+// ErrForeign marks the error of a file that is something else than a catalogue. It was not written to.
+var ErrForeign = errors.New("not a catalogue")
+
+// foreign puts ErrForeign into an error without a word.
+type foreign struct{ error }
+
+func (f foreign) Unwrap() error      { return f.error }
+func (foreign) Is(target error) bool { return target == ErrForeign }
+
 // moveAway is what helps where a catalogue cannot be mended.
 const moveAway = "move it away, and the next scan makes a new one"
 
@@ -67,7 +76,11 @@ func (c *Catalog) fail(err error) error {
 			reason = obstacle.Error()
 		}
 	}
-	return &failure{fmt.Sprintf("catalogue %s: %s (%s)", c.path, text, reason), err}
+	err = &failure{fmt.Sprintf("catalogue %s: %s (%s)", c.path, text, reason), err}
+	if code == sqlite3.SQLITE_NOTADB {
+		return foreign{err}
+	}
+	return err
 }
 
 // obstacle is why the file or its folder cannot be written, as the kernel says it.

@@ -59,11 +59,11 @@ func place(path string) (string, error) {
 	case err != nil:
 		return "", cause(err)
 	case st.IsDir():
-		return "", errors.New("a folder: name a file")
+		return "", foreign{errors.New("a folder: name a file")}
 	case !st.Mode().IsRegular():
-		return "", errors.New("not an ordinary file: name another one")
+		return "", foreign{errors.New("not an ordinary file: name another one")}
 	case st.Size() > 0 && st.Size() < minPage:
-		return "", errors.New(noDatabase)
+		return "", foreign{errors.New(noDatabase)}
 	}
 	return filepath.EvalSymlinks(abs)
 }

@@ -53,7 +53,7 @@ func (c *Catalog) settle(ctx context.Context) error {
 	}
 	switch {
 	case m.application != applicationID:
-		return fmt.Errorf("a database of another program (application_id 0x%x, want 0x%x): name another file", m.application, applicationID)
+		return foreign{fmt.Errorf("a database of another program (application_id 0x%x, want 0x%x): name another file", m.application, applicationID)}
 	case m.version > schemaVersion:
 		return fmt.Errorf("made by a newer trueup (schema %d, this one knows %d): use that one, or name another file", m.version, schemaVersion)
 	case m.version < schemaVersion:

@@ -59,11 +59,14 @@ func (c *copyFlags) check() error {
 	return nil
 }
 
+// maxJobs is how many things are done at once at most.
+const maxJobs = 64
+
 // checkWork refuses values of the flags that all commands with long work have.
 func checkWork(jobs int, progress string) error {
 	switch {
-	case jobs < 1 || jobs > 64:
-		return ondisk.In(errUsage, "--jobs %d, want 1 to 64", jobs)
+	case jobs < 1 || jobs > maxJobs:
+		return ondisk.In(errUsage, "--jobs %d, want 1 to %d", jobs, maxJobs)
 	case progress != "auto" && progress != "json" && progress != "none":
 		return ondisk.In(errUsage, "--progress %q, want auto, json or none", progress)
 	}

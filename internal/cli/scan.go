@@ -45,7 +45,7 @@ func newScan(version string, c *common) *cobra.Command {
 		Long: `Looks at every image below the PATHs, one row each, worst first. A PATH is a file or a folder; folders are walked with all that is in
 them, links are not followed, and each file is looked at once however many names it has. Images are found by content. A descriptor and its
 extents are one image, an OVF and its disks are one; extents that no descriptor names are reported as orphans.
-Nothing is written but the report.
+Nothing is written but the report, and the files that --catalog and --script name.
 
 Images are read by processes of their own, which may read below the PATHs and do nothing else: one that is broken, hostile or endless
 costs its own row (--isolation).
@@ -72,7 +72,7 @@ With --catalog results are kept in a file: images that have not changed are not 
 
 func (f *scanFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVarP(&f.output, "output", "o", "text", "how to print the result: "+strings.Join(scanOutputs, ", "))
+	fs.StringVarP(&f.output, "output", "o", "text", "how to print the result, as `FORMAT`: "+strings.Join(scanOutputs, ", "))
 	complete(cmd, "output", scanOutputs...)
 	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
 	fs.Var(&f.storage, "storage", "what lies below the images, for the costs: "+strings.Join(align.StorageNames(), ", "))
@@ -80,16 +80,16 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	fs.StringArrayVar(&f.include, "include", nil, "look only at files that match this `GLOB` (repeatable; * ? [a-z] within a name, ** for any folders)")
 	fs.StringArrayVar(&f.exclude, "exclude", nil, "leave out files that match this `GLOB` (repeatable)")
 	fs.StringVar(&f.filesFrom, "files-from", "", "read more PATHs from this `FILE`, - for standard input; each ends with a NUL or a line end")
-	fs.IntVar(&f.jobs, "jobs", runtime.NumCPU(), "how many images are looked at at once")
-	fs.StringVar(&f.isolation, "isolation", isolations[len(isolations)-1], "how images are kept away from the machine: "+strings.Join(isolations, ", ")+"; the report says what was achieved")
+	fs.IntVar(&f.jobs, "jobs", min(runtime.NumCPU(), maxJobs), fmt.Sprintf("look at `N` images at once, 1 to %d", maxJobs))
+	fs.StringVar(&f.isolation, "isolation", isolations[len(isolations)-1], "how images are kept away from the machine, as `LEVEL`: "+strings.Join(isolations, ", ")+"; the report says what was achieved")
 	complete(cmd, "isolation", isolations...)
 	fs.StringVar(&f.catalog, "catalog", "", "keep results in this `FILE`, and do not read again what has not changed")
 	fs.BoolVar(&f.changed, "changed", false, "show only what is new, changed or gone since the last run with the same --catalog")
-	fs.StringVar(&f.failOn, "fail-on", "", "what makes the exit code say so: "+strings.Join(library.FailOns(), ", ")+" (default: errors, and what is off --boundary)")
+	fs.StringVar(&f.failOn, "fail-on", "", "what the exit code tells of, as `LEVEL`: "+strings.Join(library.FailOns(), ", ")+" (default: errors, and what is off --boundary)")
 	complete(cmd, "fail-on", library.FailOns()...)
 	fs.StringVar(&f.ignore, "ignore", "", "accept the images that this `FILE` lists with reasons, and until which day")
 	fs.StringVar(&f.script, "script", "", "write a shell script of the trueup align commands to this `FILE`, to be reviewed and run")
-	fs.StringVar(&f.progress, "progress", "auto", "how progress is shown on standard error: auto (a bar on a terminal), json (a line a second), none")
+	fs.StringVar(&f.progress, "progress", "auto", "how progress is shown on standard error, as `KIND`: auto (a bar on a terminal), json (a line a second), none")
 	complete(cmd, "progress", "auto", "json", "none")
 	fs.BoolVar(&f.noProgress, "no-progress", false, "the same as --progress none")
 }
@@ -101,8 +101,8 @@ func (f *scanFlags) check() (library.FailOn, error) {
 		return "", ondisk.In(errUsage, "--json and --output %s ask for two formats; give one of them", f.output)
 	case !slices.Contains(scanOutputs, f.output):
 		return "", ondisk.In(errUsage, "--output %q, want one of %s", f.output, strings.Join(scanOutputs, ", "))
-	case f.jobs < 1:
-		return "", ondisk.In(errUsage, "--jobs %d, want 1 or more", f.jobs)
+	case f.jobs < 1 || f.jobs > maxJobs:
+		return "", ondisk.In(errUsage, "--jobs %d, want 1 to %d", f.jobs, maxJobs)
 	case !slices.Contains(isolations, f.isolation):
 		return "", ondisk.In(errUsage, "--isolation %q, want one of %s", f.isolation, strings.Join(isolations, ", "))
 	case !slices.Contains([]string{"auto", "json", "none"}, f.progress):

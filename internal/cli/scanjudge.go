@@ -57,17 +57,17 @@ func (j *judge) Image(job scan.Job) *library.Image {
 	i, meter := library.NewImage(job.Path), &image.Meter{Limit: maxRead}
 	i.State = library.Judged
 	o := image.Options{Beside: job.Beside, Meter: meter}
-	p, err := image.OpenPackageWith(job.Path, meter)
-	switch {
-	case err == nil:
-		err = j.pack(i, p, o)
-	case errors.Is(err, ondisk.ErrNoMatch):
-		var judged bool
-		if judged, err = j.single(i, job, o); !judged && err == nil {
-			return nil
-		}
+	judged := true
+	var err error
+	if job.Package {
+		err = j.pack(i, job.Path, o)
+	} else {
+		judged, err = j.single(i, job, o)
 	}
-	if err != nil {
+	switch {
+	case !judged && err == nil:
+		return nil
+	case err != nil:
 		e := j.Classify(err)
 		i.Fail(e.Code, e.Message)
 		i.Fleeting = slices.Contains([]string{"io", "busy", "changed", "internal"}, e.Code)
@@ -130,7 +130,14 @@ func files(states []image.State) []library.File {
 }
 
 // pack judges all disks of a package. One that cannot be judged costs the verdict of the whole, and not the report of the others.
-func (j *judge) pack(i *library.Image, p *image.Package, o image.Options) error {
+func (j *judge) pack(i *library.Image, path string, o image.Options) error {
+	p, err := image.OpenPackageWith(path, o.Meter)
+	if errors.Is(err, ondisk.ErrNoMatch) {
+		return fmt.Errorf("the package %w", image.ErrChanged)
+	}
+	if err != nil {
+		return err
+	}
 	defer p.Close()
 	i.Format, i.Files = p.Kind, files(p.States())
 	i.Findings = report.PackageFindings(p.Issues())

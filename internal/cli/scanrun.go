@@ -30,6 +30,7 @@ type scanning struct {
 	summary *library.Summary
 	images  []*library.Image // that are shown, unless they are printed one by one
 	lines   io.Writer        // of JSON; nil when another format is wanted
+	partial string           // the name of the report until it is complete, when it goes to a file
 	found   int
 	done    int
 }
@@ -89,6 +90,9 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 		}
 		s.paths = append(s.paths, more...)
 	}
+	if slices.Contains(paths, "") {
+		return nil, ondisk.In(errUsage, "a PATH is empty, maybe from a variable that is not set; . is the folder that you are in")
+	}
 	if len(paths) == 0 && f.filesFrom == "" {
 		return nil, ondisk.In(errUsage, "scan takes a PATH, none given; see trueup scan --help")
 	}
@@ -96,7 +100,7 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 	s.today = start.UTC().Format(time.DateOnly)
 	sum := s.summary
 	sum.Paths, sum.Boundary, sum.Storage, sum.Version = s.paths, f.boundary.criterion(), f.storage.profile().Name, f.version
-	sum.FailOn, sum.Started = f.failOn, stamp(start)
+	sum.FailOn, sum.Started = string(fail), stamp(start)
 	return s, nil
 }
 
@@ -111,6 +115,7 @@ func (s *scanning) destination(out io.Writer) (w io.Writer, end func(error) erro
 	if err != nil {
 		return nil, nil, err
 	}
+	s.partial = f.Name()
 	return f, f.end, nil
 }
 
@@ -143,7 +148,7 @@ func (s *scanning) scan(ctx context.Context) error {
 // spared are the files that the run itself writes or reads, which are no images whatever they look like.
 func (s *scanning) spared() func(device, inode uint64) bool {
 	var own []os.FileInfo
-	names := []string{s.out, s.script, s.scanFlags.ignore, s.filesFrom}
+	names := []string{s.out, s.partial, s.script, s.scanFlags.ignore, s.filesFrom}
 	if s.store != nil {
 		names = append(names, s.store.all.Files()...)
 	}

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/trueup/trueup/internal/catalog"
 	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan"
 )
 
@@ -20,12 +22,15 @@ type store struct {
 func (s *scanning) openStore() error {
 	j := newJudge(s.boundary, s.storage)
 	c, err := catalog.Open(s.catalog, catalog.Settings{Version: s.version, Options: fmt.Sprintf("boundary=%d storage=%s", j.Boundary, j.Storage)})
-	if err != nil {
-		return fmt.Errorf("--catalog %w", err)
+	switch {
+	case errors.Is(err, catalog.ErrForeign):
+		return ondisk.In(errUsage, "%w", err)
+	case err != nil:
+		return err
 	}
 	s.store = &store{all: c}
 	if s.store.Run, err = c.Begin(scan.Places(s.paths), time.Now()); err != nil {
-		return fmt.Errorf("--catalog %w", err)
+		return err
 	}
 	s.summary.Changes = &library.Changes{Since: s.store.Since}
 	return nil

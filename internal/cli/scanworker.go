@@ -75,13 +75,25 @@ func (o outside) Call(ctx context.Context, r scan.Request) (a scan.Answer, err e
 	case ctx.Err() != nil:
 		return a, ctx.Err()
 	case died && d.Idle:
-		return a, errors.Join(scan.ErrUnasked, err)
-	case died && d.Cause != sandbox.Crash:
-		return a, ondisk.In(ondisk.ErrLimit, "what reads it was stopped: %s; look at it alone with trueup inspect", d.Text)
+		return a, errors.Join(scan.ErrUnasked, fromDeath(err))
 	case died:
-		return a, fmt.Errorf("internal error, please report it: what reads it died: %s", d.Text)
+		return a, fromDeath(err)
 	}
 	return a, fmt.Errorf("internal error, please report it: answer of a worker: %w", err)
+}
+
+// fromDeath makes the error of an image of what a worker died of. Any other error is what it is.
+func fromDeath(err error) error {
+	d, died := errors.AsType[*sandbox.Death](err)
+	switch {
+	case died && d.Cause == sandbox.Killed:
+		return ondisk.In(ondisk.ErrLimit, "what reads it was %s; scan again, with fewer --jobs when memory is short", d.Text)
+	case died && d.Cause != sandbox.Crash:
+		return ondisk.In(ondisk.ErrLimit, "what reads it was stopped: %s; look at it alone with trueup inspect", d.Text)
+	case died:
+		return fmt.Errorf("internal error, please report it: what reads it died: %s", d.Text)
+	}
+	return err
 }
 
 // startPool makes the workers of a scan. The first is started at once, to know what isolation there is.
@@ -117,7 +129,7 @@ func (s *scanning) startPool(ctx context.Context) (*scan.Pool, error) {
 		if w == nil {
 			var err error
 			if w, err = sandbox.Start(ctx, o); err != nil {
-				return nil, err
+				return nil, errors.Join(scan.ErrUnasked, fromDeath(err)) // nothing that the image has done
 			}
 		}
 		return outside{w}, nil

@@ -32,6 +32,7 @@ type Identity struct {
 	Format  string    `json:"format,omitempty"`  // as users write it
 	Extents FileNames `json:"extents,omitempty"` // files that hold its data, each once: of an OVF those of its disks
 	Parents FileNames `json:"parents,omitempty"` // images that it completes: the last component of each name
+	Read    int64     `json:"read,omitempty"`    // bytes, to know all that
 }
 
 // maxNamed is how many files are kept that an image names: no reader takes a disk of more extents.
@@ -71,13 +72,15 @@ func Identify(path string, meter *Meter) (id Identity, err error) {
 		return id, err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	dir.meter = meter
+	dir.count(meter)
 	f, err := dir.openAny(filepath.Base(path), ondisk.ErrUnsupported)
 	if err != nil {
 		return id, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return identify(dir, f)
+	id, err = identify(dir, f)
+	id.Read = meter.Read()
+	return id, err
 }
 
 func identify(dir *folder, f *file) (Identity, error) {
@@ -100,7 +103,7 @@ func identify(dir *folder, f *file) (Identity, error) {
 		return Identity{Kind: Unsupported, Format: names[0]}, nil
 	}
 	id := Identity{Kind: Disk, Format: found.Name}
-	n, err := found.Names(f)
+	n, err := glance(found, f)
 	if err != nil {
 		return id, err
 	}
@@ -111,12 +114,20 @@ func identify(dir *folder, f *file) (Identity, error) {
 	return id, nil
 }
 
+// glance reads what a file names, the cheapest way that its format knows.
+func glance(format driver.Format, f *file) (driver.Names, error) {
+	if format.Glance != nil {
+		return format.Glance(f)
+	}
+	return format.Names(f)
+}
+
 // identifyOVF lists the disks of a package. One that cannot be read names nothing: its disks are rows of their own then, and so is an
 // image that it lists among its files and does not speak of as a disk.
 func identifyOVF(dir *folder, f *file) Identity {
 	id := Identity{Kind: Pack, Format: "ovf"}
 	again := newFolder(dir.fd) // the package closes its files, and dir stays open
-	again.meter = dir.meter
+	again.meter, again.recent = dir.meter, dir.recent
 	p := &Package{dir: again, base: f.name, names: map[string]*Member{}}
 	main, err := again.openAny(f.name, ondisk.ErrReference)
 	if err != nil {

@@ -13,6 +13,9 @@ import (
 // Command is the name of the command whose results these are.
 const Command = "scan"
 
+// imageEvent is Image.Event.
+const imageEvent = "image"
+
 // State says what came of an image.
 type State string
 
@@ -38,7 +41,7 @@ const (
 // Image is one row: an image with all of its files, or a package with all of its disks.
 type Image struct {
 	report.Head
-	Event string `json:"event"` // "image"
+	Event string `json:"event"` // imageEvent
 	// Path is as the user would write it. Names are bytes, and JSON is text: PathBytes has them in base64 where they are not UTF-8.
 	Path      string        `json:"path"`
 	PathBytes string        `json:"path_base64,omitempty"`
@@ -123,7 +126,7 @@ type Accepted struct {
 // NewImage begins a row.
 func NewImage(path string) *Image {
 	i := &Image{
-		Head: report.Head{Schema: report.Schema, Command: Command}, Event: "image",
+		Head: report.Head{Schema: report.Schema, Command: Command}, Event: imageEvent,
 		Files: []File{}, Parents: []string{}, Disks: []Disk{}, Findings: []align.Finding{},
 	}
 	i.SetPath(path)

@@ -33,10 +33,12 @@ func FailOns() []string {
 
 // ParseFailOn finds a level by its name.
 func ParseFailOn(s string) (FailOn, error) {
-	if !slices.Contains(FailOns(), s) {
-		return "", fmt.Errorf("%q, want one of %s", s, strings.Join(FailOns(), ", "))
+	for _, level := range FailOns() {
+		if strings.EqualFold(s, level) {
+			return FailOn(level), nil
+		}
 	}
-	return FailOn(s), nil
+	return "", fmt.Errorf("%q, want one of %s", s, strings.Join(FailOns(), ", "))
 }
 
 // Exit codes of one image. Codes of verdicts are those of align.

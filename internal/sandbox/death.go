@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"unicode"
 )
 
@@ -18,6 +19,7 @@ const (
 	CPU      Cause = "cpu"      // computed longer than Limits.CPU
 	Memory   Cause = "memory"   // wanted more than Limits.Data
 	Crash    Cause = "crash"    // a panic, an exit, a signal, or something else than an answer
+	Killed   Cause = "killed"   // by somebody else: the kernel for want of memory, or an administrator
 	Canceled Cause = "canceled" // by the caller: its context ended, or it closed the worker
 )
 
@@ -51,6 +53,9 @@ func post(exit error, said string, limits Limits) *Death {
 	var status *exec.ExitError
 	if errors.As(exit, &status) && status.ExitCode() == exitCPU {
 		return &Death{Cause: CPU, Text: fmt.Sprintf("computed longer than %v for one request", limits.CPU), Said: said}
+	}
+	if status != nil && status.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+		return &Death{Cause: Killed, Text: "killed from outside (signal 9), maybe by the kernel for want of memory", Said: said}
 	}
 	lines := strings.Split(said, "\n")
 	for _, l := range lines {

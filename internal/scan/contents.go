@@ -171,3 +171,14 @@ func (c *contents) hidden(x *found) bool {
 		return o.id.Kind != image.Pack // whose disks can stand alone
 	})
 }
+
+// read is how much was read to identify an image and its parts, in bytes.
+func (c *contents) read(x *found) int64 {
+	n := x.read
+	for _, part := range x.id.Extents {
+		if p := c.files[part]; p != nil && p != x {
+			n += p.read
+		}
+	}
+	return n
+}

@@ -21,6 +21,7 @@ import (
 type found struct {
 	entry
 	id     image.Identity
+	read   int64          // bytes, to identify it
 	known  *catalog.Known // from an earlier run, as long as it holds
 	failed *library.Image
 	wanted bool // it may have a row
@@ -50,7 +51,7 @@ func (r *run) folder(ctx context.Context, f *folder) error {
 		rows = c.images()
 		r.more(len(rows))
 	}
-	return nil
+	return r.keepParts(f, c)
 }
 
 // claim finds out which files were seen by another name. Of the links of a file the first in the order of the walk counts, whichever
@@ -144,7 +145,8 @@ func (r *run) identifyOne(ctx context.Context, f *folder, e entry) (*found, erro
 		case a.Error != nil:
 			return r.unidentified(f, x, a), nil
 		}
-		x.id = a.Identity
+		x.id, x.read = a.Identity, a.Identity.Read
+		x.id.Read = 0 // nobody reads it again to know what it is
 	}
 	m := r.matters(f, x)
 	if m == nil && r.Store != nil {
@@ -202,10 +204,14 @@ func (r *run) lookup(path string, x *found) (bool, error) {
 		return false, nil
 	}
 	k, ok, err := r.Store.Lookup(path, x.File)
-	if err != nil || !ok || json.Unmarshal(k.Ident, &x.id) != nil {
-		x.id = image.Identity{}
+	if err != nil || !ok {
 		return false, err
 	}
+	var id image.Identity
+	if json.Unmarshal(k.Ident, &id) != nil || checkIdentity(id) != nil || (k.Image != nil && k.Image.Check() != nil) {
+		return false, nil // it is read again: the catalogue may be that of a stranger
+	}
+	x.id = id
 	x.known = &k
 	return true, nil
 }
@@ -226,6 +232,34 @@ func (r *run) keep(path string, x *found, i *library.Image, beside string) error
 // isExtent tells whether a file says nothing alone.
 func (x *found) isExtent() bool {
 	return x.id.Kind == image.Extent || (x.id.Kind == image.Bare && image.IsFlatName(x.Name))
+}
+
+// asPart is what a file depends on that is a part of an image: when its image is gone, what is known of it counts no more.
+const asPart = "part"
+
+// keepParts gives the store what the files are that have no row of their own, so that the next run need not open them.
+func (r *run) keepParts(f *folder, c *contents) error {
+	if r.Store == nil {
+		return nil
+	}
+	for _, x := range c.sorted() {
+		if !x.rowed && c.hidden(x) {
+			if err := r.keepPart(f, x); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *run) keepPart(f *folder, x *found) error {
+	switch {
+	case r.Store == nil || !x.regular || x.failed != nil:
+		return nil
+	case x.known != nil && x.known.Image == nil && x.known.Beside == asPart:
+		return nil
+	}
+	return r.keep(filepath.Join(f.path, x.Name), x, nil, asPart)
 }
 
 // takes tells whether a file that x names can be a part of it. An image with a format of its own is never hidden by a descriptor that

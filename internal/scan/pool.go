@@ -17,17 +17,20 @@ import (
 
 // Request is what a worker is asked about a file: what it is, or to judge the image that it is. Names are bytes, and texts of JSON are not.
 type Request struct {
-	Path   []byte        `json:"path"` // absolute
-	Judge  bool          `json:"judge,omitempty"`
-	Beside *image.Beside `json:"beside,omitempty"`
-	Doubt  bool          `json:"doubt,omitempty"`
+	Path  []byte `json:"path"` // absolute
+	Judge bool   `json:"judge,omitempty"`
+	// The rest is for a judge, see Job.
+	Package bool          `json:"package,omitempty"`
+	Beside  *image.Beside `json:"beside,omitempty"`
+	Doubt   bool          `json:"doubt,omitempty"`
 }
 
 // Answer is what it says.
 type Answer struct {
 	Identity image.Identity `json:"identity"`
 	Image    *library.Image `json:"image,omitempty"`
-	Error    *report.Error  `json:"error,omitempty"` // of Identify
+	Fleeting bool           `json:"fleeting,omitempty"` // of Image, whose own JSON does not have it
+	Error    *report.Error  `json:"error,omitempty"`    // of Identify
 }
 
 // Worker answers requests, one at a time. After an error it is of no use any more.
@@ -58,11 +61,15 @@ func NewPool(jobs int, judge Judge, start func(ctx context.Context) (Worker, err
 // ErrUnasked is the error of a worker that had died before it got the request.
 var ErrUnasked = errors.New("the worker was gone")
 
+// tries is how many workers are asked, when one after the other is gone before it could be.
+const tries = 3
+
 // Do has a worker answer a request. The error is what the worker died of.
 func (p *Pool) Do(ctx context.Context, r Request) (a Answer, err error) {
-	a, err = p.try(ctx, r)
-	if errors.Is(err, ErrUnasked) {
-		a, err = p.try(ctx, r)
+	for range tries {
+		if a, err = p.try(ctx, r); !errors.Is(err, ErrUnasked) {
+			break
+		}
 	}
 	return a, err
 }
@@ -80,7 +87,11 @@ func (p *Pool) try(ctx context.Context, r Request) (a Answer, err error) {
 			return a, fmt.Errorf("start a worker: %w", err)
 		}
 	}
-	if a, err = w.Call(ctx, r); err != nil {
+	if a, err = w.Call(ctx, r); err == nil {
+		err = a.check(r)
+	}
+	if err != nil {
+		a = Answer{}
 		_ = w.Close() // it is dead, or must be
 		w = nil
 	}
@@ -102,7 +113,8 @@ func (p *Pool) Close() error {
 // Handle answers a request by a judge, in this process.
 func Handle(judge Judge, r Request) (a Answer) {
 	if r.Judge {
-		return Answer{Image: judge.Image(Job{string(r.Path), r.Beside, r.Doubt})}
+		i := judge.Image(Job{string(r.Path), r.Package, r.Beside, r.Doubt})
+		return Answer{Image: i, Fleeting: i != nil && i.Fleeting}
 	}
 	id, err := judge.Identify(string(r.Path))
 	if err != nil {

@@ -39,7 +39,7 @@ func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*lib
 		i := x.orphan()
 		return i, r.keepIf(path, x, i, "")
 	}
-	j := Job{Path: path, Beside: r.beside(c, x), Doubt: !x.named && x.id.Kind == image.Bare && !image.Named(x.Name, x.Size)}
+	j := Job{Path: path, Package: x.id.Kind == image.Pack, Beside: r.beside(c, x), Doubt: !x.named && x.id.Kind == image.Bare && !image.Named(x.Name, x.Size)}
 	key := besideKey(j.Beside)
 	if k := x.known; k != nil && k.Beside == key && (k.Image != nil || j.Doubt) && unchanged(f.path, k.Image) {
 		return r.reuse(path, x, k)
@@ -58,6 +58,7 @@ func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*lib
 	if len(i.Files) == 0 {
 		i.Files, i.Stored = []library.File{x.File}, x.Allocated
 	}
+	i.Read += c.read(x)
 	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
 	i.Settle(r.Flags)
 	return i, r.keepIf(path, x, i, key)
@@ -65,12 +66,15 @@ func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*lib
 
 // ask has a worker judge an image. Nil: a doubt came to nothing.
 func (r *run) ask(ctx context.Context, x *found, j Job) (*library.Image, error) {
-	a, err := r.Pool.Do(ctx, Request{[]byte(j.Path), true, j.Beside, j.Doubt})
+	a, err := r.Pool.Do(ctx, Request{[]byte(j.Path), true, j.Package, j.Beside, j.Doubt})
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case err == nil && (a.Image != nil || j.Doubt):
+	case err == nil && a.Image != nil:
+		a.Image.Fleeting = a.Fleeting
 		return a.Image, nil
+	case err == nil && j.Doubt:
+		return nil, nil
 	case err == nil:
 		err = errors.New("the worker gave no answer; please report it")
 	}

@@ -20,6 +20,8 @@ import (
 // Job is one image to judge.
 type Job struct {
 	Path string // absolute
+	// Package tells that it is an OVA or OVF.
+	Package bool
 	// Beside is what its folder holds; nil: the judge looks.
 	Beside *image.Beside
 	// Doubt tells that the file has neither the format nor the name of an image: it is one only if a table or a volume is found.

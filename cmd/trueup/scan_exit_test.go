@@ -1,0 +1,152 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// exitLibraries are folders with one thing in each.
+func exitLibraries(t *testing.T) map[string]string {
+	t.Helper()
+	dirs := map[string]string{}
+	folder := func(name string) string {
+		dirs[name] = t.TempDir()
+		return dirs[name]
+	}
+	smallDisk(t, filepath.Join(folder("on 1M"), "a.raw"), 2048)
+	smallDisk(t, filepath.Join(folder("on 64K"), "a.raw"), 128)
+	smallDisk(t, filepath.Join(folder("on 4K"), "a.raw"), 8)
+	smallDisk(t, filepath.Join(folder("off 4K"), "a.raw"), 63)
+	require.NoError(t, os.WriteFile(filepath.Join(folder("broken"), "a.vmdk"), []byte("KDMV\x01\x00\x00\x00"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(folder("orphan"), "a-flat.vmdk"), make([]byte, 8192), 0o644))
+	folder("empty")
+	both := folder("broken and off 4K")
+	disktest.Run(t, "cp", filepath.Join(dirs["broken"], "a.vmdk"), filepath.Join(dirs["off 4K"], "a.raw"), both)
+	two := folder("on 4K and off 4K")
+	smallDisk(t, filepath.Join(two, "a.raw"), 8)
+	smallDisk(t, filepath.Join(two, "b.raw"), 63)
+	return dirs
+}
+
+func TestScanExitCodes(t *testing.T) {
+	dirs := exitLibraries(t)
+	want := map[string]map[string]int{ // by library and --fail-on
+		"empty":             {"": 0, "error": 0, "4K": 0, "64K": 0, "1M": 0, "never": 0},
+		"on 1M":             {"": 0, "error": 0, "4K": 0, "64K": 0, "1M": 0, "never": 0},
+		"on 64K":            {"": 0, "error": 0, "4K": 0, "64K": 0, "1M": 2, "never": 0},
+		"on 4K":             {"": 2, "error": 0, "4K": 0, "64K": 2, "1M": 2, "never": 0},
+		"off 4K":            {"": 3, "error": 0, "4K": 3, "64K": 3, "1M": 3, "never": 0},
+		"on 4K and off 4K":  {"": 3, "error": 0, "4K": 3, "64K": 3, "1M": 3, "never": 0},
+		"orphan":            {"": 0, "error": 0, "4K": 0, "64K": 0, "1M": 0, "never": 0},
+		"broken":            {"": 1, "error": 1, "4K": 1, "64K": 1, "1M": 1, "never": 0},
+		"broken and off 4K": {"": 1, "error": 1, "4K": 1, "64K": 1, "1M": 1, "never": 0},
+	}
+	for name, dir := range dirs {
+		for level, code := range want[name] {
+			args := []string{"--isolation", "none", dir}
+			if level != "" {
+				args = append(args, "--fail-on", level)
+			}
+			s := scan(t, args...)
+			require.Equal(t, code, s.code, "%s, --fail-on %q", name, level)
+			require.Equal(t, code == 0, s.sum.Worst == "", s.sum.Worst)
+			require.Empty(t, s.stderr)
+		}
+	}
+	require.Equal(t, 2, scan(t, "--boundary", "1M", dirs["on 64K"]).code)
+	require.Equal(t, 0, scan(t, "--boundary", "4K", dirs["on 4K"]).code)
+	require.Equal(t, filepath.Join(dirs["on 4K and off 4K"], "b.raw"), scan(t, dirs["on 4K and off 4K"]).sum.Worst)
+	lower := scan(t, "--fail-on", "1m", dirs["on 64K"])
+	require.Equal(t, 2, lower.code)
+	require.Equal(t, "1M", lower.sum.FailOn)
+}
+
+// withoutRights runs a scan that has no right to pass over the modes of files, which root has.
+func withoutRights(t *testing.T, args ...string) scanResult {
+	t.Helper()
+	command := append([]string{builtPath, "scan", "-o", "json"}, args...)
+	if os.Geteuid() == 0 {
+		const rights = "-dac_override,-dac_read_search"
+		command = append([]string{disktest.Tool(t, "setpriv"), "--bounding-set", rights, "--inh-caps", rights}, command...)
+	}
+	return readScan(t, run(t, command[0], command[1:]...))
+}
+
+// What cannot be looked at is an error, since nobody knows what is there. What lies beside it is judged.
+func TestScanUnreadable(t *testing.T) {
+	dir := t.TempDir()
+	smallDisk(t, filepath.Join(dir, "a.raw"), 2048)
+	closed := filepath.Join(dir, "closed")
+	require.NoError(t, os.Mkdir(closed, 0))
+	t.Cleanup(func() { require.NoError(t, os.Chmod(closed, 0o755)) })
+	for level, code := range map[string]int{"error": 1, "1M": 1, "never": 0} {
+		s := withoutRights(t, "--fail-on", level, dir)
+		require.Equal(t, code, s.code, s.stderr)
+		require.Equal(t, map[string]string{"a.raw": "aligned"}, s.words(dir))
+		require.Equal(t, 1, s.sum.UnreadableCount)
+		require.Equal(t, closed, s.sum.Unreadable[0].Path)
+		require.Equal(t, "io", s.sum.Unreadable[0].Error.Code)
+		require.True(t, s.sum.Complete)
+	}
+	secret := smallDisk(t, filepath.Join(dir, "secret.vmdk"), 63)
+	require.NoError(t, os.Chmod(secret, 0))
+	s := withoutRights(t, dir)
+	require.Equal(t, map[string]string{"a.raw": "aligned", "secret.vmdk": "io"}, s.words(dir))
+	require.Contains(t, s.rows[secret].Error.Message, "permission denied")
+}
+
+// Paths that the user names and that lead nowhere have rows; what else is given is looked at.
+func TestScanMissingPaths(t *testing.T) {
+	dir := filepath.Dir(sampleDisk(t))
+	s := scan(t, filepath.Join(dir, "none"), dir, filepath.Join(dir, "xp.vmdk", "below"))
+	require.Equal(t, 1, s.code)
+	require.Equal(t, map[string]string{"none": "io", "xp.vmdk": "misaligned", "xp.vmdk/below": "io"}, s.words(dir))
+	require.Contains(t, s.rows[filepath.Join(dir, "none")].Error.Message, "no such file or directory")
+
+	for _, args := range [][]string{{""}, {dir, ""}} {
+		r := trueup(t, append([]string{"scan"}, args...)...)
+		require.Equal(t, 64, r.code, "a variable that is not set is no folder")
+		require.Empty(t, r.stdout)
+		requireOneLine(t, r.stderr)
+	}
+}
+
+func TestScanIgnores(t *testing.T) {
+	dir := t.TempDir()
+	for name, start := range map[string]uint32{"old.raw": 63, "new.raw": 63, "fine.raw": 2048} {
+		smallDisk(t, filepath.Join(dir, name), start)
+	}
+	list := filepath.Join(t.TempDir(), "accepted")
+	accept := func(text string) scanResult {
+		require.NoError(t, os.WriteFile(list, []byte(text), 0o644))
+		return scan(t, "--ignore", list, dir)
+	}
+	s := accept("old.raw never a museum\nnew.raw 2999-12-31 is replaced then\n")
+	require.Equal(t, 0, s.code)
+	require.Equal(t, 2, s.sum.Accepted)
+	require.Equal(t, 2, s.sum.Misaligned)
+	require.Zero(t, s.sum.Fix.Images)
+	require.Empty(t, s.sum.IgnoreNotes)
+	require.Equal(t, "a museum", s.rows[filepath.Join(dir, "old.raw")].Accepted.Reason)
+	require.Equal(t, "2999-12-31", s.rows[filepath.Join(dir, "new.raw")].Accepted.Until)
+
+	s = accept("old.raw never a museum\nnew.raw 2001-01-31 was to be replaced\nfine.raw never needs none\nlost.raw never is gone\n")
+	require.Equal(t, 3, s.code)
+	require.Equal(t, filepath.Join(dir, "new.raw"), s.sum.Worst)
+	require.Equal(t, []string{
+		"ignore line 2: expired on 2001-01-31, matched 1 image", "ignore line 3: matched 1 image, of which none needs it", "ignore line 4: matched no image",
+	}, s.sum.IgnoreNotes)
+
+	r := trueup(t, "scan", "--ignore", list, dir)
+	require.Contains(t, r.stdout, "ignore line 4: matched no image\n")
+	require.Contains(t, r.stdout, "accepted: a museum\n")
+	require.NoError(t, os.WriteFile(list, []byte("old.raw never\n"), 0o644))
+	r = trueup(t, "scan", "--ignore", list, dir)
+	require.Equal(t, 64, r.code)
+	require.Contains(t, r.stderr, "line 1, column 14: a reason is missing")
+}

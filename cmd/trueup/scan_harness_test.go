@@ -1,0 +1,346 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/library"
+)
+
+// scanResult is a run of scan with -o json.
+type scanResult struct {
+	result
+	rows map[string]*library.Image // by path
+	sum  library.Summary
+}
+
+// scan runs trueup scan with -o json to its end.
+func scan(t testing.TB, args ...string) scanResult {
+	t.Helper()
+	return readScan(t, trueup(t, append([]string{"scan", "-o", "json"}, args...)...))
+}
+
+// readScan reads the lines of a scan, each of which its schema must allow. The last one is the sum.
+func readScan(t testing.TB, r result) scanResult {
+	t.Helper()
+	s := scanResult{result: r, rows: map[string]*library.Image{}}
+	lines := strings.SplitAfter(strings.TrimSuffix(r.stdout, "\n"), "\n")
+	for n, line := range lines {
+		validate(t, line)
+		if n == len(lines)-1 {
+			require.NoError(t, json.Unmarshal([]byte(line), &s.sum))
+			require.Equal(t, "summary", s.sum.Event, "%s%s", r.stdout, r.stderr)
+			break
+		}
+		i := &library.Image{}
+		require.NoError(t, json.Unmarshal([]byte(line), i))
+		require.NotContains(t, s.rows, i.ExactPath(), "two rows of one image")
+		s.rows[i.ExactPath()] = i
+	}
+	require.Equal(t, s.sum.ExitCode, r.code, r.stderr)
+	return s
+}
+
+// same is what two runs have to agree on: all of a row but how much was read for it.
+func (s scanResult) same(t testing.TB) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for path, i := range s.rows {
+		row := *i
+		row.Read, row.Change = 0, ""
+		text, err := json.Marshal(row)
+		require.NoError(t, err)
+		out[path] = string(text)
+	}
+	return out
+}
+
+// words are what came of each image, by its path below root: a verdict, the code of an error, or a state.
+func (s scanResult) words(root string) map[string]string {
+	out := map[string]string{}
+	for path, i := range s.rows {
+		word := string(i.State)
+		switch i.State {
+		case library.Judged:
+			word = string(i.Verdict)
+		case library.Failed:
+			word = i.Error.Code
+		case library.Orphan, library.Gone:
+		}
+		out[strings.TrimPrefix(path, root+"/")] = word
+	}
+	return out
+}
+
+// smallDisk writes a raw disk of 8 MiB with one partition, at an LBA.
+func smallDisk(t testing.TB, path string, start uint32) string {
+	t.Helper()
+	const sectors = 16384
+	disktest.ForgeMBR(sectors, disktest.MBREntryFields{Type: 0x83, Start: start, Sectors: 8192}).Write(t, path)
+	return path
+}
+
+// manyDisks makes so many raw disks that start at LBA 63, in folders of ten, and returns their folder. They have a mebibyte with almost
+// nothing in it.
+func manyDisks(t testing.TB, n int) string {
+	t.Helper()
+	dir := t.TempDir()
+	head := make([]byte, sectorSize)
+	copy(head[mbrEntryAt:], []byte{0, 0, 0, 0, 0x83, 0, 0, 0, 63, 0, 0, 0, 0, 4, 0, 0}) // LBA 63, 1024 sectors
+	copy(head[mbrSignatureAt:], []byte{0x55, 0xaa})
+	for i := range n {
+		folder := filepath.Join(dir, fmt.Sprintf("folder-%02d", i/10))
+		require.NoError(t, os.MkdirAll(folder, 0o755))
+		path := filepath.Join(folder, fmt.Sprintf("disk-%03d.raw", i))
+		require.NoError(t, os.WriteFile(path, head, 0o644))
+		require.NoError(t, os.Truncate(path, 1<<20))
+	}
+	return dir
+}
+
+// everyKind is a folder with images of all kinds, good ones and such that reach for what is not theirs, and what has to come of each.
+type everyKind struct {
+	dir, outside string
+	want         map[string]string
+}
+
+// kinds makes everyKind once for all tests that only read it; it goes with the program that they run.
+var kinds = sync.OnceValue(func() *everyKind {
+	return &everyKind{dir: filepath.Join(filepath.Dir(builtPath), "kinds"), outside: filepath.Join(filepath.Dir(builtPath), "outside")}
+})
+
+func newEveryKind(t testing.TB) *everyKind {
+	t.Helper()
+	k := kinds()
+	if k.want == nil {
+		require.NoError(t, os.Mkdir(k.dir, 0o755))
+		require.NoError(t, os.Mkdir(k.outside, 0o755))
+		k.want = map[string]string{}
+		k.good(t)
+		k.bad(t)
+	}
+	return k
+}
+
+func (k *everyKind) path(name string) string { return filepath.Join(k.dir, filepath.FromSlash(name)) }
+
+func (k *everyKind) put(t testing.TB, name, content, want string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(k.path(name), []byte(content), 0o644))
+	if want != "" {
+		k.want[name] = want
+	}
+}
+
+func (k *everyKind) good(t testing.TB) {
+	t.Helper()
+	off := smallDisk(t, filepath.Join(k.outside, "off.raw"), trackSectors)
+	below := smallDisk(t, filepath.Join(k.outside, "below.raw"), 8)
+	aligned := smallDisk(t, filepath.Join(k.outside, "aligned.raw"), 2048)
+	require.NoError(t, os.MkdirAll(k.path("deep/er"), 0o755))
+	for name, c := range map[string]struct{ raw, format, options, want string }{
+		"sparse.vmdk":       {off, "vmdk", "", "misaligned"},
+		"stream.vmdk":       {aligned, "vmdk", "subformat=streamOptimized", "aligned"},
+		"flat.vmdk":         {below, "vmdk", "subformat=monolithicFlat", "below_boundary"},
+		"split.vmdk":        {off, "vmdk", "subformat=twoGbMaxExtentSparse", "misaligned"},
+		"deep/dynamic.vhd":  {aligned, "vpc", "force_size=on", "aligned"},
+		"deep/er/disk.vhdx": {below, "vhdx", "", "below_boundary"},
+		"deep/er/q.qcow2":   {off, "qcow2", "", "misaligned"},
+		"disk.raw":          {aligned, "raw", "", "aligned"},
+	} {
+		args := []string{"convert", "-f", "raw", "-O", c.format, c.raw, k.path(name)}
+		if c.options != "" {
+			args = append(args, "-o", c.options)
+		}
+		disktest.Run(t, "qemu-img", args...)
+		k.want[name] = c.want
+	}
+	disktest.Run(t, "cp", twoDisks(t).ova(t), k.path("deep/two.ova"))
+	k.want["deep/two.ova"] = "misaligned"
+	k.put(t, "readme.txt", "no image\n", "")
+}
+
+// bad are images that name what is not theirs, and files that are no images and look like some.
+func (k *everyKind) bad(t testing.TB) {
+	t.Helper()
+	descriptor := func(extent string) string {
+		return "# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\n" + extent + "\n"
+	}
+	k.put(t, "shadow.vmdk", descriptor(`RW 16384 FLAT "/etc/shadow" 0`), "reference")
+	k.put(t, "up.vmdk", descriptor(`RW 16384 FLAT "../outside/off.raw" 0`), "reference")
+	k.put(t, "pipe.vmdk", descriptor(`RW 16384 FLAT "pipe" 0`), "reference")
+	k.put(t, "link.vmdk", descriptor(`RW 16384 FLAT "link.raw" 0`), "reference")
+	k.put(t, "lost-flat.vmdk", strings.Repeat("x", 4096), "orphan")
+	k.put(t, "cut.vmdk", "KDMV\x01\x00\x00\x00", "format")
+	require.NoError(t, syscall.Mkfifo(k.path("pipe"), 0o644))
+	require.NoError(t, syscall.Mkfifo(k.path("pipe.qcow2"), 0o644))
+	require.NoError(t, os.Symlink(filepath.Join(k.outside, "off.raw"), k.path("link.raw")))
+	require.NoError(t, os.Symlink(k.outside, k.path("folder")))
+	require.NoError(t, os.Symlink("..", k.path("deep/round")))
+	for name, backing := range map[string]string{
+		"backed.qcow2": "/etc/shadow", "network.qcow2": "nbd://127.0.0.1:10809/x", "json.qcow2": `json:{"driver":"raw","file.filename":"/etc/shadow"}`,
+	} {
+		disktest.Run(t, "qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", "raw", "-b", backing, k.path(name), "8M")
+		k.want[name] = "reference"
+	}
+}
+
+// live is a scan that goes on beside the test.
+type live struct {
+	cmd    *exec.Cmd
+	rows   chan int // how many lines there are on standard output, after each
+	stderr bytes.Buffer
+	mu     sync.Mutex
+	stdout bytes.Buffer
+	ended  chan struct{}
+}
+
+// startScan starts trueup scan.
+func startScan(t testing.TB, args ...string) *live {
+	t.Helper()
+	return startLive(t, builtPath, append([]string{"scan"}, args...)...)
+}
+
+func startLive(t testing.TB, name string, args ...string) *live {
+	t.Helper()
+	l := &live{cmd: exec.Command(name, args...), ended: make(chan struct{})}
+	l.cmd.Stdout, l.cmd.Stderr = l, &l.stderr
+	require.NoError(t, l.cmd.Start())
+	go func() {
+		_ = l.cmd.Wait() // end reads the state
+		close(l.ended)
+	}()
+	t.Cleanup(func() {
+		_ = l.cmd.Process.Kill() // it has ended, unless the test failed
+		<-l.ended
+	})
+	return l
+}
+
+// Write takes what comes on standard output.
+func (l *live) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stdout.Write(b)
+}
+
+// lines tells how many lines have come.
+func (l *live) lines() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Count(l.stdout.Bytes(), []byte("\n"))
+}
+
+func (l *live) over() bool {
+	select {
+	case <-l.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// signal sends a signal to the scan alone.
+func (l *live) signal(t testing.TB, s syscall.Signal) {
+	t.Helper()
+	require.NoError(t, l.cmd.Process.Signal(s))
+}
+
+// end returns the end of the scan, which must come within the limit.
+func (l *live) end(t testing.TB, limit time.Duration) result {
+	t.Helper()
+	select {
+	case <-l.ended:
+	case <-time.After(limit):
+		require.Fail(t, "still running", "after %v", limit)
+	}
+	status := l.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	code := status.ExitStatus()
+	if status.Signaled() {
+		code = 128 + int(status.Signal())
+	}
+	return result{l.stdout.String(), l.stderr.String(), code}
+}
+
+// workers are the processes that the scan has started and that have not ended.
+func (l *live) workers(t testing.TB) []int { return children(t, l.cmd.Process.Pid) }
+
+// children are the processes whose parent is pid, without those that have ended and were not waited for.
+func children(t testing.TB, pid int) (out []int) {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	require.NoError(t, err)
+	for _, stat := range stats {
+		text, err := os.ReadFile(stat)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		// proc(5): pid (name) state ppid, and the name can have anything in it.
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		if fields[1] == strconv.Itoa(pid) && fields[0] != "Z" {
+			n, err := strconv.Atoi(filepath.Base(filepath.Dir(stat)))
+			require.NoError(t, err)
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// freeze stops the workers of a scan, all that there are and come, so that it stays where it is. It tells which.
+func (l *live) freeze(t testing.TB) (frozen []int) {
+	t.Helper()
+	for range 3 { // one that is being started has no name yet
+		frozen = l.workers(t)
+		for _, pid := range frozen {
+			_ = syscall.Kill(pid, syscall.SIGSTOP) // it may have ended
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	require.False(t, l.over(), "the scan was faster than the test\n%s", l.stderr.String())
+	require.NotEmpty(t, frozen)
+	return frozen
+}
+
+// middle waits until a scan with -o json has so many rows.
+func (l *live) middle(t testing.TB, rows int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return l.lines() >= rows || l.over() }, 20*time.Second, time.Millisecond)
+}
+
+// requireGone requires that processes are no more, soon.
+func requireGone(t testing.TB, pids []int) {
+	t.Helper()
+	require.NotEmpty(t, pids)
+	require.Eventually(t, func() bool {
+		for _, pid := range pids {
+			if !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) && !ended(pid) {
+				return false
+			}
+		}
+		return true
+	}, 5*time.Second, 5*time.Millisecond, "processes that outlive the scan: %d", pids)
+}
+
+// ended tells whether a process is one that only waits for its new parent to notice.
+func ended(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || bytes.Contains(text, []byte(") Z "))
+}
+
+// off tells whether a row is what manyDisks makes.
+func off(i *library.Image) bool { return i.State == library.Judged && i.Verdict == align.Misaligned }

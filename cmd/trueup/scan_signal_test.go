@@ -1,0 +1,139 @@
+package main
+
+import (
+	"encoding/csv"
+	"encoding/xml"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A signal in the middle ends the scan with a report of what was done, and the catalogue has that.
+func TestScanInterrupted(t *testing.T) {
+	for _, s := range endSignals {
+		t.Run(s.String(), func(t *testing.T) {
+			dir := manyDisks(t, someDisks)
+			catalogue := filepath.Join(t.TempDir(), "catalogue")
+			args := []string{"-o", "json", "--jobs", "2", "--catalog", catalogue, dir}
+			l := startScan(t, args...)
+			l.middle(t, 20)
+			l.freeze(t)
+			l.signal(t, s)
+			first := readScan(t, l.end(t, signalLimit))
+			require.Equal(t, 1, first.code)
+			requireOneLine(t, first.stderr)
+			require.Contains(t, first.stderr, "interrupted")
+			require.False(t, first.sum.Complete)
+			require.GreaterOrEqual(t, len(first.rows), 20)
+			require.Less(t, len(first.rows), someDisks)
+			require.Equal(t, len(first.rows), first.sum.Images)
+
+			second := scan(t, args[2:]...)
+			require.Equal(t, 3, second.code)
+			require.True(t, second.sum.Complete)
+			require.Len(t, second.rows, someDisks)
+			for path := range first.rows {
+				require.Zero(t, second.rows[path].Read, "%s was finished, and is read again", path)
+			}
+			require.Positive(t, second.sum.Read)
+		})
+	}
+}
+
+// interruptedScan starts a scan of many disks with a report in a file, and interrupts it.
+func interruptedScan(t *testing.T, dir, format string) (report string) {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "report")
+	require.NoError(t, os.WriteFile(out, []byte("an older report\n"), 0o644))
+	l := startScan(t, "-o", format, "--out", out, "--jobs", "2", dir)
+	require.Eventually(t, func() bool { return len(l.workers(t)) == 2 }, 10*time.Second, time.Millisecond)
+	time.Sleep(150 * time.Millisecond) // some images
+	l.freeze(t)
+	l.signal(t, syscall.SIGTERM)
+	r := l.end(t, signalLimit)
+	require.Equal(t, 1, r.code)
+	require.Empty(t, r.stdout)
+	requireOneLine(t, r.stderr)
+	require.Contains(t, r.stderr, "interrupted")
+	require.Equal(t, []string{"report"}, folderNames(t, filepath.Dir(out)), "nothing is left beside the report")
+	text, err := os.ReadFile(out)
+	require.NoError(t, err)
+	return string(text)
+}
+
+func TestScanInterruptedReports(t *testing.T) {
+	dir := manyDisks(t, someDisks)
+	for format, check := range map[string]func(t *testing.T, text string){
+		"text": func(t *testing.T, text string) {
+			require.Regexp(t, `(?m)^Interrupted after [\d,]+ (of [\d,]+ )?images?: this is incomplete\.$`, text)
+		},
+		"json": func(t *testing.T, text string) {
+			s := readScan(t, result{stdout: text, code: 1})
+			require.False(t, s.sum.Complete)
+		},
+		"csv": func(t *testing.T, text string) {
+			rows, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+			require.NoError(t, err)
+			require.Greater(t, len(rows), 1)
+		},
+		"junit": func(t *testing.T, text string) {
+			var suites struct {
+				Suites []struct {
+					Cases []struct {
+						Class string    `xml:"classname,attr"`
+						Error *struct{} `xml:"error"`
+					} `xml:"testcase"`
+				} `xml:"testsuite"`
+			}
+			require.NoError(t, xml.Unmarshal([]byte(text), &suites))
+			cut := 0
+			for _, c := range suites.Suites[0].Cases {
+				if c.Class == "trueup scan" && c.Error != nil {
+					cut++
+				}
+			}
+			require.Equal(t, 1, cut, "a case says that the run was interrupted")
+		},
+		"prometheus": func(t *testing.T, text string) {
+			require.Regexp(t, `(?m)^trueup_last_run_complete\{.*\} 0$`, text)
+			require.Regexp(t, `(?m)^trueup_last_run_exit_code\{.*\} 1$`, text)
+		},
+	} {
+		t.Run(format, func(t *testing.T) { check(t, interruptedScan(t, dir, format)) })
+	}
+}
+
+// The second signal ends at once, also while the first one waits for something.
+func TestScanSecondSignal(t *testing.T) {
+	dir := manyDisks(t, someDisks)
+	l := startScan(t, "-o", "json", "--jobs", "2", "--isolation", "none", dir)
+	l.middle(t, 5)
+	l.signal(t, syscall.SIGSTOP) // both come while it cannot act
+	l.signal(t, syscall.SIGINT)
+	l.signal(t, syscall.SIGTERM)
+	l.signal(t, syscall.SIGCONT)
+	r := l.end(t, signalLimit)
+	require.Contains(t, []int{1, 128 + int(syscall.SIGINT), 128 + int(syscall.SIGTERM)}, r.code)
+}
+
+// Ctrl-C before there is anything to tell.
+func TestScanInterruptedAtOnce(t *testing.T) {
+	dir := manyDisks(t, 20)
+	for i := range 6 {
+		l := startScan(t, "-o", "json", dir)
+		time.Sleep(time.Duration(i*7) * time.Millisecond)
+		l.signal(t, syscall.SIGINT)
+		switch r := l.end(t, signalLimit); r.code {
+		case 128 + int(syscall.SIGINT): // it came before the program was ready to receive signals
+		default:
+			s := readScan(t, r)
+			require.Equal(t, s.sum.Complete, r.code == 3, r.stderr)
+			require.Equal(t, !s.sum.Complete, r.stderr != "")
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/library"
+)
+
+// someDisks are enough that a scan of them takes a while.
+const someDisks = 300
+
+// T71, F29, F38: workers that are killed cost the images that they were at, and nothing else.
+func TestScanWorkersAreKilled(t *testing.T) {
+	dir := manyDisks(t, someDisks)
+	l := startScan(t, "-o", "json", "--jobs", "2", dir)
+	var pids []int
+	for n := range 5 {
+		l.middle(t, 1+n*someDisks/10)
+		for _, pid := range l.workers(t) {
+			pids = append(pids, pid)
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
+	}
+	s := readScan(t, l.end(t, time.Minute))
+	require.True(t, s.sum.Complete)
+	require.Len(t, s.rows, someDisks, "every image has its row")
+	require.Equal(t, 1, s.code)
+	failed := 0
+	for path, i := range s.rows {
+		if off(i) {
+			continue
+		}
+		require.Equal(t, library.Failed, i.State, path)
+		require.Equal(t, "limit", i.Error.Code, "%s: %s", path, i.Error.Message)
+		require.Contains(t, i.Error.Message, "killed from outside", path)
+		failed++
+	}
+	require.Positive(t, failed, "no worker was killed at work")
+	require.LessOrEqual(t, failed, len(pids), "one image for each worker at most")
+	require.Equal(t, failed, s.sum.Failed)
+	requireGone(t, pids)
+}
+
+// A worker that gets neither memory nor files, as it is when a machine is short of them.
+func TestScanWorkersAreStarved(t *testing.T) {
+	dir := manyDisks(t, someDisks)
+	for name, limit := range map[string]string{"no files": "--nofile=3:3", "no memory": "--data=1:1"} {
+		t.Run(name, func(t *testing.T) {
+			l := startScan(t, "-o", "json", "--jobs", "2", dir)
+			l.middle(t, 5)
+			starved := 0
+			for _, pid := range l.workers(t) {
+				if exec.Command(disktest.Tool(t, "prlimit"), "--pid", strconv.Itoa(pid), limit).Run() == nil {
+					starved++
+				}
+			}
+			require.Positive(t, starved)
+			s := readScan(t, l.end(t, time.Minute))
+			require.True(t, s.sum.Complete)
+			// A file without the name of an image that cannot be opened is no row, but a place that could not be looked at.
+			require.Equal(t, someDisks, len(s.rows)+s.sum.UnreadableCount)
+			require.Equal(t, map[bool]int{true: 3, false: 1}[s.sum.Failed+s.sum.UnreadableCount == 0], s.code)
+			for path, i := range s.rows {
+				if !off(i) {
+					require.Equal(t, library.Failed, i.State, path)
+					require.Contains(t, []string{"io", "limit", "internal"}, i.Error.Code, "%s: %s", path, i.Error.Message)
+				}
+			}
+		})
+	}
+}
+
+// No process is left, whatever a scan ends with. A worker that is stopped cannot end by itself.
+func TestScanLeavesNoProcess(t *testing.T) {
+	dir := manyDisks(t, someDisks)
+	for name, s := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "interrupted": syscall.SIGINT} {
+		for _, frozen := range []bool{true, false} {
+			t.Run(name+map[bool]string{true: ", workers stopped"}[frozen], func(t *testing.T) {
+				l := startScan(t, "-o", "json", "--jobs", "2", dir)
+				l.middle(t, 5)
+				pids := l.workers(t)
+				if frozen {
+					pids = l.freeze(t)
+				}
+				l.signal(t, s)
+				l.end(t, signalLimit)
+				requireGone(t, pids)
+			})
+		}
+	}
+	t.Run("a reader that wants no more", func(t *testing.T) {
+		sh := `"$@" | head -n 2`
+		r := run(t, disktest.Tool(t, "sh"), "-c", sh, "sh", builtPath, "scan", "-o", "json", "--jobs", "2", dir)
+		require.Zero(t, r.code, r.stderr)
+		require.Eventually(t, func() bool {
+			return exec.Command("pgrep", "-f", "^trueup-worker .*"+filepath.Base(dir)).Run() != nil
+		}, 5*time.Second, 10*time.Millisecond)
+	})
+}

@@ -1,0 +1,57 @@
+package scan
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/library"
+)
+
+// check refuses an answer that no worker gives which is what it was when it was started. One that has read a hostile image may be
+// anything: it can say what it likes of that image, and nothing that stops the run or changes another row.
+func (a Answer) check(r Request) error {
+	err := a.wrong(r)
+	if err != nil {
+		return fmt.Errorf("internal error, please report it: answer of a worker: %w", err)
+	}
+	return nil
+}
+
+func (a Answer) wrong(r Request) error {
+	if !r.Judge {
+		return errors.Join(checkIdentity(a.Identity), library.CheckError(a.Error))
+	}
+	i := a.Image
+	switch {
+	case i == nil && !r.Doubt:
+		return errors.New("no row")
+	case i == nil:
+		return nil
+	case i.State == library.Orphan:
+		return errors.New("a row of an orphan, which only the folder knows")
+	}
+	i.Change, i.Accepted, i.Priority = "", nil, nil // not for a worker to say
+	return i.Check()
+}
+
+// Limits of what a file can name; maxNames is beyond the 4096 extents that a VMDK may have.
+const (
+	maxNames  = 1 << 16
+	maxFormat = 256 // bytes
+)
+
+// checkIdentity refuses what no file is.
+func checkIdentity(id image.Identity) error {
+	kinds := []image.Kind{image.Other, image.Disk, image.Extent, image.Bare, image.Pack, image.Unsupported, image.Medium}
+	switch {
+	case !slices.Contains(kinds, id.Kind):
+		return fmt.Errorf("a file of the kind %.32q", id.Kind)
+	case len(id.Format) > maxFormat:
+		return fmt.Errorf("a format of %d bytes, want at most %d", len(id.Format), maxFormat)
+	case len(id.Extents) > maxNames || len(id.Parents) > maxNames:
+		return fmt.Errorf("a file that names %d extents and %d parents, want at most %d", len(id.Extents), len(id.Parents), maxNames)
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package scan_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan"
+)
+
+// liar answers as a worker that a hostile image has taken over: with any JSON.
+type liar struct{ identity, row string }
+
+func (l liar) Call(_ context.Context, r scan.Request) (a scan.Answer, err error) {
+	text := l.identity
+	if r.Judge {
+		text = l.row
+	}
+	return a, json.Unmarshal([]byte(text), &a)
+}
+
+func (liar) Close() error { return nil }
+
+// judge only gives errors their codes.
+type judge struct{ scan.Judge }
+
+func (judge) Classify(err error) report.Error {
+	if errors.Is(err, os.ErrNotExist) {
+		return report.Error{Code: "io", Message: err.Error()}
+	}
+	return report.Error{Code: "internal", Message: err.Error()}
+}
+
+// lied has a worker lie about one file and gives the rows of the run, and the sum of them.
+func lied(t *testing.T, l liar) (rows []*library.Image, sum *library.Summary) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "a.vmdk")
+	require.NoError(t, os.WriteFile(path, make([]byte, 512), 0o600))
+	pool := scan.NewPool(1, judge{}, func(context.Context) (scan.Worker, error) { return l, nil })
+	sum = library.NewSummary()
+	sum.Changes = &library.Changes{}
+	_, err := scan.Scan(t.Context(), scan.Options{
+		Paths: []string{path}, Jobs: 1, Pool: pool, Found: func(int) {}, Walked: func() {},
+		Row: func(i *library.Image) error {
+			rows = append(rows, i)
+			sum.Add(i)
+			return nil
+		},
+		Unreadable: func(library.Unreadable) {},
+	})
+	require.NoError(t, err)
+	require.NoError(t, pool.Close())
+	for _, i := range rows {
+		require.Equal(t, path, i.Path, "where an image is only the parent says")
+	}
+	return rows, sum
+}
+
+// honest is a row as a worker gives it.
+func honest() *library.Image {
+	i := library.NewImage("a.vmdk")
+	i.State, i.Format, i.Size, i.Files = library.Judged, "vmdk", 1<<20, []library.File{{Name: "a.vmdk", Size: 512}}
+	d := library.NewDisk(1<<20, align.DefaultBoundary)
+	d.Verdict = align.Misaligned
+	d.Partitions = []report.Partition{{Number: 1, Kind: "primary", StartLBA: 63, Start: 63 * 512, Size: 4096, Alignment: 512, Verdict: align.Misaligned}}
+	d.Fix = &library.Fix{Boundary: 1 << 20, OldSize: 1 << 20, NewSize: 2 << 20, Moves: []report.Move{}, Refusals: []align.Finding{}}
+	i.Disks = []library.Disk{d}
+	return i
+}
+
+const disk = `{"identity":{"kind":"disk","format":"vmdk"}}`
+
+func answer(t *testing.T, i *library.Image) string {
+	t.Helper()
+	text, err := json.Marshal(scan.Answer{Image: i})
+	require.NoError(t, err)
+	return string(text)
+}
+
+func TestAnHonestWorker(t *testing.T) {
+	rows, sum := lied(t, liar{disk, answer(t, honest())})
+	require.Len(t, rows, 1)
+	require.Equal(t, library.Judged, rows[0].State)
+	require.Equal(t, 1, sum.Misaligned)
+	require.Equal(t, int64(1<<20), sum.Fix.Grows)
+}
+
+// What the row of a worker that lies may not change is where it is, what a catalogue knows of it and what the user has accepted.
+func TestWhatAWorkerMayNotSay(t *testing.T) {
+	i := honest()
+	i.Path, i.PathBytes = "/etc/shadow", "L2V0Yy9zaGFkb3c="
+	i.Accepted, i.Change = &library.Accepted{Reason: "trust me"}, "none"
+	i.Priority = &library.Priority{Class: -1, Command: "rm -rf /"}
+	i.Files[0].Name = "b.vmdk"
+	rows, _ := lied(t, liar{disk, answer(t, i)})
+	require.Len(t, rows, 1)
+	require.Equal(t, library.Judged, rows[0].State)
+	require.Nil(t, rows[0].Accepted)
+	require.Empty(t, rows[0].Change)
+	require.Contains(t, rows[0].Priority.Command, "trueup align "+rows[0].Path)
+	require.Equal(t, 3, rows[0].Priority.Class, "off 4 KiB, on a disk of which nobody says what it is for")
+	require.Equal(t, "a.vmdk", rows[0].Files[0].Name)
+}
+
+func TestLies(t *testing.T) {
+	forged := func(change func(i *library.Image)) liar {
+		i := honest()
+		change(i)
+		return liar{disk, answer(t, i)}
+	}
+	for name, l := range map[string]liar{
+		"no answer":                   {`{"identity":{}}`, `{}`},
+		"nothing at all":              {disk, `null`},
+		"no row":                      {disk, `{"image":null}`},
+		"an empty row":                {disk, `{"image":{}}`},
+		"a list that is null":         {disk, strings.Replace(answer(t, honest()), `"parents":[]`, `"parents":null`, 1)},
+		"partitions that are null":    {disk, strings.Replace(answer(t, honest()), `"boot_chain":[]`, `"boot_chain":null`, 1)},
+		"not JSON":                    {disk, `<html>`},
+		"JSON of another shape":       {disk, `{"image":[1]}`},
+		"a number that is none":       {disk, strings.Replace(answer(t, honest()), `"size_bytes":1048576`, `"size_bytes":1e400`, 1)},
+		"a kind that is none":         {`{"identity":{"kind":"gift"}}`, answer(t, honest())},
+		"an error that is none":       {`{"error":{"code":"<script>"}}`, answer(t, honest())},
+		"an endless list of extents":  {`{"identity":{"kind":"disk","extents":["` + strings.Repeat(`a","`, 1<<17) + `a"]}}`, answer(t, honest())},
+		"a state that is none":        forged(func(i *library.Image) { i.State = "fine" }),
+		"no state":                    forged(func(i *library.Image) { i.State = "" }),
+		"gone":                        forged(func(i *library.Image) { i.State = library.Gone }),
+		"an orphan":                   forged(func(i *library.Image) { i.State = library.Orphan }),
+		"another event":               forged(func(i *library.Image) { i.Event = "summary" }),
+		"another schema":              forged(func(i *library.Image) { i.Schema = "trueup/9" }),
+		"failed without a reason":     forged(func(i *library.Image) { i.State = library.Failed }),
+		"judged and failed":           forged(func(i *library.Image) { i.Error = &report.Error{Code: "io"} }),
+		"no format":                   forged(func(i *library.Image) { i.Format = "" }),
+		"a code that is none":         forged(func(i *library.Image) { i.Fail("ok", "") }),
+		"a verdict that is none":      forged(func(i *library.Image) { i.Disks[0].Verdict = "good" }),
+		"no verdict":                  forged(func(i *library.Image) { i.Disks[0].Verdict = "" }),
+		"a partition's verdict":       forged(func(i *library.Image) { i.Disks[0].Partitions[0].Verdict = "good" }),
+		"a severity that is none":     forged(func(i *library.Image) { i.Findings = append(i.Findings, align.Finding{Severity: "fun"}) }),
+		"a depth that is none":        forged(func(i *library.Image) { i.Disks[0].Depth = "abyss" }),
+		"a boundary of 0":             forged(func(i *library.Image) { i.Disks[0].Boundary = 0 }),
+		"a negative size":             forged(func(i *library.Image) { i.Size = -1 }),
+		"negative reads":              forged(func(i *library.Image) { i.Read = -1 }),
+		"a negative start":            forged(func(i *library.Image) { i.Disks[0].Partitions[0].Start = -1 }),
+		"a copy that shrinks":         forged(func(i *library.Image) { i.Disks[0].Fix.NewSize = 0 }),
+		"a file in another folder":    forged(func(i *library.Image) { i.Files = append(i.Files, library.File{Name: "../../etc/shadow"}) }),
+		"a file that is a folder":     forged(func(i *library.Image) { i.Files = append(i.Files, library.File{Name: ".."}) }),
+		"a file without a name":       forged(func(i *library.Image) { i.Files = append(i.Files, library.File{}) }),
+		"a text that is far too long": forged(func(i *library.Image) { i.Subformat = strings.Repeat("x", 1<<20) }),
+		"a label that is far too long": forged(func(i *library.Image) {
+			i.Disks[0].Volume = &report.Volume{Label: strings.Repeat("x", 1<<20)}
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			rows, sum := lied(t, l)
+			require.Len(t, rows, 1)
+			require.Equal(t, library.Failed, rows[0].State)
+			require.Equal(t, "internal", rows[0].Error.Code)
+			require.Less(t, len(rows[0].Error.Message), 1000)
+			require.Equal(t, 1, sum.Failed)
+			require.Equal(t, 1, sum.Images)
+		})
+	}
+}
+
+// A doubt is the only question to which there need not be a row.
+func TestADoubtThatCameToNothing(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "firmware.bin"), make([]byte, 512), 0o600))
+	pool := scan.NewPool(1, judge{}, func(context.Context) (scan.Worker, error) {
+		return liar{`{"identity":{"kind":"` + string(image.Bare) + `"}}`, `{"image":null}`}, nil
+	})
+	res, err := scan.Scan(t.Context(), scan.Options{
+		Paths: []string{dir}, Jobs: 1, Pool: pool, Found: func(int) {}, Walked: func() {},
+		Row:        func(i *library.Image) error { return errors.New("a row: " + i.Path) },
+		Unreadable: func(u library.Unreadable) { t.Error(u) },
+	})
+	require.NoError(t, err)
+	require.NoError(t, pool.Close())
+	require.Equal(t, 1, res.Skipped)
+	require.Zero(t, res.Found)
+}
