@@ -76,6 +76,9 @@ const manyEnv = "TRUEUP_MANY_FILES"
 
 // TestScanOfManyFiles holds the memory of a scan to a bound that does not grow with the files of a folder that are no images.
 func TestScanOfManyFiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes many files")
+	}
 	n := 200_000
 	if text := os.Getenv(manyEnv); text != "" {
 		var err error

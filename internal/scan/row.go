@@ -115,6 +115,9 @@ func unchanged(dir string, i *library.Image) bool {
 	if i == nil {
 		return true
 	}
+	if len(i.Files) == 0 {
+		return false // no scan has written that
+	}
 	for _, f := range i.Files {
 		var st unix.Stat_t
 		if unix.Lstat(filepath.Join(dir, f.Name), &st) != nil {

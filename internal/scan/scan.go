@@ -186,9 +186,5 @@ func besideKey(b *image.Beside) string {
 	if b == nil || (len(b.Locks) == 0 && len(b.Children) == 0) {
 		return ""
 	}
-	var children []string
-	for _, c := range b.Children {
-		children = append(children, string(c.Name))
-	}
-	return fmt.Sprintf("%q %q", b.Locks, children)
+	return fmt.Sprintf("%q %q", b.Locks, b.Children)
 }

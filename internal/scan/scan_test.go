@@ -54,7 +54,7 @@ func (j *textJudge) Image(job Job) *library.Image {
 		j.open(job.Path)
 	}
 	i := library.NewImage(job.Path)
-	i.State = library.Judged
+	i.State, i.Format = library.Judged, "text"
 	if strings.Contains(filepath.Base(job.Path), "broken") {
 		i.Fail("format", "broken")
 	}

@@ -265,3 +265,8 @@ func TestWalkHasBoundedMemory(t *testing.T) {
 	require.Less(t, after.HeapAlloc-before.HeapAlloc, uint64(n*100), "bytes for each folder that waits")
 	require.True(t, slices.IsSortedFunc(names, func(a, b string) int { return strings.Compare(b, a) }))
 }
+
+func TestARowWithoutFilesIsNotReused(t *testing.T) {
+	require.True(t, unchanged(t.TempDir(), nil), "a file that is no image")
+	require.False(t, unchanged(t.TempDir(), library.NewImage("x")), "a catalogue that a stranger has made")
+}
