@@ -56,6 +56,7 @@ test: export REQUIRE_TOOLS ?= 1
 test: tools ## every test, with the outside tools as second opinion
 	$(GO) test -count=1 -race -timeout 15m ./internal/...
 	$(GO) test -count=1 -timeout 15m -run 'TestHundredThousandTables|TestOddGPTs' ./internal/plan
+	$(GO) test -count=1 -timeout 15m -run 'TestLargeReportInChromium' ./internal/library
 	$(GO) test -count=1 -timeout 15m ./cmd/...
 
 .PHONY: fuzz
@@ -81,9 +82,10 @@ soak: ## align SEEDS random disks (200) from end to end instead of 20, the first
 	TRUEUP_SOAK=$(SEEDS) TRUEUP_SOAK_SEED=$(SEED) $(GO) test -count=1 -timeout 24h -run '^TestSoak$$' ./cmd/...
 
 .PHONY: bench
-bench: build ## time and memory of align, and of every format, against qemu-img convert
+bench: build ## time and memory of align and of every format against qemu-img convert, and of scan against virt-alignment-scan
 	ROUNDS=$(ROUNDS) scripts/bench.sh
 	ROUNDS=$(ROUNDS) scripts/bench-formats.sh
+	ROUNDS=$(ROUNDS) scripts/bench-scan.sh
 
 .PHONY: clean
 clean: ## remove what make and the README's commands made

@@ -22,6 +22,11 @@ packages=(
 	libhivex-bin libwin-hivex-perl            # hivexget, hivexsh, hivexregedit: second opinion on registry hives
 	libregf-utils wimtools                    # regfexport: a third one; wimapply: folders in NTFS without a mount
 	libguestfs-tools                          # guestfish, virt-alignment-scan
+	python3                                   # makes the library of the tests (scripts/make-library.py); strict CSV and XML
+	python3-prometheus-client                 # second opinion on metrics
+	libxml2-utils shellcheck                  # xmllint: JUnit by its schema; scripts that we write
+	chromium fonts-dejavu-core poppler-utils  # opens the HTML report; pdftotext reads what it prints
+	sqlite3                                   # second reader of catalogues
 	gcc libc6-dev                             # go test -race needs cgo
 	git jq make mount strace time xxd xz-utils
 )

@@ -62,7 +62,7 @@ func trueup(t testing.TB, args ...string) result {
 	code := cmd.ProcessState.ExitCode()
 	require.GreaterOrEqual(t, code, 0, "trueup %q was killed: %v\n%s", args, err, stderr.String())
 	if wantsJSON(args) {
-		validate(t, stdout.String())
+		validateOutput(t, args, stdout.String())
 	}
 	return result{stdout: stdout.String(), stderr: stderr.String(), code: code}
 }

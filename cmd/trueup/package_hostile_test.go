@@ -57,6 +57,14 @@ func (h hostilePackage) run(t *testing.T) {
 }
 
 func TestHostilePackages(t *testing.T) {
+	for _, c := range hostilePackages(t) {
+		t.Run(c.name, c.run)
+	}
+}
+
+// hostilePackages are T42 to T46, but for what needs a valid disk.
+func hostilePackages(t testing.TB) []hostilePackage {
+	t.Helper()
 	data, err := os.ReadFile("../../testdata/xp-lba63.vmdk")
 	require.NoError(t, err)
 	disk := disktest.TarMember{Name: "disk.vmdk", Data: data}
@@ -104,9 +112,7 @@ func TestHostilePackages(t *testing.T) {
 		link := disktest.TarMember{Name: "disk.vmdk", Type: kind, Edit: func(h disktest.Forged) { h.Text(157, "/etc/passwd") }}
 		cases = append(cases, hostilePackage{"t43, " + name, []disktest.TarMember{good, link}, "reference", name})
 	}
-	for _, c := range cases {
-		t.Run(c.name, c.run)
-	}
+	return cases
 }
 
 // T46: a digest that does not fit is found before anything is written; a digest that nobody knows is a warning, unless it

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -56,6 +57,18 @@ func wantsJSON(args []string) bool {
 	return wants
 }
 
+// validateOutput requires that a command has printed one JSON object, or a scan one in each line.
+func validateOutput(t testing.TB, args []string, stdout string) {
+	t.Helper()
+	if !slices.Contains(args, "scan") {
+		validate(t, stdout)
+		return
+	}
+	for line := range strings.Lines(stdout) {
+		validate(t, line)
+	}
+}
+
 // validate requires that what a command printed is one JSON object, and that its schema allows it.
 func validate(t testing.TB, stdout string) {
 	t.Helper()
@@ -70,6 +83,9 @@ func schemaOf(t testing.TB, object any) string {
 	t.Helper()
 	fields, ok := object.(map[string]any)
 	require.True(t, ok, "an object is wanted: %v", object)
+	if event, ok := fields["event"].(string); ok && fields["command"] == "scan" {
+		return "scan-" + event + ".json"
+	}
 	_, failed := fields["error"]
 	_, image := fields["image"]
 	_, packaged := fields["package"]
@@ -136,6 +152,11 @@ func jsonCases(t *testing.T) map[string][]string {
 		"verify, different":             {"verify", aligned, source},
 		"version":                       {"version"},
 		"error, no such file":           {"inspect", "absent.vmdk"},
+		"scan":                          {"scan", source, aligned, unbootable, packed, filepath.Dir(broken)},
+		"scan, nothing there":           {"scan", "absent.vmdk"},
+		"scan, packages":                {"scan", packedBroken.ova(t), packedAligned},
+		"scan, no path":                 {"scan"},
+		"scan, a level that is none":    {"scan", "--fail-on", "soon", source},
 		"error, too few arguments":      {"align", source},
 		"error, unknown command":        {"frobnicate"},
 		"error, dest exists":            {"align", source, aligned},
@@ -154,19 +175,25 @@ func TestJSONMatchesSchemas(t *testing.T) {
 	for name, args := range jsonCases(t) {
 		t.Run(name, func(t *testing.T) {
 			r := trueup(t, append(args, "-o", "json")...)
-			validate(t, r.stdout)
-			var object map[string]any
-			require.NoError(t, json.Unmarshal([]byte(r.stdout), &object))
-			used[schemaOf(t, object)] = true
-			if code, ok := object["exit_code"]; ok {
-				require.InDelta(t, r.code, code, 0)
+			objects := []string{r.stdout}
+			if args[0] == "scan" && strings.Contains(r.stdout, `"event"`) {
+				objects = slices.Collect(strings.Lines(r.stdout))
 			}
-			requireStrict(t, schemaOf(t, object), object)
+			for _, text := range objects {
+				validate(t, text)
+				var object map[string]any
+				require.NoError(t, json.Unmarshal([]byte(text), &object))
+				used[schemaOf(t, object)] = true
+				if code, ok := object["exit_code"]; ok {
+					require.InDelta(t, r.code, code, 0)
+				}
+				requireStrict(t, schemaOf(t, object), object)
+			}
 		})
 	}
 	require.ElementsMatch(t, []string{
 		"inspect.json", "plan.json", "align.json", "verify.json", "convert.json", "version.json", "error.json",
-		"package-inspect.json", "package-align.json", "package-convert.json", "package-verify.json",
+		"package-inspect.json", "package-align.json", "package-convert.json", "package-verify.json", "scan-image.json", "scan-summary.json",
 	}, slices.Collect(maps.Keys(used)))
 }
 
@@ -176,8 +203,8 @@ func requireStrict(t *testing.T, schema string, object map[string]any) {
 	t.Helper()
 	s := schemaNamed(t, schema)
 	for place, part := range objectsIn("", object) {
-		if strings.HasSuffix(place, "/descriptor") {
-			continue // its fields are those of the image
+		if strings.HasSuffix(place, "/descriptor") || place == "/formats" || place == "/errors" {
+			continue // its fields are those of the image, or names of formats and errors
 		}
 		part["new_field"] = 1.0
 		require.Error(t, s.Validate(object), "a new field in %s%s", schema, place)
@@ -213,35 +240,39 @@ func objectsIn(place string, value any) map[string]map[string]any {
 // test disk happens to need is not forgotten.
 func TestSchemasNameEveryField(t *testing.T) {
 	for name, value := range map[string]any{
-		"inspect.json":                 report.Inspect{},
-		"plan.json":                    report.Plan{},
-		"align.json":                   report.Align{},
-		"convert.json":                 report.Align{},
-		"verify.json":                  report.Verify{},
-		"error.json":                   report.Failure{},
-		"package-inspect.json":         report.PackageInspect{},
-		"package-align.json":           report.PackageAlign{},
-		"package-convert.json":         report.PackageAlign{},
-		"package-verify.json":          report.PackageVerify{},
-		"common.json#/$defs/image":     report.Image{},
-		"common.json#/$defs/package":   report.Package{},
-		"common.json#/$defs/file":      report.File{},
-		"common.json#/$defs/link":      report.Link{},
-		"common.json#/$defs/usage":     report.Usage{},
-		"common.json#/$defs/table":     report.Table{},
-		"common.json#/$defs/boot_code": report.BootCode{},
-		"common.json#/$defs/boot_link": report.BootLink{},
-		"common.json#/$defs/partition": report.Partition{},
-		"common.json#/$defs/volume":    report.Volume{},
-		"common.json#/$defs/disk":      report.Disk{},
-		"common.json#/$defs/finding":   align.Finding{},
-		"common.json#/$defs/move":      report.Move{},
-		"common.json#/$defs/reference": report.Reference{},
-		"common.json#/$defs/patch":     report.Patch{},
-		"common.json#/$defs/error":     report.Error{},
-		"common.json#/$defs/impact":    report.Impact{},
-		"common.json#/$defs/touched":   report.Touched{},
-		"common.json#/$defs/advice":    align.Advice{},
+		"inspect.json":                    report.Inspect{},
+		"plan.json":                       report.Plan{},
+		"align.json":                      report.Align{},
+		"convert.json":                    report.Align{},
+		"verify.json":                     report.Verify{},
+		"error.json":                      report.Failure{},
+		"package-inspect.json":            report.PackageInspect{},
+		"package-align.json":              report.PackageAlign{},
+		"package-convert.json":            report.PackageAlign{},
+		"package-verify.json":             report.PackageVerify{},
+		"scan-image.json":                 library.Image{},
+		"scan-image.json#/$defs/disk":     library.Disk{},
+		"scan-summary.json":               library.Summary{},
+		"scan-image.json#/$defs/priority": library.Priority{},
+		"common.json#/$defs/image":        report.Image{},
+		"common.json#/$defs/package":      report.Package{},
+		"common.json#/$defs/file":         report.File{},
+		"common.json#/$defs/link":         report.Link{},
+		"common.json#/$defs/usage":        report.Usage{},
+		"common.json#/$defs/table":        report.Table{},
+		"common.json#/$defs/boot_code":    report.BootCode{},
+		"common.json#/$defs/boot_link":    report.BootLink{},
+		"common.json#/$defs/partition":    report.Partition{},
+		"common.json#/$defs/volume":       report.Volume{},
+		"common.json#/$defs/disk":         report.Disk{},
+		"common.json#/$defs/finding":      align.Finding{},
+		"common.json#/$defs/move":         report.Move{},
+		"common.json#/$defs/reference":    report.Reference{},
+		"common.json#/$defs/patch":        report.Patch{},
+		"common.json#/$defs/error":        report.Error{},
+		"common.json#/$defs/impact":       report.Impact{},
+		"common.json#/$defs/touched":      report.Touched{},
+		"common.json#/$defs/advice":       align.Advice{},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := schemaNamed(t, name)

@@ -15,7 +15,7 @@ import (
 )
 
 // commands are all that do something with images, and version.
-var commands = []string{"inspect", "plan", "align", "verify", "convert", "version"}
+var commands = []string{"inspect", "plan", "align", "verify", "convert", "scan", "version"}
 
 func TestHelp(t *testing.T) {
 	overview := trueup(t, "--help")
@@ -65,8 +65,12 @@ func TestExamples(t *testing.T) {
 		for _, m := range found {
 			t.Run(m[1], func(t *testing.T) {
 				dir := t.TempDir()
-				args := strings.Fields(m[1])[1:]
+				args := strings.Fields(strings.ReplaceAll(m[1], "'", ""))[1:]
 				switch name {
+				case "scan":
+					disktest.Run(t, "mkdir", filepath.Join(dir, "templates"))
+					makeExampleDisk(t, filepath.Join(dir, "templates", "xp.vmdk"))
+					require.NoError(t, os.WriteFile(filepath.Join(dir, "accepted.txt"), []byte("retired/**  never  nobody starts them\n"), 0o600))
 				case "inspect", "plan":
 					makeExampleDisk(t, filepath.Join(dir, args[len(args)-1]))
 				case "align", "verify", "convert":
@@ -75,7 +79,7 @@ func TestExamples(t *testing.T) {
 				if name == "verify" {
 					exampleRun(t, dir, 0, "align", args[1], args[2])
 				}
-				exampleRun(t, dir, map[string]int{"inspect": 3}[name], args...) // the disk is misaligned
+				exampleRun(t, dir, map[string]int{"inspect": 3, "scan": 3}[name], args...) // the disk is misaligned
 			})
 		}
 	}
@@ -166,6 +170,18 @@ func TestWrongCommandLines(t *testing.T) {
 		"storage of nothing":              {"inspect", "--storage", "", source},
 		"a storage of plan":               {"plan", "--storage", "4K", source},
 		"boundary that wraps at 64 bits":  {"inspect", "--boundary", "16777216T", source},
+		"nothing to scan":                 {"scan"},
+		"no such output of scan":          {"scan", "-o", "xml", source},
+		"no such level":                   {"scan", "--fail-on", "2M", source},
+		"no such isolation":               {"scan", "--isolation", "vm", source},
+		"scan without workers":            {"scan", "--jobs", "0", source},
+		"changed since when":              {"scan", "--changed", source},
+		"a glob that does not end":        {"scan", "--include", "[a", source},
+		"no list":                         {"scan", "--files-from", source + ".absent"},
+		"no list of accepted ones":        {"scan", "--ignore", source + ".absent", source},
+		"an image is no list":             {"scan", "--ignore", source, source},
+		"a report over an image":          {"scan", "--out", source, source},
+		"a script over an image":          {"scan", "--script", source, source},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := trueup(t, args...)

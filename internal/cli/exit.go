@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/report"
@@ -29,8 +30,8 @@ const exitCodes = `
 Exit codes:
   0   done; everything inspected is aligned
   1   error: I/O, malformed image, problem with the output; nothing stands under the final name
-  2   inspect: some partition is off --boundary, but on a multiple of 4 KiB
-  3   inspect: some partition starts off a 4 KiB boundary
+  2   inspect, scan: some partition is off --boundary, but on a multiple of 4 KiB
+  3   inspect, scan: some partition starts off a 4 KiB boundary
   4   refused: the job would be unsafe; the message says what would allow it
   5   verify: a difference was found
   64  usage`
@@ -108,7 +109,11 @@ func finish(err error, c *common, command string, stdout, stderr io.Writer) int 
 	}
 	if (c.json() || c.asked) && !errors.Is(err, errStdout) {
 		f := report.Failure{Head: report.Head{Schema: report.Schema, Command: command}, Error: report.Error{Code: code, Message: msg}, ExitCode: exit}
-		if jsonErr := report.JSON(stdout, f); jsonErr != nil {
+		write := report.JSON
+		if command == library.Command {
+			write = report.Line // as all that scan prints
+		}
+		if jsonErr := write(stdout, f); jsonErr != nil {
 			return exitError
 		}
 	}

@@ -49,22 +49,40 @@ func (c *common) spare(images ...input) error {
 	return nil
 }
 
-// writeFile gives a report its name when it is complete. Until then it has one that no other file has: a file that is there
+// reportFile is a report that gets its name when it is complete. Until then it has one that no other file has: a file that is there
 // could be an image.
-func writeFile(path string, b []byte) error {
+type reportFile struct {
+	*os.File
+	path string
+}
+
+func newReportFile(path string) (*reportFile, error) {
 	partial := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.partial", filepath.Base(path), os.Getpid()))
 	f, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
-		return ondisk.In(image.ErrOutput, "%w", err)
+		return nil, ondisk.In(image.ErrOutput, "%w", err)
 	}
-	_, err = f.Write(b)
+	return &reportFile{f, path}, nil
+}
+
+// end publishes the report, unless writing it met an error. Either way nothing is left beside it.
+func (f *reportFile) end(err error) error {
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(partial, path)
+		err = os.Rename(f.Name(), f.path)
 	}
 	if err != nil {
-		return ondisk.In(image.ErrOutput, "%w", errors.Join(err, os.Remove(partial)))
+		return ondisk.In(image.ErrOutput, "%w", errors.Join(err, os.Remove(f.Name())))
 	}
 	return nil
+}
+
+func writeFile(path string, b []byte) error {
+	f, err := newReportFile(path)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return f.end(err)
 }
 
 // spareFiles refuses a report that would overwrite what the command writes: files, beside dest.

@@ -63,9 +63,8 @@ func (b *bar) stop() {
 
 // jsonProgress writes one line a second.
 type jsonProgress struct {
-	done  atomic.Int64
-	quit  chan struct{}
-	ended chan struct{}
+	done atomic.Int64
+	end  func()
 }
 
 // progressLine is a line of --progress json.
@@ -79,35 +78,40 @@ type progressLine struct {
 }
 
 func newJSONProgress(w io.Writer, command string, total int64) *jsonProgress {
-	p := &jsonProgress{quit: make(chan struct{}), ended: make(chan struct{})}
+	p := &jsonProgress{}
 	start := time.Now()
-	line := func() {
+	p.end = everySecond(func() {
 		n := p.done.Load()
 		l := progressLine{"trueup/1", "progress", command, n, total, int64(float64(n) / max(time.Since(start).Seconds(), 1e-3))}
 		if b, err := json.Marshal(l); err == nil {
 			fmt.Fprintf(w, "%s\n", b)
 		}
-	}
+	})
+	return p
+}
+
+// everySecond calls f once a second, and a last time before the function that it returns does.
+func everySecond(f func()) (end func()) {
+	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(p.ended)
+		defer close(ended)
 		t := time.NewTicker(time.Second)
 		defer t.Stop()
 		for {
 			select {
 			case <-t.C:
-				line()
-			case <-p.quit:
-				line()
+				f()
+			case <-quit:
+				f()
 				return
 			}
 		}
 	}()
-	return p
+	return func() {
+		close(quit)
+		<-ended
+	}
 }
 
 func (p *jsonProgress) add(n int64) { p.done.Add(n) }
-
-func (p *jsonProgress) stop() {
-	close(p.quit)
-	<-p.ended
-}
+func (p *jsonProgress) stop()       { p.end() }

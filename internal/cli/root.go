@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -112,7 +111,7 @@ aligned copy of the disk in which the file systems are moved and the guest still
 		return ondisk.In(errUsage, "%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newScan(version, c), newVersion(version, c))
+	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newScan(version, c), newScanWorker(), newVersion(version, c))
 	return root
 }
 
@@ -199,10 +198,7 @@ func (c *common) print(w io.Writer, v any, t *report.Text, show func(t *report.T
 	if c.json() {
 		return report.JSON(w, v)
 	}
-	b := bufio.NewWriter(w)
-	t.W = b
-	show(t)
-	return b.Flush()
+	return t.Buffered(w, func() { show(t) })
 }
 
 func wrapStdout(err error) error {

@@ -1,22 +1,19 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/scan"
 )
 
 type scanFlags struct {
@@ -28,132 +25,157 @@ type scanFlags struct {
 	filesFrom        string
 	jobs             int
 	isolation        string
+	catalog          string
+	changed          bool
 	failOn           string
+	ignore           string
+	script           string
+	progress         string
+	noProgress       bool
 }
 
 // scanOutputs are the ways in which scan can print.
-var scanOutputs = []string{"text", "json"}
+var scanOutputs = []string{"text", "json", "csv", "html", "junit", "prometheus"}
 
 func newScan(version string, c *common) *cobra.Command {
 	f := scanFlags{common: c, version: version, boundary: boundary(align.DefaultBoundary)}
 	cmd := &cobra.Command{
 		Use:   "scan PATH...",
 		Short: "Check a whole library of images, worst first",
-		Long: `Looks at every image below the PATHs, one row each, worst first. A PATH is a file or a folder; folders are walked, links are not followed,
-and an inode is looked at once. Images are found by content. A descriptor and its extents are one image, an OVF and its disks are one.
-Nothing is written but the report.` + "\n" + exitCodes,
-		Example: `  trueup scan /templates
-  trueup scan -o json /templates
-  find /templates -name '*.vmdk' -print0 | trueup scan --files-from -`,
+		Long: `Looks at every image below the PATHs, one row each, worst first. A PATH is a file or a folder; folders are walked with all that is in
+them, links are not followed, and each file is looked at once however many names it has. Images are found by content. A descriptor and its
+extents are one image, an OVF and its disks are one; extents that no descriptor names are reported as orphans.
+Nothing is written but the report.
+
+Images are read by processes of their own, which may read below the PATHs and do nothing else: one that is broken, hostile or endless
+costs its own row (--isolation).
+
+The rank of an image says what to realign first: what is off 4 KiB before what is off --boundary, data disks before boot disks, what can be
+realigned before what would be refused, and what costs --storage more before what costs it less. --script writes the commands.
+
+With --catalog results are kept in a file: images that have not changed are not read again, and --changed shows only what is new.
+
+--fail-on says what makes the exit code 1, 2 or 3: each of error, 4K, 64K and 1M has those before it. Errors are 1, whatever else there is.` +
+			"\n" + exitCodes,
+		Example: `  trueup scan templates
+  trueup scan -o html --out report.html --catalog templates.db templates
+  trueup scan --include '*.vmdk' --exclude '**/archive/**' templates
+  trueup scan --script fix.sh --storage netapp templates
+  trueup scan -o junit --out junit.xml --fail-on 4K --ignore accepted.txt templates`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runScan(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
 		},
 	}
-	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
-	cmd.Flags().Var(&f.storage, "storage", "what lies below the images, for the costs: "+strings.Join(align.StorageNames(), ", "))
-	complete(cmd, "storage", align.StorageNames()...)
-	cmd.Flags().IntVar(&f.jobs, "jobs", runtime.NumCPU(), "how many images are looked at at once")
-	cmd.Flags().StringVar(&f.failOn, "fail-on", "", "what makes the exit code say so: "+strings.Join(library.FailOns(), ", ")+" (default: what is off --boundary, and errors)")
-	complete(cmd, "fail-on", library.FailOns()...)
+	f.add(cmd)
 	return cmd
 }
 
-func (f *scanFlags) checkScan() (library.FailOn, error) {
-	if !slices.Contains(scanOutputs, f.output) {
+func (f *scanFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVarP(&f.output, "output", "o", "text", "how to print the result: "+strings.Join(scanOutputs, ", "))
+	complete(cmd, "output", scanOutputs...)
+	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
+	fs.Var(&f.storage, "storage", "what lies below the images, for the costs: "+strings.Join(align.StorageNames(), ", "))
+	complete(cmd, "storage", align.StorageNames()...)
+	fs.StringArrayVar(&f.include, "include", nil, "look only at files that match this `GLOB` (repeatable; * ? [a-z] within a name, ** for any folders)")
+	fs.StringArrayVar(&f.exclude, "exclude", nil, "leave out files that match this `GLOB` (repeatable)")
+	fs.StringVar(&f.filesFrom, "files-from", "", "read more PATHs from this `FILE`, - for standard input; each ends with a NUL or a line end")
+	fs.IntVar(&f.jobs, "jobs", runtime.NumCPU(), "how many images are looked at at once")
+	fs.StringVar(&f.isolation, "isolation", isolations[len(isolations)-1], "how images are kept away from the machine: "+strings.Join(isolations, ", ")+"; the report says what was achieved")
+	complete(cmd, "isolation", isolations...)
+	fs.StringVar(&f.catalog, "catalog", "", "keep results in this `FILE`, and do not read again what has not changed")
+	fs.BoolVar(&f.changed, "changed", false, "show only what is new, changed or gone since the last run with the same --catalog")
+	fs.StringVar(&f.failOn, "fail-on", "", "what makes the exit code say so: "+strings.Join(library.FailOns(), ", ")+" (default: errors, and what is off --boundary)")
+	complete(cmd, "fail-on", library.FailOns()...)
+	fs.StringVar(&f.ignore, "ignore", "", "accept the images that this `FILE` lists with reasons, and until which day")
+	fs.StringVar(&f.script, "script", "", "write a shell script of the trueup align commands to this `FILE`, to be reviewed and run")
+	fs.StringVar(&f.progress, "progress", "auto", "how progress is shown on standard error: auto (a bar on a terminal), json (a line a second), none")
+	complete(cmd, "progress", "auto", "json", "none")
+	fs.BoolVar(&f.noProgress, "no-progress", false, "the same as --progress none")
+}
+
+// check refuses flags that cannot be right.
+func (f *scanFlags) check() (library.FailOn, error) {
+	switch {
+	case f.asJSON && f.output != "text" && f.output != "json":
+		return "", ondisk.In(errUsage, "--json and --output %s ask for two formats; give one of them", f.output)
+	case !slices.Contains(scanOutputs, f.output):
 		return "", ondisk.In(errUsage, "--output %q, want one of %s", f.output, strings.Join(scanOutputs, ", "))
-	}
-	if f.jobs < 1 {
+	case f.jobs < 1:
 		return "", ondisk.In(errUsage, "--jobs %d, want 1 or more", f.jobs)
+	case !slices.Contains(isolations, f.isolation):
+		return "", ondisk.In(errUsage, "--isolation %q, want one of %s", f.isolation, strings.Join(isolations, ", "))
+	case !slices.Contains([]string{"auto", "json", "none"}, f.progress):
+		return "", ondisk.In(errUsage, "--progress %q, want auto, json or none", f.progress)
+	case f.changed && f.catalog == "":
+		return "", ondisk.In(errUsage, "--changed needs --catalog FILE, which knows the last run")
+	}
+	if f.noProgress {
+		f.progress = "none"
+	}
+	for flag, path := range map[string]string{"--out": f.out, "--script": f.script} {
+		if err := spareImage(flag, path); err != nil {
+			return "", err
+		}
 	}
 	if f.failOn == "" {
-		return library.Default, nil
+		return library.Default, f.spare()
 	}
 	level, err := library.ParseFailOn(f.failOn)
 	if err != nil {
 		return "", ondisk.In(errUsage, "--fail-on %w", err)
 	}
-	return level, nil
+	return level, f.spare()
 }
 
-// scanning is a run of scan at work.
-type scanning struct {
-	scanFlags
-	fail    library.FailOn
-	summary *library.Summary
-	images  []*library.Image // but with a format that is printed row by row
-	lines   io.Writer        // of JSON; nil when another format is wanted
+// globs parses the globs of a flag.
+func globs(flag string, texts []string) (out []*library.Glob, err error) {
+	for _, text := range texts {
+		g, err := library.ParseGlob(text)
+		if err != nil {
+			return nil, ondisk.In(errUsage, "%s %q, %w", flag, text, err)
+		}
+		out = append(out, g)
+	}
+	return out, nil
 }
 
-func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFlags, paths []string) error {
-	fail, err := f.checkScan()
+// wanted tells which files --include and --exclude leave.
+func (f *scanFlags) wanted() (func(rel, shown string) bool, error) {
+	in, err := globs("--include", f.include)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if len(paths) == 0 {
-		return ondisk.In(errUsage, "scan takes a PATH, none given; see trueup scan --help")
-	}
-	s := &scanning{scanFlags: f, fail: fail, summary: library.NewSummary()}
-	s.summary.Paths, s.summary.Boundary, s.summary.Storage, s.summary.Version = paths, f.boundary.criterion(), f.storage.profile().Name, f.version
-	s.summary.FailOn = f.failOn
-	s.summary.Started = now()
-	if f.json() {
-		s.lines = out
-	}
-	res, err := s.scan(ctx, paths)
-	if err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
-	s.summary.Finished, s.summary.Complete, s.summary.Skipped = now(), err == nil, res.Skipped
-	library.Rank(s.images)
-	if perr := s.print(out); perr != nil {
-		return perr
-	}
+	ex, err := globs("--exclude", f.exclude)
 	if err != nil {
-		return malformed{err}
+		return nil, err
 	}
-	return exitWith(s.summary.ExitCode)
+	matches := func(gs []*library.Glob, names []string) bool {
+		return slices.ContainsFunc(gs, func(g *library.Glob) bool { return g.MatchAny(names) })
+	}
+	return func(rel, shown string) bool {
+		names := []string{rel, shown}
+		return (len(in) == 0 || matches(in, names)) && !matches(ex, names)
+	}, nil
 }
 
-func now() string { return time.Now().UTC().Format(time.RFC3339) }
-
-func (s *scanning) scan(ctx context.Context, paths []string) (scan.Result, error) {
-	j := newJudge(s.boundary, s.storage)
-	pool := scan.NewPool(s.jobs, j, func(context.Context) (scan.Worker, error) { return scan.Inside{Judge: j}, nil })
-	defer pool.Close()
-	return scan.Scan(ctx, scan.Options{
-		Paths: paths, Jobs: s.jobs, Pool: pool, Flags: s.commandFlags(),
-		Found: func(int) {}, Walked: func() {}, Row: s.row,
-		Unreadable: func(u library.Unreadable) { s.summary.Unreadable = append(s.summary.Unreadable, u) },
-	})
-}
-
-// commandFlags are those that trueup align needs to do what the scan speaks of.
-func (s *scanning) commandFlags() []string {
-	if s.boundary.criterion() == align.DefaultBoundary {
-		return nil
+// readIgnore reads the list of accepted images.
+func (f *scanFlags) readIgnore() (*library.Ignore, error) {
+	if f.ignore == "" {
+		return library.ParseIgnore(nil)
 	}
-	return []string{"--boundary", s.boundary.String()}
-}
-
-// row takes a row that is finished.
-func (s *scanning) row(i *library.Image) error {
-	s.summary.Add(i)
-	if code := s.fail.Code(i); library.Worse(code, s.summary.ExitCode) {
-		s.summary.ExitCode, s.summary.Worst = code, i.Path
+	in, err := os.Open(f.ignore)
+	if err != nil {
+		return nil, ondisk.In(errUsage, "--ignore: %w", err)
 	}
-	if s.lines != nil {
-		return wrapStdout(report.Line(s.lines, i))
+	defer in.Close()
+	text, err := io.ReadAll(io.LimitReader(in, library.MaxIgnore+1))
+	if err != nil {
+		return nil, fmt.Errorf("--ignore %s: %w", f.ignore, err)
 	}
-	s.images = append(s.images, i)
-	return nil
-}
-
-func (s *scanning) print(out io.Writer) error {
-	if s.lines != nil {
-		return wrapStdout(report.Line(s.lines, s.summary))
+	list, err := library.ParseIgnore(text)
+	if _, wrong := errors.AsType[*library.IgnoreError](err); wrong {
+		return nil, ondisk.In(errUsage, "--ignore %s: %w", f.ignore, err)
 	}
-	for _, i := range s.images {
-		fmt.Fprintln(out, i.State, i.Verdict, i.Path, i.Error, i.Priority)
-	}
-	return nil
+	return list, err
 }

@@ -33,6 +33,14 @@ func newJudge(b boundary, s storage) *judge {
 	return &judge{Boundary: b.criterion(), Storage: s.profile().Name, below: s.profile()}
 }
 
+// prepare completes a judge that came as JSON.
+func (j *judge) prepare() (err error) {
+	if j.below, err = align.ParseStorage(j.Storage); err != nil {
+		return fmt.Errorf("judge of a worker: %w", err)
+	}
+	return nil
+}
+
 // Identify tells what the file at path is.
 func (j *judge) Identify(path string) (image.Identity, error) {
 	return image.Identify(path, &image.Meter{Limit: maxRead})

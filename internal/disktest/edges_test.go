@@ -56,6 +56,7 @@ var edges = map[string][]string{
 	"internal/plan": {"internal/align", "internal/boot", "internal/layout", "internal/table"},
 
 	"internal/diskcopy": nil,
+	"internal/sandbox":  nil, // requests and answers are bytes to it
 	// A comparison runs on the workers of the copy.
 	"internal/verify": {"internal/align", "internal/diskcopy", "internal/layout", "internal/plan", "internal/table"},
 	// How an image stores a disk: files of the driver, the verdict's block, the workers that read.
@@ -67,10 +68,12 @@ var edges = map[string][]string{
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/library": {"internal/align", "internal/layout", "internal/report"},
 	// A walk tells what files are, and makes rows of those that have no disk to judge.
-	"internal/scan": {"internal/align", "internal/image", "internal/library", "internal/report"},
+	"internal/scan": {"internal/align", "internal/catalog", "internal/image", "internal/library", "internal/report"},
+	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
+	"internal/catalog": {"internal/library", "internal/report"},
 	"internal/cli": {
-		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/library", "internal/ovf",
-		"internal/plan", "internal/report", "internal/scan", "internal/table", "internal/verify", "internal/volume",
+		"internal/align", "internal/catalog", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/library", "internal/ovf",
+		"internal/plan", "internal/report", "internal/sandbox", "internal/scan", "internal/table", "internal/verify", "internal/volume",
 	},
 
 	"internal/disktest": nil, // for tests; nothing else may import it
@@ -147,10 +150,11 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 }
 
 // openers may touch the file system, and starters may start goroutines. cli's are the progress line, the one that waits
-// for a signal, and the report file; disktest is for tests.
+// for a signal, and the report file; sandbox reads what /proc says of its workers, tries what a worker may not open, and
+// waits for processes; disktest is for tests.
 var (
-	openers  = []string{"internal/image", "internal/scan", "internal/cli", "internal/disktest"}
-	starters = []string{"internal/diskcopy", "internal/scan", "internal/cli", "internal/disktest"}
+	openers  = []string{"internal/image", "internal/scan", "internal/sandbox", "internal/cli", "internal/disktest"}
+	starters = []string{"internal/diskcopy", "internal/scan", "internal/sandbox", "internal/cli", "internal/disktest"}
 )
 
 // opens are the functions that open or change a file by its name, by package.
@@ -221,7 +225,7 @@ func TestFewOpenFilesOrStartGoroutines(t *testing.T) {
 		}
 	}
 	// The search finds what is known to be there.
-	for _, known := range []string{"file internal/image", "goroutine internal/diskcopy", "goroutine internal/cli"} {
+	for _, known := range []string{"file internal/image", "goroutine internal/diskcopy", "goroutine internal/cli", "goroutine internal/sandbox"} {
 		require.Positive(t, counts[known], "%s in %v", known, slices.Collect(maps.Keys(counts)))
 	}
 }

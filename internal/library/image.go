@@ -133,7 +133,7 @@ func NewImage(path string) *Image {
 // NewDisk is a disk of which only the size is known, in bytes, and the boundary that it is judged by.
 func NewDisk(size, boundary int64) Disk {
 	return Disk{Depth: Survey, Disk: report.Disk{
-		Size: size, Boundary: boundary, Table: report.Table{Scheme: "none"}, Partitions: []report.Partition{}, Findings: []align.Finding{}, Chain: []report.BootLink{},
+		Size: size, Boundary: boundary, Table: report.Table{Scheme: "none"}, Boot: report.BootCode{Name: "unknown", Text: "not read"}, Partitions: []report.Partition{}, Findings: []align.Finding{}, Chain: []report.BootLink{},
 	}}
 }
 
@@ -143,6 +143,14 @@ func (i *Image) SetPath(path string) {
 	if !utf8.ValidString(path) {
 		i.PathBytes = base64.StdEncoding.EncodeToString([]byte(path))
 	}
+}
+
+// ExactPath is where the image is, with the bytes that its name has. In Path they are lost once the row has been JSON.
+func (i *Image) ExactPath() string {
+	if b, err := base64.StdEncoding.DecodeString(i.PathBytes); err == nil && i.PathBytes != "" {
+		return string(b)
+	}
+	return i.Path
 }
 
 // Fail makes a row of an image that could not be judged.

@@ -23,6 +23,9 @@ const (
 	Off1M   FailOn = "1M"
 )
 
+// levels are the boundaries of those that name one.
+var levels = map[FailOn]int64{Off4K: 4 * units.KiB, Off64K: 64 * units.KiB, Off1M: units.MiB}
+
 // FailOns are the levels that a user can ask for.
 func FailOns() []string {
 	return []string{string(Off4K), string(Off64K), string(Off1M), string(Errors), string(Never)}
@@ -56,8 +59,7 @@ func (f FailOn) Code(i *Image) int {
 	case f == Default:
 		return i.Verdict.ExitCode()
 	}
-	boundary := map[FailOn]int64{Off4K: 4 * units.KiB, Off64K: 64 * units.KiB, Off1M: units.MiB}[f]
-	if i.off(boundary) {
+	if i.off(levels[f]) {
 		return exitBelow
 	}
 	return 0

@@ -42,7 +42,7 @@ func (i *Image) Settle(flags []string) {
 	if i.Verdict == align.Aligned {
 		return
 	}
-	p := Priority{Class: 1, Command: report.AlignCommand(i.Path, flags)}
+	p := Priority{Class: 1, Command: report.AlignCommand(i.ExactPath(), flags)}
 	why := []string{"a partition starts off a 4 KiB boundary"}
 	if i.Verdict == align.BelowBoundary {
 		p.Class, why[0] = p.Class+classBelow, fmt.Sprintf("a partition is on 4 KiB, but off %s", units.Short(i.boundary()))

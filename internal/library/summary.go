@@ -17,24 +17,28 @@ type Summary struct {
 	Finished string   `json:"finished"` // RFC 3339, UTC
 	Version  string   `json:"version"`  // of trueup
 
-	Images      int            `json:"images"` // all below
-	Aligned     int            `json:"aligned"`
-	Below       int            `json:"below_boundary"`
-	Misaligned  int            `json:"misaligned"`
-	Failed      int            `json:"failed"`
-	Orphans     int            `json:"orphans"`
-	Accepted    int            `json:"accepted"` // of those above
-	Formats     map[string]int `json:"formats"`
-	Skipped     int            `json:"skipped_files"` // files that are no images
-	Unreadable  []Unreadable   `json:"unreadable"`    // folders and files that could not be looked at
-	Changes     *Changes       `json:"changes,omitempty"`
-	Fix         FixSum         `json:"fix"`
-	Read        int64          `json:"read_bytes"`
-	Isolation   Isolation      `json:"isolation"`
-	IgnoreNotes []string       `json:"ignore_notes"` // entries of the ignore file that have expired or match nothing
-	FailOn      string         `json:"fail_on"`
-	Worst       string         `json:"worst,omitempty"` // the path of the image that decided the exit code
-	ExitCode    int            `json:"exit_code"`
+	Found      int            `json:"-"`      // images that the walk came upon; more than Images when the run was interrupted
+	Images     int            `json:"images"` // all below
+	Aligned    int            `json:"aligned"`
+	Below      int            `json:"below_boundary"`
+	Misaligned int            `json:"misaligned"`
+	Failed     int            `json:"failed"`
+	Orphans    int            `json:"orphans"`
+	Accepted   int            `json:"accepted"` // of those above
+	Formats    map[string]int `json:"formats"`
+	Errors     map[string]int `json:"errors"`        // the failed ones, by the code of their error
+	Skipped    int            `json:"skipped_files"` // files that are no images
+	Unreadable []Unreadable   `json:"unreadable"`    // folders and files that could not be looked at; the first thousand
+	// UnreadableCount is how many there are.
+	UnreadableCount int       `json:"unreadable_count"`
+	Changes         *Changes  `json:"changes,omitempty"`
+	Fix             FixSum    `json:"fix"`
+	Read            int64     `json:"read_bytes"`
+	Isolation       Isolation `json:"isolation"`
+	IgnoreNotes     []string  `json:"ignore_notes"` // entries of the ignore file that have expired or match nothing
+	FailOn          string    `json:"fail_on"`
+	Worst           string    `json:"worst,omitempty"` // the path of the image that decided the exit code
+	ExitCode        int       `json:"exit_code"`
 }
 
 // Unreadable is a place that could not be looked at.
@@ -87,6 +91,9 @@ func (s *Summary) Add(i *Image) {
 	switch i.State {
 	case Failed:
 		s.Failed++
+		if i.Error != nil {
+			s.Errors[i.Error.Code]++
+		}
 	case Orphan:
 		s.Orphans++
 	default:
@@ -104,10 +111,21 @@ func (s *Summary) Add(i *Image) {
 	s.Fix.Grows += i.Grows()
 }
 
+// maxUnreadableKept is how many places that could not be looked at are named; all are counted.
+const maxUnreadableKept = 1000
+
+// AddUnreadable notes a place that could not be looked at.
+func (s *Summary) AddUnreadable(u Unreadable) {
+	s.UnreadableCount++
+	if len(s.Unreadable) < maxUnreadableKept {
+		s.Unreadable = append(s.Unreadable, u)
+	}
+}
+
 // NewSummary begins the sum of a run.
 func NewSummary() *Summary {
 	return &Summary{
 		Head: report.Head{Schema: report.Schema, Command: Command}, Event: "summary",
-		Paths: []string{}, Formats: map[string]int{}, Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
+		Paths: []string{}, Formats: map[string]int{}, Errors: map[string]int{}, Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
 	}
 }

@@ -15,14 +15,20 @@ const maxText = 256
 // Safe makes a text from an image fit for a terminal: what could move the cursor, change the title or reverse the line is
 // shown escaped, and the text is cut.
 func Safe(s string) string {
-	var b strings.Builder
 	n := 0
-	for i, r := range s {
+	for i := range s {
 		if n == maxText {
-			b.WriteString("…")
-			break
+			return Escape(s[:i]) + "…"
 		}
 		n++
+	}
+	return Escape(s)
+}
+
+// Escape is Safe without the cut, for reports in which a name must be told from all others.
+func Escape(s string) string {
+	var b strings.Builder
+	for i, r := range s {
 		switch {
 		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"):
 			fmt.Fprintf(&b, `\x%02x`, s[i])
@@ -36,8 +42,9 @@ func Safe(s string) string {
 }
 
 // dangerous are control characters of both sets, and format characters such as those that reverse the direction of text.
+// The last two of each plane are no characters, and XML forbids the first pair.
 func dangerous(r rune) bool {
-	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029'
+	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' || r&0xfffe == 0xfffe
 }
 
 // SafeMessage is Safe for whole lines of our own that hold texts from an image: it is not cut so early.

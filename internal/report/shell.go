@@ -1,6 +1,10 @@
 package report
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
 
 // AlignCommand is the command line that makes an aligned copy of the image or package at path.
 func AlignCommand(path string, fs []string) string {
@@ -20,16 +24,49 @@ func AlignedName(path string) string {
 	return path[:dot] + "-aligned" + path[dot:]
 }
 
-// shellQuote makes a path that can be pasted into a shell.
+// shellQuote makes a path that can be pasted into bash, ksh or zsh: the shell gives exactly the same bytes back, but for a
+// leading dash, which gets "./" so that no flag is read. What it returns is one line of text that no terminal obeys, and it
+// is not cut. NUL is no part of a name. No result has a semicolon, for which some spreadsheets cut a line of CSV in two.
 func shellQuote(s string) string {
+	if strings.HasPrefix(s, "-") {
+		s = "./" + s
+	}
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./+=:,@%", r)
 	}
-	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 && s[0] != '-' {
+	switch {
+	case s == "":
+		return "''"
+	case strings.ContainsFunc(s, escaped) || !utf8.ValidString(s):
+		return ansiQuote(s)
+	case s[0] != '=' && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }): // zsh looks for a command behind =
 		return s
 	}
-	if s != "" && s[0] == '-' {
-		s = "./" + s
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// escaped tells which characters stand between plain quotes not at all.
+func escaped(r rune) bool { return dangerous(r) || r == ';' }
+
+// ansiQuote writes what has no other form: $'…', where \xHH is a byte in every locale. An exclamation mark is one too, since older
+// shells take it for their history there.
+func ansiQuote(s string) string {
+	var b strings.Builder
+	b.WriteString("$'")
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == '\'' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case escaped(r) || r == '!' || (r == utf8.RuneError && n == 1):
+			for _, c := range []byte(s[i : i+n]) {
+				fmt.Fprintf(&b, `\x%02x`, c)
+			}
+		default:
+			b.WriteString(s[i : i+n])
+		}
+		i += n
 	}
-	return "'" + strings.ReplaceAll(Safe(s), "'", `'\''`) + "'"
+	return b.String() + "'"
 }

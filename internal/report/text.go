@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bufio"
 	"cmp"
 	"fmt"
 	"io"
@@ -25,6 +26,14 @@ type Text struct {
 	Columns int  // of the terminal, for pictures; 0 for 80
 	Unicode bool // the terminal has block characters
 	List    bool // inspections are lists of partitions and nothing else
+}
+
+// Buffered prints by a function, and writes what it prints to w.
+func (t *Text) Buffered(w io.Writer, show func()) error {
+	b := bufio.NewWriter(w)
+	t.W = b
+	show()
+	return b.Flush()
 }
 
 func (t *Text) printf(format string, args ...any) {

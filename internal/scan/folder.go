@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/trueup/trueup/internal/catalog"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 )
@@ -19,8 +20,8 @@ import (
 type found struct {
 	entry
 	id     image.Identity
-	read   int64  // bytes, to identify it
-	known  *Known // from an earlier run, as long as it holds
+	read   int64          // bytes, to identify it
+	known  *catalog.Known // from an earlier run, as long as it holds
 	failed *library.Image
 }
 
@@ -52,7 +53,7 @@ func (r *run) folder(ctx context.Context, f *folder) error {
 			rows = append(rows, x)
 		}
 	}
-	r.Found(len(rows))
+	r.more(len(rows))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(1, r.Jobs))
 	for _, x := range rows {
@@ -178,7 +179,7 @@ func (r *run) keep(path string, x *found, i *library.Image, beside string) error
 	if err != nil {
 		return err
 	}
-	change, err := r.Store.Save(path, x.File, Known{Ident: ident, Image: i, Beside: beside})
+	change, err := r.Store.Save(path, x.File, catalog.Known{Ident: ident, Image: i, Beside: beside})
 	if i != nil {
 		i.Change = change
 	}

@@ -2,11 +2,16 @@ package scan
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -33,6 +38,9 @@ type Worker interface {
 	Close() error
 }
 
+// MaxTime is how long one request may take.
+const MaxTime = 30 * time.Second
+
 // Pool is a number of workers, which it starts when they are needed and replaces when they die.
 type Pool struct {
 	judge Judge
@@ -49,8 +57,19 @@ func NewPool(jobs int, judge Judge, start func(ctx context.Context) (Worker, err
 	return p
 }
 
+// ErrUnasked is the error of a worker that had died before it got the request.
+var ErrUnasked = errors.New("the worker was gone")
+
 // Do has a worker answer a request. The error is what the worker died of.
 func (p *Pool) Do(ctx context.Context, r Request) (a Answer, err error) {
+	a, err = p.try(ctx, r)
+	if errors.Is(err, ErrUnasked) {
+		a, err = p.try(ctx, r)
+	}
+	return a, err
+}
+
+func (p *Pool) try(ctx context.Context, r Request) (a Answer, err error) {
 	var w Worker
 	select {
 	case w = <-p.idle:
@@ -71,17 +90,15 @@ func (p *Pool) Do(ctx context.Context, r Request) (a Answer, err error) {
 	return a, err
 }
 
-// Close ends all workers. No request is under way any more.
+// Close ends all workers, at once: each can take its time. No request is under way any more.
 func (p *Pool) Close() error {
-	var err error
+	var g errgroup.Group
 	for range cap(p.idle) {
 		if w := <-p.idle; w != nil {
-			if cerr := w.Close(); err == nil {
-				err = cerr
-			}
+			g.Go(w.Close)
 		}
 	}
-	return err
+	return g.Wait()
 }
 
 // Handle answers a request by a judge, in this process.
@@ -100,14 +117,29 @@ func Handle(judge Judge, r Request) (a Answer) {
 // Inside is a worker in this process: a panic costs the image only, and nothing else is kept away.
 type Inside struct{ Judge Judge }
 
-// Call answers, and makes an error of a panic.
-func (w Inside) Call(_ context.Context, r Request) (a Answer, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack())
-		}
+// Call answers, and makes an error of a panic. What takes too long is left alone: nothing can end it but the end of the program.
+func (w Inside) Call(ctx context.Context, r Request) (Answer, error) {
+	type end struct {
+		a   Answer
+		err error
+	}
+	done := make(chan end, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				done <- end{err: fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack())}
+			}
+		}()
+		done <- end{a: Handle(w.Judge, r)}
 	}()
-	return Handle(w.Judge, r), nil
+	select {
+	case e := <-done:
+		return e.a, e.err
+	case <-ctx.Done():
+		return Answer{}, ctx.Err()
+	case <-time.After(MaxTime):
+		return Answer{}, ondisk.In(ondisk.ErrLimit, "it took longer than %s", MaxTime)
+	}
 }
 
 // Close has nothing to end.

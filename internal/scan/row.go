@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/catalog"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -23,7 +24,7 @@ func (r *run) judge(ctx context.Context, f *folder, c *contents, x *found) error
 	}
 	if i == nil { // a doubt that came to nothing
 		r.skipped.Add(1)
-		r.Found(-1)
+		r.more(-1)
 		return nil
 	}
 	return r.row(i)
@@ -40,7 +41,7 @@ func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*lib
 	}
 	j := Job{Path: path, Package: x.id.Kind == image.Pack, Beside: r.beside(c, x), Doubt: !x.named && x.id.Kind == image.Bare && !image.Named(x.Name, x.Size)}
 	key := besideKey(j.Beside)
-	if k := x.known; k != nil && k.Beside == key && (k.Image == nil) == j.Doubt && unchanged(f.path, k.Image) {
+	if k := x.known; k != nil && k.Beside == key && (k.Image != nil || j.Doubt) && unchanged(f.path, k.Image) {
 		return r.reuse(path, x, k)
 	}
 	a, err := r.Pool.Do(ctx, Request{[]byte(path), true, j.Package, j.Beside, j.Doubt})
@@ -80,8 +81,8 @@ func (r *run) beside(c *contents, x *found) *image.Beside {
 }
 
 // reuse takes a row from the store.
-func (r *run) reuse(path string, x *found, k *Known) (*library.Image, error) {
-	change, err := r.Store.Reuse(path, x.File, *k)
+func (r *run) reuse(path string, x *found, k *catalog.Known) (*library.Image, error) {
+	change, err := r.Store.Reuse(path, *k)
 	if k.Image != nil {
 		k.Image.SetPath(x.shown)
 		k.Image.Settle(r.Flags)
@@ -108,7 +109,7 @@ func unchanged(dir string, i *library.Image) bool {
 		if unix.Lstat(filepath.Join(dir, f.Name), &st) != nil {
 			return false
 		}
-		if e := entryOf(&st, f.Name); e.File != f {
+		if !catalog.Unchanged(entryOf(&st, f.Name).File, f) {
 			return false
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/trueup/trueup/internal/catalog"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/report"
@@ -38,21 +39,14 @@ type Judge interface {
 	Classify(err error) report.Error
 }
 
-// Known is what a store keeps of a file.
-type Known struct {
-	Ident  []byte         // image.Identity, as JSON
-	Image  *library.Image // nil: it is none of its own
-	Beside string         // what the row depended on in its folder
-}
-
-// Store keeps results from one run to the next. Safe for concurrent use.
+// Store keeps results from one run to the next. Safe for concurrent use. *catalog.Run is one.
 type Store interface {
 	// Lookup gives what is known of a file that has not changed.
-	Lookup(path string, f library.File) (k Known, ok bool, err error)
+	Lookup(path string, f library.File) (k catalog.Known, ok bool, err error)
 	// Save keeps a result, and tells how it differs from the last one.
-	Save(path string, f library.File, k Known) (library.Change, error)
+	Save(path string, f library.File, k catalog.Known) (library.Change, error)
 	// Reuse notes that a known result holds still.
-	Reuse(path string, f library.File, k Known) (library.Change, error)
+	Reuse(path string, k catalog.Known) (library.Change, error)
 }
 
 // Options of a run.
@@ -78,6 +72,7 @@ type Options struct {
 
 // Result is what came of a run beside its rows.
 type Result struct {
+	Found   int  // images: each has a row when the run is complete
 	Skipped int  // files that are no images
 	Walked  bool // everything was looked at
 }
@@ -88,6 +83,7 @@ type run struct {
 	classify func(error) report.Error
 	mu       sync.Mutex // of Row and Unreadable
 	skipped  atomic.Int64
+	found    atomic.Int64
 	seen     inodes
 }
 
@@ -103,11 +99,17 @@ func Scan(ctx context.Context, o Options) (Result, error) {
 		r.Walked()
 	}
 	err = errors.Join(err, g.Wait())
-	res := Result{Skipped: int(r.skipped.Load()), Walked: err == nil}
+	res := Result{Found: int(r.found.Load()), Skipped: int(r.skipped.Load()), Walked: err == nil}
 	if ctx.Err() != nil {
 		return res, ctx.Err()
 	}
 	return res, err
+}
+
+// more counts images that will have a row; n is below 0 for one that turned out to be none.
+func (r *run) more(n int) {
+	r.found.Add(int64(n))
+	r.Found(n)
 }
 
 // row hands a row over.
@@ -139,6 +141,17 @@ func Roots(paths []string) []string {
 		}
 		if !seen[real] {
 			seen[real] = true
+			out = append(out, real)
+		}
+	}
+	return out
+}
+
+// Places are the paths as they are, absolute and without links; those that lead nowhere are left out.
+func Places(paths []string) []string {
+	var out []string
+	for _, p := range paths {
+		if real, _, err := resolve(p); err == nil {
 			out = append(out, real)
 		}
 	}

@@ -154,7 +154,7 @@ func (r *run) missing(path string, err error) {
 	i.Fail(e.Code, e.Message)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.Found(1)
+	r.more(1)
 	_ = r.Row(i) // the next row meets the same error
 }
 

@@ -56,8 +56,9 @@ func namesIn(f driver.File, first int64) (driver.Names, error) {
 		return driver.Names{}, err
 	}
 	n := scanNames(string(text))
-	n.Part = ondisk.IsZero(text) // qemu-img leaves room for a descriptor in the extents of a split disk, and writes none
-	n.Broken = size > maxText    // the rest can name anything
+	n.Broken = size > maxText // the rest can name anything
+	// qemu-img keeps room for a descriptor in every extent of a split disk, and leaves it empty.
+	n.Part = off > 0 && strings.Trim(string(text), "\x00") == ""
 	return n, nil
 }
 

@@ -1,0 +1,98 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// moveAway is what helps where a catalogue cannot be mended.
+const moveAway = "move it away, and the next scan makes a new one"
+
+const (
+	unwritable = "cannot be opened or written: make the file and its folder readable and writable, or name another file"
+	noDatabase = "no catalogue, and no SQLite database at all: name another file"
+)
+
+// advice says what a result code of SQLite means to the user, and what to do (https://www.sqlite.org/rescode.html).
+var advice = map[int]string{
+	sqlite3.SQLITE_NOTADB:   noDatabase,
+	sqlite3.SQLITE_CORRUPT:  "damaged: save what can be read (sqlite3 FILE .recover), then " + moveAway,
+	sqlite3.SQLITE_FULL:     "no space left on its file system: make room and scan again; what was saved before is kept",
+	sqlite3.SQLITE_READONLY: unwritable,
+	sqlite3.SQLITE_PERM:     unwritable,
+	sqlite3.SQLITE_CANTOPEN: unwritable,
+	sqlite3.SQLITE_BUSY:     "another program holds it all the time: end that program or its transaction, then scan again",
+	sqlite3.SQLITE_LOCKED:   "another program holds it all the time: end that program or its transaction, then scan again",
+	sqlite3.SQLITE_TOOBIG:   "a value in it is too long: " + moveAway,
+	sqlite3.SQLITE_IOERR:    "its storage fails: see the kernel's log; what was saved before is kept",
+	sqlite3.SQLITE_SCHEMA:   "its tables have changed: scan again",
+	sqlite3.SQLITE_ERROR:    "its tables are not as expected: " + moveAway,
+}
+
+// failure is an error of SQLite in our words. Those of SQLite quote the file, which may hold anything.
+type failure struct {
+	text string
+	err  error
+}
+
+func (f *failure) Error() string { return f.text }
+func (f *failure) Unwrap() error { return f.err }
+
+// fail names the catalogue in front of what went wrong, and says what to do. It is one line.
+func (c *Catalog) fail(err error) error {
+	if err == nil {
+		return nil
+	}
+	code, ok := resultCode(err)
+	if !ok {
+		return fmt.Errorf("catalogue %s: %w", c.path, err)
+	}
+	if code == sqlite3.SQLITE_IOERR_SHMSIZE { // the index of the log, which is made at once
+		code = sqlite3.SQLITE_FULL
+	}
+	primary := code & 0xff
+	text := advice[primary]
+	if text == "" {
+		text = moveAway
+	}
+	reason := fmt.Sprintf("SQLite result %d", code)
+	switch primary {
+	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
+		if obstacle := c.obstacle(); obstacle != nil {
+			reason = obstacle.Error()
+		}
+	}
+	return &failure{fmt.Sprintf("catalogue %s: %s (%s)", c.path, text, reason), err}
+}
+
+// obstacle is why the file or its folder cannot be written, as the kernel says it.
+func (c *Catalog) obstacle() error {
+	if err := unix.Access(c.file, unix.R_OK|unix.W_OK); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	if err := unix.Access(c.folder(), unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("folder: %w", err)
+	}
+	return nil
+}
+
+func resultCode(err error) (code int, ok bool) {
+	var e *sqlite.Error
+	if !errors.As(err, &e) {
+		return 0, false
+	}
+	return e.Code(), true
+}
+
+// busy tells that another process was in the way.
+func busy(err error) bool {
+	code, ok := resultCode(err)
+	return ok && (code&0xff == sqlite3.SQLITE_BUSY || code&0xff == sqlite3.SQLITE_LOCKED)
+}
+
+func (c *Catalog) folder() string { return filepath.Dir(c.file) }

@@ -1,0 +1,83 @@
+package catalog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// suffixes are those of the files that SQLite keeps for a database: itself, the log and its index where the file system is local, a
+// journal elsewhere.
+var suffixes = []string{"", "-wal", "-shm", "-journal"}
+
+// minPage is the length of the smallest page of a database. SQLite takes a shorter file for an empty one and would write over it.
+const minPage = 512
+
+// local are the file systems on which all that open a file share memory, which a write-ahead log needs (https://www.sqlite.org/wal.html:
+// "WAL does not work over a network filesystem"). On any other the rollback journal is used, which needs locks only.
+var local = []int64{
+	unix.EXT4_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC, unix.RAMFS_MAGIC,
+	unix.REISERFS_SUPER_MAGIC, unix.BCACHEFS_SUPER_MAGIC,
+	0x58465342, // XFS: "XFSB", fs/xfs/libxfs/xfs_format.h of Linux
+	0x3153464a, // JFS: "JFS1", fs/jfs/jfs_superblock.h of Linux
+	0x2fc12fc1, // ZFS, zfs_vfsops_os.h of OpenZFS
+}
+
+// shares tells whether the file system of a folder is one on which a write-ahead log works.
+func shares(folder string) (bool, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(folder, &st); err != nil {
+		return false, &fs.PathError{Op: "statfs", Path: folder, Err: err}
+	}
+	return slices.Contains(local, int64(st.Type)), nil //nolint:unconvert // it is narrower on other processors
+}
+
+// place is where a catalogue is, or will be, with all links followed. It opens nothing: to close a file takes the locks away that
+// this process has on it (POSIX, fcntl), and another run in it could have it open.
+func place(path string) (string, error) {
+	if path == "" {
+		return "", errors.New("no name given")
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	folder, err := filepath.EvalSymlinks(filepath.Dir(abs))
+	if err != nil {
+		return "", fmt.Errorf("its folder: %w: make it first, or name another file", cause(err))
+	}
+	st, err := os.Stat(abs)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return filepath.Join(folder, filepath.Base(abs)), nil
+	case err != nil:
+		return "", cause(err)
+	case st.IsDir():
+		return "", errors.New("a folder: name a file")
+	case !st.Mode().IsRegular():
+		return "", errors.New("not an ordinary file: name another one")
+	case st.Size() > 0 && st.Size() < minPage:
+		return "", errors.New(noDatabase)
+	}
+	return filepath.EvalSymlinks(abs)
+}
+
+// cause is an error of the file system without the path, which the caller names.
+func cause(err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return p.Err
+	}
+	return err
+}
+
+// source names a file for SQLite. As a URI any byte of a name is a byte, and none begins the options.
+func source(file string) string {
+	u := url.URL{Scheme: "file", OmitHost: true, Path: file}
+	return u.String() + "?_defensive=1&_error_rc=1"
+}

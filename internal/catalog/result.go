@@ -1,0 +1,143 @@
+package catalog
+
+import (
+	"bytes"
+	"compress/flate"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// maxResult is how long the JSON of one image may be. An image with a longer one is noted, and read again by the next run.
+const maxResult = 32 << 20
+
+// Unchanged tells whether a file is what it was: the same size, inode and times. The device does not count, since its number is
+// another one after a restart for network file systems, Btrfs and LVM; a clone of a whole file system that has the same inodes
+// and times has the same files too.
+func Unchanged(a, b library.File) bool {
+	return a.Size == b.Size && a.Inode == b.Inode && a.Modified == b.Modified && a.Changed == b.Changed
+}
+
+// settled tells whether what was read of a file is sure to be what its numbers stand for. Time stamps advance in steps, so that a file
+// may change twice under one of them: numbers count only when they are older than the run by more than a step. That is 10 ms on
+// Linux at most (one tick at 100 Hz), and 2 s where stamps have whole seconds.
+func settled(f library.File, started time.Time) bool {
+	step := 20 * time.Millisecond
+	if f.Changed%int64(time.Second) == 0 {
+		step = 2 * time.Second
+	}
+	return time.Unix(0, f.Changed).Add(step).Before(started)
+}
+
+// stored is an image as the catalogue keeps it. File names are bytes, and JSON is text, so they stand there a second time.
+type stored struct {
+	*library.Image
+	Names [][]byte `json:"name_bytes"`
+}
+
+// encode is the whole row of an image, without what holds for one run only.
+func encode(i *library.Image) ([]byte, error) {
+	row := *i
+	row.Change, row.Read, row.Accepted = "", 0, nil
+	if i.Priority != nil {
+		p := *i.Priority
+		p.Rank = 0
+		row.Priority = &p
+	}
+	s := stored{Image: &row}
+	for _, f := range i.Files {
+		s.Names = append(s.Names, []byte(f.Name))
+	}
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) > maxResult {
+		return nil, nil
+	}
+	return deflate(raw)
+}
+
+// decode gives an image back. ok is false for what is no row of an image: the file is the user's, and may be damaged.
+func decode(packed []byte) (i *library.Image, ok bool) {
+	raw, err := inflate(packed)
+	if err != nil {
+		return nil, false
+	}
+	s := stored{Image: library.NewImage("")}
+	if json.Unmarshal(raw, &s) != nil || len(s.Names) != len(s.Files) {
+		return nil, false
+	}
+	for n, name := range s.Names {
+		s.Files[n].Name = string(name)
+	}
+	return s.Image, true
+}
+
+// writers are kept, since a new one needs more time than it saves.
+var writers = sync.Pool{New: func() any {
+	w, err := flate.NewWriter(nil, flate.BestSpeed)
+	if err != nil {
+		panic(err) // the level is one of flate's own
+	}
+	return w
+}}
+
+func deflate(raw []byte) ([]byte, error) {
+	var out bytes.Buffer
+	w := writers.Get().(*flate.Writer)
+	defer writers.Put(w)
+	w.Reset(&out)
+	_, err := w.Write(raw)
+	err = errors.Join(err, w.Close())
+	return out.Bytes(), err
+}
+
+func inflate(packed []byte) ([]byte, error) {
+	raw, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed)), maxResult+1))
+	if err == nil && len(raw) > maxResult {
+		err = fmt.Errorf("result: more than %d bytes", maxResult)
+	}
+	return raw, err
+}
+
+// digest stands for what a user cares about in a result. Two results with the same digest are the same, whoever found them: state,
+// verdict, format, sizes, the class of the error, each file (name, size, inode, time of the last write), and each disk with the places,
+// kinds, contents and verdicts of its partitions. Findings, plans, costs and texts are not in it, since a new version words them anew.
+func digest(i *library.Image) []byte {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q %q %q %q %d %q %q\n", i.State, i.Verdict, i.Format, i.Subformat, i.Size, code(i.Error), i.Parents)
+	for _, f := range i.Files {
+		fmt.Fprintf(h, "file %q %d %d %d\n", f.Name, f.Size, f.Inode, f.Modified)
+	}
+	for _, d := range i.Disks {
+		fmt.Fprintf(h, "disk %q %d %q %q %q\n", d.Member, d.Size, d.Table.Scheme, d.Verdict, code(d.Error))
+		for _, p := range d.Partitions {
+			volume, label := content(p)
+			fmt.Fprintf(h, "%d %q %q %d %d %q %q %q\n", p.Number, p.Kind, p.Type, p.Start, p.Size, volume, label, p.Verdict)
+		}
+	}
+	return h.Sum(nil)
+}
+
+func code(e *report.Error) string {
+	if e == nil {
+		return ""
+	}
+	return e.Code
+}
+
+// content is the kind and the label of the volume in a partition.
+func content(p report.Partition) (kind, label string) {
+	if p.Volume == nil {
+		return "", ""
+	}
+	return p.Volume.Kind, p.Volume.Label
+}

@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// maxList is the most that a list of paths has, in bytes: a million paths of usual length.
+const maxList = 256 * units.MiB
+
+// readList reads a list of paths from a file, or from standard input for "-".
+func readList(name string, stdin io.Reader) ([]string, error) {
+	in := stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, ondisk.In(errUsage, "--files-from: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, maxList+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("--files-from %s: %w", name, err)
+	case int64(len(text)) > maxList:
+		return nil, fmt.Errorf("--files-from %s: %w of %d bytes; give the folders instead", name, ondisk.ErrLimit, int64(maxList))
+	}
+	return splitList(text), nil
+}
+
+// splitList divides a list at its NULs where it has any, else at line ends. A NUL is in no path, a line end can be.
+func splitList(text []byte) []string {
+	sep := []byte{'\n'}
+	if bytes.IndexByte(text, 0) >= 0 {
+		sep[0] = 0
+	}
+	var out []string
+	for part := range bytes.SplitSeq(text, sep) {
+		if len(part) > 0 {
+			out = append(out, string(part))
+		}
+	}
+	return out
+}
+
+// spareImage refuses to write a report over what is an image, or has the name of one.
+func spareImage(flag, path string) error {
+	st, err := os.Stat(path)
+	switch {
+	case path == "" || err != nil:
+		return nil //nolint:nilerr // there is nothing to overwrite
+	case !st.Mode().IsRegular():
+		return ondisk.In(errUsage, "%s %s is no regular file; name another", flag, path)
+	}
+	id, err := image.Identify(path, nil)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", flag, path, err)
+	}
+	if (id.Kind != image.Other && id.Kind != image.Bare) || (image.Named(path, st.Size()) && st.Size() > 0) {
+		return ondisk.In(errUsage, "%s %s would overwrite an image; name another file", flag, path)
+	}
+	return nil
+}

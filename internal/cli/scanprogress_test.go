@@ -1,0 +1,253 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/library"
+)
+
+func someCounts() scanCounts {
+	return scanCounts{Done: 1234, Found: 4567, Walking: true, Aligned: 1100, Below: 30, Misaligned: 100, Failed: 4}
+}
+
+func TestScanLines(t *testing.T) {
+	walking := someCounts().after(5 * time.Second)
+	walked := someCounts()
+	walked.Walking, walked.Orphans = false, 2
+	walked = walked.after(5 * time.Second)
+	slow := scanCounts{Done: 3, Found: 9000, Aligned: 3}.after(10 * time.Second)
+	all := scanCounts{Done: 7, Found: 7, Aligned: 7}.after(time.Second)
+	for _, tc := range []struct {
+		counts scanCounts
+		width  int
+		want   string
+	}{
+		{walking, 117, "scan 1234/4567+ [=======>----------------------] 247/s: 1100 aligned, 30 below, 100 off, 4 errors"},
+		{walked, 117, "scan 1234/4567 [======>----------------------] 247/s 00:14 left: 1100 aligned, 30 below, 100 off, 4 errors, 2 orphans"},
+		{walked, 77, "scan 1234/4567 [====>---------------] 247/s 00:14 30 below, 100 off, 4 errors"},
+		{walked, 57, "scan 1234/4567 [>-----] 00:14 30 below, 100 off, 4 errors"},
+		{walking, 57, "scan 1234/4567+ [=>---------] 30 below, 100 off, 4 errors"},
+		{walked, 40, "scan 1234/4567 [=>------] 100 off, 4 err"},
+		{walked, 37, "scan 1234/4567 100 off, 4 err"},
+		{walked, 20, "scan 1234/4567 "},
+		{walked, -3, ""},
+		{slow, 117, "scan 3/9000 [------------------------------] 0.3/s 8:19:50 left: 3 aligned, 0 below, 0 off, 0 errors"},
+		{all, 117, "scan 7/7 [==============================] 7.0/s 00:00 left: 7 aligned, 0 below, 0 off, 0 errors"},
+		{scanCounts{Walking: true}, 97, "scan 0/0+ [------------------------------] 0.0/s: 0 aligned, 0 below, 0 off, 0 errors"},
+	} {
+		require.Equal(t, tc.want, tc.counts.line(tc.width), "%d", tc.width)
+	}
+}
+
+// The line never runs over, whatever there is to count: a terminal would begin a new one each time.
+func TestScanLinesFit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 1<<31)
+		c := scanCounts{
+			Done: n.Draw(t, "done"), Walking: rapid.Bool().Draw(t, "walking"), Aligned: n.Draw(t, "aligned"), Below: n.Draw(t, "below"),
+			Misaligned: n.Draw(t, "off"), Failed: n.Draw(t, "failed"), Orphans: n.Draw(t, "orphans"),
+		}
+		c.Found = c.Done + n.Draw(t, "more")
+		width := rapid.IntRange(-3, 250).Draw(t, "width")
+		line := c.after(time.Duration(n.Draw(t, "time"))).line(width)
+		require.LessOrEqual(t, len(line), max(width, 0))
+		if width >= 100 {
+			require.Contains(t, line, fmt.Sprintf("%d error", c.Failed))
+		}
+	})
+}
+
+func imageOf(s library.State, v align.Verdict) *library.Image {
+	i := library.NewImage("x")
+	i.State, i.Verdict = s, v
+	return i
+}
+
+// told is how a scan tells of five images and one that is gone, from many goroutines.
+func told(p scanProgress) {
+	var g sync.WaitGroup
+	for range 4 {
+		g.Go(func() { p.found(2) })
+	}
+	g.Wait()
+	p.walked()
+	for _, i := range []*library.Image{
+		imageOf(library.Judged, align.Aligned), imageOf(library.Judged, align.BelowBoundary), imageOf(library.Judged, align.Misaligned),
+		imageOf(library.Failed, ""), imageOf(library.Orphan, ""), imageOf(library.Gone, ""),
+	} {
+		g.Go(func() { p.done(i) })
+	}
+	g.Go(func() { p.warn("careful: \x1b[2J") })
+	g.Wait()
+}
+
+func progressSchema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	c := jsonschema.NewCompiler()
+	for _, name := range []string{"common.json", "progress.json"} {
+		b, err := os.ReadFile(filepath.Join("../../docs/schema", name))
+		require.NoError(t, err)
+		object, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
+		require.NoError(t, err)
+		require.NoError(t, c.AddResource("https://example.org/"+name, object))
+	}
+	s, err := c.Compile("https://example.org/progress.json")
+	require.NoError(t, err)
+	return s
+}
+
+func TestScanProgressAsJSON(t *testing.T) {
+	var out bytes.Buffer
+	p := newScanProgress(&out, "json", true)
+	told(p)
+	p.stop()
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	require.Contains(t, lines, `careful: \u001b[2J`)
+	last := lines[len(lines)-1]
+	object, err := jsonschema.UnmarshalJSON(strings.NewReader(last))
+	require.NoError(t, err, last)
+	s := progressSchema(t)
+	require.NoError(t, s.Validate(object))
+	var c scanCounts
+	require.NoError(t, json.Unmarshal([]byte(last), &c))
+	require.NotNil(t, c.Left)
+	c.Rate, c.Left = 0, nil
+	require.Equal(t, scanCounts{
+		Schema: "trueup/1", Event: "progress", Command: "scan", Done: 5, Found: 8, Aligned: 1, Below: 1, Misaligned: 1, Failed: 1, Orphans: 1,
+	}, c)
+	for name := range object.(map[string]any) { // each field has its line in the schema, and all but one must be there
+		part := map[string]any{"new_field": true}
+		maps.Copy(part, object.(map[string]any))
+		require.Error(t, s.Validate(part))
+		delete(part, "new_field")
+		delete(part, name)
+		require.Equal(t, name == "seconds_left", s.Validate(part) == nil, name)
+	}
+	require.Len(t, object, reflect.TypeFor[scanCounts]().NumField())
+}
+
+func TestScanProgressComesOnceASecond(t *testing.T) {
+	r, w := io.Pipe()
+	p := newScanJSON(w)
+	first := make([]byte, 4096)
+	start := time.Now()
+	n, err := r.Read(first) // nothing has ended
+	require.NoError(t, err)
+	require.Greater(t, time.Since(start), 500*time.Millisecond)
+	require.Contains(t, string(first[:n]), `"done_images":0,"found_images":0,"walking":true,"images_per_second":0,`)
+	go p.stop()
+	_, err = r.Read(first)
+	require.NoError(t, err)
+}
+
+// A file, and whoever asked for none, get warnings only.
+func TestScanProgressIsSilentWhereNobodyLooks(t *testing.T) {
+	for _, kind := range []string{"auto", "none"} {
+		for _, quiet := range []bool{false, true} {
+			f, err := os.Create(filepath.Join(t.TempDir(), "x"))
+			require.NoError(t, err)
+			p := newScanProgress(f, kind, quiet)
+			told(p)
+			p.stop()
+			b, err := os.ReadFile(f.Name())
+			require.NoError(t, err)
+			require.Equal(t, "careful: \\u001b[2J\n", string(b))
+			require.NoError(t, f.Close())
+		}
+	}
+}
+
+// screen is a terminal.
+type screen struct {
+	mu      sync.Mutex
+	text    strings.Builder
+	program *os.File // what the program writes to
+	ended   chan struct{}
+}
+
+// newScreen opens a terminal of so many columns.
+func newScreen(t *testing.T, columns uint16) *screen {
+	t.Helper()
+	outside, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip("no terminals here: ", err)
+	}
+	fd := int(outside.Fd())
+	require.NoError(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	require.NoError(t, err)
+	require.NoError(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}))
+	s := &screen{ended: make(chan struct{})}
+	s.program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	go func() {
+		defer close(s.ended)
+		defer outside.Close()
+		for b := make([]byte, 4096); ; {
+			n, err := outside.Read(b)
+			s.mu.Lock()
+			s.text.Write(b[:n])
+			s.mu.Unlock()
+			if err != nil { // the program's end is closed
+				return
+			}
+		}
+	}()
+	return s
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+var escapes = regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]")
+
+// On a terminal the line stays within it, warnings stand alone, also a late one, and nothing is left at the end.
+func TestScanBar(t *testing.T) {
+	for _, columns := range []uint16{60, 120} {
+		s := newScreen(t, columns)
+		p := newScanProgress(s.program, "auto", false)
+		require.IsType(t, &scanBar{}, p)
+		told(p)
+		require.Eventually(t, func() bool { return strings.Contains(s.String(), "scan 5/8 [") }, 10*time.Second, 10*time.Millisecond)
+		p.warn("second warning")
+		p.stop()
+		p.warn("late")
+		require.NoError(t, s.program.Close())
+		<-s.ended
+		out := s.String()
+		require.True(t, strings.HasSuffix(out, "\r\x1b[Jlate\r\n"), "%q", out)
+		lines := strings.Split(strings.ReplaceAll(escapes.ReplaceAllString(out, "\n"), "\r", "\n"), "\n")
+		require.Contains(t, lines, `careful: \u001b[2J`)
+		require.Contains(t, lines, "second warning")
+		bars := 0
+		for _, l := range lines {
+			require.LessOrEqual(t, len(l), int(columns)-roomForKeys)
+			if strings.HasPrefix(l, "scan 5/8 [") {
+				bars++
+				require.Contains(t, l, "1 below, 1 off, 1 error")
+			}
+		}
+		require.Positive(t, bars)
+	}
+}

@@ -1,0 +1,257 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan"
+)
+
+// scanning is a run of scan at work.
+type scanning struct {
+	scanFlags
+	fail    library.FailOn
+	paths   []string
+	wanted  func(rel, shown string) bool
+	ignore  *library.Ignore
+	today   string
+	store   *store // nil: no catalogue
+	bar     scanProgress
+	summary *library.Summary
+	images  []*library.Image // that are shown, unless they are printed one by one
+	lines   io.Writer        // of JSON; nil when another format is wanted
+	found   int
+	done    int
+}
+
+func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFlags, paths []string) (err error) {
+	s, err := newScanning(f, in, paths)
+	if err != nil {
+		return err
+	}
+	if s.catalog != "" {
+		err := s.openStore()
+		defer func() { err = errors.Join(err, s.store.close()) }()
+		if err != nil {
+			return err
+		}
+	}
+	w, end, err := s.destination(out)
+	if err != nil {
+		return err
+	}
+	if s.json() {
+		s.lines = w
+	}
+	s.bar = newScanProgress(errOut, s.progress, s.quiet)
+	err = s.scan(ctx)
+	s.bar.stop()
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return end(err)
+	}
+	if err := end(s.finish(w, out, err == nil)); err != nil {
+		return err
+	}
+	if err != nil {
+		return malformed{fmt.Errorf("interrupted: %d of the %d images found so far were looked at, and the report has those", s.done, s.found)}
+	}
+	return exitWith(s.summary.ExitCode)
+}
+
+// newScanning checks the command line before anything is looked at.
+func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
+	fail, err := f.check()
+	if err != nil {
+		return nil, err
+	}
+	s := &scanning{scanFlags: f, fail: fail, summary: library.NewSummary()}
+	if s.wanted, err = f.wanted(); err != nil {
+		return nil, err
+	}
+	if s.ignore, err = f.readIgnore(); err != nil {
+		return nil, err
+	}
+	s.paths = slices.Clone(paths)
+	if f.filesFrom != "" {
+		more, err := readList(f.filesFrom, in)
+		if err != nil {
+			return nil, err
+		}
+		s.paths = append(s.paths, more...)
+	}
+	if len(paths) == 0 && f.filesFrom == "" {
+		return nil, ondisk.In(errUsage, "scan takes a PATH, none given; see trueup scan --help")
+	}
+	start := time.Now()
+	s.today = start.UTC().Format(time.DateOnly)
+	sum := s.summary
+	sum.Paths, sum.Boundary, sum.Storage, sum.Version = s.paths, f.boundary.criterion(), f.storage.profile().Name, f.version
+	sum.FailOn, sum.Started = f.failOn, stamp(start)
+	return s, nil
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// destination is where the report goes, and what ends it.
+func (s *scanning) destination(out io.Writer) (w io.Writer, end func(error) error, err error) {
+	if s.out == "" {
+		return out, func(err error) error { return err }, nil
+	}
+	f, err := newReportFile(s.out)
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, f.end, nil
+}
+
+func (s *scanning) scan(ctx context.Context) error {
+	pool, err := s.startPool(ctx)
+	if err != nil {
+		return err
+	}
+	o := scan.Options{
+		Paths: s.paths, Wanted: s.wanted, Spare: s.spared(), Jobs: s.jobs, Pool: pool, Flags: s.commandFlags(),
+		Found:  func(n int) { s.bar.found(n) },
+		Walked: s.bar.walked, Row: s.row,
+		Unreadable: s.unreadable,
+	}
+	if s.store != nil {
+		o.Store = s.store
+	}
+	res, err := scan.Scan(ctx, o)
+	s.found, s.summary.Skipped = res.Found, res.Skipped
+	s.summary.Found = res.Found
+	if cerr := pool.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil && s.store != nil {
+		err = s.store.removed(s.row)
+	}
+	return err
+}
+
+// spared are the files that the run itself writes or reads, which are no images whatever they look like.
+func (s *scanning) spared() func(device, inode uint64) bool {
+	var own []os.FileInfo
+	names := []string{s.out, s.script, s.scanFlags.ignore, s.filesFrom}
+	if s.store != nil {
+		names = append(names, s.store.all.Files()...)
+	}
+	for _, name := range names {
+		if st, err := os.Stat(name); name != "" && err == nil {
+			own = append(own, st)
+		}
+	}
+	ids := map[[2]uint64]bool{}
+	for _, st := range own {
+		ids[inodeOf(st)] = true
+	}
+	return func(device, inode uint64) bool { return ids[[2]uint64{device, inode}] }
+}
+
+// commandFlags are those that trueup align needs to do what the scan speaks of.
+func (s *scanning) commandFlags() []string {
+	if s.boundary.criterion() == align.DefaultBoundary {
+		return nil
+	}
+	return []string{"--boundary", s.boundary.String()}
+}
+
+// row takes a row that is finished.
+func (s *scanning) row(i *library.Image) error {
+	s.done++
+	s.ignore.Accept(i, s.paths, s.today, s.fail)
+	s.summary.Add(i)
+	s.bar.done(i)
+	if s.changed && i.Change == library.Same {
+		return nil
+	}
+	s.exit(s.fail.Code(i), i.Path)
+	if s.lines != nil {
+		return wrapStdout(report.Line(s.lines, i))
+	}
+	s.images = append(s.images, i)
+	return nil
+}
+
+// unreadable takes a place that could not be looked at. What lies there is not known, which is an error as that of an image is.
+func (s *scanning) unreadable(u library.Unreadable) {
+	if s.summary.AddUnreadable(u); s.fail != library.Never {
+		s.exit(exitError, u.Path)
+	}
+}
+
+// exit makes the exit code worse where it is not as bad yet.
+func (s *scanning) exit(code int, path string) {
+	if library.Worse(code, s.summary.ExitCode) {
+		s.summary.ExitCode, s.summary.Worst = code, path
+	}
+}
+
+// finish writes what is written at the end: the sum, the catalogue's note of the run, the script, and the report. w is where the
+// report goes; stdout tells whether that is a terminal.
+func (s *scanning) finish(w, stdout io.Writer, complete bool) error {
+	sum := s.summary
+	sum.Finished, sum.Complete, sum.IgnoreNotes = stamp(time.Now()), complete, s.ignore.Notes(s.today)
+	if !complete {
+		sum.ExitCode = exitError
+	}
+	library.Rank(s.images)
+	var err error
+	if s.store != nil {
+		err = s.store.Finish(sum)
+	}
+	if s.script != "" {
+		err = errors.Join(err, s.writeScript())
+	}
+	return errors.Join(err, wrapStdout(s.print(w, stdout)))
+}
+
+func (s *scanning) writeScript() error {
+	f, err := newReportFile(s.script)
+	if err != nil {
+		return err
+	}
+	return f.end(library.Script(f, s.summary, s.images))
+}
+
+// print writes the report in the format that is wanted.
+func (s *scanning) print(w, stdout io.Writer) error {
+	switch {
+	case s.lines != nil:
+		return report.Line(w, s.summary)
+	case s.output == "csv":
+		return library.CSV(w, s.images)
+	case s.output == "html":
+		return library.HTML(w, s.summary, s.images)
+	case s.output == "junit":
+		return library.JUnit(w, s.summary, s.images, s.fail)
+	case s.output == "prometheus":
+		return library.Metrics(w, s.summary)
+	case s.out == "" && s.quiet:
+		return nil
+	}
+	t := &report.Text{Verbose: s.verbose, Width: textWidth}
+	if s.out == "" {
+		t.Width, t.Color, t.Columns, t.Unicode = width(stdout), s.color(stdout), columns(stdout), blockCharacters(stdout)
+	}
+	return t.Buffered(w, func() { library.Table(t, s.summary, s.images) })
+}
+
+// inodeOf is the device and the inode of a file.
+func inodeOf(st os.FileInfo) [2]uint64 {
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		return [2]uint64{sys.Dev, sys.Ino}
+	}
+	return [2]uint64{}
+}

@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/trueup/trueup/internal/catalog"
+	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan"
+)
+
+// store is the catalogue of a scan, and its run there.
+type store struct {
+	all *catalog.Catalog
+	*catalog.Run
+}
+
+// openStore opens the catalogue and begins a run.
+func (s *scanning) openStore() error {
+	j := newJudge(s.boundary, s.storage)
+	c, err := catalog.Open(s.catalog, catalog.Settings{Version: s.version, Options: fmt.Sprintf("boundary=%d storage=%s", j.Boundary, j.Storage)})
+	if err != nil {
+		return fmt.Errorf("--catalog %w", err)
+	}
+	s.store = &store{all: c}
+	if s.store.Run, err = c.Begin(scan.Places(s.paths), time.Now()); err != nil {
+		return fmt.Errorf("--catalog %w", err)
+	}
+	s.summary.Changes = &library.Changes{Since: s.store.Since}
+	return nil
+}
+
+// removed hands over the images that are known and not there any more.
+func (s *store) removed(row func(*library.Image) error) error {
+	there := func(path string) bool {
+		_, err := os.Lstat(path)
+		return err == nil
+	}
+	for i, err := range s.Removed(there) {
+		if err != nil {
+			return err
+		}
+		if err := row(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *store) close() error {
+	if s == nil {
+		return nil // it could not be opened
+	}
+	return s.all.Close()
+}

@@ -1,0 +1,6 @@
+
+echo "$made made, $passed passed over, ${#failed[@]} failed"
+if [ "${#failed[@]}" -gt 0 ]; then
+	echo "failed: number ${failed[*]}" >&2
+	exit 1
+fi

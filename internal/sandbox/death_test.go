@@ -1,0 +1,78 @@
+package sandbox
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The words of Go's runtime are those of go1.26, seen with limits or read in malloc.go, mem_linux.go and os_linux.go.
+func TestCauseByLastWords(t *testing.T) {
+	limits := Limits{Data: 64 << 20, CPU: time.Second}
+	exit := errors.New("exit status 2")
+	for name, c := range map[string]struct {
+		said  string
+		cause Cause
+		text  string
+	}{
+		"panic":           {"a word before\npanic: seven is [recovered]\n\ngoroutine 1", Crash, "panic: seven is [recovered]"},
+		"panic of memory": {"panic: out of memory, says the file\n", Crash, "panic: out of memory, says the file"},
+		"heap": {
+			"runtime: out of memory: cannot allocate 4194304-byte block (71303168 in use)\nfatal error: out of memory\n", Memory,
+			"wanted more than 64 MiB of memory: runtime: out of memory: cannot allocate 4194304-byte block (71303168 in use)",
+		},
+		"tables of the runtime": {
+			"fatal error: runtime: cannot allocate memory\n", Memory,
+			"wanted more than 64 MiB of memory: fatal error: runtime: cannot allocate memory",
+		},
+		"thread": {
+			"runtime: failed to create new OS thread (have 5 already; errno=11)\n", Memory,
+			"wanted more than 64 MiB of memory: runtime: failed to create new OS thread (have 5 already; errno=11)",
+		},
+		"deadlock": {"fatal error: all goroutines are asleep - deadlock!\n", Crash, "fatal error: all goroutines are asleep - deadlock!"},
+		"nothing":  {"", Crash, "exit status 2"},
+		"codes":    {"\x1b]0;x\x07\xff\u009b\r\n", Crash, "exit status 2: ]0;x \uFFFD"},
+		"too long": {"panic: " + strings.Repeat("x", 5000), Crash, "panic: " + strings.Repeat("x", 293) + "…"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := post(exit, c.said, limits)
+			require.Equal(t, c.cause, d.Cause)
+			require.Equal(t, c.text, d.Text)
+			require.Equal(t, c.said, d.Said)
+		})
+	}
+}
+
+func TestWordsAreBounded(t *testing.T) {
+	var w words
+	for range 100 {
+		n, err := w.Write([]byte(strings.Repeat("0123456789", 10)))
+		require.NoError(t, err)
+		require.Equal(t, 100, n)
+	}
+	require.Equal(t, strings.Repeat("0123456789", 410)[:4096], w.String())
+	w.forget()
+	require.Empty(t, w.String())
+}
+
+// What the kernel shows of a thread, and of a parent that has filters itself.
+func TestFiltered(t *testing.T) {
+	for name, c := range map[string]struct {
+		thread, own string
+		want        bool
+	}{
+		"none":                           {"Seccomp:\t0\nSeccomp_filters:\t0\n", "Seccomp:\t0\nSeccomp_filters:\t0\n", false},
+		"one":                            {"Seccomp:\t2\nSeccomp_filters:\t1\n", "Seccomp:\t0\nSeccomp_filters:\t0\n", true},
+		"only its parent's":              {"Seccomp:\t2\nSeccomp_filters:\t1\n", "Seccomp:\t2\nSeccomp_filters:\t1\n", false},
+		"its parent's and its own":       {"Seccomp:\t2\nSeccomp_filters:\t2\n", "Seccomp:\t2\nSeccomp_filters:\t1\n", true},
+		"a kernel that does not count":   {"Seccomp:\t2\n", "Seccomp:\t0\n", true},
+		"a kernel without any such line": {"Name:\tx\n", "Name:\tx\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, c.want, filtered([]byte(c.thread), []byte(c.own)))
+		})
+	}
+}

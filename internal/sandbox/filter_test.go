@@ -1,0 +1,159 @@
+package sandbox
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/elastic/go-seccomp-bpf/arch"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// simulation runs the filter as the kernel does, on struct seccomp_data. The simulated machine reads words in network order.
+type simulation struct {
+	t  *testing.T
+	vm *bpf.VM
+	id arch.AuditArch
+}
+
+const testPid = 9 // the number of mmap, too
+
+func simulate(t *testing.T, a *arch.Info) simulation {
+	t.Helper()
+	program := filter(a, testPid)
+	require.LessOrEqual(t, len(program), 4096, "BPF_MAXINSNS")
+	vm, err := bpf.NewVM(program)
+	require.NoError(t, err)
+	return simulation{t: t, vm: vm, id: a.ID}
+}
+
+// call gives what comes of a call: 0, or the error.
+func (s simulation) call(number uint32, arguments ...uint64) unix.Errno {
+	s.t.Helper()
+	data := make([]byte, 64)
+	binary.BigEndian.PutUint32(data, number)
+	binary.BigEndian.PutUint32(data[4:], uint32(s.id))
+	for i, argument := range arguments {
+		binary.BigEndian.PutUint32(data[16+8*i:], uint32(argument))
+		binary.BigEndian.PutUint32(data[20+8*i:], uint32(argument>>32))
+	}
+	out, err := s.vm.Run(data)
+	require.NoError(s.t, err)
+	if out == unix.SECCOMP_RET_ALLOW {
+		return 0
+	}
+	require.Equal(s.t, unix.SECCOMP_RET_ERRNO, out&unix.SECCOMP_RET_ACTION_FULL)
+	return unix.Errno(out & unix.SECCOMP_RET_DATA)
+}
+
+var architectures = map[string]*arch.Info{"amd64": arch.X86_64, "arm64": arch.AARCH64, "386": arch.I386, "arm": arch.ARM}
+
+// Each call of each architecture is refused or not, as its name says, and those with conditions aside.
+func TestEachCallOfTheFilter(t *testing.T) {
+	for name, a := range architectures {
+		t.Run(name, func(t *testing.T) {
+			s := simulate(t, a)
+			no := slices.Concat(refused...)
+			conditional := map[string]bool{}
+			for _, c := range checks(testPid) {
+				conditional[c.call] = true
+			}
+			counts := map[unix.Errno]int{}
+			for call, number := range a.SyscallNames {
+				want := unix.Errno(0)
+				switch {
+				case conditional[call]:
+					continue
+				case slices.Contains(absent, call):
+					want = unix.ENOSYS
+				case slices.Contains(no, call):
+					want = unix.EPERM
+				}
+				got := s.call(uint32(number), 9, 9, 9, 9)
+				require.Equal(t, want, got, call)
+				counts[got]++
+			}
+			require.Greater(t, counts[0], 100)
+			require.Greater(t, counts[unix.EPERM], 100)
+			require.Equal(t, len(absent), counts[unix.ENOSYS])
+		})
+	}
+}
+
+// A name that no architecture has would protect from nothing.
+func TestNamesOfCallsExist(t *testing.T) {
+	all := map[string]bool{}
+	for _, a := range architectures {
+		for name := range maps.Keys(a.SyscallNames) {
+			all[name] = true
+		}
+	}
+	seen := map[string]bool{}
+	for _, name := range slices.Concat(append(slices.Clone(refused), absent)...) {
+		require.True(t, all[name], name)
+		require.False(t, seen[name], "%s is there twice", name)
+		seen[name] = true
+	}
+	for _, c := range checks(testPid) {
+		require.True(t, all[c.call], c.call)
+		require.False(t, seen[c.call], "%s is refused as a whole", c.call)
+	}
+}
+
+func TestArgumentsOfTheFilter(t *testing.T) {
+	s := simulate(t, arch.X86_64)
+	const high = 1 << 40 // what the kernel does not look at
+	for name, c := range map[string]struct {
+		call      string
+		arguments []uint64
+		want      unix.Errno
+	}{
+		"open to read":                {"open", []uint64{1, unix.O_RDONLY | unix.O_CLOEXEC}, 0},
+		"open to write":               {"open", []uint64{1, unix.O_WRONLY}, unix.EPERM},
+		"openat to read":              {"openat", []uint64{3, 1, unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW}, 0},
+		"openat of a folder":          {"openat", []uint64{3, 1, unix.O_RDONLY | unix.O_DIRECTORY}, 0},
+		"openat to read and write":    {"openat", []uint64{3, 1, unix.O_RDWR}, unix.EPERM},
+		"openat to cut":               {"openat", []uint64{3, 1, unix.O_TRUNC}, unix.EPERM},
+		"openat that may make a file": {"openat", []uint64{3, 1, unix.O_CREAT}, unix.EPERM},
+		"openat with high bits":       {"openat", []uint64{3, 1, high | unix.O_WRONLY}, unix.EPERM},
+		"a thread of Go": {
+			"clone", []uint64{
+				unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_SYSVSEM | unix.CLONE_THREAD,
+			}, 0,
+		},
+		"a process":                  {"clone", []uint64{uint64(unix.SIGCHLD)}, unix.EPERM},
+		"a thread with a namespace":  {"clone", []uint64{unix.CLONE_THREAD | unix.CLONE_NEWNET}, unix.EPERM},
+		"signal to itself":           {"tgkill", []uint64{testPid, 10, 23}, 0},
+		"signal to its own thread":   {"kill", []uint64{testPid, 15}, 0},
+		"signal to another":          {"kill", []uint64{1, 15}, unix.EPERM},
+		"signal to all":              {"kill", []uint64{1<<64 - 1, 9}, unix.EPERM},
+		"signal to another's thread": {"tgkill", []uint64{10, 10, 23}, unix.EPERM},
+		"its own limits":             {"prlimit64", []uint64{0, 7}, 0},
+		"the limits of another":      {"prlimit64", []uint64{1, 7}, unix.EPERM},
+		"memory":                     {"mmap", []uint64{0, 4096, unix.PROT_READ | unix.PROT_WRITE}, 0},
+		"memory for code":            {"mmap", []uint64{0, 4096, unix.PROT_READ | unix.PROT_EXEC}, unix.EPERM},
+		"memory that becomes code":   {"mprotect", []uint64{0, 4096, unix.PROT_EXEC}, unix.EPERM},
+		"size of a disk":             {"ioctl", []uint64{3, unix.BLKGETSIZE64}, 0},
+		"sectors of a disk":          {"ioctl", []uint64{3, unix.BLKSSZGET}, 0},
+		"discard on a disk":          {"ioctl", []uint64{3, unix.BLKDISCARD}, unix.EPERM},
+		"typing into a terminal":     {"ioctl", []uint64{0, unix.TIOCSTI}, unix.EPERM},
+	} {
+		t.Run(name, func(t *testing.T) {
+			number, ok := arch.X86_64.SyscallNames[c.call]
+			require.True(t, ok)
+			require.Equal(t, c.want, s.call(uint32(number), c.arguments...))
+		})
+	}
+	const read, x32 = 0, 0x40000000
+	require.Equal(t, unix.Errno(0), s.call(read))
+	require.Equal(t, unix.ENOSYS, s.call(x32|read))
+
+	other := s
+	other.id = arch.I386.ID
+	for number := range uint32(600) {
+		require.Equal(t, unix.EPERM, other.call(number), "a call of 386")
+	}
+}

@@ -1,0 +1,93 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// limitResources sets the limits of the process. Those that cannot be set are noted one by one.
+func (i *Isolation) limitResources(l Limits, used int64, known error) {
+	memory := known
+	if memory == nil {
+		memory = limitMemory(l.Data, used)
+	}
+	set := 0
+	for _, limit := range []struct {
+		what string
+		err  error
+	}{
+		{"open files", lower(unix.RLIMIT_NOFILE, int64(l.Files))},
+		{"size of files", lower(unix.RLIMIT_FSIZE, 0)},
+		{"core", lower(unix.RLIMIT_CORE, 0)},
+		{"computing", renewCPU(l.CPU)},
+		{"memory", memory},
+	} {
+		if limit.err != nil {
+			i.lacks(layerLimits+", "+limit.what, limit.err)
+			continue
+		}
+		set++
+	}
+	if set > 0 {
+		i.Layers = append(i.Layers, layerLimits)
+	}
+}
+
+// lower sets a limit for good. One that is lower already stays.
+func lower(resource int, most int64) error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(resource, &limit); err != nil {
+		return err
+	}
+	limit.Max = min(limit.Max, uint64(most)) //nolint:gosec // limits are positive
+	limit.Cur = min(limit.Cur, limit.Max)
+	return unix.Setrlimit(resource, &limit)
+}
+
+// limitMemory bounds the memory that the process may write. What a build has taken before its first request, such as the shadow
+// memory of the race detector, may be more than that; then there can be no limit. Go's own limit, far below, makes it collect
+// garbage before the kernel refuses.
+func limitMemory(most, used int64) error {
+	debug.SetMemoryLimit(most / 2)
+	if used > most/2 {
+		return fmt.Errorf("this build has taken %d MiB before its first request, of %d MiB", used>>20, most>>20)
+	}
+	return lower(unix.RLIMIT_DATA, most)
+}
+
+// dataUsed is what counts for RLIMIT_DATA, in bytes.
+func dataUsed() (int64, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	kib, ok := statusNumber(status, "VmData")
+	if !ok {
+		return 0, errors.New("/proc/self/status has no VmData")
+	}
+	return kib << 10, nil
+}
+
+// renewCPU gives the process so much computing time from now on, rounded up to what the kernel counts in: whole seconds. The hard
+// limit stays, since an ordinary user could not raise it for the next request.
+func renewCPU(most time.Duration) error {
+	var used unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
+		return fmt.Errorf("computing time used: %w", err)
+	}
+	until := time.Duration(used.Utime.Nano()+used.Stime.Nano()) + most
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CPU, &limit); err != nil {
+		return fmt.Errorf("limit of computing time: %w", err)
+	}
+	limit.Cur = min(limit.Max, uint64((until+time.Second-1)/time.Second)) //nolint:gosec // not negative
+	if err := unix.Setrlimit(unix.RLIMIT_CPU, &limit); err != nil {
+		return fmt.Errorf("limit of computing time: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package sandbox
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/landlock-lsm/go-landlock/landlock"
+	llsys "github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
+)
+
+// restrict puts all layers onto this process, and leaves out with a note what the kernel lacks.
+func restrict(s setup) Isolation {
+	iso := Isolation{Wanted: s.Level}
+	used, known := dataUsed() // while /proc can be read
+	if s.Level == Sandbox {
+		iso.put(layerPrivilege, llsys.AllThreadsPrctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		abi, err := restrictFiles(s.Roots)
+		iso.put(layerLandlock, err)
+		if err == nil {
+			iso.Layers[len(iso.Layers)-1] += "-" + strconv.Itoa(abi)
+		}
+		iso.put(layerSeccomp, restrictCalls())
+	}
+	iso.limitResources(s.Limits, used, known)
+	iso.settle()
+	return iso
+}
+
+// put notes one layer.
+func (i *Isolation) put(layer string, err error) {
+	if err != nil {
+		i.lacks(layer, err)
+		return
+	}
+	i.Layers = append(i.Layers, layer)
+}
+
+// presets are all that each version of Landlock's interface can restrict.
+var presets = []landlock.Config{
+	{},
+	landlock.V1, landlock.V2, landlock.V3, landlock.V4, landlock.V5, landlock.V6, landlock.V7, landlock.V8, landlock.V9, landlock.V10,
+	landlock.V11,
+}
+
+// Errata of Landlock, as bits of what landlock_create_ruleset(LANDLOCK_CREATE_RULESET_ERRATA) gives.
+const erratumSignals = 1 << 1 // signals between threads of one process were refused
+
+// landlockVersion is the version of the kernel's interface that can be used. Kernels that have scoped signals, but not the
+// correction that threads of one process may still send them to each other, count as version 5.
+func landlockVersion() (int, error) {
+	abi, err := llsys.LandlockGetABIVersion()
+	switch {
+	case errors.Is(err, unix.ENOSYS):
+		return 0, errors.New("the kernel has none")
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return 0, errors.New("the kernel has it switched off; boot it with landlock in lsm=")
+	case err != nil:
+		return 0, err
+	case abi < 6:
+		return abi, nil
+	}
+	if errata, err := llsys.LandlockGetErrata(); err != nil || errata&erratumSignals == 0 {
+		return 5, nil //nolint:nilerr // a kernel that cannot tell has not corrected it
+	}
+	return min(abi, len(presets)-1), nil
+}
+
+// restrictFiles forbids everything that Landlock knows but to read the roots.
+func restrictFiles(roots [][]byte) (int, error) {
+	abi, err := landlockVersion()
+	if err != nil {
+		return 0, err
+	}
+	// A path that turned from a folder into a file meanwhile is an error, before anything is in force.
+	for range 3 {
+		if err = presets[abi].Restrict(rules(roots)...); err == nil {
+			return abi, probeLandlock()
+		}
+	}
+	return 0, err
+}
+
+// rules are the rights to the roots. The right is to what a path leads to now; who renames files later does not move it. A root that
+// is not there, or cannot be reached, is left out.
+func rules(roots [][]byte) []landlock.Rule {
+	all := make([]landlock.Rule, 0, len(roots))
+	folders := map[string]bool{} // of single files
+	for _, root := range roots {
+		path := string(root)
+		info, err := os.Stat(path)
+		if err != nil {
+			continue
+		}
+		if !info.IsDir() {
+			folders[filepath.Dir(path)] = true
+		}
+		all = append(all, right(path, info.Mode()).IgnoreIfMissing())
+	}
+	for path := range folders {
+		all = append(all, landlock.PathAccess(llsys.AccessFSReadDir, path).IgnoreIfMissing())
+	}
+	return all
+}
+
+// right is what a root of that kind gives.
+func right(path string, mode fs.FileMode) landlock.FSRule {
+	switch {
+	case mode.IsDir():
+		return landlock.PathAccess(llsys.AccessFSReadFile|llsys.AccessFSReadDir, path)
+	case mode&fs.ModeDevice != 0:
+		return landlock.ROFiles(path).WithIoctlDev() // a disk is asked for its size and sectors
+	}
+	return landlock.PathAccess(llsys.AccessFSReadFile, path)
+}
+
+// probeLandlock tries what no rule allows and every machine has.
+func probeLandlock() error {
+	file, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err == nil {
+		return errors.Join(errors.New("is in force, and "+os.DevNull+" can be written all the same"), file.Close())
+	}
+	return nil
+}

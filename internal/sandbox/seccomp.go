@@ -1,0 +1,195 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"unsafe"
+
+	"github.com/elastic/go-seccomp-bpf/arch"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// refused are the system calls that a worker never makes, by what they would let it do. Not every architecture has each.
+var refused = [][]string{
+	{ // the network, and other processes through sockets
+		"socket", "socketpair", "socketcall", "bind", "listen", "accept", "accept4", "connect", "getsockname", "getpeername",
+		"sendto", "sendmsg", "sendmmsg", "recvfrom", "recvmsg", "recvmmsg", "setsockopt", "getsockopt", "shutdown",
+	},
+	{ // other programs and processes; threads are made by clone
+		"execve", "execveat", "fork", "vfork", "uselib",
+	},
+	{ // looking into processes, and ending them; kill and tgkill reach itself
+		"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp", "pidfd_open", "pidfd_getfd",
+		"pidfd_send_signal", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "perf_event_open",
+	},
+	{ // mounts, roots and namespaces
+		"mount", "umount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick",
+		"mount_setattr", "unshare", "setns",
+	},
+	{ // parts of the kernel with a long record of holes
+		"bpf", "userfaultfd", "add_key", "request_key", "keyctl", "io_setup", "io_submit", "io_destroy", "io_cancel", "io_getevents",
+		"io_pgetevents", "fanotify_init", "fanotify_mark", "memfd_create", "memfd_secret", "lookup_dcookie", "quotactl",
+		"quotactl_fd", "vmsplice", "modify_ldt", "vm86", "vm86old", "personality", "remap_file_pages", "move_pages",
+		"migrate_pages",
+	},
+	{ // memory and messages shared with other processes
+		"shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv", "msgctl", "ipc",
+		"mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr",
+	},
+	{ // the machine
+		"kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "create_module", "query_module", "reboot",
+		"swapon", "swapoff", "acct", "syslog", "settimeofday", "stime", "clock_settime", "clock_adjtime", "adjtimex", "sethostname",
+		"setdomainname", "iopl", "ioperm", "vhangup", "nfsservctl",
+	},
+	{ // who it is
+		"setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setgroups", "setfsuid", "setfsgid", "capset",
+		"setpgid", "setsid",
+	},
+	{ // writing to files and folders. Landlock knows nothing of modes, owners, times and attributes, and early ones not of truncate
+		"creat", "truncate", "truncate64", "ftruncate", "ftruncate64", "fallocate", "copy_file_range",
+		"link", "linkat", "symlink", "symlinkat", "unlink", "unlinkat", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir",
+		"mknod", "mknodat", "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
+		"utimensat", "futimesat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr",
+		"removexattrat", "name_to_handle_at", "open_by_handle_at",
+	},
+}
+
+// absent are refused in the way of a kernel that lacks them: callers then take an older call, whose arguments a filter can see.
+var absent = []string{"clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register"}
+
+// Flags of open that make or change files, and of clone that make namespaces.
+const (
+	openToWrite     = unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC | unix.O_TMPFILE&^unix.O_DIRECTORY
+	cloneNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
+		unix.CLONE_NEWPID | unix.CLONE_NEWNET
+)
+
+// check is a call that is refused unless one of its arguments, of which the low half counts, passes a test with one of the values.
+type check struct {
+	call     string
+	argument uint32
+	test     bpf.JumpTest
+	values   []uint32
+}
+
+// checks are the calls that some arguments are refused of. A call with two checks has to pass both.
+func checks(pid uint32) []check {
+	reading := []uint32{openToWrite}
+	data := []uint32{unix.PROT_EXEC}
+	return []check{
+		{"open", 1, bpf.JumpBitsNotSet, reading},
+		{"openat", 2, bpf.JumpBitsNotSet, reading},
+		{"clone", 0, bpf.JumpBitsSet, []uint32{unix.CLONE_THREAD}},
+		{"clone", 0, bpf.JumpBitsNotSet, []uint32{cloneNamespaces}},
+		{"kill", 0, bpf.JumpEqual, []uint32{pid}},
+		{"tgkill", 0, bpf.JumpEqual, []uint32{pid}},
+		{"prlimit64", 0, bpf.JumpEqual, []uint32{0}},
+		{"mmap", 2, bpf.JumpBitsNotSet, data},
+		{"mmap2", 2, bpf.JumpBitsNotSet, data},
+		{"mprotect", 2, bpf.JumpBitsNotSet, data},
+		{"pkey_mprotect", 2, bpf.JumpBitsNotSet, data},
+		// The size and the sectors of a disk.
+		{"ioctl", 1, bpf.JumpEqual, []uint32{unix.BLKGETSIZE64, unix.BLKSSZGET, unix.BLKPBSZGET}},
+	}
+}
+
+// Places in struct seccomp_data (linux/seccomp.h), and where the calls of x32 begin, which have the architecture of amd64 and other
+// numbers (__X32_SYSCALL_BIT of asm/unistd.h).
+const (
+	dataNumber    = 0
+	dataArch      = 4
+	dataArguments = 16 // 8 bytes each, low half first on all that package arch knows
+	x32Calls      = 0x40000000
+)
+
+// Ends of the filter.
+var (
+	allow   = bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}
+	refuse  = bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
+	unknown = bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)}
+)
+
+// filter is the program for the process of that number. The library's own assembler is no help: behind a call whose arguments it has
+// looked at, it takes the argument for the number of the call.
+func filter(a *arch.Info, pid uint32) []bpf.Instruction {
+	all := []bpf.Instruction{
+		load(dataArch),
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(a.ID), SkipTrue: 1},
+		refuse,
+		load(dataNumber),
+		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: x32Calls, SkipTrue: 1},
+		unknown,
+	}
+	for _, number := range numbers(a, absent) {
+		all = append(all, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, unknown)
+	}
+	for _, number := range numbers(a, slices.Concat(refused...)) {
+		all = append(all, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, refuse)
+	}
+	for _, c := range checks(pid) {
+		for _, number := range numbers(a, []string{c.call}) {
+			all = append(all, c.assemble(number)...)
+		}
+	}
+	return append(all, allow)
+}
+
+func load(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, Size: 4} }
+
+func (c check) assemble(number uint32) []bpf.Instruction {
+	tests := uint8(len(c.values)) //nolint:gosec // a handful
+	all := []bpf.Instruction{
+		load(dataNumber), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: tests + 2}, load(dataArguments + 8*c.argument),
+	}
+	for i, value := range c.values {
+		all = append(all, bpf.JumpIf{Cond: c.test, Val: value, SkipTrue: tests - uint8(i)})
+	}
+	return append(all, refuse)
+}
+
+// numbers are those of the named calls that an architecture has.
+func numbers(a *arch.Info, names []string) []uint32 {
+	var all []uint32
+	for _, name := range names {
+		if number, ok := a.SyscallNames[name]; ok {
+			all = append(all, uint32(number)) //nolint:gosec // of a table
+		}
+	}
+	return all
+}
+
+// restrictCalls puts the filter onto all threads, which have no-new-privileges already.
+func restrictCalls() error {
+	a, err := arch.GetInfo("")
+	if err != nil {
+		return err
+	}
+	raw, err := bpf.Assemble(filter(a, uint32(os.Getpid()))) //nolint:gosec // positive
+	if err != nil {
+		return err
+	}
+	return install(raw)
+}
+
+// install hands a program to the kernel.
+func install(raw []bpf.RawInstruction) error {
+	code := make([]unix.SockFilter, 0, len(raw))
+	for _, r := range raw {
+		code = append(code, unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K})
+	}
+	program := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]} //nolint:gosec // the kernel takes 4096
+	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&program)))
+	switch {
+	case errno == unix.ENOSYS, errno == unix.EINVAL:
+		return errors.New("the kernel has none, or none for all threads at once")
+	case errno != 0:
+		return errno
+	case thread != 0:
+		return fmt.Errorf("thread %d has another filter", thread)
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package sandbox
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// verify is the parent's own look at its worker: in each of its threads, are no-new-privileges and seccomp in force? What is not is
+// taken off the layers. Landlock has no such sign; the worker itself tries what it forbids.
+func verify(pid int, iso *Isolation) {
+	own, err := os.ReadFile("/proc/self/status")
+	var threads [][]byte
+	if err == nil {
+		threads, err = threadStatus(pid)
+	}
+	if err != nil {
+		iso.takeOff(layerPrivilege, err)
+		iso.takeOff(layerSeccomp, err)
+	}
+	for _, status := range threads {
+		if n, _ := statusNumber(status, "NoNewPrivs"); n != 1 {
+			iso.takeOff(layerPrivilege, errors.New("a thread of the worker has it not"))
+		}
+		if !filtered(status, own) {
+			iso.takeOff(layerSeccomp, errors.New("a thread of the worker has no filter"))
+		}
+	}
+	iso.settle()
+}
+
+// takeOff removes a layer that is not in force.
+func (i *Isolation) takeOff(layer string, why error) {
+	if i.has(layer) {
+		i.Layers = slices.DeleteFunc(i.Layers, func(l string) bool { return l == layer })
+		i.lacks(layer, why)
+	}
+}
+
+// filtered tells whether a thread has a seccomp filter that its parent has not. A parent in a container has filters itself; kernels
+// before 5.9 do not count them, and then there is no telling.
+func filtered(thread, own []byte) bool {
+	theirs, counted := statusNumber(thread, "Seccomp_filters")
+	ours, _ := statusNumber(own, "Seccomp_filters")
+	mode, _ := statusNumber(thread, "Seccomp")
+	return mode == unix.SECCOMP_MODE_FILTER && (!counted || theirs > ours)
+}
+
+// threadStatus reads the state of each thread of a process. One that ends meanwhile is left out.
+func threadStatus(pid int) ([][]byte, error) {
+	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil {
+		return nil, err
+	}
+	var all [][]byte
+	for _, name := range names {
+		if status, err := os.ReadFile(name); err == nil {
+			all = append(all, status)
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("worker %d: /proc shows no threads of it", pid)
+	}
+	return all, nil
+}
+
+// statusNumber finds a number in a /proc/PID/status.
+func statusNumber(status []byte, name string) (int64, bool) {
+	for l := range bytes.Lines(status) {
+		value, found := strings.CutPrefix(string(l), name+":")
+		if !found {
+			continue
+		}
+		fields := strings.Fields(value)
+		if len(fields) == 0 {
+			return 0, false
+		}
+		n, err := strconv.ParseInt(fields[0], 10, 64)
+		return n, err == nil
+	}
+	return 0, false
+}

@@ -1,0 +1,263 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// self is this very program, even when its file was replaced or removed since it was started.
+const self = "/proc/self/exe"
+
+// How long the parent waits where no budget of a request says it.
+const (
+	startLimit = 30 * time.Second // for a worker to restrict itself, on a machine that is busy
+	exitLimit  = time.Second      // for one that was killed, or has closed its output, to be gone; longer when it hangs in the kernel
+	mostReady  = 1 << 20          // bytes of what a worker says about its start
+)
+
+// Worker is a process that answers requests. Its methods may be called by several goroutines; requests wait for each other.
+type Worker struct {
+	cmd       *exec.Cmd
+	in, out   *os.File // this side of its pipes
+	said      words
+	limits    Limits
+	isolation Isolation
+
+	mu     sync.Mutex // held during a request
+	number uint32     // of the last request
+	death  *Death
+
+	closed atomic.Bool
+	exit   error         // of cmd.Wait, once it is done
+	done   chan struct{} // closed when the process is gone
+}
+
+// setup is the first request.
+type setup struct {
+	Level  Level
+	Roots  [][]byte // names are bytes, and JSON is text
+	Limits Limits
+	Hello  []byte
+}
+
+// ready is its answer.
+type ready struct {
+	Isolation Isolation
+	Error     string
+}
+
+// Start runs this program again as a worker, and returns when it has restricted itself and its start function was content. The
+// context is for the start alone.
+func Start(ctx context.Context, o Options) (*Worker, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	w, err := spawn(o)
+	if err != nil {
+		return nil, fmt.Errorf("start of a worker: %w", err)
+	}
+	if err := w.greet(ctx, o); err != nil {
+		return nil, errors.Join(fmt.Errorf("start of a worker: %w", err), w.Close())
+	}
+	return w, nil
+}
+
+// spawn starts the process.
+func spawn(o Options) (*Worker, error) {
+	w := &Worker{limits: o.Limits.orDefault(), done: make(chan struct{})}
+	theirIn, in, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	out, theirOut, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, theirIn.Close(), in.Close())
+	}
+	w.in, w.out = in, out
+	w.cmd = &exec.Cmd{
+		Path: self,
+		Args: append([]string{"trueup-worker"}, o.Args...),
+		// One thread works and one collects garbage. An empty TZ is UTC, in every worker, though it cannot read /etc/localtime.
+		Env:   []string{"GOMAXPROCS=2", "GOTRACEBACK=single", "TZ="},
+		Dir:   "/",
+		Stdin: theirIn, Stdout: theirOut, Stderr: &w.said,
+		// Ctrl-C at a terminal goes to the parent alone, which decides what becomes of its workers.
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
+		WaitDelay:   exitLimit,
+	}
+	err = w.cmd.Start()
+	err = errors.Join(err, theirIn.Close(), theirOut.Close())
+	if err != nil {
+		return nil, errors.Join(err, in.Close(), out.Close())
+	}
+	go w.reap()
+	return w, nil
+}
+
+// reap waits for the end of the process and then ends what it may have started: until Wait, no other process gets its number.
+func (w *Worker) reap() {
+	pid := w.cmd.Process.Pid
+	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR { //nolint:revive // waits
+	}
+	_ = unix.Kill(-pid, unix.SIGKILL)
+	w.exit = w.cmd.Wait()
+	close(w.done)
+}
+
+// greet sends the first request and looks at what the worker became.
+func (w *Worker) greet(ctx context.Context, o Options) error {
+	s := setup{Level: o.Level, Limits: w.limits, Hello: o.Hello, Roots: make([][]byte, 0, len(o.Roots))}
+	for _, root := range o.Roots {
+		s.Roots = append(s.Roots, []byte(root))
+	}
+	request, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	answer, err := w.exchange(ctx, request, startLimit, mostReady)
+	if err != nil {
+		return err
+	}
+	var r ready
+	if err := json.Unmarshal(answer, &r); err != nil {
+		return fmt.Errorf("its first answer: %w", err)
+	}
+	if r.Error != "" {
+		return errors.New(line(r.Error))
+	}
+	w.isolation = r.Isolation
+	verify(w.cmd.Process.Pid, &w.isolation)
+	return nil
+}
+
+// Isolation tells what the worker may do.
+func (w *Worker) Isolation() Isolation { return w.isolation }
+
+// Call has the worker answer one request. The error is a *Death when the worker died, and the worker is of no use then.
+func (w *Worker) Call(ctx context.Context, request []byte) ([]byte, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.death != nil {
+		again := *w.death
+		again.Idle = true
+		return nil, &again
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case <-w.done:
+		return nil, w.bury(post(w.exit, w.said.String(), w.limits), true)
+	default:
+	}
+	w.number++
+	w.said.forget()
+	return w.exchange(ctx, request, w.limits.Wall, w.limits.Answer)
+}
+
+// exchange sends a request and reads its answer, which has at most so many bytes, within a time.
+func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duration, most int64) ([]byte, error) {
+	timed, cancel := context.WithTimeout(ctx, wall)
+	defer cancel()
+	stop := context.AfterFunc(timed, w.kill)
+	answer, err := w.talk(request, most)
+	switch inTime := stop(); {
+	case inTime && err == nil:
+		return answer, nil
+	case inTime:
+		return nil, w.bury(w.autopsy(err), errors.Is(err, errUnsent))
+	}
+	w.await()
+	death := &Death{Cause: Time, Text: fmt.Sprintf("no answer within %v", wall), Said: w.said.String()}
+	if err := ctx.Err(); err != nil {
+		death.Cause, death.Text, death.err = Canceled, err.Error(), err
+	}
+	return nil, w.bury(death, false)
+}
+
+// errUnsent marks a request that the worker did not read to its end, so that it cannot have begun with it.
+var errUnsent = errors.New("request not taken")
+
+func (w *Worker) talk(request []byte, most int64) ([]byte, error) {
+	if err := writeFrame(w.in, w.number, request); err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnsent, err)
+	}
+	return readFrame(w.out, w.number, most)
+}
+
+// autopsy names the cause of a death that the pipe told of. A worker that merely closed its pipe gets time to end by itself, so that
+// the way it ends can be seen.
+func (w *Worker) autopsy(err error) *Death {
+	offence := errors.Is(err, errFrame)
+	if offence || w.closed.Load() || !w.await() {
+		w.kill()
+	}
+	gone := w.await()
+	switch {
+	case w.closed.Load():
+		return &Death{Cause: Canceled, Text: "closed during a request", Said: w.said.String(), err: context.Canceled}
+	case offence:
+		return &Death{Cause: Crash, Text: "its answer is " + line(err.Error()), Said: w.said.String()}
+	case !gone:
+		return &Death{Cause: Crash, Text: line(err.Error()), Said: w.said.String()}
+	}
+	return post(w.exit, w.said.String(), w.limits)
+}
+
+// bury keeps the death for later calls, and closes the pipes.
+func (w *Worker) bury(death *Death, idle bool) *Death {
+	death.Idle = idle
+	w.death = death
+	_ = w.in.Close()
+	_ = w.out.Close()
+	return death
+}
+
+// kill ends the process at once, and with it whatever waits for its pipes.
+func (w *Worker) kill() {
+	_ = w.cmd.Process.Kill() // safe at any time: Go holds the process, not its number
+	now := time.Now()
+	_ = w.in.SetDeadline(now)
+	_ = w.out.SetDeadline(now)
+}
+
+// await tells whether the process is gone, or goes soon.
+func (w *Worker) await() bool {
+	timer := time.NewTimer(exitLimit)
+	defer timer.Stop()
+	select {
+	case <-w.done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// Close ends the worker at once, in the middle of a request too: it has nothing to lose. An error says that it hangs in the kernel;
+// it will end when the kernel lets go of it.
+func (w *Worker) Close() error {
+	w.closed.Store(true)
+	w.kill()
+	w.mu.Lock() // a request ends now
+	defer w.mu.Unlock()
+	if w.death == nil {
+		w.await()
+		_ = w.bury(&Death{Cause: Canceled, Text: "closed", err: context.Canceled}, true)
+	}
+	select {
+	case <-w.done:
+		return nil
+	default:
+		return fmt.Errorf("worker %d was killed and has not ended after %v: it waits for a read; see to the datastore", w.cmd.Process.Pid, exitLimit)
+	}
+}

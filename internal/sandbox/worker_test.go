@@ -1,0 +1,197 @@
+package sandbox_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/sandbox"
+)
+
+// start runs a worker of the tests until the end of one.
+func start(t *testing.T, o sandbox.Options) *sandbox.Worker {
+	t.Helper()
+	o.Args = []string{asWorker}
+	if o.Level == "" {
+		o.Level = sandbox.Sandbox
+	}
+	w, err := sandbox.Start(t.Context(), o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.Close()) })
+	return w
+}
+
+// ask sends a request that is answered.
+func ask(t *testing.T, w *sandbox.Worker, request string) string {
+	t.Helper()
+	answer, err := w.Call(t.Context(), []byte(request))
+	require.NoError(t, err)
+	return string(answer)
+}
+
+// dies sends a request of which the worker dies.
+func dies(t *testing.T, w *sandbox.Worker, request string) *sandbox.Death {
+	t.Helper()
+	_, err := w.Call(t.Context(), []byte(request))
+	var death *sandbox.Death
+	require.ErrorAs(t, err, &death)
+	require.False(t, death.Idle)
+	require.NotContains(t, death.Text, "\n")
+	return death
+}
+
+func TestAnswers(t *testing.T) {
+	raw, err := json.Marshal(hello{Echo: "> "})
+	require.NoError(t, err)
+	w := start(t, sandbox.Options{Hello: raw})
+	require.Equal(t, "> one", ask(t, w, "echo one"))
+	require.Equal(t, "> ", ask(t, w, "echo "))
+	require.Equal(t, "> two", ask(t, w, "echo two"))
+	long := strings.Repeat("x", 1<<20)
+	answer := ask(t, w, "echo "+long)
+	require.Len(t, answer, len("> ")+len(long), "longer than what a pipe holds")
+	require.Equal(t, strings.Count(long, "x"), strings.Count(answer, "x"))
+}
+
+// What a worker dies of is named, in both levels, and another worker works.
+func TestDeaths(t *testing.T) {
+	small := sandbox.Limits{CPU: time.Second, Wall: 20 * time.Second, Answer: 1 << 20}
+	brief := sandbox.Limits{Wall: 2 * time.Second}
+	for name, c := range map[string]struct {
+		request string
+		limits  sandbox.Limits
+		cause   sandbox.Cause
+		text    string // somewhere in what is said of it
+	}{
+		"panic":                           {"panic the footer\nis 7", small, sandbox.Crash, "panic: the footer"},
+		"index outside a slice":           {"index", small, sandbox.Crash, "panic: runtime error: slice bounds out of range"},
+		"exit":                            {"exit", small, sandbox.Crash, "exit status 3"},
+		"killed by somebody else":         {"signal", small, sandbox.Crash, "signal: killed"},
+		"endless loop":                    {"spin", small, sandbox.CPU, "longer than 1s"},
+		"endless sleep":                   {"sleep", brief, sandbox.Time, "2s"},
+		"memory in small pieces":          {"hog", small, sandbox.Memory, "256 MiB"},
+		"memory in one piece":             {"huge", small, sandbox.Memory, "256 MiB"},
+		"endless recursion":               {"stack", small, sandbox.Memory, "256 MiB"},
+		"no frame on the pipe":            {"garbage", small, sandbox.Crash, "not a frame: begins with 0x68656c6c"},
+		"pipe closed":                     {"closed", small, sandbox.Crash, "file already closed"},
+		"answer over the limit":           {"long", small, sandbox.Crash, "answer of 2097152 bytes, at most 1048576"},
+		"frame that announces too much":   {"lie", small, sandbox.Crash, "4294967295 bytes, at most 1048576"},
+		"a lot of control codes and exit": {"shout", small, sandbox.Crash, "exit status 4: [2Jnoise"},
+	} {
+		for _, level := range []sandbox.Level{sandbox.Process, sandbox.Sandbox} {
+			t.Run(name+", "+string(level), func(t *testing.T) {
+				t.Parallel()
+				if c.cause == sandbox.Memory && raced {
+					t.Skip("the race detector has taken more memory than the limit")
+				}
+				w := start(t, sandbox.Options{Level: level, Limits: c.limits})
+				require.Equal(t, "before", ask(t, w, "echo before"))
+				death := dies(t, w, c.request)
+				require.Equal(t, c.cause, death.Cause, "%v: %s", death, death.Said)
+				require.Contains(t, death.Text, c.text, death.Said)
+				require.LessOrEqual(t, len(death.Text), 400)
+				require.LessOrEqual(t, len(death.Said), 4<<10)
+
+				_, err := w.Call(t.Context(), []byte("echo again"))
+				var again *sandbox.Death
+				require.ErrorAs(t, err, &again)
+				require.True(t, again.Idle, "what is asked of a dead worker is not what it died of")
+
+				require.Equal(t, "next", ask(t, start(t, sandbox.Options{Level: level}), "echo next"))
+			})
+		}
+	}
+}
+
+func TestComputingTimeIsRenewed(t *testing.T) {
+	w := start(t, sandbox.Options{Limits: sandbox.Limits{CPU: time.Second}})
+	for range 4 { // 2.8 s in all
+		require.Equal(t, "burnt", ask(t, w, "burn"))
+	}
+}
+
+func TestCancel(t *testing.T) {
+	w := start(t, sandbox.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	timer := time.AfterFunc(200*time.Millisecond, cancel)
+	defer timer.Stop()
+	began := time.Now()
+	_, err := w.Call(ctx, []byte("sleep"))
+	require.Less(t, time.Since(began), 2*time.Second)
+	require.ErrorIs(t, err, context.Canceled)
+	var death *sandbox.Death
+	require.ErrorAs(t, err, &death)
+	require.Equal(t, sandbox.Canceled, death.Cause)
+
+	w = start(t, sandbox.Options{})
+	_, err = w.Call(ctx, []byte("echo x"))
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorAs(t, err, &death, "nothing was sent, and the worker lives")
+	require.Equal(t, "y", ask(t, w, "echo y"))
+}
+
+func TestCloseDuringARequest(t *testing.T) {
+	w := start(t, sandbox.Options{})
+	timer := time.AfterFunc(200*time.Millisecond, func() { _ = w.Close() })
+	defer timer.Stop()
+	death := dies(t, w, "sleep")
+	require.Equal(t, sandbox.Canceled, death.Cause)
+}
+
+// A worker that ended while nobody asked it anything did not die of the next request.
+func TestDeathBetweenRequests(t *testing.T) {
+	w := start(t, sandbox.Options{})
+	pid, err := strconv.Atoi(ask(t, w, "pid"))
+	require.NoError(t, err)
+	require.NoError(t, unix.Kill(pid, unix.SIGKILL))
+	require.Eventually(t, func() bool { // until its parent has taken notice
+		return errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+	}, 5*time.Second, 5*time.Millisecond)
+	_, err = w.Call(t.Context(), []byte("echo x"))
+	var death *sandbox.Death
+	require.ErrorAs(t, err, &death)
+	require.True(t, death.Idle)
+	require.Equal(t, sandbox.Crash, death.Cause)
+	require.Equal(t, "signal: killed", death.Text)
+}
+
+func TestStartFails(t *testing.T) {
+	raw, err := json.Marshal(hello{Fail: "no\x1b such\nthing"})
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		options sandbox.Options
+		want    string
+	}{
+		"refused by its start": {sandbox.Options{Args: []string{asWorker}, Level: sandbox.Sandbox, Hello: raw}, "start of a worker: no  such"},
+		"not a worker":         {sandbox.Options{Args: []string{"-test.run=^$"}, Level: sandbox.Process}, "start of a worker: "},
+		"no isolation": {
+			sandbox.Options{Args: []string{asWorker}, Level: sandbox.None}, `isolation "none" has no worker: want process or sandbox`,
+		},
+		"relative root": {
+			sandbox.Options{Args: []string{asWorker}, Level: sandbox.Sandbox, Roots: []string{"a"}}, `worker root "a" is relative`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := sandbox.Start(t.Context(), c.options)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = sandbox.Start(ctx, sandbox.Options{Args: []string{asWorker}, Level: sandbox.Process})
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// It has nothing of its parent's environment, neither names nor secrets.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("SECRET", "x")
+	w := start(t, sandbox.Options{})
+	require.Equal(t, "GOMAXPROCS=2\nGOTRACEBACK=single\nTZ=\n/", ask(t, w, "environment"))
+}
