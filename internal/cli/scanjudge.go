@@ -92,8 +92,8 @@ func (j *judge) single(i *library.Image, job scan.Job, o image.Options) (judged 
 	}
 	d, err := j.disk(i, img)
 	switch {
-	case job.Doubt && (blank(d) || (err != nil && img.Disk.Size() < image.SmallestBare)):
-		return false, nil
+	case job.Doubt && err == nil && blank(d), job.Doubt && err != nil && img.Disk.Size() < image.SmallestBare:
+		return false, nil // what is broken and as large as a disk may be one
 	case misnamed(img) && blank(d):
 		return true, misnamedError(img)
 	}
