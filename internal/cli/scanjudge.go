@@ -43,7 +43,10 @@ func (j *judge) prepare() (err error) {
 
 // Identify tells what the file at path is.
 func (j *judge) Identify(path string) (image.Identity, error) {
-	return image.Identify(path, &image.Meter{Limit: maxRead})
+	meter := &image.Meter{Limit: maxRead}
+	id, err := image.Identify(path, meter)
+	id.Read = meter.Read()
+	return id, err
 }
 
 // Classify gives the code and the text of an error.

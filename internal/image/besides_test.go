@@ -115,8 +115,6 @@ func TestIdentify(t *testing.T) {
 			var m image.Meter
 			got, err := image.Identify(path, &m)
 			require.NoError(t, err)
-			require.Equal(t, m.Read(), got.Read)
-			got.Read = 0
 			require.Equal(t, c.want, got)
 			require.LessOrEqual(t, m.Read(), int64(24<<10), "bytes, to know what a file is")
 			require.NoError(t, os.Symlink(name, filepath.Join(dir, "link")))

@@ -32,7 +32,7 @@ type Identity struct {
 	Format  string    `json:"format,omitempty"`  // as users write it
 	Extents FileNames `json:"extents,omitempty"` // files that hold its data, each once: of an OVF those of its disks
 	Parents FileNames `json:"parents,omitempty"` // images that it completes: the last component of each name
-	Read    int64     `json:"read,omitempty"`    // bytes, to know all that
+	Read    int64     `json:"read,omitempty"`    // bytes, to know all that; set by who counts them
 }
 
 // maxNamed is how many files are kept that an image names: no reader takes a disk of more extents.
@@ -78,9 +78,7 @@ func Identify(path string, meter *Meter) (id Identity, err error) {
 		return id, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	id, err = identify(dir, f)
-	id.Read = meter.Read()
-	return id, err
+	return identify(dir, f)
 }
 
 func identify(dir *folder, f *file) (Identity, error) {

@@ -166,7 +166,8 @@ func names(f driver.File) (driver.Names, error) {
 	return driver.Names{Parents: x.meta.locator.paths()}, nil
 }
 
-// glance is names for a file that need no replay: it leaves out what makes up most of the reading, the sums of the region tables.
+// glance is names for a file whose log is empty. It leaves out what makes up most of the reading, the sums of the region tables: where
+// only the second one is whole, a parent can be missed, which opening the file then tells.
 func glance(f driver.File) (driver.Names, error) {
 	x := &image{file: f}
 	if err := x.readHeaders(); err != nil || x.head.LogGUID != (guid{}) {
