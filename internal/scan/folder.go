@@ -116,7 +116,11 @@ func (r *run) identifyOne(ctx context.Context, f *folder, e entry) (*found, erro
 		return x, nil
 	}
 	if known, err := r.lookup(path, x); known || err != nil {
-		return r.matters(f, x), err
+		m := r.matters(f, x)
+		if m == nil && err == nil {
+			_, err = r.Store.Reuse(path, *x.known) // what no run asks for is forgotten
+		}
+		return m, err
 	}
 	if e.Size > 0 {
 		a, err := r.Pool.Do(ctx, Request{Path: []byte(path)})
@@ -203,7 +207,8 @@ func (r *run) keepPart(f *folder, x *found) error {
 	case r.Store == nil || !x.regular || x.failed != nil:
 		return nil
 	case x.known != nil && x.known.Image == nil && x.known.Beside == asPart:
-		return nil
+		_, err := r.Store.Reuse(filepath.Join(f.path, x.Name), *x.known)
+		return err
 	}
 	return r.keep(filepath.Join(f.path, x.Name), x, nil, asPart)
 }
