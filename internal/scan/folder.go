@@ -134,7 +134,7 @@ func (r *run) identifyOne(ctx context.Context, f *folder, e entry) (*found, erro
 	if known, err := r.lookup(path, x); known || err != nil {
 		m := r.matters(f, x)
 		if m == nil && err == nil {
-			_, err = r.Store.Reuse(path, *x.known) // what nobody meets again is forgotten
+			_, err = r.Store.Reuse(path, *x.known) // what no run asks for is forgotten
 		}
 		return m, err
 	}
