@@ -22,13 +22,14 @@ type scanning struct {
 	scanFlags
 	fail    library.FailOn
 	paths   []string
+	roots   library.Roots // the same
 	wanted  func(rel, shown string) bool
 	ignore  *library.Ignore
 	today   string
 	store   *store // nil: no catalogue
 	bar     scanProgress
 	summary *library.Summary
-	images  []*library.Image // that are shown, unless they are printed one by one
+	images  []*library.Image // that are shown at the end, or stand in the script
 	lines   io.Writer        // of JSON; nil when another format is wanted
 	partial string           // the name of the report until it is complete, when it goes to a file
 	found   int
@@ -41,9 +42,8 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		return err
 	}
 	if s.catalog != "" {
-		err := s.openStore()
 		defer func() { err = errors.Join(err, s.store.close()) }()
-		if err != nil {
+		if err := s.openStore(); err != nil {
 			return err
 		}
 	}
@@ -96,6 +96,7 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 	if len(paths) == 0 && f.filesFrom == "" {
 		return nil, ondisk.In(errUsage, "scan takes a PATH, none given; see trueup scan --help")
 	}
+	s.roots = library.NewRoots(s.paths)
 	start := time.Now()
 	s.today = start.UTC().Format(time.DateOnly)
 	sum := s.summary
@@ -175,18 +176,20 @@ func (s *scanning) commandFlags() []string {
 // row takes a row that is finished.
 func (s *scanning) row(i *library.Image) error {
 	s.done++
-	s.ignore.Accept(i, s.paths, s.today, s.fail)
+	s.ignore.Accept(i, s.roots, s.today, s.fail)
 	s.summary.Add(i)
 	s.bar.done(i)
 	if s.changed && i.Change == library.Same {
 		return nil
 	}
 	s.exit(s.fail.Code(i), i.Path)
-	if s.lines != nil {
-		return wrapStdout(report.Line(s.lines, i))
+	if s.lines == nil || (s.script != "" && i.Priority != nil) {
+		s.images = append(s.images, i)
 	}
-	s.images = append(s.images, i)
-	return nil
+	if s.lines == nil {
+		return nil
+	}
+	return wrapStdout(report.Line(s.lines, i))
 }
 
 // unreadable takes a place that could not be looked at. What lies there is not known, which is an error as that of an image is.
