@@ -22,13 +22,14 @@ type scanning struct {
 	scanFlags
 	fail    library.FailOn
 	paths   []string
+	folders []string // of paths
 	wanted  func(rel, shown string) bool
 	ignore  *library.Ignore
 	today   string
 	store   *store // nil: no catalogue
 	bar     scanProgress
 	summary *library.Summary
-	images  []*library.Image // that are shown, unless they are printed one by one
+	images  []*library.Image // that are shown at the end or stand in the script
 	lines   io.Writer        // of JSON; nil when another format is wanted
 	partial string           // the name of the report until it is complete, when it goes to a file
 	found   int
@@ -96,6 +97,10 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 	if len(paths) == 0 && f.filesFrom == "" {
 		return nil, ondisk.In(errUsage, "scan takes a PATH, none given; see trueup scan --help")
 	}
+	s.folders = slices.DeleteFunc(slices.Clone(s.paths), func(p string) bool {
+		st, err := os.Stat(p)
+		return err != nil || !st.IsDir()
+	})
 	start := time.Now()
 	s.today = start.UTC().Format(time.DateOnly)
 	sum := s.summary
@@ -175,18 +180,20 @@ func (s *scanning) commandFlags() []string {
 // row takes a row that is finished.
 func (s *scanning) row(i *library.Image) error {
 	s.done++
-	s.ignore.Accept(i, s.paths, s.today, s.fail)
+	s.ignore.Accept(i, s.folders, s.today, s.fail)
 	s.summary.Add(i)
 	s.bar.done(i)
 	if s.changed && i.Change == library.Same {
 		return nil
 	}
 	s.exit(s.fail.Code(i), i.Path)
-	if s.lines != nil {
-		return wrapStdout(report.Line(s.lines, i))
+	if s.lines == nil || s.script != "" {
+		s.images = append(s.images, i)
 	}
-	s.images = append(s.images, i)
-	return nil
+	if s.lines == nil {
+		return nil
+	}
+	return wrapStdout(report.Line(s.lines, i))
 }
 
 // unreadable takes a place that could not be looked at. What lies there is not known, which is an error as that of an image is.
@@ -196,9 +203,10 @@ func (s *scanning) unreadable(u library.Unreadable) {
 	}
 }
 
-// exit makes the exit code worse where it is not as bad yet.
+// exit makes the exit code worse where it is not as bad yet. Of several that are as bad it names the first by its path: in which order
+// they are finished says nothing.
 func (s *scanning) exit(code int, path string) {
-	if library.Worse(code, s.summary.ExitCode) {
+	if library.Worse(code, s.summary.ExitCode) || (code != 0 && code == s.summary.ExitCode && path < s.summary.Worst) {
 		s.summary.ExitCode, s.summary.Worst = code, path
 	}
 }
@@ -222,12 +230,15 @@ func (s *scanning) finish(w, stdout io.Writer, complete bool) error {
 	return errors.Join(err, wrapStdout(s.print(w, stdout)))
 }
 
+// scriptMode lets everybody read and run a script, and its owner change it.
+const scriptMode = 0o755
+
 func (s *scanning) writeScript() error {
 	f, err := newReportFile(s.script)
 	if err != nil {
 		return err
 	}
-	return f.end(library.Script(f, s.summary, s.images))
+	return f.end(errors.Join(library.Script(f, s.summary, s.images), f.Chmod(scriptMode)))
 }
 
 // print writes the report in the format that is wanted.
