@@ -56,6 +56,7 @@ test: export REQUIRE_TOOLS ?= 1
 test: tools ## every test, with the outside tools as second opinion
 	$(GO) test -count=1 -race -timeout 15m ./internal/...
 	$(GO) test -count=1 -timeout 15m -run 'TestHundredThousandTables|TestOddGPTs' ./internal/plan
+	$(GO) test -count=1 -timeout 15m -run 'TestLargeReportInChromium' ./internal/library
 	$(GO) test -count=1 -timeout 15m ./cmd/...
 
 .PHONY: fuzz

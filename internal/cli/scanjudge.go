@@ -43,7 +43,10 @@ func (j *judge) prepare() (err error) {
 
 // Identify tells what the file at path is.
 func (j *judge) Identify(path string) (image.Identity, error) {
-	return image.Identify(path, &image.Meter{Limit: maxRead})
+	meter := &image.Meter{Limit: maxRead}
+	id, err := image.Identify(path, meter)
+	id.Read = meter.Read()
+	return id, err
 }
 
 // Classify gives the code and the text of an error.
@@ -57,17 +60,17 @@ func (j *judge) Image(job scan.Job) *library.Image {
 	i, meter := library.NewImage(job.Path), &image.Meter{Limit: maxRead}
 	i.State = library.Judged
 	o := image.Options{Beside: job.Beside, Meter: meter}
-	p, err := image.OpenPackageWith(job.Path, meter)
-	switch {
-	case err == nil:
-		err = j.pack(i, p, o)
-	case errors.Is(err, ondisk.ErrNoMatch):
-		var judged bool
-		if judged, err = j.single(i, job, o); !judged && err == nil {
-			return nil
-		}
+	judged := true
+	var err error
+	if job.Package {
+		err = j.pack(i, job.Path, o)
+	} else {
+		judged, err = j.single(i, job, o)
 	}
-	if err != nil {
+	switch {
+	case !judged && err == nil:
+		return nil
+	case err != nil:
 		e := j.Classify(err)
 		i.Fail(e.Code, e.Message)
 		i.Fleeting = slices.Contains([]string{"io", "busy", "changed", "internal"}, e.Code)
@@ -92,8 +95,8 @@ func (j *judge) single(i *library.Image, job scan.Job, o image.Options) (judged 
 	}
 	d, err := j.disk(i, img)
 	switch {
-	case job.Doubt && (blank(d) || (err != nil && img.Disk.Size() < image.SmallestBare)):
-		return false, nil
+	case job.Doubt && err == nil && blank(d), job.Doubt && err != nil && img.Disk.Size() < image.SmallestBare:
+		return false, nil // what is broken and as large as a disk may be one
 	case misnamed(img) && blank(d):
 		return true, misnamedError(img)
 	}
@@ -130,7 +133,14 @@ func files(states []image.State) []library.File {
 }
 
 // pack judges all disks of a package. One that cannot be judged costs the verdict of the whole, and not the report of the others.
-func (j *judge) pack(i *library.Image, p *image.Package, o image.Options) error {
+func (j *judge) pack(i *library.Image, path string, o image.Options) error {
+	p, err := image.OpenPackageWith(path, o.Meter)
+	if errors.Is(err, ondisk.ErrNoMatch) {
+		return fmt.Errorf("the package %w", image.ErrChanged)
+	}
+	if err != nil {
+		return err
+	}
 	defer p.Close()
 	i.Format, i.Files = p.Kind, files(p.States())
 	i.Findings = report.PackageFindings(p.Issues())

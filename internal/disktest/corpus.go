@@ -42,6 +42,28 @@ func CorpusSet(t testing.TB, dir string) string {
 	return to
 }
 
+// CorpusDir is the corpus as it is, packed.
+func CorpusDir(t testing.TB) string {
+	t.Helper()
+	return corpusDir(t)
+}
+
+// CorpusFolders lists the folders of the corpus.
+func CorpusFolders(t testing.TB) []string {
+	t.Helper()
+	entries, err := os.ReadDir(corpusDir(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
 // corpusDir is ../shared/corpus, seen from the module root.
 func corpusDir(t testing.TB) string {
 	t.Helper()

@@ -1,39 +1,82 @@
 package image
 
 import (
+	"cmp"
+	"encoding/json"
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/trueup/trueup/internal/image/driver"
 )
 
-// Beside is what a folder holds beside an image.
+// FileNames are names of files. They are bytes, and a text of JSON would change those that are no UTF-8: there they are base64.
+type FileNames []string
+
+// MarshalJSON keeps every byte.
+func (n FileNames) MarshalJSON() ([]byte, error) {
+	raw := make([][]byte, len(n))
+	for i, name := range n {
+		raw[i] = []byte(name)
+	}
+	return json.Marshal(raw)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (n *FileNames) UnmarshalJSON(b []byte) error {
+	var raw [][]byte
+	if err := json.Unmarshal(b, &raw); err != nil {
+		return err
+	}
+	*n = make(FileNames, len(raw))
+	for i, name := range raw {
+		(*n)[i] = string(name)
+	}
+	return nil
+}
+
+// Beside is what a folder holds beside an image. What does not concern it may be among it: the image looks at each of them.
 type Beside struct {
-	Locks    []string `json:"locks,omitempty"`    // names of files by which a program says that it uses the image
-	Children []string `json:"children,omitempty"` // names of images that are snapshots of it
+	Locks    FileNames `json:"locks,omitempty"` // names of files by which a program says that it uses the image
+	Children []Child   `json:"children,omitempty"`
+}
+
+// Child is an image that may be a snapshot of another: its name, and the last components of those that it gives its parent.
+type Child struct {
+	Name    []byte    `json:"name"`
+	Parents FileNames `json:"parents"`
+}
+
+// parents are the children as names of neighbours.
+func (b *Beside) parents() map[string]driver.Names {
+	out := map[string]driver.Names{}
+	for _, c := range b.Children {
+		out[string(c.Name)] = driver.Names{Parents: c.Parents}
+	}
+	return out
 }
 
 // Folder is what a folder holds that concerns its images, for who lists it once and has many of them. The zero value is an empty one.
 type Folder struct {
-	general []string        // locks that concern every image
+	general []string        // locks that concern every image, sorted
 	locks   map[string]bool // of one disk each: its name and ".lck"
-	memory  []string        // of machines
+	memory  []string        // files with the memory of a machine; sorted by Done
 }
 
-// maxGeneral is how many locks that concern all images of a folder are kept: one says as much as thousands.
-const maxGeneral = 8
-
-// maxMemory is how many files with the memory of a machine are kept: each image is held against all of them.
-const maxMemory = 4096
+// maxLocks is how many locks are kept that concern one image, or every image: one says as much as thousands. Those that come first by
+// name are kept, since the order of a folder is chance.
+const maxLocks = 8
 
 // Add notes a name of the folder.
 func (f *Folder) Add(name string) {
 	ext := path.Ext(name)
 	switch {
 	case strings.HasSuffix(name, ".vmx.lck"), strings.HasPrefix(name, ".lck-"), ext == ".vmss":
-		if len(f.general) < maxGeneral {
-			f.general = append(f.general, name)
+		at, _ := slices.BinarySearch(f.general, name)
+		if f.general = slices.Insert(f.general, at, name); len(f.general) > maxLocks {
+			f.general = f.general[:maxLocks]
 		}
-	case ext == ".vmem" && len(f.memory) < maxMemory:
+	case ext == ".vmem":
 		f.memory = append(f.memory, name)
 	case ext == ".lck":
 		if f.locks == nil {
@@ -43,23 +86,33 @@ func (f *Folder) Add(name string) {
 	}
 }
 
-// Locks lists the names that say that an image is in use. files are its own, the named one first.
-func (f *Folder) Locks(files []string) []string {
-	if len(files) == 0 {
-		return nil
-	}
-	out := f.general[:len(f.general):len(f.general)]
+// Done tells that all names are there.
+func (f *Folder) Done() { slices.Sort(f.memory) }
+
+// Locks lists names that may say that an image is in use, sorted. files are its own and those of its parents. After Done it is safe for
+// concurrent use.
+func (f *Folder) Locks(files []string) FileNames {
+	out := slices.Clone(f.general)
 	for _, name := range files {
 		if f.locks[name+".lck"] {
 			out = append(out, name+".lck")
 		}
+		stem := strings.TrimSuffix(name, path.Ext(name))
+		out = append(append(out, f.startingWith(stem+".")...), f.startingWith(stem+"-")...)
 	}
-	img := &Image{base: files[0]}
-	for _, name := range f.memory {
-		if img.lockedBy(name) != "" {
-			out = append(out, name)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// startingWith finds the first memory files whose name begins so.
+func (f *Folder) startingWith(prefix string) []string {
+	from, _ := slices.BinarySearch(f.memory, prefix)
+	to := min(from+maxLocks, len(f.memory))
+	n, _ := slices.BinarySearchFunc(f.memory[from:to], prefix, func(name, prefix string) int {
+		if strings.HasPrefix(name, prefix) {
+			return -1
 		}
-	}
-	slices.Sort(out[len(f.general):])
-	return out
+		return cmp.Compare(name, prefix)
+	})
+	return f.memory[from : from+n]
 }

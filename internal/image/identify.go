@@ -28,11 +28,42 @@ const (
 
 // Identity is what a file is, as far as its first bytes tell and what they name. The rest is not judged.
 type Identity struct {
-	Kind    Kind     `json:"kind,omitempty"`
-	Format  string   `json:"format,omitempty"`  // as users write it
-	Extents []string `json:"extents,omitempty"` // files that hold its data: of an OVF those of its disks, and its manifest
-	Parents []string `json:"parents,omitempty"` // images that it completes: the last component of each name
+	Kind    Kind      `json:"kind,omitempty"`
+	Format  string    `json:"format,omitempty"`  // as users write it
+	Extents FileNames `json:"extents,omitempty"` // files that hold its data, each once: of an OVF those of its disks
+	Parents FileNames `json:"parents,omitempty"` // images that it completes: the last component of each name
+	Read    int64     `json:"read,omitempty"`    // bytes, to know all that; set by who counts them
 }
+
+// maxNamed is how many files are kept that an image names: no reader takes a disk of more extents.
+const maxNamed = 4096
+
+// plainNames are those that files of the folder can have, each once.
+func plainNames(names []string) (out FileNames) {
+	seen := map[string]bool{}
+	for _, n := range names {
+		if !seen[n] && checkName(n) == nil && len(out) < maxNamed {
+			seen[n] = true
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// parentNames are the last components of names, each once.
+func parentNames(names []string) (out FileNames) {
+	seen := map[string]bool{}
+	for _, n := range names {
+		if n = lastName(n); !seen[n] && len(n) <= maxNameLength && len(out) < maxNamed {
+			seen[n] = true
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// maxNameLength is how long the name of a file can be, in bytes. Spec: NAME_MAX.
+const maxNameLength = 255
 
 // Identify tells what the file at path is. Links and devices are what they are: only Open follows the user there.
 func Identify(path string, meter *Meter) (id Identity, err error) {
@@ -41,7 +72,7 @@ func Identify(path string, meter *Meter) (id Identity, err error) {
 		return id, err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	dir.meter = meter
+	dir.count(meter)
 	f, err := dir.openAny(filepath.Base(path), ondisk.ErrUnsupported)
 	if err != nil {
 		return id, err
@@ -57,8 +88,9 @@ func identify(dir *folder, f *file) (Identity, error) {
 		return Identity{}, err
 	case len(names) == 0:
 		return Identity{Kind: Bare, Format: raw.Format.Name}, nil
-	case len(names) > 1:
-		return Identity{Kind: Disk, Format: strings.Join(names, "+")}, nil // opening it says what is wrong
+	case len(names) > 1: // opening it says what is wrong
+		n, err := readNames(f)
+		return Identity{Kind: Disk, Format: strings.Join(names, "+"), Parents: parentNames(n.Parents)}, err
 	case names[0] == isoName:
 		return Identity{Kind: Medium, Format: names[0]}, nil
 	case names[0] == packageOVA:
@@ -69,26 +101,31 @@ func identify(dir *folder, f *file) (Identity, error) {
 		return Identity{Kind: Unsupported, Format: names[0]}, nil
 	}
 	id := Identity{Kind: Disk, Format: found.Name}
-	n, err := found.Names(f)
+	n, err := glance(found, f)
 	if err != nil {
 		return id, err
 	}
 	if n.Part {
 		id.Kind = Extent
 	}
-	id.Extents = n.Extents
-	for _, p := range n.Parents {
-		id.Parents = append(id.Parents, lastName(p))
-	}
+	id.Extents, id.Parents = plainNames(n.Extents), parentNames(n.Parents)
 	return id, nil
 }
 
-// identifyOVF lists the files of a package that lie in the folder. One that cannot be read names nothing: its disks are rows of
-// their own then.
+// glance reads what a file names, the cheapest way that its format knows.
+func glance(format driver.Format, f *file) (driver.Names, error) {
+	if format.Glance != nil {
+		return format.Glance(f)
+	}
+	return format.Names(f)
+}
+
+// identifyOVF lists the disks of a package. One that cannot be read names nothing: its disks are rows of their own then, and so is an
+// image that it lists among its files and does not speak of as a disk.
 func identifyOVF(dir *folder, f *file) Identity {
 	id := Identity{Kind: Pack, Format: "ovf"}
 	again := newFolder(dir.fd) // the package closes its files, and dir stays open
-	again.meter = dir.meter
+	again.meter, again.recent = dir.meter, dir.recent
 	p := &Package{dir: again, base: f.name, names: map[string]*Member{}}
 	main, err := again.openAny(f.name, ondisk.ErrReference)
 	if err != nil {
@@ -96,15 +133,16 @@ func identifyOVF(dir *folder, f *file) Identity {
 	}
 	p.files, p.Kind = append(p.files, main), "ovf"
 	if err = p.openFolder(main); err == nil {
-		for _, m := range p.Members {
-			if m.Name != f.name && m.Role != RoleCertificate {
-				id.Extents = append(id.Extents, m.Name)
-			}
-		}
+		err = p.relate()
 	}
-	if p.closeFiles() != nil {
-		return Identity{Kind: Pack, Format: "ovf"}
+	if err = errors.Join(err, p.closeFiles()); err != nil {
+		return id
 	}
+	var names []string
+	for _, d := range p.Disks() {
+		names = append(names, d.Member)
+	}
+	id.Extents = plainNames(names)
 	return id
 }
 

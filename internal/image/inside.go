@@ -77,7 +77,7 @@ func (p *Package) Open(d PackageDisk, o Options) (*Image, error) {
 		return nil, fmt.Errorf("%s: %w", p.base, err)
 	}
 	dir := newFolder(fd)
-	dir.alias, dir.meter = p.dir.alias, p.dir.meter
+	dir.alias, dir.meter, dir.recent = p.dir.alias, p.dir.meter, p.dir.recent
 	img, err := p.openThrough(dir, d.Member, o)
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())

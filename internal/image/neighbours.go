@@ -94,11 +94,11 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 	if img.members != nil {
 		return nil, nil // no snapshot has a parent inside of an archive
 	}
-	if img.known != nil {
-		return snapshots(img.known.Children), nil
-	}
 	look := img.dir.namesIn
-	if img.siblings != nil {
+	switch {
+	case img.known != nil:
+		look = func(string) (map[string]driver.Names, error) { return img.known.parents(), nil }
+	case img.siblings != nil:
 		look = img.siblings
 	}
 	neighbours, err := look(img.base)

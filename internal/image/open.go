@@ -75,7 +75,7 @@ func OpenPlain(path string, o Options) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir.meter = o.Meter
+	dir.count(o.Meter)
 	img, err := openIn(dir, filepath.Base(real), o)
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
@@ -147,11 +147,13 @@ func detect(f driver.File, want, says string) (driver.Format, error) {
 // not read.
 func recognise(f driver.File) (found driver.Format, names []string, remedy string, err error) {
 	size := f.Size()
-	head, err := readHead(f)
+	e, _ := spareEnds.Get().(*ends)
+	defer spareEnds.Put(e)
+	head, err := e.readHead(f)
 	if err != nil {
 		return found, nil, "", err
 	}
-	tail := make([]byte, min(size, tailSize))
+	tail := e.tail[:min(size, tailSize)]
 	if err := ondisk.ReadFull(f, tail, size-int64(len(tail))); err != nil {
 		return found, nil, "", err
 	}

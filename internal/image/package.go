@@ -88,7 +88,7 @@ func OpenPackageWith(name string, meter *Meter) (*Package, error) {
 	if err != nil {
 		return nil, ondisk.ErrNoMatch
 	}
-	dir.meter = meter
+	dir.count(meter)
 	p, err := openPackageIn(dir, filepath.Base(real))
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())

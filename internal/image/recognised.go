@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"sync"
 
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -34,9 +35,18 @@ const (
 	isoLength  = 16
 )
 
+// ends are buffers for the ends of a file, for use again: a scan recognises thousands.
+type ends struct {
+	head [headSize]byte
+	tail [tailSize]byte
+}
+
+var spareEnds = sync.Pool{New: func() any { return new(ends) }}
+
 // readHead reads of a file's head what detection looks at; the rest of it is zero.
-func readHead(f driver.File) ([]byte, error) {
-	head := make([]byte, min(f.Size(), headSize))
+func (e *ends) readHead(f driver.File) ([]byte, error) {
+	clear(e.head[:])
+	head := e.head[:min(f.Size(), headSize)]
 	first := head[:min(len(head), magicBlock)]
 	if err := ondisk.ReadFull(f, first, 0); err != nil {
 		return nil, err

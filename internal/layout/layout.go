@@ -36,7 +36,7 @@ type Layout struct {
 // Read reads the layout of a disk. hint is the geometry that the container states. What is wrong inside becomes an issue;
 // an error means that the disk could not be read, or that there is a table and nothing of it could be.
 func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
-	l, err := survey(d, hint)
+	l, err := look(d, hint, false)
 	if err != nil || l.Table == nil {
 		return l, err
 	}
@@ -45,23 +45,39 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	return l, err
 }
 
-// Survey is Read without what only a move needs to know: how the disk boots, and which positions it stores. Of the boot code it has
-// the name.
+// Survey is Read for a verdict. It leaves out what only a move needs to know: how the disk boots, and which positions it stores; of the
+// boot code it has the name. And it is short-sighted, so that little is read: a partition is what its first 4 KiB say when that is sound
+// (see volume.Glance), and behind a table that makes sense the disk as a whole is looked at no farther than that.
 func Survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
-	l, err := survey(d, hint)
+	l, err := look(d, hint, true)
 	if err == nil && l.Table != nil {
 		l.checkTypes()
 	}
 	return l, err
 }
 
-func survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
+// prober says what a volume is.
+type prober func(d disk.Disk, at int64) (*volume.Volume, error)
+
+// sensible tells whether a table is certainly the disk's: what else the disk could be does not change the verdict.
+func sensible(t *table.Table) bool {
+	return t != nil && t.Plausible() && !t.OnlyBackup()
+}
+
+func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, error) {
 	l := &Layout{Size: d.Size(), SectorSize: d.SectorSize()}
 	t, err := table.Read(d)
 	if err != nil && !errors.Is(err, ondisk.ErrNoMatch) {
 		return nil, err
 	}
-	whole, verr := volume.Probe(d, 0)
+	probe, all := prober(volume.Probe), prober(volume.Probe)
+	if short {
+		probe, all = volume.Glance, volume.Glance
+		if sensible(t) {
+			all = volume.Front
+		}
+	}
+	whole, verr := all(d, 0)
 	if verr != nil {
 		return nil, verr
 	}
@@ -76,7 +92,7 @@ func survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	}
 	l.Outer = whole
 	l.Issues = append(l.Issues, t.Issues...)
-	if err := l.readVolumes(d); err != nil {
+	if err := l.readVolumes(d, probe); err != nil {
 		return nil, err
 	}
 	l.arrayOfDisks(whole)
@@ -164,7 +180,7 @@ func (l *Layout) bareVolume() {
 }
 
 // readVolumes probes every partition that lies inside the disk.
-func (l *Layout) readVolumes(d disk.Disk) error {
+func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
 	l.Partitions = make([]Partition, 0, len(l.Table.Partitions))
 	m, full := meter(d, len(l.Table.Partitions)), false
 	for _, p := range l.Table.Partitions {
@@ -174,7 +190,7 @@ func (l *Layout) readVolumes(d disk.Disk) error {
 		}
 		if !full && p.Kind != table.Extended && p.End() <= d.Size() && p.Len > 0 {
 			var err error
-			if v, err = volume.Probe(disk.Section(m, p.Range), p.Off); err != nil {
+			if v, err = probe(disk.Section(m, p.Range), p.Off); err != nil {
 				return fmt.Errorf("partition %d: %w", p.Number, err)
 			}
 		}

@@ -52,7 +52,7 @@ func TestReportHasContrast(t *testing.T) {
 
 // A library of 10,000 images: what the issue asks for, on a machine that does other things too.
 func TestLargeReportInChromium(t *testing.T) {
-	if testing.Short() {
+	if testing.Short() || raced {
 		t.Skip("loads three files of 15 MB")
 	}
 	browser := chromium(t)

@@ -236,3 +236,32 @@ func TestPagesCountZeros(t *testing.T) {
 		require.Equal(t, c.want, n, "%d zeros at most from %d", c.most, c.off)
 	}
 }
+
+// Who looks at single entries reads little, and who reads a table in order reads it in whole pages.
+func TestPagesReadLittleAtFirst(t *testing.T) {
+	sizes := &sized{Reader: bytes.NewReader(make([]byte, 4*pageSize))}
+	p := NewPages(sizes, 4*pageSize)
+	for _, off := range []int64{8, 4 * pieceSize, 2*pageSize + 5*pieceSize + 8, 12} {
+		_, err := p.U32(off)
+		require.NoError(t, err)
+	}
+	require.Equal(t, []int{pieceSize, pieceSize, pieceSize}, sizes.reads)
+
+	sizes.reads = nil
+	p = NewPages(sizes, 4*pageSize)
+	for off := int64(0); off < 3*pageSize; off += 512 {
+		require.NoError(t, p.Read(make([]byte, 512), off))
+	}
+	require.Equal(t, []int{pieceSize, pieceSize, pieceSize, pageSize - 3*pieceSize, pageSize, pageSize}, sizes.reads)
+}
+
+// sized remembers how much each read wanted.
+type sized struct {
+	*bytes.Reader
+	reads []int
+}
+
+func (s *sized) ReadAt(p []byte, off int64) (int, error) {
+	s.reads = append(s.reads, len(p))
+	return s.Reader.ReadAt(p, off)
+}

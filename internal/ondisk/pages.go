@@ -6,8 +6,13 @@ import (
 	"sync"
 )
 
-// pageSize is the unit in which Pages reads, in bytes: 16 grain tables of a VMDK.
-const pageSize = 32 << 10
+const (
+	// pageSize is the unit in which Pages reads where much is wanted, in bytes: 16 grain tables of a VMDK.
+	pageSize = 32 << 10
+	// pieceSize is the unit of what is read of a page where little is wanted, in bytes: who only looks at the start of a disk needs a few
+	// entries of its tables.
+	pieceSize = 4 << 10
+)
 
 // Pages reads big on-disk tables through a small cache, so that memory does not grow with the image. Safe for
 // concurrent use.
@@ -21,9 +26,10 @@ type Pages struct {
 	holes *Holes // nil when src does not know its holes
 }
 
+// page is a stretch of the source, in pieces, of which those are there that were read.
 type page struct {
-	data []byte
-	used uint64
+	pieces [pageSize / pieceSize][]byte
+	used   uint64
 }
 
 // NewPages keeps at most limit bytes of src in memory.
@@ -38,15 +44,14 @@ func NewPages(src Source, limit int64) *Pages {
 // Read fills b from off.
 func (p *Pages) Read(b []byte, off int64) error {
 	for len(b) > 0 {
-		start := off - off%pageSize
-		data, err := p.page(start)
+		data, err := p.from(off, int64(len(b)))
 		if err != nil {
 			return err
 		}
-		if int64(len(data)) <= off-start {
+		if len(data) == 0 {
 			return ReadFull(p.src, b, off) // past the end: let the source name the error
 		}
-		n := copy(b, data[off-start:])
+		n := copy(b, data)
 		b, off = b[n:], off+int64(n)
 	}
 	return nil
@@ -55,12 +60,10 @@ func (p *Pages) Read(b []byte, off int64) error {
 // Zeros counts the zero bytes from off on, at most so many, without a copy of them.
 func (p *Pages) Zeros(off, most int64) (n int64, err error) {
 	for n < most {
-		start := (off + n) / pageSize * pageSize
-		data, err := p.page(start)
+		data, err := p.from(off+n, most-n)
 		if err != nil {
 			return n, err
 		}
-		data = data[min(off+n-start, int64(len(data))):]
 		data = data[:min(int64(len(data)), most-n)]
 		if len(data) == 0 || !IsZero(data) {
 			i := bytes.IndexFunc(data, func(r rune) bool { return r != 0 })
@@ -97,43 +100,78 @@ func (p *Pages) BE64(off int64) (uint64, error) {
 
 // number gives n bytes at off, n at most 8.
 func (p *Pages) number(off, n int64) (b [8]byte, err error) {
-	start := off - off%pageSize
-	data, err := p.page(start)
+	data, err := p.from(off, n)
 	if err != nil {
 		return b, err
 	}
-	if int64(len(data))-(off-start) < n { // across the border of two pages, or past the end
+	if int64(len(data)) < n { // across the border of two pages, or past the end
 		var wide [8]byte // escapes, unlike b
 		err := p.Read(wide[:n], off)
 		return wide, err
 	}
-	copy(b[:n], data[off-start:])
+	copy(b[:n], data)
 	return b, nil
 }
 
-// page gives the bytes of the page that starts at off; the last one of a file is short. The read happens under the
-// lock: two workers that miss on one page would read it twice otherwise, and hits are short.
-func (p *Pages) page(off int64) ([]byte, error) {
+// from gives bytes from off on, where so many are of use, as many as one piece has: none only past the end of the source. The read
+// happens under the lock: two workers that miss on one page would read it twice otherwise, and hits are short.
+func (p *Pages) from(off, useful int64) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clock++
-	if pg := p.pages[off]; pg != nil {
-		pg.used = p.clock
-		return pg.data, nil
+	start := off - off%pageSize
+	pg := p.pages[start]
+	if pg != nil {
+		if b := pg.pieces[(off-start)/pieceSize]; int64(len(b)) > off%pieceSize {
+			pg.used = p.clock
+			return b[off%pieceSize:], nil
+		}
 	}
-	n := min(pageSize, p.src.Size()-off)
-	if p.holes != nil && n > 0 && p.holes.Has(off, n) {
-		return empty[:n], nil
+	at, end := p.want(off, useful)
+	if off >= end {
+		return nil, nil
 	}
-	data, err := Bytes(p.src, off, n)
+	if p.holes != nil && p.holes.Has(at, end-at) {
+		return empty[off-at : end-at], nil
+	}
+	data, err := Bytes(p.src, at, end-at)
 	if err != nil {
 		return nil, err
 	}
-	if len(p.pages) >= p.max {
-		p.evict()
+	if pg == nil {
+		if len(p.pages) >= p.max {
+			p.evict()
+		}
+		pg = &page{}
+		p.pages[start] = pg
 	}
-	p.pages[off] = &page{data: data, used: p.clock}
-	return data, nil
+	pg.used = p.clock
+	for i := (at - start) / pieceSize; at < end; i, at = i+1, at+pieceSize {
+		n := min(pieceSize, int64(len(data)))
+		pg.pieces[i], data = data[:n], data[n:]
+	}
+	return pg.pieces[(off-start)/pieceSize][off%pieceSize:], nil
+}
+
+// has tells whether the piece that begins at a place is there.
+func (p *Pages) has(at int64) bool {
+	if at < 0 {
+		return false
+	}
+	pg := p.pages[at-at%pageSize]
+	return pg != nil && pg.pieces[at%pageSize/pieceSize] != nil
+}
+
+// want tells what to read for the useful bytes from off on: the pieces of its page that these lie in, and all to the end of the page where
+// the three pieces in front of them are there, so that somebody seems to read the table in order.
+func (p *Pages) want(off, useful int64) (at, end int64) {
+	start := off - off%pageSize
+	at, end = off-off%pieceSize, start+pageSize
+	if !p.has(at-pieceSize) || !p.has(at-2*pieceSize) || !p.has(at-3*pieceSize) {
+		useful = off%pieceSize + min(useful, pageSize) + pieceSize - 1
+		end = min(end, at+useful-useful%pieceSize)
+	}
+	return at, min(end, p.src.Size())
 }
 
 // empty is the page that all holes share. Nobody writes to it.

@@ -5,7 +5,7 @@
 package ovf
 
 import (
-	"strings"
+	"bytes"
 
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -110,6 +110,6 @@ func (e *Envelope) File(id string) *File {
 
 // Looks tells whether the first bytes of a file are those of an envelope.
 func Looks(head []byte) bool {
-	s := strings.TrimLeft(strings.TrimPrefix(string(head[:min(len(head), 8<<10)]), "\ufeff"), " \t\r\n")
-	return strings.HasPrefix(s, "<") && (strings.Contains(s, "<Envelope") || strings.Contains(s, ":Envelope"))
+	s := bytes.TrimLeft(bytes.TrimPrefix(head[:min(len(head), 8<<10)], []byte("\ufeff")), " \t\r\n")
+	return bytes.HasPrefix(s, []byte("<")) && (bytes.Contains(s, []byte("<Envelope")) || bytes.Contains(s, []byte(":Envelope")))
 }

@@ -3,61 +3,75 @@ package scan
 import (
 	"context"
 	"encoding/json"
-	"maps"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/catalog"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
 )
 
 // found is a file that may have a row.
 type found struct {
 	entry
 	id     image.Identity
+	read   int64          // bytes, to identify it
 	known  *catalog.Known // from an earlier run, as long as it holds
 	failed *library.Image
-}
-
-// contents is what a folder holds that matters.
-type contents struct {
-	mu     sync.Mutex
-	files  map[string]*found
-	beside image.Folder
-	// owners are the files that name a file as a part of theirs, and children those that name it as their parent.
-	owners, children map[string][]string
-	alike            map[string]string // names by their lower-case form
+	wanted bool // it may have a row
+	second bool // another link to the same file stands for it
+	rowed  bool // it has a row
+	silent bool // its row failed, and says nothing of its parts
 }
 
 // folder judges the images of one folder. All of its files are identified first: which of them are parts of an image is known
 // only then.
 func (r *run) folder(ctx context.Context, f *folder) error {
-	c := &contents{files: map[string]*found{}, owners: map[string][]string{}, children: map[string][]string{}}
-	err := r.files(f, &c.beside, func(list []entry) error { return r.identify(ctx, f, c, list) })
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err != nil {
-		r.unreadable(f.shown, err)
+	defer r.turns.finish(f.turn)
+	c := newContents()
+	if err := r.files(ctx, f, c.beside.Add, func(list []entry) error { return r.identify(ctx, f, c, list) }); err != nil {
+		return err
 	}
 	c.relate()
-	var rows []*found
-	for _, x := range c.files {
-		switch {
-		case !c.isImage(x):
-			if err := r.keepPart(f, x); err != nil {
-				return err
+	r.claim(f, c)
+	rows := c.images()
+	r.more(len(rows))
+	r.announce()
+	for len(rows) > 0 {
+		if err := r.judgeAll(ctx, f, c, rows); err != nil {
+			return err
+		}
+		// What an image names that cannot be judged itself is not hidden by it.
+		rows = c.images()
+		r.more(len(rows))
+	}
+	return r.keepParts(f, c)
+}
+
+// claim finds out which files were seen by another name. Of the links of a file the first in the order of the walk counts, whichever
+// folder is ready first; in a folder a part of an image before an image.
+func (r *run) claim(f *folder, c *contents) {
+	linked := slices.DeleteFunc(c.sorted(), func(x *found) bool { return x.links < 2 || !x.regular || !x.wanted })
+	if len(linked) > 0 {
+		r.turns.wait(f.turn)
+	}
+	for _, parts := range []bool{true, false} {
+		for _, x := range linked {
+			if parts == (len(c.owners[x.Name]) > 0) && !x.named { // those that were named have been claimed
+				x.second = !r.seen.first(x.Device, x.Inode)
 			}
-		case r.wants(f, x):
-			rows = append(rows, x)
 		}
 	}
-	r.more(len(rows))
+	r.turns.finish(f.turn)
+}
+
+func (r *run) judgeAll(ctx context.Context, f *folder, c *contents, rows []*found) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(1, r.Jobs))
 	for _, x := range rows {
@@ -66,12 +80,15 @@ func (r *run) folder(ctx context.Context, f *folder) error {
 		}
 		g.Go(func() error { return r.judge(gctx, f, c, x) })
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return ctx.Err()
 }
 
 // wants tells whether a file may have a row at all.
-func (r *run) wants(f *folder, x *found) bool {
-	return (x.named || !f.context) && (r.Wanted == nil || r.Wanted(x.rel, x.shown))
+func (r *run) wants(f *folder, e entry) bool {
+	return e.named || (!f.context && (r.Wanted == nil || r.Wanted(e.rel, e.shown)))
 }
 
 // identify tells what the files of a batch are, and keeps those that matter.
@@ -82,34 +99,33 @@ func (r *run) identify(ctx context.Context, f *folder, c *contents, list []entry
 		if gctx.Err() != nil {
 			break
 		}
-		if !r.once(e) {
+		if r.Spare != nil && r.Spare(e.Device, e.Inode) {
 			continue
 		}
 		g.Go(func() error {
 			x, err := r.identifyOne(gctx, f, e)
-			if err != nil || x == nil {
-				return err
+			if err == nil && x != nil {
+				r.limit(c.add(x), x)
 			}
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.files[e.Name] = x
-			return nil
+			return err
 		})
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return ctx.Err()
 }
 
-// once tells whether a file is to be looked at: not one that was seen under another name, and not what the run itself writes.
-func (r *run) once(e entry) bool {
-	if r.Spare != nil && r.Spare(e.Device, e.Inode) {
-		return false
+// limit makes a failed row of a file that names more than the folder may.
+func (r *run) limit(fits bool, x *found) {
+	if !fits {
+		x.fail(r.classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to another folder", ondisk.ErrLimit, maxFolderNames)))
 	}
-	return e.named || e.links < 2 || r.seen.first(e.Device, e.Inode)
 }
 
 // identifyOne tells what a file is, from what is known of it or by a worker. Nil: it does not matter.
 func (r *run) identifyOne(ctx context.Context, f *folder, e entry) (*found, error) {
-	x := &found{entry: e}
+	x := &found{entry: e, wanted: r.wants(f, e)}
 	path := filepath.Join(f.path, e.Name)
 	if !e.regular {
 		x.id.Kind = image.Disk // a device: opening it says what it is
@@ -125,21 +141,16 @@ func (r *run) identifyOne(ctx context.Context, f *folder, e entry) (*found, erro
 	if e.Size > 0 {
 		a, err := r.Pool.Do(ctx, Request{Path: []byte(path)})
 		switch {
-		case err != nil && ctx.Err() != nil:
+		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case err != nil: // the worker died of it: that is worth a row
-			x.failed = library.NewImage(e.shown)
-			failWith(x.failed, r.classify(err))
-			return x, nil
-		case a.Error != nil && (e.named || image.Named(e.Name, e.Size)):
-			x.failed = library.NewImage(e.shown)
-			failWith(x.failed, *a.Error)
+			x.fail(r.classify(err))
 			return x, nil
 		case a.Error != nil:
-			r.note(e.shown, a)
-			return nil, nil
+			return r.unidentified(f, x, a), nil
 		}
-		x.id = a.Identity
+		x.id, x.read = a.Identity, a.Identity.Read
+		x.id.Read = 0 // nobody reads it again to know what it is
 	}
 	m := r.matters(f, x)
 	if m == nil && r.Store != nil {
@@ -148,17 +159,41 @@ func (r *run) identifyOne(ctx context.Context, f *folder, e entry) (*found, erro
 	return m, nil
 }
 
-// note reports a file that cannot be read and that nobody would miss as an image.
-func (r *run) note(shown string, a Answer) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.Unreadable(library.Unreadable{Path: shown, Error: *a.Error})
+// unidentified makes a row of a file that cannot be read where it is one that somebody would miss as an image; another is reported.
+func (r *run) unidentified(f *folder, x *found, a Answer) *found {
+	switch {
+	case x.named || image.Named(x.Name, x.Size):
+		x.fail(*a.Error)
+		return x
+	case x.wanted && exists(filepath.Join(f.path, x.Name)):
+		r.report(library.Unreadable{Path: x.shown, Error: *a.Error})
+	}
+	return nil
+}
+
+// exists tells whether a file was not removed meanwhile.
+func exists(path string) bool {
+	_, err := stat(path, "")
+	return err == nil
+}
+
+// fail makes the row of a file that could not be looked into. Another run has more luck, or time.
+func (x *found) fail(e report.Error) {
+	x.failed = library.NewImage(x.shown)
+	x.failed.Format, x.failed.Stored, x.failed.Files = x.id.Format, x.Allocated, []library.File{x.File}
+	x.failed.Fail(e.Code, e.Message)
+	x.failed.Fleeting = true
 }
 
 // matters drops a file that is no image, and counts it.
 func (r *run) matters(f *folder, x *found) *found {
-	bare := x.id.Kind == image.Bare && image.MayBeBare(x.Size)
-	if x.named || bare || image.Named(x.Name, x.Size) || (x.id.Kind != image.Other && x.id.Kind != image.Bare && x.id.Kind != image.Medium) {
+	switch {
+	case x.named:
+		return x
+	case x.id.Kind == image.Medium: // whatever its name is
+	case x.id.Kind == image.Bare && image.MayBeBare(x.Size), image.Named(x.Name, x.Size):
+		return x
+	case x.id.Kind != image.Other && x.id.Kind != image.Bare:
 		return x
 	}
 	if !f.context {
@@ -198,10 +233,29 @@ func (r *run) keep(path string, x *found, i *library.Image, beside string) error
 	return err
 }
 
+// isExtent tells whether a file says nothing alone.
+func (x *found) isExtent() bool {
+	return x.id.Kind == image.Extent || (x.id.Kind == image.Bare && image.IsFlatName(x.Name))
+}
+
 // asPart is what a file depends on that is a part of an image: when its image is gone, what is known of it counts no more.
 const asPart = "part"
 
-// keepPart gives the store what a file is that has no row of its own, so that the next run need not open it.
+// keepParts gives the store what the files are that have no row of their own, so that the next run need not open them.
+func (r *run) keepParts(f *folder, c *contents) error {
+	if r.Store == nil {
+		return nil
+	}
+	for _, x := range c.sorted() {
+		if !x.rowed && c.hidden(x) {
+			if err := r.keepPart(f, x); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 func (r *run) keepPart(f *folder, x *found) error {
 	switch {
 	case r.Store == nil || !x.regular || x.failed != nil:
@@ -213,30 +267,11 @@ func (r *run) keepPart(f *folder, x *found) error {
 	return r.keep(filepath.Join(f.path, x.Name), x, nil, asPart)
 }
 
-// relate finds out which files belong to which.
-func (c *contents) relate() {
-	for name, x := range c.files {
-		for _, part := range x.id.Extents {
-			if p := c.files[part]; p != nil && part != name && x.takes(p) {
-				c.owners[part] = append(c.owners[part], name)
-			}
-		}
-		if x.id.Kind != image.Disk {
-			continue
-		}
-		for _, parent := range x.id.Parents {
-			if at, ok := c.find(parent); ok && at != name {
-				c.children[at] = append(c.children[at], name)
-			}
-		}
-	}
-}
-
 // takes tells whether a file that x names can be a part of it. An image with a format of its own is never hidden by a descriptor that
 // names it, only by the package around it.
 func (x *found) takes(part *found) bool {
 	switch {
-	case part.failed != nil:
+	case part.failed != nil || part == x:
 		return false
 	case x.id.Kind == image.Pack:
 		return part.id.Kind != image.Pack
@@ -244,43 +279,5 @@ func (x *found) takes(part *found) bool {
 	return x.id.Kind == image.Disk && (part.id.Kind == image.Bare || part.id.Kind == image.Extent)
 }
 
-// find looks for a file by its name, and by its name in another case: what wrote it may not tell them apart.
-func (c *contents) find(name string) (string, bool) {
-	if c.files[name] != nil {
-		return name, true
-	}
-	if c.alike == nil {
-		c.alike = map[string]string{}
-		for _, other := range slices.Sorted(maps.Keys(c.files)) {
-			c.alike[strings.ToLower(other)] = other
-		}
-	}
-	other, ok := c.alike[strings.ToLower(name)]
-	return other, ok
-}
-
-// isImage tells whether a file has a row of its own: it is no part of an image that has one.
-func (c *contents) isImage(x *found) bool {
-	if x.id.Kind == image.Medium && !x.named {
-		return false
-	}
-	for _, owner := range c.owners[x.Name] {
-		if o := c.files[owner]; !x.named || o.named {
-			return false
-		}
-	}
-	return true
-}
-
-// isOrphan tells whether a file is an extent of nothing.
-func (x *found) isOrphan() bool {
-	return x.id.Kind == image.Extent || (x.id.Kind == image.Bare && image.IsFlatName(x.Name))
-}
-
-// snapshots are the images of the folder that complete x: they name it, or a part of it.
-func (c *contents) snapshots(x *found) (out []string) {
-	for _, name := range append([]string{x.Name}, x.id.Extents...) {
-		out = append(out, c.children[name]...)
-	}
-	return out
-}
+// alike is what names have in common that some systems do not tell apart.
+func alike(name string) string { return strings.ToLower(name) }

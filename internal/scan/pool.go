@@ -17,10 +17,12 @@ import (
 
 // Request is what a worker is asked about a file: what it is, or to judge the image that it is. Names are bytes, and texts of JSON are not.
 type Request struct {
-	Path   []byte        `json:"path"` // absolute
-	Judge  bool          `json:"judge,omitempty"`
-	Beside *image.Beside `json:"beside,omitempty"`
-	Doubt  bool          `json:"doubt,omitempty"`
+	Path  []byte `json:"path"` // absolute
+	Judge bool   `json:"judge,omitempty"`
+	// The rest is for a judge, see Job.
+	Package bool          `json:"package,omitempty"`
+	Beside  *image.Beside `json:"beside,omitempty"`
+	Doubt   bool          `json:"doubt,omitempty"`
 }
 
 // Answer is what it says.
@@ -111,7 +113,7 @@ func (p *Pool) Close() error {
 // Handle answers a request by a judge, in this process.
 func Handle(judge Judge, r Request) (a Answer) {
 	if r.Judge {
-		i := judge.Image(Job{string(r.Path), r.Beside, r.Doubt})
+		i := judge.Image(Job{string(r.Path), r.Package, r.Beside, r.Doubt})
 		return Answer{Image: i, Fleeting: i != nil && i.Fleeting}
 	}
 	id, err := judge.Identify(string(r.Path))

@@ -2,9 +2,9 @@ package scan
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -13,7 +13,6 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/report"
 )
 
 // judge makes the row of one image and hands it over.
@@ -27,47 +26,60 @@ func (r *run) judge(ctx context.Context, f *folder, c *contents, x *found) error
 		r.more(-1)
 		return nil
 	}
+	x.silent = i.State == library.Failed && len(i.Disks) == 0
 	return r.row(i)
 }
 
 func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*library.Image, error) {
-	if x.failed != nil {
-		return x.failed, nil
-	}
 	path := filepath.Join(f.path, x.Name)
-	if x.isOrphan() {
+	if x.failed != nil {
+		return x.failed, r.keepIf(path, x, x.failed, "")
+	}
+	if x.isExtent() && len(c.owners[x.Name]) == 0 {
 		i := x.orphan()
 		return i, r.keepIf(path, x, i, "")
 	}
-	j := Job{Path: path, Beside: r.beside(c, x), Doubt: !x.named && x.id.Kind == image.Bare && !image.Named(x.Name, x.Size)}
+	j := Job{Path: path, Package: x.id.Kind == image.Pack, Beside: r.beside(c, x), Doubt: !x.named && x.id.Kind == image.Bare && !image.Named(x.Name, x.Size)}
 	key := besideKey(j.Beside)
 	if k := x.known; k != nil && k.Beside == key && (k.Image != nil || j.Doubt) && unchanged(f.path, k.Image) {
 		return r.reuse(path, x, k)
 	}
-	a, err := r.Pool.Do(ctx, Request{[]byte(path), true, j.Beside, j.Doubt})
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	i := a.Image
-	if i != nil {
-		i.Fleeting = a.Fleeting
-	}
-	if err != nil {
-		i = library.NewImage(x.shown)
-		i.Format = x.id.Format
-		failWith(i, r.classify(err))
-		i.Fleeting = true // another run has more luck, or time
-	}
-	if i == nil {
+	i, err := r.ask(ctx, x, j)
+	switch {
+	case err != nil:
+		return nil, err
+	case i == nil:
 		return nil, r.keepIf(path, x, nil, key)
 	}
 	i.SetPath(x.shown)
-	if len(i.Files) == 0 {
-		i.Files = []library.File{x.File}
+	if i.Format == "" { // it could not be opened
+		i.Format = x.id.Format
 	}
+	if len(i.Files) == 0 {
+		i.Files, i.Stored = []library.File{x.File}, x.Allocated
+	}
+	i.Read += c.read(x)
 	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
 	i.Settle(r.Flags)
 	return i, r.keepIf(path, x, i, key)
+}
+
+// ask has a worker judge an image. Nil: a doubt came to nothing.
+func (r *run) ask(ctx context.Context, x *found, j Job) (*library.Image, error) {
+	a, err := r.Pool.Do(ctx, Request{[]byte(j.Path), true, j.Package, j.Beside, j.Doubt})
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err == nil && a.Image != nil:
+		a.Image.Fleeting = a.Fleeting
+		return a.Image, nil
+	case err == nil && j.Doubt:
+		return nil, nil
+	case err == nil:
+		err = errors.New("the worker gave no answer; please report it")
+	}
+	x.fail(r.classify(err))
+	return x.failed, nil
 }
 
 // beside is what the folder holds beside x.
@@ -75,11 +87,7 @@ func (r *run) beside(c *contents, x *found) *image.Beside {
 	if !x.regular {
 		return nil
 	}
-	own := append([]string{x.Name}, x.id.Extents...)
-	b := &image.Beside{Locks: c.beside.Locks(own), Children: c.snapshots(x)}
-	slices.Sort(b.Children)
-	b.Children = slices.Compact(b.Children)
-	return b
+	return &image.Beside{Locks: c.beside.Locks(c.family(x)), Children: c.snapshots(x)}
 }
 
 // reuse takes a row from the store.
@@ -87,6 +95,7 @@ func (r *run) reuse(path string, x *found, k *catalog.Known) (*library.Image, er
 	change, err := r.Store.Reuse(path, *k)
 	if k.Image != nil {
 		k.Image.SetPath(x.shown)
+		k.Image.Files[0].Name = x.Name
 		k.Image.Settle(r.Flags)
 		k.Image.Change, k.Image.Read = change, 0
 	}
@@ -105,6 +114,9 @@ func (r *run) keepIf(path string, x *found, i *library.Image, beside string) err
 func unchanged(dir string, i *library.Image) bool {
 	if i == nil {
 		return true
+	}
+	if len(i.Files) == 0 {
+		return false // no scan has written that
 	}
 	for _, f := range i.Files {
 		var st unix.Stat_t
@@ -132,5 +144,3 @@ func (x *found) orphan() *library.Image {
 	}))
 	return i
 }
-
-func failWith(i *library.Image, e report.Error) { i.Fail(e.Code, e.Message) }

@@ -4,7 +4,6 @@ package scan
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -21,6 +20,8 @@ import (
 // Job is one image to judge.
 type Job struct {
 	Path string // absolute
+	// Package tells that it is an OVA or OVF.
+	Package bool
 	// Beside is what its folder holds; nil: the judge looks.
 	Beside *image.Beside
 	// Doubt tells that the file has neither the format nor the name of an image: it is one only if a table or a volume is found.
@@ -60,8 +61,9 @@ type Options struct {
 	Pool  *Pool
 	Store Store // nil: none
 
-	// Found is told of images that will have a row, Walked that no more will come, Row of each row, and Unreadable of a place that could
-	// not be looked at. Row and Unreadable are called one at a time. An error of Row ends the run.
+	// Found is told how many more images will have a row, Walked that the rest of the number is corrections, Row of each row, and
+	// Unreadable of a place that could not be looked at. They are called one at a time. An error of Row ends the run. Corrections are
+	// files that turn out to be no images, and images that turn out not to be parts of another.
 	Found      func(n int)
 	Walked     func()
 	Row        func(i *library.Image) error
@@ -79,35 +81,54 @@ type Result struct {
 type run struct {
 	Options
 	classify func(error) report.Error
-	mu       sync.Mutex // of Row and Unreadable
+	mu       sync.Mutex // of the functions that are told
+	found    int
+	pending  int // the walk, and folders whose images were not counted
 	skipped  atomic.Int64
-	found    atomic.Int64
-	seen     inodes
+	seen     inodes // files that have a row, or a place in one: those with several names
+	turns    *turns
 }
 
 // Scan looks at everything below the paths. It ends early when ctx does, and then says so by ctx's error.
 func Scan(ctx context.Context, o Options) (Result, error) {
-	r := &run{Options: o, classify: o.Pool.judge.Classify}
+	r := &run{Options: o, classify: o.Pool.judge.Classify, pending: 1, turns: newTurns()}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(1, o.Jobs) + 1)
 	err := r.walk(gctx, func(f *folder) {
+		r.mu.Lock()
+		r.pending++
+		r.mu.Unlock()
 		g.Go(func() error { return r.folder(gctx, f) })
 	})
-	if err == nil && gctx.Err() == nil {
-		r.Walked()
+	if err == nil {
+		r.announce()
 	}
-	err = errors.Join(err, g.Wait())
-	res := Result{Found: int(r.found.Load()), Skipped: int(r.skipped.Load()), Walked: err == nil}
+	if ferr := g.Wait(); ferr != nil {
+		err = ferr // the walk ended for it
+	}
 	if ctx.Err() != nil {
-		return res, ctx.Err()
+		err = ctx.Err()
 	}
-	return res, err
+	return Result{Found: r.found, Skipped: int(r.skipped.Load()), Walked: err == nil}, err
 }
 
 // more counts images that will have a row; n is below 0 for one that turned out to be none.
 func (r *run) more(n int) {
-	r.found.Add(int64(n))
-	r.Found(n)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.found += n
+	if n != 0 {
+		r.Found(n)
+	}
+}
+
+// announce ends the count of a folder, or the walk.
+func (r *run) announce() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pending--; r.pending == 0 {
+		r.Walked()
+	}
 }
 
 // row hands a row over.
@@ -119,13 +140,17 @@ func (r *run) row(i *library.Image) error {
 
 // unreadable reports a place that could not be looked at, and goes on.
 func (r *run) unreadable(shown string, err error) {
+	r.report(library.Unreadable{Path: shown, Error: r.classify(err)})
+}
+
+func (r *run) report(u library.Unreadable) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.Unreadable(library.Unreadable{Path: shown, Error: r.classify(err)})
+	r.Unreadable(u)
 }
 
 // Roots are the places that workers must be able to read, absolute and without links: folders with all that is in them, and the folder of
-// a file that is named itself.
+// a file that is named itself. A device is a place of its own: a folder of devices has those of others.
 func Roots(paths []string) []string {
 	seen := map[string]bool{}
 	var out []string

@@ -14,28 +14,32 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 )
 
-// entry is a file of a folder.
-type entry struct {
-	library.File
-
-	links   uint64
-	regular bool
-	named   bool // the user named it itself
-	shown   string
-	rel     string // from the root
-}
-
-// folder is one folder with files to look at. Its files come in batches: a folder can have millions.
+// folder is one folder with files to look at.
 type folder struct {
 	path    string // absolute, no links
 	shown   string // as the user would write it
 	rel     string // from the root; "" for the root itself
 	only    []entry
 	context bool // only files that the user named have rows; the others say what belongs to them
+	turn    int  // its place in the walk
+	told    bool // it was reported that it cannot be read
+	met     bool // below a root; the files that were named are looked at there
+}
+
+// under is the folder of a name in f.
+func (f *folder) under(name string) *folder {
+	return &folder{path: filepath.Join(f.path, name), shown: join(f.shown, name), rel: filepath.Join(f.rel, name)}
+}
+
+// join makes a path as the user would write it.
+func join(shown, name string) string {
+	if shown == "." {
+		return name
+	}
+	return strings.TrimSuffix(shown, "/") + "/" + name
 }
 
 // inodes are files and folders that were seen.
@@ -61,11 +65,17 @@ func (s *inodes) first(device, inode uint64) bool {
 
 // resolve follows the links of a path that the user wrote, and tells what it leads to.
 func resolve(path string) (string, fs.FileMode, error) {
+	if path == "" {
+		return "", 0, unix.ENOENT // it would be the folder that the user is in
+	}
 	real, err := filepath.EvalSymlinks(path)
 	if err == nil {
 		real, err = filepath.Abs(real)
 	}
 	if err != nil {
+		if _, system := errors.AsType[*fs.PathError](err); !system {
+			return "", 0, unix.ELOOP // the one error that EvalSymlinks has itself
+		}
 		return "", 0, plain(err)
 	}
 	st, err := os.Lstat(real)
@@ -83,143 +93,187 @@ func plain(err error) error {
 	return err
 }
 
-// walk finds the folders below the paths, those of files that are named themselves first, and gives each to use. Links are not
+// walker finds folders, each once. Its memory grows with the names of the folders on its way, not with their paths.
+type walker struct {
+	*run
+	use     func(f *folder)
+	visited inodes
+	named   map[[2]uint64]*folder // of files that the user named, by the inode of the folder; those that were not met yet
+	turn    int
+}
+
+// level is a folder on the way, and the names below it that are to be visited, the last one first.
+type level struct {
+	of    *folder
+	names []string
+}
+
+// walk finds the folders below the paths, then those of files that the user named outside of them, and gives each to use. Links are not
 // followed, but those that the user's own paths are.
 func (r *run) walk(ctx context.Context, use func(f *folder)) error {
-	named, roots := r.roots()
+	w := &walker{run: r, use: use}
+	named, roots, err := w.roots(ctx)
+	if err != nil {
+		return err
+	}
+	for _, root := range roots {
+		if err := w.below(ctx, root); err != nil {
+			return err
+		}
+	}
 	for _, f := range named {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		use(f)
-	}
-	var visited inodes
-	for len(roots) > 0 {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		f := roots[len(roots)-1]
-		roots = roots[:len(roots)-1]
-		below, files, err := r.list(f, &visited)
-		if err != nil {
-			r.unreadable(f.shown, err)
-			continue
-		}
-		roots = append(roots, below...)
-		if files {
-			use(f)
+		if !f.met {
+			w.give(f)
 		}
 	}
 	return nil
 }
 
-// roots divides the paths into folders to walk and folders of files that are named themselves.
-func (r *run) roots() (named, roots []*folder) {
-	by := map[string]*folder{}
-	for _, p := range r.Paths {
-		real, mode, err := resolve(p)
-		if err != nil {
-			r.missing(p, err)
+// give hands a folder over.
+func (w *walker) give(f *folder) {
+	f.turn = w.turn
+	w.turn++
+	w.use(f)
+}
+
+// below visits a folder and all below it, in the order of their names.
+func (w *walker) below(ctx context.Context, root *folder) error {
+	stack := []level{{root, w.visit(ctx, root)}}
+	for len(stack) > 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		top := &stack[len(stack)-1]
+		n := len(top.names)
+		if n == 0 {
+			stack = stack[:len(stack)-1]
 			continue
 		}
-		if mode.IsDir() {
-			roots = append(roots, &folder{path: real, shown: p})
-			continue
-		}
-		dir := filepath.Dir(real)
-		f := by[dir]
-		if f == nil {
-			f = &folder{path: dir, shown: filepath.Dir(p), context: true}
-			by[dir] = f
-			named = append(named, f)
-		}
-		e, err := stat(real, filepath.Base(real))
-		if err != nil {
-			r.missing(p, err)
-			continue
-		}
-		e.named, e.shown, e.rel = true, p, filepath.Base(p)
-		if r.seen.first(e.Device, e.Inode) {
-			f.only = append(f.only, e)
+		f := top.of.under(top.names[n-1])
+		top.names = top.names[:n-1]
+		if names := w.visit(ctx, f); len(names) > 0 {
+			stack = append(stack, level{f, names})
 		}
 	}
-	slices.Reverse(roots) // they are taken from the end
-	return named, roots
+	return nil
+}
+
+// visit hands a folder over when it has files, and gives the names of the folders in it.
+func (w *walker) visit(ctx context.Context, f *folder) (below []string) {
+	e, err := stat(f.path, "")
+	if err != nil {
+		w.unreadable(f.shown, err)
+		return nil
+	}
+	if !w.visited.first(e.Device, e.Inode) {
+		return nil // reached by another path, or a bind mount into itself
+	}
+	if n := w.named[[2]uint64{e.Device, e.Inode}]; n != nil {
+		f.only, n.met = n.only, true
+	}
+	files := len(f.only) > 0
+	err = eachEntry(ctx, f.path, func(d fs.DirEntry) error {
+		switch {
+		case d.IsDir():
+			below = append(below, d.Name())
+		case d.Type().IsRegular():
+			files = true
+		}
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		f.told = true // what was found in it so far counts
+		w.unreadable(f.shown, err)
+	}
+	if files && ctx.Err() == nil {
+		w.give(f)
+	}
+	slices.SortFunc(below, func(a, b string) int { return strings.Compare(b, a) })
+	return below
+}
+
+// roots divides the paths into folders to walk and folders of files that are named themselves.
+func (w *walker) roots(ctx context.Context) (named, roots []*folder, err error) {
+	w.named = map[[2]uint64]*folder{}
+	for _, p := range w.Paths {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		real, mode, err := resolve(p)
+		switch {
+		case err == nil && mode.IsDir():
+			roots = append(roots, &folder{path: real, shown: p})
+			continue
+		case err == nil:
+			var f *folder
+			if f, err = w.addNamed(p, real); err == nil && f != nil {
+				named = append(named, f)
+			}
+		}
+		if err != nil {
+			if err = w.missing(p, err); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return named, roots, nil
+}
+
+// addNamed notes a file that the user named. The folder is that of the file, where no other file of it was named before.
+func (w *walker) addNamed(shown, real string) (added *folder, err error) {
+	e, err := stat(real, filepath.Base(real))
+	if err != nil {
+		return nil, err
+	}
+	d, err := stat(filepath.Dir(real), "")
+	if err != nil {
+		return nil, err
+	}
+	if !w.seen.first(e.Device, e.Inode) {
+		return nil, nil
+	}
+	f := w.named[[2]uint64{d.Device, d.Inode}]
+	if f == nil {
+		f = &folder{path: filepath.Dir(real), shown: filepath.Dir(shown), context: true}
+		w.named[[2]uint64{d.Device, d.Inode}], added = f, f
+	}
+	e.named, e.shown, e.rel = true, shown, filepath.Base(shown)
+	f.only = append(f.only, e)
+	return added, nil
 }
 
 // missing makes a row of a path that leads nowhere: the user named it.
-func (r *run) missing(path string, err error) {
+func (r *run) missing(path string, err error) error {
 	i := library.NewImage(path)
 	e := r.classify(fmt.Errorf("%w; check the path", err))
 	i.Fail(e.Code, e.Message)
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	i.Fleeting = true
 	r.more(1)
-	_ = r.Row(i) // the next row meets the same error
-}
-
-// stat looks at a file without opening it.
-func stat(path, name string) (entry, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return entry{}, err
-	}
-	return entryOf(&st, name), nil
-}
-
-func entryOf(st *unix.Stat_t, name string) entry {
-	return entry{
-		File: library.File{
-			Name: name, Size: st.Size, Allocated: st.Blocks * 512, Device: st.Dev, Inode: st.Ino,
-			Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano(),
-		},
-		links: uint64(st.Nlink), regular: st.Mode&unix.S_IFMT == unix.S_IFREG, //nolint:unconvert // the type differs between machines
-	}
+	return r.row(i)
 }
 
 // batch is how many names of a folder are taken at once.
 const batch = 1024
 
-// list finds the folders in a folder, and tells whether it has files.
-func (r *run) list(f *folder, visited *inodes) (below []*folder, files bool, err error) {
-	e, err := stat(f.path, "")
-	if err != nil {
-		return nil, false, err
-	}
-	if !visited.first(e.Device, e.Inode) {
-		return nil, false, nil // reached by another path, or a bind mount into itself
-	}
-	err = eachEntry(f.path, func(d fs.DirEntry) {
-		switch {
-		case d.IsDir():
-			below = append(below, &folder{path: filepath.Join(f.path, d.Name()), shown: join(f.shown, d.Name()), rel: filepath.Join(f.rel, d.Name())})
-		case d.Type().IsRegular():
-			files = true
-		}
-	})
-	slices.SortFunc(below, func(a, b *folder) int { return strings.Compare(b.path, a.path) })
-	return below, files, err
-}
-
-// join makes a path as the user would write it.
-func join(shown, name string) string {
-	if shown == "." {
-		return name
-	}
-	return strings.TrimSuffix(shown, "/") + "/" + name
-}
-
-// eachEntry gives what a folder holds, in the order of the folder.
-func eachEntry(path string, use func(d fs.DirEntry)) error {
+// eachEntry gives what a folder holds, in the order of the folder, until use has an error.
+func eachEntry(ctx context.Context, path string, use func(d fs.DirEntry) error) error {
 	dir, err := os.Open(path)
 	if err != nil {
 		return plain(err)
 	}
 	defer dir.Close()
 	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		list, err := dir.ReadDir(batch)
 		for _, d := range list {
-			use(d)
+			if err := use(d); err != nil {
+				return err
+			}
 		}
 		switch {
 		case errors.Is(err, io.EOF):
@@ -228,32 +282,4 @@ func eachEntry(path string, use func(d fs.DirEntry)) error {
 			return plain(err)
 		}
 	}
-}
-
-// files gives the files of a folder in batches, and notes the names that concern its images.
-func (r *run) files(f *folder, beside *image.Folder, use func(list []entry) error) error {
-	list := slices.Clone(f.only)
-	own := map[string]bool{}
-	for _, e := range f.only {
-		own[e.Name] = true
-	}
-	var failed error
-	err := eachEntry(f.path, func(d fs.DirEntry) {
-		beside.Add(d.Name())
-		if failed != nil || !d.Type().IsRegular() || own[d.Name()] || (f.context && !image.MayName(d.Name())) {
-			return
-		}
-		e, err := stat(filepath.Join(f.path, d.Name()), d.Name())
-		if err != nil {
-			return // gone meanwhile
-		}
-		e.shown, e.rel = join(f.shown, d.Name()), filepath.Join(f.rel, d.Name())
-		if list = append(list, e); len(list) >= batch {
-			failed, list = use(list), list[:0]
-		}
-	})
-	if err = errors.Join(err, failed); err != nil || len(list) == 0 {
-		return err
-	}
-	return use(list)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var apfs = Prober{Name: string(APFS), Probe: probeAPFS}
+var apfs = Prober{Name: string(APFS), Marks: []Mark{{32, apfsMagic}}, Probe: probeAPFS}
 
 // apfsSuper is the superblock of a container, in its block 0. Spec: Apple File System Reference, nx_superblock_t behind
 // obj_phys_t.

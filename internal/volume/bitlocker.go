@@ -7,7 +7,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var bitLocker = Prober{Name: string(BitLocker), Probe: probeBitLocker}
+var bitLocker = Prober{Name: string(BitLocker), Marks: []Mark{{3, fveSignature}, {3, fveToGoName}}, Probe: probeBitLocker}
 
 // fveHeader is the boot sector of Windows 7 and later. That of Vista has the place of NTFS's second MFT where the first
 // metadata block is. Spec: libbde documentation, "Volume header".
@@ -51,6 +51,7 @@ type fveEntry struct{ Size, Type, ValueType, Version uint16 }
 
 const (
 	fveSignature   = "-FVE-FS-"
+	fveToGoName    = "MSWIN4.1"
 	fveBlockSize   = 112
 	fveMaxMetadata = 64 << 10
 	fveMaxLabel    = 1 << 10 // bytes
@@ -75,7 +76,7 @@ func probeBitLocker(d disk.Disk) (*Volume, error) {
 	var h fveHeader
 	decode(b, &h)
 	var blocks []uint64
-	switch togo := string(h.ToGoID[:]) == fveToGo && string(h.Signature[:]) == "MSWIN4.1"; {
+	switch togo := string(h.ToGoID[:]) == fveToGo && string(h.Signature[:]) == fveToGoName; {
 	case togo:
 		blocks = h.ToGoBlocks[:]
 	case string(h.Signature[:]) != fveSignature:

@@ -9,7 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var fat = Prober{Name: "fat", Probe: probeFAT}
+var fat = Prober{Name: "fat", Marks: []Mark{{510, "\x55\xaa"}}, Probe: probeFAT}
 
 // fatBoot is the part of the boot sector that all FATs share. Spec: Microsoft FAT specification 1.03, "Boot Sector and BPB".
 type fatBoot struct {
@@ -240,17 +240,28 @@ func (v *Volume) fatLabel(d disk.Disk, l *fatLayout) error {
 	if r.Off >= d.Size() {
 		return nil // cut off, see tooLarge
 	}
-	r.Len = min(r.Len, 64<<10)
-	b, err := ondisk.Bytes(d, r.Off, min(r.Len, d.Size()-r.Off))
-	if err != nil {
-		return err
-	}
-	for ; len(b) >= dirEntry && b[0] != 0; b = b[dirEntry:] {
-		const volumeID, longName, deleted = 0x08, 0x0f, 0xe5
-		if b[0] != deleted && b[11]&longName != longName && b[11]&volumeID != 0 {
-			v.Label = padded(b[:11])
-			return nil
+	end := min(r.Off+min(r.Len, maxRoot), d.Size())
+	for at := r.Off; at < end; at += rootPiece {
+		b, err := ondisk.Bytes(d, at, min(rootPiece, end-at))
+		if err != nil {
+			return err
+		}
+		for ; len(b) >= dirEntry; b = b[dirEntry:] {
+			const volumeID, longName, deleted = 0x08, 0x0f, 0xe5
+			switch {
+			case b[0] == 0:
+				return nil
+			case b[0] != deleted && b[11]&longName != longName && b[11]&volumeID != 0:
+				v.Label = padded(b[:11])
+				return nil
+			}
 		}
 	}
 	return nil
 }
+
+// What is read of a root directory for the label, in bytes: formatters make it the first entry.
+const (
+	maxRoot   = 64 << 10
+	rootPiece = 2 << 10
+)

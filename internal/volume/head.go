@@ -8,8 +8,11 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// headSize is what is read once for all probers, in bytes: most superblocks lie in it.
-const headSize = 8 << 10
+// What is read once for all probers, in bytes.
+const (
+	headSize  = 8 << 10 // most superblocks lie in it
+	frontSize = 4 << 10 // those of the common file systems do in this
+)
 
 // headed is a disk whose first bytes are at hand.
 type headed struct {
@@ -20,12 +23,12 @@ type headed struct {
 // heads are buffers for use again: a table can name thousands of volumes.
 var heads = sync.Pool{New: func() any { return new([headSize]byte) }}
 
-// withHead reads the head of d. One that cannot be read as a whole is left to the probers, which need less of it. done gives the
+// withHead reads the head of d, so many bytes. One that cannot be read as a whole is left to the probers, which need less of it. done gives the
 // buffer back; nothing may read after that.
-func withHead(d disk.Disk) (h headed, done func()) {
+func withHead(d disk.Disk, size int64) (h headed, done func()) {
 	buf, _ := heads.Get().(*[headSize]byte)
 	done = func() { heads.Put(buf) }
-	head := buf[:min(headSize, d.Size())]
+	head := buf[:min(size, d.Size())]
 	if err := ondisk.ReadFull(d, head, 0); err != nil {
 		return headed{Disk: d}, done
 	}

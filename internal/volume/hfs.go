@@ -8,7 +8,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var hfs = Prober{Name: string(HFS), Probe: probeHFS}
+var hfs = Prober{Name: string(HFS), Marks: []Mark{{hfsAt, "BD"}}, Probe: probeHFS}
 
 // hfsBlock is the master directory block, 1024 bytes into the volume, big-endian. Spec: Apple, Inside Macintosh: Files,
 // "Master Directory Blocks"; TN1150, "HFS Wrapper", for the embedded volume.

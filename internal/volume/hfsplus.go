@@ -9,7 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var hfsPlus = Prober{Name: string(HFSPlus), Probe: probeHFSPlus}
+var hfsPlus = Prober{Name: string(HFSPlus), Marks: []Mark{{hfsAt, "H+"}, {hfsAt, "HX"}, {hfsAt, "BD"}}, Probe: probeHFSPlus}
 
 // hfsPlusHeader is the volume header, 1024 bytes into the volume, big-endian. Spec: Apple, Technical Note TN1150, "Volume
 // Header".

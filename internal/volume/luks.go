@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var luks = Prober{Name: string(LUKS), Probe: probeLUKS}
+var luks = Prober{Name: string(LUKS), Marks: []Mark{{0, luksMagic}}, Probe: probeLUKS}
 
 // luks1Header is big-endian. No key is ever derived, so that no count of iterations matters. Spec: LUKS1 On-Disk Format
 // Specification 1.2.3, "PHDR".

@@ -8,7 +8,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var refs = Prober{Name: string(ReFS), Probe: probeReFS}
+var refs = Prober{Name: string(ReFS), Marks: []Mark{{3, refsName}}, Probe: probeReFS}
 
 // refsBoot is the boot sector. Spec: Microsoft, FILE_SYSTEM_RECOGNITION_STRUCTURE, up to the checksum; libfsrefs, "Volume
 // header", behind it.
@@ -30,6 +30,7 @@ type refsBoot struct {
 
 const (
 	refsWhat       = "refs boot sector"
+	refsName       = "ReFS\x00\x00\x00\x00"
 	refsAtChecksum = 0x16
 )
 
@@ -38,7 +39,7 @@ func probeReFS(d disk.Disk) (*Volume, error) {
 	if _, err := superblock(d, 0, binary.LittleEndian, &b); err != nil {
 		return nil, err
 	}
-	if string(b.Name[:]) != "ReFS\x00\x00\x00\x00" {
+	if string(b.Name[:]) != refsName {
 		return nil, ondisk.ErrNoMatch
 	}
 	if err := b.check(d); err != nil {

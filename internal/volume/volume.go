@@ -120,14 +120,40 @@ type Mark struct {
 // Probe asks all probers. Two that match are an issue, never a silent first winner; what none knows is Unknown. The error is
 // one of reading. at is the byte offset of whole on the disk: messages name places on the disk.
 func Probe(whole disk.Disk, at int64) (*Volume, error) {
-	var found []*Volume
-	d, done := withHead(whole)
+	d, done := withHead(whole, headSize)
 	defer done()
+	return d.ask(at, d.mayBe)
+}
+
+// Glance is Probe for who wants to know what a volume is, and no more: a sound one with a mark in its first 4 KiB is believed. What else
+// could show farther in or at the end is only looked for where there is none: an array that keeps its superblock at the end (it holds what
+// was found), or what an earlier use of the space left.
+func Glance(whole disk.Disk, at int64) (*Volume, error) {
+	v, err := Front(whole, at)
+	if err != nil || (v.Kind != Unknown && !v.broken()) {
+		return v, err
+	}
+	return Probe(whole, at)
+}
+
+// Front is what shows by a mark in the first 4 KiB of a volume.
+func Front(whole disk.Disk, at int64) (*Volume, error) {
+	d, done := withHead(whole, frontSize)
+	defer done()
+	if d.head == nil {
+		return Probe(whole, at)
+	}
+	return d.ask(at, func(p Prober) bool { return len(p.Marks) > 0 && d.mayBe(p) })
+}
+
+// ask asks the probers that may know the volume, and settles what they say.
+func (h headed) ask(at int64, may func(p Prober) bool) (*Volume, error) {
+	var found []*Volume
 	for _, p := range probers {
-		if !d.mayBe(p) {
+		if !may(p) {
 			continue
 		}
-		v, err := p.Probe(d)
+		v, err := p.Probe(h)
 		switch {
 		case errors.Is(err, ondisk.ErrNoMatch):
 			continue

@@ -77,6 +77,8 @@ type Format struct {
 	Stream func(r io.Reader) (*Stream, error)
 	// Names reads what a file of this format names, without judging the rest. Nil when images of this format stand alone.
 	Names func(f File) (Names, error)
+	// Glance is Names without a proof that what it reads is whole, for who opens the file later. Nil where Names reads little.
+	Glance func(f File) (Names, error)
 	// Extensions are those that files of this format have, in lower case with the dot: the neighbours of an image to look at.
 	Extensions []string
 	// AnyExtension tells that programs give such files other extensions too, so that only their content tells.

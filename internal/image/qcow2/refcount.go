@@ -106,12 +106,16 @@ func (c *checker) eachBlock(visit func(i, place int64) error) error {
 	if c.holes.Has(table.Off, table.Len) {
 		return nil
 	}
+	const piece = 512 // entries that are read at once: a table has at least a cluster, and most are zero
+	b := make([]byte, 8*min(piece, table.Len/8))
 	for i := range table.Len / 8 {
 		at := table.Off + 8*i
-		entry, err := c.q.tabs.BE64(at)
-		if err != nil {
-			return err
+		if i%piece == 0 {
+			if err := c.q.tabs.Read(b[:8*min(piece, table.Len/8-i)], at); err != nil {
+				return err
+			}
 		}
+		entry := binary.BigEndian.Uint64(b[i%piece*8:])
 		size := ondisk.U64(c.q.h.cluster())
 		switch {
 		case entry == 0:

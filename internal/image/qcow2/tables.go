@@ -3,6 +3,7 @@ package qcow2
 import (
 	"encoding/binary"
 	"fmt"
+	"sync"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -70,6 +71,9 @@ func (s state) continues(first state, n int64) bool {
 	return s.kind == first.kind && s.kind != packed && (s.kind != data || s.place == first.place+n)
 }
 
+// entryBuffers are for the entries that run looks at: every read of a disk needs one.
+var entryBuffers = sync.Pool{New: func() any { return new([8 * scanEntries]byte) }}
+
 // run is the map: L1 entry, L2 entry, cluster. It gives the longest run that a stretch of one L2 table shows.
 func (q *qcow) run(off int64) (disk.Run, error) {
 	cluster, perTable := off/q.h.cluster(), q.h.entries()
@@ -82,7 +86,8 @@ func (q *qcow) run(off int64) (disk.Run, error) {
 		return q.below(off, end-off), nil
 	}
 	first := cluster % perTable
-	var buf [8 * scanEntries]byte
+	buf, _ := entryBuffers.Get().(*[8 * scanEntries]byte)
+	defer entryBuffers.Put(buf)
 	n := min(perTable-first, int64(len(buf))/q.h.entrySize(), q.h.clusters()-cluster)
 	e := l2entries{q: q, table: table, first: first, b: buf[:n*q.h.entrySize()]}
 	if err := q.tabs.Read(e.b, e.place(0)); err != nil {

@@ -23,6 +23,7 @@ var (
 // Bounds of the metadata. Spec: 2.6.1.
 const (
 	metadataTableSize = 64 << 10 // bytes
+	firstEntries      = 4 << 10  // bytes of it that are read at first
 	maxItems          = 2047
 	maxUserItems      = 1024
 	maxItem           = 1 << 20   // bytes
@@ -85,7 +86,7 @@ func (m *metadata) subformat() string {
 // read reads the table and the items of the region.
 func (m *metadata) read(src ondisk.Source, region disk.Range) error {
 	m.at = region.Off
-	table, err := ondisk.Bytes(src, region.Off, metadataTableSize)
+	table, err := readTable(src, region.Off)
 	if err != nil {
 		return err
 	}
@@ -102,6 +103,16 @@ func (m *metadata) read(src ondisk.Source, region disk.Range) error {
 		}
 	}
 	return m.take(values)
+}
+
+// readTable reads as much of the table as has entries: there are five in most files, and no sum over the rest.
+func readTable(src ondisk.Source, at int64) ([]byte, error) {
+	const most = (firstEntries - 32) / 32
+	table, err := ondisk.Bytes(src, at, firstEntries)
+	if err != nil || binary.LittleEndian.Uint16(table[10:]) <= most {
+		return table, err
+	}
+	return ondisk.Bytes(src, at, metadataTableSize)
 }
 
 // length is how long a known item must be, 1 for one that has no fixed length and 0 for an unknown item.

@@ -11,7 +11,16 @@ import (
 )
 
 // names reads the names in a VMDK; none for a file that is no VMDK. A neighbour need not be well-formed to depend on a file.
-func names(f driver.File) (driver.Names, error) {
+func names(f driver.File) (driver.Names, error) { return namesIn(f, maxText) }
+
+// glanced is how much of an embedded text is read for a glance where the text ends before, in bytes: to the end of the file's first page.
+const glanced = 4<<10 - units.SectorSize
+
+// glance is names without what stands behind the end of an embedded text, which no reader takes for names.
+func glance(f driver.File) (driver.Names, error) { return namesIn(f, glanced) }
+
+// namesIn looks at so many bytes of an embedded text at first.
+func namesIn(f driver.File, first int64) (driver.Names, error) {
 	head := make([]byte, min(f.Size(), 2*units.SectorSize))
 	if err := ondisk.ReadFull(f, head, 0); err != nil {
 		return driver.Names{}, err
@@ -39,14 +48,17 @@ func names(f driver.File) (driver.Names, error) {
 		size = ondisk.I64(min(h.DescriptorSize, sectors)) * units.SectorSize
 	}
 	size = min(size, f.Size()-off)
-	text, err := ondisk.Bytes(f, off, min(size, maxText))
+	text, err := ondisk.Bytes(f, off, min(size, first))
+	if err == nil && first < min(size, maxText) && bytes.IndexByte(text, 0) < 0 {
+		text, err = ondisk.Bytes(f, off, min(size, maxText))
+	}
 	if err != nil {
 		return driver.Names{}, err
 	}
 	n := scanNames(string(text))
 	n.Broken = size > maxText // the rest can name anything
 	// qemu-img keeps room for a descriptor in every extent of a split disk, and leaves it empty.
-	n.Part = off > 0 && strings.Trim(string(text), "\x00") == ""
+	n.Part = off > 0 && ondisk.IsZero(text)
 	return n, nil
 }
 

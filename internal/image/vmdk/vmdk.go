@@ -38,6 +38,7 @@ var Format = driver.Format{
 	Subformats: []string{monolithicSparse, monolithicFlat, splitSparse, splitFlat, vmfs, streamOptimized},
 	Stream:     openStream,
 	Names:      names,
+	Glance:     glance,
 	Extensions: []string{".vmdk"},
 }
 

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+var updateScan = flag.Bool("update-scan", false, "write the golden files of scan anew")
+
+// unpackedCorpus is the corpus in its folders, unpacked.
+func unpackedCorpus(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range disktest.CorpusFolders(t) {
+		require.NoError(t, os.Rename(disktest.CorpusSet(t, name), filepath.Join(dir, name)))
+	}
+	return dir
+}
+
+// TestScanOfTheCorpus compares rows with those of a golden file, which somebody has read.
+func TestScanOfTheCorpus(t *testing.T) {
+	for name, dir := range map[string]string{"packed": disktest.CorpusDir(t), "unpacked": unpackedCorpus(t)} {
+		t.Run(name, func(t *testing.T) {
+			var lines []string
+			for line := range strings.SplitSeq(strings.TrimSpace(scanText(t, dir)), "\n") {
+				lines = append(lines, normal(t, line))
+			}
+			slices.Sort(lines)
+			got := strings.Join(lines, "\n") + "\n"
+			golden := filepath.Join("testdata", "scan-"+name+".golden")
+			if *updateScan {
+				require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			require.Equal(t, strings.Split(string(want), "\n"), strings.Split(got, "\n"))
+		})
+	}
+}
+
+func scanText(t testing.TB, dir string) string {
+	t.Helper()
+	rows, _, _ := scanRun(t, dir, ".")
+	return rows
+}
+
+// passing are fields that another run or another machine has otherwise.
+var passing = []string{
+	"device", "inode", "modified_ns", "changed_ns", "allocated_bytes", "stored_bytes", "copies_bytes", "read_bytes", "started", "finished", "version", "isolation", "worst",
+}
+
+// normal is a line of JSON without what is passing, its keys sorted.
+func normal(t testing.TB, line string) string {
+	t.Helper()
+	var v any
+	d := json.NewDecoder(strings.NewReader(line))
+	d.UseNumber()
+	require.NoError(t, d.Decode(&v))
+	drop(v)
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	require.NoError(t, e.Encode(v))
+	return strings.TrimSpace(out.String())
+}
+
+func drop(v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, key := range passing {
+			delete(v, key)
+		}
+		for _, below := range v {
+			drop(below)
+		}
+	case []any:
+		for _, below := range v {
+			drop(below)
+		}
+	}
+}

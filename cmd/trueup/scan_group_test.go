@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// Rows in words.
+const (
+	isOff  = "judged misaligned"
+	isEven = "judged aligned"
+)
+
+// TestScanGroups is about files that are one image together, and such that only look so.
+func TestScanGroups(t *testing.T) {
+	off, even := offDisk(), evenDisk()
+	half := len(off) / 2
+	sparse := disktest.ForgeSparseVMDK(off).Forged
+	lone := func(extent []byte) []byte { return extent }
+	snapshot := func(hint string) []byte {
+		v := disktest.ForgeSparseVMDK(make([]byte, len(off)))
+		text := disktest.VMDKDescriptor("monolithicSparse", fmt.Sprintf(`RW %d SPARSE "x.vmdk"`, scanDiskSectors))
+		v.SetDescriptor(strings.Replace(text, "parentCID=ffffffff", "parentCID=4a5b6c7d\nparentFileNameHint=\""+hint+"\"", 1))
+		return v.Forged
+	}
+	backed := func(name, format string) []byte {
+		q := disktest.ForgeQcow2(make([]byte, len(off)), 16)
+		q.SetBacking(name, format)
+		return q.Forged
+	}
+	ova := func(names ...string) []byte {
+		members := []disktest.TarMember{{Name: "vm.ovf", Data: ovfFor(names)}}
+		for _, n := range names {
+			members = append(members, disktest.TarMember{Name: n, Data: sparse})
+		}
+		return append(disktest.ForgeTar(members...), disktest.TarEnd()...)
+	}
+	for _, c := range []struct {
+		name  string
+		files map[string][]byte
+		want  map[string]string
+	}{
+		{
+			"a descriptor and its flat extent",
+			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "a-flat.vmdk": off},
+			map[string]string{"a.vmdk": isOff},
+		},
+		{
+			"a disk in two flat pieces",
+			map[string][]byte{"a.vmdk": flatText("twoGbMaxExtentFlat", "a-f001.vmdk", "a-f002.vmdk"), "a-f001.vmdk": off[:half], "a-f002.vmdk": off[half:]},
+			map[string]string{"a.vmdk": isOff},
+		},
+		{
+			"two descriptors of one extent",
+			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "b.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "a-flat.vmdk": off},
+			map[string]string{"a.vmdk": isOff, "b.vmdk": isOff},
+		},
+		{
+			"a descriptor without its extent",
+			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk")},
+			map[string]string{"a.vmdk": "failed io"},
+		},
+		{
+			"a piece is missing: the others are no orphans",
+			map[string][]byte{"a.vmdk": flatText("twoGbMaxExtentFlat", "a-f001.vmdk", "a-f002.vmdk"), "a-f001.vmdk": off[:half]},
+			map[string]string{"a.vmdk": "failed io"},
+		},
+		{
+			"extents of nothing",
+			map[string][]byte{
+				"a-flat.vmdk": off, "b-f001.vmdk": even, "c-s002.vmdk": lone(disktest.ForgeCOWD(off, 1, nil).Forged),
+				"d-delta.vmdk": disktest.ForgeSESparse(off, 0, nil).Forged,
+			},
+			map[string]string{"a-flat.vmdk": "orphan", "b-f001.vmdk": "orphan", "c-s002.vmdk": "orphan", "d-delta.vmdk": "orphan"},
+		},
+		{
+			"an image with a format of its own is not hidden by a descriptor that names it",
+			map[string][]byte{
+				"evil.vmdk": flatText("monolithicFlat", "good.qcow2"), "good.qcow2": disktest.ForgeQcow2(off, 16).Forged,
+				"wicked.vmdk": flatText("monolithicFlat", "good.vmdk"), "good.vmdk": sparse,
+			},
+			map[string]string{"evil.vmdk": "failed format", "wicked.vmdk": "failed format", "good.qcow2": isOff, "good.vmdk": isOff},
+		},
+		{
+			"a raw disk is not hidden by a descriptor that cannot be judged",
+			map[string][]byte{"evil.vmdk": flatText("twoGbMaxExtentFlat", "victim.img", "nothing.img"), "victim.img": off},
+			map[string]string{"evil.vmdk": "failed io", "victim.img": isOff},
+		},
+		{
+			"a raw disk with a descriptor is one image",
+			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a.img"), "a.img": off},
+			map[string]string{"a.vmdk": isOff},
+		},
+		{
+			"a descriptor that names itself",
+			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a.vmdk"), "b.vmdk": flatText("monolithicFlat", "vm.ova"), "vm.ova": ova("d.vmdk")},
+			map[string]string{"a.vmdk": "failed format", "b.vmdk": "failed format", "vm.ova": isOff},
+		},
+		{
+			"an OVF with its disks and a manifest",
+			map[string][]byte{
+				"vm.ovf": ovfFor([]string{"d1.vmdk", "d2.vmdk"}), "vm.mf": []byte("SHA1(d1.vmdk)= " + strings.Repeat("0", 40) + "\n"),
+				"d1.vmdk": sparse, "d2.vmdk": flatText("monolithicFlat", "d2-flat.vmdk"), "d2-flat.vmdk": even,
+			},
+			map[string]string{"vm.ovf": isOff},
+		},
+		{
+			"two OVFs of one disk",
+			map[string][]byte{"a.ovf": ovfFor([]string{"d.vmdk"}), "b.ovf": ovfFor([]string{"d.vmdk"}), "d.vmdk": sparse},
+			map[string]string{"a.ovf": isOff, "b.ovf": isOff},
+		},
+		{
+			"an OVF that is cut off",
+			map[string][]byte{"vm.ovf": ovfFor([]string{"d.vmdk"})[:250], "d.vmdk": sparse},
+			map[string]string{"vm.ovf": "failed format", "d.vmdk": isOff},
+		},
+		{
+			"a manifest that is none: the disk is not lost with the package",
+			map[string][]byte{"vm.ovf": ovfFor([]string{"d.vmdk"}), "vm.mf": []byte("rubbish\n"), "d.vmdk": sparse},
+			map[string]string{"vm.ovf": "failed format", "d.vmdk": isOff},
+		},
+		{
+			"an OVF hides only its disks",
+			map[string][]byte{"vm.ovf": ovfFor([]string{"d.vmdk"}, "victim.vmdk"), "d.vmdk": disktest.ForgeSparseVMDK(even).Forged, "victim.vmdk": sparse},
+			map[string]string{"vm.ovf": isEven, "victim.vmdk": isOff},
+		},
+		{
+			"OVAs",
+			map[string][]byte{"one.ova": ova("d.vmdk"), "two.ova": ova("d.vmdk", "e.vmdk"), "two.ova.gz": {0x1f, 0x8b, 8}},
+			map[string]string{"one.ova": isOff, "two.ova": isOff},
+		},
+		{
+			"a VMDK snapshot and what it is one of",
+			map[string][]byte{"a.vmdk": sparse, "a-000001.vmdk": snapshot("/vmfs/volumes/x/a.vmdk")},
+			map[string]string{"a.vmdk": isOff + ", refused: snapshot-parent", "a-000001.vmdk": isOff + ", refused: snapshot-child"},
+		},
+		{
+			"a chain of qcow2, one without a telling name",
+			map[string][]byte{"a.qcow2": disktest.ForgeQcow2(off, 16).Forged, "middle": backed("a.qcow2", "qcow2"), "top.qcow2": backed("middle", "qcow2")},
+			map[string]string{
+				"a.qcow2": isOff + ", refused: snapshot-parent", "middle": isOff + ", refused: snapshot-parent snapshot-child",
+				"top.qcow2": isOff + ", refused: snapshot-child",
+			},
+		},
+		{
+			"a qcow2 on a raw file",
+			map[string][]byte{"a.raw": off, "b.qcow2": backed("a.raw", "raw")},
+			map[string]string{"a.raw": isOff + ", refused: snapshot-parent", "b.qcow2": isOff + ", refused: snapshot-child"},
+		},
+		{
+			"a snapshot of a flat extent",
+			map[string][]byte{"a.vmdk": flatText("monolithicFlat", "a-flat.vmdk"), "a-flat.vmdk": off, "b.qcow2": backed("a-flat.vmdk", "raw")},
+			map[string]string{"a.vmdk": isOff + ", refused: snapshot-parent", "b.qcow2": isOff + ", refused: snapshot-child"},
+		},
+		{
+			"only the disk of a package that has a snapshot is refused for it",
+			map[string][]byte{"vm.ovf": ovfFor([]string{"a.vmdk", "b.vmdk"}), "a.vmdk": sparse, "b.vmdk": sparse, "s.vmdk": snapshot("b.vmdk")},
+			map[string]string{"vm.ovf": isOff + ", refused: snapshot-parent", "s.vmdk": isOff + ", refused: snapshot-child"},
+		},
+		{
+			"a differencing VHD that names its parent in another case: not found, and no less its child",
+			map[string][]byte{
+				"Base.vhd": disktest.ForgeVHD(off, disktest.VHDLayout{ID: 0xb0}).Forged,
+				"top.avhd": disktest.ForgeVHD(make([]byte, len(off)), disktest.VHDLayout{
+					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &disktest.VHDParent{ID: 0xb0, Relative: `.\BASE.VHD`},
+				}).Forged,
+			},
+			map[string]string{"Base.vhd": isOff + ", refused: snapshot-parent", "top.avhd": "failed reference"},
+		},
+		{
+			"a differencing VHD",
+			map[string][]byte{
+				"base.vhd": disktest.ForgeVHD(off, disktest.VHDLayout{ID: 0xb0}).Forged,
+				"top.avhd": disktest.ForgeVHD(make([]byte, len(off)), disktest.VHDLayout{
+					ID: 0xb1, Stored: func(int64) bool { return false }, Parent: &disktest.VHDParent{ID: 0xb0, Relative: `.\base.vhd`},
+				}).Forged,
+			},
+			map[string]string{"base.vhd": isOff + ", refused: snapshot-parent", "top.avhd": isOff + ", refused: snapshot-child"},
+		},
+		{
+			"a differencing VHDX",
+			map[string][]byte{
+				"base.vhdx": disktest.ForgeVHDX(disktest.VHDXLayout{Size: int64(len(off))}).Fill(off).Forged,
+				"top.avhdx": disktest.ForgeVHDX(disktest.VHDXLayout{
+					Size: int64(len(off)), DataWrite: "00000000-0000-4000-8000-000000000001",
+					Parent: map[string]string{"parent_linkage": "{" + strings.ToUpper(disktest.VHDXDataWriteGUID) + "}", "relative_path": `.\base.vhdx`},
+				}).Forged,
+			},
+			map[string]string{"base.vhdx": isOff + ", refused: snapshot-parent", "top.avhdx": isOff + ", refused: snapshot-child"},
+		},
+		{
+			"a parent in another folder",
+			map[string][]byte{"a/base.qcow2": disktest.ForgeQcow2(off, 16).Forged, "b/top.qcow2": backed("../a/base.qcow2", "qcow2")},
+			map[string]string{"a/base.qcow2": isOff, "b/top.qcow2": "failed reference"},
+		},
+		{
+			"locks",
+			map[string][]byte{
+				"a.vmdk": sparse, "a.vmdk.lck/M1.lck": {}, "even.vmdk": disktest.ForgeSparseVMDK(even).Forged, "even.vmdk.lck": {},
+				"flat.vmdk": flatText("monolithicFlat", "flat-flat.vmdk"), "flat-flat.vmdk": off, "flat-flat.vmdk.lck": {}, "free.vmdk": sparse,
+				"m.vmdk": sparse, "m-8c1f.vmem": {}, "base.qcow2": disktest.ForgeQcow2(off, 16).Forged, "base.qcow2.lck": {}, "top.qcow2": backed("base.qcow2", "qcow2"),
+			},
+			map[string]string{
+				"a.vmdk": isOff + ", refused: busy", "even.vmdk": isEven, "flat.vmdk": isOff + ", refused: busy", "free.vmdk": isOff, "m.vmdk": isOff + ", refused: busy",
+				"base.qcow2": isOff + ", refused: busy snapshot-parent", "top.qcow2": isOff + ", refused: busy snapshot-child",
+			},
+		},
+		{
+			"locks of all machines of a folder",
+			map[string][]byte{"a.vmdk": sparse, "b.img": off, "even.img": even, ".lck-31d0": {}, "vm.vmss": {}},
+			map[string]string{"a.vmdk": isOff + ", refused: busy busy", "b.img": isOff + ", refused: busy busy", "even.img": isEven},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newShelf(t)
+			for name, content := range c.files {
+				s.put(name, content)
+			}
+			s.requireRows(c.want, ".")
+			sameAsInspect(t, s.dir, ".")
+		})
+	}
+}
+
+// TestScanKinds is about what is an image and what is none.
+func TestScanKinds(t *testing.T) {
+	s := newShelf(t)
+	off := offDisk()
+	big := append(bytes.Clone(off), make([]byte, 1<<20)...)
+	iso := make([]byte, 64<<10)
+	copy(iso[0x8001:], "CD001")
+	dump := off[63*sectorSize : 65*sectorSize]
+	for name, content := range map[string][]byte{
+		"disk": off, "table.bin": big, "empty": {}, "one": {1}, "odd": append([]byte("text"), make([]byte, 511)...), "zero.bin": make([]byte, 4096),
+		"cd.iso": iso, "cd.img": append(iso, make([]byte, 4<<20)...), "floppy.img": make([]byte, 1440<<10), "sector.bin": dump, "firmware.img": make([]byte, 512),
+		"data.gz": {0x1f, 0x8b, 8, 0}, "notes.txt": []byte("# Disk\n"),
+		"empty.vmdk": {}, "text.vmdk": []byte("nothing of a disk\n"), "blank.qcow2": make([]byte, 1<<20), "small.vhd": {1}, "cut.vhdx": off[:512],
+		"blank.img": make([]byte, 4<<20), "disk.vdi": append(append(make([]byte, 0x40), 0x7f, 0x10, 0xda, 0xbe), make([]byte, 956)...),
+		"garbled.dd": bytes.Repeat([]byte{0xe5}, 8<<20),
+	} {
+		s.put(name, content)
+	}
+	sum := s.requireRows(map[string]string{
+		"disk": isOff, "table.bin": isOff,
+		"empty.vmdk": "failed format", "text.vmdk": "failed format", "blank.qcow2": "failed format", "small.vhd": "failed format", "cut.vhdx": "failed format",
+		"blank.img": isEven, "disk.vdi": "failed unsupported", "garbled.dd": isEven,
+	}, ".")
+	require.Equal(t, 11, sum.Skipped)
+}
+
+// TestScanNames has names that are hard to write.
+func TestScanNames(t *testing.T) {
+	s := newShelf(t)
+	off := offDisk()
+	want := map[string]string{}
+	long := strings.Repeat("x", 251) + ".img"
+	for _, name := range []string{"-rf.img", "a\nb.img", "\xff\xfe.img", "\x1b[2J.img", long, "c d.img", "$(x).img", "-d/-e.img", "\xfc/\xfc.img"} {
+		s.put(name, off)
+		want[name] = isOff
+	}
+	s.requireRows(want, ".")
+	for name := range want {
+		_, err := os.Stat(s.path(name))
+		require.NoError(t, err)
+	}
+	locked := "\xe4.img"
+	s.put(locked, off)
+	s.put(locked+".lck", nil)
+	s.put("\xe5.qcow2", disktest.ForgeQcow2(off, 16).Forged)
+	child := disktest.ForgeQcow2(make([]byte, len(off)), 16)
+	child.SetBacking("\xe5.qcow2", "qcow2")
+	s.put("child.qcow2", child.Forged)
+	want[locked] = isOff + ", refused: busy"
+	want["\xe5.qcow2"] = isOff + ", refused: snapshot-parent"
+	want["child.qcow2"] = "failed reference"
+	s.requireRows(want, ".")
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// inspected is what inspect says, of an image or of the disks of a package.
+type inspected struct {
+	Verdict  string          `json:"verdict"`
+	Findings []jsonFinding   `json:"findings"`
+	Refusals []jsonFinding   `json:"refusals"`
+	Advice   json.RawMessage `json:"advice"`
+	Error    *struct{ Code string }
+	Disks    []struct {
+		inspected
+		Member  string     `json:"member"`
+		Inspect *inspected `json:"inspect"`
+	} `json:"disks"`
+	Package json.RawMessage `json:"package"`
+}
+
+// code is that of the error, empty when there is none.
+func (i *inspected) code() string {
+	if i.Error == nil {
+		return ""
+	}
+	return i.Error.Code
+}
+
+func (r *scanRow) code() string {
+	if r.Error == nil {
+		return ""
+	}
+	return r.Error.Code
+}
+
+func askIn[T any](t testing.TB, dir string, args ...string) (answer T) {
+	t.Helper()
+	cmd := exec.Command(builtPath, args...)
+	cmd.Dir = dir
+	out, _ := cmd.Output() // exit codes are verdicts
+	require.NoError(t, json.Unmarshal(out, &answer), "trueup %q: %s", args, out)
+	return answer
+}
+
+// sameAsInspect requires that a scan says of each image what inspect says of it alone.
+func sameAsInspect(t testing.TB, dir string, args ...string) {
+	t.Helper()
+	rows, _ := scanJSON(t, dir, args...)
+	for _, r := range rows {
+		if r.State == "orphan" {
+			continue // which inspect takes for a raw disk, or refuses
+		}
+		path := r.name()
+		if !filepath.IsAbs(path) {
+			path = "./" + path
+		}
+		in := askIn[inspected](t, dir, "inspect", "--json", path)
+		switch {
+		case in.Package != nil:
+			sameDisks(t, r, &in)
+		case r.State == "failed":
+			sameError(t, r, &in)
+		default:
+			require.Equal(t, in.Verdict, r.Verdict, path)
+			require.Len(t, r.Disks, 1, path)
+			sameDisk(t, path, &r.Disks[0], &in)
+			samePlan(t, dir, path, &r.Disks[0])
+		}
+	}
+}
+
+// sameError compares the errors of an image that cannot be judged. The one that inspect does not have: a file that has the name of a
+// format and nothing of it, in which there is nothing, is an image for a user who names it, and a damaged one among thousands.
+func sameError(t testing.TB, r *scanRow, in *inspected) {
+	t.Helper()
+	misnamed := func(f jsonFinding) bool { return f.Code == "format-missing" }
+	if slices.ContainsFunc(in.Findings, misnamed) && in.Error == nil {
+		require.Equal(t, "format", r.code(), r.Path)
+		return
+	}
+	require.Equal(t, in.code(), r.code(), "%s: %s", r.Path, r.Error.Message)
+}
+
+// sameDisks compares the disks of a package.
+func sameDisks(t testing.TB, r *scanRow, in *inspected) {
+	t.Helper()
+	require.Equal(t, in.code(), r.code(), r.Path)
+	require.Len(t, r.Disks, len(in.Disks), r.Path)
+	for i := range in.Disks {
+		require.Equal(t, in.Disks[i].Member, r.Disks[i].Member)
+		one := in.Disks[i].Inspect
+		if one == nil {
+			one = &in.Disks[i].inspected
+		}
+		sameDisk(t, r.Path, &r.Disks[i], one)
+	}
+}
+
+// deeper are findings of inspect alone: what is told by all tables or all data of an image. A scan walks over the tables of those that are
+// to be realigned only, and reads the data of none.
+var deeper = []string{"unreadable-map", "unreadable-data", "container-misaligned"}
+
+// sameDisk compares what is said of one disk. Of an aligned disk a scan reads no more than its verdict needs: not how it boots, what its
+// files remember, or why it could not be realigned.
+func sameDisk(t testing.TB, path string, d *scanDisk, in *inspected) {
+	t.Helper()
+	if d.Error != nil {
+		require.Equal(t, in.code(), d.Error.Code, path)
+		return
+	}
+	require.Equal(t, in.Verdict, d.Verdict, path)
+	for _, f := range d.Findings {
+		require.Contains(t, in.Findings, f, path)
+	}
+	if d.Verdict == "aligned" {
+		return
+	}
+	if in.Error != nil && d.Unplanned == nil {
+		require.True(t, slices.ContainsFunc(in.Findings, func(f jsonFinding) bool { return slices.Contains(deeper, f.Code) }), "%s: %v", path, in.Findings)
+	}
+	for _, f := range in.Findings {
+		if !slices.Contains(deeper, f.Code) {
+			require.Contains(t, d.Findings, f, path)
+		}
+	}
+	if d.Unplanned != nil {
+		require.Equal(t, in.code(), d.Unplanned.Code, path)
+		return
+	}
+	require.Equal(t, in.Refusals, d.Fix.Refusals, path)
+	require.JSONEq(t, string(in.Advice), string(d.Advice), path)
+}
+
+// samePlan compares the fix with what plan says.
+func samePlan(t testing.TB, dir, path string, d *scanDisk) {
+	t.Helper()
+	if d.Fix == nil {
+		return
+	}
+	plan := askIn[jsonPlan](t, dir, "plan", "--json", path)
+	if len(d.Fix.Refusals) > 0 {
+		return // plan says them as inspect does
+	}
+	require.Equal(t, plan.NewSizeBytes, d.Fix.NewSize, path)
+	require.Equal(t, plan.OldSizeBytes, d.Fix.OldSize, path)
+	require.Equal(t, plan.Moves, d.Fix.Moves, path)
+}
+
+// TestScanSaysWhatInspectSays compares the two on all disks that other tests have.
+func TestScanSaysWhatInspectSays(t *testing.T) {
+	t.Run("disks of sfdisk and mkfs", func(t *testing.T) {
+		dir := t.TempDir()
+		for i, d := range madeDisks {
+			raw := d.make(t, t.TempDir())
+			for _, f := range diskFormats {
+				to := filepath.Join(dir, string(rune('a'+i)), f.name)
+				require.NoError(t, os.MkdirAll(to, 0o755))
+				f.convert(t, raw, to, "disk", d.adapter)
+			}
+		}
+		sameAsInspect(t, dir, ".")
+	})
+	t.Run("disks of texts", func(t *testing.T) {
+		dir := t.TempDir()
+		for name, path := range disktest.Fixtures(t) {
+			d := disktest.Fixture(t, path)
+			if d.SectorSize() == sectorSize { // a raw file cannot say that it has others
+				require.NoError(t, os.Rename(disktest.Materialize(t, d), filepath.Join(dir, name+".img")))
+			}
+		}
+		sameAsInspect(t, dir, ".")
+	})
+	t.Run("the corpus", func(t *testing.T) {
+		sameAsInspect(t, unpackedCorpus(t), ".")
+	})
+}

@@ -1,0 +1,184 @@
+package scan
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/trueup/trueup/internal/image"
+)
+
+// contents is what a folder holds that matters.
+type contents struct {
+	mu     sync.Mutex
+	files  map[string]*found
+	names  int // that its files name
+	beside image.Folder
+	// owners are the files that name a file as a part of theirs, and children those that name it as their parent, in the order of names.
+	owners, children map[string][]*found
+	alike            map[string][]string // names by what they have in common
+}
+
+// maxFolderNames is how many names the images of one folder may give in all: a million take some 100 MB.
+const maxFolderNames = 1 << 20
+
+// maxChildren is how many snapshots of an image are named: one says as much as thousands.
+const maxChildren = 64
+
+// maxDepth is how many parents are looked for, one of the other: no chain is read that is longer.
+const maxDepth = 16
+
+func newContents() *contents {
+	return &contents{files: map[string]*found{}, owners: map[string][]*found{}, children: map[string][]*found{}, alike: map[string][]string{}}
+}
+
+// add keeps a file. false: it names too many others, and they are dropped.
+func (c *contents) add(x *found) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.files[x.Name] = x
+	n := len(x.id.Extents) + len(x.id.Parents)
+	if c.names+n > maxFolderNames {
+		x.id.Extents, x.id.Parents = nil, nil
+		return false
+	}
+	c.names += n
+	return true
+}
+
+// sorted lists the files by their names.
+func (c *contents) sorted() []*found {
+	return slices.SortedFunc(maps.Values(c.files), func(a, b *found) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// relate finds out which files belong to which.
+func (c *contents) relate() {
+	c.beside.Done()
+	files := c.sorted()
+	for _, x := range files {
+		c.alike[alike(x.Name)] = append(c.alike[alike(x.Name)], x.Name)
+	}
+	for _, x := range files {
+		for _, part := range x.id.Extents {
+			if p := c.files[part]; p != nil && x.takes(p) {
+				c.owners[part] = append(c.owners[part], x)
+			}
+		}
+		if x.id.Kind != image.Disk {
+			continue
+		}
+		for _, parent := range x.id.Parents {
+			for _, at := range c.find(parent) {
+				if at != x.Name && len(c.children[at]) < maxChildren {
+					c.children[at] = append(c.children[at], x)
+				}
+			}
+		}
+	}
+}
+
+// find looks for a file by its name, and by its name in another case: what wrote it may not tell them apart.
+func (c *contents) find(name string) []string {
+	if c.files[name] != nil {
+		return []string{name}
+	}
+	return c.alike[alike(name)]
+}
+
+// own lists the files of an image: itself, those that hold its data, and of a package theirs.
+func (c *contents) own(x *found) []string {
+	out := append([]string{x.Name}, x.id.Extents...)
+	if x.id.Kind != image.Pack {
+		return out
+	}
+	for _, name := range x.id.Extents {
+		if p := c.files[name]; p != nil {
+			out = append(out, p.id.Extents...)
+		}
+	}
+	return out
+}
+
+// family lists the files of an image and of all that it completes.
+func (c *contents) family(x *found) (out []string) {
+	seen := map[string]bool{}
+	next := []*found{x}
+	for depth := 0; len(next) > 0 && depth <= maxDepth; depth++ {
+		var above []*found
+		for _, x := range next {
+			for _, name := range c.own(x) {
+				if seen[name] {
+					continue
+				}
+				seen[name] = true
+				out = append(out, name)
+				if p := c.files[name]; p != nil {
+					above = append(above, c.parents(p)...)
+				}
+			}
+		}
+		next = above
+	}
+	return out
+}
+
+func (c *contents) parents(x *found) (out []*found) {
+	for _, name := range x.id.Parents {
+		for _, at := range c.find(name) {
+			out = append(out, c.files[at])
+		}
+	}
+	return out
+}
+
+// snapshots are the images of the folder that may complete x: they name a file of it.
+func (c *contents) snapshots(x *found) (out []image.Child) {
+	seen := map[string]bool{}
+	for _, name := range c.own(x) {
+		for _, child := range c.children[name] {
+			if !seen[child.Name] && len(out) < maxChildren {
+				seen[child.Name] = true
+				out = append(out, image.Child{Name: []byte(child.Name), Parents: child.id.Parents})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b image.Child) int { return slices.Compare(a.Name, b.Name) })
+	return out
+}
+
+// images lists the files that are to have a row and have none, in the order of their names.
+func (c *contents) images() []*found {
+	rows := c.sorted()
+	rows = slices.DeleteFunc(rows, func(x *found) bool { return x.rowed || x.second || !x.wanted || c.hidden(x) })
+	for _, x := range rows {
+		x.rowed = true
+	}
+	return rows
+}
+
+// hidden tells whether the row of another file speaks of x.
+func (c *contents) hidden(x *found) bool {
+	return slices.ContainsFunc(c.owners[x.Name], func(o *found) bool {
+		switch {
+		case o.silent:
+			return x.isExtent() // it would be called an orphan, which it is not
+		case o.wanted:
+			return true
+		case x.named:
+			return false
+		}
+		return o.id.Kind != image.Pack // whose disks can stand alone
+	})
+}
+
+// read is how much was read to identify an image and its parts, in bytes.
+func (c *contents) read(x *found) int64 {
+	n := x.read
+	for _, part := range x.id.Extents {
+		if p := c.files[part]; p != nil && p != x {
+			n += p.read
+		}
+	}
+	return n
+}

@@ -1,0 +1,109 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/library"
+)
+
+// entry is a file of a folder.
+type entry struct {
+	library.File
+
+	links   uint64
+	regular bool
+	named   bool // the user named it itself
+	shown   string
+	rel     string // from the root
+}
+
+// stat looks at a file without opening it.
+func stat(path, name string) (entry, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return entry{}, err
+	}
+	return entryOf(&st, name), nil
+}
+
+func entryOf(st *unix.Stat_t, name string) entry {
+	return entry{
+		File: library.File{
+			Name: name, Size: st.Size, Allocated: st.Blocks * 512, Device: st.Dev, Inode: st.Ino,
+			Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano(),
+		},
+		links: uint64(st.Nlink), regular: st.Mode&unix.S_IFMT == unix.S_IFREG, //nolint:unconvert // the type differs between machines
+	}
+}
+
+// useError is an error of who takes the files of a folder, and none of the folder.
+type useError struct{ error }
+
+func (e useError) Unwrap() error { return e.error }
+
+// files gives the files of a folder in batches, the named ones first, and each name to note. A folder can have millions.
+func (r *run) files(ctx context.Context, f *folder, note func(name string), use func(list []entry) error) error {
+	if f.context && !slices.ContainsFunc(f.only, func(e entry) bool { return e.regular }) {
+		return use(f.only) // nothing belongs to a device or a pipe
+	}
+	l := &listing{folder: f, list: slices.Clone(f.only), own: map[string]bool{}, use: use}
+	for _, e := range f.only {
+		l.own[e.Name] = true
+	}
+	err := eachEntry(ctx, f.path, func(d fs.DirEntry) error {
+		note(d.Name())
+		return l.add(d)
+	})
+	if broken, ok := errors.AsType[useError](err); ok {
+		return broken.error
+	}
+	for _, err := range []error{err, l.failed} {
+		if err != nil && ctx.Err() == nil && !f.told {
+			f.told = true
+			r.unreadable(f.shown, err)
+		}
+	}
+	if ctx.Err() != nil || len(l.list) == 0 {
+		return ctx.Err()
+	}
+	return use(l.list)
+}
+
+// listing is a folder while its files are listed.
+type listing struct {
+	*folder
+	list   []entry
+	own    map[string]bool // files that were named, which come anyway
+	use    func(list []entry) error
+	failed error // of a file that could not be looked at
+}
+
+func (l *listing) add(d fs.DirEntry) error {
+	if !d.Type().IsRegular() || l.own[d.Name()] {
+		return nil
+	}
+	e, err := stat(filepath.Join(l.path, d.Name()), d.Name())
+	switch {
+	case errors.Is(err, unix.ENOENT) || (err == nil && !e.regular):
+		return nil // gone meanwhile, or another thing by now
+	case err != nil:
+		l.failed = err // the folder may be listed, and not entered: that is said of it once
+		return nil     //nolint:nilerr // the next file may be another case
+	}
+	e.shown, e.rel = join(l.shown, d.Name()), filepath.Join(l.rel, d.Name())
+	if l.list = append(l.list, e); len(l.list) < batch {
+		return nil
+	}
+	list := l.list
+	l.list = l.list[:0]
+	if err := l.use(list); err != nil {
+		return useError{err}
+	}
+	return nil
+}

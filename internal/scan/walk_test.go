@@ -1,0 +1,282 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/catalog"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/library"
+)
+
+func TestDevicesInFoldersAreLeftAlone(t *testing.T) {
+	tr := newTrial(t)
+	tr.put(map[string]string{"x": "disk"})
+	require.NoError(t, unix.Mkfifo(tr.path("fifo.vmdk"), 0o644))
+	l, err := net.Listen("unix", tr.path("socket.vmdk"))
+	require.NoError(t, err)
+	defer l.Close()
+	if err := unix.Mknod(tr.path("null.vmdk"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil {
+		require.ErrorIs(t, err, unix.EPERM)
+	}
+	tr.judge.look = func(path string) { require.Equal(t, "x", filepath.Base(path)) }
+	tr.scanned()
+	require.Equal(t, []string{"x"}, tr.shown())
+	start := time.Now()
+	tr.scanned(tr.path("fifo.vmdk"))
+	require.Equal(t, []string{"fifo.vmdk"}, tr.shown(), "what the user names has a row")
+	require.Less(t, time.Since(start), time.Second)
+}
+
+func TestFolderThatVanishes(t *testing.T) {
+	tr := newTrial(t)
+	for _, d := range "abcdefgh" {
+		tr.put(map[string]string{string(d) + "/x": "disk", string(d) + "/y": "disk"})
+	}
+	tr.Jobs = 1
+	var first sync.Once
+	var gone string
+	tr.judge.look = func(path string) { // which folder comes first is up to the scheduler
+		first.Do(func() {
+			gone = tr.path("h")
+			if filepath.Dir(path) == gone {
+				gone = tr.path("a")
+			}
+			require.NoError(t, os.RemoveAll(gone))
+			other := map[string]string{"x": "y", "y": "x"}[filepath.Base(path)]
+			require.NoError(t, os.Remove(filepath.Join(filepath.Dir(path), other)))
+		})
+	}
+	tr.scanned()
+	require.Len(t, tr.shown(), 13, "what is left has rows, and a file that is gone has none")
+	if len(tr.unreadable) > 0 { // it had not been listed yet
+		require.Equal(t, []string{gone}, places(tr.unreadable))
+	}
+}
+
+func places(us []library.Unreadable) (out []string) {
+	for _, u := range us {
+		out = append(out, u.Path)
+	}
+	return out
+}
+
+// A folder that can be listed and not entered has files that nobody can look at. Root can, so the test runs as another user.
+func TestFolderThatCannotBeEntered(t *testing.T) {
+	if os.Getuid() == 0 {
+		t.Skip("root can look into all folders; TestScanOfUnreadableFolders runs as nobody")
+	}
+	tr := newTrial(t)
+	tr.put(map[string]string{"locked/x": "disk", "listed/x": "disk", "fine/x": "disk"})
+	for name, mode := range map[string]os.FileMode{"locked": 0o300, "listed": 0o400} {
+		require.NoError(t, os.Chmod(tr.path(name), mode))
+		t.Cleanup(func() { require.NoError(t, os.Chmod(tr.path(name), 0o700)) })
+	}
+	tr.scanned()
+	require.Equal(t, []string{"fine/x"}, tr.shown())
+	got := places(tr.unreadable)
+	slices.Sort(got)
+	require.Equal(t, []string{tr.path("listed"), tr.path("locked")}, got)
+}
+
+// nest makes folders in folders, each with a disk in it, where no path leads that a program could write.
+func nest(t *testing.T, dir, name string, n int) {
+	t.Helper()
+	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	for range n {
+		require.NoError(t, unix.Mkdirat(fd, name, 0o755))
+		next, err := unix.Openat(fd, name, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		require.NoError(t, err)
+		require.NoError(t, unix.Close(fd))
+		fd = next
+		file, err := unix.Openat(fd, "x", unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+		require.NoError(t, err)
+		_, err = unix.Write(file, []byte("disk"))
+		require.NoError(t, errors.Join(err, unix.Close(file)))
+	}
+	require.NoError(t, unix.Close(fd))
+}
+
+func TestDeepFolders(t *testing.T) {
+	tr := newTrial(t)
+	nest(t, tr.dir, "d", 1000)
+	tr.scanned()
+	require.Len(t, tr.rows, 1000)
+	require.Empty(t, tr.unreadable)
+
+	tr = newTrial(t)
+	nest(t, tr.dir, strings.Repeat("d", 250), 40) // 10 KB of path, of which the kernel takes 4
+	tr.put(map[string]string{"e/x": "disk"})
+	tr.scanned()
+	require.Len(t, tr.unreadable, 1)
+	require.Equal(t, unix.ENAMETOOLONG.Error(), tr.unreadable[0].Error.Message)
+	require.Contains(t, tr.shown(), "e/x")
+	require.Greater(t, len(tr.rows), 14)
+}
+
+func TestCancelled(t *testing.T) {
+	tr := newTrial(t)
+	for i := range 50 {
+		tr.put(map[string]string{fmt.Sprintf("%d/x", i): "disk", fmt.Sprintf("%d/y", i): "disk"})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	release := make(chan struct{})
+	tr.judge.open = func(path string) {
+		if strings.HasSuffix(path, "9/y") {
+			cancel()
+			<-release // a parser that never ends, until the test does
+		}
+	}
+	since := time.Now()
+	_, err := tr.run(ctx, tr.dir)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Less(t, time.Since(since), 2*time.Second)
+	close(release)
+	require.Zero(t, tr.walked)
+	for _, i := range tr.rows {
+		require.Equal(t, library.Judged, i.State)
+	}
+	require.Less(t, len(tr.rows), 100)
+}
+
+func TestCancelledInABigFolder(t *testing.T) {
+	tr := newTrial(t)
+	for i := range 5 * batch {
+		tr.put(map[string]string{fmt.Sprintf("%d", i): ""})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	tr.put(map[string]string{"0": "disk"})
+	tr.judge.look = func(string) { cancel() }
+	res, err := tr.run(ctx, tr.dir)
+	require.ErrorIs(t, err, context.Canceled)
+	require.False(t, res.Walked)
+}
+
+// fullStore is a catalogue whose disk is full.
+type fullStore struct{ err error }
+
+func (fullStore) Lookup(string, library.File) (k catalog.Known, ok bool, err error) {
+	return k, false, nil
+}
+func (s fullStore) Reuse(string, catalog.Known) (library.Change, error) { return "", s.err }
+func (s fullStore) Save(string, library.File, catalog.Known) (library.Change, error) {
+	return "", s.err
+}
+
+func TestAStoreThatFailsEndsTheRun(t *testing.T) {
+	for _, text := range []string{"disk", "text"} { // one fails when it is judged, one when it is known to be no image
+		tr := newTrial(t)
+		tr.put(map[string]string{"x": text})
+		tr.Store = fullStore{errors.New("disk full")}
+		_, err := tr.run(t.Context(), tr.dir)
+		require.EqualError(t, err, "disk full")
+		require.Empty(t, tr.unreadable)
+		require.Empty(t, tr.rows)
+	}
+}
+
+// Files that the user names are looked at, and what they belong to is known; the others of the folder have no rows.
+func TestNamedFilesAmongMany(t *testing.T) {
+	tr := newTrial(t)
+	tr.put(map[string]string{"base": "disk", "overlay": "disk\nof base", "other": "disk", "base.lck": "", "x.vmdk": "disk\nhas x-flat.vmdk", "x-flat.vmdk": "bare"})
+	beside := map[string]*image.Beside{}
+	tr.worker = func() (Worker, error) { return noting{Inside{tr.judge}, beside}, nil }
+	tr.Jobs = 1
+	tr.scanned(tr.path("base"))
+	require.Equal(t, []string{"base"}, tr.shown())
+	require.Equal(t, &image.Beside{
+		Locks: image.FileNames{"base.lck"}, Children: []image.Child{{Name: []byte("overlay"), Parents: image.FileNames{"base"}}},
+	}, beside["base"])
+	tr.scanned(tr.path("overlay"))
+	require.Equal(t, image.FileNames{"base.lck"}, beside["overlay"].Locks, "a lock on the parent concerns the child")
+	tr.scanned(tr.path("x-flat.vmdk"), tr.path("x.vmdk"), tr.path("other"))
+	require.Equal(t, []string{"other", "x.vmdk"}, tr.shown())
+}
+
+// noting are workers that note what the images that they judge have beside them.
+type noting struct {
+	Inside
+	beside map[string]*image.Beside
+}
+
+func (n noting) Call(ctx context.Context, r Request) (Answer, error) {
+	if r.Judge {
+		n.beside[filepath.Base(string(r.Path))] = r.Beside
+	}
+	return n.Inside.Call(ctx, r)
+}
+
+// Many images that concern each other must not take the square of their number.
+func TestManyRelatedFiles(t *testing.T) {
+	const n = 10_000
+	name := func(prefix string, i int) string { return fmt.Sprintf("%s%05d", prefix, i) }
+	c := newContents()
+	shared := make(image.FileNames, 200)
+	for i := range shared {
+		shared[i] = name("extent", i)
+		c.add(&found{entry: entry{File: library.File{Name: shared[i]}}, id: image.Identity{Kind: image.Bare}})
+	}
+	start := time.Now()
+	refused := 0
+	for i := range n {
+		x := &found{entry: entry{File: library.File{Name: name("disk", i)}}, id: image.Identity{Kind: image.Disk, Extents: shared}}
+		if !c.add(x) {
+			refused++
+		}
+		c.add(&found{entry: entry{File: library.File{Name: name("child", i)}}, id: image.Identity{Kind: image.Disk, Parents: image.FileNames{name("disk", i), "extent00000", "disk00000"}}})
+		for _, lock := range []string{name("disk", i) + ".lck", name("disk", i) + "-1.vmem", "child00001-" + name("", i) + ".vmem", ".lck-" + name("", i), name("", i) + ".vmss"} {
+			c.beside.Add(lock)
+		}
+	}
+	require.Equal(t, n-maxFolderNames/(len(shared)+3), refused, "what does not fit")
+	c.relate()
+	locks, children := 0, 0
+	for _, x := range c.sorted() {
+		locks += len(c.beside.Locks(c.family(x)))
+		children += len(c.snapshots(x))
+	}
+	require.Less(t, time.Since(start), 20*time.Second)
+	require.Less(t, locks, 40*2*n)
+	require.LessOrEqual(t, children, maxChildren*2*n)
+}
+
+// A folder of a million folders, of which only names are kept.
+func TestWalkHasBoundedMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes many folders")
+	}
+	tr := newTrial(t)
+	const n = 20_000
+	for i := range n {
+		require.NoError(t, os.Mkdir(tr.path(fmt.Sprintf("a-folder-with-a-name-of-some-length-%06d", i)), 0o755))
+	}
+	w := &walker{run: &run{Options: tr.Options}, use: func(*folder) {}}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	names := w.visit(t.Context(), &folder{path: tr.dir, shown: tr.dir})
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	require.Len(t, names, n)
+	require.Less(t, after.HeapAlloc-before.HeapAlloc, uint64(n*100), "bytes for each folder that waits")
+	require.True(t, slices.IsSortedFunc(names, func(a, b string) int { return strings.Compare(b, a) }))
+}
+
+func TestARowWithoutFilesIsNotReused(t *testing.T) {
+	require.True(t, unchanged(t.TempDir(), nil), "a file that is no image")
+	require.False(t, unchanged(t.TempDir(), library.NewImage("x")), "a catalogue that a stranger has made")
+}
