@@ -199,9 +199,10 @@ func (s *scanning) unreadable(u library.Unreadable) {
 	}
 }
 
-// exit makes the exit code worse where it is not as bad yet.
+// exit makes the exit code worse where it is not as bad yet. Of several that are as bad it names the first by its path: in which order
+// they are finished says nothing.
 func (s *scanning) exit(code int, path string) {
-	if library.Worse(code, s.summary.ExitCode) {
+	if library.Worse(code, s.summary.ExitCode) || (code != 0 && code == s.summary.ExitCode && path < s.summary.Worst) {
 		s.summary.ExitCode, s.summary.Worst = code, path
 	}
 }
@@ -225,12 +226,15 @@ func (s *scanning) finish(w, stdout io.Writer, complete bool) error {
 	return errors.Join(err, wrapStdout(s.print(w, stdout)))
 }
 
+// scriptMode lets everybody read and run a script, and its owner change it.
+const scriptMode = 0o755
+
 func (s *scanning) writeScript() error {
 	f, err := newReportFile(s.script)
 	if err != nil {
 		return err
 	}
-	return f.end(library.Script(f, s.summary, s.images))
+	return f.end(errors.Join(library.Script(f, s.summary, s.images), f.Chmod(scriptMode)))
 }
 
 // print writes the report in the format that is wanted.

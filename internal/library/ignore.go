@@ -163,7 +163,7 @@ func (i *Ignore) match(names []string, today string, needed bool) (found *Accept
 // Accept marks an image as accepted where an entry says so. One that is as the user wants it is left alone: there is nothing to accept.
 func (i *Ignore) Accept(img *Image, roots Roots, today string, level FailOn) {
 	img.Accepted = nil
-	if img.State == Gone {
+	if img.State == Gone || len(i.entries) == 0 {
 		return
 	}
 	needed := img.State != Judged || img.Verdict != align.Aligned || level.Code(img) != 0
