@@ -67,6 +67,26 @@ func TestFolderThatVanishes(t *testing.T) {
 	}
 }
 
+// A link that takes the place of a folder after the walk has found it, or of one above it, leads out of the library.
+func TestFolderThatBecomesALink(t *testing.T) {
+	outside, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(outside, "below"), 0o755))
+	for _, name := range []string{"secret", "below/secret"} {
+		require.NoError(t, os.WriteFile(filepath.Join(outside, name), []byte("disk"), 0o600))
+	}
+	for _, swapped := range []string{"h", "h/below"} {
+		tr := newTrial(t)
+		tr.put(map[string]string{"h/below/x": "disk"})
+		w := &walker{run: &run{Options: tr.Options, classify: tr.judge.Classify}, use: func(f *folder) { t.Error(f.path) }}
+		require.NoError(t, os.RemoveAll(tr.path(swapped)))
+		require.NoError(t, os.Symlink(outside, tr.path(swapped)))
+		f := &folder{path: tr.path("h/below"), shown: "h/below"}
+		require.Empty(t, w.visit(t.Context(), f), swapped)
+		require.Equal(t, []string{"h/below"}, places(tr.unreadable), "which is said")
+	}
+}
+
 func places(us []library.Unreadable) (out []string) {
 	for _, u := range us {
 		out = append(out, u.Path)
