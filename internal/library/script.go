@@ -102,7 +102,7 @@ func (s *script) image(i *Image) {
 		return
 	}
 	command := strings.TrimPrefix(i.Priority.Command, "trueup ")
-	dest := report.AlignedName(path)
+	dest := i.alignedName()
 	if before, taken := s.dests[dest]; taken {
 		s.comment("  not realigned: the copy would have the name of that of number %d. Choose another name:", before)
 		s.comment("  %s", i.Priority.Command)
