@@ -34,17 +34,25 @@ func (c *common) spare(images ...input) error {
 	if c.out == "" {
 		return nil
 	}
-	f, err := os.CreateTemp(filepath.Dir(c.out), ".trueup-*")
-	if err != nil {
-		return ondisk.In(image.ErrOutput, "folder of --out %s: %w", c.out, err)
-	}
-	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
-		return ondisk.In(image.ErrOutput, "--out %s: %w", c.out, err)
+	if err := writable("--out", c.out); err != nil {
+		return err
 	}
 	for _, i := range images {
 		if name, ok := i.Uses(c.out); ok {
 			return ondisk.In(errUsage, "--out %s would overwrite %s, which the command reads", c.out, name)
 		}
+	}
+	return nil
+}
+
+// writable tries whether a file can be made where a flag wants one, before hours of work that would end in an error.
+func writable(flag, path string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".trueup-*")
+	if err != nil {
+		return ondisk.In(image.ErrOutput, "folder of %s %s: %w", flag, path, err)
+	}
+	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
+		return ondisk.In(image.ErrOutput, "%s %s: %w", flag, path, err)
 	}
 	return nil
 }

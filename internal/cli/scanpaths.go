@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -35,11 +39,15 @@ func readList(name string, stdin io.Reader) ([]string, error) {
 	return splitList(text), nil
 }
 
-// splitList divides a list at its NULs where it has any, else at line ends. A NUL is in no path, a line end can be.
+// splitList divides a list at its NULs where it has any, else at line ends. A NUL is in no path, a line end can be. A list in which all
+// lines end in CR LF was written on Windows; where only some do, the CRs are of the names.
 func splitList(text []byte) []string {
 	sep := []byte{'\n'}
 	if bytes.IndexByte(text, 0) >= 0 {
 		sep[0] = 0
+	}
+	if lines := bytes.Count(text, sep); sep[0] == '\n' && lines > 0 && lines == bytes.Count(text, []byte("\r\n")) {
+		sep = []byte("\r\n")
 	}
 	var out []string
 	for part := range bytes.SplitSeq(text, sep) {
@@ -48,6 +56,63 @@ func splitList(text []byte) []string {
 		}
 	}
 	return out
+}
+
+// spareOwn refuses to write over an image, over a file that the run itself needs, and where nothing can be written.
+func (f *scanFlags) spareOwn() error {
+	written := []ownFile{{"--out", f.out}, {"--script", f.script}}
+	for n, w := range written {
+		if w.path == "" {
+			continue
+		}
+		if err := spareImage(w.flag, w.path); err != nil {
+			return err
+		}
+		for _, other := range append(slices.Clone(written[:n]), ownFile{"--catalog", f.catalog}, ownFile{"--ignore", f.ignore}, ownFile{"--files-from", f.filesFrom}) {
+			if sameFile(w.path, other.path) {
+				return ondisk.In(errUsage, "%s and %s are one file, %s; name two", other.flag, w.flag, w.path)
+			}
+		}
+	}
+	if f.script == "" {
+		return nil
+	}
+	return writable("--script", f.script)
+}
+
+// ownFile is the file that a flag names.
+type ownFile struct{ flag, path string }
+
+// sameFile tells whether two names lead to one file, or would.
+func sameFile(a, b string) bool {
+	if a == "" || b == "" {
+		return false
+	}
+	here, err1 := os.Stat(a)
+	there, err2 := os.Stat(b)
+	if err1 == nil && err2 == nil {
+		return os.SameFile(here, there)
+	}
+	here, err1 = os.Stat(filepath.Dir(a))
+	there, err2 = os.Stat(filepath.Dir(b))
+	return err1 == nil && err2 == nil && os.SameFile(here, there) && filepath.Base(a) == filepath.Base(b)
+}
+
+// again are the flags that make another run choose and accept the same images, for the commands that come next.
+func (f *scanFlags) again() string {
+	var out []string
+	add := func(flag string, values ...string) {
+		for _, v := range values {
+			if v != "" {
+				out = append(out, flag+" "+report.ShellQuote(v))
+			}
+		}
+	}
+	add("--include", f.include...)
+	add("--exclude", f.exclude...)
+	add("--ignore", f.ignore)
+	add("--catalog", f.catalog)
+	return strings.Join(out, " ")
 }
 
 // spareImage refuses to write a report over what is an image, or has the name of one.

@@ -29,6 +29,7 @@ type scanning struct {
 	store   *store // nil: no catalogue
 	bar     scanProgress
 	summary *library.Summary
+	worst   *library.Image   // that decided the exit code; nil: none has
 	images  []*library.Image // that are shown at the end, or stand in the script
 	lines   io.Writer        // of JSON; nil when another format is wanted
 	partial string           // the name of the report until it is complete, when it goes to a file
@@ -42,7 +43,11 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		return err
 	}
 	if s.catalog != "" {
-		defer func() { err = errors.Join(err, s.store.close()) }()
+		defer func() {
+			if closing := s.store.close(); closing != nil {
+				err = closing // which is worse than any verdict
+			}
+		}()
 		if err := s.openStore(); err != nil {
 			return err
 		}
@@ -64,9 +69,17 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		return err
 	}
 	if err != nil {
-		return malformed{fmt.Errorf("interrupted: %d of the %d images found so far were looked at, and the report has those", s.done, s.found)}
+		return malformed{s.interrupted()}
 	}
 	return exitWith(s.summary.ExitCode)
+}
+
+// interrupted says what the report has, and that folders were not walked.
+func (s *scanning) interrupted() error {
+	if s.done < s.found {
+		return fmt.Errorf("interrupted: %d of the %d images found so far were looked at, and the report has those", s.done, s.found)
+	}
+	return fmt.Errorf("interrupted: %d images were looked at, and the report has those; the PATHs may have more", s.done)
 }
 
 // newScanning checks the command line before anything is looked at.
@@ -101,7 +114,7 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 	s.today = start.UTC().Format(time.DateOnly)
 	sum := s.summary
 	sum.Paths, sum.Boundary, sum.Storage, sum.Version = s.paths, f.boundary.criterion(), f.storage.profile().Name, f.version
-	sum.FailOn, sum.Started = string(fail), stamp(start)
+	sum.FailOn, sum.Started, sum.ChangedOnly, sum.Again = string(fail), stamp(start), f.changed, f.again()
 	return s, nil
 }
 
@@ -182,7 +195,7 @@ func (s *scanning) row(i *library.Image) error {
 	if s.changed && i.Change == library.Same {
 		return nil
 	}
-	s.exit(s.fail.Code(i), i.Path)
+	s.exit(s.fail.Code(i), i)
 	if s.lines == nil || (s.script != "" && i.Priority != nil) {
 		s.images = append(s.images, i)
 	}
@@ -195,16 +208,21 @@ func (s *scanning) row(i *library.Image) error {
 // unreadable takes a place that could not be looked at. What lies there is not known, which is an error as that of an image is.
 func (s *scanning) unreadable(u library.Unreadable) {
 	if s.summary.AddUnreadable(u); s.fail != library.Never {
-		s.exit(exitError, u.Path)
+		s.exit(exitError, &library.Image{Path: u.Path, State: library.Failed})
 	}
 }
 
-// exit makes the exit code worse where it is not as bad yet. Of several that are as bad it names the first by its path: in which order
-// they are finished says nothing.
-func (s *scanning) exit(code int, path string) {
-	if library.Worse(code, s.summary.ExitCode) || (code != 0 && code == s.summary.ExitCode && path < s.summary.Worst) {
-		s.summary.ExitCode, s.summary.Worst = code, path
+// exit makes the exit code worse where it is not as bad yet. Of all images that are as bad it is told for the one that stands first in
+// the report, whichever was finished first.
+func (s *scanning) exit(code int, i *library.Image) {
+	sum := s.summary
+	if code == 0 || library.Worse(sum.ExitCode, code) {
+		return
 	}
+	if code == sum.ExitCode && library.Compare(s.worst, i) <= 0 {
+		return
+	}
+	s.worst, sum.ExitCode, sum.Worst = i, code, i.Path
 }
 
 // finish writes what is written at the end: the sum, the catalogue's note of the run, the script, and the report. w is where the
