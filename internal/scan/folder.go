@@ -213,7 +213,7 @@ func (r *run) lookup(path string, x *found) (bool, error) {
 	}
 	var id image.Identity
 	if json.Unmarshal(k.Ident, &id) != nil || checkIdentity(id) != nil || (k.Image != nil && k.Image.Check() != nil) {
-		return false, nil // it is read again: the catalogue may be that of a stranger
+		return false, nil //nolint:nilerr // it is read again: the catalogue may be that of a stranger
 	}
 	x.id = id
 	x.known = &k
