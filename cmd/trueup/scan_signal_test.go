@@ -67,7 +67,7 @@ func interruptedScan(t *testing.T, dir, format string) (report string) {
 }
 
 func TestScanInterruptedReports(t *testing.T) {
-	dir := manyDisks(t, someDisks)
+	dir := manyDisks(t, 5*someDisks)
 	for format, check := range map[string]func(t *testing.T, text string){
 		"text": func(t *testing.T, text string) {
 			t.Helper()
