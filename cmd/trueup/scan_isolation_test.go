@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/library"
 )
 
 // ownFiles are what the program opens beside images: the first three at the start of the runtimes of Go and C, the others when workers are restricted
