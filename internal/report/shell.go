@@ -11,7 +11,8 @@ func AlignCommand(path string, fs []string) string {
 	return "trueup align" + flags(fs) + " " + shellQuote(path) + " " + shellQuote(AlignedName(path))
 }
 
-// AlignedName suggests a name for the copy. A disk inside of a package gets one beside the package.
+// AlignedName suggests a name for the copy. A disk inside of a package gets one beside the package. An OVF becomes an OVA: its files keep
+// their names, for which there is no room beside the originals.
 func AlignedName(path string) string {
 	if i := strings.LastIndexByte(path, '!'); i >= 0 {
 		inside := path[i+1:]
@@ -21,7 +22,11 @@ func AlignedName(path string) string {
 	if dot <= strings.LastIndexByte(path, '/') {
 		return path + "-aligned"
 	}
-	return path[:dot] + "-aligned" + path[dot:]
+	ext := path[dot:]
+	if strings.EqualFold(ext, ".ovf") {
+		ext = ".ova"
+	}
+	return path[:dot] + "-aligned" + ext
 }
 
 // shellQuote makes a path that can be pasted into bash, ksh or zsh: the shell gives exactly the same bytes back, but for a
