@@ -280,7 +280,7 @@ func TestWalkHasBoundedMemory(t *testing.T) {
 		t.Skip("makes many folders")
 	}
 	tr := newTrial(t)
-	const n = 20_000
+	const n = 8_000
 	for i := range n {
 		require.NoError(t, os.Mkdir(tr.path(fmt.Sprintf("a-folder-with-a-name-of-some-length-%06d", i)), 0o755))
 	}
