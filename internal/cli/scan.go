@@ -113,6 +113,9 @@ func (f *scanFlags) check() (library.FailOn, error) {
 	if f.noProgress {
 		f.progress = "none"
 	}
+	if err := f.apart(); err != nil {
+		return "", err
+	}
 	for flag, path := range map[string]string{"--out": f.out, "--script": f.script} {
 		if err := spareImage(flag, path); err != nil {
 			return "", err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -30,7 +31,7 @@ func readList(name string, stdin io.Reader) ([]string, error) {
 	case err != nil:
 		return nil, fmt.Errorf("--files-from %s: %w", name, err)
 	case int64(len(text)) > maxList:
-		return nil, fmt.Errorf("--files-from %s: %w of %d bytes; give the folders instead", name, ondisk.ErrLimit, int64(maxList))
+		return nil, fmt.Errorf("--files-from %s: %w of %d bytes; give the folders instead", name, ondisk.ErrLimit, maxList)
 	}
 	return splitList(text), nil
 }
@@ -50,7 +51,8 @@ func splitList(text []byte) []string {
 	return out
 }
 
-// spareImage refuses to write a report over what is an image, or has the name of one.
+// spareImage refuses to write a report over what is an image, or has the name of one, or can be the bytes of one: what is there must be
+// a text, as a report is.
 func spareImage(flag, path string) error {
 	st, err := os.Stat(path)
 	switch {
@@ -66,5 +68,52 @@ func spareImage(flag, path string) error {
 	if (id.Kind != image.Other && id.Kind != image.Bare) || (image.Named(path, st.Size()) && st.Size() > 0) {
 		return ondisk.In(errUsage, "%s %s would overwrite an image; name another file", flag, path)
 	}
+	text, err := isText(path)
+	if err == nil && !text {
+		err = ondisk.In(errUsage, "it would overwrite what is no text, maybe an image; name another file")
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", flag, path, err)
+	}
 	return nil
+}
+
+// isText tells whether a file begins as texts do. A disk begins with code, or with zeros.
+func isText(path string) (bool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	start, err := io.ReadAll(io.LimitReader(f, 4*units.KiB))
+	return bytes.IndexByte(start, 0) < 0, err
+}
+
+// apart refuses one file for two purposes: one would overwrite the other.
+func (f *scanFlags) apart() error {
+	uses := [][2]string{{"--out", f.out}, {"--script", f.script}, {"--catalog", f.catalog}, {"--ignore", f.ignore}, {"--files-from", f.filesFrom}}
+	for _, suffix := range []string{"-wal", "-shm", "-journal"} {
+		if f.catalog != "" {
+			uses = append(uses, [2]string{"--catalog", f.catalog + suffix}) // SQLite's own
+		}
+	}
+	for n, written := range uses[:2] {
+		for _, other := range uses[n+1:] {
+			if written[1] != "" && other[1] != "" && sameFile(written[1], other[1]) {
+				return ondisk.In(errUsage, "%s %s would overwrite %s %s; name another file", written[0], written[1], other[0], other[1])
+			}
+		}
+	}
+	return nil
+}
+
+// sameFile tells whether two paths lead to one file, or would when it is there.
+func sameFile(a, b string) bool {
+	there, err := os.Stat(a)
+	if other, oerr := os.Stat(b); err == nil && oerr == nil {
+		return os.SameFile(there, other)
+	}
+	here, err := os.Stat(filepath.Dir(a))
+	other, oerr := os.Stat(filepath.Dir(b))
+	return err == nil && oerr == nil && os.SameFile(here, other) && filepath.Base(a) == filepath.Base(b)
 }
