@@ -79,6 +79,7 @@ func (j *judge) Image(job scan.Job) *library.Image {
 		i.Stored += f.Allocated
 	}
 	i.Read = meter.Read()
+	i.Trim(library.MostItems)
 	return i
 }
 

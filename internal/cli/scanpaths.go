@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/image"
@@ -60,42 +59,18 @@ func splitList(text []byte) []string {
 
 // spareOwn refuses to write over an image, over a file that the run itself needs, and where nothing can be written.
 func (f *scanFlags) spareOwn() error {
-	written := []ownFile{{"--out", f.out}, {"--script", f.script}}
-	for n, w := range written {
-		if w.path == "" {
-			continue
-		}
-		if err := spareImage(w.flag, w.path); err != nil {
+	if err := f.apart(); err != nil {
+		return err
+	}
+	for _, w := range [][2]string{{"--out", f.out}, {"--script", f.script}} {
+		if err := spareImage(w[0], w[1]); err != nil {
 			return err
-		}
-		for _, other := range append(slices.Clone(written[:n]), ownFile{"--catalog", f.catalog}, ownFile{"--ignore", f.ignore}, ownFile{"--files-from", f.filesFrom}) {
-			if sameFile(w.path, other.path) {
-				return ondisk.In(errUsage, "%s and %s are one file, %s; name two", other.flag, w.flag, w.path)
-			}
 		}
 	}
 	if f.script == "" {
 		return nil
 	}
 	return writable("--script", f.script)
-}
-
-// ownFile is the file that a flag names.
-type ownFile struct{ flag, path string }
-
-// sameFile tells whether two names lead to one file, or would.
-func sameFile(a, b string) bool {
-	if a == "" || b == "" {
-		return false
-	}
-	here, err1 := os.Stat(a)
-	there, err2 := os.Stat(b)
-	if err1 == nil && err2 == nil {
-		return os.SameFile(here, there)
-	}
-	here, err1 = os.Stat(filepath.Dir(a))
-	there, err2 = os.Stat(filepath.Dir(b))
-	return err1 == nil && err2 == nil && os.SameFile(here, there) && filepath.Base(a) == filepath.Base(b)
 }
 
 // again are the flags that make another run choose and accept the same images, for the commands that come next.
@@ -131,5 +106,52 @@ func spareImage(flag, path string) error {
 	if (id.Kind != image.Other && id.Kind != image.Bare) || (image.Named(path, st.Size()) && st.Size() > 0) {
 		return ondisk.In(errUsage, "%s %s would overwrite an image; name another file", flag, path)
 	}
+	text, err := isText(path)
+	if err == nil && !text {
+		err = ondisk.In(errUsage, "it would overwrite what is no text, maybe an image; name another file")
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", flag, path, err)
+	}
 	return nil
+}
+
+// isText tells whether a file begins as texts do. A disk begins with code, or with zeros.
+func isText(path string) (bool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	start, err := io.ReadAll(io.LimitReader(f, 4*units.KiB))
+	return bytes.IndexByte(start, 0) < 0, err
+}
+
+// apart refuses one file for two purposes: one would overwrite the other.
+func (f *scanFlags) apart() error {
+	uses := [][2]string{{"--out", f.out}, {"--script", f.script}, {"--catalog", f.catalog}, {"--ignore", f.ignore}, {"--files-from", f.filesFrom}}
+	for _, suffix := range []string{"-wal", "-shm", "-journal"} {
+		if f.catalog != "" {
+			uses = append(uses, [2]string{"--catalog", f.catalog + suffix}) // SQLite's own
+		}
+	}
+	for n, written := range uses[:2] {
+		for _, other := range uses[n+1:] {
+			if written[1] != "" && other[1] != "" && sameFile(written[1], other[1]) {
+				return ondisk.In(errUsage, "%s %s would overwrite %s %s; name another file", written[0], written[1], other[0], other[1])
+			}
+		}
+	}
+	return nil
+}
+
+// sameFile tells whether two paths lead to one file, or would when it is there.
+func sameFile(a, b string) bool {
+	there, err := os.Stat(a)
+	if other, oerr := os.Stat(b); err == nil && oerr == nil {
+		return os.SameFile(there, other)
+	}
+	here, err := os.Stat(filepath.Dir(a))
+	other, oerr := os.Stat(filepath.Dir(b))
+	return err == nil && oerr == nil && os.SameFile(here, other) && filepath.Base(a) == filepath.Base(b)
 }

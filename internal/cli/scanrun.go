@@ -31,6 +31,7 @@ type scanning struct {
 	summary *library.Summary
 	worst   *library.Image   // that decided the exit code; nil: none has
 	images  []*library.Image // that are shown at the end, or stand in the script
+	items   int              // of images
 	lines   io.Writer        // of JSON; nil when another format is wanted
 	partial string           // the name of the report until it is complete, when it goes to a file
 	found   int
@@ -196,13 +197,30 @@ func (s *scanning) row(i *library.Image) error {
 		return nil
 	}
 	s.exit(s.fail.Code(i), i)
+	if s.lines != nil {
+		if err := report.Line(s.lines, i); err != nil {
+			return wrapStdout(err)
+		}
+	}
 	if s.lines == nil || (s.script != "" && i.Priority != nil) {
-		s.images = append(s.images, i)
+		s.keep(i)
 	}
-	if s.lines == nil {
-		return nil
+	return nil
+}
+
+// Limits of what is kept of the rows until the report is written. Rows of few items, as those of usual disks, are always kept whole.
+const (
+	maxKeptItems = 1 << 18 // some 200 MB
+	fewItems     = 32
+)
+
+// keep keeps a row for the report. Many images of thousands of partitions each must not take all memory.
+func (s *scanning) keep(i *library.Image) {
+	if s.items+i.Items() > maxKeptItems {
+		i.Trim(fewItems)
 	}
-	return wrapStdout(report.Line(s.lines, i))
+	s.items += i.Items()
+	s.images = append(s.images, i)
 }
 
 // unreadable takes a place that could not be looked at. What lies there is not known, which is an error as that of an image is.

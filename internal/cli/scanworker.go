@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sandbox"
 	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // isolations are the values of --isolation, the last one the default.
@@ -96,6 +97,10 @@ func fromDeath(err error) error {
 	return err
 }
 
+// maxAnswer is the most that a worker says of one image, in bytes: the names of 4096 extents or library.MostItems of all kinds are far
+// less. What is read takes many times that in memory.
+const maxAnswer = 8 * units.MiB
+
 // startPool makes the workers of a scan. The first is started at once, to know what isolation there is.
 func (s *scanning) startPool(ctx context.Context) (*scan.Pool, error) {
 	j := newJudge(s.boundary, s.storage)
@@ -109,7 +114,7 @@ func (s *scanning) startPool(ctx context.Context) (*scan.Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("judge for a worker: %w", err)
 	}
-	o := sandbox.Options{Args: []string{workerCommand}, Level: sandbox.Level(s.isolation), Roots: scan.Roots(s.paths), Hello: hello}
+	o := sandbox.Options{Args: []string{workerCommand}, Level: sandbox.Level(s.isolation), Roots: scan.Roots(s.paths), Hello: hello, Limits: sandbox.Limits{Answer: maxAnswer}}
 	first, err := sandbox.Start(ctx, o)
 	if err != nil {
 		if ctx.Err() != nil {

@@ -1,0 +1,32 @@
+package cli
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// A thousand images of a thousand partitions each: the report has all images, and memory is bounded.
+func TestKeptRowsAreBounded(t *testing.T) {
+	s := &scanning{}
+	row := func(n int) *library.Image {
+		i := library.NewImage("a.img")
+		i.Disks = []library.Disk{library.NewDisk(0, 1<<20)}
+		i.Disks[0].Partitions = make([]report.Partition, n)
+		return i
+	}
+	for range 1000 {
+		s.keep(row(library.MostItems))
+	}
+	small := row(fewItems)
+	s.keep(small)
+	require.Len(t, s.images, 1001)
+	require.Len(t, s.images[0].Disks[0].Partitions, library.MostItems)
+	require.Len(t, s.images[999].Disks[0].Partitions, fewItems)
+	require.Len(t, small.Disks[0].Partitions, fewItems)
+	require.Empty(t, small.Findings, "nothing is left out of a usual row")
+	require.Less(t, s.items, maxKeptItems+1001*(fewItems+1))
+}
