@@ -29,7 +29,7 @@ type scanning struct {
 	bar     scanProgress
 	summary *library.Summary
 	worst   *library.Image   // that decided the exit code; nil: none has
-	images  []*library.Image // that are shown, unless they are printed one by one
+	images  []*library.Image // that are shown, unless they are printed one by one and no script wants them
 	lines   io.Writer        // of JSON; nil when another format is wanted
 	partial string           // the name of the report until it is complete, when it goes to a file
 	found   int
@@ -194,11 +194,13 @@ func (s *scanning) row(i *library.Image) error {
 		return nil
 	}
 	s.exit(s.fail.Code(i), i)
-	if s.lines != nil {
-		return wrapStdout(report.Line(s.lines, i))
+	if s.lines == nil || s.script != "" {
+		s.images = append(s.images, i)
 	}
-	s.images = append(s.images, i)
-	return nil
+	if s.lines == nil {
+		return nil
+	}
+	return wrapStdout(report.Line(s.lines, i))
 }
 
 // unreadable takes a place that could not be looked at. What lies there is not known, which is an error as that of an image is.
