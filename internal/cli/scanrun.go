@@ -22,6 +22,7 @@ type scanning struct {
 	scanFlags
 	fail    library.FailOn
 	paths   []string
+	roots   library.Roots // the same
 	wanted  func(rel, shown string) bool
 	ignore  *library.Ignore
 	today   string
@@ -29,7 +30,7 @@ type scanning struct {
 	bar     scanProgress
 	summary *library.Summary
 	worst   *library.Image   // that decided the exit code; nil: none has
-	images  []*library.Image // that are shown, unless they are printed one by one and no script wants them
+	images  []*library.Image // that are shown at the end, or stand in the script
 	lines   io.Writer        // of JSON; nil when another format is wanted
 	partial string           // the name of the report until it is complete, when it goes to a file
 	found   int
@@ -108,6 +109,7 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 	if len(paths) == 0 && f.filesFrom == "" {
 		return nil, ondisk.In(errUsage, "scan takes a PATH, none given; see trueup scan --help")
 	}
+	s.roots = library.NewRoots(s.paths)
 	start := time.Now()
 	s.today = start.UTC().Format(time.DateOnly)
 	sum := s.summary
@@ -187,14 +189,14 @@ func (s *scanning) commandFlags() []string {
 // row takes a row that is finished.
 func (s *scanning) row(i *library.Image) error {
 	s.done++
-	s.ignore.Accept(i, s.paths, s.today, s.fail)
+	s.ignore.Accept(i, s.roots, s.today, s.fail)
 	s.summary.Add(i)
 	s.bar.done(i)
 	if s.changed && i.Change == library.Same {
 		return nil
 	}
 	s.exit(s.fail.Code(i), i)
-	if s.lines == nil || s.script != "" {
+	if s.lines == nil || (s.script != "" && i.Priority != nil) {
 		s.images = append(s.images, i)
 	}
 	if s.lines == nil {
@@ -242,12 +244,15 @@ func (s *scanning) finish(w, stdout io.Writer, complete bool) error {
 	return errors.Join(err, wrapStdout(s.print(w, stdout)))
 }
 
+// scriptMode lets everybody read and run a script, and its owner change it.
+const scriptMode = 0o755
+
 func (s *scanning) writeScript() error {
 	f, err := newReportFile(s.script)
 	if err != nil {
 		return err
 	}
-	return f.end(library.Script(f, s.summary, s.images))
+	return f.end(errors.Join(library.Script(f, s.summary, s.images), f.Chmod(scriptMode)))
 }
 
 // print writes the report in the format that is wanted.

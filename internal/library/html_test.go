@@ -186,7 +186,7 @@ func TestHTMLIsTheSameTwice(t *testing.T) {
 
 // The map is to scale: a start at a quarter of the disk is at a quarter of the picture.
 func TestHTMLMapIsToScale(t *testing.T) {
-	d := sampleDisk("mbr", "", 8*gib, pageHtmlPart{63, gib, "07", "ntfs", ""}, pageHtmlPart{2 * gib / 512, 4 * gib, "05 extended", "", ""}, pageHtmlPart{2*gib/512 + 63, gib, "07", "ntfs", ""}, pageHtmlPart{7 * gib / 512, 2 * gib, "83", "ext4", ""})
+	d := sampleDisk("mbr", "", 8*gib, pagePart{63, gib, "07", "ntfs", ""}, pagePart{2 * gib / 512, 4 * gib, "05 extended", "", ""}, pagePart{2*gib/512 + 63, gib, "07", "ntfs", ""}, pagePart{7 * gib / 512, 2 * gib, "83", "ext4", ""})
 	_, doc := rendered(t, NewSummary(), []*Image{htmlSample("x.vmdk", "raw", "", 1, d)})
 	got := map[string][][3]string{}
 	for _, svg := range elements(pageRows(t, doc)[0], "svg") {

@@ -2,7 +2,6 @@ package library
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -48,7 +47,7 @@ func (i *Image) Settle(flags []string) {
 	}
 	why := []string{"a partition starts off a 4 KiB boundary"}
 	if i.Verdict == align.BelowBoundary {
-		p.Class, why[0] = p.Class+classBelow, fmt.Sprintf("a partition is on 4 KiB, but off %s", units.Short(i.boundary()))
+		p.Class, why[0] = p.Class+classBelow, "a partition is on 4 KiB, but off "+units.Short(i.boundary())
 	}
 	role := i.role()
 	switch role {

@@ -258,11 +258,30 @@ func (r *run) missing(path string, err error) error {
 // batch is how many names of a folder are taken at once.
 const batch = 1024
 
+// openFolder opens a folder by a path without links. Since it was found, somebody may have put a link in the place of it or of one
+// above it: that is not followed. Kernels before 5.6, and sandboxes around us that know no openat2, guard the last name only.
+func openFolder(path string) (*os.File, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	for {
+		fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_SYMLINKS})
+		if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+			fd, err = unix.Open(path, flags, 0)
+		}
+		switch {
+		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN): // something was renamed during the look-up
+			continue
+		case err != nil:
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), path), nil
+	}
+}
+
 // eachEntry gives what a folder holds, in the order of the folder, until use has an error.
 func eachEntry(ctx context.Context, path string, use func(d fs.DirEntry) error) error {
-	dir, err := os.Open(path)
+	dir, err := openFolder(path)
 	if err != nil {
-		return plain(err)
+		return err
 	}
 	defer dir.Close()
 	for {
