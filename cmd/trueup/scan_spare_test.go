@@ -54,3 +54,14 @@ func TestScanKeepsItsFilesApart(t *testing.T) {
 		require.NoFileExists(t, absent)
 	}
 }
+
+// What cannot be written is said before anything is looked at, not when hours of work are lost with it.
+func TestScanTriesWhereItsScriptGoes(t *testing.T) {
+	dir := t.TempDir()
+	report := filepath.Join(dir, "report")
+	r := trueup(t, "scan", "--out", report, "--script", filepath.Join(dir, "absent", "fix.sh"), "--progress", "json", dir)
+	require.Equal(t, 1, r.code)
+	requireOneLine(t, r.stderr)
+	require.Contains(t, r.stderr, "folder of --script")
+	require.NoFileExists(t, report)
+}

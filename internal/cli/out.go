@@ -34,12 +34,8 @@ func (c *common) spare(images ...input) error {
 	if c.out == "" {
 		return nil
 	}
-	f, err := os.CreateTemp(filepath.Dir(c.out), ".trueup-*")
-	if err != nil {
-		return ondisk.In(image.ErrOutput, "folder of --out %s: %w", c.out, err)
-	}
-	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
-		return ondisk.In(image.ErrOutput, "--out %s: %w", c.out, err)
+	if err := tryFolder("--out", c.out); err != nil {
+		return err
 	}
 	for _, i := range images {
 		if name, ok := i.Uses(c.out); ok {
@@ -83,6 +79,18 @@ func writeFile(path string, b []byte) error {
 	}
 	_, err = f.Write(b)
 	return f.end(err)
+}
+
+// tryFolder finds out whether a file can be made where the path of a flag is.
+func tryFolder(flag, path string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".trueup-*")
+	if err != nil {
+		return ondisk.In(image.ErrOutput, "folder of %s %s: %w", flag, path, err)
+	}
+	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
+		return ondisk.In(image.ErrOutput, "%s %s: %w", flag, path, err)
+	}
+	return nil
 }
 
 // spareFiles refuses a report that would overwrite what the command writes: files, beside dest.

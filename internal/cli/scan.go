@@ -121,6 +121,11 @@ func (f *scanFlags) check() (library.FailOn, error) {
 			return "", err
 		}
 	}
+	if f.script != "" {
+		if err := tryFolder("--script", f.script); err != nil { // better now than after hours
+			return "", err
+		}
+	}
 	if f.failOn == "" {
 		return library.Default, f.spare()
 	}
