@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -21,7 +22,7 @@ func TestScanSparesWhatMayBeADisk(t *testing.T) {
 		require.Contains(t, r.stderr, "would overwrite what is no text")
 		after, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.True(t, string(disk) == string(after))
+		require.True(t, bytes.Equal(disk, after))
 	}
 }
 

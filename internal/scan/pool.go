@@ -111,10 +111,10 @@ func (p *Pool) try(ctx context.Context, r Request) (a Answer, err error) {
 // giveUp goes on without a worker that cannot be started, where there is another: a machine that is short of memory or of processes must
 // not cost the images of the run.
 func (p *Pool) giveUp(ctx context.Context) error {
-	if ctx.Err() == nil && p.left.Add(-1) > 0 {
-		return errFewer
-	}
 	if ctx.Err() == nil {
+		if p.left.Add(-1) > 0 {
+			return errFewer
+		}
 		p.left.Add(1)
 	}
 	p.idle <- nil
