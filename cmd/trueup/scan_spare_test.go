@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -21,7 +22,7 @@ func TestScanSparesWhatMayBeADisk(t *testing.T) {
 		require.Contains(t, r.stderr, "would overwrite what is no text")
 		after, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.True(t, string(disk) == string(after))
+		require.True(t, bytes.Equal(disk, after))
 	}
 }
 
@@ -53,4 +54,15 @@ func TestScanKeepsItsFilesApart(t *testing.T) {
 		require.Contains(t, r.stderr, " would overwrite --", args)
 		require.NoFileExists(t, absent)
 	}
+}
+
+// What cannot be written is said before anything is looked at, not when hours of work are lost with it.
+func TestScanTriesWhereItsScriptGoes(t *testing.T) {
+	dir := t.TempDir()
+	report := filepath.Join(dir, "report")
+	r := trueup(t, "scan", "--out", report, "--script", filepath.Join(dir, "absent", "fix.sh"), "--progress", "json", dir)
+	require.Equal(t, 1, r.code)
+	requireOneLine(t, r.stderr)
+	require.Contains(t, r.stderr, "folder of --script")
+	require.NoFileExists(t, report)
 }

@@ -66,7 +66,8 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return end(err)
 	}
-	if err := end(s.finish(w, out, err == nil)); err != nil {
+	ended := end(s.finish(w, out, err == nil))
+	if err := errors.Join(ended, s.writeScript()); err != nil { // one that cannot be written must not cost the other
 		return err
 	}
 	if err != nil {
@@ -243,7 +244,7 @@ func (s *scanning) exit(code int, i *library.Image) {
 	s.worst, sum.ExitCode, sum.Worst = i, code, i.Path
 }
 
-// finish writes what is written at the end: the sum, the catalogue's note of the run, the script, and the report. w is where the
+// finish writes what is written at the end: the sum, the catalogue's note of the run, and the report. w is where the
 // report goes; stdout tells whether that is a terminal.
 func (s *scanning) finish(w, stdout io.Writer, complete bool) error {
 	sum := s.summary
@@ -256,9 +257,6 @@ func (s *scanning) finish(w, stdout io.Writer, complete bool) error {
 	if s.store != nil {
 		err = s.store.Finish(sum)
 	}
-	if s.script != "" {
-		err = errors.Join(err, s.writeScript())
-	}
 	return errors.Join(err, wrapStdout(s.print(w, stdout)))
 }
 
@@ -266,6 +264,9 @@ func (s *scanning) finish(w, stdout io.Writer, complete bool) error {
 const scriptMode = 0o755
 
 func (s *scanning) writeScript() error {
+	if s.script == "" {
+		return nil
+	}
 	f, err := newReportFile(s.script)
 	if err != nil {
 		return err

@@ -166,7 +166,7 @@ func (i *Image) Fail(code, message string) {
 func (i *Image) Grows() (n int64) {
 	for _, d := range i.Disks {
 		if d.Fix != nil {
-			n += d.Fix.NewSize - d.Fix.OldSize
+			n = plus(n, d.Fix.NewSize-d.Fix.OldSize)
 		}
 	}
 	return n

@@ -84,7 +84,7 @@ func (s *Summary) Add(i *Image) {
 		return
 	}
 	s.Images++
-	s.Read += i.Read
+	s.Read = plus(s.Read, i.Read)
 	if i.Format != "" {
 		s.Formats[i.Format]++
 	}
@@ -110,8 +110,7 @@ func (s *Summary) Add(i *Image) {
 		return
 	}
 	s.Fix.Images++
-	s.Fix.Copies += i.Copies()
-	s.Fix.Grows += i.Grows()
+	s.Fix.Copies, s.Fix.Grows = plus(s.Fix.Copies, i.Copies()), plus(s.Fix.Grows, i.Grows())
 }
 
 // maxUnreadableKept is how many places that could not be looked at are named; all are counted.

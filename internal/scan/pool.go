@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -46,7 +47,8 @@ const MaxTime = 30 * time.Second
 type Pool struct {
 	judge Judge
 	start func(ctx context.Context) (Worker, error)
-	idle  chan Worker // nil: one that is not started yet
+	idle  chan Worker  // nil: one that is not started yet
+	left  atomic.Int32 // how many there can be
 }
 
 // NewPool has so many workers.
@@ -55,20 +57,28 @@ func NewPool(jobs int, judge Judge, start func(ctx context.Context) (Worker, err
 	for range jobs {
 		p.idle <- nil
 	}
+	p.left.Store(int32(jobs)) //nolint:gosec // a few
 	return p
 }
 
 // ErrUnasked is the error of a worker that had died before it got the request.
 var ErrUnasked = errors.New("the worker was gone")
 
+// errFewer is the error of a worker that could not be started while there are others: from now on there is one less.
+var errFewer = errors.New("there is no worker more")
+
 // tries is how many workers are asked, when one after the other is gone before it could be.
 const tries = 3
 
 // Do has a worker answer a request. The error is what the worker died of.
 func (p *Pool) Do(ctx context.Context, r Request) (a Answer, err error) {
-	for range tries {
-		if a, err = p.try(ctx, r); !errors.Is(err, ErrUnasked) {
-			break
+	for n := 0; n < tries; {
+		switch a, err = p.try(ctx, r); {
+		case errors.Is(err, errFewer):
+		case errors.Is(err, ErrUnasked):
+			n++
+		default:
+			return a, err
 		}
 	}
 	return a, err
@@ -83,8 +93,7 @@ func (p *Pool) try(ctx context.Context, r Request) (a Answer, err error) {
 	}
 	if w == nil {
 		if w, err = p.start(ctx); err != nil {
-			p.idle <- nil
-			return a, fmt.Errorf("start a worker: %w", err)
+			return a, errors.Join(fmt.Errorf("start a worker: %w", err), p.giveUp(ctx))
 		}
 	}
 	if a, err = w.Call(ctx, r); err == nil {
@@ -99,10 +108,23 @@ func (p *Pool) try(ctx context.Context, r Request) (a Answer, err error) {
 	return a, err
 }
 
+// giveUp goes on without a worker that cannot be started, where there is another: a machine that is short of memory or of processes must
+// not cost the images of the run.
+func (p *Pool) giveUp(ctx context.Context) error {
+	if ctx.Err() == nil {
+		if p.left.Add(-1) > 0 {
+			return errFewer
+		}
+		p.left.Add(1)
+	}
+	p.idle <- nil
+	return nil
+}
+
 // Close ends all workers, at once: each can take its time. No request is under way any more.
 func (p *Pool) Close() error {
 	var g errgroup.Group
-	for range cap(p.idle) {
+	for range p.left.Load() {
 		if w := <-p.idle; w != nil {
 			g.Go(w.Close)
 		}
