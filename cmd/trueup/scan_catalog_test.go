@@ -96,7 +96,8 @@ func TestScanReadsWhatHasChanged(t *testing.T) {
 	}{
 		{
 			"written in place", func() { smallDisk(t, k.path("a.raw"), 2048) },
-			[]string{"a.raw"}, map[string]library.Change{"a.raw": library.Changed},
+			[]string{"a.raw"},
+			map[string]library.Change{"a.raw": library.Changed},
 		},
 		{"touched", func() { touch("b.raw") }, []string{"b.raw"}, map[string]library.Change{"b.raw": library.Changed}},
 		{
@@ -104,24 +105,28 @@ func TestScanReadsWhatHasChanged(t *testing.T) {
 				smallDisk(t, k.path("b.new"), 63)
 				require.NoError(t, os.Rename(k.path("b.new"), k.path("b.raw")))
 			},
-			[]string{"b.raw"}, map[string]library.Change{"b.raw": library.Changed},
+			[]string{"b.raw"},
+			map[string]library.Change{"b.raw": library.Changed},
 		},
 		{"other rights", func() { require.NoError(t, os.Chmod(k.path("b.raw"), 0o600)) }, []string{"b.raw"}, nil},
 		{
 			"an extent is written", func() { writeAt(t, k.path("flat-flat.vmdk"), 1<<20, []byte("data")) },
-			[]string{"flat.vmdk"}, map[string]library.Change{"flat.vmdk": library.Changed},
+			[]string{"flat.vmdk"},
+			map[string]library.Change{"flat.vmdk": library.Changed},
 		},
 		{
 			"a snapshot child", func() {
 				disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", "base.qcow2", k.path("child.qcow2"))
 			},
-			[]string{"base.qcow2", "child.qcow2"}, map[string]library.Change{"child.qcow2": library.New},
+			[]string{"base.qcow2", "child.qcow2"},
+			map[string]library.Change{"child.qcow2": library.New},
 		},
 		{"a lock", func() { require.NoError(t, os.Mkdir(k.path("flat.vmdk.lck"), 0o755)) }, []string{"flat.vmdk"}, nil},
 		{"a lock that is gone", func() { require.NoError(t, os.Remove(k.path("flat.vmdk.lck"))) }, []string{"flat.vmdk"}, nil},
 		{
 			"another name", func() { require.NoError(t, os.Rename(k.path("b.raw"), k.path("c.raw"))) },
-			[]string{"c.raw"}, map[string]library.Change{"b.raw": library.Removed, "c.raw": library.New},
+			[]string{"c.raw"},
+			map[string]library.Change{"b.raw": library.Removed, "c.raw": library.New},
 		},
 		{"removed", func() { require.NoError(t, os.Remove(k.path("c.raw"))) }, []string{}, map[string]library.Change{"c.raw": library.Removed}},
 		{"a file that is no image", func() { require.NoError(t, os.WriteFile(k.path("note"), []byte("x"), 0o644)) }, []string{}, nil},

@@ -66,6 +66,25 @@ func TestScanExitCodes(t *testing.T) {
 	require.Equal(t, "1M", lower.sum.FailOn)
 }
 
+// Of several images that are as bad, the one that stands first in the report is named, whichever was finished first.
+func TestScanNamesTheWorst(t *testing.T) {
+	dir := manyDisks(t, 40)
+	for range 3 {
+		require.Equal(t, filepath.Join(dir, "folder-00", "disk-000.raw"), scan(t, "--jobs", "4", dir).sum.Worst)
+	}
+}
+
+// A script that cannot be written ends the run before it begins, not behind hours of work.
+func TestScanTriesTheScriptFirst(t *testing.T) {
+	image := sampleDisk(t)
+	out := filepath.Join(t.TempDir(), "report")
+	r := trueup(t, "scan", "--out", out, "--script", filepath.Join(t.TempDir(), "none", "fix.sh"), image)
+	require.Equal(t, 1, r.code)
+	requireOneLine(t, r.stderr)
+	require.Contains(t, r.stderr, "folder of --script")
+	require.NoFileExists(t, out)
+}
+
 // withoutRights runs a scan that has no right to pass over the modes of files, which root has.
 func withoutRights(t *testing.T, args ...string) scanResult {
 	t.Helper()
@@ -106,6 +125,8 @@ func TestScanMissingPaths(t *testing.T) {
 	s := scan(t, filepath.Join(dir, "none"), dir, filepath.Join(dir, "xp.vmdk", "below"))
 	require.Equal(t, 1, s.code)
 	require.Equal(t, map[string]string{"none": "io", "xp.vmdk": "misaligned", "xp.vmdk/below": "io"}, s.words(dir))
+	slash := filepath.Join(dir, "xp.vmdk") + "/"
+	require.Equal(t, "not a directory; check the path", scan(t, slash).rows[slash].Error.Message)
 	require.Contains(t, s.rows[filepath.Join(dir, "none")].Error.Message, "no such file or directory")
 
 	for _, args := range [][]string{{""}, {dir, ""}} {

@@ -203,7 +203,6 @@ func (k *everyKind) bad(t testing.TB) {
 // live is a scan that goes on beside the test.
 type live struct {
 	cmd    *exec.Cmd
-	rows   chan int // how many lines there are on standard output, after each
 	stderr bytes.Buffer
 	mu     sync.Mutex
 	stdout bytes.Buffer
@@ -278,7 +277,10 @@ func (l *live) end(t testing.TB, limit time.Duration) result {
 }
 
 // workers are the processes that the scan has started and that have not ended.
-func (l *live) workers(t testing.TB) []int { return children(t, l.cmd.Process.Pid) }
+func (l *live) workers(t testing.TB) []int {
+	t.Helper()
+	return children(t, l.cmd.Process.Pid)
+}
 
 // children are the processes whose parent is pid, without those that have ended and were not waited for.
 func children(t testing.TB, pid int) (out []int) {

@@ -67,21 +67,25 @@ func interruptedScan(t *testing.T, dir, format string) (report string) {
 }
 
 func TestScanInterruptedReports(t *testing.T) {
-	dir := manyDisks(t, someDisks)
+	dir := manyDisks(t, 5*someDisks)
 	for format, check := range map[string]func(t *testing.T, text string){
 		"text": func(t *testing.T, text string) {
+			t.Helper()
 			require.Regexp(t, `(?m)^Interrupted after [\d,]+ (of [\d,]+ )?images?: this is incomplete\.$`, text)
 		},
 		"json": func(t *testing.T, text string) {
+			t.Helper()
 			s := readScan(t, result{stdout: text, code: 1})
 			require.False(t, s.sum.Complete)
 		},
 		"csv": func(t *testing.T, text string) {
+			t.Helper()
 			rows, err := csv.NewReader(strings.NewReader(text)).ReadAll()
 			require.NoError(t, err)
 			require.Greater(t, len(rows), 1)
 		},
 		"junit": func(t *testing.T, text string) {
+			t.Helper()
 			var suites struct {
 				Suites []struct {
 					Cases []struct {
@@ -100,6 +104,7 @@ func TestScanInterruptedReports(t *testing.T) {
 			require.Equal(t, 1, cut, "a case says that the run was interrupted")
 		},
 		"prometheus": func(t *testing.T, text string) {
+			t.Helper()
 			require.Regexp(t, `(?m)^trueup_last_run_complete\{.*\} 0$`, text)
 			require.Regexp(t, `(?m)^trueup_last_run_exit_code\{.*\} 1$`, text)
 		},

@@ -182,6 +182,8 @@ func TestWrongCommandLines(t *testing.T) {
 		"an image is no list":             {"scan", "--ignore", source, source},
 		"a report over an image":          {"scan", "--out", source, source},
 		"a script over an image":          {"scan", "--script", source, source},
+		"a report over the script":        {"scan", "--out", dest, "--script", dest, source},
+		"a report over the catalogue":     {"scan", "--catalog", dest, "--out", filepath.Dir(dest) + "/./" + filepath.Base(dest), source},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := trueup(t, args...)

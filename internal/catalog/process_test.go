@@ -67,12 +67,12 @@ func endless(path, _ string) error {
 	}
 }
 
-// TestKilledScansLoseNothing kills scans at random moments, thirty times, again and again on the same catalogues: what one had finished
+// TestKilledScansLoseNothing kills scans at random moments, fifteen times, again and again on the same catalogues: what one had finished
 // a while before is there, and the file is sound for a second reader.
 func TestKilledScansLoseNothing(t *testing.T) {
 	disktest.Tool(t, "sqlite3")
 	const lanes = 5
-	rounds := 6
+	rounds := 3
 	if testing.Short() {
 		rounds = 1
 	}

@@ -72,12 +72,24 @@ func roots(paths []string) (out []string) {
 		sorted = append(sorted, filepath.Clean(p))
 	}
 	slices.Sort(sorted)
+	kept := map[string]bool{} // a folder comes before all that lies in it
 	for _, p := range slices.Compact(sorted) {
-		if !slices.ContainsFunc(out, func(root string) bool { return strings.HasPrefix(p, below(root)) }) {
+		if !inOne(kept, p) {
+			kept[p] = true
 			out = append(out, p)
 		}
 	}
 	return out
+}
+
+// inOne tells whether a path lies below one of the roots. There can be as many of them as images.
+func inOne(roots map[string]bool, p string) bool {
+	for p != "/" {
+		if p = filepath.Dir(p); roots[p] {
+			return true
+		}
+	}
+	return false
 }
 
 // below is what the paths of all files in a folder begin with.
@@ -120,7 +132,7 @@ func (r *Run) end(ctx context.Context, s *library.Summary) error {
 		copies_bytes = ?, grows_bytes = ?, read_bytes = ?, exit_code = ? WHERE id = ?`,
 		finished, s.Complete, s.Storage, s.Boundary,
 		s.Images, s.Aligned, s.Below, s.Misaligned, s.Failed, s.Orphans, s.Accepted,
-		changes.New, changes.Changed, changes.Same, changes.Removed, s.Skipped, len(s.Unreadable),
+		changes.New, changes.Changed, changes.Same, changes.Removed, s.Skipped, s.UnreadableCount,
 		s.Fix.Copies, s.Fix.Grows, s.Read, s.ExitCode, r.id)
 	return err
 }

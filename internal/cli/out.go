@@ -34,13 +34,25 @@ func (c *common) spare(images ...input) error {
 	if c.out == "" {
 		return nil
 	}
-	if err := tryFolder("--out", c.out); err != nil {
+	if err := writable("--out", c.out); err != nil {
 		return err
 	}
 	for _, i := range images {
 		if name, ok := i.Uses(c.out); ok {
 			return ondisk.In(errUsage, "--out %s would overwrite %s, which the command reads", c.out, name)
 		}
+	}
+	return nil
+}
+
+// writable tries whether a file can be made where a flag wants one, before hours of work that would end in an error.
+func writable(flag, path string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".trueup-*")
+	if err != nil {
+		return ondisk.In(image.ErrOutput, "folder of %s %s: %w", flag, path, err)
+	}
+	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
+		return ondisk.In(image.ErrOutput, "%s %s: %w", flag, path, err)
 	}
 	return nil
 }
@@ -79,18 +91,6 @@ func writeFile(path string, b []byte) error {
 	}
 	_, err = f.Write(b)
 	return f.end(err)
-}
-
-// tryFolder finds out whether a file can be made where the path of a flag is.
-func tryFolder(flag, path string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".trueup-*")
-	if err != nil {
-		return ondisk.In(image.ErrOutput, "folder of %s %s: %w", flag, path, err)
-	}
-	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
-		return ondisk.In(image.ErrOutput, "%s %s: %w", flag, path, err)
-	}
-	return nil
 }
 
 // spareFiles refuses a report that would overwrite what the command writes: files, beside dest.

@@ -53,7 +53,8 @@ costs its own row (--isolation).
 The rank of an image says what to realign first: what is off 4 KiB before what is off --boundary, data disks before boot disks, what can be
 realigned before what would be refused, and what costs --storage more before what costs it less. --script writes the commands.
 
-With --catalog results are kept in a file: images that have not changed are not read again, and --changed shows only what is new.
+With --catalog results are kept in a file: images that have not changed are not read again, and --changed shows only what is new,
+which the exit code tells of then.
 
 --fail-on says what makes the exit code 1, 2 or 3: each of error, 4K, 64K and 1M has those before it. Errors are 1, whatever else there is.` +
 			"\n" + exitCodes,
@@ -77,14 +78,14 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
 	fs.Var(&f.storage, "storage", "what lies below the images, for the costs: "+strings.Join(align.StorageNames(), ", "))
 	complete(cmd, "storage", align.StorageNames()...)
-	fs.StringArrayVar(&f.include, "include", nil, "look only at files that match this `GLOB` (repeatable; * ? [a-z] within a name, ** for any folders)")
-	fs.StringArrayVar(&f.exclude, "exclude", nil, "leave out files that match this `GLOB` (repeatable)")
+	fs.StringArrayVar(&f.include, "include", nil, "in folders, look only at files that match this `GLOB` (repeatable; * ? [a-z] within a name, ** for any folders)")
+	fs.StringArrayVar(&f.exclude, "exclude", nil, "in folders, leave out files that match this `GLOB` (repeatable)")
 	fs.StringVar(&f.filesFrom, "files-from", "", "read more PATHs from this `FILE`, - for standard input; each ends with a NUL or a line end")
 	fs.IntVar(&f.jobs, "jobs", min(runtime.NumCPU(), maxJobs), fmt.Sprintf("look at `N` images at once, 1 to %d", maxJobs))
 	fs.StringVar(&f.isolation, "isolation", isolations[len(isolations)-1], "how images are kept away from the machine, as `LEVEL`: "+strings.Join(isolations, ", ")+"; the report says what was achieved")
 	complete(cmd, "isolation", isolations...)
 	fs.StringVar(&f.catalog, "catalog", "", "keep results in this `FILE`, and do not read again what has not changed")
-	fs.BoolVar(&f.changed, "changed", false, "show only what is new, changed or gone since the last run with the same --catalog")
+	fs.BoolVar(&f.changed, "changed", false, "show only what is new, changed or gone since the last run with the same --catalog; the exit code is that of what is shown, and exit with the code of that")
 	fs.StringVar(&f.failOn, "fail-on", "", "what the exit code tells of, as `LEVEL`: "+strings.Join(library.FailOns(), ", ")+" (default: errors, and what is off --boundary)")
 	complete(cmd, "fail-on", library.FailOns()...)
 	fs.StringVar(&f.ignore, "ignore", "", "accept the images that this `FILE` lists with reasons, and until which day")
@@ -113,18 +114,8 @@ func (f *scanFlags) check() (library.FailOn, error) {
 	if f.noProgress {
 		f.progress = "none"
 	}
-	if err := f.apart(); err != nil {
+	if err := f.spareOwn(); err != nil {
 		return "", err
-	}
-	for flag, path := range map[string]string{"--out": f.out, "--script": f.script} {
-		if err := spareImage(flag, path); err != nil {
-			return "", err
-		}
-	}
-	if f.script != "" {
-		if err := tryFolder("--script", f.script); err != nil { // better now than after hours
-			return "", err
-		}
 	}
 	if f.failOn == "" {
 		return library.Default, f.spare()

@@ -6,9 +6,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -36,11 +38,15 @@ func readList(name string, stdin io.Reader) ([]string, error) {
 	return splitList(text), nil
 }
 
-// splitList divides a list at its NULs where it has any, else at line ends. A NUL is in no path, a line end can be.
+// splitList divides a list at its NULs where it has any, else at line ends. A NUL is in no path, a line end can be. A list in which all
+// lines end in CR LF was written on Windows; where only some do, the CRs are of the names.
 func splitList(text []byte) []string {
 	sep := []byte{'\n'}
 	if bytes.IndexByte(text, 0) >= 0 {
 		sep[0] = 0
+	}
+	if lines := bytes.Count(text, sep); sep[0] == '\n' && lines > 0 && lines == bytes.Count(text, []byte("\r\n")) {
+		sep = []byte("\r\n")
 	}
 	var out []string
 	for part := range bytes.SplitSeq(text, sep) {
@@ -51,8 +57,40 @@ func splitList(text []byte) []string {
 	return out
 }
 
-// spareImage refuses to write a report over what is an image, or has the name of one, or can be the bytes of one: what is there must be
-// a text, as a report is.
+// spareOwn refuses to write over an image, over a file that the run itself needs, and where nothing can be written.
+func (f *scanFlags) spareOwn() error {
+	if err := f.apart(); err != nil {
+		return err
+	}
+	for _, w := range [][2]string{{"--out", f.out}, {"--script", f.script}} {
+		if err := spareImage(w[0], w[1]); err != nil {
+			return err
+		}
+	}
+	if f.script == "" {
+		return nil
+	}
+	return writable("--script", f.script)
+}
+
+// again are the flags that make another run choose and accept the same images, for the commands that come next.
+func (f *scanFlags) again() string {
+	var out []string
+	add := func(flag string, values ...string) {
+		for _, v := range values {
+			if v != "" {
+				out = append(out, flag+" "+report.ShellQuote(v))
+			}
+		}
+	}
+	add("--include", f.include...)
+	add("--exclude", f.exclude...)
+	add("--ignore", f.ignore)
+	add("--catalog", f.catalog)
+	return strings.Join(out, " ")
+}
+
+// spareImage refuses to write a report over what is an image, or has the name of one.
 func spareImage(flag, path string) error {
 	st, err := os.Stat(path)
 	switch {

@@ -23,7 +23,6 @@ type scanProgress interface {
 	found(n int)           // the walk has come upon n more images
 	walked()               // it will find no more
 	done(i *library.Image) // a row is known
-	warn(line string)      // a warning, which must not run into the bar
 	stop()                 // once, when all else has ended
 }
 
@@ -36,25 +35,16 @@ func newScanProgress(w io.Writer, kind string, quiet bool) scanProgress {
 	case kind == "auto" && !quiet && ok && term.IsTerminal(int(f.Fd())):
 		return newScanBar(w)
 	}
-	return &scanSilent{w: w}
+	return scanSilent{}
 }
 
-// scanSilent shows nothing but warnings.
-type scanSilent struct {
-	mu sync.Mutex
-	w  io.Writer
-}
+// scanSilent shows nothing.
+type scanSilent struct{}
 
-func (*scanSilent) found(int)           {}
-func (*scanSilent) walked()             {}
-func (*scanSilent) done(*library.Image) {}
-func (*scanSilent) stop()               {}
-
-func (s *scanSilent) warn(line string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	fmt.Fprintf(s.w, "%s\n", report.SafeMessage(line))
-}
+func (scanSilent) found(int)           {}
+func (scanSilent) walked()             {}
+func (scanSilent) done(*library.Image) {}
+func (scanSilent) stop()               {}
 
 // scanCounts is how far a scan is, and a line of --progress json.
 type scanCounts struct {
@@ -157,13 +147,6 @@ func newScanBar(w io.Writer) *scanBar {
 // roomForKeys is what a terminal needs to show ^C, and for the cursor, in characters.
 const roomForKeys = 3
 
-func (b *scanBar) warn(line string) {
-	line = report.SafeMessage(line) + "\n"
-	if _, err := io.WriteString(b.all, line); err != nil { // the bar has ended
-		fmt.Fprint(b.w, line)
-	}
-}
-
 func (b *scanBar) stop() {
 	b.one.Abort(true)
 	b.all.Wait()
@@ -173,19 +156,17 @@ func (b *scanBar) stop() {
 // scanJSON writes one line a second, and one at the end.
 type scanJSON struct {
 	*scanMeter
-	out scanSilent
 	end func()
 }
 
 func newScanJSON(w io.Writer) *scanJSON {
-	s := &scanJSON{scanMeter: newScanMeter(), out: scanSilent{w: w}}
+	s := &scanJSON{scanMeter: newScanMeter()}
 	s.end = everySecond(func() {
 		if b, err := json.Marshal(s.counts()); err == nil {
-			s.out.warn(string(b))
+			fmt.Fprintf(w, "%s\n", b)
 		}
 	})
 	return s
 }
 
-func (s *scanJSON) warn(line string) { s.out.warn(line) }
-func (s *scanJSON) stop()            { s.end() }
+func (s *scanJSON) stop() { s.end() }

@@ -22,13 +22,15 @@ type scanning struct {
 	scanFlags
 	fail    library.FailOn
 	paths   []string
+	roots   library.Roots // the same
 	wanted  func(rel, shown string) bool
 	ignore  *library.Ignore
 	today   string
 	store   *store // nil: no catalogue
 	bar     scanProgress
 	summary *library.Summary
-	images  []*library.Image // that are shown, unless they are printed one by one
+	worst   *library.Image   // that decided the exit code; nil: none has
+	images  []*library.Image // that are shown at the end, or stand in the script
 	items   int              // of images
 	lines   io.Writer        // of JSON; nil when another format is wanted
 	partial string           // the name of the report until it is complete, when it goes to a file
@@ -42,9 +44,12 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		return err
 	}
 	if s.catalog != "" {
-		err := s.openStore()
-		defer func() { err = errors.Join(err, s.store.close()) }()
-		if err != nil {
+		defer func() {
+			if closing := s.store.close(); closing != nil {
+				err = closing // which is worse than any verdict
+			}
+		}()
+		if err := s.openStore(); err != nil {
 			return err
 		}
 	}
@@ -66,9 +71,17 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		return err
 	}
 	if err != nil {
-		return malformed{fmt.Errorf("interrupted: %d of the %d images found so far were looked at, and the report has those", s.done, s.found)}
+		return malformed{s.interrupted()}
 	}
 	return exitWith(s.summary.ExitCode)
+}
+
+// interrupted says what the report has, and that folders were not walked.
+func (s *scanning) interrupted() error {
+	if s.done < s.found {
+		return fmt.Errorf("interrupted: %d of the %d images found so far were looked at, and the report has those", s.done, s.found)
+	}
+	return fmt.Errorf("interrupted: %d images were looked at, and the report has those; the PATHs may have more", s.done)
 }
 
 // newScanning checks the command line before anything is looked at.
@@ -98,11 +111,12 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 	if len(paths) == 0 && f.filesFrom == "" {
 		return nil, ondisk.In(errUsage, "scan takes a PATH, none given; see trueup scan --help")
 	}
+	s.roots = library.NewRoots(s.paths)
 	start := time.Now()
 	s.today = start.UTC().Format(time.DateOnly)
 	sum := s.summary
 	sum.Paths, sum.Boundary, sum.Storage, sum.Version = s.paths, f.boundary.criterion(), f.storage.profile().Name, f.version
-	sum.FailOn, sum.Started = string(fail), stamp(start)
+	sum.FailOn, sum.Started, sum.ChangedOnly, sum.Again = string(fail), stamp(start), f.changed, f.again()
 	return s, nil
 }
 
@@ -177,17 +191,21 @@ func (s *scanning) commandFlags() []string {
 // row takes a row that is finished.
 func (s *scanning) row(i *library.Image) error {
 	s.done++
-	s.ignore.Accept(i, s.paths, s.today, s.fail)
+	s.ignore.Accept(i, s.roots, s.today, s.fail)
 	s.summary.Add(i)
 	s.bar.done(i)
 	if s.changed && i.Change == library.Same {
 		return nil
 	}
-	s.exit(s.fail.Code(i), i.Path)
+	s.exit(s.fail.Code(i), i)
 	if s.lines != nil {
-		return wrapStdout(report.Line(s.lines, i))
+		if err := report.Line(s.lines, i); err != nil {
+			return wrapStdout(err)
+		}
 	}
-	s.keep(i)
+	if s.lines == nil || (s.script != "" && i.Priority != nil) {
+		s.keep(i)
+	}
 	return nil
 }
 
@@ -209,15 +227,21 @@ func (s *scanning) keep(i *library.Image) {
 // unreadable takes a place that could not be looked at. What lies there is not known, which is an error as that of an image is.
 func (s *scanning) unreadable(u library.Unreadable) {
 	if s.summary.AddUnreadable(u); s.fail != library.Never {
-		s.exit(exitError, u.Path)
+		s.exit(exitError, &library.Image{Path: u.Path, State: library.Failed})
 	}
 }
 
-// exit makes the exit code worse where it is not as bad yet.
-func (s *scanning) exit(code int, path string) {
-	if library.Worse(code, s.summary.ExitCode) {
-		s.summary.ExitCode, s.summary.Worst = code, path
+// exit makes the exit code worse where it is not as bad yet. Of all images that are as bad it is told for the one that stands first in
+// the report, whichever was finished first.
+func (s *scanning) exit(code int, i *library.Image) {
+	sum := s.summary
+	if code == 0 || library.Worse(sum.ExitCode, code) {
+		return
 	}
+	if code == sum.ExitCode && library.Compare(s.worst, i) <= 0 {
+		return
+	}
+	s.worst, sum.ExitCode, sum.Worst = i, code, i.Path
 }
 
 // finish writes what is written at the end: the sum, the catalogue's note of the run, and the report. w is where the
@@ -236,6 +260,9 @@ func (s *scanning) finish(w, stdout io.Writer, complete bool) error {
 	return errors.Join(err, wrapStdout(s.print(w, stdout)))
 }
 
+// scriptMode lets everybody read and run a script, and its owner change it.
+const scriptMode = 0o755
+
 func (s *scanning) writeScript() error {
 	if s.script == "" {
 		return nil
@@ -244,7 +271,7 @@ func (s *scanning) writeScript() error {
 	if err != nil {
 		return err
 	}
-	return f.end(library.Script(f, s.summary, s.images))
+	return f.end(errors.Join(library.Script(f, s.summary, s.images), f.Chmod(scriptMode)))
 }
 
 // print writes the report in the format that is wanted.

@@ -175,9 +175,3 @@ func IsFlatName(name string) bool {
 
 // MayBeBare tells whether a file without a format can be a disk: it has whole sectors.
 func MayBeBare(size int64) bool { return size >= smallest && size%units.SectorSize == 0 }
-
-// MayName tells whether a file of such a name can name others.
-func MayName(name string) bool {
-	ext := strings.ToLower(filepath.Ext(name))
-	return ext == ".ovf" || slices.ContainsFunc(formats, func(f driver.Format) bool { return byExtension(f, name) })
-}

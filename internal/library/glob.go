@@ -17,7 +17,6 @@ import (
 // last name of a path, in any folder; one with a slash is about the whole path. Leading "./" and doubled slashes count in neither.
 // A byte of a name that is not UTF-8 is a character.
 type Glob struct {
-	text     string
 	segments []segment
 	last     string // what every match ends with: most paths are told from it by their last characters
 	name     bool   // it is about the last name of a path
@@ -44,7 +43,7 @@ func ParseGlob(s string) (*Glob, error) {
 	case strings.HasSuffix(s, "/"):
 		return nil, &GlobError{len(s) - 1, "the glob ends in a slash; ** behind it means whatever lies in the folder"}
 	}
-	g := &Glob{text: s, name: !strings.Contains(s, "/")}
+	g := &Glob{name: !strings.Contains(s, "/")}
 	for off := 0; ; {
 		seg, end, err := parseSegment(s, off)
 		if err != nil {
@@ -79,9 +78,6 @@ func (g *Glob) finish() {
 		g.last = last.ops[n-1].text
 	}
 }
-
-// String is the glob as it was written.
-func (g *Glob) String() string { return g.text }
 
 // Match tells whether the glob is about a path. It takes time in the product of both lengths at most.
 func (g *Glob) Match(path string) bool {

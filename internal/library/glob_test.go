@@ -44,7 +44,6 @@ func TestGlob(t *testing.T) {
 	} {
 		g, err := ParseGlob(tc.glob)
 		require.NoError(t, err, tc.glob)
-		require.Equal(t, tc.glob, g.String())
 		for name := range strings.SplitSeq(tc.yes, ",") {
 			require.True(t, g.Match(name), "%q and %q", tc.glob, name)
 		}

@@ -102,9 +102,9 @@ func TestHTMLOfHostileNumbers(t *testing.T) {
 }
 
 func TestHTMLIsBounded(t *testing.T) {
-	var parts []pageHtmlPart
+	var parts []pagePart
 	for n := range 3000 {
-		parts = append(parts, pageHtmlPart{int64(2048 * (n + 1)), units.MiB, "linux", "ext4", ""})
+		parts = append(parts, pagePart{int64(2048 * (n + 1)), units.MiB, "linux", "ext4", ""})
 	}
 	parts[2999].lba++
 	d := sampleDisk("gpt", "", 3002*units.MiB, parts...)

@@ -23,6 +23,7 @@ type htmlReport struct {
 	Tags     []choice
 	Formats  []choice
 	Total    int
+	Empty    string // instead of rows, where there is none
 	Rows     iter.Seq[htmlRow]
 	Version  string
 }
@@ -49,7 +50,7 @@ const maxNotes = 1000
 func newPage(s *Summary, images []*Image, policy string) htmlReport {
 	p := htmlReport{
 		Policy: policy, Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s), Notes: newHTMLNotes(s),
-		Total: len(images), Rows: htmlRows(images), Version: safe(s.Version),
+		Total: len(images), Empty: htmlEmpty(s), Rows: htmlRows(images), Version: safe(s.Version),
 	}
 	kinds, tags, formats := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, i := range images {
@@ -73,12 +74,23 @@ func safe(s string) string { return report.SafeMessage(s) }
 // counted is a number and its noun: "1 image", "2 images".
 func counted(n int, noun string) string { return count(n, noun, noun+"s") }
 
+func htmlEmpty(s *Summary) string {
+	if s.ChangedOnly && s.Images > 0 {
+		return "Nothing is new, changed or removed."
+	}
+	return "No image was found."
+}
+
 // htmlLead is the result in a few sentences.
 func htmlLead(s *Summary) (out []string) {
-	off := s.Misaligned + s.Below
-	if off == 0 {
+	off, judged := s.Misaligned+s.Below, s.Images-s.Failed-s.Orphans
+	switch {
+	case s.Images == 0 && s.Complete:
+		out = append(out, "No image was found.")
+	case judged == 0: // nothing can be said
+	case off == 0:
 		out = append(out, fmt.Sprintf("No image has a partition off a multiple of %s.", units.Format(s.Boundary)))
-	} else {
+	default:
 		out = append(out, fmt.Sprintf("%s a partition off a multiple of %s; %d of them off 4 KiB too.",
 			counted(off, "image")+have(off), units.Format(s.Boundary), s.Misaligned))
 	}
@@ -149,7 +161,11 @@ func htmlFacts(s *Summary) []fact {
 		if c.Since != "" {
 			since = "since " + moment(c.Since)
 		}
-		out = append(out, fact{"Changes", fmt.Sprintf("%d new, %d changed, %d the same, %d removed %s", c.New, c.Changed, c.Same, c.Removed, since)})
+		text := fmt.Sprintf("%d new, %d changed, %d the same, %d removed %s", c.New, c.Changed, c.Same, c.Removed, since)
+		if s.ChangedOnly {
+			text += "; rows and exit code are those of what is new, changed or removed alone"
+		}
+		out = append(out, fact{"Changes", text})
 	}
 	code := fact{"Exit code", strconv.Itoa(s.ExitCode)}
 	if s.FailOn != "" {
@@ -197,7 +213,8 @@ func isolation(i Isolation) string {
 
 func newHTMLNotes(s *Summary) (out []htmlNotes) {
 	if n := len(s.Unreadable); n > 0 {
-		notes := htmlNotes{Title: counted(n, "place") + " could not be looked at", More: max(n-maxNotes, 0)}
+		all := s.unreadable()
+		notes := htmlNotes{Title: counted(all, "place") + " could not be looked at", More: max(all-maxNotes, all-n)}
 		for _, u := range s.Unreadable[:min(n, maxNotes)] {
 			notes.Items = append(notes.Items, fact{safe(u.Path), safe(u.Error.Message)})
 		}

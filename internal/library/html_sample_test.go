@@ -10,13 +10,13 @@ import (
 )
 
 // part describes a partition of a sample by its first LBA, its size in bytes, and what it holds.
-type pageHtmlPart struct {
+type pagePart struct {
 	lba, size         int64
 	typ, volume, name string
 }
 
 // sampleDisk is a disk as a scan describes it: verdicts and findings are those of its starts.
-func sampleDisk(scheme, boot string, size int64, parts ...pageHtmlPart) Disk {
+func sampleDisk(scheme, boot string, size int64, parts ...pagePart) Disk {
 	d := Disk{Disk: report.Disk{
 		Size: size, Table: report.Table{Scheme: scheme, SectorSize: units.SectorSize}, Boot: report.BootCode{Name: boot, Text: boot},
 		Boundary: align.DefaultBoundary, Verdict: align.Aligned, Partitions: []report.Partition{}, Findings: []align.Finding{},
@@ -96,21 +96,21 @@ func htmlSample(path, format, subformat string, stored int64, disks ...Disk) *Im
 const gib = units.GiB
 
 func xpDisk(label string, size int64) Disk {
-	return fixed(sampleDisk("mbr", "Windows 2000 to 2003", size, pageHtmlPart{63, size - 63*units.SectorSize, "07 NTFS/exFAT", "ntfs", label}), align.BootDisk)
+	return fixed(sampleDisk("mbr", "Windows 2000 to 2003", size, pagePart{63, size - 63*units.SectorSize, "07 NTFS/exFAT", "ntfs", label}), align.BootDisk)
 }
 
 func dataDisk(label string, size int64) Disk {
-	return fixed(sampleDisk("mbr", "none", size, pageHtmlPart{63, size / 2, "07 NTFS/exFAT", "ntfs", label}, pageHtmlPart{63 + size/1024, size / 3, "07 NTFS/exFAT", "ntfs", "LOGS"}), align.DataDisk)
+	return fixed(sampleDisk("mbr", "none", size, pagePart{63, size / 2, "07 NTFS/exFAT", "ntfs", label}, pagePart{63 + size/1024, size / 3, "07 NTFS/exFAT", "ntfs", "LOGS"}), align.DataDisk)
 }
 
 func gptDisk(size int64) Disk {
-	return sampleDisk("gpt", "protective", size, pageHtmlPart{2048, 100 * units.MiB, "EFI system", "fat32", "SYSTEM"}, pageHtmlPart{206848, 16 * units.MiB, "Microsoft reserved", "", ""},
-		pageHtmlPart{239616, size - 118*units.MiB, "Windows data", "ntfs", "Windows"})
+	return sampleDisk("gpt", "protective", size, pagePart{2048, 100 * units.MiB, "EFI system", "fat32", "SYSTEM"}, pagePart{206848, 16 * units.MiB, "Microsoft reserved", "", ""},
+		pagePart{239616, size - 118*units.MiB, "Windows data", "ntfs", "Windows"})
 }
 
 func linuxDisk(size int64) Disk {
-	d := sampleDisk("mbr", "GRUB 2", size, pageHtmlPart{2048, 512 * units.MiB, "83 Linux", "ext4", "boot"}, pageHtmlPart{1052670, size - 514*units.MiB, "05 extended", "", ""},
-		pageHtmlPart{1052672, size - 515*units.MiB, "8e Linux LVM", "lvm2", ""})
+	d := sampleDisk("mbr", "GRUB 2", size, pagePart{2048, 512 * units.MiB, "83 Linux", "ext4", "boot"}, pagePart{1052670, size - 514*units.MiB, "05 extended", "", ""},
+		pagePart{1052672, size - 515*units.MiB, "8e Linux LVM", "lvm2", ""})
 	d.Partitions[2].Number, d.Partitions[2].Kind = 5, "logical"
 	return d
 }
@@ -133,7 +133,7 @@ func sampleLibrary() (*Summary, []*Image) {
 	for n, name := range []string{"sql-data", "exchange-store"} {
 		add(htmlSample("/vmfs/templates/legacy/"+name+".vhd", "vhd", "dynamic", int64(41+n*30)*gib, dataDisk("DATA", int64(64+n*64)*gib)), []Change{New, Same}[n])
 	}
-	suse := fixed(sampleDisk("mbr", "LILO", 20*gib, pageHtmlPart{63, 18 * gib, "83 Linux", "reiserfs", ""}), align.BootDisk, lilo)
+	suse := fixed(sampleDisk("mbr", "LILO", 20*gib, pagePart{63, 18 * gib, "83 Linux", "reiserfs", ""}), align.BootDisk, lilo)
 	add(htmlSample("/vmfs/templates/legacy/suse-9.vmdk", "vmdk", "twoGbMaxExtentSparse", 7*gib, suse), Same)
 	kiosk := htmlSample("/vmfs/templates/legacy/kiosk-nt4.qcow2", "qcow2", "", 900*units.MiB, xpDisk("", 4*gib))
 	kiosk.Accepted = &Accepted{Reason: "retired with the branch in March", Until: "2027-03-31"}
@@ -141,7 +141,7 @@ func sampleLibrary() (*Summary, []*Image) {
 	ova := htmlSample("/vmfs/templates/appliances/erp-suite.ova", "ova", "", 19*gib, xpDisk("OS", 40*gib), dataDisk("ERP", 120*gib))
 	ova.Disks[0].Member, ova.Disks[1].Member = "erp-suite-disk1.vmdk", "erp-suite-disk2.vmdk"
 	add(ova, Changed)
-	below := fixed(sampleDisk("mbr", "Windows Vista to 11", 60*gib, pageHtmlPart{64, 20 * gib, "07 NTFS/exFAT", "ntfs", "System"}, pageHtmlPart{20*2097152 + 2048, 30 * gib, "07 NTFS/exFAT", "ntfs", "Daten"}), align.BootDisk)
+	below := fixed(sampleDisk("mbr", "Windows Vista to 11", 60*gib, pagePart{64, 20 * gib, "07 NTFS/exFAT", "ntfs", "System"}, pagePart{20*2097152 + 2048, 30 * gib, "07 NTFS/exFAT", "ntfs", "Daten"}), align.BootDisk)
 	add(htmlSample("/vmfs/templates/win/office-2008.vhdx", "vhdx", "dynamic", 22*gib, below), Same)
 	for n, name := range []string{"win2012r2", "win2016-core", "win2016", "win2019-core", "win2019", "win2022-core", "win2022", "win2025"} {
 		add(htmlSample("/vmfs/templates/win/"+name+".vmdk", "vmdk", "streamOptimized", int64(6+n)*gib, gptDisk(int64(40+n*8)*gib)), Same)

@@ -11,6 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
 )
 
 // rendered is the report of a library, and what a second parser makes of it.
@@ -183,7 +186,7 @@ func TestHTMLIsTheSameTwice(t *testing.T) {
 
 // The map is to scale: a start at a quarter of the disk is at a quarter of the picture.
 func TestHTMLMapIsToScale(t *testing.T) {
-	d := sampleDisk("mbr", "", 8*gib, pageHtmlPart{63, gib, "07", "ntfs", ""}, pageHtmlPart{2 * gib / 512, 4 * gib, "05 extended", "", ""}, pageHtmlPart{2*gib/512 + 63, gib, "07", "ntfs", ""}, pageHtmlPart{7 * gib / 512, 2 * gib, "83", "ext4", ""})
+	d := sampleDisk("mbr", "", 8*gib, pagePart{63, gib, "07", "ntfs", ""}, pagePart{2 * gib / 512, 4 * gib, "05 extended", "", ""}, pagePart{2*gib/512 + 63, gib, "07", "ntfs", ""}, pagePart{7 * gib / 512, 2 * gib, "83", "ext4", ""})
 	_, doc := rendered(t, NewSummary(), []*Image{htmlSample("x.vmdk", "raw", "", 1, d)})
 	got := map[string][][3]string{}
 	for _, svg := range elements(pageRows(t, doc)[0], "svg") {
@@ -225,4 +228,45 @@ func TestHTMLOfNothing(t *testing.T) {
 	_, doc := rendered(t, NewSummary(), nil)
 	require.Empty(t, pageRows(t, doc))
 	require.Contains(t, textOf(doc), "No image was found.")
+}
+
+// What is not known is not told as good news.
+func TestHTMLOfNothingJudged(t *testing.T) {
+	const aligned = "No image has a partition off a multiple of 64 KiB."
+	none := NewSummary()
+	none.Complete, none.Boundary = true, align.DefaultBoundary
+	require.Equal(t, []string{"No image was found."}, htmlLead(none))
+	none.Complete = false
+	require.Empty(t, htmlLead(none))
+
+	failed := NewImage("/srv/a.vmdk")
+	failed.Fail("format", "the file is cut")
+	require.Equal(t, []string{"1 image could not be judged."}, htmlLead(summed([]*Image{failed})))
+	fine := row("/srv/b.raw", align.Aligned, "", 0, false)
+	require.Equal(t, []string{aligned, "1 image could not be judged."}, htmlLead(summed([]*Image{failed, fine})))
+}
+
+func TestHTMLOfWhatHasNotChanged(t *testing.T) {
+	s := summed([]*Image{row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false)})
+	s.Changes, s.ChangedOnly = &Changes{Since: "2026-11-20T10:00:00Z", Same: 1}, true
+	_, doc := rendered(t, s, nil)
+	require.Contains(t, textOf(doc), "Nothing is new, changed or removed.")
+	require.Contains(t, textOf(doc), "1 the same, 0 removed since 2026-11-20 10:00 UTC; rows and exit code are those of what is new, changed or removed alone")
+	require.NotContains(t, textOf(doc), "No image was found.")
+}
+
+// Of places that could not be looked at the first thousand are named, and all are counted.
+func TestManyUnreadablePlaces(t *testing.T) {
+	s := summed([]*Image{row("/srv/b.raw", align.Aligned, "", 0, false)})
+	for range 1500 {
+		s.AddUnreadable(Unreadable{Path: "/srv/closed", Error: report.Error{Code: "io", Message: "permission denied"}})
+	}
+	for _, verbose := range []bool{false, true} {
+		out := tableOf(report.Text{Verbose: verbose}, s, nil)
+		require.Contains(t, out, "1,500 files and folders, so images may be missing here.")
+		require.Contains(t, out, map[bool]string{false: "... and 1,490 more", true: "... and 500 more"}[verbose])
+	}
+	_, doc := rendered(t, s, nil)
+	require.Contains(t, textOf(doc), "1500 places could not be looked at")
+	require.Equal(t, 500, newHTMLNotes(s)[0].More)
 }

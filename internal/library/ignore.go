@@ -140,12 +140,8 @@ func globIn(s string, off int) (from, to, next int, ok bool) {
 	return off, to, to + 1, to < len(s)
 }
 
-// Match finds the first entry that has not expired and is about a path: as it is written, or as it is below one of the roots. today is a
-// date as 2027-01-31. Entries count what they match.
-func (i *Ignore) Match(path string, roots []string, today string) *Accepted {
-	return i.match(Names(path, roots), today, true)
-}
-
+// match finds the first entry that has not expired and is about a path, whose Names it gets. today is a date as 2027-01-31. Entries count
+// what they match.
 func (i *Ignore) match(names []string, today string, needed bool) (found *Accepted) {
 	for n := range i.entries {
 		e := &i.entries[n]
@@ -165,9 +161,9 @@ func (i *Ignore) match(names []string, today string, needed bool) (found *Accept
 }
 
 // Accept marks an image as accepted where an entry says so. One that is as the user wants it is left alone: there is nothing to accept.
-func (i *Ignore) Accept(img *Image, roots []string, today string, level FailOn) {
+func (i *Ignore) Accept(img *Image, roots Roots, today string, level FailOn) {
 	img.Accepted = nil
-	if img.State == Gone {
+	if img.State == Gone || len(i.entries) == 0 {
 		return
 	}
 	needed := img.State != Judged || img.Verdict != align.Aligned || level.Code(img) != 0

@@ -5,16 +5,28 @@ import (
 	"strings"
 )
 
-// Names are the ways to write a path that globs are held against: as it is, and as it is below each of the roots that it lies in. An empty
-// root has none.
-func Names(path string, roots []string) []string {
+// Roots are the paths that a scan was given, to be asked for each row: there can be as many of them as rows.
+type Roots map[string]bool // without slashes at their ends
+
+// NewRoots takes paths as the user wrote them. An empty one is none.
+func NewRoots(paths []string) Roots {
+	r := Roots{}
+	for _, p := range paths {
+		if p != "" {
+			r[strings.TrimRight(p, "/")] = true
+		}
+	}
+	return r
+}
+
+// Names are the ways to write a path that globs are held against: as it is, and as it is below each of the roots that it lies in.
+func Names(path string, roots Roots) []string {
 	out := []string{path}
-	for _, root := range roots {
-		if root == "" {
+	for n := range len(path) {
+		if path[n] != '/' || !roots[path[:n]] {
 			continue
 		}
-		root = strings.TrimRight(root, "/") + "/"
-		if below, ok := strings.CutPrefix(path, root); ok && below != "" && !slices.Contains(out, below) {
+		if below := path[n+1:]; below != "" && !slices.Contains(out, below) {
 			out = append(out, below)
 		}
 	}

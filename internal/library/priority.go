@@ -2,7 +2,6 @@ package library
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -43,9 +42,12 @@ func (i *Image) Settle(flags []string) {
 		return
 	}
 	p := Priority{Class: 1, Command: report.AlignCommand(i.ExactPath(), flags)}
+	if i.packed() {
+		p.Command = report.AlignPackageCommand(i.ExactPath(), flags)
+	}
 	why := []string{"a partition starts off a 4 KiB boundary"}
 	if i.Verdict == align.BelowBoundary {
-		p.Class, why[0] = p.Class+classBelow, fmt.Sprintf("a partition is on 4 KiB, but off %s", units.Short(i.boundary()))
+		p.Class, why[0] = p.Class+classBelow, "a partition is on 4 KiB, but off "+units.Short(i.boundary())
 	}
 	role := i.role()
 	switch role {
@@ -75,6 +77,17 @@ func (i *Image) Settle(flags []string) {
 	}
 	p.Reason = strings.Join(why, "; ")
 	i.Priority = &p
+}
+
+// packed tells whether the image is a package, of which a copy has all disks.
+func (i *Image) packed() bool { return i.Format == "ova" || i.Format == "ovf" }
+
+// alignedName is where the copy of the image goes.
+func (i *Image) alignedName() string {
+	if i.packed() {
+		return report.AlignedPackage(i.ExactPath())
+	}
+	return report.AlignedName(i.ExactPath())
 }
 
 func (i *Image) boundary() int64 {

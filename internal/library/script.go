@@ -69,6 +69,9 @@ func (s *script) head(sum *Summary, images []*Image) {
 	if !sum.Complete {
 		s.comment("The scan was interrupted, so it has not seen all images.")
 	}
+	if sum.ChangedOnly {
+		s.comment("The scan showed only what is new or changed, so images that were known stand in no line below, also those off the boundary.")
+	}
 	if relative {
 		s.comment("Names are relative: run it in the folder where the scan ran.")
 	}
@@ -99,7 +102,7 @@ func (s *script) image(i *Image) {
 		return
 	}
 	command := strings.TrimPrefix(i.Priority.Command, "trueup ")
-	dest := report.AlignedName(path)
+	dest := i.alignedName()
 	if before, taken := s.dests[dest]; taken {
 		s.comment("  not realigned: the copy would have the name of that of number %d. Choose another name:", before)
 		s.comment("  %s", i.Priority.Command)

@@ -17,7 +17,10 @@ type Summary struct {
 	Finished string   `json:"finished"` // RFC 3339, UTC
 	Version  string   `json:"version"`  // of trueup
 
-	Found      int            `json:"-"`      // images that the walk came upon; more than Images when the run was interrupted
+	Found       int    `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
+	Again       string `json:"-"` // flags that choose the same images once more, which the next commands need
+	ChangedOnly bool   `json:"-"` // rows are only those of what is new, changed or gone, and so is the exit code
+
 	Images     int            `json:"images"` // all below
 	Aligned    int            `json:"aligned"`
 	Below      int            `json:"below_boundary"`
@@ -120,6 +123,9 @@ func (s *Summary) AddUnreadable(u Unreadable) {
 		s.Unreadable = append(s.Unreadable, u)
 	}
 }
+
+// unreadable is how many places could not be looked at, also those that are not named.
+func (s *Summary) unreadable() int { return max(s.UnreadableCount, len(s.Unreadable)) }
 
 // NewSummary begins the sum of a run.
 func NewSummary() *Summary {

@@ -152,6 +152,27 @@ func TestNothingFound(t *testing.T) {
 	require.Equal(t, "No image was found.\n", tableOf(report.Text{}, s, nil))
 }
 
+// The commands that come next are about the images of this run, not about those that it left out or accepted.
+func TestNextCommandsChooseTheSameImages(t *testing.T) {
+	list := []*Image{row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false), row("/srv/b.raw", align.Misaligned, align.DataDisk, 100, false)}
+	s := summed(list)
+	s.Paths, s.Boundary, s.Again = []string{"/srv"}, units.MiB, "--include '*.raw' --ignore accepted.txt"
+	out := tableOf(report.Text{}, s, list)
+	require.Contains(t, out, "\n  trueup scan --include '*.raw' --ignore accepted.txt --boundary 1M --script fix.sh /srv\n")
+	require.Contains(t, out, "\n  trueup scan --include '*.raw' --ignore accepted.txt --boundary 1M -o html --out report.html /srv\n")
+}
+
+// Sums are those of all images, so a run that shows only some must say so.
+func TestChangedRowsAloneAreSaidToBe(t *testing.T) {
+	s := summed([]*Image{row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false)})
+	s.Changes = &Changes{Since: "2026-11-20T10:00:00Z", Same: 1}
+	const words = "Rows and exit code are those of what is new, changed or removed alone.\n"
+	require.NotContains(t, tableOf(report.Text{}, s, nil), words)
+	s.ChangedOnly = true
+	require.Contains(t, tableOf(report.Text{}, s, nil), words)
+	require.Contains(t, scriptOf(t, s, nil), "# The scan showed only what is new or changed")
+}
+
 func TestAnInterruptedRunSaysSo(t *testing.T) {
 	list := []*Image{row("a.raw", align.Aligned, "", 0, false).withPartitions("raw", 2048)}
 	s := summed(list)

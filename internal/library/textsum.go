@@ -37,6 +37,9 @@ func (p *printer) summary(partly int) {
 	}
 	if s.Changes != nil {
 		p.para("", changesText(s.Changes))
+		if s.ChangedOnly {
+			p.para("", "Rows and exit code are those of what is new, changed or removed alone.")
+		}
 	}
 	p.unreadable()
 	for _, n := range s.IgnoreNotes {
@@ -149,12 +152,13 @@ func changesText(c *Changes) string {
 }
 
 func (p *printer) unreadable() {
+	all := p.s.unreadable()
 	for n, u := range p.s.Unreadable {
 		if n == 0 {
-			p.lead(text.FgRed, "Could not be looked at:", places(len(p.s.Unreadable))+", so images may be missing here.")
+			p.lead(text.FgRed, "Could not be looked at:", places(all)+", so images may be missing here.")
 		}
 		if n == maxUnreadable && !p.t.Verbose {
-			p.note(fmt.Sprintf("... and %s more", thousands(int64(len(p.s.Unreadable)-n))))
+			p.note(fmt.Sprintf("... and %s more", thousands(int64(all-n))))
 			return
 		}
 		room := 0
@@ -163,6 +167,9 @@ func (p *printer) unreadable() {
 		}
 		p.line(indent + shorten(report.SafeMessage(u.Path), room))
 		p.note(between + strings.TrimPrefix(u.Error.Message, u.Path+": "))
+	}
+	if more := all - len(p.s.Unreadable); more > 0 {
+		p.note(fmt.Sprintf("... and %s more", thousands(int64(more))))
 	}
 }
 
@@ -243,9 +250,9 @@ func (s *Summary) again() func(flags string) string {
 		}
 		paths = strings.Join(quoted, " ")
 	}
-	criterion := ""
+	criterion := strings.TrimRight(" "+s.Again, " ")
 	if s.Boundary != align.DefaultBoundary {
-		criterion = " --boundary " + units.Short(s.Boundary)
+		criterion += " --boundary " + units.Short(s.Boundary)
 	}
 	if s.Storage != "" && s.Storage != align.Generic().Name {
 		criterion += " --storage " + s.Storage

@@ -128,7 +128,7 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 		}
 	}
 	if misaligned && possible && !t.List { // one disk that is refused keeps the whole package from being written
-		t.printf("To write an aligned package: %s\n", AlignCommand(r.Package.Path, r.Flags))
+		t.printf("To write an aligned package: %s\n", AlignPackageCommand(r.Package.Path, r.Flags))
 	}
 }
 

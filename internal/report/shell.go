@@ -11,6 +11,21 @@ func AlignCommand(path string, fs []string) string {
 	return "trueup align" + flags(fs) + " " + shellQuote(path) + " " + shellQuote(AlignedName(path))
 }
 
+// AlignPackageCommand is the same for a package, whatever its name is: that of the copy says that it is one.
+func AlignPackageCommand(path string, fs []string) string {
+	return "trueup align" + flags(fs) + " " + shellQuote(path) + " " + shellQuote(AlignedPackage(path))
+}
+
+// AlignedPackage suggests a name for the copy of a package. It is an archive, also that of an OVF with loose files: beside their
+// originals these could not keep their names, which the OVF has.
+func AlignedPackage(path string) string {
+	path = AlignedName(path)
+	if dot := strings.LastIndexByte(path, '.'); dot > strings.LastIndexByte(path, '/') {
+		path = path[:dot]
+	}
+	return strings.TrimSuffix(path, "-aligned") + "-aligned.ova"
+}
+
 // AlignedName suggests a name for the copy. A disk inside of a package gets one beside the package.
 func AlignedName(path string) string {
 	if i := strings.LastIndexByte(path, '!'); i >= 0 {
@@ -20,6 +35,9 @@ func AlignedName(path string) string {
 	dot := strings.LastIndexByte(path, '.')
 	if dot <= strings.LastIndexByte(path, '/') {
 		return path + "-aligned"
+	}
+	if strings.EqualFold(path[dot:], ".ovf") {
+		return path[:dot] + "-aligned.ova" // see AlignedPackage
 	}
 	return path[:dot] + "-aligned" + path[dot:]
 }

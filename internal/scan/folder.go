@@ -211,13 +211,19 @@ func (r *run) lookup(path string, x *found) (bool, error) {
 	if err != nil || !ok {
 		return false, err
 	}
-	var id image.Identity
-	if json.Unmarshal(k.Ident, &id) != nil || checkIdentity(id) != nil || (k.Image != nil && k.Image.Check() != nil) {
-		return false, nil // it is read again: the catalogue may be that of a stranger
+	id, ok := believed(k)
+	if ok {
+		x.id, x.known = id, &k
 	}
-	x.id = id
-	x.known = &k
-	return true, nil
+	return ok, nil
+}
+
+// believed gives what a file is by the catalogue, which may be that of a stranger. What cannot be is read again.
+func believed(k catalog.Known) (id image.Identity, ok bool) {
+	if json.Unmarshal(k.Ident, &id) != nil || checkIdentity(id) != nil {
+		return id, false
+	}
+	return id, k.Image == nil || k.Image.Check() == nil
 }
 
 // keep gives the store a result.

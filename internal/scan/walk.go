@@ -73,10 +73,10 @@ func resolve(path string) (string, fs.FileMode, error) {
 		real, err = filepath.Abs(real)
 	}
 	if err != nil {
-		if _, system := errors.AsType[*fs.PathError](err); !system {
-			return "", 0, unix.ELOOP // the one error that EvalSymlinks has itself
+		if _, system := errors.AsType[*fs.PathError](err); system || errors.Is(err, unix.ENOTDIR) {
+			return "", 0, plain(err)
 		}
-		return "", 0, plain(err)
+		return "", 0, unix.ELOOP // the one error that EvalSymlinks has itself
 	}
 	st, err := os.Lstat(real)
 	if err != nil {

@@ -1,0 +1,37 @@
+package catalog
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/library"
+)
+
+func TestRootsAreThoseBelowNoOther(t *testing.T) {
+	require.Equal(t, []string{"/a", "/a-b", "/ab/c"}, roots([]string{"/a/b/c", "/ab/c", "/a-b", "/a/", "/a/b", "/a", "/a-b/x"}))
+	require.Equal(t, []string{"/"}, roots([]string{"/srv", "/", "/a/b"}))
+}
+
+// A list of paths can name every image itself. Held against each other, these would take minutes.
+func TestRootsCanBeMany(t *testing.T) {
+	var paths []string
+	for n := range 100_000 {
+		paths = append(paths, fmt.Sprintf("/srv/templates/%06d.vmdk", n))
+	}
+	start := time.Now()
+	require.Len(t, roots(paths), len(paths))
+	require.Less(t, time.Since(start), 20*time.Second)
+}
+
+// A sum names the first places that could not be looked at, and counts all of them. So does the catalogue.
+func TestARunCountsAllThatItCouldNotRead(t *testing.T) {
+	c := fresh(t)
+	r := begin(t, c, "/lib")
+	s := library.NewSummary()
+	s.Unreadable, s.UnreadableCount = []library.Unreadable{{Path: "/lib/x"}}, 1234
+	require.NoError(t, r.Finish(s))
+	require.Equal(t, "1234", query(t, c, "SELECT unreadable FROM runs"))
+}
