@@ -72,6 +72,9 @@ func resolve(path string) (string, fs.FileMode, error) {
 	if err == nil {
 		real, err = filepath.Abs(real)
 	}
+	if err == nil {
+		real, err = filepath.EvalSymlinks(real) // the folder that the user is in can be one by a link
+	}
 	if err != nil {
 		if _, system := errors.AsType[*fs.PathError](err); system || errors.Is(err, unix.ENOTDIR) {
 			return "", 0, plain(err)

@@ -300,3 +300,18 @@ func TestARowWithoutFilesIsNotReused(t *testing.T) {
 	require.True(t, unchanged(t.TempDir(), nil), "a file that is no image")
 	require.False(t, unchanged(t.TempDir(), library.NewImage("x")), "a catalogue that a stranger has made")
 }
+
+// A shell shows the folder that it is in by the link through which it came there.
+func TestFolderThatTheUserIsInByALink(t *testing.T) {
+	tr := newTrial(t)
+	tr.put(map[string]string{"real/x": "disk"})
+	require.NoError(t, os.Symlink("real", tr.path("link")))
+	t.Chdir(tr.path("link"))
+	t.Setenv("PWD", tr.path("link"))
+	real, mode, err := resolve(".")
+	require.NoError(t, err)
+	require.True(t, mode.IsDir())
+	want, err := filepath.EvalSymlinks(tr.path("real"))
+	require.NoError(t, err)
+	require.Equal(t, want, real)
+}
