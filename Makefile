@@ -62,7 +62,7 @@ test: tools ## every test, with the outside tools as second opinion
 	$(GO) test -count=1 -race -timeout 15m $$($(GO) list ./internal/... | grep -vE '$(UNRACED)')
 	$(GO) test -count=1 -timeout 15m $$($(GO) list ./internal/... | grep -E '$(UNRACED)')
 	$(GO) test -count=1 -timeout 15m -run 'TestLargeReportInChromium' ./internal/library
-	$(GO) test -count=1 -timeout 15m ./cmd/...
+	$(GO) test -count=1 -timeout 25m ./cmd/...
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (60s) each

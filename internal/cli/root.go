@@ -52,7 +52,7 @@ func Main(version string, args []string) (code int) {
 	// Buffers are few and of fixed size; a small heap target keeps the peak low at no cost that shows. The limit is soft: what
 	// really is in use may be more.
 	debug.SetGCPercent(50)
-	debug.SetMemoryLimit(48 * units.MiB)
+	debug.SetMemoryLimit(44 * units.MiB)
 	root := newRoot(version, c)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)

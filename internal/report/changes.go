@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -109,12 +110,45 @@ func (t *Text) patches(ps []Patch) {
 	}
 	t.printf("\nFields that change, at their place in the result:\n\n")
 	digits, left := t.patchWidths(ps)
-	w := newTable(table.ColumnConfig{Name: "reason", WidthMax: left, WidthMaxEnforcer: text.WrapSoft})
-	w.AppendHeader(table.Row{"offset", "old", "new", "reason"})
+	widths := [3]int{len("offset"), len("old"), len("new")}
 	for _, p := range ps {
-		w.AppendRow(table.Row{fmt.Sprintf("%#x", p.Off), cut(p.Old, digits), cut(p.New, digits), SafeMessage(p.Reason)})
+		for n, cell := range patchCells(p, digits) {
+			widths[n] = max(widths[n], text.LongestLineLen(cell))
+		}
 	}
-	t.table(w)
+	t.patchRow(widths, [3]string{"offset", "old", "new"}, "reason")
+	for _, p := range ps {
+		reason := SafeMessage(p.Reason)
+		if left > 0 && len(reason) > left {
+			reason = text.WrapSoft(reason, left)
+		}
+		t.patchRow(widths, patchCells(p, digits), reason)
+	}
+}
+
+func patchCells(p Patch, digits int) [3]string {
+	return [3]string{"0x" + strconv.FormatInt(p.Off, 16), cut(p.Old, digits), cut(p.New, digits)}
+}
+
+// patchRow prints a row as the other tables do, whose cells may have several lines. There can be tens of thousands of rows, which a table
+// in memory would take a third of all processor time for.
+func (t *Text) patchRow(widths [3]int, cells [3]string, reason string) {
+	var lines [4][]string
+	height := 0
+	for n, cell := range []string{cells[0], cells[1], cells[2], reason} {
+		lines[n] = strings.Split(cell, "\n")
+		height = max(height, len(lines[n]))
+	}
+	for row := range height {
+		var at [4]string
+		for n := range at {
+			if row < len(lines[n]) {
+				at[n] = lines[n][row]
+			}
+		}
+		l := " " + text.AlignRight.Apply(at[0], widths[0]) + "  " + text.AlignLeft.Apply(at[1], widths[1]) + "  " + text.AlignLeft.Apply(at[2], widths[2]) + "  " + at[3]
+		t.printf("%s\n", strings.TrimRight(l, " "))
+	}
 }
 
 // Widths of the list of fields, in characters.
