@@ -16,7 +16,7 @@ import (
 // ownFiles are what the program opens beside images: the first three at the start of the runtimes of Go and C, the others when workers are restricted
 // and that is proved from outside.
 var ownFiles = regexp.MustCompile(`^(/sys/kernel/mm/transparent_hugepage/hpage_pmd_size|/sys/fs/cgroup/.*|/sys/devices/system/cpu/online|` +
-	`/proc/(self|\d+)/(status|cgroup|mountinfo|maps|task(/\d+(/status)?)?)|/dev/null)$`)
+	`/proc/(self|\d+)/(status|cgroup|mountinfo|maps|fd|task(/\d+(/status)?)?)|/dev/null)$`)
 
 var (
 	openCall = regexp.MustCompile(`^\d+ +(?:openat2?|open|creat)\((?:(?:AT_FDCWD|\d+)<([^>]*)>, )?"((?:[^"\\]|\\.)*)"`)

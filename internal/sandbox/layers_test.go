@@ -181,6 +181,42 @@ func TestDeedsCanBeDoneOutside(t *testing.T) {
 	}
 }
 
+// A worker gets nothing that its parent was started with, whatever the level: not a file to read, a pipe to write to, or a file that
+// a shared mapping would change.
+func TestInheritsNothing(t *testing.T) {
+	file := write(t, t.TempDir(), "outside")
+	readable, err := unix.Open(file, unix.O_RDONLY, 0) // without O_CLOEXEC, as shells and make hand them down
+	require.NoError(t, err)
+	defer unix.Close(readable)
+	writable, err := unix.Open(file, unix.O_RDWR, 0)
+	require.NoError(t, err)
+	defer unix.Close(writable)
+	var pipe [2]int
+	require.NoError(t, unix.Pipe2(pipe[:], unix.O_NONBLOCK))
+	defer unix.Close(pipe[0])
+	defer unix.Close(pipe[1])
+	for _, level := range []sandbox.Level{sandbox.Process, sandbox.Sandbox} {
+		w := start(t, sandbox.Options{Level: level})
+		require.NotContains(t, w.Isolation().Note, "descriptor")
+		for _, request := range []string{
+			fmt.Sprint("pread ", readable), fmt.Sprint("send ", pipe[1]), fmt.Sprint("overwrite ", writable),
+		} {
+			require.NotEqual(t, "done", ask(t, w, request), "%s: %s", level, request)
+		}
+	}
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "content", string(content))
+	_, err = unix.Read(pipe[0], make([]byte, 1))
+	require.ErrorIs(t, err, unix.EAGAIN)
+}
+
+func TestNoSharedMapping(t *testing.T) {
+	file := write(t, t.TempDir(), "a")
+	require.Equal(t, "done", ask(t, start(t, sandbox.Options{Level: sandbox.Process}), "share "+file))
+	require.Equal(t, operation, ask(t, full(t, file), "share "+file))
+}
+
 func TestFewDescriptors(t *testing.T) {
 	file := write(t, t.TempDir(), "a")
 	for level := range map[sandbox.Level]bool{sandbox.Process: true, sandbox.Sandbox: true} {

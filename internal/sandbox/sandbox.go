@@ -10,6 +10,8 @@
 //   - The parent's clock and SIGKILL: a request that hangs, in a slow read or in a wait.
 //   - RLIMIT_CPU, renewed for each request: a request that computes for ever.
 //   - RLIMIT_DATA: memory. A worker that wants more dies of it, and the machine does not.
+//   - Close-on-exec for all that the parent has open: a file, pipe or socket that the parent itself was started with. The kernel
+//     asks nothing more of who holds one.
 //   - RLIMIT_NOFILE, RLIMIT_FSIZE 0, RLIMIT_CORE 0: descriptors; files that grow; customers' data in a core file.
 //   - No-new-privileges: a program with the set-user-ID bit gives nothing.
 //   - Landlock: only the files and folders of Options.Roots can be read, nothing can be written or run, and where the kernel has it
@@ -55,10 +57,13 @@ type Isolation struct {
 	Note     string   `json:"note,omitempty"`
 }
 
-// has tells whether a layer is in force.
+// has reports whether a layer is in force.
 func (i *Isolation) has(layer string) bool {
-	return slices.ContainsFunc(i.Layers, func(l string) bool { return l == layer || strings.HasPrefix(l, layer+"-") })
+	return slices.ContainsFunc(i.Layers, func(l string) bool { return named(l, layer) })
 }
+
+// named reports whether an entry of Isolation.Layers is that layer, with or without a version.
+func named(l, layer string) bool { return l == layer || strings.HasPrefix(l, layer+"-") }
 
 // lacks notes why a layer, or a part of one, is not in force.
 func (i *Isolation) lacks(what string, err error) {

@@ -79,6 +79,7 @@ type check struct {
 func checks(pid uint32) []check {
 	reading := []uint32{openToWrite}
 	data := []uint32{unix.PROT_EXEC}
+	shared := []uint32{unix.MAP_SHARED} // MAP_SHARED_VALIDATE has this bit, MAP_PRIVATE has not
 	return []check{
 		{"open", 1, bpf.JumpBitsNotSet, reading},
 		{"openat", 2, bpf.JumpBitsNotSet, reading},
@@ -89,6 +90,9 @@ func checks(pid uint32) []check {
 		{"prlimit64", 0, bpf.JumpEqual, []uint32{0}},
 		{"mmap", 2, bpf.JumpBitsNotSet, data},
 		{"mmap2", 2, bpf.JumpBitsNotSet, data},
+		// A shared mapping of a file that is open for writing changes it without a write; mprotect could make one of a readable mapping.
+		{"mmap", 3, bpf.JumpBitsNotSet, shared},
+		{"mmap2", 3, bpf.JumpBitsNotSet, shared},
 		{"mprotect", 2, bpf.JumpBitsNotSet, data},
 		{"pkey_mprotect", 2, bpf.JumpBitsNotSet, data},
 		// The size and the sectors of a disk.

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// verify is the parent's own look at its worker: in each of its threads, are no-new-privileges and seccomp in force? What is not is
-// taken off the layers. Landlock has no such sign; the worker itself tries what it forbids.
+// verify is the parent's own look at its worker: in each of its threads, are no-new-privileges and seccomp in force, and does it
+// hold no open file that Landlock has no say in? What is not is taken off the layers. Landlock itself has no sign; the worker tries
+// what it forbids.
 func verify(pid int, iso *Isolation) {
 	own, err := os.ReadFile("/proc/self/status")
 	var threads [][]byte
@@ -33,13 +34,16 @@ func verify(pid int, iso *Isolation) {
 			iso.takeOff(layerSeccomp, errors.New("a thread of the worker has no filter"))
 		}
 	}
+	if err := foreign(pid); err != nil {
+		iso.takeOff(layerLandlock, err)
+	}
 	iso.settle()
 }
 
 // takeOff removes a layer that is not in force.
 func (i *Isolation) takeOff(layer string, why error) {
 	if i.has(layer) {
-		i.Layers = slices.DeleteFunc(i.Layers, func(l string) bool { return l == layer })
+		i.Layers = slices.DeleteFunc(i.Layers, func(l string) bool { return named(l, layer) })
 		i.lacks(layer, why)
 	}
 }

@@ -95,6 +95,7 @@ func spawn(o Options) (*Worker, error) {
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 		WaitDelay:   exitLimit,
 	}
+	keepDescriptors()
 	err = w.cmd.Start()
 	err = errors.Join(err, theirIn.Close(), theirOut.Close())
 	if err != nil {

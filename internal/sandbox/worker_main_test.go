@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -206,6 +207,30 @@ var deeds = map[string]func(with string) error{
 		_, err = unix.IoctlGetInt(fd, unix.BLKSSZGET)
 		return errors.Join(err, unix.Close(fd))
 	},
+	// What could be done with descriptors of the parent.
+	"pread": func(with string) error {
+		_, err := unix.Pread(inherited(with), make([]byte, 1), 0)
+		return err
+	},
+	"send": func(with string) error {
+		_, err := unix.Write(inherited(with), []byte("x"))
+		return err
+	},
+	"overwrite": func(with string) error {
+		page, err := unix.Mmap(inherited(with), 0, 1, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err == nil {
+			page[0] = 'X'
+		}
+		return err
+	},
+	"share": func(with string) error { // a mapping that mprotect could make writable
+		fd, err := unix.Open(with, unix.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		_, err = unix.Mmap(fd, 0, 1, unix.PROT_READ, unix.MAP_SHARED)
+		return errors.Join(err, unix.Close(fd))
+	},
 	"limits": func(string) error {
 		return unix.Prlimit(os.Getppid(), unix.RLIMIT_NOFILE, nil, &unix.Rlimit{})
 	},
@@ -216,6 +241,15 @@ var deeds = map[string]func(with string) error{
 			}
 		}
 	},
+}
+
+// inherited is the number of a descriptor that the parent names.
+func inherited(with string) int {
+	fd, err := strconv.Atoi(with)
+	if err != nil {
+		panic(err)
+	}
+	return fd
 }
 
 func closing(file *os.File, err error) error {
