@@ -187,11 +187,16 @@ func TestHarmlessFaults(t *testing.T) {
 	intact := newFault(t, source)
 	intact.requireNext(t)
 	want := hashContents(t, filepath.Dir(intact.dest))
-	files := map[string]string{"pread64": source} // the loader of the program does not bear interruptions
-	for _, call := range []string{"pread64", "pwrite64", "fsync", "ftruncate"} {
+	// The loader of the program does not bear interruptions, and neither do calls of the runtime that concern no file of ours.
+	const inSource, inFolder = "source", "folder"
+	for call, where := range map[string]string{
+		"pread64": inSource, "pwrite64": "", "fsync": "", "ftruncate": "", "/^(openat|newfstatat)$": inFolder, "flock": "", "/^rename": "",
+		"fstatfs": "", "lseek": inSource, "getdents64": inFolder,
+	} {
 		t.Run("interrupted "+call, func(t *testing.T) {
 			f := newFault(t, source)
-			r, hits := f.inject(t, injection{call: call, spec: "error=EINTR:when=1+2", path: files[call]})
+			path := map[string]string{inSource: source, inFolder: filepath.Dir(f.dest)}[where]
+			r, hits := f.inject(t, injection{call: call, spec: "error=EINTR:when=1+2", path: path})
 			require.Positive(t, hits)
 			require.Equal(t, 0, r.code, r.stderr)
 			require.Equal(t, want, hashContents(t, filepath.Dir(f.dest)))

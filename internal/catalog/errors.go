@@ -8,6 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // ErrForeign marks the error of a file that is something else than a catalogue. It was not written to.
@@ -85,10 +87,10 @@ func (c *Catalog) fail(err error) error {
 
 // obstacle is why the file or its folder cannot be written, as the kernel says it.
 func (c *Catalog) obstacle() error {
-	if err := unix.Access(c.file, unix.R_OK|unix.W_OK); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := sys.Access(c.file, unix.R_OK|unix.W_OK); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
-	if err := unix.Access(c.folder(), unix.W_OK|unix.X_OK); err != nil {
+	if err := sys.Access(c.folder(), unix.W_OK|unix.X_OK); err != nil {
 		return fmt.Errorf("folder: %w", err)
 	}
 	return nil

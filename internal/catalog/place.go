@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // suffixes are those of the files that SQLite keeps for a database: itself, the log and its index where the file system is local, a
@@ -32,7 +34,7 @@ var local = []int64{
 // shares tells whether the file system of a folder is one on which a write-ahead log works.
 func shares(folder string) (bool, error) {
 	var st unix.Statfs_t
-	if err := unix.Statfs(folder, &st); err != nil {
+	if err := sys.Statfs(folder, &st); err != nil {
 		return false, &fs.PathError{Op: "statfs", Path: folder, Err: err}
 	}
 	return slices.Contains(local, int64(st.Type)), nil //nolint:unconvert // it is narrower on other processors

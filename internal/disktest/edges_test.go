@@ -32,6 +32,7 @@ var edges = map[string][]string{
 	"internal/disk":   nil,
 	"internal/ondisk": {"internal/disk"}, // Pages ask their source for its holes
 	"internal/ovf":    nil,
+	"internal/sys":    nil, // system calls on files, repeated when a signal interrupts them
 
 	"internal/image/driver": nil,
 	"internal/image/qcow2":  {"internal/image/driver"},
@@ -39,7 +40,7 @@ var edges = map[string][]string{
 	"internal/image/vhd":    {"internal/image/driver"},
 	"internal/image/vhdx":   {"internal/image/driver"},
 	"internal/image/vmdk":   {"internal/image/driver"},
-	"internal/image":        {"internal/image/driver", "internal/image/qcow2", "internal/image/raw", "internal/image/vhd", "internal/image/vhdx", "internal/image/vmdk", "internal/ovf"},
+	"internal/image":        {"internal/image/driver", "internal/image/qcow2", "internal/image/raw", "internal/image/vhd", "internal/image/vhdx", "internal/image/vmdk", "internal/ovf", "internal/sys"},
 
 	// table and volume never meet: whether sector 0 is an MBR or the boot sector of a volume is settled by layout.
 	"internal/table":  nil,
@@ -68,9 +69,9 @@ var edges = map[string][]string{
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/library": {"internal/align", "internal/layout", "internal/report"},
 	// A walk tells what files are, and makes rows of those that have no disk to judge.
-	"internal/scan": {"internal/align", "internal/catalog", "internal/image", "internal/library", "internal/report"},
+	"internal/scan": {"internal/align", "internal/catalog", "internal/image", "internal/library", "internal/report", "internal/sys"},
 	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
-	"internal/catalog": {"internal/library", "internal/report"},
+	"internal/catalog": {"internal/library", "internal/report", "internal/sys"},
 	"internal/cli": {
 		"internal/align", "internal/catalog", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/library", "internal/ovf",
 		"internal/plan", "internal/report", "internal/sandbox", "internal/scan", "internal/table", "internal/verify", "internal/volume",
@@ -153,7 +154,7 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 // for a signal, and the report file; sandbox reads what /proc says of its workers, tries what a worker may not open, and
 // waits for processes; disktest is for tests.
 var (
-	openers  = []string{"internal/image", "internal/scan", "internal/sandbox", "internal/cli", "internal/disktest"}
+	openers  = []string{"internal/sys", "internal/image", "internal/scan", "internal/sandbox", "internal/cli", "internal/disktest"}
 	starters = []string{"internal/diskcopy", "internal/scan", "internal/sandbox", "internal/cli", "internal/disktest"}
 )
 
@@ -167,10 +168,26 @@ var opens = map[string][]string{
 		"Open", "Openat", "Openat2", "Creat", "Link", "Linkat", "Rename", "Renameat", "Renameat2", "Unlink", "Unlinkat", "Mkdir", "Mkdirat",
 		"Symlink", "Symlinkat", "Truncate", "Mknod", "Mknodat", "Mkfifo", "Mkfifoat",
 	},
-	"syscall":       {"Open", "Openat", "Creat", "Link", "Rename", "Renameat", "Unlink", "Unlinkat", "Mkdir", "Truncate"},
-	"path/filepath": {"Walk", "WalkDir", "Glob"},
-	"net":           {"Dial", "DialTimeout", "Listen"},
-	"os/exec":       {"Command", "CommandContext"},
+	"syscall":               {"Open", "Openat", "Creat", "Link", "Rename", "Renameat", "Unlink", "Unlinkat", "Mkdir", "Truncate"},
+	module + "internal/sys": {"Open", "Openat", "Openat2", "Linkat", "Renameat", "Renameat2", "Unlinkat"},
+	"path/filepath":         {"Walk", "WalkDir", "Glob"},
+	"net":                   {"Dial", "DialTimeout", "Listen"},
+	"os/exec":               {"Command", "CommandContext"},
+}
+
+// interruptible are calls on open files and on what stands beside them that a signal can interrupt, as it can those that open. Only sys
+// makes them: it repeats them.
+var interruptible = []string{
+	"Access", "Chmod", "Chown", "Close", "CopyFileRange", "Dup", "Dup2", "Dup3", "Faccessat", "Faccessat2", "Fallocate", "Fchmod", "Fchmodat", "Fchown",
+	"FcntlFlock", "FcntlInt", "Fdatasync", "Fgetxattr", "Flock", "Fstat", "Fstatat", "Fstatfs", "Fsync", "Ftruncate", "Futimes", "Getdents",
+	"IoctlGetInt", "IoctlSetInt", "Lseek", "Lstat", "Pread", "Preadv", "Pwrite", "Pwritev", "Read", "ReadDirent", "Readlinkat", "Readv", "Seek",
+	"Sendfile", "Stat", "Statfs", "Statx", "SyncFileRange", "Syncfs", "Utimes", "UtimesNanoAt", "Write", "Writev",
+}
+
+// callsKernel tells whether a function is one that sys stands in for.
+func callsKernel(path, name string) bool {
+	kernel := path == "golang.org/x/sys/unix" || path == "syscall"
+	return kernel && (slices.Contains(interruptible, name) || slices.Contains(opens[path], name))
 }
 
 // forbidden lists what a package does that only few may do: "opens os.Open", "starts a goroutine".
@@ -200,6 +217,9 @@ func forbidden(t *testing.T, fset *token.FileSet, file *ast.File) map[string]tok
 			if ok && pkg.Obj == nil && slices.Contains(opens[names[pkg.Name]], n.Sel.Name) {
 				found["file"] = fset.Position(n.Pos())
 			}
+			if ok && pkg.Obj == nil && callsKernel(names[pkg.Name], n.Sel.Name) {
+				found["interruptible"] = fset.Position(n.Pos())
+			}
 		}
 		return true
 	})
@@ -214,33 +234,37 @@ func TestFewOpenFilesOrStartGoroutines(t *testing.T) {
 			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, 0)
 			require.NoError(t, err)
 			found := forbidden(t, fset, file)
-			for what, may := range map[string][]string{"file": openers, "goroutine": starters} {
+			for what, may := range map[string][]string{"file": openers, "goroutine": starters, "interruptible": {"internal/sys"}} {
 				at, ok := found[what]
 				if !ok {
 					continue
 				}
 				counts[what+" "+p.ImportPath]++
-				require.Contains(t, may, p.ImportPath, "%s: only these packages may open files or start goroutines", at)
+				require.Contains(t, may, p.ImportPath, "%s: only these packages may open files, start goroutines or make calls that a signal can interrupt", at)
 			}
 		}
 	}
 	// The search finds what is known to be there.
-	for _, known := range []string{"file internal/image", "goroutine internal/diskcopy", "goroutine internal/cli", "goroutine internal/sandbox"} {
+	for _, known := range []string{"file internal/image", "goroutine internal/diskcopy", "goroutine internal/cli", "goroutine internal/sandbox", "interruptible internal/sys"} {
 		require.Positive(t, counts[known], "%s in %v", known, slices.Collect(maps.Keys(counts)))
 	}
 }
 
 func TestForbiddenCallsAreFound(t *testing.T) {
 	for source, want := range map[string][]string{
-		`import "os"; func f() { os.Open("x") }`:                                    {"file"},
-		`import "os"; var open = os.OpenFile`:                                       {"file"},
-		`import sys "golang.org/x/sys/unix"; func f() { sys.Openat(0, "x", 0, 0) }`: {"file"},
-		`import "os/exec"; func f() { exec.Command("x") }`:                          {"file"},
-		`func f() { go f() }`:                                                       {"goroutine"},
-		`import "sync"; func f() { var g sync.WaitGroup; g.Go(f) }`:                 {"goroutine"},
-		`import "os"; func f() { os.Getenv("x") }`:                                  nil,
-		`type s struct{}; func (s) Open() {}; func f() { os := s{}; os.Open() }`:    nil,
-		`import "example.org/os"; func f() { os.Open("x") }`:                        nil,
+		`import "os"; func f() { os.Open("x") }`:                                     {"file"},
+		`import "os"; var open = os.OpenFile`:                                        {"file"},
+		`import sys "golang.org/x/sys/unix"; func f() { sys.Openat(0, "x", 0, 0) }`:  {"file", "interruptible"},
+		`import "golang.org/x/sys/unix"; func f() { unix.Fsync(0) }`:                 {"interruptible"},
+		`import "syscall"; func f() { syscall.Flock(0, 0) }`:                         {"interruptible"},
+		`import "` + module + `internal/sys"; func f() { sys.Openat(0, "x", 0, 0) }`: {"file"},
+		`import "` + module + `internal/sys"; func f() { sys.Fsync(0) }`:             nil,
+		`import "os/exec"; func f() { exec.Command("x") }`:                           {"file"},
+		`func f() { go f() }`: {"goroutine"},
+		`import "sync"; func f() { var g sync.WaitGroup; g.Go(f) }`:              {"goroutine"},
+		`import "os"; func f() { os.Getenv("x") }`:                               nil,
+		`type s struct{}; func (s) Open() {}; func f() { os := s{}; os.Open() }`: nil,
+		`import "example.org/os"; func f() { os.Open("x") }`:                     nil,
 	} {
 		fset := token.NewFileSet()
 		file, err := parser.ParseFile(fset, "x.go", "package x; "+source, 0)

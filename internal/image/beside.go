@@ -11,6 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // besideNames are the names that a further file of an image can have.
@@ -54,7 +55,7 @@ func (o *Output) beside(src *Image, suffix string) (driver.WriteFile, string, er
 // sameFile tells whether two names exist and are links to one file.
 func (d *folder) sameFile(a, b string) bool {
 	var x, y unix.Stat_t
-	return unix.Fstatat(d.fd, a, &x, unix.AT_SYMLINK_NOFOLLOW) == nil && unix.Fstatat(d.fd, b, &y, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+	return sys.Fstatat(d.fd, a, &x, unix.AT_SYMLINK_NOFOLLOW) == nil && sys.Fstatat(d.fd, b, &y, unix.AT_SYMLINK_NOFOLLOW) == nil &&
 		x.Ino == y.Ino && x.Dev == y.Dev
 }
 
@@ -105,7 +106,7 @@ func (o *Output) removeMarked(n, mark string) error {
 	if mark == ".partial" {
 		return o.dir.removeStale(partialName(n))
 	}
-	if err := unix.Unlinkat(o.dir.fd, replacedName(n), 0); err != nil {
+	if err := sys.Unlinkat(o.dir.fd, replacedName(n)); err != nil {
 		return ondisk.In(ErrOutput, "remove %s: %w", replacedName(n), err)
 	}
 	return nil
@@ -119,7 +120,7 @@ func (o *Output) removeUnused(name string) error {
 	if named, err := o.dir.named(name); named || err != nil {
 		return err // a descriptor that was renamed since uses it
 	}
-	if err := unix.Unlinkat(o.dir.fd, name, 0); err != nil {
+	if err := sys.Unlinkat(o.dir.fd, name); err != nil {
 		return ondisk.In(ErrOutput, "remove unfinished %s: %w", name, err)
 	}
 	return nil

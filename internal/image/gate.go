@@ -13,6 +13,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // folder is an open directory: the only place where the files of an image may lie. Names are looked up through its
@@ -26,7 +27,7 @@ type folder struct {
 }
 
 func openFolder(path string) (*folder, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := sys.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +43,7 @@ func (d *folder) count(m *Meter) {
 	}
 }
 
-func (d *folder) Close() error { return unix.Close(d.fd) }
+func (d *folder) Close() error { return sys.Close(d.fd) }
 
 // checkName refuses, before any look-up, what is not the plain name of a file in the folder.
 func checkName(name string) error {
@@ -81,7 +82,7 @@ func (d *folder) openAny(name string, kind error) (*file, error) {
 	if a, ok := d.alias[name]; ok {
 		f.real = a
 	}
-	if err := unix.Fstatat(d.fd, f.real, &f.stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := sys.Fstatat(d.fd, f.real, &f.stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return nil, fmt.Errorf("file %.256q: %w", name, err)
 	}
 	if err := wantRegular(name, f.stat.Mode, kind); err != nil {
@@ -96,17 +97,17 @@ func (d *folder) openAny(name string, kind error) (*file, error) {
 // openNamed opens the file that the user named, which may be a block device.
 func (d *folder) openNamed(name string) (*file, error) {
 	f := &file{fd: -1, name: name, real: name, dir: d, device: true}
-	err := unix.Fstatat(d.fd, name, &f.stat, unix.AT_SYMLINK_NOFOLLOW)
+	err := sys.Fstatat(d.fd, name, &f.stat, unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil || f.stat.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return d.openAny(name, ondisk.ErrUnsupported)
 	}
 	if err := f.reopen(); err != nil {
 		return nil, err
 	}
-	if f.stat.Size, err = unix.Seek(f.fd, 0, io.SeekEnd); err != nil {
+	if f.stat.Size, err = sys.Seek(f.fd, 0, io.SeekEnd); err != nil {
 		return nil, errors.Join(fmt.Errorf("size of device %.256q: %w", name, err), f.Close())
 	}
-	if f.sector, err = unix.IoctlGetInt(f.fd, unix.BLKSSZGET); err != nil {
+	if f.sector, err = sys.SectorSize(f.fd); err != nil {
 		return nil, errors.Join(fmt.Errorf("sector size of device %.256q: %w", name, err), f.Close())
 	}
 	return f, nil
@@ -154,7 +155,7 @@ func (f *file) shut() error {
 	if f.fd < 0 {
 		return nil
 	}
-	err := unix.Close(f.fd)
+	err := sys.Close(f.fd)
 	f.fd = -1
 	return err
 }
@@ -190,16 +191,16 @@ func (f *file) reopen() error {
 	if f.fd >= 0 {
 		return nil
 	}
-	fd, err := unix.Openat(f.dir.fd, f.real, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := sys.Openat(f.dir.fd, f.real, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open file %.256q: %w", f.name, err)
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return errors.Join(fmt.Errorf("file %.256q: %w", f.name, err), unix.Close(fd))
+	if err := sys.Fstat(fd, &st); err != nil {
+		return errors.Join(fmt.Errorf("file %.256q: %w", f.name, err), sys.Close(fd))
 	}
 	if st.Ino != f.stat.Ino || st.Dev != f.stat.Dev || st.Mode&unix.S_IFMT != f.stat.Mode&unix.S_IFMT {
-		return errors.Join(fmt.Errorf("file %.256q %w: another file has its name", f.name, ErrChanged), unix.Close(fd))
+		return errors.Join(fmt.Errorf("file %.256q %w: another file has its name", f.name, ErrChanged), sys.Close(fd))
 	}
 	f.fd = fd
 	return nil
@@ -237,9 +238,8 @@ func (f *file) readAt(p []byte, off int64) (int, error) {
 	done := 0
 	err := f.with(func(fd int) error {
 		for done < len(p) {
-			n, err := unix.Pread(fd, p[done:], off+int64(done))
+			n, err := sys.Pread(fd, p[done:], off+int64(done))
 			switch {
-			case errors.Is(err, unix.EINTR):
 			case err != nil:
 				return fmt.Errorf("read %s at byte %d: %w", f.name, off+int64(done), err)
 			case n == 0 && off+int64(done) < f.stat.Size:
@@ -277,7 +277,7 @@ func (f *file) Extent(off, limit int64) (disk.Extent, error) {
 
 // holeAt refines a stretch of an open file by what the file system knows of its holes.
 func holeAt(fd int, e disk.Extent) disk.Extent {
-	data, err := unix.Seek(fd, e.Off, unix.SEEK_DATA)
+	data, err := sys.Seek(fd, e.Off, unix.SEEK_DATA)
 	switch {
 	case errors.Is(err, unix.ENXIO):
 		e.Zero = true // no data behind off
@@ -285,7 +285,7 @@ func holeAt(fd int, e disk.Extent) disk.Extent {
 	case data > e.Off:
 		e.Zero, e.Len = true, min(e.Len, data-e.Off)
 	default:
-		if hole, err := unix.Seek(fd, e.Off, unix.SEEK_HOLE); err == nil && hole > e.Off {
+		if hole, err := sys.Seek(fd, e.Off, unix.SEEK_HOLE); err == nil && hole > e.Off {
 			e.Len = min(e.Len, hole-e.Off)
 		}
 	}
@@ -301,10 +301,10 @@ func (f *file) unchanged() error {
 		return err
 	}
 	var now, named unix.Stat_t
-	if err := f.with(func(fd int) error { return unix.Fstat(fd, &now) }); err != nil {
+	if err := f.with(func(fd int) error { return sys.Fstat(fd, &now) }); err != nil {
 		return fmt.Errorf("file %.256q: %w", f.name, err)
 	}
-	if err := unix.Fstatat(f.dir.fd, f.real, &named, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := sys.Fstatat(f.dir.fd, f.real, &named, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("file %.256q %w: %w", f.name, ErrChanged, err)
 	}
 	old := f.stat

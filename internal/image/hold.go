@@ -1,6 +1,10 @@
 package image
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/sys"
+)
 
 // Bytes that QEMU locks: base + permission, with base 100 for what a program does and 200 for what it does not allow others.
 // Spec: QEMU block/file-posix.c and include/block/block-common.h.
@@ -30,5 +34,5 @@ func (img *Image) Hold() (release func()) {
 
 func (f *file) lock(kind int16, at int64) {
 	l := unix.Flock_t{Type: kind, Start: at, Len: 1}
-	_ = f.with(func(fd int) error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &l) }) // see Hold
+	_ = f.with(func(fd int) error { return sys.Lock(fd, unix.F_OFD_SETLK, &l) }) // see Hold
 }

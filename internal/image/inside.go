@@ -7,11 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // openInside opens an image that lies in a package: library.ova!disk1.vmdk, or library.ova when there is one disk in it. Other
@@ -72,7 +71,7 @@ func (p *Package) Open(d PackageDisk, o Options) (*Image, error) {
 	if err := d.readable(); err != nil {
 		return nil, err
 	}
-	fd, err := unix.Dup(p.dir.fd)
+	fd, err := sys.Dup(p.dir.fd)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.base, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -152,7 +153,7 @@ func (img *Image) owns(name string) bool {
 
 // names lists the files of the folder that keep wants, sorted: the order of a folder is chance, messages are not.
 func (d *folder) names(keep func(name string) bool) ([]string, error) {
-	fd, err := unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := sys.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("list folder: %w", err)
 	}
@@ -252,9 +253,9 @@ func (f *file) claimed() bool {
 	if !f.device {
 		return false
 	}
-	fd, err := unix.Openat(f.dir.fd, f.real, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := sys.Openat(f.dir.fd, f.real, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err == nil {
-		_ = unix.Close(fd) // nothing was written
+		_ = sys.Close(fd) // nothing was written
 	}
 	return errors.Is(err, unix.EBUSY)
 }
@@ -263,7 +264,7 @@ func (f *file) claimed() bool {
 // Spec: QEMU block/file-posix.c, RAW_LOCK_PERM_BASE.
 func (f *file) qemuLock() error {
 	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: 0, Start: qemuWrite, Len: 1}
-	err := f.with(func(fd int) error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &l) })
+	err := f.with(func(fd int) error { return sys.Lock(fd, unix.F_OFD_GETLK, &l) })
 	if err != nil {
 		return nil //nolint:nilerr // the file system knows no such locks
 	}

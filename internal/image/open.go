@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // Image is an opened image and the files it consists of.
@@ -237,7 +238,7 @@ func (img *Image) States() []State {
 // Uses tells whether a path leads to a file of the image, and its name.
 func (img *Image) Uses(path string) (name string, ok bool) {
 	var st unix.Stat_t
-	if unix.Stat(path, &st) != nil {
+	if sys.Stat(path, &st) != nil {
 		return "", false
 	}
 	for _, f := range img.files {

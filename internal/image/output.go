@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // ErrOutput marks problems with the place where the copy goes: it exists, there is no room, no permission.
@@ -159,7 +160,7 @@ func (o *Output) checkFree(name string, src *Image) error {
 	if f := o.dir.sourceFile(name, src); f != "" {
 		return ondisk.In(ErrUsage, "DEST %s is the source's file %s", name, f)
 	}
-	if err := unix.Fstatat(o.dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := sys.Fstatat(o.dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		if errors.Is(err, unix.ENOENT) {
 			return nil
 		}
@@ -177,7 +178,7 @@ func (o *Output) checkFree(name string, src *Image) error {
 // sourceFile is the name of the source's file that a name leads to, empty when it leads to none.
 func (d *folder) sourceFile(name string, src *Image) string {
 	var st unix.Stat_t
-	if err := unix.Fstatat(d.fd, name, &st, 0); err != nil {
+	if err := sys.Fstatat(d.fd, name, &st, 0); err != nil {
 		return ""
 	}
 	for _, f := range src.files {

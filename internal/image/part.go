@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // part is one file under construction. Errors of writing are those of the output.
@@ -51,7 +52,7 @@ func (o *Output) newPart(name string) (*part, error) {
 		return nil, err
 	}
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := unix.Openat(o.dir.fd, partial, flags, 0o666)
+	fd, err := sys.Openat(o.dir.fd, partial, flags, 0o666)
 	if errors.Is(err, unix.EEXIST) {
 		return nil, usedByOther(partial)
 	}
@@ -61,14 +62,14 @@ func (o *Output) newPart(name string) (*part, error) {
 	p := &part{os.NewFile(uintptr(fd), partial), name}
 	// Whoever may not read the source may not read the copy.
 	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err == nil && st.Mode&0o777&^o.mode != 0 {
-		err = unix.Fchmod(fd, st.Mode&o.mode&0o777)
+	if err := sys.Fstat(fd, &st); err == nil && st.Mode&0o777&^o.mode != 0 {
+		err = sys.Fchmod(fd, st.Mode&o.mode&0o777)
 		if err != nil {
 			return nil, errors.Join(ondisk.In(ErrOutput, "permissions of %s: %w", partial, err), p.Close())
 		}
 	}
 	// Before the lock another run could take the file for a stale one, remove it and put its own in its place.
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil || !o.dir.leadsTo(partial, fd) {
+	if err := sys.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil || !o.dir.leadsTo(partial, fd) {
 		return nil, errors.Join(usedByOther(partial), p.Close())
 	}
 	o.parts = append(o.parts, p)
@@ -82,27 +83,27 @@ func usedByOther(partial string) error {
 // leadsTo tells whether a name is that of an open file.
 func (d *folder) leadsTo(name string, fd int) bool {
 	var named, open unix.Stat_t
-	return unix.Fstatat(d.fd, name, &named, unix.AT_SYMLINK_NOFOLLOW) == nil && unix.Fstat(fd, &open) == nil &&
+	return sys.Fstatat(d.fd, name, &named, unix.AT_SYMLINK_NOFOLLOW) == nil && sys.Fstat(fd, &open) == nil &&
 		named.Dev == open.Dev && named.Ino == open.Ino
 }
 
 // removeStale removes what a killed run left under a partial name.
 func (d *folder) removeStale(partial string) error {
-	fd, err := unix.Openat(d.fd, partial, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := sys.Openat(d.fd, partial, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if err != nil {
 		return ondisk.In(ErrOutput, "stale %s: %w; remove it by hand", partial, err)
 	}
-	defer unix.Close(fd)
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	defer sys.Close(fd)
+	if err := sys.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return usedByOther(partial)
 	}
 	if !d.leadsTo(partial, fd) {
 		return nil // another run has removed it meanwhile
 	}
-	if err := unix.Unlinkat(d.fd, partial, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := sys.Unlinkat(d.fd, partial); err != nil && !errors.Is(err, unix.ENOENT) {
 		return ondisk.In(ErrOutput, "remove stale %s: %w", partial, err)
 	}
 	return nil

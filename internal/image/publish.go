@@ -9,17 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 func (d *folder) exists(name string) bool {
 	var st unix.Stat_t
-	return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	return sys.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
 // Free is the space in bytes that an ordinary user can still take where the output goes.
 func (o *Output) Free() (int64, error) {
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(o.dir.fd, &st); err != nil {
+	if err := sys.Fstatfs(o.dir.fd, &st); err != nil {
 		return 0, ondisk.In(ErrOutput, "free space: %w", err)
 	}
 	return ondisk.I64(st.Bavail) * st.Bsize, nil
@@ -44,7 +45,7 @@ func (o *Output) Reopen() (*Image, error) {
 
 // reader is the folder as it will be: the partial files stand there under their final names.
 func (o *Output) reader() (*folder, error) {
-	fd, err := unix.Dup(o.dir.fd)
+	fd, err := sys.Dup(o.dir.fd)
 	if err != nil {
 		return nil, fmt.Errorf("reopen %s: %w", o.base, err)
 	}
@@ -81,7 +82,7 @@ func (o *Output) Publish() error {
 	for _, n := range o.replace {
 		// The extents that DEST uses now get the mark of a file that waits for its removal, in case this run is killed before
 		// it can remove them. A file system without links leaves them to the user then.
-		_ = unix.Linkat(o.dir.fd, n, o.dir.fd, replacedName(n), 0)
+		_ = sys.Linkat(o.dir.fd, n, replacedName(n))
 	}
 	if err := o.dir.rename(partialName(o.base), o.base, o.force); err != nil {
 		return errors.Join(err, o.unpublish())
@@ -90,7 +91,7 @@ func (o *Output) Publish() error {
 		return errors.Join(err, o.retract())
 	}
 	for _, p := range o.parts[1:] {
-		_ = unix.Unlinkat(o.dir.fd, partialName(p.final), 0) // the second link; the next run would remove it too
+		_ = sys.Unlinkat(o.dir.fd, partialName(p.final)) // the second link; the next run would remove it too
 	}
 	o.removeReplaced()
 	return o.close()
@@ -101,9 +102,9 @@ func (o *Output) Publish() error {
 func (o *Output) removeReplaced() {
 	for _, n := range o.replace {
 		if named, err := o.dir.named(n); err == nil && !named {
-			_ = unix.Unlinkat(o.dir.fd, n, 0)
+			_ = sys.Unlinkat(o.dir.fd, n)
 		}
-		_ = unix.Unlinkat(o.dir.fd, replacedName(n), 0)
+		_ = sys.Unlinkat(o.dir.fd, replacedName(n))
 	}
 }
 
@@ -128,7 +129,7 @@ func (o *Output) retract() error {
 	if o.force {
 		return nil
 	}
-	if err := unix.Unlinkat(o.dir.fd, o.base, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := sys.Unlinkat(o.dir.fd, o.base); err != nil && !errors.Is(err, unix.ENOENT) {
 		return publishError(o.base, err)
 	}
 	return o.unpublish()
@@ -137,7 +138,7 @@ func (o *Output) retract() error {
 // link gives a second name that must be free. File systems without links rename: there, a kill before the next step
 // leaves a file that the next run reports.
 func (d *folder) link(from, to string) error {
-	err := unix.Linkat(d.fd, from, d.fd, to, 0)
+	err := sys.Linkat(d.fd, from, to)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EMLINK) {
 		return d.rename(from, to, false)
 	}
@@ -147,12 +148,12 @@ func (d *folder) link(from, to string) error {
 // rename replaces only when it may.
 func (d *folder) rename(from, to string, replace bool) error {
 	if replace {
-		return publishError(to, unix.Renameat(d.fd, from, d.fd, to))
+		return publishError(to, sys.Renameat(d.fd, from, to))
 	}
-	err := unix.Renameat2(d.fd, from, d.fd, to, unix.RENAME_NOREPLACE)
+	err := sys.Renameat2(d.fd, from, to, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
-		if err = unix.Linkat(d.fd, from, d.fd, to, 0); err == nil {
-			err = unix.Unlinkat(d.fd, from, 0)
+		if err = sys.Linkat(d.fd, from, to); err == nil {
+			err = sys.Unlinkat(d.fd, from)
 		}
 	}
 	return publishError(to, err)
@@ -168,7 +169,7 @@ func publishError(name string, err error) error {
 // unpublish takes back the names of second files when DEST could not get its own.
 func (o *Output) unpublish() error {
 	for _, n := range o.replace {
-		_ = unix.Unlinkat(o.dir.fd, replacedName(n), 0) // the mark, see Publish
+		_ = sys.Unlinkat(o.dir.fd, replacedName(n)) // the mark, see Publish
 	}
 	return o.unlink(o.parts[1:])
 }
@@ -176,7 +177,7 @@ func (o *Output) unpublish() error {
 // unlink takes back the final names of parts that have them.
 func (o *Output) unlink(parts []*part) error {
 	for _, p := range parts {
-		if err := unix.Unlinkat(o.dir.fd, p.final, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := sys.Unlinkat(o.dir.fd, p.final); err != nil && !errors.Is(err, unix.ENOENT) {
 			return publishError(p.final, err)
 		}
 	}
@@ -184,11 +185,7 @@ func (o *Output) unlink(parts []*part) error {
 }
 
 func (o *Output) syncFolder() error {
-	err := unix.Fsync(o.dir.fd)
-	for errors.Is(err, unix.EINTR) {
-		err = unix.Fsync(o.dir.fd)
-	}
-	if err != nil {
+	if err := sys.Fsync(o.dir.fd); err != nil {
 		return ondisk.In(ErrOutput, "sync folder: %w", err)
 	}
 	return nil
@@ -201,7 +198,7 @@ func (o *Output) Discard() error {
 	}
 	var errs []error
 	for _, p := range o.parts {
-		if err := unix.Unlinkat(o.dir.fd, partialName(p.final), 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := sys.Unlinkat(o.dir.fd, partialName(p.final)); err != nil && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, ondisk.In(ErrOutput, "remove %s: %w", partialName(p.final), err))
 		}
 	}

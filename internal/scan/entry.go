@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // entry is a file of a folder.
@@ -26,7 +27,7 @@ type entry struct {
 // stat looks at a file without opening it.
 func stat(path, name string) (entry, error) {
 	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
+	if err := sys.Lstat(path, &st); err != nil {
 		return entry{}, err
 	}
 	return entryOf(&st, name), nil

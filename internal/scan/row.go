@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // judge makes the row of one image and hands it over.
@@ -120,7 +121,7 @@ func unchanged(dir string, i *library.Image) bool {
 	}
 	for _, f := range i.Files {
 		var st unix.Stat_t
-		if unix.Lstat(filepath.Join(dir, f.Name), &st) != nil {
+		if sys.Lstat(filepath.Join(dir, f.Name), &st) != nil {
 			return false
 		}
 		if !catalog.Unchanged(entryOf(&st, f.Name).File, f) {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // folder is one folder with files to look at.
@@ -266,12 +267,12 @@ const batch = 1024
 func openFolder(path string) (*os.File, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	for {
-		fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_SYMLINKS})
+		fd, err := sys.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_SYMLINKS})
 		if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
-			fd, err = unix.Open(path, flags, 0)
+			fd, err = sys.Open(path, flags)
 		}
 		switch {
-		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN): // something was renamed during the look-up
+		case errors.Is(err, unix.EAGAIN): // something was renamed during the look-up
 			continue
 		case err != nil:
 			return nil, err
