@@ -127,7 +127,7 @@ func target(src *Image, o CreateOptions) (driver.Format, string, error) {
 		}
 		return f, "", ondisk.In(ErrUsage, "format %q cannot be written, want one of %s", name, strings.Join(names, ", "))
 	}
-	if n := src.Disk.SectorSize(); n != 512 && !f.SectorSizes && f.Name != raw.Format.Name {
+	if n := src.Disk.SectorSize(); n != 512 && !f.SectorSizes && f.Name != raw.Format.Name && f.Name != src.Format {
 		return f, "", &ondisk.Refusal{
 			Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and no %s can say so: a guest would not find its partitions", n, name),
 			Remedy: "keep the format of the source, or choose --to raw and tell the hypervisor the sector size",

@@ -40,6 +40,9 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	if err != nil || l.Table == nil {
 		return l, err
 	}
+	if err := l.lostRecords(d); err != nil {
+		return l, err
+	}
 	err = l.readBoot(d)
 	l.checkTypes()
 	return l, err

@@ -1,11 +1,14 @@
 package layout
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -14,7 +17,7 @@ import (
 func (l *Layout) checkSectors(d disk.Disk) error {
 	size, found := l.Table.SectorSize, "the GPT counts sectors of %d bytes"
 	if l.Table.Scheme == table.MBR {
-		found = "the partition table makes sense in sectors of %d bytes: that is where file systems are"
+		found = "the partition table makes sense in sectors of %d bytes: that is where its boot records and file systems are"
 		var err error
 		if size, err = l.fitting(d); err != nil {
 			return err
@@ -38,26 +41,150 @@ func (l *Layout) checkSectors(d disk.Disk) error {
 	return nil
 }
 
-// fitting is the size of sectors by which there are file systems where the MBR has partitions. Without any it is the disk's own.
+// fitting is the size of sectors by which more of what the MBR names is there. Where both sizes explain as much it is the disk's own.
 func (l *Layout) fitting(d disk.Disk) (int64, error) {
-	for _, p := range l.Partitions {
-		if p.Volume.Kind != volume.Unknown {
-			return l.SectorSize, nil
-		}
+	own, other := l.SectorSize, 512+4096-l.SectorSize
+	if d.Size()%other != 0 {
+		return own, nil
 	}
-	other := 512 + 4096 - l.SectorSize
+	mine := evidence{}
 	for _, p := range l.Partitions {
-		r := disk.Range{Off: p.Off / l.SectorSize * other, Len: p.Len / l.SectorSize * other}
-		if p.Kind != table.Primary || r.Len == 0 || r.End() > d.Size() {
-			continue
-		}
-		v, err := volume.Probe(disk.Section(d, r), r.Off)
-		if err != nil {
+		if err := mine.add(d, p.Partition, p.Volume.Kind, own); err != nil {
 			return 0, err
 		}
-		if v.Kind != volume.Unknown {
-			return other, nil
+	}
+	mine.records(l.Table)
+	theirs, err := explain(inSectors(d, other), other)
+	if err != nil || !theirs.beats(mine) {
+		return own, err
+	}
+	return other, nil
+}
+
+// inSectors is a disk read in sectors of another size.
+func inSectors(d disk.Disk, sector int64) disk.Disk {
+	return disk.New(d.Size(), sector, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: d.Size() - off, Src: d, Off: off}, nil
+	})
+}
+
+// evidence counts what speaks for a size of sectors.
+type evidence struct {
+	sure  int // boot records, volumes and copies of boot sectors where the table says that they are
+	begun int // partitions whose first sectors are not zero, whatever they hold
+}
+
+func (e evidence) beats(o evidence) bool {
+	return e.sure > o.sure || (e.sure == 0 && o.sure == 0 && o.begun == 0 && e.begun > 0)
+}
+
+// explain counts the evidence for the sectors by which d is read. A table that makes no sense by them has none.
+func explain(d disk.Disk, sector int64) (e evidence, err error) {
+	t, err := table.Read(d)
+	switch {
+	case errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, ondisk.ErrFormat):
+		return e, nil
+	case err != nil || t.Scheme != table.MBR || !t.Plausible():
+		return e, err
+	}
+	e.records(t)
+	m := meter(d, len(t.Partitions))
+	for _, p := range t.Partitions {
+		if _, full := m.exhausted(p.Number); full {
+			break
+		}
+		kind := volume.Unknown
+		if p.Kind != table.Extended {
+			v, err := volume.Probe(disk.Section(m, p.Range), p.Off)
+			if err != nil {
+				return e, err
+			}
+			kind = v.Kind
+		}
+		if err := e.add(d, p, kind, sector); err != nil {
+			return e, err
 		}
 	}
-	return l.SectorSize, nil
+	return e, nil
+}
+
+// records counts the extended boot records that are there.
+func (e *evidence) records(t *table.Table) {
+	for _, r := range t.Records {
+		if !r.Blank {
+			e.sure++
+		}
+	}
+}
+
+// beginning is how much of a partition is looked at where nothing else tells.
+const beginning = 64 * units.KiB
+
+// add counts a partition that holds a volume of a kind.
+func (e *evidence) add(d disk.Disk, p table.Partition, kind volume.Kind, sector int64) error {
+	if p.Kind == table.Extended || p.End() > d.Size() || p.Len < sector {
+		return nil
+	}
+	copied, err := bootCopy(d, p.Range, sector)
+	if err != nil {
+		return err
+	}
+	if kind != volume.Unknown || copied {
+		e.sure++
+		return nil
+	}
+	r := disk.Range{Off: p.Off, Len: min(p.Len, beginning)}
+	zeros, err := leadingZeros(inSectors(d, 512), r)
+	if err == nil && zeros < r.Len {
+		e.begun++
+	}
+	return err
+}
+
+// bootCopy reports whether a partition has the copy of a boot sector where NTFS and FAT32 keep it: in the last sector, or in sector 6.
+// Spec: Linux-NTFS documentation, "$Boot"; Microsoft FAT specification 1.03, BPB_BkBootSec.
+func bootCopy(d disk.Disk, r disk.Range, sector int64) (bool, error) {
+	for _, c := range []struct {
+		at   int64 // in the partition
+		name int   // place of the mark in the sector
+		mark string
+	}{{r.Len - sector, 3, "NTFS    "}, {6 * sector, 0x52, "FAT32   "}} {
+		if c.at+sector > r.Len {
+			continue
+		}
+		b, err := ondisk.Bytes(d, r.Off+c.at, 512)
+		if err != nil {
+			return false, err
+		}
+		size := int64(binary.LittleEndian.Uint16(b[0x0b:]))
+		if size == sector && string(b[c.name:c.name+len(c.mark)]) == c.mark && b[510] == 0x55 && b[511] == 0xaa {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// lostRecords reports extended partitions that begin with zeros instead of a boot record, and hold data.
+func (l *Layout) lostRecords(d disk.Disk) error {
+	for _, r := range l.Table.Records {
+		box, _ := l.Partition(r.Box)
+		if !r.Blank || box.End() > d.Size() {
+			continue
+		}
+		left := gapLimit
+		at, err := firstData(d, box.Range, &left)
+		if err != nil {
+			return err
+		}
+		if at == box.End() {
+			continue
+		}
+		l.Issues = append(l.Issues, ondisk.Issue{
+			Code: "empty-boot-record", Effect: ondisk.Warn, Partition: r.Box,
+			Text: fmt.Sprintf("the boot record at byte %d, where its chain of logical partitions begins, is zero, and there are data in it from byte %d on: "+
+				"no system sees a logical partition there", r.Off, at),
+			Remedy: "if logical partitions are missing, restore the boot record (testdisk) or read the disk with another --sector-size before anything is moved",
+		})
+	}
+	return nil
 }

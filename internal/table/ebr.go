@@ -20,6 +20,7 @@ type Record struct {
 	Off     int64 // bytes of the disk
 	Box     int   // number of the extended partition
 	Logical int   // number of the logical partition; 0: none
+	Blank   bool  // the sector is zero, and so was never formatted, or was lost
 
 	next   *Record // nil at the end of the chain
 	link   mbrEntry
@@ -89,7 +90,7 @@ func (c *chain) record(off int64) int64 {
 		return 0
 	}
 	if off == c.box.Off && ondisk.IsZero(raw) {
-		c.records = append(c.records, Record{Off: off, Box: c.box.Number}) // never formatted: no logical partition
+		c.records = append(c.records, Record{Off: off, Box: c.box.Number, Blank: true}) // never formatted: no logical partition
 		return 0
 	}
 	if s.Magic != mbrMagic {

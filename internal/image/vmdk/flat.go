@@ -25,7 +25,7 @@ func openFlat(s *driver.Source, d *descriptor, kind string) (*driver.Image, erro
 	if err := m.checkOverlap(); err != nil {
 		return nil, err
 	}
-	img, err := image(d, kind, disk.New(m.size, units.SectorSize, m.run))
+	img, err := image(d, kind, disk.New(m.size, d.sectorSize(), m.run))
 	if err != nil {
 		return nil, err
 	}

@@ -64,7 +64,7 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 	}
 	x.below = over(parent, 0)
 	d = d.inherit(parent)
-	img, err := x.h.image(d, disk.New(x.size(), units.SectorSize, x.run))
+	img, err := x.h.image(d, disk.New(x.size(), d.sectorSize(), x.run))
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,7 @@ func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, err
 		p.x.over(over(parent, p.Off))
 	}
 	d = d.inherit(parent)
-	img, err := image(d, kind, disk.New(m.size, units.SectorSize, m.run))
+	img, err := image(d, kind, disk.New(m.size, d.sectorSize(), m.run))
 	if err != nil {
 		return nil, err
 	}

@@ -175,6 +175,9 @@ func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := d.checkSectorSize(dk); err != nil {
+		return nil, err
+	}
 	img := &driver.Image{Disk: dk, Subformat: kind, Template: d, ContentID: contentID(cid)}
 	for _, key := range []string{"ddb.adapterType", "ddb.virtualHWVersion", "ddb.toolsVersion"} {
 		if v, no := d.get(strings.ToLower(key)); no > 0 {
@@ -192,4 +195,30 @@ func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 // geometry is cylinders, heads and sectors of the disk data base; 0 for what is absent.
 func (d *descriptor) geometry() (c, h, s int64) {
 	return d.ddbInt("ddb.geometry.cylinders"), d.ddbInt("ddb.geometry.heads"), d.ddbInt("ddb.geometry.sectors")
+}
+
+const sectorSizeKey = "ddb.logicalsectorsize"
+
+// sectorSize is that of the disk, in bytes; sizes in the descriptor count 512 all the same.
+func (d *descriptor) sectorSize() int64 {
+	if n := d.ddbInt(sectorSizeKey); n > 0 {
+		return n
+	}
+	return units.SectorSize
+}
+
+// checkSectorSize refuses sizes that no disk has, and a pipe (dk is nil), whose reader knows one size only.
+func (d *descriptor) checkSectorSize(dk disk.Disk) error {
+	const fourK = 4096
+	n := d.sectorSize()
+	_, no := d.get(sectorSizeKey)
+	switch {
+	case n != units.SectorSize && n != fourK:
+		return textErr(no, ondisk.ErrUnsupported, "ddb.logicalSectorSize %d: not supported, want %d or %d", n, units.SectorSize, fourK)
+	case n == fourK && dk == nil:
+		return textErr(no, ondisk.ErrUnsupported, "ddb.logicalSectorSize %d: not supported from a pipe; write the image to a file first", n)
+	case dk != nil && dk.Size()%n != 0:
+		return textErr(no, ondisk.ErrFormat, "ddb.logicalSectorSize %d, and the disk has %d bytes, which is no multiple of it", n, dk.Size())
+	}
+	return nil
 }

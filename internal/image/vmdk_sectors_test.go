@@ -1,0 +1,61 @@
+package image_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// flatOfSectors is a flat VMDK of bytes whose descriptor says how large the sectors are.
+func flatOfSectors(t *testing.T, size int, sectors string) string {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, dir, "d-flat.vmdk", noise(7, size))
+	text := disktest.VMDKDescriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "d-flat.vmdk" 0`, size/sector))
+	return write(t, dir, "d.vmdk", []byte(text+"ddb.logicalSectorSize = \""+sectors+"\"\n"))
+}
+
+// A descriptor that names the size of sectors is believed, and every copy of it says the same.
+func TestSectorSizeOfAVMDK(t *testing.T) {
+	src := opened(t, flatOfSectors(t, 256*kib, "4096"))
+	require.Equal(t, int64(4096), src.Disk.SectorSize())
+	for _, o := range kinds {
+		path := filepath.Join(t.TempDir(), "out.vmdk")
+		copied(t, src, path, o)
+		if o.Format == "raw" {
+			continue
+		}
+		require.Equal(t, int64(4096), opened(t, path).Disk.SectorSize(), o.Subformat)
+	}
+	_, err := image.Create(filepath.Join(t.TempDir(), "out.qcow2"), src.Disk.Size(), src, image.CreateOptions{Format: "qcow2"})
+	require.ErrorContains(t, err, "no qcow2 can say so")
+	require.Equal(t, int64(512), opened(t, flatOfSectors(t, 256*kib, "512")).Disk.SectorSize())
+}
+
+func TestSectorSizesThatNoVMDKHas(t *testing.T) {
+	_, err := image.Open(flatOfSectors(t, 256*kib, "1024"), image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.ErrorContains(t, err, "ddb.logicalSectorSize 1024")
+	_, err = image.Open(flatOfSectors(t, 256*kib+sector, "4096"), image.Options{})
+	require.ErrorContains(t, err, "no multiple of it")
+}
+
+// A pipe is read by one size only, and a disk of another would lose its partitions.
+func TestSectorSizeThroughAPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "out.vmdk")
+	copied(t, opened(t, flatOfSectors(t, 256*kib, "4096")), path, image.CreateOptions{Format: "vmdk", Subformat: "streamOptimized"})
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	_, err = image.OpenStream(bytes.NewReader(data), "")
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.True(t, strings.HasSuffix(err.Error(), "write the image to a file first"), err)
+}
