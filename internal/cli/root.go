@@ -36,8 +36,11 @@ func (c *common) json() bool { return c.asJSON || c.output == "json" }
 
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
+	if len(args) == 0 || args[0] != workerCommand { // whose parent reads the cause from what it says
+		abortOnCrash()
+	}
 	c := &common{asked: asksJSON(args)}
-	// Without this the runtime would end the program with 2, which is a verdict here.
+	// Without this the runtime would end the program by a signal and without a word on standard output.
 	defer func() {
 		if p := recover(); p != nil {
 			code = finish(fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack()), c, "trueup", os.Stdout, os.Stderr)
