@@ -10,12 +10,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // builtPath is the trueup that TestMain built. The tests of this package run it as a user does.
 var builtPath string
 
 func TestMain(m *testing.M) {
+	disktest.DefaultSignals()
 	run := buildAndRun
 	if os.Getenv(launchEnv) != "" {
 		run = launch

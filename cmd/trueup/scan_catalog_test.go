@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -43,7 +44,7 @@ func (k kept) path(name string) string { return filepath.Join(k.dir, name) }
 // not taken as known: the time has to go on before.
 func (k kept) scan(t *testing.T, code int, flags ...string) scanResult {
 	t.Helper()
-	time.Sleep(50 * time.Millisecond)
+	disktest.WaitSettled(t, k.dir)
 	s := scan(t, append(flags, "--catalog", k.catalogue, k.dir)...)
 	require.Equal(t, code, s.code, s.stderr)
 	require.NotNil(t, s.sum.Changes)
@@ -167,7 +168,7 @@ func TestScanShowsChanges(t *testing.T) {
 	smallDisk(t, k.path("newer.raw"), 63)
 	s = k.scan(t, 3, "--changed")
 	require.Equal(t, map[string]string{"newer.raw": "misaligned"}, s.words(k.dir))
-	time.Sleep(50 * time.Millisecond)
+	disktest.WaitSettled(t, k.dir)
 	r := trueup(t, "scan", "--changed", "--catalog", k.catalogue, k.dir)
 	require.Equal(t, 0, r.code)
 	require.Regexp(t, `(?m)^Since .*: 0 new, 0 changed, 6 as before, 0 removed\.$`, r.stdout)
@@ -176,13 +177,13 @@ func TestScanShowsChanges(t *testing.T) {
 func TestTwoScansAtOnce(t *testing.T) {
 	dir := manyDisks(t, someDisks)
 	k := kept{dir, filepath.Join(dir, "folder-00", "catalogue.raw")} // it lies in the library, and has the name of an image
-	time.Sleep(50 * time.Millisecond)
+	disktest.WaitSettled(t, dir)
 	var scans []*live
 	for range 2 {
 		scans = append(scans, startScan(t, "-o", "json", "--jobs", "1", "--catalog", k.catalogue, dir))
 	}
 	for _, l := range scans {
-		s := readScan(t, l.end(t, time.Minute))
+		s := readScan(t, l.end(t))
 		require.Equal(t, 3, s.code, s.stderr)
 		require.Len(t, s.rows, someDisks)
 		require.NotContains(t, s.rows, k.catalogue)
@@ -197,14 +198,20 @@ func TestTwoScansAtOnce(t *testing.T) {
 // What was finished is kept, however a scan ends.
 func TestScanIsKilled(t *testing.T) {
 	k := kept{manyDisks(t, someDisks), filepath.Join(t.TempDir(), "catalogue")}
-	time.Sleep(50 * time.Millisecond)
-	l := startScan(t, "-o", "json", "--jobs", "2", "--catalog", k.catalogue, k.dir)
+	disktest.WaitSettled(t, k.dir)
+	l := startHeld(t, "-o", "json", "--jobs", "2", "--catalog", k.catalogue, k.dir)
 	l.middle(t, 20)
 	l.freeze(t)
-	time.Sleep(1200 * time.Millisecond) // it writes once a second
-	finished := l.lines()
+	l.signal(t, syscall.SIGCONT)
+	finished := 0
+	disktest.WaitFor(t, "rows in the catalogue", func() bool {
+		text := disktest.Output(t, "sqlite3", k.catalogue, "SELECT count(*) FROM image")
+		_, err := fmt.Sscan(text, &finished)
+		require.NoError(t, err)
+		return finished >= 20
+	})
 	l.signal(t, syscall.SIGKILL)
-	l.end(t, signalLimit)
+	l.end(t)
 	s := k.scan(t, 3)
 	require.Len(t, s.rows, someDisks)
 	require.LessOrEqual(t, len(k.read(s)), someDisks-finished)

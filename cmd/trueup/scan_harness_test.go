@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,9 +15,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
@@ -202,56 +204,91 @@ func (k *everyKind) bad(t testing.TB) {
 
 // live is a scan that goes on beside the test.
 type live struct {
-	cmd    *exec.Cmd
-	stderr bytes.Buffer
-	mu     sync.Mutex
-	stdout bytes.Buffer
-	ended  chan struct{}
+	cmd     *exec.Cmd
+	stderr  bytes.Buffer
+	mu      sync.Mutex
+	more    *sync.Cond // allowed has grown
+	stdout  bytes.Buffer
+	lines   int
+	allowed int           // lines that are read; a scan that has more to say waits
+	ended   chan struct{} // the process
+	drained chan struct{} // its output
 }
 
 // startScan starts trueup scan.
 func startScan(t testing.TB, args ...string) *live {
 	t.Helper()
-	return startLive(t, builtPath, append([]string{"scan"}, args...)...)
+	l := startHeld(t, args...)
+	l.allow(math.MaxInt)
+	return l
 }
 
-func startLive(t testing.TB, name string, args ...string) *live {
+// startHeld starts trueup scan, whose output is read as far as middle wants it, so that it cannot come to its end.
+func startHeld(t testing.TB, args ...string) *live {
 	t.Helper()
-	l := &live{cmd: exec.Command(name, args...), ended: make(chan struct{})}
-	l.cmd.Stdout, l.cmd.Stderr = l, &l.stderr
+	l := &live{
+		cmd:   exec.Command(builtPath, append([]string{"scan"}, args...)...),
+		ended: make(chan struct{}), drained: make(chan struct{}),
+	}
+	l.more = sync.NewCond(&l.mu)
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	_, err = unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, os.Getpagesize())
+	require.NoError(t, err)
+	l.cmd.Stdout, l.cmd.Stderr = w, &l.stderr
 	require.NoError(t, l.cmd.Start())
+	require.NoError(t, w.Close())
+	go l.read(r)
 	go func() {
 		_ = l.cmd.Wait() // end reads the state
 		close(l.ended)
 	}()
 	t.Cleanup(func() {
 		_ = l.cmd.Process.Kill() // it has ended, unless the test failed
+		l.allow(math.MaxInt)
 		<-l.ended
 	})
 	return l
 }
 
-// Write takes what comes on standard output.
-func (l *live) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.stdout.Write(b)
-}
-
-// lines tells how many lines have come.
-func (l *live) lines() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return bytes.Count(l.stdout.Bytes(), []byte("\n"))
-}
-
-func (l *live) over() bool {
-	select {
-	case <-l.ended:
-		return true
-	default:
-		return false
+// read takes what comes on standard output.
+func (l *live) read(r *os.File) {
+	defer close(l.drained)
+	defer r.Close()
+	for in := bufio.NewReader(r); ; {
+		l.mu.Lock()
+		for l.lines >= l.allowed {
+			l.more.Wait()
+		}
+		l.mu.Unlock()
+		line, err := in.ReadString('\n')
+		l.mu.Lock()
+		l.stdout.WriteString(line)
+		l.lines++
+		l.mu.Unlock()
+		if err != nil {
+			return
+		}
 	}
+}
+
+// allow lets the output be read up to so many lines.
+func (l *live) allow(lines int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.allowed = lines
+	l.more.Broadcast()
+}
+
+// middle waits until a scan with -o json has so many rows, which it holds there when it was started so.
+func (l *live) middle(t testing.TB, rows int) {
+	t.Helper()
+	l.allow(rows)
+	disktest.WaitFor(t, fmt.Sprintf("%d rows", rows), func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.lines >= rows
+	})
 }
 
 // signal sends a signal to the scan alone.
@@ -260,14 +297,12 @@ func (l *live) signal(t testing.TB, s syscall.Signal) {
 	require.NoError(t, l.cmd.Process.Signal(s))
 }
 
-// end returns the end of the scan, which must come within the limit.
-func (l *live) end(t testing.TB, limit time.Duration) result {
+// end lets the scan come to its end, and returns that.
+func (l *live) end(t testing.TB) result {
 	t.Helper()
-	select {
-	case <-l.ended:
-	case <-time.After(limit):
-		require.Fail(t, "still running", "after %v", limit)
-	}
+	l.allow(math.MaxInt)
+	disktest.WaitClosed(t, "the end of the scan", l.ended)
+	disktest.WaitClosed(t, "the end of its output", l.drained)
 	status := l.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	code := status.ExitStatus()
 	if status.Signaled() {
@@ -303,39 +338,73 @@ func children(t testing.TB, pid int) (out []int) {
 	return out
 }
 
-// freeze stops the workers of a scan, all that there are and come, so that it stays where it is. It tells which.
+// freeze stops the scan and all its workers. A SIGCONT lets the scan go on, not the workers, which are returned.
 func (l *live) freeze(t testing.TB) (frozen []int) {
 	t.Helper()
-	for range 3 { // one that is being started has no name yet
-		frozen = l.workers(t)
-		for _, pid := range frozen {
-			_ = syscall.Kill(pid, syscall.SIGSTOP) // it may have ended
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	require.False(t, l.over(), "the scan was faster than the test\n%s", l.stderr.String())
+	l.signal(t, syscall.SIGSTOP)
+	disktest.WaitFor(t, "a scan that is stopped", func() bool { return allThreads(t, l.cmd.Process.Pid, "T") })
+	frozen = l.workers(t)
 	require.NotEmpty(t, frozen)
+	for _, pid := range frozen {
+		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+	}
 	return frozen
 }
 
-// middle waits until a scan with -o json has so many rows.
-func (l *live) middle(t testing.TB, rows int) {
+// allThreads reports whether all threads of a process are in one state: S waits for something, T is stopped. One that has
+// work is in another state, also when other programs have the processors.
+func allThreads(t testing.TB, pid int, state string) bool {
 	t.Helper()
-	require.Eventually(t, func() bool { return l.lines() >= rows || l.over() }, 20*time.Second, time.Millisecond)
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	require.NoError(t, err)
+	require.NotEmpty(t, stats, "process %d is gone", pid)
+	for _, stat := range stats {
+		text, err := os.ReadFile(stat)
+		if err != nil || strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))[0] != state {
+			return false
+		}
+	}
+	return true
 }
 
-// requireGone requires that processes are no more, soon.
+// readCalls is how often processes have read something.
+func readCalls(pids []int) (n int) {
+	for _, pid := range pids {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid)) // it may have ended
+		if _, rest, ok := strings.Cut(string(text), "syscr: "); ok {
+			calls, _, _ := strings.Cut(rest, "\n")
+			more, _ := strconv.Atoi(calls)
+			n += more
+		}
+	}
+	return n
+}
+
+// waitIdle waits until all threads of a process wait for something. Those that wake each other are seen within some looks.
+func waitIdle(t testing.TB, pid int) {
+	t.Helper()
+	const looks = 5
+	seen := 0
+	disktest.WaitFor(t, "a process that waits", func() bool {
+		if seen++; !allThreads(t, pid, "S") {
+			seen = 0
+		}
+		return seen == looks
+	})
+}
+
+// requireGone requires that processes come to their end.
 func requireGone(t testing.TB, pids []int) {
 	t.Helper()
 	require.NotEmpty(t, pids)
-	require.Eventually(t, func() bool {
+	disktest.WaitFor(t, fmt.Sprintf("the end of processes %d", pids), func() bool {
 		for _, pid := range pids {
 			if !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) && !ended(pid) {
 				return false
 			}
 		}
 		return true
-	}, 5*time.Second, 5*time.Millisecond, "processes that outlive the scan: %d", pids)
+	})
 }
 
 // ended tells whether a process is one that only waits for its new parent to notice.

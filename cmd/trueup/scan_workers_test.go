@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -20,16 +19,21 @@ const someDisks = 300
 // T71, F29, F38: workers that are killed cost the images that they were at, and nothing else.
 func TestScanWorkersAreKilled(t *testing.T) {
 	dir := manyDisks(t, someDisks)
-	l := startScan(t, "-o", "json", "--jobs", "2", dir)
+	const step = someDisks / 6
+	l := startHeld(t, "-o", "json", "--jobs", "2", dir)
 	var pids []int
 	for n := range 5 {
-		l.middle(t, 1+n*someDisks/10)
-		for _, pid := range l.workers(t) {
-			pids = append(pids, pid)
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		l.middle(t, 1+n*step)
+		frozen := l.freeze(t)
+		l.signal(t, syscall.SIGCONT)
+		l.allow(n*step + step)
+		waitIdle(t, l.cmd.Process.Pid) // each worker has an image now, and does nothing with it
+		for _, pid := range frozen {
+			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		}
+		pids = append(pids, frozen...)
 	}
-	s := readScan(t, l.end(t, time.Minute))
+	s := readScan(t, l.end(t))
 	require.True(t, s.sum.Complete)
 	require.Len(t, s.rows, someDisks, "every image has its row")
 	require.Equal(t, 1, s.code)
@@ -54,7 +58,7 @@ func TestScanWorkersAreStarved(t *testing.T) {
 	dir := manyDisks(t, someDisks)
 	for name, limit := range map[string]string{"no files": "--nofile=3:3", "no memory": "--data=1:1"} {
 		t.Run(name, func(t *testing.T) {
-			l := startScan(t, "-o", "json", "--jobs", "2", dir)
+			l := startHeld(t, "-o", "json", "--jobs", "2", dir)
 			l.middle(t, 5)
 			starved := 0
 			for _, pid := range l.workers(t) {
@@ -63,7 +67,7 @@ func TestScanWorkersAreStarved(t *testing.T) {
 				}
 			}
 			require.Positive(t, starved)
-			s := readScan(t, l.end(t, time.Minute))
+			s := readScan(t, l.end(t))
 			require.True(t, s.sum.Complete)
 			// A file without the name of an image that cannot be opened is no row, but a place that could not be looked at.
 			require.Equal(t, someDisks, len(s.rows)+s.sum.UnreadableCount)
@@ -84,14 +88,17 @@ func TestScanLeavesNoProcess(t *testing.T) {
 	for name, s := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "interrupted": syscall.SIGINT} {
 		for _, frozen := range []bool{true, false} {
 			t.Run(name+map[bool]string{true: ", workers stopped"}[frozen], func(t *testing.T) {
-				l := startScan(t, "-o", "json", "--jobs", "2", dir)
+				l := startHeld(t, "-o", "json", "--jobs", "2", dir)
 				l.middle(t, 5)
 				pids := l.workers(t)
 				if frozen {
 					pids = l.freeze(t)
 				}
 				l.signal(t, s)
-				l.end(t, signalLimit)
+				if frozen {
+					l.signal(t, syscall.SIGCONT)
+				}
+				l.end(t)
 				requireGone(t, pids)
 			})
 		}
@@ -100,8 +107,8 @@ func TestScanLeavesNoProcess(t *testing.T) {
 		sh := `"$@" | head -n 2`
 		r := run(t, disktest.Tool(t, "sh"), "-c", sh, "sh", builtPath, "scan", "-o", "json", "--jobs", "2", dir)
 		require.Zero(t, r.code, r.stderr)
-		require.Eventually(t, func() bool {
+		disktest.WaitFor(t, "the end of the workers", func() bool {
 			return exec.Command("pgrep", "-f", "^trueup-worker .*"+filepath.Base(dir)).Run() != nil
-		}, 5*time.Second, 10*time.Millisecond)
+		})
 	})
 }
