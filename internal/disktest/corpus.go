@@ -48,22 +48,6 @@ func CorpusDir(t testing.TB) string {
 	return corpusDir(t)
 }
 
-// CorpusFolders lists the folders of the corpus.
-func CorpusFolders(t testing.TB) []string {
-	t.Helper()
-	entries, err := os.ReadDir(corpusDir(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, e := range entries {
-		if e.IsDir() {
-			names = append(names, e.Name())
-		}
-	}
-	return names
-}
-
 // corpusDir is ../shared/corpus, seen from the module root.
 func corpusDir(t testing.TB) string {
 	t.Helper()
