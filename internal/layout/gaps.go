@@ -25,6 +25,8 @@ type Item struct {
 	disk.Range
 	Kind   ItemKind
 	Number int // of the partition, of the extended one for records and ends
+	// Step is what the place of a record must be a multiple of, and Most the last place that it can have; 0: any.
+	Step, Most int64
 }
 
 // Gap is space behind an item that belongs to none: up to the next one, or to the end of the space for partitions. It may be empty.
@@ -46,14 +48,14 @@ func (l *Layout) Items() []Item {
 	var out []Item
 	for _, p := range l.Partitions {
 		if p.Kind == table.Extended {
-			out = append(out, Item{disk.Range{Off: p.End()}, BoxEndItem, p.Number})
+			out = append(out, Item{Range: disk.Range{Off: p.End()}, Kind: BoxEndItem, Number: p.Number})
 			continue
 		}
-		out = append(out, Item{p.Range, PartitionItem, p.Number})
+		out = append(out, Item{Range: p.Range, Kind: PartitionItem, Number: p.Number})
 	}
 	if l.Table != nil {
 		for _, r := range l.Table.Records {
-			out = append(out, Item{disk.Range{Off: r.Off, Len: l.Table.SectorSize}, RecordItem, r.Box})
+			out = append(out, l.record(r))
 		}
 	}
 	slices.SortStableFunc(out, func(a, b Item) int {

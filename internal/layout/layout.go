@@ -45,6 +45,7 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	}
 	err = l.readBoot(d)
 	l.checkTypes()
+	l.offCylinders()
 	return l, err
 }
 

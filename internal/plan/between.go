@@ -3,6 +3,7 @@ package plan
 import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // segment is something between two partitions that is kept.
@@ -10,6 +11,8 @@ type segment struct {
 	disk.Range // in the source
 	kind       segmentKind
 	box        int // number of the extended partition of a record or an end
+	// step is what the place of a record must be a multiple of, and most the last one that it can have; 0: any.
+	step, most int64
 }
 
 type segmentKind int
@@ -43,9 +46,9 @@ func slotsOf(l *layout.Layout) []slot {
 			out = append(out, slot{part: x})
 			last = &out[len(out)-1]
 		case layout.RecordItem:
-			last.after = append(last.after, segment{x.Range, record, x.Number})
+			last.after = append(last.after, segment{Range: x.Range, kind: record, box: x.Number, step: x.Step, most: x.Most})
 		case layout.BoxEndItem:
-			last.after = append(last.after, segment{x.Range, boxEnd, x.Number})
+			last.after = append(last.after, segment{Range: x.Range, kind: boxEnd, box: x.Number})
 		}
 		if g := l.Gaps[i].Data; g.Len > 0 {
 			last.after = append(last.after, segment{Range: g, kind: data})
@@ -68,16 +71,29 @@ func arrange(segs []segment, end, delta int64, tight bool) (at []int64, last int
 		case s.kind == record && tight:
 			to = end
 		}
+		if s.step > 0 {
+			to = units.AlignUp(to, s.step)
+		}
 		at = append(at, to)
 		end = to + s.Len
 	}
 	return at, end
 }
 
+// within reports whether no record went beyond the last place that it can have.
+func within(segs []segment, at []int64) bool {
+	for i, s := range segs {
+		if s.most > 0 && at[i] > s.most {
+			return false
+		}
+	}
+	return true
+}
+
 // fit arranges segments in front of limit; ok is false when there is no room.
 func fit(segs []segment, end, delta, limit int64) (at []int64, last int64, ok bool) {
 	for _, tight := range []bool{false, true} {
-		if at, last = arrange(segs, end, delta, tight); last <= limit {
+		if at, last = arrange(segs, end, delta, tight); last <= limit && within(segs, at) {
 			return at, last, end <= limit
 		}
 	}

@@ -55,7 +55,7 @@ func (e *everyPlace) search(i int, end, delta int64) bool {
 	case layout.BoxEndItem:
 		return e.gap(i, max(x.Off, end), delta)
 	case layout.RecordItem:
-		return e.gap(i, end+x.Len, delta) || (x.Off > end && e.gap(i, x.End(), delta))
+		return e.record(i, end, delta) || (x.Off > end && e.record(i, x.Off, delta))
 	case layout.PartitionItem:
 	}
 	if !e.needs(x) && x.Off >= end && e.gap(i, x.End(), 0) {
@@ -70,6 +70,15 @@ func (e *everyPlace) search(i int, end, delta int64) bool {
 		}
 	}
 	return false
+}
+
+// record places boot record i at or behind a place: on a cylinder, where a DOS looks for it.
+func (e *everyPlace) record(i int, at, delta int64) bool {
+	x := e.items[i]
+	if x.Step > 0 {
+		at = (at + x.Step - 1) / x.Step * x.Step
+	}
+	return (x.Most == 0 || at <= x.Most) && e.gap(i, at+x.Len, delta)
 }
 
 // gap places the data behind item i.

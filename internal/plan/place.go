@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/trueup/trueup/internal/align"
@@ -32,7 +33,7 @@ func (c *placer) starts() (to []int64, stuck int, ok bool) {
 	for i := len(c.slots) - 1; i > 0; i-- {
 		fits := c.fits(i, to[i], limit)
 		switch {
-		case fits && len(c.goal.Leave) == 0:
+		case fits && len(c.goal.Leave) == 0 && !c.bounded():
 			return to, 0, true
 		case !fits && c.leaves(i):
 			return to, i, false
@@ -125,3 +126,10 @@ func (c *placer) needs(p layout.Item) bool { return c.goal.Selects(p.Number) && 
 
 // leaves tells whether the partition of slot i must stay where it is.
 func (c *placer) leaves(i int) bool { return i > 0 && c.goal.Leaves(c.slots[i].part.Number) }
+
+// bounded reports whether a record has a last place, so that what went forward can be too far even in front of what fits.
+func (c *placer) bounded() bool {
+	return slices.ContainsFunc(c.slots, func(s slot) bool {
+		return slices.ContainsFunc(s.after, func(x segment) bool { return x.most > 0 })
+	})
+}

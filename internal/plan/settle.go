@@ -50,9 +50,12 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 	return nil
 }
 
-// named tells whether the table can name the places of boot records and of the ends of extended partitions: what lies behind the last
+// named reports whether the table can name the places of boot records and of the ends of extended partitions: what lies behind the last
 // partition has nothing in front of which it must fit.
 func named(segs []segment, at []int64, limit int64) bool {
+	if !within(segs, at) {
+		return false
+	}
 	for i, s := range segs {
 		if (s.kind == record || s.kind == boxEnd) && at[i]+s.Len > limit {
 			return false

@@ -1,0 +1,78 @@
+package layout
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Types of extended partitions.
+const (
+	typeExtended    = 0x05
+	typeExtendedLBA = 0x0f
+)
+
+// lastCylinder is the last one that ten bits of CHS can name.
+const lastCylinder = 1023
+
+// cylinder is the size of one in bytes, 0 where none is known.
+func (l *Layout) cylinder() int64 {
+	if l.SectorSize != units.SectorSize || !l.Geometry.Valid() {
+		return 0
+	}
+	return int64(l.Geometry.Heads*l.Geometry.Sectors) * units.SectorSize
+}
+
+// readByDOS reports whether a DOS or Windows 95 to ME could read the chain of an extended partition. They take the base of a logical
+// drive from the cylinder of its boot record alone, and add the relative start to that: the record must begin a cylinder. Spec: MS-DOS
+// 4.0, src/BIOS/MSINIT.ASM, FIND_MINI_PARTITION; seen with Windows 95 OSR2 in chains of type 05.
+func (l *Layout) readByDOS(box Partition) bool {
+	chs := box.Type == typeExtended || (box.Type == typeExtendedLBA && l.Boot != nil && l.Boot.Code.ReadsCHS)
+	return chs && l.cylinder() > 0 && slices.ContainsFunc(l.Partitions, func(p Partition) bool {
+		return p.Kind == table.Logical && box.Contains(p.Range) && (isFAT(p.Volume.Kind) || (p.Volume.Kind == volume.Unknown && isTypeOfFAT(p.Type)))
+	})
+}
+
+func isFAT(k volume.Kind) bool { return k == volume.FAT12 || k == volume.FAT16 || k == volume.FAT32 }
+
+func isTypeOfFAT(t byte) bool { return slices.Contains([]byte{0x01, 0x04, 0x06, 0x0b, 0x0c, 0x0e}, t) }
+
+// record is the item of an extended boot record. One that begins a cylinder goes on doing so where a DOS could read it; where that goes by
+// CHS alone, it stays within what CHS can name.
+func (l *Layout) record(r table.Record) Item {
+	x := Item{Kind: RecordItem, Number: r.Box}
+	x.Off, x.Len = r.Off, l.Table.SectorSize
+	box, _ := l.Partition(r.Box)
+	c := l.cylinder()
+	if c == 0 || r.Off%c != 0 || !l.readByDOS(box) {
+		return x
+	}
+	x.Step = c
+	if most := lastCylinder * c; box.Type == typeExtended && r.Off <= most {
+		x.Most = most
+	}
+	return x
+}
+
+// offCylinders notes boot records that no DOS could find its drive by, before a move or after it.
+func (l *Layout) offCylinders() {
+	c := l.cylinder()
+	for _, box := range l.Partitions {
+		if box.Kind != table.Extended || !l.readByDOS(box) {
+			continue
+		}
+		off := slices.IndexFunc(l.Table.Records, func(r table.Record) bool { return r.Box == box.Number && r.Off%c != 0 })
+		if off < 0 {
+			continue
+		}
+		l.Issues = append(l.Issues, ondisk.Issue{
+			Code: "dos-chain", Effect: ondisk.Note, OnMove: true,
+			Text: fmt.Sprintf("partition %d: the boot record at LBA %d does not begin a cylinder of %d sectors, so DOS and Windows 95 to ME cannot read its drive, "+
+				"before the move or after it", box.Number, l.Table.Records[off].Off/units.SectorSize, c/units.SectorSize),
+		})
+	}
+}

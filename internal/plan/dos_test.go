@@ -1,0 +1,196 @@
+package plan_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// dosDisk is a disk as FDISK makes it: a chain whose boot records begin cylinders, some of them with a logical drive far behind.
+type dosDisk struct {
+	*sparse
+
+	geometry table.Geometry
+	drives   []int64 // what logical drives begin with, in the order of the chain
+}
+
+func (d dice) dosDisk() *dosDisk {
+	g := table.Geometry{Heads: int(1 + d.Int64N(5)), Sectors: int(2 + d.Int64N(9))}
+	cylinder := int64(g.Heads * g.Sectors)
+	up := func(lba int64) int64 { return (lba + cylinder - 1) / cylinder * cylinder }
+	s := &sparse{bytes: map[int64]disktest.Forged{}}
+	o := &dosDisk{sparse: s, geometry: g}
+	first := 1 + d.Int64N(20)
+	size := 1 + d.Int64N(30)
+	start := up(first + size)
+	s.bytes[0] = disktest.ForgeMBR(1, disktest.MBREntryFields{Type: 6, Start: uint32(first), Sectors: uint32(size)})
+	d.gap(s, first+size, start)
+	lba, n := start, 1+d.IntN(4)
+	for i := range n {
+		record := up(lba)
+		begin := record + 1 + d.Int64N(cylinder+3)
+		sectors := 1 + d.Int64N(40)
+		f := s.at(record)
+		f.Entry(0, 0, disktest.MBREntryFields{Type: 6, Start: uint32(begin - record), Sectors: uint32(sectors)})
+		if lba = begin + sectors; i+1 < n {
+			f.Entry(0, 1, disktest.MBREntryFields{Type: 5, Start: uint32(up(lba) - start), Sectors: uint32(cylinder)})
+		}
+		d.gap(s, record+1, begin)
+		s.at(begin).U64(0, uint64(begin)|1<<60)
+		o.drives = append(o.drives, begin)
+	}
+	end := up(lba)
+	s.at(0).Entry(0, 1, disktest.MBREntryFields{Type: 5, Start: uint32(start), Sectors: uint32(end - start)})
+	s.sectors = end + d.Int64N(100)
+	return o
+}
+
+// layout is what DOS sees of a disk.
+func (o *dosDisk) layout(t *testing.T, d disk.Disk) *layout.Layout {
+	t.Helper()
+	l := bare(t, d)
+	l.Geometry = o.geometry
+	for i := range l.Partitions {
+		if l.Partitions[i].Kind != table.Extended {
+			l.Partitions[i].Volume = &volume.Volume{Kind: volume.FAT16}
+		}
+	}
+	return l
+}
+
+// letters walks the chain as MSINIT.ASM of MS-DOS 4.0 does: of a boot record it keeps the cylinder, and the drive begins as many sectors
+// behind that cylinder's begin as the entry says. It gives what stands at the begin of each drive.
+func (o *dosDisk) letters(t *testing.T, d disk.Disk) (found []int64) {
+	t.Helper()
+	cylinder := int64(o.geometry.Heads*o.geometry.Sectors) * sector
+	read := func(off int64) disktest.Forged {
+		b := make(disktest.Forged, sector)
+		_, err := d.ReadAt(b, off)
+		require.NoError(t, err)
+		return b
+	}
+	le := binary.LittleEndian
+	box := int64(le.Uint32(read(0)[disktest.MBREntries+disktest.MBREntry+8:])) * sector
+	for at := box; ; {
+		b := read(at)[disktest.MBREntries:]
+		drive := at/cylinder*cylinder + int64(le.Uint32(b[8:]))*sector
+		found = append(found, int64(le.Uint64(read(drive))&^(1<<60)))
+		if b[disktest.MBREntry+4] == 0 {
+			return found
+		}
+		at = box + int64(le.Uint32(b[disktest.MBREntry+8:]))*sector
+	}
+}
+
+// TestDOSFindsItsDrives holds plans for random chains of DOS: DOS finds each drive that it found, all are aligned, and a disk grows only where
+// a search for any place finds none.
+func TestDOSFindsItsDrives(t *testing.T) {
+	grown := 0
+	for i := range 3000 {
+		d := dice{Rand: rand.New(rand.NewPCG(tablesSeed, uint64(i))), tiny: true}
+		o := d.dosDisk()
+		source := o.disk()
+		again := fmt.Sprintf("disk %d", i)
+		before := o.layout(t, source)
+		require.Equal(t, o.drives, o.letters(t, source), again)
+		goal := align.Goal{Must: 4096 << d.IntN(2)}
+		goal.Want = goal.Must * (1 + d.Int64N(2))
+		p, err := plan.New(before, goal)
+		require.NoError(t, err, again)
+		require.Empty(t, p.Refusals(true), again)
+		view := p.View(source)
+		after := o.layout(t, view)
+		checkPlaces(t, p, before, after, again)
+		checkBytes(t, p, before, after, again)
+		o.checkStray(t, view, again)
+		require.Equal(t, o.drives, o.letters(t, view), again)
+		all := &everyPlace{l: before, items: before.Items(), goal: goal, limit: before.Size, dead: map[[3]int64]bool{}}
+		fits := all.fits(0, before.Items()[0].Off, 0)
+		require.Equal(t, fits, p.Size == before.Size, again)
+		if !fits {
+			grown++
+		}
+		settled, err := plan.New(after, goal)
+		require.NoError(t, err, again)
+		require.Empty(t, settled.Moves, again)
+		require.Empty(t, settled.Patches, again)
+	}
+	require.Greater(t, grown, 100, "too few disks that have to grow")
+}
+
+// chainOfDOS is a disk of 16 heads and 63 sectors with a chain at a cylinder, whose first drive lies 63 sectors behind its record.
+func chainOfDOS(kind byte, cylinder, off int64) (*sparse, int64) {
+	const track = 63
+	start := cylinder*16*track + off
+	s := &sparse{sectors: start + 40*16*track, bytes: map[int64]disktest.Forged{}}
+	s.bytes[0] = disktest.ForgeMBR(1,
+		disktest.MBREntryFields{Type: 6, Start: track, Sectors: uint32(start - track)},
+		disktest.MBREntryFields{Type: kind, Start: uint32(start), Sectors: 30 * 16 * track})
+	s.at(start).Entry(0, 0, disktest.MBREntryFields{Type: 6, Start: track, Sectors: 30*16*track - track})
+	return s, start
+}
+
+// Records of chains that no DOS reads go where they always did: directly behind what lies in front of them.
+func TestWhoseChainStaysOnCylinders(t *testing.T) {
+	const cylinder = 16 * 63
+	for name, c := range map[string]struct {
+		kind byte
+		off  int64
+		code boot.Code
+		fs   volume.Kind
+		step bool
+	}{
+		"type 05 with a FAT":                 {0x05, 0, boot.Windows7, volume.FAT16, true},
+		"type 05 with NTFS only":             {0x05, 0, boot.DOS, volume.NTFS, false},
+		"type 05, and a FAT that is broken":  {0x05, 0, boot.DOS, volume.Unknown, true},
+		"type 0f behind code that reads CHS": {0x0f, 0, boot.Windows98, volume.FAT32, true},
+		"type 0f behind code that reads LBA": {0x0f, 0, boot.Windows7, volume.FAT32, false},
+		"type 85 of Linux":                   {0x85, 0, boot.DOS, volume.FAT16, false},
+		"type 05 off the cylinders":          {0x05, 5, boot.DOS, volume.FAT16, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, start := chainOfDOS(c.kind, 20, c.off)
+			l := bare(t, s.disk())
+			l.Geometry, l.Boot = table.Geometry{Heads: 16, Sectors: 63}, &boot.Result{Code: c.code}
+			for i := range l.Partitions {
+				l.Partitions[i].Volume = &volume.Volume{Kind: c.fs}
+			}
+			p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536})
+			require.NoError(t, err)
+			require.Empty(t, p.Refusals(false))
+			want := start + 65 // as far as the partition in front of it, from 63 to 128
+			if c.step {
+				want = start + cylinder
+			}
+			require.Equal(t, want*sector, p.Places.Records[start*sector])
+		})
+	}
+}
+
+// Behind cylinder 1023 no CHS leads to a record: a chain that DOS reads is not put there, with whatever permission.
+func TestChainAtTheLastCylinder(t *testing.T) {
+	for cylinder, refused := range map[int64]bool{1022: false, 1023: true} {
+		s, _ := chainOfDOS(0x05, cylinder, 0)
+		l := bare(t, s.disk())
+		l.Geometry = table.Geometry{Heads: 16, Sectors: 63}
+		p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536})
+		require.NoError(t, err)
+		require.Equal(t, refused, len(p.Refusals(true)) > 0)
+		if refused {
+			require.Equal(t, "dos-chain", p.Refusals(true)[0].Code)
+			require.NotEmpty(t, p.Refusals(true)[0].Remedy)
+		}
+	}
+}
