@@ -62,11 +62,13 @@ func putCentOS(t testing.TB, raw string) {
 var commonDisks = map[string]commonDisk{
 	"Windows XP":                       {script: dosLabel + wholeOld + "7, bootable\n", makes: []string{guestNTFS}, code: windowsCode},
 	"Windows 7 on the partition of XP": {script: dosLabel + wholeOld + "7, bootable\n", makes: []string{guestNTFS}, code: windows7Code},
-	"data, NTFS without a loader":      {script: dosLabel + wholeOld + "7\n", makes: []string{guestNTFS}},
+	"data, NTFS without a loader":      {script: dosLabel + wholeOld + "7\n", makes: []string{guestNTFS}, codes: []string{"known-elsewhere"}},
 	"data, NTFS of a formatter that sees the volume only": {
-		script: dosLabel + wholeOld + "7\n", makes: []string{"mkntfs -q -F -f -p 0 -H 255 -S 63 PART"}, code: windows7Code,
+		script: dosLabel + wholeOld + "7\n", makes: []string{"mkntfs -q -F -f -p 0 -H 255 -S 63 PART"}, code: windows7Code, codes: []string{"known-elsewhere"},
 	},
-	"data, active, with the message of mkfs.fat": {script: dosLabel + wholeOld + "c, bootable\n", makes: []string{"mkfs.fat -F 32 -s 1 -h START PART"}},
+	"data, active, with the message of mkfs.fat": {
+		script: dosLabel + wholeOld + "c, bootable\n", makes: []string{"mkfs.fat -F 32 -s 1 -h START PART"}, codes: []string{"known-elsewhere"},
+	},
 	"FreeDOS":                           {script: dosLabel + wholeOld + "6, bootable\n", makes: []string{"mkfs.fat -F 16 -h START PART"}, code: assembled(ownCHSCode)},
 	"Linux by code of syslinux, active": {script: dosLabel + wholeOld + "83, bootable\n", makes: []string{guestExt3}, code: lbaBootCode},
 	"table of parted":                   {script: dosLabel + wholeOld + "83\n", makes: []string{guestExt3}, code: chsBootCode},

@@ -69,7 +69,6 @@ type store struct {
 	*guestHive
 	elements int   // seen
 	bytes    int64 // of them
-	others   int   // devices on other disks
 	starts   map[int]bool
 	order    []int // the partitions named, in the order of the store; starts tells those that a Windows starts from
 }
@@ -83,12 +82,6 @@ func findDevices(h *guestHive, f *Found) error {
 		} else {
 			f.link(n, "%s of partition %d names partition %d", shown(h.file.Path), h.p.Number, n)
 		}
-	}
-	if s.others > 0 {
-		f.Issues = append(f.Issues, ondisk.Issue{
-			Code: "bcd-other-disk", Effect: ondisk.Note, Partition: h.p.Number,
-			Text: fmt.Sprintf("%s names partitions of other disks (devices: %d), which stay as they are", shown(h.file.Path), s.others),
-		})
 	}
 	return err
 }
@@ -136,7 +129,9 @@ func (s *store) element(k *hive.Key) error {
 	at, found := devices(data)
 	for i, d := range found {
 		if d.Signature != s.g.Signature {
-			s.others++
+			if err := s.other(elementKind(k.Name), v, at[i]+deviceOffset, d.Signature, ""); err != nil {
+				return err
+			}
 			continue
 		}
 		if err := s.ref(elementKind(k.Name), v, at[i]+deviceOffset); err != nil {

@@ -17,6 +17,11 @@ type Result struct {
 	Issues []ondisk.Issue
 	Chain  []Link // in the order of a boot
 
+	// Windows reports whether a partition holds one.
+	Windows bool
+	// Unlisted counts the positions on other disks that Refs leaves out: there are too many, or they cannot be rewritten.
+	Unlisted int
+
 	unseen map[int]bool // partitions whose files nobody could look into
 	boots  bool         // something on the disk looks like the start of a boot
 }
@@ -35,6 +40,7 @@ func Read(g *Guest) (*Result, error) {
 		r.Chain = append(r.Chain, found.Chain...)
 	}
 	r.unseen, r.boots = g.unseen, r.bootable(g.Partitions)
+	r.Windows, r.Unlisted = g.windows, g.unlisted
 	var clash *ondisk.Issue
 	if r.Refs, clash = distinct(r.Refs); clash != nil {
 		r.Issues = append(r.Issues, *clash)

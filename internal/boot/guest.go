@@ -39,6 +39,10 @@ type Guest struct {
 	hives  *hive.Budget
 	unseen map[int]bool       // numbers of partitions of which not all files could be looked into
 	roots  map[int]rootFolder // of file systems that Windows starts from
+
+	windows  bool // a partition holds one
+	others   int  // positions on other disks
+	unlisted int  // those that are not among the references
 }
 
 type opened struct {

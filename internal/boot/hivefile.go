@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"slices"
 
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/hive"
@@ -17,6 +18,7 @@ import (
 const (
 	maxHives = 8    // of one kind, on a disk
 	maxRefs  = 1024 // of one file
+	maxOther = 1024 // on other disks, of all files
 )
 
 // guestHive is a registry hive in a file of a guest.
@@ -27,6 +29,7 @@ type guestHive struct {
 	file *guestfile.File
 	code string // of issues
 	refs []Ref
+	own  int // how many of them name this disk
 }
 
 // hive opens a registry hive of a guest.
@@ -48,11 +51,8 @@ func (g *Guest) hive(p Partition, path, code string) (*guestHive, error) {
 // hiveFinder makes a finder of what finds the references in one hive. names gives the paths of a partition at which one can be.
 func hiveFinder(code, remedy string, names func(*Guest, Partition) ([]string, error), find func(*guestHive, *Found) error) func(*Guest) (Found, error) {
 	return func(g *Guest) (Found, error) {
-		if g.Scheme != table.MBR {
-			return Found{}, nil // Windows names partitions of a GPT by their GUIDs
-		}
 		left := maxHives
-		return everywhere(func(g *Guest, p Partition, f *Found) error {
+		found, err := everywhere(func(g *Guest, p Partition, f *Found) error {
 			paths, err := names(g, p)
 			if err != nil {
 				return err
@@ -64,6 +64,12 @@ func hiveFinder(code, remedy string, names func(*Guest, Partition) ([]string, er
 			}
 			return nil
 		})(g)
+		if g.Scheme != table.MBR {
+			// Windows names partitions of a GPT by their GUIDs, and only those of other disks by their places.
+			found.Issues = nil
+			found.Refs = slices.DeleteFunc(found.Refs, func(r Ref) bool { return r.Disk == 0 })
+		}
+		return found, err
 	}
 }
 
@@ -97,7 +103,7 @@ func (f *Found) keepHive(h *guestHive) error {
 		return err
 	}
 	if err != nil {
-		if len(h.refs) == 0 {
+		if h.own == 0 {
 			f.warn(h.code, 0, fmt.Sprintf("%s of partition %d names no partition of this disk, but its log may: %v", shown(h.file.Path), h.p.Number, err), shutDown)
 		}
 		f.hold(h.p, h.file, h.code, h.refs, err, shutDown)
@@ -131,25 +137,62 @@ func (h *guestHive) settled() error {
 
 // ref makes a reference of the 8 bytes at off of a value. Its target, if any, is set.
 func (h *guestHive) ref(kind string, v *hive.Value, off int64) error {
-	if len(h.refs) == maxRefs {
+	if h.own == maxRefs {
 		return fmt.Errorf("%w of %d positions in one file", ondisk.ErrLimit, maxRefs)
 	}
-	places, err := v.Where(off, 8)
+	r, err := h.position(kind, v, off)
 	if err != nil {
 		return err
+	}
+	h.own++
+	h.g.aim(&r)
+	h.refs = append(h.refs, r)
+	return nil
+}
+
+// other makes a reference of the 8 bytes at off of a value that names a partition of another disk, by its signature. loss is what a
+// stale one costs; empty: the boot. A value that cannot be rewritten is counted: no move of this disk needs it.
+func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint32, loss string) error {
+	if signature == 0 {
+		return nil // a disk that Windows has not seen
+	}
+	if h.g.others == maxOther {
+		h.g.unlisted++
+		return nil
+	}
+	r, err := h.position(kind, v, off)
+	if err != nil && understood(err) {
+		h.g.unlisted++
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	h.g.others++
+	r.Disk, r.Stays, r.Loss = signature, "it names another disk", loss
+	if loss != "" {
+		r.Remedy = "give the drive letter back after the first boot of the copies"
+	}
+	h.refs = append(h.refs, r)
+	return nil
+}
+
+// position reads the 8 bytes at off of a value.
+func (h *guestHive) position(kind string, v *hive.Value, off int64) (Ref, error) {
+	places, err := v.Where(off, 8)
+	if err != nil {
+		return Ref{}, err
 	}
 	r := Ref{Kind: kind, Partition: h.p.Number, File: h.file.Path, Off: places[0].Off, Encode: encodeBytes}
 	for _, place := range places {
 		at, raw, err := h.g.At(h.p, h.file, place.Off, place.Len)
 		if err != nil {
-			return err
+			return Ref{}, err
 		}
 		r.At, r.Raw = append(r.At, at...), append(r.Raw, raw...)
 	}
 	r.Points = ondisk.I64(min(binary.LittleEndian.Uint64(r.Raw), math.MaxInt64))
-	h.g.aim(&r)
-	h.refs = append(h.refs, r)
-	return nil
+	return r, nil
 }
 
 // aim finds the partition that starts where a reference points. Nothing but a start is meant by these.
@@ -181,13 +224,9 @@ func (f *Found) keepFile(g *Guest, p Partition, file *guestfile.File, code strin
 	return nil
 }
 
+// follows reports whether a move can rewrite one of the references, a move of this disk or of another.
 func follows(refs []Ref) bool {
-	for _, r := range refs {
-		if r.Follows() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(refs, func(r Ref) bool { return r.Follows() || r.Disk != 0 })
 }
 
 // hold makes references stay, and says for which partitions that matters.
@@ -195,6 +234,9 @@ func (f *Found) hold(p Partition, file *guestfile.File, code string, refs []Ref,
 	said := map[int]bool{}
 	for i := range refs {
 		r := &refs[i]
+		if r.Disk != 0 {
+			r.Encode, r.Stays = nil, why.Error()
+		}
 		if !r.Follows() {
 			continue
 		}

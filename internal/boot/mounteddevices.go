@@ -15,6 +15,9 @@ import (
 // offset 2000, XP and 2003 take it for a new volume and give it another letter, even to their own.
 var mountedDevices = Finder{Name: "mounted-devices", Find: hiveFinder("mounted-devices", checkLetters, systemHives, findMounted)}
 
+// otherLetter is what a stale letter of a partition on another disk costs.
+const otherLetter = "Windows takes the partition for a new one and gives it another drive letter"
+
 const checkLetters = "go on with --allow-unbootable, and give the drive letters back after the first boot of the copy"
 
 // systemHives are the paths of the hives SYSTEM in a partition.
@@ -55,8 +58,8 @@ func findMounted(h *guestHive, _ *Found) error {
 		if err != nil {
 			return err
 		}
-		if binary.LittleEndian.Uint32(data) != h.g.Signature {
-			return nil
+		if disk := binary.LittleEndian.Uint32(data); disk != h.g.Signature {
+			return h.other(mountedKind(v.Name), v, mountedOffset, disk, otherLetter)
 		}
 		return h.ref(mountedKind(v.Name), v, mountedOffset)
 	})

@@ -19,6 +19,8 @@ type Ref struct {
 	Raw       []byte       // the bytes found there
 	Points    int64        // the byte offset of the disk that they mean
 	Target    int          // number of the partition that Points lies in, with which it moves; 0: none, and it stays as found
+	// Disk is the signature of the disk that Points counts on, when that is another disk of the machine; 0: this disk.
+	Disk uint32
 	// FromRecord tells that Points counts from the boot record of Target, a logical partition.
 	FromRecord bool
 	Stays      string // why it stays as found, where Target is 0 or Encode is nil
@@ -27,6 +29,15 @@ type Ref struct {
 	// Loss is what the guest boots without when its target moves and Encode fails, so that the reference stays; empty: it does not boot without it.
 	Loss, Remedy string
 }
+
+// Place is the start of a partition as Windows names it: by the signature of an MBR disk, and in bytes.
+type Place struct {
+	Disk uint32
+	Off  int64
+}
+
+// Names returns the place that a reference to another disk means.
+func (r Ref) Names() Place { return Place{r.Disk, r.Points} }
 
 // Bytes of a reference that are listed as one patch.
 const (
@@ -58,6 +69,9 @@ func (r Ref) Name() string {
 	}
 	return fmt.Sprintf("%s of partition %d", r.Kind, r.Partition)
 }
+
+// Holder names the file that stores a reference of a Windows, for people.
+func (r Ref) Holder() string { return fmt.Sprintf("%s of partition %d", shown(r.File), r.Partition) }
 
 // Patches make the reference mean the byte offset to, in a partition that moves by shift bytes. Of a long reference, a region with
 // a checksum, only the stretches that differ are listed.

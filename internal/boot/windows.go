@@ -48,6 +48,7 @@ func findWindows(g *Guest, p Partition, f *Found) error {
 		return f.unreadable(p, loads, err)
 	}
 	return eachWindows(g, p, func(folder string) error {
+		g.windows = true
 		f.link(p.Number, "partition %d holds a Windows in \\%s", p.Number, folder)
 		return nil
 	})

@@ -80,7 +80,10 @@ func fates(refs []boot.Ref) []string {
 	out := []string{}
 	for _, r := range refs {
 		fate := fmt.Sprintf("follows %d", r.Target)
-		if !r.Follows() {
+		switch {
+		case r.Disk != 0:
+			fate = fmt.Sprintf("of disk %#x", r.Disk)
+		case !r.Follows():
 			fate = "stays"
 		}
 		out = append(out, fmt.Sprintf("%s: %d %s", r.Kind, r.Points, fate))
@@ -138,9 +141,9 @@ func TestMountedDevices(t *testing.T) {
 		got := stored(r)
 		require.Equal(t, []string{
 			"drive letter C:: 32256 follows 1", "mounted volume: 20512256 follows 2", "mounted volume: 6320640 stays",
-			"drive letter G:: 9223372036854775807 stays", "mounted volume: 20512256 follows 2",
+			"drive letter E:: 32256 of disk 0x55667788", "drive letter G:: 9223372036854775807 stays", "mounted volume: 20512256 follows 2",
 		}, fates(got))
-		for i, name := range []string{`\DosDevices\C:`, "", "", `\dosdevices\g:`} {
+		for i, name := range []string{`\DosDevices\C:`, "", "", `\DosDevices\E:`, `\dosdevices\g:`} {
 			require.Equal(t, 1, got[i].Partition, name)
 			require.Equal(t, []byte(hive[got[i].Off:got[i].Off+8]), got[i].Raw, "the place in the file")
 			require.Equal(t, []byte(disk[got[i].At[0].Off:got[i].At[0].Off+8]), got[i].Raw, "the place on the disk")
@@ -225,11 +228,13 @@ func TestBrokenHives(t *testing.T) {
 	}
 }
 
-// Nothing in a hive names a partition of a GPT by its place.
+// Nothing in a hive names a partition of a GPT by its place, but those of other disks, which can have an MBR.
 func TestHivesOfGPTDisks(t *testing.T) {
 	disk := windowsDisk(t, map[string][]byte{
-		"WINDOWS/SYSTEM32/CONFIG/SYSTEM": systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart))),
-		"hiberfil.sys":                   []byte("wake"),
+		"WINDOWS/SYSTEM32/CONFIG/SYSTEM": systemHive(
+			binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)), binaryValue(`\DosDevices\D:`, mounted(elsewhere, fatStart)),
+		),
+		"hiberfil.sys": []byte("wake"),
 	})
 	d := flat(disk)
 	tab, parts := partitions(t, d)
@@ -237,7 +242,7 @@ func TestHivesOfGPTDisks(t *testing.T) {
 	g.Scheme = table.GPT
 	r, err := boot.Read(g)
 	require.NoError(t, err)
-	require.Empty(t, stored(r))
+	require.Equal(t, []string{"drive letter D:: 32256 of disk 0x55667788"}, fates(stored(r)))
 	require.Empty(t, r.Issues)
 }
 

@@ -252,6 +252,7 @@ func (l *Layout) readBoot(d disk.Disk) error {
 	}
 	l.codeOfGPT()
 	l.Issues = append(l.Issues, l.Boot.Issues...)
+	l.Relate(&Machine{})
 	return nil
 }
 

@@ -74,14 +74,14 @@ func TestStaleHiddenSectors(t *testing.T) {
 		f.U32(63*512+disktest.BootHidden, hidden)
 		return f
 	}
-	require.Equal(t, []string{"files-unread"}, codes(read(t, ntfs(63))), "the volume has nothing but its boot sector")
+	require.Equal(t, []string{"files-unread", "known-elsewhere"}, codes(read(t, ntfs(63))), "the volume has nothing but its boot sector")
 	l := read(t, ntfs(2048))
-	require.Equal(t, []string{"files-unread", "ntfs-inconsistent", "stale-reference"}, codes(l))
+	require.Equal(t, []string{"files-unread", "ntfs-inconsistent", "stale-reference", "known-elsewhere"}, codes(l))
 	require.Equal(t, ondisk.Unbootable, l.Issues[1].Effect, "its boot code would look in the wrong place")
 	require.True(t, l.Issues[1].OnMove)
 	require.Equal(t, ondisk.Warn, l.Issues[2].Effect, "worth knowing of a disk that does not move, too")
 	l = read(t, ntfs(0))
-	require.Equal(t, []string{"files-unread", "stale-reference"}, codes(l))
+	require.Equal(t, []string{"files-unread", "stale-reference", "known-elsewhere"}, codes(l))
 	require.Equal(t, ondisk.Note, l.Issues[1].Effect, "0 is what formatters write that see only the partition")
 }
 
@@ -104,7 +104,7 @@ func TestABrokenVolumeIsAnIssue(t *testing.T) {
 	f.PutNTFS(4096, 3000)
 	f.U16(63*512+disktest.BootBytesPerSector, 3)
 	l := read(t, f)
-	require.Equal(t, []string{"volume", "files-unread"}, codes(l))
+	require.Equal(t, []string{"volume", "files-unread", "known-elsewhere"}, codes(l))
 	require.Equal(t, 1, l.Issues[0].Partition)
 	require.Equal(t, 2, l.Issues[1].Partition)
 	require.ErrorContains(t, l.Issues[0].Err, "0x7e0b", "the place is that of the disk: 63 * 512 + 0xb")

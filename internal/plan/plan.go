@@ -47,7 +47,8 @@ type Plan struct {
 	// SectorSize is that of the table's LBAs, bytes.
 	SectorSize int64
 
-	starts map[int]int64
+	starts  map[int]int64
+	machine *layout.Machine // nil: the other disks are not known
 }
 
 // Copy is the plan in which nothing moves.
@@ -253,7 +254,7 @@ func (p *Plan) strays(l *layout.Layout) {
 		to[m.To] = m.Partition
 	}
 	for _, r := range l.Boot.Refs {
-		if number, hit := to[r.Points]; hit && r.Target == 0 && r.File != "" {
+		if number, hit := to[r.Points]; hit && r.Target == 0 && r.Disk == 0 && r.File != "" {
 			p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 				Code: "stray-reference", Effect: ondisk.Warn, Partition: number,
 				Text:   fmt.Sprintf("%s points to byte %d, where no partition starts now, and partition %d starts there in the result", r.Name(), r.Points, number),

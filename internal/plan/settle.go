@@ -131,7 +131,11 @@ func (p *Plan) finish(l *layout.Layout) {
 // patch makes the table and all references say where things are.
 func (p *Plan) patch(l *layout.Layout) {
 	p.Patches = l.Table.Relocate(p.Places, l.Geometry)
-	p.rewrite(l)
+	p.rewrite(l, func(Reference) bool { return true })
+	p.sortPatches()
+}
+
+func (p *Plan) sortPatches() {
 	slices.SortFunc(p.Patches, func(a, b disk.Patch) int { return cmp.Compare(a.Off, b.Off) })
 }
 
@@ -177,10 +181,10 @@ func (p *Plan) keep(from, to, n int64) {
 	p.Pieces = append(p.Pieces, disk.Piece{From: from, To: to, Len: n})
 }
 
-// rewrite patches every reference to what moves. One that pointed elsewhere stays, and the layout has an issue about it.
-func (p *Plan) rewrite(l *layout.Layout) {
+// rewrite patches the chosen references to what moves. One that pointed elsewhere stays, and the layout has an issue about it.
+func (p *Plan) rewrite(l *layout.Layout, chosen func(Reference) bool) {
 	for _, r := range p.References(l) {
-		if r.To == r.Points {
+		if r.To == r.Points || !chosen(r) {
 			continue
 		}
 		patches, err := r.Patches(r.Shift, r.To)
@@ -197,6 +201,9 @@ func (p *Plan) References(l *layout.Layout) []Reference {
 	out := make([]Reference, 0, len(l.Boot.Refs))
 	for _, r := range l.Boot.Refs {
 		to := p.now(l, r)
+		if r.Disk != 0 && p.known(r) {
+			r.Stays = ""
+		}
 		if r.Loss != "" && to != r.Points {
 			if _, err := r.Encode(r.Raw, to); err != nil {
 				to, r.Encode, r.Stays = r.Points, nil, fmt.Sprintf("byte %d cannot be written there: %v", to, err)
@@ -222,6 +229,9 @@ func (p *Plan) losses(l *layout.Layout) {
 
 // now is where a reference points in the result.
 func (p *Plan) now(l *layout.Layout, r boot.Ref) int64 {
+	if r.Disk != 0 {
+		return p.elsewhere(r)
+	}
 	if !r.Follows() {
 		return r.Points
 	}

@@ -19,6 +19,7 @@ type Reference struct {
 	Off       int64  `json:"offset_bytes"` // in the file, the partition or the disk
 	Points    int64  `json:"points_to_bytes"`
 	Target    int    `json:"target,omitempty"` // the partition that it points into
+	Disk      string `json:"disk,omitempty"`   // the signature of the disk that it names, when that is another one
 	To        int64  `json:"becomes_bytes"`
 	Stays     string `json:"stays,omitempty"` // why it stays as found
 }
@@ -27,7 +28,11 @@ type Reference struct {
 func NewReferences(p *plan.Plan, l *layout.Layout) []Reference {
 	out := []Reference{}
 	for _, r := range p.References(l) {
-		out = append(out, Reference{r.Kind, r.Partition, r.File, r.Off, r.Points, r.Target, r.To, r.Stays})
+		x := Reference{Kind: r.Kind, Partition: r.Partition, File: r.File, Off: r.Off, Points: r.Points, Target: r.Target, To: r.To, Stays: r.Stays}
+		if r.Disk != 0 {
+			x.Disk = fmt.Sprintf("0x%08x", r.Disk)
+		}
+		out = append(out, x)
 	}
 	return out
 }
@@ -105,6 +110,9 @@ func (r Reference) home() string {
 }
 
 func (r Reference) pointsTo() string {
+	if r.Disk != "" {
+		return fmt.Sprintf("%d (disk %s)", r.Points, r.Disk)
+	}
 	if r.Target == 0 {
 		return strconv.FormatInt(r.Points, 10)
 	}

@@ -156,7 +156,7 @@ func sameRefs(p *plan.Plan, before, after *layout.Layout) error {
 	}
 	for i, was := range refs {
 		is := after.Boot.Refs[i]
-		if is.Kind != was.Kind || is.Partition != was.Partition || is.File != was.File || is.Off != was.Off {
+		if is.Kind != was.Kind || is.Disk != was.Disk || is.Partition != was.Partition || is.File != was.File || is.Off != was.Off {
 			return fmt.Errorf("%w: %s (%s), want %s (%s)", ErrDifferent, is.Name(), is.Place(), was.Name(), was.Place())
 		}
 		if is.Points != was.To || was.Follows() && (is.Target != was.Target || is.FromRecord != was.FromRecord) {

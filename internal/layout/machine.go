@@ -1,0 +1,172 @@
+package layout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Machine is what the disks of a machine know of each other. A Windows names the partitions of an MBR disk by the signature of the disk and
+// the byte offset of their start, also from another disk. The zero value has no disk.
+type Machine struct {
+	disks   map[uint32]int       // how many have the signature
+	moves   map[uint32]bool      // by signature: a partition will start elsewhere
+	to      map[boot.Place]int64 // where the partition that starts there will start
+	taken   map[boot.Place]bool  // a partition that starts elsewhere will start there
+	windows bool                 // one of the disks holds a Windows
+}
+
+// Add makes a disk one of the machine. to has the starts that its partitions will have, by number; those that are not in it stay.
+func (m *Machine) Add(l *Layout, to map[int]int64) {
+	m.windows = m.windows || l.Boot.Windows
+	s := l.signature()
+	if s == 0 {
+		return
+	}
+	if m.disks == nil {
+		m.disks, m.moves, m.to, m.taken = map[uint32]int{}, map[uint32]bool{}, map[boot.Place]int64{}, map[boot.Place]bool{}
+	}
+	m.disks[s]++
+	for _, p := range l.Partitions {
+		if p.Kind == table.Extended {
+			continue
+		}
+		off, ok := to[p.Number]
+		if !ok {
+			off = p.Off
+		}
+		m.to[boot.Place{Disk: s, Off: p.Off}] = off
+		if off != p.Off {
+			m.moves[s], m.taken[boot.Place{Disk: s, Off: off}] = true, true
+		}
+	}
+}
+
+// Disks counts the disks of the machine that have a signature.
+func (m *Machine) Disks(signature uint32) int { return m.disks[signature] }
+
+// To returns where the partition that starts at a place will start; ok is false when there is none, or more than one.
+func (m *Machine) To(at boot.Place) (off int64, ok bool) {
+	if m.disks[at.Disk] != 1 {
+		return 0, false
+	}
+	off, ok = m.to[at]
+	return off, ok
+}
+
+// Moves reports whether a partition of the disks with a signature will start elsewhere.
+func (m *Machine) Moves(signature uint32) bool { return m.moves[signature] }
+
+// Taken reports whether a partition will start at a place where none starts now.
+func (m *Machine) Taken(at boot.Place) bool {
+	_, now := m.to[at]
+	return m.taken[at] && !now
+}
+
+// signature is that by which a Windows knows the disk; 0 when it knows the disk in another way.
+func (l *Layout) signature() uint32 {
+	if l.Table == nil || l.Table.Scheme != table.MBR {
+		return 0
+	}
+	return l.Table.Signature
+}
+
+// Codes of the issues that the other disks of a machine raise.
+const (
+	NamesOthers    = "names-other-disks"
+	KnownElsewhere = "known-elsewhere"
+)
+
+// Elsewhere returns the issues that the other disks of a machine raise.
+func Elsewhere(issues []ondisk.Issue) (out []ondisk.Issue) {
+	for _, i := range issues {
+		if i.Code == NamesOthers || i.Code == KnownElsewhere {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// Relate holds a disk against the other disks of its machine, and replaces what was said without them.
+func (l *Layout) Relate(m *Machine) {
+	l.Issues = slices.DeleteFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == NamesOthers || i.Code == KnownElsewhere })
+	l.namesOthers(m)
+	l.knownElsewhere(m)
+}
+
+// maxNamed is how many places on other disks one issue lists.
+const maxNamed = 4
+
+// namesOthers warns of places on disks that are not at hand: they are stale once those disks are aligned.
+func (l *Layout) namesOthers(m *Machine) {
+	var named []boot.Place
+	first := "Windows"
+	for _, r := range l.Boot.Refs {
+		if r.Disk == 0 || m.Disks(r.Disk) > 0 || slices.Contains(named, r.Names()) {
+			continue
+		}
+		if named = append(named, r.Names()); len(named) == 1 {
+			first = r.Holder()
+		}
+	}
+	if len(named) == 0 && l.Boot.Unlisted == 0 {
+		return
+	}
+	var text []string
+	for _, at := range named[:min(len(named), maxNamed)] {
+		text = append(text, fmt.Sprintf("disk 0x%08x at byte %d", at.Disk, at.Off))
+	}
+	if more := len(named) - len(text) + l.Boot.Unlisted; more > 0 {
+		text = append(text, fmt.Sprintf("and %d more", more))
+	}
+	l.Issues = append(l.Issues, ondisk.Issue{
+		Code: NamesOthers, Effect: ondisk.Warn, OnMove: true,
+		Text: fmt.Sprintf("%s names partitions of other disks by signature and byte offset (%s): when those are aligned too, it does not find them",
+			first, strings.Join(text, ", ")),
+		Remedy: "align the disks of a machine together, each with --with for the others, or in one package",
+	})
+}
+
+// windowsVolumes are the file systems to which a Windows gives letters.
+var windowsVolumes = []volume.Kind{volume.NTFS, volume.FAT12, volume.FAT16, volume.FAT32, volume.ExFAT}
+
+// knownElsewhere warns of a data disk whose partitions a Windows on another disk may know by their places.
+func (l *Layout) knownElsewhere(m *Machine) {
+	if l.signature() == 0 || m.windows || l.Boot.Windows || l.starts() {
+		return
+	}
+	number, count := 0, 0
+	for _, p := range l.Partitions {
+		if slices.Contains(windowsVolumes, p.Volume.Kind) {
+			number, count = p.Number, count+1
+		}
+	}
+	if count == 0 {
+		return
+	}
+	if count > 1 {
+		number = 0
+	}
+	l.Issues = append(l.Issues, ondisk.Issue{
+		Code: KnownElsewhere, Effect: ondisk.Warn, OnMove: true, Partition: number,
+		Text: fmt.Sprintf("a Windows on another disk of the machine may know the drive letters on this one by disk signature 0x%08x and byte offset: "+
+			"after a move it gives new letters", l.signature()),
+		Remedy: "align the disks of a machine together, each with --with for the others; or give the letters back after the first boot",
+	})
+}
+
+// starts reports whether the disk looks like one that a BIOS boots from.
+func (l *Layout) starts() bool {
+	switch l.Boot.Code {
+	case boot.Empty:
+		return false
+	case boot.Grub2, boot.GrubLegacy, boot.Lilo, boot.Isolinux:
+		return true
+	}
+	return slices.ContainsFunc(l.Partitions, func(p Partition) bool { return p.Active })
+}

@@ -1,0 +1,89 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Starts returns where the partitions of the disk start in the result, by number.
+func (p *Plan) Starts() map[int]int64 {
+	to := map[int]int64{}
+	for _, m := range p.Moves {
+		to[m.Partition] = m.To
+	}
+	return to
+}
+
+// Join makes what the disk stores of the other disks of its machine follow their moves. A place that no partition of them has, or more
+// than one, stays as found. It is called once, at the end.
+func (p *Plan) Join(l *layout.Layout, m *layout.Machine) {
+	p.machine = m
+	p.Notes = slices.DeleteFunc(p.Notes, func(f align.Finding) bool { return f.Code == layout.NamesOthers || f.Code == layout.KnownElsewhere })
+	p.Notes = append(p.Notes, align.Relevant(layout.Elsewhere(l.Issues), p.moved())...)
+	said := map[string]bool{}
+	for _, r := range l.Boot.Refs {
+		i, wrong := p.stale(r)
+		if wrong && !said[i.Text] && len(said) < maxStale {
+			said[i.Text] = true
+			p.Notes = append(p.Notes, align.FromIssue(i))
+		}
+	}
+	p.rewrite(l, func(r Reference) bool { return r.Disk != 0 })
+	p.sortPatches()
+}
+
+// maxStale is how many references to other disks that cannot follow are reported.
+const maxStale = 16
+
+// elsewhere is where a reference to another disk points in the result.
+func (p *Plan) elsewhere(r boot.Ref) int64 {
+	if p.machine == nil || r.Encode == nil {
+		return r.Points
+	}
+	if to, ok := p.machine.To(r.Names()); ok {
+		return to
+	}
+	return r.Points
+}
+
+// known reports whether the machine has the partition that a reference names, so that the reference follows it.
+func (p *Plan) known(r boot.Ref) bool {
+	if p.machine == nil || r.Encode == nil {
+		return false
+	}
+	_, ok := p.machine.To(r.Names())
+	return ok
+}
+
+// stale reports a reference to a disk of the machine that is wrong in the result, or may be.
+func (p *Plan) stale(r boot.Ref) (i ondisk.Issue, wrong bool) {
+	m := p.machine
+	if r.Disk == 0 || m.Disks(r.Disk) == 0 {
+		return i, false
+	}
+	i = ondisk.Issue{Code: "other-disk", Effect: ondisk.Warn, Partition: r.Partition, Remedy: r.Remedy}
+	to, one := m.To(r.Names())
+	switch {
+	case m.Disks(r.Disk) > 1 && m.Moves(r.Disk):
+		i.Text = fmt.Sprintf("%s names disk 0x%08x, and %d disks of the machine have that signature: it stays as found", r.Name(), r.Disk, m.Disks(r.Disk))
+		i.Remedy = "give the disks signatures of their own in the guest first, or align the machine's disks one by one"
+	case one && to != r.Points && r.Encode == nil:
+		i.Text = fmt.Sprintf("%s names byte %d of disk 0x%08x, where a partition moves away, and cannot be changed: %s", r.Name(), r.Points, r.Disk, r.Stays)
+		if i.Remedy = shutDown; r.Loss == "" {
+			i.Effect = ondisk.Unbootable
+		}
+	case !one && m.Taken(r.Names()):
+		i.Text = fmt.Sprintf("%s names byte %d of disk 0x%08x, where no partition starts now, and one starts there in the result", r.Name(), r.Points, r.Disk)
+		i.Remedy = "remove what is left of it in the guest first, or choose another --boundary"
+	default:
+		return i, false
+	}
+	return i, true
+}
+
+const shutDown = "shut Windows down cleanly, without fast startup, and copy again"

@@ -1,0 +1,256 @@
+package plan_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// The first partition of a disk that holds a Windows: a FAT with room for a hive.
+const (
+	windowsSectors = 20000
+	hiveRoom       = 24 << 10
+	oldest         = 63
+)
+
+// windowsVolume is a FAT with a file for a hive, which begins at byte hive.
+type windowsVolume struct {
+	bytes []byte
+	hive  int
+}
+
+func newWindowsVolume(t *testing.T) windowsVolume {
+	t.Helper()
+	dir := t.TempDir()
+	volume, file := filepath.Join(dir, "fat"), filepath.Join(dir, "SYSTEM")
+	mark := bytes.Repeat([]byte("the place of the hive. "), hiveRoom/23+1)[:hiveRoom]
+	require.NoError(t, os.WriteFile(volume, make([]byte, windowsSectors*512), 0o600))
+	require.NoError(t, os.WriteFile(file, mark, 0o600))
+	disktest.Run(t, "mkfs.fat", "-F", "16", "-h", fmt.Sprint(oldest), volume)
+	folder := "::"
+	for _, name := range []string{"WINDOWS", "SYSTEM32", "CONFIG"} {
+		folder += "/" + name
+		disktest.Run(t, "mmd", "-i", volume, folder)
+	}
+	disktest.Run(t, "mcopy", "-i", volume, file, folder+"/SYSTEM")
+	b, err := os.ReadFile(volume)
+	require.NoError(t, err)
+	w := windowsVolume{b, bytes.Index(b, mark)}
+	require.Positive(t, w.hive, "the file lies in one piece")
+	return w
+}
+
+// with returns the volume with a hive that holds letters.
+func (w windowsVolume) with(t require.TestingT, dirty bool, letters map[string]boot.Place) []byte {
+	var values []disktest.HiveValue
+	for _, letter := range sortedKeys(letters) {
+		at := letters[letter]
+		data := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, at.Disk), ondisk.U64(at.Off))
+		values = append(values, disktest.HiveValue{Name: `\DosDevices\` + letter + ":", Type: 3, Data: data})
+	}
+	hive := disktest.ForgeHive(3, disktest.HiveKey{Name: "SYSTEM", Keys: []disktest.HiveKey{{Name: "MountedDevices", Values: values}, {Name: "Select"}}})
+	require.LessOrEqual(t, len(hive), hiveRoom)
+	if dirty {
+		hive.U32(disktest.HiveSequence2, 6)
+		hive.SealHive()
+	}
+	b := slices.Clone(w.bytes)
+	clear(b[w.hive : w.hive+hiveRoom])
+	copy(b[w.hive:], hive)
+	return b
+}
+
+func sortedKeys(m map[string]boot.Place) []string {
+	var out []string
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// systemDisk is an MBR disk whose first partition holds a Windows that knows letters.
+func systemDisk(signature uint32, volume []byte, more ...disktest.MBREntryFields) disktest.Forged {
+	entries := append([]disktest.MBREntryFields{{Type: 6, Start: oldest, Sectors: windowsSectors}}, more...)
+	f := dataDisk(signature, entries...)
+	f.Put(oldest*512, volume)
+	return f
+}
+
+// dataDisk is an MBR disk with a signature, and room behind its last partition.
+func dataDisk(signature uint32, entries ...disktest.MBREntryFields) disktest.Forged {
+	last := entries[len(entries)-1]
+	f := disktest.ForgeMBR(int(last.Start+last.Sectors)+8192, entries...)
+	f.U32(disktest.MBRSignature, signature)
+	return f
+}
+
+// machineDisk is a disk of a machine and its plan.
+type machineDisk struct {
+	disk   disk.Disk
+	layout *layout.Layout
+	plan   *plan.Plan
+}
+
+// planMachine plans the disks of a machine together.
+func planMachine(t require.TestingT, disks ...disktest.Forged) []machineDisk {
+	m := &layout.Machine{}
+	var out []machineDisk
+	for _, f := range disks {
+		d := memory(f)
+		l := read(t, d)
+		require.NoError(t, l.ReadGaps(d))
+		p, err := plan.New(l, align.GoalFor(l, 0))
+		require.NoError(t, err)
+		m.Add(l, p.Starts())
+		out = append(out, machineDisk{d, l, p})
+	}
+	for _, x := range out {
+		x.layout.Relate(m)
+		x.plan.Join(x.layout, m)
+	}
+	return out
+}
+
+func (x machineDisk) codes() []string {
+	out := []string{}
+	for _, f := range x.plan.Notes {
+		if f.Effect >= ondisk.Warn {
+			out = append(out, f.Code)
+		}
+	}
+	return out
+}
+
+// letters are the drive letters that the hive of a disk holds.
+func letters(l *layout.Layout) map[string]boot.Place {
+	out := map[string]boot.Place{}
+	for _, r := range l.Boot.Refs {
+		letter, ok := strings.CutPrefix(r.Kind, "drive letter ")
+		if ok && r.Disk == 0 {
+			out[letter[:1]] = boot.Place{Disk: l.Table.Signature, Off: r.Points}
+		} else if ok {
+			out[letter[:1]] = r.Names()
+		}
+	}
+	return out
+}
+
+const (
+	sysSignature = 0xa1a1a1a1
+	datSignature = 0xb2b2b2b2
+)
+
+// The letters of a machine of two disks follow the partitions of both.
+func TestLettersFollowPartitionsOfAnotherDisk(t *testing.T) {
+	hive := newWindowsVolume(t).with(t, false, map[string]boot.Place{
+		"C": {Disk: sysSignature, Off: oldest * 512}, "D": {Disk: datSignature, Off: 63 * 512}, "E": {Disk: datSignature, Off: 10063 * 512},
+		"F": {Disk: datSignature, Off: 5000 * 512}, "G": {Disk: 0xc3c3c3c3, Off: 63 * 512},
+	})
+	sys := systemDisk(sysSignature, hive)
+	dat := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 9000}, disktest.MBREntryFields{Type: 7, Start: 10063, Sectors: 9000})
+	dat.PutNTFS(63, 9000)
+	got := planMachine(t, sys, dat)
+	after := read(t, got[0].plan.View(got[0].disk))
+	require.Equal(t, map[string]boot.Place{
+		"C": {Disk: sysSignature, Off: 1 << 20}, "D": {Disk: datSignature, Off: 1 << 20}, "E": {Disk: datSignature, Off: 6 << 20},
+		"F": {Disk: datSignature, Off: 5000 * 512}, "G": {Disk: 0xc3c3c3c3, Off: 63 * 512},
+	}, letters(after))
+	require.NoError(t, verify.Promise(got[0].plan, got[0].layout, after))
+	require.NotContains(t, got[1].codes(), layout.KnownElsewhere, "the system that may know it is here")
+	require.Contains(t, got[0].codes(), layout.NamesOthers, "G: is on a disk that is not here")
+
+	alone := planMachine(t, dat)
+	require.Contains(t, alone[0].codes(), layout.KnownElsewhere)
+	require.Contains(t, planMachine(t, sys)[0].codes(), layout.NamesOthers)
+}
+
+// Two disks with one signature, a hive that Windows will first repair, a place that somebody else gets: nothing is rewritten, and said.
+func TestLettersThatCannotFollow(t *testing.T) {
+	volume := newWindowsVolume(t)
+	d := map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}}
+	dat := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 9000})
+	aligned := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 2048, Sectors: 9000})
+	for name, c := range map[string]struct {
+		sys   []byte
+		disks []disktest.Forged
+		codes []string
+	}{
+		"two of one signature":       {volume.with(t, false, d), []disktest.Forged{dat, dat}, []string{"other-disk"}},
+		"a dirty hive":               {volume.with(t, true, d), []disktest.Forged{dat}, []string{"mounted-devices", "other-disk"}},
+		"a place that a move fills":  {volume.with(t, false, map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []disktest.Forged{dat}, []string{"other-disk"}},
+		"nothing moves on the other": {volume.with(t, true, d), []disktest.Forged{aligned}, []string{"mounted-devices"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := planMachine(t, append([]disktest.Forged{systemDisk(sysSignature, c.sys)}, c.disks...)...)[0]
+			require.Equal(t, c.codes, x.codes())
+			require.Equal(t, letters(x.layout), letters(read(t, x.plan.View(x.disk))))
+			require.Empty(t, x.plan.Refusals(false), "a letter is no boot")
+		})
+	}
+}
+
+// Whatever the disks of a machine are, a letter means the same partition before and after.
+func TestMachinesKeepTheirLetters(t *testing.T) {
+	volume := newWindowsVolume(t)
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 4).Draw(t, "disks")
+		parts := make([][]disktest.MBREntryFields, n)
+		at := map[boot.Place]string{} // which partition starts there
+		var places []boot.Place
+		for i := range parts {
+			next := uint32(oldest)
+			if i == 0 {
+				next += windowsSectors + 1
+				places = append(places, boot.Place{Disk: 1, Off: oldest * 512})
+			}
+			for k := range rapid.IntRange(1, 3).Draw(t, "partitions") {
+				start := next + rapid.Uint32Range(0, 5000).Draw(t, "gap")
+				sectors := rapid.Uint32Range(100, 5000).Draw(t, "sectors")
+				parts[i] = append(parts[i], disktest.MBREntryFields{Type: 7, Start: start, Sectors: sectors})
+				places = append(places, boot.Place{Disk: uint32(i + 1), Off: int64(start) * 512})
+				next = start + sectors + uint32(k)
+			}
+		}
+		for i, p := range places {
+			at[p] = fmt.Sprint(i)
+		}
+		named := map[string]boot.Place{}
+		for _, letter := range "CDEFGH" {
+			named[string(letter)] = rapid.SampledFrom(places).Draw(t, "place")
+		}
+		disks := []disktest.Forged{systemDisk(1, volume.with(t, false, named), parts[0]...)}
+		for i, p := range parts[1:] {
+			disks = append(disks, dataDisk(uint32(i+2), p...))
+		}
+		got := planMachine(t, disks...)
+		now := map[boot.Place]string{}
+		for _, x := range got {
+			for _, p := range read(t, x.plan.View(x.disk)).Partitions {
+				was, _ := x.layout.Partition(p.Number)
+				now[boot.Place{Disk: x.layout.Table.Signature, Off: p.Off}] = at[boot.Place{Disk: x.layout.Table.Signature, Off: was.Off}]
+			}
+		}
+		after := letters(read(t, got[0].plan.View(got[0].disk)))
+		for letter, was := range named {
+			require.Equal(t, at[was], now[after[letter]], "%s: was %v and is %v", letter, was, after[letter])
+		}
+	})
+}
