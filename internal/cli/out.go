@@ -10,6 +10,19 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
+// settleOut decides where the report goes, before anything is read.
+func (c *common) settleOut() (err error) {
+	switch {
+	case c.out == "":
+		return nil
+	case image.Standard(c.out):
+		c.out = ""
+		return nil
+	}
+	c.out, err = image.Place{Flag: "--out", Path: c.out, Role: image.Report}.Settle()
+	return err
+}
+
 // open opens an image and makes sure that a report can be written without harm.
 func (c *common) open(path string, r reading) (*source, error) {
 	s, err := openSource(path, r)
@@ -57,40 +70,19 @@ func writable(flag, path string) error {
 	return nil
 }
 
-// reportFile is a report that gets its name when it is complete. Until then it has one that no other file has: a file that is there
-// could be an image.
-type reportFile struct {
-	*os.File
-	path string
-}
-
-func newReportFile(path string) (*reportFile, error) {
-	partial := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.partial", filepath.Base(path), os.Getpid()))
-	f, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
-		return nil, ondisk.In(image.ErrOutput, "%w", err)
-	}
-	return &reportFile{f, path}, nil
-}
-
-// end publishes the report, unless writing it met an error. Either way nothing is left beside it.
-func (f *reportFile) end(err error) error {
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), f.path)
-	}
-	if err != nil {
-		return ondisk.In(image.ErrOutput, "%w", errors.Join(err, os.Remove(f.Name())))
-	}
-	return nil
-}
+// reportMode and scriptMode are what the umask takes from. A script can be run.
+const (
+	reportMode = 0o666
+	scriptMode = 0o777
+)
 
 func writeFile(path string, b []byte) error {
-	f, err := newReportFile(path)
+	f, err := image.CreateReport(path, reportMode)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(b)
-	return f.end(err)
+	return f.End(err)
 }
 
 // spareFiles refuses a report that would overwrite what the command writes: files, beside dest.

@@ -105,7 +105,7 @@ aligned copy of the disk in which the file systems are moved and the guest still
 	f := root.PersistentFlags()
 	f.StringVarP(&c.output, "output", "o", "text", "how to print the result: text or json")
 	f.BoolVar(&c.asJSON, "json", false, "the same as --output json")
-	f.StringVar(&c.out, "out", "", "write the result to `FILE` instead of standard output")
+	f.StringVar(&c.out, "out", "", "write the result to `FILE` instead of standard output; it replaces a text, never an image")
 	f.BoolVarP(&c.quiet, "quiet", "q", false, "print nothing but errors")
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "print more: ids and hidden sectors of volumes, all changed bytes of a copy")
 	f.BoolVar(&c.noColor, "no-color", false, "no colours (also by the environment variable NO_COLOR)")
@@ -177,7 +177,7 @@ func (c *common) check() error {
 	if c.output != "text" && c.output != "json" {
 		return ondisk.In(errUsage, "--output %q, want text or json", c.output)
 	}
-	return nil
+	return c.settleOut()
 }
 
 // emit prints a result: as JSON, or as text by show. A report that cannot be written completely is an error.

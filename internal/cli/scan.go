@@ -30,6 +30,7 @@ type scanFlags struct {
 	failOn           string
 	ignore           string
 	script           string
+	force            bool
 	progress         string
 	noProgress       bool
 }
@@ -90,6 +91,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	complete(cmd, "fail-on", library.FailOns()...)
 	fs.StringVar(&f.ignore, "ignore", "", "accept the images that this `FILE` lists with reasons, and until which day")
 	fs.StringVar(&f.script, "script", "", "write a shell script of the trueup align commands to this `FILE`, to be reviewed and run")
+	fs.BoolVar(&f.force, "force", false, "replace a --script that was edited")
 	fs.StringVar(&f.progress, "progress", "auto", "how progress is shown on standard error, as `KIND`: auto (a bar on a terminal), json (a line a second), none")
 	complete(cmd, "progress", "auto", "json", "none")
 	fs.BoolVar(&f.noProgress, "no-progress", false, "the same as --progress none")
@@ -114,7 +116,7 @@ func (f *scanFlags) check() (library.FailOn, error) {
 	if f.noProgress {
 		f.progress = "none"
 	}
-	if err := f.spareOwn(); err != nil {
+	if err := f.settlePlaces(); err != nil {
 		return "", err
 	}
 	if f.failOn == "" {

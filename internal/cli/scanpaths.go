@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
@@ -57,18 +58,25 @@ func splitList(text []byte) []string {
 	return out
 }
 
-// spareOwn refuses to write over an image, over a file that the run itself needs, and where nothing can be written.
-func (f *scanFlags) spareOwn() error {
+// settlePlaces refuses to write over an image, over a file that the run itself needs, and where nothing can be written.
+func (f *scanFlags) settlePlaces() (err error) {
+	if err := f.settleOut(); err != nil {
+		return err
+	}
 	if err := f.apart(); err != nil {
 		return err
 	}
-	for _, w := range [][2]string{{"--out", f.out}, {"--script", f.script}} {
-		if err := spareImage(w[0], w[1]); err != nil {
+	if f.catalog != "" {
+		if _, err := (image.Place{Flag: "--catalog", Path: f.catalog, Role: image.Database}).Settle(); err != nil {
 			return err
 		}
 	}
 	if f.script == "" {
 		return nil
+	}
+	f.script, err = image.Place{Flag: "--script", Path: f.script, Role: image.Script, Force: f.force, Mine: library.IsScript}.Settle()
+	if err != nil {
+		return err
 	}
 	return writable("--script", f.script)
 }
@@ -88,43 +96,6 @@ func (f *scanFlags) again() string {
 	add("--ignore", f.ignore)
 	add("--catalog", f.catalog)
 	return strings.Join(out, " ")
-}
-
-// spareImage refuses to write a report over what is an image, or has the name of one.
-func spareImage(flag, path string) error {
-	st, err := os.Stat(path)
-	switch {
-	case path == "" || err != nil:
-		return nil //nolint:nilerr // there is nothing to overwrite
-	case !st.Mode().IsRegular():
-		return ondisk.In(errUsage, "%s %s is no regular file; name another", flag, path)
-	}
-	id, err := image.Identify(path, nil)
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", flag, path, err)
-	}
-	if (id.Kind != image.Other && id.Kind != image.Bare) || (image.Named(path, st.Size()) && st.Size() > 0) {
-		return ondisk.In(errUsage, "%s %s would overwrite an image; name another file", flag, path)
-	}
-	text, err := isText(path)
-	if err == nil && !text {
-		err = ondisk.In(errUsage, "it would overwrite what is no text, maybe an image; name another file")
-	}
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", flag, path, err)
-	}
-	return nil
-}
-
-// isText tells whether a file begins as texts do. A disk begins with code, or with zeros.
-func isText(path string) (bool, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	start, err := io.ReadAll(io.LimitReader(f, 4*units.KiB))
-	return bytes.IndexByte(start, 0) < 0, err
 }
 
 // apart refuses one file for two purposes: one would overwrite the other.

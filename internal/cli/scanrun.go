@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
@@ -127,12 +128,12 @@ func (s *scanning) destination(out io.Writer) (w io.Writer, end func(error) erro
 	if s.out == "" {
 		return out, func(err error) error { return err }, nil
 	}
-	f, err := newReportFile(s.out)
+	f, err := image.CreateReport(s.out, reportMode)
 	if err != nil {
 		return nil, nil, err
 	}
 	s.partial = f.Name()
-	return f, f.end, nil
+	return f, f.End, nil
 }
 
 func (s *scanning) scan(ctx context.Context) error {
@@ -260,18 +261,15 @@ func (s *scanning) finish(w, stdout io.Writer, complete bool) error {
 	return errors.Join(err, wrapStdout(s.print(w, stdout)))
 }
 
-// scriptMode lets everybody read and run a script, and its owner change it.
-const scriptMode = 0o755
-
 func (s *scanning) writeScript() error {
 	if s.script == "" {
 		return nil
 	}
-	f, err := newReportFile(s.script)
+	f, err := image.CreateReport(s.script, scriptMode)
 	if err != nil {
 		return err
 	}
-	return f.end(errors.Join(library.Script(f, s.summary, s.images), f.Chmod(scriptMode)))
+	return f.End(library.Script(f, s.summary, s.images))
 }
 
 // print writes the report in the format that is wanted.

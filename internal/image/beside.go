@@ -1,7 +1,6 @@
 package image
 
 import (
-	"errors"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -42,11 +41,11 @@ func (o *Output) beside(src *Image, suffix string) (driver.WriteFile, string, er
 	if slices.Contains(o.old, name) {
 		name = other
 	}
-	if err := o.checkFree(name, src); err != nil && !errors.Is(err, ErrOutput) {
-		return nil, "", err
+	if f := o.dir.sourceFile(name, src); f != "" {
+		return nil, "", ondisk.In(ErrUsage, "DEST %s needs the name %s, which leads to the source's file %s; name another file", o.path, o.shown(name), f)
 	}
 	if o.dir.exists(name) {
-		return nil, "", ondisk.In(ErrOutput, "%s exists and does not belong to %s; remove it or choose another name", name, o.base)
+		return nil, "", ondisk.In(ErrOutput, "%s exists and does not belong to %s; move it away, or choose another name for DEST", o.shown(name), o.path)
 	}
 	p, err := o.newPart(name)
 	return p, name, err

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -36,6 +37,7 @@ type Output struct {
 	Format, Subformat string
 	driver.Target
 
+	path   string // of DEST, as typed
 	dir    *folder
 	base   string
 	sector int64 // size of the disk's sectors, bytes
@@ -53,10 +55,10 @@ type Output struct {
 
 // Create starts an image at path of size bytes. src is the image it is a copy of.
 func Create(path string, size int64, src *Image, o CreateOptions) (*Output, error) {
-	out := &Output{base: filepath.Base(path), force: o.Force}
-	if path == "" || strings.HasSuffix(path, "/") || out.base == "." || out.base == ".." {
-		return nil, ondisk.In(ErrUsage, "DEST %q is a folder, want the name of a file", path)
+	if _, err := (Place{Flag: "DEST", Path: path, Role: Copy}).Settle(); err != nil {
+		return nil, err
 	}
+	out := &Output{path: path, base: filepath.Base(path), force: o.Force}
 	var err error
 	if out.dir, err = openFolder(filepath.Dir(path)); err != nil {
 		return nil, ondisk.In(ErrOutput, "folder of DEST, %s: %w", filepath.Dir(path), err)
@@ -77,13 +79,7 @@ func (o *Output) start(size int64, src *Image, opts CreateOptions) error {
 	if len(src.files) > 0 {
 		o.mode = src.files[0].stat.Mode & 0o777
 	}
-	if err := o.checkFree(o.base, src); err != nil {
-		return err
-	}
-	if err := o.spareSource(src); err != nil {
-		return err
-	}
-	if err := o.findReplaced(src); err != nil {
+	if err := o.checkDest(src); err != nil {
 		return err
 	}
 	o.stale = o.dir.exists(partialName(o.base))
@@ -154,25 +150,36 @@ func target(src *Image, o CreateOptions) (driver.Format, string, error) {
 	return f, "", ondisk.In(ErrUsage, "%s has no subformat %q that can be written, want one of %s", name, sub, strings.Join(f.Subformats, ", "))
 }
 
-// checkFree refuses a name that is taken, and one that leads to the source whatever it is called.
-func (o *Output) checkFree(name string, src *Image) error {
-	var st unix.Stat_t
-	if f := o.dir.sourceFile(name, src); f != "" {
-		return ondisk.In(ErrUsage, "DEST %s is the source's file %s", name, f)
+// shown is the name of a file of the output with the folder, as the user typed that.
+func (o *Output) shown(name string) string { return strings.TrimSuffix(o.path, o.base) + name }
+
+// checkDest refuses a DEST that is the source, that others need, and one that is there unless it may be replaced. What --force could not
+// help comes first, so that it is never advised in vain.
+func (o *Output) checkDest(src *Image) error {
+	if f := o.dir.sourceFile(o.base, src); f != "" {
+		return ondisk.In(ErrUsage, "DEST %s is the source's file %s, and trueup never writes to SOURCE; name another file", o.path, f)
 	}
-	if err := sys.Fstatat(o.dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		if errors.Is(err, unix.ENOENT) {
-			return nil
-		}
-		return ondisk.In(ErrOutput, "%s: %w", name, err)
+	if err := o.spareSource(src); err != nil {
+		return err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG && st.Mode&unix.S_IFMT != unix.S_IFLNK {
-		return ondisk.In(ErrOutput, "%s exists and is no file", name)
+	if err := o.findReplaced(src); err != nil {
+		return err
 	}
+	if !o.dir.exists(o.base) {
+		return nil
+	}
+	if user, err := o.dir.extentOf(o.base); err != nil || user != "" {
+		return cmp.Or(err, ondisk.In(ErrUsage, "DEST %s holds data of the image %s; name another file", o.path, user))
+	}
+	return o.taken(o.base)
+}
+
+// taken refuses a name that is there, unless it may be replaced.
+func (o *Output) taken(name string) error {
 	if o.force {
 		return nil
 	}
-	return ondisk.In(ErrOutput, "%s exists; choose another name, or --force to replace it", name)
+	return ondisk.In(ErrOutput, "%s exists; choose another name, or --force to replace it", o.shown(name))
 }
 
 // sourceFile is the name of the source's file that a name leads to, empty when it leads to none.
@@ -201,7 +208,7 @@ func (o *Output) spareSource(src *Image) error {
 	}
 	for _, name := range reserved {
 		if f := o.dir.sourceFile(name, src); f != "" {
-			return ondisk.In(ErrUsage, "the source's file %s has the name that DEST has while it is written; rename it or choose another DEST", f)
+			return ondisk.In(ErrUsage, "the source's file %s has the name that DEST %s has while it is written; rename it or choose another DEST", f, o.path)
 		}
 	}
 	return nil
@@ -221,7 +228,7 @@ func (o *Output) findReplaced(src *Image) error {
 		}
 	}
 	defer old.closeFiles() //nolint:errcheck // read-only
-	if err := old.unused(); err != nil || o.unreadable {
+	if err := old.unused(o.path); err != nil || o.unreadable {
 		return err
 	}
 	for _, f := range old.files {
@@ -231,7 +238,7 @@ func (o *Output) findReplaced(src *Image) error {
 	}
 	for _, n := range o.old {
 		if f := o.dir.sourceFile(n, src); f != "" {
-			return ondisk.In(ErrUsage, "DEST %s is the image of the source's file %s", o.base, f)
+			return ondisk.In(ErrUsage, "DEST %s is the image of the source's file %s; name another file", o.path, f)
 		}
 		if isBeside(o.base, n) {
 			o.replace = append(o.replace, n)
@@ -250,14 +257,14 @@ func unopened(dir *folder, base string) (*Image, error) {
 }
 
 // unused refuses an image that is to be replaced while a program or a snapshot needs it.
-func (img *Image) unused() error {
+func (img *Image) unused(shown string) error {
 	for _, look := range []func() ([]ondisk.Issue, error){img.Busy, img.Children} {
 		issues, err := look()
 		if err != nil {
 			return err
 		}
 		if len(issues) > 0 {
-			return &ondisk.Refusal{Code: "busy", Reason: "DEST " + img.base + " cannot be replaced: " + issues[0].Text, Remedy: issues[0].Remedy}
+			return &ondisk.Refusal{Code: "busy", Reason: "DEST " + shown + " cannot be replaced: " + issues[0].Text, Remedy: issues[0].Remedy}
 		}
 	}
 	return nil

@@ -72,9 +72,12 @@ type outMember struct {
 
 // CreatePackage starts a package at path. Nothing stands under that name before Publish.
 func CreatePackage(path string, src *Package, o PackageOptions) (*PackageOutput, error) {
-	p := &PackageOutput{Kind: PackageKind(path), src: src, env: src.Envelope.Fork(), out: &Output{base: filepath.Base(path), force: o.Force}}
+	p := &PackageOutput{Kind: PackageKind(path), src: src, env: src.Envelope.Fork(), out: &Output{path: path, base: filepath.Base(path), force: o.Force}}
 	if p.Kind == "" {
 		return nil, ondisk.In(ErrUsage, "DEST %q of a package, want a name that ends in .ova or .ovf", path)
+	}
+	if _, err := (Place{Flag: "DEST", Path: path, Role: Copy}).Settle(); err != nil {
+		return nil, err
 	}
 	if err := p.choose(o.Rewrite); err != nil {
 		return nil, err
@@ -160,10 +163,10 @@ func (p *PackageOutput) mayDigest(m *outMember) error {
 func (p *PackageOutput) start() error {
 	src := &Image{files: p.src.files}
 	p.out.mode = p.src.files[0].stat.Mode & 0o777
-	if err := p.out.checkFree(p.out.base, src); err != nil {
-		return err
+	if p.Kind == "ovf" && p.out.dir.exists(p.out.base) && p.out.dir.sourceFile(p.out.base, src) == "" {
+		return ondisk.In(ErrOutput, "%s exists; an OVF is several files, which are not replaced: choose another folder", p.out.path)
 	}
-	if err := p.out.spareSource(src); err != nil {
+	if err := p.out.checkDest(src); err != nil {
 		return err
 	}
 	if p.Kind == "ova" {
@@ -171,9 +174,6 @@ func (p *PackageOutput) start() error {
 		return err
 	}
 	p.out.stale = p.out.dir.exists(partialName(p.out.base))
-	if p.out.dir.exists(p.out.base) {
-		return ondisk.In(ErrOutput, "%s exists; an OVF is several files, which are not replaced: choose another folder", p.out.base)
-	}
 	ovfPart, err := p.out.newPart(p.out.base)
 	if err != nil {
 		return err
@@ -183,7 +183,7 @@ func (p *PackageOutput) start() error {
 		if m.from.Role == RoleOVF {
 			continue
 		}
-		if m.part, err = p.newFile(m.name, src); err != nil {
+		if m.part, err = p.newFile(m.name); err != nil {
 			return err
 		}
 	}
@@ -192,7 +192,7 @@ func (p *PackageOutput) start() error {
 
 // newFile creates a further file of an OVF. One of a run that was killed while it published has its partial name as a second
 // link, and goes.
-func (p *PackageOutput) newFile(name string, src *Image) (*part, error) {
+func (p *PackageOutput) newFile(name string) (*part, error) {
 	o := p.out
 	if o.dir.exists(name) && o.stale && o.dir.sameFile(name, partialName(name)) {
 		if err := o.removeUnused(name); err != nil {
@@ -200,10 +200,7 @@ func (p *PackageOutput) newFile(name string, src *Image) (*part, error) {
 		}
 	}
 	if o.dir.exists(name) {
-		return nil, ondisk.In(ErrOutput, "%s exists; choose another folder", name)
-	}
-	if err := o.checkFree(name, src); err != nil {
-		return nil, err
+		return nil, ondisk.In(ErrOutput, "%s exists; choose another folder", o.shown(name))
 	}
 	return o.newPart(name)
 }

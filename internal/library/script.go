@@ -2,6 +2,8 @@ package library
 
 import (
 	"bufio"
+	"bytes"
+	"crypto/sha256"
 	_ "embed"
 	"fmt"
 	"io"
@@ -23,7 +25,8 @@ var (
 // Script writes a program for bash that makes the aligned copies, in the order of images, which Rank has sorted. A person reads it first:
 // what cannot be done, and what was accepted, stands in it as a comment, with the reason. See docs/scan-reports.md.
 func Script(w io.Writer, s *Summary, images []*Image) error {
-	b := bufio.NewWriter(w)
+	sum := sha256.New()
+	b := bufio.NewWriter(io.MultiWriter(w, sum))
 	sc := &script{w: b, dests: map[string]int{}}
 	sc.head(s, images)
 	fmt.Fprint(b, scriptStart)
@@ -36,7 +39,29 @@ func Script(w io.Writer, s *Summary, images []*Image) error {
 	if err := b.Flush(); err != nil { // an earlier error comes again
 		return fmt.Errorf("script: %w", err)
 	}
+	if _, err := fmt.Fprintf(w, "%s%x\n", digestLine, sum.Sum(nil)); err != nil {
+		return fmt.Errorf("script: %w", err)
+	}
 	return nil
+}
+
+// digestLine begins the last line of a script, and the SHA-256 of all lines before ends it.
+const digestLine = "# As trueup wrote it, SHA-256 "
+
+// maxScript is the most that a script has, in bytes: a million images of usual length.
+const maxScript = 1 << 30
+
+// IsScript reports whether a text is a script as Script wrote it, with nothing edited since.
+func IsScript(r io.Reader) (bool, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxScript))
+	if err != nil {
+		return false, err
+	}
+	at := bytes.LastIndex(text, []byte(digestLine))
+	if at < 0 {
+		return false, nil
+	}
+	return string(text[at:]) == fmt.Sprintf("%s%x\n", digestLine, sha256.Sum256(text[:at])), nil
 }
 
 type script struct {

@@ -1,0 +1,214 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Purpose is what a file that a command writes is for: it decides what may stand under its name.
+type Purpose int
+
+// Purposes of files.
+const (
+	Copy     Purpose = iota // an image or a package, which --force may replace
+	Report                  // a text, which replaces a text
+	Script                  // a text that a person edits
+	Database                // a file that SQLite writes in place
+)
+
+// Place is a name under which a command wants to write a file.
+type Place struct {
+	Flag  string // what users call it: DEST, --out, --script or --catalog
+	Path  string // as typed
+	Role  Purpose
+	Force bool
+	// Mine reports whether a file is as trueup wrote it. Only a Script asks.
+	Mine func(io.Reader) (bool, error)
+}
+
+// Settle decides what may stand where a command wants to write, for every file that any command writes. It returns the path to write
+// to: that of a report leads through links.
+func (p Place) Settle() (string, error) {
+	if err := p.checkName(); err != nil {
+		return "", err
+	}
+	st, err := os.Lstat(p.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return p.Path, p.checkFolder()
+	case err != nil:
+		return "", ondisk.In(ErrOutput, "%s %s: %w", p.Flag, p.Path, plainPathError(err))
+	case st.Mode()&fs.ModeSymlink != 0:
+		return p.settleLink()
+	}
+	return p.Path, p.checkFile(p.Path, st)
+}
+
+// refuse is the error of a name that can never be right.
+func (p Place) refuse(format string, args ...any) error {
+	return ondisk.In(ErrUsage, "%s %s %w", p.Flag, p.Path, fmt.Errorf(format, args...))
+}
+
+// checkName refuses what can be seen without looking at the file system.
+func (p Place) checkName() error {
+	switch {
+	case p.Path == "":
+		return ondisk.In(ErrUsage, "%s is empty, want the name of a file", p.Flag)
+	case strings.HasSuffix(p.Path, "/") || slices.Contains([]string{".", ".."}, filepath.Base(p.Path)):
+		return p.folder()
+	case p.Path == "-":
+		return p.refuse("would be standard output, which is not possible here (a file of that name is ./-)")
+	case descriptor(p.Path) >= 0:
+		return p.refuse("is an open descriptor of a process, want the name of a file")
+	case p.Role != Copy && Named(p.Path, SmallestBare):
+		return p.refuse("has the name of an image, and is none; name another file")
+	case isMachineFile(p.Path):
+		return p.refuse("has the name of a virtual machine's own file; name another")
+	}
+	return nil
+}
+
+// machineFiles are the suffixes of files beside images that a machine or a package needs.
+var machineFiles = []string{
+	".vmx", ".vmxf", ".nvram", ".vmsd", ".vmsn", ".vmss", ".vmem", ".vmtx", ".mf", ".cert", ".vbox", ".vbox-prev", ".vmcx", ".vmrs", ".vmgs", ".lck",
+}
+
+func isMachineFile(path string) bool {
+	return slices.Contains(machineFiles, strings.ToLower(filepath.Ext(path)))
+}
+
+// checkFolder refuses a name whose folder is none.
+func (p Place) checkFolder() error {
+	st, err := os.Stat(filepath.Dir(p.Path))
+	if err == nil && !st.IsDir() {
+		err = errors.New("it is no folder")
+	}
+	if err != nil {
+		return ondisk.In(ErrOutput, "folder of %s %s: %w", p.Flag, p.Path, plainPathError(err))
+	}
+	return nil
+}
+
+func (p Place) folder() error {
+	name := map[Purpose]string{Copy: "aligned.vmdk", Report: "report.txt", Script: "fix.sh", Database: "catalog.db"}[p.Role]
+	return p.refuse("is a folder: name the file, such as %s", filepath.Join(p.Path, name))
+}
+
+// settleLink decides about a link by what it leads to. Only a text is written through one: a copy would take its place.
+func (p Place) settleLink() (string, error) {
+	real, err := filepath.EvalSymlinks(p.Path)
+	if err != nil {
+		to, _ := os.Readlink(p.Path)
+		return "", p.refuse("is a link to %s, which is not there (%w); name the file itself", to, plainPathError(err))
+	}
+	st, err := os.Lstat(real)
+	switch {
+	case err != nil:
+		return "", ondisk.In(ErrOutput, "%s %s: %w", p.Flag, p.Path, plainPathError(err))
+	case st.Mode().IsRegular() && p.Role == Copy:
+		return "", p.refuse("is a link to %s; name that file itself", real)
+	case st.Mode().IsRegular():
+		target := p
+		target.Path = real
+		return real, errors.Join(target.checkName(), p.checkFile(real, st))
+	}
+	return "", p.refuse("is a link to the %s %s; name a file", nodeKind(st.Mode()), real)
+}
+
+// nodeKind is what users call a file that is not a regular one.
+func nodeKind(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "folder"
+	case m&fs.ModeCharDevice != 0:
+		return "character device"
+	case m&fs.ModeDevice != 0:
+		return "block device"
+	case m&fs.ModeNamedPipe != 0:
+		return "FIFO"
+	case m&fs.ModeSocket != 0:
+		return "socket"
+	}
+	return "special file"
+}
+
+// checkFile decides about a file that is there, at the end of all links.
+func (p Place) checkFile(path string, st fs.FileInfo) error {
+	switch {
+	case st.IsDir():
+		return p.folder()
+	case !st.Mode().IsRegular():
+		return p.refuse("is a %s, and no file; name another", nodeKind(st.Mode()))
+	case p.Role == Copy:
+		return nil // what may be replaced is for Create to say
+	}
+	if err := p.spareImage(path); err != nil {
+		return err
+	}
+	return p.spareText(path)
+}
+
+// spareImage refuses to write over an image, or over a file that an image of the folder needs.
+func (p Place) spareImage(path string) error {
+	id, err := Identify(path, nil)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)
+	}
+	if id.Kind != Other && id.Kind != Bare {
+		return p.refuse("would overwrite an image (%s); name another file", id.Format)
+	}
+	dir, err := openFolder(filepath.Dir(path))
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)
+	}
+	user, err := dir.userOf(filepath.Base(path))
+	if err = errors.Join(err, dir.Close()); err != nil {
+		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)
+	}
+	if user != "" {
+		return p.refuse("would overwrite a file that %s needs; name another", user)
+	}
+	return nil
+}
+
+// extentOf is the first other image of the folder whose data a file holds, empty when there is none. A file with a complete format of its
+// own is the data of none, whatever a descriptor calls it.
+func (d *folder) extentOf(base string) (string, error) {
+	if f, err := d.openAny(base, ondisk.ErrUnsupported); err == nil {
+		id, err := identify(d, f)
+		if err = errors.Join(err, f.Close()); err != nil || id.Kind == Disk || id.Kind == Pack {
+			return "", err
+		}
+	}
+	return d.user(base, func(n driver.Names) []string { return n.Extents })
+}
+
+// userOf is the first image of the folder that names a file as its extent or parent, empty when none does.
+func (d *folder) userOf(base string) (string, error) {
+	return d.user(base, func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents) })
+}
+
+// user is the first other image of the folder that gives a file one of its names.
+func (d *folder) user(base string, gives func(driver.Names) []string) (string, error) {
+	neighbours, err := d.namesIn(base)
+	if err != nil {
+		return "", err
+	}
+	leads := func(n string) bool { return strings.EqualFold(lastName(n), base) || d.sameFile(lastName(n), base) }
+	for _, user := range slices.Sorted(maps.Keys(neighbours)) {
+		if slices.ContainsFunc(gives(neighbours[user]), leads) {
+			return user, nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,110 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// ReportFile is a report that gets its name when it is complete. Until then it has one that no other file has: a file that is there
+// could be an image. It is locked, so that a later run knows it from what a killed run left.
+type ReportFile struct {
+	*os.File
+	path string
+}
+
+// CreateReport starts a report at a path that a Place has settled. It gets the permissions of the one that it replaces, else those of
+// mode that the umask leaves.
+func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
+	if err := removeStaleReports(path); err != nil {
+		return nil, ondisk.In(ErrOutput, "%s: what a killed run left of it: %w", path, err)
+	}
+	partial := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.partial", filepath.Base(path), os.Getpid()))
+	for {
+		f, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+		if err != nil {
+			return nil, ondisk.In(ErrOutput, "%w", err)
+		}
+		lockReport(f)
+		if !namedBy(partial, f) { // another run took it for a stale one before it was locked
+			_ = f.Close()
+			continue
+		}
+		if old, err := os.Stat(path); err == nil {
+			if err := f.Chmod(old.Mode().Perm()); err != nil {
+				return nil, ondisk.In(ErrOutput, "%w", errors.Join(err, os.Remove(partial), f.Close()))
+			}
+		}
+		return &ReportFile{f, path}, nil
+	}
+}
+
+// End publishes the report, unless writing it met an error. Either way nothing is left beside it.
+func (f *ReportFile) End(err error) error {
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), f.path)
+	}
+	if err != nil {
+		return ondisk.In(ErrOutput, "%w", errors.Join(err, os.Remove(f.Name())))
+	}
+	return nil
+}
+
+// lockReport locks a file for as long as it is open. A file system without locks leaves its stale files to the user.
+func lockReport(f *os.File) {
+	_ = sys.Flock(int(f.Fd()), unix.LOCK_EX)
+}
+
+// namedBy reports whether a path leads to an open file.
+func namedBy(path string, f *os.File) bool {
+	named, err := os.Lstat(path)
+	open, openErr := f.Stat()
+	return err == nil && openErr == nil && os.SameFile(named, open)
+}
+
+// removeStaleReports removes what killed runs left of a report. What is locked is at work, and what is no text was never a report.
+func removeStaleReports(path string) error {
+	mine := regexp.MustCompile(`^\.` + regexp.QuoteMeta(filepath.Base(path)) + `\.[0-9]+\.partial$`)
+	dir, err := openFolder(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	names, err := dir.names(mine.MatchString)
+	if err = errors.Join(err, dir.Close()); err != nil {
+		return err
+	}
+	for _, n := range names {
+		if err := removeStaleReport(filepath.Join(filepath.Dir(path), n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func removeStaleReport(partial string) error {
+	f, err := os.OpenFile(partial, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil //nolint:nilerr // another's, or gone
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() || sys.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return nil //nolint:nilerr // no file, or at work
+	}
+	head, err := sample(f)
+	if err != nil || !isText(head) || !namedBy(partial, f) {
+		return err
+	}
+	if err := os.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return nil
+}
