@@ -70,12 +70,22 @@ func (p Place) checkName() error {
 		return p.refuse("would be standard output, which is not possible here (a file of that name is ./-)")
 	case descriptor(p.Path) >= 0:
 		return p.refuse("is an open descriptor of a process, want the name of a file")
-	case p.Role != Copy && Named(p.Path, SmallestBare):
-		return p.refuse("has the name of an image, and is none; name another file")
-	case isMachineFile(p.Path):
-		return p.refuse("has the name of a virtual machine's own file; name another")
+	}
+	if whose := p.nameOf(p.Path); whose != "" {
+		return p.refuse("has the name of %s; name another file", whose)
 	}
 	return nil
+}
+
+// nameOf is whose name a path has that no file of this purpose may have, empty for a name that it may.
+func (p Place) nameOf(path string) string {
+	switch {
+	case p.Role != Copy && Named(path, SmallestBare):
+		return "an image"
+	case slices.Contains(machineFiles, strings.ToLower(filepath.Ext(path))):
+		return "a virtual machine's own file"
+	}
+	return ""
 }
 
 // machineFiles are the suffixes of files beside images that a machine or a package needs.
@@ -118,9 +128,10 @@ func (p Place) settleLink() (string, error) {
 	case st.Mode().IsRegular() && p.Role == Copy:
 		return "", p.refuse("is a link to %s; name that file itself", real)
 	case st.Mode().IsRegular():
-		target := p
-		target.Path = real
-		return real, errors.Join(target.checkName(), p.checkFile(real, st))
+		if whose := p.nameOf(real); whose != "" {
+			return "", p.refuse("is a link to %s, which has the name of %s; name another file", real, whose)
+		}
+		return real, p.checkFile(real, st)
 	}
 	return "", p.refuse("is a link to the %s %s; name a file", nodeKind(st.Mode()), real)
 }
