@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,6 +26,8 @@ func exitLibraries(t *testing.T) map[string]string {
 	require.NoError(t, os.WriteFile(filepath.Join(folder("broken"), "a.vmdk"), []byte("KDMV\x01\x00\x00\x00"), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(folder("orphan"), "a-flat.vmdk"), make([]byte, 8192), 0o644))
 	folder("empty")
+	require.NoError(t, os.WriteFile(filepath.Join(folder("blank"), "a.raw"), make([]byte, 8<<20), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(folder("unknown"), "a.raw"), noise("unknown", 8<<20), 0o644))
 	both := folder("broken and off 4K")
 	disktest.Run(t, "cp", filepath.Join(dirs["broken"], "a.vmdk"), filepath.Join(dirs["off 4K"], "a.raw"), both)
 	two := folder("on 4K and off 4K")
@@ -36,13 +39,15 @@ func exitLibraries(t *testing.T) map[string]string {
 func TestScanExitCodes(t *testing.T) {
 	dirs := exitLibraries(t)
 	want := map[string]map[string]int{ // by library and --fail-on
-		"empty":             {"": 0, "error": 0, "4K": 0, "64K": 0, "1M": 0, "never": 0},
+		"empty":             {"": 1, "error": 1, "4K": 1, "64K": 1, "1M": 1, "never": 0},
+		"blank":             {"": 0, "error": 0, "4K": 0, "64K": 0, "1M": 0, "never": 0},
+		"unknown":           {"": 1, "error": 1, "4K": 1, "64K": 1, "1M": 1, "never": 0},
 		"on 1M":             {"": 0, "error": 0, "4K": 0, "64K": 0, "1M": 0, "never": 0},
 		"on 64K":            {"": 0, "error": 0, "4K": 0, "64K": 0, "1M": 2, "never": 0},
 		"on 4K":             {"": 2, "error": 0, "4K": 0, "64K": 2, "1M": 2, "never": 0},
 		"off 4K":            {"": 3, "error": 0, "4K": 3, "64K": 3, "1M": 3, "never": 0},
 		"on 4K and off 4K":  {"": 3, "error": 0, "4K": 3, "64K": 3, "1M": 3, "never": 0},
-		"orphan":            {"": 0, "error": 0, "4K": 0, "64K": 0, "1M": 0, "never": 0},
+		"orphan":            {"": 1, "error": 1, "4K": 1, "64K": 1, "1M": 1, "never": 0},
 		"broken":            {"": 1, "error": 1, "4K": 1, "64K": 1, "1M": 1, "never": 0},
 		"broken and off 4K": {"": 1, "error": 1, "4K": 1, "64K": 1, "1M": 1, "never": 0},
 	}
@@ -54,10 +59,15 @@ func TestScanExitCodes(t *testing.T) {
 			}
 			s := scan(t, args...)
 			require.Equal(t, code, s.code, "%s, --fail-on %q", name, level)
-			require.Equal(t, code == 0, s.sum.Worst == "", s.sum.Worst)
-			require.Empty(t, s.stderr)
+			nothing := code == 1 && (name == "empty" || name == "orphan")
+			require.Equal(t, code == 0 || nothing, s.sum.Worst == "", s.sum.Worst)
+			require.Equal(t, nothing, strings.Contains(s.stderr, "no image was judged"), s.stderr)
 		}
 	}
+	require.Equal(t, 0, scan(t, "--allow-empty", dirs["empty"]).code)
+	require.Equal(t, 0, scan(t, "--allow-unknown", dirs["unknown"]).code)
+	require.Equal(t, 1, trueup(t, "inspect", filepath.Join(dirs["unknown"], "a.raw")).code)
+	require.Equal(t, 0, trueup(t, "inspect", "--allow-unknown", filepath.Join(dirs["unknown"], "a.raw")).code)
 	require.Equal(t, 2, scan(t, "--boundary", "1M", dirs["on 64K"]).code)
 	require.Equal(t, 0, scan(t, "--boundary", "4K", dirs["on 4K"]).code)
 	require.Equal(t, filepath.Join(dirs["on 4K and off 4K"], "b.raw"), scan(t, dirs["on 4K and off 4K"]).sum.Worst)

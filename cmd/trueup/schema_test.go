@@ -114,6 +114,9 @@ func jsonCases(t *testing.T) map[string][]string {
 	require.Equal(t, 0, trueup(t, "convert", "--to", "raw", source, bare).code)
 	writeAt(t, bare, 0, readAt(t, bare, trackSectors*sectorSize, 2<<20)) // the NTFS alone
 	writeAt(t, broken, mbrEntryAt+12, []byte{0xff, 0xff, 0xff, 0xff})    // the partition ends behind the disk
+	blank, unknown := filepath.Join(t.TempDir(), "blank.raw"), filepath.Join(t.TempDir(), "unknown.raw")
+	require.NoError(t, os.WriteFile(blank, make([]byte, 1<<20), 0o600))
+	require.NoError(t, os.WriteFile(unknown, noise("unknown", 1<<20), 0o600))
 	packed := twoDisks(t).ova(t)
 	packedAligned, packedBroken := filepath.Join(t.TempDir(), "aligned.ova"), twoDisks(t)
 	require.Equal(t, 0, trueup(t, "align", packed, packedAligned).code)
@@ -136,6 +139,10 @@ func jsonCases(t *testing.T) map[string][]string {
 		"inspect, aligned":              {"inspect", aligned},
 		"inspect, below the boundary":   {"inspect", "--boundary", "16M", aligned},
 		"inspect, a volume alone":       {"inspect", bare},
+		"inspect, blank":                {"inspect", blank},
+		"inspect, unknown":              {"inspect", unknown},
+		"inspect, unknown, accepted":    {"inspect", "--allow-unknown", unknown},
+		"scan, nothing to judge":        {"scan", blank, unknown},
 		"inspect, malformed":            {"inspect", broken},
 		"plan":                          {"plan", source},
 		"plan, nothing moves":           {"plan", aligned},

@@ -77,7 +77,7 @@ func Advise(l *layout.Layout, c Case) Advice {
 	a.References, a.Unmended = referencesOf(l, off), unmended(l, off)
 	overall := Overall(l, c.Boundary)
 	parts := off
-	if overall == Aligned {
+	if !overall.Off() {
 		parts = on
 	}
 	worst := a.weigh(parts, c.Storage)
@@ -94,9 +94,9 @@ func (a *Advice) action(overall Verdict, c Case) Action {
 	switch {
 	case c.Broken:
 		return Repair
-	case overall == Aligned && a.Boundary != 0:
+	case !overall.Off() && a.Boundary != 0:
 		return OtherBoundary
-	case overall == Aligned:
+	case !overall.Off():
 		return Nothing
 	case len(c.Refusals) > 0:
 		return Refused
@@ -234,7 +234,10 @@ func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) st
 }
 
 func (a *Advice) nothingText(l *layout.Layout, boundary int64) string {
-	if !slices.ContainsFunc(l.Partitions, Judged) {
+	switch {
+	case ContentOf(l) == UnknownContent:
+		return "That cannot be said: what the disk holds is not known."
+	case !slices.ContainsFunc(l.Partitions, Judged):
 		return "No: there is no partition to move."
 	}
 	return fmt.Sprintf("No: every partition starts on a multiple of %s.", units.Format(boundary))

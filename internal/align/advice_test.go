@@ -198,7 +198,7 @@ func TestAdviceFollowsTheVerdict(t *testing.T) {
 		a := align.Advise(l, c)
 		want := []align.Action{align.Align, align.Optional}
 		switch {
-		case align.Overall(l, c.Boundary) == align.Aligned:
+		case !align.Overall(l, c.Boundary).Off():
 			want = []align.Action{align.Nothing, align.OtherBoundary}
 		case len(c.Refusals) > 0:
 			want = []align.Action{align.Refused}

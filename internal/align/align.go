@@ -79,9 +79,10 @@ type Verdict string
 
 // Verdicts, best first.
 const (
-	Aligned       Verdict = "aligned"
-	BelowBoundary Verdict = "below_boundary" // a multiple of 4 KiB, but not of the boundary
-	Misaligned    Verdict = "misaligned"     // off a 4 KiB boundary
+	NothingToJudge Verdict = "nothing_to_judge" // no start: see Content
+	Aligned        Verdict = "aligned"
+	BelowBoundary  Verdict = "below_boundary" // a multiple of 4 KiB, but not of the boundary
+	Misaligned     Verdict = "misaligned"     // off a 4 KiB boundary
 )
 
 // Of judges the byte offset of a start.
@@ -97,30 +98,11 @@ func Of(off, boundary int64) Verdict {
 
 // ExitCode is that of virt-alignment-scan.
 func (v Verdict) ExitCode() int {
-	return map[Verdict]int{Aligned: 0, BelowBoundary: 2, Misaligned: 3}[v]
+	return map[Verdict]int{NothingToJudge: 0, Aligned: 0, BelowBoundary: 2, Misaligned: 3}[v]
 }
 
 // Judged tells whether the start of a partition matters: an extended partition is only a box around others.
 func Judged(p layout.Partition) bool { return p.Kind != table.Extended }
-
-// Overall is the worst verdict of a disk.
-func Overall(l *layout.Layout, boundary int64) Verdict {
-	worst := Aligned
-	for _, p := range l.Partitions {
-		if Judged(p) {
-			worst = worst.Worse(Of(p.Off, boundary))
-		}
-	}
-	return worst
-}
-
-// Worse is the worse of two verdicts. That of nothing is none.
-func (v Verdict) Worse(other Verdict) Verdict {
-	if v == "" || (other != "" && other.ExitCode() > v.ExitCode()) {
-		return other
-	}
-	return v
-}
 
 // Severity of a finding.
 type Severity string

@@ -71,7 +71,8 @@ func TestOverall(t *testing.T) {
 	l := of(t, "logical-chain")
 	l.Partitions = l.Partitions[1:2]
 	require.Equal(t, table.Extended, l.Partitions[0].Kind)
-	require.Equal(t, align.Aligned, align.Overall(l, 65536))
+	require.Equal(t, align.NothingToJudge, align.Overall(l, 65536))
+	require.Equal(t, align.NoPartitions, align.ContentOf(l))
 }
 
 // A newcomer reads what is wrong and what it costs, in numbers that fit the volume.

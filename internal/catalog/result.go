@@ -113,12 +113,12 @@ func inflate(packed []byte) ([]byte, error) {
 // kinds, contents and verdicts of its partitions. Findings, plans, costs and texts are not in it, since a new version words them anew.
 func digest(i *library.Image) []byte {
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %q %q %d %q %q\n", i.State, i.Verdict, i.Format, i.Subformat, i.Size, code(i.Error), i.Parents)
+	fmt.Fprintf(h, "%q %q %q %q %q %d %q %q\n", i.State, i.Verdict, i.Content, i.Format, i.Subformat, i.Size, code(i.Error), i.Parents)
 	for _, f := range i.Files {
 		fmt.Fprintf(h, "file %q %d %d %d\n", f.Name, f.Size, f.Inode, f.Modified)
 	}
 	for _, d := range i.Disks {
-		fmt.Fprintf(h, "disk %q %d %q %q %q\n", d.Member, d.Size, d.Table.Scheme, d.Verdict, code(d.Error))
+		fmt.Fprintf(h, "disk %q %d %q %q %q %q\n", d.Member, d.Size, d.Table.Scheme, d.Verdict, d.Content, code(d.Error))
 		for _, p := range d.Partitions {
 			volume, label := content(p)
 			fmt.Fprintf(h, "%d %q %q %d %d %q %q %q\n", p.Number, p.Kind, p.Type, p.Start, p.Size, volume, label, p.Verdict)

@@ -17,8 +17,10 @@ CREATE TABLE run (
 	aligned INTEGER NOT NULL DEFAULT 0,
 	below_boundary INTEGER NOT NULL DEFAULT 0,
 	misaligned INTEGER NOT NULL DEFAULT 0,
+	nothing_to_judge INTEGER NOT NULL DEFAULT 0,
 	failed INTEGER NOT NULL DEFAULT 0,
 	orphans INTEGER NOT NULL DEFAULT 0,
+	packed INTEGER NOT NULL DEFAULT 0,
 	accepted INTEGER NOT NULL DEFAULT 0,
 	new INTEGER NOT NULL DEFAULT 0,
 	changed INTEGER NOT NULL DEFAULT 0,
@@ -58,6 +60,7 @@ CREATE TABLE image (
 	id INTEGER PRIMARY KEY REFERENCES file (id),
 	state TEXT NOT NULL,
 	verdict TEXT,
+	content TEXT,
 	format TEXT,
 	subformat TEXT,
 	size_bytes INTEGER NOT NULL,
@@ -112,7 +115,7 @@ CREATE TABLE event (
 CREATE INDEX event_image ON event (image);
 
 CREATE VIEW images AS
-SELECT f.path, i.state, i.verdict, i.format, i.subformat, i.size_bytes, i.stored_bytes, i.priority_class, i.cost_percent,
+SELECT f.path, i.state, i.verdict, i.content, i.format, i.subformat, i.size_bytes, i.stored_bytes, i.priority_class, i.cost_percent,
 	i.error_code, i.error, a.started AS first_seen, b.started AS last_seen, c.started AS last_changed
 FROM image i JOIN file f ON f.id = i.id
 JOIN run a ON a.id = i.first_run JOIN run b ON b.id = i.last_run JOIN run c ON c.id = i.changed_run;
@@ -128,6 +131,6 @@ FROM event e JOIN file f ON f.id = e.image JOIN run r ON r.id = e.run;
 CREATE VIEW runs AS
 SELECT r.id AS run, r.started, r.finished, r.complete, s.version, s.options,
 	(SELECT group_concat(path, char(10)) FROM run_path p WHERE p.run = r.id) AS paths,
-	r.boundary_bytes, r.storage, r.images, r.aligned, r.below_boundary, r.misaligned, r.failed, r.orphans, r.accepted,
-	r.new, r.changed, r.same, r.removed, r.skipped_files, r.unreadable, r.copies_bytes, r.grows_bytes, r.read_bytes, r.exit_code
+	r.boundary_bytes, r.storage, r.images, r.aligned, r.below_boundary, r.misaligned, r.nothing_to_judge,
+	r.failed, r.orphans, r.packed, r.accepted, r.new, r.changed, r.same, r.removed, r.skipped_files, r.unreadable, r.copies_bytes, r.grows_bytes, r.read_bytes, r.exit_code
 FROM run r JOIN settings s ON s.id = r.settings;

@@ -37,10 +37,11 @@ func (p *prepared) all() map[**sql.Stmt]string {
 		&p.again: `UPDATE file SET last_run = max(last_run, ?) WHERE id = ? AND path = ?`,
 
 		&p.addImage: `INSERT INTO image (state, verdict, format, subformat, size_bytes, stored_bytes, priority_class, cost_percent, error_code, error,
-			digest, reported, result_run, first_run, last_run, changed_run, id) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13, ?13, ?13, ?14)`,
+			content, digest, reported, result_run, first_run, last_run, changed_run, id)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?14, ?14, ?14, ?15)`,
 		&p.setImage: `UPDATE image SET state = ?1, verdict = ?2, format = ?3, subformat = ?4, size_bytes = ?5, stored_bytes = ?6, priority_class = ?7,
-			cost_percent = ?8, error_code = ?9, error = ?10, changed_run = CASE WHEN digest IS ?11 THEN changed_run ELSE ?13 END,
-			digest = ?11, reported = ?12, result_run = ?13, last_run = max(last_run, ?13) WHERE id = ?14`,
+			cost_percent = ?8, error_code = ?9, error = ?10, content = ?11, changed_run = CASE WHEN digest IS ?12 THEN changed_run ELSE ?14 END,
+			digest = ?12, reported = ?13, result_run = ?14, last_run = max(last_run, ?14) WHERE id = ?15`,
 		&p.imageAgain: `UPDATE image AS i SET last_run = max(last_run, ?1), reported = CASE WHEN ` + ended + ` THEN digest ELSE reported END, result_run = ?1
 			WHERE id = ?2`,
 
@@ -53,7 +54,7 @@ func (p *prepared) all() map[**sql.Stmt]string {
 
 		&p.missing: `SELECT f.path, f.last_run >= ?1, i.id, i.format, i.subformat, i.size_bytes, i.stored_bytes FROM file f CROSS JOIN image i ON i.id = f.id
 			WHERE f.path >= ?5 AND f.path < ?4 AND (f.path = ?2 OR f.path >= ?3) AND ` + lost + ` ORDER BY f.path LIMIT ?6`,
-		&p.gone: `UPDATE image AS i SET state = 'gone', verdict = NULL, priority_class = NULL, cost_percent = NULL, error_code = NULL, error = NULL,
+		&p.gone: `UPDATE image AS i SET state = 'gone', verdict = NULL, content = NULL, priority_class = NULL, cost_percent = NULL, error_code = NULL, error = NULL,
 			reported = CASE WHEN ` + ended + ` THEN digest ELSE reported END, digest = NULL, result_run = ?1,
 			changed_run = CASE WHEN digest IS NULL THEN changed_run ELSE ?1 END WHERE id = ?2 AND ` + lost + ` RETURNING changed_run = ?1`,
 		&p.stale: `UPDATE file SET settings = NULL WHERE id = ? AND is_image = 1`,

@@ -34,7 +34,7 @@ type entry struct {
 	id         int64 // of the file, for reuse
 	image      bool
 	file       []any // columns but for the run and the path
-	row        []any // columns of the image up to error
+	row        []any // columns of the image up to content
 	json       []byte
 	digest     []byte
 	partitions [][]any // columns but for the image
@@ -77,7 +77,7 @@ func (e *entry) describe(i *library.Image) {
 		failure, message = i.Error.Code, i.Error.Message
 	}
 	state, verdict, format := string(i.State), null(string(i.Verdict)), null(i.Format)
-	e.row = []any{state, verdict, format, null(i.Subformat), i.Size, i.Stored, class, cost, failure, message}
+	e.row = []any{state, verdict, format, null(i.Subformat), i.Size, i.Stored, class, cost, failure, message, null(string(i.Content))}
 	e.state = []any{state, verdict, format, i.Size, class, failure}
 	for d, disk := range i.Disks {
 		for n, p := range disk.Partitions {

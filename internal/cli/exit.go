@@ -28,8 +28,9 @@ const (
 // exitCodes is the part of every help text that lists what a script can rely on.
 const exitCodes = `
 Exit codes:
-  0   done; everything inspected is aligned
-  1   error: I/O, malformed image, problem with the output; nothing stands under the final name
+  0   done; what was inspected is aligned, or blank, or a table without partitions
+  1   error: I/O, malformed image, problem with the output; nothing stands under the final name;
+      inspect, scan: a disk of unknown content (--allow-unknown); scan: no image (--allow-empty)
   2   inspect, scan: some partition is off --boundary, but on a multiple of 4 KiB
   3   inspect, scan: some partition starts off a 4 KiB boundary
   4   refused: the job would be unsafe; the message says what would allow it
@@ -38,6 +39,9 @@ Exit codes:
 
 // errUsage marks a command line that cannot be right.
 var errUsage = image.ErrUsage
+
+// errUnknown marks a disk of which nothing is known.
+var errUnknown = errors.New("unknown content")
 
 // verdict ends a command that has said what it had to say with an exit code.
 type verdict int
@@ -55,6 +59,7 @@ var classes = []struct {
 	code string
 }{
 	{errUsage, "usage"},
+	{errUnknown, "unsupported"},
 	{plan.ErrSelection, "usage"},
 	{ondisk.ErrBusy, "busy"},
 	{image.ErrChanged, "changed"},

@@ -25,6 +25,7 @@ type inspectFlags struct {
 	storage  storage
 	impact   bool
 	list     bool
+	unknown  bool // accepted
 }
 
 // storage is a flag value: a profile or a size. The zero value is the storage that is assumed when nobody says which it is.
@@ -80,6 +81,7 @@ IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is on
 	complete(cmd, "storage", align.StorageNames()...)
 	cmd.Flags().BoolVar(&f.impact, "impact", false, "compute for each partition how many blocks of the storage an I/O touches, now and aligned")
 	cmd.Flags().BoolVarP(&f.list, "list", "l", false, "print a list of the partitions as fdisk -lu does, and nothing else (JSON stays the same)")
+	unknownFlag(cmd, &f.unknown)
 	cmd.Flags().BoolVar(&f.data, "data", false, "read all data and count what is not zero")
 	return cmd
 }
@@ -137,12 +139,22 @@ func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *source)
 	r.ExitCode = r.Verdict.ExitCode()
 	bad = broken(findings)
 	f.diagnose(r, s.layout, bad != nil)
-	if bad != nil {
+	switch {
+	case bad != nil:
 		bad = malformed{fmt.Errorf("%s: %w", s.img.Path, bad)}
 		code, exit := classify(bad)
 		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(bad)}, exit
+		r.Verdict, r.Content = "", ""
+	case r.Content == align.UnknownContent && !f.unknown:
+		r.ExitCode = exitError
+		bad = malformed{ondisk.In(errUnknown, "%s: nothing that is known was found on the disk; if that is right, give --allow-unknown", s.img.Path)}
 	}
 	return r, bad, nil
+}
+
+// unknownFlag adds --allow-unknown.
+func unknownFlag(cmd *cobra.Command, to *bool) {
+	cmd.Flags().BoolVar(to, "allow-unknown", false, "exit 0 for a disk on which nothing is found that is known")
 }
 
 // diagnose adds what the starts of the partitions cost and whether an aligned copy is worth the trouble.

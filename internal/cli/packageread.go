@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
@@ -28,6 +29,9 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 	}
 	r := &report.PackageInspect{Head: head("inspect"), Package: report.NewPackage(p), Disks: []report.PackageDisk{}, Findings: report.PackageFindings(p.Issues()), Flags: f.flags()}
 	var bad error
+	if len(p.Disks()) == 0 {
+		r.Verdict, r.Content = align.NothingToJudge, align.NoDisks
+	}
 	for _, d := range p.Disks() {
 		x := report.NewPackageDisk(d)
 		var err error
@@ -36,17 +40,25 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 			code, _ := classify(err)
 			x.Error = &report.Error{Code: code, Message: message(err)}
 		} else {
-			r.ExitCode = max(r.ExitCode, x.Inspect.Verdict.ExitCode())
+			r.ExitCode, r.Verdict = max(r.ExitCode, x.Inspect.Verdict.ExitCode()), r.Verdict.Worse(x.Inspect.Verdict)
+			r.Content = r.Content.Vaguer(x.Inspect.Content)
 			r.Findings = append(r.Findings, report.PackageFindings(capacityIssues(d, x.Inspect.Image.Size))...)
 		}
-		if bad == nil {
+		if bad == nil || (err != nil && errors.Is(bad, errUnknown)) {
 			bad = err
 		}
 		r.Disks = append(r.Disks, x)
 	}
-	if bad != nil {
+	switch {
+	case errors.Is(bad, errUnknown):
+		r.ExitCode = exitError
+	case bad != nil:
 		code, exit := classify(bad)
 		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(bad)}, exit
+		r.Verdict = ""
+	}
+	if r.Verdict != align.NothingToJudge {
+		r.Content = ""
 	}
 	if err := f.emit(out, r, f.show(func(t *report.Text) { t.PackageInspect(r) })); err != nil {
 		return err

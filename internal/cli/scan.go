@@ -33,6 +33,7 @@ type scanFlags struct {
 	force            bool
 	progress         string
 	noProgress       bool
+	unknown, empty   bool // accepted
 }
 
 // scanOutputs are the ways in which scan can print.
@@ -89,6 +90,8 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&f.changed, "changed", false, "show only what is new, changed or gone since the last run with the same --catalog; the exit code is that of what is shown, and exit with the code of that")
 	fs.StringVar(&f.failOn, "fail-on", "", "what the exit code tells of, as `LEVEL`: "+strings.Join(library.FailOns(), ", ")+" (default: errors, and what is off --boundary)")
 	complete(cmd, "fail-on", library.FailOns()...)
+	unknownFlag(cmd, &f.unknown)
+	fs.BoolVar(&f.empty, "allow-empty", false, "exit 0 where no image was judged")
 	fs.StringVar(&f.ignore, "ignore", "", "accept the images that this `FILE` lists with reasons, and until which day")
 	fs.StringVar(&f.script, "script", "", "write a shell script of the trueup align commands to this `FILE`, to be reviewed and run")
 	fs.BoolVar(&f.force, "force", false, "replace a --script that was edited")

@@ -191,14 +191,14 @@ func (j *judge) disk(i *library.Image, img *image.Image) (library.Disk, error) {
 	}
 	s.layout = l
 	d := j.describe(s, library.Survey)
-	if d.Verdict == align.Aligned {
-		return d, broken(d.Findings)
+	if !d.Verdict.Off() {
+		return malformedDisk(d)
 	}
 	if err := s.read(); err != nil {
 		return d, err
 	}
 	d = j.describe(s, library.Full)
-	if err := broken(d.Findings); err != nil {
+	if d, err := malformedDisk(d); err != nil {
 		return d, err
 	}
 	if err := j.plan(s, &d); err != nil {
@@ -207,6 +207,15 @@ func (j *judge) disk(i *library.Image, img *image.Image) (library.Disk, error) {
 	}
 	i.Fleeting = i.Fleeting || slices.ContainsFunc(s.beside, func(x ondisk.Issue) bool { return errors.Is(x.Err, ondisk.ErrBusy) })
 	return d, nil
+}
+
+// malformedDisk takes the verdict off a disk that is malformed, and gives the error.
+func malformedDisk(d library.Disk) (library.Disk, error) {
+	err := broken(d.Findings)
+	if err != nil {
+		d.Verdict, d.Content = "", ""
+	}
+	return d, err
 }
 
 // describe reports on a layout.

@@ -61,6 +61,8 @@ type scanCounts struct {
 	Misaligned int     `json:"misaligned"`
 	Failed     int     `json:"failed"`
 	Orphans    int     `json:"orphans"`
+	Nothing    int     `json:"nothing_to_judge"`
+	Packed     int     `json:"packed"`
 }
 
 // scanMeter counts.
@@ -97,6 +99,10 @@ func (m *scanMeter) done(i *library.Image) {
 		n.Failed++
 	case i.State == library.Orphan:
 		n.Orphans++
+	case i.State == library.Packed:
+		n.Packed++
+	case i.Verdict == align.NothingToJudge:
+		n.Nothing++
 	case i.Verdict == align.Misaligned:
 		n.Misaligned++
 	case i.Verdict == align.BelowBoundary:

@@ -74,8 +74,14 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if err != nil {
 		return malformed{s.interrupted()}
 	}
+	if s.noneJudged() && s.summary.Failed == 0 {
+		return malformed{ondisk.In(errUnknown, "scan: no image was judged; if that is right, give --allow-empty")}
+	}
 	return exitWith(s.summary.ExitCode)
 }
+
+// noneJudged reports whether the run fails since it judged no image.
+func (s *scanning) noneJudged() bool { return s.fail != library.Never && s.summary.NoneJudged() }
 
 // interrupted says what the report has, and that folders were not walked.
 func (s *scanning) interrupted() error {
@@ -117,6 +123,7 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 	s.today = start.UTC().Format(time.DateOnly)
 	sum := s.summary
 	sum.Paths, sum.Boundary, sum.Storage, sum.Version = s.paths, f.boundary.criterion(), f.storage.profile().Name, f.version
+	sum.AllowEmpty = f.empty
 	sum.FailOn, sum.Started, sum.ChangedOnly, sum.Again = string(fail), stamp(start), f.changed, f.again()
 	return s, nil
 }
@@ -192,6 +199,7 @@ func (s *scanning) commandFlags() []string {
 // row takes a row that is finished.
 func (s *scanning) row(i *library.Image) error {
 	s.done++
+	i.Tolerated = s.unknown
 	s.ignore.Accept(i, s.roots, s.today, s.fail)
 	s.summary.Add(i)
 	s.bar.done(i)
@@ -250,7 +258,7 @@ func (s *scanning) exit(code int, i *library.Image) {
 func (s *scanning) finish(w, stdout io.Writer, complete bool) error {
 	sum := s.summary
 	sum.Finished, sum.Complete, sum.IgnoreNotes = stamp(time.Now()), complete, s.ignore.Notes(s.today)
-	if !complete {
+	if !complete || s.noneJudged() {
 		sum.ExitCode = exitError
 	}
 	library.Rank(s.images)

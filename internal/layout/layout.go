@@ -26,6 +26,7 @@ type Layout struct {
 	Table      *table.Table   // nil: none
 	Volume     *volume.Volume // over the whole disk, when there is no table
 	Outer      *volume.Volume // what the whole disk looks like, beside its table
+	Blank      bool           // zeros where tables and superblocks lie
 	Partitions []Partition
 	Geometry   table.Geometry // of the CHS bytes; zero without an MBR
 	Boot       *boot.Result
@@ -92,7 +93,7 @@ func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, error) {
 		l.Issues = append(l.Issues, whole.Issues...)
 		l.bareVolume()
 		l.onlyLabel()
-		return l, nil
+		return l, l.checkContent(d)
 	}
 	l.Outer = whole
 	l.Issues = append(l.Issues, t.Issues...)

@@ -131,8 +131,15 @@ func (c *checker) error(e *report.Error) {
 }
 
 func (c *checker) verdict(v align.Verdict) {
-	if !slices.Contains([]align.Verdict{"", align.Aligned, align.BelowBoundary, align.Misaligned}, v) {
+	if !slices.Contains([]align.Verdict{"", align.NothingToJudge, align.Aligned, align.BelowBoundary, align.Misaligned}, v) {
 		c.wrong("the verdict %.32q", v)
+	}
+}
+
+// content requires that a disk has a verdict or says why not.
+func (c *checker) content(d *Disk) {
+	if (d.Verdict == align.NothingToJudge) != (d.Content != "") || d.Content != "" && !slices.Contains(align.Contents, d.Content) {
+		c.wrong("the content %.32q with the verdict %.32q", d.Content, d.Verdict)
 	}
 }
 
@@ -150,6 +157,7 @@ func (c *checker) disk(d *Disk) {
 	c.list("partitions", len(d.Partitions), d.Partitions == nil)
 	c.list("steps of a boot", len(d.Chain), d.Chain == nil)
 	c.verdict(d.Verdict)
+	c.content(d)
 	c.error(d.Error)
 	c.error(d.Unplanned)
 	c.findings(d.Findings)

@@ -86,9 +86,28 @@ func (i *Image) word(boundary int64) string {
 		return "orphan"
 	case Gone:
 		return "removed"
+	case Packed:
+		return "packed"
 	case Judged:
 	}
+	if i.Verdict == align.NothingToJudge {
+		return contentWord(i.Content)
+	}
 	return verdictWord(i.Verdict, boundary)
+}
+
+// contentWord is what there is instead of something to judge.
+func contentWord(c align.Content) string {
+	switch c {
+	case align.Blank:
+		return "blank"
+	case align.NoPartitions:
+		return "no partitions"
+	case align.NoDisks:
+		return "no disks"
+	default:
+		return "unknown"
+	}
 }
 
 func verdictWord(v align.Verdict, boundary int64) string {
@@ -109,6 +128,8 @@ func (i *Image) color() text.Color {
 		return text.Faint
 	case i.State == Failed:
 		return text.FgRed
+	case i.Unknown():
+		return text.FgYellow
 	case i.State == Orphan:
 		return text.FgCyan
 	}
@@ -152,7 +173,7 @@ func offCell(i *Image) string {
 		return "-"
 	}
 	for _, p := range all {
-		if p.Verdict != align.Aligned {
+		if p.Verdict.Off() {
 			off++
 		}
 	}

@@ -115,6 +115,7 @@ var csvColumns = []csvColumn{
 	{"change", func(r csvRow) string { return cell(string(r.Change)) }},
 	{"reason", ofPriority(func(p *Priority) string { return cell(p.Reason) })},
 	{"command", ofPriority(func(p *Priority) string { return cell(p.Command) })},
+	{"content", func(r csvRow) string { return cell(string(r.content())) }},
 }
 
 // of makes an empty cell of what is not there.
@@ -165,6 +166,14 @@ func (r csvRow) failure() report.Error {
 		return *r.Error
 	}
 	return report.Error{}
+}
+
+// content is that of the disk where there is nothing to judge, or of a package without a disk.
+func (r csvRow) content() align.Content {
+	if r.disk != nil {
+		return r.disk.Content
+	}
+	return r.Content
 }
 
 // finding is the first on the image as a whole.

@@ -79,6 +79,7 @@ func TestNoImageIsLostInCSV(t *testing.T) {
 	require.Equal(t, map[string]int{
 		"/t/fine.qcow2": 2, "/t/two.ova": 2, "/t/half.ova": 3, "/t/data.vmdk": 1, "/t/my boot.vmdk": 1, "/t/lilo.vmdk": 1, "/t/many.vmdk": 1,
 		"/t/floppy.img": 1, "/t/retired.vmdk": 1, "/t/broken.vhd": 1, "/t/lone-s002.vmdk": 1, "/t/gone.vhdx": 1,
+		"/t/blank.vhd": 1, "/t/old.vmdk.gz": 1, "/t/firmware.img": 1,
 	}, counts)
 }
 

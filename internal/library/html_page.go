@@ -3,10 +3,12 @@ package library
 import (
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -83,7 +85,7 @@ func htmlEmpty(s *Summary) string {
 
 // htmlLead is the result in a few sentences.
 func htmlLead(s *Summary) (out []string) {
-	off, judged := s.Misaligned+s.Below, s.Images-s.Failed-s.Orphans
+	off, judged, unknown := s.Misaligned+s.Below, s.Misaligned+s.Below+s.Aligned, s.unknown()
 	switch {
 	case s.Images == 0 && s.Complete:
 		out = append(out, "No image was found.")
@@ -110,6 +112,9 @@ func htmlLead(s *Summary) (out []string) {
 	if s.Failed > 0 {
 		out = append(out, counted(s.Failed, "image")+" could not be judged.")
 	}
+	if unknown > 0 {
+		out = append(out, counted(unknown, "image")+are(unknown)+" unknown: not read, or nothing on the disk is known.")
+	}
 	return out
 }
 
@@ -135,16 +140,19 @@ func htmlTiles(s *Summary) []tile {
 		return t
 	}
 	boundary := units.Format(s.Boundary)
-	return []tile{
+	tiles := []tile{
 		part("f", s.Failed, "failed", "could not be judged"),
 		part("m", s.Misaligned, "misaligned", "off 4 KiB"),
 		part("b", s.Below, "below boundary", "on 4 KiB, off "+boundary),
+		part("u", s.unknown(), "unknown", "packed, or nothing is known"),
 		part("a", s.Aligned, "aligned", "on "+boundary),
+		part("n", s.Nothing-s.Contents[string(align.UnknownContent)], "nothing to judge", "blank, or no partition"),
 		part("o", s.Orphans, "orphans", "extents of no image"),
 		{Count: strconv.Itoa(s.Accepted), Word: "accepted", About: "by the ignore file", Zero: s.Accepted == 0},
 		{Count: units.Format(s.Fix.Copies), Word: "to copy", About: "in " + counted(s.Fix.Images, "image") + " to realign"},
 		{Count: units.Format(s.Fix.Grows), Word: "growth", About: "of the aligned disks"},
 	}
+	return slices.DeleteFunc(tiles, func(t tile) bool { return t.Zero && strings.Contains("un", t.Class) && t.Class != "" })
 }
 
 func htmlFacts(s *Summary) []fact {

@@ -14,8 +14,10 @@ import (
 
 // Kinds of rows, as classes of the style sheet, worst first.
 var (
-	kindOrder = []string{"f", "m", "b", "a", "o", "g"}
-	kindWords = map[string]string{"f": "failed", "m": "misaligned", "b": "below boundary", "a": "aligned", "o": "orphan", "g": "removed", "x": "not judged"}
+	kindOrder = []string{"f", "m", "b", "u", "a", "n", "o", "g"}
+	kindWords = map[string]string{
+		"f": "failed", "m": "misaligned", "b": "below boundary", "u": "unknown", "a": "aligned", "n": "nothing to judge", "o": "orphan", "g": "removed", "x": "not judged",
+	}
 )
 
 func kindOf(i *Image) string {
@@ -26,9 +28,17 @@ func kindOf(i *Image) string {
 		return "o"
 	case Gone:
 		return "g"
-	default:
-		return verdictClass(i.Verdict)
+	case Packed:
+		return "u"
+	case Judged:
 	}
+	switch {
+	case i.Content == align.UnknownContent:
+		return "u"
+	case i.Verdict == align.NothingToJudge:
+		return "n"
+	}
+	return verdictClass(i.Verdict)
 }
 
 func verdictClass(v align.Verdict) string {
@@ -100,6 +110,12 @@ func newHTMLRow(i *Image) htmlRow {
 	r.Word = kindWords[r.Kind]
 	if i.Error != nil {
 		r.Note = safe(i.Error.Code + ": " + i.Error.Message)
+	}
+	switch {
+	case i.Unknown():
+		r.Note = safe(i.unknownText())
+	case i.Verdict == align.NothingToJudge:
+		r.Note = contentWord(i.Content)
 	}
 	if p := i.Priority; p != nil {
 		r.Rank, r.Cost = p.Rank, more(p.Cost)

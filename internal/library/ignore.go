@@ -7,7 +7,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/trueup/trueup/internal/align"
 )
 
 // Limits of an ignore file.
@@ -166,7 +165,7 @@ func (i *Ignore) Accept(img *Image, roots Roots, today string, level FailOn) {
 	if img.State == Gone || len(i.entries) == 0 {
 		return
 	}
-	needed := img.State != Judged || img.Verdict != align.Aligned || level.Code(img) != 0
+	needed := img.State != Judged || img.Verdict.Off() || level.Code(img) != 0
 	if a := i.match(Names(img.Path, roots), today, needed); needed {
 		img.Accepted = a
 	}

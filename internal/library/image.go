@@ -4,6 +4,7 @@ package library
 
 import (
 	"encoding/base64"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/trueup/trueup/internal/align"
@@ -24,6 +25,7 @@ const (
 	Judged State = "judged"
 	Failed State = "failed" // Error says why
 	Orphan State = "orphan" // an extent that no image names, and that says nothing alone
+	Packed State = "packed" // a compressed file with the name of an image, which is not read
 	Gone   State = "gone"   // the catalogue knows it, and it is not there any more
 )
 
@@ -53,6 +55,7 @@ type Image struct {
 	Files     []File        `json:"files"`
 	Parents   []string      `json:"parents"` // names of the images that it completes, nearest first
 	Verdict   align.Verdict `json:"verdict,omitempty"`
+	Content   align.Content `json:"content,omitempty"` // where there is nothing to judge
 	Disks     []Disk        `json:"disks"`
 	// Findings concern the image as a whole: its package, an orphan.
 	Findings []align.Finding `json:"findings"`
@@ -61,6 +64,8 @@ type Image struct {
 	Accepted *Accepted       `json:"accepted,omitempty"`
 	Change   Change          `json:"change,omitempty"`
 	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 when the catalogue knew it
+	// Tolerated tells that the user does not mind what is unknown of it.
+	Tolerated bool `json:"-"`
 	// Fleeting tells that the row says something of this moment, such as a lock, which no later run may repeat.
 	Fleeting bool `json:"-"`
 }
@@ -158,8 +163,13 @@ func (i *Image) ExactPath() string {
 
 // Fail makes a row of an image that could not be judged.
 func (i *Image) Fail(code, message string) {
-	i.State, i.Verdict, i.Priority = Failed, "", nil
+	i.State, i.Verdict, i.Content, i.Priority = Failed, "", "", nil
 	i.Error = &report.Error{Code: code, Message: message}
+}
+
+// Unknown reports whether nothing is known of what the image holds, or of what a disk of it does.
+func (i *Image) Unknown() bool {
+	return i.State == Packed || (i.State == Judged && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Content == align.UnknownContent }))
 }
 
 // Grows is how much larger an aligned copy would be, in bytes.

@@ -30,6 +30,9 @@ func JUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
 	if !s.Complete {
 		suite.add(lost(suiteName, "run", "interrupted", fmt.Sprintf("the run was interrupted: %d images were looked at, and not all", s.Images), fail))
 	}
+	if s.NoneJudged() {
+		suite.add(lost(suiteName, "run", "empty", "no image was judged; if that is right, give --allow-empty", fail))
+	}
 	for _, i := range images {
 		if i.State != Gone {
 			suite.add(caseOf(i, fail))
@@ -118,17 +121,39 @@ func caseOf(i *Image, fail FailOn) junitCase {
 		c.Skipped = skipped("accepted", i.Accepted.text())
 	case i.State == Failed && i.Error != nil:
 		return lost(folder, name, i.Error.Code, i.Error.Message, fail)
+	case i.Unknown() && code != 0:
+		return lost(folder, name, i.unknownCode(), i.unknownText(), fail)
+	case i.Unknown() && !i.Verdict.Off():
+		c.Skipped = skipped(i.unknownCode(), i.unknownText())
 	case i.State != Judged:
 		c.Skipped = skipped(string(i.State), csvRow{Image: i}.finding())
 	case code != 0:
 		lines := i.offLines(fail)
 		c.Failure = &junitResult{Type: string(i.Verdict), Message: lines[0], Body: strings.Join(append(lines, i.fixLines()...), "\n")}
+	case i.Verdict == align.NothingToJudge:
+		c.Skipped = skipped(string(i.Content), "nothing to judge: "+contentWord(i.Content))
 	case i.lostDisk() != "":
 		c.Skipped = skipped("disk", i.lostDisk())
 	case i.Priority != nil:
 		c.Out = report.Escape(string(i.Verdict) + ", which does not fail the run: " + i.Priority.Reason)
 	}
 	return c
+}
+
+// unknownCode is the type of the case of an image of which nothing is known.
+func (i *Image) unknownCode() string {
+	if i.State == Packed {
+		return string(Packed)
+	}
+	return string(align.UnknownContent)
+}
+
+// unknownText says why nothing is known of an image.
+func (i *Image) unknownText() string {
+	if i.State == Packed {
+		return csvRow{Image: i}.finding()
+	}
+	return "nothing that is known was found on the disk; if that is right, give --allow-unknown"
 }
 
 // lostDisk says which disk of a package could not be judged, and why.

@@ -54,6 +54,10 @@ func TestJUnitOutcomes(t *testing.T) {
 	} {
 		want["fine.qcow2"], want["floppy.img"], want["lone-s002.vmdk"], want["retired.vmdk"] = ok, ok, "skipped", "skipped"
 		want["lilo.vmdk"], want["many.vmdk"], want["my boot.vmdk"] = want["data.vmdk"], want["data.vmdk"], want["data.vmdk"]
+		want["blank.vhd"], want["old.vmdk.gz"], want["firmware.img"] = "skipped", "error", "error"
+		if level == Never {
+			want["old.vmdk.gz"], want["firmware.img"] = "skipped", "skipped"
+		}
 		got := map[string]string{}
 		for _, c := range cases(t, s, images, level) {
 			if got[c[1]] = c[2]; c[2] == "" {
@@ -86,6 +90,11 @@ func TestJUnitOfAnInterruptedRun(t *testing.T) {
 	require.Equal(t, "skipped", cases(t, s, nil, Never)[0][2])
 	s.Complete = true
 	require.Empty(t, cases(t, s, nil, Default))
+	none := NewSummary()
+	none.Complete, none.Started = true, s.Started
+	require.Equal(t, [][4]string{{"trueup scan", "run", "error", "no image was judged; if that is right, give --allow-empty"}}, cases(t, none, nil, Default))
+	none.AllowEmpty = true
+	require.Empty(t, cases(t, none, nil, Default))
 }
 
 // A case names the path of its image, and a disk with many partitions does not make it long.

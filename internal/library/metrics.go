@@ -40,9 +40,11 @@ func Metrics(w io.Writer, s *Summary) error {
 }
 
 func (m *metrics) images(s *Summary) {
-	m.gauge("trueup_images", "Images by verdict; failed: no verdict, orphan: an extent that no image names.",
+	m.gauge("trueup_images", "Images by verdict; failed: no verdict, orphan: an extent that no image names, packed: compressed and not read.",
 		sample{`verdict="aligned"`, int64(s.Aligned)}, sample{`verdict="below_boundary"`, int64(s.Below)}, sample{`verdict="misaligned"`, int64(s.Misaligned)},
+		sample{`verdict="nothing_to_judge"`, int64(s.Nothing)}, sample{`verdict="packed"`, int64(s.Packed)},
 		sample{`verdict="failed"`, int64(s.Failed)}, sample{`verdict="orphan"`, int64(s.Orphans)})
+	m.gauge("trueup_images_with_nothing_to_judge", "Images with neither partition nor volume, by what they hold.", samplesOf("content", s.Contents)...)
 	m.gauge("trueup_images_accepted", "Images of any verdict that the ignore file accepts.", sample{"", int64(s.Accepted)})
 	m.gauge("trueup_images_by_format", "Images whose format is known.", samplesOf("format", s.Formats)...)
 	m.gauge("trueup_errors", "Images without a verdict, by the code of the error.", samplesOf("code", s.Errors)...)

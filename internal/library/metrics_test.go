@@ -62,7 +62,7 @@ func TestMetricsAreTheSums(t *testing.T) {
 	got := map[string]float64{}
 	for _, m := range metricsOf(t, s)[0] {
 		key := m.name
-		for _, name := range []string{"verdict", "format", "code", "change", "outcome"} {
+		for _, name := range []string{"verdict", "content", "format", "code", "change", "outcome"} {
 			if v, ok := m.labels[name]; ok {
 				key += " " + v
 			}
@@ -71,10 +71,11 @@ func TestMetricsAreTheSums(t *testing.T) {
 		got[key] = m.value
 	}
 	require.Equal(t, map[string]float64{
-		"trueup_images aligned": 2, "trueup_images below_boundary": 2, "trueup_images misaligned": 5, "trueup_images failed": 1, "trueup_images orphan": 1,
+		"trueup_images aligned": 2, "trueup_images below_boundary": 2, "trueup_images misaligned": 5, "trueup_images nothing_to_judge": 2, "trueup_images packed": 1, "trueup_images_with_nothing_to_judge blank": 1,
+		"trueup_images_with_nothing_to_judge unknown_content": 1, "trueup_images failed": 1, "trueup_images orphan": 1,
 		"trueup_images_accepted": 1, "trueup_errors format": 1, "trueup_unreadable_places": 1, "trueup_skipped_files": 4,
-		"trueup_images_by_format vmdk": 5, "trueup_images_by_format ova": 2, "trueup_images_by_format raw": 1, "trueup_images_by_format qcow2": 1,
-		"trueup_changes new": 0, "trueup_changes changed": 0, "trueup_changes same": 11, "trueup_changes removed": 1,
+		"trueup_images_by_format vmdk": 5, "trueup_images_by_format ova": 2, "trueup_images_by_format raw": 3, "trueup_images_by_format gzip": 1, "trueup_images_by_format qcow2": 1,
+		"trueup_changes new": 0, "trueup_changes changed": 0, "trueup_changes same": 14, "trueup_changes removed": 1,
 		"trueup_fix_images possible": 3, "trueup_fix_images refused": 3, "trueup_fix_copy_bytes": 9 << 30, "trueup_fix_growth_bytes": 3 << 20,
 		"trueup_last_run_timestamp_seconds": 1795291290, "trueup_last_run_duration_seconds": 90, "trueup_last_run_complete": 1,
 		"trueup_last_run_exit_code": 1, "trueup_last_run_read_bytes": 1 << 40, "trueup_scan_info": 1,

@@ -30,15 +30,12 @@ const (
 // Settle computes what follows from the disks of an image: verdict and priority. flags are those of the command line that a copy
 // would need.
 func (i *Image) Settle(flags []string) {
-	i.Verdict, i.Priority = "", nil
+	i.Verdict, i.Content, i.Priority = "", "", nil
 	if i.State != Judged {
 		return
 	}
-	i.Verdict = align.Aligned
-	for _, d := range i.Disks {
-		i.Verdict = i.Verdict.Worse(d.Verdict)
-	}
-	if i.Verdict == align.Aligned {
+	i.settleVerdict()
+	if !i.Verdict.Off() {
 		return
 	}
 	p := Priority{Class: 1, Command: report.AlignCommand(i.ExactPath(), flags)}
@@ -79,6 +76,21 @@ func (i *Image) Settle(flags []string) {
 	i.Priority = &p
 }
 
+// settleVerdict makes the verdict of those of the disks.
+func (i *Image) settleVerdict() {
+	i.Verdict = align.NothingToJudge
+	if len(i.Disks) == 0 {
+		i.Content = align.NoDisks
+	}
+	for _, d := range i.Disks {
+		i.Verdict = i.Verdict.Worse(d.Verdict)
+		i.Content = i.Content.Vaguer(d.Content)
+	}
+	if i.Verdict != align.NothingToJudge {
+		i.Content = ""
+	}
+}
+
 // packed tells whether the image is a package, of which a copy has all disks.
 func (i *Image) packed() bool { return i.Format == "ova" || i.Format == "ovf" }
 
@@ -92,7 +104,7 @@ func (i *Image) alignedName() string {
 
 func (i *Image) boundary() int64 {
 	for _, d := range i.Disks {
-		if d.Verdict != align.Aligned {
+		if d.Verdict.Off() {
 			return d.Boundary
 		}
 	}
@@ -104,7 +116,7 @@ func (i *Image) role() align.Role {
 	role := align.DataDisk
 	for _, d := range i.Disks {
 		switch {
-		case d.Verdict == align.Aligned || d.Verdict == "":
+		case !d.Verdict.Off():
 		case d.Advice == nil || d.Advice.Role == align.UnknownRole:
 			role = align.UnknownRole
 		case d.Advice.Role == align.BootDisk:
@@ -116,7 +128,7 @@ func (i *Image) role() align.Role {
 
 // unplanned tells whether a disk is off the boundary and nobody could say what a copy would be.
 func (i *Image) unplanned() bool {
-	return slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Verdict != align.Aligned && d.Fix == nil })
+	return slices.ContainsFunc(i.Disks, func(d Disk) bool { return (d.Verdict == "" || d.Verdict.Off()) && d.Fix == nil })
 }
 
 // dearest is the highest cost of the disks.
@@ -129,7 +141,8 @@ func (i *Image) dearest() (out *Cost) {
 	return out
 }
 
-// Compare sorts worst first: what could not be judged, then by priority, orphans, what is aligned; by path where all is alike.
+// Compare sorts worst first: what could not be judged, then by priority, what is unknown or packed, orphans, what is aligned, and where there
+// is nothing to judge; by path where all is alike.
 func Compare(a, b *Image) int {
 	return cmp.Or(
 		cmp.Compare(a.order(), b.order()),
@@ -142,9 +155,15 @@ func Compare(a, b *Image) int {
 
 // order is the place of the image's group. What was accepted comes behind what was not.
 func (i *Image) order() int {
-	n := map[State]int{Failed: 0, Judged: 1, Orphan: 2, Gone: 4}[i.State]
-	if i.State == Judged && i.Priority == nil {
-		n = 3
+	n := map[State]int{Failed: 0, Judged: 1, Packed: 2, Orphan: 3, Gone: 6}[i.State]
+	switch {
+	case i.State != Judged || i.Priority != nil:
+	case i.Unknown():
+		n = 2
+	case i.Verdict == align.NothingToJudge:
+		n = 5
+	default:
+		n = 4
 	}
 	if i.Accepted != nil {
 		n += 10

@@ -60,6 +60,13 @@ func judged(path, format string, disks ...Disk) *Image {
 	return i
 }
 
+// emptyImage is an image on which there is nothing to judge.
+func emptyImage(path string, content align.Content) *Image {
+	d := diskOf("")
+	d.Verdict, d.Content, d.Table.Scheme = align.NothingToJudge, content, "none"
+	return judged(path, "raw", d)
+}
+
 // smallLibrary is a small library with an image of each kind, ranked, and its sum.
 func smallLibrary() (*Summary, []*Image) {
 	refused := diskOf(align.BootDisk, part(1, 63, "ext3"))
@@ -89,7 +96,10 @@ func smallLibrary() (*Summary, []*Image) {
 	failed.Fail("format", "vhd footer at 0x27fe00: checksum 0x1f3c, want 0x1f40")
 	orphan.State, orphan.Findings = Orphan, []align.Finding{{Code: "orphan", Severity: align.Warning, Text: "no descriptor names this extent"}}
 	gone.State = Gone
-	images = append(images, failed, orphan, gone)
+	packed7z := NewImage("/t/old.vmdk.gz")
+	packed7z.State, packed7z.Format = Packed, "gzip"
+	packed7z.Findings = []align.Finding{{Code: "packed", Severity: align.Warning, Text: "it is compressed with gzip, and not read", Remedy: "gunzip -k old.vmdk.gz"}}
+	images = append(images, failed, orphan, gone, packed7z, emptyImage("/t/blank.vhd", align.Blank), emptyImage("/t/firmware.img", align.UnknownContent))
 	images[8].Accepted = &Accepted{Reason: "is replaced", Until: "2027-01-31"}
 	Rank(images)
 

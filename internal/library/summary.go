@@ -17,6 +17,7 @@ type Summary struct {
 	Finished string   `json:"finished"` // RFC 3339, UTC
 	Version  string   `json:"version"`  // of trueup
 
+	AllowEmpty  bool   `json:"-"` // a run that judged no image is right
 	Found       int    `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
 	Again       string `json:"-"` // flags that choose the same images once more, which the next commands need
 	ChangedOnly bool   `json:"-"` // rows are only those of what is new, changed or gone, and so is the exit code
@@ -25,8 +26,11 @@ type Summary struct {
 	Aligned    int            `json:"aligned"`
 	Below      int            `json:"below_boundary"`
 	Misaligned int            `json:"misaligned"`
+	Nothing    int            `json:"nothing_to_judge"`
+	Contents   map[string]int `json:"contents"` // those with nothing to judge, by what they hold
 	Failed     int            `json:"failed"`
 	Orphans    int            `json:"orphans"`
+	Packed     int            `json:"packed"`   // compressed files with the name of an image, which are not read
 	Accepted   int            `json:"accepted"` // of those above
 	Formats    map[string]int `json:"formats"`
 	Errors     map[string]int `json:"errors"`        // the failed ones, by the code of their error
@@ -99,8 +103,10 @@ func (s *Summary) Add(i *Image) {
 		}
 	case Orphan:
 		s.Orphans++
+	case Packed:
+		s.Packed++
 	default:
-		*map[align.Verdict]*int{align.Aligned: &s.Aligned, align.BelowBoundary: &s.Below, align.Misaligned: &s.Misaligned}[i.Verdict]++
+		s.addVerdict(i)
 	}
 	if i.Priority == nil || i.Accepted != nil {
 		return
@@ -111,6 +117,23 @@ func (s *Summary) Add(i *Image) {
 	}
 	s.Fix.Images++
 	s.Fix.Copies, s.Fix.Grows = plus(s.Fix.Copies, i.Copies()), plus(s.Fix.Grows, i.Grows())
+}
+
+func (s *Summary) addVerdict(i *Image) {
+	if i.Content != "" {
+		s.Contents[string(i.Content)]++
+	}
+	*map[align.Verdict]*int{
+		align.NothingToJudge: &s.Nothing, align.Aligned: &s.Aligned, align.BelowBoundary: &s.Below, align.Misaligned: &s.Misaligned,
+	}[i.Verdict]++
+}
+
+// unknown is how many images are packed, or hold nothing that is known.
+func (s *Summary) unknown() int { return s.Packed + s.Contents[string(align.UnknownContent)] }
+
+// NoneJudged reports whether a run that is complete has judged no image, and the user has accepted neither that nor an image.
+func (s *Summary) NoneJudged() bool {
+	return s.Complete && !s.AllowEmpty && s.Accepted == 0 && s.Images == s.Failed+s.Orphans+s.Packed
 }
 
 // maxUnreadableKept is how many places that could not be looked at are named; all are counted.
@@ -131,6 +154,6 @@ func (s *Summary) unreadable() int { return max(s.UnreadableCount, len(s.Unreada
 func NewSummary() *Summary {
 	return &Summary{
 		Head: report.Head{Schema: report.Schema, Command: Command}, Event: "summary",
-		Paths: []string{}, Formats: map[string]int{}, Errors: map[string]int{}, Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
+		Paths: []string{}, Formats: map[string]int{}, Errors: map[string]int{}, Contents: map[string]int{}, Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
 	}
 }

@@ -57,6 +57,7 @@ var uneventful = []struct {
 	has  func(i *Image) bool
 }{
 	{"aligned", (*Image).uneventful},
+	{"blank", func(i *Image) bool { return i.Content == align.Blank && i.Accepted == nil }},
 	{"accepted", func(i *Image) bool { return i.Accepted != nil }},
 	{"removed", func(i *Image) bool { return i.State == Gone }},
 }
@@ -84,7 +85,8 @@ func (i *Image) uneventful() bool {
 
 // partly tells whether a disk of a package could not be judged, and the others were.
 func (i *Image) partly() bool {
-	return i.State == Judged && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Error != nil })
+	return i.State == Judged && i.Verdict != align.NothingToJudge &&
+		slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Error != nil || d.Content == align.UnknownContent })
 }
 
 func (p *printer) line(s string) { fmt.Fprintln(p.t.W, strings.TrimRight(s, " ")) }
@@ -137,6 +139,9 @@ func (p *printer) rows(images []*Image) {
 func (p *printer) notes(i *Image) {
 	if i.Error != nil {
 		p.note(strings.TrimPrefix(i.Error.Message, i.Path+": "))
+	}
+	if i.Unknown() && i.Accepted == nil && !i.Tolerated {
+		p.para(indent, i.unknownText())
 	}
 	if a := i.Accepted; a != nil {
 		p.note(acceptedText(a))

@@ -20,7 +20,7 @@ func (p *printer) summary(partly int) {
 	if !s.Complete {
 		p.lead(text.FgRed, "Interrupted", interruptedText(s))
 	}
-	switch bad := s.Misaligned + s.Below + s.Failed + s.Orphans; {
+	switch bad := s.Images - s.Aligned; {
 	case s.Images == 0 && !s.Complete: // nothing can be said
 	case s.Images == 0:
 		p.para("", "No image was found.")
@@ -95,8 +95,13 @@ func (p *printer) counts() {
 		{s.Misaligned, verdictWord(align.Misaligned, s.Boundary), text.FgRed, "a partition starts off a 4 KiB boundary"},
 		{s.Below, verdictWord(align.BelowBoundary, s.Boundary), text.FgYellow, "all start on 4 KiB, and one is off " + boundary},
 		{s.Failed, "error", text.FgRed, "could not be judged"},
+		{s.Contents[string(align.UnknownContent)], "unknown", text.FgYellow, "nothing to judge: neither a partition table nor a volume that is known"},
+		{s.Packed, "packed", text.FgYellow, "a compressed file with the name of an image: not read"},
 		{s.Orphans, "orphan", text.FgCyan, "an extent that no image names"},
 		{s.Aligned, verdictWord(align.Aligned, s.Boundary), text.FgGreen, "every partition starts on a multiple of " + boundary},
+		{s.Contents[string(align.NoPartitions)], "no partitions", text.FgCyan, "nothing to judge: a partition table without a partition in it"},
+		{s.Contents[string(align.NoDisks)], "no disks", text.FgCyan, "nothing to judge: a package without a disk"},
+		{s.Contents[string(align.Blank)], "blank", text.FgCyan, "nothing to judge: zeros where partition tables and file systems begin"},
 		{s.Accepted, "accepted", text.Faint, "of all these, by the ignore file: they have no rank and do not count for the exit code"},
 	}
 	p.para("", images(s.Images)+":")

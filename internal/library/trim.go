@@ -69,5 +69,5 @@ func worst(all []report.Partition, n int) []report.Partition {
 }
 
 func badness(v align.Verdict) int {
-	return slices.Index([]align.Verdict{align.Aligned, align.BelowBoundary, align.Misaligned}, v)
+	return slices.Index([]align.Verdict{align.NothingToJudge, align.Aligned, align.BelowBoundary, align.Misaligned}, v)
 }

@@ -244,10 +244,25 @@ func TestVolumesAloneHaveNoBootCode(t *testing.T) {
 	var out bytes.Buffer
 	(&report.Text{W: &out}).Inspect(&report.Inspect{Disk: d})
 	require.NotContains(t, out.String(), "oot")
-	d = diskOf(10, part(1, 0, 5, ""))
-	d.Verdict = align.Aligned
-	(&report.Text{W: &out}).Inspect(&report.Inspect{Disk: d})
-	require.Contains(t, out.String(), "There is no partition inside of the extended one")
+}
+
+// Where there is nothing to judge, the text says what there is instead, and not that the disk is aligned.
+func TestNothingToJudge(t *testing.T) {
+	for content, want := range map[align.Content]string{
+		align.Blank:          "Nothing to judge: the disk is blank, with zeros where partition tables and file systems begin.",
+		align.UnknownContent: "Nothing to judge: there is no partition table, and no volume that trueup knows.",
+		align.NoPartitions:   "Nothing to judge: there is no partition inside of the extended one.",
+	} {
+		d := diskOf(10)
+		d.Verdict, d.Content, d.Table.Scheme = align.NothingToJudge, content, "none"
+		if content == align.NoPartitions {
+			d.Table.Scheme, d.Partitions = "mbr", []report.Partition{part(1, 0, 5, "")}
+		}
+		var out bytes.Buffer
+		(&report.Text{W: &out}).Inspect(&report.Inspect{Disk: d})
+		require.Contains(t, out.String(), want)
+		require.NotContains(t, out.String(), "Aligned")
+	}
 }
 
 // What is malformed has no next step but its repair.

@@ -132,6 +132,7 @@ type Disk struct {
 	Findings   []align.Finding `json:"findings"`
 	Boundary   int64           `json:"boundary_bytes"`
 	Verdict    align.Verdict   `json:"verdict"`
+	Content    align.Content   `json:"content,omitempty"` // where there is nothing to judge
 }
 
 // Inspect is the result of inspect.
@@ -261,7 +262,7 @@ func NewImage(img *image.Image) Image {
 // NewDisk describes a layout. findings are those of align.Check.
 func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 	d := Disk{
-		Size: l.Size, Table: Table{Scheme: "none"}, Boundary: boundary, Verdict: align.Overall(l, boundary),
+		Size: l.Size, Table: Table{Scheme: "none"}, Boundary: boundary, Verdict: align.Overall(l, boundary), Content: align.ContentOf(l),
 		Findings: orEmpty(findings), Partitions: []Partition{},
 		Boot:  BootCode{Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.Boot.Code.ReadsCHS, Hands: l.Boot.Code.HandsOver},
 		Chain: make([]BootLink, 0, len(l.Boot.Chain)),

@@ -43,8 +43,10 @@ type PackageInspect struct {
 	Package  Package         `json:"package"`
 	Disks    []PackageDisk   `json:"disks"`
 	Findings []align.Finding `json:"findings"`
-	Flags    []string        `json:"-"`               // of the command line, for those that come next
-	Error    *Error          `json:"error,omitempty"` // of the first disk that has one
+	Verdict  align.Verdict   `json:"verdict"`           // the worst of all disks
+	Content  align.Content   `json:"content,omitempty"` // where there is nothing to judge
+	Flags    []string        `json:"-"`                 // of the command line, for those that come next
+	Error    *Error          `json:"error,omitempty"`   // of the first disk that has one
 	ExitCode int             `json:"exit_code"`
 }
 
@@ -120,7 +122,7 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 		}
 		if d.Inspect != nil {
 			t.Inspect(d.Inspect)
-			misaligned = misaligned || d.Inspect.Verdict != align.Aligned
+			misaligned = misaligned || d.Inspect.Verdict.Off()
 			possible = possible && len(d.Inspect.Refusals) == 0 && d.Inspect.Advice.Action != align.Repair
 		} else {
 			possible = false
@@ -139,7 +141,7 @@ func (t *Text) packageHead(r *PackageInspect) {
 	}
 	t.findings(r.Findings)
 	if len(r.Disks) == 0 {
-		t.printf("There is no disk with a file, so there is nothing to align.\n")
+		t.printf("Nothing to judge: no disk of the package has a file.\n")
 	}
 }
 

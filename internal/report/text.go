@@ -101,7 +101,7 @@ func (t *Text) Inspect(r *Inspect) {
 	t.impacts(r.Partitions)
 	t.findings(r.Findings)
 	t.advice(r.Advice)
-	if r.Verdict != align.Aligned && r.Advice.Action != align.Repair {
+	if r.Verdict.Off() && r.Advice.Action != align.Repair {
 		t.printf("\n")
 		t.command(r)
 	}
@@ -140,12 +140,12 @@ func (t *Text) verdict(d Disk) {
 	}
 	boundary := units.Format(d.Boundary)
 	switch {
+	case d.Verdict == "":
+		t.printf("%s the image is malformed; what is wrong stands below.\n", t.paint(text.FgRed, "No verdict:"))
+	case d.Verdict == align.NothingToJudge:
+		t.para(2, "%s %s.", t.paint(text.FgCyan, "Nothing to judge:"), contentText(d))
 	case d.Table.Scheme == "none":
-		t.printf("There is no partition table, so there is nothing to align.\n")
-	case len(d.Partitions) == 0:
-		t.printf("There is no partition, so there is nothing to align.\n")
-	case !slices.ContainsFunc(d.Partitions, func(p Partition) bool { return p.Verdict != "" }):
-		t.printf("There is no partition inside of the extended one, so there is nothing to align.\n")
+		t.printf("%s there is no partition table, and the volume starts at byte 0.\n", t.paint(text.FgGreen, "Aligned:"))
 	case d.Verdict == align.Aligned:
 		t.printf("%s every partition starts on a multiple of %s.\n", t.paint(text.FgGreen, "Aligned:"), boundary)
 	case d.Verdict == align.BelowBoundary:
@@ -153,6 +153,21 @@ func (t *Text) verdict(d Disk) {
 	default:
 		t.para(2, "%s %s %s off a 4 KiB boundary.", t.paint(text.FgRed, "Misaligned:"), which, start)
 	}
+}
+
+// contentText says why there is nothing to judge.
+func contentText(d Disk) string {
+	switch {
+	case d.Content == align.Blank:
+		return "the disk is blank, with zeros where partition tables and file systems begin"
+	case d.Content == align.UnknownContent && d.Table.Scheme == "none":
+		return "there is no partition table, and no volume that trueup knows"
+	case d.Content == align.UnknownContent:
+		return "the partition table has an entry of type 0x00 only, which Linux takes for a partition"
+	case len(d.Partitions) > 0:
+		return "there is no partition inside of the extended one"
+	}
+	return "the partition table has no partition in it"
 }
 
 func (t *Text) details(i Image) {

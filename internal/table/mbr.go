@@ -82,6 +82,9 @@ func readMBR(d disk.Disk) (*mbr, error) {
 	return m, nil
 }
 
+// CodeUnnamed is that of the issue of an entry of type 0 that has a place.
+const CodeUnnamed = "type-0"
+
 // unnamed reports an entry of type 0 that has a place inside of where it may lie: it is unused for DOS and Windows, and Linux takes
 // it for a partition, which nothing would move. Linux, block/partitions/msdos.c: msdos_partition looks at sizes only. The entry
 // stands at byte at and counts from base.
@@ -91,7 +94,7 @@ func (m *mbr) unnamed(at int64, e mbrEntry, base int64, within disk.Range) {
 		return
 	}
 	m.Issues = append(m.Issues, ondisk.Issue{
-		Code: "type-0", Effect: ondisk.Refuse, OnMove: true,
+		Code: CodeUnnamed, Effect: ondisk.Refuse, OnMove: true,
 		Text: fmt.Sprintf("the entry at %#x has type 0x00 and names LBA %d to %d: Windows takes it for unused, and Linux for a partition",
 			at, r.Off/m.SectorSize, r.End()/m.SectorSize-1),
 		Remedy: "delete the entry in the guest, or give it a type",

@@ -1,0 +1,79 @@
+package align
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Content is what a disk holds on which there is nothing to judge.
+type Content string
+
+// Contents.
+const (
+	Blank          Content = "blank"           // zeros where tables and superblocks lie
+	NoPartitions   Content = "no_partitions"   // a partition table without a partition in it
+	NoDisks        Content = "no_disks"        // a package without a disk
+	UnknownContent Content = "unknown_content" // neither a partition table nor a volume that is known
+)
+
+// Contents are all of them, the least telling last.
+var Contents = []Content{NoPartitions, NoDisks, Blank, UnknownContent}
+
+// ContentOf returns why there is nothing to judge on a disk, "" where there is something. A volume over the whole disk is judged: it
+// starts at byte 0.
+func ContentOf(l *layout.Layout) Content {
+	switch {
+	case slices.ContainsFunc(l.Partitions, Judged):
+		return ""
+	case l.Table != nil && slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == table.CodeUnnamed }):
+		return UnknownContent
+	case l.Table != nil:
+		return NoPartitions
+	case l.Volume != nil && l.Volume.Kind != volume.Unknown:
+		return ""
+	case l.Blank:
+		return Blank
+	}
+	return UnknownContent
+}
+
+// Overall is the worst verdict of a disk.
+func Overall(l *layout.Layout, boundary int64) Verdict {
+	if ContentOf(l) != "" {
+		return NothingToJudge
+	}
+	worst := Aligned
+	for _, p := range l.Partitions {
+		if Judged(p) {
+			worst = worst.Worse(Of(p.Off, boundary))
+		}
+	}
+	return worst
+}
+
+// verdicts are in the order of Worse.
+var verdicts = []Verdict{"", NothingToJudge, Aligned, BelowBoundary, Misaligned}
+
+// Worse is the worse of two verdicts. Where there is something to judge, that counts, and no verdict is none.
+func (v Verdict) Worse(other Verdict) Verdict {
+	if cmp.Compare(slices.Index(verdicts, other), slices.Index(verdicts, v)) > 0 {
+		return other
+	}
+	return v
+}
+
+// Off reports whether a start is off the boundary.
+func (v Verdict) Off() bool { return v == BelowBoundary || v == Misaligned }
+
+// Vaguer is the content of two that says less.
+func (c Content) Vaguer(other Content) Content {
+	if slices.Index(Contents, other) > slices.Index(Contents, c) {
+		return other
+	}
+	return c
+}

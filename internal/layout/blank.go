@@ -1,0 +1,51 @@
+package layout
+
+import (
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// CodeUnknownContent is that of the issue of a disk of which nothing is known.
+const CodeUnknownContent = "unknown-content"
+
+// Where tables and superblocks lie, in bytes from either end of a disk. The deepest in front is the device header of VMFS at 1 MiB;
+// the database of dynamic disks takes the last MiB.
+const (
+	blankFront = units.MiB + 64*units.KiB
+	blankTail  = units.MiB
+)
+
+// checkContent looks at a disk without a table and without a volume that is known.
+func (l *Layout) checkContent(d disk.Disk) (err error) {
+	if l.Volume.Kind != volume.Unknown {
+		return nil
+	}
+	if l.Blank, err = isBlank(d); err != nil {
+		return err
+	}
+	i := ondisk.Issue{
+		Code: CodeUnknownContent, Effect: ondisk.Warn,
+		Text:   "there is no partition table, and the disk as a whole holds no volume that is known",
+		Remedy: "check that the image is complete and no part of another; inspect and scan accept it with --allow-unknown",
+	}
+	if l.Blank {
+		i = ondisk.Issue{Code: "blank", Effect: ondisk.Note, Text: "the disk is blank: there are zeros where partition tables and file systems begin"}
+	}
+	l.Issues = append(l.Issues, i)
+	return nil
+}
+
+// isBlank reports whether a disk has zeros only where tables and superblocks lie. Reading ends at the first byte that is not zero.
+func isBlank(d disk.Disk) (bool, error) {
+	front := min(blankFront, d.Size())
+	tail := min(blankTail, d.Size()-front)
+	for _, r := range []disk.Range{{Len: front}, {Off: d.Size() - tail, Len: tail}} {
+		left := r.Len
+		if first, err := firstData(d, r, &left); err != nil || first != r.End() {
+			return false, err
+		}
+	}
+	return true, nil
+}

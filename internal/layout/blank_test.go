@@ -1,0 +1,39 @@
+package layout_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// What there is instead of something to judge: where tables and superblocks lie decides, and nothing else.
+func TestContents(t *testing.T) {
+	const size = 16 * units.MiB
+	for name, tc := range map[string]struct {
+		put  func(f disktest.Forged)
+		want align.Content
+	}{
+		"zeros":                         {func(disktest.Forged) {}, align.Blank},
+		"data where no superblock lies": {func(f disktest.Forged) { f.Put(8*units.MiB, []byte("data")) }, align.Blank},
+		"a byte at the start":           {func(f disktest.Forged) { f.Put(0, []byte{1}) }, align.UnknownContent},
+		"a byte at 1 MiB":               {func(f disktest.Forged) { f.Put(units.MiB, []byte{1}) }, align.UnknownContent},
+		"a byte at the end":             {func(f disktest.Forged) { f.Put(size-1, []byte{1}) }, align.UnknownContent},
+		"an MBR without entries":        {func(f disktest.Forged) { f.Put(510, []byte{0x55, 0xaa}) }, align.NoPartitions},
+		"an entry that only Linux follows": {func(f disktest.Forged) {
+			f.Put(446+8, []byte{63, 0, 0, 0, 0, 8, 0, 0})
+			f.Put(510, []byte{0x55, 0xaa})
+		}, align.UnknownContent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := make(disktest.Forged, size)
+			tc.put(f)
+			l := read(t, f)
+			require.Equal(t, tc.want, align.ContentOf(l))
+			require.Equal(t, align.NothingToJudge, align.Overall(l, align.DefaultBoundary))
+		})
+	}
+}
