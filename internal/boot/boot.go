@@ -63,11 +63,12 @@ const (
 var sector0 = Finder{Name: "boot code", Find: checkMBR}
 
 func checkMBR(g *Guest) (r Found, err error) {
-	if g.Code == Unknown {
+	name, err := g.encryptedBesides()
+	if g.Code == Unknown && name == "" && err == nil {
 		r.unbootable("boot-code", 0, "the boot code in sector 0 is not known, so nobody can say whether it finds its partition after a move",
 			whenUnknown)
 	}
-	return r, nil
+	return r, err
 }
 
 // bootArea is how much of a partition may hold boot code in front of the file system: ext keeps two sectors free.
@@ -129,7 +130,7 @@ func checkVolume(g *Guest, p Partition, r *Found) error {
 		// boot1 of a BSD, which the label belongs to: package layout refuses those that keep places, by type and label.
 	case p.Volume.Kind == volume.ExFAT && noExFATCode(b):
 	case p.Volume.Boot == nil && p.Active && !ondisk.IsZero(b) && !isSyslinux(b) && b[510] == 0x55 && b[511] == 0xaa:
-		r.unknownSector(p)
+		r.unknownSector(g, p)
 	}
 	return nil
 }
@@ -137,14 +138,12 @@ func checkVolume(g *Guest, p Partition, r *Found) error {
 // noExFATCode tells that the boot sector of an exFAT has no code: the specification wants halts then, and formatters write zeros. Spec: 3.1.15.
 func noExFATCode(b []byte) bool { return len(bytes.Trim(b[120:510], "\x00\xf4")) == 0 }
 
-// unknownSector judges a boot sector that nothing here knows. In front of a file system that has no boot code of its own it
-// is a loader that somebody installed; where the content is unknown too, the partition was asked to move as opaque bytes.
-func (r *Found) unknownSector(p Partition) {
-	if p.Volume.Kind == volume.Unknown {
-		r.Issues = append(r.Issues, ondisk.Issue{
-			Code: "boot-code", Effect: ondisk.Warn, OnMove: true, Partition: p.Number,
-			Text: "the active partition has a boot sector of an unknown kind: it moves as it is",
-		})
+// unknownSector judges a boot sector that nothing here knows. Where code in sector 0 reads it, it may find its volume by a place that stands
+// in it, as that of OS/2 does. Where there is no such code, nothing boots by it unless it is a loader in front of a file system that has no
+// code of its own.
+func (r *Found) unknownSector(g *Guest, p Partition) {
+	if p.Volume.Kind == volume.Unknown && g.Code == Empty {
+		r.warn("boot-code", p.Number, "the active partition has a boot sector of an unknown kind: it moves as it is", "")
 		return
 	}
 	r.unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known", whenUnknown)

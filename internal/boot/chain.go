@@ -18,7 +18,7 @@ var bootChain = Finder{Name: "boot chain", Find: firstLinks}
 
 func firstLinks(g *Guest) (f Found, err error) {
 	switch g.Code {
-	case Empty:
+	case Empty, TrueCrypt, VeraCrypt, PGP, SafeBoot: // see finder encryption
 		return f, nil
 	case Unknown:
 		f.link(0, "the code in sector 0 is not known, and so is what it reads")
@@ -43,7 +43,14 @@ func (f *Found) sector0Reads(g *Guest) bool {
 	if g.Code == GenericCHS || g.Code == GenericLBA {
 		who = g.Code.Name
 	}
-	if (g.Scheme == table.GPT) != (g.Code == SyslinuxGPT) {
+	readsGPT := g.Code == SyslinuxGPT || g.Code == FreeBSDGPT
+	if g.Scheme == table.GPT && (g.Code == GenericCHS || g.Code == GenericLBA) {
+		const text = "the code in sector 0 has the shape of standard code for an MBR, and whether it reads the GPT is not known"
+		f.link(0, text)
+		f.warn("boot-code", 0, text, "if a BIOS boots the disk by it, install the boot loader again on the copy")
+		return false
+	}
+	if (g.Scheme == table.GPT) != readsGPT {
 		f.link(0, "%s in sector 0 does not read %s: no BIOS boots by it", who, map[bool]string{true: "a GPT", false: "an MBR"}[g.Scheme == table.GPT])
 		return false
 	}
@@ -62,6 +69,8 @@ func (g *Guest) choice() string {
 		return fmt.Sprintf("partition %d", g.Sector0[altNumber])
 	case SyslinuxGPT:
 		return "the partition with the attribute of legacy boot"
+	case FreeBSDGPT:
+		return "the partition of type freebsd-boot"
 	case FreeBSDMenu:
 		return "a partition that the user chooses"
 	case DebianMBR:
@@ -72,6 +81,9 @@ func (g *Guest) choice() string {
 
 // altNumber is where altmbr.bin keeps the number of the partition that it boots from. Spec: syslinux wiki, "Mbr".
 const altNumber = 439
+
+// typeOfFreeBSDBoot is the type of a GPT's partition that holds gptboot or gptzfsboot. Spec: FreeBSD, gpart(8).
+const typeOfFreeBSDBoot = "83bd6b9d-7f41-11dc-be0b-001560b84f0f"
 
 // address says how code names a sector to the BIOS.
 func (c Code) address() string {
@@ -104,9 +116,11 @@ func (g *Guest) chooses(p Partition) bool {
 		return p.Number == int(g.Sector0[altNumber])
 	case SyslinuxGPT:
 		return p.LegacyBoot
+	case FreeBSDGPT:
+		return p.TypeGUID == typeOfFreeBSDBoot
 	case FreeBSDMenu:
 		return p.Kind == table.Primary
-	case Syslinux: // looks into extended partitions too
+	case Syslinux, LiloMBR: // look into extended partitions too
 		return p.Active
 	}
 	return p.Active && p.Kind != table.Logical

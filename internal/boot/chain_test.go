@@ -2,6 +2,7 @@ package boot_test
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // chain is how a forged disk boots: the partition that each step needs, and its text.
@@ -185,4 +187,66 @@ func FuzzChain(f *testing.F) {
 		}
 		require.True(t, r.Boots(2), "the EFI system partition")
 	})
+}
+
+// gptWith is a GPT with one partition of a type, and code in sector 0.
+func gptWith(code []byte, kind []byte) disktest.Forged {
+	f := disktest.ForgeGPT(512, 4000, 128, disktest.GPTEntryFields{First: 63, Last: 1062})
+	for _, at := range []int64{2, 4000 - 33} {
+		f.Put(at*512, kind)
+	}
+	f.SumGPT(512, 512)
+	f.SumGPT(3999*512, 512)
+	f.Put(0, code)
+	f.Put(63*512, []byte{0xfa, 0x33, 0xc0})
+	return f
+}
+
+// FreeBSD's pmbr finds its partition by type, and what it loads there finds others by type: nothing counts from the start of the disk.
+func TestChainOfFreeBSDOnGPT(t *testing.T) {
+	kind := []byte{0x9d, 0x6b, 0xbd, 0x83, 0x41, 0x7f, 0xdc, 0x11, 0xbe, 0x0b, 0x00, 0x15, 0x60, 0xb8, 0x4f, 0x0f}
+	f := gptWith(slices.Concat([]byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}, kind), kind)
+	texts, partitions := chain(t, f)
+	require.Equal(t, "code of FreeBSD pmbr in sector 0 reads the boot sector of the partition of type freebsd-boot by LBA", texts[0])
+	require.Equal(t, []int{0, 1}, partitions)
+	require.Empty(t, readBoot(t, f).Issues)
+}
+
+// Code that has the shape of an MBR's may read a GPT all the same.
+func TestGenericCodeOnGPT(t *testing.T) {
+	f := gptWith([]byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}, []byte("a type like none"))
+	texts, _ := chain(t, f)
+	require.Equal(t, []string{"the code in sector 0 has the shape of standard code for an MBR, and whether it reads the GPT is not known"}, texts)
+	issues := readBoot(t, f).Issues
+	require.Len(t, issues, 1)
+	require.Equal(t, ondisk.Warn, issues[0].Effect)
+}
+
+// The code in sector 0 reads the boot sector of the active partition, and how that finds its volume is not known: OS/2's adds a stored
+// start to every sector number. Without code in sector 0 nothing leads there.
+func TestUnknownBootSectorOfTheActivePartition(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		code func(disktest.Forged)
+		flag byte
+		want []ondisk.Effect
+	}{
+		{"behind code that goes by the flag", putLBACode, 0x80, []ondisk.Effect{ondisk.Unbootable}},
+		{"behind no code", func(disktest.Forged) {}, 0x80, []ondisk.Effect{ondisk.Warn}},
+		{"not active", putLBACode, 0, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := disktest.ForgeMBR(8000, disktest.MBREntryFields{Type: 7, Flag: c.flag, Start: 63, Sectors: 4000})
+			c.code(f)
+			f.Text(63*512, "\xeb\x3c\x90IBM 20.0")
+			f.Put(63*512+0x5a, []byte{0xfa, 0x33, 0xdb})
+			f.U16(63*512+disktest.MBRMagic, 0xaa55)
+			var got []ondisk.Effect
+			for _, i := range readBoot(t, f).Issues {
+				got = append(got, i.Effect)
+				require.True(t, i.OnMove)
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
 }

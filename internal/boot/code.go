@@ -16,6 +16,8 @@ type Code struct {
 	// HandsOver tells that the boot sector gets the address of its entry of the table in DS:SI, by which a loader finds its place
 	// without hidden sectors. False where that is not known.
 	HandsOver bool
+	// Encrypts marks the loader of a disk that is encrypted as a whole, by units that count from the start of the disk.
+	Encrypts bool
 }
 
 // Identify names the code of an MBR (440 bytes).
@@ -25,6 +27,9 @@ func Identify(code []byte) Code {
 	}
 	if c := loader(code); c != Unknown {
 		return c
+	}
+	if isLiloMBR(code) {
+		return LiloMBR
 	}
 	for _, s := range signatures {
 		if containsAll(code, s.all) {
@@ -46,6 +51,8 @@ func containsAll(b []byte, subs [][]byte) bool {
 // loader knows boot loaders that put the same code into an MBR and into the boot sector of a partition.
 func loader(code []byte) Code {
 	switch {
+	case isLiloMBR(code): // code of a table, see Identify
+		return Unknown
 	case len(code) >= 10 && (string(code[6:10]) == "LILO" || string(code[2:6]) == "LILO"):
 		return Lilo
 	case !bytes.Contains(code, []byte("GRUB ")) || !bytes.Contains(code, []byte("Geom")):
@@ -54,6 +61,14 @@ func loader(code []byte) Code {
 		return GrubLegacy
 	}
 	return Grub2
+}
+
+// liloPacket is the begin of the address packet of mbr.b: 16 bytes, one sector, to 0:7c00h. LILO with a map has its version there.
+var liloPacket = []byte{16, 0, 1, 0, 0, 0x7c}
+
+// isLiloMBR knows mbr.b and mbr2.b, which have LILO's word and no map. Spec: LILO 24, src/mbr.S.
+func isLiloMBR(code []byte) bool {
+	return len(code) >= 18 && string(code[6:10]) == "LILO" && bytes.Equal(code[12:18], liloPacket)
 }
 
 // generic recognises the shape that all standard MBR programs share: they refer to the table, at its own place or at

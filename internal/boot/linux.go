@@ -64,6 +64,7 @@ var configFiles = append([]configFile{
 	{"efi/*/grub.cfg", roleGRUB, scanGRUB},
 	{"syslinux.cfg", roleSyslinux, scanOptions},
 	{"extlinux.conf", roleSyslinux, scanOptions},
+	{"menu.lst", roleGRUB, scanGRUB}, // of grub4dos
 }, append(inBoot("boot/"), inBoot("")...)...)
 
 // inBoot are the files of a boot file system, below the folder where it is mounted or at its top.

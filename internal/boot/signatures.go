@@ -24,6 +24,12 @@ var (
 	FreeBSD     = Code{ID: "freebsd-mbr", Name: "FreeBSD", ReadsCHS: true}
 	NetBSD      = Code{ID: "netbsd", Name: "NetBSD"}
 	OpenBSD     = Code{ID: "openbsd", Name: "OpenBSD", HandsOver: true}
+	FreeBSDGPT  = Code{ID: "freebsd-pmbr", Name: "FreeBSD pmbr"}
+	LiloMBR     = Code{ID: "lilo-mbr", Name: "LILO's plain MBR (lilo -M)", HandsOver: true}
+	TrueCrypt   = Code{ID: "truecrypt", Name: "TrueCrypt", Encrypts: true}
+	VeraCrypt   = Code{ID: "veracrypt", Name: "VeraCrypt", Encrypts: true}
+	PGP         = Code{ID: "pgp", Name: "PGP or Symantec Drive Encryption", Encrypts: true}
+	SafeBoot    = Code{ID: "safeboot", Name: "SafeBoot or McAfee Endpoint Encryption", Encrypts: true}
 	GenericCHS  = Code{ID: "generic-chs", Name: "standard code of an unnamed maker", ReadsCHS: true}
 	GenericLBA  = Code{ID: "generic-lba", Name: "standard code of an unnamed maker"}
 )
@@ -41,6 +47,13 @@ type signature struct {
 // mbr against a published dump. FreeBSD's boot0, NetBSD and OpenBSD are known from their sources only. Windows NT 4 is not here: no bytes of it
 // could be had; it is said to have the code of DOS, and has the common shape if not.
 var signatures = []signature{
+	// The loaders of system encryption name themselves. Spec: TrueCrypt 7.1a and VeraCrypt, Boot/Windows/BootSector.asm; The Sleuth Kit,
+	// tsk/util/detect_encryption.c.
+	{TrueCrypt, [][]byte{[]byte("TrueCrypt Boot Loader")}},
+	{VeraCrypt, [][]byte{[]byte("VeraCrypt Boot Loader")}},
+	{PGP, [][]byte{{0xeb, 0x48, 0x90, 'P', 'G', 'P', 'G', 'U', 'A', 'R', 'D'}}},
+	{SafeBoot, [][]byte{[]byte("SafeBoot")}},
+	{SafeBoot, [][]byte{[]byte("Safeboot")}},
 	// cmp [bp+0ah],dx: inside of what INT 13h AH=08h calls the CHS range … mov ax,0201h; mov bx,7c00h; mov cx,[bp+2]; mov dx,[bp]; int 13h:
 	// by the entry's CHS bytes, and otherwise by AH=42h. FACTS B2.
 	{Windows2000, [][]byte{{0x39, 0x56, 0x0a}, {0xb8, 0x01, 0x02, 0xbb, 0x00, 0x7c, 0x8b, 0x4e, 0x02, 0x8b, 0x56, 0x00, 0xcd, 0x13}}},
@@ -58,6 +71,9 @@ var signatures = []signature{
 	// xor ax,ax; cli; mov ds,ax; mov ss,ax; mov sp,7c00h; mov si,sp; push es; push di begin every build. gptmbr goes on with
 	// mov eax,"!GPT" in the end, altmbr counts a partition number down: dec byte [07b7h].
 	{SyslinuxGPT, [][]byte{syslinuxStart, {0x66, 0xb8, '!', 'G', 'P', 'T'}}},
+	// Before SYSLINUX 4 the start was cli; xor ax,ax (ESXi installs these), and the messages tell the builds apart.
+	{SyslinuxGPT, [][]byte{syslinuxOldStart, []byte("Missing OS")}},
+	{Syslinux, [][]byte{syslinuxOldStart, []byte("Missing operating system")}},
 	{SyslinuxAlt, [][]byte{syslinuxStart, {0xfe, 0x0e, 0xb7, 0x07}}},
 	{Syslinux, [][]byte{syslinuxStart}},
 	// mov eax,[07b0h], the LBA of isolinux.bin … cmp dword [7c40h],7078c0fbh, its mark.
@@ -71,6 +87,8 @@ var signatures = []signature{
 	{DebianMBR, [][]byte{{0x8b, 0x44, 0x08, 0x8b, 0x5c, 0x0a, 0xbe}, {0x89, 0x44, 0x08, 0x89, 0x5c, 0x0a, 0xb4, 0x42}, []byte("MBR \x10")}},
 	// The start of every version, by which boot0cfg(8) knows them, and "Drive " of the menu. boot0 and mbr go by LBA only when a flag
 	// behind the code says so, which the administrator sets. Hence they count as readers of CHS.
+	// pmbr has the type of the partition that it loads, 83bd6b9d-7f41-11dc-be0b-001560b84f0f, as it stands in a GPT.
+	{FreeBSDGPT, [][]byte{freeBSDStart, freeBSDBootType}},
 	{FreeBSDMenu, [][]byte{freeBSDStart, []byte("Drive ")}},
 	// mov si,7c1ah; mov di,061ah behind it … cmp word [bx+1feh],0aa55h.
 	{FreeBSD, [][]byte{append(slices.Clip(freeBSDStart), 0xbe, 0x1a, 0x7c, 0xbf, 0x1a, 0x06)}},
@@ -85,6 +103,8 @@ var signatures = []signature{
 }
 
 var (
-	syslinuxStart = []byte{0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}
-	freeBSDStart  = []byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}
+	syslinuxStart    = []byte{0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}
+	syslinuxOldStart = []byte{0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}
+	freeBSDBootType  = []byte{0x9d, 0x6b, 0xbd, 0x83, 0x41, 0x7f, 0xdc, 0x11, 0xbe, 0x0b, 0x00, 0x15, 0x60, 0xb8, 0x4f, 0x0f}
+	freeBSDStart     = []byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}
 )

@@ -290,3 +290,11 @@ func TestTwoProtectiveEntries(t *testing.T) {
 		require.False(t, p.Off >= 446+3*16 && p.Off < 510, "%s at %d", p.Reason, p.Off)
 	}
 }
+
+// Linux takes a disk for one with a GPT only when the protective entry starts at LBA 1: block/partitions/efi.c, pmbr_part_valid.
+func TestProtectiveEntryElsewhere(t *testing.T) {
+	f := disktest.ForgeGPT(512, 4000, 128, disktest.GPTEntryFields{First: 63, Last: 1062})
+	require.NotContains(t, codes(read(t, f)), "gpt-shield")
+	f.U32(disktest.MBREntries+8, 2)
+	require.Contains(t, codes(read(t, f)), "gpt-shield")
+}

@@ -195,14 +195,22 @@ func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 		return nil
 	}
 	g.gpt.shield = m.shield()
+	if start := m.sector.Entries[max(g.gpt.shield, 0)].StartLBA; start != 1 {
+		g.Issues = append(g.Issues, ondisk.Issue{
+			Code: "gpt-shield", Effect: ondisk.Warn,
+			Text:   fmt.Sprintf("the protective entry of the MBR starts at LBA %d, want 1: Linux does not take the disk for one with a GPT", start),
+			Remedy: "write it again in the guest (gdisk, x, n) if a Linux is to see the partitions",
+		})
+	}
 	for _, p := range m.Partitions {
 		if p.Number-1 == g.gpt.shield {
 			continue
 		}
 		g.Issues = append(g.Issues, ondisk.Issue{
 			Code: "hybrid-mbr", Effect: ondisk.Refuse, OnMove: true,
-			Text:   fmt.Sprintf("hybrid MBR: slot %d (type %#02x) stands beside the protective entry of a GPT", p.Number, p.Type),
-			Remedy: "make the MBR protective first",
+			Text: fmt.Sprintf("hybrid MBR: slot %d (type %#02x) stands beside the protective entry of a GPT", p.Number, p.Type),
+			Remedy: "where every system that boots from the disk reads the GPT, make the MBR protective (gdisk, x, n) and copy again; where one boots by the MBR " +
+				"(Windows by a BIOS or Boot Camp), that would break it: copy the disk as it is with trueup convert",
 		})
 	}
 	return nil
