@@ -31,8 +31,9 @@ func (r *reading) addReading(cmd *cobra.Command) {
 
 // options refuses a format that does not exist.
 func (r reading) options() (image.Options, error) {
-	o := image.Options{Format: r.format, SectorSize: cmp.Or(int64(r.sector), r.like)}
-	if r.format != "" && !slices.Contains(image.Names(), r.format) {
+	format := image.FormatName(r.format)
+	o := image.Options{Format: format, SectorSize: cmp.Or(int64(r.sector), r.like)}
+	if format != "" && !slices.Contains(image.Names(), format) {
 		return o, ondisk.In(errUsage, "--format %q, want one of %s", r.format, strings.Join(image.Names(), ", "))
 	}
 	return o, nil

@@ -34,6 +34,7 @@ func (t *target) Set(arg string) error {
 	name, options, _ := strings.Cut(arg, ",")
 	*t = target{}
 	t.format, t.subformat, _ = strings.Cut(name, ":")
+	t.format = image.FormatName(t.format)
 	if options == "" && !strings.Contains(arg, ",") {
 		return nil
 	}

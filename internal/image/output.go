@@ -74,6 +74,11 @@ func (o *Output) start(size int64, src *Image, opts CreateOptions) error {
 	if err != nil {
 		return err
 	}
+	if opts.Format == "" {
+		if err := checkSuffix(o.path, format.Name); err != nil {
+			return err
+		}
+	}
 	o.Format, o.Subformat, o.sector = format.Name, sub, src.Disk.SectorSize()
 	o.mode = 0o666
 	if len(src.files) > 0 {

@@ -93,20 +93,20 @@ var machineFiles = []string{
 	".vmx", ".vmxf", ".nvram", ".vmsd", ".vmsn", ".vmss", ".vmem", ".vmtx", ".mf", ".cert", ".vbox", ".vbox-prev", ".vmcx", ".vmrs", ".vmgs", ".lck",
 }
 
-func isMachineFile(path string) bool {
-	return slices.Contains(machineFiles, strings.ToLower(filepath.Ext(path)))
-}
-
 // checkFolder refuses a name whose folder is none.
 func (p Place) checkFolder() error {
 	st, err := os.Stat(filepath.Dir(p.Path))
-	if err == nil && !st.IsDir() {
+	switch {
+	case err == nil && st.IsDir():
+		return nil
+	case err == nil:
 		err = errors.New("it is no folder")
+	case errors.Is(err, fs.ErrNotExist):
+		err = fmt.Errorf("%w; make it first", plainPathError(err))
+	default:
+		err = plainPathError(err)
 	}
-	if err != nil {
-		return ondisk.In(ErrOutput, "folder of %s %s: %w", p.Flag, p.Path, plainPathError(err))
-	}
-	return nil
+	return ondisk.In(ErrOutput, "folder of %s %s: %w", p.Flag, p.Path, err)
 }
 
 func (p Place) folder() error {

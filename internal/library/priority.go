@@ -38,7 +38,7 @@ func (i *Image) Settle(flags []string) {
 	if !i.Verdict.Off() {
 		return
 	}
-	p := Priority{Class: 1, Command: report.AlignCommand(i.ExactPath(), flags)}
+	p := Priority{Class: 1, Command: report.AlignCommand(i.ExactPath(), i.Format, flags)}
 	if i.packed() {
 		p.Command = report.AlignPackageCommand(i.ExactPath(), flags)
 	}

@@ -39,7 +39,7 @@ func (t *Text) Plan(r *Plan) {
 		t.insides(*r.Result)
 	}
 	t.printf("\nThis was a dry run, nothing was written.\n")
-	t.printf("To do it:   %s\n", AlignCommand(r.Image.Path, r.Flags))
+	t.printf("To do it:   %s\n", AlignCommand(r.Image.Path, r.Image.Format, r.Flags))
 }
 
 func flags(fs []string) string {

@@ -2,12 +2,19 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/trueup/trueup/internal/image"
 )
 
-// AlignCommand is the command line that makes an aligned copy of the image or package at path.
-func AlignCommand(path string, fs []string) string {
+// AlignCommand is the command line that makes an aligned copy of the image or package at path. Where the name is that of another format,
+// it says which one to keep.
+func AlignCommand(path, format string, fs []string) string {
+	if named := image.SuffixFormat(AlignedName(path)); named != "" && named != format && image.SuffixFormat("."+format) == format {
+		fs = append(slices.Clone(fs), "--to", format)
+	}
 	return "trueup align" + flags(fs) + " " + shellQuote(path) + " " + shellQuote(AlignedName(path))
 }
 

@@ -387,5 +387,5 @@ func (t *Text) command(r *Inspect) {
 		return
 	}
 	t.printf("To see what would change:   trueup plan%s %s\n", flags(next), shellQuote(r.Image.Path))
-	t.printf("To write an aligned copy:   %s\n", AlignCommand(r.Image.Path, next))
+	t.printf("To write an aligned copy:   %s\n", AlignCommand(r.Image.Path, r.Image.Format, next))
 }
