@@ -15,7 +15,9 @@ import (
 func (p *Package) relate() error {
 	held := map[string][]ovf.Disk{}
 	for _, d := range p.Envelope.Disks {
-		held[d.FileRef] = append(held[d.FileRef], d)
+		if f := p.Envelope.File(d.FileRef); f != nil {
+			held[f.ID] = append(held[f.ID], d)
+		}
 	}
 	for i := range p.Envelope.Files {
 		if f := &p.Envelope.Files[i]; len(held[f.ID]) > 0 {

@@ -1,11 +1,12 @@
 // Package ovf reads the envelope and the manifest of a packaged virtual machine, and writes them again with single values
 // changed and every other byte as it was. It opens no files.
 //
-// Spec: DMTF DSP0243, Open Virtualization Format Specification 1.1 and 2.1.
+// Spec: DMTF DSP0243, Open Virtualization Format Specification 1.1 and 2.1; VMware and XenSource, OVF Specification 0.9 (2007).
 package ovf
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -40,7 +41,7 @@ type File struct {
 // Disk is a virtual disk. Spec: DSP0243 9.1, "DiskSection".
 type Disk struct {
 	ID, FileRef, ParentRef, Format string
-	Capacity                       int64 // bytes; -1 when a property decides ("${disk.size}")
+	Capacity                       int64 // bytes; -1 when a property decides ("${disk.size}"), or none is stated
 	PopulatedSize                  int64 // bytes; -1 when it is not stated
 
 	unit                       int64 // bytes that capacity counts in
@@ -91,24 +92,24 @@ func (p *parser) checkReferences() error {
 			return p.bad(ondisk.ErrFormat, "diskId %.256q is empty or stands twice", d.ID)
 		}
 		disks[d.ID] = true
-		if d.FileRef != "" && !ids[d.FileRef] {
+		if d.FileRef != "" && p.env.File(d.FileRef) == nil {
 			return p.bad(ondisk.ErrFormat, "Disk %.256q has the fileRef %.256q, and no File has this id", d.ID, d.FileRef)
 		}
 	}
 	return nil
 }
 
-// File finds a file by its id, nil when there is none.
-func (e *Envelope) File(id string) *File {
-	for i := range e.Files {
-		if e.Files[i].ID == id {
+// File finds a file by its id, or by its href, which RHEV has in its place. Nil when there is none.
+func (e *Envelope) File(ref string) *File {
+	for _, is := range []func(f File) bool{func(f File) bool { return f.ID == ref }, func(f File) bool { return f.Href == ref }} {
+		if i := slices.IndexFunc(e.Files, is); i >= 0 {
 			return &e.Files[i]
 		}
 	}
 	return nil
 }
 
-// Looks tells whether the first bytes of a file are those of an envelope.
+// Looks reports whether the first bytes of a file are those of an envelope.
 func Looks(head []byte) bool {
 	s := bytes.TrimLeft(bytes.TrimPrefix(head[:min(len(head), 8<<10)], []byte("\ufeff")), " \t\r\n")
 	return bytes.HasPrefix(s, []byte("<")) && (bytes.Contains(s, []byte("<Envelope")) || bytes.Contains(s, []byte(":Envelope")))

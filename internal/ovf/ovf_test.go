@@ -75,6 +75,44 @@ func TestEditsLeaveTheRest(t *testing.T) {
 	require.ErrorIs(t, e.SetCapacity("d3", 1), ondisk.ErrUnsupported)
 }
 
+// old is an envelope of OVF 0.9 as VMware's tools wrote it from 2007 to 2009: sections by their type, and no name space on anything but
+// the root and attributes.
+const old = `<?xml version="1.0" encoding="UTF-8"?>
+<ovf:Envelope xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xmlns:ovf="http://www.vmware.com/schema/ovf/1/envelope" ovf:version="0.9">
+ <References><File ovf:href="a.vmdk" ovf:id="file1" ovf:size="1000"/></References>
+ <Section xsi:type="ovf:DiskSection_Type">
+  <Info>Disks</Info>
+  <Disk ovf:capacity="8589934592" ovf:diskId="d1" ovf:fileRef="file1" ovf:format="http://www.vmware.com/specifications/vmdk.html#sparse" ovf:populatedSize="5"/>
+ </Section>
+ <Section xsi:type="ovf:AnnotationSection_Type"><Disk ovf:capacity="1" ovf:diskId="no"/></Section>
+</ovf:Envelope>`
+
+func TestOldEnvelopes(t *testing.T) {
+	for name, text := range map[string]string{
+		"of vmware":             old,
+		"with a default prefix": strings.NewReplacer("xmlns:ovf=", `xmlns="http://www.vmware.com/schema/ovf/1/envelope" xmlns:ovf=`, "<ovf:", "<", "</ovf:", "</").Replace(old),
+		"of virtualbox":         strings.ReplaceAll(old, "http://www.vmware.com/schema/ovf/1/envelope", "http://schemas.dmtf.org/ovf/envelope/1"),
+		"of ovirt":              strings.NewReplacer("http://www.vmware.com/schema/ovf/1/envelope", "http://schemas.dmtf.org/ovf/envelope/1/", `fileRef="file1"`, `fileRef="a.vmdk"`).Replace(old),
+		"a type of no prefix":   strings.ReplaceAll(old, `"ovf:DiskSection_Type"`, `"DiskSection_Type"`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, err := Parse([]byte(text))
+			require.NoError(t, err)
+			require.Len(t, e.Disks, 1)
+			require.Equal(t, int64(8<<30), e.Disks[0].Capacity)
+			require.Equal(t, "a.vmdk", e.File(e.Disks[0].FileRef).Href)
+			e.SetFileSize("file1", 123456)
+			require.NoError(t, e.SetCapacity("d1", 9<<30))
+			e.SetPopulatedSize("d1", 77)
+			require.Equal(t, strings.NewReplacer(`"1000"`, `"123456"`, `"8589934592"`, `"9663676416"`, `Size="5"`, `Size="77"`).Replace(text), string(e.Bytes()))
+		})
+	}
+	e, err := Parse([]byte(strings.Replace(old, `ovf:capacity="8589934592"`, `ovf:size="8"`, 1)))
+	require.NoError(t, err, "oVirt states a size in GiB")
+	require.Equal(t, int64(-1), e.Disks[0].Capacity)
+	require.ErrorIs(t, e.SetCapacity("d1", 1), ondisk.ErrUnsupported)
+}
+
 func TestUnits(t *testing.T) {
 	for text, want := range map[string]int64{
 		"": 1, "byte": 1, "byte * 2^30": 1 << 30, "byte*2^20": 1 << 20, "Byte * 1024": 1024, "byte * 10^9": 1e9, "byte * 2^10 * 2^10": 1 << 20,
@@ -142,6 +180,7 @@ func TestHostileEnvelopes(t *testing.T) {
 
 func FuzzOVF(f *testing.F) {
 	f.Add([]byte(odd))
+	f.Add([]byte(old))
 	f.Add([]byte(envelope(`<File ovf:id="f" ovf:href="x" ovf:size="1" ovf:chunkSize="2" ovf:compression="gzip"/>`, `<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/>`)))
 	f.Add([]byte("<?xml version=\"1.0\" encoding=\"us-ascii\"?>\n<Envelope xmlns='http://schemas.dmtf.org/ovf/envelope/2'><References/></Envelope>"))
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -17,8 +17,9 @@ import (
 type parser struct {
 	dec  *xml.Decoder
 	env  *Envelope
-	path []string // local names of the elements that are open
+	path []string // names of the elements that are open, as the standard of today has them
 	seen bool     // the root element
+	root string   // its name space
 }
 
 func newParser(text []byte) (*parser, error) {
@@ -93,17 +94,21 @@ func (p *parser) open(t xml.StartElement, from int) error {
 	if len(p.path) == maxDepth {
 		return p.bad(ondisk.ErrLimit, "elements nest deeper than %d", maxDepth)
 	}
-	p.path = append(p.path, t.Name.Local)
+	p.path = append(p.path, elementName(t))
 	if len(p.path) == 1 {
 		if p.seen || t.Name.Local != "Envelope" || !isOVF(t.Name.Space) {
 			return p.bad(ondisk.ErrFormat, "root element %.64q of %.128q, want one Envelope of OVF", t.Name.Local, t.Name.Space)
 		}
-		p.seen = true
+		p.seen, p.root = true, t.Name.Space
 	}
-	if !isOVF(t.Name.Space) {
+	space := t.Name.Space
+	if space == "" { // OVF 0.9 gives a name space to the root and to attributes only
+		space = p.root
+	}
+	if !isOVF(space) {
 		return nil
 	}
-	a := attributes{p: p, of: t, space: t.Name.Space, places: places(p.env.text[from:p.dec.InputOffset()], from)}
+	a := attributes{p: p, of: t, space: space, places: places(p.env.text[from:p.dec.InputOffset()], from)}
 	switch {
 	case slices.Equal(p.path, []string{"Envelope", "References", "File"}):
 		return p.addFile(a)
@@ -113,9 +118,33 @@ func (p *parser) open(t xml.StartElement, from int) error {
 	return nil
 }
 
-// isOVF tells whether a name space is that of OVF 1 or 2.
+// schemaInstance is the name space of xsi:type. Spec: XML Schema Part 1, 2.6.
+const schemaInstance = "http://www.w3.org/2001/XMLSchema-instance"
+
+// elementName returns the name of an element. OVF 0.9, which VMware wrote from 2007 to 2009, has the sections of 1.0 by their type:
+// <Section xsi:type="ovf:DiskSection_Type"> is a DiskSection.
+func elementName(t xml.StartElement) string {
+	if t.Name.Local != "Section" && t.Name.Local != "Content" {
+		return t.Name.Local
+	}
+	for _, a := range t.Attr {
+		if a.Name.Local != "type" || a.Name.Space != schemaInstance {
+			continue
+		}
+		_, name, prefixed := strings.Cut(a.Value, ":")
+		if !prefixed {
+			name = a.Value
+		}
+		if name, typed := strings.CutSuffix(strings.TrimSpace(name), "_Type"); typed {
+			return name
+		}
+	}
+	return t.Name.Local
+}
+
+// isOVF reports whether a name space is that of OVF 0.9, 1 or 2.
 func isOVF(space string) bool {
-	return strings.HasPrefix(space, "http://schemas.dmtf.org/ovf/envelope/") || strings.HasPrefix(space, "http://www.vmware.com/schema/ovf/")
+	return strings.HasPrefix(space+"/", "http://schemas.dmtf.org/ovf/envelope/") || strings.HasPrefix(space, "http://www.vmware.com/schema/ovf/")
 }
 
 func (p *parser) addFile(a attributes) error {
@@ -153,7 +182,9 @@ func (p *parser) addDisk(a attributes) error {
 	if d.unit, err = parseUnits(units); err != nil {
 		return p.bad(ondisk.ErrFormat, "Disk %.256q: %v", d.ID, err)
 	}
-	if d.Capacity, err = parseCapacity(capacity, d.unit); err != nil {
+	if a.of.Name.Space == "" && !d.capacity.there() {
+		d.Capacity = -1 // oVirt's OVF 0.9 has sizes of its own instead
+	} else if d.Capacity, err = parseCapacity(capacity, d.unit); err != nil {
 		return p.bad(ondisk.ErrFormat, "Disk %.256q: %v", d.ID, err)
 	}
 	p.env.Disks = append(p.env.Disks, d)
