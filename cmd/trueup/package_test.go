@@ -249,6 +249,24 @@ func TestInspectPackage(t *testing.T) {
 	}
 }
 
+// An image that no disk of the OVF names is inspected, and copied as it is.
+func TestUnnamedImageIsCopied(t *testing.T) {
+	t.Parallel()
+	p := twoDisks(t)
+	p.text = strings.Replace(p.text, `ovf:href="vm.nvram"`, `ovf:href="extra.vmdk"`, 1)
+	p.order = []string{"disk1.vmdk", "disk2.vmdk", "extra.vmdk"}
+	p.files["extra.vmdk"] = p.files["disk1.vmdk"]
+	source, dest := p.ova(t), filepath.Join(t.TempDir(), "out.ova")
+	answer := trueupJSON[jsonPackageInspect](t, 3, "inspect", source)
+	require.Len(t, answer.Disks, 3)
+	require.Empty(t, answer.Disks[2].IDs)
+	require.Equal(t, "misaligned", answer.Disks[2].Inspect.Verdict)
+	require.Equal(t, 1, trueupJSON[jsonPackageAlign](t, 0, "align", source, dest).Moved)
+	is, _ := unpack(t, dest)
+	require.Equal(t, sha256Of(t, p.files["extra.vmdk"]), sha256Of(t, filepath.Join(is, "extra.vmdk")))
+	require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
+}
+
 // --skip-aligned writes nothing only when nothing in the package has to move.
 func TestSkipAlignedPackage(t *testing.T) {
 	p := twoDisks(t)

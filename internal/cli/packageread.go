@@ -29,10 +29,10 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 	}
 	r := &report.PackageInspect{Head: head("inspect"), Package: report.NewPackage(p), Disks: []report.PackageDisk{}, Findings: report.PackageFindings(p.Issues()), Flags: f.flags()}
 	var bad error
-	if len(p.Disks()) == 0 {
+	if len(p.Images()) == 0 {
 		r.Verdict, r.Content = align.NothingToJudge, align.NoDisks
 	}
-	for _, d := range p.Disks() {
+	for _, d := range p.Images() {
 		x := report.NewPackageDisk(d)
 		var err error
 		x.Inspect, err = f.inspectDisk(ctx, errOut, p, d)
@@ -83,15 +83,21 @@ func (f *inspectFlags) inspectDisk(ctx context.Context, errOut io.Writer, p *ima
 	return r, bad
 }
 
-// capacityIssues are disks that are larger than the envelope says: what deploys the package would cut them off.
+// capacityIssues are disks that are not as large as the envelope says. What deploys the package would cut off a larger one. Larger units
+// than bytes round up.
 func capacityIssues(d image.PackageDisk, size int64) (out []ondisk.Issue) {
 	for _, x := range d.Disks {
-		if x.Capacity >= 0 && x.Capacity < size {
-			out = append(out, ondisk.Issue{
-				Code: "ovf-capacity", Effect: ondisk.Warn, Remedy: "align corrects it for a disk that moves; correct it by hand for one that is aligned",
-				Text: fmt.Sprintf("the OVF gives the disk %.256q a capacity of %d bytes, and %.256q has %d", x.ID, x.Capacity, d.Member, size),
-			})
+		i := ondisk.Issue{
+			Code: "ovf-capacity", Effect: ondisk.Warn, Remedy: "align corrects it for a disk that moves; correct it by hand for one that is aligned",
+			Text: fmt.Sprintf("the OVF gives the disk %.256q a capacity of %d bytes, and %.256q has %d", x.ID, x.Capacity, d.Member, size),
 		}
+		switch {
+		case x.Capacity < 0 || (x.Capacity >= size && x.Capacity-size < x.Unit):
+			continue
+		case x.Capacity > size:
+			i.Remedy = "find out whether the disk was cut short or exchanged; correct the OVF by hand where it is wrong"
+		}
+		out = append(out, i)
 	}
 	return out
 }

@@ -150,9 +150,12 @@ func (j *judge) pack(i *library.Image, path string, o image.Options) error {
 	for _, f := range i.Files {
 		seen[f.Name] = true
 	}
-	for _, d := range p.Disks() {
+	for _, d := range p.Images() {
 		x, states, err := j.member(i, p, d, o)
 		x.Member = d.Member
+		if states != nil {
+			i.Findings = append(i.Findings, report.PackageFindings(capacityIssues(d, x.Size))...)
+		}
 		if err != nil {
 			e := j.Classify(err)
 			x.Error = &e

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"path"
 	"slices"
 
 	"github.com/trueup/trueup/internal/image/driver"
@@ -88,7 +89,7 @@ func (img *Image) CheckDigests(ctx context.Context) error {
 		if img.members != nil {
 			break
 		}
-		if err := compare(ctx, f.name, f, img.digests[f.name], func(int64) {}); err != nil {
+		if err := compare(ctx, f.name, f, img.digests[path.Join(img.under, f.name)], func(int64) {}); err != nil {
 			return err
 		}
 	}

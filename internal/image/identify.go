@@ -113,7 +113,7 @@ func identify(dir *folder, f *file) (Identity, error) {
 }
 
 // glance reads what a file names, the cheapest way that its format knows.
-func glance(format driver.Format, f *file) (driver.Names, error) {
+func glance(format driver.Format, f driver.File) (driver.Names, error) {
 	if format.Glance != nil {
 		return format.Glance(f)
 	}
@@ -126,12 +126,12 @@ func identifyOVF(dir *folder, f *file) Identity {
 	id := Identity{Kind: Pack, Format: "ovf"}
 	again := newFolder(dir.fd) // the package closes its files, and dir stays open
 	again.meter, again.recent = dir.meter, dir.recent
-	p := &Package{dir: again, base: f.name, names: map[string]*Member{}}
 	main, err := again.openAny(f.name, ondisk.ErrReference)
 	if err != nil {
 		return id
 	}
-	p.files, p.Kind = append(p.files, main), "ovf"
+	p := newPackage(again, main)
+	p.Kind = "ovf"
 	if err = p.openFolder(main); err == nil {
 		err = p.relate()
 	}
@@ -139,7 +139,7 @@ func identifyOVF(dir *folder, f *file) Identity {
 		return id
 	}
 	var names []string
-	for _, d := range p.Disks() {
+	for _, d := range p.Images() {
 		names = append(names, d.Member)
 	}
 	id.Extents = plainNames(names)

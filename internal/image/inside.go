@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strings"
 
@@ -49,16 +50,19 @@ func splitPath(name string) (at, member string) {
 
 // choose opens the disk that the user named, or the only one.
 func (p *Package) choose(member string, o Options) (*Image, error) {
-	disks := p.Disks()
+	if member == "" && len(p.disks) == 1 {
+		return p.Open(p.disks[0], o)
+	}
+	disks := p.Images()
 	var paths []string
 	for _, d := range disks {
-		if d.Member == member || (member == "" && len(disks) == 1) {
+		if d.Member == member {
 			return p.Open(d, o)
 		}
 		paths = append(paths, "'"+p.Path+"!"+d.Member+"'") // a shell would take the ! for its own
 	}
 	switch {
-	case len(disks) == 0:
+	case len(p.Disks()) == 0 && member == "":
 		return nil, fmt.Errorf("the package has no disk with a file: %w, there is nothing to look at", ondisk.ErrUnsupported)
 	case member != "":
 		return nil, ondisk.In(ErrUsage, "the package has no disk %.256q, want one of %.1024s", member, strings.Join(paths, ", "))
@@ -71,18 +75,24 @@ func (p *Package) Open(d PackageDisk, o Options) (*Image, error) {
 	if err := d.readable(); err != nil {
 		return nil, err
 	}
-	fd, err := sys.Dup(p.dir.fd)
+	from, under := p.dir, ""
+	if at := path.Dir(d.Member); p.Kind == "ovf" && at != "." {
+		from, under, o.Beside = p.within[at], at, nil
+	}
+	fd, err := sys.Dup(from.fd)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.base, err)
 	}
 	dir := newFolder(fd)
-	dir.alias, dir.meter, dir.recent = p.dir.alias, p.dir.meter, p.dir.recent
+	dir.alias, dir.meter, dir.recent = from.alias, from.meter, from.recent
 	img, err := p.openThrough(dir, d.Member, o)
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
 	img.Path = p.Path + "!" + d.Member
-	img.siblings = p.siblings
+	if img.under = under; under == "" {
+		img.siblings = p.siblings
+	}
 	img.digests = map[string][]ovf.Digest{}
 	for _, m := range p.Members {
 		img.digests[m.Name] = p.digests(m)
@@ -92,10 +102,7 @@ func (p *Package) Open(d PackageDisk, o Options) (*Image, error) {
 
 func (p *Package) openThrough(dir *folder, name string, o Options) (*Image, error) {
 	if p.Kind == "ovf" {
-		if err := checkName(name); err != nil {
-			return nil, err
-		}
-		return openIn(dir, name, o)
+		return openIn(dir, path.Base(name), o)
 	}
 	f, err := dir.openAny(p.base, ondisk.ErrReference)
 	if err != nil {
@@ -129,8 +136,8 @@ func (d PackageDisk) readable() error {
 	switch {
 	case d.notThere != nil:
 		return d.notThere
-	case d.file.ChunkSize != 0:
-		return fmt.Errorf("file %.256q in chunks of %d bytes (ovf:chunkSize): %w; join them with ovftool", d.Member, d.file.ChunkSize, ondisk.ErrUnsupported)
+	case d.file == nil:
+		return nil
 	case d.file.Compression != "" && d.file.Compression != "identity":
 		return fmt.Errorf("file %.256q with ovf:compression %.64q: %w; unpack it and drop the attribute", d.Member, d.file.Compression, ondisk.ErrUnsupported)
 	}

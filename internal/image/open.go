@@ -5,6 +5,7 @@ package image
 import (
 	"errors"
 	"fmt"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -25,6 +26,7 @@ type Image struct {
 	Chain  []Link // the images that this one completes, nearest first
 	dir    *folder
 	base   string
+	under  string // the folder of the package that it lies in; empty for that of the OVF
 	files  []*file
 	// members are the files inside of the archive that files[0] is; nil for an image that is in none.
 	members []*member
@@ -230,7 +232,9 @@ func stateOf(f *file) State {
 func (img *Image) States() []State {
 	var out []State
 	for _, f := range img.files {
-		out = append(out, stateOf(f))
+		s := stateOf(f)
+		s.Name = path.Join(img.under, s.Name)
+		out = append(out, s)
 	}
 	return out
 }

@@ -30,13 +30,17 @@ type Package struct {
 	Members  []*Member     // in their order; of a folder the OVF, its manifest and certificate, and the files it names
 
 	dir     *folder
+	within  map[string]*folder // folders inside of dir, by their paths
 	base    string
 	files   []*file // the archive, or the files of the folder
 	entries []entry // of an archive
 
 	names map[string]*Member
 	disks []PackageDisk
-	lines map[*Member][]ovf.Digest // of the manifest
+	// unnamed are images that no disk of the envelope names.
+	unnamed []PackageDisk
+	bad     map[string]error         // why a file cannot be opened, by its href
+	lines   map[*Member][]ovf.Digest // of the manifest
 	// beside is what the images of the folder name, once somebody has asked.
 	beside map[string]driver.Names
 }
@@ -70,9 +74,9 @@ type Member struct {
 // PackageDisk is a file of a package that holds a disk.
 type PackageDisk struct {
 	Member   string     // its name
-	Disks    []ovf.Disk // what the envelope says of it; more than one when machines share it
-	file     *ovf.File
-	notThere error // why the file cannot be opened
+	Disks    []ovf.Disk // what the envelope says of it; more than one when machines share it, none of an image that it does not name
+	file     *ovf.File  // nil for a file that the envelope does not list
+	notThere error      // why the file cannot be opened
 }
 
 // OpenPackage opens a package, read-only. What is none gives ErrNoMatch.
@@ -103,7 +107,7 @@ func openPackageIn(dir *folder, base string) (*Package, error) {
 	if err != nil {
 		return nil, ondisk.ErrNoMatch // image.Open says more about it
 	}
-	p := &Package{dir: dir, base: base, files: []*file{f}, names: map[string]*Member{}}
+	p := newPackage(dir, f)
 	if err = p.open(f); err == nil {
 		err = p.relate()
 	}
@@ -111,6 +115,13 @@ func openPackageIn(dir *folder, base string) (*Package, error) {
 		return nil, errors.Join(err, p.closeFiles())
 	}
 	return p, nil
+}
+
+// newPackage returns a package of which one file is open: the archive, or the OVF.
+func newPackage(dir *folder, f *file) *Package {
+	return &Package{
+		dir: dir, base: f.name, files: []*file{f}, names: map[string]*Member{}, within: map[string]*folder{}, bad: map[string]error{},
+	}
 }
 
 func (p *Package) open(f *file) error {
@@ -145,15 +156,7 @@ func (p *Package) openArchive(f *file) (err error) {
 		p.Members = append(p.Members, m)
 		p.names[m.Name] = m
 	}
-	if err := p.readTexts(); err != nil {
-		return err
-	}
-	for _, r := range p.Envelope.Files {
-		if _, err := p.localName(r.Href); err != nil {
-			return err
-		}
-	}
-	return nil
+	return p.readTexts()
 }
 
 func roleOf(name string) Role {
@@ -221,21 +224,26 @@ func (p *Package) openFolder(f *file) error {
 	}
 	for _, r := range p.Envelope.Files {
 		name, err := p.localName(r.Href)
-		if err == nil {
+		if err == nil && p.Member(name) == nil {
 			err = p.add(name, RoleFile)
 		}
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return err
+			p.bad[r.Href] = err
 		}
 	}
 	return nil
 }
 
 func (p *Package) add(name string, role Role) error {
-	f, err := p.dir.open(name)
+	dir, err := p.folderOf(name)
 	if err != nil {
 		return err
 	}
+	f, err := dir.open(path.Base(name))
+	if err != nil {
+		return err
+	}
+	f.name = name
 	p.files = append(p.files, f)
 	p.join(f, role)
 	return nil
@@ -250,9 +258,18 @@ func (p *Package) join(f *file, role Role) {
 // Member finds a member by its name, nil when there is none.
 func (p *Package) Member(name string) *Member { return p.names[name] }
 
-// Disks lists the files that hold disks, in the order of the envelope. A disk without a file is made empty when the package
-// is deployed, and is none of them.
+// Disks returns the files that hold disks of the machine, in the order of the envelope. A disk without a file is made empty when
+// the package is deployed, and is not among them.
 func (p *Package) Disks() []PackageDisk { return p.disks }
+
+// Images returns the files of Disks, and behind them the images in an archive that no disk names. Those beside an OVF are files like
+// any other, which a scan judges by their own names.
+func (p *Package) Images() []PackageDisk {
+	if p.Kind == "ovf" {
+		return p.disks
+	}
+	return slices.Concat(p.disks, p.unnamed)
+}
 
 // Close closes all files.
 func (p *Package) Close() error { return errors.Join(p.closeFiles(), p.dir.Close()) }
@@ -261,6 +278,9 @@ func (p *Package) closeFiles() error {
 	var errs []error
 	for _, f := range p.files {
 		errs = append(errs, f.Close())
+	}
+	for _, d := range p.within {
+		errs = append(errs, d.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -278,7 +298,7 @@ func (p *Package) Unchanged() error {
 	return nil
 }
 
-// Uses tells whether a path leads to a file of the package, and its name.
+// Uses reports whether a path leads to a file of the package, and its name.
 func (p *Package) Uses(path string) (name string, ok bool) {
 	return (&Image{files: p.files}).Uses(path)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -26,7 +27,7 @@ func (p *Package) Algorithms() []string {
 	return out
 }
 
-// Issues are what the parts of a package say of each other and is not so. No disk is read for it.
+// Issues are contradictions between the parts of a package. No disk is read for it.
 func (p *Package) Issues() (out []ondisk.Issue) {
 	add := func(code string, effect ondisk.Effect, remedy, format string, args ...any) {
 		out = append(out, ondisk.Issue{Code: code, Effect: effect, Text: fmt.Sprintf(format, args...), Remedy: remedy})
@@ -38,14 +39,25 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 	}
 	for _, f := range p.Envelope.Files {
 		name, err := p.localName(f.Href)
+		if err == nil {
+			err = p.bad[f.Href]
+		}
 		m := p.Member(name)
 		switch {
-		case err != nil || (m != nil && m.file == nil): // an error of the disk
+		case slices.ContainsFunc(p.disks, func(d PackageDisk) bool { return d.file.ID == f.ID && d.notThere != nil }):
+		case err != nil:
+			add("ovf-file-refused", ondisk.Warn, "get the package again", "%s", err.Error())
+		case m != nil && m.file == nil: // an error of the disk
+		case m == nil && f.ChunkSize > 0 && p.Member(chunkName(name)) != nil:
 		case m == nil:
 			add("ovf-file-missing", ondisk.Warn, "get the package again", "the OVF names the file %.256q, and the package has none of that name", name)
 		case f.Size >= 0 && f.Size != m.Size:
 			add("ovf-file-size", ondisk.Warn, "", "the OVF has %d bytes for the file %.256q, which has %d", f.Size, name, m.Size)
 		}
+	}
+	for _, d := range p.unnamed {
+		add("ovf-image-unnamed", ondisk.Warn, "copies of the package have it as it is; align it by its own name",
+			"the file %.256q is an image, and no disk of the OVF names it", d.Member)
 	}
 	return out
 }

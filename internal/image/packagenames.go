@@ -24,7 +24,8 @@ func (p *Package) relate() error {
 			p.disks = append(p.disks, p.newDisk(f, held[f.ID]))
 		}
 	}
-	if len(p.disks) > maxDisks {
+	p.findUnnamed()
+	if len(p.disks)+len(p.unnamed) > maxDisks {
 		return fmt.Errorf("package: %w of %d disks", ondisk.ErrLimit, maxDisks)
 	}
 	p.lines = map[*Member][]ovf.Digest{}
@@ -39,14 +40,25 @@ func (p *Package) relate() error {
 func (p *Package) newDisk(f *ovf.File, disks []ovf.Disk) PackageDisk {
 	d := PackageDisk{Disks: disks, file: f}
 	d.Member, d.notThere = p.localName(f.Href)
-	if d.notThere == nil && p.Member(d.Member) == nil {
-		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has none of that name", d.Member)
-	}
-	if d.Member == "" {
+	switch {
+	case d.notThere != nil:
 		d.Member = f.Href
+	case p.bad[f.Href] != nil:
+		d.notThere = p.bad[f.Href]
+	case slices.ContainsFunc(p.disks, func(o PackageDisk) bool { return o.Member == d.Member }):
+		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q twice, as %.256q too; want one File for it", d.Member, f.Href)
+		d.Member = f.Href
+	case p.Member(d.Member) == nil && f.ChunkSize > 0 && p.Member(chunkName(d.Member)) != nil:
+		d.notThere = fmt.Errorf("file %.256q is in chunks of %d bytes, %.256q and following (ovf:chunkSize): %w; "+
+			"unpack the package, join them with cat, and drop the attribute", d.Member, f.ChunkSize, chunkName(d.Member), ondisk.ErrUnsupported)
+	case p.Member(d.Member) == nil:
+		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has none of that name", d.Member)
 	}
 	return d
 }
+
+// chunkName is the name of the first chunk of a file. Spec: DSP0243 7.1.
+func chunkName(name string) string { return name + ".000000000" }
 
 // disk finds what the envelope says of a member that holds a disk.
 func (p *Package) disk(member string) PackageDisk {
@@ -70,7 +82,7 @@ func (p *Package) localName(href string) (string, error) {
 func (p *Package) checkMember(href string) (string, error) {
 	if p.Kind == "ovf" {
 		name := strings.TrimPrefix(href, "./")
-		return name, checkName(name)
+		return name, checkPath(name)
 	}
 	name, err := memberName(href)
 	return path.Join(path.Dir(p.role(RoleOVF).Name), name), err

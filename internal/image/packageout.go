@@ -114,6 +114,8 @@ func (p *PackageOutput) choose(rewrite map[string]Rewrite) error {
 			continue
 		case p.Kind == "ovf" && m.file == nil:
 			return fmt.Errorf("member %.256q of the archive is no file: %w in an OVF folder; write an .ova", m.Name, ondisk.ErrUnsupported)
+		case p.Kind == "ovf" && strings.Contains(o.name, "/"):
+			return fmt.Errorf("file %.256q lies in a subfolder: %w in an OVF folder; write an .ova", o.name, ondisk.ErrUnsupported)
 		case p.Kind == "ovf":
 			if err := checkName(o.name); err != nil {
 				return err

@@ -31,7 +31,7 @@ func (e *Envelope) SetCapacity(diskID string, n int64) error {
 	if d.Capacity < 0 {
 		return fmt.Errorf("capacity of the disk %.256q in the ovf: %w when it is a property or missing; write the number of bytes there", d.ID, ondisk.ErrUnsupported)
 	}
-	unit := d.unit
+	unit := d.Unit
 	if n%unit != 0 {
 		unit = 1
 		e.set(d.units, "byte")

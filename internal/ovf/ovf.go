@@ -44,7 +44,7 @@ type Disk struct {
 	Capacity                       int64 // bytes; -1 when a property decides ("${disk.size}"), or none is stated
 	PopulatedSize                  int64 // bytes; -1 when it is not stated
 
-	unit                       int64 // bytes that capacity counts in
+	Unit                       int64 // bytes that capacity counts in
 	capacity, units, populated value
 }
 

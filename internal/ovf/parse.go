@@ -179,12 +179,12 @@ func (p *parser) addDisk(a attributes) error {
 		return a.err
 	}
 	var err error
-	if d.unit, err = parseUnits(units); err != nil {
+	if d.Unit, err = parseUnits(units); err != nil {
 		return p.bad(ondisk.ErrFormat, "Disk %.256q: %v", d.ID, err)
 	}
 	if a.of.Name.Space == "" && !d.capacity.there() {
 		d.Capacity = -1 // oVirt's OVF 0.9 has sizes of its own instead
-	} else if d.Capacity, err = parseCapacity(capacity, d.unit); err != nil {
+	} else if d.Capacity, err = parseCapacity(capacity, d.Unit); err != nil {
 		return p.bad(ondisk.ErrFormat, "Disk %.256q: %v", d.ID, err)
 	}
 	p.env.Disks = append(p.env.Disks, d)

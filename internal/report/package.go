@@ -89,10 +89,14 @@ func NewPackage(p *image.Package) Package {
 
 // NewPackageDisk describes a disk of a package as far as the package does.
 func NewPackageDisk(d image.PackageDisk) PackageDisk {
-	out := PackageDisk{Member: d.Member, URI: d.Disks[0].Format}
+	out := PackageDisk{Member: d.Member, IDs: []string{}}
 	for _, x := range d.Disks {
 		out.IDs = append(out.IDs, x.ID)
 	}
+	if len(d.Disks) == 0 {
+		return out
+	}
+	out.URI = d.Disks[0].Format
 	if n := d.Disks[0].Capacity; n >= 0 {
 		out.Capacity = &n
 	}

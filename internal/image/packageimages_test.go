@@ -1,0 +1,138 @@
+package image_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// envelope is an OVF whose files f1, f2, … have these attributes and are a disk each.
+func envelope(files ...string) string {
+	var refs, disks strings.Builder
+	for i, attrs := range files {
+		fmt.Fprintf(&refs, `<File ovf:id="f%d" %s/>`, i+1, attrs)
+		fmt.Fprintf(&disks, `<Disk ovf:diskId="d%d" ovf:fileRef="f%d" ovf:capacity="1"/>`, i+1, i+1)
+	}
+	return `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1"><References>` +
+		refs.String() + `</References><DiskSection>` + disks.String() + `</DiskSection></Envelope>`
+}
+
+// packed opens an OVA of an OVF and further members.
+func packed(t *testing.T, text string, members ...disktest.TarMember) *image.Package {
+	t.Helper()
+	members = append([]disktest.TarMember{{Name: "vm.ovf", Data: []byte(text)}}, members...)
+	return openedPackage(t, write(t, t.TempDir(), "vm.ova", append(disktest.ForgeTar(members...), disktest.TarEnd()...)))
+}
+
+func openedPackage(t *testing.T, path string) *image.Package {
+	t.Helper()
+	p, err := image.OpenPackage(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+// requireDisk opens an image of a package and holds its bytes against data.
+func requireDisk(t *testing.T, p *image.Package, d image.PackageDisk, data []byte) {
+	t.Helper()
+	img, err := p.Open(d, image.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, img.Close()) }()
+	disktest.CheckBytes(t, img.Disk, data)
+}
+
+// An image in a package that no disk names is listed behind the disks; parts of others and files of other kinds are not.
+func TestImagesThatNoDiskNames(t *testing.T) {
+	data := noise(31, 2*mib)
+	vmdk := sparseImage{grain: 8}.forge(data)
+	flat := disktest.VMDKDescriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "b-flat.vmdk" 0`, len(data)/sector))
+	p := packed(t, envelope(`ovf:href="a.vmdk"`),
+		disktest.TarMember{Name: "a.vmdk", Data: vmdk}, disktest.TarMember{Name: "vm.nvram", Data: data},
+		disktest.TarMember{Name: "b.vmdk", Data: []byte(flat)}, disktest.TarMember{Name: "b-flat.vmdk", Data: data},
+		disktest.TarMember{Name: "c.bin", Data: vmdk}, disktest.TarMember{Name: "d.vmdk", Data: []byte("ABCD")})
+	require.Len(t, p.Disks(), 1)
+	var names []string
+	for _, d := range p.Images() {
+		names = append(names, d.Member)
+	}
+	require.Equal(t, []string{"a.vmdk", "b.vmdk", "c.bin", "d.vmdk"}, names)
+	requireDisk(t, p, p.Images()[1], data)
+	requireDisk(t, p, p.Images()[2], data)
+	_, err := p.Open(p.Images()[3], image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+	require.Equal(t, []string{"ovf-image-unnamed", "ovf-image-unnamed", "ovf-image-unnamed"}, codes(p.Issues(), ondisk.Warn))
+}
+
+// One file that cannot be found or followed does not hide the disks beside it.
+func TestOneBadReference(t *testing.T) {
+	data := noise(32, 2*mib)
+	good := disktest.TarMember{Name: "good.vmdk", Data: sparseImage{grain: 8}.forge(data)}
+	for name, c := range map[string]struct {
+		attrs, says string
+		kind        error
+	}{
+		"above the package":  {`ovf:href="../x.vmdk"`, "leaves", ondisk.ErrReference},
+		"escaped dots":       {`ovf:href="%2e%2e/x.vmdk"`, "leaves", ondisk.ErrReference},
+		"an absolute path":   {`ovf:href="/x.vmdk"`, "leaves", ondisk.ErrReference},
+		"a file of the web":  {`ovf:href="http://192.0.2.1/x.vmdk"`, "leaves", ondisk.ErrReference},
+		"a missing file":     {`ovf:href="x.vmdk"`, `"x.vmdk", and the package has none`, ondisk.ErrReference},
+		"a second reference": {`ovf:href="./good.vmdk"`, "twice", ondisk.ErrReference},
+		"chunks":             {`ovf:href="chunked.vmdk" ovf:chunkSize="512"`, `"chunked.vmdk.000000000"`, ondisk.ErrUnsupported},
+		"gzip":               {`ovf:href="packed.vmdk" ovf:compression="gzip"`, `"packed.vmdk" with ovf:compression`, ondisk.ErrUnsupported},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := packed(t, envelope(`ovf:href="good.vmdk"`, c.attrs), good, disktest.TarMember{Name: "packed.vmdk", Data: []byte("\x1f\x8b")},
+				disktest.TarMember{Name: "chunked.vmdk.000000000", Data: good.Data[:512]}, disktest.TarMember{Name: "chunked.vmdk.000000001", Data: good.Data[512:1024]})
+			requireDisk(t, p, p.Disks()[0], data)
+			_, err := p.Open(p.Disks()[1], image.Options{})
+			require.ErrorIs(t, err, c.kind)
+			require.ErrorContains(t, err, c.says)
+		})
+	}
+	p := packed(t, envelope(`ovf:href="good.vmdk" ovf:chunkSize="4294967296"`), good)
+	requireDisk(t, p, p.Disks()[0], data)
+}
+
+// The files of an OVF may lie in folders inside of its own, and nowhere else.
+func TestFilesInSubfolders(t *testing.T) {
+	data := noise(33, 2*mib)
+	dir, outside := t.TempDir(), t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "disks", "first one"), 0o755))
+	vmdk := sparseImage{grain: 8}.forge(data)
+	write(t, filepath.Join(dir, "disks", "first one"), "a.vmdk", vmdk)
+	write(t, outside, "a.vmdk", vmdk)
+	require.NoError(t, os.Symlink(outside, filepath.Join(dir, "link")))
+	require.NoError(t, os.Symlink(filepath.Join(outside, "a.vmdk"), filepath.Join(dir, "disks", "b.vmdk")))
+	path := write(t, dir, "vm.ovf", []byte(envelope(`ovf:href="disks/first%20one/a.vmdk"`, `ovf:href="link/a.vmdk"`, `ovf:href="disks/b.vmdk"`,
+		`ovf:href="disks/../../a.vmdk"`, `ovf:href="disks//a.vmdk"`, `ovf:href="vm.ovf/a.vmdk"`, `ovf:href="none/a.vmdk"`)))
+	p := openedPackage(t, path)
+	require.Len(t, p.Disks(), 7)
+	require.Equal(t, "disks/first one/a.vmdk", p.Disks()[0].Member)
+	requireDisk(t, p, p.Disks()[0], data)
+	for _, d := range p.Disks()[1:] {
+		_, err := p.Open(d, image.Options{})
+		require.ErrorIs(t, err, ondisk.ErrReference, d.Member)
+	}
+	img := opened(t, path+"!disks/first one/a.vmdk")
+	require.Equal(t, "disks/first one/a.vmdk", img.States()[0].Name)
+	require.NoError(t, p.Unchanged())
+}
+
+// What an OVF lists and does not call a disk is a file beside it, with a verdict by its own name.
+func TestUnnamedImageBesideAnOVF(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "a.vmdk", sparseImage{grain: 8}.forge(noise(34, mib)))
+	text := strings.Replace(envelope(`ovf:href="a.vmdk"`), `ovf:fileRef="f1"`, "", 1)
+	p := openedPackage(t, write(t, dir, "vm.ovf", []byte(text)))
+	require.Empty(t, p.Images())
+	require.Equal(t, []string{"ovf-image-unnamed"}, codes(p.Issues(), ondisk.Warn))
+	opened(t, filepath.Join(dir, "a.vmdk"))
+}
