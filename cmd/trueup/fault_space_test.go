@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -60,6 +61,41 @@ func TestTooLittleSpace(t *testing.T) {
 	r = privateMount(t, "size=2M", filepath.Dir(f.dest), builtPath, "align", "-q", f.source, f.dest)
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Equal(t, "aligned.vmdk\n", r.stdout)
+}
+
+// A compressed copy can take far less than its data. What is estimated refuses nothing: the file system decides.
+func TestTooLittleSpaceForACompressedCopy(t *testing.T) {
+	t.Parallel()
+	text := filepath.Join(t.TempDir(), "text.raw")
+	disk := disktest.ForgeMBR(trackSectors+20000, slot(0x83, trackSectors, 20000))
+	disk.Put(trackSectors*sectorSize, []byte(strings.Repeat("well packed ", 20000*sectorSize/12)))
+	disk.Write(t, text)
+	packed := filepath.Join(t.TempDir(), "packed.vmdk")
+	require.Equal(t, 0, trueup(t, "align", "--to", "vmdk:streamOptimized", text, packed).code)
+	noise := noisyDisk(t, 8)
+	for _, c := range []struct {
+		name, source, to, says string
+		code                   int
+	}{
+		{"to a stream", text, "vmdk:streamOptimized", "the copy is compressed and may need up to", 0},
+		{"to qcow2", text, "qcow2:compressed", "the copy is compressed and may need up to", 0},
+		{"of a stream, which is known to fit", packed, "vmdk:streamOptimized", "", 0},
+		{"of noise", noise, "vmdk:streamOptimized", "no space left on device", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFault(t, c.source)
+			r := privateMount(t, "size=4M", filepath.Dir(f.dest), builtPath, "align", "--to", c.to, "--no-progress", c.source, f.dest)
+			require.Equal(t, c.code, r.code, r.stderr)
+			require.Contains(t, r.stderr, c.says)
+			if c.says == "" {
+				require.Empty(t, r.stderr)
+			}
+			if c.code != 0 {
+				require.Empty(t, r.stdout, "ls finds nothing, and no success is printed")
+			}
+		})
+	}
 }
 
 // F02: the space ends in the middle.

@@ -20,7 +20,7 @@ import (
 
 // fill writes the bytes of the view and proves them through a second opening.
 func (c *copyFlags) fill(ctx context.Context, errOut io.Writer, s *source, p *plan.Plan, view disk.Disk, o *image.Output) error {
-	need, err := c.room(ctx, view, o)
+	need, err := c.room(ctx, errOut, s, view, o)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func intact(got *image.Image) error {
 
 // room refuses a copy that cannot fit, before the first byte, and returns the number of bytes that it needs. What the source
 // has allocated is a quick estimate; only if that is too much are the zeros in it looked for.
-func (c *copyFlags) room(ctx context.Context, view disk.Disk, o *image.Output) (need int64, err error) {
+func (c *copyFlags) room(ctx context.Context, errOut io.Writer, s *source, view disk.Disk, o *image.Output) (need int64, err error) {
 	free, err := o.Free()
 	if err != nil {
 		return 0, err
@@ -107,6 +107,14 @@ func (c *copyFlags) room(ctx context.Context, view disk.Disk, o *image.Output) (
 	if withTables(need) <= free {
 		return withTables(need), nil
 	}
+	if o.Pack() != nil {
+		need = s.packed(need)
+		if need > free && !c.quiet {
+			fmt.Fprintf(errOut, "trueup: the copy is compressed and may need up to %s (%d bytes), and %s (%d bytes) are free where DEST goes; trying all the same\n",
+				units.Format(need), need, units.Format(free), free)
+		}
+		return need, nil
+	}
 	n := &counter{unit: o.Unit()}
 	if _, err := diskcopy.Run(ctx, view, n, diskcopy.Options{Jobs: c.jobs}); err != nil {
 		return 0, err
@@ -116,6 +124,16 @@ func (c *copyFlags) room(ctx context.Context, view disk.Disk, o *image.Output) (
 			units.Format(need), need, units.Format(free), free)
 	}
 	return need, nil
+}
+
+// packed estimates how much of so many bytes of data a compressed copy takes: what the image itself stores, where that is less. How much
+// smaller data becomes is known only when it is compressed.
+func (s *source) packed(data int64) int64 {
+	var stored int64
+	for _, f := range s.img.Files() {
+		stored += f.Size
+	}
+	return withTables(min(data, stored))
 }
 
 // withTables adds one percent for the tables of the container and of the file system.
