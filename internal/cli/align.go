@@ -111,7 +111,7 @@ func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, de
 		return err
 	}
 	if image.PackageKind(dest) != "" {
-		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, reading: f.reading, skipAligned: f.skipAligned, plan: f.planDisk})
+		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, reading: f.reading, skipAligned: f.skipAligned, plan: f.planDisk, accepts: f.accepts})
 	}
 	s, err := f.open(src, f.reading)
 	if err != nil {
@@ -256,7 +256,7 @@ func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, read r
 		return err
 	}
 	if image.PackageKind(dest) != "" {
-		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, reading: read, plan: planCopy})
+		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, reading: read, plan: planCopy, accepts: acceptCopy})
 	}
 	if src == "-" {
 		return runStream(ctx, out, errOut, f, read, dest)

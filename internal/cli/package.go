@@ -9,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/report"
@@ -19,7 +20,9 @@ type packageCopy struct {
 	source, dest string
 	reading      // of its disks
 	skipAligned  bool
-	plan         func(s *source) (*plan.Plan, error) // of one disk; refused ones give an error
+	plan         func(s *source) (*plan.Plan, error) // of one disk
+	// accepts gives the error of a plan that is refused.
+	accepts func(p *plan.Plan) error
 }
 
 // packageDisk is one disk of it.
@@ -32,27 +35,25 @@ type packageDisk struct {
 }
 
 // changes tells whether the disk gets other bytes.
-func (d *packageDisk) changes() bool { return len(d.plan.Moves) > 0 || d.plan.Size != d.plan.OldSize }
+func (d *packageDisk) changes() bool { return len(d.plan.Patches) > 0 || d.plan.Size != d.plan.OldSize }
 
 // planDisk is the plan of align for one disk of a package.
 func (f *alignFlags) planDisk(s *source) (*plan.Plan, error) {
 	s.flatten = f.flatten
-	p, err := s.plan(f.choice)
-	if err != nil {
-		return nil, err
-	}
-	return p, refusal(p.Refusals(f.allowUnbootable))
+	return s.plan(f.choice)
 }
+
+// accepts gives the error of a plan that is refused.
+func (f *alignFlags) accepts(p *plan.Plan) error { return refusal(p.Refusals(f.allowUnbootable)) }
 
 // planCopy is the plan of convert for one disk of a package.
 func planCopy(s *source) (*plan.Plan, error) {
 	p := plan.Copy(s.img.Disk.Size())
 	p.Notes = align.Relevant(s.issues(), nil)
-	if err := broken(p.Notes); err != nil {
-		return nil, err
-	}
-	return p, refusal(p.Refusals(false))
+	return p, broken(p.Notes)
 }
+
+func acceptCopy(p *plan.Plan) error { return refusal(p.Refusals(false)) }
 
 // copyPackage writes a package in which every disk is what its plan makes of it, and everything else as it was.
 func (c *copyFlags) copyPackage(ctx context.Context, out, errOut io.Writer, job packageCopy) error {
@@ -113,18 +114,45 @@ func (c *copyFlags) planPackage(src *image.Package, job packageCopy) (disks []*p
 		}
 		x := &packageDisk{source: s, member: d.Member}
 		disks = append(disks, x)
-		if x.plan, err = job.plan(s); err == nil {
-			x.view, err = checked(s, x.plan)
-		}
-		if err != nil {
+		if x.plan, err = job.plan(s); err != nil {
 			return disks, fmt.Errorf("%s: %w", s.img.Path, err)
 		}
-		x.report = newAlignReport(c.command, s, x.plan, job.dest+"!"+d.Member)
 	}
 	if len(disks) == 0 {
 		return nil, fmt.Errorf("%s: the package has no disk with a file: %w, there is nothing to copy", job.source, ondisk.ErrUnsupported)
 	}
+	m := machineOf(disks)
+	for _, x := range disks {
+		if err := x.join(c.command, m, job); err != nil {
+			return disks, fmt.Errorf("%s: %w", x.img.Path, err)
+		}
+	}
 	return disks, nil
+}
+
+// machineOf returns where the partitions of planned disks go.
+func machineOf(disks []*packageDisk) *layout.Machine {
+	m := &layout.Machine{}
+	for _, x := range disks {
+		m.Add(x.layout, x.plan.Starts())
+	}
+	return m
+}
+
+// join completes the plan of a disk by those of the other disks of its machine, and checks it.
+func (d *packageDisk) join(command string, m *layout.Machine, job packageCopy) (err error) {
+	if !d.plan.Converts {
+		d.layout.Relate(m)
+		d.plan.Join(d.layout, m)
+	}
+	if err := job.accepts(d.plan); err != nil {
+		return err
+	}
+	if d.view, err = checked(d.source, d.plan); err != nil {
+		return err
+	}
+	d.report = newAlignReport(command, d.source, d.plan, job.dest+"!"+d.member)
+	return nil
 }
 
 // openDisk opens a disk of a package. Errors name it as the user can.

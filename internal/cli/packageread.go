@@ -9,6 +9,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 	"github.com/trueup/trueup/internal/report"
@@ -156,13 +157,14 @@ func (f *verifyFlags) comparePackages(ctx context.Context, errOut io.Writer, s, 
 	for _, x := range d.Disks() {
 		theirs[x.Member] = x
 	}
+	m := f.machine(s, theirs, d)
 	for _, x := range s.Disks() {
 		y, ok := theirs[x.Member]
 		if !ok {
 			r.Differences = append(r.Differences, fmt.Sprintf("the disk %.256q is missing", x.Member))
 			continue
 		}
-		v, err := f.compareDisks(ctx, s, x, d, y, bar)
+		v, err := f.compareDisks(ctx, s, x, d, y, m, bar)
 		if err != nil {
 			return err
 		}
@@ -171,8 +173,33 @@ func (f *verifyFlags) comparePackages(ctx context.Context, errOut io.Writer, s, 
 	return nil
 }
 
+// machine reads where the partitions of all disks of a package went. What cannot be read is reported when the disks are compared.
+func (f *verifyFlags) machine(s *image.Package, theirs map[string]image.PackageDisk, d *image.Package) *layout.Machine {
+	m := &layout.Machine{}
+	if len(theirs) < 2 {
+		return m
+	}
+	for _, x := range s.Disks() {
+		was, err := openDisk(s, x, f.reading)
+		if err != nil {
+			continue
+		}
+		is, err := openDisk(d, theirs[x.Member], reading{like: was.img.Disk.SectorSize()})
+		if err == nil {
+			if starts, err := verify.Starts(was.layout, is.layout); err == nil {
+				m.Add(was.layout, starts)
+			}
+			is.close()
+		}
+		was.close()
+	}
+	return m
+}
+
 // compareDisks holds one disk of the copy against that of the source.
-func (f *verifyFlags) compareDisks(ctx context.Context, from *image.Package, x image.PackageDisk, to *image.Package, y image.PackageDisk, bar progress) (*report.Verify, error) {
+func (f *verifyFlags) compareDisks(
+	ctx context.Context, from *image.Package, x image.PackageDisk, to *image.Package, y image.PackageDisk, m *layout.Machine, bar progress,
+) (*report.Verify, error) {
 	s, err := openDisk(from, x, f.reading)
 	if err != nil {
 		return nil, err
@@ -184,7 +211,7 @@ func (f *verifyFlags) compareDisks(ctx context.Context, from *image.Package, x i
 	}
 	defer d.close()
 	r := newVerifyReport(s.img.Path, d.img.Path)
-	diffs, err := f.compare(ctx, s, d, r, bar)
+	diffs, err := f.compare(ctx, s, d, r, m, bar)
 	if err != nil {
 		return nil, err
 	}

@@ -73,7 +73,7 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	}
 	r := newVerifyReport(src, dest)
 	bar := newProgress(errOut, f.progress, f.quiet, "verify", d.img.Disk.Size())
-	diffs, err := f.compare(ctx, s, d, r, bar)
+	diffs, err := f.compare(ctx, s, d, r, nil, bar)
 	bar.stop()
 	if err != nil {
 		return err
@@ -98,13 +98,13 @@ func settleVerify(r *report.Verify, diffs []verify.Difference) {
 	}
 }
 
-// compare repeats the plan that leads from s to d and holds d against it.
-func (f *verifyFlags) compare(ctx context.Context, s, d *source, r *report.Verify, bar progress) ([]verify.Difference, error) {
+// compare repeats the plan that leads from s to d and holds d against it. m has the other disks of the machine, nil when they are not at hand.
+func (f *verifyFlags) compare(ctx context.Context, s, d *source, r *report.Verify, m *layout.Machine, bar progress) ([]verify.Difference, error) {
 	if want, got := s.img.Disk.SectorSize(), d.img.Disk.SectorSize(); got != want {
 		return []verify.Difference{{Text: fmt.Sprintf(
 			"the disk has sectors of %d bytes, want %d (--sector-size says how large those of a raw SOURCE are)", got, want)}}, nil
 	}
-	p, err := repeat(s, d.layout)
+	p, err := repeat(s, d.layout, m)
 	if errors.Is(err, verify.ErrDifferent) || errors.Is(err, plan.ErrNoPlan) {
 		return []verify.Difference{{Text: err.Error()}}, nil
 	}
@@ -137,7 +137,7 @@ func (f *verifyFlags) compare(ctx context.Context, s, d *source, r *report.Verif
 }
 
 // repeat finds the plan from where the partitions are.
-func repeat(s *source, after *layout.Layout) (*plan.Plan, error) {
+func repeat(s *source, after *layout.Layout, m *layout.Machine) (*plan.Plan, error) {
 	starts, err := verify.Starts(s.layout, after)
 	if err != nil {
 		return nil, err
@@ -149,5 +149,12 @@ func repeat(s *source, after *layout.Layout) (*plan.Plan, error) {
 		return nil, err
 	}
 	// A plain copy keeps a damaged table as it is.
-	return plan.At(s.layout, starts, s.layout.Damaged() && !after.Damaged())
+	p, err := plan.At(s.layout, starts, s.layout.Damaged() && !after.Damaged())
+	if err == nil && m == nil {
+		m, err = verify.Elsewhere(s.layout, after)
+	}
+	if err == nil {
+		p.Join(s.layout, m)
+	}
+	return p, err
 }

@@ -59,7 +59,7 @@ var edges = map[string][]string{
 	"internal/diskcopy": nil,
 	"internal/sandbox":  nil, // requests and answers are bytes to it
 	// A comparison runs on the workers of the copy.
-	"internal/verify": {"internal/align", "internal/diskcopy", "internal/layout", "internal/plan", "internal/table"},
+	"internal/verify": {"internal/align", "internal/boot", "internal/diskcopy", "internal/layout", "internal/plan", "internal/table"},
 	// How an image stores a disk: files of the driver, the verdict's block, the workers that read.
 	"internal/container": {"internal/align", "internal/diskcopy", "internal/image/driver"},
 

@@ -28,9 +28,7 @@ func (m *Machine) Add(l *Layout, to map[int]int64) {
 	if s == 0 {
 		return
 	}
-	if m.disks == nil {
-		m.disks, m.moves, m.to, m.taken = map[uint32]int{}, map[uint32]bool{}, map[boot.Place]int64{}, map[boot.Place]bool{}
-	}
+	m.init()
 	m.disks[s]++
 	for _, p := range l.Partitions {
 		if p.Kind == table.Extended {
@@ -44,6 +42,18 @@ func (m *Machine) Add(l *Layout, to map[int]int64) {
 		if off != p.Off {
 			m.moves[s], m.taken[boot.Place{Disk: s, Off: off}] = true, true
 		}
+	}
+}
+
+// Follow makes a partition of a disk that is not at hand one of the machine: where it starts, and where it will start.
+func (m *Machine) Follow(at boot.Place, to int64) {
+	m.init()
+	m.disks[at.Disk], m.to[at] = 1, to
+}
+
+func (m *Machine) init() {
+	if m.disks == nil {
+		m.disks, m.moves, m.to, m.taken = map[uint32]int{}, map[uint32]bool{}, map[boot.Place]int64{}, map[boot.Place]bool{}
 	}
 }
 

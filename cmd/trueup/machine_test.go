@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// The signatures of a machine of two disks.
+const (
+	sysSignature = 0xa1a1a1a1
+	datSignature = 0xb2b2b2b2
+)
+
+// lettersFile is where the Windows of twoDiskMachine keeps its letters.
+const lettersFile = "WINDOWS/system32/config/SYSTEM"
+
+// twoDiskMachine makes the disk of a Windows that knows its own C: and the letter D: of a second disk, and that disk. Both are raw files.
+func twoDiskMachine(t testing.TB) (sys windowsDisk, sysRaw, datRaw string) {
+	t.Helper()
+	empty := filepath.Join(t.TempDir(), "empty")
+	hive := disktest.ForgeHive(3, disktest.HiveKey{Name: "SYSTEM", Keys: []disktest.HiveKey{{Name: "Select"}}})
+	require.NoError(t, os.WriteFile(empty, hive, 0o600))
+	text := reg(`\MountedDevices`, `\\DosDevices\\C:`, hexBytes(mountedValue(sysSignature, 63*sectorSize)),
+		`\\DosDevices\\D:`, hexBytes(mountedValue(datSignature, 63*sectorSize)))
+	sys = windowsDisk{signature: sysSignature, sectors: 40960, volumes: []windowsVolume{
+		{number: 1, kind: "fat16", typ: "6", start: 63, sectors: 32700, loads: "NTLDR", files: map[string]string{lettersFile: mergeHive(t, empty, text)}},
+	}}
+	dat := windowsDisk{signature: datSignature, sectors: 20480, volumes: []windowsVolume{{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 16000}}}
+	return sys, sys.make(t), dat.make(t)
+}
+
+// lettersOf exports the letters of an aligned system disk with hivex.
+func lettersOf(t testing.TB, sys windowsDisk, raw string) string {
+	t.Helper()
+	return exportHive(t, readGuestFile(t, raw, sys.volumes[0], 1<<20, lettersFile), "MountedDevices")
+}
+
+// In a package the letters of a second disk follow it, and verify repeats that.
+func TestLettersOfAMachineInAPackage(t *testing.T) {
+	t.Parallel()
+	sys, sysRaw, datRaw := twoDiskMachine(t)
+	p := &madePackage{order: []string{"disk1.vmdk", "disk2.vmdk", "vm.nvram"}, files: map[string]string{"vm.nvram": hostFile(t, "nvram")}}
+	p.text = strings.NewReplacer("CAPACITY1", "20", "UNITS1", "byte * 2^20", "8388608", fmt.Sprint(20480*sectorSize)).Replace(ovfText)
+	for name, raw := range map[string]string{"disk1.vmdk": sysRaw, "disk2.vmdk": datRaw} {
+		p.files[name] = filepath.Join(t.TempDir(), name)
+		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", raw, p.files[name])
+	}
+	source, dest := p.ova(t), filepath.Join(t.TempDir(), "out.ova")
+	answer := trueupJSON[jsonPackageAlign](t, 0, "align", source, dest)
+	require.Equal(t, 2, answer.Moved)
+	is, _ := unpack(t, dest)
+	raw := filepath.Join(t.TempDir(), "sys.raw")
+	disktest.Run(t, "qemu-img", "convert", "-O", "raw", filepath.Join(is, "disk1.vmdk"), raw)
+	got := lettersOf(t, sys, raw)
+	require.Contains(t, got, mountedText(sysSignature, 1<<20))
+	require.Contains(t, got, mountedText(datSignature, 1<<20))
+	require.Contains(t, disktest.Run(t, "sfdisk", "--dump", raw), "start=        2048")
+	require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
+}
