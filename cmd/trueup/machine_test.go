@@ -64,3 +64,33 @@ func TestLettersOfAMachineInAPackage(t *testing.T) {
 	require.Contains(t, disktest.Run(t, "sfdisk", "--dump", raw), "start=        2048")
 	require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
 }
+
+// Each disk is aligned with the other: the letter in the copy of the system disk names the place in the copy of the data disk.
+func TestLettersOfAMachineByWith(t *testing.T) {
+	t.Parallel()
+	sys, sysRaw, datRaw := twoDiskMachine(t)
+	dir := t.TempDir()
+	sysCopy, datCopy := filepath.Join(dir, "sys.raw"), filepath.Join(dir, "dat.raw")
+	answer := trueupJSON[struct {
+		References []struct {
+			Disk    string `json:"disk"`
+			Becomes int64  `json:"becomes_bytes"`
+		} `json:"references"`
+	}](t, 0, "plan", "--with", datRaw, sysRaw)
+	require.Contains(t, fmt.Sprint(answer.References), "{0xb2b2b2b2 1048576}")
+	require.Equal(t, 0, trueup(t, "align", "--with", datRaw, sysRaw, sysCopy).code)
+	dat := trueup(t, "align", "--with", sysRaw, datRaw, datCopy)
+	require.Equal(t, 0, dat.code)
+	require.Contains(t, strings.Join(strings.Fields(dat.stdout), " "), "drive letter D: means partition 1")
+	got := lettersOf(t, sys, sysCopy)
+	require.Contains(t, got, mountedText(sysSignature, 1<<20))
+	require.Contains(t, got, mountedText(datSignature, 1<<20))
+	require.Contains(t, disktest.Run(t, "sfdisk", "--dump", datCopy), "start=        2048")
+	require.Equal(t, 0, trueup(t, "verify", sysRaw, sysCopy).code)
+	require.Equal(t, 0, trueup(t, "verify", datRaw, datCopy).code)
+
+	require.Equal(t, 4, trueup(t, "align", "--with", datRaw, "--with", datCopy, sysRaw, filepath.Join(dir, "no")).code, "one signature twice")
+	require.Equal(t, 64, trueup(t, "align", "--force", "--with", datRaw, sysRaw, datRaw).code, "DEST is a disk of the machine")
+	require.Equal(t, 64, trueup(t, "align", "--with", datRaw, "--partition", "1", sysRaw, filepath.Join(dir, "no")).code)
+	require.NoFileExists(t, filepath.Join(dir, "no"))
+}

@@ -89,11 +89,16 @@ partition table, boot sectors, and what boot loaders and a Windows remember of t
 byte is compared before DEST gets its name; SOURCE is never written.
 A SOURCE that is aligned already is copied as it is.
 
+A Windows knows partitions of other MBR disks by their places. Align each disk of such a machine with --with for all
+others, as they are before: every disk is planned with the same options, and what SOURCE stores of the others follows
+where these plans put their partitions.
+
 SOURCE can be a package, an OVA or an OVF with its files. A DEST that ends in .ova or .ovf becomes a package too, with every
 misaligned disk realigned, sizes and manifest to match, and everything else as it was; what the manifest says of SOURCE is
 checked before. Another DEST becomes one disk, of a SOURCE such as vm.ova!disk1.vmdk.` + "\n" + exitCodes,
 		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
   trueup align --json --no-progress --to raw p2v.vmdk p2v.img
+  trueup align --with data.vmdk system.vmdk system-aligned.vmdk
   trueup align library.ova library-aligned.ova`,
 		Args: arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -111,6 +116,9 @@ func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, de
 		return err
 	}
 	if image.PackageKind(dest) != "" {
+		if len(f.with) > 0 {
+			return ondisk.In(errUsage, "--with, but the disks of a package are planned together without it")
+		}
 		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, reading: f.reading, skipAligned: f.skipAligned, plan: f.planDisk, accepts: f.accepts})
 	}
 	s, err := f.open(src, f.reading)
@@ -118,17 +126,25 @@ func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, de
 		return err
 	}
 	defer s.close()
+	o, err := f.openOthers(f.common, s, dest)
+	if err != nil {
+		return err
+	}
+	defer o.close()
 	s.flatten = f.flatten
 	p, err := s.plan(f.choice)
 	if err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}
 	p.Grow(s.layout, f.to.size(p.Size))
+	if err := f.joinOthers(s, p, o); err != nil {
+		return err
+	}
 	if err := refusal(p.Refusals(f.allowUnbootable)); err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}
 	r := newAlignReport("align", s, p, dest)
-	if len(p.Moves) == 0 && f.skipAligned {
+	if len(p.Moves) == 0 && !p.Renames && f.skipAligned {
 		return f.emit(out, r, func(t *report.Text) { t.Align(r) })
 	}
 	return f.copy(ctx, out, errOut, s, p, r)

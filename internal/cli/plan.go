@@ -25,6 +25,7 @@ type moveFlags struct {
 	choice
 	allowUnbootable bool
 	flatten         bool
+	with            []string // other disks of the machine
 }
 
 // choice says which partitions move, and where to.
@@ -49,6 +50,7 @@ func (m *moveFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&m.allowUnbootable, "allow-unbootable", false, "go on although a finding says that the copy may not boot")
 	m.addReading(cmd)
 	flattenFlag(cmd, &m.flatten)
+	withFlag(cmd, &m.with)
 }
 
 func flattenFlag(cmd *cobra.Command, on *bool) {
@@ -73,6 +75,9 @@ func (m *moveFlags) arguments() []string {
 	if m.flatten {
 		out = append(out, "--flatten")
 	}
+	for _, path := range m.with {
+		out = append(out, "--with", path)
+	}
 	return out
 }
 
@@ -88,7 +93,7 @@ func newPlan(c *common) *cobra.Command {
 		Short: "Show what align would do, and write nothing",
 		Long: `The dry run: every partition that moves, every byte that changes with its old and new value and the reason, how the disk
 grows, every stored position of a partition that was found and what becomes of it, what would be refused, and an inspection of
-the result.` + "\n" + exitCodes,
+the result. --with names other disks of the machine, as for align.` + "\n" + exitCodes,
 		Example: `  trueup plan winxp.vmdk
   trueup plan --boundary 1M --partition 2 data.vmdk`,
 		Args: arguments("IMAGE"),
@@ -111,9 +116,17 @@ func runPlan(out io.Writer, f planFlags, path string) error {
 	}
 	defer s.close()
 	s.flatten = f.flatten
+	o, err := f.openOthers(f.common, s, "")
+	if err != nil {
+		return err
+	}
+	defer o.close()
 	p, err := s.plan(f.choice)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
+	}
+	if err := f.joinOthers(s, p, o); err != nil {
+		return err
 	}
 	r := &report.Plan{
 		Head: head("plan"), Image: report.NewImage(s.img), Target: p.Goal.Want, Flags: f.arguments(),

@@ -99,6 +99,15 @@ func (s *source) close() { s.img.Close() }
 // plan makes the plan for a goal. The container's own issues come first: they concern any copy, and a broken one would
 // be met in the gaps by chance.
 func (s *source) plan(c choice) (*plan.Plan, error) {
+	p, err := s.planDisk(c)
+	if p != nil {
+		p.Notes = append(align.Relevant(s.issues(), nil), p.Notes...)
+	}
+	return p, err
+}
+
+// planDisk is plan without what the container has to say of a copy.
+func (s *source) planDisk(c choice) (*plan.Plan, error) {
 	if err := broken(align.Relevant(s.issues(), nil)); err != nil {
 		return nil, err
 	}
@@ -109,11 +118,7 @@ func (s *source) plan(c choice) (*plan.Plan, error) {
 	if err := s.layout.ReadGaps(s.img.Disk); err != nil {
 		return nil, err
 	}
-	p, err := plan.New(s.layout, goal)
-	if p != nil {
-		p.Notes = append(align.Relevant(s.issues(), nil), p.Notes...)
-	}
-	return p, err
+	return plan.New(s.layout, goal)
 }
 
 // refusals are the reasons for which an aligned copy could not be made now. The default criterion asks for the default

@@ -24,7 +24,7 @@ type Machine struct {
 // Add makes a disk one of the machine. to has the starts that its partitions will have, by number; those that are not in it stay.
 func (m *Machine) Add(l *Layout, to map[int]int64) {
 	m.windows = m.windows || l.Boot.Windows
-	s := l.signature()
+	s := l.Signature()
 	if s == 0 {
 		return
 	}
@@ -78,8 +78,8 @@ func (m *Machine) Taken(at boot.Place) bool {
 	return m.taken[at] && !now
 }
 
-// signature is that by which a Windows knows the disk; 0 when it knows the disk in another way.
-func (l *Layout) signature() uint32 {
+// Signature is that by which a Windows knows the disk; 0 when it knows the disk in another way.
+func (l *Layout) Signature() uint32 {
 	if l.Table == nil || l.Table.Scheme != table.MBR {
 		return 0
 	}
@@ -147,7 +147,7 @@ var windowsVolumes = []volume.Kind{volume.NTFS, volume.FAT12, volume.FAT16, volu
 
 // knownElsewhere warns of a data disk whose partitions a Windows on another disk may know by their places.
 func (l *Layout) knownElsewhere(m *Machine) {
-	if l.signature() == 0 || m.windows || l.Boot.Windows || l.starts() {
+	if l.Signature() == 0 || m.windows || l.Boot.Windows || l.starts() {
 		return
 	}
 	number, count := 0, 0
@@ -165,7 +165,7 @@ func (l *Layout) knownElsewhere(m *Machine) {
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: KnownElsewhere, Effect: ondisk.Warn, OnMove: true, Partition: number,
 		Text: fmt.Sprintf("a Windows on another disk of the machine may know the drive letters on this one by disk signature 0x%08x and byte offset: "+
-			"after a move it gives new letters", l.signature()),
+			"after a move it gives new letters", l.Signature()),
 		Remedy: "align the disks of a machine together, each with --with for the others; or give the letters back after the first boot",
 	})
 }

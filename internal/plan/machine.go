@@ -33,7 +33,10 @@ func (p *Plan) Join(l *layout.Layout, m *layout.Machine) {
 			p.Notes = append(p.Notes, align.FromIssue(i))
 		}
 	}
-	p.rewrite(l, func(r Reference) bool { return r.Disk != 0 })
+	p.rewrite(l, func(r Reference) bool {
+		p.Renames = p.Renames || r.Disk != 0
+		return r.Disk != 0
+	})
 	p.sortPatches()
 }
 

@@ -46,6 +46,8 @@ type Plan struct {
 	Converts bool
 	// SectorSize is that of the table's LBAs, bytes.
 	SectorSize int64
+	// Renames reports whether what the disk stores of other disks changes.
+	Renames bool
 
 	starts  map[int]int64
 	machine *layout.Machine // nil: the other disks are not known
