@@ -170,6 +170,7 @@ var systemFiles = []struct{ mark, text string }{
 	{"IO      SYS", "loads IO.SYS of MS-DOS or Windows 9x"},
 	{"IBMBIO  COM", "loads IBMBIO.COM of PC DOS"},
 	{"KERNEL  SYS", "loads KERNEL.SYS of FreeDOS"},
+	{"SYS01475", "loads OS/2"},
 	{"FREELDR SYS", "loads FREELDR.SYS of ReactOS"},
 	{"not a bootable disk", "shows a message of the formatter: there is no loader"},
 }

@@ -38,11 +38,16 @@ type Layout struct {
 // an error means that the disk could not be read, or that there is a table and nothing of it could be.
 func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	l, err := look(d, hint, false)
+	if err == nil {
+		err = l.firmwareRAID(d)
+	}
 	if err != nil || l.Table == nil {
 		return l, err
 	}
-	if err := l.lostRecords(d); err != nil {
-		return l, err
+	for _, check := range []func(disk.Disk) error{l.lostRecords, l.lvmOfOS2} {
+		if err := check(d); err != nil {
+			return l, err
+		}
 	}
 	err = l.readBoot(d)
 	l.checkTypes()

@@ -329,7 +329,7 @@ func (t *Text) content(p Partition) string {
 
 // volumeNames are kinds as their makers write them, where that is not the kind itself.
 var volumeNames = map[string]string{
-	"ntfs": "NTFS", "fat12": "FAT12", "fat16": "FAT16", "fat32": "FAT32", "exfat": "exFAT", "refs": "ReFS", "xfs": "XFS", "jfs": "JFS",
+	"ntfs": "NTFS", "fat12": "FAT12", "fat16": "FAT16", "fat32": "FAT32", "exfat": "exFAT", "refs": "ReFS", "xfs": "XFS", "jfs": "JFS", "hpfs": "HPFS",
 	"reiserfs": "ReiserFS", "f2fs": "F2FS", "ufs": "UFS", "ufs1": "UFS1", "ufs2": "UFS2", "hfs": "HFS", "hfsplus": "HFS+", "apfs": "APFS", "iso9660": "ISO 9660",
 	"jbd": "ext journal", "zfs_member": "ZFS", "lvm2_member": "LVM2", "linux_raid_member": "Linux RAID", "vmfs": "VMFS", "luks": "LUKS", "bitlocker": "BitLocker",
 	"ldm": "dynamic disk (LDM)", "disklabel": "BSD disklabel", "vtoc": "Solaris VTOC",

@@ -18,7 +18,7 @@ const forgedSectors = 6000
 // nothing else wrong with it.
 var forgers = map[string]func(f disktest.Forged, lba, sectors int64){
 	"exfat": disktest.Forged.PutExFAT, "refs": disktest.Forged.PutReFS, "xfs": disktest.Forged.PutXFS, "btrfs": disktest.Forged.PutBtrfs,
-	"jfs": disktest.Forged.PutJFS, "reiserfs": disktest.Forged.PutReiserFS, "f2fs": disktest.Forged.PutF2FS,
+	"jfs": disktest.Forged.PutJFS, "hpfs": disktest.Forged.PutHPFS, "reiserfs": disktest.Forged.PutReiserFS, "f2fs": disktest.Forged.PutF2FS,
 	"ufs1": disktest.Forged.PutUFS1, "ufs2": disktest.Forged.PutUFS2, "hfs": disktest.Forged.PutHFS,
 	"hfsplus": disktest.Forged.PutHFSPlus, "hfsplus in a wrapper": disktest.Forged.PutHFSWrapped,
 	"apfs": disktest.Forged.PutAPFS, "iso9660": disktest.Forged.PutISO9660,

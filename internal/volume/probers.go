@@ -10,6 +10,7 @@ var probers = []Prober{
 	xfs,
 	btrfs,
 	jfs,
+	hpfs,
 	reiserFS,
 	f2fs,
 	ufs,

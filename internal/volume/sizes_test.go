@@ -48,6 +48,8 @@ func TestStructSizes(t *testing.T) {
 	assert.Equal(t, 98, binary.Size(btrfsDevice{}), "btrfs_dev_item")
 	assert.Equal(t, 0x22b, binary.Size(btrfsSuper{}), "btrfs_super_block up to the label")
 	assert.Equal(t, 184, binary.Size(jfsSuper{}), "jfs_superblock")
+	assert.Equal(t, 20, binary.Size(hpfsSuper{}), "hpfs_super_block up to n_sectors")
+	assert.Equal(t, 512, binary.Size(hpfsBoot{}), "hpfs_boot_block")
 	assert.Equal(t, 116, binary.Size(reiserSuper{}), "reiserfs_super_block up to the label")
 	assert.Equal(t, 68, binary.Size(f2fsDevice{}), "f2fs_device")
 	assert.Equal(t, 3072, binary.Size(f2fsSuper{}), "f2fs_super_block")

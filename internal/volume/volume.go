@@ -28,6 +28,7 @@ const (
 	XFS       Kind = "xfs"
 	Btrfs     Kind = "btrfs"
 	JFS       Kind = "jfs"
+	HPFS      Kind = "hpfs" // of OS/2
 	ReiserFS  Kind = "reiserfs"
 	F2FS      Kind = "f2fs"
 	UFS1      Kind = "ufs1"
