@@ -29,8 +29,8 @@ const (
 	linuxFails    = "trueup-init: " // in front of what the program could not do
 )
 
-// linuxLimit is how long such a guest may take. It needs some 13 s of a processor for itself, most of it to unpack the kernel.
-const linuxLimit = 5 * time.Minute
+// linuxLimit ends such a guest when it hangs. It needs some 13 s of a processor for itself, most of it to unpack the kernel.
+const linuxLimit = 10 * time.Minute
 
 // linuxModules are the drivers of the disk and of the file system; what these need is loaded before them.
 var linuxModules = []string{"ahci", "sd_mod", "crc32c_generic", "ext4"}

@@ -18,8 +18,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// bootLimit is how long a guest may take. It is some fifty times what one needs.
-const bootLimit = 60 * time.Second
+// bootLimit ends a guest that hangs. It needs some seconds of a quiet machine.
+const bootLimit = 5 * time.Minute
 
 // cursorMoves are what the BIOS sends when it mirrors the screen to the serial port and a timer tick comes between a
 // guest's character and the guest's cursor. They may stand within a word.

@@ -72,8 +72,8 @@ func firmwareMemory(t testing.TB) string {
 	return path
 }
 
-// uefiLimit is how long such a machine may take: firmware under emulation needs some ten seconds of one processor.
-const uefiLimit = 3 * bootLimit
+// uefiLimit ends such a machine when it hangs: firmware under emulation needs some ten seconds of one processor.
+const uefiLimit = 2 * bootLimit
 
 // escapes are what firmware sends to place and paint a text.
 var escapes = regexp.MustCompile(`\x1b\[[0-9;?=]*[A-Za-z]`)

@@ -38,6 +38,7 @@ func giantGPT(first uint64, fill func(disk disktest.Forged, lba int64)) func(tes
 // TestLargestGPT holds inspect and plan to the budget on the largest table: of partitions that lie well, that lie badly, and
 // that hold file systems, good ones and broken ones.
 func TestLargestGPT(t *testing.T) {
+	t.Parallel()
 	empty := func(disktest.Forged, int64) {}
 	ext := func(disk disktest.Forged, lba int64) { disk.PutExt(lba, 7) }
 	fat := func(disk disktest.Forged, lba int64) {

@@ -44,6 +44,7 @@ var giantImages = map[string]struct {
 
 // TestLargestImages holds inspect to its budget on the largest image of each format.
 func TestLargestImages(t *testing.T) {
+	t.Parallel()
 	for _, name := range slices.Sorted(maps.Keys(giantImages)) {
 		g := giantImages[name]
 		t.Run(name, func(t *testing.T) {
@@ -56,6 +57,7 @@ func TestLargestImages(t *testing.T) {
 
 // TestLargestChains does so for such an image that has sixteen parents.
 func TestLargestChains(t *testing.T) {
+	t.Parallel()
 	for _, name := range slices.Sorted(maps.Keys(giantImages)) {
 		g := giantImages[name]
 		if g.alone {

@@ -68,6 +68,7 @@ var chainCases = []chainCase{
 
 // TestChainsAcrossPartitions requires that align sees what a partition that stays has to do with one that moves.
 func TestChainsAcrossPartitions(t *testing.T) {
+	t.Parallel()
 	for _, c := range chainCases {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFault(t, chainDisk(t, c.kind, c.change))
@@ -88,6 +89,7 @@ func TestChainsAcrossPartitions(t *testing.T) {
 
 // TestUnknownBootCode refuses code that nobody knows until the user takes it upon himself, and says so in the result again.
 func TestUnknownBootCode(t *testing.T) {
+	t.Parallel()
 	f := newFault(t, chainDisk(t, 0x83, func(disk, _ disktest.Forged) { disk.Put(0, noise("unknown code", 64)) }))
 	const says = "the boot code in sector 0 is not known"
 	r := trueup(t, f.args()...)
@@ -117,6 +119,7 @@ func refusalCodes(t testing.TB, image string) []string {
 
 // TestPlanSaysItsFlags requires that the command which a plan proposes makes what the plan showed.
 func TestPlanSaysItsFlags(t *testing.T) {
+	t.Parallel()
 	image := chainDisk(t, 0x07, chainCases[0].change)
 	r := trueup(t, "plan", image, "--boundary", "2M", "--partition", "2", "--allow-unbootable")
 	require.Equal(t, 0, r.code, r.stderr)
@@ -129,6 +132,7 @@ func TestPlanSaysItsFlags(t *testing.T) {
 // TestCHSBeyondItsEnd moves a partition whose end is written as "beyond CHS". That says nothing of the geometry, so that
 // the boot sector's 16 heads do: LBA 2048 is cylinder 2, head 0, sector 33.
 func TestCHSBeyondItsEnd(t *testing.T) {
+	t.Parallel()
 	disk := disktest.ForgeMBR(8192, slot(0x07, trackSectors, 6000))
 	disk.PutNTFS(trackSectors, 6000)
 	disk.Put(disktest.MBREntries+1, []byte{1, 1, 0}) // cylinder 0, head 1, sector 1: LBA 63 in every geometry

@@ -70,6 +70,7 @@ func entriesOf(t testing.TB, raw string) []entryCHS {
 // the geometry of the table; every end is the last head and sector of its cylinder, or FE FF FF. FACTS B2. fdisk itself finds
 // no start that is wrong.
 func TestCHSOfEveryEntry(t *testing.T) {
+	t.Parallel()
 	for _, heads := range []int64{16, 255} {
 		t.Run(fmt.Sprintf("%d heads", heads), func(t *testing.T) {
 			cylinder := heads * trackSectors

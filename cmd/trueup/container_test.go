@@ -17,6 +17,7 @@ import (
 
 // TestVerifyReadsTheContainer changes a copy where no byte of its disk lies.
 func TestVerifyReadsTheContainer(t *testing.T) {
+	t.Parallel()
 	source := sampleDisk(t)
 	for name, change := range map[string]func(header []byte) (at int64, b byte){
 		"unclean": func([]byte) (int64, byte) { return disktest.VMDKUncleanShutdown, 1 },
@@ -64,6 +65,7 @@ func TestNoRoomForData(t *testing.T) {
 
 // TestGeometryOfATinyDisk requires a cylinder at least: QEMU and VMware divide by what stands there.
 func TestGeometryOfATinyDisk(t *testing.T) {
+	t.Parallel()
 	raw := filepath.Join(t.TempDir(), "tiny.raw")
 	require.NoError(t, os.WriteFile(raw, bytes.Repeat([]byte{7}, 8*sectorSize), 0o644))
 	for _, f := range []diskFormat{formatSparse, formatFlat} {

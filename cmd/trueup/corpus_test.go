@@ -25,6 +25,7 @@ func corpusFile(t *testing.T, name string, whole bool) string {
 
 // TestCorpusDisks requires that inspect says of each disk what the corpus's own table says of it.
 func TestCorpusDisks(t *testing.T) {
+	t.Parallel()
 	for _, c := range corpusDisks {
 		t.Run(c.name, func(t *testing.T) {
 			path := corpusFile(t, c.name, c.whole)
@@ -61,6 +62,7 @@ func corpusPartitions(report []jsonPartition) []corpusPartition {
 
 // TestCorpusVolumes is about images that hold a file system and no partition table. Boot code must not be read as one.
 func TestCorpusVolumes(t *testing.T) {
+	t.Parallel()
 	for _, c := range corpusVolumes {
 		t.Run(c.name, func(t *testing.T) {
 			path := disktest.Corpus(t, c.name)
@@ -79,6 +81,7 @@ func TestCorpusVolumes(t *testing.T) {
 
 // TestCorpusWithoutTable requires that nothing in these disks is taken for a partition.
 func TestCorpusWithoutTable(t *testing.T) {
+	t.Parallel()
 	for name, size := range corpusBare {
 		t.Run(name, func(t *testing.T) {
 			report := trueupJSON[jsonInspect](t, 0, "inspect", disktest.Corpus(t, name))
@@ -91,6 +94,7 @@ func TestCorpusWithoutTable(t *testing.T) {
 
 // TestCorpusUnixVolumes has blkid judge what the corpus holds of btrfs and XFS.
 func TestCorpusUnixVolumes(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"discutils/btrfs.vhdx.gz", "discutils/xfs5.vhdx.gz"} {
 		t.Run(name, func(t *testing.T) {
 			source := disktest.Corpus(t, name)
@@ -110,6 +114,7 @@ func TestCorpusUnixVolumes(t *testing.T) {
 
 // TestCorpusSplitRaw joins the two halves, as a user does with cat.
 func TestCorpusSplitRaw(t *testing.T) {
+	t.Parallel()
 	joined := filepath.Join(t.TempDir(), "ext2.raw")
 	var whole []byte
 	for _, half := range []string{"dfvfs/ext2.splitraw.000.xz", "dfvfs/ext2.splitraw.001.xz"} {
@@ -127,6 +132,7 @@ func TestCorpusSplitRaw(t *testing.T) {
 // TestCorpusContents copies the VMDKs, which need no move, and requires that the copy reads as the corpus's table says
 // the source reads.
 func TestCorpusContents(t *testing.T) {
+	t.Parallel()
 	for _, c := range corpusContents {
 		t.Run(c.name, func(t *testing.T) {
 			source := corpusFile(t, c.name, c.whole)
@@ -143,6 +149,7 @@ func TestCorpusContents(t *testing.T) {
 
 // TestCorpusDynamicDisk is about a disk that is understood and must not be moved.
 func TestCorpusDynamicDisk(t *testing.T) {
+	t.Parallel()
 	source := disktest.Corpus(t, "libldm/ldm-2003r2-simple-1.img.xz")
 	dest := filepath.Join(t.TempDir(), "aligned.raw")
 	for _, args := range [][]string{{"plan", source}, {"align", source, dest}} {
@@ -156,6 +163,7 @@ func TestCorpusDynamicDisk(t *testing.T) {
 // TestCorpusTablesMove realigns tables that other tools made, with logical partitions and of the GPT kind. What sfdisk and sgdisk
 // read of the result may differ from what they read of the source in starts only.
 func TestCorpusTablesMove(t *testing.T) {
+	t.Parallel()
 	for name, flags := range map[string][]string{
 		"dfvfs/mbr.raw.gz": nil, "imagemounter/test.mbr.xz": nil, "mbrman/disk2.img": nil, "gptman/disk1.img": {"--boundary", "64K"},
 	} {
@@ -204,6 +212,7 @@ func sfdiskParts(t *testing.T, path string) []sfdiskPart {
 // TestCorpusHugeDirectory gives trueup a VMDK header that asks for a huge grain directory; measure holds it to the budget of
 // hostile input.
 func TestCorpusHugeDirectory(t *testing.T) {
+	t.Parallel()
 	path := disktest.Corpus(t, "cdi/invalid-qcow-large-memory.img")
 	answer := trueupJSON[jsonError](t, 1, "inspect", path)
 	require.Contains(t, []string{"format", "limit"}, answer.Error.Code)
@@ -213,6 +222,7 @@ func TestCorpusHugeDirectory(t *testing.T) {
 
 // TestCorpusExtentAlone opens an extent without the descriptor that says what it is a part of.
 func TestCorpusExtentAlone(t *testing.T) {
+	t.Parallel()
 	path := disktest.Corpus(t, "vmdk-rs/twoGbMaxExtentSparse-s001.vmdk.xz")
 	answer := trueupJSON[jsonError](t, 1, "inspect", path)
 	require.Contains(t, []string{"format", "unsupported"}, answer.Error.Code)

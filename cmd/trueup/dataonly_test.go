@@ -41,6 +41,7 @@ func systemDisk(t testing.TB, swapped bool) string {
 
 // TestDataOnlyLeavesTheSystem requires that the root stays at LBA 63, that the data are aligned, and that all commands agree about it.
 func TestDataOnlyLeavesTheSystem(t *testing.T) {
+	t.Parallel()
 	source := systemDisk(t, false)
 	dest := filepath.Join(t.TempDir(), "dest.raw")
 
@@ -71,6 +72,7 @@ func TestDataOnlyLeavesTheSystem(t *testing.T) {
 
 // TestDataOnlyWithoutRoom refuses data that would push the system away.
 func TestDataOnlyWithoutRoom(t *testing.T) {
+	t.Parallel()
 	source := systemDisk(t, true)
 	dest := filepath.Join(t.TempDir(), "dest.raw")
 	for _, args := range [][]string{{"plan", "--data-only", source}, {"align", "--data-only", "--allow-unbootable", source, dest}} {

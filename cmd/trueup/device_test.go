@@ -27,6 +27,7 @@ func loopDevice(t testing.TB, file string) string {
 
 // TestBlockDevice reads a disk where P2V finds it: on a device.
 func TestBlockDevice(t *testing.T) {
+	t.Parallel()
 	raw := pairDisk(t)
 	device := loopDevice(t, raw)
 	fromFile := trueupJSON[jsonInspect](t, 3, "inspect", raw)
@@ -42,6 +43,7 @@ func TestBlockDevice(t *testing.T) {
 
 // TestDeviceInUse refuses a device whose file system is mounted: it changes while it is read.
 func TestDeviceInUse(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "volume")
 	disktest.Run(t, "truncate", "-s", "4M", file)
 	disktest.Run(t, "mke2fs", "-q", "-F", file)

@@ -46,6 +46,7 @@ type jsonDiagnosis struct {
 
 // A storage changes what is told of costs, never verdict and exit code.
 func TestStorages(t *testing.T) {
+	t.Parallel()
 	source := sampleDisk(t)
 	for _, tc := range []struct {
 		storage         string
@@ -85,6 +86,7 @@ func TestStorages(t *testing.T) {
 
 // Advice says what the exit code and the refusals say.
 func TestAdviceOfImages(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		change func(t *testing.T, raw string)
 		exit   int
@@ -127,6 +129,7 @@ func TestAdviceOfImages(t *testing.T) {
 
 // Each disk of a package has its own diagnosis.
 func TestDiagnosisOfAPackage(t *testing.T) {
+	t.Parallel()
 	packed := twoDisks(t).ova(t)
 	answer := trueupJSON[struct {
 		Disks []struct {
@@ -158,6 +161,7 @@ func onTerminal(t *testing.T, columns int, env []string, args ...string) string 
 
 // A picture is as wide as the terminal and has characters that it can show.
 func TestPictureOnTerminals(t *testing.T) {
+	t.Parallel()
 	source := sampleDisk(t)
 	for name, tc := range map[string]struct {
 		env            []string

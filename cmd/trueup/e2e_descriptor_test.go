@@ -53,6 +53,7 @@ const (
 
 // TestDescriptorOfTheResult looks at each line of the descriptor that align writes.
 func TestDescriptorOfTheResult(t *testing.T) {
+	t.Parallel()
 	grows := madeDisks[2]
 	require.Greater(t, grows.wantSectors, grows.sectors, "this test needs a disk that grows")
 	raw := grows.make(t, t.TempDir())

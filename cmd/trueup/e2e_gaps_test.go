@@ -15,6 +15,7 @@ import (
 // TestAlignKeepsWhatNoPartitionOwns puts data into the space between and behind the partitions. Nobody knows whose it is
 // (a RAID controller's, a boot manager's), so that it has to survive.
 func TestAlignKeepsWhatNoPartitionOwns(t *testing.T) {
+	t.Parallel()
 	const (
 		between = 3 * cylinder * sectorSize     // in the middle of a free cylinder
 		last    = (7*cylinder - 1) * sectorSize // the last sector of the disk
@@ -34,6 +35,7 @@ func TestAlignKeepsWhatNoPartitionOwns(t *testing.T) {
 // TestAlignKeepsDataInTheWay is the same with data right behind the last partition, where the partition has to grow
 // into.
 func TestAlignKeepsDataInTheWay(t *testing.T) {
+	t.Parallel()
 	const behind = 6 * cylinder * sectorSize
 	raw := gapDisk(t)
 	writeAt(t, raw, behind, noise("behind", 5000))
@@ -45,6 +47,7 @@ func TestAlignKeepsDataInTheWay(t *testing.T) {
 // TestAlignPushesAnAlignedNeighbour moves a partition that has no free sector behind it: the next one, which was aligned,
 // has to make room and be aligned again.
 func TestAlignPushesAnAlignedNeighbour(t *testing.T) {
+	t.Parallel()
 	raw := twoPartitions(t, 63, 32768-63, 32768, 32130)
 	after := alignRaw(t, raw, 32768-63, 32130)
 	starts := readSfdisk(t, after).Partitions

@@ -20,7 +20,7 @@ import (
 )
 
 // guestfsLimit is for a launch in pure emulation on a busy machine; 30 s are usual.
-const guestfsLimit = 5 * time.Minute
+const guestfsLimit = 10 * time.Minute
 
 // guestDisk is a disk that the appliance gets to see.
 type guestDisk struct {

@@ -14,6 +14,7 @@ import (
 // TestAlignRealDisks is the main job from end to end, on disks that other programs made, in every format, checked by
 // those programs.
 func TestAlignRealDisks(t *testing.T) {
+	t.Parallel()
 	for _, d := range madeDisks {
 		t.Run(d.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -88,6 +88,7 @@ func (c *alignCase) locate(t *testing.T, image string, off int64) (file string, 
 
 // TestVerifyOfAForeignDisk has verify look at two disks that have nothing to do with each other.
 func TestVerifyOfAForeignDisk(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	one := madeDisks[0].make(t, dir)
 	other := filepath.Join(t.TempDir(), "other.raw")
@@ -102,6 +103,7 @@ func TestVerifyOfAForeignDisk(t *testing.T) {
 // TestVerifySwapped has verify look at a disk and its aligned copy the wrong way round. In a GPT the way back fits, and every byte is
 // where it leads, but nobody who asks for an aligned disk wants a copy that is not.
 func TestVerifySwapped(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	source, dest := filepath.Join(dir, "source.raw"), filepath.Join(dir, "dest.raw")
 	require.NoError(t, os.WriteFile(source, nil, 0o644))

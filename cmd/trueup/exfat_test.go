@@ -34,6 +34,7 @@ func exfatTools(t testing.TB, size, lba int64) disktest.Forged {
 // TestAlignExFAT moves an exFAT that stores its place. fsck.exfat proves the checksum of the copy; that it does, a flipped byte
 // shows.
 func TestAlignExFAT(t *testing.T) {
+	t.Parallel()
 	const start, sectors, total = 63, 40960, 65536
 	volume := exfatTools(t, sectors*512, start)
 	source := filepath.Join(t.TempDir(), "exfat.raw")

@@ -17,6 +17,7 @@ import (
 
 // F19: what is there stays, until --force replaces it.
 func TestDestExists(t *testing.T) {
+	t.Parallel()
 	for name, source := range faultSources(t) {
 		t.Run(name, func(t *testing.T) {
 			f := newFault(t, source)
@@ -46,6 +47,7 @@ func requirePrecious(t *testing.T, f fault) {
 
 // TestForceThatFails requires that the old DEST survives a run that would have replaced it.
 func TestForceThatFails(t *testing.T) {
+	t.Parallel()
 	for name, source := range faultSources(t) {
 		t.Run(name, func(t *testing.T) {
 			f := newFault(t, source)
@@ -76,6 +78,7 @@ func TestForceThatFails(t *testing.T) {
 
 // TestRenameFails is about the last step of all, and a folder that cannot replace.
 func TestRenameFails(t *testing.T) {
+	t.Parallel()
 	for name, source := range faultSources(t) {
 		for _, spec := range []string{"error=EIO", "error=EXDEV", "error=EEXIST"} {
 			t.Run(name+", "+spec, func(t *testing.T) {
@@ -100,6 +103,7 @@ func TestRenameFails(t *testing.T) {
 
 // F20: DEST is the source, whatever it is called.
 func TestDestIsTheSource(t *testing.T) {
+	t.Parallel()
 	for _, format := range []diskFormat{formatSparse, formatFlat} {
 		t.Run(format.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -141,6 +145,7 @@ func linkedFolder(t *testing.T, dir string) map[string]string {
 
 // TestReportOverImage requires that the report of --out never lands on an image of the same command.
 func TestReportOverImage(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	source := formatFlat.convert(t, formatSparse.rawOf(t, sampleDisk(t)), dir, "disk", "ide")
 	other := sampleDisk(t)
@@ -206,6 +211,7 @@ func TestDestFolder(t *testing.T) {
 
 // F28: nothing around the program changes what it writes.
 func TestSurroundings(t *testing.T) {
+	t.Parallel()
 	for name, source := range faultSources(t) {
 		t.Run(name, func(t *testing.T) {
 			intact := newFault(t, source)

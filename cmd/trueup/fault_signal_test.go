@@ -21,6 +21,7 @@ var endSignals = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHU
 
 // F12: a signal in the middle of a copy.
 func TestSignalInTheMiddle(t *testing.T) {
+	t.Parallel()
 	source := noisyDisk(t, 64)
 	for _, s := range endSignals {
 		t.Run(s.String(), func(t *testing.T) {
@@ -86,6 +87,7 @@ func TestSignalAtTheEnd(t *testing.T) {
 
 // TestSignalThatIsIgnored is about a run under nohup, which outlives its terminal.
 func TestSignalThatIsIgnored(t *testing.T) {
+	t.Parallel()
 	f := newFault(t, noisyDisk(t, 64))
 	nohup := []string{disktest.Tool(t, "sh"), "-c", `trap '' HUP; exec "$@"`, "sh", builtPath}
 	r := f.startAs(t, append(nohup, f.args()...))
@@ -98,6 +100,7 @@ func TestSignalThatIsIgnored(t *testing.T) {
 
 // F13: a report that nobody can read is no success.
 func TestReportCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	source := sampleDisk(t)
 	sh := disktest.Tool(t, "sh")
 	for _, args := range [][]string{{"inspect", source}, {"plan", source}, {"verify", source, source}, {"version"}} {
@@ -118,6 +121,7 @@ func TestReportCannotBeWritten(t *testing.T) {
 // TestClosedOutput starts with the standard descriptors closed, so that the first files that are opened could take their
 // numbers, and a report could go into an image.
 func TestClosedOutput(t *testing.T) {
+	t.Parallel()
 	f := newFault(t, sampleDisk(t))
 	r := run(t, disktest.Tool(t, "sh"), append([]string{"-c", `exec "$@" <&- >&- 2>&-`, "sh", builtPath}, f.args()...)...)
 	require.Contains(t, []int{0, 1}, r.code)
@@ -128,6 +132,7 @@ func TestClosedOutput(t *testing.T) {
 
 // F27: two runs that write one DEST. The lock of the first dies with it.
 func TestTwoRunsAtOnce(t *testing.T) {
+	t.Parallel()
 	f := newFault(t, noisyDisk(t, 64))
 	first := f.pause(t)
 	for _, flags := range [][]string{nil, {"--force"}} {

@@ -51,6 +51,7 @@ func overwrite(path string, off int64) error {
 
 // F22: the source changes while it is copied.
 func TestSourceChanges(t *testing.T) {
+	t.Parallel()
 	original := noisyDisk(t, 64)
 	for name, change := range sourceChanges {
 		t.Run(name, func(t *testing.T) {
@@ -91,6 +92,7 @@ func holdOpen(t *testing.T, format, path string, flags ...string) {
 
 // F23: a virtual machine runs on the source. What only reads it does no harm.
 func TestSourceInQEMU(t *testing.T) {
+	t.Parallel()
 	raw := formatSparse.rawOf(t, sampleDisk(t))
 	for _, format := range []diskFormat{formatRaw, formatSparse, formatFlat} {
 		t.Run(format.name, func(t *testing.T) {
@@ -136,6 +138,7 @@ func requireBusy(t *testing.T, f fault, reason string) {
 
 // F24: QEMU is kept from writing to the source as long as the copy runs, and may read it.
 func TestQEMUIsKeptOut(t *testing.T) {
+	t.Parallel()
 	f := newFault(t, noisyDisk(t, 64))
 	qemu := disktest.Tool(t, "qemu-io")
 	r := f.pause(t)
@@ -150,6 +153,7 @@ func TestQEMUIsKeptOut(t *testing.T) {
 
 // F25: VMware's locks and memory files.
 func TestVMwareLocks(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{
 		"disk.vmdk.lck", "disk-flat.vmdk.lck", "machine.vmx.lck", ".lck-3304000000000000", "disk.vmss", "disk.vmem", "disk-1a2b3c4d.vmem",
 	} {
@@ -173,6 +177,7 @@ func TestVMwareLocks(t *testing.T) {
 
 // TestLocksOfOthers requires that a template in the folder of a running machine can be copied.
 func TestLocksOfOthers(t *testing.T) {
+	t.Parallel()
 	f := newFault(t, sampleDisk(t))
 	for _, name := range []string{"other.vmdk.lck", "other.vmem", "xp.vmdk.lck.old", "xp.nvram", "vmware.log", "xp.vmsd"} {
 		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(f.source), name), nil, 0o644))
@@ -183,6 +188,7 @@ func TestLocksOfOthers(t *testing.T) {
 
 // F26: a snapshot stands on the disk. The disk alone is not what the machine sees, and the snapshot alone is not complete.
 func TestSnapshots(t *testing.T) {
+	t.Parallel()
 	source := sampleDisk(t)
 	child := filepath.Join(filepath.Dir(source), "xp-000001.vmdk")
 	create := exec.Command(disktest.Tool(t, "qemu-img"), "create", "-q", "-f", "vmdk", "-F", "vmdk",

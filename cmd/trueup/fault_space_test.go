@@ -100,6 +100,7 @@ func TestTooLittleSpaceForACompressedCopy(t *testing.T) {
 
 // F02: the space ends in the middle.
 func TestSpaceEndsInTheMiddle(t *testing.T) {
+	t.Parallel()
 	struck := 0
 	for name, source := range faultSources(t) {
 		for _, n := range []int{1, 2, 3, 5, 8} {
@@ -122,6 +123,7 @@ func TestSpaceEndsInTheMiddle(t *testing.T) {
 
 // F03, F06: writes succeed and the sync does not, as on thin storage that is full.
 func TestSyncFails(t *testing.T) {
+	t.Parallel()
 	for name, source := range faultSources(t) {
 		for _, errno := range []string{"EIO", "ENOSPC"} {
 			f := newFault(t, source)
@@ -141,6 +143,7 @@ func TestSyncFails(t *testing.T) {
 
 // F04: a limit on the size of files, whose signal ends programs that do not expect it.
 func TestFileSizeLimit(t *testing.T) {
+	t.Parallel()
 	for name, source := range faultSources(t) {
 		for _, limit := range []int{0, 1 << 16, 1 << 19} {
 			t.Run(fmt.Sprintf("%s, %d bytes", name, limit), func(t *testing.T) {
@@ -157,6 +160,7 @@ func TestFileSizeLimit(t *testing.T) {
 
 // F05, F07: the source cannot be read, or ends early.
 func TestSourceCannotBeRead(t *testing.T) {
+	t.Parallel()
 	for name, source := range faultSources(t) {
 		for n := 1; n <= 24; n++ {
 			for kind, spec := range map[string]string{
@@ -183,6 +187,7 @@ func TestSourceCannotBeRead(t *testing.T) {
 
 // F08: a write that says it is done and is not. Only reading the result shows that.
 func TestLostWrites(t *testing.T) {
+	t.Parallel()
 	caught := 0
 	for name, source := range faultSources(t) {
 		intact := newFault(t, source)
@@ -219,6 +224,7 @@ func hashContents(t testing.TB, dir string) map[string]string {
 
 // F09: interrupted calls and few descriptors have no effect.
 func TestHarmlessFaults(t *testing.T) {
+	t.Parallel()
 	source := sampleDisk(t)
 	intact := newFault(t, source)
 	intact.requireNext(t)

@@ -55,6 +55,7 @@ func optionNames(t testing.TB, format string) []string {
 
 // TestEveryOptionOfQemu reads what qemu's own writers make with every option that they offer.
 func TestEveryOptionOfQemu(t *testing.T) {
+	t.Parallel()
 	for format, options := range qemuOptions {
 		names := optionNames(t, format)
 		require.ElementsMatch(t, slices.Collect(maps.Keys(options)), names, "qemu-img knows other options of %s than are tried here", format)
@@ -102,6 +103,7 @@ func requireNoComplaint(t testing.TB, r result) {
 
 // TestQemuOptionsThatAreRefused are those whose images are no disk without something else: a key, another file.
 func TestQemuOptionsThatAreRefused(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		args []string
 		says string

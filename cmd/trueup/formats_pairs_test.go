@@ -94,6 +94,7 @@ func pairDisk(t testing.TB) string {
 // TestEveryPairOfFormats converts one disk from every format into every format. qemu-img compares the bytes and checks the
 // tables where it can.
 func TestEveryPairOfFormats(t *testing.T) {
+	t.Parallel()
 	raw := pairDisk(t)
 	for _, from := range qemuFormats {
 		t.Run(from.name(), func(t *testing.T) {
@@ -125,6 +126,7 @@ func checkWritten(t testing.TB, raw, dest, to string) {
 
 // TestLibyalAgrees has a second family of readers tell the size and the type of what was written.
 func TestLibyalAgrees(t *testing.T) {
+	t.Parallel()
 	raw := pairDisk(t)
 	size := "10752512 bytes" // 21001 sectors
 	for to, want := range map[string]string{

@@ -98,6 +98,7 @@ func sgdiskSays(t testing.TB, path string) string {
 // TestDamagedGPTs aligns disks whose table has one good copy. sgdisk must find both copies right and all but the places as it was on
 // the disk before the damage. The sizes of the array are those that sgdisk can make.
 func TestDamagedGPTs(t *testing.T) {
+	t.Parallel()
 	for array, extra := range map[string][]string{"128 entries": nil, "256 entries": {"-S", "256"}, "array behind a hole": {"-j", "40"}} {
 		for name, damaged := range gptDamage {
 			if extra != nil && !otherArrays[name] {
@@ -148,6 +149,7 @@ func requireSameBytes(t testing.TB, source, dest string, m jsonMove) {
 
 // TestAlignedDamagedGPT is about a disk on which nothing moves: align writes its table right, convert copies it as it is.
 func TestAlignedDamagedGPT(t *testing.T) {
+	t.Parallel()
 	source := filepath.Join(t.TempDir(), "gpt.raw")
 	disktest.Run(t, "truncate", "-s", "20M", source)
 	disktest.Run(t, "sgdisk", "-n", "1:2048:0", source)
@@ -171,6 +173,7 @@ func TestAlignedDamagedGPT(t *testing.T) {
 
 // With --skip-aligned such a disk stays damaged, and its owner hears of it.
 func TestSkippedDamagedGPT(t *testing.T) {
+	t.Parallel()
 	source, dest := gptDisk(t), filepath.Join(t.TempDir(), "aligned.raw")
 	require.Equal(t, 0, trueup(t, "align", source, dest).code)
 	gptDamage["backup header zeroed"].spoil(t, dest)

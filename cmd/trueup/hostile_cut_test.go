@@ -48,6 +48,7 @@ func cutImages() map[string]cutImage {
 // TestCutImages is T41 for the formats beside the sparse VMDK: files that end at, before and behind the border of every structure, and
 // those of a few bytes. Where inspect can show what is left, no copy is made of it.
 func TestCutImages(t *testing.T) {
+	t.Parallel()
 	for name, c := range cutImages() {
 		t.Run(name, func(t *testing.T) {
 			sizes := []int64{1, 511, 512, 513, int64(len(c.image)) - 8192}
@@ -89,6 +90,7 @@ func (c cutImage) check(t *testing.T, n int64) {
 
 // TestFewBytes is the rest of T41: files of a few bytes, whatever --format says that they are.
 func TestFewBytes(t *testing.T) {
+	t.Parallel()
 	for _, format := range []string{"qcow2", "vhd", "vhdx", "vmdk", "raw"} {
 		for _, n := range []int{0, 1, 511, 512, 513} {
 			if format == "raw" && n == 512 {

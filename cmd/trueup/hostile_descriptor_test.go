@@ -43,6 +43,7 @@ func changed(old, new string) string { return strings.Replace(goodFlat(), old, n
 
 // TestHostileDescriptors is T08 to T13: what a descriptor can say.
 func TestHostileDescriptors(t *testing.T) {
+	t.Parallel()
 	for _, rows := range [][]hostile{parents(), otherLines(), bigTexts(), contradictions(), extentSums()} {
 		runHostile(t, rows)
 	}
@@ -208,6 +209,7 @@ func filler(n int) string {
 // TestDescriptorVariants is the other half of T10 to T12: what looks odd and is legal. Nothing may be skipped, because
 // what follows would shift (qemu-img 7.2 skips RDONLY and ZERO lines).
 func TestDescriptorVariants(t *testing.T) {
+	t.Parallel()
 	disk := xpDisk()
 	part := func(from, to int) []byte { return disk[from*512 : to*512] }
 	zeros := func(sectors int) []byte { return make([]byte, sectors*512) }

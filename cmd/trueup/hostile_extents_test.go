@@ -52,6 +52,7 @@ func put64(at int64, n uint64) func(f disktest.Forged) {
 
 // TestHostileExtents is T14 to T18, T21 and T25 for the extents of split disks, T26 and T27.
 func TestHostileExtents(t *testing.T) {
+	t.Parallel()
 	for _, rows := range [][]hostile{splitExtents(), cowdExtents(), seSparseExtents(), extentTables()} {
 		runHostile(t, rows)
 	}
@@ -149,6 +150,7 @@ func streamDisk(change func(v *disktest.StreamVMDK)) func(testing.TB, string) st
 // TestHostileStreams is T22, T24 and T25 for files; TestHostileGrains, TestHostileMarkers and TestHostileFooters of the format hold
 // the same for streams, and T23.
 func TestHostileStreams(t *testing.T) {
+	t.Parallel()
 	runHostile(t, streamGrains())
 	runHostile(t, streamHeaders())
 }

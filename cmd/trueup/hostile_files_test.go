@@ -18,6 +18,7 @@ import (
 // TestManyHostileFileSystems gives every partition of a full GPT a root folder of 65,536 names: looking for a file is dear in each of them, and
 // together they must cost no more than one.
 func TestManyHostileFileSystems(t *testing.T) {
+	t.Parallel()
 	const count, sectors = 128, 8192
 	volume := crowdedFAT(t, sectors)
 	var entries []disktest.GPTEntryFields
@@ -65,6 +66,7 @@ func crowdedFAT(t testing.TB, sectors int64) disktest.Forged {
 // TestHostileExtTrees is T61: trees and folders that are broken, in a file system whose files a boot would be looked for in. What they hold is not
 // known, which keeps no partition from moving.
 func TestHostileExtTrees(t *testing.T) {
+	t.Parallel()
 	const sectors = 40_000
 	part := filepath.Join(t.TempDir(), "ext")
 	require.NoError(t, os.WriteFile(part, make([]byte, sectors*sectorSize), 0o600))
@@ -111,6 +113,7 @@ func TestHostileExtTrees(t *testing.T) {
 
 // TestManyHostileHives fills a disk with registry hives, each of which is as dear as it can be.
 func TestManyHostileHives(t *testing.T) {
+	t.Parallel()
 	keys := make([]disktest.HiveKey, 9_999)
 	for i := range keys {
 		keys[i].Name = fmt.Sprintf("Key%04d", i)

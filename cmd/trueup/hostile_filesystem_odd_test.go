@@ -12,6 +12,7 @@ import (
 
 // TestSoundOddFilesystems has what looks odd and moves: chains in a circle, trees that lead nowhere, another place stored.
 func TestSoundOddFilesystems(t *testing.T) {
+	t.Parallel()
 	const fat, root = 32 * 512, 4
 	for name, c := range map[string]struct {
 		image func(testing.TB, string) string
@@ -60,6 +61,7 @@ func TestSoundOddFilesystems(t *testing.T) {
 
 // TestHostileFilesystemLabels puts what a terminal would obey into the labels.
 func TestHostileFilesystemLabels(t *testing.T) {
+	t.Parallel()
 	escape := []byte("\x1b]0;x\a")
 	for name, image := range map[string]func(testing.TB, string) string{
 		"xfs": volumeImage(0x83, disktest.Forged.PutXFS, func(v disktest.Forged) { v.Put(108, escape); v.SealXFS() }),
@@ -80,6 +82,7 @@ func TestHostileFilesystemLabels(t *testing.T) {
 
 // TestForgedFilesystemsAreValid makes sure that the cases above differ from a good volume in nothing but what they change.
 func TestForgedFilesystemsAreValid(t *testing.T) {
+	t.Parallel()
 	for kind, put := range map[string]func(disktest.Forged, int64, int64){
 		"exfat": disktest.Forged.PutExFAT, "xfs": superXFS.put, "btrfs": superBtrfs.put, "reiserfs": superReiser.put, "f2fs": superF2FS.put,
 		"ufs": superUFS2.put, "hfs": superHFS.put, "hfsplus": superHFSX.put, "apfs": superAPFS.put, "ReFS": superReFS.put, "iso9660": superISO.put,

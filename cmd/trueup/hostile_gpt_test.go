@@ -109,6 +109,7 @@ func (b brokenHeader) image(at ...int64) func(testing.TB, string) string {
 
 // TestHostileGPTHeaders is T51 and T52. Without a valid copy there is no table, and nothing is done.
 func TestHostileGPTHeaders(t *testing.T) {
+	t.Parallel()
 	var rows []hostile
 	for _, b := range brokenHeaders() {
 		rows = append(rows, hostile{
@@ -144,6 +145,7 @@ func TestHostileGPTHeaders(t *testing.T) {
 // TestOneGoodGPT is the rest of T52, and T51 for one copy: what is wrong with the one is reported, the other is used, and the
 // copy has two good ones, in which sgdisk finds no fault.
 func TestOneGoodGPT(t *testing.T) {
+	t.Parallel()
 	type row struct {
 		image func(testing.TB, string) string
 		code  string
@@ -211,6 +213,7 @@ func gptPlace(array disktest.Forged, i int64, first, last uint64) {
 
 // TestHostileGPTEntries is T53: the rest of the table is reported, and no copy made.
 func TestHostileGPTEntries(t *testing.T) {
+	t.Parallel()
 	row := func(name string, entry int64, field int64, change func(array disktest.Forged), says ...string) hostile {
 		where := fmt.Sprintf("gpt entry at %#x", gptArrays[0]+entry*gptEntryLen+field)
 		return hostile{name: "T53 " + name, code: "format", report: true, image: gptEntries(change), says: append(says, where)}
@@ -243,6 +246,7 @@ func TestHostileGPTEntries(t *testing.T) {
 
 // TestSoundOddGPTs is what looks odd and is allowed: it is copied, and sgdisk finds no fault in the copy.
 func TestSoundOddGPTs(t *testing.T) {
+	t.Parallel()
 	surrogates := func(a disktest.Forged) {
 		for i := range int64(36) {
 			a.U16(56+2*i, 0xd800)
@@ -287,6 +291,7 @@ func TestSoundOddGPTs(t *testing.T) {
 // TestEnlargedGPT is T54: a disk that has grown by 1 GiB keeps its backup in the middle, and the copy has it at the true end.
 // The other half of T54, sectors of another size, is TestSectorSizeIsMentioned.
 func TestEnlargedGPT(t *testing.T) {
+	t.Parallel()
 	path := forgedGPT(func(disktest.Forged) {})(t, t.TempDir())
 	require.NoError(t, os.Truncate(path, xpSectors*512+1<<30))
 	dest := filepath.Join(t.TempDir(), "dest.raw")

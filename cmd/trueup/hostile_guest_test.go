@@ -18,6 +18,7 @@ import (
 // TestHostileFilesOfGuests is T57, T58, T63 and T64 through the commands: what is wrong in a file system that a Windows boots from, or in its
 // registry, is named and refused, within the budget, and nothing of it is changed.
 func TestHostileFilesOfGuests(t *testing.T) {
+	t.Parallel()
 	for _, rows := range [][]hostile{brokenRuns(t), brokenIndexes(t), brokenHives(t)} {
 		runHostile(t, rows)
 	}
@@ -162,6 +163,7 @@ func brokenHives(t testing.TB) []hostile {
 
 // TestOddMountedDevices is T64: values of other lengths stay, and there can be very many.
 func TestOddMountedDevices(t *testing.T) {
+	t.Parallel()
 	var values []disktest.HiveValue
 	for _, n := range []int{0, 11, 13, 1_000_000} {
 		values = append(values, disktest.HiveValue{Name: fmt.Sprintf(`\DosDevices\%c:`, 'D'+len(values)), Type: 3, Data: bytes.Repeat(mountedValue(windowsSignature, 63*sectorSize), n/12+1)[:n]})

@@ -30,6 +30,7 @@ func qcow2Image(change func(q *disktest.Qcow2)) func(testing.TB, string) string 
 
 // TestHostileQcow2 is T37 to T39.
 func TestHostileQcow2(t *testing.T) {
+	t.Parallel()
 	for _, rows := range [][]hostile{
 		qcow2References(), qcow2Names(), qcow2Numbers(), qcow2Tables(), qcow2Features(), qcow2Snapshots(), qcow2Entries(), qcow2Packed(), qcow2Bombs(), qcow2Floods(),
 	} {
@@ -39,6 +40,7 @@ func TestHostileQcow2(t *testing.T) {
 
 // TestForgedQcow2IsValid makes sure that the cases differ from a good image in nothing but what they change.
 func TestForgedQcow2IsValid(t *testing.T) {
+	t.Parallel()
 	path := qcow2Image(func(*disktest.Qcow2) {})(t, t.TempDir())
 	require.Contains(t, disktest.Run(t, "qemu-img", "check", path), "No errors were found")
 	out := filepath.Join(t.TempDir(), "out.qcow2")
@@ -182,6 +184,7 @@ func qcow2Floods() []hostile {
 
 // TestHugeQcow2 is a disk of 64 TiB, and the largest that QEMU makes, with clusters that make many tables.
 func TestHugeQcow2(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ options, size string }{
 		{"cluster_size=64k", "64T"}, {"cluster_size=16k,extended_l2=on", "4T"}, {"cluster_size=512", "128G"}, {"cluster_size=2M", "64T"},
 	} {

@@ -23,6 +23,7 @@ type reference struct {
 
 // TestHostileReferences is T01 to T07: descriptors that name other files.
 func TestHostileReferences(t *testing.T) {
+	t.Parallel()
 	usual := startup(t)
 	for _, rows := range [][]reference{absoluteNames(), escapingNames(), linkedExtents(), oddExtents(), selfExtents()} {
 		for _, r := range rows {
@@ -37,6 +38,7 @@ func TestHostileReferences(t *testing.T) {
 // TestHostileParentsOpenNothing is T08, T31, T35 and T37 once more: whatever the name of a parent is, only its last part is looked for, in
 // the image's folder.
 func TestHostileParentsOpenNothing(t *testing.T) {
+	t.Parallel()
 	usual := startup(t)
 	w := watch{usual: usual, open: []string{"gone.vhd", "shadow", "sam", "base.raw", "base.vhdx", "base.vmdk"}}
 	for _, rows := range [][]hostile{parents()[:5], vhdParents(), vhdxParents(), qcow2References()[:5], qcow2Names()} {
@@ -48,6 +50,7 @@ func TestHostileParentsOpenNothing(t *testing.T) {
 
 // TestWatchSeesExtents makes sure that the cases above could fail: an extent that may be opened is seen to be opened.
 func TestWatchSeesExtents(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "x-flat.vmdk"), make([]byte, 2048*512), 0o644))
 	calls := traced(t, "inspect", writeText("disk.vmdk", flatOf("x-flat.vmdk"))(t, dir))

@@ -14,13 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What an image from a stranger may waste. The promise is 64 MiB and 2 s; the time of a clock is looser, for a machine that
-// does other things besides.
+// What an image from a stranger may waste: 64 MiB and 2 s of processor time.
 const (
-	maxRSS  = 64 << 20 // bytes
-	maxCPU  = 2 * time.Second
-	maxWall = 5 * time.Second
+	maxRSS = 64 << 20 // bytes
+	maxCPU = 2 * time.Second
 )
+
+// hangLimit ends a run that hangs. It asserts no speed.
+const hangLimit = 5 * time.Minute
 
 // launchEnv makes this test program the launcher of other programs. The kernel counts the memory of a parent to its child
 // up to the moment of exec, and the parent that runs the tests is not small.
@@ -37,7 +38,7 @@ type measured struct {
 	Stdout, Stderr []byte
 	Code           int // -1: killed
 	RSS            int64
-	CPU, Wall      time.Duration
+	CPU            time.Duration
 }
 
 // launch runs the job on standard input and prints what became of it.
@@ -62,12 +63,11 @@ func launchOne(program string, raw [][]byte) (measured, error) {
 	for _, a := range raw {
 		args = append(args, string(a))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*maxWall)
+	ctx, cancel := context.WithTimeout(context.Background(), hangLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	start := time.Now()
 	err := cmd.Run()
 	if cmd.ProcessState == nil {
 		return measured{}, err
@@ -75,7 +75,7 @@ func launchOne(program string, raw [][]byte) (measured, error) {
 	usage, _ := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 	return measured{
 		Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), Code: cmd.ProcessState.ExitCode(),
-		RSS: usage.Maxrss << 10, Wall: time.Since(start), CPU: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(),
+		RSS: usage.Maxrss << 10, CPU: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(),
 	}, nil
 }
 
@@ -95,11 +95,10 @@ func measure(t testing.TB, runs ...[]string) []result {
 	var results []result
 	for i, m := range all {
 		r := result{string(m.Stdout), string(m.Stderr), m.Code}
-		require.GreaterOrEqual(t, r.code, 0, "trueup %q was killed after %v\n%s", runs[i], m.Wall, r.stderr)
+		require.GreaterOrEqual(t, r.code, 0, "trueup %q was killed after %v of the processor\n%s", runs[i], m.CPU, r.stderr)
 		require.NotContains(t, r.stderr, "goroutine ", "trueup %q panicked", runs[i])
 		require.LessOrEqual(t, m.RSS, int64(maxRSS), "peak memory of trueup %q", runs[i])
 		require.LessOrEqual(t, m.CPU, maxCPU, "processor time of trueup %q", runs[i])
-		require.LessOrEqual(t, m.Wall, maxWall, "trueup %q", runs[i])
 		if wantsJSON(runs[i]) {
 			validate(t, r.stdout)
 		}
@@ -108,7 +107,7 @@ func measure(t testing.TB, runs ...[]string) []result {
 	return results
 }
 
-func (m measured) inBudget() bool { return m.RSS <= maxRSS && m.CPU <= maxCPU && m.Wall <= maxWall }
+func (m measured) inBudget() bool { return m.RSS <= maxRSS && m.CPU <= maxCPU }
 
 // launched has the launcher run trueup with each list of arguments.
 func launched(t testing.TB, runs [][]string) []measured {

@@ -32,6 +32,7 @@ func putSolaris(disk disktest.Forged) {
 
 // TestHostileSlices is T66 for tables inside of partitions and for dynamic disks.
 func TestHostileSlices(t *testing.T) {
+	t.Parallel()
 	for _, rows := range [][]hostile{brokenDisklabels(), brokenVTOCs(), brokenLDM()} {
 		runHostile(t, rows)
 	}
@@ -165,6 +166,7 @@ func brokenLDM() []hostile {
 
 // TestHostileSunLabels is a disk with nothing but a label: there is nothing to move, and nothing of it is believed.
 func TestHostileSunLabels(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		heads    uint16
 		cylinder uint32
@@ -212,6 +214,7 @@ func sunSum(b []byte) []byte {
 
 // TestFreeBSDMoves moves a FreeBSD whose label counts from the slice, and nothing in it changes. A sound Solaris is refused.
 func TestFreeBSDMoves(t *testing.T) {
+	t.Parallel()
 	path := sliced(0xa5, putFreeBSD, func(disktest.Forged) {})(t, t.TempDir())
 	dest := filepath.Join(t.TempDir(), "dest.raw")
 	r := measure(t, []string{"align", path, dest})[0]

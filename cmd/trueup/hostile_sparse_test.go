@@ -37,6 +37,7 @@ func sparseOf2Tables(change func(v *disktest.SparseVMDK)) func(testing.TB, strin
 
 // TestHostileSparse is T14 to T21: headers and tables of sparse disks.
 func TestHostileSparse(t *testing.T) {
+	t.Parallel()
 	for _, rows := range [][]hostile{grainSizes(), capacities(), directories(), overlaps(), entries(), twoCopies(), damaged()} {
 		runHostile(t, rows)
 	}
@@ -213,6 +214,7 @@ func damaged() []hostile {
 
 // TestForgedSparseIsValid makes sure that the cases above differ from a good image in nothing but what they change.
 func TestForgedSparseIsValid(t *testing.T) {
+	t.Parallel()
 	for name, image := range map[string]func(testing.TB, string) string{
 		"one table": sparseImage(func(*disktest.SparseVMDK) {}), "two tables": sparseOf2Tables(func(*disktest.SparseVMDK) {}),
 	} {
@@ -230,6 +232,7 @@ func TestForgedSparseIsValid(t *testing.T) {
 
 // TestOddCapacities is the other half of T16: capacities that are legal, and cost no memory.
 func TestOddCapacities(t *testing.T) {
+	t.Parallel()
 	small := func(sectors int) func(testing.TB, string) string {
 		return writeForged("disk.vmdk", disktest.ForgeSparseVMDK(noise("odd", sectors*512)).Forged)
 	}

@@ -17,6 +17,7 @@ func slot(kind byte, start, sectors uint32) disktest.MBREntryFields {
 // TestHostileTables is T47 to T50: MBRs and chains of logical partitions. inspect reports what it could read, says what is
 // wrong in the report too, and ends with exit 1; a copy is not made.
 func TestHostileTables(t *testing.T) {
+	t.Parallel()
 	for _, rows := range [][]hostile{brokenEntries(), refusedTables(), loops(), chainsOutside()} {
 		runHostile(t, rows)
 	}
@@ -172,6 +173,7 @@ func chainsOutside() []hostile {
 
 // TestForgedTablesAreValid makes sure that the cases above differ from a good disk in nothing but what they change.
 func TestForgedTablesAreValid(t *testing.T) {
+	t.Parallel()
 	two := extendedDisk(xpSectors, func(disk disktest.Forged) {
 		disk.EBR(63, slot(0x83, 1, 10), slot(0x05, 100, 100))
 		disk.EBR(163, slot(0x83, 1, 10), noLink)

@@ -43,6 +43,7 @@ var labelDisk = madeDisk{
 
 // TestHostileLabels is T67 for the labels of volumes that real tools made.
 func TestHostileLabels(t *testing.T) {
+	t.Parallel()
 	raw := labelDisk.make(t, t.TempDir())
 	data, err := os.ReadFile(raw)
 	require.NoError(t, err)
@@ -136,6 +137,7 @@ func requireAllClean(t testing.TB, image string, exit int) jsonInspect {
 
 // TestHostilePaths is T67 for the names of files, which can be anything but a slash and a zero byte.
 func TestHostilePaths(t *testing.T) {
+	t.Parallel()
 	for name, text := range nastyTexts {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), text)
@@ -158,6 +160,7 @@ func TestHostilePaths(t *testing.T) {
 
 // TestHostileArguments is T67 for a command line that a script made of names it was given.
 func TestHostileArguments(t *testing.T) {
+	t.Parallel()
 	image := writeForged("disk.raw", xpDisk())(t, t.TempDir())
 	// The kernel takes arguments of up to 128 KiB.
 	texts := []string{strings.Repeat("x", 60<<10), strings.Repeat("\x1b", 60<<10)}
@@ -181,6 +184,7 @@ func TestHostileArguments(t *testing.T) {
 
 // TestHostileDescriptorTexts is T67 for the texts of a container, and for names in a GPT.
 func TestHostileDescriptorTexts(t *testing.T) {
+	t.Parallel()
 	for name, text := range nastyTexts {
 		t.Run(name, func(t *testing.T) {
 			line := strings.ReplaceAll(text, "\n", "")
@@ -202,6 +206,7 @@ func TestHostileDescriptorTexts(t *testing.T) {
 
 // TestLongTextsAreCut is the rest of T67: a text of an image that is as long as its line can be.
 func TestLongTextsAreCut(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("é", 2000)
 	path := flatImage(changed(`ddb.adapterType = "ide"`, fmt.Sprintf("ddb.adapterType = %q", long)))(t, t.TempDir())
 	r := measure(t, []string{"inspect", path})[0]

@@ -28,6 +28,7 @@ func vhdOf(forge func() *disktest.VHD, change func(v *disktest.VHD)) func(testin
 
 // TestHostileVHD is T28 to T31.
 func TestHostileVHD(t *testing.T) {
+	t.Parallel()
 	for _, rows := range [][]hostile{vhdFooters(), vhdMarks(), vhdHeaders(), vhdEntries(), vhdParents()} {
 		runHostile(t, rows)
 	}

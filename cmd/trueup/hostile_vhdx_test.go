@@ -39,6 +39,7 @@ func both(at int64, set func(v *disktest.VHDX, at int64)) func(v *disktest.VHDX)
 
 // TestHostileVHDX is T32 to T36.
 func TestHostileVHDX(t *testing.T) {
+	t.Parallel()
 	for _, rows := range [][]hostile{vhdxHeaders(), vhdxLogs(), vhdxRegions(), vhdxItems(), vhdxParents(), vhdxBlocks()} {
 		runHostile(t, rows)
 	}

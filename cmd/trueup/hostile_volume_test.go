@@ -49,6 +49,7 @@ func extImage(change func(disktest.Forged)) func(testing.TB, string) string {
 // TestHostileVolumes is T55, T60 and the FAT part of T62. A volume that is broken does not hide the rest of the report; a
 // copy is not made unless the user asks for opaque bytes (TestBrokenVolumesAsOpaqueBytes).
 func TestHostileVolumes(t *testing.T) {
+	t.Parallel()
 	for _, rows := range [][]hostile{brokenNTFS(), brokenExt(), brokenFAT()} {
 		runHostile(t, rows)
 	}
@@ -170,6 +171,7 @@ func brokenFAT() []hostile {
 // place, so neither an unknown feature nor a journal that was not replayed keeps it from moving; the threat list would
 // block patching, and there is none.
 func TestSoundOddVolumes(t *testing.T) {
+	t.Parallel()
 	big := func(disk disktest.Forged, lba, sectors int64) {
 		disk.PutNTFS(lba, sectors)
 		for _, copy := range []int64{lba, lba + sectors - 1} {
@@ -208,6 +210,7 @@ func TestSoundOddVolumes(t *testing.T) {
 
 // TestBrokenVolumesAsOpaqueBytes moves a broken volume because the user asks for it: nothing in it is rewritten.
 func TestBrokenVolumesAsOpaqueBytes(t *testing.T) {
+	t.Parallel()
 	for name, image := range map[string]func(testing.TB, string) string{
 		"T55": ntfsImage(func(v disktest.Forged) { v.U16(disktest.BootBytesPerSector, 3) }),
 		"T60": extImage(func(v disktest.Forged) { v.U32(disktest.ExtSuper+disktest.ExtBlocksPerGroup, 0) }),
@@ -226,6 +229,7 @@ func TestBrokenVolumesAsOpaqueBytes(t *testing.T) {
 
 // TestForgedVolumesAreValid makes sure that the cases above differ from a good volume in nothing but what they change.
 func TestForgedVolumesAreValid(t *testing.T) {
+	t.Parallel()
 	same := func(disktest.Forged) {}
 	for kind, image := range map[string]func(testing.TB, string) string{"ntfs": ntfsImage(same), "vfat": fatImage(same), "ext2": extImage(same)} {
 		t.Run(kind, func(t *testing.T) {

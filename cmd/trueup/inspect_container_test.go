@@ -129,6 +129,7 @@ func alignedDisk(t testing.TB) string {
 }
 
 func TestUsageAgreesWithQemu(t *testing.T) {
+	t.Parallel()
 	raw := alignedDisk(t)
 	for _, c := range containers {
 		t.Run(strings.Join(append(c.options, c.format), " "), func(t *testing.T) {
@@ -195,6 +196,7 @@ func finds(c jsonContainer, code string) bool {
 
 // TestCompressedAndInherited adds a child to an image that is compressed in part: noise does not get smaller.
 func TestCompressedAndInherited(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	base, child := filepath.Join(dir, "base.qcow2"), filepath.Join(dir, "child.qcow2")
 	disktest.Run(t, "qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", alignedDisk(t), base)
@@ -218,6 +220,7 @@ func TestCompressedAndInherited(t *testing.T) {
 
 // TestMisalignedContainer has a flat extent lie 1024 bytes into its file, as the footer or header of another format does.
 func TestMisalignedContainer(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	data := readAt(t, alignedDisk(t), 0, 64<<20)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "x-flat.vmdk"), append(make([]byte, 1024), data...), 0o644))
@@ -241,6 +244,7 @@ func TestMisalignedContainer(t *testing.T) {
 
 // TestDataIsCountedOnRequest has more than 128 MiB of data, and zeros among them.
 func TestDataIsCountedOnRequest(t *testing.T) {
+	t.Parallel()
 	const size = 140 << 20
 	disk := disktest.ForgeMBR(size/sectorSize, slot(0x83, 2048, size/sectorSize-2048))
 	disk.Put(1<<20, noise("much", 132<<20))
@@ -260,6 +264,7 @@ func TestDataIsCountedOnRequest(t *testing.T) {
 
 // TestBrokenTablesHaveNoUsage requires that the report stands all the same.
 func TestBrokenTablesHaveNoUsage(t *testing.T) {
+	t.Parallel()
 	path := sparseImage(func(v *disktest.SparseVMDK) { v.SetGrain(5, v.Grain(4)) })(t, t.TempDir())
 	r := trueup(t, "inspect", "--json", path)
 	require.Equal(t, 1, r.code)
@@ -273,6 +278,7 @@ func TestBrokenTablesHaveNoUsage(t *testing.T) {
 // TestEndlessMapsAreCutShort is a disk of 64 TiB whose grains lie in the file from the last to the first, in its hole: more
 // places to look up than an inspection has time for.
 func TestEndlessMapsAreCutShort(t *testing.T) {
+	t.Parallel()
 	r := measure(t, []string{"inspect", "--json", scatteredGiant(t, t.TempDir())})[0]
 	require.Equal(t, 0, r.code, r.stderr)
 	var got jsonContainer

@@ -57,6 +57,7 @@ func (h hostilePackage) run(t *testing.T) {
 }
 
 func TestHostilePackages(t *testing.T) {
+	t.Parallel()
 	for _, c := range hostilePackages(t) {
 		t.Run(c.name, c.run)
 	}
@@ -118,6 +119,7 @@ func hostilePackages(t testing.TB) []hostilePackage {
 // T46: a digest that does not fit is found before anything is written; a digest that nobody knows is a warning, unless it
 // would have to be computed again.
 func TestDigestsThatDoNotFit(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	path := p.ova(t)
 	out := filepath.Join(t.TempDir(), "out.ova")
@@ -153,6 +155,7 @@ func TestDigestsThatDoNotFit(t *testing.T) {
 
 // A package without a disk is right, and nothing can be done with it.
 func TestPackageWithoutDisks(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "vm.ova")
 	append(disktest.ForgeTar(rawOVF(`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"/>`)...), disktest.TarEnd()...).Write(t, path)
 	require.Empty(t, trueupJSON[jsonPackageInspect](t, 0, "inspect", path).Disks)
@@ -167,6 +170,7 @@ func TestPackageWithoutDisks(t *testing.T) {
 
 // A folder's files are those beside the OVF and nothing else: no link is followed, no device is opened.
 func TestHostileFolderPackages(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	for name, spoil := range map[string]func(t *testing.T, disk string){
 		"a link out of the folder": func(t *testing.T, disk string) {
@@ -201,6 +205,7 @@ func TestHostileFolderPackages(t *testing.T) {
 
 // The disks of a package do not hide each other: one is broken, the report has the other.
 func TestOneBrokenDiskOfTwo(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	broken := filepath.Join(t.TempDir(), "broken.vmdk")
 	require.NoError(t, os.WriteFile(broken, []byte("ABCD"), 0o644))
@@ -213,6 +218,7 @@ func TestOneBrokenDiskOfTwo(t *testing.T) {
 
 // Two OVAs of the wild: the disk of one is four bytes, that of the other is not there.
 func TestCorpusPackages(t *testing.T) {
+	t.Parallel()
 	for name, code := range map[string]string{"glance/testserver.ova": "format", "glance/testserver-no-disk.ova": "reference"} {
 		path := disktest.Corpus(t, name)
 		answer := trueupJSON[jsonPackageInspect](t, 1, "inspect", path)

@@ -15,6 +15,7 @@ import (
 // TestAlignPackage is an OVA made by hand and what other programs say of the result: tar about its members, sha256sum about
 // its manifest, qemu-img about the disk inside.
 func TestAlignPackage(t *testing.T) {
+	t.Parallel()
 	for algorithm, subformat := range map[string]string{"SHA1": "streamOptimized", "SHA256": "streamOptimized", "SHA512": "monolithicSparse"} {
 		t.Run(subformat+" "+algorithm, func(t *testing.T) {
 			p := twoDisks(t)
@@ -90,6 +91,7 @@ func (p *madePackage) checkResult(t *testing.T, source, dest string) {
 
 // A disk that grows has more capacity afterwards, in the unit of the OVF when that can express it.
 func TestAlignPackageWithGrowingDisk(t *testing.T) {
+	t.Parallel()
 	disk := madeDisks[2]
 	require.Greater(t, disk.wantSectors, disk.sectors)
 	raw := disk.make(t, t.TempDir())
@@ -129,6 +131,7 @@ func qemuSize(t testing.TB, path string) int64 {
 
 // Archives of other programs: GNU's own format, PAX with records for each member, and one that ends without padding.
 func TestAlignPackagesOfOtherTars(t *testing.T) {
+	t.Parallel()
 	for name, flags := range map[string][]string{
 		"gnu": {"--format=gnu"}, "pax": {"--format=pax", "--pax-option=comment:=made by hand"}, "small records": {"--format=ustar", "-b", "1"},
 	} {
@@ -148,6 +151,7 @@ func TestAlignPackagesOfOtherTars(t *testing.T) {
 
 // The folder form, and from one form to the other. Whatever it was, the parts are the same.
 func TestAlignFolderPackages(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	p.signed = true
 	for _, source := range []string{p.ova(t), p.folder(t)} {
@@ -176,6 +180,7 @@ func TestAlignFolderPackages(t *testing.T) {
 
 // convert copies a package byte for byte, signature and all.
 func TestConvertPackage(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	p.signed = true
 	source, dest := p.ova(t), filepath.Join(t.TempDir(), "out.ova")
@@ -186,6 +191,7 @@ func TestConvertPackage(t *testing.T) {
 
 // One disk of a package is an image like any other.
 func TestDisksInsidePackages(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	for _, source := range []string{p.ova(t), p.folder(t)} {
 		inside := trueupJSON[jsonInspect](t, 3, "inspect", source+"!disk1.vmdk")
@@ -210,6 +216,7 @@ func TestDisksInsidePackages(t *testing.T) {
 
 // A package of one disk needs no name for it.
 func TestPackageOfOneDisk(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	p.order = []string{"disk1.vmdk"}
 	p.text = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
@@ -231,6 +238,7 @@ func TestPackageOfOneDisk(t *testing.T) {
 }
 
 func TestInspectPackage(t *testing.T) {
+	t.Parallel()
 	source := twoDisks(t).ova(t)
 	answer := trueupJSON[jsonPackageInspect](t, 3, "inspect", source)
 	require.Equal(t, "ova", answer.Package.Kind)
@@ -269,6 +277,7 @@ func TestUnnamedImageIsCopied(t *testing.T) {
 
 // --skip-aligned writes nothing only when nothing in the package has to move.
 func TestSkipAlignedPackage(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	dest := filepath.Join(t.TempDir(), "out.ova")
 	require.True(t, trueupJSON[jsonPackageAlign](t, 0, "align", "--skip-aligned", p.ova(t), dest).Written)
@@ -278,6 +287,7 @@ func TestSkipAlignedPackage(t *testing.T) {
 }
 
 func TestPackageUsage(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	source := p.ova(t)
 	out := filepath.Join(t.TempDir(), "out.ova")
@@ -295,6 +305,7 @@ func TestPackageUsage(t *testing.T) {
 
 // What verify of packages must see: a byte of a disk, of another file, of the OVF, of the manifest.
 func TestVerifyPackageSeesDifferences(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	source, dest := p.folder(t), filepath.Join(t.TempDir(), "out.ovf")
 	require.Equal(t, 0, trueup(t, "align", source, dest).code)
@@ -314,6 +325,7 @@ func TestVerifyPackageSeesDifferences(t *testing.T) {
 
 // A disk that is taken out of a package is held against the manifest too.
 func TestOneDiskAgainstTheManifest(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	path := p.folder(t)
 	writeAt(t, filepath.Join(filepath.Dir(path), "disk1.vmdk"), 1<<20, []byte("flipped"))
@@ -325,6 +337,7 @@ func TestOneDiskAgainstTheManifest(t *testing.T) {
 // A run that was killed while it gave an OVF's files their names leaves these with a second link: the next run knows them by
 // that. Files of others stay.
 func TestFolderPackageAfterAKill(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	source, dir := p.folder(t), t.TempDir()
 	dest := filepath.Join(dir, "new.ovf")
@@ -346,6 +359,7 @@ func TestFolderPackageAfterAKill(t *testing.T) {
 
 // The OVF need not come first, and its files may lie in a folder of the archive, with blanks that are escaped in a URI.
 func TestOtherOrdersAndFolders(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "sub"), 0o755))
@@ -367,6 +381,7 @@ func TestOtherOrdersAndFolders(t *testing.T) {
 // The place of the OVF in the archive is settled before the sizes that stand in it are known. What is left of its last block is
 // filled with line ends when there could have been one block more.
 func TestOVFThatFillsItsBlocks(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	plain := p.text
 	// One digit becomes seven, in the populatedSize of disk 1; its file size keeps seven.
@@ -389,6 +404,7 @@ func TestOVFThatFillsItsBlocks(t *testing.T) {
 
 // Without a manifest, too, verify compares what the OVF says with what is there.
 func TestVerifyComparesCapacities(t *testing.T) {
+	t.Parallel()
 	p := twoDisks(t)
 	p.digest = ""
 	source, dest := p.folder(t), filepath.Join(t.TempDir(), "out.ovf")

@@ -12,6 +12,7 @@ import (
 // A package whose OVF is wrong about a disk: align corrects it for a disk that it writes anew, carries it along for one that is
 // copied as it is, and verify agrees with align.
 func TestPackageWithWrongNumbers(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		old, with string
 		code      string // of the finding
@@ -42,6 +43,7 @@ func TestPackageWithWrongNumbers(t *testing.T) {
 
 // A manifest that names what is not there, or leaves out what is: inspect says so, though it reads no digests.
 func TestManifestThatDoesNotFit(t *testing.T) {
+	t.Parallel()
 	for line, c := range map[string]struct {
 		with  string
 		codes []string
@@ -68,6 +70,7 @@ func TestManifestThatDoesNotFit(t *testing.T) {
 
 // A command for one disk lists those of the package in a form that a shell takes.
 func TestPackageWhereOneDiskIsWanted(t *testing.T) {
+	t.Parallel()
 	path := twoDisks(t).ova(t)
 	for _, args := range [][]string{{"plan", path}, {"align", path, "out.vmdk"}, {"plan", path + "!other.vmdk"}} {
 		r := trueup(t, args...)

@@ -40,6 +40,7 @@ func throughPipe(t testing.TB, file string, args ...string) result {
 
 // TestConvertFromAPipe takes a streamOptimized VMDK front to back, as it comes out of an OVA or from another machine.
 func TestConvertFromAPipe(t *testing.T) {
+	t.Parallel()
 	raw := pairDisk(t)
 	source := qemuMade{"vmdk", "vmdk", "subformat=streamOptimized", nil}.make(t, raw)
 	for _, to := range writtenFormats() {
@@ -58,6 +59,7 @@ func TestConvertFromAPipe(t *testing.T) {
 
 // TestPipesThatEndEarly leave nothing behind: a copy of half a disk looks like a disk.
 func TestPipesThatEndEarly(t *testing.T) {
+	t.Parallel()
 	source := filepath.Join(t.TempDir(), "whole.vmdk")
 	require.Equal(t, 0, trueup(t, "convert", "--to", "vmdk:streamOptimized", pairDisk(t), source).code)
 	whole := readAll(t, source)
@@ -75,6 +77,7 @@ func TestPipesThatEndEarly(t *testing.T) {
 
 // TestInterruptedPipes stops while the other program says nothing, before the first byte of the image and in the middle of it.
 func TestInterruptedPipes(t *testing.T) {
+	t.Parallel()
 	whole := readAll(t, qemuMade{"vmdk", "vmdk", "subformat=streamOptimized", nil}.make(t, pairDisk(t)))
 	for _, n := range []int{0, len(whole) / 2} {
 		dir := t.TempDir()
@@ -101,6 +104,7 @@ func TestInterruptedPipes(t *testing.T) {
 
 // TestPipesOfOtherFormats says what can be read from a pipe, and that only convert does it.
 func TestPipesOfOtherFormats(t *testing.T) {
+	t.Parallel()
 	raw := pairDisk(t)
 	r := throughPipe(t, raw, "convert", "--to", "vmdk", "-", filepath.Join(t.TempDir(), "copy.vmdk"), "--json")
 	require.Equal(t, 1, r.code)
@@ -115,6 +119,7 @@ func TestPipesOfOtherFormats(t *testing.T) {
 
 // TestWholeMebibytes is the form that a cloud takes: a fixed VHD whose size is a whole number of MiB.
 func TestWholeMebibytes(t *testing.T) {
+	t.Parallel()
 	raw := pairDisk(t)
 	for _, command := range []string{"convert", "align"} {
 		dest := filepath.Join(t.TempDir(), "azure.vhd")

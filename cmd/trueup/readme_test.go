@@ -14,6 +14,7 @@ import (
 // TestReadmeExample runs the commands of the README's example where it says to run them, and wants the output that
 // stands there.
 func TestReadmeExample(t *testing.T) {
+	t.Parallel()
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	text, err := os.ReadFile(filepath.Join(root, "README.md"))
@@ -70,6 +71,7 @@ var testName = regexp.MustCompile("`(Test[A-Za-z0-9]+)`")
 
 // TestReadmeNamesTestsThatExist holds the table of what still boots: each row names a test that proves it.
 func TestReadmeNamesTestsThatExist(t *testing.T) {
+	t.Parallel()
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	text, err := os.ReadFile(filepath.Join(root, "README.md"))

@@ -67,6 +67,7 @@ func requireSpared(t *testing.T, want int, source, dest string, flags ...string)
 
 // TestSourceHasAPartialName has sources that are called as a killed run would have left them.
 func TestSourceHasAPartialName(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	raw := seededDisk(t, filepath.Join(dir, ".o.raw.partial"), "raw")
 	for _, flags := range [][]string{nil, {"--force"}} {
@@ -88,6 +89,7 @@ func flatName(descriptor string) string { return formatFlat.files(descriptor)[1]
 
 // TestForceOverTheSourcesExtent replaces descriptors whose extent is the source.
 func TestForceOverTheSourcesExtent(t *testing.T) {
+	t.Parallel()
 	x := flatDisk(t, t.TempDir(), "x")
 	second := secondDescriptor(t, x, "second.vmdk")
 	for _, source := range []string{flatName(x), second} {
@@ -99,6 +101,7 @@ func TestForceOverTheSourcesExtent(t *testing.T) {
 
 // TestForceSparesSharedExtents replaces a DEST whose extent another descriptor names too.
 func TestForceSparesSharedExtents(t *testing.T) {
+	t.Parallel()
 	for name, flags := range map[string][]string{"flat": toFlat, "raw": {"--to", "raw"}} {
 		t.Run(name, func(t *testing.T) {
 			f := newReplace(t)
@@ -119,6 +122,7 @@ func TestForceSparesSharedExtents(t *testing.T) {
 
 // TestForceSparesOddNeighbours has other descriptors that a reader in a hurry would not understand, and that QEMU does.
 func TestForceSparesOddNeighbours(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, other string){
 		"a long descriptor": func(t *testing.T, other string) {
 			t.Helper()
@@ -142,6 +146,7 @@ func TestForceSparesOddNeighbours(t *testing.T) {
 
 // TestForceSparesWhatItCannotRead has a descriptor of another user beside DEST.
 func TestForceSparesWhatItCannotRead(t *testing.T) {
+	t.Parallel()
 	f := newReplace(t)
 	other := secondDescriptor(t, f.dest, "other.vmdk")
 	before := diskSum(t, formatFlat, other)
@@ -154,6 +159,7 @@ func TestForceSparesWhatItCannotRead(t *testing.T) {
 
 // TestForceOverADiskInUse requires that a DEST which a program or a snapshot needs stays.
 func TestForceOverADiskInUse(t *testing.T) {
+	t.Parallel()
 	for name, use := range map[string]func(t *testing.T, dest string){
 		"lock": func(t *testing.T, dest string) {
 			t.Helper()
@@ -188,6 +194,7 @@ func TestForceOverADiskInUse(t *testing.T) {
 // TestKilledReplaceAndRename kills a run that has marked the old extent for removal. The user keeps the old image under another
 // name; the next run meets the marks.
 func TestKilledReplaceAndRename(t *testing.T) {
+	t.Parallel()
 	f := newReplace(t)
 	before := diskSum(t, formatFlat, f.dest)
 	killAt(t, f, "renameat", append([]string{"--force"}, toFlat...)...)
@@ -196,6 +203,7 @@ func TestKilledReplaceAndRename(t *testing.T) {
 
 // TestKilledPublishAndRename kills a run behind its publication: the new image is complete, and its extent has two names.
 func TestKilledPublishAndRename(t *testing.T) {
+	t.Parallel()
 	// Under the second name no scan of the folder finds it.
 	for _, name := range []string{"prod.vmdk", "x.vmdk.bak"} {
 		t.Run(name, func(t *testing.T) { killedPublishAndRename(t, name) })
@@ -242,6 +250,7 @@ func requireKept(t *testing.T, f fault, name, before string) string {
 
 // TestPermissionsOfTheCopy requires that nobody can read from the copy what the source kept from him.
 func TestPermissionsOfTheCopy(t *testing.T) {
+	t.Parallel()
 	f := newReplace(t)
 	require.NoError(t, os.Chmod(f.source, 0o600))
 	f.before = hashFolder(t, filepath.Dir(f.source))
@@ -255,6 +264,7 @@ func TestPermissionsOfTheCopy(t *testing.T) {
 
 // TestOddNamesOfDest has names that a descriptor cannot hold: only the flat VMDK has to name its extent.
 func TestOddNamesOfDest(t *testing.T) {
+	t.Parallel()
 	source := seededDisk(t, filepath.Join(t.TempDir(), "disk.raw"), "disk")
 	for _, stem := range []string{"a:b", `a"b`} {
 		f := newFault(t, source)

@@ -10,6 +10,7 @@ import (
 
 // TestReportHasNoFolder requires that a report which cannot be written is noticed before the copy is made.
 func TestReportHasNoFolder(t *testing.T) {
+	t.Parallel()
 	source := seededDisk(t, filepath.Join(t.TempDir(), "d.raw"), "disk")
 	f := newFault(t, source)
 	missing := filepath.Join(t.TempDir(), "missing", "x.json")
@@ -24,6 +25,7 @@ func TestReportHasNoFolder(t *testing.T) {
 
 // TestReportThroughLink refuses a report whose name is a link to DEST, which is not there yet.
 func TestReportThroughLink(t *testing.T) {
+	t.Parallel()
 	f := newFault(t, seededDisk(t, filepath.Join(t.TempDir(), "d.raw"), "disk"))
 	out := filepath.Join(filepath.Dir(f.dest), "out.json")
 	require.NoError(t, os.Symlink(f.dest, out))
@@ -35,6 +37,7 @@ func TestReportThroughLink(t *testing.T) {
 
 // TestReportBesideImages has images that are called as a report could be while it is written.
 func TestReportBesideImages(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	f := newFault(t, seededDisk(t, filepath.Join(dir, ".x.json.partial"), "disk"))
 	before := sha256Of(t, f.source)

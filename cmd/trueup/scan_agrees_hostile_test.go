@@ -26,6 +26,7 @@ func allHostile(t testing.TB) []hostile {
 
 // TestScanOfHostileImages has every hostile image in one library: each costs its own row, with what inspect says of it.
 func TestScanOfHostileImages(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s := &shelf{t, dir}
 	for i, h := range allHostile(t) {

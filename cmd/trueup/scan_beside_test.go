@@ -11,6 +11,7 @@ import (
 
 // TestScanOfTheSameImagesAmongOthers has a catalogue, images that do not change, and what lies beside them, which does.
 func TestScanOfTheSameImagesAmongOthers(t *testing.T) {
+	t.Parallel()
 	s, catalog := newShelf(t), t.TempDir()+"/c.db"
 	off := offDisk()
 	child := disktest.ForgeQcow2(make([]byte, len(off)), 16)

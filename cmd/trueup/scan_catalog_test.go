@@ -64,6 +64,7 @@ func (k kept) read(s scanResult) []string {
 
 // What has not changed is not opened.
 func TestScanKnowsWhatHasNotChanged(t *testing.T) {
+	t.Parallel()
 	k, first := newKept(t)
 	again := k.scan(t, 3)
 	require.Empty(t, k.read(again))
@@ -84,6 +85,7 @@ func TestScanKnowsWhatHasNotChanged(t *testing.T) {
 }
 
 func TestScanReadsWhatHasChanged(t *testing.T) {
+	t.Parallel()
 	k, _ := newKept(t)
 	touch := func(name string) {
 		now := time.Now()
@@ -158,6 +160,7 @@ func TestScanReadsWhatHasChanged(t *testing.T) {
 
 // --changed shows what is new, and the exit code tells of that.
 func TestScanShowsChanges(t *testing.T) {
+	t.Parallel()
 	k, _ := newKept(t)
 	smallDisk(t, k.path("new.raw"), 2048)
 	require.NoError(t, os.Remove(k.path("b.raw")))
@@ -175,6 +178,7 @@ func TestScanShowsChanges(t *testing.T) {
 }
 
 func TestTwoScansAtOnce(t *testing.T) {
+	t.Parallel()
 	dir := manyDisks(t, someDisks)
 	k := kept{dir, filepath.Join(dir, "folder-00", "catalogue.raw")} // it lies in the library, and has the name of an image
 	disktest.WaitSettled(t, dir)
@@ -197,6 +201,7 @@ func TestTwoScansAtOnce(t *testing.T) {
 
 // What was finished is kept, however a scan ends.
 func TestScanIsKilled(t *testing.T) {
+	t.Parallel()
 	k := kept{manyDisks(t, someDisks), filepath.Join(t.TempDir(), "catalogue")}
 	disktest.WaitSettled(t, k.dir)
 	l := startHeld(t, "-o", "json", "--jobs", "2", "--catalog", k.catalogue, k.dir)
@@ -221,6 +226,7 @@ func TestScanIsKilled(t *testing.T) {
 
 // A file that is something else is refused, and stays as it is.
 func TestScanRefusesOtherCatalogues(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Dir(sampleDisk(t))
 	other := filepath.Join(dir, "other.db")
 	disktest.Run(t, "sqlite3", other, "CREATE TABLE t (x); PRAGMA user_version = 7")
@@ -243,6 +249,7 @@ func TestScanRefusesOtherCatalogues(t *testing.T) {
 
 // A catalogue in a folder that cannot be written is an error before anything is looked at.
 func TestScanCatalogueReadOnly(t *testing.T) {
+	t.Parallel()
 	dir, closed := filepath.Dir(sampleDisk(t)), t.TempDir()
 	require.NoError(t, os.Chmod(closed, 0o555))
 	t.Cleanup(func() { require.NoError(t, os.Chmod(closed, 0o755)) })

@@ -12,6 +12,7 @@ import (
 
 // The command of a row does what it says, as it stands there: beside the original, also where that is a package of several files.
 func TestScanCommandsOfPackages(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	disktest.Run(t, "cp", twoDisks(t).ova(t), filepath.Join(dir, "two.ova"))
 	unpacked := t.TempDir()

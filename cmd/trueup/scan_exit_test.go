@@ -37,6 +37,7 @@ func exitLibraries(t *testing.T) map[string]string {
 }
 
 func TestScanExitCodes(t *testing.T) {
+	t.Parallel()
 	dirs := exitLibraries(t)
 	want := map[string]map[string]int{ // by library and --fail-on
 		"empty":             {"": 1, "error": 1, "4K": 1, "64K": 1, "1M": 1, "never": 0},
@@ -78,6 +79,7 @@ func TestScanExitCodes(t *testing.T) {
 
 // Of several images that are as bad, the one that stands first in the report is named, whichever was finished first.
 func TestScanNamesTheWorst(t *testing.T) {
+	t.Parallel()
 	dir := manyDisks(t, 40)
 	for range 3 {
 		require.Equal(t, filepath.Join(dir, "folder-00", "disk-000.raw"), scan(t, "--jobs", "4", dir).sum.Worst)
@@ -86,6 +88,7 @@ func TestScanNamesTheWorst(t *testing.T) {
 
 // A script that cannot be written ends the run before it begins, not behind hours of work.
 func TestScanTriesTheScriptFirst(t *testing.T) {
+	t.Parallel()
 	image := sampleDisk(t)
 	out := filepath.Join(t.TempDir(), "report")
 	r := trueup(t, "scan", "--out", out, "--script", filepath.Join(t.TempDir(), "none", "fix.sh"), image)
@@ -108,6 +111,7 @@ func withoutRights(t *testing.T, args ...string) scanResult {
 
 // What cannot be looked at is an error, since nobody knows what is there. What lies beside it is judged.
 func TestScanUnreadable(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	smallDisk(t, filepath.Join(dir, "a.raw"), 2048)
 	closed := filepath.Join(dir, "closed")
@@ -131,6 +135,7 @@ func TestScanUnreadable(t *testing.T) {
 
 // Paths that the user names and that lead nowhere have rows; what else is given is looked at.
 func TestScanMissingPaths(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Dir(sampleDisk(t))
 	s := scan(t, filepath.Join(dir, "none"), dir, filepath.Join(dir, "xp.vmdk", "below"))
 	require.Equal(t, 1, s.code)
@@ -148,6 +153,7 @@ func TestScanMissingPaths(t *testing.T) {
 }
 
 func TestScanIgnores(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for name, start := range map[string]uint32{"old.raw": 63, "new.raw": 63, "fine.raw": 2048} {
 		smallDisk(t, filepath.Join(dir, name), start)

@@ -177,6 +177,7 @@ func everyFormatLibrary(t *testing.T) string {
 
 // All formats of a scan tell the same of each image, and so does inspect.
 func TestScanFormatsAgree(t *testing.T) {
+	t.Parallel()
 	dir := everyFormatLibrary(t)
 	s := scan(t, dir)
 	want, ranked := jsonTold(s)

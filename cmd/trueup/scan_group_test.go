@@ -20,6 +20,7 @@ const (
 
 // TestScanGroups is about files that are one image together, and such that only look so.
 func TestScanGroups(t *testing.T) {
+	t.Parallel()
 	off, even := offDisk(), evenDisk()
 	half := len(off) / 2
 	sparse := disktest.ForgeSparseVMDK(off).Forged
@@ -231,6 +232,7 @@ func TestScanGroups(t *testing.T) {
 
 // TestScanKinds is about what is an image and what is none.
 func TestScanKinds(t *testing.T) {
+	t.Parallel()
 	s := newShelf(t)
 	off := offDisk()
 	big := append(bytes.Clone(off), make([]byte, 1<<20)...)
@@ -257,6 +259,7 @@ func TestScanKinds(t *testing.T) {
 
 // TestScanNames has names that are hard to write.
 func TestScanNames(t *testing.T) {
+	t.Parallel()
 	s := newShelf(t)
 	off := offDisk()
 	want := map[string]string{}

@@ -121,22 +121,26 @@ type everyKind struct {
 	want         map[string]string
 }
 
-// kinds makes everyKind once for all tests that only read it; it goes with the program that they run.
-var kinds = sync.OnceValue(func() *everyKind {
-	return &everyKind{dir: filepath.Join(filepath.Dir(builtPath), "kinds"), outside: filepath.Join(filepath.Dir(builtPath), "outside")}
-})
+// kinds is made once for all tests that only read it; it goes with the program that they run.
+var kinds struct {
+	sync.Mutex
+	*everyKind
+}
 
 func newEveryKind(t testing.TB) *everyKind {
 	t.Helper()
-	k := kinds()
-	if k.want == nil {
+	kinds.Lock()
+	defer kinds.Unlock()
+	if kinds.everyKind == nil {
+		beside := filepath.Dir(builtPath)
+		k := &everyKind{dir: filepath.Join(beside, "kinds"), outside: filepath.Join(beside, "outside"), want: map[string]string{}}
 		require.NoError(t, os.Mkdir(k.dir, 0o755))
 		require.NoError(t, os.Mkdir(k.outside, 0o755))
-		k.want = map[string]string{}
 		k.good(t)
 		k.bad(t)
+		kinds.everyKind = k
 	}
-	return k
+	return kinds.everyKind
 }
 
 func (k *everyKind) path(name string) string { return filepath.Join(k.dir, filepath.FromSlash(name)) }

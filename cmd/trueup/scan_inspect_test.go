@@ -158,6 +158,7 @@ func samePlan(t testing.TB, dir, path string, d *scanDisk) {
 
 // TestScanSaysWhatInspectSays compares the two on all disks that other tests have.
 func TestScanSaysWhatInspectSays(t *testing.T) {
+	t.Parallel()
 	t.Run("disks of sfdisk and mkfs", func(t *testing.T) {
 		dir := t.TempDir()
 		for i, d := range madeDisks {

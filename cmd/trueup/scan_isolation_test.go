@@ -57,6 +57,7 @@ func opened(t *testing.T, args ...string) (paths []string, r result) {
 
 // Nothing but the library is opened, whatever its images name, and no process but the program itself is started.
 func TestScanOpensNothingElse(t *testing.T) {
+	t.Parallel()
 	k := newEveryKind(t)
 	usual := startup(t)
 	var seen []string
@@ -77,6 +78,7 @@ func TestScanOpensNothingElse(t *testing.T) {
 
 // What is found does not depend on how it is found.
 func TestScanRowsAreTheSame(t *testing.T) {
+	t.Parallel()
 	k := newEveryKind(t)
 	usual := scan(t, k.dir)
 	require.Equal(t, 1, usual.code)
@@ -101,6 +103,7 @@ func TestScanRowsAreTheSame(t *testing.T) {
 
 // Where no process can be started the scan goes on without, and says so.
 func TestScanWithoutWorkers(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Dir(sampleDisk(t))
 	// The program may not start another one: /proc is not there.
 	sh := `mount -t tmpfs none /proc && exec "$@"`

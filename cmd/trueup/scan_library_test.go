@@ -15,6 +15,7 @@ import (
 // TestScanLibrary is the bulk check as a user runs it: two thousand images in all formats and the disorder of a real library, with hostile
 // ones in between. Each row equals the record that was written when the images were made.
 func TestScanLibrary(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("makes two thousand images")
 	}
@@ -74,6 +75,7 @@ func sampleRecord(t testing.TB) ([]expectedImage, []stranger, *scanned) {
 
 // TestScanComparison makes sure that the comparison sees what it is for.
 func TestScanComparison(t *testing.T) {
+	t.Parallel()
 	record, strangers, s := sampleRecord(t)
 	require.Empty(t, compareLibrary(t, "/lib", record, strangers, s))
 	for says, change := range map[string]func(s *scanned){

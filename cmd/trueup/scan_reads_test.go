@@ -289,6 +289,7 @@ var scannedFormats = []struct {
 
 // A scan reads of an aligned image what the verdict needs, and nothing that grows with the image.
 func TestScanReadsLittle(t *testing.T) {
+	t.Parallel()
 	for _, d := range scannedDisks {
 		t.Run(d.name, func(t *testing.T) {
 			raw := filepath.Join(t.TempDir(), "source.raw")

@@ -116,6 +116,7 @@ func madeLibrary(t testing.TB) (dir string, record []expectedImage) {
 // TestLibraryRecord proves the record of the library by programs that had no part in it, or by the other end of one that had: qemu-img says
 // what the image is and unpacks it, sfdisk reads the table, blkid the volumes.
 func TestLibraryRecord(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("makes two thousand images")
 	}

@@ -11,6 +11,7 @@ import (
 
 // The script has the same commands whatever is printed, also where rows are printed one by one and kept no longer.
 func TestScanScriptBesideEachReport(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	smallDisk(t, filepath.Join(dir, "a.raw"), 63)
 	smallDisk(t, filepath.Join(dir, "b.raw"), 2048)

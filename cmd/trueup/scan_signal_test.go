@@ -16,6 +16,7 @@ import (
 
 // A signal in the middle ends the scan with a report of what was done, and the catalogue has that.
 func TestScanInterrupted(t *testing.T) {
+	t.Parallel()
 	for _, s := range endSignals {
 		t.Run(s.String(), func(t *testing.T) {
 			dir := manyDisks(t, someDisks)
@@ -70,6 +71,7 @@ func interruptedScan(t *testing.T, dir, format string) (report string) {
 }
 
 func TestScanInterruptedReports(t *testing.T) {
+	t.Parallel()
 	dir := manyDisks(t, 5*someDisks)
 	for format, check := range map[string]func(t *testing.T, text string){
 		"text": func(t *testing.T, text string) {
@@ -118,6 +120,7 @@ func TestScanInterruptedReports(t *testing.T) {
 
 // The second signal ends at once, also while the first one waits for something.
 func TestScanSecondSignal(t *testing.T) {
+	t.Parallel()
 	dir := manyDisks(t, someDisks)
 	l := startHeld(t, "-o", "json", "--jobs", "2", "--isolation", "none", dir)
 	l.middle(t, 5)

@@ -11,6 +11,7 @@ import (
 
 // A raw disk and an extent can have any name. A report must not take their place.
 func TestScanSparesWhatMayBeADisk(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "web01")
 	disk := make([]byte, 1<<20)
@@ -27,6 +28,7 @@ func TestScanSparesWhatMayBeADisk(t *testing.T) {
 }
 
 func TestScanWritesAnOlderReportAgain(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "report")
 	for range 2 {
@@ -36,6 +38,7 @@ func TestScanWritesAnOlderReportAgain(t *testing.T) {
 
 // One name for two files would lose the one that was written, or read, first.
 func TestScanKeepsItsFilesApart(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "x"), filepath.Join(dir, "link")
 	require.NoError(t, os.WriteFile(path, []byte("# none\n"), 0o600))
@@ -58,6 +61,7 @@ func TestScanKeepsItsFilesApart(t *testing.T) {
 
 // What cannot be written is said before anything is looked at, not when hours of work are lost with it.
 func TestScanTriesWhereItsScriptGoes(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	report := filepath.Join(dir, "report")
 	r := trueup(t, "scan", "--out", report, "--script", filepath.Join(dir, "absent", "fix.sh"), "--progress", "json", dir)

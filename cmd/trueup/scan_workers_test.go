@@ -18,6 +18,7 @@ const someDisks = 300
 
 // T71, F29, F38: workers that are killed cost the images that they were at, and nothing else.
 func TestScanWorkersAreKilled(t *testing.T) {
+	t.Parallel()
 	dir := manyDisks(t, someDisks)
 	const step = someDisks / 6
 	l := startHeld(t, "-o", "json", "--jobs", "2", dir)
@@ -55,6 +56,7 @@ func TestScanWorkersAreKilled(t *testing.T) {
 
 // A worker that gets neither memory nor files, as it is when a machine is short of them.
 func TestScanWorkersAreStarved(t *testing.T) {
+	t.Parallel()
 	dir := manyDisks(t, someDisks)
 	for name, limit := range map[string]string{"no files": "--nofile=3:3", "no memory": "--data=1:1"} {
 		t.Run(name, func(t *testing.T) {
@@ -84,6 +86,7 @@ func TestScanWorkersAreStarved(t *testing.T) {
 
 // No process is left, whatever a scan ends with. A worker that is stopped cannot end by itself.
 func TestScanLeavesNoProcess(t *testing.T) {
+	t.Parallel()
 	dir := manyDisks(t, someDisks)
 	for name, s := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "interrupted": syscall.SIGINT} {
 		for _, frozen := range []bool{true, false} {

@@ -178,6 +178,7 @@ func jsonCases(t *testing.T) map[string][]string {
 // TestJSONMatchesSchemas holds every kind of JSON output against its schema. The other tests of this package do the same for
 // all that they call.
 func TestJSONMatchesSchemas(t *testing.T) {
+	t.Parallel()
 	used := map[string]bool{}
 	for name, args := range jsonCases(t) {
 		t.Run(name, func(t *testing.T) {
@@ -246,6 +247,7 @@ func objectsIn(place string, value any) map[string]map[string]any {
 // TestSchemasNameEveryField compares the fields of the Go structures with those of the schemas, so that a field which no
 // test disk happens to need is not forgotten.
 func TestSchemasNameEveryField(t *testing.T) {
+	t.Parallel()
 	for name, value := range map[string]any{
 		"inspect.json":                    report.Inspect{},
 		"plan.json":                       report.Plan{},
@@ -295,6 +297,7 @@ var codeID = regexp.MustCompile(`Code\{ID: "([a-z0-9-]+)"`)
 
 // TestSchemaNamesEveryBootCode holds the enumeration of boot codes against those that are known: few disks of the tests have one.
 func TestSchemaNamesEveryBootCode(t *testing.T) {
+	t.Parallel()
 	source, err := os.ReadFile("../../internal/boot/signatures.go")
 	require.NoError(t, err)
 	var known []any
@@ -323,6 +326,7 @@ func jsonFields(structure reflect.Type) (all, always []string) {
 
 // TestProgressMatchesSchema is about the one JSON output that goes to standard error.
 func TestProgressMatchesSchema(t *testing.T) {
+	t.Parallel()
 	source := sampleDisk(t)
 	dest := filepath.Join(t.TempDir(), "aligned.vmdk")
 	for _, args := range [][]string{{"align", source, dest}, {"verify", source, dest}} {

@@ -74,6 +74,7 @@ func fdiskStarts(t testing.TB, raw string) (starts []string) {
 
 // TestSectorsOf4096Bytes aligns disks with such sectors, in a file that cannot say so and in one that does.
 func TestSectorsOf4096Bytes(t *testing.T) {
+	t.Parallel()
 	for _, label := range []string{"dos", "gpt"} {
 		t.Run(label, func(t *testing.T) {
 			raw := fourKDisk(t, label)
@@ -161,6 +162,7 @@ func requireFourKProofs(t *testing.T, raw string, file func(string) string) {
 // TestSectorSizeIsMentioned reads such disks with sectors of 512 bytes, and the other way round: file systems or a GPT tell
 // that it is wrong.
 func TestSectorSizeIsMentioned(t *testing.T) {
+	t.Parallel()
 	small := filepath.Join(t.TempDir(), "small.raw")
 	disk := disktest.ForgeMBR(xpSectors, slot(0x07, 63, 3000))
 	disk.PutNTFS(63, 3000)
@@ -201,6 +203,7 @@ func TestSectorSizeIsMentioned(t *testing.T) {
 // TestWrongSectorsAreNotMoved reads an MBR in sectors that it was not made with: its LBAs lead to other bytes than those of the file
 // systems, which a copy would lose. Nothing is moved, so that a plain copy keeps all.
 func TestWrongSectorsAreNotMoved(t *testing.T) {
+	t.Parallel()
 	raw := fourKDisk(t, "dos")
 	dest := filepath.Join(t.TempDir(), "dest.raw")
 	for _, args := range [][]string{{"plan", raw}, {"align", raw, dest}, {"align", "--allow-unbootable", raw, dest}} {
@@ -216,6 +219,7 @@ func TestWrongSectorsAreNotMoved(t *testing.T) {
 
 // TestNextCommandsKeepTheSectorSize runs what reports propose.
 func TestNextCommandsKeepTheSectorSize(t *testing.T) {
+	t.Parallel()
 	raw := fourKDisk(t, "dos")
 	dest := filepath.Join(t.TempDir(), "dest.raw")
 	for _, c := range []struct {
@@ -236,6 +240,7 @@ func TestNextCommandsKeepTheSectorSize(t *testing.T) {
 
 // TestWrongSectorSize refuses a size that the image contradicts.
 func TestWrongSectorSize(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	raw, dest := fourKDisk(t, "dos"), filepath.Join(dir, "dest")
 	big := filepath.Join(dir, "big.vhdx")

@@ -48,6 +48,7 @@ func snapshotChain(t testing.TB, format, options string) (dir, raw string) {
 
 // TestSnapshotsAreFlattened takes a chain of three links for what it is: refused as it stands, one complete disk on request.
 func TestSnapshotsAreFlattened(t *testing.T) {
+	t.Parallel()
 	for _, k := range snapshotKinds {
 		t.Run(k.format+" "+k.options, func(t *testing.T) {
 			dir, raw := snapshotChain(t, k.format, k.options)
@@ -84,6 +85,7 @@ func TestSnapshotsAreFlattened(t *testing.T) {
 
 // TestBrokenChains are chains that are no disk any more. Each is refused by name, and none is read as if it were complete.
 func TestBrokenChains(t *testing.T) {
+	t.Parallel()
 	for _, k := range snapshotKinds[:2] {
 		dir, _ := snapshotChain(t, k.format, k.options)
 		top := filepath.Join(dir, "top."+k.format)
@@ -118,6 +120,7 @@ func TestBrokenChains(t *testing.T) {
 
 // TestChainOfTooManyLinks stops at a depth that no machine has.
 func TestChainOfTooManyLinks(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	name := func(i int) string { return "link" + strings.Repeat("x", i) + ".qcow2" }
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", filepath.Join(dir, name(0)), "1M")

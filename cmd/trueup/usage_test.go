@@ -18,6 +18,7 @@ import (
 var commands = []string{"inspect", "plan", "align", "verify", "convert", "scan", "version"}
 
 func TestHelp(t *testing.T) {
+	t.Parallel()
 	overview := trueup(t, "--help")
 	for _, name := range append([]string{""}, commands...) {
 		t.Run("trueup "+name, func(t *testing.T) {
@@ -39,6 +40,7 @@ func TestHelp(t *testing.T) {
 
 // A command line that is wrong says where the right one is explained.
 func TestWrongFlagsNameTheHelp(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		args []string
 		want string
@@ -55,6 +57,7 @@ func TestWrongFlagsNameTheHelp(t *testing.T) {
 
 // TestExamples runs what the help texts show: an example that is wrong is worse than none.
 func TestExamples(t *testing.T) {
+	t.Parallel()
 	example := regexp.MustCompile(`(?m)^  (trueup .*)$`)
 	for _, name := range commands {
 		help := trueup(t, name, "--help").stdout
@@ -109,6 +112,7 @@ func exampleRun(t *testing.T, dir string, want int, args ...string) {
 }
 
 func TestWrongCommandLines(t *testing.T) {
+	t.Parallel()
 	source := sampleDisk(t)
 	before := hashFolder(t, filepath.Dir(source))
 	dest := filepath.Join(t.TempDir(), "aligned.vmdk")
@@ -208,6 +212,7 @@ func TestWrongCommandLines(t *testing.T) {
 
 // TestBoundaries compares what is accepted with its number of bytes.
 func TestBoundaries(t *testing.T) {
+	t.Parallel()
 	source := sampleDisk(t)
 	for text, want := range map[string]int64{
 		"4K": 4096, "8s": 4096, "4096": 4096, "64K": 65536, "64k": 65536, "64KiB": 65536, "128s": 65536,
@@ -226,6 +231,7 @@ func TestBoundaries(t *testing.T) {
 }
 
 func TestQuiet(t *testing.T) {
+	t.Parallel()
 	source := sampleDisk(t)
 	dest := filepath.Join(t.TempDir(), "aligned.vmdk")
 	for _, c := range []struct {
@@ -262,6 +268,7 @@ func sampleAligned(t *testing.T) string {
 
 // TestReportFile requires that --out changes where a report goes, and nothing else.
 func TestReportFile(t *testing.T) {
+	t.Parallel()
 	source := sampleDisk(t)
 	for _, args := range [][]string{
 		{"inspect", source}, {"plan", source}, {"inspect", source, "--json"}, {"plan", source, "--json"}, {"version"},
@@ -286,6 +293,7 @@ func TestReportFile(t *testing.T) {
 
 // TestColors requires escape codes on a terminal and nowhere else. script gives the program a terminal.
 func TestColors(t *testing.T) {
+	t.Parallel()
 	source := sampleDisk(t)
 	for _, args := range [][]string{{"inspect", source}, {"plan", source}} {
 		r := trueup(t, args...)
@@ -307,6 +315,7 @@ func TestColors(t *testing.T) {
 // TestStartup keeps packages from doing work before main: a script calls trueup thousands of times. The limit is
 // generous, and the best of some runs counts, because the machine may do other things.
 func TestStartup(t *testing.T) {
+	t.Parallel()
 	const limit = 2 // milliseconds
 	line := regexp.MustCompile(`(?m)^init (\S+) @\S+ ms, (\S+) ms clock`)
 	best := map[string]float64{}
@@ -333,6 +342,7 @@ func TestStartup(t *testing.T) {
 
 // Help texts name every format and subformat that completion offers: what is read and written changes.
 func TestHelpNamesAllFormats(t *testing.T) {
+	t.Parallel()
 	offered := func(command, flag string) []string {
 		r := trueup(t, "__complete", command, flag, "")
 		require.Equal(t, 0, r.code, r.stderr)

@@ -10,6 +10,7 @@ import (
 
 // A place that does not fit its file costs the recovery system, and no more: Windows starts all the same, so the disk is aligned, and its user is told.
 func TestWindowsWithoutRoomForItsRecoverySystem(t *testing.T) {
+	t.Parallel()
 	c := windows7(t, "ntfs")
 	was := c.disk.starts()
 	text := recoveryText(was[1], "")

@@ -11,6 +11,7 @@ import (
 
 // What a Windows remembers of a place where nothing is now, and where a partition goes: the copy is made and proved, and the user is told.
 func TestWindowsRemembersThePlaceThatAPartitionGetsTo(t *testing.T) {
+	t.Parallel()
 	value := func(letter string, off int64) disktest.HiveValue {
 		return disktest.HiveValue{Name: `\DosDevices\` + letter, Type: 3, Data: mountedValue(windowsSignature, off)}
 	}

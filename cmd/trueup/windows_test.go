@@ -201,6 +201,7 @@ func savedSector(t testing.TB, hidden uint32) string {
 
 // Windows XP: NTFS from the second track on, a FAT32 and a logical drive, all of which have letters.
 func TestWindowsXPKeepsItsDriveLetters(t *testing.T) {
+	t.Parallel()
 	hive := disktest.Corpus(t, "regipy/SYSTEM_2.xz")
 	const cylinder = 16065
 	d := windowsDisk{signature: windowsSignature, sectors: 20 * cylinder, volumes: []windowsVolume{
@@ -261,6 +262,7 @@ func bcdOnMBR(t testing.TB, first, second int64) string {
 
 // Windows 7, moved from a disk of 255 heads and 63 sectors: \Boot\BCD on the partition that boots, Windows on the next.
 func TestWindows7FindsItsPartitions(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"ntfs", "fat32"} {
 		t.Run("boots from "+kind, func(t *testing.T) { windows7(t, kind).checkRecovery(t) })
 	}
@@ -303,6 +305,7 @@ func (c windowsCase) checkRecovery(t *testing.T) {
 
 // Windows 10 as it lies in the corpus, with its own signature and offsets. It was copied from a Windows that ran, so that hivex has to close it.
 func TestWindows10OfTheCorpus(t *testing.T) {
+	t.Parallel()
 	const system = "Windows/System32/config/SYSTEM"
 	hive := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_WIN_10_1709.xz"), "")
 	c := windowsCase{
@@ -321,6 +324,7 @@ func TestWindows10OfTheCorpus(t *testing.T) {
 // The other hive of the corpus, whose two partitions are aligned to 1 MiB and move for a larger boundary. It was copied from a Windows that ran:
 // as it is no byte of it may be changed, and hivex closes it.
 func TestWindowsOfTheCorpusOnFAT(t *testing.T) {
+	t.Parallel()
 	dirty := disktest.Corpus(t, "regipy/SYSTEM_2.xz")
 	c := windowsOnFAT(dirty)
 	source := c.disk.make(t)
@@ -346,6 +350,7 @@ func windowsOnFAT(file string) windowsCase {
 
 // What makes a change of a file useless or harmful is refused; with --allow-unbootable the copy is made, and the file is as it was.
 func TestWindowsThatWasNotShutDown(t *testing.T) {
+	t.Parallel()
 	const system = "Windows/System32/config/SYSTEM"
 	clean := mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_2.xz"), letters(63*sectorSize))
 	dirty := hostFile(t, string(func() []byte {

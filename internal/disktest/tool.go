@@ -79,18 +79,15 @@ func Output(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-// RunLUKS is Run for qemu-img making an encrypted image: it measures the speed of the processor for the key, and gives up when
-// the machine is too busy for that.
+// RunLUKS is Run for qemu-img making an encrypted image. It measures the speed of the processor for the key, which a busy
+// machine can make fail; then it is run again.
 func RunLUKS(t testing.TB, args ...string) {
 	t.Helper()
-	for range 20 {
+	WaitFor(t, "qemu-img to derive a key", func() bool {
 		out, err := exec.Command(Tool(t, "qemu-img"), args...).CombinedOutput()
-		if err == nil {
-			return
-		}
-		if !strings.Contains(string(out), "CPU usage") {
+		if err != nil && !strings.Contains(string(out), "CPU usage") {
 			t.Fatalf("qemu-img %q: %v\n%s", args, err, out)
 		}
-	}
-	t.Skip("the machine is too busy for qemu-img to derive a key")
+		return err == nil
+	})
 }
