@@ -60,6 +60,7 @@ func windowsCode(t testing.TB) []byte {
 }
 
 func TestBootCodeIsItsSource(t *testing.T) {
+	t.Parallel()
 	for name, code := range map[string]string{"chs-mbr": ownCHSCode, "lba-mbr": ownLBACode, "marker": markerCode, "stale": staleCode, "dos-drives": dosDrivesCode} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -62,7 +61,7 @@ func TestSourceChanges(t *testing.T) {
 			require.NoError(t, change(f.source))
 			changed := hashFolder(t, dir)
 			r.signal(t, syscall.SIGCONT)
-			end := r.wait(t, 10*time.Second)
+			end := r.wait(t)
 			require.Equal(t, 1, end.code, end.stderr)
 			require.Equal(t, "changed", errorCode(t, end), end.stderr)
 			requireOneLine(t, end.stderr)
@@ -147,7 +146,7 @@ func TestQEMUIsKeptOut(t *testing.T) {
 	require.Contains(t, writer.stderr, "lock")
 	require.Equal(t, 0, run(t, qemu, "-r", "-f", "raw", "-c", "read 0 512", f.source).code)
 	r.signal(t, syscall.SIGCONT)
-	require.Equal(t, 0, r.wait(t, 10*time.Second).code)
+	require.Equal(t, 0, r.wait(t).code)
 	require.Equal(t, 0, run(t, qemu, "-f", "raw", "-c", "write 0 512", f.source).code, "the lock ends with the copy")
 }
 

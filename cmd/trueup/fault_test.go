@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -113,7 +112,7 @@ func noisyDisk(t testing.TB, mebibytes int) string {
 type running struct {
 	fault
 	cmd            *exec.Cmd
-	stdout, stderr bytes.Buffer
+	stdout, stderr lockedBuffer
 	ended          chan struct{}
 }
 
@@ -151,14 +150,36 @@ func (f fault) pause(t testing.TB, flags ...string) *running {
 // stop stops an align in the middle: its partial file is there and has bytes, and DEST is not there.
 func (r *running) stop(t testing.TB) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		if info, err := os.Stat(r.partial()); err == nil && info.Size() > 0 {
-			break
-		}
-		require.True(t, time.Now().Before(deadline), "no partial file")
-	}
+	disktest.WaitFor(t, "a partial file", func() bool {
+		info, err := os.Stat(r.partial())
+		return err == nil && info.Size() > 0
+	})
+	r.stopNow(t)
+}
+
+// stopAfter stops an align that has written so many bytes.
+func (r *running) stopAfter(t testing.TB, bytes int64) {
+	t.Helper()
+	disktest.WaitFor(t, fmt.Sprintf("%d written bytes", bytes), func() bool { return procIO(t, r.cmd.Process.Pid, "wchar") >= bytes })
+	r.stopNow(t)
+}
+
+func (r *running) stopNow(t testing.TB) {
+	t.Helper()
 	r.signal(t, syscall.SIGSTOP)
 	require.FileExists(t, r.partial(), "the align was faster than the test")
+}
+
+// procIO is one of the numbers that the kernel counts of a process. Spec: proc(5), /proc/PID/io.
+func procIO(t testing.TB, pid int, name string) (n int64) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	require.NoError(t, err)
+	_, rest, ok := strings.Cut(string(text), name+": ")
+	require.True(t, ok, "%s", text)
+	_, err = fmt.Sscan(rest, &n)
+	require.NoError(t, err)
+	return n
 }
 
 func (r *running) signal(t testing.TB, s syscall.Signal) {
@@ -166,14 +187,10 @@ func (r *running) signal(t testing.TB, s syscall.Signal) {
 	require.NoError(t, r.cmd.Process.Signal(s))
 }
 
-// wait returns the end of the align, which must come within the limit.
-func (r *running) wait(t testing.TB, limit time.Duration) result {
+// wait returns the end of the align.
+func (r *running) wait(t testing.TB) result {
 	t.Helper()
-	select {
-	case <-r.ended:
-	case <-time.After(limit):
-		require.Fail(t, "still running", "after %v", limit)
-	}
+	disktest.WaitClosed(t, "the end of the align", r.ended)
 	status := r.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	code := status.ExitStatus()
 	if status.Signaled() {

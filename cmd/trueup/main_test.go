@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,6 +49,24 @@ func buildAndRun(m *testing.M) (int, error) {
 type result struct {
 	stdout, stderr string
 	code           int
+}
+
+// lockedBuffer takes what a program prints that goes on.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 // trueup runs the program and returns its end, whatever that was; only a program that could not be started or was

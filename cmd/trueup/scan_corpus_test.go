@@ -44,6 +44,7 @@ func packedCorpus(t testing.TB) string {
 
 // TestScanOfTheCorpus compares rows with those of a golden file, which somebody has read.
 func TestScanOfTheCorpus(t *testing.T) {
+	t.Parallel()
 	for name, dir := range map[string]string{"packed": packedCorpus(t), "unpacked": unpackedCorpus(t)} {
 		t.Run(name, func(t *testing.T) {
 			var lines []string

@@ -209,7 +209,7 @@ func (k *everyKind) bad(t testing.TB) {
 // live is a scan that goes on beside the test.
 type live struct {
 	cmd     *exec.Cmd
-	stderr  bytes.Buffer
+	stderr  lockedBuffer
 	mu      sync.Mutex
 	more    *sync.Cond // allowed has grown
 	stdout  bytes.Buffer
@@ -372,14 +372,10 @@ func allThreads(t testing.TB, pid int, state string) bool {
 }
 
 // readCalls is how often processes have read something.
-func readCalls(pids []int) (n int) {
+func readCalls(t testing.TB, pids []int) (n int64) {
+	t.Helper()
 	for _, pid := range pids {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid)) // it may have ended
-		if _, rest, ok := strings.Cut(string(text), "syscr: "); ok {
-			calls, _, _ := strings.Cut(rest, "\n")
-			more, _ := strconv.Atoi(calls)
-			n += more
-		}
+		n += procIO(t, pid, "syscr")
 	}
 	return n
 }

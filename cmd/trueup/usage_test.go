@@ -27,7 +27,7 @@ func TestHelp(t *testing.T) {
 			require.Equal(t, 0, r.code, r.stderr)
 			require.Empty(t, r.stderr)
 			require.Regexp(t, `(?m)^Examples:\n  trueup `+name, r.stdout)
-			for _, code := range []string{"0", "1", "2", "3", "4", "5", "64"} {
+			for _, code := range []string{"0", "1", "2", "3", "4", "5", "64", "129, 130, 143"} {
 				require.Regexp(t, `(?m)^  `+code+` +\w`, r.stdout, "exit code %s", code)
 			}
 			require.Contains(t, overview.stdout, name)

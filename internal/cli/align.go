@@ -193,6 +193,7 @@ func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *p
 	if err := s.img.CheckDigests(ctx); err != nil {
 		return w, fmt.Errorf("%s: %w", s.img.Path, err)
 	}
+	c.ending.hold(removing)
 	o, err := image.Create(dest, p.Size, s.img, image.CreateOptions{
 		Format: c.to.format, Subformat: c.to.subformat, Force: c.force, Seed: seed(s, p),
 		Heads: s.layout.Geometry.Heads, Sectors: s.layout.Geometry.Sectors,
@@ -214,6 +215,9 @@ func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *p
 	}
 	if err := s.img.Unchanged(); err != nil {
 		return w, fmt.Errorf("%s: %w", s.img.Path, err)
+	}
+	if err := ctx.Err(); err != nil {
+		return w, err
 	}
 	return w, o.Publish()
 }

@@ -2,7 +2,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +34,8 @@ Exit codes:
   3   inspect, scan: some partition starts off a 4 KiB boundary
   4   refused: the job would be unsafe; the message says what would allow it
   5   verify: a difference was found
-  64  usage`
+  64  usage
+  129, 130, 143  interrupted by SIGHUP, SIGINT or SIGTERM; nothing stands under the final name`
 
 // errUsage marks a command line that cannot be right.
 var errUsage = image.ErrUsage
@@ -74,6 +74,9 @@ var classes = []struct {
 
 // classify gives the JSON code and the exit code of an error.
 func classify(err error) (string, int) {
+	if i, ok := errors.AsType[interrupt](err); ok {
+		return "interrupted", i.exit()
+	}
 	if refusal, ok := errors.AsType[*ondisk.Refusal](err); ok {
 		return refusal.Code, exitRefused
 	}
@@ -89,7 +92,7 @@ func classify(err error) (string, int) {
 		}
 	}
 	_, fromSystem := errors.AsType[syscall.Errno](err)
-	if fromSystem || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.Canceled) || errors.Is(err, errStdout) {
+	if fromSystem || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errStdout) {
 		return "io", exitError
 	}
 	return "internal", exitError
@@ -127,8 +130,5 @@ func finish(err error, c *common, command string, stdout, stderr io.Writer) int 
 
 // message is an error in one line that a terminal can show.
 func message(err error) string {
-	if errors.Is(err, context.Canceled) {
-		return "interrupted; no copy was made, and the source is unchanged"
-	}
 	return report.SafeMessage(strings.NewReplacer("\n", "; ", "\t", "").Replace(err.Error()))
 }

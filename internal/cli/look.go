@@ -35,7 +35,8 @@ func (f inspectFlags) look(ctx context.Context, errOut io.Writer, s *source) (*u
 	if !f.data && !u.Small() {
 		return out, nil
 	}
-	bar := silentUnless(f.data, errOut, f.quiet, u.Data())
+	f.ending.hold("")
+	bar := f.silentUnless(f.data, errOut, u.Data())
 	n, err := container.NonZero(ctx, s.img.Disk, readJobs, bar.add)
 	bar.stop()
 	switch {
@@ -50,11 +51,11 @@ func (f inspectFlags) look(ctx context.Context, errOut io.Writer, s *source) (*u
 }
 
 // silentUnless shows progress of reading that a user has asked for.
-func silentUnless(asked bool, w io.Writer, quiet bool, total int64) progress {
+func (c *common) silentUnless(asked bool, w io.Writer, total int64) progress {
 	if !asked {
 		return silent{}
 	}
-	return newProgress(w, "auto", quiet, "inspect", total)
+	return c.newProgress(w, "auto", "inspect", total)
 }
 
 // parts are the partitions whose place in the file matters.

@@ -190,7 +190,8 @@ func (c *copyFlags) writePackage(ctx context.Context, errOut io.Writer, src *ima
 			rewrite[d.member] = image.Rewrite{Source: d.img, Size: d.plan.Size}
 		}
 	}
-	bar := newProgress(errOut, c.progress, c.quiet, c.command, c.packageWork(src, disks))
+	c.ending.hold(removing)
+	bar := c.newProgress(errOut, c.progress, c.command, c.packageWork(src, disks))
 	defer bar.stop()
 	c.shared = bar
 	if err := src.Check(ctx, bar.add); err != nil {
@@ -282,7 +283,7 @@ func (c *copyFlags) bar(errOut io.Writer, total int64) progress {
 	if c.shared != nil {
 		return kept{c.shared}
 	}
-	return newProgress(errOut, c.progress, c.quiet, c.command, total)
+	return c.newProgress(errOut, c.progress, c.command, total)
 }
 
 // kept is a progress that goes on when a part of the work ends.

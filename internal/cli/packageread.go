@@ -146,7 +146,8 @@ func (f *verifyFlags) comparePackages(ctx context.Context, errOut io.Writer, s, 
 	for _, m := range d.Members {
 		total += m.Size
 	}
-	bar := newProgress(errOut, f.progress, f.quiet, "verify", total)
+	f.ending.hold("") // a comparison ends soon
+	bar := f.newProgress(errOut, f.progress, "verify", total)
 	defer bar.stop()
 	others, err := d.Differs(ctx, s, bar.add)
 	if err != nil {

@@ -20,13 +20,15 @@ type progress interface {
 }
 
 // newProgress chooses how progress is shown: a bar on a terminal, lines of JSON on request, nothing otherwise.
-func newProgress(w io.Writer, kind string, quiet bool, command string, total int64) progress {
+func (c *common) newProgress(w io.Writer, kind, command string, total int64) progress {
 	f, ok := w.(*os.File)
 	switch {
 	case kind == "json":
 		return newJSONProgress(w, command, total)
-	case kind == "auto" && !quiet && ok && term.IsTerminal(int(f.Fd())):
-		return newBar(w, command, total)
+	case kind == "auto" && !c.quiet && ok && term.IsTerminal(int(f.Fd())):
+		b := newBar(w, command, total)
+		c.ending.shows(b.all)
+		return b
 	}
 	return silent{}
 }

@@ -3,15 +3,13 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -29,6 +27,7 @@ type common struct {
 	quiet   bool
 	verbose bool
 	noColor bool
+	ending  ending
 	asked   bool // the command line asks for JSON, whether it could be parsed or not
 }
 
@@ -36,21 +35,17 @@ func (c *common) json() bool { return c.asJSON || c.output == "json" }
 
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
+	c := &common{asked: asksJSON(args)}
 	if len(args) == 0 || args[0] != workerCommand { // whose parent reads the cause from what it says
 		abortOnCrash()
+	} else {
+		c.ending.hold("") // its parent ends it
 	}
-	c := &common{asked: asksJSON(args)}
 	// Without this the runtime would end the program by a signal and without a word on standard output.
 	defer func() {
 		if p := recover(); p != nil {
 			code = finish(fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack()), c, "trueup", os.Stdout, os.Stderr)
 		}
-	}()
-	// Signals are received until the program ends: one that comes when DEST has its name must not turn a success into a death.
-	ctx, stop := signal.NotifyContext(context.Background(), endSignals()...)
-	go func() { // a second signal ends the program at once, which is safe at any moment
-		<-ctx.Done()
-		stop()
 	}()
 	// Buffers are few and of fixed size; a small heap target keeps the peak low at no cost that shows. The limit is soft: what
 	// really is in use may be more.
@@ -58,13 +53,21 @@ func Main(version string, args []string) (code int) {
 	debug.SetMemoryLimit(44 * units.MiB)
 	root := newRoot(version, c)
 	root.SetArgs(args)
+	ctx := c.receive(commandName(root, args))
 	cmd, err := root.ExecuteContextC(ctx)
+	if errors.Is(err, context.Canceled) {
+		err = interruptOf(ctx)
+	}
 	return finish(err, c, cmd.Name(), os.Stdout, os.Stderr)
 }
 
-// endSignals are the signals that end a run, but for those that the caller has it ignore: nohup does so.
-func endSignals() []os.Signal {
-	return slices.DeleteFunc([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+// commandName is the name of the command that a command line calls.
+func commandName(root *cobra.Command, args []string) string {
+	cmd, _, err := root.Find(args)
+	if err != nil {
+		cmd = root
+	}
+	return cmd.Name()
 }
 
 // asksJSON tells whether a command line asks for JSON. A command line that is wrong is parsed only up to its error, and that
@@ -182,6 +185,7 @@ func (c *common) check() error {
 
 // emit prints a result: as JSON, or as text by show. A report that cannot be written completely is an error.
 func (c *common) emit(stdout io.Writer, v any, show func(t *report.Text)) error {
+	c.ending.hold("") // a report is printed whole, or not at all
 	if c.out != "" {
 		var buf bytes.Buffer
 		err := c.print(&buf, v, &report.Text{Verbose: c.verbose, Width: textWidth}, show)

@@ -27,13 +27,15 @@ type scanProgress interface {
 }
 
 // newScanProgress chooses how the progress of a scan is shown: a bar on a terminal, lines of JSON on request, nothing otherwise.
-func newScanProgress(w io.Writer, kind string, quiet bool) scanProgress {
+func (c *common) newScanProgress(w io.Writer, kind string) scanProgress {
 	f, ok := w.(*os.File)
 	switch {
 	case kind == "json":
 		return newScanJSON(w)
-	case kind == "auto" && !quiet && ok && term.IsTerminal(int(f.Fd())):
-		return newScanBar(w)
+	case kind == "auto" && !c.quiet && ok && term.IsTerminal(int(f.Fd())):
+		b := newScanBar(w)
+		c.ending.shows(b.all)
+		return b
 	}
 	return scanSilent{}
 }

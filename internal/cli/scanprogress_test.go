@@ -115,7 +115,7 @@ func progressSchema(t *testing.T) *jsonschema.Schema {
 
 func TestScanProgressAsJSON(t *testing.T) {
 	var out bytes.Buffer
-	p := newScanProgress(&out, "json", true)
+	p := (&common{quiet: true}).newScanProgress(&out, "json")
 	told(p)
 	p.stop()
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
@@ -162,7 +162,7 @@ func TestScanProgressIsSilentWhereNobodyLooks(t *testing.T) {
 		for _, quiet := range []bool{false, true} {
 			f, err := os.Create(filepath.Join(t.TempDir(), "x"))
 			require.NoError(t, err)
-			p := newScanProgress(f, kind, quiet)
+			p := (&common{quiet: quiet}).newScanProgress(f, kind)
 			told(p)
 			p.stop()
 			b, err := os.ReadFile(f.Name())
@@ -224,7 +224,7 @@ var escapes = regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]")
 func TestScanBar(t *testing.T) {
 	for _, columns := range []uint16{60, 120} {
 		s := newScreen(t, columns)
-		p := newScanProgress(s.program, "auto", false)
+		p := (&common{}).newScanProgress(s.program, "auto")
 		require.IsType(t, &scanBar{}, p)
 		told(p)
 		require.Eventually(t, func() bool { return strings.Contains(s.String(), "scan 5/8 [") }, 10*time.Second, 10*time.Millisecond)

@@ -44,6 +44,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if err != nil {
 		return err
 	}
+	s.ending.hold("completing the report of what was looked at")
 	if s.catalog != "" {
 		defer func() {
 			if closing := s.store.close(); closing != nil {
@@ -61,18 +62,22 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if s.json() {
 		s.lines = w
 	}
-	s.bar = newScanProgress(errOut, s.progress, s.quiet)
+	s.bar = s.newScanProgress(errOut, s.progress)
 	err = s.scan(ctx)
 	s.bar.stop()
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return end(err)
 	}
-	ended := end(s.finish(w, out, err == nil))
+	exit := 0
+	if err != nil {
+		exit = interruptOf(ctx).exit()
+	}
+	ended := end(s.finish(w, out, exit))
 	if err := errors.Join(ended, s.writeScript()); err != nil { // one that cannot be written must not cost the other
 		return err
 	}
 	if err != nil {
-		return malformed{s.interrupted()}
+		return malformed{interrupt{interruptOf(ctx).signal, s.interrupted()}}
 	}
 	if s.noneJudged() && s.summary.Failed == 0 {
 		return malformed{ondisk.In(errUnknown, "scan: no image was judged; if that is right, give --allow-empty")}
@@ -84,11 +89,11 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 func (s *scanning) noneJudged() bool { return s.fail != library.Never && s.summary.NoneJudged() }
 
 // interrupted says what the report has, and that folders were not walked.
-func (s *scanning) interrupted() error {
+func (s *scanning) interrupted() string {
 	if s.done < s.found {
-		return fmt.Errorf("interrupted: %d of the %d images found so far were looked at, and the report has those", s.done, s.found)
+		return fmt.Sprintf("interrupted: %d of the %d images found so far were looked at, and the report has those", s.done, s.found)
 	}
-	return fmt.Errorf("interrupted: %d images were looked at, and the report has those; the PATHs may have more", s.done)
+	return fmt.Sprintf("interrupted: %d images were looked at, and the report has those; the PATHs may have more", s.done)
 }
 
 // newScanning checks the command line before anything is looked at.
@@ -254,12 +259,15 @@ func (s *scanning) exit(code int, i *library.Image) {
 }
 
 // finish writes what is written at the end: the sum, the catalogue's note of the run, and the report. w is where the
-// report goes; stdout tells whether that is a terminal.
-func (s *scanning) finish(w, stdout io.Writer, complete bool) error {
+// report goes; stdout tells whether that is a terminal. interrupted is the exit code of a run that is not complete.
+func (s *scanning) finish(w, stdout io.Writer, interrupted int) error {
 	sum := s.summary
-	sum.Finished, sum.Complete, sum.IgnoreNotes = stamp(time.Now()), complete, s.ignore.Notes(s.today)
-	if !complete || s.noneJudged() {
+	sum.Finished, sum.Complete, sum.IgnoreNotes = stamp(time.Now()), interrupted == 0, s.ignore.Notes(s.today)
+	if s.noneJudged() {
 		sum.ExitCode = exitError
+	}
+	if interrupted != 0 {
+		sum.ExitCode = interrupted
 	}
 	library.Rank(s.images)
 	var err error

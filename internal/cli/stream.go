@@ -61,6 +61,7 @@ func interruptible(ctx context.Context, r io.Reader) (io.Reader, func() bool) {
 
 // writeStream makes DEST: absent or complete, whatever happens in between.
 func (c *copyFlags) writeStream(ctx context.Context, errOut io.Writer, s *image.Stream, size int64, dest string) (w written, err error) {
+	c.ending.hold(removing)
 	o, err := image.Create(dest, size, s.Image, image.CreateOptions{
 		Format: c.to.format, Subformat: c.to.subformat, Force: c.force, Seed: streamSeed(size),
 	})
@@ -80,7 +81,7 @@ func (c *copyFlags) writeStream(ctx context.Context, errOut io.Writer, s *image.
 	if c.verify == "full" {
 		steps = 2
 	}
-	bar := newProgress(errOut, c.progress, c.quiet, c.command, size*int64(steps))
+	bar := c.newProgress(errOut, c.progress, c.command, size*int64(steps))
 	defer bar.stop()
 	work := diskcopy.Options{Jobs: c.jobs, Progress: bar.add, Pack: o.Pack()}
 	sum, err := diskcopy.Pipe(ctx, named(s.Next), size, o, work)
@@ -91,6 +92,9 @@ func (c *copyFlags) writeStream(ctx context.Context, errOut io.Writer, s *image.
 		return w, streamError(ctx, err)
 	}
 	if err := c.proveStream(ctx, o, sum, work); err != nil {
+		return w, err
+	}
+	if err := ctx.Err(); err != nil {
 		return w, err
 	}
 	return w, o.Publish()

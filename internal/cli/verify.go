@@ -72,7 +72,8 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	r := newVerifyReport(src, dest)
-	bar := newProgress(errOut, f.progress, f.quiet, "verify", d.img.Disk.Size())
+	f.ending.hold("") // a comparison ends soon
+	bar := f.newProgress(errOut, f.progress, "verify", d.img.Disk.Size())
 	diffs, err := f.compare(ctx, s, d, r, nil, bar)
 	bar.stop()
 	if err != nil {

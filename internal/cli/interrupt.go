@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+)
+
+// interrupt is the end of a run by a signal.
+type interrupt struct {
+	signal syscall.Signal
+	text   string
+}
+
+func (i interrupt) Error() string { return i.text }
+
+// exit is the exit code of shells for a program that the signal has ended.
+func (i interrupt) exit() int { return 128 + int(i.signal) }
+
+// interruptOf returns what cancelled a context.
+func interruptOf(ctx context.Context) interrupt {
+	if i, ok := errors.AsType[interrupt](context.Cause(ctx)); ok {
+		return i
+	}
+	return interrupt{signal: syscall.SIGINT, text: interruptedText}
+}
+
+const interruptedText = "interrupted; no copy was made, and the source is unchanged"
+
+// removing is what a copy does that is interrupted.
+const removing = "removing the unfinished copy"
+
+// endSignals are the signals that end a run, but for those that the caller has it ignore: nohup does so.
+func endSignals() []os.Signal {
+	return slices.DeleteFunc([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+}
+
+// receive returns a context that the first signal cancels. Signals are received until the program ends: one that comes
+// when DEST has its name must not turn a success into a death.
+func (c *common) receive(command string) context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	got := make(chan os.Signal, 1)
+	signals := endSignals()
+	signal.Notify(got, signals...)
+	go func() {
+		i := interrupt{signal: (<-got).(syscall.Signal), text: interruptedText}
+		signal.Reset(signals...) // a second signal ends the program at once, which is safe at any moment
+		if !c.ending.interrupted(os.Stderr) {
+			os.Exit(finish(i, &common{asked: c.asked}, command, os.Stdout, os.Stderr))
+		}
+		cancel(i)
+	}()
+	return ctx
+}
+
+// ending decides what ends a run that a signal interrupts: the signal itself, as long as nothing was begun.
+type ending struct {
+	mu   sync.Mutex
+	held bool
+	does string    // what the run does when it is interrupted; empty: nothing worth a message
+	bar  io.Writer // to a terminal that shows a bar
+}
+
+// hold makes the run end itself from now on: it looks at its context.
+func (e *ending) hold(does string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.held, e.does = true, does
+}
+
+// shows has messages go above a bar.
+func (e *ending) shows(bar io.Writer) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.bar = bar
+}
+
+// interrupted reports whether the run ends itself, and says what it does. Otherwise nothing else is begun or printed: the
+// lock is kept.
+func (e *ending) interrupted(stderr io.Writer) bool {
+	e.mu.Lock()
+	if !e.held {
+		return false
+	}
+	defer e.mu.Unlock()
+	if e.does == "" {
+		return true
+	}
+	line := "trueup: interrupted: " + e.does + "; once more to end at once\n"
+	if e.bar != nil {
+		if _, err := io.WriteString(e.bar, line); err == nil {
+			return true // otherwise the bar is gone
+		}
+	}
+	_, _ = io.WriteString(stderr, line) // there is no other place to say so
+	return true
+}

@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// Ctrl-C before there is anything to tell leaves a report that says so.
+func TestScanInterruptedAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "disk.raw"), make([]byte, 1<<20), 0o644))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := &common{}
+	root := newRoot("test", c)
+	var out, errs bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(&errs)
+	root.SetArgs([]string{"scan", "-o", "json", "--isolation", "none", dir})
+	cmd, err := root.ExecuteContextC(ctx)
+	require.Equal(t, 128+int(syscall.SIGINT), finish(err, c, cmd.Name(), &out, &errs))
+	var sum library.Summary
+	require.NoError(t, json.Unmarshal(out.Bytes(), &sum), out.String())
+	require.False(t, sum.Complete)
+	require.Zero(t, sum.Images)
+	require.Equal(t, 128+int(syscall.SIGINT), sum.ExitCode)
+	require.Contains(t, errs.String(), "interrupted")
+}
+
+// A run that holds says what it does, above a bar where there is one.
+func TestInterruptIsAnswered(t *testing.T) {
+	const line = "trueup: interrupted: doing this; once more to end at once\n"
+	var e ending
+	var errs, bar bytes.Buffer
+	e.hold("doing this")
+	require.True(t, e.interrupted(&errs))
+	require.Equal(t, line, errs.String())
+	e.shows(&bar)
+	require.True(t, e.interrupted(&errs))
+	require.Equal(t, line, bar.String())
+	e.shows(goneBar{})
+	require.True(t, e.interrupted(&errs))
+	require.Equal(t, line+line, errs.String())
+	e.hold("")
+	require.True(t, e.interrupted(&errs))
+	require.Equal(t, line+line, errs.String(), "a copy that is done is not removed")
+}
+
+// goneBar is a bar that has ended.
+type goneBar struct{}
+
+func (goneBar) Write([]byte) (int, error) { return 0, os.ErrClosed }
+
+// Before anything is begun the signal ends the run, and nothing else is printed.
+func TestInterruptBeforeAnything(t *testing.T) {
+	var e ending
+	var out, errs bytes.Buffer
+	require.False(t, e.interrupted(&errs))
+	require.Empty(t, errs.String())
+	require.False(t, e.mu.TryLock(), "a report that comes now waits")
+	for s, code := range map[syscall.Signal]int{syscall.SIGHUP: 129, syscall.SIGINT: 130, syscall.SIGTERM: 143} {
+		out.Reset()
+		require.Equal(t, code, finish(interrupt{s, interruptedText}, &common{asked: true}, "inspect", &out, &errs))
+		var f report.Failure
+		require.NoError(t, json.Unmarshal(out.Bytes(), &f))
+		require.Equal(t, "interrupted", f.Error.Code)
+		require.Equal(t, code, f.ExitCode)
+	}
+}
