@@ -9,11 +9,14 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
@@ -97,9 +100,9 @@ aligned copy of the disk in which the file systems are moved and the guest still
 		Version:       version, // for --version
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args: func(_ *cobra.Command, args []string) error {
+		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return ondisk.In(errUsage, "unknown command %q; see trueup --help", args[0])
+				return unknownCommand(cmd, args[0])
 			}
 			return nil
 		},
@@ -113,11 +116,12 @@ aligned copy of the disk in which the file systems are moved and the guest still
 	f.BoolVarP(&c.verbose, "verbose", "v", false, "print more: ids and hidden sectors of volumes, all changed bytes of a copy")
 	f.BoolVar(&c.noColor, "no-color", false, "no colours (also by the environment variable NO_COLOR)")
 	complete(root, "output", "text", "json")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return ondisk.In(errUsage, "%w; see %s --help", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(wrongFlag)
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newScan(version, c), newScanWorker(), newVersion(version, c))
+	for _, cmd := range root.Commands() {
+		cmd.SuggestFor = habits[cmd.Name()]
+	}
 	return root
 }
 
@@ -150,7 +154,7 @@ func newHelp() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return ondisk.In(errUsage, "unknown command %q; see trueup --help", strings.Join(args, " "))
+				return unknownCommand(cmd.Root(), strings.Join(args, " "))
 			}
 			about.InitDefaultHelpFlag()
 			about.InitDefaultVersionFlag()
@@ -169,6 +173,9 @@ func arguments(names ...string) cobra.PositionalArgs {
 		if len(names) > 0 {
 			want = strings.Join(names, " ")
 		}
+		if len(names) == 1 && len(args) > 1 {
+			return ondisk.In(errUsage, "%s looks at one image, %d were given; for several: trueup scan PATH...", cmd.Name(), len(args))
+		}
 		return ondisk.In(errUsage, "%s takes %s, %d given; see trueup %s --help", cmd.Name(), want, len(args), cmd.Name())
 	}
 }
@@ -178,9 +185,17 @@ func head(command string) report.Head { return report.Head{Schema: report.Schema
 // check refuses values of common flags that cannot be right.
 func (c *common) check() error {
 	if c.output != "text" && c.output != "json" {
-		return ondisk.In(errUsage, "--output %q, want text or json", c.output)
+		return ondisk.In(errUsage, "--output %q, want text or json%s", c.output, notTarget(c.output))
 	}
 	return c.settleOut()
+}
+
+// notTarget says what the format of a copy is named with, to users of tools where that is -o or -O.
+func notTarget(output string) string {
+	if slices.Contains(image.Names(), image.FormatName(output)) {
+		return "; the format of a copy is --to " + image.FormatName(output)
+	}
+	return ""
 }
 
 // emit prints a result: as JSON, or as text by show. A report that cannot be written completely is an error.
@@ -247,6 +262,13 @@ func (b *boundary) Set(s string) error {
 	n, err := units.Parse(s)
 	if err == nil {
 		err = align.CheckBoundary(n)
+	}
+	if err != nil && s == strconv.FormatInt(n, 10) {
+		for _, near := range []int64{n, n - 1, n + 1} {
+			if kib := near * units.KiB; n < align.MinBoundary && align.CheckBoundary(kib) == nil {
+				return fmt.Errorf("%s is %d bytes; did you mean %s?", s, n, units.Short(kib))
+			}
+		}
 	}
 	*b = boundary(n)
 	return err

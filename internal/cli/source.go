@@ -35,7 +35,7 @@ func openSource(path string, r reading) (*source, error) {
 	}
 	img, err := image.Open(path, o)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, noImage(path, err)
 	}
 	return readSource(img, r)
 }

@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -249,10 +250,18 @@ func (w *walker) addNamed(shown, real string) (added *folder, err error) {
 	return added, nil
 }
 
+// PatternHint says of a path that leads nowhere that it may be meant as a pattern, empty when it does not look like one.
+func PatternHint(path string) string {
+	if strings.ContainsAny(path, "*?[") {
+		return "; it looks like a pattern, which a shell leaves as it is within quotes and where nothing matches"
+	}
+	return ""
+}
+
 // missing makes a row of a path that leads nowhere: the user named it.
 func (r *run) missing(path string, err error) error {
 	i := library.NewImage(path)
-	e := r.classify(fmt.Errorf("%w; check the path", err))
+	e := r.classify(fmt.Errorf("%w%s", err, cmp.Or(PatternHint(path), "; check the path")))
 	i.Fail(e.Code, e.Message)
 	i.Fleeting = true
 	r.more(1)

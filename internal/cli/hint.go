@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan"
+)
+
+// habits are what users of other tools type, by command: the words of qemu-img, fdisk, virt-resize and others.
+var habits = map[string][]string{
+	"inspect": {"info", "check", "show", "list", "map"},
+	"align":   {"fix", "realign", "resize"},
+	"convert": {"copy", "clone"},
+	"plan":    {"dry-run", "preview"},
+	"verify":  {"compare", "diff"},
+	"version": {"--version"},
+}
+
+// flagHabits are flags of other tools, and what says the same here.
+var flagHabits = map[string]string{
+	"dry-run":       "trueup plan, which writes nothing",
+	"n":             "trueup plan, which writes nothing",
+	"O":             "--to",
+	"output-format": "--to",
+	"f":             "--format",
+	"F":             "--format",
+	"V":             "--version",
+	"y":             "--force",
+	"overwrite":     "--force",
+	"threads":       "--jobs",
+	"silent":        "--quiet",
+}
+
+// unknownCommand says what may have been meant.
+func unknownCommand(root *cobra.Command, name string) error {
+	root.SuggestionsMinimumDistance = 2
+	hint := "see trueup --help"
+	if near := root.SuggestionsFor(name); len(near) > 0 {
+		hint = "did you mean trueup " + strings.Join(near, " or trueup ") + "? See trueup --help"
+	} else if _, err := os.Stat(name); err == nil {
+		hint = "it is a file: trueup inspect " + report.ShellQuote(name) + " looks at an image"
+	}
+	return ondisk.In(errUsage, "unknown command %q; %s", name, hint)
+}
+
+// wrongFlag says what may have been meant.
+func wrongFlag(cmd *cobra.Command, err error) error {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		name := unknown.GetSpecifiedName()
+		if near := cmp.Or(flagHabits[name], nearFlag(cmd, name)); near != "" {
+			return ondisk.In(errUsage, "%w; did you mean %s? See %s --help", err, near, cmd.CommandPath())
+		}
+	}
+	return ondisk.In(errUsage, "%w; see %s --help", err, cmd.CommandPath())
+}
+
+// nearFlag is the flag whose name is most like one, empty when none is: at most two letters may differ.
+func nearFlag(cmd *cobra.Command, name string) string {
+	best, least := "", 3
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if d := distance(name, f.Name); d < least && d < len(name) {
+			best, least = "--"+f.Name, d
+		}
+	})
+	return best
+}
+
+// distance is how many letters must be changed, added or left out to make one word of another.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := before
+			if a[i] != b[j] {
+				change++
+			}
+			before = row[j+1]
+			row[j+1] = slices.Min([]int{change, row[j] + 1, row[j+1] + 1})
+		}
+	}
+	return row[len(b)]
+}
+
+// noImage is the error of a path that cannot be opened, with what may help.
+func noImage(path string, err error) error {
+	st, statErr := os.Stat(path)
+	switch {
+	case statErr == nil && st.IsDir():
+		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: trueup scan %s", path, report.ShellQuote(path))
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s: %w", path, err)
+	case strings.Contains(path, "://") || strings.HasPrefix(path, "["):
+		return fmt.Errorf("%s: %w; trueup reads files and block devices of this machine: mount it, or serve it as a file with nbdfuse", path, err)
+	}
+	return fmt.Errorf("%s: %w%s", path, err, scan.PatternHint(path))
+}

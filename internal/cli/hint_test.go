@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A command line that is nearly right, or right for another tool, says what was meant.
+func TestDidYouMean(t *testing.T) {
+	own(t)
+	require.NoError(t, os.Mkdir("lib", 0o700))
+	for line, want := range map[string]string{
+		"inspct src.img":                  "did you mean trueup inspect?",
+		"help inspct":                     "did you mean trueup inspect?",
+		"info src.img":                    "did you mean trueup inspect?",
+		"check src.img":                   "did you mean trueup inspect?",
+		"compare src.img b":               "did you mean trueup verify?",
+		"src.img":                         `it is a file: trueup inspect src.img looks at an image`,
+		"frobnicate":                      `unknown command "frobnicate"; see trueup --help`,
+		"align --dry-run src.img b":       "did you mean trueup plan, which writes nothing?",
+		"convert -O vmdk src.img b":       "did you mean --to?",
+		"convert -f raw src.img b":        "did you mean --format?",
+		"convert -o vmdk src.img b":       "; the format of a copy is --to vmdk",
+		"convert -o vpc src.img b":        "; the format of a copy is --to vhd",
+		"-V":                              "did you mean --version?",
+		"inspect --bondary 1M src.img":    "did you mean --boundary?",
+		"inspect --bogus src.img":         "unknown flag: --bogus; see trueup inspect --help",
+		"inspect a.img b.img":             "inspect looks at one image, 2 were given; for several: trueup scan PATH...",
+		"inspect lib":                     "lib is a folder, want one image; for all in it: trueup scan lib",
+		"plan lib":                        "lib is a folder, want one image; for all in it: trueup scan lib",
+		"inspect http://host/x.vmdk":      "mount it, or serve it as a file with nbdfuse",
+		"inspect [datastore1]/vm/vm.vmdk": "mount it, or serve it as a file with nbdfuse",
+		"inspect lib/*.vmdk":              "no such file or directory; it looks like a pattern",
+		"inspect --boundary 65 src.img":   "65 is 65 bytes; did you mean 64K?",
+		"inspect --boundary 1 src.img":    "boundary of 1 bytes, want",
+	} {
+		r := command(t, strings.Fields(line)...)
+		require.NotZero(t, r.code, line)
+		require.Contains(t, r.stderr, want, line)
+		require.Equal(t, 1, strings.Count(r.stderr, "\n"), line)
+	}
+}
+
+// A pattern that the shell did not replace is a name to scan.
+func TestScanOfAPattern(t *testing.T) {
+	own(t)
+	scan := func(path string) ended { return command(t, "scan", "--isolation", "none", "--json", path) }
+	require.Contains(t, scan("lib/*.vmdk").stdout, "no such file or directory; it looks like a pattern")
+	require.Contains(t, scan("nosuch").stdout, "no such file or directory; check the path")
+	require.Zero(t, command(t, "scan", "--isolation", "none", "-j", "2", "src.img").code)
+}
