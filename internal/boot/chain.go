@@ -22,7 +22,7 @@ func firstLinks(g *Guest) (f Found, err error) {
 		return f, nil
 	case Unknown:
 		f.link(0, "the code in sector 0 is not known, and so is what it reads")
-	case Isolinux, Grub2, GrubLegacy, Lilo:
+	case Isolinux, Grub2, GrubLegacy, Lilo, Grub4DOS:
 		return f, nil // each has a finder of its own, and needs no active partition
 	default:
 		if ok := f.sector0Reads(g); !ok {

@@ -9,6 +9,7 @@ var finders = []Finder{
 	isolinux,
 	bootSectors,
 	grubLegacy,
+	grub4DOS,
 	lilo,
 	syslinux,
 	hibernation,

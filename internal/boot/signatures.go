@@ -26,6 +26,7 @@ var (
 	OpenBSD     = Code{ID: "openbsd", Name: "OpenBSD", HandsOver: true}
 	FreeBSDGPT  = Code{ID: "freebsd-pmbr", Name: "FreeBSD pmbr"}
 	LiloMBR     = Code{ID: "lilo-mbr", Name: "LILO's plain MBR (lilo -M)", HandsOver: true}
+	Grub4DOS    = Code{ID: "grub4dos", Name: "grub4dos", ReadsCHS: true}
 	TrueCrypt   = Code{ID: "truecrypt", Name: "TrueCrypt", Encrypts: true}
 	VeraCrypt   = Code{ID: "veracrypt", Name: "VeraCrypt", Encrypts: true}
 	PGP         = Code{ID: "pgp", Name: "PGP or Symantec Drive Encryption", Encrypts: true}
@@ -71,6 +72,8 @@ var signatures = []signature{
 	// xor ax,ax; cli; mov ds,ax; mov ss,ax; mov sp,7c00h; mov si,sp; push es; push di begin every build. gptmbr goes on with
 	// mov eax,"!GPT" in the end, altmbr counts a partition number down: dec byte [07b7h].
 	{SyslinuxGPT, [][]byte{syslinuxStart, {0x66, 0xb8, '!', 'G', 'P', 'T'}}},
+	// The message of every build, by which bootlace.com and grubinst know it. It reads by CHS where the BIOS has no extensions.
+	{Grub4DOS, [][]byte{[]byte("Missing MBR-helper.")}},
 	// Before SYSLINUX 4 the start was cli; xor ax,ax (ESXi installs these), and the messages tell the builds apart.
 	{SyslinuxGPT, [][]byte{syslinuxOldStart, []byte("Missing OS")}},
 	{Syslinux, [][]byte{syslinuxOldStart, []byte("Missing operating system")}},

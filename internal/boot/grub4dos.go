@@ -1,0 +1,41 @@
+package boot
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// grub4DOS knows the MBR of grub4dos. Its second part fills the sectors behind the first, and finds GRLDR by name in whatever partition it
+// lies: nothing counts from the start of the disk but what stands in front of all partitions. Spec: grub4dos, README_GRUB4DOS.txt, "GRLDR".
+var grub4DOS = Finder{Name: "grub4dos", Find: findGrub4DOS}
+
+// grldrMBR is how many sectors grldr.mbr has.
+const grldrMBR = 16
+
+func findGrub4DOS(g *Guest) (f Found, err error) {
+	if g.Code != Grub4DOS {
+		return f, nil
+	}
+	f.link(0, "%s in sector 0 loads LBA 1 to %d, and looks for GRLDR in every partition", g.Code.Name, grldrMBR-1)
+	if g.firstByte() < grldrMBR*512 {
+		f.unbootable("grub4dos", 0, "a part of grub4dos lies in the first partition, and would move with it", installAgain)
+	}
+	for _, p := range g.Partitions {
+		files, err := g.Files(p)
+		if err == nil {
+			_, err = files.Open("grldr")
+		}
+		switch {
+		case err == nil:
+			f.link(p.Number, "GRLDR lies in partition %d", p.Number)
+		case errors.Is(err, ondisk.ErrFormat), errors.Is(err, ondisk.ErrUnsupported), errors.Is(err, ondisk.ErrLimit):
+			g.notSeen(p)
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ondisk.ErrNoMatch):
+			return f, fmt.Errorf("partition %d: %w", p.Number, err)
+		}
+	}
+	return f, nil
+}
