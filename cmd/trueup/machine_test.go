@@ -42,17 +42,27 @@ func lettersOf(t testing.TB, sys windowsDisk, raw string) string {
 	return exportHive(t, readGuestFile(t, raw, sys.volumes[0], 1<<20, lettersFile), "MountedDevices")
 }
 
-// In a package the letters of a second disk follow it, and verify repeats that.
-func TestLettersOfAMachineInAPackage(t *testing.T) {
-	t.Parallel()
-	sys, sysRaw, datRaw := twoDiskMachine(t)
+// machinePackage packs the two disks; systems are the virtual systems that the OVF names, one of all disks without them.
+func machinePackage(t testing.TB, sysRaw, datRaw string, systems ...string) (ova string) {
+	t.Helper()
 	p := &madePackage{order: []string{"disk1.vmdk", "disk2.vmdk", "vm.nvram"}, files: map[string]string{"vm.nvram": hostFile(t, "nvram")}}
 	p.text = strings.NewReplacer("CAPACITY1", "20", "UNITS1", "byte * 2^20", "8388608", fmt.Sprint(20480*sectorSize)).Replace(ovfText)
+	if len(systems) > 0 {
+		p.text = strings.Replace(p.text, "</Envelope>", "<VirtualSystemCollection>"+strings.Join(systems, "")+"</VirtualSystemCollection></Envelope>", 1)
+		p.text = strings.Replace(p.text, `<VirtualSystem ovf:id="vm"><Info>ovf:capacity="8"</Info></VirtualSystem>`, "", 1)
+	}
 	for name, raw := range map[string]string{"disk1.vmdk": sysRaw, "disk2.vmdk": datRaw} {
 		p.files[name] = filepath.Join(t.TempDir(), name)
 		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", raw, p.files[name])
 	}
-	source, dest := p.ova(t), filepath.Join(t.TempDir(), "out.ova")
+	return p.ova(t)
+}
+
+// In a package the letters of a second disk follow it, and verify repeats that.
+func TestLettersOfAMachineInAPackage(t *testing.T) {
+	t.Parallel()
+	sys, sysRaw, datRaw := twoDiskMachine(t)
+	source, dest := machinePackage(t, sysRaw, datRaw), filepath.Join(t.TempDir(), "out.ova")
 	answer := trueupJSON[jsonPackageAlign](t, 0, "align", source, dest)
 	require.Equal(t, 2, answer.Moved)
 	is, _ := unpack(t, dest)
@@ -63,6 +73,38 @@ func TestLettersOfAMachineInAPackage(t *testing.T) {
 	require.Contains(t, got, mountedText(datSignature, 1<<20))
 	require.Contains(t, disktest.Run(t, "sfdisk", "--dump", raw), "start=        2048")
 	require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
+}
+
+// Two machines in one package can be copies of each other: a letter means no disk of another machine.
+func TestLettersOfAnotherMachineStay(t *testing.T) {
+	t.Parallel()
+	sys, sysRaw, datRaw := twoDiskMachine(t)
+	system := func(disk string) string {
+		return "<VirtualSystem><Item><HostResource>ovf:/disk/" + disk + "</HostResource></Item></VirtualSystem>"
+	}
+	source, dest := machinePackage(t, sysRaw, datRaw, system("vmdisk1"), system("vmdisk2")), filepath.Join(t.TempDir(), "out.ova")
+	require.Equal(t, 2, trueupJSON[jsonPackageAlign](t, 0, "align", source, dest).Moved)
+	is, _ := unpack(t, dest)
+	got := lettersOf(t, sys, formatSparse.rawOf(t, filepath.Join(is, "disk1.vmdk")))
+	require.Contains(t, got, mountedText(sysSignature, 1<<20))
+	require.Contains(t, got, mountedText(datSignature, 63*sectorSize))
+	require.True(t, trueupJSON[jsonPackageVerify](t, 0, "verify", source, dest).Equal)
+	require.Contains(t, trueup(t, "inspect", "--json", source).stdout, "names-other-disks")
+}
+
+// What inspect and scan say of the disks of a package knows the other disks; what they say of one disk does not.
+func TestInspectionOfAMachine(t *testing.T) {
+	t.Parallel()
+	_, sysRaw, datRaw := twoDiskMachine(t)
+	ova := machinePackage(t, sysRaw, datRaw)
+	for _, args := range [][]string{{"inspect", "--json", ova}, {"scan", "--json", ova}} {
+		out := trueup(t, args...).stdout
+		require.Contains(t, out, `"misaligned"`)
+		require.NotContains(t, out, "names-other-disks", args[0])
+		require.NotContains(t, out, "known-elsewhere", args[0])
+		require.Contains(t, trueup(t, args[0], "--json", sysRaw).stdout, "names-other-disks")
+		require.Contains(t, trueup(t, args[0], "--json", datRaw).stdout, "known-elsewhere")
+	}
 }
 
 // Each disk is aligned with the other: the letter in the copy of the system disk names the place in the copy of the data disk.

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -139,4 +140,38 @@ func (s *source) namesPartitionsOf(target *source, p *plan.Plan) []align.Finding
 		Text:   fmt.Sprintf("%.256q names partitions of this disk that move: %s%s", s.img.Path, names[0], more),
 		Remedy: fmt.Sprintf("align it too, with --with %.256q: its copy gets the new places", target.img.Path),
 	})}
+}
+
+// machines are those of a package, by name.
+type machines map[string]*layout.Machine
+
+// of returns the machine of that name.
+func (m machines) of(name string) *layout.Machine {
+	if m[name] == nil {
+		m[name] = &layout.Machine{}
+	}
+	return m[name]
+}
+
+// packageMachines plans all disks of a package, and returns where their partitions go; nil for one disk. What cannot be read or would be
+// refused is reported with the disk itself.
+func packageMachines(p *image.Package, c choice, open func(image.PackageDisk) (*source, error)) machines {
+	disks := p.Disks()
+	if len(disks) < 2 {
+		return nil
+	}
+	m := machines{}
+	for _, d := range disks {
+		s, err := open(d)
+		if err != nil {
+			continue
+		}
+		var to map[int]int64
+		if plan, err := s.plan(c); err == nil && len(plan.Refusals(false)) == 0 {
+			to = plan.Starts()
+		}
+		m.of(p.Machine(d)).Add(s.layout, to)
+		s.close()
+	}
+	return m
 }

@@ -28,10 +28,11 @@ type packageCopy struct {
 // packageDisk is one disk of it.
 type packageDisk struct {
 	*source
-	member string
-	plan   *plan.Plan
-	view   disk.Disk
-	report *report.Align
+	member  string
+	machine string // to which it belongs
+	plan    *plan.Plan
+	view    disk.Disk
+	report  *report.Align
 }
 
 // changes tells whether the disk gets other bytes.
@@ -112,7 +113,7 @@ func (c *copyFlags) planPackage(src *image.Package, job packageCopy) (disks []*p
 		if err != nil {
 			return disks, err
 		}
-		x := &packageDisk{source: s, member: d.Member}
+		x := &packageDisk{source: s, member: d.Member, machine: src.Machine(d)}
 		disks = append(disks, x)
 		if x.plan, err = job.plan(s); err != nil {
 			return disks, fmt.Errorf("%s: %w", s.img.Path, err)
@@ -121,22 +122,16 @@ func (c *copyFlags) planPackage(src *image.Package, job packageCopy) (disks []*p
 	if len(disks) == 0 {
 		return nil, fmt.Errorf("%s: the package has no disk with a file: %w, there is nothing to copy", job.source, ondisk.ErrUnsupported)
 	}
-	m := machineOf(disks)
+	m := machines{}
 	for _, x := range disks {
-		if err := x.join(c.command, m, job); err != nil {
+		m.of(x.machine).Add(x.layout, x.plan.Starts())
+	}
+	for _, x := range disks {
+		if err := x.join(c.command, m.of(x.machine), job); err != nil {
 			return disks, fmt.Errorf("%s: %w", x.img.Path, err)
 		}
 	}
 	return disks, nil
-}
-
-// machineOf returns where the partitions of planned disks go.
-func machineOf(disks []*packageDisk) *layout.Machine {
-	m := &layout.Machine{}
-	for _, x := range disks {
-		m.Add(x.layout, x.plan.Starts())
-	}
-	return m
 }
 
 // join completes the plan of a disk by those of the other disks of its machine, and checks it.

@@ -33,10 +33,11 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 	if len(p.Images()) == 0 {
 		r.Verdict, r.Content = align.NothingToJudge, align.NoDisks
 	}
+	m := packageMachines(p, choice{boundary: f.boundary.target()}, func(d image.PackageDisk) (*source, error) { return openDisk(p, d, f.reading) })
 	for _, d := range p.Images() {
 		x := report.NewPackageDisk(d)
 		var err error
-		x.Inspect, err = f.inspectDisk(ctx, errOut, p, d)
+		x.Inspect, err = f.inspectDisk(ctx, errOut, p, d, m[p.Machine(d)])
 		if x.Inspect == nil {
 			code, _ := classify(err)
 			x.Error = &report.Error{Code: code, Message: message(err)}
@@ -71,12 +72,13 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 }
 
 // inspectDisk reports on one disk. A malformed one has a report and an error.
-func (f *inspectFlags) inspectDisk(ctx context.Context, errOut io.Writer, p *image.Package, d image.PackageDisk) (*report.Inspect, error) {
+func (f *inspectFlags) inspectDisk(ctx context.Context, errOut io.Writer, p *image.Package, d image.PackageDisk, m *layout.Machine) (*report.Inspect, error) {
 	s, err := openDisk(p, d, f.reading)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
+	s.join(m)
 	r, bad, err := f.inspect(ctx, errOut, s)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.img.Path, err)
@@ -158,14 +160,14 @@ func (f *verifyFlags) comparePackages(ctx context.Context, errOut io.Writer, s, 
 	for _, x := range d.Disks() {
 		theirs[x.Member] = x
 	}
-	m := f.machine(s, theirs, d)
+	m := f.machines(s, theirs, d)
 	for _, x := range s.Disks() {
 		y, ok := theirs[x.Member]
 		if !ok {
 			r.Differences = append(r.Differences, fmt.Sprintf("the disk %.256q is missing", x.Member))
 			continue
 		}
-		v, err := f.compareDisks(ctx, s, x, d, y, m, bar)
+		v, err := f.compareDisks(ctx, s, x, d, y, m.of(s.Machine(x)), bar)
 		if err != nil {
 			return err
 		}
@@ -174,9 +176,9 @@ func (f *verifyFlags) comparePackages(ctx context.Context, errOut io.Writer, s, 
 	return nil
 }
 
-// machine reads where the partitions of all disks of a package went. What cannot be read is reported when the disks are compared.
-func (f *verifyFlags) machine(s *image.Package, theirs map[string]image.PackageDisk, d *image.Package) *layout.Machine {
-	m := &layout.Machine{}
+// machines reads where the partitions of all disks of a package went. What cannot be read is reported when the disks are compared.
+func (f *verifyFlags) machines(s *image.Package, theirs map[string]image.PackageDisk, d *image.Package) machines {
+	m := machines{}
 	if len(theirs) < 2 {
 		return m
 	}
@@ -188,7 +190,7 @@ func (f *verifyFlags) machine(s *image.Package, theirs map[string]image.PackageD
 		is, err := openDisk(d, theirs[x.Member], reading{like: was.img.Disk.SectorSize()})
 		if err == nil {
 			if starts, err := verify.Starts(was.layout, is.layout); err == nil {
-				m.Add(was.layout, starts)
+				m.of(s.Machine(x)).Add(was.layout, starts)
 			}
 			is.close()
 		}

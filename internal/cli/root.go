@@ -277,6 +277,14 @@ func (b *boundary) Set(s string) error {
 // Type is the word that help texts show for the argument.
 func (b *boundary) Type() string { return "SIZE" }
 
+// target is where a copy moves partitions that an inspection finds: the default criterion asks for the default target.
+func (b boundary) target() boundary {
+	if b == boundary(align.DefaultBoundary) {
+		return 0
+	}
+	return b
+}
+
 // criterion is the boundary that inspections judge by.
 func (b boundary) criterion() int64 {
 	if b == 0 {

@@ -94,7 +94,7 @@ func (j *judge) single(i *library.Image, job scan.Job, o image.Options) (judged 
 	for _, l := range img.Chain {
 		i.Parents = append(i.Parents, l.Name)
 	}
-	d, err := j.disk(i, img)
+	d, err := j.disk(i, img, nil)
 	switch {
 	case job.Doubt && err == nil && blank(d), job.Doubt && err != nil && img.Disk.Size() < image.SmallestBare:
 		return false, nil // what is broken and as large as a disk may be one
@@ -151,7 +151,7 @@ func (j *judge) pack(i *library.Image, path string, o image.Options) error {
 		seen[f.Name] = true
 	}
 	for _, d := range p.Images() {
-		x, states, err := j.member(i, p, d, o)
+		x, states, err := j.member(i, p, d, o, nil)
 		x.Member = d.Member
 		if states != nil {
 			i.Findings = append(i.Findings, report.PackageFindings(capacityIssues(d, x.Size))...)
@@ -171,21 +171,48 @@ func (j *judge) pack(i *library.Image, path string, o image.Options) error {
 			}
 		}
 	}
+	j.relate(i, p, o)
 	return errors.Join(bad, p.Unchanged())
 }
 
-func (j *judge) member(i *library.Image, p *image.Package, d image.PackageDisk, o image.Options) (library.Disk, []image.State, error) {
+// relate judges the disks of a package again that a move concerns, with the other disks of their machine.
+func (j *judge) relate(i *library.Image, p *image.Package, o image.Options) {
+	if !slices.ContainsFunc(i.Disks, func(d library.Disk) bool { return d.Fix != nil }) {
+		return
+	}
+	m := packageMachines(p, choice{boundary: boundary(j.Boundary).target()}, func(d image.PackageDisk) (*source, error) {
+		img, err := p.Open(d, o)
+		if err != nil {
+			return nil, err
+		}
+		return readSource(img, reading{})
+	})
+	if m == nil {
+		return
+	}
+	for k, d := range p.Images() {
+		if i.Disks[k].Fix == nil {
+			continue
+		}
+		if x, _, err := j.member(i, p, d, o, m[p.Machine(d)]); err == nil {
+			x.Member = d.Member
+			i.Disks[k] = x
+		}
+	}
+}
+
+func (j *judge) member(i *library.Image, p *image.Package, d image.PackageDisk, o image.Options, m *layout.Machine) (library.Disk, []image.State, error) {
 	img, err := p.Open(d, o)
 	if err != nil {
 		return library.NewDisk(0, j.Boundary), nil, err
 	}
 	defer img.Close()
-	x, err := j.disk(i, img)
+	x, err := j.disk(i, img, m)
 	return x, img.States(), err
 }
 
 // disk judges one disk. With an error it has what could be read all the same.
-func (j *judge) disk(i *library.Image, img *image.Image) (library.Disk, error) {
+func (j *judge) disk(i *library.Image, img *image.Image, m *layout.Machine) (library.Disk, error) {
 	s := &source{img: img, damage: slices.Clone(img.Issues)}
 	hint := table.Geometry{Heads: img.Heads, Sectors: img.Sectors}
 	l, err := layout.Survey(img.Disk, hint)
@@ -200,6 +227,7 @@ func (j *judge) disk(i *library.Image, img *image.Image) (library.Disk, error) {
 	if err := s.read(); err != nil {
 		return d, err
 	}
+	s.join(m)
 	d = j.describe(s, library.Full)
 	if d, err := malformedDisk(d); err != nil {
 		return d, err
@@ -229,11 +257,7 @@ func (j *judge) describe(s *source, depth library.Depth) library.Disk {
 
 // plan adds what an aligned copy would be and gain.
 func (j *judge) plan(s *source, d *library.Disk) error {
-	target := boundary(j.Boundary)
-	if j.Boundary == align.DefaultBoundary {
-		target = 0 // the default criterion asks for the default target
-	}
-	p, err := s.plan(choice{boundary: target})
+	p, err := s.plan(choice{boundary: boundary(j.Boundary).target()})
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,15 @@ type source struct {
 	beside []ondisk.Issue // what uses the image, or needs it
 	// flatten tells that the user wants a snapshot together with its parents.
 	flatten bool
+	machine *layout.Machine // nil: the other disks are not known
+}
+
+// join tells the disk of the others of its machine. m is nil when they are not known.
+func (s *source) join(m *layout.Machine) {
+	if m != nil {
+		s.machine = m
+		s.layout.Relate(m)
+	}
 }
 
 // openSource opens an image and reads its layout. Errors name the path as the user wrote it.
@@ -118,7 +127,11 @@ func (s *source) planDisk(c choice) (*plan.Plan, error) {
 	if err := s.layout.ReadGaps(s.img.Disk); err != nil {
 		return nil, err
 	}
-	return plan.New(s.layout, goal)
+	p, err := plan.New(s.layout, goal)
+	if err == nil && s.machine != nil {
+		p.Join(s.layout, s.machine)
+	}
+	return p, err
 }
 
 // refusals are the reasons for which an aligned copy could not be made now. The default criterion asks for the default
@@ -128,10 +141,7 @@ func (s *source) refusals(criterion boundary) ([]align.Finding, error) {
 	if err := s.malformed(); err != nil {
 		return none, nil //nolint:nilerr // said in its own way
 	}
-	if criterion == boundary(align.DefaultBoundary) {
-		criterion = 0
-	}
-	p, err := s.plan(choice{boundary: criterion})
+	p, err := s.plan(choice{boundary: criterion.target()})
 	if err != nil {
 		return nil, err
 	}

@@ -271,6 +271,16 @@ func (p *Package) Images() []PackageDisk {
 	return slices.Concat(p.disks, p.unnamed)
 }
 
+// Machine names the machine that a disk of the package belongs to. A disk that no virtual system has is alone.
+func (p *Package) Machine(d PackageDisk) string {
+	for _, x := range d.Disks {
+		if n, ok := p.Envelope.System(x.ID); ok {
+			return fmt.Sprintf("system %d", n)
+		}
+	}
+	return "disk " + d.Member
+}
+
 // Close closes all files.
 func (p *Package) Close() error { return errors.Join(p.closeFiles(), p.dir.Close()) }
 

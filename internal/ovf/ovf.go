@@ -23,6 +23,8 @@ const (
 type Envelope struct {
 	Files []File
 	Disks []Disk
+	// Systems has for each virtual system the ids of its disks.
+	Systems [][]string
 
 	text  []byte
 	edits map[int]edit // by the offset of the value that is replaced

@@ -20,6 +20,8 @@ type parser struct {
 	path []string // names of the elements that are open, as the standard of today has them
 	seen bool     // the root element
 	root string   // its name space
+
+	resources int // disks of virtual systems
 }
 
 func newParser(text []byte) (*parser, error) {
@@ -73,6 +75,8 @@ func (p *parser) next() (more bool, err error) {
 		return false, p.bad(ondisk.ErrReference, "a document type is declared, which could name other files; remove it")
 	case xml.StartElement:
 		return true, p.open(t, int(from))
+	case xml.CharData:
+		return true, p.text(t)
 	case xml.EndElement:
 		p.path = p.path[:len(p.path)-1] // the decoder has matched it
 	}
@@ -100,6 +104,9 @@ func (p *parser) open(t xml.StartElement, from int) error {
 			return p.bad(ondisk.ErrFormat, "root element %.64q of %.128q, want one Envelope of OVF", t.Name.Local, t.Name.Space)
 		}
 		p.seen, p.root = true, t.Name.Space
+	}
+	if err := p.openSystem(); err != nil {
+		return err
 	}
 	space := t.Name.Space
 	if space == "" { // OVF 0.9 gives a name space to the root and to attributes only
