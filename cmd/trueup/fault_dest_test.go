@@ -55,7 +55,8 @@ func TestForceThatFails(t *testing.T) {
 			for _, i := range []injection{
 				{call: "pwrite64", spec: "error=ENOSPC:when=2+"},
 				{call: "fsync", spec: "error=EIO:when=1"},
-				{call: "/^rename", spec: "error=EIO"},
+				{call: "/^rename", spec: "error=EIO"}, // on trial
+				{call: "/^rename", spec: "error=EIO", path: filepath.Base(f.partial())},
 			} {
 				r, hits := f.inject(t, i, "--force")
 				require.Positive(t, hits, i.call)
@@ -83,9 +84,11 @@ func TestRenameFails(t *testing.T) {
 		for _, spec := range []string{"error=EIO", "error=EXDEV", "error=EEXIST"} {
 			t.Run(name+", "+spec, func(t *testing.T) {
 				f := newFault(t, source)
-				r, hits := f.inject(t, injection{call: "renameat2", spec: spec})
-				require.Positive(t, hits)
-				f.requireError(t, r, "output")
+				for _, path := range []string{"", filepath.Base(f.partial())} { // on trial, and at the end
+					r, hits := f.inject(t, injection{call: "renameat2", spec: spec, path: path})
+					require.Positive(t, hits)
+					f.requireError(t, r, "output")
+				}
 			})
 		}
 		t.Run(name+", a file system that knows no flags", func(t *testing.T) {
@@ -98,6 +101,42 @@ func TestRenameFails(t *testing.T) {
 				require.False(t, strings.HasSuffix(name, ".partial"), name)
 			}
 		})
+	}
+}
+
+// TestCloseFails requires that DEST, which is complete and named then, is a success: exit 1 says that nothing has the name.
+func TestCloseFails(t *testing.T) {
+	t.Parallel()
+	for name, source := range faultSources(t) {
+		f := newFault(t, source)
+		r, hits := f.inject(t, injection{call: "close", spec: "error=EIO", path: f.dest}) // descriptors follow the rename
+		require.Positive(t, hits)
+		require.Equal(t, 0, r.code, "%s: %s", name, r.stderr)
+		require.Contains(t, r.stdout, `"dest-close"`)
+		require.Contains(t, r.stdout, "close "+filepath.Base(f.dest)+": input/output error")
+		require.Equal(t, 0, trueup(t, "verify", f.source, f.dest).code)
+	}
+}
+
+// TestLockFails requires that only a lock that is held is taken for another run.
+func TestLockFails(t *testing.T) {
+	t.Parallel()
+	for spec, code := range map[string]string{"error=EIO": "output", "error=EACCES": "busy", "error=EAGAIN": "busy"} {
+		f := newFault(t, sampleDisk(t))
+		r, hits := f.inject(t, injection{call: "fcntl", spec: spec, path: f.partial()})
+		require.Positive(t, hits)
+		require.Equal(t, map[string]int{"output": 1, "busy": 4}[code], r.code, r.stderr)
+		require.Equal(t, code, errorCode(t, r))
+		require.Contains(t, r.stderr, ".aligned.vmdk.partial")
+		require.NoFileExists(t, f.dest)
+	}
+	for _, spec := range []string{"error=ENOLCK", "error=ENOSYS", "error=EOPNOTSUPP", "error=EINVAL"} {
+		f := newFault(t, sampleDisk(t))
+		r, hits := f.inject(t, injection{call: "fcntl", spec: spec, path: f.partial()})
+		require.Positive(t, hits)
+		require.Equal(t, 0, r.code, r.stderr)
+		require.Contains(t, r.stdout, `"dest-no-locks"`)
+		require.Equal(t, 0, trueup(t, "verify", f.source, f.dest).code)
 	}
 }
 

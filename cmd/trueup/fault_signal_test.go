@@ -177,7 +177,7 @@ func TestTwoRunsMeet(t *testing.T) {
 	f := newFault(t, sampleDisk(t))
 	slow := []string{
 		disktest.Tool(t, "strace"), "-f", "-qq", "-o", "/dev/null",
-		"-e", "trace=flock", "-e", "inject=flock:delay_enter=5000000:when=1", builtPath,
+		"-e", "trace=fcntl", "-e", "inject=fcntl:delay_enter=5000000:when=1", "-P", f.partial(), builtPath,
 	}
 	first := f.startAs(t, append(slow, f.args()...))
 	disktest.WaitFor(t, "a partial file", func() bool { _, err := os.Stat(f.partial()); return err == nil })

@@ -232,8 +232,8 @@ func TestHarmlessFaults(t *testing.T) {
 	// The loader of the program does not bear interruptions, and neither do calls of the runtime that concern no file of ours.
 	const inSource, inFolder = "source", "folder"
 	for call, where := range map[string]string{
-		"pread64": inSource, "pwrite64": "", "fsync": "", "ftruncate": "", "/^(openat|newfstatat)$": inFolder, "flock": "", "/^rename": "",
-		"fstatfs": "", "lseek": inSource, "getdents64": inFolder,
+		"pread64": inSource, "pwrite64": "", "fsync": "", "ftruncate": "", "/^(openat|newfstatat)$": inFolder, "fcntl": inFolder, "/^rename": "",
+		"fstatfs": "", "lseek": inSource, "getdents64": inFolder, "/^(link|unlink)at$": inFolder,
 	} {
 		t.Run("interrupted "+call, func(t *testing.T) {
 			f := newFault(t, source)

@@ -197,7 +197,7 @@ func TestKilledReplaceAndRename(t *testing.T) {
 	t.Parallel()
 	f := newReplace(t)
 	before := diskSum(t, formatFlat, f.dest)
-	killAt(t, f, "renameat", append([]string{"--force"}, toFlat...)...)
+	killAt(t, f, "renameat", filepath.Base(f.partial()), append([]string{"--force"}, toFlat...)...)
 	requireKept(t, f, "old.vmdk", before)
 }
 
@@ -215,7 +215,7 @@ func killedPublishAndRename(t *testing.T, name string) {
 	f := newReplace(t)
 	require.NoError(t, os.Remove(f.dest))
 	require.NoError(t, os.Remove(flatName(f.dest)))
-	killAt(t, f, "unlinkat", toFlat...)
+	killAt(t, f, "unlinkat", ".x-flat.vmdk.partial", toFlat...)
 	first := f.source
 	before := diskSum(t, formatFlat, f.dest)
 	f.source = seededDisk(t, filepath.Join(t.TempDir(), "second.raw"), "second")
@@ -223,10 +223,10 @@ func killedPublishAndRename(t *testing.T, name string) {
 	require.Equal(t, 0, trueup(t, "verify", first, prod).code)
 }
 
-// killAt kills an align in front of its first call of a name.
-func killAt(t *testing.T, f fault, call string, flags ...string) {
+// killAt kills an align in front of its first call of a name that has to do with a file.
+func killAt(t *testing.T, f fault, call, file string, flags ...string) {
 	t.Helper()
-	r, _ := f.inject(t, injection{call: call, spec: "signal=KILL:when=1"}, flags...)
+	r, _ := f.inject(t, injection{call: call, spec: "signal=KILL:when=1", path: file}, flags...)
 	require.Equal(t, 128+9, r.code, "no call was met: %s", r.stderr)
 }
 

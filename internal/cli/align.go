@@ -171,6 +171,7 @@ func (c *copyFlags) copy(ctx context.Context, out, errOut io.Writer, s *source, 
 func (c *copyFlags) finish(out io.Writer, r *report.Align, w written) error {
 	r.Format, r.Subformat, r.Files = w.format, w.subformat, w.files
 	r.Written, r.Verified = true, c.verify
+	r.Findings = append(r.Findings, report.DestFindings(w.notes())...)
 	if err := c.emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
 	}
@@ -180,6 +181,7 @@ func (c *copyFlags) finish(out io.Writer, r *report.Align, w written) error {
 type written struct {
 	format, subformat string
 	files             []string
+	notes             func() []ondisk.Issue // of the place where it went
 }
 
 // write makes DEST: absent or complete, whatever happens in between.
@@ -206,7 +208,7 @@ func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *p
 			err = errors.Join(err, o.Discard())
 		}
 	}()
-	w = written{o.Format, o.Subformat, o.Files()}
+	w = written{o.Format, o.Subformat, o.Files(), o.Notes}
 	if err := c.spareFiles(dest, w.files); err != nil {
 		return w, err
 	}

@@ -156,7 +156,7 @@ func full(err error, need int64, o *image.Output) error {
 		return err
 	}
 	free, freeErr := o.Free()
-	if freeErr != nil {
+	if freeErr != nil || free == image.UnknownRoom {
 		return err
 	}
 	return fmt.Errorf("%w; the copy needs %s (%d bytes) and %s (%d bytes) are free beside what it has written",

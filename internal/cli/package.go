@@ -216,7 +216,11 @@ func (c *copyFlags) writePackage(ctx context.Context, errOut io.Writer, src *ima
 		return fmt.Errorf("%s: %w", src.Path, err)
 	}
 	c.settle(r)
-	return o.Publish()
+	if err := o.Publish(); err != nil {
+		return err
+	}
+	r.Findings = append(r.Findings, report.DestFindings(o.Notes())...)
+	return nil
 }
 
 // settle says what has become of each disk.

@@ -73,7 +73,7 @@ func (c *copyFlags) writeStream(ctx context.Context, errOut io.Writer, s *image.
 			err = errors.Join(err, o.Discard())
 		}
 	}()
-	w = written{o.Format, o.Subformat, o.Files()}
+	w = written{o.Format, o.Subformat, o.Files(), o.Notes}
 	if err := c.spareFiles(dest, w.files); err != nil {
 		return w, err
 	}

@@ -38,7 +38,7 @@ func (o *Output) beside(src *Image, suffix string) (driver.WriteFile, string, er
 	if err := checkName(other); err != nil {
 		return nil, "", ondisk.In(ErrUsage, "DEST would need a second file: %w", err)
 	}
-	if slices.Contains(o.old, name) {
+	if o.uses(name) {
 		name = other
 	}
 	if f := o.dir.sourceFile(name, src); f != "" {
@@ -49,6 +49,26 @@ func (o *Output) beside(src *Image, suffix string) (driver.WriteFile, string, er
 	}
 	p, err := o.newPart(name)
 	return p, name, err
+}
+
+// uses reports whether the image that is replaced has a file of a name.
+func (o *Output) uses(name string) bool {
+	return slices.ContainsFunc(o.old, func(n string) bool { return n == name || o.caseless && strings.EqualFold(n, name) })
+}
+
+// owns reports whether a name is one that a further file of DEST can have.
+func (o *Output) owns(name string) bool {
+	if o.caseless {
+		return isBeside(strings.ToLower(o.base), strings.ToLower(name))
+	}
+	return isBeside(o.base, name)
+}
+
+// findCase finds out whether the folder finds a file by its name in another case: it finds DEST, and has no file of just that name.
+func (o *Output) findCase() error {
+	alike, err := o.dir.names(func(n string) bool { return strings.EqualFold(n, o.base) })
+	o.caseless = len(alike) == 1 && alike[0] != o.base && o.dir.sameFile(alike[0], o.base)
+	return err
 }
 
 // sameFile tells whether two names exist and are links to one file.
@@ -78,7 +98,7 @@ func marked(name string) (inner, mark string) {
 func (o *Output) removeLeft() error {
 	left, err := o.dir.names(func(n string) bool {
 		inner, mark := marked(n)
-		return mark != "" && isBeside(o.base, inner)
+		return mark != "" && o.owns(inner)
 	})
 	if err != nil {
 		return err
@@ -103,7 +123,7 @@ func (o *Output) removeMarked(n, mark string) error {
 		}
 	}
 	if mark == ".partial" {
-		return o.dir.removeStale(partialName(n))
+		return o.removeStale(partialName(n))
 	}
 	if err := sys.Unlinkat(o.dir.fd, replacedName(n)); err != nil {
 		return ondisk.In(ErrOutput, "remove %s: %w", replacedName(n), err)
@@ -113,7 +133,7 @@ func (o *Output) removeMarked(n, mark string) error {
 
 // removeUnused removes a file of a killed run, unless DEST or any VMDK of the folder uses it.
 func (o *Output) removeUnused(name string) error {
-	if slices.Contains(o.old, name) || o.unreadable {
+	if o.uses(name) || o.unreadable {
 		return nil
 	}
 	if named, err := o.dir.named(name); named || err != nil {

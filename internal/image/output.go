@@ -48,6 +48,9 @@ type Output struct {
 	stale  bool     // a killed run left the partial file of DEST
 	// unreadable: DEST exists and is no image that can be opened.
 	unreadable bool
+	caseless   bool // the folder finds DEST by its name in another case
+	manners    manners
+	notes      *notes
 	replace    []string // the extent files among them, removed at the end
 	// again opens what was written where that is no file of its own; nil otherwise.
 	again func() (*Image, error)
@@ -58,7 +61,7 @@ func Create(path string, size int64, src *Image, o CreateOptions) (*Output, erro
 	if _, err := (Place{Flag: "DEST", Path: path, Role: Copy}).Settle(); err != nil {
 		return nil, err
 	}
-	out := &Output{path: path, base: filepath.Base(path), force: o.Force}
+	out := &Output{path: path, base: filepath.Base(path), force: o.Force, notes: &notes{}}
 	var err error
 	if out.dir, err = openFolder(filepath.Dir(path)); err != nil {
 		return nil, ondisk.In(ErrOutput, "folder of DEST, %s: %w", filepath.Dir(path), err)
@@ -201,9 +204,12 @@ func (d *folder) sourceFile(name string, src *Image) string {
 	return ""
 }
 
-// spareSource refuses a DEST whose partial names are files of the source: they would be taken for what a killed run left.
+// spareSource refuses a DEST whose partial names are files of the source: they would be taken for what a killed run left. The
+// folder can be one that finds a file by its name in another case.
 func (o *Output) spareSource(src *Image) error {
-	taken := func(inner string) bool { return inner == o.base || isBeside(o.base, inner) }
+	taken := func(inner string) bool {
+		return strings.EqualFold(inner, o.base) || isBeside(strings.ToLower(o.base), strings.ToLower(inner))
+	}
 	reserved, err := o.dir.names(func(n string) bool {
 		inner, mark := marked(n)
 		return mark != "" && taken(inner)
@@ -225,6 +231,9 @@ func (o *Output) findReplaced(src *Image) error {
 	if !o.dir.exists(o.base) {
 		return nil
 	}
+	if err := o.findCase(); err != nil {
+		return err
+	}
 	old, err := openIn(newFolder(o.dir.fd), o.base, Options{})
 	if err != nil {
 		o.unreadable = true // what it uses is not known, so nothing beside it is removed
@@ -245,7 +254,7 @@ func (o *Output) findReplaced(src *Image) error {
 		if f := o.dir.sourceFile(n, src); f != "" {
 			return ondisk.In(ErrUsage, "DEST %s is the image of the source's file %s; name another file", o.path, f)
 		}
-		if isBeside(o.base, n) {
+		if o.owns(n) {
 			o.replace = append(o.replace, n)
 		}
 	}

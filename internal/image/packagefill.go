@@ -105,7 +105,7 @@ func (p *PackageOutput) createDisk(m *outMember, w *window, o CreateOptions) (*O
 	if err != nil {
 		return nil, err
 	}
-	d := &Output{Format: format.Name, Subformat: sub, dir: p.out.dir, base: m.name}
+	d := &Output{Format: format.Name, Subformat: sub, dir: p.out.dir, base: m.name, notes: p.out.notes}
 	d.again = func() (*Image, error) { m.size = w.size; return p.openDisk(m) }
 	d.Target, err = format.Create(w, m.rewrite.Size, driver.Options{
 		Subformat: sub, Name: path.Base(m.name), Seed: o.Seed, SectorSize: src.Disk.SectorSize(), Heads: o.Heads, Sectors: o.Sectors, Template: src.Template,

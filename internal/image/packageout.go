@@ -72,7 +72,7 @@ type outMember struct {
 
 // CreatePackage starts a package at path. Nothing stands under that name before Publish.
 func CreatePackage(path string, src *Package, o PackageOptions) (*PackageOutput, error) {
-	p := &PackageOutput{Kind: PackageKind(path), src: src, env: src.Envelope.Fork(), out: &Output{path: path, base: filepath.Base(path), force: o.Force}}
+	p := &PackageOutput{Kind: PackageKind(path), src: src, env: src.Envelope.Fork(), out: &Output{path: path, base: filepath.Base(path), force: o.Force, notes: &notes{}}}
 	if p.Kind == "" {
 		return nil, ondisk.In(ErrUsage, "DEST %q of a package, want a name that ends in .ova or .ovf", path)
 	}
@@ -282,6 +282,9 @@ func (p *PackageOutput) header(m *outMember) ([]byte, error) {
 
 // Files are the names of the files that are written, the one named DEST first.
 func (p *PackageOutput) Files() []string { return p.out.Files() }
+
+// Notes are what the file system of DEST lacked.
+func (p *PackageOutput) Notes() []ondisk.Issue { return p.out.Notes() }
 
 // Publish gives the files their names, the OVF the last.
 func (p *PackageOutput) Publish() error { return p.out.Publish() }

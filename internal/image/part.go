@@ -15,6 +15,7 @@ import (
 type part struct {
 	*os.File
 	final string
+	mode  uint32 // permissions that it will have
 }
 
 func partialName(name string) string { return "." + name + ".partial" }
@@ -30,6 +31,14 @@ func (p *part) Truncate(size int64) error { return p.wrap("set size of", p.File.
 
 // Sync makes the bytes durable. A sync that failed once is never repeated: the kernel forgets what it could not write.
 func (p *part) Sync() error { return p.wrap("sync", p.File.Sync()) }
+
+// Close is never repeated, see sys.Close.
+func (p *part) Close() error {
+	if err := p.File.Close(); !errors.Is(err, unix.EINTR) {
+		return p.wrap("close", err)
+	}
+	return nil
+}
 
 func (p *part) wrap(verb string, err error) error {
 	if err == nil {
@@ -48,7 +57,7 @@ func (o *Output) newPart(name string) (*part, error) {
 	if len(partial) > 255 {
 		return nil, ondisk.In(ErrOutput, "%s: the name is too long", name)
 	}
-	if err := o.dir.removeStale(partial); err != nil {
+	if err := o.removeStale(partial); err != nil {
 		return nil, err
 	}
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
@@ -59,37 +68,59 @@ func (o *Output) newPart(name string) (*part, error) {
 	if err != nil {
 		return nil, ondisk.In(ErrOutput, "create %s: %w", partial, err)
 	}
-	p := &part{os.NewFile(uintptr(fd), partial), name}
-	// Whoever may not read the source may not read the copy.
+	p := &part{File: os.NewFile(uintptr(fd), partial), final: name}
+	if err := o.begin(p, partial); errors.Is(err, ondisk.ErrBusy) {
+		return nil, errors.Join(err, p.Close()) // the other run removes it, and may have put its own in its place
+	} else if err != nil {
+		return nil, errors.Join(err, sys.Unlinkat(o.dir.fd, partial), p.Close())
+	}
+	return p, nil
+}
+
+// begin gives a new file its lock and permissions. Without the lock another run could take the file for a stale one, remove it and
+// put its own in its place.
+func (o *Output) begin(p *part, partial string) error {
+	fd := int(p.Fd())
 	var st unix.Stat_t
-	if err := sys.Fstat(fd, &st); err == nil && st.Mode&0o777&^o.mode != 0 {
-		err = sys.Fchmod(fd, st.Mode&o.mode&0o777)
-		if err != nil {
-			return nil, errors.Join(ondisk.In(ErrOutput, "permissions of %s: %w", partial, err), p.Close())
+	if err := sys.Fstat(fd, &st); err != nil {
+		return p.wrap("look at", err)
+	}
+	// Whoever may not read the source may not read the copy. Until it has its name, its owner may write it, as locks need.
+	p.mode = st.Mode & o.mode & 0o777
+	if st.Mode&0o777&^o.mode != 0 {
+		if err := o.permit(p, p.mode|0o600); err != nil {
+			return err
 		}
 	}
-	// Before the lock another run could take the file for a stale one, remove it and put its own in its place.
-	if err := sys.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil || !o.dir.leadsTo(partial, fd) {
-		return nil, errors.Join(usedByOther(partial), p.Close())
+	if err := o.lock(fd, partial); err != nil {
+		return err
+	}
+	if !o.dir.leadsTo(partial, fd) {
+		return usedByOther(partial)
+	}
+	if len(o.parts) == 0 {
+		if err := o.try(p); err != nil {
+			return err
+		}
 	}
 	o.parts = append(o.parts, p)
-	return p, nil
+	return nil
 }
 
 func usedByOther(partial string) error {
 	return fmt.Errorf("%s: %w by another run of trueup that writes the same DEST", partial, ondisk.ErrBusy)
 }
 
-// leadsTo tells whether a name is that of an open file.
+// leadsTo reports whether a name is that of an open file.
 func (d *folder) leadsTo(name string, fd int) bool {
 	var named, open unix.Stat_t
 	return sys.Fstatat(d.fd, name, &named, unix.AT_SYMLINK_NOFOLLOW) == nil && sys.Fstat(fd, &open) == nil &&
 		named.Dev == open.Dev && named.Ino == open.Ino
 }
 
-// removeStale removes what a killed run left under a partial name.
-func (d *folder) removeStale(partial string) error {
-	fd, err := sys.Openat(d.fd, partial, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+// removeStale removes what a killed run left under a partial name. It opens for writing, since locks of NFS want that.
+func (o *Output) removeStale(partial string) error {
+	fd, err := sys.Openat(o.dir.fd, partial, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -97,13 +128,16 @@ func (d *folder) removeStale(partial string) error {
 		return ondisk.In(ErrOutput, "stale %s: %w; remove it by hand", partial, err)
 	}
 	defer sys.Close(fd)
-	if err := sys.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return usedByOther(partial)
+	if err := o.lock(fd, partial); err != nil {
+		return err
 	}
-	if !d.leadsTo(partial, fd) {
+	if o.manners.noLocks {
+		return ondisk.In(ErrOutput, "%s exists, and the file system knows no locks that would show whether a run writes it; remove it if none does", partial)
+	}
+	if !o.dir.leadsTo(partial, fd) {
 		return nil // another run has removed it meanwhile
 	}
-	if err := sys.Unlinkat(d.fd, partial); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := sys.Unlinkat(o.dir.fd, partial); err != nil && !errors.Is(err, unix.ENOENT) {
 		return ondisk.In(ErrOutput, "remove stale %s: %w", partial, err)
 	}
 	return nil

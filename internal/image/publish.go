@@ -1,8 +1,10 @@
 package image
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -17,13 +19,21 @@ func (d *folder) exists(name string) bool {
 	return sys.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
+// UnknownRoom is the free space of a file system that does not say how much it has.
+const UnknownRoom = math.MaxInt64
+
 // Free is the space in bytes that an ordinary user can still take where the output goes.
 func (o *Output) Free() (int64, error) {
 	var st unix.Statfs_t
-	if err := sys.Fstatfs(o.dir.fd, &st); err != nil {
+	err := sys.Fstatfs(o.dir.fd, &st)
+	if refuses(err) || err == nil && st.Blocks == 0 {
+		o.notes.add("dest-room-unknown", "", "the file system does not say how much room it has: whether the copy fits shows when it is written")
+		return UnknownRoom, nil
+	}
+	if err != nil {
 		return 0, ondisk.In(ErrOutput, "free space: %w", err)
 	}
-	return ondisk.I64(st.Bavail) * st.Bsize, nil
+	return ondisk.I64(st.Bavail) * cmp.Or(st.Frsize, st.Bsize), nil
 }
 
 // Reopen opens what was written, through a handle of its own, as a later reader will.
@@ -67,10 +77,18 @@ func (o *Output) Files() []string {
 }
 
 // Publish gives the files their names: the second ones first, then the one that users name, so that DEST is absent or
-// complete at every moment. Then the folder is synced.
+// complete at every moment. Then the folder is synced. After an error nothing has its name; what fails when DEST has it is a note.
 func (o *Output) Publish() error {
+	for _, p := range o.parts {
+		if p.mode&0o600 == 0o600 {
+			continue
+		}
+		if err := o.permit(p, p.mode); err != nil {
+			return err
+		}
+	}
 	for i, p := range o.parts[1:] {
-		if err := o.dir.link(partialName(p.final), p.final); err != nil {
+		if err := o.link(p); err != nil {
 			return errors.Join(err, o.unlink(o.parts[1:1+i])) // this one's name is another's
 		}
 	}
@@ -84,7 +102,7 @@ func (o *Output) Publish() error {
 		// it can remove them. A file system without links leaves them to the user then.
 		_ = sys.Linkat(o.dir.fd, n, replacedName(n))
 	}
-	if err := o.dir.rename(partialName(o.base), o.base, o.force); err != nil {
+	if err := o.rename(o.parts[0], o.force); err != nil {
 		return errors.Join(err, o.unpublish())
 	}
 	if err := o.syncFolder(); err != nil {
@@ -94,7 +112,10 @@ func (o *Output) Publish() error {
 		_ = sys.Unlinkat(o.dir.fd, partialName(p.final)) // the second link; the next run would remove it too
 	}
 	o.removeReplaced()
-	return o.close()
+	if err := o.close(); err != nil { // all bytes were synced and read again before
+		o.notes.add("dest-close", "", "%v; the copy itself is complete and verified", err)
+	}
+	return nil
 }
 
 // removeReplaced removes the extents of the image that DEST replaced, unless another descriptor uses them. Failing leaves a
@@ -130,33 +151,64 @@ func (o *Output) retract() error {
 		return nil
 	}
 	if err := sys.Unlinkat(o.dir.fd, o.base); err != nil && !errors.Is(err, unix.ENOENT) {
-		return publishError(o.base, err)
+		return ondisk.In(ErrOutput, "%s stands under its name, complete, and cannot be taken away: %w; remove it by hand", o.base, err)
 	}
 	return o.unpublish()
 }
 
-// link gives a second name that must be free. File systems without links rename: there, a kill before the next step
-// leaves a file that the next run reports.
-func (d *folder) link(from, to string) error {
-	err := sys.Linkat(d.fd, from, to)
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EMLINK) {
-		return d.rename(from, to, false)
+// link gives a part its name, which must be free, as a second one. File systems without links rename: there, a kill before the
+// next step leaves a file that the next run reports.
+func (o *Output) link(p *part) error {
+	if o.manners.links != nil {
+		o.notes.add("dest-no-links", "", "the file system has no hard links (%v): a run that is killed in its last moment could leave %s behind without %s",
+			o.manners.links, p.final, o.base)
+		return o.rename(p, false)
 	}
-	return publishError(to, err)
+	return o.given(p, sys.Linkat(o.dir.fd, partialName(p.final), p.final))
 }
 
-// rename replaces only when it may.
-func (d *folder) rename(from, to string, replace bool) error {
-	if replace {
-		return publishError(to, sys.Renameat(d.fd, from, to))
-	}
-	err := sys.Renameat2(d.fd, from, to, unix.RENAME_NOREPLACE)
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
-		if err = sys.Linkat(d.fd, from, to); err == nil {
-			err = sys.Unlinkat(d.fd, from)
+// rename gives a part its name in place of the partial one, and replaces only when it may.
+func (o *Output) rename(p *part, replace bool) error {
+	from, fd := partialName(p.final), o.dir.fd
+	switch {
+	case replace:
+		return o.given(p, sys.Renameat(fd, from, p.final))
+	case !o.manners.noExclusive:
+		return o.given(p, sys.Renameat2(fd, from, p.final, unix.RENAME_NOREPLACE))
+	case o.manners.links == nil:
+		err := o.given(p, sys.Linkat(fd, from, p.final))
+		if err == nil {
+			o.leave(from)
 		}
+		return err
 	}
-	return publishError(to, err)
+	o.notes.add("dest-look-and-rename", "", "the file system has neither hard links (%v) nor a rename that replaces nothing: "+
+		"a file that another program named %s in the last moment would be replaced", o.manners.links, p.final)
+	var st unix.Stat_t
+	switch err := sys.Fstatat(fd, p.final, &st, unix.AT_SYMLINK_NOFOLLOW); {
+	case err == nil:
+		return publishError(p.final, unix.EEXIST)
+	case !errors.Is(err, unix.ENOENT):
+		return publishError(p.final, err)
+	}
+	return o.given(p, sys.Renameat(fd, from, p.final))
+}
+
+// given is what a call has come to that gave a part its name. A server can have carried out what it reports as failed, or as done
+// before when a call was repeated.
+func (o *Output) given(p *part, err error) error {
+	if err != nil && o.dir.leadsTo(p.final, int(p.Fd())) {
+		o.leave(partialName(p.final))
+		return nil
+	}
+	return publishError(p.final, err)
+}
+
+// leave removes a partial name that is no longer needed.
+func (o *Output) leave(partial string) {
+	if err := sys.Unlinkat(o.dir.fd, partial); err != nil && !errors.Is(err, unix.ENOENT) {
+		o.notes.add("dest-leftover", "remove it by hand", "%s, a second name of a file of the copy, could not be removed: %v", partial, err)
+	}
 }
 
 func publishError(name string, err error) error {
@@ -185,7 +237,13 @@ func (o *Output) unlink(parts []*part) error {
 }
 
 func (o *Output) syncFolder() error {
-	if err := sys.Fsync(o.dir.fd); err != nil {
+	err := sys.Fsync(o.dir.fd)
+	if refuses(err) {
+		o.notes.add("dest-folder-not-synced", "sync or unmount the file system before the machine is switched off",
+			"the file system cannot make names of files durable (%v): a loss of power soon after the run could lose DEST", err)
+		return nil
+	}
+	if err != nil {
 		return ondisk.In(ErrOutput, "sync folder: %w", err)
 	}
 	return nil
@@ -210,7 +268,9 @@ func (o *Output) close() error {
 	for _, p := range o.parts {
 		errs = append(errs, p.Close())
 	}
-	errs = append(errs, o.dir.Close())
+	if err := o.dir.Close(); err != nil {
+		errs = append(errs, ondisk.In(ErrOutput, "close folder of %s: %w", o.base, err))
+	}
 	o.parts, o.dir = nil, nil
 	return errors.Join(errs...)
 }

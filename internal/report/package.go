@@ -104,11 +104,16 @@ func NewPackageDisk(d image.PackageDisk) PackageDisk {
 }
 
 // PackageFindings are those that concern a package and no disk of it.
-func PackageFindings(issues []ondisk.Issue) []align.Finding {
+func PackageFindings(issues []ondisk.Issue) []align.Finding { return findingsOf("package", issues) }
+
+// DestFindings are those that concern the place where a copy went.
+func DestFindings(issues []ondisk.Issue) []align.Finding { return findingsOf("dest", issues) }
+
+func findingsOf(subject string, issues []ondisk.Issue) []align.Finding {
 	out := []align.Finding{}
 	for _, i := range issues {
 		f := align.FromIssue(i)
-		f.Subject = "package"
+		f.Subject = subject
 		out = append(out, f)
 	}
 	return out

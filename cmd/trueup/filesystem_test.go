@@ -1,0 +1,185 @@
+package main
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/oddfs"
+)
+
+// filesystemCase is a file system that DEST goes to, and the codes of the notes that follow from it: for a DEST of one file, of two
+// files, and with --force.
+type filesystemCase struct {
+	manners           oddfs.Manners
+	one, two, replace []string
+}
+
+var filesystemCases = map[string]filesystemCase{
+	"as usual":                             {},
+	"locks bar others from what is locked": {manners: oddfs.Manners{Mandatory: true}},
+	"locks bar others from the file": {
+		manners: oddfs.Manners{Mandatory: true, LocksWhole: true},
+		one:     []string{"dest-no-locks"}, two: []string{"dest-no-locks"}, replace: []string{"dest-no-locks"},
+	},
+	"no lock daemon": {
+		manners: failing("lock", syscall.ENOLCK),
+		one:     []string{"dest-no-locks"}, two: []string{"dest-no-locks"}, replace: []string{"dest-no-locks"},
+	},
+	"no locks": {
+		manners: failing("lock", syscall.ENOSYS),
+		one:     []string{"dest-no-locks"}, two: []string{"dest-no-locks"}, replace: []string{"dest-no-locks"},
+	},
+	"no links":                  {manners: failing("link", syscall.EPERM), two: []string{"dest-no-links"}},
+	"no flags of rename":        {manners: failing("rename2", syscall.EINVAL)},
+	"no flags of rename, NFS":   {manners: failing("rename2", syscall.ENOSYS)},
+	"no sync of folders":        {manners: failing("fsyncdir", syscall.EINVAL), one: notSynced, two: notSynced, replace: notSynced},
+	"no permissions":            {manners: failing("chmod", syscall.EPERM), one: noModes, two: noModes, replace: noModes},
+	"numbers of free space: no": {manners: failing("statfs", syscall.ENOSYS), one: noRoom, two: noRoom, replace: noRoom},
+	"links and flags of rename: no": {
+		manners: oddfs.Manners{Fail: map[string]syscall.Errno{"link": syscall.EOPNOTSUPP, "rename2": syscall.EINVAL}},
+		one:     []string{"dest-look-and-rename"}, two: []string{"dest-look-and-rename", "dest-no-links"},
+	},
+	"calls are interrupted": {manners: oddfs.Manners{Interrupted: true}},
+	"short transfers":       {manners: oddfs.Manners{Short: true}},
+	"case does not count":   {manners: oddfs.Manners{Caseless: true}},
+	"answers are lost": {manners: oddfs.Manners{Lost: map[string]syscall.Errno{
+		"rename2 out.vmdk": syscall.EEXIST, "link out-flat.vmdk": syscall.EIO, "rename out.vmdk": syscall.EIO,
+	}}},
+	"nothing of it all": {
+		manners: oddfs.Manners{Short: true, Interrupted: true, Caseless: true, Fail: map[string]syscall.Errno{
+			"lock": syscall.ENOSYS, "link": syscall.EPERM, "rename2": syscall.EINVAL, "fsyncdir": syscall.EINVAL, "statfs": syscall.ENOSYS,
+		}},
+		one:     []string{"dest-folder-not-synced", "dest-look-and-rename", "dest-no-locks", "dest-room-unknown"},
+		two:     []string{"dest-folder-not-synced", "dest-look-and-rename", "dest-no-links", "dest-no-locks", "dest-room-unknown"},
+		replace: []string{"dest-folder-not-synced", "dest-no-locks", "dest-room-unknown"},
+	},
+}
+
+var (
+	notSynced = []string{"dest-folder-not-synced"}
+	noModes   = []string{"dest-permissions"}
+	noRoom    = []string{"dest-room-unknown"}
+)
+
+func failing(op string, errno syscall.Errno) oddfs.Manners {
+	return oddfs.Manners{Fail: map[string]syscall.Errno{op: errno}}
+}
+
+// destAnswer is what an align says of the place where DEST went.
+type destAnswer struct {
+	Findings []struct{ Code, Subject string }
+}
+
+// requireNotes aligns and requires the notes on DEST.
+func requireNotes(t *testing.T, want []string, args ...string) {
+	t.Helper()
+	answer := trueupJSON[destAnswer](t, 0, append([]string{"align"}, args...)...)
+	got := []string{}
+	for _, f := range answer.Findings {
+		if f.Subject == "dest" {
+			got = append(got, f.Code)
+		}
+	}
+	require.ElementsMatch(t, append([]string{}, want...), got, "%q", args)
+}
+
+// TestDestOnOddFileSystems aligns to file systems that can less than a disk's own, and has qemu-img compare the result.
+func TestDestOnOddFileSystems(t *testing.T) {
+	t.Parallel()
+	source := sampleDisk(t)
+	require.NoError(t, os.Chmod(source, 0o640)) // so that permissions have to be set
+	plain := filepath.Join(t.TempDir(), "plain.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, plain).code)
+	for _, name := range slices.Sorted(maps.Keys(filesystemCases)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := filesystemCases[name]
+			behind := t.TempDir()
+			mounted := oddfs.Mount(t, behind, c.manners)
+			dest := filepath.Join(mounted, "out.vmdk")
+			for _, step := range []struct {
+				notes, flags, files []string
+			}{
+				{c.one, nil, []string{"out.vmdk"}},
+				{c.replace, []string{"--force"}, []string{"out.vmdk"}},
+				{c.two, append([]string{"--force"}, toFlat...), []string{"out-flat.vmdk", "out.vmdk"}},
+				{nil, nil, nil}, // the user takes all away
+				{c.two, toFlat, []string{"out-flat.vmdk", "out.vmdk"}},
+			} {
+				if step.files == nil {
+					require.NoError(t, removeAll(behind))
+					continue
+				}
+				requireNotes(t, step.notes, append([]string{source, dest}, step.flags...)...)
+				require.ElementsMatch(t, step.files, folderNames(t, behind))
+				disktest.Run(t, "qemu-img", "compare", plain, filepath.Join(behind, "out.vmdk"))
+				r := trueup(t, "verify", source, dest)
+				require.Equal(t, 0, r.code, r.stderr)
+			}
+		})
+	}
+}
+
+// TestPartialNameStays is about a name that cannot be removed when DEST has got its own by a link: DEST is there, and stays complete.
+func TestPartialNameStays(t *testing.T) {
+	t.Parallel()
+	source := sampleDisk(t)
+	for name, flags := range map[string][]string{"one file": nil, "two files": toFlat} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			behind := t.TempDir()
+			mounted := oddfs.Mount(t, behind, oddfs.Manners{Fail: map[string]syscall.Errno{
+				"rename2": syscall.EINVAL, "unlink .out.vmdk.partial": syscall.EIO,
+			}})
+			requireNotes(t, []string{"dest-leftover"}, append([]string{source, filepath.Join(mounted, "out.vmdk")}, flags...)...)
+			require.Equal(t, 0, trueup(t, "verify", source, filepath.Join(behind, "out.vmdk")).code)
+		})
+	}
+}
+
+// TestPublicationFails requires that nothing has the name of DEST when an error is reported, and that an empty file is all that was
+// written where the file system would refuse the end of the work.
+func TestPublicationFails(t *testing.T) {
+	t.Parallel()
+	source := sampleDisk(t)
+	for op, atOnce := range map[string]bool{
+		"rename": true, "rename2": true, "fsyncdir": true, "lock": true, "read": true, "fsync": true,
+		"rename2 out.vmdk": false, "rename out.vmdk": false, "link out-flat.vmdk": false,
+	} {
+		t.Run(op, func(t *testing.T) {
+			t.Parallel()
+			behind := t.TempDir()
+			m := failing(op, syscall.EIO)
+			flags := toFlat
+			if strings.HasPrefix(op, "rename ") || op == "rename" {
+				m.Fail["rename2"] = syscall.EINVAL
+				m.Fail["link"] = syscall.EPERM
+				flags = nil
+			}
+			r := trueup(t, append([]string{"align", source, filepath.Join(oddfs.Mount(t, behind, m), "out.vmdk"), "--progress", "json"}, flags...)...)
+			require.Equal(t, 1, r.code, r.stderr)
+			require.Contains(t, r.stderr, "input/output error")
+			require.Empty(t, folderNames(t, behind))
+			require.Equal(t, atOnce, !strings.Contains(r.stderr, `"progress"`), r.stderr)
+		})
+	}
+}
+
+// removeAll empties a folder.
+func removeAll(dir string) error {
+	list, err := os.ReadDir(dir)
+	for _, e := range list {
+		if err == nil {
+			err = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+	return err
+}

@@ -1,0 +1,97 @@
+package oddfs
+
+import (
+	"context"
+	"io"
+	"os"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// file is an open file. Locks are those of its own descriptor of the file behind.
+type file struct {
+	*fs.LoopbackFile
+	f *os.File
+	s *server
+}
+
+func newFile(f *os.File, s *server) *file { return &file{fs.NewLoopbackFileFromOS(f), f, s} }
+
+// part is how many of n bytes are read or written at once.
+func (f *file) part(n int) int {
+	if f.s.Short {
+		return (n + 2) / 3
+	}
+	return n
+}
+
+// barred reports whether a lock of another descriptor keeps bytes from being read or written.
+func (f *file) barred(kind int16, off int64, n int) bool {
+	l := unix.Flock_t{Type: kind, Start: off, Len: int64(n)}
+	return f.s.Mandatory && unix.FcntlFlock(f.f.Fd(), unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK
+}
+
+// Read reads.
+func (f *file) Read(_ context.Context, p []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	if errno := f.s.begin("read", ""); errno != 0 {
+		return nil, errno
+	}
+	if f.barred(unix.F_RDLCK, off, len(p)) {
+		return nil, syscall.EACCES
+	}
+	n, err := f.f.ReadAt(p[:f.part(len(p))], off)
+	if err != nil && err != io.EOF { //nolint:errorlint // never wrapped
+		return nil, fs.ToErrno(err)
+	}
+	return fuse.ReadResultData(p[:n]), 0
+}
+
+// Write writes.
+func (f *file) Write(_ context.Context, p []byte, off int64) (uint32, syscall.Errno) {
+	if errno := f.s.begin("write", ""); errno != 0 {
+		return 0, errno
+	}
+	if f.barred(unix.F_WRLCK, off, len(p)) {
+		return 0, syscall.EACCES
+	}
+	n, err := f.f.WriteAt(p[:f.part(len(p))], off)
+	return uint32(n), fs.ToErrno(err)
+}
+
+// Flush is what close(2) waits for.
+func (f *file) Flush(ctx context.Context) syscall.Errno {
+	if errno := f.s.begin("flush", ""); errno != 0 {
+		return errno
+	}
+	return f.LoopbackFile.Flush(ctx)
+}
+
+// Fsync makes bytes durable.
+func (f *file) Fsync(ctx context.Context, flags uint32) syscall.Errno {
+	if errno := f.s.begin("fsync", ""); errno != 0 {
+		return errno
+	}
+	return f.LoopbackFile.Fsync(ctx, flags)
+}
+
+// Setlk takes or releases a lock.
+func (f *file) Setlk(_ context.Context, _ uint64, lk *fuse.FileLock, flags uint32) syscall.Errno {
+	if errno := f.s.begin("lock", ""); errno != 0 {
+		return errno
+	}
+	var l syscall.Flock_t
+	lk.ToFlockT(&l)
+	x := unix.Flock_t{Type: l.Type, Start: l.Start, Len: l.Len}
+	if flags&fuse.FUSE_LK_FLOCK != 0 || f.s.LocksWhole {
+		x.Start, x.Len = 0, 0
+	}
+	return fs.ToErrno(unix.FcntlFlock(f.f.Fd(), unix.F_OFD_SETLK, &x))
+}
+
+// Setlkw does not wait: a test would.
+func (f *file) Setlkw(ctx context.Context, owner uint64, lk *fuse.FileLock, flags uint32) syscall.Errno {
+	return f.Setlk(ctx, owner, lk, flags)
+}

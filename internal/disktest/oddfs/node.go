@@ -1,0 +1,191 @@
+package oddfs
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// node is a file or a folder.
+type node struct {
+	fs.LoopbackNode
+	s *server
+}
+
+// behind is the path of the node, or of a name in it, in the folder that is shown.
+func (n *node) behind(name string) string {
+	here := n.EmbeddedInode().Path(nil)
+	path := n.RootData.Path
+	for _, part := range strings.Split(filepath.Join(here, name), "/") {
+		path = filepath.Join(path, n.s.spelled(path, part))
+	}
+	return path
+}
+
+// spelled is a name as the folder has it, where case does not count.
+func (s *server) spelled(folder, name string) string {
+	if _, err := os.Lstat(filepath.Join(folder, name)); err == nil || !s.Caseless {
+		return name
+	}
+	list, _ := os.ReadDir(folder) // a folder that cannot be read has nothing of the name
+	for _, e := range list {
+		if strings.EqualFold(e.Name(), name) {
+			return e.Name()
+		}
+	}
+	return name
+}
+
+func (n *node) here(name string) string { return n.s.spelled(n.behind(""), name) }
+
+// Lookup finds a name.
+func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	if errno := n.s.begin("lookup", name); errno != 0 {
+		return nil, errno
+	}
+	return n.LoopbackNode.Lookup(ctx, n.here(name), out)
+}
+
+// Getattr looks at the file behind, whatever its name was when it was opened.
+func (n *node) Getattr(ctx context.Context, f fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	if errno := n.s.begin("getattr", ""); errno != 0 {
+		return errno
+	}
+	if x, ok := f.(*file); ok {
+		return x.Getattr(ctx, out)
+	}
+	var st syscall.Stat_t
+	if err := syscall.Lstat(n.behind(""), &st); err != nil {
+		return fs.ToErrno(err)
+	}
+	out.FromStat(&st)
+	return 0
+}
+
+// Setattr sets size and permissions.
+func (n *node) Setattr(ctx context.Context, f fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+	op := "truncate"
+	if _, ok := in.GetMode(); ok {
+		op = "chmod"
+	}
+	if errno := n.s.begin(op, ""); errno != 0 {
+		return errno
+	}
+	return n.LoopbackNode.Setattr(ctx, f, in, out)
+}
+
+// Open opens a file. Its bytes are not kept by the kernel: every call comes here.
+func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	if errno := n.s.begin("open", ""); errno != 0 {
+		return nil, 0, errno
+	}
+	f, err := os.OpenFile(n.behind(""), int(flags)&^(syscall.O_APPEND|syscall.O_CREAT|syscall.O_EXCL), 0)
+	if err != nil {
+		return nil, 0, fs.ToErrno(err)
+	}
+	return newFile(f, n.s), fuse.FOPEN_DIRECT_IO, 0
+}
+
+// Create makes a file.
+func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+	if errno := n.s.begin("create", name); errno != 0 {
+		return nil, nil, 0, errno
+	}
+	if found := n.here(name); found != name && flags&syscall.O_EXCL != 0 {
+		return nil, nil, 0, syscall.EEXIST
+	}
+	child, h, _, errno := n.LoopbackNode.Create(ctx, n.here(name), flags, mode, out)
+	if errno != 0 {
+		return nil, nil, 0, errno
+	}
+	_ = h.(fs.FileReleaser).Release(ctx) // one of its own kind takes its place
+	f, err := os.OpenFile(filepath.Join(n.behind(""), n.here(name)), int(flags)&(syscall.O_ACCMODE), 0)
+	if err != nil {
+		return nil, nil, 0, fs.ToErrno(err)
+	}
+	return child, newFile(f, n.s), fuse.FOPEN_DIRECT_IO, 0
+}
+
+// Unlink removes a name.
+func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
+	if errno := n.s.begin("unlink", name); errno != 0 {
+		return errno
+	}
+	return n.s.end("unlink", name, n.LoopbackNode.Unlink(ctx, n.here(name)))
+}
+
+// Link gives a second name.
+func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	if errno := n.s.begin("link", name); errno != 0 {
+		return nil, errno
+	}
+	if n.here(name) != name {
+		return nil, syscall.EEXIST
+	}
+	child, errno := n.LoopbackNode.Link(ctx, target, name, out)
+	if errno = n.s.end("link", name, errno); errno != 0 {
+		return nil, errno
+	}
+	return child, 0
+}
+
+// Rename gives another name.
+func (n *node) Rename(ctx context.Context, name string, to fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+	op := "rename"
+	if flags != 0 {
+		op = "rename2"
+	}
+	if errno := n.s.begin(op, newName); errno != 0 {
+		return errno
+	}
+	return n.s.end(op, newName, n.LoopbackNode.Rename(ctx, n.here(name), to, n.here(newName), flags))
+}
+
+// Statfs says how much room there is.
+func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
+	if errno := n.s.begin("statfs", ""); errno != 0 {
+		return errno
+	}
+	return n.LoopbackNode.Statfs(ctx, out)
+}
+
+// OpendirHandle opens a folder.
+func (n *node) OpendirHandle(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	if errno := n.s.begin("opendir", ""); errno != 0 {
+		return nil, 0, errno
+	}
+	h, f, errno := n.LoopbackNode.OpendirHandle(ctx, flags)
+	if errno != 0 {
+		return nil, 0, errno
+	}
+	return folder{h, n.s}, f, 0
+}
+
+// folder is an open folder.
+type folder struct {
+	fs.FileHandle
+	s *server
+}
+
+// Readdirent, Releasedir and Fsyncdir are those of the folder behind.
+func (f folder) Readdirent(ctx context.Context) (*fuse.DirEntry, syscall.Errno) {
+	return f.FileHandle.(fs.FileReaddirenter).Readdirent(ctx)
+}
+
+// Releasedir closes it.
+func (f folder) Releasedir(ctx context.Context, flags uint32) {
+	f.FileHandle.(fs.FileReleasedirer).Releasedir(ctx, flags)
+}
+
+// Fsyncdir makes its names durable.
+func (f folder) Fsyncdir(ctx context.Context, flags uint32) syscall.Errno {
+	if errno := f.s.begin("fsyncdir", ""); errno != 0 {
+		return errno
+	}
+	return f.FileHandle.(fs.FileFsyncdirer).Fsyncdir(ctx, flags)
+}

@@ -1,0 +1,136 @@
+// Package oddfs is a file system with the manners of others: networks, shared folders of hypervisors, drivers in user space. It shows
+// a folder, and does less with it, or else, than a disk's own file system would.
+//
+// A test runs programs on it and looks at the folder behind it: a process that uses its own mount can wait for itself, even for the
+// moment in which a child of it changes to a folder there (exec.Cmd.Dir).
+package oddfs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// Manners say what a file system does otherwise. The zero value is a good one.
+type Manners struct {
+	// Fail has the error of an operation: "link", "rename" without flags, "rename2" with some, "lock", "fsyncdir", "statfs", "chmod",
+	// "unlink", "create". A name behind it means that file only: "unlink .x.partial".
+	Fail map[string]syscall.Errno
+	// Lost has the error of an operation that was carried out all the same, as when the answer of a server is lost.
+	Lost map[string]syscall.Errno
+	// Interrupted has the first, second, fourth, eighth … operation of a kind fail with EINTR: ever fewer, since a call that needs
+	// several of them would be interrupted for ever otherwise.
+	Interrupted bool
+	// Short has reads and writes do a part of what is asked.
+	Short bool
+	// Caseless finds a file by its name in another case.
+	Caseless bool
+	// Mandatory locks keep other descriptors from what is locked. Those of flock(2) lock the whole file, as on SMB.
+	Mandatory bool
+	// LocksWhole has any lock lock the whole file.
+	LocksWhole bool
+}
+
+// Mount shows the folder behind until the test ends. A machine that denies it skips the test.
+func Mount(t testing.TB, behind string, m Manners) (mounted string) {
+	t.Helper()
+	s := &server{Manners: m, calls: map[string]int{}}
+	root := &fs.LoopbackRoot{Path: behind, NewNode: s.node}
+	root.RootNode = s.node(root, nil, "", nil)
+	mounted = t.TempDir()
+	place, end, err := attach(t, mounted)
+	if err != nil {
+		t.Skipf("no file system in user space can be mounted here: %v", err)
+	}
+	if end != nil {
+		t.Cleanup(end)
+	}
+	mount, err := fs.Mount(place, root.RootNode, &fs.Options{MountOptions: fuse.MountOptions{
+		Name: "oddfs", DisableXAttrs: true, EnableLocks: true, MaxWrite: maxTransfer,
+	}})
+	if err != nil {
+		t.Skipf("no file system in user space can be served here: %v", err)
+	}
+	if end == nil {
+		t.Cleanup(func() {
+			if err := mount.Unmount(); err != nil {
+				t.Errorf("unmount: %v", err)
+			}
+		})
+	}
+	return mounted
+}
+
+// maxTransfer is how many bytes a call can have.
+const maxTransfer = 128 << 10
+
+// attach mounts as root does it. For an ordinary user fusermount3 does it later, and end is nil. The descriptor must not get to the
+// programs that tests start: a mount lives as long as any process has it.
+func attach(t testing.TB, mounted string) (place string, end func(), err error) {
+	t.Helper()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", nil, err
+	}
+	if os.Geteuid() != 0 {
+		disktest.Tool(t, "fusermount3")
+		return mounted, nil, unix.Close(fd)
+	}
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,max_read=%d", fd, maxTransfer)
+	if err := unix.Mount("oddfs", mounted, "fuse.oddfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return "", nil, errors.Join(err, unix.Close(fd))
+	}
+	return fmt.Sprintf("/dev/fd/%d", fd), func() {
+		if err := unix.Unmount(mounted, unix.MNT_FORCE|unix.MNT_DETACH); err != nil { // whatever has a file open still
+			t.Errorf("unmount: %v", err)
+		}
+	}, nil
+}
+
+// server is what all files of a mount have in common.
+type server struct {
+	Manners
+
+	mu    sync.Mutex
+	calls map[string]int
+}
+
+// begin is the error with which an operation ends before it was carried out, 0 for none.
+func (s *server) begin(op, name string) syscall.Errno {
+	for _, key := range []string{op, op + " " + name} {
+		if errno := s.Fail[key]; errno != 0 {
+			return errno
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls[op]++
+	// The kernel restarts locks itself, and gives programs an errno of its own, 512, when there was no signal.
+	if n := s.calls[op]; s.Interrupted && op != "lock" && n&(n-1) == 0 {
+		return syscall.EINTR
+	}
+	return 0
+}
+
+// end is the error that is reported of an operation that was carried out.
+func (s *server) end(op, name string, errno syscall.Errno) syscall.Errno {
+	for _, key := range []string{op, op + " " + name} {
+		if lost := s.Lost[key]; errno == 0 && lost != 0 {
+			return lost
+		}
+	}
+	return errno
+}
+
+func (s *server) node(root *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder {
+	return &node{LoopbackNode: fs.LoopbackNode{RootData: root}, s: s}
+}

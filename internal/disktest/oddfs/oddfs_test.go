@@ -1,0 +1,57 @@
+package oddfs_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest/oddfs"
+)
+
+// Other programs meet the manners: what the tests of a copy see is not their own reading of them.
+func TestManners(t *testing.T) {
+	for name, c := range map[string]struct {
+		manners oddfs.Manners
+		script  string
+		says    string // on standard error; empty: the script succeeds
+	}{
+		"none":     {oddfs.Manners{}, `echo text >a && ln a b && mv a c && cmp b c && rm b && test "$(cat c)" = text`, ""},
+		"caseless": {oddfs.Manners{Caseless: true}, `echo text >Name && test "$(cat NAME)" = text && rm name && ! test -e Name`, ""},
+		"short":    {oddfs.Manners{Short: true}, `seq 100000 >a && seq 100000 | cmp - a`, ""},
+		"no links": {oddfs.Manners{Fail: map[string]syscall.Errno{"link": syscall.EPERM}}, `echo text >a && ln a b`, "Operation not permitted"},
+		"no name":  {oddfs.Manners{Fail: map[string]syscall.Errno{"unlink a": syscall.EIO}}, `echo text >b && rm b && echo text >a && rm a`, "Input/output error"},
+		"lost":     {oddfs.Manners{Lost: map[string]syscall.Errno{"unlink": syscall.EIO}}, `echo text >a; rm a; test -e a || echo gone >&2; false`, "gone"},
+		"locks": {
+			oddfs.Manners{Mandatory: true}, `echo text >a && exec 7<>a && flock -x 7 && cat a`, "Permission denied",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			behind := t.TempDir()
+			out, err := exec.Command("sh", "-c", `cd "$0" && `+c.script, oddfs.Mount(t, behind, c.manners)).CombinedOutput()
+			if c.says == "" {
+				require.NoError(t, err, "%s", out)
+				return
+			}
+			require.Error(t, err)
+			require.Contains(t, string(out), c.says)
+		})
+	}
+}
+
+// A mount shows what is behind, and goes when the test ends.
+func TestMountShowsTheFolder(t *testing.T) {
+	behind := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(behind, "file"), []byte("text"), 0o600))
+	var mounted string
+	t.Run("mounted", func(t *testing.T) {
+		mounted = oddfs.Mount(t, behind, oddfs.Manners{})
+		out, err := exec.Command("cat", filepath.Join(mounted, "file")).Output()
+		require.NoError(t, err)
+		require.Equal(t, "text", string(out))
+	})
+	require.NoFileExists(t, filepath.Join(mounted, "file"))
+}
