@@ -95,7 +95,7 @@ where these plans put their partitions.
 
 SOURCE can be a package, an OVA or an OVF with its files. A DEST that ends in .ova or .ovf becomes a package too, with every
 misaligned disk realigned, sizes and manifest to match, and everything else as it was; what the manifest says of SOURCE is
-checked before. Another DEST becomes one disk, of a SOURCE such as vm.ova!disk1.vmdk.` + "\n" + exitCodes,
+checked before. Another DEST becomes one disk, of a SOURCE such as vm.ova!disk1.vmdk.`,
 		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
   trueup align --json --no-progress --to raw p2v.vmdk p2v.img
   trueup align --with data.vmdk system.vmdk system-aligned.vmdk
@@ -258,7 +258,7 @@ func newConvert(c *common) *cobra.Command {
 		Use:   "convert SOURCE DEST",
 		Short: "Copy a disk image into another format, moving nothing",
 		Long: `Writes DEST with the very bytes of SOURCE's disk, in the format of --to, and compares them before DEST gets its name.
-SOURCE can be - for a streamOptimized VMDK that comes through a pipe.` + "\n" + exitCodes,
+SOURCE can be - for a streamOptimized VMDK that comes through a pipe.`,
 		Example: `  trueup convert --to raw disk.vmdk disk.img
   trueup convert --to vmdk:monolithicFlat disk.img disk.vmdk
   tar -xOf vm.ova disk1.vmdk | trueup convert --to raw - disk.img`,

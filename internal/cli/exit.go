@@ -24,19 +24,6 @@ const (
 	exitUsage   = 64
 )
 
-// exitCodes is the part of every help text that lists what a script can rely on.
-const exitCodes = `
-Exit codes:
-  0   done; what was inspected is aligned, or blank, or a table without partitions
-  1   error: I/O, malformed image, problem with the output; nothing stands under the final name;
-      inspect, scan: a disk of unknown content (--allow-unknown); scan: no image (--allow-empty)
-  2   inspect, scan: some partition is off --boundary, but on a multiple of 4 KiB
-  3   inspect, scan: some partition starts off a 4 KiB boundary
-  4   refused: the job would be unsafe; the message says what would allow it
-  5   verify: a difference was found
-  64  usage
-  129, 130, 143  interrupted by SIGHUP, SIGINT or SIGTERM; nothing stands under the final name`
-
 // errUsage marks a command line that cannot be right.
 var errUsage = image.ErrUsage
 

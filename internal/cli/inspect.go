@@ -64,7 +64,7 @@ follow it. --storage says what does lie below, and changes only the costs that a
 costs: a random I/O starts at any block of the volume, and a smaller one at any multiple of its own size; sequential ones follow
 each other from the first block on, with no cache between them. What the container does to the alignment is not in them.
 
-IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is one disk of it, for all commands.` + "\n" + exitCodes,
+IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is one disk of it, for all commands.`,
 		Example: `  trueup inspect winxp.vmdk
   trueup inspect --boundary 1M --json winxp.vmdk
   trueup inspect --impact --storage netapp winxp.vmdk

@@ -93,7 +93,7 @@ func newPlan(c *common) *cobra.Command {
 		Short: "Show what align would do, and write nothing",
 		Long: `The dry run: every partition that moves, every byte that changes with its old and new value and the reason, how the disk
 grows, every stored position of a partition that was found and what becomes of it, what would be refused, and an inspection of
-the result. --with names other disks of the machine, as for align.` + "\n" + exitCodes,
+the result. --with names other disks of the machine, as for align.`,
 		Example: `  trueup plan winxp.vmdk
   trueup plan --boundary 1M --partition 2 data.vmdk`,
 		Args: arguments("IMAGE"),

@@ -94,7 +94,7 @@ func newRoot(version string, c *common) *cobra.Command {
 		Use:   "trueup",
 		Short: "Inspect and realign virtual-disk images, offline",
 		Long: `trueup finds partitions of virtual disks that do not start on a block boundary of the storage below, and writes an
-aligned copy of the disk in which the file systems are moved and the guest still boots. The source is never written.` + "\n" + exitCodes,
+aligned copy of the disk in which the file systems are moved and the guest still boots. The source is never written.`,
 		Example: `  trueup inspect winxp.vmdk
   trueup align winxp.vmdk winxp-aligned.vmdk`,
 		Version:       version, // for --version
@@ -117,6 +117,7 @@ aligned copy of the disk in which the file systems are moved and the guest still
 	f.BoolVar(&c.noColor, "no-color", false, "no colours (also by the environment variable NO_COLOR)")
 	complete(root, "output", "text", "json")
 	root.SetFlagErrorFunc(wrongFlag)
+	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newScan(version, c), newScanWorker(), newVersion(version, c))
 	for _, cmd := range root.Commands() {
@@ -129,7 +130,7 @@ func newVersion(version string, c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
-		Long:    "Prints the version of trueup and, as JSON, that of the Go tool chain that built it.\n" + exitCodes,
+		Long:    "Prints the version of trueup and, as JSON, that of the Go tool chain that built it.",
 		Example: "  trueup version --json",
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -58,13 +58,12 @@ realigned before what would be refused, and what costs --storage more before wha
 With --catalog results are kept in a file: images that have not changed are not read again, and --changed shows only what is new,
 which the exit code tells of then.
 
---fail-on says what makes the exit code 1, 2 or 3: each of error, 4K, 64K and 1M has those before it. Errors are 1, whatever else there is.` +
-			"\n" + exitCodes,
+--fail-on says what makes the exit code 1, 2 or 3: each of error, 4K, 64K and 1M has those before it. Errors are 1, whatever else there is.`,
 		Example: `  trueup scan templates
   trueup scan -o html --out report.html --catalog templates.db templates
   trueup scan --include '*.vmdk' --exclude '**/archive/**' templates
   trueup scan --script fix.sh --storage netapp templates
-  trueup scan -o junit --out junit.xml --fail-on 4K --ignore accepted.txt templates`,
+  trueup scan -o junit --out j.xml --fail-on 4K --ignore accepted.txt templates`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runScan(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args)
 		},

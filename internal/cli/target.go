@@ -64,13 +64,13 @@ func rounded(got, want int64) bool {
 	return unit >= units.SectorSize && got == units.AlignUp(want, unit)
 }
 
-// targetList is what help texts say of the formats: "vhd:dynamic|fixed".
+// targetList is what help texts say of the formats: "vhd (dynamic, fixed)".
 func targetList() string {
 	var out []string
 	for _, f := range image.Writable() {
 		name := f.Name
 		if len(f.Subformats) > 0 {
-			name += ":" + strings.Join(f.Subformats, "|")
+			name += " (" + strings.Join(f.Subformats, ", ") + ")"
 		}
 		out = append(out, name)
 	}

@@ -31,7 +31,7 @@ func newVerify(c *common) *cobra.Command {
 		Short: "Prove that DEST is SOURCE, aligned",
 		Long: `Reads from DEST's partition table where the partitions went, makes from SOURCE what DEST must be, and compares every byte.
 Both images may have any format; a raw DEST has the sectors of SOURCE, of which --format and --sector-size speak. Nothing is
-written.` + "\n" + exitCodes,
+written.`,
 		Example: `  trueup verify winxp.vmdk winxp-aligned.vmdk`,
 		Args:    arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {

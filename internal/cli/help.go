@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// exits are what a script can rely on, with the commands that can end so; none: all.
+var exits = []struct {
+	code, text string
+	of         []string
+}{
+	{"0", "done; what was inspected is aligned, or blank, or a table without partitions", []string{"trueup", "inspect", "scan"}},
+	{"0", "done; DEST is complete and proved", []string{"align", "convert"}},
+	{"0", "done", []string{"plan", "version"}},
+	{"0", "DEST is SOURCE, aligned", []string{"verify"}},
+	{"1", "error: I/O, malformed image, problem with the output; nothing stands under the final name", nil},
+	{"", "inspect, scan: a disk of unknown content (--allow-unknown)", []string{"trueup", "inspect", "scan"}},
+	{"", "scan: no image (--allow-empty)", []string{"trueup", "scan"}},
+	{"2", "inspect, scan: some partition is off --boundary, but on a multiple of 4 KiB", []string{"trueup", "inspect", "scan"}},
+	{"3", "inspect, scan: some partition starts off a 4 KiB boundary", []string{"trueup", "inspect", "scan"}},
+	{"4", "refused: the job would be unsafe; the message says what would allow it", []string{"trueup", "plan", "align", "convert"}},
+	{"5", "verify: a difference was found", []string{"trueup", "verify"}},
+	{"64", "usage", nil},
+	{"129, 130, 143", "interrupted by SIGHUP, SIGINT or SIGTERM; nothing stands under the final name", nil},
+}
+
+// ofCommands is how a text begins that says whose exit code it is.
+var ofCommands = regexp.MustCompile(`^(inspect, scan|scan|verify): `)
+
+// helpWidth is how wide help is in characters where no terminal says otherwise.
+const helpWidth = 80
+
+// help prints what a command does, how it is called, and how it ends.
+func help(cmd *cobra.Command, _ []string) {
+	out := cmd.OutOrStdout()
+	columns := helpWidth
+	if terminal(out) {
+		columns = width(out)
+	}
+	for para := range strings.SplitSeq(strings.TrimSpace(firstOf(cmd.Long, cmd.Short)), "\n\n") {
+		fmt.Fprintf(out, "%s\n\n", fold(strings.Join(strings.Fields(para), " "), columns, ""))
+	}
+	fmt.Fprintf(out, "Usage:\n  %s\n", cmd.UseLine())
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(out, "  %s [command]\n\nCommands:\n", cmd.CommandPath())
+		for _, sub := range cmd.Commands() {
+			if sub.IsAvailableCommand() {
+				fmt.Fprintf(out, "  %-*s %s\n", sub.NamePadding(), sub.Name(), sub.Short)
+			}
+		}
+	}
+	if cmd.HasExample() {
+		fmt.Fprintf(out, "\nExamples:\n%s\n", cmd.Example)
+	}
+	if cmd.HasAvailableLocalFlags() {
+		fmt.Fprintf(out, "\nFlags:\n%s\n", strings.TrimRight(cmd.LocalFlags().FlagUsagesWrapped(columns), " \n"))
+	}
+	if cmd.HasAvailableInheritedFlags() {
+		fmt.Fprintf(out, "\nFlags of all commands:\n%s\n", strings.TrimRight(cmd.InheritedFlags().FlagUsagesWrapped(columns), " \n"))
+	}
+	helpExits(out, cmd.Name(), columns)
+}
+
+func firstOf(texts ...string) string {
+	return texts[max(0, slices.IndexFunc(texts, func(s string) bool { return s != "" }))]
+}
+
+// helpExits lists the exit codes of a command.
+func helpExits(out io.Writer, command string, columns int) {
+	fmt.Fprint(out, "\nExit codes:\n")
+	indent := strings.Repeat(" ", 6)
+	for _, e := range exits {
+		if e.of != nil && !slices.Contains(e.of, command) {
+			continue
+		}
+		text := e.text
+		if command != "trueup" { // which speaks of all
+			text = ofCommands.ReplaceAllString(text, "")
+		}
+		fmt.Fprintln(out, fold(fmt.Sprintf("  %-3s %s", e.code, text), columns, indent))
+	}
+}
+
+// fold breaks a text into lines of so many columns at its spaces. Lines after the first are indented.
+func fold(text string, columns int, indent string) string {
+	var b strings.Builder
+	for len(text) > columns {
+		at := strings.LastIndexByte(text[:columns+1], ' ')
+		if at <= len(indent) {
+			if at = strings.IndexByte(text[columns:], ' ') + columns; at < columns {
+				break // a word that fits nowhere
+			}
+		}
+		fmt.Fprintln(&b, text[:at])
+		text = indent + text[at+1:]
+	}
+	return b.String() + text
+}
