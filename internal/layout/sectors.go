@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -44,7 +45,7 @@ func (l *Layout) checkSectors(d disk.Disk) error {
 // fitting is the size of sectors by which more of what the MBR names is there. Where both sizes explain as much it is the disk's own.
 func (l *Layout) fitting(d disk.Disk) (int64, error) {
 	own, other := l.SectorSize, 512+4096-l.SectorSize
-	if d.Size()%other != 0 {
+	if d.Size()%other != 0 || !l.unexplained() {
 		return own, nil
 	}
 	mine := evidence{}
@@ -59,6 +60,12 @@ func (l *Layout) fitting(d disk.Disk) (int64, error) {
 		return own, err
 	}
 	return other, nil
+}
+
+// unexplained reports whether the table leads to anything that is not known.
+func (l *Layout) unexplained() bool {
+	return slices.ContainsFunc(l.Partitions, func(p Partition) bool { return p.Kind != table.Extended && p.Volume.Kind == volume.Unknown }) ||
+		slices.ContainsFunc(l.Table.Records, func(r table.Record) bool { return r.Blank })
 }
 
 // inSectors is a disk read in sectors of another size.
@@ -129,6 +136,12 @@ func (e *evidence) add(d disk.Disk, p table.Partition, kind volume.Kind, sector 
 	if err != nil {
 		return err
 	}
+	if kind == volume.Unknown && !copied {
+		copied, err = extCopy(d, p.Range)
+	}
+	if err != nil {
+		return err
+	}
 	if kind != volume.Unknown || copied {
 		e.sure++
 		return nil
@@ -158,6 +171,25 @@ func bootCopy(d disk.Disk, r disk.Range, sector int64) (bool, error) {
 		}
 		size := int64(binary.LittleEndian.Uint16(b[0x0b:]))
 		if size == sector && string(b[c.name:c.name+len(c.mark)]) == c.mark && b[510] == 0x55 && b[511] == 0xaa {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// extCopy reports whether a partition has the copy of an ext superblock that stands in group 1, for blocks of 1, 2 and 4 KiB. Spec: Linux,
+// Documentation/filesystems/ext4, "The Super Block".
+func extCopy(d disk.Disk, r disk.Range) (bool, error) {
+	const atMagic, magic, atGroup = 0x38, 0xef53, 0x5a
+	for _, at := range []int64{8193 * units.KiB, 16384 * 2 * units.KiB, 32768 * 4 * units.KiB} {
+		if at+units.KiB > r.Len {
+			continue
+		}
+		b, err := ondisk.Bytes(d, r.Off+at, units.KiB)
+		if err != nil {
+			return false, err
+		}
+		if binary.LittleEndian.Uint16(b[atMagic:]) == magic && binary.LittleEndian.Uint16(b[atGroup:]) == 1 {
 			return true, nil
 		}
 	}

@@ -64,6 +64,15 @@ func TestEvidenceForSectorsOf4096(t *testing.T) {
 				f.U16(at+disktest.MBRMagic, 0xaa55)
 			}, true,
 		},
+		"the copy of an ext superblock at 4096": {
+			[]disktest.MBREntryFields{{Type: 0x83, Start: 63, Sectors: 4000}},
+			func(f disktest.Forged) {
+				at := int64(63)*4096 + 8193<<10
+				f.U16(at+0x38, 0xef53)
+				f.U16(at+0x5a, 1)
+				f.U8(63*512, data)
+			}, true,
+		},
 		"unknown data where 4096 leads, and zeros where 512 does": {
 			[]disktest.MBREntryFields{primary}, func(f disktest.Forged) { f.U8(63*4096, data) }, true,
 		},
@@ -74,11 +83,11 @@ func TestEvidenceForSectorsOf4096(t *testing.T) {
 			[]disktest.MBREntryFields{{Type: 7, Start: 63, Sectors: 300}}, func(f disktest.Forged) { f.PutNTFS(63, 300); f.U8(63*4096, data) }, false,
 		},
 		"a table that has no room at 4096": {
-			[]disktest.MBREntryFields{{Type: 0x83, Start: 63, Sectors: 4000}}, func(f disktest.Forged) { f.U8(4063*512, data) }, false,
+			[]disktest.MBREntryFields{{Type: 0x83, Start: 63, Sectors: 5000}}, func(f disktest.Forged) { f.U8(63*4096, data) }, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := disktest.ForgeMBR(8000, c.entries...)
+			f := disktest.ForgeMBR(36000, c.entries...)
 			c.fill(f)
 			require.Equal(t, c.refused, refusesSectors(read(t, f)))
 		})
