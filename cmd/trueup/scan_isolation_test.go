@@ -116,4 +116,12 @@ func TestScanWithoutWorkers(t *testing.T) {
 	require.Equal(t, "sandbox", s.sum.Isolation.Wanted)
 	require.Equal(t, "none", s.sum.Isolation.Achieved)
 	require.NotEmpty(t, s.sum.Isolation.Note)
+	require.Contains(t, r.stderr, "trueup: warning: isolation is \"none\", not \"sandbox\"")
+
+	inspect := []string{"--mount", "sh", "-c", sh, "sh", builtPath, "inspect", sampleDisk(t)}
+	r = run(t, disktest.Tool(t, "unshare"), inspect...)
+	require.Equal(t, 3, r.code, r.stderr)
+	require.Contains(t, r.stderr, "trueup: warning: isolation is \"none\", not \"sandbox\" (threads: open /proc/self/task")
+	r = run(t, disktest.Tool(t, "unshare"), append(inspect, "--require-sandbox")...)
+	require.Equal(t, 1, r.code, r.stderr)
 }

@@ -31,6 +31,7 @@ type copyFlags struct {
 }
 
 func (c *copyFlags) add(cmd *cobra.Command) {
+	c.addSandbox(cmd)
 	f := cmd.Flags()
 	f.Var(&c.to, "to", "format of DEST (default: the source's own): "+targetList()+"; with ,align=SIZE the disk's size becomes a multiple of it")
 	f.BoolVar(&c.force, "force", false, "replace DEST; the old one stands until the new one is complete")
@@ -113,6 +114,9 @@ checked before. Another DEST becomes one disk, of a SOURCE such as vm.ova!disk1.
 
 func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
 	if err := errors.Join(f.check(), f.checkChoice()); err != nil {
+		return err
+	}
+	if err := f.confine(errOut, append([]string{src}, f.with...), []string{dest}); err != nil {
 		return err
 	}
 	if image.PackageKind(dest) != "" {
@@ -275,6 +279,9 @@ SOURCE can be - for a streamOptimized VMDK that comes through a pipe.`,
 
 func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, read reading, flatten bool, src, dest string) error {
 	if err := f.check(); err != nil {
+		return err
+	}
+	if err := f.confine(errOut, []string{src}, []string{dest}); err != nil {
 		return err
 	}
 	if image.PackageKind(dest) != "" {

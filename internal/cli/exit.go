@@ -103,7 +103,7 @@ func finish(err error, c *common, command string, stdout, stderr io.Writer) int 
 		return exit
 	}
 	if (c.json() || c.asked) && !errors.Is(err, errStdout) {
-		f := report.Failure{Head: report.Head{Schema: report.Schema, Command: command}, Error: report.Error{Code: code, Message: msg}, ExitCode: exit}
+		f := report.Failure{Head: head(command), Error: report.Error{Code: code, Message: msg}, ExitCode: exit}
 		write := report.JSON
 		if command == library.Command {
 			write = report.Line // as all that scan prints

@@ -77,6 +77,7 @@ IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is on
 	}
 	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
 	f.addReading(cmd)
+	f.addSandbox(cmd)
 	cmd.Flags().Var(&f.storage, "storage", "what lies below the image, for the costs: "+strings.Join(align.StorageNames(), ", "))
 	complete(cmd, "storage", align.StorageNames()...)
 	cmd.Flags().BoolVar(&f.impact, "impact", false, "compute for each partition how many blocks of the storage an I/O touches, now and aligned")
@@ -88,6 +89,9 @@ IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is on
 
 func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path string) error {
 	if err := f.check(); err != nil {
+		return err
+	}
+	if err := f.confine(errOut, []string{path}, nil); err != nil {
 		return err
 	}
 	if p, err := image.OpenPackage(path); !errors.Is(err, ondisk.ErrNoMatch) {

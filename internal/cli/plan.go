@@ -97,17 +97,23 @@ the result. --with names other disks of the machine, as for align.`,
 		Example: `  trueup plan winxp.vmdk
   trueup plan --boundary 1M --partition 2 data.vmdk`,
 		Args: arguments("IMAGE"),
-		RunE: func(cmd *cobra.Command, args []string) error { return runPlan(cmd.OutOrStdout(), f, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runPlan(cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0])
+		},
 	}
 	f.add(cmd)
+	f.addSandbox(cmd)
 	return cmd
 }
 
 // maxDrawn is how many partitions the pictures of before and after show at most.
 const maxDrawn = 1024
 
-func runPlan(out io.Writer, f planFlags, path string) error {
+func runPlan(out, errOut io.Writer, f planFlags, path string) error {
 	if err := errors.Join(f.check(), f.checkChoice()); err != nil {
+		return err
+	}
+	if err := f.confine(errOut, append([]string{path}, f.with...), nil); err != nil {
 		return err
 	}
 	s, err := f.open(path, f.reading)

@@ -32,13 +32,16 @@ type common struct {
 	noColor bool
 	ending  ending
 	asked   bool // the command line asks for JSON, whether it could be parsed or not
+	// ownProcess is set where the process is that of one command, which can restrict it for good.
+	ownProcess     bool
+	requireSandbox bool
 }
 
 func (c *common) json() bool { return c.asJSON || c.output == "json" }
 
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
-	c := &common{asked: asksJSON(args)}
+	c := &common{asked: asksJSON(args), ownProcess: true}
 	if len(args) == 0 || args[0] != workerCommand { // whose parent reads the cause from what it says
 		abortOnCrash()
 	} else {
@@ -138,10 +141,10 @@ func newVersion(version string, c *common) *cobra.Command {
 				return err
 			}
 			v := struct {
-				report.Head
+				report.Origin
 				Version string `json:"version"`
 				Go      string `json:"go"`
-			}{head("version"), version, runtime.Version()}
+			}{report.Origin{Schema: report.Schema, Command: "version"}, version, runtime.Version()}
 			return c.emit(cmd.OutOrStdout(), v, func(t *report.Text) { t.Version(version) })
 		},
 	}
@@ -181,7 +184,9 @@ func arguments(names ...string) cobra.PositionalArgs {
 	}
 }
 
-func head(command string) report.Head { return report.Head{Schema: report.Schema, Command: command} }
+func head(command string) report.Head {
+	return report.Head{Origin: report.Origin{Schema: report.Schema, Command: command}, Isolation: lost}
+}
 
 // check refuses values of common flags that cannot be right.
 func (c *common) check() error {

@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sandbox"
 )
 
 type scanFlags struct {
@@ -85,6 +86,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	fs.IntVarP(&f.jobs, "jobs", "j", min(runtime.NumCPU(), maxJobs), fmt.Sprintf("look at `N` images at once, 1 to %d", maxJobs))
 	fs.StringVar(&f.isolation, "isolation", isolations[len(isolations)-1], "how images are kept away from the machine, as `LEVEL`: "+strings.Join(isolations, ", ")+"; the report says what was achieved")
 	complete(cmd, "isolation", isolations...)
+	f.addSandbox(cmd)
 	fs.StringVar(&f.catalog, "catalog", "", "keep results in this `FILE`, and do not read again what has not changed")
 	fs.BoolVar(&f.changed, "changed", false, "show only what is new, changed or gone since the last run with the same --catalog; the exit code is that of what is shown")
 	fs.StringVar(&f.failOn, "fail-on", "", "what the exit code tells of, as `LEVEL`: "+strings.Join(library.FailOns(), ", ")+" (default: errors, and what is off --boundary)")
@@ -112,6 +114,8 @@ func (f *scanFlags) check() (library.FailOn, error) {
 		return "", ondisk.In(errUsage, "--isolation %q, want one of %s", f.isolation, strings.Join(isolations, ", "))
 	case !slices.Contains([]string{"auto", "json", "none"}, f.progress):
 		return "", ondisk.In(errUsage, "--progress %q, want auto, json or none", f.progress)
+	case f.requireSandbox && f.isolation != string(sandbox.Sandbox):
+		return "", ondisk.In(errUsage, "--require-sandbox and --isolation %s contradict each other; give one of them", f.isolation)
 	case f.changed && f.catalog == "":
 		return "", ondisk.In(errUsage, "--changed needs --catalog FILE, which knows the last run")
 	}

@@ -29,6 +29,7 @@ type scanning struct {
 	today   string
 	store   *store // nil: no catalogue
 	bar     scanProgress
+	errOut  io.Writer // for warnings
 	summary *library.Summary
 	worst   *library.Image   // that decided the exit code; nil: none has
 	images  []*library.Image // that are shown at the end, or stand in the script
@@ -62,6 +63,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if s.json() {
 		s.lines = w
 	}
+	s.errOut = errOut
 	s.bar = s.newScanProgress(errOut, s.progress)
 	err = s.scan(ctx)
 	s.bar.stop()

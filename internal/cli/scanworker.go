@@ -104,11 +104,12 @@ const maxAnswer = 8 * units.MiB
 // startPool makes the workers of a scan. The first is started at once, to know what isolation there is.
 func (s *scanning) startPool(ctx context.Context) (*scan.Pool, error) {
 	j := newJudge(s.boundary, s.storage)
-	sum := s.summary
-	sum.Isolation = library.Isolation{Wanted: s.isolation, Achieved: string(sandbox.None), Layers: []string{}}
-	inside := func(context.Context) (scan.Worker, error) { return scan.Inside{Judge: j}, nil }
+	s.summary.Isolation = library.Isolation{Wanted: s.isolation, Achieved: string(sandbox.None), Layers: []string{}}
 	if s.isolation == string(sandbox.None) {
-		return scan.NewPool(s.jobs, j, inside), nil
+		return s.inside(j), nil
+	}
+	if s.ownProcess {
+		sandbox.Confine(sandbox.Access{Workers: true}) // which reads nothing of an image; what counts is what the workers achieve
 	}
 	hello, err := json.Marshal(j)
 	if err != nil {
@@ -120,23 +121,64 @@ func (s *scanning) startPool(ctx context.Context) (*scan.Pool, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		sum.Isolation.Note = message(err)
-		return scan.NewPool(s.jobs, j, inside), nil
+		none := sandbox.Isolation{Wanted: o.Level, Achieved: sandbox.None, Layers: []string{}, Note: message(err)}
+		return s.inside(j), s.achieved(none)
 	}
-	got := first.Isolation()
-	sum.Isolation = library.Isolation{Wanted: string(got.Wanted), Achieved: string(got.Achieved), Layers: append([]string{}, got.Layers...), Note: got.Note}
-	var mu sync.Mutex
-	return scan.NewPool(s.jobs, j, func(ctx context.Context) (scan.Worker, error) {
-		mu.Lock()
-		w := first
-		first = nil
-		mu.Unlock()
-		if w == nil {
-			var err error
-			if w, err = sandbox.Start(ctx, o); err != nil {
-				return nil, errors.Join(scan.ErrUnasked, fromDeath(err)) // nothing that the image has done
-			}
+	if err := s.achieved(first.Isolation()); err != nil {
+		return nil, errors.Join(err, first.Close())
+	}
+	c := &crew{scanning: s, options: o, first: first}
+	return scan.NewPool(s.jobs, j, c.next), nil
+}
+
+// inside is a pool without workers. The process itself looks at the images, and may do no more than that needs.
+func (s *scanning) inside(j *judge) *scan.Pool {
+	if s.ownProcess {
+		a := sandbox.Access{Read: scan.Roots(s.paths)}
+		for _, path := range []string{s.out, s.script, s.catalog} {
+			a.Write = append(a.Write, outputFolders(path)...)
 		}
+		sandbox.Confine(a)
+	}
+	return scan.NewPool(s.jobs, j, func(context.Context) (scan.Worker, error) { return scan.Inside{Judge: j}, nil })
+}
+
+// achieved notes the isolation of a worker, of which the least counts, and warns of it or refuses to go on with it.
+func (s *scanning) achieved(got sandbox.Isolation) error {
+	s.summary.Isolation = library.Isolation{Wanted: string(got.Wanted), Achieved: string(got.Achieved), Layers: append([]string{}, got.Layers...), Note: got.Note}
+	if got.Achieved == got.Wanted {
+		return nil
+	}
+	return s.confined(s.errOut, got)
+}
+
+// crew starts the workers of a scan.
+type crew struct {
+	*scanning
+	options sandbox.Options
+	mu      sync.Mutex
+	first   *sandbox.Worker // until it is taken
+}
+
+// next is a worker that looks at images from now on. Its start is nothing that an image has done.
+func (c *crew) next(ctx context.Context) (scan.Worker, error) {
+	c.mu.Lock()
+	w := c.first
+	c.first = nil
+	c.mu.Unlock()
+	if w != nil {
 		return outside{w}, nil
-	}), nil
+	}
+	w, err := sandbox.Start(ctx, c.options)
+	if err != nil {
+		return nil, errors.Join(scan.ErrUnasked, fromDeath(err))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if got := w.Isolation(); string(got.Achieved) != c.summary.Isolation.Achieved && got.Achieved != got.Wanted {
+		if err := c.achieved(got); err != nil {
+			return nil, errors.Join(scan.ErrUnasked, err, w.Close())
+		}
+	}
+	return outside{w}, nil
 }

@@ -39,6 +39,7 @@ written.`,
 		},
 	}
 	f.addReading(cmd)
+	f.addSandbox(cmd)
 	cmd.Flags().IntVarP(&f.jobs, "jobs", "j", 4, "how many chunks are read at once")
 	cmd.Flags().StringVar(&f.progress, "progress", "auto", "auto (a bar on a terminal), json (one line a second on standard error) or none")
 	cmd.Flags().BoolVar(&f.noProgress, "no-progress", false, "the same as --progress none")
@@ -54,6 +55,9 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	}
 	if f.noProgress {
 		f.progress = "none"
+	}
+	if err := f.confine(errOut, []string{src, dest}, nil); err != nil {
+		return err
 	}
 	if s, d, err := openPackages(src, dest); !errors.Is(err, ondisk.ErrNoMatch) {
 		return f.verifyPackage(ctx, out, errOut, s, d, err)

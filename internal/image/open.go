@@ -5,6 +5,7 @@ package image
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -85,6 +86,20 @@ func OpenPlain(path string, o Options) (*Image, error) {
 	}
 	img.Path = path
 	return img, nil
+}
+
+// Roots are what has to be readable for an image or a package to be read: its folder with all links followed, or the device that it is.
+// Those of a path that leads nowhere are the folder in which it should be.
+func Roots(path string) []string {
+	at, _ := splitPath(path)
+	real, err := filepath.EvalSymlinks(at)
+	if err != nil {
+		return []string{filepath.Dir(at)}
+	}
+	if st, err := os.Stat(real); err == nil && !st.Mode().IsRegular() {
+		return []string{real}
+	}
+	return []string{filepath.Dir(real)}
 }
 
 // fourK is the one size of sectors, in bytes, that disks have beside 512.

@@ -20,7 +20,7 @@ const (
 // from a catalogue of somebody else. What has passed can be summed and shown. Texts are not judged by what they say: each report escapes
 // them.
 func (i *Image) Check() error {
-	if i.Head != (report.Head{Schema: report.Schema, Command: Command}) || i.Event != imageEvent {
+	if i.Origin != (report.Origin{Schema: report.Schema, Command: Command}) || i.Event != imageEvent {
 		return fmt.Errorf("a row that is %.32q of %.32q in %.32q, want %q of %q in %q", i.Event, i.Command, i.Schema, imageEvent, Command, report.Schema)
 	}
 	if err := i.checkState(); err != nil {

@@ -42,7 +42,7 @@ const (
 
 // Image is one row: an image with all of its files, or a package with all of its disks.
 type Image struct {
-	report.Head
+	report.Origin
 	Event string `json:"event"` // imageEvent
 	// Path is as the user would write it. Names are bytes, and JSON is text: PathBytes has them in base64 where they are not UTF-8.
 	Path      string        `json:"path"`
@@ -131,7 +131,7 @@ type Accepted struct {
 // NewImage begins a row.
 func NewImage(path string) *Image {
 	i := &Image{
-		Head: report.Head{Schema: report.Schema, Command: Command}, Event: imageEvent,
+		Origin: report.Origin{Schema: report.Schema, Command: Command}, Event: imageEvent,
 		Files: []File{}, Parents: []string{}, Disks: []Disk{}, Findings: []align.Finding{},
 	}
 	i.SetPath(path)

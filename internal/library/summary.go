@@ -7,7 +7,7 @@ import (
 
 // Summary is the sum of a run, and the last line of its JSON.
 type Summary struct {
-	report.Head
+	report.Origin
 	Event    string   `json:"event"`    // "summary"
 	Complete bool     `json:"complete"` // false: the run was interrupted, and not all images were looked at
 	Paths    []string `json:"paths"`    // as given
@@ -153,7 +153,7 @@ func (s *Summary) unreadable() int { return max(s.UnreadableCount, len(s.Unreada
 // NewSummary begins the sum of a run.
 func NewSummary() *Summary {
 	return &Summary{
-		Head: report.Head{Schema: report.Schema, Command: Command}, Event: "summary",
+		Origin: report.Origin{Schema: report.Schema, Command: Command}, Event: "summary",
 		Paths: []string{}, Formats: map[string]int{}, Errors: map[string]int{}, Contents: map[string]int{}, Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
 	}
 }

@@ -32,7 +32,7 @@ func inspect(t *testing.T, name string, d disk.Disk) *report.Inspect {
 	require.NoError(t, err)
 	goal := align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}
 	r := &report.Inspect{
-		Head:     report.Head{Schema: report.Schema, Command: "inspect"},
+		Head:     report.Head{Origin: report.Origin{Schema: report.Schema, Command: "inspect"}},
 		Image:    report.Image{Path: name, Format: "raw", Size: d.Size(), SectorSize: d.SectorSize(), Files: []report.File{}, Chain: []report.Link{}},
 		Disk:     report.NewDisk(l, goal.Must, align.Check(l, goal)),
 		Refusals: []align.Finding{},

@@ -19,10 +19,25 @@ import (
 // Schema is the version of all JSON objects.
 const Schema = "trueup/1"
 
-// Head is what every object begins with.
-type Head struct {
+// Origin is what every object begins with.
+type Origin struct {
 	Schema  string `json:"schema"`
 	Command string `json:"command"`
+}
+
+// Head is what the object of a command begins with that reads images.
+type Head struct {
+	Origin
+	// Isolation is there when the program could not be confined as it should.
+	Isolation *Isolation `json:"isolation,omitempty"`
+}
+
+// Isolation is how far the program was kept away from the machine.
+type Isolation struct {
+	Wanted   string   `json:"wanted"`
+	Achieved string   `json:"achieved"`
+	Layers   []string `json:"layers"` // in force
+	Note     string   `json:"note,omitempty"`
 }
 
 // Image is a container and its files.

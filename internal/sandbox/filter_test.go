@@ -21,9 +21,9 @@ type simulation struct {
 
 const testPid = 9 // the number of mmap, too
 
-func simulate(t *testing.T, a *arch.Info) simulation {
+func simulate(t *testing.T, a *arch.Info, p policy) simulation {
 	t.Helper()
-	program := filter(a, testPid)
+	program := filter(a, p)
 	require.LessOrEqual(t, len(program), 4096, "BPF_MAXINSNS")
 	vm, err := bpf.NewVM(program)
 	require.NoError(t, err)
@@ -51,35 +51,39 @@ func (s simulation) call(number uint32, arguments ...uint64) unix.Errno {
 
 var architectures = map[string]*arch.Info{"amd64": arch.X86_64, "arm64": arch.AARCH64, "386": arch.I386, "arm": arch.ARM}
 
+// policies are all that the program uses.
+var policies = map[string]policy{"worker": worker(testPid), "command": command(testPid), "parent of workers": parentOfWorkers()}
+
 // Each call of each architecture is refused or not, as its name says, and those with conditions aside.
 func TestEachCallOfTheFilter(t *testing.T) {
 	for name, a := range architectures {
-		t.Run(name, func(t *testing.T) {
-			s := simulate(t, a)
-			no := slices.Concat(refused...)
-			conditional := map[string]bool{}
-			for _, c := range checks(testPid) {
-				conditional[c.call] = true
-			}
-			counts := map[unix.Errno]int{}
-			for call, number := range a.SyscallNames {
-				want := unix.Errno(0)
-				switch {
-				case conditional[call]:
-					continue
-				case slices.Contains(absent, call):
-					want = unix.ENOSYS
-				case slices.Contains(no, call):
-					want = unix.EPERM
+		for of, p := range policies {
+			t.Run(name+", "+of, func(t *testing.T) {
+				s := simulate(t, a, p)
+				conditional := map[string]bool{}
+				for _, c := range p.checks {
+					conditional[c.call] = true
 				}
-				got := s.call(uint32(number), 9, 9, 9, 9)
-				require.Equal(t, want, got, call)
-				counts[got]++
-			}
-			require.Greater(t, counts[0], 100)
-			require.Greater(t, counts[unix.EPERM], 100)
-			require.Equal(t, len(absent), counts[unix.ENOSYS])
-		})
+				counts := map[unix.Errno]int{}
+				for call, number := range a.SyscallNames {
+					want := unix.Errno(0)
+					switch {
+					case conditional[call]:
+						continue
+					case slices.Contains(absent, call):
+						want = unix.ENOSYS
+					case slices.Contains(p.refused, call):
+						want = unix.EPERM
+					}
+					got := s.call(uint32(number), 9, 9, 9, 9)
+					require.Equal(t, want, got, call)
+					counts[got]++
+				}
+				require.Greater(t, counts[0], 100)
+				require.Greater(t, counts[unix.EPERM], 80)
+				require.Equal(t, len(absent), counts[unix.ENOSYS])
+			})
+		}
 	}
 }
 
@@ -91,20 +95,22 @@ func TestNamesOfCallsExist(t *testing.T) {
 			all[name] = true
 		}
 	}
-	seen := map[string]bool{}
-	for _, name := range slices.Concat(append(slices.Clone(refused), absent)...) {
-		require.True(t, all[name], name)
-		require.False(t, seen[name], "%s is there twice", name)
-		seen[name] = true
-	}
-	for _, c := range checks(testPid) {
-		require.True(t, all[c.call], c.call)
-		require.False(t, seen[c.call], "%s is refused as a whole", c.call)
+	for _, p := range policies {
+		seen := map[string]bool{}
+		for _, name := range slices.Concat(p.refused, absent) {
+			require.True(t, all[name], name)
+			require.False(t, seen[name], "%s is there twice", name)
+			seen[name] = true
+		}
+		for _, c := range p.checks {
+			require.True(t, all[c.call], c.call)
+			require.False(t, seen[c.call], "%s is refused as a whole", c.call)
+		}
 	}
 }
 
 func TestArgumentsOfTheFilter(t *testing.T) {
-	s := simulate(t, arch.X86_64)
+	s := simulate(t, arch.X86_64, policies["worker"])
 	const high = 1 << 40 // what the kernel does not look at
 	for name, c := range map[string]struct {
 		call      string
@@ -158,5 +164,38 @@ func TestArgumentsOfTheFilter(t *testing.T) {
 	other.id = arch.I386.ID
 	for number := range uint32(600) {
 		require.Equal(t, unix.EPERM, other.call(number), "a call of 386")
+	}
+}
+
+// What writes files and starts nothing, and what starts workers.
+func TestArgumentsOfOtherFilters(t *testing.T) {
+	process := []uint64{uint64(unix.SIGCHLD) | unix.CLONE_VM | unix.CLONE_VFORK}
+	for name, c := range map[string]struct {
+		call            string
+		arguments       []uint64
+		command, parent unix.Errno
+	}{
+		"openat to write":      {"openat", []uint64{3, 1, unix.O_RDWR | unix.O_CREAT}, 0, 0},
+		"rename":               {"renameat2", nil, 0, 0},
+		"handle of a file":     {"open_by_handle_at", nil, unix.EPERM, unix.EPERM},
+		"a process":            {"clone", process, unix.EPERM, 0},
+		"a namespace":          {"clone", []uint64{unix.CLONE_NEWNET | unix.CLONE_THREAD}, unix.EPERM, unix.EPERM},
+		"a program":            {"execve", nil, unix.EPERM, 0},
+		"a socket":             {"socket", nil, unix.EPERM, unix.EPERM},
+		"signal to a worker":   {"kill", []uint64{1<<64 - 10, 9}, unix.EPERM, 0},
+		"signal of a worker":   {"tgkill", []uint64{10, 10, 23}, unix.EPERM, 0},
+		"memory for code":      {"mmap", []uint64{0, 4096, unix.PROT_EXEC}, unix.EPERM, 0},
+		"width of a terminal":  {"ioctl", []uint64{1, unix.TIOCGWINSZ}, 0, 0},
+		"typing":               {"ioctl", []uint64{1, unix.TIOCSTI}, unix.EPERM, unix.EPERM},
+		"pasting":              {"ioctl", []uint64{1, unix.TIOCLINUX}, unix.EPERM, unix.EPERM},
+		"a shared mapping":     {"mmap", []uint64{0, 4096, unix.PROT_READ, unix.MAP_SHARED}, 0, 0},
+		"looking into another": {"ptrace", nil, unix.EPERM, unix.EPERM},
+	} {
+		t.Run(name, func(t *testing.T) {
+			number, ok := arch.X86_64.SyscallNames[c.call]
+			require.True(t, ok)
+			require.Equal(t, c.command, simulate(t, arch.X86_64, policies["command"]).call(uint32(number), c.arguments...))
+			require.Equal(t, c.parent, simulate(t, arch.X86_64, policies["parent of workers"]).call(uint32(number), c.arguments...))
+		})
 	}
 }

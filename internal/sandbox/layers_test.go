@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -54,6 +55,15 @@ func TestIsolation(t *testing.T) {
 	require.Equal(t, sandbox.Process, iso.Wanted)
 	require.Equal(t, sandbox.Process, iso.Achieved)
 	require.Equal(t, []string{"rlimits"}, iso.Layers)
+}
+
+// A worker without a limit of its memory is not in the whole sandbox.
+func TestIsolationNeedsItsLimits(t *testing.T) {
+	for missing, want := range map[string]sandbox.Level{"": sandbox.Sandbox, "rlimits": sandbox.Process, "landlock-7": sandbox.Process, "seccomp": sandbox.Process} {
+		iso := sandbox.Isolation{Wanted: sandbox.Sandbox, Layers: []string{"no-new-privs", "landlock-7", "seccomp", "rlimits"}}
+		iso.Layers = slices.DeleteFunc(iso.Layers, func(l string) bool { return l == missing })
+		require.Equal(t, want, sandbox.Settled(iso).Achieved, "without %q", missing)
+	}
 }
 
 // Every thread is restricted, by what the kernel says of it, while it works and thread by thread.

@@ -16,7 +16,7 @@ func (i *Isolation) limitResources(l Limits, used int64, known error) {
 	if memory == nil {
 		memory = limitMemory(l.Data, used)
 	}
-	set := 0
+	lacking := false
 	for _, limit := range []struct {
 		what string
 		err  error
@@ -29,11 +29,10 @@ func (i *Isolation) limitResources(l Limits, used int64, known error) {
 	} {
 		if limit.err != nil {
 			i.lacks(layerLimits+", "+limit.what, limit.err)
-			continue
+			lacking = true
 		}
-		set++
 	}
-	if set > 0 {
+	if !lacking {
 		i.Layers = append(i.Layers, layerLimits)
 	}
 }
@@ -50,12 +49,12 @@ func lower(resource int, most int64) error {
 }
 
 // limitMemory bounds the memory that the process may write. What a build has taken before its first request, such as the shadow
-// memory of the race detector, may be more than that; then there can be no limit. Go's own limit, far below, makes it collect
+// memory of the race detector, may be more than that; then the limit is for what comes. Go's own limit, far below, makes it collect
 // garbage before the kernel refuses.
 func limitMemory(most, used int64) error {
 	debug.SetMemoryLimit(most / 2)
 	if used > most/2 {
-		return fmt.Errorf("this build has taken %d MiB before its first request, of %d MiB", used>>20, most>>20)
+		most += used
 	}
 	return lower(unix.RLIMIT_DATA, most)
 }

@@ -17,17 +17,28 @@ func restrict(s setup) Isolation {
 	iso := Isolation{Wanted: s.Level}
 	used, known := dataUsed() // while /proc can be read
 	if s.Level == Sandbox {
-		iso.put(layerPrivilege, llsys.AllThreadsPrctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-		abi, err := restrictFiles(s.Roots)
-		iso.put(layerLandlock, err)
-		if err == nil {
-			iso.Layers[len(iso.Layers)-1] += "-" + strconv.Itoa(abi)
-		}
-		iso.put(layerSeccomp, restrictCalls())
+		iso.forbid(readOnly(s.Roots), worker(ownPid()))
 	}
 	iso.limitResources(s.Limits, used, known)
 	iso.settle()
 	return iso
+}
+
+// forbid puts on the layers that say what the process may open and which calls it may make. nil restricts no files.
+func (i *Isolation) forbid(rules rulesFor, calls policy) {
+	if _, err := os.ReadDir("/proc/self/task"); err != nil {
+		i.lacks("threads", err) // the library that restricts all of them in a build with cgo would end the process
+		return
+	}
+	i.put(layerPrivilege, llsys.AllThreadsPrctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+	if rules != nil {
+		abi, err := restrictFiles(rules)
+		i.put(layerLandlock, err)
+		if err == nil {
+			i.Layers[len(i.Layers)-1] += "-" + strconv.Itoa(abi)
+		}
+	}
+	i.put(layerSeccomp, restrictCalls(calls))
 }
 
 // put notes one layer.
@@ -69,28 +80,41 @@ func landlockVersion() (int, error) {
 	return min(abi, len(presets)-1), nil
 }
 
-// restrictFiles forbids everything that Landlock knows but to read the roots.
-func restrictFiles(roots [][]byte) (int, error) {
+// rulesFor gives what stays allowed, of the rights that can be restricted.
+type rulesFor func(handled landlock.AccessFSSet) []landlock.Rule
+
+// restrictFiles forbids everything that Landlock knows but what rules allow.
+func restrictFiles(rules rulesFor) (int, error) {
 	abi, err := landlockVersion()
 	if err != nil {
 		return 0, err
 	}
 	// A path that turned from a folder into a file meanwhile is an error, before anything is in force.
 	for range 3 {
-		if err = presets[abi].Restrict(rules(roots)...); err == nil {
+		if err = presets[abi].Restrict(rules(presets[abi].HandledAccessFS)...); err == nil {
 			return abi, probeLandlock()
 		}
 	}
 	return 0, err
 }
 
-// rules are the rights to the roots. The right is to what a path leads to now; who renames files later does not move it. A root that
+// readOnly are the rights of a worker.
+func readOnly(roots [][]byte) rulesFor {
+	return func(landlock.AccessFSSet) []landlock.Rule {
+		paths := make([]string, 0, len(roots))
+		for _, root := range roots {
+			paths = append(paths, string(root))
+		}
+		return toRead(paths)
+	}
+}
+
+// toRead are the rights to read roots. The right is to what a path leads to now; who renames files later does not move it. A root that
 // is not there, or cannot be reached, is left out.
-func rules(roots [][]byte) []landlock.Rule {
+func toRead(roots []string) []landlock.Rule {
 	all := make([]landlock.Rule, 0, len(roots))
 	folders := map[string]bool{} // of single files
-	for _, root := range roots {
-		path := string(root)
+	for _, path := range roots {
 		info, err := os.Stat(path)
 		if err != nil {
 			continue

@@ -52,7 +52,7 @@ const (
 // Isolation is what a worker achieved.
 type Isolation struct {
 	Wanted   Level    `json:"wanted"`
-	Achieved Level    `json:"achieved"` // Sandbox needs both Landlock and seccomp
+	Achieved Level    `json:"achieved"` // Sandbox needs Landlock, seccomp and all limits
 	Layers   []string `json:"layers"`   // in force, in the order in which they were put on
 	Note     string   `json:"note,omitempty"`
 }
@@ -76,7 +76,7 @@ func (i *Isolation) lacks(what string, err error) {
 // settle says what the layers amount to.
 func (i *Isolation) settle() {
 	i.Achieved = Process
-	if i.has(layerLandlock) && i.has(layerSeccomp) {
+	if i.has(layerLandlock) && i.has(layerSeccomp) && i.has(layerLimits) {
 		i.Achieved = Sandbox
 	}
 }

@@ -12,50 +12,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refused are the system calls that a worker never makes, by what they would let it do. Not every architecture has each.
-var refused = [][]string{
-	{ // the network, and other processes through sockets
+// System calls that are refused, by what they would let a process do. Not every architecture has each.
+var (
+	network = []string{ // and other processes through sockets
 		"socket", "socketpair", "socketcall", "bind", "listen", "accept", "accept4", "connect", "getsockname", "getpeername",
 		"sendto", "sendmsg", "sendmmsg", "recvfrom", "recvmsg", "recvmmsg", "setsockopt", "getsockopt", "shutdown",
-	},
-	{ // other programs and processes; threads are made by clone
-		"execve", "execveat", "fork", "vfork", "uselib",
-	},
-	{ // looking into processes, and ending them; kill and tgkill reach itself
-		"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp", "pidfd_open", "pidfd_getfd",
-		"pidfd_send_signal", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "perf_event_open",
-	},
-	{ // mounts, roots and namespaces
+	}
+	programs = []string{ // and processes; threads are made by clone
+		"execve", "execveat", "fork", "vfork", "uselib", "pidfd_open", "pidfd_send_signal", "setpgid", "setsid",
+		"tkill", // by which the C library that restricts all threads reaches its own
+	}
+	spying = []string{ // looking into processes, and ending them; kill and tgkill reach itself
+		"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp", "pidfd_getfd", "rt_sigqueueinfo",
+		"rt_tgsigqueueinfo", "perf_event_open",
+	}
+	places = []string{ // mounts, roots and namespaces
 		"mount", "umount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick",
-		"mount_setattr", "unshare", "setns",
-	},
-	{ // parts of the kernel with a long record of holes
+		"mount_setattr", "unshare", "setns", "name_to_handle_at", "open_by_handle_at",
+	}
+	holes = []string{ // parts of the kernel with a long record of them
 		"bpf", "userfaultfd", "add_key", "request_key", "keyctl", "io_setup", "io_submit", "io_destroy", "io_cancel", "io_getevents",
 		"io_pgetevents", "fanotify_init", "fanotify_mark", "memfd_create", "memfd_secret", "lookup_dcookie", "quotactl",
 		"quotactl_fd", "vmsplice", "modify_ldt", "vm86", "vm86old", "personality", "remap_file_pages", "move_pages",
 		"migrate_pages",
-	},
-	{ // memory and messages shared with other processes
+	}
+	messages = []string{ // and memory shared with other processes
 		"shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv", "msgctl", "ipc",
 		"mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr",
-	},
-	{ // the machine
+	}
+	machine = []string{ // and who the process is on it
 		"kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "create_module", "query_module", "reboot",
 		"swapon", "swapoff", "acct", "syslog", "settimeofday", "stime", "clock_settime", "clock_adjtime", "adjtimex", "sethostname",
 		"setdomainname", "iopl", "ioperm", "vhangup", "nfsservctl",
-	},
-	{ // who it is
 		"setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setgroups", "setfsuid", "setfsgid", "capset",
-		"setpgid", "setsid",
-	},
-	{ // writing to files and folders. Landlock knows nothing of modes, owners, times and attributes, and early ones not of truncate
+	}
+	writing = []string{ // to files and folders. Landlock knows nothing of modes, owners, times and attributes, and early ones not of truncate
 		"creat", "truncate", "truncate64", "ftruncate", "ftruncate64", "fallocate", "copy_file_range",
 		"link", "linkat", "symlink", "symlinkat", "unlink", "unlinkat", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir",
 		"mknod", "mknodat", "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
 		"utimensat", "futimesat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr",
-		"removexattrat", "name_to_handle_at", "open_by_handle_at",
-	},
-}
+		"removexattrat",
+	}
+)
 
 // absent are refused in the way of a kernel that lacks them: callers then take an older call, whose arguments a filter can see.
 var absent = []string{"clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register"}
@@ -75,14 +73,51 @@ type check struct {
 	values   []uint32
 }
 
-// checks are the calls that some arguments are refused of. A call with two checks has to pass both.
-func checks(pid uint32) []check {
+// policy is what a filter refuses.
+type policy struct {
+	refused []string
+	checks  []check // calls of which some arguments are refused. A call with two checks has to pass both
+}
+
+// worker is the policy of what may only read and answer.
+func worker(pid uint32) policy {
 	reading := []uint32{openToWrite}
-	data := []uint32{unix.PROT_EXEC}
-	shared := []uint32{unix.MAP_SHARED} // MAP_SHARED_VALIDATE has this bit, MAP_PRIVATE has not
-	return []check{
+	return policy{slices.Concat(network, programs, spying, places, holes, messages, machine, writing), slices.Concat(alone(pid), []check{
 		{"open", 1, bpf.JumpBitsNotSet, reading},
 		{"openat", 2, bpf.JumpBitsNotSet, reading},
+		// A shared mapping of a file that is open for writing changes it without a write; mprotect could make one of a readable mapping.
+		{"mmap", 3, bpf.JumpBitsNotSet, shared},
+		{"mmap2", 3, bpf.JumpBitsNotSet, shared},
+		// The size and the sectors of a disk.
+		{"ioctl", 1, bpf.JumpEqual, []uint32{unix.BLKGETSIZE64, unix.BLKSSZGET, unix.BLKPBSZGET}},
+	})}
+}
+
+// command is the policy of what writes files and starts nothing.
+func command(pid uint32) policy {
+	return policy{slices.Concat(network, programs, spying, places, holes, messages, machine), append(alone(pid), typing...)}
+}
+
+// parentOfWorkers is the policy of what starts workers, to which it is handed down: nothing in it may name a process.
+func parentOfWorkers() policy {
+	return policy{slices.Concat(network, spying, places, holes, messages, machine), append([]check{
+		{"clone", 0, bpf.JumpBitsNotSet, []uint32{cloneNamespaces}},
+	}, typing...)}
+}
+
+// Tests of arguments that several policies have.
+var (
+	data   = []uint32{unix.PROT_EXEC}
+	shared = []uint32{unix.MAP_SHARED} // MAP_SHARED_VALIDATE has this bit, MAP_PRIVATE has not
+	typing = []check{                  // into the terminal, for the shell to read
+		{"ioctl", 1, bpf.JumpNotEqual, []uint32{unix.TIOCSTI}},
+		{"ioctl", 1, bpf.JumpNotEqual, []uint32{unix.TIOCLINUX}},
+	}
+)
+
+// alone keeps a process to itself and from code that it makes.
+func alone(pid uint32) []check {
+	return []check{
 		{"clone", 0, bpf.JumpBitsSet, []uint32{unix.CLONE_THREAD}},
 		{"clone", 0, bpf.JumpBitsNotSet, []uint32{cloneNamespaces}},
 		{"kill", 0, bpf.JumpEqual, []uint32{pid}},
@@ -90,13 +125,8 @@ func checks(pid uint32) []check {
 		{"prlimit64", 0, bpf.JumpEqual, []uint32{0}},
 		{"mmap", 2, bpf.JumpBitsNotSet, data},
 		{"mmap2", 2, bpf.JumpBitsNotSet, data},
-		// A shared mapping of a file that is open for writing changes it without a write; mprotect could make one of a readable mapping.
-		{"mmap", 3, bpf.JumpBitsNotSet, shared},
-		{"mmap2", 3, bpf.JumpBitsNotSet, shared},
 		{"mprotect", 2, bpf.JumpBitsNotSet, data},
 		{"pkey_mprotect", 2, bpf.JumpBitsNotSet, data},
-		// The size and the sectors of a disk.
-		{"ioctl", 1, bpf.JumpEqual, []uint32{unix.BLKGETSIZE64, unix.BLKSSZGET, unix.BLKPBSZGET}},
 	}
 }
 
@@ -116,9 +146,9 @@ var (
 	unknown = bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)}
 )
 
-// filter is the program for the process of that number. The library's own assembler is no help: behind a call whose arguments it has
-// looked at, it takes the argument for the number of the call.
-func filter(a *arch.Info, pid uint32) []bpf.Instruction {
+// filter is the program of a policy. The library's own assembler is no help: behind a call whose arguments it has looked at, it takes
+// the argument for the number of the call.
+func filter(a *arch.Info, p policy) []bpf.Instruction {
 	all := []bpf.Instruction{
 		load(dataArch),
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(a.ID), SkipTrue: 1},
@@ -130,10 +160,10 @@ func filter(a *arch.Info, pid uint32) []bpf.Instruction {
 	for _, number := range numbers(a, absent) {
 		all = append(all, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, unknown)
 	}
-	for _, number := range numbers(a, slices.Concat(refused...)) {
+	for _, number := range numbers(a, p.refused) {
 		all = append(all, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, refuse)
 	}
-	for _, c := range checks(pid) {
+	for _, c := range p.checks {
 		for _, number := range numbers(a, []string{c.call}) {
 			all = append(all, c.assemble(number)...)
 		}
@@ -166,17 +196,20 @@ func numbers(a *arch.Info, names []string) []uint32 {
 }
 
 // restrictCalls puts the filter onto all threads, which have no-new-privileges already.
-func restrictCalls() error {
+func restrictCalls(p policy) error {
 	a, err := arch.GetInfo("")
 	if err != nil {
 		return err
 	}
-	raw, err := bpf.Assemble(filter(a, uint32(os.Getpid()))) //nolint:gosec // positive
+	raw, err := bpf.Assemble(filter(a, p))
 	if err != nil {
 		return err
 	}
 	return install(raw)
 }
+
+// ownPid is the number of this process, as a filter compares it.
+func ownPid() uint32 { return uint32(os.Getpid()) } //nolint:gosec // positive
 
 // install hands a program to the kernel.
 func install(raw []bpf.RawInstruction) error {

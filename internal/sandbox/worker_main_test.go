@@ -24,6 +24,7 @@ import (
 const (
 	asWorker = "sandbox-test-worker"
 	asParent = "sandbox-test-parent"
+	confined = "sandbox-test-confined"
 )
 
 func TestMain(m *testing.M) {
@@ -39,6 +40,11 @@ func TestMain(m *testing.M) {
 		}
 	case asParent:
 		if err := parent(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	case confined:
+		if err := confine(os.Args[2], os.Args[3:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// confinedCommands are all that read images, with IMAGE for one of them and DEST for what is written.
+var confinedCommands = map[string][]string{
+	"inspect":                {"inspect", "IMAGE"},
+	"plan":                   {"plan", "IMAGE"},
+	"align":                  {"align", "IMAGE", "DEST"},
+	"convert":                {"convert", "IMAGE", "DEST"},
+	"verify":                 {"verify", "IMAGE", "IMAGE"},
+	"scan without processes": {"scan", "--isolation", "none", "IMAGE"},
+}
+
+func confinedArgs(args []string, image, dest string) (out []string) {
+	for _, a := range args {
+		out = append(out, strings.NewReplacer("IMAGE", image, "DEST", dest).Replace(a))
+	}
+	return out
+}
+
+var (
+	opensImage = regexp.MustCompile(`open[a-z0-9]*\(.*"(?:[^"]*/)?xp\.vmdk", [^P]* = \d`)
+	restricts  = regexp.MustCompile(`(landlock_restrict_self|seccomp)\(.*= 0`)
+)
+
+// A command restricts itself before it opens an image.
+func TestCommandsConfineThemselves(t *testing.T) {
+	strace := disktest.Tool(t, "strace")
+	image := sampleDisk(t)
+	if r := trueup(t, "inspect", "--require-sandbox", image); r.code == 1 {
+		t.Skipf("this kernel has not all layers: %s", r.stderr)
+	}
+	for name, args := range confinedCommands {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			log := filepath.Join(t.TempDir(), "calls")
+			run(t, strace, append([]string{
+				"-f", "-qq", "-s", "4096", "-o", log, "-e", "trace=/^(open.*|landlock_restrict_self|seccomp)$", builtPath,
+			}, confinedArgs(args, image, filepath.Join(t.TempDir(), "dest.vmdk"))...)...)
+			text, err := os.ReadFile(log)
+			require.NoError(t, err)
+			done := map[string]bool{}
+			opened := false
+			for line := range strings.Lines(string(text)) {
+				if m := restricts.FindStringSubmatch(line); m != nil {
+					done[m[1]] = true
+				}
+				if opensImage.MatchString(line) {
+					opened = true
+					require.Len(t, done, 2, "opened before it is restricted: %s", line)
+				}
+			}
+			require.True(t, opened, "%s", text)
+		})
+	}
+}
+
+// Where the kernel lacks something, a command goes on with a warning and says so in JSON, or refuses with --require-sandbox.
+func TestCommandsWithoutLandlock(t *testing.T) {
+	strace := disktest.Tool(t, "strace")
+	image := sampleDisk(t)
+	lacking := []string{"-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e", "inject=landlock_create_ruleset:error=ENOSYS", builtPath}
+	for name, args := range confinedCommands {
+		if strings.HasPrefix(name, "scan") {
+			continue // which was told to go without
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			want := trueup(t, confinedArgs(args, image, filepath.Join(t.TempDir(), "dest.vmdk"))...)
+			dest := filepath.Join(t.TempDir(), "dest.vmdk")
+			now := confinedArgs(args, image, dest)
+			r := run(t, strace, append(append(lacking, now...), "--require-sandbox")...)
+			require.Equal(t, 1, r.code, r.stdout)
+			require.Contains(t, r.stderr, `--require-sandbox: isolation is "none", not "sandbox" (landlock: the kernel has none); nothing was read`)
+			require.NoFileExists(t, dest)
+
+			r = run(t, strace, append(append(lacking, now...), "--json")...)
+			require.Equal(t, want.code, r.code, r.stderr)
+			require.Contains(t, r.stderr, `trueup: warning: isolation is "none", not "sandbox" (landlock: the kernel has none); `)
+			validateOutput(t, append(now, "--json"), r.stdout)
+			var head struct {
+				Isolation struct{ Achieved, Note string }
+			}
+			require.NoError(t, json.Unmarshal([]byte(r.stdout), &head))
+			require.Equal(t, "none", head.Isolation.Achieved)
+			require.Equal(t, "landlock: the kernel has none", head.Isolation.Note)
+		})
+	}
+}
+
+// A scan whose workers have less than they should warns too, or refuses.
+func TestScanWithoutLandlock(t *testing.T) {
+	strace := disktest.Tool(t, "strace")
+	dir := filepath.Dir(sampleDisk(t))
+	lacking := []string{"-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e", "inject=landlock_create_ruleset:error=ENOSYS", builtPath, "scan", "-o", "json"}
+	r := run(t, strace, append(lacking, "--require-sandbox", dir)...)
+	require.Equal(t, 1, r.code, r.stdout)
+	require.Contains(t, r.stderr, `--require-sandbox: isolation is "process", not "sandbox" (landlock: the kernel has none`)
+
+	r = run(t, strace, append(lacking, dir)...)
+	require.Equal(t, 3, r.code, r.stderr)
+	require.Contains(t, r.stderr, `trueup: warning: isolation is "process", not "sandbox" (landlock: the kernel has none`)
+	require.Equal(t, "process", readScan(t, r).sum.Isolation.Achieved)
+
+	r = trueup(t, "scan", "--require-sandbox", "--isolation", "process", dir)
+	require.Equal(t, 64, r.code)
+	require.Contains(t, r.stderr, "--require-sandbox and --isolation process contradict each other")
+}

@@ -1,0 +1,61 @@
+package sandbox
+
+import (
+	"errors"
+	"os"
+
+	"github.com/landlock-lsm/go-landlock/landlock"
+	llsys "github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
+)
+
+// Access is what a process that confines itself may still do. Paths that are not there are left out.
+type Access struct {
+	Read  []string // folders with all below, or single files with the names in their folders
+	Write []string // folders in which files can be read, made, changed, renamed and removed
+	// Workers is set where nothing is read but by workers, which restrict themselves. Files are as before then, and programs can be run:
+	// each thread gets a domain of Landlock of its own, and none may look at the workers of another.
+	Workers bool
+}
+
+// Confine restricts this process, in all threads and for good: to the files of a, and without network, other programs or processes.
+// What the kernel lacks is left out with a note; the achieved level is Sandbox or None.
+func Confine(a Access) Isolation {
+	iso := Isolation{Wanted: Sandbox, Layers: []string{}}
+	if a.Workers {
+		iso.forbid(nil, parentOfWorkers())
+	} else {
+		iso.forbid(a.rules, command(ownPid()))
+	}
+	if err := probeCalls(); err != nil {
+		iso.takeOff(layerSeccomp, err)
+	}
+	iso.Achieved = None
+	if (a.Workers || iso.has(layerLandlock)) && iso.has(layerSeccomp) {
+		iso.Achieved = Sandbox
+	}
+	return iso
+}
+
+// changing are the rights to a folder of files that are written.
+const changing = llsys.AccessFSReadFile | llsys.AccessFSReadDir | llsys.AccessFSWriteFile | llsys.AccessFSTruncate |
+	llsys.AccessFSMakeReg | llsys.AccessFSMakeSym | llsys.AccessFSMakeDir | llsys.AccessFSRemoveFile | llsys.AccessFSRemoveDir
+
+func (a Access) rules(handled landlock.AccessFSSet) []landlock.Rule {
+	all := toRead(a.Read)
+	for _, path := range a.Write {
+		if st, err := os.Stat(path); err == nil && st.IsDir() {
+			all = append(all, landlock.PathAccess(changing&handled, path).IgnoreIfMissing())
+		}
+	}
+	return all
+}
+
+// probeCalls tries a call that every filter refuses, and that changes nothing: it asks for the personality of the process.
+func probeCalls() error {
+	const ask = 0xffffffff
+	if _, _, errno := unix.Syscall(unix.SYS_PERSONALITY, ask, 0, 0); errno == 0 {
+		return errors.New("is in force, and personality can be called all the same")
+	}
+	return nil
+}
