@@ -275,7 +275,8 @@ func TestSurroundings(t *testing.T) {
 				require.Equal(t, 0, r.code, r.stderr)
 				require.Equal(t, want, hashContents(t, filepath.Dir(f.dest)), "%q", around)
 			}
-			time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // another second of the clock
+			now := time.Now().Unix()
+			disktest.WaitFor(t, "another second of the clock", func() bool { return time.Now().Unix() > now })
 			for _, jobs := range []string{"1", "2", "3", "4", "5", "6", "7", "8"} {
 				f := newFault(t, source)
 				f.requireNext(t, "--jobs", jobs)

@@ -161,20 +161,15 @@ func TestScanOfAFileThatGrows(t *testing.T) {
 				stopped <- err
 				return
 			}
-			time.Sleep(20 * time.Microsecond)
+			time.Sleep(20 * time.Microsecond) // or it would fill the disk
 		}
 	}()
-	seen := map[string]bool{}
-	for range 20 {
+	disktest.WaitFor(t, "a scan that has seen the growth", func() bool {
 		rows, _ := scanJSON(t, s.dir, ".")
 		require.Len(t, rows, 1)
-		seen[rows[0].String()] = true
-		if seen["failed changed"] {
-			break
-		}
-	}
+		return rows[0].String() == "failed changed"
+	})
 	close(stop)
 	require.NoError(t, <-stopped)
-	require.True(t, seen["failed changed"], "%v", seen)
 	s.requireRows(map[string]string{"disk.img": isOff}, ".")
 }

@@ -431,7 +431,7 @@ func TestSavedResultsAreWrittenInTime(t *testing.T) {
 	c := fresh(t)
 	r := begin(t, c)
 	save(t, r, "/lib/a", image("a", 65536, file("a", 1)))
-	require.Eventually(t, func() bool { return query(t, c, "SELECT count(*) FROM images") == "1" }, time.Second, 10*time.Millisecond)
+	disktest.WaitFor(t, "the row", func() bool { return query(t, c, "SELECT count(*) FROM images") == "1" })
 }
 
 func TestCloseWritesWhatIsLeft(t *testing.T) {

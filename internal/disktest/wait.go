@@ -65,11 +65,19 @@ func WaitSettled(t testing.TB, dir string) {
 // ProcessorTime returns the processor time that f takes in its goroutine. Other work of the machine and of the process
 // does not count.
 func ProcessorTime(f func()) time.Duration {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before := threadTime()
+	spent := Spent()
 	f()
-	return threadTime() - before
+	return spent()
+}
+
+// Spent returns a function that returns, once, the processor time that the goroutine has used since.
+func Spent() func() time.Duration {
+	runtime.LockOSThread()
+	before := threadTime()
+	return func() time.Duration {
+		defer runtime.UnlockOSThread()
+		return threadTime() - before
+	}
 }
 
 func threadTime() time.Duration {

@@ -301,9 +301,9 @@ func TestVHDXHostileLogsAreQuick(t *testing.T) {
 				e.SealAt(0, 4096)
 				v.PutLog(i*4096, e)
 			}
-			start := time.Now()
+			spent := disktest.Spent()
 			img, err := image.Open(write(t, t.TempDir(), "disk.vhdx", v.Forged), image.Options{})
-			require.Less(t, time.Since(start), 5*time.Second)
+			require.Less(t, spent(), 5*time.Second)
 			if name == "own tails" {
 				require.NoError(t, err)
 				require.NoError(t, img.Close())

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	seccomp "github.com/elastic/go-seccomp-bpf"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/sandbox"
 )
 
@@ -250,8 +250,8 @@ func TestWorkersEndWithTheirParent(t *testing.T) {
 // gone waits for the end of a process that is nobody's child here. As a zombie it has ended, too.
 func gone(t *testing.T, pid int) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	disktest.WaitFor(t, "the end of the process", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err != nil || strings.Contains(string(stat), ") Z ")
-	}, 5*time.Second, 10*time.Millisecond)
+	})
 }

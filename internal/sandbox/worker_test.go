@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/sandbox"
 )
 
@@ -117,14 +120,35 @@ func TestComputingTimeIsRenewed(t *testing.T) {
 	}
 }
 
+// pidOf is the process of a worker.
+func pidOf(t *testing.T, w *sandbox.Worker) int {
+	t.Helper()
+	pid, err := strconv.Atoi(ask(t, w, "pid"))
+	require.NoError(t, err)
+	return pid
+}
+
+// whenAtWork does something when a worker that had nothing to do uses the processor.
+func whenAtWork(t *testing.T, pid int, do func()) {
+	defer do()
+	before := processorTime(pid)
+	disktest.WaitFor(t, "a worker at work", func() bool { return processorTime(pid) > before+5 })
+}
+
+// processorTime is that of a process, in ticks of 10 ms. Spec: proc(5), /proc/PID/stat, utime.
+func processorTime(pid int) (ticks int) {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // it may have ended
+	if _, fields, ok := strings.Cut(string(stat), ") "); ok {
+		ticks, _ = strconv.Atoi(strings.Fields(fields)[11])
+	}
+	return ticks
+}
+
 func TestCancel(t *testing.T) {
 	w := start(t, sandbox.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
-	timer := time.AfterFunc(200*time.Millisecond, cancel)
-	defer timer.Stop()
-	began := time.Now()
-	_, err := w.Call(ctx, []byte("sleep"))
-	require.Less(t, time.Since(began), 2*time.Second)
+	go whenAtWork(t, pidOf(t, w), cancel)
+	_, err := w.Call(ctx, []byte("spin"))
 	require.ErrorIs(t, err, context.Canceled)
 	var death *sandbox.Death
 	require.ErrorAs(t, err, &death)
@@ -139,22 +163,18 @@ func TestCancel(t *testing.T) {
 
 func TestCloseDuringARequest(t *testing.T) {
 	w := start(t, sandbox.Options{})
-	timer := time.AfterFunc(200*time.Millisecond, func() { _ = w.Close() })
-	defer timer.Stop()
-	death := dies(t, w, "sleep")
+	go whenAtWork(t, pidOf(t, w), func() { _ = w.Close() })
+	death := dies(t, w, "spin")
 	require.Equal(t, sandbox.Canceled, death.Cause)
 }
 
 // A worker that ended while nobody asked it anything did not die of the next request.
 func TestDeathBetweenRequests(t *testing.T) {
 	w := start(t, sandbox.Options{})
-	pid, err := strconv.Atoi(ask(t, w, "pid"))
-	require.NoError(t, err)
+	pid := pidOf(t, w)
 	require.NoError(t, unix.Kill(pid, unix.SIGKILL))
-	require.Eventually(t, func() bool { // until its parent has taken notice
-		return errors.Is(unix.Kill(pid, 0), unix.ESRCH)
-	}, 5*time.Second, 5*time.Millisecond)
-	_, err = w.Call(t.Context(), []byte("echo x"))
+	disktest.WaitFor(t, "a parent that has taken notice", func() bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) })
+	_, err := w.Call(t.Context(), []byte("echo x"))
 	var death *sandbox.Death
 	require.ErrorAs(t, err, &death)
 	require.True(t, death.Idle)

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -23,7 +22,7 @@ func fuzzExtent(t *testing.T, kind string, sectors uint64, data []byte, hole uin
 		text = strings.Replace(text, "parentCID=ffffffff", "parentCID=00000001\nparentFileNameHint=\"parent.vmdk\"", 1)
 	}
 	extent := &memFile{name: "x-delta.vmdk", data: data, size: int64(len(data)) + int64(hole%(64<<20))}
-	start := time.Now()
+	spent := disktest.Spent()
 	img, err := open(folder(&memFile{name: "disk.vmdk", data: []byte(text), size: int64(len(text))}, extent))
 	if err != nil {
 		requireClass(t, err)
@@ -37,7 +36,7 @@ func fuzzExtent(t *testing.T, kind string, sectors uint64, data []byte, hole uin
 	for off := int64(0); off < min(img.Disk.Size(), 16<<20) && !broken; off += int64(len(buf)) {
 		require.NoError(t, ondisk.ReadFull(img.Disk, buf[:min(int64(len(buf)), img.Disk.Size()-off)], off))
 	}
-	require.Less(t, time.Since(start), slowest)
+	require.Less(t, spent(), slowest)
 }
 
 // FuzzCOWD reads anything as header, directory and first table of an extent of ESX. The table is short: mutations hit every

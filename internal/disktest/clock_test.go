@@ -1,0 +1,67 @@
+package disktest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// clockCalls are what a test watches the clock with. WaitFor and Spent stand in for them.
+var clockCalls = []string{"time.Sleep", "time.Since", "time.Tick", "require.Eventually", "require.Never", "assert.Eventually", "assert.Never"}
+
+// clockAllowed are the calls that synchronise and assert nothing, each with its reason.
+var clockAllowed = map[string]string{
+	"cmd/trueup/scan_walk_test.go time.Sleep":         "a writer that is not to fill the disk",
+	"cmd/trueup/kill_test.go time.Since":              "what is usual, to spread kills over it; a kill that misses is repeated",
+	"internal/catalog/process_test.go time.Sleep":     "lanes of a crowd share the processors",
+	"internal/sandbox/worker_main_test.go time.Sleep": "a worker that never answers",
+}
+
+// clocksIn lists the calls of a file that watch the clock.
+func clocksIn(t *testing.T, path string, src any) (found []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, src, 0)
+	require.NoError(t, err)
+	ast.Inspect(file, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := s.X.(*ast.Ident); ok && slices.Contains(clockCalls, x.Name+"."+s.Sel.Name) {
+				found = append(found, x.Name+"."+s.Sel.Name)
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// A test waits for what it needs, however busy the machine is, and bounds work by what is counted.
+func TestTestsDoNotWatchTheClock(t *testing.T) {
+	root := moduleRoot(t)
+	seen := map[string]bool{}
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		for _, call := range clocksIn(t, path, nil) {
+			key := filepath.ToSlash(rel) + " " + call
+			seen[key] = true
+			require.Contains(t, clockAllowed, key, "wait for the event (disktest.WaitFor), or count processor time (disktest.Spent)")
+		}
+		return err
+	}))
+	for key := range clockAllowed {
+		require.True(t, seen[key], "the list of exceptions names %s, which is gone", key)
+	}
+}
+
+func TestClocksAreFound(t *testing.T) {
+	const src = "package x\nfunc f() { time.Sleep(1); g(time.Since(start)); require.Eventually(t, h, 1, 1); time.Now() }\n"
+	require.Equal(t, []string{"time.Sleep", "time.Since", "require.Eventually"}, clocksIn(t, "x.go", src))
+}
