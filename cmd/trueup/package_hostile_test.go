@@ -159,7 +159,7 @@ func TestPackageWithoutDisks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vm.ova")
 	append(disktest.ForgeTar(rawOVF(`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1"/>`)...), disktest.TarEnd()...).Write(t, path)
 	require.Empty(t, trueupJSON[jsonPackageInspect](t, 0, "inspect", path).Disks)
-	require.Contains(t, trueup(t, "inspect", path).stdout, "no disk with a file")
+	require.Contains(t, trueup(t, "inspect", path).stdout, "no disk of the package has a file")
 	for _, args := range [][]string{{"plan", path}, {"align", path, path + "-out.ova"}, {"convert", path, path + "-out.vmdk"}} {
 		answer := trueupJSON[jsonError](t, 1, args...)
 		require.Equal(t, "unsupported", answer.Error.Code)

@@ -242,7 +242,8 @@ func TestScanKinds(t *testing.T) {
 	for name, content := range map[string][]byte{
 		"disk": off, "table.bin": big, "empty": {}, "one": {1}, "odd": append([]byte("text"), make([]byte, 511)...), "zero.bin": make([]byte, 4096),
 		"cd.iso": iso, "cd.img": append(iso, make([]byte, 4<<20)...), "floppy.img": make([]byte, 1440<<10), "sector.bin": dump, "firmware.img": make([]byte, 512),
-		"data.gz": {0x1f, 0x8b, 8, 0}, "notes.txt": []byte("# Disk\n"),
+		"data.gz": {0x1f, 0x8b, 8, 0}, "off.img.xz": append([]byte("\xfd7zXZ\x00\x00\x04"), make([]byte, 504)...), "docs.xz": append([]byte("\xfd7zXZ\x00\x00\x04"), make([]byte, 504)...),
+		"ruined.ova": noise("ova", 8192), "notes.txt": []byte("# Disk\n"),
 		"empty.vmdk": {}, "text.vmdk": []byte("nothing of a disk\n"), "blank.qcow2": make([]byte, 1<<20), "small.vhd": {1}, "cut.vhdx": off[:512],
 		"blank.img": make([]byte, 4<<20), "disk.vdi": append(append(make([]byte, 0x40), 0x7f, 0x10, 0xda, 0xbe), make([]byte, 956)...),
 		"garbled.dd": bytes.Repeat([]byte{0xe5}, 8<<20),
@@ -252,9 +253,9 @@ func TestScanKinds(t *testing.T) {
 	sum := s.requireRows(map[string]string{
 		"disk": isOff, "table.bin": isOff,
 		"empty.vmdk": "failed format", "text.vmdk": "failed format", "blank.qcow2": "failed format", "small.vhd": "failed format", "cut.vhdx": "failed format",
-		"blank.img": isEven, "disk.vdi": "failed unsupported", "garbled.dd": isEven,
+		"blank.img": "judged nothing_to_judge", "disk.vdi": "failed unsupported", "off.img.xz": "packed", "ruined.ova": "failed format", "garbled.dd": "judged nothing_to_judge",
 	}, ".")
-	require.Equal(t, 11, sum.Skipped)
+	require.Equal(t, 12, sum.Skipped)
 }
 
 // TestScanNames has names that are hard to write.

@@ -259,7 +259,7 @@ func TestWrongSectorSize(t *testing.T) {
 		"copy of a VHDX of 4096":    {[]string{"convert", "--sector-size", "512", big, dest}, "sector size 4096, want 512"},
 		"a VMDK":                    {[]string{"inspect", "--sector-size", "4096", sampleDisk(t)}, "sector size 512, want 4096"},
 		"a VMDK to be aligned":      {[]string{"align", "--sector-size", "4096", sampleDisk(t), dest}, "sector size 512, want 4096"},
-		"a raw image that ends odd": {[]string{"inspect", "--sector-size", "4096", odd}, "file size 4608, want a multiple of 4096 bytes"},
+		"a raw image that ends odd": {[]string{"inspect", "--sector-size", "4096", odd}, "its size (4608) is no multiple of 4096"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := trueup(t, append(c.args, "--json")...)

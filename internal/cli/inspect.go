@@ -141,7 +141,9 @@ func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *source)
 	r.Stored(u.usage, u.nonZero)
 	r.Refusals, r.Flags = refusals, f.flags()
 	r.ExitCode = r.Verdict.ExitCode()
-	bad = broken(findings)
+	if bad = broken(findings); bad == nil && misnamed(s.img) && unknown(&r.Disk) {
+		bad = misnamedError(s.img)
+	}
 	f.diagnose(r, s.layout, bad != nil)
 	switch {
 	case bad != nil:

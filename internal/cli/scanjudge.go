@@ -96,17 +96,17 @@ func (j *judge) single(i *library.Image, job scan.Job, o image.Options) (judged 
 	}
 	d, err := j.disk(i, img, nil)
 	switch {
-	case job.Doubt && err == nil && blank(d), job.Doubt && err != nil && img.Disk.Size() < image.SmallestBare:
+	case job.Doubt && err == nil && unknown(&d.Disk), job.Doubt && err != nil && img.Disk.Size() < image.SmallestBare:
 		return false, nil // what is broken and as large as a disk may be one
-	case misnamed(img) && blank(d):
+	case misnamed(img) && unknown(&d.Disk):
 		return true, misnamedError(img)
 	}
 	i.Disks, i.Size = append(i.Disks, d), img.Disk.Size()
 	return true, errors.Join(err, img.Unchanged())
 }
 
-// blank tells whether nothing is known of what a disk holds.
-func blank(d library.Disk) bool {
+// unknown reports whether nothing is known of what a disk holds.
+func unknown(d *report.Disk) bool {
 	return d.Table.Scheme == "none" && (d.Volume == nil || d.Volume.Kind == string(volume.Unknown))
 }
 

@@ -12,6 +12,9 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
+// userSays is who wants a format that the command line names.
+const userSays = "--format"
+
 // maxChain is how many parents an image can have, one behind the other.
 const maxChain = 16
 
@@ -38,7 +41,7 @@ func (c *chain) open(main driver.File, want string) (string, *driver.Image, erro
 		parent, err = c.parent(ref)
 		return parent, err
 	}
-	says := "--format"
+	says := userSays
 	if level > 0 {
 		says = "its child"
 	}

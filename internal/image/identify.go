@@ -24,12 +24,14 @@ const (
 	Pack        Kind = "package"     // an OVA or OVF
 	Unsupported Kind = "unsupported" // a format that has a name and no reader
 	Medium      Kind = "medium"      // an ISO: on what is only read, alignment does not matter
+	Packed      Kind = "packed"      // a compressed file, which could hold an image
 )
 
 // Identity is what a file is, as far as its first bytes tell and what they name. The rest is not judged.
 type Identity struct {
 	Kind    Kind      `json:"kind,omitempty"`
 	Format  string    `json:"format,omitempty"`  // as users write it
+	Remedy  string    `json:"remedy,omitempty"`  // for what is packed
 	Extents FileNames `json:"extents,omitempty"` // files that hold its data, each once: of an OVF those of its disks
 	Parents FileNames `json:"parents,omitempty"` // images that it completes: the last component of each name
 	Read    int64     `json:"read,omitempty"`    // bytes, to know all that; set by who counts them
@@ -82,7 +84,7 @@ func Identify(path string, meter *Meter) (id Identity, err error) {
 }
 
 func identify(dir *folder, f *file) (Identity, error) {
-	found, names, _, err := recognise(f)
+	found, names, other, err := recognise(f)
 	switch {
 	case err != nil:
 		return Identity{}, err
@@ -91,8 +93,10 @@ func identify(dir *folder, f *file) (Identity, error) {
 	case len(names) > 1: // opening it says what is wrong
 		n, err := readNames(f)
 		return Identity{Kind: Disk, Format: strings.Join(names, "+"), Parents: parentNames(n.Parents)}, err
-	case names[0] == isoName:
-		return Identity{Kind: Medium, Format: names[0]}, nil
+	case other.kind == Packed:
+		return Identity{Kind: Packed, Format: names[0], Remedy: other.remedy}, nil
+	case other.kind != "":
+		return Identity{Kind: other.kind, Format: names[0]}, nil
 	case names[0] == packageOVA:
 		return Identity{Kind: Pack, Format: "ova"}, nil
 	case names[0] == packageOVF:
@@ -152,7 +156,7 @@ const smallest = units.SectorSize
 // Named tells whether a file has the name of an image, whatever its content: one that is none is damaged. size is in bytes.
 func Named(name string, size int64) bool {
 	ext := strings.ToLower(filepath.Ext(name))
-	if slices.Contains([]string{".ova", ".ovf", ".vdi", ".qed", ".hdd", ".qcow3"}, ext) {
+	if otherNames[ext] != "" {
 		return true
 	}
 	for _, f := range formats {
@@ -161,7 +165,7 @@ func Named(name string, size int64) bool {
 		}
 	}
 	// These say less: firmware and boot floppies have them too. A disk has whole sectors.
-	return slices.Contains([]string{".raw", ".img", ".dd"}, ext) && size >= SmallestBare && size%units.SectorSize == 0
+	return rawNamed(name) && size >= SmallestBare && size%units.SectorSize == 0
 }
 
 // SmallestBare is the smallest file without a format that is a disk for its name alone, in bytes: the largest floppy is smaller.

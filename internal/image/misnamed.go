@@ -1,12 +1,14 @@
 package image
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -24,18 +26,71 @@ func (img *Image) misnamed(name string, o Options) {
 	if img.Format != raw.Format.Name || o.Format != "" {
 		return
 	}
+	format := namedAs(name)
+	if format == "" {
+		return
+	}
+	img.Issues = append(img.Issues, ondisk.Issue{
+		Code: CodeMisnamed, Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
+		Text: fmt.Sprintf("%.256q is named as %s, but has neither its header nor its footer: either they are lost, and its bytes are not those of the disk, or it is a raw disk",
+			name, format),
+		Remedy: "take it from a backup if it was " + format + "; rename it or add --format raw if it is a raw disk",
+	})
+}
+
+// otherNames are the extensions of formats that are recognised only, and of packages.
+var otherNames = map[string]string{".ova": packageOVA, ".ovf": packageOVF, ".vdi": "VDI", ".qed": "QED", ".hdd": "Parallels HDD", ".qcow3": "qcow2"}
+
+// namedAs is the format that the name of a file speaks of; "" where it is none, or may be raw.
+func namedAs(name string) string {
 	ext := strings.ToLower(filepath.Ext(name))
 	if rawExtent.MatchString(strings.TrimSuffix(strings.ToLower(name), ext)) {
-		return
+		return ""
 	}
 	for _, f := range formats {
 		if slices.Contains(f.Extensions, ext) {
-			img.Issues = append(img.Issues, ondisk.Issue{
-				Code: CodeMisnamed, Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
-				Text: fmt.Sprintf("%.256q is named as %s, but has neither its header nor its footer: either they are lost, and its bytes are not those of the disk, or it is a raw disk",
-					name, f.Name),
-				Remedy: "take it from a backup if it was " + f.Name + "; rename it or add --format raw if it is a raw disk",
-			})
+			return f.Name
 		}
 	}
+	return otherNames[ext]
+}
+
+// named adds what the name of a file says to the error of one that is no image.
+func named(name string, err error) error {
+	if format := namedAs(name); format != "" && errors.Is(err, raw.ErrNone) {
+		return fmt.Errorf("%w. The name says %s: it may be truncated or damaged", err, format)
+	}
+	return err
+}
+
+// ordered notes that the content looks like another format than raw, which the user has ordered.
+func (img *Image) ordered(main driver.File) error {
+	_, names, _, err := recognise(main)
+	if err == nil && len(names) > 0 {
+		img.Issues = append(img.Issues, ondisk.Issue{
+			Code: "format-overridden", Effect: ondisk.Warn,
+			Text: fmt.Sprintf("the file has the header of %s, and is read as a raw disk, as --format says", strings.Join(names, " and ")),
+		})
+	}
+	return err
+}
+
+// packedNames are extensions of compressed files, and of pieces of them.
+var packedNames = regexp.MustCompile(`\.(gz|xz|zst|zstd|bz2|lz4|lzo|zip|7z|rar|[0-9]{2,3}|a[a-z])$`)
+
+// NamedPacked reports whether the name of a compressed file is that of an image: disk.img.gz, a box of Vagrant, a part of a Clonezilla image.
+func NamedPacked(name string) bool {
+	name = strings.ToLower(name)
+	if strings.HasSuffix(name, ".box") || strings.Contains(name, "-ptcl-img") {
+		return true
+	}
+	for packedNames.MatchString(name) {
+		name = packedNames.ReplaceAllString(name, "")
+	}
+	return namedAs(name) != "" || rawNamed(name) || slices.Contains([]string{".vma", ".iso"}, filepath.Ext(name))
+}
+
+// rawNamed reports whether a name has an extension of raw disks, which other files have too.
+func rawNamed(name string) bool {
+	return slices.Contains([]string{".raw", ".img", ".dd"}, strings.ToLower(filepath.Ext(name)))
 }

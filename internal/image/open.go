@@ -120,10 +120,13 @@ func openIn(dir *folder, base string, o Options) (*Image, error) {
 	c := &chain{img: img, above: []driver.File{main}, gate: img.beside, sector: sector}
 	img.Format, img.Image, err = c.open(main, o.Format)
 	if err != nil {
-		return nil, errors.Join(err, img.closeFiles())
+		return nil, errors.Join(named(base, err), img.closeFiles())
 	}
 	img.misnamed(base, o)
-	return img, nil
+	if o.Format == raw.Format.Name {
+		err = img.ordered(main)
+	}
+	return img, err
 }
 
 // beside is the gate to further files in the folder of the image.
@@ -141,10 +144,12 @@ func (img *Image) beside(name string, level int) (driver.File, error) {
 // a guest can write what looks like a header into its own disk.
 // says is who wants the format.
 func detect(f driver.File, want, says string) (driver.Format, error) {
-	found, names, remedy, err := recognise(f)
+	found, names, other, err := recognise(f)
 	switch {
 	case err != nil:
 		return found, err
+	case want == raw.Format.Name && says == userSays: // an order, whatever the content looks like
+		return raw.Format, nil
 	case len(names) > 1:
 		return found, &ondisk.FormatError{
 			What: "image", Field: "format", Got: strings.Join(names, " and "),
@@ -153,6 +158,7 @@ func detect(f driver.File, want, says string) (driver.Format, error) {
 	case want != "" && !matches(want, found.Name, names):
 		return found, &ondisk.FormatError{What: "image", Field: "format", Got: contentName(names), Want: want + ", as " + says + " says"}
 	case len(names) == 1 && found.Name == raw.Format.Name:
+		remedy := other.remedy
 		if remedy == "" {
 			remedy = "convert it with qemu-img convert -O vmdk (or raw), and take the result"
 		}
@@ -161,19 +167,18 @@ func detect(f driver.File, want, says string) (driver.Format, error) {
 	return found, nil
 }
 
-// recognise lists the formats that the content has: the last one that is read, the names of all, and the remedy for one that is
-// not read.
-func recognise(f driver.File) (found driver.Format, names []string, remedy string, err error) {
+// recognise lists the formats that the content has: the last one that is read, the names of all, and the last one that is not read.
+func recognise(f driver.File) (found driver.Format, names []string, other recognised, err error) {
 	size := f.Size()
 	e, _ := spareEnds.Get().(*ends)
 	defer spareEnds.Put(e)
 	head, err := e.readHead(f)
 	if err != nil {
-		return found, nil, "", err
+		return found, nil, other, err
 	}
 	tail := e.tail[:min(size, tailSize)]
 	if err := ondisk.ReadFull(f, tail, size-int64(len(tail))); err != nil {
-		return found, nil, "", err
+		return found, nil, other, err
 	}
 	found = raw.Format
 	for _, c := range formats {
@@ -182,11 +187,11 @@ func recognise(f driver.File) (found driver.Format, names []string, remedy strin
 		}
 	}
 	for _, c := range others {
-		if c.detect(head, tail) {
-			names, remedy = append(names, c.name), c.remedy
+		if c.detect(head, tail) && (c.kind != Packed || !hasTable(head)) {
+			names, other = append(names, c.name), c
 		}
 	}
-	return found, names, remedy, nil
+	return found, names, other, nil
 }
 
 func matches(want, found string, names []string) bool {

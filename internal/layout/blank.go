@@ -1,6 +1,8 @@
 package layout
 
 import (
+	"errors"
+
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
@@ -22,7 +24,8 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 	if l.Volume.Kind != volume.Unknown {
 		return nil
 	}
-	if l.Blank, err = isBlank(d); err != nil {
+	l.Blank, err = isBlank(d)
+	if err != nil && !errors.Is(err, ondisk.ErrFormat) { // what is malformed in the container is its own finding
 		return err
 	}
 	i := ondisk.Issue{

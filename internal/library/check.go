@@ -48,7 +48,7 @@ func (i *Image) Check() error {
 // read have a verdict.
 func (i *Image) checkState() error {
 	switch i.State {
-	case Failed, Orphan:
+	case Failed, Orphan, Packed:
 		if (i.State == Failed) != (i.Error != nil) {
 			return fmt.Errorf("a row that is %s, and an error: %t", i.State, i.Error != nil)
 		}

@@ -151,9 +151,17 @@ func (i *Image) unknownCode() string {
 // unknownText says why nothing is known of an image.
 func (i *Image) unknownText() string {
 	if i.State == Packed {
-		return csvRow{Image: i}.finding()
+		return packedText(i.Findings)
 	}
 	return "nothing that is known was found on the disk; if that is right, give --allow-unknown"
+}
+
+// packedText says of a packed file what to do.
+func packedText(fs []align.Finding) string {
+	if len(fs) == 0 {
+		return "it is compressed, and not read"
+	}
+	return fs[0].Text + "; " + fs[0].Remedy
 }
 
 // lostDisk says which disk of a package could not be judged, and why.

@@ -115,13 +115,25 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 			units.Short(goal.Want), c.limit/l.LBASize()), "try a smaller --boundary, or move the disk to GPT in the guest first")
 	}
 	p.leftAlone(l)
-	p.Notes = append(p.Notes, align.Relevant(l.Issues, p.moved())...)
+	p.Notes = append(p.Notes, align.Relevant(concerning(l), p.moved())...)
 	p.chsNote(l)
 	p.losses(l)
 	p.strays(l)
 	p.atEnd(l)
 	p.sizeElsewhere()
 	return p, p.malformed()
+}
+
+// concerning are the issues of a disk. A volume over the whole disk is all there is of it: that it is malformed matters though nothing moves.
+func concerning(l *layout.Layout) []ondisk.Issue {
+	if l.Table != nil {
+		return l.Issues
+	}
+	out := slices.Clone(l.Issues)
+	for n := range out {
+		out[n].OnMove = out[n].OnMove && out[n].Effect != ondisk.BadVolume
+	}
+	return out
 }
 
 // limitOf is the end of what the table of a disk can name.

@@ -29,8 +29,8 @@ func (a Answer) wrong(r Request) error {
 		return errors.New("no row")
 	case i == nil:
 		return nil
-	case i.State == library.Orphan:
-		return errors.New("a row of an orphan, which only the folder knows")
+	case i.State == library.Orphan, i.State == library.Packed:
+		return fmt.Errorf("a row that is %s, which a worker cannot know", i.State)
 	}
 	i.Change, i.Accepted, i.Priority = "", nil, nil // not for a worker to say
 	return i.Check()
@@ -44,12 +44,12 @@ const (
 
 // checkIdentity refuses what no file is.
 func checkIdentity(id image.Identity) error {
-	kinds := []image.Kind{image.Other, image.Disk, image.Extent, image.Bare, image.Pack, image.Unsupported, image.Medium}
+	kinds := []image.Kind{image.Other, image.Disk, image.Extent, image.Bare, image.Pack, image.Unsupported, image.Medium, image.Packed}
 	switch {
 	case !slices.Contains(kinds, id.Kind):
 		return fmt.Errorf("a file of the kind %.32q", id.Kind)
-	case len(id.Format) > maxFormat:
-		return fmt.Errorf("a format of %d bytes, want at most %d", len(id.Format), maxFormat)
+	case len(id.Format)+len(id.Remedy) > maxFormat:
+		return fmt.Errorf("a format and its remedy of %d bytes, want at most %d", len(id.Format)+len(id.Remedy), maxFormat)
 	case len(id.Extents) > maxNames || len(id.Parents) > maxNames:
 		return fmt.Errorf("a file that names %d extents and %d parents, want at most %d", len(id.Extents), len(id.Parents), maxNames)
 	}

@@ -191,6 +191,7 @@ func (r *run) matters(f *folder, x *found) *found {
 	case x.named:
 		return x
 	case x.id.Kind == image.Medium: // whatever its name is
+	case x.id.Kind == image.Packed && !image.NamedPacked(x.Name) && !image.Named(x.Name, x.Size):
 	case x.id.Kind == image.Bare && image.MayBeBare(x.Size), image.Named(x.Name, x.Size):
 		return x
 	case x.id.Kind != image.Other && x.id.Kind != image.Bare:

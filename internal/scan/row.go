@@ -36,6 +36,10 @@ func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*lib
 	if x.failed != nil {
 		return x.failed, r.keepIf(path, x, x.failed, "")
 	}
+	if x.id.Kind == image.Packed {
+		i := x.packed()
+		return i, r.keepIf(path, x, i, "")
+	}
 	if x.isExtent() && len(c.owners[x.Name]) == 0 {
 		i := x.orphan()
 		return i, r.keepIf(path, x, i, "")
@@ -129,6 +133,17 @@ func unchanged(dir string, i *library.Image) bool {
 		}
 	}
 	return true
+}
+
+// packed is the row of a compressed file that has the name of an image.
+func (x *found) packed() *library.Image {
+	i := library.NewImage(x.shown)
+	i.State, i.Format, i.Stored, i.Files = library.Packed, x.id.Format, x.Allocated, []library.File{x.File}
+	i.Findings = append(i.Findings, align.FromIssue(ondisk.Issue{
+		Code: "packed", Effect: ondisk.Warn, Err: ondisk.ErrUnsupported,
+		Text: fmt.Sprintf("it is compressed with %s, and not read", x.id.Format), Remedy: x.id.Remedy,
+	}))
+	return i
 }
 
 // orphan is the row of an extent that no image names. Alone it has no verdict: what lies in front of it is not known.

@@ -3,7 +3,6 @@ package raw
 
 import (
 	"cmp"
-	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -11,22 +10,31 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
+// ErrNone marks a file that is no disk, as its size tells.
+var ErrNone = ondisk.In(ondisk.ErrFormat, "no disk image")
+
 // Format is what remains when no other format knows the content.
 var Format = driver.Format{Name: "raw", Open: open, Create: create}
 
 func open(s *driver.Source) (*driver.Image, error) {
 	size, sector := s.File.Size(), cmp.Or(s.SectorSize, units.SectorSize)
 	if size == 0 || size%sector != 0 {
-		return nil, &ondisk.FormatError{
-			What: "raw image", Field: "file size", Got: size,
-			Want: fmt.Sprintf("a multiple of %d bytes above 0 (a file of another size is cut short, or no disk image)", sector),
-		}
+		return nil, notRaw(size, sector)
 	}
 	return &driver.Image{
 		Disk: disk.New(size, sector, func(off int64) (disk.Run, error) {
 			return disk.Run{Len: size - off, Src: s.File, Off: off}, nil
 		}),
 	}, nil
+}
+
+// notRaw says why a file without a known header is no disk either.
+func notRaw(size, sector int64) error {
+	if size == 0 {
+		return ondisk.In(ErrNone, "no disk image: the file is empty")
+	}
+	return ondisk.In(ErrNone, "no disk image: it begins with none of the headers that trueup knows, and its size (%d) is no multiple of %d, as that of a raw disk is",
+		size, sector)
 }
 
 func create(f driver.WriteFile, size int64, _ driver.Options) (driver.Target, error) {

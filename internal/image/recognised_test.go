@@ -1,0 +1,126 @@
+package image_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// squeezed is content in whole sectors, compressed by tools and libraries that are not ours.
+func squeezed(t *testing.T) map[string][]byte {
+	t.Helper()
+	plain := noise(9, 4096)
+	var g, z bytes.Buffer
+	gz := gzip.NewWriter(&g)
+	_, err := gz.Write(plain)
+	require.NoError(t, err)
+	require.NoError(t, gz.Close())
+	archive := zip.NewWriter(&z)
+	w, err := archive.Create("disk.img")
+	require.NoError(t, err)
+	_, err = w.Write(plain)
+	require.NoError(t, err)
+	require.NoError(t, archive.Close())
+	path := write(t, t.TempDir(), "disk.img", plain)
+	out := map[string][]byte{
+		"gzip": g.Bytes(), "zip": z.Bytes(),
+		"xz": []byte(disktest.Output(t, "xz", "-c", path)),
+	}
+	for name, b := range out {
+		out[name] = append(b, make([]byte, 512-len(b)%512)...)
+	}
+	return out
+}
+
+// headers begin files of formats that have a name and no reader, as their specifications have them.
+var headers = map[string]string{
+	"bzip2": "BZh91AY&SY\xd8", "zstd": "\x28\xb5\x2f\xfd\x04\x88", "lz4": "\x04\x22\x4d\x18\x64\x40", "lzop": "\x89LZO\x00\r\n\x1a\n", "7z": "7z\xbc\xaf\x27\x1c\x00\x04",
+	"RAR": "Rar!\x1a\x07\x01\x00", "Bochs": "Bochs Virtual HD Image\x00", "cloop": "#!/bin/sh\n#V2.0 Format\n", "EWF2 (Ex01)": "EVF2\r\n\x81\x00\x02\x01",
+	"AFF": "AFF10\r\n\x00", "Apple sparseimage": "sprs\x00\x00\x00\x03", "ASIF": "shdw\x00\x00\x00\x01\x00\x00\x02\x00", "Android sparse": "\x3a\xff\x26\xed\x01\x00\x00\x00\x1c\x00\x0c\x00",
+	"Proxmox VMA": "VMA\x00\x00\x00\x00\x01", "partclone": "partclone-image\x000.3.20", "ntfsclone": "\x00ntfsclone-image", "WIM": "MSWIM\x00\x00\x00\xd0\x00\x00\x00",
+}
+
+// What is recognised is never taken for a raw disk, and the message says what to do.
+func TestRecognised(t *testing.T) {
+	all := squeezed(t)
+	for name, head := range headers {
+		all[name] = append([]byte(head), make([]byte, 8192-len(head))...)
+	}
+	for name, content := range all {
+		t.Run(name, func(t *testing.T) {
+			path := write(t, t.TempDir(), "disk.img", content)
+			_, err := image.Open(path, image.Options{})
+			require.ErrorIs(t, err, ondisk.ErrUnsupported)
+			require.ErrorContains(t, err, name+": recognised, not supported; ")
+			id, err := image.Identify(path, nil)
+			require.NoError(t, err)
+			require.Equal(t, name, id.Format)
+			require.NotContains(t, []image.Kind{image.Disk, image.Bare}, id.Kind)
+
+			img, err := image.Open(path, image.Options{Format: "raw"})
+			require.NoError(t, err, "which is an order")
+			defer img.Close()
+			require.Equal(t, []string{"format-overridden"}, codes(img.Issues, ondisk.Warn))
+			require.Equal(t, int64(len(content)), img.Disk.Size())
+		})
+	}
+}
+
+// A disk is not hidden by its first bytes, which may be any code.
+func TestRawDisksThatBeginWithAMagicNumber(t *testing.T) {
+	table := func(head string) []byte {
+		d := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 1000})
+		copy(d, head)
+		return d
+	}
+	code := func(head string) []byte { return append([]byte(head), noise(3, 8192-len(head))...) }
+	for name, content := range map[string][]byte{
+		"zstd and a table": table("\x28\xb5\x2f\xfd\x04"), "7z and a table": table("7z\xbc\xaf\x27\x1c"), "gzip and a table": table("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"),
+		"gzip, reserved flags": code("\x1f\x8b\x08\xff\x00\x00\x00\x00\x00\x03"), "bzip2 without a block": code("BZh9 boot"), "zip of version 200": code("PK\x03\x04\xc8"),
+		"lz4 of version 3": code("\x04\x22\x4d\x18\xc0"), "Android sparse of version 9": code("\x3a\xff\x26\xed\x09\x00"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			img, err := image.Open(write(t, t.TempDir(), "disk.img", content), image.Options{})
+			require.NoError(t, err)
+			defer img.Close()
+			require.Equal(t, "raw", img.Format)
+		})
+	}
+}
+
+// A file that is no disk is told so in those words, and what its name says.
+func TestNoDiskImage(t *testing.T) {
+	dir := t.TempDir()
+	const none = "no disk image: it begins with none of the headers that trueup knows, and its size (5000) is no multiple of 512, as that of a raw disk is"
+	for name, want := range map[string]string{
+		"notes.txt": none, "broken.qcow2": none + ". The name says qcow2: it may be truncated or damaged", "vm.ova": none + ". The name says OVA: it may be truncated or damaged",
+	} {
+		_, err := image.Open(write(t, dir, name, make([]byte, 5000)), image.Options{})
+		require.ErrorIs(t, err, ondisk.ErrFormat)
+		require.EqualError(t, err, want)
+	}
+	_, err := image.Open(write(t, dir, "empty.img", nil), image.Options{})
+	require.EqualError(t, err, "no disk image: the file is empty")
+	for _, name := range []string{"vm.ova", "vm.ovf", "disk.vdi", "disk.qed", "disk.hdd"} {
+		img := opened(t, write(t, dir, name, binary.BigEndian.AppendUint64(make([]byte, 1016), 7)))
+		require.Equal(t, []string{image.CodeMisnamed}, codes(img.Issues, ondisk.Refuse), name)
+	}
+}
+
+func TestNamedPacked(t *testing.T) {
+	for name, want := range map[string]bool{
+		"disk.img.gz": true, "DISK.VMDK.XZ": true, "a.qcow2.zst": true, "vm.ova.bz2": true, "vm.box": true, "sda1.ntfs-ptcl-img.gz.aa": true, "disk.raw.7z.001": true, "vzdump.vma.zst": true,
+		"docs.tar.gz": false, "readme.gz": false, "a.zip": false, "img.gz": false, "disk.vdi.lz4": true,
+	} {
+		require.Equal(t, want, image.NamedPacked(filepath.Base(name)), name)
+	}
+}
