@@ -46,7 +46,7 @@ func (g *Guest) encryptedBesides() (string, error) {
 	for _, off := range []int64{0, g.Disk.Size() - n} {
 		b, err := ondisk.Bytes(g.Disk, off, n)
 		if err != nil {
-			return "", err
+			return "", ondisk.Legible(err)
 		}
 		if bytes.Contains(b, diskCryptor) {
 			return "DiskCryptor", nil

@@ -1,8 +1,6 @@
 package layout
 
 import (
-	"errors"
-
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
@@ -25,7 +23,7 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 		return nil
 	}
 	l.Blank, err = isBlank(d)
-	if err != nil && !errors.Is(err, ondisk.ErrFormat) { // what is malformed in the container is its own finding
+	if err = ondisk.Legible(err); err != nil {
 		return err
 	}
 	i := ondisk.Issue{

@@ -39,13 +39,13 @@ type Layout struct {
 func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	l, err := look(d, hint, false)
 	if err == nil {
-		err = l.firmwareRAID(d)
+		err = ondisk.Legible(l.firmwareRAID(d))
 	}
 	if err != nil || l.Table == nil {
 		return l, err
 	}
 	for _, check := range []func(disk.Disk) error{l.lostRecords, l.lvmOfOS2} {
-		if err := check(d); err != nil {
+		if err := ondisk.Legible(check(d)); err != nil {
 			return l, err
 		}
 	}
@@ -106,7 +106,7 @@ func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, error) {
 		return nil, err
 	}
 	l.arrayOfDisks(whole)
-	if err := l.checkSectors(d); err != nil {
+	if err := ondisk.Legible(l.checkSectors(d)); err != nil {
 		return nil, err
 	}
 	if err := l.readSlices(d); err != nil {

@@ -11,7 +11,9 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // leave draws the partitions that must not move.
@@ -113,4 +115,15 @@ func TestNoRoomInFrontOfTheSystem(t *testing.T) {
 	require.Equal(t, 2, r[0].Partition)
 	require.Contains(t, r[0].Text, "no room on the boundary of 64K, and --data-only leaves it where it is: it is the active partition")
 	require.Contains(t, r[0].Remedy, "--data-only")
+}
+
+// A volume over the whole disk that is malformed is an error though nothing moves, as it is for inspect.
+func TestMalformedBareVolume(t *testing.T) {
+	bad := ondisk.Issue{Code: "volume", Effect: ondisk.BadVolume, OnMove: true, Text: "bad", Err: ondisk.ErrFormat}
+	bare := &layout.Layout{Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4}, Boot: &boot.Result{Code: boot.Empty}, Issues: []ondisk.Issue{bad}}
+	p, err := plan.New(bare, align.Goal{Must: 65536, Want: mib})
+	require.NoError(t, err)
+	require.Len(t, p.Refusals(false), 1)
+	require.Empty(t, p.Refusals(true), "as opaque bytes")
+	require.True(t, bare.Issues[0].OnMove, "the layout is as it was")
 }
