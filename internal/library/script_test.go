@@ -182,7 +182,7 @@ func TestScriptWithTwoCopiesOfOneName(t *testing.T) {
 	images := []*Image{labelled("/t/a!x.vmdk"), labelled("/t/b!x.vmdk")}
 	Rank(images)
 	script := scriptOf(t, s, images)
-	require.Equal(t, [][]string{{"align", "/t/a!x.vmdk", "/t/x-aligned.vmdk"}}, run(t, t.TempDir(), script, "").calls)
+	require.Equal(t, [][]string{{"align", "--to", "raw", "/t/a!x.vmdk", "/t/x-aligned.vmdk"}}, run(t, t.TempDir(), script, "").calls)
 	require.Contains(t, script, "# 2. /t/b!x.vmdk\n")
 	require.Contains(t, script, "not realigned: the copy would have the name of that of number 1.")
 }
