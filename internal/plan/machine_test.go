@@ -37,19 +37,24 @@ type windowsVolume struct {
 }
 
 func newWindowsVolume(t *testing.T) windowsVolume {
+	return volumeWithHive(t, "WINDOWS", "SYSTEM32", "CONFIG", "SYSTEM")
+}
+
+// volumeWithHive has the file at a path, which is given by its elements.
+func volumeWithHive(t *testing.T, path ...string) windowsVolume {
 	t.Helper()
 	dir := t.TempDir()
-	volume, file := filepath.Join(dir, "fat"), filepath.Join(dir, "SYSTEM")
+	volume, file := filepath.Join(dir, "fat"), filepath.Join(dir, "hive")
 	mark := bytes.Repeat([]byte("the place of the hive. "), hiveRoom/23+1)[:hiveRoom]
 	require.NoError(t, os.WriteFile(volume, make([]byte, windowsSectors*512), 0o600))
 	require.NoError(t, os.WriteFile(file, mark, 0o600))
 	disktest.Run(t, "mkfs.fat", "-F", "16", "-h", fmt.Sprint(oldest), volume)
 	folder := "::"
-	for _, name := range []string{"WINDOWS", "SYSTEM32", "CONFIG"} {
+	for _, name := range path[:len(path)-1] {
 		folder += "/" + name
 		disktest.Run(t, "mmd", "-i", volume, folder)
 	}
-	disktest.Run(t, "mcopy", "-i", volume, file, folder+"/SYSTEM")
+	disktest.Run(t, "mcopy", "-i", volume, file, folder+"/"+path[len(path)-1])
 	b, err := os.ReadFile(volume)
 	require.NoError(t, err)
 	w := windowsVolume{b, bytes.Index(b, mark)}
@@ -65,7 +70,12 @@ func (w windowsVolume) with(t require.TestingT, dirty bool, letters map[string]b
 		data := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, at.Disk), ondisk.U64(at.Off))
 		values = append(values, disktest.HiveValue{Name: `\DosDevices\` + letter + ":", Type: 3, Data: data})
 	}
-	hive := disktest.ForgeHive(3, disktest.HiveKey{Name: "SYSTEM", Keys: []disktest.HiveKey{{Name: "MountedDevices", Values: values}, {Name: "Select"}}})
+	return w.put(t, dirty, disktest.HiveKey{Name: "SYSTEM", Keys: []disktest.HiveKey{{Name: "MountedDevices", Values: values}, {Name: "Select"}}})
+}
+
+// put returns the volume with a hive.
+func (w windowsVolume) put(t require.TestingT, dirty bool, root disktest.HiveKey) []byte {
+	hive := disktest.ForgeHive(3, root)
 	require.LessOrEqual(t, len(hive), hiveRoom)
 	if dirty {
 		hive.U32(disktest.HiveSequence2, 6)
@@ -205,6 +215,50 @@ func TestLettersThatCannotFollow(t *testing.T) {
 			require.Empty(t, x.plan.Refusals(false), "a letter is no boot")
 		})
 	}
+}
+
+// bootEntry is a BCD whose loader starts a Windows at a place.
+func bootEntry(at boot.Place) disktest.HiveKey {
+	device := make(disktest.Forged, 16+0x48) // behind a GUID. Spec: FACTS B3
+	device.U32(16, 6)
+	device.U32(16+8, 0x48)
+	device.U64(16+0x10, ondisk.U64(at.Off))
+	device.U32(16+0x24, 1)
+	device.U32(16+0x28, at.Disk)
+	element := disktest.HiveKey{Name: "21000001", Values: []disktest.HiveValue{{Name: "Element", Type: 3, Data: device}}}
+	object := disktest.HiveKey{Name: "{9dea862c-5cdd-4e70-acc1-f32b344d4795}", Keys: []disktest.HiveKey{{Name: "Elements", Keys: []disktest.HiveKey{element}}}}
+	return disktest.HiveKey{Name: "NewStoreRoot", Keys: []disktest.HiveKey{{Name: "Objects", Keys: []disktest.HiveKey{object}}}}
+}
+
+// A boot manager finds a Windows on another disk by its place. An entry that cannot follow refuses the copy: that Windows would not start.
+func TestABootEntryFollowsToAnotherDisk(t *testing.T) {
+	volume := volumeWithHive(t, "BOOT", "BCD")
+	at := boot.Place{Disk: datSignature, Off: 63 * 512}
+	dat := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 9000})
+	x := planMachine(t, systemDisk(sysSignature, volume.put(t, false, bootEntry(at))), dat)[0]
+	refs := read(t, x.plan.View(x.disk)).Boot.Refs
+	require.Equal(t, boot.Place{Disk: datSignature, Off: 1 << 20}, refs[0].Names())
+	require.Empty(t, x.plan.Refusals(false))
+
+	x = planMachine(t, systemDisk(sysSignature, volume.put(t, true, bootEntry(at))), dat)[0]
+	require.Len(t, x.plan.Refusals(false), 1)
+	require.Equal(t, "other-disk", x.plan.Refusals(false)[0].Code)
+	require.Empty(t, x.plan.Refusals(true))
+}
+
+// A disk that stays gets the new places of another one, and nothing else.
+func TestAnAlignedDiskNamesTheNewPlaces(t *testing.T) {
+	volume := newWindowsVolume(t)
+	b := volume.with(t, false, map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}})
+	sys := dataDisk(sysSignature, disktest.MBREntryFields{Type: 6, Start: 2048, Sectors: windowsSectors})
+	sys.Put(2048*512, b)
+	dat := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 9000})
+	x := planMachine(t, sys, dat)[0]
+	require.Empty(t, x.plan.Moves)
+	require.True(t, x.plan.Renames)
+	require.Len(t, x.plan.Patches, 1)
+	require.Equal(t, map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}, letters(read(t, x.plan.View(x.disk))))
+	require.False(t, planMachine(t, sys)[0].plan.Renames)
 }
 
 // Whatever the disks of a machine are, a letter means the same partition before and after.
