@@ -12,7 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// dosDrivesCode is testdata/dos-drives.S: it finds the logical drives as MS-DOS does, and prints the names in their boot sectors.
+// dosDrivesCode is testdata/dos-drives.S: it finds the logical drives as MS-DOS does, and prints the names in their
+// boot sectors.
 const dosDrivesCode = "" +
 	"fa31c08ed0bc00708ed88ec0fbfce800005db408b28055cd135d31c08ec083e1" +
 	"3f890e00840fb6d64289160284b90100b600bb0080e87800bebe81b90400807c" +
@@ -28,8 +29,8 @@ const (
 	codeOfFAT = 0x3e
 )
 
-// dosDisk is a disk of 16 heads as FDISK of DOS made them: a FAT16 and an extended partition of type 05 with two more, whose boot records
-// begin cylinders. The boot sector of the first one lists the drives.
+// dosDisk is a disk of 16 heads as FDISK of DOS made them: a FAT16 and an extended partition of type 05 with two more,
+// whose boot records begin cylinders. The boot sector of the first one lists the drives.
 func dosDisk(t *testing.T) (raw string, heads int64) {
 	t.Helper()
 	const cylinder = 16 * trackSectors
@@ -57,8 +58,8 @@ func dosDisk(t *testing.T) (raw string, heads int64) {
 	return raw, d.heads
 }
 
-// TestDOSFindsItsLogicalDrives boots a program that finds logical drives by the cylinder of their boot records, as DOS and Windows 95 to ME
-// do, before and after the move.
+// TestDOSFindsItsLogicalDrives boots a program that finds logical drives by the cylinder of their boot records, as DOS
+// and Windows 95 to ME do, before and after the move.
 func TestDOSFindsItsLogicalDrives(t *testing.T) {
 	t.Parallel()
 	raw, heads := dosDisk(t)

@@ -9,15 +9,17 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// encryption knows the loaders of disks whose system is encrypted. The key holds for sectors that count from the start of the disk, and a
-// header has the absolute start of what is encrypted: no password opens a copy in which that has moved. Spec: TrueCrypt, "Volume Format
-// Specification" and Boot/Windows/BootEncryptedIo.cpp (units of XTS).
+// encryption knows the loaders of disks whose system is encrypted. The key holds for sectors that count from the start
+// of the disk, and a header has the absolute start of what is encrypted: no password opens a copy in which that has
+// moved. Spec: TrueCrypt, "Volume Format Specification" and Boot/Windows/BootEncryptedIo.cpp (units of XTS).
 var encryption = Finder{Name: "encryption", Find: findEncryption}
 
-// diskCryptor are both signatures of the configuration in DiskCryptor's loader. Spec: DiskCryptor, boot/include/bootloader.h.
+// diskCryptor are both signatures of the configuration in DiskCryptor's loader. Spec: DiskCryptor,
+// boot/include/bootloader.h.
 var diskCryptor = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, 0x1434a669), 0x7269da46)
 
-// loaderArea is how much at either end of the disk DiskCryptor's loader is looked for in: it lies in the first track, or in the last sectors.
+// loaderArea is how much at either end of the disk DiskCryptor's loader is looked for in: it lies in the first track,
+// or in the last sectors.
 const loaderArea = 64 * units.KiB
 
 func findEncryption(g *Guest) (f Found, err error) {

@@ -8,8 +8,9 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// grub4DOS knows the MBR of grub4dos. Its second part fills the sectors behind the first, and finds GRLDR by name in whatever partition it
-// lies: nothing counts from the start of the disk but what stands in front of all partitions. Spec: grub4dos, README_GRUB4DOS.txt, "GRLDR".
+// grub4DOS knows the MBR of grub4dos. Its second part fills the sectors behind the first, and finds GRLDR by name in
+// whatever partition it lies: nothing counts from the start of the disk but what stands in front of all partitions.
+// Spec: grub4dos, README_GRUB4DOS.txt, "GRLDR".
 var grub4DOS = Finder{Name: "grub4dos", Find: findGrub4DOS}
 
 // grldrMBR is how many sectors grldr.mbr has.

@@ -27,13 +27,15 @@ func (l *Layout) cylinder() int64 {
 	return int64(l.Geometry.Heads*l.Geometry.Sectors) * units.SectorSize
 }
 
-// readByDOS reports whether a DOS or Windows 95 to ME could read the chain of an extended partition. They take the base of a logical
-// drive from the cylinder of its boot record alone, and add the relative start to that: the record must begin a cylinder. Spec: MS-DOS
-// 4.0, src/BIOS/MSINIT.ASM, FIND_MINI_PARTITION; seen with Windows 95 OSR2 in chains of type 05.
+// readByDOS reports whether a DOS or Windows 95 to ME could read the chain of an extended partition. They take the base
+// of a logical drive from the cylinder of its boot record alone, and add the relative start to that: the record must
+// begin a cylinder. Spec: MS-DOS 4.0, src/BIOS/MSINIT.ASM, FIND_MINI_PARTITION; seen with Windows 95 OSR2 in chains of
+// type 05.
 func (l *Layout) readByDOS(box Partition) bool {
 	chs := box.Type == typeExtended || (box.Type == typeExtendedLBA && l.Boot != nil && l.Boot.Code.ReadsCHS)
 	return chs && l.cylinder() > 0 && slices.ContainsFunc(l.Partitions, func(p Partition) bool {
-		return p.Kind == table.Logical && box.Contains(p.Range) && (isFAT(p.Volume.Kind) || (p.Volume.Kind == volume.Unknown && isTypeOfFAT(p.Type)))
+		fat := isFAT(p.Volume.Kind) || (p.Volume.Kind == volume.Unknown && isTypeOfFAT(p.Type))
+		return fat && p.Kind == table.Logical && box.Contains(p.Range)
 	})
 }
 
@@ -41,8 +43,8 @@ func isFAT(k volume.Kind) bool { return k == volume.FAT12 || k == volume.FAT16 |
 
 func isTypeOfFAT(t byte) bool { return slices.Contains([]byte{0x01, 0x04, 0x06, 0x0b, 0x0c, 0x0e}, t) }
 
-// record is the item of an extended boot record. One that begins a cylinder goes on doing so where a DOS could read it; where that goes by
-// CHS alone, it stays within what CHS can name.
+// record is the item of an extended boot record. One that begins a cylinder goes on doing so where a DOS could read it;
+// where that goes by CHS alone, it stays within what CHS can name.
 func (l *Layout) record(r table.Record) Item {
 	x := Item{Kind: RecordItem, Number: r.Box}
 	x.Off, x.Len = r.Off, l.Table.SectorSize
@@ -71,8 +73,8 @@ func (l *Layout) offCylinders() {
 		}
 		l.Issues = append(l.Issues, ondisk.Issue{
 			Code: "dos-chain", Effect: ondisk.Note, OnMove: true,
-			Text: fmt.Sprintf("partition %d: the boot record at LBA %d does not begin a cylinder of %d sectors, so DOS and Windows 95 to ME cannot read its drive, "+
-				"before the move or after it", box.Number, l.Table.Records[off].Off/units.SectorSize, c/units.SectorSize),
+			Text: fmt.Sprintf("partition %d: the boot record at LBA %d does not begin a cylinder of %d sectors, "+
+				"so DOS and Windows 95 to ME cannot read its drive, before the move or after it", box.Number, l.Table.Records[off].Off/units.SectorSize, c/units.SectorSize),
 		})
 	}
 }

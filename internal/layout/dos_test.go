@@ -25,7 +25,8 @@ func dosChain(t *testing.T, off int64) *layout.Layout {
 	return l
 }
 
-// A chain off the cylinders is one that DOS never read: that is said when something moves, since the move does not mend it.
+// A chain off the cylinders is one that DOS never read: that is said when something moves, since the move does not mend
+// it.
 func TestChainThatDOSCannotRead(t *testing.T) {
 	for off, said := range map[int64]bool{0: false, 1: true} {
 		l := dosChain(t, off)

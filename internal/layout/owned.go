@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// firmwareRAID reports a disk that is a member of the array of a BIOS or controller: the partitions are those of the array, and other disks
-// hold them too.
+// firmwareRAID reports a disk that is a member of the array of a BIOS or controller: the partitions are those of the
+// array, and other disks hold them too.
 func (l *Layout) firmwareRAID(d disk.Disk) error {
 	name, at, err := volume.FirmwareRAID(d)
 	if name == "" || err != nil {
@@ -20,9 +20,10 @@ func (l *Layout) firmwareRAID(d disk.Disk) error {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "firmware-raid", Effect: ondisk.Refuse, OnMove: true,
-		Text: fmt.Sprintf("byte %d holds the metadata of a %s: the array belongs to a BIOS or controller, and its other disks would no longer fit", at, name),
-		Remedy: fmt.Sprintf("realign the array inside the guest; where it is no array any more, wipe what was left (wipefs --all --types %s) in a copy of the image",
-			name),
+		Text: fmt.Sprintf("byte %d holds the metadata of a %s: the array belongs to a BIOS or controller, "+
+			"and its other disks would no longer fit", at, name),
+		Remedy: fmt.Sprintf("realign the array inside the guest; where it is no array any more, "+
+			"wipe what was left (wipefs --all --types %s) in a copy of the image", name),
 	})
 	return nil
 }
@@ -33,8 +34,8 @@ const (
 	dlaSignature2 = 0x44464d50
 )
 
-// lvmOfOS2 reports the sectors by which OS/2's LVM knows partitions. They lie at the end of the track of each boot record, and name absolute
-// starts under a checksum.
+// lvmOfOS2 reports the sectors by which OS/2's LVM knows partitions. They lie at the end of the track of each boot
+// record, and name absolute starts under a checksum.
 func (l *Layout) lvmOfOS2(d disk.Disk) error {
 	if l.Table.Scheme != table.MBR || !l.Geometry.Valid() {
 		return nil
@@ -53,7 +54,8 @@ func (l *Layout) lvmOfOS2(d disk.Disk) error {
 		}
 		l.Issues = append(l.Issues, ondisk.Issue{
 			Code: "os2-lvm", Effect: ondisk.Refuse, OnMove: true,
-			Text:   fmt.Sprintf("LBA %d holds a table of OS/2's LVM (OS/2 4.5, eComStation, ArcaOS), which knows each partition by its absolute start", track-1),
+			Text: fmt.Sprintf("LBA %d holds a table of OS/2's LVM (OS/2 4.5, eComStation, ArcaOS), "+
+				"which knows each partition by its absolute start", track-1),
 			Remedy: "copy the files to an aligned disk in the guest",
 		})
 		return nil

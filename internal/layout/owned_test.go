@@ -29,7 +29,8 @@ func TestMemberOfAFirmwareRAID(t *testing.T) {
 	requireRefused(t, f, "firmware-raid")
 }
 
-// OS/2 adds the hidden sectors of the parameter block to each sector number, as DOS does: they follow. What its LVM stores does not.
+// OS/2 adds the hidden sectors of the parameter block to each sector number, as DOS does: they follow. What its LVM
+// stores does not.
 func TestOS2(t *testing.T) {
 	f := disktest.ForgeMBR(8000, disktest.MBREntryFields{Type: 0x07, Flag: 0x80, Start: 63, Sectors: 7000})
 	f.PutHPFS(63, 7000)

@@ -24,7 +24,8 @@ func refusesSectors(l *layout.Layout) bool {
 	return slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == "sector-size" && i.Effect == ondisk.Refuse })
 }
 
-// Nothing in a raw file says how large its sectors are. What stands where the table leads does, by sectors of the one size or the other.
+// Nothing in a raw file says how large its sectors are. What stands where the table leads does, by sectors of the one
+// size or the other.
 func TestEvidenceForSectorsOf4096(t *testing.T) {
 	const data = 0xa5
 	primary := disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 100}
@@ -94,7 +95,8 @@ func TestEvidenceForSectorsOf4096(t *testing.T) {
 	}
 }
 
-// An extended partition without a boot record has no logical partitions for any system, and data in it are worth a word.
+// An extended partition without a boot record has no logical partitions for any system, and data in it are worth a
+// word.
 func TestAnEmptyBootRecord(t *testing.T) {
 	f := disktest.ForgeMBR(8000, disktest.MBREntryFields{Type: 0x05, Start: 2048, Sectors: 4000})
 	require.NotContains(t, codes(read(t, f)), "empty-boot-record", "never formatted")

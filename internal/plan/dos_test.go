@@ -18,7 +18,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// dosDisk is a disk as FDISK makes it: a chain whose boot records begin cylinders, some of them with a logical drive far behind.
+// dosDisk is a disk as FDISK makes it: a chain whose boot records begin cylinders, some of them with a logical drive
+// far behind.
 type dosDisk struct {
 	*sparse
 
@@ -70,8 +71,9 @@ func (o *dosDisk) layout(t *testing.T, d disk.Disk) *layout.Layout {
 	return l
 }
 
-// letters walks the chain as MSINIT.ASM of MS-DOS 4.0 does: of a boot record it keeps the cylinder, and the drive begins as many sectors
-// behind that cylinder's begin as the entry says. It gives what stands at the begin of each drive.
+// letters walks the chain as MSINIT.ASM of MS-DOS 4.0 does: of a boot record it keeps the cylinder, and the drive
+// begins as many sectors behind that cylinder's begin as the entry says. It gives what stands at the begin of each
+// drive.
 func (o *dosDisk) letters(t *testing.T, d disk.Disk) (found []int64) {
 	t.Helper()
 	cylinder := int64(o.geometry.Heads*o.geometry.Sectors) * sector
@@ -94,8 +96,8 @@ func (o *dosDisk) letters(t *testing.T, d disk.Disk) (found []int64) {
 	}
 }
 
-// TestDOSFindsItsDrives holds plans for random chains of DOS: DOS finds each drive that it found, all are aligned, and a disk grows only where
-// a search for any place finds none.
+// TestDOSFindsItsDrives holds plans for random chains of DOS: DOS finds each drive that it found, all are aligned, and
+// a disk grows only where a search for any place finds none.
 func TestDOSFindsItsDrives(t *testing.T) {
 	grown := 0
 	for i := range 3000 {
@@ -130,7 +132,8 @@ func TestDOSFindsItsDrives(t *testing.T) {
 	require.Greater(t, grown, 100, "too few disks that have to grow")
 }
 
-// chainOfDOS is a disk of 16 heads and 63 sectors with a chain at a cylinder, whose first drive lies 63 sectors behind its record.
+// chainOfDOS is a disk of 16 heads and 63 sectors with a chain at a cylinder, whose first drive lies 63 sectors behind
+// its record.
 func chainOfDOS(kind byte, cylinder, off int64) (*sparse, int64) {
 	const track = 63
 	start := cylinder*16*track + off

@@ -17,8 +17,8 @@ type firmwareRAID struct {
 	known   func(b []byte) bool // b is the sector there
 }
 
-// firmwareRAIDs are in the order of libblkid. Spec: util-linux, libblkid/src/superblocks/*_raid.c; the sums of nvidia and jmicron are those of
-// dmraid, lib/format/ataraid/nv.c and jm.c.
+// firmwareRAIDs are in the order of libblkid. Spec: util-linux, libblkid/src/superblocks/*_raid.c; the sums of nvidia
+// and jmicron are those of dmraid, lib/format/ataraid/nv.c and jm.c.
 var firmwareRAIDs = []firmwareRAID{
 	{"ddf_raid_member", []int64{1, 257}, isDDF},
 	{"isw_raid_member", []int64{2}, func(b []byte) bool {
@@ -42,8 +42,8 @@ var firmwareRAIDs = []firmwareRAID{
 // minFirmwareRAID is the smallest disk that is looked at, in bytes, as libblkid has it.
 const minFirmwareRAID = 256 * units.KiB
 
-// FirmwareRAID names the array of a BIOS or controller that a whole disk is a member of, as libblkid does, and gives the place of its
-// metadata in bytes; name is empty where there is none.
+// FirmwareRAID names the array of a BIOS or controller that a whole disk is a member of, as libblkid does, and gives
+// the place of its metadata in bytes; name is empty where there is none.
 func FirmwareRAID(d disk.Disk) (name string, at int64, err error) {
 	if d.Size() < minFirmwareRAID {
 		return "", 0, nil
@@ -72,7 +72,8 @@ func FirmwareRAID(d disk.Disk) (name string, at int64, err error) {
 // isDDF knows the anchor of a DDF by its signature, in either byte order, and its revision: "01.02.00".
 func isDDF(b []byte) bool {
 	const magic, revision = 0xde11de11, 32
-	return (binary.BigEndian.Uint32(b) == magic || binary.LittleEndian.Uint32(b) == magic) && b[revision] == '0' && b[revision+2] == '.' && b[revision+5] == '.'
+	known := binary.BigEndian.Uint32(b) == magic || binary.LittleEndian.Uint32(b) == magic
+	return known && b[revision] == '0' && b[revision+2] == '.' && b[revision+5] == '.'
 }
 
 // isVIA wants version 0 to 2, and in byte 50 the sum of those in front of it.

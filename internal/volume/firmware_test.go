@@ -45,7 +45,7 @@ var firmwareDisks = map[string]func(f disktest.Forged){
 		f.U32(at+8, words)
 		f.U16(at+16, 100)
 		sum := uint32(0)
-		for i := int64(0); i < words; i++ {
+		for i := range int64(words) {
 			sum += binary.LittleEndian.Uint32(f[at+4*i:])
 		}
 		f.U32(at+12, -sum)
