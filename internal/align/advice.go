@@ -215,6 +215,9 @@ func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) st
 			units.Format(c.Boundary), gain, units.Short(a.Boundary))
 	case Refused:
 		s = append(s, a.refusedText(gain, c.Storage))
+		if l.FixedTable() != "" {
+			s[0] = "Not with trueup: it moves no partition of such a table."
+		}
 	case Optional:
 		s = append(s, a.optionalText(overall, c))
 	case Align:

@@ -25,7 +25,7 @@ const (
 var Contents = []Content{NoPartitions, NoDisks, Blank, UnknownContent}
 
 // ContentOf returns why there is nothing to judge on a disk, "" where there is something. A volume over the whole disk is judged: it
-// starts at byte 0.
+// starts at byte 0, or is a table whose slices are judged.
 func ContentOf(l *layout.Layout) Content {
 	switch {
 	case slices.ContainsFunc(l.Partitions, Judged):
@@ -33,6 +33,8 @@ func ContentOf(l *layout.Layout) Content {
 	case l.Table != nil && slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == table.CodeUnnamed }):
 		return UnknownContent
 	case l.Table != nil:
+		return NoPartitions
+	case l.FixedTable() != "" && len(l.FixedParts()) == 0:
 		return NoPartitions
 	case l.Volume != nil && l.Volume.Kind != volume.Unknown:
 		return ""
@@ -52,6 +54,9 @@ func Overall(l *layout.Layout, boundary int64) Verdict {
 		if Judged(p) {
 			worst = worst.Worse(Of(p.Off, boundary))
 		}
+	}
+	for _, p := range l.FixedParts() {
+		worst = worst.Worse(Of(p.Start, boundary))
 	}
 	return worst
 }

@@ -145,6 +145,11 @@ func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
 	if !t.Plausible() {
 		return nil
 	}
+	if whole.Kind.Foreign() {
+		l.Issues = append(l.Issues, ondisk.Issue{Code: "second-table", Effect: ondisk.Note, Text: fmt.Sprintf(
+			"the disk has a second table beside its MBR (%s), which is neither judged nor changed: the MBR is sound and counts", tableNames[whole.Kind])})
+		return t
+	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "ambiguous-sector-0", Effect: ondisk.Warn,
 		Text:   fmt.Sprintf("the disk has a valid partition table and looks like a %s volume as a whole; the table is used", whole.Kind),

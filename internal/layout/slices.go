@@ -38,7 +38,7 @@ const maxNames = 8
 func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
 	var names []string
 	for _, p := range v.Parts {
-		if p.Start >= 0 && p.Start%block != 0 && len(names) < maxNames {
+		if p.Start >= 0 && !p.Own && p.Start%block != 0 && len(names) < maxNames {
 			names = append(names, fmt.Sprintf("%s at byte %d", p.Name, p.Start))
 		}
 	}
@@ -115,18 +115,41 @@ func (l *Layout) readDynamic(d disk.Disk) error {
 // It is what a GPT of the usual size has room for; Windows makes one or two.
 const maxDescribed = 128
 
+// tableNames are the tables that a disk can have in place of those of a PC.
+var tableNames = map[volume.Kind]string{
+	volume.Disklabel: "BSD disklabel", volume.VTOC: "Sun disk label", volume.APM: "Apple partition map", volume.SGI: "SGI volume header",
+	volume.RDB: "Amiga rigid disk block", volume.Atari: "Atari root sector",
+}
+
+// FixedParts returns the slices of a table over the whole disk that is not one of a PC: they are judged, and never moved.
+func (l *Layout) FixedParts() (out []volume.Part) {
+	if l.Table != nil || l.Volume == nil || !l.Volume.Kind.Sliced() {
+		return nil
+	}
+	for _, p := range l.Volume.Parts {
+		if p.Start >= 0 && !p.Own {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// FixedTable names such a table, "" where there is none.
+func (l *Layout) FixedTable() string {
+	if l.Table != nil || l.Volume == nil {
+		return ""
+	}
+	return tableNames[l.Volume.Kind]
+}
+
 // onlyLabel says that a label without a partition table is all there is.
 func (l *Layout) onlyLabel() {
 	v := l.Volume
 	if !v.Kind.Sliced() {
 		return
 	}
-	what := "BSD disklabel"
-	if v.Kind == volume.VTOC {
-		what = "Sun disk label"
-	}
 	l.Issues = append(l.Issues, ondisk.Issue{Code: "label-only", Effect: ondisk.Note, Text: fmt.Sprintf(
-		"the disk has no partition table, but a %s over the whole disk: its slices are shown, and none of them is moved", what)})
+		"the partition table of the disk is not one of a PC (%s): its slices are shown, and none of them is moved", tableNames[v.Kind])})
 	if i, ok := misalignedInside(v, "disk"); ok {
 		l.Issues = append(l.Issues, i)
 	}

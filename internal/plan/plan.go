@@ -116,6 +116,8 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	}
 	p.leftAlone(l)
 	p.Notes = append(p.Notes, align.Relevant(concerning(l), p.moved())...)
+	p.fixedTable(l)
+	p.Notes = append(p.Notes, align.Relevant(l.Issues, p.moved())...)
 	p.chsNote(l)
 	p.losses(l)
 	p.strays(l)

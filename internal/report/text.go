@@ -138,16 +138,20 @@ func (t *Text) verdict(d Disk) {
 	if len(bad) > 1 {
 		which, start = "partitions "+strings.Join(bad, ", "), "start"
 	}
-	boundary := units.Format(d.Boundary)
+	boundary, every := units.Format(d.Boundary), "every partition"
+	if d.Volume != nil && volume.Kind(d.Volume.Kind).Sliced() {
+		table := volumeNames[d.Volume.Kind]
+		which, start, every = "a slice of the "+table, "starts", "every slice of the "+table
+	}
 	switch {
 	case d.Verdict == "":
 		t.printf("%s the image is malformed; what is wrong stands below.\n", t.paint(text.FgRed, "No verdict:"))
 	case d.Verdict == align.NothingToJudge:
 		t.para(2, "%s %s.", t.paint(text.FgCyan, "Nothing to judge:"), contentText(d))
-	case d.Table.Scheme == "none":
+	case d.Table.Scheme == "none" && every == "every partition":
 		t.printf("%s there is no partition table, and the volume starts at byte 0.\n", t.paint(text.FgGreen, "Aligned:"))
 	case d.Verdict == align.Aligned:
-		t.printf("%s every partition starts on a multiple of %s.\n", t.paint(text.FgGreen, "Aligned:"), boundary)
+		t.printf("%s %s starts on a multiple of %s.\n", t.paint(text.FgGreen, "Aligned:"), every, boundary)
 	case d.Verdict == align.BelowBoundary:
 		t.para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.paint(text.FgYellow, "Partly aligned:"), which, start, boundary)
 	default:
@@ -333,6 +337,7 @@ var volumeNames = map[string]string{
 	"reiserfs": "ReiserFS", "f2fs": "F2FS", "ufs": "UFS", "ufs1": "UFS1", "ufs2": "UFS2", "hfs": "HFS", "hfsplus": "HFS+", "apfs": "APFS", "iso9660": "ISO 9660",
 	"jbd": "ext journal", "zfs_member": "ZFS", "lvm2_member": "LVM2", "linux_raid_member": "Linux RAID", "vmfs": "VMFS", "luks": "LUKS", "bitlocker": "BitLocker",
 	"ldm": "dynamic disk (LDM)", "disklabel": "BSD disklabel", "vtoc": "Solaris VTOC",
+	"apm": "Apple partition map", "sgi": "SGI volume header", "rdb": "Amiga rigid disk block", "atari": "Atari root sector",
 }
 
 func volumeText(v *Volume) string {

@@ -46,7 +46,7 @@ func withoutRuins(found []*Volume) []*Volume {
 }
 
 // noRuins are the kinds that are never taken for a leftover. Of a broken FAT nobody knows which it is.
-var noRuins = []Kind{NTFS, Kind(fat.Name), BitLocker, VMFS, Disklabel, VTOC}
+var noRuins = []Kind{NTFS, Kind(fat.Name), BitLocker, VMFS, Disklabel, VTOC, APM, SGI, RDB}
 
 func (v *Volume) broken() bool {
 	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.BadVolume })

@@ -125,10 +125,10 @@ func TestLVMTexts(t *testing.T) {
 		name, text string
 		want       []Part
 	}{
-		{"an extent behind the device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 4294967295]`)), []Part{{"a", "linear", -1, 65536}}},
-		{"an extent that wraps to the start", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 288230376151711744]`)), []Part{{"a", "linear", -1, 65536}}},
-		{"2^64 extents", group(lv("a", `extent_count = 18446744073709551615 type = "striped" stripes = ["p", 0]`)), []Part{{"a", "linear", -1, 0}}},
-		{"of another device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["q", 0]`)), []Part{{"a", "linear", -1, 65536}}},
+		{"an extent behind the device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 4294967295]`)), []Part{{"a", "linear", -1, 65536, false}}},
+		{"an extent that wraps to the start", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 288230376151711744]`)), []Part{{"a", "linear", -1, 65536, false}}},
+		{"2^64 extents", group(lv("a", `extent_count = 18446744073709551615 type = "striped" stripes = ["p", 0]`)), []Part{{"a", "linear", -1, 0, false}}},
+		{"of another device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["q", 0]`)), []Part{{"a", "linear", -1, 65536, false}}},
 		{"quotes, and a key that nobody knows", group(`"a\"b" { status = ["VISIBLE"] x = [ [ ] segment1 { } }`), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

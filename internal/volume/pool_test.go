@@ -132,9 +132,9 @@ func TestSpreadVolumesOfADynamicDisk(t *testing.T) {
 		spread bool
 		want   []Part
 	}{
-		{0, true, []Part{{"striped", "", -1, 1 << 20}}},
-		{1 << 20, true, []Part{{"striped", "", -1, 1 << 20}, {"simple", "", 0, 1 << 20}}},
-		{1 << 20, false, []Part{{"simple", "", 0, 1 << 20}}},
+		{0, true, []Part{{"striped", "", -1, 1 << 20, false}}},
+		{1 << 20, true, []Part{{"striped", "", -1, 1 << 20, false}, {"simple", "", 0, 1 << 20, false}}},
+		{1 << 20, false, []Part{{"simple", "", 0, 1 << 20, false}}},
 	} {
 		v := &Volume{}
 		d.Describe(v, tc.off, tc.off+1<<20, tc.spread)

@@ -29,4 +29,8 @@ var probers = []Prober{
 	disklabel,
 	vtoc,
 	sunDisk,
+	applePartitions,
+	sgiDisk,
+	amigaDisk,
+	atariDisk,
 }

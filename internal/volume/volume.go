@@ -48,6 +48,10 @@ const (
 	LDM       Kind = "ldm"       // dynamic disk of Windows
 	Disklabel Kind = "disklabel" // slices of a BSD
 	VTOC      Kind = "vtoc"      // slices of Solaris
+	APM       Kind = "apm"       // partition map of Apple
+	SGI       Kind = "sgi"       // volume header of IRIX
+	RDB       Kind = "rdb"       // rigid disk block of the Amiga
+	Atari     Kind = "atari"     // root sector of AHDI
 )
 
 // Unit is what the file system calls the smallest piece that it gives to a file.
@@ -86,6 +90,7 @@ type Part struct {
 	Kind  string // as the container says: "4.2BSD", "linear", "raid1"
 	Start int64  // bytes from the start of the container; -1 when it lies elsewhere, or in several places
 	Size  int64  // bytes
+	Own   bool   // it holds the table itself, drivers, or the whole disk: where it starts matters to no data
 }
 
 // BPB is what a boot sector says about the disk around it.
@@ -175,7 +180,7 @@ func (h headed) ask(at int64, may func(p Prober) bool) (*Volume, error) {
 	if len(found) == 0 {
 		return &Volume{Kind: Unknown}, nil
 	}
-	return settle(withoutRuins(withoutSlices(outermost(found)))), nil
+	return settle(withoutRuins(withoutSlices(withoutHybrids(outermost(found))))), nil
 }
 
 // field is a FormatError of a structure of a volume.

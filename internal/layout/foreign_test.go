@@ -1,0 +1,47 @@
+package layout_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Tables of machines that are no PC, as parted makes them, have the partitions that parted prints.
+func TestTablesOfOtherMachines(t *testing.T) {
+	for label, c := range map[string]struct {
+		make  []string
+		kind  volume.Kind
+		fixed int // slices that are judged
+	}{
+		"mac":   {[]string{"mkpart", "one", "8192", "40000", "mkpart", "two", "40001", "60000"}, volume.APM, 2},
+		"dvh":   {[]string{"mkpart", "primary", "8192", "40000", "mkpart", "primary", "40001", "60000"}, volume.SGI, 2},
+		"amiga": {[]string{"mkpart", "one", "1024", "40063", "mkpart", "two", "40064", "60031"}, volume.RDB, 2},
+		"atari": {[]string{"mkpart", "primary", "ext2", "8192", "40000", "mkpart", "extended", "40001", "60000", "mkpart", "logical", "ext2", "40100", "50000"}, volume.Atari, 2},
+	} {
+		t.Run(label, func(t *testing.T) {
+			path := rawFile(t, 131072)
+			disktest.Run(t, "parted", append([]string{"-s", path, "mklabel", label, "unit", "s"}, c.make...)...)
+			l := read(t, load(t, path))
+			require.Nil(t, l.Table)
+			require.Equal(t, c.kind, l.Volume.Kind)
+			require.Subset(t, partedSlices(t, path, label), slicesOf(&volume.Volume{Parts: l.FixedParts()}, 0))
+			require.Len(t, l.FixedParts(), c.fixed)
+			require.Contains(t, codes(l), "label-only")
+		})
+	}
+}
+
+// An MBR that is sound counts, whatever else stands beside it.
+func TestSecondTable(t *testing.T) {
+	f := disktest.ForgeMBR(80000, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 70000})
+	f.Text(0, "ER\x02\x00")
+	f.Text(512, "PM\x00\x00\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x3f")
+	l := read(t, f)
+	require.NotNil(t, l.Table)
+	require.Contains(t, codes(l), "second-table")
+	require.NotContains(t, codes(l), "ambiguous-sector-0")
+	require.Empty(t, l.FixedTable())
+}

@@ -1,0 +1,117 @@
+package volume
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// atariDisk has no mark: sector 0 has neither a magic number nor a checksum that must be right.
+var atariDisk = Prober{Name: string(Atari), Probe: probeAtari}
+
+// atariRoot is the root sector of AHDI. Big-endian. Spec: Atari, "AHDI 3.00 Release Notes"; Linux, block/partitions/atari.h.
+type atariRoot struct {
+	_       [0x1c2]byte
+	Sectors uint32 // of the disk
+	Parts   [4]atariPart
+	_       [10]byte
+}
+
+type atariPart struct {
+	Flag    uint8 // bit 0: it exists
+	ID      [3]byte
+	Start   uint32 // sectors
+	Sectors uint32
+}
+
+// atariIDs are the types that make a sector a root sector: three letters are little, any three are less.
+var atariIDs = []string{"GEM", "BGM", "XGM", "RAW", "LNX", "SWP", "MIX", "UNX", "F32", "MAC", "QWA"}
+
+const (
+	atariWhat = "atari root sector"
+	atariMore = "XGM" // a chain of further partitions
+)
+
+func probeAtari(d disk.Disk) (*Volume, error) {
+	r, err := readAtari(d, 0)
+	if err != nil {
+		return nil, err
+	}
+	sectors := ondisk.U64(d.Size() / units.SectorSize)
+	if r.Sectors == 0 || uint64(r.Sectors) > sectors {
+		return nil, ondisk.ErrNoMatch
+	}
+	v, used := newTable(Atari, d), false
+	for _, p := range r.Parts {
+		switch {
+		case p.Flag&1 == 0:
+			continue
+		case !slices.Contains(atariIDs, string(p.ID[:])) || p.Sectors == 0 || uint64(p.Start)+uint64(p.Sectors) > sectors || p.Start == 0:
+			return nil, ondisk.ErrNoMatch
+		}
+		used = true
+		if string(p.ID[:]) != atariMore {
+			v.atari(p, 0)
+		} else if err := v.atariChain(d, p.Start); err != nil {
+			return v, err
+		}
+	}
+	if !used {
+		return nil, ondisk.ErrNoMatch
+	}
+	return v, nil
+}
+
+func readAtari(d disk.Disk, sector uint32) (*atariRoot, error) {
+	r := &atariRoot{}
+	_, err := superblock(d, blocks(sector, units.SectorSize), binary.BigEndian, r)
+	return r, err
+}
+
+// atari adds a partition whose start counts from base, in sectors.
+func (v *Volume) atari(p atariPart, base uint32) {
+	start := blocks(base, units.SectorSize) + blocks(p.Start, units.SectorSize)
+	v.entry(Part{Name: strconv.Itoa(len(v.Parts) + 1), Kind: fmt.Sprintf("%q", p.ID[:])[1:4], Start: start, Size: blocks(p.Sectors, units.SectorSize)})
+}
+
+// atariChain follows the further partitions: in each root sector one counts from that sector, and the next root sector from the first.
+func (v *Volume) atariChain(d disk.Disk, first uint32) error {
+	var seen []int64
+	for at := int64(first); ; {
+		bad := func(got any) error {
+			return field(atariWhat, "chain", at*units.SectorSize, got, fmt.Sprintf("one partition and at most one link in each of at most %d sectors", maxEntries))
+		}
+		if slices.Contains(seen, at) || len(seen) == maxEntries || at >= 1<<32 {
+			return bad(at)
+		}
+		seen = append(seen, at)
+		r, err := readAtari(d, uint32(at))
+		if isNoMatch(err) {
+			return bad("no sector")
+		}
+		if err != nil {
+			return err
+		}
+		next := int64(-1)
+		for _, p := range r.Parts {
+			switch {
+			case p.Flag&1 == 0:
+			case string(p.ID[:]) == atariMore:
+				next = int64(first) + int64(p.Start)
+			case slices.Contains(atariIDs, string(p.ID[:])):
+				v.atari(p, uint32(at))
+			default:
+				return bad(fmt.Sprintf("%q", p.ID[:]))
+			}
+		}
+		if next < 0 {
+			return nil
+		}
+		at = next
+	}
+}

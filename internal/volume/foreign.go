@@ -1,0 +1,62 @@
+package volume
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// newTable returns a partition table of a machine that is no PC, as the content of the whole disk d.
+func newTable(kind Kind, d disk.Disk) *Volume { return &Volume{Kind: kind, Size: d.Size()} }
+
+// maxEntries bounds the partitions of such a table.
+const maxEntries = 256
+
+// entry adds a partition, which has no place when it leaves the disk. One of no bytes is not used.
+func (v *Volume) entry(p Part) {
+	if p.Size <= 0 {
+		return
+	}
+	if p.Start < 0 || p.Start > v.Size || p.Size > v.Size-p.Start {
+		p.Start = -1
+	}
+	v.Parts = append(v.Parts, p)
+}
+
+// blocks is the place of a count of blocks in bytes; none of its factors is above 2^32.
+func blocks(n uint32, size int64) int64 { return int64(n) * size }
+
+// fourCC is a type of four characters as people write it: DOS\3 is "DOS3".
+func fourCC(n uint32) string {
+	var s strings.Builder
+	for _, c := range binary.BigEndian.AppendUint32(nil, n) {
+		switch {
+		case c < 10:
+			fmt.Fprintf(&s, "%d", c)
+		case c < 0x20 || c > 0x7e:
+			fmt.Fprintf(&s, `\x%02x`, c)
+		default:
+			s.WriteByte(c)
+		}
+	}
+	return s.String()
+}
+
+// sum32 is zero over a structure whose checksum is right, as SGI and Amiga have it.
+func sum32(b []byte) (sum uint32) {
+	for ; len(b) >= 4; b = b[4:] {
+		sum += binary.BigEndian.Uint32(b)
+	}
+	return sum
+}
+
+// readBlock reads n bytes at off. Where the disk ends before them, nothing matches.
+func readBlock(d disk.Disk, off, n int64) ([]byte, error) {
+	if off < 0 || off > d.Size()-n {
+		return nil, ondisk.ErrNoMatch
+	}
+	return ondisk.Bytes(d, off, n)
+}
