@@ -2,6 +2,7 @@ package oddfs
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"syscall"
@@ -43,7 +44,7 @@ func (f *file) Read(_ context.Context, p []byte, off int64) (fuse.ReadResult, sy
 		return nil, syscall.EACCES
 	}
 	n, err := f.f.ReadAt(p[:f.part(len(p))], off)
-	if err != nil && err != io.EOF { //nolint:errorlint // never wrapped
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fs.ToErrno(err)
 	}
 	return fuse.ReadResultData(p[:n]), 0

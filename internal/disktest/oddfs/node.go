@@ -17,11 +17,15 @@ type node struct {
 	s *server
 }
 
-// behind is the path of the node, or of a name in it, in the folder that is shown.
-func (n *node) behind(name string) string {
-	here := n.EmbeddedInode().Path(nil)
+// WrapChild makes what the folder behind has a node of this file system.
+func (n *node) WrapChild(_ context.Context, child fs.InodeEmbedder) fs.InodeEmbedder {
+	return n.s.node(child.(*fs.LoopbackNode).RootData)
+}
+
+// behind is the path of the node in the folder that is shown.
+func (n *node) behind() string {
 	path := n.RootData.Path
-	for _, part := range strings.Split(filepath.Join(here, name), "/") {
+	for part := range strings.SplitSeq(n.EmbeddedInode().Path(nil), "/") {
 		path = filepath.Join(path, n.s.spelled(path, part))
 	}
 	return path
@@ -41,7 +45,7 @@ func (s *server) spelled(folder, name string) string {
 	return name
 }
 
-func (n *node) here(name string) string { return n.s.spelled(n.behind(""), name) }
+func (n *node) here(name string) string { return n.s.spelled(n.behind(), name) }
 
 // Lookup finds a name.
 func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
@@ -60,7 +64,7 @@ func (n *node) Getattr(ctx context.Context, f fs.FileHandle, out *fuse.AttrOut) 
 		return x.Getattr(ctx, out)
 	}
 	var st syscall.Stat_t
-	if err := syscall.Lstat(n.behind(""), &st); err != nil {
+	if err := syscall.Lstat(n.behind(), &st); err != nil {
 		return fs.ToErrno(err)
 	}
 	out.FromStat(&st)
@@ -84,7 +88,7 @@ func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sys
 	if errno := n.s.begin("open", ""); errno != 0 {
 		return nil, 0, errno
 	}
-	f, err := os.OpenFile(n.behind(""), int(flags)&^(syscall.O_APPEND|syscall.O_CREAT|syscall.O_EXCL), 0)
+	f, err := os.OpenFile(n.behind(), int(flags)&^(syscall.O_APPEND|syscall.O_CREAT|syscall.O_EXCL), 0)
 	if err != nil {
 		return nil, 0, fs.ToErrno(err)
 	}
@@ -104,7 +108,7 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 		return nil, nil, 0, errno
 	}
 	_ = h.(fs.FileReleaser).Release(ctx) // one of its own kind takes its place
-	f, err := os.OpenFile(filepath.Join(n.behind(""), n.here(name)), int(flags)&(syscall.O_ACCMODE), 0)
+	f, err := os.OpenFile(filepath.Join(n.behind(), n.here(name)), int(flags)&syscall.O_ACCMODE, 0)
 	if err != nil {
 		return nil, nil, 0, fs.ToErrno(err)
 	}

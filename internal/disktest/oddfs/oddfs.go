@@ -44,8 +44,8 @@ type Manners struct {
 func Mount(t testing.TB, behind string, m Manners) (mounted string) {
 	t.Helper()
 	s := &server{Manners: m, calls: map[string]int{}}
-	root := &fs.LoopbackRoot{Path: behind, NewNode: s.node}
-	root.RootNode = s.node(root, nil, "", nil)
+	root := &fs.LoopbackRoot{Path: behind}
+	root.RootNode = s.node(root)
 	mounted = t.TempDir()
 	place, end, err := attach(t, mounted)
 	if err != nil {
@@ -131,6 +131,6 @@ func (s *server) end(op, name string, errno syscall.Errno) syscall.Errno {
 	return errno
 }
 
-func (s *server) node(root *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder {
+func (s *server) node(root *fs.LoopbackRoot) *node {
 	return &node{LoopbackNode: fs.LoopbackNode{RootData: root}, s: s}
 }
