@@ -103,7 +103,11 @@ func TestExamples(t *testing.T) {
 				case "inspect", "plan":
 					makeExampleDisk(t, filepath.Join(dir, args[len(args)-1]))
 				case "align", "verify", "convert":
-					makeExampleDisk(t, filepath.Join(dir, args[len(args)-2]))
+					for _, arg := range args[1 : len(args)-1] {
+						if filepath.Ext(arg) != "" {
+							makeExampleDisk(t, filepath.Join(dir, arg))
+						}
+					}
 				}
 				if name == "verify" {
 					exampleRun(t, dir, 0, "align", args[1], args[2])
@@ -123,6 +127,7 @@ func makeExampleDisk(t *testing.T, path string) {
 		return
 	}
 	raw := formatSparse.rawOf(t, sampleDisk(t))
+	writeAt(t, raw, 440, []byte(filepath.Base(path))[:4]) // the disk signature: no two disks of a machine have the same
 	// The second entry: type 83h, LBA 9000, 4000 sectors.
 	writeAt(t, raw, mbrEntryAt+mbrEntrySize, []byte{0, 0xfe, 0xff, 0xff, 0x83, 0xfe, 0xff, 0xff, 0x28, 0x23, 0, 0, 0xa0, 0x0f, 0, 0})
 	format := map[string]string{".vmdk": "vmdk", ".img": "raw"}[filepath.Ext(path)]

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // exits are what a script can rely on, with the commands that can end so; none: all.
@@ -101,4 +102,14 @@ func fold(text string, columns int, indent string) string {
 		text = indent + text[at+1:]
 	}
 	return b.String() + text
+}
+
+// plainUsages takes the marks out of the texts of all flags by which help finds the name of an argument: completion shows them.
+func plainUsages(cmd *cobra.Command) {
+	plain := func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) }
+	cmd.PersistentFlags().VisitAll(plain)
+	cmd.Flags().VisitAll(plain)
+	for _, sub := range cmd.Commands() {
+		plainUsages(sub)
+	}
 }

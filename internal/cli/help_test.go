@@ -20,7 +20,20 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// Every flag says what it is in words of its own, and completion shows no marks of the help text.
+// Completion shows the texts of flags without the marks that help reads.
+func TestCompletionShowsPlainTexts(t *testing.T) {
+	root := newRoot("test", &common{})
+	root.SetArgs([]string{"__complete", "scan", "--"})
+	plainUsages(root)
+	var out strings.Builder
+	root.SetOut(&out)
+	require.NoError(t, root.Execute())
+	require.Contains(t, out.String(), "--out\twrite the result to FILE")
+	require.Contains(t, out.String(), "--output\thow to print the result, as FORMAT")
+	require.NotContains(t, out.String(), "`")
+}
+
+// No line of help is longer than a terminal that says nothing of its width.
 func TestHelpWithinItsWidth(t *testing.T) {
 	for _, name := range []string{"inspect", "plan", "align", "convert", "verify", "scan", "version"} {
 		text := command(t, name, "--help").stdout

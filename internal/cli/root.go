@@ -59,6 +59,9 @@ func Main(version string, args []string) (code int) {
 	debug.SetMemoryLimit(44 * units.MiB)
 	root := newRoot(version, c)
 	root.SetArgs(args)
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		plainUsages(root)
+	}
 	ctx := c.receive(commandName(root, args))
 	cmd, err := root.ExecuteContextC(ctx)
 	if errors.Is(err, context.Canceled) {

@@ -102,13 +102,15 @@ func (p *printer) para(indent, s string) {
 	}
 }
 
-// note prints a line below a row.
+// note prints lines below a row. They have remedies at their end, so that none is cut.
 func (p *printer) note(s string) {
 	n := p.width
 	if n > 0 {
 		n -= len(indent)
 	}
-	p.line(indent + cut(report.SafeMessage(s), n))
+	for _, l := range fold(report.SafeMessage(s), n) {
+		p.line(indent + l)
+	}
 }
 
 func (p *printer) rows(images []*Image) {

@@ -205,10 +205,18 @@ func workText(s *Summary) string {
 	from, err1 := time.Parse(time.RFC3339, s.Started)
 	to, err2 := time.Parse(time.RFC3339, s.Finished)
 	if err1 == nil && err2 == nil && !to.Before(from) {
-		out += " in " + to.Sub(from).Round(time.Second/10).String()
+		took := "less than a second"
+		if to.After(from) {
+			took = to.Sub(from).String()
+		}
+		out += " in " + took
 	}
 	if s.Skipped > 0 {
-		out += fmt.Sprintf("; passed over %s that are no images", files(s.Skipped))
+		what := "that are no images"
+		if s.Skipped == 1 {
+			what = "that is no image"
+		}
+		out += fmt.Sprintf("; passed over %s %s", files(s.Skipped), what)
 	}
 	return out + "."
 }

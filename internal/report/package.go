@@ -159,7 +159,7 @@ func (t *Text) packageLine(p Package) {
 	if len(p.Algorithms) > 0 {
 		manifest = "manifest with " + Safe(strings.Join(p.Algorithms, ", "))
 	}
-	t.para(2, "%s: %s package, %d files, %s", Safe(p.Path), strings.ToUpper(p.Kind), len(p.Members), manifest)
+	t.para(2, "%s: %s package, %s, %s", Safe(p.Path), strings.ToUpper(p.Kind), counted(len(p.Members), "file"), manifest)
 }
 
 // PackageAlign prints what the copy of a package has become.
@@ -218,4 +218,12 @@ func (t *Text) PackageVerify(r *PackageVerify) {
 	if r.Equal {
 		t.para(2, "%s is the package %s with these disks; its manifest and all other files are right.", Safe(r.Dest), Safe(r.Source))
 	}
+}
+
+// counted is a number with its noun.
+func counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
