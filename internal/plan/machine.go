@@ -25,6 +25,7 @@ func (p *Plan) Join(l *layout.Layout, m *layout.Machine) {
 	p.machine = m
 	p.Notes = slices.DeleteFunc(p.Notes, func(f align.Finding) bool { return f.Code == layout.NamesOthers || f.Code == layout.KnownElsewhere })
 	p.Notes = append(p.Notes, align.Relevant(layout.Elsewhere(l.Issues), p.moved())...)
+	p.nowhere(l)
 	said := map[string]bool{}
 	for _, r := range l.Boot.Refs {
 		i, wrong := p.stale(r)
@@ -38,6 +39,32 @@ func (p *Plan) Join(l *layout.Layout, m *layout.Machine) {
 		return r.Disk != 0
 	})
 	p.sortPatches()
+}
+
+// nowhere warns of places on disks of the machine at which no partition starts: an old letter, or the disk has been aligned without this one.
+func (p *Plan) nowhere(l *layout.Layout) {
+	var first boot.Ref
+	count := 0
+	for _, r := range l.Boot.Refs {
+		if _, ok := p.machine.To(r.Names()); r.Disk == 0 || ok || p.machine.Disks(r.Disk) != 1 || p.machine.Taken(r.Names()) {
+			continue
+		}
+		if count++; count == 1 {
+			first = r
+		}
+	}
+	if count == 0 {
+		return
+	}
+	more := ""
+	if count > 1 {
+		more = fmt.Sprintf(" (and %d more)", count-1)
+	}
+	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
+		Code: "no-partition-there", Effect: ondisk.Warn, Partition: first.Partition,
+		Text:   fmt.Sprintf("%s names byte %d of disk 0x%08x, where no partition starts%s: it stays as found", first.Name(), first.Points, first.Disk, more),
+		Remedy: "where that disk has been aligned already, give its original with --with; an entry of an old partition does no harm",
+	}))
 }
 
 // maxStale is how many references to other disks that cannot follow are reported.

@@ -192,7 +192,7 @@ func TestLettersFollowPartitionsOfAnotherDisk(t *testing.T) {
 	require.Contains(t, planMachine(t, sys)[0].codes(), layout.NamesOthers)
 }
 
-// Two disks with one signature, a hive that Windows will first repair, a place that somebody else gets: nothing is rewritten, and said.
+// Two disks with one signature, a hive that Windows will first repair, a place that another partition gets: nothing is rewritten, and a warning says so.
 func TestLettersThatCannotFollow(t *testing.T) {
 	volume := newWindowsVolume(t)
 	d := map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}}
@@ -206,7 +206,8 @@ func TestLettersThatCannotFollow(t *testing.T) {
 		"two of one signature":       {volume.with(t, false, d), []disktest.Forged{dat, dat}, []string{"other-disk"}},
 		"a dirty hive":               {volume.with(t, true, d), []disktest.Forged{dat}, []string{"mounted-devices", "other-disk"}},
 		"a place that a move fills":  {volume.with(t, false, map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []disktest.Forged{dat}, []string{"other-disk"}},
-		"nothing moves on the other": {volume.with(t, true, d), []disktest.Forged{aligned}, []string{"mounted-devices"}},
+		"aligned without this disk":  {volume.with(t, false, d), []disktest.Forged{aligned}, []string{"no-partition-there"}},
+		"nothing moves on the other": {volume.with(t, true, map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []disktest.Forged{aligned}, []string{"mounted-devices"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := planMachine(t, append([]disktest.Forged{systemDisk(sysSignature, c.sys)}, c.disks...)...)[0]
