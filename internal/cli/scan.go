@@ -50,8 +50,8 @@ them, links are not followed, and each file is looked at once however many names
 extents are one image, an OVF and its disks are one; extents that no descriptor names are reported as orphans.
 Nothing is written but the report, and the files that --catalog and --script name.
 
-Images are read by processes of their own, which may read below the PATHs and do nothing else: one that is broken, hostile or endless
-costs its own row (--isolation).
+Images are read by processes of their own, which may read below the PATHs and do nothing else: one that is broken, malicious or endless
+fails its own row alone (--isolation).
 
 The rank of an image says what to realign first: what is off 4 KiB before what is off --boundary, data disks before boot disks, what can be
 realigned before what would be refused, and what costs --storage more before what costs it less. --script writes the commands.

@@ -1,6 +1,7 @@
 package diskcopy_test
 
 import (
+	"context"
 	"runtime"
 	"testing"
 
@@ -38,4 +39,19 @@ func TestMemoryDoesNotGrowWithTheDisk(t *testing.T) {
 	small, large := allocated(16*mib), allocated(528*mib)
 	// What a chunk allocates is its place in the queue, some hundred bytes, and not its megabyte.
 	require.Less(t, int64(large)-int64(small), int64(2*mib), "allocated for 512 MiB more")
+}
+
+// Many goroutines do not take more memory than a copy may have, with one buffer each or with two.
+func TestMemoryDoesNotGrowWithTheJobs(t *testing.T) {
+	d := disk.New(mib, 512, func(off int64) (disk.Run, error) { return disk.Run{Len: mib - off}, nil })
+	for _, disks := range [][]disk.Disk{{d}, {d, d}} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := diskcopy.Each(t.Context(), 64, &diskcopy.Data{Disks: disks}, func(context.Context, diskcopy.Chunk, [][]byte) error { return nil })
+		runtime.ReadMemStats(&after)
+		require.NoError(t, err)
+		allocated := int64(after.TotalAlloc - before.TotalAlloc)
+		require.Greater(t, allocated, int64(40*mib))
+		require.Less(t, allocated, int64(50*mib), "%d disks", len(disks))
+	}
 }

@@ -101,6 +101,10 @@ func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context,
 	return each(ctx, jobs, len(d.Disks), func([][]byte) (disk.Range, error) { return d.next() }, work)
 }
 
+// maxBuffers is how many buffers of ChunkSize all goroutines have together. With what packing, unpacking and tables need, a copy stays
+// below 128 MiB, however many goroutines are wanted.
+const maxBuffers = 48
+
 // each hands out the chunks that next gives, one call at a time; next may fill the buffers that the work will have.
 func each(
 	ctx context.Context, jobs, buffers int, next func(bufs [][]byte) (disk.Range, error),
@@ -118,7 +122,7 @@ func each(
 		return c, err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	for range max(1, jobs) {
+	for range max(1, min(jobs, maxBuffers/buffers)) {
 		g.Go(func() (err error) {
 			// A panic here would end the program before it can remove what it wrote.
 			defer func() {

@@ -209,7 +209,7 @@ func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
 				return fmt.Errorf("partition %d: %w", p.Number, err)
 			}
 		}
-		m.parts -= len(v.Parts)
+		m.count(v)
 		for _, i := range v.Issues {
 			if i.Partition = p.Number; i.DiskWide {
 				i.Partition, i.Text = 0, fmt.Sprintf("partition %d: %s", p.Number, i.Text)

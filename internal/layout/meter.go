@@ -6,6 +6,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // What may be read to find out what the volumes of a disk are: what the largest metadata need, and a head for each partition. A table
@@ -14,31 +15,48 @@ const (
 	volumesLimit   = 64 * units.MiB
 	partitionLimit = 16 * units.KiB
 	partsLimit     = 1 << 16 // slices and logical volumes of all volumes
+	filledLimit    = 1 << 10 // partitions that hold anything: all probers look at each of those
 )
 
 // metered is a disk that counts what is read of it.
 type metered struct {
 	disk.Disk
-	left  int64 // bytes
-	parts int
+	left   int64 // bytes
+	parts  int
+	filled int
+	data   bool // something that was read since the last partition is not zero
 }
 
 // meter allows as much reading as n partitions need.
 func meter(d disk.Disk, n int) *metered {
-	return &metered{d, volumesLimit + int64(n)*partitionLimit, partsLimit}
+	return &metered{Disk: d, left: volumesLimit + int64(n)*partitionLimit, parts: partsLimit, filled: filledLimit}
 }
 
 // ReadAt counts what it reads.
 func (m *metered) ReadAt(p []byte, off int64) (int, error) {
 	m.left -= int64(len(p))
-	return m.Disk.ReadAt(p, off)
+	n, err := m.Disk.ReadAt(p, off)
+	m.data = m.data || !ondisk.IsZero(p[:n])
+	return n, err
+}
+
+// count takes what one partition has needed off the limits.
+func (m *metered) count(v *volume.Volume) {
+	m.parts -= len(v.Parts)
+	if m.data {
+		m.filled--
+	}
+	m.data = false
 }
 
 // exhausted is the issue of partitions that are not looked at, from one on. What nobody knows is not moved.
 func (m *metered) exhausted(from int) (ondisk.Issue, bool) {
-	if m.left >= 0 && m.parts >= 0 {
+	if m.left >= 0 && m.parts >= 0 && m.filled >= 0 {
 		return ondisk.Issue{}, false
 	}
 	err := fmt.Errorf("the volumes in front of partition %d have more metadata than is read: %w", from, ondisk.ErrLimit)
+	if m.filled < 0 {
+		err = fmt.Errorf("more than %d partitions in front of partition %d hold data: %w", filledLimit, from, ondisk.ErrLimit)
+	}
 	return ondisk.Issue{Code: "volume", Effect: ondisk.Broken, Text: err.Error(), Err: err}, true
 }

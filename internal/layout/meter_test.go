@@ -3,6 +3,7 @@ package layout_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,6 +31,28 @@ func TestMetadataOfAllVolumesAreBounded(t *testing.T) {
 	require.Equal(t, volume.LUKS, l.Partitions[0].Volume.Kind)
 	require.Equal(t, volume.Unknown, l.Partitions[count-1].Volume.Kind)
 	requireLimit(t, l)
+}
+
+// Thousands of small partitions that hold anything cost a stranger a few bytes each, and us all probers. Empty ones cost nothing.
+func TestFilledPartitionsAreBounded(t *testing.T) {
+	const count, step = 1200, 64
+	entries := make([]disktest.GPTEntryFields, count)
+	for i := range entries {
+		first := 2048 + uint64(i)*step
+		entries[i] = disktest.GPTEntryFields{First: first, Last: first + step - 1}
+	}
+	f := disktest.ForgeGPT(512, 2048+count*step+1024, count, entries...)
+	for _, i := range readForged(t, f).Issues {
+		require.NotErrorIs(t, i.Err, ondisk.ErrLimit)
+	}
+	for _, e := range entries {
+		f[e.First*512+100] = 1
+	}
+	l := readForged(t, f)
+	require.Len(t, l.Partitions, count)
+	requireLimit(t, l)
+	last := l.Issues[slices.IndexFunc(l.Issues, func(i ondisk.Issue) bool { return errors.Is(i.Err, ondisk.ErrLimit) })]
+	require.Contains(t, last.Text, "more than 1024 partitions in front of partition 1026 hold data")
 }
 
 // requireLimit requires one limit, and that it was that of the volumes.

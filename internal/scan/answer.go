@@ -10,7 +10,8 @@ import (
 )
 
 // check refuses an answer that no worker gives which is what it was when it was started. One that has read a hostile image may be
-// anything: it can say what it likes of that image, and nothing that stops the run or changes another row.
+// anything: it can say what it likes of that image and of all that it is asked later, and nothing that stops the run. It cannot know of other
+// rows, which other workers make.
 func (a Answer) check(r Request) error {
 	err := a.wrong(r)
 	if err != nil {
