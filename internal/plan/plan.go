@@ -115,9 +115,8 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 			units.Short(goal.Want), c.limit/l.LBASize()), "try a smaller --boundary, or move the disk to GPT in the guest first")
 	}
 	p.leftAlone(l)
-	p.Notes = append(p.Notes, align.Relevant(concerning(l), p.moved())...)
 	p.fixedTable(l)
-	p.Notes = append(p.Notes, align.Relevant(l.Issues, p.moved())...)
+	p.Notes = append(p.Notes, align.Relevant(concerning(l), p.moved())...)
 	p.chsNote(l)
 	p.losses(l)
 	p.strays(l)
