@@ -54,6 +54,16 @@ func TestScanGroups(t *testing.T) {
 			map[string]string{"a.vmdk": isOff},
 		},
 		{
+			"a stray descriptor of the first sectors of a disk",
+			map[string][]byte{"evil.vmdk": []byte("# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\nRW 64 FLAT \"victim.img\" 0\n"), "victim.img": off},
+			map[string]string{"evil.vmdk": "failed format", "victim.img": isOff},
+		},
+		{
+			"a stray descriptor of zeros in a disk",
+			map[string][]byte{"evil.vmdk": []byte("# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\nRW 64 FLAT \"victim.img\" 300\n"), "victim.img": zeroBehind(off)},
+			map[string]string{"evil.vmdk": "judged nothing_to_judge", "victim.img": isOff},
+		},
+		{
 			"a disk in two flat pieces",
 			map[string][]byte{"a.vmdk": flatText("twoGbMaxExtentFlat", "a-f001.vmdk", "a-f002.vmdk"), "a-f001.vmdk": off[:half], "a-f002.vmdk": off[half:]},
 			map[string]string{"a.vmdk": isOff},
@@ -228,6 +238,13 @@ func TestScanGroups(t *testing.T) {
 			sameAsInspect(t, s.dir, ".")
 		})
 	}
+}
+
+// zeroBehind is a disk whose sectors 300 to 400 are zero.
+func zeroBehind(d []byte) []byte {
+	d = bytes.Clone(d)
+	clear(d[300*sectorSize : 400*sectorSize])
+	return d
 }
 
 // TestScanKinds is about what is an image and what is none.

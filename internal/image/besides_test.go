@@ -95,7 +95,7 @@ func TestIdentify(t *testing.T) {
 		"a text":      {[]byte("text"), image.Identity{Kind: image.Bare, Format: "raw"}},
 		"a disk":      {disk, image.Identity{Kind: image.Bare, Format: "raw"}},
 		"qcow2":       {q.Forged, image.Identity{Kind: image.Disk, Format: "qcow2", Parents: image.FileNames{"base.img"}}},
-		"sparse":      {disktest.ForgeSparseVMDK(disk).Forged, image.Identity{Kind: image.Disk, Format: "vmdk", Extents: image.FileNames{"disk.vmdk"}}},
+		"sparse":      {disktest.ForgeSparseVMDK(disk).Forged, image.Identity{Kind: image.Disk, Format: "vmdk", Extents: image.FileNames{"disk.vmdk"}, Claims: []int64{0}}},
 		"COWD":        {disktest.ForgeCOWD(disk, 1, nil).Forged, image.Identity{Kind: image.Extent, Format: "vmdk"}},
 		"CD":          {iso, image.Identity{Kind: image.Medium, Format: "ISO 9660"}},
 		"VDI":         {append(append(make([]byte, 0x40), 0x7f, 0x10, 0xda, 0xbe), make([]byte, 448)...), image.Identity{Kind: image.Unsupported, Format: "VDI"}},
@@ -105,7 +105,7 @@ func TestIdentify(t *testing.T) {
 		"two formats": {disktest.ForgeFixedVHD(slices.Clone(q.Forged)).Forged, image.Identity{Kind: image.Disk, Format: "qcow2+vhd", Parents: image.FileNames{"base.img"}}},
 		"descriptor": {
 			[]byte(disktest.VMDKDescriptor("twoGbMaxExtentFlat", `RW 1 FLAT "a" 0`, `RW 1 FLAT "a" 9`, `RW 1 FLAT "../up" 0`, `RW 1 FLAT "b/c" 0`, `RW 1 FLAT "C:d" 0`, long, `RW 1 ZERO`, `RW 1 FLAT "b"`)),
-			image.Identity{Kind: image.Disk, Format: "vmdk", Extents: image.FileNames{"a", "b"}},
+			image.Identity{Kind: image.Disk, Format: "vmdk", Extents: image.FileNames{"a", "b"}, Claims: []int64{512, 512}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

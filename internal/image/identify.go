@@ -33,6 +33,7 @@ type Identity struct {
 	Format  string    `json:"format,omitempty"`  // as users write it
 	Remedy  string    `json:"remedy,omitempty"`  // for what is packed
 	Extents FileNames `json:"extents,omitempty"` // files that hold its data, each once: of an OVF those of its disks
+	Claims  []int64   `json:"claims,omitempty"`  // bytes that it takes of each of Extents, from its start on, where that has no header
 	Parents FileNames `json:"parents,omitempty"` // images that it completes: the last component of each name
 	Read    int64     `json:"read,omitempty"`    // bytes, to know all that; set by who counts them
 }
@@ -50,6 +51,30 @@ func plainNames(names []string) (out FileNames) {
 		}
 	}
 	return out
+}
+
+// claims are those of extents, each the largest of one file.
+func claims(extents FileNames, n driver.Names) []int64 {
+	if len(n.Claims) != len(n.Extents) {
+		return nil
+	}
+	most := map[string]int64{}
+	for i, name := range n.Extents {
+		most[name] = max(most[name], n.Claims[i])
+	}
+	var out []int64
+	for _, name := range extents {
+		out = append(out, most[name])
+	}
+	return out
+}
+
+// Claimed is how many bytes the image takes of a file without a header, from its start on.
+func (id Identity) Claimed(name string) int64 {
+	if i := slices.Index(id.Extents, name); i >= 0 && i < len(id.Claims) {
+		return id.Claims[i]
+	}
+	return 0
 }
 
 // parentNames are the last components of names, each once.
@@ -113,6 +138,7 @@ func identify(dir *folder, f *file) (Identity, error) {
 		id.Kind = Extent
 	}
 	id.Extents, id.Parents = plainNames(n.Extents), parentNames(n.Parents)
+	id.Claims = claims(id.Extents, n)
 	return id, nil
 }
 

@@ -2,11 +2,14 @@ package scan
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // contents is what a folder holds that matters.
@@ -144,6 +147,21 @@ func (c *contents) snapshots(x *found) (out []image.Child) {
 		}
 	}
 	slices.SortFunc(out, func(a, b image.Child) int { return slices.Compare(a.Name, b.Name) })
+	return out
+}
+
+// borrowed are findings about files of which an image takes a part only, and which have rows of their own.
+func (c *contents) borrowed(x *found) (out []align.Finding) {
+	for _, name := range x.id.Extents {
+		p := c.files[name]
+		if x.id.Kind != image.Disk || p == nil || p.id.Kind != image.Bare || x.takes(p) {
+			continue
+		}
+		out = append(out, align.FromIssue(ondisk.Issue{
+			Code: "part-of-a-file", Effect: ondisk.Warn,
+			Text: fmt.Sprintf("it takes %d bytes of %.256q, which has %d: that file is judged on its own, too", x.id.Claimed(name), name, p.Size),
+		}))
+	}
 	return out
 }
 

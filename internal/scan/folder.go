@@ -283,7 +283,14 @@ func (x *found) takes(part *found) bool {
 	case x.id.Kind == image.Pack:
 		return part.id.Kind != image.Pack
 	}
-	return x.id.Kind == image.Disk && (part.id.Kind == image.Bare || part.id.Kind == image.Extent)
+	return x.id.Kind == image.Disk && (part.id.Kind == image.Extent || (part.id.Kind == image.Bare && x.covers(part)))
+}
+
+// covers reports whether a file without a header is an extent of x by its name, or all of it is claimed: a line about the first sectors of a
+// disk must not hide it.
+func (x *found) covers(part *found) bool {
+	const sector = 512
+	return image.IsFlatName(part.Name) || x.id.Claimed(part.Name) >= part.Size-part.Size%sector
 }
 
 // alike is what names have in common that some systems do not tell apart.

@@ -63,6 +63,7 @@ func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*lib
 	if len(i.Files) == 0 {
 		i.Files, i.Stored = []library.File{x.File}, x.Allocated
 	}
+	i.Findings = append(i.Findings, c.borrowed(x)...)
 	i.Read += c.read(x)
 	i.Files[0].Name = x.Name // its bytes, which JSON may not have kept
 	i.Settle(r.Flags)

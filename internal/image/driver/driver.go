@@ -89,8 +89,11 @@ type Format struct {
 type Names struct {
 	Parents []string // of the image that it completes, as stored
 	Extents []string // files that hold its data
-	Part    bool     // it is an extent, and of no use without what names it
-	Broken  bool     // it has this format and cannot be read: nobody knows what it names
+	// Claims are for each of Extents how many bytes the image takes of a file that has no header of its own, from its start on; 0 for a
+	// place behind that.
+	Claims []int64
+	Part   bool // it is an extent, and of no use without what names it
+	Broken bool // it has this format and cannot be read: nobody knows what it names
 }
 
 // Image is an opened image.

@@ -75,8 +75,17 @@ func scanNames(text string) driver.Names {
 		switch first, _, _ := strings.Cut(strings.ToUpper(l), " "); {
 		case !ok || !closed:
 		case first == "RW" || first == "RDONLY" || first == "NOACCESS":
-			n.Extents = append(n.Extents, name)
+			n.Extents, n.Claims = append(n.Extents, name), append(n.Claims, claim(l))
 		}
 	}
 	return n
+}
+
+// claim is how many bytes the line of an extent takes of its file from byte 0 on.
+func claim(line string) int64 {
+	e, err := parseExtent(0, line)
+	if err != nil || e.off != 0 || (e.kind != "FLAT" && e.kind != "VMFS") {
+		return 0
+	}
+	return e.size
 }
