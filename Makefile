@@ -76,6 +76,10 @@ fuzz: ## every fuzz target for FUZZTIME (60s) each
 		done; \
 	done
 
+.PHONY: stress
+stress: ## tests of signals, scans and kills: alone, beside work, under nohup, in the background, as an ordinary user
+	scripts/stress.sh $(ROUNDS)
+
 .PHONY: torture
 torture: ## kill -9 at 2000 points of an align instead of 200
 	@$(GO) test -list '^TestKill$$' ./cmd/... | grep -x TestKill

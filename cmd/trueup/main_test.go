@@ -39,8 +39,12 @@ func buildAndRun(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	builtPath = filepath.Join(dir, "trueup")
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", builtPath, ".").CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("go build: %w\n%s", err, out)
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", builtPath, ".")
+	if made := os.Getenv("TRUEUP_TEST_PROGRAM"); made != "" {
+		build = exec.Command("cp", made, builtPath) // of scripts/stress.sh
+	}
+	if out, err := build.CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("%q: %w\n%s", build.Args, err, out)
 	}
 	return m.Run(), nil
 }
