@@ -50,7 +50,7 @@ endif
 tools: ## install the Debian packages that the tests call (as root; else say which are missing)
 	scripts/install-tools.sh
 
-# What test runs without the race detector, which makes it take six times as long: check has it watch them, in short.
+# What test runs without the race detector, which makes it take six times as long: it watches them in short.
 UNRACED := /internal/(image|guestfile|hive|plan)$$
 
 # A test that lacks a tool fails here. `make test REQUIRE_TOOLS=0` skips such tests instead.
@@ -61,6 +61,7 @@ test: export TRUEUP_LIBRARY_IMAGES ?= 2000
 test: tools ## every test, with the outside tools as second opinion
 	$(GO) test -count=1 -race -timeout 15m $$($(GO) list ./internal/... | grep -vE '$(UNRACED)')
 	$(GO) test -count=1 -timeout 15m $$($(GO) list ./internal/... | grep -E '$(UNRACED)')
+	$(GO) test -count=1 -race -short -timeout 15m $$($(GO) list ./internal/... | grep -E '$(UNRACED)')
 	$(GO) test -count=1 -timeout 15m -run 'TestLargeReportInChromium' ./internal/library
 	$(GO) test -count=1 -timeout 25m ./cmd/...
 
@@ -78,7 +79,7 @@ fuzz: ## every fuzz target for FUZZTIME (60s) each
 
 .PHONY: stress
 stress: ## tests of signals, scans and kills: alone, beside work, under nohup, in the background, as an ordinary user
-	scripts/stress.sh $(ROUNDS)
+	scripts/stress.sh
 
 .PHONY: torture
 torture: ## kill -9 at 2000 points of an align instead of 200
