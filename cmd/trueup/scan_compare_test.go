@@ -208,7 +208,7 @@ func (s *scanned) sums() (out []string) {
 	got := s.summary
 	for what, n := range map[string]int{
 		"images": got.Images, string(align.Aligned): got.Aligned, string(align.BelowBoundary): got.Below, string(align.Misaligned): got.Misaligned,
-		string(library.Failed): got.Failed, string(library.Orphan): got.Orphans,
+		string(align.NothingToJudge): got.Nothing, string(library.Failed): got.Failed, string(library.Orphan): got.Orphans, string(library.Packed): got.Packed,
 	} {
 		if n != want[what] {
 			out = append(out, fmt.Sprintf("summary: %s %d, want %d", what, n, want[what]))

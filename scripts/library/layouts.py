@@ -42,7 +42,8 @@ class Disk:
     boot: str = ""  # "chs", "lba": the code in sector 0
 
     def judged(self):
-        return [p for p in self.parts if p.number and p.kind != "extended"]
+        """judged are what has a start: partitions, and a volume over the whole disk, at 0."""
+        return [p for p in self.parts if p.kind != "extended"]
 
 
 def verdict_at(off):
@@ -53,9 +54,9 @@ def verdict_at(off):
 
 
 def worst(verdicts):
-    """worst is the verdict of a disk; one without partitions is aligned."""
-    order = ["aligned", "below_boundary", "misaligned"]
-    return max(verdicts, key=order.index, default="aligned")
+    """worst is the verdict of a disk by those of its partitions, and of an image by those of its disks."""
+    order = ["nothing_to_judge", "aligned", "below_boundary", "misaligned"]
+    return max(verdicts, key=order.index, default="nothing_to_judge")
 
 
 def primary(*starts_and_fs):
