@@ -39,8 +39,10 @@ func dosDisk(t *testing.T) (raw string, heads int64) {
 	require.NoError(t, os.WriteFile(raw, nil, 0o600))
 	require.NoError(t, os.Truncate(raw, bootDiskSize))
 	all := []window{
-		{trackSectors, 32*cylinder - trackSectors}, {32 * cylinder, 90 * cylinder},
-		{32*cylinder + trackSectors, 40*cylinder - trackSectors}, {72*cylinder + trackSectors, 40*cylinder - trackSectors},
+		{trackSectors, 32*cylinder - trackSectors},
+		{32 * cylinder, 90 * cylinder},
+		{32*cylinder + trackSectors, 40*cylinder - trackSectors},
+		{72*cylinder + trackSectors, 40*cylinder - trackSectors},
 	}
 	commands := []string{"o"}
 	for i, kind := range []string{"p\n1\n", "e\n2\n", "l\n", "l\n"} {

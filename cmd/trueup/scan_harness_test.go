@@ -82,7 +82,7 @@ func (s scanResult) words(root string) map[string]string {
 			word = string(i.Verdict)
 		case library.Failed:
 			word = i.Error.Code
-		case library.Orphan, library.Gone:
+		case library.Orphan, library.Gone, library.Packed:
 		}
 		out[strings.TrimPrefix(path, root+"/")] = word
 	}

@@ -51,8 +51,13 @@ func TestAnEditedScriptIsKept(t *testing.T) {
 func TestReportsAreWrittenAgain(t *testing.T) {
 	own(t)
 	for _, args := range [][]string{
-		{"inspect", "src.img"}, {"inspect", "--json", "src.img"}, {"inspect", "--list", "src.img"}, {"plan", "src.img"},
-		{"verify", "src.img", "src.img"}, {"version"}, {"align", "--force", "src.img", "new.img"},
+		{"inspect", "src.img"},
+		{"inspect", "--json", "src.img"},
+		{"inspect", "--list", "src.img"},
+		{"plan", "src.img"},
+		{"verify", "src.img", "src.img"},
+		{"version"},
+		{"align", "--force", "src.img", "new.img"},
 	} {
 		requireTwice(t, append(args, "--out", "report"))
 	}

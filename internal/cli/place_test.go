@@ -127,9 +127,9 @@ const (
 
 var standings = []standing{
 	{name: "absent.txt", make: func(*testing.T) {}, want: every("0")},
-	{name: "web01", make: func(t *testing.T) { putImage(t, "web01") }, want: every(overImage, "copy", exists, "force", "0")},
-	{name: "disk.vmdk", make: func(t *testing.T) { putImage(t, "disk.vmdk") }, want: every(imageName, "copy", exists, "force", "0")},
-	{name: "bare", make: func(t *testing.T) { put(t, "bare", append(tiny(), make([]byte, 512)...)) }, want: every("64 would overwrite what is no text",
+	{name: "web01", make: func(t *testing.T) { t.Helper(); putImage(t, "web01") }, want: every(overImage, "copy", exists, "force", "0")},
+	{name: "disk.vmdk", make: func(t *testing.T) { t.Helper(); putImage(t, "disk.vmdk") }, want: every(imageName, "copy", exists, "force", "0")},
+	{name: "bare", make: func(t *testing.T) { t.Helper(); put(t, "bare", append(tiny(), make([]byte, 512)...)) }, want: every("64 would overwrite what is no text",
 		"catalog", "64 no catalogue", "copy", exists, "force", "0")},
 	{name: "extent", make: func(t *testing.T) { putFlat(t, "extent") }, want: every("64 would overwrite a file that flat.vmdk needs",
 		"copy", "64 holds data of the image flat.vmdk", "force", "64 holds data of the image flat.vmdk")},
@@ -147,16 +147,24 @@ var standings = []standing{
 	{name: "folder", make: func(t *testing.T) { require.NoError(t, os.Mkdir("folder", 0o700)) }, want: every(aFolder)},
 	{name: "folder/", make: func(t *testing.T) { require.NoError(t, os.Mkdir("folder", 0o700)) }, want: every(aFolder)},
 	{name: "to-image", make: func(t *testing.T) { putImage(t, "web01"); link(t, "web01", "to-image") }, want: every(overImage, "copy", aLink, "force", aLink)},
-	{name: "to-text", through: "notes", make: func(t *testing.T) { put(t, "notes", []byte("mine\n")); link(t, "notes", "to-text") },
-		want: every("0", "script", "64 is not as trueup wrote it", "catalog", "64 no catalogue", "copy", aLink, "force", aLink)},
-	{name: "to-machine", make: func(t *testing.T) { put(t, "vm.vmx", []byte("memsize = 1\n")); link(t, "vm.vmx", "to-machine") },
-		want: every(machine, "copy", aLink, "force", aLink)},
-	{name: "to-folder", make: func(t *testing.T) { require.NoError(t, os.Mkdir("folder", 0o700)); link(t, "folder", "to-folder") },
-		want: every("64 is a link to the folder ")},
+	{
+		name: "to-text", through: "notes", make: func(t *testing.T) { put(t, "notes", []byte("mine\n")); link(t, "notes", "to-text") },
+		want: every("0", "script", "64 is not as trueup wrote it", "catalog", "64 no catalogue", "copy", aLink, "force", aLink),
+	},
+	{
+		name: "to-machine", make: func(t *testing.T) { put(t, "vm.vmx", []byte("memsize = 1\n")); link(t, "vm.vmx", "to-machine") },
+		want: every(machine, "copy", aLink, "force", aLink),
+	},
+	{
+		name: "to-folder", make: func(t *testing.T) { require.NoError(t, os.Mkdir("folder", 0o700)); link(t, "folder", "to-folder") },
+		want: every("64 is a link to the folder "),
+	},
 	{name: "dangling", make: func(t *testing.T) { link(t, "nowhere", "dangling") }, want: every("64 is a link to nowhere, which is not there")},
 	{name: "to-itself", make: func(t *testing.T) { link(t, "to-itself", "to-itself") }, want: every("64 is a link to to-itself, which ")},
-	{name: "to-block", make: func(t *testing.T) { node(t, "dm-3", unix.S_IFBLK); link(t, "dm-3", "to-block") },
-		want: every("64 is a link to the block device ")},
+	{
+		name: "to-block", make: func(t *testing.T) { node(t, "dm-3", unix.S_IFBLK); link(t, "dm-3", "to-block") },
+		want: every("64 is a link to the block device "),
+	},
 	{name: "block", make: func(t *testing.T) { node(t, "block", unix.S_IFBLK) }, want: every("64 is a block device")},
 	{name: "character", make: func(t *testing.T) { node(t, "character", unix.S_IFCHR) }, want: every("64 is a character device")},
 	{name: "fifo", make: func(t *testing.T) { node(t, "fifo", unix.S_IFIFO) }, want: every("64 is a FIFO")},
@@ -248,7 +256,7 @@ func requirePlace(t *testing.T, s standing, w writing) {
 func state(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, _ error) error {
 		st, err := os.Lstat(path)
 		if err != nil || path == "." {
 			return err

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -59,7 +60,9 @@ func TestProcessorTimeIsOfTheGoroutine(t *testing.T) {
 
 // burn uses the processor for a moment that a clock of processor time sees.
 func burn() {
-	for began := threadTime(); threadTime()-began < 50*time.Millisecond; {
+	began := threadTime()
+	for threadTime()-began < 50*time.Millisecond {
+		runtime.KeepAlive(began)
 	}
 }
 

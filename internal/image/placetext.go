@@ -58,7 +58,7 @@ func (p Place) spareEdited(text io.Reader) error {
 
 // isText reports whether a file begins as texts do. A disk begins with code, or with zeros.
 func isText(head []byte) bool {
-	for cut := 0; cut < utf8.UTFMax; cut++ { // the sample may end within a character
+	for cut := range utf8.UTFMax { // the sample may end within a character
 		if cut <= len(head) && utf8.Valid(head[:len(head)-cut]) {
 			return bytes.IndexByte(head, 0) < 0
 		}

@@ -92,12 +92,12 @@ func removeStaleReports(path string) error {
 func removeStaleReport(partial string) error {
 	f, err := os.OpenFile(partial, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil //nolint:nilerr // another's, or gone
+		return nil // another's, or gone
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil || !st.Mode().IsRegular() || sys.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return nil //nolint:nilerr // no file, or at work
+		return nil // no file, or at work
 	}
 	head, err := sample(f)
 	if err != nil || !isText(head) || !namedBy(partial, f) {

@@ -118,6 +118,7 @@ func verdictWord(v align.Verdict, boundary int64) string {
 		return "off " + units.Short(boundary)
 	case align.Aligned:
 		return "aligned"
+	case align.NothingToJudge:
 	}
 	return "-"
 }
@@ -144,6 +145,7 @@ func verdictColor(v align.Verdict) text.Color {
 		return text.FgYellow
 	case align.Aligned:
 		return text.FgGreen
+	case align.NothingToJudge:
 	}
 	return text.Reset
 }

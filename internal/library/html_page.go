@@ -152,7 +152,7 @@ func htmlTiles(s *Summary) []tile {
 		{Count: units.Format(s.Fix.Copies), Word: "to copy", About: "in " + counted(s.Fix.Images, "image") + " to realign"},
 		{Count: units.Format(s.Fix.Grows), Word: "growth", About: "of the aligned disks"},
 	}
-	return slices.DeleteFunc(tiles, func(t tile) bool { return t.Zero && strings.Contains("un", t.Class) && t.Class != "" })
+	return slices.DeleteFunc(tiles, func(t tile) bool { return t.Zero && (t.Class == "u" || t.Class == "n") })
 }
 
 func htmlFacts(s *Summary) []fact {

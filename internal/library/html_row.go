@@ -49,6 +49,7 @@ func verdictClass(v align.Verdict) string {
 		return "b"
 	case align.Aligned:
 		return "a"
+	case align.NothingToJudge:
 	}
 	return "x"
 }

@@ -80,6 +80,7 @@ func (t *Text) alignment(p Partition, boundary int64) string {
 		return t.paint(text.FgYellow, on+" (off "+units.Short(boundary)+")")
 	case align.Aligned:
 		return t.paint(text.FgGreen, on)
+	case align.NothingToJudge:
 	}
 	return "-"
 }

@@ -50,6 +50,7 @@ func stateOf(p Partition) state {
 		return below
 	case align.Aligned:
 		return aligned
+	case align.NothingToJudge:
 	}
 	return extended
 }

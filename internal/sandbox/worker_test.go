@@ -147,7 +147,8 @@ func processorTime(pid int) (ticks int) {
 func TestCancel(t *testing.T) {
 	w := start(t, sandbox.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
-	go whenAtWork(t, pidOf(t, w), cancel)
+	pid := pidOf(t, w)
+	go whenAtWork(t, pid, cancel)
 	_, err := w.Call(ctx, []byte("spin"))
 	require.ErrorIs(t, err, context.Canceled)
 	var death *sandbox.Death
@@ -163,7 +164,8 @@ func TestCancel(t *testing.T) {
 
 func TestCloseDuringARequest(t *testing.T) {
 	w := start(t, sandbox.Options{})
-	go whenAtWork(t, pidOf(t, w), func() { _ = w.Close() })
+	pid := pidOf(t, w)
+	go whenAtWork(t, pid, func() { _ = w.Close() })
 	death := dies(t, w, "spin")
 	require.Equal(t, sandbox.Canceled, death.Cause)
 }

@@ -67,15 +67,15 @@ func probeAtari(d disk.Disk) (*Volume, error) {
 	return v, nil
 }
 
-func readAtari(d disk.Disk, sector uint32) (*atariRoot, error) {
+func readAtari(d disk.Disk, sector int64) (*atariRoot, error) {
 	r := &atariRoot{}
-	_, err := superblock(d, blocks(sector, units.SectorSize), binary.BigEndian, r)
+	_, err := superblock(d, sector*units.SectorSize, binary.BigEndian, r)
 	return r, err
 }
 
 // atari adds a partition whose start counts from base, in sectors.
-func (v *Volume) atari(p atariPart, base uint32) {
-	start := blocks(base, units.SectorSize) + blocks(p.Start, units.SectorSize)
+func (v *Volume) atari(p atariPart, base int64) {
+	start := base*units.SectorSize + blocks(p.Start, units.SectorSize)
 	v.entry(Part{Name: strconv.Itoa(len(v.Parts) + 1), Kind: fmt.Sprintf("%q", p.ID[:])[1:4], Start: start, Size: blocks(p.Sectors, units.SectorSize)})
 }
 
@@ -90,7 +90,7 @@ func (v *Volume) atariChain(d disk.Disk, first uint32) error {
 			return bad(at)
 		}
 		seen = append(seen, at)
-		r, err := readAtari(d, uint32(at))
+		r, err := readAtari(d, at)
 		if isNoMatch(err) {
 			return bad("no sector")
 		}
@@ -104,7 +104,7 @@ func (v *Volume) atariChain(d disk.Disk, first uint32) error {
 			case string(p.ID[:]) == atariMore:
 				next = int64(first) + int64(p.Start)
 			case slices.Contains(atariIDs, string(p.ID[:])):
-				v.atari(p, uint32(at))
+				v.atari(p, at)
 			default:
 				return bad(fmt.Sprintf("%q", p.ID[:]))
 			}
