@@ -199,7 +199,7 @@ func TestHostileSunLabels(t *testing.T) {
 			var report jsonInspect
 			unmarshal(t, r, &report)
 			require.Equal(t, "none", report.Table.Scheme)
-			(hostile{says: []string{"Sun disk label over the whole disk"}}).checkFindings(t, report.Findings)
+			(hostile{says: []string{"not one of a PC (Sun disk label)"}}).checkFindings(t, report.Findings)
 		})
 	}
 }

@@ -26,7 +26,7 @@ func TestDidYouMean(t *testing.T) {
 		"convert -o vmdk src.img b":       "; the format of a copy is --to vmdk",
 		"convert -o vpc src.img b":        "; the format of a copy is --to vhd",
 		"-V":                              "did you mean --version?",
-		"inspect --bound 1M src.img":      "did you mean --boundary?",
+		"inspect --boundaryy 1M src.img":  "did you mean --boundary?",
 		"inspect --bogus src.img":         "unknown flag: --bogus; see trueup inspect --help",
 		"inspect a.img b.img":             "inspect looks at one image, 2 were given; for several: trueup scan PATH...",
 		"inspect lib":                     "lib is a folder, want one image; for all in it: trueup scan lib",

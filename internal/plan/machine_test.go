@@ -37,6 +37,7 @@ type windowsVolume struct {
 }
 
 func newWindowsVolume(t *testing.T) windowsVolume {
+	t.Helper()
 	return volumeWithHive(t, "WINDOWS", "SYSTEM32", "CONFIG", "SYSTEM")
 }
 

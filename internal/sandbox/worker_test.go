@@ -130,6 +130,7 @@ func pidOf(t *testing.T, w *sandbox.Worker) int {
 
 // whenAtWork does something when a worker that had nothing to do uses the processor.
 func whenAtWork(t *testing.T, pid int, do func()) {
+	t.Helper()
 	defer do()
 	before := processorTime(pid)
 	disktest.WaitFor(t, "a worker at work", func() bool { return processorTime(pid) > before+5 })
