@@ -1,6 +1,7 @@
 package layout_test
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,7 +23,12 @@ func TestContents(t *testing.T) {
 		"a byte at the start":           {func(f disktest.Forged) { f.Put(0, []byte{1}) }, align.UnknownContent},
 		"a byte at 1 MiB":               {func(f disktest.Forged) { f.Put(units.MiB, []byte{1}) }, align.UnknownContent},
 		"a byte at the end":             {func(f disktest.Forged) { f.Put(size-1, []byte{1}) }, align.UnknownContent},
-		"an MBR without entries":        {func(f disktest.Forged) { f.Put(510, []byte{0x55, 0xaa}) }, align.NoPartitions},
+		"a volume that is not known (BeFS)": {func(f disktest.Forged) {
+			f.Put(0, bytes.Repeat([]byte{0xfa, 0x8b, 0x5e, 0xeb}, 510/4))
+			f.Text(512+32, "1SFB")
+			f.Put(510, []byte{0x55, 0xaa})
+		}, align.UnknownContent},
+		"an MBR without entries": {func(f disktest.Forged) { f.Put(510, []byte{0x55, 0xaa}) }, align.NoPartitions},
 		"an entry that only Linux follows": {func(f disktest.Forged) {
 			f.Put(446+8, []byte{63, 0, 0, 0, 0, 8, 0, 0})
 			f.Put(510, []byte{0x55, 0xaa})

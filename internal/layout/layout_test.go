@@ -51,6 +51,13 @@ func TestSectorZero(t *testing.T) {
 	blank.PutFAT16(0, 16000)
 	require.Nil(t, read(t, blank).Table, "no entry is no table")
 
+	hpfs := make(disktest.Forged, 8000*512)
+	hpfs.PutHPFS(0, 8000)
+	hpfs.Put(0x1be, bytes.Repeat([]byte{0xfa, 0x8b, 0x5e, 0xeb}, 16))
+	l = read(t, hpfs)
+	require.Nil(t, l.Table)
+	require.Equal(t, volume.HPFS, l.Volume.Kind)
+
 	both := disktest.ForgeMBR(20000, disktest.MBREntryFields{Type: 6, Start: 64, Sectors: 19000})
 	copy(both[:446], blank[:446])
 	l = read(t, both)

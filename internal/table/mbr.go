@@ -123,6 +123,25 @@ func (m *mbr) add(i int, e mbrEntry) {
 	m.Partitions = append(m.Partitions, p)
 }
 
+// isCode reports whether code or text stands where the entries would be, as in the boot sector of a volume over the whole disk: each entry
+// that is not zero has an illegal boot flag and names no place on the disk, or all four have such a flag. For Linux one such flag is enough
+// (block/partitions/msdos.c); here a single wrong byte of a table is damage to report.
+func (m *mbr) isCode(size int64) bool {
+	illegal, placed := 0, false
+	for _, e := range m.sector.Entries {
+		if e == (mbrEntry{}) {
+			continue
+		}
+		if e.Flag == 0 || e.Flag == 0x80 {
+			return false
+		}
+		illegal++
+		r := disk.Range{Off: int64(e.StartLBA) * m.SectorSize, Len: int64(e.Sectors) * m.SectorSize}
+		placed = placed || (r.Off > 0 && r.Len > 0 && r.End() <= size)
+	}
+	return illegal == len(m.sector.Entries) || (illegal > 0 && !placed)
+}
+
 func (m *mbr) protective() bool {
 	for _, p := range m.Partitions {
 		if p.Type == typeProtective {

@@ -116,6 +116,9 @@ func Read(d disk.Disk) (*Table, error) {
 	if err != nil && !noMBR {
 		return nil, err
 	}
+	if !noMBR && m.isCode(d.Size()) {
+		return nil, ondisk.ErrNoMatch
+	}
 	if noMBR || m.protective() {
 		g, err := readGPT(d)
 		if err == nil {

@@ -60,6 +60,11 @@ func probeNTFS(d disk.Disk) (*Volume, error) {
 		Size: ondisk.I64(b.TotalSectors) * int64(b.BytesPerSector),
 		Boot: &BPB{Kind: NTFS, SectorSize: int64(b.BytesPerSector), Hidden: b.HiddenSectors, Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads)},
 	}
+	if b.Magic != bootMagic {
+		// ntfs-3g, libntfs-3g/bootsect.c, ntfs_boot_sector_is_ntfs: a warning, since there are such volumes.
+		v.note("ntfs-signature", ondisk.Warn, fmt.Sprintf("the NTFS boot sector ends in %#04x, want 0xaa55: no BIOS starts it, and systems may not take it for NTFS", b.Magic),
+			"restore the boot sector from its backup in the guest (testdisk)")
+	}
 	if err := v.ntfsBackup(d, raw); err != nil {
 		return nil, err
 	}
@@ -74,9 +79,6 @@ func (b *ntfsBoot) check(size int64) error {
 	}
 	if b.cluster() == 0 {
 		return field(ntfsWhat, "sectors per cluster", 0x0d, fmt.Sprintf("%#02x", b.SectorsPerCluster), "a power of two up to 128, or 0xf4 to 0xff (2^(256-n))")
-	}
-	if b.Magic != bootMagic {
-		return field(ntfsWhat, "signature", 0x1fe, fmt.Sprintf("%#04x", b.Magic), "0xaa55")
 	}
 	sectors := ondisk.U64(size / sector)
 	if b.TotalSectors == 0 || b.TotalSectors > sectors {
