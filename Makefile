@@ -59,11 +59,11 @@ test: export REQUIRE_TOOLS ?= 1
 # The library that a scan is held against; go test alone makes a smaller one.
 test: export TRUEUP_LIBRARY_IMAGES ?= 2000
 test: tools ## every test, with the outside tools as second opinion
-	$(GO) test -count=1 -race -timeout 15m $$($(GO) list ./internal/... | grep -vE '$(UNRACED)')
-	$(GO) test -count=1 -timeout 15m $$($(GO) list ./internal/... | grep -E '$(UNRACED)')
-	$(GO) test -count=1 -race -short -timeout 15m $$($(GO) list ./internal/... | grep -E '$(UNRACED)')
-	$(GO) test -count=1 -timeout 15m -run 'TestLargeReportInChromium' ./internal/library
-	$(GO) test -count=1 -timeout 25m ./cmd/...
+	$(GO) test -count=1 -race -timeout 25m $$($(GO) list ./internal/... | grep -vE '$(UNRACED)')
+	$(GO) test -count=1 -timeout 25m $$($(GO) list ./internal/... | grep -E '$(UNRACED)')
+	$(GO) test -count=1 -race -short -timeout 25m $$($(GO) list ./internal/... | grep -E '$(UNRACED)')
+	$(GO) test -count=1 -timeout 25m -run 'TestLargeReportInChromium' ./internal/library
+	$(GO) test -count=1 -timeout 45m ./cmd/...
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (60s) each
