@@ -180,7 +180,7 @@ func TestScanShowsChanges(t *testing.T) {
 func TestTwoScansAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := manyDisks(t, someDisks)
-	k := kept{dir, filepath.Join(dir, "folder-00", "catalogue.raw")} // it lies in the library, and has the name of an image
+	k := kept{dir, filepath.Join(dir, "folder-00", "catalogue.db")} // it lies in the library
 	disktest.WaitSettled(t, dir)
 	var scans []*live
 	for range 2 {
