@@ -64,6 +64,7 @@ type gpt struct {
 	header gptHeader
 	raw    []byte // the header, as long as it says it is
 	bare   bool   // only the sums are checked
+	cut    bool   // a primary whose disk was longer: partitions and backup may lie behind the end
 }
 
 // array is where the entries of this copy lie.
@@ -95,6 +96,8 @@ func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
 	last, err2 := readCopy(d, sector, end-sector, err1 == nil) // one list of partitions is enough
 	c := copies{disk: d.Size(), sector: sector, end: end, primary: first, backup: last}
 	switch {
+	case err1 == nil && first.cut:
+		first.checkCut()
 	case err1 == nil && err2 == nil:
 		if !first.same(last) {
 			first.broken(last.at, "backup table", "another valid table", "the same as the primary")
@@ -199,12 +202,20 @@ func (g *gpt) checkHeader() error {
 		return g.field("number of entries", atNumEntries, h.NumEntries, fmt.Sprintf("1 to %d", maxEntries))
 	case h.EntrySize < minEntrySize || h.EntrySize > maxEntrySize || !units.IsPowerOfTwo(int64(h.EntrySize)):
 		return g.field("entry size", atEntrySize, h.EntrySize, fmt.Sprintf("128, 256, … %d", maxEntrySize))
-	case h.FirstUsable > h.LastUsable || h.LastUsable >= sectors:
+	case h.FirstUsable > h.LastUsable || (h.LastUsable >= sectors && !g.wasLonger(sectors)):
 		return g.field("usable LBAs", atUsable, fmt.Sprintf("%d to %d", h.FirstUsable, h.LastUsable), fmt.Sprintf("a range within %d sectors", sectors))
 	case h.EntriesLBA < 2 || h.EntriesLBA >= sectors || size > (sectors-h.EntriesLBA)*ondisk.U64(g.SectorSize):
 		return g.field("entries LBA", atEntriesLBA, h.EntriesLBA, fmt.Sprintf("a place for %d bytes within %d sectors", size, sectors))
 	}
 	return g.checkArray()
+}
+
+// wasLonger reports whether a primary is that of a disk of more sectors, which was cut short: it names a backup behind the end, and a
+// usable space in front of that.
+func (g *gpt) wasLonger(sectors uint64) bool {
+	h := g.header
+	g.cut = g.at == g.SectorSize && h.AltLBA >= sectors && h.AltLBA < ondisk.U64(math.MaxInt64/g.SectorSize) && h.LastUsable < h.AltLBA
+	return g.cut
 }
 
 // checkArray wants the entries outside of the space for partitions, on the side of their header.
@@ -287,6 +298,20 @@ func (g *gpt) checkEntries() {
 			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas, fmt.Sprintf("a place apart from partition %d", g.Partitions[sorted[i-1]].Number))
 		}
 	}
+}
+
+// checkCut says what lies behind the end of a disk that was cut short.
+func (g *gpt) checkCut() {
+	sectors := g.d.Size() / g.SectorSize
+	for _, p := range g.Partitions {
+		if p.End() > g.d.Size() {
+			at := g.array().Off + int64(p.Number-1)*int64(g.header.EntrySize)
+			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", fmt.Sprintf("%d to %d", p.Off/g.SectorSize, p.End()/g.SectorSize-1),
+				fmt.Sprintf("within the %d sectors of the disk", sectors))
+		}
+	}
+	g.cutShort((ondisk.I64(g.header.AltLBA)+1)*g.SectorSize, g.d.Size(), g.field("alternate LBA", atAltLBA, g.header.AltLBA,
+		fmt.Sprintf("the place of a backup within %d sectors", sectors)))
 }
 
 // guid prints the mixed-endian form that Microsoft and UEFI use.

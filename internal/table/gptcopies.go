@@ -129,6 +129,10 @@ func (c *copies) readOld(g *gpt) error {
 
 // readEnd looks at what a backup at the end of an enlarged disk would replace: the metadata of an array, for one.
 func (c *copies) readEnd(g *gpt) error {
+	if c.primary.cut {
+		c.occupied = true // by a partition, maybe
+		return nil
+	}
 	from := c.end - c.sector - c.room()
 	if alt := c.primary.header.AltLBA; alt < ondisk.U64(c.end/c.sector) {
 		from = max(from, ondisk.I64(alt+1)*c.sector) // what the old backup takes

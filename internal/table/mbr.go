@@ -186,6 +186,26 @@ func (m *mbr) checkRanges(size int64) {
 			}
 		}
 	}
+	m.checkCut(parts, size)
+}
+
+// checkCut says that a disk was cut short where nothing else is wrong with its table.
+func (m *mbr) checkCut(parts []Partition, size int64) {
+	var broken []ondisk.Issue
+	for _, i := range m.Issues {
+		if i.Effect == ondisk.Broken {
+			broken = append(broken, i)
+		}
+	}
+	behind, end := 0, size
+	for _, p := range parts {
+		if p.End() > size {
+			behind, end = behind+1, max(end, p.End())
+		}
+	}
+	if behind > 0 && behind == len(broken) {
+		m.cutShort(end, size, broken[0].Err)
+	}
 }
 
 // entryBytes is the entry as it stands on the disk.

@@ -176,6 +176,15 @@ func (t *Table) brokenIn(what string, off int64, part int, field string, got, wa
 	})
 }
 
+// cutShort says in front of all else that a disk has fewer bytes than its table names: err is where.
+func (t *Table) cutShort(want, size int64, err error) {
+	text := fmt.Sprintf("the image has %d of the %d bytes that its partition table names: it was cut short, or the table is damaged", size, want)
+	t.Issues = slices.Insert(t.Issues, 0, ondisk.Issue{
+		Code: "cut-short", Effect: ondisk.Broken, Text: text, Err: fmt.Errorf("%s: %w", text, err),
+		Remedy: "copy the whole image from its source again; if it is whole, repair the partition table in the guest",
+	})
+}
+
 func number(n int) string { return strconv.Itoa(n) }
 
 // byOffset lists the indices of the partitions in disk order.
