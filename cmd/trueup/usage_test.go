@@ -384,14 +384,21 @@ func TestHelpNamesAllFormats(t *testing.T) {
 	for _, command := range []string{"inspect", "plan", "align", "verify", "convert"} {
 		formats := offered(command, "--format")
 		require.Subset(t, formats, []string{"raw", "vmdk", "vhd", "vhdx", "qcow2"})
-		require.Contains(t, trueup(t, command, "--help").stdout, "must have ("+strings.Join(formats, ", ")+")")
+		require.Contains(t, unwrapped(trueup(t, command, "--help").stdout), "must have ("+strings.Join(formats, ", ")+")")
 	}
 	for _, command := range []string{"align", "convert"} {
-		help := trueup(t, command, "--help").stdout
+		_, help, found := strings.Cut(unwrapped(trueup(t, command, "--help").stdout), "--to FORMAT[:SUBFORMAT] ")
+		require.True(t, found)
+		help, _, _ = strings.Cut(help, " --")
 		for _, name := range offered(command, "--to") {
 			format, subformat, _ := strings.Cut(name, ":")
-			require.Regexp(t, `--to FORMAT.*\b`+format+`(:\S*\b`+subformat+`\b)?`, help)
-			require.Regexp(t, `--to FORMAT.*\b`+subformat+`\b`, help)
+			require.Regexp(t, `\b`+format+`(:\S*\b`+subformat+`\b)?`, help)
+			require.Regexp(t, `\b`+subformat+`\b`, help)
 		}
 	}
+}
+
+// unwrapped returns a help text in one line.
+func unwrapped(help string) string {
+	return strings.Join(strings.Fields(help), " ")
 }
