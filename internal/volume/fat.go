@@ -32,7 +32,7 @@ type fatBoot struct {
 // fatExt is the extension at 0x24 in FAT12 and FAT16, at 0x40 in FAT32.
 type fatExt struct {
 	Drive    uint8
-	_        uint8
+	State    uint8 // bit 0: dirty
 	BootSig  uint8 // 0x29: the three fields below are there
 	Serial   uint32
 	Label    [11]byte
@@ -104,7 +104,36 @@ func probeFAT(d disk.Disk) (*Volume, error) {
 	if l.total > d.Size() {
 		v.tooLarge(d.Size())
 	}
+	if err := v.fatDirty(d, l); err != nil {
+		return nil, err
+	}
 	return v, v.fatLabel(d, l)
+}
+
+// fatDirty says that a FAT was not unmounted: by the flag of the boot sector, where Windows NT and Linux keep it, or by a bit of the second
+// entry, which DOS and Windows 95 clear while they write. Spec: Linux, include/uapi/linux/msdos_fs.h, FAT_STATE_DIRTY; Microsoft FAT
+// specification 1.03, "ClnShutBitMask". A table whose first entry is none says nothing.
+func (v *Volume) fatDirty(d disk.Disk, l *fatLayout) error {
+	dirty := l.ext.BootSig == extPlaced && l.ext.State&1 != 0
+	var entries [2]uint32
+	clean := uint32(1 << 27)
+	at := int64(l.boot.Reserved) * l.sector
+	if v.Kind == FAT16 {
+		var short [2]uint16
+		if _, err := superblock(d, at, binary.LittleEndian, &short); err != nil && !isNoMatch(err) {
+			return err
+		}
+		entries, clean = [2]uint32{uint32(short[0]), uint32(short[1])}, 1<<15
+	} else if _, err := superblock(d, at, binary.LittleEndian, &entries); err != nil && !isNoMatch(err) {
+		return err
+	}
+	if v.Kind != FAT12 && byte(entries[0]) == l.boot.Media && entries[1]&clean == 0 {
+		dirty = true
+	}
+	if dirty {
+		v.note("fat-dirty", ondisk.Note, "the FAT is marked dirty: it was not unmounted cleanly", "")
+	}
+	return nil
 }
 
 // tooLarge reports a file system that says it is larger than its partition, as a truncated image does. It can be read as
