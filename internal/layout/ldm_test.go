@@ -128,6 +128,23 @@ func TestMadeDynamicDisks(t *testing.T) {
 	}
 }
 
+// The file system of a striped, spanned or RAID-5 volume is larger than its part of a disk. That of a volume in one place is not.
+func TestMemberOfASpreadVolume(t *testing.T) {
+	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000}, disktest.MBREntryFields{Type: 0x42, Start: 7000, Sectors: 6000})
+	f.PutLDM(63, 5000)
+	for _, lba := range []int64{63, 7000} {
+		f.PutNTFS(lba, 6000)
+		f[lba*512:].U64(disktest.NTFSTotal, 12000)
+	}
+	var bad []int
+	for _, i := range read(t, f).Issues {
+		if i.Code == "volume" {
+			bad = append(bad, i.Partition)
+		}
+	}
+	require.Equal(t, []int{1}, bad)
+}
+
 // On a disk with a GPT the database of Windows lies in the metadata partition.
 func TestDynamicDiskWithGPT(t *testing.T) {
 	windows := load(t, disktest.Corpus(t, "libldm/ldm-2003r2-simple-1.img.xz"))

@@ -3,6 +3,7 @@ package layout
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -106,9 +107,21 @@ func (l *Layout) readDynamic(d disk.Disk) error {
 		if described++; described <= maxDescribed {
 			group.Describe(p.Volume, p.Off, p.End(), spread && !database)
 			spread = spread && database
+			l.spread(p)
 		}
 	}
 	return nil
+}
+
+// spread takes back that the file system of a member is too large or malformed where no whole volume of the group starts with it: a striped,
+// spanned or RAID-5 volume goes on in other places.
+func (l *Layout) spread(p Partition) {
+	if slices.ContainsFunc(p.Volume.Parts, func(part volume.Part) bool { return part.Start == 0 }) {
+		return
+	}
+	l.Issues = slices.DeleteFunc(l.Issues, func(i ondisk.Issue) bool {
+		return i.Partition == p.Number && (i.Effect == ondisk.BadVolume || i.Code == "volume-size")
+	})
 }
 
 // maxDescribed bounds the members of a dynamic disk that the database is shown for: what it says of the group it says for each of them.
