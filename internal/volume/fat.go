@@ -127,7 +127,7 @@ func (v *Volume) fatDirty(d disk.Disk, l *fatLayout) error {
 	} else if _, err := superblock(d, at, binary.LittleEndian, &entries); err != nil && !isNoMatch(err) {
 		return err
 	}
-	if v.Kind != FAT12 && byte(entries[0]) == l.boot.Media && entries[1]&clean == 0 {
+	if v.Kind != FAT12 && entries[0]&0xff == uint32(l.boot.Media) && entries[1]&clean == 0 {
 		dirty = true
 	}
 	if dirty {
