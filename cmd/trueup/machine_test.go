@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -105,6 +106,21 @@ func TestInspectionOfAMachine(t *testing.T) {
 		require.Contains(t, trueup(t, args[0], "--json", sysRaw).stdout, "names-other-disks")
 		require.Contains(t, trueup(t, args[0], "--json", datRaw).stdout, "known-elsewhere")
 	}
+}
+
+// A disk that align refuses, since a snapshot beside it needs it, stays where it is: no letter may follow it.
+func TestLettersStayWithADiskThatIsRefused(t *testing.T) {
+	t.Parallel()
+	sys, sysRaw, datRaw := twoDiskMachine(t)
+	child := exec.Command("qemu-img", "create", "-q", "-f", "qcow2", "-b", filepath.Base(datRaw), "-F", "raw", "child.qcow2")
+	child.Dir = filepath.Dir(datRaw)
+	require.NoError(t, child.Run())
+	require.Equal(t, 4, trueup(t, "plan", datRaw).code)
+	dest := filepath.Join(t.TempDir(), "sys.raw")
+	r := trueup(t, "align", "--json", "--with", datRaw, sysRaw, dest)
+	require.Equal(t, 0, r.code, r.stderr)
+	require.Contains(t, r.stdout, "with-refused")
+	require.Contains(t, lettersOf(t, sys, dest), mountedText(datSignature, 63*sectorSize))
 }
 
 // Each disk is aligned with the other: the letter in the copy of the system disk names the place in the copy of the data disk.

@@ -99,7 +99,8 @@ func (m *moveFlags) joinOthers(s *source, p *plan.Plan, o others) error {
 
 // planOther says where the partitions of another disk go. One that align would refuse stays as it is.
 func (m *moveFlags) planOther(x *source) (to map[int]int64, refused *align.Finding, err error) {
-	p, err := x.planDisk(m.choice)
+	x.flatten = m.flatten
+	p, err := x.plan(m.choice)
 	if err != nil {
 		return nil, nil, err
 	}

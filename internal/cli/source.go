@@ -81,6 +81,9 @@ func (s *source) read() error {
 	}
 	var err error
 	s.layout, err = layout.Read(s.img.Disk, table.Geometry{Heads: s.img.Heads, Sectors: s.img.Sectors})
+	if err == nil && s.sector != 0 {
+		s.layout.SectorsAreAsOrdered()
+	}
 	return err
 }
 

@@ -16,11 +16,11 @@ import (
 // checkSectors says when the table counts sectors of another size than the disk is read with: a raw image cannot say how large
 // its sectors are.
 func (l *Layout) checkSectors(d disk.Disk) error {
-	size, found := l.Table.SectorSize, "the GPT counts sectors of %d bytes"
+	size, sure, found := l.Table.SectorSize, true, "the GPT counts sectors of %d bytes"
 	if l.Table.Scheme == table.MBR {
 		found = "the partition table makes sense in sectors of %d bytes: that is where its boot records and file systems are"
 		var err error
-		if size, err = l.fitting(d); err != nil {
+		if size, sure, err = l.fitting(d); err != nil {
 			return err
 		}
 	}
@@ -34,32 +34,49 @@ func (l *Layout) checkSectors(d disk.Disk) error {
 	})
 	if l.Table.Scheme == table.MBR {
 		// A GPT is found where its own size says, an MBR has none: its LBAs would lead to the wrong bytes.
+		code := "sector-size"
+		if !sure {
+			code, remedy = sectorsUnsure, fmt.Sprintf("%s. If the machine does show it with %d: --sector-size %[2]d", remedy, l.SectorSize)
+		}
 		l.Issues = append(l.Issues, ondisk.Issue{
-			Code: "sector-size", Effect: ondisk.Refuse, OnMove: true, Remedy: remedy,
+			Code: code, Effect: ondisk.Refuse, OnMove: true, Remedy: remedy,
 			Text: fmt.Sprintf("the partitions would be moved by sectors of %d bytes, and the file systems found in those of %d would stay behind", l.SectorSize, size),
 		})
 	}
 	return nil
 }
 
+// sectorsUnsure is the code of a refusal for which nothing but data speaks, where the other size of sectors would have it.
+const sectorsUnsure = "sector-size-unsure"
+
+// SectorsAreAsOrdered makes a warning of a refusal for which no boot record, volume or copy of one speaks: the user has said the size.
+func (l *Layout) SectorsAreAsOrdered() {
+	for i, issue := range l.Issues {
+		if issue.Code == sectorsUnsure {
+			l.Issues[i].Effect = ondisk.Warn
+		}
+	}
+}
+
 // fitting is the size of sectors by which more of what the MBR names is there. Where both sizes explain as much it is the disk's own.
-func (l *Layout) fitting(d disk.Disk) (int64, error) {
+// sure reports whether more than data speaks for it.
+func (l *Layout) fitting(d disk.Disk) (size int64, sure bool, err error) {
 	own, other := l.SectorSize, 512+4096-l.SectorSize
 	if d.Size()%other != 0 || !l.unexplained() {
-		return own, nil
+		return own, true, nil
 	}
 	mine := evidence{}
 	for _, p := range l.Partitions {
 		if err := mine.add(d, p.Partition, p.Volume.Kind, own); err != nil {
-			return 0, err
+			return 0, false, err
 		}
 	}
 	mine.records(l.Table)
 	theirs, err := explain(inSectors(d, other), other)
 	if err != nil || !theirs.beats(mine) {
-		return own, err
+		return own, true, err
 	}
-	return other, nil
+	return other, theirs.sure > 0, nil
 }
 
 // unexplained reports whether the table leads to anything that is not known.

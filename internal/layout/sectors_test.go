@@ -2,6 +2,7 @@ package layout_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,7 +22,9 @@ func recordOf4096(f disktest.Forged, lba int64, entries ...disktest.MBREntryFiel
 }
 
 func refusesSectors(l *layout.Layout) bool {
-	return slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == "sector-size" && i.Effect == ondisk.Refuse })
+	return slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool {
+		return strings.HasPrefix(i.Code, "sector-size") && i.Effect == ondisk.Refuse
+	})
 }
 
 // Nothing in a raw file says how large its sectors are. What stands where the table leads does, by sectors of the one
@@ -93,6 +96,24 @@ func TestEvidenceForSectorsOf4096(t *testing.T) {
 			require.Equal(t, c.refused, refusesSectors(read(t, f)))
 		})
 	}
+}
+
+// An order decides where nothing but data speaks for the other size; what a boot record or volume says stands.
+func TestSectorsAreAsOrdered(t *testing.T) {
+	unsure := disktest.ForgeMBR(36000, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 100})
+	unsure.U8(63*4096, 1)
+	l := read(t, unsure)
+	require.True(t, refusesSectors(l))
+	l.SectorsAreAsOrdered()
+	require.False(t, refusesSectors(l))
+	require.Contains(t, codes(l), "sector-size-unsure")
+
+	sure := disktest.ForgeMBR(36000, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 2400})
+	sure.PutNTFS(63*8, 2400)
+	l = read(t, sure)
+	require.True(t, refusesSectors(l))
+	l.SectorsAreAsOrdered()
+	require.True(t, refusesSectors(l))
 }
 
 // An extended partition without a boot record has no logical partitions for any system, and data in it are worth a

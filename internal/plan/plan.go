@@ -109,7 +109,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	case !ok && c.bounded():
 		p.refuse("dos-chain", ondisk.ErrLimit, 0, fmt.Sprintf("the boot records of logical drives that DOS reads must begin cylinders up to 1023, "+
 			"and there is no room for them on the boundary of %s", units.Short(goal.Want)),
-			"try a smaller --boundary; or make space in front of the last cylinder in the guest first")
+			"make space in front of the last logical drive in the guest first; or try a smaller --boundary")
 	case !ok:
 		p.refuse("limit", ondisk.ErrLimit, 0, fmt.Sprintf("there is no room on the boundary of %s within the %d sectors that the partition table can name",
 			units.Short(goal.Want), c.limit/l.LBASize()), "try a smaller --boundary, or move the disk to GPT in the guest first")
