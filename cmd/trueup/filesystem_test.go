@@ -73,7 +73,7 @@ func failing(op string, errno syscall.Errno) oddfs.Manners {
 	return oddfs.Manners{Fail: map[string]syscall.Errno{op: errno}}
 }
 
-// destAnswer is what an align says of the place where DEST went.
+// destAnswer holds the findings of an align about the place where DEST went.
 type destAnswer struct {
 	Findings []struct{ Code, Subject string }
 }

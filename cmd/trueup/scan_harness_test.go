@@ -407,11 +407,11 @@ func requireGone(t testing.TB, pids []int) {
 	})
 }
 
-// ended tells whether a process is one that only waits for its new parent to notice.
+// ended reports whether a process is one that only waits for its new parent to notice.
 func ended(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || bytes.Contains(text, []byte(") Z "))
 }
 
-// off tells whether a row is what manyDisks makes.
+// off reports whether a row is what manyDisks makes.
 func off(i *library.Image) bool { return i.State == library.Judged && i.Verdict == align.Misaligned }

@@ -41,7 +41,7 @@ func schemaNamed(t testing.TB, name string) *jsonschema.Schema {
 	return s
 }
 
-// wantsJSON tells whether a command line asks for a JSON object on standard output.
+// wantsJSON reports whether a command line asks for a JSON object on standard output.
 func wantsJSON(args []string) bool {
 	wants := false
 	for i, arg := range args {

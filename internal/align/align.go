@@ -26,7 +26,7 @@ const (
 	MaxBoundary = units.GiB
 )
 
-// CheckBoundary tells whether n can be a boundary.
+// CheckBoundary reports whether n can be a boundary.
 func CheckBoundary(n int64) error {
 	if n < MinBoundary || n > MaxBoundary || !units.IsPowerOfTwo(n) {
 		return fmt.Errorf("boundary of %d bytes, want a power of two from %s to %s", n, units.Short(MinBoundary), units.Short(MaxBoundary))
@@ -43,12 +43,12 @@ type Goal struct {
 	Leave map[int]string
 }
 
-// Selects tells whether a partition may be moved on its own account.
+// Selects reports whether a partition may be moved on its own account.
 func (g Goal) Selects(number int) bool {
 	return !g.Leaves(number) && (len(g.Only) == 0 || slices.Contains(g.Only, number))
 }
 
-// Leaves tells whether a partition must stay where it is.
+// Leaves reports whether a partition must stay where it is.
 func (g Goal) Leaves(number int) bool { return g.Leave[number] != "" }
 
 // DataOnly makes the goal leave all partitions alone that the boot of a disk needs, or may need.
@@ -101,7 +101,7 @@ func (v Verdict) ExitCode() int {
 	return map[Verdict]int{NothingToJudge: 0, Aligned: 0, BelowBoundary: 2, Misaligned: 3}[v]
 }
 
-// Judged tells whether the start of a partition matters: an extended partition is only a box around others.
+// Judged reports whether the start of a partition matters: an extended partition is only a box around others.
 func Judged(p layout.Partition) bool { return p.Kind != table.Extended }
 
 // Severity of a finding.
@@ -163,7 +163,7 @@ func add(fs []Finding, f Finding) []Finding {
 	return append(fs, f)
 }
 
-// matters tells whether an issue concerns a copy in which the partitions in moves are moved.
+// matters reports whether an issue concerns a copy in which the partitions in moves are moved.
 func matters(i ondisk.Issue, moves map[int]bool) bool {
 	switch {
 	case !i.OnMove:

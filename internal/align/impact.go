@@ -31,7 +31,7 @@ func (c Change) More() float64 {
 	return f
 }
 
-// Worse tells whether the start of the partition costs anything.
+// Worse reports whether the start of the partition costs anything.
 func (c Change) Worse() bool { return c.Now.Cmp(c.Aligned) > 0 }
 
 // Impact is what the start of one partition costs on one storage.

@@ -64,7 +64,7 @@ func Overall(l *layout.Layout, boundary int64) Verdict {
 // verdicts are in the order of Worse.
 var verdicts = []Verdict{"", NothingToJudge, Aligned, BelowBoundary, Misaligned}
 
-// Worse is the worse of two verdicts. Where there is something to judge, that counts, and no verdict is none.
+// Worse returns the worse of two verdicts. One that judges something counts before one that does not, and both before "".
 func (v Verdict) Worse(other Verdict) Verdict {
 	if cmp.Compare(slices.Index(verdicts, other), slices.Index(verdicts, v)) > 0 {
 		return other

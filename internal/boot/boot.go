@@ -48,7 +48,7 @@ func Read(g *Guest) (*Result, error) {
 	return r, nil
 }
 
-// Boots tells whether a partition takes part in the boot.
+// Boots reports whether a partition takes part in the boot.
 func (r *Result) Boots(partition int) bool {
 	return slices.ContainsFunc(r.Chain, func(l Link) bool { return l.Partition == partition })
 }

@@ -173,7 +173,7 @@ func (f *Found) savedSector(g *Guest, p Partition, name string) error {
 	return f.keepFile(g, p, file, "saved-boot-sector", []Ref{r})
 }
 
-// hasHidden tells whether a sector is a boot sector with a BIOS parameter block of sectors of 512 bytes, so that the field at 1ch means what it says.
+// hasHidden reports whether a sector is a boot sector with a BIOS parameter block of sectors of 512 bytes, so that the field at 1ch means what it says.
 func hasHidden(b []byte) bool {
 	jump := b[0] == 0xeb || b[0] == 0xe9
 	return jump && b[510] == 0x55 && b[511] == 0xaa && binary.LittleEndian.Uint16(b[0x0b:]) == 512

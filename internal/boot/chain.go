@@ -109,7 +109,7 @@ func (g *Guest) chosen() []Partition {
 	return ps[:min(len(ps), maxChosen)]
 }
 
-// chooses tells whether the code in sector 0 can boot from a partition. Code that is not known is taken for one that goes by the flag.
+// chooses reports whether the code in sector 0 can boot from a partition. Code that is not known is taken for one that goes by the flag.
 func (g *Guest) chooses(p Partition) bool {
 	switch g.Code {
 	case SyslinuxAlt:
@@ -126,7 +126,7 @@ func (g *Guest) chooses(p Partition) bool {
 	return p.Active && p.Kind != table.Logical
 }
 
-// starts tells whether the boot goes through the boot sector of a partition, or of the disk (number 0), without the menu of a loader.
+// starts reports whether the boot goes through the boot sector of a partition, or of the disk (number 0), without the menu of a loader.
 func (g *Guest) starts(home Partition) bool {
 	switch g.Code {
 	case Isolinux, Grub2, GrubLegacy, Lilo: // they go by no table
@@ -192,7 +192,7 @@ func (f *Found) bootSector(g *Guest, p Partition) error {
 	return nil
 }
 
-// hasFinder tells whether b, the boot sector of a partition, is that of a loader of which a finder of its own tells.
+// hasFinder reports whether b, the boot sector of a partition, is that of a loader of which a finder of its own tells.
 func hasFinder(g *Guest, p Partition, b []byte) (bool, error) {
 	at := extlinuxSector[p.Volume.Kind]
 	if at == 0 || p.Len < at+512 || p.Off+at+512 > g.Disk.Size() {

@@ -70,7 +70,7 @@ func inPartition(p Partition, format string) legacyHome {
 	return legacyHome{p.Range, p.Number, fmt.Sprintf(format, p.Number)}
 }
 
-// holds tells whether sectors lie there as a whole.
+// holds reports whether sectors lie there as a whole.
 func (h legacyHome) holds(first, sectors int64) bool {
 	return first > 0 && first*legacySector >= h.Off && (first+sectors)*legacySector <= h.End()
 }

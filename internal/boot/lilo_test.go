@@ -70,7 +70,7 @@ func FuzzBootSectors(f *testing.F) {
 	})
 }
 
-// hasLilo tells whether LILO in sector 0 is refused.
+// hasLilo reports whether LILO in sector 0 is refused.
 func hasLilo(r *boot.Result) bool {
 	for _, i := range r.Issues {
 		if i.Code == boot.Lilo.ID && i.OnMove {

@@ -23,7 +23,7 @@ var (
 	arithmetic = regexp.MustCompile(`^\$\(\(([0-9]{1,12})\*([0-9]{1,6})\)\)$`)
 )
 
-// isDisk tells whether a name is that of a whole disk, this one or another.
+// isDisk reports whether a name is that of a whole disk, this one or another.
 func isDisk(name string) bool {
 	if !strings.HasPrefix(name, "/dev/") {
 		return name == "8:0"

@@ -93,7 +93,7 @@ func (g *Guest) recoveryRefs(p Partition, file *guestfile.File) ([]Ref, error) {
 	return refs, nil
 }
 
-// onThisDisk tells whether a location is on the disk at hand: the id is the signature of an MBR disk, in decimal, and the guid is that of a GPT. What
+// onThisDisk reports whether a location is on the disk at hand: the id is the signature of an MBR disk, in decimal, and the guid is that of a GPT. What
 // is not said is 0.
 func (g *Guest) onThisDisk(l location) bool {
 	guid := strings.ToLower(strings.Trim(l.guid, "{}"))

@@ -111,7 +111,7 @@ func tagEnd(text []byte, tag int) int {
 	return -1
 }
 
-// read takes the name and the attributes of a tag that text ends with, and tells whether it has an offset.
+// read takes the name and the attributes of a tag that text ends with, and reports whether it has an offset.
 func (l *location) read(text []byte) bool {
 	at := l.tag + 1
 	n := letters(text[at:])

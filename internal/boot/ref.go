@@ -45,7 +45,7 @@ const (
 	joinWithin = 16 // bytes that are equal on both sides of it, and too few to be worth another line
 )
 
-// Follows tells whether the reference is rewritten when its target moves.
+// Follows reports whether the reference is rewritten when its target moves.
 func (r Ref) Follows() bool { return r.Target != 0 && r.Encode != nil }
 
 // Place says where the reference is stored, for people.

@@ -40,7 +40,7 @@ func (r *Result) Needs(p Partition) string {
 	return ""
 }
 
-// bootable tells whether anything on the disk looks like the start of a boot.
+// bootable reports whether anything on the disk looks like the start of a boot.
 func (r *Result) bootable(parts []Partition) bool {
 	if r.Code != Empty {
 		return true

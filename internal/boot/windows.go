@@ -91,7 +91,7 @@ func (f *Found) unreadable(p Partition, loads string, err error) error {
 	return nil
 }
 
-// understood tells whether an error is one of what a disk holds, and not one of reading it.
+// understood reports whether an error is one of what a disk holds, and not one of reading it.
 func understood(err error) bool {
 	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
 }

@@ -31,7 +31,7 @@ var local = []int64{
 	0x2fc12fc1, // ZFS, zfs_vfsops_os.h of OpenZFS
 }
 
-// shares tells whether the file system of a folder is one on which a write-ahead log works.
+// shares reports whether the file system of a folder is one on which a write-ahead log works.
 func shares(folder string) (bool, error) {
 	var st unix.Statfs_t
 	if err := sys.Statfs(folder, &st); err != nil {

@@ -22,7 +22,7 @@ type lostImage struct {
 }
 
 // Removed gives the images below the paths of this run that the catalogue knows and this run has not seen, and notes that they are
-// gone. It is to be asked when all of the paths was walked, before Finish. there tells whether a path still exists: an image that was
+// gone. It is to be asked when all of the paths was walked, before Finish. there reports whether a path still exists: an image that was
 // only left out this time is not removed. A row has the absolute path, the format and the sizes. The catalogue can be used between two
 // rows. A loop that is left early leaves up to a page of images noted that it has not seen.
 func (r *Run) Removed(there func(path string) bool) iter.Seq2[*library.Image, error] {

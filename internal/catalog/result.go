@@ -18,14 +18,14 @@ import (
 // maxResult is how long the JSON of one image may be. An image with a longer one is noted, and read again by the next run.
 const maxResult = 32 << 20
 
-// Unchanged tells whether a file is what it was: the same size, inode and times. The device does not count, since its number is
+// Unchanged reports whether a file is what it was: the same size, inode and times. The device does not count, since its number is
 // another one after a restart for network file systems, Btrfs and LVM; a clone of a whole file system that has the same inodes
 // and times has the same files too.
 func Unchanged(a, b library.File) bool {
 	return a.Size == b.Size && a.Inode == b.Inode && a.Modified == b.Modified && a.Changed == b.Changed
 }
 
-// settled tells whether what was read of a file is sure to be what its numbers stand for. Time stamps advance in steps, so that a file
+// settled reports whether what was read of a file is sure to be what its numbers stand for. Time stamps advance in steps, so that a file
 // may change twice under one of them: numbers count only when they are older than the run by more than a step. That is 10 ms on
 // Linux at most (one tick at 100 Hz), and 2 s where stamps have whole seconds.
 func settled(f library.File, started time.Time) bool {

@@ -82,7 +82,7 @@ func roots(paths []string) (out []string) {
 	return out
 }
 
-// inOne tells whether a path lies below one of the roots. There can be as many of them as images.
+// inOne reports whether a path lies below one of the roots. There can be as many of them as images.
 func inOne(roots map[string]bool, p string) bool {
 	for p != "/" {
 		if p = filepath.Dir(p); roots[p] {

@@ -6,7 +6,7 @@ import (
 	"errors"
 )
 
-// ended tells whether the run is over that has written the last result of image i.
+// ended reports whether the run is over that has written the last result of image i.
 const ended = `(SELECT finished IS NOT NULL FROM run WHERE run.id = i.result_run)`
 
 // lost selects the images that no run has seen since run ?1 began, and those of which a run has said so that was killed before it could

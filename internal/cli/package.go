@@ -35,7 +35,7 @@ type packageDisk struct {
 	report  *report.Align
 }
 
-// changes tells whether the disk gets other bytes.
+// changes reports whether the disk gets other bytes.
 func (d *packageDisk) changes() bool { return len(d.plan.Patches) > 0 || d.plan.Size != d.plan.OldSize }
 
 // planDisk is the plan of align for one disk of a package.

@@ -31,7 +31,7 @@ func TestAnEditedScriptIsKept(t *testing.T) {
 	own(t)
 	scan := []string{"scan", "--isolation", "none", "src.img", "--script", "fix.sh"}
 	for range 2 {
-		require.Zero(t, command(t, scan...).code, "one that nobody has edited is written again")
+		require.Zero(t, command(t, scan...).code, "one that was not edited is written again")
 	}
 	whole := read(t, "fix.sh")
 	require.Contains(t, whole, "\n# As trueup wrote it, SHA-256 ")

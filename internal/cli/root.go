@@ -79,7 +79,7 @@ func commandName(root *cobra.Command, args []string) string {
 	return cmd.Name()
 }
 
-// asksJSON tells whether a command line asks for JSON. A command line that is wrong is parsed only up to its error, and that
+// asksJSON reports whether a command line asks for JSON. A command line that is wrong is parsed only up to its error, and that
 // must be told in JSON too.
 func asksJSON(args []string) bool {
 	for i, a := range args {

@@ -110,7 +110,7 @@ func unknown(d *report.Disk) bool {
 	return d.Table.Scheme == "none" && (d.Volume == nil || d.Volume.Kind == string(volume.Unknown))
 }
 
-// misnamed tells whether the file has the name of a format, and nothing of it.
+// misnamed reports whether the file has the name of a format, and nothing of it.
 func misnamed(img *image.Image) bool {
 	return slices.ContainsFunc(img.Issues, func(i ondisk.Issue) bool { return i.Code == image.CodeMisnamed })
 }

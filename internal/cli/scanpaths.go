@@ -116,7 +116,7 @@ func (f *scanFlags) apart() error {
 	return nil
 }
 
-// sameFile tells whether two paths lead to one file, or would when it is there.
+// sameFile reports whether two paths lead to one file, or would when it is there.
 func sameFile(a, b string) bool {
 	there, err := os.Stat(a)
 	if other, oerr := os.Stat(b); err == nil && oerr == nil {

@@ -261,7 +261,7 @@ func (s *scanning) exit(code int, i *library.Image) {
 }
 
 // finish writes what is written at the end: the sum, the catalogue's note of the run, and the report. w is where the
-// report goes; stdout tells whether that is a terminal. interrupted is the exit code of a run that is not complete.
+// report goes; stdout reports whether that is a terminal. interrupted is the exit code of a run that is not complete.
 func (s *scanning) finish(w, stdout io.Writer, interrupted int) error {
 	sum := s.summary
 	sum.Finished, sum.Complete, sum.IgnoreNotes = stamp(time.Now()), interrupted == 0, s.ignore.Notes(s.today)

@@ -58,7 +58,7 @@ func (t *target) Type() string { return "FORMAT[:SUBFORMAT]" }
 // maxRound bounds what align=SIZE adds to a disk.
 const maxRound = units.GiB
 
-// rounded tells whether a disk of want bytes that is to be rounded up somehow can have got bytes.
+// rounded reports whether a disk of want bytes that is to be rounded up somehow can have got bytes.
 func rounded(got, want int64) bool {
 	unit := min(units.Alignment(got), maxRound)
 	return unit >= units.SectorSize && got == units.AlignUp(want, unit)

@@ -30,7 +30,7 @@ func columns(w io.Writer) int {
 	return 0
 }
 
-// blockCharacters tells whether w is a terminal that shows them: one whose locale is UTF-8. Spec: POSIX, "Environment
+// blockCharacters reports whether w is a terminal that shows them: one whose locale is UTF-8. Spec: POSIX, "Environment
 // Variables", 8.2: LC_ALL before LC_CTYPE before LANG.
 func blockCharacters(w io.Writer) bool {
 	if !terminal(w) {
@@ -40,12 +40,12 @@ func blockCharacters(w io.Writer) bool {
 	return strings.Contains(locale, "utf-8") || strings.Contains(locale, "utf8")
 }
 
-// color tells whether w is a terminal whose user wants colours. Spec: no-color.org.
+// color reports whether w is a terminal whose user wants colours. Spec: no-color.org.
 func (c *common) color(w io.Writer) bool {
 	return !c.noColor && os.Getenv("NO_COLOR") == "" && terminal(w)
 }
 
-// terminal tells whether w is one that can do more than print lines.
+// terminal reports whether w is one that can do more than print lines.
 func terminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(f.Fd()))

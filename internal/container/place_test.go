@@ -92,7 +92,7 @@ func TestAlignmentIsWhatItSays(t *testing.T) {
 	}
 }
 
-// holds tells whether all multiples of n within a part lie on multiples of n in the file. Runs are 1 MiB long.
+// holds reports whether all multiples of n within a part lie on multiples of n in the file. Runs are 1 MiB long.
 func holds(runs []disk.Run, p container.Part, n int64) bool {
 	for off := p.Off; off < p.End(); off += n {
 		if r := runs[off/mib]; (r.Off+off%mib)%n != 0 {

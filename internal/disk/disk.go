@@ -14,10 +14,10 @@ type Range struct{ Off, Len int64 }
 // End is the first byte behind the range.
 func (r Range) End() int64 { return r.Off + r.Len }
 
-// Contains tells whether o lies in r completely.
+// Contains reports whether o lies in r completely.
 func (r Range) Contains(o Range) bool { return o.Off >= r.Off && o.End() <= r.End() }
 
-// Overlaps tells whether r and o share a byte.
+// Overlaps reports whether r and o share a byte.
 func (r Range) Overlaps(o Range) bool {
 	return r.Off < o.End() && o.Off < r.End() && r.Len > 0 && o.Len > 0
 }

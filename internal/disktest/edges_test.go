@@ -185,7 +185,7 @@ var interruptible = []string{
 	"Sendfile", "Stat", "Statfs", "Statx", "SyncFileRange", "Syncfs", "Utimes", "UtimesNanoAt", "Write", "Writev",
 }
 
-// callsKernel tells whether a function is one that sys stands in for.
+// callsKernel reports whether a function is one that sys stands in for.
 func callsKernel(path, name string) bool {
 	kernel := path == "golang.org/x/sys/unix" || path == "syscall"
 	return kernel && (slices.Contains(interruptible, name) || slices.Contains(opens[path], name))

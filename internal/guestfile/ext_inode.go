@@ -110,7 +110,7 @@ func (f *extFS) inodeTable(group int64) (int64, error) {
 	return ondisk.I64(block) * f.block, nil
 }
 
-// holds tells whether n blocks from one on can be of files or tables: behind the superblock and in the volume.
+// holds reports whether n blocks from one on can be of files or tables: behind the superblock and in the volume.
 func (f *extFS) holds(block, n int64) bool {
 	return block > int64(f.super.FirstDataBlock) && n <= f.blocks && block <= f.blocks-n
 }
@@ -133,7 +133,7 @@ func (f *extFS) descriptor(group int64) int64 {
 	return block*f.block + group%per*f.descSize
 }
 
-// hasSuper tells whether a group begins with a copy of the superblock.
+// hasSuper reports whether a group begins with a copy of the superblock.
 func (f *extFS) hasSuper(group int64) bool {
 	switch s := &f.super; {
 	case group == 0:

@@ -6,7 +6,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// has tells whether a cluster is one of the volume. The first has number 2.
+// has reports whether a cluster is one of the volume. The first has number 2.
 func (f *fatFS) has(cluster int64) bool { return cluster >= 2 && cluster-2 < f.clusters }
 
 func (f *fatFS) allowed() string { return fmt.Sprintf("a cluster from 2 to %d", f.clusters+1) }

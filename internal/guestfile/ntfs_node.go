@@ -69,7 +69,7 @@ func (node *ntfsNode) own(kind uint32, name string, v *ntfsValue) error {
 	return nil
 }
 
-// read puts a value together; v.found tells whether there is one. The name is in UTF-16.
+// read puts a value together; v.found reports whether there is one. The name is in UTF-16.
 func (node *ntfsNode) read(kind uint32, name string, v *ntfsValue) error {
 	if node.list == nil {
 		return node.own(kind, name, v)

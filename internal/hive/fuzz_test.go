@@ -22,7 +22,7 @@ func seed() disktest.HiveKey {
 	}}
 }
 
-// known tells whether an error is one that a hive can have: a source in memory has no others.
+// known reports whether an error is one that a hive can have: a source in memory has no others.
 func known(err error) bool {
 	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrUnsupported)
 }

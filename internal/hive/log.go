@@ -24,7 +24,7 @@ type logEntry struct {
 	Sequence  uint32
 }
 
-// LogPending tells whether a log (SYSTEM.LOG, .LOG1, .LOG2) holds changes that are newer than the hive although the hive is clean.
+// LogPending reports whether a log (SYSTEM.LOG, .LOG1, .LOG2) holds changes that are newer than the hive although the hive is clean.
 //
 // Windows marks the hive as dirty before it relies on a log, and ignores newer entries beside a clean one (spec: "Dirty state of a hive"), so
 // this should never be. Where it is, hive and log do not come from the same moment, and which of them is right cannot be told: then it is
@@ -51,7 +51,7 @@ func (h *Hive) LogPending(log ondisk.Source) (bool, error) {
 	return false, nil
 }
 
-// older tells whether the hive is older than a sequence number, which may have started again from 0.
+// older reports whether the hive is older than a sequence number, which may have started again from 0.
 func (h *Hive) older(sequence uint32) bool {
 	ahead := sequence - h.base.Sequence1
 	return ahead != 0 && ahead < 1<<31

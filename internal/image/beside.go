@@ -23,7 +23,7 @@ func besideNames(base, suffix string) (name, other string) {
 // besideSuffix is what formats put between stem and extension: the flat extent, and those of a disk in pieces of 2 GB.
 var besideSuffix = regexp.MustCompile(`^(-1)?-(flat|[fs][0-9]{3,4})$`)
 
-// isBeside tells whether a name is one that a further file of the image base can have.
+// isBeside reports whether a name is one that a further file of the image base can have.
 func isBeside(base, name string) bool {
 	ext := filepath.Ext(base)
 	rest, ok := strings.CutPrefix(name, strings.TrimSuffix(base, ext))
@@ -71,7 +71,7 @@ func (o *Output) findCase() error {
 	return err
 }
 
-// sameFile tells whether two names exist and are links to one file.
+// sameFile reports whether two names exist and are links to one file.
 func (d *folder) sameFile(a, b string) bool {
 	var x, y unix.Stat_t
 	return sys.Fstatat(d.fd, a, &x, unix.AT_SYMLINK_NOFOLLOW) == nil && sys.Fstatat(d.fd, b, &y, unix.AT_SYMLINK_NOFOLLOW) == nil &&

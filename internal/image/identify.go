@@ -179,7 +179,7 @@ func identifyOVF(dir *folder, f *file) Identity {
 // smallest is what an image has at least, in bytes: one sector.
 const smallest = units.SectorSize
 
-// Named tells whether a file has the name of an image, whatever its content: one that is none is damaged. size is in bytes.
+// Named reports whether a file has the name of an image, whatever its content: one that is none is damaged. size is in bytes.
 func Named(name string, size int64) bool {
 	ext := strings.ToLower(filepath.Ext(name))
 	if otherNames[ext] != "" {
@@ -197,11 +197,11 @@ func Named(name string, size int64) bool {
 // SmallestBare is the smallest file without a format that is a disk for its name alone, in bytes: the largest floppy is smaller.
 const SmallestBare = 4 * units.MiB
 
-// IsFlatName tells whether a file has the name of an extent without a header.
+// IsFlatName reports whether a file has the name of an extent without a header.
 func IsFlatName(name string) bool {
 	ext := strings.ToLower(filepath.Ext(name))
 	return ext == ".vmdk" && rawExtent.MatchString(strings.TrimSuffix(strings.ToLower(name), ext))
 }
 
-// MayBeBare tells whether a file without a format can be a disk: it has whole sectors.
+// MayBeBare reports whether a file without a format can be a disk: it has whole sectors.
 func MayBeBare(size int64) bool { return size >= smallest && size%units.SectorSize == 0 }

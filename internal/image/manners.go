@@ -137,7 +137,7 @@ func (o *Output) tryNames(final string) error {
 	return err
 }
 
-// removeTrial removes what a killed run left under a trial name. What has bytes in it is none of ours.
+// removeTrial removes what a killed run left under a trial name. A file with bytes in it is the user's.
 func (d *folder) removeTrial(name string) error {
 	var st unix.Stat_t
 	err := sys.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)

@@ -143,7 +143,7 @@ func (img *Image) Owner() ([]ondisk.Issue, error) {
 	}}, nil
 }
 
-// owns tells whether a name is that of one of the image's own files; those of its parents are others'. Other systems find a file
+// owns reports whether a name is that of one of the image's own files; those of its parents are others'. Other systems find a file
 // by its name in another case, which counts unless a file has just that name.
 func (img *Image) owns(name string) bool {
 	same := func(f *file) bool { return f.level == 0 && f.name == name }
@@ -182,12 +182,12 @@ func (d *folder) names(keep func(name string) bool) ([]string, error) {
 // lastName is the last component of a path of any system.
 func lastName(p string) string { return path.Base(strings.ReplaceAll(p, `\`, "/")) }
 
-// byExtension tells whether files of a format can name others, and whether the name of a file is one of such.
+// byExtension reports whether files of a format can name others, and whether the name of a file is one of such.
 func byExtension(f driver.Format, name string) bool {
 	return f.Names != nil && slices.Contains(f.Extensions, strings.ToLower(path.Ext(name)))
 }
 
-// naming tells whether a file can name others: by its extension, or by its content where the format has any extension.
+// naming reports whether a file can name others: by its extension, or by its content where the format has any extension.
 func (d *folder) naming(name string) bool {
 	if slices.ContainsFunc(formats, func(f driver.Format) bool { return byExtension(f, name) }) {
 		return true
@@ -247,7 +247,7 @@ func readNames(f *file) (driver.Names, error) {
 	return all, nil
 }
 
-// claimed tells whether a block device has a file system mounted on it, or something else that the kernel keeps for itself. Spec:
+// claimed reports whether a block device has a file system mounted on it, or something else that the kernel keeps for itself. Spec:
 // open(2), O_EXCL without O_CREAT.
 func (f *file) claimed() bool {
 	if !f.device {
@@ -260,7 +260,7 @@ func (f *file) claimed() bool {
 	return errors.Is(err, unix.EBUSY)
 }
 
-// qemuLock tells whether QEMU has the file open for writing: it holds a lock on the byte of the "write" permission, 100 + 1.
+// qemuLock reports whether QEMU has the file open for writing: it holds a lock on the byte of the "write" permission, 100 + 1.
 // Spec: QEMU block/file-posix.c, RAW_LOCK_PERM_BASE.
 func (f *file) qemuLock() error {
 	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: 0, Start: qemuWrite, Len: 1}

@@ -259,7 +259,7 @@ func (img *Image) States() []State {
 	return out
 }
 
-// Uses tells whether a path leads to a file of the image, and its name.
+// Uses reports whether a path leads to a file of the image, and its name.
 func (img *Image) Uses(path string) (name string, ok bool) {
 	var st unix.Stat_t
 	if sys.Stat(path, &st) != nil {

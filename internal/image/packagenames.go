@@ -88,7 +88,7 @@ func (p *Package) checkMember(href string) (string, error) {
 	return path.Join(path.Dir(p.role(RoleOVF).Name), name), err
 }
 
-// has tells whether there is a file of this name.
+// has reports whether there is a file of this name.
 func (p *Package) has(name string) bool {
 	if p.Kind == "ovf" {
 		_, underWay := p.dir.alias[name]

@@ -93,7 +93,7 @@ var machineFiles = []string{
 	".vmx", ".vmxf", ".nvram", ".vmsd", ".vmsn", ".vmss", ".vmem", ".vmtx", ".mf", ".cert", ".vbox", ".vbox-prev", ".vmcx", ".vmrs", ".vmgs", ".lck",
 }
 
-// checkFolder refuses a name whose folder is none.
+// checkFolder refuses a name whose folder does not exist or is a file.
 func (p Place) checkFolder() error {
 	st, err := os.Stat(filepath.Dir(p.Path))
 	switch {

@@ -129,7 +129,7 @@ func (o *Output) removeReplaced() {
 	}
 }
 
-// named tells whether any VMDK of the folder uses a file.
+// named reports whether any VMDK of the folder uses a file.
 func (d *folder) named(name string) (bool, error) {
 	neighbours, err := d.namesIn(name)
 	// Other programs follow paths, and some of them names in another case.

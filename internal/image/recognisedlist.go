@@ -36,7 +36,7 @@ var disks = []recognised{
 	{name: "ntfsclone", detect: prefix("\x00ntfsclone-image"), remedy: "restore the partition with ntfsclone --restore-image; it is no whole disk"},
 }
 
-// packed are compressed files, which could hold anything. A disk with a partition table is none of them.
+// packed are compressed files, which could hold anything. A disk with a partition table is not one.
 var packed = []recognised{
 	{name: "gzip", kind: Packed, detect: gzip, remedy: "unpack it first: gunzip -k"},
 	{name: "xz", kind: Packed, detect: prefix("\xfd7zXZ\x00\x00"), remedy: "unpack it first: unxz -k"},

@@ -51,7 +51,7 @@ type entry struct {
 // end is where the next member begins.
 func (e entry) end() int64 { return e.off + units.AlignUp(e.size, tarBlock) }
 
-// regular tells whether a member is a file with bytes of its own.
+// regular reports whether a member is a file with bytes of its own.
 func (e entry) regular() bool { return e.kind == '0' }
 
 var tarKinds = map[byte]string{

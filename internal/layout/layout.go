@@ -69,7 +69,7 @@ func Survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
 // prober says what a volume is.
 type prober func(d disk.Disk, at int64) (*volume.Volume, error)
 
-// sensible tells whether a table is certainly the disk's: what else the disk could be does not change the verdict.
+// sensible reports whether a table is certainly the disk's: what else the disk could be does not change the verdict.
 func sensible(t *table.Table) bool {
 	return t != nil && t.Plausible() && !t.OnlyBackup()
 }
@@ -158,7 +158,7 @@ func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
 	return t
 }
 
-// isRemnant tells whether a GPT is what was left of an earlier use of the disk: no system sees it, and writing its primary again would
+// isRemnant reports whether a GPT is what was left of an earlier use of the disk: no system sees it, and writing its primary again would
 // destroy what came after it.
 func (l *Layout) isRemnant(t *table.Table, whole *volume.Volume) bool {
 	remnant, taken := t.Remnant()
@@ -267,7 +267,7 @@ func (l *Layout) readBoot(d disk.Disk) error {
 	return nil
 }
 
-// Damaged tells whether the table needs mending, and can be mended.
+// Damaged reports whether the table needs mending, and can be mended.
 func (l *Layout) Damaged() bool { return l.Table != nil && l.Table.Damaged() }
 
 // LBASize is the unit of the table's LBAs in bytes: a GPT can count other sectors than the container says.

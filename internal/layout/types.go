@@ -137,7 +137,7 @@ func (l *Layout) refuse(p Partition, r refused) {
 	l.Issues = append(l.Issues, i)
 }
 
-// isDynamic tells whether a partition belongs to a dynamic disk, and whether it holds the database.
+// isDynamic reports whether a partition belongs to a dynamic disk, and whether it holds the database.
 func isDynamic(p table.Partition) (member, database bool) {
 	switch p.TypeID() {
 	case "0x42":

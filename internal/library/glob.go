@@ -79,7 +79,7 @@ func (g *Glob) finish() {
 	}
 }
 
-// Match tells whether the glob is about a path. It takes time in the product of both lengths at most.
+// Match reports whether the glob is about a path. It takes time in the product of both lengths at most.
 func (g *Glob) Match(path string) bool {
 	if !strings.HasSuffix(path, g.last) {
 		return false

@@ -113,7 +113,7 @@ func asRegexp(glob string) *regexp.Regexp {
 	return regexp.MustCompile("(?s)" + out + "$")
 }
 
-// plain tells whether no rule about empty names and dots is asked for.
+// plain reports whether no rule about empty names and dots is asked for.
 func plain(s string) bool {
 	return s != "" && !strings.Contains(s, "//") && !strings.HasSuffix(s, "/") && !strings.Contains("/"+s+"/", "/./")
 }

@@ -64,7 +64,7 @@ type Image struct {
 	Accepted *Accepted       `json:"accepted,omitempty"`
 	Change   Change          `json:"change,omitempty"`
 	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 when the catalogue knew it
-	// Tolerated tells that the user does not mind what is unknown of it.
+	// Tolerated reports that the user accepts unknown content.
 	Tolerated bool `json:"-"`
 	// Fleeting tells that the row says something of this moment, such as a lock, which no later run may repeat.
 	Fleeting bool `json:"-"`

@@ -156,7 +156,7 @@ func (i *Image) unknownText() string {
 	return "nothing that is known was found on the disk; if that is right, give --allow-unknown"
 }
 
-// packedText says of a packed file what to do.
+// packedText returns what to do with a packed file.
 func packedText(fs []align.Finding) string {
 	if len(fs) == 0 {
 		return "it is compressed, and not read"

@@ -33,7 +33,7 @@ func Names(path string, roots Roots) []string {
 	return out
 }
 
-// MatchAny tells whether the glob is about one of the names of a path, as Names gives them.
+// MatchAny reports whether the glob is about one of the names of a path, as Names gives them.
 func (g *Glob) MatchAny(names []string) bool {
 	if g.name { // the last name is the same in all
 		return g.Match(names[0])

@@ -67,7 +67,7 @@ func (f FailOn) Code(i *Image) int {
 	return 0
 }
 
-// off tells whether a partition that is judged starts off a boundary.
+// off reports whether a partition that is judged starts off a boundary.
 func (i *Image) off(boundary int64) bool {
 	for _, d := range i.Disks {
 		if slices.ContainsFunc(d.Partitions, func(p report.Partition) bool { return p.Verdict != "" && p.Start%boundary != 0 }) {
@@ -77,7 +77,7 @@ func (i *Image) off(boundary int64) bool {
 	return false
 }
 
-// Worse tells whether exit code a is worse than b: an error says that nothing is known, then 3 before 2.
+// Worse reports whether exit code a is worse than b: an error says that nothing is known, then 3 before 2.
 func Worse(a, b int) bool {
 	weight := func(code int) int {
 		if code == exitError {

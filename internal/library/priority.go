@@ -91,7 +91,7 @@ func (i *Image) settleVerdict() {
 	}
 }
 
-// packed tells whether the image is a package, of which a copy has all disks.
+// packed reports whether the image is a package, of which a copy has all disks.
 func (i *Image) packed() bool { return i.Format == "ova" || i.Format == "ovf" }
 
 // alignedName is where the copy of the image goes.
@@ -126,7 +126,7 @@ func (i *Image) role() align.Role {
 	return role
 }
 
-// unplanned tells whether a disk is off the boundary and nobody could say what a copy would be.
+// unplanned reports whether a disk is off the boundary and nobody could say what a copy would be.
 func (i *Image) unplanned() bool {
 	return slices.ContainsFunc(i.Disks, func(d Disk) bool { return (d.Verdict == "" || d.Verdict.Off()) && d.Fix == nil })
 }

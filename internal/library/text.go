@@ -78,12 +78,12 @@ func (p *printer) choose(images []*Image) (shown []*Image, hidden []string) {
 	return shown, hidden
 }
 
-// uneventful tells whether there is nothing to say of an image.
+// uneventful reports whether there is nothing to say of an image.
 func (i *Image) uneventful() bool {
 	return i.State == Judged && i.Verdict == align.Aligned && i.Accepted == nil && !i.partly()
 }
 
-// partly tells whether a disk of a package could not be judged, and the others were.
+// partly reports whether a disk of a package could not be judged, and the others were.
 func (i *Image) partly() bool {
 	return i.State == Judged && i.Verdict != align.NothingToJudge &&
 		slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Error != nil || d.Content == align.UnknownContent })

@@ -51,7 +51,7 @@ func value(v any) string {
 	}
 }
 
-// isHex tells whether a text is a hexadecimal number of our own making.
+// isHex reports whether a text is a hexadecimal number of our own making.
 func isHex(s string) bool {
 	digits, ok := strings.CutPrefix(s, "0x")
 	return ok && len(digits) <= 16 && strings.Trim(digits, "0123456789abcdef") == ""

@@ -18,7 +18,7 @@ type sparseSource interface {
 // NewHoles asks file for its holes.
 func NewHoles(file sparseSource) *Holes { return &Holes{file: file} }
 
-// Has tells whether all n bytes from off are in a hole. Where the file does not know, they are not.
+// Has reports whether all n bytes from off are in a hole. Where the file does not know, they are not.
 func (h *Holes) Has(off, n int64) bool {
 	r := disk.Range{Off: off, Len: n}
 	if !h.known.Contains(r) {

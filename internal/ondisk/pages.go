@@ -153,7 +153,7 @@ func (p *Pages) from(off, useful int64) ([]byte, error) {
 	return pg.pieces[(off-start)/pieceSize][off%pieceSize:], nil
 }
 
-// has tells whether the piece that begins at a place is there.
+// has reports whether the piece that begins at a place is there.
 func (p *Pages) has(at int64) bool {
 	if at < 0 {
 		return false

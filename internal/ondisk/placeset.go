@@ -27,7 +27,7 @@ func NewPlaceSet(unit uint64) *PlaceSet {
 	return &PlaceSet{unit: unit, odd: map[uint64]uint64{}, pages: map[uint64]*[cellsPerPage / 64]uint64{}}
 }
 
-// Add remembers a block that starts at a place and tells whether it overlaps one that is there.
+// Add remembers a block that starts at a place and reports whether it overlaps one that is there.
 func (s *PlaceSet) Add(at uint64) (taken bool) {
 	cell, start := at/s.unit, at%s.unit
 	if !s.any {
@@ -50,7 +50,7 @@ func (s *PlaceSet) Add(at uint64) (taken bool) {
 	return ok && start > after
 }
 
-// mark sets the bit of a cell and tells whether it was set.
+// mark sets the bit of a cell and reports whether it was set.
 func (s *PlaceSet) mark(cell uint64) bool {
 	p := s.pages[cell/cellsPerPage]
 	if p == nil {

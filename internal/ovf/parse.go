@@ -60,7 +60,7 @@ func (p *parser) bad(kind error, format string, args ...any) error {
 	return &ondisk.TextError{What: "ovf", Line: line, Msg: fmt.Sprintf(format, args...), Kind: kind}
 }
 
-// next takes one token, and tells whether there are more.
+// next takes one token, and reports whether there are more.
 func (p *parser) next() (more bool, err error) {
 	from := p.dec.InputOffset()
 	token, err := p.dec.Token()

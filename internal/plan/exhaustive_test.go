@@ -30,7 +30,7 @@ func (e *everyPlace) needs(x layout.Item) bool {
 	return e.goal.Selects(x.Number) && x.Off%e.goal.Must != 0
 }
 
-// fits tells whether the items from i on have places behind end. delta is how far the last partition moved.
+// fits reports whether the items from i on have places behind end. delta is how far the last partition moved.
 func (e *everyPlace) fits(i int, end, delta int64) bool {
 	key := [3]int64{int64(i), end, delta}
 	if e.dead[key] {

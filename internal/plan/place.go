@@ -100,7 +100,7 @@ func (c *placer) leftmost() (to []int64, end int64) {
 	return to, end
 }
 
-// fits tells whether slot i can start at off and end, with what lies behind it, in front of limit.
+// fits reports whether slot i can start at off and end, with what lies behind it, in front of limit.
 func (c *placer) fits(i int, off, limit int64) bool {
 	s := c.slots[i]
 	end := off + s.part.Len
@@ -121,10 +121,10 @@ func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
 	return best, ok
 }
 
-// needs tells whether a partition is off the boundary and selected.
+// needs reports whether a partition is off the boundary and selected.
 func (c *placer) needs(p layout.Item) bool { return c.goal.Selects(p.Number) && p.Off%c.goal.Must != 0 }
 
-// leaves tells whether the partition of slot i must stay where it is.
+// leaves reports whether the partition of slot i must stay where it is.
 func (c *placer) leaves(i int) bool { return i > 0 && c.goal.Leaves(c.slots[i].part.Number) }
 
 // bounded reports whether a record has a last place, so that what went forward can be too far even in front of what fits.

@@ -159,7 +159,7 @@ func (p *Plan) moved() map[int]bool {
 }
 
 // At is the plan that gives each partition the start in starts (by number, bytes): how a later proof repeats what a copy did. mend
-// tells whether the copy has a table that was damaged written right.
+// reports whether the copy has a table that was damaged written right.
 func At(l *layout.Layout, starts map[int]int64, mend bool) (*Plan, error) {
 	p := Copy(l.Size)
 	p.Converts = false

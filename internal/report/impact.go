@@ -144,7 +144,7 @@ func (t *Text) impacts(ps []Partition) {
 	}
 }
 
-// costsAs tells whether two partitions have equal tables.
+// costsAs reports whether two partitions have equal tables.
 func (p Partition) costsAs(q Partition) bool {
 	return q.Impact != nil && p.Impact.Block == q.Impact.Block && p.Impact.Assumed == q.Impact.Assumed && slices.Equal(p.Impact.IO, q.Impact.IO)
 }

@@ -75,7 +75,7 @@ func (e *jsonWriter) value(v reflect.Value, line string) {
 	}
 }
 
-// walks tells whether a type is written piece by piece.
+// walks reports whether a type is written piece by piece.
 func (e *jsonWriter) walks(t reflect.Type) bool {
 	is, known := e.walked[t]
 	if !known {

@@ -48,7 +48,7 @@ func (i *Isolation) takeOff(layer string, why error) {
 	}
 }
 
-// filtered tells whether a thread has a seccomp filter that its parent has not. A parent in a container has filters itself; kernels
+// filtered reports whether a thread has a seccomp filter that its parent has not. A parent in a container has filters itself; kernels
 // before 5.9 do not count them, and then there is no telling.
 func filtered(thread, own []byte) bool {
 	theirs, counted := statusNumber(thread, "Seccomp_filters")

@@ -232,7 +232,7 @@ func (w *Worker) kill() {
 	_ = w.out.SetDeadline(now)
 }
 
-// await tells whether the process is gone, or goes soon.
+// await reports whether the process is gone, or goes soon.
 func (w *Worker) await() bool {
 	timer := time.NewTimer(exitLimit)
 	defer timer.Stop()

@@ -175,7 +175,7 @@ func (c *contents) images() []*found {
 	return rows
 }
 
-// hidden tells whether the row of another file speaks of x.
+// hidden reports whether the row of another file speaks of x.
 func (c *contents) hidden(x *found) bool {
 	return slices.ContainsFunc(c.owners[x.Name], func(o *found) bool {
 		switch {

@@ -86,7 +86,7 @@ func (r *run) judgeAll(ctx context.Context, f *folder, c *contents, rows []*foun
 	return ctx.Err()
 }
 
-// wants tells whether a file may have a row at all.
+// wants reports whether a file may have a row at all.
 func (r *run) wants(f *folder, e entry) bool {
 	return e.named || (!f.context && (r.Wanted == nil || r.Wanted(e.rel, e.shown)))
 }
@@ -171,7 +171,7 @@ func (r *run) unidentified(f *folder, x *found, a Answer) *found {
 	return nil
 }
 
-// exists tells whether a file was not removed meanwhile.
+// exists reports whether a file was not removed meanwhile.
 func exists(path string) bool {
 	_, err := stat(path, "")
 	return err == nil
@@ -240,7 +240,7 @@ func (r *run) keep(path string, x *found, i *library.Image, beside string) error
 	return err
 }
 
-// isExtent tells whether a file says nothing alone.
+// isExtent reports whether a file says nothing alone.
 func (x *found) isExtent() bool {
 	return x.id.Kind == image.Extent || (x.id.Kind == image.Bare && image.IsFlatName(x.Name))
 }
@@ -274,7 +274,7 @@ func (r *run) keepPart(f *folder, x *found) error {
 	return r.keep(filepath.Join(f.path, x.Name), x, nil, asPart)
 }
 
-// takes tells whether a file that x names can be a part of it. An image with a format of its own is never hidden by a descriptor that
+// takes reports whether a file that x names can be a part of it. An image with a format of its own is never hidden by a descriptor that
 // names it, only by the package around it.
 func (x *found) takes(part *found) bool {
 	switch {

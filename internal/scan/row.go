@@ -116,7 +116,7 @@ func (r *run) keepIf(path string, x *found, i *library.Image, beside string) err
 	return r.keep(path, x, i, beside)
 }
 
-// unchanged tells whether all files of an image are as they were when it was judged. They lie in one folder.
+// unchanged reports whether all files of an image are as they were when it was judged. They lie in one folder.
 func unchanged(dir string, i *library.Image) bool {
 	if i == nil {
 		return true

@@ -51,7 +51,7 @@ type Store interface {
 // Options of a run.
 type Options struct {
 	Paths []string // files and folders, as the user wrote them
-	// Wanted tells whether a file counts, by its path from the root that it was found under, and as it is shown; nil: all do.
+	// Wanted reports whether a file counts, by its path from the root that it was found under, and as it is shown; nil: all do.
 	Wanted func(rel, shown string) bool
 	// Spare are files that are never read, such as the catalogue and the report, by device and inode.
 	Spare func(device, inode uint64) bool

@@ -50,7 +50,7 @@ type inodes struct {
 	seen map[[2]uint64]bool
 }
 
-// first tells whether an inode was not seen before.
+// first reports whether an inode was not seen before.
 func (s *inodes) first(device, inode uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,7 +250,7 @@ func (w *walker) addNamed(shown, real string) (added *folder, err error) {
 	return added, nil
 }
 
-// PatternHint says of a path that leads nowhere that it may be meant as a pattern, empty when it does not look like one.
+// PatternHint returns a hint that a path that does not exist may be meant as a pattern, empty when it does not look like one.
 func PatternHint(path string) string {
 	if strings.ContainsAny(path, "*?[") {
 		return "; it looks like a pattern, which a shell leaves as it is within quotes and where nothing matches"

@@ -10,7 +10,7 @@ import (
 // set up under 16 heads does not boot with bytes for 255.
 type Geometry struct{ Heads, Sectors int }
 
-// Valid tells whether g can be expressed in CHS bytes.
+// Valid reports whether g can be expressed in CHS bytes.
 func (g Geometry) Valid() bool {
 	return g.Heads >= 1 && g.Heads <= 256 && g.Sectors >= 1 && g.Sectors <= 63
 }
@@ -88,7 +88,7 @@ func (t *Table) Geometry(hints []Geometry) Geometry {
 	return others[slices.IndexFunc(others, Geometry.Valid)]
 }
 
-// Saturated tells whether an entry ends in FE FF FF, "beyond CHS".
+// Saturated reports whether an entry ends in FE FF FF, "beyond CHS".
 func (t *Table) Saturated() bool {
 	return slices.ContainsFunc(t.Partitions, func(p Partition) bool { return p.raw.EndCHS == saturated })
 }

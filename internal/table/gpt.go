@@ -128,7 +128,7 @@ func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
 	return first, c.readOld(first)
 }
 
-// same tells whether two copies describe the same partitions.
+// same reports whether two copies describe the same partitions.
 func (g *gpt) same(o *gpt) bool {
 	a, b := g.header, o.header
 	return a.DiskGUID == b.DiskGUID && a.EntriesCRC == b.EntriesCRC && a.NumEntries == b.NumEntries && a.EntrySize == b.EntrySize &&

@@ -45,7 +45,7 @@ func (c *copies) good() *gpt {
 // room is what an array takes, in bytes.
 func (c *copies) room() int64 { return units.AlignUp(c.good().array().Len, c.sector) }
 
-// damaged tells whether something is to be mended, and can be.
+// damaged reports whether something is to be mended, and can be.
 func (c *copies) damaged() bool {
 	if c.blocked() {
 		return false
@@ -53,17 +53,17 @@ func (c *copies) damaged() bool {
 	return c.primary == nil || c.backup == nil || c.crossed() || (c.shield < 0 && c.bare)
 }
 
-// blocked tells whether a copy cannot be written anew.
+// blocked reports whether a copy cannot be written anew.
 func (c *copies) blocked() bool {
 	return (c.primary == nil && c.tooTight) || (c.backup == nil && c.occupied)
 }
 
-// backupAtEnd tells whether the backup belongs where the disk ends now: one that was enlarged has it in the middle.
+// backupAtEnd reports whether the backup belongs where the disk ends now: one that was enlarged has it in the middle.
 func (c *copies) backupAtEnd() bool {
 	return c.primary == nil || c.primary.header.AltLBA == ondisk.U64(c.end/c.sector-1)
 }
 
-// crossed tells whether one of two valid headers does not name the place of the other.
+// crossed reports whether one of two valid headers does not name the place of the other.
 func (c *copies) crossed() bool {
 	return c.primary != nil && c.backup != nil &&
 		(c.primary.header.AltLBA != c.backup.header.MyLBA || c.backup.header.AltLBA != c.primary.header.MyLBA)
@@ -232,7 +232,7 @@ func (c *copies) readPlace(d disk.Disk, missing *mbr) error {
 	return err
 }
 
-// isZero tells whether a disk has only zeros from a byte on up to another.
+// isZero reports whether a disk has only zeros from a byte on up to another.
 func isZero(d disk.Disk, at, end int64) (bool, error) {
 	buf := make([]byte, 64<<10)
 	for ; at < end; at += int64(len(buf)) {
@@ -244,16 +244,16 @@ func isZero(d disk.Disk, at, end int64) (bool, error) {
 	return true, nil
 }
 
-// Remnant tells whether of a GPT only the backup is left, without a protective MBR. Who uses a whole disk for one volume leaves such a
-// backup where it is. taken tells whether something else stands where the primary would go.
+// Remnant reports whether of a GPT only the backup is left, without a protective MBR. Who uses a whole disk for one volume leaves such a
+// backup where it is. taken reports whether something else stands where the primary would go.
 func (t *Table) Remnant() (remnant, taken bool) {
 	return t.gpt != nil && t.gpt.remnant, t.gpt != nil && t.gpt.taken
 }
 
-// Blocked tells whether a copy of a GPT is damaged and there is no place for a new one.
+// Blocked reports whether a copy of a GPT is damaged and there is no place for a new one.
 func (t *Table) Blocked() bool { return t.gpt != nil && t.gpt.blocked() }
 
-// OnlyBackup tells whether the primary of a GPT is not valid.
+// OnlyBackup reports whether the primary of a GPT is not valid.
 func (t *Table) OnlyBackup() bool { return t.gpt != nil && t.gpt.primary == nil }
 
 // shield is the slot of the protective entry: of several the one that begins behind sector 0, as firmware and Linux want it.

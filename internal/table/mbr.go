@@ -151,7 +151,7 @@ func (m *mbr) protective() bool {
 	return false
 }
 
-// Plausible tells whether the entries could be a table at all: the boot sector of a volume has text or code in their
+// Plausible reports whether the entries could be a table at all: the boot sector of a volume has text or code in their
 // place.
 func (t *Table) Plausible() bool {
 	if len(t.Partitions) == 0 {

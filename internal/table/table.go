@@ -134,7 +134,7 @@ func Read(d disk.Disk) (*Table, error) {
 	return &m.Table, nil
 }
 
-// Damaged tells whether a copy of the table, or what belongs beside it, is not as it should be, and Relocate can mend it.
+// Damaged reports whether a copy of the table, or what belongs beside it, is not as it should be, and Relocate can mend it.
 func (t *Table) Damaged() bool { return t.gpt != nil && t.gpt.damaged() }
 
 // Structures are the pieces of a disk of size bytes that the table itself takes from elsewhere than the same offset: the backup of

@@ -87,7 +87,7 @@ func AlignDown(n, step int64) int64 { return n - n%step }
 // AlignUp is the first multiple of step that is not below n. Both are bytes; step is above 0.
 func AlignUp(n, step int64) int64 { return AlignDown(n+step-1, step) }
 
-// IsPowerOfTwo tells whether n is 1, 2, 4, …
+// IsPowerOfTwo reports whether n is 1, 2, 4, …
 func IsPowerOfTwo(n int64) bool { return n > 0 && n&(n-1) == 0 }
 
 // Alignment is the largest power of two that divides off: 512 for LBA 63. Offset 0 is aligned to anything and

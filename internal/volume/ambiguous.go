@@ -89,7 +89,7 @@ func settle(found []*Volume) *Volume {
 	return first
 }
 
-// showsContent tells whether what the volume holds can be seen at its own start: that of a Linux RAID which keeps its
+// showsContent reports whether what the volume holds can be seen at its own start: that of a Linux RAID which keeps its
 // superblock at the end, and the unencrypted part of BitLocker To Go, which is a FAT.
 func (v *Volume) showsContent() bool {
 	return (v.Kind == MDRaid && v.AtEnd && v.DataStart == 0) || v.Kind == BitLocker

@@ -144,7 +144,7 @@ func (v *Volume) tooLarge(size int64) {
 	v.note("volume-size", ondisk.Refuse, text, "correct the partition table or the file system in the guest first")
 }
 
-// named tells whether the sector calls itself a FAT.
+// named reports whether the sector calls itself a FAT.
 func named(raw []byte) bool {
 	return string(raw[0x36:0x39]) == "FAT" || string(raw[0x52:0x57]) == "FAT32"
 }

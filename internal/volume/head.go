@@ -35,7 +35,7 @@ func withHead(d disk.Disk, size int64) (h headed, done func()) {
 	return headed{d, head}, done
 }
 
-// mayBe tells whether the head has a mark of a prober. Without a head nothing is known.
+// mayBe reports whether the head has a mark of a prober. Without a head nothing is known.
 func (h headed) mayBe(p Prober) bool {
 	if h.head == nil || len(p.Marks) == 0 {
 		return true

@@ -102,7 +102,7 @@ func (v *ldmVolume) layout() string {
 	return "simple"
 }
 
-// place tells whether the volume has a piece on a disk, and where it is in sectors when a whole copy of it lies there in one piece.
+// place reports whether the volume has a piece on a disk, and where it is in sectors when a whole copy of it lies there in one piece.
 func (v *ldmVolume) place(disk, dataStart uint64, sectors int64) (start int64, here bool) {
 	start = -1
 	for _, c := range v.components {

@@ -25,7 +25,7 @@ type nvPair struct {
 	value []byte
 }
 
-// isPackedList tells whether b begins as a list of ZFS does: in XDR, version 0, names that stand once.
+// isPackedList reports whether b begins as a list of ZFS does: in XDR, version 0, names that stand once.
 func isPackedList(b []byte) bool {
 	return b[0] == 1 && b[1] <= 1 && b[2] == 0 && b[3] == 0 && binary.BigEndian.Uint32(b[4:]) == 0 && binary.BigEndian.Uint32(b[8:]) == 1
 }

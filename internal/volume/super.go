@@ -27,7 +27,7 @@ func superblock(d disk.Disk, off int64, order binary.ByteOrder, v any) ([]byte, 
 	return b, ondisk.Fill(b, order, v)
 }
 
-// powerBetween tells whether n is a power of two within both limits.
+// powerBetween reports whether n is a power of two within both limits.
 func powerBetween(n, low, high int64) bool { return n >= low && n <= high && units.IsPowerOfTwo(n) }
 
 // blocksWithin checks a count of blocks against the size of the partition.

@@ -58,7 +58,7 @@ func probeZFS(d disk.Disk) (*Volume, error) {
 	return nil, ondisk.ErrNoMatch
 }
 
-// hasUberblock tells whether the label at a place is one of ZFS, whatever its list looks like.
+// hasUberblock reports whether the label at a place is one of ZFS, whatever its list looks like.
 func hasUberblock(d disk.Disk, label int64) (bool, error) {
 	b, err := ondisk.Bytes(d, label+atUberblocks, zfsLabel-atUberblocks)
 	if err != nil {

@@ -93,7 +93,7 @@ type Names struct {
 	// place behind that.
 	Claims []int64
 	Part   bool // it is an extent, and of no use without what names it
-	Broken bool // it has this format and cannot be read: nobody knows what it names
+	Broken bool // it has this format and cannot be read: what it names is not known
 }
 
 // Image is an opened image.

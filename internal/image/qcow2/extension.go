@@ -165,7 +165,7 @@ func (h *header) checkPacking(kind byte) error {
 	return nil
 }
 
-// backing is the name of the backing file as stored; ok tells whether there is one.
+// backing is the name of the backing file as stored; ok reports whether there is one.
 func (h *header) backing(src ondisk.Source) (name string, ok bool, err error) {
 	if h.BackingFileOffset == 0 {
 		return "", false, nil

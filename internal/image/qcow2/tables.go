@@ -66,7 +66,7 @@ const (
 	packed             // stored compressed
 )
 
-// continues tells whether s is what follows first in the same run, n bytes behind it.
+// continues reports whether s is what follows first in the same run, n bytes behind it.
 func (s state) continues(first state, n int64) bool {
 	return s.kind == first.kind && s.kind != packed && (s.kind != data || s.place == first.place+n)
 }
@@ -131,7 +131,7 @@ func (q *qcow) tablePlace(entry uint64, at int64) (int64, error) {
 	return place, nil
 }
 
-// inTables tells whether a cluster is one that the header gives to something else.
+// inTables reports whether a cluster is one that the header gives to something else.
 func (q *qcow) inTables(r disk.Range) bool {
 	return r.Overlaps(q.h.l1()) || r.Overlaps(q.h.refTable())
 }

@@ -106,7 +106,7 @@ func readFooter(src ondisk.Source, off int64, n int) (*footer, error) {
 	return f, nil
 }
 
-// sound tells whether it is a footer, and a whole one.
+// sound reports whether it is a footer, and a whole one.
 func (f *footer) sound() bool { return f.err == nil }
 
 func (f *footer) hasCookie() bool { return string(f.Cookie[:]) == cookie }

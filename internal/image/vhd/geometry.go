@@ -66,7 +66,7 @@ func (f *footer) geometryIssue() []ondisk.Issue {
 	return []ondisk.Issue{i}
 }
 
-// sizeCounts tells whether every reader takes the size from the size field, or gets the same one from the geometry. QEMU
+// sizeCounts reports whether every reader takes the size from the size field, or gets the same one from the geometry. QEMU
 // believes the size field of these creators only. Spec: QEMU 7.2 block/vpc.c, vpc_open.
 func (f *rawFooter) sizeCounts() bool {
 	if g := f.DiskGeometry; g == maxGeometry || ondisk.U64(g.sectors()*units.SectorSize) == f.CurrentSize {

@@ -70,7 +70,7 @@ func parentNames(src driver.File, h *dynamicHeader, off int64) (names []string, 
 	return names, bad, nil
 }
 
-// fits tells whether the name lies in a file of size bytes.
+// fits reports whether the name lies in a file of size bytes.
 func (l *locator) fits(size int64) bool {
 	n, end := uint64(l.PlatformDataLength), ondisk.U64(size)
 	return n <= maxLocator && l.PlatformDataOffset <= end && n <= end-l.PlatformDataOffset
@@ -134,7 +134,7 @@ func names(src driver.File) (driver.Names, error) {
 	return driver.Names{Parents: list, Broken: bad != "" || len(list) == 0}, err
 }
 
-// hasCookie tells whether a file that cannot be read is a VHD at all.
+// hasCookie reports whether a file that cannot be read is a VHD at all.
 func hasCookie(src driver.File) bool {
 	head, tail := make([]byte, min(src.Size(), footerBytes)), make([]byte, min(src.Size(), footerBytes))
 	if ondisk.ReadFull(src, head, 0) != nil || ondisk.ReadFull(src, tail, src.Size()-int64(len(tail))) != nil {

@@ -31,7 +31,7 @@ func (e entry) off() int64 {
 	return int64(min(uint64(e)>>20, most)) * mib
 }
 
-// isZero tells whether a block reads as zero whatever the parent holds. Undefined and unmapped blocks may: the specification leaves
+// isZero reports whether a block reads as zero whatever the parent holds. Undefined and unmapped blocks may: the specification leaves
 // it to the reader.
 func (e entry) isZero() bool {
 	return e.state() == stateUndefined || e.state() == stateZero || e.state() == stateUnmapped
@@ -113,7 +113,7 @@ func (x *image) holeAt(at int64) (int64, error) {
 	return e.Len / 8, nil
 }
 
-// isBitmap tells whether entry i is that of a sector bitmap.
+// isBitmap reports whether entry i is that of a sector bitmap.
 func (x *image) isBitmap(i int64) bool { return i%(x.meta.ratio()+1) == x.meta.ratio() }
 
 // following counts the blocks from one on that lie in the file one behind the other. What stands in the entry of a sector bitmap in between
@@ -225,7 +225,7 @@ func (x *image) bitmapAt(e entry, at int64) (int64, error) {
 	return 0, &ondisk.FormatError{What: "vhdx BAT", Off: at, Field: "sector bitmap entry", Got: fmt.Sprintf("0x%x", uint64(e)), Want: want}
 }
 
-// sameBits tells whether a bit is set, and how many bits from there on are like it.
+// sameBits reports whether a bit is set, and how many bits from there on are like it.
 func sameBits(b []byte, from int) (set bool, n int64) {
 	set = b[0]>>from&1 == 1
 	for i, v := range b {

@@ -26,7 +26,7 @@ const (
 	maxSpacePages = 1 << 12 // 16 MiB of memory for 128 TiB of file
 )
 
-// add marks a range, in whole MiB, and tells whether a part of it was in use.
+// add marks a range, in whole MiB, and reports whether a part of it was in use.
 func (s *space) add(r disk.Range) (taken bool) {
 	for cell, end := r.Off/mib, (r.End()+mib-1)/mib; cell < end; {
 		p := s.page(cell / cellsPerPage)

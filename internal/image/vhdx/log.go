@@ -119,7 +119,7 @@ func (j *journal) active() (sequence, error) {
 
 func (j *journal) fileSize() int64 { return j.src.Size() }
 
-// sequence follows the entries from a place on. ok tells whether there are any and the last of them names one of them as the tail: the
+// sequence follows the entries from a place on. ok reports whether there are any and the last of them names one of them as the tail: the
 // sequence is then cut to begin there.
 func (j *journal) sequence(from int64) (s sequence, ok bool, err error) {
 	if j.dead[from/sectorSize] {

@@ -134,10 +134,10 @@ func (h *sparseHeader) checkPlaces(fileSize int64) error {
 	return p.add("grain directory offset", atGD, h.GDOffset, h.gdBytes())
 }
 
-// packed tells whether grains are compressed, which makes the file streamOptimized.
+// packed reports whether grains are compressed, which makes the file streamOptimized.
 func (h *sparseHeader) packed() bool { return h.Flags&flagCompressed != 0 }
 
-// isZero tells whether a table entry means a grain of zeros: none there, or the marker of version 2 and later.
+// isZero reports whether a table entry means a grain of zeros: none there, or the marker of version 2 and later.
 func (h *sparseHeader) isZero(entry uint32) bool {
 	return entry == 0 || (entry == 1 && h.Flags&flagZeroGrain != 0)
 }

@@ -254,7 +254,7 @@ func (x *sparse) join(entries []byte, at, grain, into int64) (disk.Run, error) {
 
 func (x *sparse) isZero(entry uint32) bool { return x.h.isZero(entry) }
 
-// continues tells whether a grain without data reads from the same place as one in front of it. A marked grain of zeros hides
+// continues reports whether a grain without data reads from the same place as one in front of it. A marked grain of zeros hides
 // what a hole shows.
 func (x *sparse) continues(first, entry uint32) bool {
 	return x.isZero(entry) && (x.below == nil || entry == first)

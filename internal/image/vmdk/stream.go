@@ -175,7 +175,7 @@ func (s *stream) refuseParent() error {
 	return err
 }
 
-// front tells whether the tables stand in front of the grains.
+// front reports whether the tables stand in front of the grains.
 func (s *stream) front() bool { return s.h.GDOffset != gdAtEnd }
 
 // readTables sums up what the tables in front name, to know later whether all of it came.

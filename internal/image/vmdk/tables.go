@@ -126,7 +126,7 @@ func (c *tableFaults) table(i int64) (int64, error) {
 	return 1, nil
 }
 
-// amongGrains enters a table into the places of the grains, between which the tables of the older kind lie, and tells whether a
+// amongGrains enters a table into the places of the grains, between which the tables of the older kind lie, and reports whether a
 // grain is there.
 func (c *tableFaults) amongGrains(loc int64) (taken bool) {
 	if !c.x.cowd || c.x.h.grainBytes() > c.x.h.gtBytes() {
