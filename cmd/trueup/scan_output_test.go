@@ -22,7 +22,7 @@ import (
 var scanFormats = []string{"text", "json", "csv", "html", "junit", "prometheus"}
 
 // runTimes are what differs between two runs: when they were, and how long they took.
-var runTimes = regexp.MustCompile(`(timestamp|duration)_seconds\{[^}]*\} \S+|(in|after) \d+(\.\d+)? ?m?s\b|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?`)
+var runTimes = regexp.MustCompile(`(timestamp|duration)_seconds\{[^}]*\} \S+|(in|after) (less than a second|\d[\d.hmµ]*s\b)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?`)
 
 func withoutTimes(text string) string {
 	return runTimes.ReplaceAllString(text, "TIME")
