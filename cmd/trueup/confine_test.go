@@ -31,8 +31,9 @@ func confinedArgs(args []string, image, dest string) (out []string) {
 }
 
 var (
-	opensImage = regexp.MustCompile(`open[a-z0-9]*\(.*"(?:[^"]*/)?xp\.vmdk", [^P]* = \d`)
-	restricts  = regexp.MustCompile(`(landlock_restrict_self|seccomp)\(.*= 0`)
+	// strace divides a call in two lines where another thread calls in between.
+	opensImage = regexp.MustCompile(`open[a-z0-9]*\(.*"(?:[^"]*/)?xp\.vmdk", [^P]*( = \d|<unfinished)`)
+	restricts  = regexp.MustCompile(`(landlock_restrict_self|seccomp)(\(| resumed>).*= 0`)
 )
 
 // A command restricts itself before it opens an image.
