@@ -10,6 +10,7 @@ FUZZTIME ?= 60s
 FUZZ_MEMORY ?= 6291456
 ROUNDS ?= 5
 SEEDS ?= 200
+DISKS ?= 500
 SEED ?= $(shell date +%s)
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -50,8 +51,8 @@ endif
 tools: ## install the Debian packages that the tests call (as root; else say which are missing)
 	scripts/install-tools.sh
 
-# What test runs without the race detector, which makes it take six times as long: it watches them in short.
-UNRACED := /internal/(image|guestfile|hive|plan)$$
+# What the race detector watches in full: the packages that start goroutines, and what these share. It takes six times as long.
+RACED := catalog cli container disk diskcopy disktest disktest/oddfs image/driver ondisk sandbox scan sys verify
 
 # A test that lacks a tool fails here. `make test REQUIRE_TOOLS=0` skips such tests instead.
 .PHONY: test
@@ -59,11 +60,20 @@ test: export REQUIRE_TOOLS ?= 1
 # The library that a scan is held against; go test alone makes a smaller one.
 test: export TRUEUP_LIBRARY_IMAGES ?= 2000
 test: tools ## every test, with the outside tools as second opinion
-	$(GO) test -count=1 -race -timeout 25m $$($(GO) list ./internal/... | grep -vE '$(UNRACED)')
-	$(GO) test -count=1 -timeout 25m $$($(GO) list ./internal/... | grep -E '$(UNRACED)')
-	$(GO) test -count=1 -race -short -timeout 25m $$($(GO) list ./internal/... | grep -E '$(UNRACED)')
-	$(GO) test -count=1 -timeout 25m -run 'TestLargeReportInChromium' ./internal/library
-	$(GO) test -count=1 -timeout 45m ./cmd/...
+	@$(MAKE) --no-print-directory -j2 test-plain test-race
+
+# The two run side by side, since one alone leaves processors idle. The longest package comes first.
+.PHONY: test-plain test-race
+test-plain:
+	$(GO) test -count=1 -timeout 45m ./cmd/... $(filter-out $(addprefix %/internal/,$(RACED)),$(shell $(GO) list ./internal/...))
+test-race:
+	$(GO) test -count=1 -race -p 1 -timeout 25m $(RACED:%=./internal/%)
+	$(GO) test -count=1 -race -short -timeout 25m ./internal/image
+
+.PHONY: race
+race: export REQUIRE_TOOLS ?= 1
+race: ## the race detector over every package in full
+	$(GO) test -count=1 -race -timeout 60m ./internal/...
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (60s) each
@@ -81,15 +91,27 @@ fuzz: ## every fuzz target for FUZZTIME (60s) each
 stress: ## tests of signals, scans and kills: alone, beside work, under nohup, in the background, as an ordinary user
 	scripts/stress.sh
 
+.PHONY: filesystems
+filesystems: ## align to ext4, FAT, exFAT, SMB and NFS of a Linux kernel in a virtual machine; installs Samba and Ganesha (as root)
+	scripts/filesystems.sh
+
 .PHONY: torture
-torture: ## kill -9 at 2000 points of an align instead of 200
+torture: ## kill -9 at 2000 points of an align instead of 100
 	@$(GO) test -list '^TestKill$$' ./cmd/... | grep -x TestKill
 	TRUEUP_KILLS=2000 $(GO) test -count=1 -timeout 6h -v -run '^TestKill$$' ./cmd/...
 
 .PHONY: soak
-soak: ## align SEEDS random disks (200) from end to end instead of 20, the first one from SEED (the clock)
+soak: ## DISKS random disks (500) and 4 mutants of each against qemu-img and sfdisk, then SEEDS disks (200) aligned; from SEED on
+	@$(GO) test -list '^TestDifferential$$' ./internal/cli | grep -x TestDifferential
 	@$(GO) test -list '^TestSoak$$' ./cmd/... | grep -x TestSoak
+	TRUEUP_DIFFER=$(DISKS) TRUEUP_DIFFER_SEED=$(SEED) TRUEUP_DIFFER_MUTANTS=4 REQUIRE_TOOLS=1 \
+		$(GO) test -count=1 -timeout 24h -run '^TestDifferential$$' ./internal/cli
 	TRUEUP_SOAK=$(SEEDS) TRUEUP_SOAK_SEED=$(SEED) $(GO) test -count=1 -timeout 24h -run '^TestSoak$$' ./cmd/...
+
+.PHONY: boots
+boots: ## boot the disks of GRUB 2 to the end before they are aligned too
+	@$(GO) test -list 'Grub2.*Boots$$' ./cmd/... | grep -x TestAlignedGrub2InTheGapBoots
+	TRUEUP_BOOTS=full $(GO) test -count=1 -timeout 2h -run 'Grub2.*Boots$$' ./cmd/...
 
 .PHONY: bench
 bench: build ## time and memory of align and of every format against qemu-img convert, and of scan against virt-alignment-scan

@@ -14,6 +14,7 @@ packages=(
 	ntfs-3g dosfstools mtools e2fsprogs       # make, fill and check file systems without root
 	exfatprogs xfsprogs btrfs-progs jfsutils  # and those that are recognised
 	reiserfsprogs f2fs-tools makefs apfsprogs # makefs: UFS
+	squashfs-tools                            # mksquashfs
 	hfsutils xorriso genisoimage              # xorriso: HFS+ too; isoinfo
 	syslinux syslinux-common extlinux         # guests that can be booted
 	lvm2 mdadm cryptsetup-bin bcache-tools    # pvck, mdadm, cryptsetup, make-bcache: second opinion on containers

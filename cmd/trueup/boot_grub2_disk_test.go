@@ -55,13 +55,13 @@ func (d grubDisk) fill(t testing.TB, dir string) {
 	t.Helper()
 	modules := filepath.Join(dir, "boot/grub/i386-pc")
 	require.NoError(t, os.MkdirAll(modules, 0o755))
-	for _, name := range grubModules(t, "normal", "linux", "search") {
+	for _, name := range grubModules(t, "normal", "linux", "search", "echo") {
 		data, err := os.ReadFile(filepath.Join(grubDir, name+".mod"))
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(modules, name+".mod"), data, 0o644))
 	}
-	config := "insmod search\ninsmod linux\nsearch --no-floppy --fs-uuid --set=root " + linuxRootUUID + "\n" +
-		"linux /boot/vmlinuz " + linuxCommand + "\ninitrd /boot/initrd.img\nboot\n"
+	config := "insmod search\ninsmod linux\ninsmod echo\nsearch --no-floppy --fs-uuid --set=root " + linuxRootUUID + "\n" +
+		"linux /boot/vmlinuz " + linuxCommand + "\ninitrd /boot/initrd.img\n" + strings.Repeat("echo \""+grubLoaded+"\"\n", 3) + "boot\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "boot/grub/grub.cfg"), []byte(config), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(modules, "core.img"), d.core(t), 0o644))
 }

@@ -21,6 +21,10 @@ const staleSays = "trueup: stale sectors"
 // grubRescue is the prompt of a core.img that does not find its files.
 const grubRescue = "grub rescue>"
 
+// grubLoaded is what grub.cfg says when kernel and initrd are in memory, three times: the mirror of the BIOS can lose a character when
+// the kernel takes over.
+const grubLoaded = "trueup: loaded"
+
 // oldGrubDisk is the disk of a Debian of old: one partition behind the first track, core.img in the gap.
 var oldGrubDisk = grubDisk{size: 64 << 20, script: "label: dos\nstart=63, size=120000, type=83, bootable\n", root: 1, prefix: "(,msdos1)/boot/grub"}
 
@@ -119,10 +123,18 @@ func TestAlignedGrub2WithALogicalRootBoots(t *testing.T) {
 	require.Zero(t, windowOf(t, dest, 5).start%2048)
 }
 
-// alignedLinux boots the disk, aligns it and boots the result: the guest must find all of its files in both.
+// bootsEnv set to "full" has the disks of GRUB 2 boot to the end before they are aligned too, as make boots does.
+const bootsEnv = "TRUEUP_BOOTS"
+
+// alignedLinux boots the disk, aligns it and boots the result: the guest must find all of its files in it. Before, the boot ends
+// where GRUB has loaded kernel and initrd: what follows is seen after, and takes ten seconds of a processor.
 func alignedLinux(t *testing.T, raw, before, after string) (dest string) {
 	t.Helper()
-	require.Equal(t, before, bootLinux(t, pc{image: raw}), "before")
+	if os.Getenv(bootsEnv) == "full" {
+		require.Equal(t, before, bootLinux(t, pc{image: raw}), "before")
+	} else {
+		require.Equal(t, grubLoaded, bootLinux(t, pc{image: raw}, grubLoaded), "before")
+	}
 	dest = filepath.Join(t.TempDir(), "aligned.raw")
 	got := trueup(t, "align", raw, dest)
 	require.Equal(t, 0, got.code, "%s%s", got.stdout, got.stderr)
@@ -136,7 +148,7 @@ func checkField(t *testing.T, dest string, at, was, shift int64) {
 	require.Equal(t, sectorField(was+shift), readAt(t, dest, at, 8), "sector number at byte %d", at)
 }
 
-// checkStale boots with the old sector number in a field of the result. What lies there is a program that says so, so that nobody has to
+// checkStale boots with the old sector number in a field of the result. What lies there is a program that says so, so that it is not necessary to
 // wait for what else would hang. It must be a field whose first sector is run.
 func checkStale(t *testing.T, dest string, at, was int64) {
 	t.Helper()

@@ -47,7 +47,7 @@ func linuxRoot(t testing.TB) string {
 	data, err := os.ReadFile(kernel)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "boot/vmlinuz"), data, 0o644))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "boot/initrd.img"), linuxInitrd(t, release), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "boot/initrd.img"), linuxInitrd(t, release, "linux-init", linuxModules, nil), 0o644))
 	for i, size := range []int{0, 1, 511, 4096, 70_001, 1 << 20} {
 		name := filepath.Join(dir, "srv/data", fmt.Sprintf("file %d", i))
 		require.NoError(t, os.WriteFile(name, noise(name[len(dir):], size), 0o644))
@@ -69,29 +69,39 @@ func linuxKernel(t testing.TB) (path, release string) {
 	return disktest.DataFile(t, "/boot/vmlinuz-*"), ""
 }
 
-// linuxInitrd packs the program and its modules.
-func linuxInitrd(t testing.TB, release string) []byte {
+// linuxInitrd packs a program of testdata, its modules, and further files by their names.
+func linuxInitrd(t testing.TB, release, program string, modules []string, files map[string]string) []byte {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "init")
-	cmd := exec.Command(disktest.Tool(t, "go"), "build", "-trimpath", "-ldflags=-s -w", "-o", program, filepath.Join("testdata", "linux-init", "main.go"))
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	init, err := os.ReadFile(program)
-	require.NoError(t, err)
+	init := filepath.Join(t.TempDir(), "init")
+	buildStatic(t, init, "./"+filepath.Join("testdata", program))
 
 	var archive bytes.Buffer
-	for _, dir := range []string{"dev", "proc", "sys", "root", "modules"} {
+	for _, dir := range []string{"dev", "proc", "sys", "root", "modules", "tmp"} {
 		cpioEntry(&archive, dir, 0o40755, nil)
 	}
-	cpioEntry(&archive, "init", 0o100755, init)
-	for i, path := range modulePaths(t, release) {
+	add := func(name, path string, mode int) {
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
-		cpioEntry(&archive, fmt.Sprintf("modules/%02d.ko", i), 0o100644, data)
+		cpioEntry(&archive, name, mode, data)
+	}
+	add("init", init, 0o100755)
+	for i, path := range modulePaths(t, release, modules) {
+		add(fmt.Sprintf("modules/%02d.ko", i), path, 0o100644)
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		add(name, files[name], 0o100755)
 	}
 	cpioEntry(&archive, "TRAILER!!!", 0, nil)
 	return archive.Bytes()
+}
+
+// buildStatic builds a program that needs nothing but a kernel.
+func buildStatic(t testing.TB, path, program string) {
+	t.Helper()
+	cmd := exec.Command(disktest.Tool(t, "go"), "build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", path, program)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
 }
 
 // cpioEntry appends a file in the format "newc". Spec: Documentation/driver-api/early-userspace/buffer-format.rst of Linux.
@@ -106,7 +116,7 @@ func cpioEntry(w *bytes.Buffer, name string, mode int, data []byte) {
 }
 
 // modulePaths are the files of the modules in an order in which they can be loaded: modules.dep names what each one needs.
-func modulePaths(t testing.TB, release string) []string {
+func modulePaths(t testing.TB, release string, modules []string) []string {
 	t.Helper()
 	dir := filepath.Join("/lib/modules", release)
 	text, err := os.ReadFile(filepath.Join(dir, "modules.dep"))
@@ -126,7 +136,7 @@ func modulePaths(t testing.TB, release string) []string {
 			order = append(order, full)
 		}
 	}
-	for _, name := range linuxModules {
+	for _, name := range modules {
 		for _, path := range slices.Sorted(maps.Keys(needs)) {
 			if filepath.Base(path) == name+".ko" { // one that is built in has no file
 				add(path)

@@ -87,7 +87,7 @@ func TestChainsAcrossPartitions(t *testing.T) {
 	}
 }
 
-// TestUnknownBootCode refuses code that nobody knows until the user takes it upon himself, and says so in the result again.
+// TestUnknownBootCode refuses code that is not known until the user takes it upon himself, and says so in the result again.
 func TestUnknownBootCode(t *testing.T) {
 	t.Parallel()
 	f := newFault(t, chainDisk(t, 0x83, func(disk, _ disktest.Forged) { disk.Put(0, noise("unknown code", 64)) }))
@@ -123,7 +123,7 @@ func TestPlanSaysItsFlags(t *testing.T) {
 	image := chainDisk(t, 0x07, chainCases[0].change)
 	r := trueup(t, "plan", image, "--boundary", "2M", "--partition", "2", "--allow-unbootable")
 	require.Equal(t, 0, r.code, r.stderr)
-	line := match(t, r.stdout, `To do it: +(trueup .*)`)
+	line := match(t, r.stdout, `To do it:\s+(trueup .*)`)
 	for _, flag := range []string{"trueup align ", "--boundary 2M", "--partition 2", "--allow-unbootable", image} {
 		require.Contains(t, line, flag)
 	}

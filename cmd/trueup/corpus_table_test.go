@@ -1,6 +1,6 @@
 package main
 
-// What the README of the shared corpus says of its images. Where it is silent on a size or a disk identifier, the number
+// What the README of the shared corpus says about its images. Where it is silent on a size or a disk identifier, the number
 // is that of sfdisk, and labels and UUIDs are those of blkid, both run on these files.
 
 // corpusDisk is a disk with a partition table.

@@ -23,7 +23,7 @@ func corpusFile(t *testing.T, name string, whole bool) string {
 	return disktest.Corpus(t, name)
 }
 
-// TestCorpusDisks requires that inspect says of each disk what the corpus's own table says of it.
+// TestCorpusDisks requires that inspect says about each disk what the corpus's own table says about it.
 func TestCorpusDisks(t *testing.T) {
 	t.Parallel()
 	for _, c := range corpusDisks {

@@ -49,7 +49,7 @@ func TestDataOnlyLeavesTheSystem(t *testing.T) {
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Contains(t, r.stdout, "1 partition moves")
 	require.Contains(t, r.stdout, "stays at byte 32256")
-	require.Contains(t, match(t, r.stdout, `To do it: +(trueup .*)`), "trueup align --data-only ")
+	require.Contains(t, match(t, r.stdout, `To do it:\s+(trueup .*)`), "trueup align --data-only ")
 
 	answer := trueupJSON[jsonAlign](t, 0, "align", "--data-only", source, dest)
 	require.Len(t, answer.Moves, 1)

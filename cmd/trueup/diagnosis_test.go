@@ -44,7 +44,7 @@ type jsonDiagnosis struct {
 	ExitCode int `json:"exit_code"`
 }
 
-// A storage changes what is told of costs, never verdict and exit code.
+// A storage changes the costs that are reported, never verdict and exit code.
 func TestStorages(t *testing.T) {
 	t.Parallel()
 	source := sampleDisk(t)
@@ -76,7 +76,7 @@ func TestStorages(t *testing.T) {
 			require.Equal(t, []string{tc.action, tc.gain}, []string{answer.Advice.Action, answer.Advice.Gain})
 		})
 	}
-	require.Nil(t, trueupJSON[jsonDiagnosis](t, 3, "inspect", source).Partitions[0].Impact, "nobody has asked")
+	require.Nil(t, trueupJSON[jsonDiagnosis](t, 3, "inspect", source).Partitions[0].Impact, "it was not asked for")
 	wrong := trueup(t, "inspect", "--storage", "emc", source)
 	require.Equal(t, 64, wrong.code)
 	for _, name := range []string{"generic", "netapp", "clariion", "3par", "hp-raid5", "flasharray", "vmfs", "512", "4K", "8K", "16K", "32K", "64K", "128K"} {
@@ -94,7 +94,7 @@ func TestAdviceOfImages(t *testing.T) {
 		role   string
 	}{
 		"a disk that can be aligned": {func(*testing.T, string) {}, 3, "align", "data"},
-		"boot code that nobody knows": {func(t *testing.T, raw string) {
+		"boot code that is not known": {func(t *testing.T, raw string) {
 			t.Helper()
 			writeAt(t, raw, 0, noise("code", 64))
 		}, 3, "refused", "boot"},

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -15,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// vmwareDescriptor is a descriptor as VMware's products write it, with an entry that nobody knows. The two verbs are
+// vmwareDescriptor is a descriptor as VMware's products write it, with an entry that is not known. The two verbs are
 // for the createType and the extent line.
 const vmwareDescriptor = `# Disk DescriptorFile
 version=1
@@ -79,6 +80,34 @@ func TestDescriptorOfTheResult(t *testing.T) {
 			require.NotContains(t, text, "changeTrackPath", "the copy has no change tracking file")
 			require.NotContains(t, text, "disk.vmdk")
 			require.NotContains(t, text, "disk-flat.vmdk")
+		})
+	}
+}
+
+// TestDescriptorWithoutIdentifiers reads what qemu-img refuses for want of a parentCID, and writes what qemu-img reads.
+func TestDescriptorWithoutIdentifiers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		gone   []string
+		opened bool // by qemu-img
+	}{
+		"no CID":       {[]string{"CID=1234abcd\n"}, true},
+		"no parentCID": {[]string{"parentCID=ffffffff\n"}, false},
+		"neither":      {[]string{"parentCID=ffffffff\n", "CID=1234abcd\n"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			text := fmt.Sprintf(vmwareDescriptor, "monolithicFlat", fmt.Sprintf("RW %d FLAT \"x-flat.vmdk\" 0", xpSectors))
+			for _, l := range c.gone {
+				text = strings.Replace(text, l, "", 1)
+			}
+			source := flatImage(text)(t, t.TempDir())
+			require.Equal(t, c.opened, exec.CommandContext(t.Context(), disktest.Tool(t, "qemu-img"), "info", source).Run() == nil)
+			dest := filepath.Join(t.TempDir(), "copy.vmdk")
+			r := trueup(t, "convert", source, dest)
+			require.Equal(t, 0, r.code, r.stderr)
+			require.Equal(t, !c.opened, strings.Contains(r.stderr+r.stdout, "has no parentCID line"), r.stderr)
+			disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", filepath.Join(filepath.Dir(source), "x-flat.vmdk"), dest)
 		})
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// TestAlignKeepsWhatNoPartitionOwns puts data into the space between and behind the partitions. Nobody knows whose it is
+// TestAlignKeepsWhatNoPartitionOwns puts data into the space between and behind the partitions. Whose it is, is not known
 // (a RAID controller's, a boot manager's), so that it has to survive.
 func TestAlignKeepsWhatNoPartitionOwns(t *testing.T) {
 	t.Parallel()

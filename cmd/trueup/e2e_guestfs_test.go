@@ -94,7 +94,7 @@ func readSums(t *testing.T, path string) []string {
 }
 
 // guestfish starts the appliance once, writes the checksums of each partition's files into a file of the folder sums,
-// and returns what it says of the file systems.
+// and returns what it says about the file systems.
 func guestfish(t *testing.T, disks []guestDisk, sums string) string {
 	t.Helper()
 	require.LessOrEqual(t, len(disks), 26, "deviceName has one letter")

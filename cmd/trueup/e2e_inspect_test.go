@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// checkSourceReport requires that what inspect says of the source is what sfdisk, the file systems' tools and blkid
+// checkSourceReport requires that what inspect says about the source is what sfdisk, the file systems' tools and blkid
 // say.
 func (c *alignCase) checkSourceReport(t *testing.T) {
 	t.Helper()

@@ -101,7 +101,7 @@ func TestVerifyOfAForeignDisk(t *testing.T) {
 }
 
 // TestVerifySwapped has verify look at a disk and its aligned copy the wrong way round. In a GPT the way back fits, and every byte is
-// where it leads, but nobody who asks for an aligned disk wants a copy that is not.
+// where it leads, but no one who asks for an aligned disk wants a copy that is not.
 func TestVerifySwapped(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

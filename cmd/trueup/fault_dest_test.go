@@ -113,7 +113,7 @@ func TestCloseFails(t *testing.T) {
 		require.Positive(t, hits)
 		require.Equal(t, 0, r.code, "%s: %s", name, r.stderr)
 		require.Contains(t, r.stdout, `"dest-close"`)
-		require.Contains(t, r.stdout, "close "+filepath.Base(f.dest)+": input/output error")
+		require.Contains(t, r.stdout, "close "+f.dest+": input/output error")
 		require.Equal(t, 0, trueup(t, "verify", f.source, f.dest).code)
 	}
 }
@@ -212,7 +212,7 @@ func TestReportOverImage(t *testing.T) {
 	require.Equal(t, beforeOther, hashFolder(t, filepath.Dir(other)))
 }
 
-// F21: a folder that is missing, is none, or cannot be written.
+// F21: a folder that is missing, is not one, or cannot be written.
 func TestDestFolder(t *testing.T) {
 	f := newFault(t, sampleDisk(t))
 	folder := filepath.Dir(f.dest)

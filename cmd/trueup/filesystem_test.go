@@ -37,7 +37,7 @@ var filesystemCases = map[string]filesystemCase{
 		manners: failing("lock", syscall.ENOSYS),
 		one:     []string{"dest-no-locks"}, two: []string{"dest-no-locks"}, replace: []string{"dest-no-locks"},
 	},
-	"no links":                  {manners: failing("link", syscall.EPERM), two: []string{"dest-no-links"}},
+	"no links":                  {manners: failing("link", syscall.EPERM), two: noLinks},
 	"no flags of rename":        {manners: failing("rename2", syscall.EINVAL)},
 	"no flags of rename, NFS":   {manners: failing("rename2", syscall.ENOSYS)},
 	"no sync of folders":        {manners: failing("fsyncdir", syscall.EINVAL), one: notSynced, two: notSynced, replace: notSynced},
@@ -47,9 +47,11 @@ var filesystemCases = map[string]filesystemCase{
 		manners: oddfs.Manners{Fail: map[string]syscall.Errno{"link": syscall.EOPNOTSUPP, "rename2": syscall.EINVAL}},
 		one:     []string{"dest-look-and-rename"}, two: []string{"dest-look-and-rename", "dest-no-links"},
 	},
-	"calls are interrupted": {manners: oddfs.Manners{Interrupted: true}},
-	"short transfers":       {manners: oddfs.Manners{Short: true}},
-	"case does not count":   {manners: oddfs.Manners{Caseless: true}},
+	"leases are for one name":  {manners: oddfs.Manners{Leases: true}},
+	"locks cannot be upgraded": {manners: oddfs.Manners{NoUpgrade: true}},
+	"calls are interrupted":    {manners: oddfs.Manners{Interrupted: true}},
+	"short transfers":          {manners: oddfs.Manners{Short: true}},
+	"case does not count":      {manners: oddfs.Manners{Caseless: true}},
 	"answers are lost": {manners: oddfs.Manners{Lost: map[string]syscall.Errno{
 		"rename2 out.vmdk": syscall.EEXIST, "link out-flat.vmdk": syscall.EIO, "rename out.vmdk": syscall.EIO,
 	}}},
@@ -67,6 +69,7 @@ var (
 	notSynced = []string{"dest-folder-not-synced"}
 	noModes   = []string{"dest-permissions"}
 	noRoom    = []string{"dest-room-unknown"}
+	noLinks   = []string{"dest-no-links"}
 )
 
 func failing(op string, errno syscall.Errno) oddfs.Manners {
@@ -78,17 +81,21 @@ type destAnswer struct {
 	Findings []struct{ Code, Subject string }
 }
 
+// ofDest are the codes of the findings about the place.
+func (a destAnswer) ofDest() (codes []string) {
+	for _, f := range a.Findings {
+		if f.Subject == "dest" {
+			codes = append(codes, f.Code)
+		}
+	}
+	return codes
+}
+
 // requireNotes aligns and requires the notes on DEST.
 func requireNotes(t *testing.T, want []string, args ...string) {
 	t.Helper()
 	answer := trueupJSON[destAnswer](t, 0, append([]string{"align"}, args...)...)
-	got := []string{}
-	for _, f := range answer.Findings {
-		if f.Subject == "dest" {
-			got = append(got, f.Code)
-		}
-	}
-	require.ElementsMatch(t, append([]string{}, want...), got, "%q", args)
+	require.ElementsMatch(t, want, answer.ofDest(), "%q", args)
 }
 
 // TestDestOnOddFileSystems aligns to file systems that can less than a disk's own, and has qemu-img compare the result.
@@ -126,6 +133,43 @@ func TestDestOnOddFileSystems(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRoomThatTheCopyHasAlready is about FAT and exFAT, where a file of zeros takes room: that of the copy counts as free.
+func TestRoomThatTheCopyHasAlready(t *testing.T) {
+	t.Parallel()
+	source := noisyDisk(t, 3)
+	for capacity, code := range map[int64]int{6 << 20: 0, 4<<20 + 64<<10: 0, 2 << 20: 1} {
+		dest := filepath.Join(oddfs.Mount(t, t.TempDir(), oddfs.Manners{Capacity: capacity}), "out.raw")
+		r := trueup(t, "align", source, dest)
+		require.Equal(t, code, r.code, "%d bytes: %s", capacity, r.stderr)
+		if code != 0 {
+			require.Contains(t, r.stderr, "no space left on device")
+		}
+	}
+}
+
+// TestCatalogueWithoutUpgrade is about SMB, where SQLite would wait for its own lock. What to do is said at once instead.
+func TestCatalogueWithoutUpgrade(t *testing.T) {
+	t.Parallel()
+	behind := t.TempDir()
+	catalogue := filepath.Join(oddfs.Mount(t, behind, oddfs.Manners{NoUpgrade: true}), "catalogue.db")
+	r := trueup(t, "scan", "--catalog", catalogue, sampleDisk(t))
+	require.Equal(t, 1, r.code)
+	require.Contains(t, r.stderr, catalogue+": locks of this file system cannot be upgraded, which a database needs; "+
+		"mount it with nobrl if it is SMB, or keep the file on a local disk\n")
+	require.Empty(t, folderNames(t, behind))
+}
+
+// TestStaleReportWithoutFlock is about NFS, where a lock of flock(2) for writing needs a file that is open for writing.
+func TestStaleReportWithoutFlock(t *testing.T) {
+	t.Parallel()
+	behind := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(behind, ".report.4194305.partial"), []byte("half a rep"), 0o600))
+	report := filepath.Join(oddfs.Mount(t, behind, oddfs.Manners{}), "report")
+	r := trueup(t, "inspect", sampleDisk(t), "--out", report)
+	require.Equal(t, 3, r.code, r.stderr)
+	require.Equal(t, []string{"report"}, folderNames(t, behind))
 }
 
 // TestPartialNameStays is about a name that cannot be removed when DEST has got its own by a link: DEST is there, and stays complete.

@@ -76,7 +76,9 @@ func checkOption(t *testing.T, format, option string) {
 	dir := t.TempDir()
 	image := filepath.Join(dir, "disk."+format)
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", format, "-o", option, image, "9M")
+	code := 0 // noise is no table, and no volume
 	if strings.Contains(option, "streamOptimized") {
+		code = 3
 		// qemu-io cannot write into one: each grain is written once.
 		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", format, "-o", option, pairDisk(t), image)
 	} else {
@@ -89,13 +91,13 @@ func checkOption(t *testing.T, format, option string) {
 	r := trueup(t, "convert", "--to", "raw", image, ours)
 	require.Equal(t, 0, r.code, r.stderr)
 	disktest.Run(t, "cmp", raw, ours)
-	requireNoComplaint(t, trueup(t, "inspect", "--allow-unknown", image))
+	requireNoComplaint(t, code, trueup(t, "inspect", "--allow-unknown", image))
 }
 
-// requireNoComplaint wants an inspection that finds nothing wrong with a good image.
-func requireNoComplaint(t testing.TB, r result) {
+// requireNoComplaint wants an inspection that finds nothing wrong with a good image, and ends with a code.
+func requireNoComplaint(t testing.TB, code int, r result) {
 	t.Helper()
-	require.Contains(t, []int{0, 3}, r.code, r.stderr)
+	require.Equal(t, code, r.code, r.stderr)
 	// Blocks of some containers do lie off 4 KiB, a forged NTFS has no files, and some disks are noise.
 	known := regexp.MustCompile(`warning: .*(its blocks of 4 KiB lie off|the files of the partition cannot|there is no partition table|a Windows on another disk)`)
 	require.NotRegexp(t, `(?m)^(error|warning):`, known.ReplaceAllString(r.stdout, ""))

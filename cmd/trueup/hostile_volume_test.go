@@ -90,7 +90,7 @@ func brokenNTFS() []hostile {
 		out = append(out, row(fmt.Sprintf("%d sectors in total", n), disktest.NTFSTotal, func(v disktest.Forged) { v.U64(disktest.NTFSTotal, n) },
 			fmt.Sprintf("total sectors %d", n), "want 1 to 6000, the size of the partition"))
 	}
-	// A stored start that is not the partition's is no damage: the issue has it refused, since nobody knows what it means.
+	// A stored start that is not the partition's is no damage: the issue has it refused, since its meaning is not known.
 	for _, n := range []uint32{1, 64, 2048, 1<<32 - 1} {
 		out = append(out, hostile{
 			name: fmt.Sprintf("T55 %d hidden sectors", n), code: "unsupported", inspect: 3, copy: 4, report: true,
@@ -169,7 +169,7 @@ func brokenFAT() []hostile {
 
 // TestSoundOddVolumes is the rest of T55 and T60: what looks odd and moves. Nothing in an ext file system depends on its
 // place, so neither an unknown feature nor a journal that was not replayed keeps it from moving; the threat list would
-// block patching, and there is none.
+// block patching, which does not exist.
 func TestSoundOddVolumes(t *testing.T) {
 	t.Parallel()
 	big := func(disk disktest.Forged, lba, sectors int64) {

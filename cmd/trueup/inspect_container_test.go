@@ -16,7 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// The tests here are about what inspect says of a container that no guest sees: how much it stores, in how many pieces, and
+// The tests here are about what inspect says about a container that no guest sees: how much it stores, in how many pieces, and
 // where its blocks lie in the file. qemu-img tells the same of the same images.
 
 type jsonUsage struct {
@@ -215,7 +215,7 @@ func TestCompressedAndInherited(t *testing.T) {
 	require.Zero(t, u.Compressed)
 	require.Equal(t, below.Stored+below.Compressed-64<<10, u.Inherited, "the child has one cluster of its own")
 	require.Equal(t, *below.NonZero+1<<20+60<<10, *u.NonZero, "the cluster at 40 MiB had a block that was not zero")
-	require.Contains(t, trueup(t, "inspect", child).stdout, "  Parent     base.qcow2 (qcow2 v3)\n  Data       1.06 MiB stored of 64 MiB in ")
+	require.Contains(t, trueup(t, "inspect", child).stdout, "  Parent     base.qcow2 (qcow2 v3)\n  Data       1.06 MiB of 64 MiB stored ")
 }
 
 // TestMisalignedContainer has a flat extent lie 1024 bytes into its file, as the footer or header of another format does.
@@ -259,7 +259,7 @@ func TestDataIsCountedOnRequest(t *testing.T) {
 	require.NotContains(t, trueup(t, "inspect", path).stdout, "not zero")
 	u = inspectContainer(t, "--data", path).Image.Usage
 	require.Equal(t, int64(4096+130<<20), *u.NonZero)
-	require.Contains(t, trueup(t, "inspect", "--data", path).stdout, "  Data       140 MiB stored of 140 MiB in 1 piece, 130 MiB not zero\n")
+	require.Contains(t, trueup(t, "inspect", "--data", path).stdout, "  Data       140 MiB of 140 MiB stored in the container, in 1 piece, 130 MiB not zero\n")
 }
 
 // TestBrokenTablesHaveNoUsage requires that the report stands all the same.

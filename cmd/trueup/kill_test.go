@@ -20,7 +20,7 @@ import (
 )
 
 // defaultKills is how often TestKill kills an align; TRUEUP_KILLS replaces it.
-const defaultKills = 200
+const defaultKills = 100
 
 // killSeed makes two runs of the test kill at the same moments, as far as a clock can.
 const killSeed = 20260101
@@ -45,7 +45,7 @@ func TestKill(t *testing.T) {
 	raw := killDisk(t)
 	cases := []*killCase{newKillCase(t, formatSparse, raw), newKillCase(t, formatFlat, raw)}
 	moments := rand.New(rand.NewPCG(killSeed, killSeed))
-	timed := kills - kills/4
+	timed := kills / 2
 	for i := range timed {
 		c := cases[i%len(cases)]
 		// One moment in each of timed slices of the run, the last ones a little behind its usual end.
@@ -222,7 +222,7 @@ func (c *killCase) callPoints(t *testing.T, strace string, n int) []callPoint {
 		found[m[2]] = max(found[m[2]], seen[key])
 	}
 	require.NotEmpty(t, found)
-	// Which thread makes the last syncs of a run nobody knows, but they are those of the folder.
+	// Which thread makes the last syncs of a run is not known, but they are those of the folder.
 	folder := filepath.Dir(c.dest)
 	return append([]callPoint{{"fsync", 1, folder}, {"fsync", 2, folder}}, spread(found, n-2)...)
 }
@@ -231,6 +231,7 @@ func (c *killCase) callPoints(t *testing.T, strace string, n int) []callPoint {
 // matter most.
 func spread(found map[string]int, n int) []callPoint {
 	var points []callPoint
+	n = max(n, 0)
 	for number := 1; len(points) < n; number++ {
 		before := len(points)
 		for call, most := range found {
@@ -244,6 +245,13 @@ func spread(found map[string]int, n int) []callPoint {
 		slices.SortFunc(points[before:], func(a, b callPoint) int { return strings.Compare(a.call, b.call) })
 	}
 	return points[:min(n, len(points))]
+}
+
+// With few kills the syncs of the folder are all.
+func TestSpreadOfFewKills(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, spread(map[string]int{"fsync": 3}, -1))
+	require.Len(t, spread(map[string]int{"fsync": 3}, 2), 2)
 }
 
 // killAtCall runs an align that is killed in front of a call. The threads of two runs do not share the work in the

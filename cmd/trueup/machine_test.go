@@ -106,6 +106,14 @@ func TestInspectionOfAMachine(t *testing.T) {
 		require.Contains(t, trueup(t, args[0], "--json", sysRaw).stdout, "names-other-disks")
 		require.Contains(t, trueup(t, args[0], "--json", datRaw).stdout, "known-elsewhere")
 	}
+	for _, disks := range [][2]string{{sysRaw, datRaw}, {datRaw, sysRaw}} {
+		r := trueup(t, "inspect", "--with", disks[1], disks[0])
+		require.Equal(t, 3, r.code, r.stderr)
+		require.NotContains(t, r.stdout, "of the machine")
+		require.Contains(t, r.stdout, "trueup align --with "+disks[1]+" "+disks[0])
+	}
+	require.Equal(t, 64, trueup(t, "inspect", "--with", datRaw, ova).code)
+	require.Equal(t, 64, trueup(t, "verify", "--with", datRaw, ova, ova).code)
 }
 
 // A disk that align refuses, since a snapshot beside it needs it, stays where it is: no letter may follow it.
@@ -121,6 +129,25 @@ func TestLettersStayWithADiskThatIsRefused(t *testing.T) {
 	require.Equal(t, 0, r.code, r.stderr)
 	require.Contains(t, r.stdout, "with-refused")
 	require.Contains(t, lettersOf(t, sys, dest), mountedText(datSignature, 63*sectorSize))
+}
+
+// requireExactLetters has verify hold the letters of another disk to where that disk goes. A place where it could have gone is no proof.
+func requireExactLetters(t *testing.T, sys windowsDisk, sysRaw, sysCopy, datRaw, dir string) {
+	t.Helper()
+	verify := func(args ...string) int {
+		return trueup(t, append([]string{"verify", "--with", datRaw}, args...)...).code
+	}
+	require.Equal(t, 0, verify(sysRaw, sysCopy))
+	require.Equal(t, 5, verify("--boundary", "64K", sysRaw, sysCopy), "align had another boundary")
+	other := filepath.Join(dir, "other.raw")
+	require.Equal(t, 0, trueup(t, "align", "--with", datRaw, "--boundary", "64K", sysRaw, other).code)
+	letters := exportHive(t, readGuestFile(t, other, sys.volumes[0], 64<<10, lettersFile), "MountedDevices")
+	require.Contains(t, letters, mountedText(datSignature, 64<<10))
+	require.Equal(t, 0, trueup(t, "verify", sysRaw, other).code, "it can be right")
+	require.Equal(t, 5, verify(sysRaw, other))
+	require.Equal(t, 0, verify("--boundary", "64K", sysRaw, other))
+	require.Equal(t, 64, trueup(t, "verify", "--boundary", "64K", sysRaw, other).code, "of which disks?")
+	require.Equal(t, 4, verify("--with", datRaw, sysRaw, sysCopy), "one signature twice")
 }
 
 // Each disk is aligned with the other: the letter in the copy of the system disk names the place in the copy of the data disk.
@@ -146,6 +173,7 @@ func TestLettersOfAMachineByWith(t *testing.T) {
 	require.Contains(t, disktest.Run(t, "sfdisk", "--dump", datCopy), "start=        2048")
 	require.Equal(t, 0, trueup(t, "verify", sysRaw, sysCopy).code)
 	require.Equal(t, 0, trueup(t, "verify", datRaw, datCopy).code)
+	requireExactLetters(t, sys, sysRaw, sysCopy, datRaw, dir)
 
 	require.Equal(t, 4, trueup(t, "align", "--with", datRaw, "--with", datCopy, sysRaw, filepath.Join(dir, "no")).code, "one signature twice")
 	require.Equal(t, 64, trueup(t, "align", "--force", "--with", datRaw, sysRaw, datRaw).code, "DEST is a disk of the machine")

@@ -116,7 +116,7 @@ func hostilePackages(t testing.TB) []hostilePackage {
 	return cases
 }
 
-// T46: a digest that does not fit is found before anything is written; a digest that nobody knows is a warning, unless it
+// T46: a digest that does not fit is found before anything is written; a digest that is not known is a warning, unless it
 // would have to be computed again.
 func TestDigestsThatDoNotFit(t *testing.T) {
 	t.Parallel()

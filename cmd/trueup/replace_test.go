@@ -115,7 +115,7 @@ func TestForceSparesSharedExtents(t *testing.T) {
 			f := newReplace(t)
 			extent := flatName(f.dest)
 			f.requireNext(t, append([]string{"--force"}, flags...)...)
-			require.NoFileExists(t, extent, "nobody needs it")
+			require.NoFileExists(t, extent, "it is not needed")
 		})
 	}
 }
@@ -248,7 +248,7 @@ func requireKept(t *testing.T, f fault, name, before string) string {
 	return kept
 }
 
-// TestPermissionsOfTheCopy requires that nobody can read from the copy what the source kept from him.
+// TestPermissionsOfTheCopy requires that no other user can read from the copy what the source kept from him.
 func TestPermissionsOfTheCopy(t *testing.T) {
 	t.Parallel()
 	f := newReplace(t)

@@ -24,7 +24,7 @@ func allHostile(t testing.TB) []hostile {
 	return slices.DeleteFunc(all, func(h hostile) bool { return len(h.args) > 0 })
 }
 
-// TestScanOfHostileImages has every hostile image in one library: each costs its own row, with what inspect says of it.
+// TestScanOfHostileImages has every hostile image in one library: each costs its own row, with what inspect says about it.
 func TestScanOfHostileImages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -45,5 +45,5 @@ func TestScanOfHostileImages(t *testing.T) {
 		require.NotEqual(t, "internal", r.code(), "%s: %v", r.Path, r.Error)
 	}
 	require.Greater(t, len(rows), 500)
-	sameAsInspect(t, dir, ".")
+	sameAsInspect(t, dir, "--check", ".")
 }

@@ -221,7 +221,7 @@ func TestScanIsKilled(t *testing.T) {
 	require.Len(t, s.rows, someDisks)
 	require.LessOrEqual(t, len(k.read(s)), someDisks-finished)
 	require.NotEmpty(t, k.read(s))
-	require.Equal(t, someDisks, s.sum.Changes.New, "nobody has seen a report of them")
+	require.Equal(t, someDisks, s.sum.Changes.New, "no report of them was read")
 }
 
 // A file that is something else is refused, and stays as it is.

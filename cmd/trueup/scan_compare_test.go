@@ -143,7 +143,7 @@ func (e *expectedImage) fileDifferences(i *library.Image, also bool) (out []stri
 	got := map[string]bool{}
 	for _, f := range i.Files {
 		if got[f.Name] = true; !want[f.Name] {
-			out = append(out, fmt.Sprintf("file %q is none of its own", f.Name))
+			out = append(out, fmt.Sprintf("file %q is not its own", f.Name))
 		}
 	}
 	for _, name := range e.Files {

@@ -109,7 +109,7 @@ func withoutRights(t *testing.T, args ...string) scanResult {
 	return readScan(t, run(t, command[0], command[1:]...))
 }
 
-// What cannot be looked at is an error, since nobody knows what is there. What lies beside it is judged.
+// What cannot be looked at is an error, since what is there is not known. What lies beside it is judged.
 func TestScanUnreadable(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -21,7 +21,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// told is what a format says of an image. What a format has no place for is copied from the JSON.
+// told is what a format says about an image. What a format has no place for is copied from the JSON.
 type told struct{ Verdict, Rank, Cost, Size, Command string }
 
 // jsonTold are the images of the JSON, ranked.

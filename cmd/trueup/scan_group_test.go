@@ -133,7 +133,7 @@ func TestScanGroups(t *testing.T) {
 			map[string]string{"vm.ovf": "failed format", "d.vmdk": isOff},
 		},
 		{
-			"a manifest that is none: the disk is not lost with the package",
+			"a manifest that is not one: the disk is not lost with the package",
 			map[string][]byte{"vm.ovf": ovfFor([]string{"d.vmdk"}), "vm.mf": []byte("rubbish\n"), "d.vmdk": sparse},
 			map[string]string{"vm.ovf": "failed format", "d.vmdk": isOff},
 		},
@@ -247,7 +247,7 @@ func zeroBehind(d []byte) []byte {
 	return d
 }
 
-// TestScanKinds is about what is an image and what is none.
+// TestScanKinds is about what is an image and what is not one.
 func TestScanKinds(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t)
@@ -273,6 +273,36 @@ func TestScanKinds(t *testing.T) {
 		"blank.img": "judged nothing_to_judge", "disk.vdi": "failed unsupported", "off.img.xz": "packed", "ruined.ova": "failed format", "garbled.dd": "judged nothing_to_judge",
 	}, ".")
 	require.Equal(t, 12, sum.Skipped)
+}
+
+// TestScanClonezilla has one row for a folder of Clonezilla, whatever compressed the pieces; without a partition table they are files.
+func TestScanClonezilla(t *testing.T) {
+	t.Parallel()
+	s := newShelf(t)
+	gz, zst, bare := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3}, []byte("\x28\xb5\x2f\xfd\x00\x58"), []byte("partclone-image")
+	for _, dir := range []string{"img/", "loose/"} {
+		s.put(dir+"sda1.ntfs-ptcl-img.gz.aa", gz)
+		s.put(dir+"sda1.ntfs-ptcl-img.gz.ab", noise("piece", 1000))
+		s.put(dir+"vg-root.ext4-ptcl-img.zst.aa", zst)
+		s.put(dir+"sdb1.vfat-ptcl-img.uncomp.aa", bare)
+		s.put(dir+"Info-img-size.txt", []byte("1\n"))
+	}
+	off := offDisk()
+	s.put("img/sda-pt.sf", []byte("label: dos\n"))
+	s.put("img/sda-mbr", off[:sectorSize])
+	s.put("img/sdb-pt.parted", []byte("Model:\n"))
+	s.put("img/other.img", off)
+	s.requireRows(map[string]string{
+		"img/sda1.ntfs-ptcl-img.gz.aa": "packed", "img/other.img": isOff,
+		"loose/sda1.ntfs-ptcl-img.gz.aa": "packed", "loose/vg-root.ext4-ptcl-img.zst.aa": "packed", "loose/sdb1.vfat-ptcl-img.uncomp.aa": "failed unsupported",
+	}, ".")
+	s.requireRows(map[string]string{"img/vg-root.ext4-ptcl-img.zst.aa": "packed"}, "img/vg-root.ext4-ptcl-img.zst.aa")
+	stdout, _, _ := scanRun(t, s.dir, "img")
+	require.Contains(t, stdout, `its folder is a Clonezilla image of disk sda, sdb (partclone), and not read`)
+	cat := []string{"--catalog", t.TempDir() + "/cat.db"}
+	s.requireRows(map[string]string{"img/sda1.ntfs-ptcl-img.gz.aa": "packed", "img/other.img": isOff}, append(cat, "img")...)
+	stdout, _, _ = scanRun(t, s.dir, append(cat, "--changed", "img")...)
+	require.NotContains(t, stdout, `"event":"image"`, "nothing has changed")
 }
 
 // TestScanNames has names that are hard to write.

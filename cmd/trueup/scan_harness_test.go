@@ -352,6 +352,10 @@ func (l *live) freeze(t testing.TB) (frozen []int) {
 	for _, pid := range frozen {
 		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
 	}
+	// The kernel lets only those go on when their parent dies that have stopped by then.
+	for _, pid := range frozen {
+		disktest.WaitFor(t, "a worker that is stopped", func() bool { return allThreads(t, pid, "T") })
+	}
 	return frozen
 }
 

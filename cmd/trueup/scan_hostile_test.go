@@ -147,7 +147,7 @@ func writeStrangers(t testing.TB, dir string, record []expectedImage) (out []str
 	return out
 }
 
-// grow makes a raw disk so large that one with a broken table counts as a disk for its name alone. What inspect says of it must stay.
+// grow makes a raw disk so large that one with a broken table counts as a disk for its name alone. What inspect says about it must stay.
 func (h stranger) grow(t testing.TB) {
 	t.Helper()
 	info, err := os.Stat(h.path)

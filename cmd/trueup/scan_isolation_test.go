@@ -79,6 +79,7 @@ func TestScanOpensNothingElse(t *testing.T) {
 // What is found does not depend on how it is found.
 func TestScanRowsAreTheSame(t *testing.T) {
 	t.Parallel()
+	needsLandlock(t)
 	k := newEveryKind(t)
 	usual := scan(t, k.dir)
 	require.Equal(t, 1, usual.code)

@@ -87,7 +87,7 @@ func TestScanComparison(t *testing.T) {
 		"state judged, want orphan":               func(s *scanned) { s.rows["/lib/d-flat.vmdk"].State = library.Judged },
 		"subformat vmfs, want monolithicFlat":     func(s *scanned) { s.rows["/lib/a.vmdk"].Subformat = "vmfs" },
 		`file "a-flat.vmdk" is not listed`:        func(s *scanned) { s.rows["/lib/a.vmdk"].Files = s.rows["/lib/a.vmdk"].Files[:1] },
-		`file "z" is none of its own`:             func(s *scanned) { s.rows["/lib/a.vmdk"].Files[0].Name = "z" },
+		`file "z" is not its own`:                 func(s *scanned) { s.rows["/lib/a.vmdk"].Files[0].Name = "z" },
 		`parents ["p"], want []`:                  func(s *scanned) { s.rows["/lib/a.vmdk"].Parents = []string{"p"} },
 		"verdict aligned, want misaligned":        func(s *scanned) { s.rows["/lib/a.vmdk"].Verdict = align.Aligned },
 		"disks 0, want 1":                         func(s *scanned) { s.rows["/lib/a.vmdk"].Disks = nil },

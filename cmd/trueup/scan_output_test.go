@@ -22,7 +22,7 @@ import (
 var scanFormats = []string{"text", "json", "csv", "html", "junit", "prometheus"}
 
 // runTimes are what differs between two runs: when they were, and how long they took.
-var runTimes = regexp.MustCompile(`(timestamp|duration)_seconds\{[^}]*\} \S+|(in|after) (less than a second|\d[\d.hmµ]*s\b)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?`)
+var runTimes = regexp.MustCompile(`(timestamp|duration)_seconds\{[^}]*\} \S+|duration_seconds":[\d.]+|(in|after) (less than 0.1 s|\d[\d.hm]* ?s\b)|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?`)
 
 func withoutTimes(text string) string {
 	return runTimes.ReplaceAllString(text, "TIME")
@@ -83,7 +83,7 @@ func TestScanReportSurvives(t *testing.T) {
 	requireOneLine(t, r.stderr)
 }
 
-// A report that nobody can read is no success, and no standard output at all is no danger.
+// A report that cannot be read is no success, and no standard output at all is no danger.
 func TestScanReportCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Dir(sampleDisk(t))

@@ -129,6 +129,7 @@ func TestScanSecondSignal(t *testing.T) {
 	dir := manyDisks(t, someDisks)
 	l := startHeld(t, "-o", "json", "--jobs", "2", "--isolation", "none", dir)
 	l.middle(t, 5)
+	waitIdle(t, l.cmd.Process.Pid) // the pipe is full
 	l.signal(t, syscall.SIGINT)
 	disktest.WaitFor(t, "the answer to the first signal", func() bool { return strings.Contains(l.stderr.String(), "once more to end at once\n") })
 	l.signal(t, syscall.SIGTERM)

@@ -98,7 +98,7 @@ func (r *scanRow) String() string {
 	return s
 }
 
-// scanJSON runs a scan in a folder, as somebody who stands there.
+// scanJSON runs a scan in a folder, as a user who stands there.
 func scanJSON(t testing.TB, dir string, args ...string) (rows []*scanRow, sum scanSummary) {
 	t.Helper()
 	out, errs, code := scanRun(t, dir, args...)

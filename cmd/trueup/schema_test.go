@@ -47,7 +47,7 @@ func wantsJSON(args []string) bool {
 	for i, arg := range args {
 		switch {
 		case arg == "--out" || strings.HasPrefix(arg, "--out=") || arg == "--help" || arg == "-h":
-			return false // the object goes into a file, or there is none
+			return false // the object goes into a file, or none is printed
 		case arg == "--json" || arg == "-ojson" || arg == "--output=json":
 			wants = true
 		case (arg == "-o" || arg == "--output") && i+1 < len(args) && args[i+1] == "json":
@@ -163,7 +163,7 @@ func jsonCases(t *testing.T) map[string][]string {
 		"scan, nothing there":           {"scan", "absent.vmdk"},
 		"scan, packages":                {"scan", packedBroken.ova(t), packedAligned},
 		"scan, no path":                 {"scan"},
-		"scan, a level that is none":    {"scan", "--fail-on", "soon", source},
+		"scan, no level":                {"scan", "--fail-on", "soon", source},
 		"error, too few arguments":      {"align", source},
 		"error, unknown command":        {"frobnicate"},
 		"error, dest exists":            {"align", source, aligned},

@@ -103,7 +103,7 @@ func (c *soakCase) makeSource(t *testing.T) {
 		return
 	}
 	c.source = filepath.Join(dir, "source."+c.format)
-	if c.sector != sectorSize { // nobody else here writes such a VHDX
+	if c.sector != sectorSize { // nothing else here writes such a VHDX
 		trueupJSON[jsonHead](t, 0, append([]string{"convert", c.raw, c.source, "--to", c.format}, c.sectorFlag("raw")...)...)
 		return
 	}

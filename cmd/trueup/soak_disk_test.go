@@ -154,7 +154,7 @@ func (d *soakDisk) fill(p *soakPart, big bool) int64 {
 	return p.end()
 }
 
-// drawHidden draws what the boot sector says of its place: the truth, or one of the values that systems and tools leave there.
+// drawHidden draws what the boot sector says about its place: the truth, or one of the values that systems and tools leave there.
 func (d *soakDisk) drawHidden(p *soakPart) {
 	v := p.volume
 	v.hidden = p.start
@@ -202,7 +202,7 @@ func (d *soakDisk) drawExtended(at int64) int64 {
 	return at
 }
 
-// drawData puts data into some of the gaps: nobody knows whose it is. It returns the end of the gap.
+// drawData puts data into some of the gaps: whose it is, is not known. It returns the end of the gap.
 func (d *soakDisk) drawData(from, to int64) int64 {
 	if to > from && d.rng.IntN(3) == 0 {
 		e := soakExtent{start: from + d.rng.Int64N(to-from)}
@@ -220,7 +220,7 @@ func (d *soakDisk) drawData(from, to int64) int64 {
 	return to
 }
 
-// number gives partitions their slots, with holes and in any order, and what else a table says of them.
+// number gives partitions their slots, with holes and in any order, and what else a table says about them.
 func (d *soakDisk) number(n int) {
 	slots := d.rng.Perm(4)
 	if d.gpt {

@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// soakEntry is what a table says of a partition.
+// soakEntry is what a table says about a partition.
 type soakEntry struct {
 	start, sectors  int64
 	typ, guid, name string

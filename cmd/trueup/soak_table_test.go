@@ -74,7 +74,7 @@ func (d *soakDisk) writeChain(t testing.TB, raw string, box *soakPart) {
 	}
 }
 
-// putEntry writes an entry: start is where it lies on the disk, and lba what the entry says of it.
+// putEntry writes an entry: start is where it lies on the disk, and lba what the entry says about it.
 func (d *soakDisk) putEntry(entry []byte, typ byte, start, sectors, lba int64) {
 	copy(entry[1:], d.chs(start))
 	entry[4] = typ

@@ -21,7 +21,7 @@ type soakVolume struct {
 	soakKind
 	sector int64
 	size   int64             // bytes
-	hidden int64             // what its boot sector says of its place, in sectors
+	hidden int64             // what its boot sector says about its place, in sectors
 	files  map[string][]byte // by path
 	noise  string            // seed of the bytes of a partition that has no file system
 	group  string            // volume group of LVM
@@ -125,7 +125,7 @@ func (v *soakVolume) make(t testing.TB, part string) {
 	case "ntfs":
 		v.makeNTFS(t, part, tree)
 	case "xfs":
-		// Without the option it makes none below 300 MiB, whatever it says of support.
+		// Without the option it makes none below 300 MiB, whatever it says about support.
 		disktest.Run(t, "mkfs.xfs", "--unsupported", "-q", "-s", fmt.Sprintf("size=%d", v.sector), "-p", v.prototype(t, part, tree), part)
 	case "btrfs":
 		disktest.Run(t, "mkfs.btrfs", "-q", "--mixed", "--rootdir", tree, part)

@@ -110,7 +110,7 @@ func TestExamples(t *testing.T) {
 					}
 				}
 				if name == "verify" {
-					exampleRun(t, dir, 0, "align", args[1], args[2])
+					exampleRun(t, dir, 0, append([]string{"align"}, args[1:]...)...)
 				}
 				exampleRun(t, dir, map[string]int{"inspect": 3, "scan": 3}[name], args...) // the disk is misaligned
 			})

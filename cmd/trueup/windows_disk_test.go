@@ -158,7 +158,7 @@ func mergeHive(t testing.TB, hive, reg string) string {
 	return merged
 }
 
-// exportHive is what hivexregedit says of a hive.
+// exportHive is what hivexregedit says about a hive.
 func exportHive(t testing.TB, hive, key string) string {
 	t.Helper()
 	return disktest.Output(t, "hivexregedit", "--export", hive, key)

@@ -42,7 +42,7 @@ var gains = []Gain{Loss, NoGain, Some, High}
 // References are the stored positions of the partitions that are off the boundary.
 type References struct {
 	Rewritten int `json:"rewritten"` // a copy would have the new position
-	Left      int `json:"left"`      // they do not point to their partition now, or nobody can write them
+	Left      int `json:"left"`      // they do not point to their partition now, or cannot be written
 }
 
 // Advice is the answer to the first question of an administrator: is it worth the trouble?

@@ -74,8 +74,8 @@ func TestWhoMadeADisk(t *testing.T) {
 		{"grub 2 on a disk that was xp's", disk255(boot.Grub2, mbrPart(63, 13*cylinder, true, volume.Ext4)), align.BootDisk, align.LinuxEarly, ""},
 		{"both on one disk", disk255(boot.GenericCHS, xp, lvm), align.BootDisk, align.UnknownSystem, "This is a boot disk."},
 		{"fat only", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.FAT32)), align.DataDisk, align.UnknownSystem, "This is a data disk."},
-		{"code that nobody knows", disk255(boot.Unknown, xpData), align.UnknownRole, align.Windows2000, "Whether the disk is booted from is not known; Windows 2000, XP or 2003 set it up ("},
-		{"content that nobody knows", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.Unknown)), align.DataDisk, align.Windows2000, "type 0x07"},
+		{"code that is not known", disk255(boot.Unknown, xpData), align.UnknownRole, align.Windows2000, "Whether the disk is booted from is not known; Windows 2000, XP or 2003 set it up ("},
+		{"content that is not known", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.Unknown)), align.DataDisk, align.Windows2000, "type 0x07"},
 		{"no partition", disk255(boot.Empty), align.DataDisk, align.UnknownSystem, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -121,7 +121,7 @@ func TestImpactInWords(t *testing.T) {
 		{"smaller blocks", "64K", 63, volume.Volume{Kind: volume.Ext3, BlockSize: 4096}, "one 4 KiB block in 16 lies across two 64 KiB blocks of the storage instead of in one, and each of a stream of 64 KiB I/Os touches two"},
 		{"smaller clusters behind tables", "64K", 63, volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 4096}, "one 4 KiB cluster in 16 lies across two 64 KiB blocks of the storage instead of in one"},
 		{"clusters in order, the storage's blocks not", "64K", 64, volume.Volume{Kind: volume.NTFS, BlockSize: 4096}, "each of a stream of 64 KiB I/Os touches two 64 KiB blocks of the storage instead of one"},
-		{"nobody knows", "4K", 63, volume.Volume{Kind: volume.Unknown}, "each 4 KiB block (a size that is assumed: the content names none) touches two"},
+		{"content that is not known", "4K", 63, volume.Volume{Kind: volume.Unknown}, "each 4 KiB block (a size that is assumed: the content names none) touches two"},
 		{"odd blocks", "4K", 63, volume.Volume{Kind: volume.MDRaid, BlockSize: 12288}, "each 12 KiB block touches 4 blocks of 4 KiB of the storage instead of 3"},
 		{"odd blocks, smaller", "4K", 63, volume.Volume{Kind: volume.MDRaid, BlockSize: 1536, DataStart: 1024}, "random I/O of 1 KiB touches 1.25 blocks of 4 KiB of the storage on average instead of 1"},
 		{"by luck in order", "4K", 63, volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 512 * 9}, ""},
@@ -138,7 +138,7 @@ func TestImpactInWords(t *testing.T) {
 	}
 }
 
-// What a broken volume says of itself makes no nonsense of the numbers.
+// What a broken volume says about itself makes no nonsense of the numbers.
 func TestImpactOfNonsense(t *testing.T) {
 	p := partitionAt(63*512, volume.Volume{BlockSize: -1, DataStart: 1 << 62})
 	i := align.ImpactOf(p, align.Generic())

@@ -168,7 +168,7 @@ func addOnce(s []string, x string) []string {
 	return append(s, x)
 }
 
-// detail is what a volume says of itself under a name.
+// detail is what a volume says about itself under a name.
 func detail(v *volume.Volume, name string) string {
 	for _, d := range v.Details {
 		if d.Name == name {

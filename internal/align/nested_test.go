@@ -16,7 +16,7 @@ type insideCase struct {
 	name          string
 	lba, boundary int64
 	v             volume.Volume
-	code          string // of the finding about the inside, empty when there is none
+	code          string // of the finding about the inside, empty if absent
 	severity      align.Severity
 	says          []string
 }

@@ -52,7 +52,7 @@ var storages = []Storage{
 // storageSizes can be asked for without a name. Bytes.
 var storageSizes = []int64{512, 4 * units.KiB, 8 * units.KiB, 16 * units.KiB, 32 * units.KiB, 64 * units.KiB, 128 * units.KiB}
 
-// Generic is the storage that is assumed when nobody says which it is.
+// Generic is the storage that is assumed when none is named.
 func Generic() Storage { return storages[0] }
 
 // StorageNames are the values that ParseStorage takes: profiles and sizes.

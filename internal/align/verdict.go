@@ -27,6 +27,14 @@ var Contents = []Content{NoPartitions, NoDisks, Blank, UnknownContent}
 // ContentOf returns why there is nothing to judge on a disk, "" where there is something. A volume over the whole disk is judged: it
 // starts at byte 0, or is a table whose slices are judged.
 func ContentOf(l *layout.Layout) Content {
+	c := contentOf(l)
+	if c != "" && l.Hidden {
+		return UnknownContent
+	}
+	return c
+}
+
+func contentOf(l *layout.Layout) Content {
 	switch {
 	case slices.ContainsFunc(l.Partitions, Judged):
 		return ""

@@ -161,7 +161,7 @@ func (s *store) names(starts bool) {
 	s.starts[n] = s.starts[n] || starts
 }
 
-// elementKind names an element by its number. A name that is none is not repeated: it is a stranger's text.
+// elementKind names an element by its number. A name that is not one is not repeated: it is a stranger's text.
 func elementKind(name string) string {
 	if len(name) != 8 {
 		return "bcd device"

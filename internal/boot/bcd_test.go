@@ -93,7 +93,7 @@ func TestDevicesOfTheBootConfiguration(t *testing.T) {
 	}
 }
 
-// A million elements cost little, and nobody can say what they name.
+// A million elements cost little, and it is not known what they name.
 func TestHugeBootConfiguration(t *testing.T) {
 	many := make([]element, 5000)
 	for i := range many {

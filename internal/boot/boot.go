@@ -22,7 +22,7 @@ type Result struct {
 	// Unlisted counts the positions on other disks that Refs leaves out: there are too many, or they cannot be rewritten.
 	Unlisted int
 
-	unseen map[int]bool // partitions whose files nobody could look into
+	unseen map[int]bool // partitions whose files could not be looked into
 	boots  bool         // something on the disk looks like the start of a boot
 }
 
@@ -65,7 +65,7 @@ var sector0 = Finder{Name: "boot code", Find: checkMBR}
 func checkMBR(g *Guest) (r Found, err error) {
 	name, err := g.encryptedBesides()
 	if g.Code == Unknown && name == "" && err == nil {
-		r.unbootable("boot-code", 0, "the boot code in sector 0 is not known, so nobody can say whether it finds its partition after a move",
+		r.unbootable("boot-code", 0, "the boot code in sector 0 is not known, nor whether it finds its partition after a move",
 			whenUnknown)
 	}
 	return r, err

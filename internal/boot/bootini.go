@@ -98,7 +98,7 @@ func arcPartitions(g *Guest) []int {
 	return out
 }
 
-// readBootIni reads the menu, nothing when there is none.
+// readBootIni reads the menu, nothing if absent.
 func readBootIni(files guestfile.FS) ([]byte, error) {
 	file, err := files.Open("boot.ini")
 	if errors.Is(err, fs.ErrNotExist) {

@@ -100,7 +100,7 @@ func (c Code) address() string {
 	return "LBA"
 }
 
-// maxChosen is how many partitions that the code in sector 0 can boot from are told of. More than one is odd, more than four are not of this world.
+// maxChosen is how many partitions that the code in sector 0 can boot from are reported. An MBR has room for four.
 const maxChosen = 16
 
 // chosen are the partitions that the code in sector 0 can boot from.

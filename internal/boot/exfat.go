@@ -32,7 +32,7 @@ func findExFAT(g *Guest, p Partition, f *Found) error {
 			return err
 		}
 		stored := binary.LittleEndian.Uint64(r.Raw[volume.AtExFATPartitionOffset:])
-		// 0 says that the place is not known, and a region with another checksum is none.
+		// 0 says that the place is not known, and a region with another checksum is not one.
 		if stored == 0 || !bytes.Equal(r.Raw[length-sector:], volume.ExFATChecksum(r.Raw)) {
 			continue
 		}

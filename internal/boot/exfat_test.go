@@ -52,7 +52,7 @@ func TestEncodedExFATIsSound(t *testing.T) {
 	require.NoError(t, err)
 	f := disktest.ForgeMBR(40000, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 32768})
 	f.Put(63*512, volume)
-	require.Empty(t, refs(t, f), "mkfs.exfat leaves the field 0, which says that nobody knows")
+	require.Empty(t, refs(t, f), "mkfs.exfat leaves the field 0, which says that it is not known")
 	v := f[63*512:]
 	for _, first := range []int64{0, 12} {
 		v.U64(first*512+disktest.ExFATPartitionOffset, 63)
@@ -70,7 +70,7 @@ func TestEncodedExFATIsSound(t *testing.T) {
 	require.Equal(t, byte(8), f[63*512+disktest.ExFATPartitionOffset+1], "LBA 2048")
 }
 
-// What nobody can rely on stays as it is.
+// What cannot be relied on stays as it is.
 func TestPartitionOffsetOfExFATThatIsLeft(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(v disktest.Forged)

@@ -104,7 +104,7 @@ func (r *grubReader) bootSector(p Partition) error {
 // boot reads a boot.img and the core image that it loads.
 func (r *grubReader) boot(img grubImage) error {
 	if !isBootImage(img.code) || r.g.Disk.SectorSize() != grubSector {
-		r.breaks(img, 0, fmt.Sprintf("GRUB 2 in %s is of a build that is not known, so nobody can say where it finds core.img", img.place), whenUnknown)
+		r.breaks(img, 0, fmt.Sprintf("GRUB 2 in %s is of a build that is not known, and so is where it finds core.img", img.place), whenUnknown)
 		r.f.link(img.Number, "GRUB 2 in %s, of an unknown build", img.place)
 		return nil
 	}
@@ -129,7 +129,7 @@ func (r *grubReader) boot(img grubImage) error {
 	entries, ok := blockList(first)
 	switch nothing := ondisk.IsZero(first) || bytes.HasPrefix(first, gptMagic); {
 	case !ok && nothing:
-		r.f.warn(Grub2.ID, 0, text+", where there is none: no BIOS boots by it, before a move or after", "install the boot loader again if a BIOS is to boot from the disk")
+		r.f.warn(Grub2.ID, 0, text+", which is missing there: no BIOS boots by it, before a move or after", "install the boot loader again if a BIOS is to boot from the disk")
 		return nil
 	case !ok:
 		r.breaks(img, 0, text+": what is there is no core.img that is known", installAgain)

@@ -41,7 +41,7 @@ func list(numbers ...uint64) (out []disktest.GrubEntry) {
 	return out
 }
 
-// grubRef is what a test says of a reference.
+// grubRef is what a test says about a reference.
 type grubRef struct {
 	kind       string
 	stored     int

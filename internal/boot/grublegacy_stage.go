@@ -230,7 +230,7 @@ func (s *legacyStage) readConfig(b []byte, name string) error {
 	return nil
 }
 
-// slotOf decodes the partition of a device, "(hd0,1"; of another disk than the first one it is none here.
+// slotOf decodes the partition of a device, "(hd0,1"; of another disk than the first one it is not one here.
 func slotOf(device string) byte {
 	slot, ok := strings.CutPrefix(device, "(hd0,")
 	n, err := strconv.ParseUint(slot, 10, 8)

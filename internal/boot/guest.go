@@ -63,7 +63,7 @@ type Link struct {
 	Text      string
 }
 
-// Finder finds the references of one kind, and what of that kind a move breaks and nobody can rewrite.
+// Finder finds the references of one kind, and what of that kind a move breaks and cannot be rewritten.
 type Finder struct {
 	Name string
 	Find func(g *Guest) (Found, error)
@@ -83,7 +83,7 @@ func (f *Found) warn(code string, partition int, text, remedy string) {
 	f.Issues = append(f.Issues, ondisk.Issue{Code: code, Effect: ondisk.Warn, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
 }
 
-// unread makes an issue of what keeps a file of a guest from being understood. What is not there is no issue, and an error of reading is none
+// unread makes an issue of what keeps a file of a guest from being understood. What is not there is no issue, and an error of reading is not one
 // either: it is given back.
 func (f *Found) unread(code string, partition int, what string, err error, remedy string) error {
 	switch {
@@ -107,7 +107,7 @@ var readers = map[volume.Kind]func(*guestfile.Budget, disk.Disk) (guestfile.FS, 
 	volume.Ext4:  (*guestfile.Budget).Ext,
 }
 
-// Files opens the file system of a partition: ErrNoMatch when it is none whose files are read.
+// Files opens the file system of a partition: ErrNoMatch for one whose files are not read.
 func (g *Guest) Files(p Partition) (guestfile.FS, error) {
 	open := readers[p.Volume.Kind]
 	if open == nil || p.Kind == table.Extended || p.Len <= 0 || p.End() > g.Disk.Size() {
@@ -129,7 +129,7 @@ func (g *Guest) Files(p Partition) (guestfile.FS, error) {
 	return o.fs, o.err
 }
 
-// notSeen notes a partition into which nobody could look.
+// notSeen notes a partition that could not be looked into.
 func (g *Guest) notSeen(p Partition) {
 	if g.unseen == nil {
 		g.unseen = map[int]bool{}

@@ -22,7 +22,7 @@ const (
 )
 
 func findHibernation(g *Guest, p Partition, f *Found) error {
-	const unknown = "nobody can say whether a Windows is hibernated on the disk"
+	const unknown = "it is not known whether a Windows is hibernated on the disk"
 	file, err := g.windowsFile(p, hibernationFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -21,7 +21,7 @@ func findHidden(g *Guest, p Partition, f *Found) error {
 	case bpb != nil:
 		kind, sector, backup = bpb.Kind, bpb.SectorSize, bpb.Backup
 	case kind == volume.BitLocker:
-		// The header in front of what is encrypted is a boot sector. What it hides keeps its own, which nobody can write without the key.
+		// The header in front of what is encrypted is a boot sector. What it hides keeps its own, which cannot be written without the key.
 		b, err := ondisk.Bytes(g.Disk, p.Off, 512)
 		if err != nil {
 			return err

@@ -172,10 +172,10 @@ func TestBootSectorOfAnExtendedPartition(t *testing.T) {
 		code string
 		want []string
 	}{
-		"none":                         {0x80, "", nil},
-		"LILO":                         {0, "\xfa\xeb\x21\x01\xb4\x01LILO", []string{"lilo"}},
-		"unknown, active":              {0x80, "\xfaxyz", []string{"boot-code"}},
-		"unknown, and nobody calls it": {0, "\xfaxyz", nil},
+		"none":                    {0x80, "", nil},
+		"LILO":                    {0, "\xfa\xeb\x21\x01\xb4\x01LILO", []string{"lilo"}},
+		"unknown, active":         {0x80, "\xfaxyz", []string{"boot-code"}},
+		"unknown, and not called": {0, "\xfaxyz", nil},
 	} {
 		f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 5, Flag: tc.flag, Start: 63, Sectors: 7000})
 		f.EBR(63, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 6000}, disktest.MBREntryFields{})

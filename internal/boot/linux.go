@@ -14,7 +14,7 @@ import (
 
 // linuxConfig looks into the text files by which a Linux guest finds its disks. They name UUIDs, labels and numbers of partitions, which
 // stay; a place that counts from the start of the disk is said, and never rewritten: the file would change its length. So a guest that
-// resumes by resume= and resume_offset= is none of its business: both mean a place within a partition.
+// resumes by resume= and resume_offset= is not its business: both mean a place within a partition.
 var linuxConfig = Finder{Name: "linux configuration", Find: findLinux}
 
 // Limits of what is read and said. Beyond them there is no configuration that a person wrote.

@@ -125,7 +125,7 @@ func (c *config) grubRoot(w []string) {
 	c.onDisk = strings.Trim(value, "()") == "hd0"
 }
 
-// blockList judges "(hd0)start+length,…": sectors of the whole disk. "(hd0,1)+1" counts from a partition, and is none. Spec: GRUB manual, "How
+// blockList judges "(hd0)start+length,…": sectors of the whole disk. "(hd0,1)+1" counts from a partition, and is not one. Spec: GRUB manual, "How
 // to specify block lists".
 func (c *config) blockList(s string) {
 	list, onDisk := strings.CutPrefix(s, "(hd0)")

@@ -134,7 +134,7 @@ func (c *config) enough() bool {
 	return c.places > maxLookups
 }
 
-// more says that not all is said. Nobody knows then whether the rest matters.
+// more says that not all is said. Then it is not known whether the rest matters.
 func (c *config) more() {
 	c.found.unbootable(configCode, 0, fmt.Sprintf("there are more lines that name places on the disk, from line %d of %.256q of partition %d on", c.line, c.path, c.in.Number), writeName)
 }

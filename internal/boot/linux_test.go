@@ -248,7 +248,7 @@ func TestHostileConfiguration(t *testing.T) {
 	require.Contains(t, said(r)[16].Text, "more lines")
 }
 
-// What a system needs is left alone when only data are to move; and so is what nobody can look into, on a disk that boots.
+// What a system needs is left alone when only data are to move; and so is what cannot be looked into, on a disk that boots.
 func TestNeeds(t *testing.T) {
 	needs := func(g *boot.Guest) (out []string) {
 		r := readGuest(t, g)

@@ -25,7 +25,7 @@ func (g *Guest) windowsClean(p Partition) error {
 	}
 	f, err := g.windowsFile(p, "$LogFile")
 	if errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(ondisk.ErrUnsupported, "NTFS has no $LogFile, so nobody can say whether Windows was shut down cleanly")
+		return ondisk.In(ondisk.ErrUnsupported, "NTFS has no $LogFile, so it is not known whether Windows was shut down cleanly")
 	}
 	if err != nil {
 		return err
@@ -87,14 +87,14 @@ func logClosed(f *guestfile.File) error {
 	}
 	switch {
 	case newest == nil:
-		return ondisk.In(ondisk.ErrUnsupported, "$LogFile of NTFS has no restart area, so nobody can say whether Windows was shut down cleanly")
+		return ondisk.In(ondisk.ErrUnsupported, "$LogFile of NTFS has no restart area, so it is not known whether Windows was shut down cleanly")
 	case newest.InUseList != noClient && newest.Flags&volumeIsClean == 0:
 		return ondisk.In(ondisk.ErrUnsupported, "$LogFile of NTFS is open: Windows was not shut down cleanly")
 	}
 	return nil
 }
 
-// restart reads the restart area of a page, nil when there is none, and the size of the page.
+// restart reads the restart area of a page, nil if absent, and the size of the page.
 func restart(f *guestfile.File, off int64) (*restartArea, int64, error) {
 	var page restartPage
 	var area restartArea

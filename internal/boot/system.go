@@ -18,7 +18,7 @@ var firmwareTypes = map[string]string{
 }
 
 // Needs says why a partition is part of the system that the disk boots, or can be; it is empty for one that only holds data. What
-// nobody can look into can hold a system, where the disk boots at all.
+// cannot be looked into can hold a system, where the disk boots at all.
 func (r *Result) Needs(p Partition) string {
 	if p.Kind == table.Extended {
 		return ""

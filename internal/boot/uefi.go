@@ -27,7 +27,7 @@ const (
 	maxLoaders = 8  // that are named
 )
 
-// uefi tells how UEFI firmware boots, and what its own memory says of the disk.
+// uefi tells how UEFI firmware boots, and what its own memory says about the disk.
 var uefi = Finder{Name: "uefi", Find: everywhere(systemPartition)}
 
 func systemPartition(g *Guest, p Partition, f *Found) error {
@@ -91,7 +91,7 @@ func (g *Guest) loaders(p Partition) (l efiLoaders, err error) {
 	return l, nil
 }
 
-// listed is a folder, empty when there is none.
+// listed is a folder, empty if absent.
 func listed(files guestfile.FS, path string) ([]guestfile.Entry, error) {
 	e, err := files.List(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -54,7 +54,7 @@ func findWindows(g *Guest, p Partition, f *Found) error {
 	})
 }
 
-// loadsWindows tells Windows generations apart by the file that a boot sector names; it is empty when there is none.
+// loadsWindows tells Windows generations apart by the file that a boot sector names; it is empty if absent.
 func loadsWindows(g *Guest, p Partition) (string, error) {
 	b, err := ondisk.Bytes(g.Disk, p.Off, 512)
 	if err != nil {
@@ -144,7 +144,7 @@ func readRoot(files guestfile.FS, p Partition) (r rootFolder) {
 	return r
 }
 
-// windowsFile finds a file of a partition: fs.ErrNotExist when there is none, or when no file of the partition can be read, which findWindows
+// windowsFile finds a file of a partition: fs.ErrNotExist if absent, or when no file of the partition can be read, which findWindows
 // reports.
 func (g *Guest) windowsFile(p Partition, path string) (*guestfile.File, error) {
 	files, err := g.windowsFiles(p)

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A second Windows in a partition has a folder of another name, and so has one that its owner named. A folder with something else in it is none.
+// A second Windows in a partition has a folder of another name, and so has one that its owner named. A folder with something else in it is not one.
 func TestWindowsInOtherFolders(t *testing.T) {
 	hive := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
 	r := readBoot(t, windowsDisk(t, map[string][]byte{

@@ -156,7 +156,7 @@ func TestMountedDevices(t *testing.T) {
 	}
 }
 
-// HOSTILE T64: a hive of 100,000 values costs little, and nobody can say what it names.
+// HOSTILE T64: a hive of 100,000 values costs little, and it is not known what it names.
 func TestTooManyMountedDevices(t *testing.T) {
 	var values []disktest.HiveValue
 	for i := range 100_000 {

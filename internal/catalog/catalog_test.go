@@ -272,7 +272,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// Of a run that was killed nobody has seen a report, so that the next one still calls its images new.
+// Of a run that was killed no report was read, so that the next one still calls its images new.
 func TestChangesCountFromTheLastRunThatEnded(t *testing.T) {
 	c := fresh(t)
 	a, b := file("a", 1), file("b", 2)

@@ -35,7 +35,7 @@ func (r *Run) Lookup(path string, f library.File) (k Known, ok bool, err error) 
 	return k, true, nil
 }
 
-// lookup gives a row: packed is the JSON of its image, nil for a file that is none, and sum its digest.
+// lookup gives a row: packed is the JSON of its image, nil for a file that is not one, and sum its digest.
 func (r *Run) lookup(path string, f library.File) (k Known, packed, sum []byte, ok bool, err error) {
 	c := r.c
 	c.mu.Lock()
@@ -66,7 +66,7 @@ func (r *Run) lookup(path string, f library.File) (k Known, packed, sum []byte, 
 	return k, packed, sum, true, nil
 }
 
-// Reuse notes that a result that Lookup gave was used again. The change is Same, unless nobody has seen a report of the run that found
+// Reuse notes that a result that Lookup gave was used again. The change is Same, unless no one has read a report of the run that found
 // the result.
 func (r *Run) Reuse(path string, k Known) (library.Change, error) {
 	c := r.c

@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/library"
 )
 
-// Run is one scan. What it finds is compared with what the last run left that has ended: of a run that was killed nobody has seen a
+// Run is one scan. What it finds is compared with what the last run left that has ended: of a run that was killed no one has read a
 // report.
 type Run struct {
 	// Since is when the last run ended, as RFC 3339; empty when none has.

@@ -24,7 +24,7 @@ func statements() []string {
 	return strings.Split(strings.TrimSuffix(strings.TrimSpace(schema), ";"), ";\n\n")
 }
 
-// marks are what a database says of itself.
+// marks are what a database says about itself.
 type marks struct {
 	application, version int
 	objects              int // tables, views and so on

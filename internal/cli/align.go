@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -86,7 +87,7 @@ func newAlign(c *common) *cobra.Command {
 		Use:   "align SOURCE DEST",
 		Short: "Write an aligned copy of a disk image that still boots",
 		Long: `Writes DEST: the disk of SOURCE with every misaligned partition moved to a boundary, its file system with it, and the
-partition table, boot sectors, and what boot loaders and a Windows remember of the place corrected; what cannot be is refused. Every
+partition table, boot sectors, and the positions that boot loaders and Windows store corrected; what cannot be is refused. Every
 byte is compared before DEST gets its name; SOURCE is never written.
 A SOURCE that is aligned already is copied as it is.
 
@@ -95,7 +96,7 @@ others, as they are before: every disk is planned with the same options, and wha
 where these plans put their partitions.
 
 SOURCE can be a package, an OVA or an OVF with its files. A DEST that ends in .ova or .ovf becomes a package too, with every
-misaligned disk realigned, sizes and manifest to match, and everything else as it was; what the manifest says of SOURCE is
+misaligned disk realigned, sizes and manifest to match, and everything else as it was; what the manifest says about SOURCE is
 checked before. Another DEST becomes one disk, of a SOURCE such as vm.ova!disk1.vmdk.`,
 		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
   trueup align --json --no-progress --to raw p2v.vmdk p2v.img
@@ -120,8 +121,8 @@ func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, de
 		return err
 	}
 	if image.PackageKind(dest) != "" {
-		if len(f.with) > 0 {
-			return ondisk.In(errUsage, "--with, but the disks of a package are planned together without it")
+		if err := f.noPackage(); err != nil {
+			return err
 		}
 		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, reading: f.reading, skipAligned: f.skipAligned, plan: f.planDisk, accepts: f.accepts})
 	}
@@ -174,7 +175,7 @@ func (c *copyFlags) copy(ctx context.Context, out, errOut io.Writer, s *source, 
 // finish prints what was written.
 func (c *copyFlags) finish(out io.Writer, r *report.Align, w written) error {
 	r.Format, r.Subformat, r.Files = w.format, w.subformat, w.files
-	r.Written, r.Verified = true, c.verify
+	r.Written, r.Verified, r.Copied, r.Took = true, c.verify, w.copied, w.took
 	r.Findings = append(r.Findings, report.DestFindings(w.notes())...)
 	if err := c.emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
@@ -185,6 +186,8 @@ func (c *copyFlags) finish(out io.Writer, r *report.Align, w written) error {
 type written struct {
 	format, subformat string
 	files             []string
+	copied            int64                 // bytes of data
+	took              float64               // seconds
 	notes             func() []ondisk.Issue // of the place where it went
 }
 
@@ -194,6 +197,7 @@ func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *p
 	if err != nil {
 		return w, fmt.Errorf("%s: %w", s.img.Path, err)
 	}
+	start := time.Now()
 	release := s.img.Hold()
 	defer release()
 	if err := s.img.CheckDigests(ctx); err != nil {
@@ -212,11 +216,11 @@ func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *p
 			err = errors.Join(err, o.Discard())
 		}
 	}()
-	w = written{o.Format, o.Subformat, o.Files(), o.Notes}
+	w = written{format: o.Format, subformat: o.Subformat, files: o.Files(), notes: o.Notes}
 	if err := c.spareFiles(dest, w.files); err != nil {
 		return w, err
 	}
-	if err := c.fill(ctx, errOut, s, p, view, o); err != nil {
+	if w.copied, err = c.fill(ctx, errOut, s, p, view, o); err != nil {
 		return w, cause(s, err)
 	}
 	if err := s.img.Unchanged(); err != nil {
@@ -225,7 +229,9 @@ func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *p
 	if err := ctx.Err(); err != nil {
 		return w, err
 	}
-	return w, o.Publish()
+	err = o.Publish()
+	w.took = since(start)
+	return w, err
 }
 
 // cause is what made a copy fail: a source that changed under it can look like anything.

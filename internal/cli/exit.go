@@ -36,7 +36,10 @@ type verdict int
 func (v verdict) Error() string { return fmt.Sprintf("exit code %d", int(v)) }
 
 // malformed ends a command whose report is out and tells of something broken.
-type malformed struct{ error }
+type malformed struct {
+	error
+	said bool // the report has the same words
+}
 
 func (m malformed) Unwrap() error { return m.error }
 
@@ -98,8 +101,11 @@ func finish(err error, c *common, command string, stdout, stderr io.Writer) int 
 	}
 	code, exit := classify(err)
 	msg := message(err)
-	fmt.Fprintln(stderr, "trueup: "+msg)
-	if _, told := errors.AsType[malformed](err); told {
+	m, told := errors.AsType[malformed](err)
+	if !m.said || !c.seen {
+		fmt.Fprintln(stderr, "trueup: "+msg)
+	}
+	if told {
 		return exit
 	}
 	if (c.json() || c.asked) && !errors.Is(err, errStdout) {

@@ -18,30 +18,30 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// fill writes the bytes of the view and proves them through a second opening.
-func (c *copyFlags) fill(ctx context.Context, errOut io.Writer, s *source, p *plan.Plan, view disk.Disk, o *image.Output) error {
+// fill writes the bytes of the view, proves them through a second opening, and returns how many there are beside zeros.
+func (c *copyFlags) fill(ctx context.Context, errOut io.Writer, s *source, p *plan.Plan, view disk.Disk, o *image.Output) (copied int64, err error) {
 	need, err := c.room(ctx, errOut, s, view, o)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	steps := 1
-	if c.verify == "full" {
-		steps = 2
-	}
-	bar := c.bar(errOut, view.Size()*int64(steps))
+	bar := c.bar(errOut)
 	defer bar.stop()
-	if _, err := diskcopy.Run(ctx, view, o, diskcopy.Options{Jobs: c.jobs, Progress: bar.add, Pack: o.Pack()}); err != nil {
-		return full(err, need, o)
+	if err := begin(ctx, bar, image.PhaseCopy, view); err != nil {
+		return 0, err
 	}
-	if err := o.Finish(); err != nil {
-		return full(err, need, o)
+	copied, err = diskcopy.Run(ctx, view, o, diskcopy.Options{Jobs: c.jobs, Progress: bar.Add, Pack: o.Pack()})
+	if err == nil {
+		err = o.Finish()
+	}
+	if err != nil {
+		return copied, full(err, need, o)
 	}
 	got, err := o.Reopen()
 	if err != nil {
-		return readBack(err)
+		return copied, readBack(err)
 	}
 	defer got.Close()
-	return c.prove(ctx, s, p, view, got, bar)
+	return copied, c.prove(ctx, s, p, view, got, bar)
 }
 
 // prove checks the result: its structures always, every byte unless the user does without.
@@ -59,7 +59,7 @@ func (c *copyFlags) prove(ctx context.Context, s *source, p *plan.Plan, view dis
 	if c.verify != "full" {
 		return nil
 	}
-	diffs, err := verify.Same(ctx, view, got.Disk, verify.Options{Jobs: c.jobs, Progress: bar.add})
+	diffs, err := same(ctx, view, got.Disk, c.jobs, bar)
 	if err != nil {
 		return err
 	}
@@ -90,10 +90,7 @@ func intact(got *image.Image) error {
 // room refuses a copy that cannot fit, before the first byte, and returns the number of bytes that it needs. What the source
 // has allocated is a quick estimate; only if that is too much are the zeros in it looked for.
 func (c *copyFlags) room(ctx context.Context, errOut io.Writer, s *source, view disk.Disk, o *image.Output) (need int64, err error) {
-	free, err := o.Free()
-	if err != nil {
-		return 0, err
-	}
+	free := o.Room()
 	for off := int64(0); off < view.Size(); {
 		e, err := view.Extent(off, view.Size()-off)
 		if err != nil {

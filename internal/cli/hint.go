@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -102,6 +103,9 @@ func noImage(path string, err error) error {
 	st, statErr := os.Stat(path)
 	switch {
 	case statErr == nil && st.IsDir():
+		if what := scan.ClonezillaFolder(context.Background(), path); what != "" {
+			return ondisk.In(ondisk.ErrUnsupported, "%s is a folder with a %s (partclone); %s", path, what, scan.RestoreClone)
+		}
 		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: trueup scan %s", path, report.ShellQuote(path))
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s: %w", path, err)

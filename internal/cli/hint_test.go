@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -12,7 +14,12 @@ import (
 func TestDidYouMean(t *testing.T) {
 	own(t)
 	require.NoError(t, os.Mkdir("lib", 0o700))
+	require.NoError(t, os.Mkdir("partimag", 0o700))
+	for _, name := range []string{"sda-pt.sf", "sda1.ntfs-ptcl-img.gz.aa"} {
+		require.NoError(t, os.WriteFile("partimag/"+name, nil, 0o600))
+	}
 	for line, want := range map[string]string{
+		"inspect partimag":                "partimag is a folder with a Clonezilla image of disk sda (partclone); restore it with Clonezilla to a disk first",
 		"inspct src.img":                  "did you mean trueup inspect?",
 		"help inspct":                     "did you mean trueup inspect?",
 		"info src.img":                    "did you mean trueup inspect?",
@@ -33,7 +40,7 @@ func TestDidYouMean(t *testing.T) {
 		"plan lib":                        "lib is a folder, want one image; for all in it: trueup scan lib",
 		"inspect http://host/x.vmdk":      "mount it, or serve it as a file with nbdfuse",
 		"inspect [datastore1]/vm/vm.vmdk": "mount it, or serve it as a file with nbdfuse",
-		"inspect lib/*.vmdk":              "no such file or directory; it looks like a pattern",
+		"inspect lib/*.vmdk":              "no such file or directory; if it is a pattern, give it without quotes",
 		"inspect --boundary 65 src.img":   "65 is 65 bytes; did you mean 64K?",
 		"inspect --boundary 1 src.img":    "boundary of 1 bytes, want",
 	} {
@@ -48,7 +55,21 @@ func TestDidYouMean(t *testing.T) {
 func TestScanOfAPattern(t *testing.T) {
 	own(t)
 	scan := func(path string) ended { return command(t, "scan", "--isolation", "none", "--json", path) }
-	require.Contains(t, scan("lib/*.vmdk").stdout, "no such file or directory; it looks like a pattern")
+	require.Contains(t, scan("lib/*.vmdk").stdout, "no such file or directory; if it is a pattern, give it without quotes")
 	require.Contains(t, scan("nosuch").stdout, "no such file or directory; check the path")
 	require.Zero(t, command(t, "scan", "--isolation", "none", "-j", "2", "src.img").code)
+}
+
+// What a report on the terminal says stands there once.
+func TestNothingIsSaidTwice(t *testing.T) {
+	bad := malformed{errors.New("x.ova!a.vmdk: no disk image"), true}
+	for seen, want := range map[bool]string{true: "", false: "trueup: x.ova!a.vmdk: no disk image\n"} {
+		var out, errs bytes.Buffer
+		require.Equal(t, 1, finish(bad, &common{seen: seen}, "inspect", &out, &errs))
+		require.Equal(t, want, errs.String())
+		require.Empty(t, out.String())
+	}
+	var out, errs bytes.Buffer
+	require.Equal(t, 1, finish(malformed{error: errUnknown}, &common{seen: true}, "inspect", &out, &errs))
+	require.NotEmpty(t, errs.String(), "a remedy that the report lacks")
 }

@@ -26,9 +26,10 @@ type inspectFlags struct {
 	impact   bool
 	list     bool
 	unknown  bool // accepted
+	with     []string
 }
 
-// storage is a flag value: a profile or a size. The zero value is the storage that is assumed when nobody says which it is.
+// storage is a flag value: a profile or a size. The zero value is the storage that is assumed when none is named.
 type storage struct{ named *align.Storage }
 
 func (s *storage) String() string { return s.profile().Name }
@@ -59,10 +60,12 @@ func newInspect(c *common) *cobra.Command {
 against 4 KiB, 64 KiB and 1 MiB, and says what a misalignment costs and how to fix it. It tells how the container stores the disk,
 and counts what of its data is not zero where there are at most 128 MiB, or with --data. Nothing is written.
 
---boundary is the criterion: what the start of a partition shall be a multiple of, whatever lies below; verdict and exit code
+--boundary is the criterion: a partition is aligned that starts on a multiple of it, whatever lies below; verdict and exit code
 follow it. --storage says what does lie below, and changes only the costs that are told and the advice. --impact computes the
 costs: a random I/O starts at any block of the volume, and a smaller one at any multiple of its own size; sequential ones follow
 each other from the first block on, with no cache between them. What the container does to the alignment is not in them.
+
+--with names the other disks of the machine, as for align: what they know of each other is settled then, and not warned of.
 
 IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is one disk of it, for all commands.`,
 		Example: `  trueup inspect winxp.vmdk
@@ -75,9 +78,10 @@ IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is on
 			return runInspect(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0])
 		},
 	}
-	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
+	boundaryFlag(cmd, &f.boundary, "partitions are to start on multiples of this, 4K to 1G")
 	f.addReading(cmd)
 	f.addSandbox(cmd)
+	withFlag(cmd, &f.with)
 	cmd.Flags().Var(&f.storage, "storage", "what lies below the image, for the costs: "+strings.Join(align.StorageNames(), ", "))
 	complete(cmd, "storage", align.StorageNames()...)
 	cmd.Flags().BoolVar(&f.impact, "impact", false, "compute for each partition how many blocks of the storage an I/O touches, now and aligned")
@@ -91,7 +95,7 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if err := f.check(); err != nil {
 		return err
 	}
-	if err := f.confine(errOut, []string{path}, nil); err != nil {
+	if err := f.confine(errOut, append([]string{path}, f.with...), nil); err != nil {
 		return err
 	}
 	if p, err := image.OpenPackage(path); !errors.Is(err, ondisk.ErrNoMatch) {
@@ -102,6 +106,9 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 		return err
 	}
 	defer s.close()
+	if err := f.joinOthers(s); err != nil {
+		return err
+	}
 	r, bad, err := f.inspect(ctx, errOut, s)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -114,6 +121,39 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 		return bad
 	}
 	return exitWith(r.ExitCode)
+}
+
+// move is what align would be told.
+func (f *inspectFlags) move() *moveFlags {
+	return &moveFlags{reading: f.reading, choice: choice{boundary: f.boundary.target()}, with: f.with}
+}
+
+// joinOthers holds the disk against the others of its machine, where they are at hand.
+func (f *inspectFlags) joinOthers(s *source) error {
+	if len(f.with) == 0 {
+		return nil
+	}
+	m := f.move()
+	o, err := m.openOthers(f.common, s, "")
+	if err != nil {
+		return err
+	}
+	defer o.close()
+	var starts map[int]int64
+	if s.malformed() == nil {
+		p, err := s.plan(m.choice)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.img.Path, err)
+		}
+		starts = p.Starts()
+	}
+	machine, refused, err := m.machineOf(s, starts, o)
+	if err != nil {
+		return err
+	}
+	s.join(machine)
+	s.beside = append(s.beside, refused...)
+	return nil
 }
 
 // show prints by a function, as a list where that is wanted.
@@ -139,7 +179,7 @@ func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *source)
 	findings := slices.Concat(align.Relevant(u.issues, nil), align.Relevant(s.issues(), nil), align.Check(s.layout, align.Goal{Must: b, Want: b}))
 	r = &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
 	r.Stored(u.usage, u.nonZero)
-	r.Refusals, r.Flags = refusals, f.flags()
+	r.Refusals, r.Flags = refusals, append(f.flags(), f.move().withArguments()...)
 	r.ExitCode = r.Verdict.ExitCode()
 	if bad = broken(findings); bad == nil && misnamed(s.img) && unknown(&r.Disk) {
 		bad = misnamedError(s.img)
@@ -147,13 +187,13 @@ func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *source)
 	f.diagnose(r, s.layout, bad != nil)
 	switch {
 	case bad != nil:
-		bad = malformed{fmt.Errorf("%s: %w", s.img.Path, bad)}
+		bad = malformed{fmt.Errorf("%s: %w", s.img.Path, bad), true}
 		code, exit := classify(bad)
 		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(bad)}, exit
 		r.Verdict, r.Content = "", ""
 	case r.Content == align.UnknownContent && !f.unknown:
 		r.ExitCode = exitError
-		bad = malformed{ondisk.In(errUnknown, "%s: nothing that is known was found on the disk; if that is right, give --allow-unknown", s.img.Path)}
+		bad = malformed{error: ondisk.In(errUnknown, "%s: nothing that is known was found on the disk; if that is right, give --allow-unknown", s.img.Path)}
 	}
 	return r, bad, nil
 }

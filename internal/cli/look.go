@@ -3,17 +3,19 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/container"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
 )
 
 // usage is what inspect finds out of the way in which an image stores its disk.
 type usage struct {
 	usage   *container.Usage // nil when the tables of the image are broken
-	nonZero *int64           // nil when nobody has counted
+	nonZero *int64           // nil when it was not counted
 	issues  []ondisk.Issue
 }
 
@@ -36,8 +38,9 @@ func (f inspectFlags) look(ctx context.Context, errOut io.Writer, s *source) (*u
 		return out, nil
 	}
 	f.ending.hold("")
-	bar := f.silentUnless(f.data, errOut, u.Data())
-	n, err := container.NonZero(ctx, s.img.Disk, readJobs, bar.add)
+	bar := f.silentUnless(f.data, errOut)
+	bar.Begin("read", u.Data())
+	n, err := container.NonZero(ctx, s.img.Disk, readJobs, bar.Add)
 	bar.stop()
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -51,11 +54,11 @@ func (f inspectFlags) look(ctx context.Context, errOut io.Writer, s *source) (*u
 }
 
 // silentUnless shows progress of reading that a user has asked for.
-func (c *common) silentUnless(asked bool, w io.Writer, total int64) progress {
+func (c *common) silentUnless(asked bool, w io.Writer) progress {
 	if !asked {
 		return silent{}
 	}
-	return c.newProgress(w, "auto", "inspect", total)
+	return c.newProgress(w, "auto", "inspect")
 }
 
 // parts are the partitions whose place in the file matters.
@@ -69,7 +72,31 @@ func (s *source) parts() []container.Part {
 	return out
 }
 
+// checkMap finds what only a reader of all of a disk meets: inspect reads the map of every image, and the data where they are little.
+func (s *source) checkMap() {
+	if broken(align.Relevant(s.damage, nil)) != nil {
+		return // said already
+	}
+	u, err := container.Look(s.img.Disk, s.img.Child, s.parts())
+	switch {
+	case err != nil:
+		s.damage = append(s.damage, unreadable("unreadable-map", err)...)
+	case u.Small():
+		if _, err := container.NonZero(context.Background(), s.img.Disk, 1, func(int64) {}); err != nil {
+			s.damage = append(s.damage, unreadable("unreadable-data", err)...)
+		}
+	}
+}
+
 // unreadable is the issue of an image that only a reader of all of it finds broken.
 func unreadable(code string, err error) []ondisk.Issue {
 	return []ondisk.Issue{{Code: code, Effect: ondisk.Broken, Text: err.Error(), Remedy: "restore the image from a good copy", Err: err}}
+}
+
+// unchecked is the issue of an image whose tables are too large for a scan to check.
+func unchecked(err error, path string) ondisk.Issue {
+	return ondisk.Issue{
+		Code: "unchecked", Effect: ondisk.Warn, Text: fmt.Sprintf("the tables were not checked as a whole: %v", err),
+		Remedy: "look at it alone with trueup inspect " + report.ShellQuote(path),
+	}
 }

@@ -20,6 +20,14 @@ func withFlag(cmd *cobra.Command, paths *[]string) {
 	cmd.Flags().StringArrayVar(paths, "with", nil, "another `DISK` of the machine, which is only read (repeatable)")
 }
 
+// noPackage refuses --with for a package.
+func (m *moveFlags) noPackage() error {
+	if len(m.with) > 0 {
+		return ondisk.In(errUsage, "--with, but the disks of a package are planned together without it")
+	}
+	return nil
+}
+
 // others are the other disks of a machine.
 type others []*source
 
@@ -77,40 +85,48 @@ func (m *moveFlags) joinOthers(s *source, p *plan.Plan, o others) error {
 	if len(o) == 0 {
 		return nil
 	}
-	machine := &layout.Machine{}
-	machine.Add(s.layout, p.Starts())
-	var notes []align.Finding
-	for _, x := range o {
-		to, refused, err := m.planOther(x)
-		if err != nil {
-			return fmt.Errorf("%s: %w", x.img.Path, err)
-		}
-		machine.Add(x.layout, to)
-		if refused != nil {
-			notes = append(notes, *refused)
-		}
-		notes = append(notes, x.namesPartitionsOf(s, p)...)
+	machine, refused, err := m.machineOf(s, p.Starts(), o)
+	if err != nil {
+		return err
 	}
 	s.layout.Relate(machine)
 	p.Join(s.layout, machine)
-	p.Notes = append(p.Notes, notes...)
+	p.Notes = append(p.Notes, align.Relevant(refused, nil)...)
+	for _, x := range o {
+		p.Notes = append(p.Notes, x.namesPartitionsOf(s, p)...)
+	}
 	return nil
 }
 
-// planOther says where the partitions of another disk go. One that align would refuse stays as it is.
-func (m *moveFlags) planOther(x *source) (to map[int]int64, refused *align.Finding, err error) {
+// machineOf returns where the partitions of all disks go: those of s to starts, those of the others where the same options put them. refused
+// are those that stay, since align would refuse them.
+func (m *moveFlags) machineOf(s *source, starts map[int]int64, o others) (machine *layout.Machine, refused []ondisk.Issue, err error) {
+	machine = &layout.Machine{}
+	machine.Add(s.layout, starts)
+	for _, x := range o {
+		to, why, err := m.planOther(x)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", x.img.Path, err)
+		}
+		machine.Add(x.layout, to)
+		refused = append(refused, why...)
+	}
+	return machine, refused, nil
+}
+
+// planOther returns where the partitions of another disk go. One that align would refuse stays as it is.
+func (m *moveFlags) planOther(x *source) (to map[int]int64, refused []ondisk.Issue, err error) {
 	x.flatten = m.flatten
 	p, err := x.plan(m.choice)
 	if err != nil {
 		return nil, nil, err
 	}
 	if why := p.Refusals(m.allowUnbootable); len(why) > 0 {
-		f := align.FromIssue(ondisk.Issue{
+		return nil, []ondisk.Issue{{
 			Code: "with-refused", Effect: ondisk.Warn,
 			Text:   fmt.Sprintf("align would refuse %.256q, so its partitions are taken to stay: %s", x.img.Path, why[0].Text),
 			Remedy: "see trueup plan for that disk",
-		})
-		return nil, &f, nil
+		}}, nil
 	}
 	return p.Starts(), nil, x.img.Unchanged()
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"time"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
@@ -177,6 +179,7 @@ func newPackageAlign(command string, src *image.Package, dest string, disks []*p
 
 // writePackage makes DEST: absent or complete, whatever happens in between.
 func (c *copyFlags) writePackage(ctx context.Context, errOut io.Writer, src *image.Package, disks []*packageDisk, r *report.PackageAlign) (err error) {
+	start := time.Now()
 	rewrite := map[string]image.Rewrite{}
 	for _, d := range disks {
 		release := d.img.Hold()
@@ -186,10 +189,10 @@ func (c *copyFlags) writePackage(ctx context.Context, errOut io.Writer, src *ima
 		}
 	}
 	c.ending.hold(removing)
-	bar := c.newProgress(errOut, c.progress, c.command, c.packageWork(src, disks))
+	bar := c.newProgress(errOut, c.progress, c.command)
 	defer bar.stop()
 	c.shared = bar
-	if err := src.Check(ctx, bar.add); err != nil {
+	if err := src.Check(ctx, bar); err != nil {
 		return fmt.Errorf("%s: %w", src.Path, packageCause(src, err))
 	}
 	o, err := image.CreatePackage(r.Dest, src, image.PackageOptions{Force: c.force, Rewrite: rewrite})
@@ -206,7 +209,7 @@ func (c *copyFlags) writePackage(ctx context.Context, errOut io.Writer, src *ima
 	if err := c.spareFiles(r.Dest, r.Files); err != nil {
 		return err
 	}
-	err = o.Write(ctx, bar.add, func(member string, create image.CreateDisk) error {
+	err = o.Write(ctx, bar, func(member string, create image.CreateDisk) error {
 		return c.fillDisk(ctx, errOut, disks, member, create)
 	})
 	if err != nil {
@@ -216,9 +219,15 @@ func (c *copyFlags) writePackage(ctx context.Context, errOut io.Writer, src *ima
 		return fmt.Errorf("%s: %w", src.Path, err)
 	}
 	c.settle(r)
+	for _, m := range src.Members {
+		if _, ok := rewrite[m.Name]; !ok && !slices.Contains(r.Dropped, m.Name) {
+			r.Copied += m.Size
+		}
+	}
 	if err := o.Publish(); err != nil {
 		return err
 	}
+	r.Took = since(start)
 	r.Findings = append(r.Findings, report.DestFindings(o.Notes())...)
 	return nil
 }
@@ -228,6 +237,7 @@ func (c *copyFlags) settle(r *report.PackageAlign) {
 	r.Written, r.Verified = true, c.verify
 	for i, d := range r.Disks {
 		d.Written, d.Verified = true, c.verify
+		r.Copied += d.Copied
 		d.Files = []string{r.Disks[i].Dest[len(r.Dest)+1:]}
 	}
 }
@@ -238,14 +248,15 @@ func (c *copyFlags) fillDisk(ctx context.Context, errOut io.Writer, disks []*pac
 		if d.member != member {
 			continue
 		}
-		g := d.layout.Geometry
+		start, g := time.Now(), d.layout.Geometry
 		o, err := create(image.CreateOptions{Seed: seed(d.source, d.plan), Heads: g.Heads, Sectors: g.Sectors})
 		if err != nil {
 			return err
 		}
-		if err := c.fill(ctx, errOut, d.source, d.plan, d.view, o); err != nil {
+		if d.report.Copied, err = c.fill(ctx, errOut, d.source, d.plan, d.view, o); err != nil {
 			return cause(d.source, err)
 		}
+		d.report.Took = since(start)
 		return nil
 	}
 	return fmt.Errorf("member %q is no disk", member) // our own bug
@@ -259,30 +270,12 @@ func packageCause(src *image.Package, err error) error {
 	return err
 }
 
-// packageWork is how many bytes are read and written, for the bar: those of the manifest, of disks, of copies, and all of
-// the result for its digests.
-func (c *copyFlags) packageWork(src *image.Package, disks []*packageDisk) (n int64) {
-	steps := int64(2)
-	if src.Manifest != nil {
-		steps = 3
-	}
-	for _, m := range src.Members {
-		n += steps * m.Size
-	}
-	for _, d := range disks {
-		if d.changes() {
-			n += 2 * d.view.Size()
-		}
-	}
-	return n
-}
-
 // bar shows the progress of one copy. All disks of a package have one together.
-func (c *copyFlags) bar(errOut io.Writer, total int64) progress {
+func (c *copyFlags) bar(errOut io.Writer) progress {
 	if c.shared != nil {
 		return kept{c.shared}
 	}
-	return c.newProgress(errOut, c.progress, c.command, total)
+	return c.newProgress(errOut, c.progress, c.command)
 }
 
 // kept is a progress that goes on when a part of the work ends.

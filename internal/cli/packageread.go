@@ -23,7 +23,7 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 	}
 	defer p.Close()
 	if _, err = f.options(); err == nil {
-		err = f.spare(p)
+		err = errors.Join(f.spare(p), f.move().noPackage())
 	}
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 		return err
 	}
 	if bad != nil {
-		return malformed{bad}
+		return malformed{bad, !errors.Is(bad, errUnknown)}
 	}
 	return exitWith(r.ExitCode)
 }
@@ -105,7 +105,7 @@ func capacityIssues(d image.PackageDisk, size int64) (out []ondisk.Issue) {
 	return out
 }
 
-// openPackages opens two packages. When one of them is none the error is ErrNoMatch.
+// openPackages opens two packages. When one of them is not one the error is ErrNoMatch.
 func openPackages(src, dest string) (s, d *image.Package, err error) {
 	if s, err = image.OpenPackage(src); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", src, err)
@@ -123,7 +123,7 @@ func (f *verifyFlags) verifyPackage(ctx context.Context, out, errOut io.Writer, 
 	}
 	defer s.Close()
 	defer d.Close()
-	if err := f.spare(s, d); err != nil {
+	if err := errors.Join(f.spare(s, d), f.noPackage()); err != nil {
 		return err
 	}
 	r := &report.PackageVerify{Head: head("verify"), Source: s.Path, Dest: d.Path, Package: report.NewPackage(d), Disks: []*report.Verify{}, Differences: []string{}}
@@ -144,14 +144,10 @@ func (f *verifyFlags) verifyPackage(ctx context.Context, out, errOut io.Writer, 
 }
 
 func (f *verifyFlags) comparePackages(ctx context.Context, errOut io.Writer, s, d *image.Package, r *report.PackageVerify) error {
-	var total int64
-	for _, m := range d.Members {
-		total += m.Size
-	}
 	f.ending.hold("") // a comparison ends soon
-	bar := f.newProgress(errOut, f.progress, "verify", total)
+	bar := f.newProgress(errOut, f.progress, "verify")
 	defer bar.stop()
-	others, err := d.Differs(ctx, s, bar.add)
+	others, err := d.Differs(ctx, s, bar)
 	if err != nil {
 		return fmt.Errorf("%s: %w", d.Path, err)
 	}
@@ -227,6 +223,6 @@ func (f *verifyFlags) compareDisks(
 			diffs = append(diffs, verify.Difference{Text: fmt.Sprintf("the OVF gives the disk a capacity of %d bytes, and it has %d", o.Capacity, size)})
 		}
 	}
-	settleVerify(r, diffs)
+	settleVerify(r, diffs, d.layout)
 	return r, nil
 }

@@ -88,10 +88,11 @@ func TestUnfinishedReportsGo(t *testing.T) {
 	put(t, ".report.4194308.partial", tiny())
 	put(t, ".report.x.partial", []byte("another's"))
 	put(t, ".reports.4194305.partial", []byte("another's"))
-	f, err := os.Open(".report.4194307.partial")
+	require.NoError(t, os.Chmod(".report.4194306.partial", 0o444)) // as the report that it was to replace
+	f, err := os.OpenFile(".report.4194307.partial", os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer f.Close()
-	require.NoError(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+	require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: 1 << 62, Len: 1}))
 	require.Zero(t, command(t, "inspect", "src.img", "--out", "report").code)
 	names, err := filepath.Glob(".report*")
 	require.NoError(t, err)

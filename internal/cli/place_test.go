@@ -132,7 +132,47 @@ var standings = []standing{
 	{name: "bare", make: func(t *testing.T) { t.Helper(); put(t, "bare", append(tiny(), make([]byte, 512)...)) }, want: every("64 would overwrite what is no text",
 		"catalog", "64 no catalogue", "copy", exists, "force", "0")},
 	{name: "extent", make: func(t *testing.T) { t.Helper(); putFlat(t, "extent") }, want: every("64 would overwrite a file that flat.vmdk needs",
-		"copy", "64 holds data of the image flat.vmdk", "force", "64 holds data of the image flat.vmdk")},
+		"copy", "64 belongs to flat.vmdk", "force", "64 belongs to flat.vmdk")},
+	{
+		name: "extent of any name", make: func(t *testing.T) {
+			t.Helper()
+			put(t, "descriptor", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 2 FLAT "extent of any name" 0`)))
+			put(t, "extent of any name", bytes.Repeat([]byte("text"), 256))
+		},
+		want: every("64 would overwrite a file that descriptor needs", "copy", "64 belongs to descriptor", "force", "64 belongs to descriptor"),
+	},
+	{
+		name: "disk of a package", make: func(t *testing.T) {
+			t.Helper()
+			put(t, "vm.ovf", []byte(strings.Replace(envelope, "d.vmdk", "disk%20of%20a%20package", 1)))
+			putImage(t, "disk of a package")
+		},
+		want: every(overImage, "copy", "64 belongs to vm.ovf", "force", "64 belongs to vm.ovf"),
+	},
+	{
+		name: "listed", make: func(t *testing.T) {
+			t.Helper()
+			put(t, "machine", []byte(strings.Replace(envelope, "d.vmdk", "./listed", 1)))
+			put(t, "listed", []byte("text\n"))
+		},
+		want: every("64 would overwrite a file that machine needs", "copy", "64 belongs to machine", "force", "64 belongs to machine"),
+	},
+	{
+		name: "cut-short", make: func(t *testing.T) {
+			t.Helper()
+			put(t, "vm.ovf", []byte(strings.Replace(envelope, "d.vmdk", "Cut-Short", 1)[:200]))
+			put(t, "cut-short", []byte("text\n"))
+		},
+		want: every("64 would overwrite a file that vm.ovf needs", "copy", "64 belongs to vm.ovf", "force", "64 belongs to vm.ovf"),
+	},
+	{
+		name: "elsewhere.vmdk", make: func(t *testing.T) {
+			t.Helper()
+			put(t, "vm.ovf", []byte(strings.Replace(envelope, "d.vmdk", "disks/elsewhere.vmdk", 1)))
+			putImage(t, "elsewhere.vmdk")
+		},
+		want: every(imageName, "copy", exists, "force", "0"),
+	},
 	{name: "base", make: func(t *testing.T) {
 		t.Helper()
 		put(t, "base", []byte("text\n"))
@@ -191,14 +231,16 @@ var standings = []standing{
 
 // ova is a package with one disk.
 var ova = sync.OnceValue(func() []byte {
-	const xml = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
+	disk := disktest.ForgeStreamVMDK(tiny(), disktest.StreamLayout{})
+	members := []disktest.TarMember{{Name: "vm.ovf", Data: []byte(envelope)}, {Name: "d.vmdk", Data: disk.Forged}}
+	return append(disktest.ForgeTar(members...), disktest.TarEnd()...)
+})
+
+// envelope is the OVF of a machine with one disk.
+const envelope = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
 <References><File ovf:href="d.vmdk" ovf:id="f"/></References>
 <DiskSection><Info/><Disk ovf:capacity="1310720" ovf:diskId="d" ovf:fileRef="f"/></DiskSection>
 <VirtualSystem ovf:id="v"><Info/><Name>v</Name></VirtualSystem></Envelope>`
-	disk := disktest.ForgeStreamVMDK(tiny(), disktest.StreamLayout{})
-	members := []disktest.TarMember{{Name: "vm.ovf", Data: []byte(xml)}, {Name: "d.vmdk", Data: disk.Forged}}
-	return append(disktest.ForgeTar(members...), disktest.TarEnd()...)
-})
 
 // TestPlaces has every command write every file of its own where something stands already. What stands there is hurt by none, and
 // a report never takes the place of an image, of what an image needs, or of a node.

@@ -75,6 +75,11 @@ func (m *moveFlags) arguments() []string {
 	if m.flatten {
 		out = append(out, "--flatten")
 	}
+	return append(out, m.withArguments()...)
+}
+
+// withArguments are the flags that name the other disks of the machine.
+func (m *moveFlags) withArguments() (out []string) {
 	for _, path := range m.with {
 		out = append(out, "--with", path)
 	}
@@ -150,7 +155,7 @@ func runPlan(out, errOut io.Writer, f planFlags, path string) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	} else {
-		refused = malformed{fmt.Errorf("%s: %w", path, refused)}
+		refused = malformed{fmt.Errorf("%s: %w", path, refused), true}
 		code, exit := classify(refused)
 		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(refused)}, exit
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// reading is what the user says of the image that a command reads. The zero value says nothing.
+// reading is what the user says about the image that a command reads. The zero value says nothing.
 type reading struct {
 	format string
 	sector sectorSize
@@ -58,7 +58,7 @@ func (r reading) flags() []string {
 	return []string{"--sector-size", r.sector.String()}
 }
 
-// sectorSize is a flag value: a number of bytes, 0 for what nobody says.
+// sectorSize is a flag value: a number of bytes, 0 for what is not said.
 type sectorSize int64
 
 func (s *sectorSize) String() string {

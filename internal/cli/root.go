@@ -30,6 +30,7 @@ type common struct {
 	quiet   bool
 	verbose bool
 	noColor bool
+	seen    bool // a report was printed on a terminal
 	ending  ending
 	asked   bool // the command line asks for JSON, whether it could be parsed or not
 	// ownProcess is set where the process is that of one command, which can restrict it for good.
@@ -221,6 +222,7 @@ func (c *common) emit(stdout io.Writer, v any, show func(t *report.Text)) error 
 	if c.quiet && !c.json() {
 		return nil
 	}
+	c.seen = terminal(stdout) && !c.json()
 	t := &report.Text{Verbose: c.verbose, Width: width(stdout), Color: c.color(stdout), Columns: columns(stdout), Unicode: blockCharacters(stdout)}
 	return wrapStdout(c.print(stdout, v, t, show))
 }

@@ -35,6 +35,7 @@ type scanFlags struct {
 	progress         string
 	noProgress       bool
 	unknown, empty   bool // accepted
+	tables           bool // are checked of every container
 }
 
 // scanOutputs are the ways in which scan can print.
@@ -55,6 +56,9 @@ fails its own row alone (--isolation).
 
 The rank of an image says what to realign first: what is off 4 KiB before what is off --boundary, data disks before boot disks, what can be
 realigned before what would be refused, and what costs --storage more before what costs it less. --script writes the commands.
+
+The verdict on what is aligned is of what was read: header, partition table and volumes. --check reads all tables of the container too, and
+the data where there are at most 128 MiB, as inspect does.
 
 With --catalog results are kept in a file: images that have not changed are not read again, and --changed shows only what is new,
 which the exit code tells of then.
@@ -77,7 +81,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.output, "output", "o", "text", "how to print the result, as `FORMAT`: "+strings.Join(scanOutputs, ", "))
 	complete(cmd, "output", scanOutputs...)
-	boundaryFlag(cmd, &f.boundary, "what a partition's start shall be a multiple of, 4K to 1G")
+	boundaryFlag(cmd, &f.boundary, "partitions are to start on multiples of this, 4K to 1G")
 	fs.Var(&f.storage, "storage", "what lies below the images, for the costs: "+strings.Join(align.StorageNames(), ", "))
 	complete(cmd, "storage", align.StorageNames()...)
 	fs.StringArrayVar(&f.include, "include", nil, "in folders, look only at files that match this `GLOB` (repeatable; * ? [a-z] within a name, ** for any folders)")
@@ -93,6 +97,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	complete(cmd, "fail-on", library.FailOns()...)
 	unknownFlag(cmd, &f.unknown)
 	fs.BoolVar(&f.empty, "allow-empty", false, "exit 0 where no image was judged")
+	fs.BoolVar(&f.tables, "check", false, "check all tables of every container, as inspect does, also of what is aligned")
 	fs.StringVar(&f.ignore, "ignore", "", "accept the images that this `FILE` lists with reasons, and until which day")
 	fs.StringVar(&f.script, "script", "", "write a shell script of the trueup align commands to this `FILE`, to be reviewed and run")
 	fs.BoolVar(&f.force, "force", false, "replace a --script that was edited")

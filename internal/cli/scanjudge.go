@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,12 +26,14 @@ const maxRead = 256 * units.MiB
 type judge struct {
 	Boundary int64  `json:"boundary"`
 	Storage  string `json:"storage"`
+	Check    bool   `json:"check,omitempty"` // all tables of every container
 
 	below align.Storage
+	most  int64 // bytes that are read to judge one image; 0: maxRead
 }
 
-func newJudge(b boundary, s storage) *judge {
-	return &judge{Boundary: b.criterion(), Storage: s.profile().Name, below: s.profile()}
+func newJudge(f *scanFlags) *judge {
+	return &judge{Boundary: f.boundary.criterion(), Storage: f.storage.profile().Name, Check: f.tables, below: f.storage.profile()}
 }
 
 // prepare completes a judge that came as JSON.
@@ -55,32 +58,53 @@ func (j *judge) Classify(err error) report.Error {
 	return report.Error{Code: code, Message: message(err)}
 }
 
-// Image judges the image of a job.
+// Image judges the image of a job. One whose tables are too large to be checked as a whole has the verdict of a scan without --check.
 func (j *judge) Image(job scan.Job) *library.Image {
-	i, meter := library.NewImage(job.Path), &image.Meter{Limit: maxRead}
+	i, err := j.image(job)
+	if j.Check && errors.Is(err, ondisk.ErrLimit) {
+		survey := *j
+		survey.Check = false
+		if again, other := survey.image(job); again != nil && other == nil {
+			again.Read += i.Read
+			for k := range again.Disks {
+				d := &again.Disks[k]
+				d.Findings = append(d.Findings, align.FromIssue(unchecked(err, job.Path)))
+			}
+			i, err = again, nil
+		}
+	}
+	if i == nil {
+		return nil
+	}
+	if err != nil {
+		e := j.Classify(err)
+		i.Fail(e.Code, e.Message)
+		i.Fleeting = slices.Contains([]string{"io", "busy", "changed", "internal"}, e.Code)
+	}
+	i.Trim(library.MostItems)
+	return i
+}
+
+// image judges the image of a job; nil is a doubt that came to nothing. With an error it has what could be read all the same.
+func (j *judge) image(job scan.Job) (i *library.Image, err error) {
+	meter := &image.Meter{Limit: cmp.Or(j.most, maxRead)}
+	i = library.NewImage(job.Path)
 	i.State = library.Judged
 	o := image.Options{Beside: job.Beside, Meter: meter}
 	judged := true
-	var err error
 	if job.Package {
 		err = j.pack(i, job.Path, o)
 	} else {
 		judged, err = j.single(i, job, o)
 	}
-	switch {
-	case !judged && err == nil:
-		return nil
-	case err != nil:
-		e := j.Classify(err)
-		i.Fail(e.Code, e.Message)
-		i.Fleeting = slices.Contains([]string{"io", "busy", "changed", "internal"}, e.Code)
+	if !judged && err == nil {
+		return nil, nil
 	}
 	for _, f := range i.Files {
 		i.Stored += f.Allocated
 	}
 	i.Read = meter.Read()
-	i.Trim(library.MostItems)
-	return i
+	return i, err
 }
 
 // single judges an image that is one disk. judged is false for a doubt that came to nothing.
@@ -220,24 +244,44 @@ func (j *judge) disk(i *library.Image, img *image.Image, m *layout.Machine) (lib
 		return library.NewDisk(img.Disk.Size(), j.Boundary), err
 	}
 	s.layout = l
+	if err := s.lookForHidden(); err != nil {
+		return library.NewDisk(img.Disk.Size(), j.Boundary), err
+	}
 	d := j.describe(s, library.Survey)
-	if !d.Verdict.Off() {
+	if !d.Verdict.Off() && !j.Check {
 		return malformedDisk(d)
 	}
 	if err := s.read(); err != nil {
 		return d, err
 	}
+	if j.Check {
+		s.checkMap()
+	}
 	s.join(m)
 	d = j.describe(s, library.Full)
-	if d, err := malformedDisk(d); err != nil {
+	if d, err := malformedDisk(d); err != nil || !d.Verdict.Off() {
 		return d, err
 	}
 	if err := j.plan(s, &d); err != nil {
+		if j.Check && errors.Is(err, ondisk.ErrLimit) {
+			return d, err // the check has used up what may be read
+		}
 		e := j.Classify(err)
 		d.Unplanned = &e
 	}
 	i.Fleeting = i.Fleeting || slices.ContainsFunc(s.beside, func(x ondisk.Issue) bool { return errors.Is(x.Err, ondisk.ErrBusy) })
 	return d, nil
+}
+
+// lookForHidden finds data that read as zeros, on a disk where nothing else would be judged: only a VHD can hide some.
+func (s *source) lookForHidden() error {
+	if s.img.Format != "vhd" || s.img.Check == nil || align.ContentOf(s.layout) == "" {
+		return nil
+	}
+	found, err := s.img.Check()
+	s.damage = append(s.damage, found...)
+	s.hidesData()
+	return err
 }
 
 // malformedDisk takes the verdict off a disk that is malformed, and gives the error.

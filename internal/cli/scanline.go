@@ -23,7 +23,7 @@ func (c scanCounts) line(width int) string {
 	forms := c.forms()
 	for _, right := range forms {
 		if room := width - len(left) - len(right); room >= shortestBar {
-			return left + c.bar(min(room, longestBar)) + right
+			return left + drawBar(int64(c.Done), int64(c.Found), min(room, longestBar)) + right
 		}
 	}
 	if line := left + forms[len(forms)-1][1:]; len(line) <= width {
@@ -90,12 +90,12 @@ func clock(seconds int64) string {
 	return fmt.Sprintf("%d:%02d:%02d", seconds/3600, seconds/60%60, seconds%60)
 }
 
-// bar is how much of what was found is done, in so many characters.
-func (c scanCounts) bar(width int) string {
+// drawBar shows how much of a total is done, in so many characters.
+func drawBar(done, total int64, width int) string {
 	inside := width - 2
 	full := 0
-	if c.Found > 0 {
-		full = int(int64(inside) * int64(c.Done) / int64(c.Found))
+	if total > 0 {
+		full = int(float64(inside) * min(float64(done)/float64(total), 1))
 	}
 	tip := ""
 	if full > 0 && full < inside {

@@ -57,6 +57,7 @@ type scanCounts struct {
 	Found      int     `json:"found_images"`
 	Walking    bool    `json:"walking"`
 	Rate       float64 `json:"images_per_second"`
+	Elapsed    float64 `json:"elapsed_seconds"`
 	Left       *int64  `json:"seconds_left,omitempty"`
 	Aligned    int     `json:"aligned"`
 	Below      int     `json:"below_boundary"`
@@ -95,7 +96,7 @@ func (m *scanMeter) done(i *library.Image) {
 	defer m.mu.Unlock()
 	n := &m.now
 	switch {
-	case i.State == library.Gone: // nobody has looked for it
+	case i.State == library.Gone: // it was not looked for
 		return
 	case i.State == library.Failed:
 		n.Failed++
@@ -129,7 +130,7 @@ const leastTime = 100 * time.Millisecond
 // after adds what follows from the time that it took.
 func (c scanCounts) after(d time.Duration) scanCounts {
 	rate := float64(c.Done) / max(d, leastTime).Seconds()
-	c.Rate, c.Left = math.Round(10*rate)/10, nil
+	c.Rate, c.Elapsed, c.Left = tenths(rate), tenths(d.Seconds()), nil
 	if !c.Walking && c.Done > 0 {
 		left := int64(math.Ceil(float64(c.Found-c.Done) / rate))
 		c.Left = &left

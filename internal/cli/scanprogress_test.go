@@ -128,7 +128,7 @@ func TestScanProgressAsJSON(t *testing.T) {
 	var c scanCounts
 	require.NoError(t, json.Unmarshal([]byte(last), &c))
 	require.NotNil(t, c.Left)
-	c.Rate, c.Left = 0, nil
+	c.Rate, c.Elapsed, c.Left = 0, 0, nil
 	require.Equal(t, scanCounts{
 		Schema: "trueup/1", Event: "progress", Command: "scan", Done: 5, Found: 8, Aligned: 1, Below: 1, Misaligned: 1, Failed: 1, Orphans: 1,
 	}, c)

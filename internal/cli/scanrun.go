@@ -27,6 +27,7 @@ type scanning struct {
 	wanted  func(rel, shown string) bool
 	ignore  *library.Ignore
 	today   string
+	start   time.Time
 	store   *store // nil: no catalogue
 	bar     scanProgress
 	errOut  io.Writer // for warnings
@@ -34,8 +35,9 @@ type scanning struct {
 	worst   *library.Image   // that decided the exit code; nil: none has
 	images  []*library.Image // that are shown at the end, or stand in the script
 	items   int              // of images
-	lines   io.Writer        // of JSON; nil when another format is wanted
-	partial string           // the name of the report until it is complete, when it goes to a file
+	copies  *library.Copies
+	lines   io.Writer // of JSON; nil when another format is wanted
+	partial string    // the name of the report until it is complete, when it goes to a file
 	found   int
 	done    int
 }
@@ -79,10 +81,10 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		return err
 	}
 	if err != nil {
-		return malformed{interrupt{interruptOf(ctx).signal, s.interrupted()}}
+		return malformed{error: interrupt{interruptOf(ctx).signal, s.interrupted()}}
 	}
 	if s.noneJudged() && s.summary.Failed == 0 {
-		return malformed{ondisk.In(errUnknown, "scan: no image was judged; if that is right, give --allow-empty")}
+		return malformed{error: ondisk.In(errUnknown, "scan: no image was judged; if that is right, give --allow-empty")}
 	}
 	return exitWith(s.summary.ExitCode)
 }
@@ -104,7 +106,7 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &scanning{scanFlags: f, fail: fail, summary: library.NewSummary()}
+	s := &scanning{scanFlags: f, fail: fail, summary: library.NewSummary(), copies: library.NewCopies()}
 	if s.wanted, err = f.wanted(); err != nil {
 		return nil, err
 	}
@@ -126,12 +128,12 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 		return nil, ondisk.In(errUsage, "scan takes a PATH, none given; see trueup scan --help")
 	}
 	s.roots = library.NewRoots(s.paths)
-	start := time.Now()
-	s.today = start.UTC().Format(time.DateOnly)
+	s.start = time.Now()
+	s.today = s.start.UTC().Format(time.DateOnly)
 	sum := s.summary
 	sum.Paths, sum.Boundary, sum.Storage, sum.Version = s.paths, f.boundary.criterion(), f.storage.profile().Name, f.version
 	sum.AllowEmpty = f.empty
-	sum.FailOn, sum.Started, sum.ChangedOnly, sum.Again = string(fail), stamp(start), f.changed, f.again()
+	sum.FailOn, sum.Started, sum.ChangedOnly, sum.Again = string(fail), stamp(s.start), f.changed, f.again()
 	return s, nil
 }
 
@@ -209,6 +211,7 @@ func (s *scanning) row(i *library.Image) error {
 	i.Tolerated = s.unknown
 	s.ignore.Accept(i, s.roots, s.today, s.fail)
 	s.summary.Add(i)
+	s.copies.Add(i)
 	s.bar.done(i)
 	if s.changed && i.Change == library.Same {
 		return nil
@@ -264,13 +267,15 @@ func (s *scanning) exit(code int, i *library.Image) {
 // report goes; stdout reports whether that is a terminal. interrupted is the exit code of a run that is not complete.
 func (s *scanning) finish(w, stdout io.Writer, interrupted int) error {
 	sum := s.summary
-	sum.Finished, sum.Complete, sum.IgnoreNotes = stamp(time.Now()), interrupted == 0, s.ignore.Notes(s.today)
+	sum.Finished, sum.Took = stamp(time.Now()), since(s.start)
+	sum.Complete, sum.IgnoreNotes = interrupted == 0, s.ignore.Notes(s.today)
 	if s.noneJudged() {
 		sum.ExitCode = exitError
 	}
 	if interrupted != 0 {
 		sum.ExitCode = interrupted
 	}
+	s.copies.Settle(sum, s.images)
 	library.Rank(s.images)
 	var err error
 	if s.store != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/catalog"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan"
@@ -20,8 +21,15 @@ type store struct {
 
 // openStore opens the catalogue and begins a run.
 func (s *scanning) openStore() error {
-	j := newJudge(s.boundary, s.storage)
-	c, err := catalog.Open(s.catalog, catalog.Settings{Version: s.version, Options: fmt.Sprintf("boundary=%d storage=%s", j.Boundary, j.Storage)})
+	if err := image.CheckUpgrade(s.catalog); err != nil {
+		return err
+	}
+	j := newJudge(&s.scanFlags)
+	options := fmt.Sprintf("boundary=%d storage=%s", j.Boundary, j.Storage)
+	if j.Check {
+		options += " check"
+	}
+	c, err := catalog.Open(s.catalog, catalog.Settings{Version: s.version, Options: options})
 	switch {
 	case errors.Is(err, catalog.ErrForeign):
 		return ondisk.In(errUsage, "%w", err)

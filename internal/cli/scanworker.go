@@ -97,13 +97,13 @@ func fromDeath(err error) error {
 	return err
 }
 
-// maxAnswer is the most that a worker says of one image, in bytes: the names of 4096 extents or library.MostItems of all kinds are far
+// maxAnswer is the most that a worker says about one image, in bytes: the names of 4096 extents or library.MostItems of all kinds are far
 // less. What is read takes many times that in memory.
 const maxAnswer = 8 * units.MiB
 
 // startPool makes the workers of a scan. The first is started at once, to know what isolation there is.
 func (s *scanning) startPool(ctx context.Context) (*scan.Pool, error) {
-	j := newJudge(s.boundary, s.storage)
+	j := newJudge(&s.scanFlags)
 	s.summary.Isolation = library.Isolation{Wanted: s.isolation, Achieved: string(sandbox.None), Layers: []string{}}
 	if s.isolation == string(sandbox.None) {
 		return s.inside(j), nil

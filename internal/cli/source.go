@@ -84,7 +84,17 @@ func (s *source) read() error {
 	if err == nil && s.sector != 0 {
 		s.layout.SectorsAreAsOrdered()
 	}
+	if err == nil {
+		s.hidesData()
+	}
 	return err
+}
+
+// hidesData tells the layout of data of the container that read as zeros.
+func (s *source) hidesData() {
+	if slices.ContainsFunc(s.damage, func(i ondisk.Issue) bool { return i.Code == image.CodeHidden }) {
+		s.layout.HidesData()
+	}
 }
 
 // issues are those that concern any copy, whatever is on the disk.

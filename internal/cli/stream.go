@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
@@ -61,6 +62,7 @@ func interruptible(ctx context.Context, r io.Reader) (io.Reader, func() bool) {
 
 // writeStream makes DEST: absent or complete, whatever happens in between.
 func (c *copyFlags) writeStream(ctx context.Context, errOut io.Writer, s *image.Stream, size int64, dest string) (w written, err error) {
+	start := time.Now()
 	c.ending.hold(removing)
 	o, err := image.Create(dest, size, s.Image, image.CreateOptions{
 		Format: c.to.format, Subformat: c.to.subformat, Force: c.force, Seed: streamSeed(size),
@@ -73,34 +75,33 @@ func (c *copyFlags) writeStream(ctx context.Context, errOut io.Writer, s *image.
 			err = errors.Join(err, o.Discard())
 		}
 	}()
-	w = written{o.Format, o.Subformat, o.Files(), o.Notes}
+	w = written{format: o.Format, subformat: o.Subformat, files: o.Files(), notes: o.Notes}
 	if err := c.spareFiles(dest, w.files); err != nil {
 		return w, err
 	}
-	steps := 1
-	if c.verify == "full" {
-		steps = 2
-	}
-	bar := c.newProgress(errOut, c.progress, c.command, size*int64(steps))
+	bar := c.newProgress(errOut, c.progress, c.command)
 	defer bar.stop()
-	work := diskcopy.Options{Jobs: c.jobs, Progress: bar.add, Pack: o.Pack()}
-	sum, err := diskcopy.Pipe(ctx, named(s.Next), size, o, work)
+	bar.Begin(image.PhaseCopy, size)
+	work := diskcopy.Options{Jobs: c.jobs, Progress: bar.Add, Pack: o.Pack()}
+	sum, copied, err := diskcopy.Pipe(ctx, named(s.Next), size, o, work)
 	if err == nil {
 		err = o.Finish()
 	}
 	if err != nil {
 		return w, streamError(ctx, err)
 	}
-	if err := c.proveStream(ctx, o, sum, work); err != nil {
+	if err := c.proveStream(ctx, o, sum, work, bar); err != nil {
 		return w, err
 	}
 	if err := ctx.Err(); err != nil {
 		return w, err
 	}
-	return w, o.Publish()
+	err = o.Publish()
+	w.copied, w.took = copied, since(start)
+	return w, err
 }
 
-// named says of an error of the stream where that came from.
+// named says about an error of the stream where that came from.
 func named(next func() (int64, []byte, error)) func() (int64, []byte, error) {
 	return func() (int64, []byte, error) {
 		off, p, err := next()
@@ -120,13 +121,16 @@ func streamError(ctx context.Context, err error) error {
 }
 
 // proveStream reads the result through a second opening.
-func (c *copyFlags) proveStream(ctx context.Context, o *image.Output, want diskcopy.Sum, work diskcopy.Options) error {
+func (c *copyFlags) proveStream(ctx context.Context, o *image.Output, want diskcopy.Sum, work diskcopy.Options, bar progress) error {
 	got, err := o.Reopen()
 	if err != nil {
 		return readBack(err)
 	}
 	defer got.Close()
 	if err := intact(got); err != nil || c.verify != "full" {
+		return err
+	}
+	if err := begin(ctx, bar, image.PhaseCompare, got.Disk); err != nil {
 		return err
 	}
 	work.Pack = nil
@@ -137,7 +141,7 @@ func (c *copyFlags) proveStream(ctx context.Context, o *image.Output, want diskc
 	return err
 }
 
-// streamSeed is what identifiers of the copy are derived from, beside what the stream says of itself.
+// streamSeed is what identifiers of the copy are derived from, beside what the stream says about itself.
 func streamSeed(size int64) []byte {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(nil, ondisk.U64(size)))
 	return sum[:]

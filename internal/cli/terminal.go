@@ -20,7 +20,7 @@ func width(w io.Writer) int {
 	return textWidth
 }
 
-// columns are those of the terminal, 0 when w is none.
+// columns are those of the terminal, 0 when w is not one.
 func columns(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if n, _, err := term.GetSize(int(f.Fd())); err == nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -18,7 +19,7 @@ import (
 
 type verifyFlags struct {
 	*common
-	reading
+	moveFlags  // of the align that wrote DEST, for the disks of --with
 	jobs       int
 	progress   string
 	noProgress bool
@@ -31,15 +32,24 @@ func newVerify(c *common) *cobra.Command {
 		Short: "Prove that DEST is SOURCE, aligned",
 		Long: `Reads from DEST's partition table where the partitions went, makes from SOURCE what DEST must be, and compares every byte.
 Both images may have any format; a raw DEST has the sectors of SOURCE, of which --format and --sector-size speak. Nothing is
-written.`,
-		Example: `  trueup verify winxp.vmdk winxp-aligned.vmdk`,
-		Args:    arguments("SOURCE", "DEST"),
+written.
+
+A Windows names partitions of other disks. Where align was given these with --with, give them here too, with the other options that
+align had: DEST must name the places to which they move. Without --with the places are taken from DEST, if they can be right.`,
+		Example: `  trueup verify winxp.vmdk winxp-aligned.vmdk
+  trueup verify --with data.vmdk winxp.vmdk winxp-aligned.vmdk`,
+		Args: arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runVerify(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0], args[1])
 		},
 	}
 	f.addReading(cmd)
 	f.addSandbox(cmd)
+	withFlag(cmd, &f.with)
+	boundaryFlag(cmd, &f.boundary, "that of align, for the disks of --with")
+	cmd.Flags().BoolVar(&f.dataOnly, "data-only", false, "align had it, for the disks of --with")
+	cmd.Flags().BoolVar(&f.allowUnbootable, "allow-unbootable", false, "align had it, for the disks of --with")
+	flattenFlag(cmd, &f.flatten)
 	cmd.Flags().IntVarP(&f.jobs, "jobs", "j", 4, "how many chunks are read at once")
 	cmd.Flags().StringVar(&f.progress, "progress", "auto", "auto (a bar on a terminal), json (one line a second on standard error) or none")
 	cmd.Flags().BoolVar(&f.noProgress, "no-progress", false, "the same as --progress none")
@@ -53,10 +63,14 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := checkWork(f.jobs, f.progress); err != nil {
 		return err
 	}
+	if len(f.with) == 0 && (f.boundary != 0 || f.dataOnly || f.allowUnbootable || f.flatten) {
+		return ondisk.In(errUsage, "--boundary, --data-only, --allow-unbootable and --flatten speak of the disks of --with, and none was given: "+
+			"where the partitions of SOURCE went is read from DEST")
+	}
 	if f.noProgress {
 		f.progress = "none"
 	}
-	if err := f.confine(errOut, []string{src, dest}, nil); err != nil {
+	if err := f.confine(errOut, append([]string{src, dest}, f.with...), nil); err != nil {
 		return err
 	}
 	if s, d, err := openPackages(src, dest); !errors.Is(err, ondisk.ErrNoMatch) {
@@ -75,19 +89,38 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := f.spare(s.img, d.img); err != nil {
 		return err
 	}
+	m, err := f.otherDisks(s, d)
+	if err != nil {
+		return err
+	}
 	r := newVerifyReport(src, dest)
 	f.ending.hold("") // a comparison ends soon
-	bar := f.newProgress(errOut, f.progress, "verify", d.img.Disk.Size())
-	diffs, err := f.compare(ctx, s, d, r, nil, bar)
+	bar := f.newProgress(errOut, f.progress, "verify")
+	diffs, err := f.compare(ctx, s, d, r, m, bar)
 	bar.stop()
 	if err != nil {
 		return err
 	}
-	settleVerify(r, diffs)
+	settleVerify(r, diffs, d.layout)
 	if err := f.emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
 		return err
 	}
 	return exitWith(r.ExitCode)
+}
+
+// otherDisks returns where the disks of --with go, nil without any.
+func (f *verifyFlags) otherDisks(s, d *source) (*layout.Machine, error) {
+	if len(f.with) == 0 {
+		return nil, nil //nolint:nilnil // no machine is known
+	}
+	o, err := f.openOthers(f.common, s, "")
+	if err != nil {
+		return nil, err
+	}
+	defer o.close()
+	starts, _ := verify.Starts(s.layout, d.layout) // compare says what is wrong with them
+	m, _, err := f.machineOf(s, starts, o)
+	return m, err
 }
 
 func newVerifyReport(src, dest string) *report.Verify {
@@ -95,8 +128,8 @@ func newVerifyReport(src, dest string) *report.Verify {
 }
 
 // settleVerify draws the conclusion from the differences.
-func settleVerify(r *report.Verify, diffs []verify.Difference) {
-	r.Differences = report.NewDifferences(diffs)
+func settleVerify(r *report.Verify, diffs []verify.Difference, l *layout.Layout) {
+	r.Differences = report.NewDifferences(diffs, l)
 	r.Equal = len(diffs) == 0
 	if !r.Equal {
 		r.ExitCode = exitDiffers
@@ -120,7 +153,7 @@ func (f *verifyFlags) compare(ctx context.Context, s, d *source, r *report.Verif
 		p.Grow(s.layout, got)
 	}
 	r.Changes = report.NewChanges(p)
-	diffs, err := verify.Same(ctx, p.View(s.img.Disk), d.img.Disk, verify.Options{Jobs: f.jobs, Progress: bar.add})
+	diffs, err := same(ctx, p.View(s.img.Disk), d.img.Disk, f.jobs, bar)
 	if err != nil || len(diffs) > 0 {
 		return diffs, err
 	}
@@ -139,6 +172,16 @@ func (f *verifyFlags) compare(ctx context.Context, s, d *source, r *report.Verif
 		}
 	}
 	return diffs, nil
+}
+
+// same compares every byte of two disks, and shows how far it is.
+func same(ctx context.Context, want, got disk.Disk, jobs int, bar progress) ([]verify.Difference, error) {
+	if want.Size() == got.Size() {
+		if err := begin(ctx, bar, image.PhaseCompare, want, got); err != nil {
+			return nil, err
+		}
+	}
+	return verify.Same(ctx, want, got, verify.Options{Jobs: jobs, Progress: bar.Add})
 }
 
 // repeat finds the plan from where the partitions are.

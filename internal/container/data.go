@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// NonZero reads all data of a disk and counts the bytes in blocks of 4 KiB that are not all zero. progress is told of bytes
+// NonZero reads all data of a disk and counts the bytes in blocks of 4 KiB that are not all zero. progress receives bytes
 // that were read, from any goroutine.
 func NonZero(ctx context.Context, d disk.Disk, jobs int, progress func(n int64)) (int64, error) {
 	var total atomic.Int64

@@ -50,7 +50,7 @@ func Look(d disk.Disk, child bool, parts []Part) (*Usage, error) {
 	return &w.Usage, w.run()
 }
 
-// autoSteps and autoData are what reading all data may cost where nobody has asked for it.
+// autoSteps and autoData are what reading all data may cost where it was not asked for.
 const (
 	autoSteps = 1 << 17
 	autoData  = 128 * units.MiB

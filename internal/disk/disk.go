@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"iter"
 )
 
 // Range is half-open: [Off, Off+Len). Bytes.
@@ -58,7 +60,7 @@ type Sparse interface {
 	Extent(off, max int64) (Extent, error)
 }
 
-var errOutside = errors.New("offset outside the disk")
+var errOutside = fmt.Errorf("%w: outside the disk", fs.ErrInvalid)
 
 // New makes a Disk of a map. The map is asked only for offsets in [0, size).
 func New(size, sectorSize int64, m Map) Mapped {
@@ -150,6 +152,32 @@ func (d *mapped) Extent(off, limit int64) (Extent, error) {
 
 // extentEnough bounds the work of one Extent call: a stretch this long is worth returning as it is.
 const extentEnough = 64 << 20
+
+// Extents walks through the states of r, in order. It ends with the first error.
+func Extents(d Sparse, r Range) iter.Seq2[Extent, error] {
+	return func(yield func(Extent, error) bool) {
+		for off := r.Off; off < r.End(); {
+			e, err := d.Extent(off, r.End()-off)
+			if !yield(e, err) || err != nil {
+				return
+			}
+			off = e.End()
+		}
+	}
+}
+
+// Stored counts the bytes of d that are not known to be zero.
+func Stored(d Disk) (n int64, err error) {
+	for e, err := range Extents(d, Range{Len: d.Size()}) {
+		if err != nil {
+			return 0, err
+		}
+		if !e.Zero {
+			n += e.Len
+		}
+	}
+	return n, nil
+}
 
 // part is the state of the run at off, refined by what its source knows of its own holes.
 func (d *mapped) part(off, limit int64) (Extent, error) {

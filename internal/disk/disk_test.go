@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"io/fs"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -91,13 +92,13 @@ func TestSectionKeepsTheSectorSize(t *testing.T) {
 }
 
 // moves are those of an XP disk with two partitions: sector 0 and its gap stay, each partition has its own distance.
-var moves = []disk.Piece{
+var moves = []disk.Shift{
 	{From: 0, To: 0, Len: 63 * 512},
 	{From: 63 * 512, To: 128 * 512, Len: 100 * 512},
 	{From: 170 * 512, To: 256 * 512, Len: 51*512 + 17},
 }
 
-func composed(src []byte, size int64, pieces []disk.Piece) []byte {
+func composed(src []byte, size int64, pieces []disk.Shift) []byte {
 	want := make([]byte, size)
 	for _, p := range pieces {
 		copy(want[p.To:p.To+p.Len], src[p.From:])
@@ -110,14 +111,14 @@ func TestCompose(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		size   int64
-		pieces []disk.Piece
+		pieces []disk.Shift
 	}{
 		{"two partitions moved, the disk grows", 400*512 + 1, moves},
 		{"nothing at all", 5000, nil},
-		{"everything stays", 230 * 512, []disk.Piece{{Len: 230 * 512}}},
-		{"one byte at the end", 70000, []disk.Piece{{From: 4, To: 69999, Len: 1}}},
-		{"pieces that touch", 2000, []disk.Piece{{From: 700, To: 0, Len: 1000}, {From: 0, To: 1000, Len: 1000}}},
-		{"one source twice", 2000, []disk.Piece{{From: 512, To: 10, Len: 700}, {From: 512, To: 1000, Len: 700}}},
+		{"everything stays", 230 * 512, []disk.Shift{{Len: 230 * 512}}},
+		{"one byte at the end", 70000, []disk.Shift{{From: 4, To: 69999, Len: 1}}},
+		{"pieces that touch", 2000, []disk.Shift{{From: 700, To: 0, Len: 1000}, {From: 0, To: 1000, Len: 1000}}},
+		{"one source twice", 2000, []disk.Shift{{From: 512, To: 10, Len: 700}, {From: 512, To: 1000, Len: 700}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			disktest.CheckBytes(t, disk.Compose(src, tc.size, tc.pieces), composed(bytes, tc.size, tc.pieces))
@@ -129,14 +130,14 @@ func TestComposePanicsOnOurOwnMistakes(t *testing.T) {
 	src, _ := striped(1000, 100)
 	for _, tc := range []struct {
 		name   string
-		pieces []disk.Piece
+		pieces []disk.Shift
 	}{
-		{"not sorted", []disk.Piece{{To: 500, Len: 10}, {To: 0, Len: 10}}},
-		{"overlap", []disk.Piece{{To: 0, Len: 10}, {To: 9, Len: 10}}},
-		{"past the result", []disk.Piece{{To: 1995, Len: 10}}},
-		{"past the source", []disk.Piece{{From: 995, Len: 10}}},
-		{"before the source", []disk.Piece{{From: -1, Len: 10}}},
-		{"empty", []disk.Piece{{Len: 0}}},
+		{"not sorted", []disk.Shift{{To: 500, Len: 10}, {To: 0, Len: 10}}},
+		{"overlap", []disk.Shift{{To: 0, Len: 10}, {To: 9, Len: 10}}},
+		{"past the result", []disk.Shift{{To: 1995, Len: 10}}},
+		{"past the source", []disk.Shift{{From: 995, Len: 10}}},
+		{"before the source", []disk.Shift{{From: -1, Len: 10}}},
+		{"empty", []disk.Shift{{Len: 0}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			require.Panics(t, func() { disk.Compose(src, 2000, tc.pieces) })
@@ -165,6 +166,51 @@ func TestOverlay(t *testing.T) {
 	require.Panics(t, func() { disk.Overlay(src, []disk.Patch{{Off: 7}}) })
 }
 
+// Pieces of several sources lie over a disk, or over zeros.
+func TestPieces(t *testing.T) {
+	src, stored := striped(64<<10, 5000)
+	other := pattern(3000)
+	pieces := []disk.Piece{
+		{Range: disk.Range{Off: 7, Len: 1000}, Src: bytes.NewReader(other), At: 500},
+		{Range: disk.Range{Off: 1007, Len: 20000}}, // zeros that touch
+		{Range: disk.Range{Off: 60 << 10, Len: 4 << 10}, Src: src, At: 100},
+	}
+	over := append([]byte{}, stored...)
+	zeros := make([]byte, len(stored))
+	for _, want := range [][]byte{over, zeros} {
+		copy(want[7:1007], other[500:])
+		clear(want[1007:21007])
+		copy(want[60<<10:], stored[100:][:4<<10])
+	}
+	size := src.Size()
+	disktest.CheckBytes(t, disk.New(size, 512, disk.Pieces(size, pieces, disk.Whole(src, size))), over)
+	disktest.CheckBytes(t, disk.New(size, 512, disk.Pieces(size, pieces, nil)), zeros)
+}
+
+func TestExtents(t *testing.T) {
+	const data = 4096 * 5
+	src, _ := striped(data, data)
+	d := disk.Compose(src, 1<<30, []disk.Shift{
+		{To: 100, Len: 1000}, {From: 2000, To: 1100, Len: 900}, {To: 1<<30 - data, Len: data},
+	})
+	var got []disk.Extent
+	for e, err := range disk.Extents(d, disk.Range{Off: 50, Len: 1<<20 - 50}) {
+		require.NoError(t, err)
+		got = append(got, e)
+	}
+	require.Equal(t, []disk.Extent{
+		{Range: disk.Range{Off: 50, Len: 50}, Zero: true},
+		{Range: disk.Range{Off: 100, Len: 1900}},
+		{Range: disk.Range{Off: 2000, Len: 1<<20 - 2000}, Zero: true},
+	}, got)
+	n, err := disk.Stored(d)
+	require.NoError(t, err)
+	require.Equal(t, int64(1900+data), n)
+	for _, err := range disk.Extents(d, disk.Range{Off: 1 << 30, Len: 1}) {
+		require.ErrorIs(t, err, fs.ErrInvalid) // once, not for ever
+	}
+}
+
 // The result of an alignment is a stack of all of them.
 func TestStacks(t *testing.T) {
 	src, bytes := striped(230*512, 1000)
@@ -174,8 +220,8 @@ func TestStacks(t *testing.T) {
 	copy(want[128*512+0x1c:], []byte{128, 0, 0, 0})
 	disktest.CheckBytes(t, view, want)
 	disktest.CheckBytes(t, disk.Section(view, disk.Range{Off: 128 * 512, Len: 100 * 512}), want[128*512:228*512])
-	again := disk.Compose(view, 500*512, []disk.Piece{{From: 128 * 512, To: 3, Len: 1000}, {From: 0, To: 64 << 10, Len: 64 << 10}})
-	disktest.CheckBytes(t, again, composed(want, 500*512, []disk.Piece{{From: 128 * 512, To: 3, Len: 1000}, {From: 0, To: 64 << 10, Len: 64 << 10}}))
+	again := disk.Compose(view, 500*512, []disk.Shift{{From: 128 * 512, To: 3, Len: 1000}, {From: 0, To: 64 << 10, Len: 64 << 10}})
+	disktest.CheckBytes(t, again, composed(want, 500*512, []disk.Shift{{From: 128 * 512, To: 3, Len: 1000}, {From: 0, To: 64 << 10, Len: 64 << 10}}))
 }
 
 // A stretch of one state is one extent, whatever the map cuts it into: a copy asks once and not once a grain.

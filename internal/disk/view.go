@@ -2,7 +2,8 @@ package disk
 
 import (
 	"fmt"
-	"slices"
+	"io"
+	"sort"
 )
 
 // Section is the part r of d, as a disk of its own: a partition.
@@ -15,41 +16,67 @@ func Section(d Disk, r Range) Disk {
 	})
 }
 
-// Piece takes Len bytes of a source from From on and shows them at To.
-type Piece struct{ From, To, Len int64 }
+// Piece is a stretch of a disk that is stored in one place.
+type Piece struct {
+	Range
+	Src io.ReaderAt // nil: zero
+	At  int64       // in Src, bytes
+}
 
-// Source is the range in the source.
-func (p Piece) Source() Range { return Range{p.From, p.Len} }
-
-// Dest is the range in the composed disk.
-func (p Piece) Dest() Range { return Range{p.To, p.Len} }
-
-// Compose is a disk of size bytes made of pieces of src; what no piece covers is zero. Pieces must be sorted by To, disjoint
-// and inside both disks.
-func Compose(src Disk, size int64, pieces []Piece) Disk {
+// Pieces is the map of a disk of size bytes that shows pieces, and below where no piece lies (nil: zeros). Pieces must be sorted
+// by Off, disjoint, not empty and inside of the disk.
+func Pieces(size int64, pieces []Piece, below Map) Map {
 	end := int64(0)
 	for _, p := range pieces {
-		if p.Len <= 0 || p.To < end || p.To+p.Len > size || p.From < 0 || p.From+p.Len > src.Size() {
-			panic(fmt.Sprintf("disk: piece %+v out of order or out of bounds", p))
+		if p.Len <= 0 || p.Off < end || p.End() > size {
+			panic(fmt.Sprintf("disk: piece at %#x of %d bytes out of order or out of bounds", p.Off, p.Len))
 		}
-		end = p.To + p.Len
+		end = p.End()
 	}
-	return New(size, src.SectorSize(), func(off int64) (Run, error) {
-		i, _ := slices.BinarySearchFunc(pieces, off, func(p Piece, off int64) int {
-			if p.To+p.Len <= off {
-				return -1
-			}
-			return 1
-		})
-		switch {
-		case i == len(pieces):
-			return Run{Len: size - off}, nil
-		case off < pieces[i].To:
-			return Run{Len: pieces[i].To - off}, nil
+	return func(off int64) (Run, error) {
+		i := Behind(pieces, off)
+		if i < len(pieces) && pieces[i].Off <= off {
+			p := pieces[i]
+			return Run{Len: p.End() - off, Src: p.Src, Off: p.At + off - p.Off}, nil
 		}
-		p := pieces[i]
-		return Run{Len: p.To + p.Len - off, Src: src, Off: p.From + off - p.To}, nil
-	})
+		end := size
+		if i < len(pieces) {
+			end = pieces[i].Off
+		}
+		if below == nil {
+			return Run{Len: end - off}, nil
+		}
+		run, err := below(off)
+		run.Len = min(run.Len, end-off)
+		return run, err
+	}
+}
+
+// Behind is the index of the first of sorted, disjoint ranges that ends behind off: the one that covers off, or the next one.
+func Behind[R interface{ End() int64 }](ranges []R, off int64) int {
+	return sort.Search(len(ranges), func(i int) bool { return ranges[i].End() > off })
+}
+
+// Shift takes Len bytes of a source from From on and shows them at To.
+type Shift struct{ From, To, Len int64 }
+
+// Source is the range in the source.
+func (s Shift) Source() Range { return Range{s.From, s.Len} }
+
+// Dest is the range in the composed disk.
+func (s Shift) Dest() Range { return Range{s.To, s.Len} }
+
+// Compose is a disk of size bytes made of shifted ranges of src; what none covers is zero. Shifts must be sorted by To, disjoint
+// and inside both disks.
+func Compose(src Disk, size int64, shifts []Shift) Disk {
+	pieces := make([]Piece, 0, len(shifts))
+	for _, s := range shifts {
+		if s.From < 0 || s.Source().End() > src.Size() {
+			panic(fmt.Sprintf("disk: shift %+v out of the source", s))
+		}
+		pieces = append(pieces, Piece{s.Dest(), src, s.From})
+	}
+	return New(size, src.SectorSize(), Pieces(size, pieces, nil))
 }
 
 // Patch replaces bytes at Off. Old and New have one length; Old is what the unpatched disk holds there.
@@ -64,32 +91,19 @@ func (p Patch) Range() Range { return Range{p.Off, int64(len(p.New))} }
 
 // Overlay is d with patches applied. Patches must be sorted, disjoint and inside d.
 func Overlay(d Disk, patches []Patch) Disk {
-	end := int64(0)
-	for _, p := range patches {
-		if p.Off < end || p.Range().End() > d.Size() || len(p.New) == 0 {
-			panic(fmt.Sprintf("disk: patch at %#x out of order or out of bounds", p.Off))
-		}
-		end = p.Range().End()
-	}
 	if len(patches) == 0 {
 		return d
 	}
-	return New(d.Size(), d.SectorSize(), func(off int64) (Run, error) {
-		i, _ := slices.BinarySearchFunc(patches, off, func(p Patch, off int64) int {
-			if p.Range().End() <= off {
-				return -1
-			}
-			return 1
-		})
-		switch {
-		case i == len(patches):
-			return Run{Len: d.Size() - off, Src: d, Off: off}, nil
-		case off < patches[i].Off:
-			return Run{Len: patches[i].Off - off, Src: d, Off: off}, nil
-		}
-		p := patches[i]
-		return Run{Len: p.Range().End() - off, Src: bytesAt(p.New), Off: off - p.Off}, nil
-	})
+	pieces := make([]Piece, 0, len(patches))
+	for _, p := range patches {
+		pieces = append(pieces, Piece{p.Range(), bytesAt(p.New), 0})
+	}
+	return New(d.Size(), d.SectorSize(), Pieces(d.Size(), pieces, Whole(d, d.Size())))
+}
+
+// Whole is the map of a disk that is the first size bytes of src.
+func Whole(src io.ReaderAt, size int64) Map {
+	return func(off int64) (Run, error) { return Run{Len: size - off, Src: src, Off: off}, nil }
 }
 
 // bytesAt reads from a slice. Unlike bytes.Reader it is a value that any number of readers can share without a copy.

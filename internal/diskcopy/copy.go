@@ -20,7 +20,7 @@ type Target interface {
 // Options of Run.
 type Options struct {
 	Jobs     int               // goroutines; 0 means 1
-	Progress func(bytes int64) // told of each stretch that is done, from any goroutine; may be nil
+	Progress func(bytes int64) // of data that are done, as Size counts them; from any goroutine; may be nil
 	// Pack turns a unit into what the target stores of it; nil when that is the unit itself. With it the target is given one
 	// unit at a time, and the packed bytes.
 	Pack func(unit []byte, off int64) ([]byte, error)
@@ -30,7 +30,7 @@ type Options struct {
 // so the layout of the target, does not depend on the number of goroutines or their speed.
 func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, error) {
 	w := writer{dst: dst, Options: o}
-	d := &Data{Disks: []disk.Disk{src}, Skipped: w.tell}
+	d := &Data{Disks: []disk.Disk{src}}
 	err := Each(ctx, o.Jobs, d, func(ctx context.Context, c Chunk, bufs [][]byte) error {
 		b := bufs[0][:c.Len]
 		if err := ondisk.ReadFull(src, b, c.Off); err != nil {

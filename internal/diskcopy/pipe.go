@@ -15,9 +15,9 @@ import (
 // Sum is a digest of all bytes of a disk: what Pipe wrote and what Digest reads have the same one when they are equal.
 type Sum [sha256.Size]byte
 
-// Pipe writes a disk of size bytes that comes piece by piece, in ascending order, and ends with io.EOF. It gives the digest of
-// the disk: what came through a pipe cannot be read again to compare.
-func Pipe(ctx context.Context, next func() (off int64, p []byte, err error), size int64, dst Target, o Options) (Sum, error) {
+// Pipe writes a disk of size bytes that comes piece by piece, in ascending order, and ends with io.EOF. It returns the digest of
+// the disk and the number of bytes written: what came through a pipe cannot be read again to compare. Progress reaches the size, since what will come is not known.
+func Pipe(ctx context.Context, next func() (off int64, p []byte, err error), size int64, dst Target, o Options) (Sum, int64, error) {
 	w := writer{dst: dst, Options: o}
 	s := summer{hash: sha256.New()}
 	g := &gather{next: next, size: size, skipped: w.tell}
@@ -26,13 +26,13 @@ func Pipe(ctx context.Context, next func() (off int64, p []byte, err error), siz
 		part := sha256.Sum256(b)
 		return w.write(ctx, c, b, func() { s.add(c.Off, b, part) })
 	})
-	return s.sum(size), err
+	return s.sum(size), w.written.Load(), err
 }
 
 // Digest reads a disk and gives its digest.
 func Digest(ctx context.Context, d disk.Disk, o Options) (Sum, error) {
 	s := summer{hash: sha256.New()}
-	data := &Data{Disks: []disk.Disk{d}, Skipped: o.Progress}
+	data := &Data{Disks: []disk.Disk{d}}
 	err := Each(ctx, o.Jobs, data, func(ctx context.Context, c Chunk, bufs [][]byte) error {
 		b := bufs[0][:c.Len]
 		if err := ondisk.ReadFull(d, b, c.Off); err != nil {

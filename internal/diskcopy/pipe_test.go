@@ -58,11 +58,13 @@ func TestPipeWritesWhatComes(t *testing.T) {
 		for _, jobs := range []int{1, 4} {
 			target := disktest.NewRecorder(int64(len(data)), 64*kib)
 			var told atomic.Int64
-			sum, err := diskcopy.Pipe(t.Context(), pieces(data, stored, io.EOF), int64(len(data)), target,
+			sum, n, err := diskcopy.Pipe(t.Context(), pieces(data, stored, io.EOF), int64(len(data)), target,
 				diskcopy.Options{Jobs: jobs, Progress: func(n int64) { told.Add(n) }})
 			require.NoError(t, err)
 			require.Equal(t, want, sum, "the digest is that of the disk")
 			require.Equal(t, int64(len(data)), told.Load())
+			require.Positive(t, n)
+			require.LessOrEqual(t, n, int64(len(data)))
 			disktest.EqualBytes(t, data, target.Bytes())
 			require.Empty(t, target.Faults())
 		}
@@ -72,7 +74,7 @@ func TestPipeWritesWhatComes(t *testing.T) {
 func TestPipeEndsWithTheErrorOfItsSource(t *testing.T) {
 	bad := errors.New("marker")
 	data := bytes.Repeat([]byte{1}, 3*mib)
-	_, err := diskcopy.Pipe(t.Context(), pieces(data, []disk.Range{{Len: 2 * mib}}, bad), 3*mib, disktest.NewRecorder(3*mib, 64*kib), diskcopy.Options{Jobs: 3})
+	_, _, err := diskcopy.Pipe(t.Context(), pieces(data, []disk.Range{{Len: 2 * mib}}, bad), 3*mib, disktest.NewRecorder(3*mib, 64*kib), diskcopy.Options{Jobs: 3})
 	require.ErrorIs(t, err, bad)
 }
 

@@ -40,20 +40,21 @@ func (c Chunk) Pass() { close(c.passed) }
 type Data struct {
 	// Disks have one size; a stretch is skipped when it is zero in all of them.
 	Disks []disk.Disk
-	// Skipped is told the bytes that were passed over; may be nil.
-	Skipped func(n int64)
 
 	off  int64
 	ends []int64 // up to here each disk is known to hold data
 }
 
-// next gives the next chunk; its length is 0 at the end of the disks.
-func (d *Data) next() (disk.Range, error) {
+// next gives the next chunk; its length is 0 at the end of the disks. It ends with ctx: the map of a large disk can take minutes to walk.
+func (d *Data) next(ctx context.Context) (disk.Range, error) {
 	size := d.Disks[0].Size()
 	if d.ends == nil {
 		d.ends = make([]int64, len(d.Disks))
 	}
 	for d.off < size {
+		if err := ctx.Err(); err != nil {
+			return disk.Range{}, err
+		}
 		zero, err := d.zero(size)
 		if err != nil {
 			return disk.Range{}, err
@@ -65,11 +66,20 @@ func (d *Data) next() (disk.Range, error) {
 			return r, nil
 		}
 		d.off += zero
-		if d.Skipped != nil {
-			d.Skipped(zero)
-		}
 	}
 	return disk.Range{}, nil
+}
+
+// Size is how many bytes of disks of one size are read to copy or to compare them: all that may be data in one of them.
+func Size(ctx context.Context, disks ...disk.Disk) (n int64, err error) {
+	d := &Data{Disks: disks}
+	for {
+		r, err := d.next(ctx)
+		if err != nil || r.Len == 0 {
+			return n, err
+		}
+		n += r.Len
+	}
 }
 
 // zero is the number of bytes from off on that all disks read as zero, in whole chunks unless they reach the end.
@@ -98,7 +108,7 @@ func (d *Data) zero(size int64) (int64, error) {
 // Each runs work for all data chunks on so many goroutines. Each goroutine has a scratch buffer of ChunkSize bytes for
 // each disk.
 func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context, c Chunk, bufs [][]byte) error) error {
-	return each(ctx, jobs, len(d.Disks), func([][]byte) (disk.Range, error) { return d.next() }, work)
+	return each(ctx, jobs, len(d.Disks), func([][]byte) (disk.Range, error) { return d.next(ctx) }, work)
 }
 
 // maxBuffers is how many buffers of ChunkSize all goroutines have together. With what packing, unpacking and tables need, a copy stays

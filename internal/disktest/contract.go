@@ -16,11 +16,22 @@ import (
 // Bounds of Check, so that it can be given a disk of terabytes.
 const (
 	workers     = 4
-	readsEach   = 100
 	longestRead = 192 << 10 // bytes: crosses every grain and several runs
-	wholeUpTo   = 64 << 20  // bytes: a disk up to this size is compared as a whole
 	maxWalk     = 1 << 16   // extents
-	zeroSample  = 64 << 10  // bytes read at either end of a zero extent
+	zeroSample  = 64 << 10  // bytes: the most that is read at either end of a zero extent
+)
+
+// effort is how much Check reads.
+type effort struct {
+	reads  int   // of each worker
+	upTo   int64 // bytes: a disk up to this size is compared as a whole
+	sample int64 // bytes read at either end of a zero extent
+}
+
+var (
+	full = effort{reads: 100, upTo: 64 << 20, sample: zeroSample}
+	// brief is for -short, and so for the race detector, which looks for what goroutines share and not for wrong bytes.
+	brief = effort{reads: 20, upTo: 1 << 20, sample: 4 << 10}
 )
 
 var zeros [zeroSample]byte
@@ -47,7 +58,10 @@ func check(d disk.Disk, want io.ReaderAt) error {
 	if s := d.SectorSize(); s != 512 && s != 4096 {
 		return fmt.Errorf("sector size %d, want 512 or 4096", s)
 	}
-	c := &contract{d: d, want: want, size: d.Size()}
+	c := &contract{d: d, want: want, size: d.Size(), effort: full}
+	if testing.Short() {
+		c.effort = brief
+	}
 	for _, step := range []func() error{c.outside, c.atEnd, c.pastTheEnd, c.walk, c.whole, c.parallel} {
 		if err := step(); err != nil {
 			return err
@@ -61,6 +75,7 @@ func broken(format string, args ...any) error { return fmt.Errorf(format, args..
 
 // contract is one run of Check.
 type contract struct {
+	effort
 	d    disk.Disk
 	want io.ReaderAt
 	size int64
@@ -142,10 +157,10 @@ func (c *contract) extent(off, limit int64) (disk.Extent, error) {
 	case !e.Zero:
 		return e, nil
 	}
-	for _, at := range []int64{e.Off, max(e.End()-zeroSample, e.Off)} {
+	for _, at := range []int64{e.Off, max(e.End()-c.sample, e.Off)} {
 		held := c.buffer()
 		defer c.scratch.Put(held)
-		b := (*held)[:min(zeroSample, e.End()-at)]
+		b := (*held)[:min(c.sample, e.End()-at)]
 		if err := c.read(b, at); err != nil {
 			return e, err
 		}
@@ -191,7 +206,7 @@ func (c *contract) buffer() *[]byte {
 
 // whole compares every byte of a disk that is small enough.
 func (c *contract) whole() error {
-	if c.size > wholeUpTo {
+	if c.size > c.upTo {
 		return nil
 	}
 	b := make([]byte, longestRead)
@@ -219,7 +234,7 @@ func (c *contract) random(rnd *rand.Rand) error {
 		return nil
 	}
 	buf := make([]byte, longestRead)
-	for range readsEach {
+	for range c.reads {
 		off := c.place(rnd)
 		n := min(1+rnd.Int64N(longestRead), c.size-off)
 		if rnd.IntN(4) == 0 {

@@ -48,10 +48,23 @@ func CorpusDir(t testing.TB) string {
 	return corpusDir(t)
 }
 
-// corpusDir is ../shared/corpus, seen from the module root.
+// HasCorpus reports whether the shared corpus is there, for a test that has other images too.
+func HasCorpus(t testing.TB) bool {
+	t.Helper()
+	_, err := os.Stat(corpusPath(t))
+	return err == nil
+}
+
+// corpusPath is ../shared/corpus, seen from the module root.
+func corpusPath(t testing.TB) string {
+	t.Helper()
+	return filepath.Join(filepath.Dir(moduleRoot(t)), "shared", "corpus")
+}
+
+// corpusDir skips the test where there is no corpus.
 func corpusDir(t testing.TB) string {
 	t.Helper()
-	corpus := filepath.Join(filepath.Dir(moduleRoot(t)), "shared", "corpus")
+	corpus := corpusPath(t)
 	if _, err := os.Stat(corpus); err != nil {
 		t.Skip("the shared corpus is not beside this repository")
 	}

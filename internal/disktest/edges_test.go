@@ -45,8 +45,8 @@ var edges = map[string][]string{
 	// table and volume never meet: whether sector 0 is an MBR or the boot sector of a volume is settled by layout.
 	"internal/table":  nil,
 	"internal/volume": nil,
-	// Files of a guest, and values in them: where their bytes lie. They know no partitions.
-	"internal/guestfile": nil,
+	// Files of a guest, and values in them: where their bytes lie. They know no partitions, and volume what is the boot sector of a FAT.
+	"internal/guestfile": {"internal/volume"},
 	"internal/hive":      nil,
 	"internal/boot":      {"internal/guestfile", "internal/hive", "internal/table", "internal/volume"},
 	"internal/layout":    {"internal/boot", "internal/table", "internal/volume"},
@@ -152,7 +152,7 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 }
 
 // openers may touch the file system, and starters may start goroutines. cli's are the progress line, the one that waits
-// for a signal, and the report file; sandbox reads what /proc says of its workers, tries what a worker may not open, and
+// for a signal, and the report file; sandbox reads what /proc says about its workers, tries what a worker may not open, and
 // waits for processes; disktest is for tests.
 var (
 	openers  = []string{"internal/sys", "internal/image", "internal/scan", "internal/sandbox", "internal/cli", "internal/disktest", "internal/disktest/oddfs"}
@@ -248,6 +248,18 @@ func TestFewOpenFilesOrStartGoroutines(t *testing.T) {
 	// The search finds what is known to be there.
 	for _, known := range []string{"file internal/image", "goroutine internal/diskcopy", "goroutine internal/cli", "goroutine internal/sandbox", "interruptible internal/sys"} {
 		require.Positive(t, counts[known], "%s in %v", known, slices.Collect(maps.Keys(counts)))
+	}
+}
+
+// The Makefile names the packages that the race detector watches in full.
+func TestRaceDetectorWatchesStarters(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(moduleRoot(t), "Makefile"))
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(text), "\nRACED := ")
+	require.True(t, found)
+	line, _, _ := strings.Cut(rest, "\n")
+	for _, p := range starters {
+		require.Contains(t, strings.Fields(line), strings.TrimPrefix(p, "internal/"))
 	}
 }
 

@@ -60,7 +60,7 @@ type VHDLayout struct {
 	Parent *VHDParent
 }
 
-// VHDParent is what a differencing disk says of the one that it completes.
+// VHDParent is what a differencing disk says about the one that it completes.
 type VHDParent struct {
 	ID                       byte
 	Relative, Absolute, Name string // left out when empty

@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -37,7 +36,7 @@ func Head(t testing.TB, d disk.Disk, n int64) []byte {
 // not there is left out.
 func Seeds(t testing.TB, n int64, rel ...string) [][]byte {
 	t.Helper()
-	dir := filepath.Join(filepath.Dir(moduleRoot(t)), "shared", "corpus")
+	dir := corpusPath(t)
 	if _, err := os.Stat(dir); err != nil {
 		return nil
 	}

@@ -46,7 +46,7 @@ func (f *extFS) inlineRuns(n *extInode) ([]Run, error) {
 	return append(runs, Run{Off: extMapSize, Len: size, At: n.at + off}), nil
 }
 
-// extInlineRest finds the value of "system.data" in an inode; its size is 0 where there is none.
+// extInlineRest finds the value of "system.data" in an inode; its size is 0 if absent.
 // Spec: Linux, Documentation/filesystems/ext4/attributes.rst.
 func extInlineRest(raw []byte) (off, size int64) {
 	const head, system = 16, 7

@@ -9,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // fatBPB is the start of the boot sector. Spec: Microsoft FAT specification 1.03, "Boot Sector and BPB".
@@ -59,11 +60,11 @@ type fatFS struct {
 }
 
 // FAT reads the FAT12, FAT16 or FAT32 of a partition.
-func (b *Budget) FAT(volume disk.Disk) (FS, error) {
-	if volume.Size() < units.SectorSize {
+func (b *Budget) FAT(d disk.Disk) (FS, error) {
+	if d.Size() < units.SectorSize {
 		return nil, ondisk.ErrNoMatch
 	}
-	raw, err := ondisk.Bytes(volume, 0, units.SectorSize)
+	raw, err := ondisk.Bytes(d, 0, units.SectorSize)
 	if err != nil {
 		return nil, err
 	}
@@ -71,11 +72,10 @@ func (b *Budget) FAT(volume disk.Disk) (FS, error) {
 	if err := ondisk.Fill(raw[:binary.Size(bpb)], binary.LittleEndian, &bpb); err != nil {
 		return nil, err
 	}
-	oem := string(bpb.OEM[:])
-	if string(raw[510:]) != "\x55\xaa" || oem == "NTFS    " || oem == "EXFAT   " || oem == "-FVE-FS-" {
+	if !volume.MayBeFAT(raw) {
 		return nil, ondisk.ErrNoMatch
 	}
-	f := &fatFS{volume: volume, meter: &metered{volume, b}}
+	f := &fatFS{volume: d, meter: &metered{d, b}}
 	if err := bpb.check(); err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ func (f *fatFS) allowed() string { return fmt.Sprintf("a cluster from 2 to %d", 
 // fatStep is what following one entry of the FAT may cost beside the reads, in bytes of the budget.
 const fatStep = 32
 
-// next is the cluster behind one; end when there is none.
+// next is the cluster behind one; end if absent.
 func (f *fatFS) next(cluster int64) (n int64, end bool, err error) {
 	if err := f.meter.spend(fatStep); err != nil {
 		return 0, false, err

@@ -178,7 +178,7 @@ func (l *fatLong) add(slot []byte) {
 	}
 }
 
-// take gives the long name of the entry with the short name, and forgets it; empty when there is none.
+// take gives the long name of the entry with the short name, and forgets it; empty if absent.
 func (l *fatLong) take(short []byte) string {
 	slots := l.slots
 	l.slots = 0

@@ -1,16 +1,15 @@
 // Package guestfile finds files in the file systems of a guest, and where their bytes lie in the volume. It exists to rewrite a few
-// bytes of a file in place, so what it says of places must be exact; what it cannot be exact about it refuses.
+// bytes of a file in place, so what it says about places must be exact; what it cannot be exact about it refuses.
 package guestfile
 
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // Limits of what is read. Beyond them a reader says ErrLimit.
@@ -24,10 +23,10 @@ const (
 // FS is a file system of a guest. A path has its elements parted by "/" and none in front; "" is the root. Names compare as in the
 // guest: without regard to case in NTFS and FAT. An FS is not safe for concurrent use.
 type FS interface {
-	// Open finds a regular file: fs.ErrNotExist when there is none, ErrUnsupported when its bytes cannot be told (compressed,
+	// Open finds a regular file: fs.ErrNotExist if absent, ErrUnsupported when its bytes cannot be told (compressed,
 	// encrypted), ErrFormat when its structures are broken, ErrLimit when they are larger than anybody needs.
 	Open(path string) (*File, error)
-	// List gives the names of a folder, in the order of the folder; fs.ErrNotExist when there is none.
+	// List gives the names of a folder, in the order of the folder; fs.ErrNotExist if absent.
 	List(path string) ([]Entry, error)
 }
 
@@ -43,6 +42,9 @@ type Run struct {
 	Len int64
 	At  int64 // in the volume
 }
+
+// End is the first byte of the file behind the run.
+func (r Run) End() int64 { return r.Off + r.Len }
 
 // File is a regular file of a guest. What no run covers reads as zeros.
 type File struct {
@@ -66,11 +68,11 @@ func newFile(volume ondisk.Source, path string, size int64, runs []Run) (*File, 
 				Want: fmt.Sprintf("a place within the %d bytes of the volume", volume.Size()),
 			}
 		}
-		end = r.Off + r.Len
+		end = r.End()
 		if r.Len = min(r.Len, size-r.Off); r.Len <= 0 {
 			continue
 		}
-		if k := len(f.runs) - 1; k >= 0 && f.runs[k].Off+f.runs[k].Len == r.Off && f.runs[k].At+f.runs[k].Len == r.At {
+		if k := len(f.runs) - 1; k >= 0 && f.runs[k].End() == r.Off && f.runs[k].At+f.runs[k].Len == r.At {
 			f.runs[k].Len += r.Len
 			continue
 		}
@@ -85,50 +87,22 @@ func newFile(volume ondisk.Source, path string, size int64, runs []Run) (*File, 
 // Size is the length of the file in bytes.
 func (f *File) Size() int64 { return f.size }
 
-// next is the index of the first run that ends behind off.
-func (f *File) next(off int64) int {
-	i, _ := slices.BinarySearchFunc(f.runs, off, func(r Run, off int64) int {
-		if r.Off+r.Len <= off {
-			return -1
-		}
-		return 1
-	})
-	return i
-}
-
 // ReadAt follows the contract of io.ReaderAt.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
-	if off < 0 {
-		return 0, fmt.Errorf("file %.256q at byte %d: %w", f.Path, off, fs.ErrInvalid)
+	return disk.New(f.size, units.SectorSize, f.run).ReadAt(p, off)
+}
+
+// run is the map of the file.
+func (f *File) run(off int64) (disk.Run, error) {
+	i := disk.Behind(f.runs, off)
+	switch {
+	case i == len(f.runs):
+		return disk.Run{Len: f.size - off}, nil
+	case off < f.runs[i].Off:
+		return disk.Run{Len: f.runs[i].Off - off}, nil
 	}
-	n := int(min(int64(len(p)), max(f.size-off, 0)))
-	done := 0
-	for i := f.next(off); done < n; i++ {
-		at, part := off+int64(done), p[done:n]
-		if i == len(f.runs) {
-			clear(part)
-			break
-		}
-		r := f.runs[i]
-		if gap := r.Off - at; gap > 0 { // a hole
-			hole := part[:min(gap, int64(len(part)))]
-			clear(hole)
-			done += len(hole)
-			at, part = at+int64(len(hole)), part[len(hole):]
-		}
-		if len(part) == 0 {
-			break
-		}
-		part = part[:min(int64(len(part)), r.Off+r.Len-at)]
-		if err := ondisk.ReadFull(f.volume, part, r.At+at-r.Off); err != nil {
-			return done, err
-		}
-		done += len(part)
-	}
-	if n < len(p) {
-		return n, io.EOF
-	}
-	return n, nil
+	r := f.runs[i]
+	return disk.Run{Len: r.End() - off, Src: f.volume, Off: r.At + off - r.Off}, nil
 }
 
 // errHole marks bytes of a file that no cluster holds.
@@ -144,12 +118,12 @@ func (f *File) Where(off, n int64) ([]disk.Range, error) {
 		return nil, fmt.Errorf("file %.256q: %w", f.Path, f.fixed)
 	}
 	var out []disk.Range
-	for i := f.next(off); n > 0; i++ {
+	for i := disk.Behind(f.runs, off); n > 0; i++ {
 		if i == len(f.runs) || f.runs[i].Off > off {
 			return nil, fmt.Errorf("file %.256q: byte %d lies in a %w: %w", f.Path, off, errHole, ondisk.ErrUnsupported)
 		}
 		r := f.runs[i]
-		part := min(n, r.Off+r.Len-off)
+		part := min(n, r.End()-off)
 		out = append(out, disk.Range{Off: r.At + off - r.Off, Len: part})
 		off, n = off+part, n-part
 	}

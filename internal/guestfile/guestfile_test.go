@@ -17,7 +17,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// model says of each byte of a file where it lies in the volume; -1 in a hole.
+// model says about each byte of a file where it lies in the volume; -1 in a hole.
 type model []int64
 
 // randomFile is a file of random runs, some of which follow each other in the volume, and its model.

@@ -70,7 +70,7 @@ func TestNTFSHostileList(t *testing.T) {
 	}
 	require.NoError(t, use(with(own)))
 	self := listEntry(attrList, 99, 0, number, rec.Sequence)
-	require.NoError(t, use(with(append(self, own...))), "the list is an attribute like others, and nobody reads it twice")
+	require.NoError(t, use(with(append(self, own...))), "the list is an attribute like others, and it is not read twice")
 	for name, list := range map[string][]byte{
 		"entry of length 0":             entry(func(e disktest.Forged) { e.U16(4, 0) }),
 		"entry of length 25":            entry(func(e disktest.Forged) { e.U16(4, 25) }),

@@ -176,7 +176,7 @@ func (x *ntfsIndex) push(b []byte) error {
 	return nil
 }
 
-// step visits the next entry, or goes down to the node under it. There is a name, or there is none at this step.
+// step visits the next entry, or goes down to the node under it. There is a name, or not at this step.
 func (x *ntfsIndex) step() (*ntfsName, error) {
 	top := &x.stack[len(x.stack)-1]
 	b := top.entries

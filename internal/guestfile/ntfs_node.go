@@ -132,7 +132,7 @@ func (node *ntfsNode) listed(b []byte) (e ntfsListed, err error) {
 	return e, nil
 }
 
-// extension loads a record that the list names. What it says of attribute lists does not count, so lists cannot nest.
+// extension loads a record that the list names. What it says about attribute lists does not count, so lists cannot nest.
 func (node *ntfsNode) extension(ref ntfsRef) (*ntfsRecord, error) {
 	if ref.number == node.rec.number {
 		if ref.sequence != node.rec.Sequence {

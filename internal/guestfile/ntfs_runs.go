@@ -139,7 +139,7 @@ func (v *ntfsValue) plain(path string) error {
 	return nil
 }
 
-// file holds the value to what it says of itself.
+// file holds the value to what it says about itself.
 func (v *ntfsValue) file(path string) (*File, error) {
 	broken := func(field string, got, want any) error {
 		return &ondisk.FormatError{What: fmt.Sprintf("ntfs file %.256q", path), Off: v.at, Field: field, Got: got, Want: want}

@@ -50,7 +50,7 @@ type Key struct {
 // Root gives the key that holds all others. Its name means nothing.
 func (h *Hive) Root() (*Key, error) { return h.key(h.base.RootCell) }
 
-// Key finds the key at the end of a path of names, without regard to case; fs.ErrNotExist when there is none.
+// Key finds the key at the end of a path of names, without regard to case; fs.ErrNotExist if absent.
 func (h *Hive) Key(path ...string) (*Key, error) {
 	k, err := h.Root()
 	for _, name := range path {
@@ -62,7 +62,7 @@ func (h *Hive) Key(path ...string) (*Key, error) {
 	return k, err
 }
 
-// Subkey finds the key of that name below k, without regard to case; fs.ErrNotExist when there is none.
+// Subkey finds the key of that name below k, without regard to case; fs.ErrNotExist if absent.
 func (k *Key) Subkey(name string) (*Key, error) {
 	found, err := find(k.Subkeys(), func(c *Key) bool { return sameName(c.Name, name) })
 	if err != nil {
@@ -136,7 +136,7 @@ func (k *Key) Subkeys() iter.Seq2[*Key, error] {
 	}
 }
 
-// child reads a key below k. Each key names its parent, so no key can be reached twice on one path: only the root, of which nobody asks
+// child reads a key below k. Each key names its parent, so no key can be reached twice on one path: only the root, which is never asked for
 // it, needs another look.
 func (k *Key) child(off uint32) (*Key, error) {
 	if k.depth == maxDepth {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"unicode"
-	"unicode/utf16"
 
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -28,11 +27,7 @@ func (h *Hive) name(c cell, what string, off, n int64, compressed bool) (string,
 	if compressed {
 		return latin1(b), nil
 	}
-	units := make([]uint16, n/2)
-	for i := range units {
-		units[i] = binary.LittleEndian.Uint16(b[2*i:])
-	}
-	return string(utf16.Decode(units)), nil
+	return ondisk.UTF16(b, binary.LittleEndian), nil
 }
 
 func latin1(b []byte) string {

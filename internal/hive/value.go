@@ -75,7 +75,7 @@ func (h *Hive) valueList(node keyNode) (list, error) {
 	return list{at: c.at, count: int64(node.Values), stride: 4}, nil
 }
 
-// Value finds the value of that name, without regard to case; the empty name is the default value. fs.ErrNotExist when there is none.
+// Value finds the value of that name, without regard to case; the empty name is the default value. fs.ErrNotExist if absent.
 func (k *Key) Value(name string) (*Value, error) {
 	found, err := find(k.Values(), func(v *Value) bool { return sameName(v.Name, name) })
 	if err != nil {

@@ -25,7 +25,7 @@ type chain struct {
 	// gate opens a further file by its plain name, where the image lies and nowhere else. level is 0 for a file of the image
 	// itself, 1 for one of its parent, …
 	gate func(name string, level int) (driver.File, error)
-	// sector is the size of the sectors of the image that the user named, for a format that cannot say it; 0 when nobody says.
+	// sector is the size of the sectors of the image that the user named, for a format that cannot say it; 0 when it is not said.
 	sector int64
 }
 

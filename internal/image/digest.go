@@ -19,8 +19,27 @@ import (
 // ErrDigest marks a member of a package whose bytes are not those that the manifest speaks of.
 var ErrDigest = errors.New("differs from its digest")
 
+// Progress receives how far the work on a copy is, phase by phase.
+type Progress interface {
+	Begin(phase string, total int64) // what is done from now on, and with how many bytes
+	Add(n int64)                     // bytes of the phase that are done, from any goroutine
+}
+
+// Phases of the work on a copy.
+const (
+	PhaseCopy    = "copy"    // writing
+	PhaseCompare = "compare" // with what was to be written
+	PhaseDigest  = "digest"  // reading for the digests of a manifest
+)
+
+// unwatched is no progress.
+type unwatched struct{}
+
+func (unwatched) Begin(string, int64) {}
+func (unwatched) Add(int64)           {}
+
 // Check compares all members with the manifest. What the manifest does not name is not compared.
-func (p *Package) Check(ctx context.Context, tell func(int64)) error {
+func (p *Package) Check(ctx context.Context, progress Progress) error {
 	if p.Manifest == nil {
 		return nil
 	}
@@ -33,7 +52,7 @@ func (p *Package) Check(ctx context.Context, tell func(int64)) error {
 		if m.file == nil {
 			continue
 		}
-		if err := compare(ctx, m.Name, m.file, p.digests(m), tell); err != nil {
+		if err := compare(ctx, m.Name, m.file, p.digests(m), progress); err != nil {
 			return err
 		}
 	}
@@ -58,11 +77,11 @@ func (p *Package) digests(m *Member) []ovf.Digest {
 }
 
 // compare reads a member once and holds it against its digests.
-func compare(ctx context.Context, name string, f driver.File, want []ovf.Digest, tell func(int64)) error {
+func compare(ctx context.Context, name string, f driver.File, want []ovf.Digest, progress Progress) error {
 	if len(want) == 0 {
 		return nil
 	}
-	got, err := hashes(ctx, f, want, tell)
+	got, err := hashes(ctx, f, want, progress)
 	if err != nil {
 		return err
 	}
@@ -81,7 +100,7 @@ func (img *Image) CheckDigests(ctx context.Context) error {
 		return nil
 	}
 	for _, m := range img.members {
-		if err := compare(ctx, m.name, m, img.digests[m.name], func(int64) {}); err != nil {
+		if err := compare(ctx, m.name, m, img.digests[m.name], unwatched{}); err != nil {
 			return err
 		}
 	}
@@ -89,7 +108,7 @@ func (img *Image) CheckDigests(ctx context.Context) error {
 		if img.members != nil {
 			break
 		}
-		if err := compare(ctx, f.name, f, img.digests[path.Join(img.under, f.name)], func(int64) {}); err != nil {
+		if err := compare(ctx, f.name, f, img.digests[path.Join(img.under, f.name)], unwatched{}); err != nil {
 			return err
 		}
 	}
@@ -97,7 +116,7 @@ func (img *Image) CheckDigests(ctx context.Context) error {
 }
 
 // hashes reads a file once and computes a digest for each of want.
-func hashes(ctx context.Context, f driver.File, want []ovf.Digest, tell func(int64)) ([][]byte, error) {
+func hashes(ctx context.Context, f driver.File, want []ovf.Digest, progress Progress) ([][]byte, error) {
 	by := map[string]hash.Hash{}
 	var sinks []io.Writer
 	for _, d := range want {
@@ -107,8 +126,9 @@ func hashes(ctx context.Context, f driver.File, want []ovf.Digest, tell func(int
 		}
 	}
 	all := io.MultiWriter(sinks...)
+	progress.Begin(PhaseDigest, f.Size())
 	err := eachChunk(ctx, f, func(b []byte, _ int64) error {
-		tell(int64(len(b)))
+		progress.Add(int64(len(b)))
 		_, err := all.Write(b)
 		return err
 	})
@@ -123,18 +143,19 @@ func hashes(ctx context.Context, f driver.File, want []ovf.Digest, tell func(int
 }
 
 // sameBytes compares two files.
-func sameBytes(ctx context.Context, a, b driver.File, tell func(int64)) (bool, error) {
+func sameBytes(ctx context.Context, a, b driver.File, progress Progress) (bool, error) {
 	same := a.Size() == b.Size()
 	if !same {
 		return false, nil
 	}
+	progress.Begin(PhaseCompare, a.Size())
 	other := make([]byte, min(units.MiB, b.Size()))
 	err := eachChunk(ctx, a, func(x []byte, off int64) error {
 		y := other[:len(x)]
 		if err := ondisk.ReadFull(b, y, off); err != nil {
 			return err
 		}
-		tell(int64(len(x)))
+		progress.Add(int64(len(x)))
 		same = same && bytes.Equal(x, y)
 		return nil
 	})

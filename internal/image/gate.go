@@ -22,8 +22,8 @@ type folder struct {
 	fd      int
 	alias   map[string]string // names that stand under another name until they are published
 	handles *handles
-	meter   *Meter  // of all that is read; nil: nobody counts
-	recent  *recent // nil unless somebody counts
+	meter   *Meter  // of all that is read; nil: nothing is counted
+	recent  *recent // nil unless reads are counted
 }
 
 func openFolder(path string) (*folder, error) {
@@ -64,7 +64,8 @@ func checkName(name string) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("file name %.256q %s: %w, want a plain name in the same folder", name, bad, ondisk.ErrReference)
+	return fmt.Errorf("file name %.256q %s: %w, want a plain name in the same folder; trueup opens nothing else that an image names: "+
+		"put its files together, or flatten it with qemu-img convert", name, bad, ondisk.ErrReference)
 }
 
 // open is the gate for names that stand in an image.
@@ -106,6 +107,9 @@ func (d *folder) openNamed(name string) (*file, error) {
 	}
 	if f.stat.Size, err = sys.Seek(f.fd, 0, io.SeekEnd); err != nil {
 		return nil, errors.Join(fmt.Errorf("size of device %.256q: %w", name, err), f.Close())
+	}
+	if f.stat.Size == 0 {
+		return nil, errors.Join(ondisk.In(ondisk.ErrFormat, "there is no medium in the device: it has 0 bytes"), f.Close())
 	}
 	if f.sector, err = sys.SectorSize(f.fd); err != nil {
 		return nil, errors.Join(fmt.Errorf("sector size of device %.256q: %w", name, err), f.Close())

@@ -179,7 +179,7 @@ func identifyOVF(dir *folder, f *file) Identity {
 // smallest is what an image has at least, in bytes: one sector.
 const smallest = units.SectorSize
 
-// Named reports whether a file has the name of an image, whatever its content: one that is none is damaged. size is in bytes.
+// Named reports whether a file has the name of an image, whatever its content: one that is not one is damaged. size is in bytes.
 func Named(name string, size int64) bool {
 	ext := strings.ToLower(filepath.Ext(name))
 	if otherNames[ext] != "" {

@@ -131,7 +131,7 @@ func (p *Package) siblings(string) (_ map[string]driver.Names, err error) {
 	return p.beside, err
 }
 
-// readable refuses what an OVF can say of a disk and nobody writes.
+// readable refuses what an OVF can say about a disk and no tool writes.
 func (d PackageDisk) readable() error {
 	switch {
 	case d.notThere != nil:

@@ -3,6 +3,8 @@ package image
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -40,33 +42,41 @@ func refuses(err error) bool {
 // lockByte is the byte that is locked, far behind what a file can hold: SMB keeps others from reading and writing what is locked.
 const lockByte = 1 << 62
 
-// lock takes the lock that says that a run writes a partial file. It ends with the process.
+// lockFile sets or releases the lock of a file that a run writes.
+func lockFile(fd, command int, kind int16) error {
+	return sys.Lock(fd, command, &unix.Flock_t{Type: kind, Start: lockByte, Len: 1})
+}
+
+// locked reports whether an error says that another has the lock.
+func locked(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) }
+
+// lock takes the lock that says that a run writes a partial file.
 func (o *Output) lock(fd int, partial string) error {
 	if o.manners.noLocks {
 		return nil
 	}
-	err := sys.Lock(fd, unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: lockByte, Len: 1})
+	err := lockFile(fd, unix.F_OFD_SETLK, unix.F_WRLCK)
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES):
-		return usedByOther(partial)
+	case locked(err):
+		return usedByOther(o.shown(partial))
 	case errors.Is(err, unix.ENOLCK) || refuses(err):
 		o.manners.noLocks = true
 		o.notes.add("dest-no-locks", "do not run two copies to the same DEST at once",
 			"the file system knows no locks (%v): another run that writes the same DEST goes unnoticed", err)
 		return nil
 	}
-	return ondisk.In(ErrOutput, "lock %s: %w", partial, err)
+	return ondisk.In(ErrOutput, "lock %s: %w", o.shown(partial), err)
 }
 
 // try finds out, on the first file while it is empty, whether the file system can do what the output will need: a refusal must not
 // come after hours of copying. Nothing is left of it.
 func (o *Output) try(p *part) error {
-	if err := o.tryReading(p); err != nil {
+	if err := o.tryNames(p.final); err != nil {
 		return err
 	}
-	if err := o.tryNames(p.final); err != nil {
+	if err := o.tryReading(p); err != nil {
 		return err
 	}
 	if err := p.Sync(); err != nil {
@@ -81,7 +91,7 @@ func (o *Output) tryReading(p *part) error {
 	if err == nil || o.manners.noLocks {
 		return p.wrap("read back", err)
 	}
-	free := sys.Lock(int(p.Fd()), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK, Start: lockByte, Len: 1})
+	free := lockFile(int(p.Fd()), unix.F_OFD_SETLK, unix.F_UNLCK)
 	if free != nil || o.dir.readable(partialName(p.final)) != nil {
 		return p.wrap("read back", err)
 	}
@@ -106,7 +116,8 @@ func trialNames(final string) (first, second string) {
 	return "." + final + ".trial", "." + final + ".moved"
 }
 
-// tryNames tries a second name and a rename that replaces nothing.
+// tryNames tries a second name and a rename that replaces nothing, with a file that serves for nothing else: a server of SMB that gave
+// a lease for a file under one name can refuse to open it under another.
 func (o *Output) tryNames(final string) error {
 	first, second := trialNames(final)
 	for _, n := range []string{first, second} {
@@ -114,24 +125,25 @@ func (o *Output) tryNames(final string) error {
 			return err
 		}
 	}
-	if o.manners.links = sys.Linkat(o.dir.fd, partialName(final), first); o.manners.links != nil {
-		fd, err := sys.Openat(o.dir.fd, first, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-		if err != nil {
-			return ondisk.In(ErrOutput, "create %s: %w", first, err)
-		}
-		_ = sys.Close(fd) // nothing was written
+	fd, err := sys.Openat(o.dir.fd, first, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return ondisk.In(ErrOutput, "create %s: %w", o.shown(first), err)
 	}
-	err := sys.Renameat2(o.dir.fd, first, second, unix.RENAME_NOREPLACE)
+	_ = sys.Close(fd) // nothing was written
+	if o.manners.links = sys.Linkat(o.dir.fd, first, second); o.manners.links == nil {
+		_ = sys.Unlinkat(o.dir.fd, second) // what stays there fails the rename
+	}
+	err = sys.Renameat2(o.dir.fd, first, second, unix.RENAME_NOREPLACE)
 	if refuses(err) {
 		o.manners.noExclusive = true
 		err = sys.Renameat(o.dir.fd, first, second)
 	}
 	if err != nil {
-		err = ondisk.In(ErrOutput, "rename %s, to try what DEST will need: %w", first, err)
+		err = ondisk.In(ErrOutput, "rename %s, to try what DEST will need: %w", o.shown(first), err)
 	}
 	for _, n := range []string{first, second} {
 		if gone := sys.Unlinkat(o.dir.fd, n); gone != nil && !errors.Is(gone, unix.ENOENT) {
-			err = errors.Join(err, ondisk.In(ErrOutput, "remove %s: %w", n, gone))
+			err = errors.Join(err, ondisk.In(ErrOutput, "remove %s: %w", o.shown(n), gone))
 		}
 	}
 	return err
@@ -161,8 +173,26 @@ func (o *Output) permit(p *part, mode uint32) error {
 	err := sys.Fchmod(int(p.Fd()), mode)
 	if refuses(err) {
 		o.notes.add("dest-permissions", "see to it that only those can reach DEST who may read it",
-			"the file system sets no permissions of files (%v): %s does not have those of SOURCE", err, p.final)
+			"the file system sets no permissions of files (%v): %s does not have those of SOURCE", err, p.shown)
 		return nil
 	}
 	return p.wrap("permissions of", err)
+}
+
+// CheckUpgrade fails where a lock for reading cannot become one for writing in the folder of a file, as databases need it. SMB knows no
+// such change. Other troubles are left to the database.
+func CheckUpgrade(path string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".trueup-*")
+	if err != nil {
+		return nil
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	fd := int(f.Fd())
+	// Locks of the process, as SQLite has them: Linux upgrades those of a descriptor on SMB.
+	if lockFile(fd, unix.F_SETLK, unix.F_RDLCK) != nil || !locked(lockFile(fd, unix.F_SETLK, unix.F_WRLCK)) {
+		return nil
+	}
+	return ondisk.In(ErrOutput, "%s: locks of this file system cannot be upgraded, which a database needs; "+
+		"mount it with nobrl if it is SMB, or keep the file on a local disk", path)
 }

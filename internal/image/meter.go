@@ -23,7 +23,7 @@ func (m *Meter) Read() int64 {
 	return m.read.Load()
 }
 
-// ask counts what somebody wants.
+// ask counts what is wanted.
 func (m *Meter) ask(n int) error {
 	if m == nil {
 		return nil

@@ -10,8 +10,12 @@ import (
 
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/image/vhd"
 	"github.com/trueup/trueup/internal/ondisk"
 )
+
+// CodeHidden is that of the issue of an image that has data which read as zeros.
+const CodeHidden = vhd.CodeHidden
 
 // CodeMisnamed is that of the issue of a file that has the name of a format, and is read as raw.
 const CodeMisnamed = "format-missing"
@@ -61,6 +65,18 @@ func named(name string, err error) error {
 		return fmt.Errorf("%w. The name says %s: it may be truncated or damaged", err, format)
 	}
 	return err
+}
+
+// owned names the image that an extent belongs to, where a look into the folder shows that.
+func (img *Image) owned(err error) error {
+	if !errors.Is(err, driver.ErrLone) || img.known != nil {
+		return err
+	}
+	user, bad := img.dir.user(img.base, func(n driver.Names) []string { return n.Extents })
+	if bad != nil || user == "" {
+		return err
+	}
+	return ondisk.In(driver.ErrLone, "it is an extent of %.256q; name that one", user)
 }
 
 // ordered notes that the content looks like another format than raw, which the user has ordered.

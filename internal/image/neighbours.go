@@ -16,8 +16,8 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/ovf"
 	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // maxNeighbours bounds how many names of a folder are kept: those that can say something about an image. A folder with more
@@ -187,21 +187,26 @@ func byExtension(f driver.Format, name string) bool {
 	return f.Names != nil && slices.Contains(f.Extensions, strings.ToLower(path.Ext(name)))
 }
 
+// namers are the formats whose files can name others: those of images, and OVF.
+var namers = append(slices.Clone(formats), driver.Format{
+	Name: packageOVF, Detect: func(head, _ []byte) bool { return ovf.Looks(head) }, Names: ovfNames, Extensions: []string{".ovf"}, AnyExtension: true,
+})
+
 // naming reports whether a file can name others: by its extension, or by its content where the format has any extension.
 func (d *folder) naming(name string) bool {
-	if slices.ContainsFunc(formats, func(f driver.Format) bool { return byExtension(f, name) }) {
+	if slices.ContainsFunc(namers, func(f driver.Format) bool { return byExtension(f, name) }) {
 		return true
 	}
 	f, err := d.openAny(name, ondisk.ErrReference)
 	if err != nil {
-		return false // no regular file, or nobody's image
+		return false // no regular file, or no image
 	}
 	defer f.Close()
-	head := make([]byte, min(f.Size(), units.SectorSize))
+	head := make([]byte, min(f.Size(), textBlock))
 	if ondisk.ReadFull(f, head, 0) != nil {
 		return true // it could, and reading its names fails and says why
 	}
-	return slices.ContainsFunc(formats, func(f driver.Format) bool { return f.AnyExtension && f.Detect(head, nil) })
+	return slices.ContainsFunc(namers, func(f driver.Format) bool { return f.AnyExtension && f.Detect(head, nil) })
 }
 
 // namesIn reads what the images of the folder name, each file once however many names it has.
@@ -232,7 +237,7 @@ func (d *folder) namesIn(except string) (map[string]driver.Names, error) {
 
 func readNames(f *file) (driver.Names, error) {
 	var all driver.Names
-	for _, format := range formats {
+	for _, format := range namers {
 		if !format.AnyExtension && !byExtension(format, f.name) {
 			continue
 		}
@@ -242,6 +247,7 @@ func readNames(f *file) (driver.Names, error) {
 		}
 		all.Parents = append(all.Parents, n.Parents...)
 		all.Extents = append(all.Extents, n.Extents...)
+		all.Members = append(all.Members, n.Members...)
 		all.Broken = all.Broken || n.Broken
 	}
 	return all, nil

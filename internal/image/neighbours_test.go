@@ -187,7 +187,8 @@ func TestSnapshotsNameTheirParent(t *testing.T) {
 		{"without quotes", "disk-000001.vmdk", "disk.vmdk", func(text string) []byte { return []byte(strings.ReplaceAll(text, `"disk.vmdk"`, "disk.vmdk")) }, true},
 		{"of another disk", "other-000001.vmdk", "other.vmdk", plain, false},
 		{"of a disk that sounds alike", "disk-000001.vmdk", "my-disk.vmdk", plain, false},
-		{"in a file that is no vmdk", "disk-000001.txt", "disk.vmdk", plain, false},
+		{"in a descriptor of any name", "disk-000001.txt", "disk.vmdk", plain, true},
+		{"in a file that is no vmdk", "disk-000001.txt", "disk.vmdk", func(text string) []byte { return []byte("notes\n" + text) }, false},
 		{"a broken neighbour", "broken.vmdk", "disk.vmdk", func(text string) []byte { return []byte("KDMV" + text) }, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -52,9 +52,9 @@ type Options struct {
 	Format string // name of the format, empty to find it by content; it is held against the content either way
 	// SectorSize in bytes of a raw image, which cannot say it. 0: that of its device, 512 in a file.
 	SectorSize int64
-	// Beside is what somebody has found in the image's folder who looks at all of it; nil: the folder is looked at.
+	// Beside is what a look at the image's whole folder found; nil: the folder is looked at.
 	Beside *Beside
-	Meter  *Meter // of what is read from its files; nil: nobody counts
+	Meter  *Meter // of what is read from its files; nil: nothing is counted
 }
 
 // Open opens the image at path, read-only. The user's own path may lead through links; names inside the image may not. The
@@ -120,7 +120,7 @@ func openIn(dir *folder, base string, o Options) (*Image, error) {
 	c := &chain{img: img, above: []driver.File{main}, gate: img.beside, sector: sector}
 	img.Format, img.Image, err = c.open(main, o.Format)
 	if err != nil {
-		return nil, errors.Join(named(base, err), img.closeFiles())
+		return nil, errors.Join(named(base, img.owned(err)), img.closeFiles())
 	}
 	img.misnamed(base, o)
 	if o.Format == raw.Format.Name {

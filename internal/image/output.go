@@ -51,6 +51,7 @@ type Output struct {
 	caseless   bool // the folder finds DEST by its name in another case
 	manners    manners
 	notes      *notes
+	room       int64    // see Room
 	replace    []string // the extent files among them, removed at the end
 	// again opens what was written where that is no file of its own; nil otherwise.
 	again func() (*Image, error)
@@ -96,6 +97,9 @@ func (o *Output) start(size int64, src *Image, opts CreateOptions) error {
 		return err
 	}
 	if err := o.removeLeft(); err != nil {
+		return err
+	}
+	if o.room, err = o.Free(); err != nil {
 		return err
 	}
 	do := driver.Options{
@@ -177,7 +181,7 @@ func (o *Output) checkDest(src *Image) error {
 		return nil
 	}
 	if user, err := o.dir.extentOf(o.base); err != nil || user != "" {
-		return cmp.Or(err, ondisk.In(ErrUsage, "DEST %s holds data of the image %s; name another file", o.path, user))
+		return cmp.Or(err, ondisk.In(ErrUsage, "DEST %s belongs to %s, which names it as its data or disk; name another file", o.path, user))
 	}
 	return o.taken(o.base)
 }
@@ -225,7 +229,7 @@ func (o *Output) spareSource(src *Image) error {
 	return nil
 }
 
-// findReplaced looks at the image that --force replaces. Nobody may be using it, and its extent file, which goes with it,
+// findReplaced looks at the image that --force replaces. It may not be in use, and its extent file, which goes with it,
 // must not be the source's: an extent can be opened without its descriptor.
 func (o *Output) findReplaced(src *Image) error {
 	if !o.dir.exists(o.base) {

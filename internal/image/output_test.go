@@ -1,8 +1,10 @@
 package image_test
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -144,11 +146,59 @@ func TestDiscardWithForceKeepsTheOldImage(t *testing.T) {
 func TestForceDoesNotTakeAStrangersFile(t *testing.T) {
 	src, _ := source(t, 1)
 	dir := t.TempDir()
-	write(t, dir, "out-flat.vmdk", []byte("belongs to nobody we know"))
+	write(t, dir, "out-flat.vmdk", []byte("belongs to something else"))
 	write(t, dir, "out.vmdk", []byte("no image at all"))
 	_, err := image.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, forced(flat))
 	require.ErrorIs(t, err, image.ErrOutput)
 	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, names(t, dir))
+}
+
+// A disk that an OVF names is spared, however far down the OVF begins, and whether or not it can be read: other programs may read it.
+func TestForceSparesWhatAnOVFNames(t *testing.T) {
+	const text = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
+<References><File ovf:href="Disk%201.vmdk" ovf:id="f" ovf:chunkSize="1048576"/></References></Envelope>`
+	utf16s := func(order binary.AppendByteOrder, text string) string {
+		b := order.AppendUint16(nil, 0xfeff)
+		for _, r := range strings.ReplaceAll(text, "%20", " ") {
+			b = order.AppendUint16(b, uint16(r))
+		}
+		return string(b)
+	}
+	comment := func(n int) string { return "<!--" + strings.Repeat("x", n) + "-->" }
+	for _, tc := range []struct {
+		name, file, text string
+		spared           bool
+	}{
+		{"at the start", "vm.ovf", text, true},
+		{"behind a comment", "vm.ovf", comment(2000) + text, true},
+		{"behind a long comment", "VM.OVF", comment(1<<20) + text, true},
+		{"of any name, behind a comment", "machine", comment(7000) + text, true},
+		{"little-endian UTF-16", "vm.ovf", utf16s(binary.LittleEndian, text), true},
+		{"big-endian UTF-16", "vm.Ovf", utf16s(binary.BigEndian, text), true},
+		{"cut short", "vm.ovf", text[:len(text)-20], true},
+		{"of any name, cut short", "machine", text[:len(text)-20], true},
+		{"cut short, of another disk", "vm.ovf", strings.Replace(text, "Disk%201", "disk2", 1)[:200], false},
+		{"of another disk", "vm.ovf", strings.Replace(text, "Disk%201", "disk2", 1), false},
+		{"empty", "vm.ovf", "", false},
+		{"a text that cannot be an OVF", "machine", "notes on Disk 1.vmdk", false},
+	} {
+		for _, base := range []string{"disk 1.vmdk", "disk 1.vmdk.000000003"} {
+			t.Run(tc.name+", "+base, func(t *testing.T) {
+				src, _ := source(t, 1)
+				dir := t.TempDir()
+				old := write(t, dir, base, noise(2, 64*kib))
+				write(t, dir, tc.file, []byte(tc.text))
+				out, err := image.Create(old, src.Disk.Size(), src, image.CreateOptions{Format: "raw", Force: true})
+				if !tc.spared {
+					require.NoError(t, err)
+					require.NoError(t, out.Discard())
+					return
+				}
+				require.ErrorIs(t, err, image.ErrUsage)
+				require.ErrorContains(t, err, "belongs to "+tc.file)
+			})
+		}
+	}
 }
 
 // An image that cannot be opened, since its own parent is missing, is a snapshot's parent all the same.

@@ -26,7 +26,7 @@ type Package struct {
 	Path     string // as the user wrote it
 	Kind     string // "ova" or "ovf"
 	Envelope *ovf.Envelope
-	Manifest *ovf.Manifest // nil when there is none
+	Manifest *ovf.Manifest // nil if absent
 	Members  []*Member     // in their order; of a folder the OVF, its manifest and certificate, and the files it names
 
 	dir     *folder
@@ -41,7 +41,7 @@ type Package struct {
 	unnamed []PackageDisk
 	bad     map[string]error         // why a file cannot be opened, by its href
 	lines   map[*Member][]ovf.Digest // of the manifest
-	// beside is what the images of the folder name, once somebody has asked.
+	// beside is what the images of the folder name, once that was asked for.
 	beside map[string]driver.Names
 }
 
@@ -74,15 +74,15 @@ type Member struct {
 // PackageDisk is a file of a package that holds a disk.
 type PackageDisk struct {
 	Member   string     // its name
-	Disks    []ovf.Disk // what the envelope says of it; more than one when machines share it, none of an image that it does not name
+	Disks    []ovf.Disk // what the envelope says about it; more than one when machines share it, none of an image that it does not name
 	file     *ovf.File  // nil for a file that the envelope does not list
 	notThere error      // why the file cannot be opened
 }
 
-// OpenPackage opens a package, read-only. What is none gives ErrNoMatch.
+// OpenPackage opens a package, read-only. Another file gives ErrNoMatch.
 func OpenPackage(name string) (*Package, error) { return OpenPackageWith(name, nil) }
 
-// OpenPackageWith is OpenPackage for who counts what is read; nil: nobody does.
+// OpenPackageWith is OpenPackage for who counts what is read; nil: it is not counted.
 func OpenPackageWith(name string, meter *Meter) (*Package, error) {
 	real, err := filepath.EvalSymlinks(name)
 	if err != nil {
@@ -255,7 +255,7 @@ func (p *Package) join(f *file, role Role) {
 	p.names[m.Name] = m
 }
 
-// Member finds a member by its name, nil when there is none.
+// Member finds a member by its name, nil if absent.
 func (p *Package) Member(name string) *Member { return p.names[name] }
 
 // Disks returns the files that hold disks of the machine, in the order of the envelope. A disk without a file is made empty when

@@ -50,7 +50,7 @@ func TestDisksInsideArchives(t *testing.T) {
 	}
 }
 
-// What a disk inside names lies inside too: a file beside the archive is none of its files.
+// What a disk inside names lies inside too: a file beside the archive is not one of its files.
 func TestArchivesHaveNoWayOut(t *testing.T) {
 	descriptor := disktest.VMDKDescriptor("monolithicFlat", `RW 8 FLAT "disk-flat.vmdk" 0`)
 	path := forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)})
@@ -79,7 +79,7 @@ func TestUnpublishedPackage(t *testing.T) {
 			Rewrite: map[string]image.Rewrite{"disk.vmdk": {Source: img, Size: img.Disk.Size()}},
 		})
 		require.NoError(t, err)
-		require.NoError(t, out.Write(t.Context(), func(int64) {}, func(_ string, create image.CreateDisk) error {
+		require.NoError(t, out.Write(t.Context(), unwatched{}, func(_ string, create image.CreateDisk) error {
 			o, err := create(image.CreateOptions{})
 			require.NoError(t, err)
 			_, err = diskcopy.Run(t.Context(), img.Disk, o, diskcopy.Options{Jobs: 4})
@@ -96,3 +96,9 @@ func TestUnpublishedPackage(t *testing.T) {
 		require.Empty(t, names(t, dir))
 	}
 }
+
+// unwatched is no progress.
+type unwatched struct{}
+
+func (unwatched) Begin(string, int64) {}
+func (unwatched) Add(int64)           {}

@@ -12,7 +12,7 @@ import (
 
 // readBack reads every member that is complete through a handle of its own, holds copies against what was copied, and
 // computes the digests of the manifest.
-func (p *PackageOutput) readBack(ctx context.Context, tell func(int64)) (map[string][]byte, error) {
+func (p *PackageOutput) readBack(ctx context.Context, progress Progress) (map[string][]byte, error) {
 	dir, err := p.out.reader()
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (p *PackageOutput) readBack(ctx context.Context, tell func(int64)) (map[str
 		if err != nil {
 			return nil, err
 		}
-		err = p.readMember(ctx, m, &member{f: f, name: m.name, off: m.data, size: m.size}, sums, tell)
+		err = p.readMember(ctx, m, &member{f: f, name: m.name, off: m.data, size: m.size}, sums, progress)
 		if err = errors.Join(err, f.Close()); err != nil {
 			return nil, err
 		}
@@ -35,9 +35,9 @@ func (p *PackageOutput) readBack(ctx context.Context, tell func(int64)) (map[str
 	return sums, nil
 }
 
-func (p *PackageOutput) readMember(ctx context.Context, m *outMember, f driver.File, sums map[string][]byte, tell func(int64)) error {
+func (p *PackageOutput) readMember(ctx context.Context, m *outMember, f driver.File, sums map[string][]byte, progress Progress) error {
 	if m.rewrite == nil && !m.text { // a copy: its digests are those of the source
-		same, err := sameBytes(ctx, m.from.file, f, tell)
+		same, err := sameBytes(ctx, m.from.file, f, progress)
 		if err == nil && !same {
 			err = ondisk.In(ErrDigest, "%.256q has other bytes than were written: the storage or memory of this machine is at fault; nothing was published", m.name)
 		}
@@ -47,7 +47,7 @@ func (p *PackageOutput) readMember(ctx context.Context, m *outMember, f driver.F
 	if len(want) == 0 {
 		return nil
 	}
-	got, err := hashes(ctx, f, want, tell)
+	got, err := hashes(ctx, f, want, progress)
 	for i := range got {
 		sums[want[i].Algorithm+" "+want[i].Name] = got[i]
 	}

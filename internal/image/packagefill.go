@@ -62,14 +62,14 @@ func (p *PackageOutput) fill(m *outMember, fill func(member string, create Creat
 		return err
 	}
 	defer img.Close()
-	held, err := populated(img.Disk)
+	held, err := disk.Stored(img.Disk)
 	if err != nil {
 		return err
 	}
 	return describe(p.env, p.src.disk(m.from.Name), m.size, m.rewrite, held)
 }
 
-// describe changes what the OVF says of a disk's file: its size, the capacity of the disk where that is wrong now, and what
+// describe changes what the OVF says about a disk's file: its size, the capacity of the disk where that is wrong now, and what
 // the disk holds.
 func describe(e *ovf.Envelope, d PackageDisk, size int64, r *Rewrite, held int64) error {
 	e.SetFileSize(d.file.ID, size)
@@ -84,21 +84,6 @@ func describe(e *ovf.Envelope, d PackageDisk, size int64, r *Rewrite, held int64
 	return nil
 }
 
-// populated is how many bytes of a disk are not known to be zero.
-func populated(d disk.Disk) (n int64, err error) {
-	for off := int64(0); off < d.Size(); {
-		e, err := d.Extent(off, d.Size()-off)
-		if err != nil {
-			return 0, err
-		}
-		if !e.Zero {
-			n += e.Len
-		}
-		off = e.End()
-	}
-	return n, nil
-}
-
 func (p *PackageOutput) createDisk(m *outMember, w *window, o CreateOptions) (*Output, error) {
 	src := m.rewrite.Source
 	format, sub, err := target(src, CreateOptions{})
@@ -106,6 +91,9 @@ func (p *PackageOutput) createDisk(m *outMember, w *window, o CreateOptions) (*O
 		return nil, err
 	}
 	d := &Output{Format: format.Name, Subformat: sub, dir: p.out.dir, base: m.name, notes: p.out.notes}
+	if d.room, err = d.Free(); err != nil {
+		return nil, err
+	}
 	d.again = func() (*Image, error) { m.size = w.size; return p.openDisk(m) }
 	d.Target, err = format.Create(w, m.rewrite.Size, driver.Options{
 		Subformat: sub, Name: path.Base(m.name), Seed: o.Seed, SectorSize: src.Disk.SectorSize(), Heads: o.Heads, Sectors: o.Sectors, Template: src.Template,
@@ -137,12 +125,13 @@ func (p *PackageOutput) openDisk(m *outMember) (*Image, error) {
 }
 
 // copy writes a member as it is, headers and all.
-func (p *PackageOutput) copy(ctx context.Context, m *outMember, tell func(int64)) error {
+func (p *PackageOutput) copy(ctx context.Context, m *outMember, progress Progress) error {
 	if m.from.file == nil { // a folder or a link: nothing but headers
 		return p.put(m.head, m, m.data-int64(len(m.head)))
 	}
+	progress.Begin(PhaseCopy, m.from.file.Size())
 	err := eachChunk(ctx, m.from.file, func(b []byte, off int64) error {
-		tell(int64(len(b)))
+		progress.Add(int64(len(b)))
 		if ondisk.IsZero(b) {
 			return nil // a hole
 		}
@@ -160,7 +149,7 @@ func (p *PackageOutput) put(b []byte, m *outMember, off int64) error {
 }
 
 // finish writes what depends on everything else: the headers of what has changed, the OVF, and the manifest at last.
-func (p *PackageOutput) finish(ctx context.Context, tell func(int64)) error {
+func (p *PackageOutput) finish(ctx context.Context, progress Progress) error {
 	var manifest *outMember
 	for _, m := range p.members {
 		switch {
@@ -179,7 +168,7 @@ func (p *PackageOutput) finish(ctx context.Context, tell func(int64)) error {
 	if err := p.setSizes(); err != nil {
 		return err
 	}
-	sums, err := p.readBack(ctx, tell)
+	sums, err := p.readBack(ctx, progress)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // chunk is the name of any chunk.
-var chunk = regexp.MustCompile(`^(.*)\.[0-9]{9}$`)
+var chunk = regexp.MustCompile(`^(.+)\.[0-9]{9}$`)
 
 // findUnnamed finds the images of the package that no disk names. Extents, parents and chunks belong to others.
 func (p *Package) findUnnamed() {

@@ -73,9 +73,9 @@ func (p *PackageOutput) Issues() (out []ondisk.Issue) {
 	return out
 }
 
-// Differs compares two packages in everything but the disks and what the envelope says of these: what a copy carries along.
+// Differs compares two packages in everything but the disks and what the envelope says about these: what a copy carries along.
 // It gives the differences in words.
-func (p *Package) Differs(ctx context.Context, from *Package, tell func(int64)) (out []string, err error) {
+func (p *Package) Differs(ctx context.Context, from *Package, progress Progress) (out []string, err error) {
 	if !bytes.Equal(p.Envelope.Shape(), from.Envelope.Shape()) {
 		out = append(out, "the OVF differs in more than sizes of files and disks")
 	}
@@ -92,7 +92,7 @@ func (p *Package) Differs(ctx context.Context, from *Package, tell func(int64)) 
 		}
 		same := false
 		if mine := p.Member(m.Name); mine != nil && mine.file != nil {
-			if same, err = sameBytes(ctx, m.file, mine.file, tell); err != nil {
+			if same, err = sameBytes(ctx, m.file, mine.file, progress); err != nil {
 				return out, err
 			}
 		}
@@ -101,7 +101,7 @@ func (p *Package) Differs(ctx context.Context, from *Package, tell func(int64)) 
 		}
 	}
 	out = append(out, p.newIssues(from)...)
-	err = p.Check(ctx, tell)
+	err = p.Check(ctx, progress)
 	if errors.Is(err, ErrDigest) {
 		return append(out, strings.TrimSpace(err.Error())), nil
 	}

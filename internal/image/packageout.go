@@ -209,7 +209,7 @@ func (p *PackageOutput) newFile(name string) (*part, error) {
 
 // Write gives each member its place and bytes, in their order. disk is called for each one to rewrite; it fills the output
 // that create starts.
-func (p *PackageOutput) Write(ctx context.Context, tell func(int64), disk func(member string, create CreateDisk) error) error {
+func (p *PackageOutput) Write(ctx context.Context, progress Progress, disk func(member string, create CreateDisk) error) error {
 	for _, m := range p.members {
 		if err := p.place(m); err != nil {
 			return err
@@ -219,14 +219,14 @@ func (p *PackageOutput) Write(ctx context.Context, tell func(int64), disk func(m
 		case m.rewrite != nil:
 			err = p.fill(m, disk)
 		case !m.text:
-			err = p.copy(ctx, m, tell)
+			err = p.copy(ctx, m, progress)
 		}
 		if err != nil {
 			return err
 		}
 		p.at = units.AlignUp(m.data+m.size, tarBlock)
 	}
-	return p.finish(ctx, tell)
+	return p.finish(ctx, progress)
 }
 
 // place settles where the headers and the bytes of a member go.

@@ -15,6 +15,7 @@ import (
 type part struct {
 	*os.File
 	final string
+	shown string // the final name, with the folder as typed
 	mode  uint32 // permissions that it will have
 }
 
@@ -47,7 +48,7 @@ func (p *part) wrap(verb string, err error) error {
 	if pe, ok := errors.AsType[*os.PathError](err); ok {
 		err = pe.Err
 	}
-	return ondisk.In(ErrOutput, "%s %s: %w", verb, p.final, err)
+	return ondisk.In(ErrOutput, "%s %s: %w", verb, p.shown, err)
 }
 
 // newPart creates the partial file of a name. One that is left from a killed run is removed, one that is in use is not:
@@ -55,7 +56,7 @@ func (p *part) wrap(verb string, err error) error {
 func (o *Output) newPart(name string) (*part, error) {
 	partial := partialName(name)
 	if len(partial) > 255 {
-		return nil, ondisk.In(ErrOutput, "%s: the name is too long", name)
+		return nil, ondisk.In(ErrOutput, "%s: the name is too long", o.shown(name))
 	}
 	if err := o.removeStale(partial); err != nil {
 		return nil, err
@@ -63,12 +64,12 @@ func (o *Output) newPart(name string) (*part, error) {
 	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := sys.Openat(o.dir.fd, partial, flags, 0o666)
 	if errors.Is(err, unix.EEXIST) {
-		return nil, usedByOther(partial)
+		return nil, usedByOther(o.shown(partial))
 	}
 	if err != nil {
-		return nil, ondisk.In(ErrOutput, "create %s: %w", partial, err)
+		return nil, ondisk.In(ErrOutput, "create %s: %w", o.shown(partial), err)
 	}
-	p := &part{File: os.NewFile(uintptr(fd), partial), final: name}
+	p := &part{File: os.NewFile(uintptr(fd), partial), final: name, shown: o.shown(name)}
 	if err := o.begin(p, partial); errors.Is(err, ondisk.ErrBusy) {
 		return nil, errors.Join(err, p.Close()) // the other run removes it, and may have put its own in its place
 	} else if err != nil {
@@ -96,7 +97,7 @@ func (o *Output) begin(p *part, partial string) error {
 		return err
 	}
 	if !o.dir.leadsTo(partial, fd) {
-		return usedByOther(partial)
+		return usedByOther(o.shown(partial))
 	}
 	if len(o.parts) == 0 {
 		if err := o.try(p); err != nil {
@@ -107,8 +108,8 @@ func (o *Output) begin(p *part, partial string) error {
 	return nil
 }
 
-func usedByOther(partial string) error {
-	return fmt.Errorf("%s: %w by another run of trueup that writes the same DEST", partial, ondisk.ErrBusy)
+func usedByOther(shown string) error {
+	return fmt.Errorf("%s: %w by another run of trueup that writes the same DEST", shown, ondisk.ErrBusy)
 }
 
 // leadsTo reports whether a name is that of an open file.
@@ -118,27 +119,63 @@ func (d *folder) leadsTo(name string, fd int) bool {
 		named.Dev == open.Dev && named.Ino == open.Ino
 }
 
-// removeStale removes what a killed run left under a partial name. It opens for writing, since locks of NFS want that.
+// removeStale removes what a killed run left under a partial name.
 func (o *Output) removeStale(partial string) error {
-	fd, err := sys.Openat(o.dir.fd, partial, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := o.dir.openStale(partial)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
+	if errors.Is(err, ondisk.ErrBusy) {
+		return err
+	}
 	if err != nil {
-		return ondisk.In(ErrOutput, "stale %s: %w; remove it by hand", partial, err)
+		return ondisk.In(ErrOutput, "stale %s: %w; remove it by hand", o.shown(partial), err)
 	}
 	defer sys.Close(fd)
 	if err := o.lock(fd, partial); err != nil {
 		return err
 	}
 	if o.manners.noLocks {
-		return ondisk.In(ErrOutput, "%s exists, and the file system knows no locks that would show whether a run writes it; remove it if none does", partial)
+		return ondisk.In(ErrOutput, "%s exists, and the file system knows no locks that would show whether a run writes it; remove it if none does", o.shown(partial))
 	}
 	if !o.dir.leadsTo(partial, fd) {
 		return nil // another run has removed it meanwhile
 	}
 	if err := sys.Unlinkat(o.dir.fd, partial); err != nil && !errors.Is(err, unix.ENOENT) {
-		return ondisk.In(ErrOutput, "remove stale %s: %w", partial, err)
+		return ondisk.In(ErrOutput, "remove stale %s: %w", o.shown(partial), err)
 	}
 	return nil
+}
+
+// openStale opens what a killed run may have left for writing, since locks of NFS want that. Just before it gives a file its name a run
+// takes away the right to write that SOURCE does not give: its owner gets that back, unless the file is locked.
+func (d *folder) openStale(name string) (int, error) {
+	const flags = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := sys.Openat(d.fd, name, unix.O_RDWR|flags, 0)
+	if !errors.Is(err, unix.EACCES) {
+		return fd, err
+	}
+	found, readErr := sys.Openat(d.fd, name, unix.O_RDONLY|flags, 0)
+	if readErr != nil {
+		return -1, err
+	}
+	defer sys.Close(found)
+	var st unix.Stat_t
+	if sys.Fstat(found, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return -1, err
+	}
+	lockErr := lockFile(found, unix.F_OFD_SETLK, unix.F_RDLCK)
+	if locked(lockErr) {
+		return -1, usedByOther(name)
+	}
+	if lockErr != nil || sys.Fchmod(found, st.Mode&0o777|0o600) != nil {
+		return -1, err
+	}
+	fd, err = sys.Openat(d.fd, name, unix.O_RDWR|flags, 0)
+	// A second name of the file, which may be the user's, keeps its rights.
+	if back := sys.Fchmod(found, st.Mode&0o7777); back != nil && err == nil {
+		sys.Close(fd)
+		return -1, back
+	}
+	return fd, err
 }

@@ -192,34 +192,62 @@ func (p Place) spareImage(path string) error {
 	return nil
 }
 
-// extentOf is the first other image of the folder whose data a file holds, empty when there is none. A file with a complete format of its
-// own is the data of none, whatever a descriptor calls it.
+// extentOf is the first other image or package of the folder that a file belongs to, empty if absent. A file with a complete
+// format of its own is the data of no image, whatever a descriptor calls it, and can be a disk of a package.
 func (d *folder) extentOf(base string) (string, error) {
+	gives := func(n driver.Names) []string { return slices.Concat(n.Extents, n.Members) }
 	if f, err := d.openAny(base, ondisk.ErrUnsupported); err == nil {
 		id, err := identify(d, f)
-		if err = errors.Join(err, f.Close()); err != nil || id.Kind == Disk || id.Kind == Pack {
+		if err = errors.Join(err, f.Close()); err != nil {
 			return "", err
 		}
+		if id.Kind == Disk || id.Kind == Pack {
+			gives = func(n driver.Names) []string { return n.Members }
+		}
 	}
-	return d.user(base, func(n driver.Names) []string { return n.Extents })
+	return d.needer(base, gives)
 }
 
-// userOf is the first image of the folder that names a file as its extent or parent, empty when none does.
+// userOf is the first image or package of the folder that names a file as its extent, parent or member, empty when none does.
 func (d *folder) userOf(base string) (string, error) {
-	return d.user(base, func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents) })
+	return d.needer(base, func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) })
 }
 
-// user is the first other image of the folder that gives a file one of its names.
+// user is the first other file of the folder that gives a file one of its names.
 func (d *folder) user(base string, gives func(driver.Names) []string) (string, error) {
 	neighbours, err := d.namesIn(base)
 	if err != nil {
 		return "", err
 	}
-	leads := func(n string) bool { return strings.EqualFold(lastName(n), base) || d.sameFile(lastName(n), base) }
-	for _, user := range slices.Sorted(maps.Keys(neighbours)) {
-		if slices.ContainsFunc(gives(neighbours[user]), leads) {
-			return user, nil
+	return d.userAmong(neighbours, base, gives), nil
+}
+
+// needer is user, or else the first OVF that cannot be read and has the name of the file in its text.
+func (d *folder) needer(base string, gives func(driver.Names) []string) (string, error) {
+	neighbours, err := d.namesIn(base)
+	if err != nil {
+		return "", err
+	}
+	if user := d.userAmong(neighbours, base, gives); user != "" {
+		return user, nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(neighbours)) {
+		if !neighbours[name].Broken {
+			continue
+		}
+		if found, err := d.mentions(name, base); err != nil || found {
+			return name, err
 		}
 	}
 	return "", nil
+}
+
+func (d *folder) userAmong(neighbours map[string]driver.Names, base string, gives func(driver.Names) []string) string {
+	leads := func(n string) bool { return calls(n, base) || d.sameFile(lastName(n), base) }
+	for _, user := range slices.Sorted(maps.Keys(neighbours)) {
+		if slices.ContainsFunc(gives(neighbours[user]), leads) {
+			return user
+		}
+	}
+	return ""
 }

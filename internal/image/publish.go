@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +35,9 @@ func (o *Output) Free() (int64, error) {
 	return ondisk.I64(st.Bavail) * cmp.Or(st.Frsize, st.Bsize), nil
 }
 
+// Room is what was free before the files of the output had a size: FAT and exFAT give a file its room with that.
+func (o *Output) Room() int64 { return o.room }
+
 // Reopen opens what was written, through a handle of its own, as a later reader will.
 func (o *Output) Reopen() (*Image, error) {
 	if o.again != nil {
@@ -57,7 +59,7 @@ func (o *Output) Reopen() (*Image, error) {
 func (o *Output) reader() (*folder, error) {
 	fd, err := sys.Dup(o.dir.fd)
 	if err != nil {
-		return nil, fmt.Errorf("reopen %s: %w", o.base, err)
+		return nil, fmt.Errorf("reopen %s: %w", o.path, err)
 	}
 	d := newFolder(fd)
 	d.alias = map[string]string{}
@@ -129,15 +131,13 @@ func (o *Output) removeReplaced() {
 	}
 }
 
-// named reports whether any VMDK of the folder uses a file.
+// named reports whether any image or package of the folder uses a file.
 func (d *folder) named(name string) (bool, error) {
 	neighbours, err := d.namesIn(name)
 	// Other programs follow paths, and some of them names in another case.
-	uses := func(extent string) bool {
-		return strings.EqualFold(lastName(extent), name)
-	}
+	uses := func(extent string) bool { return calls(extent, name) }
 	for _, n := range neighbours {
-		if n.Broken || slices.ContainsFunc(n.Extents, uses) || slices.ContainsFunc(n.Parents, uses) {
+		if n.Broken || slices.ContainsFunc(slices.Concat(n.Extents, n.Parents, n.Members), uses) {
 			return true, err
 		}
 	}
@@ -151,7 +151,7 @@ func (o *Output) retract() error {
 		return nil
 	}
 	if err := sys.Unlinkat(o.dir.fd, o.base); err != nil && !errors.Is(err, unix.ENOENT) {
-		return ondisk.In(ErrOutput, "%s stands under its name, complete, and cannot be taken away: %w; remove it by hand", o.base, err)
+		return ondisk.In(ErrOutput, "%s stands under its name, complete, and cannot be taken away: %w; remove it by hand", o.path, err)
 	}
 	return o.unpublish()
 }
@@ -161,7 +161,7 @@ func (o *Output) retract() error {
 func (o *Output) link(p *part) error {
 	if o.manners.links != nil {
 		o.notes.add("dest-no-links", "", "the file system has no hard links (%v): a run that is killed in its last moment could leave %s behind without %s",
-			o.manners.links, p.final, o.base)
+			o.manners.links, p.shown, o.path)
 		return o.rename(p, false)
 	}
 	return o.given(p, sys.Linkat(o.dir.fd, partialName(p.final), p.final))
@@ -183,13 +183,13 @@ func (o *Output) rename(p *part, replace bool) error {
 		return err
 	}
 	o.notes.add("dest-look-and-rename", "", "the file system has neither hard links (%v) nor a rename that replaces nothing: "+
-		"a file that another program named %s in the last moment would be replaced", o.manners.links, p.final)
+		"a file that another program named %s in the last moment would be replaced", o.manners.links, p.shown)
 	var st unix.Stat_t
 	switch err := sys.Fstatat(fd, p.final, &st, unix.AT_SYMLINK_NOFOLLOW); {
 	case err == nil:
-		return publishError(p.final, unix.EEXIST)
+		return publishError(p.shown, unix.EEXIST)
 	case !errors.Is(err, unix.ENOENT):
-		return publishError(p.final, err)
+		return publishError(p.shown, err)
 	}
 	return o.given(p, sys.Renameat(fd, from, p.final))
 }
@@ -201,13 +201,13 @@ func (o *Output) given(p *part, err error) error {
 		o.leave(partialName(p.final))
 		return nil
 	}
-	return publishError(p.final, err)
+	return publishError(p.shown, err)
 }
 
 // leave removes a partial name that is no longer needed.
 func (o *Output) leave(partial string) {
 	if err := sys.Unlinkat(o.dir.fd, partial); err != nil && !errors.Is(err, unix.ENOENT) {
-		o.notes.add("dest-leftover", "remove it by hand", "%s, a second name of a file of the copy, could not be removed: %v", partial, err)
+		o.notes.add("dest-leftover", "remove it by hand", "%s, a second name of a file of the copy, could not be removed: %v", o.shown(partial), err)
 	}
 }
 
@@ -230,7 +230,7 @@ func (o *Output) unpublish() error {
 func (o *Output) unlink(parts []*part) error {
 	for _, p := range parts {
 		if err := sys.Unlinkat(o.dir.fd, p.final); err != nil && !errors.Is(err, unix.ENOENT) {
-			return publishError(p.final, err)
+			return publishError(p.shown, err)
 		}
 	}
 	return nil
@@ -257,7 +257,7 @@ func (o *Output) Discard() error {
 	var errs []error
 	for _, p := range o.parts {
 		if err := sys.Unlinkat(o.dir.fd, partialName(p.final)); err != nil && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, ondisk.In(ErrOutput, "remove %s: %w", partialName(p.final), err))
+			errs = append(errs, ondisk.In(ErrOutput, "remove %s: %w", o.shown(partialName(p.final)), err))
 		}
 	}
 	return errors.Join(append(errs, o.close())...)
@@ -269,7 +269,7 @@ func (o *Output) close() error {
 		errs = append(errs, p.Close())
 	}
 	if err := o.dir.Close(); err != nil {
-		errs = append(errs, ondisk.In(ErrOutput, "close folder of %s: %w", o.base, err))
+		errs = append(errs, ondisk.In(ErrOutput, "close folder of %s: %w", o.path, err))
 	}
 	o.parts, o.dir = nil, nil
 	return errors.Join(errs...)

@@ -92,14 +92,14 @@ func TestQcow2ParentWithoutFormat(t *testing.T) {
 	require.NoError(t, err)
 	i := bytes.Index(b, []byte{0xe2, 0x79, 0x2a, 0xca})
 	require.Positive(t, i)
-	b[i] = 0 // now it is an extension that nobody knows
+	b[i] = 0 // now it is an extension that is not known
 	write(t, dir, "top.qcow2", b)
 	img := opened(t, top)
 	require.Equal(t, "raw", img.Chain[0].Format)
 	require.NotContains(t, fmt.Sprint(img.Details), "backing format")
 }
 
-// rebased is an image whose backing file has any name, which nobody looks up here.
+// rebased is an image whose backing file has any name, which is not looked up here.
 func rebased(t *testing.T, dir, name, base, format string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)

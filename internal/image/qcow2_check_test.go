@@ -38,7 +38,7 @@ func TestQcow2CheckAgreesWithQemuImg(t *testing.T) {
 		effect             ondisk.Effect
 		corruptions, leaks int
 	}{
-		{"clusters that nobody uses", func(q *disktest.Qcow2) { q.Append(make([]byte, 3*64*kib)) }, "orphaned-data", "3 clusters (192 KiB)", ondisk.Note, 0, 3},
+		{"clusters that are not used", func(q *disktest.Qcow2) { q.Append(make([]byte, 3*64*kib)) }, "orphaned-data", "3 clusters (192 KiB)", ondisk.Note, 0, 3},
 		{"an entry less", func(q *disktest.Qcow2) { q.SetEntry(0, 0) }, "orphaned-data", "1 clusters (64 KiB)", ondisk.Note, 0, 1},
 		{"no refcount", func(q *disktest.Qcow2) { q.SetRefcount(6, 0) }, "qcow2-refcounts", "1 clusters in use whose refcount is 0; first: the cluster at 0x60000 has refcount 0 and 1 use", ondisk.Warn, 1, 0},
 		{"two entries to one cluster", func(q *disktest.Qcow2) { q.SetEntry(9, q.Entry(8)); q.SetRefcount(14, 0) }, "qcow2-tables", "2 uses", ondisk.Broken, 3, 0},

@@ -66,7 +66,7 @@ func TestCompressedQcow2ByQemuImg(t *testing.T) {
 // qcow2Kinds are the subformats that are written.
 var qcow2Kinds = []string{"v3", "v2", "compressed"}
 
-// requireClean wants an image in which neither qemu-img nor we find anything, and not a cluster that nobody uses.
+// requireClean wants an image in which neither qemu-img nor we find anything, and not an unused cluster.
 func requireClean(t *testing.T, img *image.Image) {
 	t.Helper()
 	issues, err := img.Check()

@@ -33,7 +33,8 @@ func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 		if err != nil {
 			return nil, ondisk.In(ErrOutput, "%w", err)
 		}
-		lockReport(f)
+		// A file system without locks leaves its stale files to the user.
+		_ = lockFile(int(f.Fd()), unix.F_OFD_SETLKW, unix.F_WRLCK)
 		if !namedBy(partial, f) { // another run took it for a stale one before it was locked
 			_ = f.Close()
 			continue
@@ -58,11 +59,6 @@ func (f *ReportFile) End(err error) error {
 	return nil
 }
 
-// lockReport locks a file for as long as it is open. A file system without locks leaves its stale files to the user.
-func lockReport(f *os.File) {
-	_ = sys.Flock(int(f.Fd()), unix.LOCK_EX)
-}
-
 // namedBy reports whether a path leads to an open file.
 func namedBy(path string, f *os.File) bool {
 	named, err := os.Lstat(path)
@@ -77,33 +73,35 @@ func removeStaleReports(path string) error {
 	if err != nil {
 		return err
 	}
+	defer dir.Close()
 	names, err := dir.names(mine.MatchString)
-	if err = errors.Join(err, dir.Close()); err != nil {
+	if err != nil {
 		return err
 	}
 	for _, n := range names {
-		if err := removeStaleReport(filepath.Join(filepath.Dir(path), n)); err != nil {
+		if err := dir.removeStaleReport(n, filepath.Join(filepath.Dir(path), n)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func removeStaleReport(partial string) error {
-	f, err := os.OpenFile(partial, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+func (d *folder) removeStaleReport(name, path string) error {
+	fd, err := d.openStale(name)
 	if err != nil {
 		return nil // another's, or gone
 	}
+	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() || sys.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+	if err != nil || !st.Mode().IsRegular() || lockFile(fd, unix.F_OFD_SETLK, unix.F_WRLCK) != nil {
 		return nil // no file, or at work
 	}
 	head, err := sample(f)
-	if err != nil || !isText(head) || !namedBy(partial, f) {
+	if err != nil || !isText(head) || !namedBy(path, f) {
 		return err
 	}
-	if err := os.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+	if err := sys.Unlinkat(d.fd, name); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
 	return nil

@@ -210,7 +210,7 @@ func TestOrphanedVHDBlocks(t *testing.T) {
 	require.Contains(t, issues[0].Text, "1 blocks (2 MiB)")
 }
 
-// T31: what a differencing disk says of its parent leads to no file outside of the folder, and the disk is never complete
+// T31: what a differencing disk says about its parent leads to no file outside of the folder, and the disk is never complete
 // without it. qemu-img reads it as complete.
 func TestHostileVHDParents(t *testing.T) {
 	child := func(name string) *disktest.VHD {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -72,9 +73,63 @@ func TestDynamicVHD(t *testing.T) {
 				require.Equal(t, "dynamic", img.Subformat)
 				require.False(t, img.Child)
 				disktest.CheckBytes(t, img.Disk, masked(data, stored))
-				noDamage(t, img)
+				issues, err := img.Check()
+				require.NoError(t, err)
+				if stored == nil || name == "none" {
+					require.Empty(t, issues)
+					return
+				}
+				require.Equal(t, []string{"vhd-hidden-data"}, codes(issues, ondisk.Note))
 			})
 		}
+	}
+}
+
+// Data without a bit in the bitmap are zeros by the specification, and counted; qemu-img shows them.
+func TestHiddenVHDData(t *testing.T) {
+	const kept, gone = 5000, 7 // sectors
+	for name, tc := range map[string]struct {
+		blocks int64
+		stored func(s int64) bool
+		zero   bool // the file holds zeros there
+		says   string
+	}{
+		"three runs": {2, func(s int64) bool { return s%kept >= gone }, false, fmt.Sprintf("%d sectors of the file hold data and have no bit in the bitmap of their block, the first at byte 0 of", 2*gone)},
+		"a tail":     {2, func(s int64) bool { return s < 4096-gone || s >= 4096 }, false, fmt.Sprintf("%d sectors of the file hold data and have no bit in the bitmap of their block, the first at byte %d of", gone, (4096-gone)*sector)},
+		"zeros":      {2, func(s int64) bool { return s%kept >= gone }, true, ""},
+		"too many":   {10, func(s int64) bool { return s%4096 == 0 }, false, fmt.Sprintf("at least %d sectors", 16*mib/sector)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data := noise(7, int(tc.blocks)*2*mib)
+			v := disktest.ForgeVHD(data, disktest.VHDLayout{Stored: tc.stored})
+			shown := bytes.Clone(data)
+			for s := range int64(len(data)) / sector {
+				if !tc.stored(s) {
+					at := v.Blocks[s/4096] + sector + s%4096*sector
+					if tc.zero {
+						clear(v.Forged[at : at+sector])
+					}
+					copy(shown[s*sector:], v.Forged[at:at+sector])
+				}
+			}
+			path := write(t, t.TempDir(), "disk.vhd", v.Forged)
+			img := opened(t, path)
+			disktest.CheckBytes(t, img.Disk, masked(data, tc.stored))
+			issues, err := img.Check()
+			require.NoError(t, err)
+			raw := filepath.Join(t.TempDir(), "qemu.raw")
+			disktest.Run(t, "qemu-img", "convert", "-f", "vpc", "-O", "raw", path, raw)
+			byQemu, err := os.ReadFile(raw)
+			require.NoError(t, err)
+			require.True(t, bytes.HasPrefix(shown, byQemu), "qemu-img reads no bitmap, and sizes by the geometry")
+			if tc.says == "" {
+				require.Empty(t, issues)
+				return
+			}
+			require.Equal(t, []string{"vhd-hidden-data"}, codes(issues, ondisk.Refuse))
+			require.Contains(t, issues[0].Text, tc.says)
+		})
 	}
 }
 

@@ -288,7 +288,7 @@ func TestVHDXRefusesLogs(t *testing.T) {
 // T33: a log full of entries that reach into each other, or that name a tail which is not there, takes no time to speak of.
 func TestVHDXHostileLogsAreQuick(t *testing.T) {
 	for name, change := range map[string]func(e disktest.Forged, i int64){
-		"no tail":   func(e disktest.Forged, i int64) { e.U64(16, uint64(i)) }, // the tail is the first entry, whose number 0 is none
+		"no tail":   func(e disktest.Forged, i int64) { e.U64(16, uint64(i)) }, // the tail is the first entry, whose number 0 is not one
 		"overlap":   func(e disktest.Forged, i int64) { e.U32(8, uint32(15*mib)) },
 		"own tails": func(e disktest.Forged, i int64) { e.U32(12, uint32(i*4096)) },
 	} {

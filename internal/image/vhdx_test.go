@@ -136,7 +136,7 @@ func TestVHDXCutShort(t *testing.T) {
 	}
 }
 
-// Space that no block has is told of, and blocks without data may keep theirs.
+// Space that no block has is reported, and blocks without data may keep theirs.
 func TestVHDXOrphans(t *testing.T) {
 	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 8 * mib, Block: 2 * mib})
 	v.AddBlock(0, disktest.VHDXPresent, nil)

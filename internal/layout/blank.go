@@ -10,6 +10,8 @@ import (
 // CodeUnknownContent is that of the issue of a disk of which nothing is known.
 const CodeUnknownContent = "unknown-content"
 
+const codeBlank = "blank"
+
 // Where tables and superblocks lie, in bytes from either end of a disk. The deepest in front is the device header of VMFS at 1 MiB;
 // the database of dynamic disks takes the last MiB.
 const (
@@ -26,16 +28,30 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 	if err = ondisk.Legible(err); err != nil {
 		return err
 	}
-	i := ondisk.Issue{
-		Code: CodeUnknownContent, Effect: ondisk.Warn,
-		Text:   "there is no partition table, and the disk as a whole holds no volume that is known",
-		Remedy: "check that the image is complete and no part of another; inspect and scan accept it with --allow-unknown",
-	}
+	i := unknownContent("there is no partition table, and the disk as a whole holds no volume that is known")
 	if l.Blank {
-		i = ondisk.Issue{Code: "blank", Effect: ondisk.Note, Text: "the disk is blank: there are zeros where partition tables and file systems begin"}
+		i = ondisk.Issue{Code: codeBlank, Effect: ondisk.Note, Text: "the disk is blank: there are zeros where partition tables and file systems begin"}
 	}
 	l.Issues = append(l.Issues, i)
 	return nil
+}
+
+func unknownContent(text string) ondisk.Issue {
+	return ondisk.Issue{
+		Code: CodeUnknownContent, Effect: ondisk.Warn, Text: text,
+		Remedy: "check that the image is complete and no part of another; inspect and scan accept it with --allow-unknown",
+	}
+}
+
+// HidesData takes note that the container has data that read as zeros: where there is nothing to judge, these may be what is missing.
+func (l *Layout) HidesData() {
+	l.Hidden = true
+	for i := range l.Issues {
+		if l.Blank && l.Issues[i].Code == codeBlank {
+			l.Issues[i] = unknownContent("the disk reads as zeros where partition tables and file systems begin, and the image hides data that it has: what they are is not known")
+		}
+	}
+	l.Blank = false
 }
 
 // isBlank reports whether a disk has zeros only where tables and superblocks lie. Reading ends at the first byte that is not zero.

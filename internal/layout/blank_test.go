@@ -9,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // What there is instead of something to judge: where tables and superblocks lie decides, and nothing else.
@@ -23,9 +24,9 @@ func TestContents(t *testing.T) {
 		"a byte at the start":           {func(f disktest.Forged) { f.Put(0, []byte{1}) }, align.UnknownContent},
 		"a byte at 1 MiB":               {func(f disktest.Forged) { f.Put(units.MiB, []byte{1}) }, align.UnknownContent},
 		"a byte at the end":             {func(f disktest.Forged) { f.Put(size-1, []byte{1}) }, align.UnknownContent},
-		"a volume that is not known (BeFS)": {func(f disktest.Forged) {
+		"a volume that is not known": {func(f disktest.Forged) {
 			f.Put(0, bytes.Repeat([]byte{0xfa, 0x8b, 0x5e, 0xeb}, 510/4))
-			f.Text(512+32, "1SFB")
+			f.Text(512+32, "1SFX")
 			f.Put(510, []byte{0x55, 0xaa})
 		}, align.UnknownContent},
 		"an MBR without entries": {func(f disktest.Forged) { f.Put(510, []byte{0x55, 0xaa}) }, align.NoPartitions},
@@ -42,4 +43,17 @@ func TestContents(t *testing.T) {
 			require.Equal(t, align.NothingToJudge, align.Overall(l, align.DefaultBoundary))
 		})
 	}
+}
+
+// A bare volume that has a name by its magic number is judged: it starts at byte 0. The code of a BeFS stands where an MBR has its table.
+func TestBareVolumeKnownByMagic(t *testing.T) {
+	f := make(disktest.Forged, 2*units.MiB)
+	f.Put(0, bytes.Repeat([]byte{0xfa, 0x8b, 0x5e, 0xeb}, 510/4))
+	f.Text(512+32, "1SFB")
+	f.Put(510, []byte{0x55, 0xaa})
+	l := read(t, f)
+	require.Equal(t, volume.Kind("befs"), l.Volume.Kind)
+	require.Empty(t, l.Issues)
+	require.Empty(t, align.ContentOf(l))
+	require.Equal(t, align.Aligned, align.Overall(l, align.DefaultBoundary))
 }

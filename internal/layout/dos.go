@@ -27,16 +27,23 @@ func (l *Layout) cylinder() int64 {
 	return int64(l.Geometry.Heads*l.Geometry.Sectors) * units.SectorSize
 }
 
-// readByDOS reports whether a DOS or Windows 95 to ME could read the chain of an extended partition. They take the base
-// of a logical drive from the cylinder of its boot record alone, and add the relative start to that: the record must
-// begin a cylinder. Spec: MS-DOS 4.0, src/BIOS/MSINIT.ASM, FIND_MINI_PARTITION; seen with Windows 95 OSR2 in chains of
-// type 05.
-func (l *Layout) readByDOS(box Partition) bool {
+// lastForDOS is the number of the last logical drive of an extended partition that a DOS or Windows 95 to ME could read, 0
+// without one. They follow the chain by the whole CHS of its links, but take the base of a logical drive from the cylinder of
+// its boot record alone, and add the relative start to that: the record must begin a cylinder. Spec: MS-DOS 4.0,
+// src/BIOS/MSINIT.ASM, FIND_MINI_PARTITION; seen with Windows 95 OSR2 in chains of type 05. Behind the last drive, records go
+// anywhere.
+func (l *Layout) lastForDOS(box Partition) (last int) {
 	chs := box.Type == typeExtended || (box.Type == typeExtendedLBA && l.Boot != nil && l.Boot.Code.ReadsCHS)
-	return chs && l.cylinder() > 0 && slices.ContainsFunc(l.Partitions, func(p Partition) bool {
+	if !chs || l.cylinder() == 0 {
+		return 0
+	}
+	for _, p := range l.Partitions {
 		fat := isFAT(p.Volume.Kind) || (p.Volume.Kind == volume.Unknown && isTypeOfFAT(p.Type))
-		return fat && p.Kind == table.Logical && box.Contains(p.Range)
-	})
+		if fat && p.Kind == table.Logical && box.Contains(p.Range) {
+			last = max(last, p.Number)
+		}
+	}
+	return last
 }
 
 func isFAT(k volume.Kind) bool { return k == volume.FAT12 || k == volume.FAT16 || k == volume.FAT32 }
@@ -50,7 +57,10 @@ func (l *Layout) record(r table.Record) Item {
 	x.Off, x.Len = r.Off, l.Table.SectorSize
 	box, _ := l.Partition(r.Box)
 	c := l.cylinder()
-	if c == 0 || r.Off%c != 0 || !l.readByDOS(box) {
+	if c == 0 || r.Off%c != 0 {
+		return x
+	}
+	if last := l.lastForDOS(box); last == 0 || r.Logical > last {
 		return x
 	}
 	x.Step = c
@@ -64,11 +74,12 @@ func (l *Layout) record(r table.Record) Item {
 func (l *Layout) offCylinders() {
 	c := l.cylinder()
 	for _, box := range l.Partitions {
-		if box.Kind != table.Extended || !l.readByDOS(box) {
+		if box.Kind != table.Extended {
 			continue
 		}
-		off := slices.IndexFunc(l.Table.Records, func(r table.Record) bool { return r.Box == box.Number && r.Off%c != 0 })
-		if off < 0 {
+		last := l.lastForDOS(box)
+		off := slices.IndexFunc(l.Table.Records, func(r table.Record) bool { return r.Box == box.Number && r.Logical <= last && r.Off%c != 0 })
+		if last == 0 || off < 0 {
 			continue
 		}
 		l.Issues = append(l.Issues, ondisk.Issue{

@@ -1,11 +1,13 @@
 package layout_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -30,8 +32,49 @@ func TestTablesOfOtherMachines(t *testing.T) {
 			require.Subset(t, partedSlices(t, path, label), slicesOf(&volume.Volume{Parts: l.FixedParts()}, 0))
 			require.Len(t, l.FixedParts(), c.fixed)
 			require.Contains(t, codes(l), "label-only")
+			require.NotContains(t, codes(l), "slice-outside")
 		})
 	}
+}
+
+// A table that divides more than there is of the disk is malformed, as an MBR is: the image was cut short.
+func TestTablesOfCutDisks(t *testing.T) {
+	for label, c := range map[string]struct {
+		make []string
+		size int64
+	}{
+		"mac":   {[]string{"mkpart", "one", "8192", "40000"}, 8 << 20},
+		"dvh":   {[]string{"mkpart", "primary", "8192", "40000"}, 8 << 20},
+		"amiga": {[]string{"mkpart", "one", "8064", "40319"}, 8 << 20},
+		"sun":   {[]string{"mkpart", "8192", "40063"}, 8 << 20},
+		"bsd":   {[]string{"mkpart", "8192", "40000"}, 8 << 20},
+	} {
+		t.Run(label, func(t *testing.T) {
+			path := rawFile(t, 131072)
+			disktest.Run(t, "parted", append([]string{"-s", path, "mklabel", label, "unit", "s"}, c.make...)...)
+			require.NotContains(t, codes(read(t, load(t, path))), "slice-outside")
+			l := read(t, load(t, path)[:c.size])
+			require.Nil(t, l.Table)
+			i := slices.IndexFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == "slice-outside" })
+			require.GreaterOrEqual(t, i, 0, "%v", l.Issues)
+			require.Equal(t, ondisk.Broken, l.Issues[i].Effect)
+			var fe *ondisk.FormatError
+			require.ErrorAs(t, l.Issues[i].Err, &fe)
+		})
+	}
+}
+
+// The label of a mainframe's disk is one of these tables, with one partition in this layout.
+func TestDASD(t *testing.T) {
+	f := make(disktest.Forged, 4<<20)
+	f.Text(8192, "\xd3\xd5\xe7\xf1\xd3\xc9\xd5\xe4\xe7\xf1")
+	l := read(t, f)
+	require.Nil(t, l.Table)
+	require.NotContains(t, codes(l), "slice-outside")
+	require.Equal(t, volume.DASD, l.Volume.Kind)
+	require.Equal(t, "IBM DASD label", l.FixedTable())
+	require.Equal(t, []volume.Part{{Name: "1", Start: 12288, Size: 4<<20 - 12288}}, l.FixedParts())
+	require.Contains(t, codes(l), "label-only")
 }
 
 // An MBR that is sound counts, whatever else stands beside it.

@@ -113,27 +113,22 @@ func readData(d disk.Disk, r disk.Range, left *int64) (disk.Range, error) {
 // firstData is the first place in r that is not known to be zero, or its end.
 func firstData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 	limit := min(gapLimit, *left)
-	for at := r.Off; at < r.End(); {
-		e, err := d.Extent(at, r.End()-at)
+	for e, err := range disk.Extents(d, r) {
 		if err != nil {
 			return 0, err
 		}
 		if e.Zero {
-			at = e.End()
 			continue
 		}
 		n := min(e.Len, limit)
-		if n == 0 {
-			return at, nil
-		}
-		zeros, err := leadingZeros(d, disk.Range{Off: at, Len: n})
+		zeros, err := leadingZeros(d, disk.Range{Off: e.Off, Len: n})
 		if err != nil {
 			return 0, err
 		}
 		*left -= zeros
 		limit -= zeros
-		if at += zeros; zeros < n {
-			return at, nil
+		if zeros < e.Len {
+			return e.Off + zeros, nil
 		}
 	}
 	return r.End(), nil
@@ -171,12 +166,12 @@ func lastData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 
 // storedIn lists what of r is no hole, joined where it touches. whole is false when there is more than anybody wants to look at.
 func storedIn(d disk.Disk, r disk.Range) (stored []disk.Range, whole bool, err error) {
-	for at, n := r.Off, 0; at < r.End(); n++ {
-		e, err := d.Extent(at, r.End()-at)
+	n := 0
+	for e, err := range disk.Extents(d, r) {
 		if err != nil || n == maxExtents {
 			return nil, false, err
 		}
-		at = e.End()
+		n++
 		switch k := len(stored) - 1; {
 		case e.Zero:
 		case k >= 0 && stored[k].End() == e.Off:

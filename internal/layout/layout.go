@@ -27,6 +27,7 @@ type Layout struct {
 	Volume     *volume.Volume // over the whole disk, when there is no table
 	Outer      *volume.Volume // what the whole disk looks like, beside its table
 	Blank      bool           // zeros where tables and superblocks lie
+	Hidden     bool           // the container has data that read as zeros
 	Partitions []Partition
 	Geometry   table.Geometry // of the CHS bytes; zero without an MBR
 	Boot       *boot.Result

@@ -160,7 +160,7 @@ func TestGapsOfHoles(t *testing.T) {
 	require.Greater(t, l.Gaps[0].Len, int64(2<<40-1<<30))
 }
 
-// Zeros that are stored are looked at up to a limit; what nobody has seen is kept as if it were data.
+// Zeros that are stored are looked at up to a limit; what was not seen is kept as if it were data.
 func TestGapsThatAreTooLongToRead(t *testing.T) {
 	const size = 1 << 30
 	f := disktest.ForgeMBR(64, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 1})
@@ -283,6 +283,18 @@ func TestEntriesOfTypeZero(t *testing.T) {
 			require.True(t, l.Issues[0].OnMove)
 		})
 	}
+}
+
+// Linux skips a link without sectors, whatever its type: block/partitions/msdos.c, parse_extended. libfdisk follows it.
+func TestLinkWithoutSectors(t *testing.T) {
+	chain := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x05, Start: 63, Sectors: 4000})
+	chain.EBR(63, disktest.MBREntryFields{Type: 0x83, Start: 1, Sectors: 100}, disktest.MBREntryFields{Type: 0x05, Start: 200})
+	l := read(t, chain)
+	require.Equal(t, []string{"ebr-link"}, codes(l))
+	require.Equal(t, ondisk.Refuse, l.Issues[0].Effect)
+	require.True(t, l.Issues[0].OnMove)
+	require.Contains(t, l.Issues[0].Text, "LBA 263")
+	require.Len(t, l.Partitions, 2)
 }
 
 // Firmware and Linux go by the protective entry that begins at LBA 1; a second one is a hybrid MBR's.

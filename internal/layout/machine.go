@@ -60,7 +60,7 @@ func (m *Machine) init() {
 // Disks counts the disks of the machine that have a signature.
 func (m *Machine) Disks(signature uint32) int { return m.disks[signature] }
 
-// To returns where the partition that starts at a place will start; ok is false when there is none, or more than one.
+// To returns where the partition that starts at a place will start; ok is false if absent, or more than one.
 func (m *Machine) To(at boot.Place) (off int64, ok bool) {
 	if m.disks[at.Disk] != 1 {
 		return 0, false

@@ -49,7 +49,7 @@ func (m *metered) count(v *volume.Volume) {
 	m.data = false
 }
 
-// exhausted is the issue of partitions that are not looked at, from one on. What nobody knows is not moved.
+// exhausted is the issue of partitions that are not looked at, from one on. What is not known is not moved.
 func (m *metered) exhausted(from int) (ondisk.Issue, bool) {
 	if m.left >= 0 && m.parts >= 0 && m.filled >= 0 {
 		return ondisk.Issue{}, false

@@ -90,7 +90,7 @@ func TestPartsOfAllVolumesAreBounded(t *testing.T) {
 	requireLimit(t, l)
 }
 
-// What the database says of a group of disks is shown for some of its partitions, not for thousands.
+// What the database says about a group of disks is shown for some of its partitions, not for thousands.
 func TestMembersOfADynamicDiskAreBounded(t *testing.T) {
 	const count, step = 200, 16
 	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 5, Start: 64, Sectors: count * step})

@@ -70,7 +70,7 @@ func isMember(p table.Partition) bool {
 	return member
 }
 
-// readDynamic reads the database of a dynamic disk, and shows each of its partitions what it says of it.
+// readDynamic reads the database of a dynamic disk, and shows each of its partitions what it says about it.
 func (l *Layout) readDynamic(d disk.Disk) error {
 	var heads []int64
 	for _, p := range l.Partitions {
@@ -124,14 +124,14 @@ func (l *Layout) spread(p Partition) {
 	})
 }
 
-// maxDescribed bounds the members of a dynamic disk that the database is shown for: what it says of the group it says for each of them.
+// maxDescribed bounds the members of a dynamic disk that the database is shown for: what it says about the group it says for each of them.
 // It is what a GPT of the usual size has room for; Windows makes one or two.
 const maxDescribed = 128
 
 // tableNames are the tables that a disk can have in place of those of a PC.
 var tableNames = map[volume.Kind]string{
 	volume.Disklabel: "BSD disklabel", volume.VTOC: "Sun disk label", volume.APM: "Apple partition map", volume.SGI: "SGI volume header",
-	volume.RDB: "Amiga rigid disk block", volume.Atari: "Atari root sector",
+	volume.RDB: "Amiga rigid disk block", volume.Atari: "Atari root sector", volume.DASD: "IBM DASD label",
 }
 
 // FixedParts returns the slices of a table over the whole disk that is not one of a PC: they are judged, and never moved.
@@ -147,7 +147,7 @@ func (l *Layout) FixedParts() (out []volume.Part) {
 	return out
 }
 
-// FixedTable names such a table, "" where there is none.
+// FixedTable names such a table, "" if absent.
 func (l *Layout) FixedTable() string {
 	if l.Table != nil || l.Volume == nil {
 		return ""
@@ -160,6 +160,15 @@ func (l *Layout) onlyLabel() {
 	v := l.Volume
 	if !v.Kind.Sliced() {
 		return
+	}
+	if len(v.Outside) > 0 {
+		l.Issues = slices.DeleteFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == "slice-outside" })
+	}
+	for _, err := range v.Outside[:min(len(v.Outside), maxNames)] {
+		l.Issues = append(l.Issues, ondisk.Issue{
+			Code: "slice-outside", Effect: ondisk.Broken, Text: err.Error(), Err: err,
+			Remedy: "the image was cut short or its table is damaged: restore it from a good copy, or correct the table in the guest",
+		})
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{Code: "label-only", Effect: ondisk.Note, Text: fmt.Sprintf(
 		"the partition table of the disk is not one of a PC (%s): its slices are shown, and none of them is moved", tableNames[v.Kind])})

@@ -17,7 +17,7 @@ const (
 )
 
 // Check tells what is wrong with a row that comes from outside: from a worker, which may have been taken over by the image that it read, or
-// from a catalogue of somebody else. What has passed can be summed and shown. Texts are not judged by what they say: each report escapes
+// from a catalogue of another user. What has passed can be summed and shown. Texts are not judged by what they say: each report escapes
 // them.
 func (i *Image) Check() error {
 	if i.Origin != (report.Origin{Schema: report.Schema, Command: Command}) || i.Event != imageEvent {

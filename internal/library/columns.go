@@ -224,6 +224,8 @@ func fixCell(i *Image) string {
 	switch {
 	case i.Priority == nil:
 		return "-"
+	case i.Copied != "":
+		return "copied"
 	case len(i.Refusals()) > 0:
 		return "refused"
 	case i.unplanned():

@@ -114,8 +114,9 @@ var csvColumns = []csvColumn{
 	{"accepted_until", ofAccepted(func(a *Accepted) string { return cell(a.Until) })},
 	{"change", func(r csvRow) string { return cell(string(r.Change)) }},
 	{"reason", ofPriority(func(p *Priority) string { return cell(p.Reason) })},
-	{"command", ofPriority(func(p *Priority) string { return cell(p.Command) })},
+	{"command", func(r csvRow) string { return cell(r.command()) }},
 	{"content", func(r csvRow) string { return cell(string(r.content())) }},
+	{"copied_to", func(r csvRow) string { return cell(r.Copied) }},
 }
 
 // of makes an empty cell of what is not there.
@@ -227,7 +228,7 @@ func (d *Disk) firstHindrance() string {
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// known is a number of which 0 says that there is none.
+// known is a number of which 0 says that it is absent.
 func known(n int64) string {
 	if n == 0 {
 		return ""

@@ -2,30 +2,27 @@ package library
 
 import (
 	"fmt"
+	"path"
 	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
 )
 
-// Glob is a pattern of paths.
+// Glob is a pattern of paths, as package doublestar matches them: *, ?, [a-z], [!a-z], {a,b}, ** for folders, and \ in front of a
+// character that stands for itself. Upper and lower case are different, and * and ? match a dot in front too.
 //
-//   - any characters but /
-//     ?       one character but /
-//     [a-z]   one of these; [!a-z] and [^a-z] one that is none of these and no /; ] stands for itself when it comes first
-//     \x      x itself
-//     **      between slashes, or at an end: any number of folders, also none; behind the last slash whatever lies in them
-//
-// All else stands for itself, upper and lower case are different, and * and ? match a dot in front too. A glob without a slash is about the
-// last name of a path, in any folder; one with a slash is about the whole path. Leading "./" and doubled slashes count in neither.
-// A byte of a name that is not UTF-8 is a character.
+// A glob without a slash is matched against the last name of a path, in any folder; one with a slash against the whole path. Leading
+// "./" and doubled slashes count in neither. "lib/**" matches whatever lies in lib, and not lib itself.
 type Glob struct {
-	segments []segment
-	last     string // what every match ends with: most paths are told from it by their last characters
-	name     bool   // it is about the last name of a path
+	pattern string
+	last    string // what every match ends with: most paths are rejected by their last characters
+	name    bool   // it is matched against the last name of a path
 }
 
 // maxGlob is how long a glob may be in bytes: as long as a path (PATH_MAX of Linux).
 const maxGlob = 4096
 
-// GlobError says what is wrong with a glob, and at which byte.
+// GlobError reports what is wrong with a glob, and at which byte.
 type GlobError struct {
 	Off  int
 	Text string
@@ -42,88 +39,49 @@ func ParseGlob(s string) (*Glob, error) {
 		return nil, &GlobError{maxGlob, fmt.Sprintf("the glob has %d bytes, want at most %d", len(s), maxGlob)}
 	case strings.HasSuffix(s, "/"):
 		return nil, &GlobError{len(s) - 1, "the glob ends in a slash; ** behind it means whatever lies in the folder"}
+	case !doublestar.ValidatePattern(s):
+		return nil, &GlobError{0, `the glob is malformed: want each [ and { closed, a character in each [], and one behind each \`}
 	}
-	g := &Glob{name: !strings.Contains(s, "/")}
-	for off := 0; ; {
-		seg, end, err := parseSegment(s, off)
-		if err != nil {
-			return nil, err
-		}
-		if drop := seg.text() == "." && !g.name || seg.text() == "" && off > 0; !drop {
-			g.segments = append(g.segments, seg)
-		}
-		if end == len(s) {
-			break
-		}
-		off = end + 1
-	}
-	if len(g.segments) == 0 {
+	g := &Glob{pattern: plainPath(s), name: !strings.Contains(s, "/")}
+	if g.pattern == "" {
 		return nil, &GlobError{0, "the glob names no file"}
 	}
-	g.finish()
+	if path.Base(g.pattern) == "**" {
+		g.pattern += "/*"
+	}
+	if g.name && g.pattern == "**/*" {
+		g.pattern = "*"
+	}
+	g.last = g.pattern[strings.LastIndexAny(g.pattern, `*?[]{}\/`)+1:]
 	return g, nil
 }
 
-// finish notes what makes matching fast.
-func (g *Glob) finish() {
-	last := g.segments[len(g.segments)-1]
-	if last.folders {
-		if g.name {
-			g.segments = nil // ** alone is any name
-		}
-		g.segments = append(g.segments, segment{ops: []op{{kind: star}}})
-		return
-	}
-	if n := len(last.ops); n > 0 && last.ops[n-1].kind == literal {
-		g.last = last.ops[n-1].text
-	}
-}
-
-// Match reports whether the glob is about a path. It takes time in the product of both lengths at most.
-func (g *Glob) Match(path string) bool {
-	if !strings.HasSuffix(path, g.last) {
+// Match reports whether a path matches.
+func (g *Glob) Match(p string) bool {
+	if !strings.HasSuffix(p, g.last) {
 		return false
 	}
 	if g.name {
-		return g.segments[0].match(path[strings.LastIndexByte(path, '/')+1:])
+		return doublestar.MatchUnvalidated(g.pattern, p[strings.LastIndexByte(p, '/')+1:])
 	}
-	at, rest := 0, path
-	first := true
-	back, again := -1, "" // the last ** that was met, and what of the path it has not taken
-	for {
-		name, tail, more := cutName(rest, first)
-		switch {
-		case at < len(g.segments) && g.segments[at].folders:
-			at++
-			back, again = at, rest
-			continue
-		case !more && at == len(g.segments):
-			return true
-		case more && at < len(g.segments) && g.segments[at].match(name):
-			at, rest, first = at+1, tail, false
-			continue
-		case back < 0:
-			return false
-		}
-		_, tail, more = cutName(again, len(again) == len(path))
-		if !more {
-			return false
-		}
-		at, rest, again, first = back, tail, tail, false
-	}
+	return doublestar.MatchUnvalidated(g.pattern, plainPath(p))
 }
 
-// cutName takes the first name of a path. The empty name in front of a leading slash counts, other empty ones and dots do not.
-func cutName(path string, first bool) (name, rest string, ok bool) {
-	if first && strings.HasPrefix(path, "/") {
-		return "", path[1:], true
+// plainPath drops empty names and dots from a path, but for the slash in front.
+func plainPath(p string) string {
+	if !strings.Contains(p, "//") && !strings.Contains("/"+p+"/", "/./") {
+		return p
 	}
-	for path != "" {
-		name, rest, _ = strings.Cut(path, "/")
-		if name != "" && name != "." {
-			return name, rest, true
+	names := strings.FieldsFunc(p, func(r rune) bool { return r == '/' })
+	kept := names[:0]
+	for _, n := range names {
+		if n != "." {
+			kept = append(kept, n)
 		}
-		path = rest
 	}
-	return "", "", false
+	plain := strings.Join(kept, "/")
+	if strings.HasPrefix(p, "/") {
+		return "/" + plain
+	}
+	return plain
 }

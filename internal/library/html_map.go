@@ -161,7 +161,7 @@ func newHTMLPart(p report.Partition) htmlPart {
 	return h
 }
 
-// typeOf is the name of a type where it has one: nobody reads GUIDs.
+// typeOf is the name of a type where it has one: GUIDs tell readers nothing.
 func typeOf(p report.Partition) string {
 	if p.TypeName != "" {
 		return p.TypeName

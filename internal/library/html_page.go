@@ -25,7 +25,7 @@ type htmlReport struct {
 	Tags     []choice
 	Formats  []choice
 	Total    int
-	Empty    string // instead of rows, where there is none
+	Empty    string // instead of rows, where there are no rows
 	Rows     iter.Seq[htmlRow]
 	Version  string
 }
@@ -105,6 +105,9 @@ func htmlLead(s *Summary) (out []string) {
 			text += fmt.Sprintf(" %d cannot, as they are.", f.Refused)
 		}
 		out = append(out, text)
+	}
+	if s.Copied > 0 {
+		out = append(out, copiedText(s.Copied))
 	}
 	if s.Accepted > 0 {
 		out = append(out, counted(s.Accepted, "image")+are(s.Accepted)+" accepted by the ignore file.")
@@ -187,13 +190,7 @@ func htmlFacts(s *Summary) []fact {
 
 // finished says when the run ended and how long it took.
 func finished(s *Summary) string {
-	text := moment(s.Finished)
-	start, err1 := time.Parse(time.RFC3339, s.Started)
-	end, err2 := time.Parse(time.RFC3339, s.Finished)
-	if err1 != nil || err2 != nil || end.Before(start) {
-		return text
-	}
-	return text + ", after " + end.Sub(start).Round(time.Second).String()
+	return moment(s.Finished) + ", after " + report.Seconds(s.Took)
 }
 
 // moment is a time for people; what is no time stays as it is.

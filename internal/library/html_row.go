@@ -55,11 +55,14 @@ func verdictClass(v align.Verdict) string {
 }
 
 // tagOrder are words that a row can have beside its verdict; they are classes too.
-var tagOrder = []string{"refused", "accepted", "new", "changed"}
+var tagOrder = []string{"refused", "copied", "accepted", "new", "changed"}
 
 func tagsOf(i *Image) (out []string) {
 	if i.Priority != nil && (len(i.Refusals()) > 0 || i.unplanned()) {
 		out = append(out, "refused")
+	}
+	if i.Copied != "" {
+		out = append(out, "copied")
 	}
 	if i.Accepted != nil {
 		out = append(out, "accepted")
@@ -120,7 +123,10 @@ func newHTMLRow(i *Image) htmlRow {
 	}
 	if p := i.Priority; p != nil {
 		r.Rank, r.Cost = p.Rank, more(p.Cost)
-		r.Why, r.Command = safe(p.Reason), safe(p.Command)
+		r.Why, r.Command = safe(p.Reason), safe(i.command())
+	}
+	if i.Copied != "" {
+		r.Note = safe(i.copiedText())
 	}
 	if a := i.Accepted; a != nil {
 		r.Note = "Accepted"

@@ -180,7 +180,7 @@ func sampleSummary(images []*Image) *Summary {
 	Rank(images)
 	s := NewSummary()
 	s.Complete, s.Paths, s.Boundary, s.Storage, s.Version = true, []string{"/vmfs/templates"}, align.DefaultBoundary, "generic (4 KiB blocks, as most storage has)", "1.4.0"
-	s.Started, s.Finished = "2026-11-20T22:00:00Z", "2026-11-20T22:00:42Z"
+	s.Started, s.Finished, s.Took = "2026-11-20T22:00:00Z", "2026-11-20T22:00:42Z", 42
 	s.Changes = &Changes{Since: "2026-11-13T22:00:41Z"}
 	s.Isolation = Isolation{Wanted: "sandbox", Achieved: "sandbox", Layers: []string{"landlock-5", "seccomp", "rlimits"}}
 	s.Skipped, s.FailOn, s.ExitCode, s.Worst = 118, "64K", 1, images[0].Path

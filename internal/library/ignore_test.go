@@ -57,7 +57,7 @@ func TestIgnoreErrors(t *testing.T) {
 		"a.raw 27-2-3 because":        `line 1, column 7: "27-2-3", want the last day it counts, as 2027-01-31, or never; a glob with blanks stands in double quotes`,
 		"a.raw 2027-01-31":            "line 1, column 17: a reason is missing behind the date: say why these images are accepted",
 		"a.raw never \t ":             "line 1, column 15: a reason is missing behind the date: say why these images are accepted",
-		"  \"a b[.raw\" never x":      `line 1, column 7: the [ is not closed; \[ is a [ itself`,
+		"  \"a b[.raw\" never x":      `line 1, column 4: the glob is malformed: want each [ and { closed, a character in each [], and one behind each \`,
 		"  \"a b.raw never x":         `line 1, column 3: the " is not closed; \" is a " itself`,
 		"a.raw never \xff":            "line 1, column 13: the reason is not UTF-8",
 		"a\x00.raw never x":           "line 1, column 2: a NUL byte; an ignore file is text",
@@ -75,7 +75,7 @@ func TestIgnoreErrors(t *testing.T) {
 	require.EqualError(t, err, "line 100001, column 1: more than 100000 entries, the most that are read")
 }
 
-// What is as it should be needs nobody to accept it, and an entry that is about nothing else is of no use.
+// What is as it should be need not be accepted, and an entry that is about nothing else is of no use.
 func TestAccept(t *testing.T) {
 	i, err := ParseIgnore([]byte("*.raw never known\nfine* never was off\n64K* never small\n"))
 	require.NoError(t, err)

@@ -66,6 +66,8 @@ type Image struct {
 	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 when the catalogue knew it
 	// Tolerated reports that the user accepts unknown content.
 	Tolerated bool `json:"-"`
+	// Copied is where its aligned copy stands, as Copies found it; empty for none.
+	Copied string `json:"-"`
 	// Fleeting tells that the row says something of this moment, such as a lock, which no later run may repeat.
 	Fleeting bool `json:"-"`
 }

@@ -18,7 +18,7 @@ import (
 const suiteName = "trueup scan"
 
 // JUnit writes a test report for a CI system: an image is a test case, and so is a place that could not be looked at, and a run that
-// was interrupted. What fails is what fail asks an exit code for. Times are 0: nobody has measured. See docs/scan-reports.md.
+// was interrupted. What fails is what fail asks an exit code for. Times are 0: they are not measured. See docs/scan-reports.md.
 func JUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
 	suite := junitSuite{Name: suiteName, Timestamp: s.Started, Properties: []junitProperty{
 		{"boundary", units.Short(s.Boundary)},
@@ -174,7 +174,7 @@ func (i *Image) lostDisk() string {
 	return ""
 }
 
-// lost is the case of what nobody knows: an error, unless errors are to be passed over.
+// lost is the case of what is not known: an error, unless errors are to be passed over.
 func lost(class, name, code, message string, fail FailOn) junitCase {
 	c := junitCase{Class: report.Escape(class), Name: report.Escape(name)}
 	if fail == Never {
@@ -269,7 +269,11 @@ func (i *Image) fixLines() (out []string) {
 			out = append(out, "  "+report.Escape(f.Remedy))
 		}
 	}
-	if len(hindrances) == 0 {
+	switch {
+	case len(hindrances) > 0:
+	case i.Copied != "":
+		out = append(out, report.Escape(i.copiedText()))
+	default:
 		out = append(out, i.Priority.Command)
 	}
 	return out

@@ -97,3 +97,53 @@ func TestSummaryCounts(t *testing.T) {
 	require.Equal(t, Changes{New: 1, Removed: 1}, *s.Changes)
 	require.Equal(t, map[string]int{"vmdk": 1}, s.Formats)
 }
+
+// What has its copy beside it asks for none; another image of that name, or one that is off itself, is no copy.
+func TestCopies(t *testing.T) {
+	disk := func(path string, v align.Verdict) *Image {
+		i := row(path, v, align.DataDisk, 100, false)
+		i.Size, i.Files = 1<<30, []File{{Name: path, Modified: 7}}
+		i.Disks[0].Table = report.Table{Scheme: "mbr", Signature: "0x12345678"}
+		i.Disks[0].Partitions = []report.Partition{{Number: 1, Kind: "primary", Type: "0x07", Size: 1 << 20}}
+		return i
+	}
+	off := func(path string) *Image { return disk(path, align.Misaligned) }
+	on := func(path string) *Image { return disk(path, align.Aligned) }
+	change := func(i *Image, by func(i *Image)) *Image {
+		by(i)
+		return i
+	}
+	images := []*Image{
+		off("lib/a.raw"), on("lib/a-aligned.raw"),
+		off("itself off.raw"), off("itself off-aligned.raw"),
+		off("other disk.raw"), change(on("other disk-aligned.raw"), func(i *Image) { i.Disks[0].Table.Signature = "0x00000001" }),
+		change(off("nameless.raw"), func(i *Image) { i.Disks[0].Table.Signature = "0x00000000" }),
+		change(on("nameless-aligned.raw"), func(i *Image) { i.Disks[0].Table.Signature = "0x00000000" }),
+		off("other type.raw"), change(on("other type-aligned.raw"), func(i *Image) { i.Disks[0].Partitions[0].Type = "0x83" }),
+		off("other length.raw"), change(on("other length-aligned.raw"), func(i *Image) { i.Disks[0].Partitions[0].Size++ }),
+		off("small.raw"), change(on("small-aligned.raw"), func(i *Image) { i.Size-- }),
+		off("stale.raw"), change(on("stale-aligned.raw"), func(i *Image) { i.Files[0].Modified = 6 }),
+		change(off("accepted.raw"), func(i *Image) { i.Accepted = &Accepted{Reason: "retired"} }), on("accepted-aligned.raw"),
+		change(off("refused.raw"), func(i *Image) { i.Disks[0].Fix.Refusals = []align.Finding{{Code: "x"}} }), on("refused-aligned.raw"),
+	}
+	s, c := NewSummary(), NewCopies()
+	for n := range images {
+		i := images[len(images)-1-n] // the copy may come first
+		s.Add(i)
+		c.Add(i)
+	}
+	before := s.Fix.Images
+	c.Settle(s, images)
+	require.Equal(t, 1, s.Copied)
+	require.Equal(t, before-1, s.Fix.Images)
+	Rank(images)
+	for _, i := range images {
+		require.Equal(t, i.Path == "lib/a.raw", i.Copied != "", i.Path)
+		if i.Copied != "" {
+			require.Equal(t, "lib/a-aligned.raw", i.Copied)
+			require.Zero(t, i.Priority.Rank)
+			require.Empty(t, i.command())
+			require.Equal(t, "copied", fixCell(i))
+		}
+	}
+}

@@ -17,10 +17,6 @@ import (
 // label library, the paths that were scanned, so that one machine can have a file for each of several libraries.
 // Images are not named: each would be a series of its own. See docs/scan-reports.md.
 func Metrics(w io.Writer, s *Summary) error {
-	started, err := time.Parse(time.RFC3339, s.Started)
-	if err != nil {
-		return fmt.Errorf("metrics: start of the run: %w", err)
-	}
 	finished, err := time.Parse(time.RFC3339, s.Finished)
 	if err != nil {
 		return fmt.Errorf("metrics: end of the run: %w", err)
@@ -29,7 +25,7 @@ func Metrics(w io.Writer, s *Summary) error {
 	m.images(s)
 	m.fix(s)
 	m.gauge("trueup_last_run_timestamp_seconds", "When the run ended, in seconds since 1970.", sample{"", finished.Unix()})
-	m.gauge("trueup_last_run_duration_seconds", "How long the run took.", sample{"", int64(finished.Sub(started) / time.Second)})
+	m.gauge("trueup_last_run_duration_seconds", "How long the run took.", sample{"", s.Took})
 	m.gauge("trueup_last_run_complete", "1 if all images were looked at, 0 if the run was interrupted.", sample{"", one(s.Complete)})
 	m.gauge("trueup_last_run_exit_code", "Exit code of the run: 1 for errors, 2 and 3 for partitions off a boundary.", sample{"", int64(s.ExitCode)})
 	m.gauge("trueup_last_run_read_bytes", "Bytes read from images.", sample{"", s.Read})
@@ -57,8 +53,8 @@ func (m *metrics) images(s *Summary) {
 }
 
 func (m *metrics) fix(s *Summary) {
-	m.gauge("trueup_fix_images", "Images off the boundary and not accepted, by whether an aligned copy can be made.",
-		sample{`outcome="possible"`, int64(s.Fix.Images)}, sample{`outcome="refused"`, int64(s.Fix.Refused)})
+	m.gauge("trueup_fix_images", "Images off the boundary and not accepted, by whether an aligned copy can be made, or stands beside the image.",
+		sample{`outcome="possible"`, int64(s.Fix.Images)}, sample{`outcome="refused"`, int64(s.Fix.Refused)}, sample{`outcome="copied"`, int64(s.Copied)})
 	m.gauge("trueup_fix_copy_bytes", "Bytes to read and to write for all aligned copies that can be made.", sample{"", s.Fix.Copies})
 	m.gauge("trueup_fix_growth_bytes", "How much larger the disks of these copies are.", sample{"", s.Fix.Grows})
 }
@@ -72,7 +68,7 @@ type metrics struct {
 // sample is a number and the labels that tell it from its fellows.
 type sample struct {
 	labels string
-	value  int64
+	value  any // an integer or a float
 }
 
 // gauge writes a metric. One without samples is left out: nothing was counted under any of its labels.
@@ -86,7 +82,7 @@ func (m *metrics) gauge(name, help string, samples ...sample) {
 		if s.labels != "" {
 			labels += "," + s.labels
 		}
-		fmt.Fprintf(m.w, "%s{%s} %d\n", name, labels, s.value)
+		fmt.Fprintf(m.w, "%s{%s} %v\n", name, labels, s.value)
 	}
 }
 

@@ -76,8 +76,8 @@ func TestMetricsAreTheSums(t *testing.T) {
 		"trueup_images_accepted": 1, "trueup_errors format": 1, "trueup_unreadable_places": 1, "trueup_skipped_files": 4,
 		"trueup_images_by_format vmdk": 5, "trueup_images_by_format ova": 2, "trueup_images_by_format raw": 3, "trueup_images_by_format gzip": 1, "trueup_images_by_format qcow2": 1,
 		"trueup_changes new": 0, "trueup_changes changed": 0, "trueup_changes same": 14, "trueup_changes removed": 1,
-		"trueup_fix_images possible": 3, "trueup_fix_images refused": 3, "trueup_fix_copy_bytes": 9 << 30, "trueup_fix_growth_bytes": 3 << 20,
-		"trueup_last_run_timestamp_seconds": 1795291290, "trueup_last_run_duration_seconds": 90, "trueup_last_run_complete": 1,
+		"trueup_fix_images possible": 3, "trueup_fix_images copied": 0, "trueup_fix_images refused": 3, "trueup_fix_copy_bytes": 9 << 30, "trueup_fix_growth_bytes": 3 << 20,
+		"trueup_last_run_timestamp_seconds": 1795291290, "trueup_last_run_duration_seconds": 90.3, "trueup_last_run_complete": 1,
 		"trueup_last_run_exit_code": 1, "trueup_last_run_read_bytes": 1 << 40, "trueup_scan_info": 1,
 	}, got)
 }
@@ -107,11 +107,9 @@ func TestHostileTextsInMetrics(t *testing.T) {
 	}
 }
 
-// A time that is none is our own fault, and no metric is better than a wrong one.
+// A time that is not one is our own fault, and no metric is better than a wrong one.
 func TestMetricsNeedTimes(t *testing.T) {
 	s, _ := smallLibrary()
 	s.Finished = ""
 	require.ErrorContains(t, Metrics(&strings.Builder{}, s), "end of the run")
-	s.Started = "yesterday"
-	require.ErrorContains(t, Metrics(&strings.Builder{}, s), "start of the run")
 }

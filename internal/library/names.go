@@ -8,7 +8,7 @@ import (
 // Roots are the paths that a scan was given, to be asked for each row: there can be as many of them as rows.
 type Roots map[string]bool // without slashes at their ends
 
-// NewRoots takes paths as the user wrote them. An empty one is none.
+// NewRoots takes paths as the user wrote them. An empty one is not one.
 func NewRoots(paths []string) Roots {
 	r := Roots{}
 	for _, p := range paths {

@@ -126,7 +126,7 @@ func (i *Image) role() align.Role {
 	return role
 }
 
-// unplanned reports whether a disk is off the boundary and nobody could say what a copy would be.
+// unplanned reports whether a disk is off the boundary and it could not be said what a copy would be.
 func (i *Image) unplanned() bool {
 	return slices.ContainsFunc(i.Disks, func(d Disk) bool { return (d.Verdict == "" || d.Verdict.Off()) && d.Fix == nil })
 }
@@ -157,6 +157,8 @@ func Compare(a, b *Image) int {
 func (i *Image) order() int {
 	n := map[State]int{Failed: 0, Judged: 1, Packed: 2, Orphan: 3, Gone: 6}[i.State]
 	switch {
+	case i.Copied != "":
+		n = 4
 	case i.State != Judged || i.Priority != nil:
 	case i.Unknown():
 		n = 2
@@ -185,7 +187,7 @@ func (i *Image) cost() float64 {
 	return i.Priority.Cost
 }
 
-// Rank sorts images worst first and numbers those that are to be realigned. What the user has accepted has no rank.
+// Rank sorts images worst first and numbers those that are to be realigned. What the user has accepted, and what is copied already, has no rank.
 func Rank(images []*Image) {
 	slices.SortStableFunc(images, Compare)
 	n := 0
@@ -193,7 +195,7 @@ func Rank(images []*Image) {
 		if i.Priority == nil {
 			continue
 		}
-		if i.Priority.Rank = 0; i.Accepted == nil {
+		if i.Priority.Rank = 0; i.toDo() {
 			n++
 			i.Priority.Rank = n
 		}

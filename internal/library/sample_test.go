@@ -106,7 +106,7 @@ func smallLibrary() (*Summary, []*Image) {
 	s := NewSummary()
 	s.Complete, s.Paths, s.Boundary, s.Storage, s.Version = true, []string{"/t"}, align.DefaultBoundary, "generic", "1.0.0"
 	s.Started, s.Finished, s.ExitCode, s.Skipped, s.Changes = "2026-11-21T20:00:00Z", "2026-11-21T20:01:30Z", 1, 4, &Changes{}
-	s.Isolation.Achieved = "sandbox"
+	s.Isolation.Achieved, s.Took = "sandbox", 90.3
 	for _, i := range images {
 		i.Change = Same
 		if i.State == Gone {
@@ -118,7 +118,7 @@ func smallLibrary() (*Summary, []*Image) {
 	return s, images
 }
 
-// hostile are names and labels as nobody should choose them. HOSTILE T67 to T70.
+// hostile are names and labels as they should not be chosen. HOSTILE T67 to T70.
 var hostile = []string{
 	"a\nb", "a\r\nb", `quo"te`, "com,ma", "a;=1+1", "=cmd|' /C calc'!A0", "+1", "-1", "@x", "\t=1", "\r=1", "\uff1d1", "\uff0b1", "\uff0d1", "\uff201", ` "=1`,
 	"<script>alert(1)</script>", "]]>", "<![CDATA[", "&amp;", "<!--", "-->", "\xff\xfe", "\u2028", "\ufffe", "\uffff", "\ufffd", "\U0001fffe", "\x1b]0;x\a", "\x01",

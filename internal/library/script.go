@@ -78,7 +78,7 @@ func (s *script) comment(format string, args ...any) {
 func (s *script) head(sum *Summary, images []*Image) {
 	all, relative := NewSummary(), false
 	for _, i := range images {
-		if i.Priority != nil {
+		if i.Priority != nil && i.Copied == "" {
 			all.Add(i)
 			relative = relative || !strings.HasPrefix(i.ExactPath(), "/")
 		}
@@ -117,6 +117,11 @@ func (s *script) image(i *Image) {
 	if i.Accepted != nil {
 		s.comment("%s", path)
 		s.comment("  not realigned, %s", i.Accepted.text())
+		return
+	}
+	if i.Copied != "" {
+		s.comment("%s", path)
+		s.comment("  not realigned: its aligned copy is %s", i.Copied)
 		return
 	}
 	rank := i.Priority.Rank

@@ -15,7 +15,8 @@ type Summary struct {
 	Storage  string   `json:"storage"`
 	Started  string   `json:"started"`  // RFC 3339, UTC
 	Finished string   `json:"finished"` // RFC 3339, UTC
-	Version  string   `json:"version"`  // of trueup
+	Took     float64  `json:"duration_seconds"`
+	Version  string   `json:"version"` // of trueup
 
 	AllowEmpty  bool   `json:"-"` // a run that judged no image is right
 	Found       int    `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
@@ -32,6 +33,7 @@ type Summary struct {
 	Orphans    int            `json:"orphans"`
 	Packed     int            `json:"packed"`   // compressed files with the name of an image, which are not read
 	Accepted   int            `json:"accepted"` // of those above
+	Copied     int            `json:"copied"`   // of those above, with their aligned copies beside them
 	Formats    map[string]int `json:"formats"`
 	Errors     map[string]int `json:"errors"`        // the failed ones, by the code of their error
 	Skipped    int            `json:"skipped_files"` // files that are no images

@@ -30,7 +30,7 @@ type printer struct {
 }
 
 // Table prints the images of a run, which are ranked, what they come to, and what to do next. Rows are as wide as the terminal (t.Columns);
-// where there is none, no path is cut. What an image says of itself is escaped.
+// without a terminal, no path is cut. What an image says about itself is escaped.
 func Table(t *report.Text, s *Summary, images []*Image) {
 	p := &printer{t: t, s: s, prose: t.Width}
 	if t.Columns > 0 {
@@ -148,8 +148,11 @@ func (p *printer) notes(i *Image) {
 	if a := i.Accepted; a != nil {
 		p.note(acceptedText(a))
 	}
+	if i.Copied != "" {
+		p.note(i.copiedText())
+	}
 	for _, d := range i.Disks {
-		if d.Error != nil {
+		if d.Error != nil && (i.Error == nil || !strings.HasSuffix(i.Error.Message, d.Error.Message)) {
 			p.note(strings.TrimPrefix(d.Member+": ", ": ") + d.Error.Message)
 		}
 	}

@@ -78,7 +78,7 @@ func someLibrary() (*Summary, []*Image) {
 func summed(list []*Image) *Summary {
 	s := NewSummary()
 	s.Complete, s.Boundary, s.Storage, s.Paths = true, align.DefaultBoundary, "generic", []string{"/srv/templates", "debian-13.raw"}
-	s.Started, s.Finished = "2026-11-21T21:00:00Z", "2026-11-21T21:00:12Z"
+	s.Started, s.Finished, s.Took = "2026-11-21T21:00:00Z", "2026-11-21T21:00:12Z", 12.3
 	s.Changes = &Changes{Since: "2026-11-20T21:00:00Z"}
 	s.Isolation = Isolation{Wanted: "sandbox", Achieved: "process", Layers: []string{"rlimits"}, Note: "the kernel has no Landlock"}
 	for _, i := range list {
@@ -141,9 +141,9 @@ func TestOneSentenceWhereAllIsAligned(t *testing.T) {
 -  aligned  0/1       2048  raw     2 GiB        -  -     -    2.raw
 
 Aligned: every partition of all 3 images starts on a multiple of 64 KiB.
-Isolation: none.
-Read 0 B in 12s.
+Read 0 B in 12.3 s.
 `, tableOf(report.Text{Columns: 120, Width: 100}, s, list))
+	require.Contains(t, tableOf(report.Text{Verbose: true}, s, list), "\nIsolation: none.\n")
 }
 
 func TestNothingFound(t *testing.T) {
@@ -185,7 +185,7 @@ func TestAnInterruptedRunSaysSo(t *testing.T) {
 	require.Contains(t, tableOf(report.Text{}, s, list), "Interrupted after 1 image: this is incomplete.\n")
 }
 
-// A package whose disks are aligned, but one that nobody could read, is not all right.
+// A package whose disks are aligned, but one that could not be read, is not all right.
 func TestADiskThatWasNotJudgedIsNotPassedOver(t *testing.T) {
 	var list []*Image
 	for n := range 30 {
@@ -324,4 +324,14 @@ func TestThousands(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -123: "-123", -123456: "-123,456"} {
 		require.Equal(t, want, thousands(n))
 	}
+}
+
+// An image of one bad disk has its reason once.
+func TestAReasonIsSaidOnce(t *testing.T) {
+	i := NewImage("x.ova")
+	i.Fail("format", `"a.vmdk": no disk image`)
+	i.Disks = []Disk{{Member: "a.vmdk", Error: &report.Error{Message: "no disk image"}}, {Member: "b.vmdk", Error: &report.Error{Message: "truncated"}}}
+	out := tableOf(report.Text{}, summed([]*Image{i}), []*Image{i})
+	require.Equal(t, 1, strings.Count(out, "no disk image"), out)
+	require.Contains(t, out, "b.vmdk: truncated")
 }

@@ -35,6 +35,9 @@ func (p *printer) summary(partly int) {
 	if s.Fix.Images+s.Fix.Refused > 0 {
 		p.para("", p.fixText(s.Fix))
 	}
+	if s.Copied > 0 {
+		p.para("", copiedText(s.Copied))
+	}
 	if s.Changes != nil {
 		p.para("", changesText(s.Changes))
 		if s.ChangedOnly {
@@ -45,7 +48,7 @@ func (p *printer) summary(partly int) {
 	for _, n := range s.IgnoreNotes {
 		p.para("", n)
 	}
-	if s.Isolation.Achieved != "" {
+	if i := s.Isolation; i.Achieved != "" && (p.t.Verbose || i.Achieved != i.Wanted || i.Note != "") {
 		p.para("", isolationText(s.Isolation))
 	}
 	if s.Images > 0 {
@@ -156,6 +159,13 @@ func changesText(c *Changes) string {
 		thousands(int64(c.New)), thousands(int64(c.Changed)), thousands(int64(c.Same)), thousands(int64(c.Removed)))
 }
 
+func copiedText(n int) string {
+	if n == 1 {
+		return "1 image seems to have its aligned copy beside it: prove it with trueup verify, then exchange the two."
+	}
+	return thousands(int64(n)) + " images seem to have their aligned copies beside them: prove each with trueup verify, then exchange the two."
+}
+
 func (p *printer) unreadable() {
 	all := p.s.unreadable()
 	for n, u := range p.s.Unreadable {
@@ -201,16 +211,7 @@ func isolationText(i Isolation) string {
 
 // workText says what the run took.
 func workText(s *Summary) string {
-	out := "Read " + units.Format(s.Read)
-	from, err1 := time.Parse(time.RFC3339, s.Started)
-	to, err2 := time.Parse(time.RFC3339, s.Finished)
-	if err1 == nil && err2 == nil && !to.Before(from) {
-		took := "less than a second"
-		if to.After(from) {
-			took = to.Sub(from).String()
-		}
-		out += " in " + took
-	}
+	out := "Read " + units.Format(s.Read) + " in " + report.Seconds(s.Took)
 	if s.Skipped > 0 {
 		what := "that are no images"
 		if s.Skipped == 1 {
@@ -230,12 +231,12 @@ func files(n int) string {
 
 // next names the commands that come next. They are for pasting, so they are never cut or broken.
 func (p *printer) next(images []*Image) {
-	worst := slices.IndexFunc(images, func(i *Image) bool { return i.Priority != nil && i.Accepted == nil })
+	worst := slices.IndexFunc(images, func(i *Image) bool { return i.toDo() })
 	if worst < 0 {
 		return
 	}
 	p.line("")
-	fixable := slices.IndexFunc(images, func(i *Image) bool { return i.Priority != nil && i.Accepted == nil && fixCell(i) == "yes" })
+	fixable := slices.IndexFunc(images, func(i *Image) bool { return i.toDo() && fixCell(i) == "yes" })
 	if fixable < 0 {
 		p.command("To see why a copy of the worst is refused:", "trueup plan "+report.ShellQuote(images[worst].Path))
 	} else {

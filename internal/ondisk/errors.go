@@ -27,10 +27,15 @@ type FormatError struct {
 	Field string // its name in the specification
 	Got   any    // value found
 	Want  any    // values allowed
+	Past  bool   // it names a place behind the end of the file, as one that was truncated does
 }
 
 func (e *FormatError) Error() string {
-	return fmt.Sprintf("%s at %#x: %s %s, want %v", e.What, e.Off, e.Field, value(e.Got), e.Want)
+	lead := ""
+	if e.Past {
+		lead = "the file is truncated or damaged, copy it again: "
+	}
+	return lead + fmt.Sprintf("%s at %#x: %s %s, want %v", e.What, e.Off, e.Field, value(e.Got), e.Want)
 }
 
 // Is makes every FormatError match ErrFormat.

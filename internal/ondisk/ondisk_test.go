@@ -20,7 +20,7 @@ import (
 type counted struct {
 	*bytes.Reader
 	reads atomic.Int64
-	size  int64 // when above 0: what the source says of its size
+	size  int64 // when above 0: what the source says about its size
 }
 
 func (c *counted) ReadAt(p []byte, off int64) (int, error) {

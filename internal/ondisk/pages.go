@@ -163,7 +163,7 @@ func (p *Pages) has(at int64) bool {
 }
 
 // want tells what to read for the useful bytes from off on: the pieces of its page that these lie in, and all to the end of the page where
-// the three pieces in front of them are there, so that somebody seems to read the table in order.
+// the three pieces in front of them are there, so that a reader seems to read the table in order.
 func (p *Pages) want(off, useful int64) (at, end int64) {
 	start := off - off%pageSize
 	at, end = off-off%pieceSize, start+pageSize
@@ -174,7 +174,7 @@ func (p *Pages) want(off, useful int64) (at, end int64) {
 	return at, min(end, p.src.Size())
 }
 
-// empty is the page that all holes share. Nobody writes to it.
+// empty is the page that all holes share. It is never written.
 var empty [pageSize]byte
 
 // evict drops the page that was not used for longest. A scan of the map is fine: there are few pages and each miss

@@ -19,7 +19,7 @@ const (
 	maxAttrs = 1 << 16 // "=" within one tag
 )
 
-// Envelope is what a package says of its files and disks.
+// Envelope is what a package says about its files and disks.
 type Envelope struct {
 	Files []File
 	Disks []Disk
@@ -101,7 +101,7 @@ func (p *parser) checkReferences() error {
 	return nil
 }
 
-// File finds a file by its id, or by its href, which RHEV has in its place. Nil when there is none.
+// File finds a file by its id, or by its href, which RHEV has in its place. Nil if absent.
 func (e *Envelope) File(ref string) *File {
 	for _, is := range []func(f File) bool{func(f File) bool { return f.ID == ref }, func(f File) bool { return f.Href == ref }} {
 		if i := slices.IndexFunc(e.Files, is); i >= 0 {

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/units"
@@ -88,6 +90,15 @@ func within(segs []segment, at []int64) bool {
 		}
 	}
 	return true
+}
+
+// unbound lets records go anywhere that the table can name.
+func unbound(segs []segment) []segment {
+	segs = slices.Clone(segs)
+	for i := range segs {
+		segs[i].most = 0
+	}
+	return segs
 }
 
 // fit arranges segments in front of limit; ok is false when there is no room.

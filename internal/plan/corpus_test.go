@@ -198,10 +198,10 @@ func TestTheGeometryNote(t *testing.T) {
 	_, _, p = planFixture(t, "xp-lba63-one-ntfs", 65536)
 	require.False(t, note(p))
 	_, _, p = planFixture(t, "two-ntfs-lba63-and-cylinder", mib)
-	require.False(t, note(p), "without boot code nobody reads them")
+	require.False(t, note(p), "without boot code they are not read")
 }
 
-// Who keeps the size of a disk elsewhere must hear that it grows, and nobody else.
+// Who keeps the size of a disk elsewhere must hear that it grows, and no one else.
 func TestTheSizeNote(t *testing.T) {
 	for _, tc := range []struct {
 		sectors int

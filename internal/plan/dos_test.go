@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -182,18 +183,126 @@ func TestWhoseChainStaysOnCylinders(t *testing.T) {
 	}
 }
 
-// Behind cylinder 1023 no CHS leads to a record: a chain that DOS reads is not put there, with whatever permission.
+// Behind cylinder 1023 no CHS leads to a record: a chain that DOS reads is not put there, unless the user accepts that DOS loses it.
 func TestChainAtTheLastCylinder(t *testing.T) {
+	const cylinderSize = 16 * 63 * sector
 	for cylinder, refused := range map[int64]bool{1022: false, 1023: true} {
-		s, _ := chainOfDOS(0x05, cylinder, 0)
+		s, start := chainOfDOS(0x05, cylinder, 0)
 		l := bare(t, s.disk())
 		l.Geometry = table.Geometry{Heads: 16, Sectors: 63}
 		p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536})
 		require.NoError(t, err)
-		require.Equal(t, refused, len(p.Refusals(true)) > 0)
-		if refused {
-			require.Equal(t, "dos-chain", p.Refusals(true)[0].Code)
-			require.NotEmpty(t, p.Refusals(true)[0].Remedy)
+		require.Empty(t, p.Refusals(true))
+		require.Equal(t, (cylinder+1)*cylinderSize, p.Places.Records[start*sector])
+		require.Zero(t, p.Places.Parts[5].Off%65536)
+		if !refused {
+			require.Empty(t, p.Refusals(false))
+			continue
 		}
+		require.Equal(t, "dos-chain", p.Refusals(false)[0].Code)
+		require.Contains(t, p.Refusals(false)[0].Text, "from LBA 1031184 to LBA 1032192, behind cylinder 1023")
+		require.NotEmpty(t, p.Refusals(false)[0].Remedy)
+		again, err := plan.At(l, p.Starts(), false)
+		require.NoError(t, err)
+		require.Equal(t, p.Places, again.Places)
+		require.Equal(t, p.Patches, again.Patches)
+		after := bare(t, p.View(s.disk()))
+		after.Geometry = l.Geometry
+		settled, err := plan.New(after, align.Goal{Must: 65536, Want: 65536})
+		require.NoError(t, err)
+		require.Empty(t, settled.Moves)
+		require.Empty(t, settled.Refusals(false))
 	}
+}
+
+// Behind the last drive that DOS reads, no record takes a cylinder: a disk of small drives need not grow by one for each.
+func TestRecordsBehindTheLastDriveOfDOS(t *testing.T) {
+	const cylinder, drives, drive = 16 * 63, 4, 15 * 63 // sectors, number, sectors
+	for name, c := range map[string]struct {
+		fat  int // the logical drive that DOS reads
+		want []int64
+	}{
+		"the first":  {5, []int64{2 * cylinder, 2048 + drive, 3072 + drive, 4096 + drive}},
+		"the second": {6, []int64{2 * cylinder, 3 * cylinder, 3072 + drive, 4096 + drive}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := int64(cylinder)
+			s := &sparse{sectors: (drives + 6) * cylinder, bytes: map[int64]disktest.Forged{}}
+			s.bytes[0] = disktest.ForgeMBR(1,
+				disktest.MBREntryFields{Type: 6, Start: 63, Sectors: uint32(start - 63)},
+				disktest.MBREntryFields{Type: 5, Start: uint32(start), Sectors: drives * cylinder})
+			for i := range int64(drives) {
+				f := s.at(start + i*cylinder)
+				f.Entry(0, 0, disktest.MBREntryFields{Type: 6, Start: 63, Sectors: drive})
+				if i+1 < drives {
+					f.Entry(0, 1, disktest.MBREntryFields{Type: 5, Start: uint32((i + 1) * cylinder), Sectors: cylinder})
+				}
+			}
+			l := bare(t, s.disk())
+			l.Geometry = table.Geometry{Heads: 16, Sectors: 63}
+			for i := range l.Partitions {
+				kind := volume.Ext4
+				if l.Partitions[i].Number == c.fat {
+					kind = volume.FAT16
+				}
+				l.Partitions[i].Volume = &volume.Volume{Kind: kind}
+			}
+			p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536})
+			require.NoError(t, err)
+			require.Empty(t, p.Refusals(false))
+			var records []int64
+			for i := range int64(drives) {
+				records = append(records, p.Places.Records[(start+i*cylinder)*sector]/sector)
+			}
+			require.Equal(t, c.want, records)
+		})
+	}
+}
+
+// Records with two data entries are no reason against a disk that is aligned; a move is refused.
+func TestRecordsWithTwoDrives(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first   uint32 // of the primary partition
+		verdict align.Verdict
+		refused bool
+	}{
+		"aligned":    {2048, align.Aligned, false},
+		"misaligned": {63, align.Misaligned, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x83, Start: tc.first, Sectors: 1024},
+				disktest.MBREntryFields{Type: 5, Start: 4096, Sectors: 8192})
+			f.EBR(4096, disktest.MBREntryFields{Type: 0x83, Start: 2048, Sectors: 1024}, disktest.MBREntryFields{Type: 0x83, Start: 4096, Sectors: 1024})
+			l := read(t, memory(f))
+			require.Len(t, l.Partitions, 4)
+			goal := align.GoalFor(l, 0)
+			require.Equal(t, tc.verdict, align.Overall(l, goal.Must))
+			p, err := plan.New(l, goal)
+			require.NoError(t, err)
+			var found []string
+			for _, r := range p.Refusals(false) {
+				found = append(found, r.Code)
+			}
+			for _, x := range align.Check(l, goal) {
+				found = append(found, x.Code)
+			}
+			require.Equal(t, tc.refused, slices.Contains(found, "ebr-entries"), found)
+			require.Equal(t, tc.refused, len(p.Refusals(false)) > 0)
+		})
+	}
+}
+
+// A link without sectors hides partitions from Linux and from the plan. A drive that moves could come to lie over them, whether their
+// extended partition moves or stays.
+func TestLinkWithoutSectorsKeepsAllInPlace(t *testing.T) {
+	f := disktest.ForgeMBR(24576, disktest.MBREntryFields{Type: 0x0f, Start: 2048, Sectors: 20000})
+	f.EBR(2048, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 7937}, disktest.MBREntryFields{Type: 5, Start: 8000})
+	f.EBR(10048, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 4000}, disktest.MBREntryFields{})
+	l := read(t, memory(f))
+	p, err := plan.New(l, align.GoalFor(l, 0))
+	require.NoError(t, err)
+	require.NotEmpty(t, p.Moves, "the drive is off, its extended partition is not")
+	refused := p.Refusals(true)
+	require.Len(t, refused, 1)
+	require.Equal(t, "ebr-link", refused[0].Code)
 }

@@ -28,7 +28,7 @@ type oddGPT struct {
 	places          [2]int64 // of both arrays
 	first, last     int64    // usable
 	damaged         string
-	stray           []int64 // what stands in the front or in front of the backup, and belongs to nobody
+	stray           []int64 // what stands in the front or in front of the backup, and belongs to nothing
 	bytes           map[int64]disktest.Forged
 }
 
@@ -151,7 +151,7 @@ func (g *oddGPT) damage(d dice) {
 	g.extra = d.pick(0, 0, 0, 512) % g.sector
 }
 
-// disk is read by the sectors of the table, or by those of a raw image that nobody has told.
+// disk is read by the sectors of the table, or by those of a raw image that were not given.
 func (g *oddGPT) disk() disk.Disk {
 	s := &sparse{sectors: (g.sectors*g.sector + g.extra) / sector, bytes: g.bytes, sector: g.read}
 	return s.disk()
@@ -199,7 +199,7 @@ func (g *oddGPT) protected(t *testing.T, d disk.Disk) uint32 {
 	return 0
 }
 
-// checkGPT reads both copies of a result, and what belongs to nobody.
+// checkGPT reads both copies of a result, and what belongs to nothing.
 func (g *oddGPT) checkGPT(t *testing.T, p *plan.Plan, before *layout.Layout, source, view disk.Disk, again string) {
 	t.Helper()
 	end := view.Size()/g.sector - 1

@@ -28,7 +28,7 @@ func (d dice) leave(l *layout.Layout) map[int]string {
 }
 
 // TestWhatIsLeftNeverMoves holds plans for random tables, some partitions of which must stay, against a search for any place that would do: what
-// is to be left has its old place, all others are aligned, and a plan is refused only where there is none.
+// is to be left has its old place, all others are aligned, and a plan is refused only without one.
 func TestWhatIsLeftNeverMoves(t *testing.T) {
 	refused, moved := 0, 0
 	for i := range 20_000 {

@@ -38,7 +38,7 @@ type Plan struct {
 	OldSize, Size int64
 	Goal          align.Goal
 	Moves         []Move
-	Pieces        []disk.Piece // all bytes of the result that come from the source, in order
+	Pieces        []disk.Shift // all bytes of the result that come from the source, in order
 	Patches       []disk.Patch
 	Places        table.Places    // where everything is in the result
 	Notes         []align.Finding // what a user should know; refusals among them
@@ -55,7 +55,7 @@ type Plan struct {
 
 // Copy is the plan in which nothing moves.
 func Copy(size int64) *Plan {
-	return &Plan{OldSize: size, Size: size, Pieces: []disk.Piece{{Len: size}}, Places: table.Places{Size: size}, Converts: true, SectorSize: units.SectorSize}
+	return &Plan{OldSize: size, Size: size, Pieces: []disk.Shift{{Len: size}}, Places: table.Places{Size: size}, Converts: true, SectorSize: units.SectorSize}
 }
 
 // Grow makes the disk size bytes long; what it gains is zero, and the backup of a GPT goes to the end.
@@ -70,7 +70,7 @@ func (p *Plan) Grow(l *layout.Layout, size int64) {
 	case p.Converts:
 		p.Size = size
 		p.Places = table.Places{Size: size, Mend: true}
-		p.Pieces = over([]disk.Piece{{Len: l.Usable(l.Size)}}, l.Table.Structures(size))
+		p.Pieces = over([]disk.Shift{{Len: l.Usable(l.Size)}}, l.Table.Structures(size))
 		p.patch(l)
 	default:
 		if broken := p.settle(l, p.starts, size, true); broken != nil {
@@ -96,6 +96,12 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	}
 	c := placer{l: l, goal: goal, slots: slotsOf(l), limit: limitOf(l)}
 	to, stuck, ok := c.starts()
+	if !ok && stuck == 0 && c.bounded() {
+		for i := range c.slots {
+			c.slots[i].after = unbound(c.slots[i].after)
+		}
+		to, stuck, ok = c.starts()
+	}
 	starts := map[int]int64{}
 	for i, s := range c.slots[1:] {
 		starts[s.part.Number] = to[i+1]
@@ -106,14 +112,11 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	switch {
 	case !ok && stuck > 0:
 		p.inTheWay(c.slots[stuck].part.Number)
-	case !ok && c.bounded():
-		p.refuse("dos-chain", ondisk.ErrLimit, 0, fmt.Sprintf("the boot records of logical drives that DOS reads must begin cylinders up to 1023, "+
-			"and there is no room for them on the boundary of %s", units.Short(goal.Want)),
-			"make space in front of the last logical drive in the guest first; or try a smaller --boundary")
 	case !ok:
 		p.refuse("limit", ondisk.ErrLimit, 0, fmt.Sprintf("there is no room on the boundary of %s within the %d sectors that the partition table can name",
 			units.Short(goal.Want), c.limit/l.LBASize()), "try a smaller --boundary, or move the disk to GPT in the guest first")
 	}
+	p.beyondCHS(l)
 	p.leftAlone(l)
 	p.fixedTable(l)
 	p.Notes = append(p.Notes, align.Relevant(concerning(l), p.moved())...)

@@ -21,7 +21,7 @@ type part struct {
 	slot           int
 	start, sectors int64
 	ntfs           bool
-	hidden         int64 // what its boot sector says of its place
+	hidden         int64 // what its boot sector says about its place
 }
 
 func (p part) end() int64 { return p.start + p.sectors }

@@ -38,7 +38,7 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 			break
 		}
 		next := slots[i+1].part.Number
-		at, last, ok := fit(s.after, end, delta, starts[next])
+		at, last, ok := fitAll(s.after, end, delta, starts[next])
 		if !ok {
 			return fmt.Errorf("partition %d starts at byte %d, and what lies in front of it ends at byte %d: %w", next, starts[next], last, ErrNoPlan)
 		}
@@ -53,9 +53,6 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 // named reports whether the table can name the places of boot records and of the ends of extended partitions: what lies behind the last
 // partition has nothing in front of which it must fit.
 func named(segs []segment, at []int64, limit int64) bool {
-	if !within(segs, at) {
-		return false
-	}
 	for i, s := range segs {
 		if (s.kind == record || s.kind == boxEnd) && at[i]+s.Len > limit {
 			return false
@@ -66,13 +63,37 @@ func named(segs []segment, at []int64, limit int64) bool {
 
 // tail arranges what lies behind the last partition, on a disk that grows when it must, to a whole MiB.
 func tail(l *layout.Layout, segs []segment, end, delta, size int64) (at []int64, grown int64) {
-	at, last, ok := fit(segs, end, delta, l.Usable(size))
+	at, last, ok := fitAll(segs, end, delta, l.Usable(size))
 	if ok {
 		return at, size
 	}
 	grown = units.AlignUp(size+max(last, end)-l.Usable(size), units.MiB)
-	at, _, _ = fit(segs, end, delta, l.Usable(grown))
+	at, _, _ = fitAll(segs, end, delta, l.Usable(grown))
 	return at, grown
+}
+
+// fitAll is fit, and lets records go beyond the last place that they can have where there is no other: beyondCHS says so.
+func fitAll(segs []segment, end, delta, limit int64) (at []int64, last int64, ok bool) {
+	if at, last, ok = fit(segs, end, delta, limit); !ok {
+		at, last, ok = fit(unbound(segs), end, delta, limit)
+	}
+	return at, last, ok
+}
+
+// beyondCHS refuses boot records that DOS reads and could no longer find, unless the user accepts that.
+func (p *Plan) beyondCHS(l *layout.Layout) {
+	for _, x := range l.Items() {
+		if to := p.Places.Records[x.Off]; x.Kind == layout.RecordItem && x.Most > 0 && to > x.Most {
+			p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
+				Code: "dos-chain", Effect: ondisk.Unbootable, Partition: x.Number, Err: ondisk.ErrLimit,
+				Text: fmt.Sprintf("the boot record of a logical drive goes from LBA %d to LBA %d, behind cylinder %d, the last one that CHS can name: "+
+					"DOS and Windows 95 to ME would lose that drive and those behind it",
+					x.Off/units.SectorSize, to/units.SectorSize, x.Most/x.Step),
+				Remedy: "make space in front of the last logical drive in the guest first, or try a smaller --boundary",
+			}))
+			return
+		}
+	}
 }
 
 // move puts a partition to byte off.
@@ -146,20 +167,20 @@ func (p *Plan) keepRest(l *layout.Layout) {
 }
 
 // over lays structures over pieces, and joins what moves alike.
-func over(pieces, structures []disk.Piece) []disk.Piece {
+func over(pieces, structures []disk.Shift) []disk.Shift {
 	for _, s := range structures {
-		var cut []disk.Piece
+		var cut []disk.Shift
 		for _, x := range pieces {
 			if n := s.To - x.To; n > 0 {
-				cut = append(cut, disk.Piece{From: x.From, To: x.To, Len: min(n, x.Len)})
+				cut = append(cut, disk.Shift{From: x.From, To: x.To, Len: min(n, x.Len)})
 			}
 			if n := x.Dest().End() - s.Dest().End(); n > 0 {
 				n = min(n, x.Len)
-				cut = append(cut, disk.Piece{From: x.Source().End() - n, To: x.Dest().End() - n, Len: n})
+				cut = append(cut, disk.Shift{From: x.Source().End() - n, To: x.Dest().End() - n, Len: n})
 			}
 		}
 		cut = append(cut, s)
-		slices.SortFunc(cut, func(a, b disk.Piece) int { return cmp.Compare(a.To, b.To) })
+		slices.SortFunc(cut, func(a, b disk.Shift) int { return cmp.Compare(a.To, b.To) })
 		pieces = cut
 	}
 	joined := Plan{}
@@ -178,7 +199,7 @@ func (p *Plan) keep(from, to, n int64) {
 		p.Pieces[k].Len += n
 		return
 	}
-	p.Pieces = append(p.Pieces, disk.Piece{From: from, To: to, Len: n})
+	p.Pieces = append(p.Pieces, disk.Shift{From: from, To: to, Len: n})
 }
 
 // rewrite patches the chosen references to what moves. One that pointed elsewhere stays, and the layout has an issue about it.

@@ -321,7 +321,7 @@ func (s *sparse) checkStray(t *testing.T, view disk.Disk, again string) {
 	require.Equal(t, want, got, again)
 }
 
-// bare is the layout of a disk whose volumes nobody looks at.
+// bare is the layout of a disk whose volumes are not looked at.
 func bare(t require.TestingT, d disk.Disk) *layout.Layout {
 	tab, err := table.Read(d)
 	require.NoError(t, err)

@@ -39,7 +39,7 @@ func (t *Text) Plan(r *Plan) {
 		t.insides(*r.Result)
 	}
 	t.printf("\nThis was a dry run, nothing was written.\n")
-	t.printf("To do it:   %s\n", AlignCommand(r.Image.Path, r.Image.Format, r.Flags))
+	t.next("To do it:   ", AlignCommand(r.Image.Path, r.Image.Format, r.Flags))
 }
 
 func flags(fs []string) string {
@@ -209,7 +209,7 @@ func (t *Text) Align(r *Align) {
 	if r.Subformat != "" {
 		name += " " + r.Subformat
 	}
-	t.para(2, "%s: %s, %s, %s.", Safe(r.Dest), name, movedText(r.Moved), verifiedText[r.Verified])
+	t.para(2, "%s: %s, %s, %s, %s.", Safe(r.Dest), name, movedText(r.Moved), verifiedText[r.Verified], workText(r.Copied, r.Took))
 	for _, m := range r.Moves {
 		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
 	}
@@ -223,11 +223,16 @@ func (t *Text) Align(r *Align) {
 		t.patches(r.Patches)
 	}
 	if r.Source != "-" { // what came through a pipe is gone
-		t.printf("To prove it again later:   trueup verify%s %s %s\n", flags(r.Flags), shellQuote(r.Source), shellQuote(r.Dest))
+		t.next("To prove it again later:   ", "trueup verify"+flags(r.Flags)+" "+shellQuote(r.Source)+" "+shellQuote(r.Dest))
 	}
 }
 
 var verifiedText = map[string]string{"full": "every byte compared", "structure": "structures compared (--verify full compares every byte)"}
+
+// workText says how much data a copy was and how long it took.
+func workText(bytes int64, seconds float64) string {
+	return units.Format(bytes) + " in " + Seconds(seconds)
+}
 
 func movedText(n int) string {
 	switch n {
@@ -252,6 +257,7 @@ func (t *Text) Verify(r *Verify) {
 				t.para(4, "bytes %d to %d: %s", d.Off, d.Off+d.Len-1, SafeMessage(d.Text))
 			}
 		}
+		t.para(0, "The copy was changed after it was made, or is one of another SOURCE: do not use it.")
 	case r.Moved == 0 && len(r.Patches) == 0:
 		t.printf("%s is the same disk as %s: nothing is moved, and every byte is equal.\n", Safe(r.Dest), Safe(r.Source))
 	default:

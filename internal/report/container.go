@@ -30,7 +30,7 @@ type Usage struct {
 	Complete   bool   `json:"complete"`
 }
 
-// Stored adds how the image stores the disk; u is nil when nobody knows. nonZero is nil when nobody has counted.
+// Stored adds how the image stores the disk; u is nil when that is not known. nonZero is nil when it was not counted.
 func (r *Inspect) Stored(u *container.Usage, nonZero *int64) {
 	if u == nil {
 		return
@@ -52,17 +52,23 @@ func (t *Text) container(i Image) {
 		if l.ContentID != "" {
 			kind += ", content id " + Safe(l.ContentID)
 		}
-		t.printf("  Parent     ")
-		t.para(13, "%s (%s)", Safe(l.Name), kind)
+		t.fact("Parent", Safe(l.Name)+" ("+kind+")")
 	}
 	if i.Usage != nil {
-		t.printf("  Data       ")
-		t.para(13, "%s", usageText(i.Usage, i.Size))
+		t.fact("Data", usageText(i.Usage, i.Size, i.place()))
 	}
 }
 
+// place is where bytes are stored that are counted as stored: holes of the files are not.
+func (i Image) place() string {
+	if slices.ContainsFunc(i.Files, func(f File) bool { return f.Allocated < f.Size }) {
+		return "on this disk"
+	}
+	return "in the container"
+}
+
 // usageText says in one line how a disk of so many bytes is stored.
-func usageText(u *Usage, size int64) string {
+func usageText(u *Usage, size int64, place string) string {
 	s := "nothing"
 	switch {
 	case u.Stored > 0:
@@ -70,12 +76,12 @@ func usageText(u *Usage, size int64) string {
 	case u.Compressed > 0:
 		s = units.Format(u.Compressed)
 	}
-	s += " stored of " + units.Format(size)
+	s += " of " + units.Format(size) + " stored " + place
 	switch {
 	case u.Stored > 0 && u.Compressed > 0:
-		s += fmt.Sprintf(" in %s, %s more compressed", pieces(u), units.Format(u.Compressed))
+		s += fmt.Sprintf(", in %s, %s more compressed", pieces(u), units.Format(u.Compressed))
 	case u.Stored > 0:
-		s += " in " + pieces(u)
+		s += ", in " + pieces(u)
 	case u.Compressed > 0:
 		s += ", compressed"
 	}

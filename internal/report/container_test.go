@@ -32,21 +32,23 @@ func TestDataInWords(t *testing.T) {
 	const gib = 1 << 30
 	n := int64(900 << 20)
 	for want, u := range map[string]report.Usage{
-		"nothing stored of 8 GiB":                                                                      {Complete: true},
-		"8 GiB stored of 8 GiB in 1 piece":                                                             {Stored: 8 * gib, Pieces: 1, Complete: true},
-		"2 GiB stored of 8 GiB in 37 pieces":                                                           {Stored: 2 * gib, Pieces: 37, Complete: true},
-		"2 GiB stored of 8 GiB, compressed":                                                            {Compressed: 2 * gib, Complete: true},
-		"nothing stored of 8 GiB, 3 GiB in parents":                                                    {Inherited: 3 * gib, Complete: true},
-		"nothing stored of 8 GiB: its map is too long to look at all of it":                            {},
-		"at least 1 GiB stored of 8 GiB in 9 pieces: its map is too long to look at all of it":         {Stored: gib, Pieces: 9},
-		"2 GiB stored of 8 GiB in 37 pieces (3 out of order), 900 MiB not zero":                        {Stored: 2 * gib, Pieces: 37, Unordered: 3, NonZero: &n, Complete: true},
-		"2 GiB stored of 8 GiB in 5 pieces, 1 GiB more compressed, 4 GiB in parents, 900 MiB not zero": {Stored: 2 * gib, Pieces: 5, Compressed: gib, Inherited: 4 * gib, NonZero: &n, Complete: true},
+		"nothing of 8 GiB stored in the container":                                                                       {Complete: true},
+		"8 GiB of 8 GiB stored in the container, in 1 piece":                                                             {Stored: 8 * gib, Pieces: 1, Complete: true},
+		"2 GiB of 8 GiB stored in the container, in 37 pieces":                                                           {Stored: 2 * gib, Pieces: 37, Complete: true},
+		"2 GiB of 8 GiB stored in the container, compressed":                                                             {Compressed: 2 * gib, Complete: true},
+		"nothing of 8 GiB stored in the container, 3 GiB in parents":                                                     {Inherited: 3 * gib, Complete: true},
+		"nothing of 8 GiB stored in the container: its map is too long to look at all of it":                             {},
+		"at least 1 GiB of 8 GiB stored in the container, in 9 pieces: its map is too long to look at all of it":         {Stored: gib, Pieces: 9},
+		"2 GiB of 8 GiB stored in the container, in 37 pieces (3 out of order), 900 MiB not zero":                        {Stored: 2 * gib, Pieces: 37, Unordered: 3, NonZero: &n, Complete: true},
+		"2 GiB of 8 GiB stored in the container, in 5 pieces, 1 GiB more compressed, 4 GiB in parents, 900 MiB not zero": {Stored: 2 * gib, Pieces: 5, Compressed: gib, Inherited: 4 * gib, NonZero: &n, Complete: true},
 	} {
 		require.Equal(t, "  Data       "+want, containerLines(t, report.Image{Format: "raw", Size: 8 * gib, Usage: &u}))
 	}
 	n = 0
-	require.Equal(t, "  Data       nothing stored of 8 GiB", containerLines(t, report.Image{Size: 8 * gib, Usage: &report.Usage{NonZero: &n, Complete: true}}))
-	require.Empty(t, containerLines(t, report.Image{Format: "raw"}), "nothing is said of what nobody knows")
+	require.Equal(t, "  Data       nothing of 8 GiB stored in the container", containerLines(t, report.Image{Size: 8 * gib, Usage: &report.Usage{NonZero: &n, Complete: true}}))
+	sparse := report.Image{Size: 8 * gib, Usage: &report.Usage{Stored: gib, Pieces: 2, Complete: true}, Files: []report.File{{Name: "a", Size: 8 * gib, Allocated: gib}}}
+	require.Equal(t, "  Data       1 GiB of 8 GiB stored on this disk, in 2 pieces", containerLines(t, sparse), "holes of the file are not counted")
+	require.Empty(t, containerLines(t, report.Image{Format: "raw"}), "nothing is said of what is not known")
 }
 
 // Names and ids of parents come from an image.

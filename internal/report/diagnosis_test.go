@@ -18,6 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/verify"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -94,7 +95,7 @@ func TestListNames(t *testing.T) {
 	}
 }
 
-// text is what inspect prints about a fixture on a storage; "" is one that nobody has named.
+// text is what inspect prints about a fixture on a storage; "" is one that was not named.
 func text(t *testing.T, fixture, storage string, impacts bool) string {
 	t.Helper()
 	d := disktest.Fixture(t, disktest.Fixtures(t)[fixture])
@@ -116,7 +117,7 @@ func text(t *testing.T, fixture, storage string, impacts bool) string {
 
 func TestImpactTables(t *testing.T) {
 	out := text(t, "two-ntfs-lba63-and-cylinder", "", true)
-	require.Contains(t, out, "Partitions 1, 2, blocks of 4 KiB:\n", "what costs the same shares a table")
+	require.Contains(t, out, "Partitions 1, 2, clusters of 4 KiB:\n", "what costs the same shares a table")
 	require.Regexp(t, `(?m)^ +4 KiB +2\.000 +1\.000 +2\.000 +1\.000$`, out)
 	require.Regexp(t, `(?m)^ +72 KiB +19\.000 +18\.000 +19\.000 +18\.000$`, out)
 	require.Equal(t, 1, strings.Count(out, "I/O size"))
@@ -272,4 +273,41 @@ func TestNoCommandForTheMalformed(t *testing.T) {
 	var out bytes.Buffer
 	(&report.Text{W: &out}).Inspect(r)
 	require.NotContains(t, out.String(), "trueup align")
+}
+
+// A difference names its partition, and the report what follows from it.
+func TestDifferencesNameTheirPartitions(t *testing.T) {
+	l := &layout.Layout{Partitions: []layout.Partition{
+		{Partition: table.Partition{Number: 2, Kind: table.Extended, Range: disk.Range{Off: 4096, Len: 1 << 20}}},
+		{Partition: table.Partition{Number: 5, Kind: table.Logical, Range: disk.Range{Off: 8192, Len: 8192}}, Volume: &volume.Volume{Kind: volume.NTFS, Label: "SYSTEM"}},
+	}}
+	r := &report.Verify{Source: "a", Dest: "b", Differences: report.NewDifferences([]verify.Difference{
+		{Range: disk.Range{Off: 512, Len: 512}, Text: "x"},
+		{Range: disk.Range{Off: 4096, Len: 512}, Text: "x"},
+		{Range: disk.Range{Off: 8192, Len: 512}, Text: "x"},
+		{Text: "x"},
+	}, l)}
+	var out bytes.Buffer
+	(&report.Text{W: &out}).Verify(r)
+	require.Equal(t, `Different: b differs from what a would become:
+  bytes 512 to 1023: x
+  bytes 4096 to 4607: x, in partition 2
+  bytes 8192 to 8703: x, in partition 5 (NTFS "SYSTEM")
+  x
+The copy was changed after it was made, or is one of another SOURCE: do not use it.
+`, out.String())
+}
+
+// Lines are broken between words, and commands are not broken.
+func TestNarrowTerminals(t *testing.T) {
+	r := &report.Inspect{Image: report.Image{Path: "/srv/templates/windows/xp.vmdk", Format: "vmdk"}, Disk: report.Disk{
+		Verdict: align.Misaligned, Boundary: align.DefaultBoundary, Table: report.Table{Scheme: "mbr", Signature: "0x58505031", Heads: 255, Sectors: 63},
+	}}
+	var out bytes.Buffer
+	(&report.Text{W: &out, Width: 60}).Inspect(r)
+	require.Contains(t, out.String(), "\n  Table      MBR, disk signature 0x58505031, 255 heads, 63\n             sectors per track\n")
+	require.Contains(t, out.String(), "\nTo see what would change:\n  trueup plan /srv/templates/windows/xp.vmdk\n")
+	out.Reset()
+	(&report.Text{W: &out, Width: 100}).Inspect(r)
+	require.Contains(t, out.String(), "\nTo see what would change:   trueup plan /srv/templates/windows/xp.vmdk\n")
 }

@@ -22,6 +22,8 @@ type Impact struct {
 	Assumed      bool   `json:"block_assumed"`
 	Text         string `json:"text,omitempty"`
 	IO           []IO   `json:"io"`
+
+	unit string // what Block is one of: cluster, block
 }
 
 // IO is how many blocks of the storage one I/O touches on average.
@@ -101,6 +103,7 @@ func (r *Inspect) AddImpacts(l *layout.Layout, s align.Storage) {
 	for i, p := range l.Partitions[:min(len(l.Partitions), maxImpacts)] {
 		if align.Judged(p) {
 			r.Partitions[i].Impact = newImpact(align.ImpactOf(p, s))
+			r.Partitions[i].Impact.unit = p.Volume.Kind.Unit()
 		}
 	}
 }
@@ -146,16 +149,16 @@ func (t *Text) impacts(ps []Partition) {
 
 // costsAs reports whether two partitions have equal tables.
 func (p Partition) costsAs(q Partition) bool {
-	return q.Impact != nil && p.Impact.Block == q.Impact.Block && p.Impact.Assumed == q.Impact.Assumed && slices.Equal(p.Impact.IO, q.Impact.IO)
+	return q.Impact != nil && p.Impact.Block == q.Impact.Block && p.Impact.unit == q.Impact.unit && p.Impact.Assumed == q.Impact.Assumed && slices.Equal(p.Impact.IO, q.Impact.IO)
 }
 
 func (t *Text) impact(i *Impact, numbers []string) {
-	blocks := "blocks of " + units.Format(i.Block)
+	unit := i.unit + "s of " + units.Format(i.Block)
 	if i.Assumed {
-		blocks += " (assumed, the content names none)"
+		unit += " (assumed, the content names none)"
 	}
 	t.printf("\n")
-	t.para(2, "%s, %s:", capital(partitions(numbers)), blocks)
+	t.para(2, "%s, %s:", capital(partitions(numbers)), unit)
 	w := newTable()
 	w.AppendHeader(table.Row{"I/O size", "random now", "aligned", "sequential now", "aligned"})
 	var right []table.ColumnConfig
@@ -181,7 +184,7 @@ func (t *Text) blocks(x Touched) string {
 	return decimal(x.Now)
 }
 
-// cost says what a misalignment does, in words for somebody who never heard of it. What several partitions share is said
+// cost says what a misalignment does, in words for readers who never heard of it. What several partitions share is said
 // once, and what costs nothing on most storage apart.
 func (t *Text) cost(fs []align.Finding) {
 	var costs, free Costs

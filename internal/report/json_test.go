@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -75,4 +76,31 @@ func set(v reflect.Value, n *int) {
 	default:
 		panic(v.Type().String())
 	}
+}
+
+// Whatever the encoder writes at once, no character is cut, so that none passes the escapes; and it writes early.
+func TestJSONOfManyDangerousCharacters(t *testing.T) {
+	var texts []string
+	for n := range 3000 {
+		texts = append(texts, strings.Repeat("x", n%7)+strings.Repeat("\u202e\U000e0001\u009b", 1+n%50))
+	}
+	w := &largestWrite{}
+	require.NoError(t, report.JSON(w, texts))
+	require.NotContains(t, w.String(), "\u202e")
+	require.NotContains(t, w.String(), "\U000e0001")
+	require.NotContains(t, w.String(), "\u009b")
+	var back []string
+	require.NoError(t, json.Unmarshal(w.Bytes(), &back))
+	require.Equal(t, texts, back)
+	require.Less(t, w.largest, w.Len()/100)
+}
+
+type largestWrite struct {
+	bytes.Buffer
+	largest int
+}
+
+func (l *largestWrite) Write(p []byte) (int, error) {
+	l.largest = max(l.largest, len(p))
+	return l.Buffer.Write(p)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/plan"
@@ -217,6 +218,8 @@ type Align struct {
 	Subformat string `json:"subformat,omitempty"`
 	Changes
 	Written  bool            `json:"written"`
+	Copied   int64           `json:"copied_bytes"`     // of the disk's data
+	Took     float64         `json:"duration_seconds"` // of writing and proving
 	Verified string          `json:"verified"`
 	Files    []string        `json:"files"`
 	Findings []align.Finding `json:"findings"`
@@ -351,13 +354,30 @@ func NewChanges(p *plan.Plan) Changes {
 	return c
 }
 
-// NewDifferences describes where a copy is wrong.
-func NewDifferences(ds []verify.Difference) []Difference {
+// NewDifferences describes where a copy with a layout is wrong.
+func NewDifferences(ds []verify.Difference, l *layout.Layout) []Difference {
 	out := []Difference{}
 	for _, d := range ds {
-		out = append(out, Difference{d.Off, d.Len, d.Text})
+		out = append(out, Difference{d.Off, d.Len, d.Text + placeOf(d, l)})
 	}
 	return out
+}
+
+// placeOf names the partition of a difference, and what that holds.
+func placeOf(d verify.Difference, l *layout.Layout) string {
+	var in *layout.Partition
+	for i, p := range l.Partitions {
+		if d.Len > 0 && p.Contains(disk.Range{Off: d.Off, Len: 1}) && (in == nil || p.Len < in.Len) { // logical ones lie in the extended one
+			in = &l.Partitions[i]
+		}
+	}
+	switch {
+	case in == nil:
+		return ""
+	case align.Judged(*in):
+		return fmt.Sprintf(", in partition %d (%s)", in.Number, volumeName(string(in.Volume.Kind), in.Volume.Label))
+	}
+	return fmt.Sprintf(", in partition %d", in.Number)
 }
 
 func orEmpty(f []align.Finding) []align.Finding {

@@ -27,7 +27,7 @@ type PackageMember struct {
 	Size int64      `json:"size_bytes"`
 }
 
-// PackageDisk is a disk of a package: what the package says of it, and the inspection or why there is none.
+// PackageDisk is a disk of a package: what the package says about it, and the inspection or why it is missing.
 type PackageDisk struct {
 	Member   string   `json:"member"`
 	IDs      []string `json:"disk_ids"`
@@ -60,6 +60,8 @@ type PackageAlign struct {
 	Moved    int             `json:"moved"`
 	Dropped  []string        `json:"dropped_members"`
 	Written  bool            `json:"written"`
+	Copied   int64           `json:"copied_bytes"`
+	Took     float64         `json:"duration_seconds"`
 	Verified string          `json:"verified"`
 	Files    []string        `json:"files"`
 	Findings []align.Finding `json:"findings"`
@@ -139,14 +141,14 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 		}
 	}
 	if misaligned && possible && !t.List { // one disk that is refused keeps the whole package from being written
-		t.printf("To write an aligned package: %s\n", AlignPackageCommand(r.Package.Path, r.Flags))
+		t.next("To write an aligned package: ", AlignPackageCommand(r.Package.Path, r.Flags))
 	}
 }
 
 func (t *Text) packageHead(r *PackageInspect) {
 	t.packageLine(r.Package)
 	for _, m := range r.Package.Members {
-		t.printf("  File       %s, %s\n", Safe(m.Name), units.Format(m.Size))
+		t.fact("File", Safe(m.Name)+", "+units.Format(m.Size))
 	}
 	t.findings(r.Findings)
 	if len(r.Disks) == 0 {
@@ -178,15 +180,11 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 		t.printf("All disks of %s are aligned already; nothing was written.\n", Safe(r.Source))
 		return
 	}
-	disks := "1 disk"
-	if len(r.Disks) > 1 {
-		disks = fmt.Sprintf("%d disks", len(r.Disks))
-	}
-	t.para(2, "%s: a package of %s, %s.", Safe(r.Dest), disks, verifiedText[r.Verified])
+	t.para(2, "%s: a package of %s, %s, %s.", Safe(r.Dest), counted(len(r.Disks), "disk"), verifiedText[r.Verified], workText(r.Copied, r.Took))
 	for _, d := range r.Disks {
 		t.packageDisk(d)
 	}
-	t.printf("To prove it again later:   trueup verify%s %s %s\n", flags(r.Disks[0].Flags), shellQuote(r.Source), shellQuote(r.Dest))
+	t.next("To prove it again later:   ", "trueup verify"+flags(r.Disks[0].Flags)+" "+shellQuote(r.Source)+" "+shellQuote(r.Dest))
 }
 
 func (t *Text) packageDisk(r *Align) {

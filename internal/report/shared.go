@@ -1,6 +1,11 @@
 package report
 
-import "github.com/jedib0t/go-pretty/v6/text"
+import (
+	"fmt"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+)
 
 // What the text of many images has in common with that of one.
 
@@ -15,3 +20,14 @@ func VolumeText(v *Volume) string { return volumeText(v) }
 
 // ShellQuote makes a path that can be pasted into a shell.
 func ShellQuote(s string) string { return shellQuote(s) }
+
+// Seconds prints how long something took: in tenths of seconds, or in minutes and hours.
+func Seconds(n float64) string {
+	switch {
+	case n < 0.05:
+		return "less than 0.1 s"
+	case n < 60:
+		return fmt.Sprintf("%.1f s", n)
+	}
+	return time.Duration(n * float64(time.Second)).Round(time.Second).String()
+}

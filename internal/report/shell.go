@@ -30,23 +30,29 @@ func AlignedPackage(path string) string {
 	if dot := strings.LastIndexByte(path, '.'); dot > strings.LastIndexByte(path, '/') {
 		path = path[:dot]
 	}
-	return strings.TrimSuffix(path, "-aligned") + "-aligned.ova"
+	return strings.TrimSuffix(path, AlignedMark) + AlignedMark + ".ova"
 }
 
-// AlignedName suggests a name for the copy. A disk inside of a package gets one beside the package.
+// AlignedMark is what the names of copies have behind those of their sources.
+const AlignedMark = "-aligned"
+
+// AlignedName suggests a name for the copy. A disk inside of a package gets one beside the package, a block device one in the current folder.
 func AlignedName(path string) string {
+	if strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/") {
+		return path[strings.LastIndexByte(path, '/')+1:] + AlignedMark + ".img"
+	}
 	if i := strings.LastIndexByte(path, '!'); i >= 0 {
 		inside := path[i+1:]
 		path = path[:strings.LastIndexByte(path[:i], '/')+1] + inside[strings.LastIndexByte(inside, '/')+1:]
 	}
 	dot := strings.LastIndexByte(path, '.')
 	if dot <= strings.LastIndexByte(path, '/') {
-		return path + "-aligned"
+		return path + AlignedMark
 	}
 	if strings.EqualFold(path[dot:], ".ovf") {
-		return path[:dot] + "-aligned.ova" // see AlignedPackage
+		return path[:dot] + AlignedMark + ".ova" // see AlignedPackage
 	}
-	return path[:dot] + "-aligned" + path[dot:]
+	return path[:dot] + AlignedMark + path[dot:]
 }
 
 // shellQuote makes a path that can be pasted into bash, ksh or zsh: the shell gives exactly the same bytes back, but for a

@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// names are those of files as nobody should call them.
+// names are those of files as they should not be chosen.
 var names = []string{
 	"plain.vmdk", "", "with blank", "it's", "-f", "--force", "-", "=ls", "~root", "a\nb", "a\rb", "tab\t", "\x1b]0;x\a", "\xff\xfe", "\x1b5", "é\xc3",
 	"\u202eevil", "\u2028", "\ufeff", "\uffff", "$(reboot)", "`reboot`", "${HOME}", "a;reboot", "a&b|c>d<e", "*?[a]{b,c}", "!!", "a\n!!", `back\slash`,
@@ -86,5 +86,19 @@ func TestQuotesAreThePlainestThatDo(t *testing.T) {
 		"a\nb": `$'a\x0ab'`, "\xff!": `$'\xff\x21'`, "a!b": "'a!b'", "=x": "'=x'", "\u202e": `$'\xe2\x80\xae'`, "\\\x01'": `$'\\\x01\''`,
 	} {
 		require.Equal(t, want, shellQuote(name))
+	}
+}
+
+// A copy goes beside its image, and one of a block device into the current folder: /dev is no place for it.
+func TestNamesOfCopies(t *testing.T) {
+	for path, want := range map[string]string{
+		"lib/disk.img":                    "trueup align lib/disk.img lib/disk-aligned.img",
+		"lib.d/disk":                      "trueup align lib.d/disk lib.d/disk-aligned",
+		"/dev/loop0":                      "trueup align /dev/loop0 loop0-aligned.img",
+		"/dev/vg/lv-root":                 "trueup align /dev/vg/lv-root lv-root-aligned.img",
+		"/dev/disk/by-id/ata-disk.1-part": "trueup align /dev/disk/by-id/ata-disk.1-part ata-disk.1-part-aligned.img",
+		"/dev/shm/disk.img":               "trueup align /dev/shm/disk.img /dev/shm/disk-aligned.img",
+	} {
+		require.Equal(t, want, AlignCommand(path, "raw", nil), path)
 	}
 }

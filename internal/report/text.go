@@ -13,6 +13,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -164,6 +165,8 @@ func contentText(d Disk) string {
 	switch {
 	case d.Content == align.Blank:
 		return "the disk is blank, with zeros where partition tables and file systems begin"
+	case d.Content == align.UnknownContent && slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == image.CodeHidden }):
+		return "the image has data that read as zeros, and nothing else is known of the disk"
 	case d.Content == align.UnknownContent && d.Table.Scheme == "none":
 		return "there is no partition table, and no volume that trueup knows"
 	case d.Content == align.UnknownContent:
@@ -174,17 +177,22 @@ func contentText(d Disk) string {
 	return "the partition table has no partition in it"
 }
 
+// fact prints a line about an image, and further lines below its text.
+func (t *Text) fact(name, s string) {
+	t.printf("  %-9s  ", name)
+	t.para(13, "%s", s)
+}
+
 func (t *Text) details(i Image) {
 	var details []string
 	for _, k := range i.order {
 		details = append(details, k+" "+Safe(i.Details[k]))
 	}
 	if len(details) > 0 {
-		t.printf("  Container  ")
-		t.para(13, "%s", strings.Join(details, ", "))
+		t.fact("Container", strings.Join(details, ", "))
 	}
 	for _, f := range i.Files {
-		t.printf("  File       %s, %s\n", Safe(f.Name), units.Format(f.Size))
+		t.fact("File", Safe(f.Name)+", "+units.Format(f.Size))
 	}
 	t.container(i)
 }
@@ -192,19 +200,18 @@ func (t *Text) details(i Image) {
 func (t *Text) disk(d Disk) {
 	switch d.Table.Scheme {
 	case "mbr":
-		t.printf("  Table      MBR, disk signature %s, %d heads, %d sectors per track\n", d.Table.Signature, d.Table.Heads, d.Table.Sectors)
+		t.fact("Table", fmt.Sprintf("MBR, disk signature %s, %d heads, %d sectors per track", d.Table.Signature, d.Table.Heads, d.Table.Sectors))
 	case "gpt":
-		t.printf("  Table      GPT, disk GUID %s, %d-byte sectors\n", d.Table.GUID, d.Table.SectorSize)
+		t.fact("Table", fmt.Sprintf("GPT, disk GUID %s, %d-byte sectors", d.Table.GUID, d.Table.SectorSize))
 	default:
-		t.printf("  Table      none\n")
+		t.fact("Table", "none")
 	}
 	if d.Table.Scheme != "none" { // what starts a volume alone is its own affair
-		t.printf("  Boot code  ")
-		t.para(13, "%s", bootText(d))
+		t.fact("Boot code", bootText(d))
 	}
 	t.chain(d.Chain)
 	if d.Volume != nil {
-		t.printf("  Content    %s\n", volumeText(d.Volume))
+		t.fact("Content", volumeText(d.Volume))
 	}
 }
 
@@ -337,17 +344,26 @@ var volumeNames = map[string]string{
 	"reiserfs": "ReiserFS", "f2fs": "F2FS", "ufs": "UFS", "ufs1": "UFS1", "ufs2": "UFS2", "hfs": "HFS", "hfsplus": "HFS+", "apfs": "APFS", "iso9660": "ISO 9660",
 	"jbd": "ext journal", "zfs_member": "ZFS", "lvm2_member": "LVM2", "linux_raid_member": "Linux RAID", "vmfs": "VMFS", "luks": "LUKS", "bitlocker": "BitLocker",
 	"ldm": "dynamic disk (LDM)", "disklabel": "BSD disklabel", "vtoc": "Solaris VTOC",
-	"apm": "Apple partition map", "sgi": "SGI volume header", "rdb": "Amiga rigid disk block", "atari": "Atari root sector",
+	"apm": "Apple partition map", "sgi": "SGI volume header", "rdb": "Amiga rigid disk block", "atari": "Atari root sector", "dasd": "IBM DASD label",
+	"befs": "BeFS", "bfs": "SCO BFS", "ceph_bluestore": "Ceph BlueStore", "dm_integrity": "dm-integrity", "dm_verity_hash": "dm-verity", "erofs": "EROFS",
+	"gfs": "GFS", "gfs2": "GFS2", "minix": "Minix", "nilfs2": "NILFS2", "nss": "NetWare NSS", "ocfs2": "OCFS2", "oracleasm": "Oracle ASM", "reiser4": "Reiser4",
+	"stratis": "Stratis", "sysv": "System V", "udf": "UDF", "vdo": "VDO", "vxfs": "VxFS",
+}
+
+// volumeName is a kind and a label: NTFS "SYSTEM".
+func volumeName(kind, label string) string {
+	name := kind
+	if n, ok := volumeNames[kind]; ok {
+		name = n
+	}
+	if label != "" {
+		name += fmt.Sprintf(` "%s"`, Safe(label))
+	}
+	return name
 }
 
 func volumeText(v *Volume) string {
-	name := v.Kind
-	if n, ok := volumeNames[v.Kind]; ok {
-		name = n
-	}
-	if v.Label != "" {
-		name += fmt.Sprintf(` "%s"`, Safe(v.Label))
-	}
+	name := volumeName(v.Kind, v.Label)
 	if v.Cluster > 0 {
 		name += fmt.Sprintf(", %s %ss", units.Format(v.Cluster), volume.Kind(v.Kind).Unit())
 	}
@@ -379,6 +395,14 @@ func (t *Text) remedy(f align.Finding) {
 	}
 }
 
+// next prints a command to be pasted, on a line of its own where it does not fit behind the words. It is never broken.
+func (t *Text) next(words, command string) {
+	if t.Width > 0 && text.StringWidthWithoutEscSequences(words+command) > t.Width {
+		words = strings.TrimRight(words, " ") + "\n  "
+	}
+	t.printf("%s%s\n", words, command)
+}
+
 // command names the next step. A copy that would be refused is not proposed.
 func (t *Text) command(r *Inspect) {
 	next := slices.Clone(r.Flags)
@@ -388,9 +412,9 @@ func (t *Text) command(r *Inspect) {
 	if len(r.Refusals) > 0 {
 		f := r.Refusals[0]
 		t.para(2, "An aligned copy would be refused: %s: %s.", f.Subject, SafeMessage(f.Text))
-		t.printf("To see all of it:           trueup plan%s %s\n", flags(next), shellQuote(r.Image.Path))
+		t.next("To see all of it:           ", "trueup plan"+flags(next)+" "+shellQuote(r.Image.Path))
 		return
 	}
-	t.printf("To see what would change:   trueup plan%s %s\n", flags(next), shellQuote(r.Image.Path))
-	t.printf("To write an aligned copy:   %s\n", AlignCommand(r.Image.Path, r.Image.Format, next))
+	t.next("To see what would change:   ", "trueup plan"+flags(next)+" "+shellQuote(r.Image.Path))
+	t.next("To write an aligned copy:   ", AlignCommand(r.Image.Path, r.Image.Format, next))
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -21,6 +22,7 @@ import (
 type outcome struct {
 	Isolation sandbox.Isolation
 	Answers   map[string]string
+	Took      time.Duration // of Confine
 }
 
 // confine is such a process. A request that begins with "worker " is for a worker of it.
@@ -35,7 +37,9 @@ func confine(access string, requests []string) error {
 			return err
 		}
 	}
-	o := outcome{Isolation: sandbox.Confine(a), Answers: map[string]string{}}
+	before := time.Now()
+	iso := sandbox.Confine(a)
+	o := outcome{Isolation: iso, Answers: map[string]string{}, Took: time.Since(before)}
 	handle, err := begin(nil)
 	if err != nil {
 		return err
@@ -67,7 +71,7 @@ func ofWorker(request string) (string, error) {
 }
 
 // inConfinement runs requests in a process of that access, on a kernel that lacks something.
-func inConfinement(t *testing.T, kernel string, a sandbox.Access, requests ...string) outcome {
+func inConfinement(t testing.TB, kernel string, a sandbox.Access, requests ...string) outcome {
 	t.Helper()
 	access, err := json.Marshal(a)
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ const (
 	CPU      Cause = "cpu"      // computed longer than Limits.CPU
 	Memory   Cause = "memory"   // wanted more than Limits.Data
 	Crash    Cause = "crash"    // a panic, an exit, a signal, or something else than an answer
-	Killed   Cause = "killed"   // by somebody else: the kernel for want of memory, or an administrator
+	Killed   Cause = "killed"   // from outside: the kernel for want of memory, or an administrator
 	Canceled Cause = "canceled" // by the caller: its context ended, or it closed the worker
 )
 

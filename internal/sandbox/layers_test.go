@@ -66,7 +66,7 @@ func TestIsolationNeedsItsLimits(t *testing.T) {
 	}
 }
 
-// Every thread is restricted, by what the kernel says of it, while it works and thread by thread.
+// Every thread is restricted, by what the kernel says about it, while it works and thread by thread.
 func TestAllThreadsAreRestricted(t *testing.T) {
 	w := full(t)
 	pid := ask(t, w, "pid")

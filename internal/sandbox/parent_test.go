@@ -247,7 +247,7 @@ func TestWorkersEndWithTheirParent(t *testing.T) {
 	gone(t, o.Pid)
 }
 
-// gone waits for the end of a process that is nobody's child here. As a zombie it has ended, too.
+// gone waits for the end of a process that is no child of ours. As a zombie it has ended, too.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	disktest.WaitFor(t, "the end of the process", func() bool {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle answers one request. When it panics the worker dies: what its state is worth then nobody knows.
+// Handle answers one request. When it panics the worker dies: what its state is worth then is not known.
 type Handle func(request []byte) []byte
 
 // Serve is what a worker runs, over its standard input and output: it restricts the whole process as the parent asked, calls start
@@ -73,7 +73,7 @@ func serve(in io.Reader, out io.Writer, limits Limits, handle Handle) error {
 	}
 }
 
-// listen passes requests on. When the input ends the parent is gone or wants no more: nobody waits for what is being done.
+// listen passes requests on. When the input ends the parent is gone or wants no more: there is no wait for what is being done.
 func listen(in io.Reader, requests chan<- []byte, busy *atomic.Bool) {
 	for number := uint32(1); ; number++ {
 		request, err := readFrame(in, number, mostRequest)

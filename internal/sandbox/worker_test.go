@@ -76,7 +76,7 @@ func TestDeaths(t *testing.T) {
 		"panic":                           {"panic the footer\nis 7", small, sandbox.Crash, "panic: the footer"},
 		"index outside a slice":           {"index", small, sandbox.Crash, "panic: runtime error: slice bounds out of range"},
 		"exit":                            {"exit", small, sandbox.Crash, "exit status 3"},
-		"killed by somebody else":         {"signal", small, sandbox.Killed, "killed from outside (signal 9)"},
+		"killed from outside":             {"signal", small, sandbox.Killed, "killed from outside (signal 9)"},
 		"endless loop":                    {"spin", small, sandbox.CPU, "longer than 1s"},
 		"endless sleep":                   {"sleep", brief, sandbox.Time, "2s"},
 		"memory in small pieces":          {"hog", small, sandbox.Memory, "256 MiB"},
@@ -171,7 +171,7 @@ func TestCloseDuringARequest(t *testing.T) {
 	require.Equal(t, sandbox.Canceled, death.Cause)
 }
 
-// A worker that ended while nobody asked it anything did not die of the next request.
+// A worker that ended while it was asked nothing did not die of the next request.
 func TestDeathBetweenRequests(t *testing.T) {
 	w := start(t, sandbox.Options{})
 	pid := pidOf(t, w)

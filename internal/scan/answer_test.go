@@ -108,7 +108,7 @@ func TestWhatAWorkerMayNotSay(t *testing.T) {
 	require.Nil(t, rows[0].Accepted)
 	require.Empty(t, rows[0].Change)
 	require.Contains(t, rows[0].Priority.Command, "trueup align "+rows[0].Path)
-	require.Equal(t, 3, rows[0].Priority.Class, "off 4 KiB, on a disk of which nobody says what it is for")
+	require.Equal(t, 3, rows[0].Priority.Class, "off 4 KiB, on a disk that does not show what it is for")
 	require.Equal(t, "a.vmdk", rows[0].Files[0].Name)
 }
 
@@ -127,11 +127,11 @@ func TestLies(t *testing.T) {
 		"partitions that are null":    {disk, strings.Replace(answer(t, honest()), `"boot_chain":[]`, `"boot_chain":null`, 1)},
 		"not JSON":                    {disk, `<html>`},
 		"JSON of another shape":       {disk, `{"image":[1]}`},
-		"a number that is none":       {disk, strings.Replace(answer(t, honest()), `"size_bytes":1048576`, `"size_bytes":1e400`, 1)},
-		"a kind that is none":         {`{"identity":{"kind":"gift"}}`, answer(t, honest())},
-		"an error that is none":       {`{"error":{"code":"<script>"}}`, answer(t, honest())},
+		"a wrong number":              {disk, strings.Replace(answer(t, honest()), `"size_bytes":1048576`, `"size_bytes":1e400`, 1)},
+		"a wrong kind":                {`{"identity":{"kind":"gift"}}`, answer(t, honest())},
+		"a wrong error":               {`{"error":{"code":"<script>"}}`, answer(t, honest())},
 		"an endless list of extents":  {`{"identity":{"kind":"disk","extents":["` + strings.Repeat(`a","`, 1<<17) + `a"]}}`, answer(t, honest())},
-		"a state that is none":        forged(func(i *library.Image) { i.State = "fine" }),
+		"a wrong state":               forged(func(i *library.Image) { i.State = "fine" }),
 		"no state":                    forged(func(i *library.Image) { i.State = "" }),
 		"gone":                        forged(func(i *library.Image) { i.State = library.Gone }),
 		"an orphan":                   forged(func(i *library.Image) { i.State = library.Orphan }),
@@ -140,12 +140,12 @@ func TestLies(t *testing.T) {
 		"failed without a reason":     forged(func(i *library.Image) { i.State = library.Failed }),
 		"judged and failed":           forged(func(i *library.Image) { i.Error = &report.Error{Code: "io"} }),
 		"no format":                   forged(func(i *library.Image) { i.Format = "" }),
-		"a code that is none":         forged(func(i *library.Image) { i.Fail("ok", "") }),
-		"a verdict that is none":      forged(func(i *library.Image) { i.Disks[0].Verdict = "good" }),
+		"a wrong code":                forged(func(i *library.Image) { i.Fail("ok", "") }),
+		"a wrong verdict":             forged(func(i *library.Image) { i.Disks[0].Verdict = "good" }),
 		"no verdict":                  forged(func(i *library.Image) { i.Disks[0].Verdict = "" }),
 		"a partition's verdict":       forged(func(i *library.Image) { i.Disks[0].Partitions[0].Verdict = "good" }),
-		"a severity that is none":     forged(func(i *library.Image) { i.Findings = append(i.Findings, align.Finding{Severity: "fun"}) }),
-		"a depth that is none":        forged(func(i *library.Image) { i.Disks[0].Depth = "abyss" }),
+		"a wrong severity":            forged(func(i *library.Image) { i.Findings = append(i.Findings, align.Finding{Severity: "fun"}) }),
+		"a wrong depth":               forged(func(i *library.Image) { i.Disks[0].Depth = "abyss" }),
 		"a boundary of 0":             forged(func(i *library.Image) { i.Disks[0].Boundary = 0 }),
 		"a negative size":             forged(func(i *library.Image) { i.Size = -1 }),
 		"negative reads":              forged(func(i *library.Image) { i.Read = -1 }),

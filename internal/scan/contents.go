@@ -18,6 +18,7 @@ type contents struct {
 	files  map[string]*found
 	names  int // that its files name
 	beside image.Folder
+	clone  Clonezilla
 	// owners are the files that name a file as a part of theirs, and children those that name it as their parent, in the order of names.
 	owners, children map[string][]*found
 	alike            map[string][]string // names by what they have in common
@@ -34,6 +35,12 @@ const maxDepth = 16
 
 func newContents() *contents {
 	return &contents{files: map[string]*found{}, owners: map[string][]*found{}, children: map[string][]*found{}, alike: map[string][]string{}}
+}
+
+// note takes a name of the folder.
+func (c *contents) note(name string) {
+	c.beside.Add(name)
+	c.clone.Add(name)
 }
 
 // add keeps a file. false: it names too many others, and they are dropped.
@@ -62,6 +69,7 @@ func (c *contents) relate() {
 	for _, x := range files {
 		c.alike[alike(x.Name)] = append(c.alike[alike(x.Name)], x.Name)
 	}
+	c.joinPieces(files)
 	for _, x := range files {
 		for _, part := range x.id.Extents {
 			if p := c.files[part]; p != nil && x.takes(p) {

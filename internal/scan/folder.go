@@ -24,10 +24,11 @@ type found struct {
 	read   int64          // bytes, to identify it
 	known  *catalog.Known // from an earlier run, as long as it holds
 	failed *library.Image
-	wanted bool // it may have a row
-	second bool // another link to the same file stands for it
-	rowed  bool // it has a row
-	silent bool // its row failed, and says nothing of its parts
+	wanted bool   // it may have a row
+	second bool   // another link to the same file stands for it
+	rowed  bool   // it has a row
+	silent bool   // its row failed, and says nothing of its parts
+	clone  string // what Clonezilla made of its folder, when it is a piece of that
 }
 
 // folder judges the images of one folder. All of its files are identified first: which of them are parts of an image is known
@@ -35,7 +36,7 @@ type found struct {
 func (r *run) folder(ctx context.Context, f *folder) error {
 	defer r.turns.finish(f.turn)
 	c := newContents()
-	if err := r.files(ctx, f, c.beside.Add, func(list []entry) error { return r.identify(ctx, f, c, list) }); err != nil {
+	if err := r.files(ctx, f, c.note, func(list []entry) error { return r.identify(ctx, f, c, list) }); err != nil {
 		return err
 	}
 	c.relate()
@@ -150,7 +151,7 @@ func (r *run) identifyOne(ctx context.Context, f *folder, e entry) (*found, erro
 			return r.unidentified(f, x, a), nil
 		}
 		x.id, x.read = a.Identity, a.Identity.Read
-		x.id.Read = 0 // nobody reads it again to know what it is
+		x.id.Read = 0 // it is not read again to know what it is
 	}
 	m := r.matters(f, x)
 	if m == nil && r.Store != nil {
@@ -159,7 +160,7 @@ func (r *run) identifyOne(ctx context.Context, f *folder, e entry) (*found, erro
 	return m, nil
 }
 
-// unidentified makes a row of a file that cannot be read where it is one that somebody would miss as an image; another is reported.
+// unidentified makes a row of a file that cannot be read where it is one that would be missed as an image; another is reported.
 func (r *run) unidentified(f *folder, x *found, a Answer) *found {
 	switch {
 	case x.named || image.Named(x.Name, x.Size):

@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 )
 
-// willing says of each file that it is a disk.
+// willing says about each file that it is a disk.
 type willing struct{}
 
 func (willing) Call(context.Context, Request) (Answer, error) {

@@ -36,7 +36,7 @@ func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*lib
 	if x.failed != nil {
 		return x.failed, r.keepIf(path, x, x.failed, "")
 	}
-	if x.id.Kind == image.Packed {
+	if x.id.Kind == image.Packed || x.clone != "" {
 		i := x.packed()
 		return i, r.keepIf(path, x, i, "")
 	}
@@ -136,13 +136,16 @@ func unchanged(dir string, i *library.Image) bool {
 	return true
 }
 
-// packed is the row of a compressed file that has the name of an image.
+// packed is the row of a compressed file that has the name of an image, or of a folder that Clonezilla wrote.
 func (x *found) packed() *library.Image {
+	text, remedy := fmt.Sprintf("it is compressed with %s, and not read", x.id.Format), x.id.Remedy
+	if x.clone != "" {
+		text, remedy = fmt.Sprintf("its folder is a %s (partclone), and not read", x.clone), RestoreClone
+	}
 	i := library.NewImage(x.shown)
 	i.State, i.Format, i.Stored, i.Files = library.Packed, x.id.Format, x.Allocated, []library.File{x.File}
 	i.Findings = append(i.Findings, align.FromIssue(ondisk.Issue{
-		Code: "packed", Effect: ondisk.Warn, Err: ondisk.ErrUnsupported,
-		Text: fmt.Sprintf("it is compressed with %s, and not read", x.id.Format), Remedy: x.id.Remedy,
+		Code: "packed", Effect: ondisk.Warn, Err: ondisk.ErrUnsupported, Text: text, Remedy: remedy,
 	}))
 	return i
 }

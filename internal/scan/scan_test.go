@@ -267,7 +267,7 @@ func TestSpared(t *testing.T) {
 	require.Equal(t, []string{"x"}, tr.shown())
 }
 
-// What a row says of its parts depends on the row: an image that cannot be judged hides only what says nothing alone.
+// What a row says about its parts depends on the row: an image that cannot be judged hides only what says nothing alone.
 func TestPartsOfWhatCannotBeJudged(t *testing.T) {
 	tr := newTrial(t)
 	tr.put(map[string]string{
@@ -358,7 +358,7 @@ func TestAnErrorOfARowEndsTheRun(t *testing.T) {
 		tr.Row = func(*library.Image) error { return full }
 		_, err := tr.run(t.Context(), paths...)
 		require.ErrorIs(t, err, full)
-		require.NotErrorIs(t, err, context.Canceled, "nobody has interrupted it")
+		require.NotErrorIs(t, err, context.Canceled, "it was not interrupted")
 		require.Zero(t, tr.walked)
 	}
 }

@@ -253,7 +253,7 @@ func (w *walker) addNamed(shown, real string) (added *folder, err error) {
 // PatternHint returns a hint that a path that does not exist may be meant as a pattern, empty when it does not look like one.
 func PatternHint(path string) string {
 	if strings.ContainsAny(path, "*?[") {
-		return "; it looks like a pattern, which a shell leaves as it is within quotes and where nothing matches"
+		return "; if it is a pattern, give it without quotes"
 	}
 	return ""
 }
@@ -271,7 +271,7 @@ func (r *run) missing(path string, err error) error {
 // batch is how many names of a folder are taken at once.
 const batch = 1024
 
-// openFolder opens a folder by a path without links. Since it was found, somebody may have put a link in the place of it or of one
+// openFolder opens a folder by a path without links. Since it was found, another program may have put a link in the place of it or of one
 // above it: that is not followed. Kernels before 5.6, and sandboxes around us that know no openat2, guard the last name only.
 func openFolder(path string) (*os.File, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC

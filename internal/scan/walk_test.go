@@ -93,7 +93,7 @@ func places(us []library.Unreadable) (out []string) {
 	return out
 }
 
-// A folder that can be listed and not entered has files that nobody can look at. Root can, so the test runs as another user.
+// A folder that can be listed and not entered has files that cannot be looked at. Root can, so the test runs as another user.
 func TestFolderThatCannotBeEntered(t *testing.T) {
 	if os.Getuid() == 0 {
 		t.Skip("root can look into all folders; TestScanOfUnreadableFolders runs as nobody")

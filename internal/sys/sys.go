@@ -141,8 +141,3 @@ func Lock(fd, command int, l *unix.Flock_t) error {
 func SectorSize(fd int) (int, error) {
 	return value(func() (int, error) { return unix.IoctlGetInt(fd, unix.BLKSSZGET) })
 }
-
-// Flock is flock(2).
-func Flock(fd, how int) error {
-	return again(func() error { return unix.Flock(fd, how) })
-}

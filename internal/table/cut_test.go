@@ -2,6 +2,9 @@ package table
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -47,4 +50,48 @@ func TestCutShort(t *testing.T) {
 	damaged, err := Read(disktest.ShortDisk(overlap[:left*512], left*512))
 	require.NoError(t, err)
 	require.NotEqual(t, "cut-short", damaged.Issues[0].Code, "what overlaps is no sound table of a longer disk")
+}
+
+// Of a chain that leaves a disk that was cut short, what is there is read: sfdisk lists the same partitions.
+func TestChainCutShort(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "disk.raw")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, os.Truncate(path, 64<<20))
+	disktest.RunInput(t, "label: dos\nstart=63,size=20000,type=83\nstart=20480,size=100000,type=5\n"+
+		"start=22528,size=20000,type=83\nstart=45056,size=20000,type=83\nstart=67584,size=20000,type=83\n", "sfdisk", "--quiet", path)
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for _, tc := range []struct {
+		left  int64    // sectors
+		parts []int    // numbers of what is listed
+		short []string // what ends behind the disk, or leads there
+	}{
+		{90000, []int{1, 2, 5, 6, 7}, []string{"mbr at 0x1d6"}},
+		{70000, []int{1, 2, 5, 6, 7}, []string{"mbr at 0x1d6", `end of partition "byte 44843008"`}},
+		{46000, []int{1, 2, 5, 6}, []string{"mbr at 0x1d6", `end of partition "byte 33308672"`, `link "LBA 67583"`}},
+		{45055, []int{1, 2, 5}, []string{"mbr at 0x1d6", `link "LBA 45055"`}},
+		{20481, []int{1, 2, 5}, []string{"mbr at 0x1d6", `end of partition "byte 21774336"`, `link "LBA 45055"`}},
+		{20480, []int{1, 2}, []string{"mbr at 0x1d6"}},
+	} {
+		t.Run(fmt.Sprint(tc.left), func(t *testing.T) {
+			require.NoError(t, os.Truncate(path, tc.left*512))
+			got, err := Read(disktest.ShortDisk(whole[:tc.left*512], tc.left*512))
+			require.NoError(t, err)
+			dump := disktest.Output(t, "sfdisk", "--dump", path)
+			var numbers []int
+			for _, p := range got.Partitions {
+				require.Regexp(t, fmt.Sprintf(`raw%d : start= *%d, size= *%d,`, p.Number, p.Off/512, p.Len/512), dump)
+				numbers = append(numbers, p.Number)
+			}
+			require.Equal(t, tc.parts, numbers)
+			require.Equal(t, len(numbers), strings.Count(dump, "start="))
+			require.Equal(t, "cut-short", got.Issues[0].Code)
+			require.Contains(t, got.Issues[0].Text, fmt.Sprintf("has %d of the 61685760 bytes", tc.left*512))
+			require.Len(t, got.Issues, 1+len(tc.short))
+			for i, want := range tc.short {
+				require.Contains(t, got.Issues[i+1].Text, want)
+			}
+		})
+	}
 }

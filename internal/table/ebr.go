@@ -19,7 +19,7 @@ const firstLogical = 5
 type Record struct {
 	Off     int64 // bytes of the disk
 	Box     int   // number of the extended partition
-	Logical int   // number of the logical partition; 0: none
+	Logical int   // number of the logical partition, the first where there are more; 0: none
 	Blank   bool  // the sector is zero, and so was never formatted, or was lost
 
 	next   *Record // nil at the end of the chain
@@ -30,10 +30,10 @@ type Record struct {
 // readLogical walks the chain of every extended partition. A chain that breaks keeps what was read of it.
 func (m *mbr) readLogical(d disk.Disk) {
 	for _, p := range m.Containers() {
-		if p.Kind != Extended || p.Off == 0 || p.End() > d.Size() || p.Len == 0 {
+		if p.Kind != Extended || p.Off == 0 || p.Off >= d.Size() || p.Len == 0 {
 			continue // said by checkRanges
 		}
-		w := chain{m: m, d: d, box: p, link: p.entry + atStartLBA, seen: map[int64]bool{}}
+		w := chain{m: m, d: d, box: p, link: p.entry + atStartLBA, span: p.Len, seen: map[int64]bool{}}
 		for off := p.Off; off != 0; {
 			off = w.step(off)
 		}
@@ -54,9 +54,11 @@ type chain struct {
 	box  Partition // the extended partition
 	link int64     // byte offset of the field that led to the record in work
 	seen map[int64]bool
+	span int64      // length of the link that led to the record in work, bytes; at first that of the extended partition
 	last disk.Range // the logical partition before
 
 	records []Record
+	parts   []Partition
 }
 
 // step reads the record at off and gives the place of the next one, 0 at the end.
@@ -69,6 +71,11 @@ func (c *chain) step(off int64) int64 {
 	case off < c.box.Off || off > c.box.End()-c.m.SectorSize:
 		c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba), fmt.Sprintf("LBA %d to %d, inside the extended partition",
 			c.box.Off/c.m.SectorSize, c.box.End()/c.m.SectorSize-1))
+		return 0
+	case off > c.d.Size()-c.m.SectorSize:
+		c.m.behind(func() {
+			c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba), fmt.Sprintf("at most %d, the last sector of the disk", c.d.Size()/c.m.SectorSize-1))
+		})
 		return 0
 	case len(c.records) == maxLogical:
 		err := fmt.Errorf("ebr at %#x: more than %d logical partitions: %w", off, maxLogical, ondisk.ErrLimit)
@@ -98,10 +105,12 @@ func (c *chain) record(off int64) int64 {
 		return 0
 	}
 	r := Record{Off: off, Box: c.box.Number}
-	next := int64(0)
+	next, odd := int64(0), false
 	for i, e := range s.Entries {
 		at := off + atEntries + int64(i)*entrySize
 		switch {
+		case isExtended(e.Type) && e.Sectors == 0 && e.StartLBA != 0:
+			c.emptyLink(at, e)
 		case e.Type == typeUnused || e.Sectors == 0:
 			if e.Type == typeUnused {
 				c.m.unnamed(at, e, off, c.box.Range)
@@ -112,14 +121,51 @@ func (c *chain) record(off int64) int64 {
 			// A link counts from the begin of the extended partition.
 			next = c.box.Off + int64(e.StartLBA)*c.m.SectorSize
 			c.link, r.link, r.linkAt = at+atStartLBA, e, at
-		case i < 2 && r.Logical == 0:
-			r.Logical = c.add(off, at, e)
 		default:
-			c.broken(at, "entry", fmt.Sprintf("type %#02x", e.Type), "one logical partition, in the first or second entry")
+			odd = odd || i >= 2 || r.Logical != 0
+			if i < 2 || c.fits(off, e) {
+				r.Logical = cmp.Or(r.Logical, c.add(off, at, e))
+			}
 		}
 	}
-	c.records = append(c.records, r)
+	if odd {
+		c.oddEntries(off)
+	}
+	c.records, c.span = append(c.records, r), int64(r.link.Sectors)*c.m.SectorSize
 	return next
+}
+
+// fits reports whether Linux takes a data entry in the third or fourth slot of the record at off for a partition: what leaves the record's
+// link or the extended partition is garbage to it. Linux, block/partitions/msdos.c: parse_extended.
+func (c *chain) fits(off int64, e mbrEntry) bool {
+	r := disk.Range{Off: int64(e.StartLBA) * c.m.SectorSize, Len: int64(e.Sectors) * c.m.SectorSize}
+	return r.End() <= c.span && c.box.Contains(disk.Range{Off: off + r.Off, Len: r.Len})
+}
+
+// oddEntries refuses to move what the record at off names: its entries mean other partitions to other systems.
+func (c *chain) oddEntries(off int64) {
+	if len(c.m.Issues) >= maxIssues {
+		return
+	}
+	c.m.Issues = append(c.m.Issues, ondisk.Issue{
+		Code: "ebr-entries", Effect: ondisk.Refuse, OnMove: true,
+		Text: fmt.Sprintf("the boot record at LBA %d (byte %#x) has a second data entry, or one in its third or fourth slot: Linux reads all that fit, "+
+			"DOS and sfdisk the first, and a move cannot keep both", off/c.m.SectorSize, off),
+		Remedy: "make the logical partitions of this record anew in the guest, each with a boot record of its own; trueup convert copies the disk as it is",
+	})
+}
+
+// emptyLink reports a link that has a place and no sectors. Readers differ in where such a chain ends.
+func (c *chain) emptyLink(at int64, e mbrEntry) {
+	if len(c.m.Issues) >= maxIssues {
+		return
+	}
+	c.m.Issues = append(c.m.Issues, ondisk.Issue{
+		Code: "ebr-link", Effect: ondisk.Refuse, OnMove: true, // of any partition: what moves could be in the way of the hidden ones
+		Text: fmt.Sprintf("the link at %#x names a boot record at LBA %d and has no sectors: the chain ends there for Linux, and goes on for libfdisk",
+			at, c.box.Off/c.m.SectorSize+int64(e.StartLBA)),
+		Remedy: "make sure in the guest that no logical partition is missing, and write the table again (sfdisk --dump, then sfdisk)",
+	})
 }
 
 // add takes a logical partition and gives its number; its start counts from its own record.
@@ -131,8 +177,11 @@ func (c *chain) add(off, at int64, e mbrEntry) int {
 	if e.StartLBA == 0 || !c.box.Contains(p.Range) {
 		c.m.brokenIn("ebr", at+atStartLBA, p.Number, "start LBA", e.StartLBA,
 			"a place behind its record and inside the extended partition")
+	} else if p.End() > c.d.Size() {
+		c.m.endsBehind("ebr", p, c.d.Size())
 	}
 	c.last = p.Range
+	c.parts = append(c.parts, p)
 	c.m.Partitions = append(c.m.Partitions, p)
 	return p.Number
 }
@@ -147,9 +196,9 @@ func (c *chain) checkPlaces() {
 	var all []place
 	for _, r := range c.records {
 		all = append(all, place{disk.Range{Off: r.Off, Len: c.m.SectorSize}, r.Off, int64(c.box.Number), "the boot record at LBA " + number(int(r.Off/c.m.SectorSize))})
-		if p, ok := c.m.find(r.Logical); ok {
-			all = append(all, place{p.Range, p.entry + atStartLBA, int64(p.Number), "partition " + number(p.Number)})
-		}
+	}
+	for _, p := range c.parts {
+		all = append(all, place{p.Range, p.entry + atStartLBA, int64(p.Number), "partition " + number(p.Number)})
 	}
 	slices.SortStableFunc(all, func(a, b place) int { return cmp.Compare(a.Off, b.Off) })
 	end := place{}

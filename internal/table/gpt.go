@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
-	"unicode/utf16"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -23,7 +22,7 @@ type gptHeader struct {
 	AltLBA      uint64
 	FirstUsable uint64
 	LastUsable  uint64
-	DiskGUID    [16]byte
+	DiskGUID    ondisk.GUID
 	EntriesLBA  uint64
 	NumEntries  uint32
 	EntrySize   uint32
@@ -32,12 +31,15 @@ type gptHeader struct {
 
 // gptEntry is the defined part of an entry. Spec: UEFI 2.10, 5.3.3.
 type gptEntry struct {
-	Type, GUID [16]byte
+	Type, GUID ondisk.GUID
 	First      uint64
 	Last       uint64
 	Attributes uint64
-	Name       [36]uint16
+	Name       [72]byte // UTF-16
 }
+
+// noGUID is that of an entry whose maker gave it none.
+var noGUID = ondisk.GUID{}.String()
 
 const (
 	gptMagic     = "EFI PART"
@@ -170,7 +172,7 @@ func readCopy(d disk.Disk, sector, off int64, bare bool) (*gpt, error) {
 	if err := g.checkHeader(); err != nil {
 		return nil, err
 	}
-	g.GUID = guid(g.header.DiskGUID)
+	g.GUID = g.header.DiskGUID.String()
 	return g, g.readEntries()
 }
 
@@ -265,7 +267,7 @@ func (g *gpt) addEntry(number int, b []byte) error {
 	if e.Type == [16]byte{} {
 		return nil
 	}
-	p := Partition{Number: number, Kind: Entry, TypeGUID: guid(e.Type), GUID: guid(e.GUID), Name: name(e.Name), LegacyBoot: e.Attributes&4 != 0}
+	p := Partition{Number: number, Kind: Entry, TypeGUID: e.Type.String(), GUID: e.GUID.String(), Name: ondisk.UTF16Z(e.Name[:], binary.LittleEndian), LegacyBoot: e.Attributes&4 != 0}
 	most := ondisk.U64(math.MaxInt64 / g.SectorSize) // so that bytes stay within 63 bits
 	if e.First > e.Last || e.Last >= most {
 		g.brokenIn("gpt entry", g.array().Off+int64(number-1)*int64(g.header.EntrySize)+32, number, "LBAs",
@@ -287,7 +289,7 @@ func (g *gpt) checkEntries() {
 		p := &g.Partitions[k]
 		at := g.array().Off + int64(p.Number-1)*int64(h.EntrySize)
 		lbas := fmt.Sprintf("%d to %d", p.Off/g.SectorSize, p.End()/g.SectorSize-1)
-		if n := seen[p.GUID]; n != 0 && p.GUID != guid([16]byte{}) {
+		if n := seen[p.GUID]; n != 0 && p.GUID != noGUID {
 			g.brokenIn("gpt entry", at+16, p.Number, "partition GUID", p.GUID, fmt.Sprintf("another one than that of partition %d", n))
 		}
 		seen[p.GUID] = p.Number
@@ -312,18 +314,4 @@ func (g *gpt) checkCut() {
 	}
 	g.cutShort((ondisk.I64(g.header.AltLBA)+1)*g.SectorSize, g.d.Size(), g.field("alternate LBA", atAltLBA, g.header.AltLBA,
 		fmt.Sprintf("the place of a backup within %d sectors", sectors)))
-}
-
-// guid prints the mixed-endian form that Microsoft and UEFI use.
-func guid(b [16]byte) string {
-	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", binary.LittleEndian.Uint32(b[0:]), binary.LittleEndian.Uint16(b[4:]),
-		binary.LittleEndian.Uint16(b[6:]), b[8:10], b[10:])
-}
-
-func name(u [36]uint16) string {
-	n := 0
-	for n < len(u) && u[n] != 0 {
-		n++
-	}
-	return string(utf16.Decode(u[:n]))
 }

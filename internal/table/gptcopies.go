@@ -80,25 +80,25 @@ func (c *copies) usable(size int64) int64 {
 }
 
 // pieces are what the structures of a disk of size bytes are made of.
-func (c *copies) pieces(size int64) []disk.Piece {
-	var out []disk.Piece
+func (c *copies) pieces(size int64) []disk.Shift {
+	var out []disk.Shift
 	end := units.AlignDown(size, c.sector)
 	if c.primary == nil && !c.tooTight {
-		out = append(out, disk.Piece{From: c.backup.array().Off, To: c.place, Len: c.backup.array().Len})
+		out = append(out, disk.Shift{From: c.backup.array().Off, To: c.place, Len: c.backup.array().Len})
 	}
 	if c.backup != nil {
 		tail, last := c.usable(c.disk), c.end
 		if size == c.disk {
 			last = c.disk // with what is less than a sector
 		}
-		return append(out, disk.Piece{From: tail, To: c.usable(size), Len: last - tail})
+		return append(out, disk.Shift{From: tail, To: c.usable(size), Len: last - tail})
 	}
 	array := end - c.sector - c.room()
 	// What lies between the partitions and the backup goes with it.
 	if tail := c.usable(c.disk); array > c.usable(size) {
-		out = append(out, disk.Piece{From: tail, To: c.usable(size), Len: array - c.usable(size)})
+		out = append(out, disk.Shift{From: tail, To: c.usable(size), Len: array - c.usable(size)})
 	}
-	return append(out, disk.Piece{From: c.primary.array().Off, To: array, Len: c.primary.array().Len})
+	return append(out, disk.Shift{From: c.primary.array().Off, To: array, Len: c.primary.array().Len})
 }
 
 // readOld looks at what a new primary would replace.

@@ -57,6 +57,7 @@ func isNoMatch(err error) bool { return errors.Is(err, ondisk.ErrNoMatch) }
 type mbr struct {
 	Table
 	sector mbrSector
+	beyond int // issues for nothing but the end of the disk
 }
 
 func readMBR(d disk.Disk) (*mbr, error) {
@@ -171,8 +172,7 @@ func (m *mbr) checkRanges(size int64) {
 	extended := 0
 	for i, p := range parts {
 		if p.End() > size {
-			m.brokenIn("mbr", p.entry+8, p.Number, "end of partition", fmt.Sprintf("byte %d", p.End()),
-				fmt.Sprintf("at most %d, the size of the disk", size))
+			m.endsBehind("mbr", p, size)
 		}
 		for _, q := range parts[:i] {
 			if p.Overlaps(q.Range) {
@@ -186,26 +186,38 @@ func (m *mbr) checkRanges(size int64) {
 			}
 		}
 	}
-	m.checkCut(parts, size)
+}
+
+// endsBehind reports a partition that ends behind a disk of size bytes.
+func (m *mbr) endsBehind(what string, p Partition, size int64) {
+	m.behind(func() {
+		m.brokenIn(what, p.entry+atStartLBA, p.Number, "end of partition", fmt.Sprintf("byte %d", p.End()), fmt.Sprintf("at most %d, the size of the disk", size))
+	})
+}
+
+// behind counts the issues that report adds as those of a disk that has too few bytes.
+func (m *mbr) behind(report func()) {
+	n := len(m.Issues)
+	report()
+	m.beyond += len(m.Issues) - n
 }
 
 // checkCut says that a disk was cut short where nothing else is wrong with its table.
-func (m *mbr) checkCut(parts []Partition, size int64) {
+func (m *mbr) checkCut(size int64) {
 	var broken []ondisk.Issue
 	for _, i := range m.Issues {
 		if i.Effect == ondisk.Broken {
 			broken = append(broken, i)
 		}
 	}
-	behind, end := 0, size
-	for _, p := range parts {
-		if p.End() > size {
-			behind, end = behind+1, max(end, p.End())
-		}
+	if m.beyond == 0 || m.beyond < len(broken) {
+		return
 	}
-	if behind > 0 && behind == len(broken) {
-		m.cutShort(end, size, broken[0].Err)
+	end := size
+	for _, p := range m.Containers() {
+		end = max(end, p.End())
 	}
+	m.cutShort(end, size, broken[0].Err)
 }
 
 // entryBytes is the entry as it stands on the disk.

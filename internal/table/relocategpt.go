@@ -77,7 +77,7 @@ func (t *Table) movedEntries(to Places) []disk.Patch {
 }
 
 // difference is what the patches do to the CRC of the array. A CRC is linear: that of the xor of two arrays of one length is the xor
-// of theirs and of that of zeros. So nobody has to read up to 64 MiB of entries again.
+// of theirs and of that of zeros. So it is not necessary to read up to 64 MiB of entries again.
 func (c *copies) difference(patches []disk.Patch) uint32 {
 	size := c.good().array().Len
 	changes, zeros := crc32.NewIEEE(), crc32.NewIEEE()

@@ -108,7 +108,7 @@ func (t *Table) Limit() int64 {
 	return (MaxLBA + 1) * t.SectorSize
 }
 
-// Read finds the table of a disk. ErrNoMatch: there is none. What is wrong inside of a table becomes an issue, so that the
+// Read finds the table of a disk. ErrNoMatch: it has no table. What is wrong inside of a table becomes an issue, so that the
 // rest can be reported.
 func Read(d disk.Disk) (*Table, error) {
 	m, err := readMBR(d)
@@ -129,8 +129,9 @@ func Read(d disk.Disk) (*Table, error) {
 		}
 		m.broken(atEntries, "partition table", "a protective entry (0xEE)", "a GPT header at LBA 1 or at the end of the disk")
 	}
-	m.readLogical(d)
 	m.checkRanges(d.Size())
+	m.readLogical(d)
+	m.checkCut(d.Size())
 	return &m.Table, nil
 }
 
@@ -139,7 +140,7 @@ func (t *Table) Damaged() bool { return t.gpt != nil && t.gpt.damaged() }
 
 // Structures are the pieces of a disk of size bytes that the table itself takes from elsewhere than the same offset: the backup of
 // a GPT at the end, and a copy that replaces a damaged one.
-func (t *Table) Structures(size int64) []disk.Piece {
+func (t *Table) Structures(size int64) []disk.Shift {
 	if t.gpt == nil {
 		return nil
 	}

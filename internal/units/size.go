@@ -56,16 +56,39 @@ func Parse(s string) (int64, error) {
 
 // Format prints bytes for a reader: "31.5 KiB", "1 MiB", "8 GiB", "512 B".
 func Format(n int64) string {
+	size, name := unitOf(n)
+	s := decimal(n, size, 2)
+	if size > 1 {
+		s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
+	}
+	return s + " " + name
+}
+
+// Part prints how much of a whole there is, in the unit of the whole: "2.7 of 6.0 GiB".
+func Part(n, whole int64) string {
+	size, name := unitOf(whole)
+	return decimal(n, size, 1) + " of " + decimal(whole, size, 1) + " " + name
+}
+
+// unitOf is the largest unit of which n has one, in bytes, and its name.
+func unitOf(n int64) (size int64, name string) {
 	for _, u := range []struct {
 		size int64
 		name string
 	}{{TiB, "TiB"}, {GiB, "GiB"}, {MiB, "MiB"}, {KiB, "KiB"}} {
 		if n >= u.size {
-			s := strconv.FormatFloat(float64(n)/float64(u.size), 'f', 2, 64)
-			return strings.TrimRight(strings.TrimRight(s, "0"), ".") + " " + u.name
+			return u.size, u.name
 		}
 	}
-	return strconv.FormatInt(n, 10) + " B"
+	return 1, "B"
+}
+
+// decimal prints n in a unit. Bytes have no fractions.
+func decimal(n, unit int64, digits int) string {
+	if unit == 1 {
+		digits = 0
+	}
+	return strconv.FormatFloat(float64(n)/float64(unit), 'f', digits, 64)
 }
 
 // Short prints a power of two the way a flag takes it: "4K", "64K", "1M"; anything else as bytes.

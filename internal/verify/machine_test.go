@@ -20,7 +20,7 @@ func naming(offs ...int64) *layout.Layout {
 	return l
 }
 
-// What a copy says of disks that are not at hand must make sense: a place has one new place, of its own, where a partition can have been moved to.
+// What a copy says about disks that are not at hand must make sense: a place has one new place, of its own, where a partition can have been moved to.
 func TestPlacesOnDisksThatAreNotAtHand(t *testing.T) {
 	for name, c := range map[string]struct {
 		was, is []int64

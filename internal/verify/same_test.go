@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/verify"
 )
 
@@ -165,12 +166,25 @@ func TestReadErrorsAreNoDifference(t *testing.T) {
 	require.ErrorIs(t, err, errMedium)
 }
 
-func TestProgressReachesTheSize(t *testing.T) {
-	b := half(5*mib + 12)
-	var told atomic.Int64
-	_, err := verify.Same(t.Context(), holes(b), memory(b), verify.Options{Jobs: 3, Progress: func(n int64) { told.Add(n) }})
-	require.NoError(t, err)
-	require.Equal(t, int64(len(b)), told.Load())
+// Holes are no work, unless the other disk has data there.
+func TestProgressCountsData(t *testing.T) {
+	b := half(5*mib + 12) // every second MiB is a hole
+	for _, tc := range []struct {
+		want, got disk.Disk
+		bytes     int64
+	}{
+		{holes(b), memory(b), int64(len(b))},
+		{holes(b), holes(b), 3 * mib},
+		{empty(1 << 40), empty(1 << 40), 0},
+	} {
+		size, err := diskcopy.Size(t.Context(), tc.want, tc.got)
+		require.NoError(t, err)
+		require.Equal(t, tc.bytes, size)
+		var told atomic.Int64
+		_, err = verify.Same(t.Context(), tc.want, tc.got, verify.Options{Jobs: 3, Progress: func(n int64) { told.Add(n) }})
+		require.NoError(t, err)
+		require.Equal(t, size, told.Load())
+	}
 }
 
 func TestCancellation(t *testing.T) {

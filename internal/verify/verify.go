@@ -19,7 +19,7 @@ import (
 // ErrDifferent marks a copy that is not what it should be.
 var ErrDifferent = errors.New("the copy differs")
 
-// maxDifferences is how many ranges are listed. More help nobody, and two disks that have nothing in common would fill the
+// maxDifferences is how many ranges are listed. More do not help, and two disks that have nothing in common would fill the
 // memory with them.
 const maxDifferences = 100
 
@@ -32,7 +32,7 @@ type Difference struct {
 // Options of Same.
 type Options struct {
 	Jobs     int
-	Progress func(bytes int64) // may be nil; called from any goroutine
+	Progress func(bytes int64) // of data that are compared, as diskcopy.Size counts them; from any goroutine; may be nil
 }
 
 // Same compares every byte of two disks and lists where they differ, in order.
@@ -48,7 +48,7 @@ func Same(ctx context.Context, want, got disk.Disk, o Options) ([]Difference, er
 		tell = func(int64) {}
 	}
 	var found []Difference
-	d := &diskcopy.Data{Disks: []disk.Disk{want, got}, Skipped: tell}
+	d := &diskcopy.Data{Disks: []disk.Disk{want, got}}
 	err := diskcopy.Each(ctx, o.Jobs, d, func(ctx context.Context, c diskcopy.Chunk, bufs [][]byte) error {
 		a, b := bufs[0][:c.Len], bufs[1][:c.Len]
 		if err := ondisk.ReadFull(want, a, c.Off); err != nil {
@@ -118,7 +118,7 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 	for _, m := range p.Moves {
 		moved[m.Partition] = true
 	}
-	must := cmp.Or(p.Goal.Must, align.MinBoundary) // of a plan that was repeated nobody knows more
+	must := cmp.Or(p.Goal.Must, align.MinBoundary) // no more is known of a plan that was repeated
 	for i, was := range before.Partitions {
 		is := after.Partitions[i]
 		want, ok := p.Places.Parts[was.Number]

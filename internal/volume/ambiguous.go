@@ -45,8 +45,8 @@ func withoutRuins(found []*Volume) []*Volume {
 	return left
 }
 
-// noRuins are the kinds that are never taken for a leftover. Of a broken FAT nobody knows which it is.
-var noRuins = []Kind{NTFS, Kind(fat.Name), BitLocker, VMFS, Disklabel, VTOC, APM, SGI, RDB}
+// noRuins are the kinds that are never taken for a leftover. Which it is, is not known of a broken FAT.
+var noRuins = []Kind{NTFS, Kind(fat.Name), BitLocker, VMFS, Disklabel, VTOC, APM, SGI, RDB, DASD}
 
 func (v *Volume) broken() bool {
 	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.BadVolume })
@@ -116,7 +116,7 @@ func (v *Volume) describe() string {
 	return string(v.Kind) + ` "` + v.Label + `"`
 }
 
-// says adds what the volume says of itself; an empty value is nothing to say.
+// says adds what the volume says about itself; an empty value is nothing to say.
 func (v *Volume) says(name, value string) {
 	if value != "" {
 		v.Details = append(v.Details, Detail{name, value})

@@ -63,10 +63,10 @@ func probeAPM(d disk.Disk) (*Volume, error) {
 			return v, field(apmWhat, "entry count", size+4, n, fmt.Sprintf("1 to %d", maxEntries))
 		}
 		kind := zeroTerminated(e.Type[:])
-		if kind == "Apple_Free" {
+		if kind == "Apple_Free" || e.Count == 0 {
 			continue
 		}
-		v.entry(Part{
+		v.entry(apmWhat, i*size+8, Part{
 			Name: strings.TrimSpace(strconv.FormatInt(i, 10) + " " + label(e.Name[:])), Kind: kind, Start: blocks(e.Start, size), Size: blocks(e.Count, size),
 			Own: slices.Contains(appleOwn, kind) || strings.HasPrefix(kind, "Apple_Driver"),
 		})

@@ -34,6 +34,7 @@ var atariIDs = []string{"GEM", "BGM", "XGM", "RAW", "LNX", "SWP", "MIX", "UNX", 
 
 const (
 	atariWhat = "atari root sector"
+	atariMap  = 0x1c6
 	atariMore = "XGM" // a chain of further partitions
 )
 
@@ -47,7 +48,7 @@ func probeAtari(d disk.Disk) (*Volume, error) {
 		return nil, ondisk.ErrNoMatch
 	}
 	v, used := newTable(Atari, d), false
-	for _, p := range r.Parts {
+	for i, p := range r.Parts {
 		switch {
 		case p.Flag&1 == 0:
 			continue
@@ -56,7 +57,7 @@ func probeAtari(d disk.Disk) (*Volume, error) {
 		}
 		used = true
 		if string(p.ID[:]) != atariMore {
-			v.atari(p, 0)
+			v.atari(p, 0, i)
 		} else if err := v.atariChain(d, p.Start); err != nil {
 			return v, err
 		}
@@ -73,10 +74,12 @@ func readAtari(d disk.Disk, sector int64) (*atariRoot, error) {
 	return r, err
 }
 
-// atari adds a partition whose start counts from base, in sectors.
-func (v *Volume) atari(p atariPart, base int64) {
+// atari adds partition i of the root sector base, from which its start counts.
+func (v *Volume) atari(p atariPart, base int64, i int) {
 	start := base*units.SectorSize + blocks(p.Start, units.SectorSize)
-	v.entry(Part{Name: strconv.Itoa(len(v.Parts) + 1), Kind: fmt.Sprintf("%q", p.ID[:])[1:4], Start: start, Size: blocks(p.Sectors, units.SectorSize)})
+	v.entry(atariWhat, base*units.SectorSize+atariMap+12*int64(i), Part{
+		Name: strconv.Itoa(len(v.Parts) + 1), Kind: fmt.Sprintf("%q", p.ID[:])[1:4], Start: start, Size: blocks(p.Sectors, units.SectorSize),
+	})
 }
 
 // atariChain follows the further partitions: in each root sector one counts from that sector, and the next root sector from the first.
@@ -98,13 +101,13 @@ func (v *Volume) atariChain(d disk.Disk, first uint32) error {
 			return err
 		}
 		next := int64(-1)
-		for _, p := range r.Parts {
+		for i, p := range r.Parts {
 			switch {
 			case p.Flag&1 == 0:
 			case string(p.ID[:]) == atariMore:
 				next = int64(first) + int64(p.Start)
 			case slices.Contains(atariIDs, string(p.ID[:])):
-				v.atari(p, at)
+				v.atari(p, at, i)
 			default:
 				return bad(fmt.Sprintf("%q", p.ID[:]))
 			}

@@ -1,7 +1,7 @@
 package volume
 
 import (
-	"fmt"
+	"encoding/binary"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -109,7 +109,7 @@ func (v *Volume) fveDetails(d disk.Disk, blocks []uint64) error {
 		if string(b.Signature[:]) != fveSignature {
 			continue
 		}
-		v.UUID = guid(b.VolumeID)
+		v.UUID = ondisk.GUID(b.VolumeID).String()
 		v.says("version", map[uint16]string{1: "Windows Vista", 2: "Windows 7 or later"}[b.Version])
 		v.says("encryption", fveMethods[b.Method&0xffff])
 		if b.Version == 2 && b.Encrypted < ondisk.U64(d.Size()) {
@@ -137,14 +137,9 @@ func (v *Volume) fveLabel(d disk.Disk, at, size int64) error {
 			return nil
 		}
 		if e.Type == fveDescription && e.ValueType == fveText {
-			v.Label = utf16String(b[8:min(e.Size, fveMaxLabel)])
+			v.Label = ondisk.UTF16Z(b[8:min(e.Size, fveMaxLabel)], binary.LittleEndian)
 		}
 		b = b[e.Size:]
 	}
 	return nil
-}
-
-// guid is a GUID as Windows writes it: the first three groups are little-endian numbers.
-func guid(b [16]byte) string {
-	return fmt.Sprintf("%x%x%x%x-%x%x-%x%x-%x-%x", b[3:4], b[2:3], b[1:2], b[0:1], b[5:6], b[4:5], b[7:8], b[6:7], b[8:10], b[10:])
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// luksFile formats a file with cryptsetup. The least work for a key is enough: nobody derives it again.
+// luksFile formats a file with cryptsetup. The least work for a key is enough: it is not derived again.
 func luksFile(t *testing.T, kind string, args ...string) string {
 	t.Helper()
 	path, key := emptyFile(t, 32<<20), filepath.Join(t.TempDir(), "key")

@@ -74,7 +74,7 @@ func probeDisklabel(d disk.Disk) (*Volume, error) {
 		case l == nil:
 			return nil, err
 		}
-		return l.volume(d), err
+		return l.volume(d, at), err
 	}
 	return nil, ondisk.ErrNoMatch
 }
@@ -115,7 +115,7 @@ func xor16(b []byte, order binary.ByteOrder) uint16 {
 
 func hex16(n uint16) string { return fmt.Sprintf("%#04x", n) }
 
-func (l *bsdLabel) volume(d disk.Disk) *Volume {
+func (l *bsdLabel) volume(d disk.Disk, at int64) *Volume {
 	v := &Volume{Kind: Disklabel, Label: bsdName(l.PackName[:]), Size: d.Size()}
 	if l.Version > 0 && l.UID != [8]byte{} {
 		v.UUID = hex.EncodeToString(l.UID[:])
@@ -128,6 +128,9 @@ func (l *bsdLabel) volume(d disk.Disk) *Volume {
 		inside := v.OnDisk || (off >= 0 && off+size <= d.Size())
 		if size == 0 || i == rawSlice || (s.Type == 0 && !inside) {
 			continue // NetBSD on a PC calls the whole disk d, which no type is given
+		}
+		if base == 0 && s.Type != 0 && off > d.Size()-size { // elsewhere the label lists other parts of its disk, too
+			v.leaves(bsdWhat, at+atBSDMap+int64(i)*bsdEntry, "slice "+string(rune('a'+i)), off+size)
 		}
 		p := Part{Name: string(rune('a' + i)), Kind: bsdType(s.Type), Start: off, Size: size}
 		if !inside {

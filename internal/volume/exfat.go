@@ -214,7 +214,7 @@ func exfatEntries(b []byte) (name string, done bool) {
 			return "", true
 		case exfatLabel:
 			n := min(int(b[1]), exfatChars)
-			return strings.TrimRight(utf16String(b[2:2+2*n]), " "), true
+			return strings.TrimRight(ondisk.UTF16Z(b[2:2+2*n], binary.LittleEndian), " "), true
 		}
 	}
 	return "", false

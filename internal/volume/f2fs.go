@@ -70,7 +70,7 @@ func probeF2FS(d disk.Disk) (*Volume, error) {
 	if err := s.check(raw, d.Size()); err != nil {
 		return nil, err
 	}
-	v := &Volume{Kind: F2FS, Label: utf16String(s.Label[:]), UUID: uuid(s.UUID), BlockSize: s.block(), Size: s.blocks() * s.block()}
+	v := &Volume{Kind: F2FS, Label: ondisk.UTF16Z(s.Label[:], binary.LittleEndian), UUID: uuid(s.UUID), BlockSize: s.block(), Size: s.blocks() * s.block()}
 	v.detail("version", "%d.%d", s.Major, s.Minor)
 	if s.several() {
 		v.note("f2fs-devices", ondisk.Note, "this is the first of several devices of an F2FS: the guest needs all of them", "")

@@ -3,6 +3,7 @@ package volume
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -88,7 +89,7 @@ func probeFAT(d disk.Disk) (*Volume, error) {
 		if named(raw) {
 			return nil, err
 		}
-		return nil, ondisk.ErrNoMatch // without the name, a sector that is not a FAT in every field is none
+		return nil, ondisk.ErrNoMatch // without the name, a sector that is not a FAT in every field is not one
 	}
 	v := &Volume{Kind: l.kind(), Size: l.total, BlockSize: l.cluster, DataStart: l.data, Boot: &BPB{
 		Kind: l.kind(), SectorSize: l.sector, Hidden: l.boot.Hidden, Sectors: int(l.boot.SectorsPerTrack), Heads: int(l.boot.Heads),
@@ -112,7 +113,7 @@ func probeFAT(d disk.Disk) (*Volume, error) {
 
 // fatDirty says that a FAT was not unmounted: by the flag of the boot sector, where Windows NT and Linux keep it, or by a bit of the second
 // entry, which DOS and Windows 95 clear while they write. Spec: Linux, include/uapi/linux/msdos_fs.h, FAT_STATE_DIRTY; Microsoft FAT
-// specification 1.03, "ClnShutBitMask". A table whose first entry is none says nothing.
+// specification 1.03, "ClnShutBitMask". A table whose first entry is not one says nothing.
 func (v *Volume) fatDirty(d disk.Disk, l *fatLayout) error {
 	dirty := l.ext.BootSig == extPlaced && l.ext.State&1 != 0
 	var entries [2]uint32
@@ -149,10 +150,15 @@ func named(raw []byte) bool {
 	return string(raw[0x36:0x39]) == "FAT" || string(raw[0x52:0x57]) == "FAT32"
 }
 
-// decodeFAT is nil for what cannot be a boot sector at all: no signature, or that of another file system.
+// MayBeFAT reports whether a boot sector can be that of a FAT: it has the signature, and not the name of another file system that begins with
+// a parameter block.
+func MayBeFAT(sector []byte) bool {
+	return string(sector[510:512]) == "\x55\xaa" && !slices.Contains([]string{"NTFS    ", exfatName, fveSignature}, string(sector[3:11]))
+}
+
+// decodeFAT is nil for what cannot be a boot sector of a FAT at all.
 func decodeFAT(raw []byte) *fatLayout {
-	oem := string(raw[3:11])
-	if binary.LittleEndian.Uint16(raw[510:]) != bootMagic || oem == "NTFS    " || oem == "EXFAT   " || oem == "-FVE-FS-" {
+	if !MayBeFAT(raw) {
 		return nil
 	}
 	l := &fatLayout{}
@@ -239,7 +245,7 @@ func (l *fatLayout) kind() Kind {
 func (v *Volume) fatBackup(d disk.Disk, l *fatLayout) error {
 	n := int64(l.x.BackupSector)
 	if n == 0 || n >= int64(l.boot.Reserved) {
-		return nil // 0 and 0xffff mean that there is none
+		return nil // 0 and 0xffff mean that it is absent
 	}
 	var magic uint16
 	_, err := superblock(d, n*l.sector+units.SectorSize-2, binary.LittleEndian, &magic)

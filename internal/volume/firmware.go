@@ -43,7 +43,7 @@ var firmwareRAIDs = []firmwareRAID{
 const minFirmwareRAID = 256 * units.KiB
 
 // FirmwareRAID names the array of a BIOS or controller that a whole disk is a member of, as libblkid does, and gives
-// the place of its metadata in bytes; name is empty where there is none.
+// the place of its metadata in bytes; name is empty if absent.
 func FirmwareRAID(d disk.Disk) (name string, at int64, err error) {
 	if d.Size() < minFirmwareRAID {
 		return "", 0, nil

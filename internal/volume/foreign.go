@@ -15,15 +15,24 @@ func newTable(kind Kind, d disk.Disk) *Volume { return &Volume{Kind: kind, Size:
 // maxEntries bounds the partitions of such a table.
 const maxEntries = 256
 
-// entry adds a partition, which has no place when it leaves the disk. One of no bytes is not used.
-func (v *Volume) entry(p Part) {
+// entry adds a partition that the table has at byte off. One that leaves the disk has no place, and one without a size is not listed.
+func (v *Volume) entry(what string, off int64, p Part) {
 	if p.Size <= 0 {
+		v.Outside = append(v.Outside, field(what, "size of partition "+p.Name, off, p.Size, "1 byte or more"))
 		return
 	}
 	if p.Start < 0 || p.Start > v.Size || p.Size > v.Size-p.Start {
+		if !p.Own { // what is the whole disk can be rounded up
+			v.leaves(what, off, "partition "+p.Name, p.Start+p.Size)
+		}
 		p.Start = -1
 	}
 	v.Parts = append(v.Parts, p)
+}
+
+// leaves keeps that a part ends behind what is divided. off is the place of its entry in the table.
+func (v *Volume) leaves(what string, off int64, part string, end int64) {
+	v.Outside = append(v.Outside, field(what, "end of "+part, off, end, fmt.Sprintf("at most %d, where the disk ends", v.Size)))
 }
 
 // blocks is the place of a count of blocks in bytes; none of its factors is above 2^32.

@@ -3,6 +3,7 @@ package volume
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -39,8 +40,13 @@ func forgeSGI() disktest.Forged {
 	for i, v := range []uint32{1000, 65, 10, 65, 0, 0} { // an XFS, and the header
 		f.Big32(int64(312+4*i), v)
 	}
-	f.Big32(504, -sum32(f[:512]))
+	sealSGI(f)
 	return f
+}
+
+func sealSGI(f disktest.Forged) {
+	f.Big32(504, 0)
+	f.Big32(504, -sum32(f[:512]))
 }
 
 // forgeRDB is a rigid disk block in sector 2 and a partition in sector 3, of cylinders of 10 sectors.
@@ -61,6 +67,49 @@ func forgeRDB() disktest.Forged {
 func sealRDB(f disktest.Forged, at int64) {
 	f.Big32(at+8, 0)
 	f.Big32(at+8, -sum32(f[at:at+4*int64(binary.BigEndian.Uint32(f[at+4:]))]))
+}
+
+// dasdSectors is the size of the DASD below: ten tracks.
+const dasdSectors = 10 * 96
+
+// forgeDASD is a compatible disk layout: the table of contents in track 1, and two data sets behind it.
+func forgeDASD() disktest.Forged {
+	f := make(disktest.Forged, dasdSectors*512)
+	text := func(at int64, s string) { f.Text(at, ebcdicText(s)) }
+	text(8192, "VOL1VOL1LIN201")
+	f.Big32(8192+15, 1) // cylinder 0, head 1
+	f.U8(8192+19, 1)
+	const toc = 12 * 4096
+	f.U8(toc+44, 0xf4)
+	f.U8(toc+4096+44, 0xf5)
+	for i, tracks := range []uint32{2<<16 | 2, 3<<16 | 4} {
+		at := int64(toc + (2+i)*4096)
+		text(at, fmt.Sprintf("LINUX.V0X0201.PART%04d.NATIVE", i+1))
+		f.U8(at+44, 0xf1)
+		f.Big32(at+107, tracks>>16)
+		f.Big32(at+111, tracks&0xffff)
+	}
+	return f
+}
+
+// ebcdicText is a text of capitals, digits and full stops. Source: Linux, arch/s390/kernel/ebcdic.c, _ascebc.
+func ebcdicText(s string) string {
+	out := []byte(s)
+	for i, c := range out {
+		switch {
+		case c == '.':
+			out[i] = 0x4b
+		case c <= '9':
+			out[i] = 0xf0 + c - '0'
+		case c <= 'I':
+			out[i] = 0xc1 + c - 'A'
+		case c <= 'R':
+			out[i] = 0xd1 + c - 'J'
+		default:
+			out[i] = 0xe2 + c - 'S'
+		}
+	}
+	return string(out)
 }
 
 // forgeAtari is a root sector with one partition and a chain of two.
@@ -91,6 +140,7 @@ func TestForeignTables(t *testing.T) {
 		SGI:   {forgeSGI(), []Part{{"1", "SGI xfs", 65 * k, 1000 * k, false}, {"2", "SGI volhdr", 0, 65 * k, true}}},
 		RDB:   {forgeRDB(), []Part{{"DH0", "DOS3", 70 * k, 100 * k, false}}},
 		Atari: {forgeAtari(), []Part{{"1", "GEM", 2 * k, 100 * k, false}, {"2", "BGM", 201 * k, 100 * k, false}, {"3", "GEM", 501 * k, 100 * k, false}}},
+		DASD:  {forgeDASD(), []Part{{"1", "LINUX.V0X0201.PART0001.NATIVE", 96 * 1024, 48 * 1024, false}, {"2", "LINUX.V0X0201.PART0002.NATIVE", 144 * 1024, 96 * 1024, false}}},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			v, err := Probe(disktest.ShortDisk(c.disk, int64(len(c.disk))), 0)
@@ -98,6 +148,7 @@ func TestForeignTables(t *testing.T) {
 			require.Equal(t, kind, v.Kind)
 			require.Equal(t, c.want, v.Parts)
 			require.Empty(t, v.Issues)
+			require.Empty(t, v.Outside)
 		})
 	}
 }
@@ -115,7 +166,7 @@ func TestForeignTablesOfStrangers(t *testing.T) {
 		"apm of 2^32 entries":            {forgeAPM(), func(f disktest.Forged) { f.Big32(516, 1<<32-1) }, APM, true},
 		"apm of no entries":              {forgeAPM(), func(f disktest.Forged) { f.Big32(516, 0) }, APM, true},
 		"apm with an entry that is lost": {forgeAPM(), func(f disktest.Forged) { f.Big32(516, 3) }, APM, true},
-		"apm partition behind the disk":  {forgeAPM(), func(f disktest.Forged) { f.Big32(1024+12, 1<<32-1) }, APM, false},
+		"apm partition behind the disk":  {forgeAPM(), func(f disktest.Forged) { f.Big32(1024+12, 1<<32-1) }, APM, true},
 		"sgi with a wrong checksum":      {forgeSGI(), func(f disktest.Forged) { f.Big32(504, 1) }, SGI, true},
 		"rdb with a wrong checksum":      {forgeRDB(), func(f disktest.Forged) { f.Big32(2*512+8, 1) }, RDB, true},
 		"rdb whose checksum is of 2^32":  {forgeRDB(), func(f disktest.Forged) { f.Big32(2*512+4, 1<<32-1) }, RDB, true},
@@ -125,19 +176,34 @@ func TestForeignTablesOfStrangers(t *testing.T) {
 			f.Big32(3*512+128+12, 1<<32-1)
 			f.Big32(3*512+128+40, 1<<32-2)
 			sealRDB(f, 3*512)
-		}, RDB, false},
-		"atari with an unknown type":      {forgeAtari(), func(f disktest.Forged) { f.Text(0x1c7, "ABC") }, Unknown, false},
-		"atari larger than the disk":      {forgeAtari(), func(f disktest.Forged) { f.Big32(0x1c2, foreignSectors+1) }, Unknown, false},
-		"atari partition behind the disk": {forgeAtari(), func(f disktest.Forged) { f.Big32(0x1c6+8, foreignSectors) }, Unknown, false},
-		"atari chain that is a circle":    {forgeAtari(), func(f disktest.Forged) { f.Big32(200*512+0x1c6+12+4, 0) }, Atari, true},
-		"atari chain behind the disk":     {forgeAtari(), func(f disktest.Forged) { f.Big32(200*512+0x1c6+12+4, 1<<32-1) }, Atari, true},
+		}, RDB, true},
+		"rdb with an end before its start":  {forgeRDB(), func(f disktest.Forged) { f.Big32(3*512+128+40, 1); sealRDB(f, 3*512) }, RDB, true},
+		"rdb of cylinders of no blocks":     {forgeRDB(), func(f disktest.Forged) { f.Big32(3*512+128+12, 0); sealRDB(f, 3*512) }, RDB, true},
+		"rdb partition behind the disk":     {forgeRDB(), func(f disktest.Forged) { f.Big32(3*512+128+40, 1000); sealRDB(f, 3*512) }, RDB, true},
+		"sgi partition behind the disk":     {forgeSGI(), func(f disktest.Forged) { f.Big32(312, foreignSectors); sealSGI(f) }, SGI, true},
+		"sgi volume behind the disk":        {forgeSGI(), func(f disktest.Forged) { f.Big32(324, foreignSectors+1); sealSGI(f) }, SGI, false},
+		"sgi slot without blocks":           {forgeSGI(), func(f disktest.Forged) { f.Big32(312, 0); sealSGI(f) }, SGI, false},
+		"apm entry without blocks":          {forgeAPM(), func(f disktest.Forged) { f.Big32(1024+12, 0) }, APM, false},
+		"atari link behind the disk":        {forgeAtari(), func(f disktest.Forged) { f.Big32(200*512+0x1c6+8, foreignSectors) }, Atari, true},
+		"atari link of no sectors":          {forgeAtari(), func(f disktest.Forged) { f.Big32(200*512+0x1c6+8, 0) }, Atari, true},
+		"dasd without a second VOL1":        {forgeDASD(), func(f disktest.Forged) { f.U8(8196, 0) }, Unknown, false},
+		"dasd without a table of contents":  {forgeDASD(), func(f disktest.Forged) { f.U8(12*4096+44, 0) }, DASD, true},
+		"dasd whose table leaves the disk":  {forgeDASD(), func(f disktest.Forged) { f.Big32(8192+15, 1<<32-1) }, DASD, true},
+		"dasd table in record 0":            {forgeDASD(), func(f disktest.Forged) { f.Big32(8192+15, 0); f.U8(8192+19, 0) }, DASD, true},
+		"dasd with an end before its start": {forgeDASD(), func(f disktest.Forged) { f.Big32(14*4096+107, 1<<32-1) }, DASD, true},
+		"dasd with an end behind the disk":  {forgeDASD(), func(f disktest.Forged) { f.Big32(14*4096+111, 1<<32-1) }, DASD, true},
+		"atari with an unknown type":        {forgeAtari(), func(f disktest.Forged) { f.Text(0x1c7, "ABC") }, Unknown, false},
+		"atari larger than the disk":        {forgeAtari(), func(f disktest.Forged) { f.Big32(0x1c2, foreignSectors+1) }, Unknown, false},
+		"atari partition behind the disk":   {forgeAtari(), func(f disktest.Forged) { f.Big32(0x1c6+8, foreignSectors) }, Unknown, false},
+		"atari chain that is a circle":      {forgeAtari(), func(f disktest.Forged) { f.Big32(200*512+0x1c6+12+4, 0) }, Atari, true},
+		"atari chain behind the disk":       {forgeAtari(), func(f disktest.Forged) { f.Big32(200*512+0x1c6+12+4, 1<<32-1) }, Atari, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.spoil(c.disk)
 			v, err := Probe(disktest.ShortDisk(c.disk, int64(len(c.disk))), 0)
 			require.NoError(t, err)
 			require.Equal(t, c.kind, v.Kind)
-			require.Equal(t, c.broken, v.broken(), "%v", v.Issues)
+			require.Equal(t, c.broken, v.broken() || len(v.Outside) > 0, "%v", v.Issues)
 			for _, p := range v.Parts {
 				require.LessOrEqual(t, p.Start, int64(foreignSectors*512))
 			}
@@ -154,7 +220,47 @@ func TestMapOfACD(t *testing.T) {
 	require.Equal(t, ISO9660, v.Kind)
 }
 
+// Labels of one partition, at the places where Linux looks for them.
+func TestDASDOfOnePartition(t *testing.T) {
+	const end = dasdSectors * 512
+	for name, c := range map[string]struct {
+		at   int64
+		text string
+		u32  map[int64]uint32
+		want Part
+	}{
+		"LDL in block 2":              {8192, "\xd3\xd5\xe7\xf1", nil, Part{"1", "", 12288, end - 12288, false}},
+		"LDL with a count":            {8192, "\xd3\xd5\xe7\xf1", map[int64]uint32{79: 0xf2000000, 84: 50}, Part{"1", "", 12288, 50*4096 - 12288, false}},
+		"LDL in block 1 of 4096":      {4096, "\xd3\xd5\xe7\xf1", nil, Part{"1", "", 8192, end - 8192, false}},
+		"LDL in block 2 of 512":       {1024, "\xd3\xd5\xe7\xf1", nil, Part{"1", "", 1536, end - 1536, false}},
+		"LDL in block 1 of 512":       {512, "\xd3\xd5\xe7\xf1", nil, Part{"1", "", 1024, end - 1024, false}},
+		"CMS":                         {8192, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 4096, 28: 40}, Part{"1", "", 12288, 40*4096 - 12288, false}},
+		"CMS in sector 1":             {512, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 4096, 28: 40}, Part{"1", "", 8192, 40*4096 - 8192, false}},
+		"CMS minidisk":                {8192, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 1024, 28: 300, 52: 20}, Part{"1", "", 20480, 299*1024 - 20480, false}},
+		"CMS of more than the device": {8192, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 4096, 28: 1<<32 - 1}, Part{"1", "", -1, (1<<32-1)*4096 - 12288, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := make(disktest.Forged, end)
+			for off, n := range c.u32 {
+				f.Big32(c.at+off, n)
+			}
+			f.Text(c.at, c.text+"\xd3\xc9\xd5\xe4\xe7\xf1")
+			v, err := Probe(disktest.ShortDisk(f, end), 0)
+			require.NoError(t, err)
+			require.Equal(t, DASD, v.Kind)
+			require.Equal(t, "LINUX1", v.Label)
+			require.Equal(t, []Part{c.want}, v.Parts)
+			require.Empty(t, v.Issues)
+			require.Equal(t, c.want.Start < 0, len(v.Outside) > 0)
+		})
+	}
+}
+
 func TestSizesOfForeignTables(t *testing.T) {
+	assert.Equal(t, 20, binary.Size(dasdCDL{}), "vtoc_volume_label_cdl up to the address of the table of contents")
+	assert.Equal(t, 88, binary.Size(dasdLDL{}), "vtoc_volume_label_ldl")
+	assert.Equal(t, 56, binary.Size(dasdCMS{}), "vtoc_cms_label up to the offset of the disk")
+	assert.Equal(t, 115, binary.Size(dasdEntry{}), "vtoc_format1_label up to its first extent")
 	assert.Equal(t, 80, binary.Size(appleEntry{}), "entry of an Apple partition map up to pmPartType")
 	assert.Equal(t, 512, binary.Size(sgiLabel{}), "volume header")
 	assert.Equal(t, 208, binary.Size(amigaBlock{}), "partition block up to the last word of its environment")
@@ -163,8 +269,8 @@ func TestSizesOfForeignTables(t *testing.T) {
 
 // FuzzForeignTable reads anything as a table of another machine, with its checksums made right.
 func FuzzForeignTable(f *testing.F) {
-	for _, seed := range []disktest.Forged{forgeAPM(), forgeSGI(), forgeRDB(), forgeAtari()} {
-		f.Add([]byte(seed[:4096]), uint32(foreignSectors))
+	for _, seed := range []disktest.Forged{forgeAPM(), forgeSGI(), forgeRDB(), forgeAtari(), forgeDASD()} {
+		f.Add([]byte(seed[:min(len(seed), 16*4096)]), uint32(foreignSectors))
 	}
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
 		b := make(disktest.Forged, max(4096, len(data)))
@@ -179,7 +285,7 @@ func FuzzForeignTable(f *testing.F) {
 			}
 		}
 		d := disktest.ShortDisk(b, int64(sectors)*512)
-		for _, p := range []Prober{applePartitions, sgiDisk, amigaDisk, atariDisk} {
+		for _, p := range []Prober{applePartitions, sgiDisk, amigaDisk, atariDisk, dasdDisk} {
 			v, err := p.Probe(d)
 			if err != nil {
 				require.True(t, isNoMatch(err) || errors.Is(err, ondisk.ErrFormat), "%v", err)

@@ -148,7 +148,7 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
-// TestNotTheirs has what resembles a superblock and is none.
+// TestNotTheirs has what resembles a superblock and is not one.
 func TestNotTheirs(t *testing.T) {
 	for name, put := range map[string]func(f disktest.Forged){
 		"BD in text":                       func(f disktest.Forged) { f.Text(1024, "BD") },

@@ -151,7 +151,7 @@ func (h *hfsPlusHeader) label(d disk.Disk, off int64) (string, error) {
 	if k.Kind != leaf || k.Records == 0 || k.Parent != parentOfRoot || k.Length > 255 {
 		return "", nil
 	}
-	return utf16Text(k.Name[:2*k.Length], binary.BigEndian), nil
+	return ondisk.UTF16Z(k.Name[:2*k.Length], binary.BigEndian), nil
 }
 
 // node decodes what stands at the start of node n of the catalog.

@@ -114,7 +114,7 @@ func (p *isoDescriptor) joliet() bool {
 
 // isoLabel prefers the name of Joliet, unless it is the same cut at 16 characters.
 func (v *Volume) isoLabel(plain, joliet []byte) {
-	name := utf16Text(joliet, binary.BigEndian)
+	name := ondisk.UTF16Z(joliet, binary.BigEndian)
 	if name != "" && !strings.HasPrefix(string(plain), name) {
 		v.Label = strings.TrimRight(name, " ")
 	}

@@ -45,7 +45,7 @@ func emptyFile(t *testing.T, size int64) string {
 	return path
 }
 
-// blkid is what libblkid says of a file, by its names.
+// blkid is what libblkid says about a file, by its names.
 func blkid(t *testing.T, path string) map[string]string {
 	t.Helper()
 	return equations(strings.ReplaceAll(disktest.Output(t, "blkid", "-p", "-o", "export", path), `\`, "")) // it escapes blanks for a shell

@@ -224,7 +224,7 @@ type ldmFragments struct {
 	pieces map[uint16][]byte
 }
 
-// readBlocks goes through the blocks to the first that is none. What they count is not believed: the database ends the walk.
+// readBlocks goes through the blocks to the first that is not one. What they count is not believed: the database ends the walk.
 func (db *ldmDatabase) readBlocks() error {
 	open := map[uint32]*ldmFragments{}
 	for at := db.first; at+db.size <= int64(len(db.b)); at += db.size {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// DynamicDisk is what the database of a dynamic disk says of the disk and its group.
+// DynamicDisk is what the database of a dynamic disk says about the disk and its group.
 type DynamicDisk struct {
 	Group   string // name
 	GroupID string
@@ -66,7 +66,7 @@ func ldmBytes(sectors uint64, sector int64) int64 {
 	return int64(min(sectors, uint64(math.MaxInt64/sector))) * sector //nolint:gosec // bounded on this line
 }
 
-// link gives every volume its components, and these their partitions. One whose parent is not there belongs to nobody.
+// link gives every volume its components, and these their partitions. One whose parent is not there belongs to nothing.
 func (db *ldmDatabase) link() {
 	components, volumes := map[uint64]*ldmComponent{}, map[uint64]*ldmVolume{}
 	for _, v := range db.volumes {

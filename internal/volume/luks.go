@@ -184,7 +184,7 @@ func luks2At(d disk.Disk, at int64, magic string) (*luks2, error) {
 	return h, nil
 }
 
-// checksum checks the whole header if it is summed by SHA-256, as cryptsetup does where nobody asks for something else.
+// checksum checks the whole header if it is summed by SHA-256, as cryptsetup does where nothing else is asked for.
 func (h *luks2) checksum(b []byte) error {
 	if alg := zeroTerminated(h.ChecksumAlg[:]); alg != "sha256" {
 		return nil

@@ -181,7 +181,7 @@ func (p *physicalVolume) readGroup() error {
 	return nil
 }
 
-// readText reads the text of a metadata area, nil when there is none.
+// readText reads the text of a metadata area, nil if absent.
 func (p *physicalVolume) readText(at int64) ([]byte, error) {
 	if at > p.d.Size()-lvmSector {
 		return nil, field(lvmAreaWhat, "place", at, at, "a whole sector within the device")

@@ -129,7 +129,7 @@ func TestLVMTexts(t *testing.T) {
 		{"an extent that wraps to the start", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 288230376151711744]`)), []Part{{"a", "linear", -1, 65536, false}}},
 		{"2^64 extents", group(lv("a", `extent_count = 18446744073709551615 type = "striped" stripes = ["p", 0]`)), []Part{{"a", "linear", -1, 0, false}}},
 		{"of another device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["q", 0]`)), []Part{{"a", "linear", -1, 65536, false}}},
-		{"quotes, and a key that nobody knows", group(`"a\"b" { status = ["VISIBLE"] x = [ [ ] segment1 { } }`), nil},
+		{"quotes, and a key that is not known", group(`"a\"b" { status = ["VISIBLE"] x = [ [ ] segment1 { } }`), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := make(disktest.Forged, 8<<20)

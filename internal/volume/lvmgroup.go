@@ -35,7 +35,7 @@ type groupPV struct {
 // Bounds of what is kept of a text.
 const (
 	lvmMaxPVs      = 4096
-	lvmMaxSegments = 1024 // of one logical volume; more are fragments that nobody reads one by one
+	lvmMaxSegments = 1024 // of one logical volume; more are fragments that are not read one by one
 )
 
 // parseGroup reads a text.

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// logicalVolume is what a text says of one.
+// logicalVolume is what a text says about one.
 type logicalVolume struct {
 	name     string
 	visible  bool

@@ -82,7 +82,7 @@ func TestMDShowsItsContent(t *testing.T) {
 			require.Nil(t, v.Boot, "what is inside belongs to all members of the array, and is left alone")
 		})
 	}
-	// With the superblock in front, what is found behind it is a leftover: nobody can tell of which of them.
+	// With the superblock in front, what is found behind it is a leftover: it is not known of which of them.
 	f := make(disktest.Forged, 8<<20)
 	f.PutExt(0, 8<<11)
 	f.PutMD1("1.2", 272)

@@ -190,7 +190,7 @@ func (v *Volume) ntfsNames(d disk.Disk, b ntfsBoot) error {
 		return nil
 	}
 	if name, ok := attribute(rec, attrName); ok {
-		v.Label = utf16String(name[:min(len(name), maxVolumeName)])
+		v.Label = ondisk.UTF16Z(name[:min(len(name), maxVolumeName)], binary.LittleEndian)
 	}
 	info, ok := attribute(rec, attrInfo)
 	if !ok || len(info) < 12 {

@@ -33,4 +33,5 @@ var probers = []Prober{
 	sgiDisk,
 	amigaDisk,
 	atariDisk,
+	dasdDisk,
 }

@@ -105,27 +105,32 @@ func (h *amigaBlock) volume(d disk.Disk, at int64) (*Volume, error) {
 		case err != nil:
 			return v, err
 		}
-		p.entry(v, size)
+		p.entry(v, blocks(next, size), size)
 		next = p.Word4
 	}
 	return v, nil
 }
 
-// entry adds a partition, whose place is in cylinders.
-func (h *amigaBlock) entry(v *Volume, size int64) {
+// entry adds the partition of the block at byte at, whose place is in cylinders.
+func (h *amigaBlock) entry(v *Volume, at, size int64) {
 	name := string(h.Name[1:][:min(int(h.Name[0]), len(h.Name)-1)])
 	p := Part{Name: label([]byte(name)), Kind: fourCC(h.Env[envType]), Start: -1, Size: -1}
 	cylinder := ondisk.U64(int64(h.Env[envSurfaces])) * uint64(h.Env[envSectors])
 	low, count := uint64(h.Env[envLow]), uint64(h.Env[envHigh])+1-uint64(h.Env[envLow])
 	most := ondisk.U64(v.Size / size)
+	env := func(word int64) int64 { return at + 128 + 4*word }
 	if h.Env[envHigh] < h.Env[envLow] || cylinder == 0 {
+		v.Outside = append(v.Outside, field(rdbWhat, "place of partition "+p.Name, env(envLow),
+			fmt.Sprintf("cylinders %d to %d of %d blocks", low, h.Env[envHigh], cylinder), "a cylinder or more, of a block or more"))
 		return
 	}
 	if cylinder > most || count > most/cylinder || low > most/cylinder {
-		p.Size = v.Size // it leaves the disk
+		v.Outside = append(v.Outside, field(rdbWhat, "place of partition "+p.Name, env(envLow),
+			fmt.Sprintf("cylinders %d to %d of %d blocks", low, h.Env[envHigh], cylinder), fmt.Sprintf("at most %d blocks, where the disk ends", most)))
+		p.Size = v.Size // at most
 		v.Parts = append(v.Parts, p)
 		return
 	}
 	p.Start, p.Size = ondisk.I64(low*cylinder)*size, ondisk.I64(count*cylinder)*size
-	v.entry(p)
+	v.entry(rdbWhat, env(envLow), p)
 }

@@ -25,6 +25,7 @@ type sgiLabel struct {
 
 const (
 	sgiWhat         = "sgi volume header"
+	sgiMap          = 312 // 16 entries of 12 bytes
 	sgiHeader       = 0
 	sgiVolume       = 6
 	sgiTrackReplace = 1
@@ -48,11 +49,14 @@ func probeSGI(d disk.Disk) (*Volume, error) {
 	}
 	v := newTable(SGI, d)
 	for i, e := range l.Map {
+		if e.Blocks == 0 {
+			continue
+		}
 		kind := sgiTypes[e.Type]
 		if kind == "" {
 			kind = fmt.Sprintf("type %#x", e.Type)
 		}
-		v.entry(Part{
+		v.entry(sgiWhat, sgiMap+12*int64(i), Part{
 			Name: strconv.Itoa(i + 1), Kind: kind, Start: blocks(e.First, units.SectorSize), Size: blocks(e.Blocks, units.SectorSize),
 			Own: e.Type == sgiHeader || e.Type == sgiVolume || e.Type == sgiTrackReplace || e.Type == sgiSectReplace,
 		})

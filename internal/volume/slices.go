@@ -10,7 +10,7 @@ import (
 func isNoMatch(err error) bool { return errors.Is(err, ondisk.ErrNoMatch) }
 
 // tables are the kinds that divide a disk, or a partition, into slices.
-var tables = []Kind{Disklabel, VTOC, APM, SGI, RDB, Atari}
+var tables = []Kind{Disklabel, VTOC, APM, SGI, RDB, Atari, DASD}
 
 // Sliced reports whether a kind is a table inside of a partition, or one of another machine than a PC over the whole disk.
 func (k Kind) Sliced() bool { return slices.Contains(tables, k) }
@@ -20,7 +20,7 @@ func (k Kind) Sliced() bool { return slices.Contains(tables, k) }
 var inSlices = []Kind{UFS1, UFS2, ZFS, Swap}
 
 // Foreign reports whether a kind is the table of a machine that is no PC.
-func (k Kind) Foreign() bool { return k == APM || k == SGI || k == RDB || k == Atari }
+func (k Kind) Foreign() bool { return k == APM || k == SGI || k == RDB || k == Atari || k == DASD }
 
 // withoutHybrids leaves out the partition map of a CD that a Macintosh can start from: its partitions are files of the CD.
 func withoutHybrids(found []*Volume) []*Volume {

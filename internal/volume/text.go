@@ -2,26 +2,9 @@ package volume
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"strings"
-	"unicode/utf16"
 )
-
-// utf16String decodes little-endian UTF-16 up to a zero.
-func utf16String(b []byte) string { return utf16Text(b, binary.LittleEndian) }
-
-func utf16Text(b []byte, order binary.ByteOrder) string {
-	u := make([]uint16, 0, len(b)/2)
-	for ; len(b) >= 2; b = b[2:] {
-		c := order.Uint16(b)
-		if c == 0 {
-			break
-		}
-		u = append(u, c)
-	}
-	return string(utf16.Decode(u))
-}
 
 // zeroTerminated is a text in a field of fixed size.
 func zeroTerminated(b []byte) string {

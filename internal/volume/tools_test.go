@@ -52,7 +52,7 @@ func probe(t testing.TB, path string) *Volume {
 	return v
 }
 
-// blkidTags are what libblkid says of a volume.
+// blkidTags are what libblkid says about a volume.
 func blkidTags(t testing.TB, path string) map[string]string {
 	t.Helper()
 	tags := map[string]string{}

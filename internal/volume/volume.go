@@ -52,6 +52,7 @@ const (
 	SGI       Kind = "sgi"       // volume header of IRIX
 	RDB       Kind = "rdb"       // rigid disk block of the Amiga
 	Atari     Kind = "atari"     // root sector of AHDI
+	DASD      Kind = "dasd"      // label of an IBM mainframe disk
 )
 
 // Unit is what the file system calls the smallest piece that it gives to a file.
@@ -68,7 +69,7 @@ type Volume struct {
 	Label     string
 	UUID      string // or serial number, as blkid prints it
 	Size      int64  // of the file system
-	BlockSize int64  // cluster or block, 0 when there is none
+	BlockSize int64  // cluster or block, 0 if absent
 	DataStart int64  // where the data begin: cluster 2 of a FAT, pe_start of LVM; 0 where the first block is at the start
 	// AtEnd tells that its superblock is found from the end of the device, as that of md 0.90 is: a device that grows loses it.
 	AtEnd   bool
@@ -79,9 +80,11 @@ type Volume struct {
 	// Boot is set for volumes with a BIOS parameter block.
 	Boot   *BPB
 	Issues []ondisk.Issue
+	// Outside are the errors of parts that leave what is divided or have no size. They make the table of a whole disk malformed.
+	Outside []error
 }
 
-// Detail is one thing that a volume says of itself: {"volume group", "vg0"}.
+// Detail is one thing that a volume says about itself: {"volume group", "vg0"}.
 type Detail struct{ Name, Value string }
 
 // Part is what a container makes of its space: a slice of a disklabel, a logical volume, a volume of a dynamic disk.
@@ -100,7 +103,7 @@ type BPB struct {
 	Hidden     uint32 // sectors in front of the volume
 	Sectors    int    // of a track
 	Heads      int
-	Backup     int64 // byte offset of the copy of the boot sector in the partition, 0 when there is none inside
+	Backup     int64 // byte offset of the copy of the boot sector in the partition, 0 without one inside
 }
 
 // Offsets in a boot sector, in bytes. Spec: FAT specification 1.03; NTFS keeps the same places.
@@ -123,16 +126,20 @@ type Mark struct {
 	Bytes string
 }
 
-// Probe asks all probers. Two that match are an issue, never a silent first winner; what none knows is Unknown. The error is
-// one of reading. at is the byte offset of whole on the disk: messages name places on the disk.
+// Probe asks all probers. Two that match are an issue, never a silent first winner; what none knows has a name at
+// most by its magic number, or is Unknown. The error is one of reading. at is the byte offset of whole on the disk: messages name places on the disk.
 func Probe(whole disk.Disk, at int64) (*Volume, error) {
 	d, done := withHead(whole, headSize)
 	defer done()
-	return d.ask(at, d.mayBe)
+	v, err := d.ask(at, d.mayBe)
+	if err != nil || v.Kind != Unknown {
+		return v, err
+	}
+	return byMagic(d)
 }
 
 // Glance is Probe for who wants to know what a volume is, and no more: a sound one with a mark in its first 4 KiB is believed. What else
-// could show farther in or at the end is only looked for where there is none: an array that keeps its superblock at the end (it holds what
+// could show farther in or at the end is only looked for without such a mark: an array that keeps its superblock at the end (it holds what
 // was found), or what an earlier use of the space left.
 func Glance(whole disk.Disk, at int64) (*Volume, error) {
 	v, err := Front(whole, at)

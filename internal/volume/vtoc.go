@@ -95,7 +95,7 @@ func probeVTOC(d disk.Disk) (*Volume, error) {
 	}
 	v := solaris(d, "Solaris x86", l.ASCII[:], l.Volume[:])
 	for i, s := range l.Map[:l.Slices] {
-		v.slice(i, s.Tag, int64(s.Start), units.SectorSize, int64(s.Sectors)*units.SectorSize)
+		v.slice(x86What, at+72+12*int64(i), i, s.Tag, int64(s.Start), units.SectorSize, int64(s.Sectors)*units.SectorSize)
 	}
 	return v, nil
 }
@@ -126,7 +126,7 @@ func probeSun(d disk.Disk) (*Volume, error) {
 		if hasTags {
 			tag = l.Tags[i].Tag
 		}
-		v.slice(i, tag, int64(s.Cylinder), perCylinder*units.SectorSize, int64(s.Sectors)*units.SectorSize)
+		v.slice(sunWhat, 444+8*int64(i), i, tag, int64(s.Cylinder), perCylinder*units.SectorSize, int64(s.Sectors)*units.SectorSize)
 	}
 	return v, nil
 }
@@ -145,8 +145,9 @@ func solaris(d disk.Disk, what string, ascii, name []byte) *Volume {
 	return v
 }
 
-// slice adds one that is used. It starts at a multiple of unit bytes; one that leaves its container has no place.
-func (v *Volume) slice(i int, tag uint16, start, unit, size int64) {
+// slice adds one that is used, whose entry is at byte off. It starts at a multiple of unit bytes; one that leaves its container has no
+// place. Slice 2 from the start on is the whole disk by custom, also where it has no tag.
+func (v *Volume) slice(what string, off int64, i int, tag uint16, start, unit, size int64) {
 	if size == 0 || tag == wholeDiskTag {
 		return
 	}
@@ -156,6 +157,10 @@ func (v *Volume) slice(i int, tag uint16, start, unit, size int64) {
 	}
 	if start <= v.Size/unit && size <= v.Size-start*unit {
 		p.Start = start * unit
+	} else if i != 2 || start != 0 {
+		// The product of start and unit may not fit.
+		v.Outside = append(v.Outside, field(what, "place of slice "+p.Name, off, fmt.Sprintf("%d bytes from %d times %d on", size, start, unit),
+			fmt.Sprintf("at most to byte %d, where the disk ends", v.Size)))
 	}
 	v.Parts = append(v.Parts, p)
 }

@@ -107,7 +107,7 @@ def orphan(disk, raw, work, stem, flat):
 
 def chain(disk, raw, work, stem, driver, others, depth):
     """chain makes an image and children of it, one upon the other. The first child has the partition table of another disk written over that of its
-    parent, so that who reads the parent instead of it is found out; what its partition holds then is nobody's promise. others are paths of
+    parent, so that who reads the parent instead of it is found out; what its partition holds then is not promised. others are paths of
     templates with their disks."""
     kind = {"qcow2": ("qcow2", "v3"), "vmdk": ("vmdk", "monolithicSparse")}[driver]
     links = [convert(disk, raw, work, stem, kind)]

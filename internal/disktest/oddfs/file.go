@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fs"
@@ -15,11 +16,37 @@ import (
 // file is an open file. Locks are those of its own descriptor of the file behind.
 type file struct {
 	*fs.LoopbackFile
-	f *os.File
-	s *server
+	f    *os.File
+	s    *server
+	ino  uint64
+	read atomic.Pointer[syscall.Flock_t] // the last lock for reading
 }
 
-func newFile(f *os.File, s *server) *file { return &file{fs.NewLoopbackFileFromOS(f), f, s} }
+// newFile is an open file of the server.
+func newFile(f *os.File, s *server) (*file, syscall.Errno) {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, fs.ToErrno(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.Leases && s.named[st.Ino] {
+		_ = f.Close()
+		return nil, syscall.EINVAL
+	}
+	s.opens[st.Ino]++
+	return &file{LoopbackFile: fs.NewLoopbackFileFromOS(f), f: f, s: s, ino: st.Ino}, 0
+}
+
+// Release is the end of the last descriptor.
+func (f *file) Release(ctx context.Context) syscall.Errno {
+	f.s.mu.Lock()
+	if f.s.opens[f.ino]--; f.s.opens[f.ino] == 0 {
+		delete(f.s.named, f.ino)
+	}
+	f.s.mu.Unlock()
+	return f.LoopbackFile.Release(ctx)
+}
 
 // part is how many of n bytes are read or written at once.
 func (f *file) part(n int) int {
@@ -85,6 +112,16 @@ func (f *file) Setlk(_ context.Context, _ uint64, lk *fuse.FileLock, flags uint3
 	}
 	var l syscall.Flock_t
 	lk.ToFlockT(&l)
+	read := f.read.Load()
+	same := read != nil && l.Start < read.Start+max(read.Len, 1) && read.Start < l.Start+max(l.Len, 1)
+	switch {
+	case l.Type == unix.F_RDLCK:
+		f.read.Store(&l)
+	case l.Type == unix.F_UNLCK && same:
+		f.read.Store(nil)
+	case l.Type == unix.F_WRLCK && same && f.s.NoUpgrade:
+		return syscall.EACCES
+	}
 	x := unix.Flock_t{Type: l.Type, Start: l.Start, Len: l.Len}
 	if flags&fuse.FUSE_LK_FLOCK != 0 || f.s.LocksWhole {
 		x.Start, x.Len = 0, 0

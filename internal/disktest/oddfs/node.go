@@ -9,6 +9,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
 
 // node is a file or a folder.
@@ -80,6 +81,14 @@ func (n *node) Setattr(ctx context.Context, f fs.FileHandle, in *fuse.SetAttrIn,
 	if errno := n.s.begin(op, ""); errno != 0 {
 		return errno
 	}
+	if size, ok := in.GetSize(); ok && n.s.Capacity > 0 {
+		if size > uint64(n.s.Capacity) {
+			return syscall.ENOSPC
+		}
+		if err := unix.Fallocate(int(f.(*file).f.Fd()), 0, 0, int64(size)); err != nil {
+			return fs.ToErrno(err)
+		}
+	}
 	return n.LoopbackNode.Setattr(ctx, f, in, out)
 }
 
@@ -92,7 +101,8 @@ func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sys
 	if err != nil {
 		return nil, 0, fs.ToErrno(err)
 	}
-	return newFile(f, n.s), fuse.FOPEN_DIRECT_IO, 0
+	h, errno := newFile(f, n.s)
+	return h, fuse.FOPEN_DIRECT_IO, errno
 }
 
 // Create makes a file.
@@ -112,7 +122,8 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	if err != nil {
 		return nil, nil, 0, fs.ToErrno(err)
 	}
-	return child, newFile(f, n.s), fuse.FOPEN_DIRECT_IO, 0
+	own, errno := newFile(f, n.s)
+	return child, own, fuse.FOPEN_DIRECT_IO, errno
 }
 
 // Unlink removes a name.
@@ -135,6 +146,7 @@ func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, o
 	if errno = n.s.end("link", name, errno); errno != 0 {
 		return nil, errno
 	}
+	n.s.link(out.Ino)
 	return child, 0
 }
 
@@ -155,7 +167,25 @@ func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 	if errno := n.s.begin("statfs", ""); errno != 0 {
 		return errno
 	}
-	return n.LoopbackNode.Statfs(ctx, out)
+	errno := n.LoopbackNode.Statfs(ctx, out)
+	if n.s.Capacity > 0 {
+		out.Bsize, out.Frsize = 512, 512
+		out.Blocks = uint64(n.s.Capacity / 512)
+		out.Bavail = out.Blocks - min(out.Blocks, n.taken())
+	}
+	return errno
+}
+
+// taken is the room that the files of the folder behind have, in blocks of stat(2).
+func (n *node) taken() (blocks uint64) {
+	list, _ := os.ReadDir(n.RootData.Path)
+	for _, e := range list {
+		var st syscall.Stat_t
+		if syscall.Lstat(filepath.Join(n.RootData.Path, e.Name()), &st) == nil {
+			blocks += uint64(st.Blocks)
+		}
+	}
+	return blocks
 }
 
 // OpendirHandle opens a folder.

@@ -36,6 +36,12 @@ type Manners struct {
 	Caseless bool
 	// Mandatory locks keep other descriptors from what is locked. Those of flock(2) lock the whole file, as on SMB.
 	Mandatory bool
+	// Capacity is how many bytes there are, 0: as many as behind it. Then a file gets its room with its size, as on FAT.
+	Capacity int64
+	// NoUpgrade has a lock for reading bar a lock for writing by the same descriptor, as on SMB.
+	NoUpgrade bool
+	// Leases has a file that gets a second name not be opened again as long as it is open, as on SMB with leases.
+	Leases bool
 	// LocksWhole has any lock lock the whole file.
 	LocksWhole bool
 }
@@ -43,7 +49,7 @@ type Manners struct {
 // Mount shows the folder behind until the test ends. A machine that denies it skips the test.
 func Mount(t testing.TB, behind string, m Manners) (mounted string) {
 	t.Helper()
-	s := &server{Manners: m, calls: map[string]int{}}
+	s := &server{Manners: m, calls: map[string]int{}, opens: map[uint64]int{}, named: map[uint64]bool{}}
 	root := &fs.LoopbackRoot{Path: behind}
 	root.RootNode = s.node(root)
 	mounted = t.TempDir()
@@ -102,6 +108,8 @@ type server struct {
 
 	mu    sync.Mutex
 	calls map[string]int
+	opens map[uint64]int  // open descriptors by inode
+	named map[uint64]bool // files that are open, and got a second name
 }
 
 // begin is the error with which an operation ends before it was carried out, 0 for none.
@@ -129,6 +137,15 @@ func (s *server) end(op, name string, errno syscall.Errno) syscall.Errno {
 		}
 	}
 	return errno
+}
+
+// link notes another name of a file that is open.
+func (s *server) link(ino uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.opens[ino] > 0 {
+		s.named[ino] = true
+	}
 }
 
 func (s *server) node(root *fs.LoopbackRoot) *node {

@@ -2,11 +2,15 @@
 package driver
 
 import (
+	"fmt"
 	"io"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 )
+
+// ErrLone marks an extent that was named instead of the descriptor of its image.
+var ErrLone = fmt.Errorf("%w without its descriptor", ondisk.ErrUnsupported)
 
 // File is an open file of an image, read-only. Extent tells its holes.
 type File interface {
@@ -27,7 +31,7 @@ type Source struct {
 	Parent func(ref ParentRef) (*Image, error)
 	// Level is 0 for the image that the user named, 1 for its parent, …
 	Level int
-	// SectorSize of the disk in bytes, for a format that cannot say it; 0 when nobody says.
+	// SectorSize of the disk in bytes, for a format that cannot say it; 0 when it is not said.
 	SectorSize int64
 }
 
@@ -85,15 +89,16 @@ type Format struct {
 	AnyExtension bool
 }
 
-// Names is what an image says of other files.
+// Names is what an image says about other files.
 type Names struct {
 	Parents []string // of the image that it completes, as stored
 	Extents []string // files that hold its data
 	// Claims are for each of Extents how many bytes the image takes of a file that has no header of its own, from its start on; 0 for a
 	// place behind that.
-	Claims []int64
-	Part   bool // it is an extent, and of no use without what names it
-	Broken bool // it has this format and cannot be read: what it names is not known
+	Claims  []int64
+	Members []string // files of its package, whatever they hold
+	Part    bool     // it is an extent, and of no use without what names it
+	Broken  bool     // it has this format and cannot be read: what it names is not known
 }
 
 // Image is an opened image.
@@ -101,7 +106,7 @@ type Image struct {
 	Disk      disk.Disk
 	Subformat string
 	Parts     []File   // files beside the one that was named, in disk order
-	Details   []Detail // what the container says of itself, for inspect
+	Details   []Detail // what the container says about itself, for inspect
 	Issues    []ondisk.Issue
 	// Check walks the allocation tables for damage that a reader meets only when it comes by. Nil when there is nothing to
 	// walk.
@@ -125,7 +130,7 @@ type Stream struct {
 	Next func() (off int64, p []byte, err error)
 }
 
-// Detail is one line of what a container says of itself.
+// Detail is one line of what a container says about itself.
 type Detail struct{ Name, Value string }
 
 // WriteFile is a file being written. *os.File is one.

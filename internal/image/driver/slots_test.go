@@ -24,6 +24,6 @@ func TestSlotsGiveEachReservationOnce(t *testing.T) {
 	require.Panics(t, func() { _, _ = s.WriteAt(m, []byte("abc"), 10) }, "it is gone")
 	require.Panics(t, func() { _, _ = s.WriteAt(m, []byte("x"), 21) }, "never reserved")
 	s.Add(30, 4, 0)
-	require.Panics(t, func() { _, _ = s.WriteAt(m, []byte("abc"), 30) }, "a part of a reservation is none")
+	require.Panics(t, func() { _, _ = s.WriteAt(m, []byte("abc"), 30) }, "a part of a reservation is not a reservation")
 	require.Len(t, s.open, 2)
 }

@@ -39,7 +39,7 @@ type packedUnit struct {
 // ReadAt reads from the unpacked bytes.
 func (p packedUnit) ReadAt(b []byte, off int64) (int, error) {
 	if off == 0 && int64(len(b)) == p.of.size {
-		// As a whole: nobody will ask for it again.
+		// As a whole: it is not asked for again.
 		if err := p.of.unpack(b, p.key); err != nil {
 			return 0, err // a reader that has all of its bytes need not look at the error
 		}

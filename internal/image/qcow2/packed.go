@@ -34,7 +34,7 @@ func (q *qcow) unpack(dst []byte, key int64) error {
 	return nil
 }
 
-// streamError is what a decompressor says of the data, as opposed to an error of the file.
+// streamError is what a decompressor says about the data, as opposed to an error of the file.
 type streamError struct{ error }
 
 // deflateReaders keeps readers, which have buffers of 32 KiB.

@@ -69,7 +69,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 	return img, q.addParent(s, img)
 }
 
-// details are what the header says of the image.
+// details are what the header says about the image.
 func (q *qcow) details() []driver.Detail {
 	out := []driver.Detail{
 		{Name: "compat", Value: map[uint32]string{2: "0.10", 3: "1.1"}[q.h.Version]},

@@ -50,7 +50,7 @@ func newQcow(s *driver.Source, h *header, x *extensions) *qcow {
 	return q
 }
 
-// state is what an L2 entry says of a unit.
+// state is what an L2 entry says about a unit.
 type state struct {
 	kind  kind
 	place int64  // in the file, of data
@@ -123,7 +123,7 @@ func (q *qcow) tablePlace(entry uint64, at int64) (int64, error) {
 	r := disk.Range{Off: place, Len: q.h.cluster()}
 	if entry&^(placeMask|copied) != 0 || place == 0 || place%q.h.cluster() != 0 || place > q.file.Size()-q.h.cluster() || q.inTables(r) {
 		return 0, &ondisk.FormatError{
-			What: "qcow2 L1 table", Off: at, Field: "entry", Got: fmt.Sprintf("%#x", entry),
+			What: "qcow2 L1 table", Off: at, Field: "entry", Got: fmt.Sprintf("%#x", entry), Past: place >= q.file.Size(),
 			Want: fmt.Sprintf("0, or the place of an L2 table: a cluster of %d bytes inside the file of %d bytes and outside of L1 and refcount table, with bits 0 to 8 and 56 to 62 clear",
 				q.h.cluster(), q.file.Size()),
 		}
@@ -164,7 +164,8 @@ func (e *l2entries) bad(i int64, name string, got uint64, want string) error {
 	if name == "subcluster bitmap" {
 		at += 8
 	}
-	return &ondisk.FormatError{What: "qcow2 L2 table", Off: at, Field: name, Got: fmt.Sprintf("%#x", got), Want: want}
+	past := name == "entry" && got&compressed == 0 && ondisk.I64(got&placeMask) > e.q.file.Size()-e.q.h.cluster()
+	return &ondisk.FormatError{What: "qcow2 L2 table", Off: at, Field: name, Got: fmt.Sprintf("%#x", got), Want: want, Past: past}
 }
 
 // join makes one run of the units from off on that continue the first.
@@ -210,7 +211,7 @@ func (q *qcow) below(off, n int64) disk.Run {
 	return driver.Below(q.parent, off, min(n, ondisk.I64(q.h.Size)-off))
 }
 
-// state checks entry i and tells what it says of one of its units, of which the disk has need bytes.
+// state checks entry i and returns the state of one of its units, of which the disk has need bytes.
 func (e *l2entries) state(i, sub, need int64) (state, error) {
 	entry, bitmap := e.get(i)
 	if entry == 0 && bitmap == 0 {

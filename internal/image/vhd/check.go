@@ -24,12 +24,13 @@ type tableFaults struct {
 	full    bool     // there are more
 	outside int
 	first   string // of those outside
+	hidden  hidden
 }
 
 // check walks the table once. A reader would meet an entry that points outside of the file, but never two blocks that share a
 // place.
 func (x *sparse) check() ([]ondisk.Issue, error) {
-	c := &tableFaults{x: x, places: make([]uint32, 0, min(x.blocks(), maxPlaces))}
+	c := &tableFaults{x: x, places: make([]uint32, 0, min(x.blocks(), maxPlaces)), hidden: hidden{x: x}}
 	var buf [4 * scanEntries]byte
 	for i := int64(0); i < x.blocks() && c.outside < maxDamage; i += scanEntries {
 		b := buf[:4*min(scanEntries, x.blocks()-i)]
@@ -38,7 +39,9 @@ func (x *sparse) check() ([]ondisk.Issue, error) {
 		}
 		for j := 0; j < len(b); j += 4 {
 			if entry := binary.BigEndian.Uint32(b[j:]); entry != absent {
-				c.add(i+int64(j/4), entry)
+				if err := c.add(i+int64(j/4), entry); err != nil {
+					return nil, err
+				}
 			}
 		}
 	}
@@ -47,8 +50,8 @@ func (x *sparse) check() ([]ondisk.Issue, error) {
 	return c.issues(), nil
 }
 
-func (c *tableFaults) add(i int64, entry uint32) {
-	_, err := c.x.place(i, entry)
+func (c *tableFaults) add(i int64, entry uint32) error {
+	at, err := c.x.place(i, entry)
 	switch {
 	case err != nil:
 		if c.outside++; c.outside == 1 {
@@ -59,6 +62,10 @@ func (c *tableFaults) add(i int64, entry uint32) {
 	default:
 		c.places = append(c.places, entry)
 	}
+	if err != nil {
+		return nil //nolint:nilerr // counted
+	}
+	return c.hidden.look(i, at)
 }
 
 func (c *tableFaults) issues() []ondisk.Issue {
@@ -72,6 +79,9 @@ func (c *tableFaults) issues() []ondisk.Issue {
 	shared, first, orphans := c.compare()
 	if shared > 0 {
 		broken(fmt.Sprintf("%d blocks at a place in use; first: a block at sector %d of the file", shared, first))
+	}
+	if len(out) == 0 { // what a wrong place holds is no bitmap
+		out = c.hidden.issues()
 	}
 	if c.full {
 		return append(out, ondisk.Issue{

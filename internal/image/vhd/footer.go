@@ -68,7 +68,7 @@ type footer struct {
 	rawFooter
 	off   int64 // where it lies in the file
 	bytes [footerBytes]byte
-	// end is where the data of the file ends: at the footer, or at the end of the file when there is none.
+	// end is where the data of the file ends: at the footer, or at the end of the file if absent.
 	end int64
 	err error // why it cannot be believed
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"unicode/utf16"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -20,22 +19,9 @@ var platforms = []struct {
 	code   string
 	decode func(b []byte) string
 }{
-	{"W2ru", func(b []byte) string { return fromUTF16(b, binary.LittleEndian) }}, // relative to the child
-	{"W2ku", func(b []byte) string { return fromUTF16(b, binary.LittleEndian) }}, // absolute
-	{"MacX", func(b []byte) string { return string(b) }},                         // a file URL, which XenServer writes
-}
-
-// fromUTF16 reads a text up to its first zero.
-func fromUTF16(b []byte, order binary.ByteOrder) string {
-	var u []uint16
-	for ; len(b) >= 2; b = b[2:] {
-		c := order.Uint16(b)
-		if c == 0 {
-			break
-		}
-		u = append(u, c)
-	}
-	return string(utf16.Decode(u))
+	{"W2ru", func(b []byte) string { return ondisk.UTF16Z(b, binary.LittleEndian) }}, // relative to the child
+	{"W2ku", func(b []byte) string { return ondisk.UTF16Z(b, binary.LittleEndian) }}, // absolute
+	{"MacX", func(b []byte) string { return string(b) }},                             // a file URL, which XenServer writes
 }
 
 // parentNames are what a differencing disk calls its parent, in order of preference. bad says what is wrong with a locator,
@@ -46,7 +32,7 @@ func parentNames(src driver.File, h *dynamicHeader, off int64) (names []string, 
 			names = append(names, name)
 		}
 	}
-	ownName := func() { add(fromUTF16(h.ParentUnicodeName[:], binary.BigEndian)) }
+	ownName := func() { add(ondisk.UTF16Z(h.ParentUnicodeName[:], binary.BigEndian)) }
 	for _, p := range platforms {
 		if p.code == "MacX" {
 			ownName() // what Windows itself falls back to

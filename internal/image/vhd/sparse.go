@@ -144,7 +144,7 @@ func (x *sparse) place(i int64, entry uint32) (int64, error) {
 	if want == "" {
 		return r.Off, nil
 	}
-	return 0, &ondisk.FormatError{What: "vhd block allocation table", Off: x.bat + 4*i, Field: "entry", Got: entry, Want: want}
+	return 0, &ondisk.FormatError{What: "vhd block allocation table", Off: x.bat + 4*i, Field: "entry", Got: entry, Want: want, Past: r.End() > x.end}
 }
 
 // bits reads the bitmap at a byte offset: whether the sector with number first of the block is stored, and how many from there on

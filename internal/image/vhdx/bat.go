@@ -150,7 +150,8 @@ func (x *image) placeErr(e entry, block int64) string {
 // checkBlock holds the entry of a stored block, at a place of the BAT, against the specification.
 func (x *image) checkBlock(e entry, block, at int64) error {
 	fault := func(want string) error {
-		return &ondisk.FormatError{What: "vhdx BAT", Off: at, Field: "entry", Got: fmt.Sprintf("0x%x", uint64(e)), Want: want}
+		past := e.state() == statePresent && e.off() >= x.view.Size()
+		return &ondisk.FormatError{What: "vhdx BAT", Off: at, Field: "entry", Got: fmt.Sprintf("0x%x", uint64(e)), Want: want, Past: past}
 	}
 	switch e.state() {
 	case statePresent, statePartial:

@@ -147,7 +147,7 @@ func FuzzVHDX(f *testing.F) {
 			readSome(t, img)
 		}
 		_, err = names(z.file())
-		require.NoError(t, err, "a neighbour that is damaged is none to stop for")
+		require.NoError(t, err, "a neighbour that is damaged is no reason to stop")
 		require.Less(t, spent(), slowest)
 	})
 }

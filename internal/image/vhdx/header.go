@@ -37,9 +37,9 @@ type fileHeader struct {
 	Signature      [4]byte // "head"
 	Checksum       uint32
 	SequenceNumber uint64
-	FileWriteGUID  guid
-	DataWriteGUID  guid // what a child knows its parent by
-	LogGUID        guid // zero when there is nothing to replay
+	FileWriteGUID  ondisk.GUID
+	DataWriteGUID  ondisk.GUID // what a child knows its parent by
+	LogGUID        ondisk.GUID // zero when there is nothing to replay
 	LogVersion     uint16
 	Version        uint16
 	LogLength      uint32
@@ -149,9 +149,9 @@ func (h *fileHeader) check(at, fileSize int64) error {
 		return field("sequence number", atSequence, h.SequenceNumber, "a number that can still grow")
 	case h.Version != 1:
 		return field("version", atVersion, h.Version, 1)
-	case h.LogGUID != guid{} && h.LogVersion != 0:
+	case h.LogGUID != ondisk.GUID{} && h.LogVersion != 0:
 		return field("log version", atLogVersion, h.LogVersion, 0)
-	case h.LogLength%mib != 0 || (h.LogLength == 0 && h.LogGUID != guid{}):
+	case h.LogLength%mib != 0 || (h.LogLength == 0 && h.LogGUID != ondisk.GUID{}):
 		return field("log length", atLogLength, h.LogLength, "a multiple of 1 MiB")
 	case h.LogLength > 0 && (h.LogOffset%mib != 0 || h.LogOffset < mib):
 		return field("log offset", atLogOffset, h.LogOffset, "a multiple of 1 MiB, from 1 MiB on")

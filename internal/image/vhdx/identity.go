@@ -1,23 +1,27 @@
 package vhdx
 
-import "crypto/sha256"
+import (
+	"crypto/sha256"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
 
 // identity is what tells a disk and its file from others.
 type identity struct {
 	identifier fileIdentifier
-	disk       guid // what a guest knows the disk by: that of the source
-	fileWrite  guid // both are new whenever the contents are
-	dataWrite  guid
+	disk       ondisk.GUID // what a guest knows the disk by: that of the source
+	fileWrite  ondisk.GUID // both are new whenever the contents are
+	dataWrite  ondisk.GUID
 }
 
 // newIdentity derives what a copy may not share with its source from that and the job, so that the same job gives the same bytes.
 func newIdentity(from *template, seed []byte) identity {
 	id := identity{identifier: newIdentifier()}
-	var source guid
+	var source ondisk.GUID
 	if from != nil {
 		id.identifier, source = from.identifier, from.dataWrite
 	}
-	derive := func(label string) (g guid) {
+	derive := func(label string) (g ondisk.GUID) {
 		h := sha256.New()
 		h.Write([]byte("vhdx " + label))
 		h.Write(source[:])

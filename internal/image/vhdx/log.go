@@ -23,7 +23,7 @@ type journal struct {
 	src     ondisk.Source
 	off     int64
 	size    int64
-	guid    guid
+	guid    ondisk.GUID
 	budget  int64          // bytes that may still be read
 	entries []*entryHeader // what was found, by sector of the log
 	looked  []bool
@@ -40,8 +40,8 @@ type sequence struct {
 
 // replay makes the view of the file in which the changes are done that its log holds. The file stays as it is.
 func (x *image) replay() error {
-	x.view = disk.New(x.file.Size(), sectorSize, plainRun(x.file))
-	if x.head.LogGUID == (guid{}) {
+	x.view = disk.New(x.file.Size(), sectorSize, disk.Whole(x.file, x.file.Size()))
+	if x.head.LogGUID == (ondisk.GUID{}) {
 		return nil
 	}
 	if x.head.LogLength > maxLog {

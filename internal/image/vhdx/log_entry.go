@@ -3,6 +3,8 @@ package vhdx
 import (
 	"encoding/binary"
 	"math"
+
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // entryHeader begins a log entry. Spec: 2.3.1.1.
@@ -14,7 +16,7 @@ type entryHeader struct {
 	SequenceNumber    uint64
 	DescriptorCount   uint32
 	_                 uint32
-	LogGUID           guid
+	LogGUID           ondisk.GUID
 	FlushedFileOffset uint64 // bytes that the file had at least
 	LastFileOffset    uint64 // bytes that the file must have
 }

@@ -12,12 +12,12 @@ import (
 
 // Items that the specification knows. Spec: 2.6.2.
 var (
-	itemParameters = known("caa16737-fa36-4d43-b3b6-33f0aa44e76b")
-	itemDiskSize   = known("2fa54224-cd1b-4876-b211-5dbed83bf4b8")
-	itemDiskID     = known("beca12ab-b2e6-4523-93ef-c309e000c746")
-	itemLogical    = known("8141bf1d-a96f-4709-ba47-f233a8faab5f")
-	itemPhysical   = known("cda348c7-445d-4471-9cc9-e9885251c556")
-	itemLocator    = known("a8d35f2d-b30b-454d-abf7-d3d84834ab0c")
+	itemParameters = ondisk.MustGUID("caa16737-fa36-4d43-b3b6-33f0aa44e76b")
+	itemDiskSize   = ondisk.MustGUID("2fa54224-cd1b-4876-b211-5dbed83bf4b8")
+	itemDiskID     = ondisk.MustGUID("beca12ab-b2e6-4523-93ef-c309e000c746")
+	itemLogical    = ondisk.MustGUID("8141bf1d-a96f-4709-ba47-f233a8faab5f")
+	itemPhysical   = ondisk.MustGUID("cda348c7-445d-4471-9cc9-e9885251c556")
+	itemLocator    = ondisk.MustGUID("a8d35f2d-b30b-454d-abf7-d3d84834ab0c")
 )
 
 // Bounds of the metadata. Spec: 2.6.1.
@@ -53,7 +53,7 @@ type metadataHeader struct {
 
 // metadataEntry is one item. Spec: 2.6.1.2.
 type metadataEntry struct {
-	ItemID guid
+	ItemID ondisk.GUID
 	Offset uint32 // from the start of the region
 	Length uint32
 	Flags  uint32
@@ -66,9 +66,9 @@ type metadata struct {
 	blockSize         int64
 	flags             uint32
 	size              int64
-	diskID            guid // what a guest sees as page 83 of the SCSI inquiry
+	diskID            ondisk.GUID // what a guest sees as page 83 of the SCSI inquiry
 	logical, physical int64
-	locator           *locator // nil: there is none
+	locator           *locator // nil if absent
 }
 
 func (m *metadata) hasParent() bool { return m.flags&flagHasParent != 0 }
@@ -94,7 +94,7 @@ func (m *metadata) read(src ondisk.Source, region disk.Range) error {
 	if err != nil {
 		return err
 	}
-	values := map[guid][]byte{}
+	values := map[ondisk.GUID][]byte{}
 	for _, e := range items {
 		if e.Flags&itemIsUser == 0 && m.length(e.ItemID) > 0 {
 			if values[e.ItemID], err = ondisk.Bytes(src, region.Off+int64(e.Offset), int64(e.Length)); err != nil {
@@ -116,7 +116,7 @@ func readTable(src ondisk.Source, at int64) ([]byte, error) {
 }
 
 // length is how long a known item must be, 1 for one that has no fixed length and 0 for an unknown item.
-func (m *metadata) length(id guid) int {
+func (m *metadata) length(id ondisk.GUID) int {
 	switch id {
 	case itemParameters, itemDiskSize:
 		return 8
@@ -144,7 +144,7 @@ func (m *metadata) items(table []byte, regionLen int64) ([]metadataEntry, error)
 		return nil, m.field("entry count", 10, n, fmt.Sprintf("at most %d", maxItems))
 	}
 	type key struct {
-		id   guid
+		id   ondisk.GUID
 		user bool
 	}
 	seen, users := map[key]bool{}, 0
@@ -182,7 +182,7 @@ func (m *metadata) checkItem(e *metadataEntry, at, regionLen int64) error {
 	}
 	switch end := int64(e.Offset) + int64(e.Length); {
 	case known == 0 && e.Flags&itemIsRequired != 0:
-		return fmt.Errorf("vhdx metadata at %#x: item %s is required: %w; it is none of the specification's", m.at+at, e.ItemID, ondisk.ErrUnsupported)
+		return fmt.Errorf("vhdx metadata at %#x: item %s is required: %w; it is not one of the specification's", m.at+at, e.ItemID, ondisk.ErrUnsupported)
 	case known > 1 && int64(e.Length) != int64(known):
 		return m.field("length of item "+e.ItemID.String(), at+20, e.Length, known)
 	case e.Length > maxItem:
@@ -207,13 +207,13 @@ func (m *metadata) checkApart(items []metadataEntry) error {
 }
 
 // take reads the values of the items.
-func (m *metadata) take(values map[guid][]byte) error {
-	for _, id := range []guid{itemParameters, itemDiskSize, itemDiskID, itemLogical, itemPhysical} {
+func (m *metadata) take(values map[ondisk.GUID][]byte) error {
+	for _, id := range []ondisk.GUID{itemParameters, itemDiskSize, itemDiskID, itemLogical, itemPhysical} {
 		if values[id] == nil {
 			return m.field("item", 0, "none", id.String())
 		}
 	}
-	number := func(id guid) int64 { return int64(binary.LittleEndian.Uint32(values[id])) }
+	number := func(id ondisk.GUID) int64 { return int64(binary.LittleEndian.Uint32(values[id])) }
 	m.blockSize, m.logical, m.physical = number(itemParameters), number(itemLogical), number(itemPhysical)
 	m.flags = binary.LittleEndian.Uint32(values[itemParameters][4:])
 	copy(m.diskID[:], values[itemDiskID])

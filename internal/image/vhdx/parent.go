@@ -4,14 +4,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
-	"unicode/utf16"
 
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // locatorVHDX says that the parent is a VHDX, too. Spec: 2.6.2.6.3.
-var locatorVHDX = known("b04aefb7-d19e-4a81-b789-25b8e9445913")
+var locatorVHDX = ondisk.MustGUID("b04aefb7-d19e-4a81-b789-25b8e9445913")
 
 // Keys of a locator, the paths in the order in which they are tried. parent_linkage2 is not looked at: the specification says that
 // it can't be present, and a parent that only it knows is refused as a changed one.
@@ -24,7 +23,7 @@ const maxPairs = 64
 
 // locatorHeader begins a parent locator. Spec: 2.6.2.6.1.
 type locatorHeader struct {
-	LocatorType   guid
+	LocatorType   ondisk.GUID
 	_             uint16
 	KeyValueCount uint16
 }
@@ -98,11 +97,7 @@ func (l *locator) text(item []byte, off uint32, n uint16) (string, error) {
 	if n == 0 || n%2 != 0 || off == 0 || int64(off)+int64(n) > int64(len(item)) {
 		return "", l.field("text", fmt.Sprintf("%d bytes at %d", n, off), fmt.Sprintf("UTF-16 within its %d bytes", len(item)))
 	}
-	wide := make([]uint16, n/2)
-	for i := range wide {
-		wide[i] = binary.LittleEndian.Uint16(item[int(off)+2*i:])
-	}
-	s := string(utf16.Decode(wide))
+	s := ondisk.UTF16(item[off:][:n], binary.LittleEndian)
 	if strings.ContainsRune(s, 0) {
 		return "", l.field("text", s, "no zero inside")
 	}
@@ -125,7 +120,7 @@ func (l *locator) paths() []string {
 
 // ref is how the parent is found and known.
 func (l *locator) ref() (driver.ParentRef, error) {
-	id, ok := parseGUID(l.values[keyLinkage])
+	id, ok := ondisk.ParseGUID(l.values[keyLinkage])
 	if !ok {
 		return driver.ParentRef{}, l.field(keyLinkage, l.values[keyLinkage], "the GUID of the parent")
 	}

@@ -13,8 +13,8 @@ import (
 
 // Regions that the specification knows. Spec: 2.2.3.2.
 var (
-	regionBAT      = known("2dc27766-f623-4200-9d64-115e9bfd4a08")
-	regionMetadata = known("8b7ca206-4790-4b9a-b8fe-575f050f886e")
+	regionBAT      = ondisk.MustGUID("2dc27766-f623-4200-9d64-115e9bfd4a08")
+	regionMetadata = ondisk.MustGUID("8b7ca206-4790-4b9a-b8fe-575f050f886e")
 )
 
 const (
@@ -32,7 +32,7 @@ type regionHeader struct {
 
 // regionEntry is one region. Spec: 2.2.3.2.
 type regionEntry struct {
-	GUID       guid
+	GUID       ondisk.GUID
 	FileOffset uint64
 	Length     uint32
 	Required   uint32 // bit 0
@@ -88,7 +88,7 @@ func (x *image) regions(c copyOf) (metadata disk.Range, err error) {
 	if n > maxRegions {
 		return metadata, &ondisk.FormatError{What: "vhdx region table", Off: c.at + 8, Field: "entry count", Got: n, Want: fmt.Sprintf("at most %d", maxRegions)}
 	}
-	seen := map[guid]bool{}
+	seen := map[ondisk.GUID]bool{}
 	for i := range int64(n) {
 		at := int64(binary.Size(regionHeader{}) + int(i)*binary.Size(regionEntry{}))
 		var e regionEntry
@@ -110,7 +110,7 @@ func (x *image) regions(c copyOf) (metadata disk.Range, err error) {
 			x.used = append(x.used, structure{r, "region " + e.GUID.String()})
 		}
 	}
-	for _, want := range []guid{regionBAT, regionMetadata} {
+	for _, want := range []ondisk.GUID{regionBAT, regionMetadata} {
 		if !seen[want] {
 			return metadata, &ondisk.FormatError{What: "vhdx region table", Off: c.at, Field: "region", Got: "none", Want: want.String()}
 		}
@@ -119,7 +119,7 @@ func (x *image) regions(c copyOf) (metadata disk.Range, err error) {
 }
 
 // check holds one entry against the specification. at is its place in the file.
-func (e *regionEntry) check(at, fileSize int64, seen map[guid]bool) error {
+func (e *regionEntry) check(at, fileSize int64, seen map[ondisk.GUID]bool) error {
 	field := func(name string, off int64, got, want any) error {
 		return &ondisk.FormatError{What: "vhdx region table", Off: at + off, Field: name, Got: got, Want: want}
 	}
@@ -129,7 +129,7 @@ func (e *regionEntry) check(at, fileSize int64, seen map[guid]bool) error {
 	seen[e.GUID] = true
 	switch {
 	case e.GUID != regionBAT && e.GUID != regionMetadata && e.Required&1 != 0:
-		return fmt.Errorf("vhdx region table at %#x: region %s is required: %w; it is none of the specification's", at, e.GUID, ondisk.ErrUnsupported)
+		return fmt.Errorf("vhdx region table at %#x: region %s is required: %w; it is not one of the specification's", at, e.GUID, ondisk.ErrUnsupported)
 	case e.FileOffset%mib != 0 || e.FileOffset < mib:
 		return field("file offset", 16, e.FileOffset, "a multiple of 1 MiB, from 1 MiB on")
 	case e.Length%mib != 0 || e.Length == 0:

@@ -2,12 +2,13 @@ package vhdx
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"hash/crc32"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // Expected sizes and places are those of [MS-VHDX].
@@ -30,23 +31,10 @@ func TestStructSizes(t *testing.T) {
 	} {
 		assert.Equal(t, s.want, binary.Size(s.v), s.name)
 	}
-	b, err := binary.Append(nil, binary.LittleEndian, fileHeader{SequenceNumber: 1, LogGUID: guid{2}, LogVersion: 3, Version: 4, LogLength: 5, LogOffset: 6})
+	b, err := binary.Append(nil, binary.LittleEndian, fileHeader{SequenceNumber: 1, LogGUID: ondisk.GUID{2}, LogVersion: 3, Version: 4, LogLength: 5, LogOffset: 6})
 	require.NoError(t, err)
 	for at, want := range map[int]byte{atSequence: 1, 48: 2, atLogVersion: 3, atVersion: 4, atLogLength: 5, atLogOffset: 6} {
 		assert.Equal(t, want, b[at], "byte %d", at)
-	}
-}
-
-// The bytes are those that Hyper-V writes for the GUID of the BAT region.
-func TestGUID(t *testing.T) {
-	const text = "2dc27766-f623-4200-9d64-115e9bfd4a08"
-	g, ok := parseGUID("{2DC27766-F623-4200-9D64-115E9BFD4A08}")
-	require.True(t, ok)
-	require.Equal(t, "6677c22d23f600429d64115e9bfd4a08", hex.EncodeToString(g[:]))
-	require.Equal(t, text, g.String())
-	for _, bad := range []string{"", "{", "{" + text, text + "}", text[1:], "{}", "2dc27766-f623-4200-9d64x115e9bfd4a08", "2dc27766-f623-4200-9d64-115e9bfd4a0g", "2-c27766-f623-4200-9d64-115e9bfd4a08"} {
-		_, ok := parseGUID(bad)
-		require.False(t, ok, bad)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"unicode/utf16"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -140,11 +139,7 @@ type fileIdentifier [520]byte
 
 // creator is the text in it, which is for people.
 func (id fileIdentifier) creator() string {
-	var out []uint16
-	for b := id[len(signature):]; len(b) > 1 && (b[0] != 0 || b[1] != 0); b = b[2:] {
-		out = append(out, uint16(b[0])|uint16(b[1])<<8)
-	}
-	return string(utf16.Decode(out))
+	return ondisk.UTF16Z(id[len(signature):], binary.LittleEndian)
 }
 
 // names tells of the parent that a file of the folder names.
@@ -170,10 +165,10 @@ func names(f driver.File) (driver.Names, error) {
 // only the second one is whole, a parent can be missed, which opening the file then tells.
 func glance(f driver.File) (driver.Names, error) {
 	x := &image{file: f}
-	if err := x.readHeaders(); err != nil || x.head.LogGUID != (guid{}) {
+	if err := x.readHeaders(); err != nil || x.head.LogGUID != (ondisk.GUID{}) {
 		return names(f)
 	}
-	x.view = disk.New(f.Size(), sectorSize, plainRun(f))
+	x.view = disk.New(f.Size(), sectorSize, disk.Whole(f, f.Size()))
 	table, err := ondisk.Bytes(f, atRegions1, glanced)
 	if err != nil || string(table[:4]) != "regi" || binary.LittleEndian.Uint32(table[8:]) > maxGlanced {
 		return names(f)

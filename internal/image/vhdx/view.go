@@ -41,32 +41,10 @@ func (s *logSector) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// plainRun is the map of a file that is shown as it is.
-func plainRun(f driver.File) disk.Map {
-	return func(off int64) (disk.Run, error) { return disk.Run{Len: f.Size() - off, Src: f, Off: off}, nil }
-}
-
 // overlay is a file of size bytes, behind its end zeros, with changes done, of which a later one hides an earlier one.
 func overlay(f driver.File, size int64, changes []change) disk.Mapped {
-	done := flatten(changes)
-	return disk.New(size, sectorSize, func(off int64) (disk.Run, error) {
-		i, _ := slices.BinarySearchFunc(done, off, func(c change, off int64) int { return cmp.Compare(c.End(), off+1) })
-		end := size
-		switch {
-		case i < len(done) && off >= done[i].Off:
-			c := done[i]
-			if c.sector == nil {
-				return disk.Run{Len: c.End() - off}, nil
-			}
-			return disk.Run{Len: c.End() - off, Src: c.sector, Off: off - c.Off}, nil
-		case i < len(done):
-			end = done[i].Off
-		}
-		if off >= f.Size() {
-			return disk.Run{Len: end - off}, nil
-		}
-		return disk.Run{Len: min(end, f.Size()) - off, Src: f, Off: off}, nil
-	})
+	kept := disk.Pieces(size, []disk.Piece{{Range: disk.Range{Len: min(f.Size(), size)}, Src: f}}, nil)
+	return disk.New(size, sectorSize, disk.Pieces(size, flatten(changes), kept))
 }
 
 // newest is a heap of changes that reach over the place in work, the latest on top.
@@ -91,14 +69,14 @@ func (h *newest) top() change { return h.of[h.index[0]] }
 
 // flatten gives sorted, disjoint changes with the same effect. Only zeros are ever cut: everything is a multiple of 4 KiB, and a
 // data sector has just that.
-func flatten(changes []change) []change {
+func flatten(changes []change) []disk.Piece {
 	order := make([]int, len(changes))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(changes[a].Off, changes[b].Off) })
 	open := &newest{of: changes}
-	var out []change
+	var out []disk.Piece
 	for pos := int64(0); len(order) > 0 || open.Len() > 0; {
 		for open.Len() > 0 && open.top().End() <= pos {
 			heap.Pop(open)
@@ -118,7 +96,11 @@ func flatten(changes []change) []change {
 			if len(order) > 0 {
 				end = min(end, changes[order[0]].Off)
 			}
-			out = append(out, change{disk.Range{Off: pos, Len: end - pos}, c.sector})
+			p := disk.Piece{Range: disk.Range{Off: pos, Len: end - pos}}
+			if c.sector != nil {
+				p.Src = c.sector
+			}
+			out = append(out, p)
 			pos = end
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // template is what a copy takes over from its source.
 type template struct {
 	identifier fileIdentifier
-	dataWrite  guid
+	dataWrite  ondisk.GUID
 	meta       metadata
 }
 
@@ -174,7 +174,7 @@ func (t *target) writeFixedBAT() error {
 func (t *target) writeMetadata() error {
 	le := binary.LittleEndian
 	items := []struct {
-		id    guid
+		id    ondisk.GUID
 		flags uint32
 		value []byte
 	}{

@@ -204,7 +204,7 @@ func (d *descriptor) checkOnce() error {
 	return nil
 }
 
-// get is the value of a key, in lower case, and the number of its line; 0 when there is none.
+// get is the value of a key, in lower case, and the number of its line; 0 if absent.
 func (d *descriptor) get(key string) (string, int) {
 	for _, l := range d.lines {
 		if l.key == key {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -62,13 +63,25 @@ func (d *descriptor) identity(seed []byte) identity {
 	return id
 }
 
+// withIDs returns the lines with both content identifiers: qemu-img opens no descriptor that lacks parentCID.
+func (d *descriptor) withIDs() []line {
+	at := slices.IndexFunc(d.lines, func(l line) bool { return l.ext != nil || (l.key != "" && l.key != "version" && l.key != "encoding") })
+	out := slices.Clone(d.lines)
+	for _, key := range []string{"parentcid", "cid"} {
+		if _, no := d.get(key); no == 0 && at >= 0 {
+			out = slices.Insert(out, at, line{key: key})
+		}
+	}
+	return out
+}
+
 // copyFor is the text of a copy: every line is kept but those that say what the disk consists of and who it is. size is
 // that of the copy in bytes.
 func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []byte) []byte {
 	id := d.identity(seed)
 	id.pieces = extents
 	var out []string
-	for _, l := range d.lines {
+	for _, l := range d.withIDs() {
 		switch {
 		case l.ext != nil:
 			out = appendExtents(out, &id)

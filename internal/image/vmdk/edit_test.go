@@ -185,3 +185,26 @@ func TestPlainDescriptor(t *testing.T) {
 		require.Equal(t, want, got, key)
 	}
 }
+
+// A descriptor without identifiers is read, and its copy has them; one without parentCID gets a warning.
+func TestDescriptorsWithoutIdentifiers(t *testing.T) {
+	for name, gone := range map[string][]string{
+		"no CID": {"CID=a1b2c3d4\n"}, "no parentCID": {"parentCID=ffffffff\n"}, "neither": {"CID=a1b2c3d4\n", "parentCID=ffffffff\n"},
+		"only an extent": {"version=3\n", "encoding=\"UTF-8\"\n", "CID=a1b2c3d4\n", "parentCID=ffffffff\n", "createType=\"vmfs\"\n", "isNativeSnapshot=\"no\"\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := esxi
+			for _, l := range gone {
+				text = strings.Replace(text, "\n"+l, "\n", 1)
+			}
+			img, err := image(parsed(t, text), vmfs, nil)
+			require.NoError(t, err)
+			require.Equal(t, !strings.Contains(text, "parentCID"), len(img.Issues) == 1, img.Issues)
+			got := edited(t, text)
+			require.Regexp(t, `(?m)^CID=[0-9a-f]{8}$`, got)
+			require.Contains(t, got, "\nparentCID=ffffffff\n")
+			require.Equal(t, 2, strings.Count(got, "CID="))
+			require.Less(t, strings.Index(got, "parentCID"), strings.Index(got, "RW "))
+		})
+	}
+}

@@ -160,13 +160,7 @@ func (m *flatMap) checkOverlap() error {
 }
 
 func (m *flatMap) run(off int64) (disk.Run, error) {
-	i, _ := slices.BinarySearchFunc(m.runs, off, func(r flatRun, off int64) int {
-		if r.End() <= off {
-			return -1
-		}
-		return 1
-	})
-	r := m.runs[i]
+	r := m.runs[disk.Behind(m.runs, off)]
 	run := disk.Run{Len: r.End() - off, Off: r.off + off - r.Off}
 	if r.file != nil {
 		run.Src = r.file

@@ -169,10 +169,11 @@ func newPlaces(what string, fileSize, header int64) *places {
 // add makes sure that n bytes from a sector on lie in the file and apart from what was added before. name and at are those of
 // the header's field.
 func (p *places) add(name string, at int64, sector uint64, n int64) error {
+	past := sector > ondisk.U64(p.fileSize/units.SectorSize) || n > p.fileSize-ondisk.I64(sector)*units.SectorSize
 	bad := func(want string) error {
-		return &ondisk.FormatError{What: p.what, Off: at, Field: name, Got: sector, Want: want}
+		return &ondisk.FormatError{What: p.what, Off: at, Field: name, Got: sector, Want: want, Past: past}
 	}
-	if sector == 0 || sector > ondisk.U64(p.fileSize/units.SectorSize) || n > p.fileSize-ondisk.I64(sector)*units.SectorSize {
+	if sector == 0 || past {
 		return bad(fmt.Sprintf("a sector from which %d bytes fit into the file of %d bytes", n, p.fileSize))
 	}
 	r := disk.Range{Off: ondisk.I64(sector) * units.SectorSize, Len: n}

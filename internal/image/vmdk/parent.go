@@ -27,7 +27,7 @@ func (d *descriptor) parentRef() (*driver.ParentRef, error) {
 		return nil, nil //nolint:nilnil // a complete disk
 	case parent == noParent:
 		return nil, &ondisk.Refusal{Code: "reference", Remedy: remedy, Reason: fmt.Sprintf(
-			"%s line %d names the parent %.256q, but parentCID says that there is none", what, hintLine, hint)}
+			"%s line %d names the parent %.256q, but parentCID says that it is absent", what, hintLine, hint)}
 	case hintLine == 0:
 		return nil, &ondisk.Refusal{Code: "reference", Remedy: remedy, Reason: fmt.Sprintf(
 			"%s line %d: parentCID %08x of a snapshot child, but no parentFileNameHint names the parent", what, parentLine, parent)}

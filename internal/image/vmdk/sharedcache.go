@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -21,6 +20,7 @@ type sharedCache struct {
 	size  int64
 }
 
+// cachedFile is a file and its place in the cache, which zeros fill behind the end of the file.
 type cachedFile struct {
 	disk.Range
 	file driver.File
@@ -43,8 +43,9 @@ func (c *sharedCache) add(f driver.File) error {
 		return fmt.Errorf("extent files up to %.256q: %w of 2^63 bytes together", f.Name(), ondisk.ErrLimit)
 	}
 	c.known[f.ID()] = true
-	c.files = append(c.files, cachedFile{disk.Range{Off: c.size, Len: f.Size()}, f})
-	c.size += units.AlignUp(f.Size(), cacheAlign)
+	place := disk.Range{Off: c.size, Len: units.AlignUp(f.Size(), cacheAlign)}
+	c.files = append(c.files, cachedFile{place, f})
+	c.size = place.End()
 	return nil
 }
 
@@ -57,40 +58,36 @@ func (c *sharedCache) last() tableReader {
 func (c *sharedCache) Size() int64 { return c.size }
 
 // at is the file that stands at off.
-func (c *sharedCache) at(off int64) (cachedFile, bool) {
-	i, _ := slices.BinarySearchFunc(c.files, off, func(f cachedFile, off int64) int {
-		if f.Off+units.AlignUp(f.Len, cacheAlign) <= off {
-			return -1
-		}
-		return 1
-	})
+func (c *sharedCache) at(off int64) (cachedFile, error) {
+	i := disk.Behind(c.files, off)
 	if i == len(c.files) {
-		return cachedFile{}, false
+		return cachedFile{}, io.EOF
 	}
-	return c.files[i], true
+	return c.files[i], nil
 }
 
 // Extent tells the holes of the files: a disk can have gigabytes of tables that are nothing else.
 func (c *sharedCache) Extent(off, most int64) (disk.Extent, error) {
-	f, ok := c.at(off)
-	if !ok {
-		return disk.Extent{}, io.EOF
+	f, err := c.at(off)
+	if err != nil {
+		return disk.Extent{}, err
 	}
-	if off >= f.End() {
-		return disk.Extent{Range: disk.Range{Off: off, Len: min(most, f.Off+units.AlignUp(f.Len, cacheAlign)-off)}, Zero: true}, nil
+	left := f.Off + f.file.Size() - off
+	if left <= 0 {
+		return disk.Extent{Range: disk.Range{Off: off, Len: min(most, f.End()-off)}, Zero: true}, nil
 	}
-	e, err := f.file.Extent(off-f.Off, min(most, f.End()-off))
+	e, err := f.file.Extent(off-f.Off, min(most, left))
 	e.Off += f.Off
 	return e, err
 }
 
 // ReadAt reads one page, which is zero where its file has ended.
 func (c *sharedCache) ReadAt(p []byte, off int64) (int, error) {
-	f, ok := c.at(off)
-	if !ok {
-		return 0, io.EOF
+	f, err := c.at(off)
+	if err != nil {
+		return 0, err
 	}
-	n := max(0, min(int64(len(p)), f.End()-off))
+	n := max(0, min(int64(len(p)), f.Off+f.file.Size()-off))
 	clear(p[n:])
 	if err := ondisk.ReadFull(f.file, p[:n], off-f.Off); err != nil {
 		return 0, err

@@ -129,6 +129,9 @@ func (x *sparse) ownDescriptor() (*descriptor, error) {
 func (h *sparseHeader) checkText(d *descriptor) error {
 	kind, no := d.get("createtype")
 	if want := h.subformat(); kind != want {
+		if kind == "" && len(d.extents) == 0 {
+			return lone("sparse extent of a split disk (its descriptor is empty)")
+		}
 		if otherTypes[kind] && kind != "custom" {
 			return unsupported(kind)
 		}
@@ -271,6 +274,7 @@ func (x *sparse) checkGrains(sector uint32, n, grain, at int64) error {
 	if uint64(sector) < x.h.OverHead || size > x.file.Size()-off {
 		return &ondisk.FormatError{
 			What: "vmdk grain table", Off: at, Field: "entry", Got: sector,
+			Past: size > x.file.Size()-off,
 			Want: fmt.Sprintf("0, or a sector from %d on from which %d bytes fit into the file of %d bytes", x.h.OverHead, size, x.file.Size()),
 		}
 	}

@@ -2,7 +2,6 @@ package vmdk
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
@@ -17,7 +16,7 @@ type sparseExtent interface {
 	check(f *faults) error
 	// over lets holes show what is below them.
 	over(below func(off, n int64) disk.Run)
-	// unclean is the mark of a writer that did not come to its end, nil when there is none.
+	// unclean is the mark of a writer that did not come to its end, nil if absent.
 	unclean() *ondisk.Issue
 }
 
@@ -58,7 +57,7 @@ func openSplit(s *driver.Source, d *descriptor, kind string) (*driver.Image, err
 	}
 	img.Parts = m.files
 	img.Check = m.check
-	img.Issues = m.unclean()
+	img.Issues = append(img.Issues, m.unclean()...)
 	if x, ok := m.pieces[0].x.(*sparse); ok {
 		img.Details = append(img.Details, driver.Detail{Name: "grain size", Value: units.Format(x.h.grainBytes())})
 		if kind == splitSparse {
@@ -175,13 +174,7 @@ func (x *sparse) unclean() *ondisk.Issue {
 
 // run is the map: the extent, and in it the grain.
 func (m *splitMap) run(off int64) (disk.Run, error) {
-	i, _ := slices.BinarySearchFunc(m.pieces, off, func(p piece, off int64) int {
-		if p.End() <= off {
-			return -1
-		}
-		return 1
-	})
-	p := m.pieces[i]
+	p := m.pieces[disk.Behind(m.pieces, off)]
 	run, err := p.x.run(off - p.Off)
 	if err != nil {
 		return run, fmt.Errorf("extent %.256q: %w", p.name, err)

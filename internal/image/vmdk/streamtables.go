@@ -38,7 +38,7 @@ type tables struct {
 	work    [gtBytes]byte // what the next table must hold
 	pending int64         // grains in work
 	number  int64         // of the table in work
-	places  []uint32      // sectors of the tables that were read, by number; 0 where there is none
+	places  []uint32      // sectors of the tables that were read, by number; 0 if absent
 	empty   []uint32      // sectors of tables without a grain, which a directory may name or not
 }
 
@@ -139,7 +139,7 @@ func (s *stream) readDirectory(m marker, at int64) error {
 	return nil
 }
 
-// entry checks what the directory says of table i. at is its byte offset.
+// entry checks what the directory says about table i. at is its byte offset.
 func (t *tables) entry(i int64, got uint32, at int64) error {
 	want := uint32(0)
 	if i < int64(len(t.places)) {

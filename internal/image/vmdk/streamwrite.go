@@ -17,7 +17,7 @@ import (
 // streamTarget writes a streamOptimized file in the order of ovftool: header and descriptor, grains with each table behind the
 // last of its grains, directory, footer. Memory holds the table in work and the directory, which has 8 MiB for 64 TiB.
 //
-// Grains have 64 KiB whatever those of the source: nobody writes others, and small ones compress badly.
+// Grains have 64 KiB whatever those of the source: others are not written, and small ones compress badly.
 type streamTarget struct {
 	f         driver.WriteFile
 	h         sparseHeader

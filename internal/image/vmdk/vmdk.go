@@ -40,6 +40,8 @@ var Format = driver.Format{
 	Names:      names,
 	Glance:     glance,
 	Extensions: []string{".vmdk"},
+	// Programs take a descriptor of any name.
+	AnyExtension: true,
 }
 
 // Magic numbers of the binary files, as they stand at byte 0.
@@ -107,7 +109,7 @@ func unsupported(subformat string) error {
 // lone refuses an extent that was named itself: what it lacks may lie in other extents or in a parent, and only the descriptor
 // knows.
 func lone(extent string) error {
-	return fmt.Errorf("VMDK %s: %w without its descriptor; open the descriptor file that names this extent", extent, ondisk.ErrUnsupported)
+	return fmt.Errorf("VMDK %s: %w; open the descriptor file that names this extent", extent, driver.ErrLone)
 }
 
 // otherTypes are the createTypes that the specification and ESXi know beside ours.
@@ -179,6 +181,13 @@ func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 		return nil, err
 	}
 	img := &driver.Image{Disk: dk, Subformat: kind, Template: d, ContentID: contentID(cid)}
+	if _, no := d.get("parentcid"); no == 0 {
+		img.Issues = append(img.Issues, ondisk.Issue{
+			Code: "no-parent-cid", Effect: ondisk.Warn,
+			Text:   what + " has no parentCID line: the disk is taken for a complete one, since nothing names a parent; qemu-img does not open it",
+			Remedy: "make sure that it is no snapshot, and add the line parentCID=ffffffff; a copy has it",
+		})
+	}
 	for _, key := range []string{"ddb.adapterType", "ddb.virtualHWVersion", "ddb.toolsVersion"} {
 		if v, no := d.get(strings.ToLower(key)); no > 0 {
 			img.Details = append(img.Details, driver.Detail{Name: strings.TrimPrefix(key, "ddb."), Value: v})

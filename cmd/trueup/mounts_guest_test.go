@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// mountModules are the file systems of the guest, and what they load by name: character sets, and the sums and ciphers of SMB.
+var mountModules = []string{
+	"virtio_pci", "virtio_blk", "virtio_net", "virtio_console",
+	"crc32c_generic", "ext4", "nls_cp437", "nls_ascii", "nls_iso8859-1", "nls_utf8", "vfat", "exfat", "nfs", "nfsv4",
+	"md5", "hmac", "cmac", "sha256_generic", "sha512_generic", "aes_generic", "ecb", "ctr", "ghash-generic", "seqiv", "ccm", "gcm", "cifs",
+}
+
+// linuxGuest is a virtual machine with Debian's kernel that does what a test asks of it, one thing after the other.
+type linuxGuest struct {
+	t       testing.TB
+	in      *json.Encoder
+	out     *json.Decoder
+	console string // the file with what the kernel said
+}
+
+// guestRequest and guestAnswer are those of testdata/linux-mounts.
+type guestRequest struct {
+	Op                         string
+	Source, Target, Type, Data string
+	Args                       []string
+	Until                      string
+	Beside                     []string
+	Signal                     syscall.Signal
+	Path                       string
+}
+
+type guestAnswer struct {
+	Code           int
+	Stdout, Stderr string
+	Names          []string
+	Beside         *guestAnswer
+	Error          string
+}
+
+// bootMounts starts a guest with trueup and files in its root folder, disks as /dev/vda and on, and the host at 10.0.2.2.
+func bootMounts(t testing.TB, files map[string]string, disks []string) *linuxGuest {
+	t.Helper()
+	kernel, release := linuxKernel(t)
+	dir := t.TempDir()
+	files["trueup"] = filepath.Join(dir, "trueup")
+	buildStatic(t, files["trueup"], ".")
+	initrd := filepath.Join(dir, "initrd")
+	require.NoError(t, os.WriteFile(initrd, linuxInitrd(t, release, "linux-mounts", mountModules, files), 0o600))
+
+	g := &linuxGuest{t: t, console: filepath.Join(dir, "console")}
+	args := []string{
+		"-machine", "pc,accel=tcg", "-m", "512", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "file:" + g.console,
+		"-kernel", kernel, "-initrd", initrd, "-append", "console=ttyS0 panic=-1",
+		"-device", "virtio-serial-pci", "-chardev", "stdio,id=port,signal=off", "-device", "virtserialport,chardev=port",
+		"-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=",
+	}
+	for i, path := range disks {
+		args = append(args, "-drive", fmt.Sprintf("file=%s,if=none,id=d%d,format=raw,cache=unsafe", path, i), "-device", fmt.Sprintf("virtio-blk-pci,drive=d%d", i))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, disktest.Tool(t, "qemu-system-x86_64"), args...)
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { cancel(); _ = cmd.Wait() }) // killed, it ends with an error that says nothing new
+	g.in, g.out = json.NewEncoder(in), json.NewDecoder(out)
+	return g
+}
+
+// ask has the guest do something, and fails the test t when it cannot.
+func (g *linuxGuest) ask(t testing.TB, r guestRequest) guestAnswer {
+	t.Helper()
+	var a guestAnswer
+	err := g.in.Encode(r)
+	if err == nil {
+		err = g.out.Decode(&a)
+	}
+	if err != nil || a.Error != "" {
+		console, _ := os.ReadFile(g.console)
+		require.NoError(t, err, "%s", console)
+		require.Empty(t, a.Error, "%+v\n%s", r, console)
+	}
+	return a
+}
+
+// trueup runs the program in the guest.
+func (g *linuxGuest) trueup(t testing.TB, args ...string) result {
+	t.Helper()
+	a := g.ask(t, guestRequest{Op: "run", Args: append([]string{"/trueup"}, args...)})
+	return result{a.Stdout, a.Stderr, a.Code}
+}
+
+// stopped runs the program in the guest and sends it a signal as soon as a file has bytes in it.
+func (g *linuxGuest) stopped(t testing.TB, s syscall.Signal, until string, args ...string) result {
+	t.Helper()
+	a := g.ask(t, guestRequest{Op: "run", Args: append([]string{"/trueup"}, args...), Until: until, Signal: s})
+	return result{a.Stdout, a.Stderr, a.Code}
+}
+
+// serve starts a server of files that sees a small file system in memory at dir, which nothing else sees, and ends it with the test.
+func serve(t testing.TB, dir, log string, server ...string) {
+	t.Helper()
+	script := `mount -t tmpfs -o size=28m,mode=0777 none "$0" && exec "$@"`
+	cmd := exec.Command(disktest.Tool(t, "unshare"), append([]string{"--mount", "sh", "-c", script, dir}, server...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	out, err := os.Create(log)
+	require.NoError(t, err)
+	cmd.Stdout, cmd.Stderr = out, out
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+		out.Close()
+		if text, err := os.ReadFile(log); t.Failed() {
+			t.Logf("%s: %s%v", server[0], text, err)
+		}
+	})
+}
+
+// freePort is a port on which nothing listens.
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+// awaitPort waits until a server listens.
+func awaitPort(t testing.TB, port string) {
+	t.Helper()
+	disktest.WaitFor(t, "a server on port "+port, func() bool {
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		return err == nil && c.Close() == nil
+	})
+}
+
+// serveSMB starts Samba for the folder "share" and returns its port.
+func serveSMB(t testing.TB) string {
+	t.Helper()
+	server, dir, port := disktest.Tool(t, "smbd"), t.TempDir(), freePort(t)
+	share, conf := filepath.Join(dir, "share"), filepath.Join(dir, "smb.conf")
+	require.NoError(t, os.Mkdir(share, 0o777))
+	text := "[global]\ninterfaces = 127.0.0.1\nbind interfaces only = yes\nsmb ports = " + port + "\n" +
+		"map to guest = Bad User\nguest account = root\nserver role = standalone\ndisable spoolss = yes\nload printers = no\n" +
+		"ncalrpc dir = " + dir + "/ncalrpc\nlog file = " + dir + "/log\n"
+	for _, name := range []string{"private dir", "lock directory", "state directory", "cache directory", "pid directory"} {
+		text += name + " = " + dir + "\n"
+	}
+	text += "[share]\npath = " + share + "\nread only = no\nguest ok = yes\n"
+	require.NoError(t, os.WriteFile(conf, []byte(text), 0o600))
+	serve(t, share, filepath.Join(dir, "out"), server, "-F", "--no-process-group", "-s", conf)
+	awaitPort(t, port)
+	return port
+}
+
+// serveNFS starts Ganesha, an NFS server without a part in the kernel, for the folder "/share" and returns its port.
+func serveNFS(t testing.TB) string {
+	t.Helper()
+	server, dir, port := disktest.Tool(t, "ganesha.nfsd"), t.TempDir(), freePort(t)
+	share, conf := filepath.Join(dir, "share"), filepath.Join(dir, "ganesha.conf")
+	require.NoError(t, os.Mkdir(share, 0o777))
+	text := `NFS_CORE_PARAM { Protocols = 4; NFS_Port = ` + port + `; Bind_addr = 127.0.0.1; Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }
+NFSv4 { RecoveryBackend = fs; RecoveryRoot = ` + dir + `; Graceless = true; Only_Numeric_Owners = true; }
+EXPORT { Export_Id = 1; Path = ` + share + `; Pseudo = /share; Access_Type = RW; Squash = No_Root_Squash; Protocols = 4; FSAL { Name = VFS; } }
+`
+	require.NoError(t, os.WriteFile(conf, []byte(text), 0o600))
+	serve(t, share, filepath.Join(dir, "out"), server, "-F", "-f", conf, "-L", "STDOUT", "-p", filepath.Join(dir, "pid"))
+	awaitPort(t, port)
+	return port
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// mounted is a file system of the guest, and what is different on it: the codes of the notes on a DEST of several files, what a scan says
+// of its catalogue, and a copy of known size that finds no room.
+type mounted struct {
+	name      string
+	request   guestRequest
+	several   []string
+	catalogue string
+	full      string
+}
+
+// TestMountedFileSystems runs trueup on file systems of a Linux kernel in a virtual machine: those of sticks and cards, and of two servers
+// on this machine. `make filesystems` runs it.
+func TestMountedFileSystems(t *testing.T) {
+	if os.Getenv("TRUEUP_FILESYSTEMS") != "1" {
+		t.Skip("make filesystems runs it: a virtual machine, a server for SMB and one for NFS")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("the servers need root")
+	}
+	dir := t.TempDir()
+	source, large := sampleDisk(t), noisyDisk(t, 16)
+	made := copiesHere(t, source)
+	var disks []string
+	for _, kind := range []string{"ext4", "vfat", "exfat"} {
+		disk := filepath.Join(dir, kind)
+		require.NoError(t, os.WriteFile(disk, nil, 0o600))
+		require.NoError(t, os.Truncate(disk, 32<<20))
+		disktest.Run(t, "mkfs."+kind, disk)
+		disks = append(disks, disk)
+	}
+	smbData := "username=guest,password=none,ip=10.0.2.2,vers=3.1.1,port=" + serveSMB(t)
+	nfsData := "addr=10.0.2.2,clientaddr=10.0.2.15,vers=4.2,proto=tcp,port=" + serveNFS(t)
+	const free, set = "are free where DEST goes", "set size of second: no space left on device"
+	guest := bootMounts(t, map[string]string{"source.vmdk": source, "large.raw": large}, disks)
+	for _, m := range []mounted{
+		{name: "ext4", request: guestRequest{Type: "ext4", Source: "/dev/vda"}, full: free},
+		{name: "vfat", request: guestRequest{Type: "vfat", Source: "/dev/vdb"}, several: noLinks, full: set},
+		{name: "exfat", request: guestRequest{Type: "exfat", Source: "/dev/vdc"}, several: noLinks, full: set},
+		{
+			name: "smb", request: guestRequest{Type: "cifs", Source: "//10.0.2.2/share", Data: smbData}, full: free,
+			catalogue: "locks of this file system cannot be upgraded",
+		},
+		{name: "smb without locks", request: guestRequest{Type: "cifs", Source: "//10.0.2.2/share", Data: smbData + ",nobrl"}, full: free},
+		{name: "nfs", request: guestRequest{Type: "nfs4", Source: "10.0.2.2:/share", Data: nfsData}, full: free},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			m.request.Op, m.request.Target = "mount", "/mnt"
+			guest.ask(t, m.request)
+			guest.ask(t, guestRequest{Op: "empty", Path: "/mnt"})
+			m.copies(t, guest, made)
+			m.reports(t, guest)
+			m.interrupted(t, guest)
+			m.fill(t, guest)
+		})
+	}
+}
+
+// mountCopy is a copy of the sample in some format, and the sums of its files as this machine has written them.
+type mountCopy struct {
+	to, name string
+	first    map[string]string // by name
+	second   map[string]string // where it replaces itself
+}
+
+// copiesHere makes the copies on this machine, and has qemu-img compare them with each other.
+func copiesHere(t *testing.T, source string) []mountCopy {
+	t.Helper()
+	made := []mountCopy{{to: "raw", name: "out.raw"}, {to: "qcow2", name: "out.qcow2"}, {to: "vmdk:twoGbMaxExtentSparse", name: "out.vmdk"}}
+	plain := filepath.Join(t.TempDir(), "plain.raw")
+	require.Equal(t, 0, trueup(t, "align", "--to", "raw", source, plain).code)
+	for i, c := range made {
+		dir := t.TempDir()
+		dest := filepath.Join(dir, c.name)
+		copied := func(flags ...string) map[string]string {
+			require.Equal(t, 0, trueup(t, append([]string{"align", "--to", c.to, source, dest}, flags...)...).code)
+			disktest.Run(t, "qemu-img", "compare", plain, dest)
+			sums := map[string]string{}
+			for _, name := range folderNames(t, dir) {
+				sums[name] = sha256Of(t, filepath.Join(dir, name))
+			}
+			return sums
+		}
+		made[i].first, made[i].second = copied(), copied("--force")
+	}
+	return made
+}
+
+// copies requires of each format the very bytes that it has elsewhere, read from what was unmounted, and of --force too.
+func (m mounted) copies(t *testing.T, g *linuxGuest, made []mountCopy) {
+	t.Helper()
+	dir := m.request.Target
+	for _, flags := range [][]string{nil, {"--force"}} {
+		want := map[string]string{}
+		for _, c := range made {
+			sums, notes := c.first, []string(nil)
+			if len(flags) > 0 {
+				sums = c.second
+			}
+			if len(sums) > 1 {
+				notes = m.several
+			}
+			maps.Copy(want, sums)
+			m.requireNotes(t, g, notes, append([]string{"--to", c.to, "/source.vmdk", filepath.Join(dir, c.name)}, flags...)...)
+		}
+		g.ask(t, guestRequest{Op: "umount", Target: dir})
+		g.ask(t, m.request)
+		got := map[string]string{}
+		for _, name := range m.names(t, g) {
+			got[name] = g.ask(t, guestRequest{Op: "sum", Path: filepath.Join(dir, name)}).Stdout
+		}
+		require.Equal(t, want, got)
+		for _, c := range made {
+			r := g.trueup(t, "verify", "/source.vmdk", filepath.Join(dir, c.name))
+			require.Equal(t, 0, r.code, r.stderr)
+		}
+	}
+}
+
+func (m mounted) requireNotes(t *testing.T, g *linuxGuest, want []string, args ...string) {
+	t.Helper()
+	r := g.trueup(t, append([]string{"align", "--json"}, args...)...)
+	require.Equal(t, 0, r.code, "%q\n%s", args, r.stdout)
+	var answer destAnswer
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &answer))
+	require.ElementsMatch(t, want, answer.ofDest(), "%q", args)
+}
+
+// names are the files of the mounted folder, but for what its file system brings along.
+func (m mounted) names(t *testing.T, g *linuxGuest) []string {
+	t.Helper()
+	names := g.ask(t, guestRequest{Op: "list", Path: m.request.Target}).Names
+	return slices.DeleteFunc(names, func(n string) bool { return n == "lost+found" })
+}
+
+func (m mounted) requireNames(t *testing.T, g *linuxGuest, want ...string) {
+	t.Helper()
+	require.ElementsMatch(t, want, m.names(t, g))
+}
+
+// reports writes each kind of report beside the images and over itself. A catalogue keeps what a scan has read.
+func (m mounted) reports(t *testing.T, g *linuxGuest) {
+	t.Helper()
+	dir := m.request.Target
+	at := func(name string) string { return filepath.Join(dir, name) }
+	want := append(m.names(t, g), "report.txt", "scan.json")
+	scan := []string{"scan", "--json", dir, "--out", at("scan.json")}
+	withCatalogue := append(slices.Clone(scan), "--catalog", at("catalogue.db"))
+	if m.catalogue == "" {
+		want, scan = append(want, "catalogue.db"), withCatalogue
+	} else {
+		r := g.trueup(t, withCatalogue...)
+		require.Equal(t, 1, r.code, r.stderr)
+		require.Contains(t, r.stderr, m.catalogue)
+	}
+	for range 2 {
+		r := g.trueup(t, "inspect", at("out.vmdk"), "--out", at("report.txt"))
+		require.Equal(t, 0, r.code, r.stderr)
+		r = g.trueup(t, scan...)
+		require.Equal(t, 0, r.code, r.stderr)
+		m.requireNames(t, g, want...)
+	}
+	g.ask(t, guestRequest{Op: "empty", Path: dir})
+}
+
+// interrupted requires that nothing is left of a copy that Ctrl-C ends, that two runs with one DEST know of each other, and
+// that the run after one that was killed removes what that left.
+func (m mounted) interrupted(t *testing.T, g *linuxGuest) {
+	t.Helper()
+	dest, partial := filepath.Join(m.request.Target, "large.raw"), filepath.Join(m.request.Target, ".large.raw.partial")
+	r := g.stopped(t, syscall.SIGINT, partial, "align", "/large.raw", dest)
+	require.Equal(t, 130, r.code, r.stderr)
+	m.requireNames(t, g)
+
+	args := []string{"/trueup", "align", "/large.raw", dest}
+	a := g.ask(t, guestRequest{Op: "run", Args: args, Until: partial, Beside: args})
+	require.Equal(t, 0, a.Code, a.Stderr)
+	require.Equal(t, 4, a.Beside.Code, a.Beside.Stderr)
+	require.Contains(t, a.Beside.Stderr, "in use by another run of trueup that writes the same DEST")
+	m.requireNames(t, g, "large.raw")
+	g.ask(t, guestRequest{Op: "empty", Path: m.request.Target})
+
+	r = g.stopped(t, syscall.SIGKILL, partial, "align", "/large.raw", dest)
+	require.Equal(t, 137, r.code, r.stderr)
+	m.requireNames(t, g, ".large.raw.partial")
+	r = g.trueup(t, "align", "/large.raw", dest)
+	require.Equal(t, 0, r.code, r.stderr)
+	m.requireNames(t, g, "large.raw")
+}
+
+// fill requires that nothing is left of a copy that finds no room, whether that shows before or under way.
+func (m mounted) fill(t *testing.T, g *linuxGuest) {
+	t.Helper()
+	for to, says := range map[string]string{"raw": m.full, "vmdk:streamOptimized": "no space left on device"} {
+		r := g.trueup(t, "align", "--to", to, "/large.raw", filepath.Join(m.request.Target, "second"))
+		require.Equal(t, 1, r.code, r.stderr)
+		require.Contains(t, r.stderr, says)
+		m.requireNames(t, g, "large.raw")
+	}
+	g.ask(t, guestRequest{Op: "umount", Target: m.request.Target})
+}

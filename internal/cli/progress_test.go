@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestCopyLines(t *testing.T) {
+	const mib, gib = 1 << 20, 1 << 30
+	at := func(c copyCounts, phase time.Duration) copyCounts { return c.after(phase+time.Minute, phase) }
+	long := at(copyCounts{Phase: "copy", Done: 27 * gib / 10, Total: 6 * gib}, 20*time.Second)
+	for _, tc := range []struct {
+		counts copyCounts
+		width  int
+		want   string
+	}{
+		{long, 97, "copy 2.7 of 6.0 GiB [============>-----------------] 138.24 MiB/s 00:24 left"},
+		{long, 50, "copy 2.7 of 6.0 GiB [========>-------------] 00:24"},
+		{long, 27, "copy 2.7 of 6.0 GiB "},
+		{long, 9, "copy 2.7 "},
+		{long, -1, ""},
+		{at(copyCounts{Phase: "compare", Total: 300 * mib}, 0), 97, "compare 0.0 of 300.0 MiB [------------------------------]"},
+		{at(copyCounts{Phase: "compare", Done: 512, Total: 512}, time.Second), 97, "compare 512 of 512 B [==============================] 512 B/s 00:00 left"},
+		{at(copyCounts{Phase: "copy"}, time.Second), 97, "copy 0 of 0 B [------------------------------]"},
+		{at(copyCounts{}, time.Second), 97, ""},
+	} {
+		require.Equal(t, tc.want, tc.counts.line(tc.width), "%d", tc.width)
+	}
+}
+
+// The line never runs over: a terminal would begin a new one each time.
+func TestCopyLinesFit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.Int64Range(0, 1<<50)
+		c := copyCounts{Phase: rapid.SampledFrom([]string{"copy", "compare", "digest"}).Draw(t, "phase"), Done: n.Draw(t, "done")}
+		c.Total = c.Done + n.Draw(t, "more")
+		width := rapid.IntRange(-3, 250).Draw(t, "width")
+		took := time.Duration(n.Draw(t, "time"))
+		require.LessOrEqual(t, len(c.after(took, took).line(width)), max(width, 0))
+	})
+}
+
+// Each phase counts from 0 to its own total, and ends with a line that says so.
+func TestProgressHasPhases(t *testing.T) {
+	var out bytes.Buffer
+	p := newJSONProgress(&out, "align")
+	p.Begin("copy", 300)
+	p.Add(100)
+	p.Add(200)
+	p.Begin("compare", 700)
+	p.Add(700)
+	p.stop()
+	schema := progressSchema(t)
+	ends := map[string]int64{}
+	for line := range strings.Lines(out.String()) {
+		object, err := jsonschema.UnmarshalJSON(strings.NewReader(line))
+		require.NoError(t, err)
+		require.NoError(t, schema.Validate(object), line)
+		var c copyCounts
+		require.NoError(t, json.Unmarshal([]byte(line), &c))
+		ends[c.Phase] = c.Done
+	}
+	require.Equal(t, map[string]int64{"copy": 300, "compare": 700}, ends)
+}
+
+func TestTimeLeft(t *testing.T) {
+	c := copyCounts{Done: 100, Total: 400}.after(9*time.Second+260*time.Millisecond, 2*time.Second)
+	require.Equal(t, int64(50), c.Rate)
+	require.InDelta(t, 9.3, c.Elapsed, 1e-9)
+	require.InDelta(t, 6.0, *c.Left, 1e-9)
+	require.Nil(t, copyCounts{Total: 400}.after(time.Second, time.Second).Left, "not known before anything is done")
+}

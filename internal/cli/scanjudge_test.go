@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan"
+)
+
+// A table that is broken where no partition, volume or boot sector lies: a scan that reads only those calls the disk aligned, and says how
+// deep it looked. With --check it agrees with inspect, also when a catalogue remembers the disk.
+func TestScanChecksTables(t *testing.T) {
+	t.Chdir(t.TempDir())
+	q := disktest.ForgeQcow2(tiny(), 16)
+	const cluster, copied = 5, uint64(1) << 63
+	q.Big64(q.L2+8*cluster, copied|1<<40) // far behind the end of the file
+	put(t, "web01.qcow2", q.Forged)
+	require.Equal(t, 1, command(t, "inspect", "web01.qcow2").code)
+	for _, catalog := range [][]string{nil, {"--catalog", "c.db"}} {
+		scan := append([]string{"scan", "--isolation", "none", "--json", "web01.qcow2"}, catalog...)
+		r := command(t, scan...)
+		require.Equal(t, 0, r.code, r.stdout)
+		require.Contains(t, r.stdout, `"depth":"survey"`)
+		r = command(t, append(scan, "--check")...)
+		require.Equal(t, 1, r.code, r.stdout)
+		require.Contains(t, r.stdout, "1 entries of L1 and L2 tables that lead nowhere")
+	}
+	putImage(t, "sound.qcow2")
+	r := command(t, "scan", "--isolation", "none", "--json", "--check", "sound.qcow2")
+	require.Equal(t, 0, r.code, r.stdout)
+	require.Contains(t, r.stdout, `"depth":"full"`)
+}
+
+// A sound image whose tables are larger than what may be read for one image keeps the verdict that it has without --check, also as one of
+// several disks of a package.
+func TestScanKeepsTheVerdictOfLargeTables(t *testing.T) {
+	t.Chdir(t.TempDir())
+	misaligned := disktest.ForgeMBR(2560, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 512})
+	for name, disk := range map[string]disktest.Forged{"web01.qcow2": tiny(), "web02.qcow2": misaligned} {
+		data := make([]byte, 8<<20) // 4 MiB of data that only --check reads
+		for i := range data[:len(data)/2] {
+			data[len(data)/2+i] = 1
+		}
+		copy(data, disk)
+		put(t, name, disktest.ForgeQcow2(data, 16).Forged)
+	}
+	put(t, "vm.ovf", []byte(strings.Replace(envelope, "d.vmdk", "web01.qcow2", 1)))
+	for _, job := range []scan.Job{{Path: "web01.qcow2"}, {Path: "web02.qcow2"}, {Path: "vm.ovf", Package: true}} {
+		j := judge{Boundary: 1 << 20, Storage: "generic", Check: true}
+		require.NoError(t, j.prepare())
+		whole := j.Image(job)
+		require.Nil(t, whole.Error)
+		require.Equal(t, library.Full, whole.Disks[0].Depth)
+		j.most = 2 << 20
+		got := j.Image(job)
+		require.Nil(t, got.Error, job.Path)
+		require.Equal(t, library.Judged, got.State)
+		require.Equal(t, whole.Verdict, got.Verdict)
+		require.Equal(t, whole.Disks[0].Fix, got.Disks[0].Fix)
+		fs := got.Disks[0].Findings
+		f := fs[len(fs)-1]
+		require.Equal(t, []any{"unchecked", align.Warning}, []any{f.Code, f.Severity})
+		require.Regexp(t, "^the tables were not checked as a whole: .*reading: limit exceeded of 2097152 bytes for one image$", f.Text)
+		require.Equal(t, "look at it alone with trueup inspect "+job.Path, f.Remedy)
+		j.Check = false
+		require.Equal(t, j.Image(job).Disks[0].Verdict, got.Disks[0].Verdict)
+	}
+}

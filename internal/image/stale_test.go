@@ -1,0 +1,66 @@
+package image
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// A run that is killed just before DEST gets its name leaves a file that its owner may only read, as SOURCE is. The next run removes it,
+// unless another one is at work: that has the lock, and its file keeps its permissions.
+func TestStaleFilesThatAreReadOnly(t *testing.T) {
+	t.Parallel()
+	for name, atWork := range map[string]bool{"stale": false, "at work": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, err := openFolder(asOrdinaryUser(t))
+			require.NoError(t, err)
+			defer dir.Close()
+			fd, err := unix.Openat(dir.fd, ".x.partial", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+			require.NoError(t, err)
+			f := os.NewFile(uintptr(fd), ".x.partial")
+			defer f.Close()
+			require.NoError(t, f.Chmod(0o444))
+			o := Output{dir: dir, notes: &notes{}}
+			if !atWork {
+				require.NoError(t, unix.Linkat(dir.fd, ".x.partial", dir.fd, "note", 0))
+				require.NoError(t, o.removeStale(".x.partial"))
+				require.False(t, dir.exists(".x.partial"))
+				info, err := f.Stat()
+				require.NoError(t, err)
+				require.Equal(t, os.FileMode(0o444), info.Mode(), "of its other name")
+				return
+			}
+			require.NoError(t, lockFile(int(f.Fd()), unix.F_OFD_SETLK, unix.F_WRLCK))
+			require.ErrorIs(t, o.removeStale(".x.partial"), ondisk.ErrBusy)
+			require.True(t, dir.exists(".x.partial"))
+			info, err := f.Stat()
+			require.NoError(t, err)
+			require.Equal(t, os.FileMode(0o444), info.Mode())
+		})
+	}
+}
+
+// asOrdinaryUser takes the rights of root over files from the thread of a test until its end, and returns a folder of the test.
+func asOrdinaryUser(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if os.Geteuid() != 0 {
+		return dir
+	}
+	const ordinary = 65534
+	require.NoError(t, os.Chown(dir, ordinary, ordinary))
+	require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
+	runtime.LockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
+	t.Cleanup(func() { _, _ = unix.SetfsuidRetUid(0) })
+	_, err := unix.SetfsuidRetUid(ordinary)
+	require.NoError(t, err)
+	return dir
+}

@@ -1,0 +1,85 @@
+package image_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// An image that lacks its end says so before it says which field shows it.
+func TestTruncatedImagesSaySo(t *testing.T) {
+	t.Parallel()
+	for format, rest := range map[string]int64{"vmdk": 100_000, "vpc": 100_000, "qcow2": 400_000, "vhdx": 5_000_000} {
+		path := filepath.Join(t.TempDir(), "disk")
+		disktest.Run(t, "qemu-img", "convert", "-O", format, "../../testdata/xp-lba63.vmdk", path)
+		require.NoError(t, os.Truncate(path, rest))
+		img, err := image.Open(path, image.Options{})
+		if err == nil {
+			issues, checkErr := img.Check()
+			require.NoError(t, checkErr)
+			require.NotEmpty(t, issues, format)
+			err = issues[0].Err
+			require.NoError(t, img.Close())
+		}
+		require.ErrorIs(t, err, ondisk.ErrFormat, format)
+		require.ErrorContains(t, err, "the file is truncated or damaged, copy it again: ", format)
+	}
+}
+
+// An extent names the image that it belongs to, where that lies beside it.
+func TestAnExtentNamesItsImage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-o", "subformat=twoGbMaxExtentSparse", filepath.Join(dir, "split disk.vmdk"), "4M")
+	extent := filepath.Join(dir, "split disk-s001.vmdk")
+	_, err := image.Open(extent, image.Options{})
+	require.EqualError(t, err, `it is an extent of "split disk.vmdk"; name that one`)
+	require.NoError(t, os.Remove(filepath.Join(dir, "split disk.vmdk")))
+	_, err = image.Open(extent, image.Options{})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.ErrorContains(t, err, "open the descriptor file that names this extent")
+}
+
+// A device without a medium is not a ruined image.
+func TestDeviceWithoutMedium(t *testing.T) {
+	t.Parallel()
+	devices, err := filepath.Glob("/dev/loop[0-9]*")
+	require.NoError(t, err)
+	for _, device := range devices {
+		f, err := os.Open(device)
+		if err != nil {
+			continue
+		}
+		size, err := f.Seek(0, 2)
+		require.NoError(t, f.Close())
+		if err != nil || size != 0 {
+			continue
+		}
+		_, err = image.Open(device, image.Options{})
+		require.ErrorContains(t, err, "there is no medium in the device")
+		return
+	}
+	t.Skip("no block device without a medium can be opened here")
+}
+
+// Who reads the log of many runs must see which folder an error is about.
+func TestErrorsOfPartialFilesHaveTheFolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	src, err := image.Open("../../testdata/xp-lba63.vmdk", image.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, src.Close()) }()
+	dest := filepath.Join(dir, "new.vmdk")
+	first, err := image.Create(dest, src.Disk.Size(), src, image.CreateOptions{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, first.Discard()) }()
+	_, err = image.Create(dest, src.Disk.Size(), src, image.CreateOptions{})
+	require.ErrorIs(t, err, ondisk.ErrBusy)
+	require.ErrorContains(t, err, filepath.Join(dir, ".new.vmdk.partial")+": in use")
+}

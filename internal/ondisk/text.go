@@ -1,0 +1,68 @@
+package ondisk
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"unicode/utf16"
+)
+
+// UTF16 decodes all of b, but for an odd last byte. Halves of surrogate pairs become U+FFFD.
+func UTF16(b []byte, order binary.ByteOrder) string {
+	u := make([]uint16, len(b)/2)
+	for i := range u {
+		u[i] = order.Uint16(b[2*i:])
+	}
+	return string(utf16.Decode(u))
+}
+
+// UTF16Z decodes b up to its first zero character.
+func UTF16Z(b []byte, order binary.ByteOrder) string {
+	for i := 0; i+2 <= len(b); i += 2 {
+		if b[i] == 0 && b[i+1] == 0 {
+			return UTF16(b[:i], order)
+		}
+	}
+	return UTF16(b, order)
+}
+
+// GUID is stored as Microsoft and UEFI do: the first three groups of its text are little-endian numbers.
+type GUID [16]byte
+
+// String is the text without braces, in lower case.
+func (g GUID) String() string {
+	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", binary.LittleEndian.Uint32(g[0:]), binary.LittleEndian.Uint16(g[4:]),
+		binary.LittleEndian.Uint16(g[6:]), g[8:10], g[10:])
+}
+
+// ParseGUID reads a text with or without braces.
+func ParseGUID(s string) (g GUID, ok bool) {
+	if inner, braced := strings.CutPrefix(s, "{"); braced {
+		s, ok = strings.CutSuffix(inner, "}")
+		if !ok {
+			return g, false
+		}
+	}
+	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
+		return g, false
+	}
+	b, err := hex.DecodeString(strings.ReplaceAll(s, "-", ""))
+	if err != nil || len(b) != len(g) {
+		return g, false
+	}
+	binary.LittleEndian.PutUint32(g[0:], binary.BigEndian.Uint32(b[0:]))
+	binary.LittleEndian.PutUint16(g[4:], binary.BigEndian.Uint16(b[4:]))
+	binary.LittleEndian.PutUint16(g[6:], binary.BigEndian.Uint16(b[6:]))
+	copy(g[8:], b[8:])
+	return g, true
+}
+
+// MustGUID is ParseGUID for the constants of a specification.
+func MustGUID(s string) GUID {
+	g, ok := ParseGUID(s)
+	if !ok {
+		panic("ondisk: " + s + " is no GUID")
+	}
+	return g
+}

@@ -1,0 +1,77 @@
+package table
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// oddChain is a chain whose records use all four slots, as OS/2 left them. Its places were read by Linux 6.1 (sys/block/sda) like this too.
+func oddChain(third disktest.MBREntryFields) disktest.Forged {
+	f := disktest.ForgeMBR(32768, slot(0x83, 2048, 1024), slot(0x05, 4096, 20000))
+	f.EBR(4096, slot(0x83, 2048, 100), slot(0x05, 8192, 4096))
+	f.Entry(4096, 2, slot(0x83, 4096, 100))
+	f.Entry(4096, 3, slot(0x83, 6144, 200))
+	f.EBR(12288, slot(0x83, 1024, 100), slot(0x83, 2048, 100))
+	f.Entry(12288, 2, slot(0x83, 3072, 100))
+	f.Entry(12288, 3, slot(0x05, 12288, 3000))
+	f.EBR(16384, slot(0x83, 1024, 100), slot(0, 0, 0))
+	f.Entry(16384, 2, third)
+	return f
+}
+
+// Linux reads each data entry of a boot record, and takes those in the third and fourth slot for garbage when they do not fit. libblkid has
+// the same rules.
+func TestRecordsWithManyEntries(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		third disktest.MBREntryFields
+		parts int
+	}{
+		"all fit":                    {slot(0x83, 2048, 100), 10},
+		"to the end of its link":     {slot(0x83, 2048, 952), 10},
+		"beyond its link":            {slot(0x83, 2048, 953), 9},
+		"beyond the extended one":    {slot(0x83, 12288, 100), 9},
+		"a start beyond 32 bits":     {slot(0x83, 0xffffffff, 0xffffffff), 9},
+		"no sectors":                 {slot(0x83, 2048, 0), 9},
+		"alone in its record's slot": {slot(0x83, 1500, 1500), 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := oddChain(tc.third)
+			path := filepath.Join(t.TempDir(), "disk.raw")
+			f.Write(t, path)
+			got, err := Read(disktest.ShortDisk(f, int64(len(f))))
+			require.NoError(t, err)
+			var lines string
+			for _, p := range got.Partitions {
+				lines += fmt.Sprintf("%d %d %d\n", p.Number, p.Off/512, p.Len/512)
+			}
+			require.Len(t, got.Partitions, tc.parts)
+			require.Equal(t, disktest.Output(t, "partx", "-rgo", "NR,START,SECTORS", path), lines)
+			for _, i := range got.Issues {
+				require.Equal(t, "ebr-entries", i.Code)
+				require.Equal(t, ondisk.Refuse, i.Effect)
+				require.True(t, i.OnMove)
+			}
+			require.Contains(t, got.Issues[0].Text, "the boot record at LBA 4096 (byte 0x200000)")
+		})
+	}
+}
+
+// What lies in one record may overlap no more than what lies in two.
+func TestEntriesOfARecordOverlap(t *testing.T) {
+	t.Parallel()
+	f := oddChain(slot(0x83, 1050, 100))
+	got, err := Read(disktest.ShortDisk(f, int64(len(f))))
+	require.NoError(t, err)
+	last := got.Issues[len(got.Issues)-1]
+	require.Equal(t, ondisk.Broken, last.Effect)
+	require.Equal(t, 12, last.Partition)
+	require.Contains(t, last.Text, "partition 12")
+}
