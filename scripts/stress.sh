@@ -18,7 +18,7 @@ for package in cmd/trueup internal/cli internal/scan internal/sandbox internal/c
 done
 
 export TRUEUP_TEST_PROGRAM="$work/trueup"
-go build -buildvcs=false -o "$TRUEUP_TEST_PROGRAM" ./cmd/trueup
+CGO_ENABLED=0 go build -buildvcs=false -o "$TRUEUP_TEST_PROGRAM" ./cmd/trueup
 
 # manner NAME COMMAND...: runs all of it once, through COMMAND.
 manner() {

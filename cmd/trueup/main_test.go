@@ -40,6 +40,7 @@ func buildAndRun(m *testing.M) (int, error) {
 	defer os.RemoveAll(dir)
 	builtPath = filepath.Join(dir, "trueup")
 	build := exec.Command("go", "build", "-buildvcs=false", "-o", builtPath, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is delivered
 	if made := os.Getenv("TRUEUP_TEST_PROGRAM"); made != "" {
 		build = exec.Command("cp", made, builtPath) // of scripts/stress.sh
 	}

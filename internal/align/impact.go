@@ -22,17 +22,21 @@ type Touched struct {
 	Sequential Change
 }
 
-// Change is a number now, and when the partition starts on a block of the storage.
-type Change struct{ Now, Aligned *big.Rat }
+// Change is a number of blocks now, and when the partition starts on a block of the storage. Both are counted in bytes, so that no
+// fraction of a block is lost.
+type Change struct{ now, aligned, block int64 }
+
+// Now is the number of blocks today.
+func (c Change) Now() *big.Rat { return big.NewRat(c.now, c.block) }
+
+// Aligned is the number of blocks when the partition is aligned.
+func (c Change) Aligned() *big.Rat { return big.NewRat(c.aligned, c.block) }
 
 // More is how much larger Now is than Aligned: 2 for twice as much.
-func (c Change) More() float64 {
-	f, _ := new(big.Rat).Quo(c.Now, c.Aligned).Float64()
-	return f
-}
+func (c Change) More() float64 { return float64(c.now) / float64(c.aligned) }
 
 // Worse reports whether the start of the partition costs anything.
-func (c Change) Worse() bool { return c.Now.Cmp(c.Aligned) > 0 }
+func (c Change) Worse() bool { return c.now > c.aligned }
 
 // Impact is what the start of one partition costs on one storage.
 type Impact struct {
@@ -77,17 +81,17 @@ func (i Impact) Of(n int64) Touched {
 }
 
 func (i Impact) change(n, step int64) Change {
-	return Change{touched(i.Data, n, step, i.Storage.Block), touched(i.inside, n, step, i.Storage.Block)}
+	block := i.Storage.Block
+	return Change{touched(i.Data, n, step, block), touched(i.inside, n, step, block), block}
 }
 
-// touched is the average over one period of I/Os of n bytes that start at first, first+step, first+2*step, …
+// touched is the average over one period of I/Os of n bytes that start at first, first+step, first+2*step, …, in bytes of the blocks.
 //
 // Modulo block the starts are r, r+g, r+2g, … with g = gcd(step, block), all of them equally often, and an I/O from r touches
 // 1 + ⌊(r+n-1)/block⌋ blocks. The sum of these floors over the block/g starts is ⌊(r+n-1)/g⌋ by Hermite's identity.
-func touched(first, n, step, block int64) *big.Rat {
+func touched(first, n, step, block int64) int64 {
 	g := gcd(step, block)
-	extra := big.NewRat((first%g+n-1)/g*g, block)
-	return extra.Add(extra, big.NewRat(1, 1))
+	return (first%g+n-1)/g*g + block
 }
 
 func gcd(a, b int64) int64 {
@@ -103,7 +107,7 @@ func (i Impact) Text() string {
 	unit, block := i.unit(), units.Format(i.Storage.Block)
 	switch {
 	case own.Worse() && i.Block > i.Storage.Block:
-		return fmt.Sprintf("each %s touches %s blocks of %s of the storage instead of %s", unit, number(own.Now), block, number(own.Aligned))
+		return fmt.Sprintf("each %s touches %s blocks of %s of the storage instead of %s", unit, number(own.Now()), block, number(own.Aligned()))
 	case own.Worse() && i.Block == i.Storage.Block:
 		return fmt.Sprintf("each %s touches two %s blocks of the storage instead of one", unit, block)
 	case own.Worse() && i.Storage.Block%i.Block == 0:
@@ -113,12 +117,12 @@ func (i Impact) Text() string {
 		}
 		return text
 	case own.Worse():
-		return fmt.Sprintf("I/O of one %s touches %s blocks of %s of the storage on average instead of %s", unit, number(own.Now), block, number(own.Aligned))
+		return fmt.Sprintf("I/O of one %s touches %s blocks of %s of the storage on average instead of %s", unit, number(own.Now()), block, number(own.Aligned()))
 	case stream.Worse():
 		return fmt.Sprintf("each of a stream of %s I/Os touches two %s blocks of the storage instead of one", block, block)
 	}
 	if what, c, ok := i.costly(); ok {
-		return fmt.Sprintf("%s touches %s blocks of %s of the storage on average instead of %s", what, number(c.Now), block, number(c.Aligned))
+		return fmt.Sprintf("%s touches %s blocks of %s of the storage on average instead of %s", what, number(c.Now()), block, number(c.Aligned()))
 	}
 	return ""
 }

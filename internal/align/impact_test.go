@@ -54,10 +54,10 @@ func TestImpactEqualsASimulation(t *testing.T) {
 				first, step int64
 				got         *big.Rat
 			}{
-				"random, now":         {p.Off + v.DataStart, step, got.Random.Now},
-				"random, aligned":     {v.DataStart, step, got.Random.Aligned},
-				"sequential, now":     {p.Off + v.DataStart, got.Size, got.Sequential.Now},
-				"sequential, aligned": {v.DataStart, got.Size, got.Sequential.Aligned},
+				"random, now":         {p.Off + v.DataStart, step, got.Random.Now()},
+				"random, aligned":     {v.DataStart, step, got.Random.Aligned()},
+				"sequential, now":     {p.Off + v.DataStart, got.Size, got.Sequential.Now()},
+				"sequential, aligned": {v.DataStart, got.Size, got.Sequential.Aligned()},
 			} {
 				want := simulate(x.first, got.Size, x.step, s.Block)
 				require.Zero(t, want.Cmp(x.got), "%s of %d bytes: %s, want %s", name, got.Size, x.got, want)
@@ -88,7 +88,7 @@ func TestImpactOfPublishedExamples(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			got := align.ImpactOf(partitionAt(tc.lba*512, volume.Volume{BlockSize: tc.block}), storage(t, tc.storage)).Of(tc.io)
 			assert.Equal(t, []string{tc.random, tc.sequential, tc.randomThen, tc.sequentThen}, []string{
-				got.Random.Now.RatString(), got.Sequential.Now.RatString(), got.Random.Aligned.RatString(), got.Sequential.Aligned.RatString(),
+				got.Random.Now().RatString(), got.Sequential.Now().RatString(), got.Random.Aligned().RatString(), got.Sequential.Aligned().RatString(),
 			})
 		})
 	}
@@ -101,8 +101,8 @@ func TestAlignedIsNeverWorse(t *testing.T) {
 		s := storage(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage"))
 		i := align.ImpactOf(p, s)
 		for _, x := range i.Table() {
-			require.GreaterOrEqual(t, x.Random.Now.Cmp(x.Random.Aligned), 0)
-			require.GreaterOrEqual(t, x.Sequential.Now.Cmp(x.Sequential.Aligned), 0)
+			require.GreaterOrEqual(t, x.Random.Now().Cmp(x.Random.Aligned()), 0)
+			require.GreaterOrEqual(t, x.Sequential.Now().Cmp(x.Sequential.Aligned()), 0)
 			require.False(t, (s.Block == 512 || p.Off%s.Block == 0) && (x.Random.Worse() || x.Sequential.Worse()))
 		}
 		require.Equal(t, p.Off%s.Block == 0, i.Text() == "", i.Text())

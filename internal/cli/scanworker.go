@@ -77,6 +77,8 @@ func (o outside) Call(ctx context.Context, r scan.Request) (a scan.Answer, err e
 		return a, ctx.Err()
 	case died && d.Idle:
 		return a, errors.Join(scan.ErrUnasked, fromDeath(err))
+	case died && d.Cause == sandbox.Time:
+		return a, scan.Slow{Err: fromDeath(err)}
 	case died:
 		return a, fromDeath(err)
 	}

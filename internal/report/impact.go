@@ -119,8 +119,8 @@ func newImpact(i align.Impact) *Impact {
 }
 
 func newTouched(c align.Change) Touched {
-	now, _ := c.Now.Float64()
-	aligned, _ := c.Aligned.Float64()
+	now, _ := c.Now().Float64()
+	aligned, _ := c.Aligned().Float64()
 	return Touched{now, aligned}
 }
 

@@ -71,18 +71,23 @@ func SafeMessage(s string) string {
 type escaper struct{ w *bufio.Writer }
 
 func (e escaper) Write(p []byte) (int, error) {
+	whole := 0 // up to here all is written
 	for i := 0; i < len(p); {
-		r, n := utf8.DecodeRune(p[i:])
-		if r == '\n' || !dangerous(r) {
-			if _, err := e.w.Write(p[i : i+n]); err != nil {
-				return i, err
-			}
-		} else {
-			for _, u := range utf16.AppendRune(nil, r) {
-				fmt.Fprintf(e.w, `\u%04x`, u)
-			}
+		r, n := rune(p[i]), 1
+		if r >= utf8.RuneSelf {
+			r, n = utf8.DecodeRune(p[i:])
 		}
-		i += n
+		if i += n; r == '\n' || r >= ' ' && r <= '~' || !dangerous(r) {
+			continue
+		}
+		if _, err := e.w.Write(p[whole : i-n]); err != nil {
+			return whole, err
+		}
+		for _, u := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(e.w, `\u%04x`, u)
+		}
+		whole = i
 	}
-	return len(p), nil
+	n, err := e.w.Write(p[whole:])
+	return whole + n, err
 }

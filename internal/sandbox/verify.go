@@ -75,6 +75,22 @@ func threadStatus(pid int) ([][]byte, error) {
 	return all, nil
 }
 
+// doing says what a process is about: one that computes wants more time than it was given, one that waits for a read has slow storage.
+// "" is not known. Spec: proc(5), /proc/PID/status, State.
+func doing(pid int) string {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return ""
+	}
+	_, state, _ := strings.Cut(string(status), "\nState:\t")
+	for letter, words := range map[string]string{"R": "computed or waited for a processor", "D": "waited for a read", "S": "slept", "T": "was stopped"} {
+		if strings.HasPrefix(state, letter) {
+			return words
+		}
+	}
+	return ""
+}
+
 // statusNumber finds a number in a /proc/PID/status.
 func statusNumber(status []byte, name string) (int64, bool) {
 	for l := range bytes.Lines(status) {

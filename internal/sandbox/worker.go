@@ -170,7 +170,11 @@ func (w *Worker) Call(ctx context.Context, request []byte) ([]byte, error) {
 func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duration, most int64) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, wall)
 	defer cancel()
-	stop := context.AfterFunc(timed, w.kill)
+	var state atomic.Value
+	stop := context.AfterFunc(timed, func() {
+		state.Store(doing(w.cmd.Process.Pid))
+		w.kill()
+	})
 	answer, err := w.talk(request, most)
 	switch inTime := stop(); {
 	case inTime && err == nil:
@@ -180,6 +184,9 @@ func (w *Worker) exchange(ctx context.Context, request []byte, wall time.Duratio
 	}
 	w.await()
 	death := &Death{Cause: Time, Text: fmt.Sprintf("no answer within %v", wall), Said: w.said.String()}
+	if was, _ := state.Load().(string); was != "" {
+		death.Text += ", when it " + was
+	}
 	if err := ctx.Err(); err != nil {
 		death.Cause, death.Text, death.err = Canceled, err.Error(), err
 	}

@@ -64,19 +64,33 @@ func NewPool(jobs int, judge Judge, start func(ctx context.Context) (Worker, err
 // ErrUnasked is the error of a worker that had died before it got the request.
 var ErrUnasked = errors.New("the worker was gone")
 
+// Slow is the error of a worker that gave no answer in time, though it may not have computed.
+type Slow struct{ Err error }
+
+func (s Slow) Error() string { return s.Err.Error() }
+
+// Unwrap is for its class.
+func (s Slow) Unwrap() error { return s.Err }
+
 // errFewer is the error of a worker that could not be started while there are others: from now on there is one less.
 var errFewer = errors.New("there is no worker more")
 
 // tries is how many workers are asked, when one after the other is gone before it could be.
 const tries = 3
 
-// Do has a worker answer a request. The error is what the worker died of.
+// Do has a worker answer a request. The error is what the worker died of. Where one gives no answer in time another is asked, once:
+// storage, or a machine with too much to do, can stand still for longer than an image takes.
 func (p *Pool) Do(ctx context.Context, r Request) (a Answer, err error) {
+	slow := false
 	for n := 0; n < tries; {
-		switch a, err = p.try(ctx, r); {
+		a, err = p.try(ctx, r)
+		_, late := errors.AsType[Slow](err)
+		switch {
 		case errors.Is(err, errFewer):
 		case errors.Is(err, ErrUnasked):
 			n++
+		case late && !slow:
+			slow = true
 		default:
 			return a, err
 		}

@@ -43,3 +43,36 @@ func TestNoWorkerCanBeStarted(t *testing.T) {
 	}
 	require.NoError(t, p.Close())
 }
+
+// slow gives no answer to the first requests of all its kind.
+type slow struct{ left *int }
+
+func (s slow) Call(context.Context, Request) (Answer, error) {
+	if *s.left--; *s.left >= 0 {
+		return Answer{}, Slow{errors.New("no answer within 30s")}
+	}
+	return willing{}.Call(nil, Request{}) //nolint:staticcheck // which it does not ask
+}
+func (slow) Close() error { return nil }
+
+// A worker that does not answer in time may wait for a storage that stands still: another is asked, once.
+func TestWorkersThatAreSlow(t *testing.T) {
+	for _, c := range []struct {
+		late, started int
+		text          string
+	}{{0, 1, ""}, {1, 2, ""}, {2, 2, "no answer within 30s"}, {9, 2, "no answer within 30s"}} {
+		started, left := 0, c.late
+		p := NewPool(2, nil, func(context.Context) (Worker, error) {
+			started++
+			return slow{&left}, nil
+		})
+		_, err := p.Do(t.Context(), Request{})
+		if c.text == "" {
+			require.NoError(t, err)
+		} else {
+			require.EqualError(t, err, c.text)
+		}
+		require.Equal(t, c.started, started, "late %d times", c.late)
+		require.NoError(t, p.Close())
+	}
+}
