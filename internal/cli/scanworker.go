@@ -78,7 +78,7 @@ func (o outside) Call(ctx context.Context, r scan.Request) (a scan.Answer, err e
 	case died && d.Idle:
 		return a, errors.Join(scan.ErrUnasked, fromDeath(err))
 	case died && d.Cause == sandbox.Time:
-		return a, scan.Slow{Err: fromDeath(err)}
+		return a, scan.SlowError{Err: fromDeath(err)}
 	case died:
 		return a, fromDeath(err)
 	}

@@ -64,13 +64,13 @@ func NewPool(jobs int, judge Judge, start func(ctx context.Context) (Worker, err
 // ErrUnasked is the error of a worker that had died before it got the request.
 var ErrUnasked = errors.New("the worker was gone")
 
-// Slow is the error of a worker that gave no answer in time, though it may not have computed.
-type Slow struct{ Err error }
+// SlowError is the error of a worker that gave no answer in time, though it may not have computed.
+type SlowError struct{ Err error }
 
-func (s Slow) Error() string { return s.Err.Error() }
+func (s SlowError) Error() string { return s.Err.Error() }
 
 // Unwrap is for its class.
-func (s Slow) Unwrap() error { return s.Err }
+func (s SlowError) Unwrap() error { return s.Err }
 
 // errFewer is the error of a worker that could not be started while there are others: from now on there is one less.
 var errFewer = errors.New("there is no worker more")
@@ -84,7 +84,7 @@ func (p *Pool) Do(ctx context.Context, r Request) (a Answer, err error) {
 	slow := false
 	for n := 0; n < tries; {
 		a, err = p.try(ctx, r)
-		_, late := errors.AsType[Slow](err)
+		_, late := errors.AsType[SlowError](err)
 		switch {
 		case errors.Is(err, errFewer):
 		case errors.Is(err, ErrUnasked):

@@ -49,7 +49,7 @@ type slow struct{ left *int }
 
 func (s slow) Call(context.Context, Request) (Answer, error) {
 	if *s.left--; *s.left >= 0 {
-		return Answer{}, Slow{errors.New("no answer within 30s")}
+		return Answer{}, SlowError{errors.New("no answer within 30s")}
 	}
 	return willing{}.Call(nil, Request{}) //nolint:staticcheck // which it does not ask
 }
