@@ -141,15 +141,15 @@ func brokenLDM() []hostile {
 				db.Put(block(i)+8, []byte{0, 0, 0, 9, 0, byte(5 + i), 0, 2})
 			}
 		}, "ldm block at 0x3", "fragment 5", "want less than 2"),
-		ldmRow("name that leaves the record", func(_, db disktest.Forged) { db.U8(block(4)+disktest.LDMBody+2, 255) }, "ldm record", "want fields that end with it"),
+		ldmRow("name that leaves the record", func(_, db disktest.Forged) { db.U8(block(2)+disktest.LDMBody+2, 255) }, "ldm record", "want fields that end with it"),
 		ldmRow("number of 255 bytes", func(_, db disktest.Forged) { db.U8(block(2)+disktest.LDMBody, 255) }, "ldm record", "want fields that end with it"),
 		ldmRow("partition at 2^64-1", func(_, db disktest.Forged) {
 			db.Big64(block(2)+disktest.LDMBody+2+9+12, 1<<64-1)
 		}, "LDM"),
-		ldmRow("names that a terminal obeys", func(_, db disktest.Forged) { db.Text(block(4)+disktest.LDMBody+3, "\x1b[2J\u202e") }, "LDM"),
-		ldmRow("a database of the same volume", func(_, db disktest.Forged) {
+		ldmRow("names that a terminal obeys", func(_, db disktest.Forged) { db.Text(block(2)+disktest.LDMBody+3, "\x1b[2J\u202e") }, "LDM"),
+		ldmRow("a database of the same partition", func(_, db disktest.Forged) {
 			for at := block(5); at < 2040*512; at += disktest.LDMBlock {
-				db.Put(at, db[block(4):block(5)])
+				db.Put(at, db[block(2):block(3)])
 			}
 		}, "LDM"),
 	}

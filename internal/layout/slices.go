@@ -70,7 +70,7 @@ func isMember(p table.Partition) bool {
 	return member
 }
 
-// readDynamic reads the database of a dynamic disk, and shows each of its partitions what it says about it.
+// readDynamic reads the database of a dynamic disk, and lists in each of its partitions the parts of volumes that lie in it.
 func (l *Layout) readDynamic(d disk.Disk) error {
 	var heads []int64
 	for _, p := range l.Partitions {
@@ -82,7 +82,7 @@ func (l *Layout) readDynamic(d disk.Disk) error {
 			heads = volume.LDMHeads(d.Size(), d.SectorSize())
 		}
 	}
-	group, err := volume.ReadLDM(d, heads)
+	extents, err := volume.ReadLDM(d, heads)
 	switch {
 	case errors.Is(err, ondisk.ErrNoMatch):
 		return nil
@@ -95,38 +95,41 @@ func (l *Layout) readDynamic(d disk.Disk) error {
 	case err != nil:
 		return err
 	}
-	described, spread := 0, true
 	for _, p := range l.Partitions {
-		member, database := isDynamic(p.Partition)
-		if !member {
+		if !isMember(p.Partition) {
 			continue
 		}
 		if p.Volume.Kind == volume.Unknown {
 			p.Volume.Kind, p.Volume.Size = volume.LDM, p.Len
 		}
-		if described++; described <= maxDescribed {
-			group.Describe(p.Volume, p.Off, p.End(), spread && !database)
-			spread = spread && database
-			l.spread(p)
-		}
+		extents = l.describe(p, extents)
 	}
 	return nil
 }
 
-// spread takes back that the file system of a member is too large or malformed where no whole volume of the group starts with it: a striped,
-// spanned or RAID-5 volume goes on in other places.
-func (l *Layout) spread(p Partition) {
-	if slices.ContainsFunc(p.Volume.Parts, func(part volume.Part) bool { return part.Start == 0 }) {
-		return
+// describe lists in a member the extents that lie in it, and returns the others: an extent belongs to one partition. Where no whole volume
+// starts with the member, its file system may be too large or malformed: a striped, spanned or RAID-5 volume goes on elsewhere.
+func (l *Layout) describe(p Partition, extents []volume.LDMExtent) (left []volume.LDMExtent) {
+	whole := false
+	for _, x := range extents {
+		if x.Off < p.Off || x.End() > p.End() {
+			left = append(left, x)
+			continue
+		}
+		kind := "piece"
+		if x.Whole {
+			kind = "volume"
+		}
+		p.Volume.Parts = append(p.Volume.Parts, volume.Part{Name: x.Name, Kind: kind, Start: x.Off - p.Off, Size: x.Len})
+		whole = whole || x.Whole && x.Off == p.Off
 	}
-	l.Issues = slices.DeleteFunc(l.Issues, func(i ondisk.Issue) bool {
-		return i.Partition == p.Number && (i.Effect == ondisk.BadVolume || i.Code == "volume-size")
-	})
+	if !whole {
+		l.Issues = slices.DeleteFunc(l.Issues, func(i ondisk.Issue) bool {
+			return i.Partition == p.Number && (i.Effect == ondisk.BadVolume || i.Code == "volume-size")
+		})
+	}
+	return left
 }
-
-// maxDescribed bounds the members of a dynamic disk that the database is shown for: what it says about the group it says for each of them.
-// It is what a GPT of the usual size has room for; Windows makes one or two.
-const maxDescribed = 128
 
 // tableNames are the tables that a disk can have in place of those of a PC.
 var tableNames = map[volume.Kind]string{

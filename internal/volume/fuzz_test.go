@@ -108,16 +108,16 @@ func FuzzLDM(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
 		d := disktest.ShortDisk(data, int64(sectors)*512)
 		spent := disktest.Spent()
-		group, err := ReadLDM(d, []int64{0})
+		extents, err := ReadLDM(d, []int64{0})
 		require.Less(t, spent(), 5*time.Second)
 		if err != nil {
 			require.True(t, isNoMatch(err) || errors.Is(err, ondisk.ErrFormat), "%v", err)
 			return
 		}
-		require.LessOrEqual(t, len(group.Volumes), maxLDMNames)
-		for _, v := range group.Volumes {
-			require.GreaterOrEqual(t, v.Size, int64(0))
-			require.Less(t, v.Start, max(d.Size(), 1))
+		require.LessOrEqual(t, len(extents), maxLDMExtents)
+		for _, x := range extents {
+			require.GreaterOrEqual(t, min(x.Off, x.Len), int64(0))
+			require.LessOrEqual(t, x.End(), d.Size())
 		}
 	})
 }

@@ -18,19 +18,14 @@ import (
 
 // ldmHead is a private header.
 type ldmHead struct {
-	Magic        [8]byte // "PRIVHEAD"
-	_            uint32
-	Major, Minor uint16
-	_            [4]uint64
-	DiskID       [64]byte // a GUID as text
-	HostID       [64]byte
-	GroupID      [64]byte
-	GroupName    [32]byte
-	_            [11]byte
-	DataStart    uint64 // sectors of the disk, as all below
-	DataSize     uint64
-	ConfigStart  uint64
-	ConfigSize   uint64
+	Magic       [8]byte // "PRIVHEAD"
+	_           [5]uint64
+	DiskID      [64]byte  // a GUID as text
+	_           [171]byte // host and disk group
+	DataStart   uint64    // sectors of the disk, as all below
+	DataSize    uint64
+	ConfigStart uint64
+	ConfigSize  uint64
 }
 
 // ldmTOC says where in the database the records are.
@@ -51,10 +46,6 @@ type ldmVMDB struct {
 	Records     uint32
 	RecordSize  uint32 // bytes
 	FirstRecord uint32 // bytes from here
-	Status      uint16
-	_           [2]uint16
-	GroupName   [31]byte
-	GroupID     [64]byte
 }
 
 // ldmBlock is the head of a block of records. A record that does not fit into one goes on in others.
@@ -68,10 +59,9 @@ type ldmBlock struct {
 
 // ldmRecord begins a record.
 type ldmRecord struct {
-	Status uint16
-	Flags  uint8
-	Type   uint8 // revision in the upper half
-	Size   uint32
+	_    [3]byte
+	Type uint8 // revision in the upper half
+	Size uint32
 }
 
 const (
@@ -87,9 +77,16 @@ func LDMHeads(size, sector int64) []int64 {
 	return []int64{6 * sector, size - sector, size - units.MiB + 1856*sector}
 }
 
-// ReadLDM reads the database of a dynamic disk. heads are the places of the private header; the first that leads to a database
-// counts. ErrNoMatch: none is one.
-func ReadLDM(d disk.Disk, heads []int64) (*DynamicDisk, error) {
+// LDMExtent is a part of a volume that lies on the disk.
+type LDMExtent struct {
+	disk.Range
+	Name  string // of the partition record
+	Whole bool   // a whole copy of the volume: no other disk and no other place holds a part of it
+}
+
+// ReadLDM reads where the volumes of a dynamic disk lie on it. heads are the places of the private header; the first that leads
+// to a database counts. ErrNoMatch: there is no private header.
+func ReadLDM(d disk.Disk, heads []int64) ([]LDMExtent, error) {
 	first := ondisk.ErrNoMatch
 	for _, at := range heads {
 		var h ldmHead
@@ -102,9 +99,9 @@ func ReadLDM(d disk.Disk, heads []int64) (*DynamicDisk, error) {
 		if string(h.Magic[:]) != "PRIVHEAD" {
 			continue
 		}
-		group, err := readLDMConfig(d, &h, at)
+		extents, err := readLDMConfig(d, &h, at)
 		if err == nil || !errors.Is(err, ondisk.ErrFormat) {
-			return group, err
+			return extents, err
 		}
 		if isNoMatch(first) {
 			first = err
@@ -113,7 +110,7 @@ func ReadLDM(d disk.Disk, heads []int64) (*DynamicDisk, error) {
 	return nil, first
 }
 
-func readLDMConfig(d disk.Disk, h *ldmHead, at int64) (*DynamicDisk, error) {
+func readLDMConfig(d disk.Disk, h *ldmHead, at int64) ([]LDMExtent, error) {
 	sector := d.SectorSize()
 	sectors := ondisk.U64(d.Size() / sector)
 	switch {
@@ -124,7 +121,7 @@ func readLDMConfig(d disk.Disk, h *ldmHead, at int64) (*DynamicDisk, error) {
 	case h.DataStart > sectors:
 		return nil, field("ldm private header", "data start", at+283, h.DataStart, fmt.Sprintf("at most %d", sectors))
 	}
-	db := &ldmDatabase{disk: d, sector: sector, at: ondisk.I64(h.ConfigStart) * sector}
+	db := &ldmDatabase{disk: d, sector: sector, disks: map[string]uint64{}, at: ondisk.I64(h.ConfigStart) * sector}
 	var err error
 	if db.b, err = ondisk.Bytes(d, db.at, ondisk.I64(h.ConfigSize)*sector); err != nil {
 		return nil, err
@@ -135,7 +132,7 @@ func readLDMConfig(d disk.Disk, h *ldmHead, at int64) (*DynamicDisk, error) {
 	if err := db.readBlocks(); err != nil {
 		return nil, err
 	}
-	return db.dynamicDisk(h), nil
+	return db.extents(h), nil
 }
 
 // decodeLDM is ondisk.Decode, big-endian.
@@ -158,10 +155,8 @@ type ldmDatabase struct {
 	sector      int64
 	first, size int64 // of the blocks, in b
 
-	volumes    []*ldmVolume
-	components []*ldmComponent
 	partitions []ldmPartition
-	disks      []ldmDisk
+	disks      map[string]uint64 // GUID to number
 }
 
 // ldmTOCs are where the table of contents and its copies stand, in sectors; negative ones count from the end.

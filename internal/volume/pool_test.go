@@ -124,24 +124,6 @@ func TestVMFS(t *testing.T) {
 	require.Equal(t, "begins on another device", detail(probeBytes(t, f), "file system"))
 }
 
-// A volume in pieces is shown for one partition of its disk.
-func TestSpreadVolumesOfADynamicDisk(t *testing.T) {
-	d := DynamicDisk{Volumes: []DynamicVolume{{Name: "striped", Start: -1, Size: 1 << 20}, {Name: "simple", Start: 1 << 20, Size: 1 << 20}}}
-	for _, tc := range []struct {
-		off    int64
-		spread bool
-		want   []Part
-	}{
-		{0, true, []Part{{"striped", "", -1, 1 << 20, false}}},
-		{1 << 20, true, []Part{{"striped", "", -1, 1 << 20, false}, {"simple", "", 0, 1 << 20, false}}},
-		{1 << 20, false, []Part{{"simple", "", 0, 1 << 20, false}}},
-	} {
-		v := &Volume{}
-		d.Describe(v, tc.off, tc.off+1<<20, tc.spread)
-		require.Equal(t, tc.want, v.Parts)
-	}
-}
-
 // A name can be as long as its structure, and stands in a report as often as there are partitions.
 func TestLongNames(t *testing.T) {
 	value := append([]byte{0, 1, 0, 0}, make([]byte, 1<<16)...)

@@ -39,7 +39,7 @@ func TestStructSizes(t *testing.T) {
 	assert.Equal(t, 512, binary.Size(sunLabel{}), "Sun disk label")
 	assert.Equal(t, 0x133+8, binary.Size(ldmHead{}), "LDM private header up to the size of the database")
 	assert.Equal(t, 36+2*34, binary.Size(ldmTOC{}), "LDM table of contents")
-	assert.Equal(t, 53+64, binary.Size(ldmVMDB{}), "LDM VMDB up to the GUID of the group")
+	assert.Equal(t, 16, binary.Size(ldmVMDB{}), "LDM VMDB up to its first block")
 	assert.Equal(t, 16, binary.Size(ldmBlock{}), "head of a VBLK")
 	assert.Equal(t, 8, binary.Size(ldmRecord{}), "head of a record in VBLKs")
 	assert.Equal(t, 512, binary.Size(exfatBoot{}), "exFAT boot sector")
