@@ -384,12 +384,13 @@ func TestHelpNamesAllFormats(t *testing.T) {
 	for _, command := range []string{"inspect", "plan", "align", "verify", "convert"} {
 		formats := offered(command, "--format")
 		require.Subset(t, formats, []string{"raw", "vmdk", "vhd", "vhdx", "qcow2"})
-		require.Contains(t, unwrapped(trueup(t, command, "--help").stdout), "must have ("+strings.Join(formats, ", ")+")")
+		help := unwrapped(trueup(t, command, "--help").stdout)
+		require.Contains(t, help, "require this image FORMAT: "+strings.Join(formats, ", "))
 	}
 	for _, command := range []string{"align", "convert"} {
 		_, help, found := strings.Cut(unwrapped(trueup(t, command, "--help").stdout), "--to FORMAT[:SUBFORMAT] ")
 		require.True(t, found)
-		help, _, _ = strings.Cut(help, " --")
+		help, _, _ = strings.Cut(help, " Usage:")
 		for _, name := range offered(command, "--to") {
 			format, subformat, _ := strings.Cut(name, ":")
 			require.Regexp(t, `\b`+format+`(:\S*\b`+subformat+`\b)?`, help)

@@ -34,12 +34,12 @@ type copyFlags struct {
 func (c *copyFlags) add(cmd *cobra.Command) {
 	c.addSandbox(cmd)
 	f := cmd.Flags()
-	f.Var(&c.to, "to", "format of DEST (default: the source's own): "+targetList()+"; with ,align=SIZE the disk's size becomes a multiple of it")
-	f.BoolVar(&c.force, "force", false, "replace DEST; the old one stands until the new one is complete")
-	f.StringVar(&c.verify, "verify", "full", "what to prove before DEST gets its name: full (every byte) or structure")
-	f.IntVarP(&c.jobs, "jobs", "j", 4, "how many chunks are read and written at once")
-	f.StringVar(&c.progress, "progress", "auto", "auto (a bar on a terminal), json (one line a second on standard error) or none")
-	f.BoolVar(&c.noProgress, "no-progress", false, "the same as --progress none")
+	f.Var(&c.to, "to", "format of DEST (default: the format of SOURCE)")
+	f.BoolVar(&c.force, "force", false, "replace an existing DEST when the copy is complete")
+	f.StringVar(&c.verify, "verify", "full", "proof before DEST gets its name, by `LEVEL`: full (every byte) or structure")
+	f.IntVarP(&c.jobs, "jobs", "j", 4, "read and write `N` chunks at once")
+	f.StringVar(&c.progress, "progress", "auto", "show progress as `KIND`: auto (a bar on terminals), json or none")
+	f.BoolVar(&c.noProgress, "no-progress", false, "same as --progress none")
 	complete(cmd, "to", targetNames()...)
 	complete(cmd, "verify", "full", "structure")
 	complete(cmd, "progress", "auto", "json", "none")
@@ -86,18 +86,22 @@ func newAlign(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "align SOURCE DEST",
 		Short: "Write an aligned copy of a disk image that still boots",
-		Long: `Writes DEST: the disk of SOURCE with every misaligned partition moved to a boundary, its file system with it, and the
-partition table, boot sectors, and the positions that boot loaders and Windows store corrected; what cannot be is refused. Every
-byte is compared before DEST gets its name; SOURCE is never written.
-A SOURCE that is aligned already is copied as it is.
+		Long: `Writes DEST, a copy of SOURCE in which every misaligned partition starts on a boundary. File systems
+move with their partitions; the partition table, the boot sectors and the positions that boot loaders and Windows
+store are corrected. A copy that would not be safe is refused. By default, every byte is compared before DEST gets its
+name. SOURCE is never written; if it is aligned already, it is copied unchanged.
 
-A Windows knows partitions of other MBR disks by their places. Align each disk of such a machine with --with for all
-others, as they are before: every disk is planned with the same options, and what SOURCE stores of the others follows
-where these plans put their partitions.
+` + moveHelp + `
 
-SOURCE can be a package, an OVA or an OVF with its files. A DEST that ends in .ova or .ovf becomes a package too, with every
-misaligned disk realigned, sizes and manifest to match, and everything else as it was; what the manifest says about SOURCE is
-checked before. Another DEST becomes one disk, of a SOURCE such as vm.ova!disk1.vmdk.`,
+Windows refers to partitions of other MBR disks by position. Align each disk of such a machine with --with for every
+other disk, in its original state, and with the same options. The references in SOURCE then follow the partitions of
+the other disks.
+
+SOURCE can be a package: an OVA, or an OVF with its files. If DEST ends in .ova or .ovf, it becomes a package too:
+every misaligned disk is realigned, sizes and manifest are adjusted, and everything else is kept. The digests in the
+manifest of SOURCE are checked first. Any other DEST becomes a single disk, from a SOURCE such as vm.ova!disk1.vmdk.
+
+` + toHelp(),
 		Example: `  trueup align winxp.vmdk winxp-aligned.vmdk
   trueup align --json --no-progress --to raw p2v.vmdk p2v.img
   trueup align --with data.vmdk system.vmdk system-aligned.vmdk
@@ -109,7 +113,7 @@ checked before. Another DEST becomes one disk, of a SOURCE such as vm.ova!disk1.
 	}
 	f.copyFlags.add(cmd)
 	f.moveFlags.add(cmd)
-	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing when nothing has to move")
+	cmd.Flags().BoolVar(&f.skipAligned, "skip-aligned", false, "write nothing if no partition has to move")
 	return cmd
 }
 
@@ -267,8 +271,10 @@ func newConvert(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert SOURCE DEST",
 		Short: "Copy a disk image into another format, moving nothing",
-		Long: `Writes DEST with the very bytes of SOURCE's disk, in the format of --to, and compares them before DEST gets its name.
-SOURCE can be - for a streamOptimized VMDK that comes through a pipe.`,
+		Long: `Copies the disk of SOURCE to DEST unchanged, in the format of --to. By default, every byte is compared
+before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a pipe.
+
+` + toHelp(),
 		Example: `  trueup convert --to raw disk.vmdk disk.img
   trueup convert --to vmdk:monolithicFlat disk.img disk.vmdk
   tar -xOf vm.ova disk1.vmdk | trueup convert --to raw - disk.img`,

@@ -16,7 +16,7 @@ import (
 
 // addSandbox adds --require-sandbox.
 func (c *common) addSandbox(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&c.requireSandbox, "require-sandbox", false, "refuse to read where the kernel cannot confine the program")
+	cmd.Flags().BoolVar(&c.requireSandbox, "require-sandbox", false, "fail if the kernel cannot confine the program")
 }
 
 // lost is what this process, or its workers, should have been kept from and are not; nil where nothing is missing. It is a fact of the

@@ -16,19 +16,19 @@ var exits = []struct {
 	code, text string
 	of         []string
 }{
-	{"0", "done; what was inspected is aligned, or blank, or a table without partitions", []string{"trueup", "inspect", "scan"}},
-	{"0", "done; DEST is complete and proved", []string{"align", "convert"}},
+	{"0", "done; every inspected disk is aligned, blank or without partitions", []string{"trueup", "inspect", "scan"}},
+	{"0", "done; DEST is complete and verified", []string{"align", "convert"}},
 	{"0", "done", []string{"plan", "version"}},
-	{"0", "DEST is SOURCE, aligned", []string{"verify"}},
-	{"1", "error: I/O, malformed image, problem with the output; nothing stands under the final name", nil},
-	{"", "inspect, scan: a disk of unknown content (--allow-unknown)", []string{"trueup", "inspect", "scan"}},
-	{"", "scan: no image (--allow-empty)", []string{"trueup", "scan"}},
-	{"2", "inspect, scan: some partition is off --boundary, but on a multiple of 4 KiB", []string{"trueup", "inspect", "scan"}},
-	{"3", "inspect, scan: some partition starts off a 4 KiB boundary", []string{"trueup", "inspect", "scan"}},
-	{"4", "refused: the job would be unsafe; the message says what would allow it", []string{"trueup", "plan", "align", "convert"}},
+	{"0", "DEST is an aligned copy of SOURCE", []string{"verify"}},
+	{"1", "error: I/O, malformed image, or a problem with the output; nothing incomplete gets the final name", nil},
+	{"", "inspect, scan: the content of a disk is unknown (see --allow-unknown)", []string{"trueup", "inspect", "scan"}},
+	{"", "scan: no image was judged (see --allow-empty)", []string{"trueup", "scan"}},
+	{"2", "inspect, scan: a partition starts off --boundary, but on 4 KiB", []string{"trueup", "inspect", "scan"}},
+	{"3", "inspect, scan: a partition starts off 4 KiB", []string{"trueup", "inspect", "scan"}},
+	{"4", "refused: the copy would not be safe; the message names a remedy", []string{"trueup", "plan", "align", "convert"}},
 	{"5", "verify: a difference was found", []string{"trueup", "verify"}},
-	{"64", "usage", nil},
-	{"129, 130, 143", "interrupted by SIGHUP, SIGINT or SIGTERM; nothing stands under the final name", nil},
+	{"64", "wrong usage", nil},
+	{"129, 130, 143", "interrupted by SIGHUP, SIGINT or SIGTERM; nothing incomplete gets the final name", nil},
 }
 
 // ofCommands is how a text begins that says whose exit code it is.

@@ -29,7 +29,7 @@ func TestCompletionShowsPlainTexts(t *testing.T) {
 	root.SetOut(&out)
 	require.NoError(t, root.Execute())
 	require.Contains(t, out.String(), "--out\twrite the result to FILE")
-	require.Contains(t, out.String(), "--output\thow to print the result, as FORMAT")
+	require.Contains(t, out.String(), "--output\tprint the result as FORMAT")
 	require.NotContains(t, out.String(), "`")
 }
 

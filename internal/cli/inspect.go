@@ -56,18 +56,22 @@ func newInspect(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect IMAGE",
 		Short: "Show what is on a disk image and what is misaligned",
-		Long: `Shows container, partition table and volumes of one image, and how it boots, holds the start of every partition
-against 4 KiB, 64 KiB and 1 MiB, and says what a misalignment costs and how to fix it. It tells how the container stores the disk,
-and counts what of its data is not zero where there are at most 128 MiB, or with --data. Nothing is written.
+		Long: `Shows the container, partition table and volumes of one image, and how it boots. Compares the start of
+every partition with boundaries of 4 KiB, 64 KiB and 1 MiB, and reports what a misalignment costs and how to fix it.
+Also reports how the container stores the disk, and how many bytes are not zero if the image stores at most 128 MiB of
+data, or with --data. Writes nothing. The image format is detected from the content.
 
---boundary is the criterion: a partition is aligned that starts on a multiple of it, whatever lies below; verdict and exit code
-follow it. --storage says what does lie below, and changes only the costs that are told and the advice. --impact computes the
-costs: a random I/O starts at any block of the volume, and a smaller one at any multiple of its own size; sequential ones follow
-each other from the first block on, with no cache between them. What the container does to the alignment is not in them.
+--boundary is the criterion for verdict and exit code: a partition is aligned if it starts on a multiple of it.
+--storage describes the storage below the image and changes only the reported costs and the advice.
 
---with names the other disks of the machine, as for align: what they know of each other is settled then, and not warned of.
+--impact computes these costs for each partition. A random I/O starts at any block of the volume, one smaller than a
+block at any multiple of its own size; sequential I/O starts at the first block and is not cached. The alignment of
+the data in the container is not included.
 
-IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is one disk of it, for all commands.`,
+--with names the other disks of the machine, as for align. References between these disks are then resolved instead of
+warned about.
+
+IMAGE can be a package: an OVA, or an OVF with its files. vm.ova!disk1.vmdk is one disk of a package.`,
 		Example: `  trueup inspect winxp.vmdk
   trueup inspect --boundary 1M --json winxp.vmdk
   trueup inspect --impact --storage netapp winxp.vmdk
@@ -78,16 +82,17 @@ IMAGE can be a package, an OVA or an OVF with its files; vm.ova!disk1.vmdk is on
 			return runInspect(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), f, args[0])
 		},
 	}
-	boundaryFlag(cmd, &f.boundary, "partitions are to start on multiples of this, 4K to 1G")
+	boundaryFlag(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
 	f.addReading(cmd)
 	f.addSandbox(cmd)
 	withFlag(cmd, &f.with)
-	cmd.Flags().Var(&f.storage, "storage", "what lies below the image, for the costs: "+strings.Join(align.StorageNames(), ", "))
+	names := strings.Join(align.StorageNames(), ", ")
+	cmd.Flags().Var(&f.storage, "storage", "storage below the image, for the costs: "+names)
 	complete(cmd, "storage", align.StorageNames()...)
-	cmd.Flags().BoolVar(&f.impact, "impact", false, "compute for each partition how many blocks of the storage an I/O touches, now and aligned")
-	cmd.Flags().BoolVarP(&f.list, "list", "l", false, "print a list of the partitions as fdisk -lu does, and nothing else (JSON stays the same)")
+	cmd.Flags().BoolVar(&f.impact, "impact", false, "compute the storage blocks that an I/O touches")
+	cmd.Flags().BoolVarP(&f.list, "list", "l", false, "print only the partitions, as fdisk -lu lists them")
 	unknownFlag(cmd, &f.unknown)
-	cmd.Flags().BoolVar(&f.data, "data", false, "read all data and count what is not zero")
+	cmd.Flags().BoolVar(&f.data, "data", false, "read all data to count the bytes that are not zero")
 	return cmd
 }
 
@@ -200,7 +205,7 @@ func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *source)
 
 // unknownFlag adds --allow-unknown.
 func unknownFlag(cmd *cobra.Command, to *bool) {
-	cmd.Flags().BoolVar(to, "allow-unknown", false, "exit 0 for a disk on which nothing is found that is known")
+	cmd.Flags().BoolVar(to, "allow-unknown", false, "exit with 0 if the content of a disk is unknown")
 }
 
 // diagnose adds what the starts of the partitions cost and whether an aligned copy is worth the trouble.

@@ -17,7 +17,7 @@ import (
 const maxWith = 32
 
 func withFlag(cmd *cobra.Command, paths *[]string) {
-	cmd.Flags().StringArrayVar(paths, "with", nil, "another `DISK` of the machine, which is only read (repeatable)")
+	cmd.Flags().StringArrayVar(paths, "with", nil, "another `DISK` of the machine, read only (repeatable)")
 }
 
 // noPackage refuses --with for a package.

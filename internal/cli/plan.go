@@ -43,18 +43,23 @@ func (c choice) checkChoice() error {
 	return nil
 }
 
+// moveHelp explains the flags that decide what moves where.
+const moveHelp = `By default, partitions that start off 64 KiB move to a multiple of 64 KiB if the boot code uses
+cylinders, heads and sectors, and to a multiple of 1 MiB otherwise. --boundary SIZE makes SIZE both criterion and
+target. --data-only is refused if a partition that the boot needs would have to make room.`
+
 func (m *moveFlags) add(cmd *cobra.Command) {
-	boundaryFlag(cmd, &m.boundary, "where partitions move to, 4K to 1G; auto is 64K where the boot code reads cylinders, heads and sectors, 1M elsewhere")
-	cmd.Flags().IntSliceVar(&m.only, "partition", nil, "move only partition `N` (repeatable), and what it forces to move")
-	cmd.Flags().BoolVar(&m.dataOnly, "data-only", false, "move only partitions that the boot does not need; refused when one of the others would have to make room")
-	cmd.Flags().BoolVar(&m.allowUnbootable, "allow-unbootable", false, "go on although a finding says that the copy may not boot")
+	boundaryFlag(cmd, &m.boundary, "alignment of moved partitions: auto, or 4K to 1G")
+	cmd.Flags().IntSliceVar(&m.only, "partition", nil, "move only partition `N`, and what it displaces (repeatable)")
+	cmd.Flags().BoolVar(&m.dataOnly, "data-only", false, "leave partitions that the boot needs in place")
+	cmd.Flags().BoolVar(&m.allowUnbootable, "allow-unbootable", false, "proceed although the copy may not boot")
 	m.addReading(cmd)
 	flattenFlag(cmd, &m.flatten)
 	withFlag(cmd, &m.with)
 }
 
 func flattenFlag(cmd *cobra.Command, on *bool) {
-	cmd.Flags().BoolVar(on, "flatten", false, "take a snapshot together with its parents, as one complete disk")
+	cmd.Flags().BoolVar(on, "flatten", false, "merge a snapshot and its parents into one disk")
 }
 
 // arguments are the flags that make align do the same.
@@ -96,9 +101,13 @@ func newPlan(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan IMAGE",
 		Short: "Show what align would do, and write nothing",
-		Long: `The dry run: every partition that moves, every byte that changes with its old and new value and the reason, how the disk
-grows, every stored position of a partition that was found and what becomes of it, what would be refused, and an inspection of
-the result. --with names other disks of the machine, as for align.`,
+		Long: `Shows what align would do: the partitions that move, every byte that changes with old value, new value
+and reason, the growth of the disk, every stored position of a partition and its new value, refusals, and an
+inspection of the result. Writes nothing.
+
+` + moveHelp + `
+
+--with names the other disks of the machine, as for align.`,
 		Example: `  trueup plan winxp.vmdk
   trueup plan --boundary 1M --partition 2 data.vmdk`,
 		Args: arguments("IMAGE"),

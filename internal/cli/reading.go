@@ -22,10 +22,11 @@ type reading struct {
 }
 
 func (r *reading) addReading(cmd *cobra.Command) {
-	usage := "`FORMAT` that the image must have (" + strings.Join(image.Names(), ", ") + "); it is found by content otherwise"
+	usage := "require this image `FORMAT`: " + strings.Join(image.Names(), ", ")
 	cmd.Flags().StringVar(&r.format, "format", "", usage)
 	complete(cmd, "format", image.Names()...)
-	cmd.Flags().Var(&r.sector, "sector-size", "size of the sectors of a raw image, 512 or 4096, which it cannot say itself (default: that of a device, 512 for a file)")
+	usage = "sector size of a raw image: 512 or 4096 (default: 512 for a file, the device's own for a device)"
+	cmd.Flags().Var(&r.sector, "sector-size", usage)
 	complete(cmd, "sector-size", "512", "4096")
 }
 

@@ -100,8 +100,8 @@ func newRoot(version string, c *common) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "trueup",
 		Short: "Inspect and realign virtual-disk images, offline",
-		Long: `trueup finds partitions of virtual disks that do not start on a block boundary of the storage below, and writes an
-aligned copy of the disk in which the file systems are moved and the guest still boots. The source is never written.`,
+		Long: `trueup finds virtual disks whose partitions do not start on a block boundary of the storage below, and
+writes an aligned copy with the file systems moved and the guest still able to boot. The source is never written.`,
 		Example: `  trueup inspect winxp.vmdk
   trueup align winxp.vmdk winxp-aligned.vmdk`,
 		Version:       version, // for --version
@@ -116,12 +116,12 @@ aligned copy of the disk in which the file systems are moved and the guest still
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	f := root.PersistentFlags()
-	f.StringVarP(&c.output, "output", "o", "text", "how to print the result: text or json")
-	f.BoolVar(&c.asJSON, "json", false, "the same as --output json")
-	f.StringVar(&c.out, "out", "", "write the result to `FILE` instead of standard output; it replaces a text, never an image")
-	f.BoolVarP(&c.quiet, "quiet", "q", false, "print nothing but errors")
-	f.BoolVarP(&c.verbose, "verbose", "v", false, "print more: ids and hidden sectors of volumes, all changed bytes of a copy")
-	f.BoolVar(&c.noColor, "no-color", false, "no colours (also by the environment variable NO_COLOR)")
+	f.StringVarP(&c.output, "output", "o", "text", "print the result as `FORMAT`: text or json")
+	f.BoolVar(&c.asJSON, "json", false, "same as --output json")
+	f.StringVar(&c.out, "out", "", "write the result to `FILE`, or - for standard output")
+	f.BoolVarP(&c.quiet, "quiet", "q", false, "print only errors")
+	f.BoolVarP(&c.verbose, "verbose", "v", false, "also print volume IDs, hidden sectors, changed bytes")
+	f.BoolVar(&c.noColor, "no-color", false, "disable colours, as the variable NO_COLOR does")
 	complete(root, "output", "text", "json")
 	root.SetFlagErrorFunc(wrongFlag)
 	root.SetHelpFunc(help)
@@ -137,7 +137,7 @@ func newVersion(version string, c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
-		Long:    "Prints the version of trueup and, as JSON, that of the Go tool chain that built it.",
+		Long:    "Prints the version of trueup. JSON also has the version of the Go tool chain that built it.",
 		Example: "  trueup version --json",
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -46,24 +46,30 @@ func newScan(version string, c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scan PATH...",
 		Short: "Check a whole library of images, worst first",
-		Long: `Looks at every image below the PATHs, one row each, worst first. A PATH is a file or a folder; folders are walked with all that is in
-them, links are not followed, and each file is looked at once however many names it has. Images are found by content. A descriptor and its
-extents are one image, an OVF and its disks are one; extents that no descriptor names are reported as orphans.
-Nothing is written but the report, and the files that --catalog and --script name.
+		Long: `Inspects every image below the PATHs and prints one row each, worst first. A PATH is a file or a
+folder. Folders are searched recursively, links are not followed, and a file with several names is inspected once.
+Images are recognised by their content. A VMDK descriptor and its extents are one image, an OVF and its disks are one
+image; an extent that no descriptor names is reported as an orphan. Nothing is written but the report and the files of
+--catalog and --script.
 
-Images are read by processes of their own, which may read below the PATHs and do nothing else: one that is broken, malicious or endless
-fails its own row alone (--isolation).
+Worker processes read the images. They can read below the PATHs and do nothing else, so a broken or malicious image
+can only fail its own row (--isolation).
 
-The rank of an image says what to realign first: what is off 4 KiB before what is off --boundary, data disks before boot disks, what can be
-realigned before what would be refused, and what costs --storage more before what costs it less. --script writes the commands.
+The rank of an image tells what to realign first: starts off 4 KiB before starts off --boundary, data disks before
+boot disks, images that can be realigned before images that would be refused, and a higher cost on --storage before a
+lower one. --script writes the align commands in this order.
 
-The verdict on what is aligned is of what was read: header, partition table and volumes. --check reads all tables of the container too, and
-the data where there are at most 128 MiB, as inspect does.
+An aligned image is judged by its header, partition table and volumes. --check also reads all tables of its container,
+and the data if there are at most 128 MiB, as inspect does.
 
-With --catalog results are kept in a file: images that have not changed are not read again, and --changed shows only what is new,
-which the exit code tells of then.
+--catalog keeps the results in a file, and images that have not changed are not read again. --changed limits report
+and exit code to new, changed and removed images.
 
---fail-on says what makes the exit code 1, 2 or 3: each of error, 4K, 64K and 1M has those before it. Errors are 1, whatever else there is.`,
+--fail-on sets what makes the exit code 1, 2 or 3. Each of error, 4K, 64K and 1M includes those before it. An error
+ends with 1, whatever else is found.
+
+A GLOB has * and ? within a name, [a-z], {a,b}, and ** for any number of folders. --files-from separates PATHs by NUL
+bytes or line ends.`,
 		Example: `  trueup scan templates
   trueup scan -o html --out report.html --catalog templates.db templates
   trueup scan --include '*.vmdk' --exclude '**/archive/**' templates
@@ -79,31 +85,34 @@ which the exit code tells of then.
 
 func (f *scanFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVarP(&f.output, "output", "o", "text", "how to print the result, as `FORMAT`: "+strings.Join(scanOutputs, ", "))
+	fs.StringVarP(&f.output, "output", "o", "text", "print the result as `FORMAT`: "+strings.Join(scanOutputs, ", "))
 	complete(cmd, "output", scanOutputs...)
-	boundaryFlag(cmd, &f.boundary, "partitions are to start on multiples of this, 4K to 1G")
-	fs.Var(&f.storage, "storage", "what lies below the images, for the costs: "+strings.Join(align.StorageNames(), ", "))
+	boundaryFlag(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
+	fs.Var(&f.storage, "storage", "storage below the images, for the costs: "+strings.Join(align.StorageNames(), ", "))
 	complete(cmd, "storage", align.StorageNames()...)
-	fs.StringArrayVar(&f.include, "include", nil, "in folders, look only at files that match this `GLOB` (repeatable; * ? [a-z] within a name, ** for any folders)")
-	fs.StringArrayVar(&f.exclude, "exclude", nil, "in folders, leave out files that match this `GLOB` (repeatable)")
-	fs.StringVar(&f.filesFrom, "files-from", "", "read more PATHs from this `FILE`, - for standard input; each ends with a NUL or a line end")
-	fs.IntVarP(&f.jobs, "jobs", "j", min(runtime.NumCPU(), maxJobs), fmt.Sprintf("look at `N` images at once, 1 to %d", maxJobs))
-	fs.StringVar(&f.isolation, "isolation", isolations[len(isolations)-1], "how images are kept away from the machine, as `LEVEL`: "+strings.Join(isolations, ", ")+"; the report says what was achieved")
+	fs.StringArrayVar(&f.include, "include", nil, "inspect only files in folders that match `GLOB` (repeatable)")
+	fs.StringArrayVar(&f.exclude, "exclude", nil, "skip files in folders that match `GLOB` (repeatable)")
+	fs.StringVar(&f.filesFrom, "files-from", "", "read more PATHs from `FILE`, or - for standard input")
+	jobs := fmt.Sprintf("inspect `N` images at once, 1 to %d", maxJobs)
+	fs.IntVarP(&f.jobs, "jobs", "j", min(runtime.NumCPU(), maxJobs), jobs)
+	fs.StringVar(&f.isolation, "isolation", isolations[len(isolations)-1],
+		"isolation of the workers, by `LEVEL`: "+strings.Join(isolations, ", "))
 	complete(cmd, "isolation", isolations...)
 	f.addSandbox(cmd)
-	fs.StringVar(&f.catalog, "catalog", "", "keep results in this `FILE`, and do not read again what has not changed")
-	fs.BoolVar(&f.changed, "changed", false, "show only what is new, changed or gone since the last run with the same --catalog; the exit code is that of what is shown")
-	fs.StringVar(&f.failOn, "fail-on", "", "what the exit code tells of, as `LEVEL`: "+strings.Join(library.FailOns(), ", ")+" (default: errors, and what is off --boundary)")
+	fs.StringVar(&f.catalog, "catalog", "", "keep results in `FILE` and skip unchanged images")
+	fs.BoolVar(&f.changed, "changed", false, "report only new, changed and removed images")
+	levels := strings.Join(library.FailOns(), ", ")
+	fs.StringVar(&f.failOn, "fail-on", "", "fail for `LEVEL`: "+levels+" (default: errors and starts off --boundary)")
 	complete(cmd, "fail-on", library.FailOns()...)
 	unknownFlag(cmd, &f.unknown)
-	fs.BoolVar(&f.empty, "allow-empty", false, "exit 0 where no image was judged")
-	fs.BoolVar(&f.tables, "check", false, "check all tables of every container, as inspect does, also of what is aligned")
-	fs.StringVar(&f.ignore, "ignore", "", "accept the images that this `FILE` lists with reasons, and until which day")
-	fs.StringVar(&f.script, "script", "", "write a shell script of the trueup align commands to this `FILE`, to be reviewed and run")
+	fs.BoolVar(&f.empty, "allow-empty", false, "exit with 0 if no image was judged")
+	fs.BoolVar(&f.tables, "check", false, "check all tables of every container, as inspect does")
+	fs.StringVar(&f.ignore, "ignore", "", "accept the images listed in `FILE`")
+	fs.StringVar(&f.script, "script", "", "write a shell script of the align commands to `FILE`")
 	fs.BoolVar(&f.force, "force", false, "replace a --script that was edited")
-	fs.StringVar(&f.progress, "progress", "auto", "how progress is shown on standard error, as `KIND`: auto (a bar on a terminal), json (a line a second), none")
+	fs.StringVar(&f.progress, "progress", "auto", "show progress as `KIND`: auto (a bar on terminals), json or none")
 	complete(cmd, "progress", "auto", "json", "none")
-	fs.BoolVar(&f.noProgress, "no-progress", false, "the same as --progress none")
+	fs.BoolVar(&f.noProgress, "no-progress", false, "same as --progress none")
 }
 
 // check refuses flags that cannot be right.

@@ -53,7 +53,7 @@ func (t *target) Set(arg string) error {
 }
 
 // Type is the word that help texts show for the argument.
-func (t *target) Type() string { return "FORMAT[:SUBFORMAT]" }
+func (t *target) Type() string { return "FORMAT" }
 
 // maxRound bounds what align=SIZE adds to a disk.
 const maxRound = units.GiB
@@ -64,8 +64,8 @@ func rounded(got, want int64) bool {
 	return unit >= units.SectorSize && got == units.AlignUp(want, unit)
 }
 
-// targetList is what help texts say of the formats: "vhd (dynamic, fixed)".
-func targetList() string {
+// toHelp explains --to and lists the formats: "vhd (dynamic, fixed)".
+func toHelp() string {
 	var out []string
 	for _, f := range image.Writable() {
 		name := f.Name
@@ -74,7 +74,8 @@ func targetList() string {
 		}
 		out = append(out, name)
 	}
-	return strings.Join(out, ", ")
+	return "--to FORMAT[:SUBFORMAT] sets the format of DEST: " + strings.Join(out, ", ") +
+		". With ,align=SIZE appended, the size of the disk becomes a multiple of SIZE."
 }
 
 // targetNames are the formats and subformats that can be written, for completion and help.

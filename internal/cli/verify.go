@@ -30,12 +30,13 @@ func newVerify(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify SOURCE DEST",
 		Short: "Prove that DEST is SOURCE, aligned",
-		Long: `Reads from DEST's partition table where the partitions went, makes from SOURCE what DEST must be, and compares every byte.
-Both images may have any format; a raw DEST has the sectors of SOURCE, of which --format and --sector-size speak. Nothing is
-written.
+		Long: `Reads the new partition starts from DEST, computes from SOURCE what DEST must contain, and compares
+every byte. The two images may have different formats. --format and --sector-size describe SOURCE; a raw DEST has the
+same sector size. Writes nothing.
 
-A Windows names partitions of other disks. Where align was given these with --with, give them here too, with the other options that
-align had: DEST must name the places to which they move. Without --with the places are taken from DEST, if they can be right.`,
+If align was run with --with, give the same --with and the other options of align here: the references in DEST to
+other disks must then match the plans of those disks. Without --with, references to other disks are accepted if they
+are plausible.`,
 		Example: `  trueup verify winxp.vmdk winxp-aligned.vmdk
   trueup verify --with data.vmdk winxp.vmdk winxp-aligned.vmdk`,
 		Args: arguments("SOURCE", "DEST"),
@@ -46,13 +47,14 @@ align had: DEST must name the places to which they move. Without --with the plac
 	f.addReading(cmd)
 	f.addSandbox(cmd)
 	withFlag(cmd, &f.with)
-	boundaryFlag(cmd, &f.boundary, "that of align, for the disks of --with")
-	cmd.Flags().BoolVar(&f.dataOnly, "data-only", false, "align had it, for the disks of --with")
-	cmd.Flags().BoolVar(&f.allowUnbootable, "allow-unbootable", false, "align had it, for the disks of --with")
+	boundaryFlag(cmd, &f.boundary, "the --boundary of align, for --with")
+	cmd.Flags().BoolVar(&f.dataOnly, "data-only", false, "align was run with --data-only, for --with")
+	cmd.Flags().BoolVar(&f.allowUnbootable, "allow-unbootable", false, "align was run with --allow-unbootable, for --with")
 	flattenFlag(cmd, &f.flatten)
-	cmd.Flags().IntVarP(&f.jobs, "jobs", "j", 4, "how many chunks are read at once")
-	cmd.Flags().StringVar(&f.progress, "progress", "auto", "auto (a bar on a terminal), json (one line a second on standard error) or none")
-	cmd.Flags().BoolVar(&f.noProgress, "no-progress", false, "the same as --progress none")
+	cmd.Flags().IntVarP(&f.jobs, "jobs", "j", 4, "read `N` chunks at once")
+	cmd.Flags().StringVar(&f.progress, "progress", "auto",
+		"show progress as `KIND`: auto (a bar on terminals), json or none")
+	cmd.Flags().BoolVar(&f.noProgress, "no-progress", false, "same as --progress none")
 	return cmd
 }
 
