@@ -208,7 +208,7 @@ func (p *PackageOutput) putHeader(m *outMember) error {
 	if m.head == nil {
 		return nil
 	}
-	h, err := resized(m.head, m.size, m.most)
+	h, err := tarHeaders(m.old, m.size, m.most)
 	if err != nil {
 		return err
 	}

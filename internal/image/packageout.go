@@ -1,6 +1,7 @@
 package image
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
 	"fmt"
@@ -63,9 +64,10 @@ type outMember struct {
 	rewrite *Rewrite
 	text    bool // is written last: the OVF and the manifest, where something changes
 	part    *part
-	head    []byte // headers in an archive
-	data    int64  // where its bytes begin in part
-	most    int64  // no more bytes than these
+	old     *tar.Header // of a member that changes, in an archive
+	head    []byte      // headers in an archive
+	data    int64       // where its bytes begin in part
+	most    int64       // no more bytes than these
 	size    int64
 	written []byte // the text
 }
@@ -264,20 +266,20 @@ func (p *PackageOutput) mostText(m *outMember) error {
 	return nil
 }
 
-// header is that of the source with a size that is not final where the member changes. It is as long as the final one.
-func (p *PackageOutput) header(m *outMember) ([]byte, error) {
-	if p.src.Kind == "ovf" {
-		h, err := newTarHeader(m.name, m.from.time)
-		if err != nil {
-			return nil, err
-		}
-		return resized(h, m.most, m.most)
+// header gives the headers of the source, with a size that is not final where the member changes. They are as long as the final ones.
+func (p *PackageOutput) header(m *outMember) (_ []byte, err error) {
+	switch {
+	case p.src.Kind == "ovf":
+		m.old, err = newTarHeader(m.name, m.from.time)
+	case m.rewrite != nil || m.text:
+		_, m.old, err = tarEntry(p.src.files[0], m.from.head)
+	default:
+		return ondisk.Bytes(p.src.files[0], m.from.head, m.from.data-m.from.head)
 	}
-	h, err := ondisk.Bytes(p.src.files[0], m.from.head, m.from.data-m.from.head)
-	if err != nil || (m.rewrite == nil && !m.text) {
-		return h, err
+	if err != nil {
+		return nil, err
 	}
-	return resized(h, m.most, m.most)
+	return tarHeaders(m.old, m.most, m.most)
 }
 
 // Files are the names of the files that are written, the one named DEST first.
