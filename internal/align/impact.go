@@ -52,7 +52,8 @@ type Impact struct {
 
 // ImpactOf computes what the start of p costs.
 func ImpactOf(p layout.Partition, s Storage) Impact {
-	i := Impact{Partition: p.Number, Storage: s, Block: p.Volume.BlockSize, inside: p.Volume.DataStart, word: p.Volume.Kind.Unit()}
+	v := p.Volume
+	i := Impact{Partition: p.Number, Storage: s, Block: v.BlockSize, inside: v.DataStart, word: v.Kind.Traits().Unit}
 	if i.Block <= 0 {
 		i.Block, i.Assumed = Block, true
 	}

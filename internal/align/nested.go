@@ -58,47 +58,28 @@ func (i inside) misaligned(where string, data, unit int64) Finding {
 		f.Severity = Warning
 		past = fmt.Sprintf("%d bytes past a 4 KiB boundary", data%Block)
 	}
-	what, remedy := words(i.v.Kind)
-	f.Text = fmt.Sprintf("%s the %s lies at byte %d, %s: it was made so", where, what, data, past)
+	kind := i.v.Kind.Traits()
+	f.Text = fmt.Sprintf("%s the %s lies at byte %d, %s: it was made so", where, kind.Data, data, past)
 	if i.number != 0 {
 		f.Text += ", and no move of the partition mends it for both"
 	}
-	f.Remedy = remedy
+	f.Remedy = kind.Realign
 	return f
 }
 
 // aligned is the finding of data that are on a boundary since the volume is off it.
 func (i inside) aligned(data, unit int64) Finding {
 	f := i.base("nested-aligned", Warning)
-	what, remedy := words(i.v.Kind)
-	f.Text = fmt.Sprintf("starts off a multiple of %s, but the %s lies at byte %d, which is on one: a move of the partition puts the data off it, and no place of the partition is right for both",
-		units.Format(unit), what, data)
-	f.Remedy = "leave this partition where it is (--partition selects others), or move it and then: " + remedy
+	kind := i.v.Kind.Traits()
+	f.Text = fmt.Sprintf("starts off a multiple of %s, but the %s lies at byte %d, which is on one: "+
+		"a move of the partition puts the data off it, and no place of the partition is right for both",
+		units.Format(unit), kind.Data, data)
+	f.Remedy = "leave this partition where it is (--partition selects others), or move it and then: " + kind.Realign
 	return f
 }
 
 func (i inside) base(code string, severity Severity) Finding {
 	return Finding{Code: code, Severity: severity, Subject: subject(i.number), Partition: i.number, Effect: ondisk.Note}
-}
-
-// words name the start of the data of a kind, and what aligns them.
-func words(kind volume.Kind) (what, remedy string) {
-	switch kind {
-	case volume.FAT12, volume.FAT16, volume.FAT32:
-		return fmt.Sprintf("first %s cluster", kind), "to align its clusters, format it again with a tool that aligns them (mkfs.fat does), and copy the files"
-	case volume.ExFAT:
-		return "first exfat cluster", "to align its clusters, format it again with a tool that aligns them (mkfs.exfat --boundary-align), and copy the files"
-	case volume.LVM2:
-		return "first extent of LVM2", "to align its extents, move them (pvmove) to a physical volume made by pvcreate --dataalignment 1m"
-	case volume.MDRaid:
-		return "first chunk of Linux RAID", "to align its data, copy them to an array made by mdadm --create --data-offset 1M"
-	case volume.LUKS:
-		return "first encrypted sector of LUKS", "to align its data, copy them to a volume made by cryptsetup luksFormat --align-payload 2048"
-	case volume.BCache:
-		return "first sector of the data of bcache", "to align its data, copy them to a device made by make-bcache --data-offset 2048"
-	default:
-		return fmt.Sprintf("first block of the data of %s", kind), "to align its data, make the volume again and copy them"
-	}
 }
 
 // nested lists the finding of what is inside a partition, or inside the disk where there is no table.

@@ -8,7 +8,6 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
-	"github.com/trueup/trueup/internal/volume"
 )
 
 // grub2 finds what GRUB 2 reads by absolute sectors: boot.img, in the MBR or in the boot sector of a partition, names the first sector of
@@ -198,10 +197,6 @@ func (r *grubReader) refer(img grubImage, kind string, stored Partition, at int6
 	r.f.Refs = append(r.f.Refs, ref)
 }
 
-// checksummed are file systems that would take a rewritten sector of a file for a damaged one, by the bytes in front that they leave to boot
-// loaders. Spec: GRUB 2.06, grub_btrfs_embed and grub_zfs_embed; btrfs(5), "superblock"; ZFS On-Disk Specification, 1.3.
-var checksummed = map[volume.Kind]int64{volume.Btrfs: 1 << 20, volume.ZFS: 4 << 20}
-
 // stays tells why a field in a partition cannot be rewritten; empty: it can.
 func stays(stored Partition, off int64) string {
 	if stored.Number == 0 {
@@ -210,7 +205,7 @@ func stays(stored Partition, off int64) string {
 	if stored.Kind == table.Extended {
 		return "it stands in a record of the partition table"
 	}
-	if reserved, ok := checksummed[stored.Volume.Kind]; ok && off >= reserved {
+	if reserved := stored.Volume.Kind.Traits().Checksummed; reserved > 0 && off >= reserved {
 		return fmt.Sprintf("it stands under a checksum of %s", stored.Volume.Kind)
 	}
 	return ""

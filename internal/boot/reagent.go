@@ -27,7 +27,7 @@ const (
 )
 
 func findRecovery(g *Guest, p Partition, f *Found) error {
-	if !slices.Contains(windowsKinds, p.Volume.Kind) {
+	if !p.Volume.Kind.Traits().Windows {
 		return nil
 	}
 	for _, path := range recoveryFiles {

@@ -11,7 +11,6 @@ import (
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
-	"github.com/trueup/trueup/internal/volume"
 )
 
 // windows says where a Windows lies. What that Windows stores is found by the finders of its files; here is what must be said when files cannot be
@@ -96,13 +95,10 @@ func understood(err error) bool {
 	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
 }
 
-// windowsKinds are the file systems that a Windows starts from.
-var windowsKinds = []volume.Kind{volume.NTFS, volume.FAT12, volume.FAT16, volume.FAT32}
-
 // windowsFiles opens a file system that Windows starts from: ErrNoMatch when the partition holds none, or one whose boot sector is broken, which
 // is said elsewhere. One whose root cannot be read cannot be read at all.
 func (g *Guest) windowsFiles(p Partition) (guestfile.FS, error) {
-	if !slices.Contains(windowsKinds, p.Volume.Kind) || p.Volume.Size == 0 {
+	if !p.Volume.Kind.Traits().Windows || p.Volume.Size == 0 {
 		return nil, ondisk.ErrNoMatch
 	}
 	files, err := g.Files(p)

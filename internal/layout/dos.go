@@ -38,15 +38,13 @@ func (l *Layout) lastForDOS(box Partition) (last int) {
 		return 0
 	}
 	for _, p := range l.Partitions {
-		fat := isFAT(p.Volume.Kind) || (p.Volume.Kind == volume.Unknown && isTypeOfFAT(p.Type))
+		fat := p.Volume.Kind.Traits().DOS || (p.Volume.Kind == volume.Unknown && isTypeOfFAT(p.Type))
 		if fat && p.Kind == table.Logical && box.Contains(p.Range) {
 			last = max(last, p.Number)
 		}
 	}
 	return last
 }
-
-func isFAT(k volume.Kind) bool { return k == volume.FAT12 || k == volume.FAT16 || k == volume.FAT32 }
 
 func isTypeOfFAT(t byte) bool { return slices.Contains([]byte{0x01, 0x04, 0x06, 0x0b, 0x0c, 0x0e}, t) }
 

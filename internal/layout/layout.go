@@ -146,9 +146,10 @@ func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
 	if !t.Plausible() {
 		return nil
 	}
-	if whole.Kind.Foreign() {
+	if whole.Kind.Traits().Foreign {
 		l.Issues = append(l.Issues, ondisk.Issue{Code: "second-table", Effect: ondisk.Note, Text: fmt.Sprintf(
-			"the disk has a second table beside its MBR (%s), which is neither judged nor changed: the MBR is sound and counts", tableNames[whole.Kind])})
+			"the disk has a second table beside its MBR (%s), which is neither judged nor changed: the MBR is sound and counts",
+			whole.Kind.Traits().Slices)})
 		return t
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{

@@ -8,7 +8,6 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
-	"github.com/trueup/trueup/internal/volume"
 )
 
 // Machine is what the disks of a machine know of each other. A Windows names the partitions of an MBR disk by the signature of the disk and
@@ -142,9 +141,6 @@ func (l *Layout) namesOthers(m *Machine) {
 	})
 }
 
-// windowsVolumes are the file systems to which a Windows gives letters.
-var windowsVolumes = []volume.Kind{volume.NTFS, volume.FAT12, volume.FAT16, volume.FAT32, volume.ExFAT}
-
 // knownElsewhere warns of a data disk whose partitions a Windows on another disk may know by their places.
 func (l *Layout) knownElsewhere(m *Machine) {
 	if l.Signature() == 0 || m.windows || l.Boot.Windows || l.starts() {
@@ -152,7 +148,7 @@ func (l *Layout) knownElsewhere(m *Machine) {
 	}
 	number, count := 0, 0
 	for _, p := range l.Partitions {
-		if slices.Contains(windowsVolumes, p.Volume.Kind) {
+		if p.Volume.Kind.Traits().Letter {
 			number, count = p.Number, count+1
 		}
 	}

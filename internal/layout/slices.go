@@ -131,12 +131,6 @@ func (l *Layout) describe(p Partition, extents []volume.LDMExtent) (left []volum
 	return left
 }
 
-// tableNames are the tables that a disk can have in place of those of a PC.
-var tableNames = map[volume.Kind]string{
-	volume.Disklabel: "BSD disklabel", volume.VTOC: "Sun disk label", volume.APM: "Apple partition map", volume.SGI: "SGI volume header",
-	volume.RDB: "Amiga rigid disk block", volume.Atari: "Atari root sector", volume.DASD: "IBM DASD label",
-}
-
 // FixedParts returns the slices of a table over the whole disk that is not one of a PC: they are judged, and never moved.
 func (l *Layout) FixedParts() (out []volume.Part) {
 	if l.Table != nil || l.Volume == nil || !l.Volume.Kind.Sliced() {
@@ -155,7 +149,7 @@ func (l *Layout) FixedTable() string {
 	if l.Table != nil || l.Volume == nil {
 		return ""
 	}
-	return tableNames[l.Volume.Kind]
+	return l.Volume.Kind.Traits().Slices
 }
 
 // onlyLabel says that a label without a partition table is all there is.
@@ -174,7 +168,8 @@ func (l *Layout) onlyLabel() {
 		})
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{Code: "label-only", Effect: ondisk.Note, Text: fmt.Sprintf(
-		"the partition table of the disk is not one of a PC (%s): its slices are shown, and none of them is moved", tableNames[v.Kind])})
+		"the partition table of the disk is not one of a PC (%s): its slices are shown, and none of them is moved",
+		v.Kind.Traits().Slices)})
 	if i, ok := misalignedInside(v, "disk"); ok {
 		l.Issues = append(l.Issues, i)
 	}

@@ -103,7 +103,7 @@ func (r *Inspect) AddImpacts(l *layout.Layout, s align.Storage) {
 	for i, p := range l.Partitions[:min(len(l.Partitions), maxImpacts)] {
 		if align.Judged(p) {
 			r.Partitions[i].Impact = newImpact(align.ImpactOf(p, s))
-			r.Partitions[i].Impact.unit = p.Volume.Kind.Unit()
+			r.Partitions[i].Impact.unit = p.Volume.Kind.Traits().Unit
 		}
 	}
 }

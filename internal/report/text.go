@@ -141,7 +141,7 @@ func (t *Text) verdict(d Disk) {
 	}
 	boundary, every := units.Format(d.Boundary), "every partition"
 	if d.Volume != nil && volume.Kind(d.Volume.Kind).Sliced() {
-		table := volumeNames[d.Volume.Kind]
+		table := volume.Kind(d.Volume.Kind).Traits().Title
 		which, start, every = "a slice of the "+table, "starts", "every slice of the "+table
 	}
 	switch {
@@ -338,24 +338,9 @@ func (t *Text) content(p Partition) string {
 	return s
 }
 
-// volumeNames are kinds as their makers write them, where that is not the kind itself.
-var volumeNames = map[string]string{
-	"ntfs": "NTFS", "fat12": "FAT12", "fat16": "FAT16", "fat32": "FAT32", "exfat": "exFAT", "refs": "ReFS", "xfs": "XFS", "jfs": "JFS", "hpfs": "HPFS",
-	"reiserfs": "ReiserFS", "f2fs": "F2FS", "ufs": "UFS", "ufs1": "UFS1", "ufs2": "UFS2", "hfs": "HFS", "hfsplus": "HFS+", "apfs": "APFS", "iso9660": "ISO 9660",
-	"jbd": "ext journal", "zfs_member": "ZFS", "lvm2_member": "LVM2", "linux_raid_member": "Linux RAID", "vmfs": "VMFS", "luks": "LUKS", "bitlocker": "BitLocker",
-	"ldm": "dynamic disk (LDM)", "disklabel": "BSD disklabel", "vtoc": "Solaris VTOC",
-	"apm": "Apple partition map", "sgi": "SGI volume header", "rdb": "Amiga rigid disk block", "atari": "Atari root sector", "dasd": "IBM DASD label",
-	"befs": "BeFS", "bfs": "SCO BFS", "ceph_bluestore": "Ceph BlueStore", "dm_integrity": "dm-integrity", "dm_verity_hash": "dm-verity", "erofs": "EROFS",
-	"gfs": "GFS", "gfs2": "GFS2", "minix": "Minix", "nilfs2": "NILFS2", "nss": "NetWare NSS", "ocfs2": "OCFS2", "oracleasm": "Oracle ASM", "reiser4": "Reiser4",
-	"stratis": "Stratis", "sysv": "System V", "udf": "UDF", "vdo": "VDO", "vxfs": "VxFS",
-}
-
 // volumeName is a kind and a label: NTFS "SYSTEM".
 func volumeName(kind, label string) string {
-	name := kind
-	if n, ok := volumeNames[kind]; ok {
-		name = n
-	}
+	name := volume.Kind(kind).Traits().Title
 	if label != "" {
 		name += fmt.Sprintf(` "%s"`, Safe(label))
 	}
@@ -365,7 +350,7 @@ func volumeName(kind, label string) string {
 func volumeText(v *Volume) string {
 	name := volumeName(v.Kind, v.Label)
 	if v.Cluster > 0 {
-		name += fmt.Sprintf(", %s %ss", units.Format(v.Cluster), volume.Kind(v.Kind).Unit())
+		name += fmt.Sprintf(", %s %ss", units.Format(v.Cluster), volume.Kind(v.Kind).Traits().Unit)
 	}
 	return name
 }

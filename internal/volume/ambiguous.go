@@ -25,7 +25,7 @@ func outermost(found []*Volume) []*Volume {
 }
 
 // withoutRuins leaves out superblocks that are broken where another one is sound: a new file system seldom covers all that an old one
-// left. What has a place on the disk in its boot sector, or would be refused when it is sound, stays.
+// left.
 func withoutRuins(found []*Volume) []*Volume {
 	if !slices.ContainsFunc(found, func(v *Volume) bool { return !v.broken() }) {
 		return found
@@ -33,7 +33,7 @@ func withoutRuins(found []*Volume) []*Volume {
 	var left []*Volume
 	var ruins []ondisk.Issue
 	for _, v := range found {
-		if v.broken() && !slices.Contains(noRuins, v.Kind) {
+		if v.broken() && !v.Kind.Traits().NeverStale {
 			ruins = append(ruins, v.Issues...)
 		} else {
 			left = append(left, v)
@@ -45,16 +45,9 @@ func withoutRuins(found []*Volume) []*Volume {
 	return left
 }
 
-// noRuins are the kinds that are never taken for a leftover. Which it is, is not known of a broken FAT.
-var noRuins = []Kind{NTFS, Kind(fat.Name), BitLocker, VMFS, Disklabel, VTOC, APM, SGI, RDB, DASD}
-
 func (v *Volume) broken() bool {
 	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.BadVolume })
 }
-
-// claims are containers that claim all of a device, those first that count before the others. Who makes one seldom wipes what was there,
-// and no file system leaves their superblock whole. libblkid looks no further when it has found one.
-var claims = []Kind{MDRaid, LVM2, LUKS}
 
 // settle says which of several volumes counts, and that there are others: who makes a volume does not always wipe what was there. All are
 // heard. What is sound moves as it is whichever is right, and with it the place that a boot sector stores.
@@ -63,9 +56,10 @@ func settle(found []*Volume) *Volume {
 		return found[0]
 	}
 	first := found[0]
-	for _, kind := range slices.Backward(claims) {
-		if i := slices.IndexFunc(found, func(v *Volume) bool { return v.Kind == kind && !v.broken() }); i >= 0 {
-			first = found[i]
+	most := 0
+	for _, v := range found {
+		if p := v.Kind.Traits().Precedence; p > most && !v.broken() {
+			first, most = v, p
 		}
 	}
 	i := ondisk.Issue{Code: "ambiguous-volume", Effect: ondisk.Warn, Remedy: "wipe the stale signature inside the guest"}
@@ -79,7 +73,7 @@ func settle(found []*Volume) *Volume {
 			first.inherit(v)
 		}
 	}
-	if first.Boot != nil && slices.Contains(claims, first.Kind) {
+	if first.Boot != nil && first.Kind.Traits().Precedence > 0 {
 		front := *first.Boot
 		front.Backup = 0 // it would lie in the data of the container
 		first.Boot = &front
@@ -92,7 +86,7 @@ func settle(found []*Volume) *Volume {
 // showsContent reports whether what the volume holds can be seen at its own start: that of a Linux RAID which keeps its
 // superblock at the end, and the unencrypted part of BitLocker To Go, which is a FAT.
 func (v *Volume) showsContent() bool {
-	return (v.Kind == MDRaid && v.AtEnd && v.DataStart == 0) || v.Kind == BitLocker
+	return (v.AtEnd && v.DataStart == 0) || v.Kind.Traits().ShowsContent
 }
 
 // inherit takes over what is wrong with the disk as a whole, such as a Linux that hibernates into a swap area on RAID or LVM, and a boot

@@ -7,7 +7,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var apfs = Prober{Name: string(APFS), Marks: []Mark{{32, apfsMagic}}, Probe: probeAPFS}
+// APFS is the file system of macOS since 10.13.
+const APFS Kind = "apfs"
+
+var apfs = Prober{
+	Kinds: []Traits{{Kind: APFS, Title: "APFS"}},
+	Marks: []Mark{{32, apfsMagic}},
+	Probe: probeAPFS,
+}
 
 // apfsSuper is the superblock of a container, in its block 0. Spec: Apple File System Reference, nx_superblock_t behind
 // obj_phys_t.

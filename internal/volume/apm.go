@@ -11,7 +11,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var applePartitions = Prober{Name: string(APM), Marks: []Mark{{0, "ER"}}, Probe: probeAPM}
+// APM is the partition map of Apple.
+const APM Kind = "apm"
+
+var applePartitions = Prober{
+	Kinds: []Traits{{Kind: APM, Slices: "Apple partition map", Foreign: true, NeverStale: true}},
+	Marks: []Mark{{0, "ER"}},
+	Probe: probeAPM,
+}
 
 // appleDriverMap begins block 0, appleEntry each of the blocks behind it. Big-endian. Spec: Apple, Inside Macintosh: Devices,
 // "Data Organization on SCSI Devices"; Linux, block/partitions/mac.h.

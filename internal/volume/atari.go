@@ -11,8 +11,14 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
+// Atari is the root sector of AHDI.
+const Atari Kind = "atari"
+
 // atariDisk has no mark: sector 0 has neither a magic number nor a checksum that must be right.
-var atariDisk = Prober{Name: string(Atari), Probe: probeAtari}
+var atariDisk = Prober{
+	Kinds: []Traits{{Kind: Atari, Slices: "Atari root sector", Foreign: true}},
+	Probe: probeAtari,
+}
 
 // atariRoot is the root sector of AHDI. Big-endian. Spec: Atari, "AHDI 3.00 Release Notes"; Linux, block/partitions/atari.h.
 type atariRoot struct {

@@ -8,7 +8,16 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var bcache = Prober{Name: string(BCache), Probe: probeBcache}
+// BCache is a device of bcache, the cache of Linux for slow disks.
+const BCache Kind = "bcache"
+
+var bcache = Prober{
+	Kinds: []Traits{{
+		Kind: BCache, Data: "first sector of the data of bcache",
+		Realign: "to align its data, copy them to a device made by make-bcache --data-offset 2048",
+	}},
+	Probe: probeBcache,
+}
 
 // bcacheSuper is the superblock, 4 KiB into the device, up to the list of journal buckets. Spec: Linux,
 // drivers/md/bcache/bcache_ondisk.h, struct cache_sb_disk.

@@ -7,7 +7,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var bitLocker = Prober{Name: string(BitLocker), Marks: []Mark{{3, fveSignature}, {3, fveToGoName}}, Probe: probeBitLocker}
+// BitLocker is an encrypted volume of Windows.
+const BitLocker Kind = "bitlocker"
+
+var bitLocker = Prober{
+	Kinds: []Traits{{Kind: BitLocker, Title: "BitLocker", NeverStale: true, ShowsContent: true}},
+	Marks: []Mark{{3, fveSignature}, {3, fveToGoName}},
+	Probe: probeBitLocker,
+}
 
 // fveHeader is the boot sector of Windows 7 and later. That of Vista has the place of NTFS's second MFT where the first
 // metadata block is. Spec: libbde documentation, "Volume header".

@@ -12,7 +12,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var btrfs = Prober{Name: string(Btrfs), Probe: probeBtrfs}
+// Btrfs is a file system of Linux. Spec of its room for boot loaders: btrfs(5), "superblock"; GRUB 2.06,
+// grub_btrfs_embed.
+const Btrfs Kind = "btrfs"
+
+var btrfs = Prober{
+	Kinds: []Traits{{Kind: Btrfs, Checksummed: 1 << 20}},
+	Probe: probeBtrfs,
+}
 
 // btrfsSuper is the superblock, 64 KiB into the device, with copies further on. Spec: Linux,
 // include/uapi/linux/btrfs_tree.h, btrfs_super_block.

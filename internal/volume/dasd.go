@@ -11,8 +11,14 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
+// DASD is the label of an IBM mainframe disk.
+const DASD Kind = "dasd"
+
 // dasdDisk has no mark in the head: most labels lie behind it.
-var dasdDisk = Prober{Name: string(DASD), Probe: probeDASD}
+var dasdDisk = Prober{
+	Kinds: []Traits{{Kind: DASD, Slices: "IBM DASD label", Foreign: true, NeverStale: true}},
+	Probe: probeDASD,
+}
 
 // Labels of an IBM mainframe disk, big-endian. Spec: Linux, arch/s390/include/uapi/asm/vtoc.h, and block/partitions/ibm.c, which reads them so.
 type (

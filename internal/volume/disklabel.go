@@ -11,7 +11,14 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var disklabel = Prober{Name: string(Disklabel), Marks: []Mark{{atInSector, bsdMark}, {512, bsdMark}, {4096, bsdMark}}, Probe: probeDisklabel}
+// Disklabel is the table of slices of a BSD.
+const Disklabel Kind = "disklabel"
+
+var disklabel = Prober{
+	Kinds: []Traits{{Kind: Disklabel, Slices: "BSD disklabel", NeverStale: true}},
+	Marks: []Mark{{atInSector, bsdMark}, {512, bsdMark}, {4096, bsdMark}},
+	Probe: probeDisklabel,
+}
 
 // bsdLabel is the head of a disklabel. Spec: FreeBSD, sys/sys/disk/bsd.h (struct disklabel); OpenBSD, sys/sys/disklabel.h, where
 // some spare words have a use; NetBSD, sys/sys/disklabel.h.

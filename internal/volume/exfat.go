@@ -12,7 +12,18 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var exFAT = Prober{Name: string(ExFAT), Marks: []Mark{{3, exfatName}}, Probe: probeExFAT}
+// ExFAT is the file system of large memory cards.
+const ExFAT Kind = "exfat"
+
+var exFAT = Prober{
+	Kinds: []Traits{{
+		Kind: ExFAT, Title: "exFAT", Unit: "cluster", Letter: true, Data: "first exfat cluster",
+		Realign: "to align its clusters, format it again with a tool that aligns them (mkfs.exfat --boundary-align), " +
+			"and copy the files",
+	}},
+	Marks: []Mark{{3, exfatName}},
+	Probe: probeExFAT,
+}
 
 // exfatBoot is the boot sector. Spec: Microsoft, exFAT file system specification, 3.1.
 type exfatBoot struct {

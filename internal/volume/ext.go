@@ -8,7 +8,19 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var ext = Prober{Name: "ext", Marks: []Mark{{atSuper + 56, "\x53\xef"}}, Probe: probeExt}
+// Kinds of ext, and the journal of one on another device.
+const (
+	Ext2 Kind = "ext2"
+	Ext3 Kind = "ext3"
+	Ext4 Kind = "ext4"
+	JBD  Kind = "jbd"
+)
+
+var ext = Prober{
+	Kinds: []Traits{{Kind: "ext"}, {Kind: Ext2}, {Kind: Ext3}, {Kind: Ext4}, {Kind: JBD, Title: "ext journal"}},
+	Marks: []Mark{{atSuper + 56, "\x53\xef"}},
+	Probe: probeExt,
+}
 
 // extSuper is the superblock, 1024 bytes into the volume. Spec: Linux, Documentation/filesystems/ext4/super.rst.
 type extSuper struct {

@@ -9,7 +9,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var f2fs = Prober{Name: string(F2FS), Marks: []Mark{{atSuper, "\x10\x20\xf5\xf2"}}, Probe: probeF2FS}
+// F2FS is the flash-friendly file system of Linux.
+const F2FS Kind = "f2fs"
+
+var f2fs = Prober{
+	Kinds: []Traits{{Kind: F2FS, Title: "F2FS"}},
+	Marks: []Mark{{atSuper, "\x10\x20\xf5\xf2"}},
+	Probe: probeF2FS,
+}
 
 // f2fsSuper is the first of two superblocks, 1024 bytes into the volume. Spec: Linux, include/linux/f2fs_fs.h,
 // f2fs_super_block.

@@ -4,13 +4,34 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
 
-var fat = Prober{Name: "fat", Marks: []Mark{{510, "\x55\xaa"}}, Probe: probeFAT}
+// Kinds of FAT.
+const (
+	FAT12 Kind = "fat12"
+	FAT16 Kind = "fat16"
+	FAT32 Kind = "fat32"
+)
+
+// A broken one is "fat", since which of the three it is cannot be said then.
+var fat = Prober{
+	Kinds: []Traits{{Kind: "fat", NeverStale: true}, traitsOfFAT(FAT12), traitsOfFAT(FAT16), traitsOfFAT(FAT32)},
+	Marks: []Mark{{510, "\x55\xaa"}},
+	Probe: probeFAT,
+}
+
+func traitsOfFAT(k Kind) Traits {
+	return Traits{
+		Kind: k, Title: strings.ToUpper(string(k)), Unit: "cluster", Windows: true, Letter: true, DOS: true,
+		Data:    fmt.Sprintf("first %s cluster", k),
+		Realign: "to align its clusters, format it again with a tool that aligns them (mkfs.fat does), and copy the files",
+	}
+}
 
 // fatBoot is the part of the boot sector that all FATs share. Spec: Microsoft FAT specification 1.03, "Boot Sector and BPB".
 type fatBoot struct {

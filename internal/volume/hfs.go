@@ -8,7 +8,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var hfs = Prober{Name: string(HFS), Marks: []Mark{{hfsAt, "BD"}}, Probe: probeHFS}
+// HFS is the file system of Mac OS up to 8.0.
+const HFS Kind = "hfs"
+
+var hfs = Prober{
+	Kinds: []Traits{{Kind: HFS, Title: "HFS"}},
+	Marks: []Mark{{hfsAt, "BD"}},
+	Probe: probeHFS,
+}
 
 // hfsBlock is the master directory block, 1024 bytes into the volume, big-endian. Spec: Apple, Inside Macintosh: Files,
 // "Master Directory Blocks"; TN1150, "HFS Wrapper", for the embedded volume.

@@ -9,7 +9,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var hfsPlus = Prober{Name: string(HFSPlus), Marks: []Mark{{hfsAt, "H+"}, {hfsAt, "HX"}, {hfsAt, "BD"}}, Probe: probeHFSPlus}
+// HFSPlus is the file system of Mac OS since 8.1.
+const HFSPlus Kind = "hfsplus"
+
+var hfsPlus = Prober{
+	Kinds: []Traits{{Kind: HFSPlus, Title: "HFS+"}},
+	Marks: []Mark{{hfsAt, "H+"}, {hfsAt, "HX"}, {hfsAt, "BD"}},
+	Probe: probeHFSPlus,
+}
 
 // hfsPlusHeader is the volume header, 1024 bytes into the volume, big-endian. Spec: Apple, Technical Note TN1150, "Volume
 // Header".

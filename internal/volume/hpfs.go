@@ -9,7 +9,13 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var hpfs = Prober{Name: string(HPFS), Probe: probeHPFS}
+// HPFS is the file system of OS/2.
+const HPFS Kind = "hpfs"
+
+var hpfs = Prober{
+	Kinds: []Traits{{Kind: HPFS, Title: "HPFS"}},
+	Probe: probeHPFS,
+}
 
 // hpfsSuper is the superblock, in sector 16. Spec: Linux, fs/hpfs/hpfs.h, struct hpfs_super_block.
 type hpfsSuper struct {

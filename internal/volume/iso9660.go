@@ -9,7 +9,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var iso9660 = Prober{Name: string(ISO9660), Probe: probeISO9660}
+// ISO9660 is the file system of CDs. One that a Macintosh starts from has a partition map too, whose partitions are
+// files of the CD.
+const ISO9660 Kind = "iso9660"
+
+var iso9660 = Prober{
+	Kinds: []Traits{{Kind: ISO9660, Title: "ISO 9660", Hides: APM}},
+	Probe: probeISO9660,
+}
 
 // isoDescriptor is a primary or a supplementary volume descriptor. Spec: ECMA-119, 8.4 and 8.5. Numbers stand there twice,
 // little-endian and big-endian.

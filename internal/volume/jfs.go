@@ -8,7 +8,13 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var jfs = Prober{Name: string(JFS), Probe: probeJFS}
+// JFS is the journalled file system of OS/2 and Linux.
+const JFS Kind = "jfs"
+
+var jfs = Prober{
+	Kinds: []Traits{{Kind: JFS, Title: "JFS"}},
+	Probe: probeJFS,
+}
 
 // jfsSuper is the superblock, 32 KiB into the volume. Spec: Linux, fs/jfs/jfs_superblock.h.
 type jfsSuper struct {

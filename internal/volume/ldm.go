@@ -13,6 +13,11 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
+// LDM is a partition of a dynamic disk of Windows, known by its type.
+const LDM Kind = "ldm"
+
+var ldm = Traits{Kind: LDM, Title: "dynamic disk (LDM)"}
+
 // The database of a dynamic disk is big-endian. Spec for all structures: "LDM Documentation" of the Linux-NTFS project; Linux,
 // block/partitions/ldm.h; libldm, src/ldm.c.
 

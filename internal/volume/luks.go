@@ -12,7 +12,17 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var luks = Prober{Name: string(LUKS), Marks: []Mark{{0, luksMagic}}, Probe: probeLUKS}
+// LUKS is an encrypted volume of Linux.
+const LUKS Kind = "luks"
+
+var luks = Prober{
+	Kinds: []Traits{{
+		Kind: LUKS, Title: "LUKS", Precedence: 1, Data: "first encrypted sector of LUKS",
+		Realign: "to align its data, copy them to a volume made by cryptsetup luksFormat --align-payload 2048",
+	}},
+	Marks: []Mark{{0, luksMagic}},
+	Probe: probeLUKS,
+}
 
 // luks1Header is big-endian. No key is ever derived, so that no count of iterations matters. Spec: LUKS1 On-Disk Format
 // Specification 1.2.3, "PHDR".

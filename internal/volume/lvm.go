@@ -12,7 +12,17 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var lvm = Prober{Name: string(LVM2), Marks: []Mark{{0, lvmMark}, {512, lvmMark}, {1024, lvmMark}, {1536, lvmMark}}, Probe: probeLVM}
+// LVM2 is a physical volume of LVM.
+const LVM2 Kind = "lvm2_member"
+
+var lvm = Prober{
+	Kinds: []Traits{{
+		Kind: LVM2, Title: "LVM2", Precedence: 2, Data: "first extent of LVM2",
+		Realign: "to align its extents, move them (pvmove) to a physical volume made by pvcreate --dataalignment 1m",
+	}},
+	Marks: []Mark{{0, lvmMark}, {512, lvmMark}, {1024, lvmMark}, {1536, lvmMark}},
+	Probe: probeLVM,
+}
 
 // lvmLabel stands in one of the first four sectors. Spec: LVM2, lib/label/label.h, struct label_header.
 type lvmLabel struct {

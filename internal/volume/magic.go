@@ -8,82 +8,92 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// magic is a magic number by which a volume has a name, and nothing else is read of it.
+// magic is what has a name by one of its magic numbers, and nothing else is read of it.
 type magic struct {
-	kind  Kind
-	off   int64 // bytes
-	bytes string
-	// sound looks further where the number is short, or common to several kinds. Nil: it says enough.
+	Traits
+	marks []Mark
+	// sound looks further where the numbers are short, or common to several kinds. Nil: they say enough.
 	sound func(d disk.Disk) (bool, error)
 }
 
 // magics are asked where no prober knows the volume. Kinds and places are those of libblkid.
 var magics = []magic{
-	{kind: "bcachefs", off: 0x1018, bytes: "\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"},
-	{kind: "befs", off: 0x20, bytes: "BFS1"},
-	{kind: "befs", off: 0x20, bytes: "1SFB"},
-	{kind: "befs", off: 0x220, bytes: "BFS1"},
-	{kind: "befs", off: 0x220, bytes: "1SFB"},
-	{kind: "bfs", off: 0, bytes: "\xce\xfa\xad\x1b"}, // of SCO
-	{kind: "ceph_bluestore", off: 0, bytes: "bluestore block device"},
-	{kind: "cramfs", off: 0, bytes: "\x45\x3d\xcd\x28"},
-	{kind: "cramfs", off: 0, bytes: "\x28\xcd\x3d\x45"},
-	{kind: "dm_integrity", off: 0, bytes: "integrt\x00"},
-	{kind: "dm_verity_hash", off: 0, bytes: "verity\x00\x00"},
-	{kind: "erofs", off: 0x400, bytes: "\xe2\xe1\xf5\xe0"},
-	{kind: "gfs", off: gfsAt, bytes: gfsMagic, sound: gfsOf(1309, 1401)},
-	{kind: "gfs2", off: gfsAt, bytes: gfsMagic, sound: gfsOf(1801, 1900)},
-	{kind: "minix", off: atSuper + 0x10, bytes: "\x7f\x13", sound: minixOf(binary.LittleEndian)},
-	{kind: "minix", off: atSuper + 0x10, bytes: "\x8f\x13", sound: minixOf(binary.LittleEndian)},
-	{kind: "minix", off: atSuper + 0x10, bytes: "\x68\x24", sound: minixOf(binary.LittleEndian)},
-	{kind: "minix", off: atSuper + 0x10, bytes: "\x78\x24", sound: minixOf(binary.LittleEndian)},
-	{kind: "minix", off: atSuper + 0x10, bytes: "\x13\x7f", sound: minixOf(binary.BigEndian)},
-	{kind: "minix", off: atSuper + 0x10, bytes: "\x13\x8f", sound: minixOf(binary.BigEndian)},
-	{kind: "minix", off: atSuper + 0x10, bytes: "\x24\x68", sound: minixOf(binary.BigEndian)},
-	{kind: "minix", off: atSuper + 0x10, bytes: "\x24\x78", sound: minixOf(binary.BigEndian)},
-	{kind: "minix", off: atSuper + 0x18, bytes: "\x5a\x4d", sound: minix3Of(binary.LittleEndian)},
-	{kind: "minix", off: atSuper + 0x18, bytes: "\x4d\x5a", sound: minix3Of(binary.BigEndian)},
-	{kind: "nilfs2", off: atSuper + 6, bytes: "\x34\x34", sound: isNILFS},
-	{kind: "nss", off: 0x1000, bytes: "SPB5"}, // of NetWare
-	{kind: "ocfs2", off: 0x400, bytes: "OCFSV2"},
-	{kind: "ocfs2", off: 0x800, bytes: "OCFSV2"},
-	{kind: "ocfs2", off: 0x1000, bytes: "OCFSV2"},
-	{kind: "ocfs2", off: 0x2000, bytes: "OCFSV2"},
-	{kind: "oracleasm", off: 0x20, bytes: "ORCLDISK"},
-	{kind: "reiser4", off: 0x10000, bytes: "ReIsEr4"},
-	{kind: "romfs", off: 0, bytes: "-rom1fs-"},
-	{kind: "squashfs", off: 0, bytes: "hsqs"},
-	{kind: "squashfs", off: 0, bytes: "sqsh"},
-	{kind: "stratis", off: 0x204, bytes: "!Stra0tis\x86\xff\x02^\x41rh"},
-	{kind: "stratis", off: 0x1204, bytes: "!Stra0tis\x86\xff\x02^\x41rh"},
-	{kind: "sysv", off: 0x3f8, bytes: "\x20\x7e\x18\xfd"},
-	{kind: "sysv", off: 0x3f8, bytes: "\xfd\x18\x7e\x20"},
-	{kind: "udf", off: isoAt + 1, bytes: "BEA01", sound: isUDF},
-	{kind: "vdo", off: 0, bytes: "dmvdo001"},
-	{kind: "vxfs", off: 0x400, bytes: "\xf5\xfc\x01\xa5"},
-	{kind: "vxfs", off: 0x2000, bytes: "\xa5\x01\xfc\xf5"},
+	{Traits{Kind: "bcachefs"}, []Mark{{0x1018, "\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"}}, nil},
+	{Traits{Kind: "befs", Title: "BeFS"}, []Mark{{0x20, "BFS1"}, {0x20, "1SFB"}, {0x220, "BFS1"}, {0x220, "1SFB"}}, nil},
+	{Traits{Kind: "bfs", Title: "SCO BFS"}, []Mark{{0, "\xce\xfa\xad\x1b"}}, nil},
+	{Traits{Kind: "ceph_bluestore", Title: "Ceph BlueStore"}, []Mark{{0, "bluestore block device"}}, nil},
+	{Traits{Kind: "cramfs"}, []Mark{{0, "\x45\x3d\xcd\x28"}, {0, "\x28\xcd\x3d\x45"}}, nil},
+	{Traits{Kind: "dm_integrity", Title: "dm-integrity"}, []Mark{{0, "integrt\x00"}}, nil},
+	{Traits{Kind: "dm_verity_hash", Title: "dm-verity"}, []Mark{{0, "verity\x00\x00"}}, nil},
+	{Traits{Kind: "erofs", Title: "EROFS"}, []Mark{{0x400, "\xe2\xe1\xf5\xe0"}}, nil},
+	{Traits{Kind: "gfs", Title: "GFS"}, []Mark{{gfsAt, gfsMagic}}, gfsOf(1309, 1401)},
+	{Traits{Kind: "gfs2", Title: "GFS2"}, []Mark{{gfsAt, gfsMagic}}, gfsOf(1801, 1900)},
+	{minix, minixMarks("\x7f\x13", "\x8f\x13", "\x68\x24", "\x78\x24"), minixOf(binary.LittleEndian)},
+	{minix, minixMarks("\x13\x7f", "\x13\x8f", "\x24\x68", "\x24\x78"), minixOf(binary.BigEndian)},
+	{minix, []Mark{{atSuper + 0x18, "\x5a\x4d"}}, minix3Of(binary.LittleEndian)},
+	{minix, []Mark{{atSuper + 0x18, "\x4d\x5a"}}, minix3Of(binary.BigEndian)},
+	{Traits{Kind: "nilfs2", Title: "NILFS2"}, []Mark{{atSuper + 6, "\x34\x34"}}, isNILFS},
+	{Traits{Kind: "nss", Title: "NetWare NSS"}, []Mark{{0x1000, "SPB5"}}, nil},
+	{
+		Traits{Kind: "ocfs2", Title: "OCFS2"},
+		[]Mark{{0x400, "OCFSV2"}, {0x800, "OCFSV2"}, {0x1000, "OCFSV2"}, {0x2000, "OCFSV2"}},
+		nil,
+	},
+	{Traits{Kind: "oracleasm", Title: "Oracle ASM"}, []Mark{{0x20, "ORCLDISK"}}, nil},
+	{Traits{Kind: "reiser4", Title: "Reiser4"}, []Mark{{0x10000, "ReIsEr4"}}, nil},
+	{Traits{Kind: "romfs"}, []Mark{{0, "-rom1fs-"}}, nil},
+	{Traits{Kind: "squashfs"}, []Mark{{0, "hsqs"}, {0, "sqsh"}}, nil},
+	{
+		Traits{Kind: "stratis", Title: "Stratis"},
+		[]Mark{{0x204, "!Stra0tis\x86\xff\x02^\x41rh"}, {0x1204, "!Stra0tis\x86\xff\x02^\x41rh"}},
+		nil,
+	},
+	{Traits{Kind: "sysv", Title: "System V"}, []Mark{{0x3f8, "\x20\x7e\x18\xfd"}, {0x3f8, "\xfd\x18\x7e\x20"}}, nil},
+	{Traits{Kind: "udf", Title: "UDF"}, []Mark{{isoAt + 1, "BEA01"}}, isUDF},
+	{Traits{Kind: "vdo", Title: "VDO"}, []Mark{{0, "dmvdo001"}}, nil},
+	{Traits{Kind: "vxfs", Title: "VxFS"}, []Mark{{0x400, "\xf5\xfc\x01\xa5"}, {0x2000, "\xa5\x01\xfc\xf5"}}, nil},
+}
+
+var minix = Traits{Kind: "minix", Title: "Minix"}
+
+// minixMarks are magic numbers of versions 1 and 2.
+func minixMarks(numbers ...string) (marks []Mark) {
+	for _, n := range numbers {
+		marks = append(marks, Mark{atSuper + 0x10, n})
+	}
+	return marks
 }
 
 // byMagic names a volume that no prober knows by its magic number, and is Unknown without one.
 func byMagic(d disk.Disk) (*Volume, error) {
 	for _, m := range magics {
-		b, err := readBlock(d, m.off, int64(len(m.bytes)))
-		if isNoMatch(err) || (err == nil && string(b) != m.bytes) {
-			continue
-		}
-		sound := true
-		if err == nil && m.sound != nil {
-			sound, err = m.sound(d)
-		}
-		switch {
-		case isNoMatch(err) || (err == nil && !sound):
-		case err != nil:
+		known, err := m.known(d)
+		if err != nil {
 			return nil, err
-		default:
-			return &Volume{Kind: m.kind}, nil
+		}
+		if known {
+			return &Volume{Kind: m.Kind}, nil
 		}
 	}
 	return &Volume{Kind: Unknown}, nil
+}
+
+// known reports whether d has one of the magic numbers, and looks further where that is not enough. A disk that ends
+// before them has none.
+func (m magic) known(d disk.Disk) (bool, error) {
+	for _, mark := range m.marks {
+		b, err := readBlock(d, int64(mark.Off), int64(len(mark.Bytes)))
+		known := err == nil && string(b) == mark.Bytes
+		if known && m.sound != nil {
+			known, err = m.sound(d)
+		}
+		switch {
+		case isNoMatch(err):
+		case err != nil || known:
+			return known, err
+		}
+	}
+	return false, nil
 }
 
 const (

@@ -125,16 +125,18 @@ func TestShortMagicIsNotEnough(t *testing.T) {
 func TestMagicAtTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, m := range magics {
-		b := append(bytes.Repeat([]byte{0}, int(m.off)), m.bytes...)
-		for _, end := range []int{len(b) - 1, len(b)} {
-			v, err := byMagic(disk.New(int64(end), 512, func(off int64) (disk.Run, error) {
-				return disk.Run{Len: int64(end) - off, Src: bytes.NewReader(b[:end]), Off: off}, nil
-			}))
-			require.NoError(t, err)
-			if m.sound != nil || end < len(b) {
-				require.Equal(t, Unknown, v.Kind, m.kind)
-			} else {
-				require.Equal(t, m.kind, v.Kind)
+		for _, mark := range m.marks {
+			b := append(bytes.Repeat([]byte{0}, mark.Off), mark.Bytes...)
+			for _, end := range []int{len(b) - 1, len(b)} {
+				v, err := byMagic(disk.New(int64(end), 512, func(off int64) (disk.Run, error) {
+					return disk.Run{Len: int64(end) - off, Src: bytes.NewReader(b[:end]), Off: off}, nil
+				}))
+				require.NoError(t, err)
+				if m.sound != nil || end < len(b) {
+					require.Equal(t, Unknown, v.Kind, m.Kind)
+				} else {
+					require.Equal(t, m.Kind, v.Kind)
+				}
 			}
 		}
 	}

@@ -11,7 +11,16 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var md = Prober{Name: string(MDRaid), Probe: probeMD}
+// MDRaid is a member of a RAID of Linux.
+const MDRaid Kind = "linux_raid_member"
+
+var md = Prober{
+	Kinds: []Traits{{
+		Kind: MDRaid, Title: "Linux RAID", Precedence: 3, Data: "first chunk of Linux RAID",
+		Realign: "to align its data, copy them to an array made by mdadm --create --data-offset 1M",
+	}},
+	Probe: probeMD,
+}
 
 // md1Super is a superblock of version 1, little-endian. Numbers of two bytes for each device follow. Spec: Linux,
 // include/uapi/linux/raid/md_p.h, struct mdp_superblock_1.

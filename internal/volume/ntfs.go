@@ -10,7 +10,14 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var ntfs = Prober{Name: string(NTFS), Marks: []Mark{{3, "NTFS    "}}, Probe: probeNTFS}
+// NTFS is the file system of Windows NT.
+const NTFS Kind = "ntfs"
+
+var ntfs = Prober{
+	Kinds: []Traits{{Kind: NTFS, Title: "NTFS", Unit: "cluster", Windows: true, Letter: true, NeverStale: true}},
+	Marks: []Mark{{3, "NTFS    "}},
+	Probe: probeNTFS,
+}
 
 // ntfsBoot is the boot sector. Spec: Microsoft "NTFS boot sector layout"; Linux-NTFS documentation, $Boot.
 type ntfsBoot struct {

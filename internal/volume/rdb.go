@@ -10,7 +10,14 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var amigaDisk = Prober{Name: string(RDB), Marks: rdbMarks(), Probe: probeRDB}
+// RDB is the rigid disk block of the Amiga.
+const RDB Kind = "rdb"
+
+var amigaDisk = Prober{
+	Kinds: []Traits{{Kind: RDB, Slices: "Amiga rigid disk block", Foreign: true, NeverStale: true}},
+	Marks: rdbMarks(),
+	Probe: probeRDB,
+}
 
 // amigaBlock begins the rigid disk block, which is one of the first 16 sectors, and each block of a partition, which are a list. Big-endian.
 // Spec: AmigaOS, devices/hardblocks.h; Linux, block/partitions/amiga.c.

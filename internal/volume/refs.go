@@ -8,7 +8,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var refs = Prober{Name: string(ReFS), Marks: []Mark{{3, refsName}}, Probe: probeReFS}
+// ReFS is the resilient file system of Windows Server.
+const ReFS Kind = "refs"
+
+var refs = Prober{
+	Kinds: []Traits{{Kind: ReFS, Title: "ReFS", Unit: "cluster"}},
+	Marks: []Mark{{3, refsName}},
+	Probe: probeReFS,
+}
 
 // refsBoot is the boot sector. Spec: Microsoft, FILE_SYSTEM_RECOGNITION_STRUCTURE, up to the checksum; libfsrefs, "Volume
 // header", behind it.

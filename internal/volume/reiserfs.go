@@ -8,7 +8,13 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var reiserFS = Prober{Name: string(ReiserFS), Probe: probeReiserFS}
+// ReiserFS is a file system of Linux, version 3.
+const ReiserFS Kind = "reiserfs"
+
+var reiserFS = Prober{
+	Kinds: []Traits{{Kind: ReiserFS, Title: "ReiserFS"}},
+	Probe: probeReiserFS,
+}
 
 // reiserSuper is the superblock, 64 KiB into the volume, 8 KiB in the oldest. Spec: Linux, fs/reiserfs/reiserfs.h,
 // reiserfs_super_block.

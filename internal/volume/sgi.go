@@ -10,7 +10,14 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var sgiDisk = Prober{Name: string(SGI), Marks: []Mark{{0, "\x0b\xe5\xa9\x41"}}, Probe: probeSGI}
+// SGI is the volume header of IRIX.
+const SGI Kind = "sgi"
+
+var sgiDisk = Prober{
+	Kinds: []Traits{{Kind: SGI, Slices: "SGI volume header", Foreign: true, NeverStale: true}},
+	Marks: []Mark{{0, "\x0b\xe5\xa9\x41"}},
+	Probe: probeSGI,
+}
 
 // sgiLabel is the volume header of IRIX in sector 0. Big-endian. Spec: IRIX, sys/dvh.h (struct volume_header); Linux,
 // block/partitions/sgi.c.

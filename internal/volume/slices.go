@@ -9,25 +9,13 @@ import (
 
 func isNoMatch(err error) bool { return errors.Is(err, ondisk.ErrNoMatch) }
 
-// tables are the kinds that divide a disk, or a partition, into slices.
-var tables = []Kind{Disklabel, VTOC, APM, SGI, RDB, Atari, DASD}
-
-// Sliced reports whether a kind is a table inside of a partition, or one of another machine than a PC over the whole disk.
-func (k Kind) Sliced() bool { return slices.Contains(tables, k) }
-
-// inSlices are what the first slice can hold. Where that begins at the start of the partition, so does its content, and both are
-// found; anything else beside a label means that one of the two is stale.
-var inSlices = []Kind{UFS1, UFS2, ZFS, Swap}
-
-// Foreign reports whether a kind is the table of a machine that is no PC.
-func (k Kind) Foreign() bool { return k == APM || k == SGI || k == RDB || k == Atari || k == DASD }
-
-// withoutHybrids leaves out the partition map of a CD that a Macintosh can start from: its partitions are files of the CD.
-func withoutHybrids(found []*Volume) []*Volume {
-	if !slices.ContainsFunc(found, func(v *Volume) bool { return v.Kind == ISO9660 }) {
-		return found
+// withoutHidden leaves out what is a part of another volume that was found.
+func withoutHidden(found []*Volume) []*Volume {
+	var hidden []Kind
+	for _, v := range found {
+		hidden = append(hidden, v.Kind.Traits().Hides)
 	}
-	return slices.DeleteFunc(found, func(v *Volume) bool { return v.Kind == APM })
+	return slices.DeleteFunc(found, func(v *Volume) bool { return slices.Contains(hidden, v.Kind) })
 }
 
 // withoutSlices leaves out what lies in the slices of a label that was found too.
@@ -38,5 +26,5 @@ func withoutSlices(found []*Volume) []*Volume {
 	}
 	label := found[i]
 	atStart := label.OnDisk || slices.ContainsFunc(label.Parts, func(p Part) bool { return p.Start == 0 })
-	return slices.DeleteFunc(found, func(v *Volume) bool { return atStart && slices.Contains(inSlices, v.Kind) })
+	return slices.DeleteFunc(found, func(v *Volume) bool { return atStart && v.Kind.Traits().InSlice })
 }

@@ -9,7 +9,13 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var swap = Prober{Name: string(Swap), Probe: probeSwap}
+// Swap is a swap area of Linux.
+const Swap Kind = "swap"
+
+var swap = Prober{
+	Kinds: []Traits{{Kind: Swap, InSlice: true}},
+	Probe: probeSwap,
+}
 
 // swapHeader stands 1024 bytes into the first page, in the byte order of the machine. Spec: Linux, include/linux/swap.h,
 // union swap_header.

@@ -8,7 +8,18 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var ufs = Prober{Name: "ufs", Probe: probeUFS}
+// Kinds of UFS, the file system of the BSDs and Solaris.
+const (
+	UFS1 Kind = "ufs1"
+	UFS2 Kind = "ufs2"
+)
+
+var ufs = Prober{
+	Kinds: []Traits{
+		{Kind: "ufs", Title: "UFS"}, {Kind: UFS1, Title: "UFS1", InSlice: true}, {Kind: UFS2, Title: "UFS2", InSlice: true},
+	},
+	Probe: probeUFS,
+}
 
 // ufsSuper is the superblock of both generations, in the byte order of the machine that made it. Spec: FreeBSD,
 // sys/ufs/ffs/fs.h, struct fs.

@@ -8,7 +8,13 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-var vmfs = Prober{Name: string(VMFS), Probe: probeVMFS}
+// VMFS is the file system of VMware ESXi.
+const VMFS Kind = "vmfs"
+
+var vmfs = Prober{
+	Kinds: []Traits{{Kind: VMFS, Title: "VMFS", NeverStale: true}},
+	Probe: probeVMFS,
+}
 
 // vmfsDevice is the header of a device that VMFS lies on, 1 MiB into the partition. VMware has published nothing. Spec:
 // dissect.vmfs, c_lvm.py, struct LVM_DevMetadata.

@@ -2,66 +2,72 @@
 package volume
 
 import (
+	"cmp"
 	"errors"
-	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Kind names a file system or another content of a partition.
+// Kind names a file system or another content of a partition. Its text is that of libblkid where that has one, in
+// lower case.
 type Kind string
 
-// Kinds. Their texts are those of libblkid where it has one, in lower case.
-const (
-	Unknown   Kind = "unknown"
-	NTFS      Kind = "ntfs"
-	FAT12     Kind = "fat12"
-	FAT16     Kind = "fat16"
-	FAT32     Kind = "fat32"
-	ExFAT     Kind = "exfat"
-	ReFS      Kind = "refs"
-	Ext2      Kind = "ext2"
-	Ext3      Kind = "ext3"
-	Ext4      Kind = "ext4"
-	JBD       Kind = "jbd" // journal of an ext on another device
-	XFS       Kind = "xfs"
-	Btrfs     Kind = "btrfs"
-	JFS       Kind = "jfs"
-	HPFS      Kind = "hpfs" // of OS/2
-	ReiserFS  Kind = "reiserfs"
-	F2FS      Kind = "f2fs"
-	UFS1      Kind = "ufs1"
-	UFS2      Kind = "ufs2"
-	HFS       Kind = "hfs"
-	HFSPlus   Kind = "hfsplus"
-	APFS      Kind = "apfs"
-	ISO9660   Kind = "iso9660"
-	ZFS       Kind = "zfs_member"
-	LVM2      Kind = "lvm2_member"
-	MDRaid    Kind = "linux_raid_member"
-	BCache    Kind = "bcache"
-	VMFS      Kind = "vmfs"
-	Swap      Kind = "swap"
-	LUKS      Kind = "luks"
-	BitLocker Kind = "bitlocker"
-	LDM       Kind = "ldm"       // dynamic disk of Windows
-	Disklabel Kind = "disklabel" // slices of a BSD
-	VTOC      Kind = "vtoc"      // slices of Solaris
-	APM       Kind = "apm"       // partition map of Apple
-	SGI       Kind = "sgi"       // volume header of IRIX
-	RDB       Kind = "rdb"       // rigid disk block of the Amiga
-	Atari     Kind = "atari"     // root sector of AHDI
-	DASD      Kind = "dasd"      // label of an IBM mainframe disk
-)
+// Unknown is the kind of what no prober finds.
+const Unknown Kind = "unknown"
 
-// Unit is what the file system calls the smallest piece that it gives to a file.
-func (k Kind) Unit() string {
-	if slices.Contains([]Kind{NTFS, FAT12, FAT16, FAT32, ExFAT, ReFS}, k) {
-		return "cluster"
-	}
-	return "block"
+// Traits are what the program knows of a kind besides how it is found.
+type Traits struct {
+	Kind  Kind
+	Title string // as its makers write it; empty: as Slices or Kind
+	Unit  string // its name for the smallest piece that it gives to a file; empty: block
+
+	Windows bool // a Windows can start from it
+	Letter  bool // a Windows gives it a drive letter
+	DOS     bool // DOS and Windows 95 to ME read it
+	// Checksummed is the offset in bytes from which on a rewritten sector fails a checksum of the file system. In front
+	// of it is the room for boot loaders. 0: there are no such checksums.
+	Checksummed int64
+
+	// Data names what lies at Volume.DataStart, and Realign says how that is aligned within the volume.
+	Data, Realign string
+
+	// Slices is the name of the table that divides its space into slices; empty for anything else.
+	Slices  string
+	Foreign bool // that table is one of a machine that is no PC
+
+	// What counts where several are found in one place.
+
+	// Precedence over other kinds is that of a container that claims all of a device: making one seldom wipes what was
+	// there, and no file system leaves its superblock whole. libblkid looks no further when it has found one.
+	Precedence int
+	// NeverStale: a broken one is not taken for a leftover. Its boot sector stores a place on the disk, or a sound one
+	// is refused.
+	NeverStale   bool
+	ShowsContent bool // a volume of another kind shows at its own start
+	InSlice      bool // the first slice of a table can hold it; both are found where that begins at the start
+	Hides        Kind // is a part of it where both are found
 }
+
+// Traits returns what is known of a kind.
+func (k Kind) Traits() Traits {
+	t := Traits{Kind: k}
+	for known := range Kinds {
+		if known.Kind == k {
+			t = known
+			break
+		}
+	}
+	t.Title = cmp.Or(t.Title, t.Slices, string(k))
+	t.Unit = cmp.Or(t.Unit, "block")
+	t.Data = cmp.Or(t.Data, "first block of the data of "+string(k))
+	t.Realign = cmp.Or(t.Realign, "to align its data, make the volume again and copy them")
+	return t
+}
+
+// Sliced reports whether a kind is a table inside of a partition, or one of another machine than a PC over the whole
+// disk.
+func (k Kind) Sliced() bool { return k.Traits().Slices != "" }
 
 // Volume is what a partition holds. Offsets are bytes from its start.
 type Volume struct {
@@ -114,7 +120,7 @@ const (
 // Prober knows one kind of content. Probe returns ErrNoMatch for what is not its own, and a FormatError for its own when it
 // is broken, beside the volume when that could be read all the same.
 type Prober struct {
-	Name string
+	Kinds []Traits // that it finds; the first is that of one too broken to be read
 	// Marks are bytes of which a volume of this kind has at least one. None: Probe looks itself.
 	Marks []Mark
 	Probe func(d disk.Disk) (*Volume, error)
@@ -162,7 +168,7 @@ func Front(whole disk.Disk, at int64) (*Volume, error) {
 // ask asks the probers that may know the volume, and settles what they say.
 func (h headed) ask(at int64, may func(p Prober) bool) (*Volume, error) {
 	var found []*Volume
-	for _, p := range probers {
+	for _, p := range Probers {
 		if !may(p) {
 			continue
 		}
@@ -173,7 +179,7 @@ func (h headed) ask(at int64, may func(p Prober) bool) (*Volume, error) {
 		case errors.Is(err, ondisk.ErrFormat):
 			err = ondisk.Shift(err, at)
 			if v == nil {
-				v = &Volume{Kind: Kind(p.Name)}
+				v = &Volume{Kind: p.Kinds[0].Kind}
 			}
 			v.Issues = append(v.Issues, ondisk.Issue{
 				Code: "volume", Effect: ondisk.BadVolume, OnMove: true, Text: err.Error(), Err: err,
@@ -187,7 +193,7 @@ func (h headed) ask(at int64, may func(p Prober) bool) (*Volume, error) {
 	if len(found) == 0 {
 		return &Volume{Kind: Unknown}, nil
 	}
-	return settle(withoutRuins(withoutSlices(withoutHybrids(outermost(found))))), nil
+	return settle(withoutRuins(withoutSlices(withoutHidden(outermost(found))))), nil
 }
 
 // field is a FormatError of a structure of a volume.

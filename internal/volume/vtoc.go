@@ -10,9 +10,13 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
+// VTOC is the table of slices of Solaris.
+const VTOC Kind = "vtoc"
+
 var (
-	vtoc    = Prober{Name: string(VTOC), Marks: []Mark{{512 + 12, "\xee\xde\x0d\x60"}}, Probe: probeVTOC}
-	sunDisk = Prober{Name: string(VTOC), Marks: []Mark{{508, "\xda\xbe"}}, Probe: probeSun}
+	vtocKinds = []Traits{{Kind: VTOC, Title: "Solaris VTOC", Slices: "Sun disk label", NeverStale: true}}
+	vtoc      = Prober{Kinds: vtocKinds, Marks: []Mark{{512 + 12, "\xee\xde\x0d\x60"}}, Probe: probeVTOC}
+	sunDisk   = Prober{Kinds: vtocKinds, Marks: []Mark{{508, "\xda\xbe"}}, Probe: probeSun}
 )
 
 // x86Label is the disk label of Solaris on a PC, in sector 1 of its partition. Spec: illumos, usr/src/uts/common/sys/dklabel.h (struct

@@ -9,7 +9,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var xfs = Prober{Name: string(XFS), Marks: []Mark{{0, "XFSB"}}, Probe: probeXFS}
+// XFS is the file system of IRIX and Linux.
+const XFS Kind = "xfs"
+
+var xfs = Prober{
+	Kinds: []Traits{{Kind: XFS, Title: "XFS"}},
+	Marks: []Mark{{0, "XFSB"}},
+	Probe: probeXFS,
+}
 
 // xfsSuper is the superblock of the first allocation group, big-endian but for the checksum. Spec: XFS Algorithms & Data
 // Structures, 3rd edition, "Superblocks".

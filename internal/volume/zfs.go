@@ -8,7 +8,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var zfs = Prober{Name: string(ZFS), Probe: probeZFS}
+// ZFS is a device of a pool. Spec of its room for boot loaders: ZFS On-Disk Specification, 1.3; GRUB 2.06,
+// grub_zfs_embed.
+const ZFS Kind = "zfs_member"
+
+var zfs = Prober{
+	Kinds: []Traits{{Kind: ZFS, Title: "ZFS", InSlice: true, Checksummed: 4 << 20}},
+	Probe: probeZFS,
+}
 
 // A device of a ZFS pool has four labels, two at the start and two at the end. A label holds a packed list of names and values
 // and a ring of uberblocks. Spec: ZFS On-Disk Specification (draft, 2006), 1.2 "Vdev Labels".
