@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"syscall"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/verify"
 )
 
@@ -81,8 +81,7 @@ func classify(err error) (string, int) {
 			return c.code, exitError
 		}
 	}
-	_, fromSystem := errors.AsType[syscall.Errno](err)
-	if fromSystem || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errStdout) {
+	if sys.FromSystem(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errStdout) {
 		return "io", exitError
 	}
 	return "internal", exitError

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"syscall"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
@@ -13,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/verify"
@@ -149,7 +149,7 @@ func (c *counter) Reserve(_, n int64) error {
 
 // full says how much is missing when the space ran out under way: others write to the same file system.
 func full(err error, need int64, o *image.Output) error {
-	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+	if !sys.Full(err) {
 		return err
 	}
 	free, freeErr := o.Free()

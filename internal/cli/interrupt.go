@@ -8,26 +8,27 @@ import (
 	"os/signal"
 	"slices"
 	"sync"
-	"syscall"
+
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // interrupt is the end of a run by a signal.
 type interrupt struct {
-	signal syscall.Signal
+	signal os.Signal
 	text   string
 }
 
 func (i interrupt) Error() string { return i.text }
 
 // exit is the exit code of shells for a program that the signal has ended.
-func (i interrupt) exit() int { return 128 + int(i.signal) }
+func (i interrupt) exit() int { return sys.ExitCode(i.signal) }
 
 // interruptOf returns what cancelled a context.
 func interruptOf(ctx context.Context) interrupt {
 	if i, ok := errors.AsType[interrupt](context.Cause(ctx)); ok {
 		return i
 	}
-	return interrupt{signal: syscall.SIGINT, text: interruptedText}
+	return interrupt{signal: sys.Interrupt, text: interruptedText}
 }
 
 const interruptedText = "interrupted; no copy was made, and the source is unchanged"
@@ -37,7 +38,7 @@ const removing = "removing the unfinished copy"
 
 // endSignals are the signals that end a run, but for those that the caller has it ignore: nohup does so.
 func endSignals() []os.Signal {
-	return slices.DeleteFunc([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+	return slices.DeleteFunc(sys.EndSignals(), signal.Ignored)
 }
 
 // receive returns a context that the first signal cancels. Signals are received until the program ends: one that comes
@@ -48,7 +49,7 @@ func (c *common) receive(command string) context.Context {
 	signals := endSignals()
 	signal.Notify(got, signals...)
 	go func() {
-		i := interrupt{signal: (<-got).(syscall.Signal), text: interruptedText}
+		i := interrupt{signal: <-got, text: interruptedText}
 		signal.Reset(signals...) // a second signal ends the program at once, which is safe at any moment
 		if !c.ending.interrupted(os.Stderr) {
 			os.Exit(finish(i, &common{asked: c.asked}, command, os.Stdout, os.Stderr))

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/trueup/trueup/internal/align"
@@ -16,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // scanning is a run of scan at work.
@@ -180,21 +179,17 @@ func (s *scanning) scan(ctx context.Context) error {
 
 // spared are the files that the run itself writes or reads, which are no images whatever they look like.
 func (s *scanning) spared() func(device, inode uint64) bool {
-	var own []os.FileInfo
 	names := []string{s.out, s.partial, s.script, s.scanFlags.ignore, s.filesFrom}
 	if s.store != nil {
 		names = append(names, s.store.all.Files()...)
 	}
+	ids := map[sys.ID]bool{}
 	for _, name := range names {
-		if st, err := os.Stat(name); name != "" && err == nil {
-			own = append(own, st)
+		if st, err := sys.Stat(name); name != "" && err == nil {
+			ids[st.ID] = true
 		}
 	}
-	ids := map[[2]uint64]bool{}
-	for _, st := range own {
-		ids[inodeOf(st)] = true
-	}
-	return func(device, inode uint64) bool { return ids[[2]uint64{device, inode}] }
+	return func(device, inode uint64) bool { return ids[sys.ID{Device: device, Inode: inode}] }
 }
 
 // commandFlags are those that trueup align needs to do what the scan speaks of.
@@ -316,12 +311,4 @@ func (s *scanning) print(w, stdout io.Writer) error {
 		t.Width, t.Color, t.Columns, t.Unicode = width(stdout), s.color(stdout), columns(stdout), blockCharacters(stdout)
 	}
 	return t.Buffered(w, func() { library.Table(t, s.summary, s.images) })
-}
-
-// inodeOf is the device and the inode of a file.
-func inodeOf(st os.FileInfo) [2]uint64 {
-	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
-		return [2]uint64{sys.Dev, sys.Ino}
-	}
-	return [2]uint64{}
 }

@@ -74,7 +74,7 @@ var edges = map[string][]string{
 	"internal/catalog": {"internal/library", "internal/report", "internal/sys"},
 	"internal/cli": {
 		"internal/align", "internal/catalog", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/library", "internal/ovf",
-		"internal/plan", "internal/report", "internal/sandbox", "internal/scan", "internal/table", "internal/verify", "internal/volume",
+		"internal/plan", "internal/report", "internal/sandbox", "internal/scan", "internal/sys", "internal/table", "internal/verify", "internal/volume",
 	},
 
 	"internal/disktest":       nil, // for tests; nothing else may import it, nor its file system

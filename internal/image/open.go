@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -261,12 +259,12 @@ func (img *Image) States() []State {
 
 // Uses reports whether a path leads to a file of the image, and its name.
 func (img *Image) Uses(path string) (name string, ok bool) {
-	var st unix.Stat_t
-	if sys.Stat(path, &st) != nil {
+	st, err := sys.Stat(path)
+	if err != nil {
 		return "", false
 	}
 	for _, f := range img.files {
-		if f.stat.Dev == st.Dev && f.stat.Ino == st.Ino {
+		if f.stat.Dev == st.Device && f.stat.Ino == st.Inode {
 			return f.name, true
 		}
 	}

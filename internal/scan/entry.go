@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/sys"
 )
@@ -26,21 +24,16 @@ type entry struct {
 
 // stat looks at a file without opening it.
 func stat(path, name string) (entry, error) {
-	var st unix.Stat_t
-	if err := sys.Lstat(path, &st); err != nil {
+	st, err := sys.Lstat(path)
+	if err != nil {
 		return entry{}, err
 	}
-	return entryOf(&st, name), nil
-}
-
-func entryOf(st *unix.Stat_t, name string) entry {
 	return entry{
 		File: library.File{
-			Name: name, Size: st.Size, Allocated: st.Blocks * 512, Device: st.Dev, Inode: st.Ino,
-			Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano(),
+			Name: name, Size: st.Size, Allocated: st.Allocated, Device: st.Device, Inode: st.Inode, Modified: st.Modified, Changed: st.Changed,
 		},
-		links: uint64(st.Nlink), regular: st.Mode&unix.S_IFMT == unix.S_IFREG, //nolint:unconvert // the type differs between machines
-	}
+		links: st.Links, regular: st.Mode.IsRegular(),
+	}, nil
 }
 
 // useError is an error of who takes the files of a folder, and none of the folder.
@@ -91,7 +84,7 @@ func (l *listing) add(d fs.DirEntry) error {
 	}
 	e, err := stat(filepath.Join(l.path, d.Name()), d.Name())
 	switch {
-	case errors.Is(err, unix.ENOENT) || (err == nil && !e.regular):
+	case errors.Is(err, fs.ErrNotExist) || (err == nil && !e.regular):
 		return nil // gone meanwhile, or another thing by now
 	case err != nil:
 		l.failed = err // the folder may be listed, and not entered: that is said of it once

@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/catalog"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/sys"
 )
 
 // judge makes the row of one image and hands it over.
@@ -125,11 +122,7 @@ func unchanged(dir string, i *library.Image) bool {
 		return false // no scan has written that
 	}
 	for _, f := range i.Files {
-		var st unix.Stat_t
-		if sys.Lstat(filepath.Join(dir, f.Name), &st) != nil {
-			return false
-		}
-		if !catalog.Unchanged(entryOf(&st, f.Name).File, f) {
+		if now, err := stat(filepath.Join(dir, f.Name), f.Name); err != nil || !catalog.Unchanged(now.File, f) {
 			return false
 		}
 	}

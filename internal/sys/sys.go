@@ -57,16 +57,6 @@ func Close(fd int) error {
 	return nil
 }
 
-// Stat follows links.
-func Stat(path string, st *unix.Stat_t) error {
-	return again(func() error { return unix.Stat(path, st) })
-}
-
-// Lstat does not.
-func Lstat(path string, st *unix.Stat_t) error {
-	return again(func() error { return unix.Lstat(path, st) })
-}
-
 // Fstat is fstat(2).
 func Fstat(fd int, st *unix.Stat_t) error {
 	return again(func() error { return unix.Fstat(fd, st) })

@@ -1,0 +1,48 @@
+package sys
+
+import (
+	"errors"
+	"slices"
+	"syscall"
+)
+
+// Errors of the system for what a look-up finds before it asks the system.
+const (
+	ErrNotExist = syscall.ENOENT
+	ErrExist    = syscall.EEXIST
+	ErrLoop     = syscall.ELOOP
+)
+
+// isAny reports whether an error is one of some.
+func isAny(err error, some ...error) bool {
+	return slices.ContainsFunc(some, func(e error) bool { return errors.Is(err, e) })
+}
+
+// FromSystem reports whether an error comes from the operating system.
+func FromSystem(err error) bool {
+	_, ok := errors.AsType[syscall.Errno](err)
+	return ok
+}
+
+// Unsupported reports whether an error says that a file system does not know a call, or an option of it.
+func Unsupported(err error) bool {
+	return isAny(err, syscall.EINVAL, syscall.EPERM, errors.ErrUnsupported)
+}
+
+// NoLocks reports whether an error says that a file system knows no locks.
+func NoLocks(err error) bool { return errors.Is(err, syscall.ENOLCK) || Unsupported(err) }
+
+// Locked reports whether an error says that another program has the lock.
+func Locked(err error) bool { return isAny(err, locked...) }
+
+// Full reports whether an error says that a file system or a quota has no room left.
+func Full(err error) bool { return isAny(err, full...) }
+
+// Denied reports whether an error says that this user lacks the right to a file.
+func Denied(err error) bool { return errors.Is(err, syscall.EACCES) }
+
+// NotFolder reports whether an error says that a name on the way to a file is a link or a file.
+func NotFolder(err error) bool { return isAny(err, syscall.ENOTDIR, syscall.ELOOP, syscall.EMLINK) }
+
+// Interrupted reports whether an error says that a signal interrupted a call.
+func Interrupted(err error) bool { return errors.Is(err, syscall.EINTR) }

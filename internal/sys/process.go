@@ -1,0 +1,20 @@
+package sys
+
+import (
+	"os"
+	"syscall"
+)
+
+// Interrupt is the signal of Ctrl-C.
+const Interrupt = syscall.SIGINT
+
+// EndSignals returns the signals that ask a program to end.
+func EndSignals() []os.Signal {
+	return []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
+}
+
+// ExitCode is the exit code of shells for a program that a signal has ended.
+func ExitCode(s os.Signal) int {
+	number, _ := s.(syscall.Signal)
+	return 128 + int(number)
+}

@@ -1,0 +1,14 @@
+//go:build linux || darwin || freebsd
+
+package sys
+
+import "golang.org/x/sys/unix"
+
+// NoCore keeps this process from leaving a core file, which would hold what it has read.
+func NoCore() {
+	var core unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_CORE, &core) == nil {
+		core.Cur = 0
+		_ = unix.Setrlimit(unix.RLIMIT_CORE, &core) // lowering is always allowed
+	}
+}
