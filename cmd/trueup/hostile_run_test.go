@@ -12,9 +12,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
-// What an image from a stranger may waste: 64 MiB and 2 s of processor time.
+// What an image from a stranger may waste: 64 MiB, and 2 s of processor time on a quiet machine (disktest.Scaled).
 const (
 	maxRSS = 64 << 20 // bytes
 	maxCPU = 2 * time.Second
@@ -38,7 +40,7 @@ type measured struct {
 	Stdout, Stderr []byte
 	Code           int // -1: killed
 	RSS            int64
-	CPU            time.Duration
+	CPU            time.Duration // as disktest.Scaled
 }
 
 // launch runs the job on standard input and prints what became of it.
@@ -75,7 +77,7 @@ func launchOne(program string, raw [][]byte) (measured, error) {
 	usage, _ := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 	return measured{
 		Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), Code: cmd.ProcessState.ExitCode(),
-		RSS: usage.Maxrss << 10, CPU: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(),
+		RSS: usage.Maxrss << 10, CPU: disktest.Scaled(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()),
 	}, nil
 }
 

@@ -62,21 +62,20 @@ func WaitSettled(t testing.TB, dir string) {
 	WaitFor(t, "a step of the clock", func() bool { return time.Now().After(past) })
 }
 
-// ProcessorTime returns the processor time that f takes in its goroutine. Other work of the machine and of the process
-// does not count.
+// ProcessorTime returns the processor time that f takes in its goroutine, as Scaled. Other work of the process does not count.
 func ProcessorTime(f func()) time.Duration {
 	spent := Spent()
 	f()
 	return spent()
 }
 
-// Spent returns a function that returns, once, the processor time that the goroutine has used since.
+// Spent returns a function that returns, once, the processor time that the goroutine has used since, as Scaled.
 func Spent() func() time.Duration {
 	runtime.LockOSThread()
 	before := threadTime()
 	return func() time.Duration {
 		defer runtime.UnlockOSThread()
-		return threadTime() - before
+		return Scaled(threadTime() - before)
 	}
 }
 
