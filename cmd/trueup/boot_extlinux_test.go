@@ -44,10 +44,17 @@ var staleXFSHidden = stale{"hidden sectors", func(w window) int64 { return (w.st
 
 const extlinuxHeads = 16
 
-func TestAlignedExtlinuxBoots(t *testing.T) {
-	t.Parallel()
-	requireKernel(t)
-	disks := installExtlinux(t)
+// testExtlinuxBoots boots the disks on which extlinux was installed, by the kind of their file systems, and their aligned copies.
+func testExtlinuxBoots(t *testing.T, disks map[string]string) {
+	t.Helper()
+	for _, v := range extlinuxVolumes {
+		// The kernel of the appliance said where the partition starts.
+		at := staleHidden.at
+		if v.kind == "xfs" {
+			at = staleXFSHidden.at
+		}
+		require.Equal(t, staleHidden.bytes, readAt(t, disks[v.kind], at(window{start: trackSectors}), 4), v.kind)
+	}
 	for _, c := range extlinuxCases {
 		t.Run(c.name, func(t *testing.T) {
 			source := filepath.Join(t.TempDir(), "disk.raw")
@@ -74,28 +81,18 @@ func TestAlignedExtlinuxBoots(t *testing.T) {
 	}
 }
 
-// installExtlinux makes a disk of each volume. extlinux wants a file system that is mounted, so that the appliance of libguestfs runs it.
-func installExtlinux(t *testing.T) map[string]string {
+// extlinuxDrives makes a disk of each volume, and returns what adds them to an appliance that has no other disks yet, and what installs
+// extlinux, which wants a file system that is mounted.
+func extlinuxDrives(t *testing.T) (disks map[string]string, drives, install string) {
 	t.Helper()
-	disks := map[string]string{}
+	disks = map[string]string{}
 	config := hostFile(t, "SAY "+booted+"\nPROMPT 1\n")
-	var args []string
-	script := "run\n"
 	for i, v := range extlinuxVolumes {
 		disks[v.kind] = v.make(t)
-		args = append(args, "--format=raw", "-a", disks[v.kind])
-		script += fmt.Sprintf("mount /dev/%s /\nmkdir /boot\nupload %q /boot/extlinux.conf\nextlinux /boot\numount /\n", deviceName(i, 1), config)
+		drives += fmt.Sprintf("add-drive %q format:raw\n", disks[v.kind])
+		install += fmt.Sprintf("mount /dev/%s /\nmkdir /boot\nupload %q /boot/extlinux.conf\nextlinux /boot\numount /\n", deviceName(i, 1), config)
 	}
-	startGuestfish(t, args, script)
-	for _, v := range extlinuxVolumes {
-		// The kernel of the appliance said where the partition starts.
-		at := staleHidden.at
-		if v.kind == "xfs" {
-			at = staleXFSHidden.at
-		}
-		require.Equal(t, staleHidden.bytes, readAt(t, disks[v.kind], at(window{start: trackSectors}), 4), v.kind)
-	}
-	return disks
+	return disks, drives, install
 }
 
 func (v extlinuxVolume) make(t testing.TB) string {

@@ -111,6 +111,7 @@ func TestCommandsWithoutLandlock(t *testing.T) {
 
 // A scan whose workers have less than they should warns too, or refuses.
 func TestScanWithoutLandlock(t *testing.T) {
+	t.Parallel()
 	strace := disktest.Tool(t, "strace")
 	dir := filepath.Dir(sampleDisk(t))
 	lacking := []string{"-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset", "-e", "inject=landlock_create_ruleset:error=ENOSYS", builtPath, "scan", "-o", "json"}

@@ -39,6 +39,7 @@ func TestVerifyReadsTheContainer(t *testing.T) {
 
 // TestRoomForZeros copies a disk that is full of zeros to a place that has no room for them: a sparse VMDK stores none.
 func TestRoomForZeros(t *testing.T) {
+	t.Parallel()
 	const size = 200 << 20
 	disk := disktest.ForgeMBR(size/sectorSize, slot(0x83, trackSectors, size/sectorSize-4096))
 	f := newFault(t, writeForged("zeros.raw", disk)(t, t.TempDir()))
@@ -55,6 +56,7 @@ func TestRoomForZeros(t *testing.T) {
 
 // TestNoRoomForData is the same for a disk that is full of data.
 func TestNoRoomForData(t *testing.T) {
+	t.Parallel()
 	f := newFault(t, noisyDisk(t, 24))
 	r := privateMount(t, "size=20M", filepath.Dir(f.dest),
 		disktest.Tool(t, "strace"), "-f", "-qq", "-o", "/dev/stdout", "-e", "trace=pwrite64", builtPath, "align", "-q", "--to", "vmdk", f.source, f.dest)

@@ -214,6 +214,7 @@ func TestReportOverImage(t *testing.T) {
 
 // F21: a folder that is missing, is not one, or cannot be written.
 func TestDestFolder(t *testing.T) {
+	t.Parallel()
 	f := newFault(t, sampleDisk(t))
 	folder := filepath.Dir(f.dest)
 	f.dest = filepath.Join(folder, "missing", "aligned.vmdk")

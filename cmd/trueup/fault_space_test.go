@@ -45,6 +45,7 @@ func privateMount(t *testing.T, options, folder string, command ...string) resul
 
 // F01: the space is too small and that can be known before the first byte.
 func TestTooLittleSpace(t *testing.T) {
+	t.Parallel()
 	f := newFault(t, sampleDisk(t))
 	r := privateMount(t, "size=512k", filepath.Dir(f.dest), builtPath, "align", f.source, f.dest)
 	require.Equal(t, 1, r.code, r.stderr)

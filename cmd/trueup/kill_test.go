@@ -40,6 +40,7 @@ type killCase struct {
 // the system calls that change something. Whatever the point, DEST is absent or complete, SOURCE is as it was, and the next
 // run succeeds and leaves nothing behind.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	kills := killCount(t)
 	strace := disktest.Tool(t, "strace")
 	raw := killDisk(t)

@@ -215,12 +215,11 @@ func TestScanFormatsAgree(t *testing.T) {
 
 // The script of a scan makes all the copies that the scan says can be made, and they are aligned.
 func TestScanScriptOfEveryKind(t *testing.T) {
+	t.Parallel()
 	dir := everyFormatLibrary(t)
 	script := filepath.Join(t.TempDir(), "fix.sh")
 	before := scan(t, "--script", script, dir)
-	cmd := disktest.Tool(t, "bash")
-	t.Setenv("TRUEUP", builtPath)
-	r := run(t, cmd, script)
+	r := run(t, disktest.Tool(t, "env"), "TRUEUP="+builtPath, "bash", script)
 	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
 	require.Contains(t, r.stdout, fmt.Sprintf("%d made, 0 passed over, 0 failed", before.sum.Fix.Images))
 	after := scan(t, "--include", "*-aligned.*", dir)

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -276,43 +275,4 @@ func TestWrongSectorSize(t *testing.T) {
 	r = trueup(t, "convert", "--sector-size", "4096", "--to", "qcow2", raw, filepath.Join(dir, "dest.qcow2"))
 	require.Equal(t, 4, r.code)
 	require.Contains(t, r.stderr, "no qcow2 can say so")
-}
-
-// TestLinuxSeesSectorsOf4096Bytes has a real kernel, shown the disks with such sectors, find the same files in source and
-// result.
-func TestLinuxSeesSectorsOf4096Bytes(t *testing.T) {
-	t.Parallel()
-	guestfish := disktest.Tool(t, "guestfish")
-	requireKernel(t)
-	args := []string{"--ro", "--blocksize=4096"}
-	script := "run\nlist-filesystems\n"
-	dir := t.TempDir()
-	for i, label := range []string{"dos", "gpt"} {
-		raw, dest := fourKDisk(t, label), filepath.Join(dir, label+".raw")
-		r := trueup(t, "align", "--sector-size", "4096", raw, dest)
-		require.Equal(t, 0, r.code, r.stderr)
-		for j, path := range []string{raw, dest} {
-			args = append(args, "--format=raw", "-a", path)
-			for n := range fourKVolumes {
-				device := deviceName(2*i+j, n+1)
-				script += fmt.Sprintf("mount-ro /dev/%s /\nchecksums-out sha256 / %q\numount /\n", device, filepath.Join(dir, device))
-			}
-		}
-	}
-	cmd := exec.Command(guestfish, args...)
-	cmd.Env = append(os.Environ(), "LIBGUESTFS_BACKEND=direct", "LIBGUESTFS_BACKEND_SETTINGS=force_tcg")
-	cmd.Stdin = strings.NewReader(script)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
-	for i := range 4 { // source and result of both
-		for n, v := range fourKVolumes {
-			device := deviceName(i, n+1)
-			require.Contains(t, string(out), "/dev/"+device+": "+v.kind+"\n")
-			sums := readSums(t, filepath.Join(dir, device))
-			if v.kind == "ext4" {
-				require.Subset(t, sums, v.wantSums())
-			}
-			require.Equal(t, readSums(t, filepath.Join(dir, deviceName(i/2*2, n+1))), sums)
-		}
-	}
 }

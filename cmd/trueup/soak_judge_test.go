@@ -70,7 +70,8 @@ func parsed(t testing.TB, text string) int64 {
 // fdiskColumn is one column of fdisk's list, by partition number.
 func fdiskColumn(t testing.TB, raw string, sector int64, column string) map[int]string {
 	t.Helper()
-	out := disktest.Output(t, "fdisk", "-b", fmt.Sprint(sector), "-l", "-o", "Device,"+column, raw)
+	// fdisk prints names as its locale has letters.
+	out := disktest.Output(t, "env", "LC_ALL=C.UTF-8", "fdisk", "-b", fmt.Sprint(sector), "-l", "-o", "Device,"+column, raw)
 	values := map[int]string{}
 	for line := range strings.Lines(out) {
 		device, value, _ := strings.Cut(strings.TrimSpace(line), " ")

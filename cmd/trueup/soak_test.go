@@ -9,20 +9,18 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/trueup/trueup/internal/disktest"
 )
 
 // soakDefault is how many random disks a plain run aligns. TRUEUP_SOAK replaces it, TRUEUP_SOAK_SEED the first seed.
 const soakDefault = 20
 
-// soakBatch is how many disks one appliance gets. It has a letter for each of 26, and two of them share the work of a plain run.
-const soakBatch = 10
+// soakBatch is how many disks one appliance gets. It has a letter for each of 26.
+const soakBatch = 20
 
 // TestSoak aligns disks with random tables, contents and data in between, and has other programs judge the results: partitioning
 // tools, the checks of the file systems, and a Linux kernel that reads every file.
 func TestSoak(t *testing.T) {
-	t.Setenv("LC_ALL", "C.UTF-8") // fdisk prints names as its locale has letters
+	t.Parallel()
 	first, count := soakNumber(t, "TRUEUP_SOAK_SEED", 1), soakNumber(t, "TRUEUP_SOAK", soakDefault)
 	for done := uint64(0); done < count; done += soakBatch {
 		from, n := first+done, min(soakBatch, count-done)
@@ -70,7 +68,6 @@ func soakSeeds(t *testing.T, first, n uint64) {
 // would take longer than all the mounts, and does not come to an end on extended partitions of type 0x85.
 func soakGuest(t *testing.T, cases []*soakCase) {
 	t.Helper()
-	disktest.Tool(t, "guestfish")
 	requireKernel(t)
 	sums := t.TempDir()
 	var args []string
