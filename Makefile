@@ -57,8 +57,6 @@ RACED := catalog cli container disk diskcopy disktest disktest/oddfs image/drive
 # A test that lacks a tool fails here. `make test REQUIRE_TOOLS=0` skips such tests instead.
 .PHONY: test
 test: export REQUIRE_TOOLS ?= 1
-# The library that a scan is held against; go test alone makes a smaller one.
-test: export TRUEUP_LIBRARY_IMAGES ?= 2000
 test: tools ## every test, with the outside tools as second opinion
 	@$(MAKE) --no-print-directory -j2 test-plain test-race
 
@@ -69,6 +67,14 @@ test-plain:
 test-race:
 	$(GO) test -count=1 -race -p 1 -timeout 25m $(RACED:%=./internal/%)
 	$(GO) test -count=1 -race -short -timeout 25m ./internal/image
+
+.PHONY: exhaustive
+exhaustive: export REQUIRE_TOOLS ?= 1
+exhaustive: export TRUEUP_EXHAUSTIVE := 1
+exhaustive: ## all random tables, a report of 10,000 rows and a library of 2,000 images, of which test takes a share
+	$(GO) test -count=1 -timeout 60m ./internal/plan ./internal/library
+	@$(GO) test -list '^TestScanLibrary$$' ./cmd/... | grep -x TestScanLibrary
+	$(GO) test -count=1 -timeout 60m -run '^(TestScanLibrary|TestLibraryRecord)$$' ./cmd/...
 
 .PHONY: race
 race: export REQUIRE_TOOLS ?= 1

@@ -12,12 +12,12 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// TestScanLibrary is the bulk check as a user runs it: two thousand images in all formats and the disorder of a real library, with hostile
+// TestScanLibrary is the bulk check as a user runs it: hundreds of images in all formats and the disorder of a real library, with hostile
 // ones in between. Each row equals the record that was written when the images were made.
 func TestScanLibrary(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("makes two thousand images")
+		t.Skip("makes hundreds of images")
 	}
 	dir, record := madeLibrary(t)
 	strangers := writeStrangers(t, dir, record)

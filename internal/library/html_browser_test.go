@@ -29,7 +29,7 @@ const (
 func pageHead(by string) string { return `th[data-sort="` + by + `"] button` }
 
 func TestReportInChromium(t *testing.T) {
-	browser := chromium(t)
+	tabs := chromium(t)
 	s, images := sampleLibrary()
 	path := htmlWritten(t, s, images)
 	for name, test := range map[string]func(*page, []*Image){
@@ -37,7 +37,7 @@ func TestReportInChromium(t *testing.T) {
 		"is a table for those who listen": isATable,
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := open(browser, t, path, wide)
+			p := open(tabs, t, path, wide)
 			test(p, images)
 			p.quiet()
 		})
@@ -165,9 +165,9 @@ func isATable(p *page, images []*Image) {
 }
 
 func TestReportWithoutScript(t *testing.T) {
-	browser := chromium(t)
+	tabs := chromium(t)
 	s, images := sampleLibrary()
-	p := open(browser, t, htmlWritten(t, s, images), wide,
+	p := open(tabs, t, htmlWritten(t, s, images), wide,
 		send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}))
 	require.False(t, eval[bool](p, `document.getElementById("tools").checkVisibility()`), "what does nothing without a script is not shown")
 	require.True(t, eval[bool](p, `document.querySelector("noscript").checkVisibility()`))
@@ -181,7 +181,7 @@ func TestReportWithoutScript(t *testing.T) {
 }
 
 func TestHostileReportInChromium(t *testing.T) {
-	browser := chromium(t)
+	tabs := chromium(t)
 	var images []*Image
 	for _, text := range htmlHostile {
 		d := xpDisk(text, 8*gib)
@@ -190,7 +190,7 @@ func TestHostileReportInChromium(t *testing.T) {
 		i.Accepted = &Accepted{Reason: text, Until: text}
 		images = append(images, i)
 	}
-	p := open(browser, t, htmlWritten(t, sampleSummary(images), images), wide)
+	p := open(tabs, t, htmlWritten(t, sampleSummary(images), images), wide)
 	p.settles(fmt.Sprintf("All %d rows are shown.", len(htmlHostile)))
 	p.run(chromedp.Click("#open"), chromedp.Click(pageHead("path")), chromedp.SendKeys("#find", "<script>alert(1)"))
 	p.settles(fmt.Sprintf("1 of %d rows are shown: with “<script>alert(1)”.", len(htmlHostile)))
@@ -200,14 +200,14 @@ func TestHostileReportInChromium(t *testing.T) {
 }
 
 func TestReportOnAPhone(t *testing.T) {
-	browser := chromium(t)
+	tabs := chromium(t)
 	s, images := sampleLibrary()
 	images[0].SetPath("/" + strings.Repeat("averylongnamewithoutanybreak", 30) + ".vmdk")
 	images[3].Disks[0].Partitions[0].Volume.Label = strings.Repeat("W", 200)
 	s.Paths = []string{images[0].Path}
 	path := htmlWritten(t, s, images)
 	for _, width := range []int64{320, 390, 768, 1024, 1200} {
-		p := open(browser, t, path, chromedp.EmulateViewport(width, 844, chromedp.EmulateMobile))
+		p := open(tabs, t, path, chromedp.EmulateViewport(width, 844, chromedp.EmulateMobile))
 		for _, opened := range []bool{false, true} {
 			eval[bool](p, fmt.Sprintf(`for (const d of document.querySelectorAll("details")) d.open = %v; for (const r of document.querySelectorAll("#rows > tr")) r.style.contentVisibility = "visible"; true`, opened))
 			require.Equal(t, int(width), eval[int](p, `Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`), "the page scrolls sideways at %d", width)
@@ -219,9 +219,9 @@ func TestReportOnAPhone(t *testing.T) {
 
 func TestReportOnPaper(t *testing.T) {
 	disktest.Tool(t, "pdftotext")
-	browser := chromium(t)
+	tabs := chromium(t)
 	s, images := sampleLibrary()
-	p := open(browser, t, htmlWritten(t, s, images), wide)
+	p := open(tabs, t, htmlWritten(t, s, images), wide)
 	eval[bool](p, `document.querySelectorAll("#rows details")[3].open = true`)
 	pdf := filepath.Join(t.TempDir(), "report.pdf")
 	require.NoError(t, os.WriteFile(pdf, get(p, chromedp.PrintToPDF()), 0o600))

@@ -35,22 +35,49 @@ type page struct {
 	messages []string
 }
 
-// chromium starts a browser without a window.
+// browser is the one that all tests of this package share; each opens tabs of its own.
+var browser struct {
+	start sync.Once
+	ctx   context.Context
+	err   error
+	stop  func()
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if browser.stop != nil {
+		browser.stop()
+	}
+	os.Exit(code)
+}
+
+// chromium returns a browser without a window.
 func chromium(t *testing.T) context.Context {
 	t.Helper()
-	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(disktest.Tool(t, "chromium")), chromedp.UserDataDir(t.TempDir()),
-		chromedp.Flag("disable-gpu", true), chromedp.Flag("force-color-profile", "srgb"),
-	)
-	if os.Getuid() == 0 {
-		options = append(options, chromedp.NoSandbox) // Chromium's own does not work for root
-	}
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	require.NoError(t, chromedp.Do(ctx))
-	return ctx
+	program := disktest.Tool(t, "chromium")
+	browser.start.Do(func() {
+		var dir string
+		if dir, browser.err = os.MkdirTemp("", "trueup-chromium-"); browser.err != nil {
+			return
+		}
+		options := append(chromedp.DefaultExecAllocatorOptions[:],
+			chromedp.ExecPath(program), chromedp.UserDataDir(dir),
+			chromedp.Flag("disable-gpu", true), chromedp.Flag("force-color-profile", "srgb"),
+		)
+		if os.Getuid() == 0 {
+			options = append(options, chromedp.NoSandbox) // Chromium's own does not work for root
+		}
+		process, end := chromedp.NewExecAllocator(context.Background(), options...)
+		ctx, closeTabs := chromedp.NewContext(process)
+		browser.ctx, browser.err = ctx, chromedp.Do(ctx)
+		browser.stop = func() {
+			closeTabs()
+			end()
+			os.RemoveAll(dir)
+		}
+	})
+	require.NoError(t, browser.err)
+	return browser.ctx
 }
 
 // written makes a report of a library.

@@ -15,6 +15,8 @@ import (
 	"github.com/chromedp/cdproto/dom"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
 )
 
 // contrasts lists texts whose colour is too near to their ground: WCAG 2.1, success criterion 1.4.3, and "relative luminance".
@@ -37,12 +39,12 @@ const contrasts = `(() => {
 })()`
 
 func TestReportHasContrast(t *testing.T) {
-	browser := chromium(t)
+	tabs := chromium(t)
 	s, images := sampleLibrary()
 	path := htmlWritten(t, s, images)
 	grounds := map[string]string{"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}
 	for name, ground := range grounds {
-		p := open(browser, t, path, wide, scheme(name))
+		p := open(tabs, t, path, wide, scheme(name))
 		require.Equal(t, ground, eval[string](p, `getComputedStyle(document.body).backgroundColor`))
 		eval[bool](p, `for (const d of document.querySelectorAll("details")) d.open = true; true`)
 		require.Empty(t, eval[[]string](p, contrasts), name)
@@ -50,17 +52,21 @@ func TestReportHasContrast(t *testing.T) {
 	}
 }
 
-// A library of 10,000 images: what the issue asks for, on a machine that does other things too.
+// A library of 10,000 images, or of 3,000, whose rows need several frames too.
 func TestLargeReportInChromium(t *testing.T) {
-	if testing.Short() || raced {
-		t.Skip("loads three files of 15 MB")
+	if testing.Short() || disktest.Raced {
+		t.Skip("loads a file of megabytes three times")
 	}
-	browser := chromium(t)
-	s, images := largeLibrary(10_000)
+	n := 3000
+	if disktest.Exhaustive {
+		n = 10_000
+	}
+	tabs := chromium(t)
+	s, images := largeLibrary(n)
 	path := htmlWritten(t, s, images)
 	info, err := os.Stat(path)
 	require.NoError(t, err)
-	require.Less(t, info.Size(), int64(20<<20))
+	require.Less(t, info.Size(), int64(n)<<11)
 	measured := os.Getenv("TRUEUP_MEASURE") == "1" // on a machine that does nothing else
 	best := func(what string, limit time.Duration, measure func() time.Duration) {
 		t.Helper()
@@ -75,10 +81,10 @@ func TestLargeReportInChromium(t *testing.T) {
 	}
 	var p *page
 	best("first paint", 2*time.Second, func() time.Duration {
-		p = open(browser, t, path, wide)
+		p = open(tabs, t, path, wide)
 		return milliseconds(eval[float64](p, `performance.getEntriesByType("paint").find(e => e.name === "first-contentful-paint").startTime`))
 	})
-	require.Len(t, eval[[]string](p, shownPaths), 10_000)
+	require.Len(t, eval[[]string](p, shownPaths), n)
 	// A reader's browser does not report every row that moves to a tool.
 	p.run(send(css.Disable, cdp.Empty{}), send(dom.Disable, cdp.Empty{}))
 	// Until the next frame is there: what a reader waits for.
@@ -92,7 +98,7 @@ func TestLargeReportInChromium(t *testing.T) {
 	best("sort by size", time.Second, timed(`document.querySelector('th[data-sort="size"] button').click()`))
 	best("sort by path", time.Second, timed(`document.querySelector('th[data-sort="path"] button').click()`))
 	settled := `document.querySelectorAll("#rows > tr:not([hidden])").length === `
-	require.True(t, get(p, chromedp.Poll[bool](settled+"10000")), "what is not in the first frame follows")
+	require.True(t, get(p, chromedp.Poll[bool](settled+strconv.Itoa(n))), "what is not in the first frame follows")
 	paths := eval[[]string](p, shownPaths)
 	require.True(t, sort.StringsAreSorted(paths) || sort.StringsAreSorted(reversed(paths)), "the numbers in these paths have one length")
 	best("filter", time.Second, timed(`document.querySelector('input[value="m"]').click()`))
@@ -103,11 +109,11 @@ func TestLargeReportInChromium(t *testing.T) {
 			off++
 		}
 	}
-	p.settles(fmt.Sprintf("%d of 10000 rows are shown: misaligned, with “%s”.", off, strings.TrimSpace(strings.Repeat("datastore03 ", 3))))
+	p.settles(fmt.Sprintf("%d of %d rows are shown: misaligned, with “%s”.", off, n, strings.TrimSpace(strings.Repeat("datastore03 ", 3))))
 	require.True(t, get(p, chromedp.Poll[bool](settled+strconv.Itoa(off))))
 	// A filter while rows still move to their places does not lose them.
 	eval[bool](p, `document.querySelector('th[data-sort="rank"] button').click(); document.getElementById("reset").click(); true`)
-	require.True(t, get(p, chromedp.Poll[bool](settled+"10000")))
+	require.True(t, get(p, chromedp.Poll[bool](settled+strconv.Itoa(n))))
 	require.Equal(t, by(images, func(*Image) int64 { return 0 }), eval[[]string](p, shownPaths))
 	p.quiet()
 }

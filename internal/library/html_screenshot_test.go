@@ -15,7 +15,7 @@ var pictures = flag.Bool("pictures", false, "take the pictures of docs anew")
 // The pictures of the README: go test ./internal/library -run TestScreenshots -pictures. They are not compared, since fonts differ from
 // machine to machine.
 func TestScreenshots(t *testing.T) {
-	browser := chromium(t)
+	tabs := chromium(t)
 	s, images := sampleLibrary()
 	path := htmlWritten(t, s, images)
 	for _, shot := range []struct {
@@ -24,7 +24,7 @@ func TestScreenshots(t *testing.T) {
 		open   []int // rows
 		top    int   // the row at the top of the picture, 0 for the head of the page
 	}{{"light", 1425, []int{3}, 0}, {"dark", 1080, []int{11, 12}, 8}} {
-		p := open(browser, t, path, chromedp.EmulateViewport(1360, shot.height), scheme(shot.scheme))
+		p := open(tabs, t, path, chromedp.EmulateViewport(1360, shot.height), scheme(shot.scheme))
 		for _, n := range shot.open {
 			eval[bool](p, fmt.Sprintf(`document.querySelectorAll("#rows details")[%d].open = true`, n))
 		}

@@ -100,8 +100,8 @@ func (o *dosDisk) letters(t *testing.T, d disk.Disk) (found []int64) {
 // TestDOSFindsItsDrives holds plans for random chains of DOS: DOS finds each drive that it found, all are aligned, and
 // a disk grows only where a search for any place finds none.
 func TestDOSFindsItsDrives(t *testing.T) {
-	grown := 0
-	for i := range 3000 {
+	grown, n := 0, disktest.Sample(6000)
+	for i := range n {
 		d := dice{Rand: rand.New(rand.NewPCG(tablesSeed, uint64(i))), tiny: true}
 		o := d.dosDisk()
 		source := o.disk()
@@ -130,7 +130,7 @@ func TestDOSFindsItsDrives(t *testing.T) {
 		require.Empty(t, settled.Moves, again)
 		require.Empty(t, settled.Patches, again)
 	}
-	require.Greater(t, grown, 100, "too few disks that have to grow")
+	require.Greater(t, grown, n/30, "too few disks that have to grow")
 }
 
 // chainOfDOS is a disk of 16 heads and 63 sectors with a chain at a cylinder, whose first drive lies 63 sectors behind

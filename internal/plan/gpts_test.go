@@ -238,10 +238,7 @@ func (g *oddGPT) checkGPT(t *testing.T, p *plan.Plan, before *layout.Layout, sou
 
 // TestOddGPTs plans tables that the specification allows and hardly any tool makes, damaged or not, and reads the results as it says.
 func TestOddGPTs(t *testing.T) {
-	n := 1500
-	if testing.Short() || raced {
-		n /= 10
-	}
+	n := disktest.Sample(3000)
 	planned := 0
 	for i := range n {
 		d := dice{Rand: rand.New(rand.NewPCG(tablesSeed, uint64(i)))}

@@ -34,10 +34,7 @@ const (
 // TestHundredThousandTables plans random legal tables, of all kinds, and holds the plans to what is promised of them. Volumes are not
 // looked at: other tests do so.
 func TestHundredThousandTables(t *testing.T) {
-	n := tables
-	if testing.Short() || raced {
-		n /= 20
-	}
+	n := disktest.Sample(tables)
 	if s := os.Getenv("TRUEUP_TABLE"); s != "" {
 		i, err := strconv.Atoi(s)
 		require.NoError(t, err)

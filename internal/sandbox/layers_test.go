@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/sandbox"
 )
 
@@ -46,7 +47,7 @@ func TestIsolation(t *testing.T) {
 	require.Equal(t, "no-new-privs", iso.Layers[0])
 	require.Regexp(t, `^landlock-\d+$`, iso.Layers[1])
 	require.Equal(t, []string{"seccomp", "rlimits"}, iso.Layers[2:])
-	if !raced {
+	if !disktest.Raced {
 		require.Empty(t, iso.Note)
 	}
 
@@ -86,7 +87,7 @@ func TestAllThreadsAreRestricted(t *testing.T) {
 	require.Regexp(t, `(?m)^Max file size +0 +0 `, string(limits))
 	require.Regexp(t, `(?m)^Max core file size +0 +0 `, string(limits))
 	require.Regexp(t, `(?m)^Max cpu time +1[1-4] +unlimited `, string(limits))
-	if !raced {
+	if !disktest.Raced {
 		require.Regexp(t, `(?m)^Max data size +268435456 +268435456 `, string(limits))
 	}
 }

@@ -226,7 +226,7 @@ func TestOldKernels(t *testing.T) {
 				achieved = sandbox.Sandbox
 			}
 			require.Equal(t, achieved, o.Isolation.Achieved)
-			if c.note != "" || !raced {
+			if c.note != "" || !disktest.Raced {
 				require.True(t, strings.HasPrefix(o.Isolation.Note, c.note) && (c.note != "" || o.Isolation.Note == ""), o.Isolation.Note)
 			}
 			for request, want := range map[string]string{

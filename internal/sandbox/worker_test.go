@@ -91,7 +91,7 @@ func TestDeaths(t *testing.T) {
 		for _, level := range []sandbox.Level{sandbox.Process, sandbox.Sandbox} {
 			t.Run(name+", "+string(level), func(t *testing.T) {
 				t.Parallel()
-				if c.cause == sandbox.Memory && raced {
+				if c.cause == sandbox.Memory && disktest.Raced {
 					t.Skip("the race detector has taken more memory than the limit")
 				}
 				w := start(t, sandbox.Options{Level: level, Limits: c.limits})
