@@ -57,18 +57,19 @@ func TestLargestGPT(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := c.image(t, t.TempDir())
-			var ends []result
-			for _, args := range [][]string{{"inspect"}, {"inspect", "--json"}, {"plan"}, {"plan", "--json"}} {
-				// One launcher each: it keeps what it read, and what it has would count to the next run.
-				ends = append(ends, measure(t, append(args, "--boundary", "4K", path))...)
-			}
-			require.Equal(t, c.inspect, ends[0].code, ends[0].stderr)
+			// One launcher each: it keeps what it read, and what it has would count to the next run.
+			measured := func(args ...string) result { return measure(t, append(args, "--boundary", "4K", path))[0] }
+			inspect, plan := measured("inspect", "--json"), measured("plan", "--json")
+			require.Equal(t, c.inspect, inspect.code, inspect.stderr)
 			var report jsonInspect
-			unmarshal(t, ends[1], &report)
+			unmarshal(t, inspect, &report)
 			require.Len(t, report.Partitions, maxGPTEntries)
 			require.GreaterOrEqual(t, len(report.Findings), c.findings)
-			require.Equal(t, c.plan, ends[2].code, ends[2].stderr)
-			require.Equal(t, c.plan, ends[3].code, ends[3].stderr)
+			require.Equal(t, c.plan, plan.code, plan.stderr)
+			if name == "misaligned" { // the longest texts
+				require.Equal(t, c.inspect, measured("inspect").code)
+				require.Equal(t, c.plan, measured("plan").code)
+			}
 		})
 	}
 }
