@@ -54,7 +54,9 @@ func alignedMade(t *testing.T) (disks []guestDisk) {
 		dest := filepath.Join(t.TempDir(), "aligned"+f.ext)
 		r := trueup(t, "align", source, dest)
 		require.Equal(t, 0, r.code, r.stderr)
-		disks = append(disks, guestDisk{formatRaw.container, raw, sectorSize, d.volumes}, guestDisk{f.container, dest, sectorSize, d.volumes})
+		disks = append(disks,
+			guestDisk{formatRaw.container, raw, sectorSize, d.volumes},
+			guestDisk{f.container, dest, sectorSize, d.volumes})
 	}
 	return disks
 }
@@ -88,8 +90,8 @@ func (v madeVolume) wantSums() []string {
 	return lines
 }
 
-// guestfish writes the checksums of each partition's files into a file of the folder sums, and returns devices and the kinds of
-// their file systems, line by line.
+// guestfish writes the checksums of each partition's files into a file of the folder sums, and returns devices and the
+// kinds of their file systems, line by line.
 func guestfish(t *testing.T, disks []guestDisk, sums string) string {
 	t.Helper()
 	require.LessOrEqual(t, len(disks), 26, "deviceName has one letter")
@@ -99,7 +101,8 @@ func guestfish(t *testing.T, disks []guestDisk, sums string) string {
 		args = append(args, fmt.Sprintf("--blocksize=%d", d.sector), "--format="+d.format, "-a", d.path)
 		for n := range d.volumes {
 			name := deviceName(i, n+1)
-			script += fmt.Sprintf("echo /dev/%s\nvfs-type /dev/%[1]s\nmount-ro /dev/%[1]s /\nchecksums-out sha256 / %q\numount /\n", name, filepath.Join(sums, name))
+			script += fmt.Sprintf("echo /dev/%s\nvfs-type /dev/%[1]s\nmount-ro /dev/%[1]s /\n", name)
+			script += fmt.Sprintf("checksums-out sha256 / %q\numount /\n", filepath.Join(sums, name))
 		}
 	}
 	return runGuestfish(t, args, script)

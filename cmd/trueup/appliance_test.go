@@ -18,9 +18,11 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// The appliance of libguestfs is a Linux in a virtual machine. To start it takes 18 s of a processor, so that tests share one where they can.
+// The appliance of libguestfs is a Linux in a virtual machine. To start it takes 18 s of a processor, so that tests share
+// one where they can.
 
-// TestDisksThatLinuxMakes has one appliance make what only a Linux can make: volume groups, arrays, and disks that extlinux boots from.
+// TestDisksThatLinuxMakes has one appliance make what only a Linux can make: volume groups, arrays, and disks that
+// extlinux boots from.
 func TestDisksThatLinuxMakes(t *testing.T) {
 	t.Parallel()
 	requireKernel(t)

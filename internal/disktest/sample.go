@@ -8,8 +8,8 @@ import (
 // Exhaustive reports whether tests try all that they have, as make exhaustive wants it, and not a sample of it.
 var Exhaustive = os.Getenv("TRUEUP_EXHAUSTIVE") == "1"
 
-// Sample returns how many of the random cases of a test are tried: all of them where that is wanted, a tenth otherwise, and a hundredth
-// with -short or the race detector. The cases of a sample are the first ones of the whole.
+// Sample returns how many of the random cases of a test are tried: all of them where that is wanted, a tenth otherwise,
+// and a hundredth with -short or the race detector. The cases of a sample are the first ones of the whole.
 func Sample(whole int) int {
 	switch {
 	case Exhaustive:

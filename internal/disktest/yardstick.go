@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A budget of processor time is meant for a quiet machine. A shared processor, a hypervisor that takes a part of it, or a slower
-// one makes every program slower, so that a program which exceeds its budget is compared with work of known size.
+// A budget of processor time is meant for a quiet machine. A shared processor, a hypervisor that takes a part of it, or
+// a slower one makes every program slower, so that long runs are compared with work of known size.
 const (
 	// yardstickUsual is what yardstick takes on the machine that the budgets are meant for.
 	yardstickUsual = 100 * time.Millisecond
