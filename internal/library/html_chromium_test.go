@@ -55,29 +55,32 @@ func TestMain(m *testing.M) {
 func chromium(t *testing.T) context.Context {
 	t.Helper()
 	program := disktest.Tool(t, "chromium")
-	browser.start.Do(func() {
-		var dir string
-		if dir, browser.err = os.MkdirTemp("", "trueup-chromium-"); browser.err != nil {
-			return
-		}
-		options := append(chromedp.DefaultExecAllocatorOptions[:],
-			chromedp.ExecPath(program), chromedp.UserDataDir(dir),
-			chromedp.Flag("disable-gpu", true), chromedp.Flag("force-color-profile", "srgb"),
-		)
-		if os.Getuid() == 0 {
-			options = append(options, chromedp.NoSandbox) // Chromium's own does not work for root
-		}
-		process, end := chromedp.NewExecAllocator(context.Background(), options...)
-		ctx, closeTabs := chromedp.NewContext(process)
-		browser.ctx, browser.err = ctx, chromedp.Do(ctx)
-		browser.stop = func() {
-			closeTabs()
-			end()
-			os.RemoveAll(dir)
-		}
-	})
+	browser.start.Do(func() { browser.err = startBrowser(program) })
 	require.NoError(t, browser.err)
 	return browser.ctx
+}
+
+func startBrowser(program string) error {
+	dir, err := os.MkdirTemp("", "trueup-chromium-")
+	if err != nil {
+		return err
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(program), chromedp.UserDataDir(dir),
+		chromedp.Flag("disable-gpu", true), chromedp.Flag("force-color-profile", "srgb"),
+	)
+	if os.Getuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // Chromium's own does not work for root
+	}
+	process, end := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, closeTabs := chromedp.NewContext(process)
+	browser.ctx = ctx
+	browser.stop = func() {
+		closeTabs()
+		end()
+		os.RemoveAll(dir)
+	}
+	return chromedp.Do(ctx)
 }
 
 // written makes a report of a library.
