@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,16 +40,11 @@ func TestLUKS(t *testing.T) {
 			require.Equal(t, found["UUID"], v.UUID)
 			require.Equal(t, found["LABEL"], v.Label)
 			require.Equal(t, found["VERSION"], detail(v, "version"))
-			require.Equal(t, found["SUBSYSTEM"], detail(v, "subsystem"))
 			require.Equal(t, says["UUID"], v.UUID)
 			if tc.kind == "luks1" {
 				require.Equal(t, says["Payload offset"], strconv.FormatInt(v.DataStart/512, 10))
-				require.Equal(t, says["Cipher name"]+"-"+says["Cipher mode"], detail(v, "cipher"))
-				require.Equal(t, "1", detail(v, "key slots"))
 			} else {
 				require.Equal(t, says["offset"], strconv.FormatInt(v.DataStart, 10)+" [bytes]")
-				require.Equal(t, says["cipher"], detail(v, "cipher"))
-				require.Equal(t, strings.Fields(says["sector"])[0]+" bytes", detail(v, "sector size"))
 			}
 			require.Empty(t, v.Issues)
 		})
@@ -68,33 +62,23 @@ func TestDetachedLUKSHeader(t *testing.T) {
 	}
 }
 
-// cryptsetup takes the second header of LUKS2 when the first is broken, and so do we.
-func TestSecondLUKSHeader(t *testing.T) {
-	path := luksFile(t, "luks2", "--label", "mine")
-	whole, err := os.ReadFile(path)
+// A LUKS2 whose first header is broken is not believed, although cryptsetup would take the second.
+func TestBrokenLUKS2(t *testing.T) {
+	f, err := os.ReadFile(luksFile(t, "luks2"))
 	require.NoError(t, err)
-	want := probeBytes(t, whole)
-	second := columns(disktest.Output(t, "cryptsetup", "luksDump", path))["Metadata area"] // the size of a header
-	at, err := strconv.Atoi(strings.Fields(second)[0])
-	require.NoError(t, err)
-
-	broken := disktest.Forged(append([]byte{}, whole...))
-	broken[4096+5] ^= 1
-	v := probeBytes(t, broken)
-	require.Equal(t, []any{want.UUID, want.Label, want.DataStart}, []any{v.UUID, v.Label, v.DataStart})
-	require.Len(t, v.Issues, 1)
-	require.Contains(t, v.Issues[0].Text, "luks2 header at 0x1c0: checksum")
-	require.Contains(t, disktest.Output(t, "cryptsetup", "luksDump", written(t, broken)), want.UUID, "so does cryptsetup")
-
-	broken = append([]byte{}, whole...)
-	broken[at+4096+5] ^= 1
-	v = probeBytes(t, broken)
-	require.Equal(t, want.UUID, v.UUID)
-	require.Contains(t, v.Issues[0].Text, "second header")
-
-	broken[4096+5] ^= 1
-	v = probeBytes(t, broken)
+	f[4096+5] ^= 1
+	v := probeBytes(t, f)
+	require.Equal(t, LUKS, v.Kind)
 	require.Equal(t, "volume", v.Issues[0].Code)
+	require.Contains(t, v.Issues[0].Text, "luks2 header at 0x1c0: checksum")
+}
+
+// Of several segments the first of the device counts, and not what an encryption that is under way has kept.
+func TestSegmentsOfLUKS2(t *testing.T) {
+	const area = `{"segments":{"0":{"offset":"4096","flags":["backup-final"]},"1":{"offset":"65536"},"2":{"offset":"32768","flags":["x"]}}}`
+	start, err := luks2Payload([]byte(area))
+	require.NoError(t, err)
+	require.Equal(t, int64(32768), start)
 }
 
 // libblkid knows BitLocker, but says neither label nor cipher; those are as the test put them by libbde's documentation.

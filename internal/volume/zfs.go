@@ -1,8 +1,10 @@
 package volume
 
 import (
+	"bytes"
 	"encoding/binary"
 	"strconv"
+	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -20,7 +22,6 @@ var zfs = Prober{
 // A device of a ZFS pool has four labels, two at the start and two at the end. A label holds a packed list of names and values
 // and a ring of uberblocks. Spec: ZFS On-Disk Specification (draft, 2006), 1.2 "Vdev Labels".
 const (
-	zfsWhat      = "zfs label"
 	zfsLabel     = 256 << 10
 	atZFSList    = 16 << 10
 	zfsListSize  = 112 << 10
@@ -31,32 +32,27 @@ const (
 	zfsMinSize   = 64 << 20
 )
 
+// Lists are packed in XDR. Spec: OpenZFS, module/nvpair/nvpair.c, "XDR encoding"; include/sys/nvpair.h, data_type_t.
+const (
+	nvNumber  = 8
+	nvText    = 9
+	nvMaxText = 255 // bytes of a name. Spec: OpenZFS, include/sys/fs/zfs.h, ZFS_MAX_DATASET_NAME_LEN
+)
+
 func probeZFS(d disk.Disk) (*Volume, error) {
-	var broken error
 	if d.Size() < zfsMinSize {
 		return nil, ondisk.ErrNoMatch
 	}
+	var broken error
 	for _, at := range []int64{0, zfsLabel} {
-		b, err := ondisk.Bytes(d, at+atZFSList, nvHeader+nvVersion)
-		if err != nil {
+		v, err := readZFS(d, at)
+		switch {
+		case err == nil:
+			return v, nil
+		case isBroken(err):
+			broken = err
+		case !isNoMatch(err):
 			return nil, err
-		}
-		if !isPackedList(b) {
-			continue
-		}
-		if b, err = ondisk.Bytes(d, at+atZFSList, zfsListSize); err != nil {
-			return nil, err
-		}
-		var z zfsConfig
-		if err = z.read(b); err == nil {
-			return z.volume(d), nil
-		}
-		found, rerr := hasUberblock(d, at)
-		if rerr != nil {
-			return nil, rerr
-		}
-		if found && broken == nil {
-			broken = ondisk.Shift(err, at+atZFSList)
 		}
 	}
 	if broken != nil {
@@ -65,89 +61,69 @@ func probeZFS(d disk.Disk) (*Volume, error) {
 	return nil, ondisk.ErrNoMatch
 }
 
-// hasUberblock reports whether the label at a place is one of ZFS, whatever its list looks like.
-func hasUberblock(d disk.Disk, label int64) (bool, error) {
+// readZFS reads the label at a place. A device in use has a list with version and GUID.
+func readZFS(d disk.Disk, at int64) (*Volume, error) {
+	const head = 12 // XDR, byte order of the machine, two reserved bytes; version 0; names that stand once
+	b, err := ondisk.Bytes(d, at+atZFSList, head)
+	if err != nil || b[0] != 1 || b[1] > 1 || !bytes.Equal(b[2:], []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 1}) {
+		return nil, orNoMatch(err)
+	}
+	if b, err = ondisk.Bytes(d, at+atZFSList, zfsListSize); err != nil {
+		return nil, err
+	}
+	if nvUint(b, "version") == 0 || nvUint(b, "guid") == 0 {
+		if err := findUberblock(d, at); err != nil {
+			return nil, err
+		}
+		return nil, field("zfs label", "list", at+atZFSList, "neither guid nor version", "both")
+	}
+	v := &Volume{Kind: ZFS, Size: d.Size(), DataStart: zfsDataStart, AtEnd: true}
+	if name := nvValue(b, "name", nvText, 4); name != nil {
+		n := min(binary.BigEndian.Uint32(name), nvMaxText)
+		v.Label = zeroTerminated(name[4:min(len(name), 4+int(n))])
+	}
+	if n := nvUint(b, "pool_guid"); n != 0 {
+		v.UUID = strconv.FormatUint(n, 10)
+	}
+	const minShift, maxShift = 9, 16
+	if n := nvUint(b, "ashift"); n >= minShift && n <= maxShift {
+		v.BlockSize = 1 << n
+	}
+	return v, nil
+}
+
+// findUberblock returns ErrNoMatch where the label at a place has none: it is not one of ZFS, whatever its list looks like.
+func findUberblock(d disk.Disk, label int64) error {
 	b, err := ondisk.Bytes(d, label+atUberblocks, zfsLabel-atUberblocks)
 	if err != nil {
-		return false, err
+		return err
 	}
 	for ; len(b) > 0; b = b[uberblock:] {
 		if binary.LittleEndian.Uint64(b) == uberMagic || binary.BigEndian.Uint64(b) == uberMagic {
-			return true, nil
+			return nil
 		}
 	}
-	return false, nil
+	return ondisk.ErrNoMatch
 }
 
-// zfsConfig is what a label says.
-type zfsConfig struct {
-	name, guid, pool, kind, host string
-	version, state, ashift       uint64
-}
-
-// read takes the values of a packed list.
-func (z *zfsConfig) read(b []byte) error {
-	err := walkList(b[nvHeader:], func(p nvPair) error {
-		switch p.name {
-		case "name":
-			z.name = p.text()
-		case "hostname":
-			z.host = p.text()
-		case "guid":
-			z.guid = strconv.FormatUint(p.number(), 10)
-		case "pool_guid":
-			z.pool = strconv.FormatUint(p.number(), 10)
-		case "version":
-			z.version = p.number()
-		case "state":
-			z.state = p.number()
-		case "vdev_tree":
-			return z.tree(p)
-		}
-		return nil
-	})
-	if err == nil && (z.guid == "" || z.version == 0) {
-		return field(zfsWhat, "list", 0, "neither guid nor version", "both")
-	}
-	return err
-}
-
-// tree takes the values of the device that are of use; its children are not looked at.
-func (z *zfsConfig) tree(p nvPair) error {
-	if p.kind != nvList {
+// nvValue returns what follows the first name in a packed list that has one value of a kind, at least so many bytes; nil if absent.
+// Lists within the list are searched, too.
+func nvValue(list []byte, name string, kind uint32, size int) []byte {
+	pair := binary.BigEndian.AppendUint32(nil, uint32(len(name))) //nolint:gosec // names are those of this file
+	pair = append(pair, name+strings.Repeat("\x00", -len(name)&3)...)
+	pair = binary.BigEndian.AppendUint32(pair, kind)
+	pair = binary.BigEndian.AppendUint32(pair, 1)
+	_, value, ok := bytes.Cut(list, pair)
+	if !ok || len(value) < size {
 		return nil
 	}
-	return walkList(p.value, func(p nvPair) error {
-		switch p.name {
-		case "type":
-			z.kind = p.text()
-		case "ashift":
-			z.ashift = p.number()
-		}
-		return nil
-	})
+	return value
 }
 
-func (z *zfsConfig) volume(d disk.Disk) *Volume {
-	v := &Volume{Kind: ZFS, Label: z.name, UUID: z.pool, Size: d.Size(), DataStart: zfsDataStart, AtEnd: true}
-	const minShift, maxShift = 9, 16
-	if z.ashift >= minShift && z.ashift <= maxShift {
-		v.BlockSize = 1 << z.ashift
+// nvUint returns a number in a packed list, 0 if absent.
+func nvUint(list []byte, name string) uint64 {
+	if value := nvValue(list, name, nvNumber, 8); value != nil {
+		return binary.BigEndian.Uint64(value)
 	}
-	v.says("pool", z.name)
-	v.says("pool version", strconv.FormatUint(z.version, 10))
-	v.says("state", zfsState(z.state))
-	v.says("layout", z.kind)
-	v.says("device guid", z.guid)
-	v.says("last host", z.host)
-	return v
-}
-
-// zfsState is the state of a pool. Spec: OpenZFS, include/sys/fs/zfs.h, pool_state_t.
-func zfsState(n uint64) string {
-	names := []string{"active", "exported", "destroyed", "spare", "cache"}
-	if n < uint64(len(names)) {
-		return names[n]
-	}
-	return strconv.FormatUint(n, 10)
+	return 0
 }
