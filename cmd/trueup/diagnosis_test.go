@@ -38,7 +38,6 @@ type jsonDiagnosis struct {
 		Action string `json:"action"`
 		Gain   string `json:"gain"`
 		Role   string `json:"role"`
-		System string `json:"system"`
 		Text   string `json:"text"`
 	} `json:"advice"`
 	ExitCode int `json:"exit_code"`

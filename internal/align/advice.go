@@ -50,8 +50,6 @@ type Advice struct {
 	Action     Action     `json:"action"`
 	Gain       Gain       `json:"gain"`
 	Role       Role       `json:"role"`
-	System     System     `json:"system"`
-	Evidence   []string   `json:"evidence"` // for System
 	References References `json:"references"`
 	Unmended   []string   `json:"unmended"`                 // codes of findings: what a move changes and trueup does not correct
 	Boundary   int64      `json:"boundary_bytes,omitempty"` // to ask for, where the storage has larger blocks than the criterion
@@ -69,10 +67,6 @@ type Case struct {
 // Advise decides from the values that verdict, refusals and exit code are made of.
 func Advise(l *layout.Layout, c Case) Advice {
 	a := Advice{Gain: NoGain, Role: roleOf(l)}
-	a.System, a.Evidence = makerOf(l)
-	if a.Evidence == nil {
-		a.Evidence = []string{}
-	}
 	off, on := offBoundary(l, c.Boundary)
 	a.References, a.Unmended = referencesOf(l, off), unmended(l, off)
 	overall := Overall(l, c.Boundary)
@@ -223,7 +217,7 @@ func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) st
 	case Align:
 		s = append(s, map[Gain]string{High: "Yes: ", Some: "It helps a little: "}[a.Gain]+gain+".")
 	}
-	s = append(s, a.diskText())
+	s = append(s, roleTexts[a.Role])
 	if n := a.References; a.Action != Refused && n.Rewritten+n.Left > 0 {
 		s = append(s, n.text())
 	}
@@ -265,17 +259,8 @@ func (a *Advice) optionalText(overall Verdict, c Case) string {
 	return fmt.Sprintf("Not for this storage (%s): no I/O would touch fewer of its blocks after a move.", c.Storage.About)
 }
 
-// diskText says what disk this is, and how one knows.
-func (a *Advice) diskText() string {
-	disk := map[Role]string{BootDisk: "This is a boot disk", DataDisk: "This is a data disk", UnknownRole: "Whether the disk is booted from is not known"}[a.Role]
-	name, known := systemNames[a.System]
-	switch {
-	case !known:
-		return disk + "."
-	case a.Role == UnknownRole:
-		return fmt.Sprintf("%s; %s set it up (%s).", disk, name, strings.Join(a.Evidence, ", "))
-	}
-	return fmt.Sprintf("%s of %s (%s).", disk, name, strings.Join(a.Evidence, ", "))
+var roleTexts = map[Role]string{
+	BootDisk: "This is a boot disk.", DataDisk: "This is a data disk.", UnknownRole: "Whether the disk is booted from is not known.",
 }
 
 func (n References) text() string {

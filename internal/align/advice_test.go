@@ -28,8 +28,8 @@ func disk255(code boot.Code, parts ...layout.Partition) *layout.Layout {
 	}
 }
 
-func mbrPart(lba, end int64, active bool, kind volume.Kind, details ...volume.Detail) layout.Partition {
-	v := &volume.Volume{Kind: kind, BlockSize: 4096, Details: details}
+func mbrPart(lba, end int64, active bool, kind volume.Kind) layout.Partition {
+	v := &volume.Volume{Kind: kind, BlockSize: 4096}
 	return layout.Partition{
 		Partition: table.Partition{Range: disk.Range{Off: lba * 512, Len: (end - lba) * 512}, Kind: table.Primary, Type: 7, Active: active}, Volume: v,
 	}
@@ -38,12 +38,10 @@ func mbrPart(lba, end int64, active bool, kind volume.Kind, details ...volume.De
 const cylinder = 255 * 63
 
 var (
-	xp     = mbrPart(63, 300*cylinder, true, volume.NTFS, volume.Detail{Name: "version", Value: "3.1"})
+	xp     = mbrPart(63, 300*cylinder, true, volume.NTFS)
 	xpData = mbrPart(63, 300*cylinder, false, volume.NTFS)
 	vista  = mbrPart(2048, 2048+400000, true, volume.NTFS)
-	rhel4  = mbrPart(63, 13*cylinder, true, volume.Ext3)
 	lvm    = mbrPart(13*cylinder, 900*cylinder, false, volume.LVM2)
-	jessie = mbrPart(2048, 500000, false, volume.Ext4)
 )
 
 // chained is a disk on which something of a boot was found.
@@ -52,37 +50,30 @@ func chained(l *layout.Layout) *layout.Layout {
 	return l
 }
 
-// The habits of partitioners: virt-alignment-scan(1), "RECOMMENDED ALIGNMENT"; the first partition of all that came before
-// Windows 2008 and Linux of 2010 is at LBA 63, and CHS tables end on cylinders.
-func TestWhoMadeADisk(t *testing.T) {
+func TestRoleOfADisk(t *testing.T) {
 	for _, tc := range []struct {
-		name   string
-		l      *layout.Layout
-		role   align.Role
-		system align.System
-		says   string
+		name string
+		l    *layout.Layout
+		role align.Role
 	}{
-		{"xp boots", disk255(boot.Windows2000, xp), align.BootDisk, align.Windows2000, "boot disk of Windows 2000, XP or 2003 (its boot code, a start on the second track, LBA 63, ends on whole cylinders)"},
-		{"xp, data with the same code", disk255(boot.Windows2000, xpData), align.DataDisk, align.Windows2000, "data disk of Windows 2000, XP or 2003"},
-		{"xp, no code", disk255(boot.Empty, xp), align.DataDisk, align.Windows2000, "NTFS 3.1, a start on the second track"},
-		{"a windows without a code", chained(disk255(boot.Empty, xp)), align.UnknownRole, align.Windows2000, "Whether the disk is booted from is not known; Windows"},
-		{"vista put onto xp's partition", disk255(boot.Windows7, xp), align.BootDisk, align.WindowsVista, "boot disk of Windows Vista or later (its boot code, a start on the second track"},
-		{"vista's data", disk255(boot.Empty, vista), align.DataDisk, align.WindowsVista, ""},
-		{"grub legacy needs no flag", disk255(boot.GrubLegacy, mbrPart(63, 13*cylinder, false, volume.Ext3), lvm), align.BootDisk, align.LinuxEarly, "boot disk of Linux from before about 2010 (GRUB legacy"},
-		{"rhel 4 with another loader", disk255(boot.GenericCHS, rhel4, lvm), align.BootDisk, align.LinuxEarly, "ext3, lvm2_member, a start on the second track"},
-		{"grub 2", disk255(boot.Grub2, jessie), align.BootDisk, align.Linux, ""},
-		{"grub 2 on a disk that was xp's", disk255(boot.Grub2, mbrPart(63, 13*cylinder, true, volume.Ext4)), align.BootDisk, align.LinuxEarly, ""},
-		{"both on one disk", disk255(boot.GenericCHS, xp, lvm), align.BootDisk, align.UnknownSystem, "This is a boot disk."},
-		{"fat only", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.FAT32)), align.DataDisk, align.UnknownSystem, "This is a data disk."},
-		{"code that is not known", disk255(boot.Unknown, xpData), align.UnknownRole, align.Windows2000, "Whether the disk is booted from is not known; Windows 2000, XP or 2003 set it up ("},
-		{"content that is not known", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.Unknown)), align.DataDisk, align.Windows2000, "type 0x07"},
-		{"no partition", disk255(boot.Empty), align.DataDisk, align.UnknownSystem, ""},
+		{"xp boots", disk255(boot.Windows2000, xp), align.BootDisk},
+		{"xp, data with the same code", disk255(boot.Windows2000, xpData), align.DataDisk},
+		{"xp, no code", disk255(boot.Empty, xp), align.DataDisk},
+		{"a windows without a code", chained(disk255(boot.Empty, xp)), align.UnknownRole},
+		{"grub legacy needs no flag", disk255(boot.GrubLegacy, mbrPart(63, 13*cylinder, false, volume.Ext3), lvm), align.BootDisk},
+		{"rhel 4 with another loader", disk255(boot.GenericCHS, mbrPart(63, 13*cylinder, true, volume.Ext3), lvm), align.BootDisk},
+		{"grub 2", disk255(boot.Grub2, mbrPart(2048, 500000, false, volume.Ext4)), align.BootDisk},
+		{"fat only", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.FAT32)), align.DataDisk},
+		{"code that is not known", disk255(boot.Unknown, xpData), align.UnknownRole},
+		{"no partition", disk255(boot.Empty), align.DataDisk},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			a := align.Advise(tc.l, align.Case{Boundary: 65536, Storage: align.Generic()})
 			require.Equal(t, tc.role, a.Role)
-			require.Equal(t, tc.system, a.System, a.Evidence)
-			require.Contains(t, a.Text, tc.says)
+			if a.Action == align.Align {
+				says := map[align.Role]string{align.BootDisk: "This is a boot disk.", align.DataDisk: "This is a data disk.", align.UnknownRole: "Whether the disk is booted from is not known."}
+				require.Contains(t, a.Text, says[tc.role])
+			}
 		})
 	}
 }
@@ -205,7 +196,6 @@ func TestAdviceFollowsTheVerdict(t *testing.T) {
 		}
 		require.Contains(t, want, a.Action, fmt.Sprint(a))
 		require.NotEmpty(t, a.Text)
-		require.NotNil(t, a.Evidence)
 		require.NotNil(t, a.Unmended)
 		if a.Action == align.Align || a.Action == align.OtherBoundary {
 			require.Contains(t, []align.Gain{align.Some, align.High}, a.Gain)
@@ -219,5 +209,4 @@ func TestAdviceOnTheCorpus(t *testing.T) {
 		l := of(t, name)
 		require.NotPanics(t, func() { align.Advise(l, align.Case{Boundary: 65536, Storage: align.Generic()}) })
 	}
-	require.Equal(t, align.Windows2000, align.Advise(of(t, "xp-lba63-one-ntfs"), align.Case{Boundary: 65536, Storage: align.Generic()}).System)
 }

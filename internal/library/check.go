@@ -201,10 +201,8 @@ func (c *checker) volume(v *report.Volume) {
 // remedy checks what a disk has on an aligned copy.
 func (c *checker) remedy(d *Disk) {
 	if a := d.Advice; a != nil {
-		c.list("reasons", len(a.Evidence), a.Evidence == nil)
 		c.list("findings", len(a.Unmended), a.Unmended == nil)
-		c.texts(string(a.Action), string(a.Gain), string(a.Role), string(a.System), a.Text)
-		c.texts(a.Evidence...)
+		c.texts(string(a.Action), string(a.Gain), string(a.Role), a.Text)
 	}
 	if f := d.Fix; f != nil {
 		c.list("moves", len(f.Moves), f.Moves == nil)

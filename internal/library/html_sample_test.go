@@ -59,10 +59,10 @@ func fixed(d Disk, role align.Role, refusals ...align.Finding) Disk {
 	d.Depth = Full
 	text := map[align.Role]string{align.BootDisk: "boot", align.DataDisk: "data"}[role]
 	d.Advice = &align.Advice{Action: align.Align, Gain: align.High, Role: role, Text: "Yes: random I/O of 4 KiB touches 100 % more blocks of the storage than it must. This is a " + text +
-		" disk of Windows 2000, XP or 2003 (NTFS 3.1, a start on the second track, LBA 63). 2 stored positions change with the move, and all can be rewritten."}
+		" disk. 2 stored positions change with the move, and all can be rewritten."}
 	if len(refusals) > 0 {
 		d.Advice.Text = "It would help (random I/O of 4 KiB touches 100 % more blocks of the storage than it must), but a copy would be refused now. " +
-			"This is a boot disk of Linux from before about 2010 (a start on the second track, LBA 63)."
+			"This is a boot disk."
 	}
 	if d.Verdict == align.BelowBoundary {
 		d.Advice.Text = "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage says which it is."
