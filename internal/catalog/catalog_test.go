@@ -266,8 +266,8 @@ func TestChanges(t *testing.T) {
 			r = begin(t, c)
 			require.Equal(t, library.Same, save(t, r, "/lib/a", row.now))
 			finish(t, r)
-			events := map[library.Change]string{library.New: "new", library.Same: "new", library.Changed: "new\nchanged"}[row.want]
-			require.Equal(t, events, query(t, c, "SELECT change FROM history ORDER BY run"))
+			runs := map[library.Change]string{library.New: "1|1", library.Same: "1|1", library.Changed: "1|2"}[row.want]
+			require.Equal(t, runs, query(t, c, "SELECT first_run, changed_run FROM images"))
 		})
 	}
 }
@@ -300,7 +300,7 @@ func TestChangesCountFromTheLastRunThatEnded(t *testing.T) {
 	require.Equal(t, library.Same, reuse(t, last, "/lib/b", b))
 	require.Equal(t, library.Same, reuse(t, last, "/lib/c", file("c", 3)))
 	finish(t, last)
-	require.Equal(t, "1|new\n2|changed\n3|changed", query(t, c, "SELECT run, change FROM history WHERE path = '/lib/b' ORDER BY run"))
+	require.Equal(t, "1|3", query(t, c, "SELECT first_run, changed_run FROM images WHERE path = '/lib/b'"))
 	require.Equal(t, "1|1\n2|0\n3|1\n4|1", query(t, c, "SELECT run, complete FROM runs ORDER BY run"))
 }
 
@@ -318,7 +318,7 @@ func TestRemoved(t *testing.T) {
 	require.Equal(t, []string{"/lib/a", "/lib/deep/b", "/other.vmdk"}, removed(t, r, "/lib/left out"))
 	require.Empty(t, removed(t, r, "/lib/left out"), "once")
 	finish(t, r)
-	require.Equal(t, "gone|2", query(t, c, "SELECT state, (SELECT max(run) FROM history h WHERE h.path = i.path) FROM images i WHERE path = '/lib/a'"))
+	require.Equal(t, "gone|2", query(t, c, "SELECT state, changed_run FROM images WHERE path = '/lib/a'"))
 
 	r = begin(t, c)
 	require.Empty(t, removed(t, r, "/lib/left out", "/lib/kept"), "once in all runs")
@@ -327,7 +327,7 @@ func TestRemoved(t *testing.T) {
 	require.False(t, ok, "what comes back is read again")
 	require.Equal(t, library.New, save(t, r, "/lib/a", image("a", 65536, file("x", 0))))
 	finish(t, r)
-	require.Equal(t, "1|new\n2|removed\n3|new", query(t, c, "SELECT run, change FROM history WHERE path = '/lib/a' ORDER BY run"))
+	require.Equal(t, "judged|1|3", query(t, c, "SELECT state, first_run, changed_run FROM images WHERE path = '/lib/a'"))
 }
 
 func TestRemovedIsSaidAgainAfterARunThatWasKilled(t *testing.T) {
@@ -340,7 +340,7 @@ func TestRemovedIsSaidAgainAfterARunThatWasKilled(t *testing.T) {
 	require.Equal(t, []string{"/lib/a"}, removed(t, r))
 	finish(t, r)
 	require.Empty(t, removed(t, begin(t, c)))
-	require.Equal(t, "1|new\n2|removed", query(t, c, "SELECT run, change FROM history ORDER BY run"))
+	require.Equal(t, "gone|1|2", query(t, c, "SELECT state, first_run, changed_run FROM images"))
 }
 
 func TestAnImageThatBecomesAPartOfAnother(t *testing.T) {

@@ -74,11 +74,11 @@ func TestRefusals(t *testing.T) {
 			disktest.Run(t, sqlite3, path, "CREATE TABLE x (y); PRAGMA application_id = 5")
 		}, "a database of another program (application_id 0x5, want 0x74727570): name another file"},
 		"unmarked":      {func(t *testing.T, path string) { t.Helper(); disktest.Run(t, sqlite3, path, "CREATE TABLE x (y)") }, "a database of another program (application_id 0x0, want 0x74727570): name another file"},
-		"newer":         {sql("PRAGMA user_version = 3"), "made by a newer trueup (schema 3, this one knows 2): use that one, or name another file"},
-		"older":         {sql("PRAGMA user_version = 1"), "schema 1, want 2: move it away, and the next scan makes a new one"},
+		"newer":         {sql("PRAGMA user_version = 4"), "made by a newer trueup (schema 4, this one knows 3): use that one, or name another file"},
+		"older":         {sql("PRAGMA user_version = 2"), "schema 2, want 3: move it away, and the next scan makes a new one"},
 		"a trigger":     {sql("CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM file; END"), `it has the trigger "t", which trueup did not make: remove it with sqlite3, or move it away, and the next scan makes a new one`},
-		"other columns": {sql("ALTER TABLE file ADD COLUMN x"), "1 of its tables and views are not those of schema 2: move it away"},
-		"a table less":  {sql("DROP TABLE partition"), "1 of its tables and views are not those of schema 2: move it away"},
+		"other columns": {sql("ALTER TABLE file ADD COLUMN x"), "1 of its tables and views are not those of schema 3: move it away"},
+		"a table less":  {sql("DROP TABLE partition"), "1 of its tables and views are not those of schema 3: move it away"},
 		"half of it": {
 			func(t *testing.T, path string) { t.Helper(); write(string(used(t, path)[:8192]))(t, path) },
 			"damaged: save what can be read (sqlite3 FILE .recover), then move it away, and the next scan makes a new one",

@@ -165,7 +165,7 @@ func afterKill(t *testing.T, e end) (found int) {
 	require.Empty(t, query(t, c, "PRAGMA foreign_key_check"))
 	// The next round begins with nothing, so that what it finds is its own.
 	require.NoError(t, c.transaction(t.Context(), func() error {
-		for _, table := range []string{"result", "partition", "event", "image", "file"} {
+		for _, table := range []string{"result", "partition", "image", "file"} {
 			if _, err := c.conn.ExecContext(t.Context(), "DELETE FROM "+table); err != nil {
 				return err
 			}
@@ -236,7 +236,6 @@ func soundCrowd(t *testing.T, path string, runs int) {
 	require.Equal(t, "ok", query(t, c, "PRAGMA integrity_check"))
 	require.Empty(t, query(t, c, "PRAGMA foreign_key_check"))
 	require.Equal(t, fmt.Sprint(1000+500*runs), query(t, c, "SELECT count(*) FROM images WHERE state = 'judged'"))
-	require.Equal(t, fmt.Sprint(1000+500*runs), query(t, c, "SELECT count(*) FROM history"))
 	require.Equal(t, fmt.Sprint(2*(1000+500*runs)), query(t, c, "SELECT count(*) FROM partitions"))
 	require.Equal(t, fmt.Sprintf("%d|1500|1500", runs),
 		query(t, c, "SELECT count(*), min(images), max(images) FROM runs WHERE complete AND finished IS NOT NULL AND changed + removed = 0 AND new + same = images"))

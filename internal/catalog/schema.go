@@ -11,7 +11,7 @@ import (
 // Numbers that mark a file as a catalogue. The first is at byte 68 of the file, the second at byte 60 (SQLite file format, 1.3).
 const (
 	applicationID = 0x74727570 // "trup"
-	schemaVersion = 2
+	schemaVersion = 3
 )
 
 // schema is documented in docs/catalog.md.

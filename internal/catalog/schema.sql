@@ -99,34 +99,15 @@ CREATE TABLE partition (
 	PRIMARY KEY (image, disk, nth)
 ) WITHOUT ROWID;
 
-CREATE TABLE event (
-	id INTEGER PRIMARY KEY,
-	image INTEGER NOT NULL REFERENCES image (id),
-	run INTEGER NOT NULL REFERENCES run (id),
-	change TEXT NOT NULL,
-	state TEXT NOT NULL,
-	verdict TEXT,
-	format TEXT,
-	size_bytes INTEGER NOT NULL,
-	priority_class INTEGER,
-	error_code TEXT
-);
-
-CREATE INDEX event_image ON event (image);
-
 CREATE VIEW images AS
 SELECT f.path, i.state, i.verdict, i.content, i.format, i.subformat, i.size_bytes, i.stored_bytes, i.priority_class, i.cost_percent,
-	i.error_code, i.error, a.started AS first_seen, b.started AS last_seen, c.started AS last_changed
+	i.error_code, i.error, a.started AS first_seen, b.started AS last_seen, c.started AS last_changed, i.first_run, i.changed_run
 FROM image i JOIN file f ON f.id = i.id
 JOIN run a ON a.id = i.first_run JOIN run b ON b.id = i.last_run JOIN run c ON c.id = i.changed_run;
 
 CREATE VIEW partitions AS
 SELECT f.path, p.member, p.disk, p.number, p.kind, p.type, p.start_lba, p.start_bytes, p.size_bytes, p.volume, p.label, p.verdict
 FROM partition p JOIN file f ON f.id = p.image;
-
-CREATE VIEW history AS
-SELECT r.started AS time, e.run, f.path, e.change, e.state, e.verdict, e.format, e.size_bytes, e.priority_class, e.error_code
-FROM event e JOIN file f ON f.id = e.image JOIN run r ON r.id = e.run;
 
 CREATE VIEW runs AS
 SELECT r.id AS run, r.started, r.finished, r.complete, s.version, s.options,

@@ -20,7 +20,6 @@ type prepared struct {
 	addImage, setImage, imageAgain *sql.Stmt
 	setResult, dropResult          *sql.Stmt
 	addPartition, dropPartitions   *sql.Stmt
-	addEvent                       *sql.Stmt
 	missing, gone, stale           *sql.Stmt
 }
 
@@ -50,13 +49,12 @@ func (p *prepared) all() map[**sql.Stmt]string {
 		&p.dropPartitions: `DELETE FROM partition WHERE image = ?`,
 		&p.addPartition: `INSERT INTO partition (image, disk, nth, member, number, kind, type, start_lba, start_bytes, size_bytes, volume, label, verdict)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		&p.addEvent: `INSERT INTO event (image, run, change, state, verdict, format, size_bytes, priority_class, error_code) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 
 		&p.missing: `SELECT f.path, f.last_run >= ?1, i.id, i.format, i.subformat, i.size_bytes, i.stored_bytes FROM file f CROSS JOIN image i ON i.id = f.id
-			WHERE f.path >= ?5 AND f.path < ?4 AND (f.path = ?2 OR f.path >= ?3) AND ` + lost + ` ORDER BY f.path LIMIT ?6`,
+			WHERE ` + inside + ` AND ` + lost + ` ORDER BY f.path`,
 		&p.gone: `UPDATE image AS i SET state = 'gone', verdict = NULL, content = NULL, priority_class = NULL, cost_percent = NULL, error_code = NULL, error = NULL,
 			reported = CASE WHEN ` + ended + ` THEN digest ELSE reported END, digest = NULL, result_run = ?1,
-			changed_run = CASE WHEN digest IS NULL THEN changed_run ELSE ?1 END WHERE id = ?2 AND ` + lost + ` RETURNING changed_run = ?1`,
+			changed_run = CASE WHEN digest IS NULL THEN changed_run ELSE ?1 END WHERE id = ?2 AND ` + lost,
 		&p.stale: `UPDATE file SET settings = NULL WHERE id = ? AND is_image = 1`,
 	}
 }

@@ -38,7 +38,6 @@ type entry struct {
 	json       []byte
 	digest     []byte
 	partitions [][]any // columns but for the image
-	state      []any   // columns of an event behind the change
 }
 
 // entry makes columns of a result.
@@ -76,9 +75,9 @@ func (e *entry) describe(i *library.Image) {
 	if i.Error != nil {
 		failure, message = i.Error.Code, i.Error.Message
 	}
-	state, verdict, format := string(i.State), null(string(i.Verdict)), null(i.Format)
-	e.row = []any{state, verdict, format, null(i.Subformat), i.Size, i.Stored, class, cost, failure, message, null(string(i.Content))}
-	e.state = []any{state, verdict, format, i.Size, class, failure}
+	e.row = []any{
+		string(i.State), null(string(i.Verdict)), null(i.Format), null(i.Subformat), i.Size, i.Stored, class, cost, failure, message, null(string(i.Content)),
+	}
 	for d, disk := range i.Disks {
 		for n, p := range disk.Partitions {
 			volume, label := content(p)
@@ -197,12 +196,9 @@ func (r *Run) writeFile(ctx context.Context, e entry, id int64) (int64, error) {
 
 func (r *Run) writeImage(ctx context.Context, e entry, p prior) error {
 	s := &r.c.sql
-	to, change := s.addImage, library.New
+	to := s.addImage
 	if p.image {
 		to = s.setImage
-	}
-	if p.digest != nil {
-		change = library.Changed
 	}
 	if err := execute(ctx, to, slices.Concat(e.row, []any{e.digest, p.base(), r.id, p.id})...); err != nil {
 		return err
@@ -225,7 +221,7 @@ func (r *Run) writeImage(ctx context.Context, e entry, p prior) error {
 			return err
 		}
 	}
-	return execute(ctx, s.addEvent, append([]any{p.id, r.id, string(change)}, e.state...)...)
+	return nil
 }
 
 func execute(ctx context.Context, s *sql.Stmt, args ...any) error {
