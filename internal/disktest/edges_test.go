@@ -43,10 +43,14 @@ var edges = map[string][]string{
 	"internal/image":        {"internal/image/driver", "internal/image/qcow2", "internal/image/raw", "internal/image/vhd", "internal/image/vhdx", "internal/image/vmdk", "internal/ovf", "internal/sys"},
 
 	// table and volume never meet: whether sector 0 is an MBR or the boot sector of a volume is settled by layout.
-	"internal/table":  nil,
-	"internal/volume": nil,
-	// Files of a guest, and values in them: where their bytes lie. They know no partitions, and volume what is the boot sector of a FAT.
-	"internal/guestfile": {"internal/volume"},
+	"internal/table": nil,
+	// Boot sectors and superblocks are decoded once, for those that say what a volume is and those that find files in it.
+	"internal/fs/ext":  nil,
+	"internal/fs/fat":  nil,
+	"internal/fs/ntfs": nil,
+	"internal/volume":  {"internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs"},
+	// Files of a guest, and values in them: where their bytes lie. They know no partitions.
+	"internal/guestfile": {"internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs"},
 	"internal/hive":      nil,
 	"internal/boot":      {"internal/guestfile", "internal/hive", "internal/table", "internal/volume"},
 	"internal/layout":    {"internal/boot", "internal/table", "internal/volume"},

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/trueup/trueup/internal/fs/ext"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -69,7 +70,7 @@ func (f *extFS) names(n *extInode, block []byte, off int64, visit func(extDirent
 		}
 		length, name := f.recordLen(e), int(e[6])
 		kind := e[7]
-		if f.super.Incompat&extFiletype == 0 {
+		if f.super.Incompat&ext.IncompatFiletype == 0 {
 			name, kind = name|int(kind)<<8, 0
 		}
 		switch {

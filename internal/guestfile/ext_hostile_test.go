@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/fs/ext"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -73,12 +74,15 @@ func TestExtHostileSuperblock(t *testing.T) {
 		{"no block", 0x04, le32(0), ondisk.ErrFormat, "block count 0"},
 		{"first data block 2^32-1", 0x14, le32(0xffffffff), ondisk.ErrFormat, "first data block"},
 		{"unknown feature", 0x63, []byte{0x80}, ondisk.ErrUnsupported, "incompatible features 0x80000000"},
-		{"compression", 0x60, []byte{raw[extAt+0x60] | 1}, ondisk.ErrUnsupported, "incompatible features 0x1:"},
-		{"lustre", 0x61, []byte{raw[extAt+0x61] | 0x10}, ondisk.ErrUnsupported, "incompatible features 0x1000"},
-		{"a journal alone", 0x60, []byte{raw[extAt+0x60] | 8}, ondisk.ErrUnsupported, "incompatible features 0x8:"},
+		{"compression", 0x60, []byte{raw[ext.At+0x60] | 1}, ondisk.ErrUnsupported, "incompatible features 0x1:"},
+		{"lustre", 0x61, []byte{raw[ext.At+0x61] | 0x10}, ondisk.ErrUnsupported, "incompatible features 0x1000"},
+		{"a journal alone", 0x60, []byte{raw[ext.At+0x60] | 8}, ondisk.ErrUnsupported, "incompatible features 0x8:"},
+		{"error behaviour 4", 0x3c, le16(4), ondisk.ErrNoMatch, ""},
+		{"creator 5", 0x48, le32(5), ondisk.ErrNoMatch, ""},
+		{"revision 2", 0x4c, le32(2), ondisk.ErrNoMatch, ""},
 		{"no magic", 0x38, le16(0), ondisk.ErrNoMatch, ""},
 	} {
-		a.off += extAt
+		a.off += ext.At
 		a.try(t, raw, useExt)
 	}
 	require.ErrorIs(t, useExt(nil), ondisk.ErrNoMatch)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/trueup/trueup/internal/fs/ext"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -61,7 +62,7 @@ func (f *extFS) inode(number int64) (*extInode, error) {
 // checkInode computes the size of the file. Folders have the upper half only with large_dir: before, it was another field.
 func (f *extFS) checkInode(n *extInode) error {
 	size := uint64(binary.LittleEndian.Uint32(n.raw[4:]))
-	if n.kind() == extRegular || f.super.Incompat&extLargeDir != 0 {
+	if n.kind() == extRegular || f.super.Incompat&ext.IncompatLargeDir != 0 {
 		size |= uint64(binary.LittleEndian.Uint32(n.raw[0x6c:])) << 32
 	}
 	if most := ondisk.U64(f.block << 32); size > most { // numbers of the blocks of a file have 32 bits
@@ -118,9 +119,9 @@ func (f *extFS) holds(block, n int64) bool {
 // descriptor is the byte of the volume where the descriptor of a group stands. Spec: Linux, fs/ext4/super.c, descriptor_loc.
 func (f *extFS) descriptor(group int64) int64 {
 	per := f.block / f.descSize
-	nr, super := group/per, extAt/f.block // the superblock's own block: 1 with blocks of 1 KiB
+	nr, super := group/per, ext.At/f.block // the superblock's own block: 1 with blocks of 1 KiB
 	block := super + 1 + nr
-	if f.super.Incompat&extMetaBG != 0 && nr >= int64(f.super.FirstMetaGroup) {
+	if f.super.Incompat&ext.IncompatMetaBG != 0 && nr >= int64(f.super.FirstMetaGroup) {
 		first := nr * per // the first group of those whose descriptors share a block
 		block = int64(f.super.FirstDataBlock) + first*int64(f.super.BlocksPerGroup)
 		if f.hasSuper(first) {
@@ -135,12 +136,12 @@ func (f *extFS) descriptor(group int64) int64 {
 
 // hasSuper reports whether a group begins with a copy of the superblock.
 func (f *extFS) hasSuper(group int64) bool {
-	switch s := &f.super; {
+	switch s := f.super; {
 	case group == 0:
 		return true
-	case s.Compat&extCompatSparse2 != 0:
+	case s.Compat&ext.CompatSparse2 != 0:
 		return group == int64(s.BackupGroups[0]) || group == int64(s.BackupGroups[1])
-	case group == 1 || s.ROCompat&extSparse == 0:
+	case group == 1 || s.ROCompat&ext.ROCompatSparse == 0:
 		return true
 	}
 	for _, base := range []int64{3, 5, 7} {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/fs/ext"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -191,11 +192,11 @@ func TestExtFixed(t *testing.T) {
 	raw, err := os.ReadFile(img)
 	require.NoError(t, err)
 	for text, a := range map[string]attack{
-		"journal": {off: 0x60, put: []byte{raw[extAt+0x60] | extRecover}}, "features 0x4000": {off: 0x65, put: []byte{raw[extAt+0x65] | 0x40}},
-		"features 0x80": {off: 0x64, put: []byte{raw[extAt+0x64] | 0x80}},
+		"journal": {off: 0x60, put: []byte{raw[ext.At+0x60] | ext.IncompatRecover}}, "features 0x4000": {off: 0x65, put: []byte{raw[ext.At+0x65] | 0x40}},
+		"features 0x80": {off: 0x64, put: []byte{raw[ext.At+0x64] | 0x80}},
 	} {
 		b := slices.Clone(raw)
-		copy(b[extAt+a.off:], a.put)
+		copy(b[ext.At+a.off:], a.put)
 		g, err := Ext(memory(b))
 		require.NoError(t, err)
 		f, err := g.Open("file")

@@ -1,159 +1,76 @@
 package guestfile
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io/fs"
 	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/fs/fat"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/units"
-	"github.com/trueup/trueup/internal/volume"
 )
 
-// fatBPB is the start of the boot sector. Spec: Microsoft FAT specification 1.03, "Boot Sector and BPB".
-type fatBPB struct {
-	Jump              [3]byte
-	OEM               [8]byte
-	BytesPerSector    uint16
-	SectorsPerCluster uint8
-	Reserved          uint16
-	FATs              uint8
-	RootEntries       uint16
-	Sectors16         uint16
-	Media             uint8
-	FATSize16         uint16
-	_                 [8]byte // geometry, hidden sectors
-	Sectors32         uint32
-	// From here on only in FAT32.
-	FATSize32   uint32
-	Flags       uint16
-	Version     uint16
-	RootCluster uint32
-}
-
+// Sizes of a FAT. Spec: Microsoft FAT specification 1.03.
 const (
-	fatWhat = "fat boot sector"
-	fatSlot = 32 // bytes of an entry in a folder
-
-	// fatFolder is the largest folder. Spec: 65,536 entries of 32 bytes.
-	fatFolder = 65536 * fatSlot
-	// Most clusters of a FAT12 and of a FAT16. Spec: "FAT Type Determination".
-	fat12Most = 4084
+	fatFolder = 65536 * fat.Slot // bytes of the largest folder
+	// Most clusters of a FAT16 and of a FAT32. Spec: "FAT Type Determination".
 	fat16Most = 65524
 	fat32Most = 0x0ffffff5
 )
 
-// fatFS reads a FAT12, FAT16 or FAT32. All offsets are bytes of the volume.
+// fatFS reads a FAT12, FAT16 or FAT32.
 type fatFS struct {
+	*fat.Boot
 	volume disk.Disk
 	meter  *metered
-
-	bits     int64      // of an entry of the FAT: 12, 16 or 32
-	table    int64      // the FAT in use
-	root     disk.Range // FAT12 and FAT16
-	rootAt   int64      // FAT32: first cluster of the root
-	data     int64      // cluster 2
-	cluster  int64      // bytes
-	clusters int64
+	table  int64 // the FAT in use, in bytes of the volume
 }
 
 // FAT reads the FAT12, FAT16 or FAT32 of a partition.
 func (b *Budget) FAT(d disk.Disk) (FS, error) {
-	if d.Size() < units.SectorSize {
-		return nil, ondisk.ErrNoMatch
-	}
-	raw, err := ondisk.Bytes(d, 0, units.SectorSize)
+	boot, err := fat.Read(d)
 	if err != nil {
 		return nil, err
 	}
-	var bpb fatBPB
-	if err := ondisk.Fill(raw[:binary.Size(bpb)], binary.LittleEndian, &bpb); err != nil {
-		return nil, err
+	f := &fatFS{Boot: boot, volume: d, meter: &metered{d, b}, table: boot.FAT.Off}
+	return f, f.check()
+}
+
+// check refuses what leaves a place of a file in doubt, on top of what package fat asks of a FAT.
+func (f *fatFS) check() error {
+	most := int64(fat16Most)
+	if f.Bits == 32 {
+		most = fat32Most
 	}
-	if !volume.MayBeFAT(raw) {
-		return nil, ondisk.ErrNoMatch
+	if f.Clusters < 1 || f.Clusters > most {
+		return fatField("clusters", 0x20, f.Clusters, fmt.Sprintf("1 to %d", most))
 	}
-	f := &fatFS{volume: d, meter: &metered{d, b}}
-	if err := bpb.check(); err != nil {
-		return nil, err
+	if f.Bits != 32 {
+		return nil
 	}
-	return f, f.place(&bpb)
+	if f.RootEntries != 0 {
+		return fatField("root entries", 0x11, f.RootEntries, "0, since it has no FAT of a FAT16")
+	}
+	if f.Version != 0 {
+		return fmt.Errorf("fat32 version %#x: %w", f.Version, ondisk.ErrUnsupported)
+	}
+	return f.choose()
 }
 
 func fatField(name string, off int64, got, want any) error {
-	return &ondisk.FormatError{What: fatWhat, Off: off, Field: name, Got: got, Want: want}
+	return &ondisk.FormatError{What: "fat boot sector", Off: off, Field: name, Got: got, Want: want}
 }
 
-// check refuses what would make the arithmetic fail.
-func (b *fatBPB) check() error {
-	size, per := int64(b.BytesPerSector), int64(b.SectorsPerCluster)
-	switch {
-	case size < 512 || size > 4096 || !units.IsPowerOfTwo(size):
-		return fatField("bytes per sector", 0x0b, size, "512, 1024, 2048 or 4096")
-	case !units.IsPowerOfTwo(per):
-		return fatField("sectors per cluster", 0x0d, per, "1, 2, 4, … 128")
-	case b.Reserved == 0:
-		return fatField("reserved sectors", 0x0e, 0, "1 or more")
-	case b.FATs == 0 || b.FATs > 4:
-		return fatField("number of FATs", 0x10, b.FATs, "1 to 4")
-	case b.FATSize16 == 0 && b.RootEntries != 0:
-		return fatField("root entries", 0x11, b.RootEntries, "0, since it has no FAT of a FAT16")
-	case b.FATSize16 == 0 && b.FATSize32 == 0:
-		return fatField("FAT size", 0x16, 0, "1 or more sectors")
-	case b.FATSize16 == 0 && b.Version != 0:
-		return fmt.Errorf("fat32 version %#x: %w", b.Version, ondisk.ErrUnsupported)
-	}
-	return nil
-}
-
-// place computes where the areas lie. Only the count of clusters tells FAT12 from FAT16; a FAT32 is known by the size of its FAT, since
-// tools make small ones.
-func (f *fatFS) place(b *fatBPB) error {
-	sector := int64(b.BytesPerSector)
-	sectors, fatSize, most := int64(b.Sectors16), int64(b.FATSize16)*sector, int64(fat16Most)
-	if sectors == 0 {
-		sectors = int64(b.Sectors32)
-	}
-	if fatSize == 0 {
-		f.bits, fatSize, most = 32, int64(b.FATSize32)*sector, fat32Most
-	}
-	f.cluster = int64(b.SectorsPerCluster) * sector
-	f.table = int64(b.Reserved) * sector
-	f.root = disk.Range{Off: f.table + int64(b.FATs)*fatSize, Len: int64(b.RootEntries) * fatSlot}
-	f.data = units.AlignUp(f.root.End(), sector)
-	f.clusters = (sectors*sector - f.data) / f.cluster
-	if sectors*sector < f.data+f.cluster {
-		return fatField("total sectors", 0x20, sectors, fmt.Sprintf("more than %d, where the data starts", f.data/sector))
-	}
-	if f.bits == 0 && f.clusters <= fat12Most {
-		f.bits = 12
-	} else if f.bits == 0 {
-		f.bits = 16
-	}
-	// A FAT may be smaller than the volume would need: what it has no entry for is not used.
-	f.clusters = min(f.clusters, fatSize*8/f.bits-2)
-	if f.clusters < 1 || f.clusters > most {
-		return fatField("clusters", 0x20, f.clusters, fmt.Sprintf("1 to %d", most))
-	}
-	return f.choose(b, fatSize)
-}
-
-// choose finds the FAT in use and the root folder. Spec: "BPB_ExtFlags": bit 7 set means that only the FAT of bits 0 to 3 is kept.
-func (f *fatFS) choose(b *fatBPB, fatSize int64) error {
-	if f.bits != 32 {
-		return nil
-	}
-	if active := int64(b.Flags & 0xf); b.Flags&0x80 != 0 {
-		if active >= int64(b.FATs) {
-			return fatField("active FAT", 0x28, active, fmt.Sprintf("0 to %d", b.FATs-1))
+// choose finds the FAT in use. Spec: "BPB_ExtFlags": bit 7 set means that only the FAT of bits 0 to 3 is kept.
+func (f *fatFS) choose() error {
+	if active := int64(f.Flags & 0xf); f.Flags&0x80 != 0 {
+		if active >= int64(f.FATs) {
+			return fatField("active FAT", 0x28, active, fmt.Sprintf("0 to %d", f.FATs-1))
 		}
-		f.table += active * fatSize
+		f.table += active * f.FAT.Len
 	}
-	f.rootAt = int64(b.RootCluster)
-	if !f.has(f.rootAt) {
-		return fatField("root cluster", 0x2c, f.rootAt, f.allowed())
+	if root := int64(f.RootCluster); !f.Has(root) {
+		return fatField("root cluster", 0x2c, root, f.allowed())
 	}
 	return nil
 }
@@ -169,7 +86,7 @@ func (f *fatFS) Open(path string) (*File, error) {
 	}
 	var runs []Run
 	if e.size > 0 {
-		if runs, err = f.chain(e.first, f.clusters, (e.size+f.cluster-1)/f.cluster); err != nil {
+		if runs, err = f.chain(e.first, f.Clusters, (e.size+f.Cluster-1)/f.Cluster); err != nil {
 			return nil, fmt.Errorf("file %.256q: %w", path, err)
 		}
 	}

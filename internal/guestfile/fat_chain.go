@@ -6,10 +6,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// has reports whether a cluster is one of the volume. The first has number 2.
-func (f *fatFS) has(cluster int64) bool { return cluster >= 2 && cluster-2 < f.clusters }
-
-func (f *fatFS) allowed() string { return fmt.Sprintf("a cluster from 2 to %d", f.clusters+1) }
+func (f *fatFS) allowed() string { return fmt.Sprintf("a cluster from 2 to %d", f.Clusters+1) }
 
 // fatStep is what following one entry of the FAT may cost beside the reads, in bytes of the budget.
 const fatStep = 32
@@ -19,13 +16,13 @@ func (f *fatFS) next(cluster int64) (n int64, end bool, err error) {
 	if err := f.meter.spend(fatStep); err != nil {
 		return 0, false, err
 	}
-	off := f.table + cluster*f.bits/8
+	off := f.table + cluster*f.Bits/8
 	v, err := f.meter.pages().U32(off)
 	if err != nil {
 		return 0, false, err
 	}
 	mask := uint32(0x0fffffff) // the upper bits of FAT32 are reserved
-	switch f.bits {
+	switch f.Bits {
 	case 12:
 		v, mask = v>>(cluster%2*4), 0xfff
 	case 16:
@@ -35,20 +32,21 @@ func (f *fatFS) next(cluster int64) (n int64, end bool, err error) {
 	if v >= mask-7 {
 		return 0, true, nil
 	}
-	if n = int64(v); !f.has(n) {
+	if n = int64(v); !f.Has(n) {
 		return 0, false, f.broken(cluster, n, f.allowed())
 	}
 	return n, false, nil
 }
 
 func (f *fatFS) broken(cluster, got int64, want string) error {
-	return &ondisk.FormatError{What: "fat", Off: f.table + cluster*f.bits/8, Field: fmt.Sprintf("entry of cluster %d", cluster), Got: got, Want: want}
+	field := fmt.Sprintf("entry of cluster %d", cluster)
+	return &ondisk.FormatError{What: "fat", Off: f.table + cluster*f.Bits/8, Field: field, Got: got, Want: want}
 }
 
 // chain follows a file from its first cluster to the mark of its end, which is what proves that no cluster comes twice. It has least to
 // most clusters; clusters behind the end of a file are kept for it to grow.
 func (f *fatFS) chain(first, most, least int64) ([]Run, error) {
-	if !f.has(first) {
+	if !f.Has(first) {
 		return nil, &ondisk.FormatError{What: "fat folder entry", Off: 0x1a, Field: "first cluster", Got: first, Want: f.allowed()}
 	}
 	var runs []Run
@@ -65,7 +63,7 @@ func (f *fatFS) chain(first, most, least int64) ([]Run, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case n == f.clusters && !end:
+		case n == f.Clusters && !end:
 			return nil, f.broken(c, to, "the end of the chain, which has had all clusters")
 		case end && n < least:
 			return nil, f.broken(c, n, fmt.Sprintf("%d clusters before the end of the chain from %d", least, first))
@@ -83,13 +81,13 @@ func (f *fatFS) chain(first, most, least int64) ([]Run, error) {
 
 // join adds a cluster to the end of the runs.
 func (f *fatFS) join(runs []Run, cluster int64) []Run {
-	at, off := f.data+(cluster-2)*f.cluster, int64(0)
+	at, off := f.At(cluster), int64(0)
 	if k := len(runs) - 1; k >= 0 {
 		if r := &runs[k]; r.At+r.Len == at {
-			r.Len += f.cluster
+			r.Len += f.Cluster
 			return runs
 		}
 		off = runs[k].Off + runs[k].Len
 	}
-	return append(runs, Run{Off: off, Len: f.cluster, At: at})
+	return append(runs, Run{Off: off, Len: f.Cluster, At: at})
 }

@@ -7,6 +7,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/trueup/trueup/internal/fs/fat"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -61,8 +62,8 @@ func (f *fatFS) each(dir fatEntry, visit func(fatEntry) bool) error {
 		return err
 	}
 	var long fatLong
-	for ; len(raw) >= fatSlot && raw[0] != 0; raw = raw[fatSlot:] {
-		slot := raw[:fatSlot]
+	for ; len(raw) >= fat.Slot && raw[0] != 0; raw = raw[fat.Slot:] {
+		slot := raw[:fat.Slot]
 		if slot[0] != fatDeleted && slot[11]&fatAttrLongMask == fatAttrLong {
 			long.add(slot)
 			continue
@@ -80,13 +81,13 @@ func (f *fatFS) each(dir fatEntry, visit func(fatEntry) bool) error {
 
 // folder reads all of a folder, 2 MiB at most.
 func (f *fatFS) folder(dir fatEntry) ([]byte, error) {
-	if dir.root && f.bits != 32 {
-		return ondisk.Bytes(f.meter, f.root.Off, f.root.Len)
+	if dir.root && f.Bits != 32 {
+		return ondisk.Bytes(f.meter, f.Root.Off, f.Root.Len)
 	}
 	if dir.root {
-		dir.first = f.rootAt
+		dir.first = int64(f.RootCluster)
 	}
-	runs, err := f.chain(dir.first, max(fatFolder/f.cluster, 1), 1)
+	runs, err := f.chain(dir.first, max(fatFolder/f.Cluster, 1), 1)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +108,7 @@ func (f *fatFS) folder(dir fatEntry) ([]byte, error) {
 func (f *fatFS) entry(slot []byte, long string) fatEntry {
 	e := fatEntry{long: long, short: fatShort(slot), attr: slot[11], size: int64(binary.LittleEndian.Uint32(slot[28:]))}
 	e.first = int64(binary.LittleEndian.Uint16(slot[26:]))
-	if f.bits == 32 { // OS/2 keeps something else there in FAT16
+	if f.Bits == 32 { // OS/2 keeps something else there in FAT16
 		e.first |= int64(binary.LittleEndian.Uint16(slot[20:])&0x0fff) << 16
 	}
 	return e

@@ -75,11 +75,12 @@ func TestFATHostileBootSector(t *testing.T) {
 		{"no reserved sector", 0x0e, le16(0), ondisk.ErrFormat, "reserved sectors"},
 		{"no FAT", 0x10, []byte{0}, ondisk.ErrFormat, "number of FATs"},
 		{"255 FATs", 0x10, []byte{255}, ondisk.ErrFormat, "number of FATs"},
-		{"FAT of no sector", 0x16, le16(0), ondisk.ErrFormat, "root entries 224, want 0"},
-		{"FAT larger than the volume", 0x16, le16(65535), ondisk.ErrFormat, "total sectors"},
+		{"FAT of no sector", 0x16, le16(0), ondisk.ErrFormat, "at 0x24: FAT size"},
+		{"FAT larger than the volume", 0x16, le16(65535), ondisk.ErrFormat, "FAT size 65535"},
 		{"65535 entries in the root", 0x11, le16(65535), ondisk.ErrFormat, ""},
+		{"media of no FAT", 0x15, []byte{0xf1}, ondisk.ErrFormat, "media 0xf1"},
 		{"no sector", 0x13, le16(0), ondisk.ErrFormat, "total sectors 0"},
-		{"fewer sectors than data starts at", 0x13, le16(33), ondisk.ErrFormat, "total sectors 33"},
+		{"fewer sectors than data starts at", 0x13, le16(33), ondisk.ErrFormat, "within the 33 sectors"},
 		{"an ntfs", 3, []byte("NTFS    "), ondisk.ErrNoMatch, ""},
 		{"an exfat", 3, []byte("EXFAT   "), ondisk.ErrNoMatch, ""},
 		{"no signature", 510, le16(0), ondisk.ErrNoMatch, ""},
@@ -92,12 +93,12 @@ func TestFATHostileBootSector(t *testing.T) {
 	require.ErrorIs(t, useFAT(raw[:33*512]), ondisk.ErrFormat, "the FAT is there, the data is not")
 
 	g, raw := fatVolume(t, fatKind{size: "40M", args: []string{"-F", "32"}})
-	require.Equal(t, int64(32), g.bits)
+	require.Equal(t, int64(32), g.Bits)
 	for _, a := range []attack{
 		{"no root", 0x2c, le32(0), ondisk.ErrFormat, "root cluster 0"},
 		{"root past the end", 0x2c, le32(0x0ffffff0), ondisk.ErrFormat, "root cluster"},
 		{"version 1", 0x2a, le16(1), ondisk.ErrUnsupported, "version"},
-		{"FAT of 2 TiB", 0x24, le32(0xffffffff), ondisk.ErrFormat, "total sectors"},
+		{"FAT of 2 TiB", 0x24, le32(0xffffffff), ondisk.ErrFormat, "FAT size 4294967295"},
 		{"root entries in a FAT32", 0x11, le16(512), ondisk.ErrFormat, "root entries 512, want 0"},
 		{"FAT of no sector", 0x24, le32(0), ondisk.ErrFormat, "FAT size 0"},
 	} {
@@ -115,9 +116,9 @@ func TestFATHostileChains(t *testing.T) {
 				require.NoError(t, err)
 				return e.first
 			}
-			number := func(v int64) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(v))[:g.bits/8] }
+			number := func(v int64) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(v))[:g.Bits/8] }
 			file, dir := first("FILE"), first("dir")
-			at := func(cluster int64) int64 { return g.table + cluster*g.bits/8 }
+			at := func(cluster int64) int64 { return g.table + cluster*g.Bits/8 }
 			slot := func(name string) int64 { return int64(bytes.Index(raw, []byte(name))) }
 			for _, a := range []attack{
 				{"a cluster before itself", at(file), number(file), ondisk.ErrFormat, "has not passed"},
@@ -126,7 +127,7 @@ func TestFATHostileChains(t *testing.T) {
 				{"free", at(file + 1), number(0), ondisk.ErrFormat, "0, want a cluster from 2"},
 				{"cluster 1", at(file + 1), number(1), ondisk.ErrFormat, "1, want a cluster from 2"},
 				{"bad", at(file + 1), number(0x0ffffff7), ondisk.ErrFormat, "want a cluster from 2"},
-				{"past the end", at(file + 1), number(g.clusters + 2), ondisk.ErrFormat, "want a cluster from 2"},
+				{"past the end", at(file + 1), number(g.Clusters + 2), ondisk.ErrFormat, "want a cluster from 2"},
 				{"too short", at(file + 1), number(0x0fffffff), ondisk.ErrFormat, "4 clusters before the end"},
 				{"a folder before itself", at(dir), number(dir), ondisk.ErrFormat, "has not passed"},
 				{"a file without a cluster", slot("FILE       ") + 26, le16(0), ondisk.ErrFormat, "first cluster 0"},
@@ -145,7 +146,7 @@ func TestFATLimits(t *testing.T) {
 	e, _, err := g.find("FILE")
 	require.NoError(t, err)
 	c := e.first
-	for ; c+2 < g.clusters; c += 2 { // only every other cluster
+	for ; c+2 < g.Clusters; c += 2 { // only every other cluster
 		binary.LittleEndian.PutUint32(raw[g.table+c*4:], uint32(c+2))
 	}
 	binary.LittleEndian.PutUint32(raw[g.table+c*4:], 0x0fffffff)
@@ -159,7 +160,7 @@ func TestFATLimits(t *testing.T) {
 	for c := e.first; c < e.first+5000; c++ {
 		binary.LittleEndian.PutUint32(raw[g.table+c*4:], uint32(c+1))
 	}
-	binary.LittleEndian.PutUint32(raw[g.table+g.rootAt*4:], uint32(e.first))
+	binary.LittleEndian.PutUint32(raw[g.table+int64(g.RootCluster)*4:], uint32(e.first))
 	err = useFAT(raw)
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	require.ErrorContains(t, err, "4096 clusters")

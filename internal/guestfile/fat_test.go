@@ -109,7 +109,7 @@ func TestFATReadsWhatMtoolsWrote(t *testing.T) {
 			files["In pieces.bin"] = fragment(t, img, 200_000)
 			g, err := FAT(rawImage(t, img))
 			require.NoError(t, err)
-			require.Equal(t, k.bits, g.(*fatFS).bits)
+			require.Equal(t, k.bits, g.(*fatFS).Bits)
 			var names []string
 			for name, data := range files {
 				if strings.HasSuffix(name, "/") {
@@ -159,8 +159,8 @@ func equalMshowfat(t *testing.T, img string, g FS, names []string) {
 			b, err2 := strconv.ParseInt(to, 10, 64)
 			require.NoError(t, err1)
 			require.NoError(t, err2)
-			n := min(left, (b-a+1)*v.cluster)
-			want, left = append(want, disk.Range{Off: v.data + (a-2)*v.cluster, Len: n}), left-n
+			n := min(left, (b-a+1)*v.Cluster)
+			want, left = append(want, disk.Range{Off: v.At(a), Len: n}), left-n
 		}
 		if f.Size() == 0 {
 			continue
@@ -247,7 +247,7 @@ func TestFATSmall32(t *testing.T) {
 	img := makeFAT(t, fatKind{size: "16M", args: []string{"-F", "32", "-s", "8", "-n", "LABEL"}}, nil)
 	g, err := FAT(rawImage(t, img))
 	require.NoError(t, err)
-	require.Equal(t, int64(32), g.(*fatFS).bits)
+	require.Equal(t, int64(32), g.(*fatFS).Bits)
 	list, err := g.List("")
 	require.NoError(t, err)
 	require.Empty(t, list)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/fs/ntfs"
 )
 
 // ntfsForge is a real volume in memory, to be changed.
@@ -54,7 +55,7 @@ func (m *ntfsForge) raw(t testing.TB, number int64) disktest.Forged {
 	for _, p := range places {
 		b = append(b, m.Forged[p.Off:p.End()]...)
 	}
-	require.True(t, undoFixups(b, ntfsHeaderSize))
+	require.True(t, ntfs.UndoFixups(b, ntfsHeaderSize))
 	return b
 }
 

@@ -93,7 +93,6 @@ func TestNTFSHostileBoot(t *testing.T) {
 		"record of 8192 bytes":           func(b disktest.Forged) { b.U8(0x40, 0xf3) },
 		"record of 256 bytes":            func(b disktest.Forged) { b.U8(0x40, 0xf8) },
 		"record of another size":         func(b disktest.Forged) { b.U8(0x40, 0xf5) },
-		"no signature":                   func(b disktest.Forged) { b.U16(0x1fe, 0) },
 		"clusters of another size":       func(b disktest.Forged) { b.U8(0x0d, 2) },
 		"sectors and clusters of 2 KiB":  func(b disktest.Forged) { b.U16(0x0b, 2048) },
 		"clusters larger than the whole": func(b disktest.Forged) { b.U8(0x0d, 0xf4) },

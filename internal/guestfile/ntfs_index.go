@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 
+	"github.com/trueup/trueup/internal/fs/ntfs"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -118,7 +119,7 @@ func (node *ntfsNode) index(want []uint16) (*ntfsIndex, error) {
 	if err := node.read(attrIndexRoot, indexName, &root); err != nil {
 		return nil, err
 	}
-	b, err := root.bytes("$INDEX_ROOT", maxNTFSRecord)
+	b, err := root.bytes("$INDEX_ROOT", ntfs.MaxRecord)
 	if err != nil {
 		return nil, err
 	}
@@ -150,10 +151,10 @@ func (x *ntfsIndex) measure(b []byte) error {
 	switch {
 	case r.Type != attrFileName || r.Collation != collationFileName:
 		return x.broken("root", fmt.Sprintf("type %#x in order %d", r.Type, r.Collation), "names in the order of names")
-	case x.block < ntfsStride || x.block > 64<<10 || !units.IsPowerOfTwo(x.block):
+	case x.block < ntfs.Stride || x.block > 64<<10 || !units.IsPowerOfTwo(x.block):
 		return x.broken("block size", x.block, "a power of two from 512 to 65536")
 	}
-	x.unit = ntfsStride
+	x.unit = ntfs.Stride
 	if x.fs.cluster <= x.block {
 		x.unit = x.fs.cluster
 	}
@@ -249,7 +250,7 @@ func (x *ntfsIndex) descend(number uint64) error {
 	if err := ondisk.Fill(raw[:indexBlockHead+indexHeadSize], binary.LittleEndian, &h); err != nil {
 		return err
 	}
-	if string(h.Magic[:]) != "INDX" || h.VCN != vcn || !undoFixups(raw, indexBlockHead+indexHeadSize) {
+	if string(h.Magic[:]) != "INDX" || h.VCN != vcn || !ntfs.UndoFixups(raw, indexBlockHead+indexHeadSize) {
 		return x.broken("block", fmt.Sprintf("%q with number %d", h.Magic, h.VCN), fmt.Sprintf("INDX with number %d and valid fix-ups", vcn))
 	}
 	return x.push(raw[indexBlockHead:])

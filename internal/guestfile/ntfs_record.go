@@ -1,17 +1,13 @@
 package guestfile
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/fs/ntfs"
 	"github.com/trueup/trueup/internal/ondisk"
 )
-
-// ntfsStride is the unit in which NTFS guards records against torn writes, in bytes, whatever the size of a sector: the last two bytes of
-// each are kept in the update sequence array, and a counter stands in their place. Spec: Linux-NTFS documentation, "Fixup".
-const ntfsStride = 512
 
 // ntfsRef names a record of the MFT. Spec: Linux-NTFS documentation, "File Reference".
 type ntfsRef struct {
@@ -111,27 +107,10 @@ func (r *ntfsRecord) check(ref ntfsRef) error {
 	case uint32(r.AttrOffset) >= r.BytesInUse || r.AttrOffset%8 != 0 || int(r.AttrOffset) < int(r.FixupOffset)+2*int(r.FixupCount):
 		return r.broken(0x14, "offset of attributes", r.AttrOffset, fmt.Sprintf("a multiple of 8, behind the fix-ups, below %d", r.BytesInUse))
 	}
-	if !undoFixups(r.raw, ntfsHeaderSize) {
+	if !ntfs.UndoFixups(r.raw, ntfsHeaderSize) {
 		return r.broken(4, "fix-ups", fmt.Sprintf("%d at %#x", r.FixupCount, r.FixupOffset), "one for each 512 bytes, and their number at the end of each")
 	}
 	return nil
-}
-
-// undoFixups puts the last two bytes of each 512 back. Behind a header of so many bytes the fix-ups stand in the first 510, so that none
-// displaces another.
-func undoFixups(raw []byte, header int) bool {
-	at, n := int(binary.LittleEndian.Uint16(raw[4:])), int(binary.LittleEndian.Uint16(raw[6:]))
-	if n != len(raw)/ntfsStride+1 || at < header || at%2 != 0 || at+2*n > ntfsStride-2 {
-		return false
-	}
-	for i := 1; i < n; i++ {
-		end := raw[i*ntfsStride-2 : i*ntfsStride]
-		if !bytes.Equal(end, raw[at:at+2]) {
-			return false
-		}
-		copy(end, raw[at+2*i:])
-	}
-	return true
 }
 
 // where gives the runs of n bytes from off of the record, as they read with the fix-ups undone: the last two of each 512 bytes are those
@@ -140,10 +119,10 @@ func (r *ntfsRecord) where(off, n int64) []Run {
 	var out []Run
 	for done := int64(0); done < n; {
 		at := off + done
-		from, part := at, ntfsStride-2-at%ntfsStride
+		from, part := at, ntfs.Stride-2-at%ntfs.Stride
 		if part <= 0 { // displaced
-			from = int64(r.FixupOffset) + 2*(at/ntfsStride+1) + at%ntfsStride - (ntfsStride - 2)
-			part = ntfsStride - at%ntfsStride
+			from = int64(r.FixupOffset) + 2*(at/ntfs.Stride+1) + at%ntfs.Stride - (ntfs.Stride - 2)
+			part = ntfs.Stride - at%ntfs.Stride
 		}
 		place, rest := r.place(from)
 		part = min(part, rest, n-done)

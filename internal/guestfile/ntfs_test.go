@@ -186,6 +186,16 @@ func TestNTFSCompressed(t *testing.T) {
 	requireLikeNTFSCat(t, vol, v, "small")
 }
 
+// ntfs-3g, and Linux, read a volume whose boot sector does not end in 0xaa55.
+func TestNTFSFilesWithoutSignature(t *testing.T) {
+	vol := mkntfs(t, 2<<20)
+	ntfscp(t, vol, "large", ntfsNoise(50000, 1))
+	m := forgeNTFS(t, vol)
+	m.U16(0x1fe, 0)
+	vol = m.save(t)
+	requireLikeNTFSCat(t, vol, openNTFS(t, vol), "large")
+}
+
 func TestNTFSIsNotThere(t *testing.T) {
 	for _, b := range [][]byte{nil, make([]byte, 511), make([]byte, 512), make([]byte, 1<<20)} {
 		_, err := NTFS(disktest.ShortDisk(b, int64(len(b))))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/fs/ntfs"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -108,7 +109,7 @@ func requireLikeNTFSCat(t testing.TB, volume string, v FS, path string) *File {
 	if path == "$MFT" || path == "$MFTMirr" { // ntfscat undoes the fix-ups
 		record := v.(*ntfsFS).record
 		for at := int64(0); at < f.Size(); at += record {
-			undoFixups(got[at:at+record], ntfsHeaderSize)
+			ntfs.UndoFixups(got[at:at+record], ntfsHeaderSize)
 		}
 	}
 	want := ntfscat(t, volume, f.Path)

@@ -60,6 +60,7 @@ const (
 	exfatDirty    = 0x2
 	exfatLabel    = 0x83 // entry type
 	exfatChars    = 11
+	exfatSlot     = 32      // bytes of an entry
 	exfatRootMost = 1 << 20 // bytes of the root directory that are looked at
 )
 
@@ -219,7 +220,7 @@ func (b *exfatBoot) label(d disk.Disk) (string, error) {
 // exfatEntries searches entries for the label, until it or the end of the directory is found: type, number of characters,
 // name. Spec: 7.3.
 func exfatEntries(b []byte) (name string, done bool) {
-	for ; len(b) >= dirEntry; b = b[dirEntry:] {
+	for ; len(b) >= exfatSlot; b = b[exfatSlot:] {
 		switch b[0] {
 		case 0:
 			return "", true

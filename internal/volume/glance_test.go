@@ -8,6 +8,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/fs/fat"
 )
 
 // What a glance believes, and where it looks as far as Probe does.
@@ -62,13 +63,13 @@ func (r *reach) ReadAt(p []byte, off int64) (int, error) {
 func TestLabelBehindManyFiles(t *testing.T) {
 	f := make(disktest.Forged, 16000*512)
 	f.PutFAT16(0, 16000)
-	l := decodeFAT(f[:512])
-	require.NoError(t, l.check(int64(len(f))))
-	last := l.root.Len/dirEntry - 1
+	b, err := fat.Read(disktest.ShortDisk(f, int64(len(f))))
+	require.NoError(t, err)
+	last := b.Root.Len/fat.Slot - 1
 	for i := range last {
-		f.Text(l.root.Off+i*dirEntry, "A FILE  TXT ")
+		f.Text(b.Root.Off+i*fat.Slot, "A FILE  TXT ")
 	}
-	f.Text(l.root.Off+last*dirEntry, "BEHIND ALL \x08")
+	f.Text(b.Root.Off+last*fat.Slot, "BEHIND ALL \x08")
 	v, err := Glance(disktest.ShortDisk(f, int64(len(f))), 0)
 	require.NoError(t, err)
 	require.Equal(t, "BEHIND ALL", v.Label)

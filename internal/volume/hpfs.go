@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/fs/fat"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -32,7 +33,7 @@ type hpfsSpare struct{ Magic, Magic2 uint32 }
 
 // hpfsBoot is the boot sector, which has the parameter block of FAT. Spec: Linux, fs/hpfs/hpfs.h, struct hpfs_boot_block.
 type hpfsBoot struct {
-	fatBoot
+	fat.BPB
 	Drive uint8
 	_     uint8
 	Mark  uint8 // 0x28: the fields below are there

@@ -2,9 +2,9 @@ package volume
 
 // Probers is the table of contents. All of them run on every partition.
 var Probers = []Prober{
-	ntfs,
-	fat,
-	ext,
+	ntfsVolumes,
+	fatVolumes,
+	extVolumes,
 	exFAT,
 	refs,
 	xfs,

@@ -12,6 +12,11 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
+const (
+	atSuper   = 1024   // where Linux keeps most superblocks
+	bootMagic = 0xaa55 // the last two bytes of a boot sector
+)
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // superblock decodes the fixed-size struct v from off. Where the disk ends before it, nothing matches.

@@ -1,0 +1,160 @@
+// Package ext decodes the superblock of an ext2, ext3 or ext4. Spec: Linux, Documentation/filesystems/ext4/super.rst.
+package ext
+
+import (
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Super is the superblock.
+type Super struct {
+	Inodes         uint32
+	BlocksLo       uint32
+	_              [12]byte
+	FirstDataBlock uint32
+	LogBlockSize   uint32 // 1024 << n bytes
+	LogClusterSize uint32
+	BlocksPerGroup uint32
+	_              uint32
+	InodesPerGroup uint32
+	_              [12]byte
+	Magic          uint16
+	State          uint16
+	Errors         uint16 // what the kernel does when it finds some: 1 to 3
+	_              [10]byte
+	Creator        uint32 // operating system: 0 to 4
+	Revision       uint32
+	_              [8]byte
+	InodeSize      uint16 // since revision 1
+	_              uint16
+	Compat         uint32
+	Incompat       uint32
+	ROCompat       uint32
+	UUID           [16]byte
+	Label          [16]byte
+	_              [118]byte
+	DescSize       uint16 // with Incompat64Bit
+	_              uint32
+	FirstMetaGroup uint32
+	_              [72]byte
+	BlocksHi       uint32
+	_              [248]byte
+	BackupGroups   [2]uint32 // of CompatSparse2
+}
+
+// At is where the superblock stands, in bytes of the volume.
+const At = 1024
+
+const (
+	what  = "ext superblock"
+	magic = 0xef53
+)
+
+// Features. A system that does not know one of Incompat may not mount the volume, one of ROCompat may not write to it.
+const (
+	CompatJournal = 0x4
+	CompatSparse2 = 0x200
+
+	IncompatCompression = 0x1 // e2compr
+	IncompatFiletype    = 0x2
+	IncompatRecover     = 0x4 // the journal must be replayed
+	IncompatJournal     = 0x8 // the journal of a file system on another device
+	IncompatMetaBG      = 0x10
+	Incompat64Bit       = 0x80
+	IncompatDirdata     = 0x1000 // Lustre
+	IncompatLargeDir    = 0x4000
+	// IncompatKnown is every bit that Linux 6.12 knows. Those without a name here: extents, mmp, flex_bg, ea_inode,
+	// csum_seed, inline_data, encrypt, casefold.
+	IncompatKnown = IncompatCompression | incompatOld | Incompat64Bit | IncompatDirdata | IncompatLargeDir |
+		0x40 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x8000 | 0x10000 | 0x20000
+
+	ROCompatSparse = 0x1
+
+	// Features of ext2 and ext3; any other makes it an ext4.
+	incompatOld = IncompatFiletype | IncompatRecover | IncompatJournal | IncompatMetaBG
+	roCompatOld = ROCompatSparse | 0x2 | 0x4
+)
+
+// Read decodes the superblock of a volume: ErrNoMatch when it is no ext, ErrFormat when it is a broken one.
+func Read(d disk.Disk) (*Super, error) {
+	s := &Super{}
+	if d.Size() < At+1024 {
+		return nil, ondisk.ErrNoMatch
+	}
+	if _, err := ondisk.Decode(d, At, s); err != nil {
+		return nil, err
+	}
+	if s.Magic != magic || !s.plausible() {
+		return nil, ondisk.ErrNoMatch
+	}
+	return s, s.check(d.Size())
+}
+
+// Field is the error of a field of the superblock.
+func Field(name string, off int64, got, want any) error {
+	return &ondisk.FormatError{What: what, Off: At + off, Field: name, Got: got, Want: want}
+}
+
+// plausible reports whether more than the two bytes of the magic number are those of a superblock: one encrypted
+// partition in 65536 has these.
+func (s *Super) plausible() bool { return s.Errors <= 3 && s.Creator <= 4 && s.Revision <= 1 }
+
+// check refuses what would make arithmetic fail or the volume leave its partition, which has size bytes.
+func (s *Super) check(size int64) error {
+	if s.LogBlockSize > 6 {
+		return Field("log block size", 0x18, s.LogBlockSize, "0 to 6 (1 to 64 KiB)")
+	}
+	blocks, most := s.blocks(), ondisk.U64(size/s.BlockSize())
+	switch inode, desc := s.InodeBytes(), s.DescBytes(); {
+	case s.BlocksPerGroup == 0 && !s.Journal():
+		return Field("blocks per group", 0x20, 0, "1 or more")
+	case s.InodesPerGroup == 0 && !s.Journal():
+		return Field("inodes per group", 0x28, 0, "1 or more")
+	case !s.Journal() && (inode < 128 || inode > s.BlockSize() || !units.IsPowerOfTwo(inode)):
+		return Field("inode size", 0x58, inode, fmt.Sprintf("a power of two from 128 to %d", s.BlockSize()))
+	case desc < 32 || desc > 1024 || !units.IsPowerOfTwo(desc):
+		return Field("group descriptor size", 0xfe, desc, "a power of two from 32 to 1024")
+	case blocks == 0 || blocks > most:
+		return Field("block count", 0x04, blocks, fmt.Sprintf("1 to %d, the size of the partition", most))
+	}
+	return nil
+}
+
+// Journal reports whether there is a journal and no file system, so that there are no groups and inodes.
+func (s *Super) Journal() bool { return s.Incompat&IncompatJournal != 0 }
+
+// Modern reports whether a feature is in use that ext2 and ext3 do not have.
+func (s *Super) Modern() bool { return s.Incompat&^incompatOld != 0 || s.ROCompat&^roCompatOld != 0 }
+
+// BlockSize is the size of a block in bytes.
+func (s *Super) BlockSize() int64 { return 1024 << s.LogBlockSize }
+
+// Blocks is the number of blocks of the volume.
+func (s *Super) Blocks() int64 { return ondisk.I64(s.blocks()) }
+
+func (s *Super) blocks() uint64 {
+	n := uint64(s.BlocksLo)
+	if s.Incompat&Incompat64Bit != 0 {
+		n |= uint64(s.BlocksHi) << 32
+	}
+	return n
+}
+
+// InodeBytes is the size of an inode.
+func (s *Super) InodeBytes() int64 {
+	if s.Revision == 0 {
+		return 128
+	}
+	return int64(s.InodeSize)
+}
+
+// DescBytes is the size of a group descriptor.
+func (s *Super) DescBytes() int64 {
+	if s.Incompat&Incompat64Bit == 0 {
+		return 32
+	}
+	return int64(s.DescSize)
+}

@@ -1,0 +1,187 @@
+// Package fat decodes the boot sector of a FAT12, FAT16 or FAT32. Spec: Microsoft FAT specification 1.03.
+package fat
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// BPB is the part of the boot sector that all FATs share. Spec: "Boot Sector and BPB".
+type BPB struct {
+	Jump              [3]byte
+	OEM               [8]byte
+	BytesPerSector    uint16
+	SectorsPerCluster uint8
+	Reserved          uint16
+	FATs              uint8
+	RootEntries       uint16
+	Sectors16         uint16
+	Media             uint8
+	FATSize16         uint16
+	SectorsPerTrack   uint16
+	Heads             uint16
+	Hidden            uint32
+	Sectors32         uint32
+}
+
+// BPB32 stands at 0x24 in FAT32, in front of Ext.
+type BPB32 struct {
+	FATSize32    uint32
+	Flags        uint16 // bit 7: only the FAT of bits 0 to 3 is kept
+	Version      uint16
+	RootCluster  uint32
+	FSInfo       uint16
+	BackupSector uint16
+	_            [12]byte
+}
+
+// Ext is the extension at 0x24 in FAT12 and FAT16, at 0x40 in FAT32.
+type Ext struct {
+	Drive    uint8
+	State    uint8 // bit 0: dirty
+	BootSig  uint8 // 0x29: the three fields below are there
+	Serial   uint32
+	Label    [11]byte
+	TypeName [8]byte
+}
+
+// Slot is the size of an entry of a folder, in bytes.
+const Slot = 32
+
+const (
+	what      = "fat boot sector"
+	atExt     = 0x24
+	atExt32   = 0x40
+	extPlaced = 0x29
+
+	most12 = 4084 // clusters of a FAT12. Spec: "FAT Type Determination"
+)
+
+// Boot is a boot sector and where the areas of the volume lie. Places and sizes are bytes of the volume.
+type Boot struct {
+	BPB
+	BPB32 // in FAT32
+	Ext
+
+	Bits     int64      // of an entry of the FAT: 12, 16 or 32
+	Sector   int64      // size
+	Cluster  int64      // size
+	FAT      disk.Range // the first one
+	Root     disk.Range // FAT12 and FAT16
+	Data     int64      // cluster 2
+	Clusters int64      // those that the FAT has an entry for
+	Total    int64
+}
+
+// Read decodes the boot sector of a volume: ErrNoMatch when it is no FAT, ErrFormat when it is a broken one.
+func Read(d disk.Disk) (*Boot, error) {
+	if d.Size() < units.SectorSize {
+		return nil, ondisk.ErrNoMatch
+	}
+	raw, err := ondisk.Bytes(d, 0, units.SectorSize)
+	if err != nil {
+		return nil, err
+	}
+	// Other file systems begin with a parameter block too.
+	others := []string{"NTFS    ", "EXFAT   ", "-FVE-FS-"}
+	if string(raw[510:]) != "\x55\xaa" || slices.Contains(others, string(raw[3:11])) {
+		return nil, ondisk.ErrNoMatch
+	}
+	b := &Boot{}
+	named32 := string(raw[0x52:0x57]) == "FAT32"
+	decode(raw, &b.BPB)
+	decode(raw[atExt:], &b.BPB32)
+	if named32 || b.FATSize16 == 0 {
+		decode(raw[atExt32:], &b.Ext)
+	} else {
+		decode(raw[atExt:], &b.Ext)
+	}
+	if err := b.check(d.Size()); err != nil {
+		if named32 || string(raw[0x36:0x39]) == "FAT" {
+			return nil, err
+		}
+		return nil, ondisk.ErrNoMatch // without the name, a sector that is not a FAT in every field is not one
+	}
+	return b, nil
+}
+
+func decode(raw []byte, v any) {
+	if _, err := binary.Decode(raw, binary.LittleEndian, v); err != nil {
+		panic(err) // fixed sizes inside of a sector
+	}
+}
+
+func field(name string, off int64, got, want any) error {
+	return &ondisk.FormatError{What: what, Off: off, Field: name, Got: got, Want: want}
+}
+
+// check holds the BPB to its specification and computes the areas. size is that of the partition in bytes.
+func (b *Boot) check(size int64) error {
+	b.Sector = int64(b.BytesPerSector)
+	per := int64(b.SectorsPerCluster)
+	switch {
+	case b.Sector < 512 || b.Sector > 4096 || !units.IsPowerOfTwo(b.Sector):
+		return field("bytes per sector", 0x0b, b.Sector, "512, 1024, 2048 or 4096")
+	case !units.IsPowerOfTwo(per):
+		return field("sectors per cluster", 0x0d, per, "1, 2, 4, … 128")
+	case b.Reserved == 0:
+		return field("reserved sectors", 0x0e, 0, "1 or more")
+	case b.FATs == 0 || b.FATs > 4:
+		return field("number of FATs", 0x10, b.FATs, "1 to 4")
+	case b.Media != 0xf0 && b.Media < 0xf8:
+		return field("media", 0x15, fmt.Sprintf("%#02x", b.Media), "0xf0, or 0xf8 to 0xff")
+	}
+	b.Cluster = per * b.Sector
+	return b.place(size)
+}
+
+// place computes where the areas lie. Only the count of clusters tells FAT12 from FAT16; a FAT32 is known by the size of
+// its FAT, since tools make small ones.
+func (b *Boot) place(size int64) error {
+	sectors, fatSectors, atFATSize := int64(b.Sectors16), int64(b.FATSize16), int64(0x16)
+	if sectors == 0 {
+		sectors = int64(b.Sectors32)
+	}
+	if fatSectors == 0 {
+		b.Bits, fatSectors, atFATSize = 32, int64(b.FATSize32), atExt
+	}
+	if fatSectors == 0 {
+		return field("FAT size", atFATSize, 0, "1 or more sectors")
+	}
+	if sectors == 0 {
+		return field("total sectors", 0x20, sectors, fmt.Sprintf("1 to %d, the size of the partition", size/b.Sector))
+	}
+	b.Total = sectors * b.Sector
+	b.FAT = disk.Range{Off: int64(b.Reserved) * b.Sector, Len: fatSectors * b.Sector}
+	b.Root = disk.Range{Off: b.FAT.Off + int64(b.FATs)*b.FAT.Len, Len: int64(b.RootEntries) * Slot}
+	b.Data = units.AlignUp(b.Root.End(), b.Sector)
+	if b.Data >= b.Total {
+		return field("FAT size", atFATSize, fatSectors,
+			fmt.Sprintf("less, so that data starts within the %d sectors", sectors))
+	}
+	b.Clusters = (b.Total - b.Data) / b.Cluster
+	switch {
+	case b.Bits == 32:
+	case b.Clusters <= most12:
+		b.Bits = 12
+	default:
+		b.Bits = 16
+	}
+	// A FAT may be smaller than the volume would need: what it has no entry for is not used.
+	b.Clusters = min(b.Clusters, b.FAT.Len*8/b.Bits-2)
+	return nil
+}
+
+// Named reports whether the boot sector has a serial number and a label.
+func (b *Boot) Named() bool { return b.BootSig == extPlaced }
+
+// Has reports whether a cluster is one of the volume. The first has number 2.
+func (b *Boot) Has(cluster int64) bool { return cluster >= 2 && cluster-2 < b.Clusters }
+
+// At is where a cluster lies.
+func (b *Boot) At(cluster int64) int64 { return b.Data + (cluster-2)*b.Cluster }

@@ -1,0 +1,142 @@
+// Package ntfs decodes the boot sector of an NTFS volume, and the fix-ups of its records.
+package ntfs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Name is the OEM name of a boot sector of NTFS.
+const Name = "NTFS    "
+
+// MaxRecord is the largest record of the MFT, in bytes.
+const MaxRecord = 64 << 10
+
+const what = "ntfs boot sector"
+
+// Boot is the boot sector. Spec: Microsoft "NTFS boot sector layout"; Linux-NTFS documentation, $Boot.
+type Boot struct {
+	Jump              [3]byte
+	OEM               [8]byte // Name
+	BytesPerSector    uint16
+	SectorsPerCluster uint8    // above 128: 2^(256-n)
+	_                 [10]byte // reserved, zero; media descriptor at 0x15
+	SectorsPerTrack   uint16
+	Heads             uint16
+	HiddenSectors     uint32
+	_                 [8]byte
+	TotalSectors      uint64
+	MFTCluster        uint64
+	MFTMirrCluster    uint64
+	ClustersPerRecord int8 // negative: the record has 2^-n bytes
+	_                 [3]byte
+	ClustersPerIndex  int8
+	_                 [3]byte
+	Serial            uint64
+	_                 [430]byte // checksum (unused) and boot code
+	Magic             uint16    // 0xaa55, but there are volumes without
+}
+
+// Read decodes the boot sector of a volume: ErrNoMatch when it is no NTFS, ErrFormat when it is a broken one.
+func Read(d disk.Disk) (*Boot, error) {
+	b := &Boot{}
+	if d.Size() < units.SectorSize {
+		return nil, ondisk.ErrNoMatch
+	}
+	if _, err := ondisk.Decode(d, 0, b); err != nil {
+		return nil, err
+	}
+	if string(b.OEM[:]) != Name {
+		return nil, ondisk.ErrNoMatch
+	}
+	return b, b.check(d.Size())
+}
+
+// check holds the fields to the values that Windows and ntfs-3g accept. size is that of the partition in bytes.
+func (b *Boot) check(size int64) error {
+	field := func(name string, off int64, got, want any) error {
+		return &ondisk.FormatError{What: what, Off: off, Field: name, Got: got, Want: want}
+	}
+	sector := int64(b.BytesPerSector)
+	if sector < 512 || sector > 4096 || !units.IsPowerOfTwo(sector) {
+		return field("bytes per sector", 0x0b, sector, "512, 1024, 2048 or 4096")
+	}
+	if b.Cluster() == 0 {
+		return field("sectors per cluster", 0x0d, fmt.Sprintf("%#02x", b.SectorsPerCluster),
+			"a power of two up to 128, or 0xf4 to 0xff (2^(256-n))")
+	}
+	sectors := ondisk.U64(size / sector)
+	if b.TotalSectors == 0 || b.TotalSectors > sectors {
+		return field("total sectors", 0x28, b.TotalSectors, fmt.Sprintf("1 to %d, the size of the partition", sectors))
+	}
+	if clusters := ondisk.U64(b.Clusters()); b.MFTCluster == 0 || b.MFTCluster >= clusters {
+		return field("MFT cluster", 0x30, b.MFTCluster, fmt.Sprintf("1 to %d", max(clusters, 1)-1))
+	}
+	if b.Record() == 0 {
+		return field("clusters per MFT record", 0x40, b.ClustersPerRecord,
+			fmt.Sprintf("a size of %d to %d bytes", Stride, MaxRecord))
+	}
+	return nil
+}
+
+// Size is that of the file system, in bytes.
+func (b *Boot) Size() int64 { return ondisk.I64(b.TotalSectors) * int64(b.BytesPerSector) }
+
+// Clusters is the number of whole clusters of the volume.
+func (b *Boot) Clusters() int64 { return b.Size() / b.Cluster() }
+
+// MFT is the byte of the volume where the MFT begins.
+func (b *Boot) MFT() int64 { return ondisk.I64(b.MFTCluster) * b.Cluster() }
+
+// Cluster is the size of a cluster in bytes, 0 when the field is illegal.
+func (b *Boot) Cluster() int64 {
+	n := int64(b.SectorsPerCluster)
+	if n >= 0xf4 { // 2^(256-n) sectors, for clusters above 64 KiB
+		n = 1 << (256 - n)
+	} else if n > 0x80 || !units.IsPowerOfTwo(n) {
+		return 0
+	}
+	return n * int64(b.BytesPerSector)
+}
+
+// Record is the size of a record of the MFT in bytes, 0 when the field is illegal.
+func (b *Boot) Record() int64 {
+	n := int64(b.ClustersPerRecord)
+	switch {
+	case n > 0:
+		n *= b.Cluster()
+	case n >= -16:
+		n = 1 << -n
+	}
+	if n < Stride || n > MaxRecord || !units.IsPowerOfTwo(n) {
+		return 0
+	}
+	return n
+}
+
+// Stride is the unit in which NTFS guards records against torn writes, in bytes, whatever the size of a sector: the last
+// two bytes of each are kept in the update sequence array, and a counter stands in their place.
+// Spec: Linux-NTFS documentation, "Fixup".
+const Stride = 512
+
+// UndoFixups puts the last two bytes of each stride of a record back, and reports whether all of them are valid. Behind a
+// header of so many bytes the fix-ups stand in the first 510, so that none displaces another.
+func UndoFixups(raw []byte, header int) bool {
+	at, n := int(binary.LittleEndian.Uint16(raw[4:])), int(binary.LittleEndian.Uint16(raw[6:]))
+	if n != len(raw)/Stride+1 || at < header || at%2 != 0 || at+2*n > Stride-2 {
+		return false
+	}
+	for i := 1; i < n; i++ {
+		end := raw[i*Stride-2 : i*Stride]
+		if !bytes.Equal(end, raw[at:at+2]) {
+			return false
+		}
+		copy(end, raw[at+2*i:])
+	}
+	return true
+}
