@@ -46,7 +46,7 @@ func (j *judge) prepare() (err error) {
 
 // Identify tells what the file at path is.
 func (j *judge) Identify(path string) (image.Identity, error) {
-	meter := &image.Meter{Limit: maxRead}
+	meter := image.NewMeter(maxRead)
 	id, err := image.Identify(path, meter)
 	id.Read = meter.Read()
 	return id, err
@@ -87,7 +87,7 @@ func (j *judge) Image(job scan.Job) *library.Image {
 
 // image judges the image of a job; nil is a doubt that came to nothing. With an error it has what could be read all the same.
 func (j *judge) image(job scan.Job) (i *library.Image, err error) {
-	meter := &image.Meter{Limit: cmp.Or(j.most, maxRead)}
+	meter := image.NewMeter(cmp.Or(j.most, maxRead))
 	i = library.NewImage(job.Path)
 	i.State = library.Judged
 	o := image.Options{Beside: job.Beside, Meter: meter}

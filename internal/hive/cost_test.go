@@ -81,7 +81,7 @@ func TestManyBrokenKeys(t *testing.T) {
 	for i := range 100 {
 		f.Text(place(t, f, fmt.Sprintf("Key%04d", 99-i)), "kn")
 	}
-	h.steps = 100
+	h.steps = &ondisk.Budget{Limit: 100}
 	err = nil
 	for _, e := range root.Subkeys() {
 		err = e
@@ -159,7 +159,7 @@ func TestDeepKeys(t *testing.T) {
 // A value costs its caller few allocations, however many there are.
 func TestAllocations(t *testing.T) {
 	h := open(t, mounted(100))
-	h.steps = math.MaxInt64
+	h.steps = &ondisk.Budget{Limit: math.MaxInt64}
 	k, err := h.Key("MountedDevices")
 	require.NoError(t, err)
 	n := testing.AllocsPerRun(10, func() {

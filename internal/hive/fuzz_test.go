@@ -40,14 +40,14 @@ func FuzzHive(f *testing.F) {
 			require.True(t, known(err), "%v", err)
 			return
 		}
-		h.steps = 1 << 13
+		h.steps = &ondisk.Budget{Limit: 1 << 13}
 		if err := h.Clean(); err != nil {
 			require.ErrorIs(t, err, ondisk.ErrUnsupported)
 		}
 		if err := walk(h); err != nil {
 			require.True(t, known(err), "%v", err)
 		}
-		h.steps = 1 << 13
+		h.steps = &ondisk.Budget{Limit: 1 << 13}
 		root, err := h.Root()
 		if err != nil {
 			return
@@ -81,7 +81,7 @@ func placesAgree(t *testing.T, file []byte, v *Value) {
 		return
 	}
 	left := v.hive.steps
-	v.hive.steps = 1000 // enough for the places of what Data reads
+	v.hive.steps = &ondisk.Budget{Limit: 1000} // enough for the places of what Data reads
 	defer func() { v.hive.steps = left }()
 	places, err := v.Where(0, v.Size)
 	require.NoError(t, err)

@@ -50,14 +50,16 @@ type baseBlock struct {
 	Checksum    uint32
 }
 
-// Budget is what is left of what the hives of a disk may cost together.
-type Budget struct {
-	steps int64
-	read  int64 // bytes
-}
+// Budget is what the hives of a disk cost together so far.
+type Budget struct{ steps, read *ondisk.Budget }
 
 // NewBudget is that of a disk.
-func NewBudget() *Budget { return &Budget{maxSteps, maxRead} }
+func NewBudget() *Budget {
+	return &Budget{
+		steps: &ondisk.Budget{What: "registry hive", Unit: "steps", Limit: maxSteps},
+		read:  &ondisk.Budget{What: "registry hive", Unit: "bytes read", Limit: maxRead},
+	}
+}
 
 // Hive is the file of a part of the registry. It is not safe for concurrent use.
 type Hive struct {
@@ -88,7 +90,7 @@ func (b *Budget) Open(src ondisk.Source) (*Hive, error) {
 	}
 	h.sum = checksum(raw)
 	h.end = min(baseSize+int64(h.base.BinsSize), h.size)
-	h.pages = ondisk.NewPages(&metered{src: src, Budget: b}, cacheSize)
+	h.pages = ondisk.NewPages(&ondisk.Metered{Source: src, Budget: b.read}, cacheSize)
 	return h, nil
 }
 
@@ -140,25 +142,4 @@ func (h *Hive) Clean() error {
 }
 
 // spend takes steps for one thing with so many bytes.
-func (b *Budget) spend(bytes int64) error {
-	b.steps -= 1 + bytes/stepBytes
-	if b.steps < 0 {
-		return fmt.Errorf("registry hive: %w of %d steps", ondisk.ErrLimit, maxSteps)
-	}
-	return nil
-}
-
-// metered ends with ErrLimit when too much was read: a hive whose parts lie far from each other makes the cache useless.
-type metered struct {
-	src ondisk.Source
-	*Budget
-}
-
-func (m *metered) Size() int64 { return m.src.Size() }
-
-func (m *metered) ReadAt(p []byte, off int64) (int, error) {
-	if m.read -= int64(len(p)); m.read < 0 {
-		return 0, fmt.Errorf("registry hive: %w of %d bytes read", ondisk.ErrLimit, maxRead)
-	}
-	return m.src.ReadAt(p, off)
-}
+func (b *Budget) spend(bytes int64) error { return b.steps.Spend(1 + bytes/stepBytes) }

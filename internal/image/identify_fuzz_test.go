@@ -30,8 +30,8 @@ func FuzzIdentify(f *testing.F) {
 			t.Skip("no file has such a name")
 		}
 		defer os.Remove(path)
-		m := image.Meter{Limit: 64 * units.MiB}
-		id, err := image.Identify(path, &m)
+		m := image.NewMeter(64 * units.MiB)
+		id, err := image.Identify(path, m)
 		if err != nil {
 			return
 		}

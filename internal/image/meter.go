@@ -1,7 +1,6 @@
 package image
 
 import (
-	"fmt"
 	"sync/atomic"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -10,9 +9,13 @@ import (
 // Meter counts what is read from the files of one image, in bytes, and ends it. Files that have one are read in whole pages, each of which
 // is read once as long as it is remembered. The zero value only counts. Safe for concurrent use.
 type Meter struct {
-	Limit int64 // of what is asked for; 0: none
+	asked ondisk.Budget
+	read  atomic.Int64
+}
 
-	asked, read atomic.Int64
+// NewMeter ends reading where more than limit is asked for.
+func NewMeter(limit int64) *Meter {
+	return &Meter{asked: ondisk.Budget{What: "reading", Unit: "bytes for one image", Limit: limit}}
 }
 
 // Read is how much was read. It is less than what was asked for where that was known already.
@@ -28,10 +31,7 @@ func (m *Meter) ask(n int) error {
 	if m == nil {
 		return nil
 	}
-	if sum := m.asked.Add(int64(n)); m.Limit > 0 && sum > m.Limit {
-		return fmt.Errorf("reading: %w of %d bytes for one image", ondisk.ErrLimit, m.Limit)
-	}
-	return nil
+	return m.asked.Spend(int64(n))
 }
 
 // count counts a read that is about to happen.

@@ -49,7 +49,7 @@ func TestRecentPagesAreThoseOfTheFile(t *testing.T) {
 
 // The same sectors are asked for many times, and read once. The limit is about what is asked for: who asks forever must end.
 func TestMeterCountsPagesOnce(t *testing.T) {
-	m := &Meter{Limit: 64 << 10}
+	m := NewMeter(64 << 10)
 	f, _ := metered(t, 10*pageBytes+100, m)
 	b := make([]byte, 512)
 	for _, off := range []int64{0, 0, 512, 2*pageBytes - 256, 10 * pageBytes} {
