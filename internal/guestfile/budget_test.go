@@ -19,9 +19,10 @@ func manyRuns() []Run {
 
 // To sort the stretches of a file takes longer than to read them, and a volume can have many such files.
 func TestFilesOfManyRunsCost(t *testing.T) {
-	n := &ntfsFS{volume: memory(make([]byte, 70<<20)), budget: NewBudget(), cluster: 512, clusters: 1 << 20}
+	n := NewBudget().ntfs(memory(make([]byte, 70<<20)))
+	n.cluster, n.clusters = 512, 1<<20
 	v := &ntfsValue{fs: n, found: true, size: 512, initialised: 512, clusters: maxRuns, runs: manyRuns()}
-	m := &extMap{fs: &extFS{meter: &metered{Budget: NewBudget()}}, runs: v.runs}
+	m := &extMap{fs: &extFS{meter: NewBudget().of(nil)}, runs: v.runs}
 	for name, open := range map[string]func() error{
 		"ext": m.disjoint,
 		"ntfs": func() error {
@@ -45,13 +46,13 @@ func TestSharedBudget(t *testing.T) {
 	b := NewBudget()
 	_, err := b.NTFS(volume)
 	require.NoError(t, err)
-	b.runs = 0
+	b.runs.Limit = 1
 	_, err = b.NTFS(volume)
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	b = NewBudget()
 	first, err := b.NTFS(volume)
 	require.NoError(t, err)
-	b.left = 0
+	b.work.Limit = 1
 	_, err = first.List("")
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	_, err = b.NTFS(volume)

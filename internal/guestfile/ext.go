@@ -23,7 +23,7 @@ const (
 // extFS reads an ext2, ext3 or ext4.
 type extFS struct {
 	volume disk.Disk
-	meter  *metered
+	meter  metered
 
 	super     *ext.Super
 	block     int64 // bytes
@@ -45,7 +45,7 @@ func (b *Budget) Ext(volume disk.Disk) (FS, error) {
 			ext.At+0x60, unknown, ondisk.ErrUnsupported)
 	}
 	f := &extFS{
-		volume: volume, meter: &metered{volume, b}, super: s,
+		volume: volume, meter: b.of(volume), super: s,
 		block: s.BlockSize(), blocks: s.Blocks(), inodeSize: s.InodeBytes(), descSize: s.DescBytes(),
 	}
 	if err := f.checkGroups(); err != nil {

@@ -266,7 +266,7 @@ func TestExtLimits(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	require.ErrorContains(t, err, "65536 runs")
 
-	g.meter.left = 100
+	g.meter.Budget.Limit = 100
 	_, err = g.List("")
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 }

@@ -22,7 +22,7 @@ const (
 type fatFS struct {
 	*fat.Boot
 	volume disk.Disk
-	meter  *metered
+	meter  metered
 	table  int64 // the FAT in use, in bytes of the volume
 }
 
@@ -32,7 +32,7 @@ func (b *Budget) FAT(d disk.Disk) (FS, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &fatFS{Boot: boot, volume: d, meter: &metered{d, b}, table: boot.FAT.Off}
+	f := &fatFS{Boot: boot, volume: d, meter: b.of(d), table: boot.FAT.Off}
 	return f, f.check()
 }
 

@@ -165,7 +165,7 @@ func TestFATLimits(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	require.ErrorContains(t, err, "4096 clusters")
 
-	g.meter.left = 100
+	g.meter.Budget.Limit = 100
 	_, err = g.List("")
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 	_, err = g.Open("a" + string(bytes.Repeat([]byte("/a"), maxDepth)))

@@ -127,7 +127,7 @@ func promises(t *testing.T, f *File, volume disk.Disk) {
 	}
 	got := make([]byte, n)
 	require.NoError(t, ondisk.ReadFull(f, got, 0))
-	byPlace := slices.SortedFunc(slices.Values(f.runs), func(a, b Run) int { return cmp.Compare(a.At, b.At) })
+	byPlace := slices.SortedFunc(slices.Values(runsOf(t, f)), func(a, b Run) int { return cmp.Compare(a.At, b.At) })
 	for i := 1; i < len(byPlace); i++ {
 		require.LessOrEqual(t, byPlace[i-1].At+byPlace[i-1].Len, byPlace[i].At, "no place comes twice")
 	}

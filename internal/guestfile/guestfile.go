@@ -46,25 +46,24 @@ type Run struct {
 // End is the first byte of the file behind the run.
 func (r Run) End() int64 { return r.Off + r.Len }
 
-// File is a regular file of a guest. What no run covers reads as zeros.
+// File is a regular file of a guest, as a disk: its runs lie in the volume, and what none covers reads as zeros.
 type File struct {
+	disk.Mapped
 	Path string // with the names as they are stored
 
-	volume ondisk.Source
-	size   int64
-	runs   []Run // by Off, disjoint, inside of file and volume
-	// fixed tells why bytes cannot be rewritten in place although they can be read: they stand under a checksum. Nil: they can.
+	// fixed is why bytes cannot be rewritten in place although they can be read: they stand under a checksum. Nil: they can.
 	fixed error
 }
 
 // newFile holds a file to what File promises. Runs must be sorted; they may go on behind size, as clusters do.
 func newFile(volume ondisk.Source, path string, size int64, runs []Run) (*File, error) {
-	f := &File{Path: path, volume: volume, size: size}
+	var pieces []disk.Piece
 	end := int64(0)
 	for _, r := range runs {
 		if r.Off < end || r.Len <= 0 || r.At < 0 || r.At > volume.Size() || r.Len > volume.Size()-r.At {
 			return nil, &ondisk.FormatError{
-				What: fmt.Sprintf("file %.256q", path), Off: r.At, Field: "run", Got: fmt.Sprintf("%d bytes for byte %d of the file", r.Len, r.Off),
+				What: fmt.Sprintf("file %.256q", path), Off: r.At, Field: "run",
+				Got:  fmt.Sprintf("%d bytes for byte %d of the file", r.Len, r.Off),
 				Want: fmt.Sprintf("a place within the %d bytes of the volume", volume.Size()),
 			}
 		}
@@ -72,37 +71,16 @@ func newFile(volume ondisk.Source, path string, size int64, runs []Run) (*File, 
 		if r.Len = min(r.Len, size-r.Off); r.Len <= 0 {
 			continue
 		}
-		if k := len(f.runs) - 1; k >= 0 && f.runs[k].End() == r.Off && f.runs[k].At+f.runs[k].Len == r.At {
-			f.runs[k].Len += r.Len
+		if k := len(pieces) - 1; k >= 0 && pieces[k].End() == r.Off && pieces[k].At+pieces[k].Len == r.At {
+			pieces[k].Len += r.Len
 			continue
 		}
-		if len(f.runs) == maxRuns {
+		if len(pieces) == maxRuns {
 			return nil, fmt.Errorf("file %.256q: %w of %d runs", path, ondisk.ErrLimit, maxRuns)
 		}
-		f.runs = append(f.runs, r)
+		pieces = append(pieces, disk.Piece{Range: disk.Range{Off: r.Off, Len: r.Len}, Src: volume, At: r.At})
 	}
-	return f, nil
-}
-
-// Size is the length of the file in bytes.
-func (f *File) Size() int64 { return f.size }
-
-// ReadAt follows the contract of io.ReaderAt.
-func (f *File) ReadAt(p []byte, off int64) (int, error) {
-	return disk.New(f.size, units.SectorSize, f.run).ReadAt(p, off)
-}
-
-// run is the map of the file.
-func (f *File) run(off int64) (disk.Run, error) {
-	i := disk.Behind(f.runs, off)
-	switch {
-	case i == len(f.runs):
-		return disk.Run{Len: f.size - off}, nil
-	case off < f.runs[i].Off:
-		return disk.Run{Len: f.runs[i].Off - off}, nil
-	}
-	r := f.runs[i]
-	return disk.Run{Len: r.End() - off, Src: f.volume, Off: r.At + off - r.Off}, nil
+	return &File{Mapped: disk.New(size, units.SectorSize, disk.Pieces(size, pieces, nil)), Path: path}, nil
 }
 
 // errHole marks bytes of a file that no cluster holds.
@@ -111,20 +89,23 @@ var errHole = errors.New("hole")
 // Where gives the places of bytes [off, off+n) in the volume, in order; more than one when the file is fragmented there. Only bytes that
 // can be rewritten in place have places.
 func (f *File) Where(off, n int64) ([]disk.Range, error) {
-	if off < 0 || n <= 0 || off > f.size || n > f.size-off {
-		return nil, fmt.Errorf("file %.256q: bytes %d to %d: %w: the file has %d", f.Path, off, off+n-1, fs.ErrInvalid, f.size)
+	if off < 0 || n <= 0 || off > f.Size() || n > f.Size()-off {
+		return nil, fmt.Errorf("file %.256q: bytes %d to %d: %w: the file has %d", f.Path, off, off+n-1, fs.ErrInvalid, f.Size())
 	}
 	if f.fixed != nil {
 		return nil, fmt.Errorf("file %.256q: %w", f.Path, f.fixed)
 	}
 	var out []disk.Range
-	for i := disk.Behind(f.runs, off); n > 0; i++ {
-		if i == len(f.runs) || f.runs[i].Off > off {
+	for n > 0 {
+		run, err := f.Run(off)
+		if err != nil {
+			return nil, err
+		}
+		if run.Src == nil {
 			return nil, fmt.Errorf("file %.256q: byte %d lies in a %w: %w", f.Path, off, errHole, ondisk.ErrUnsupported)
 		}
-		r := f.runs[i]
-		part := min(n, r.End()-off)
-		out = append(out, disk.Range{Off: r.At + off - r.Off, Len: part})
+		part := min(n, run.Len)
+		out = append(out, disk.Range{Off: run.Off, Len: part})
 		off, n = off+part, n-part
 	}
 	return out, nil

@@ -116,10 +116,24 @@ func TestFileIsItsModel(t *testing.T) {
 	}
 }
 
+// runsOf are the stretches of a file, as its map has them.
+func runsOf(t testing.TB, f *File) (out []Run) {
+	t.Helper()
+	for off := int64(0); off < f.Size(); {
+		r, err := f.Run(off)
+		require.NoError(t, err)
+		if r.Src != nil {
+			out = append(out, Run{Off: off, Len: r.Len, At: r.Off})
+		}
+		off += r.Len
+	}
+	return out
+}
+
 func TestFileOutsideItself(t *testing.T) {
 	f, err := newFile(bytes.NewReader(make([]byte, 100)), "f", 50, []Run{{0, 100, 0}})
 	require.NoError(t, err)
-	require.Equal(t, []Run{{0, 50, 0}}, f.runs)
+	require.Equal(t, []Run{{0, 50, 0}}, runsOf(t, f))
 	for _, r := range [][2]int64{{-1, 1}, {0, 0}, {0, -1}, {0, 51}, {50, 1}, {51, 1}, {49, 2}, {math.MaxInt64, 1}, {1, math.MaxInt64}, {math.MinInt64, math.MinInt64}} {
 		_, err := f.Where(r[0], r[1])
 		require.ErrorIs(t, err, fs.ErrInvalid, r)

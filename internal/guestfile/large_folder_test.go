@@ -21,17 +21,17 @@ const manyNames = 50_000
 
 // cheap holds the lookup of the last name, and of one that is not there, to the size of the folder, twice, in reads and work; everything else
 // that a lookup does is done once. That is a few milliseconds.
-func cheap(t *testing.T, g FS, m *metered, folder int64, last string) {
+func cheap(t *testing.T, g FS, m metered, folder int64, last string) {
 	t.Helper()
-	before := m.left
+	before := m.Budget.Spent()
 	f, err := g.Open(last)
 	require.NoError(t, err)
 	require.Equal(t, last, f.Path)
-	require.Less(t, before-m.left, 3*folder)
-	before = m.left
+	require.Less(t, m.Budget.Spent()-before, 3*folder)
+	before = m.Budget.Spent()
 	_, err = g.Open("large/nothing")
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	require.Less(t, before-m.left, 3*folder)
+	require.Less(t, m.Budget.Spent()-before, 3*folder)
 	list, err := g.List("large")
 	require.NoError(t, err)
 	require.Len(t, list, manyNames)

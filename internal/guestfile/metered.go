@@ -1,7 +1,6 @@
 package guestfile
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -17,53 +16,40 @@ const (
 	runCost    = 128       // of a stretch of a file, which is sorted among others
 )
 
-// Budget is what is left of them. The file systems that share one share a cache too: of one at a time.
+// Budget is what they cost so far. The file systems that share one share a cache too: of one at a time.
 type Budget struct {
-	left  int64
-	runs  int
-	owner *metered
-	cache *ondisk.Pages
+	work, runs *ondisk.Budget
+	owner      *ondisk.Metered
+	cache      *ondisk.Pages
 }
 
 // NewBudget is that of a disk.
-func NewBudget() *Budget { return &Budget{left: budget, runs: budgetRuns} }
+func NewBudget() *Budget {
+	return &Budget{
+		work: &ondisk.Budget{What: "structures of the file systems", Unit: "bytes in all", Limit: budget},
+		runs: &ondisk.Budget{What: "tables of the file systems", Unit: "runs in all", Limit: budgetRuns},
+	}
+}
+
+// of is a volume whose structures are read: it gives up where they cost more than any real ones.
+func (b *Budget) of(volume disk.Disk) metered {
+	return metered{&ondisk.Metered{Source: volume, Budget: b.work}, b}
+}
+
+type metered struct {
+	*ondisk.Metered
+	all *Budget
+}
 
 // spend counts work that needed no read.
-func (b *Budget) spend(n int64) error {
-	if b.left -= n; b.left < 0 {
-		return fmt.Errorf("structures of the file systems: %w of %d bytes in all", ondisk.ErrLimit, budget)
-	}
-	return nil
-}
-
-// keep counts stretches that stay in memory as long as their file system does.
-func (b *Budget) keep(runs int) error {
-	if b.runs -= runs; b.runs < 0 {
-		return fmt.Errorf("tables of the file systems: %w of %d runs in all", ondisk.ErrLimit, budgetRuns)
-	}
-	return nil
-}
-
-// metered is a volume whose structures are read: it gives up where they cost more than any real ones.
-type metered struct {
-	disk.Disk
-	*Budget
-}
+func (m metered) spend(n int64) error { return m.Budget.Spend(n) }
 
 // pages is the cache, of this volume.
-func (m *metered) pages() *ondisk.Pages {
-	if m.owner != m {
-		m.owner, m.cache = m, ondisk.NewPages(m, budgetPage)
+func (m metered) pages() *ondisk.Pages {
+	if m.all.owner != m.Metered {
+		m.all.owner, m.all.cache = m.Metered, ondisk.NewPages(m, budgetPage)
 	}
-	return m.cache
-}
-
-// ReadAt follows the contract of io.ReaderAt.
-func (m *metered) ReadAt(p []byte, off int64) (int, error) {
-	if err := m.spend(int64(len(p))); err != nil {
-		return 0, err
-	}
-	return m.Disk.ReadAt(p, off)
+	return m.all.cache
 }
 
 // elements parts a path; "" is the root, which has none.

@@ -19,7 +19,7 @@ type ntfsFS struct {
 	record   int64 // bytes of a record of the MFT
 	mft      *File // complete, save while it is being read
 	upper    []uint16
-	spent    int64 // bytes of structures read so far
+	own      *ondisk.Budget // of its records and indexes
 	budget   *Budget
 }
 
@@ -32,10 +32,10 @@ const ntfsWeight = 4
 
 // spend counts bytes of structures that are going to be read.
 func (n *ntfsFS) spend(bytes int64) error {
-	if n.spent += bytes; n.spent > maxStructures {
-		return fmt.Errorf("ntfs: %w of %d bytes of records and indexes", ondisk.ErrLimit, int64(maxStructures))
+	if err := n.own.Spend(bytes); err != nil {
+		return err
 	}
-	return n.budget.spend(ntfsWeight * bytes)
+	return n.budget.work.Spend(ntfsWeight * bytes)
 }
 
 // Records of the MFT that have a fixed place. Spec: Linux-NTFS documentation, "Files: overview".
@@ -51,14 +51,18 @@ func (b *Budget) NTFS(volume disk.Disk) (FS, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &ntfsFS{volume: volume, cluster: boot.Cluster(), clusters: boot.Clusters(), record: boot.Record(), budget: b}
+	n := b.ntfs(volume)
+	n.cluster, n.clusters, n.record = boot.Cluster(), boot.Clusters(), boot.Record()
 	if err := n.readMFT(boot.MFT()); err != nil {
 		return nil, err
 	}
-	if err := b.keep(len(n.mft.runs)); err != nil {
-		return nil, err
-	}
 	return n, n.readUpcase()
+}
+
+// ntfs is a volume of which nothing is known yet.
+func (b *Budget) ntfs(volume disk.Disk) *ntfsFS {
+	own := &ondisk.Budget{What: "ntfs", Unit: "bytes of records and indexes", Limit: maxStructures}
+	return &ntfsFS{volume: volume, own: own, budget: b}
 }
 
 // readMFT finds the records of the MFT, which itself is a file with a record. When its map of runs is in several records, the first runs
@@ -78,6 +82,9 @@ func (n *ntfsFS) readMFT(at int64) error {
 		return err
 	}
 	if n.mft, err = v.file("$MFT"); err != nil {
+		return err
+	}
+	if err := n.budget.runs.Spend(int64(len(v.runs))); err != nil {
 		return err
 	}
 	if places, err := n.mft.Where(0, n.record); err != nil || len(places) != 1 || places[0].Off != at {

@@ -39,8 +39,8 @@ func (m *ntfsForge) freeClusters() []int64 {
 func (m *ntfsForge) scatterMFT(t testing.TB) []ntfsExtent {
 	t.Helper()
 	c := m.fs.cluster
-	require.Len(t, m.fs.mft.runs, 1, "as mkntfs makes it")
-	start, head, all := m.fs.mft.runs[0].At/c, 24*m.fs.record/c, m.fs.mft.Size()/c
+	require.Len(t, runsOf(t, m.fs.mft), 1, "as mkntfs makes it")
+	start, head, all := runsOf(t, m.fs.mft)[0].At/c, 24*m.fs.record/c, m.fs.mft.Size()/c
 	free := m.freeClusters()
 	out := []ntfsExtent{{length: head, start: start}}
 	for i := head; i < all; i++ {
@@ -102,10 +102,10 @@ func TestNTFSScatteredMFT(t *testing.T) {
 	vol := m.save(t)
 	v := requireLikeTools(t, vol)
 	require.NotEmpty(t, v.at(t, "$MFT").list)
-	require.Len(t, v.mft.runs, len(runs))
+	require.Len(t, runsOf(t, v.mft), len(runs))
 	for i := range 60 {
 		f := v.file(t, fmt.Sprint("small", i))
-		require.Greater(t, len(f.runs), 1)
+		require.Greater(t, len(runsOf(t, f)), 1)
 		ntfsRewrite(t, vol, f, 0, f.Size())
 		require.Equal(t, inverted(ntfsNoise(300+i, uint64(i))), ntfscat(t, vol, f.Path))
 	}
@@ -231,17 +231,18 @@ func TestNTFSRecordSizes(t *testing.T) {
 			raw = sealNTFS(withAttrs(t, raw, residentAttr(attrData, 0, value)))
 			// The pieces of the record lie in reverse, with a piece of nothing between two.
 			volume := make([]byte, 2*size)
-			n := &ntfsFS{
-				budget: NewBudget(), volume: disktest.ShortDisk(volume, int64(2*size)),
-				cluster: 512, clusters: int64(2 * size / 512), record: int64(size),
-			}
-			n.mft = &File{volume: n.volume, size: n.record}
+			n := NewBudget().ntfs(disktest.ShortDisk(volume, int64(2*size)))
+			n.cluster, n.clusters, n.record = 512, int64(2*size/512), int64(size)
+			var runs []Run
 			for i := range pieces {
 				part := size / pieces
 				at := 2*size - (2*i+1)*part
 				copy(volume[at:], raw[i*part:(i+1)*part])
-				n.mft.runs = append(n.mft.runs, Run{Off: int64(i * part), Len: int64(part), At: int64(at)})
+				runs = append(runs, Run{Off: int64(i * part), Len: int64(part), At: int64(at)})
 			}
+			var err error
+			n.mft, err = newFile(n.volume, "$MFT", n.record, runs)
+			require.NoError(t, err)
 			load := func() *File {
 				node, err := n.node(ntfsRef{}, "file")
 				require.NoError(t, err)

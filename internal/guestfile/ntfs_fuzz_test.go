@@ -32,7 +32,7 @@ func requireClass(t *testing.T, err error) {
 
 // requirePlaces requires that the places of a file, where it has them, are in its volume, are places of their own, and hold what the file
 // reads.
-func requirePlaces(t *testing.T, f *File) {
+func requirePlaces(t *testing.T, volume disk.Disk, f *File) {
 	t.Helper()
 	var all []disk.Range
 	size := min(f.Size(), 1<<20)
@@ -45,7 +45,7 @@ func requirePlaces(t *testing.T, f *File) {
 		if err == nil {
 			var there []byte
 			for _, p := range places {
-				b, err := ondisk.Bytes(f.volume, p.Off, p.Len)
+				b, err := ondisk.Bytes(volume, p.Off, p.Len)
 				require.NoError(t, err)
 				there = append(there, b...)
 			}
@@ -69,7 +69,8 @@ func FuzzNTFSRuns(f *testing.F) {
 		if clusters <= 0 || clusters > math.MaxInt64/512 {
 			return
 		}
-		v := &ntfsValue{fs: &ntfsFS{budget: NewBudget(), cluster: 512, clusters: clusters}, found: true}
+		v := &ntfsValue{fs: NewBudget().ntfs(nil), found: true}
+		v.fs.cluster, v.fs.clusters = 512, clusters
 		if err := runList(b, clusters, v.extend); err != nil {
 			require.True(t, errors.Is(err, errRunList) || errors.Is(err, ondisk.ErrLimit))
 		}
@@ -100,8 +101,11 @@ func FuzzNTFSRecord(f *testing.F) {
 		if at := int(binary.LittleEndian.Uint16(raw[4:])); at+2*(len(raw)/512+1) <= len(raw) {
 			raw = sealNTFS(raw)
 		}
-		n := &ntfsFS{budget: NewBudget(), volume: disktest.ShortDisk(raw, int64(len(raw))), cluster: 512, clusters: int64(len(raw) / 512), record: int64(len(raw))}
-		n.mft = &File{volume: n.volume, size: n.record, runs: []Run{{Len: n.record}}}
+		n := NewBudget().ntfs(disktest.ShortDisk(raw, int64(len(raw))))
+		n.cluster, n.clusters, n.record = 512, int64(len(raw)/512), int64(len(raw))
+		var err error
+		n.mft, err = newFile(n.volume, "$MFT", n.record, []Run{{Len: n.record}})
+		require.NoError(t, err)
 		node, err := n.node(ntfsRef{}, "file")
 		requireClass(t, err)
 		if err != nil {
@@ -118,7 +122,7 @@ func FuzzNTFSRecord(f *testing.F) {
 			file, err := v.file("file")
 			requireClass(t, err)
 			if err == nil {
-				requirePlaces(t, file)
+				requirePlaces(t, n.volume, file)
 			}
 			if err == nil && a.NonResident == 0 && node.list == nil {
 				want := node.rec.raw[a.at+int64(a.Offset):][:a.ntfsResident.Size]
@@ -167,7 +171,8 @@ func FuzzNTFSList(f *testing.F) {
 	f.Add(node.list)
 	f.Add([]byte(listEntry(attrData, 1, 0, 0, 1)))
 	f.Fuzz(func(t *testing.T, list []byte) {
-		m.fs.spent, m.fs.budget = 0, NewBudget()
+		fresh := NewBudget().ntfs(nil)
+		m.fs.own, m.fs.budget = fresh.own, fresh.budget
 		for _, growing := range []bool{false, true} {
 			fs := *m.fs
 			v := ntfsValue{fs: &fs, growing: growing}
@@ -231,7 +236,7 @@ func FuzzNTFS(f *testing.F) {
 			file, err := v.Open(path)
 			requireClass(t, err)
 			if err == nil {
-				requirePlaces(t, file)
+				requirePlaces(t, m.disk(), file)
 			}
 		}
 	})

@@ -14,7 +14,7 @@ import (
 // T57: an MFT that maps itself onto itself.
 func TestNTFSHostileMFT(t *testing.T) {
 	base := hostileBase(t)
-	start := base.fs.mft.runs[0].At / 512
+	start := runsOf(t, base.fs.mft)[0].At / 512
 	clusters := base.fs.mft.Size() / 512
 	zero, err := base.fs.load(ntfsRef{})
 	require.NoError(t, err)

@@ -248,7 +248,8 @@ func TestNTFSRunList(t *testing.T) {
 		_, err := decode(b, math.MaxInt64)
 		require.ErrorIs(t, err, errRunList, "% x", b)
 	}
-	v := &ntfsValue{fs: &ntfsFS{budget: NewBudget(), cluster: 4096, clusters: 1 << 40}}
+	v := &ntfsValue{fs: NewBudget().ntfs(nil)}
+	v.fs.cluster, v.fs.clusters = 4096, 1<<40
 	million := bytes.Repeat([]byte{0x11, 1, 2}, 1e6)
 	require.ErrorIs(t, runList(million, v.fs.clusters, v.extend), ondisk.ErrLimit)
 	require.Len(t, v.runs, maxRuns)

@@ -64,9 +64,13 @@ func indexBlock(vcn int64, entries ...disktest.Forged) disktest.Forged {
 func walkBlocks(root disktest.Forged, blocks []byte, want []uint16) (names []string, err error) {
 	source := bytes.NewReader(blocks)
 	size := int64(len(blocks))
+	tree, err := newFile(source, "dir", size, []Run{{Len: size}})
+	if err != nil {
+		return nil, err
+	}
 	x := &ntfsIndex{
-		fs: &ntfsFS{budget: NewBudget()}, path: "dir", block: 1024, unit: 512, visited: map[int64]bool{}, want: want,
-		blocks: &File{volume: source, size: size, runs: []Run{{Len: size}}},
+		fs: NewBudget().ntfs(nil), path: "dir", block: 1024, unit: 512, visited: map[int64]bool{}, want: want,
+		blocks: tree,
 	}
 	if err := x.push(root); err != nil {
 		return nil, err
@@ -196,8 +200,8 @@ func TestNTFSCost(t *testing.T) {
 		_, err := v.Open("small")
 		require.NoError(t, err)
 	}
-	require.Less(t, v.(*ntfsFS).spent, int64(maxStructures/50), "opening files takes little of it")
-	for err == nil && v.(*ntfsFS).spent <= maxStructures {
+	require.Less(t, v.(*ntfsFS).own.Spent(), int64(maxStructures/50), "opening files takes little of it")
+	for err == nil && v.(*ntfsFS).own.Spent() <= maxStructures {
 		_, err = v.List("")
 	}
 	require.ErrorIs(t, err, ondisk.ErrLimit)

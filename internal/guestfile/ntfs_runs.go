@@ -100,10 +100,12 @@ func (v *ntfsValue) add(rec *ntfsRecord, a *ntfsAttr) error {
 	if v.clusters != a.HighestVCN+1 && (v.clusters != 0 || a.HighestVCN != 0) {
 		return rec.broken(a.at+0x18, "highest cluster", a.HighestVCN, fmt.Sprintf("%d, as there are runs", v.clusters-1))
 	}
-	if v.growing {
-		v.fs.mft = v.partial()
+	if !v.growing {
+		return nil
 	}
-	return nil
+	var err error
+	v.fs.mft, err = v.partial()
+	return err
 }
 
 // extend appends a run.
@@ -122,8 +124,11 @@ func (v *ntfsValue) extend(e ntfsExtent) error {
 }
 
 // partial is the MFT as far as its runs are known.
-func (v *ntfsValue) partial() *File {
-	return &File{Path: "$MFT", volume: v.fs.volume, size: min(v.initialised, v.clusters*v.fs.cluster), runs: v.runs}
+func (v *ntfsValue) partial() (*File, error) {
+	if err := v.fs.budget.work.Spend(runCost * int64(len(v.runs))); err != nil {
+		return nil, err
+	}
+	return newFile(v.fs.volume, "$MFT", min(v.initialised, v.clusters*v.fs.cluster), v.runs)
 }
 
 // plain refuses values whose bytes are not those of the file.
@@ -150,7 +155,7 @@ func (v *ntfsValue) file(path string) (*File, error) {
 	case !v.resident && v.size > v.clusters*v.fs.cluster:
 		return nil, broken("size", v.size, fmt.Sprintf("at most the %d clusters of its runs", v.clusters))
 	}
-	if err := v.fs.budget.spend(runCost * int64(len(v.runs))); err != nil {
+	if err := v.fs.budget.work.Spend(runCost * int64(len(v.runs))); err != nil {
 		return nil, err
 	}
 	byPlace := slices.SortedFunc(slices.Values(v.runs), func(a, b Run) int { return cmp.Compare(a.At, b.At) })

@@ -214,7 +214,7 @@ func requireRunsOfNTFSInfo(t testing.TB, volume string, v *ntfsFS, f *File) {
 	if resident {
 		return
 	}
-	require.Equal(t, want, f.runs, f.Path)
+	require.Equal(t, want, runsOf(t, f), f.Path)
 	for _, r := range want {
 		places, err := f.Where(r.Off, r.Len)
 		require.NoError(t, err)
