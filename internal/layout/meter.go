@@ -10,11 +10,11 @@ import (
 )
 
 // What may be read to find out what the volumes of a disk are: what the largest metadata need, and a head for each partition. A table
-// can name thousands of partitions, each with a LUKS header of 4 MiB or eight texts of LVM, and all of that can be a hole.
+// can name thousands of partitions, each with a LUKS header of 4 MiB or texts of LVM, and all of that can be a hole.
 const (
 	volumesLimit   = 64 * units.MiB
 	partitionLimit = 16 * units.KiB
-	partsLimit     = 1 << 16 // slices and logical volumes of all volumes
+	partsLimit     = 1 << 16 // slices of all volumes
 	filledLimit    = 1 << 10 // partitions that hold anything: all probers look at each of those
 )
 

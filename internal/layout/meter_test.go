@@ -15,7 +15,7 @@ import (
 
 // Headers of 4 MiB in each of many partitions cost a stranger nothing, and us minutes.
 func TestMetadataOfAllVolumesAreBounded(t *testing.T) {
-	const count, size, header = 12, 9 << 11, 4 << 20
+	const count, size, header = 24, 9 << 11, 4 << 20
 	var entries []disktest.GPTEntryFields
 	for i := range uint64(count) {
 		entries = append(entries, disktest.GPTEntryFields{First: 2048 + i*size, Last: 2048 + (i+1)*size - 1})

@@ -93,10 +93,10 @@ type Volume struct {
 // Detail is one thing that a volume says about itself: {"volume group", "vg0"}.
 type Detail struct{ Name, Value string }
 
-// Part is what a container makes of its space: a slice of a disklabel, a logical volume, a volume of a dynamic disk.
+// Part is what a container makes of its space: a slice of a disklabel, an extent of a dynamic volume.
 type Part struct {
 	Name  string
-	Kind  string // as the container says: "4.2BSD", "linear", "raid1"
+	Kind  string // as the container says: "4.2BSD", "SunOS root"
 	Start int64  // bytes from the start of the container; -1 when it lies elsewhere, or in several places
 	Size  int64  // bytes
 	Own   bool   // it holds the table itself, drivers, or the whole disk: where it starts matters to no data
