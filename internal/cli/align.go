@@ -2,19 +2,16 @@ package cli
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"time"
+	"os"
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -28,7 +25,6 @@ type copyFlags struct {
 	progress   string
 	noProgress bool
 	command    string
-	shared     progress // of all disks of a package
 }
 
 func (c *copyFlags) add(cmd *cobra.Command) {
@@ -128,140 +124,77 @@ func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, de
 		if err := f.noPackage(); err != nil {
 			return err
 		}
-		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, reading: f.reading, skipAligned: f.skipAligned, plan: f.planDisk, accepts: f.accepts})
+		return f.copyPackage(ctx, out, errOut, packageCopy{src, dest, f.said(), f.goal(), f.flags(), f.skipAligned})
 	}
-	s, err := f.open(src, f.reading)
+	s, err := f.open(src, f.said())
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	o, err := f.openOthers(f.common, s, dest)
 	if err != nil {
 		return err
 	}
-	defer o.close()
-	s.flatten = f.flatten
-	p, err := s.plan(f.choice)
+	defer o.Close()
+	p, err := s.Plan(f.goal())
 	if err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}
-	p.Grow(s.layout, f.to.size(p.Size))
-	if err := f.joinOthers(s, p, o); err != nil {
+	p.Grow(s.Layout, f.to.size(p.Size))
+	if err := o.JoinPlan(s, p, f.goal()); err != nil {
 		return err
 	}
-	if err := refusal(p.Refusals(f.allowUnbootable)); err != nil {
+	if err := realign.Acceptable(p, f.goal()); err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}
-	r := newAlignReport("align", s, p, dest)
+	r := newAlignReport("align", s, p, dest, f.flags())
 	if len(p.Moves) == 0 && !p.Renames && f.skipAligned {
 		return f.emit(out, r, func(t *report.Text) { t.Align(r) })
 	}
 	return f.copy(ctx, out, errOut, s, p, r)
 }
 
-func newAlignReport(command string, s *source, p *plan.Plan, dest string) *report.Align {
+func newAlignReport(command string, s *realign.Source, p *realign.Plan, dest string, flags []string) *report.Align {
 	return &report.Align{
-		Head: head(command), Source: s.img.Path, Dest: dest, Format: s.img.Format, Subformat: s.img.Subformat,
-		Changes: report.NewChanges(p), Findings: notRefused(p.Notes, nil), Files: []string{},
-		Flags: s.flags(),
+		Head: head(command), Source: s.Path(), Dest: dest, Format: s.Image.Format, Subformat: s.Image.Subformat,
+		Changes: report.NewChanges(p), Findings: notRefused(p.Notes, nil), Files: []string{}, Flags: flags,
 	}
+}
+
+// job is the writing of DEST, and what ends it: once, when the writing has ended.
+func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func()) {
+	watch, end := c.watched(errOut, c.progress, c.command)
+	j = &realign.Job{
+		Dest: dest, Format: c.to.format, Subformat: c.to.subformat, Force: c.force, Full: c.verify == "full", Jobs: c.jobs,
+		Begin: func() { c.ending.hold(removing) }, Watch: watch,
+		Spare: func(files []string) error { return c.spareFiles(dest, files) },
+	}
+	if !c.quiet {
+		j.Warn = func(text string) { fmt.Fprintln(errOut, "trueup: "+text) }
+	}
+	return j, end
 }
 
 // copy carries a plan out and prints the result.
-func (c *copyFlags) copy(ctx context.Context, out, errOut io.Writer, s *source, p *plan.Plan, r *report.Align) error {
-	o, err := c.write(ctx, errOut, s, p, r.Dest)
+func (c *copyFlags) copy(ctx context.Context, out, errOut io.Writer, s *realign.Source, p *realign.Plan, r *report.Align) error {
+	j, end := c.job(errOut, r.Dest)
+	w, err := j.Write(ctx, s, p)
+	end()
 	if err != nil {
 		return err
 	}
-	return c.finish(out, r, o)
+	return c.finish(out, r, w)
 }
 
 // finish prints what was written.
-func (c *copyFlags) finish(out io.Writer, r *report.Align, w written) error {
-	r.Format, r.Subformat, r.Files = w.format, w.subformat, w.files
-	r.Written, r.Verified, r.Copied, r.Took = true, c.verify, w.copied, w.took
-	r.Findings = append(r.Findings, report.DestFindings(w.notes())...)
+func (c *copyFlags) finish(out io.Writer, r *report.Align, w realign.Written) error {
+	r.Format, r.Subformat, r.Files = w.Format, w.Subformat, w.Files
+	r.Written, r.Verified, r.Copied, r.Took = true, c.verify, w.Copied, w.Took
+	r.Findings = append(r.Findings, report.DestFindings(w.Notes)...)
 	if err := c.emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
 	}
 	return nil
-}
-
-type written struct {
-	format, subformat string
-	files             []string
-	copied            int64                 // bytes of data
-	took              float64               // seconds
-	notes             func() []ondisk.Issue // of the place where it went
-}
-
-// write makes DEST: absent or complete, whatever happens in between.
-func (c *copyFlags) write(ctx context.Context, errOut io.Writer, s *source, p *plan.Plan, dest string) (w written, err error) {
-	view, err := checked(s, p)
-	if err != nil {
-		return w, fmt.Errorf("%s: %w", s.img.Path, err)
-	}
-	start := time.Now()
-	release := s.img.Hold()
-	defer release()
-	if err := s.img.CheckDigests(ctx); err != nil {
-		return w, fmt.Errorf("%s: %w", s.img.Path, err)
-	}
-	c.ending.hold(removing)
-	o, err := image.Create(dest, p.Size, s.img, image.CreateOptions{
-		Format: c.to.format, Subformat: c.to.subformat, Force: c.force, Seed: seed(s, p),
-		Heads: s.layout.Geometry.Heads, Sectors: s.layout.Geometry.Sectors,
-	})
-	if err != nil {
-		return w, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, o.Discard())
-		}
-	}()
-	w = written{format: o.Format, subformat: o.Subformat, files: o.Files(), notes: o.Notes}
-	if err := c.spareFiles(dest, w.files); err != nil {
-		return w, err
-	}
-	if w.copied, err = c.fill(ctx, errOut, s, p, view, o); err != nil {
-		return w, cause(s, err)
-	}
-	if err := s.img.Unchanged(); err != nil {
-		return w, fmt.Errorf("%s: %w", s.img.Path, err)
-	}
-	if err := ctx.Err(); err != nil {
-		return w, err
-	}
-	err = o.Publish()
-	w.took = since(start)
-	return w, err
-}
-
-// cause is what made a copy fail: a source that changed under it can look like anything.
-func cause(s *source, err error) error {
-	if changed := s.img.Unchanged(); changed != nil && !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("%s: %w", s.img.Path, changed)
-	}
-	return err
-}
-
-// seed is what identifiers of the copy are derived from: the disk and the job, and nothing of chance.
-func seed(s *source, p *plan.Plan) []byte {
-	h := sha256.New()
-	if t := s.layout.Table; t != nil {
-		fmt.Fprintln(h, t.Signature, t.GUID)
-	}
-	for _, x := range s.layout.Partitions {
-		fmt.Fprintln(h, x.Off, x.Len, x.GUID, x.Volume.UUID, x.Volume.Label)
-	}
-	for _, m := range p.Pieces {
-		fmt.Fprintln(h, m.From, m.To, m.Len)
-	}
-	for _, x := range p.Patches {
-		fmt.Fprintf(h, "%d %x\n", x.Off, x.New)
-	}
-	return binary.BigEndian.AppendUint64(h.Sum(nil), ondisk.U64(p.Size))
 }
 
 func newConvert(c *common) *cobra.Command {
@@ -296,26 +229,55 @@ func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, read r
 	if err := f.confine(errOut, []string{src}, []string{dest}); err != nil {
 		return err
 	}
-	if image.PackageKind(dest) != "" {
-		return f.copyPackage(ctx, out, errOut, packageCopy{source: src, dest: dest, reading: read, plan: planCopy, accepts: acceptCopy})
+	goal := realign.Goal{Copy: true, Flatten: flatten}
+	switch {
+	case image.PackageKind(dest) != "":
+		return f.copyPackage(ctx, out, errOut, packageCopy{src, dest, read.said(), realign.Goal{Copy: true}, read.flags(), false})
+	case src == "-":
+		return f.convertStream(ctx, out, errOut, read, dest)
 	}
-	if src == "-" {
-		return runStream(ctx, out, errOut, f, read, dest)
-	}
-	s, err := f.open(src, read)
+	s, err := f.open(src, read.said())
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	s.flatten = flatten
-	p := plan.Copy(s.img.Disk.Size())
-	p.Notes = align.Relevant(s.issues(), nil)
-	if err := broken(p.Notes); err != nil {
+	defer s.Close()
+	p, err := s.Plan(goal)
+	if err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}
-	p.Grow(s.layout, f.to.size(p.Size))
-	if err := refusal(p.Refusals(false)); err != nil {
+	p.Grow(s.Layout, f.to.size(p.Size))
+	if err := realign.Acceptable(p, goal); err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}
-	return f.copy(ctx, out, errOut, s, p, newAlignReport("convert", s, p, dest))
+	return f.copy(ctx, out, errOut, s, p, newAlignReport("convert", s, p, dest, read.flags()))
+}
+
+// convertStream converts an image that comes through standard input.
+func (c *copyFlags) convertStream(ctx context.Context, out, errOut io.Writer, read reading, dest string) error {
+	if err := c.spare(); err != nil {
+		return err
+	}
+	in, stop := interruptible(ctx, os.Stdin)
+	defer stop()
+	j, end := c.job(errOut, dest)
+	p, w, err := j.WriteStream(ctx, in, read.said(), c.to.size)
+	end()
+	if err != nil {
+		return err
+	}
+	r := &report.Align{
+		Head: head("convert"), Source: "-", Dest: dest, Changes: report.NewChanges(p), Findings: notRefused(nil, nil), Files: []string{},
+	}
+	return c.finish(out, r, w)
+}
+
+// interruptible reads from r until the run is interrupted. A read of standard input that waits for another program cannot be ended,
+// so it is left behind.
+func interruptible(ctx context.Context, r io.Reader) (io.Reader, func() bool) {
+	out, in := io.Pipe()
+	go func() {
+		_, err := io.Copy(in, r)
+		in.CloseWithError(err) // io.EOF when it is nil
+	}()
+	return out, context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })
 }

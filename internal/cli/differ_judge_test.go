@@ -18,6 +18,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -57,21 +58,21 @@ func (m *mutant) differences(t *testing.T) (out []difference) {
 	for _, text := range badEnd(in, a) {
 		add(badEnding, "%s", text)
 	}
-	s, err := openSource(m.path, reading{})
+	s, err := openSource(m.path, realign.Reading{})
 	if err != nil {
 		return out
 	}
-	defer s.close()
-	m.damaged = broken(align.Relevant(s.damage, nil)) != nil
+	defer s.Close()
+	m.damaged = realign.Broken(align.Relevant(s.Damage, nil)) != nil
 	if !copies(s) {
 		return out
 	}
-	format, size := qemuName(s.img.Format), s.img.Disk.Size()
+	format, size := qemuName(s.Image.Format), s.Image.Disk.Size()
 	const most = 256 * units.MiB
 	qemu, complaint := qemuRead(t, format, m.path, size > most)
 	if complaint != "" {
 		// Where the disk cannot be read here either, a copy fails too.
-		if _, err := io.Copy(io.Discard, io.NewSectionReader(s.img.Disk, 0, min(size, most))); err == nil {
+		if _, err := io.Copy(io.Discard, io.NewSectionReader(s.Image.Disk, 0, min(size, most))); err == nil {
 			add(qemuSays, "%s", complaint)
 		}
 		return out
@@ -80,7 +81,7 @@ func (m *mutant) differences(t *testing.T) (out []difference) {
 		add(inSize, "%d bytes, %d for qemu-img", size, qemu.size)
 		return out
 	}
-	if text := differentBytes(t, s.img.Disk, qemu.raw, min(size, qemu.read)); text != "" {
+	if text := differentBytes(t, s.Image.Disk, qemu.raw, min(size, qemu.read)); text != "" {
 		if !strings.HasPrefix(text, "error") {
 			add(inBytes, "%s", text)
 		}
@@ -96,9 +97,9 @@ func (m *mutant) differences(t *testing.T) (out []difference) {
 }
 
 // copies reports whether convert would copy the image, as far as the container decides.
-func copies(s *source) bool {
+func copies(s *realign.Source) bool {
 	refuses := func(f align.Finding) bool { return f.Effect >= ondisk.Refuse }
-	return !slices.ContainsFunc(align.Relevant(s.issues(), nil), refuses)
+	return !slices.ContainsFunc(align.Relevant(s.Issues(), nil), refuses)
 }
 
 // badEnd says what is wrong with the end of a command.

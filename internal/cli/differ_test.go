@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -119,10 +120,10 @@ func requireRead(t *testing.T, d *differDisk, raw, path string) {
 	require.NoError(t, json.Unmarshal([]byte(out), &info))
 	require.Equal(t, info.Size, a.Image.Size)
 	require.Equal(t, d.format.name, a.Image.Format)
-	s, err := openSource(path, reading{})
+	s, err := openSource(path, realign.Reading{})
 	require.NoError(t, err)
-	defer s.close()
-	require.Empty(t, differentBytes(t, s.img.Disk, raw, info.Size))
+	defer s.Close()
+	require.Empty(t, differentBytes(t, s.Image.Disk, raw, info.Size))
 }
 
 // verdictOf is the exit code that the starts of partitions ask for.

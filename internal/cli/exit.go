@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/sys"
-	"github.com/trueup/trueup/internal/verify"
 )
 
 // Exit codes that are no verdict. 0, 2 and 3 are those of align.Verdict.
@@ -26,9 +23,6 @@ const (
 
 // errUsage marks a command line that cannot be right.
 var errUsage = image.ErrUsage
-
-// errUnknown marks a disk of which nothing is known.
-var errUnknown = errors.New("unknown content")
 
 // verdict ends a command that has said what it had to say with an exit code.
 type verdict int
@@ -43,48 +37,22 @@ type malformed struct {
 
 func (m malformed) Unwrap() error { return m.error }
 
-// classes maps errors to the code of JSON output. The first that matches counts.
-var classes = []struct {
-	err  error
-	code string
-}{
-	{errUsage, "usage"},
-	{errUnknown, "unsupported"},
-	{plan.ErrSelection, "usage"},
-	{ondisk.ErrBusy, "busy"},
-	{image.ErrChanged, "changed"},
-	{verify.ErrDifferent, "verify"},
-	{image.ErrDigest, "verify"},
-	{image.ErrOutput, "output"},
-	{ondisk.ErrReference, "reference"},
-	{ondisk.ErrLimit, "limit"},
-	{ondisk.ErrUnsupported, "unsupported"},
-	{ondisk.ErrFormat, "format"},
-}
-
 // classify gives the JSON code and the exit code of an error.
 func classify(err error) (string, int) {
 	if i, ok := errors.AsType[interrupt](err); ok {
 		return "interrupted", i.exit()
 	}
-	if refusal, ok := errors.AsType[*ondisk.Refusal](err); ok {
-		return refusal.Code, exitRefused
-	}
-	for _, c := range classes {
-		if errors.Is(err, c.err) {
-			switch c.code {
-			case "usage":
-				return c.code, exitUsage
-			case "busy":
-				return c.code, exitRefused
-			}
-			return c.code, exitError
-		}
-	}
-	if sys.FromSystem(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errStdout) {
+	code := realign.Code(err)
+	_, refused := errors.AsType[*ondisk.Refusal](err)
+	switch {
+	case refused || code == "busy":
+		return code, exitRefused
+	case code == "usage":
+		return code, exitUsage
+	case code == "internal" && errors.Is(err, errStdout):
 		return "io", exitError
 	}
-	return "internal", exitError
+	return code, exitError
 }
 
 // errStdout marks a report that could not be written: that is no success.
@@ -99,7 +67,7 @@ func finish(err error, c *common, command string, stdout, stderr io.Writer) int 
 		return int(v)
 	}
 	code, exit := classify(err)
-	msg := message(err)
+	msg := report.Message(err)
 	m, told := errors.AsType[malformed](err)
 	if !m.said || !c.seen {
 		fmt.Fprintln(stderr, "trueup: "+msg)
@@ -118,9 +86,4 @@ func finish(err error, c *common, command string, stdout, stderr io.Writer) int 
 		}
 	}
 	return exit
-}
-
-// message is an error in one line that a terminal can show.
-func message(err error) string {
-	return report.SafeMessage(strings.NewReplacer("\n", "; ", "\t", "").Replace(err.Error()))
 }

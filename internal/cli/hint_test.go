@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/realign"
 )
 
 // A command line that is nearly right, or right for another tool, says what was meant.
@@ -70,6 +72,6 @@ func TestNothingIsSaidTwice(t *testing.T) {
 		require.Empty(t, out.String())
 	}
 	var out, errs bytes.Buffer
-	require.Equal(t, 1, finish(malformed{error: errUnknown}, &common{seen: true}, "inspect", &out, &errs))
+	require.Equal(t, 1, finish(malformed{error: realign.ErrUnknown}, &common{seen: true}, "inspect", &out, &errs))
 	require.NotEmpty(t, errs.String(), "a remedy that the report lacks")
 }

@@ -12,8 +12,8 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 )
 
@@ -106,11 +106,11 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if p, err := image.OpenPackage(path); !errors.Is(err, ondisk.ErrNoMatch) {
 		return f.inspectPackage(ctx, out, errOut, p, path, err)
 	}
-	s, err := f.open(path, f.reading)
+	s, err := f.open(path, f.said())
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	if err := f.joinOthers(s); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	s.layout = nil // the report has it all, and the text of a large table needs the memory
+	s.Layout = nil // the report has it all, and the text of a large table needs the memory
 	if err := f.emit(out, r, f.show(func(t *report.Text) { t.Inspect(r) })); err != nil {
 		return err
 	}
@@ -134,31 +134,13 @@ func (f *inspectFlags) move() *moveFlags {
 }
 
 // joinOthers holds the disk against the others of its machine, where they are at hand.
-func (f *inspectFlags) joinOthers(s *source) error {
-	if len(f.with) == 0 {
-		return nil
-	}
-	m := f.move()
-	o, err := m.openOthers(f.common, s, "")
+func (f *inspectFlags) joinOthers(s *realign.Source) error {
+	o, err := f.move().openOthers(f.common, s, "")
 	if err != nil {
 		return err
 	}
-	defer o.close()
-	var starts map[int]int64
-	if s.malformed() == nil {
-		p, err := s.plan(m.choice)
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.img.Path, err)
-		}
-		starts = p.Starts()
-	}
-	machine, refused, err := m.machineOf(s, starts, o)
-	if err != nil {
-		return err
-	}
-	s.join(machine)
-	s.beside = append(s.beside, refused...)
-	return nil
+	defer o.Close()
+	return o.Join(s, f.move().goal())
 }
 
 // show prints by a function, as a list where that is wanted.
@@ -170,37 +152,115 @@ func (f *inspectFlags) show(text func(t *report.Text)) func(t *report.Text) {
 }
 
 // inspect reports on an opened image. bad is what is malformed in it, which the report has too.
-func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *source) (r *report.Inspect, bad, err error) {
-	u, err := f.look(ctx, errOut, s)
+func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *realign.Source) (r *report.Inspect, bad, err error) {
+	watch, end := f.watched(errOut, "auto", "inspect")
+	u, err := s.Use(ctx, f.data, func() realign.Progress {
+		f.ending.hold("")
+		if !f.data {
+			return nil
+		}
+		return watch()
+	})
+	end()
 	if err != nil {
 		return nil, nil, err
 	}
 	// The plan that this takes is gone before the report needs memory.
-	refusals, err := s.refusals(f.boundary)
+	refusals, err := s.Refusals(f.move().goal())
 	if err != nil {
 		return nil, nil, err
 	}
 	b := f.boundary.criterion()
-	findings := slices.Concat(align.Relevant(u.issues, nil), align.Relevant(s.issues(), nil), align.Check(s.layout, align.Goal{Must: b, Want: b}))
-	r = &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.img), Disk: report.NewDisk(s.layout, b, findings)}
-	r.Stored(u.usage, u.nonZero)
+	findings := slices.Concat(align.Relevant(u.Issues, nil), align.Relevant(s.Issues(), nil), align.Check(s.Layout, align.Goal{Must: b, Want: b}))
+	r = &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.Image), Disk: report.NewDisk(s.Layout, b, findings)}
+	r.Stored(u.Map, u.NonZero)
 	r.Refusals, r.Flags = refusals, append(f.flags(), f.move().withArguments()...)
 	r.ExitCode = r.Verdict.ExitCode()
-	if bad = broken(findings); bad == nil && misnamed(s.img) && unknown(&r.Disk) {
-		bad = misnamedError(s.img)
+	if bad = realign.Broken(findings); bad == nil && s.Misnamed() != nil && r.Disk.Unknown() {
+		bad = s.Misnamed()
 	}
-	f.diagnose(r, s.layout, bad != nil)
+	f.diagnose(r, s.Layout, bad != nil)
 	switch {
 	case bad != nil:
-		bad = malformed{fmt.Errorf("%s: %w", s.img.Path, bad), true}
+		bad = malformed{fmt.Errorf("%s: %w", s.Path(), bad), true}
 		code, exit := classify(bad)
-		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(bad)}, exit
+		r.Error, r.ExitCode = &report.Error{Code: code, Message: report.Message(bad)}, exit
 		r.Verdict, r.Content = "", ""
 	case r.Content == align.UnknownContent && !f.unknown:
 		r.ExitCode = exitError
-		bad = malformed{error: ondisk.In(errUnknown, "%s: nothing that is known was found on the disk; if that is right, give --allow-unknown", s.img.Path)}
+		bad = malformed{error: ondisk.In(realign.ErrUnknown, "%s: nothing that is known was found on the disk; if that is right, give --allow-unknown", s.Path())}
 	}
 	return r, bad, nil
+}
+
+// inspectPackage shows each disk of a package. p is opened, unless openErr says why not.
+func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer, p *image.Package, path string, openErr error) (err error) {
+	if openErr != nil {
+		return fmt.Errorf("%s: %w", path, openErr)
+	}
+	defer p.Close()
+	if _, err = f.said().Options(); err == nil {
+		err = errors.Join(f.spare(p), f.move().noPackage())
+	}
+	if err != nil {
+		return err
+	}
+	r := &report.PackageInspect{Head: head("inspect"), Package: report.NewPackage(p), Disks: []report.PackageDisk{}, Findings: report.PackageFindings(p.Issues()), Flags: f.flags()}
+	var bad error
+	if len(p.Images()) == 0 {
+		r.Verdict, r.Content = align.NothingToJudge, align.NoDisks
+	}
+	m := realign.MachinesOf(p, f.move().goal(), func(d image.PackageDisk) (*realign.Source, error) { return realign.OpenMember(p, d, f.said()) })
+	for _, d := range p.Images() {
+		x := report.NewPackageDisk(d)
+		var err error
+		x.Inspect, err = f.inspectDisk(ctx, errOut, p, d, m[p.Machine(d)])
+		if x.Inspect == nil {
+			code, _ := classify(err)
+			x.Error = &report.Error{Code: code, Message: report.Message(err)}
+		} else {
+			r.ExitCode, r.Verdict = max(r.ExitCode, x.Inspect.Verdict.ExitCode()), r.Verdict.Worse(x.Inspect.Verdict)
+			r.Content = r.Content.Vaguer(x.Inspect.Content)
+			r.Findings = append(r.Findings, report.PackageFindings(realign.CapacityIssues(d, x.Inspect.Image.Size))...)
+		}
+		if bad == nil || (err != nil && errors.Is(bad, realign.ErrUnknown)) {
+			bad = err
+		}
+		r.Disks = append(r.Disks, x)
+	}
+	switch {
+	case errors.Is(bad, realign.ErrUnknown):
+		r.ExitCode = exitError
+	case bad != nil:
+		code, exit := classify(bad)
+		r.Error, r.ExitCode = &report.Error{Code: code, Message: report.Message(bad)}, exit
+		r.Verdict = ""
+	}
+	if r.Verdict != align.NothingToJudge {
+		r.Content = ""
+	}
+	if err := f.emit(out, r, f.show(func(t *report.Text) { t.PackageInspect(r) })); err != nil {
+		return err
+	}
+	if bad != nil {
+		return malformed{bad, !errors.Is(bad, realign.ErrUnknown)}
+	}
+	return exitWith(r.ExitCode)
+}
+
+// inspectDisk reports on one disk. A malformed one has a report and an error.
+func (f *inspectFlags) inspectDisk(ctx context.Context, errOut io.Writer, p *image.Package, d image.PackageDisk, m *realign.Machine) (*report.Inspect, error) {
+	s, err := realign.OpenMember(p, d, f.said())
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	s.Join(m)
+	r, bad, err := f.inspect(ctx, errOut, s)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	return r, bad
 }
 
 // unknownFlag adds --allow-unknown.
@@ -209,7 +269,7 @@ func unknownFlag(cmd *cobra.Command, to *bool) {
 }
 
 // diagnose adds what the starts of the partitions cost and whether an aligned copy is worth the trouble.
-func (f *inspectFlags) diagnose(r *report.Inspect, l *layout.Layout, malformed bool) {
+func (f *inspectFlags) diagnose(r *report.Inspect, l *realign.Layout, malformed bool) {
 	below := f.storage.profile()
 	if f.storage.named != nil {
 		r.Costs = report.NewCosts(l, below)

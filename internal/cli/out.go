@@ -8,6 +8,7 @@ import (
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
 )
 
 // settleOut decides where the report goes, before anything is read.
@@ -23,14 +24,30 @@ func (c *common) settleOut() (err error) {
 	return err
 }
 
+// openSource opens an image and reads what is on it. Errors name the path as the user wrote it.
+func openSource(path string, r realign.Reading) (*realign.Source, error) {
+	o, err := r.Options()
+	if err != nil {
+		return nil, err
+	}
+	if path == "-" {
+		return nil, ondisk.In(errUsage, "only trueup convert reads from a pipe; write the image to a file first (a file of that name is ./-)")
+	}
+	img, err := image.Open(path, o)
+	if err != nil {
+		return nil, noImage(path, err)
+	}
+	return realign.Read(img, r)
+}
+
 // open opens an image and makes sure that a report can be written without harm.
-func (c *common) open(path string, r reading) (*source, error) {
+func (c *common) open(path string, r realign.Reading) (*realign.Source, error) {
 	s, err := openSource(path, r)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.spare(s.img); err != nil {
-		s.close()
+	if err := c.spare(s.Image); err != nil {
+		s.Close()
 		return nil, err
 	}
 	return s, nil

@@ -10,13 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/table"
-	"github.com/trueup/trueup/internal/verify"
 )
 
 // moveFlags decide what moves where; plan and align share them.
@@ -47,6 +43,13 @@ func (c choice) checkChoice() error {
 const moveHelp = `By default, partitions that start off 64 KiB move to a multiple of 64 KiB if the boot code uses
 cylinders, heads and sectors, and to a multiple of 1 MiB otherwise. --boundary SIZE makes SIZE both criterion and
 target. --data-only is refused if a partition that the boot needs would have to make room.`
+
+// goal is the same as a value.
+func (m *moveFlags) goal() realign.Goal {
+	return realign.Goal{
+		Boundary: int64(m.boundary), Only: m.only, DataOnly: m.dataOnly, AllowUnbootable: m.allowUnbootable, Flatten: m.flatten,
+	}
+}
 
 func (m *moveFlags) add(cmd *cobra.Command) {
 	boundaryFlag(cmd, &m.boundary, "alignment of moved partitions: auto, or 4K to 1G")
@@ -130,34 +133,33 @@ func runPlan(out, errOut io.Writer, f planFlags, path string) error {
 	if err := f.confine(errOut, append([]string{path}, f.with...), nil); err != nil {
 		return err
 	}
-	s, err := f.open(path, f.reading)
+	s, err := f.open(path, f.said())
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	s.flatten = f.flatten
+	defer s.Close()
 	o, err := f.openOthers(f.common, s, "")
 	if err != nil {
 		return err
 	}
-	defer o.close()
-	p, err := s.plan(f.choice)
+	defer o.Close()
+	p, err := s.Plan(f.goal())
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if err := f.joinOthers(s, p, o); err != nil {
+	if err := o.JoinPlan(s, p, f.goal()); err != nil {
 		return err
 	}
 	r := &report.Plan{
-		Head: head("plan"), Image: report.NewImage(s.img), Target: p.Goal.Want, Flags: f.arguments(),
-		Refusals: append([]align.Finding{}, p.Refusals(f.allowUnbootable)...), References: report.NewReferences(p, s.layout),
+		Head: head("plan"), Image: report.NewImage(s.Image), Target: p.Goal.Want, Flags: f.arguments(),
+		Refusals: append([]align.Finding{}, p.Refusals(f.allowUnbootable)...), References: report.NewReferences(p, s.Layout),
 	}
 	r.Findings = notRefused(p.Notes, r.Refusals)
-	refused := refusal(r.Refusals)
+	refused := realign.Refusal(r.Refusals)
 	if refused == nil {
 		// Two more lists of thousands of partitions would take memory and make no picture.
-		if len(s.layout.Partitions) <= maxDrawn {
-			before := report.NewDisk(s.layout, p.Goal.Must, nil)
+		if len(s.Layout.Partitions) <= maxDrawn {
+			before := report.NewDisk(s.Layout, p.Goal.Must, nil)
 			r.Before = &before
 		}
 		if r.Result, err = result(s, p); err != nil {
@@ -166,7 +168,7 @@ func runPlan(out, errOut io.Writer, f planFlags, path string) error {
 	} else {
 		refused = malformed{fmt.Errorf("%s: %w", path, refused), true}
 		code, exit := classify(refused)
-		r.Error, r.ExitCode = &report.Error{Code: code, Message: message(refused)}, exit
+		r.Error, r.ExitCode = &report.Error{Code: code, Message: report.Message(refused)}, exit
 	}
 	r.Changes = report.NewChanges(p)
 	if err := f.emit(out, r, func(t *report.Text) { t.Plan(r) }); err != nil {
@@ -175,15 +177,10 @@ func runPlan(out, errOut io.Writer, f planFlags, path string) error {
 	return refused
 }
 
-// result inspects what the plan makes of the disk. The layout of s is not there after that: those of a large table, before and
-// after, take the memory that the check needs.
-func result(s *source, p *plan.Plan) (*report.Disk, error) {
-	view, after, err := promised(s, p)
+// result inspects what the plan makes of the disk.
+func result(s *realign.Source, p *realign.Plan) (*report.Disk, error) {
+	after, err := s.Result(p)
 	if err != nil {
-		return nil, err
-	}
-	s.layout = nil
-	if err := settled(view, after, p); err != nil {
 		return nil, err
 	}
 	d := report.NewDisk(after, p.Goal.Must, align.Check(after, p.Goal))
@@ -204,57 +201,43 @@ func notRefused(notes, refusals []align.Finding) []align.Finding {
 	return slices.DeleteFunc(append([]align.Finding{}, notes...), func(f align.Finding) bool { return refused[of(f)] })
 }
 
-// checked gives the planned result as a disk: before a byte is written, the eyes that
-// found the fault look at the result.
-func checked(s *source, p *plan.Plan) (disk.Disk, error) {
-	view, after, err := promised(s, p)
-	if err != nil {
-		return nil, err
-	}
-	return view, settled(view, after, p)
+// maxWith is how many other disks a machine can have here: all are open at once.
+const maxWith = 32
+
+func withFlag(cmd *cobra.Command, paths *[]string) {
+	cmd.Flags().StringArrayVar(paths, "with", nil, "another `DISK` of the machine, read only (repeatable)")
 }
 
-// promised reads the planned result and holds it against the plan.
-func promised(s *source, p *plan.Plan) (disk.Disk, *layout.Layout, error) {
-	view := p.View(s.img.Disk)
-	after, err := layout.Read(view, table.Geometry{Heads: s.img.Heads, Sectors: s.img.Sectors})
-	if err != nil {
-		return nil, nil, fmt.Errorf("planned result: %w", err)
-	}
-	if err := checkOld(s.img.Disk, p); err != nil {
-		return nil, nil, err
-	}
-	if err := verify.Promise(p, s.layout, after); err != nil {
-		return nil, nil, fmt.Errorf("planned result: %w", err)
-	}
-	return view, after, nil
-}
-
-// settled makes sure that the planned result needs no further move.
-func settled(view disk.Disk, after *layout.Layout, p *plan.Plan) error {
-	if p.Converts {
-		return nil
-	}
-	if err := after.ReadGaps(view); err != nil {
-		return fmt.Errorf("planned result: %w", err)
-	}
-	if err := verify.Settled(after, p.Goal); err != nil {
-		return fmt.Errorf("planned result: %w", err)
+// noPackage refuses --with for a package.
+func (m *moveFlags) noPackage() error {
+	if len(m.with) > 0 {
+		return ondisk.In(errUsage, "--with, but the disks of a package are planned together without it")
 	}
 	return nil
 }
 
-// checkOld reads back what each patch says it replaces.
-func checkOld(src disk.Disk, p *plan.Plan) error {
-	bare := disk.Compose(src, p.Size, p.Pieces)
-	for _, x := range p.Patches {
-		b, err := ondisk.Bytes(bare, x.Off, int64(len(x.Old)))
+// openOthers opens the disks of --with. dest is what the command writes, empty for nothing.
+func (m *moveFlags) openOthers(c *common, s *realign.Source, dest string) (o realign.Others, err error) {
+	switch {
+	case len(m.with) > 0 && len(m.only) > 0:
+		return nil, ondisk.In(errUsage, "--partition numbers the partitions of one disk, and --with plans all disks alike; give one of them")
+	case len(m.with) > maxWith:
+		return nil, ondisk.In(errUsage, "%d disks by --with, want %d at most", len(m.with), maxWith)
+	}
+	defer func() {
 		if err != nil {
-			return err
+			o.Close()
 		}
-		if string(b) != string(x.Old) {
-			return fmt.Errorf("%w: patch at %#x replaces % x, but finds % x", verify.ErrDifferent, x.Off, x.Old, b)
+	}()
+	for _, path := range m.with {
+		x, err := c.open(path, realign.Reading{Like: s.Image.Disk.SectorSize()})
+		if err != nil {
+			return o, err
+		}
+		o = append(o, x)
+		if name, ok := x.Image.Uses(dest); ok && dest != "" {
+			return o, ondisk.In(errUsage, "DEST %s would overwrite %s, a disk of --with", dest, name)
 		}
 	}
-	return nil
+	return o, o.Distinct(s)
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,16 +14,14 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
 
-	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/diskcopy"
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
 )
 
 // progress shows how far long work is, phase by phase.
 type progress interface {
-	image.Progress
+	realign.Progress
 	stop() // once, when all else has ended
 }
 
@@ -42,16 +39,19 @@ func (c *common) newProgress(w io.Writer, kind, command string) progress {
 	return silent{}
 }
 
-// begin begins a phase that works on what all these disks hold beside holes.
-func begin(ctx context.Context, p progress, phase string, disks ...disk.Disk) error {
-	if p == (silent{}) {
-		return nil
+// watched shows the progress of work from the moment on in which watch is called, until end is.
+func (c *common) watched(w io.Writer, kind, command string) (watch func() realign.Progress, end func()) {
+	var p progress = silent{}
+	watch = func() realign.Progress {
+		if p = c.newProgress(w, kind, command); p == (silent{}) {
+			return nil
+		}
+		return p
 	}
-	total, err := diskcopy.Size(ctx, disks...)
-	if err == nil {
-		p.Begin(phase, total)
+	return watch, func() {
+		p.stop()
+		p = silent{}
 	}
-	return err
 }
 
 type silent struct{}
@@ -140,9 +140,6 @@ func (c copyCounts) line(width int) string {
 	}
 	return left[:max(min(len(left), width), 0)]
 }
-
-// since is how many seconds have gone by, in tenths.
-func since(start time.Time) float64 { return tenths(time.Since(start).Seconds()) }
 
 // bar is a line at the bottom of a terminal.
 type bar struct {

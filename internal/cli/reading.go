@@ -1,16 +1,14 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -18,7 +16,11 @@ import (
 type reading struct {
 	format string
 	sector sectorSize
-	like   int64 // sector size of a raw image when the user says none, bytes; 0 for its own
+}
+
+// said is the same as a value.
+func (r reading) said() realign.Reading {
+	return realign.Reading{Format: r.format, SectorSize: int64(r.sector)}
 }
 
 func (r *reading) addReading(cmd *cobra.Command) {
@@ -28,27 +30,6 @@ func (r *reading) addReading(cmd *cobra.Command) {
 	usage = "sector size of a raw image: 512 or 4096 (default: 512 for a file, the device's own for a device)"
 	cmd.Flags().Var(&r.sector, "sector-size", usage)
 	complete(cmd, "sector-size", "512", "4096")
-}
-
-// options refuses a format that does not exist.
-func (r reading) options() (image.Options, error) {
-	format := image.FormatName(r.format)
-	o := image.Options{Format: format, SectorSize: cmp.Or(int64(r.sector), r.like)}
-	if format != "" && !slices.Contains(image.Names(), format) {
-		return o, ondisk.In(errUsage, "--format %q, want one of %s", r.format, strings.Join(image.Names(), ", "))
-	}
-	return o, nil
-}
-
-// agrees refuses an image whose sectors have another size than the user says.
-func (r reading) agrees(img *image.Image) error {
-	if got := img.Disk.SectorSize(); r.sector != 0 && got != int64(r.sector) {
-		return &ondisk.FormatError{
-			What: "image", Field: "sector size", Got: got,
-			Want: fmt.Sprintf("%d, as --sector-size says (only a raw image can be read with another size than its own)", r.sector),
-		}
-	}
-	return nil
 }
 
 // flags are those of a command line that reads the image in the same way.

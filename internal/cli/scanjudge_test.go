@@ -51,12 +51,12 @@ func TestScanKeepsTheVerdictOfLargeTables(t *testing.T) {
 	}
 	put(t, "vm.ovf", []byte(strings.Replace(envelope, "d.vmdk", "web01.qcow2", 1)))
 	for _, job := range []scan.Job{{Path: "web01.qcow2"}, {Path: "web02.qcow2"}, {Path: "vm.ovf", Package: true}} {
-		j := judge{Boundary: 1 << 20, Storage: "generic", Check: true}
-		require.NoError(t, j.prepare())
+		j := scan.Inspector{Boundary: 1 << 20, Storage: "generic", Check: true}
+		require.NoError(t, j.Prepare())
 		whole := j.Image(job)
 		require.Nil(t, whole.Error)
 		require.Equal(t, library.Full, whole.Disks[0].Depth)
-		j.most = 2 << 20
+		j.Most = 2 << 20
 		got := j.Image(job)
 		require.Nil(t, got.Error, job.Path)
 		require.Equal(t, library.Judged, got.State)

@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/sys"
@@ -83,7 +84,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 		return malformed{error: interrupt{interruptOf(ctx).signal, s.interrupted()}}
 	}
 	if s.noneJudged() && s.summary.Failed == 0 {
-		return malformed{error: ondisk.In(errUnknown, "scan: no image was judged; if that is right, give --allow-empty")}
+		return malformed{error: ondisk.In(realign.ErrUnknown, "scan: no image was judged; if that is right, give --allow-empty")}
 	}
 	return exitWith(s.summary.ExitCode)
 }
@@ -262,7 +263,7 @@ func (s *scanning) exit(code int, i *library.Image) {
 // report goes; stdout reports whether that is a terminal. interrupted is the exit code of a run that is not complete.
 func (s *scanning) finish(w, stdout io.Writer, interrupted int) error {
 	sum := s.summary
-	sum.Finished, sum.Took = stamp(time.Now()), since(s.start)
+	sum.Finished, sum.Took = stamp(time.Now()), realign.Since(s.start)
 	sum.Complete, sum.IgnoreNotes = interrupted == 0, s.ignore.Notes(s.today)
 	if s.noneJudged() {
 		sum.ExitCode = exitError

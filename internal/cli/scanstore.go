@@ -24,7 +24,10 @@ func (s *scanning) openStore() error {
 	if err := image.CheckUpgrade(s.catalog); err != nil {
 		return err
 	}
-	j := newJudge(&s.scanFlags)
+	j, err := s.inspector()
+	if err != nil {
+		return err
+	}
 	options := fmt.Sprintf("boundary=%d storage=%s", j.Boundary, j.Storage)
 	if j.Check {
 		options += " check"

@@ -5,6 +5,7 @@ import (
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -44,7 +45,7 @@ func (t *target) Set(arg string) error {
 			return ondisk.In(errUsage, "option %q, want align=SIZE", o)
 		}
 		n, err := units.Parse(val)
-		if err != nil || n < units.SectorSize || n > maxRound || !units.IsPowerOfTwo(n) {
+		if err != nil || n < units.SectorSize || n > realign.MaxRound || !units.IsPowerOfTwo(n) {
 			return ondisk.In(errUsage, "align=%s, want a power of two from 512 bytes to 1G", val)
 		}
 		t.round = n
@@ -54,15 +55,6 @@ func (t *target) Set(arg string) error {
 
 // Type is the word that help texts show for the argument.
 func (t *target) Type() string { return "FORMAT" }
-
-// maxRound bounds what align=SIZE adds to a disk.
-const maxRound = units.GiB
-
-// rounded reports whether a disk of want bytes that is to be rounded up somehow can have got bytes.
-func rounded(got, want int64) bool {
-	unit := min(units.Alignment(got), maxRound)
-	return unit >= units.SectorSize && got == units.AlignUp(want, unit)
-}
 
 // toHelp explains --to and lists the formats: "vhd (dynamic, fixed)".
 func toHelp() string {

@@ -3,18 +3,14 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/verify"
 )
 
 type verifyFlags struct {
@@ -75,136 +71,96 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := f.confine(errOut, append([]string{src, dest}, f.with...), nil); err != nil {
 		return err
 	}
-	if s, d, err := openPackages(src, dest); !errors.Is(err, ondisk.ErrNoMatch) {
-		return f.verifyPackage(ctx, out, errOut, s, d, err)
+	watch, end := f.watched(errOut, f.progress, "verify")
+	defer end()
+	j := &realign.Job{Jobs: f.jobs, Watch: func() realign.Progress {
+		f.ending.hold("") // a comparison ends soon
+		return watch()
+	}}
+	if s, d, err := realign.OpenPackages(src, dest); !errors.Is(err, ondisk.ErrNoMatch) {
+		return f.verifyPackage(ctx, out, j, end, s, d, err)
 	}
-	s, err := openSource(src, f.reading)
+	s, err := openSource(src, f.said())
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	d, err := openSource(dest, reading{like: s.img.Disk.SectorSize()})
+	defer s.Close()
+	d, err := openSource(dest, realign.Reading{Like: s.Image.Disk.SectorSize()})
 	if err != nil {
 		return err
 	}
-	defer d.close()
-	if err := f.spare(s.img, d.img); err != nil {
+	defer d.Close()
+	if err := f.spare(s.Image, d.Image); err != nil {
 		return err
 	}
-	m, err := f.otherDisks(s, d)
+	o, err := f.openOthers(f.common, s, "")
 	if err != nil {
 		return err
 	}
-	r := newVerifyReport(src, dest)
-	f.ending.hold("") // a comparison ends soon
-	bar := f.newProgress(errOut, f.progress, "verify")
-	diffs, err := f.compare(ctx, s, d, r, m, bar)
-	bar.stop()
+	defer o.Close()
+	m, err := o.Elsewhere(s, d, f.goal())
 	if err != nil {
 		return err
 	}
-	settleVerify(r, diffs, d.layout)
+	p, diffs, err := j.Verify(ctx, s, d, m)
+	end()
+	if err != nil {
+		return err
+	}
+	r := newVerifyReport(src, dest, p)
+	r.Differences = report.NewDifferences(diffs, d.Layout)
+	settleVerify(r)
 	if err := f.emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
 		return err
 	}
 	return exitWith(r.ExitCode)
 }
 
-// otherDisks returns where the disks of --with go, nil without any.
-func (f *verifyFlags) otherDisks(s, d *source) (*layout.Machine, error) {
-	if len(f.with) == 0 {
-		return nil, nil //nolint:nilnil // no machine is known
+// newVerifyReport has what the plan changed; p is nil where no plan leads to DEST.
+func newVerifyReport(src, dest string, p *realign.Plan) *report.Verify {
+	r := &report.Verify{Head: head("verify"), Source: src, Dest: dest, Changes: report.Changes{Moves: []report.Move{}, Patches: []report.Patch{}}}
+	if p != nil {
+		r.Changes = report.NewChanges(p)
 	}
-	o, err := f.openOthers(f.common, s, "")
-	if err != nil {
-		return nil, err
-	}
-	defer o.close()
-	starts, _ := verify.Starts(s.layout, d.layout) // compare says what is wrong with them
-	m, _, err := f.machineOf(s, starts, o)
-	return m, err
-}
-
-func newVerifyReport(src, dest string) *report.Verify {
-	return &report.Verify{Head: head("verify"), Source: src, Dest: dest, Changes: report.Changes{Moves: []report.Move{}, Patches: []report.Patch{}}}
+	return r
 }
 
 // settleVerify draws the conclusion from the differences.
-func settleVerify(r *report.Verify, diffs []verify.Difference, l *layout.Layout) {
-	r.Differences = report.NewDifferences(diffs, l)
-	r.Equal = len(diffs) == 0
-	if !r.Equal {
+func settleVerify(r *report.Verify) {
+	if r.Equal = len(r.Differences) == 0; !r.Equal {
 		r.ExitCode = exitDiffers
 	}
 }
 
-// compare repeats the plan that leads from s to d and holds d against it. m has the other disks of the machine, nil when they are not at hand.
-func (f *verifyFlags) compare(ctx context.Context, s, d *source, r *report.Verify, m *layout.Machine, bar progress) ([]verify.Difference, error) {
-	if want, got := s.img.Disk.SectorSize(), d.img.Disk.SectorSize(); got != want {
-		return []verify.Difference{{Text: fmt.Sprintf(
-			"the disk has sectors of %d bytes, want %d (--sector-size says how large those of a raw SOURCE are)", got, want)}}, nil
+// verifyPackage proves that the package d is s with its disks aligned. They are opened, unless openErr says why not.
+func (f *verifyFlags) verifyPackage(ctx context.Context, out io.Writer, j *realign.Job, end func(), s, d *image.Package, openErr error) error {
+	if openErr != nil {
+		return openErr
 	}
-	p, err := repeat(s, d.layout, m)
-	if errors.Is(err, verify.ErrDifferent) || errors.Is(err, plan.ErrNoPlan) {
-		return []verify.Difference{{Text: err.Error()}}, nil
+	defer s.Close()
+	defer d.Close()
+	if err := errors.Join(f.spare(s, d), f.noPackage()); err != nil {
+		return err
 	}
+	r := &report.PackageVerify{Head: head("verify"), Source: s.Path, Dest: d.Path, Package: report.NewPackage(d), Disks: []*report.Verify{}, Differences: []string{}}
+	r.Equal = true
+	others, err := j.VerifyPackages(ctx, s, d, f.said(), func(v realign.MemberVerified) {
+		x := newVerifyReport(v.Source, v.Dest, v.Plan)
+		x.Differences = report.NewDifferences(v.Differences, v.Layout)
+		settleVerify(x)
+		r.Disks = append(r.Disks, x)
+		r.Equal = r.Equal && x.Equal
+	})
+	end()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if got := d.img.Disk.Size(); rounded(got, p.Size) { // by --to …,align=SIZE
-		p.Grow(s.layout, got)
+	r.Differences = append(r.Differences, others...)
+	if r.Equal = r.Equal && len(others) == 0; !r.Equal {
+		r.ExitCode = exitDiffers
 	}
-	r.Changes = report.NewChanges(p)
-	diffs, err := same(ctx, p.View(s.img.Disk), d.img.Disk, f.jobs, bar)
-	if err != nil || len(diffs) > 0 {
-		return diffs, err
+	if err := f.emit(out, r, func(t *report.Text) { t.PackageVerify(r) }); err != nil {
+		return err
 	}
-	if err := verify.Promise(p, s.layout, d.layout); err != nil {
-		return []verify.Difference{{Text: err.Error()}}, nil //nolint:nilerr // the error is the result
-	}
-	for _, i := range d.damage {
-		// A copy is written without. Its name was the user's choice, and all its bytes have been compared.
-		if i.Effect >= ondisk.Refuse && i.Code != image.CodeMisnamed {
-			diffs = append(diffs, verify.Difference{Text: i.Text})
-		}
-	}
-	for _, x := range []*source{s, d} {
-		if err := x.img.Unchanged(); err != nil {
-			return nil, fmt.Errorf("%s: %w", x.img.Path, err)
-		}
-	}
-	return diffs, nil
-}
-
-// same compares every byte of two disks, and shows how far it is.
-func same(ctx context.Context, want, got disk.Disk, jobs int, bar progress) ([]verify.Difference, error) {
-	if want.Size() == got.Size() {
-		if err := begin(ctx, bar, image.PhaseCompare, want, got); err != nil {
-			return nil, err
-		}
-	}
-	return verify.Same(ctx, want, got, verify.Options{Jobs: jobs, Progress: bar.Add})
-}
-
-// repeat finds the plan from where the partitions are.
-func repeat(s *source, after *layout.Layout, m *layout.Machine) (*plan.Plan, error) {
-	starts, err := verify.Starts(s.layout, after)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.malformed(); err != nil {
-		return nil, fmt.Errorf("%s: %w", s.img.Path, err)
-	}
-	if err := s.layout.ReadGaps(s.img.Disk); err != nil {
-		return nil, err
-	}
-	// A plain copy keeps a damaged table as it is.
-	p, err := plan.At(s.layout, starts, s.layout.Damaged() && !after.Damaged())
-	if err == nil && m == nil {
-		m, err = verify.Elsewhere(s.layout, after)
-	}
-	if err == nil {
-		p.Join(s.layout, m)
-	}
-	return p, err
+	return exitWith(r.ExitCode)
 }

@@ -73,12 +73,21 @@ var edges = map[string][]string{
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/library": {"internal/align", "internal/layout", "internal/report"},
 	// A walk tells what files are, and makes rows of those that have no disk to judge.
-	"internal/scan": {"internal/align", "internal/catalog", "internal/image", "internal/library", "internal/report", "internal/sys"},
+	// Its inspector is the pipe up to the plan, and runs in workers.
+	"internal/scan": {
+		"internal/align", "internal/catalog", "internal/image", "internal/library", "internal/realign", "internal/report", "internal/sandbox",
+		"internal/sys",
+	},
 	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
 	"internal/catalog": {"internal/library", "internal/report", "internal/sys"},
+	// The pipe: from an image to a proved copy. It reports nothing; what it finds are values.
+	"internal/realign": {
+		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/ovf", "internal/plan",
+		"internal/sys", "internal/table", "internal/verify",
+	},
 	"internal/cli": {
-		"internal/align", "internal/catalog", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/library", "internal/ovf",
-		"internal/plan", "internal/report", "internal/sandbox", "internal/scan", "internal/sys", "internal/table", "internal/verify", "internal/volume",
+		"internal/align", "internal/catalog", "internal/image", "internal/library", "internal/realign", "internal/report", "internal/sandbox",
+		"internal/scan", "internal/sys",
 	},
 
 	"internal/disktest":       nil, // for tests; nothing else may import it, nor its file system

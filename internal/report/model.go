@@ -151,6 +151,11 @@ type Disk struct {
 	Content    align.Content   `json:"content,omitempty"` // where there is nothing to judge
 }
 
+// Unknown reports whether nothing is known of what the disk holds.
+func (d *Disk) Unknown() bool {
+	return d.Table.Scheme == "none" && (d.Volume == nil || d.Volume.Kind == string(volume.Unknown))
+}
+
 // Inspect is the result of inspect.
 type Inspect struct {
 	Head

@@ -67,6 +67,11 @@ func SafeMessage(s string) string {
 	return b.String()
 }
 
+// Message is an error in one line that a terminal can show.
+func Message(err error) string {
+	return SafeMessage(strings.NewReplacer("\n", "; ", "\t", "").Replace(err.Error()))
+}
+
 // escaper is what a value is written to, as a whole, so that no character is cut.
 type escaper struct{ w *bufio.Writer }
 

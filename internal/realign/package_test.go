@@ -1,4 +1,4 @@
-package cli
+package realign
 
 import (
 	"testing"
@@ -24,7 +24,7 @@ func TestCapacityIssues(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := image.PackageDisk{Member: "a.vmdk", Disks: []ovf.Disk{{ID: "d", Capacity: c.capacity, Unit: c.unit}}}
-			require.Len(t, capacityIssues(d, c.size), c.issues)
+			require.Len(t, CapacityIssues(d, c.size), c.issues)
 		})
 	}
 }

@@ -1,51 +1,44 @@
-package cli
+package scan
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/scan"
-	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
-	"github.com/trueup/trueup/internal/volume"
 )
 
 // maxRead is how much is read to judge one image, in bytes.
 const maxRead = 256 * units.MiB
 
-// judge looks into images for scan. What is aligned is not looked into any further than that needs; of the rest it knows what inspect and
+// Inspector is the Judge of real images. What is aligned is not looked into any further than that needs; of the rest it knows what inspect and
 // plan know.
-type judge struct {
-	Boundary int64  `json:"boundary"`
-	Storage  string `json:"storage"`
+type Inspector struct {
+	Boundary int64  `json:"boundary"`        // bytes
+	Storage  string `json:"storage"`         // name of a profile, see align.ParseStorage
 	Check    bool   `json:"check,omitempty"` // all tables of every container
 
+	Most int64 `json:"most,omitempty"` // bytes that are read to judge one image; 0: 256 MiB
+
 	below align.Storage
-	most  int64 // bytes that are read to judge one image; 0: maxRead
 }
 
-func newJudge(f *scanFlags) *judge {
-	return &judge{Boundary: f.boundary.criterion(), Storage: f.storage.profile().Name, Check: f.tables, below: f.storage.profile()}
-}
-
-// prepare completes a judge that came as JSON.
-func (j *judge) prepare() (err error) {
-	if j.below, err = align.ParseStorage(j.Storage); err != nil {
-		return fmt.Errorf("judge of a worker: %w", err)
-	}
-	return nil
+// Prepare completes an Inspector whose exported fields are set.
+func (j *Inspector) Prepare() (err error) {
+	j.below, err = align.ParseStorage(j.Storage)
+	return err
 }
 
 // Identify tells what the file at path is.
-func (j *judge) Identify(path string) (image.Identity, error) {
+func (j *Inspector) Identify(path string) (image.Identity, error) {
 	meter := image.NewMeter(maxRead)
 	id, err := image.Identify(path, meter)
 	id.Read = meter.Read()
@@ -53,13 +46,12 @@ func (j *judge) Identify(path string) (image.Identity, error) {
 }
 
 // Classify gives the code and the text of an error.
-func (j *judge) Classify(err error) report.Error {
-	code, _ := classify(err)
-	return report.Error{Code: code, Message: message(err)}
+func (j *Inspector) Classify(err error) report.Error {
+	return report.Error{Code: realign.Code(err), Message: report.Message(err)}
 }
 
 // Image judges the image of a job. One whose tables are too large to be checked as a whole has the verdict of a scan without --check.
-func (j *judge) Image(job scan.Job) *library.Image {
+func (j *Inspector) Image(job Job) *library.Image {
 	i, err := j.image(job)
 	if j.Check && errors.Is(err, ondisk.ErrLimit) {
 		survey := *j
@@ -86,8 +78,8 @@ func (j *judge) Image(job scan.Job) *library.Image {
 }
 
 // image judges the image of a job; nil is a doubt that came to nothing. With an error it has what could be read all the same.
-func (j *judge) image(job scan.Job) (i *library.Image, err error) {
-	meter := image.NewMeter(cmp.Or(j.most, maxRead))
+func (j *Inspector) image(job Job) (i *library.Image, err error) {
+	meter := image.NewMeter(cmp.Or(j.Most, maxRead))
 	i = library.NewImage(job.Path)
 	i.State = library.Judged
 	o := image.Options{Beside: job.Beside, Meter: meter}
@@ -108,7 +100,7 @@ func (j *judge) image(job scan.Job) (i *library.Image, err error) {
 }
 
 // single judges an image that is one disk. judged is false for a doubt that came to nothing.
-func (j *judge) single(i *library.Image, job scan.Job, o image.Options) (judged bool, err error) {
+func (j *Inspector) single(i *library.Image, job Job, o image.Options) (judged bool, err error) {
 	img, err := image.OpenPlain(job.Path, o)
 	if err != nil {
 		return !job.Doubt, err
@@ -118,34 +110,15 @@ func (j *judge) single(i *library.Image, job scan.Job, o image.Options) (judged 
 	for _, l := range img.Chain {
 		i.Parents = append(i.Parents, l.Name)
 	}
-	d, err := j.disk(i, img, nil)
+	d, misnamed, err := j.disk(i, img, nil)
 	switch {
-	case job.Doubt && err == nil && unknown(&d.Disk), job.Doubt && err != nil && img.Disk.Size() < image.SmallestBare:
+	case job.Doubt && err == nil && d.Disk.Unknown(), job.Doubt && err != nil && img.Disk.Size() < image.SmallestBare:
 		return false, nil // what is broken and as large as a disk may be one
-	case misnamed(img) && unknown(&d.Disk):
-		return true, misnamedError(img)
+	case d.Disk.Unknown() && misnamed != nil:
+		return true, misnamed
 	}
 	i.Disks, i.Size = append(i.Disks, d), img.Disk.Size()
 	return true, errors.Join(err, img.Unchanged())
-}
-
-// unknown reports whether nothing is known of what a disk holds.
-func unknown(d *report.Disk) bool {
-	return d.Table.Scheme == "none" && (d.Volume == nil || d.Volume.Kind == string(volume.Unknown))
-}
-
-// misnamed reports whether the file has the name of a format, and nothing of it.
-func misnamed(img *image.Image) bool {
-	return slices.ContainsFunc(img.Issues, func(i ondisk.Issue) bool { return i.Code == image.CodeMisnamed })
-}
-
-func misnamedError(img *image.Image) error {
-	for _, i := range img.Issues {
-		if i.Code == image.CodeMisnamed {
-			return ondisk.In(i.Err, "%s; %s", i.Text, i.Remedy)
-		}
-	}
-	return nil
 }
 
 // files are those of an image, and what its file system has allocated for them.
@@ -158,7 +131,7 @@ func files(states []image.State) []library.File {
 }
 
 // pack judges all disks of a package. One that cannot be judged costs the verdict of the whole, and not the report of the others.
-func (j *judge) pack(i *library.Image, path string, o image.Options) error {
+func (j *Inspector) pack(i *library.Image, path string, o image.Options) error {
 	p, err := image.OpenPackageWith(path, o.Meter)
 	if errors.Is(err, ondisk.ErrNoMatch) {
 		return fmt.Errorf("the package %w", image.ErrChanged)
@@ -178,7 +151,7 @@ func (j *judge) pack(i *library.Image, path string, o image.Options) error {
 		x, states, err := j.member(i, p, d, o, nil)
 		x.Member = d.Member
 		if states != nil {
-			i.Findings = append(i.Findings, report.PackageFindings(capacityIssues(d, x.Size))...)
+			i.Findings = append(i.Findings, report.PackageFindings(realign.CapacityIssues(d, x.Size))...)
 		}
 		if err != nil {
 			e := j.Classify(err)
@@ -200,16 +173,16 @@ func (j *judge) pack(i *library.Image, path string, o image.Options) error {
 }
 
 // relate judges the disks of a package again that a move concerns, with the other disks of their machine.
-func (j *judge) relate(i *library.Image, p *image.Package, o image.Options) {
+func (j *Inspector) relate(i *library.Image, p *image.Package, o image.Options) {
 	if !slices.ContainsFunc(i.Disks, func(d library.Disk) bool { return d.Fix != nil }) {
 		return
 	}
-	m := packageMachines(p, choice{boundary: boundary(j.Boundary).target()}, func(d image.PackageDisk) (*source, error) {
+	m := realign.MachinesOf(p, j.goal(), func(d image.PackageDisk) (*realign.Source, error) {
 		img, err := p.Open(d, o)
 		if err != nil {
 			return nil, err
 		}
-		return readSource(img, reading{})
+		return realign.Read(img, realign.Reading{})
 	})
 	if m == nil {
 		return
@@ -225,91 +198,90 @@ func (j *judge) relate(i *library.Image, p *image.Package, o image.Options) {
 	}
 }
 
-func (j *judge) member(i *library.Image, p *image.Package, d image.PackageDisk, o image.Options, m *layout.Machine) (library.Disk, []image.State, error) {
+func (j *Inspector) member(i *library.Image, p *image.Package, d image.PackageDisk, o image.Options, m *realign.Machine) (library.Disk, []image.State, error) {
 	img, err := p.Open(d, o)
 	if err != nil {
 		return library.NewDisk(0, j.Boundary), nil, err
 	}
 	defer img.Close()
-	x, err := j.disk(i, img, m)
+	x, _, err := j.disk(i, img, m)
 	return x, img.States(), err
 }
 
-// disk judges one disk. With an error it has what could be read all the same.
-func (j *judge) disk(i *library.Image, img *image.Image, m *layout.Machine) (library.Disk, error) {
-	s := &source{img: img, damage: slices.Clone(img.Issues)}
-	hint := table.Geometry{Heads: img.Heads, Sectors: img.Sectors}
-	l, err := layout.Survey(img.Disk, hint)
+// disk judges one disk. With an error it has what could be read all the same. misnamed is the error of a disk of which nothing is known,
+// see realign.Source.
+func (j *Inspector) disk(i *library.Image, img *image.Image, m *realign.Machine) (d library.Disk, misnamed, err error) {
+	s, err := realign.Survey(img)
+	misnamed = s.Misnamed()
 	if err != nil {
-		return library.NewDisk(img.Disk.Size(), j.Boundary), err
+		return library.NewDisk(img.Disk.Size(), j.Boundary), misnamed, err
 	}
-	s.layout = l
-	if err := s.lookForHidden(); err != nil {
-		return library.NewDisk(img.Disk.Size(), j.Boundary), err
-	}
-	d := j.describe(s, library.Survey)
+	d = j.describe(s, library.Survey)
 	if !d.Verdict.Off() && !j.Check {
-		return malformedDisk(d)
+		d, err = malformedDisk(d)
+		return d, misnamed, err
 	}
-	if err := s.read(); err != nil {
-		return d, err
+	if err := s.Complete(context.Background(), j.Check); err != nil {
+		return d, misnamed, err
 	}
-	if j.Check {
-		s.checkMap()
-	}
-	s.join(m)
+	s.Join(m)
 	d = j.describe(s, library.Full)
-	if d, err := malformedDisk(d); err != nil || !d.Verdict.Off() {
-		return d, err
+	if d, err = malformedDisk(d); err != nil || !d.Verdict.Off() {
+		return d, misnamed, err
 	}
 	if err := j.plan(s, &d); err != nil {
 		if j.Check && errors.Is(err, ondisk.ErrLimit) {
-			return d, err // the check has used up what may be read
+			return d, misnamed, err // the check has used up what may be read
 		}
 		e := j.Classify(err)
 		d.Unplanned = &e
 	}
-	i.Fleeting = i.Fleeting || slices.ContainsFunc(s.beside, func(x ondisk.Issue) bool { return errors.Is(x.Err, ondisk.ErrBusy) })
-	return d, nil
-}
-
-// lookForHidden finds data that read as zeros, on a disk where nothing else would be judged: only a VHD can hide some.
-func (s *source) lookForHidden() error {
-	if s.img.Format != "vhd" || s.img.Check == nil || align.ContentOf(s.layout) == "" {
-		return nil
-	}
-	found, err := s.img.Check()
-	s.damage = append(s.damage, found...)
-	s.hidesData()
-	return err
+	i.Fleeting = i.Fleeting || slices.ContainsFunc(s.Beside, func(x ondisk.Issue) bool { return errors.Is(x.Err, ondisk.ErrBusy) })
+	return d, misnamed, nil
 }
 
 // malformedDisk takes the verdict off a disk that is malformed, and gives the error.
 func malformedDisk(d library.Disk) (library.Disk, error) {
-	err := broken(d.Findings)
+	err := realign.Broken(d.Findings)
 	if err != nil {
 		d.Verdict, d.Content = "", ""
 	}
 	return d, err
 }
 
+// goal is where a copy would move the partitions: the default criterion asks for the default target.
+func (j *Inspector) goal() realign.Goal {
+	if j.Boundary == align.DefaultBoundary {
+		return realign.Goal{}
+	}
+	return realign.Goal{Boundary: j.Boundary}
+}
+
 // describe reports on a layout.
-func (j *judge) describe(s *source, depth library.Depth) library.Disk {
-	findings := append(align.Relevant(s.issues(), nil), align.Check(s.layout, align.Goal{Must: j.Boundary, Want: j.Boundary})...)
-	return library.Disk{Disk: report.NewDisk(s.layout, j.Boundary, findings), Depth: depth}
+func (j *Inspector) describe(s *realign.Source, depth library.Depth) library.Disk {
+	findings := append(align.Relevant(s.Issues(), nil), align.Check(s.Layout, align.Goal{Must: j.Boundary, Want: j.Boundary})...)
+	return library.Disk{Disk: report.NewDisk(s.Layout, j.Boundary, findings), Depth: depth}
 }
 
 // plan adds what an aligned copy would be and gain.
-func (j *judge) plan(s *source, d *library.Disk) error {
-	p, err := s.plan(choice{boundary: boundary(j.Boundary).target()})
+func (j *Inspector) plan(s *realign.Source, d *library.Disk) error {
+	p, err := s.Plan(j.goal())
 	if err != nil {
 		return err
 	}
 	c := report.NewChanges(p)
 	refusals := append([]align.Finding{}, p.Refusals(false)...)
 	d.Fix = &library.Fix{Boundary: p.Goal.Want, OldSize: p.OldSize, NewSize: p.Size, Moves: c.Moves, Refusals: refusals}
-	a := align.Advise(s.layout, align.Case{Boundary: j.Boundary, Storage: j.below, Refusals: refusals})
+	a := align.Advise(s.Layout, align.Case{Boundary: j.Boundary, Storage: j.below, Refusals: refusals})
 	d.Advice = &a
-	d.Cost = library.NewCost(s.layout, j.Boundary, j.below)
+	d.Cost = library.NewCost(s.Layout, j.Boundary, j.below)
 	return nil
+}
+
+// unchecked is the issue of an image whose tables are too large for a scan to check.
+func unchecked(err error, path string) ondisk.Issue {
+	return ondisk.Issue{
+		Code: "unchecked", Effect: ondisk.Warn, Text: fmt.Sprintf("the tables were not checked as a whole: %v", err),
+		Remedy: "look at it alone with trueup inspect " + report.ShellQuote(path),
+	}
 }

@@ -1,0 +1,81 @@
+package realign
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// ErrUnknown marks a disk of which nothing is known.
+var ErrUnknown = errors.New("unknown content")
+
+// classes map errors to their codes. The first that matches counts.
+var classes = []struct {
+	err  error
+	code string
+}{
+	{image.ErrUsage, "usage"},
+	{ErrUnknown, "unsupported"},
+	{plan.ErrSelection, "usage"},
+	{ondisk.ErrBusy, "busy"},
+	{image.ErrChanged, "changed"},
+	{verify.ErrDifferent, "verify"},
+	{image.ErrDigest, "verify"},
+	{image.ErrOutput, "output"},
+	{ondisk.ErrReference, "reference"},
+	{ondisk.ErrLimit, "limit"},
+	{ondisk.ErrUnsupported, "unsupported"},
+	{ondisk.ErrFormat, "format"},
+}
+
+// Code is the class of an error, as JSON has it.
+func Code(err error) string {
+	if r, ok := errors.AsType[*ondisk.Refusal](err); ok {
+		return r.Code
+	}
+	for _, c := range classes {
+		if errors.Is(err, c.err) {
+			return c.code
+		}
+	}
+	if sys.FromSystem(err) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return "io"
+	}
+	return "internal"
+}
+
+// Broken is the error of the first finding that is malformed.
+func Broken(fs []align.Finding) error {
+	for _, f := range fs {
+		if f.Effect == ondisk.Broken || f.Effect == ondisk.BadVolume {
+			return f.Err
+		}
+	}
+	return nil
+}
+
+// Refusal makes one error of the findings that keep a copy from being made.
+func Refusal(fs []align.Finding) error {
+	if len(fs) == 0 {
+		return nil
+	}
+	f := fs[0]
+	if f.Effect == ondisk.Broken || f.Effect == ondisk.BadVolume {
+		return fmt.Errorf("%w; %s", f.Err, f.Remedy)
+	}
+	r := &ondisk.Refusal{Code: "unsupported", Reason: f.Subject + ": " + f.Text, Remedy: f.Remedy}
+	if f.Err != nil {
+		r.Code = Code(f.Err)
+	}
+	if len(fs) > 1 {
+		r.Remedy += fmt.Sprintf(" (and %d more; see trueup plan)", len(fs)-1)
+	}
+	return r
+}

@@ -1,0 +1,287 @@
+package realign
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/ovf"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// Package is a package whose disks are planned.
+type Package struct {
+	*image.Package
+	Disks []*PackageDisk
+}
+
+// PackageDisk is a disk of a package, its plan, and what came of it.
+type PackageDisk struct {
+	*Source
+	Member string
+	Plan   *plan.Plan
+	Copied int64   // bytes of data
+	Took   float64 // seconds
+
+	machine string // to which it belongs
+	view    disk.Disk
+}
+
+// changes reports whether the disk gets other bytes.
+func (d *PackageDisk) changes() bool { return len(d.Plan.Patches) > 0 || d.Plan.Size != d.Plan.OldSize }
+
+// PlanPackage opens and plans all disks of a package, and looks at the planned disks, before anything is written. The caller closes the
+// result, with an error too.
+func PlanPackage(src *image.Package, r Reading, g Goal) (*Package, error) {
+	p := &Package{Package: src}
+	for _, d := range src.Disks() {
+		s, err := OpenMember(src, d, r)
+		if err != nil {
+			return p, err
+		}
+		x := &PackageDisk{Source: s, Member: d.Member, machine: src.Machine(d)}
+		p.Disks = append(p.Disks, x)
+		if x.Plan, err = s.Plan(g); err != nil {
+			return p, fmt.Errorf("%s: %w", s.Path(), err)
+		}
+	}
+	if len(p.Disks) == 0 {
+		return p, fmt.Errorf("%s: the package has no disk with a file: %w, there is nothing to copy", src.Path, ondisk.ErrUnsupported)
+	}
+	m := Machines{}
+	for _, x := range p.Disks {
+		m.of(x.machine).Add(x.Layout, x.Plan.Starts())
+	}
+	for _, x := range p.Disks {
+		if err := x.settle(m.of(x.machine), g); err != nil {
+			return p, fmt.Errorf("%s: %w", x.Path(), err)
+		}
+	}
+	return p, nil
+}
+
+// settle completes the plan of a disk by those of the other disks of its machine, and checks it.
+func (d *PackageDisk) settle(m *layout.Machine, g Goal) (err error) {
+	if !d.Plan.Converts {
+		d.Layout.Relate(m)
+		d.Plan.Join(d.Layout, m)
+	}
+	if err := Acceptable(d.Plan, g); err != nil {
+		return err
+	}
+	d.view, err = d.View(d.Plan)
+	return err
+}
+
+// Close closes the disks.
+func (p *Package) Close() {
+	for _, d := range p.Disks {
+		d.Source.Close()
+	}
+}
+
+// WrittenPackage is what became of a Job for a package.
+type WrittenPackage struct {
+	Written
+	Dropped []string       // members of the source that the copy does not have, since they no longer fit
+	Issues  []ondisk.Issue // of the copy's envelope
+}
+
+// WritePackage makes a package in which every disk is what its plan makes of it, and all else as it was: complete, or not there.
+func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, err error) {
+	start := time.Now()
+	rewrite := map[string]image.Rewrite{}
+	for _, d := range p.Disks {
+		release := d.Image.Hold()
+		defer release()
+		if d.changes() {
+			rewrite[d.Member] = image.Rewrite{Source: d.Image, Size: d.Plan.Size}
+		}
+	}
+	if j.Begin != nil {
+		j.Begin()
+	}
+	j.watch()
+	unchanged := func() error {
+		if err := p.Unchanged(); err != nil {
+			return fmt.Errorf("%s: %w", p.Path, err)
+		}
+		return nil
+	}
+	watched := cmp.Or(j.progress, Progress(unwatched{}))
+	if err := p.Check(ctx, watched); err != nil {
+		return w, cause(fmt.Errorf("%s: %w", p.Path, err), unchanged)
+	}
+	create := func() (*image.PackageOutput, error) {
+		return image.CreatePackage(j.Dest, p.Package, image.PackageOptions{Force: j.Force, Rewrite: rewrite})
+	}
+	var dropped []string
+	var issues []ondisk.Issue
+	w.Written, err = publish(ctx, j, start, create, unchanged, func(o *image.PackageOutput, w *Written) error {
+		dropped, issues = o.Dropped, o.Issues()
+		return o.Write(ctx, watched, func(member string, create image.CreateDisk) error { return j.fillMember(ctx, p, member, create) })
+	})
+	w.Dropped, w.Issues = dropped, issues
+	for _, m := range p.Members {
+		if _, ok := rewrite[m.Name]; !ok && !slices.Contains(dropped, m.Name) {
+			w.Copied += m.Size
+		}
+	}
+	for _, d := range p.Disks {
+		w.Copied += d.Copied
+	}
+	return w, err
+}
+
+// fillMember writes one disk of a package and proves it.
+func (j *Job) fillMember(ctx context.Context, p *Package, member string, create image.CreateDisk) error {
+	i := slices.IndexFunc(p.Disks, func(d *PackageDisk) bool { return d.Member == member })
+	if i < 0 {
+		return fmt.Errorf("member %q is no disk", member) // our own bug
+	}
+	d, start := p.Disks[i], time.Now()
+	o, err := create(j.options(d.Source, d.Plan))
+	if err != nil {
+		return err
+	}
+	if d.Copied, err = j.fill(ctx, d.Source, d.Plan, d.view, o); err != nil {
+		return cause(err, d.unchanged)
+	}
+	d.Took = Since(start)
+	return nil
+}
+
+// unwatched is the progress of work that is not watched.
+type unwatched struct{}
+
+func (unwatched) Begin(string, int64) {}
+func (unwatched) Add(int64)           {}
+
+// MemberVerified is what the comparison of a disk of two packages found.
+type MemberVerified struct {
+	Source, Dest string // paths
+	Plan         *plan.Plan
+	Layout       *layout.Layout // of Dest
+	Differences  []Difference
+}
+
+// VerifyPackages holds the package d against s with its disks aligned, and hands the result of each disk over. others are differences
+// beside the disks.
+func (j *Job) VerifyPackages(ctx context.Context, s, d *image.Package, r Reading, disk func(MemberVerified)) (others []string, err error) {
+	j.watch()
+	others, err = d.Differs(ctx, s, cmp.Or(j.progress, Progress(unwatched{})))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.Path, err)
+	}
+	theirs := map[string]image.PackageDisk{}
+	for _, x := range d.Disks() {
+		theirs[x.Member] = x
+	}
+	m := machinesWere(s, theirs, d, r)
+	for _, x := range s.Disks() {
+		y, ok := theirs[x.Member]
+		if !ok {
+			others = append(others, fmt.Sprintf("the disk %.256q is missing", x.Member))
+			continue
+		}
+		v, err := j.verifyMember(ctx, s, x, d, y, r, m.of(s.Machine(x)))
+		if err != nil {
+			return nil, err
+		}
+		disk(v)
+	}
+	return others, nil
+}
+
+// machinesWere reads where the partitions of all disks of a package went. What cannot be read is reported when the disks are compared.
+func machinesWere(s *image.Package, theirs map[string]image.PackageDisk, d *image.Package, r Reading) Machines {
+	m := Machines{}
+	if len(theirs) < 2 {
+		return m
+	}
+	for _, x := range s.Disks() {
+		was, err := OpenMember(s, x, r)
+		if err != nil {
+			continue
+		}
+		is, err := OpenMember(d, theirs[x.Member], Reading{Like: was.Image.Disk.SectorSize()})
+		if err == nil {
+			if starts, err := verify.Starts(was.Layout, is.Layout); err == nil {
+				m.of(s.Machine(x)).Add(was.Layout, starts)
+			}
+			is.Close()
+		}
+		was.Close()
+	}
+	return m
+}
+
+// verifyMember holds one disk of the copy against that of the source.
+func (j *Job) verifyMember(
+	ctx context.Context, from *image.Package, x image.PackageDisk, to *image.Package, y image.PackageDisk, r Reading, m *layout.Machine,
+) (v MemberVerified, err error) {
+	s, err := OpenMember(from, x, r)
+	if err != nil {
+		return v, err
+	}
+	defer s.Close()
+	d, err := OpenMember(to, y, Reading{Like: s.Image.Disk.SectorSize()})
+	if err != nil {
+		return v, err
+	}
+	defer d.Close()
+	v = MemberVerified{Source: s.Path(), Dest: d.Path(), Layout: d.Layout}
+	if v.Plan, v.Differences, err = j.Verify(ctx, s, d, m); err != nil {
+		return v, err
+	}
+	size := d.Image.Disk.Size()
+	stays := size == s.Image.Disk.Size() && (v.Plan == nil || len(v.Plan.Moves) == 0)
+	for _, o := range y.Disks {
+		// What is copied as it is keeps its description.
+		carried := stays && slices.ContainsFunc(x.Disks, func(w ovf.Disk) bool { return w.ID == o.ID && w.Capacity == o.Capacity })
+		if o.Capacity >= 0 && o.Capacity < size && !carried {
+			v.Differences = append(v.Differences, Difference{
+				Text: fmt.Sprintf("the OVF gives the disk a capacity of %d bytes, and it has %d", o.Capacity, size),
+			})
+		}
+	}
+	return v, nil
+}
+
+// CapacityIssues are disks that are not as large as the envelope says. What deploys the package would cut off a larger one. Larger units
+// than bytes round up.
+func CapacityIssues(d image.PackageDisk, size int64) (out []ondisk.Issue) {
+	for _, x := range d.Disks {
+		i := ondisk.Issue{
+			Code: "ovf-capacity", Effect: ondisk.Warn, Remedy: "align corrects it for a disk that moves; correct it by hand for one that is aligned",
+			Text: fmt.Sprintf("the OVF gives the disk %.256q a capacity of %d bytes, and %.256q has %d", x.ID, x.Capacity, d.Member, size),
+		}
+		switch {
+		case x.Capacity < 0 || (x.Capacity >= size && x.Capacity-size < x.Unit):
+			continue
+		case x.Capacity > size:
+			i.Remedy = "find out whether the disk was cut short or exchanged; correct the OVF by hand where it is wrong"
+		}
+		out = append(out, i)
+	}
+	return out
+}
+
+// OpenPackages opens two packages. When one of them is not one the error is ondisk.ErrNoMatch.
+func OpenPackages(src, dest string) (s, d *image.Package, err error) {
+	if s, err = image.OpenPackage(src); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", src, err)
+	}
+	if d, err = image.OpenPackage(dest); err != nil {
+		_ = s.Close() // read-only
+		return nil, nil, fmt.Errorf("%s: %w", dest, err)
+	}
+	return s, d, nil
+}

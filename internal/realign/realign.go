@@ -1,0 +1,532 @@
+// Package realign is the pipe: open an image, plan, look at the planned disk before a byte is written, write it, prove what was
+// written, publish it; and verify a copy that is there. It knows no flags, no terminal and no exit codes.
+//
+// From top to bottom this file is the whole way of one disk:
+//
+//	s, err := Read(img, reading)   // the image, what is on it, what is wrong with it
+//	p, err := s.Plan(goal)         // what moves where; refusals are values in the plan
+//	err = Acceptable(p, goal)      // the first refusal as an error
+//	view, err := s.View(p)         // the disk that is to be, read and held against the plan
+//	w, err := job.Write(ctx, s, p) // created, filled, proved, published: complete, or not there
+//
+// A stream (stream.go) and a package (package.go) go through the same Job.publish.
+package realign
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// Source is an open image and what is on it.
+type Source struct {
+	Image  *image.Image
+	Layout *layout.Layout
+	Damage []ondisk.Issue // of the container
+	Beside []ondisk.Issue // what uses the image, or needs it
+
+	reading Reading
+	flatten bool            // a snapshot is taken together with its parents
+	machine *layout.Machine // nil: the other disks are not known
+}
+
+// Layout is what is on a disk.
+type Layout = layout.Layout
+
+// Plan is what becomes of a disk.
+type Plan = plan.Plan
+
+// Goal says which partitions move, and where to.
+type Goal struct {
+	Copy            bool  // nothing moves: the disk is copied as it is
+	Boundary        int64 // bytes; 0 chooses by the boot code
+	Only            []int // numbers of the partitions that move; empty: all that are misaligned
+	DataOnly        bool  // only partitions that the boot does not need
+	AllowUnbootable bool  // go on although a finding says that the copy may not boot
+	Flatten         bool  // take a snapshot together with its parents
+}
+
+// Read reads what is on an image, and closes the image when that fails. Errors name the path.
+func Read(img *image.Image, r Reading) (*Source, error) {
+	s := &Source{reading: r, Image: img}
+	err := r.Agrees(img)
+	if err == nil {
+		err = s.read()
+	}
+	if err != nil {
+		img.Close()
+		return nil, fmt.Errorf("%s: %w", img.Path, err)
+	}
+	return s, nil
+}
+
+func (s *Source) read() error {
+	s.Damage = slices.Clone(s.Image.Issues)
+	if s.Image.Check != nil {
+		found, err := s.Image.Check()
+		if err != nil {
+			return err
+		}
+		s.Damage = append(s.Damage, found...)
+	}
+	for _, look := range []func() ([]ondisk.Issue, error){s.Image.Busy, s.Image.Children, s.Image.Owner} {
+		found, err := look()
+		if err != nil {
+			return err
+		}
+		s.Beside = append(s.Beside, found...)
+	}
+	var err error
+	if s.Layout, err = layout.Read(s.Image.Disk, s.geometry()); err != nil {
+		return err
+	}
+	if s.reading.SectorSize != 0 {
+		s.Layout.SectorsAreAsOrdered()
+	}
+	s.hidesData()
+	return nil
+}
+
+// geometry is what the container knows of the disk's.
+func (s *Source) geometry() table.Geometry {
+	return table.Geometry{Heads: s.Image.Heads, Sectors: s.Image.Sectors}
+}
+
+// hidesData tells the layout of data of the container that read as zeros.
+func (s *Source) hidesData() {
+	if slices.ContainsFunc(s.Damage, func(i ondisk.Issue) bool { return i.Code == image.CodeHidden }) {
+		s.Layout.HidesData()
+	}
+}
+
+// Close closes the image.
+func (s *Source) Close() { s.Image.Close() }
+
+// Path is how the user can name the disk.
+func (s *Source) Path() string { return s.Image.Path }
+
+// Issues are those that concern any copy, whatever is on the disk.
+func (s *Source) Issues() []ondisk.Issue { return slices.Concat(s.Damage, s.Beside, s.child()) }
+
+// child keeps a snapshot from being copied as if it were a machine's disk: what it is a snapshot of stays behind.
+func (s *Source) child() []ondisk.Issue {
+	if !s.Image.Child || s.flatten {
+		return nil
+	}
+	names := make([]string, 0, len(s.Image.Chain))
+	for _, l := range s.Image.Chain {
+		names = append(names, fmt.Sprintf("%.256q", l.Name))
+	}
+	return []ondisk.Issue{{
+		Code: "snapshot-child", Effect: ondisk.Refuse,
+		Text: "it is a snapshot, which is complete only together with its parent " +
+			strings.Join(names, ", and that one's parent "),
+		Remedy: "--flatten copies all of them into one complete disk; or consolidate the snapshots first",
+	}}
+}
+
+// Misnamed returns the error of a file that has the name of a format and nothing of it; nil for another.
+func (s *Source) Misnamed() error {
+	for _, i := range s.Image.Issues {
+		if i.Code == image.CodeMisnamed {
+			return ondisk.In(i.Err, "%s; %s", i.Text, i.Remedy)
+		}
+	}
+	return nil
+}
+
+// Malformed returns the error of a container or table that is broken. A broken volume moves as opaque bytes, if at all.
+func (s *Source) Malformed() error {
+	for _, i := range slices.Concat(s.Issues(), s.Layout.Issues) {
+		if i.Effect == ondisk.Broken {
+			return i.Err
+		}
+	}
+	return nil
+}
+
+// Plan makes the plan for a goal. The container's own issues come first: they concern any copy, and a broken one would be met in
+// the gaps by chance.
+func (s *Source) Plan(g Goal) (*plan.Plan, error) {
+	s.flatten = g.Flatten
+	notes := align.Relevant(s.Issues(), nil)
+	if err := Broken(notes); err != nil {
+		return nil, err
+	}
+	p, err := s.moves(g)
+	if p != nil {
+		p.Notes = append(notes, p.Notes...)
+	}
+	return p, err
+}
+
+// moves is Plan without what the container adds.
+func (s *Source) moves(g Goal) (*plan.Plan, error) {
+	if g.Copy {
+		return plan.Copy(s.Image.Disk.Size()), nil
+	}
+	to := align.GoalFor(s.Layout, g.Boundary)
+	if to.Only = g.Only; g.DataOnly {
+		to = to.DataOnly(s.Layout)
+	}
+	if err := s.Layout.ReadGaps(s.Image.Disk); err != nil {
+		return nil, err
+	}
+	p, err := plan.New(s.Layout, to)
+	if err == nil && s.machine != nil {
+		p.Join(s.Layout, s.machine)
+	}
+	return p, err
+}
+
+// Refusals are the reasons for which a copy could not be made now; none of a malformed disk, of which Malformed says what is wrong.
+func (s *Source) Refusals(g Goal) ([]align.Finding, error) {
+	none := []align.Finding{}
+	if s.Malformed() != nil {
+		return none, nil
+	}
+	p, err := s.Plan(g)
+	if err != nil {
+		return nil, err
+	}
+	return append(none, p.Refusals(g.AllowUnbootable)...), nil
+}
+
+// Acceptable returns the error of a plan that is refused.
+func Acceptable(p *plan.Plan, g Goal) error { return Refusal(p.Refusals(g.AllowUnbootable)) }
+
+// View is the planned disk, before a byte of it is written: read by the eyes that found the fault, and held against the plan.
+func (s *Source) View(p *plan.Plan) (disk.Disk, error) {
+	view, after, err := s.promised(p)
+	if err != nil {
+		return nil, err
+	}
+	return view, settled(view, after, p)
+}
+
+// Result is what is on the planned disk. s has no layout after that: those of a large table, before and after, take the memory that
+// the check needs.
+func (s *Source) Result(p *plan.Plan) (*layout.Layout, error) {
+	view, after, err := s.promised(p)
+	if err != nil {
+		return nil, err
+	}
+	s.Layout = nil
+	return after, settled(view, after, p)
+}
+
+// promised reads the planned disk and holds it against the plan.
+func (s *Source) promised(p *plan.Plan) (disk.Disk, *layout.Layout, error) {
+	view := p.View(s.Image.Disk)
+	after, err := layout.Read(view, s.geometry())
+	if err != nil {
+		return nil, nil, fmt.Errorf("planned result: %w", err)
+	}
+	if err := checkOld(s.Image.Disk, p); err != nil {
+		return nil, nil, err
+	}
+	if err := verify.Promise(p, s.Layout, after); err != nil {
+		return nil, nil, fmt.Errorf("planned result: %w", err)
+	}
+	return view, after, nil
+}
+
+// checkOld reads back what each patch says it replaces.
+func checkOld(src disk.Disk, p *plan.Plan) error {
+	bare := disk.Compose(src, p.Size, p.Pieces)
+	for _, x := range p.Patches {
+		b, err := ondisk.Bytes(bare, x.Off, int64(len(x.Old)))
+		if err != nil {
+			return err
+		}
+		if string(b) != string(x.Old) {
+			return fmt.Errorf("%w: patch at %#x replaces % x, but finds % x", verify.ErrDifferent, x.Off, x.Old, b)
+		}
+	}
+	return nil
+}
+
+// settled makes sure that the planned disk needs no further move.
+func settled(view disk.Disk, after *layout.Layout, p *plan.Plan) error {
+	if p.Converts {
+		return nil
+	}
+	if err := after.ReadGaps(view); err != nil {
+		return fmt.Errorf("planned result: %w", err)
+	}
+	if err := verify.Settled(after, p.Goal); err != nil {
+		return fmt.Errorf("planned result: %w", err)
+	}
+	return nil
+}
+
+// Job says how DEST is written. The zero values of its functions do nothing.
+type Job struct {
+	Dest      string
+	Format    string // empty: the source's
+	Subformat string // empty: the source's, or the format's default
+	Force     bool   // replace DEST
+	Full      bool   // compare every byte before DEST gets its name, not its structures alone
+	Jobs      int    // how many chunks are read and written at once
+
+	Begin func()                     // called before the first file of DEST is made: from now on the context ends the run
+	Spare func(files []string) error // refuses the names of the files of DEST, before data are written
+	Watch func() Progress            // called when long work begins; a nil Progress is not told of it
+	Warn  func(text string)
+
+	progress Progress
+}
+
+// Written is what became of a Job.
+type Written struct {
+	Format, Subformat string
+	Files             []string // names, the one named DEST first
+	Copied            int64    // bytes of data
+	Took              float64  // seconds
+	Notes             []ondisk.Issue
+}
+
+// Write makes DEST of the planned disk: complete, or not there, whatever happens in between.
+func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, err error) {
+	view, err := s.View(p)
+	if err != nil {
+		return w, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	start := time.Now()
+	release := s.Image.Hold()
+	defer release()
+	if err := s.Image.CheckDigests(ctx); err != nil {
+		return w, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	create := func() (*image.Output, error) { return image.Create(j.Dest, p.Size, s.Image, j.options(s, p)) }
+	return publish(ctx, j, start, create, s.unchanged, func(o *image.Output, w *Written) (err error) {
+		w.Format, w.Subformat = o.Format, o.Subformat
+		w.Copied, err = j.fill(ctx, s, p, view, o)
+		return err
+	})
+}
+
+// options are those of the container that the planned disk goes into.
+func (j *Job) options(s *Source, p *plan.Plan) image.CreateOptions {
+	g := s.Layout.Geometry
+	return image.CreateOptions{
+		Format: j.Format, Subformat: j.Subformat, Force: j.Force, Seed: seed(s, p), Heads: g.Heads, Sectors: g.Sectors,
+	}
+}
+
+// output is DEST under construction: an image or a package.
+type output interface {
+	Files() []string
+	Notes() []ondisk.Issue // of the place where it went
+	Publish() error
+	Discard() error
+}
+
+// publish makes DEST: created, filled and proved by fill, and published when the source is still what it was. unchanged is nil for a
+// source that cannot be asked.
+func publish[O output](ctx context.Context, j *Job, start time.Time, create func() (O, error), unchanged func() error,
+	fill func(O, *Written) error,
+) (w Written, err error) {
+	if j.Begin != nil {
+		j.Begin()
+	}
+	o, err := create()
+	if err != nil {
+		return w, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, o.Discard())
+		}
+	}()
+	w.Files = o.Files()
+	if j.Spare != nil {
+		if err := j.Spare(w.Files); err != nil {
+			return w, err
+		}
+	}
+	if err := fill(o, &w); err != nil {
+		return w, cause(err, unchanged)
+	}
+	if unchanged != nil {
+		if err := unchanged(); err != nil {
+			return w, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return w, err
+	}
+	err = o.Publish()
+	w.Took, w.Notes = Since(start), o.Notes()
+	return w, err
+}
+
+// cause is what made a copy fail: a source that changed under it can look like anything.
+func cause(err error, unchanged func() error) error {
+	if unchanged == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	if changed := unchanged(); changed != nil {
+		return changed
+	}
+	return err
+}
+
+// unchanged returns the error of an image that is not what it was when it was opened.
+func (s *Source) unchanged() error {
+	if err := s.Image.Unchanged(); err != nil {
+		return fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	return nil
+}
+
+// fill writes the bytes of the view, proves them through a second opening, and returns how many there are beside zeros.
+func (j *Job) fill(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, o *image.Output) (copied int64, err error) {
+	need, err := j.room(ctx, s, view, o)
+	if err != nil {
+		return 0, err
+	}
+	j.watch()
+	if err := j.begin(ctx, image.PhaseCopy, view); err != nil {
+		return 0, err
+	}
+	copied, err = diskcopy.Run(ctx, view, o, diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()})
+	if err == nil {
+		err = o.Finish()
+	}
+	if err != nil {
+		return copied, full(err, need, o)
+	}
+	return copied, j.reread(o, func(got *image.Image) error { return j.prove(ctx, s, p, view, got) })
+}
+
+// reread opens what was written a second time, checks its tables, and has it proved.
+func (j *Job) reread(o *image.Output, prove func(got *image.Image) error) error {
+	got, err := o.Reopen()
+	if err != nil {
+		return readBack(err)
+	}
+	defer got.Close()
+	if err := intact(got); err != nil {
+		return err
+	}
+	return prove(got)
+}
+
+// prove checks the result: its structures always, every byte unless the user does without.
+func (j *Job) prove(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, got *image.Image) error {
+	after, err := layout.Read(got.Disk, s.geometry())
+	if err != nil {
+		return readBack(err)
+	}
+	if err := verify.Promise(p, s.Layout, after); err != nil || !j.Full {
+		return err
+	}
+	diffs, err := j.same(ctx, view, got.Disk)
+	if err != nil || len(diffs) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w from what was planned at byte %d (%s): the storage or memory of this machine is at fault; nothing was published",
+		verify.ErrDifferent, diffs[0].Off, diffs[0].Text)
+}
+
+// same compares every byte of two disks.
+func (j *Job) same(ctx context.Context, want, got disk.Disk) ([]verify.Difference, error) {
+	if want.Size() == got.Size() {
+		if err := j.begin(ctx, image.PhaseCompare, want, got); err != nil {
+			return nil, err
+		}
+	}
+	return verify.Same(ctx, want, got, verify.Options{Jobs: j.Jobs, Progress: j.add})
+}
+
+// intact checks the tables of a result.
+func intact(got *image.Image) error {
+	if got.Check == nil {
+		return nil
+	}
+	issues, err := got.Check()
+	if err != nil {
+		return err
+	}
+	for _, i := range issues {
+		if i.Effect > ondisk.Note {
+			return fmt.Errorf("%w: %s", verify.ErrDifferent, i.Text)
+		}
+	}
+	return nil
+}
+
+// readBack is the error of a copy that cannot be read: if it is malformed, other bytes stand there than were written.
+func readBack(err error) error {
+	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrReference) {
+		return fmt.Errorf("%w from what was written: %w", verify.ErrDifferent, err)
+	}
+	return fmt.Errorf("read back what was written: %w", err)
+}
+
+// seed is what identifiers of the copy are derived from: the disk and the job, and nothing of chance.
+func seed(s *Source, p *plan.Plan) []byte {
+	h := sha256.New()
+	if t := s.Layout.Table; t != nil {
+		fmt.Fprintln(h, t.Signature, t.GUID)
+	}
+	for _, x := range s.Layout.Partitions {
+		fmt.Fprintln(h, x.Off, x.Len, x.GUID, x.Volume.UUID, x.Volume.Label)
+	}
+	for _, m := range p.Pieces {
+		fmt.Fprintln(h, m.From, m.To, m.Len)
+	}
+	for _, x := range p.Patches {
+		fmt.Fprintf(h, "%d %x\n", x.Off, x.New)
+	}
+	return binary.BigEndian.AppendUint64(h.Sum(nil), ondisk.U64(p.Size))
+}
+
+// Since is how many seconds have gone by, in tenths.
+func Since(start time.Time) float64 { return math.Round(10*time.Since(start).Seconds()) / 10 }
+
+// Progress receives how far the work is, phase by phase.
+type Progress = image.Progress
+
+// watch asks for the progress of long work, once.
+func (j *Job) watch() {
+	if j.progress == nil && j.Watch != nil {
+		j.progress = j.Watch()
+	}
+}
+
+// begin begins a phase that works on what all these disks hold beside holes.
+func (j *Job) begin(ctx context.Context, phase string, disks ...disk.Disk) error {
+	if j.progress == nil {
+		return nil
+	}
+	total, err := diskcopy.Size(ctx, disks...)
+	if err == nil {
+		j.progress.Begin(phase, total)
+	}
+	return err
+}
+
+// add counts bytes that are done.
+func (j *Job) add(n int64) {
+	if j.progress != nil {
+		j.progress.Add(n)
+	}
+}

@@ -1,0 +1,82 @@
+package realign
+
+import (
+	"context"
+	"errors"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/container"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Usage is what inspect finds out of the way in which an image stores its disk.
+type Usage struct {
+	Map     *container.Usage // nil when the tables of the image are broken
+	NonZero *int64           // bytes of data that are not zero; nil when they were not counted
+	Issues  []ondisk.Issue
+}
+
+// readJobs is how many chunks are read at once.
+const readJobs = 4
+
+// Use walks over the map of the image, and reads its data where that is wanted or little. watch is called when data are read.
+func (s *Source) Use(ctx context.Context, data bool, watch func() Progress) (*Usage, error) {
+	out := &Usage{}
+	if err := Broken(align.Relevant(s.Damage, nil)); err != nil {
+		return out, nil //nolint:nilerr // said already
+	}
+	u, err := container.Look(s.Image.Disk, s.Image.Child, s.parts())
+	if err != nil {
+		out.Issues = unreadable("unreadable-map", err)
+		return out, nil
+	}
+	out.Map, out.Issues = u, u.Issues()
+	if !data && !u.Small() {
+		return out, nil
+	}
+	j := Job{Watch: watch}
+	j.watch()
+	if j.progress != nil {
+		j.progress.Begin("read", u.Data())
+	}
+	n, err := container.NonZero(ctx, s.Image.Disk, readJobs, j.add)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return nil, err
+	case err != nil:
+		out.Issues = append(out.Issues, unreadable("unreadable-data", err)...)
+	default:
+		out.NonZero = &n
+	}
+	return out, nil
+}
+
+// parts are the partitions whose place in the file matters.
+func (s *Source) parts() []container.Part {
+	var out []container.Part
+	for _, p := range s.Layout.Partitions {
+		if align.Judged(p) {
+			out = append(out, container.Part{Number: p.Number, Range: p.Range})
+		}
+	}
+	return out
+}
+
+// checkMap finds what only a reader of all of a disk meets: the map of the image, and the data where they are little.
+func (s *Source) checkMap(ctx context.Context) error {
+	u, err := s.Use(ctx, false, nil)
+	if err != nil {
+		return err
+	}
+	for _, i := range u.Issues {
+		if i.Effect == ondisk.Broken {
+			s.Damage = append(s.Damage, i)
+		}
+	}
+	return nil
+}
+
+// unreadable is the issue of an image that only a reader of all of it finds broken.
+func unreadable(code string, err error) []ondisk.Issue {
+	return []ondisk.Issue{{Code: code, Effect: ondisk.Broken, Text: err.Error(), Remedy: "restore the image from a good copy", Err: err}}
+}

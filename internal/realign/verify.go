@@ -1,0 +1,93 @@
+package realign
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+// Difference is a place in which a copy is not what it must be.
+type Difference = verify.Difference
+
+// MaxRound bounds the size that a disk can be rounded up to, bytes.
+const MaxRound = units.GiB
+
+// Verify finds the plan that leads from s to d and holds d against it: every byte, its structures, and its container. m has the other
+// disks of the machine, nil when they are not at hand. p is nil when there is no such plan, which a difference says.
+func (j *Job) Verify(ctx context.Context, s, d *Source, m *layout.Machine) (p *plan.Plan, diffs []Difference, err error) {
+	if want, got := s.Image.Disk.SectorSize(), d.Image.Disk.SectorSize(); got != want {
+		return nil, []Difference{{Text: fmt.Sprintf(
+			"the disk has sectors of %d bytes, want %d (--sector-size says how large those of a raw SOURCE are)", got, want)}}, nil
+	}
+	p, err = s.repeat(d.Layout, m)
+	if errors.Is(err, verify.ErrDifferent) || errors.Is(err, plan.ErrNoPlan) {
+		return nil, []Difference{{Text: err.Error()}}, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if got := d.Image.Disk.Size(); rounded(got, p.Size) { // by --to …,align=SIZE
+		p.Grow(s.Layout, got)
+	}
+	j.watch()
+	if diffs, err = j.same(ctx, p.View(s.Image.Disk), d.Image.Disk); err != nil || len(diffs) > 0 {
+		return p, diffs, err
+	}
+	if err := verify.Promise(p, s.Layout, d.Layout); err != nil {
+		return p, []Difference{{Text: err.Error()}}, nil //nolint:nilerr // the error is the result
+	}
+	for _, i := range d.Damage {
+		// A copy is written without. Its name was the user's choice, and all its bytes have been compared.
+		if i.Effect >= ondisk.Refuse && i.Code != image.CodeMisnamed {
+			diffs = append(diffs, Difference{Text: i.Text})
+		}
+	}
+	return p, diffs, cmp.Or(s.unchanged(), d.unchanged())
+}
+
+// Elsewhere returns where the partitions of s went, as d shows it, and where those of the other disks go; nil without other disks.
+func (o Others) Elsewhere(s, d *Source, g Goal) (*layout.Machine, error) {
+	if len(o) == 0 {
+		return nil, nil //nolint:nilnil // no machine is known
+	}
+	starts, _ := verify.Starts(s.Layout, d.Layout) // Verify says what is wrong with them
+	m, _, err := o.Machine(s, starts, g)
+	return m, err
+}
+
+// repeat finds the plan from where the partitions are.
+func (s *Source) repeat(after *layout.Layout, m *layout.Machine) (*plan.Plan, error) {
+	starts, err := verify.Starts(s.Layout, after)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Malformed(); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path(), err)
+	}
+	if err := s.Layout.ReadGaps(s.Image.Disk); err != nil {
+		return nil, err
+	}
+	// A plain copy keeps a damaged table as it is.
+	p, err := plan.At(s.Layout, starts, s.Layout.Damaged() && !after.Damaged())
+	if err == nil && m == nil {
+		m, err = verify.Elsewhere(s.Layout, after)
+	}
+	if err == nil {
+		p.Join(s.Layout, m)
+	}
+	return p, err
+}
+
+// rounded reports whether a disk of want bytes that is to be rounded up somehow can have got bytes.
+func rounded(got, want int64) bool {
+	unit := min(units.Alignment(got), MaxRound)
+	return unit >= units.SectorSize && got == units.AlignUp(want, unit)
+}

@@ -1,0 +1,161 @@
+package scan
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/sandbox"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Serve is what a worker process runs: it answers the requests of a Crew.
+func Serve(in io.Reader, out io.Writer) error { return sandbox.Serve(in, out, startInspector) }
+
+// startInspector makes a worker's Judge from what the scan told it.
+func startInspector(hello []byte) (sandbox.Handle, error) {
+	j := &Inspector{}
+	err := json.Unmarshal(hello, j)
+	if err == nil {
+		err = j.Prepare()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("judge of a worker: %w", err)
+	}
+	return func(request []byte) []byte {
+		var r Request
+		if err := json.Unmarshal(request, &r); err != nil {
+			panic(err) // our own parent wrote it
+		}
+		answer, err := json.Marshal(Handle(j, r))
+		if err != nil {
+			panic(err)
+		}
+		return answer
+	}, nil
+}
+
+// outside is a worker in a process of its own.
+type outside struct{ *sandbox.Worker }
+
+// Call has the worker answer. The error says what it died of, and has the class that the row of the image gets.
+func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
+	request, err := json.Marshal(r)
+	if err != nil {
+		return a, fmt.Errorf("request for a worker: %w", err)
+	}
+	answer, err := o.Worker.Call(ctx, request)
+	if err == nil {
+		err = json.Unmarshal(answer, &a)
+	}
+	d, died := errors.AsType[*sandbox.Death](err)
+	switch {
+	case err == nil:
+		return a, nil
+	case ctx.Err() != nil:
+		return a, ctx.Err()
+	case died && d.Idle:
+		return a, errors.Join(ErrUnasked, fromDeath(err))
+	case died && d.Cause == sandbox.Time:
+		return a, SlowError{Err: fromDeath(err)}
+	case died:
+		return a, fromDeath(err)
+	}
+	return a, fmt.Errorf("internal error, please report it: answer of a worker: %w", err)
+}
+
+// fromDeath makes the error of an image of what a worker died of. Any other error is what it is.
+func fromDeath(err error) error {
+	d, died := errors.AsType[*sandbox.Death](err)
+	switch {
+	case died && d.Cause == sandbox.Killed:
+		return ondisk.In(ondisk.ErrLimit, "what reads it was %s; scan again, with fewer --jobs when memory is short", d.Text)
+	case died && d.Cause != sandbox.Crash:
+		return ondisk.In(ondisk.ErrLimit, "what reads it was stopped: %s; look at it alone with trueup inspect", d.Text)
+	case died:
+		return fmt.Errorf("internal error, please report it: what reads it died: %s", d.Text)
+	}
+	return err
+}
+
+// maxAnswer is the most that a worker says about one image, in bytes: the names of 4096 extents or library.MostItems of all kinds are far
+// less. What is read takes many times that in memory.
+const maxAnswer = 8 * units.MiB
+
+// Crew starts the workers of a scan.
+type Crew struct {
+	Level     sandbox.Level
+	Args      []string // of the program, that make it call Serve
+	Paths     []string // of the scan
+	Jobs      int
+	Inspector *Inspector
+	// Achieved is told what isolation there is, again when a later worker has less; an error ends the scan.
+	Achieved func(sandbox.Isolation) error
+	// Inside is called before the process itself looks at images, where there are no workers.
+	Inside func()
+
+	options sandbox.Options
+	mu      sync.Mutex
+	first   *sandbox.Worker // until it is taken
+	level   sandbox.Level   // the least that was achieved
+}
+
+// Pool is the workers. The first is started at once, to know what isolation there is.
+func (c *Crew) Pool(ctx context.Context) (*Pool, error) {
+	if c.Level == sandbox.None {
+		return c.inside(), nil
+	}
+	hello, err := json.Marshal(c.Inspector)
+	if err != nil {
+		return nil, fmt.Errorf("judge for a worker: %w", err)
+	}
+	c.options = sandbox.Options{Args: c.Args, Level: c.Level, Roots: Roots(c.Paths), Hello: hello, Limits: sandbox.Limits{Answer: maxAnswer}}
+	first, err := sandbox.Start(ctx, c.options)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		none := sandbox.Isolation{Wanted: c.Level, Achieved: sandbox.None, Layers: []string{}, Note: report.Message(err)}
+		return c.inside(), c.Achieved(none)
+	}
+	c.first, c.level = first, first.Isolation().Achieved
+	if err := c.Achieved(first.Isolation()); err != nil {
+		return nil, errors.Join(err, first.Close())
+	}
+	return NewPool(c.Jobs, c.Inspector, c.next), nil
+}
+
+// inside is a pool without workers. The process itself looks at the images.
+func (c *Crew) inside() *Pool {
+	c.Inside()
+	return NewPool(c.Jobs, c.Inspector, func(context.Context) (Worker, error) { return Inside{Judge: c.Inspector}, nil })
+}
+
+// next is a worker that looks at images from now on. Its start is nothing that an image has done.
+func (c *Crew) next(ctx context.Context) (Worker, error) {
+	c.mu.Lock()
+	w := c.first
+	c.first = nil
+	c.mu.Unlock()
+	if w != nil {
+		return outside{w}, nil
+	}
+	w, err := sandbox.Start(ctx, c.options)
+	if err != nil {
+		return nil, errors.Join(ErrUnasked, fromDeath(err))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if got := w.Isolation(); got.Achieved != c.level && got.Achieved != got.Wanted {
+		c.level = got.Achieved
+		if err := c.Achieved(got); err != nil {
+			return nil, errors.Join(ErrUnasked, err, w.Close())
+		}
+	}
+	return outside{w}, nil
+}
