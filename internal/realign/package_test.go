@@ -1,11 +1,17 @@
 package realign
 
 import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 )
 
@@ -27,4 +33,133 @@ func TestCapacityIssues(t *testing.T) {
 			require.Len(t, CapacityIssues(d, c.size), c.issues)
 		})
 	}
+}
+
+const envelope = `<?xml version="1.0"?>
+<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
+  <References>
+    <File ovf:id="f1" ovf:href="one.vmdk" ovf:size="%d"/>
+    <File ovf:id="f2" ovf:href="two.vmdk" ovf:size="%d"/>
+  </References>
+  <DiskSection><Info>Disks</Info>
+    <Disk ovf:diskId="d1" ovf:fileRef="f1" ovf:capacity="25165824" ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized"/>
+    <Disk ovf:diskId="d2" ovf:fileRef="f2" ovf:capacity="25165824" ovf:format="http://www.vmware.com/interfaces/specifications/vmdk.html#streamOptimized"/>
+  </DiskSection>
+  <VirtualSystem ovf:id="vm"><Info>VM</Info></VirtualSystem>
+</Envelope>
+`
+
+// twoDisks is an OVA, as tar packs it, of two disks that qemu-img made: one at LBA 63 and one that is aligned. raw is the first.
+func twoDisks(t *testing.T) (ova, raw string) {
+	t.Helper()
+	dir := t.TempDir()
+	raw = oldLinux(t, dir)
+	one := converted(t, raw, "one.vmdk", "vmdk", "-o", "subformat=streamOptimized")
+	blank := filepath.Join(dir, "blank.img")
+	require.NoError(t, os.WriteFile(blank, nil, 0o644))
+	require.NoError(t, os.Truncate(blank, diskSize))
+	disktest.RunInput(t, "2048,8000,83\n", "sfdisk", "-q", blank)
+	two := converted(t, blank, "two.vmdk", "vmdk", "-o", "subformat=streamOptimized")
+	var sizes []any
+	for _, path := range []string{one, two} {
+		st, err := os.Stat(path)
+		require.NoError(t, err)
+		sizes = append(sizes, st.Size())
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.ovf"), fmt.Appendf(nil, envelope, sizes...), 0o644))
+	ova = filepath.Join(dir, "vm.ova")
+	disktest.Run(t, "tar", "-C", dir, "--format=ustar", "-cf", ova, "vm.ovf", "one.vmdk", "two.vmdk")
+	return ova, raw
+}
+
+func TestPackage(t *testing.T) {
+	ova, raw := twoDisks(t)
+	src, err := image.OpenPackage(ova)
+	require.NoError(t, err)
+	defer src.Close()
+	p, err := PlanPackage(src, Reading{}, Goal{})
+	require.NoError(t, err)
+	defer p.Close()
+	require.Len(t, p.Disks, 2)
+	require.Len(t, p.Disks[0].Plan.Moves, 2)
+	require.Empty(t, p.Disks[1].Plan.Moves)
+
+	dir := t.TempDir()
+	dest := filepath.Join(dir, "copy.ova")
+	w, err := (&Job{Dest: dest, Full: true, Jobs: 2}).WritePackage(t.Context(), p)
+	require.NoError(t, err)
+	require.Equal(t, []string{"copy.ova"}, w.Files)
+	require.Positive(t, p.Disks[0].Copied)
+	disktest.Run(t, "tar", "-C", dir, "-xf", dest)
+	requireAligned(t, raw, filepath.Join(dir, "one.vmdk"), "vmdk", 2048)
+	want, err := os.ReadFile(filepath.Join(filepath.Dir(ova), "two.vmdk"))
+	require.NoError(t, err)
+	got, err := os.ReadFile(filepath.Join(dir, "two.vmdk"))
+	require.NoError(t, err)
+	require.Equal(t, want, got, "a disk that does not move is copied as it is")
+
+	verified := func(path string) (others []string, diffs []Difference) {
+		s, d, err := OpenPackages(ova, path)
+		require.NoError(t, err)
+		defer s.Close()
+		defer d.Close()
+		others, err = (&Job{Jobs: 2}).VerifyPackages(t.Context(), s, d, Reading{}, func(v MemberVerified) {
+			require.NotNil(t, v.Plan)
+			diffs = append(diffs, v.Differences...)
+		})
+		require.NoError(t, err)
+		return others, diffs
+	}
+	others, diffs := verified(dest)
+	require.Empty(t, others)
+	require.Empty(t, diffs)
+
+	// A disk that stayed misaligned is what was copied, and is no aligned copy of another disk.
+	disktest.Run(t, "cp", filepath.Join(dir, "one.vmdk"), filepath.Join(dir, "two.vmdk"))
+	disktest.Run(t, "tar", "-C", dir, "--format=ustar", "-cf", dest, "vm.ovf", "one.vmdk", "two.vmdk")
+	s, d, err := OpenPackages(ova, dest)
+	require.NoError(t, err)
+	defer s.Close()
+	defer d.Close()
+	_, err = (&Job{Jobs: 2}).VerifyPackages(t.Context(), s, d, Reading{}, func(v MemberVerified) { diffs = append(diffs, v.Differences...) })
+	require.NoError(t, err)
+	require.NotEmpty(t, diffs)
+
+	_, _, err = OpenPackages(ova, raw)
+	require.ErrorIs(t, err, ondisk.ErrNoMatch)
+}
+
+// What goes wrong leaves nothing of a package either.
+func TestNothingIsLeftOfAPackage(t *testing.T) {
+	ova, _ := twoDisks(t)
+	for _, phase := range []string{image.PhaseCopy, image.PhaseCompare} {
+		src, err := image.OpenPackage(ova)
+		require.NoError(t, err)
+		p, err := PlanPackage(src, Reading{}, Goal{})
+		require.NoError(t, err)
+		dir := t.TempDir()
+		ctx, cancel := context.WithCancel(t.Context())
+		j := Job{Dest: filepath.Join(dir, "copy.ova"), Full: true, Jobs: 2, Watch: func() Progress {
+			return watcher(func(now string) {
+				if now == phase {
+					cancel()
+				}
+			})
+		}}
+		_, err = j.WritePackage(ctx, p)
+		require.ErrorIs(t, err, context.Canceled, phase)
+		require.Empty(t, names(t, dir))
+		p.Close()
+		require.NoError(t, src.Close())
+	}
+}
+
+// A machine whose disks are planned together.
+func TestMachinesOf(t *testing.T) {
+	ova, _ := twoDisks(t)
+	src, err := image.OpenPackage(ova)
+	require.NoError(t, err)
+	defer src.Close()
+	m := MachinesOf(src, Goal{}, func(d image.PackageDisk) (*Source, error) { return OpenMember(src, d, Reading{}) })
+	require.Len(t, m, 1)
 }

@@ -1,0 +1,553 @@
+package realign
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+const (
+	sector   = 512
+	diskSize = 24 << 20
+)
+
+// oldLinux is a raw disk as old Linux made them: an ext2 with files at LBA 63, and a second partition behind it with noise.
+func oldLinux(t testing.TB, dir string) string {
+	t.Helper()
+	raw, files := filepath.Join(dir, "disk.img"), t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(files, "etc"), bytes.Repeat([]byte("text "), 100_000), 0o644))
+	require.NoError(t, os.WriteFile(raw, nil, 0o644))
+	require.NoError(t, os.Truncate(raw, diskSize))
+	disktest.RunInput(t, "label: dos\nlabel-id: 0x1234abcd\n63,20000,83\n20063,8000,da\n", "sfdisk", "-q", raw)
+	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext2", "-d", files, "-E", fmt.Sprintf("offset=%d", 63*sector), raw, "10000k")
+	f, err := os.OpenFile(raw, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	noise := make([]byte, 8000*sector)
+	for i := range noise {
+		noise[i] = byte(i*i>>9 | 1)
+	}
+	_, err = f.WriteAt(noise, 20063*sector)
+	require.NoError(t, err)
+	return raw
+}
+
+// converted has qemu-img store a raw disk in a format.
+func converted(t testing.TB, raw, name string, args ...string) string {
+	t.Helper()
+	path := filepath.Join(filepath.Dir(raw), name)
+	disktest.Run(t, "qemu-img", slices.Concat([]string{"convert", "-f", "raw", "-O"}, args, []string{raw, path})...)
+	return path
+}
+
+func open(t testing.TB, path string) *Source {
+	t.Helper()
+	img, err := image.Open(path, image.Options{})
+	require.NoError(t, err)
+	s, err := Read(img, Reading{})
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// starts are those of the partitions of a raw disk, and their sizes, in sectors, as sfdisk reads them.
+func starts(t testing.TB, raw string) (out [][2]int64) {
+	t.Helper()
+	var table struct {
+		Table struct {
+			Partitions []struct{ Start, Size int64 }
+		} `json:"partitiontable"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(disktest.Output(t, "sfdisk", "-J", raw)), &table))
+	for _, p := range table.Table.Partitions {
+		out = append(out, [2]int64{p.Start, p.Size})
+	}
+	return out
+}
+
+func part(t testing.TB, raw string, where [2]int64) []byte {
+	t.Helper()
+	f, err := os.Open(raw)
+	require.NoError(t, err)
+	defer f.Close()
+	b := make([]byte, where[1]*sector)
+	_, err = f.ReadAt(b, where[0]*sector)
+	require.NoError(t, err)
+	return b
+}
+
+// requireAligned requires of a copy, as qemu-img and sfdisk read it, that its partitions are those of raw, at multiples of boundary
+// sectors, and that e2fsck finds its file system sound.
+func requireAligned(t testing.TB, raw, copied, format string, boundary int64) {
+	t.Helper()
+	flat := filepath.Join(t.TempDir(), "copy.img")
+	disktest.Run(t, "qemu-img", "convert", "-f", format, "-O", "raw", copied, flat)
+	was, is := starts(t, raw), starts(t, flat)
+	require.Len(t, is, len(was))
+	for i := range was {
+		require.Equal(t, was[i][1], is[i][1])
+		require.Zero(t, is[i][0]%boundary, "partition %d starts at %d", i+1, is[i][0])
+		got, want := part(t, flat, is[i]), part(t, raw, was[i])
+		if i == 0 { // the superblock has no hidden sectors
+			system := filepath.Join(t.TempDir(), "system")
+			require.NoError(t, os.WriteFile(system, got, 0o644))
+			disktest.Run(t, "e2fsck", "-fn", system)
+		}
+		require.True(t, bytes.Equal(want, got), "partition %d has other bytes", i+1)
+	}
+}
+
+// names are the files of a folder.
+func names(t testing.TB, dir string) (out []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func TestWriteAndVerify(t *testing.T) {
+	raw := oldLinux(t, t.TempDir())
+	for name, c := range map[string]struct {
+		args []string
+		qemu string
+	}{
+		"disk.raw":    {[]string{"raw"}, "raw"},
+		"sparse.vmdk": {[]string{"vmdk"}, "vmdk"},
+		"stream.vmdk": {[]string{"vmdk", "-o", "subformat=streamOptimized"}, "vmdk"},
+		"split.vmdk":  {[]string{"vmdk", "-o", "subformat=twoGbMaxExtentSparse"}, "vmdk"},
+		"disk.vhd":    {[]string{"vpc", "-o", "force_size=on"}, "vpc"},
+		"disk.vhdx":   {[]string{"vhdx"}, "vhdx"},
+		"disk.qcow2":  {[]string{"qcow2"}, "qcow2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			disktest.Run(t, "cp", raw, filepath.Join(dir, "disk.img"))
+			source := converted(t, filepath.Join(dir, "disk.img"), name, c.args...)
+			dest := filepath.Join(t.TempDir(), "aligned-"+name)
+			s := open(t, source)
+			for _, full := range []bool{false, true} {
+				p, err := s.Plan(Goal{Boundary: 1 << 20})
+				require.NoError(t, err)
+				require.Len(t, p.Moves, 2)
+				require.NoError(t, Acceptable(p, Goal{}))
+				j := Job{Dest: dest, Full: full, Jobs: 2, Force: true}
+				w, err := j.Write(t.Context(), s, p)
+				require.NoError(t, err)
+				require.Equal(t, s.Image.Format, w.Format)
+				require.Equal(t, "aligned-"+name, w.Files[0])
+				require.Positive(t, w.Copied)
+				requireAligned(t, raw, dest, c.qemu, 2048)
+			}
+			p, diffs, err := (&Job{Jobs: 2}).Verify(t.Context(), s, open(t, dest), nil)
+			require.NoError(t, err)
+			require.Empty(t, diffs)
+			require.Len(t, p.Moves, 2)
+
+			again := open(t, dest) // nothing is left to do
+			p, err = again.Plan(Goal{Boundary: 1 << 20})
+			require.NoError(t, err)
+			require.Empty(t, p.Moves)
+		})
+	}
+}
+
+// Another byte in the copy is found and placed.
+func TestVerifyFindsOneByte(t *testing.T) {
+	dir := t.TempDir()
+	raw := oldLinux(t, dir)
+	dest := filepath.Join(dir, "copy.raw")
+	s := open(t, raw)
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	_, err = (&Job{Dest: dest, Format: "raw", Full: true, Jobs: 2}).Write(t.Context(), s, p)
+	require.NoError(t, err)
+	where := starts(t, dest)[1][0]*sector + 12345
+	f, err := os.OpenFile(dest, os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{0}, where)
+	require.NoError(t, errors.Join(err, f.Close()))
+	_, diffs, err := (&Job{Jobs: 1}).Verify(t.Context(), s, open(t, dest), nil)
+	require.NoError(t, err)
+	require.Len(t, diffs, 1)
+	require.Equal(t, where-where%sector, diffs[0].Off)
+
+	require.NoError(t, os.Truncate(dest, diskSize/2))
+	_, diffs, err = (&Job{Jobs: 1}).Verify(t.Context(), s, open(t, dest), nil)
+	require.NoError(t, err)
+	require.NotEmpty(t, diffs, "half of the disk is missing")
+}
+
+// watcher calls a function when a phase begins.
+type watcher func(phase string)
+
+func (w watcher) Begin(phase string, _ int64) { w(phase) }
+func (watcher) Add(int64)                     {}
+
+// What goes wrong while DEST is made leaves nothing of it.
+func TestNothingIsLeft(t *testing.T) {
+	for name, c := range map[string]struct {
+		when  string // the phase in which
+		does  func(t *testing.T, source, partial string, cancel func())
+		spare error
+		want  error
+		text  string
+	}{
+		"the storage returns another byte": {when: image.PhaseCompare, does: func(t *testing.T, _, partial string, _ func()) {
+			t.Helper()
+			f, err := os.OpenFile(partial, os.O_RDWR, 0)
+			require.NoError(t, err)
+			_, err = f.WriteAt([]byte("other"), 22_000*sector)
+			require.NoError(t, errors.Join(err, f.Close()))
+		}, want: verify.ErrDifferent, text: "the storage or memory of this machine is at fault; nothing was published"},
+		"the source changes": {when: image.PhaseCopy, does: func(t *testing.T, source, _ string, _ func()) {
+			t.Helper()
+			f, err := os.OpenFile(source, os.O_RDWR, 0)
+			require.NoError(t, err)
+			_, err = f.WriteAt([]byte("new"), 63*sector)
+			require.NoError(t, errors.Join(err, f.Close(), os.Chtimes(source, time.Time{}, time.Unix(1, 0))))
+		}, want: image.ErrChanged},
+		"it is interrupted while it is copied":   {when: image.PhaseCopy, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
+		"it is interrupted while it is compared": {when: image.PhaseCompare, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
+		"its names are refused":                  {spare: image.ErrUsage, want: image.ErrUsage},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, to := t.TempDir(), t.TempDir()
+			s := open(t, oldLinux(t, dir))
+			p, err := s.Plan(Goal{})
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			begun := false
+			j := Job{
+				Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 2,
+				Begin: func() { begun = true },
+				Spare: func(files []string) error {
+					require.Equal(t, []string{"copy.raw"}, files)
+					return c.spare
+				},
+				Watch: func() Progress {
+					return watcher(func(phase string) {
+						if phase == c.when {
+							c.does(t, s.Path(), filepath.Join(to, ".copy.raw.partial"), cancel)
+						}
+					})
+				},
+			}
+			_, err = j.Write(ctx, s, p)
+			require.ErrorIs(t, err, c.want)
+			require.ErrorContains(t, err, c.text)
+			require.True(t, begun)
+			require.Empty(t, names(t, to))
+		})
+	}
+}
+
+// A copy that moves nothing has the very bytes, in another format too.
+func TestCopy(t *testing.T) {
+	dir := t.TempDir()
+	raw := oldLinux(t, dir)
+	s := open(t, raw)
+	p, err := s.Plan(Goal{Copy: true})
+	require.NoError(t, err)
+	require.Empty(t, p.Moves)
+	dest := filepath.Join(dir, "copy.qcow2")
+	_, err = (&Job{Dest: dest, Format: "qcow2", Full: true, Jobs: 2}).Write(t.Context(), s, p)
+	require.NoError(t, err)
+	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", raw, dest)
+}
+
+func TestWriteStream(t *testing.T) {
+	dir := t.TempDir()
+	raw := oldLinux(t, dir)
+	stream, err := os.ReadFile(converted(t, raw, "stream.vmdk", "vmdk", "-o", "subformat=streamOptimized"))
+	require.NoError(t, err)
+	same := func(n int64) int64 { return n }
+	for _, full := range []bool{true, false} {
+		dest := filepath.Join(dir, fmt.Sprintf("copy-%v.raw", full))
+		p, w, err := (&Job{Dest: dest, Format: "raw", Full: full, Jobs: 2}).WriteStream(t.Context(), bytes.NewReader(stream), Reading{}, same)
+		require.NoError(t, err)
+		require.EqualValues(t, diskSize, p.Size)
+		require.Positive(t, w.Copied)
+		disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "raw", raw, dest)
+	}
+	to := t.TempDir()
+	for name, c := range map[string]struct {
+		in   io.Reader
+		read Reading
+		text string
+	}{
+		"cut":            {bytes.NewReader(stream[:len(stream)/2]), Reading{}, "standard input"},
+		"another format": {bytes.NewReader(stream), Reading{Format: "qcow2"}, "as --format says"},
+		"raw":            {bytes.NewReader(make([]byte, 1<<20)), Reading{}, "from a pipe"},
+		"no such format": {bytes.NewReader(stream), Reading{Format: "tape"}, `--format "tape"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := Job{Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 1}
+			_, _, err := j.WriteStream(t.Context(), c.in, c.read, same)
+			require.ErrorContains(t, err, c.text)
+			require.Empty(t, names(t, to))
+		})
+	}
+	t.Run("other bytes are read back", func(t *testing.T) {
+		j := Job{Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 1, Watch: func() Progress {
+			return watcher(func(phase string) {
+				if phase == image.PhaseCompare {
+					f, err := os.OpenFile(filepath.Join(to, ".copy.raw.partial"), os.O_RDWR, 0)
+					require.NoError(t, err)
+					_, err = f.WriteAt([]byte("other"), 22_000*sector)
+					require.NoError(t, errors.Join(err, f.Close()))
+				}
+			})
+		}}
+		_, _, err := j.WriteStream(t.Context(), bytes.NewReader(stream), Reading{}, same)
+		require.ErrorIs(t, err, verify.ErrDifferent)
+		require.Empty(t, names(t, to))
+	})
+}
+
+// A view in which anything but the plan has changed is refused.
+func TestViewHoldsThePlan(t *testing.T) {
+	s := open(t, oldLinux(t, t.TempDir()))
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	require.NotEmpty(t, p.Patches)
+	_, err = s.View(p)
+	require.NoError(t, err)
+	p.Patches[0].Old = append([]byte{^p.Patches[0].Old[0]}, p.Patches[0].Old[1:]...)
+	_, err = s.View(p)
+	require.ErrorIs(t, err, verify.ErrDifferent)
+
+	p, err = s.Plan(Goal{})
+	require.NoError(t, err)
+	i := slices.IndexFunc(p.Pieces, func(x disk.Shift) bool { return x.From == 63*sector })
+	require.GreaterOrEqual(t, i, 0)
+	p.Pieces[i].From += sector // not the file system that was there
+	_, err = s.View(p)
+	require.Error(t, err)
+	_, err = s.Result(p)
+	require.Error(t, err)
+}
+
+func TestReading(t *testing.T) {
+	raw := oldLinux(t, t.TempDir())
+	qcow := converted(t, raw, "disk.qcow2", "qcow2")
+	img, err := image.Open(qcow, image.Options{})
+	require.NoError(t, err)
+	_, err = Read(img, Reading{SectorSize: 4096})
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+	_, err = Reading{Format: "tape"}.Options()
+	require.ErrorIs(t, err, image.ErrUsage)
+	o, err := Reading{Format: "qcow2", Like: 4096}.Options()
+	require.NoError(t, err)
+	require.EqualValues(t, 4096, o.SectorSize)
+}
+
+// A disk of a machine is planned with what the same goal makes of the others.
+func TestOthers(t *testing.T) {
+	system, data := oldLinux(t, t.TempDir()), oldLinux(t, t.TempDir())
+	s, x := open(t, system), open(t, data)
+	require.ErrorContains(t, Others{x}.Distinct(s), "0x1234abcd")
+	disktest.Run(t, "sfdisk", "--disk-id", data, "0x55aa55aa")
+	o := Others{open(t, data)}
+	require.NoError(t, o.Distinct(s))
+
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	require.NoError(t, o.JoinPlan(s, p, Goal{}))
+	require.NoError(t, o.Join(s, Goal{}))
+	_, refused, err := o.Machine(s, p.Starts(), Goal{Only: []int{1}, DataOnly: false})
+	require.NoError(t, err)
+	require.Empty(t, refused)
+
+	dest := filepath.Join(t.TempDir(), "copy.raw")
+	_, err = (&Job{Dest: dest, Format: "raw", Full: true, Jobs: 2}).Write(t.Context(), s, p)
+	require.NoError(t, err)
+	d := open(t, dest)
+	m, err := o.Elsewhere(s, d, Goal{})
+	require.NoError(t, err)
+	_, diffs, err := (&Job{Jobs: 2}).Verify(t.Context(), s, d, m)
+	require.NoError(t, err)
+	require.Empty(t, diffs)
+	m, err = Others{}.Elsewhere(s, d, Goal{})
+	require.NoError(t, err)
+	require.Nil(t, m)
+}
+
+func TestCodes(t *testing.T) {
+	for code, err := range map[string]error{
+		"usage": image.ErrUsage, "busy": ondisk.ErrBusy, "changed": image.ErrChanged, "verify": verify.ErrDifferent, "output": image.ErrOutput,
+		"reference": ondisk.ErrReference, "limit": ondisk.ErrLimit, "unsupported": ErrUnknown, "format": ondisk.ErrFormat,
+		"io": io.ErrUnexpectedEOF, "internal": errors.New("something"), "own": &ondisk.Refusal{Code: "own"},
+	} {
+		require.Equal(t, code, Code(fmt.Errorf("disk: %w", err)))
+	}
+}
+
+// A snapshot alone is refused; with its parents it is one disk.
+func TestSnapshots(t *testing.T) {
+	dir := t.TempDir()
+	base := oldLinux(t, dir)
+	top := filepath.Join(dir, "top.qcow2")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", "disk.img", top)
+	s := open(t, top)
+	refused, err := s.Refusals(Goal{})
+	require.NoError(t, err)
+	require.Len(t, refused, 1)
+	require.ErrorContains(t, Refusal(refused), `complete only together with its parent "disk.img"`)
+	refused, err = s.Refusals(Goal{Flatten: true})
+	require.NoError(t, err)
+	require.Empty(t, refused)
+	require.NoError(t, Refusal(nil))
+
+	p, err := s.Plan(Goal{Flatten: true})
+	require.NoError(t, err)
+	dest := filepath.Join(dir, "flat.qcow2")
+	_, err = (&Job{Dest: dest, Full: true, Jobs: 2}).Write(t.Context(), s, p)
+	require.NoError(t, err)
+	requireAligned(t, base, dest, "qcow2", 2048)
+}
+
+// A survey knows where partitions start, and a complete reading all that Read knows.
+func TestSurvey(t *testing.T) {
+	raw := oldLinux(t, t.TempDir())
+	for _, all := range []bool{false, true} {
+		img, err := image.Open(converted(t, raw, "disk.qcow2", "qcow2"), image.Options{})
+		require.NoError(t, err)
+		defer img.Close()
+		s, err := Survey(img)
+		require.NoError(t, err)
+		require.Len(t, s.Layout.Partitions, 2)
+		require.EqualValues(t, 63*sector, s.Layout.Partitions[0].Off)
+		require.NoError(t, s.Complete(t.Context(), all))
+		require.Empty(t, s.Damage)
+		require.NoError(t, s.Misnamed())
+		u, err := s.Use(t.Context(), true, func() Progress { return watcher(func(phase string) { require.Equal(t, "read", phase) }) })
+		require.NoError(t, err)
+		require.Empty(t, u.Issues)
+		require.NotNil(t, u.NonZero)
+		require.Greater(t, *u.NonZero, int64(8000*sector), "the noise of the second partition")
+		require.Less(t, *u.NonZero, int64(diskSize/2))
+	}
+}
+
+// A map that leads nowhere is broken: a survey does not see it, a complete reading does.
+func TestBrokenMap(t *testing.T) {
+	dir := t.TempDir()
+	q := disktest.ForgeQcow2(make([]byte, 1<<20), 16)
+	q.Big64(q.L2+8*5, 1<<63|1<<40) // far behind the end of the file
+	path := filepath.Join(dir, "broken.qcow2")
+	q.Write(t, path)
+	img, err := image.Open(path, image.Options{})
+	require.NoError(t, err)
+	defer img.Close()
+	s, err := Survey(img)
+	require.NoError(t, err)
+	require.NoError(t, s.Malformed())
+	require.NoError(t, s.Complete(t.Context(), true))
+	require.Error(t, s.Malformed())
+	_, err = s.Plan(Goal{})
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+	refused, err := s.Refusals(Goal{})
+	require.NoError(t, err)
+	require.Empty(t, refused, "what is wrong is said by Malformed")
+}
+
+// What does not fit is refused before the first byte; of a compressed copy nobody can know, which is said.
+func TestRoom(t *testing.T) {
+	raw := oldLinux(t, t.TempDir())
+	small := t.TempDir()
+	if err := unix.Mount("none", small, "tmpfs", 0, "size=4m"); err != nil {
+		t.Skipf("a small file system cannot be mounted: %v", err)
+	}
+	defer func() { require.NoError(t, unix.Unmount(small, unix.MNT_DETACH)) }()
+	s := open(t, raw)
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	warned := ""
+	j := Job{Dest: filepath.Join(small, "copy.raw"), Format: "raw", Full: true, Jobs: 2, Warn: func(text string) { warned = text }}
+	_, err = j.Write(t.Context(), s, p)
+	require.ErrorIs(t, err, image.ErrOutput)
+	require.ErrorContains(t, err, "make room or choose another place")
+	require.Empty(t, warned)
+	require.Empty(t, names(t, small))
+
+	j.Dest, j.Format, j.Subformat = filepath.Join(small, "copy.vmdk"), "vmdk", "streamOptimized"
+	_, err = j.Write(t.Context(), s, p)
+	require.Contains(t, warned, "the copy is compressed and may need up to")
+	require.NoError(t, err, "the noise is compressible")
+	requireAligned(t, raw, j.Dest, "vmdk", 2048)
+}
+
+// What is no copy of the disk is a difference, and no error.
+func TestVerifyOfAnotherDisk(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, oldLinux(t, dir))
+	other := filepath.Join(dir, "other.raw")
+	require.NoError(t, os.WriteFile(other, nil, 0o644))
+	require.NoError(t, os.Truncate(other, diskSize))
+	disktest.RunInput(t, "2048,20000,83\n", "sfdisk", "-q", other)
+	p, diffs, err := (&Job{Jobs: 1}).Verify(t.Context(), s, open(t, other), nil)
+	require.NoError(t, err)
+	require.Nil(t, p)
+	require.Len(t, diffs, 1)
+
+	img, err := image.Open(other, image.Options{SectorSize: 4096})
+	require.NoError(t, err)
+	large, err := Read(img, Reading{})
+	require.NoError(t, err)
+	defer Others{large}.Close()
+	_, diffs, err = (&Job{Jobs: 1}).Verify(t.Context(), s, large, nil)
+	require.NoError(t, err)
+	require.Contains(t, diffs[0].Text, "sectors of 4096 bytes, want 512")
+}
+
+// A copy that is malformed when it is read back was not written by what was planned; one that cannot be read at all is an error of the
+// storage.
+func TestReadBack(t *testing.T) {
+	for err, different := range map[error]bool{ondisk.ErrFormat: true, ondisk.ErrUnsupported: true, ondisk.ErrReference: true, io.ErrUnexpectedEOF: false} {
+		got := readBack(err)
+		require.ErrorIs(t, got, err)
+		require.Equal(t, different, errors.Is(got, verify.ErrDifferent), "%v", err)
+	}
+}
+
+// Data that the bitmaps of a VHD hide are found by a survey too, on a disk that reads as blank.
+func TestSurveyFindsHiddenData(t *testing.T) {
+	dir := t.TempDir()
+	data := make(disktest.Forged, 4<<20)
+	table := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 512})
+	copy(data, table)
+	v := disktest.ForgeVHD(data, disktest.VHDLayout{Stored: func(s int64) bool { return s != 0 }})
+	v.Put(v.Blocks[0]+512, data[:512])
+	path := filepath.Join(dir, "hidden.vhd")
+	v.Write(t, path)
+	img, err := image.Open(path, image.Options{})
+	require.NoError(t, err)
+	defer img.Close()
+	s, err := Survey(img)
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(s.Damage, func(i ondisk.Issue) bool { return i.Code == image.CodeHidden }))
+	refused, err := s.Refusals(Goal{})
+	require.NoError(t, err)
+	require.NotEmpty(t, refused)
+}
