@@ -176,7 +176,7 @@ func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *realign
 	r.Stored(u.Map, u.NonZero)
 	r.Refusals, r.Flags = refusals, append(f.flags(), f.move().withArguments()...)
 	r.ExitCode = r.Verdict.ExitCode()
-	if bad = realign.Broken(findings); bad == nil && s.Misnamed() != nil && r.Disk.Unknown() {
+	if bad = realign.Broken(findings); bad == nil && s.Misnamed() != nil && r.Unknown() {
 		bad = s.Misnamed()
 	}
 	f.diagnose(r, s.Layout, bad != nil)

@@ -38,10 +38,10 @@ func (c *copyFlags) copyPackage(ctx context.Context, out, errOut io.Writer, job 
 		return err
 	}
 	p, err := realign.PlanPackage(src, job.reading, job.goal)
-	defer p.Close()
 	if err != nil {
 		return err
 	}
+	defer p.Close()
 	r := newPackageAlign(c.command, p, job)
 	if r.Moved == 0 && job.skipAligned {
 		return c.emit(out, r, func(t *report.Text) { t.PackageAlign(r) })

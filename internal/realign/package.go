@@ -37,23 +37,31 @@ type PackageDisk struct {
 // changes reports whether the disk gets other bytes.
 func (d *PackageDisk) changes() bool { return len(d.Plan.Patches) > 0 || d.Plan.Size != d.Plan.OldSize }
 
-// PlanPackage opens and plans all disks of a package, and looks at the planned disks, before anything is written. The caller closes the
-// result, with an error too.
+// PlanPackage opens and plans all disks of a package, and looks at the planned disks, before anything is written.
 func PlanPackage(src *image.Package, r Reading, g Goal) (*Package, error) {
 	p := &Package{Package: src}
+	if err := p.plan(r, g); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *Package) plan(r Reading, g Goal) error {
+	src := p.Package
 	for _, d := range src.Disks() {
 		s, err := OpenMember(src, d, r)
 		if err != nil {
-			return p, err
+			return err
 		}
 		x := &PackageDisk{Source: s, Member: d.Member, machine: src.Machine(d)}
 		p.Disks = append(p.Disks, x)
 		if x.Plan, err = s.Plan(g); err != nil {
-			return p, fmt.Errorf("%s: %w", s.Path(), err)
+			return fmt.Errorf("%s: %w", s.Path(), err)
 		}
 	}
 	if len(p.Disks) == 0 {
-		return p, fmt.Errorf("%s: the package has no disk with a file: %w, there is nothing to copy", src.Path, ondisk.ErrUnsupported)
+		return fmt.Errorf("%s: the package has no disk with a file: %w, there is nothing to copy", src.Path, ondisk.ErrUnsupported)
 	}
 	m := Machines{}
 	for _, x := range p.Disks {
@@ -61,10 +69,10 @@ func PlanPackage(src *image.Package, r Reading, g Goal) (*Package, error) {
 	}
 	for _, x := range p.Disks {
 		if err := x.settle(m.of(x.machine), g); err != nil {
-			return p, fmt.Errorf("%s: %w", x.Path(), err)
+			return fmt.Errorf("%s: %w", x.Path(), err)
 		}
 	}
-	return p, nil
+	return nil
 }
 
 // settle completes the plan of a disk by those of the other disks of its machine, and checks it.
@@ -83,7 +91,7 @@ func (d *PackageDisk) settle(m *layout.Machine, g Goal) (err error) {
 // Close closes the disks.
 func (p *Package) Close() {
 	for _, d := range p.Disks {
-		d.Source.Close()
+		d.Close()
 	}
 }
 
@@ -124,7 +132,7 @@ func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, e
 	}
 	var dropped []string
 	var issues []ondisk.Issue
-	w.Written, err = publish(ctx, j, start, create, unchanged, func(o *image.PackageOutput, w *Written) error {
+	w.Written, err = publish(ctx, j, start, create, unchanged, func(o *image.PackageOutput, _ *Written) error {
 		dropped, issues = o.Dropped, o.Issues()
 		return o.Write(ctx, watched, func(member string, create image.CreateDisk) error { return j.fillMember(ctx, p, member, create) })
 	})

@@ -91,7 +91,7 @@ func TestPackage(t *testing.T) {
 	require.Equal(t, []string{"copy.ova"}, w.Files)
 	require.Positive(t, p.Disks[0].Copied)
 	disktest.Run(t, "tar", "-C", dir, "-xf", dest)
-	requireAligned(t, raw, filepath.Join(dir, "one.vmdk"), "vmdk", 2048)
+	requireAligned(t, raw, filepath.Join(dir, "one.vmdk"), "vmdk")
 	want, err := os.ReadFile(filepath.Join(filepath.Dir(ova), "two.vmdk"))
 	require.NoError(t, err)
 	got, err := os.ReadFile(filepath.Join(dir, "two.vmdk"))

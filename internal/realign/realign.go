@@ -198,8 +198,8 @@ func (s *Source) moves(g Goal) (*plan.Plan, error) {
 // Refusals are the reasons for which a copy could not be made now; none of a malformed disk, of which Malformed says what is wrong.
 func (s *Source) Refusals(g Goal) ([]align.Finding, error) {
 	none := []align.Finding{}
-	if s.Malformed() != nil {
-		return none, nil
+	if err := s.Malformed(); err != nil {
+		return none, nil //nolint:nilerr // said in its own way
 	}
 	p, err := s.Plan(g)
 	if err != nil {

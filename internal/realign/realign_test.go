@@ -93,9 +93,9 @@ func part(t testing.TB, raw string, where [2]int64) []byte {
 	return b
 }
 
-// requireAligned requires of a copy, as qemu-img and sfdisk read it, that its partitions are those of raw, at multiples of boundary
-// sectors, and that e2fsck finds its file system sound.
-func requireAligned(t testing.TB, raw, copied, format string, boundary int64) {
+// requireAligned requires of a copy, as qemu-img and sfdisk read it, that its partitions are those of raw, at multiples of a
+// mebibyte, and that e2fsck finds its file system sound.
+func requireAligned(t testing.TB, raw, copied, format string) {
 	t.Helper()
 	flat := filepath.Join(t.TempDir(), "copy.img")
 	disktest.Run(t, "qemu-img", "convert", "-f", format, "-O", "raw", copied, flat)
@@ -103,7 +103,7 @@ func requireAligned(t testing.TB, raw, copied, format string, boundary int64) {
 	require.Len(t, is, len(was))
 	for i := range was {
 		require.Equal(t, was[i][1], is[i][1])
-		require.Zero(t, is[i][0]%boundary, "partition %d starts at %d", i+1, is[i][0])
+		require.Zero(t, is[i][0]%2048, "partition %d starts at %d", i+1, is[i][0])
 		got, want := part(t, flat, is[i]), part(t, raw, was[i])
 		if i == 0 { // the superblock has no hidden sectors
 			system := filepath.Join(t.TempDir(), "system")
@@ -156,7 +156,7 @@ func TestWriteAndVerify(t *testing.T) {
 				require.Equal(t, s.Image.Format, w.Format)
 				require.Equal(t, "aligned-"+name, w.Files[0])
 				require.Positive(t, w.Copied)
-				requireAligned(t, raw, dest, c.qemu, 2048)
+				requireAligned(t, raw, dest, c.qemu)
 			}
 			p, diffs, err := (&Job{Jobs: 2}).Verify(t.Context(), s, open(t, dest), nil)
 			require.NoError(t, err)
@@ -424,7 +424,7 @@ func TestSnapshots(t *testing.T) {
 	dest := filepath.Join(dir, "flat.qcow2")
 	_, err = (&Job{Dest: dest, Full: true, Jobs: 2}).Write(t.Context(), s, p)
 	require.NoError(t, err)
-	requireAligned(t, base, dest, "qcow2", 2048)
+	requireAligned(t, base, dest, "qcow2")
 }
 
 // A survey knows where partitions start, and a complete reading all that Read knows.
@@ -495,7 +495,7 @@ func TestRoom(t *testing.T) {
 	_, err = j.Write(t.Context(), s, p)
 	require.Contains(t, warned, "the copy is compressed and may need up to")
 	require.NoError(t, err, "the noise is compressible")
-	requireAligned(t, raw, j.Dest, "vmdk", 2048)
+	requireAligned(t, raw, j.Dest, "vmdk")
 }
 
 // What is no copy of the disk is a difference, and no error.

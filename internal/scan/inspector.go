@@ -112,9 +112,9 @@ func (j *Inspector) single(i *library.Image, job Job, o image.Options) (judged b
 	}
 	d, misnamed, err := j.disk(i, img, nil)
 	switch {
-	case job.Doubt && err == nil && d.Disk.Unknown(), job.Doubt && err != nil && img.Disk.Size() < image.SmallestBare:
+	case job.Doubt && err == nil && d.Unknown(), job.Doubt && err != nil && img.Disk.Size() < image.SmallestBare:
 		return false, nil // what is broken and as large as a disk may be one
-	case d.Disk.Unknown() && misnamed != nil:
+	case d.Unknown() && misnamed != nil:
 		return true, misnamed
 	}
 	i.Disks, i.Size = append(i.Disks, d), img.Disk.Size()
