@@ -18,7 +18,7 @@ import (
 )
 
 // disk255 is an MBR disk of 255 heads and 63 sectors with the given code and partitions.
-func disk255(code boot.Code, parts ...layout.Partition) *layout.Layout {
+func disk255(code *boot.Code, parts ...layout.Partition) *layout.Layout {
 	for i := range parts {
 		parts[i].Number = i + 1
 	}
@@ -82,7 +82,7 @@ func TestFirmwareBoots(t *testing.T) {
 	gpt := func(typeGUID string) *layout.Layout {
 		p := mbrPart(63, 9999, false, volume.FAT32)
 		p.Kind, p.Type, p.TypeGUID = table.Entry, 0, typeGUID
-		return &layout.Layout{Table: &table.Table{Scheme: table.GPT, SectorSize: 512}, Boot: &boot.Result{}, Partitions: []layout.Partition{p}}
+		return &layout.Layout{Table: &table.Table{Scheme: table.GPT, SectorSize: 512}, Boot: &boot.Result{Code: boot.Empty}, Partitions: []layout.Partition{p}}
 	}
 	for guid, want := range map[string]align.Role{
 		"c12a7328-f81f-11d2-ba4b-00a0c93ec93b": align.BootDisk, // UEFI 2.10: EFI system partition
@@ -181,7 +181,7 @@ func TestAdviceFollowsTheVerdict(t *testing.T) {
 			p.Volume.DataStart = 512 * rapid.Int64Range(0, 300).Draw(t, "data")
 			parts = append(parts, p)
 		}
-		l := disk255(rapid.SampledFrom([]boot.Code{boot.Empty, boot.Windows2000, boot.Unknown}).Draw(t, "code"), parts...)
+		l := disk255(rapid.SampledFrom([]*boot.Code{boot.Empty, boot.Windows2000, boot.Unknown}).Draw(t, "code"), parts...)
 		c := align.Case{Boundary: 4096 << rapid.IntRange(0, 8).Draw(t, "boundary"), Storage: storage(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage"))}
 		if rapid.Bool().Draw(t, "refused") {
 			c.Refusals = []align.Finding{{Code: "x"}}

@@ -68,7 +68,7 @@ func GoalFor(l *layout.Layout, boundary int64) Goal {
 	switch {
 	case boundary != 0:
 		return Goal{Must: boundary, Want: boundary}
-	case l.Boot.Code.ReadsCHS:
+	case l.ReadsCHS():
 		return Goal{Must: DefaultBoundary, Want: DefaultBoundary}
 	}
 	return Goal{Must: DefaultBoundary, Want: units.MiB}

@@ -1,8 +1,6 @@
 package align
 
 import (
-	"slices"
-
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/table"
@@ -18,9 +16,6 @@ const (
 	UnknownRole Role = "unknown"
 )
 
-// loaders are boot codes that need no active partition. Partitioners write the other codes to data disks too.
-var loaders = []boot.Code{boot.Grub2, boot.GrubLegacy, boot.Lilo, boot.SyslinuxAlt, boot.Isolinux}
-
 // Types of partitions that firmware boots from: the EFI system partition and the BIOS boot partition of GRUB. Spec: UEFI 2.10,
 // table 5.7; GRUB manual, "BIOS installation".
 const (
@@ -32,7 +27,7 @@ const (
 // roleOf returns whether a BIOS or a UEFI firmware can start from a disk.
 func roleOf(l *layout.Layout) Role {
 	code := l.Boot.Code
-	if slices.Contains(loaders, code) {
+	if code.AnyFlag { // partitioners write the other codes to data disks too
 		return BootDisk
 	}
 	for _, p := range l.Partitions {

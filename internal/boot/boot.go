@@ -12,7 +12,7 @@ import (
 
 // Result is what a disk boots with.
 type Result struct {
-	Code   Code
+	Code   *Code
 	Refs   []Ref
 	Issues []ondisk.Issue
 	Chain  []Link // in the order of a boot
@@ -28,21 +28,20 @@ type Result struct {
 
 // Read names the boot code and finds all references.
 func Read(g *Guest) (*Result, error) {
-	g.Code = Identify(g.Sector0)
-	r := &Result{Code: g.Code}
+	g.Code, g.codes = Identify(g.Sector0), Codes
+	r, all := &Result{Code: g.Code}, Found{}
 	for _, f := range finders {
 		found, err := f.Find(g)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Name, err)
 		}
-		r.Refs = append(r.Refs, found.Refs...)
-		r.Issues = append(r.Issues, found.Issues...)
-		r.Chain = append(r.Chain, found.Chain...)
+		all.add(found)
 	}
+	r.Issues, r.Chain = all.Issues, all.Chain
 	r.unseen, r.boots = g.unseen, r.bootable(g.Partitions)
 	r.Windows, r.Unlisted = g.windows, g.unlisted
 	var clash *ondisk.Issue
-	if r.Refs, clash = distinct(r.Refs); clash != nil {
+	if r.Refs, clash = distinct(all.Refs); clash != nil {
 		r.Issues = append(r.Issues, *clash)
 	}
 	return r, nil
@@ -76,9 +75,9 @@ const bootArea = 1024
 
 // area names the loader in the boot area of a partition, Unknown for any other content; ok is false when it holds nothing but zeros, as
 // in front of most file systems, or is not on the disk as a whole. All are read once: a table can have thousands of partitions, and each finder asks for all of them.
-func (g *Guest) area(p Partition) (c Code, ok bool, err error) {
+func (g *Guest) area(p Partition) (c *Code, ok bool, err error) {
 	if g.areas == nil {
-		areas, buf := map[int]Code{}, make([]byte, bootArea)
+		areas, buf := map[int]*Code{}, make([]byte, bootArea)
 		for _, p := range g.Partitions {
 			if p.Len < bootArea || p.End() > g.Disk.Size() {
 				continue
@@ -87,7 +86,7 @@ func (g *Guest) area(p Partition) (c Code, ok bool, err error) {
 				return c, false, err
 			}
 			if !ondisk.IsZero(buf) {
-				areas[p.Number] = loader(buf[:codeLen])
+				areas[p.Number] = g.loader(buf[:codeLen])
 			}
 		}
 		g.areas = areas
@@ -97,13 +96,30 @@ func (g *Guest) area(p Partition) (c Code, ok bool, err error) {
 }
 
 // loaderIn gives the first sector of a partition when it is that of a loader; ok is false for any other.
-func (g *Guest) loaderIn(p Partition, c Code) (sector []byte, ok bool, err error) {
+func (g *Guest) loaderIn(p Partition, c *Code) (sector []byte, ok bool, err error) {
 	held, ok, err := g.area(p)
 	if err != nil || !ok || held != c {
 		return nil, false, err
 	}
 	sector, err = ondisk.Bytes(g.Disk, p.Off, 512)
 	return sector, err == nil, err
+}
+
+// loaders finds what the boot loaders in sector 0 and in boot sectors store.
+var loaders = Finder{Name: "boot loaders", Find: findLoaders}
+
+func findLoaders(g *Guest) (f Found, err error) {
+	for _, c := range g.codes {
+		if c.Find == nil {
+			continue
+		}
+		found, err := c.Find(g, c)
+		if err != nil {
+			return f, fmt.Errorf("%s: %w", c.Name, err)
+		}
+		f.add(found)
+	}
+	return f, nil
 }
 
 // bootSectors says what a move would break in the boot sectors of partitions.
@@ -117,19 +133,21 @@ func checkVolume(g *Guest, p Partition, r *Found) error {
 	if err != nil {
 		return err
 	}
-	switch c := loader(b[:440]); {
-	case c == Lilo || c == GrubLegacy || c == Grub2: // a finder for each
+	switch {
 	case p.Kind == table.Extended:
 		// Its first record has room for code: LILO and GRUB can be installed there.
-		if p.Active && Identify(b[:440]) == Unknown {
-			r.unbootable("boot-code", 0, fmt.Sprintf("the boot sector of the active partition %d holds code that is not known", p.Number), whenUnknown)
+		if p.Active && Identify(b[:codeLen]) == Unknown {
+			text := fmt.Sprintf("the boot sector of the active partition %d holds code that is not known", p.Number)
+			r.unbootable("boot-code", 0, text, whenUnknown)
 		}
+	case g.loader(b[:codeLen]) != Unknown:
+		// Its Find tells.
 	case p.Volume.Boot != nil:
 		// Its code finds the volume by the BIOS parameter block; what a Windows stores besides is left to other finders.
 	case p.Volume.Kind == volume.Disklabel:
 		// boot1 of a BSD, which the label belongs to: package layout refuses those that keep places, by type and label.
 	case p.Volume.Kind == volume.ExFAT && noExFATCode(b):
-	case p.Volume.Boot == nil && p.Active && !ondisk.IsZero(b) && !isSyslinux(b) && b[510] == 0x55 && b[511] == 0xaa:
+	case p.Volume.Boot == nil && p.Active && !ondisk.IsZero(b) && b[510] == 0x55 && b[511] == 0xaa:
 		r.unknownSector(g, p)
 	}
 	return nil
@@ -147,9 +165,4 @@ func (r *Found) unknownSector(g *Guest, p Partition) {
 		return
 	}
 	r.unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known", whenUnknown)
-}
-
-// isSyslinux knows the boot sectors of syslinux and extlinux.
-func isSyslinux(b []byte) bool {
-	return bytes.Contains(b[:16], []byte("SYSLINUX")) || bytes.Contains(b[:16], []byte("EXTLINUX"))
 }

@@ -156,7 +156,7 @@ func (f *Found) savedSector(g *Guest, p Partition, name string) error {
 	if err != nil {
 		return err
 	}
-	if c := loader(b[:440]); c == Lilo || c == Grub2 || c == GrubLegacy {
+	if c := g.loader(b[:codeLen]); c.Absolute {
 		f.warn("saved-boot-sector", 0, fmt.Sprintf("%s in %s of partition %d finds its files by absolute sectors", c.Name, shown(name), p.Number),
 			"install that loader again on the copy, and save its boot sector anew")
 		return nil

@@ -2,6 +2,7 @@ package boot
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -17,17 +18,13 @@ import (
 var bootChain = Finder{Name: "boot chain", Find: firstLinks}
 
 func firstLinks(g *Guest) (f Found, err error) {
-	switch g.Code {
-	case Empty, TrueCrypt, VeraCrypt, PGP, SafeBoot: // see finder encryption
-		return f, nil
-	case Unknown:
+	switch c := g.Code; {
+	case c == Unknown:
 		f.link(0, "the code in sector 0 is not known, and so is what it reads")
-	case Isolinux, Grub2, GrubLegacy, Lilo, Grub4DOS:
-		return f, nil // each has a finder of its own, and needs no active partition
-	default:
-		if ok := f.sector0Reads(g); !ok {
-			return f, nil
-		}
+	case c == Empty || c.Encrypts || c.Find != nil: // see finder encryption, and the loader's own
+		return f, nil
+	case !f.sector0Reads(g):
+		return f, nil
 	}
 	for _, p := range g.chosen() {
 		if err := f.bootSector(g, p); err != nil {
@@ -39,65 +36,31 @@ func firstLinks(g *Guest) (f Found, err error) {
 
 // sector0Reads tells what standard code does, and whether it finds a partition to boot from.
 func (f *Found) sector0Reads(g *Guest) bool {
-	who := "code of " + g.Code.Name
-	if g.Code == GenericCHS || g.Code == GenericLBA {
-		who = g.Code.Name
+	c, who := g.Code, "code of "+g.Code.Name
+	if c.Generic {
+		who = c.Name
 	}
-	readsGPT := g.Code == SyslinuxGPT || g.Code == FreeBSDGPT
-	if g.Scheme == table.GPT && (g.Code == GenericCHS || g.Code == GenericLBA) {
+	if g.Scheme == table.GPT && c.Generic {
 		const text = "the code in sector 0 has the shape of standard code for an MBR, and whether it reads the GPT is not known"
 		f.link(0, text)
 		f.warn("boot-code", 0, text, "if a BIOS boots the disk by it, install the boot loader again on the copy")
 		return false
 	}
-	if (g.Scheme == table.GPT) != readsGPT {
-		f.link(0, "%s in sector 0 does not read %s: no BIOS boots by it", who, map[bool]string{true: "a GPT", false: "an MBR"}[g.Scheme == table.GPT])
+	if (g.Scheme == table.GPT) != c.GPT {
+		other := map[bool]string{true: "an MBR", false: "a GPT"}[c.GPT]
+		f.link(0, "%s in sector 0 does not read %s: no BIOS boots by it", who, other)
 		return false
 	}
+	choice := cmp.Or(c.Choice, "the active partition")
+	if c.Number != nil {
+		choice = fmt.Sprintf("partition %d", c.Number(g.Sector0))
+	}
 	over := ""
-	if g.Code.HandsOver {
+	if c.HandsOver {
 		over = ", and hands its entry of the table over"
 	}
-	f.link(0, "%s in sector 0 reads the boot sector of %s by %s%s", who, g.choice(), g.Code.address(), over)
-	return f.chosenAre(g.chosen(), g.Code)
-}
-
-// choice says which partition code boots from.
-func (g *Guest) choice() string {
-	switch g.Code {
-	case SyslinuxAlt:
-		return fmt.Sprintf("partition %d", g.Sector0[altNumber])
-	case SyslinuxGPT:
-		return "the partition with the attribute of legacy boot"
-	case FreeBSDGPT:
-		return "the partition of type freebsd-boot"
-	case FreeBSDMenu:
-		return "a partition that the user chooses"
-	case DebianMBR:
-		return "the active partition, or of one that the user chooses,"
-	}
-	return "the active partition"
-}
-
-// altNumber is where altmbr.bin keeps the number of the partition that it boots from. Spec: syslinux wiki, "Mbr".
-const altNumber = 439
-
-// typeOfFreeBSDBoot is the type of a GPT's partition that holds gptboot or gptzfsboot. Spec: FreeBSD, gpart(8).
-const typeOfFreeBSDBoot = "83bd6b9d-7f41-11dc-be0b-001560b84f0f"
-
-// address says how code names a sector to the BIOS.
-func (c Code) address() string {
-	switch {
-	case c == Windows2000:
-		return "cylinder, head and sector (by LBA behind the last cylinder of the BIOS)"
-	case c == Windows98:
-		return "cylinder, head and sector (by LBA when its type is 0c or 0e)"
-	case c == FreeBSD || c == FreeBSDMenu:
-		return "cylinder, head and sector (by LBA when a flag says so)"
-	case c.ReadsCHS:
-		return "cylinder, head and sector"
-	}
-	return "LBA"
+	f.link(0, "%s in sector 0 reads the boot sector of %s by %s%s", who, choice, c.address(), over)
+	return f.chosenAre(g.chosen(), c)
 }
 
 // maxChosen is how many partitions that the code in sector 0 can boot from are reported. An MBR has room for four.
@@ -109,31 +72,9 @@ func (g *Guest) chosen() []Partition {
 	return ps[:min(len(ps), maxChosen)]
 }
 
-// chooses reports whether the code in sector 0 can boot from a partition. Code that is not known is taken for one that goes by the flag.
-func (g *Guest) chooses(p Partition) bool {
-	switch g.Code {
-	case SyslinuxAlt:
-		return p.Number == int(g.Sector0[altNumber])
-	case SyslinuxGPT:
-		return p.LegacyBoot
-	case FreeBSDGPT:
-		return p.TypeGUID == typeOfFreeBSDBoot
-	case FreeBSDMenu:
-		return p.Kind == table.Primary
-	case Syslinux, LiloMBR: // look into extended partitions too
-		return p.Active
-	}
-	return p.Active && p.Kind != table.Logical
-}
-
-// starts reports whether the boot goes through the boot sector of a partition, or of the disk (number 0), without the menu of a loader.
-func (g *Guest) starts(home Partition) bool {
-	switch g.Code {
-	case Isolinux, Grub2, GrubLegacy, Lilo: // they go by no table
-		return home.Number == 0
-	}
-	return home.Number == 0 || g.chooses(home)
-}
+// starts reports whether the boot goes through the boot sector of a partition, or of the disk (number 0), without the
+// menu of a loader.
+func (g *Guest) starts(home Partition) bool { return home.Number == 0 || g.chooses(home) }
 
 // breaks says that a move of a partition (0: any move) breaks the loader in the boot sector of home. Boot sectors
 // of partitions are left over from systems long gone: one that only a menu can lead to is a warning.
@@ -147,11 +88,11 @@ func (f *Found) breaks(g *Guest, home Partition, code string, partition int, tex
 }
 
 // chosenAre says when there is not one partition to boot from, and whether there is any.
-func (f *Found) chosenAre(ps []Partition, c Code) bool {
+func (f *Found) chosenAre(ps []Partition, c *Code) bool {
 	switch {
 	case len(ps) == 0:
 		f.link(0, "there is no such partition, so a BIOS does not boot from this disk")
-	case len(ps) > 1 && c != FreeBSDMenu:
+	case len(ps) > 1 && !c.Many:
 		var numbers []string
 		for _, p := range ps {
 			numbers = append(numbers, strconv.Itoa(p.Number))
@@ -185,21 +126,30 @@ func (f *Found) bootSector(g *Guest, p Partition) error {
 	if err != nil {
 		return err
 	}
-	if told, err := hasFinder(g, p, b); told || err != nil {
+	if told, err := g.told(p, b); told || err != nil {
 		return err
 	}
 	f.link(p.Number, "the boot sector of partition %d (%s) %s", p.Number, content(p), sectorText(b, p))
 	return nil
 }
 
-// hasFinder reports whether b, the boot sector of a partition, is that of a loader of which a finder of its own tells.
-func hasFinder(g *Guest, p Partition, b []byte) (bool, error) {
-	at := extlinuxSector[p.Volume.Kind]
-	if at == 0 || p.Len < at+512 || p.Off+at+512 > g.Disk.Size() {
-		return loader(b[:440]) != Unknown || isSyslinux(b), nil
+// told reports whether b, the boot sector of a partition, is that of a loader whose Find tells of it.
+func (g *Guest) told(p Partition, b []byte) (told bool, err error) {
+	for _, c := range g.codes {
+		at, sector := c.Offset[p.Volume.Kind], b
+		switch {
+		case !c.inPartitions() || at+512 > p.Len:
+			continue
+		case at > 0:
+			if sector, err = ondisk.Bytes(g.Disk, p.Off+at, 512); err != nil {
+				return false, err
+			}
+		}
+		if c.Known(sector[:codeLen]) {
+			return true, nil
+		}
 	}
-	b, err := ondisk.Bytes(g.Disk, p.Off+at, 512)
-	return err == nil && isSyslinux(b), err
+	return false, nil
 }
 
 func content(p Partition) string {

@@ -29,7 +29,7 @@ func codeOf(t *testing.T, path string) []byte {
 func TestIdentifyRealCode(t *testing.T) {
 	for _, tc := range []struct {
 		name, corpus, file string
-		want               boot.Code
+		want               *boot.Code
 	}{
 		{"disk of Windows Server 2003 R2", "libldm/ldm-2003r2-simple-1.img.xz", "", boot.Windows2000},
 		{"disk of Windows 7", "vmdk-rs/monolithicFlat-flat.vmdk.xz", "", boot.Windows7},
@@ -66,7 +66,7 @@ func TestIdentifyRealCode(t *testing.T) {
 func TestIdentifyCodeOfTools(t *testing.T) {
 	for name, tc := range map[string]struct {
 		command []string
-		want    boot.Code
+		want    *boot.Code
 	}{
 		"parted":      {[]string{"parted", "-s", "IMAGE", "mklabel", "msdos"}, boot.Parted},
 		"install-mbr": {[]string{"install-mbr", "--force", "IMAGE"}, boot.DebianMBR},
@@ -97,7 +97,7 @@ func TestIdentifyByShape(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		code [][]byte
-		want boot.Code
+		want *boot.Code
 	}{
 		{"nothing", nil, boot.Empty},
 		{"by chs", [][]byte{siTable, readCHS, int13}, boot.GenericCHS},
@@ -143,7 +143,7 @@ func TestIdentifyByInstructions(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		code [][]byte
-		want boot.Code
+		want *boot.Code
 	}{
 		{"dos 3.30 to 6.22", [][]byte{
 			{0xfa, 0x33, 0xc0, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0xbe, 0xbe, 0x07, 0x8b, 0x14, 0x8b, 0x4c, 0x02, 0x8b, 0xee},
@@ -178,10 +178,10 @@ func TestIdentifyByInstructions(t *testing.T) {
 
 // FACTS B2, and for the rest the instructions: a loader behind this code need not trust its hidden sectors.
 func TestWhoHandsTheEntryOver(t *testing.T) {
-	for _, c := range []boot.Code{boot.Windows2000, boot.Syslinux, boot.SyslinuxGPT, boot.DOS, boot.Windows98, boot.Parted, boot.DebianMBR, boot.OpenBSD} {
+	for _, c := range []*boot.Code{boot.Windows2000, boot.Syslinux, boot.SyslinuxGPT, boot.DOS, boot.Windows98, boot.Parted, boot.DebianMBR, boot.OpenBSD} {
 		require.True(t, c.HandsOver, c.ID)
 	}
-	for _, c := range []boot.Code{boot.Vista, boot.Windows7, boot.NetBSD, boot.FreeBSD, boot.GenericCHS, boot.GenericLBA, boot.Unknown, boot.Empty} {
+	for _, c := range []*boot.Code{boot.Vista, boot.Windows7, boot.NetBSD, boot.FreeBSD, boot.GenericCHS, boot.GenericLBA, boot.Unknown, boot.Empty} {
 		require.False(t, c.HandsOver, c.ID)
 	}
 }

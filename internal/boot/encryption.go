@@ -14,6 +14,20 @@ import (
 // moved. Spec: TrueCrypt, "Volume Format Specification" and Boot/Windows/BootEncryptedIo.cpp (units of XTS).
 var encryption = Finder{Name: "encryption", Find: findEncryption}
 
+// The loaders of system encryption name themselves. Spec: TrueCrypt 7.1a and VeraCrypt, Boot/Windows/BootSector.asm;
+// The Sleuth Kit, tsk/util/detect_encryption.c.
+var (
+	TrueCrypt = &Code{ID: "truecrypt", Name: "TrueCrypt", Encrypts: true, Known: says("TrueCrypt Boot Loader")}
+	VeraCrypt = &Code{ID: "veracrypt", Name: "VeraCrypt", Encrypts: true, Known: says("VeraCrypt Boot Loader")}
+	PGP       = &Code{
+		ID: "pgp", Name: "PGP or Symantec Drive Encryption", Encrypts: true, Known: says("\xeb\x48\x90PGPGUARD"),
+	}
+	SafeBoot = &Code{
+		ID: "safeboot", Name: "SafeBoot or McAfee Endpoint Encryption", Encrypts: true,
+		Known: either(says("SafeBoot"), says("Safeboot")),
+	}
+)
+
 // diskCryptor are both signatures of the configuration in DiskCryptor's loader. Spec: DiskCryptor,
 // boot/include/bootloader.h.
 var diskCryptor = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, 0x1434a669), 0x7269da46)
@@ -41,7 +55,7 @@ func findEncryption(g *Guest) (f Found, err error) {
 
 // encryptedBesides names an encryption that does not show in sector 0, whose code is not known.
 func (g *Guest) encryptedBesides() (string, error) {
-	if g.Code != Unknown && g.Code != GenericCHS && g.Code != GenericLBA {
+	if g.Code != Unknown && !g.Code.Generic {
 		return "", nil
 	}
 	n := min(loaderArea, g.Disk.Size())

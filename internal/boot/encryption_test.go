@@ -15,7 +15,7 @@ func TestEncryptedSystems(t *testing.T) {
 	signs := []byte{0x69, 0xa6, 0x34, 0x14, 0x46, 0xda, 0x69, 0x72}
 	for name, c := range map[string]struct {
 		put  func(f disktest.Forged)
-		code boot.Code
+		code *boot.Code
 		says string
 	}{
 		"TrueCrypt": {func(f disktest.Forged) { f.Text(0, "\xea\x1e\x7c\x00\x00 TrueCrypt Boot Loader\r\n") }, boot.TrueCrypt, "TrueCrypt"},

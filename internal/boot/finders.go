@@ -1,17 +1,13 @@
 package boot
 
-// finders is the table of contents, in the order of a boot. All of them run on every disk with a partition table.
+// finders is the table of contents, in the order of a boot. All of them run on every disk with a partition table; those
+// of boot loaders are in Codes.
 var finders = []Finder{
 	bootChain,
 	encryption,
 	sector0,
-	grub2,
-	isolinux,
 	bootSectors,
-	grubLegacy,
-	grub4DOS,
-	lilo,
-	syslinux,
+	loaders,
 	hibernation,
 	windows,
 	bootIni,

@@ -10,13 +10,28 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// grub2 finds what GRUB 2 reads by absolute sectors: boot.img, in the MBR or in the boot sector of a partition, names the first sector of
-// core.img, and that sector holds a list of the others. What follows finds its files through partition numbers and UUIDs.
+// Grub2 is boot.img of GRUB 2, in the MBR or in the boot sector of a partition. It names the first sector of core.img
+// by its absolute number, and that sector holds a list of the others. What follows finds its files through partition
+// numbers and UUIDs.
 //
-// Spec: GRUB 2.06, include/grub/i386/pc/boot.h, grub-core/boot/i386/pc/boot.S, diskboot.S and startup_raw.S, util/setup.c. The list may be
-// edited: the Reed-Solomon code that setup.c adds, and startup_raw.S mends by, begins at GRUB_DISK_SECTOR_SIZE + no_rs_length of
-// core.img, behind its first sector.
-var grub2 = Finder{Name: "GRUB 2", Find: findGrub2}
+// Spec: GRUB 2.06, include/grub/i386/pc/boot.h, grub-core/boot/i386/pc/boot.S, diskboot.S and startup_raw.S,
+// util/setup.c. The list may be edited: the Reed-Solomon code that setup.c adds, and startup_raw.S mends by, begins at
+// GRUB_DISK_SECTOR_SIZE + no_rs_length of core.img, behind its first sector.
+var Grub2 = &Code{
+	ID: "grub2", Name: "GRUB 2", Absolute: true, AnyFlag: true, Picks: none, Find: findGrub2,
+	Known: func(code []byte) bool { return isGrub(code) && code[atGrubVersion] != legacyVersion },
+}
+
+// isGrub knows the messages that boot.img and stage1 share.
+func isGrub(code []byte) bool {
+	return len(code) > atGrubVersion && bytes.Contains(code, []byte("GRUB ")) && bytes.Contains(code, []byte("Geom"))
+}
+
+// atGrubVersion is where stage1 has its major version. boot.img of GRUB 2 has a BPB there.
+const (
+	atGrubVersion = 0x3e
+	legacyVersion = 3
+)
 
 // grubSector is the unit of all fields: GRUB for the BIOS knows sectors of 512 bytes only (GRUB_DISK_SECTOR_SIZE).
 const grubSector = 512
@@ -51,6 +66,7 @@ type grubEntry struct {
 // grubReader collects what GRUB 2 reads.
 type grubReader struct {
 	g    *Guest
+	c    *Code
 	f    *Found
 	seen map[grubSeen]bool // lists that have been read: two boot sectors may name one
 
@@ -69,9 +85,9 @@ type grubImage struct {
 	code  []byte
 }
 
-func findGrub2(g *Guest) (f Found, err error) {
-	r := grubReader{g: g, f: &f, seen: map[grubSeen]bool{}}
-	if g.Code == Grub2 {
+func findGrub2(g *Guest, c *Code) (f Found, err error) {
+	r := grubReader{g: g, c: c, f: &f, seen: map[grubSeen]bool{}}
+	if g.Code == c {
 		if err := r.boot(grubImage{place: "the MBR", code: g.Sector0}); err != nil {
 			return f, err
 		}
@@ -86,13 +102,14 @@ func findGrub2(g *Guest) (f Found, err error) {
 
 // bootSector looks for a boot.img in the first sector of a partition.
 func (r *grubReader) bootSector(p Partition) error {
-	b, ok, err := r.g.loaderIn(p, Grub2)
+	b, ok, err := r.g.loaderIn(p, r.c)
 	if err != nil || !ok {
 		return err
 	}
 	switch r.followed++; {
 	case r.followed == maxBootSectors+1:
-		r.f.unbootable(Grub2.ID, 0, fmt.Sprintf("GRUB 2 is in the boot sectors of more than %d partitions", maxBootSectors), installAgain)
+		text := fmt.Sprintf("GRUB 2 is in the boot sectors of more than %d partitions", maxBootSectors)
+		r.f.unbootable(r.c.ID, 0, text, installAgain)
 		return nil
 	case r.followed > maxBootSectors:
 		return nil
@@ -128,7 +145,8 @@ func (r *grubReader) boot(img grubImage) error {
 	entries, ok := blockList(first)
 	switch nothing := ondisk.IsZero(first) || bytes.HasPrefix(first, gptMagic); {
 	case !ok && nothing:
-		r.f.warn(Grub2.ID, 0, text+", which is missing there: no BIOS boots by it, before a move or after", "install the boot loader again if a BIOS is to boot from the disk")
+		r.f.warn(r.c.ID, 0, text+", which is missing there: no BIOS boots by it, before a move or after",
+			"install the boot loader again if a BIOS is to boot from the disk")
 		return nil
 	case !ok:
 		r.breaks(img, 0, text+": what is there is no core.img that is known", installAgain)
@@ -147,7 +165,7 @@ var gptMagic = []byte("EFI PART")
 
 // breaks says that a move breaks what begins at a boot sector.
 func (r *grubReader) breaks(img grubImage, partition int, text, remedy string) {
-	r.f.breaks(r.g, img.Partition, Grub2.ID, partition, text, remedy)
+	r.f.breaks(r.g, img.Partition, r.c.ID, partition, text, remedy)
 }
 
 // link names the partitions that a step needs.
@@ -239,7 +257,7 @@ var (
 // memory without a hole, as setup.c makes them: anything else is not patched by guess.
 func blockList(b []byte) (entries []grubEntry, ok bool) {
 	end := bytes.Index(b, grubTexts)
-	if end < 0 || !containsAll(b[:end], grubListCode) {
+	if end < 0 || !has(grubListCode...)(b[:end]) {
 		return nil, false
 	}
 	sectors := 0

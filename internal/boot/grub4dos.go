@@ -8,19 +8,22 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// grub4DOS knows the MBR of grub4dos. Its second part fills the sectors behind the first, and finds GRLDR by name in
-// whatever partition it lies: nothing counts from the start of the disk but what stands in front of all partitions.
-// Spec: grub4dos, README_GRUB4DOS.txt, "GRLDR".
-var grub4DOS = Finder{Name: "grub4dos", Find: findGrub4DOS}
+// Grub4DOS is the MBR of grub4dos. Its second part fills the sectors behind the first, and finds GRLDR by name in
+// whatever partition it lies: nothing counts from the start of the disk but what stands in front of all partitions. It
+// reads by CHS where the BIOS has no extensions. Every build has the message, by which bootlace.com and grubinst know
+// it. Spec: grub4dos, README_GRUB4DOS.txt, "GRLDR".
+var Grub4DOS = &Code{
+	ID: "grub4dos", Name: "grub4dos", ReadsCHS: true, Find: findGrub4DOS, Known: says("Missing MBR-helper."),
+}
 
 // grldrMBR is how many sectors grldr.mbr has.
 const grldrMBR = 16
 
-func findGrub4DOS(g *Guest) (f Found, err error) {
-	if g.Code != Grub4DOS {
+func findGrub4DOS(g *Guest, c *Code) (f Found, err error) {
+	if g.Code != c {
 		return f, nil
 	}
-	f.link(0, "%s in sector 0 loads LBA 1 to %d, and looks for GRLDR in every partition", g.Code.Name, grldrMBR-1)
+	f.link(0, "%s in sector 0 loads LBA 1 to %d, and looks for GRLDR in every partition", c.Name, grldrMBR-1)
 	if g.firstByte() < grldrMBR*512 {
 		f.unbootable("grub4dos", 0, "a part of grub4dos lies in the first partition, and would move with it", installAgain)
 	}

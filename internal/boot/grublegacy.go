@@ -11,9 +11,12 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// grubLegacy finds the absolute sectors that GRUB 0.9x keeps: stage1, in the MBR or in the boot sector of a partition, names the first
-// sector of stage1.5 or of stage2, and that sector lists the rest. Either all of it is understood, or nothing is rewritten.
-var grubLegacy = Finder{Name: "grub-legacy", Find: findGrubLegacy}
+// GrubLegacy is stage1 of GRUB 0.9x, in the MBR or in the boot sector of a partition. It names the first sector of
+// stage1.5 or of stage2, and that sector lists the rest. Either all of it is understood, or nothing is rewritten.
+var GrubLegacy = &Code{
+	ID: "grub-legacy", Name: "GRUB legacy", Absolute: true, AnyFlag: true, Picks: none, Find: findGrubLegacy,
+	Known: func(code []byte) bool { return isGrub(code) && code[atGrubVersion] == legacyVersion },
+}
 
 // legacySector is what GRUB legacy counts in: it reads 512 bytes for each sector, whatever the BIOS says.
 const legacySector = 512
@@ -32,26 +35,27 @@ func unsoundf(format string, args ...any) error { return unsound{text: fmt.Sprin
 // maxBootSectors is how many boot sectors of partitions are followed for a loader. A table can name thousands.
 const maxBootSectors = 16
 
-func findGrubLegacy(g *Guest) (f Found, err error) {
-	if g.Code == GrubLegacy {
-		if err := f.legacy(g, legacyHome{name: "the MBR"}, g.Sector0); err != nil {
+func findGrubLegacy(g *Guest, c *Code) (f Found, err error) {
+	if g.Code == c {
+		if err := f.legacy(g, c, legacyHome{name: "the MBR"}, g.Sector0); err != nil {
 			return f, err
 		}
 	}
 	followed := 0
 	for _, p := range g.Partitions {
-		code, ok, err := g.loaderIn(p, GrubLegacy)
+		code, ok, err := g.loaderIn(p, c)
 		switch {
 		case err != nil:
 			return f, err
 		case !ok:
 			continue
 		case followed == maxBootSectors:
-			f.unbootable(GrubLegacy.ID, 0, fmt.Sprintf("GRUB legacy is in the boot sectors of more than %d partitions", maxBootSectors), installAgain)
+			text := fmt.Sprintf("GRUB legacy is in the boot sectors of more than %d partitions", maxBootSectors)
+			f.unbootable(c.ID, 0, text, installAgain)
 			return f, nil
 		}
 		followed++
-		if err := f.legacy(g, inPartition(p, "the boot sector of partition %d"), code); err != nil {
+		if err := f.legacy(g, c, inPartition(p, "the boot sector of partition %d"), code); err != nil {
 			return f, err
 		}
 	}
@@ -76,11 +80,12 @@ func (h legacyHome) holds(first, sectors int64) bool {
 }
 
 // legacy follows a stage1, and adds references, or the reason why there are none.
-func (f *Found) legacy(g *Guest, home legacyHome, code []byte) error {
+func (f *Found) legacy(g *Guest, c *Code, home legacyHome, code []byte) error {
 	refs, links, err := followLegacy(g, home, code)
 	if bad := (unsound{}); errors.As(err, &bad) {
 		f.link(home.partition, "GRUB legacy in %s", home.name)
-		f.breaks(g, g.numbered(home.partition), GrubLegacy.ID, bad.partition, fmt.Sprintf("GRUB legacy in %s: %s", home.name, bad.text), cmp.Or(bad.remedy, installAgain))
+		text := fmt.Sprintf("GRUB legacy in %s: %s", home.name, bad.text)
+		f.breaks(g, g.numbered(home.partition), c.ID, bad.partition, text, cmp.Or(bad.remedy, installAgain))
 		return nil
 	}
 	f.Refs, f.Chain = append(f.Refs, refs...), append(f.Chain, links...)

@@ -27,13 +27,14 @@ type Partition struct {
 type Guest struct {
 	Disk       disk.Disk
 	Sector0    []byte // the boot code of sector 0, 440 bytes
-	Code       Code   // its name
+	Code       *Code
 	Scheme     table.Scheme
 	Signature  uint32 // of the MBR
 	GUID       string // of the GPT
 	Partitions []Partition
 
-	areas  map[int]Code   // the loaders in boot areas that are not empty, by number of the partition; nil: not read yet
+	codes  []*Code
+	areas  map[int]*Code  // the loaders in boot areas that are not empty, by number of the partition; nil: not read yet
 	files  map[int]opened // by number of the partition
 	budget *guestfile.Budget
 	hives  *hive.Budget
@@ -67,6 +68,12 @@ type Link struct {
 type Finder struct {
 	Name string
 	Find func(g *Guest) (Found, error)
+}
+
+func (f *Found) add(more Found) {
+	f.Refs = append(f.Refs, more.Refs...)
+	f.Issues = append(f.Issues, more.Issues...)
+	f.Chain = append(f.Chain, more.Chain...)
 }
 
 func (f *Found) link(partition int, format string, args ...any) {

@@ -8,16 +8,20 @@ import (
 // Spec: syslinux, mbr/isohdpfx.S and utils/isohybrid.in.
 const isolinuxLBA = 432
 
-// isolinux knows the images that are ISO 9660 and a disk at once. Their code goes by no table.
-var isolinux = Finder{Name: "isolinux", Find: findIsolinux}
+// Isolinux is the code of images that are ISO 9660 and a disk at once. It goes by no table. mov eax,[07b0h], the LBA of
+// isolinux.bin … cmp dword [7c40h],7078c0fbh, its mark.
+var Isolinux = &Code{
+	ID: "isolinux", Name: "ISOLINUX isohybrid", AnyFlag: true, Picks: none, Find: findIsolinux,
+	Known: has([]byte{0x66, 0xa1, 0xb0, 0x07}, []byte{0x66, 0x81, 0x3e, 0x40, 0x7c, 0xfb, 0xc0, 0x78, 0x70}),
+}
 
-func findIsolinux(g *Guest) (f Found, err error) {
-	if g.Code != Isolinux {
+func findIsolinux(g *Guest, c *Code) (f Found, err error) {
+	if g.Code != c {
 		return f, nil
 	}
 	lba := binary.LittleEndian.Uint32(g.Sector0[isolinuxLBA:])
 	at := int64(lba) * 512
-	f.link(0, "%s in sector 0 loads isolinux.bin from LBA %d", g.Code.Name, lba)
+	f.link(0, "%s in sector 0 loads isolinux.bin from LBA %d", c.Name, lba)
 	home, inside := g.Holding(at, 4*512) // it reads the first four sectors, which read the rest
 	if inside {
 		f.link(home.Number, "isolinux.bin lies in partition %d", home.Number)

@@ -1,37 +1,55 @@
 package boot
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 )
 
-// lilo names LILO. Its boot sector and its map hold the absolute sectors of the kernel, in one of four layouts and in cylinders, heads
-// and sectors by default, so that nothing of it is rewritten.
-var lilo = Finder{Name: "lilo", Find: findLilo}
+var (
+	// Lilo holds in its boot sector and its map the absolute sectors of the kernel, in one of four layouts and in
+	// cylinders, heads and sectors by default, so that nothing of it is rewritten.
+	Lilo = &Code{ID: "lilo", Name: "LILO", Absolute: true, AnyFlag: true, Picks: none, Find: findLilo, Known: isLilo}
+	// LiloMBR is mbr.b or mbr2.b, which have LILO's word and no map. Spec: LILO 24, src/mbr.S.
+	LiloMBR = &Code{ID: "lilo-mbr", Name: "LILO's plain MBR (lilo -M)", HandsOver: true, Picks: active, Known: isLiloMBR}
+)
+
+func isLilo(code []byte) bool {
+	return !isLiloMBR(code) && len(code) >= 10 && (string(code[6:10]) == "LILO" || string(code[2:6]) == "LILO")
+}
+
+// liloPacket is the begin of the address packet of mbr.b: 16 bytes, one sector, to 0:7c00h. LILO with a map has its
+// version there.
+var liloPacket = []byte{16, 0, 1, 0, 0, 0x7c}
+
+func isLiloMBR(code []byte) bool {
+	return len(code) >= 18 && string(code[6:10]) == "LILO" && bytes.Equal(code[12:18], liloPacket)
+}
 
 const runLilo = "go on with --allow-unbootable, and run lilo from a rescue system on the copy"
 
-func findLilo(g *Guest) (f Found, err error) {
-	if g.Code == Lilo {
-		f.lilo(g, Partition{}, "the MBR", g.Sector0)
+func findLilo(g *Guest, c *Code) (f Found, err error) {
+	if g.Code == c {
+		f.lilo(g, c, Partition{}, "the MBR", g.Sector0)
 	}
 	for _, p := range g.Partitions {
-		code, ok, err := g.loaderIn(p, Lilo)
+		code, ok, err := g.loaderIn(p, c)
 		if err != nil {
 			return f, err
 		}
 		if ok && (len(f.Chain) < maxBootSectors || g.starts(p)) { // one is enough to refuse a move
-			f.lilo(g, p, fmt.Sprintf("the boot sector of partition %d", p.Number), code)
+			f.lilo(g, c, p, fmt.Sprintf("the boot sector of partition %d", p.Number), code)
 		}
 	}
 	return f, nil
 }
 
 // lilo refuses any move: kernels can lie in any partition.
-func (f *Found) lilo(g *Guest, home Partition, where string, code []byte) {
+func (f *Found) lilo(g *Guest, c *Code, home Partition, where string, code []byte) {
 	name := liloVersion(code)
 	f.link(home.Number, "%s in %s loads a kernel by absolute sectors", name, where)
-	f.breaks(g, home, Lilo.ID, 0, fmt.Sprintf("%s in %s: its map holds the absolute sectors of the kernel", name, where), runLilo)
+	text := fmt.Sprintf("%s in %s: its map holds the absolute sectors of the kernel", name, where)
+	f.breaks(g, home, c.ID, 0, text, runLilo)
 }
 
 // liloVersion names a LILO by the word in its boot sector: "LILO 22.8". Spec: LILO 21 and 22, common.h, BOOT_PARAMS_1.

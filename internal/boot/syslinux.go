@@ -3,26 +3,60 @@ package boot
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// syslinux finds the boot sectors of syslinux and extlinux. Their sector lists count from the start of the partition, which the code in
-// the MBR hands over; where it does not, they take the hidden sectors of the parameter block. FAT and NTFS have that block anyway (finder
-// hiddenSectors); extlinux makes one for itself in front of other file systems. Spec: syslinux 6.04, extlinux/main.c, core/diskstart.inc.
-var syslinux = Finder{Name: "syslinux", Find: everywhere(findSyslinux)}
+// Codes of SYSLINUX for sector 0. xor ax,ax; cli; mov ds,ax; mov ss,ax; mov sp,7c00h; mov si,sp; push es; push di begin
+// every build. Before SYSLINUX 4 the start was cli; xor ax,ax (ESXi installs these), and the messages tell the builds
+// apart.
+var (
+	// mov eax,"!GPT" in the end.
+	SyslinuxGPT = &Code{
+		ID: "syslinux-gptmbr", Name: "SYSLINUX gptmbr", HandsOver: true, GPT: true,
+		Choice: "the partition with the attribute of legacy boot", Picks: func(p Partition) bool { return p.LegacyBoot },
+		Known: either(has(syslinuxStart, []byte("\x66\xb8!GPT")), has(syslinuxOldStart, []byte("Missing OS"))),
+	}
+	// Counts a partition number down: dec byte [07b7h]. Spec: syslinux wiki, "Mbr".
+	SyslinuxAlt = &Code{
+		ID: "syslinux-altmbr", Name: "SYSLINUX altmbr", HandsOver: true, AnyFlag: true,
+		Number: func(sector0 []byte) int { return int(sector0[439]) },
+		Known:  has(syslinuxStart, []byte{0xfe, 0x0e, 0xb7, 0x07}),
+	}
+	Syslinux = &Code{
+		ID: "syslinux", Name: "SYSLINUX", HandsOver: true, Picks: active,
+		Known: either(has(syslinuxStart), has(syslinuxOldStart, []byte("Missing operating system"))),
+	}
 
-// extlinuxSector is where extlinux puts its boot sector, in bytes from the start of the volume. XFS has its superblock in the first sector.
-var extlinuxSector = map[volume.Kind]int64{
-	volume.Ext2: 0, volume.Ext3: 0, volume.Ext4: 0, volume.Btrfs: 0, volume.UFS1: 0, volume.UFS2: 0, volume.XFS: 4 * 512,
+	syslinuxStart    = []byte{0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}
+	syslinuxOldStart = []byte{0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}
+)
+
+// syslinuxVolume is the boot sector of syslinux and extlinux. Its sector lists count from the start of the partition,
+// which the code in the MBR hands over; where it does not, they take the hidden sectors of the parameter block. FAT and
+// NTFS have that block anyway (finder hiddenSectors); extlinux makes one for itself in front of other file systems. XFS
+// has its superblock in the first sector. Spec: syslinux 6.04, extlinux/main.c, core/diskstart.inc.
+var syslinuxVolume = &Code{
+	ID: "syslinux-volume", Name: "SYSLINUX", OfVolume: true, Offset: map[volume.Kind]int64{volume.XFS: 4 * 512},
+	Find: func(g *Guest, c *Code) (Found, error) { return everywhere(c.findSyslinux)(g) }, Known: isSyslinux,
 }
 
-func findSyslinux(g *Guest, p Partition, f *Found) error {
-	at, known := extlinuxSector[p.Volume.Kind]
+func isSyslinux(code []byte) bool {
+	return len(code) >= 16 && either(says("SYSLINUX"), says("EXTLINUX"))(code[:16])
+}
+
+// extlinuxKinds are the file systems that extlinux makes a parameter block for.
+var extlinuxKinds = []volume.Kind{
+	volume.Ext2, volume.Ext3, volume.Ext4, volume.Btrfs, volume.UFS1, volume.UFS2, volume.XFS,
+}
+
+func (c *Code) findSyslinux(g *Guest, p Partition, f *Found) error {
+	at := c.Offset[p.Volume.Kind]
 	own := p.Volume.Boot == nil // no parameter block but that of extlinux
-	if (own && !known) || p.Len < at+512 || p.Off+at+512 > g.Disk.Size() {
+	if (own && !slices.Contains(extlinuxKinds, p.Volume.Kind)) || p.Len < at+512 || p.Off+at+512 > g.Disk.Size() {
 		return nil
 	}
 	if !own {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/volume"
@@ -31,7 +32,6 @@ func dummyDisk(t *testing.T, code, content string) (path string) {
 	const entry, first, sectors = 446, 63, 4000
 	f := make(disktest.Forged, 4<<20)
 	f.Text(0, code)
-	f.U8(entry, 0x80)
 	f.U8(entry+4, 0x83)
 	f.U32(entry+8, first)
 	f.U32(entry+12, sectors)
@@ -61,6 +61,41 @@ func TestProberIsOneEntry(t *testing.T) {
 	require.Contains(t, command(t, "inspect", "--json", path).stdout, `"kind": "dummy"`)
 }
 
+// A loader that goes by the table is told by its fields, one that does not by its Find, in sector 0 and in the boot
+// sector of a partition.
+func TestBootLoaderIsOneEntry(t *testing.T) {
+	byTable, byFind := dummyDisk(t, "TABLELDR", "nothing"), dummyDisk(t, "TABLELDR", "FINDLDR")
+	require.Contains(t, command(t, "inspect", byTable).stdout, "the code in sector 0 is not known")
+	begins := func(text string) func([]byte) bool {
+		return func(code []byte) bool { return strings.HasPrefix(string(code), text) }
+	}
+	with(t, &boot.Codes, &boot.Code{
+		ID: "table-loader", Name: "Table Loader", Known: begins("TABLELDR"), HandsOver: true, AnyFlag: true, ReadsCHS: true,
+		Number: func([]byte) int { return 1 }, Address: "smoke signals",
+	})
+	text := strings.Join(strings.Fields(command(t, "inspect", byTable).stdout), " ")
+	require.Contains(t, text, "Boot code Table Loader: finds its partition by cylinder, head and sector")
+	require.Contains(t, text, "code of Table Loader in sector 0 reads the boot sector of partition 1 by smoke signals, and hands")
+	require.Contains(t, text, "This is a boot disk")
+	require.Contains(t, command(t, "inspect", "--json", byTable).stdout, `"name": "table-loader"`)
+
+	with(t, &boot.Codes, &boot.Code{
+		ID: "find-loader", Name: "Find Loader", Known: begins("FINDLDR"), Absolute: true,
+		Find: func(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
+			b := make([]byte, 440)
+			for _, p := range g.Partitions {
+				if _, err := g.Disk.ReadAt(b, p.Off); err == nil && c.Known(b) {
+					f.Chain = append(f.Chain, boot.Link{Partition: p.Number, Text: "Find Loader finds the rest"})
+				}
+			}
+			return f, err
+		},
+	})
+	text = command(t, "inspect", byFind).stdout
+	require.Contains(t, text, "Find Loader finds the rest")
+	require.NotContains(t, text, "not known", "its Find tells of it, and nothing else does")
+}
+
 // enum reads the values that the JSON schema allows at a place.
 func enum(t *testing.T, place ...string) []string {
 	t.Helper()
@@ -82,4 +117,11 @@ func TestSchemaListsTheTables(t *testing.T) {
 		kinds = append(kinds, string(k.Kind))
 	}
 	require.ElementsMatch(t, slices.Compact(slices.Sorted(slices.Values(kinds))), enum(t, "$defs", "volume", "properties", "kind"))
+	codes := []string{boot.Empty.ID, boot.Unknown.ID}
+	for _, c := range boot.Codes {
+		if !c.OfVolume {
+			codes = append(codes, c.ID)
+		}
+	}
+	require.ElementsMatch(t, codes, enum(t, "$defs", "boot_code", "properties", "name"))
 }

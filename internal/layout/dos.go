@@ -33,7 +33,7 @@ func (l *Layout) cylinder() int64 {
 // src/BIOS/MSINIT.ASM, FIND_MINI_PARTITION; seen with Windows 95 OSR2 in chains of type 05. Behind the last drive, records go
 // anywhere.
 func (l *Layout) lastForDOS(box Partition) (last int) {
-	chs := box.Type == typeExtended || (box.Type == typeExtendedLBA && l.Boot != nil && l.Boot.Code.ReadsCHS)
+	chs := box.Type == typeExtended || (box.Type == typeExtendedLBA && l.Boot != nil && l.ReadsCHS())
 	if !chs || l.cylinder() == 0 {
 		return 0
 	}

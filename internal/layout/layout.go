@@ -117,15 +117,12 @@ func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, error) {
 		l.Geometry = t.Geometry(l.hints(hint))
 	}
 	l.Boot = &boot.Result{Code: boot.Identify(t.BootCode)}
-	l.codeOfGPT()
 	return l, nil
 }
 
-// codeOfGPT takes back that code reads CHS: there are no such bytes to read.
-func (l *Layout) codeOfGPT() {
-	if l.Table.Scheme == table.GPT {
-		l.Boot.Code.ReadsCHS = false
-	}
+// ReadsCHS reports whether the boot code finds its partition by the CHS bytes of the table. A GPT has none.
+func (l *Layout) ReadsCHS() bool {
+	return l.Boot.Code.ReadsCHS && (l.Table == nil || l.Table.Scheme != table.GPT)
 }
 
 // settle decides what sector 0 is. The boot sector of a volume ends in the same signature as an MBR and has text or code
@@ -263,7 +260,6 @@ func (l *Layout) readBoot(d disk.Disk) error {
 	if l.Boot, err = boot.Read(g); err != nil {
 		return err
 	}
-	l.codeOfGPT()
 	l.Issues = append(l.Issues, l.Boot.Issues...)
 	l.Relate(&Machine{})
 	return nil

@@ -168,11 +168,6 @@ func (l *Layout) knownElsewhere(m *Machine) {
 
 // starts reports whether the disk looks like one that a BIOS boots from.
 func (l *Layout) starts() bool {
-	switch l.Boot.Code {
-	case boot.Empty:
-		return false
-	case boot.Grub2, boot.GrubLegacy, boot.Lilo, boot.Isolinux:
-		return true
-	}
-	return slices.ContainsFunc(l.Partitions, func(p Partition) bool { return p.Active })
+	c := l.Boot.Code
+	return c.AnyFlag || c != boot.Empty && slices.ContainsFunc(l.Partitions, func(p Partition) bool { return p.Active })
 }

@@ -152,7 +152,7 @@ func TestWhoseChainStaysOnCylinders(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind byte
 		off  int64
-		code boot.Code
+		code *boot.Code
 		fs   volume.Kind
 		step bool
 	}{

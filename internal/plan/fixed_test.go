@@ -27,7 +27,7 @@ func TestFixedTables(t *testing.T) {
 		"behind the disk": {[]volume.Part{{Name: "1", Start: -1, Size: 512}}, align.NothingToJudge, align.NoPartitions, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := &layout.Layout{Size: 8 * units.MiB, SectorSize: units.SectorSize, Boot: &boot.Result{}, Volume: &volume.Volume{Kind: volume.APM, Size: 8 * units.MiB, Parts: c.parts}}
+			l := &layout.Layout{Size: 8 * units.MiB, SectorSize: units.SectorSize, Boot: &boot.Result{Code: boot.Empty}, Volume: &volume.Volume{Kind: volume.APM, Size: 8 * units.MiB, Parts: c.parts}}
 			require.Equal(t, c.verdict, align.Overall(l, align.DefaultBoundary))
 			require.Equal(t, c.content, align.ContentOf(l))
 			p, err := New(l, align.Goal{Must: align.DefaultBoundary, Want: units.MiB})

@@ -256,7 +256,7 @@ func (p *Plan) leftAlone(l *layout.Layout) {
 
 // chsNote warns when the boot code depends on a geometry that the goal makes matter.
 func (p *Plan) chsNote(l *layout.Layout) {
-	if len(p.Moves) == 0 || !l.Boot.Code.ReadsCHS || p.Goal.Want <= align.DefaultBoundary {
+	if len(p.Moves) == 0 || !l.ReadsCHS() || p.Goal.Want <= align.DefaultBoundary {
 		return
 	}
 	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{Code: "chs-geometry", Effect: ondisk.Warn, Text: fmt.Sprintf(

@@ -322,7 +322,7 @@ func (s *sparse) checkStray(t *testing.T, view disk.Disk, again string) {
 func bare(t require.TestingT, d disk.Disk) *layout.Layout {
 	tab, err := table.Read(d)
 	require.NoError(t, err)
-	l := &layout.Layout{Size: d.Size(), SectorSize: d.SectorSize(), Table: tab, Boot: &boot.Result{}, Issues: tab.Issues, Geometry: table.Geometry{Heads: 255, Sectors: 63}}
+	l := &layout.Layout{Size: d.Size(), SectorSize: d.SectorSize(), Table: tab, Boot: &boot.Result{Code: boot.Empty}, Issues: tab.Issues, Geometry: table.Geometry{Heads: 255, Sectors: 63}}
 	for _, p := range tab.Partitions {
 		l.Partitions = append(l.Partitions, layout.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
 	}

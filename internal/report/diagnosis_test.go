@@ -128,7 +128,7 @@ func TestImpactTables(t *testing.T) {
 
 // A table of thousands of partitions makes no report of endless length.
 func TestFewImpacts(t *testing.T) {
-	l := &layout.Layout{Table: &table.Table{Scheme: table.GPT, SectorSize: 512}, Boot: &boot.Result{}}
+	l := &layout.Layout{Table: &table.Table{Scheme: table.GPT, SectorSize: 512}, Boot: &boot.Result{Code: boot.Empty}}
 	for i := range 3000 {
 		p := layout.Partition{Volume: &volume.Volume{}}
 		p.Number, p.Kind, p.Off, p.Len = i+1, table.Entry, int64(i+63)*512, 512

@@ -287,7 +287,7 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 	d := Disk{
 		Size: l.Size, Table: Table{Scheme: "none"}, Boundary: boundary, Verdict: align.Overall(l, boundary), Content: align.ContentOf(l),
 		Findings: orEmpty(findings), Partitions: []Partition{},
-		Boot:  BootCode{Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.Boot.Code.ReadsCHS, Hands: l.Boot.Code.HandsOver},
+		Boot:  BootCode{Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.ReadsCHS(), Hands: l.Boot.Code.HandsOver},
 		Chain: make([]BootLink, 0, len(l.Boot.Chain)),
 	}
 	for _, s := range l.Boot.Chain {

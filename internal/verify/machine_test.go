@@ -12,7 +12,7 @@ import (
 
 // naming is a layout that names these bytes of another disk.
 func naming(offs ...int64) *layout.Layout {
-	l := &layout.Layout{Boot: &boot.Result{}}
+	l := &layout.Layout{Boot: &boot.Result{Code: boot.Empty}}
 	for _, off := range offs {
 		encode := func(_ []byte, _ int64) ([]byte, error) { return nil, nil }
 		l.Boot.Refs = append(l.Boot.Refs, boot.Ref{Kind: "drive letter D:", Disk: 7, Points: off, Encode: encode})
