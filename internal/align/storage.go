@@ -16,9 +16,9 @@ type Storage struct {
 	Source string // where the size is from
 }
 
-// storages are the profiles by name, the default first. The arrays of one maker differ; where Source says folklore, the number
-// is what administrators tell each other, and no document of the maker was found.
-var storages = []Storage{
+// Storages is the table of contents of the profiles, the default first. The arrays of one maker differ; where Source
+// says folklore, the number is what administrators tell each other, and no document of the maker was found.
+var Storages = []Storage{
 	{
 		"generic", 4 * units.KiB, "4 KiB blocks, as most storage has",
 		"virt-alignment-scan(1), RECOMMENDED ALIGNMENT: disks with 4 KiB sectors, files on file systems with 4 KiB blocks, some network storage",
@@ -53,12 +53,12 @@ var storages = []Storage{
 var storageSizes = []int64{512, 4 * units.KiB, 8 * units.KiB, 16 * units.KiB, 32 * units.KiB, 64 * units.KiB, 128 * units.KiB}
 
 // Generic is the storage that is assumed when none is named.
-func Generic() Storage { return storages[0] }
+func Generic() Storage { return Storages[0] }
 
 // StorageNames are the values that ParseStorage takes: profiles and sizes.
 func StorageNames() []string {
 	var out []string
-	for _, s := range storages {
+	for _, s := range Storages {
 		out = append(out, s.Name)
 	}
 	for _, n := range storageSizes {
@@ -69,8 +69,8 @@ func StorageNames() []string {
 
 // ParseStorage finds a profile by its name, or makes one of a size.
 func ParseStorage(s string) (Storage, error) {
-	if i := slices.IndexFunc(storages, func(p Storage) bool { return p.Name == strings.ToLower(s) }); i >= 0 {
-		return storages[i], nil
+	if i := slices.IndexFunc(Storages, func(p Storage) bool { return p.Name == strings.ToLower(s) }); i >= 0 {
+		return Storages[i], nil
 	}
 	if n, err := units.Parse(s); err == nil && slices.Contains(storageSizes, n) {
 		return Storage{Name: units.Short(n), Block: n, About: "blocks of " + units.Format(n), Source: "--storage"}, nil

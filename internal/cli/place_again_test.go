@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/trueup/trueup/internal/library"
 )
 
 // own is a folder with a disk, as the folder that the user is in.
@@ -61,7 +63,7 @@ func TestReportsAreWrittenAgain(t *testing.T) {
 	} {
 		requireTwice(t, append(args, "--out", "report"))
 	}
-	for _, format := range scanOutputs {
+	for _, format := range library.FormatNames() {
 		requireTwice(t, []string{"scan", "--isolation", "none", "-o", format, "src.img", "--out", "report"})
 	}
 }

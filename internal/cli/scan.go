@@ -38,9 +38,6 @@ type scanFlags struct {
 	tables           bool // are checked of every container
 }
 
-// scanOutputs are the ways in which scan can print.
-var scanOutputs = []string{"text", "json", "csv", "html", "junit", "prometheus"}
-
 func newScan(version string, c *common) *cobra.Command {
 	f := scanFlags{common: c, version: version, boundary: boundary(align.DefaultBoundary)}
 	cmd := &cobra.Command{
@@ -85,8 +82,9 @@ bytes or line ends.`,
 
 func (f *scanFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVarP(&f.output, "output", "o", "text", "print the result as `FORMAT`: "+strings.Join(scanOutputs, ", "))
-	complete(cmd, "output", scanOutputs...)
+	formats := library.FormatNames()
+	fs.StringVarP(&f.output, "output", "o", formats[0], "print the result as `FORMAT`: "+strings.Join(formats, ", "))
+	complete(cmd, "output", formats...)
 	boundaryFlag(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
 	fs.Var(&f.storage, "storage", "storage below the images, for the costs: "+strings.Join(align.StorageNames(), ", "))
 	complete(cmd, "storage", align.StorageNames()...)
@@ -120,8 +118,8 @@ func (f *scanFlags) check() (library.FailOn, error) {
 	switch {
 	case f.asJSON && f.output != "text" && f.output != "json":
 		return "", ondisk.In(errUsage, "--json and --output %s ask for two formats; give one of them", f.output)
-	case !slices.Contains(scanOutputs, f.output):
-		return "", ondisk.In(errUsage, "--output %q, want one of %s", f.output, strings.Join(scanOutputs, ", "))
+	case !slices.Contains(library.FormatNames(), f.output):
+		return "", ondisk.In(errUsage, "--output %q, want one of %s", f.output, strings.Join(library.FormatNames(), ", "))
 	case f.jobs < 1 || f.jobs > maxJobs:
 		return "", ondisk.In(errUsage, "--jobs %d, want 1 to %d", f.jobs, maxJobs)
 	case !slices.Contains(isolations, f.isolation):

@@ -36,7 +36,8 @@ type scanning struct {
 	images  []*library.Image // that are shown at the end, or stand in the script
 	items   int              // of images
 	copies  *library.Copies
-	lines   io.Writer // of JSON; nil when another format is wanted
+	format  library.Format
+	rows    io.Writer // for those that the format prints as they come
 	partial string    // the name of the report until it is complete, when it goes to a file
 	found   int
 	done    int
@@ -62,9 +63,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 	if err != nil {
 		return err
 	}
-	if s.json() {
-		s.lines = w
-	}
+	s.rows = w
 	s.errOut = errOut
 	s.bar = s.newScanProgress(errOut, s.progress)
 	err = s.scan(ctx)
@@ -107,6 +106,10 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 		return nil, err
 	}
 	s := &scanning{scanFlags: f, fail: fail, summary: library.NewSummary(), copies: library.NewCopies()}
+	if f.asJSON {
+		s.output = "json"
+	}
+	s.format = library.Formats[slices.Index(library.FormatNames(), s.output)]
 	if s.wanted, err = f.wanted(); err != nil {
 		return nil, err
 	}
@@ -213,12 +216,12 @@ func (s *scanning) row(i *library.Image) error {
 		return nil
 	}
 	s.exit(s.fail.Code(i), i)
-	if s.lines != nil {
-		if err := report.Line(s.lines, i); err != nil {
+	if s.format.Row != nil {
+		if err := s.format.Row(s.rows, i); err != nil {
 			return wrapStdout(err)
 		}
 	}
-	if s.lines == nil || (s.script != "" && i.Priority != nil) {
+	if s.format.Row == nil || (s.script != "" && i.Priority != nil) {
 		s.keep(i)
 	}
 	return nil
@@ -293,23 +296,12 @@ func (s *scanning) writeScript() error {
 
 // print writes the report in the format that is wanted.
 func (s *scanning) print(w, stdout io.Writer) error {
-	switch {
-	case s.lines != nil:
-		return report.Line(w, s.summary)
-	case s.output == "csv":
-		return library.CSV(w, s.images)
-	case s.output == "html":
-		return library.HTML(w, s.summary, s.images)
-	case s.output == "junit":
-		return library.JUnit(w, s.summary, s.images, s.fail)
-	case s.output == "prometheus":
-		return library.Metrics(w, s.summary)
-	case s.out == "" && s.quiet:
+	if s.format.Terminal && s.out == "" && s.quiet {
 		return nil
 	}
 	t := &report.Text{Verbose: s.verbose, Width: textWidth}
 	if s.out == "" {
 		t.Width, t.Color, t.Columns, t.Unicode = width(stdout), s.color(stdout), columns(stdout), blockCharacters(stdout)
 	}
-	return t.Buffered(w, func() { library.Table(t, s.summary, s.images) })
+	return s.format.Write(w, &library.Report{Summary: s.summary, Images: s.images, Fail: s.fail, Text: t})
 }

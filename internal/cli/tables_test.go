@@ -2,6 +2,8 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,9 +12,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -94,6 +98,35 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 	text = command(t, "inspect", byFind).stdout
 	require.Contains(t, text, "Find Loader finds the rest")
 	require.NotContains(t, text, "not known", "its Find tells of it, and nothing else does")
+}
+
+func TestReportFormatIsOneEntry(t *testing.T) {
+	path := dummyDisk(t, "", "nothing")
+	scan := []string{"scan", "--isolation", "none", "--fail-on", "4K", path, "-o"}
+	require.Contains(t, command(t, append(scan, "dummy")...).stderr, "want one of text, json, csv, html, junit, prometheus")
+	sum := func(w io.Writer, r *library.Report) error {
+		_, err := fmt.Fprintln(w, "sum", r.Summary.Found, len(r.Images), r.Fail)
+		return err
+	}
+	with(t, &library.Formats, library.Format{Name: "dummy", Write: sum})
+	with(t, &library.Formats, library.Format{
+		Name:  "stream",
+		Row:   func(w io.Writer, i *library.Image) error { _, err := fmt.Fprintln(w, "row", i.Path); return err },
+		Write: sum,
+	})
+	require.Equal(t, ended{3, "sum 1 1 4K\n", ""}, command(t, append(scan, "dummy")...))
+	require.Equal(t, ended{3, "row " + path + "\nsum 1 0 4K\n", ""}, command(t, append(scan, "stream")...))
+	require.Contains(t, command(t, "scan", "--help").stdout, "prometheus, dummy")
+}
+
+func TestStorageIsOneEntry(t *testing.T) {
+	path := dummyDisk(t, "", "nothing")
+	inspect := []string{"inspect", "--storage", "dummy", path}
+	require.Contains(t, command(t, inspect...).stderr, "no storage \"dummy\"")
+	with(t, &align.Storages, align.Storage{Name: "dummy", Block: 512, About: "Dummy Array, 512-byte blocks"})
+	require.Contains(t, strings.Join(strings.Fields(command(t, inspect...).stdout), " "),
+		"Not for this storage (Dummy Array, 512-byte blocks): alignment does not matter to it.")
+	require.Contains(t, command(t, "inspect", "--help").stdout, "vmfs, dummy, 512")
 }
 
 // enum reads the values that the JSON schema allows at a place.

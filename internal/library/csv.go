@@ -13,6 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
+var csvFormat = Format{Name: "csv", Write: func(w io.Writer, r *Report) error { return CSV(w, r.Images) }}
+
 // CSV writes a row for each partition as RFC 4180 has it, and one for each disk or image that has none, so that none is lost. What
 // the columns mean stands in docs/scan-reports.md. Texts are escaped for a terminal and never read as formulas; numbers are plain.
 func CSV(w io.Writer, images []*Image) error {

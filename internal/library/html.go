@@ -23,6 +23,10 @@ var htmlStyle string
 //go:embed html/report.js
 var htmlScript string
 
+var htmlFormat = Format{
+	Name: "html", Write: func(w io.Writer, r *Report) error { return HTML(w, r.Summary, r.Images) },
+}
+
 // HTML writes the report of a run as one file that asks no server for anything. images are in the order of Rank. Rows are made one at
 // a time, and the same values give the same bytes.
 func HTML(w io.Writer, s *Summary, images []*Image) error {

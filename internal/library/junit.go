@@ -17,6 +17,10 @@ import (
 // suiteName is the name of the only suite, and the class of what concerns the run and no image.
 const suiteName = "trueup scan"
 
+var junitFormat = Format{
+	Name: "junit", Write: func(w io.Writer, r *Report) error { return JUnit(w, r.Summary, r.Images, r.Fail) },
+}
+
 // JUnit writes a test report for a CI system: an image is a test case, and so is a place that could not be looked at, and a run that
 // was interrupted. What fails is what fail asks an exit code for. Times are 0: they are not measured. See docs/scan-reports.md.
 func JUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {

@@ -13,6 +13,10 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
+var metricsFormat = Format{
+	Name: "prometheus", Write: func(w io.Writer, r *Report) error { return Metrics(w, r.Summary) },
+}
+
 // Metrics writes the sums for the textfile collector of Prometheus's node_exporter, which takes no time stamps. Every sample has the
 // label library, the paths that were scanned, so that one machine can have a file for each of several libraries.
 // Images are not named: each would be a series of its own. See docs/scan-reports.md.

@@ -2,6 +2,7 @@ package library
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,13 @@ type printer struct {
 	s     *Summary
 	width int // of rows, 0 for no limit
 	prose int // of text, 0 for no limit
+}
+
+var textFormat = Format{
+	Name: "text", Terminal: true,
+	Write: func(w io.Writer, r *Report) error {
+		return r.Text.Buffered(w, func() { Table(r.Text, r.Summary, r.Images) })
+	},
 }
 
 // Table prints the images of a run, which are ranked, what they come to, and what to do next. Rows are as wide as the terminal (t.Columns);
