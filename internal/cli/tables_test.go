@@ -16,6 +16,8 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -119,6 +121,53 @@ func TestReportFormatIsOneEntry(t *testing.T) {
 	require.Contains(t, command(t, "scan", "--help").stdout, "prometheus, dummy")
 }
 
+// flat is a format of one header sector, by which it is known, in front of the bytes of the disk.
+type flat struct{ driver.WriteFile }
+
+const flatHeader = "DUMMYIMG"
+
+func (f flat) Unit() int64                { return 512 }
+func (f flat) Reserve(int64, int64) error { return nil }
+
+func (f flat) WriteAt(p []byte, off int64) (int, error) { return f.WriteFile.WriteAt(p, off+512) }
+
+func (f flat) Finish() error {
+	if _, err := f.WriteFile.WriteAt([]byte(flatHeader), 0); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+func TestImageFormatIsOneEntry(t *testing.T) {
+	src := dummyDisk(t, "", "nothing")
+	out, back := filepath.Join(t.TempDir(), "out.dum"), filepath.Join(t.TempDir(), "back.img")
+	convert := []string{"convert", src, out, "--to", "dummy"}
+	require.Contains(t, command(t, convert...).stderr, "dummy")
+	with(t, &image.Formats, driver.Format{
+		Name: "dummy", Title: "DummyImage", Alias: "qemudummy", Extensions: []string{".dum"},
+		Detect: func(head, _ []byte) bool { return strings.HasPrefix(string(head), flatHeader) },
+		Open: func(s *driver.Source) (*driver.Image, error) {
+			size := s.File.Size() - 512
+			return &driver.Image{Disk: disk.New(size, 512, func(off int64) (disk.Run, error) {
+				return disk.Run{Len: size - off, Src: s.File, Off: off + 512}, nil
+			})}, nil
+		},
+		Create: func(f driver.WriteFile, size int64, _ driver.Options) (driver.Target, error) {
+			return flat{f}, f.Truncate(size + 512)
+		},
+	})
+	require.Equal(t, 0, command(t, convert...).code)
+	r := command(t, "inspect", out)
+	require.Equal(t, 3, r.code)
+	require.Contains(t, r.stdout, "out.dum: DummyImage, 4 MiB")
+	require.Contains(t, command(t, "inspect", "--json", "--format", "qemudummy", out).stdout, `"format": "dummy"`)
+	require.Contains(t, command(t, "inspect", "--help").stdout, "dummy")
+	require.Equal(t, 0, command(t, "convert", out, back, "--to", "raw").code)
+	require.Equal(t, read(t, src), read(t, back))
+	require.NoError(t, os.WriteFile(out, make([]byte, 4<<20), 0o600))
+	require.Contains(t, command(t, "inspect", out).stderr, "is named as dummy, but has neither its header nor its footer")
+}
+
 func TestStorageIsOneEntry(t *testing.T) {
 	path := dummyDisk(t, "", "nothing")
 	inspect := []string{"inspect", "--storage", "dummy", path}
@@ -157,4 +206,5 @@ func TestSchemaListsTheTables(t *testing.T) {
 		}
 	}
 	require.ElementsMatch(t, codes, enum(t, "$defs", "boot_code", "properties", "name"))
+	require.ElementsMatch(t, image.Names(), enum(t, "$defs", "format"))
 }

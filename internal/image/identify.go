@@ -181,14 +181,8 @@ const smallest = units.SectorSize
 
 // Named reports whether a file has the name of an image, whatever its content: one that is not one is damaged. size is in bytes.
 func Named(name string, size int64) bool {
-	ext := strings.ToLower(filepath.Ext(name))
-	if otherNames[ext] != "" {
+	if extended(strings.ToLower(filepath.Ext(name))) != "" {
 		return true
-	}
-	for _, f := range formats {
-		if slices.Contains(f.Extensions, ext) {
-			return true
-		}
 	}
 	// These say less: firmware and boot floppies have them too. A disk has whole sectors.
 	return rawNamed(name) && size >= SmallestBare && size%units.SectorSize == 0

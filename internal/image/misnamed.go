@@ -42,21 +42,13 @@ func (img *Image) misnamed(name string, o Options) {
 	})
 }
 
-// otherNames are the extensions of formats that are recognised only, and of packages.
-var otherNames = map[string]string{".ova": packageOVA, ".ovf": packageOVF, ".vdi": "VDI", ".qed": "QED", ".hdd": "Parallels HDD", ".qcow3": "qcow2"}
-
 // namedAs returns the format that the name of a file stands for, "" for no format and for names that raw images have too.
 func namedAs(name string) string {
 	ext := strings.ToLower(filepath.Ext(name))
 	if rawExtent.MatchString(strings.TrimSuffix(strings.ToLower(name), ext)) {
 		return ""
 	}
-	for _, f := range formats {
-		if slices.Contains(f.Extensions, ext) {
-			return f.Name
-		}
-	}
-	return otherNames[ext]
+	return extended(ext)
 }
 
 // named adds what the name of a file says to the error of one that is no image.

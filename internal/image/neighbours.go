@@ -188,13 +188,16 @@ func byExtension(f driver.Format, name string) bool {
 }
 
 // namers are the formats whose files can name others: those of images, and OVF.
-var namers = append(slices.Clone(formats), driver.Format{
-	Name: packageOVF, Detect: func(head, _ []byte) bool { return ovf.Looks(head) }, Names: ovfNames, Extensions: []string{".ovf"}, AnyExtension: true,
-})
+func namers() []driver.Format {
+	return append(slices.Clone(Formats), driver.Format{
+		Name: packageOVF, Detect: func(head, _ []byte) bool { return ovf.Looks(head) }, Names: ovfNames,
+		Extensions: []string{".ovf"}, AnyExtension: true,
+	})
+}
 
 // naming reports whether a file can name others: by its extension, or by its content where the format has any extension.
 func (d *folder) naming(name string) bool {
-	if slices.ContainsFunc(namers, func(f driver.Format) bool { return byExtension(f, name) }) {
+	if slices.ContainsFunc(namers(), func(f driver.Format) bool { return byExtension(f, name) }) {
 		return true
 	}
 	f, err := d.openAny(name, ondisk.ErrReference)
@@ -206,7 +209,7 @@ func (d *folder) naming(name string) bool {
 	if ondisk.ReadFull(f, head, 0) != nil {
 		return true // it could, and reading its names fails and says why
 	}
-	return slices.ContainsFunc(namers, func(f driver.Format) bool { return f.AnyExtension && f.Detect(head, nil) })
+	return slices.ContainsFunc(namers(), func(f driver.Format) bool { return f.AnyExtension && f.Detect(head, nil) })
 }
 
 // namesIn reads what the images of the folder name, each file once however many names it has.
@@ -237,7 +240,7 @@ func (d *folder) namesIn(except string) (map[string]driver.Names, error) {
 
 func readNames(f *file) (driver.Names, error) {
 	var all driver.Names
-	for _, format := range namers {
+	for _, format := range namers() {
 		if !format.AnyExtension && !byExtension(format, f.name) {
 			continue
 		}

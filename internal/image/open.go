@@ -179,7 +179,7 @@ func recognise(f driver.File) (found driver.Format, names []string, other recogn
 		return found, nil, other, err
 	}
 	found = raw.Format
-	for _, c := range formats {
+	for _, c := range Formats {
 		if c.Detect(head, tail) {
 			found, names = c, append(names, c.Name)
 		}

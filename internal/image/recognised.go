@@ -15,6 +15,8 @@ type recognised struct {
 	detect func(head, tail []byte) bool
 	remedy string // empty: qemu-img reads it
 	kind   Kind   // empty: Unsupported
+	// extension is that of files that are nothing else, with the dot; empty where there is none
+	extension string
 }
 
 // headSize and tailSize are how much of a file detection sees, in bytes. The ISO 9660 descriptor is the deepest.

@@ -13,15 +13,21 @@ import (
 var others = slices.Concat(disks, packed, []recognised{
 	{name: isoName, kind: Medium, detect: at(0x8001, "CD001"), remedy: "it is a medium to read from, and alignment does not matter on it"},
 	{name: "WIM", kind: Medium, detect: either(prefix("MSWIM\x00\x00\x00"), prefix("WLPWM\x00\x00\x00")), remedy: "it holds files and no disk: apply it to a disk first, with wimapply or DISM"},
-	{name: packageOVA, remedy: "a package inside of a package is no disk", detect: at(257, "ustar")},
-	{name: packageOVF, remedy: "the text of a package is no disk", detect: func(head, _ []byte) bool { return ovf.Looks(head) }},
+	{name: packageOVA, extension: ".ova", remedy: "a package inside of a package is no disk", detect: at(257, "ustar")},
+	{
+		name: packageOVF, extension: ".ovf", remedy: "the text of a package is no disk",
+		detect: func(head, _ []byte) bool { return ovf.Looks(head) },
+	},
 })
 
 // disks are images of disks.
 var disks = []recognised{
-	{name: "QED", detect: prefix("QED\x00")},
-	{name: "VDI", detect: at(0x40, "\x7f\x10\xda\xbe")},
-	{name: "Parallels HDD", detect: either(prefix("WithoutFreeSpace"), prefix("WithouFreSpacExt"))},
+	{name: "QED", extension: ".qed", detect: prefix("QED\x00")},
+	{name: "VDI", extension: ".vdi", detect: at(0x40, "\x7f\x10\xda\xbe")},
+	{
+		name: "Parallels HDD", extension: ".hdd",
+		detect: either(prefix("WithoutFreeSpace"), prefix("WithouFreSpacExt")),
+	},
 	{name: "Bochs", detect: prefix("Bochs Virtual HD Image")},
 	{name: "DMG", detect: func(_, tail []byte) bool { return has(tail, len(tail)-512, "koly") }},
 	{name: "cloop", detect: prefix("#!/bin/sh\n#V"), remedy: "unpack it with qemu-img convert -f cloop -O raw, and take the result"},

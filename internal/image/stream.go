@@ -28,19 +28,21 @@ func OpenStream(r io.Reader, want string) (*Stream, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	i := slices.IndexFunc(formats, func(f driver.Format) bool { return f.Stream != nil && f.Detect(head, nil) })
+	i := slices.IndexFunc(Formats, func(f driver.Format) bool { return f.Stream != nil && f.Detect(head, nil) })
 	switch {
 	case i < 0:
 		return nil, fmt.Errorf("the image is %w from a pipe, want a streamOptimized VMDK; write it to a file first", ondisk.ErrUnsupported)
-	case want != "" && !strings.EqualFold(want, formats[i].Name):
-		return nil, &ondisk.FormatError{What: "image", Field: "format", Got: formats[i].Name, Want: want + ", as --format says"}
+	case want != "" && !strings.EqualFold(want, Formats[i].Name):
+		return nil, &ondisk.FormatError{
+			What: "image", Field: "format", Got: Formats[i].Name, Want: want + ", as --format says",
+		}
 	}
-	s, err := formats[i].Stream(b)
+	s, err := Formats[i].Stream(b)
 	if err != nil {
 		return nil, err
 	}
 	s.Disk = disk.New(s.Size, 512, func(int64) (disk.Run, error) { return disk.Run{}, errOnce })
-	return &Stream{Image: &Image{Image: &s.Image, Path: "-", Format: formats[i].Name}, Next: s.Next}, nil
+	return &Stream{Image: &Image{Image: &s.Image, Path: "-", Format: Formats[i].Name}, Next: s.Next}, nil
 }
 
 var errOnce = errors.New("a pipe cannot be read at an offset")

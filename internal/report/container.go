@@ -48,7 +48,7 @@ func (r *Inspect) Stored(u *container.Usage, nonZero *int64) {
 // container prints what the image needs and how it stores the disk.
 func (t *Text) container(i Image) {
 	for _, l := range i.Chain {
-		kind := strings.TrimSpace(formatName(l.Format) + " " + l.Subformat)
+		kind := strings.TrimSpace(FormatName(l.Format) + " " + l.Subformat)
 		if l.ContentID != "" {
 			kind += ", content id " + Safe(l.ContentID)
 		}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/trueup/trueup/internal/image"
 )
 
 // What the text of many images has in common with that of one.
@@ -13,7 +15,7 @@ import (
 func (t *Text) Paint(c text.Color, s string) string { return t.paint(c, s) }
 
 // FormatName is a format as its makers write it.
-func FormatName(format string) string { return formatName(format) }
+func FormatName(format string) string { return image.Title(format) }
 
 // VolumeText names a file system, its label and its clusters.
 func VolumeText(v *Volume) string { return volumeText(v) }

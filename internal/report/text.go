@@ -112,19 +112,11 @@ func (t *Text) Inspect(r *Inspect) {
 func (t *Text) Version(v string) { t.printf("trueup %s\n", v) }
 
 func (t *Text) image(i Image) {
-	name := formatName(i.Format)
+	name := FormatName(i.Format)
 	if i.Subformat != "" {
 		name += " " + i.Subformat
 	}
 	t.para(2, "%s: %s, %s (%d bytes), %d-byte sectors", Safe(i.Path), name, units.Format(i.Size), i.Size, i.SectorSize)
-}
-
-// formatName is a format as its makers write it.
-func formatName(format string) string {
-	if format == "raw" || format == "qcow2" {
-		return format
-	}
-	return strings.ToUpper(format)
 }
 
 // verdict says in one line how the disk is.

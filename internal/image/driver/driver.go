@@ -68,7 +68,9 @@ func Below(parent *Image, off, n int64) disk.Run {
 
 // Format is one image format.
 type Format struct {
-	Name   string
+	Name   string                       // "vhd", for flags and JSON
+	Title  string                       // as its makers write it; empty: as Name
+	Alias  string                       // as QEMU calls it; empty: as Name
 	Detect func(head, tail []byte) bool // nil for raw, which is what remains
 	Open   func(s *Source) (*Image, error)
 	// Create starts an image of size bytes in f. It writes nothing that Detect would know before Target.Finish.

@@ -35,7 +35,7 @@ var Format = driver.Format{
 	Create:     create,
 	Subformats: []string{v3, v2, asPacked},
 	Names:      names,
-	Extensions: []string{".qcow2", ".qcow"},
+	Extensions: []string{".qcow2", ".qcow", ".qcow3"},
 	// libvirt calls the overlay of disk.qcow2 for a snapshot "disk.NAME-OF-SNAPSHOT".
 	AnyExtension: true,
 }

@@ -29,6 +29,8 @@ const (
 // Format is VHD.
 var Format = driver.Format{
 	Name:       formatName,
+	Title:      "VHD",
+	Alias:      "vpc",
 	Detect:     detect,
 	Open:       open,
 	Create:     create,

@@ -28,6 +28,7 @@ const (
 // Format is VHDX.
 var Format = driver.Format{
 	Name:        name,
+	Title:       "VHDX",
 	Detect:      detect,
 	Open:        open,
 	Create:      create,

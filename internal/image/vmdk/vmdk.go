@@ -32,6 +32,7 @@ const name = "vmdk"
 // Format is VMDK.
 var Format = driver.Format{
 	Name:       name,
+	Title:      "VMDK",
 	Detect:     detect,
 	Open:       open,
 	Create:     create,
