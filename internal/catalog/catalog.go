@@ -14,6 +14,8 @@ import (
 	"time"
 
 	_ "modernc.org/sqlite" // the database
+
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // Settings are what results depend on beside the files. Results found with others are compared with, and not used again.
@@ -42,7 +44,7 @@ type Catalog struct {
 // Open opens a catalogue, and makes it when the file does not exist or is empty. A file that is anything else is refused and stays as
 // it is. Every error says what to do, with the file's name before it.
 func Open(path string, s Settings) (*Catalog, error) {
-	return open(path, s, shares, patience)
+	return open(path, s, sys.SharesMemory, patience)
 }
 
 func open(path string, s Settings, shares func(folder string) (bool, error), patience time.Duration) (*Catalog, error) {
@@ -96,6 +98,8 @@ func (c *Catalog) connect(shares func(folder string) (bool, error)) (err error) 
 
 // configure sets what holds for this connection, and how the file is kept consistent.
 func (c *Catalog) configure(ctx context.Context, shares func(folder string) (bool, error)) error {
+	// A write-ahead log needs shared memory (https://www.sqlite.org/wal.html: "WAL does not work over a network filesystem"). On any other
+	// file system the rollback journal is used, which needs locks only.
 	wal, err := shares(c.folder())
 	if err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
@@ -87,10 +86,10 @@ func (c *Catalog) fail(err error) error {
 
 // obstacle is why the file or its folder cannot be written, as the kernel says it.
 func (c *Catalog) obstacle() error {
-	if err := sys.Access(c.file, unix.R_OK|unix.W_OK); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := sys.MayChange(c.file); err != nil {
 		return err
 	}
-	if err := sys.Access(c.folder(), unix.W_OK|unix.X_OK); err != nil {
+	if err := sys.MayCreateIn(c.folder()); err != nil {
 		return fmt.Errorf("folder: %w", err)
 	}
 	return nil

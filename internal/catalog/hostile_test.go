@@ -15,6 +15,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // used makes a catalogue with some results and gives its bytes.
@@ -279,10 +280,10 @@ func TestOtherFileSystems(t *testing.T) {
 	require.Equal(t, "delete\n101", query(t, c, "PRAGMA journal_mode; SELECT count(*) FROM images"), "others can read it")
 	require.NoError(t, c.Close())
 
-	wal, err := shares("/proc")
+	wal, err := sys.SharesMemory("/proc")
 	require.NoError(t, err)
 	require.False(t, wal)
-	wal, err = shares("/dev/shm")
+	wal, err = sys.SharesMemory("/dev/shm")
 	require.NoError(t, err)
 	require.True(t, wal)
 	require.Equal(t, "wal", query(t, catalogue(t, path, v1), "PRAGMA journal_mode"), "and back")

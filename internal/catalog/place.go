@@ -7,11 +7,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/trueup/trueup/internal/sys"
 )
 
 // suffixes are those of the files that SQLite keeps for a database: itself, the log and its index where the file system is local, a
@@ -20,25 +15,6 @@ var suffixes = []string{"", "-wal", "-shm", "-journal"}
 
 // minPage is the length of the smallest page of a database. SQLite takes a shorter file for an empty one and would write over it.
 const minPage = 512
-
-// local are the file systems on which all that open a file share memory, which a write-ahead log needs (https://www.sqlite.org/wal.html:
-// "WAL does not work over a network filesystem"). On any other the rollback journal is used, which needs locks only.
-var local = []int64{
-	unix.EXT4_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC, unix.RAMFS_MAGIC,
-	unix.REISERFS_SUPER_MAGIC, unix.BCACHEFS_SUPER_MAGIC,
-	0x58465342, // XFS: "XFSB", fs/xfs/libxfs/xfs_format.h of Linux
-	0x3153464a, // JFS: "JFS1", fs/jfs/jfs_superblock.h of Linux
-	0x2fc12fc1, // ZFS, zfs_vfsops_os.h of OpenZFS
-}
-
-// shares reports whether the file system of a folder is one on which a write-ahead log works.
-func shares(folder string) (bool, error) {
-	var st unix.Statfs_t
-	if err := sys.Statfs(folder, &st); err != nil {
-		return false, &fs.PathError{Op: "statfs", Path: folder, Err: err}
-	}
-	return slices.Contains(local, int64(st.Type)), nil //nolint:unconvert // it is narrower on other processors
-}
 
 // place is where a catalogue is, or will be, with all links followed. It opens nothing: to close a file takes the locks away that
 // this process has on it (POSIX, fcntl), and another run in it could have it open.

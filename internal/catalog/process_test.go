@@ -18,6 +18,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // The test binary is a scan of its own when these are set.
@@ -326,7 +327,7 @@ func TestWorkersShareARun(t *testing.T) {
 func TestALockThatStays(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c")
 	holder := catalogue(t, path, v1)
-	c, err := open(path, v1, shares, 50*time.Millisecond)
+	c, err := open(path, v1, sys.SharesMemory, 50*time.Millisecond)
 	require.NoError(t, err)
 	r := begin(t, c)
 	require.NoError(t, holder.transaction(t.Context(), func() error {

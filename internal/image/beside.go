@@ -6,11 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/sys"
 )
 
 // besideNames are the names that a further file of an image can have.
@@ -73,9 +70,9 @@ func (o *Output) findCase() error {
 
 // sameFile reports whether two names exist and are links to one file.
 func (d *folder) sameFile(a, b string) bool {
-	var x, y unix.Stat_t
-	return sys.Fstatat(d.fd, a, &x, unix.AT_SYMLINK_NOFOLLOW) == nil && sys.Fstatat(d.fd, b, &y, unix.AT_SYMLINK_NOFOLLOW) == nil &&
-		x.Ino == y.Ino && x.Dev == y.Dev
+	x, errA := d.at.Lstat(a)
+	y, errB := d.at.Lstat(b)
+	return errA == nil && errB == nil && x.Same(y)
 }
 
 // replacedName is a second link to an extent that waits for its removal, since DEST has got another.
@@ -125,7 +122,7 @@ func (o *Output) removeMarked(n, mark string) error {
 	if mark == ".partial" {
 		return o.removeStale(partialName(n))
 	}
-	if err := sys.Unlinkat(o.dir.fd, replacedName(n)); err != nil {
+	if err := o.dir.at.Remove(replacedName(n)); err != nil {
 		return ondisk.In(ErrOutput, "remove %s: %w", replacedName(n), err)
 	}
 	return nil
@@ -139,7 +136,7 @@ func (o *Output) removeUnused(name string) error {
 	if named, err := o.dir.named(name); named || err != nil {
 		return err // a descriptor that was renamed since uses it
 	}
-	if err := sys.Unlinkat(o.dir.fd, name); err != nil {
+	if err := o.dir.at.Remove(name); err != nil {
 		return ondisk.In(ErrOutput, "remove unfinished %s: %w", name, err)
 	}
 	return nil

@@ -3,10 +3,9 @@ package image
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -97,7 +96,7 @@ func (c *chain) find(ref driver.ParentRef) (driver.File, error) {
 	for _, stored := range ref.Names {
 		name := localName(stored, ref.ID != "")
 		f, err := c.gate(name, len(c.above))
-		if !errors.Is(err, unix.ENOENT) {
+		if !errors.Is(err, fs.ErrNotExist) {
 			return f, err
 		}
 		if quoted := fmt.Sprintf("%.256q", name); !slices.Contains(tried, quoted) {

@@ -4,12 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"unicode/utf8"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -19,7 +18,7 @@ import (
 // folder is an open directory: the only place where the files of an image may lie. Names are looked up through its
 // handle, so a folder that is renamed or replaced meanwhile cannot lead elsewhere.
 type folder struct {
-	fd      int
+	at      *sys.Folder
 	alias   map[string]string // names that stand under another name until they are published
 	handles *handles
 	meter   *Meter  // of all that is read; nil: nothing is counted
@@ -27,14 +26,14 @@ type folder struct {
 }
 
 func openFolder(path string) (*folder, error) {
-	fd, err := sys.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
+	at, err := sys.OpenFolder(path)
 	if err != nil {
 		return nil, err
 	}
-	return newFolder(fd), nil
+	return newFolder(at), nil
 }
 
-func newFolder(fd int) *folder { return &folder{fd: fd, handles: &handles{}} }
+func newFolder(at *sys.Folder) *folder { return &folder{at: at, handles: &handles{}} }
 
 // count has a meter count what is read through the folder.
 func (d *folder) count(m *Meter) {
@@ -43,7 +42,7 @@ func (d *folder) count(m *Meter) {
 	}
 }
 
-func (d *folder) Close() error { return sys.Close(d.fd) }
+func (d *folder) Close() error { return d.at.Close() }
 
 // checkName refuses, before any look-up, what is not the plain name of a file in the folder.
 func checkName(name string) error {
@@ -79,11 +78,12 @@ func (d *folder) open(name string) (*file, error) {
 // openAny opens a regular file that is no link. It looks before it opens, since opening a device can have effects. kind is the
 // class of the error for anything else.
 func (d *folder) openAny(name string, kind error) (*file, error) {
-	f := &file{fd: -1, name: name, real: name, dir: d}
+	f := &file{name: name, real: name, dir: d}
 	if a, ok := d.alias[name]; ok {
 		f.real = a
 	}
-	if err := sys.Fstatat(d.fd, f.real, &f.stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	var err error
+	if f.stat, err = d.at.Lstat(f.real); err != nil {
 		return nil, fmt.Errorf("file %.256q: %w", name, err)
 	}
 	if err := wantRegular(name, f.stat.Mode, kind); err != nil {
@@ -97,49 +97,48 @@ func (d *folder) openAny(name string, kind error) (*file, error) {
 
 // openNamed opens the file that the user named, which may be a block device.
 func (d *folder) openNamed(name string) (*file, error) {
-	f := &file{fd: -1, name: name, real: name, dir: d, device: true}
-	err := sys.Fstatat(d.fd, name, &f.stat, unix.AT_SYMLINK_NOFOLLOW)
-	if err != nil || f.stat.Mode&unix.S_IFMT != unix.S_IFBLK {
+	f := &file{name: name, real: name, dir: d, device: true}
+	var err error
+	if f.stat, err = d.at.Lstat(name); err != nil || f.stat.Mode.Type() != fs.ModeDevice {
 		return d.openAny(name, ondisk.ErrUnsupported)
 	}
 	if err := f.reopen(); err != nil {
 		return nil, err
 	}
-	if f.stat.Size, err = sys.Seek(f.fd, 0, io.SeekEnd); err != nil {
+	if f.stat.Size, err = f.open.DeviceSize(); err != nil {
 		return nil, errors.Join(fmt.Errorf("size of device %.256q: %w", name, err), f.Close())
 	}
 	if f.stat.Size == 0 {
 		return nil, errors.Join(ondisk.In(ondisk.ErrFormat, "there is no medium in the device: it has 0 bytes"), f.Close())
 	}
-	if f.sector, err = sys.SectorSize(f.fd); err != nil {
+	if f.sector, err = f.open.SectorSize(); err != nil {
 		return nil, errors.Join(fmt.Errorf("sector size of device %.256q: %w", name, err), f.Close())
 	}
 	return f, nil
 }
 
-func wantRegular(name string, mode uint32, class error) error {
-	kinds := map[uint32]string{
-		unix.S_IFLNK: "a symbolic link", unix.S_IFIFO: "a FIFO", unix.S_IFSOCK: "a socket",
-		unix.S_IFCHR: "a character device", unix.S_IFBLK: "a block device", unix.S_IFDIR: "a folder",
+func wantRegular(name string, mode fs.FileMode, class error) error {
+	kinds := map[fs.FileMode]string{
+		fs.ModeSymlink: "a symbolic link", fs.ModeNamedPipe: "a FIFO", fs.ModeSocket: "a socket", fs.ModeDir: "a folder",
+		fs.ModeDevice | fs.ModeCharDevice: "a character device", fs.ModeDevice: "a block device", fs.ModeIrregular: "a special file",
 	}
-	if kind, ok := kinds[mode&unix.S_IFMT]; ok {
+	if kind, ok := kinds[mode.Type()]; ok {
 		return fmt.Errorf("file %.256q is %s: %w, want a regular file", name, kind, class)
 	}
 	return nil
 }
 
-// file is an open regular file, or a block device. It does not use os.File: pread on a plain descriptor needs no lock and no
-// poller.
+// file is an open regular file, or a block device.
 type file struct {
 	name, real string
 	dir        *folder
-	stat       unix.Stat_t // when it was opened first
+	stat       sys.Info // when it was opened first
 	device     bool
 	sector     int // of a device, bytes
 	level      int // 0 for a file of the image itself, 1 for one of its parent, …
 
-	mu    sync.RWMutex // held for reading while fd is in use
-	fd    int          // -1 while the file gives room to others
+	mu    sync.RWMutex // held for reading while open is in use
+	open  *sys.File    // nil while the file gives room to others
 	used  atomic.Int64
 	short atomic.Int64 // 1 + the byte at which the file ended before its size; 0: it did not
 }
@@ -156,21 +155,21 @@ func (f *file) Close() error {
 func (f *file) shut() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fd < 0 {
+	if f.open == nil {
 		return nil
 	}
-	err := sys.Close(f.fd)
-	f.fd = -1
+	err := f.open.Close()
+	f.open = nil
 	return err
 }
 
-// with calls use with an open descriptor.
-func (f *file) with(use func(fd int) error) error {
+// with calls use with the open file.
+func (f *file) with(use func(open *sys.File) error) error {
 	for {
 		f.mu.RLock()
-		if f.fd >= 0 {
+		if f.open != nil {
 			f.used.Store(f.dir.handles.clock.Add(1))
-			err := use(f.fd)
+			err := use(f.open)
 			f.mu.RUnlock()
 			return err
 		}
@@ -192,33 +191,33 @@ func (f *file) reopen() error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fd >= 0 {
+	if f.open != nil {
 		return nil
 	}
-	fd, err := sys.Openat(f.dir.fd, f.real, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	open, err := f.dir.at.Open(f.real)
 	if err != nil {
 		return fmt.Errorf("open file %.256q: %w", f.name, err)
 	}
-	var st unix.Stat_t
-	if err := sys.Fstat(fd, &st); err != nil {
-		return errors.Join(fmt.Errorf("file %.256q: %w", f.name, err), sys.Close(fd))
+	st, err := open.Stat()
+	if err != nil {
+		return errors.Join(fmt.Errorf("file %.256q: %w", f.name, err), open.Close())
 	}
-	if st.Ino != f.stat.Ino || st.Dev != f.stat.Dev || st.Mode&unix.S_IFMT != f.stat.Mode&unix.S_IFMT {
-		return errors.Join(fmt.Errorf("file %.256q %w: another file has its name", f.name, ErrChanged), sys.Close(fd))
+	if !st.Same(f.stat) || st.Mode.Type() != f.stat.Mode.Type() {
+		return errors.Join(fmt.Errorf("file %.256q %w: another file has its name", f.name, ErrChanged), open.Close())
 	}
-	f.fd = fd
+	f.open = open
 	return nil
 }
 
 // ID is device and inode.
-func (f *file) ID() string { return fmt.Sprintf("%d:%d", f.stat.Dev, f.stat.Ino) }
+func (f *file) ID() string { return fmt.Sprintf("%d:%d", f.stat.Device, f.stat.Inode) }
 
 // Allocated is how many bytes the file takes on its file system.
 func (f *file) Allocated() int64 {
 	if f.device {
 		return f.stat.Size
 	}
-	return f.stat.Blocks * 512
+	return f.stat.Allocated
 }
 
 // ReadAt follows the contract of io.ReaderAt. A file that ended too early once is not read again: who bears a read that fails, as
@@ -240,9 +239,9 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 func (f *file) readAt(p []byte, off int64) (int, error) {
 	f.dir.meter.count(len(p))
 	done := 0
-	err := f.with(func(fd int) error {
+	err := f.with(func(open *sys.File) error {
 		for done < len(p) {
-			n, err := sys.Pread(fd, p[done:], off+int64(done))
+			n, err := open.Pread(p[done:], off+int64(done))
 			switch {
 			case err != nil:
 				return fmt.Errorf("read %s at byte %d: %w", f.name, off+int64(done), err)
@@ -272,28 +271,11 @@ func (f *file) ended() error {
 // Extent asks the file system for holes. Where it cannot tell, everything is data, which is slow and right.
 func (f *file) Extent(off, limit int64) (disk.Extent, error) {
 	e := disk.Extent{Range: disk.Range{Off: off, Len: limit}}
-	err := f.with(func(fd int) error {
-		e = holeAt(fd, e)
+	err := f.with(func(open *sys.File) error {
+		e.Len, e.Zero = open.Extent(off, limit)
 		return nil
 	})
 	return e, err
-}
-
-// holeAt refines a stretch of an open file by what the file system knows of its holes.
-func holeAt(fd int, e disk.Extent) disk.Extent {
-	data, err := sys.Seek(fd, e.Off, unix.SEEK_DATA)
-	switch {
-	case errors.Is(err, unix.ENXIO):
-		e.Zero = true // no data behind off
-	case err != nil: // the file system knows no holes
-	case data > e.Off:
-		e.Zero, e.Len = true, min(e.Len, data-e.Off)
-	default:
-		if hole, err := sys.Seek(fd, e.Off, unix.SEEK_HOLE); err == nil && hole > e.Off {
-			e.Len = min(e.Len, hole-e.Off)
-		}
-	}
-	return e
 }
 
 // ErrChanged is returned for a source that was written, truncated or replaced while it was read.
@@ -304,21 +286,26 @@ func (f *file) unchanged() error {
 	if err := f.ended(); err != nil {
 		return err
 	}
-	var now, named unix.Stat_t
-	if err := f.with(func(fd int) error { return sys.Fstat(fd, &now) }); err != nil {
+	var now sys.Info
+	err := f.with(func(open *sys.File) (err error) {
+		now, err = open.Stat()
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("file %.256q: %w", f.name, err)
 	}
-	if err := sys.Fstatat(f.dir.fd, f.real, &named, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	named, err := f.dir.at.Lstat(f.real)
+	if err != nil {
 		return fmt.Errorf("file %.256q %w: %w", f.name, ErrChanged, err)
 	}
 	old := f.stat
-	if named.Ino != old.Ino || named.Dev != old.Dev {
+	if !named.Same(old) {
 		return fmt.Errorf("file %.256q %w: another file has its name", f.name, ErrChanged)
 	}
 	if f.device {
 		return nil // nothing tells of writes to it
 	}
-	if now.Size != old.Size || now.Mtim != old.Mtim || now.Ctim != old.Ctim {
+	if now.Size != old.Size || now.Modified != old.Modified || now.Changed != old.Changed {
 		return fmt.Errorf("file %.256q %w: size, times or links differ; stop what writes to it and run again", f.name, ErrChanged)
 	}
 	return nil

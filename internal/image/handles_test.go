@@ -36,7 +36,7 @@ func manyFiles(t *testing.T, n int) (string, []*file) {
 
 func openHandles(files []*file) (n int) {
 	for _, f := range files {
-		if f.fd >= 0 {
+		if f.open != nil {
 			n++
 		}
 	}
@@ -47,7 +47,7 @@ func openHandles(files []*file) (n int) {
 func TestFilesTakeTurns(t *testing.T) {
 	_, files := manyFiles(t, 3*maxHandles)
 	require.Equal(t, maxHandles, openHandles(files))
-	require.GreaterOrEqual(t, files[0].fd, 0, "the first one carries the locks")
+	require.NotNil(t, files[0].open, "the first one carries the locks")
 	var wg sync.WaitGroup
 	errs := make([]error, 4)
 	for w := range errs {
@@ -68,13 +68,13 @@ func TestFilesTakeTurns(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, maxHandles, openHandles(files))
-	require.GreaterOrEqual(t, files[0].fd, 0)
+	require.NotNil(t, files[0].open)
 }
 
 // A file that gave its place away is opened again by name, and another one may have got the name meanwhile.
 func TestReopenedFileMustBeTheSame(t *testing.T) {
 	path, files := manyFiles(t, maxHandles+10)
-	require.Negative(t, files[1].fd, "it was not used for longest")
+	require.Nil(t, files[1].open, "it was not used for longest")
 	name := filepath.Join(path, files[1].name)
 	require.NoError(t, os.Rename(name, name+".old"))
 	require.NoError(t, os.WriteFile(name, []byte("00000001"), 0o644))

@@ -1,8 +1,6 @@
 package image
 
 import (
-	"golang.org/x/sys/unix"
-
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -20,19 +18,18 @@ const (
 func (img *Image) Hold() (release func()) {
 	for _, f := range img.files {
 		for _, b := range []int64{qemuRead, qemuNoWriter} {
-			f.lock(unix.F_RDLCK, b)
+			f.lock(sys.Shared, b)
 		}
 	}
 	return func() {
 		for _, f := range img.files {
 			for _, b := range []int64{qemuRead, qemuNoWriter} {
-				f.lock(unix.F_UNLCK, b)
+				f.lock(sys.Unlocked, b)
 			}
 		}
 	}
 }
 
-func (f *file) lock(kind int16, at int64) {
-	l := unix.Flock_t{Type: kind, Start: at, Len: 1}
-	_ = f.with(func(fd int) error { return sys.Lock(fd, unix.F_OFD_SETLK, &l) }) // see Hold
+func (f *file) lock(kind sys.LockKind, at int64) {
+	_ = f.with(func(open *sys.File) error { return open.LockByte(kind, at) }) // see Hold
 }

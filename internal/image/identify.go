@@ -154,7 +154,7 @@ func glance(format driver.Format, f driver.File) (driver.Names, error) {
 // image that it lists among its files and does not speak of as a disk.
 func identifyOVF(dir *folder, f *file) Identity {
 	id := Identity{Kind: Pack, Format: "ovf"}
-	again := newFolder(dir.fd) // the package closes its files, and dir stays open
+	again := newFolder(dir.at) // the package closes its files, and dir stays open
 	again.meter, again.recent = dir.meter, dir.recent
 	main, err := again.openAny(f.name, ondisk.ErrReference)
 	if err != nil {

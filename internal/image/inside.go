@@ -11,7 +11,6 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
-	"github.com/trueup/trueup/internal/sys"
 )
 
 // openInside opens an image that lies in a package: library.ova!disk1.vmdk, or library.ova when there is one disk in it. Other
@@ -76,14 +75,14 @@ func (p *Package) Open(d PackageDisk, o Options) (*Image, error) {
 		return nil, err
 	}
 	from, under := p.dir, ""
-	if at := path.Dir(d.Member); p.Kind == "ovf" && at != "." {
-		from, under, o.Beside = p.within[at], at, nil
+	if in := path.Dir(d.Member); p.Kind == "ovf" && in != "." {
+		from, under, o.Beside = p.within[in], in, nil
 	}
-	fd, err := sys.Dup(from.fd)
+	at, err := from.at.Again()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.base, err)
 	}
-	dir := newFolder(fd)
+	dir := newFolder(at)
 	dir.alias, dir.meter, dir.recent = from.alias, from.meter, from.recent
 	img, err := p.openThrough(dir, d.Member, o)
 	if err != nil {

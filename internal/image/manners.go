@@ -3,11 +3,10 @@ package image
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
@@ -34,34 +33,18 @@ func (n *notes) add(code, remedy, format string, args ...any) {
 // Notes are what the file system of DEST lacked, and how the output got along without it.
 func (o *Output) Notes() []ondisk.Issue { return o.notes.list }
 
-// refuses reports whether an error says that a file system does not know a call, or an option of it.
-func refuses(err error) bool {
-	return slices.ContainsFunc([]error{unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP, unix.EPERM}, func(e error) bool { return errors.Is(err, e) })
-}
-
-// lockByte is the byte that is locked, far behind what a file can hold: SMB keeps others from reading and writing what is locked.
-const lockByte = 1 << 62
-
-// lockFile sets or releases the lock of a file that a run writes.
-func lockFile(fd, command int, kind int16) error {
-	return sys.Lock(fd, command, &unix.Flock_t{Type: kind, Start: lockByte, Len: 1})
-}
-
-// locked reports whether an error says that another has the lock.
-func locked(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) }
-
 // lock takes the lock that says that a run writes a partial file.
-func (o *Output) lock(fd int, partial string) error {
+func (o *Output) lock(f *sys.File, partial string) error {
 	if o.manners.noLocks {
 		return nil
 	}
-	err := lockFile(fd, unix.F_OFD_SETLK, unix.F_WRLCK)
+	err := f.Lock(sys.Exclusive)
 	switch {
 	case err == nil:
 		return nil
-	case locked(err):
+	case sys.Locked(err):
 		return usedByOther(o.shown(partial))
-	case errors.Is(err, unix.ENOLCK) || refuses(err):
+	case sys.NoLocks(err):
 		o.manners.noLocks = true
 		o.notes.add("dest-no-locks", "do not run two copies to the same DEST at once",
 			"the file system knows no locks (%v): another run that writes the same DEST goes unnoticed", err)
@@ -91,7 +74,7 @@ func (o *Output) tryReading(p *part) error {
 	if err == nil || o.manners.noLocks {
 		return p.wrap("read back", err)
 	}
-	free := lockFile(int(p.Fd()), unix.F_OFD_SETLK, unix.F_UNLCK)
+	free := sys.Of(p.File).Lock(sys.Unlocked)
 	if free != nil || o.dir.readable(partialName(p.final)) != nil {
 		return p.wrap("read back", err)
 	}
@@ -103,12 +86,12 @@ func (o *Output) tryReading(p *part) error {
 
 // readable opens a file and reads from it.
 func (d *folder) readable(name string) error {
-	fd, err := sys.Openat(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	f, err := d.at.Open(name)
 	if err != nil {
 		return err
 	}
-	_, err = sys.Pread(fd, make([]byte, 1), 0)
-	return errors.Join(err, sys.Close(fd))
+	_, err = f.Pread(make([]byte, 1), 0)
+	return errors.Join(err, f.Close())
 }
 
 // trialNames are names that a file has for a moment, to try links and renames.
@@ -125,24 +108,24 @@ func (o *Output) tryNames(final string) error {
 			return err
 		}
 	}
-	fd, err := sys.Openat(o.dir.fd, first, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	f, err := o.dir.at.Create(first, 0o600)
 	if err != nil {
 		return ondisk.In(ErrOutput, "create %s: %w", o.shown(first), err)
 	}
-	_ = sys.Close(fd) // nothing was written
-	if o.manners.links = sys.Linkat(o.dir.fd, first, second); o.manners.links == nil {
-		_ = sys.Unlinkat(o.dir.fd, second) // what stays there fails the rename
+	_ = f.Close() // nothing was written
+	if o.manners.links = o.dir.at.Link(first, second); o.manners.links == nil {
+		_ = o.dir.at.Remove(second) // what stays there fails the rename
 	}
-	err = sys.Renameat2(o.dir.fd, first, second, unix.RENAME_NOREPLACE)
-	if refuses(err) {
+	err = o.dir.at.RenameNew(first, second)
+	if sys.Unsupported(err) {
 		o.manners.noExclusive = true
-		err = sys.Renameat(o.dir.fd, first, second)
+		err = o.dir.at.Rename(first, second)
 	}
 	if err != nil {
 		err = ondisk.In(ErrOutput, "rename %s, to try what DEST will need: %w", o.shown(first), err)
 	}
 	for _, n := range []string{first, second} {
-		if gone := sys.Unlinkat(o.dir.fd, n); gone != nil && !errors.Is(gone, unix.ENOENT) {
+		if gone := o.dir.at.Remove(n); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
 			err = errors.Join(err, ondisk.In(ErrOutput, "remove %s: %w", o.shown(n), gone))
 		}
 	}
@@ -151,16 +134,15 @@ func (o *Output) tryNames(final string) error {
 
 // removeTrial removes what a killed run left under a trial name. A file with bytes in it is the user's.
 func (d *folder) removeTrial(name string) error {
-	var st unix.Stat_t
-	err := sys.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
-	if errors.Is(err, unix.ENOENT) {
+	st, err := d.at.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > 0) {
+	if err == nil && (!st.Mode.IsRegular() || st.Size > 0) {
 		return ondisk.In(ErrOutput, "%s exists, and its name is needed; rename it", name)
 	}
 	if err == nil {
-		err = sys.Unlinkat(d.fd, name)
+		err = d.at.Remove(name)
 	}
 	if err != nil {
 		return ondisk.In(ErrOutput, "remove stale %s: %w", name, err)
@@ -169,9 +151,9 @@ func (d *folder) removeTrial(name string) error {
 }
 
 // permit sets permissions. A file system that keeps none gives those that it was mounted with.
-func (o *Output) permit(p *part, mode uint32) error {
-	err := sys.Fchmod(int(p.Fd()), mode)
-	if refuses(err) {
+func (o *Output) permit(p *part, mode fs.FileMode) error {
+	err := sys.Of(p.File).Chmod(mode)
+	if sys.Unsupported(err) {
 		o.notes.add("dest-permissions", "see to it that only those can reach DEST who may read it",
 			"the file system sets no permissions of files (%v): %s does not have those of SOURCE", err, p.shown)
 		return nil
@@ -188,9 +170,7 @@ func CheckUpgrade(path string) error {
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	fd := int(f.Fd())
-	// Locks of the process, as SQLite has them: Linux upgrades those of a descriptor on SMB.
-	if lockFile(fd, unix.F_SETLK, unix.F_RDLCK) != nil || !locked(lockFile(fd, unix.F_SETLK, unix.F_WRLCK)) {
+	if sys.UpgradesLocks(f) {
 		return nil
 	}
 	return ondisk.In(ErrOutput, "%s: locks of this file system cannot be upgraded, which a database needs; "+

@@ -5,11 +5,10 @@ import (
 	"io"
 	"path"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // member is a file that lies inside of another one, in one piece. Nothing is extracted.
@@ -74,7 +73,7 @@ func lookup(f *file, entries []entry, folder, name string) (*member, error) {
 			return newMember(f, e)
 		}
 	}
-	return nil, fmt.Errorf("member %.256q of the archive: %w", full, unix.ENOENT)
+	return nil, fmt.Errorf("member %.256q of the archive: %w", full, sys.ErrNotExist)
 }
 
 func newMember(f *file, e entry) (*member, error) {

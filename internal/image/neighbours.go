@@ -5,13 +5,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
@@ -153,11 +150,10 @@ func (img *Image) owns(name string) bool {
 
 // names lists the files of the folder that keep wants, sorted: the order of a folder is chance, messages are not.
 func (d *folder) names(keep func(name string) bool) ([]string, error) {
-	fd, err := sys.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	f, err := d.at.List()
 	if err != nil {
 		return nil, fmt.Errorf("list folder: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), ".")
 	defer f.Close()
 	var out []string
 	for {
@@ -221,7 +217,7 @@ func (d *folder) namesIn(except string) (map[string]driver.Names, error) {
 	out, seen := map[string]driver.Names{}, map[string]bool{}
 	for _, name := range list {
 		f, err := d.openAny(name, ondisk.ErrReference)
-		if errors.Is(err, unix.EACCES) {
+		if sys.Denied(err) {
 			out[name] = driver.Names{Broken: true} // another user's
 		}
 		if err != nil {
@@ -256,29 +252,19 @@ func readNames(f *file) (driver.Names, error) {
 	return all, nil
 }
 
-// claimed reports whether a block device has a file system mounted on it, or something else that the kernel keeps for itself. Spec:
-// open(2), O_EXCL without O_CREAT.
-func (f *file) claimed() bool {
-	if !f.device {
-		return false
-	}
-	fd, err := sys.Openat(f.dir.fd, f.real, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err == nil {
-		_ = sys.Close(fd) // nothing was written
-	}
-	return errors.Is(err, unix.EBUSY)
-}
+// claimed reports whether a block device has a file system mounted on it, or something else that the kernel keeps for itself.
+func (f *file) claimed() bool { return f.device && f.dir.at.Claimed(f.real) }
 
 // qemuLock reports whether QEMU has the file open for writing: it holds a lock on the byte of the "write" permission, 100 + 1.
 // Spec: QEMU block/file-posix.c, RAW_LOCK_PERM_BASE.
 func (f *file) qemuLock() error {
-	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: 0, Start: qemuWrite, Len: 1}
-	err := f.with(func(fd int) error { return sys.Lock(fd, unix.F_OFD_GETLK, &l) })
-	if err != nil {
+	var locked bool
+	err := f.with(func(open *sys.File) (err error) {
+		locked, err = open.LockedByte(qemuWrite)
+		return err
+	})
+	if err != nil || !locked {
 		return nil //nolint:nilerr // the file system knows no such locks
-	}
-	if l.Type == unix.F_UNLCK {
-		return nil
 	}
 	return fmt.Errorf("%q is open for writing in QEMU (lock on byte %d)", f.name, qemuWrite)
 }

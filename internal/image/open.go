@@ -241,8 +241,8 @@ type State struct {
 // stateOf is that of a file when it was opened first.
 func stateOf(f *file) State {
 	return State{
-		Name: f.name, Size: f.Size(), Allocated: f.Allocated(), Device: f.stat.Dev, Inode: f.stat.Ino,
-		Modified: f.stat.Mtim.Nano(), Changed: f.stat.Ctim.Nano(),
+		Name: f.name, Size: f.Size(), Allocated: f.Allocated(), Device: f.stat.Device, Inode: f.stat.Inode,
+		Modified: f.stat.Modified, Changed: f.stat.Changed,
 	}
 }
 
@@ -264,7 +264,7 @@ func (img *Image) Uses(path string) (name string, ok bool) {
 		return "", false
 	}
 	for _, f := range img.files {
-		if f.stat.Dev == st.Device && f.stat.Ino == st.Inode {
+		if f.stat.Same(st) {
 			return f.name, true
 		}
 	}

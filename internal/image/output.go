@@ -4,16 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/sys"
 )
 
 // ErrOutput marks problems with the place where the copy goes: it exists, there is no room, no permission.
@@ -42,10 +40,10 @@ type Output struct {
 	base   string
 	sector int64 // size of the disk's sectors, bytes
 	force  bool
-	parts  []*part  // the named file first
-	old    []string // files of the image that is replaced
-	mode   uint32   // permissions of the source: the copy has no others
-	stale  bool     // a killed run left the partial file of DEST
+	parts  []*part     // the named file first
+	old    []string    // files of the image that is replaced
+	mode   fs.FileMode // permissions of the source: the copy has no others
+	stale  bool        // a killed run left the partial file of DEST
 	// unreadable: DEST exists and is no image that can be opened.
 	unreadable bool
 	caseless   bool // the folder finds DEST by its name in another case
@@ -86,7 +84,7 @@ func (o *Output) start(size int64, src *Image, opts CreateOptions) error {
 	o.Format, o.Subformat, o.sector = format.Name, sub, src.Disk.SectorSize()
 	o.mode = 0o666
 	if len(src.files) > 0 {
-		o.mode = src.files[0].stat.Mode & 0o777
+		o.mode = src.files[0].stat.Mode.Perm()
 	}
 	if err := o.checkDest(src); err != nil {
 		return err
@@ -196,12 +194,12 @@ func (o *Output) taken(name string) error {
 
 // sourceFile is the name of the source's file that a name leads to, empty when it leads to none.
 func (d *folder) sourceFile(name string, src *Image) string {
-	var st unix.Stat_t
-	if err := sys.Fstatat(d.fd, name, &st, 0); err != nil {
+	st, err := d.at.Stat(name)
+	if err != nil {
 		return ""
 	}
 	for _, f := range src.files {
-		if f.stat.Dev == st.Dev && f.stat.Ino == st.Ino {
+		if f.stat.Same(st) {
 			return f.name
 		}
 	}
@@ -238,10 +236,10 @@ func (o *Output) findReplaced(src *Image) error {
 	if err := o.findCase(); err != nil {
 		return err
 	}
-	old, err := openIn(newFolder(o.dir.fd), o.base, Options{})
+	old, err := openIn(newFolder(o.dir.at), o.base, Options{})
 	if err != nil {
 		o.unreadable = true // what it uses is not known, so nothing beside it is removed
-		if old, err = unopened(newFolder(o.dir.fd), o.base); err != nil {
+		if old, err = unopened(newFolder(o.dir.at), o.base); err != nil {
 			return nil // a link, or a file of another user: it is only the name that is taken
 		}
 	}

@@ -3,12 +3,12 @@ package image
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"time"
 
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -215,7 +215,7 @@ func (p *Package) openFolder(f *file) error {
 		ext  string
 		role Role
 	}{{".mf", RoleManifest}, {".cert", RoleCertificate}} {
-		if err := p.add(stem+beside.ext, beside.role); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := p.add(stem+beside.ext, beside.role); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -227,7 +227,7 @@ func (p *Package) openFolder(f *file) error {
 		if err == nil && p.Member(name) == nil {
 			err = p.add(name, RoleFile)
 		}
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.bad[r.Href] = err
 		}
 	}
@@ -250,7 +250,7 @@ func (p *Package) add(name string, role Role) error {
 }
 
 func (p *Package) join(f *file, role Role) {
-	m := &Member{Name: f.name, Role: role, Size: f.Size(), file: f, time: f.stat.Mtim.Sec}
+	m := &Member{Name: f.name, Role: role, Size: f.Size(), file: f, time: time.Unix(0, f.stat.Modified).Unix()}
 	p.Members = append(p.Members, m)
 	p.names[m.Name] = m
 }

@@ -166,7 +166,7 @@ func (p *PackageOutput) mayDigest(m *outMember) error {
 
 func (p *PackageOutput) start() error {
 	src := &Image{files: p.src.files}
-	p.out.mode = p.src.files[0].stat.Mode & 0o777
+	p.out.mode = p.src.files[0].stat.Mode.Perm()
 	if p.Kind == "ovf" && p.out.dir.exists(p.out.base) && p.out.dir.sourceFile(p.out.base, src) == "" {
 		return ondisk.In(ErrOutput, "%s exists; an OVF is several files, which are not replaced: choose another folder", p.out.path)
 	}

@@ -3,9 +3,8 @@ package image
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
@@ -15,8 +14,8 @@ import (
 type part struct {
 	*os.File
 	final string
-	shown string // the final name, with the folder as typed
-	mode  uint32 // permissions that it will have
+	shown string      // the final name, with the folder as typed
+	mode  fs.FileMode // permissions that it will have
 }
 
 func partialName(name string) string { return "." + name + ".partial" }
@@ -33,9 +32,9 @@ func (p *part) Truncate(size int64) error { return p.wrap("set size of", p.File.
 // Sync makes the bytes durable. A sync that failed once is never repeated: the kernel forgets what it could not write.
 func (p *part) Sync() error { return p.wrap("sync", p.File.Sync()) }
 
-// Close is never repeated, see sys.Close.
+// Close is never repeated: the descriptor is gone whatever a signal did.
 func (p *part) Close() error {
-	if err := p.File.Close(); !errors.Is(err, unix.EINTR) {
+	if err := p.File.Close(); !sys.Interrupted(err) {
 		return p.wrap("close", err)
 	}
 	return nil
@@ -61,19 +60,18 @@ func (o *Output) newPart(name string) (*part, error) {
 	if err := o.removeStale(partial); err != nil {
 		return nil, err
 	}
-	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := sys.Openat(o.dir.fd, partial, flags, 0o666)
-	if errors.Is(err, unix.EEXIST) {
+	f, err := o.dir.at.Create(partial, 0o666)
+	if errors.Is(err, fs.ErrExist) {
 		return nil, usedByOther(o.shown(partial))
 	}
 	if err != nil {
 		return nil, ondisk.In(ErrOutput, "create %s: %w", o.shown(partial), err)
 	}
-	p := &part{File: os.NewFile(uintptr(fd), partial), final: name, shown: o.shown(name)}
+	p := &part{File: f, final: name, shown: o.shown(name)}
 	if err := o.begin(p, partial); errors.Is(err, ondisk.ErrBusy) {
 		return nil, errors.Join(err, p.Close()) // the other run removes it, and may have put its own in its place
 	} else if err != nil {
-		return nil, errors.Join(err, sys.Unlinkat(o.dir.fd, partial), p.Close())
+		return nil, errors.Join(err, o.dir.at.Remove(partial), p.Close())
 	}
 	return p, nil
 }
@@ -81,22 +79,22 @@ func (o *Output) newPart(name string) (*part, error) {
 // begin gives a new file its lock and permissions. Without the lock another run could take the file for a stale one, remove it and
 // put its own in its place.
 func (o *Output) begin(p *part, partial string) error {
-	fd := int(p.Fd())
-	var st unix.Stat_t
-	if err := sys.Fstat(fd, &st); err != nil {
+	f := sys.Of(p.File)
+	st, err := f.Stat()
+	if err != nil {
 		return p.wrap("look at", err)
 	}
 	// Whoever may not read the source may not read the copy. Until it has its name, its owner may write it, as locks need.
-	p.mode = st.Mode & o.mode & 0o777
-	if st.Mode&0o777&^o.mode != 0 {
+	p.mode = st.Mode.Perm() & o.mode
+	if st.Mode.Perm()&^o.mode != 0 {
 		if err := o.permit(p, p.mode|0o600); err != nil {
 			return err
 		}
 	}
-	if err := o.lock(fd, partial); err != nil {
+	if err := o.lock(f, partial); err != nil {
 		return err
 	}
-	if !o.dir.leadsTo(partial, fd) {
+	if !o.dir.leadsTo(partial, f) {
 		return usedByOther(o.shown(partial))
 	}
 	if len(o.parts) == 0 {
@@ -113,16 +111,16 @@ func usedByOther(shown string) error {
 }
 
 // leadsTo reports whether a name is that of an open file.
-func (d *folder) leadsTo(name string, fd int) bool {
-	var named, open unix.Stat_t
-	return sys.Fstatat(d.fd, name, &named, unix.AT_SYMLINK_NOFOLLOW) == nil && sys.Fstat(fd, &open) == nil &&
-		named.Dev == open.Dev && named.Ino == open.Ino
+func (d *folder) leadsTo(name string, f *sys.File) bool {
+	named, err := d.at.Lstat(name)
+	open, openErr := f.Stat()
+	return err == nil && openErr == nil && named.Same(open)
 }
 
 // removeStale removes what a killed run left under a partial name.
 func (o *Output) removeStale(partial string) error {
-	fd, err := o.dir.openStale(partial)
-	if errors.Is(err, unix.ENOENT) {
+	f, err := o.dir.openStale(partial)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if errors.Is(err, ondisk.ErrBusy) {
@@ -131,17 +129,17 @@ func (o *Output) removeStale(partial string) error {
 	if err != nil {
 		return ondisk.In(ErrOutput, "stale %s: %w; remove it by hand", o.shown(partial), err)
 	}
-	defer sys.Close(fd)
-	if err := o.lock(fd, partial); err != nil {
+	defer f.Close()
+	if err := o.lock(f, partial); err != nil {
 		return err
 	}
 	if o.manners.noLocks {
 		return ondisk.In(ErrOutput, "%s exists, and the file system knows no locks that would show whether a run writes it; remove it if none does", o.shown(partial))
 	}
-	if !o.dir.leadsTo(partial, fd) {
+	if !o.dir.leadsTo(partial, f) {
 		return nil // another run has removed it meanwhile
 	}
-	if err := sys.Unlinkat(o.dir.fd, partial); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := o.dir.at.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return ondisk.In(ErrOutput, "remove stale %s: %w", o.shown(partial), err)
 	}
 	return nil
@@ -149,33 +147,32 @@ func (o *Output) removeStale(partial string) error {
 
 // openStale opens what a killed run may have left for writing, since locks of NFS want that. Just before it gives a file its name a run
 // takes away the right to write that SOURCE does not give: its owner gets that back, unless the file is locked.
-func (d *folder) openStale(name string) (int, error) {
-	const flags = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
-	fd, err := sys.Openat(d.fd, name, unix.O_RDWR|flags, 0)
-	if !errors.Is(err, unix.EACCES) {
-		return fd, err
+func (d *folder) openStale(name string) (*sys.File, error) {
+	f, err := d.at.OpenToWrite(name)
+	if !sys.Denied(err) {
+		return f, err
 	}
-	found, readErr := sys.Openat(d.fd, name, unix.O_RDONLY|flags, 0)
+	found, readErr := d.at.Open(name)
 	if readErr != nil {
-		return -1, err
+		return nil, err
 	}
-	defer sys.Close(found)
-	var st unix.Stat_t
-	if sys.Fstat(found, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return -1, err
+	defer found.Close()
+	st, statErr := found.Stat()
+	if statErr != nil || !st.Mode.IsRegular() {
+		return nil, err
 	}
-	lockErr := lockFile(found, unix.F_OFD_SETLK, unix.F_RDLCK)
-	if locked(lockErr) {
-		return -1, usedByOther(name)
+	lockErr := found.Lock(sys.Shared)
+	if sys.Locked(lockErr) {
+		return nil, usedByOther(name)
 	}
-	if lockErr != nil || sys.Fchmod(found, st.Mode&0o777|0o600) != nil {
-		return -1, err
+	if lockErr != nil || found.Chmod(st.Mode.Perm()|0o600) != nil {
+		return nil, err
 	}
-	fd, err = sys.Openat(d.fd, name, unix.O_RDWR|flags, 0)
+	f, err = d.at.OpenToWrite(name)
 	// A second name of the file, which may be the user's, keeps its rights.
-	if back := sys.Fchmod(found, st.Mode&0o7777); back != nil && err == nil {
-		sys.Close(fd)
-		return -1, back
+	if back := found.Chmod(st.Mode); back != nil && err == nil {
+		f.Close()
+		return nil, back
 	}
-	return fd, err
+	return f, err
 }

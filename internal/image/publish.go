@@ -1,21 +1,19 @@
 package image
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 )
 
 func (d *folder) exists(name string) bool {
-	var st unix.Stat_t
-	return sys.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	_, err := d.at.Lstat(name)
+	return err == nil
 }
 
 // UnknownRoom is the free space of a file system that does not say how much it has.
@@ -23,16 +21,15 @@ const UnknownRoom = math.MaxInt64
 
 // Free is the space in bytes that an ordinary user can still take where the output goes.
 func (o *Output) Free() (int64, error) {
-	var st unix.Statfs_t
-	err := sys.Fstatfs(o.dir.fd, &st)
-	if refuses(err) || err == nil && st.Blocks == 0 {
-		o.notes.add("dest-room-unknown", "", "the file system does not say how much room it has: whether the copy fits shows when it is written")
-		return UnknownRoom, nil
-	}
+	free, known, err := o.dir.at.Free()
 	if err != nil {
 		return 0, ondisk.In(ErrOutput, "free space: %w", err)
 	}
-	return ondisk.I64(st.Bavail) * cmp.Or(st.Frsize, st.Bsize), nil
+	if !known {
+		o.notes.add("dest-room-unknown", "", "the file system does not say how much room it has: whether the copy fits shows when it is written")
+		return UnknownRoom, nil
+	}
+	return free, nil
 }
 
 // Room is what was free before the files of the output had a size: FAT and exFAT give a file its room with that.
@@ -57,11 +54,11 @@ func (o *Output) Reopen() (*Image, error) {
 
 // reader is the folder as it will be: the partial files stand there under their final names.
 func (o *Output) reader() (*folder, error) {
-	fd, err := sys.Dup(o.dir.fd)
+	at, err := o.dir.at.Again()
 	if err != nil {
 		return nil, fmt.Errorf("reopen %s: %w", o.path, err)
 	}
-	d := newFolder(fd)
+	d := newFolder(at)
 	d.alias = map[string]string{}
 	for _, p := range o.parts {
 		d.alias[p.final] = partialName(p.final)
@@ -102,7 +99,7 @@ func (o *Output) Publish() error {
 	for _, n := range o.replace {
 		// The extents that DEST uses now get the mark of a file that waits for its removal, in case this run is killed before
 		// it can remove them. A file system without links leaves them to the user then.
-		_ = sys.Linkat(o.dir.fd, n, replacedName(n))
+		_ = o.dir.at.Link(n, replacedName(n))
 	}
 	if err := o.rename(o.parts[0], o.force); err != nil {
 		return errors.Join(err, o.unpublish())
@@ -111,7 +108,7 @@ func (o *Output) Publish() error {
 		return errors.Join(err, o.retract())
 	}
 	for _, p := range o.parts[1:] {
-		_ = sys.Unlinkat(o.dir.fd, partialName(p.final)) // the second link; the next run would remove it too
+		_ = o.dir.at.Remove(partialName(p.final)) // the second link; the next run would remove it too
 	}
 	o.removeReplaced()
 	if err := o.close(); err != nil { // all bytes were synced and read again before
@@ -125,9 +122,9 @@ func (o *Output) Publish() error {
 func (o *Output) removeReplaced() {
 	for _, n := range o.replace {
 		if named, err := o.dir.named(n); err == nil && !named {
-			_ = sys.Unlinkat(o.dir.fd, n)
+			_ = o.dir.at.Remove(n)
 		}
-		_ = sys.Unlinkat(o.dir.fd, replacedName(n))
+		_ = o.dir.at.Remove(replacedName(n))
 	}
 }
 
@@ -150,7 +147,7 @@ func (o *Output) retract() error {
 	if o.force {
 		return nil
 	}
-	if err := sys.Unlinkat(o.dir.fd, o.base); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := o.dir.at.Remove(o.base); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return ondisk.In(ErrOutput, "%s stands under its name, complete, and cannot be taken away: %w; remove it by hand", o.path, err)
 	}
 	return o.unpublish()
@@ -164,19 +161,19 @@ func (o *Output) link(p *part) error {
 			o.manners.links, p.shown, o.path)
 		return o.rename(p, false)
 	}
-	return o.given(p, sys.Linkat(o.dir.fd, partialName(p.final), p.final))
+	return o.given(p, o.dir.at.Link(partialName(p.final), p.final))
 }
 
 // rename gives a part its name in place of the partial one, and replaces only when it may.
 func (o *Output) rename(p *part, replace bool) error {
-	from, fd := partialName(p.final), o.dir.fd
+	from, at := partialName(p.final), o.dir.at
 	switch {
 	case replace:
-		return o.given(p, sys.Renameat(fd, from, p.final))
+		return o.given(p, at.Rename(from, p.final))
 	case !o.manners.noExclusive:
-		return o.given(p, sys.Renameat2(fd, from, p.final, unix.RENAME_NOREPLACE))
+		return o.given(p, at.RenameNew(from, p.final))
 	case o.manners.links == nil:
-		err := o.given(p, sys.Linkat(fd, from, p.final))
+		err := o.given(p, at.Link(from, p.final))
 		if err == nil {
 			o.leave(from)
 		}
@@ -184,20 +181,19 @@ func (o *Output) rename(p *part, replace bool) error {
 	}
 	o.notes.add("dest-look-and-rename", "", "the file system has neither hard links (%v) nor a rename that replaces nothing: "+
 		"a file that another program named %s in the last moment would be replaced", o.manners.links, p.shown)
-	var st unix.Stat_t
-	switch err := sys.Fstatat(fd, p.final, &st, unix.AT_SYMLINK_NOFOLLOW); {
+	switch _, err := at.Lstat(p.final); {
 	case err == nil:
-		return publishError(p.shown, unix.EEXIST)
-	case !errors.Is(err, unix.ENOENT):
+		return publishError(p.shown, sys.ErrExist)
+	case !errors.Is(err, fs.ErrNotExist):
 		return publishError(p.shown, err)
 	}
-	return o.given(p, sys.Renameat(fd, from, p.final))
+	return o.given(p, at.Rename(from, p.final))
 }
 
 // given is what a call has come to that gave a part its name. A server can have carried out what it reports as failed, or as done
 // before when a call was repeated.
 func (o *Output) given(p *part, err error) error {
-	if err != nil && o.dir.leadsTo(p.final, int(p.Fd())) {
+	if err != nil && o.dir.leadsTo(p.final, sys.Of(p.File)) {
 		o.leave(partialName(p.final))
 		return nil
 	}
@@ -206,7 +202,7 @@ func (o *Output) given(p *part, err error) error {
 
 // leave removes a partial name that is no longer needed.
 func (o *Output) leave(partial string) {
-	if err := sys.Unlinkat(o.dir.fd, partial); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := o.dir.at.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		o.notes.add("dest-leftover", "remove it by hand", "%s, a second name of a file of the copy, could not be removed: %v", o.shown(partial), err)
 	}
 }
@@ -221,7 +217,7 @@ func publishError(name string, err error) error {
 // unpublish takes back the names of second files when DEST could not get its own.
 func (o *Output) unpublish() error {
 	for _, n := range o.replace {
-		_ = sys.Unlinkat(o.dir.fd, replacedName(n)) // the mark, see Publish
+		_ = o.dir.at.Remove(replacedName(n)) // the mark, see Publish
 	}
 	return o.unlink(o.parts[1:])
 }
@@ -229,7 +225,7 @@ func (o *Output) unpublish() error {
 // unlink takes back the final names of parts that have them.
 func (o *Output) unlink(parts []*part) error {
 	for _, p := range parts {
-		if err := sys.Unlinkat(o.dir.fd, p.final); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := o.dir.at.Remove(p.final); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return publishError(p.shown, err)
 		}
 	}
@@ -237,8 +233,8 @@ func (o *Output) unlink(parts []*part) error {
 }
 
 func (o *Output) syncFolder() error {
-	err := sys.Fsync(o.dir.fd)
-	if refuses(err) {
+	err := o.dir.at.Sync()
+	if sys.Unsupported(err) {
 		o.notes.add("dest-folder-not-synced", "sync or unmount the file system before the machine is switched off",
 			"the file system cannot make names of files durable (%v): a loss of power soon after the run could lose DEST", err)
 		return nil
@@ -256,7 +252,7 @@ func (o *Output) Discard() error {
 	}
 	var errs []error
 	for _, p := range o.parts {
-		if err := sys.Unlinkat(o.dir.fd, partialName(p.final)); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := o.dir.at.Remove(partialName(p.final)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, ondisk.In(ErrOutput, "remove %s: %w", o.shown(partialName(p.final)), err))
 		}
 	}

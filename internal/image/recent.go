@@ -2,6 +2,8 @@ package image
 
 import (
 	"sync"
+
+	"github.com/trueup/trueup/internal/sys"
 )
 
 const (
@@ -22,8 +24,8 @@ type recent struct {
 
 // pageKey is the place of a page. An image and the package around it open one file twice.
 type pageKey struct {
-	device, inode uint64
-	number        int64
+	file   sys.ID
+	number int64
 }
 
 func newRecent() *recent { return &recent{pages: map[pageKey][]byte{}} }
@@ -72,4 +74,4 @@ func (r *recent) fill(f *file, first, last int64) bool {
 }
 
 // page is the place of page n.
-func (f *file) page(n int64) pageKey { return pageKey{f.stat.Dev, f.stat.Ino, n} }
+func (f *file) page(n int64) pageKey { return pageKey{f.stat.ID, n} }

@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 )
@@ -34,7 +32,7 @@ func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 			return nil, ondisk.In(ErrOutput, "%w", err)
 		}
 		// A file system without locks leaves its stale files to the user.
-		_ = lockFile(int(f.Fd()), unix.F_OFD_SETLKW, unix.F_WRLCK)
+		_ = sys.Of(f).LockWaiting(sys.Exclusive)
 		if !namedBy(partial, f) { // another run took it for a stale one before it was locked
 			_ = f.Close()
 			continue
@@ -87,21 +85,21 @@ func removeStaleReports(path string) error {
 }
 
 func (d *folder) removeStaleReport(name, path string) error {
-	fd, err := d.openStale(name)
+	stale, err := d.openStale(name)
 	if err != nil {
 		return nil // another's, or gone
 	}
-	f := os.NewFile(uintptr(fd), path)
+	f := stale.Handed(path)
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() || lockFile(fd, unix.F_OFD_SETLK, unix.F_WRLCK) != nil {
+	if err != nil || !st.Mode().IsRegular() || stale.Lock(sys.Exclusive) != nil {
 		return nil // no file, or at work
 	}
 	head, err := sample(f)
 	if err != nil || !isText(head) || !namedBy(path, f) {
 		return err
 	}
-	if err := sys.Unlinkat(d.fd, name); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+	if err := d.at.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
 	return nil

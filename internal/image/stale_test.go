@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
 )
 
 // A run that is killed just before DEST gets its name leaves a file that its owner may only read, as SOURCE is. The next run removes it,
@@ -22,14 +23,13 @@ func TestStaleFilesThatAreReadOnly(t *testing.T) {
 			dir, err := openFolder(asOrdinaryUser(t))
 			require.NoError(t, err)
 			defer dir.Close()
-			fd, err := unix.Openat(dir.fd, ".x.partial", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+			f, err := dir.at.Create(".x.partial", 0o600)
 			require.NoError(t, err)
-			f := os.NewFile(uintptr(fd), ".x.partial")
 			defer f.Close()
 			require.NoError(t, f.Chmod(0o444))
 			o := Output{dir: dir, notes: &notes{}}
 			if !atWork {
-				require.NoError(t, unix.Linkat(dir.fd, ".x.partial", dir.fd, "note", 0))
+				require.NoError(t, dir.at.Link(".x.partial", "note"))
 				require.NoError(t, o.removeStale(".x.partial"))
 				require.False(t, dir.exists(".x.partial"))
 				info, err := f.Stat()
@@ -37,7 +37,7 @@ func TestStaleFilesThatAreReadOnly(t *testing.T) {
 				require.Equal(t, os.FileMode(0o444), info.Mode(), "of its other name")
 				return
 			}
-			require.NoError(t, lockFile(int(f.Fd()), unix.F_OFD_SETLK, unix.F_WRLCK))
+			require.NoError(t, sys.Of(f).Lock(sys.Exclusive))
 			require.ErrorIs(t, o.removeStale(".x.partial"), ondisk.ErrBusy)
 			require.True(t, dir.exists(".x.partial"))
 			info, err := f.Stat()

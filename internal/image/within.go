@@ -6,8 +6,6 @@ import (
 	"path"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 )
@@ -36,21 +34,21 @@ func (p *Package) folderOf(name string) (*folder, error) {
 
 // enter opens a folder inside of d by its path, without following a link.
 func (d *folder) enter(at string) (*folder, error) {
-	fd := d.fd
+	above := d.at
 	for i, part := range strings.Split(at, "/") {
-		next, err := sys.Openat(fd, part, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		next, err := above.Enter(part)
 		if i > 0 {
-			err = errors.Join(err, sys.Close(fd))
+			err = errors.Join(err, above.Close())
 		}
 		switch {
-		case errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP):
+		case sys.NotFolder(err):
 			return nil, fmt.Errorf("folder %.256q is a link or no folder: %w, want one inside of the package's folder", at, ondisk.ErrReference)
 		case err != nil:
 			return nil, fmt.Errorf("folder %.256q: %w", at, err)
 		}
-		fd = next
+		above = next
 	}
-	sub := newFolder(fd)
+	sub := newFolder(above)
 	sub.handles, sub.meter, sub.recent = d.handles, d.meter, d.recent
 	return sub, nil
 }

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/sys"
 )
@@ -68,7 +66,7 @@ func (s *inodes) first(device, inode uint64) bool {
 // resolve follows the links of a path that the user wrote, and tells what it leads to.
 func resolve(path string) (string, fs.FileMode, error) {
 	if path == "" {
-		return "", 0, unix.ENOENT // it would be the folder that the user is in
+		return "", 0, sys.ErrNotExist // it would be the folder that the user is in
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err == nil {
@@ -78,10 +76,10 @@ func resolve(path string) (string, fs.FileMode, error) {
 		real, err = filepath.EvalSymlinks(real) // the folder that the user is in can be one by a link
 	}
 	if err != nil {
-		if _, system := errors.AsType[*fs.PathError](err); system || errors.Is(err, unix.ENOTDIR) {
+		if _, system := errors.AsType[*fs.PathError](err); system || sys.NotFolder(err) {
 			return "", 0, plain(err)
 		}
-		return "", 0, unix.ELOOP // the one error that EvalSymlinks has itself
+		return "", 0, sys.ErrLoop // the one error that EvalSymlinks has itself
 	}
 	st, err := os.Lstat(real)
 	if err != nil {
@@ -271,28 +269,9 @@ func (r *run) missing(path string, err error) error {
 // batch is how many names of a folder are taken at once.
 const batch = 1024
 
-// openFolder opens a folder by a path without links. Since it was found, another program may have put a link in the place of it or of one
-// above it: that is not followed. Kernels before 5.6, and sandboxes around us that know no openat2, guard the last name only.
-func openFolder(path string) (*os.File, error) {
-	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
-	for {
-		fd, err := sys.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_SYMLINKS})
-		if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
-			fd, err = sys.Open(path, flags)
-		}
-		switch {
-		case errors.Is(err, unix.EAGAIN): // something was renamed during the look-up
-			continue
-		case err != nil:
-			return nil, err
-		}
-		return os.NewFile(uintptr(fd), path), nil
-	}
-}
-
 // eachEntry gives what a folder holds, in the order of the folder, until use has an error.
 func eachEntry(ctx context.Context, path string, use func(d fs.DirEntry) error) error {
-	dir, err := openFolder(path)
+	dir, err := sys.OpenDirect(path)
 	if err != nil {
 		return err
 	}

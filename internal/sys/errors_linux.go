@@ -1,8 +1,0 @@
-package sys
-
-import "golang.org/x/sys/unix"
-
-var (
-	locked = []error{unix.EAGAIN, unix.EACCES}
-	full   = []error{unix.ENOSPC, unix.EDQUOT}
-)

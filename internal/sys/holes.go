@@ -1,0 +1,31 @@
+//go:build linux || freebsd
+
+package sys
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Where the file system does not know
+// its holes everything is data, which is slow and right.
+func (f *File) Extent(off, limit int64) (n int64, hole bool) {
+	data, err := f.seek(off, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, unix.ENXIO):
+		return limit, true // no data behind off
+	case err != nil:
+		return limit, false
+	case data > off:
+		return min(limit, data-off), true
+	}
+	if end, err := f.seek(off, unix.SEEK_HOLE); err == nil && end > off {
+		return min(limit, end-off), false
+	}
+	return limit, false
+}
+
+func (f *File) seek(off int64, whence int) (int64, error) {
+	return value(func() (int64, error) { return unix.Seek(f.fd, off, whence) })
+}

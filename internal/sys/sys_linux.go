@@ -1,0 +1,108 @@
+package sys
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// OpenDirect opens a folder by a path without links. Since it was found, another program may have put a link in the place of it or of
+// one above it: that is not followed. Kernels before 5.6, and sandboxes around us that know no openat2, guard the last name only.
+func OpenDirect(path string) (*os.File, error) {
+	const flags = aFolder | quietly | unix.O_CLOEXEC
+	how := &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	for {
+		fd, err := value(func() (int, error) { return unix.Openat2(unix.AT_FDCWD, path, how) })
+		if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+			fd, err = openat(unix.AT_FDCWD, path, flags, 0)
+		}
+		switch {
+		case errors.Is(err, unix.EAGAIN): // something was renamed during the look-up
+			continue
+		case err != nil:
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), path), nil
+	}
+}
+
+// Claimed reports whether the kernel keeps a block device for itself: a file system is mounted on it, or it is a part of another device.
+// Spec: open(2), O_EXCL without O_CREAT.
+func (d *Folder) Claimed(name string) bool {
+	fd, err := openat(d.fd, name, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK, 0)
+	if err == nil {
+		_ = shut(fd) // nothing was written
+	}
+	return errors.Is(err, unix.EBUSY)
+}
+
+func renameNew(dir int, from, to string) error {
+	return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE)
+}
+
+func flush(dir int) error { return unix.Fsync(dir) }
+
+// Free is the space in bytes that an ordinary user can still take in the folder; known is false where the file system does not say it.
+func (d *Folder) Free() (n int64, known bool, err error) {
+	var st unix.Statfs_t
+	err = again(func() error { return unix.Fstatfs(d.fd, &st) })
+	if Unsupported(err) || err == nil && st.Blocks == 0 {
+		return 0, false, nil
+	}
+	return int64(min(st.Bavail, math.MaxInt64)) * int64(cmp.Or(st.Frsize, st.Bsize)), true, err
+}
+
+// memory are the file systems on which all that open a file share memory.
+var memory = []int64{
+	unix.EXT4_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC, unix.RAMFS_MAGIC,
+	unix.REISERFS_SUPER_MAGIC, unix.BCACHEFS_SUPER_MAGIC,
+	0x58465342, // XFS: "XFSB", fs/xfs/libxfs/xfs_format.h of Linux
+	0x3153464a, // JFS: "JFS1", fs/jfs/jfs_superblock.h of Linux
+	0x2fc12fc1, // ZFS, zfs_vfsops_os.h of OpenZFS
+}
+
+// SharesMemory reports whether the file system of a folder is a local one, on which all that open a file share memory.
+func SharesMemory(folder string) (bool, error) {
+	var st unix.Statfs_t
+	if err := again(func() error { return unix.Statfs(folder, &st) }); err != nil {
+		return false, &fs.PathError{Op: "statfs", Path: folder, Err: err}
+	}
+	// As on processors where it is signed and narrower.
+	return slices.Contains(memory, int64(uint32(st.Type))), nil //nolint:gosec // see above
+}
+
+// DeviceSize is the size of a block device in bytes.
+func (f *File) DeviceSize() (int64, error) { return f.seek(0, io.SeekEnd) }
+
+// SectorSize is that of a block device, in bytes.
+func (f *File) SectorSize() (int, error) {
+	return value(func() (int, error) { return unix.IoctlGetInt(f.fd, unix.BLKSSZGET) })
+}
+
+// Lock sets the lock by which runs of this program know each other's files. It belongs to the open file, not to the process. Spec:
+// fcntl(2), "Open file description locks".
+func (f *File) Lock(kind LockKind) error { return f.LockByte(kind, lockByte) }
+
+// LockWaiting is Lock that waits for others.
+func (f *File) LockWaiting(kind LockKind) error {
+	_, err := f.fcntl(unix.F_OFD_SETLKW, kind, lockByte)
+	return err
+}
+
+// LockByte sets a lock of one byte, which other programs give a meaning.
+func (f *File) LockByte(kind LockKind, at int64) error {
+	_, err := f.fcntl(unix.F_OFD_SETLK, kind, at)
+	return err
+}
+
+// LockedByte reports whether another has a lock of a byte.
+func (f *File) LockedByte(at int64) (bool, error) {
+	l, err := f.fcntl(unix.F_OFD_GETLK, Exclusive, at)
+	return err == nil && l.Type != unix.F_UNLCK, err
+}

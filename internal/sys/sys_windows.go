@@ -1,0 +1,289 @@
+package sys
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+)
+
+var (
+	locked = []error{windows.ERROR_LOCK_VIOLATION}
+	full   = []error{windows.ERROR_DISK_FULL, windows.ERROR_HANDLE_DISK_FULL}
+)
+
+// plain is the error of the system alone, as other systems return it.
+func plain(err error) error {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		return errno
+	}
+	return err
+}
+
+// Folder is an open folder. Names in it are looked up through its handle, so a folder that is renamed or replaced meanwhile cannot lead
+// elsewhere.
+type Folder struct{ root *os.Root }
+
+// OpenFolder follows the links of a path.
+func OpenFolder(path string) (*Folder, error) { return asFolder(os.OpenRoot(path)) }
+
+func asFolder(root *os.Root, err error) (*Folder, error) {
+	if err != nil {
+		return nil, plain(err)
+	}
+	return &Folder{root}, nil
+}
+
+// Enter opens a folder in d, and follows no link.
+func (d *Folder) Enter(name string) (*Folder, error) {
+	named, err := d.root.Lstat(name)
+	if err != nil {
+		return nil, plain(err)
+	}
+	if !named.IsDir() {
+		return nil, syscall.ENOTDIR
+	}
+	sub, err := d.root.OpenRoot(name)
+	if err != nil {
+		return nil, plain(err)
+	}
+	if open, err := sub.Stat("."); err != nil || !os.SameFile(named, open) {
+		return nil, errors.Join(syscall.ENOTDIR, sub.Close()) // a link took its place
+	}
+	return &Folder{sub}, nil
+}
+
+// Again opens the folder once more.
+func (d *Folder) Again() (*Folder, error) { return asFolder(d.root.OpenRoot(".")) }
+
+// List opens the folder to read the names in it.
+func (d *Folder) List() (*os.File, error) {
+	f, err := d.root.Open(".")
+	return f, plain(err)
+}
+
+// Close closes the folder.
+func (d *Folder) Close() error { return d.root.Close() }
+
+// Stat returns the information on a name in the folder, and follows links that stay in it.
+func (d *Folder) Stat(name string) (Info, error) {
+	f, err := d.Open(name)
+	if err != nil {
+		return Info{}, err
+	}
+	i, err := f.Stat()
+	return i, errors.Join(err, f.Close())
+}
+
+// Lstat returns the information on a name in the folder, and follows no link.
+func (d *Folder) Lstat(name string) (Info, error) {
+	st, err := d.root.Lstat(name)
+	if err != nil {
+		return Info{}, plain(err)
+	}
+	if m := st.Mode(); !m.IsRegular() && !m.IsDir() {
+		return Info{Mode: m, Size: st.Size(), Links: 1, Modified: st.ModTime().UnixNano()}, nil
+	}
+	return d.Stat(name)
+}
+
+// Open opens a file to read. A link is followed: who looked at the name before sees that it is another file.
+func (d *Folder) Open(name string) (*File, error) { return asFile(d.root.Open(name)) }
+
+// OpenToWrite is Open for a file that is there already and that is read and written.
+func (d *Folder) OpenToWrite(name string) (*File, error) {
+	return asFile(d.root.OpenFile(name, os.O_RDWR, 0))
+}
+
+func asFile(f *os.File, err error) (*File, error) {
+	if err != nil {
+		return nil, plain(err)
+	}
+	return Of(f), nil
+}
+
+// Create makes a file under a name that must be free, to read and write it.
+func (d *Folder) Create(name string, perm fs.FileMode) (*os.File, error) {
+	f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, perm)
+	return f, plain(err)
+}
+
+// Link gives a file a second name, which must be free.
+func (d *Folder) Link(from, to string) error { return plain(d.root.Link(from, to)) }
+
+// Rename gives a file another name, and replaces what has it.
+func (d *Folder) Rename(from, to string) error { return plain(d.root.Rename(from, to)) }
+
+// RenameNew gives a file another name, which must be free. It is left to links.
+func (*Folder) RenameNew(string, string) error { return needsLinux("a rename that replaces nothing") }
+
+// Remove removes a name of a file.
+func (d *Folder) Remove(name string) error { return plain(d.root.Remove(name)) }
+
+// Sync makes the names in the folder durable.
+func (*Folder) Sync() error { return needsLinux("flushing a folder") }
+
+// Claimed reports whether the kernel keeps a block device for itself. It is asked for devices that have a size only: none here.
+func (*Folder) Claimed(string) bool { return false }
+
+// Free is the space in bytes that this user can still take in the folder; known is false where the file system does not say it.
+func (d *Folder) Free() (n int64, known bool, err error) {
+	path, err := windows.UTF16PtrFromString(d.root.Name())
+	if err != nil {
+		return 0, false, err
+	}
+	var free uint64
+	if err = windows.GetDiskFreeSpaceEx(path, &free, nil, nil); Unsupported(err) {
+		return 0, false, nil
+	}
+	return int64(min(free, math.MaxInt64)), true, err //nolint:gosec // it fits
+}
+
+// MayChange returns why this user cannot read and write a file. That is not asked here.
+func MayChange(string) error { return nil }
+
+// MayCreateIn returns why this user cannot make files in a folder. That is not asked here.
+func MayCreateIn(string) error { return nil }
+
+// SharesMemory reports whether the file system of a folder is a local one, on which all that open a file share memory. None counts as one.
+func SharesMemory(string) (bool, error) { return false, nil }
+
+// OpenDirect opens a folder by a path without links. Only the last name is guarded against a link that took its place since.
+func OpenDirect(path string) (*os.File, error) {
+	named, err := os.Lstat(path)
+	if err != nil {
+		return nil, plain(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, plain(err)
+	}
+	if open, err := f.Stat(); err != nil || !named.IsDir() || !os.SameFile(named, open) {
+		return nil, errors.Join(syscall.ENOTDIR, f.Close())
+	}
+	return f, nil
+}
+
+// File is an open file.
+type File struct{ os *os.File }
+
+// Of returns an open file as a File. Its owner closes it.
+func Of(f *os.File) *File { return &File{f} }
+
+// Handed turns f into an os.File, which is to be closed instead of f.
+func (f *File) Handed(string) *os.File { return f.os }
+
+// Close closes the file.
+func (f *File) Close() error { return plain(f.os.Close()) }
+
+func (f *File) handle() windows.Handle { return windows.Handle(f.os.Fd()) }
+
+// Stat returns the information on the open file.
+func (f *File) Stat() (Info, error) {
+	st, err := f.os.Stat()
+	if err != nil {
+		return Info{}, plain(err)
+	}
+	var id windows.ByHandleFileInformation
+	if err := windows.GetFileInformationByHandle(f.handle(), &id); err != nil {
+		return Info{}, err
+	}
+	var times struct { // FILE_BASIC_INFO
+		Creation, Access, Write, Change windows.Filetime
+		Attributes                      uint32
+		_                               uint32
+	}
+	var sizes struct { // FILE_STANDARD_INFO
+		Allocation, End          int64
+		Links                    uint32
+		DeletePending, Directory bool
+		_                        [2]byte
+	}
+	err = errors.Join(
+		windows.GetFileInformationByHandleEx(f.handle(), windows.FileBasicInfo, (*byte)(unsafe.Pointer(&times)), uint32(unsafe.Sizeof(times))),
+		windows.GetFileInformationByHandleEx(f.handle(), windows.FileStandardInfo, (*byte)(unsafe.Pointer(&sizes)), uint32(unsafe.Sizeof(sizes))),
+	)
+	return Info{
+		ID:   ID{uint64(id.VolumeSerialNumber), uint64(id.FileIndexHigh)<<32 | uint64(id.FileIndexLow)},
+		Mode: st.Mode(), Size: st.Size(), Allocated: sizes.Allocation, Links: uint64(sizes.Links),
+		Modified: times.Write.Nanoseconds(), Changed: times.Change.Nanoseconds(),
+	}, err
+}
+
+// Stat follows links.
+func Stat(path string) (Info, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Info{}, plain(err)
+	}
+	i, err := Of(f).Stat()
+	return i, errors.Join(err, f.Close())
+}
+
+// Lstat returns the information on a link itself.
+func Lstat(path string) (Info, error) {
+	st, err := os.Lstat(path)
+	if err != nil {
+		return Info{}, plain(err)
+	}
+	if m := st.Mode(); !m.IsRegular() && !m.IsDir() {
+		return Info{Mode: m, Size: st.Size(), Links: 1, Modified: st.ModTime().UnixNano()}, nil
+	}
+	return Stat(path)
+}
+
+// Chmod sets the permissions: whether the file can be written.
+func (f *File) Chmod(mode os.FileMode) error { return plain(f.os.Chmod(mode)) }
+
+// Pread reads once, from off on: fewer bytes than p has room for are no error, and none is the end of the file.
+func (f *File) Pread(p []byte, off int64) (int, error) {
+	n, err := f.os.ReadAt(p, off)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, plain(err)
+}
+
+// Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Everything is data, which is slow and
+// right.
+func (*File) Extent(_, limit int64) (n int64, hole bool) { return limit, false }
+
+// DeviceSize is the size of a block device in bytes.
+func (*File) DeviceSize() (int64, error) { return 0, needsLinux("reading a device") }
+
+// SectorSize is that of a block device, in bytes.
+func (*File) SectorSize() (int, error) { return 0, needsLinux("reading a device") }
+
+// Lock sets the lock by which runs of this program know each other's files. It belongs to the open file.
+func (f *File) Lock(kind LockKind) error { return f.lock(kind, windows.LOCKFILE_FAIL_IMMEDIATELY) }
+
+// LockWaiting is Lock that waits for others.
+func (f *File) LockWaiting(kind LockKind) error { return f.lock(kind, 0) }
+
+func (f *File) lock(kind LockKind, flags uint32) error {
+	at := &windows.Overlapped{OffsetHigh: lockByte >> 32}
+	switch kind {
+	case Unlocked:
+		return windows.UnlockFileEx(f.handle(), 0, 1, 0, at)
+	case Exclusive:
+		flags |= windows.LOCKFILE_EXCLUSIVE_LOCK
+	}
+	return windows.LockFileEx(f.handle(), flags, 0, 1, 0, at)
+}
+
+// LockByte sets a lock of one byte, which other programs give a meaning. Here it would keep them from reading it.
+func (*File) LockByte(LockKind, int64) error { return needsLinux("a lock of one byte") }
+
+// LockedByte reports whether another has a lock of a byte.
+func (*File) LockedByte(int64) (bool, error) { return false, needsLinux("a lock of one byte") }
+
+// UpgradesLocks reports whether a lock for reading can become one for writing. SQLite does without such locks here.
+func UpgradesLocks(*os.File) bool { return true }
+
+// NoCore keeps this process from leaving a core file: this system writes none.
+func NoCore() {}
