@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"unicode"
 )
 
@@ -54,7 +53,7 @@ func post(exit error, said string, limits Limits) *Death {
 	if errors.As(exit, &status) && status.ExitCode() == exitCPU {
 		return &Death{Cause: CPU, Text: fmt.Sprintf("computed longer than %v for one request", limits.CPU), Said: said}
 	}
-	if status != nil && status.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+	if status != nil && killed(status.ProcessState) {
 		return &Death{Cause: Killed, Text: "killed from outside (signal 9), maybe by the kernel for want of memory", Said: said}
 	}
 	lines := strings.Split(said, "\n")

@@ -26,6 +26,7 @@ package sandbox
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -108,6 +109,15 @@ func or[T ~int | ~int64](value, instead T) T {
 	return value
 }
 
+// Access is what a process that confines itself may still do. Paths that are not there are left out.
+type Access struct {
+	Read  []string // folders with all below, or single files with the names in their folders
+	Write []string // folders in which files can be read, made, changed, renamed and removed
+	// Workers is set where nothing is read but by workers, which restrict themselves. Files are as before then, and programs can be run:
+	// each thread gets a domain of Landlock of its own, and none may look at the workers of another.
+	Workers bool
+}
+
 // Options of a worker.
 type Options struct {
 	Args  []string // of the program, behind its name: those that make it call Serve
@@ -124,7 +134,7 @@ func (o *Options) check() error {
 		return fmt.Errorf("isolation %q has no worker: want %s or %s", o.Level, Process, Sandbox)
 	}
 	for _, root := range o.Roots {
-		if !strings.HasPrefix(root, "/") {
+		if !filepath.IsAbs(root) {
 			return fmt.Errorf("worker root %q is relative, and a worker has another working folder: want an absolute path", root)
 		}
 	}

@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
 )
 
 // Handle answers one request. When it panics the worker dies: what its state is worth then is not known.
@@ -87,14 +84,4 @@ func listen(in io.Reader, requests chan<- []byte, busy *atomic.Bool) {
 		busy.Store(true)
 		requests <- request
 	}
-}
-
-// watchCPU ends the worker on SIGXCPU, which Go's runtime would ignore.
-func watchCPU() {
-	over := make(chan os.Signal, 1)
-	signal.Notify(over, unix.SIGXCPU)
-	go func() {
-		<-over
-		os.Exit(exitCPU)
-	}()
 }

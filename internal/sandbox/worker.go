@@ -9,14 +9,8 @@ import (
 	"os/exec"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
-
-// self is this very program, even when its file was replaced or removed since it was started.
-const self = "/proc/self/exe"
 
 // How long the parent waits where no budget of a request says it.
 const (
@@ -75,6 +69,10 @@ func Start(ctx context.Context, o Options) (*Worker, error) {
 // spawn starts the process.
 func spawn(o Options) (*Worker, error) {
 	w := &Worker{limits: o.Limits.orDefault(), done: make(chan struct{})}
+	program, err := self()
+	if err != nil {
+		return nil, err
+	}
 	theirIn, in, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -85,16 +83,15 @@ func spawn(o Options) (*Worker, error) {
 	}
 	w.in, w.out = in, out
 	w.cmd = &exec.Cmd{
-		Path: self,
+		Path: program,
 		Args: append([]string{"trueup-worker"}, o.Args...),
 		// One thread works and one collects garbage. An empty TZ is UTC, in every worker, though it cannot read /etc/localtime.
 		Env:   []string{"GOMAXPROCS=2", "GOTRACEBACK=single", "TZ="},
 		Dir:   "/",
 		Stdin: theirIn, Stdout: theirOut, Stderr: &w.said,
-		// Ctrl-C at a terminal goes to the parent alone, which decides what becomes of its workers.
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
-		WaitDelay:   exitLimit,
+		WaitDelay: exitLimit,
 	}
+	setApart(w.cmd)
 	keepDescriptors()
 	err = w.cmd.Start()
 	err = errors.Join(err, theirIn.Close(), theirOut.Close())
@@ -107,10 +104,7 @@ func spawn(o Options) (*Worker, error) {
 
 // reap waits for the end of the process and then ends what it may have started: until Wait, no other process gets its number.
 func (w *Worker) reap() {
-	pid := w.cmd.Process.Pid
-	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR { //nolint:revive // waits
-	}
-	_ = unix.Kill(-pid, unix.SIGKILL)
+	endGroup(w.cmd.Process.Pid)
 	w.exit = w.cmd.Wait()
 	close(w.done)
 }

@@ -9,15 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Access is what a process that confines itself may still do. Paths that are not there are left out.
-type Access struct {
-	Read  []string // folders with all below, or single files with the names in their folders
-	Write []string // folders in which files can be read, made, changed, renamed and removed
-	// Workers is set where nothing is read but by workers, which restrict themselves. Files are as before then, and programs can be run:
-	// each thread gets a domain of Landlock of its own, and none may look at the workers of another.
-	Workers bool
-}
-
 // Confine restricts this process, in all threads and for good: to the files of a, and without network, other programs or processes.
 // What the kernel lacks is left out with a note; the achieved level is Sandbox or None.
 func Confine(a Access) Isolation {

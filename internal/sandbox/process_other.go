@@ -1,0 +1,42 @@
+//go:build !linux
+
+package sandbox
+
+import (
+	"os"
+	"os/exec"
+	"time"
+)
+
+// needsLinux is the note on all that a worker or a command lacks on this system.
+const needsLinux = "limits of resources and the restriction of files and calls need Linux"
+
+// restrict leaves the worker what it is: a process of its own, which the parent ends when it takes too long.
+func restrict(s setup) Isolation {
+	return Isolation{Wanted: s.Level, Achieved: Process, Layers: []string{}, Note: needsLinux}
+}
+
+// Confine would restrict this process to the files of an Access.
+func Confine(Access) Isolation {
+	return Isolation{Wanted: Sandbox, Achieved: None, Layers: []string{}, Note: needsLinux}
+}
+
+// self is the file of this program.
+func self() (string, error) { return os.Executable() }
+
+func setApart(*exec.Cmd) {}
+
+func keepDescriptors() {} // os opens all for this process alone
+
+func endGroup(int) {}
+
+func verify(int, *Isolation) {}
+
+// doing is not known of a worker here.
+func doing(int) string { return "" }
+
+func killed(*os.ProcessState) bool { return false }
+
+func renewCPU(time.Duration) error { return nil }
+
+func watchCPU() {}
