@@ -30,7 +30,7 @@ build: ## bin/trueup, static and reproducible
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -buildid= -X main.version=$(VERSION)' -o bin/trueup ./cmd/trueup
 
 .PHONY: check
-check: vet lint ## what needs no outside tool: gofmt, vet, lint, quick race tests, import edges
+check: vet lint systems ## what needs no outside tool: gofmt, vet, lint, quick race tests, import edges
 	$(GO) test -race -short ./internal/...
 
 .PHONY: vet
@@ -46,6 +46,20 @@ ifeq ($(LINT),)
 else
 	$(LINT) run ./...
 endif
+
+# The tests need Linux, and are left out.
+SYSTEMS := windows/amd64 darwin/amd64 freebsd/amd64 linux/386
+
+.PHONY: systems
+systems: ## build and vet for Windows, macOS, FreeBSD and a processor of 32 bits
+	@overlay=$$(mktemp); trap 'rm -f "$$overlay"' EXIT; \
+	{ echo '{"Replace": {'; find cmd internal -name '*_test.go' -printf '"%p": "",\n' | sed '$$s/,$$//'; echo '}}'; } > "$$overlay"; \
+	for system in $(SYSTEMS); do \
+		echo "== $$system"; \
+		export CGO_ENABLED=0 GOOS=$${system%/*} GOARCH=$${system#*/}; \
+		$(GO) build ./...; \
+		$(GO) vet -overlay "$$overlay" ./...; \
+	done
 
 .PHONY: tools
 tools: ## install the Debian packages that the tests call (as root; else say which are missing)

@@ -3,12 +3,9 @@ package disktest
 import (
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // patience bounds a wait for an event that comes. It ends a test that hangs, and asserts no speed.
@@ -60,31 +57,6 @@ func WaitSettled(t testing.TB, dir string) {
 	}
 	past := info.ModTime().Add(step)
 	WaitFor(t, "a step of the clock", func() bool { return time.Now().After(past) })
-}
-
-// ProcessorTime returns the processor time that f takes in its goroutine, as Scaled. Other work of the process does not count.
-func ProcessorTime(f func()) time.Duration {
-	spent := Spent()
-	f()
-	return spent()
-}
-
-// Spent returns a function that returns, once, the processor time that the goroutine has used since, as Scaled.
-func Spent() func() time.Duration {
-	runtime.LockOSThread()
-	before := threadTime()
-	return func() time.Duration {
-		defer runtime.UnlockOSThread()
-		return Scaled(threadTime() - before)
-	}
-}
-
-func threadTime() time.Duration {
-	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err != nil {
-		panic(err) // the arguments are right
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // DefaultSignals lets the programs that a test starts have the usual dispositions of the signals that end programs. The

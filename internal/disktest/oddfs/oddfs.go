@@ -1,3 +1,5 @@
+//go:build linux && !386
+
 // Package oddfs is a file system with the manners of others: networks, shared folders of hypervisors, drivers in user space. It shows
 // a folder, and does less with it, or else, than a disk's own file system would.
 //

@@ -49,8 +49,8 @@ type seVolatile struct {
 
 // Values that the format has always.
 const (
-	seMagic         = 0xcafebabe
-	seVolatileMagic = 0xcafecafe
+	seMagic         = uint64(0xcafebabe)
+	seVolatileMagic = uint64(0xcafecafe)
 	seVersion       = 0x0000000200000001
 	seGrain         = 8 // sectors
 	seGrainBytes    = seGrain * 512

@@ -1,0 +1,33 @@
+package disktest
+
+import (
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ProcessorTime returns the processor time that f takes in its goroutine, as Scaled. Other work of the process does not count.
+func ProcessorTime(f func()) time.Duration {
+	spent := Spent()
+	f()
+	return spent()
+}
+
+// Spent returns a function that returns, once, the processor time that the goroutine has used since, as Scaled.
+func Spent() func() time.Duration {
+	runtime.LockOSThread()
+	before := threadTime()
+	return func() time.Duration {
+		defer runtime.UnlockOSThread()
+		return Scaled(threadTime() - before)
+	}
+}
+
+func threadTime() time.Duration {
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err != nil {
+		panic(err) // the arguments are right
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
