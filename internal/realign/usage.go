@@ -21,6 +21,10 @@ const readJobs = 4
 
 // Use walks over the map of the image, and reads its data where that is wanted or little. watch is called when data are read.
 func (s *Source) Use(ctx context.Context, data bool, watch func() Progress) (*Usage, error) {
+	return s.use(ctx, data, readJobs, watch)
+}
+
+func (s *Source) use(ctx context.Context, data bool, jobs int, watch func() Progress) (*Usage, error) {
 	out := &Usage{}
 	if err := Broken(align.Relevant(s.Damage, nil)); err != nil {
 		return out, nil //nolint:nilerr // said already
@@ -39,7 +43,7 @@ func (s *Source) Use(ctx context.Context, data bool, watch func() Progress) (*Us
 	if j.progress != nil {
 		j.progress.Begin("read", u.Data())
 	}
-	n, err := container.NonZero(ctx, s.Image.Disk, readJobs, j.add)
+	n, err := container.NonZero(ctx, s.Image.Disk, jobs, j.add)
 	switch {
 	case errors.Is(err, context.Canceled):
 		return nil, err
@@ -64,7 +68,7 @@ func (s *Source) parts() []container.Part {
 
 // checkMap finds what only a reader of all of a disk meets: the map of the image, and the data where they are little.
 func (s *Source) checkMap(ctx context.Context) error {
-	u, err := s.Use(ctx, false, nil)
+	u, err := s.use(ctx, false, 1, nil) // one job, so that what is read does not depend on chance
 	if err != nil {
 		return err
 	}
