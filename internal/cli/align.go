@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -120,7 +120,7 @@ func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, de
 	if err := f.confine(errOut, append([]string{src}, f.with...), []string{dest}); err != nil {
 		return err
 	}
-	if image.PackageKind(dest) != "" {
+	if ova.KindOf(dest) != "" {
 		if err := f.noPackage(); err != nil {
 			return err
 		}
@@ -231,7 +231,7 @@ func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, read r
 	}
 	goal := realign.Goal{Copy: true, Flatten: flatten}
 	switch {
-	case image.PackageKind(dest) != "":
+	case ova.KindOf(dest) != "":
 		return f.copyPackage(ctx, out, errOut, packageCopy{src, dest, read.said(), realign.Goal{Copy: true}, read.flags(), false})
 	case src == "-":
 		return f.convertStream(ctx, out, errOut, read, dest)

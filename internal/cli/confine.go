@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/sandbox"
@@ -31,7 +31,7 @@ func (c *common) confine(errOut io.Writer, images, outputs []string) error {
 	a := sandbox.Access{}
 	for _, path := range images {
 		if path != "-" { // standard input is open already
-			a.Read = append(a.Read, image.Roots(path)...)
+			a.Read = append(a.Read, ova.Roots(path)...)
 		}
 	}
 	for _, path := range append(outputs, c.out) {

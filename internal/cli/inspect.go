@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -103,7 +103,7 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if err := f.confine(errOut, append([]string{path}, f.with...), nil); err != nil {
 		return err
 	}
-	if p, err := image.OpenPackage(path); !errors.Is(err, ondisk.ErrNoMatch) {
+	if p, err := ova.Open(path, nil); !errors.Is(err, ondisk.ErrNoMatch) {
 		return f.inspectPackage(ctx, out, errOut, p, path, err)
 	}
 	s, err := f.open(path, f.said())
@@ -194,7 +194,7 @@ func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *realign
 }
 
 // inspectPackage shows each disk of a package. p is opened, unless openErr says why not.
-func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer, p *image.Package, path string, openErr error) (err error) {
+func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer, p *ova.Package, path string, openErr error) (err error) {
 	if openErr != nil {
 		return fmt.Errorf("%s: %w", path, openErr)
 	}
@@ -210,7 +210,7 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 	if len(p.Images()) == 0 {
 		r.Verdict, r.Content = align.NothingToJudge, align.NoDisks
 	}
-	m := realign.MachinesOf(p, f.move().goal(), func(d image.PackageDisk) (*realign.Source, error) { return realign.OpenMember(p, d, f.said()) })
+	m := realign.MachinesOf(p, f.move().goal(), func(d ova.Disk) (*realign.Source, error) { return realign.OpenMember(p, d, f.said()) })
 	for _, d := range p.Images() {
 		x := report.NewPackageDisk(d)
 		var err error
@@ -249,7 +249,7 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 }
 
 // inspectDisk reports on one disk. A malformed one has a report and an error.
-func (f *inspectFlags) inspectDisk(ctx context.Context, errOut io.Writer, p *image.Package, d image.PackageDisk, m *realign.Machine) (*report.Inspect, error) {
+func (f *inspectFlags) inspectDisk(ctx context.Context, errOut io.Writer, p *ova.Package, d ova.Disk, m *realign.Machine) (*report.Inspect, error) {
 	s, err := realign.OpenMember(p, d, f.said())
 	if err != nil {
 		return nil, err

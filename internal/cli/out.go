@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 )
@@ -33,7 +34,7 @@ func openSource(path string, r realign.Reading) (*realign.Source, error) {
 	if path == "-" {
 		return nil, ondisk.In(errUsage, "only trueup convert reads from a pipe; write the image to a file first (a file of that name is ./-)")
 	}
-	img, err := image.Open(path, o)
+	img, err := ova.OpenImage(path, o)
 	if err != nil {
 		return nil, noImage(path, err)
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -26,7 +26,7 @@ func (c *copyFlags) copyPackage(ctx context.Context, out, errOut io.Writer, job 
 	if c.to != (target{}) {
 		return ondisk.In(errUsage, "--to %s, but the disks of a package keep their format: the OVF names it", c.to.String())
 	}
-	src, err := image.OpenPackage(job.source)
+	src, err := ova.Open(job.source, nil)
 	if errors.Is(err, ondisk.ErrNoMatch) {
 		return notAPackage(job)
 	}

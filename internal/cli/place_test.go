@@ -178,8 +178,8 @@ var standings = []standing{
 		put(t, "base", []byte("text\n"))
 		put(t, "snap.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 2 FLAT "x-flat.vmdk" 0`)+"parentFileNameHint=\"base\"\n"))
 	}, want: every("64 would overwrite a file that snap.vmdk needs", "copy", "4 cannot be replaced", "force", "4 cannot be replaced")},
-	{name: "vm.ova", make: func(t *testing.T) { t.Helper(); put(t, "vm.ova", ova()) }, want: every(imageName, "copy", "", "force", "")},
-	{name: "package", make: func(t *testing.T) { t.Helper(); put(t, "package", ova()) }, want: every(overImage, "copy", exists, "force", "0")},
+	{name: "vm.ova", make: func(t *testing.T) { t.Helper(); put(t, "vm.ova", forgedPackage()) }, want: every(imageName, "copy", "", "force", "")},
+	{name: "package", make: func(t *testing.T) { t.Helper(); put(t, "package", forgedPackage()) }, want: every(overImage, "copy", exists, "force", "0")},
 	{name: "vm.vmx", make: func(t *testing.T) { t.Helper(); put(t, "vm.vmx", []byte("memsize = 1\n")) }, want: every(machine)},
 	{name: "notes", make: func(t *testing.T) { t.Helper(); put(t, "notes", []byte("mine\n")) }, want: every("0",
 		"script", "64 is not as trueup wrote it", "catalog", "64 no catalogue", "copy", exists)},
@@ -229,8 +229,8 @@ var standings = []standing{
 	{name: "/proc/self/fd/0", make: func(*testing.T) {}, want: every("64 is an open descriptor")},
 }
 
-// ova is a package with one disk.
-var ova = sync.OnceValue(func() []byte {
+// forgedPackage is a package with one disk.
+var forgedPackage = sync.OnceValue(func() []byte {
 	disk := disktest.ForgeStreamVMDK(tiny(), disktest.StreamLayout{})
 	members := []disktest.TarMember{{Name: "vm.ovf", Data: []byte(envelope)}, {Name: "d.vmdk", Data: disk.Forged}}
 	return append(disktest.ForgeTar(members...), disktest.TarEnd()...)
@@ -253,7 +253,7 @@ func TestPlaces(t *testing.T) {
 			t.Run(s.name+", "+w.name, func(t *testing.T) {
 				t.Chdir(t.TempDir())
 				tiny().Write(t, "src.img")
-				put(t, "src.ova", ova())
+				put(t, "src.ova", forgedPackage())
 				s.make(t)
 				requirePlace(t, s, w)
 			})

@@ -23,7 +23,7 @@ func TestDestNamedAsAnotherFormat(t *testing.T) {
 		{"q.qcow2", "new.vdi", "has the name of the format VDI, which is not written, and the copy would be qcow2 as SOURCE is; choose another name, or say --to qcow2 to"},
 		{"src.ova!d.vmdk", "new.qcow2", "say --to qcow2, or --to vmdk to"},
 	} {
-		put(t, "src.ova", ova())
+		put(t, "src.ova", forgedPackage())
 		for _, args := range [][]string{{"align"}, {"convert"}, {"align", "--force"}} {
 			before := state(t)
 			r := command(t, append(args, c.source, c.dest)...)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -133,7 +133,7 @@ func settleVerify(r *report.Verify) {
 }
 
 // verifyPackage proves that the package d is s with its disks aligned. They are opened, unless openErr says why not.
-func (f *verifyFlags) verifyPackage(ctx context.Context, out io.Writer, j *realign.Job, end func(), s, d *image.Package, openErr error) error {
+func (f *verifyFlags) verifyPackage(ctx context.Context, out io.Writer, j *realign.Job, end func(), s, d *ova.Package, openErr error) error {
 	if openErr != nil {
 		return openErr
 	}

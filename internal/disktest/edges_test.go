@@ -42,6 +42,9 @@ var edges = map[string][]string{
 	"internal/image/vmdk":   {"internal/image/driver"},
 	"internal/image":        {"internal/image/driver", "internal/image/qcow2", "internal/image/raw", "internal/image/vhd", "internal/image/vhdx", "internal/image/vmdk", "internal/ovf", "internal/sys"},
 
+	// A package copies and compares its files as disks are.
+	"internal/image/ova": {"internal/diskcopy", "internal/image", "internal/image/driver", "internal/ovf", "internal/verify"},
+
 	// table and volume never meet: whether sector 0 is an MBR or the boot sector of a volume is settled by layout.
 	"internal/table": nil,
 	// Boot sectors and superblocks are decoded once, for those that say what a volume is and those that find files in it.
@@ -68,25 +71,26 @@ var edges = map[string][]string{
 	"internal/container": {"internal/align", "internal/diskcopy", "internal/image/driver"},
 
 	"internal/report": {
-		"internal/align", "internal/container", "internal/image", "internal/layout", "internal/plan", "internal/table", "internal/verify", "internal/volume",
+		"internal/align", "internal/container", "internal/image", "internal/image/ova", "internal/layout", "internal/plan", "internal/table",
+		"internal/verify", "internal/volume",
 	},
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/library": {"internal/align", "internal/layout", "internal/report"},
 	// A walk tells what files are, and makes rows of those that have no disk to judge.
 	// Its inspector is the pipe up to the plan, and runs in workers.
 	"internal/scan": {
-		"internal/align", "internal/catalog", "internal/image", "internal/library", "internal/realign", "internal/report", "internal/sandbox",
+		"internal/align", "internal/catalog", "internal/image", "internal/image/ova", "internal/library", "internal/realign", "internal/report", "internal/sandbox",
 		"internal/sys",
 	},
 	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
 	"internal/catalog": {"internal/library", "internal/report", "internal/sys"},
 	// The pipe: from an image to a proved copy. It reports nothing; what it finds are values.
 	"internal/realign": {
-		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/layout", "internal/ovf", "internal/plan",
-		"internal/sys", "internal/table", "internal/verify",
+		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/image/ova", "internal/layout", "internal/ovf",
+		"internal/plan", "internal/sys", "internal/table", "internal/verify",
 	},
 	"internal/cli": {
-		"internal/align", "internal/catalog", "internal/image", "internal/library", "internal/realign", "internal/report", "internal/sandbox",
+		"internal/align", "internal/catalog", "internal/image", "internal/image/ova", "internal/library", "internal/realign", "internal/report", "internal/sandbox",
 		"internal/scan", "internal/sys",
 	},
 

@@ -105,10 +105,11 @@ func Identify(path string, meter *Meter) (id Identity, err error) {
 		return id, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return identify(dir, f)
+	return IdentifyFile(f)
 }
 
-func identify(dir *folder, f *file) (Identity, error) {
+// IdentifyFile tells what an open file is.
+func IdentifyFile(f driver.File) (Identity, error) {
 	found, names, other, err := recognise(f)
 	switch {
 	case err != nil:
@@ -125,7 +126,7 @@ func identify(dir *folder, f *file) (Identity, error) {
 	case names[0] == packageOVA:
 		return Identity{Kind: Pack, Format: "ova"}, nil
 	case names[0] == packageOVF:
-		return identifyOVF(dir, f), nil
+		return Identity{Kind: Pack, Format: "ovf"}, nil
 	case found.Name == raw.Format.Name:
 		return Identity{Kind: Unsupported, Format: names[0]}, nil
 	}
@@ -148,32 +149,6 @@ func glance(format driver.Format, f driver.File) (driver.Names, error) {
 		return format.Glance(f)
 	}
 	return format.Names(f)
-}
-
-// identifyOVF lists the disks of a package. One that cannot be read names nothing: its disks are rows of their own then, and so is an
-// image that it lists among its files and does not speak of as a disk.
-func identifyOVF(dir *folder, f *file) Identity {
-	id := Identity{Kind: Pack, Format: "ovf"}
-	again := newFolder(dir.at) // the package closes its files, and dir stays open
-	again.meter, again.recent = dir.meter, dir.recent
-	main, err := again.openAny(f.name, ondisk.ErrReference)
-	if err != nil {
-		return id
-	}
-	p := newPackage(again, main)
-	p.Kind = "ovf"
-	if err = p.openFolder(main); err == nil {
-		err = p.relate()
-	}
-	if err = errors.Join(err, p.closeFiles()); err != nil {
-		return id
-	}
-	var names []string
-	for _, d := range p.Images() {
-		names = append(names, d.Member)
-	}
-	id.Extents = plainNames(names)
-	return id
 }
 
 // smallest is what an image has at least, in bytes: one sector.

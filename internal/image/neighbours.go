@@ -92,14 +92,7 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 	if img.members != nil {
 		return nil, nil // no snapshot has a parent inside of an archive
 	}
-	look := img.dir.namesIn
-	switch {
-	case img.known != nil:
-		look = func(string) (map[string]driver.Names, error) { return img.known.parents(), nil }
-	case img.siblings != nil:
-		look = img.siblings
-	}
-	neighbours, err := look(img.base)
+	neighbours, err := img.neighbours()
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +103,21 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 		}
 	}
 	return snapshots(children), nil
+}
+
+// neighbours are what the images of the folder name.
+func (img *Image) neighbours() (_ map[string]driver.Names, err error) {
+	switch s := img.siblings; {
+	case img.known != nil:
+		return img.known.parents(), nil
+	case s == nil:
+		return img.dir.namesIn(img.base)
+	case s.names == nil:
+		s.names, err = img.dir.namesIn("")
+		return s.names, err
+	default:
+		return s.names, nil
+	}
 }
 
 func snapshots(children []string) (out []ondisk.Issue) {
@@ -234,10 +242,10 @@ func (d *folder) namesIn(except string) (map[string]driver.Names, error) {
 	return out, nil
 }
 
-func readNames(f *file) (driver.Names, error) {
+func readNames(f driver.File) (driver.Names, error) {
 	var all driver.Names
 	for _, format := range namers() {
-		if !format.AnyExtension && !byExtension(format, f.name) {
+		if !format.AnyExtension && !byExtension(format, f.Name()) {
 			continue
 		}
 		n, err := format.Names(f)

@@ -3,9 +3,9 @@
 package image
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -13,8 +13,6 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/ovf"
-	"github.com/trueup/trueup/internal/sys"
 )
 
 // Image is an opened image and the files it consists of.
@@ -23,16 +21,12 @@ type Image struct {
 	Path   string // as the user wrote it
 	Format string
 	Chain  []Link // the images that this one completes, nearest first
-	dir    *folder
-	base   string
-	under  string // the folder of the package that it lies in; empty for that of the OVF
-	files  []*file
+	opened
 	// members are the files inside of the archive that files[0] is; nil for an image that is in none.
-	members []*member
-	digests map[string][]ovf.Digest // of the package's manifest, by member
-	// siblings reads what the images of the folder name, once for all disks of a package; nil for an image that is in none.
-	siblings func(except string) (map[string]driver.Names, error)
-	known    *Beside // what the folder holds; nil: it is looked at
+	members  []*section
+	siblings *siblings // shared by all disks of a package; nil for an image that is in none
+	known    *Beside   // what the folder holds; nil: it is looked at
+	digest   func(ctx context.Context, name string, f driver.File) error
 }
 
 // Link is one image of a chain.
@@ -53,22 +47,15 @@ type Options struct {
 	// Beside is what a look at the image's whole folder found; nil: the folder is looked at.
 	Beside *Beside
 	Meter  *Meter // of what is read from its files; nil: nothing is counted
+	// Digest compares a file of the image with the digests that its package has of it; nil for an image in no package.
+	Digest func(ctx context.Context, name string, f driver.File) error
 }
 
-// Open opens the image at path, read-only. The user's own path may lead through links; names inside the image may not. The
-// image can lie in a package, see openInside.
+// Open opens the image at path, read-only. The user's own path may lead through links; names inside the image may not.
 func Open(path string, o Options) (*Image, error) {
 	if path == "" {
 		return nil, ondisk.In(ErrUsage, "the name of the image is empty")
 	}
-	if img, err := openInside(path, o); !errors.Is(err, ondisk.ErrNoMatch) {
-		return img, err
-	}
-	return OpenPlain(path, o)
-}
-
-// OpenPlain is Open for an image that lies in no package.
-func OpenPlain(path string, o Options) (*Image, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return nil, plainPathError(err)
@@ -86,20 +73,6 @@ func OpenPlain(path string, o Options) (*Image, error) {
 	return img, nil
 }
 
-// Roots are what has to be readable for an image or a package to be read: its folder with all links followed, or the device that it is.
-// Those of a path that leads nowhere are the folder in which it should be.
-func Roots(path string) []string {
-	at, _ := splitPath(path)
-	real, err := filepath.EvalSymlinks(at)
-	if err != nil {
-		return []string{filepath.Dir(at)}
-	}
-	if st, err := os.Stat(real); err == nil && !st.Mode().IsRegular() {
-		return []string{real}
-	}
-	return []string{filepath.Dir(real)}
-}
-
 // fourK is the one size of sectors, in bytes, that disks have beside 512.
 const fourK = 4096
 
@@ -109,8 +82,7 @@ func openIn(dir *folder, base string, o Options) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img := &Image{dir: dir, base: base, known: o.Beside}
-	img.files = []*file{main}
+	img := &Image{opened: opened{dir: dir, base: base, files: []*file{main}}, known: o.Beside, digest: o.Digest}
 	sector := o.SectorSize
 	if sector == 0 && main.sector == fourK {
 		sector = fourK // any other size, such as that of a CD, is not one that disks have
@@ -219,7 +191,7 @@ func plainPathError(err error) error {
 func (img *Image) Files() []FileInfo {
 	var out []FileInfo
 	for _, m := range img.members {
-		out = append(out, FileInfo{m.Name(), m.size, m.size})
+		out = append(out, FileInfo{m.Name(), m.Size(), m.Size()})
 	}
 	if img.members != nil {
 		return out
@@ -246,48 +218,23 @@ func stateOf(f *file) State {
 	}
 }
 
-// States lists the files that the image was read from, those of its parents and the archive around it too.
-func (img *Image) States() []State {
-	var out []State
-	for _, f := range img.files {
-		s := stateOf(f)
-		s.Name = path.Join(img.under, s.Name)
-		out = append(out, s)
+// CheckDigests compares the files of an image in a package with the package's manifest.
+func (img *Image) CheckDigests(ctx context.Context) error {
+	if img.digest == nil {
+		return nil
 	}
-	return out
-}
-
-// Uses reports whether a path leads to a file of the image, and its name.
-func (img *Image) Uses(path string) (name string, ok bool) {
-	st, err := sys.Stat(path)
-	if err != nil {
-		return "", false
-	}
-	for _, f := range img.files {
-		if f.stat.Same(st) {
-			return f.name, true
+	for _, m := range img.members {
+		if err := img.digest(ctx, m.name, m); err != nil {
+			return err
 		}
 	}
-	return "", false
-}
-
-// Unchanged checks that every file is as it was when it was opened.
-func (img *Image) Unchanged() error {
 	for _, f := range img.files {
-		if err := f.unchanged(); err != nil {
+		if img.members != nil {
+			break
+		}
+		if err := img.digest(ctx, path.Join(img.under, f.name), f); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// Close closes all files.
-func (img *Image) Close() error { return errors.Join(img.closeFiles(), img.dir.Close()) }
-
-func (img *Image) closeFiles() error {
-	var errs []error
-	for _, f := range img.files {
-		errs = append(errs, f.Close())
-	}
-	return errors.Join(errs...)
 }

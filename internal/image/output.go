@@ -86,7 +86,7 @@ func (o *Output) start(size int64, src *Image, opts CreateOptions) error {
 	if len(src.files) > 0 {
 		o.mode = src.files[0].stat.Mode.Perm()
 	}
-	if err := o.checkDest(src); err != nil {
+	if err := o.checkDest(&src.opened); err != nil {
 		return err
 	}
 	o.stale = o.dir.exists(partialName(o.base))
@@ -165,7 +165,7 @@ func (o *Output) shown(name string) string { return strings.TrimSuffix(o.path, o
 
 // checkDest refuses a DEST that is the source, that others need, and one that is there unless it may be replaced. What --force could not
 // help comes first, so that it is never advised in vain.
-func (o *Output) checkDest(src *Image) error {
+func (o *Output) checkDest(src *opened) error {
 	if f := o.dir.sourceFile(o.base, src); f != "" {
 		return ondisk.In(ErrUsage, "DEST %s is the source's file %s, and trueup never writes to SOURCE; name another file", o.path, f)
 	}
@@ -193,7 +193,7 @@ func (o *Output) taken(name string) error {
 }
 
 // sourceFile is the name of the source's file that a name leads to, empty when it leads to none.
-func (d *folder) sourceFile(name string, src *Image) string {
+func (d *folder) sourceFile(name string, src *opened) string {
 	st, err := d.at.Stat(name)
 	if err != nil {
 		return ""
@@ -208,7 +208,7 @@ func (d *folder) sourceFile(name string, src *Image) string {
 
 // spareSource refuses a DEST whose partial names are files of the source: they would be taken for what a killed run left. The
 // folder can be one that finds a file by its name in another case.
-func (o *Output) spareSource(src *Image) error {
+func (o *Output) spareSource(src *opened) error {
 	taken := func(inner string) bool {
 		return strings.EqualFold(inner, o.base) || isBeside(strings.ToLower(o.base), strings.ToLower(inner))
 	}
@@ -229,7 +229,7 @@ func (o *Output) spareSource(src *Image) error {
 
 // findReplaced looks at the image that --force replaces. It may not be in use, and its extent file, which goes with it,
 // must not be the source's: an extent can be opened without its descriptor.
-func (o *Output) findReplaced(src *Image) error {
+func (o *Output) findReplaced(src *opened) error {
 	if !o.dir.exists(o.base) {
 		return nil
 	}
@@ -269,7 +269,7 @@ func unopened(dir *folder, base string) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Image{Image: &driver.Image{}, dir: dir, base: base, files: []*file{f}}, nil
+	return &Image{Image: &driver.Image{}, opened: opened{dir: dir, base: base, files: []*file{f}}}, nil
 }
 
 // unused refuses an image that is to be replaced while a program or a snapshot needs it.

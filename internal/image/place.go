@@ -197,7 +197,7 @@ func (p Place) spareImage(path string) error {
 func (d *folder) extentOf(base string) (string, error) {
 	gives := func(n driver.Names) []string { return slices.Concat(n.Extents, n.Members) }
 	if f, err := d.openAny(base, ondisk.ErrUnsupported); err == nil {
-		id, err := identify(d, f)
+		id, err := IdentifyFile(f)
 		if err = errors.Join(err, f.Close()); err != nil {
 			return "", err
 		}

@@ -54,11 +54,10 @@ func (o *Output) Reopen() (*Image, error) {
 
 // reader is the folder as it will be: the partial files stand there under their final names.
 func (o *Output) reader() (*folder, error) {
-	at, err := o.dir.at.Again()
+	d, err := o.dir.again()
 	if err != nil {
 		return nil, fmt.Errorf("reopen %s: %w", o.path, err)
 	}
-	d := newFolder(at)
 	d.alias = map[string]string{}
 	for _, p := range o.parts {
 		d.alias[p.final] = partialName(p.final)

@@ -8,6 +8,12 @@ import (
 	"github.com/trueup/trueup/internal/ovf"
 )
 
+// Kinds of packages, as users write them: an archive, or an OVF with its files in one folder.
+const (
+	packageOVA = "OVA"
+	packageOVF = "OVF"
+)
+
 // others are the formats that have a name and no reader. A short magic number is held against further fields of its header, since boot
 // code may begin with any two bytes.
 var others = slices.Concat(disks, packed, []recognised{

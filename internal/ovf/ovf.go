@@ -6,6 +6,7 @@ package ovf
 
 import (
 	"bytes"
+	"regexp"
 	"slices"
 
 	"github.com/trueup/trueup/internal/ondisk"
@@ -115,4 +116,18 @@ func (e *Envelope) File(ref string) *File {
 func Looks(head []byte) bool {
 	s := bytes.TrimLeft(bytes.TrimPrefix(head[:min(len(head), 8<<10)], []byte("\ufeff")), " \t\r\n")
 	return bytes.HasPrefix(s, []byte("<")) && (bytes.Contains(s, []byte("<Envelope")) || bytes.Contains(s, []byte(":Envelope")))
+}
+
+// FirstChunk is the name of the first chunk of a file. Spec: DSP0243 7.1.
+func FirstChunk(name string) string { return name + ".000000000" }
+
+var chunk = regexp.MustCompile(`^(.+)\.[0-9]{9}$`)
+
+// Whole is the name of the file that a chunk is a part of; ok reports whether a name is that of a chunk.
+func Whole(name string) (whole string, ok bool) {
+	m := chunk.FindStringSubmatch(name)
+	if m == nil {
+		return "", false
+	}
+	return m[1], true
 }

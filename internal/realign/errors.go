@@ -7,6 +7,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/sys"
@@ -27,7 +28,7 @@ var classes = []struct {
 	{ondisk.ErrBusy, "busy"},
 	{image.ErrChanged, "changed"},
 	{verify.ErrDifferent, "verify"},
-	{image.ErrDigest, "verify"},
+	{ova.ErrDigest, "verify"},
 	{image.ErrOutput, "output"},
 	{ondisk.ErrReference, "reference"},
 	{ondisk.ErrLimit, "limit"},

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -162,7 +162,7 @@ func (m Machines) of(name string) *layout.Machine {
 
 // MachinesOf plans all disks of a package, and returns where their partitions go; nil for one disk. What cannot be read or would be
 // refused is reported with the disk itself.
-func MachinesOf(p *image.Package, g Goal, open func(image.PackageDisk) (*Source, error)) Machines {
+func MachinesOf(p *ova.Package, g Goal, open func(ova.Disk) (*Source, error)) Machines {
 	disks := p.Disks()
 	if len(disks) < 2 {
 		return nil

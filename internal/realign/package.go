@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
@@ -18,7 +18,7 @@ import (
 
 // Package is a package whose disks are planned.
 type Package struct {
-	*image.Package
+	*ova.Package
 	Disks []*PackageDisk
 }
 
@@ -38,7 +38,7 @@ type PackageDisk struct {
 func (d *PackageDisk) changes() bool { return len(d.Plan.Patches) > 0 || d.Plan.Size != d.Plan.OldSize }
 
 // PlanPackage opens and plans all disks of a package, and looks at the planned disks, before anything is written.
-func PlanPackage(src *image.Package, r Reading, g Goal) (*Package, error) {
+func PlanPackage(src *ova.Package, r Reading, g Goal) (*Package, error) {
 	p := &Package{Package: src}
 	if err := p.plan(r, g); err != nil {
 		p.Close()
@@ -105,12 +105,12 @@ type WrittenPackage struct {
 // WritePackage makes a package in which every disk is what its plan makes of it, and all else as it was: complete, or not there.
 func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, err error) {
 	start := time.Now()
-	rewrite := map[string]image.Rewrite{}
+	rewrite := map[string]ova.Rewrite{}
 	for _, d := range p.Disks {
 		release := d.Image.Hold()
 		defer release()
 		if d.changes() {
-			rewrite[d.Member] = image.Rewrite{Source: d.Image, Size: d.Plan.Size}
+			rewrite[d.Member] = ova.Rewrite{Source: d.Image, Size: d.Plan.Size}
 		}
 	}
 	if j.Begin != nil {
@@ -127,14 +127,14 @@ func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, e
 	if err := p.Check(ctx, watched); err != nil {
 		return w, cause(fmt.Errorf("%s: %w", p.Path, err), unchanged)
 	}
-	create := func() (*image.PackageOutput, error) {
-		return image.CreatePackage(j.Dest, p.Package, image.PackageOptions{Force: j.Force, Rewrite: rewrite})
+	create := func() (*ova.Output, error) {
+		return ova.Create(j.Dest, p.Package, ova.CreateOptions{Force: j.Force, Rewrite: rewrite})
 	}
 	var dropped []string
 	var issues []ondisk.Issue
-	w.Written, err = publish(ctx, j, start, create, unchanged, func(o *image.PackageOutput, _ *Written) error {
+	w.Written, err = publish(ctx, j, start, create, unchanged, func(o *ova.Output, _ *Written) error {
 		dropped, issues = o.Dropped, o.Issues()
-		return o.Write(ctx, watched, func(member string, create image.CreateDisk) error { return j.fillMember(ctx, p, member, create) })
+		return o.Write(ctx, watched, func(member string, create ova.CreateDisk) error { return j.fillMember(ctx, p, member, create) })
 	})
 	w.Dropped, w.Issues = dropped, issues
 	for _, m := range p.Members {
@@ -149,7 +149,7 @@ func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, e
 }
 
 // fillMember writes one disk of a package and proves it.
-func (j *Job) fillMember(ctx context.Context, p *Package, member string, create image.CreateDisk) error {
+func (j *Job) fillMember(ctx context.Context, p *Package, member string, create ova.CreateDisk) error {
 	i := slices.IndexFunc(p.Disks, func(d *PackageDisk) bool { return d.Member == member })
 	if i < 0 {
 		return fmt.Errorf("member %q is no disk", member) // our own bug
@@ -182,13 +182,13 @@ type MemberVerified struct {
 
 // VerifyPackages holds the package d against s with its disks aligned, and hands the result of each disk over. others are differences
 // beside the disks.
-func (j *Job) VerifyPackages(ctx context.Context, s, d *image.Package, r Reading, disk func(MemberVerified)) (others []string, err error) {
+func (j *Job) VerifyPackages(ctx context.Context, s, d *ova.Package, r Reading, disk func(MemberVerified)) (others []string, err error) {
 	j.watch()
 	others, err = d.Differs(ctx, s, cmp.Or(j.progress, Progress(unwatched{})))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.Path, err)
 	}
-	theirs := map[string]image.PackageDisk{}
+	theirs := map[string]ova.Disk{}
 	for _, x := range d.Disks() {
 		theirs[x.Member] = x
 	}
@@ -209,7 +209,7 @@ func (j *Job) VerifyPackages(ctx context.Context, s, d *image.Package, r Reading
 }
 
 // machinesWere reads where the partitions of all disks of a package went. What cannot be read is reported when the disks are compared.
-func machinesWere(s *image.Package, theirs map[string]image.PackageDisk, d *image.Package, r Reading) Machines {
+func machinesWere(s *ova.Package, theirs map[string]ova.Disk, d *ova.Package, r Reading) Machines {
 	m := Machines{}
 	if len(theirs) < 2 {
 		return m
@@ -233,7 +233,7 @@ func machinesWere(s *image.Package, theirs map[string]image.PackageDisk, d *imag
 
 // verifyMember holds one disk of the copy against that of the source.
 func (j *Job) verifyMember(
-	ctx context.Context, from *image.Package, x image.PackageDisk, to *image.Package, y image.PackageDisk, r Reading, m *layout.Machine,
+	ctx context.Context, from *ova.Package, x ova.Disk, to *ova.Package, y ova.Disk, r Reading, m *layout.Machine,
 ) (v MemberVerified, err error) {
 	s, err := OpenMember(from, x, r)
 	if err != nil {
@@ -265,7 +265,7 @@ func (j *Job) verifyMember(
 
 // CapacityIssues are disks that are not as large as the envelope says. What deploys the package would cut off a larger one. Larger units
 // than bytes round up.
-func CapacityIssues(d image.PackageDisk, size int64) (out []ondisk.Issue) {
+func CapacityIssues(d ova.Disk, size int64) (out []ondisk.Issue) {
 	for _, x := range d.Disks {
 		i := ondisk.Issue{
 			Code: "ovf-capacity", Effect: ondisk.Warn, Remedy: "align corrects it for a disk that moves; correct it by hand for one that is aligned",
@@ -283,11 +283,11 @@ func CapacityIssues(d image.PackageDisk, size int64) (out []ondisk.Issue) {
 }
 
 // OpenPackages opens two packages. When one of them is not one the error is ondisk.ErrNoMatch.
-func OpenPackages(src, dest string) (s, d *image.Package, err error) {
-	if s, err = image.OpenPackage(src); err != nil {
+func OpenPackages(src, dest string) (s, d *ova.Package, err error) {
+	if s, err = ova.Open(src, nil); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", src, err)
 	}
-	if d, err = image.OpenPackage(dest); err != nil {
+	if d, err = ova.Open(dest, nil); err != nil {
 		_ = s.Close() // read-only
 		return nil, nil, fmt.Errorf("%s: %w", dest, err)
 	}

@@ -9,8 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 )
@@ -29,7 +30,7 @@ func TestCapacityIssues(t *testing.T) {
 		"chosen at deployment": {-1, 1, 8 << 20, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := image.PackageDisk{Member: "a.vmdk", Disks: []ovf.Disk{{ID: "d", Capacity: c.capacity, Unit: c.unit}}}
+			d := ova.Disk{Member: "a.vmdk", Disks: []ovf.Disk{{ID: "d", Capacity: c.capacity, Unit: c.unit}}}
 			require.Len(t, CapacityIssues(d, c.size), c.issues)
 		})
 	}
@@ -50,7 +51,7 @@ const envelope = `<?xml version="1.0"?>
 `
 
 // twoDisks is an OVA, as tar packs it, of two disks that qemu-img made: one at LBA 63 and one that is aligned. raw is the first.
-func twoDisks(t *testing.T) (ova, raw string) {
+func twoDisks(t *testing.T) (packed, raw string) {
 	t.Helper()
 	dir := t.TempDir()
 	raw = oldLinux(t, dir)
@@ -67,14 +68,14 @@ func twoDisks(t *testing.T) (ova, raw string) {
 		sizes = append(sizes, st.Size())
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "vm.ovf"), fmt.Appendf(nil, envelope, sizes...), 0o644))
-	ova = filepath.Join(dir, "vm.ova")
-	disktest.Run(t, "tar", "-C", dir, "--format=ustar", "-cf", ova, "vm.ovf", "one.vmdk", "two.vmdk")
-	return ova, raw
+	packed = filepath.Join(dir, "vm.ova")
+	disktest.Run(t, "tar", "-C", dir, "--format=ustar", "-cf", packed, "vm.ovf", "one.vmdk", "two.vmdk")
+	return packed, raw
 }
 
 func TestPackage(t *testing.T) {
-	ova, raw := twoDisks(t)
-	src, err := image.OpenPackage(ova)
+	packed, raw := twoDisks(t)
+	src, err := ova.Open(packed, nil)
 	require.NoError(t, err)
 	defer src.Close()
 	p, err := PlanPackage(src, Reading{}, Goal{})
@@ -92,14 +93,14 @@ func TestPackage(t *testing.T) {
 	require.Positive(t, p.Disks[0].Copied)
 	disktest.Run(t, "tar", "-C", dir, "-xf", dest)
 	requireAligned(t, raw, filepath.Join(dir, "one.vmdk"), "vmdk")
-	want, err := os.ReadFile(filepath.Join(filepath.Dir(ova), "two.vmdk"))
+	want, err := os.ReadFile(filepath.Join(filepath.Dir(packed), "two.vmdk"))
 	require.NoError(t, err)
 	got, err := os.ReadFile(filepath.Join(dir, "two.vmdk"))
 	require.NoError(t, err)
 	require.Equal(t, want, got, "a disk that does not move is copied as it is")
 
 	verified := func(path string) (others []string, diffs []Difference) {
-		s, d, err := OpenPackages(ova, path)
+		s, d, err := OpenPackages(packed, path)
 		require.NoError(t, err)
 		defer s.Close()
 		defer d.Close()
@@ -117,7 +118,7 @@ func TestPackage(t *testing.T) {
 	// A disk that stayed misaligned is what was copied, and is no aligned copy of another disk.
 	disktest.Run(t, "cp", filepath.Join(dir, "one.vmdk"), filepath.Join(dir, "two.vmdk"))
 	disktest.Run(t, "tar", "-C", dir, "--format=ustar", "-cf", dest, "vm.ovf", "one.vmdk", "two.vmdk")
-	s, d, err := OpenPackages(ova, dest)
+	s, d, err := OpenPackages(packed, dest)
 	require.NoError(t, err)
 	defer s.Close()
 	defer d.Close()
@@ -125,15 +126,15 @@ func TestPackage(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, diffs)
 
-	_, _, err = OpenPackages(ova, raw)
+	_, _, err = OpenPackages(packed, raw)
 	require.ErrorIs(t, err, ondisk.ErrNoMatch)
 }
 
 // What goes wrong leaves nothing of a package either.
 func TestNothingIsLeftOfAPackage(t *testing.T) {
-	ova, _ := twoDisks(t)
-	for _, phase := range []string{image.PhaseCopy, image.PhaseCompare} {
-		src, err := image.OpenPackage(ova)
+	packed, _ := twoDisks(t)
+	for _, phase := range []string{diskcopy.PhaseCopy, diskcopy.PhaseCompare} {
+		src, err := ova.Open(packed, nil)
 		require.NoError(t, err)
 		p, err := PlanPackage(src, Reading{}, Goal{})
 		require.NoError(t, err)
@@ -156,10 +157,10 @@ func TestNothingIsLeftOfAPackage(t *testing.T) {
 
 // A machine whose disks are planned together.
 func TestMachinesOf(t *testing.T) {
-	ova, _ := twoDisks(t)
-	src, err := image.OpenPackage(ova)
+	packed, _ := twoDisks(t)
+	src, err := ova.Open(packed, nil)
 	require.NoError(t, err)
 	defer src.Close()
-	m := MachinesOf(src, Goal{}, func(d image.PackageDisk) (*Source, error) { return OpenMember(src, d, Reading{}) })
+	m := MachinesOf(src, Goal{}, func(d ova.Disk) (*Source, error) { return OpenMember(src, d, Reading{}) })
 	require.Len(t, m, 1)
 }

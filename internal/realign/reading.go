@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -39,7 +40,7 @@ func (r Reading) Agrees(img *image.Image) error {
 }
 
 // OpenMember opens a disk of a package and reads it. Errors name it as the user can.
-func OpenMember(p *image.Package, d image.PackageDisk, r Reading) (*Source, error) {
+func OpenMember(p *ova.Package, d ova.Disk, r Reading) (*Source, error) {
 	o, err := r.Options()
 	if err != nil {
 		return nil, err

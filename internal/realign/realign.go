@@ -403,7 +403,7 @@ func (j *Job) fill(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk,
 		return 0, err
 	}
 	j.watch()
-	if err := j.begin(ctx, image.PhaseCopy, view); err != nil {
+	if err := j.begin(ctx, diskcopy.PhaseCopy, view); err != nil {
 		return 0, err
 	}
 	copied, err = diskcopy.Run(ctx, view, o, diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()})
@@ -449,7 +449,7 @@ func (j *Job) prove(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk
 // same compares every byte of two disks.
 func (j *Job) same(ctx context.Context, want, got disk.Disk) ([]verify.Difference, error) {
 	if want.Size() == got.Size() {
-		if err := j.begin(ctx, image.PhaseCompare, want, got); err != nil {
+		if err := j.begin(ctx, diskcopy.PhaseCompare, want, got); err != nil {
 			return nil, err
 		}
 	}
@@ -503,7 +503,7 @@ func seed(s *Source, p *plan.Plan) []byte {
 func Since(start time.Time) float64 { return math.Round(10*time.Since(start).Seconds()) / 10 }
 
 // Progress receives how far the work is, phase by phase.
-type Progress = image.Progress
+type Progress = diskcopy.Progress
 
 // watch asks for the progress of long work, once.
 func (j *Job) watch() {

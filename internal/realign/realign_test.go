@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -212,22 +213,22 @@ func TestNothingIsLeft(t *testing.T) {
 		want  error
 		text  string
 	}{
-		"the storage returns another byte": {when: image.PhaseCompare, does: func(t *testing.T, _, partial string, _ func()) {
+		"the storage returns another byte": {when: diskcopy.PhaseCompare, does: func(t *testing.T, _, partial string, _ func()) {
 			t.Helper()
 			f, err := os.OpenFile(partial, os.O_RDWR, 0)
 			require.NoError(t, err)
 			_, err = f.WriteAt([]byte("other"), 22_000*sector)
 			require.NoError(t, errors.Join(err, f.Close()))
 		}, want: verify.ErrDifferent, text: "the storage or memory of this machine is at fault; nothing was published"},
-		"the source changes": {when: image.PhaseCopy, does: func(t *testing.T, source, _ string, _ func()) {
+		"the source changes": {when: diskcopy.PhaseCopy, does: func(t *testing.T, source, _ string, _ func()) {
 			t.Helper()
 			f, err := os.OpenFile(source, os.O_RDWR, 0)
 			require.NoError(t, err)
 			_, err = f.WriteAt([]byte("new"), 63*sector)
 			require.NoError(t, errors.Join(err, f.Close(), os.Chtimes(source, time.Time{}, time.Unix(1, 0))))
 		}, want: image.ErrChanged},
-		"it is interrupted while it is copied":   {when: image.PhaseCopy, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
-		"it is interrupted while it is compared": {when: image.PhaseCompare, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
+		"it is interrupted while it is copied":   {when: diskcopy.PhaseCopy, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
+		"it is interrupted while it is compared": {when: diskcopy.PhaseCompare, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
 		"its names are refused":                  {spare: image.ErrUsage, want: image.ErrUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -311,7 +312,7 @@ func TestWriteStream(t *testing.T) {
 	t.Run("other bytes are read back", func(t *testing.T) {
 		j := Job{Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 1, Watch: func() Progress {
 			return watcher(func(phase string) {
-				if phase == image.PhaseCompare {
+				if phase == diskcopy.PhaseCompare {
 					f, err := os.OpenFile(filepath.Join(to, ".copy.raw.partial"), os.O_RDWR, 0)
 					require.NoError(t, err)
 					_, err = f.WriteAt([]byte("other"), 22_000*sector)

@@ -49,7 +49,7 @@ func (j *Job) WriteStream(ctx context.Context, in io.Reader, r Reading, size fun
 func (j *Job) fillStream(ctx context.Context, s *image.Stream, size int64, o *image.Output) (copied int64, err error) {
 	j.watch()
 	if j.progress != nil {
-		j.progress.Begin(image.PhaseCopy, size)
+		j.progress.Begin(diskcopy.PhaseCopy, size)
 	}
 	work := diskcopy.Options{Jobs: j.Jobs, Progress: j.add, Pack: o.Pack()}
 	want, copied, err := diskcopy.Pipe(ctx, named(s.Next), size, o, work)
@@ -63,7 +63,7 @@ func (j *Job) fillStream(ctx context.Context, s *image.Stream, size int64, o *im
 		if !j.Full {
 			return nil
 		}
-		if err := j.begin(ctx, image.PhaseCompare, got.Disk); err != nil {
+		if err := j.begin(ctx, diskcopy.PhaseCompare, got.Disk); err != nil {
 			return err
 		}
 		work.Pack = nil

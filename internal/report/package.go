@@ -7,7 +7,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -22,9 +22,9 @@ type Package struct {
 
 // PackageMember is one file of a package.
 type PackageMember struct {
-	Name string     `json:"name"`
-	Role image.Role `json:"role"`
-	Size int64      `json:"size_bytes"`
+	Name string   `json:"name"`
+	Role ova.Role `json:"role"`
+	Size int64    `json:"size_bytes"`
 }
 
 // PackageDisk is a disk of a package: what the package says about it, and the inspection or why it is missing.
@@ -81,7 +81,7 @@ type PackageVerify struct {
 }
 
 // NewPackage describes an opened package.
-func NewPackage(p *image.Package) Package {
+func NewPackage(p *ova.Package) Package {
 	out := Package{Path: p.Path, Kind: p.Kind, Algorithms: p.Algorithms(), Members: []PackageMember{}}
 	for _, m := range p.Members {
 		out.Members = append(out.Members, PackageMember{m.Name, m.Role, m.Size})
@@ -90,7 +90,7 @@ func NewPackage(p *image.Package) Package {
 }
 
 // NewPackageDisk describes a disk of a package as far as the package does.
-func NewPackageDisk(d image.PackageDisk) PackageDisk {
+func NewPackageDisk(d ova.Disk) PackageDisk {
 	out := PackageDisk{Member: d.Member, IDs: []string{}}
 	for _, x := range d.Disks {
 		out.IDs = append(out.IDs, x.ID)

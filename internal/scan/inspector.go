@@ -9,6 +9,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
@@ -40,7 +41,7 @@ func (j *Inspector) Prepare() (err error) {
 // Identify tells what the file at path is.
 func (j *Inspector) Identify(path string) (image.Identity, error) {
 	meter := image.NewMeter(maxRead)
-	id, err := image.Identify(path, meter)
+	id, err := ova.Identify(path, meter)
 	id.Read = meter.Read()
 	return id, err
 }
@@ -101,7 +102,7 @@ func (j *Inspector) image(job Job) (i *library.Image, err error) {
 
 // single judges an image that is one disk. judged is false for a doubt that came to nothing.
 func (j *Inspector) single(i *library.Image, job Job, o image.Options) (judged bool, err error) {
-	img, err := image.OpenPlain(job.Path, o)
+	img, err := image.Open(job.Path, o)
 	if err != nil {
 		return !job.Doubt, err
 	}
@@ -132,7 +133,7 @@ func files(states []image.State) []library.File {
 
 // pack judges all disks of a package. One that cannot be judged costs the verdict of the whole, and not the report of the others.
 func (j *Inspector) pack(i *library.Image, path string, o image.Options) error {
-	p, err := image.OpenPackageWith(path, o.Meter)
+	p, err := ova.Open(path, o.Meter)
 	if errors.Is(err, ondisk.ErrNoMatch) {
 		return fmt.Errorf("the package %w", image.ErrChanged)
 	}
@@ -173,11 +174,11 @@ func (j *Inspector) pack(i *library.Image, path string, o image.Options) error {
 }
 
 // relate judges the disks of a package again that a move concerns, with the other disks of their machine.
-func (j *Inspector) relate(i *library.Image, p *image.Package, o image.Options) {
+func (j *Inspector) relate(i *library.Image, p *ova.Package, o image.Options) {
 	if !slices.ContainsFunc(i.Disks, func(d library.Disk) bool { return d.Fix != nil }) {
 		return
 	}
-	m := realign.MachinesOf(p, j.goal(), func(d image.PackageDisk) (*realign.Source, error) {
+	m := realign.MachinesOf(p, j.goal(), func(d ova.Disk) (*realign.Source, error) {
 		img, err := p.Open(d, o)
 		if err != nil {
 			return nil, err
@@ -198,7 +199,7 @@ func (j *Inspector) relate(i *library.Image, p *image.Package, o image.Options) 
 	}
 }
 
-func (j *Inspector) member(i *library.Image, p *image.Package, d image.PackageDisk, o image.Options, m *realign.Machine) (library.Disk, []image.State, error) {
+func (j *Inspector) member(i *library.Image, p *ova.Package, d ova.Disk, o image.Options, m *realign.Machine) (library.Disk, []image.State, error) {
 	img, err := p.Open(d, o)
 	if err != nil {
 		return library.NewDisk(0, j.Boundary), nil, err

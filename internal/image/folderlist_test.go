@@ -49,7 +49,7 @@ func TestLocksOfAFolder(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, alone, 9)
 
-	img, err := image.OpenPlain(filepath.Join(dir, "a.vmdk"), image.Options{Beside: &image.Beside{Locks: f.Locks([]string{"a.vmdk", "a-flat.vmdk"})}})
+	img, err := image.Open(filepath.Join(dir, "a.vmdk"), image.Options{Beside: &image.Beside{Locks: f.Locks([]string{"a.vmdk", "a-flat.vmdk"})}})
 	require.NoError(t, err)
 	defer img.Close()
 	known, err := img.Busy()
@@ -100,7 +100,7 @@ func TestIdentify(t *testing.T) {
 		"CD":          {iso, image.Identity{Kind: image.Medium, Format: "ISO 9660"}},
 		"VDI":         {append(append(make([]byte, 0x40), 0x7f, 0x10, 0xda, 0xbe), make([]byte, 448)...), image.Identity{Kind: image.Unsupported, Format: "VDI"}},
 		"archive":     {disktest.ForgeTar(disktest.TarMember{Name: "x"}), image.Identity{Kind: image.Pack, Format: "ova"}},
-		"package.ovf": {[]byte(ovf), image.Identity{Kind: image.Pack, Format: "ovf", Extents: image.FileNames{"d.vmdk"}}},
+		"package.ovf": {[]byte(ovf), image.Identity{Kind: image.Pack, Format: "ovf"}},
 		"cut.ovf":     {[]byte(ovf[:300]), image.Identity{Kind: image.Pack, Format: "ovf"}},
 		"two formats": {disktest.ForgeFixedVHD(slices.Clone(q.Forged)).Forged, image.Identity{Kind: image.Disk, Format: "qcow2+vhd", Parents: image.FileNames{"base.img"}}},
 		"descriptor": {

@@ -1,4 +1,4 @@
-package image
+package ova
 
 import (
 	"archive/tar"
@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -37,6 +39,9 @@ type entry struct {
 
 // end is where the next member begins.
 func (e entry) end() int64 { return e.off + units.AlignUp(e.size, tarBlock) }
+
+// bytes is where the bytes of a member lie.
+func (e entry) bytes() disk.Range { return disk.Range{Off: e.off, Len: e.size} }
 
 // regular reports whether a member is a file with bytes of its own.
 func (e entry) regular() bool { return e.kind == tar.TypeReg }
@@ -160,7 +165,7 @@ const maxTarName = 100
 // newTarHeader is the header of a file that was in no archive before: what ovftool writes.
 func newTarHeader(name string, mtime int64) (*tar.Header, error) {
 	if len(name) > maxTarName {
-		return nil, ondisk.In(ErrUsage, "the name %.256q has %d bytes, and an OVA can hold at most %d", name, len(name), maxTarName)
+		return nil, ondisk.In(image.ErrUsage, "the name %.256q has %d bytes, and an OVA can hold at most %d", name, len(name), maxTarName)
 	}
 	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, ModTime: time.Unix(max(mtime, 0), 0)}, nil
 }

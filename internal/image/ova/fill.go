@@ -1,27 +1,28 @@
-package image
+package ova
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"path"
+	"io/fs"
 	"sync"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
-	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 	"github.com/trueup/trueup/internal/units"
 )
 
-// CreateDisk starts the new bytes of a disk in a package, by the size and source that CreatePackage was given. They get no
+// CreateDisk starts the new bytes of a disk in a package, by the size and source that Create was given. They get no
 // name of their own: the output is neither published nor discarded.
-type CreateDisk func(o CreateOptions) (*Output, error)
+type CreateDisk func(o image.CreateOptions) (*image.Output, error)
 
 // window is a stretch of a file that is being written, and at its end until it is complete.
 type window struct {
-	p   *part
+	driver.WriteFile
 	off int64
 
 	mu   sync.Mutex
@@ -33,7 +34,7 @@ func (w *window) WriteAt(b []byte, off int64) (int, error) {
 	w.mu.Lock()
 	w.size = max(w.size, off+int64(len(b)))
 	w.mu.Unlock()
-	return w.p.WriteAt(b, w.off+off)
+	return w.WriteFile.WriteAt(b, w.off+off)
 }
 
 // Truncate sets the size.
@@ -41,16 +42,16 @@ func (w *window) Truncate(size int64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.size = size
-	return w.p.Truncate(w.off + size)
+	return w.WriteFile.Truncate(w.off + size)
 }
 
-// Sync makes the bytes durable.
-func (w *window) Sync() error { return w.p.Sync() }
-
 // fill has a disk written at its place, and takes its size and what it holds into the OVF.
-func (p *PackageOutput) fill(m *outMember, fill func(member string, create CreateDisk) error) error {
-	w := &window{p: m.part, off: m.data}
-	err := fill(m.from.Name, func(o CreateOptions) (*Output, error) { return p.createDisk(m, w, o) })
+func (p *Output) fill(m *outMember, fill func(member string, create CreateDisk) error) error {
+	w := &window{WriteFile: m.part, off: m.data}
+	err := fill(m.from.Name, func(o image.CreateOptions) (*image.Output, error) {
+		again := func() (*image.Image, error) { m.size = w.size; return p.openDisk(m) }
+		return p.out.CreateDisk(w, m.name, m.rewrite.Size, m.rewrite.Source, o, again)
+	})
 	if err != nil {
 		return err
 	}
@@ -71,7 +72,7 @@ func (p *PackageOutput) fill(m *outMember, fill func(member string, create Creat
 
 // describe changes what the OVF says about a disk's file: its size, the capacity of the disk where that is wrong now, and what
 // the disk holds.
-func describe(e *ovf.Envelope, d PackageDisk, size int64, r *Rewrite, held int64) error {
+func describe(e *ovf.Envelope, d Disk, size int64, r *Rewrite, held int64) error {
 	e.SetFileSize(d.file.ID, size)
 	for _, x := range d.Disks {
 		if capacity := r.capacity(x); capacity >= 0 {
@@ -84,72 +85,60 @@ func describe(e *ovf.Envelope, d PackageDisk, size int64, r *Rewrite, held int64
 	return nil
 }
 
-func (p *PackageOutput) createDisk(m *outMember, w *window, o CreateOptions) (*Output, error) {
-	src := m.rewrite.Source
-	format, sub, err := target(src, CreateOptions{})
+// openDisk opens a disk that was written, through a handle of its own.
+func (p *Output) openDisk(m *outMember) (img *image.Image, err error) {
+	files, err := p.out.ReadBack()
 	if err != nil {
 		return nil, err
 	}
-	d := &Output{Format: format.Name, Subformat: sub, dir: p.out.dir, base: m.name, notes: p.out.notes}
-	if d.room, err = d.Free(); err != nil {
-		return nil, err
+	o := image.Options{Format: m.rewrite.Source.Format, SectorSize: m.rewrite.Source.Disk.SectorSize()}
+	if p.Kind == "ovf" {
+		img, err = files.OpenImage(m.name, o)
+	} else {
+		img, err = files.OpenInside(m.name, disk.Range{Off: m.data, Len: m.size}, noOthers, o)
 	}
-	d.again = func() (*Image, error) { m.size = w.size; return p.openDisk(m) }
-	d.Target, err = format.Create(w, m.rewrite.Size, driver.Options{
-		Subformat: sub, Name: path.Base(m.name), Seed: o.Seed, SectorSize: src.Disk.SectorSize(), Heads: o.Heads, Sectors: o.Sectors, Template: src.Template,
-		Beside: func(string) (driver.WriteFile, string, error) {
-			return nil, "", fmt.Errorf("a disk of several files inside of a package: %w", ondisk.ErrUnsupported)
-		},
-	})
-	return d, err
+	if err == nil {
+		img.Path = m.name
+	}
+	return img, errors.Join(err, files.Close())
 }
 
-// openDisk opens a disk that was written, through a handle of its own.
-func (p *PackageOutput) openDisk(m *outMember) (*Image, error) {
-	dir, err := p.out.reader()
-	if err != nil {
-		return nil, err
-	}
-	f, err := dir.openAny(m.part.final, ErrOutput)
-	if err != nil {
-		return nil, errors.Join(err, dir.Close())
-	}
-	img, err := inArchive(f, nil, &member{f: f, name: m.name, off: m.data, size: m.size}, Options{
-		Format: m.rewrite.Source.Format, SectorSize: m.rewrite.Source.Disk.SectorSize(),
-	})
-	if err != nil {
-		return nil, errors.Join(err, f.Close(), dir.Close())
-	}
-	img.Path = m.name
-	return img, nil
-}
+// noOthers is for a disk that names no other file.
+func noOthers(string) (disk.Range, error) { return disk.Range{}, fs.ErrNotExist }
 
 // copy writes a member as it is, headers and all.
-func (p *PackageOutput) copy(ctx context.Context, m *outMember, progress Progress) error {
+func (p *Output) copy(ctx context.Context, m *outMember, progress diskcopy.Progress) error {
 	if m.from.file == nil { // a folder or a link: nothing but headers
 		return p.put(m.head, m, m.data-int64(len(m.head)))
 	}
-	progress.Begin(PhaseCopy, m.from.file.Size())
-	err := eachChunk(ctx, m.from.file, func(b []byte, off int64) error {
-		progress.Add(int64(len(b)))
-		if ondisk.IsZero(b) {
-			return nil // a hole
-		}
-		return p.put(b, m, m.data+off)
-	})
-	if err != nil {
+	from := asDisk(m.from.file)
+	if err := begin(ctx, progress, diskcopy.PhaseCopy, from); err != nil {
+		return err
+	}
+	if _, err := diskcopy.Run(ctx, from, target{m}, diskcopy.Options{Progress: progress.Add}); err != nil {
 		return err
 	}
 	return p.put(m.head, m, m.data-int64(len(m.head)))
 }
 
-func (p *PackageOutput) put(b []byte, m *outMember, off int64) error {
+// target takes the bytes of a member that is copied. What is zero stays a hole.
+type target struct{ m *outMember }
+
+func (t target) WriteAt(b []byte, off int64) (int, error) { return t.m.part.WriteAt(b, t.m.data+off) }
+
+// Unit is the least stretch of zeros that is left out, in bytes.
+func (t target) Unit() int64 { return diskcopy.ChunkSize }
+
+// Reserve has nothing to do: the place of a member is settled.
+func (t target) Reserve(int64, int64) error { return nil }
+
+func (p *Output) put(b []byte, m *outMember, off int64) error {
 	_, err := m.part.WriteAt(b, off)
 	return err
 }
 
 // finish writes what depends on everything else: the headers of what has changed, the OVF, and the manifest at last.
-func (p *PackageOutput) finish(ctx context.Context, progress Progress) error {
+func (p *Output) finish(ctx context.Context, progress diskcopy.Progress) error {
 	var manifest *outMember
 	for _, m := range p.members {
 		switch {
@@ -177,7 +166,7 @@ func (p *PackageOutput) finish(ctx context.Context, progress Progress) error {
 			return err
 		}
 	}
-	for _, f := range p.out.parts {
+	for _, f := range p.parts {
 		if err := f.Sync(); err != nil {
 			return err
 		}
@@ -187,7 +176,7 @@ func (p *PackageOutput) finish(ctx context.Context, progress Progress) error {
 
 // padded gives the OVF as many blocks as were left for it. White space behind the root element is a part of no value. Spec: XML
 // 1.0, 2.1 and 2.8, "Misc".
-func (p *PackageOutput) padded(m *outMember, text []byte) []byte {
+func (p *Output) padded(m *outMember, text []byte) []byte {
 	if p.Kind == "ovf" {
 		return text
 	}
@@ -195,7 +184,7 @@ func (p *PackageOutput) padded(m *outMember, text []byte) []byte {
 	return append(text, bytes.Repeat([]byte("\n"), int(max(0, least-int64(len(text)))))...)
 }
 
-func (p *PackageOutput) putText(m *outMember, text []byte) error {
+func (p *Output) putText(m *outMember, text []byte) error {
 	m.size = int64(len(text))
 	m.written = text
 	if err := p.put(text, m, m.data); err != nil {
@@ -204,7 +193,7 @@ func (p *PackageOutput) putText(m *outMember, text []byte) error {
 	return p.putHeader(m)
 }
 
-func (p *PackageOutput) putHeader(m *outMember) error {
+func (p *Output) putHeader(m *outMember) error {
 	if m.head == nil {
 		return nil
 	}
@@ -216,7 +205,7 @@ func (p *PackageOutput) putHeader(m *outMember) error {
 }
 
 // setSizes ends the files. An archive ends with two blocks of zeros, and those that tar writes fill a record of 20 blocks.
-func (p *PackageOutput) setSizes() error {
+func (p *Output) setSizes() error {
 	if p.Kind == "ovf" {
 		for _, m := range p.members {
 			if !m.text {
@@ -229,8 +218,8 @@ func (p *PackageOutput) setSizes() error {
 	}
 	const record = 20 * tarBlock
 	size := p.at + 2*tarBlock
-	if p.src.Kind == "ova" && p.src.files[0].Size()%record == 0 {
+	if p.src.Kind == "ova" && p.src.files.First().Size()%record == 0 {
 		size = units.AlignUp(size, record)
 	}
-	return p.out.parts[0].Truncate(size)
+	return p.parts[0].Truncate(size)
 }

@@ -1,7 +1,8 @@
-package image_test
+package ova_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,8 +13,48 @@ import (
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 )
+
+const (
+	sector = 512
+	mib    = 1 << 20
+)
+
+func write(t *testing.T, dir, name string, data []byte) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	require.NoError(t, os.WriteFile(path, data, 0o644))
+	return path
+}
+
+// noise is a disk of random bytes with a hole in the middle.
+func noise(seed byte, n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b) // never returns an error
+	clear(b[n/3 : n/2])
+	return b
+}
+
+func opened(t *testing.T, path string) *image.Image {
+	t.Helper()
+	img, err := ova.OpenImage(path, image.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, img.Close()) })
+	return img
+}
+
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
 
 // forgedOVA is an archive of an OVF, which names disk.vmdk, and of other members.
 func forgedOVA(t *testing.T, members ...disktest.TarMember) string {
@@ -31,7 +72,7 @@ func TestDisksInsideArchives(t *testing.T) {
 	flat := disktest.VMDKDescriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "disk-flat.vmdk" 0`, len(data)/sector))
 	for name, members := range map[string][]disktest.TarMember{
 		"raw":    {{Name: "disk.vmdk", Data: data}},
-		"sparse": {{Name: "disk.vmdk", Data: sparseImage{grain: 8}.forge(data)}},
+		"sparse": {{Name: "disk.vmdk", Data: disktest.ForgeSparseVMDK(data).Forged}},
 		"flat":   {{Name: "disk-flat.vmdk", Data: data}, {Name: "disk.vmdk", Data: []byte(flat)}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,19 +96,19 @@ func TestArchivesHaveNoWayOut(t *testing.T) {
 	descriptor := disktest.VMDKDescriptor("monolithicFlat", `RW 8 FLAT "disk-flat.vmdk" 0`)
 	path := forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)})
 	write(t, filepath.Dir(path), "disk-flat.vmdk", make([]byte, 8*sector))
-	_, err := image.Open(path, image.Options{})
+	_, err := ova.OpenImage(path, image.Options{})
 	require.ErrorIs(t, err, os.ErrNotExist)
 
 	link := disktest.TarMember{Name: "disk-flat.vmdk", Type: '2', Edit: func(h disktest.Forged) { h.Text(157, "/etc/passwd") }}
-	_, err = image.Open(forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)}, link), image.Options{})
+	_, err = ova.OpenImage(forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)}, link), image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrReference)
 }
 
 // A package that is not published leaves nothing, and has no name before it is.
 func TestUnpublishedPackage(t *testing.T) {
 	data := noise(22, 2*mib)
-	path := forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: sparseImage{grain: 128}.forge(data)})
-	src, err := image.OpenPackage(path)
+	path := forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: disktest.ForgeSparseVMDK(data).Forged})
+	src, err := ova.Open(path, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, src.Close()) }()
 	img, err := src.Open(src.Disks()[0], image.Options{})
@@ -75,11 +116,11 @@ func TestUnpublishedPackage(t *testing.T) {
 	defer func() { require.NoError(t, img.Close()) }()
 	for _, name := range []string{"out.ova", "out.ovf"} {
 		dir := t.TempDir()
-		out, err := image.CreatePackage(filepath.Join(dir, name), src, image.PackageOptions{
-			Rewrite: map[string]image.Rewrite{"disk.vmdk": {Source: img, Size: img.Disk.Size()}},
+		out, err := ova.Create(filepath.Join(dir, name), src, ova.CreateOptions{
+			Rewrite: map[string]ova.Rewrite{"disk.vmdk": {Source: img, Size: img.Disk.Size()}},
 		})
 		require.NoError(t, err)
-		require.NoError(t, out.Write(t.Context(), unwatched{}, func(_ string, create image.CreateDisk) error {
+		require.NoError(t, out.Write(t.Context(), unwatched{}, func(_ string, create ova.CreateDisk) error {
 			o, err := create(image.CreateOptions{})
 			require.NoError(t, err)
 			_, err = diskcopy.Run(t.Context(), img.Disk, o, diskcopy.Options{Jobs: 4})

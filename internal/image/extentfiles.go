@@ -38,7 +38,7 @@ func (o *Output) beside(src *Image, suffix string) (driver.WriteFile, string, er
 	if o.uses(name) {
 		name = other
 	}
-	if f := o.dir.sourceFile(name, src); f != "" {
+	if f := o.dir.sourceFile(name, &src.opened); f != "" {
 		return nil, "", ondisk.In(ErrUsage, "DEST %s needs the name %s, which leads to the source's file %s; name another file", o.path, o.shown(name), f)
 	}
 	if o.dir.exists(name) {

@@ -1,24 +1,18 @@
-package image
+// Package ova reads and writes packages of virtual machines: an OVF with its files, as an archive or in a folder.
+package ova
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
-)
-
-// Kinds of packages, as users write them: an archive, or an OVF with its files in one folder.
-const (
-	packageOVA = "OVA"
-	packageOVF = "OVF"
 )
 
 // Package is an opened package of a virtual machine. Spec: DSP0243 6, "OVF Package".
@@ -29,20 +23,15 @@ type Package struct {
 	Manifest *ovf.Manifest // nil if absent
 	Members  []*Member     // in their order; of a folder the OVF, its manifest and certificate, and the files it names
 
-	dir     *folder
-	within  map[string]*folder // folders inside of dir, by their paths
-	base    string
-	files   []*file // the archive, or the files of the folder
-	entries []entry // of an archive
+	files   *image.FileSet // the archive, or the files of the folder
+	entries []entry        // of an archive
 
 	names map[string]*Member
-	disks []PackageDisk
+	disks []Disk
 	// unnamed are images that no disk of the envelope names.
-	unnamed []PackageDisk
+	unnamed []Disk
 	bad     map[string]error         // why a file cannot be opened, by its href
 	lines   map[*Member][]ovf.Digest // of the manifest
-	// beside is what the images of the folder name, once that was asked for.
-	beside map[string]driver.Names
 }
 
 // maxDisks is how many disks a package can have: a machine of VMware takes 256.
@@ -65,89 +54,71 @@ type Member struct {
 	Role Role
 	Size int64
 	file driver.File // nil for a folder, a link or the like
-	time int64       // of its last change, seconds since 1970
 	head int64       // where its headers begin in an archive
 	data int64       // where its bytes begin
 	end  int64       // where the next member begins
 }
 
-// PackageDisk is a file of a package that holds a disk.
-type PackageDisk struct {
+// Disk is a file of a package that holds a disk.
+type Disk struct {
 	Member   string     // its name
 	Disks    []ovf.Disk // what the envelope says about it; more than one when machines share it, none of an image that it does not name
 	file     *ovf.File  // nil for a file that the envelope does not list
 	notThere error      // why the file cannot be opened
 }
 
-// OpenPackage opens a package, read-only. Another file gives ErrNoMatch.
-func OpenPackage(name string) (*Package, error) { return OpenPackageWith(name, nil) }
-
-// OpenPackageWith is OpenPackage for who counts what is read; nil: it is not counted.
-func OpenPackageWith(name string, meter *Meter) (*Package, error) {
-	real, err := filepath.EvalSymlinks(name)
+// Open opens a package, read-only. Another file gives ErrNoMatch. A meter counts what is read; nil: it is not counted.
+func Open(name string, meter *image.Meter) (*Package, error) {
+	files, err := image.OpenFiles(name, meter)
 	if err != nil {
-		return nil, ondisk.ErrNoMatch
+		return nil, ondisk.ErrNoMatch // image.Open says more about it
 	}
-	dir, err := openFolder(filepath.Dir(real))
+	p, err := newPackage(files)
 	if err != nil {
-		return nil, ondisk.ErrNoMatch
-	}
-	dir.count(meter)
-	p, err := openPackageIn(dir, filepath.Base(real))
-	if err != nil {
-		return nil, errors.Join(err, dir.Close())
+		return nil, err
 	}
 	p.Path = name
 	return p, nil
 }
 
-// openPackageIn opens a package through an open folder, which is the package's from then on.
-func openPackageIn(dir *folder, base string) (*Package, error) {
-	f, err := dir.openAny(base, ondisk.ErrNoMatch)
-	if err != nil {
-		return nil, ondisk.ErrNoMatch // image.Open says more about it
-	}
-	p := newPackage(dir, f)
-	if err = p.open(f); err == nil {
+// newPackage reads a package of which one file is open, the archive or the OVF. It takes over files.
+func newPackage(files *image.FileSet) (*Package, error) {
+	p := &Package{files: files, names: map[string]*Member{}, bad: map[string]error{}}
+	err := p.open()
+	if err == nil {
 		err = p.relate()
 	}
 	if err != nil {
-		return nil, errors.Join(err, p.closeFiles())
+		return nil, errors.Join(err, files.Close())
 	}
 	return p, nil
 }
 
-// newPackage returns a package of which one file is open: the archive, or the OVF.
-func newPackage(dir *folder, f *file) *Package {
-	return &Package{
-		dir: dir, base: f.name, files: []*file{f}, names: map[string]*Member{}, within: map[string]*folder{}, bad: map[string]error{},
-	}
-}
-
-func (p *Package) open(f *file) error {
-	_, names, _, err := recognise(f)
+func (p *Package) open() error {
+	id, err := image.IdentifyFile(p.files.First())
 	switch {
-	case err != nil:
-		return err
-	case slices.Equal(names, []string{packageOVA}):
+	case id.Kind == image.Pack && id.Format == "ova":
 		p.Kind = "ova"
-		return p.openArchive(f)
-	case slices.Equal(names, []string{packageOVF}):
+		return p.openArchive()
+	case id.Kind == image.Pack:
 		p.Kind = "ovf"
-		return p.openFolder(f)
+		return p.openFolder()
+	case id.Kind == image.Other && err != nil:
+		return err
 	}
 	return ondisk.ErrNoMatch
 }
 
 // openArchive finds the parts of an OVA.
-func (p *Package) openArchive(f *file) (err error) {
+func (p *Package) openArchive() (err error) {
+	f := p.files.First()
 	if p.entries, err = tarIndex(f); err != nil {
 		return err
 	}
 	for _, e := range p.entries {
 		m := &Member{Name: e.name, Role: RoleFile, Size: e.size, head: e.head, data: e.off, end: min(e.end(), f.Size())}
 		if e.regular() {
-			m.file = &member{f: f, name: e.name, off: e.off, size: e.size}
+			m.file = p.files.Section(e.name, e.bytes())
 			m.Role = roleOf(e.name)
 		}
 		if m.Role != RoleFile && slices.ContainsFunc(p.Members, func(o *Member) bool { return o.Role == m.Role }) {
@@ -208,9 +179,10 @@ func (p *Package) role(r Role) *Member {
 }
 
 // openFolder finds the parts of an OVF: those that stand beside it by its own name, and those that it names.
-func (p *Package) openFolder(f *file) error {
-	p.join(f, RoleOVF)
-	stem := strings.TrimSuffix(p.base, filepath.Ext(p.base))
+func (p *Package) openFolder() error {
+	base := p.files.First().Name()
+	p.join(p.files.First(), base, RoleOVF)
+	stem := strings.TrimSuffix(base, path.Ext(base))
 	for _, beside := range []struct {
 		ext  string
 		role Role
@@ -235,22 +207,15 @@ func (p *Package) openFolder(f *file) error {
 }
 
 func (p *Package) add(name string, role Role) error {
-	dir, err := p.folderOf(name)
-	if err != nil {
-		return err
+	f, err := p.files.Open(name)
+	if err == nil {
+		p.join(f, name, role)
 	}
-	f, err := dir.open(path.Base(name))
-	if err != nil {
-		return err
-	}
-	f.name = name
-	p.files = append(p.files, f)
-	p.join(f, role)
-	return nil
+	return err
 }
 
-func (p *Package) join(f *file, role Role) {
-	m := &Member{Name: f.name, Role: role, Size: f.Size(), file: f, time: time.Unix(0, f.stat.Modified).Unix()}
+func (p *Package) join(f driver.File, name string, role Role) {
+	m := &Member{Name: name, Role: role, Size: f.Size(), file: f}
 	p.Members = append(p.Members, m)
 	p.names[m.Name] = m
 }
@@ -260,11 +225,11 @@ func (p *Package) Member(name string) *Member { return p.names[name] }
 
 // Disks returns the files that hold disks of the machine, in the order of the envelope. A disk without a file is made empty when
 // the package is deployed, and is not among them.
-func (p *Package) Disks() []PackageDisk { return p.disks }
+func (p *Package) Disks() []Disk { return p.disks }
 
 // Images returns the files of Disks, and behind them the images in an archive that no disk names. Those beside an OVF are files like
 // any other, which a scan judges by their own names.
-func (p *Package) Images() []PackageDisk {
+func (p *Package) Images() []Disk {
 	if p.Kind == "ovf" {
 		return p.disks
 	}
@@ -272,7 +237,7 @@ func (p *Package) Images() []PackageDisk {
 }
 
 // Machine names the machine that a disk of the package belongs to. A disk that no virtual system has is alone.
-func (p *Package) Machine(d PackageDisk) string {
+func (p *Package) Machine(d Disk) string {
 	for _, x := range d.Disks {
 		if n, ok := p.Envelope.System(x.ID); ok {
 			return fmt.Sprintf("system %d", n)
@@ -282,33 +247,13 @@ func (p *Package) Machine(d PackageDisk) string {
 }
 
 // Close closes all files.
-func (p *Package) Close() error { return errors.Join(p.closeFiles(), p.dir.Close()) }
-
-func (p *Package) closeFiles() error {
-	var errs []error
-	for _, f := range p.files {
-		errs = append(errs, f.Close())
-	}
-	for _, d := range p.within {
-		errs = append(errs, d.Close())
-	}
-	return errors.Join(errs...)
-}
+func (p *Package) Close() error { return p.files.Close() }
 
 // States lists the files of the package.
-func (p *Package) States() []State { return (&Image{files: p.files}).States() }
+func (p *Package) States() []image.State { return p.files.States() }
 
 // Unchanged checks that every file is as it was when it was opened.
-func (p *Package) Unchanged() error {
-	for _, f := range p.files {
-		if err := f.unchanged(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (p *Package) Unchanged() error { return p.files.Unchanged() }
 
 // Uses reports whether a path leads to a file of the package, and its name.
-func (p *Package) Uses(path string) (name string, ok bool) {
-	return (&Image{files: p.files}).Uses(path)
-}
+func (p *Package) Uses(path string) (name string, ok bool) { return p.files.Uses(path) }

@@ -1,10 +1,13 @@
-package image
+package ova
 
 import (
 	"bytes"
 	"context"
 	"errors"
 
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
@@ -12,30 +15,39 @@ import (
 
 // readBack reads every member that is complete through a handle of its own, holds copies against what was copied, and
 // computes the digests of the manifest.
-func (p *PackageOutput) readBack(ctx context.Context, progress Progress) (map[string][]byte, error) {
-	dir, err := p.out.reader()
+func (p *Output) readBack(ctx context.Context, progress diskcopy.Progress) (map[string][]byte, error) {
+	files, err := p.out.ReadBack()
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close()
 	sums := map[string][]byte{}
 	for _, m := range p.members {
 		if m.from.file == nil || (m.text && m.from.Role == RoleManifest) {
 			continue
 		}
-		f, err := dir.openAny(m.part.final, ErrOutput)
-		if err != nil {
-			return nil, err
+		f, err := p.reopen(files, m)
+		if err == nil {
+			err = p.readMember(ctx, m, f, sums, progress)
 		}
-		err = p.readMember(ctx, m, &member{f: f, name: m.name, off: m.data, size: m.size}, sums, progress)
-		if err = errors.Join(err, f.Close()); err != nil {
-			return nil, err
+		if err != nil {
+			return nil, errors.Join(err, files.Close())
 		}
 	}
-	return sums, nil
+	return sums, files.Close()
 }
 
-func (p *PackageOutput) readMember(ctx context.Context, m *outMember, f driver.File, sums map[string][]byte, progress Progress) error {
+// reopen opens a member for reading.
+func (p *Output) reopen(files *image.FileSet, m *outMember) (driver.File, error) {
+	switch {
+	case p.Kind == "ova":
+		return files.Section(m.name, disk.Range{Off: m.data, Len: m.size}), nil
+	case m.name == files.First().Name():
+		return files.First(), nil
+	}
+	return files.Open(m.name)
+}
+
+func (p *Output) readMember(ctx context.Context, m *outMember, f driver.File, sums map[string][]byte, progress diskcopy.Progress) error {
 	if m.rewrite == nil && !m.text { // a copy: its digests are those of the source
 		same, err := sameBytes(ctx, m.from.file, f, progress)
 		if err == nil && !same {
@@ -55,7 +67,7 @@ func (p *PackageOutput) readMember(ctx context.Context, m *outMember, f driver.F
 }
 
 // manifest is the text of the new manifest.
-func (p *PackageOutput) manifest(sums map[string][]byte) []byte {
+func (p *Output) manifest(sums map[string][]byte) []byte {
 	return p.src.Manifest.Rewrite(
 		func(d ovf.Digest) []byte { return sums[d.Algorithm+" "+d.Name] },
 		func(name string) string {
@@ -67,14 +79,14 @@ func (p *PackageOutput) manifest(sums map[string][]byte) []byte {
 }
 
 // check opens the package as a later reader will, and holds it against what was meant.
-func (p *PackageOutput) check() error {
-	dir, err := p.out.reader()
+func (p *Output) check() error {
+	files, err := p.out.ReadBack()
 	if err != nil {
 		return err
 	}
-	got, err := openPackageIn(dir, p.out.base)
+	got, err := newPackage(files)
 	if err != nil {
-		return errors.Join(ondisk.In(ErrDigest, "read back %s: %w", p.out.base, err), dir.Close())
+		return ondisk.In(ErrDigest, "read back %s: %w", p.base, err)
 	}
 	defer got.Close()
 	bad := func(what string) error {

@@ -1,4 +1,4 @@
-package image
+package ova
 
 import (
 	"bytes"
@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/ovf"
 )
 
 // Algorithms are those of the manifest, each once, as they are written there.
@@ -44,11 +46,11 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 		}
 		m := p.Member(name)
 		switch {
-		case slices.ContainsFunc(p.disks, func(d PackageDisk) bool { return d.file.ID == f.ID && d.notThere != nil }):
+		case slices.ContainsFunc(p.disks, func(d Disk) bool { return d.file.ID == f.ID && d.notThere != nil }):
 		case err != nil:
 			add("ovf-file-refused", ondisk.Warn, "get the package again", "%s", err.Error())
 		case m != nil && m.file == nil: // an error of the disk
-		case m == nil && f.ChunkSize > 0 && p.Member(chunkName(name)) != nil:
+		case m == nil && f.ChunkSize > 0 && p.Member(ovf.FirstChunk(name)) != nil:
 		case m == nil:
 			add("ovf-file-missing", ondisk.Warn, "get the package again", "the OVF names the file %.256q, and the package has none of that name", name)
 		case f.Size >= 0 && f.Size != m.Size:
@@ -63,7 +65,7 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 }
 
 // Issues are what the copy lacks.
-func (p *PackageOutput) Issues() (out []ondisk.Issue) {
+func (p *Output) Issues() (out []ondisk.Issue) {
 	for _, name := range p.Dropped {
 		out = append(out, ondisk.Issue{
 			Code: "certificate-dropped", Effect: ondisk.Warn, Remedy: "sign the copy where that is asked for",
@@ -75,7 +77,7 @@ func (p *PackageOutput) Issues() (out []ondisk.Issue) {
 
 // Differs compares two packages in everything but the disks and what the envelope says about these: what a copy carries along.
 // It gives the differences in words.
-func (p *Package) Differs(ctx context.Context, from *Package, progress Progress) (out []string, err error) {
+func (p *Package) Differs(ctx context.Context, from *Package, progress diskcopy.Progress) (out []string, err error) {
 	if !bytes.Equal(p.Envelope.Shape(), from.Envelope.Shape()) {
 		out = append(out, "the OVF differs in more than sizes of files and disks")
 	}

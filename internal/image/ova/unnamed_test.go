@@ -1,4 +1,4 @@
-package image_test
+package ova_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -26,22 +27,32 @@ func envelope(files ...string) string {
 }
 
 // packed opens an OVA of an OVF and further members.
-func packed(t *testing.T, text string, members ...disktest.TarMember) *image.Package {
+func packed(t *testing.T, text string, members ...disktest.TarMember) *ova.Package {
 	t.Helper()
 	members = append([]disktest.TarMember{{Name: "vm.ovf", Data: []byte(text)}}, members...)
 	return openedPackage(t, write(t, t.TempDir(), "vm.ova", append(disktest.ForgeTar(members...), disktest.TarEnd()...)))
 }
 
-func openedPackage(t *testing.T, path string) *image.Package {
+func openedPackage(t *testing.T, path string) *ova.Package {
 	t.Helper()
-	p, err := image.OpenPackage(path)
+	p, err := ova.Open(path, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p
 }
 
+// warnings are the codes of what is wrong with a package.
+func warnings(p *ova.Package) (out []string) {
+	for _, i := range p.Issues() {
+		if i.Effect >= ondisk.Warn {
+			out = append(out, i.Code)
+		}
+	}
+	return out
+}
+
 // requireDisk opens an image of a package and holds its bytes against data.
-func requireDisk(t *testing.T, p *image.Package, d image.PackageDisk, data []byte) {
+func requireDisk(t *testing.T, p *ova.Package, d ova.Disk, data []byte) {
 	t.Helper()
 	img, err := p.Open(d, image.Options{})
 	require.NoError(t, err)
@@ -52,7 +63,7 @@ func requireDisk(t *testing.T, p *image.Package, d image.PackageDisk, data []byt
 // An image in a package that no disk names is listed behind the disks; parts of others and files of other kinds are not.
 func TestImagesThatNoDiskNames(t *testing.T) {
 	data := noise(31, 2*mib)
-	vmdk := sparseImage{grain: 8}.forge(data)
+	vmdk := disktest.ForgeSparseVMDK(data).Forged
 	flat := disktest.VMDKDescriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "b-flat.vmdk" 0`, len(data)/sector))
 	p := packed(t, envelope(`ovf:href="a.vmdk"`),
 		disktest.TarMember{Name: "a.vmdk", Data: vmdk}, disktest.TarMember{Name: "vm.nvram", Data: data},
@@ -68,13 +79,13 @@ func TestImagesThatNoDiskNames(t *testing.T) {
 	requireDisk(t, p, p.Images()[2], data)
 	_, err := p.Open(p.Images()[3], image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrFormat)
-	require.Equal(t, []string{"ovf-image-unnamed", "ovf-image-unnamed", "ovf-image-unnamed"}, codes(p.Issues(), ondisk.Warn))
+	require.Equal(t, []string{"ovf-image-unnamed", "ovf-image-unnamed", "ovf-image-unnamed"}, warnings(p))
 }
 
 // One file that cannot be found or followed does not hide the disks beside it.
 func TestOneBadReference(t *testing.T) {
 	data := noise(32, 2*mib)
-	good := disktest.TarMember{Name: "good.vmdk", Data: sparseImage{grain: 8}.forge(data)}
+	good := disktest.TarMember{Name: "good.vmdk", Data: disktest.ForgeSparseVMDK(data).Forged}
 	for name, c := range map[string]struct {
 		attrs, says string
 		kind        error
@@ -106,7 +117,7 @@ func TestFilesInSubfolders(t *testing.T) {
 	data := noise(33, 2*mib)
 	dir, outside := t.TempDir(), t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "disks", "first one"), 0o755))
-	vmdk := sparseImage{grain: 8}.forge(data)
+	vmdk := disktest.ForgeSparseVMDK(data).Forged
 	write(t, filepath.Join(dir, "disks", "first one"), "a.vmdk", vmdk)
 	write(t, outside, "a.vmdk", vmdk)
 	require.NoError(t, os.Symlink(outside, filepath.Join(dir, "link")))
@@ -129,10 +140,32 @@ func TestFilesInSubfolders(t *testing.T) {
 // What an OVF lists and does not call a disk is a file beside it, with a verdict by its own name.
 func TestUnnamedImageBesideAnOVF(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "a.vmdk", sparseImage{grain: 8}.forge(noise(34, mib)))
+	write(t, dir, "a.vmdk", disktest.ForgeSparseVMDK(noise(34, mib)).Forged)
 	text := strings.Replace(envelope(`ovf:href="a.vmdk"`), `ovf:fileRef="f1"`, "", 1)
 	p := openedPackage(t, write(t, dir, "vm.ovf", []byte(text)))
 	require.Empty(t, p.Images())
-	require.Equal(t, []string{"ovf-image-unnamed"}, codes(p.Issues(), ondisk.Warn))
+	require.Equal(t, []string{"ovf-image-unnamed"}, warnings(p))
 	opened(t, filepath.Join(dir, "a.vmdk"))
+}
+
+// A scan reads little to know what an OVF is and which disks belong to it. One that cannot be read has none.
+func TestIdentify(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "50%20.vmdk", nil)
+	text := envelope(`ovf:href="a.vmdk"`, `ovf:href="b%20c.vmdk"`, `ovf:href="./50%20.vmdk"`, `ovf:href="sub/d.vmdk"`, `ovf:href="./a.vmdk"`)
+	for name, c := range map[string]struct {
+		text    string
+		extents image.FileNames
+	}{
+		"vm.ovf": {text, image.FileNames{"a.vmdk", "b c.vmdk", "50%20.vmdk"}}, "cut.ovf": {text[:300], nil},
+	} {
+		var m image.Meter
+		id, err := ova.Identify(write(t, dir, name, []byte(c.text)), &m)
+		require.NoError(t, err)
+		require.Equal(t, image.Identity{Kind: image.Pack, Format: "ovf", Extents: c.extents}, id)
+		require.LessOrEqual(t, m.Read(), int64(24<<10), "bytes")
+	}
+	id, err := ova.Identify(write(t, dir, "x.img", make([]byte, sector)), nil)
+	require.NoError(t, err)
+	require.Equal(t, image.Bare, id.Kind)
 }
