@@ -2,7 +2,6 @@ package plan
 
 import (
 	"slices"
-	"sort"
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/layout"
@@ -112,9 +111,16 @@ func (c *placer) fits(i int, off, limit int64) bool {
 func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
 	own, want := c.slots[i].part.Off, c.goal.Want
 	low := units.AlignUp(least, want)
-	// What fits at one place fits at every lower one, so the highest can be searched for.
-	n := sort.Search(int(max(0, (most-low)/want+1)), func(k int) bool { return !c.fits(i, low+int64(k)*want, limit) })
-	best, ok := low+int64(n-1)*want, n > 0
+	// What fits at one place fits at every lower one, so the highest can be searched for. There can be more places than an int counts.
+	fits, none := int64(-1), max(0, (most-low)/want+1)
+	for none-fits > 1 {
+		if k := fits + (none-fits)/2; c.fits(i, low+k*want, limit) {
+			fits = k
+		} else {
+			none = k
+		}
+	}
+	best, ok := low+fits*want, fits >= 0
 	if !c.needs(c.slots[i].part) && own >= least && own <= most && (!ok || own > best) && c.fits(i, own, limit) {
 		return own, true
 	}

@@ -71,7 +71,7 @@ type cell struct {
 func cells(d Disk, columns int) (out []cell, crowded bool) {
 	column := func(off int64) int {
 		n, rest := scale(min(max(off, 0), d.Size), d.Size, columns)
-		return n + min(int(rest), 1) //nolint:gosec // only whether it is 0 counts
+		return n + int(min(rest, 1))
 	}
 	out = make([]cell, columns)
 	var solid []Partition

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -195,7 +196,7 @@ func (c *chain) checkPlaces() {
 	}
 	var all []place
 	for _, r := range c.records {
-		all = append(all, place{disk.Range{Off: r.Off, Len: c.m.SectorSize}, r.Off, int64(c.box.Number), "the boot record at LBA " + number(int(r.Off/c.m.SectorSize))})
+		all = append(all, place{disk.Range{Off: r.Off, Len: c.m.SectorSize}, r.Off, int64(c.box.Number), "the boot record at LBA " + strconv.FormatInt(r.Off/c.m.SectorSize, 10)})
 	}
 	for _, p := range c.parts {
 		all = append(all, place{p.Range, p.entry + atStartLBA, int64(p.Number), "partition " + number(p.Number)})
