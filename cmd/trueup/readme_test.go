@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReadmeExample runs the commands of the README's example where it says to run them, and wants the output that
-// stands there.
+// TestReadmeExample runs the commands of the README's examples and compares their output. A line "..." stands for what
+// the README leaves out.
 func TestReadmeExample(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
@@ -32,7 +32,10 @@ func TestReadmeExample(t *testing.T) {
 		cmd := exec.Command(builtPath, e.args...)
 		cmd.Dir = dir
 		out, _ := cmd.Output() // inspect of a misaligned disk exits with 3
-		require.Equal(t, anyMachine(e.output), anyMachine(string(out)), "trueup %s", strings.Join(e.args, " "))
+		left := regexp.MustCompile(` (\\\.){3} `) // quoted
+		pattern := left.ReplaceAllString(regexp.QuoteMeta(" "+anyMachine(e.output)+" "), " (.* )?")
+		require.Greater(t, len(pattern), 100, "an example shows something")
+		require.Regexp(t, "^"+pattern+"$", " "+anyMachine(string(out))+" ", "trueup %s", strings.Join(e.args, " "))
 	}
 }
 
@@ -71,18 +74,18 @@ func readmeCommands(text string) []readmeCommand {
 	return out
 }
 
-// testName is a test in a table of the README.
+// testName is a test in a table of the documentation.
 var testName = regexp.MustCompile("`(Test[A-Za-z0-9]+)`")
 
-// TestReadmeNamesTestsThatExist holds the table of what still boots: each row names a test that proves it.
-func TestReadmeNamesTestsThatExist(t *testing.T) {
+// TestBootingNamesTestsThatExist requires that each row of the table of guests names tests that prove it.
+func TestBootingNamesTestsThatExist(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs/booting.md"))
 	require.NoError(t, err)
 	_, section, ok := strings.Cut(string(text), "\n| guest | how it boots |")
-	require.True(t, ok, "the table of what still boots")
+	require.True(t, ok, "the table of guests")
 	section, _, _ = strings.Cut(section, "\n\n")
 	tests := testsOf(t, root)
 	rows := strings.Split(section, "\n")[2:]
