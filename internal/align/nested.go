@@ -16,8 +16,8 @@ type inside struct {
 	number   int // of the partition, 0: the whole disk
 }
 
-// unit is what the start of the data is held against. Where space is given out in blocks below the boundary, each lies at its
-// own place, and only that no two blocks of the storage are touched for one counts. 0: nothing is to be gained.
+// unit returns the boundary for the start of the data, 0 if there is nothing to gain. If clusters are smaller than the
+// boundary, it is enough that each lies within one storage block (4 KiB).
 func (i inside) unit() int64 {
 	switch size := i.v.BlockSize; {
 	case i.v.DataStart == 0 || (size > 0 && size < Block):

@@ -167,7 +167,7 @@ func (o *Output) shown(name string) string { return strings.TrimSuffix(o.path, o
 // help comes first, so that it is never advised in vain.
 func (o *Output) checkDest(src *opened) error {
 	if f := o.dir.sourceFile(o.base, src); f != "" {
-		return ondisk.In(ErrUsage, "DEST %s is the source's file %s, and trueup never writes to SOURCE; name another file", o.path, f)
+		return ondisk.In(ErrUsage, "DEST %s and the file %s of SOURCE are the same file, and SOURCE is never written; name another DEST", o.path, f)
 	}
 	if err := o.spareSource(src); err != nil {
 		return err

@@ -17,9 +17,9 @@ const (
 // others are the formats that have a name and no reader. A short magic number is held against further fields of its header, since boot
 // code may begin with any two bytes.
 var others = slices.Concat(disks, packed, []recognised{
-	{name: isoName, kind: Medium, detect: at(0x8001, "CD001"), remedy: "it is a medium to read from, and alignment does not matter on it"},
+	{name: isoName, kind: Medium, detect: at(0x8001, "CD001"), remedy: "an image of an optical disc needs no alignment"},
 	{name: "WIM", kind: Medium, detect: either(prefix("MSWIM\x00\x00\x00"), prefix("WLPWM\x00\x00\x00")), remedy: "it holds files and no disk: apply it to a disk first, with wimapply or DISM"},
-	{name: packageOVA, extension: ".ova", remedy: "a package inside of a package is no disk", detect: at(257, "ustar")},
+	{name: packageOVA, extension: ".ova", remedy: "an OVA inside an OVA is not supported", detect: at(257, "ustar")},
 	{
 		name: packageOVF, extension: ".ovf", remedy: "the text of a package is no disk",
 		detect: func(head, _ []byte) bool { return ovf.Looks(head) },

@@ -176,7 +176,7 @@ func TestCostsThatAreNone(t *testing.T) {
 	}{
 		{"one cost", starts("it is slow", "it is slow"), "in the middle of them: it is slow. That is more work", "artitions 1, 2: "},
 		{"two costs", starts("it is slow", "it is late"), "partition 1: it is slow; partition 2: it is late. That is", ""},
-		{"one of them none", starts("it is slow", "free: it is well"), "it is slow. That is more work for most reads and writes. The guest cannot see or mend it; moving the partition does.\nPartition 2: it is well.\n", ""},
+		{"one of them none", starts("it is slow", "free: it is well"), "it is slow. That is more work for most reads and writes. The guest can neither see nor fix this. Moving the partition fixes it.\nPartition 2: it is well.\n", ""},
 		{"none", starts("free: it is well", "free: it is well"), "Partition 2 starts somewhere.\nPartitions 1, 2: it is well.\n", "more work"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

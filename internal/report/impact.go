@@ -208,7 +208,7 @@ func (t *Text) cost(fs []align.Finding) {
 	}
 	if len(costs.each) > 0 {
 		t.para(0, "The storage works in blocks of its own, and the guest's blocks start in the middle of them: %s. "+
-			"That is more work for most reads and writes. The guest cannot see or mend it; moving the partition does.", costs.list())
+			"That is more work for most reads and writes. The guest can neither see nor fix this. Moving the partition fixes it.", costs.list())
 	}
 	for _, c := range free.each {
 		t.para(0, "%s: %s.", capital(partitions(c.numbers)), c.text)
@@ -233,7 +233,7 @@ func (t *Text) costOn(c *Costs, fs []align.Finding) {
 		if len(c.each) > 1 {
 			comma = ","
 		}
-		t.para(0, "On this storage (%s)%s %s. The guest cannot see or mend it; moving the partition does.", c.Storage.About, comma, c.list())
+		t.para(0, "On this storage (%s)%s %s. The guest can neither see nor fix this. Moving the partition fixes it.", c.Storage.About, comma, c.list())
 	case c.Storage.Block == units.SectorSize:
 		t.para(0, "On this storage (%s) that costs nothing: alignment does not matter to it.", c.Storage.About)
 	default:

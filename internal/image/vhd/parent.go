@@ -24,8 +24,8 @@ var platforms = []struct {
 	{"MacX", func(b []byte) string { return string(b) }},                             // a file URL, which XenServer writes
 }
 
-// parentNames are what a differencing disk calls its parent, in order of preference. bad says what is wrong with a locator,
-// empty when nothing is; the other names can lead to the parent all the same.
+// parentNames are what a differencing disk calls its parent, in order of preference. bad says what is wrong with a
+// locator, empty when nothing is; the other names can lead to the parent all the same.
 func parentNames(src driver.File, h *dynamicHeader, off int64) (names []string, bad string, err error) {
 	add := func(name string) {
 		if name != "" {
@@ -75,12 +75,13 @@ func (x *sparse) openParent(s *driver.Source, h *dynamicHeader, off int64, img *
 	img.Subformat = differencingDisk
 	img.Details = append(img.Details, driver.Detail{Name: "parent", Value: ref.ID})
 	if bad != "" {
-		img.Issues = append(img.Issues, ondisk.Issue{Code: "vhd-parent-locator", Effect: ondisk.Warn, Text: bad + "; another name has led to the parent"})
+		img.Issues = append(img.Issues,
+			ondisk.Issue{Code: "vhd-parent-locator", Effect: ondisk.Warn, Text: bad + "; another name has led to the parent"})
 	}
 	if n := x.parent.Disk.Size(); n != x.size {
 		img.Issues = append(img.Issues, ondisk.Issue{
 			Code: "vhd-parent-size", Effect: ondisk.Refuse, Err: ondisk.ErrReference,
-			Text:   fmt.Sprintf("the differencing vhd has %d bytes and its parent %d: both together are no disk", x.size, n),
+			Text:   fmt.Sprintf("the differencing vhd has %d bytes, its parent %d: the sizes must match", x.size, n),
 			Remedy: "put the right parent beside it, or merge them where both still belong together",
 		})
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// sparse is an opened sparse extent of a hosted product, or of the older kind of ESX, whose header is brought into the same form.
+// sparse is an opened sparse extent of a hosted product, or of the older kind of ESX, whose header is brought into
+// the same form.
 type sparse struct {
 	file  driver.File
 	h     sparseHeader
@@ -90,7 +91,8 @@ func (h *sparseHeader) image(d *descriptor, dk disk.Disk) (*driver.Image, error)
 func unclean(name string, at int64, mark any) ondisk.Issue {
 	return ondisk.Issue{
 		Code: "vmdk-unclean", Effect: ondisk.Refuse, Err: ondisk.ErrBusy,
-		Text:   fmt.Sprintf("%s was not closed cleanly (uncleanShutdown at %#x is %d): its tables may be stale", name, at, mark),
+		Text: fmt.Sprintf("%s was not closed cleanly (uncleanShutdown at %#x is %d): its tables may be stale", name,
+			at, mark),
 		Remedy: "close the program that has it open, or repair it with vmware-vdiskmanager -R",
 	}
 }
@@ -100,12 +102,15 @@ func (x *sparse) size() int64 { return ondisk.I64(x.h.Capacity) * units.SectorSi
 
 func (x *sparse) descriptor() (*descriptor, error) {
 	if x.h.DescriptorSize > maxText/uint64(units.SectorSize) {
-		return nil, fmt.Errorf("vmdk sparse header at %#x: descriptor size of %d sectors: %w of %d bytes", atDescLen, x.h.DescriptorSize, ondisk.ErrLimit, maxText)
+		return nil, fmt.Errorf("vmdk sparse header at %#x: descriptor size of %d sectors: %w of %d bytes", atDescLen,
+			x.h.DescriptorSize, ondisk.ErrLimit, maxText)
 	}
 	if x.h.DescriptorOffset > ondisk.U64(x.file.Size()/units.SectorSize) {
-		return nil, field("descriptor offset", atDesc, x.h.DescriptorOffset, fmt.Sprintf("a sector of the file of %d bytes", x.file.Size()))
+		return nil, field("descriptor offset", atDesc, x.h.DescriptorOffset,
+			fmt.Sprintf("a sector of the file of %d bytes", x.file.Size()))
 	}
-	text, err := ondisk.Bytes(x.file, ondisk.I64(x.h.DescriptorOffset)*units.SectorSize, ondisk.I64(x.h.DescriptorSize)*units.SectorSize)
+	text, err := ondisk.Bytes(x.file, ondisk.I64(x.h.DescriptorOffset)*units.SectorSize,
+		ondisk.I64(x.h.DescriptorSize)*units.SectorSize)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +146,8 @@ func (h *sparseHeader) checkText(d *descriptor) error {
 		return &ondisk.FormatError{What: what, Field: "extents", Got: len(d.extents), Want: "one SPARSE extent"}
 	}
 	if got := d.extents[0].size; got != ondisk.I64(h.Capacity)*units.SectorSize {
-		return textErr(d.extents[0].line, ondisk.ErrFormat, "extent of %d sectors, but the capacity in the header is %d", got/units.SectorSize, h.Capacity)
+		return textErr(d.extents[0].line, ondisk.ErrFormat,
+			"extent of %d sectors, but the capacity in the header is %d", got/units.SectorSize, h.Capacity)
 	}
 	return nil
 }
@@ -179,7 +185,8 @@ func (x *sparse) hole(off, n int64) disk.Run {
 	return x.below(off, n)
 }
 
-// gdScan is how many empty directory entries run looks over at once: a 64 TiB disk has two million of them, and one of ESX 32.
+// gdScan is how many empty directory entries run looks over at once: a 64 TiB disk has two million of them, and one
+// of ESX 32.
 const gdScan = 8192
 
 // table gives the byte offset of a grain table, or 0 and the number of absent tables from there on.
@@ -200,11 +207,12 @@ func (x *sparse) table(i int64) (loc, zeros int64, err error) {
 	return 0, zeros / 4, err
 }
 
-// maxEmpty is how many directory entries in a hole are passed over at once: of the largest grain tables that is 128 PiB of disk.
+// maxEmpty is how many directory entries in a hole are passed over at once: of the largest grain tables that is 128
+// PiB of disk.
 const maxEmpty = 1 << 28
 
-// emptyEntries is how many entries of a directory lie in a hole of the file from a place on. A directory of terabytes costs
-// nothing to make.
+// emptyEntries is how many entries of a directory lie in a hole of the file from a place on. A directory of terabytes
+// costs nothing to make.
 func emptyEntries(f driver.File, from, end, entry int64) int64 {
 	if from >= end {
 		return 0
@@ -223,7 +231,8 @@ func (x *sparse) tableAt(sector uint32, at int64) (int64, int64, error) {
 	if loc > x.file.Size()-x.h.gtBytes() || gd.Overlaps(disk.Range{Off: loc, Len: x.h.gtBytes()}) {
 		return 0, 0, &ondisk.FormatError{
 			What: "vmdk grain directory", Off: at, Field: "entry", Got: sector,
-			Want: fmt.Sprintf("0, or the sector of a grain table inside the file of %d bytes and outside the directory", x.file.Size()),
+			Want: fmt.Sprintf("0, or the sector of a grain table inside the file of %d bytes and outside the directory",
+				x.file.Size()),
 		}
 	}
 	return loc, 0, nil
@@ -248,7 +257,8 @@ func (x *sparse) join(entries []byte, at, grain, into int64) (disk.Run, error) {
 	}
 	// A grain that the file cuts short does not spoil those in front of it.
 	whole := (x.file.Size() - int64(first)*units.SectorSize) / x.h.grainBytes()
-	for n < whole && int(4*n) < len(entries) && uint64(binary.LittleEndian.Uint32(entries[4*n:])) == uint64(first)+uint64(n)*x.h.GrainSize {
+	for n < whole && int(4*n) < len(entries) &&
+		uint64(binary.LittleEndian.Uint32(entries[4*n:])) == uint64(first)+uint64(n)*x.h.GrainSize {
 		n++
 	}
 	run := disk.Run{Len: n*x.h.grainBytes() - into, Src: x.file, Off: int64(first)*units.SectorSize + into}
@@ -257,14 +267,14 @@ func (x *sparse) join(entries []byte, at, grain, into int64) (disk.Run, error) {
 
 func (x *sparse) isZero(entry uint32) bool { return x.h.isZero(entry) }
 
-// continues reports whether a grain without data reads from the same place as one in front of it. A marked grain of zeros hides
-// what a hole shows.
+// continues reports whether a grain without data reads from the same place as one in front of it. A marked grain of
+// zeros hides what a hole shows.
 func (x *sparse) continues(first, entry uint32) bool {
 	return x.isZero(entry) && (x.below == nil || entry == first)
 }
 
-// checkGrains makes sure that n grains from a sector on lie in the file, behind the metadata. The last grain of the disk
-// may be cut by the capacity.
+// checkGrains makes sure that n grains from a sector on lie in the file, behind the metadata. The last grain of the
+// disk may be cut by the capacity.
 func (x *sparse) checkGrains(sector uint32, n, grain, at int64) error {
 	size := min(n*x.h.grainBytes(), ondisk.I64(x.h.Capacity)*units.SectorSize-grain*x.h.grainBytes())
 	if x.h.packed() {
@@ -272,11 +282,12 @@ func (x *sparse) checkGrains(sector uint32, n, grain, at int64) error {
 	}
 	off := int64(sector) * units.SectorSize
 	if uint64(sector) < x.h.OverHead || size > x.file.Size()-off {
-		return &ondisk.FormatError{
-			What: "vmdk grain table", Off: at, Field: "entry", Got: sector,
-			Past: size > x.file.Size()-off,
-			Want: fmt.Sprintf("0, or a sector from %d on from which %d bytes fit into the file of %d bytes", x.h.OverHead, size, x.file.Size()),
+		want := fmt.Sprintf("0, or at least %d, behind the metadata", x.h.OverHead)
+		past := size > x.file.Size()-off
+		if past {
+			want = fmt.Sprintf("a grain of %d bytes that ends inside the file (%d bytes)", size, x.file.Size())
 		}
+		return &ondisk.FormatError{What: "vmdk grain table", Off: at, Field: "entry", Got: sector, Past: past, Want: want}
 	}
 	return nil
 }
