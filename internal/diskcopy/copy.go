@@ -21,13 +21,13 @@ type Target interface {
 type Options struct {
 	Jobs     int               // goroutines; 0 means 1
 	Progress func(bytes int64) // of data that are done, as Size counts them; from any goroutine; may be nil
-	// Pack turns a unit into what the target stores of it; nil when that is the unit itself. With it the target is given one
-	// unit at a time, and the packed bytes.
+	// Pack turns a unit into what the target stores of it; nil when that is the unit itself. With it the target is
+	// given one unit at a time, and the packed bytes.
 	Pack func(unit []byte, off int64) ([]byte, error)
 }
 
-// Run writes all of src that is not zero to dst and returns the number of bytes written. The order of Reserve calls, and
-// so the layout of the target, does not depend on the number of goroutines or their speed.
+// Run writes all of src that is not zero to dst and returns the number of bytes written. The order of Reserve calls,
+// and so the layout of the target, does not depend on the number of goroutines or their speed.
 func Run(ctx context.Context, src disk.Disk, dst Target, o Options) (int64, error) {
 	w := writer{dst: dst, Options: o}
 	d := &Data{Disks: []disk.Disk{src}}
@@ -108,8 +108,8 @@ func (o Options) pieces(b []byte, off, unit int64) ([]piece, error) {
 	return out, nil
 }
 
-// dataRuns finds the runs of units in b that are not zero. b starts at byte off of the disk; units are counted from byte
-// 0 of the disk, so off must be a multiple of unit or lie in a chunk that is handled alone.
+// dataRuns finds the runs of units in b that are not zero. b starts at byte off of the disk; units are counted from
+// byte 0 of the disk, so off must be a multiple of unit or lie in a chunk that is handled alone.
 func dataRuns(b []byte, off, unit int64) []disk.Range {
 	if off%unit != 0 || ChunkSize%unit != 0 {
 		panic(fmt.Sprintf("diskcopy: chunk at %#x does not start on a unit of %d bytes", off, unit))

@@ -79,7 +79,8 @@ func run(t *testing.T, s source, unit int64, jobs int) (*disktest.Recorder, int6
 	t.Helper()
 	rec := disktest.NewRecorder(s.size, unit)
 	var told atomic.Int64
-	n, err := diskcopy.Run(t.Context(), s.disk(), rec, diskcopy.Options{Jobs: jobs, Progress: func(n int64) { told.Add(n) }})
+	n, err := diskcopy.Run(t.Context(), s.disk(), rec,
+		diskcopy.Options{Jobs: jobs, Progress: func(n int64) { told.Add(n) }})
 	require.NoError(t, err)
 	require.Empty(t, rec.Faults())
 	size, err := diskcopy.Size(t.Context(), s.disk())
@@ -88,7 +89,8 @@ func run(t *testing.T, s source, unit int64, jobs int) (*disktest.Recorder, int6
 	return rec, n
 }
 
-// The list of writes is the expectation: whole units that hold a byte which is not zero, joined within a chunk of 1 MiB.
+// The list of writes is the expectation: whole units that hold a byte which is not zero, joined within a chunk of 1
+// MiB.
 func TestZerosAreNeverWritten(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -179,7 +181,10 @@ func TestTheLayoutDoesNotDependOnJobs(t *testing.T) {
 
 // A hole of terabytes costs no reading.
 func TestHolesAreNotRead(t *testing.T) {
-	s := source{size: 64 << 40, data: []disk.Range{{Off: 5 * mib, Len: 1}, {Off: 64<<40 - 512, Len: 512}}, reads: new(atomic.Int64)}
+	s := source{
+		size: 64 << 40, data: []disk.Range{{Off: 5 * mib, Len: 1}, {Off: 64<<40 - 512, Len: 512}},
+		reads: new(atomic.Int64),
+	}
 	rec := disktest.NewRecorder(s.size, 64*kib)
 	_, err := diskcopy.Run(t.Context(), s.disk(), rec, diskcopy.Options{Jobs: 4})
 	require.NoError(t, err)

@@ -27,7 +27,8 @@ func TestMemoryDoesNotGrowWithTheDisk(t *testing.T) {
 		full[i] = 1
 	}
 	allocated := func(size int64) uint64 {
-		d := disk.New(size, 512, func(off int64) (disk.Run, error) { return disk.Run{Len: size - off, Src: full, Off: off}, nil })
+		d := disk.New(size, 512,
+			func(off int64) (disk.Run, error) { return disk.Run{Len: size - off, Src: full, Off: off}, nil })
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		n, err := diskcopy.Run(t.Context(), d, discard(), diskcopy.Options{Jobs: 2})
@@ -47,7 +48,8 @@ func TestMemoryDoesNotGrowWithTheJobs(t *testing.T) {
 	for _, disks := range [][]disk.Disk{{d}, {d, d}} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		err := diskcopy.Each(t.Context(), 64, &diskcopy.Data{Disks: disks}, func(context.Context, diskcopy.Chunk, [][]byte) error { return nil })
+		err := diskcopy.Each(t.Context(), 64, &diskcopy.Data{Disks: disks},
+			func(context.Context, diskcopy.Chunk, [][]byte) error { return nil })
 		runtime.ReadMemStats(&after)
 		require.NoError(t, err)
 		allocated := int64(after.TotalAlloc - before.TotalAlloc)

@@ -24,12 +24,16 @@ func TestPackedUnits(t *testing.T) {
 	})
 	for _, jobs := range []int{1, 4} {
 		target := &packedTarget{unit: unit, got: map[int64]string{}}
-		n, err := diskcopy.Run(t.Context(), d, target, diskcopy.Options{Jobs: jobs, Pack: func(p []byte, off int64) ([]byte, error) {
-			return fmt.Appendf(nil, "%d bytes at %d sum %d", len(p), off, sum(p)), nil
-		}})
+		n, err := diskcopy.Run(t.Context(), d, target,
+			diskcopy.Options{Jobs: jobs, Pack: func(p []byte, off int64) ([]byte, error) {
+				return fmt.Appendf(nil, "%d bytes at %d sum %d", len(p), off, sum(p)), nil
+			}})
 		require.NoError(t, err)
 		require.Equal(t, int64(5*unit+777), n, "what was written counts in bytes of the disk")
-		require.Equal(t, []int64{0, unit, 7 * unit, diskcopy.ChunkSize + 3*unit, 4*diskcopy.ChunkSize - unit, 5*diskcopy.ChunkSize + 3*unit}, target.order)
+		require.Equal(t, []int64{
+			0, unit, 7 * unit, diskcopy.ChunkSize + 3*unit, 4*diskcopy.ChunkSize - unit,
+			5*diskcopy.ChunkSize + 3*unit,
+		}, target.order)
 		for off, packed := range target.got {
 			end := min(off+unit, int64(len(src)))
 			require.Equal(t, fmt.Sprintf("%d bytes at %d sum %d", end-off, off, sum(src[off:end])), packed)

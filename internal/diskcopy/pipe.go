@@ -15,9 +15,12 @@ import (
 // Sum is a digest of all bytes of a disk: what Pipe wrote and what Digest reads have the same one when they are equal.
 type Sum [sha256.Size]byte
 
-// Pipe writes a disk of size bytes that comes piece by piece, in ascending order, and ends with io.EOF. It returns the digest of
-// the disk and the number of bytes written: what came through a pipe cannot be read again to compare. Progress reaches the size, since what will come is not known.
-func Pipe(ctx context.Context, next func() (off int64, p []byte, err error), size int64, dst Target, o Options) (Sum, int64, error) {
+// Pipe writes a disk of size bytes that comes piece by piece, in ascending order, and ends with io.EOF. It returns
+// the digest of the disk and the number of bytes written: what came through a pipe cannot be read again to compare.
+// Progress reaches the size, since what will come is not known.
+func Pipe(
+	ctx context.Context, next func() (off int64, p []byte, err error), size int64, dst Target, o Options,
+) (Sum, int64, error) {
 	w := writer{dst: dst, Options: o}
 	s := summer{hash: sha256.New()}
 	g := &gather{next: next, size: size, skipped: w.tell}
@@ -52,8 +55,8 @@ func Digest(ctx context.Context, d disk.Disk, o Options) (Sum, error) {
 	return s.sum(d.Size()), err
 }
 
-// summer makes one digest of those of the chunks. A chunk of zeros counts as if it were not there, since who reads a disk
-// passes over holes.
+// summer makes one digest of those of the chunks. A chunk of zeros does not count, since a reader of the disk skips
+// holes.
 type summer struct{ hash hash.Hash }
 
 func (s *summer) add(off int64, b []byte, part [sha256.Size]byte) {

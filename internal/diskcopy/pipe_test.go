@@ -74,7 +74,8 @@ func TestPipeWritesWhatComes(t *testing.T) {
 func TestPipeEndsWithTheErrorOfItsSource(t *testing.T) {
 	bad := errors.New("marker")
 	data := bytes.Repeat([]byte{1}, 3*mib)
-	_, _, err := diskcopy.Pipe(t.Context(), pieces(data, []disk.Range{{Len: 2 * mib}}, bad), 3*mib, disktest.NewRecorder(3*mib, 64*kib), diskcopy.Options{Jobs: 3})
+	_, _, err := diskcopy.Pipe(t.Context(), pieces(data, []disk.Range{{Len: 2 * mib}}, bad), 3*mib,
+		disktest.NewRecorder(3*mib, 64*kib), diskcopy.Options{Jobs: 3})
 	require.ErrorIs(t, err, bad)
 }
 

@@ -1,4 +1,5 @@
-// Package diskcopy copies a disk to a target, in parallel and without its zeros. It is the only code that writes disk bytes.
+// Package diskcopy copies a disk to a target, in parallel and without its zeros. It is the only code that writes disk
+// bytes.
 package diskcopy
 
 import (
@@ -12,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// ChunkSize is the unit of work and of reading, in bytes. Larger ones gain nothing: measured with pread and pwrite, 64 KiB
-// reaches 0.5 to 0.8 of the rate of 1 MiB.
+// ChunkSize is the unit of work and of reading, in bytes. Larger ones gain nothing: measured with pread and pwrite,
+// 64 KiB reaches 0.5 to 0.8 of the rate of 1 MiB.
 const ChunkSize = 1 << 20
 
 // Chunk is one piece of work. Chunks are handed out in ascending order.
@@ -45,7 +46,8 @@ type Data struct {
 	ends []int64 // up to here each disk is known to hold data
 }
 
-// next gives the next chunk; its length is 0 at the end of the disks. It ends with ctx: the map of a large disk can take minutes to walk.
+// next gives the next chunk; its length is 0 at the end of the disks. It ends with ctx: the map of a large disk can
+// take minutes to walk.
 func (d *Data) next(ctx context.Context) (disk.Range, error) {
 	size := d.Disks[0].Size()
 	if d.ends == nil {
@@ -111,8 +113,8 @@ func Each(ctx context.Context, jobs int, d *Data, work func(ctx context.Context,
 	return each(ctx, jobs, len(d.Disks), func([][]byte) (disk.Range, error) { return d.next(ctx) }, work)
 }
 
-// maxBuffers is how many buffers of ChunkSize all goroutines have together. With what packing, unpacking and tables need, a copy stays
-// below 128 MiB, however many goroutines are wanted.
+// maxBuffers is how many buffers of ChunkSize all goroutines have together. With what packing, unpacking and tables
+// need, a copy stays below 128 MiB, however many goroutines are wanted.
 const maxBuffers = 48
 
 // each hands out the chunks that next gives, one call at a time; next may fill the buffers that the work will have.

@@ -23,8 +23,8 @@ type segments struct {
 	list list
 }
 
-// big finds the segments when c is the record of parted data, and gives nil when c holds the data themselves: other programs than
-// Windows leave long data in one piece.
+// big finds the segments when c is the record of parted data, and gives nil when c holds the data themselves: other
+// programs than Windows leave long data in one piece.
 func (v *Value) big(c cell) (*segments, error) {
 	const what = "big data of a registry value"
 	h := v.hive

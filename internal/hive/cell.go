@@ -54,8 +54,8 @@ func (h *Hive) cell(off uint32, what string) (cell, error) {
 	return cell{at + 4, n - 4}, nil
 }
 
-// bin gives begin and end of the bin that holds a byte in front of h.end. Bins tell their place only one after the other, so all in front of
-// it are walked once.
+// bin gives begin and end of the bin that holds a byte in front of h.end. Bins tell their place only one after the
+// other, so all in front of it are walked once.
 func (h *Hive) bin(at int64) (start, end int64, err error) {
 	for h.known <= at {
 		if err := h.nextBin(); err != nil {

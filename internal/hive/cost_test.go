@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// cost runs do and holds its memory to what a stranger's image may waste. What time it takes is bounded by the steps of a hive and the
-// bytes that are read of it, both of which end with ErrLimit.
+// cost runs do and holds its memory to what a stranger's image may waste. What time it takes is bounded by the steps
+// of a hive and the bytes that are read of it, both of which end with ErrLimit.
 func cost(t testing.TB, do func()) {
 	t.Helper()
 	taken := func() int64 {
@@ -33,9 +33,13 @@ func cost(t testing.TB, do func()) {
 func mounted(n int) disktest.Forged {
 	values := make([]disktest.HiveValue, n)
 	for i := range values {
-		values[i] = disktest.HiveValue{Name: fmt.Sprintf(`\??\Volume{%08x-0000-0000-0000-000000000000}`, i), Type: 3, Data: counted(12)}
+		values[i] = disktest.HiveValue{
+			Name: fmt.Sprintf(`\??\Volume{%08x-0000-0000-0000-000000000000}`, i), Type: 3,
+			Data: counted(12),
+		}
 	}
-	return disktest.ForgeHive(5, disktest.HiveKey{Name: "ROOT", Keys: []disktest.HiveKey{{Name: "MountedDevices", Values: values}}})
+	return disktest.ForgeHive(5,
+		disktest.HiveKey{Name: "ROOT", Keys: []disktest.HiveKey{{Name: "MountedDevices", Values: values}}})
 }
 
 func TestManyValues(t *testing.T) {
@@ -123,9 +127,11 @@ func (h huge) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// All bins of the largest hive are walked once, and are small in memory. To read all over it again and again comes to an end.
+// All bins of the largest hive are walked once, and are small in memory. To read all over it again and again comes to
+// an end.
 func TestHugeHive(t *testing.T) {
-	src := huge{disktest.ForgeHive(5, disktest.HiveKey{Name: "ROOT", Values: []disktest.HiveValue{{Name: "far", Type: 3, Data: counted(8)}}})}
+	src := huge{disktest.ForgeHive(5,
+		disktest.HiveKey{Name: "ROOT", Values: []disktest.HiveValue{{Name: "far", Type: 3, Data: counted(8)}}})}
 	src.begin.U32(valuePlace(t, src.begin, "far")+8, maxFile-baseSize-8)
 	src.begin.U32(disktest.HiveBinsSize, maxFile-baseSize)
 	src.begin.SealHive()

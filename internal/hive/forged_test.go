@@ -43,7 +43,8 @@ func all() disktest.HiveKey {
 	}
 	return disktest.HiveKey{Name: "ROOT", Values: []disktest.HiveValue{value("", 1, 10)}, Keys: []disktest.HiveKey{
 		{Name: "sizes", Values: []disktest.HiveValue{
-			value("0", 3, 0), value("1", 3, 1), value("3", 3, 3), value("4", 3, 4), value("5", 3, 5), value("8", 11, 8), value("11", 3, 11),
+			value("0", 3, 0), value("1", 3, 1), value("3", 3, 3), value("4", 3, 4), value("5", 3, 5), value("8", 11,
+				8), value("11", 3, 11),
 			value("12", 3, 12), value("13", 3, 13), value("one page", 3, 5000), value("one segment", 3, segmentSize),
 			value("a byte more", 3, segmentSize+1), value("two segments", 3, 2*segmentSize), value("long", 3, longSize),
 			value("odd type", 0xffff0017, 6),
@@ -51,12 +52,18 @@ func all() disktest.HiveKey {
 		{Name: "names", Values: []disktest.HiveValue{
 			value(`\DosDevices\C:`, 3, 12), value(`"quoted"`, 1, 4), value("größer", 1, 6), value("日本語", 1, 6),
 			{Name: "wide", Type: 1, Data: counted(6), Wide: true},
-		}, Keys: []disktest.HiveKey{{Name: "Straße"}, {Name: "Ключ", Values: []disktest.HiveValue{value("x", 3, 9)}}, {Name: "WideKey", Wide: true}}},
+		}, Keys: []disktest.HiveKey{{Name: "Straße"}, {
+			Name:   "Ключ",
+			Values: []disktest.HiveValue{value("x", 3, 9)},
+		}, {Name: "WideKey", Wide: true}}},
 		{Name: "index leaf", List: "li", Keys: numbered(40)},
 		{Name: "fast leaf", List: "lf", Keys: numbered(41)},
 		{Name: "hash leaf", List: "lh", Keys: numbered(42)},
 		{Name: "index root", List: "ri", Keys: numbered(43)},
-		{Name: "deep", Keys: []disktest.HiveKey{{Name: "deeper", Keys: []disktest.HiveKey{{Name: "deepest", Values: []disktest.HiveValue{value("v", 3, 20)}}}}}},
+		{Name: "deep", Keys: []disktest.HiveKey{{
+			Name: "deeper",
+			Keys: []disktest.HiveKey{{Name: "deepest", Values: []disktest.HiveValue{value("v", 3, 20)}}},
+		}}},
 	}}
 }
 
@@ -118,16 +125,21 @@ func TestLookups(t *testing.T) {
 
 // Parts of long data are where they should be, at the borders of the segments too.
 func TestWhereInSegments(t *testing.T) {
-	f := disktest.ForgeHive(5, disktest.HiveKey{Values: []disktest.HiveValue{{Name: "million", Type: 3, Data: counted(1_000_000)}}})
+	f := disktest.ForgeHive(5,
+		disktest.HiveKey{Values: []disktest.HiveValue{{Name: "million", Type: 3, Data: counted(1_000_000)}}})
 	path := filepath.Join(t.TempDir(), "hive")
 	f.Write(t, path)
 	k, err := open(t, f).Root()
 	require.NoError(t, err)
 	v, err := k.Value("million")
 	require.NoError(t, err)
-	require.Equal(t, disktest.Output(t, "hivexget", path, `\`, "million"), string(atPlaces(t, bytes.NewReader(f), v, 0, v.Size)))
+	require.Equal(t, disktest.Output(t, "hivexget", path, `\`, "million"),
+		string(atPlaces(t, bytes.NewReader(f), v, 0, v.Size)))
 	want := counted(1_000_000)
-	for _, off := range []int64{0, 1, segmentSize - 8, segmentSize - 3, segmentSize - 1, segmentSize, 5*segmentSize - 1, 1_000_000 - 8} {
+	for _, off := range []int64{
+		0, 1, segmentSize - 8, segmentSize - 3, segmentSize - 1, segmentSize, 5*segmentSize - 1,
+		1_000_000 - 8,
+	} {
 		for _, n := range []int64{1, 8, segmentSize, segmentSize + 2} {
 			if off+n <= v.Size {
 				require.Equal(t, want[off:off+n], atPlaces(t, bytes.NewReader(f), v, off, n), "%d bytes at %d", n, off)
@@ -138,7 +150,15 @@ func TestWhereInSegments(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, places, 2)
 	require.Equal(t, int64(3), places[0].Len)
-	for _, r := range [][2]int64{{-1, 1}, {0, 0}, {0, -1}, {0, 1_000_001}, {999_999, 2}, {1_000_000, 1}, {1 << 62, 1 << 62}} {
+	for _, r := range [][2]int64{
+		{-1, 1},
+		{0, 0},
+		{0, -1},
+		{0, 1_000_001},
+		{999_999, 2},
+		{1_000_000, 1},
+		{1 << 62, 1 << 62},
+	} {
 		_, err := v.Where(r[0], r[1])
 		require.ErrorIs(t, err, fs.ErrInvalid, "%v", r)
 	}
@@ -162,7 +182,8 @@ func TestDataLikeBigData(t *testing.T) {
 
 // A value of more than 1 MiB is not read, but has its places.
 func TestLongValue(t *testing.T) {
-	f := disktest.ForgeHive(5, disktest.HiveKey{Values: []disktest.HiveValue{{Name: "long", Type: 3, Data: counted(maxData + 1)}}})
+	f := disktest.ForgeHive(5,
+		disktest.HiveKey{Values: []disktest.HiveValue{{Name: "long", Type: 3, Data: counted(maxData + 1)}}})
 	k, err := open(t, f).Root()
 	require.NoError(t, err)
 	v, err := k.Value("long")

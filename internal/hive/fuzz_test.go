@@ -15,11 +15,20 @@ import (
 
 // seed is a hive with a bit of all, small enough to be mutated much.
 func seed() disktest.HiveKey {
-	return disktest.HiveKey{Name: "R", Values: []disktest.HiveValue{{Type: 1, Data: counted(6)}, {Name: "four", Type: 4, Data: counted(4)}}, Keys: []disktest.HiveKey{
-		{Name: "lists", List: "ri", Keys: numbered(5)},
-		{Name: "li", List: "li", Keys: numbered(2)},
-		{Name: "Ключ", Values: []disktest.HiveValue{{Name: "日本", Type: 3, Data: counted(12)}, {Name: "big", Type: 3, Data: counted(segmentSize + 9)}}},
-	}}
+	return disktest.HiveKey{
+		Name: "R",
+		Values: []disktest.HiveValue{
+			{Type: 1, Data: counted(6)},
+			{Name: "four", Type: 4, Data: counted(4)},
+		}, Keys: []disktest.HiveKey{
+			{Name: "lists", List: "ri", Keys: numbered(5)},
+			{Name: "li", List: "li", Keys: numbered(2)},
+			{Name: "Ключ", Values: []disktest.HiveValue{
+				{Name: "日本", Type: 3, Data: counted(12)},
+				{Name: "big", Type: 3, Data: counted(segmentSize + 9)},
+			}},
+		},
+	}
 }
 
 // known reports whether an error is one that a hive can have: a source in memory has no others.

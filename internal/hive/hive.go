@@ -1,5 +1,6 @@
-// Package hive reads registry hives of Windows (regf), and tells where the data of a value lie in the file. It exists to rewrite a few
-// bytes of a value in place: nothing but the base block stands under a checksum, so such a change needs no other.
+// Package hive reads registry hives of Windows (regf), and tells where the data of a value lie in the file. It exists
+// to rewrite a few bytes of a value in place: nothing but the base block stands under a checksum, so such a change
+// needs no other.
 //
 // Spec: "Windows registry file format specification", https://github.com/msuhanov/regf.
 package hive
@@ -16,8 +17,9 @@ const (
 	maxFile  = 512 << 20 // bytes of a hive; Windows itself wants less than 2 GiB
 	maxDepth = 64        // keys between the root and any other, the latter included
 	maxData  = 1 << 20   // bytes of a value that Data reads
-	// The hives of a disk are worth so many steps (an element of a list, or stepBytes bytes of a name or of data), and so many bytes read from
-	// their sources, from Open to the end of their use. SYSTEM of Windows 10 takes 200,000 steps when all of it is read.
+	// The hives of a disk are worth so many steps (an element of a list, or stepBytes bytes of a name or of data),
+	// and so many bytes read from their sources, from Open to the end of their use. SYSTEM of Windows 10 takes
+	// 200,000 steps when all of it is read.
 	maxSteps  = 1 << 20
 	stepBytes = 256
 	maxRead   = 1 << 30
@@ -74,8 +76,8 @@ type Hive struct {
 	*Budget
 }
 
-// Open reads the base block. Hives of Windows NT 4 to 11 (version 1.3 to 1.6) are read. One that was not closed cleanly is opened too, so
-// that it can be shown: ask Clean before a byte of it is changed.
+// Open reads the base block. Hives of Windows NT 4 to 11 (version 1.3 to 1.6) are read. One that was not closed
+// cleanly is opened too, so that it can be shown: ask Clean before a byte of it is changed.
 func (b *Budget) Open(src ondisk.Source) (*Hive, error) {
 	if src.Size() > maxFile {
 		return nil, fmt.Errorf("registry hive of %d bytes: %w of %d bytes", src.Size(), ondisk.ErrLimit, maxFile)
@@ -94,7 +96,7 @@ func (b *Budget) Open(src ondisk.Source) (*Hive, error) {
 	return h, nil
 }
 
-// check looks at what tells that the rest can be read at all.
+// check reports what keeps the hive from being read at all.
 func (b *baseBlock) check() error {
 	switch {
 	case string(b.Signature[:]) != "regf":
@@ -102,7 +104,10 @@ func (b *baseBlock) check() error {
 	case b.Major != 1 || b.Minor < 3 || b.Minor > 6:
 		return fmt.Errorf("registry hive of version %d.%d: %w, only 1.3 to 1.6 are", b.Major, b.Minor, ondisk.ErrUnsupported)
 	case b.FileType != typePrimary:
-		return &ondisk.FormatError{What: "registry hive", Off: 28, Field: "file type", Got: b.FileType, Want: "0, others are logs"}
+		return &ondisk.FormatError{
+			What: "registry hive", Off: 28, Field: "file type", Got: b.FileType,
+			Want: "0, others are logs",
+		}
 	case b.FileFormat != formatMemory:
 		return fmt.Errorf("registry hive of file format %d: %w, only 1 is", b.FileFormat, ondisk.ErrUnsupported)
 	}
@@ -124,16 +129,18 @@ func checksum(base []byte) uint32 {
 	return sum
 }
 
-// Clean is nil when Windows will take the file as it is. Otherwise it wraps ErrUnsupported: Windows will first apply its log to the
-// file, or mend it, and a change made here would be lost or make a muddle.
+// Clean is nil when Windows will take the file as it is. Otherwise it wraps ErrUnsupported: Windows will first apply
+// its log to the file, or mend it, and a change made here would be lost or make a muddle.
 func (h *Hive) Clean() error {
 	b := &h.base
 	switch {
 	case b.Checksum != h.sum:
-		return ondisk.In(ondisk.ErrUnsupported, "checksum of the base block is %#x, want %#x: Windows was not shut down cleanly, or the hive is broken",
+		return ondisk.In(ondisk.ErrUnsupported,
+			"checksum of the base block is %#x, want %#x: Windows was not shut down cleanly, or the hive is broken",
 			b.Checksum, h.sum)
 	case b.Sequence1 != b.Sequence2:
-		return ondisk.In(ondisk.ErrUnsupported, "sequence numbers %d and %d differ: Windows was not shut down cleanly", b.Sequence1, b.Sequence2)
+		return ondisk.In(ondisk.ErrUnsupported, "sequence numbers %d and %d differ: Windows was not shut down cleanly",
+			b.Sequence1, b.Sequence2)
 	case baseSize+int64(b.BinsSize) > h.size:
 		return ondisk.In(ondisk.ErrUnsupported, "the file has %d bytes, and its hive bins end at byte %d: it was cut off",
 			h.size, baseSize+int64(b.BinsSize))

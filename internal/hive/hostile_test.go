@@ -94,54 +94,147 @@ func TestBrokenHives(t *testing.T) {
 			copy(f[baseSize+28:], f[place(t, f):][:80])
 			f.U32(HiveRoot, 24)
 		}},
-		"no root cell":                   {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, math.MaxUint32) }},
-		"root cell outside":              {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, 0xfffffff8) }},
-		"root cell behind the bins":      {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, uint32(len(f)-baseSize)) }},
-		"root cell no multiple of 8":     {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, offset(place(t, f))+4) }},
-		"root cell is no key":            {"signature", func(f disktest.Forged) { f.Text(place(t, f), "kn") }},
-		"bins of size 0":                 {"cell offset", func(f disktest.Forged) { f.U32(disktest.HiveBinsSize, 0) }},
-		"bin of size 0":                  {"hive bin at 0x1000: size", func(f disktest.Forged) { f.U32(baseSize+8, 0) }},
-		"bin of an odd size":             {"hive bin at 0x1000: size", func(f disktest.Forged) { f.U32(baseSize+8, 4104) }},
-		"bin of 4 GiB":                   {"hive bin at 0x1000: size", func(f disktest.Forged) { f.U32(baseSize+8, 0xfffff000) }},
-		"bin of another place":           {"hive bin at 0x1000: offset", func(f disktest.Forged) { f.U32(baseSize+4, 4096) }},
-		"no bin":                         {"hive bin at 0x1000: signature", func(f disktest.Forged) { f.Text(baseSize, "nibh") }},
-		"2^32-1 subkeys":                 {"number of subkeys", func(f disktest.Forged) { f.U32(place(t, f)+subkeys, math.MaxUint32) }},
-		"a subkey less than listed":      {"number of subkeys", func(f disktest.Forged) { f.U32(place(t, f)+subkeys, u32(f, place(t, f)+subkeys)-1) }},
-		"2^32-1 values":                  {"number of elements", func(f disktest.Forged) { f.U32(place(t, f, "sizes")+values, math.MaxUint32) }},
-		"65535 elements in a list":       {"number of elements", func(f disktest.Forged) { f.U16(listOf(f)+2, math.MaxUint16) }},
-		"unknown list":                   {"signature", func(f disktest.Forged) { f.Text(listOf(f), "lx") }},
-		"list outside":                   {"cell offset", func(f disktest.Forged) { f.U32(place(t, f)+subkeyList, 0x7ffffff8) }},
-		"no list of values":              {"cell offset", func(f disktest.Forged) { f.U32(place(t, f, "sizes")+valueList, math.MaxUint32) }},
-		"list that is a key":             {"signature", func(f disktest.Forged) { f.U32(place(t, f)+subkeyList, offset(place(t, f))) }},
-		"root of lists names itself":     {"lh or li below ri", func(f disktest.Forged) { f.U32(listOf(f, "index root")+4, offset(listOf(f, "index root"))) }},
-		"root of lists names a key":      {"signature", func(f disktest.Forged) { f.U32(listOf(f, "index root")+4, offset(place(t, f))) }},
-		"key names the root":             {"parent", func(f disktest.Forged) { f.U32(listOf(f, "deep")+4, offset(place(t, f))) }},
-		"key names its parent":           {"parent", func(f disktest.Forged) { f.U32(listOf(f, "deep", "deeper")+4, offset(place(t, f, "deep"))) }},
-		"key names itself":               {"parent", func(f disktest.Forged) { f.U32(listOf(f, "deep")+4, offset(place(t, f, "deep"))) }},
-		"key names a list of its parent": {"parent", func(f disktest.Forged) { f.U32(place(t, f, "deep", "deeper")+subkeyList, offset(listOf(f, "deep"))) }},
+		"no root cell":      {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, math.MaxUint32) }},
+		"root cell outside": {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, 0xfffffff8) }},
+		"root cell behind the bins": {
+			"cell offset",
+			func(f disktest.Forged) { f.U32(HiveRoot, uint32(len(f)-baseSize)) },
+		},
+		"root cell no multiple of 8": {"cell offset", func(f disktest.Forged) { f.U32(HiveRoot, offset(place(t, f))+4) }},
+		"root cell is no key":        {"signature", func(f disktest.Forged) { f.Text(place(t, f), "kn") }},
+		"bins of size 0":             {"cell offset", func(f disktest.Forged) { f.U32(disktest.HiveBinsSize, 0) }},
+		"bin of size 0":              {"hive bin at 0x1000: size", func(f disktest.Forged) { f.U32(baseSize+8, 0) }},
+		"bin of an odd size":         {"hive bin at 0x1000: size", func(f disktest.Forged) { f.U32(baseSize+8, 4104) }},
+		"bin of 4 GiB": {
+			"hive bin at 0x1000: size",
+			func(f disktest.Forged) { f.U32(baseSize+8, 0xfffff000) },
+		},
+		"bin of another place": {"hive bin at 0x1000: offset", func(f disktest.Forged) { f.U32(baseSize+4, 4096) }},
+		"no bin": {
+			"hive bin at 0x1000: signature",
+			func(f disktest.Forged) { f.Text(baseSize, "nibh") },
+		},
+		"2^32-1 subkeys": {
+			"number of subkeys",
+			func(f disktest.Forged) { f.U32(place(t, f)+subkeys, math.MaxUint32) },
+		},
+		"a subkey less than listed": {
+			"number of subkeys",
+			func(f disktest.Forged) { f.U32(place(t, f)+subkeys, u32(f, place(t, f)+subkeys)-1) },
+		},
+		"2^32-1 values": {
+			"number of elements",
+			func(f disktest.Forged) { f.U32(place(t, f, "sizes")+values, math.MaxUint32) },
+		},
+		"65535 elements in a list": {
+			"number of elements",
+			func(f disktest.Forged) { f.U16(listOf(f)+2, math.MaxUint16) },
+		},
+		"unknown list": {"signature", func(f disktest.Forged) { f.Text(listOf(f), "lx") }},
+		"list outside": {
+			"cell offset",
+			func(f disktest.Forged) { f.U32(place(t, f)+subkeyList, 0x7ffffff8) },
+		},
+		"no list of values": {
+			"cell offset",
+			func(f disktest.Forged) { f.U32(place(t, f, "sizes")+valueList, math.MaxUint32) },
+		},
+		"list that is a key": {
+			"signature",
+			func(f disktest.Forged) { f.U32(place(t, f)+subkeyList, offset(place(t, f))) },
+		},
+		"root of lists names itself": {
+			"lh or li below ri",
+			func(f disktest.Forged) { f.U32(listOf(f, "index root")+4, offset(listOf(f, "index root"))) },
+		},
+		"root of lists names a key": {
+			"signature",
+			func(f disktest.Forged) { f.U32(listOf(f, "index root")+4, offset(place(t, f))) },
+		},
+		"key names the root": {
+			"parent",
+			func(f disktest.Forged) { f.U32(listOf(f, "deep")+4, offset(place(t, f))) },
+		},
+		"key names its parent": {
+			"parent",
+			func(f disktest.Forged) { f.U32(listOf(f, "deep", "deeper")+4, offset(place(t, f, "deep"))) },
+		},
+		"key names itself": {
+			"parent",
+			func(f disktest.Forged) { f.U32(listOf(f, "deep")+4, offset(place(t, f, "deep"))) },
+		},
+		"key names a list of its parent": {
+			"parent",
+			func(f disktest.Forged) { f.U32(place(t, f, "deep", "deeper")+subkeyList, offset(listOf(f, "deep"))) },
+		},
 		"root below a key that claims to be its parent": {"parent", func(f disktest.Forged) {
 			f.U32(place(t, f)+parent, offset(place(t, f, "deep")))
 			f.U32(listOf(f, "deep")+4, offset(place(t, f)))
 		}},
-		"name of a key of 65535 bytes": {"name length", func(f disktest.Forged) { f.U16(place(t, f, "deep")+nameLength, math.MaxUint16) }},
-		"odd UTF-16 name of a key":     {"name length", func(f disktest.Forged) { f.U16(place(t, f, "names", "WideKey")+nameLength, 13) }},
-		"odd UTF-16 name of a value":   {"name length", func(f disktest.Forged) { f.U16(valuePlace(t, f, "wide", "names")+2, 7) }},
-		"value is no value":            {"signature", func(f disktest.Forged) { f.Text(valuePlace(t, f, "8", "sizes"), "kv") }},
-		"value outside":                {"cell offset", func(f disktest.Forged) { f.U32(baseSize+4+int64(u32(f, place(t, f, "sizes")+valueList)), 0xfffffff0) }},
-		"inline value of 5 bytes":      {"data size", func(f disktest.Forged) { f.U32(valuePlace(t, f, "4", "sizes")+dataSize, 1<<31|5) }},
-		"value longer than its cell":   {"the size of its cell", func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 13+8) }},
-		"value of 0x7fffffff bytes":    {"data size", func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 0x7fffffff) }},
-		"data outside":                 {"cell offset", func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataOffset, 0xfffffff8) }},
+		"name of a key of 65535 bytes": {
+			"name length",
+			func(f disktest.Forged) { f.U16(place(t, f, "deep")+nameLength, math.MaxUint16) },
+		},
+		"odd UTF-16 name of a key": {
+			"name length",
+			func(f disktest.Forged) { f.U16(place(t, f, "names", "WideKey")+nameLength, 13) },
+		},
+		"odd UTF-16 name of a value": {
+			"name length",
+			func(f disktest.Forged) { f.U16(valuePlace(t, f, "wide", "names")+2, 7) },
+		},
+		"value is no value": {
+			"signature",
+			func(f disktest.Forged) { f.Text(valuePlace(t, f, "8", "sizes"), "kv") },
+		},
+		"value outside": {
+			"cell offset",
+			func(f disktest.Forged) { f.U32(baseSize+4+int64(u32(f, place(t, f, "sizes")+valueList)), 0xfffffff0) },
+		},
+		"inline value of 5 bytes": {
+			"data size",
+			func(f disktest.Forged) { f.U32(valuePlace(t, f, "4", "sizes")+dataSize, 1<<31|5) },
+		},
+		"value longer than its cell": {
+			"the size of its cell",
+			func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 13+8) },
+		},
+		"value of 0x7fffffff bytes": {
+			"data size",
+			func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataSize, 0x7fffffff) },
+		},
+		"data outside": {
+			"cell offset",
+			func(f disktest.Forged) { f.U32(valuePlace(t, f, "12", "sizes")+dataOffset, 0xfffffff8) },
+		},
 		"data in a cell of size 0": {"cell size", func(f disktest.Forged) {
 			f.U32(baseSize+int64(u32(f, valuePlace(t, f, "12", "sizes")+dataOffset)), 0)
 		}},
-		"big data of 0x7fffffff bytes":    {"data size", func(f disktest.Forged) { f.U32(valuePlace(t, f, "long", "sizes")+dataSize, 0x7fffffff) }},
-		"big data of a segment too few":   {"number of segments", func(f disktest.Forged) { f.U32(valuePlace(t, f, "two segments", "sizes")+dataSize, 2*segmentSize+1) }},
-		"big data without their list":     {"cell offset", func(f disktest.Forged) { f.U32(bigPlace(t, f)+4, math.MaxUint32) }},
+		"big data of 0x7fffffff bytes": {
+			"data size",
+			func(f disktest.Forged) { f.U32(valuePlace(t, f, "long", "sizes")+dataSize, 0x7fffffff) },
+		},
+		"big data of a segment too few": {
+			"number of segments",
+			func(f disktest.Forged) { f.U32(valuePlace(t, f, "two segments", "sizes")+dataSize, 2*segmentSize+1) },
+		},
+		"big data without their list": {
+			"cell offset",
+			func(f disktest.Forged) { f.U32(bigPlace(t, f)+4, math.MaxUint32) },
+		},
 		"big data with another signature": {"the size of its cell", func(f disktest.Forged) { f.Text(bigPlace(t, f), "bd") }},
-		"big data with a list too short":  {"number of elements", func(f disktest.Forged) { f.U32(bigPlace(t, f)+4, offset(listOf(f, "deep"))) }},
-		"segment of big data outside":     {"cell offset", func(f disktest.Forged) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), 0xfffffff8) }},
-		"segment of big data too short":   {"cell size", func(f disktest.Forged) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), offset(listOf(f, "deep"))) }},
+		"big data with a list too short": {
+			"number of elements",
+			func(f disktest.Forged) { f.U32(bigPlace(t, f)+4, offset(listOf(f, "deep"))) },
+		},
+		"segment of big data outside": {
+			"cell offset",
+			func(f disktest.Forged) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), 0xfffffff8) },
+		},
+		"segment of big data too short": {
+			"cell size",
+			func(f disktest.Forged) { f.U32(baseSize+8+int64(u32(f, bigPlace(t, f)+4)), offset(listOf(f, "deep"))) },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := disktest.ForgeHive(5, all())
@@ -189,13 +282,25 @@ func TestWhatIsNoHive(t *testing.T) {
 		damage func(f disktest.Forged) disktest.Forged
 		want   error
 	}{
-		"empty":               {func(f disktest.Forged) disktest.Forged { return nil }, ondisk.ErrFormat},
-		"half a sector":       {func(f disktest.Forged) disktest.Forged { return f[:256] }, ondisk.ErrFormat},
-		"another signature":   {func(f disktest.Forged) disktest.Forged { f.Text(0, "rege"); return f }, ondisk.ErrFormat},
-		"zeros":               {func(f disktest.Forged) disktest.Forged { return make(disktest.Forged, 8192) }, ondisk.ErrFormat},
-		"a log":               {func(f disktest.Forged) disktest.Forged { f.U32(disktest.HiveFileType, 6); return f }, ondisk.ErrFormat},
-		"version 1.2":         {func(f disktest.Forged) disktest.Forged { f.U32(disktest.HiveMinor, 2); return f }, ondisk.ErrUnsupported},
-		"version 1.7":         {func(f disktest.Forged) disktest.Forged { f.U32(disktest.HiveMinor, 7); return f }, ondisk.ErrUnsupported},
+		"empty":             {func(f disktest.Forged) disktest.Forged { return nil }, ondisk.ErrFormat},
+		"half a sector":     {func(f disktest.Forged) disktest.Forged { return f[:256] }, ondisk.ErrFormat},
+		"another signature": {func(f disktest.Forged) disktest.Forged { f.Text(0, "rege"); return f }, ondisk.ErrFormat},
+		"zeros": {
+			func(f disktest.Forged) disktest.Forged { return make(disktest.Forged, 8192) },
+			ondisk.ErrFormat,
+		},
+		"a log": {
+			func(f disktest.Forged) disktest.Forged { f.U32(disktest.HiveFileType, 6); return f },
+			ondisk.ErrFormat,
+		},
+		"version 1.2": {
+			func(f disktest.Forged) disktest.Forged { f.U32(disktest.HiveMinor, 2); return f },
+			ondisk.ErrUnsupported,
+		},
+		"version 1.7": {
+			func(f disktest.Forged) disktest.Forged { f.U32(disktest.HiveMinor, 7); return f },
+			ondisk.ErrUnsupported,
+		},
 		"version 2.5":         {func(f disktest.Forged) disktest.Forged { f.U32(20, 2); return f }, ondisk.ErrUnsupported},
 		"another file format": {func(f disktest.Forged) disktest.Forged { f.U32(32, 2); return f }, ondisk.ErrUnsupported},
 	} {
@@ -227,7 +332,10 @@ func TestClean(t *testing.T) {
 			f.SealHive()
 			return f
 		}, "sequence numbers 5 and 4 differ: Windows was not shut down cleanly"},
-		"checksum": {func(f disktest.Forged) disktest.Forged { f.U32(disktest.HiveChecksum, 7); return f }, "checksum of the base block is 0x7, want "},
+		"checksum": {
+			func(f disktest.Forged) disktest.Forged { f.U32(disktest.HiveChecksum, 7); return f },
+			"checksum of the base block is 0x7, want ",
+		},
 		"cut off, or not grown yet": {func(f disktest.Forged) disktest.Forged {
 			f.U32(disktest.HiveBinsSize, uint32(len(f)))
 			f.SealHive()
@@ -249,5 +357,6 @@ func TestClean(t *testing.T) {
 	require.NoError(t, open(t, padded).Clean(), "bytes behind the bins mean nothing")
 	require.NoError(t, walk(open(t, padded)))
 	require.Equal(t, uint32(1), checksum(make([]byte, 512)), "0 is never a checksum")
-	require.Equal(t, uint32(math.MaxUint32-1), checksum(append([]byte{255, 255, 255, 255}, make([]byte, 508)...)), "nor is -1")
+	require.Equal(t, uint32(math.MaxUint32-1), checksum(append([]byte{255, 255, 255, 255}, make([]byte, 508)...)),
+		"nor is -1")
 }

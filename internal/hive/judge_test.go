@@ -14,7 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// export is what hivexregedit says about a hive: a line for each key, and one for each value behind the path of its key, sorted.
+// export is what hivexregedit says about a hive: a line for each key, and one for each value behind the path of its
+// key, sorted.
 func export(t testing.TB, path string) []string {
 	t.Helper()
 	t.Setenv("PERL_UNICODE", "O") // or it prints what fits into Latin-1 as that

@@ -108,7 +108,8 @@ func (h *Hive) key(off uint32) (*Key, error) {
 	return k, err
 }
 
-// Subkeys walks the keys directly below k in stored order. It goes on behind an ErrFormat that concerns only one of them.
+// Subkeys walks the keys directly below k in stored order. It goes on behind an ErrFormat that concerns only one of
+// them.
 func (k *Key) Subkeys() iter.Seq2[*Key, error] {
 	return func(yield func(*Key, error) bool) {
 		if k.node.Subkeys == 0 {
@@ -136,11 +137,12 @@ func (k *Key) Subkeys() iter.Seq2[*Key, error] {
 	}
 }
 
-// child reads a key below k. Each key names its parent, so no key can be reached twice on one path: only the root, which is never asked for
-// it, needs another look.
+// child reads a key below k. Each key names its parent, so no key can be reached twice on one path: only the root,
+// which is never asked for it, needs another look.
 func (k *Key) child(off uint32) (*Key, error) {
 	if k.depth == maxDepth {
-		return nil, fmt.Errorf("registry key below %.256q: %w of %d keys inside of each other", k.Name, ondisk.ErrLimit, maxDepth)
+		return nil, fmt.Errorf("registry key below %.256q: %w of %d keys inside of each other", k.Name, ondisk.ErrLimit,
+			maxDepth)
 	}
 	c, err := k.hive.key(off)
 	if err != nil {

@@ -41,7 +41,10 @@ func (h *Hive) list(off uint32) (list, error) {
 	l := list{c.at + listHeaderSize, int64(head.Count), strides[sig], sig == "ri"}
 	switch {
 	case l.stride == 0:
-		return list{}, &ondisk.FormatError{What: what, Off: c.at, Field: "signature", Got: head.Signature[:], Want: "lf, lh, li or ri"}
+		return list{}, &ondisk.FormatError{
+			What: what, Off: c.at, Field: "signature", Got: head.Signature[:],
+			Want: "lf, lh, li or ri",
+		}
 	case l.count > (c.n-listHeaderSize)/l.stride:
 		return list{}, tooMany(what, c, l.count, (c.n-listHeaderSize)/l.stride)
 	}
@@ -50,7 +53,8 @@ func (h *Hive) list(off uint32) (list, error) {
 
 func tooMany(what string, c cell, got, most int64) error {
 	return &ondisk.FormatError{
-		What: what, Off: c.at, Field: "number of elements", Got: got, Want: fmt.Sprintf("at most %d, for which its cell has room", most),
+		What: what, Off: c.at, Field: "number of elements", Got: got, Want: fmt.Sprintf("at most %d, for which its "+
+			"cell has room", most),
 	}
 }
 
@@ -97,14 +101,18 @@ func (h *Hive) subkeyOffsets(off uint32) iter.Seq2[uint32, error] {
 	}
 }
 
-// leaf reads a list that a root of lists names. A root below a root is not allowed (spec: "Index root", note 1), so a walk comes to an end.
+// leaf reads a list that a root of lists names. A root below a root is not allowed (spec: "Index root", note 1), so a
+// walk comes to an end.
 func (h *Hive) leaf(off uint32, err error) (list, error) {
 	if err != nil {
 		return list{}, err
 	}
 	l, err := h.list(off)
 	if err == nil && l.root {
-		err = &ondisk.FormatError{What: "list of subkeys", Off: l.at - listHeaderSize, Field: "signature", Got: "ri", Want: "lf, lh or li below ri"}
+		err = &ondisk.FormatError{
+			What: "list of subkeys", Off: l.at - listHeaderSize, Field: "signature", Got: "ri",
+			Want: "lf, lh or li below ri",
+		}
 	}
 	return l, err
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// name reads n bytes from off of a cell: a byte for each character when it is compressed, which the spec calls ASCII and Windows widens like
-// Latin-1; UTF-16LE otherwise.
+// name reads n bytes from off of a cell: a byte for each character when it is compressed, which the spec calls ASCII
+// and Windows widens like Latin-1; UTF-16LE otherwise.
 func (h *Hive) name(c cell, what string, off, n int64, compressed bool) (string, error) {
 	if n > c.n-off || (!compressed && n%2 != 0) {
 		return "", &ondisk.FormatError{
@@ -46,7 +46,8 @@ func sameName(a, b string) bool {
 	return slices.EqualFunc([]rune(a), []rune(b), func(x, y rune) bool { return x == y || upper(x) == upper(y) })
 }
 
-// upper is unicode's, but for characters such as U+017F (long s) that become an ASCII letter there. The table of Windows lets them be.
+// upper is unicode's, but for characters such as U+017F (long s) that become an ASCII letter there. The table of
+// Windows lets them be.
 func upper(r rune) rune {
 	if u := unicode.ToUpper(r); r < 0x80 || u >= 0x80 {
 		return u

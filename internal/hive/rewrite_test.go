@@ -64,7 +64,11 @@ func TestRewriteLikeHivex(t *testing.T) {
 		off  int64
 		data []byte
 	}{
-		"device of BCD":          {corpus("BCD"), []string{"Objects", "{733b62de-f608-11eb-825c-c112f60133ab}", "Elements", "11000001"}, "Element", 0x20, eight},
+		"device of BCD": {
+			corpus("BCD"),
+			[]string{"Objects", "{733b62de-f608-11eb-825c-c112f60133ab}", "Elements", "11000001"},
+			"Element", 0x20, eight,
+		},
 		"C: of Windows 7":        {corpus("SYSTEM_2"), []string{"MountedDevices"}, `\DosDevices\C:`, 4, eight},
 		"inline":                 {forged(5), []string{"sizes"}, "4", 1, []byte{0xa5, 0x5a}},
 		"one cell":               {forged(5), []string{"sizes"}, "12", 4, eight},
@@ -90,7 +94,8 @@ func TestRewriteLikeHivex(t *testing.T) {
 			require.Len(t, without(before, after), 1)
 			changed := without(after, before)
 			require.Len(t, changed, 1)
-			require.True(t, strings.HasSuffix(changed[0], fmt.Sprintf("hex(%x):%s", v.Type, commas(want))), "%s", cut(changed[0]))
+			require.True(t, strings.HasSuffix(changed[0], fmt.Sprintf("hex(%x):%s", v.Type, commas(want))), "%s",
+				cut(changed[0]))
 			require.Equal(t, string(want), disktest.Output(t, "hivexget", path, `\`+strings.Join(tc.path, `\`), tc.name))
 			rewritten, err := os.ReadFile(path)
 			require.NoError(t, err)

@@ -75,7 +75,8 @@ func (h *Hive) valueList(node keyNode) (list, error) {
 	return list{at: c.at, count: int64(node.Values), stride: 4}, nil
 }
 
-// Value finds the value of that name, without regard to case; the empty name is the default value. fs.ErrNotExist if absent.
+// Value finds the value of that name, without regard to case; the empty name is the default value. fs.ErrNotExist if
+// absent.
 func (k *Key) Value(name string) (*Value, error) {
 	found, err := find(k.Values(), func(v *Value) bool { return sameName(v.Name, name) })
 	if err != nil {
@@ -105,7 +106,10 @@ func (h *Hive) value(off uint32) (*Value, error) {
 	case string(n.Signature[:]) != "vk":
 		return nil, &ondisk.FormatError{What: what, Off: c.at, Field: "signature", Got: n.Signature[:], Want: "vk"}
 	case v.Size > most:
-		return nil, &ondisk.FormatError{What: what, Off: c.at, Field: "data size", Got: v.Size, Want: fmt.Sprintf("at most %d", most)}
+		return nil, &ondisk.FormatError{
+			What: what, Off: c.at, Field: "data size", Got: v.Size,
+			Want: fmt.Sprintf("at most %d", most),
+		}
 	}
 	if v.Name, err = h.name(c, what, valueNodeSize, int64(n.NameLength), n.Flags&valueCompressed != 0); err != nil {
 		return nil, err
@@ -139,10 +143,12 @@ func (v *Value) Data() ([]byte, error) {
 	return out, nil
 }
 
-// Where gives the places of bytes [off, off+n) of the data in the file, in order; more than one when they lie in several cells.
+// Where gives the places of bytes [off, off+n) of the data in the file, in order; more than one when they lie in
+// several cells.
 func (v *Value) Where(off, n int64) ([]disk.Range, error) {
 	if off < 0 || n <= 0 || off > v.Size || n > v.Size-off {
-		return nil, fmt.Errorf("registry value %.256q: bytes %d to %d: %w: it has %d", v.Name, off, off+n-1, fs.ErrInvalid, v.Size)
+		return nil, fmt.Errorf("registry value %.256q: bytes %d to %d: %w: it has %d", v.Name, off, off+n-1,
+			fs.ErrInvalid, v.Size)
 	}
 	if v.node.DataSize&inlineData != 0 {
 		return []disk.Range{{Off: v.cell.at + inlineAt + off, Len: n}}, nil
@@ -159,7 +165,8 @@ func (v *Value) Where(off, n int64) ([]disk.Range, error) {
 		return big.where(v.hive, off, n)
 	case v.Size > c.n:
 		return nil, &ondisk.FormatError{
-			What: "data of a registry value", Off: c.at, Field: "size", Got: v.Size, Want: fmt.Sprintf("at most %d, the size of its cell", c.n),
+			What: "data of a registry value", Off: c.at, Field: "size", Got: v.Size,
+			Want: fmt.Sprintf("at most %d, the size of its cell", c.n),
 		}
 	}
 	return []disk.Range{{Off: c.at + off, Len: n}}, nil

@@ -29,7 +29,8 @@ func (e *Envelope) SetFileSize(id string, n int64) {
 func (e *Envelope) SetCapacity(diskID string, n int64) error {
 	d := e.disk(diskID)
 	if d.Capacity < 0 {
-		return fmt.Errorf("capacity of the disk %.256q in the ovf: %w when it is a property or missing; write the number of bytes there", d.ID, ondisk.ErrUnsupported)
+		return fmt.Errorf("capacity of the disk %.256q in the ovf: %w when it is a property or missing; write the "+
+			"number of bytes there", d.ID, ondisk.ErrUnsupported)
 	}
 	unit := d.Unit
 	if n%unit != 0 {

@@ -8,7 +8,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// A virtual system names its disks by resources of its hardware. Spec: DSP0243 8.3, "HostResource element": ovf:/disk/ID.
+// A virtual system names its disks by resources of its hardware. Spec: DSP0243 8.3, "HostResource element":
+// ovf:/disk/ID.
 const (
 	systemElement   = "VirtualSystem"
 	resourceElement = "HostResource"
@@ -29,7 +30,8 @@ func (p *parser) openSystem() error {
 
 // text takes the text of an element, which matters where a virtual system names a disk.
 func (p *parser) text(content xml.CharData) error {
-	if len(p.env.Systems) == 0 || len(p.path) == 0 || p.path[len(p.path)-1] != resourceElement || !slices.Contains(p.path, systemElement) {
+	if len(p.env.Systems) == 0 || len(p.path) == 0 || p.path[len(p.path)-1] != resourceElement ||
+		!slices.Contains(p.path, systemElement) {
 		return nil
 	}
 	name := strings.TrimSpace(string(content))
@@ -45,8 +47,8 @@ func (p *parser) text(content xml.CharData) error {
 	return nil
 }
 
-// System returns the number of the first virtual system that has a disk; ok is false when none names it. An envelope of one system, or of
-// none, has all its disks there.
+// System returns the number of the first virtual system that has a disk; ok is false when none names it. An envelope
+// of one system, or of none, has all its disks there.
 func (e *Envelope) System(disk string) (n int, ok bool) {
 	if len(e.Systems) < 2 {
 		return 0, true

@@ -26,7 +26,8 @@ func system(resources ...string) string {
 }
 
 func TestDisksOfVirtualSystems(t *testing.T) {
-	e, err := ovf.Parse([]byte(systems(system("ovf:/disk/a", "ovf:/file/iso", " /disk/b\n") + system("disk/c", "net", "ovf:/disk/b"))))
+	e, err := ovf.Parse([]byte(systems(system("ovf:/disk/a", "ovf:/file/iso", " /disk/b\n") +
+		system("disk/c", "net", "ovf:/disk/b"))))
 	require.NoError(t, err)
 	require.Equal(t, [][]string{{"a", "b"}, {"c", "b"}}, e.Systems)
 	for id, want := range map[string]int{"a": 0, "b": 0, "c": 1} {

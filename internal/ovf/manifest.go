@@ -41,7 +41,10 @@ type Digest struct {
 // line is "SHA256(disk1.vmdk)= 0123…". The name can hold brackets of its own.
 var line = regexp.MustCompile(`^[ \t]*([A-Za-z0-9-]+)[ \t]*\((.*)\)[ \t]*=[ \t]*([0-9A-Fa-f]+)[ \t]*$`)
 
-var algorithms = map[string]func() hash.Hash{"SHA1": sha1.New, "SHA256": sha256.New, "SHA384": sha512.New384, "SHA512": sha512.New}
+var algorithms = map[string]func() hash.Hash{
+	"SHA1": sha1.New, "SHA256": sha256.New, "SHA384": sha512.New384,
+	"SHA512": sha512.New,
+}
 
 // ParseManifest reads a manifest.
 func ParseManifest(text []byte) (*Manifest, error) {
@@ -77,7 +80,10 @@ func (m *Manifest) add(l []byte, off, number int) error {
 		return bad(ondisk.ErrFormat, "%.256q, want such as %q", l, "SHA256(disk1.vmdk)= 0123…")
 	}
 	d := Digest{
-		Algorithm: string(l[at[2]:at[3]]), Name: string(l[at[4]:at[5]]), name: value{off + at[4], off + at[5]}, sum: value{off + at[6], off + at[7]},
+		Algorithm: string(l[at[2]:at[3]]), Name: string(l[at[4]:at[5]]), name: value{
+			off + at[4],
+			off + at[5],
+		}, sum: value{off + at[6], off + at[7]},
 	}
 	if strings.ContainsAny(d.Name, `\:`) || strings.HasPrefix(d.Name, "/") || strings.Contains("/"+d.Name+"/", "/../") {
 		return bad(ondisk.ErrReference, "the name %.256q leaves the package", d.Name)
@@ -94,8 +100,8 @@ func (m *Manifest) add(l []byte, off, number int) error {
 	return nil
 }
 
-// Rewrite is the text with other digests and names, line by line as it was. sum gives the new digest of d, nil for none; name
-// the new name.
+// Rewrite is the text with other digests and names, line by line as it was. sum gives the new digest of d, nil for
+// none; name the new name.
 func (m *Manifest) Rewrite(sum func(d Digest) []byte, name func(string) string) []byte {
 	var out bytes.Buffer
 	done := 0

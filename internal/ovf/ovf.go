@@ -1,7 +1,8 @@
-// Package ovf reads the envelope and the manifest of a packaged virtual machine, and writes them again with single values
-// changed and every other byte as it was. It opens no files.
+// Package ovf reads the envelope and the manifest of a packaged virtual machine, and writes them again with single
+// values changed and every other byte as it was. It opens no files.
 //
-// Spec: DMTF DSP0243, Open Virtualization Format Specification 1.1 and 2.1; VMware and XenSource, OVF Specification 0.9 (2007).
+// Spec: DMTF DSP0243, Open Virtualization Format Specification 1.1 and 2.1; VMware and XenSource, OVF Specification
+// 0.9 (2007).
 package ovf
 
 import (
@@ -51,8 +52,8 @@ type Disk struct {
 	capacity, units, populated value
 }
 
-// value is the place of an attribute's value in the text, between its quotes. The zero value is that of an attribute that is
-// not there.
+// value is the place of an attribute's value in the text, between its quotes. The zero value is that of an attribute
+// that is not there.
 type value struct{ from, to int }
 
 func (v value) there() bool { return v.to > 0 }
@@ -104,7 +105,10 @@ func (p *parser) checkReferences() error {
 
 // File finds a file by its id, or by its href, which RHEV has in its place. Nil if absent.
 func (e *Envelope) File(ref string) *File {
-	for _, is := range []func(f File) bool{func(f File) bool { return f.ID == ref }, func(f File) bool { return f.Href == ref }} {
+	for _, is := range []func(f File) bool{
+		func(f File) bool { return f.ID == ref },
+		func(f File) bool { return f.Href == ref },
+	} {
 		if i := slices.IndexFunc(e.Files, is); i >= 0 {
 			return &e.Files[i]
 		}
@@ -115,7 +119,8 @@ func (e *Envelope) File(ref string) *File {
 // Looks reports whether the first bytes of a file are those of an envelope.
 func Looks(head []byte) bool {
 	s := bytes.TrimLeft(bytes.TrimPrefix(head[:min(len(head), 8<<10)], []byte("\ufeff")), " \t\r\n")
-	return bytes.HasPrefix(s, []byte("<")) && (bytes.Contains(s, []byte("<Envelope")) || bytes.Contains(s, []byte(":Envelope")))
+	return bytes.HasPrefix(s, []byte("<")) &&
+		(bytes.Contains(s, []byte("<Envelope")) || bytes.Contains(s, []byte(":Envelope")))
 }
 
 // FirstChunk is the name of the first chunk of a file. Spec: DSP0243 7.1.

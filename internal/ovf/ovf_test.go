@@ -10,8 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// odd is an envelope as no tool formats it and every XML parser reads it: other prefixes, both kinds of quotes, blanks around
-// equal signs, comments, CDATA and references that look like attributes.
+// odd is an envelope as no tool formats it and every XML parser reads it: other prefixes, both kinds of quotes,
+// blanks around equal signs, comments, CDATA and references that look like attributes.
 const odd = `<?xml version='1.0' encoding="UTF-8"?>
 <!-- <File ovf:href="no.vmdk" ovf:id="no" ovf:size="1"/> -->
 <o:Envelope xmlns:o='http://schemas.dmtf.org/ovf/envelope/1' xmlns:v="http://www.vmware.com/schema/ovf">
@@ -58,7 +58,8 @@ func TestEditsLeaveTheRest(t *testing.T) {
 	require.NoError(t, e.SetCapacity("d1", 11<<30))
 	e.SetPopulatedSize("d1", 77)
 	e.SetPopulatedSize("d2", 77)
-	want := strings.NewReplacer(`= '1000'`, `= '123456'`, `' &#49;0 '`, `'11'`, `o:populatedSize="5"`, `o:populatedSize="77"`).Replace(odd)
+	want := strings.NewReplacer(`= '1000'`, `= '123456'`, `' &#49;0 '`, `'11'`, `o:populatedSize="5"`,
+		`o:populatedSize="77"`).Replace(odd)
 	require.Equal(t, want, string(e.Bytes()))
 	require.Equal(t, odd, string(e.Fork().Bytes()))
 
@@ -75,8 +76,8 @@ func TestEditsLeaveTheRest(t *testing.T) {
 	require.ErrorIs(t, e.SetCapacity("d3", 1), ondisk.ErrUnsupported)
 }
 
-// old is an envelope of OVF 0.9 as VMware's tools wrote it from 2007 to 2009: sections by their type, and no name space on anything but
-// the root and attributes.
+// old is an envelope of OVF 0.9 as VMware's tools wrote it from 2007 to 2009: sections by their type, and no name
+// space on anything but the root and attributes.
 const old = `<?xml version="1.0" encoding="UTF-8"?>
 <ovf:Envelope xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xmlns:ovf="http://www.vmware.com/schema/ovf/1/envelope" ovf:version="0.9">
  <References><File ovf:href="a.vmdk" ovf:id="file1" ovf:size="1000"/></References>
@@ -89,11 +90,14 @@ const old = `<?xml version="1.0" encoding="UTF-8"?>
 
 func TestOldEnvelopes(t *testing.T) {
 	for name, text := range map[string]string{
-		"of vmware":             old,
-		"with a default prefix": strings.NewReplacer("xmlns:ovf=", `xmlns="http://www.vmware.com/schema/ovf/1/envelope" xmlns:ovf=`, "<ovf:", "<", "</ovf:", "</").Replace(old),
-		"of virtualbox":         strings.ReplaceAll(old, "http://www.vmware.com/schema/ovf/1/envelope", "http://schemas.dmtf.org/ovf/envelope/1"),
-		"of ovirt":              strings.NewReplacer("http://www.vmware.com/schema/ovf/1/envelope", "http://schemas.dmtf.org/ovf/envelope/1/", `fileRef="file1"`, `fileRef="a.vmdk"`).Replace(old),
-		"a type of no prefix":   strings.ReplaceAll(old, `"ovf:DiskSection_Type"`, `"DiskSection_Type"`),
+		"of vmware": old,
+		"with a default prefix": strings.NewReplacer("xmlns:ovf=",
+			`xmlns="http://www.vmware.com/schema/ovf/1/envelope" xmlns:ovf=`, "<ovf:", "<", "</ovf:", "</").Replace(old),
+		"of virtualbox": strings.ReplaceAll(old, "http://www.vmware.com/schema/ovf/1/envelope",
+			"http://schemas.dmtf.org/ovf/envelope/1"),
+		"of ovirt": strings.NewReplacer("http://www.vmware.com/schema/ovf/1/envelope",
+			"http://schemas.dmtf.org/ovf/envelope/1/", `fileRef="file1"`, `fileRef="a.vmdk"`).Replace(old),
+		"a type of no prefix": strings.ReplaceAll(old, `"ovf:DiskSection_Type"`, `"DiskSection_Type"`),
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, err := Parse([]byte(text))
@@ -104,7 +108,8 @@ func TestOldEnvelopes(t *testing.T) {
 			e.SetFileSize("file1", 123456)
 			require.NoError(t, e.SetCapacity("d1", 9<<30))
 			e.SetPopulatedSize("d1", 77)
-			require.Equal(t, strings.NewReplacer(`"1000"`, `"123456"`, `"8589934592"`, `"9663676416"`, `Size="5"`, `Size="77"`).Replace(text), string(e.Bytes()))
+			require.Equal(t, strings.NewReplacer(`"1000"`, `"123456"`, `"8589934592"`, `"9663676416"`, `Size="5"`,
+				`Size="77"`).Replace(text), string(e.Bytes()))
 		})
 	}
 	e, err := Parse([]byte(strings.Replace(old, `ovf:capacity="8589934592"`, `ovf:size="8"`, 1)))
@@ -115,14 +120,18 @@ func TestOldEnvelopes(t *testing.T) {
 
 func TestUnits(t *testing.T) {
 	for text, want := range map[string]int64{
-		"": 1, "byte": 1, "byte * 2^30": 1 << 30, "byte*2^20": 1 << 20, "Byte * 1024": 1024, "byte * 10^9": 1e9, "byte * 2^10 * 2^10": 1 << 20,
-		"MegaBytes": 1 << 20, "GigaBytes": 1 << 30, "byte * 2^0": 1,
+		"": 1, "byte": 1, "byte * 2^30": 1 << 30, "byte*2^20": 1 << 20, "Byte * 1024": 1024, "byte * 10^9": 1e9,
+		"byte * 2^10 * 2^10": 1 << 20,
+		"MegaBytes":          1 << 20, "GigaBytes": 1 << 30, "byte * 2^0": 1,
 	} {
 		got, err := parseUnits(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, got, text)
 	}
-	for _, text := range []string{"bit", "byte * 2^63", "byte * 2^-1", "byte * 0", "byte * ", "byte * 2^40 * 2^40", "2^30 * byte", "byte * 9^9999", "byte ^ 2"} {
+	for _, text := range []string{
+		"bit", "byte * 2^63", "byte * 2^-1", "byte * 0", "byte * ", "byte * 2^40 * 2^40",
+		"2^30 * byte", "byte * 9^9999", "byte ^ 2",
+	} {
 		_, err := parseUnits(text)
 		require.Error(t, err, text)
 	}
@@ -138,36 +147,54 @@ func envelope(files, disks string) string {
 func TestHostileEnvelopes(t *testing.T) {
 	file := func(attrs string) string { return envelope(`<File ovf:id="f" ovf:href="x" `+attrs+`/>`, "") }
 	disk := func(attrs string) string {
-		return envelope(`<File ovf:id="f" ovf:href="x"/>`, `<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1" `+attrs+`/>`)
+		return envelope(`<File ovf:id="f" ovf:href="x"/>`,
+			`<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1" `+attrs+`/>`)
 	}
 	for name, c := range map[string]struct {
 		text string
 		kind error
 	}{
-		"nothing":                     {"", ondisk.ErrFormat},
-		"no envelope":                 {"<a/>", ondisk.ErrFormat},
-		"two envelopes":               {envelope("", "") + envelope("", ""), ondisk.ErrFormat},
-		"cut":                         {odd[:len(odd)/2], ondisk.ErrFormat},
-		"of another name space":       {`<Envelope xmlns="urn:x"/>`, ondisk.ErrFormat},
-		"an entity of its own":        {envelope(`<File ovf:id="f" ovf:href="&x;"/>`, ""), ondisk.ErrFormat},
-		"a document type":             {`<!DOCTYPE e [<!ENTITY x SYSTEM "file:///etc/passwd">]>` + envelope("", ""), ondisk.ErrReference},
-		"a million nested elements":   {strings.Repeat("<a>", 1e6), ondisk.ErrFormat},
-		"deep inside of the envelope": {strings.Replace(envelope("", ""), "<References>", "<References>"+strings.Repeat("<a>", 1e6), 1), ondisk.ErrLimit},
-		"too long":                    {envelope(strings.Repeat(" ", MaxText), ""), ondisk.ErrLimit},
-		"too many attributes":         {envelope("<a "+strings.Repeat(`b="" `, 1e6)+"/>", ""), ondisk.ErrLimit},
-		"too many files":              {envelope(strings.Repeat("<File/>", maxItems+1), ""), ondisk.ErrLimit},
-		"too many disks":              {envelope("", strings.Repeat(`<Disk ovf:capacity="1"/>`, maxItems+1)), ondisk.ErrLimit},
-		"another encoding":            {`<?xml version="1.0" encoding="UTF-16"?>` + envelope("", ""), ondisk.ErrUnsupported},
-		"a size below zero":           {file(`ovf:size="-1"`), ondisk.ErrFormat},
-		"a size above 2^63":           {file(`ovf:size="9223372036854775808"`), ondisk.ErrFormat},
-		"an attribute twice":          {file(`ovf:size="1" size="2"`), ondisk.ErrFormat},
-		"an id twice":                 {envelope(strings.Repeat(`<File ovf:id="f" ovf:href="x"/>`, 2), ""), ondisk.ErrFormat},
-		"an href twice":               {envelope(`<File ovf:id="f" ovf:href="x"/><File ovf:id="g" ovf:href="x"/>`, ""), ondisk.ErrFormat},
-		"a disk twice":                {envelope("", strings.Repeat(`<Disk ovf:diskId="d" ovf:capacity="1"/>`, 2)), ondisk.ErrFormat},
-		"a disk without a file":       {envelope("", `<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/>`), ondisk.ErrFormat},
-		"no capacity":                 {envelope("", `<Disk ovf:diskId="d"/>`), ondisk.ErrFormat},
-		"a unit that overflows":       {disk(`ovf:capacityAllocationUnits="byte * 2^63"`), ondisk.ErrFormat},
-		"a capacity that overflows":   {strings.Replace(disk(`ovf:capacityAllocationUnits="byte * 2^62"`), `capacity="1"`, `capacity="2"`, 1), ondisk.ErrFormat},
+		"nothing":               {"", ondisk.ErrFormat},
+		"no envelope":           {"<a/>", ondisk.ErrFormat},
+		"two envelopes":         {envelope("", "") + envelope("", ""), ondisk.ErrFormat},
+		"cut":                   {odd[:len(odd)/2], ondisk.ErrFormat},
+		"of another name space": {`<Envelope xmlns="urn:x"/>`, ondisk.ErrFormat},
+		"an entity of its own":  {envelope(`<File ovf:id="f" ovf:href="&x;"/>`, ""), ondisk.ErrFormat},
+		"a document type": {
+			`<!DOCTYPE e [<!ENTITY x SYSTEM "file:///etc/passwd">]>` + envelope("", ""),
+			ondisk.ErrReference,
+		},
+		"a million nested elements": {strings.Repeat("<a>", 1e6), ondisk.ErrFormat},
+		"deep inside of the envelope": {strings.Replace(envelope("", ""), "<References>",
+			"<References>"+strings.Repeat("<a>", 1e6), 1), ondisk.ErrLimit},
+		"too long":            {envelope(strings.Repeat(" ", MaxText), ""), ondisk.ErrLimit},
+		"too many attributes": {envelope("<a "+strings.Repeat(`b="" `, 1e6)+"/>", ""), ondisk.ErrLimit},
+		"too many files":      {envelope(strings.Repeat("<File/>", maxItems+1), ""), ondisk.ErrLimit},
+		"too many disks": {
+			envelope("", strings.Repeat(`<Disk ovf:capacity="1"/>`, maxItems+1)),
+			ondisk.ErrLimit,
+		},
+		"another encoding":   {`<?xml version="1.0" encoding="UTF-16"?>` + envelope("", ""), ondisk.ErrUnsupported},
+		"a size below zero":  {file(`ovf:size="-1"`), ondisk.ErrFormat},
+		"a size above 2^63":  {file(`ovf:size="9223372036854775808"`), ondisk.ErrFormat},
+		"an attribute twice": {file(`ovf:size="1" size="2"`), ondisk.ErrFormat},
+		"an id twice":        {envelope(strings.Repeat(`<File ovf:id="f" ovf:href="x"/>`, 2), ""), ondisk.ErrFormat},
+		"an href twice": {
+			envelope(`<File ovf:id="f" ovf:href="x"/><File ovf:id="g" ovf:href="x"/>`, ""),
+			ondisk.ErrFormat,
+		},
+		"a disk twice": {
+			envelope("", strings.Repeat(`<Disk ovf:diskId="d" ovf:capacity="1"/>`, 2)),
+			ondisk.ErrFormat,
+		},
+		"a disk without a file": {
+			envelope("", `<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/>`),
+			ondisk.ErrFormat,
+		},
+		"no capacity":           {envelope("", `<Disk ovf:diskId="d"/>`), ondisk.ErrFormat},
+		"a unit that overflows": {disk(`ovf:capacityAllocationUnits="byte * 2^63"`), ondisk.ErrFormat},
+		"a capacity that overflows": {strings.Replace(disk(`ovf:capacityAllocationUnits="byte * 2^62"`),
+			`capacity="1"`, `capacity="2"`, 1), ondisk.ErrFormat},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse([]byte(c.text))
@@ -181,8 +208,10 @@ func TestHostileEnvelopes(t *testing.T) {
 func FuzzOVF(f *testing.F) {
 	f.Add([]byte(odd))
 	f.Add([]byte(old))
-	f.Add([]byte(envelope(`<File ovf:id="f" ovf:href="x" ovf:size="1" ovf:chunkSize="2" ovf:compression="gzip"/>`, `<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/>`)))
-	f.Add([]byte("<?xml version=\"1.0\" encoding=\"us-ascii\"?>\n<Envelope xmlns='http://schemas.dmtf.org/ovf/envelope/2'><References/></Envelope>"))
+	f.Add([]byte(envelope(`<File ovf:id="f" ovf:href="x" ovf:size="1" ovf:chunkSize="2" ovf:compression="gzip"/>`,
+		`<Disk ovf:diskId="d" ovf:fileRef="f" ovf:capacity="1"/>`)))
+	f.Add([]byte("<?xml version=\"1.0\" encoding=\"us-ascii\"?>\n<Envelope " +
+		"xmlns='http://schemas.dmtf.org/ovf/envelope/2'><References/></Envelope>"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		e, err := Parse(text)
 		if err != nil {

@@ -41,8 +41,8 @@ func newParser(text []byte) (*parser, error) {
 	return &parser{dec: dec, env: &Envelope{text: text, edits: map[int]edit{}}}, nil
 }
 
-// busiestTag is how many equal signs stand between two "<" at most: the decoder makes a structure of each attribute before
-// anybody can count them.
+// busiestTag is how many equal signs stand between two "<" at most: the decoder makes a structure of each attribute
+// before anybody can count them.
 func busiestTag(text []byte) (most int) {
 	for len(text) > 0 {
 		tag := text
@@ -128,8 +128,8 @@ func (p *parser) open(t xml.StartElement, from int) error {
 // schemaInstance is the name space of xsi:type. Spec: XML Schema Part 1, 2.6.
 const schemaInstance = "http://www.w3.org/2001/XMLSchema-instance"
 
-// elementName returns the name of an element. OVF 0.9, which VMware wrote from 2007 to 2009, has the sections of 1.0 by their type:
-// <Section xsi:type="ovf:DiskSection_Type"> is a DiskSection.
+// elementName returns the name of an element. OVF 0.9, which VMware wrote from 2007 to 2009, has the sections of 1.0
+// by their type: <Section xsi:type="ovf:DiskSection_Type"> is a DiskSection.
 func elementName(t xml.StartElement) string {
 	if t.Name.Local != "Section" && t.Name.Local != "Content" {
 		return t.Name.Local
@@ -151,7 +151,8 @@ func elementName(t xml.StartElement) string {
 
 // isOVF reports whether a name space is that of OVF 0.9, 1 or 2.
 func isOVF(space string) bool {
-	return strings.HasPrefix(space+"/", "http://schemas.dmtf.org/ovf/envelope/") || strings.HasPrefix(space, "http://www.vmware.com/schema/ovf/")
+	return strings.HasPrefix(space+"/", "http://schemas.dmtf.org/ovf/envelope/") ||
+		strings.HasPrefix(space, "http://www.vmware.com/schema/ovf/")
 }
 
 func (p *parser) addFile(a attributes) error {
@@ -242,8 +243,8 @@ func (a *attributes) number(name string) (int64, value) {
 	return n, v
 }
 
-// places finds the values of all attributes of a start tag, which the decoder has found well-formed. base is the offset of the
-// tag in the text.
+// places finds the values of all attributes of a start tag, which the decoder has found well-formed. base is the
+// offset of the tag in the text.
 func places(tag []byte, base int) (out []value) {
 	for i := 0; i < len(tag); {
 		at := bytes.IndexAny(tag[i:], `"'`)

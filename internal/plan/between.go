@@ -59,9 +59,9 @@ func slotsOf(l *layout.Layout) []slot {
 	return out
 }
 
-// arrange gives each segment a place behind end, where the partition in front of them ends now, delta further than before. What can
-// stay stays. Data that cannot moves as far as the partition, whose own it may be. tight lets everything go as far forward as it can
-// instead. last is the place behind the last segment.
+// arrange gives each segment a place behind end, where the partition in front of them ends now, delta further than
+// before. What can stay stays. Data that cannot moves as far as the partition, whose own it may be. tight lets
+// everything go as far forward as it can instead. last is the place behind the last segment.
 func arrange(segs []segment, end, delta int64, tight bool) (at []int64, last int64) {
 	for _, s := range segs {
 		to := max(s.Off, end)

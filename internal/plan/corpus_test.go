@@ -26,8 +26,8 @@ func planFixture(t *testing.T, name string, boundary int64, only ...int) (disk.D
 	return d, l, p
 }
 
-// Expected starts are worked out by hand: the next multiple of 128 sectors (64 KiB) where the boot code reads CHS, of 2048
-// (1 MiB) where it does not, that does not touch the partition before.
+// Expected starts are worked out by hand: the next multiple of 128 sectors (64 KiB) where the boot code reads CHS, of
+// 2048 (1 MiB) where it does not, that does not touch the partition before.
 func TestPlansOfTheCorpus(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -44,7 +44,12 @@ func TestPlansOfTheCorpus(t *testing.T) {
 		{"two ntfs, each its own distance", "two-ntfs-lba63-and-cylinder", 0, nil, map[int]int64{1: 2048, 2: 4196352}, 0},
 		{"two ntfs, to 64 KiB", "two-ntfs-lba63-and-cylinder", 65536, nil, map[int]int64{1: 128, 2: 4193152}, 0},
 		// 4192965 is no multiple of 128, but was not asked for; the first one has to leave it its place, and cannot.
-		{"two ntfs, only the first, which pushes the second", "two-ntfs-lba63-and-cylinder", 65536, []int{1}, map[int]int64{1: 128, 2: 4193152}, 0},
+		{
+			"two ntfs, only the first, which pushes the second", "two-ntfs-lba63-and-cylinder", 65536,
+			[]int{1},
+			map[int]int64{1: 128, 2: 4193152},
+			0,
+		},
 		{"two ntfs, only the second", "two-ntfs-lba63-and-cylinder", 65536, []int{2}, map[int]int64{2: 4193024}, 0},
 		// 1031121 + 2048 sectors pass the 504 MiB there are.
 		{"16 heads, no room behind it", "fat16-16-heads", 0, nil, map[int]int64{1: 2048}, 505 * 2048},
@@ -92,7 +97,11 @@ func TestCHSBytesOfTheCorpus(t *testing.T) {
 		start, end []byte
 	}{
 		{"lba 128 is C0 H2 S3; the end is beyond chs", "xp-lba63-one-ntfs", 0, 0, []byte{2, 3, 0}, []byte{0xfe, 0xff, 0xff}},
-		{"lba 2048 is C0 H32 S33 with 255 heads", "two-ntfs-lba63-and-cylinder", 0, 0, []byte{32, 33, 0}, []byte{254, 0x7f, 5}},
+		{
+			"lba 2048 is C0 H32 S33 with 255 heads", "two-ntfs-lba63-and-cylinder", 0, 0,
+			[]byte{32, 33, 0},
+			[]byte{254, 0x7f, 5},
+		},
 		{"lba 2048 is C2 H0 S33 with 16 heads", "fat16-16-heads", 0, 0, []byte{0, 33, 2}, []byte{0xfe, 0xff, 0xff}},
 		{"16 heads: the last sector of cylinder 1023", "fat16-16-heads", 65536, 0, []byte{2, 3, 0}, []byte{15, 0xff, 0xff}},
 		{"beyond chs stays beyond chs", "ext3-saturated-chs", 0, 1, []byte{0xfe, 0xff, 0xff}, []byte{0xfe, 0xff, 0xff}},
@@ -127,10 +136,14 @@ func TestBeyondTheTable(t *testing.T) {
 	require.Equal(t, []plan.Move{{Partition: 1, From: 63 * sector, To: 64 * sector, Len: (1<<32 - 64) * sector}}, p.Moves)
 }
 
-// A partition that is aligned makes room only where its neighbour has no other place: free space in front of that one is one, data are not.
+// A partition that is aligned makes room only where its neighbour has no other place: free space in front of that one
+// is one, data are not.
 func TestAnAlignedNeighbourIsSpared(t *testing.T) {
 	disk := disktest.ForgeMBR(20000, disktest.MBREntryFields{Type: 0x83, Start: 2048, Sectors: 2000},
-		disktest.MBREntryFields{Type: 0x83, Start: 4200, Sectors: 3992}, disktest.MBREntryFields{Type: 0x83, Start: 8192, Sectors: 2048})
+		disktest.MBREntryFields{Type: 0x83, Start: 4200, Sectors: 3992}, disktest.MBREntryFields{
+			Type:  0x83,
+			Start: 8192, Sectors: 2048,
+		})
 	goal := align.Goal{Must: 65536, Want: mib}
 	second := plan.Move{Partition: 2, From: 4200 * sector, To: 4096 * sector, Len: 3992 * sector}
 	p, err := plan.New(read(t, memory(disk)), goal)
@@ -145,12 +158,13 @@ func TestAnAlignedNeighbourIsSpared(t *testing.T) {
 	require.Equal(t, []plan.Move{second, third}, p.Moves)
 }
 
-// DOS and Windows count the hidden sectors of a logical drive from its boot record, others from the start of the disk. FACTS B1: each
-// stays what it is.
+// DOS and Windows count the hidden sectors of a logical drive from its boot record, others from the start of the
+// disk. FACTS B1: each stays what it is.
 func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	const box, first, second, size = 70, 133, 2200, 1500
 	f := disktest.ForgeMBR(8000, disktest.MBREntryFields{Type: 0x0f, Start: box, Sectors: 4000})
-	f.EBR(box, disktest.MBREntryFields{Type: 7, Start: first - box, Sectors: size}, disktest.MBREntryFields{Type: 5, Start: 2000, Sectors: 1700})
+	f.EBR(box, disktest.MBREntryFields{Type: 7, Start: first - box, Sectors: size},
+		disktest.MBREntryFields{Type: 5, Start: 2000, Sectors: 1700})
 	f.EBR(box+2000, disktest.MBREntryFields{Type: 7, Start: second - box - 2000, Sectors: size}, disktest.MBREntryFields{})
 	f.PutNTFS(first, size)
 	f.PutNTFS(second, size)
@@ -201,13 +215,14 @@ func TestTheGeometryNote(t *testing.T) {
 	require.False(t, note(p), "without boot code they are not read")
 }
 
-// Who keeps the size of a disk elsewhere must hear that it grows, and no one else.
+// A note says that a disk grows, for programs that keep its size elsewhere, and there is none otherwise.
 func TestTheSizeNote(t *testing.T) {
 	for _, tc := range []struct {
 		sectors int
 		want    int
 	}{{6000, 0}, {3063, 1}} {
-		p, err := plan.New(read(t, memory(disktest.ForgeMBR(tc.sectors, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 3000}))),
+		p, err := plan.New(read(t,
+			memory(disktest.ForgeMBR(tc.sectors, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 3000}))),
 			align.Goal{Must: 65536, Want: mib})
 		require.NoError(t, err)
 		require.Len(t, p.Moves, 1)

@@ -183,7 +183,8 @@ func TestWhoseChainStaysOnCylinders(t *testing.T) {
 	}
 }
 
-// Behind cylinder 1023 no CHS leads to a record: a chain that DOS reads is not put there, unless the user accepts that DOS loses it.
+// Behind cylinder 1023 no CHS leads to a record: a chain that DOS reads is not put there, unless the user accepts
+// that DOS loses it.
 func TestChainAtTheLastCylinder(t *testing.T) {
 	const cylinderSize = 16 * 63 * sector
 	for cylinder, refused := range map[int64]bool{1022: false, 1023: true} {
@@ -215,7 +216,8 @@ func TestChainAtTheLastCylinder(t *testing.T) {
 	}
 }
 
-// Behind the last drive that DOS reads, no record takes a cylinder: a disk of small drives need not grow by one for each.
+// Behind the last drive that DOS reads, no record takes a cylinder: a disk of small drives need not grow by one for
+// each.
 func TestRecordsBehindTheLastDriveOfDOS(t *testing.T) {
 	const cylinder, drives, drive = 16 * 63, 4, 15 * 63 // sectors, number, sectors
 	for name, c := range map[string]struct {
@@ -272,7 +274,8 @@ func TestRecordsWithTwoDrives(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x83, Start: tc.first, Sectors: 1024},
 				disktest.MBREntryFields{Type: 5, Start: 4096, Sectors: 8192})
-			f.EBR(4096, disktest.MBREntryFields{Type: 0x83, Start: 2048, Sectors: 1024}, disktest.MBREntryFields{Type: 0x83, Start: 4096, Sectors: 1024})
+			f.EBR(4096, disktest.MBREntryFields{Type: 0x83, Start: 2048, Sectors: 1024},
+				disktest.MBREntryFields{Type: 0x83, Start: 4096, Sectors: 1024})
 			l := read(t, memory(f))
 			require.Len(t, l.Partitions, 4)
 			goal := align.GoalFor(l, 0)
@@ -292,11 +295,12 @@ func TestRecordsWithTwoDrives(t *testing.T) {
 	}
 }
 
-// A link without sectors hides partitions from Linux and from the plan. A drive that moves could come to lie over them, whether their
-// extended partition moves or stays.
+// A link without sectors hides partitions from Linux and from the plan. A drive that moves could come to lie over
+// them, whether their extended partition moves or stays.
 func TestLinkWithoutSectorsKeepsAllInPlace(t *testing.T) {
 	f := disktest.ForgeMBR(24576, disktest.MBREntryFields{Type: 0x0f, Start: 2048, Sectors: 20000})
-	f.EBR(2048, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 7937}, disktest.MBREntryFields{Type: 5, Start: 8000})
+	f.EBR(2048, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 7937},
+		disktest.MBREntryFields{Type: 5, Start: 8000})
 	f.EBR(10048, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 4000}, disktest.MBREntryFields{})
 	l := read(t, memory(f))
 	p, err := plan.New(l, align.GoalFor(l, 0))

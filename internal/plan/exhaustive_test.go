@@ -14,10 +14,10 @@ import (
 	"github.com/trueup/trueup/internal/plan"
 )
 
-// everyPlace tries all places that the partitions of a tiny disk can have. It knows the rules of a plan and nothing of how one is
-// found: the order stays; a partition starts where it did or on a boundary; data between partitions stays or moves as far as the
-// partition in front of it, or as far as there is room; a record stays or comes down; an extended partition does not end earlier. What
-// is to be left does not move.
+// everyPlace tries all places that the partitions of a tiny disk can have. It knows the rules of a plan and nothing
+// of how one is found: the order stays; a partition starts where it did or on a boundary; data between partitions
+// stays or moves as far as the partition in front of it, or as far as there is room; a record stays or comes down; an
+// extended partition does not end earlier. What is to be left does not move.
 type everyPlace struct {
 	l     *layout.Layout
 	items []layout.Item
@@ -124,7 +124,10 @@ func TestGrowthIsTheLeast(t *testing.T) {
 		p, err := plan.New(before, goal)
 		require.NoError(t, err, again)
 		require.Empty(t, p.Refusals(true), again)
-		all := &everyPlace{l: before, items: before.Items(), goal: goal, limit: before.Usable(before.Size), dead: map[[3]int64]bool{}}
+		all := &everyPlace{
+			l: before, items: before.Items(), goal: goal, limit: before.Usable(before.Size),
+			dead: map[[3]int64]bool{},
+		}
 		front := before.Size
 		if len(all.items) > 0 {
 			front = all.items[0].Off
@@ -140,8 +143,8 @@ func TestGrowthIsTheLeast(t *testing.T) {
 	require.Greater(t, grown, n/20, "too few disks that have to grow")
 }
 
-// TestTablesAtTheLimit plans disks that end near the last LBA that an MBR can name, or behind it: a partition that cannot be named at its
-// new place is refused.
+// TestTablesAtTheLimit plans disks that end near the last LBA that an MBR can name, or behind it: a partition that
+// cannot be named at its new place is refused.
 func TestTablesAtTheLimit(t *testing.T) {
 	refused, planned, n := 0, 0, disktest.Sample(10_000)
 	for i := range n {

@@ -18,7 +18,10 @@ func (p *Plan) fixedTable(l *layout.Layout) {
 		}
 	}
 	if off > 0 {
-		p.refuse("fixed-table", ondisk.ErrUnsupported, 0, fmt.Sprintf("slices of the %[2]s start off a multiple of %[3]s (%[1]d of them), and trueup moves no partition of such a table",
-			off, l.FixedTable(), units.Short(p.Goal.Must)), "copy the files to an aligned disk in the guest; convert copies the disk as it is")
+		p.refuse("fixed-table", ondisk.ErrUnsupported, 0,
+			fmt.Sprintf("slices of the %[2]s start off a multiple of %[3]s (%[1]d of them), and trueup moves no "+
+				"partition of such a table",
+				off, l.FixedTable(), units.Short(p.Goal.Must)),
+			"copy the files to an aligned disk in the guest; convert copies the disk as it is")
 	}
 }

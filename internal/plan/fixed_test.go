@@ -20,14 +20,28 @@ func TestFixedTables(t *testing.T) {
 		content align.Content
 		refused bool
 	}{
-		"aligned":         {[]volume.Part{{Name: "1", Start: units.MiB, Size: units.MiB}}, align.Aligned, "", false},
-		"below":           {[]volume.Part{{Name: "1", Start: 4 * units.KiB, Size: units.MiB}}, align.BelowBoundary, "", true},
-		"misaligned":      {[]volume.Part{{Name: "1", Start: units.MiB, Size: units.MiB}, {Name: "2", Start: 512, Size: 512}}, align.Misaligned, "", true},
-		"only the map":    {[]volume.Part{{Name: "1", Start: 512, Size: 512, Own: true}}, align.NothingToJudge, align.NoPartitions, false},
-		"behind the disk": {[]volume.Part{{Name: "1", Start: -1, Size: 512}}, align.NothingToJudge, align.NoPartitions, false},
+		"aligned": {[]volume.Part{{Name: "1", Start: units.MiB, Size: units.MiB}}, align.Aligned, "", false},
+		"below":   {[]volume.Part{{Name: "1", Start: 4 * units.KiB, Size: units.MiB}}, align.BelowBoundary, "", true},
+		"misaligned": {[]volume.Part{
+			{Name: "1", Start: units.MiB, Size: units.MiB},
+			{Name: "2", Start: 512, Size: 512},
+		}, align.Misaligned, "", true},
+		"only the map": {
+			[]volume.Part{{Name: "1", Start: 512, Size: 512, Own: true}},
+			align.NothingToJudge,
+			align.NoPartitions, false,
+		},
+		"behind the disk": {
+			[]volume.Part{{Name: "1", Start: -1, Size: 512}},
+			align.NothingToJudge, align.NoPartitions,
+			false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := &layout.Layout{Size: 8 * units.MiB, SectorSize: units.SectorSize, Boot: &boot.Result{Code: boot.Empty}, Volume: &volume.Volume{Kind: volume.APM, Size: 8 * units.MiB, Parts: c.parts}}
+			l := &layout.Layout{
+				Size: 8 * units.MiB, SectorSize: units.SectorSize, Boot: &boot.Result{Code: boot.Empty},
+				Volume: &volume.Volume{Kind: volume.APM, Size: 8 * units.MiB, Parts: c.parts},
+			}
 			require.Equal(t, c.verdict, align.Overall(l, align.DefaultBoundary))
 			require.Equal(t, c.content, align.ContentOf(l))
 			p, err := New(l, align.Goal{Must: align.DefaultBoundary, Want: units.MiB})

@@ -23,19 +23,28 @@ func FuzzLayout(f *testing.F) {
 		d := disktest.Fixture(f, path)
 		f.Add(disktest.Head(f, d, seedBytes), uint32(d.Size()/512), uint8(0))
 	}
-	for _, b := range disktest.Seeds(f, seedBytes, "dfvfs/mbr.raw.gz", "imagemounter/test.mbr.xz", "mbrman/disk2.img", "gptman/disk1.img", "dftt/7-ntfs-undel.dd.xz") {
+	for _, b := range disktest.Seeds(f, seedBytes, "dfvfs/mbr.raw.gz", "imagemounter/test.mbr.xz", "mbrman/disk2.img",
+		"gptman/disk1.img", "dftt/7-ntfs-undel.dd.xz") {
 		f.Add(b, uint32(16384), uint8(12))
 	}
-	for i, put := range []func(disktest.Forged, int64, int64){disktest.Forged.PutNTFS, disktest.Forged.PutFAT16, disktest.Forged.PutExt} {
+	for i, put := range []func(disktest.Forged, int64, int64){
+		disktest.Forged.PutNTFS, disktest.Forged.PutFAT16,
+		disktest.Forged.PutExt,
+	} {
 		const start, sectors = 3, 5000
 		disk := disktest.ForgeMBR(6000,
-			disktest.MBREntryFields{Flag: 0x80, Type: 0x07, Start: start, Sectors: sectors}, disktest.MBREntryFields{Type: 0x83, Start: start + sectors, Sectors: 100})
+			disktest.MBREntryFields{
+				Flag: 0x80, Type: 0x07, Start: start,
+				Sectors: sectors,
+			}, disktest.MBREntryFields{Type: 0x83, Start: start + sectors, Sectors: 100})
 		put(disk, start, sectors)
 		f.Add([]byte(disk[:(start+4)*512]), uint32(6000), uint8(i))
 	}
-	far := disktest.ForgeMBR(1, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 1}, disktest.MBREntryFields{Type: 0x83, Start: 0xfffffffe, Sectors: 1})
+	far := disktest.ForgeMBR(1, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 1},
+		disktest.MBREntryFields{Type: 0x83, Start: 0xfffffffe, Sectors: 1})
 	f.Add([]byte(far), uint32(1<<32-1), uint8(18))
-	behind := disktest.ForgeMBR(1, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 100}, disktest.MBREntryFields{Type: 0x83, Start: 10000, Sectors: 64})
+	behind := disktest.ForgeMBR(1, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 100},
+		disktest.MBREntryFields{Type: 0x83, Start: 10000, Sectors: 64})
 	f.Add([]byte(behind), uint32(200), uint8(0)) // the gap between them leaves the disk
 	empty := disktest.ForgeMBR(1, disktest.MBREntryFields{Type: 0x83, Start: 0xfffffff0})
 	f.Add([]byte(empty), uint32(1<<32-1), uint8(19))

@@ -96,7 +96,10 @@ func (g *oddGPT) at(off int64) disktest.Forged {
 func (g *oddGPT) write(d dice) {
 	mbr := disktest.ForgeMBR(1)
 	slot := d.IntN(4)
-	mbr.Entry(0, slot, disktest.MBREntryFields{Flag: []byte{0, 0x80}[d.IntN(2)], Type: 0xee, Start: 1, Sectors: uint32(d.pick(g.sectors-1, 1<<32-1, 5))})
+	mbr.Entry(0, slot, disktest.MBREntryFields{
+		Flag: []byte{0, 0x80}[d.IntN(2)], Type: 0xee, Start: 1,
+		Sectors: uint32(d.pick(g.sectors-1, 1<<32-1, 5)),
+	})
 	g.bytes[0] = mbr
 	last := g.sectors - 1
 	for i, h := range [][2]int64{{1, last}, {last, 1}} {
@@ -224,7 +227,8 @@ func (g *oddGPT) checkGPT(t *testing.T, p *plan.Plan, before *layout.Layout, sou
 			continue // in a gap
 		case lba > g.last:
 			to = end + 1 - (g.sectors - lba)
-		case before.Table.OnlyBackup() && lba < 2+g.arraySectors() && (g.damaged == "entry" || g.first != g.places[0]+g.arraySectors()):
+		case before.Table.OnlyBackup() && lba < 2+g.arraySectors() &&
+			(g.damaged == "entry" || g.first != g.places[0]+g.arraySectors()):
 			continue // where the array was is not known
 		}
 		was, is := make([]byte, g.sector), make([]byte, g.sector)
@@ -236,7 +240,8 @@ func (g *oddGPT) checkGPT(t *testing.T, p *plan.Plan, before *layout.Layout, sou
 	}
 }
 
-// TestOddGPTs plans tables that the specification allows and hardly any tool makes, damaged or not, and reads the results as it says.
+// TestOddGPTs plans tables that the specification allows and hardly any tool makes, damaged or not, and reads the
+// results as it says.
 func TestOddGPTs(t *testing.T) {
 	n := disktest.Sample(3000)
 	planned := 0

@@ -27,8 +27,9 @@ func (d dice) leave(l *layout.Layout) map[int]string {
 	return out
 }
 
-// TestWhatIsLeftNeverMoves holds plans for random tables, some partitions of which must stay, against a search for any place that would do: what
-// is to be left has its old place, all others are aligned, and a plan is refused only without one.
+// TestWhatIsLeftNeverMoves holds plans for random tables, some partitions of which must stay, against a search for
+// any place that would do: what is to be left has its old place, all others are aligned, and a plan is refused only
+// without one.
 func TestWhatIsLeftNeverMoves(t *testing.T) {
 	refused, moved, n := 0, 0, disktest.Sample(20_000)
 	for i := range n {
@@ -87,7 +88,8 @@ func checkLeft(t *testing.T, before, after *layout.Layout, goal align.Goal, agai
 
 // A boot partition at LBA 63 stays there, and is mentioned; the data behind it move.
 func TestDataOnly(t *testing.T) {
-	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 2000}, disktest.MBREntryFields{Type: 7, Start: 2063, Sectors: 2000})
+	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 2000},
+		disktest.MBREntryFields{Type: 7, Start: 2063, Sectors: 2000})
 	f.PutNTFS(63, 2000)
 	f.PutNTFS(2063, 2000)
 	l := read(t, memory(f))
@@ -105,7 +107,8 @@ func TestDataOnly(t *testing.T) {
 
 // Data in front of the system have no room: the refusal says whose fault it is.
 func TestNoRoomInFrontOfTheSystem(t *testing.T) {
-	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 2000}, disktest.MBREntryFields{Type: 7, Start: 2063, Sectors: 2000})
+	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 2000},
+		disktest.MBREntryFields{Type: 7, Start: 2063, Sectors: 2000})
 	f.PutNTFS(63, 2000)
 	l := read(t, memory(f))
 	p, err := plan.New(l, align.Goal{Must: 65536, Want: 65536, Leave: map[int]string{2: "it is the active partition"}})
@@ -113,14 +116,18 @@ func TestNoRoomInFrontOfTheSystem(t *testing.T) {
 	r := p.Refusals(true)
 	require.Len(t, r, 1)
 	require.Equal(t, 2, r[0].Partition)
-	require.Contains(t, r[0].Text, "no room on the boundary of 64K, and --data-only leaves it where it is: it is the active partition")
+	require.Contains(t, r[0].Text,
+		"no room on the boundary of 64K, and --data-only leaves it where it is: it is the active partition")
 	require.Contains(t, r[0].Remedy, "--data-only")
 }
 
 // A volume over the whole disk that is malformed is an error though nothing moves, as it is for inspect.
 func TestMalformedBareVolume(t *testing.T) {
 	bad := ondisk.Issue{Code: "volume", Effect: ondisk.BadVolume, OnMove: true, Text: "bad", Err: ondisk.ErrFormat}
-	bare := &layout.Layout{Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4}, Boot: &boot.Result{Code: boot.Empty}, Issues: []ondisk.Issue{bad}}
+	bare := &layout.Layout{
+		Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4},
+		Boot: &boot.Result{Code: boot.Empty}, Issues: []ondisk.Issue{bad},
+	}
 	p, err := plan.New(bare, align.Goal{Must: 65536, Want: mib})
 	require.NoError(t, err)
 	require.Len(t, p.Refusals(false), 1)

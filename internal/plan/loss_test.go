@@ -21,7 +21,10 @@ func refusing(t *testing.T, loss string) (disk.Disk, *layout.Layout) {
 	d := memory(disktest.ForgeMBR(20_000, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 2000}))
 	l := read(t, d)
 	l.Boot.Refs = append(l.Boot.Refs, boot.Ref{
-		Kind: "position", Partition: 1, File: "file", At: []disk.Range{{Off: 70 * sector, Len: 4}}, Raw: []byte("63!!"), Points: 63 * sector, Target: 1,
+		Kind: "position", Partition: 1, File: "file", At: []disk.Range{{
+			Off: 70 * sector,
+			Len: 4,
+		}}, Raw: []byte("63!!"), Points: 63 * sector, Target: 1,
 		Loss: loss, Remedy: "make it again", Encode: func([]byte, int64) ([]byte, error) { return nil, ondisk.ErrLimit },
 	})
 	return d, l

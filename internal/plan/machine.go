@@ -19,11 +19,12 @@ func (p *Plan) Starts() map[int]int64 {
 	return to
 }
 
-// Join makes what the disk stores of the other disks of its machine follow their moves. A place that no partition of them has, or more
-// than one, stays as found. It is called once, at the end.
+// Join makes what the disk stores of the other disks of its machine follow their moves. A place that no partition of
+// them has, or more than one, stays as found. It is called once, at the end.
 func (p *Plan) Join(l *layout.Layout, m *layout.Machine) {
 	p.machine = m
-	p.Notes = slices.DeleteFunc(p.Notes, func(f align.Finding) bool { return f.Code == layout.NamesOthers || f.Code == layout.KnownElsewhere })
+	p.Notes = slices.DeleteFunc(p.Notes,
+		func(f align.Finding) bool { return f.Code == layout.NamesOthers || f.Code == layout.KnownElsewhere })
 	p.Notes = append(p.Notes, align.Relevant(layout.Elsewhere(l.Issues), p.moved())...)
 	p.nowhere(l)
 	said := map[string]bool{}
@@ -41,7 +42,8 @@ func (p *Plan) Join(l *layout.Layout, m *layout.Machine) {
 	p.sortPatches()
 }
 
-// nowhere warns of places on disks of the machine at which no partition starts: an old letter, or the disk has been aligned without this one.
+// nowhere warns of places on disks of the machine at which no partition starts: an old letter, or the disk has been
+// aligned without this one.
 func (p *Plan) nowhere(l *layout.Layout) {
 	var first boot.Ref
 	count := 0
@@ -62,8 +64,10 @@ func (p *Plan) nowhere(l *layout.Layout) {
 	}
 	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 		Code: "no-partition-there", Effect: ondisk.Warn, Partition: first.Partition,
-		Text:   fmt.Sprintf("%s names byte %d of disk 0x%08x, where no partition starts%s: it stays as found", first.Name(), first.Points, first.Disk, more),
-		Remedy: "where that disk has been aligned already, give its original with --with; an entry of an old partition does no harm",
+		Text: fmt.Sprintf("%s names byte %d of disk 0x%08x, where no partition starts%s: it stays as found",
+			first.Name(), first.Points, first.Disk, more),
+		Remedy: "where that disk has been aligned already, give its original with --with; an entry of an old " +
+			"partition does no harm",
 	}))
 }
 
@@ -100,15 +104,18 @@ func (p *Plan) stale(r boot.Ref) (i ondisk.Issue, wrong bool) {
 	to, one := m.To(r.Names())
 	switch {
 	case m.Disks(r.Disk) > 1 && m.Moves(r.Disk):
-		i.Text = fmt.Sprintf("%s names disk 0x%08x, and %d disks of the machine have that signature: it stays as found", r.Name(), r.Disk, m.Disks(r.Disk))
+		i.Text = fmt.Sprintf("%s names disk 0x%08x, and %d disks of the machine have that signature: it stays as found",
+			r.Name(), r.Disk, m.Disks(r.Disk))
 		i.Remedy = "give the disks signatures of their own in the guest first, or align the machine's disks one by one"
 	case one && to != r.Points && r.Encode == nil:
-		i.Text = fmt.Sprintf("%s names byte %d of disk 0x%08x, where a partition moves away, and cannot be changed: %s", r.Name(), r.Points, r.Disk, r.Stays)
+		i.Text = fmt.Sprintf("%s names byte %d of disk 0x%08x, where a partition moves away, and cannot be changed: %s",
+			r.Name(), r.Points, r.Disk, r.Stays)
 		if i.Remedy = shutDown; r.Loss == "" {
 			i.Effect = ondisk.Unbootable
 		}
 	case !one && m.Taken(r.Names()):
-		i.Text = fmt.Sprintf("%s names byte %d of disk 0x%08x, where no partition starts now, and one starts there in the result", r.Name(), r.Points, r.Disk)
+		i.Text = fmt.Sprintf("%s names byte %d of disk 0x%08x, where no partition starts now, and one starts there "+
+			"in the result", r.Name(), r.Points, r.Disk)
 		i.Remedy = "remove what is left of it in the guest first, or choose another --boundary"
 	default:
 		return i, false

@@ -71,7 +71,11 @@ func (w windowsVolume) with(t require.TestingT, dirty bool, letters map[string]b
 		data := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, at.Disk), ondisk.U64(at.Off))
 		values = append(values, disktest.HiveValue{Name: `\DosDevices\` + letter + ":", Type: 3, Data: data})
 	}
-	return w.put(t, dirty, disktest.HiveKey{Name: "SYSTEM", Keys: []disktest.HiveKey{{Name: "MountedDevices", Values: values}, {Name: "Select"}}})
+	return w.put(t, dirty,
+		disktest.HiveKey{
+			Name: "SYSTEM",
+			Keys: []disktest.HiveKey{{Name: "MountedDevices", Values: values}, {Name: "Select"}},
+		})
 }
 
 // put returns the volume with a hive.
@@ -172,16 +176,23 @@ const (
 // The letters of a machine of two disks follow the partitions of both.
 func TestLettersFollowPartitionsOfAnotherDisk(t *testing.T) {
 	hive := newWindowsVolume(t).with(t, false, map[string]boot.Place{
-		"C": {Disk: sysSignature, Off: oldest * 512}, "D": {Disk: datSignature, Off: 63 * 512}, "E": {Disk: datSignature, Off: 10063 * 512},
+		"C": {Disk: sysSignature, Off: oldest * 512}, "D": {
+			Disk: datSignature,
+			Off:  63 * 512,
+		}, "E": {Disk: datSignature, Off: 10063 * 512},
 		"F": {Disk: datSignature, Off: 5000 * 512}, "G": {Disk: 0xc3c3c3c3, Off: 63 * 512},
 	})
 	sys := systemDisk(sysSignature, hive)
-	dat := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 9000}, disktest.MBREntryFields{Type: 7, Start: 10063, Sectors: 9000})
+	dat := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 9000},
+		disktest.MBREntryFields{Type: 7, Start: 10063, Sectors: 9000})
 	dat.PutNTFS(63, 9000)
 	got := planMachine(t, sys, dat)
 	after := read(t, got[0].plan.View(got[0].disk))
 	require.Equal(t, map[string]boot.Place{
-		"C": {Disk: sysSignature, Off: 1 << 20}, "D": {Disk: datSignature, Off: 1 << 20}, "E": {Disk: datSignature, Off: 6 << 20},
+		"C": {Disk: sysSignature, Off: 1 << 20}, "D": {Disk: datSignature, Off: 1 << 20}, "E": {
+			Disk: datSignature,
+			Off:  6 << 20,
+		},
 		"F": {Disk: datSignature, Off: 5000 * 512}, "G": {Disk: 0xc3c3c3c3, Off: 63 * 512},
 	}, letters(after))
 	require.NoError(t, verify.Promise(got[0].plan, got[0].layout, after))
@@ -193,7 +204,8 @@ func TestLettersFollowPartitionsOfAnotherDisk(t *testing.T) {
 	require.Contains(t, planMachine(t, sys)[0].codes(), layout.NamesOthers)
 }
 
-// Two disks with one signature, a hive that Windows will first repair, a place that another partition gets: nothing is rewritten, and a warning says so.
+// Two disks with one signature, a hive that Windows will first repair, a place that another partition gets: nothing
+// is rewritten, and a warning says so.
 func TestLettersThatCannotFollow(t *testing.T) {
 	volume := newWindowsVolume(t)
 	d := map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}}
@@ -204,11 +216,20 @@ func TestLettersThatCannotFollow(t *testing.T) {
 		disks []disktest.Forged
 		codes []string
 	}{
-		"two of one signature":       {volume.with(t, false, d), []disktest.Forged{dat, dat}, []string{"other-disk"}},
-		"a dirty hive":               {volume.with(t, true, d), []disktest.Forged{dat}, []string{"mounted-devices", "other-disk"}},
-		"a place that a move fills":  {volume.with(t, false, map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []disktest.Forged{dat}, []string{"other-disk"}},
-		"aligned without this disk":  {volume.with(t, false, d), []disktest.Forged{aligned}, []string{"no-partition-there"}},
-		"nothing moves on the other": {volume.with(t, true, map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []disktest.Forged{aligned}, []string{"mounted-devices"}},
+		"two of one signature": {volume.with(t, false, d), []disktest.Forged{dat, dat}, []string{"other-disk"}},
+		"a dirty hive": {
+			volume.with(t, true, d),
+			[]disktest.Forged{dat},
+			[]string{"mounted-devices", "other-disk"},
+		},
+		"a place that a move fills": {volume.with(t, false,
+			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []disktest.Forged{dat}, []string{"other-disk"}},
+		"aligned without this disk": {volume.with(t, false, d), []disktest.Forged{aligned}, []string{"no-partition-there"}},
+		"nothing moves on the other": {volume.with(t, true,
+			map[string]boot.Place{"D": {
+				Disk: datSignature,
+				Off:  1 << 20,
+			}}), []disktest.Forged{aligned}, []string{"mounted-devices"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := planMachine(t, append([]disktest.Forged{systemDisk(sysSignature, c.sys)}, c.disks...)...)[0]
@@ -228,11 +249,18 @@ func bootEntry(at boot.Place) disktest.HiveKey {
 	device.U32(16+0x24, 1)
 	device.U32(16+0x28, at.Disk)
 	element := disktest.HiveKey{Name: "21000001", Values: []disktest.HiveValue{{Name: "Element", Type: 3, Data: device}}}
-	object := disktest.HiveKey{Name: "{9dea862c-5cdd-4e70-acc1-f32b344d4795}", Keys: []disktest.HiveKey{{Name: "Elements", Keys: []disktest.HiveKey{element}}}}
-	return disktest.HiveKey{Name: "NewStoreRoot", Keys: []disktest.HiveKey{{Name: "Objects", Keys: []disktest.HiveKey{object}}}}
+	object := disktest.HiveKey{
+		Name: "{9dea862c-5cdd-4e70-acc1-f32b344d4795}",
+		Keys: []disktest.HiveKey{{Name: "Elements", Keys: []disktest.HiveKey{element}}},
+	}
+	return disktest.HiveKey{
+		Name: "NewStoreRoot",
+		Keys: []disktest.HiveKey{{Name: "Objects", Keys: []disktest.HiveKey{object}}},
+	}
 }
 
-// A boot manager finds a Windows on another disk by its place. An entry that cannot follow refuses the copy: that Windows would not start.
+// A boot manager finds a Windows on another disk by its place. An entry that cannot follow refuses the copy: that
+// Windows would not start.
 func TestABootEntryFollowsToAnotherDisk(t *testing.T) {
 	volume := volumeWithHive(t, "BOOT", "BCD")
 	at := boot.Place{Disk: datSignature, Off: 63 * 512}
@@ -301,7 +329,10 @@ func TestMachinesKeepTheirLetters(t *testing.T) {
 		for _, x := range got {
 			for _, p := range read(t, x.plan.View(x.disk)).Partitions {
 				was, _ := x.layout.Partition(p.Number)
-				now[boot.Place{Disk: x.layout.Table.Signature, Off: p.Off}] = at[boot.Place{Disk: x.layout.Table.Signature, Off: was.Off}]
+				now[boot.Place{
+					Disk: x.layout.Table.Signature,
+					Off:  p.Off,
+				}] = at[boot.Place{Disk: x.layout.Table.Signature, Off: was.Off}]
 			}
 		}
 		after := letters(read(t, got[0].plan.View(got[0].disk)))

@@ -17,10 +17,10 @@ type placer struct {
 	limit int64 // the end of what the table can name
 }
 
-// starts gives the start of every partition, in the order of the slots. First everything goes to the next boundary that is free, towards
-// the end of the disk. When that is too long, the last ones go back as far as they must, into space that is known to be free; the
-// disk grows only by what does not fit even so. ok is false when the table cannot name such places, or when stuck, a slot that is to be left
-// where it is, has no room for what lies in front of it.
+// starts gives the start of every partition, in the order of the slots. First everything goes to the next boundary
+// that is free, towards the end of the disk. When that is too long, the last ones go back as far as they must, into
+// space that is known to be free; the disk grows only by what does not fit even so. ok is false when the table cannot
+// name such places, or when stuck, a slot that is to be left where it is, has no room for what lies in front of it.
 func (c *placer) starts() (to []int64, stuck int, ok bool) {
 	to = c.forward()
 	least, end := c.leftmost()
@@ -49,8 +49,9 @@ func (c *placer) starts() (to []int64, stuck int, ok bool) {
 	return to, stuck, ok
 }
 
-// forward keeps a partition where it is when that is good enough and there is room; otherwise it goes to the next boundary, or
-// into free space in front of it when that spares its neighbour. What is to be left stays, whatever comes.
+// forward keeps a partition where it is when that is good enough and there is room; otherwise it goes to the next
+// boundary, or into free space in front of it when that spares its neighbour. What is to be left stays, whatever
+// comes.
 func (c *placer) forward() []int64 {
 	to := make([]int64, len(c.slots))
 	_, end := arrange(c.slots[0].after, 0, 0, false)
@@ -65,8 +66,8 @@ func (c *placer) forward() []int64 {
 	return to
 }
 
-// sparing is the place up for slot i, or a lower one from least on where up would push the next partition out of a place that is
-// good enough, and the lower one does not.
+// sparing is the place up for slot i, or a lower one from least on where up would push the next partition out of a
+// place that is good enough, and the lower one does not.
 func (c *placer) sparing(i int, least, up int64) int64 {
 	if i+1 == len(c.slots) {
 		return up
@@ -133,7 +134,8 @@ func (c *placer) needs(p layout.Item) bool { return c.goal.Selects(p.Number) && 
 // leaves reports whether the partition of slot i must stay where it is.
 func (c *placer) leaves(i int) bool { return i > 0 && c.goal.Leaves(c.slots[i].part.Number) }
 
-// bounded reports whether a record has a last place, so that what went forward can be too far even in front of what fits.
+// bounded reports whether a record has a last place, so that what went forward can be too far even in front of what
+// fits.
 func (c *placer) bounded() bool {
 	return slices.ContainsFunc(c.slots, func(s slot) bool {
 		return slices.ContainsFunc(s.after, func(x segment) bool { return x.most > 0 })

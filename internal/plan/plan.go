@@ -1,5 +1,5 @@
-// Package plan decides where partitions go and which bytes change, as a value that a dry run prints and a copy follows. It is
-// pure: the same layout and goal give the same plan.
+// Package plan decides where partitions go and which bytes change, as a value that a dry run prints and a copy
+// follows. It is pure: the same layout and goal give the same plan.
 package plan
 
 import (
@@ -42,7 +42,7 @@ type Plan struct {
 	Patches       []disk.Patch
 	Places        table.Places    // where everything is in the result
 	Notes         []align.Finding // what a user should know; refusals among them
-	// Converts tells that nothing is to be aligned: what is misaligned stays so.
+	// Converts leaves misaligned partitions where they are.
 	Converts bool
 	// SectorSize is that of the table's LBAs, bytes.
 	SectorSize int64
@@ -55,7 +55,10 @@ type Plan struct {
 
 // Copy is the plan in which nothing moves.
 func Copy(size int64) *Plan {
-	return &Plan{OldSize: size, Size: size, Pieces: []disk.Shift{{Len: size}}, Places: table.Places{Size: size}, Converts: true, SectorSize: units.SectorSize}
+	return &Plan{
+		OldSize: size, Size: size, Pieces: []disk.Shift{{Len: size}}, Places: table.Places{Size: size},
+		Converts: true, SectorSize: units.SectorSize,
+	}
 }
 
 // Grow makes the disk size bytes long; what it gains is zero, and the backup of a GPT goes to the end.
@@ -113,8 +116,10 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	case !ok && stuck > 0:
 		p.inTheWay(c.slots[stuck].part.Number)
 	case !ok:
-		p.refuse("limit", ondisk.ErrLimit, 0, fmt.Sprintf("there is no room on the boundary of %s within the %d sectors that the partition table can name",
-			units.Short(goal.Want), c.limit/l.LBASize()), "try a smaller --boundary, or move the disk to GPT in the guest first")
+		p.refuse("limit", ondisk.ErrLimit, 0,
+			fmt.Sprintf("there is no room on the boundary of %s within the %d sectors that the partition table can name",
+				units.Short(goal.Want), c.limit/l.LBASize()),
+			"try a smaller --boundary, or move the disk to GPT in the guest first")
 	}
 	p.beyondCHS(l)
 	p.leftAlone(l)
@@ -128,7 +133,8 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	return p, p.malformed()
 }
 
-// concerning are the issues of a disk. A volume over the whole disk is all there is of it: that it is malformed matters though nothing moves.
+// concerning are the issues of a disk. A volume over the whole disk is all there is of it: that it is malformed
+// matters though nothing moves.
 func concerning(l *layout.Layout) []ondisk.Issue {
 	if l.Table != nil {
 		return l.Issues
@@ -161,8 +167,8 @@ func (p *Plan) moved() map[int]bool {
 	return out
 }
 
-// At is the plan that gives each partition the start in starts (by number, bytes): how a later proof repeats what a copy did. mend
-// reports whether the copy has a table that was damaged written right.
+// At is the plan that gives each partition the start in starts (by number, bytes): how a later proof repeats what a
+// copy did. mend reports whether the copy has a table that was damaged written right.
 func At(l *layout.Layout, starts map[int]int64, mend bool) (*Plan, error) {
 	p := Copy(l.Size)
 	p.Converts = false
@@ -188,7 +194,8 @@ func checkSelection(l *layout.Layout, goal align.Goal) error {
 		case !ok:
 			return ondisk.In(ErrSelection, "the disk has no partition %d; trueup inspect lists those it has", n)
 		case p.Kind == table.Extended:
-			return ondisk.In(ErrSelection, "partition %d is an extended one, which goes where its logical partitions need it; name those", n)
+			return ondisk.In(ErrSelection,
+				"partition %d is an extended one, which goes where its logical partitions need it; name those", n)
 		}
 	}
 	return nil
@@ -197,11 +204,13 @@ func checkSelection(l *layout.Layout, goal align.Goal) error {
 // ErrSelection marks a number of a partition that cannot be chosen.
 var ErrSelection = errors.New("--partition")
 
-// atEnd refuses a disk that grows although something is found from its end, or has no place for a copy of the GPT that is to be written.
+// atEnd refuses a disk that grows although something is found from its end, or has no place for a copy of the GPT
+// that is to be written.
 func (p *Plan) atEnd(l *layout.Layout) {
 	if p.Size > p.OldSize && l.Table != nil && l.Table.Blocked() && len(p.Moves) == 0 { // a move is refused by the layout
 		p.refuse("gpt-damaged", ondisk.ErrUnsupported, 0, fmt.Sprintf(
-			"the disk would grow from %d to %d bytes, and there is no place for a copy of the GPT that is damaged", p.OldSize, p.Size),
+			"the disk would grow from %d to %d bytes, and there is no place for a copy of the GPT that is damaged",
+			p.OldSize, p.Size),
 			"repair the table with gdisk first, or keep the size of the disk")
 	}
 	whole := l.Volume
@@ -210,7 +219,8 @@ func (p *Plan) atEnd(l *layout.Layout) {
 	}
 	if p.Size > p.OldSize && whole != nil && whole.AtEnd {
 		p.refuse("device-end", ondisk.ErrUnsupported, 0, fmt.Sprintf(
-			"the disk would grow from %d to %d bytes, and the superblock of the %s over the whole disk is found from its end", p.OldSize, p.Size, whole.Kind),
+			"the disk would grow from %d to %d bytes, and the superblock of the %s over the whole disk is found from "+
+				"its end", p.OldSize, p.Size, whole.Kind),
 			"align a disk that is no member of an array, or choose a smaller --boundary so that it need not grow")
 	}
 }
@@ -222,7 +232,8 @@ func (p *Plan) sizeElsewhere() {
 	}
 	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 		Code: "size-elsewhere", Effect: ondisk.Note,
-		Text: fmt.Sprintf("the disk grows from %d to %d bytes: what names its size outside of the image (an OVF beside it, the XML of a storage volume, a quota) "+
+		Text: fmt.Sprintf("the disk grows from %d to %d bytes: what names its size outside of the image (an OVF "+
+			"beside it, the XML of a storage volume, a quota) "+
 			"names the old one", p.OldSize, p.Size),
 		Remedy: "correct it before the copy is used; in a package, the OVF is written anew",
 	}))
@@ -238,9 +249,11 @@ func (p *Plan) refuse(code string, class error, partition int, text, remedy stri
 // inTheWay refuses a move for which a partition would have to go away that is to stay.
 func (p *Plan) inTheWay(number int) {
 	p.refuse("boot-partition", ondisk.ErrUnsupported, number, fmt.Sprintf(
-		"it would have to move, for what lies in front of it has no room on the boundary of %s, and --data-only leaves it where it is: %s",
+		"it would have to move, for what lies in front of it has no room on the boundary of %s, and --data-only "+
+			"leaves it where it is: %s",
 		units.Short(p.Goal.Want), p.Goal.Leave[number]),
-		"try a smaller --boundary; or leave out --data-only, and the whole disk is aligned, with all that the boot needs corrected or refused")
+		"try a smaller --boundary; or leave out --data-only, and the whole disk is aligned, with all that the boot "+
+			"needs corrected or refused")
 }
 
 // leftAlone notes what stays off the boundary by the wish of the user.
@@ -248,7 +261,8 @@ func (p *Plan) leftAlone(l *layout.Layout) {
 	for _, x := range l.Partitions {
 		if why := p.Goal.Leave[x.Number]; why != "" && align.Judged(x) && x.Off%p.Goal.Must != 0 {
 			p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
-				Code: "left-alone", Partition: x.Number, Text: fmt.Sprintf("it stays at byte %d, off the boundary (--data-only): %s", x.Off, why),
+				Code: "left-alone", Partition: x.Number, Text: fmt.Sprintf("it stays at byte %d, off the boundary "+
+					"(--data-only): %s", x.Off, why),
 			}))
 		}
 	}
@@ -260,12 +274,13 @@ func (p *Plan) chsNote(l *layout.Layout) {
 		return
 	}
 	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{Code: "chs-geometry", Effect: ondisk.Warn, Text: fmt.Sprintf(
-		"the boot code (%s) reads cylinders, heads and sectors, and at %s they depend on the BIOS having %d heads, as the disk says",
+		"the boot code (%s) reads cylinders, heads and sectors, and at %s they depend on the BIOS having %d heads, "+
+			"as the disk says",
 		l.Boot.Code.Name, units.Short(p.Goal.Want), l.Geometry.Heads), Remedy: "--boundary 64K holds for every geometry"}))
 }
 
-// strays warns of what a system remembers of a place where no partition starts now, and where one starts in the result: it would take that
-// for what was there once, such as the drive of an old letter.
+// strays warns of what a system remembers of a place where no partition starts now, and where one starts in the
+// result: it would take that for what was there once, such as the drive of an old letter.
 func (p *Plan) strays(l *layout.Layout) {
 	to := map[int64]int{}
 	for _, m := range p.Moves {
@@ -275,7 +290,8 @@ func (p *Plan) strays(l *layout.Layout) {
 		if number, hit := to[r.Points]; hit && r.Target == 0 && r.Disk == 0 && r.File != "" {
 			p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 				Code: "stray-reference", Effect: ondisk.Warn, Partition: number,
-				Text:   fmt.Sprintf("%s points to byte %d, where no partition starts now, and partition %d starts there in the result", r.Name(), r.Points, number),
+				Text: fmt.Sprintf("%s points to byte %d, where no partition starts now, and partition %d starts "+
+					"there in the result", r.Name(), r.Points, number),
 				Remedy: "remove what is left of it in the guest first, or choose another --boundary",
 			}))
 		}

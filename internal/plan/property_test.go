@@ -82,7 +82,8 @@ func TestPartitionsOfTheResult(t *testing.T) {
 				continue
 			}
 			require.Zero(t, to*sector%p.goal.Want, "what moves goes to the boundary")
-			require.Equal(t, plan.Move{Partition: was.slot + 1, From: off, To: to * sector, Len: was.sectors * sector}, moved[was.slot+1])
+			require.Equal(t, plan.Move{Partition: was.slot + 1, From: off, To: to * sector, Len: was.sectors * sector},
+				moved[was.slot+1])
 			require.Equal(t, (to-was.start)*sector, moved[was.slot+1].Delta())
 		}
 	})

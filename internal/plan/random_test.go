@@ -26,8 +26,8 @@ type part struct {
 
 func (p part) end() int64 { return p.start + p.sectors }
 
-// randomDisk is a legal MBR disk. Every sector that is not zero holds its own number, so that it is known again wherever
-// it goes.
+// randomDisk is a legal MBR disk. Every sector that is not zero holds its own number, so that it is known again
+// wherever it goes.
 type randomDisk struct {
 	bytes disktest.Forged
 	parts []part // in disk order

@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// settle makes pieces and patches for partitions that start at starts, on a disk of at least size bytes. All that lies between them
-// finds its place by one rule, so that starts decide everything.
+// settle makes pieces and patches for partitions that start at starts, on a disk of at least size bytes. All that
+// lies between them finds its place by one rule, so that starts decide everything.
 func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend bool) error {
 	p.starts, p.SectorSize = starts, l.LBASize()
 	p.Moves, p.Pieces, p.Patches = nil, nil, nil
@@ -40,7 +40,8 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 		next := slots[i+1].part.Number
 		at, last, ok := fitAll(s.after, end, delta, starts[next])
 		if !ok {
-			return fmt.Errorf("partition %d starts at byte %d, and what lies in front of it ends at byte %d: %w", next, starts[next], last, ErrNoPlan)
+			return fmt.Errorf("partition %d starts at byte %d, and what lies in front of it ends at byte %d: %w", next,
+				starts[next], last, ErrNoPlan)
 		}
 		p.between(s.after, at)
 	}
@@ -50,8 +51,8 @@ func (p *Plan) settle(l *layout.Layout, starts map[int]int64, size int64, mend b
 	return nil
 }
 
-// named reports whether the table can name the places of boot records and of the ends of extended partitions: what lies behind the last
-// partition has nothing in front of which it must fit.
+// named reports whether the table can name the places of boot records and of the ends of extended partitions: what
+// lies behind the last partition has nothing in front of which it must fit.
 func named(segs []segment, at []int64, limit int64) bool {
 	for i, s := range segs {
 		if (s.kind == record || s.kind == boxEnd) && at[i]+s.Len > limit {
@@ -72,7 +73,8 @@ func tail(l *layout.Layout, segs []segment, end, delta, size int64) (at []int64,
 	return at, grown
 }
 
-// fitAll is fit, and lets records go beyond the last place that they can have where there is no other: beyondCHS says so.
+// fitAll is fit, and lets records go beyond the last place that they can have where there is no other: beyondCHS says
+// so.
 func fitAll(segs []segment, end, delta, limit int64) (at []int64, last int64, ok bool) {
 	if at, last, ok = fit(segs, end, delta, limit); !ok {
 		at, last, ok = fit(unbound(segs), end, delta, limit)
@@ -86,7 +88,8 @@ func (p *Plan) beyondCHS(l *layout.Layout) {
 		if to := p.Places.Records[x.Off]; x.Kind == layout.RecordItem && x.Most > 0 && to > x.Most {
 			p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 				Code: "dos-chain", Effect: ondisk.Unbootable, Partition: x.Number, Err: ondisk.ErrLimit,
-				Text: fmt.Sprintf("the boot record of a logical drive goes from LBA %d to LBA %d, behind cylinder %d, the last one that CHS can name: "+
+				Text: fmt.Sprintf("the boot record of a logical drive goes from LBA %d to LBA %d, behind cylinder "+
+					"%d, the last one that CHS can name: "+
 					"DOS and Windows 95 to ME would lose that drive and those behind it",
 					x.Off/units.SectorSize, to/units.SectorSize, x.Most/x.Step),
 				Remedy: "make space in front of the last logical drive in the guest first, or try a smaller --boundary",
@@ -202,7 +205,8 @@ func (p *Plan) keep(from, to, n int64) {
 	p.Pieces = append(p.Pieces, disk.Shift{From: from, To: to, Len: n})
 }
 
-// rewrite patches the chosen references to what moves. One that pointed elsewhere stays, and the layout has an issue about it.
+// rewrite patches the chosen references to what moves. One that pointed elsewhere stays, and the layout has an issue
+// about it.
 func (p *Plan) rewrite(l *layout.Layout, chosen func(Reference) bool) {
 	for _, r := range p.References(l) {
 		if r.To == r.Points || !chosen(r) {

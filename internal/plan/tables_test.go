@@ -31,8 +31,8 @@ const (
 	tables     = 100_000
 )
 
-// TestHundredThousandTables plans random legal tables, of all kinds, and holds the plans to what is promised of them. Volumes are not
-// looked at: other tests do so.
+// TestHundredThousandTables plans random legal tables, of all kinds, and holds the plans to what is promised of them.
+// Volumes are not looked at: other tests do so.
 func TestHundredThousandTables(t *testing.T) {
 	n := disktest.Sample(tables)
 	if s := os.Getenv("TRUEUP_TABLE"); s != "" {
@@ -150,7 +150,11 @@ func (d dice) mbr() *sparse {
 		if i == box {
 			start := d.start(lba)
 			end := d.chain(s, start)
-			sector0.Entry(0, slot, disktest.MBREntryFields{Type: []byte{0x05, 0x0f, 0x85}[d.IntN(3)], Start: uint32(start), Sectors: uint32(end - start)})
+			sector0.Entry(0, slot,
+				disktest.MBREntryFields{
+					Type: []byte{0x05, 0x0f, 0x85}[d.IntN(3)], Start: uint32(start),
+					Sectors: uint32(end - start),
+				})
 			lba = end
 			continue
 		}
@@ -164,8 +168,8 @@ func (d dice) mbr() *sparse {
 	return s
 }
 
-// chain writes the records of an extended partition that begins at start, and gives its end. The order of the chain need not be that
-// of the disk, but for the first record.
+// chain writes the records of an extended partition that begins at start, and gives its end. The order of the chain
+// need not be that of the disk, but for the first record.
 func (d dice) chain(s *sparse, start int64) int64 {
 	type logical struct{ record, start, sectors int64 }
 	var all []logical
@@ -202,14 +206,17 @@ func (d dice) chain(s *sparse, start int64) int64 {
 		if i+1 < len(all) {
 			next := all[i+1]
 			span := d.span(next.start+next.sectors-next.record, next.sectors, end-next.record)
-			f.Entry(0, 1-at, disktest.MBREntryFields{Type: 0x05, Start: uint32(next.record - start), Sectors: uint32(max(span, 1))})
+			f.Entry(0, 1-at, disktest.MBREntryFields{
+				Type: 0x05, Start: uint32(next.record - start),
+				Sectors: uint32(max(span, 1)),
+			})
 		}
 	}
 	return max(end, start+1)
 }
 
-// span is the length of a link: most makers lead it to the end of the next logical partition, some to that of the extended one, and
-// it can be anything else, since no reader needs it.
+// span is the length of a link: most makers lead it to the end of the next logical partition, some to that of the
+// extended one, and it can be anything else, since no reader needs it.
 func (d dice) span(logical, sectors, box int64) int64 {
 	switch d.IntN(10) {
 	case 0, 1:
@@ -292,8 +299,8 @@ func (d dice) gap(s *sparse, from, to int64) {
 	}
 }
 
-// checkStray wants what was put between partitions in the result, once each and in the order that it had. It is looked for without
-// asking where gaps and their data are.
+// checkStray wants what was put between partitions in the result, once each and in the order that it had. It is
+// looked for without asking where gaps and their data are.
 func (s *sparse) checkStray(t *testing.T, view disk.Disk, again string) {
 	t.Helper()
 	known := map[uint64]bool{}
@@ -322,7 +329,10 @@ func (s *sparse) checkStray(t *testing.T, view disk.Disk, again string) {
 func bare(t require.TestingT, d disk.Disk) *layout.Layout {
 	tab, err := table.Read(d)
 	require.NoError(t, err)
-	l := &layout.Layout{Size: d.Size(), SectorSize: d.SectorSize(), Table: tab, Boot: &boot.Result{Code: boot.Empty}, Issues: tab.Issues, Geometry: table.Geometry{Heads: 255, Sectors: 63}}
+	l := &layout.Layout{
+		Size: d.Size(), SectorSize: d.SectorSize(), Table: tab, Boot: &boot.Result{Code: boot.Empty},
+		Issues: tab.Issues, Geometry: table.Geometry{Heads: 255, Sectors: 63},
+	}
 	for _, p := range tab.Partitions {
 		l.Partitions = append(l.Partitions, layout.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
 	}
@@ -349,7 +359,8 @@ func checkTable(t *testing.T, i int) {
 	again := fmt.Sprintf("TRUEUP_TABLE=%d", i)
 	before := bare(t, source)
 	require.True(t, len(before.Table.Partitions) == 0 || before.Table.Plausible(), "%s: %v", again, before.Issues)
-	require.Empty(t, before.Table.Relocate(table.Places{Size: before.Size}, before.Geometry), "%s: an unmoved table is the identity", again)
+	require.Empty(t, before.Table.Relocate(table.Places{Size: before.Size}, before.Geometry),
+		"%s: an unmoved table is the identity", again)
 	goal := d.goal(before)
 	p, err := plan.New(before, goal)
 	require.NoError(t, err, again)
@@ -383,7 +394,8 @@ func checkTable(t *testing.T, i int) {
 	require.Equal(t, p.Patches, repeated.Patches, again)
 }
 
-// checkPlaces wants what moved aligned, nothing on top of each other, all inside of the disk, and everything else as it was.
+// checkPlaces wants what moved aligned, nothing on top of each other, all inside of the disk, and everything else as
+// it was.
 func checkPlaces(t *testing.T, p *plan.Plan, before, after *layout.Layout, again string) {
 	t.Helper()
 	require.Len(t, after.Partitions, len(before.Partitions), again)
@@ -419,7 +431,7 @@ func checkPlaces(t *testing.T, p *plan.Plan, before, after *layout.Layout, again
 // span is what the length of a link leads to the end of; it can be both, or neither.
 type span struct{ logical, box bool }
 
-// links tells of each link of a chain how long it is.
+// links returns the length of each link of a chain.
 func links(t *testing.T, d disk.Disk, l *layout.Layout) []span {
 	t.Helper()
 	var out []span
@@ -453,8 +465,8 @@ func order(l *layout.Layout) []int {
 	return out
 }
 
-// checkBytes wants every byte of a partition exactly once in the result, at its place, and untouched by patches; and the data of every
-// gap somewhere.
+// checkBytes wants every byte of a partition exactly once in the result, at its place, and untouched by patches; and
+// the data of every gap somewhere.
 func checkBytes(t *testing.T, p *plan.Plan, before, after *layout.Layout, again string) {
 	t.Helper()
 	for i, was := range before.Partitions {
@@ -487,7 +499,8 @@ func checkBytes(t *testing.T, p *plan.Plan, before, after *layout.Layout, again 
 			if items[i].Kind == layout.PartitionItem && x.To != x.From {
 				was, _ := before.Partition(items[i].Number)
 				is, _ := after.Partition(items[i].Number)
-				require.Equal(t, is.Off-was.Off, x.To-x.From, "%s: data behind partition %d stays, or moves with it", again, was.Number)
+				require.Equal(t, is.Off-was.Off, x.To-x.From, "%s: data behind partition %d stays, or moves with it",
+					again, was.Number)
 			}
 		}
 		require.Equal(t, g.Data.Len, covered, "%s: data at %d", again, g.Data.Off)
@@ -527,8 +540,8 @@ func checkGrowth(t *testing.T, p *plan.Plan, before *layout.Layout, again string
 	}
 }
 
-// dataThatStays counts bytes between partitions whose place among zeros decides how close things can come; the simple sum above holds
-// without them.
+// dataThatStays counts bytes between partitions whose place among zeros decides how close things can come; the simple
+// sum above holds without them.
 func dataThatStays(l *layout.Layout) int64 {
 	n := int64(0)
 	for _, g := range l.Gaps {

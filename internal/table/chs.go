@@ -6,8 +6,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Geometry is what CHS bytes are computed in. It is that of the BIOS that boots the disk, not a constant: a disk that was
-// set up under 16 heads does not boot with bytes for 255.
+// Geometry is what CHS bytes are computed in. It is that of the BIOS that boots the disk, not a constant: a disk that
+// was set up under 16 heads does not boot with bytes for 255.
 type Geometry struct{ Heads, Sectors int }
 
 // Valid reports whether g can be expressed in CHS bytes.
@@ -47,9 +47,9 @@ func (g Geometry) lba(b [3]byte) int64 {
 	return (c*int64(g.Heads)+h)*int64(g.Sectors) + s - 1
 }
 
-// lastOfCylinder is the end of a partition as partitioners that know cylinders write it: the last head and sector of the
-// cylinder in which the partition ends. QEMU and BIOSes guess the geometry from these bytes, so an exact end in the middle
-// of a cylinder would make them guess wrong. old decides how an end beyond CHS is written.
+// lastOfCylinder is the end of a partition as partitioners that know cylinders write it: the last head and sector of
+// the cylinder in which the partition ends. QEMU and BIOSes guess the geometry from these bytes, so an exact end in
+// the middle of a cylinder would make them guess wrong. old decides how an end beyond CHS is written.
 func (g Geometry) lastOfCylinder(lba int64, old [3]byte) [3]byte {
 	chs, ok := pack(lba/int64(g.Heads*g.Sectors), int64(g.Heads-1), int64(g.Sectors))
 	if ok && old != saturated {

@@ -69,7 +69,11 @@ func TestEndCHSKeepsTheLastHeadAndSector(t *testing.T) {
 		{"16 heads, cylinder 3", g16, 3*16*63 + 1, [3]byte{}, [3]byte{15, 63, 3}},
 		{"cylinder 1023", g255, 1024*255*63 - 1, [3]byte{}, [3]byte{254, 0xff, 0xff}},
 		{"beyond CHS, was fe ff ff", g255, 1024 * 255 * 63, [3]byte{0xfe, 0xff, 0xff}, [3]byte{0xfe, 0xff, 0xff}},
-		{"beyond CHS with 16 heads, was the full end of that geometry", g16, 1 << 24, [3]byte{15, 0xff, 0xff}, [3]byte{15, 0xff, 0xff}},
+		{
+			"beyond CHS with 16 heads, was the full end of that geometry", g16, 1 << 24,
+			[3]byte{15, 0xff, 0xff},
+			[3]byte{15, 0xff, 0xff},
+		},
 		{"beyond CHS with 16 heads, was not", g16, 1 << 24, [3]byte{15, 63, 5}, [3]byte{0xfe, 0xff, 0xff}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -113,9 +117,23 @@ func TestGeometryIsThatOfTheTable(t *testing.T) {
 		hints []Geometry
 		want  Geometry
 	}{
-		{"255 heads, from its own bytes", func(f disktest.Forged) { entry(f, 0, [3]byte{1, 1, 0}, [3]byte{254, 63, 0}, 63, 16065-63) }, nil, g255},
-		{"16 heads, from its own bytes", func(f disktest.Forged) { entry(f, 0, [3]byte{1, 1, 0}, [3]byte{15, 63, 9}, 63, 10*1008-63) }, nil, g16},
-		{"16 heads against a hint of 255", func(f disktest.Forged) { entry(f, 0, [3]byte{1, 1, 0}, [3]byte{15, 63, 9}, 63, 10*1008-63) }, []Geometry{g255}, g16},
+		{
+			"255 heads, from its own bytes",
+			func(f disktest.Forged) { entry(f, 0, [3]byte{1, 1, 0}, [3]byte{254, 63, 0}, 63, 16065-63) }, nil, g255,
+		},
+		{
+			"16 heads, from its own bytes",
+			func(f disktest.Forged) { entry(f, 0, [3]byte{1, 1, 0}, [3]byte{15, 63, 9}, 63, 10*1008-63) }, nil, g16,
+		},
+		{
+			"16 heads against a hint of 255",
+			func(f disktest.Forged) {
+				entry(f, 0, [3]byte{1, 1, 0}, [3]byte{15, 63, 9}, 63,
+					10*1008-63)
+			},
+			[]Geometry{g255},
+			g16,
+		},
 		{
 			// Start bytes of LBA 63 fit every geometry of 63 sectors: the end decides, and it is the second entry that is right.
 			"the entry that explains more wins", func(f disktest.Forged) {
@@ -123,10 +141,22 @@ func TestGeometryIsThatOfTheTable(t *testing.T) {
 				entry(f, 1, [3]byte{0, 1, 2}, [3]byte{15, 63, 9}, 2*1008, 8*1008)
 			}, nil, g16,
 		},
-		{"saturated bytes say nothing: the boot sector does", func(f disktest.Forged) { entry(f, 0, beyond, beyond, 2048, 4096) }, []Geometry{g16, g255}, g16},
+		{
+			"saturated bytes say nothing: the boot sector does",
+			func(f disktest.Forged) { entry(f, 0, beyond, beyond, 2048, 4096) },
+			[]Geometry{g16, g255},
+			g16,
+		},
 		{"saturated bytes and no hint", func(f disktest.Forged) { entry(f, 0, beyond, beyond, 2048, 4096) }, nil, g255},
-		{"a hint that cannot be is passed over", func(f disktest.Forged) { entry(f, 0, beyond, beyond, 2048, 4096) }, []Geometry{{0, 0}, {300, 64}, g16}, g16},
-		{"bytes of no geometry at all", func(f disktest.Forged) { entry(f, 0, [3]byte{7, 7, 7}, [3]byte{8, 8, 8}, 63, 1000) }, nil, g255},
+		{
+			"a hint that cannot be is passed over", func(f disktest.Forged) { entry(f, 0, beyond, beyond, 2048, 4096) },
+			[]Geometry{{0, 0}, {300, 64}, g16},
+			g16,
+		},
+		{
+			"bytes of no geometry at all",
+			func(f disktest.Forged) { entry(f, 0, [3]byte{7, 7, 7}, [3]byte{8, 8, 8}, 63, 1000) }, nil, g255,
+		},
 		{"an exact end inside of a cylinder", func(f disktest.Forged) {
 			// 63 + 8000 - 1 = LBA 8062 = C0 H127 S62 with 255 heads
 			entry(f, 0, [3]byte{1, 1, 0}, [3]byte{127, 62, 0}, 63, 8000)
@@ -172,7 +202,8 @@ func TestRelocate(t *testing.T) {
 
 func TestRelocateChangesNothingThatStays(t *testing.T) {
 	f := disktest.ForgeMBR(40000)
-	entry(f, 0, [3]byte{9, 9, 9}, [3]byte{8, 8, 8}, 2048, 4096) // wrong bytes of a partition that stays are not ours to mend
+	// wrong bytes of a partition that stays are not ours to mend
+	entry(f, 0, [3]byte{9, 9, 9}, [3]byte{8, 8, 8}, 2048, 4096)
 	tab := read(t, f)
 	require.Empty(t, relocate(tab, nil, g255))
 	require.Empty(t, relocate(tab, map[int]int64{1: 2048 * 512}, g255))

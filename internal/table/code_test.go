@@ -10,8 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// The boot sector of a volume has code or text where the entries of an MBR stand. Spec: Linux, block/partitions/msdos.c, takes a sector with
-// an illegal boot flag for no table.
+// The boot sector of a volume has code or text where the entries of an MBR stand. Spec: Linux,
+// block/partitions/msdos.c, takes a sector with an illegal boot flag for no table.
 func TestCodeInPlaceOfEntries(t *testing.T) {
 	code := bytes.Repeat([]byte{0xf6, 0x8b, 0x5e, 0xeb}, 16)
 	wrongFlag := []byte{0x7f, 0, 1, 0, 0x83, 0, 1, 0, 63, 0, 0, 0, 100, 0, 0, 0}

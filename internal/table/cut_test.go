@@ -59,7 +59,8 @@ func TestChainCutShort(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.NoError(t, os.Truncate(path, 64<<20))
 	disktest.RunInput(t, "label: dos\nstart=63,size=20000,type=83\nstart=20480,size=100000,type=5\n"+
-		"start=22528,size=20000,type=83\nstart=45056,size=20000,type=83\nstart=67584,size=20000,type=83\n", "sfdisk", "--quiet", path)
+		"start=22528,size=20000,type=83\nstart=45056,size=20000,type=83\nstart=67584,size=20000,type=83\n", "sfdisk",
+		"--quiet", path)
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
 	for _, tc := range []struct {

@@ -67,7 +67,8 @@ func (c *chain) step(off int64) int64 {
 	lba := off / c.m.SectorSize
 	switch {
 	case c.seen[off]:
-		c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba), fmt.Sprintf("a record that was not visited: the chain returns to LBA %d", lba))
+		c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba),
+			fmt.Sprintf("a record that was not visited: the chain returns to LBA %d", lba))
 		return 0
 	case off < c.box.Off || off > c.box.End()-c.m.SectorSize:
 		c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba), fmt.Sprintf("LBA %d to %d, inside the extended partition",
@@ -75,12 +76,14 @@ func (c *chain) step(off int64) int64 {
 		return 0
 	case off > c.d.Size()-c.m.SectorSize:
 		c.m.behind(func() {
-			c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba), fmt.Sprintf("at most %d, the last sector of the disk", c.d.Size()/c.m.SectorSize-1))
+			c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba),
+				fmt.Sprintf("at most %d, the last sector of the disk", c.d.Size()/c.m.SectorSize-1))
 		})
 		return 0
 	case len(c.records) == maxLogical:
 		err := fmt.Errorf("ebr at %#x: more than %d logical partitions: %w", off, maxLogical, ondisk.ErrLimit)
-		c.m.Issues = append(c.m.Issues, ondisk.Issue{Code: "table", Effect: ondisk.Broken, Partition: c.box.Number, Text: err.Error(), Err: err})
+		c.m.Issues = append(c.m.Issues,
+			ondisk.Issue{Code: "table", Effect: ondisk.Broken, Partition: c.box.Number, Text: err.Error(), Err: err})
 		return 0
 	case c.last.Overlaps(disk.Range{Off: off, Len: c.m.SectorSize}):
 		c.broken(c.link, "link", fmt.Sprintf("LBA %d", lba), "a place outside of the logical partition before it")
@@ -94,11 +97,13 @@ func (c *chain) record(off int64) int64 {
 	var s mbrSector
 	raw, err := ondisk.Decode(c.d, off, &s)
 	if err != nil {
-		c.m.Issues = append(c.m.Issues, ondisk.Issue{Code: "table", Effect: ondisk.Broken, Partition: c.box.Number, Text: err.Error(), Err: err})
+		c.m.Issues = append(c.m.Issues,
+			ondisk.Issue{Code: "table", Effect: ondisk.Broken, Partition: c.box.Number, Text: err.Error(), Err: err})
 		return 0
 	}
 	if off == c.box.Off && ondisk.IsZero(raw) {
-		c.records = append(c.records, Record{Off: off, Box: c.box.Number, Blank: true}) // never formatted: no logical partition
+		// never formatted: no logical partition
+		c.records = append(c.records, Record{Off: off, Box: c.box.Number, Blank: true})
 		return 0
 	}
 	if s.Magic != mbrMagic {
@@ -136,8 +141,9 @@ func (c *chain) record(off int64) int64 {
 	return next
 }
 
-// fits reports whether Linux takes a data entry in the third or fourth slot of the record at off for a partition: what leaves the record's
-// link or the extended partition is garbage to it. Linux, block/partitions/msdos.c: parse_extended.
+// fits reports whether Linux takes a data entry in the third or fourth slot of the record at off for a partition:
+// what leaves the record's link or the extended partition is garbage to it. Linux, block/partitions/msdos.c:
+// parse_extended.
 func (c *chain) fits(off int64, e mbrEntry) bool {
 	r := disk.Range{Off: int64(e.StartLBA) * c.m.SectorSize, Len: int64(e.Sectors) * c.m.SectorSize}
 	return r.End() <= c.span && c.box.Contains(disk.Range{Off: off + r.Off, Len: r.Len})
@@ -150,9 +156,11 @@ func (c *chain) oddEntries(off int64) {
 	}
 	c.m.Issues = append(c.m.Issues, ondisk.Issue{
 		Code: "ebr-entries", Effect: ondisk.Refuse, OnMove: true,
-		Text: fmt.Sprintf("the boot record at LBA %d (byte %#x) has a second data entry, or one in its third or fourth slot: Linux reads all that fit, "+
+		Text: fmt.Sprintf("the boot record at LBA %d (byte %#x) has a second data entry, or one in its third or "+
+			"fourth slot: Linux reads all that fit, "+
 			"DOS and sfdisk the first, and a move cannot keep both", off/c.m.SectorSize, off),
-		Remedy: "make the logical partitions of this record anew in the guest, each with a boot record of its own; trueup convert copies the disk as it is",
+		Remedy: "make the logical partitions of this record anew in the guest, each with a boot record of its own; " +
+			"trueup convert copies the disk as it is",
 	})
 }
 
@@ -162,10 +170,13 @@ func (c *chain) emptyLink(at int64, e mbrEntry) {
 		return
 	}
 	c.m.Issues = append(c.m.Issues, ondisk.Issue{
-		Code: "ebr-link", Effect: ondisk.Refuse, OnMove: true, // of any partition: what moves could be in the way of the hidden ones
-		Text: fmt.Sprintf("the link at %#x names a boot record at LBA %d and has no sectors: the chain ends there for Linux, and goes on for libfdisk",
+		// of any partition: what moves could be in the way of the hidden ones
+		Code: "ebr-link", Effect: ondisk.Refuse, OnMove: true,
+		Text: fmt.Sprintf("the link at %#x names a boot record at LBA %d and has no sectors: the chain ends there "+
+			"for Linux, and goes on for libfdisk",
 			at, c.box.Off/c.m.SectorSize+int64(e.StartLBA)),
-		Remedy: "make sure in the guest that no logical partition is missing, and write the table again (sfdisk --dump, then sfdisk)",
+		Remedy: "make sure in the guest that no logical partition is missing, and write the table again (sfdisk " +
+			"--dump, then sfdisk)",
 	})
 }
 
@@ -196,7 +207,11 @@ func (c *chain) checkPlaces() {
 	}
 	var all []place
 	for _, r := range c.records {
-		all = append(all, place{disk.Range{Off: r.Off, Len: c.m.SectorSize}, r.Off, int64(c.box.Number), "the boot record at LBA " + strconv.FormatInt(r.Off/c.m.SectorSize, 10)})
+		all = append(all, place{
+			disk.Range{Off: r.Off, Len: c.m.SectorSize},
+			r.Off, int64(c.box.Number),
+			"the boot record at LBA " + strconv.FormatInt(r.Off/c.m.SectorSize, 10),
+		})
 	}
 	for _, p := range c.parts {
 		all = append(all, place{p.Range, p.entry + atStartLBA, int64(p.Number), "partition " + number(p.Number)})
@@ -205,7 +220,8 @@ func (c *chain) checkPlaces() {
 	end := place{}
 	for _, x := range all {
 		if x.Off < end.End() {
-			c.m.brokenIn("ebr", x.at, int(x.number), "place", fmt.Sprintf("LBA %d to %d (%s)", x.Off/c.m.SectorSize, x.End()/c.m.SectorSize-1, x.what),
+			c.m.brokenIn("ebr", x.at, int(x.number), "place",
+				fmt.Sprintf("LBA %d to %d (%s)", x.Off/c.m.SectorSize, x.End()/c.m.SectorSize-1, x.what),
 				"a place apart from "+end.what)
 		}
 		if x.End() > end.End() {

@@ -11,7 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// oddChain is a chain whose records use all four slots, as OS/2 left them. Its places were read by Linux 6.1 (sys/block/sda) like this too.
+// oddChain is a chain whose records use all four slots, as OS/2 left them. Its places were read by Linux 6.1
+// (sys/block/sda) like this too.
 func oddChain(third disktest.MBREntryFields) disktest.Forged {
 	f := disktest.ForgeMBR(32768, slot(0x83, 2048, 1024), slot(0x05, 4096, 20000))
 	f.EBR(4096, slot(0x83, 2048, 100), slot(0x05, 8192, 4096))
@@ -25,8 +26,8 @@ func oddChain(third disktest.MBREntryFields) disktest.Forged {
 	return f
 }
 
-// Linux reads each data entry of a boot record, and takes those in the third and fourth slot for garbage when they do not fit. libblkid has
-// the same rules.
+// Linux reads each data entry of a boot record, and takes those in the third and fourth slot for garbage when they do
+// not fit. libblkid has the same rules.
 func TestRecordsWithManyEntries(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

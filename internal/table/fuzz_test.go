@@ -30,7 +30,8 @@ func seedDisks(f *testing.F, add func(data []byte, sectors uint32)) {
 		d := disktest.Fixture(f, path)
 		add(disktest.Head(f, d, seedBytes), uint32(d.Size()/512))
 	}
-	for _, b := range disktest.Seeds(f, seedBytes, "dfvfs/mbr.raw.gz", "imagemounter/test.mbr.xz", "mbrman/disk1.img", "mbrman/disk2.img",
+	for _, b := range disktest.Seeds(f, seedBytes, "dfvfs/mbr.raw.gz", "imagemounter/test.mbr.xz", "mbrman/disk1.img",
+		"mbrman/disk2.img",
 		"libldm/ldm-2003r2-simple-1.img.xz", "gptman/disk1.img", "gptman/disk2.img") {
 		add(b, uint32(len(b)/512))
 	}
@@ -46,7 +47,8 @@ func FuzzMBR(f *testing.F) {
 	f.Add([]byte(chain), uint32(256))
 	chain.EBR(3, slot(0x83, 10, 2), slot(0x05, 0, 50)) // back to the first
 	f.Add([]byte(chain), uint32(256))
-	f.Add([]byte(disktest.ForgeMBR(1, slot(0x83, 0xffffffff, 0xffffffff), slot(0x05, 0x80000000, 0x7fffffff))), uint32(1<<32-1))
+	f.Add([]byte(disktest.ForgeMBR(1, slot(0x83, 0xffffffff, 0xffffffff), slot(0x05, 0x80000000, 0x7fffffff))),
+		uint32(1<<32-1))
 	f.Fuzz(func(t *testing.T, data []byte, sectors uint32) {
 		readFuzzed(t, disktest.ShortDisk(data, int64(sectors)*512))
 	})
@@ -57,7 +59,8 @@ func FuzzGPT(f *testing.F) {
 	seedDisks(f, func(data []byte, sectors uint32) { f.Add(data, sectors, false) })
 	entries := []disktest.GPTEntryFields{{First: 63, Last: 99, Name: "one"}, {First: 99, Last: 120, Name: "overlaps"}}
 	f.Add([]byte(disktest.ForgeGPT(512, 256, 128, entries...)), uint32(256), false)
-	f.Add([]byte(disktest.ForgeGPT(512, 16, 8, disktest.GPTEntryFields{First: 4, Last: 5}, disktest.GPTEntryFields{First: 6, Last: 9})), uint32(16), false)
+	f.Add([]byte(disktest.ForgeGPT(512, 16, 8, disktest.GPTEntryFields{First: 4, Last: 5},
+		disktest.GPTEntryFields{First: 6, Last: 9})), uint32(16), false)
 	f.Add([]byte(disktest.ForgeGPT(4096, 64, 128, entries...)), uint32(512), true)
 	for _, far := range []uint64{1 << 50, 1<<51 - 1, 1 << 51, 1<<52 - 1, 1 << 55, 1<<64 - 1} {
 		disk := disktest.ForgeGPT(4096, 64, 128, disktest.GPTEntryFields{First: far - 1, Last: far})
@@ -82,7 +85,8 @@ func readFuzzed(t *testing.T, d disk.Disk) {
 	table, err := Read(d)
 	require.Less(t, spent(), slowest)
 	if err != nil {
-		classes := errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrUnsupported)
+		classes := errors.Is(err, ondisk.ErrNoMatch) || errors.Is(err, ondisk.ErrFormat) ||
+			errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrUnsupported)
 		require.True(t, classes, "%v", err)
 		return
 	}
@@ -98,11 +102,13 @@ func readFuzzed(t *testing.T, d disk.Disk) {
 	slices.SortFunc(sorted, func(a, b Partition) int { return cmp.Compare(a.Off, b.Off) })
 	for i, p := range sorted {
 		require.LessOrEqual(t, p.End(), d.Size(), "partition %d", p.Number)
-		require.True(t, i == 0 || !p.Overlaps(sorted[i-1].Range), "partitions %d and %d", sorted[max(i-1, 0)].Number, p.Number)
+		require.True(t, i == 0 || !p.Overlaps(sorted[i-1].Range), "partitions %d and %d", sorted[max(i-1, 0)].Number,
+			p.Number)
 	}
 	here := map[int]int64{}
 	for _, p := range table.Partitions {
 		here[p.Number] = p.Off
 	}
-	require.Empty(t, relocate(table, here, table.Geometry(nil)), "a table that keeps every partition in its place changes nothing")
+	require.Empty(t, relocate(table, here, table.Geometry(nil)),
+		"a table that keeps every partition in its place changes nothing")
 }

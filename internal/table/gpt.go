@@ -71,7 +71,10 @@ type gpt struct {
 
 // array is where the entries of this copy lie.
 func (g *gpt) array() disk.Range {
-	return disk.Range{Off: ondisk.I64(g.header.EntriesLBA) * g.SectorSize, Len: int64(g.header.NumEntries) * int64(g.header.EntrySize)}
+	return disk.Range{
+		Off: ondisk.I64(g.header.EntriesLBA) * g.SectorSize,
+		Len: int64(g.header.NumEntries) * int64(g.header.EntrySize),
+	}
 }
 
 // readGPT tries the sector sizes that disks have, the disk's own first. Either copy may be damaged; two good ones that
@@ -124,8 +127,9 @@ func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
 		c.backup = nil
 	}
 	if first.gpt = &c; c.crossed() {
-		first.warn("gpt-alternate", fmt.Sprintf("the GPT headers at LBA 1 and LBA %d name LBA %d and LBA %d as the place of the other",
-			end/sector-1, first.header.AltLBA, last.header.AltLBA))
+		first.warn("gpt-alternate",
+			fmt.Sprintf("the GPT headers at LBA 1 and LBA %d name LBA %d and LBA %d as the place of the other",
+				end/sector-1, first.header.AltLBA, last.header.AltLBA))
 	}
 	return first, c.readOld(first)
 }
@@ -133,7 +137,8 @@ func readGPTWith(d disk.Disk, sector int64) (*gpt, error) {
 // same reports whether two copies describe the same partitions.
 func (g *gpt) same(o *gpt) bool {
 	a, b := g.header, o.header
-	return a.DiskGUID == b.DiskGUID && a.EntriesCRC == b.EntriesCRC && a.NumEntries == b.NumEntries && a.EntrySize == b.EntrySize &&
+	return a.DiskGUID == b.DiskGUID && a.EntriesCRC == b.EntriesCRC && a.NumEntries == b.NumEntries &&
+		a.EntrySize == b.EntrySize &&
 		a.FirstUsable == b.FirstUsable && a.LastUsable == b.LastUsable
 }
 
@@ -205,18 +210,21 @@ func (g *gpt) checkHeader() error {
 	case h.EntrySize < minEntrySize || h.EntrySize > maxEntrySize || !units.IsPowerOfTwo(int64(h.EntrySize)):
 		return g.field("entry size", atEntrySize, h.EntrySize, fmt.Sprintf("128, 256, … %d", maxEntrySize))
 	case h.FirstUsable > h.LastUsable || (h.LastUsable >= sectors && !g.wasLonger(sectors)):
-		return g.field("usable LBAs", atUsable, fmt.Sprintf("%d to %d", h.FirstUsable, h.LastUsable), fmt.Sprintf("a range within %d sectors", sectors))
+		return g.field("usable LBAs", atUsable, fmt.Sprintf("%d to %d", h.FirstUsable, h.LastUsable),
+			fmt.Sprintf("a range within %d sectors", sectors))
 	case h.EntriesLBA < 2 || h.EntriesLBA >= sectors || size > (sectors-h.EntriesLBA)*ondisk.U64(g.SectorSize):
-		return g.field("entries LBA", atEntriesLBA, h.EntriesLBA, fmt.Sprintf("a place for %d bytes within %d sectors", size, sectors))
+		return g.field("entries LBA", atEntriesLBA, h.EntriesLBA,
+			fmt.Sprintf("a place for %d bytes within %d sectors", size, sectors))
 	}
 	return g.checkArray()
 }
 
-// wasLonger reports whether a primary is that of a disk of more sectors, which was cut short: it names a backup behind the end, and a
-// usable space in front of that.
+// wasLonger reports whether a primary is that of a disk of more sectors, which was cut short: it names a backup
+// behind the end, and a usable space in front of that.
 func (g *gpt) wasLonger(sectors uint64) bool {
 	h := g.header
-	g.cut = g.at == g.SectorSize && h.AltLBA >= sectors && h.AltLBA < ondisk.U64(math.MaxInt64/g.SectorSize) && h.LastUsable < h.AltLBA
+	g.cut = g.at == g.SectorSize && h.AltLBA >= sectors && h.AltLBA < ondisk.U64(math.MaxInt64/g.SectorSize) &&
+		h.LastUsable < h.AltLBA
 	return g.cut
 }
 
@@ -226,9 +234,11 @@ func (g *gpt) checkArray() error {
 	first, last := ondisk.I64(h.FirstUsable)*g.SectorSize, ondisk.I64(h.LastUsable+1)*g.SectorSize
 	switch {
 	case g.at < first && a.End() > first:
-		return g.field("entries LBA", atEntriesLBA, h.EntriesLBA, fmt.Sprintf("a place for %d bytes in front of the first usable LBA %d", a.Len, h.FirstUsable))
+		return g.field("entries LBA", atEntriesLBA, h.EntriesLBA,
+			fmt.Sprintf("a place for %d bytes in front of the first usable LBA %d", a.Len, h.FirstUsable))
 	case g.at >= first && (g.at < last || a.Off < last || a.End() > g.at):
-		return g.field("entries LBA", atEntriesLBA, h.EntriesLBA, fmt.Sprintf("a place for %d bytes between the last usable LBA %d and the header", a.Len, h.LastUsable))
+		return g.field("entries LBA", atEntriesLBA, h.EntriesLBA,
+			fmt.Sprintf("a place for %d bytes between the last usable LBA %d and the header", a.Len, h.LastUsable))
 	}
 	return nil
 }
@@ -267,7 +277,10 @@ func (g *gpt) addEntry(number int, b []byte) error {
 	if e.Type == [16]byte{} {
 		return nil
 	}
-	p := Partition{Number: number, Kind: Entry, TypeGUID: e.Type.String(), GUID: e.GUID.String(), Name: ondisk.UTF16Z(e.Name[:], binary.LittleEndian), LegacyBoot: e.Attributes&4 != 0}
+	p := Partition{
+		Number: number, Kind: Entry, TypeGUID: e.Type.String(), GUID: e.GUID.String(),
+		Name: ondisk.UTF16Z(e.Name[:], binary.LittleEndian), LegacyBoot: e.Attributes&4 != 0,
+	}
 	most := ondisk.U64(math.MaxInt64 / g.SectorSize) // so that bytes stay within 63 bits
 	if e.First > e.Last || e.Last >= most {
 		g.brokenIn("gpt entry", g.array().Off+int64(number-1)*int64(g.header.EntrySize)+32, number, "LBAs",
@@ -282,7 +295,10 @@ func (g *gpt) addEntry(number int, b []byte) error {
 // checkEntries reports partitions outside of the usable range and overlaps.
 func (g *gpt) checkEntries() {
 	h := g.header
-	usable := disk.Range{Off: ondisk.I64(h.FirstUsable) * g.SectorSize, Len: ondisk.I64(h.LastUsable-h.FirstUsable+1) * g.SectorSize}
+	usable := disk.Range{
+		Off: ondisk.I64(h.FirstUsable) * g.SectorSize,
+		Len: ondisk.I64(h.LastUsable-h.FirstUsable+1) * g.SectorSize,
+	}
 	sorted := g.byOffset()
 	seen := map[string]int{}
 	for i, k := range sorted {
@@ -290,14 +306,16 @@ func (g *gpt) checkEntries() {
 		at := g.array().Off + int64(p.Number-1)*int64(h.EntrySize)
 		lbas := fmt.Sprintf("%d to %d", p.Off/g.SectorSize, p.End()/g.SectorSize-1)
 		if n := seen[p.GUID]; n != 0 && p.GUID != noGUID {
-			g.brokenIn("gpt entry", at+16, p.Number, "partition GUID", p.GUID, fmt.Sprintf("another one than that of partition %d", n))
+			g.brokenIn("gpt entry", at+16, p.Number, "partition GUID", p.GUID,
+				fmt.Sprintf("another one than that of partition %d", n))
 		}
 		seen[p.GUID] = p.Number
 		if !usable.Contains(p.Range) {
 			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas, fmt.Sprintf("within %d to %d", h.FirstUsable, h.LastUsable))
 		}
 		if i > 0 && p.Overlaps(g.Partitions[sorted[i-1]].Range) {
-			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas, fmt.Sprintf("a place apart from partition %d", g.Partitions[sorted[i-1]].Number))
+			g.brokenIn("gpt entry", at+32, p.Number, "LBAs", lbas,
+				fmt.Sprintf("a place apart from partition %d", g.Partitions[sorted[i-1]].Number))
 		}
 	}
 }
@@ -312,6 +330,7 @@ func (g *gpt) checkCut() {
 				fmt.Sprintf("within the %d sectors of the disk", sectors))
 		}
 	}
-	g.cutShort((ondisk.I64(g.header.AltLBA)+1)*g.SectorSize, g.d.Size(), g.field("alternate LBA", atAltLBA, g.header.AltLBA,
-		fmt.Sprintf("the place of a backup within %d sectors", sectors)))
+	g.cutShort((ondisk.I64(g.header.AltLBA)+1)*g.SectorSize, g.d.Size(),
+		g.field("alternate LBA", atAltLBA, g.header.AltLBA,
+			fmt.Sprintf("the place of a backup within %d sectors", sectors)))
 }

@@ -1,7 +1,7 @@
 package table
 
-// gptNames are the GPT types. Source: sfdisk --label gpt --list-types, which has them from UEFI 2.10 table 5.7, the discoverable
-// partitions specification and the makers; the names of what P2V work meets are our own.
+// gptNames are the GPT types. Source: sfdisk --label gpt --list-types, which has them from UEFI 2.10 table 5.7, the
+// discoverable partitions specification and the makers; the names of what P2V work meets are our own.
 var gptNames = map[string]string{
 	"c12a7328-f81f-11d2-ba4b-00a0c93ec93b": "EFI system",
 	"024dee41-33e7-11d3-9d69-0008c781f39f": "MBR partition scheme",

@@ -69,8 +69,8 @@ func (c *copies) crossed() bool {
 		(c.primary.header.AltLBA != c.backup.header.MyLBA || c.backup.header.AltLBA != c.primary.header.MyLBA)
 }
 
-// usable is the end of the space for partitions on a disk of size bytes. A backup that is not valid, or in the middle of an enlarged
-// disk, gets its place at the end.
+// usable is the end of the space for partitions on a disk of size bytes. A backup that is not valid, or in the middle
+// of an enlarged disk, gets its place at the end.
 func (c *copies) usable(size int64) int64 {
 	end := ondisk.I64(c.good().header.LastUsable+1) * c.sector
 	if c.backup != nil || (c.backupAtEnd() && end <= c.end-c.sector-c.room()) {
@@ -121,7 +121,8 @@ func (c *copies) readOld(g *gpt) error {
 		return err
 	}
 	if c.tooTight = c.place+c.room() > ondisk.I64(g.header.FirstUsable)*c.sector; c.tooTight {
-		g.cannotMend("gpt-primary", fmt.Sprintf("there is no room for a new primary GPT in front of the first usable LBA %d", g.header.FirstUsable),
+		g.cannotMend("gpt-primary",
+			fmt.Sprintf("there is no room for a new primary GPT in front of the first usable LBA %d", g.header.FirstUsable),
 			"repair the table with gdisk first")
 	}
 	return nil
@@ -156,8 +157,9 @@ func (g *gpt) cannotMend(code, text, remedy string) {
 	g.Issues = append(g.Issues, ondisk.Issue{Code: code, Effect: ondisk.Refuse, OnMove: true, Text: text, Remedy: remedy})
 }
 
-// findArray is where the array of a primary goes whose header is not valid: where it was, when it stands right in front of the first
-// usable LBA and only the header is damaged, since a boot loader can lie in front of it. Otherwise it goes behind the header.
+// findArray is where the array of a primary goes whose header is not valid: where it was, when it stands right in
+// front of the first usable LBA and only the header is damaged, since a boot loader can lie in front of it. Otherwise
+// it goes behind the header.
 func (c *copies) findArray() (int64, error) {
 	g := c.backup
 	behind := primaryEntries * c.sector
@@ -191,7 +193,8 @@ func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 		text := "there is no protective MBR in sector 0: many systems will not see this GPT"
 		if g.gpt.bare = ondisk.IsZero(b); !g.gpt.bare {
 			g.Issues = append(g.Issues, ondisk.Issue{
-				Code: "gpt-no-mbr", Effect: ondisk.Warn, Text: text, Remedy: "sector 0 holds something else, which stays; repair it with gdisk if nothing needs it",
+				Code: "gpt-no-mbr", Effect: ondisk.Warn, Text: text, Remedy: "sector 0 holds something else, which " +
+					"stays; repair it with gdisk if nothing needs it",
 			})
 			return nil
 		}
@@ -202,7 +205,8 @@ func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 	if start := m.sector.Entries[max(g.gpt.shield, 0)].StartLBA; start != 1 {
 		g.Issues = append(g.Issues, ondisk.Issue{
 			Code: "gpt-shield", Effect: ondisk.Warn,
-			Text:   fmt.Sprintf("the protective entry of the MBR starts at LBA %d, want 1: Linux does not take the disk for one with a GPT", start),
+			Text: fmt.Sprintf("the protective entry of the MBR starts at LBA %d, want 1: Linux does not take the "+
+				"disk for one with a GPT", start),
 			Remedy: "write it again in the guest (gdisk, x, n) if a Linux is to see the partitions",
 		})
 	}
@@ -213,7 +217,8 @@ func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 		g.Issues = append(g.Issues, ondisk.Issue{
 			Code: "hybrid-mbr", Effect: ondisk.Refuse, OnMove: true,
 			Text: fmt.Sprintf("hybrid MBR: slot %d (type %#02x) stands beside the protective entry of a GPT", p.Number, p.Type),
-			Remedy: "where every system that boots from the disk reads the GPT, make the MBR protective (gdisk, x, n) and copy again; where one boots by the MBR " +
+			Remedy: "where every system that boots from the disk reads the GPT, make the MBR protective (gdisk, x, " +
+				"n) and copy again; where one boots by the MBR " +
 				"(Windows by a BIOS or Boot Camp), that would break it: copy the disk as it is with trueup convert",
 		})
 	}
@@ -244,8 +249,8 @@ func isZero(d disk.Disk, at, end int64) (bool, error) {
 	return true, nil
 }
 
-// Remnant reports whether of a GPT only the backup is left, without a protective MBR. Who uses a whole disk for one volume leaves such a
-// backup where it is. taken reports whether something else stands where the primary would go.
+// Remnant reports whether of a GPT only the backup is left, without a protective MBR. A volume made on the whole disk
+// leaves such a backup where it is. taken reports whether something else stands where the primary would go.
 func (t *Table) Remnant() (remnant, taken bool) {
 	return t.gpt != nil && t.gpt.remnant, t.gpt != nil && t.gpt.taken
 }
@@ -256,7 +261,8 @@ func (t *Table) Blocked() bool { return t.gpt != nil && t.gpt.blocked() }
 // OnlyBackup reports whether the primary of a GPT is not valid.
 func (t *Table) OnlyBackup() bool { return t.gpt != nil && t.gpt.primary == nil }
 
-// shield is the slot of the protective entry: of several the one that begins behind sector 0, as firmware and Linux want it.
+// shield is the slot of the protective entry: of several the one that begins behind sector 0, as firmware and Linux
+// want it.
 func (m *mbr) shield() int {
 	first := -1
 	for i, e := range m.sector.Entries {

@@ -86,9 +86,9 @@ func readMBR(d disk.Disk) (*mbr, error) {
 // CodeUnnamed is that of the issue of an entry of type 0 that has a place.
 const CodeUnnamed = "type-0"
 
-// unnamed reports an entry of type 0 that has a place inside of where it may lie: it is unused for DOS and Windows, and Linux takes
-// it for a partition, which nothing would move. Linux, block/partitions/msdos.c: msdos_partition looks at sizes only. The entry
-// stands at byte at and counts from base.
+// unnamed reports an entry of type 0 that has a place inside of where it may lie: it is unused for DOS and Windows,
+// and Linux takes it for a partition, which nothing would move. Linux, block/partitions/msdos.c: msdos_partition
+// looks at sizes only. The entry stands at byte at and counts from base.
 func (m *mbr) unnamed(at int64, e mbrEntry, base int64, within disk.Range) {
 	r := disk.Range{Off: base + int64(e.StartLBA)*m.SectorSize, Len: int64(e.Sectors) * m.SectorSize}
 	if e.StartLBA == 0 || e.Sectors == 0 || !within.Contains(r) || len(m.Issues) >= maxIssues {
@@ -96,7 +96,8 @@ func (m *mbr) unnamed(at int64, e mbrEntry, base int64, within disk.Range) {
 	}
 	m.Issues = append(m.Issues, ondisk.Issue{
 		Code: CodeUnnamed, Effect: ondisk.Refuse, OnMove: true,
-		Text: fmt.Sprintf("the entry at %#x has type 0x00 and names LBA %d to %d: Windows takes it for unused, and Linux for a partition",
+		Text: fmt.Sprintf("the entry at %#x has type 0x00 and names LBA %d to %d: Windows takes it for unused, and "+
+			"Linux for a partition",
 			at, r.Off/m.SectorSize, r.End()/m.SectorSize-1),
 		Remedy: "delete the entry in the guest, or give it a type",
 	})
@@ -124,9 +125,10 @@ func (m *mbr) add(i int, e mbrEntry) {
 	m.Partitions = append(m.Partitions, p)
 }
 
-// isCode reports whether code or text stands where the entries would be, as in the boot sector of a volume over the whole disk: each entry
-// that is not zero has an illegal boot flag and names no place on the disk, or all four have such a flag. For Linux one such flag is enough
-// (block/partitions/msdos.c); here a single wrong byte of a table is damage to report.
+// isCode reports whether code or text stands where the entries would be, as in the boot sector of a volume over the
+// whole disk: each entry that is not zero has an illegal boot flag and names no place on the disk, or all four have
+// such a flag. For Linux one such flag is enough (block/partitions/msdos.c); here a single wrong byte of a table is
+// damage to report.
 func (m *mbr) isCode(size int64) bool {
 	illegal, placed := 0, false
 	for _, e := range m.sector.Entries {
@@ -191,7 +193,8 @@ func (m *mbr) checkRanges(size int64) {
 // endsBehind reports a partition that ends behind a disk of size bytes.
 func (m *mbr) endsBehind(what string, p Partition, size int64) {
 	m.behind(func() {
-		m.brokenIn(what, p.entry+atStartLBA, p.Number, "end of partition", fmt.Sprintf("byte %d", p.End()), fmt.Sprintf("at most %d, the size of the disk", size))
+		m.brokenIn(what, p.entry+atStartLBA, p.Number, "end of partition", fmt.Sprintf("byte %d", p.End()),
+			fmt.Sprintf("at most %d, the size of the disk", size))
 	})
 }
 

@@ -78,11 +78,12 @@ func (t *Table) relocateRecord(r Record, to Places, g Geometry) []disk.Patch {
 	is := disk.Range{Off: to.record(r.next.Off)}
 	is.Len = t.spanEnd(r, was.End(), to) - is.Off
 	e := t.moved(r.link, was, is, base, g)
-	return append(out, diff(now+r.linkAt-r.Off, r.link, e, "extended boot record", fmt.Sprintf("link of extended partition %d", r.Box))...)
+	return append(out, diff(now+r.linkAt-r.Off, r.link, e, "extended boot record",
+		fmt.Sprintf("link of extended partition %d", r.Box))...)
 }
 
-// spanEnd is where the length of a link leads to: to the end of the next logical partition, as the specification has it, or of
-// the whole extended partition, or to a place of the maker's own liking. was is the old one.
+// spanEnd is where the length of a link leads to: to the end of the next logical partition, as the specification has
+// it, or of the whole extended partition, or to a place of the maker's own liking. was is the old one.
 func (t *Table) spanEnd(r Record, was int64, to Places) int64 {
 	box, _ := t.find(r.Box)
 	p, ok := t.find(r.next.Logical)

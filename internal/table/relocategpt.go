@@ -76,8 +76,8 @@ func (t *Table) movedEntries(to Places) []disk.Patch {
 	return out
 }
 
-// difference is what the patches do to the CRC of the array. A CRC is linear: that of the xor of two arrays of one length is the xor
-// of theirs and of that of zeros. So it is not necessary to read up to 64 MiB of entries again.
+// difference is what the patches do to the CRC of the array. A CRC is linear: that of the xor of two arrays of one
+// length is the xor of theirs and of that of zeros. So it is not necessary to read up to 64 MiB of entries again.
 func (c *copies) difference(patches []disk.Patch) uint32 {
 	size := c.good().array().Len
 	changes, zeros := crc32.NewIEEE(), crc32.NewIEEE()
@@ -147,8 +147,8 @@ func headerPatches(at int64, old, now []byte, name string, whole bool) []disk.Pa
 	return out
 }
 
-// protective makes the protective entry cover a disk of size bytes. Spec: UEFI 2.10, 5.2.3: starting LBA 1, CHS 0/0/2, ending CHS
-// beyond, as many sectors as there are behind LBA 0, or FFFFFFFF.
+// protective makes the protective entry cover a disk of size bytes. Spec: UEFI 2.10, 5.2.3: starting LBA 1, CHS
+// 0/0/2, ending CHS beyond, as many sectors as there are behind LBA 0, or FFFFFFFF.
 func (c *copies) protective(size int64) []disk.Patch {
 	sectors := ondisk.U32(min(size/c.sector-1, math.MaxUint32))
 	switch {
@@ -162,7 +162,10 @@ func (c *copies) protective(size int64) []disk.Patch {
 		return []disk.Patch{{Off: atEntries + at, Old: was, New: now, Reason: "protective MBR: sector count"}}
 	case c.bare:
 		now := make([]byte, len(c.mbr))
-		copy(now, mbrEntry{StartCHS: [3]byte{0, 2, 0}, Type: typeProtective, EndCHS: [3]byte{0xff, 0xff, 0xff}, StartLBA: 1, Sectors: sectors}.bytes())
+		copy(now, mbrEntry{
+			StartCHS: [3]byte{0, 2, 0}, Type: typeProtective, EndCHS: [3]byte{0xff, 0xff, 0xff},
+			StartLBA: 1, Sectors: sectors,
+		}.bytes())
 		binary.LittleEndian.PutUint16(now[atMagic-atEntries:], mbrMagic)
 		return []disk.Patch{{Off: atEntries, Old: c.mbr, New: now, Reason: "protective MBR, which was missing"}}
 	}

@@ -83,8 +83,8 @@ type Places struct {
 	Mend    bool               // write both copies of a GPT right, and its protective MBR
 }
 
-// Relocate gives the patches that make the table say where things are. Offsets are those of the result. geometry is that
-// of the CHS bytes.
+// Relocate gives the patches that make the table say where things are. Offsets are those of the result. geometry is
+// that of the CHS bytes.
 func (t *Table) Relocate(to Places, geometry Geometry) []disk.Patch {
 	if t.Scheme == GPT {
 		return t.relocateGPT(to)
@@ -108,8 +108,8 @@ func (t *Table) Limit() int64 {
 	return (MaxLBA + 1) * t.SectorSize
 }
 
-// Read finds the table of a disk. ErrNoMatch: it has no table. What is wrong inside of a table becomes an issue, so that the
-// rest can be reported.
+// Read finds the table of a disk. ErrNoMatch: it has no table. What is wrong inside of a table becomes an issue, so
+// that the rest can be reported.
 func Read(d disk.Disk) (*Table, error) {
 	m, err := readMBR(d)
 	noMBR := isNoMatch(err)
@@ -135,11 +135,12 @@ func Read(d disk.Disk) (*Table, error) {
 	return &m.Table, nil
 }
 
-// Damaged reports whether a copy of the table, or what belongs beside it, is not as it should be, and Relocate can mend it.
+// Damaged reports whether a copy of the table, or what belongs beside it, is not as it should be, and Relocate can
+// mend it.
 func (t *Table) Damaged() bool { return t.gpt != nil && t.gpt.damaged() }
 
-// Structures are the pieces of a disk of size bytes that the table itself takes from elsewhere than the same offset: the backup of
-// a GPT at the end, and a copy that replaces a damaged one.
+// Structures are the pieces of a disk of size bytes that the table itself takes from elsewhere than the same offset:
+// the backup of a GPT at the end, and a copy that replaces a damaged one.
 func (t *Table) Structures(size int64) []disk.Shift {
 	if t.gpt == nil {
 		return nil
@@ -179,7 +180,8 @@ func (t *Table) brokenIn(what string, off int64, part int, field string, got, wa
 
 // cutShort says in front of all else that a disk has fewer bytes than its table names: err is where.
 func (t *Table) cutShort(want, size int64, err error) {
-	text := fmt.Sprintf("the image has %d of the %d bytes that its partition table names: it was cut short, or the table is damaged", size, want)
+	text := fmt.Sprintf("the image has %d of the %d bytes that its partition table names: it was cut short, or the "+
+		"table is damaged", size, want)
 	t.Issues = slices.Insert(t.Issues, 0, ondisk.Issue{
 		Code: "cut-short", Effect: ondisk.Broken, Text: text, Err: fmt.Errorf("%s: %w", text, err),
 		Remedy: "copy the whole image from its source again; if it is whole, repair the partition table in the guest",

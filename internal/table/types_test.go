@@ -16,17 +16,21 @@ import (
 func typesOf(t *testing.T, label string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, m := range regexp.MustCompile(`(?m)^ *([0-9A-Fa-f-]+)  (.+)$`).FindAllStringSubmatch(disktest.Output(t, "sfdisk", "--label", label, "--list-types"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^ *([0-9A-Fa-f-]+)  (.+)$`).FindAllStringSubmatch(disktest.Output(t,
+		"sfdisk", "--label", label, "--list-types"), -1) {
 		out[strings.ToLower(m[1])] = strings.TrimSpace(m[2])
 	}
 	return out
 }
 
-// ownNames are names that say more to people who move Windows and Linux than those of sfdisk.
+// ownNames are names that describe partitions of Windows and Linux better than those of sfdisk.
 var ownNames = map[string]string{
-	"7": "HPFS/NTFS/exFAT", "b": "W95 FAT32", "c": "W95 FAT32 (LBA)", "e": "W95 FAT16 (LBA)", "f": "W95 Ext'd (LBA)", "12": "Compaq diagnostics",
-	"17": "Hidden HPFS/NTFS", "1b": "Hidden W95 FAT32", "1c": "Hidden W95 FAT32 (LBA)", "1e": "Hidden W95 FAT16 (LBA)", "27": "Hidden NTFS WinRE",
-	"42": "SFS", "63": "GNU HURD or SysV", "82": "Linux swap / Solaris", "84": "OS/2 hidden or Intel hibernation", "af": "HFS / HFS+", "de": "Dell Utility",
+	"7": "HPFS/NTFS/exFAT", "b": "W95 FAT32", "c": "W95 FAT32 (LBA)", "e": "W95 FAT16 (LBA)", "f": "W95 Ext'd (LBA)",
+	"12": "Compaq diagnostics",
+	"17": "Hidden HPFS/NTFS", "1b": "Hidden W95 FAT32", "1c": "Hidden W95 FAT32 (LBA)", "1e": "Hidden W95 FAT16 (LBA)",
+	"27": "Hidden NTFS WinRE",
+	"42": "SFS", "63": "GNU HURD or SysV", "82": "Linux swap / Solaris", "84": "OS/2 hidden or Intel hibernation",
+	"af": "HFS / HFS+", "de": "Dell Utility",
 	"ee": "GPT", "ef": "EFI (FAT-12/16/32)", "fb": "VMware VMFS", "fc": "VMware VMKCORE", "fd": "Linux raid autodetect",
 
 	"c12a7328-f81f-11d2-ba4b-00a0c93ec93b": "EFI System",

@@ -8,8 +8,9 @@ import (
 	"github.com/trueup/trueup/internal/layout"
 )
 
-// Elsewhere reads from a copy where the partitions of other disks of its machine went, when those disks are not at hand: a reference
-// may name another place, where a partition can have been moved to, and all references to one place must name the same.
+// Elsewhere reads from a copy where the partitions of other disks of its machine went, when those disks are not at
+// hand: a reference may name another place, where a partition can have been moved to, and all references to one place
+// must name the same.
 func Elsewhere(before, after *layout.Layout) (*layout.Machine, error) {
 	m := &layout.Machine{}
 	if len(before.Boot.Refs) != len(after.Boot.Refs) {

@@ -20,17 +20,26 @@ func naming(offs ...int64) *layout.Layout {
 	return l
 }
 
-// What a copy says about disks that are not at hand must make sense: a place has one new place, of its own, where a partition can have been moved to.
+// What a copy says about disks that are not at hand must make sense: a place has one new place, of its own, where a
+// partition can have been moved to.
 func TestPlacesOnDisksThatAreNotAtHand(t *testing.T) {
 	for name, c := range map[string]struct {
 		was, is []int64
 		wrong   string
 	}{
-		"nothing moves":                      {[]int64{32256, 512}, []int64{32256, 512}, ""},
-		"both move":                          {[]int64{32256, 512, 32256}, []int64{1 << 20, 4096, 1 << 20}, ""},
-		"an old one where one is moved":      {[]int64{32256, 1 << 20}, []int64{1 << 20, 1 << 20}, ""},
-		"one place, two new ones":            {[]int64{32256, 32256}, []int64{1 << 20, 2 << 20}, "of the same place to byte 1048576"},
-		"two places, one new one":            {[]int64{32256, 64512}, []int64{1 << 20, 1 << 20}, "no partition was moved there"},
+		"nothing moves":                 {[]int64{32256, 512}, []int64{32256, 512}, ""},
+		"both move":                     {[]int64{32256, 512, 32256}, []int64{1 << 20, 4096, 1 << 20}, ""},
+		"an old one where one is moved": {[]int64{32256, 1 << 20}, []int64{1 << 20, 1 << 20}, ""},
+		"one place, two new ones": {
+			[]int64{32256, 32256},
+			[]int64{1 << 20, 2 << 20},
+			"of the same place to byte 1048576",
+		},
+		"two places, one new one": {
+			[]int64{32256, 64512},
+			[]int64{1 << 20, 1 << 20},
+			"no partition was moved there",
+		},
 		"a place where none can have moved":  {[]int64{32256}, []int64{32257}, "no partition was moved there"},
 		"the place in front of all of them":  {[]int64{32256}, []int64{0}, "no partition was moved there"},
 		"a reference more, which is no copy": {[]int64{32256}, []int64{32256, 1}, ""},

@@ -58,8 +58,15 @@ func TestPromiseBroken(t *testing.T) {
 		{"a partition is gone", "1 partitions, want 2", entry2 + 4, []byte{0}},
 		{"the volume is another", "partition 1 holds ntfs", first + 0x48, []byte{1, 2, 3, 4, 5, 6, 7, 8}},
 		{"the volume is gone", "partition 2 holds unknown", second + 3, []byte("nothing ")},
-		{"hidden sectors of the old place", "ntfs hidden sectors of partition 1 point to byte 32256", first + 0x1c, []byte{63, 0, 0, 0}},
-		{"the backup of the boot sector too", "ntfs hidden sectors, backup boot sector of partition 2", second + 4176899*512 + 0x1c, []byte{1, 1, 1, 1}},
+		{
+			"hidden sectors of the old place", "ntfs hidden sectors of partition 1 point to byte 32256", first + 0x1c,
+			[]byte{63, 0, 0, 0},
+		},
+		{
+			"the backup of the boot sector too", "ntfs hidden sectors, backup boot sector of partition 2",
+			second + 4176899*512 + 0x1c,
+			[]byte{1, 1, 1, 1},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p, before, view := aligned(t)

@@ -1,4 +1,5 @@
-// Package verify proves that a copy is right: two disks are equal byte for byte, and a layout keeps what a plan promised.
+// Package verify proves that a copy is right: two disks are equal byte for byte, and a layout keeps what a plan
+// promised.
 package verify
 
 import (
@@ -19,8 +20,8 @@ import (
 // ErrDifferent marks a copy that is not what it should be.
 var ErrDifferent = errors.New("the copy differs")
 
-// maxDifferences is how many ranges are listed. More do not help, and two disks that have nothing in common would fill the
-// memory with them.
+// maxDifferences is how many ranges are listed. More do not help, and two disks that have nothing in common would
+// fill the memory with them.
 const maxDifferences = 100
 
 // Difference is a range in which two disks differ.
@@ -39,8 +40,11 @@ type Options struct {
 func Same(ctx context.Context, want, got disk.Disk, o Options) ([]Difference, error) {
 	if want.Size() != got.Size() {
 		return []Difference{{
-			Range: disk.Range{Off: min(want.Size(), got.Size()), Len: max(want.Size(), got.Size()) - min(want.Size(), got.Size())},
-			Text:  fmt.Sprintf("the disk has %d bytes, want %d", got.Size(), want.Size()),
+			Range: disk.Range{
+				Off: min(want.Size(), got.Size()),
+				Len: max(want.Size(), got.Size()) - min(want.Size(), got.Size()),
+			},
+			Text: fmt.Sprintf("the disk has %d bytes, want %d", got.Size(), want.Size()),
 		}}, nil
 	}
 	tell := o.Progress
@@ -108,8 +112,8 @@ func join(list, next []Difference) []Difference {
 	return list
 }
 
-// Promise checks that the layout of a result is what the plan promised of it: every partition in its place with its size,
-// type and flags, volumes as they were, references that point home, and nothing left to move.
+// Promise checks that the layout of a result is what the plan promised of it: every partition in its place with its
+// size, type and flags, volumes as they were, references that point home, and nothing left to move.
 func Promise(p *plan.Plan, before, after *layout.Layout) error {
 	if len(before.Partitions) != len(after.Partitions) {
 		return fmt.Errorf("%w: %d partitions, want %d", ErrDifferent, len(after.Partitions), len(before.Partitions))
@@ -129,26 +133,30 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 			return err
 		}
 		if moved[was.Number] && is.Off%must != 0 {
-			return fmt.Errorf("%w: partition %d was moved to byte %d, off the boundary of %d (are SOURCE and DEST swapped?)", ErrDifferent, is.Number, is.Off, must)
+			return fmt.Errorf("%w: partition %d was moved to byte %d, off the boundary of %d (are SOURCE and DEST "+
+				"swapped?)", ErrDifferent, is.Number, is.Off, must)
 		}
 	}
 	return sameRefs(p, before, after)
 }
 
 func samePartition(was, is layout.Partition, want disk.Range) error {
-	same := is.Number == was.Number && is.Kind == was.Kind && is.Active == was.Active && is.TypeID() == was.TypeID() && is.GUID == was.GUID && is.Name == was.Name
+	same := is.Number == was.Number && is.Kind == was.Kind && is.Active == was.Active && is.TypeID() == was.TypeID() &&
+		is.GUID == was.GUID && is.Name == was.Name
 	switch {
 	case !same || is.Range != want:
 		return fmt.Errorf("%w: partition %d is %s %s at byte %d with %d bytes, want %d: %s %s at %d with %d",
-			ErrDifferent, is.Number, is.Kind, is.TypeID(), is.Off, is.Len, was.Number, was.Kind, was.TypeID(), want.Off, want.Len)
+			ErrDifferent, is.Number, is.Kind, is.TypeID(), is.Off, is.Len, was.Number, was.Kind, was.TypeID(), want.Off,
+			want.Len)
 	case is.Volume.Kind != was.Volume.Kind || is.Volume.UUID != was.Volume.UUID || is.Volume.Size != was.Volume.Size:
-		return fmt.Errorf("%w: partition %d holds %s %s, want %s %s", ErrDifferent, is.Number, is.Volume.Kind, is.Volume.UUID, was.Volume.Kind, was.Volume.UUID)
+		return fmt.Errorf("%w: partition %d holds %s %s, want %s %s", ErrDifferent, is.Number, is.Volume.Kind,
+			is.Volume.UUID, was.Volume.Kind, was.Volume.UUID)
 	}
 	return nil
 }
 
-// sameRefs checks that every reference which moves with a partition still points to the same place in it, and that all others are as
-// they were.
+// sameRefs checks that every reference which moves with a partition still points to the same place in it, and that
+// all others are as they were.
 func sameRefs(p *plan.Plan, before, after *layout.Layout) error {
 	refs := p.References(before)
 	if len(refs) != len(after.Boot.Refs) {
@@ -156,7 +164,8 @@ func sameRefs(p *plan.Plan, before, after *layout.Layout) error {
 	}
 	for i, was := range refs {
 		is := after.Boot.Refs[i]
-		if is.Kind != was.Kind || is.Disk != was.Disk || is.Partition != was.Partition || is.File != was.File || is.Off != was.Off {
+		if is.Kind != was.Kind || is.Disk != was.Disk || is.Partition != was.Partition || is.File != was.File ||
+			is.Off != was.Off {
 			return fmt.Errorf("%w: %s (%s), want %s (%s)", ErrDifferent, is.Name(), is.Place(), was.Name(), was.Place())
 		}
 		if is.Points != was.To || was.Follows() && (is.Target != was.Target || is.FromRecord != was.FromRecord) {

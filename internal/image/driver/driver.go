@@ -35,7 +35,8 @@ type Source struct {
 	SectorSize int64
 }
 
-// parentShare is the part of its usual memory that a parent gets: a chain of sixteen takes three times as much as one image.
+// parentShare is the part of its usual memory that a parent gets: a chain of sixteen takes three times as much as one
+// image.
 const parentShare = 8
 
 // Memory is how many bytes the image may keep of what it would keep if it stood alone.
@@ -48,8 +49,8 @@ func (s *Source) Memory(alone int64) int64 {
 
 // ParentRef is how an image names the one it completes.
 type ParentRef struct {
-	// Names are what is stored, in order of preference. A name that is a path is followed only into the image's own folder,
-	// by its last component, and only when ID can tell whether the file that has this name is the right one.
+	// Names are what is stored, in order of preference. A name that is a path is followed only into the image's own
+	// folder, by its last component, and only when ID can tell whether the file that has this name is the right one.
 	Names []string
 	// Format that the parent must have; empty to find it by content.
 	Format string
@@ -57,8 +58,8 @@ type ParentRef struct {
 	ID string
 }
 
-// Below is what shows through a hole of a child: the parent at off, at most n bytes of it, and zeros where there is no parent
-// or behind its end.
+// Below is what shows through a hole of a child: the parent at off, at most n bytes of it, and zeros where there is
+// no parent or behind its end.
 func Below(parent *Image, off, n int64) disk.Run {
 	if parent == nil || off >= parent.Disk.Size() {
 		return disk.Run{Len: n}
@@ -77,17 +78,19 @@ type Format struct {
 	Create func(f WriteFile, size int64, o Options) (Target, error)
 	// Subformats that Create takes; the first is the default.
 	Subformats []string
-	// SectorSizes tells that an image says how large the disk's sectors are; others mean 512 bytes.
+	// SectorSizes reports whether an image states the sector size of its disk; others mean 512 bytes.
 	SectorSizes bool
 	// Stream reads an image that comes through a pipe. Nil when the format cannot be read front to back.
 	Stream func(r io.Reader) (*Stream, error)
 	// Names reads what a file of this format names, without judging the rest. Nil when images of this format stand alone.
 	Names func(f File) (Names, error)
-	// Glance is Names without a proof that what it reads is whole, for who opens the file later. Nil where Names reads little.
+	// Glance is Names without a proof that what it reads is whole, for a file that is opened later. Nil if Names reads
+	// little.
 	Glance func(f File) (Names, error)
-	// Extensions are those that files of this format have, in lower case with the dot: the neighbours of an image to look at.
+	// Extensions are those that files of this format have, in lower case with the dot: the neighbours of an image to
+	// look at.
 	Extensions []string
-	// AnyExtension tells that programs give such files other extensions too, so that only their content tells.
+	// AnyExtension reports whether programs give such files other extensions too, so that only the content counts.
 	AnyExtension bool
 }
 
@@ -95,8 +98,8 @@ type Format struct {
 type Names struct {
 	Parents []string // of the image that it completes, as stored
 	Extents []string // files that hold its data
-	// Claims are for each of Extents how many bytes the image takes of a file that has no header of its own, from its start on; 0 for a
-	// place behind that.
+	// Claims are for each of Extents how many bytes the image takes of a file that has no header of its own, from its
+	// start on; 0 for a place behind that.
 	Claims  []int64
 	Members []string // files of its package, whatever they hold
 	Part    bool     // it is an extent, and of no use without what names it
@@ -119,7 +122,7 @@ type Image struct {
 	Heads, Sectors int
 	// ContentID is what a child names as its parent, empty when the format has none.
 	ContentID string
-	// Child tells that the data is complete only together with the parent's: Disk shows both.
+	// Child reports whether the data are complete only with those of the parent: Disk shows both.
 	Child bool
 }
 
@@ -127,8 +130,8 @@ type Image struct {
 type Stream struct {
 	Image       // Disk is nil
 	Size  int64 // of the disk, bytes
-	// Next gives the next stored piece of the disk, in ascending order, and io.EOF when the image has come to its end as it
-	// should. p is valid until the next call. What is never given reads as zero.
+	// Next gives the next stored piece of the disk, in ascending order, and io.EOF when the image has come to its end
+	// as it should. p is valid until the next call. What is never given reads as zero.
 	Next func() (off int64, p []byte, err error)
 }
 
@@ -149,8 +152,8 @@ type Options struct {
 	Name      string // final base name of the image
 	// Seed is what identifiers are derived from, so that the same job gives the same bytes.
 	Seed []byte
-	// Beside creates a further file of the image, for its data, and gives the name under which it will be found: suffix stands
-	// in it between stem and extension of Name, as "-flat" does in disk-flat.vmdk.
+	// Beside creates a further file of the image, for its data, and gives the name under which it will be found:
+	// suffix stands in it between stem and extension of Name, as "-flat" does in disk-flat.vmdk.
 	Beside func(suffix string) (WriteFile, string, error)
 	// SectorSize of the disk: 512 or 4096 bytes.
 	SectorSize int64
@@ -164,16 +167,16 @@ type Target interface {
 	io.WriterAt
 	// Unit is the granularity in bytes at which space is allocated. WriteAt takes whole units, or the tail of the disk.
 	Unit() int64
-	// Reserve places a range before it is written. Calls come in ascending order and one at a time, which makes the layout of
-	// the file independent of the speed of workers.
+	// Reserve places a range before it is written. Calls come in ascending order and one at a time, which makes the
+	// layout of the file independent of the speed of workers.
 	Reserve(off, n int64) error
 	// Finish writes what makes the file an image and syncs it.
 	Finish() error
 }
 
-// Packer is a Target that stores each unit in another form, such as compressed. Pack may run for many units at once and in any
-// order; its result belongs to the caller. Reserve and WriteAt are called for one unit at a time, and with the packed bytes:
-// n is their number, off the offset of the unit on the disk.
+// Packer is a Target that stores each unit in another form, such as compressed. Pack may run for many units at once
+// and in any order; its result belongs to the caller. Reserve and WriteAt are called for one unit at a time, and with
+// the packed bytes: n is their number, off the offset of the unit on the disk.
 type Packer interface {
 	Pack(unit []byte, off int64) ([]byte, error)
 }

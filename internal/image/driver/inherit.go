@@ -2,8 +2,8 @@ package driver
 
 import "github.com/trueup/trueup/internal/ondisk"
 
-// Inherit makes an image the child of a parent. It gets those of the parent's issues that matter to a copy, and its Check walks
-// the parent's tables too: what is wrong with either is wrong with the disk that both show.
+// Inherit makes an image the child of a parent. It gets those of the parent's issues that matter to a copy, and its
+// Check walks the parent's tables too: what is wrong with either is wrong with the disk that both show.
 func (img *Image) Inherit(parent *Image) {
 	img.Child = true
 	img.Issues = append(img.Issues, ofParent(parent.Issues)...)

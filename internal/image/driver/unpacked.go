@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Unpacked keeps those units of a compressed image that were unpacked last: a reader that takes a unit in pieces, as one of a
-// shifted disk does, unpacks it once. Safe for concurrent use.
+// Unpacked keeps those units of a compressed image that were unpacked last: a reader that takes a unit in pieces, as
+// one of a shifted disk does, unpacks it once. Safe for concurrent use.
 type Unpacked struct {
 	size   int64 // bytes of a unit
 	unpack func(dst []byte, key int64) error
@@ -22,8 +22,8 @@ type unpackedUnit struct {
 	err  error
 }
 
-// NewUnpacked keeps at most limit bytes in units of size bytes. unpack fills dst, of exactly size bytes, with the unit that key
-// names; it runs for several units at once.
+// NewUnpacked keeps at most limit bytes in units of size bytes. unpack fills dst, of exactly size bytes, with the
+// unit that key names; it runs for several units at once.
 func NewUnpacked(limit, size int64, unpack func(dst []byte, key int64) error) *Unpacked {
 	return &Unpacked{size: size, unpack: unpack, units: make([]*unpackedUnit, 0, max(1, limit/size))}
 }

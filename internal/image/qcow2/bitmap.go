@@ -27,7 +27,8 @@ func (c *checker) bitmaps() error {
 	}
 	size := ondisk.U64(c.q.file.Size())
 	if b.DirectoryOffset > size || b.DirectorySize > size-b.DirectoryOffset {
-		return bitmapField(0, "directory offset", b.DirectoryOffset, fmt.Sprintf("one from which %d bytes fit into the file of %d bytes", b.DirectorySize, size))
+		return bitmapField(0, "directory offset", b.DirectoryOffset,
+			fmt.Sprintf("one from which %d bytes fit into the file of %d bytes", b.DirectorySize, size))
 	}
 	directory := disk.Range{Off: ondisk.I64(b.DirectoryOffset), Len: ondisk.I64(b.DirectorySize)}
 	if directory.Len > maxL1 {
@@ -60,7 +61,8 @@ func bitmapField(at int64, name string, got, want any) error {
 func (c *checker) bitmap(e *bitmapEntry, at int64) error {
 	size, n := ondisk.U64(c.q.file.Size()), 8*uint64(e.TableSize)
 	if e.TableOffset > size || n > size-e.TableOffset {
-		return bitmapField(at, "table offset", e.TableOffset, fmt.Sprintf("one from which %d bytes fit into the file of %d bytes", n, size))
+		return bitmapField(at, "table offset", e.TableOffset,
+			fmt.Sprintf("one from which %d bytes fit into the file of %d bytes", n, size))
 	}
 	if c.budget -= int64(e.TableSize); c.budget < 0 {
 		return nil

@@ -24,14 +24,29 @@ var damages = []struct {
 	effect     ondisk.Effect
 	remedy     string
 }{
-	{badTables, "qcow2-tables", ondisk.Broken, "restore the image from a good copy, or repair it with qemu-img check -r all"},
-	{badPlaces, "qcow2-tables", ondisk.Broken, "restore the image from a good copy, or repair it with qemu-img check -r all"},
-	{badSnapshots, "qcow2-snapshot-tables", ondisk.Warn, "look at it with qemu-img check; the present state of the disk does not need them"},
-	{badRefcounts, "qcow2-refcounts", ondisk.Warn, "do not write to the image before qemu-img check -r all; a copy has right ones"},
-	{uncounted, "qcow2-refcounts", ondisk.Warn, "do not write to the image before qemu-img check -r all; a copy has right ones"},
+	{
+		badTables, "qcow2-tables", ondisk.Broken,
+		"restore the image from a good copy, or repair it with qemu-img check -r all",
+	},
+	{
+		badPlaces, "qcow2-tables", ondisk.Broken,
+		"restore the image from a good copy, or repair it with qemu-img check -r all",
+	},
+	{
+		badSnapshots, "qcow2-snapshot-tables", ondisk.Warn,
+		"look at it with qemu-img check; the present state of the disk does not need them",
+	},
+	{
+		badRefcounts, "qcow2-refcounts", ondisk.Warn,
+		"do not write to the image before qemu-img check -r all; a copy has right ones",
+	},
+	{
+		uncounted, "qcow2-refcounts", ondisk.Warn,
+		"do not write to the image before qemu-img check -r all; a copy has right ones",
+	},
 }
 
-// checker walks everything that a header leads to, and counts who uses which cluster of the file.
+// checker walks everything that a header leads to, and counts the uses of each cluster of the file.
 type checker struct {
 	q      *qcow
 	uses   uses
@@ -43,18 +58,20 @@ type checker struct {
 	holes  *ondisk.Holes
 	budget int64 // entries of the tables of snapshots and bitmaps that are looked at
 	leaked int64 // clusters
-	// counting tells that L1 tables are only asked which L2 tables they lead to. times is then known: how many entries lead to
-	// the L2 table in work. What a table leads to is in use as often as the table, and a snapshot shares most of its tables.
+	// counting limits the walk to the L2 tables that L1 tables lead to. times is then known: how many
+	// entries lead to the L2 table in work. What a table leads to is in use as often as the table, and a snapshot
+	// shares most of its tables.
 	counting bool
 	met      int // damaged entries while counting
 	times    use
-	// stopped tells that the walk ended before its time.
+	// stopped reports whether the walk ended early.
 	stopped bool
 	buf     [8 * 512]byte
 }
 
 const (
-	// maxExtraEntries bounds what is read of tables that many snapshots can share: as many as an L1 table of full size has.
+	// maxExtraEntries bounds what is read of tables that many snapshots can share: as many as an L1 table of full
+	// size has.
 	maxExtraEntries = maxL1 / 8
 	// maxDamage is when a table is no table: garbage of a gigabyte is not counted to its end.
 	maxDamage = 1 << 16
@@ -63,12 +80,13 @@ const (
 // errGarbage ends a walk at maxDamage.
 var errGarbage = errors.New("too much damage to go on")
 
-// check walks L1 and L2 tables, those of snapshots too, and holds the refcounts against them. qemu-img check does the same; what it
-// counts as leaks is orphaned data here.
+// check walks L1 and L2 tables, those of snapshots too, and holds the refcounts against them. qemu-img check does the
+// same; what it counts as leaks is orphaned data here.
 func (q *qcow) check() ([]ondisk.Issue, error) {
 	c := &checker{
-		q: q, tables: ondisk.NewPlaceSet(1), blocks: ondisk.NewPlaceSet(1), counts: map[string]int64{}, firsts: map[string]string{},
-		uses: uses{pages: map[int64]*usePage{}}, holes: ondisk.NewHoles(q.file), kind: badTables, times: 1,
+		q: q, tables: ondisk.NewPlaceSet(1), blocks: ondisk.NewPlaceSet(1), counts: map[string]int64{},
+		firsts: map[string]string{},
+		uses:   uses{pages: map[int64]*usePage{}}, holes: ondisk.NewHoles(q.file), kind: badTables, times: 1,
 	}
 	err := c.walk()
 	if errors.Is(err, errGarbage) {
@@ -107,8 +125,8 @@ func (c *checker) add(kind, format string, args ...any) {
 	}
 }
 
-// damage takes what is wrong with the tables in work, and passes on what the file system says. Damage that is met while counting
-// is met again.
+// damage takes what is wrong with the tables in work, and passes on what the file system says. Damage that is met
+// while counting is met again.
 func (c *checker) damage(err error) error {
 	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) {
 		if c.counting {
@@ -159,8 +177,8 @@ func (c *checker) l1(l1 disk.Range) error {
 	return nil
 }
 
-// l2 counts or walks one L2 table, the i-th of its L1 table. One is walked once: a million entries that lead to one table cost
-// nothing to write.
+// l2 counts or walks one L2 table, the i-th of its L1 table. One is walked once: a million entries that lead to one
+// table cost nothing to write.
 func (c *checker) l2(place, i int64) error {
 	if c.counting {
 		c.uses.add(place/c.q.h.cluster(), meta, 1)
@@ -236,7 +254,10 @@ func (c *checker) issues() []ondisk.Issue {
 		if n == 0 {
 			continue
 		}
-		i := ondisk.Issue{Code: d.code, Effect: d.effect, Text: fmt.Sprintf("%d %s; first: %s", n, d.kind, c.firsts[d.kind]), Remedy: d.remedy}
+		i := ondisk.Issue{
+			Code: d.code, Effect: d.effect,
+			Text: fmt.Sprintf("%d %s; first: %s", n, d.kind, c.firsts[d.kind]), Remedy: d.remedy,
+		}
 		if d.effect == ondisk.Broken {
 			i.Err = fmt.Errorf("qcow2 tables: %w: %s", ondisk.ErrFormat, i.Text)
 		}
@@ -244,20 +265,22 @@ func (c *checker) issues() []ondisk.Issue {
 	}
 	if c.leaked > 0 {
 		out = append(out, ondisk.Issue{
-			Code: "orphaned-data", Text: fmt.Sprintf("%d clusters (%s) of the file have a refcount and are used by nothing", c.leaked, units.Format(c.leaked*c.q.h.cluster())),
+			Code: "orphaned-data", Text: fmt.Sprintf("%d clusters (%s) of the file have a refcount and are used by "+
+				"nothing", c.leaked, units.Format(c.leaked*c.q.h.cluster())),
 			Remedy: "a copy does not have them; qemu-img check -r leaks frees them in place",
 		})
 	}
 	if c.unchecked() {
 		out = append(out, ondisk.Issue{
 			Code: "qcow2-tables-unchecked",
-			Text: "the image is too large to hold all refcounts against the clusters in use; every byte is compared after a copy all the same",
+			Text: "the image is too large to hold all refcounts against the clusters in use; every byte is compared " +
+				"after a copy all the same",
 		})
 	}
 	return out
 }
 
-// unchecked tells that a bound was reached.
+// unchecked reports whether a bound was reached.
 func (c *checker) unchecked() bool {
 	return c.stopped || c.uses.full || c.tables.Full() || c.blocks.Full() || c.budget < 0
 }

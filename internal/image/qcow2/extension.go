@@ -67,7 +67,8 @@ func (h *header) readExtensions(src ondisk.Source) (*extensions, error) {
 		}
 		if int64(e.Len) > end-at-8 {
 			return nil, &ondisk.FormatError{
-				What: "qcow2 header extension", Off: at + 4, Field: "length", Got: e.Len, Want: fmt.Sprintf("at most %d bytes, what is left of the first cluster", end-at-8),
+				What: "qcow2 header extension", Off: at +
+					4, Field: "length", Got: e.Len, Want: fmt.Sprintf("at most %d bytes, what is left of the first cluster", end-at-8),
 			}
 		}
 		if err := x.add(src, e.Type, at+8, int64(e.Len)); err != nil {
@@ -81,7 +82,8 @@ func (h *header) readExtensions(src ondisk.Source) (*extensions, error) {
 func (h *header) checkBacking(end int64) error {
 	switch {
 	case h.BackingFileOffset < uint64(h.HeaderLength) || h.BackingFileOffset > ondisk.U64(end):
-		return field("backing_file_offset", atBacking, h.BackingFileOffset, fmt.Sprintf("0, or from %d to %d: inside the first cluster", h.HeaderLength, end))
+		return field("backing_file_offset", atBacking, h.BackingFileOffset,
+			fmt.Sprintf("0, or from %d to %d: inside the first cluster", h.HeaderLength, end))
 	case h.BackingFileSize > maxName || int64(h.BackingFileSize) > end-ondisk.I64(h.BackingFileOffset):
 		return field("backing_file_size", atBackingSize, h.BackingFileSize,
 			fmt.Sprintf("at most %d bytes, and inside the first cluster", maxName))
@@ -96,7 +98,10 @@ func (x *extensions) add(src ondisk.Source, kind uint32, off, n int64) error {
 	case extBitmaps:
 		x.bitmaps = &bitmapsExtension{}
 		if n != int64(binary.Size(x.bitmaps)) {
-			return &ondisk.FormatError{What: "qcow2 bitmaps extension", Off: off - 4, Field: "length", Got: n, Want: binary.Size(x.bitmaps)}
+			return &ondisk.FormatError{
+				What: "qcow2 bitmaps extension", Off: off - 4, Field: "length", Got: n,
+				Want: binary.Size(x.bitmaps),
+			}
 		}
 		return decodeAt(src, off, x.bitmaps)
 	default:
@@ -132,7 +137,8 @@ func (x *extensions) feature(bit int) string {
 func (h *header) checkFeatures(x *extensions) error {
 	for bit := range 64 {
 		if h.IncompatibleFeatures&^uint64(incompatKnown)&(1<<bit) != 0 {
-			return fmt.Errorf("qcow2 header at %#x: incompatible feature bit %d%s: %w", atIncompat, bit, x.feature(bit), ondisk.ErrUnsupported)
+			return fmt.Errorf("qcow2 header at %#x: incompatible feature bit %d%s: %w", atIncompat, bit, x.feature(bit),
+				ondisk.ErrUnsupported)
 		}
 	}
 	if h.IncompatibleFeatures&incompatDataFile != 0 || x.dataFile != "" {
@@ -141,7 +147,8 @@ func (h *header) checkFeatures(x *extensions) error {
 			name = fmt.Sprintf(" %.256q", x.dataFile)
 		}
 		return &ondisk.Refusal{
-			Code: "reference", Reason: fmt.Sprintf("the qcow2 keeps its data in an external data file%s (incompatible feature bit 2 at %#x)", name, atIncompat),
+			Code: "reference", Reason: fmt.Sprintf("the qcow2 keeps its data in an external data file%s "+
+				"(incompatible feature bit 2 at %#x)", name, atIncompat),
 			Remedy: "make one complete image of it with qemu-img convert",
 		}
 	}
@@ -158,9 +165,11 @@ func (h *header) checkPacking(kind byte) error {
 	marked := h.IncompatibleFeatures&incompatPacking != 0
 	switch {
 	case marked == (kind == packingDeflate):
-		return field("compression_type", atPacking, kind, "0 while incompatible feature bit 3 is clear, and another type while it is set")
+		return field("compression_type", atPacking, kind,
+			"0 while incompatible feature bit 3 is clear, and another type while it is set")
 	case kind > packingZstd:
-		return fmt.Errorf("qcow2 header at %#x: compression type %d: %w, known are 0 (deflate) and 1 (zstd)", atPacking, kind, ondisk.ErrUnsupported)
+		return fmt.Errorf("qcow2 header at %#x: compression type %d: %w, known are 0 (deflate) and 1 (zstd)", atPacking,
+			kind, ondisk.ErrUnsupported)
 	}
 	return nil
 }

@@ -97,8 +97,8 @@ func readSome(t *testing.T, d disk.Disk) {
 	}
 }
 
-// FuzzQcow2 reads anything as a qcow2: the head of its first cluster, and what lies behind that, as two short inputs. A hole of so
-// many bytes follows.
+// FuzzQcow2 reads anything as a qcow2: the head of its first cluster, and what lies behind that, as two short inputs.
+// A hole of so many bytes follows.
 func FuzzQcow2(f *testing.F) {
 	const bits, headSize = 9, 256
 	data := bytes.Repeat([]byte("cluster of a disk"), 302)
@@ -130,7 +130,10 @@ func FuzzQcow2(f *testing.F) {
 		b := binary.BigEndian.AppendUint64(make([]byte, 8), 32)
 		q.AddExtension(extBitmaps, binary.BigEndian.AppendUint64(b, uint64(at)))
 	})
-	for kind, stream := range [][]byte{{0xed, 0xc1, 0x01, 0x01, 0, 0, 0, 0x80, 0x90, 0xfe, 0xaf, 0xee, 0x08, 0x0a}, {0x28, 0xb5, 0x2f, 0xfd, 0x60, 0, 1, 0x4b, 0x10, 0, 'x'}} {
+	for kind, stream := range [][]byte{
+		{0xed, 0xc1, 0x01, 0x01, 0, 0, 0, 0x80, 0x90, 0xfe, 0xaf, 0xee, 0x08, 0x0a},
+		{0x28, 0xb5, 0x2f, 0xfd, 0x60, 0, 1, 0x4b, 0x10, 0, 'x'},
+	} {
 		add(func(q *disktest.Qcow2) {
 			q.Set64(disktest.Qcow2Incompatible, uint64(kind)<<3)
 			q.U8(disktest.Qcow2Compression, uint8(kind))

@@ -33,7 +33,7 @@ type header struct {
 	HeaderLength          uint32 // bytes, with the fields behind this one
 }
 
-// Incompatible features: who does not know them cannot read the disk.
+// Incompatible features: a reader that does not know them cannot read the disk.
 const (
 	incompatDirty    = 1 << 0 // refcounts may be stale
 	incompatCorrupt  = 1 << 1
@@ -97,7 +97,8 @@ func decodeAt(src ondisk.Source, off int64, v any) error {
 // readHeader reads the header and gives version 2 the values that it stands for. Nothing is judged but its length.
 func readHeader(src ondisk.Source) (*header, error) {
 	if src.Size() < version2Length {
-		return nil, field("file size", 0, src.Size(), fmt.Sprintf("at least %d bytes, the size of the header", version2Length))
+		return nil, field("file size", 0, src.Size(),
+			fmt.Sprintf("at least %d bytes, the size of the header", version2Length))
 	}
 	var b [version3Length]byte
 	n := min(src.Size(), version3Length)
@@ -120,20 +121,25 @@ func readHeader(src ondisk.Source) (*header, error) {
 func (h *header) check(fileSize int64) error {
 	switch {
 	case h.Version < 2 || h.Version > 3:
-		return fmt.Errorf("qcow2 header at %#x: version %d: %w, want 2 or 3; convert it with qemu-img convert", atVersion, h.Version, ondisk.ErrUnsupported)
+		return fmt.Errorf("qcow2 header at %#x: version %d: %w, want 2 or 3; convert it with qemu-img convert",
+			atVersion, h.Version, ondisk.ErrUnsupported)
 	case h.Version == 3 && fileSize < version3Length:
-		return field("file size", 0, fileSize, fmt.Sprintf("at least %d bytes, the size of the header of version 3", version3Length))
+		return field("file size", 0, fileSize,
+			fmt.Sprintf("at least %d bytes, the size of the header of version 3", version3Length))
 	case h.ClusterBits < minClusterBits || h.ClusterBits > maxClusterBits:
 		return field("cluster_bits", atClusterBits, h.ClusterBits, fmt.Sprintf("%d to %d", minClusterBits, maxClusterBits))
 	case h.Size == 0 || h.Size > math.MaxInt64-1<<maxClusterBits || h.Size%uint64(units.SectorSize) != 0:
 		return field("size", atSize, h.Size, "a multiple of 512 bytes above 0 and below 2^63")
 	case h.RefcountOrder > maxOrder:
 		return field("refcount_order", atOrder, h.RefcountOrder, fmt.Sprintf("0 to %d", maxOrder))
-	case h.Version == 3 && (h.HeaderLength < version3Length || h.HeaderLength%8 != 0 || int64(h.HeaderLength) > min(h.cluster(), fileSize)):
+	case h.Version == 3 &&
+		(h.HeaderLength < version3Length || h.HeaderLength%8 != 0 || int64(h.HeaderLength) > min(h.cluster(), fileSize)):
 		return field("header_length", atLength, h.HeaderLength,
-			fmt.Sprintf("a multiple of 8 from %d to %d, inside the first cluster and the file", version3Length, min(h.cluster(), fileSize)))
+			fmt.Sprintf("a multiple of 8 from %d to %d, inside the first cluster and the file", version3Length,
+				min(h.cluster(), fileSize)))
 	case h.extended() && h.ClusterBits < minExtended:
-		return field("cluster_bits", atClusterBits, h.ClusterBits, fmt.Sprintf("%d to %d with extended L2 entries", minExtended, maxClusterBits))
+		return field("cluster_bits", atClusterBits, h.ClusterBits,
+			fmt.Sprintf("%d to %d with extended L2 entries", minExtended, maxClusterBits))
 	case h.NbSnapshots > maxSnapshots:
 		return field("nb_snapshots", atSnapshots, h.NbSnapshots, fmt.Sprintf("at most %d", maxSnapshots))
 	}
@@ -151,10 +157,12 @@ func (h *header) checkCrypt() error {
 	case name == "":
 		name = fmt.Sprintf("method %d", h.CryptMethod)
 	}
-	return fmt.Errorf("qcow2 header at %#x: encryption %s: %w; decrypt it with qemu-img convert --object secret,… first", atCrypt, name, ondisk.ErrUnsupported)
+	return fmt.Errorf("qcow2 header at %#x: encryption %s: %w; decrypt it with qemu-img convert --object secret,… "+
+		"first", atCrypt, name, ondisk.ErrUnsupported)
 }
 
-// checkPlaces makes sure that L1 and refcount table lie on clusters of the file, apart from each other and from the header.
+// checkPlaces makes sure that L1 and refcount table lie on clusters of the file, apart from each other and from the
+// header.
 func (h *header) checkPlaces(fileSize int64) error {
 	need := (h.clusters() + h.entries() - 1) / h.entries()
 	if int64(h.L1Size) < need {
@@ -164,13 +172,16 @@ func (h *header) checkPlaces(fileSize int64) error {
 		return err
 	}
 	if 8*int64(h.L1Size) > maxL1 {
-		return fmt.Errorf("qcow2 header at %#x: L1 table of %d entries: %w of %d bytes", atL1Size, h.L1Size, ondisk.ErrLimit, maxL1)
+		return fmt.Errorf("qcow2 header at %#x: L1 table of %d entries: %w of %d bytes", atL1Size, h.L1Size,
+			ondisk.ErrLimit, maxL1)
 	}
-	if err := h.checkTable("refcount_table_offset", atRefTable, h.RefcountTableOffset, int64(h.RefcountTableClusters)*h.cluster(), fileSize); err != nil {
+	if err := h.checkTable("refcount_table_offset", atRefTable, h.RefcountTableOffset,
+		int64(h.RefcountTableClusters)*h.cluster(), fileSize); err != nil {
 		return err
 	}
 	if h.refTable().Len > max(maxRefTable, h.cluster()) {
-		return fmt.Errorf("qcow2 header at %#x: refcount table of %d clusters: %w of %d bytes", atRefClusters, h.RefcountTableClusters, ondisk.ErrLimit, maxRefTable)
+		return fmt.Errorf("qcow2 header at %#x: refcount table of %d clusters: %w of %d bytes", atRefClusters,
+			h.RefcountTableClusters, ondisk.ErrLimit, maxRefTable)
 	}
 	if h.refTable().Overlaps(h.l1()) {
 		return field("refcount_table_offset", atRefTable, h.RefcountTableOffset, "a place apart from the L1 table")
@@ -184,7 +195,8 @@ func (h *header) checkPlaces(fileSize int64) error {
 // checkTable wants a table of n bytes at a cluster of the file that is not the header's.
 func (h *header) checkTable(name string, at int64, off uint64, n, fileSize int64) error {
 	if off == 0 || off%ondisk.U64(h.cluster()) != 0 || off > ondisk.U64(fileSize) || n > fileSize-ondisk.I64(off) {
-		return field(name, at, off, fmt.Sprintf("a multiple of %d above 0 from which %d bytes fit into the file of %d bytes", h.cluster(), n, fileSize))
+		return field(name, at, off,
+			fmt.Sprintf("a multiple of %d above 0 from which %d bytes fit into the file of %d bytes", h.cluster(), n, fileSize))
 	}
 	return nil
 }

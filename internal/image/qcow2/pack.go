@@ -9,8 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// packedTarget writes compressed clusters, one behind the other without gaps, as qemu-img does. Clusters that deflate does not
-// make smaller are stored plainly.
+// packedTarget writes compressed clusters, one behind the other without gaps, as qemu-img does. Clusters that deflate
+// does not make smaller are stored plainly.
 type packedTarget struct {
 	*target
 	at  int64 // byte offset where the next packed cluster can go, 0 when the last file cluster is full or was left
@@ -69,8 +69,8 @@ func (t *packedTarget) Reserve(off, n int64) error {
 	return nil
 }
 
-// allocPacked gives n bytes, fewer than a cluster: in what is left of the last file cluster, and on into the next one where that
-// follows at once. Clusters of a refcount block that was left are not touched again.
+// allocPacked gives n bytes, fewer than a cluster: in what is left of the last file cluster, and on into the next one
+// where that follows at once. Clusters of a refcount block that was left are not touched again.
 func (t *packedTarget) allocPacked(n int64) (int64, error) {
 	last := t.end/t.h.cluster() - 1
 	here := t.at != 0 && last/t.perBlock() == t.block

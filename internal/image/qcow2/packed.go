@@ -16,7 +16,8 @@ import (
 // sector is the unit in which a descriptor counts compressed data, in bytes.
 const sector = 512
 
-// inflater fills dst with what src packs. Bytes of src behind that are not looked at; a stream that has more or less is refused.
+// inflater fills dst with what src packs. Bytes of src behind that are not looked at; a stream that has more or less
+// is refused.
 type inflater func(dst []byte, src io.Reader) error
 
 var inflaters = [...]inflater{packingDeflate: inflateDeflate, packingZstd: inflateZstd}
@@ -27,7 +28,10 @@ func (q *qcow) unpack(dst []byte, key int64) error {
 	src := io.NewSectionReader(q.file, place, min(size, q.file.Size()-place))
 	if err := q.inflate(dst, src); err != nil {
 		if ours := new(streamError); errors.As(err, &ours) {
-			return &ondisk.FormatError{What: "qcow2 compressed cluster", Off: place, Field: "stream", Got: ours.Error(), Want: fmt.Sprintf("one that gives %d bytes", len(dst))}
+			return &ondisk.FormatError{
+				What: "qcow2 compressed cluster", Off: place, Field: "stream", Got: ours.Error(),
+				Want: fmt.Sprintf("one that gives %d bytes", len(dst)),
+			}
 		}
 		return err
 	}
@@ -38,7 +42,9 @@ func (q *qcow) unpack(dst []byte, key int64) error {
 type streamError struct{ error }
 
 // deflateReaders keeps readers, which have buffers of 32 KiB.
-var deflateReaders = sync.Pool{New: func() any { return &deflateReader{z: flate.NewReader(nil), b: bufio.NewReaderSize(nil, 4<<10)} }}
+var deflateReaders = sync.Pool{New: func() any {
+	return &deflateReader{z: flate.NewReader(nil), b: bufio.NewReaderSize(nil, 4<<10)}
+}}
 
 type deflateReader struct {
 	z io.ReadCloser
@@ -85,7 +91,8 @@ func (f *failing) Read(p []byte) (int, error) {
 
 // zstdDecoder decodes single frames into the caller's buffer: then neither window nor output are allocated by it.
 var zstdDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
-	return zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxZstdWindow))
+	return zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(maxZstdWindow))
 })
 
 // maxZstdWindow is that of the highest common compression level (19), in bytes.

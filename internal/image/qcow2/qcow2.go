@@ -1,5 +1,5 @@
-// Package qcow2 reads and writes the images of QEMU, versions 2 and 3: with compressed clusters, extended L2 entries and
-// backing files. Encrypted images and external data files are named and refused.
+// Package qcow2 reads and writes the images of QEMU, versions 2 and 3: with compressed clusters, extended L2 entries
+// and backing files. Encrypted images and external data files are named and refused.
 //
 // Specification: QEMU docs/interop/qcow2; where QEMU reads more or less than that, a comment says so.
 package qcow2
@@ -92,14 +92,16 @@ func (h *header) issues() []ondisk.Issue {
 	if h.IncompatibleFeatures&incompatDirty != 0 {
 		out = append(out, ondisk.Issue{
 			Code: "qcow2-dirty", Effect: ondisk.Refuse, Err: ondisk.ErrBusy,
-			Text:   fmt.Sprintf("the qcow2 was not closed cleanly (incompatible feature bit 0 at %#x is set): its refcounts may be stale", atIncompat),
+			Text: fmt.Sprintf("the qcow2 was not closed cleanly (incompatible feature bit 0 at %#x is set): its "+
+				"refcounts may be stale", atIncompat),
 			Remedy: "close the program that has it open, or repair it with qemu-img check -r all",
 		})
 	}
 	if h.IncompatibleFeatures&incompatCorrupt != 0 {
 		out = append(out, ondisk.Issue{
 			Code: "qcow2-corrupt", Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
-			Text:   fmt.Sprintf("the qcow2 is marked as corrupt (incompatible feature bit 1 at %#x is set): QEMU found damage in it", atIncompat),
+			Text: fmt.Sprintf("the qcow2 is marked as corrupt (incompatible feature bit 1 at %#x is set): QEMU "+
+				"found damage in it", atIncompat),
 			Remedy: "restore the image from a good copy, or repair it with qemu-img check -r all",
 		})
 	}
@@ -108,7 +110,8 @@ func (h *header) issues() []ondisk.Issue {
 
 // formatNames are ours for the names that QEMU gives to the formats of backing files.
 var formatNames = map[string]string{
-	"": "", "raw": "raw", "file": "raw", "host_device": "raw", "qcow2": "qcow2", "vmdk": "vmdk", "vpc": "vhd", "vhdx": "vhdx",
+	"": "", "raw": "raw", "file": "raw", "host_device": "raw", "qcow2": "qcow2", "vmdk": "vmdk", "vpc": "vhd",
+	"vhdx": "vhdx",
 }
 
 // addParent opens the backing file.
@@ -119,7 +122,8 @@ func (q *qcow) addParent(s *driver.Source, img *driver.Image) error {
 	}
 	format, known := formatNames[q.x.format]
 	if !known {
-		return fmt.Errorf("qcow2 backing file %.256q of format %.32q: %w; make one complete image with qemu-img convert", name, q.x.format, ondisk.ErrUnsupported)
+		return fmt.Errorf("qcow2 backing file %.256q of format %.32q: %w; make one complete image with qemu-img "+
+			"convert", name, q.x.format, ondisk.ErrUnsupported)
 	}
 	img.Details = append(img.Details, driver.Detail{Name: "backing file", Value: name})
 	if q.x.format != "" {
@@ -129,7 +133,7 @@ func (q *qcow) addParent(s *driver.Source, img *driver.Image) error {
 	return err
 }
 
-// names reads the names in a qcow2 for those who look for its parents; none for a file that is no qcow2.
+// names returns the parents that a qcow2 names, and none for a file of another format.
 func names(f driver.File) (driver.Names, error) {
 	head := make([]byte, min(f.Size(), int64(len(magic))))
 	if err := ondisk.ReadFull(f, head, 0); err != nil {
@@ -164,8 +168,8 @@ func names(f driver.File) (driver.Names, error) {
 	return n, nil
 }
 
-// fileNames are the files that the name of a backing file can mean. QEMU stores a path, "file:" and a path, or "json:" and the
-// options of the block device, of which it writes those that a path cannot say.
+// fileNames are the files that the name of a backing file can mean. QEMU stores a path, "file:" and a path, or
+// "json:" and the options of the block device, of which it writes those that a path cannot say.
 func fileNames(name string) (paths []string, broken bool) {
 	options, ok := strings.CutPrefix(name, "json:")
 	if !ok {

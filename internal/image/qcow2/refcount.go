@@ -120,7 +120,8 @@ func (c *checker) eachBlock(visit func(i, place int64) error) error {
 		switch {
 		case entry == 0:
 		case entry%size != 0 || entry > ondisk.U64(c.q.file.Size()) || size > ondisk.U64(c.q.file.Size())-entry:
-			c.add(badRefcounts, "entry at %#x leads to %#x, want a cluster inside the file of %d bytes", at, entry, c.q.file.Size())
+			c.add(badRefcounts, "entry at %#x leads to %#x, want a cluster inside the file of %d bytes", at, entry,
+				c.q.file.Size())
 		default:
 			if err := visit(i, ondisk.I64(entry)); err != nil {
 				return err
@@ -159,8 +160,8 @@ func (c *checker) compare(i, place int64) error {
 	return nil
 }
 
-// refcount is entry i of a stretch of a block. Those of less than a byte begin with the least significant bit. Spec: "Refcount
-// block entry".
+// refcount is entry i of a stretch of a block. Those of less than a byte begin with the least significant bit. Spec:
+// "Refcount block entry".
 func refcount(b []byte, i int64, order uint32) uint64 {
 	switch order {
 	case 3:

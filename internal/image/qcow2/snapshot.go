@@ -46,12 +46,16 @@ func (q *qcow) eachSnapshot(visit func(e *snapshotEntry, r disk.Range) error) er
 		case e.ExtraDataSize > maxExtra:
 			return snapshotField(at+36, "extra data size", e.ExtraDataSize, fmt.Sprintf("at most %d bytes", maxExtra))
 		case n > q.file.Size()-at:
-			return snapshotField(at+12, "length of id and name", n, fmt.Sprintf("an end inside the file of %d bytes", q.file.Size()))
-		case e.L1TableOffset%ondisk.U64(q.h.cluster()) != 0 || e.L1TableOffset > ondisk.U64(q.file.Size()) || l1.Len > q.file.Size()-ondisk.I64(e.L1TableOffset):
+			return snapshotField(at+12, "length of id and name", n,
+				fmt.Sprintf("an end inside the file of %d bytes", q.file.Size()))
+		case e.L1TableOffset%ondisk.U64(q.h.cluster()) != 0 || e.L1TableOffset > ondisk.U64(q.file.Size()) ||
+			l1.Len > q.file.Size()-ondisk.I64(e.L1TableOffset):
 			return snapshotField(at, "L1 table offset", e.L1TableOffset,
-				fmt.Sprintf("a multiple of %d from which %d bytes fit into the file of %d bytes", q.h.cluster(), l1.Len, q.file.Size()))
+				fmt.Sprintf("a multiple of %d from which %d bytes fit into the file of %d bytes", q.h.cluster(), l1.Len,
+					q.file.Size()))
 		case l1.Len > maxL1:
-			return fmt.Errorf("qcow2 snapshot at %#x: L1 table of %d entries: %w of %d bytes", at+8, e.L1Size, ondisk.ErrLimit, maxL1)
+			return fmt.Errorf("qcow2 snapshot at %#x: L1 table of %d entries: %w of %d bytes", at+8, e.L1Size,
+				ondisk.ErrLimit, maxL1)
 		}
 		if err := visit(&e, disk.Range{Off: at, Len: n}); err != nil {
 			return err
@@ -70,7 +74,8 @@ func (q *qcow) addSnapshots(img *driver.Image) error {
 	if q.h.NbSnapshots == 0 {
 		return nil
 	}
-	img.Details = append(img.Details, driver.Detail{Name: "snapshots", Value: strconv.FormatUint(uint64(q.h.NbSnapshots), 10)})
+	img.Details = append(img.Details,
+		driver.Detail{Name: "snapshots", Value: strconv.FormatUint(uint64(q.h.NbSnapshots), 10)})
 	listed := 0
 	err := q.eachSnapshot(func(e *snapshotEntry, r disk.Range) error {
 		if listed++; listed > maxListed {
@@ -85,7 +90,8 @@ func (q *qcow) addSnapshots(img *driver.Image) error {
 	}
 	img.Issues = append(img.Issues, ondisk.Issue{
 		Code: "qcow2-snapshots", Effect: ondisk.Warn,
-		Text:   fmt.Sprintf("the qcow2 has %d internal snapshots: a copy holds the present state only, without them", q.h.NbSnapshots),
+		Text: fmt.Sprintf("the qcow2 has %d internal snapshots: a copy holds the present state only, without them",
+			q.h.NbSnapshots),
 		Remedy: "keep the source, or save a snapshot first with qemu-img convert -l",
 	})
 	return nil
@@ -128,6 +134,7 @@ func (q *qcow) addBitmaps(img *driver.Image) {
 		stale = ", which are out of date"
 	}
 	img.Issues = append(img.Issues, ondisk.Issue{
-		Code: "qcow2-bitmaps", Text: fmt.Sprintf("the qcow2 has %d persistent bitmaps%s: a copy has none, so the next incremental backup is a full one", b.NbBitmaps, stale),
+		Code: "qcow2-bitmaps", Text: fmt.Sprintf("the qcow2 has %d persistent bitmaps%s: a copy has none, so the "+
+			"next incremental backup is a full one", b.NbBitmaps, stale),
 	})
 }

@@ -121,10 +121,12 @@ func (q *qcow) table(l1 disk.Range, i int64) (place, absent int64, err error) {
 func (q *qcow) tablePlace(entry uint64, at int64) (int64, error) {
 	place := ondisk.I64(entry & placeMask)
 	r := disk.Range{Off: place, Len: q.h.cluster()}
-	if entry&^(placeMask|copied) != 0 || place == 0 || place%q.h.cluster() != 0 || place > q.file.Size()-q.h.cluster() || q.inTables(r) {
+	if entry&^(placeMask|copied) != 0 || place == 0 || place%q.h.cluster() != 0 ||
+		place > q.file.Size()-q.h.cluster() || q.inTables(r) {
 		return 0, &ondisk.FormatError{
 			What: "qcow2 L1 table", Off: at, Field: "entry", Got: fmt.Sprintf("%#x", entry), Past: place >= q.file.Size(),
-			Want: fmt.Sprintf("0, or the place of an L2 table: a cluster of %d bytes inside the file of %d bytes and outside of L1 and refcount table, with bits 0 to 8 and 56 to 62 clear",
+			Want: fmt.Sprintf("0, or the place of an L2 table: a cluster of %d bytes inside the file of %d bytes and "+
+				"outside of L1 and refcount table, with bits 0 to 8 and 56 to 62 clear",
 				q.h.cluster(), q.file.Size()),
 		}
 	}
@@ -165,7 +167,10 @@ func (e *l2entries) bad(i int64, name string, got uint64, want string) error {
 		at += 8
 	}
 	past := name == "entry" && got&compressed == 0 && ondisk.I64(got&placeMask) > e.q.file.Size()-e.q.h.cluster()
-	return &ondisk.FormatError{What: "qcow2 L2 table", Off: at, Field: name, Got: fmt.Sprintf("%#x", got), Want: want, Past: past}
+	return &ondisk.FormatError{
+		What: "qcow2 L2 table", Off: at, Field: name, Got: fmt.Sprintf("%#x", got), Want: want,
+		Past: past,
+	}
 }
 
 // join makes one run of the units from off on that continue the first.
@@ -232,12 +237,15 @@ func (e *l2entries) state(i, sub, need int64) (state, error) {
 		s.kind = zero
 	}
 	if err == nil && s.kind == data && need > e.q.file.Size()-s.place {
-		err = e.bad(i, "entry", entry, fmt.Sprintf("the place of a cluster from which %d bytes fit into the file of %d bytes", sub*e.q.unit+need, e.q.file.Size()))
+		err = e.bad(i, "entry", entry,
+			fmt.Sprintf("the place of a cluster from which %d bytes fit into the file of %d bytes", sub*e.q.unit+need,
+				e.q.file.Size()))
 	}
 	return s, err
 }
 
-// standard checks a standard cluster descriptor and gives the place in it, 0 for none. Spec: "Standard Cluster Descriptor".
+// standard checks a standard cluster descriptor and gives the place in it, 0 for none. Spec: "Standard Cluster
+// Descriptor".
 func (e *l2entries) standard(i int64, entry uint64) (int64, error) {
 	h := e.q.h
 	known := uint64(placeMask | copied | zeroFlag)
@@ -253,7 +261,8 @@ func (e *l2entries) standard(i int64, entry uint64) (int64, error) {
 	case place == 0 && entry&copied != 0 && entry&zeroFlag == 0:
 		return 0, e.bad(i, "entry", entry, "bit 63 clear where no cluster is allocated")
 	case place%h.cluster() != 0:
-		return 0, e.bad(i, "entry", entry, fmt.Sprintf("a place that is a multiple of the cluster size of %d bytes", h.cluster()))
+		return 0, e.bad(i, "entry", entry,
+			fmt.Sprintf("a place that is a multiple of the cluster size of %d bytes", h.cluster()))
 	case place != 0 && (place == e.table || e.q.inTables(r)):
 		return 0, e.bad(i, "entry", entry, "a place apart from L1, L2 and refcount table")
 	}
@@ -286,15 +295,17 @@ func (e *l2entries) packed(i int64, entry, bitmap uint64) (state, error) {
 		return state{}, e.bad(i, "entry", entry, "bit 63 clear in that of a compressed cluster")
 	case bitmap != 0:
 		return state{}, e.bad(i, "subcluster bitmap", bitmap, "0 for a compressed cluster")
-	case left <= 0 || size-left >= sector || place < int64(e.q.h.HeaderLength) || e.q.inTables(disk.Range{Off: place, Len: min(size, left)}):
+	case left <= 0 || size-left >= sector || place < int64(e.q.h.HeaderLength) ||
+		e.q.inTables(disk.Range{Off: place, Len: min(size, left)}):
 		return state{}, e.bad(i, "entry", entry,
-			fmt.Sprintf("compressed data inside the file of %d bytes, apart from header, L1 and refcount table", e.q.file.Size()))
+			fmt.Sprintf("compressed data inside the file of %d bytes, apart from header, L1 and refcount table",
+				e.q.file.Size()))
 	}
 	return state{kind: packed, key: d}, nil
 }
 
-// packedPlace splits a compressed descriptor: where the data begins, and how many bytes it has at most. Writers count the data
-// in sectors; the last one may be cut by the end of the file, or hold the begin of the next cluster's data.
+// packedPlace splits a compressed descriptor: where the data begins, and how many bytes it has at most. Writers count
+// the data in sectors; the last one may be cut by the end of the file, or hold the begin of the next cluster's data.
 func (h *header) packedPlace(d uint64) (place, size int64) {
 	x := 62 - (h.ClusterBits - 8)
 	place = ondisk.I64(d & (1<<x - 1))

@@ -18,7 +18,8 @@ const (
 	leastBits = 12
 	// maxPackedBits is a cluster of 1 MiB: what is packed at once must lie in one piece of a copy.
 	maxPackedBits = 20
-	// maxWrittenL1 is how long an L1 table may become, in bytes, before the clusters get larger: 64 KiB clusters go to 256 TiB.
+	// maxWrittenL1 is how long an L1 table may become, in bytes, before the clusters get larger: 64 KiB clusters go
+	// to 256 TiB.
 	maxWrittenL1 = 4 << 20
 	// smallUnit is the unit for clusters that a chunk of the copy does not hold, in bytes.
 	smallUnit = 64 << 10
@@ -40,7 +41,8 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	bits = min(bits, most)
 	for l1Entries(size, bits) > maxWrittenL1/8 {
 		if bits++; bits > most {
-			return nil, fmt.Errorf("qcow2 of %d bytes: %w: its L1 table would pass %d bytes", size, ondisk.ErrLimit, maxWrittenL1)
+			return nil, fmt.Errorf("qcow2 of %d bytes: %w: its L1 table would pass %d bytes", size, ondisk.ErrLimit,
+				maxWrittenL1)
 		}
 	}
 	t := newTarget(f, size, bits, version)
@@ -56,9 +58,9 @@ func l1Entries(size int64, clusterBits uint32) int64 {
 	return (size-1)/perTable + 1
 }
 
-// target writes an image from front to back: header, first refcount block, L1 table, then clusters in the order of the disk, each
-// L2 table in front of the first cluster that it describes. A refcount block is the first cluster of those that it counts. So only
-// the L2 table and the refcount block in work are in memory.
+// target writes an image from front to back: header, first refcount block, L1 table, then clusters in the order of
+// the disk, each L2 table in front of the first cluster that it describes. A refcount block is the first cluster of
+// those that it counts. So only the L2 table and the refcount block in work are in memory.
 type target struct {
 	f       driver.WriteFile
 	h       header
@@ -75,7 +77,8 @@ type target struct {
 
 func newTarget(f driver.WriteFile, size int64, bits, version uint32) *target {
 	t := &target{f: f, table: -1, guest: -1, h: header{
-		Version: version, ClusterBits: bits, Size: ondisk.U64(size), L1Size: ondisk.U32(l1Entries(size, bits)), RefcountOrder: 4,
+		Version: version, ClusterBits: bits, Size: ondisk.U64(size), L1Size: ondisk.U32(l1Entries(size,
+			bits)), RefcountOrder: 4,
 		HeaderLength: version3Length,
 	}}
 	copy(t.h.Magic[:], magic)
@@ -95,8 +98,8 @@ func (t *target) perBlock() int64 { return t.h.cluster() / 2 }
 // blockPlace is the byte offset of refcount block i. The very first cluster is the header's.
 func (t *target) blockPlace(i int64) int64 { return max(1, i*t.perBlock()) * t.h.cluster() }
 
-// count adds a reference to a cluster of the block in work. What shares a cluster is compressed data, whose pieces are too long
-// for 65,535 of them.
+// count adds a reference to a cluster of the block in work. What shares a cluster is compressed data, whose pieces
+// are too long for 65,535 of them.
 func (t *target) count(cluster int64) {
 	b := t.counts[2*(cluster%t.perBlock()):]
 	binary.BigEndian.PutUint16(b, binary.BigEndian.Uint16(b)+1)
@@ -230,8 +233,8 @@ func (t *target) Finish() error {
 	return t.f.Sync()
 }
 
-// writeRefTable ends the file with the refcount table, in one piece: where the clusters of the last block do not suffice, it begins
-// a new one.
+// writeRefTable ends the file with the refcount table, in one piece: where the clusters of the last block do not
+// suffice, it begins a new one.
 func (t *target) writeRefTable() error {
 	most := 8 * (t.next/t.perBlock() + 2) // bytes, with a block to come
 	n := units.AlignUp(most, t.h.cluster()) / t.h.cluster()

@@ -45,8 +45,8 @@ func TestPackedClustersKeepTheWindow(t *testing.T) {
 	require.Equal(t, far, packed[:len(far)])
 }
 
-// Packed clusters of any length, with jumps that ask for L2 tables, over several refcount blocks: no two share a byte, and all
-// refcounts are right.
+// Packed clusters of any length, with jumps that ask for L2 tables, over several refcount blocks: no two share a
+// byte, and all refcounts are right.
 func TestPackedPlacesAreDisjoint(t *testing.T) {
 	for seed := range uint64(9) {
 		f := sheet{}
@@ -121,7 +121,10 @@ func TestClusterSizeOfHugeDisks(t *testing.T) {
 		size       int64
 		from, want uint32
 	}{
-		{1 << 30, 9, 12}, {1 << 40, 12, 12}, {1<<40 + 512, 12, 13}, {64 << 40, 9, 15}, {64 << 40, 16, 16}, {1 << 50, 16, 17}, {1 << 50, 21, 21},
+		{1 << 30, 9, 12}, {1 << 40, 12, 12}, {1<<40 + 512, 12, 13}, {64 << 40, 9, 15}, {64 << 40, 16, 16}, {
+			1 << 50, 16,
+			17,
+		}, {1 << 50, 21, 21},
 	} {
 		made, err := create(sheet{}, tc.size, driver.Options{Template: &template{clusterBits: tc.from}})
 		require.NoError(t, err)

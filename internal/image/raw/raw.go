@@ -33,7 +33,9 @@ func notRaw(size, sector int64) error {
 	if size == 0 {
 		return ondisk.In(ErrNone, "no disk image: the file is empty")
 	}
-	return ondisk.In(ErrNone, "no disk image: it begins with none of the headers that trueup knows, and its size (%d) is no multiple of %d, as that of a raw disk is",
+	return ondisk.In(ErrNone,
+		"no disk image: it begins with none of the headers that trueup knows, and its size (%d) is no multiple of "+
+			"%d, as that of a raw disk is",
 		size, sector)
 }
 

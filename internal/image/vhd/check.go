@@ -9,15 +9,15 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// maxPlaces bounds the blocks whose places are compared: 8 MiB of memory, and with blocks of 2 MiB twice the largest disk that
-// Hyper-V makes.
+// maxPlaces bounds the blocks whose places are compared: 8 MiB of memory, and with blocks of 2 MiB twice the largest
+// disk that Hyper-V makes.
 const maxPlaces = 2 << 20
 
 // maxDamage is when a table is no table: a hole of 16 GiB costs nothing to make, and is not counted to its end.
 const maxDamage = 1 << 16
 
-// tableFaults is what is wrong with the block allocation table. Blocks of one file need not lie in step with each other, since
-// writers that align their data leave gaps; so their places are kept one by one.
+// tableFaults is what is wrong with the block allocation table. Blocks of one file need not lie in step with each
+// other, since writers that align their data leave gaps; so their places are kept one by one.
 type tableFaults struct {
 	x       *sparse
 	places  []uint32 // table entries
@@ -27,8 +27,8 @@ type tableFaults struct {
 	hidden  hidden
 }
 
-// check walks the table once. A reader would meet an entry that points outside of the file, but never two blocks that share a
-// place.
+// check walks the table once. A reader would meet an entry that points outside of the file, but never two blocks that
+// share a place.
 func (x *sparse) check() ([]ondisk.Issue, error) {
 	c := &tableFaults{x: x, places: make([]uint32, 0, min(x.blocks(), maxPlaces)), hidden: hidden{x: x}}
 	var buf [4 * scanEntries]byte
@@ -71,7 +71,10 @@ func (c *tableFaults) add(i int64, entry uint32) error {
 func (c *tableFaults) issues() []ondisk.Issue {
 	var out []ondisk.Issue
 	broken := func(text string) {
-		out = append(out, ondisk.Issue{Code: "vhd-tables", Effect: ondisk.Broken, Text: text, Err: fmt.Errorf("vhd block allocation table: %w: %s", ondisk.ErrFormat, text)})
+		out = append(out, ondisk.Issue{
+			Code: "vhd-tables", Effect: ondisk.Broken, Text: text,
+			Err: fmt.Errorf("vhd block allocation table: %w: %s", ondisk.ErrFormat, text),
+		})
 	}
 	if c.outside > 0 {
 		broken(fmt.Sprintf("%d blocks outside of the file's data area; first: %s", c.outside, c.first))
@@ -86,20 +89,22 @@ func (c *tableFaults) issues() []ondisk.Issue {
 	if c.full {
 		return append(out, ondisk.Issue{
 			Code: "vhd-tables-unchecked",
-			Text: "the image is too large to look for blocks that share a place; every byte is compared after a copy all the same",
+			Text: "the image is too large to look for blocks that share a place; every byte is compared after a copy " +
+				"all the same",
 		})
 	}
 	if orphans > 0 {
 		out = append(out, ondisk.Issue{
 			Code: "orphaned-data", Effect: ondisk.Note,
-			Text: fmt.Sprintf("%d blocks (%s) of the file are used by no part of the disk", orphans, units.Format(orphans*c.x.block)),
+			Text: fmt.Sprintf("%d blocks (%s) of the file are used by no part of the disk", orphans,
+				units.Format(orphans*c.x.block)),
 		})
 	}
 	return out
 }
 
-// compare looks at the sorted places: how many blocks overlap one in front of them, the sector of the first such, and how many
-// blocks would fit between those there are.
+// compare looks at the sorted places: how many blocks overlap one in front of them, the sector of the first such, and
+// how many blocks would fit between those there are.
 func (c *tableFaults) compare() (shared int, first uint32, orphans int64) {
 	x := c.x
 	whole := x.bitmap + x.block

@@ -14,8 +14,8 @@ import (
 const (
 	cookie      = "conectix"
 	footerBytes = 512
-	// shortFooter is the size of the footer of Virtual PC before 2004: the last byte is not there. Spec: VHD 1.0, "Hard Disk
-	// Footer Format".
+	// shortFooter is the size of the footer of Virtual PC before 2004: the last byte is not there. Spec: VHD 1.0,
+	// "Hard Disk Footer Format".
 	shortFooter = 511
 )
 
@@ -26,8 +26,8 @@ const (
 	typeDifferencing = 4
 )
 
-// rawFooter is the last sector of the file, and the first of a file with a block allocation table. Spec: VHD 1.0, "Hard Disk
-// Footer Format".
+// rawFooter is the last sector of the file, and the first of a file with a block allocation table. Spec: VHD 1.0,
+// "Hard Disk Footer Format".
 type rawFooter struct {
 	Cookie             [8]byte
 	Features           uint32
@@ -77,8 +77,8 @@ func (f *footer) fault(field string, at int64, got, want any) error {
 	return &ondisk.FormatError{What: "vhd footer", Off: f.off + at, Field: field, Got: got, Want: want}
 }
 
-// checksum is the one's complement of the sum of all bytes but those of the checksum itself. Spec: VHD 1.0, "Hard Disk Footer
-// Format", "Checksum".
+// checksum is the one's complement of the sum of all bytes but those of the checksum itself. Spec: VHD 1.0, "Hard
+// Disk Footer Format", "Checksum".
 func checksum(b []byte, at int) uint32 {
 	var sum uint32
 	for i, v := range b {
@@ -129,13 +129,14 @@ func lastFooter(src ondisk.Source) (*footer, error) {
 	}
 	if last == nil {
 		last = &footer{}
-		last.err = last.fault("file size", 0, src.Size(), fmt.Sprintf("at least %d bytes, the size of the footer", shortFooter))
+		last.err = last.fault("file size", 0, src.Size(),
+			fmt.Sprintf("at least %d bytes, the size of the footer", shortFooter))
 	}
 	return last, nil
 }
 
-// findFooter gives the footer to believe: that at the end, or else its copy at the front. Both are there in a file with a block
-// allocation table; a fixed disk has its first sector at the front.
+// findFooter gives the footer to believe: that at the end, or else its copy at the front. Both are there in a file
+// with a block allocation table; a fixed disk has its first sector at the front.
 func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
 	last, err := lastFooter(src)
 	if err != nil {
@@ -154,7 +155,8 @@ func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
 	}
 	switch {
 	case !last.sound() && head.sound() && head.DiskType != typeFixed:
-		return head, one("the vhd footer at the end is missing or damaged (%v); its copy at 0x0 is used, and the file may have lost its end", last.err), nil
+		return head, one("the vhd footer at the end is missing or damaged (%v); its copy at 0x0 is used, and the "+
+			"file may have lost its end", last.err), nil
 	case !last.sound() && !last.hasCookie() && head.hasCookie() && !head.sound():
 		return nil, nil, head.err
 	case !last.sound():
@@ -162,7 +164,8 @@ func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
 	case last.DiskType == typeFixed:
 		return last, guestCookie(last, head), nil
 	case !head.sound():
-		return last, one("the copy of the vhd footer at 0x0 is missing or damaged (%v); the footer at %#x is used", head.err, last.off), nil
+		return last, one("the copy of the vhd footer at 0x0 is missing or damaged (%v); the footer at %#x is used",
+			head.err, last.off), nil
 	}
 	return last, differ(last, head), nil
 }
@@ -174,15 +177,16 @@ func one(format string, args ...any) []ondisk.Issue {
 	}}
 }
 
-// guestCookie looks for a footer in the first sector of a fixed disk, which no writer puts there: programs that look at the
-// front first would take the file for another disk.
+// guestCookie looks for a footer in the first sector of a fixed disk, which no writer puts there: programs that look
+// at the front first would take the file for another disk.
 func guestCookie(last, head *footer) []ondisk.Issue {
 	if !head.hasCookie() {
 		return nil
 	}
 	return []ondisk.Issue{{
 		Code: "vhd-footers", Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
-		Text:   fmt.Sprintf("the fixed vhd with its footer at %#x has another footer at 0x0, inside the disk: programs that look there first see another disk", last.off),
+		Text: fmt.Sprintf("the fixed vhd with its footer at %#x has another footer at 0x0, inside the disk: "+
+			"programs that look there first see another disk", last.off),
 		Remedy: "if the guest wrote it there, remove it inside the guest",
 	}}
 }
@@ -191,7 +195,8 @@ func guestCookie(last, head *footer) []ondisk.Issue {
 func differ(last, head *footer) []ondisk.Issue {
 	for i := range shortFooter {
 		if last.bytes[i] != head.bytes[i] {
-			return one("the vhd footer at %#x and its copy at 0x0 disagree, first in byte %d: %#02x and %#02x; the one at the end is used",
+			return one("the vhd footer at %#x and its copy at 0x0 disagree, first in byte %d: %#02x and %#02x; the "+
+				"one at the end is used",
 				last.off, i, last.bytes[i], head.bytes[i])
 		}
 	}
@@ -202,11 +207,13 @@ func differ(last, head *footer) []ondisk.Issue {
 func (f *footer) check() error {
 	switch {
 	case f.FileFormatVersion>>16 != version1>>16:
-		return fmt.Errorf("vhd footer at %#x: file format version %#x: %w, known is %#x", f.off+atVersion, f.FileFormatVersion, ondisk.ErrUnsupported, version1)
+		return fmt.Errorf("vhd footer at %#x: file format version %#x: %w, known is %#x", f.off+atVersion,
+			f.FileFormatVersion, ondisk.ErrUnsupported, version1)
 	case f.DiskType != typeFixed && f.DiskType != typeDynamic && f.DiskType != typeDifferencing:
 		return f.fault("disk type", atDiskType, f.DiskType, "2 (fixed), 3 (dynamic) or 4 (differencing)")
 	case f.CurrentSize == 0 || f.CurrentSize > math.MaxInt64 || f.CurrentSize%uint64(units.SectorSize) != 0:
-		return f.fault("current size", atCurrentSize, f.CurrentSize, fmt.Sprintf("a multiple of %d from %d to %d", units.SectorSize, units.SectorSize, int64(math.MaxInt64)))
+		return f.fault("current size", atCurrentSize, f.CurrentSize,
+			fmt.Sprintf("a multiple of %d from %d to %d", units.SectorSize, units.SectorSize, int64(math.MaxInt64)))
 	}
 	return nil
 }
@@ -219,7 +226,8 @@ func (f *footer) issues() []ondisk.Issue {
 	if f.SavedState != 0 {
 		out = append(out, ondisk.Issue{
 			Code: "vhd-saved-state", Effect: ondisk.Refuse, Err: ondisk.ErrBusy,
-			Text:   fmt.Sprintf("the vhd belongs to a suspended machine (saved state at %#x is %d), which remembers the disk as it is", f.off+atSavedState, f.SavedState),
+			Text: fmt.Sprintf("the vhd belongs to a suspended machine (saved state at %#x is %d), which remembers "+
+				"the disk as it is", f.off+atSavedState, f.SavedState),
 			Remedy: "resume the virtual machine and shut it down; the suspended state is lost otherwise",
 		})
 	}

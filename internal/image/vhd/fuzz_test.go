@@ -95,7 +95,8 @@ func FuzzVHD(f *testing.F) {
 	add(disktest.ForgeVHD(data, disktest.VHDLayout{}), 4096)
 	add(disktest.ForgeVHD(data, disktest.VHDLayout{Block: 4096, Stored: func(s int64) bool { return s%3 > 0 }}), 32<<10)
 	parent := &disktest.VHDParent{ID: 1, Relative: `.\base.vhd`, Absolute: `C:\base.vhd`, Name: "base.vhd"}
-	add(disktest.ForgeVHD(data, disktest.VHDLayout{Block: 8192, Parent: parent, Stored: func(s int64) bool { return s%5 > 0 }}), 32<<10)
+	add(disktest.ForgeVHD(data,
+		disktest.VHDLayout{Block: 8192, Parent: parent, Stored: func(s int64) bool { return s%5 > 0 }}), 32<<10)
 	for _, c := range []struct {
 		at int64
 		v  uint64

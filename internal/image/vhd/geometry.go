@@ -23,8 +23,8 @@ func (g geometry) sectors() int64 {
 // takes it for "believe the size field".
 var maxGeometry = geometry{65535, 16, 255}
 
-// geometryOf calculates the geometry of a disk of size bytes. It is rounded down: a part of the disk can lie behind its last
-// cylinder. Spec: VHD 1.0, "Appendix: CHS Calculation".
+// geometryOf calculates the geometry of a disk of size bytes. It is rounded down: a part of the disk can lie behind
+// its last cylinder. Spec: VHD 1.0, "Appendix: CHS Calculation".
 func geometryOf(size int64) geometry {
 	total := min(size/units.SectorSize, maxGeometry.sectors())
 	var heads, track, cylinderTimesHeads int64
@@ -47,7 +47,7 @@ func geometryOf(size int64) geometry {
 	return geometry{Cylinders: uint16(ondisk.U32(cylinderTimesHeads / heads)), Heads: ondisk.Byte(heads), SectorsPerTrack: ondisk.Byte(track)} //nolint:gosec // at most 65535 by the bound on total
 }
 
-// geometryIssue tells of a geometry that covers another size than the disk has. The size field is what counts, as in
+// geometryIssue reports a geometry that covers another size than the disk has. The size field is what counts, as in
 // Hyper-V; Virtual PC counted by the geometry.
 func (f *footer) geometryIssue() []ondisk.Issue {
 	g := f.DiskGeometry
@@ -66,8 +66,8 @@ func (f *footer) geometryIssue() []ondisk.Issue {
 	return []ondisk.Issue{i}
 }
 
-// sizeCounts reports whether every reader takes the size from the size field, or gets the same one from the geometry. QEMU
-// believes the size field of these creators only. Spec: QEMU 7.2 block/vpc.c, vpc_open.
+// sizeCounts reports whether every reader takes the size from the size field, or gets the same one from the geometry.
+// QEMU believes the size field of these creators only. Spec: QEMU 7.2 block/vpc.c, vpc_open.
 func (f *rawFooter) sizeCounts() bool {
 	if g := f.DiskGeometry; g == maxGeometry || ondisk.U64(g.sectors()*units.SectorSize) == f.CurrentSize {
 		return true

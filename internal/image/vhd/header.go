@@ -50,7 +50,8 @@ const (
 	atHeaderSum   = 36
 )
 
-// Block sizes that are read, in bytes. The specification wants a power of two of sectors; 2 MiB is what everybody writes.
+// Block sizes that are read, in bytes. The specification wants a power of two of sectors; 2 MiB is what everybody
+// writes.
 const (
 	minBlock     = 4 << 10
 	maxBlock     = 256 << 20
@@ -66,7 +67,8 @@ func headerFault(off int64, field string, at int64, got, want any) error {
 func readHeader(src driver.File, f *footer) (*dynamicHeader, int64, error) {
 	if f.DataOffset < footerBytes || f.DataOffset > ondisk.U64(f.end) || f.end-ondisk.I64(f.DataOffset) < headerBytes {
 		return nil, 0, f.fault("data offset", atDataOffset, f.DataOffset,
-			fmt.Sprintf("a place of the dynamic header, %d bytes, behind the copy of the footer and in front of byte %d", headerBytes, f.end))
+			fmt.Sprintf("a place of the dynamic header, %d bytes, behind the copy of the footer and in front of byte "+
+				"%d", headerBytes, f.end))
 	}
 	off := ondisk.I64(f.DataOffset)
 	b, err := ondisk.Bytes(src, off, headerBytes)
@@ -84,15 +86,17 @@ func readHeader(src driver.File, f *footer) (*dynamicHeader, int64, error) {
 	case h.Checksum != sum:
 		err = headerFault(off, "checksum", atHeaderSum, fmt.Sprintf("%#x", h.Checksum), fmt.Sprintf("%#x", sum))
 	case h.HeaderVersion>>16 != version1>>16:
-		err = fmt.Errorf("vhd dynamic header at %#x: header version %#x: %w, known is %#x", off+atHeaderVer, h.HeaderVersion, ondisk.ErrUnsupported, version1)
+		err = fmt.Errorf("vhd dynamic header at %#x: header version %#x: %w, known is %#x", off+atHeaderVer,
+			h.HeaderVersion, ondisk.ErrUnsupported, version1)
 	case h.BlockSize < minBlock || h.BlockSize > maxBlock || !units.IsPowerOfTwo(int64(h.BlockSize)):
-		err = headerFault(off, "block size", atBlockSize, h.BlockSize, fmt.Sprintf("a power of two from %d to %d bytes", minBlock, maxBlock))
+		err = headerFault(off, "block size", atBlockSize, h.BlockSize,
+			fmt.Sprintf("a power of two from %d to %d bytes", minBlock, maxBlock))
 	}
 	return h, off, err
 }
 
-// checkTable makes sure that the table holds all blocks of the disk and lies inside the file, apart from header and footers. Its
-// size bounds that of the disk by the file's.
+// checkTable makes sure that the table holds all blocks of the disk and lies inside the file, apart from header and
+// footers. Its size bounds that of the disk by the file's.
 func (h *dynamicHeader) checkTable(f *footer, off int64) error {
 	blocks := (f.size()-1)/int64(h.BlockSize) + 1
 	if blocks > int64(h.MaxTableEntries) {
@@ -102,10 +106,12 @@ func (h *dynamicHeader) checkTable(f *footer, off int64) error {
 	n := 4 * int64(h.MaxTableEntries)
 	if h.TableOffset < footerBytes || h.TableOffset > ondisk.U64(f.end) || n > f.end-ondisk.I64(h.TableOffset) {
 		return headerFault(off, "table offset", atTableOffset, h.TableOffset,
-			fmt.Sprintf("a place for %d entries of 4 bytes behind the copy of the footer and in front of byte %d", h.MaxTableEntries, f.end))
+			fmt.Sprintf("a place for %d entries of 4 bytes behind the copy of the footer and in front of byte %d",
+				h.MaxTableEntries, f.end))
 	}
 	if (disk.Range{Off: off, Len: headerBytes}).Overlaps(disk.Range{Off: ondisk.I64(h.TableOffset), Len: n}) {
-		return headerFault(off, "table offset", atTableOffset, h.TableOffset, fmt.Sprintf("a place apart from the dynamic header at %#x", off))
+		return headerFault(off, "table offset", atTableOffset, h.TableOffset,
+			fmt.Sprintf("a place apart from the dynamic header at %#x", off))
 	}
 	return nil
 }

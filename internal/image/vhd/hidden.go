@@ -12,15 +12,15 @@ import (
 // CodeHidden is that of the issue of data that read as zeros.
 const CodeHidden = "vhd-hidden-data"
 
-// How much is looked at for hidden data. A bitmap lies in front of each block, so that many of them are many reads all over the file; a
-// writer that leaves bits out does so from its first blocks on.
+// How much is looked at for hidden data. A bitmap lies in front of each block, so that many of them are many reads
+// all over the file; a writer that leaves bits out does so from its first blocks on.
 const (
 	maxBitmaps = 1024
 	maxHidden  = 16 * units.MiB // bytes of sectors without a bit
 )
 
-// hidden are sectors of a dynamic disk that hold data and have no bit in the bitmap of their block. By VHD 1.0, "Block Allocation Table and
-// Data Blocks", they are zeros; qemu-img 7.2 reads no bitmap and shows the data.
+// hidden are sectors of a dynamic disk that hold data and have no bit in the bitmap of their block. By VHD 1.0,
+// "Block Allocation Table and Data Blocks", they are zeros; qemu-img 7.2 reads no bitmap and shows the data.
 type hidden struct {
 	x       *sparse
 	sectors int64
@@ -44,7 +44,8 @@ func (h *hidden) look(i, at int64) error {
 		}
 		n = min(n, end-s)
 		if !stored {
-			if err := h.count(i*x.block+s*units.SectorSize, disk.Range{Off: at + x.bitmap + s*units.SectorSize, Len: n * units.SectorSize}); err != nil {
+			if err := h.count(i*x.block+s*units.SectorSize,
+				disk.Range{Off: at + x.bitmap + s*units.SectorSize, Len: n * units.SectorSize}); err != nil {
 				return err
 			}
 		}
@@ -91,8 +92,11 @@ func (h *hidden) issues() []ondisk.Issue {
 	}
 	return []ondisk.Issue{{
 		Code: CodeHidden, Effect: ondisk.Refuse,
-		Text: fmt.Sprintf("%s%d sectors of the file hold data and have no bit in the bitmap of their block, the first at byte %d of the disk: "+
-			"by the specification they are zeros, and so they are read, and a copy would lose them; qemu-img shows the data", least, h.sectors, h.first),
-		Remedy: "the program that wrote the file may ignore bitmaps: copy it by qemu-img convert -f vpc -O raw, which takes the data along, and align that copy",
+		Text: fmt.Sprintf("%s%d sectors of the file hold data and have no bit in the bitmap of their block, the "+
+			"first at byte %d of the disk: "+
+			"by the specification they are zeros, and so they are read, and a copy would lose them; qemu-img shows "+
+			"the data", least, h.sectors, h.first),
+		Remedy: "the program that wrote the file may ignore bitmaps: copy it by qemu-img convert -f vpc -O raw, " +
+			"which takes the data along, and align that copy",
 	}}
 }

@@ -33,8 +33,8 @@ type sparse struct {
 	behind int64         // end of the last of these
 }
 
-// bitmapBytes is the size of the bitmap of a block: a bit for each sector, in whole sectors. Spec: VHD 1.0, "Block Allocation
-// Table and Data Blocks".
+// bitmapBytes is the size of the bitmap of a block: a bit for each sector, in whole sectors. Spec: VHD 1.0, "Block
+// Allocation Table and Data Blocks".
 func bitmapBytes(block int64) int64 {
 	return units.AlignUp(block/units.SectorSize/8, units.SectorSize)
 }
@@ -51,7 +51,11 @@ func openSparse(s *driver.Source, f *footer) (*driver.Image, error) {
 		file: s.File, tabs: ondisk.NewPages(s.File, s.Memory(tableCache)), size: f.size(), bat: ondisk.I64(h.TableOffset),
 		block: int64(h.BlockSize), bitmap: bitmapBytes(int64(h.BlockSize)), end: f.end,
 	}
-	x.meta = []disk.Range{{Len: footerBytes}, {Off: off, Len: headerBytes}, {Off: x.bat, Len: 4 * int64(h.MaxTableEntries)}}
+	x.meta = []disk.Range{
+		{Len: footerBytes},
+		{Off: off, Len: headerBytes},
+		{Off: x.bat, Len: 4 * int64(h.MaxTableEntries)},
+	}
 	img := &driver.Image{
 		Subformat: dynamicDisk, Template: &template{footer: f, block: x.block}, Check: x.check,
 		Details: []driver.Detail{{Name: "block size", Value: units.Format(x.block)}},
@@ -125,8 +129,8 @@ func (x *sparse) absent(i int64) (n int64, err error) {
 	return n, nil
 }
 
-// place is the byte offset of the bitmap of block i, whose table entry is the sector of that. The last block of the disk may be
-// cut where the disk ends.
+// place is the byte offset of the bitmap of block i, whose table entry is the sector of that. The last block of the
+// disk may be cut where the disk ends.
 func (x *sparse) place(i int64, entry uint32) (int64, error) {
 	r := disk.Range{Off: int64(entry) * units.SectorSize, Len: x.bitmap + min(x.block, x.size-i*x.block)}
 	if r.Off >= x.behind && r.End() <= x.end {
@@ -134,7 +138,8 @@ func (x *sparse) place(i int64, entry uint32) (int64, error) {
 	}
 	want := ""
 	if r.End() > x.end {
-		want = fmt.Sprintf("a sector from which %d bytes fit in front of byte %d, where the data of the file ends", r.Len, x.end)
+		want = fmt.Sprintf("a sector from which %d bytes fit in front of byte %d, where the data of the file ends",
+			r.Len, x.end)
 	}
 	for _, m := range x.meta {
 		if want == "" && m.Overlaps(r) {
@@ -144,12 +149,15 @@ func (x *sparse) place(i int64, entry uint32) (int64, error) {
 	if want == "" {
 		return r.Off, nil
 	}
-	return 0, &ondisk.FormatError{What: "vhd block allocation table", Off: x.bat + 4*i, Field: "entry", Got: entry, Want: want, Past: r.End() > x.end}
+	return 0, &ondisk.FormatError{
+		What: "vhd block allocation table", Off: x.bat + 4*i, Field: "entry", Got: entry,
+		Want: want, Past: r.End() > x.end,
+	}
 }
 
-// bits reads the bitmap at a byte offset: whether the sector with number first of the block is stored, and how many from there on
-// are in the same state. The most significant bit of a byte is the first sector. Spec: VHD 1.0, "Block Allocation Table and
-// Data Blocks"; the order of the bits is that of Virtual PC.
+// bits reads the bitmap at a byte offset: whether the sector with number first of the block is stored, and how many
+// from there on are in the same state. The most significant bit of a byte is the first sector. Spec: VHD 1.0, "Block
+// Allocation Table and Data Blocks"; the order of the bits is that of Virtual PC.
 func (x *sparse) bits(at, first int64) (stored bool, n int64, err error) {
 	const word = 64 // bits
 	sectors := x.block / units.SectorSize

@@ -1,8 +1,8 @@
-// Package vhd reads and writes Virtual PC and Hyper-V disks: fixed and dynamic ones, and reads differencing ones together with
-// their parents.
+// Package vhd reads and writes Virtual PC and Hyper-V disks: fixed and dynamic ones, and reads differencing ones
+// together with their parents.
 //
-// Specification: Microsoft, "Virtual Hard Disk Image Format Specification" 1.0 (2006), called VHD 1.0 below; where real files
-// differ, a comment says which. Everything is big-endian.
+// Specification: Microsoft, "Virtual Hard Disk Image Format Specification" 1.0 (2006), called VHD 1.0 below; where
+// real files differ, a comment says which. Everything is big-endian.
 package vhd
 
 import (
@@ -82,7 +82,8 @@ func open(s *driver.Source) (*driver.Image, error) {
 func openFixed(s *driver.Source, f *footer) (*driver.Image, error) {
 	size := f.size()
 	if size > f.off {
-		return nil, f.fault("current size", atCurrentSize, f.CurrentSize, fmt.Sprintf("at most the %d bytes in front of the footer", f.off))
+		return nil, f.fault("current size", atCurrentSize, f.CurrentSize,
+			fmt.Sprintf("at most the %d bytes in front of the footer", f.off))
 	}
 	img := &driver.Image{
 		Subformat: fixedDisk, Template: &template{footer: f},
@@ -93,7 +94,8 @@ func openFixed(s *driver.Source, f *footer) (*driver.Image, error) {
 	if size < f.off {
 		img.Issues = append(img.Issues, ondisk.Issue{
 			Code: "vhd-slack", Effect: ondisk.Warn,
-			Text: fmt.Sprintf("%d bytes lie between the end of the disk and the vhd footer at %#x: by the footer they are no part of the disk, and a copy has none of them",
+			Text: fmt.Sprintf("%d bytes lie between the end of the disk and the vhd footer at %#x: by the footer "+
+				"they are no part of the disk, and a copy has none of them",
 				f.off-size, f.off),
 		})
 	}
@@ -107,7 +109,8 @@ var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 func (f *footer) details() []driver.Detail {
 	g := f.DiskGeometry
 	return []driver.Detail{
-		{Name: "creator", Value: fmt.Sprintf("%q %d.%d", bytes.TrimRight(f.CreatorApplication[:], "\x00"), f.CreatorVersion>>16, f.CreatorVersion&0xffff)},
+		{Name: "creator", Value: fmt.Sprintf("%q %d.%d", bytes.TrimRight(f.CreatorApplication[:], "\x00"),
+			f.CreatorVersion>>16, f.CreatorVersion&0xffff)},
 		{Name: "created", Value: epoch.Add(time.Duration(f.TimeStamp) * time.Second).Format(time.RFC3339)},
 		{Name: "geometry", Value: fmt.Sprintf("%d/%d/%d", g.Cylinders, g.Heads, g.SectorsPerTrack)},
 		{Name: "unique id", Value: hex.EncodeToString(f.UniqueID[:])},

@@ -20,26 +20,29 @@ func TestStructSizes(t *testing.T) {
 	})
 	require.NoError(t, err)
 	for at, want := range map[int]byte{
-		atVersion: 1, atDataOffset: 2, disktest.VHDCreator: 3, atCurrentSize: 4, disktest.VHDGeometry: 5, 58: 6, 59: 7, atDiskType: 8,
+		atVersion: 1, atDataOffset: 2, disktest.VHDCreator: 3, atCurrentSize: 4, disktest.VHDGeometry: 5, 58: 6, 59: 7,
+		atDiskType: 8,
 		atChecksum: 9, disktest.VHDUniqueID: 10, atSavedState: 11,
 	} {
 		assert.Equal(t, want, b[at], "footer byte %d", at)
 	}
 	b, err = binary.Append(nil, binary.BigEndian, dynamicHeader{
 		TableOffset: 1 << 56, HeaderVersion: 2 << 24, MaxTableEntries: 3 << 24, BlockSize: 4 << 24, Checksum: 5 << 24,
-		ParentUniqueID: [16]byte{6}, ParentUnicodeName: [512]byte{7}, ParentLocators: [8]locator{0: {PlatformCode: [4]byte{8}}, 7: {PlatformDataOffset: 9 << 56}},
+		ParentUniqueID: [16]byte{6}, ParentUnicodeName: [512]byte{7},
+		ParentLocators: [8]locator{0: {PlatformCode: [4]byte{8}}, 7: {PlatformDataOffset: 9 << 56}},
 	})
 	require.NoError(t, err)
 	for at, want := range map[int]byte{
-		atTableOffset: 1, atHeaderVer: 2, atMaxEntries: 3, atBlockSize: 4, atHeaderSum: 5, disktest.VHDParentID: 6, disktest.VHDParentName: 7,
-		disktest.VHDLocators: 8, disktest.VHDLocators + 7*24 + 16: 9,
+		atTableOffset: 1, atHeaderVer: 2, atMaxEntries: 3, atBlockSize: 4, atHeaderSum: 5, disktest.VHDParentID: 6,
+		disktest.VHDParentName: 7,
+		disktest.VHDLocators:   8, disktest.VHDLocators + 7*24 + 16: 9,
 	} {
 		assert.Equal(t, want, b[at], "dynamic header byte %d", at)
 	}
 }
 
-// The first three are what Hyper-V 2012 R2, Windows 10 and qemu-img wrote into images of the corpus; the others are worked out
-// by hand from the pseudo code of VHD 1.0, "Appendix: CHS Calculation".
+// The first three are what Hyper-V 2012 R2, Windows 10 and qemu-img wrote into images of the corpus; the others are
+// worked out by hand from the pseudo code of VHD 1.0, "Appendix: CHS Calculation".
 func TestGeometry(t *testing.T) {
 	for size, want := range map[int64]geometry{
 		136365211648:                        {65278, 16, 255},
@@ -62,8 +65,8 @@ func TestGeometry(t *testing.T) {
 	}
 }
 
-// The sum in the footers of the corpus is checked by opening these; this one is from the figures of VHD 1.0: the complement of
-// the sum, without the field itself.
+// The sum in the footers of the corpus is checked by opening these; this one is from the figures of VHD 1.0: the
+// complement of the sum, without the field itself.
 func TestChecksum(t *testing.T) {
 	b := []byte{1, 2, 0xff, 0xff, 0xff, 0xff, 3}
 	require.Equal(t, ^uint32(6), checksum(b, 2))

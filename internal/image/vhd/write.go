@@ -24,11 +24,14 @@ const maxSize = 2040 * units.GiB
 func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, error) {
 	switch {
 	case size > maxSize:
-		return nil, fmt.Errorf("vhd of %d bytes: %w of %d bytes (2040 GiB); choose --to vhdx, qcow2 or raw", size, ondisk.ErrLimit, maxSize)
+		return nil, fmt.Errorf("vhd of %d bytes: %w of %d bytes (2040 GiB); choose --to vhdx, qcow2 or raw", size,
+			ondisk.ErrLimit, maxSize)
 	case o.SectorSize > units.SectorSize:
-		return nil, fmt.Errorf("vhd with sectors of %d bytes: %w, it has %d; choose --to vhdx or raw", o.SectorSize, ondisk.ErrUnsupported, units.SectorSize)
+		return nil, fmt.Errorf("vhd with sectors of %d bytes: %w, it has %d; choose --to vhdx or raw", o.SectorSize,
+			ondisk.ErrUnsupported, units.SectorSize)
 	case size <= 0 || size%units.SectorSize != 0:
-		return nil, fmt.Errorf("vhd of %d bytes: %w, want whole sectors of %d bytes; choose --to raw", size, ondisk.ErrUnsupported, units.SectorSize)
+		return nil, fmt.Errorf("vhd of %d bytes: %w, want whole sectors of %d bytes; choose --to raw", size,
+			ondisk.ErrUnsupported, units.SectorSize)
 	}
 	from, _ := o.Template.(*template)
 	if from == nil {
@@ -50,16 +53,16 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	return &fixedTarget{flat, size, foot}, nil
 }
 
-// Who made a disk that was none before. Windows 10 writes these; a name of our own would make QEMU take the size from the
-// geometry, which is rounded down.
+// The creator of a disk that was not a VHD before. Windows 10 writes these; a name of our own would make QEMU take
+// the size from the geometry, which is rounded down.
 const (
 	creator        = "win "
 	creatorVersion = 0x000a0000
 	creatorHost    = "Wi2k"
 )
 
-// footerFor is the footer of a copy of size bytes. It keeps who made the source and when, as far as readers then see the right
-// size, and has an identity of its own.
+// footerFor is the footer of a copy of size bytes. It keeps creator and time of the source, as far as readers then see
+// the right size, and has an identity of its own.
 func (t *template) footerFor(size int64, seed []byte) rawFooter {
 	f := rawFooter{
 		Features: features, FileFormatVersion: version1, DiskGeometry: geometryOf(size),
@@ -107,8 +110,8 @@ func (t *fixedTarget) Finish() error {
 const (
 	headerPlace = footerBytes
 	tablePlace  = headerPlace + headerBytes
-	// payloadAlign is what the data of a block lies on in the file, in bytes: in the usual layout the bitmaps put everything
-	// off the 4 KiB pages of the disk below.
+	// payloadAlign is what the data of a block lies on in the file, in bytes: in the usual layout the bitmaps put
+	// everything off the 4 KiB pages of the disk below.
 	payloadAlign = 4 << 10
 	batWindow    = 4 << 10 // entries of the table that are in memory
 )
@@ -175,7 +178,8 @@ func (t *dynamicTarget) begin(i int64) error {
 	t.payload = units.AlignUp(t.next+bitmap, payloadAlign)
 	sector := (t.payload - bitmap) / units.SectorSize
 	if sector >= math.MaxUint32 {
-		return fmt.Errorf("dynamic vhd with blocks of %d bytes: %w: more than 2 TiB of data and bitmaps; choose --to vhd:fixed, vhdx or raw", t.block, ondisk.ErrLimit)
+		return fmt.Errorf("dynamic vhd with blocks of %d bytes: %w: more than 2 TiB of data and bitmaps; choose --to "+
+			"vhd:fixed, vhdx or raw", t.block, ondisk.ErrLimit)
 	}
 	if _, err := t.f.WriteAt(t.ones, t.payload-bitmap); err != nil {
 		return err

@@ -31,8 +31,8 @@ func (e entry) off() int64 {
 	return int64(min(uint64(e)>>20, most)) * mib
 }
 
-// isZero reports whether a block reads as zero whatever the parent holds. Undefined and unmapped blocks may: the specification leaves
-// it to the reader.
+// isZero reports whether a block reads as zero whatever the parent holds. Undefined and unmapped blocks may: the
+// specification leaves it to the reader.
 func (e entry) isZero() bool {
 	return e.state() == stateUndefined || e.state() == stateZero || e.state() == stateUnmapped
 }
@@ -40,7 +40,8 @@ func (e entry) isZero() bool {
 // slab is how many entries run looks at: of the smallest blocks that is 256 MiB of disk.
 const slab = 256
 
-// run is the map: BAT entry, block, and for a partial one its sector bitmap. It gives the longest run that the entries at hand show.
+// run is the map: BAT entry, block, and for a partial one its sector bitmap. It gives the longest run that the
+// entries at hand show.
 func (x *image) run(off int64) (disk.Run, error) {
 	block, into := off/x.meta.blockSize, off%x.meta.blockSize
 	var buf [8 * slab]byte
@@ -74,7 +75,8 @@ func (x *image) run(off int64) (disk.Run, error) {
 	return x.stored(first.off()+into, n)
 }
 
-// entries reads BAT entries from that of a block on, at most as many as fit into buf, and gives their place in the file.
+// entries reads BAT entries from that of a block on, at most as many as fit into buf, and gives their place in the
+// file.
 func (x *image) entries(buf []byte, block int64) ([]byte, int64, error) {
 	i := x.meta.index(block)
 	n := min(int64(len(buf))/8, x.meta.index(x.meta.blocks()-1)+1-i)
@@ -82,14 +84,16 @@ func (x *image) entries(buf []byte, block int64) ([]byte, int64, error) {
 	return buf[:8*n], at, x.tabs.Read(buf[:8*n], at)
 }
 
-// absent counts the blocks from one on that have no place in the file and read alike: the parent's, or zeros. Where the BAT lies in a
-// hole of the file, all that it covers are counted at once: that of 64 TiB can have 64 million entries.
+// absent counts the blocks from one on that have no place in the file and read alike: the parent's, or zeros. Where
+// the BAT lies in a hole of the file, all that it covers are counted at once: that of 64 TiB can have 64 million
+// entries.
 func (x *image) absent(entries []byte, at, block int64) (int64, error) {
 	first := entry(binary.LittleEndian.Uint64(entries))
 	end := x.meta.index(block)
 	for i := 0; i < len(entries); i, end = i+8, end+1 {
 		e := entry(binary.LittleEndian.Uint64(entries[i:]))
-		if x.isBitmap(end) || e.state() == first.state() || (e.isZero() && (first.isZero() || x.parent == nil)) || (x.parent == nil && e.state() == stateNotPresent) {
+		if x.isBitmap(end) || e.state() == first.state() || (e.isZero() && (first.isZero() || x.parent == nil)) ||
+			(x.parent == nil && e.state() == stateNotPresent) {
 			continue
 		}
 		return x.meta.blocksBefore(end) - block, nil
@@ -116,8 +120,8 @@ func (x *image) holeAt(at int64) (int64, error) {
 // isBitmap reports whether entry i is that of a sector bitmap.
 func (x *image) isBitmap(i int64) bool { return i%(x.meta.ratio()+1) == x.meta.ratio() }
 
-// following counts the blocks from one on that lie in the file one behind the other. What stands in the entry of a sector bitmap in between
-// does not matter.
+// following counts the blocks from one on that lie in the file one behind the other. What stands in the entry of a
+// sector bitmap in between does not matter.
 func (x *image) following(entries []byte, block int64) int64 {
 	want := entry(binary.LittleEndian.Uint64(entries)).off()
 	n, i := int64(0), x.meta.index(block)
@@ -135,7 +139,8 @@ func (x *image) following(entries []byte, block int64) int64 {
 	return n
 }
 
-// placeErr says where the block of an entry should be, empty when it is there. The last block of the disk may be cut by its size.
+// placeErr says where the block of an entry should be, empty when it is there. The last block of the disk may be cut
+// by its size.
 func (x *image) placeErr(e entry, block int64) string {
 	size := min(x.meta.blockSize, x.meta.size-block*x.meta.blockSize)
 	if e.off() < mib || size > x.view.Size() || e.off() > x.view.Size()-size {
@@ -151,7 +156,10 @@ func (x *image) placeErr(e entry, block int64) string {
 func (x *image) checkBlock(e entry, block, at int64) error {
 	fault := func(want string) error {
 		past := e.state() == statePresent && e.off() >= x.view.Size()
-		return &ondisk.FormatError{What: "vhdx BAT", Off: at, Field: "entry", Got: fmt.Sprintf("0x%x", uint64(e)), Want: want, Past: past}
+		return &ondisk.FormatError{
+			What: "vhdx BAT", Off: at, Field: "entry", Got: fmt.Sprintf("0x%x", uint64(e)),
+			Want: want, Past: past,
+		}
 	}
 	switch e.state() {
 	case statePresent, statePartial:
@@ -177,7 +185,8 @@ func (x *image) stored(off, n int64) (disk.Run, error) {
 // bitmapBytes is how much of a sector bitmap run looks at: 16 MiB of disk with sectors of 512 bytes.
 const bitmapBytes = 4 << 10
 
-// partial gives the run of sectors from byte into of a block that are all present or all the parent's. n is what remains of the block.
+// partial gives the run of sectors from byte into of a block that are all present or all the parent's. n is what
+// remains of the block.
 func (x *image) partial(e entry, block, into, n int64) (disk.Run, error) {
 	at, err := x.bitmap(block)
 	if err != nil {
@@ -223,7 +232,10 @@ func (x *image) bitmapAt(e entry, at int64) (int64, error) {
 	default:
 		return e.off(), nil
 	}
-	return 0, &ondisk.FormatError{What: "vhdx BAT", Off: at, Field: "sector bitmap entry", Got: fmt.Sprintf("0x%x", uint64(e)), Want: want}
+	return 0, &ondisk.FormatError{
+		What: "vhdx BAT", Off: at, Field: "sector bitmap entry",
+		Got: fmt.Sprintf("0x%x", uint64(e)), Want: want,
+	}
 }
 
 // sameBits reports whether a bit is set, and how many bits from there on are like it.

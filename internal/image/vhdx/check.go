@@ -82,7 +82,8 @@ var faultKinds = [...]string{
 	faultBitmap: "chunks without a valid sector bitmap",
 }
 
-// check walks the BAT once. A reader would meet an entry that leads outside of the file, but never two that share a place.
+// check walks the BAT once. A reader would meet an entry that leads outside of the file, but never two that share a
+// place.
 func (x *image) check() ([]ondisk.Issue, error) {
 	c := &batFaults{x: x, space: space{pages: map[int64]*spacePage{}}}
 	for _, s := range x.used {
@@ -151,7 +152,8 @@ func (c *batFaults) payload(e entry, block, at int64) {
 	}
 }
 
-// bitmap looks at the entry of a sector bitmap. A disk without a parent has none, and qemu-img before 8.0.1 left rubbish there.
+// bitmap looks at the entry of a sector bitmap. A disk without a parent has none, and qemu-img before 8.0.1 left
+// rubbish there.
 func (c *batFaults) bitmap(e entry, at int64) {
 	if !c.x.meta.hasParent() || e.state() == stateNotPresent {
 		return
@@ -182,13 +184,15 @@ func (c *batFaults) issues() []ondisk.Issue {
 	if c.space.full {
 		return append(out, ondisk.Issue{
 			Code: "vhdx-bat-unchecked",
-			Text: "the image is too large to look for blocks that share a place; every byte is compared after a copy all the same",
+			Text: "the image is too large to look for blocks that share a place; every byte is compared after a copy " +
+				"all the same",
 		})
 	}
 	if left := c.x.view.Size()/mib*mib - c.space.used*mib - c.kept; left > 0 && len(out) == 0 {
 		out = append(out, ondisk.Issue{
 			Code: "orphaned-data", Effect: ondisk.Note,
-			Text: fmt.Sprintf("%d blocks (%s) of the file are neither metadata nor a part of the disk", (left+c.x.meta.blockSize-1)/c.x.meta.blockSize, units.Format(left)),
+			Text: fmt.Sprintf("%d blocks (%s) of the file are neither metadata nor a part of the disk",
+				(left+c.x.meta.blockSize-1)/c.x.meta.blockSize, units.Format(left)),
 		})
 	}
 	return out

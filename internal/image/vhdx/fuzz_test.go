@@ -59,8 +59,8 @@ func (f *pieces) Extent(off, limit int64) (disk.Extent, error) {
 	return e, nil
 }
 
-// fuzzed is an image of which a fuzzer changes the parts that are parsed; checksums are made right behind it, since no mutation would
-// hit them.
+// fuzzed is an image of which a fuzzer changes the parts that are parsed; checksums are made right behind it, since
+// no mutation would hit them.
 type fuzzed struct{ header, regions, meta, bat, log []byte }
 
 // cut gives the parts of a forged image.
@@ -69,7 +69,8 @@ func cut(v *disktest.VHDX) fuzzed {
 		return bytes.TrimRight(v.Forged[at:min(at+most, int64(len(v.Forged)))], "\x00")
 	}
 	return fuzzed{
-		header: v.Forged[disktest.VHDXHeader2 : disktest.VHDXHeader2+80], regions: used(disktest.VHDXRegions1, regionTableSize),
+		header: v.Forged[disktest.VHDXHeader2 : disktest.VHDXHeader2+80], regions: used(disktest.VHDXRegions1,
+			regionTableSize),
 		meta: used(v.Metadata, mib), bat: used(v.BAT, mib), log: used(v.Log, mib),
 	}
 }
@@ -126,13 +127,19 @@ func FuzzVHDX(f *testing.F) {
 	data := bytes.Repeat([]byte("sector of a disk"), 3*mib/16)
 	add(disktest.ForgeVHDX(disktest.VHDXLayout{Size: 3 * mib}).Fill(data))
 	add(disktest.ForgeVHDX(disktest.VHDXLayout{Size: 3 * mib, Logical: 4096, Fixed: true}).Fill(data))
-	child := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 3 * mib, Parent: map[string]string{"parent_linkage": "{" + disktest.VHDXDiskIDGUID + "}", "relative_path": `.\base.vhdx`}})
+	child := disktest.ForgeVHDX(disktest.VHDXLayout{
+		Size:   3 * mib,
+		Parent: map[string]string{"parent_linkage": "{" + disktest.VHDXDiskIDGUID + "}", "relative_path": `.\base.vhdx`},
+	})
 	child.AddBlock(1, disktest.VHDXPartial, data[:mib])
 	child.AddBitmap(0, func(s int64) bool { return s%3 == 0 })
 	add(child)
 	dirty := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 3 * mib}).Fill(data)
 	dirty.Dirty(0,
-		disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: dirty.Blocks, Zero: 8192}, dirty.Sector(dirty.Entry(2), 0)}},
+		disktest.VHDXEntry{
+			Sequence: 1,
+			Changes:  []disktest.VHDXChange{{Off: dirty.Blocks, Zero: 8192}, dirty.Sector(dirty.Entry(2), 0)},
+		},
 		disktest.VHDXEntry{Sequence: 2, Changes: []disktest.VHDXChange{{Off: dirty.Blocks + 4096, Data: data[:4096]}}},
 	)
 	add(dirty)
@@ -140,7 +147,10 @@ func FuzzVHDX(f *testing.F) {
 		spent := disktest.Spent()
 		z := fuzzed{header, regions, meta, bat, log}
 		parent := disk.New(2*mib, 512, func(off int64) (disk.Run, error) { return disk.Run{Len: 2*mib - off}, nil })
-		img, err := open(&driver.Source{File: z.file(), Parent: func(driver.ParentRef) (*driver.Image, error) { return &driver.Image{Disk: parent}, nil }})
+		img, err := open(&driver.Source{
+			File:   z.file(),
+			Parent: func(driver.ParentRef) (*driver.Image, error) { return &driver.Image{Disk: parent}, nil },
+		})
 		if err != nil {
 			requireClass(t, err)
 		} else {
@@ -158,7 +168,8 @@ func readSome(t *testing.T, img *driver.Image) {
 	buf := make([]byte, 64<<10)
 	for i := range int64(8) {
 		off := img.Disk.Size() / 8 * i
-		if _, err := img.Disk.ReadAt(buf[:min(int64(len(buf)), img.Disk.Size()-off)], off); err != nil && !errors.Is(err, io.EOF) {
+		if _, err := img.Disk.ReadAt(buf[:min(int64(len(buf)), img.Disk.Size()-off)], off); err != nil &&
+			!errors.Is(err, io.EOF) {
 			requireClass(t, err)
 		}
 	}

@@ -66,7 +66,13 @@ type copyOf struct {
 // readCopy reads a structure of n bytes and looks at its signature and checksum.
 func readCopy(src ondisk.Source, what, sign string, at, n int64) (copyOf, error) {
 	if at+n > src.Size() {
-		return copyOf{at: at, err: &ondisk.FormatError{What: what, Off: at, Field: "file size", Got: src.Size(), Want: fmt.Sprintf("at least %d bytes", at+n)}}, nil
+		return copyOf{
+			at: at,
+			err: &ondisk.FormatError{
+				What: what, Off: at, Field: "file size", Got: src.Size(),
+				Want: fmt.Sprintf("at least %d bytes", at+n),
+			},
+		}, nil
 	}
 	b, err := ondisk.Bytes(src, at, n)
 	if err != nil {
@@ -77,14 +83,17 @@ func readCopy(src ondisk.Source, what, sign string, at, n int64) (copyOf, error)
 	case string(b[:4]) != sign:
 		c.err = &ondisk.FormatError{What: what, Off: at, Field: "signature", Got: string(b[:4]), Want: sign}
 	case got != checksum(b):
-		c.err = &ondisk.FormatError{What: what, Off: at + atChecksum, Field: "checksum", Got: hex32(got), Want: hex32(checksum(b))}
+		c.err = &ondisk.FormatError{
+			What: what, Off: at + atChecksum, Field: "checksum", Got: hex32(got),
+			Want: hex32(checksum(b)),
+		}
 	}
 	return c, nil
 }
 
 func hex32(v uint32) string { return fmt.Sprintf("0x%08x", v) }
 
-// oneOf tells of a copy that is damaged when the other one is not. Both damaged are an error.
+// oneOf reports a copy that is damaged if the other one is not. Both damaged are an error.
 func (x *image) oneOf(what string, a, b copyOf) error {
 	bad := a
 	if a.err == nil {
@@ -156,7 +165,8 @@ func (h *fileHeader) check(at, fileSize int64) error {
 	case h.LogLength > 0 && (h.LogOffset%mib != 0 || h.LogOffset < mib):
 		return field("log offset", atLogOffset, h.LogOffset, "a multiple of 1 MiB, from 1 MiB on")
 	case h.LogLength > 0 && (h.LogOffset > ondisk.U64(fileSize) || uint64(h.LogLength) > ondisk.U64(fileSize)-h.LogOffset):
-		return field("log offset", atLogOffset, h.LogOffset, fmt.Sprintf("a place from which %d bytes fit into the file of %d bytes", h.LogLength, fileSize))
+		return field("log offset", atLogOffset, h.LogOffset,
+			fmt.Sprintf("a place from which %d bytes fit into the file of %d bytes", h.LogLength, fileSize))
 	}
 	return nil
 }

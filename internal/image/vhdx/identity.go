@@ -14,7 +14,8 @@ type identity struct {
 	dataWrite  ondisk.GUID
 }
 
-// newIdentity derives what a copy may not share with its source from that and the job, so that the same job gives the same bytes.
+// newIdentity derives what a copy may not share with its source from that and the job, so that the same job gives the
+// same bytes.
 func newIdentity(from *template, seed []byte) identity {
 	id := identity{identifier: newIdentifier()}
 	var source ondisk.GUID

@@ -45,7 +45,8 @@ func (x *image) replay() error {
 		return nil
 	}
 	if x.head.LogLength > maxLog {
-		return fmt.Errorf("vhdx log of %d bytes: %w of %d bytes; open it once in Hyper-V, which replays it", x.head.LogLength, ondisk.ErrLimit, maxLog)
+		return fmt.Errorf("vhdx log of %d bytes: %w of %d bytes; open it once in Hyper-V, which replays it",
+			x.head.LogLength, ondisk.ErrLimit, maxLog)
 	}
 	n := int64(x.head.LogLength)
 	j := &journal{
@@ -71,11 +72,15 @@ func (x *image) replay() error {
 
 // noteReplay says that the file alone is not the disk's present state.
 func (x *image) noteReplay(changes int) {
-	i := ondisk.Issue{Code: "vhdx-log-empty", Text: "the image was not closed cleanly; its log has no changes that are missing in the file"}
+	i := ondisk.Issue{
+		Code: "vhdx-log-empty",
+		Text: "the image was not closed cleanly; its log has no changes that are missing in the file",
+	}
 	if changes > 0 {
 		i = ondisk.Issue{
 			Code: "vhdx-log-replayed", Effect: ondisk.Warn,
-			Text:   fmt.Sprintf("the image was not closed cleanly: the log with %d changes was replayed in memory, the file is untouched", changes),
+			Text: fmt.Sprintf("the image was not closed cleanly: the log with %d changes was replayed in memory, "+
+				"the file is untouched", changes),
 			Remedy: "make sure that no program has it open",
 		}
 	}
@@ -108,9 +113,11 @@ func (j *journal) active() (sequence, error) {
 	}
 	switch {
 	case best.head == nil:
-		return best, j.field(0, "entries", "none that are complete", "a sequence to replay, as the header says; the changes are lost")
+		return best, j.field(0, "entries", "none that are complete",
+			"a sequence to replay, as the header says; the changes are lost")
 	case best.head.FlushedFileOffset > ondisk.U64(j.fileSize()):
-		return best, j.field(best.last, "flushed file offset", best.head.FlushedFileOffset, fmt.Sprintf("at most the %d bytes of the file, which was cut", j.fileSize()))
+		return best, j.field(best.last, "flushed file offset", best.head.FlushedFileOffset,
+			fmt.Sprintf("at most the %d bytes of the file, which was cut", j.fileSize()))
 	case best.head.LastFileOffset > maxFile:
 		return best, j.field(best.last, "last file offset", best.head.LastFileOffset, "the size of a file")
 	}
@@ -119,8 +126,8 @@ func (j *journal) active() (sequence, error) {
 
 func (j *journal) fileSize() int64 { return j.src.Size() }
 
-// sequence follows the entries from a place on. ok reports whether there are any and the last of them names one of them as the tail: the
-// sequence is then cut to begin there.
+// sequence follows the entries from a place on. ok reports whether there are any and the last of them names one of
+// them as the tail: the sequence is then cut to begin there.
 func (j *journal) sequence(from int64) (s sequence, ok bool, err error) {
 	if j.dead[from/sectorSize] {
 		return s, false, nil
@@ -171,8 +178,8 @@ func (j *journal) entry(at int64) (*entryHeader, error) {
 	return &e, nil
 }
 
-// whole reads an entry from its first to its last byte: each descriptor and each data sector must carry its sequence number, and
-// all together its checksum.
+// whole reads an entry from its first to its last byte: each descriptor and each data sector must carry its sequence
+// number, and all together its checksum.
 func (j *journal) whole(e *entryHeader, at int64) (bool, error) {
 	sum, data, fits := uint32(0), int64(0), true
 	sector := make([]byte, sectorSize)
@@ -209,7 +216,8 @@ func (j *journal) changes(s sequence) ([]change, error) {
 	for at := s.first; ; {
 		e := j.entries[at/sectorSize]
 		if e == nil || int64(len(out))+int64(e.DescriptorCount) > maxChanges {
-			return nil, fmt.Errorf("vhdx log at %#x: %w of %d changes; open the image once in Hyper-V, which replays it", j.off, ondisk.ErrLimit, maxChanges)
+			return nil, fmt.Errorf("vhdx log at %#x: %w of %d changes; open the image once in Hyper-V, which replays "+
+				"it", j.off, ondisk.ErrLimit, maxChanges)
 		}
 		var err error
 		if out, err = j.changesOf(out, e, at); err != nil {

@@ -32,7 +32,8 @@ type anyDescriptor struct {
 
 // plausible looks at the fields of a header that can be wrong without its checksum being wrong.
 func (e *entryHeader) plausible(j *journal) bool {
-	return string(e.Signature[:]) == "loge" && e.LogGUID == j.guid && e.SequenceNumber > 0 && e.SequenceNumber < math.MaxUint64 &&
+	return string(e.Signature[:]) == "loge" && e.LogGUID == j.guid && e.SequenceNumber > 0 &&
+		e.SequenceNumber < math.MaxUint64 &&
 		e.EntryLength > 0 && e.EntryLength%sectorSize == 0 && int64(e.EntryLength) <= j.size &&
 		e.Tail%sectorSize == 0 && int64(e.Tail) < j.size && e.descriptorSectors()*sectorSize <= int64(e.EntryLength)
 }
@@ -73,7 +74,8 @@ func (d *anyDescriptor) length() uint64 {
 
 func (d *anyDescriptor) valid(e *entryHeader) bool {
 	return (d.isData() || string(d.Signature[:]) == "zero") && d.SequenceNumber == e.SequenceNumber &&
-		d.FileOffset%sectorSize == 0 && d.length()%sectorSize == 0 && d.FileOffset <= maxFile && d.length() <= maxFile-d.FileOffset
+		d.FileOffset%sectorSize == 0 && d.length()%sectorSize == 0 && d.FileOffset <= maxFile &&
+		d.length() <= maxFile-d.FileOffset
 }
 
 // isDataSector looks at what tells a torn write. Spec: 2.3.1.4.

@@ -182,7 +182,8 @@ func (m *metadata) checkItem(e *metadataEntry, at, regionLen int64) error {
 	}
 	switch end := int64(e.Offset) + int64(e.Length); {
 	case known == 0 && e.Flags&itemIsRequired != 0:
-		return fmt.Errorf("vhdx metadata at %#x: item %s is required: %w; it is not one of the specification's", m.at+at, e.ItemID, ondisk.ErrUnsupported)
+		return fmt.Errorf("vhdx metadata at %#x: item %s is required: %w; it is not one of the specification's",
+			m.at+at, e.ItemID, ondisk.ErrUnsupported)
 	case known > 1 && int64(e.Length) != int64(known):
 		return m.field("length of item "+e.ItemID.String(), at+20, e.Length, known)
 	case e.Length > maxItem:
@@ -190,17 +191,20 @@ func (m *metadata) checkItem(e *metadataEntry, at, regionLen int64) error {
 	case e.Length == 0 && e.Offset == 0:
 		return nil // present but empty
 	case e.Offset < metadataTableSize || end > regionLen:
-		return m.field("offset", at+16, e.Offset, fmt.Sprintf("from %d on, and %d bytes within the region of %d bytes", metadataTableSize, e.Length, regionLen))
+		return m.field("offset", at+16, e.Offset,
+			fmt.Sprintf("from %d on, and %d bytes within the region of %d bytes", metadataTableSize, e.Length, regionLen))
 	}
 	return nil
 }
 
 func (m *metadata) checkApart(items []metadataEntry) error {
-	sorted := slices.SortedFunc(slices.Values(items), func(a, b metadataEntry) int { return cmp.Compare(a.Offset, b.Offset) })
+	sorted := slices.SortedFunc(slices.Values(items),
+		func(a, b metadataEntry) int { return cmp.Compare(a.Offset, b.Offset) })
 	for i := 1; i < len(sorted); i++ {
 		a, b := sorted[i-1], sorted[i]
 		if int64(a.Offset)+int64(a.Length) > int64(b.Offset) {
-			return m.field("item "+b.ItemID.String(), int64(b.Offset), fmt.Sprintf("%d bytes", b.Length), "a place apart from item "+a.ItemID.String())
+			return m.field("item "+b.ItemID.String(), int64(b.Offset), fmt.Sprintf("%d bytes", b.Length),
+				"a place apart from item "+a.ItemID.String())
 		}
 	}
 	return nil
@@ -233,7 +237,7 @@ func (m *metadata) take(values map[ondisk.GUID][]byte) error {
 	return m.takeLocator(values[itemLocator])
 }
 
-// takeLocator reads who the parent is. The flag and the item must agree.
+// takeLocator reads the locator of the parent. The flag and the item must agree.
 func (m *metadata) takeLocator(item []byte) error {
 	switch {
 	case item == nil && !m.hasParent():
@@ -260,8 +264,8 @@ func (m *metadata) blocks() int64 { return (m.size + m.blockSize - 1) / m.blockS
 // ratio is how many payload blocks share a sector bitmap block. Spec: 2.4.
 func (m *metadata) ratio() int64 { return sectorsPerBitmap * m.logical / m.blockSize }
 
-// entries is how many entries the BAT must have: those of a differencing disk end with a sector bitmap block. Spec: VHDX Format
-// Specification 1.00, "BAT".
+// entries is how many entries the BAT must have: those of a differencing disk end with a sector bitmap block. Spec:
+// VHDX Format Specification 1.00, "BAT".
 func (m *metadata) entries() int64 {
 	if m.hasParent() {
 		return (m.blocks() + m.ratio() - 1) / m.ratio() * (m.ratio() + 1)

@@ -12,8 +12,8 @@ import (
 // locatorVHDX says that the parent is a VHDX, too. Spec: 2.6.2.6.3.
 var locatorVHDX = ondisk.MustGUID("b04aefb7-d19e-4a81-b789-25b8e9445913")
 
-// Keys of a locator, the paths in the order in which they are tried. parent_linkage2 is not looked at: the specification says that
-// it can't be present, and a parent that only it knows is refused as a changed one.
+// Keys of a locator, the paths in the order in which they are tried. parent_linkage2 is not looked at: the
+// specification says that it can't be present, and a parent that only it knows is refused as a changed one.
 const keyLinkage = "parent_linkage"
 
 var keyPaths = []string{"relative_path", "volume_path", "absolute_win32_path"}
@@ -28,7 +28,8 @@ type locatorHeader struct {
 	KeyValueCount uint16
 }
 
-// locatorEntry is a key and its value. Offsets count from the start of the locator, lengths are in bytes. Spec: 2.6.2.6.2.
+// locatorEntry is a key and its value. Offsets count from the start of the locator, lengths are in bytes. Spec:
+// 2.6.2.6.2.
 type locatorEntry struct {
 	KeyOffset, ValueOffset uint32
 	KeyLength, ValueLength uint16
@@ -53,7 +54,8 @@ func readLocator(item []byte, at int64) (*locator, error) {
 	n := int(h.KeyValueCount)
 	switch {
 	case h.LocatorType != locatorVHDX:
-		return nil, fmt.Errorf("vhdx parent locator of type %s: %w; only parents that are VHDX are known", h.LocatorType, ondisk.ErrUnsupported)
+		return nil, fmt.Errorf("vhdx parent locator of type %s: %w; only parents that are VHDX are known",
+			h.LocatorType, ondisk.ErrUnsupported)
 	case n > maxPairs:
 		return nil, fmt.Errorf("vhdx parent locator of %d keys: %w of %d", n, ondisk.ErrLimit, maxPairs)
 	case binary.Size(h)+n*binary.Size(locatorEntry{}) > len(item):
@@ -95,7 +97,8 @@ func (l *locator) add(item []byte, at int) error {
 // text decodes UTF-16.
 func (l *locator) text(item []byte, off uint32, n uint16) (string, error) {
 	if n == 0 || n%2 != 0 || off == 0 || int64(off)+int64(n) > int64(len(item)) {
-		return "", l.field("text", fmt.Sprintf("%d bytes at %d", n, off), fmt.Sprintf("UTF-16 within its %d bytes", len(item)))
+		return "", l.field("text", fmt.Sprintf("%d bytes at %d", n, off),
+			fmt.Sprintf("UTF-16 within its %d bytes", len(item)))
 	}
 	s := ondisk.UTF16(item[off:][:n], binary.LittleEndian)
 	if strings.ContainsRune(s, 0) {

@@ -86,7 +86,10 @@ func (x *image) regions(c copyOf) (metadata disk.Range, err error) {
 	}
 	n := binary.LittleEndian.Uint32(c.raw[8:])
 	if n > maxRegions {
-		return metadata, &ondisk.FormatError{What: "vhdx region table", Off: c.at + 8, Field: "entry count", Got: n, Want: fmt.Sprintf("at most %d", maxRegions)}
+		return metadata, &ondisk.FormatError{
+			What: "vhdx region table", Off: c.at + 8, Field: "entry count", Got: n,
+			Want: fmt.Sprintf("at most %d", maxRegions),
+		}
 	}
 	seen := map[ondisk.GUID]bool{}
 	for i := range int64(n) {
@@ -112,7 +115,10 @@ func (x *image) regions(c copyOf) (metadata disk.Range, err error) {
 	}
 	for _, want := range []ondisk.GUID{regionBAT, regionMetadata} {
 		if !seen[want] {
-			return metadata, &ondisk.FormatError{What: "vhdx region table", Off: c.at, Field: "region", Got: "none", Want: want.String()}
+			return metadata, &ondisk.FormatError{
+				What: "vhdx region table", Off: c.at, Field: "region", Got: "none",
+				Want: want.String(),
+			}
 		}
 	}
 	return metadata, nil
@@ -129,13 +135,15 @@ func (e *regionEntry) check(at, fileSize int64, seen map[ondisk.GUID]bool) error
 	seen[e.GUID] = true
 	switch {
 	case e.GUID != regionBAT && e.GUID != regionMetadata && e.Required&1 != 0:
-		return fmt.Errorf("vhdx region table at %#x: region %s is required: %w; it is not one of the specification's", at, e.GUID, ondisk.ErrUnsupported)
+		return fmt.Errorf("vhdx region table at %#x: region %s is required: %w; it is not one of the specification's",
+			at, e.GUID, ondisk.ErrUnsupported)
 	case e.FileOffset%mib != 0 || e.FileOffset < mib:
 		return field("file offset", 16, e.FileOffset, "a multiple of 1 MiB, from 1 MiB on")
 	case e.Length%mib != 0 || e.Length == 0:
 		return field("length", 24, e.Length, "a multiple of 1 MiB")
 	case e.FileOffset > ondisk.U64(fileSize) || uint64(e.Length) > ondisk.U64(fileSize)-e.FileOffset:
-		return field("file offset", 16, e.FileOffset, fmt.Sprintf("a place from which %d bytes fit into the file of %d bytes", e.Length, fileSize))
+		return field("file offset", 16, e.FileOffset,
+			fmt.Sprintf("a place from which %d bytes fit into the file of %d bytes", e.Length, fileSize))
 	}
 	return nil
 }

@@ -31,9 +31,13 @@ func TestStructSizes(t *testing.T) {
 	} {
 		assert.Equal(t, s.want, binary.Size(s.v), s.name)
 	}
-	b, err := binary.Append(nil, binary.LittleEndian, fileHeader{SequenceNumber: 1, LogGUID: ondisk.GUID{2}, LogVersion: 3, Version: 4, LogLength: 5, LogOffset: 6})
+	b, err := binary.Append(nil, binary.LittleEndian,
+		fileHeader{SequenceNumber: 1, LogGUID: ondisk.GUID{2}, LogVersion: 3, Version: 4, LogLength: 5, LogOffset: 6})
 	require.NoError(t, err)
-	for at, want := range map[int]byte{atSequence: 1, 48: 2, atLogVersion: 3, atVersion: 4, atLogLength: 5, atLogOffset: 6} {
+	for at, want := range map[int]byte{
+		atSequence: 1, 48: 2, atLogVersion: 3, atVersion: 4, atLogLength: 5,
+		atLogOffset: 6,
+	} {
 		assert.Equal(t, want, b[at], "byte %d", at)
 	}
 }

@@ -1,7 +1,7 @@
 // Package vhdx reads and writes Hyper-V disks of the second format: fixed, dynamic and (reading only) differencing.
 //
-// Specification: [MS-VHDX] Virtual Hard Disk v2 (VHDX) File Format; sections are those of its revision of 2018. All numbers are
-// little-endian.
+// Specification: [MS-VHDX] Virtual Hard Disk v2 (VHDX) File Format; sections are those of its revision of 2018. All
+// numbers are little-endian.
 package vhdx
 
 import (
@@ -95,8 +95,8 @@ func open(s *driver.Source) (*driver.Image, error) {
 	return img, nil
 }
 
-// load reads everything up to the metadata; cache is in bytes. Nothing but the headers and the log is looked at before the log is replayed.
-// Spec: 2.3.3.
+// load reads everything up to the metadata; cache is in bytes. Nothing but the headers and the log is looked at
+// before the log is replayed. Spec: 2.3.3.
 func load(f driver.File, cache int64) (*image, error) {
 	x := &image{file: f}
 	for _, step := range []func() error{x.readHeaders, x.replay, x.readRegions, x.readBATSize} {
@@ -130,7 +130,10 @@ func (x *image) openParent(s *driver.Source) error {
 		return err
 	}
 	if got := x.parent.Disk.SectorSize(); got != x.meta.logical {
-		return &ondisk.FormatError{What: "vhdx metadata", Off: x.meta.at, Field: "logical sector size", Got: x.meta.logical, Want: fmt.Sprintf("%d, which the parent has", got)}
+		return &ondisk.FormatError{
+			What: "vhdx metadata", Off: x.meta.at, Field: "logical sector size",
+			Got: x.meta.logical, Want: fmt.Sprintf("%d, which the parent has", got),
+		}
 	}
 	return nil
 }
@@ -143,7 +146,7 @@ func (id fileIdentifier) creator() string {
 	return ondisk.UTF16Z(id[len(signature):], binary.LittleEndian)
 }
 
-// names tells of the parent that a file of the folder names.
+// names returns the parent that a file of the folder names.
 func names(f driver.File) (driver.Names, error) {
 	head := make([]byte, min(f.Size(), int64(len(signature))))
 	if err := ondisk.ReadFull(f, head, 0); err != nil {
@@ -162,8 +165,8 @@ func names(f driver.File) (driver.Names, error) {
 	return driver.Names{Parents: x.meta.locator.paths()}, nil
 }
 
-// glance is names for a file whose log is empty. It leaves out what makes up most of the reading, the sums of the region tables: where
-// only the second one is whole, a parent can be missed, which opening the file then tells.
+// glance is names for a file whose log is empty. It leaves out what makes up most of the reading, the sums of the
+// region tables: where only the second one is whole, a parent can be missed, which opening the file then tells.
 func glance(f driver.File) (driver.Names, error) {
 	x := &image{file: f}
 	if err := x.readHeaders(); err != nil || x.head.LogGUID != (ondisk.GUID{}) {
@@ -192,5 +195,6 @@ func damaged(err error) bool {
 	if _, refused := errors.AsType[*ondisk.Refusal](err); refused {
 		return true
 	}
-	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrReference)
+	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit) ||
+		errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrReference)
 }

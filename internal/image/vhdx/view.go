@@ -17,8 +17,8 @@ type change struct {
 	sector *logSector // nil: zeros
 }
 
-// logSector is the source of a change: 4 KiB, of which the log keeps the first 8 and the last 4 bytes in the descriptor. The others are
-// read when they are needed.
+// logSector is the source of a change: 4 KiB, of which the log keeps the first 8 and the last 4 bytes in the
+// descriptor. The others are read when they are needed.
 type logSector struct {
 	src      io.ReaderAt
 	at       int64 // of the data sector in the file
@@ -67,8 +67,8 @@ func (h *newest) Pop() any {
 
 func (h *newest) top() change { return h.of[h.index[0]] }
 
-// flatten gives sorted, disjoint changes with the same effect. Only zeros are ever cut: everything is a multiple of 4 KiB, and a
-// data sector has just that.
+// flatten gives sorted, disjoint changes with the same effect. Only zeros are ever cut: everything is a multiple of 4
+// KiB, and a data sector has just that.
 func flatten(changes []change) []disk.Piece {
 	order := make([]int, len(changes))
 	for i := range order {

@@ -63,7 +63,8 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 		return nil, fmt.Errorf("VHDX of %d bytes: %w of 64 TiB; choose --to raw", size, ondisk.ErrLimit)
 	}
 	if size <= 0 || size%t.meta.logical != 0 {
-		return nil, fmt.Errorf("VHDX of %d bytes: %w, want a multiple of its sectors of %d bytes; choose --to raw", size, ondisk.ErrUnsupported, t.meta.logical)
+		return nil, fmt.Errorf("VHDX of %d bytes: %w, want a multiple of its sectors of %d bytes; choose --to raw",
+			size, ondisk.ErrUnsupported, t.meta.logical)
 	}
 	t.ids = newIdentity(from, o.Seed)
 	t.meta.diskID = t.ids.disk
@@ -137,9 +138,13 @@ func (t *target) flush() error {
 // WriteAt writes whole reservations.
 func (t *target) WriteAt(p []byte, off int64) (int, error) { return t.slots.WriteAt(t.f, p, off) }
 
-// Finish writes BAT, metadata, region tables and headers, and the file identifier last: before that the file is no VHDX.
+// Finish writes BAT, metadata, region tables and headers, and the file identifier last: before that the file is no
+// VHDX.
 func (t *target) Finish() error {
-	steps := []func() error{t.flush, t.writeFixedBAT, t.writeMetadata, t.writeRegions, t.writeHeaders, t.f.Sync, t.writeIdentifier, t.f.Sync}
+	steps := []func() error{
+		t.flush, t.writeFixedBAT, t.writeMetadata, t.writeRegions, t.writeHeaders, t.f.Sync,
+		t.writeIdentifier, t.f.Sync,
+	}
 	if !t.isFixed() {
 		steps = append([]func() error{func() error { return t.f.Truncate(t.next) }}, steps...)
 	}
@@ -192,7 +197,10 @@ func (t *target) writeMetadata() error {
 		if err != nil {
 			return err
 		}
-		e := metadataEntry{ItemID: i.id, Offset: ondisk.U32(metadataTableSize + int64(len(values))), Length: ondisk.U32(int64(len(i.value))), Flags: i.flags}
+		e := metadataEntry{
+			ItemID: i.id, Offset: ondisk.U32(metadataTableSize + int64(len(values))),
+			Length: ondisk.U32(int64(len(i.value))), Flags: i.flags,
+		}
 		table, err = binary.Append(table, le, e)
 		values = append(values, i.value...)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// cowdHeader is the start of a sparse extent of ESX; counts and offsets are in sectors. Spec: Virtual Disk Format 1.1, "ESX Server
-// Sparse Extents". The disks of Workstation 3 have the same header.
+// cowdHeader is the start of a sparse extent of ESX; counts and offsets are in sectors. Spec: Virtual Disk Format
+// 1.1, "ESX Server Sparse Extents". The disks of Workstation 3 have the same header.
 type cowdHeader struct {
 	Magic           [4]byte // "COWD"
 	Version         uint32
@@ -48,8 +48,8 @@ func cowdField(name string, at int64, got, want any) error {
 	return &ondisk.FormatError{What: "vmdk COWD header", Off: at, Field: name, Got: got, Want: want}
 }
 
-// openCOWD opens an extent of ESX. Beside the header it differs from the hosted kind in the size of its tables, which lie
-// among the grains.
+// openCOWD opens an extent of ESX. Beside the header it differs from the hosted kind in the size of its tables, which
+// lie among the grains.
 func openCOWD(f driver.File, tabs tableReader) (*sparse, error) {
 	var h cowdHeader
 	size := int64(binary.Size(h))
@@ -67,7 +67,8 @@ func openCOWD(f driver.File, tabs tableReader) (*sparse, error) {
 		return nil, err
 	}
 	if int64(h.NumGDEntries) < x.h.tables() {
-		return nil, cowdField("numGDEntries", atCOWDNumGDE, h.NumGDEntries, fmt.Sprintf("at least %d for %d sectors", x.h.tables(), h.NumSectors))
+		return nil, cowdField("numGDEntries", atCOWDNumGDE, h.NumGDEntries,
+			fmt.Sprintf("at least %d for %d sectors", x.h.tables(), h.NumSectors))
 	}
 	gdBytes := 4 * int64(h.NumGDEntries)
 	if err := newPlaces("vmdk COWD header", f.Size(), size).add("gdOffset", atCOWDGD, x.h.GDOffset, gdBytes); err != nil {
@@ -89,7 +90,8 @@ func (h *cowdHeader) check() error {
 	case h.Flags&^uint32(cowdRoot|cowdChecks) != 0:
 		return fmt.Errorf("vmdk COWD header at %#x: flags %#x: %w, known are 0x3", atFlags, h.Flags, ondisk.ErrUnsupported)
 	case h.Flags&cowdRoot == 0:
-		return fmt.Errorf("vmdk COWD header at %#x: flags %#x of a child whose parent stands in the header: %w, want the descriptor to name the parent",
+		return fmt.Errorf("vmdk COWD header at %#x: flags %#x of a child whose parent stands in the header: %w, want "+
+			"the descriptor to name the parent",
 			atFlags, h.Flags, ondisk.ErrUnsupported)
 	case h.NumSectors == 0:
 		return cowdField("numSectors", atCap, h.NumSectors, "at least 1")

@@ -30,7 +30,8 @@ type line struct {
 	ext  *extent
 }
 
-// extent is one extent line: `RW 4192256 FLAT "disk-flat.vmdk" 0`. Spec: VMware Virtual Disk Format 1.1, "The Extent Description".
+// extent is one extent line: `RW 4192256 FLAT "disk-flat.vmdk" 0`. Spec: VMware Virtual Disk Format 1.1, "The Extent
+// Description".
 type extent struct {
 	line   int
 	access string // RW, RDONLY, NOACCESS
@@ -69,11 +70,12 @@ func parseDescriptor(text []byte) (*descriptor, error) {
 	return d, d.checkOnce()
 }
 
-// maxStale is how many characters a rewritten CID can be shorter than the old one: qemu-img writes it without leading zeros.
+// maxStale is how many characters a rewritten CID can be shorter than the old one: qemu-img writes it without leading
+// zeros.
 const maxStale = 7
 
-// cutPadding ends the text at its first zero byte. Behind it may stand zeros, or what qemu-img 7.2 leaves of a text that it
-// replaced by a shorter one: the last bytes of the very same text.
+// cutPadding ends the text at its first zero byte. Behind it may stand zeros, or what qemu-img 7.2 leaves of a text
+// that it replaced by a shorter one: the last bytes of the very same text.
 func cutPadding(text []byte) ([]byte, error) {
 	end := bytes.IndexByte(text, 0)
 	if end < 0 {
@@ -81,7 +83,10 @@ func cutPadding(text []byte) ([]byte, error) {
 	}
 	rest := bytes.TrimRight(text[end+1:], "\x00")
 	if len(rest) > maxStale || !bytes.HasSuffix(text[:end], rest) {
-		return nil, &ondisk.FormatError{What: what, Off: int64(end), Field: "text", Got: "\x00", Want: "no zero byte before the end"}
+		return nil, &ondisk.FormatError{
+			What: what, Off: int64(end), Field: "text", Got: "\x00",
+			Want: "no zero byte before the end",
+		}
 	}
 	return text[:end], nil
 }

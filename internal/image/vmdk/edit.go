@@ -65,7 +65,8 @@ func (d *descriptor) identity(seed []byte) identity {
 
 // withIDs returns the lines with both content identifiers: qemu-img opens no descriptor that lacks parentCID.
 func (d *descriptor) withIDs() []line {
-	at := slices.IndexFunc(d.lines, func(l line) bool { return l.ext != nil || (l.key != "" && l.key != "version" && l.key != "encoding") })
+	at := slices.IndexFunc(d.lines,
+		func(l line) bool { return l.ext != nil || (l.key != "" && l.key != "version" && l.key != "encoding") })
 	out := slices.Clone(d.lines)
 	for _, key := range []string{"parentcid", "cid"} {
 		if _, no := d.get(key); no == 0 && at >= 0 {
@@ -75,8 +76,8 @@ func (d *descriptor) withIDs() []line {
 	return out
 }
 
-// copyFor is the text of a copy: every line is kept but those that say what the disk consists of and who it is. size is
-// that of the copy in bytes.
+// copyFor returns the text of a copy: every line except those on extents and identity is kept. size is that of the copy
+// in bytes.
 func (d *descriptor) copyFor(kind string, size int64, extents []string, seed []byte) []byte {
 	id := d.identity(seed)
 	id.pieces = extents

@@ -136,7 +136,8 @@ func TestCylinders(t *testing.T) {
 		{"no heads: left alone", "77", "0", "63", 1 << 20, "77"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d := parsed(t, "# Disk DescriptorFile\nCID=1\nddb.geometry.cylinders = \""+tc.cyl+"\"\nddb.geometry.heads = \""+tc.heads+
+			d := parsed(t, "# Disk DescriptorFile\nCID=1\nddb.geometry.cylinders = "+
+				"\""+tc.cyl+"\"\nddb.geometry.heads = \""+tc.heads+
 				"\"\nddb.geometry.sectors = \""+tc.sectors+"\"\n")
 			text := string(d.copyFor(monolithicFlat, tc.size*512, nil, nil))
 			require.Contains(t, text, "ddb.geometry.cylinders = \""+tc.want+"\"\n")
@@ -155,15 +156,20 @@ func TestNoBlankLineInFrontOfAnExtent(t *testing.T) {
 
 // Several extents become the one of the copy, where the first of them stood.
 func TestExtentsBecomeOne(t *testing.T) {
-	text := strings.Replace(esxi, `RW 16777216 VMFS "old-flat.vmdk"`, "RW 63 FLAT \"head.vmdk\" 0\nRW 16777152 FLAT \"old-flat.vmdk\" 63\nRW 1 ZERO", 1)
+	text := strings.Replace(esxi, `RW 16777216 VMFS "old-flat.vmdk"`,
+		"RW 63 FLAT \"head.vmdk\" 0\nRW 16777152 FLAT \"old-flat.vmdk\" 63\nRW 1 ZERO", 1)
 	identity := regexp.MustCompile(`(?m)^(CID|ddb\.longContentID|ddb\.uuid).*$`)
 	require.Equal(t, identity.ReplaceAllString(edited(t, esxi), "$1"), identity.ReplaceAllString(edited(t, text), "$1"))
 }
 
 func TestUUIDsOfOtherForms(t *testing.T) {
 	sum := []byte{0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b}
-	require.Equal(t, "60 00 C2 9f 10 11 12 13-14 15 16 17 18 19 1a 1b", newUUID("60 00 C2 9f b3 e8 5b 4b-4f 42 7f 9c fc 8d 66 4a", sum))
-	for _, odd := range []string{"", "60 00", "not a uuid at all, but sixteen words a b c d e f g h i j", "60 00 C2 9f b3 e8 5b 4b-4f 42 7f 9c fc 8d 66 4", "{guid}"} {
+	require.Equal(t, "60 00 C2 9f 10 11 12 13-14 15 16 17 18 19 1a 1b",
+		newUUID("60 00 C2 9f b3 e8 5b 4b-4f 42 7f 9c fc 8d 66 4a", sum))
+	for _, odd := range []string{
+		"", "60 00", "not a uuid at all, but sixteen words a b c d e f g h i j",
+		"60 00 C2 9f b3 e8 5b 4b-4f 42 7f 9c fc 8d 66 4", "{guid}",
+	} {
 		require.Equal(t, odd, newUUID(odd, sum), "an unknown form is left")
 	}
 }
@@ -179,7 +185,8 @@ func TestPlainDescriptor(t *testing.T) {
 	require.Nil(t, ref)
 	for key, want := range map[string]string{
 		"version": "1", "createtype": "monolithicSparse", "ddb.adaptertype": "lsilogic",
-		"ddb.geometry.cylinders": "1305", "ddb.geometry.heads": "255", "ddb.geometry.sectors": "63", // 20971520 / 16065 = 1305.4
+		// 20971520 / 16065 = 1305.4
+		"ddb.geometry.cylinders": "1305", "ddb.geometry.heads": "255", "ddb.geometry.sectors": "63",
 	} {
 		got, _ := d.get(key)
 		require.Equal(t, want, got, key)
@@ -189,8 +196,14 @@ func TestPlainDescriptor(t *testing.T) {
 // A descriptor without identifiers is read, and its copy has them; one without parentCID gets a warning.
 func TestDescriptorsWithoutIdentifiers(t *testing.T) {
 	for name, gone := range map[string][]string{
-		"no CID": {"CID=a1b2c3d4\n"}, "no parentCID": {"parentCID=ffffffff\n"}, "neither": {"CID=a1b2c3d4\n", "parentCID=ffffffff\n"},
-		"only an extent": {"version=3\n", "encoding=\"UTF-8\"\n", "CID=a1b2c3d4\n", "parentCID=ffffffff\n", "createType=\"vmfs\"\n", "isNativeSnapshot=\"no\"\n"},
+		"no CID": {"CID=a1b2c3d4\n"}, "no parentCID": {"parentCID=ffffffff\n"}, "neither": {
+			"CID=a1b2c3d4\n",
+			"parentCID=ffffffff\n",
+		},
+		"only an extent": {
+			"version=3\n", "encoding=\"UTF-8\"\n", "CID=a1b2c3d4\n", "parentCID=ffffffff\n",
+			"createType=\"vmfs\"\n", "isNativeSnapshot=\"no\"\n",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := esxi

@@ -103,7 +103,8 @@ func (m *flatMap) open(s *driver.Source, i int, e *extent) (driver.File, error) 
 		m.files = append(m.files, f)
 	}
 	if e.off > f.Size() || e.size > f.Size()-e.off {
-		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d takes %d bytes at offset %d, but the file %.256q has %d bytes",
+		return nil, textErr(e.line, ondisk.ErrFormat,
+			"extent %d takes %d bytes at offset %d, but the file %.256q has %d bytes",
 			i, e.size, e.off, e.name, f.Size())
 	}
 	return f, nil
@@ -132,7 +133,8 @@ func openExtent(s *driver.Source, i int, e *extent) (driver.File, error) {
 		return nil, err
 	}
 	if e.off == 0 && isDescriptor(head) {
-		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d (%.256q) is a descriptor itself, want the bytes of a disk", i, e.name)
+		return nil, textErr(e.line, ondisk.ErrFormat,
+			"extent %d (%.256q) is a descriptor itself, want the bytes of a disk", i, e.name)
 	}
 	return f, nil
 }
@@ -152,7 +154,8 @@ func (m *flatMap) checkOverlap() error {
 	for i := 1; i < len(runs); i++ {
 		a, b := runs[i-1], runs[i]
 		if a.file.ID() == b.file.ID() && b.off < a.off+a.Len {
-			return textErr(b.line, ondisk.ErrFormat, "extent overlaps that of line %d: bytes %d to %d of one file are used twice",
+			return textErr(b.line, ondisk.ErrFormat,
+				"extent overlaps that of line %d: bytes %d to %d of one file are used twice",
 				a.line, b.off, min(a.off+a.Len, b.off+b.Len))
 		}
 	}

@@ -39,8 +39,8 @@ func fuzzExtent(t *testing.T, kind string, sectors uint64, data []byte, hole uin
 	require.Less(t, spent(), slowest)
 }
 
-// FuzzCOWD reads anything as header, directory and first table of an extent of ESX. The table is short: mutations hit every
-// entry of it.
+// FuzzCOWD reads anything as header, directory and first table of an extent of ESX. The table is short: mutations hit
+// every entry of it.
 func FuzzCOWD(f *testing.F) {
 	const directory, known = 2048, 32
 	good := disktest.ForgeCOWD(bytes.Repeat([]byte("grain of a disk "), 4096*40), 1, nil)

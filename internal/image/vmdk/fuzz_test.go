@@ -85,17 +85,26 @@ func requireClass(t *testing.T, err error) {
 // FuzzDescriptor reads anything as the text of a VMDK.
 func FuzzDescriptor(f *testing.F) {
 	good := disktest.VMDKDescriptor("monolithicFlat", `RW 4096 FLAT "x-flat.vmdk" 0`)
-	for _, old := range []string{"RW 4096", "4096", "FLAT", `"x-flat.vmdk"`, " 0\n", "monolithicFlat", "ffffffff", "4a5b6c7d", `"16"`, "#DDB"} {
-		for _, new := range []string{"", "-1", "ZERO", "RDONLY", "18014398509481983", `"`, "vmfs", "parentFileNameHint=x", "SPARSE \"disk.vmdk\"", "\x00", "\r"} {
+	for _, old := range []string{
+		"RW 4096", "4096", "FLAT", `"x-flat.vmdk"`, " 0\n", "monolithicFlat", "ffffffff",
+		"4a5b6c7d", `"16"`, "#DDB",
+	} {
+		for _, new := range []string{
+			"", "-1", "ZERO", "RDONLY", "18014398509481983", `"`, "vmfs",
+			"parentFileNameHint=x", "SPARSE \"disk.vmdk\"", "\x00", "\r",
+		} {
 			f.Add([]byte(strings.Replace(good, old, new, 1)))
 		}
 	}
 	f.Add([]byte(strings.ReplaceAll(good, "\n", "\r\n")))
-	f.Add([]byte(strings.NewReplacer(`"16"`, `"4294967296"`, `"63"`, `"4294967296"`).Replace(good))) // their product is 2^64
+	// their product is 2^64
+	f.Add([]byte(strings.NewReplacer(`"16"`, `"4294967296"`, `"63"`, `"4294967296"`).Replace(good)))
 	f.Add([]byte(good + "ddb.uuid = \"\xf7\xf7\"\n"))
-	f.Add([]byte("\xef\xbb\xbf" + good + "ddb.uuid = \"60 00 C2 9a 1d 7b 49 44-dc 53 e6 d3 e5 89 7b 0d\"\nddb.longContentID = \"0\"\n"))
+	f.Add([]byte("\xef\xbb\xbf" + good +
+		"ddb.uuid = \"60 00 C2 9a 1d 7b 49 44-dc 53 e6 d3 e5 89 7b 0d\"\nddb.longContentID = \"0\"\n"))
 	f.Add([]byte(disktest.ForgeHiddenDescriptor(good)))
-	for _, b := range disktest.Seeds(f, 64<<10, "vmdk-rs/monolithicFlat.vmdk", "vmdk-rs/vmfs_thick.vmdk", "vmdk-rs/twoGbMaxExtentSparse.vmdk") {
+	for _, b := range disktest.Seeds(f, 64<<10, "vmdk-rs/monolithicFlat.vmdk", "vmdk-rs/vmfs_thick.vmdk",
+		"vmdk-rs/twoGbMaxExtentSparse.vmdk") {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -159,9 +168,9 @@ func readSome(t *testing.T, d disk.Disk) {
 	}
 }
 
-// FuzzSparse reads anything as header and tables of a sparse VMDK. They are two short inputs, because a mutation hits any
-// byte; between them stands a text that agrees with the header, which no mutation would find. A hole of so many bytes
-// follows.
+// FuzzSparse reads anything as header and tables of a sparse VMDK. They are two short inputs, because a mutation hits
+// any byte; between them stands a text that agrees with the header, which no mutation would find. A hole of so many
+// bytes follows.
 func FuzzSparse(f *testing.F) {
 	const sectors = 300
 	const headerSize, tablesAt = 80, 21 * 512
@@ -186,7 +195,8 @@ func FuzzSparse(f *testing.F) {
 		header.U64(c.at, c.v)
 		f.Add([]byte(header), tables, uint32(32<<20))
 	}
-	for _, b := range disktest.Seeds(f, 64<<10, "vmdk-rs/monolithicSparse.vmdk.xz", "vmdk-rs/streamOptimized.vmdk.xz", "dfvfs/ext2.vmdk.xz") {
+	for _, b := range disktest.Seeds(f, 64<<10, "vmdk-rs/monolithicSparse.vmdk.xz", "vmdk-rs/streamOptimized.vmdk.xz",
+		"dfvfs/ext2.vmdk.xz") {
 		f.Add(b[:headerSize], b[tablesAt:tablesAt+4096], uint32(32<<20))
 	}
 	f.Fuzz(func(t *testing.T, header, tables []byte, hole uint32) {

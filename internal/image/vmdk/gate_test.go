@@ -12,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// A descriptor of 4096 extents is opened, and each of its files once. A disk that is malformed whatever its extents hold is
-// refused before they are looked for.
+// A descriptor of 4096 extents is opened, and each of its files once. A disk that is malformed whatever its extents
+// hold is refused before they are looked for.
 func TestExtentsOpenTheirFilesOnce(t *testing.T) {
 	for kind, c := range map[string]struct {
 		line   string

@@ -9,8 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// sparseHeader is the first sector of a sparse extent; counts and offsets are in sectors. Spec: Virtual Disk Format 1.1,
-// "Hosted Sparse Extents".
+// sparseHeader is the first sector of a sparse extent; counts and offsets are in sectors. Spec: Virtual Disk Format
+// 1.1, "Hosted Sparse Extents".
 type sparseHeader struct {
 	Magic            [4]byte // "KDMV"
 	Version          uint32
@@ -79,11 +79,13 @@ func (h *sparseHeader) check(fileSize int64) error {
 	case h.Flags&flagNewLine != 0 && h.NewLine != [4]byte{'\n', ' ', '\r', '\n'}:
 		return field("newline test", atNewLine, h.NewLine[:], "0a 20 0d 0a (the file was damaged by a transfer in text mode)")
 	case h.Flags&^uint32(flagsKnown) != 0:
-		return fmt.Errorf("vmdk sparse header at %#x: flags %#x: %w, known are %#x", atFlags, h.Flags, ondisk.ErrUnsupported, flagsKnown)
+		return fmt.Errorf("vmdk sparse header at %#x: flags %#x: %w, known are %#x", atFlags, h.Flags,
+			ondisk.ErrUnsupported, flagsKnown)
 	case h.Capacity == 0 || h.Capacity > most:
 		return field("capacity", atCap, h.Capacity, fmt.Sprintf("1 to %d sectors", most))
 	case h.GrainSize < minGrain || h.GrainSize > maxGrain || !units.IsPowerOfTwo(ondisk.I64(h.GrainSize)):
-		return field("grain size", atGrain, h.GrainSize, fmt.Sprintf("a power of two from %d to %d sectors", minGrain, maxGrain))
+		return field("grain size", atGrain, h.GrainSize,
+			fmt.Sprintf("a power of two from %d to %d sectors", minGrain, maxGrain))
 	case h.NumGTEsPerGT != gtes:
 		return field("numGTEsPerGT", atGTEs, h.NumGTEsPerGT, gtes)
 	}
@@ -98,15 +100,19 @@ func (h *sparseHeader) checkCompression() error {
 	markers := h.Flags&flagMarkers != 0
 	switch {
 	case h.packed() && h.CompressAlgo != deflate:
-		return field("compressAlgorithm", atCompress, h.CompressAlgo, "1 (deflate) while the compressed flag (bit 16 of flags) is set")
+		return field("compressAlgorithm", atCompress, h.CompressAlgo,
+			"1 (deflate) while the compressed flag (bit 16 of flags) is set")
 	case !h.packed() && h.CompressAlgo != 0:
-		return field("compressAlgorithm", atCompress, h.CompressAlgo, "0 while the compressed flag (bit 16 of flags) is clear")
+		return field("compressAlgorithm", atCompress, h.CompressAlgo,
+			"0 while the compressed flag (bit 16 of flags) is clear")
 	case !h.packed() && markers:
-		return field("flags", atFlags, fmt.Sprintf("%#x", h.Flags), "the compressed flag (bit 16) beside that of markers (bit 17)")
+		return field("flags", atFlags, fmt.Sprintf("%#x", h.Flags),
+			"the compressed flag (bit 16) beside that of markers (bit 17)")
 	case h.packed() && !markers:
 		return unsupported("with compressed grains that have no markers (bit 17 of flags is clear)")
 	case !h.packed() && h.GDOffset == gdAtEnd:
-		return field("grain directory offset", atGD, h.GDOffset, "a sector: only a file of compressed grains (bit 16 of flags) has its directory at the end")
+		return field("grain directory offset", atGD, h.GDOffset,
+			"a sector: only a file of compressed grains (bit 16 of flags) has its directory at the end")
 	}
 	return nil
 }
@@ -117,9 +123,11 @@ func (h *sparseHeader) checkPlaces(fileSize int64) error {
 	p := newPlaces("vmdk sparse header", fileSize, units.SectorSize)
 	if h.DescriptorOffset != 0 {
 		if h.DescriptorSize > maxText/uint64(units.SectorSize) {
-			return fmt.Errorf("vmdk sparse header at %#x: descriptor size of %d sectors: %w of %d bytes", atDescLen, h.DescriptorSize, ondisk.ErrLimit, maxText)
+			return fmt.Errorf("vmdk sparse header at %#x: descriptor size of %d sectors: %w of %d bytes", atDescLen,
+				h.DescriptorSize, ondisk.ErrLimit, maxText)
 		}
-		if err := p.add("descriptor offset", atDesc, h.DescriptorOffset, ondisk.I64(h.DescriptorSize)*units.SectorSize); err != nil {
+		if err := p.add("descriptor offset", atDesc, h.DescriptorOffset,
+			ondisk.I64(h.DescriptorSize)*units.SectorSize); err != nil {
 			return err
 		}
 	}
@@ -166,8 +174,8 @@ func newPlaces(what string, fileSize, header int64) *places {
 	return &places{what, fileSize, []place{{"header", disk.Range{Len: header}}}}
 }
 
-// add makes sure that n bytes from a sector on lie in the file and apart from what was added before. name and at are those of
-// the header's field.
+// add makes sure that n bytes from a sector on lie in the file and apart from what was added before. name and at are
+// those of the header's field.
 func (p *places) add(name string, at int64, sector uint64, n int64) error {
 	past := sector > ondisk.U64(p.fileSize/units.SectorSize) || n > p.fileSize-ondisk.I64(sector)*units.SectorSize
 	bad := func(want string) error {

@@ -10,10 +10,12 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// names reads the names in a VMDK; none for a file that is no VMDK. A neighbour need not be well-formed to depend on a file.
+// names reads the names in a VMDK; none for a file that is no VMDK. A neighbour need not be well-formed to depend on
+// a file.
 func names(f driver.File) (driver.Names, error) { return namesIn(f, maxText) }
 
-// glanced is how much of an embedded text is read for a glance where the text ends before, in bytes: to the end of the file's first page.
+// glanced is how much of an embedded text is read for a glance where the text ends before, in bytes: to the end of
+// the file's first page.
 const glanced = 4<<10 - units.SectorSize
 
 // glance is names without what stands behind the end of an embedded text, which no reader takes for names.

@@ -15,8 +15,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// marker stands in front of each grain, and of all else that follows the first grain of a streamOptimized file. Spec: Virtual
-// Disk Format 1.1, "Stream-Optimized Compressed Sparse Extents".
+// marker stands in front of each grain, and of all else that follows the first grain of a streamOptimized file. Spec:
+// Virtual Disk Format 1.1, "Stream-Optimized Compressed Sparse Extents".
 type marker struct {
 	Val  uint64 // of a grain: its first sector on the disk; else the number of sectors that follow the marker's own
 	Size uint32 // of a grain: bytes of compressed data; else 0
@@ -45,8 +45,8 @@ func decodeMarker(b []byte) marker {
 	return marker{binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint32(b[12:])}
 }
 
-// checkSize bounds the compressed data of a grain. Deflate adds a few bytes to what it cannot make smaller, so twice the
-// grain is far more than any program writes.
+// checkSize bounds the compressed data of a grain. Deflate adds a few bytes to what it cannot make smaller, so twice
+// the grain is far more than any program writes.
 func (h *sparseHeader) checkSize(size uint32, off int64) error {
 	if most := 2 * h.grainBytes(); size == 0 || int64(size) > most {
 		return markerErr(off, "size", size, fmt.Sprintf("1 to %d bytes for a grain of %d", most, h.grainBytes()))
@@ -80,7 +80,8 @@ func (h *sparseHeader) checkFooter(foot *sparseHeader, off int64) error {
 	case foot.CompressAlgo != h.CompressAlgo:
 		return bad("compressAlgorithm", atCompress, foot.CompressAlgo, fmt.Sprintf("%d, as in the header", h.CompressAlgo))
 	case foot.GDOffset == gdAtEnd:
-		return bad("grain directory offset", atGD, foot.GDOffset, "the sector of the directory: there is nothing behind the footer")
+		return bad("grain directory offset", atGD, foot.GDOffset,
+			"the sector of the directory: there is nothing behind the footer")
 	}
 	return nil
 }
@@ -126,12 +127,13 @@ func (i *inflater) atEnd() error {
 	}
 }
 
-// inflate fills dst, which is a whole grain, with what packed holds. The last grain of a disk may come without what lies
-// behind the end of the disk: cut bytes. off is where packed begins in the file.
+// inflate fills dst, which is a whole grain, with what packed holds. The last grain of a disk may come without what
+// lies behind the end of the disk: cut bytes. off is where packed begins in the file.
 func (i *inflater) inflate(dst, packed []byte, cut, off int64) error {
 	bad := func(field string, got any) error {
 		return &ondisk.FormatError{
-			What: "vmdk grain", Off: off, Field: field, Got: got, Want: fmt.Sprintf("zlib data of %d bytes that end in their checksum", len(dst)),
+			What: "vmdk grain", Off: off, Field: field, Got: got, Want: fmt.Sprintf("zlib data of %d bytes that end "+
+				"in their checksum", len(dst)),
 		}
 	}
 	i.in.Reset(packed)

@@ -8,8 +8,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// readFooter takes the places of the directories from the footer, where the header says that they are at the end. The file ends
-// with three sectors: a marker, the footer, and the marker of the end.
+// readFooter takes the places of the directories from the footer, where the header says that they are at the end. The
+// file ends with three sectors: a marker, the footer, and the marker of the end.
 func (x *sparse) readFooter() error {
 	if x.h.GDOffset != gdAtEnd {
 		return nil
@@ -24,7 +24,9 @@ func (x *sparse) readFooter() error {
 		return err
 	}
 	if m := decodeMarker(b); m != (marker{1, 0, markerFooter}) {
-		return markerErr(start, "footer", b[:16], "the marker of a footer (value 1, size 0, type 3) 1536 bytes before the end: the file is cut short or has something behind its end")
+		return markerErr(start, "footer", b[:16],
+			"the marker of a footer (value 1, size 0, type 3) 1536 bytes before the end: the file is cut short or "+
+				"has something behind its end")
 	}
 	last := size - units.SectorSize
 	if m := decodeMarker(b[last-start:]); m != (marker{}) {

@@ -12,8 +12,8 @@ import (
 // noParent is the parentCID of a complete disk.
 const noParent = 0xffffffff
 
-// parentRef says which disk this one completes, nil for a complete disk. Two fields tell of a parent, and both must agree:
-// programs differ in which they believe.
+// parentRef says which disk this one completes, nil for a complete disk. Two fields tell of a parent, and both must
+// agree: programs differ in which they believe.
 func (d *descriptor) parentRef() (*driver.ParentRef, error) {
 	parent, err := d.cid("parentcid", noParent)
 	if err != nil {
@@ -30,7 +30,8 @@ func (d *descriptor) parentRef() (*driver.ParentRef, error) {
 			"%s line %d names the parent %.256q, but parentCID says that it is absent", what, hintLine, hint)}
 	case hintLine == 0:
 		return nil, &ondisk.Refusal{Code: "reference", Remedy: remedy, Reason: fmt.Sprintf(
-			"%s line %d: parentCID %08x of a snapshot child, but no parentFileNameHint names the parent", what, parentLine, parent)}
+			"%s line %d: parentCID %08x of a snapshot child, but no parentFileNameHint names the parent", what,
+			parentLine, parent)}
 	}
 	return &driver.ParentRef{Names: []string{hint}, Format: name, ID: contentID(parent)}, nil
 }
@@ -54,7 +55,9 @@ func (d *descriptor) refuseParent(kind string) error {
 		return err
 	}
 	_, no := d.get("parentfilenamehint")
-	return textErr(no, ondisk.ErrFormat, "the parent %.256q of a disk of the createType %s, want none: flat extents hold every byte of a disk and not what changed since a snapshot",
+	return textErr(no, ondisk.ErrFormat,
+		"the parent %.256q of a disk of the createType %s, want none: flat extents hold every byte of a disk and not "+
+			"what changed since a snapshot",
 		ref.Names[0], kind)
 }
 
@@ -66,8 +69,8 @@ func over(parent *driver.Image, at int64) func(off, n int64) disk.Run {
 	return func(off, n int64) disk.Run { return driver.Below(parent, at+off, n) }
 }
 
-// inherited are the lines of the disk data base that ESXi does not repeat in a child, and without which a flattened copy would
-// have no adapter and no geometry.
+// inherited are the lines of the disk data base that ESXi does not repeat in a child, and without which a flattened
+// copy would have no adapter and no geometry.
 var inherited = []string{
 	"ddb.adaptertype", "ddb.geometry.cylinders", "ddb.geometry.heads", "ddb.geometry.sectors", "ddb.virtualhwversion",
 	"ddb.toolsversion", "ddb.toolsinstalltype", "ddb.uuid",

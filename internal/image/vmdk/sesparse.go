@@ -36,7 +36,8 @@ func (x *seExtent) run(off int64) (disk.Run, error) {
 		return x.hole(off, zeros*seCovers-off%seCovers), nil
 	}
 	first := off % seCovers / seGrainBytes
-	entries := make([]byte, 8*min(seGTEs-first, (x.bytes+seGrainBytes-1-off/seGrainBytes*seGrainBytes)/seGrainBytes, maxEntries))
+	entries := make([]byte,
+		8*min(seGTEs-first, (x.bytes+seGrainBytes-1-off/seGrainBytes*seGrainBytes)/seGrainBytes, maxEntries))
 	if err := x.tabs.Read(entries, loc+8*first); err != nil {
 		return disk.Run{}, err
 	}
@@ -80,14 +81,15 @@ func (x *seExtent) tableAt(entry uint64, at int64) (int64, error) {
 	if entry>>32 != seGTAllocated || loc > end-seTableBytes || gd.Overlaps(disk.Range{Off: loc, Len: seTableBytes}) {
 		return 0, &ondisk.FormatError{
 			What: "vmdk grain directory", Off: at, Field: "entry", Got: fmt.Sprintf("%#x", entry),
-			Want: fmt.Sprintf("0, or 0x10000000 and the number of a grain table that ends before byte %d and outside of the directory", end),
+			Want: fmt.Sprintf("0, or 0x10000000 and the number of a grain table that ends before byte %d and outside "+
+				"of the directory", end),
 		}
 	}
 	return loc, nil
 }
 
-// place is the byte offset of the grain that an entry names; stored is false when it is zeros, or a hole. at is the byte offset
-// of the entry.
+// place is the byte offset of the grain that an entry names; stored is false when it is zeros, or a hole. at is the
+// byte offset of the entry.
 func (x *seExtent) place(entry uint64, at int64) (off int64, stored bool, err error) {
 	kind := entry & seTop
 	switch {
@@ -102,7 +104,8 @@ func (x *seExtent) place(entry uint64, at int64) (off int64, stored bool, err er
 	}
 	return 0, false, &ondisk.FormatError{
 		What: "vmdk grain table", Off: at, Field: "entry", Got: fmt.Sprintf("%#x", entry),
-		Want: fmt.Sprintf("0, a mark of zeros (0x1… or 0x2…), or 0x3… and a grain inside the file of %d bytes", x.file.Size()),
+		Want: fmt.Sprintf("0, a mark of zeros (0x1… or 0x2…), or 0x3… and a grain inside the file of %d bytes",
+			x.file.Size()),
 	}
 }
 

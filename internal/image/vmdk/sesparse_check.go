@@ -19,7 +19,8 @@ type seFaults struct {
 // check walks every grain table once.
 func (x *seExtent) check(f *faults) error {
 	c := &seFaults{
-		faults: f, x: x, tables: ondisk.NewPlaceSet(1), grains: ondisk.NewPlaceSet(1), holes: ondisk.NewHoles(x.file), buf: make([]byte, seTableBytes),
+		faults: f, x: x, tables: ondisk.NewPlaceSet(1), grains: ondisk.NewPlaceSet(1), holes: ondisk.NewHoles(x.file),
+		buf: make([]byte, seTableBytes),
 	}
 	for i := int64(0); i < x.tables(); {
 		skip, err := c.table(i)

@@ -9,8 +9,9 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// seHeader is the constant header of a space-efficient sparse extent, which ESXi 6.5 and later writes for snapshots. Counts and
-// offsets are in sectors. VMware has not published the format; this is what QEMU found (block/vmdk.c, vmdk_open_se_sparse).
+// seHeader is the constant header of a space-efficient sparse extent, which ESXi 6.5 and later writes for snapshots.
+// Counts and offsets are in sectors. VMware has not published the format; this is what QEMU found (block/vmdk.c,
+// vmdk_open_se_sparse).
 type seHeader struct {
 	Magic                uint64
 	Version              uint64
@@ -110,7 +111,10 @@ func openSESparse(f driver.File, tabs tableReader) (*seExtent, error) {
 		return nil, err
 	}
 	at := func(sector uint64) int64 { return ondisk.I64(sector) * units.SectorSize }
-	return &seExtent{file: f, tabs: tabs, bytes: at(h.Capacity), gd: at(h.GrainDirOffset), gts: at(h.GrainTablesOffset), grains0: at(h.GrainsOffset)}, nil
+	return &seExtent{
+		file: f, tabs: tabs, bytes: at(h.Capacity), gd: at(h.GrainDirOffset), gts: at(h.GrainTablesOffset),
+		grains0: at(h.GrainsOffset),
+	}, nil
 }
 
 // check is as strict as QEMU's: what a flag or a reserved field means is not known.
@@ -127,21 +131,25 @@ func (h *seHeader) check() error {
 	case h.GrainTableSize != seTable:
 		return seField("grain table size", atSETable, h.GrainTableSize, fmt.Sprintf("%d sectors", seTable))
 	case h.Flags != 0:
-		return fmt.Errorf("vmdk seSparse header at %#x: flags %#x: %w, known are none", atSEFlags, h.Flags, ondisk.ErrUnsupported)
+		return fmt.Errorf("vmdk seSparse header at %#x: flags %#x: %w, known are none", atSEFlags, h.Flags,
+			ondisk.ErrUnsupported)
 	case h.Reserved != [4]uint64{}:
-		return fmt.Errorf("vmdk seSparse header at %#x: reserved fields %#x: %w, known are zeros", atSEReserved, h.Reserved, ondisk.ErrUnsupported)
+		return fmt.Errorf("vmdk seSparse header at %#x: reserved fields %#x: %w, known are zeros", atSEReserved,
+			h.Reserved, ondisk.ErrUnsupported)
 	case !ondisk.IsZero(h.Pad[:]):
-		return fmt.Errorf("vmdk seSparse header at %#x: data behind the known fields: %w", atSEHeaderEnd, ondisk.ErrUnsupported)
+		return fmt.Errorf("vmdk seSparse header at %#x: data behind the known fields: %w", atSEHeaderEnd,
+			ondisk.ErrUnsupported)
 	}
 	return nil
 }
 
-// checkPlaces makes sure that what is read lies inside the file and apart. The directory's size follows from the capacity, which
-// is bounded by the file this way.
+// checkPlaces makes sure that what is read lies inside the file and apart. The directory's size follows from the
+// capacity, which is bounded by the file this way.
 func (h *seHeader) checkPlaces(fileSize int64) error {
 	tables := units.AlignUp(ondisk.I64(h.Capacity)*units.SectorSize, seCovers) / seCovers
 	if need := sectorsFor(8 * tables); h.GrainDirSize < ondisk.U64(need) {
-		return seField("grain directory size", atSEGDSize, h.GrainDirSize, fmt.Sprintf("at least %d sectors for %d tables", need, tables))
+		return seField("grain directory size", atSEGDSize, h.GrainDirSize,
+			fmt.Sprintf("at least %d sectors for %d tables", need, tables))
 	}
 	p := newPlaces("vmdk seSparse header", fileSize, units.SectorSize)
 	if err := p.add("volatile header offset", atSEVolatile, h.VolatileHeaderOffset, units.SectorSize); err != nil {
@@ -166,10 +174,12 @@ func checkVolatile(f driver.File, at int64) error {
 	switch {
 	case v.Magic != seVolatileMagic:
 		return &ondisk.FormatError{
-			What: "vmdk seSparse volatile header", Off: at, Field: "magic number", Got: fmt.Sprintf("%#x", v.Magic), Want: fmt.Sprintf("%#x", seVolatileMagic),
+			What: "vmdk seSparse volatile header", Off: at, Field: "magic number", Got: fmt.Sprintf("%#x",
+				v.Magic), Want: fmt.Sprintf("%#x", seVolatileMagic),
 		}
 	case v.ReplayJournal != 0:
-		return fmt.Errorf("vmdk seSparse volatile header at %#x: replay_journal is %d, the extent was not closed cleanly: %w yet; start and stop the machine on its host, or consolidate its snapshots there",
+		return fmt.Errorf("vmdk seSparse volatile header at %#x: replay_journal is %d, the extent was not closed "+
+			"cleanly: %w yet; start and stop the machine on its host, or consolidate its snapshots there",
 			at+atSEReplay, v.ReplayJournal, ondisk.ErrUnsupported)
 	case !ondisk.IsZero(v.Pad[:]):
 		return fmt.Errorf("vmdk seSparse volatile header at %#x: data behind the known fields: %w", at, ondisk.ErrUnsupported)

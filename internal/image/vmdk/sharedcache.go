@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// sharedCache is one cache for the tables of many files, so that memory does not grow with their number: the files stand one
-// behind the other in it.
+// sharedCache is one cache for the tables of many files, so that memory does not grow with their number: the files
+// stand one behind the other in it.
 type sharedCache struct {
 	pages *ondisk.Pages
 	files []cachedFile

@@ -75,7 +75,8 @@ func (m *splitMap) add(s *driver.Source, i int, e *extent, kind string) error {
 	switch want := sparseTypes[kind]; {
 	case e.kind == want, e.kind == "SPARSE" && kind == vmfsSparse: // QEMU takes both words
 	case sparseKinds[e.kind], e.kind == "FLAT", e.kind == "VMFS", e.kind == "ZERO":
-		return textErr(e.line, ondisk.ErrFormat, "extent %d is %s, want %s in a disk of the createType %s", i, e.kind, want, kind)
+		return textErr(e.line, ondisk.ErrFormat, "extent %d is %s, want %s in a disk of the createType %s", i, e.kind,
+			want, kind)
 	default:
 		return textErr(e.line, ondisk.ErrUnsupported, "extent type %.32q: not supported, want %s", e.kind, want)
 	}
@@ -99,7 +100,8 @@ func (m *splitMap) add(s *driver.Source, i int, e *extent, kind string) error {
 // open opens the file of an extent, which no other extent may use.
 func (m *splitMap) open(s *driver.Source, i int, e *extent) (driver.File, error) {
 	if e.off != 0 {
-		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d at offset %d of its file, want none for %s", i, e.off, e.kind)
+		return nil, textErr(e.line, ondisk.ErrFormat, "extent %d at offset %d of its file, want none for %s", i, e.off,
+			e.kind)
 	}
 	f, err := openExtent(s, i, e)
 	if err != nil {
@@ -136,7 +138,8 @@ func openHosted(f driver.File, tabs tableReader) (*sparse, error) {
 		return nil, field("magic number", 0, x.h.Magic[:], fmt.Sprintf("%q", magicSparse))
 	}
 	if x.h.Flags&(flagCompressed|flagMarkers) != 0 {
-		return nil, field("flags", atFlags, fmt.Sprintf("%#x", x.h.Flags), "no compressed grains in an extent of a split disk")
+		return nil, field("flags", atFlags, fmt.Sprintf("%#x", x.h.Flags),
+			"no compressed grains in an extent of a split disk")
 	}
 	if err := x.h.check(f.Size()); err != nil {
 		return nil, err
@@ -145,8 +148,8 @@ func openHosted(f driver.File, tabs tableReader) (*sparse, error) {
 	return x, x.refuseOwnText()
 }
 
-// refuseOwnText keeps a disk that stands for itself, perhaps with a parent, from being used as an extent of another. qemu-img
-// leaves room for a text in every extent, and writes none.
+// refuseOwnText keeps a disk that stands for itself, perhaps with a parent, from being used as an extent of another.
+// qemu-img leaves room for a text in every extent, and writes none.
 func (x *sparse) refuseOwnText() error {
 	if x.h.DescriptorOffset == 0 || x.h.DescriptorSize == 0 {
 		return nil

@@ -20,9 +20,9 @@ const (
 	maxPadding   = maxGrain * units.SectorSize
 )
 
-// stream reads a streamOptimized file from front to back. There are two kinds of it. Those that were written to a pipe have their
-// tables behind the grains and a footer at the end. Those that were written to a file (by vmware-vdiskmanager, qemu-img and
-// open-vmdk) have them in front, and no footer.
+// stream reads a streamOptimized file from front to back. There are two kinds of it. Those that were written to a
+// pipe have their tables behind the grains and a footer at the end. Those that were written to a file (by
+// vmware-vdiskmanager, qemu-img and open-vmdk) have them in front, and no footer.
 type stream struct {
 	in   *bufio.Reader
 	at   int64 // byte offset of the next byte of in
@@ -95,7 +95,8 @@ func otherKind(head []byte) string {
 }
 
 func notStreamed(kind string) error {
-	return fmt.Errorf("the input is %s: %w from a pipe, only a streamOptimized VMDK can be read front to back; write it to a file first",
+	return fmt.Errorf("the input is %s: %w from a pipe, only a streamOptimized VMDK can be read front to back; write "+
+		"it to a file first",
 		kind, ondisk.ErrUnsupported)
 }
 
@@ -118,7 +119,8 @@ func (s *stream) full(b []byte, where string) error {
 func (s *stream) skipTo(sector uint64, where string) error {
 	to := ondisk.I64(sector) * units.SectorSize
 	if to < s.at {
-		return fmt.Errorf("the stream has %s at %#x, in front of what leads there: %w from a pipe; write it to a file first", where, to, ondisk.ErrUnsupported)
+		return fmt.Errorf("the stream has %s at %#x, in front of what leads there: %w from a pipe; write it to a "+
+			"file first", where, to, ondisk.ErrUnsupported)
 	}
 	n, err := io.CopyN(io.Discard, s.in, to-s.at)
 	s.at += n
@@ -133,11 +135,13 @@ func (s *stream) readFront() error {
 	const most = math.MaxInt64 / uint64(units.SectorSize)
 	switch {
 	case s.h.gdBytes() > maxDirectory:
-		return fmt.Errorf("vmdk stream of %d sectors: %w: its directory has more than %d bytes; write it to a file first", s.h.Capacity, ondisk.ErrLimit, maxDirectory)
+		return fmt.Errorf("vmdk stream of %d sectors: %w: its directory has more than %d bytes; write it to a file "+
+			"first", s.h.Capacity, ondisk.ErrLimit, maxDirectory)
 	case s.h.OverHead == 0 || s.h.OverHead > most:
 		return field("overHead", atOverHead, s.h.OverHead, fmt.Sprintf("1 to %d sectors", most))
 	case !s.front() && s.h.OverHead > maxFront/uint64(units.SectorSize):
-		return field("overHead", atOverHead, s.h.OverHead, fmt.Sprintf("at most %d sectors where the tables are at the end", maxFront/units.SectorSize))
+		return field("overHead", atOverHead, s.h.OverHead,
+			fmt.Sprintf("at most %d sectors where the tables are at the end", maxFront/units.SectorSize))
 	case s.h.DescriptorOffset == 0:
 		return &ondisk.FormatError{What: what, Field: "text", Got: 0, Want: "a descriptor inside of the stream"}
 	}
@@ -170,7 +174,8 @@ func (s *stream) readFront() error {
 func (s *stream) refuseParent() error {
 	ref, err := s.text.parentRef()
 	if err == nil && ref != nil {
-		err = fmt.Errorf("the input is a snapshot child of %.256q: %w from a pipe; write it to a file beside its parent first", ref.Names[0], ondisk.ErrUnsupported)
+		err = fmt.Errorf("the input is a snapshot child of %.256q: %w from a pipe; write it to a file beside its "+
+			"parent first", ref.Names[0], ondisk.ErrUnsupported)
 	}
 	return err
 }
@@ -248,7 +253,8 @@ func (s *stream) step() ([]byte, error) {
 	case m.Type == markerEnd && m.Val == 0 && (s.front() || s.footer):
 		return nil, s.end()
 	case s.front() || s.footer:
-		return nil, markerErr(at, "type", m.Type, "the end of the stream (value, size and type 0), or a grain where the tables are in front")
+		return nil, markerErr(at, "type", m.Type,
+			"the end of the stream (value, size and type 0), or a grain where the tables are in front")
 	case m.Type == markerTable && s.gd == 0:
 		return nil, s.readTable(m, at)
 	case m.Type == markerDirectory && s.gd == 0:
@@ -256,7 +262,8 @@ func (s *stream) step() ([]byte, error) {
 	case m.Type == markerFooter && s.gd != 0:
 		return nil, s.readFooter(m, at)
 	}
-	return nil, markerErr(at, "type", m.Type, "grains and their tables (1), one directory (2), a footer (3), and the end (0), in this order")
+	return nil, markerErr(at, "type", m.Type,
+		"grains and their tables (1), one directory (2), a footer (3), and the end (0), in this order")
 }
 
 // readGrain unpacks a grain whose marker has been read at a byte offset.
@@ -265,9 +272,11 @@ func (s *stream) readGrain(m marker, at int64) ([]byte, error) {
 	case s.gd != 0:
 		return nil, markerErr(at, "size", m.Size, "0: behind the directory there is no grain")
 	case m.Val%s.h.GrainSize != 0 || m.Val >= s.h.Capacity:
-		return nil, markerErr(at, "lba", m.Val, fmt.Sprintf("a multiple of the %d sectors of a grain below the capacity of %d", s.h.GrainSize, s.h.Capacity))
+		return nil, markerErr(at, "lba", m.Val,
+			fmt.Sprintf("a multiple of the %d sectors of a grain below the capacity of %d", s.h.GrainSize, s.h.Capacity))
 	case ondisk.I64(m.Val/s.h.GrainSize) <= s.last:
-		return nil, markerErr(at, "lba", m.Val, fmt.Sprintf("more than the %d of the grain before", ondisk.U64(s.last)*s.h.GrainSize))
+		return nil, markerErr(at, "lba", m.Val,
+			fmt.Sprintf("more than the %d of the grain before", ondisk.U64(s.last)*s.h.GrainSize))
 	}
 	if err := s.h.checkSize(m.Size, at+8); err != nil {
 		return nil, err

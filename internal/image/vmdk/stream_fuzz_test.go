@@ -14,8 +14,9 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// FuzzStream reads anything as header and body of a streamOptimized VMDK, front to back and as a file. Between them stands a text
-// that agrees with the header, which no mutation would find. What comes through the pipe to its end is what the file holds.
+// FuzzStream reads anything as header and body of a streamOptimized VMDK, front to back and as a file. Between them
+// stands a text that agrees with the header, which no mutation would find. What comes through the pipe to its end is
+// what the file holds.
 func FuzzStream(f *testing.F) {
 	const headerSize, bodyAt = 80, 21 * 512
 	seed := func(v *disktest.StreamVMDK) { f.Add([]byte(v.Forged[:headerSize]), []byte(v.Forged[bodyAt:])) }
@@ -23,7 +24,12 @@ func FuzzStream(f *testing.F) {
 	sparse := make([]byte, 3<<20)
 	copy(sparse, "one")
 	copy(sparse[5<<19:], "two")
-	for _, l := range []disktest.StreamLayout{{Grain: 8}, {Grain: 8, Front: true}, {Grain: 8, Front: true, Short: true}, {Grain: 128}} {
+	for _, l := range []disktest.StreamLayout{
+		{Grain: 8},
+		{Grain: 8, Front: true},
+		{Grain: 8, Front: true, Short: true},
+		{Grain: 128},
+	} {
 		seed(disktest.ForgeStreamVMDK(short, l))
 		seed(disktest.ForgeStreamVMDK(sparse, l))
 	}

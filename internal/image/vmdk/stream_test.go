@@ -138,10 +138,13 @@ func TestHostileGrains(t *testing.T) {
 		same("no checksum", "unexpected EOF", packing(func(p []byte) []byte { return p[:len(p)-4] })),
 		same("cut in the middle", "unexpected EOF", packing(func(p []byte) []byte { return p[:len(p)/2] })),
 		same("no zlib header", "zlib: invalid header", packing(func(p []byte) []byte { return p[2:] })),
-		same("preset dictionary", "zlib: invalid", packing(func(p []byte) []byte { return append([]byte{0x78, 0xbb, 1, 2, 3, 4}, p[2:]...) })),
+		same("preset dictionary", "zlib: invalid",
+			packing(func(p []byte) []byte { return append([]byte{0x78, 0xbb, 1, 2, 3, 4}, p[2:]...) })),
 		same("data behind the end", "bytes behind the data 3", packing(func(p []byte) []byte { return append(p, 0, 0, 7) })),
-		same("another stream behind the end", "bytes behind the data", packing(func(p []byte) []byte { return append(p, p[:100]...) })),
-		same("a sector of zeros counted", "bytes behind the data 512", packing(func(p []byte) []byte { return append(p, make([]byte, 512)...) })),
+		same("another stream behind the end", "bytes behind the data",
+			packing(func(p []byte) []byte { return append(p, p[:100]...) })),
+		same("a sector of zeros counted", "bytes behind the data 512",
+			packing(func(p []byte) []byte { return append(p, make([]byte, 512)...) })),
 		same("padding counted", "", packing(func(p []byte) []byte { return append(p, make([]byte, 511)...) })),
 		// Without a size it is no grain: what stands there may not come now.
 		{name: "empty", layout: packing(func([]byte) []byte { return nil }), seek: "size 0", pipe: "type 0"},
@@ -154,7 +157,8 @@ func TestHostileGrains(t *testing.T) {
 func TestBombsAreCheap(t *testing.T) {
 	packed := disktest.Deflated(make([]byte, 100<<20))
 	v := disktest.ForgeStreamVMDK(someDisk(), disktest.StreamLayout{Pack: func(int64, []byte) []byte { return packed }})
-	require.Less(t, binary.LittleEndian.Uint32(v.Forged[v.Grains[0]+8:]), uint32(2*grain64), "its size alone does not betray it")
+	require.Less(t, binary.LittleEndian.Uint32(v.Forged[v.Grains[0]+8:]), uint32(2*grain64),
+		"its size alone does not betray it")
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	spent := disktest.Spent()
@@ -172,8 +176,14 @@ func TestHostileMarkers(t *testing.T) {
 		return func(v *disktest.StreamVMDK) { v.U64(v.Grains[grain], lba) }
 	}
 	runStreamCases(t, []streamCase{
-		{name: "size 2^32-1", forge: func(v *disktest.StreamVMDK) { v.U32(v.Grains[1]+8, 1<<32-1) }, seek: "size 4294967295", pipe: "size 4294967295"},
-		{name: "size beyond the end of the file", forge: func(v *disktest.StreamVMDK) { v.U32(v.Grains[3]+8, 2*grain64) }, seek: "size 131072", pipe: "ends early"},
+		{
+			name: "size 2^32-1", forge: func(v *disktest.StreamVMDK) { v.U32(v.Grains[1]+8, 1<<32-1) },
+			seek: "size 4294967295", pipe: "size 4294967295",
+		},
+		{
+			name:  "size beyond the end of the file",
+			forge: func(v *disktest.StreamVMDK) { v.U32(v.Grains[3]+8, 2*grain64) }, seek: "size 131072", pipe: "ends early",
+		},
 		{name: "lba inside of a grain", forge: lba(1, 192), seek: "lba 192", pipe: "lba 192, want a multiple of the 128"},
 		{name: "lba at the capacity", forge: lba(3, 512), seek: "lba 512", pipe: "lba 512"},
 		{name: "lba 2^64-128", forge: lba(3, 1<<64-128), seek: "lba 18446744073709551488", pipe: "lba 18446744073709551488"},
@@ -181,27 +191,81 @@ func TestHostileMarkers(t *testing.T) {
 		{name: "lba repeated", forge: lba(2, 128), seek: "lba 128", pipe: "lba 128, want more than the 128"},
 		{name: "a grain at another place", forge: lba(2, 384), seek: "lba 384", pipe: "lba 384"},
 		{name: "unknown type", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+12, 4) }, pipe: "type 4"},
-		{name: "type 2^32-1", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+12, 1<<32-1) }, pipe: "type 4294967295"},
-		{name: "end with a value", forge: func(v *disktest.StreamVMDK) { v.U64(v.End, 1) }, seek: "end of stream", pipe: "type 0"},
-		{name: "end in the middle", forge: func(v *disktest.StreamVMDK) { clear(v.Forged[v.Tables[0] : v.Tables[0]+16]) }, pipe: "type 0"},
-		{name: "table of other length", forge: func(v *disktest.StreamVMDK) { v.U64(v.Tables[0], 5) }, pipe: "number of sectors 5"},
-		{name: "directory of other length", forge: func(v *disktest.StreamVMDK) { v.U64(v.Directory, 1<<40) }, pipe: "number of sectors 1099511627776"},
-		{name: "footer of other length", forge: func(v *disktest.StreamVMDK) { v.U64(v.Footer, 2) }, seek: "footer", pipe: "number of sectors 2"},
-		{name: "two directories", forge: func(v *disktest.StreamVMDK) { v.U32(v.Footer+12, 2) }, seek: "footer", pipe: "type 2"},
+		{
+			name: "type 2^32-1", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+12, 1<<32-1) },
+			pipe: "type 4294967295",
+		},
+		{
+			name: "end with a value", forge: func(v *disktest.StreamVMDK) { v.U64(v.End, 1) }, seek: "end of stream",
+			pipe: "type 0",
+		},
+		{
+			name:  "end in the middle",
+			forge: func(v *disktest.StreamVMDK) { clear(v.Forged[v.Tables[0] : v.Tables[0]+16]) }, pipe: "type 0",
+		},
+		{
+			name: "table of other length", forge: func(v *disktest.StreamVMDK) { v.U64(v.Tables[0], 5) },
+			pipe: "number of sectors 5",
+		},
+		{
+			name: "directory of other length", forge: func(v *disktest.StreamVMDK) { v.U64(v.Directory, 1<<40) },
+			pipe: "number of sectors 1099511627776",
+		},
+		{
+			name: "footer of other length", forge: func(v *disktest.StreamVMDK) { v.U64(v.Footer, 2) }, seek: "footer",
+			pipe: "number of sectors 2",
+		},
+		{
+			name: "two directories", forge: func(v *disktest.StreamVMDK) { v.U32(v.Footer+12, 2) }, seek: "footer",
+			pipe: "type 2",
+		},
 		{name: "no directory", forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory+12, 3) }, pipe: "type 3"},
 		{name: "no table", forge: func(v *disktest.StreamVMDK) {
 			at := v.Tables[0]
 			v.Forged = slices.Delete(v.Forged, int(at), int(at)+5*512)
 		}, seek: "grain directory offset", pipe: "the table (type 1) of the 4 grains"},
-		{name: "a grain behind the directory", forge: func(v *disktest.StreamVMDK) { v.U32(v.Footer+8, 77) }, seek: "footer", pipe: "behind the directory there is no grain"},
-		{name: "a table that names another place", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+512+4, 5) }, seek: "entry 5", pipe: "entry 5"},
-		{name: "a table that leaves a grain out", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+512+4, 0) }, pipe: "entry 0"},
-		{name: "a table that names a grain more", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+512+16, 130) }, pipe: "entry 130"},
-		{name: "two entries to one grain", forge: func(v *disktest.StreamVMDK) { v.Put(v.Tables[0]+512+4, v.Forged[v.Tables[0]+512:][:4]) }, seek: "lba 0, want 128", pipe: "vmdk grain table"},
-		{name: "a directory that names another place", forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory+512, 129) }, seek: "vmdk grain", pipe: "entry 129"},
-		{name: "a directory that names no table", forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory+512, 0) }, pipe: "entry 0"},
-		{name: "zeros behind the end", forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, make([]byte, 512)...) }, seek: "footer", pipe: "data behind the end"},
-		{name: "data behind the end", forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, 1) }, seek: "file size", pipe: "data behind the end"},
+		{
+			name: "a grain behind the directory", forge: func(v *disktest.StreamVMDK) { v.U32(v.Footer+8, 77) },
+			seek: "footer", pipe: "behind the directory there is no grain",
+		},
+		{
+			name: "a table that names another place", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+512+4, 5) },
+			seek: "entry 5", pipe: "entry 5",
+		},
+		{
+			name: "a table that leaves a grain out", forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+512+4, 0) },
+			pipe: "entry 0",
+		},
+		{
+			name:  "a table that names a grain more",
+			forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+512+16, 130) }, pipe: "entry 130",
+		},
+		{
+			name: "two entries to one grain",
+			forge: func(v *disktest.StreamVMDK) {
+				v.Put(v.Tables[0]+512+4,
+					v.Forged[v.Tables[0]+512:][:4])
+			}, seek: "lba 0, want 128", pipe: "vmdk grain table",
+		},
+		{
+			name:  "a directory that names another place",
+			forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory+512, 129) }, seek: "vmdk grain", pipe: "entry 129",
+		},
+		{
+			name: "a directory that names no table", forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory+512, 0) },
+			pipe: "entry 0",
+		},
+		{
+			name: "zeros behind the end",
+			forge: func(v *disktest.StreamVMDK) {
+				v.Forged = append(v.Forged,
+					make([]byte, 512)...)
+			}, seek: "footer", pipe: "data behind the end",
+		},
+		{
+			name: "data behind the end", forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, 1) },
+			seek: "file size", pipe: "data behind the end",
+		},
 	})
 }
 
@@ -219,16 +283,33 @@ func TestHostileFooters(t *testing.T) {
 		both("gdOffset 2^64-1", "grain directory offset 18446744073709551615", foot(disktest.VMDKGDOffset)(1<<64-1)),
 		both("other capacity", "capacity 1000, want 385, as in the header", foot(disktest.VMDKCapacity)(1000)),
 		both("other grain", "grain size 64, want 128, as in the header", foot(disktest.VMDKGrainSize)(64)),
-		both("other table size", "numGTEsPerGT 256", func(v *disktest.StreamVMDK) { v.U32(v.Footer+512+disktest.VMDKNumGTEs, 256) }),
-		both("other version", "version 1, want 3", func(v *disktest.StreamVMDK) { v.U32(v.Footer+512+disktest.VMDKVersion, 1) }),
-		both("other flags", `flags 0x1, want 0x30001`, func(v *disktest.StreamVMDK) { v.U32(v.Footer+512+disktest.VMDKFlags, 1) }),
-		both("other compression", "compressAlgorithm 0", func(v *disktest.StreamVMDK) { v.U16(v.Footer+512+disktest.VMDKCompress, 0) }),
+		both("other table size", "numGTEsPerGT 256",
+			func(v *disktest.StreamVMDK) { v.U32(v.Footer+512+disktest.VMDKNumGTEs, 256) }),
+		both("other version", "version 1, want 3",
+			func(v *disktest.StreamVMDK) { v.U32(v.Footer+512+disktest.VMDKVersion, 1) }),
+		both("other flags", `flags 0x1, want 0x30001`,
+			func(v *disktest.StreamVMDK) { v.U32(v.Footer+512+disktest.VMDKFlags, 1) }),
+		both("other compression", "compressAlgorithm 0",
+			func(v *disktest.StreamVMDK) { v.U16(v.Footer+512+disktest.VMDKCompress, 0) }),
 		both("other magic", "magic", func(v *disktest.StreamVMDK) { v.Text(v.Footer+512, "vmdk") }),
-		both("missing", "marker", func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged[:v.Footer], v.Forged[v.End:]...) }),
-		{name: "last sector is not the end", forge: func(v *disktest.StreamVMDK) { v.U32(v.End+12, 1) }, seek: "end of stream", pipe: "type 1"},
-		{name: "gdOffset past the end", forge: foot(disktest.VMDKGDOffset)(1 << 40), seek: "grain directory offset 1099511627776", pipe: "where the directory was"},
-		{name: "gdOffset 0", forge: foot(disktest.VMDKGDOffset)(0), seek: "grain directory offset 0", pipe: "where the directory was"},
-		{name: "gdOffset in the descriptor", forge: foot(disktest.VMDKGDOffset)(2), seek: "apart from the descriptor", pipe: "where the directory was"},
+		both("missing", "marker",
+			func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged[:v.Footer], v.Forged[v.End:]...) }),
+		{
+			name: "last sector is not the end", forge: func(v *disktest.StreamVMDK) { v.U32(v.End+12, 1) },
+			seek: "end of stream", pipe: "type 1",
+		},
+		{
+			name: "gdOffset past the end", forge: foot(disktest.VMDKGDOffset)(1 << 40),
+			seek: "grain directory offset 1099511627776", pipe: "where the directory was",
+		},
+		{
+			name: "gdOffset 0", forge: foot(disktest.VMDKGDOffset)(0), seek: "grain directory offset 0",
+			pipe: "where the directory was",
+		},
+		{
+			name: "gdOffset in the descriptor", forge: foot(disktest.VMDKGDOffset)(2), seek: "apart from the descriptor",
+			pipe: "where the directory was",
+		},
 	})
 }
 
@@ -237,12 +318,15 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 	for _, front := range []bool{false, true} {
 		l := disktest.StreamLayout{Front: front}
 		set := func(name, says string, class error, put func(f disktest.Forged)) streamCase {
-			return streamCase{name: fmt.Sprintf("%s, tables in front: %v", name, front), layout: l, class: class, seek: says, pipe: says, forge: func(v *disktest.StreamVMDK) {
-				put(v.Forged)
-				if !front {
-					put(v.Forged[v.Footer+512:])
-				}
-			}}
+			return streamCase{
+				name: fmt.Sprintf("%s, tables in front: %v", name, front), layout: l, class: class,
+				seek: says, pipe: says, forge: func(v *disktest.StreamVMDK) {
+					put(v.Forged)
+					if !front {
+						put(v.Forged[v.Footer+512:])
+					}
+				},
+			}
 		}
 		flags := func(n uint32) func(f disktest.Forged) {
 			return func(f disktest.Forged) { f.U32(disktest.VMDKFlags, n) }
@@ -251,7 +335,8 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 			return func(f disktest.Forged) { f.U64(at, n) }
 		}
 		cases := []streamCase{
-			set("no compression algorithm", "compressAlgorithm 0", nil, func(f disktest.Forged) { f.U16(disktest.VMDKCompress, 0) }),
+			set("no compression algorithm", "compressAlgorithm 0", nil,
+				func(f disktest.Forged) { f.U16(disktest.VMDKCompress, 0) }),
 			set("unknown algorithm", "compressAlgorithm 2", nil, func(f disktest.Forged) { f.U16(disktest.VMDKCompress, 2) }),
 			set("no markers", "no markers", ondisk.ErrUnsupported, flags(1|1<<16)),
 			set("unknown flag", "flags 0x30009", ondisk.ErrUnsupported, flags(9|3<<16)),
@@ -261,7 +346,9 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 			set("damaged in transfer", "text mode", nil, func(f disktest.Forged) { f.U8(disktest.VMDKNewLine, '\r') }),
 		}
 		for _, version := range []uint32{0, 4, 9} {
-			cases = append(cases, set(fmt.Sprintf("version %d", version), fmt.Sprintf("version %d", version), nil, func(f disktest.Forged) { f.U32(disktest.VMDKVersion, version) }))
+			cases = append(cases,
+				set(fmt.Sprintf("version %d", version), fmt.Sprintf("version %d", version), nil,
+					func(f disktest.Forged) { f.U32(disktest.VMDKVersion, version) }))
 		}
 		runStreamCases(t, cases)
 	}
@@ -271,18 +358,36 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 		}
 	}
 	runStreamCases(t, []streamCase{
-		{name: "algorithm without the flag", layout: disktest.StreamLayout{Front: true}, forge: func(v *disktest.StreamVMDK) { v.U32(disktest.VMDKFlags, 1) }, seek: "compressAlgorithm 1, want 0", pipe: "not compressed", pipeClass: ondisk.ErrUnsupported},
-		{name: "markers without compression", layout: disktest.StreamLayout{Front: true}, forge: func(v *disktest.StreamVMDK) {
-			v.U32(disktest.VMDKFlags, 1|1<<17)
-			v.U16(disktest.VMDKCompress, 0)
-		}, seek: "beside that of markers", pipe: "not compressed", pipeClass: ondisk.ErrUnsupported},
+		{
+			name: "algorithm without the flag", layout: disktest.StreamLayout{Front: true},
+			forge: func(v *disktest.StreamVMDK) {
+				v.U32(disktest.VMDKFlags,
+					1)
+			}, seek: "compressAlgorithm 1, want 0", pipe: "not compressed", pipeClass: ondisk.ErrUnsupported,
+		},
+		{
+			name: "markers without compression", layout: disktest.StreamLayout{Front: true},
+			forge: func(v *disktest.StreamVMDK) {
+				v.U32(disktest.VMDKFlags, 1|1<<17)
+				v.U16(disktest.VMDKCompress, 0)
+			}, seek: "beside that of markers", pipe: "not compressed", pipeClass: ondisk.ErrUnsupported,
+		},
 		{name: "directory at the end without the flags", forge: func(v *disktest.StreamVMDK) {
 			v.U32(disktest.VMDKFlags, 1)
 			v.U16(disktest.VMDKCompress, 0)
 		}, seek: "only a file of compressed grains", pipe: "only a file of compressed grains"},
-		{name: "other createType", forge: text("streamOptimized", "monolithicSparse"), seek: "want streamOptimized", pipe: "want streamOptimized"},
+		{
+			name: "other createType", forge: text("streamOptimized", "monolithicSparse"), seek: "want streamOptimized",
+			pipe: "want streamOptimized",
+		},
 		{name: "other size", forge: text("RW 385 ", "RW 386 "), seek: "extent of 386 sectors", pipe: "extent of 386 sectors"},
-		{name: "no descriptor", layout: disktest.StreamLayout{Front: true}, forge: func(v *disktest.StreamVMDK) { v.U64(disktest.VMDKDescriptorOffset, 0) }, seek: "no descriptor", class: ondisk.ErrUnsupported, pipe: "a descriptor inside", pipeClass: ondisk.ErrFormat},
+		{
+			name: "no descriptor", layout: disktest.StreamLayout{Front: true},
+			forge: func(v *disktest.StreamVMDK) {
+				v.U64(disktest.VMDKDescriptorOffset,
+					0)
+			}, seek: "no descriptor", class: ondisk.ErrUnsupported, pipe: "a descriptor inside", pipeClass: ondisk.ErrFormat,
+		},
 	})
 }
 
@@ -290,15 +395,55 @@ func TestHostileHeadersOfStreams(t *testing.T) {
 func TestHostileStreamsWithTablesInFront(t *testing.T) {
 	front := disktest.StreamLayout{Front: true}
 	runStreamCases(t, []streamCase{
-		{name: "zeros behind the end", layout: front, forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, make([]byte, 100000)...) }},
-		{name: "more zeros than a grain behind the end", layout: front, forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, make([]byte, 2<<20)...) }, pipe: "data behind the end"},
-		{name: "data behind the end", layout: front, forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, 0, 7) }, pipe: "data behind the end"},
-		{name: "a table among the grains", layout: front, forge: func(v *disktest.StreamVMDK) { v.U32(v.End+12, 1) }, pipe: "type 1"},
-		{name: "a grain that no table names", layout: front, forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+4, 0) }, pipe: "4 grains, and its tables name 3"},
-		{name: "a grain that is missing", layout: front, forge: func(v *disktest.StreamVMDK) { v.Forged = v.Forged[:v.Grains[3]] }, seek: "vmdk grain table", pipe: "3 grains, and its tables name 4"},
-		{name: "a table that names another place", layout: front, forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+4, uint32(v.Grains[2]/512)) }, seek: "vmdk marker", pipe: "or other places"},
-		{name: "a table behind the first grain", layout: front, forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory, uint32(v.Grains[0]/512)) }, seek: "vmdk grain", pipe: "vmdk grain directory"},
-		{name: "a table in front of the directory", layout: front, forge: func(v *disktest.StreamVMDK) { v.U32(v.Directory, 1) }, seek: "vmdk grain", pipe: "not supported from a pipe", pipeClass: ondisk.ErrUnsupported},
+		{
+			name: "zeros behind the end", layout: front,
+			forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, make([]byte, 100000)...) },
+		},
+		{
+			name: "more zeros than a grain behind the end", layout: front,
+			forge: func(v *disktest.StreamVMDK) {
+				v.Forged = append(v.Forged,
+					make([]byte, 2<<20)...)
+			}, pipe: "data behind the end",
+		},
+		{
+			name: "data behind the end", layout: front,
+			forge: func(v *disktest.StreamVMDK) { v.Forged = append(v.Forged, 0, 7) }, pipe: "data behind the end",
+		},
+		{
+			name: "a table among the grains", layout: front, forge: func(v *disktest.StreamVMDK) { v.U32(v.End+12, 1) },
+			pipe: "type 1",
+		},
+		{
+			name: "a grain that no table names", layout: front,
+			forge: func(v *disktest.StreamVMDK) { v.U32(v.Tables[0]+4, 0) }, pipe: "4 grains, and its tables name 3",
+		},
+		{
+			name: "a grain that is missing", layout: front,
+			forge: func(v *disktest.StreamVMDK) { v.Forged = v.Forged[:v.Grains[3]] }, seek: "vmdk grain table",
+			pipe: "3 grains, and its tables name 4",
+		},
+		{
+			name: "a table that names another place", layout: front,
+			forge: func(v *disktest.StreamVMDK) {
+				v.U32(v.Tables[0]+4,
+					uint32(v.Grains[2]/512))
+			}, seek: "vmdk marker", pipe: "or other places",
+		},
+		{
+			name: "a table behind the first grain", layout: front,
+			forge: func(v *disktest.StreamVMDK) {
+				v.U32(v.Directory,
+					uint32(v.Grains[0]/512))
+			}, seek: "vmdk grain", pipe: "vmdk grain directory",
+		},
+		{
+			name: "a table in front of the directory", layout: front,
+			forge: func(v *disktest.StreamVMDK) {
+				v.U32(v.Directory,
+					1)
+			}, seek: "vmdk grain", pipe: "not supported from a pipe", pipeClass: ondisk.ErrUnsupported,
+		},
 	})
 }
 
@@ -358,7 +503,8 @@ func TestOnlyStreamOptimizedComesThroughAPipe(t *testing.T) {
 func TestSnapshotChildrenDoNotComeThroughAPipe(t *testing.T) {
 	v := disktest.ForgeStreamVMDK(someDisk(), disktest.StreamLayout{})
 	text := bytes.TrimRight(v.Forged[512:21*512], "\x00")
-	text = bytes.Replace(text, []byte("parentCID=ffffffff"), []byte("parentCID=12345678\nparentFileNameHint=\"base.vmdk\""), 1)
+	text = bytes.Replace(text, []byte("parentCID=ffffffff"),
+		[]byte("parentCID=12345678\nparentFileNameHint=\"base.vmdk\""), 1)
 	v.Put(512, text)
 	err := pipeError(t, v.Forged)
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
@@ -391,7 +537,8 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// tables3 forges a disk of three tables, the second without a grain. empty adds a table for it, named by the directory as asked.
+// tables3 forges a disk of three tables, the second without a grain. empty adds a table for it, named by the
+// directory as asked.
 func tables3(empty bool, named func(place, directory uint32) uint32) disktest.Forged {
 	data := make([]byte, 3*512*4096)
 	copy(data, "first grain")
@@ -450,7 +597,8 @@ func TestStreamsWithTablesElsewhere(t *testing.T) {
 	copy(data[512*4096:], "first grain of the second table")
 	v := disktest.ForgeStreamVMDK(data, disktest.StreamLayout{Grain: 8})
 	// Exchange the first table with the second grain, which is one sector.
-	file := slices.Concat(v.Forged[:v.Tables[0]], v.Forged[v.Grains[1]:v.Grains[1]+512], v.Forged[v.Tables[0]:v.Grains[1]], v.Forged[v.Grains[1]+512:])
+	file := slices.Concat(v.Forged[:v.Tables[0]], v.Forged[v.Grains[1]:v.Grains[1]+512],
+		v.Forged[v.Tables[0]:v.Grains[1]], v.Forged[v.Grains[1]+512:])
 	require.Equal(t, v.Grains[1]+512, v.Tables[1])
 	f := file
 	f.U32(v.Tables[1]+512, uint32(v.Tables[0]/512))

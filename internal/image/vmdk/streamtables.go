@@ -33,7 +33,8 @@ func (t *tally) equal(o *tally) bool {
 	return t.n == o.n && string(t.sum.Sum(nil)) == string(o.sum.Sum(nil))
 }
 
-// tables holds the tables of a stream against the grains in front of them. Each table stands behind the last of its grains.
+// tables holds the tables of a stream against the grains in front of them. Each table stands behind the last of its
+// grains.
 type tables struct {
 	work    [gtBytes]byte // what the next table must hold
 	pending int64         // grains in work
@@ -46,7 +47,8 @@ type tables struct {
 func (t *tables) grain(grain int64, sector uint32, at int64) error {
 	n := grain / gtes
 	if int64(len(t.places)) > n || t.pending > 0 && n != t.number {
-		return fmt.Errorf("vmdk marker at %#x: a grain table that does not follow the last of its grains: %w from a pipe; write it to a file first", at, ondisk.ErrUnsupported)
+		return fmt.Errorf("vmdk marker at %#x: a grain table that does not follow the last of its grains: %w from a "+
+			"pipe; write it to a file first", at, ondisk.ErrUnsupported)
 	}
 	binary.LittleEndian.PutUint32(t.work[4*(grain%gtes):], sector)
 	t.number = n
@@ -77,7 +79,8 @@ func (s *stream) readTable(m marker, at int64) error {
 		got, want := binary.LittleEndian.Uint32(b[i:]), binary.LittleEndian.Uint32(t.work[i:])
 		if got != want && (want != 0 || !s.h.isZero(got)) {
 			return &ondisk.FormatError{
-				What: "vmdk grain table", Off: at + i, Field: "entry", Got: got, Want: fmt.Sprintf("%d, where the grain lies that came before this table", want),
+				What: "vmdk grain table", Off: at +
+					i, Field: "entry", Got: got, Want: fmt.Sprintf("%d, where the grain lies that came before this table", want),
 			}
 		}
 	}
@@ -100,7 +103,8 @@ func sectorOf(at int64) (uint32, error) {
 func (t *tables) read(sector uint32, at, most int64) error {
 	if t.pending == 0 {
 		if t.empty = append(t.empty, sector); int64(len(t.empty)) > most {
-			return markerErr(at, "tables without a grain", len(t.empty), fmt.Sprintf("at most %d, the entries of the directory", most))
+			return markerErr(at, "tables without a grain", len(t.empty),
+				fmt.Sprintf("at most %d, the entries of the directory", most))
 		}
 		return nil
 	}
@@ -152,7 +156,8 @@ func (t *tables) entry(i int64, got uint32, at int64) error {
 		return nil
 	}
 	return &ondisk.FormatError{
-		What: "vmdk grain directory", Off: at, Field: "entry", Got: got, Want: fmt.Sprintf("%d, where the grain table was", want),
+		What: "vmdk grain directory", Off: at, Field: "entry", Got: got,
+		Want: fmt.Sprintf("%d, where the grain table was", want),
 	}
 }
 
@@ -174,7 +179,8 @@ func (s *stream) readFooter(m marker, at int64) error {
 	}
 	if foot.GDOffset != ondisk.U64(s.gd) {
 		return &ondisk.FormatError{
-			What: "vmdk footer", Off: at + atGD, Field: "grain directory offset", Got: foot.GDOffset, Want: fmt.Sprintf("%d, where the directory was", s.gd),
+			What: "vmdk footer", Off: at +
+				atGD, Field: "grain directory offset", Got: foot.GDOffset, Want: fmt.Sprintf("%d, where the directory was", s.gd),
 		}
 	}
 	s.footer = true
@@ -184,7 +190,9 @@ func (s *stream) readFooter(m marker, at int64) error {
 // end gives io.EOF when all came that must, and nothing follows. qemu-img fills the file up with zeros.
 func (s *stream) end() error {
 	if s.front() && !s.seen.equal(&s.named) {
-		return ondisk.In(ondisk.ErrFormat, "vmdk stream ends at %#x with %d grains, and its tables name %d, or other places: %w", s.at, s.seen.n, s.named.n, io.ErrUnexpectedEOF)
+		return ondisk.In(ondisk.ErrFormat,
+			"vmdk stream ends at %#x with %d grains, and its tables name %d, or other places: %w", s.at, s.seen.n,
+			s.named.n, io.ErrUnexpectedEOF)
 	}
 	for padding := int64(0); ; padding++ {
 		b, err := s.in.ReadByte()

@@ -14,8 +14,9 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// streamTarget writes a streamOptimized file in the order of ovftool: header and descriptor, grains with each table behind the
-// last of its grains, directory, footer. Memory holds the table in work and the directory, which has 8 MiB for 64 TiB.
+// streamTarget writes a streamOptimized file in the order of ovftool: header and descriptor, grains with each table
+// behind the last of its grains, directory, footer. Memory holds the table in work and the directory, which has 8 MiB
+// for 64 TiB.
 //
 // Grains have 64 KiB whatever those of the source: others are not written, and small ones compress badly.
 type streamTarget struct {
@@ -43,7 +44,8 @@ func newStreamTarget(f driver.WriteFile, size int64, text []byte) (*streamTarget
 	h.DescriptorSize = ondisk.U64(max(descriptorSectors, sectorsFor(int64(len(text)))))
 	h.OverHead = ondisk.U64(units.AlignUp(ondisk.I64(h.DescriptorOffset+h.DescriptorSize), defaultGrain))
 	if h.gdBytes() > maxDirectory {
-		return nil, fmt.Errorf("streamOptimized of %d bytes: %w: its directory would have more than %d bytes", size, ondisk.ErrLimit, maxDirectory)
+		return nil, fmt.Errorf("streamOptimized of %d bytes: %w: its directory would have more than %d bytes", size,
+			ondisk.ErrLimit, maxDirectory)
 	}
 	t := &streamTarget{f: f, h: h, text: text, next: ondisk.I64(h.OverHead), table: -1}
 	return t, f.Truncate(t.next * units.SectorSize)
@@ -72,8 +74,8 @@ var packers = sync.Pool{New: func() any {
 // zeros fill up the last grain of a disk.
 var zeros [defaultGrain * units.SectorSize]byte
 
-// Pack makes of a grain what the file holds of it: marker, compressed data, and zeros to the end of a sector. A last grain that
-// the end of the disk cuts is made whole: qemu-img and VMware take it cut too, others do not.
+// Pack makes of a grain what the file holds of it: marker, compressed data, and zeros to the end of a sector. A last
+// grain that the end of the disk cuts is made whole: qemu-img and VMware take it cut too, others do not.
 func (t *streamTarget) Pack(unit []byte, off int64) ([]byte, error) {
 	p := packers.Get().(*packer) // there is nothing else in it
 	defer packers.Put(p)
@@ -117,7 +119,8 @@ func (t *streamTarget) Reserve(off, n int64) error {
 func (t *streamTarget) advance(n int64) error {
 	t.next += sectorsFor(n)
 	if t.next > math.MaxUint32 {
-		return fmt.Errorf("streamOptimized: %w: more than 2 TiB of compressed data; choose --to vmdk:monolithicFlat or raw", ondisk.ErrLimit)
+		return fmt.Errorf("streamOptimized: %w: more than 2 TiB of compressed data; choose --to vmdk:monolithicFlat "+
+			"or raw", ondisk.ErrLimit)
 	}
 	return nil
 }

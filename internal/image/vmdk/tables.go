@@ -104,7 +104,8 @@ func (c *tableFaults) table(i int64) (int64, error) {
 		return zeros, nil
 	}
 	if c.tables.Add(ondisk.U64(loc/units.SectorSize)) || c.amongGrains(loc) {
-		// Its entries are not looked at a second time: a directory of two million entries to one table costs nothing to write.
+		// Its entries are not looked at a second time: a directory of two million entries to one table costs nothing
+		// to write.
 		c.add(takenTable, "grain directory entry %d names sector %d", i, loc/units.SectorSize)
 		return 1, nil
 	}
@@ -126,8 +127,8 @@ func (c *tableFaults) table(i int64) (int64, error) {
 	return 1, nil
 }
 
-// amongGrains enters a table into the places of the grains, between which the tables of the older kind lie, and reports whether a
-// grain is there.
+// amongGrains enters a table into the places of the grains, between which the tables of the older kind lie, and
+// reports whether a grain is there.
 func (c *tableFaults) amongGrains(loc int64) (taken bool) {
 	if !c.x.cowd || c.x.h.grainBytes() > c.x.h.gtBytes() {
 		return false
@@ -176,20 +177,23 @@ func (c *faults) issues() []ondisk.Issue {
 	if c.partial {
 		out = append(out, ondisk.Issue{
 			Code: "vmdk-tables-unchecked",
-			Text: "the image is too large to look for grains that share a place; every byte is compared after a copy all the same",
+			Text: "the image is too large to look for grains that share a place; every byte is compared after a copy " +
+				"all the same",
 		})
 	}
 	if m := c.mirrors; m.differ > 0 {
 		out = append(out, ondisk.Issue{
 			Code: "vmdk-redundant-tables", Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
-			Text:   fmt.Sprintf("the redundant grain tables disagree with the primary ones in %d places; first: %s", m.differ, m.first),
+			Text: fmt.Sprintf("the redundant grain tables disagree with the primary ones in %d places; first: %s",
+				m.differ, m.first),
 			Remedy: "repair it with vmware-vdiskmanager -R, or take the primary tables with qemu-img convert",
 		})
 	}
 	if c.orphans > 0 {
 		out = append(out, ondisk.Issue{
 			Code: "orphaned-data", Effect: ondisk.Note,
-			Text: fmt.Sprintf("%d grains (%s) of the file are named by no grain table: a copy does not have them", c.orphans, units.Format(c.lost)),
+			Text: fmt.Sprintf("%d grains (%s) of the file are named by no grain table: a copy does not have them",
+				c.orphans, units.Format(c.lost)),
 		})
 	}
 	return out
@@ -218,7 +222,7 @@ func newMirror(x *sparse, f *faults) *mirror {
 	return m
 }
 
-// compare holds primary table i against its copy. hole tells that the primary is all zero.
+// compare compares primary table i with its copy. hole reports whether the primary is all zero.
 func (m *mirror) compare(i int64, primary []byte, hole bool) error {
 	if m.gd == 0 {
 		return nil

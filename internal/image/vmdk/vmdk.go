@@ -1,5 +1,5 @@
-// Package vmdk reads and writes VMware disks: one file or several, flat or sparse. The sparse extents of ESXi, which hold what
-// changed since a snapshot, are read. Other subformats are named and refused.
+// Package vmdk reads and writes VMware disks: one file or several, flat or sparse. The sparse extents of ESXi, which
+// hold what changed since a snapshot, are read. Other subformats are named and refused.
 //
 // Specification: VMware Virtual Disks, "Virtual Disk Format 1.1" (2007); where real files differ, a comment says which.
 package vmdk
@@ -15,7 +15,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Names of the subformats that are read; they are the createType of the descriptor. The first five and the last are written too.
+// Names of the subformats that are read; they are the createType of the descriptor. The first five and the last are
+// written too.
 const (
 	monolithicSparse = "monolithicSparse"
 	monolithicFlat   = "monolithicFlat"
@@ -107,8 +108,8 @@ func unsupported(subformat string) error {
 		subformat, ondisk.ErrUnsupported)
 }
 
-// lone refuses an extent that was named itself: what it lacks may lie in other extents or in a parent, and only the descriptor
-// knows.
+// lone refuses an extent that was named itself: what it lacks may lie in other extents or in a parent, and only the
+// descriptor knows.
 func lone(extent string) error {
 	return fmt.Errorf("VMDK %s: %w; open the descriptor file that names this extent", extent, driver.ErrLone)
 }
@@ -119,8 +120,8 @@ var otherTypes = map[string]bool{
 	"vmfsPassthroughRawDeviceMap": true, "fullDevice": true, "partitionedDevice": true, "custom": true, "vsanSparse": true,
 }
 
-// flatTypes are those whose extents hold the disk byte for byte, and the subformat that a copy of them gets. The last three
-// differ from vmfs only in how ESXi took the space.
+// flatTypes are those whose extents hold the disk byte for byte, and the subformat that a copy of them gets. The last
+// three differ from vmfs only in how ESXi took the space.
 var flatTypes = map[string]string{
 	monolithicFlat: monolithicFlat, splitFlat: splitFlat, vmfs: vmfs,
 	"vmfsThin": vmfs, "vmfsPreallocated": vmfs, "vmfsEagerZeroedThick": vmfs,
@@ -145,7 +146,8 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 		}
 		return nil, unsupported(kind)
 	case flatTypes[kind] == "" && sparseTypes[kind] == "":
-		return nil, textErr(no, ondisk.ErrFormat, "createType %.64q, want %s, %s or another that VMware writes", kind, monolithicFlat, vmfs)
+		return nil, textErr(no, ondisk.ErrFormat, "createType %.64q, want %s, %s or another that VMware writes", kind,
+			monolithicFlat, vmfs)
 	case len(d.extents) == 0:
 		return nil, &ondisk.FormatError{What: what, Field: "extents", Got: 0, Want: "at least one"}
 	case sparseTypes[kind] != "":
@@ -165,11 +167,13 @@ func openMisplacedSparse(s *driver.Source, d *descriptor, kind string) (*driver.
 			return nil, err
 		}
 	}
-	return nil, textErr(1, ondisk.ErrFormat, "createType %s, want the descriptor inside its extent; open the extent file itself", kind)
+	return nil, textErr(1, ondisk.ErrFormat,
+		"createType %s, want the descriptor inside its extent; open the extent file itself", kind)
 }
 
 func sameFile(i int, e *extent) error {
-	return textErr(e.line, ondisk.ErrFormat, "extent %d is the same file (%.256q): an extent can never be a descriptor", i, e.name)
+	return textErr(e.line, ondisk.ErrFormat, "extent %d is the same file (%.256q): an extent can never be a descriptor",
+		i, e.name)
 }
 
 // image fills what both kinds of disk share.
@@ -185,7 +189,8 @@ func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 	if _, no := d.get("parentcid"); no == 0 {
 		img.Issues = append(img.Issues, ondisk.Issue{
 			Code: "no-parent-cid", Effect: ondisk.Warn,
-			Text:   what + " has no parentCID line: the disk is taken for a complete one, since nothing names a parent; qemu-img does not open it",
+			Text: what + " has no parentCID line: the disk is taken for a complete one, since nothing names a " +
+				"parent; qemu-img does not open it",
 			Remedy: "make sure that it is no snapshot, and add the line parentCID=ffffffff; a copy has it",
 		})
 	}
@@ -224,11 +229,14 @@ func (d *descriptor) checkSectorSize(dk disk.Disk) error {
 	_, no := d.get(sectorSizeKey)
 	switch {
 	case n != units.SectorSize && n != fourK:
-		return textErr(no, ondisk.ErrUnsupported, "ddb.logicalSectorSize %d: not supported, want %d or %d", n, units.SectorSize, fourK)
+		return textErr(no, ondisk.ErrUnsupported, "ddb.logicalSectorSize %d: not supported, want %d or %d", n,
+			units.SectorSize, fourK)
 	case n == fourK && dk == nil:
-		return textErr(no, ondisk.ErrUnsupported, "ddb.logicalSectorSize %d: not supported from a pipe; write the image to a file first", n)
+		return textErr(no, ondisk.ErrUnsupported,
+			"ddb.logicalSectorSize %d: not supported from a pipe; write the image to a file first", n)
 	case dk != nil && dk.Size()%n != 0:
-		return textErr(no, ondisk.ErrFormat, "ddb.logicalSectorSize %d, and the disk has %d bytes, which is no multiple of it", n, dk.Size())
+		return textErr(no, ondisk.ErrFormat,
+			"ddb.logicalSectorSize %d, and the disk has %d bytes, which is no multiple of it", n, dk.Size())
 	}
 	return nil
 }

@@ -54,8 +54,8 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	return &flatTarget{flat, f, from.copyFor(kind, size, []string{e}, o.Seed)}, nil
 }
 
-// plainName is the name that a sparse file carries of itself. Readers look only at the file they have opened, so a name that
-// the text cannot hold is replaced.
+// plainName is the name that a sparse file carries of itself. Readers look only at the file they have opened, so a
+// name that the text cannot hold is replaced.
 func plainName(name string) string {
 	if strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f || r == '"' }) {
 		return "disk.vmdk"
@@ -91,8 +91,8 @@ func (t *flatTarget) Finish() error {
 	return t.descriptor.Sync()
 }
 
-// sparseTarget writes a sparse file: header, descriptor unless it stands elsewhere, both directories with their tables, grains in
-// the order of the disk. Only the table in work is in memory; the others are on disk or are holes.
+// sparseTarget writes a sparse file: header, descriptor unless it stands elsewhere, both directories with their
+// tables, grains in the order of the disk. Only the table in work is in memory; the others are on disk or are holes.
 type sparseTarget struct {
 	f     driver.WriteFile
 	h     sparseHeader
@@ -107,7 +107,8 @@ type sparseTarget struct {
 
 func newSparseTarget(f driver.WriteFile, size, grain int64, text []byte) (*sparseTarget, error) {
 	h := sparseHeader{
-		Version: 1, Flags: flagNewLine | flagRedundant, Capacity: ondisk.U64(size / units.SectorSize), GrainSize: ondisk.U64(grain),
+		Version: 1, Flags: flagNewLine | flagRedundant, Capacity: ondisk.U64(size / units.SectorSize),
+		GrainSize:    ondisk.U64(grain),
 		NumGTEsPerGT: gtes, NewLine: [4]byte{'\n', ' ', '\r', '\n'},
 	}
 	copy(h.Magic[:], magicSparse)
@@ -121,7 +122,8 @@ func newSparseTarget(f driver.WriteFile, size, grain int64, text []byte) (*spars
 	h.GDOffset = h.RGDOffset + ondisk.U64(gdSectors+gtSectors)
 	h.OverHead = ondisk.U64(units.AlignUp(ondisk.I64(h.GDOffset)+gdSectors+gtSectors, grain))
 	if h.OverHead > math.MaxUint32 {
-		return nil, fmt.Errorf("monolithicSparse of %d bytes: %w: its tables alone pass the 32-bit sector numbers", size, ondisk.ErrLimit)
+		return nil, fmt.Errorf("monolithicSparse of %d bytes: %w: its tables alone pass the 32-bit sector numbers",
+			size, ondisk.ErrLimit)
 	}
 	t := &sparseTarget{f: f, h: h, size: size, text: text, next: ondisk.I64(h.OverHead), table: -1}
 	return t, f.Truncate(t.next * units.SectorSize)
@@ -144,7 +146,8 @@ func (t *sparseTarget) Reserve(off, n int64) error {
 			t.table = g / gtes
 		}
 		if t.next+ondisk.I64(t.h.GrainSize) > math.MaxUint32 {
-			return fmt.Errorf("monolithicSparse: %w: more than 2 TiB of data; choose --to vmdk:monolithicFlat or raw", ondisk.ErrLimit)
+			return fmt.Errorf("monolithicSparse: %w: more than 2 TiB of data; choose --to vmdk:monolithicFlat or raw",
+				ondisk.ErrLimit)
 		}
 		binary.LittleEndian.PutUint32(t.work[4*(g%gtes):], ondisk.U32(t.next))
 		t.next += ondisk.I64(t.h.GrainSize)

@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// splitSize is what VMware puts into one extent of a split disk, in bytes: 4192256 sectors, which is 2 GB less 1 MiB, so that the
-	// tables of a sparse extent have room below 2 GB too. qemu-img takes a whole 2 GB. Every unit divides it.
+	// splitSize is what VMware puts into one extent of a split disk, in bytes: 4192256 sectors, which is 2 GB less 1
+	// MiB, so that the tables of a sparse extent have room below 2 GB too. qemu-img takes a whole 2 GB. Every unit
+	// divides it.
 	splitSize = 4192256 * units.SectorSize
 	// maxWritten is how many extents are written: the files are open all at once.
 	maxWritten = 512
@@ -24,9 +25,12 @@ type splitTarget struct {
 }
 
 // newSplitTarget creates the extents of a disk.
-func newSplitTarget(f driver.WriteFile, kind string, size, grain int64, from *descriptor, o driver.Options) (*splitTarget, error) {
+func newSplitTarget(
+	f driver.WriteFile, kind string, size, grain int64, from *descriptor, o driver.Options,
+) (*splitTarget, error) {
 	if most := maxWritten * splitSize; size > most {
-		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes in %d files; choose --to vmdk:%s", kind, size, ondisk.ErrLimit, most, maxWritten, monolithicSparse)
+		return nil, fmt.Errorf("%s of %d bytes: %w of %d bytes in %d files; choose --to vmdk:%s", kind, size,
+			ondisk.ErrLimit, most, maxWritten, monolithicSparse)
 	}
 	t := &splitTarget{descriptor: f}
 	var lines []string
@@ -81,8 +85,8 @@ func (t *splitTarget) WriteAt(p []byte, off int64) (int, error) {
 	return done, err
 }
 
-// cut cuts a range of the disk where extents meet. part gets the number of the extent, the offsets of the piece in the extent
-// and in the range, and its length.
+// cut cuts a range of the disk where extents meet. part gets the number of the extent, the offsets of the piece in
+// the extent and in the range, and its length.
 func cut(off, n int64, part func(i int, into, at, n int64) error) error {
 	for at := int64(0); at < n; {
 		i, into := (off+at)/splitSize, (off+at)%splitSize
