@@ -31,7 +31,7 @@ func TestReadmeExample(t *testing.T) {
 	for _, e := range examples {
 		cmd := exec.Command(builtPath, e.args...)
 		cmd.Dir = dir
-		out, _ := cmd.Output() // inspect of a misaligned disk exits with 3
+		out, _ := cmd.Output()                    // inspect of a misaligned disk exits with 3
 		left := regexp.MustCompile(` (\\\.){3} `) // quoted
 		pattern := left.ReplaceAllString(regexp.QuoteMeta(" "+anyMachine(e.output)+" "), " (.* )?")
 		require.Greater(t, len(pattern), 100, "an example shows something")
