@@ -30,12 +30,13 @@ func newSection(f *file, name string, at disk.Range) *section {
 func (s *section) Name() string { return path.Base(s.name) }
 func (s *section) ID() string   { return fmt.Sprintf("%s:%d", s.f.ID(), s.off) }
 
-// inArchive opens an image that lies in an archive, whose members are the only files that it can name: by their plain names, in its own
-// folder.
+// inArchive opens an image that lies in an archive, whose members are the only files that it can name: by their plain
+// names, in its own folder.
 func inArchive(main *section, find func(name string) (disk.Range, error), o Options) (*Image, error) {
 	f := main.f
 	img := &Image{opened: opened{dir: f.dir, base: f.name, files: []*file{f}}, members: []*section{main}, digest: o.Digest}
-	c := &chain{img: img, above: []driver.File{main}, sector: o.SectorSize, gate: func(name string, _ int) (driver.File, error) {
+	c := &chain{img: img, above: []driver.File{main}, sector: o.SectorSize}
+	c.gate = func(name string, _ int) (driver.File, error) {
 		if err := checkName(name); err != nil {
 			return nil, err
 		}
@@ -50,7 +51,7 @@ func inArchive(main *section, find func(name string) (disk.Range, error), o Opti
 		s := newSection(f, name, at)
 		img.members = append(img.members, s)
 		return s, nil
-	}}
+	}
 	var err error
 	if img.Format, img.Image, err = c.open(main, o.Format); err != nil {
 		return nil, err

@@ -74,10 +74,12 @@ type FileSet struct {
 	siblings *siblings          // of the images among the files
 }
 
-// siblings are what the images of a folder name, once that was asked for: each disk of a package asks, and the folder may be large.
+// siblings are what the images of a folder name, once that was asked for: each disk of a package asks, and the folder
+// may be large.
 type siblings struct{ names map[string]driver.Names }
 
-// OpenFiles opens a file. The user's own path may lead through links. A meter counts what is read; nil: it is not counted.
+// OpenFiles opens a file. The user's own path may lead through links. A meter counts what is read; nil: it is not
+// counted.
 func OpenFiles(path string, meter *Meter) (*FileSet, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -153,9 +155,11 @@ func (s *FileSet) OpenImage(name string, o Options) (*Image, error) {
 	return img, nil
 }
 
-// OpenInside opens an image that lies in the first file, an archive, through handles of its own. It can name other members, of which find
-// gives the place.
-func (s *FileSet) OpenInside(name string, at disk.Range, find func(name string) (disk.Range, error), o Options) (*Image, error) {
+// OpenInside opens an image that lies in the first file, an archive, through handles of its own. It can name other
+// members, of which find gives the place.
+func (s *FileSet) OpenInside(
+	name string, at disk.Range, find func(name string) (disk.Range, error), o Options,
+) (*Image, error) {
 	dir, err := s.dir.again()
 	if err != nil {
 		return nil, err
@@ -232,7 +236,8 @@ func (d *folder) enter(at string) (*folder, error) {
 		}
 		switch {
 		case sys.NotFolder(err):
-			return nil, fmt.Errorf("folder %.256q is a link or no folder: %w, want one inside of the package's folder", at, ondisk.ErrReference)
+			return nil, fmt.Errorf("folder %.256q is a link or no folder: %w, want one inside of the package's folder", at,
+				ondisk.ErrReference)
 		case err != nil:
 			return nil, fmt.Errorf("folder %.256q: %w", at, err)
 		}
@@ -254,7 +259,8 @@ func CheckPath(name string) error {
 	}
 	for _, part := range parts {
 		if part == ".." || (part == "" && len(parts) > 1) {
-			return fmt.Errorf("file name %.256q leaves the package's folder: %w, want a name inside of it", name, ondisk.ErrReference)
+			return fmt.Errorf("file name %.256q leaves the package's folder: %w, want a name inside of it", name,
+				ondisk.ErrReference)
 		}
 		if err := checkName(part); err != nil {
 			return err

@@ -29,7 +29,8 @@ func CreateFiles(path string, src *FileSet, force bool) (*Output, driver.WriteFi
 	return o, first, nil
 }
 
-// AddFile creates a further file. One of a run that was killed while it published has its partial name as a second link, and goes.
+// AddFile creates a further file. One of a run that was killed while it published has its partial name as a second
+// link, and goes.
 func (o *Output) AddFile(name string) (driver.WriteFile, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -54,9 +55,11 @@ func (o *Output) ReadBack() (*FileSet, error) {
 	return newFileSet(d, o.base)
 }
 
-// CreateDisk starts the bytes of a disk in w, in place of those of src. They get no name of their own: the result is neither published nor
-// discarded. again opens what was written.
-func (o *Output) CreateDisk(w driver.WriteFile, name string, size int64, src *Image, opts CreateOptions, again func() (*Image, error)) (*Output, error) {
+// CreateDisk starts the bytes of a disk in w, in place of those of src. They get no name of their own: the result is
+// neither published nor discarded. again opens what was written.
+func (o *Output) CreateDisk(
+	w driver.WriteFile, name string, size int64, src *Image, opts CreateOptions, again func() (*Image, error),
+) (*Output, error) {
 	format, sub, err := target(src, CreateOptions{})
 	if err != nil {
 		return nil, err
@@ -66,13 +69,15 @@ func (o *Output) CreateDisk(w driver.WriteFile, name string, size int64, src *Im
 		return nil, err
 	}
 	d.Target, err = format.Create(w, size, driver.Options{
-		Subformat: sub, Name: path.Base(name), Seed: opts.Seed, SectorSize: src.Disk.SectorSize(), Heads: opts.Heads, Sectors: opts.Sectors, Template: src.Template,
+		Subformat: sub, Name: path.Base(name), Seed: opts.Seed, SectorSize: src.Disk.SectorSize(), Heads: opts.Heads,
+		Sectors: opts.Sectors, Template: src.Template,
 		Beside: func(string) (driver.WriteFile, string, error) { return nil, "", errSeveral },
 	})
 	return d, err
 }
 
-var errSeveral = fmt.Errorf("a disk of several files inside of a package: %w for writing; convert it to one file", ondisk.ErrUnsupported)
+var errSeveral = fmt.Errorf("a disk of several files inside of a package: %w for writing; convert it to one file",
+	ondisk.ErrUnsupported)
 
 // Rewritable refuses an image in a package that could not be written as it was.
 func (img *Image) Rewritable() error {
@@ -81,7 +86,8 @@ func (img *Image) Rewritable() error {
 	case err != nil:
 		return err
 	case sub != img.Subformat:
-		return fmt.Errorf("a disk of the subformat %s inside of a package: %w for writing", img.Subformat, ondisk.ErrUnsupported)
+		return fmt.Errorf("a disk of the subformat %s inside of a package: %w for writing", img.Subformat,
+			ondisk.ErrUnsupported)
 	case len(img.Parts) > 0:
 		return errSeveral
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/trueup/trueup/internal/ovf"
 )
 
-// looksLikeOVF reports whether a file has the name of an OVF or begins like one. Where it has the name, a comment of any length may stand in
-// front of the envelope, and the text may be in UTF-16.
+// looksLikeOVF reports whether a file has the name of an OVF or begins like one. Where it has the name, a comment of
+// any length may stand in front of the envelope, and the text may be in UTF-16.
 func looksLikeOVF(name string, f driver.File) (bool, error) {
 	if strings.EqualFold(path.Ext(name), ".ovf") {
 		return true, nil
@@ -54,16 +54,16 @@ func ovfNames(f driver.File) (driver.Names, error) {
 	return n, nil
 }
 
-// calls reports whether a name that stands in an image or an OVF is that of a file, or of the file that it is a chunk of. Other systems find
-// a file by its name in another case.
+// calls reports whether a name that stands in an image or an OVF is that of a file, or of the file that it is a chunk
+// of. Other systems find a file by its name in another case.
 func calls(name, base string) bool {
 	name = lastName(name)
 	whole, ok := ovf.Whole(base)
 	return strings.EqualFold(name, base) || ok && strings.EqualFold(name, whole)
 }
 
-// mentions reports whether a file is an OVF in whose text the name of another stands, in UTF-8 or UTF-16 and any case. It is for an OVF that
-// cannot be parsed: other programs may read it.
+// mentions reports whether a file is an OVF in whose text the name of another stands, in UTF-8 or UTF-16 and any
+// case. It is for an OVF that cannot be parsed: other programs may read it.
 func (d *folder) mentions(name, base string) (found bool, err error) {
 	f, err := d.openAny(name, ondisk.ErrReference)
 	if err != nil {

@@ -47,11 +47,14 @@ func (p *Output) reopen(files *image.FileSet, m *outMember) (driver.File, error)
 	return files.Open(m.name)
 }
 
-func (p *Output) readMember(ctx context.Context, m *outMember, f driver.File, sums map[string][]byte, progress diskcopy.Progress) error {
+func (p *Output) readMember(
+	ctx context.Context, m *outMember, f driver.File, sums map[string][]byte, progress diskcopy.Progress,
+) error {
 	if m.rewrite == nil && !m.text { // a copy: its digests are those of the source
 		same, err := sameBytes(ctx, m.from.file, f, progress)
 		if err == nil && !same {
-			err = ondisk.In(ErrDigest, "%.256q has other bytes than were written: the storage or memory of this machine is at fault; nothing was published", m.name)
+			err = ondisk.In(ErrDigest, "%.256q has other bytes than were written: the storage or memory of this machine "+
+				"is at fault; nothing was published", m.name)
 		}
 		return err
 	}
@@ -90,7 +93,8 @@ func (p *Output) check() error {
 	}
 	defer got.Close()
 	bad := func(what string) error {
-		return ondisk.In(ErrDigest, "the package as read back has other %s than were written: the storage or memory of this machine is at fault; nothing was published", what)
+		return ondisk.In(ErrDigest, "the package as read back has other %s than were written: the storage or memory "+
+			"of this machine is at fault; nothing was published", what)
 	}
 	if len(got.Members) != len(p.members) {
 		return bad("members")

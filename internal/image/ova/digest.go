@@ -34,7 +34,8 @@ func (p *Package) Check(ctx context.Context, progress diskcopy.Progress) error {
 	}
 	for _, d := range p.Manifest.Digests {
 		if p.named(d.Name) == nil {
-			return ondisk.In(ErrDigest, "the manifest has a digest of %.256q, and the package has no file of that name; get it again", d.Name)
+			return ondisk.In(ErrDigest, "the manifest has a digest of %.256q, and the package has no file of that name; "+
+				"get it again", d.Name)
 		}
 	}
 	for _, m := range p.Members {

@@ -56,7 +56,8 @@ func (p *Output) fill(m *outMember, fill func(member string, create CreateDisk) 
 		return err
 	}
 	if m.size = w.size; m.size > m.most {
-		return fmt.Errorf("disk %.256q takes %d bytes, and %d were thought to be enough", m.name, m.size, m.most) // our own bug
+		// our own bug
+		return fmt.Errorf("disk %.256q takes %d bytes, and %d were thought to be enough", m.name, m.size, m.most)
 	}
 	img, err := p.openDisk(m)
 	if err != nil {
@@ -70,8 +71,8 @@ func (p *Output) fill(m *outMember, fill func(member string, create CreateDisk) 
 	return describe(p.env, p.src.disk(m.from.Name), m.size, m.rewrite, held)
 }
 
-// describe changes what the OVF says about a disk's file: its size, the capacity of the disk where that is wrong now, and what
-// the disk holds.
+// describe changes what the OVF says about a disk's file: its size, the capacity of the disk where that is wrong now,
+// and what the disk holds.
 func describe(e *ovf.Envelope, d Disk, size int64, r *Rewrite, held int64) error {
 	e.SetFileSize(d.file.ID, size)
 	for _, x := range d.Disks {
@@ -174,8 +175,8 @@ func (p *Output) finish(ctx context.Context, progress diskcopy.Progress) error {
 	return p.check()
 }
 
-// padded gives the OVF as many blocks as were left for it. White space behind the root element is a part of no value. Spec: XML
-// 1.0, 2.1 and 2.8, "Misc".
+// padded gives the OVF as many blocks as were left for it. White space behind the root element is a part of no value.
+// Spec: XML 1.0, 2.1 and 2.8, "Misc".
 func (p *Output) padded(m *outMember, text []byte) []byte {
 	if p.Kind == "ovf" {
 		return text
@@ -204,7 +205,8 @@ func (p *Output) putHeader(m *outMember) error {
 	return p.put(h, m, m.data-int64(len(m.head)))
 }
 
-// setSizes ends the files. An archive ends with two blocks of zeros, and those that tar writes fill a record of 20 blocks.
+// setSizes ends the files. An archive ends with two blocks of zeros, and those that tar writes fill a record of 20
+// blocks.
 func (p *Output) setSizes() error {
 	if p.Kind == "ovf" {
 		for _, m := range p.members {

@@ -52,7 +52,8 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 		case m != nil && m.file == nil: // an error of the disk
 		case m == nil && f.ChunkSize > 0 && p.Member(ovf.FirstChunk(name)) != nil:
 		case m == nil:
-			add("ovf-file-missing", ondisk.Warn, "get the package again", "the OVF names the file %.256q, and the package has none of that name", name)
+			add("ovf-file-missing", ondisk.Warn, "get the package again",
+				"the OVF names the file %.256q, and the package has none of that name", name)
 		case f.Size >= 0 && f.Size != m.Size:
 			add("ovf-file-size", ondisk.Warn, "", "the OVF has %d bytes for the file %.256q, which has %d", f.Size, name, m.Size)
 		}
@@ -69,14 +70,15 @@ func (p *Output) Issues() (out []ondisk.Issue) {
 	for _, name := range p.Dropped {
 		out = append(out, ondisk.Issue{
 			Code: "certificate-dropped", Effect: ondisk.Warn, Remedy: "sign the copy where that is asked for",
-			Text: fmt.Sprintf("the signature %.256q is of the source's manifest and does not fit the copy, which goes without it", name),
+			Text: fmt.Sprintf("the signature %.256q is of the source's manifest and does not fit the copy, which goes "+
+				"without it", name),
 		})
 	}
 	return out
 }
 
-// Differs compares two packages in everything but the disks and what the envelope says about these: what a copy carries along.
-// It gives the differences in words.
+// Differs compares two packages in everything but the disks and what the envelope says about these: what a copy
+// carries along. It gives the differences in words.
 func (p *Package) Differs(ctx context.Context, from *Package, progress diskcopy.Progress) (out []string, err error) {
 	if !bytes.Equal(p.Envelope.Shape(), from.Envelope.Shape()) {
 		out = append(out, "the OVF differs in more than sizes of files and disks")
@@ -110,7 +112,8 @@ func (p *Package) Differs(ctx context.Context, from *Package, progress diskcopy.
 	return out, err
 }
 
-// newIssues are those that a package does not have from its source: a copy carries along what it has no reason to change.
+// newIssues are those that a package does not have from its source: a copy carries along what it has no reason to
+// change.
 func (p *Package) newIssues(from *Package) (out []string) {
 	old := map[string]bool{}
 	for _, i := range from.Issues() {
@@ -131,15 +134,18 @@ func (p *Package) manifestIssues() (out []ondisk.Issue) {
 	}
 	for _, d := range p.Manifest.Digests {
 		if p.named(d.Name) == nil {
-			add("manifest-file-missing", "get the package again", "the manifest has a digest of %.256q, and the package has no file of that name", d.Name)
+			add("manifest-file-missing", "get the package again",
+				"the manifest has a digest of %.256q, and the package has no file of that name", d.Name)
 		} else if d.New == nil {
-			add("manifest-algorithm", "", "the manifest has a digest %.64q of %.256q, which is not known and not checked", d.Algorithm, d.Name)
+			add("manifest-algorithm", "", "the manifest has a digest %.64q of %.256q, which is not known and not checked",
+				d.Algorithm, d.Name)
 		}
 	}
 	for _, m := range p.Members {
 		// It has no digest of itself, and the certificate signs it.
 		if m.file != nil && m.Role != RoleManifest && m.Role != RoleCertificate && len(p.lines[m]) == 0 {
-			add("manifest-incomplete", "", "the manifest has no digest of %.256q: damage to it on its way would not be noticed", m.Name)
+			add("manifest-incomplete", "", "the manifest has no digest of %.256q: damage to it on its way would not be "+
+				"noticed", m.Name)
 		}
 	}
 	return out

@@ -47,13 +47,16 @@ func (p *Package) newDisk(f *ovf.File, disks []ovf.Disk) Disk {
 	case p.bad[f.Href] != nil:
 		d.notThere = p.bad[f.Href]
 	case slices.ContainsFunc(p.disks, func(o Disk) bool { return o.Member == d.Member }):
-		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q twice, as %.256q too; want one File for it", d.Member, f.Href)
+		d.notThere = ondisk.In(ondisk.ErrReference,
+			"the OVF names the file %.256q twice, as %.256q too; want one File for it", d.Member, f.Href)
 		d.Member = f.Href
 	case p.Member(d.Member) == nil && f.ChunkSize > 0 && p.Member(ovf.FirstChunk(d.Member)) != nil:
 		d.notThere = fmt.Errorf("file %.256q is in chunks of %d bytes, %.256q and following (ovf:chunkSize): %w; "+
-			"unpack the package, join them with cat, and drop the attribute", d.Member, f.ChunkSize, ovf.FirstChunk(d.Member), ondisk.ErrUnsupported)
+			"unpack the package, join them with cat, and drop the attribute", d.Member, f.ChunkSize, ovf.FirstChunk(d.Member),
+			ondisk.ErrUnsupported)
 	case p.Member(d.Member) == nil:
-		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has none of that name", d.Member)
+		d.notThere = ondisk.In(ondisk.ErrReference, "the OVF names the file %.256q, and the package has none of that name",
+			d.Member)
 	}
 	return d
 }

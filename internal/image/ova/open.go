@@ -17,7 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/ovf"
 )
 
-// OpenImage opens an image that can lie in a package: library.ova!disk1.vmdk, or library.ova when there is one disk in it.
+// OpenImage opens an image that can lie in a package: library.ova!disk1.vmdk, or library.ova when there is one disk
+// in it.
 func OpenImage(name string, o image.Options) (*image.Image, error) {
 	at, member := splitPath(name)
 	p, err := Open(at, nil)
@@ -36,8 +37,8 @@ func OpenImage(name string, o image.Options) (*image.Image, error) {
 	return img, errors.Join(err, p.Close())
 }
 
-// Identify is image.Identify, and lists the disks of an OVF as extents. One that cannot be read names nothing: its disks are rows of their
-// own then, and so is an image that it lists among its files and does not speak of as a disk.
+// Identify is image.Identify, and lists the disks of an OVF as extents. One that cannot be read names nothing: its
+// disks are rows of their own then, and so is an image that it lists among its files and does not speak of as a disk.
 func Identify(path string, meter *image.Meter) (image.Identity, error) {
 	id, err := image.Identify(path, meter)
 	if err != nil || id.Kind != image.Pack || id.Format != "ovf" {
@@ -56,8 +57,8 @@ func Identify(path string, meter *image.Meter) (image.Identity, error) {
 	return id, p.Close()
 }
 
-// Roots are what has to be readable for an image or a package to be read: its folder with all links followed, or the device that it is.
-// Those of a path that leads nowhere are the folder in which it should be.
+// Roots are what has to be readable for an image or a package to be read: its folder with all links followed, or the
+// device that it is. Those of a path that leads nowhere are the folder in which it should be.
 func Roots(path string) []string {
 	at, _ := splitPath(path)
 	real, err := filepath.EvalSymlinks(at)
@@ -103,9 +104,11 @@ func (p *Package) choose(member string, o image.Options) (*image.Image, error) {
 	case len(p.Disks()) == 0 && member == "":
 		return nil, fmt.Errorf("the package has no disk with a file: %w, there is nothing to look at", ondisk.ErrUnsupported)
 	case member != "":
-		return nil, ondisk.In(image.ErrUsage, "the package has no disk %.256q, want one of %.1024s", member, strings.Join(paths, ", "))
+		return nil, ondisk.In(image.ErrUsage, "the package has no disk %.256q, want one of %.1024s", member,
+			strings.Join(paths, ", "))
 	}
-	return nil, ondisk.In(image.ErrUsage, "the package has %d disks, name one of them: %.1024s", len(disks), strings.Join(paths, ", "))
+	return nil, ondisk.In(image.ErrUsage, "the package has %d disks, name one of them: %.1024s", len(disks),
+		strings.Join(paths, ", "))
 }
 
 // Open opens a disk of the package, through handles of its own.
@@ -162,10 +165,12 @@ func (d Disk) readable() error {
 	case d.file == nil:
 		return nil
 	case d.file.Compression != "" && d.file.Compression != "identity":
-		return fmt.Errorf("file %.256q with ovf:compression %.64q: %w; unpack it and drop the attribute", d.Member, d.file.Compression, ondisk.ErrUnsupported)
+		return fmt.Errorf("file %.256q with ovf:compression %.64q: %w; unpack it and drop the attribute", d.Member,
+			d.file.Compression, ondisk.ErrUnsupported)
 	}
 	if i := slices.IndexFunc(d.Disks, func(x ovf.Disk) bool { return x.ParentRef != "" }); i >= 0 {
-		return fmt.Errorf("disk %.256q is stored as the difference to the disk %.256q (ovf:parentRef): %w; export the machine without snapshots",
+		return fmt.Errorf("disk %.256q is stored as the difference to the disk %.256q (ovf:parentRef): %w; export the "+
+			"machine without snapshots",
 			d.Disks[i].ID, d.Disks[i].ParentRef, ondisk.ErrUnsupported)
 	}
 	return nil

@@ -104,7 +104,8 @@ func (p *Output) choose(rewrite map[string]Rewrite) error {
 	p.renamed = p.Kind == "ovf" && own != p.base
 	changes := len(rewrite) > 0 || p.renamed
 	for _, m := range p.src.Members {
-		o := &outMember{name: p.nameOf(m), from: m, most: m.Size, size: m.Size, text: changes && (m.Role == RoleOVF || m.Role == RoleManifest)}
+		text := changes && (m.Role == RoleOVF || m.Role == RoleManifest)
+		o := &outMember{name: p.nameOf(m), from: m, most: m.Size, size: m.Size, text: text}
 		if r, ok := rewrite[m.Name]; ok {
 			o.rewrite, o.most = &r, r.Size+r.Size/8+64*units.MiB
 			if err := p.mayRewrite(m, r); err != nil {
@@ -119,9 +120,11 @@ func (p *Output) choose(rewrite map[string]Rewrite) error {
 			p.Dropped = append(p.Dropped, m.Name)
 			continue
 		case p.Kind == "ovf" && m.file == nil:
-			return fmt.Errorf("member %.256q of the archive is no file: %w in an OVF folder; write an .ova", m.Name, ondisk.ErrUnsupported)
+			return fmt.Errorf("member %.256q of the archive is no file: %w in an OVF folder; write an .ova", m.Name,
+				ondisk.ErrUnsupported)
 		case p.Kind == "ovf" && strings.Contains(o.name, "/"):
-			return fmt.Errorf("file %.256q lies in a subfolder: %w in an OVF folder; write an .ova", o.name, ondisk.ErrUnsupported)
+			return fmt.Errorf("file %.256q lies in a subfolder: %w in an OVF folder; write an .ova", o.name,
+				ondisk.ErrUnsupported)
 		case p.Kind == "ovf":
 			if err := image.CheckPath(o.name); err != nil {
 				return err
@@ -132,7 +135,8 @@ func (p *Output) choose(rewrite map[string]Rewrite) error {
 	return nil
 }
 
-// nameOf is the name of a member in the copy: in a folder the OVF has that of DEST, and those that belong to it by name too.
+// nameOf is the name of a member in the copy: in a folder the OVF has that of DEST, and those that belong to it by
+// name too.
 func (p *Output) nameOf(m *Member) string {
 	if p.Kind == "ova" || m.Role == RoleFile {
 		return m.Name
@@ -156,7 +160,8 @@ func (p *Output) mayRewrite(m *Member, r Rewrite) error {
 func (p *Output) mayDigest(m *outMember) error {
 	for _, d := range p.src.lines[m.from] {
 		if d.New == nil && (m.text || m.rewrite != nil) {
-			return fmt.Errorf("the digest %.64q of %.256q in the manifest: %w, it could not be computed again; remove the manifest, or make one with SHA256", d.Algorithm, m.name, ondisk.ErrUnsupported)
+			return fmt.Errorf("the digest %.64q of %.256q in the manifest: %w, it could not be computed again; remove "+
+				"the manifest, or make one with SHA256", d.Algorithm, m.name, ondisk.ErrUnsupported)
 		}
 	}
 	return nil
@@ -166,7 +171,8 @@ func (p *Output) mayDigest(m *outMember) error {
 func (p *Output) start(force bool) error {
 	if _, ours := p.src.Uses(p.path); p.Kind == "ovf" && !ours {
 		if _, err := os.Lstat(p.path); err == nil {
-			return ondisk.In(image.ErrOutput, "%s exists; an OVF is several files, which are not replaced: choose another folder", p.path)
+			return ondisk.In(image.ErrOutput, "%s exists; an OVF is several files, which are not replaced: choose "+
+				"another folder", p.path)
 		}
 	}
 	var first driver.WriteFile
@@ -188,9 +194,11 @@ func (p *Output) start(force bool) error {
 	return nil
 }
 
-// Write gives each member its place and bytes, in their order. disk is called for each one to rewrite; it fills the output
-// that create starts.
-func (p *Output) Write(ctx context.Context, progress diskcopy.Progress, disk func(member string, create CreateDisk) error) error {
+// Write gives each member its place and bytes, in their order. disk is called for each one to rewrite; it fills the
+// output that create starts.
+func (p *Output) Write(
+	ctx context.Context, progress diskcopy.Progress, disk func(member string, create CreateDisk) error,
+) error {
 	for _, m := range p.members {
 		if err := p.place(m); err != nil {
 			return err
@@ -227,8 +235,8 @@ func (p *Output) place(m *outMember) (err error) {
 	return nil
 }
 
-// mostText bounds the text of the OVF, which is written when the sizes of all disks are known. A manifest in an archive keeps
-// its size: a digest is as long as another.
+// mostText bounds the text of the OVF, which is written when the sizes of all disks are known. A manifest in an
+// archive keeps its size: a digest is as long as another.
 func (p *Output) mostText(m *outMember) error {
 	e := p.src.Envelope.Fork()
 	for _, x := range p.members {
@@ -244,7 +252,8 @@ func (p *Output) mostText(m *outMember) error {
 	return nil
 }
 
-// header gives the headers of the source, with a size that is not final where the member changes. They are as long as the final ones.
+// header gives the headers of the source, with a size that is not final where the member changes. They are as long as
+// the final ones.
 func (p *Output) header(m *outMember) (_ []byte, err error) {
 	switch {
 	case p.src.Kind == "ovf":

@@ -62,7 +62,7 @@ type Member struct {
 // Disk is a file of a package that holds a disk.
 type Disk struct {
 	Member   string     // its name
-	Disks    []ovf.Disk // what the envelope says about it; more than one when machines share it, none of an image that it does not name
+	Disks    []ovf.Disk // what the envelope has of it; several when machines share it, none if it does not name it
 	file     *ovf.File  // nil for a file that the envelope does not list
 	notThere error      // why the file cannot be opened
 }
@@ -146,7 +146,8 @@ func roleOf(name string) Role {
 func (p *Package) readTexts() (err error) {
 	m := p.role(RoleOVF)
 	if m == nil {
-		return fmt.Errorf("tar archive: %w, it has no .ovf inside and is no OVA; unpack it and take the disk", ondisk.ErrUnsupported)
+		return fmt.Errorf("tar archive: %w, it has no .ovf inside and is no OVA; unpack it and take the disk",
+			ondisk.ErrUnsupported)
 	}
 	text, err := m.text(ovf.MaxText)
 	if err != nil {
@@ -223,12 +224,12 @@ func (p *Package) join(f driver.File, name string, role Role) {
 // Member finds a member by its name, nil if absent.
 func (p *Package) Member(name string) *Member { return p.names[name] }
 
-// Disks returns the files that hold disks of the machine, in the order of the envelope. A disk without a file is made empty when
-// the package is deployed, and is not among them.
+// Disks returns the files that hold disks of the machine, in the order of the envelope. A disk without a file is made
+// empty when the package is deployed, and is not among them.
 func (p *Package) Disks() []Disk { return p.disks }
 
-// Images returns the files of Disks, and behind them the images in an archive that no disk names. Those beside an OVF are files like
-// any other, which a scan judges by their own names.
+// Images returns the files of Disks, and behind them the images in an archive that no disk names. Those beside an OVF
+// are files like any other, which a scan judges by their own names.
 func (p *Package) Images() []Disk {
 	if p.Kind == "ovf" {
 		return p.disks

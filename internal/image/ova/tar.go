@@ -60,8 +60,10 @@ func tarIndex(f ondisk.Source) ([]entry, error) {
 		if err != nil || h == nil {
 			return out, err
 		}
-		if kind, twice := kinds[e.name]; twice && (kind != tar.TypeDir || e.kind != tar.TypeDir) { // folders may be named again
-			return nil, fmt.Errorf("member %.256q of the archive stands there twice: %w, want one of each name", e.name, ondisk.ErrReference)
+		// A folder may be named again.
+		if kind, twice := kinds[e.name]; twice && (kind != tar.TypeDir || e.kind != tar.TypeDir) {
+			return nil, fmt.Errorf("member %.256q of the archive stands there twice: %w, want one of each name", e.name,
+				ondisk.ErrReference)
 		}
 		kinds[e.name] = e.kind
 		if len(out) == maxMembers {
@@ -72,8 +74,8 @@ func tarIndex(f ondisk.Source) ([]entry, error) {
 	}
 }
 
-// tarEntry reads the headers of the member that begins at head. An archive ends with blocks of zeros, and one that ends without them is
-// complete too: the header is nil then.
+// tarEntry reads the headers of the member that begins at head. An archive ends with blocks of zeros, and one that
+// ends without them is complete too: the header is nil then.
 func tarEntry(f ondisk.Source, head int64) (e entry, h *tar.Header, err error) {
 	if head == f.Size() {
 		return e, nil, nil
@@ -83,21 +85,19 @@ func tarEntry(f ondisk.Source, head int64) (e entry, h *tar.Header, err error) {
 		return e, nil, err
 	}
 	s := io.NewSectionReader(f, head, min(maxHeaders, f.Size()-head))
-	if h, err = tarHeader(tar.NewReader(s), head); err != nil {
-		ended := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-		if ended && s.Size() == maxHeaders {
-			err = fmt.Errorf("tar headers at %#x: %w of %d bytes for a member", head, ondisk.ErrLimit, maxHeaders)
-		} else if ended || errors.Is(err, tar.ErrHeader) {
-			err = ondisk.In(ondisk.ErrFormat, "tar header at %#x: wrong checksum, incomplete, or with a number or record that no header has; "+
-				"the archive is truncated or damaged, get it again", head)
-		}
+	h, err = tarHeader(tar.NewReader(s), head)
+	read, _ := s.Seek(0, io.SeekCurrent) // fails for other arguments only
+	ended := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	switch {
+	case ended && read == maxHeaders:
+		return e, nil, fmt.Errorf("tar headers at %#x: %w of %d bytes for a member", head, ondisk.ErrLimit, maxHeaders)
+	case ended || errors.Is(err, tar.ErrHeader):
+		return e, nil, ondisk.In(ondisk.ErrFormat, "tar header at %#x: wrong checksum, incomplete, or "+
+			"with a number or record that no header has; the archive is truncated or damaged, get it again", head)
+	case err != nil:
 		return e, nil, err
 	}
-	off, err := s.Seek(0, io.SeekCurrent)
-	if err != nil {
-		return e, nil, err
-	}
-	e = entry{kind: h.Typeflag, head: head, off: head + off, size: h.Size}
+	e = entry{kind: h.Typeflag, head: head, off: head + read, size: h.Size}
 	if e.kind == tar.TypeCont { // as POSIX wants of who does not know what it is
 		e.kind = tar.TypeReg
 	}
@@ -114,7 +114,8 @@ func tarEntry(f ondisk.Source, head int64) (e entry, h *tar.Header, err error) {
 	return e, h, err
 }
 
-// tarHeader reads the header of a member, with all that extended ones say of it. Errors of archive/tar are left as they are.
+// tarHeader reads the header of a member, with all that extended ones say of it. Errors of archive/tar are left as
+// they are.
 func tarHeader(r *tar.Reader, head int64) (*tar.Header, error) {
 	for {
 		h, err := r.Next()
@@ -129,7 +130,8 @@ func tarHeader(r *tar.Reader, head int64) (*tar.Header, error) {
 			sparse = sparse || strings.HasPrefix(key, "GNU.sparse.")
 		}
 		if sparse {
-			return nil, fmt.Errorf("member at %#x of the archive is sparse: %w in an OVA; pack it with tar and no --sparse", head, ondisk.ErrUnsupported)
+			return nil, fmt.Errorf("member at %#x of the archive is sparse: %w in an OVA; pack it with tar and no --sparse",
+				head, ondisk.ErrUnsupported)
 		}
 		if h.Typeflag != tar.TypeXGlobalHeader {
 			return h, nil
@@ -137,8 +139,8 @@ func tarHeader(r *tar.Reader, head int64) (*tar.Header, error) {
 	}
 }
 
-// memberName is the name of a member without a leading "./". Nothing is extracted, but a package that names places outside
-// of itself is not to be trusted.
+// memberName is the name of a member without a leading "./". Nothing is extracted, but a package that names places
+// outside of itself is not to be trusted.
 func memberName(name string) (string, error) {
 	clean := strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	var bad string
@@ -147,7 +149,7 @@ func memberName(name string) (string, error) {
 		bad = "is empty"
 	case len(clean) > maxName || strings.Count(clean, "/") > maxFolders:
 		bad = fmt.Sprintf("is longer than %d bytes or deeper than %d folders", maxName, maxFolders)
-	case strings.HasPrefix(clean, "/") || (clean != "" && clean != path.Clean(clean)) || strings.HasPrefix(clean+"/", "../"):
+	case strings.HasPrefix(clean, "/"), clean != "" && clean != path.Clean(clean), strings.HasPrefix(clean+"/", "../"):
 		bad = "leaves the archive"
 	case strings.ContainsAny(clean, `\:`):
 		bad = "has a backslash or a colon"
@@ -165,14 +167,15 @@ const maxTarName = 100
 // newTarHeader is the header of a file that was in no archive before: what ovftool writes.
 func newTarHeader(name string, mtime int64) (*tar.Header, error) {
 	if len(name) > maxTarName {
-		return nil, ondisk.In(image.ErrUsage, "the name %.256q has %d bytes, and an OVA can hold at most %d", name, len(name), maxTarName)
+		return nil, ondisk.In(image.ErrUsage, "the name %.256q has %d bytes, and an OVA can hold at most %d", name,
+			len(name), maxTarName)
 	}
 	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, ModTime: time.Unix(max(mtime, 0), 0)}, nil
 }
 
-// tarHeaders are the headers of a file in an archive: ustar, which is what an OVA is, or those of GNU tar where ustar cannot hold the name or
-// the size. Their length depends on most alone, a bound of size: the place of the file's bytes must be known before its size is. So what
-// only PAX holds is left out, such as fractions of seconds.
+// tarHeaders are the headers of a file in an archive: ustar, which is what an OVA is, or those of GNU tar where ustar
+// cannot hold the name or the size. Their length depends on most alone, a bound of size: the place of the file's
+// bytes must be known before its size is. So what only PAX holds is left out, such as fractions of seconds.
 func tarHeaders(old *tar.Header, size, most int64) ([]byte, error) {
 	h := tar.Header{
 		Typeflag: tar.TypeReg, Name: old.Name, Mode: old.Mode, Uid: old.Uid, Gid: old.Gid, Uname: old.Uname, Gname: old.Gname,

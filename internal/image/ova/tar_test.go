@@ -170,6 +170,7 @@ func TestTarNumbers(t *testing.T) {
 		"a PAX header of 1 MiB":        {disktest.ForgeTar(disktest.TarMember{Name: "x", Type: 'x', Data: make([]byte, 1<<20)}), ondisk.ErrLimit},
 		"PAX headers without end":      {disktest.ForgeTar(bytesOf(disktest.TarMember{Name: "x", Type: 'x'}, 2000)...), ondisk.ErrLimit},
 		"a PAX header and no member":   {disktest.ForgeTar(disktest.TarMember{Name: "x", Type: 'x'}), ondisk.ErrFormat},
+		"a PAX header, and the end":    {append(disktest.ForgeTar(disktest.TarMember{Name: "x", Type: 'x'}), make([]byte, 1<<20)...), ondisk.ErrFormat},
 		"a PAX size below zero":        {pax("11 size=-1\n"), ondisk.ErrFormat},
 		"a PAX size above 2^63":        {pax("28 size=9223372036854775808\n"), ondisk.ErrFormat},
 		"a PAX record without a key":   {pax("5 x\n\n"), ondisk.ErrFormat},
