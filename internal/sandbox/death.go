@@ -58,11 +58,19 @@ func post(exit error, said string, limits Limits) *Death {
 	}
 	lines := strings.Split(said, "\n")
 	for _, l := range lines {
-		if outOfMemory(l) {
+		if outOfMemory(l) || (strings.HasPrefix(l, runtimeFault) && nearly(status, limits.Data)) {
 			return &Death{Cause: Memory, Text: fmt.Sprintf("wanted more than %d MiB of memory: %s", limits.Data>>20, line(l)), Said: said}
 		}
 	}
 	return &Death{Cause: Crash, Text: lastWords(exit, lines), Said: said}
+}
+
+// runtimeFault is how Go's runtime ends that meets a fault in its own work. Its collector does so where the kernel gives it no memory.
+const runtimeFault = "fatal error: unexpected signal during runtime execution"
+
+// nearly reports whether a process had used more than half of so many bytes of memory: the heap grows by large pieces.
+func nearly(status *exec.ExitError, most int64) bool {
+	return status != nil && peak(status.ProcessState) > most/2
 }
 
 // outOfMemory knows the lines with which Go's runtime (malloc.go, mem_linux.go, os_linux.go) and its C side end for want of memory.

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"errors"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,16 @@ func TestCauseByLastWords(t *testing.T) {
 			require.Equal(t, c.said, d.Said)
 		})
 	}
+}
+
+// A fault within the runtime is one of memory where the process had used much of it, and an error of ours where it had not.
+func TestFaultOfTheRuntime(t *testing.T) {
+	const said = "fatal error: unexpected signal during runtime execution\n[signal SIGSEGV: segmentation violation code=0x1 addr=0x0 pc=0x0]\n"
+	exit := exec.Command("sh", "-c", "exit 2").Run()
+	require.Error(t, exit)
+	require.Equal(t, Memory, post(exit, said, Limits{Data: 4 << 10}).Cause)
+	require.Equal(t, Crash, post(exit, said, Limits{Data: 1 << 40}).Cause)
+	require.Equal(t, Crash, post(errors.New("exit status 2"), said, Limits{Data: 4 << 10}).Cause)
 }
 
 func TestWordsAreBounded(t *testing.T) {

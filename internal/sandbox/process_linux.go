@@ -28,6 +28,15 @@ func killed(state *os.ProcessState) bool {
 	return state.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
 }
 
+// peak is the most memory that a process had, in bytes.
+func peak(state *os.ProcessState) int64 {
+	usage, ok := state.SysUsage().(*syscall.Rusage)
+	if !ok {
+		return 0
+	}
+	return int64(usage.Maxrss) << 10 //nolint:unconvert // a number of 32 bits elsewhere
+}
+
 // watchCPU ends the worker on SIGXCPU, which Go's runtime would ignore.
 func watchCPU() {
 	over := make(chan os.Signal, 1)

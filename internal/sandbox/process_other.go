@@ -37,6 +37,8 @@ func doing(int) string { return "" }
 
 func killed(*os.ProcessState) bool { return false }
 
+func peak(*os.ProcessState) int64 { return 0 }
+
 func renewCPU(time.Duration) error { return nil }
 
 func watchCPU() {}
