@@ -145,10 +145,13 @@ func IdentifyFile(f driver.File) (Identity, error) {
 
 // glance reads what a file names, the cheapest way that its format knows.
 func glance(format driver.Format, f driver.File) (driver.Names, error) {
-	if format.Glance != nil {
+	switch {
+	case format.Glance != nil:
 		return format.Glance(f)
+	case format.Names != nil:
+		return format.Names(f)
 	}
-	return format.Names(f)
+	return driver.Names{}, nil
 }
 
 // smallest is what an image has at least, in bytes: one sector.
