@@ -103,8 +103,8 @@ type end struct {
 	err   string  // what the scan said
 }
 
-// promised is how old a result must be to survive: a second, and as much again for a machine on which nothing moves for a while.
-const promised = 2 * time.Second
+// promised is how old a result must be to survive: a second, and some more for a machine on which nothing moves for a while.
+const promised = 4 * time.Second
 
 // kill runs a scan for a random while longer than that, from its first result on.
 func kill(cmd *exec.Cmd, path string) (e end) {
