@@ -80,6 +80,14 @@ func (p *Package) localName(href string) (string, error) {
 	return p.checkMember(plain)
 }
 
+// refers reports whether the envelope names a member among its files.
+func (p *Package) refers(name string) bool {
+	return slices.ContainsFunc(p.Envelope.Files, func(f ovf.File) bool {
+		local, err := p.localName(f.Href)
+		return err == nil && local == name
+	})
+}
+
 func (p *Package) checkMember(href string) (string, error) {
 	if p.Kind == "ovf" {
 		name := strings.TrimPrefix(href, "./")

@@ -125,6 +125,9 @@ func (p *Output) choose(rewrite map[string]Rewrite) error {
 		case p.Kind == "ovf" && strings.Contains(o.name, "/"):
 			return fmt.Errorf("file %.256q lies in a subfolder: %w in an OVF folder; write an .ova", o.name,
 				ondisk.ErrUnsupported)
+		case p.Kind == "ovf" && m.Role == RoleFile && !p.src.refers(m.Name):
+			return fmt.Errorf("file %.256q of the archive is none of the files that the OVF names: %w in an OVF folder, "+
+				"which has no others; write an .ova", o.name, ondisk.ErrUnsupported)
 		case p.Kind == "ovf":
 			if err := image.CheckPath(o.name); err != nil {
 				return err

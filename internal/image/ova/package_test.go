@@ -143,3 +143,20 @@ type unwatched struct{}
 
 func (unwatched) Begin(string, int64) {}
 func (unwatched) Add(int64)           {}
+
+// A folder has no files but those that the OVF names, so that an archive with others cannot become one.
+func TestFolderHasWhatTheOVFNames(t *testing.T) {
+	disk := disktest.TarMember{Name: "disk.vmdk", Data: disktest.ForgeSparseVMDK(noise(22, 2*mib)).Forged}
+	src, err := ova.Open(forgedOVA(t, disk, disktest.TarMember{Name: "notes.txt", Data: []byte("mine")}), nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, src.Close()) }()
+	dir := t.TempDir()
+	_, err = ova.Create(filepath.Join(dir, "out.ovf"), src, ova.CreateOptions{})
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	require.ErrorContains(t, err, `"notes.txt"`)
+	require.ErrorContains(t, err, "write an .ova")
+	require.Empty(t, names(t, dir))
+	out, err := ova.Create(filepath.Join(dir, "out.ova"), src, ova.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, out.Discard())
+}
