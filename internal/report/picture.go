@@ -34,6 +34,14 @@ var glyphs = [...]struct {
 	below: {"▒", "+", text.FgYellow}, misaligned: {"▚", "X", text.FgRed},
 }
 
+// segment is a stretch of a disk with one state. Bytes.
+type segment struct {
+	off, len int64
+	state    state
+	number   int // of the partition, 0 for none
+	columns  int
+}
+
 func stateOf(p Partition) state {
 	switch p.Verdict {
 	case align.Misaligned:
@@ -45,6 +53,103 @@ func stateOf(p Partition) state {
 	case align.NothingToJudge:
 	}
 	return extended
+}
+
+// segments cuts a disk into partitions and what lies between. A partition of a broken table that overlaps another or lies
+// beyond the end of the disk is cut, down to nothing.
+func segments(d Disk) []segment {
+	var solid, boxes []Partition
+	for _, p := range d.Partitions {
+		if stateOf(p) == extended {
+			boxes = append(boxes, p)
+		} else {
+			solid = append(solid, p)
+		}
+	}
+	for _, ps := range [][]Partition{solid, boxes} {
+		slices.SortStableFunc(ps, func(a, b Partition) int { return cmp.Compare(a.Start, b.Start) })
+	}
+	var out []segment
+	at := int64(0)
+	for _, p := range solid {
+		start := min(max(p.Start, at), d.Size)
+		end := start
+		if p.Start < d.Size {
+			end = max(start, p.Start+min(p.Size, d.Size-p.Start))
+		}
+		out = append(out, between(at, start, boxes)...)
+		out = append(out, segment{off: start, len: end - start, state: stateOf(p), number: p.Number})
+		at = end
+	}
+	return append(out, between(at, d.Size, boxes)...)
+}
+
+// between cuts what no partition has into extended and free space.
+func between(from, to int64, boxes []Partition) []segment {
+	var out []segment
+	add := func(end int64, s state) {
+		if end > from {
+			out = append(out, segment{off: from, len: end - from, state: s})
+			from = end
+		}
+	}
+	for _, b := range boxes {
+		if b.Start < to {
+			add(b.Start, free)
+			add(min(b.Start+min(b.Size, to-b.Start), to), extended)
+		}
+	}
+	add(to, free)
+	return out
+}
+
+// share gives each segment its part of the columns. What is too small for one gets one as long as there are enough: first
+// partitions, then gaps. False: there are more partitions than columns.
+func share(segs []segment, size int64, columns int) bool {
+	partitions := 0
+	for _, s := range segs {
+		if s.number > 0 {
+			partitions++
+		}
+	}
+	if partitions > columns || size <= 0 {
+		return false
+	}
+	gaps := len(segs) <= columns
+	rest := make([]uint64, len(segs)) // of the division, for those that may be rounded up
+	least := make([]int, len(segs))
+	left := columns
+	for i := range segs {
+		s := &segs[i]
+		s.columns, rest[i] = scale(s.len, size, columns)
+		if gaps || s.number > 0 {
+			least[i] = 1
+		}
+		if s.columns < least[i] {
+			s.columns, rest[i] = least[i], 0
+		}
+		left -= s.columns
+	}
+	for ; left > 0; left-- {
+		i := slices.Index(rest, slices.Max(rest))
+		segs[i].columns++
+		rest[i] = 0
+	}
+	for ; left < 0; left++ {
+		widest(segs, least).columns--
+	}
+	return true
+}
+
+// widest is the segment that can best spare a column.
+func widest(segs []segment, least []int) *segment {
+	best := -1
+	for i, s := range segs {
+		if s.columns > least[i] && (best < 0 || s.columns > segs[best].columns) {
+			best = i
+		}
+	}
+	return &segs[best]
 }
 
 // scale is n*columns/size and the rest; n is at most size.
@@ -60,69 +165,44 @@ type key struct {
 	crowded bool
 }
 
-// cell is one column of a picture.
-type cell struct {
-	state state
-	label byte // of the number of a partition, 0 for none
-}
-
-// cells draws the partitions of a disk into so many columns. A start is rounded up, so that a gap in front shows. Each partition gets a
-// column, and moves on for that if need be; where there are more of them than columns, each column shows the worst of those in it.
-func cells(d Disk, columns int) (out []cell, crowded bool) {
-	column := func(off int64) int {
-		n, rest := scale(min(max(off, 0), d.Size), d.Size, columns)
-		return n + int(min(rest, 1))
-	}
-	out = make([]cell, columns)
-	var solid []Partition
-	for _, p := range d.Partitions {
-		if stateOf(p) != extended {
-			solid = append(solid, p)
-			continue
-		}
-		for i := column(p.Start); i < column(p.Start+min(p.Size, d.Size)); i++ {
-			out[i].state = extended
-		}
-	}
-	slices.SortStableFunc(solid, func(a, b Partition) int { return cmp.Compare(a.Start, b.Start) })
-	crowded = len(solid) > columns
-	for i, next := 0, 0; i < len(solid); i++ {
-		p, last := solid[i], columns-len(solid)+i // leaves a column to each that follows
-		if crowded {
-			next, last = 0, columns-1
-		}
-		first := min(max(column(p.Start), next), last)
-		next = min(max(column(p.Start+min(p.Size, d.Size)), first+1), last+1)
-		for c := first; c < next; c++ {
-			out[c].state = max(out[c].state, stateOf(p))
-		}
-		if n := strconv.Itoa(p.Number); !crowded && len(n) < next-first {
-			for c := range len(n) {
-				out[first+c].label = n[c]
-			}
-		}
-	}
-	return out, crowded
-}
-
 // bar is a disk in so many columns.
 func (t *Text) bar(d Disk, columns int, k *key) string {
-	all, crowded := cells(d, columns)
-	k.crowded = k.crowded || crowded
+	segs := segments(d)
+	if !share(segs, d.Size, columns) {
+		segs, k.crowded = crowded(segs, d.Size, columns), true
+	}
 	var b strings.Builder
-	for from, to := 0, 0; from < len(all); from = to {
-		var run strings.Builder
-		for ; to < len(all) && all[to].state == all[from].state; to++ {
-			if all[to].label != 0 {
-				run.WriteByte(all[to].label)
-			} else {
-				run.WriteString(t.glyph(all[to].state))
-			}
+	for _, s := range segs {
+		if s.columns == 0 {
+			continue
 		}
-		k.seen[all[from].state] = true
-		b.WriteString(t.paint(glyphs[all[from].state].color, run.String()))
+		k.seen[s.state] = true
+		label := ""
+		if n := strconv.Itoa(s.number); s.number > 0 && len(n) < s.columns {
+			label = n
+		}
+		b.WriteString(t.paint(glyphs[s.state].color, label+strings.Repeat(t.glyph(s.state), s.columns-len(label))))
 	}
 	return b.String()
+}
+
+// crowded shows more partitions than columns: each column has the worst of what lies in it.
+func crowded(segs []segment, size int64, columns int) []segment {
+	out := make([]segment, columns)
+	for i := range out {
+		out[i].columns = 1
+	}
+	for _, s := range segs {
+		if size <= 0 {
+			break
+		}
+		first, _ := scale(s.off, size, columns)
+		last, _ := scale(s.off+max(s.len, 1)-1, size, columns)
+		for i := min(first, columns-1); i <= min(last, columns-1); i++ {
+			out[i].state = max(out[i].state, s.state)
+		}
+	}
+	return out
 }
 
 func (t *Text) glyph(s state) string {

@@ -75,7 +75,7 @@ func TestPictures(t *testing.T) {
 			"what is small gets a column",
 			report.Text{Columns: 24},
 			diskOf(1<<20, part(1, 0, 1, align.Misaligned), part(2, 2, 3, align.Aligned), part(3, 3, 1<<20, align.BelowBoundary)),
-			[]string{"  [X#3+++++++++++++++++]", "  X off 4K   + off 64K", "  # aligned"},
+			[]string{"  [X.#3++++++++++++++++]", "  X off 4K   + off 64K", "  # aligned   . free"},
 		},
 		{
 			"more partitions than columns",
@@ -97,7 +97,7 @@ func TestPictures(t *testing.T) {
 			"overlaps, and an end beyond the disk",
 			report.Text{Columns: 24},
 			diskOf(20, part(1, 0, 10, align.Misaligned), part(2, 5, 8, align.Aligned), part(3, 15, 40, align.Aligned)),
-			[]string{"  [1XXXXXXXXX#....3####]", "  X off 4K   # aligned", "  . free"},
+			[]string{"  [1XXXXXXXX#.....3####]", "  X off 4K   # aligned", "  . free"},
 		},
 		{"a start beyond the disk", report.Text{Columns: 24}, diskOf(20, part(1, 30, 40, align.Misaligned)), []string{"  [...................X]", "  X off 4K   . free"}},
 		{"no partition", report.Text{}, diskOf(20), nil},

@@ -103,7 +103,7 @@ func (p *Package) open() error {
 	case id.Kind == image.Pack:
 		p.Kind = "ovf"
 		return p.openFolder()
-	case id.Kind == image.Other && err != nil:
+	case err != nil && (id.Kind == image.Other || errors.Is(err, image.ErrChanged)):
 		return err
 	}
 	return ondisk.ErrNoMatch
