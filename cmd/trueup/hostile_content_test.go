@@ -219,7 +219,7 @@ func cuts() []hostile {
 			}
 			h := hostile{
 				name: fmt.Sprintf("T41 cut at the end of the %s, %d bytes", border.name, n), code: "format",
-				image: writeForged("disk.vmdk", v.Forged[:n]), says: []string{"vmdk ", " at 0x", fmt.Sprintf("file of %d bytes", n)},
+				image: writeForged("disk.vmdk", v.Forged[:n]), says: []string{"vmdk ", " at 0x", fmt.Sprintf("%d bytes", n)},
 			}
 			if n < v.Descriptor {
 				h.says = []string{"vmdk sparse header at 0x0", fmt.Sprintf("file size %d", n), "want at least 512"}

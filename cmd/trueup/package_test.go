@@ -295,7 +295,7 @@ func TestPackageUsage(t *testing.T) {
 		"keep their format": {"align", "--to", "raw", source, out},
 		"is one disk":       {"align", p.files["disk1.vmdk"], out},
 		"has 2 disks":       {"align", source, filepath.Join(filepath.Dir(out), "out.vmdk")},
-		"source's file":     {"align", "--force", source, source},
+		"are the same file": {"align", "--force", source, source},
 		"name of an image":  {"inspect", "--out", source, source},
 	} {
 		require.Contains(t, trueupJSON[jsonError](t, 64, args...).Error.Message, says)

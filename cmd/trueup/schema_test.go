@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -290,22 +289,6 @@ func TestSchemasNameEveryField(t *testing.T) {
 			require.ElementsMatch(t, required, s.Required)
 		})
 	}
-}
-
-// codeID is how package boot gives a boot code its name for JSON.
-var codeID = regexp.MustCompile(`Code\{ID: "([a-z0-9-]+)"`)
-
-// TestSchemaNamesEveryBootCode holds the enumeration of boot codes against those that are known: few disks of the tests have one.
-func TestSchemaNamesEveryBootCode(t *testing.T) {
-	t.Parallel()
-	source, err := os.ReadFile("../../internal/boot/signatures.go")
-	require.NoError(t, err)
-	var known []any
-	for _, m := range codeID.FindAllSubmatch(source, -1) {
-		known = append(known, string(m[1]))
-	}
-	require.Greater(t, len(known), 10)
-	require.ElementsMatch(t, known, schemaNamed(t, "common.json#/$defs/boot_code").Properties["name"].Enum.Values)
 }
 
 // jsonFields lists the fields that encoding/json writes for a structure, and those that it always writes.
