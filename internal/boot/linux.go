@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/trueup/trueup/internal/guestfile"
@@ -20,12 +19,15 @@ var linuxConfig = Finder{Name: "linux configuration", Find: findLinux}
 
 // Limits of what is read and said. Beyond them there is no configuration that a person wrote.
 const (
-	maxConfigs     = 64      // files of one pattern
-	maxConfigSize  = 1 << 20 // bytes of one file
-	maxConfigBytes = 4 << 20 // of all files of a disk
-	maxOpened      = 512     // names of a disk that are looked up: each can take a walk through large folders
-	maxNames       = 512     // names of partitions on a disk that are resolved
-	maxSaid        = 16      // issues of a disk, and links
+	maxConfigs     = 64       // files of one file system
+	maxConfigSize  = 1 << 20  // bytes of one file
+	maxConfigBytes = 4 << 20  // of all files of a disk
+	maxOpened      = 512      // names of a disk that are looked up: each can take a walk through large folders
+	maxLookups     = 512      // names of partitions on a disk that are resolved, and places on it that are judged
+	maxConfigLine  = 16 << 10 // bytes of a line
+	maxConfigWords = 1 << 10  // words of a line
+	maxSaid        = 16       // issues of a disk, and links
+	maxQuoted      = 120      // bytes of a line that are shown
 	configCode     = "linux-configuration"
 	writeName      = "write the line anew, in the guest or in the copy, so that it names the partition and not a place on the disk"
 	orLeave        = "; or leave this partition where it is (--partition selects others)"
@@ -53,7 +55,12 @@ var configFiles = append([]configFile{
 	{"etc/kernel/cmdline", "", scanOptions},
 	{"etc/dracut.conf", "", scanOptions},
 	{"etc/dracut.conf.d/*.conf", "", scanOptions},
-	{"etc/lilo.conf", "", scanOptions},
+	{"etc/lilo.conf", "", scanLilo},
+	{"etc/dmtab", "", scanCommands},
+	{"etc/rc.local", "", scanCommands},
+	{"etc/rc.d/rc.local", "", scanCommands},
+	{"etc/init.d/boot.local", "", scanCommands},
+	{"etc/udev/rules.d/*.rules", "", scanRules},
 	{"efi/*/grub.cfg", roleGRUB, scanGRUB},
 	{"syslinux.cfg", roleSyslinux, scanOptions},
 	{"extlinux.conf", roleSyslinux, scanOptions},
@@ -81,10 +88,9 @@ type linux struct {
 	g     *Guest
 	found Found
 	said  map[string]bool
-	full  bool // more is wrong than is said
 	// What has been spent of the limits.
-	bytes         int64
-	opened, names int
+	bytes                 int64
+	opened, names, places int
 }
 
 // config is one file, and where its reader stands.
@@ -129,7 +135,7 @@ func tolerable(err error) error {
 }
 
 // read looks into the files of one file system. The error is the last one: a file that is broken does not hide others.
-func (l *linux) read(p Partition, files guestfile.FS) (broken error) {
+func (l *linux) read(p Partition, files guestfile.FS) error {
 	entries, err := files.List("")
 	if err != nil {
 		return err
@@ -138,72 +144,79 @@ func (l *linux) read(p Partition, files guestfile.FS) (broken error) {
 	for _, e := range entries {
 		top[strings.ToLower(e.Name)] = true
 	}
-	seen := map[string]bool{} // what another name led to already
+	seen, broken := map[string]bool{}, error(nil)
 	for _, c := range configFiles {
 		if first, _, _ := strings.Cut(c.pattern, "/"); !top[first] {
 			continue
 		}
 		names, err := l.expand(files, c.pattern)
-		for i := 0; tolerable(err) == nil; i++ {
-			if err != nil {
-				broken = err
-			}
-			if i >= len(names) {
-				break
-			}
-			err = l.file(p, files, names[i], c, seen)
+		if err == nil {
+			err = l.files(p, files, names, c, seen)
 		}
 		if tolerable(err) != nil {
 			return err
+		}
+		if err != nil {
+			broken = err
 		}
 	}
 	return broken
 }
 
-// lookUp spends one of the names that are looked up.
-func (l *linux) lookUp(name string) error {
-	if l.opened++; l.opened > maxOpened {
-		return fmt.Errorf("file %.256q: %w of files that are looked into", name, ondisk.ErrLimit)
+// files reads those of one pattern. seen holds what another name led to already.
+func (l *linux) files(p Partition, files guestfile.FS, names []string, kind configFile, seen map[string]bool) (broken error) {
+	for _, name := range names {
+		if l.opened++; l.opened > maxOpened || len(seen) == maxConfigs {
+			return fmt.Errorf("file %.256q: %w of files that are looked into", name, ondisk.ErrLimit)
+		}
+		f, err := files.Open(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil && !seen[f.Path] {
+			seen[f.Path] = true
+			err = l.file(p, f, kind)
+		}
+		if tolerable(err) != nil {
+			return err
+		}
+		if err != nil {
+			broken = err
+		}
 	}
-	return nil
+	return broken
 }
 
 // expand gives the paths of a pattern. Folders are listed only where it has a star.
 func (l *linux) expand(files guestfile.FS, pattern string) ([]string, error) {
-	dir, rest, starred := strings.Cut(pattern, "*")
-	if !starred {
-		return []string{pattern}, nil
-	}
-	suffix, below, _ := strings.Cut(rest, "/")
-	if err := l.lookUp(dir); err != nil {
-		return nil, err
-	}
-	entries, err := files.List(strings.TrimSuffix(dir, "/"))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	var paths []string
-	for _, e := range entries {
-		if strings.HasSuffix(strings.ToLower(e.Name), suffix) && e.Name != "." && e.Name != ".." && len(paths) < maxConfigs {
-			paths = append(paths, path.Join(dir, e.Name, below))
+	paths := []string{""}
+	for element := range strings.SplitSeq(pattern, "/") {
+		var next []string
+		for _, dir := range paths {
+			if !strings.Contains(element, "*") {
+				next = append(next, path.Join(dir, element))
+				continue
+			}
+			if l.opened++; l.opened > maxOpened {
+				return nil, fmt.Errorf("folder %.256q: %w of files that are looked into", dir, ondisk.ErrLimit)
+			}
+			entries, err := files.List(dir)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			for _, e := range entries {
+				if ok, _ := path.Match(element, strings.ToLower(e.Name)); ok && len(next) < maxConfigs && e.Name != "." && e.Name != ".." {
+					next = append(next, path.Join(dir, e.Name))
+				}
+			}
 		}
+		paths = next
 	}
-	return paths, err
+	return paths, nil
 }
 
 // file reads one file and scans it.
-func (l *linux) file(p Partition, files guestfile.FS, name string, kind configFile, seen map[string]bool) error {
-	if err := l.lookUp(name); err != nil {
-		return err
-	}
-	f, err := files.Open(name)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && seen[f.Path] {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	seen[f.Path] = true
+func (l *linux) file(p Partition, f *guestfile.File, kind configFile) error {
 	n := f.Size()
 	if n > maxConfigSize || n > maxConfigBytes-l.bytes {
 		return fmt.Errorf("file %.256q of %d bytes: %w of a configuration", f.Path, n, ondisk.ErrLimit)
@@ -223,35 +236,52 @@ func (l *linux) file(p Partition, files guestfile.FS, name string, kind configFi
 
 // scan gives the words of each line to a scanner. A line that ends in a backslash goes on.
 func (c *config) scan(text string, scanner func(*config, []string)) {
-	var line strings.Builder
+	var line []byte
 	number := 0
 	for s := range strings.Lines(text) {
-		if number++; line.Len() == 0 {
+		if number++; len(line) == 0 {
 			c.line = number
 		}
 		s, open := strings.CutSuffix(strings.TrimRight(s, "\r\n"), `\`)
-		line.WriteString(s)
-		if open {
+		line = append(line, s[:min(len(s), maxConfigLine-len(line))]...)
+		if open && len(line) < maxConfigLine {
 			continue
 		}
-		c.text = strings.TrimSpace(line.String())
-		line.Reset()
-		if w := words(c.text); len(w) > 0 {
-			scanner(c, w)
+		c.text, line = strings.TrimSpace(string(line)), line[:0]
+		if c.text != "" {
+			scanner(c, words(c.text))
 		}
 	}
 }
 
-// quotes are left out of words: what is looked for stands in a word of its own, within quotes or not.
-var quotes = strings.NewReplacer(`"`, "", `'`, "")
-
-// words divides a line. What stands behind a # is a comment.
-func words(line string) []string {
-	w := strings.Fields(quotes.Replace(line))
-	if i := slices.IndexFunc(w, func(x string) bool { return x[0] == '#' }); i >= 0 {
-		return w[:i]
+// words divides a line as a shell does. What stands behind a # is a comment.
+func words(line string) (out []string) {
+	var w []byte
+	quote, inside := byte(0), false
+	for i := 0; i < len(line) && len(out) < maxConfigWords; i++ {
+		switch b := line[i]; {
+		case quote != 0 && b == quote:
+			quote = 0
+		case quote == 0 && (b == '"' || b == '\''):
+			quote, inside = b, true
+		case quote != '\'' && b == '\\' && i+1 < len(line):
+			i++
+			w, inside = append(w, line[i]), true
+		case quote == 0 && (b == ' ' || b == '\t'):
+			if inside {
+				out = append(out, string(w))
+			}
+			w, inside = w[:0], false
+		case quote == 0 && !inside && b == '#':
+			return out
+		default:
+			w, inside = append(w, b), true
+		}
 	}
-	return w
+	if inside {
+		out = append(out, string(w))
+	}
+	return out
 }
 
 // link says once what a partition is in the boot.

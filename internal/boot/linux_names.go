@@ -3,6 +3,7 @@ package boot
 import (
 	"fmt"
 	"math"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -13,12 +14,13 @@ import (
 
 // Names of whole disks and of partitions. Spec: Linux, Documentation/admin-guide/devices.txt; systemd, 60-persistent-storage.rules.
 var (
-	diskName  = regexp.MustCompile(`^/dev/(?:(?:sd|hd|vd|xvd)[a-z]{1,3}|nvme[0-9]{1,3}n[0-9]{1,3}|mmcblk[0-9]{1,3})$`)
-	diskLink  = regexp.MustCompile(`^/dev/disk/by-(?:path/.+|id/(?:ata|scsi|virtio|nvme|usb|wwn|mmc)-.+)$`)
-	partLink  = regexp.MustCompile(`-part[0-9]+$`)
-	firstDisk = regexp.MustCompile(`^(?:/dev/(?:sda|hda|vda|xvda|nvme0n1|mmcblk0)|\(hd0\)|hd0|8:0)$`)
-	firstPart = regexp.MustCompile(`^/dev/(?:(?:sd|hd|vd|xvd)a|nvme0n1p|mmcblk0p)([0-9]{1,3})$`)
-	byLink    = regexp.MustCompile(`^/dev/disk/by-(uuid|label|partuuid|partlabel)/(.+)$`)
+	diskName   = regexp.MustCompile(`^/dev/(?:(?:sd|hd|vd|xvd)[a-z]{1,3}|nvme[0-9]{1,3}n[0-9]{1,3}|mmcblk[0-9]{1,3})$`)
+	diskLink   = regexp.MustCompile(`^/dev/disk/by-(?:path/.+|id/(?:ata|scsi|virtio|nvme|usb|wwn|mmc)-.+)$`)
+	partLink   = regexp.MustCompile(`-part[0-9]+$`)
+	firstDisk  = regexp.MustCompile(`^(?:/dev/(?:sda|hda|vda|xvda|nvme0n1|mmcblk0)|\(hd0\)|hd0|8:0)$`)
+	firstPart  = regexp.MustCompile(`^/dev/(?:(?:sd|hd|vd|xvd)a|nvme0n1p|mmcblk0p)([0-9]{1,3})$`)
+	byLink     = regexp.MustCompile(`^/dev/disk/by-(uuid|label|partuuid|partlabel)/(.+)$`)
+	arithmetic = regexp.MustCompile(`^\$\(\(([0-9]{1,12})\*([0-9]{1,6})\)\)$`)
 )
 
 // isDisk reports whether a name is that of a whole disk, this one or another.
@@ -72,7 +74,7 @@ func (l *linux) hasPartUUID(value string) func(Partition) bool {
 // only finds the one partition of which something is true.
 func (l *linux) only(is func(Partition) bool) (found Partition, ok bool) {
 	n := 0
-	if l.names++; l.names > maxNames {
+	if l.names++; l.names > maxLookups {
 		return found, false
 	}
 	for _, p := range l.g.Partitions {
@@ -84,11 +86,17 @@ func (l *linux) only(is func(Partition) bool) (found Partition, ok bool) {
 	return found, n == 1
 }
 
-// count reads a number as programs of Linux do: decimal, hexadecimal, or with K, M or G.
+// count reads a number as programs of Linux do: decimal, hexadecimal, with K, M or G, or a product in a shell.
 func count(s string) (int64, bool) {
+	if m := arithmetic.FindStringSubmatch(s); m != nil {
+		a, _ := strconv.ParseInt(m[1], 10, 64)
+		b, _ := strconv.ParseInt(m[2], 10, 64)
+		return a * b, true // 18 digits
+	}
 	unit := int64(1)
 	for suffix, n := range map[string]int64{"K": units.KiB, "M": units.MiB, "G": units.GiB} {
-		if digits, ok := strings.CutSuffix(strings.ToUpper(strings.TrimSuffix(s, "iB")), suffix); ok {
+		digits := strings.TrimSuffix(strings.TrimSuffix(s, "iB"), suffix)
+		if digits = strings.TrimSuffix(digits, strings.ToLower(suffix)); digits != strings.TrimSuffix(s, "iB") {
 			s, unit = digits, n
 			break
 		}
@@ -107,4 +115,85 @@ func sectors(s string) (int64, bool) {
 		return 0, false
 	}
 	return n * units.SectorSize, true
+}
+
+// startingAt finds the partition that starts at a byte offset.
+func (c *config) startingAt(off int64) (Partition, bool) {
+	if off <= 0 || c.enough() {
+		return Partition{}, false
+	}
+	p, ok := c.g.StartingAt(off)
+	return p, ok && p.Kind != table.Extended
+}
+
+// enough tells that a disk names more places than anybody would write, and says so.
+func (c *config) enough() bool {
+	if c.places++; c.places == maxLookups+1 {
+		c.more()
+	}
+	return c.places > maxLookups
+}
+
+// more says that not all is said. Then it is not known whether the rest matters.
+func (c *config) more() {
+	c.found.unbootable(configCode, 0, fmt.Sprintf("there are more lines that name places on the disk, from line %d of %.256q of partition %d on", c.line, c.path, c.in.Number), writeName)
+}
+
+// command finds a program among the words of a line.
+func command(words []string, name string) bool {
+	for _, w := range words {
+		if path.Base(w) == name {
+			return true
+		}
+	}
+	return false
+}
+
+// place judges a byte offset that a line counts from the start of a disk. Only what a move breaks is said: in front of all partitions
+// nothing moves. A name such as /dev/sdb can mean another disk, but the exact start of a partition is no accident.
+func (c *config) place(disk string, off int64, breaksBoot bool) {
+	if c.enough() {
+		return
+	}
+	gap := c.g.Disk.Size()
+	for _, p := range c.g.Partitions {
+		gap = min(gap, p.Off)
+	}
+	p, inside := c.g.Holding(off, 1)
+	ours := firstDisk.MatchString(disk) || strings.HasPrefix(disk, "/dev/disk/") || inside && p.Off == off
+	if off < gap || off >= c.g.Disk.Size() || !ours {
+		return
+	}
+	where := fmt.Sprintf("byte %d of the disk", off)
+	number := 0
+	if inside && p.Kind != table.Extended {
+		number = p.Number
+		where += fmt.Sprintf(", which is byte %d of partition %d", off-p.Off, p.Number)
+	}
+	c.breaks(number, where, breaksBoot)
+}
+
+// breaks says that a line means a place, and that a move breaks it.
+func (c *config) breaks(partition int, where string, breaksBoot bool) {
+	text := fmt.Sprintf("%.256q of partition %d, line %d, means %s: %q", c.path, c.in.Number, c.line, where, cutText(c.text))
+	switch {
+	case c.said[text] || c.places > maxLookups:
+		return
+	case len(c.found.Issues) == maxSaid:
+		c.places = maxLookups + 1
+		c.more()
+	case breaksBoot:
+		c.found.unbootable(configCode, partition, text, writeName+orLeave)
+	default:
+		c.found.warn(configCode, partition, text, writeName)
+	}
+	c.said[text] = true
+}
+
+// cutText keeps a line short.
+func cutText(s string) string {
+	if len(s) > maxQuoted {
+		return s[:maxQuoted] + "…"
+	}
+	return s
 }
