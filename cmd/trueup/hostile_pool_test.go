@@ -199,6 +199,13 @@ func refusedPools() []hostile {
 // TestSoundOddPools is the rest of T66: what looks odd and moves as opaque bytes. No key is derived, whatever the count of iterations.
 func TestSoundOddPools(t *testing.T) {
 	t.Parallel()
+	group := func(body string) func(testing.TB, string) string {
+		return lvmTextImage("g { extent_size = 128 " + body + " }")
+	}
+	var volumes strings.Builder
+	for i := range 900 {
+		fmt.Fprintf(&volumes, "v%d { segment1 { extent_count = 9 } }\n", i)
+	}
 	for name, c := range map[string]struct {
 		image func(testing.TB, string) string
 		kind  string
@@ -207,10 +214,12 @@ func TestSoundOddPools(t *testing.T) {
 		"LUKS1 with 2^31 iterations":          {poolImage(0x83, poolSize, func(v disktest.Forged) { v.PutLUKS1(8, 1<<31) }), "luks", ""},
 		"LUKS2 with 2^31 iterations":          {luks2Image(disktest.LUKS2Text("8388608", "2147483648")), "luks", ""},
 		"LUKS2 with a text of 4 MiB":          {luks2Image(disktest.LUKS2Text("8388608", "1") + strings.Repeat(" ", 4100000)), "luks", ""},
-		"LVM text that nests":                 {lvmTextImage(strings.Repeat("a {\nid = \"b\" ", 4000)), "lvm2_member", "lvm text at 0x0: volume group"},
-		"LVM with a name of 50,000":           {lvmTextImage(strings.Repeat("n", 50000) + " {\nid = \"a\"\nextent_size = 128"), "lvm2_member", ""},
-		"LVM text of brackets":                {lvmTextImage("x = " + strings.Repeat("[", 50000)), "lvm2_member", "volume group"},
-		"LVM with extents of no size":         {lvmTextImage("g {\nid = \"a\"\nextent_size = 0 }"), "lvm2_member", "extent size 0"},
+		"LVM text that nests":                 {group(strings.Repeat("a { ", 10000)), "lvm2_member", "lvm text at 0x55: token"},
+		"LVM with a name of 50,000":           {group(strings.Repeat("n", 50000) + " { }"), "lvm2_member", "short names"},
+		"LVM text without an end":             {group(`x = "`), "lvm2_member", "want the end of a string"},
+		"LVM text of brackets":                {group("x = " + strings.Repeat("[", 50000)), "lvm2_member", "token"},
+		"LVM with extents of no size":         {lvmTextImage("g { extent_size = 0 }"), "lvm2_member", "extent size 0"},
+		"LVM with many volumes":               {group("logical_volumes { " + volumes.String() + " }"), "lvm2_member", ""},
 		"LVM whose areas are the same":        {lvmImage(func(v disktest.Forged) { v.U64(disktest.LVMMetaArea+16, 4096); v.U64(disktest.LVMMetaArea+24, 8192) }), "lvm2_member", ""},
 		"LVM with its area in the last bytes": {lvmImage(func(v disktest.Forged) { v.U64(disktest.LVMMetaArea, poolSize-8); v.U64(disktest.LVMMetaArea+8, 8) }), "lvm2_member", "want a whole sector"},
 		"md with 2^31 levels":                 {md1Image("1.0", func(s disktest.Forged) { s.U32(disktest.MD1Level, 1<<31); s.U64(disktest.MD1DataOffset, 0) }), "linux_raid_member", ""},

@@ -111,7 +111,7 @@ func requirePV(t *testing.T, path, letter, name string, lvs []string) {
 	head := disktest.Run(t, "pvck", "--dump", "headers", path)
 	require.Equal(t, "lvm2_member", v.Kind)
 	require.Equal(t, "vg0", v.Label)
-	require.Equal(t, "2", v.Details["physical volumes"])
+	require.Equal(t, fmt.Sprintf("2 (this is %q)", name), v.Details["physical volumes"])
 	require.Contains(t, head, "pv_header.pv_uuid "+strings.ReplaceAll(v.UUID, "-", "")+"\n")
 	require.Contains(t, head, fmt.Sprintf("disk_locn[0].offset %d\n", v.DataStart))
 	require.Contains(t, head, "vgname vg0 seqno "+v.Details["revision"]+"\n")

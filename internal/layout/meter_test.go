@@ -2,7 +2,9 @@ package layout_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -66,22 +68,21 @@ func requireLimit(t *testing.T, l *layout.Layout) {
 	require.Equal(t, []any{"volume", ondisk.Broken}, []any{limits[0].Code, limits[0].Effect})
 }
 
-// A table can name one Apple partition map over and over, and each time there are all of its partitions.
+// A table can name one volume group over and over, and each time there are all of its logical volumes.
 func TestPartsOfAllVolumesAreBounded(t *testing.T) {
 	const count, sectors = 300, 1024
+	var text strings.Builder
+	text.WriteString("g { extent_size = 8 logical_volumes {")
+	for i := range 256 {
+		fmt.Fprintf(&text, "l%d { s { extent_count = 1 } }\n", i)
+	}
+	text.WriteString("} }")
 	entries := make([]disktest.GPTEntryFields, count)
 	for i := range entries {
 		entries[i] = disktest.GPTEntryFields{First: 2048, Last: 2048 + sectors - 1}
 	}
 	f := disktest.ForgeGPT(512, 2048+sectors+1024, 512, entries...)
-	apple := f[2048*512:]
-	apple.Put(0, []byte("ER\x02\x00"))
-	for i := range int64(256) {
-		apple[512*(i+1):].Text(0, "PM")
-		apple[512*(i+1):].Big32(4, 256) // entries, start, sectors
-		apple[512*(i+1):].Big32(8, 300)
-		apple[512*(i+1):].Big32(12, 1)
-	}
+	f[2048*512:][:sectors*512].PutLVM(text.String(), 512)
 	l := readForged(t, f)
 	require.Len(t, l.Partitions, count)
 	require.Len(t, l.Partitions[0].Volume.Parts, 256)

@@ -117,6 +117,9 @@ func (v *Volume) says(name, value string) {
 	}
 }
 
+// maxParts bounds the parts that are kept of a volume: a VG has rarely more logical volumes.
+const maxParts = 256
+
 // beyond reports a volume that says it is larger than what holds it, as the image of a disk that was cut does. source is the
 // structure that says so.
 func (v *Volume) beyond(size, room int64, source string) {

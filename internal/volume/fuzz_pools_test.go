@@ -39,14 +39,19 @@ func addPools(f *testing.F) {
 // FuzzLVMText reads anything as the text of a volume group.
 func FuzzLVMText(f *testing.F) {
 	f.Add([]byte(disktest.LVMText))
-	f.Add([]byte("g {\nid = \"a\" extent_size = 1 a = [\"x\", 2, \"y\\\"z\"] # comment"))
+	f.Add([]byte(`g { extent_size = 1 a = ["x", 2, "y\"z"] # comment`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		p := &physicalVolume{d: disktest.ShortDisk(nil, 1<<30), v: &Volume{UUID: disktest.LVMID, DataStart: 4096}}
-		if err := p.readGroup(string(text)); err != nil {
+		g, err := parseGroup(text)
+		if err != nil {
 			require.True(t, isBroken(err), "%v", err)
 			return
 		}
-		require.NotEmpty(t, p.v.Label)
+		p := &physicalVolume{d: disktest.ShortDisk(nil, 1<<30), uuid: disktest.LVMID, v: &Volume{DataStart: 4096}}
+		g.describe(p)
+		for _, part := range p.v.Parts {
+			require.GreaterOrEqual(t, part.Size, int64(0))
+			require.True(t, part.Start == -1 || (part.Start >= 4096 && part.Start+part.Size <= 1<<30))
+		}
 	})
 }
 

@@ -116,7 +116,8 @@ func probePV(d disk.Disk, sector []byte, number int64) (*Volume, error) {
 		return nil, field(lvmLabelWhat, "offset", at+20, l.Offset, fmt.Sprintf("32 to %d", lvmSector-fixed))
 	}
 	decode(sector[l.Offset:], &pv)
-	p := &physicalVolume{d: d, v: &Volume{Kind: LVM2, UUID: dashed(pv.UUID[:])}}
+	p := &physicalVolume{d: d, uuid: dashed(pv.UUID[:]), v: &Volume{Kind: LVM2}}
+	p.v.UUID = p.uuid
 	if pv.Size > math.MaxInt64 {
 		return nil, field(lvmPVWhat, "device size", at+int64(l.Offset)+32, pv.Size, "less than 2^63")
 	}
@@ -128,13 +129,14 @@ func probePV(d disk.Disk, sector []byte, number int64) (*Volume, error) {
 		p.v.Size = d.Size()
 	}
 	p.v.beyond(p.v.Size, d.Size(), "header")
-	return p.v, p.readMetadata()
+	return p.v, p.readGroup()
 }
 
 // physicalVolume is an LVM volume under the reader.
 type physicalVolume struct {
 	d        disk.Disk
 	v        *Volume
+	uuid     string
 	metadata []lvmArea
 }
 
@@ -162,15 +164,17 @@ func (p *physicalVolume) areas(b []byte, at int64) error {
 	return nil
 }
 
-// readMetadata takes the group from the first metadata area that has one. The volume moves without it, so that what is broken
+// readGroup takes the group from the first metadata area that has one. The volume moves without it, so that what is broken
 // there is a warning.
-func (p *physicalVolume) readMetadata() error {
+func (p *physicalVolume) readGroup() error {
 	var broken error
 	for _, a := range p.metadata {
 		text, err := p.readText(ondisk.I64(a.Offset))
 		if err == nil && text != nil {
-			if err = p.readGroup(string(text)); err == nil {
-				return nil
+			var g *volumeGroup
+			if g, err = parseGroup(text); err == nil {
+				g.describe(p)
+				return p.hibernated()
 			}
 			err = fmt.Errorf("text of the lvm metadata area at %#x: %w", a.Offset, err)
 		}

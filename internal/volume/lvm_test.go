@@ -40,7 +40,10 @@ func TestLVMOfTheCorpus(t *testing.T) {
 	requireHeaders(t, raw, v)
 	text := pvck(t, "metadata", raw)
 	require.Equal(t, LVM2, v.Kind)
-	require.Contains(t, text, "vgname "+v.Label+" seqno ")
+	require.Contains(t, text, "vgname "+v.Label+" seqno "+detail(v, "revision"))
+	// The text that pvck shows: one volume of one extent of 8192 sectors, the first of the only device.
+	require.Contains(t, text, "extent_size = 8192")
+	require.Equal(t, []Part{{Name: "test_logical_volume", Kind: "linear", Start: 1 << 20, Size: 4 << 20}}, v.Parts)
 	require.Empty(t, v.Issues)
 }
 
@@ -57,7 +60,13 @@ func TestLVMTextInItsRing(t *testing.T) {
 			require.Contains(t, pvck(t, "metadata", path), disktest.LVMText)
 			require.Equal(t, "vg0", v.Label)
 			require.Equal(t, int64(disktest.LVMPeStart), v.DataStart)
-			require.Equal(t, "2", detail(v, "physical volumes"))
+			require.Equal(t, `2 (this is "pv0")`, detail(v, "physical volumes"))
+			const extent = 64 << 10
+			require.Equal(t, []Part{
+				{Name: "root", Kind: "linear", Start: disktest.LVMPeStart + 8*extent, Size: 32 * extent},
+				{Name: "pieces", Kind: "linear", Start: -1, Size: 2 * extent},
+				{Name: "[wide]", Kind: "striped", Start: -1, Size: 4 * extent},
+			}, v.Parts)
 			require.Empty(t, v.Issues)
 		})
 	}
@@ -88,7 +97,7 @@ func TestLVMWithoutItsGroup(t *testing.T) {
 			require.Equal(t, LVM2, v.Kind)
 			require.Equal(t, disktest.LVMID, v.UUID)
 			require.Equal(t, int64(disktest.LVMPeStart), v.DataStart)
-			require.Empty(t, v.Label)
+			require.Empty(t, v.Parts)
 			if tc.says == "" {
 				require.Empty(t, v.Issues)
 				return
@@ -100,37 +109,37 @@ func TestLVMWithoutItsGroup(t *testing.T) {
 	}
 }
 
-// A Linux that hibernates into swap on LVM knows the partition table all the same. The stripes of LVMText are at these extents.
-func TestHibernationInLVM(t *testing.T) {
-	const extent = 64 << 10
-	for n, found := range map[int64]bool{8: true, 24: true, 0: true, 4: true, 100: true, 9: false} {
-		f := make(disktest.Forged, 16<<20)
-		f.PutLVM(disktest.LVMText, 512)
-		f.Text(disktest.LVMPeStart+n*extent+4086, "S1SUSPEND")
-		v := probeBytes(t, f)
-		require.Equal(t, "vg0", v.Label)
-		require.Equal(t, found, len(v.Issues) == 1 && v.Issues[0].Code == "hibernated-linux", n)
-	}
-}
-
-// A text can hold any numbers.
+// What cannot be placed has no place, and what is too much is counted only.
 func TestLVMTexts(t *testing.T) {
-	for text, says := range map[string]string{
-		`g { id = "a" extent_size = 128 s = ["p", 4294967295] p { id = "` + disktest.LVMID + `"`:          "",
-		`g { id = "a" extent_size = 9999999999 s = ["p", 9999999999] p { id = "` + disktest.LVMID + `" }`: "",
-		`g { id = "a" extent_size = 0 }`: "lvm text at 0x0: extent size 0",
-		`g { id = "a" }`:                 "lvm text at 0x0: volume group",
-		`extent_size = 128`:              "lvm text at 0x0: volume group",
-	} {
-		f := make(disktest.Forged, 8<<20)
-		f.PutLVM(strings.ReplaceAll(text, "{ id", "{\nid"), 512)
-		v := probeBytes(t, f)
-		if says == "" {
-			require.Equal(t, "g", v.Label)
-			require.Empty(t, v.Issues)
-			continue
-		}
-		require.Len(t, v.Issues, 1)
-		require.Contains(t, v.Issues[0].Text, says)
+	lv := func(name, body string) string {
+		return name + ` { status = ["VISIBLE"] segment1 { ` + body + ` } }` + "\n"
 	}
+	group := func(volumes string) string {
+		return `g { extent_size = 128 physical_volumes { p { id = "` + disktest.LVMID + `" pe_start = 384 } } logical_volumes { ` + volumes + `} }`
+	}
+	many := strings.Builder{}
+	for i := range 500 {
+		many.WriteString(lv(fmt.Sprintf("lv%d", i), `extent_count = 1 type = "linear"`))
+	}
+	for _, tc := range []struct {
+		name, text string
+		want       []Part
+	}{
+		{"an extent behind the device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 4294967295]`)), []Part{{"a", "linear", -1, 65536, false}}},
+		{"an extent that wraps to the start", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 288230376151711744]`)), []Part{{"a", "linear", -1, 65536, false}}},
+		{"2^64 extents", group(lv("a", `extent_count = 18446744073709551615 type = "striped" stripes = ["p", 0]`)), []Part{{"a", "linear", -1, 0, false}}},
+		{"of another device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["q", 0]`)), []Part{{"a", "linear", -1, 65536, false}}},
+		{"quotes, and a key that is not known", group(`"a\"b" { status = ["VISIBLE"] x = [ [ ] segment1 { } }`), nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := make(disktest.Forged, 8<<20)
+			f.PutLVM(tc.text, 512)
+			require.Equal(t, tc.want, probeBytes(t, f).Parts)
+		})
+	}
+	f := make(disktest.Forged, 8<<20)
+	f.PutLVM(group(many.String()), 512)
+	v := probeBytes(t, f)
+	require.Len(t, v.Parts, maxParts)
+	require.Equal(t, "500", detail(v, "logical volumes"))
 }

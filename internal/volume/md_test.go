@@ -89,14 +89,20 @@ func TestMDShowsItsContent(t *testing.T) {
 	require.Equal(t, "ambiguous-volume", probeBytes(t, f).Issues[0].Code)
 }
 
-// A Linux that hibernates into swap on a mirror knows the partition table all the same.
-func TestHibernationOnAMirror(t *testing.T) {
+// A Linux that hibernates into swap on a mirror or on LVM knows the partition table all the same.
+func TestHibernationInsideOfContainers(t *testing.T) {
+	asleep := func(f disktest.Forged, at int64) { f.Text(at+4086, "S1SUSPEND") }
 	raid := make(disktest.Forged, 8<<20)
-	raid.Text(4086, "S1SUSPEND")
+	asleep(raid, 0)
 	raid.PutMD0(binary.LittleEndian)
-	v := probeBytes(t, raid)
-	require.Equal(t, MDRaid, v.Kind)
-	require.Len(t, v.Issues, 1)
-	require.Equal(t, "hibernated-linux", v.Issues[0].Code)
-	require.True(t, v.Issues[0].DiskWide)
+	pv := make(disktest.Forged, 8<<20)
+	pv.PutLVM(disktest.LVMText, 512)
+	asleep(pv, disktest.LVMPeStart+8<<16)
+	for kind, f := range map[Kind]disktest.Forged{MDRaid: raid, LVM2: pv} {
+		v := probeBytes(t, f)
+		require.Equal(t, kind, v.Kind)
+		require.Len(t, v.Issues, 1, kind)
+		require.Equal(t, "hibernated-linux", v.Issues[0].Code)
+		require.True(t, v.Issues[0].DiskWide)
+	}
 }

@@ -122,6 +122,9 @@ func tarHeader(r *tar.Reader, head int64) (*tar.Header, error) {
 		if err != nil {
 			return nil, err
 		}
+		if h.Typeflag == tar.TypeXGlobalHeader && h.PAXRecords == nil { // of which archive/tar says nothing
+			return nil, tar.ErrHeader
+		}
 		sparse := h.Typeflag == tar.TypeGNUSparse
 		for key := range h.PAXRecords {
 			if h.Typeflag == tar.TypeXGlobalHeader && (key == "path" || key == "size") {
@@ -173,12 +176,22 @@ func newTarHeader(name string, mtime int64) (*tar.Header, error) {
 	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, ModTime: time.Unix(max(mtime, 0), 0)}, nil
 }
 
+// ownerName is the name of an owner or a group as far as a header without PAX records holds it. The numbers beside it count.
+func ownerName(name string) string {
+	const most = 32 // bytes
+	if len(name) > most || !utf8.ValidString(name) {
+		return ""
+	}
+	return name
+}
+
 // tarHeaders are the headers of a file in an archive: ustar, which is what an OVA is, or those of GNU tar where ustar
 // cannot hold the name or the size. Their length depends on most alone, a bound of size: the place of the file's
 // bytes must be known before its size is. So what only PAX holds is left out, such as fractions of seconds.
 func tarHeaders(old *tar.Header, size, most int64) ([]byte, error) {
 	h := tar.Header{
-		Typeflag: tar.TypeReg, Name: old.Name, Mode: old.Mode, Uid: old.Uid, Gid: old.Gid, Uname: old.Uname, Gname: old.Gname,
+		Typeflag: tar.TypeReg, Name: strings.TrimSuffix(old.Name, "/"), Mode: old.Mode, Uid: old.Uid, Gid: old.Gid,
+		Uname: ownerName(old.Uname), Gname: ownerName(old.Gname),
 		ModTime: old.ModTime.Truncate(time.Second), Size: most, Format: tar.FormatUSTAR,
 	}
 	if tar.NewWriter(io.Discard).WriteHeader(&h) != nil {

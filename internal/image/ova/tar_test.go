@@ -238,6 +238,32 @@ func TestNewSizes(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 }
 
+// Names of owners that only PAX records hold are left out, and the numbers stay; a file is none whose name ends in a slash.
+func TestHeadersThatOnlyPAXHolds(t *testing.T) {
+	for _, name := range []string{"firstname.lastname-external@corp.example.com", strings.Repeat("ü", 200)} {
+		b, err := tarHeaders(&tar.Header{Name: "disk1.vmdk/", Uid: 1000, Gid: 5, Uname: name, Gname: name}, 3, 5)
+		require.NoError(t, err)
+		got, err := tar.NewReader(bytes.NewReader(b)).Next()
+		require.NoError(t, err)
+		require.Equal(t, []any{"disk1.vmdk", 1000, 5, "", ""}, []any{got.Name, got.Uid, got.Gid, got.Uname, got.Gname})
+	}
+}
+
+// Of a global header that is wrong in one record archive/tar gives none, and the others would be missed.
+func TestWrongGlobalHeaders(t *testing.T) {
+	const evil, wrong = "13 path=evil\n", "13 mtime=abc\n"
+	for _, text := range []string{evil, wrong + evil, wrong, "9 size=x\n"} {
+		_, err := index(disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'g', Data: []byte(text)}, disktest.TarMember{Name: "x"}))
+		require.Error(t, err, "%q", text)
+	}
+	_, err := index(disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'g', Data: []byte("10 mtime=1\n")}, disktest.TarMember{Name: "x"}))
+	require.Error(t, err, "a record of a wrong length")
+	for _, text := range []string{"", "11 mtime=1\n"} {
+		_, err = index(disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'g', Data: []byte(text)}, disktest.TarMember{Name: "x"}))
+		require.NoError(t, err, "%q", text)
+	}
+}
+
 func TestNewHeaders(t *testing.T) {
 	h, err := newTarHeader("vm.ovf", 1e9)
 	require.NoError(t, err)
