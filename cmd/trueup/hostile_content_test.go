@@ -219,7 +219,11 @@ func cuts() []hostile {
 			}
 			h := hostile{
 				name: fmt.Sprintf("T41 cut at the end of the %s, %d bytes", border.name, n), code: "format",
-				image: writeForged("disk.vmdk", v.Forged[:n]), says: []string{"vmdk ", " at 0x", fmt.Sprintf("%d bytes", n)},
+				image: writeForged("disk.vmdk", v.Forged[:n]), says: []string{"vmdk ", " at 0x", ""},
+			}
+			h.says[2] = fmt.Sprintf("file of %d bytes", n)
+			if n >= v.GT+2048 { // the tables are whole, and lead behind the end
+				h.says[2] = fmt.Sprintf("the file (%d bytes)", n)
 			}
 			if n < v.Descriptor {
 				h.says = []string{"vmdk sparse header at 0x0", fmt.Sprintf("file size %d", n), "want at least 512"}

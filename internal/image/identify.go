@@ -108,7 +108,7 @@ func Identify(path string, meter *Meter) (id Identity, err error) {
 	return IdentifyFile(f)
 }
 
-// IdentifyFile tells what an open file is.
+// IdentifyFile returns what an open file is.
 func IdentifyFile(f driver.File) (Identity, error) {
 	found, names, other, err := recognise(f)
 	switch {

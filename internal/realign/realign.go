@@ -18,7 +18,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -497,36 +496,4 @@ func seed(s *Source, p *plan.Plan) []byte {
 		fmt.Fprintf(h, "%d %x\n", x.Off, x.New)
 	}
 	return binary.BigEndian.AppendUint64(h.Sum(nil), ondisk.U64(p.Size))
-}
-
-// Since is how many seconds have gone by, in tenths.
-func Since(start time.Time) float64 { return math.Round(10*time.Since(start).Seconds()) / 10 }
-
-// Progress receives how far the work is, phase by phase.
-type Progress = diskcopy.Progress
-
-// watch asks for the progress of long work, once.
-func (j *Job) watch() {
-	if j.progress == nil && j.Watch != nil {
-		j.progress = j.Watch()
-	}
-}
-
-// begin begins a phase that works on what all these disks hold beside holes.
-func (j *Job) begin(ctx context.Context, phase string, disks ...disk.Disk) error {
-	if j.progress == nil {
-		return nil
-	}
-	total, err := diskcopy.Size(ctx, disks...)
-	if err == nil {
-		j.progress.Begin(phase, total)
-	}
-	return err
-}
-
-// add counts bytes that are done.
-func (j *Job) add(n int64) {
-	if j.progress != nil {
-		j.progress.Add(n)
-	}
 }

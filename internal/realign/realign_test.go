@@ -473,7 +473,7 @@ func TestBrokenMap(t *testing.T) {
 	require.Empty(t, refused, "what is wrong is said by Malformed")
 }
 
-// What does not fit is refused before the first byte; of a compressed copy nobody can know, which is said.
+// What does not fit is refused before the first byte; a compressed copy is tried with a warning.
 func TestRoom(t *testing.T) {
 	raw := oldLinux(t, t.TempDir())
 	small := t.TempDir()

@@ -38,7 +38,7 @@ func (j *Inspector) Prepare() (err error) {
 	return err
 }
 
-// Identify tells what the file at path is.
+// Identify returns what the file at path is.
 func (j *Inspector) Identify(path string) (image.Identity, error) {
 	meter := image.NewMeter(maxRead)
 	id, err := ova.Identify(path, meter)

@@ -126,7 +126,7 @@ func (p *Output) choose(rewrite map[string]Rewrite) error {
 			return fmt.Errorf("file %.256q lies in a subfolder: %w in an OVF folder; write an .ova", o.name,
 				ondisk.ErrUnsupported)
 		case p.Kind == "ovf" && m.Role == RoleFile && !p.src.refers(m.Name):
-			return fmt.Errorf("file %.256q of the archive is none of the files that the OVF names: %w in an OVF folder, "+
+			return fmt.Errorf("the OVF does not name the file %.256q of the archive: %w in an OVF folder, "+
 				"which has no others; write an .ova", o.name, ondisk.ErrUnsupported)
 		case p.Kind == "ovf":
 			if err := image.CheckPath(o.name); err != nil {

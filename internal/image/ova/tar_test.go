@@ -238,7 +238,7 @@ func TestNewSizes(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 }
 
-// Names of owners that only PAX records hold are left out, and the numbers stay; a file is none whose name ends in a slash.
+// Names of owners that only PAX records hold are left out, and the numbers stay; a slash at the end of a file's name goes.
 func TestHeadersThatOnlyPAXHolds(t *testing.T) {
 	for _, name := range []string{"firstname.lastname-external@corp.example.com", strings.Repeat("ü", 200)} {
 		b, err := tarHeaders(&tar.Header{Name: "disk1.vmdk/", Uid: 1000, Gid: 5, Uname: name, Gname: name}, 3, 5)
