@@ -72,21 +72,6 @@ func (g *Guest) chosen() []Partition {
 	return ps[:min(len(ps), maxChosen)]
 }
 
-// starts reports whether the boot goes through the boot sector of a partition, or of the disk (number 0), without the
-// menu of a loader.
-func (g *Guest) starts(home Partition) bool { return home.Number == 0 || g.chooses(home) }
-
-// breaks says that a move of a partition (0: any move) breaks the loader in the boot sector of home. Boot sectors
-// of partitions are left over from systems long gone: one that only a menu can lead to is a warning.
-func (f *Found) breaks(g *Guest, home Partition, code string, partition int, text, remedy string) {
-	if g.starts(home) {
-		f.unbootable(code, partition, text, remedy)
-		return
-	}
-	f.warn(code, partition, text+". The code in sector 0 does not read that boot sector: this matters only if the menu of another loader does",
-		"install that loader again in the copy if you boot by it")
-}
-
 // chosenAre says when there is not one partition to boot from, and whether there is any.
 func (f *Found) chosenAre(ps []Partition, c *Code) bool {
 	switch {
@@ -133,25 +118,6 @@ func (f *Found) bootSector(g *Guest, p Partition) error {
 	return nil
 }
 
-// told reports whether b, the boot sector of a partition, is that of a loader whose Find tells of it.
-func (g *Guest) told(p Partition, b []byte) (told bool, err error) {
-	for _, c := range g.codes {
-		at, sector := c.Offset[p.Volume.Kind], b
-		switch {
-		case !c.inPartitions() || at+512 > p.Len:
-			continue
-		case at > 0:
-			if sector, err = ondisk.Bytes(g.Disk, p.Off+at, 512); err != nil {
-				return false, err
-			}
-		}
-		if c.Known(sector[:codeLen]) {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
 func content(p Partition) string {
 	if p.Kind == table.Extended {
 		return "extended"
@@ -175,4 +141,15 @@ func sectorText(b []byte, p Partition) string {
 		return "holds the first stage of a BSD"
 	}
 	return "holds code that is not known"
+}
+
+// address says how code names a sector to the BIOS.
+func (c *Code) address() string {
+	switch {
+	case c.Address != "":
+		return c.Address
+	case c.ReadsCHS:
+		return "cylinder, head and sector"
+	}
+	return "LBA"
 }

@@ -3,10 +3,8 @@ package boot
 
 import (
 	"bytes"
-	"encoding/binary"
 
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -54,45 +52,6 @@ var (
 	Unknown = &Code{ID: "unknown", Name: "unknown"}
 )
 
-// Codes is the table of contents, the more particular code before the more general. What each reads and hands over was
-// read from its instructions.
-//
-// Seen as real bytes: Windows Server 2003 R2 and Windows 7 in the test corpus; syslinux and isolinux 6.04, parted 3.5
-// and mbr 1.2.1 of Debian. DOS, 95B and Vista were held against copies in public repositories (retrodos, ms-sys), and
-// the first instructions of FreeBSD's mbr against a published dump. FreeBSD's boot0, NetBSD and OpenBSD are known from
-// their sources only. Windows NT 4 is not here: no bytes of it could be had; it is said to have the code of DOS, and
-// has the common shape if not.
-var Codes = []*Code{
-	Grub2,
-	GrubLegacy,
-	Lilo,
-	LiloMBR,
-	TrueCrypt,
-	VeraCrypt,
-	PGP,
-	SafeBoot,
-	Windows2000,
-	Windows98,
-	DOS,
-	Windows7,
-	Vista,
-	SyslinuxGPT,
-	Grub4DOS,
-	SyslinuxAlt,
-	Syslinux,
-	syslinuxVolume,
-	Isolinux,
-	Parted,
-	DebianMBR,
-	FreeBSDGPT,
-	FreeBSDMenu,
-	FreeBSD,
-	NetBSD,
-	OpenBSD,
-	GenericCHS,
-	GenericLBA,
-}
-
 // Identify names the code of an MBR (440 bytes).
 func Identify(code []byte) *Code {
 	if ondisk.IsZero(code) {
@@ -130,71 +89,8 @@ func either(a, b func(code []byte) bool) func(code []byte) bool {
 	return func(code []byte) bool { return a(code) || b(code) }
 }
 
-// inPartitions reports whether the code can be the boot sector of a partition, and its Find tells of it there.
-func (c *Code) inPartitions() bool { return c.Absolute || c.OfVolume }
-
-// loader names the loader in the boot sector of a partition.
-func (g *Guest) loader(code []byte) *Code { return first(g.codes, code, (*Code).inPartitions) }
-
-// chooses reports whether the code in sector 0 can boot from a partition. Code that is not known is taken for one that
-// goes by the flag.
-func (g *Guest) chooses(p Partition) bool {
-	switch c := g.Code; {
-	case c.Number != nil:
-		return p.Number == c.Number(g.Sector0)
-	case c.Picks != nil:
-		return c.Picks(p)
-	}
-	return p.Active && p.Kind != table.Logical
-}
-
 // active picks the active partition, in extended ones too.
 func active(p Partition) bool { return p.Active }
 
 // none picks no partition: the code goes by no table.
 func none(Partition) bool { return false }
-
-// address says how code names a sector to the BIOS.
-func (c *Code) address() string {
-	switch {
-	case c.Address != "":
-		return c.Address
-	case c.ReadsCHS:
-		return "cylinder, head and sector"
-	}
-	return "LBA"
-}
-
-// GenericCHS and GenericLBA have the shape that all standard MBR programs share: they refer to the table, at its own
-// place or at that of their copy, and read one sector through INT 13h. Code of another shape is unknown.
-var (
-	// mov ax,0201h or mov ah,02h: a read by cylinder, head and sector.
-	GenericCHS = &Code{
-		ID: "generic-chs", Name: "standard code of an unnamed maker", Generic: true, ReadsCHS: true,
-		Known: func(code []byte) bool {
-			return isStandard(code) && either(has([]byte{0xb8, 0x01, 0x02}), has([]byte{0xb4, 0x02}))(code)
-		},
-	}
-	// mov ah,42h, mov ax,42xxh: a read by LBA.
-	GenericLBA = &Code{
-		ID: "generic-lba", Name: "standard code of an unnamed maker", Generic: true,
-		Known: func(code []byte) bool {
-			return isStandard(code) && either(has([]byte{0xb4, 0x42}), has([]byte{0x00, 0x42}))(code)
-		},
-	}
-)
-
-func isStandard(code []byte) bool {
-	return refersToTable(code) && bytes.Contains(code, []byte{0xcd, 0x13})
-}
-
-// refersToTable looks for a 16-bit move or addition of the table's offset: at 7c00h, at 600h, or within the sector.
-func refersToTable(code []byte) bool {
-	for i := 1; i+1 < len(code); i++ {
-		v := binary.LittleEndian.Uint16(code[i:])
-		if (v == 0x7dbe || v == 0x07be || v == 0x01be) && (code[i-1]&0xf8 == 0xb8 || code[i-1] == 0x05 || code[i-1]&0xf8 == 0xc0) {
-			return true
-		}
-	}
-	return false
-}

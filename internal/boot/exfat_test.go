@@ -27,7 +27,7 @@ func exfatDisk(lba int64) disktest.Forged {
 
 // FACTS B1: the field at 40h, in both boot regions, under the checksum of the region.
 func TestPartitionOffsetOfExFAT(t *testing.T) {
-	got := refs(t, exfatDisk(63))
+	got := readBoot(t, exfatDisk(63)).Refs
 	require.Len(t, got, 2)
 	want := exfatDisk(2048)
 	for i, first := range []int64{63, 63 + 12} {
@@ -52,13 +52,13 @@ func TestEncodedExFATIsSound(t *testing.T) {
 	require.NoError(t, err)
 	f := disktest.ForgeMBR(40000, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 32768})
 	f.Put(63*512, volume)
-	require.Empty(t, refs(t, f), "mkfs.exfat leaves the field 0, which says that it is not known")
+	require.Empty(t, readBoot(t, f).Refs, "mkfs.exfat leaves the field 0, which says that it is not known")
 	v := f[63*512:]
 	for _, first := range []int64{0, 12} {
 		v.U64(first*512+disktest.ExFATPartitionOffset, 63)
 		v.SealExFAT(first)
 	}
-	found := refs(t, f)
+	found := readBoot(t, f).Refs
 	require.Len(t, found, 2)
 	for _, r := range found {
 		b, err := r.Encode(r.Raw, 1<<20)
@@ -94,7 +94,7 @@ func TestPartitionOffsetOfExFATThatIsLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := exfatDisk(63)
 			tc.change(f[63*512:])
-			got := refs(t, f)
+			got := readBoot(t, f).Refs
 			require.Len(t, got, tc.want)
 			if name == "2^64-1 in both" {
 				require.Positive(t, got[0].Points)
@@ -105,7 +105,7 @@ func TestPartitionOffsetOfExFATThatIsLeft(t *testing.T) {
 
 // A region with a checksum is listed by the bytes that change; a field as a whole.
 func TestPatchesOfReferences(t *testing.T) {
-	r := refs(t, exfatDisk(63))[0]
+	r := readBoot(t, exfatDisk(63)).Refs[0]
 	patches, err := r.Patches((2048-63)*512, 2048*512)
 	require.NoError(t, err)
 	require.Len(t, patches, 2)
@@ -125,7 +125,7 @@ func TestPatchesOfReferences(t *testing.T) {
 
 	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000})
 	f.PutNTFS(63, 3000)
-	patches, err = refs(t, f)[0].Patches((2048-63)*512, 2048*512)
+	patches, err = readBoot(t, f).Refs[0].Patches((2048-63)*512, 2048*512)
 	require.NoError(t, err)
 	require.Equal(t, []disk.Patch{{
 		Off: 2048*512 + 0x1c, Old: []byte{63, 0, 0, 0}, New: []byte{0, 8, 0, 0}, Reason: "ntfs hidden sectors of partition 1: 32256 -> 1048576",
@@ -168,7 +168,7 @@ func TestPartitionOffsetOfExFATInLargeSectors(t *testing.T) {
 		b.U8(disktest.ExFATClusterShift, 0)
 		seal(b)
 	}
-	got := refs(t, f)
+	got := readBoot(t, f).Refs
 	require.Len(t, got, 2)
 	for i, r := range got {
 		require.Equal(t, []disk.Range{{Off: at + int64(i)*12*sector, Len: 12 * sector}}, r.At)

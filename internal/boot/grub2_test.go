@@ -227,9 +227,7 @@ func TestGrub2InBtrfs(t *testing.T) {
 func TestGrub2OnLargeSectors(t *testing.T) {
 	f := inMBR(100, list(101, 10)...)
 	tab, parts := partitions(t, flat(f))
-	d := disk.New(int64(len(f)), 4096, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: int64(len(f)) - off, Src: reader(f), Off: off}, nil
-	})
+	d := flatOf(f, 4096)
 	r, err := boot.Read(guest(d, tab, parts))
 	require.NoError(t, err)
 	require.Empty(t, r.Refs)

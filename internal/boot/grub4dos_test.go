@@ -1,6 +1,8 @@
 package boot_test
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +20,16 @@ func putGrub4DOS(f disktest.Forged) {
 
 // grub4dos finds GRLDR by its name, and boots from the partition that holds it, whichever is active.
 func TestGrub4DOS(t *testing.T) {
-	f := windowsDisk(t, map[string][]byte{"grldr": []byte("a loader")})
+	volume, grldr := filepath.Join(t.TempDir(), "fat"), filepath.Join(t.TempDir(), "grldr")
+	require.NoError(t, os.WriteFile(volume, make([]byte, 40000*512), 0o600))
+	require.NoError(t, os.WriteFile(grldr, []byte("a loader"), 0o600))
+	disktest.Run(t, "mkfs.fat", "-F", "16", "-h", "63", volume)
+	disktest.Run(t, "mcopy", "-i", volume, grldr, "::/grldr")
+	files, err := os.ReadFile(volume)
+	require.NoError(t, err)
+	f := disktest.ForgeMBR(60000, disktest.MBREntryFields{Type: 6, Flag: 0x80, Start: 63, Sectors: 40000},
+		disktest.MBREntryFields{Type: 7, Start: 40063, Sectors: 10000})
+	f.Put(63*512, files)
 	putGrub4DOS(f)
 	r := readBoot(t, f)
 	require.Equal(t, boot.Grub4DOS, r.Code)

@@ -32,9 +32,6 @@ func (u unsound) Error() string { return u.text }
 
 func unsoundf(format string, args ...any) error { return unsound{text: fmt.Sprintf(format, args...)} }
 
-// maxBootSectors is how many boot sectors of partitions are followed for a loader. A table can name thousands.
-const maxBootSectors = 16
-
 func findGrubLegacy(g *Guest, c *Code) (f Found, err error) {
 	if g.Code == c {
 		if err := f.legacy(g, c, legacyHome{name: "the MBR"}, g.Sector0); err != nil {

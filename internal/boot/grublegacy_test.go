@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
@@ -17,15 +16,6 @@ import (
 func legacyDisk() disktest.Forged {
 	return disktest.ForgeMBR(16384,
 		disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 8000}, disktest.MBREntryFields{Type: 0x83, Start: 8100, Sectors: 8000})
-}
-
-func readBoot(t *testing.T, f disktest.Forged) *boot.Result {
-	t.Helper()
-	d := flat(f)
-	tab, parts := partitions(t, d)
-	r, err := boot.Read(guest(d, tab, parts))
-	require.NoError(t, err)
-	return r
 }
 
 // word is a reference, in LBAs.
@@ -40,14 +30,6 @@ func words(refs []boot.Ref) []word {
 	var out []word
 	for _, r := range refs {
 		out = append(out, word{r.Partition, r.At[0].Off, r.Points / 512, r.Target})
-	}
-	return out
-}
-
-func texts(chain []boot.Link) []string {
-	var out []string
-	for _, l := range chain {
-		out = append(out, l.Text)
 	}
 	return out
 }
@@ -242,9 +224,7 @@ func TestGrubLegacyOnLargeSectors(t *testing.T) {
 	f.PutStage1(0, s)
 	f.PutStage(s)
 	tab, parts := partitions(t, flat(f))
-	large := disk.New(int64(len(f)), 4096, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: int64(len(f)) - off, Src: reader(f), Off: off}, nil
-	})
+	large := flatOf(f, 4096)
 	r, err := boot.Read(guest(large, tab, parts))
 	require.NoError(t, err)
 	require.Empty(t, r.Refs)

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/guestfile"
-	"github.com/trueup/trueup/internal/hive"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
@@ -37,13 +35,8 @@ type Guest struct {
 	areas  map[int]*Code  // the loaders in boot areas that are not empty, by number of the partition; nil: not read yet
 	files  map[int]opened // by number of the partition
 	budget *guestfile.Budget
-	hives  *hive.Budget
-	unseen map[int]bool       // numbers of partitions of which not all files could be looked into
-	roots  map[int]rootFolder // of file systems that Windows starts from
-
-	windows  bool // a partition holds one
-	others   int  // positions on other disks
-	unlisted int  // those that are not among the references
+	unseen map[int]bool // numbers of partitions of which not all files could be looked into
+	kept   map[any]any  // by type, see Kept
 }
 
 type opened struct {
@@ -51,56 +44,18 @@ type opened struct {
 	err error
 }
 
-// Found is what a finder has to say. Refs must come in an order that no move changes.
-type Found struct {
-	Refs   []Ref
-	Issues []ondisk.Issue
-	Chain  []Link
-}
-
-// Link is one step of a boot, in words.
-type Link struct {
-	Partition int // 0: the disk
-	Text      string
-}
-
-// Finder finds the references of one kind, and what of that kind a move breaks and cannot be rewritten.
-type Finder struct {
-	Name string
-	Find func(g *Guest) (Found, error)
-}
-
-func (f *Found) add(more Found) {
-	f.Refs = append(f.Refs, more.Refs...)
-	f.Issues = append(f.Issues, more.Issues...)
-	f.Chain = append(f.Chain, more.Chain...)
-}
-
-func (f *Found) link(partition int, format string, args ...any) {
-	f.Chain = append(f.Chain, Link{partition, fmt.Sprintf(format, args...)})
-}
-
-// unbootable says that a move of a partition (0: any move) breaks the boot.
-func (f *Found) unbootable(code string, partition int, text, remedy string) {
-	f.Issues = append(f.Issues, ondisk.Issue{Code: code, Effect: ondisk.Unbootable, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
-}
-
-// warn says what a user should know when a partition (0: any) moves.
-func (f *Found) warn(code string, partition int, text, remedy string) {
-	f.Issues = append(f.Issues, ondisk.Issue{Code: code, Effect: ondisk.Warn, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
-}
-
-// unread makes an issue of what keeps a file of a guest from being understood. What is not there is no issue, and an error of reading is not one
-// either: it is given back.
-func (f *Found) unread(code string, partition int, what string, err error, remedy string) error {
-	switch {
-	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, ondisk.ErrNoMatch):
-		return nil
-	case errors.Is(err, ondisk.ErrFormat), errors.Is(err, ondisk.ErrUnsupported), errors.Is(err, ondisk.ErrLimit):
-		f.unbootable(code, partition, fmt.Sprintf("%s: %v", what, err), remedy)
-		return nil
+// Kept returns what the finders of one family remember of a guest: the value of their type, zero at first.
+func Kept[T any](g *Guest) *T {
+	key := any((*T)(nil))
+	if v, ok := g.kept[key].(*T); ok {
+		return v
 	}
-	return err
+	if g.kept == nil {
+		g.kept = map[any]any{}
+	}
+	v := new(T)
+	g.kept[key] = v
+	return v
 }
 
 // readers open the file systems whose files are read.
@@ -218,4 +173,13 @@ func everywhere(find func(g *Guest, p Partition, f *Found) error) func(*Guest) (
 		}
 		return f, nil
 	}
+}
+
+// firstByte is where the first partition begins: what lies in front of it never moves.
+func (g *Guest) firstByte() int64 {
+	first := g.Disk.Size()
+	for _, p := range g.Partitions {
+		first = min(first, p.Off)
+	}
+	return first
 }

@@ -2,12 +2,9 @@ package boot
 
 import (
 	"encoding/binary"
-	"fmt"
-	"math"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
-	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -47,53 +44,4 @@ func findHidden(g *Guest, p Partition, f *Found) error {
 		f.ownStart(r, p, i == 0)
 	}
 	return nil
-}
-
-// ownStart adds a reference that should point to the start of its own partition. Old value first: one that points elsewhere is reported
-// and stays. primary tells that boot code uses it.
-func (f *Found) ownStart(r Ref, p Partition, primary bool) {
-	switch {
-	case r.Points == p.Off:
-		r.Target = p.Number
-	case p.Kind == table.Logical && r.Points == p.Off-p.Record():
-		// DOS and Windows count the hidden sectors of a logical drive from its boot record.
-		r.Target, r.FromRecord = p.Number, true
-	default:
-		r.Stays = fmt.Sprintf("it points to byte %d, and the partition starts at byte %d", r.Points, p.Off)
-		f.stale(r, p, primary)
-	}
-	f.Refs = append(f.Refs, r)
-}
-
-// stale reports a reference that does not point to its own partition.
-func (f *Found) stale(r Ref, p Partition, primary bool) {
-	place := r.At[0].Off
-	i := ondisk.Issue{
-		Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number,
-		Text: fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: left as found", r.Kind, place, r.Points, p.Off),
-	}
-	switch {
-	case r.Points == 0:
-		// Formatters that see only the partition write 0; nothing ever used it.
-		i.Effect = ondisk.Note
-	case p.Volume.Kind == volume.NTFS && primary && p.Kind != table.Logical:
-		no := i
-		no.Code, no.Effect, no.OnMove = "ntfs-inconsistent", ondisk.Unbootable, true
-		no.Text = fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: the boot sector does not fit the partition table",
-			r.Kind, place, r.Points, p.Off)
-		no.Remedy = "correct it in the guest (chkdsk, bootrec) and shut it down cleanly, or accept it with --allow-unbootable"
-		f.Issues = append(f.Issues, no)
-	}
-	f.Issues = append(f.Issues, i)
-}
-
-// encodeHidden writes a byte offset as a 32-bit count of sectors.
-func encodeHidden(sector int64) func([]byte, int64) ([]byte, error) {
-	return func(_ []byte, to int64) ([]byte, error) {
-		n := to / sector
-		if to%sector != 0 || n > math.MaxUint32 {
-			return nil, fmt.Errorf("offset %#x: %w in 32 bits of sectors of %d bytes", to, ondisk.ErrLimit, sector)
-		}
-		return binary.LittleEndian.AppendUint32(nil, ondisk.U32(n)), nil
-	}
 }

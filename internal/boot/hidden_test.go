@@ -9,53 +9,14 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
-
-// flat is a disk of forged bytes.
-func flat(f disktest.Forged) disk.Disk {
-	return disk.New(int64(len(f)), 512, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: int64(len(f)) - off, Src: reader(f), Off: off}, nil
-	})
-}
-
-type reader []byte
-
-func (b reader) ReadAt(p []byte, off int64) (int, error) { return copy(p, b[off:]), nil }
-
-// partitions are those of a forged disk with their volumes.
-func partitions(t testing.TB, d disk.Disk) (*table.Table, []boot.Partition) {
-	t.Helper()
-	tab, err := table.Read(d)
-	require.NoError(t, err)
-	var out []boot.Partition
-	for _, p := range tab.Partitions {
-		v, err := volume.Probe(disk.Section(d, p.Range), p.Off)
-		require.NoError(t, err)
-		out = append(out, boot.Partition{Partition: p, Volume: v})
-	}
-	return tab, out
-}
-
-func guest(d disk.Disk, tab *table.Table, parts []boot.Partition) *boot.Guest {
-	return &boot.Guest{Disk: d, Sector0: tab.BootCode, Scheme: tab.Scheme, Signature: tab.Signature, Partitions: parts}
-}
-
-func refs(t *testing.T, f disktest.Forged) []boot.Ref {
-	t.Helper()
-	d := flat(f)
-	tab, parts := partitions(t, d)
-	r, err := boot.Read(guest(d, tab, parts))
-	require.NoError(t, err)
-	return r.Refs
-}
 
 // FACTS B1: NTFS keeps the sectors in front of it at 1ch of the boot sector and of the backup behind the file system.
 func TestHiddenSectorsOfNTFS(t *testing.T) {
 	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000})
 	f.PutNTFS(63, 3000)
-	got := refs(t, f)
+	got := readBoot(t, f).Refs
 	require.Len(t, got, 2)
 	for i, at := range []int64{63*512 + 0x1c, (63+2999)*512 + 0x1c} {
 		require.Equal(t, []disk.Range{{Off: at, Len: 4}}, got[i].At)
@@ -71,7 +32,7 @@ func TestHiddenSectorsOfNTFS(t *testing.T) {
 func TestHiddenSectorsOfFAT(t *testing.T) {
 	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 6, Start: 63, Sectors: 16000})
 	f.PutFAT16(63, 16000)
-	got := refs(t, f)
+	got := readBoot(t, f).Refs
 	require.Len(t, got, 1)
 	require.Equal(t, []disk.Range{{Off: 63*512 + 0x1c, Len: 4}}, got[0].At)
 }
@@ -85,7 +46,7 @@ func TestHiddenSectorsOfBitLocker(t *testing.T) {
 		inside.PutBitLocker("PC C:")
 		inside.U32(volume.AtHidden, stored)
 		f.Put(start*512, inside)
-		got := refs(t, f)
+		got := readBoot(t, f).Refs
 		require.Len(t, got, 1)
 		require.Equal(t, []disk.Range{{Off: start*512 + 0x1c, Len: 4}}, got[0].At)
 		require.Equal(t, int64(stored)*512, got[0].Points)
@@ -114,10 +75,10 @@ func TestHiddenSectorsOfFAT32(t *testing.T) {
 func TestHiddenSectorsOfExtlinux(t *testing.T) {
 	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 3000})
 	f.PutExt(63, 3000)
-	require.Empty(t, refs(t, f))
+	require.Empty(t, readBoot(t, f).Refs)
 	f.Text(63*512+3, "EXTLINUX")
 	f.U32(63*512+0x1c, 63)
-	got := refs(t, f)
+	got := readBoot(t, f).Refs
 	require.Len(t, got, 1)
 	require.Equal(t, int64(63*512), got[0].Points)
 }
@@ -126,7 +87,7 @@ func TestHiddenSectorsOfExtlinux(t *testing.T) {
 func TestHiddenSectorsOutOfRange(t *testing.T) {
 	f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000})
 	f.PutNTFS(63, 3000)
-	encode := refs(t, f)[0].Encode
+	encode := readBoot(t, f).Refs[0].Encode
 	b, err := encode(nil, (1<<32-1)*512)
 	require.NoError(t, err)
 	require.Equal(t, []byte{0xff, 0xff, 0xff, 0xff}, b)
@@ -159,7 +120,7 @@ func TestHiddenSectorsUnderARaid(t *testing.T) {
 	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: sectors})
 	f.PutNTFS(63, sectors-300)
 	f[63*512:][:sectors*512].PutMD0(binary.LittleEndian)
-	got := refs(t, f)
+	got := readBoot(t, f).Refs
 	require.Len(t, got, 2)
 	require.Equal(t, "ntfs hidden sectors", got[0].Kind)
 	require.Equal(t, int64(63*512), got[0].Points)

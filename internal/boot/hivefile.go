@@ -30,6 +30,8 @@ type guestHive struct {
 	code string // of issues
 	refs []Ref
 	own  int // how many of them name this disk
+
+	unlisted int // positions on other disks that refs leaves out
 }
 
 // hive opens a registry hive of a guest.
@@ -38,10 +40,7 @@ func (g *Guest) hive(p Partition, path, code string) (*guestHive, error) {
 	if err != nil {
 		return nil, err
 	}
-	if g.hives == nil {
-		g.hives = hive.NewBudget()
-	}
-	h, err := g.hives.Open(file)
+	h, err := memoryOf(g).hives.Open(file)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +88,9 @@ func (f *Found) readHive(g *Guest, p Partition, at hivePath, left *int, find fun
 		}
 		return nil
 	}
-	if err := f.unread(at.code, 0, what, find(h, f), at.remedy); err != nil {
+	err = find(h, f)
+	f.Unlisted += h.unlisted
+	if err := f.unread(at.code, 0, what, err, at.remedy); err != nil {
 		return err
 	}
 	return f.keepHive(h)
@@ -156,19 +157,20 @@ func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint3
 	if signature == 0 {
 		return nil // a disk that Windows has not seen
 	}
-	if h.g.others == maxOther {
-		h.g.unlisted++
+	m := memoryOf(h.g)
+	if m.others == maxOther {
+		h.unlisted++
 		return nil
 	}
 	r, err := h.position(kind, v, off)
 	if err != nil && understood(err) {
-		h.g.unlisted++
+		h.unlisted++
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	h.g.others++
+	m.others++
 	r.Disk, r.Stays, r.Loss = signature, "it names another disk", loss
 	if loss != "" {
 		r.Remedy = "give the drive letter back after the first boot of the copies"

@@ -31,12 +31,3 @@ func findIsolinux(g *Guest, c *Code) (f Found, err error) {
 	}
 	return f, nil
 }
-
-// firstByte is where the first partition begins: what lies in front of it never moves.
-func (g *Guest) firstByte() int64 {
-	first := g.Disk.Size()
-	for _, p := range g.Partitions {
-		first = min(first, p.Off)
-	}
-	return first
-}

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -21,7 +22,7 @@ func TestLilo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, lba := range []int64{0, 63} {
-				f := legacyDisk()
+				f := twoPartitionDisk()
 				f.Text(lba*512, tc.code)
 				f.U16(lba*512+510, 0xaa55)
 				r := readBoot(t, f)
@@ -47,7 +48,7 @@ func FuzzBootSectors(f *testing.F) {
 	f.Add([]byte("\xeb\x58\x90SYSLINUX\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x3a\x00\x07\x00\x3f"), byte(1))
 	f.Add([]byte("\xeb\x63\x90"), byte(2))
 	f.Fuzz(func(t *testing.T, code []byte, kind byte) {
-		disk := legacyDisk()
+		disk := twoPartitionDisk()
 		code = code[:min(len(code), 440)]
 		disk.Put(0, code)
 		switch kind % 4 {
@@ -78,4 +79,10 @@ func hasLilo(r *boot.Result) bool {
 		}
 	}
 	return false
+}
+
+// twoPartitionDisk has two partitions behind a gap of 62 sectors, of which the first one is active, and a hole between them.
+func twoPartitionDisk() disktest.Forged {
+	return disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 8000},
+		disktest.MBREntryFields{Type: 0x83, Start: 8100, Sectors: 8000})
 }

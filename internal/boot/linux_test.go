@@ -61,13 +61,6 @@ func linuxDisk(t testing.TB, onBoot, onRoot map[string]string) *boot.Guest {
 	return guest(d, tab, parts)
 }
 
-func readGuest(t testing.TB, g *boot.Guest) *boot.Result {
-	t.Helper()
-	r, err := boot.Read(g)
-	require.NoError(t, err)
-	return r
-}
-
 // said are the findings about configuration.
 func said(r *boot.Result) (out []ondisk.Issue) {
 	for _, i := range r.Issues {

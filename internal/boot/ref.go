@@ -2,8 +2,11 @@ package boot
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -71,7 +74,9 @@ func (r Ref) Name() string {
 }
 
 // Holder names the file that stores a reference of a Windows, for people.
-func (r Ref) Holder() string { return fmt.Sprintf("%s of partition %d", shown(r.File), r.Partition) }
+func (r Ref) Holder() string {
+	return fmt.Sprintf(`\%s of partition %d`, strings.ReplaceAll(r.File, "/", `\`), r.Partition)
+}
 
 // Patches make the reference mean the byte offset to, in a partition that moves by shift bytes. Of a long reference, a region with
 // a checksum, only the stretches that differ are listed.
@@ -161,4 +166,15 @@ func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 		}
 	}
 	return kept, clash
+}
+
+// encodeHidden writes a byte offset as a 32-bit count of sectors.
+func encodeHidden(sector int64) func([]byte, int64) ([]byte, error) {
+	return func(_ []byte, to int64) ([]byte, error) {
+		n := to / sector
+		if to%sector != 0 || n > math.MaxUint32 {
+			return nil, fmt.Errorf("offset %#x: %w in 32 bits of sectors of %d bytes", to, ondisk.ErrLimit, sector)
+		}
+		return binary.LittleEndian.AppendUint32(nil, ondisk.U32(n)), nil
+	}
 }

@@ -41,7 +41,11 @@ var (
 // has its superblock in the first sector. Spec: syslinux 6.04, extlinux/main.c, core/diskstart.inc.
 var syslinuxVolume = &Code{
 	ID: "syslinux-volume", Name: "SYSLINUX", OfVolume: true, Offset: map[volume.Kind]int64{volume.XFS: 4 * 512},
-	Find: func(g *Guest, c *Code) (Found, error) { return everywhere(c.findSyslinux)(g) }, Known: isSyslinux,
+	Find: findSyslinux, Known: isSyslinux,
+}
+
+func findSyslinux(g *Guest, c *Code) (Found, error) {
+	return everywhere(func(g *Guest, p Partition, f *Found) error { return findInVolume(g, c, p, f) })(g)
 }
 
 func isSyslinux(code []byte) bool {
@@ -53,7 +57,7 @@ var extlinuxKinds = []volume.Kind{
 	volume.Ext2, volume.Ext3, volume.Ext4, volume.Btrfs, volume.UFS1, volume.UFS2, volume.XFS,
 }
 
-func (c *Code) findSyslinux(g *Guest, p Partition, f *Found) error {
+func findInVolume(g *Guest, c *Code, p Partition, f *Found) error {
 	at := c.Offset[p.Volume.Kind]
 	own := p.Volume.Boot == nil // no parameter block but that of extlinux
 	if (own && !slices.Contains(extlinuxKinds, p.Volume.Kind)) || p.Len < at+512 || p.Off+at+512 > g.Disk.Size() {

@@ -24,7 +24,7 @@ func TestHiddenSectorsOfExtlinuxByFileSystem(t *testing.T) {
 		"jfs":   {put: func(f disktest.Forged) { f.PutJFS(63, 8000) }, none: true},
 	} {
 		t.Run(kind, func(t *testing.T) {
-			f := legacyDisk()
+			f := twoPartitionDisk()
 			tc.put(f)
 			require.Empty(t, readBoot(t, f).Refs)
 			sector := 63*512 + tc.at
@@ -55,7 +55,7 @@ func TestHiddenSectorsOfExtlinuxByFileSystem(t *testing.T) {
 
 // FAT has a parameter block of its own, which syslinux keeps.
 func TestSyslinuxOnFAT(t *testing.T) {
-	f := legacyDisk()
+	f := twoPartitionDisk()
 	f.PutFAT16(63, 8000)
 	require.Empty(t, readBoot(t, f).Chain)
 	f.Text(63*512+3, "SYSLINUX")

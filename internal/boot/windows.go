@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/hive"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 )
@@ -47,7 +48,7 @@ func findWindows(g *Guest, p Partition, f *Found) error {
 		return f.unreadable(p, loads, err)
 	}
 	return eachWindows(g, p, func(folder string) error {
-		g.windows = true
+		f.Windows = true
 		f.link(p.Number, "partition %d holds a Windows in \\%s", p.Number, folder)
 		return nil
 	})
@@ -105,18 +106,31 @@ func (g *Guest) windowsFiles(p Partition) (guestfile.FS, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, known := g.roots[p.Number]
+	m := memoryOf(g)
+	root, known := m.roots[p.Number]
 	if !known {
 		root = readRoot(files, p)
-		if g.roots == nil {
-			g.roots = map[int]rootFolder{}
-		}
-		g.roots[p.Number] = root
+		m.roots[p.Number] = root
 	}
 	if err := root.err; err == nil || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, fs.ErrNotExist) { // a root of very many names can be searched all the same
 		return files, nil
 	}
 	return nil, root.err
+}
+
+// memory is what the finders of this package share while they look at one disk.
+type memory struct {
+	roots  map[int]rootFolder // by number of the partition
+	hives  *hive.Budget
+	others int // positions on other disks
+}
+
+func memoryOf(g *Guest) *memory {
+	m := Kept[memory](g)
+	if m.roots == nil {
+		m.roots, m.hives = map[int]rootFolder{}, hive.NewBudget()
+	}
+	return m
 }
 
 // rootFolder is the root of a file system that Windows starts from.
@@ -163,12 +177,13 @@ func eachWindows(g *Guest, p Partition, do func(folder string) error) error {
 		}
 		return err
 	}
-	root := g.roots[p.Number]
+	roots := memoryOf(g).roots
+	root := roots[p.Number]
 	if !root.searched {
 		if err := root.search(g, p); err != nil {
 			return err
 		}
-		g.roots[p.Number] = root
+		roots[p.Number] = root
 	}
 	for _, folder := range root.windows {
 		if err := do(folder); err != nil {

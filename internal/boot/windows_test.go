@@ -91,10 +91,6 @@ func fates(refs []boot.Ref) []string {
 	return out
 }
 
-func issues(r *boot.Result, code string) []ondisk.Issue {
-	return slices.DeleteFunc(slices.Clone(r.Issues), func(i ondisk.Issue) bool { return i.Code != code })
-}
-
 func links(r *boot.Result) string {
 	var b strings.Builder
 	for _, l := range r.Chain {

@@ -13,7 +13,7 @@ import (
 
 // However many places of other disks a hive names, one finding says so.
 func TestNamesOfManyDisks(t *testing.T) {
-	l := &layout.Layout{Boot: &boot.Result{Code: boot.Empty, Unlisted: 7000}}
+	l := &layout.Layout{Boot: &boot.Result{Code: boot.Empty, Found: boot.Found{Unlisted: 7000}}}
 	for i := range 1024 {
 		l.Boot.Refs = append(l.Boot.Refs, boot.Ref{File: "WINDOWS/system32/config/SYSTEM", Partition: 1, Disk: uint32(i%300 + 1), Points: int64(i)})
 	}

@@ -1,0 +1,115 @@
+package boot
+
+import (
+	"fmt"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+)
+
+// bootArea is how much of a partition may hold boot code in front of the file system: ext keeps two sectors free.
+const bootArea = 1024
+
+// maxBootSectors is how many boot sectors of partitions are followed for a loader. A table can name thousands.
+const maxBootSectors = 16
+
+// area names the loader in the boot area of a partition, Unknown for any other content; ok is false when it holds nothing but zeros, as
+// in front of most file systems, or is not on the disk as a whole. All are read once: a table can have thousands of partitions, and each finder asks for all of them.
+func (g *Guest) area(p Partition) (c *Code, ok bool, err error) {
+	if g.areas == nil {
+		areas, buf := map[int]*Code{}, make([]byte, bootArea)
+		for _, p := range g.Partitions {
+			if p.Len < bootArea || p.End() > g.Disk.Size() {
+				continue
+			}
+			if err := ondisk.ReadFull(g.Disk, buf, p.Off); err != nil {
+				return c, false, err
+			}
+			if !ondisk.IsZero(buf) {
+				areas[p.Number] = g.loader(buf[:codeLen])
+			}
+		}
+		g.areas = areas
+	}
+	c, ok = g.areas[p.Number]
+	return c, ok, nil
+}
+
+// loaderIn gives the first sector of a partition when it is that of a loader; ok is false for any other.
+func (g *Guest) loaderIn(p Partition, c *Code) (sector []byte, ok bool, err error) {
+	held, ok, err := g.area(p)
+	if err != nil || !ok || held != c {
+		return nil, false, err
+	}
+	sector, err = ondisk.Bytes(g.Disk, p.Off, 512)
+	return sector, err == nil, err
+}
+
+// inPartitions reports whether the code can be the boot sector of a partition, and its Find tells of it there.
+func (c *Code) inPartitions() bool { return c.Absolute || c.OfVolume }
+
+// loader names the loader in the boot sector of a partition.
+func (g *Guest) loader(code []byte) *Code { return first(g.codes, code, (*Code).inPartitions) }
+
+// chooses reports whether the code in sector 0 can boot from a partition. Code that is not known is taken for one that
+// goes by the flag.
+func (g *Guest) chooses(p Partition) bool {
+	switch c := g.Code; {
+	case c.Number != nil:
+		return p.Number == c.Number(g.Sector0)
+	case c.Picks != nil:
+		return c.Picks(p)
+	}
+	return p.Active && p.Kind != table.Logical
+}
+
+// told reports whether b, the boot sector of a partition, is that of a loader whose Find tells of it.
+func (g *Guest) told(p Partition, b []byte) (told bool, err error) {
+	for _, c := range g.codes {
+		at, sector := c.Offset[p.Volume.Kind], b
+		switch {
+		case !c.inPartitions() || at+512 > p.Len:
+			continue
+		case at > 0:
+			if sector, err = ondisk.Bytes(g.Disk, p.Off+at, 512); err != nil {
+				return false, err
+			}
+		}
+		if c.Known(sector[:codeLen]) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// starts reports whether the boot goes through the boot sector of a partition, or of the disk (number 0), without the
+// menu of a loader.
+func (g *Guest) starts(home Partition) bool { return home.Number == 0 || g.chooses(home) }
+
+// breaks says that a move of a partition (0: any move) breaks the loader in the boot sector of home. Boot sectors
+// of partitions are left over from systems long gone: one that only a menu can lead to is a warning.
+func (f *Found) breaks(g *Guest, home Partition, code string, partition int, text, remedy string) {
+	if g.starts(home) {
+		f.unbootable(code, partition, text, remedy)
+		return
+	}
+	f.warn(code, partition, text+". The code in sector 0 does not read that boot sector: this matters only if the menu of another loader does",
+		"install that loader again in the copy if you boot by it")
+}
+
+// loaders finds what the boot loaders in sector 0 and in boot sectors store.
+var loaders = Finder{Name: "boot loaders", Find: findLoaders}
+
+func findLoaders(g *Guest) (f Found, err error) {
+	for _, c := range g.codes {
+		if c.Find == nil {
+			continue
+		}
+		found, err := c.Find(g, c)
+		if err != nil {
+			return f, fmt.Errorf("%s: %w", c.Name, err)
+		}
+		f.add(found)
+	}
+	return f, nil
+}

@@ -1,0 +1,82 @@
+// Package boottest reads disks of bytes as a guest, for the tests of boot and of its families.
+package boot_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// flat returns a disk of bytes, in sectors of 512 bytes.
+func flat(b []byte) disk.Disk { return flatOf(b, 512) }
+
+// flatOf returns a disk of bytes, in sectors of another size.
+func flatOf(b []byte, sectorSize int64) disk.Disk {
+	return disk.New(int64(len(b)), sectorSize, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: int64(len(b)) - off, Src: content(b), Off: off}, nil
+	})
+}
+
+type content []byte
+
+func (c content) ReadAt(p []byte, off int64) (int, error) { return copy(p, c[off:]), nil }
+
+// partitions returns the table of a disk, and its partitions with their volumes.
+func partitions(t testing.TB, d disk.Disk) (*table.Table, []boot.Partition) {
+	t.Helper()
+	tab, err := table.Read(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []boot.Partition
+	for _, p := range tab.Partitions {
+		v, err := volume.Probe(disk.Section(d, p.Range), p.Off)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, boot.Partition{Partition: p, Volume: v})
+	}
+	return tab, out
+}
+
+// guest returns a disk as finders see it.
+func guest(d disk.Disk, tab *table.Table, parts []boot.Partition) *boot.Guest {
+	return &boot.Guest{Disk: d, Sector0: tab.BootCode, Scheme: tab.Scheme, Signature: tab.Signature, Partitions: parts}
+}
+
+// readGuest returns what a guest boots with.
+func readGuest(t testing.TB, g *boot.Guest) *boot.Result {
+	t.Helper()
+	r, err := boot.Read(g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// readBoot returns what a disk of bytes boots with.
+func readBoot(t testing.TB, b []byte) *boot.Result {
+	t.Helper()
+	d := flat(b)
+	tab, parts := partitions(t, d)
+	return readGuest(t, guest(d, tab, parts))
+}
+
+// texts returns the steps of a boot.
+func texts(chain []boot.Link) []string {
+	var out []string
+	for _, l := range chain {
+		out = append(out, l.Text)
+	}
+	return out
+}
+
+// issues returns those that have a code.
+func issues(r *boot.Result, code string) []ondisk.Issue {
+	return slices.DeleteFunc(slices.Clone(r.Issues), func(i ondisk.Issue) bool { return i.Code != code })
+}

@@ -1,0 +1,113 @@
+package boot
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Remedies.
+const (
+	installAgain = "go on with --allow-unbootable, and install the boot loader again from a rescue system on the copy"
+	whenUnknown  = "go on with --allow-unbootable if nothing boots from the disk, or if you will install the boot loader again on the copy"
+)
+
+// Found is what a finder has to say. Refs must come in an order that no move changes.
+type Found struct {
+	Refs   []Ref
+	Issues []ondisk.Issue
+	Chain  []Link
+
+	// Windows reports whether a partition holds one.
+	Windows bool
+	// Unlisted counts the positions on other disks that Refs leaves out: there are too many, or they cannot be rewritten.
+	Unlisted int
+}
+
+// Link is one step of a boot, in words.
+type Link struct {
+	Partition int // 0: the disk
+	Text      string
+}
+
+// Finder finds the references of one kind, and what of that kind a move breaks and cannot be rewritten.
+type Finder struct {
+	Name string
+	Find func(g *Guest) (Found, error)
+}
+
+func (f *Found) add(more Found) {
+	f.Refs = append(f.Refs, more.Refs...)
+	f.Issues = append(f.Issues, more.Issues...)
+	f.Chain = append(f.Chain, more.Chain...)
+	f.Windows, f.Unlisted = f.Windows || more.Windows, f.Unlisted+more.Unlisted
+}
+
+func (f *Found) link(partition int, format string, args ...any) {
+	f.Chain = append(f.Chain, Link{partition, fmt.Sprintf(format, args...)})
+}
+
+// unbootable says that a move of a partition (0: any move) breaks the boot.
+func (f *Found) unbootable(code string, partition int, text, remedy string) {
+	f.Issues = append(f.Issues, ondisk.Issue{Code: code, Effect: ondisk.Unbootable, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
+}
+
+// warn says what a user should know when a partition (0: any) moves.
+func (f *Found) warn(code string, partition int, text, remedy string) {
+	f.Issues = append(f.Issues, ondisk.Issue{Code: code, Effect: ondisk.Warn, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
+}
+
+// unread makes an issue of what keeps a file of a guest from being understood. What is not there is no issue, and an error of reading is not one
+// either: it is given back.
+func (f *Found) unread(code string, partition int, what string, err error, remedy string) error {
+	switch {
+	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, ondisk.ErrNoMatch):
+		return nil
+	case errors.Is(err, ondisk.ErrFormat), errors.Is(err, ondisk.ErrUnsupported), errors.Is(err, ondisk.ErrLimit):
+		f.unbootable(code, partition, fmt.Sprintf("%s: %v", what, err), remedy)
+		return nil
+	}
+	return err
+}
+
+// ownStart adds a reference that should point to the start of its own partition. Old value first: one that points elsewhere is reported
+// and stays. primary tells that boot code uses it.
+func (f *Found) ownStart(r Ref, p Partition, primary bool) {
+	switch {
+	case r.Points == p.Off:
+		r.Target = p.Number
+	case p.Kind == table.Logical && r.Points == p.Off-p.Record():
+		// DOS and Windows count the hidden sectors of a logical drive from its boot record.
+		r.Target, r.FromRecord = p.Number, true
+	default:
+		r.Stays = fmt.Sprintf("it points to byte %d, and the partition starts at byte %d", r.Points, p.Off)
+		f.stale(r, p, primary)
+	}
+	f.Refs = append(f.Refs, r)
+}
+
+// stale reports a reference that does not point to its own partition.
+func (f *Found) stale(r Ref, p Partition, primary bool) {
+	place := r.At[0].Off
+	i := ondisk.Issue{
+		Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number,
+		Text: fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: left as found", r.Kind, place, r.Points, p.Off),
+	}
+	switch {
+	case r.Points == 0:
+		// Formatters that see only the partition write 0; nothing ever used it.
+		i.Effect = ondisk.Note
+	case p.Volume.Kind == volume.NTFS && primary && p.Kind != table.Logical:
+		no := i
+		no.Code, no.Effect, no.OnMove = "ntfs-inconsistent", ondisk.Unbootable, true
+		no.Text = fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: the boot sector does not fit the partition table",
+			r.Kind, place, r.Points, p.Off)
+		no.Remedy = "correct it in the guest (chkdsk, bootrec) and shut it down cleanly, or accept it with --allow-unbootable"
+		f.Issues = append(f.Issues, no)
+	}
+	f.Issues = append(f.Issues, i)
+}
