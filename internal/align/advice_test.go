@@ -9,6 +9,9 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/firmware"
+	"github.com/trueup/trueup/internal/boot/grub"
+	"github.com/trueup/trueup/internal/boot/windows"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/layout"
@@ -56,13 +59,13 @@ func TestRoleOfADisk(t *testing.T) {
 		l    *layout.Layout
 		role align.Role
 	}{
-		{"xp boots", disk255(boot.Windows2000, xp), align.BootDisk},
-		{"xp, data with the same code", disk255(boot.Windows2000, xpData), align.DataDisk},
+		{"xp boots", disk255(windows.MBR2000, xp), align.BootDisk},
+		{"xp, data with the same code", disk255(windows.MBR2000, xpData), align.DataDisk},
 		{"xp, no code", disk255(boot.Empty, xp), align.DataDisk},
 		{"a windows without a code", chained(disk255(boot.Empty, xp)), align.UnknownRole},
-		{"grub legacy needs no flag", disk255(boot.GrubLegacy, mbrPart(63, 13*cylinder, false, volume.Ext3), lvm), align.BootDisk},
-		{"rhel 4 with another loader", disk255(boot.GenericCHS, mbrPart(63, 13*cylinder, true, volume.Ext3), lvm), align.BootDisk},
-		{"grub 2", disk255(boot.Grub2, mbrPart(2048, 500000, false, volume.Ext4)), align.BootDisk},
+		{"grub legacy needs no flag", disk255(grub.Legacy, mbrPart(63, 13*cylinder, false, volume.Ext3), lvm), align.BootDisk},
+		{"rhel 4 with another loader", disk255(firmware.GenericCHS, mbrPart(63, 13*cylinder, true, volume.Ext3), lvm), align.BootDisk},
+		{"grub 2", disk255(grub.V2, mbrPart(2048, 500000, false, volume.Ext4)), align.BootDisk},
 		{"fat only", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.FAT32)), align.DataDisk},
 		{"code that is not known", disk255(boot.Unknown, xpData), align.UnknownRole},
 		{"no partition", disk255(boot.Empty), align.DataDisk},
@@ -114,21 +117,21 @@ func TestAdvice(t *testing.T) {
 		gain     align.Gain
 		says     string
 	}{
-		{"xp on 4 KiB", disk255(boot.Windows2000, xp), 65536, "generic", nil, false, align.Align, align.High, "Yes: random I/O of 4 KiB touches 100 % more blocks of the storage than it must."},
-		{"xp on 64 KiB", disk255(boot.Windows2000, xp), 65536, "clariion", nil, false, align.Align, align.Some, "It helps a little: random I/O of 4 KiB touches 6 % more blocks"},
-		{"xp on a storage that does not mind", disk255(boot.Windows2000, xp), 65536, "flasharray", nil, false, align.Optional, align.NoGain, "Not for this storage (Pure Storage FlashArray, 512-byte blocks): alignment does not matter to it."},
-		{"xp, refused", disk255(boot.Windows2000, xp), 65536, "generic", refused, false, align.Refused, align.High, "It would help (random I/O of 4 KiB touches 100 % more blocks of the storage than it must), but a copy would be refused now."},
-		{"xp, refused, no gain", disk255(boot.Windows2000, xp), 65536, "512", refused, false, align.Refused, align.NoGain, "It would not help this storage (blocks of 512 B), and a copy would be refused now."},
-		{"xp, malformed", disk255(boot.Windows2000, xp), 65536, "generic", nil, true, align.Repair, align.High, "Not yet: what is malformed must be repaired first."},
-		{"vista", disk255(boot.Windows7, vista), 65536, "generic", refused, false, align.Nothing, align.NoGain, "No: every partition starts on a multiple of 64 KiB."},
-		{"on 64 KiB, storage of 128 KiB", disk255(boot.Windows7, mbrPart(128, 9999, true, volume.NTFS)), 65536, "128K", nil, false, align.OtherBoundary, align.Some, "Perhaps: every start is on a multiple of 64 KiB, but sequential I/O of 128 KiB touches 100 % more blocks"},
-		{"off 64 KiB, storage of 128 KiB", disk255(boot.Windows7, xp), 65536, "128K", nil, false, align.Align, align.Some, "For this storage, give --boundary 128K."},
-		{"on 32 KiB, storage not named", disk255(boot.Windows7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic", nil, false, align.Optional, align.NoGain, "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage says which it is."},
-		{"on 32 KiB, storage named", disk255(boot.Windows7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "netapp", nil, false, align.Optional, align.NoGain, "Not for this storage (NetApp WAFL, 4 KiB blocks): no I/O would touch fewer"},
+		{"xp on 4 KiB", disk255(windows.MBR2000, xp), 65536, "generic", nil, false, align.Align, align.High, "Yes: random I/O of 4 KiB touches 100 % more blocks of the storage than it must."},
+		{"xp on 64 KiB", disk255(windows.MBR2000, xp), 65536, "clariion", nil, false, align.Align, align.Some, "It helps a little: random I/O of 4 KiB touches 6 % more blocks"},
+		{"xp on a storage that does not mind", disk255(windows.MBR2000, xp), 65536, "flasharray", nil, false, align.Optional, align.NoGain, "Not for this storage (Pure Storage FlashArray, 512-byte blocks): alignment does not matter to it."},
+		{"xp, refused", disk255(windows.MBR2000, xp), 65536, "generic", refused, false, align.Refused, align.High, "It would help (random I/O of 4 KiB touches 100 % more blocks of the storage than it must), but a copy would be refused now."},
+		{"xp, refused, no gain", disk255(windows.MBR2000, xp), 65536, "512", refused, false, align.Refused, align.NoGain, "It would not help this storage (blocks of 512 B), and a copy would be refused now."},
+		{"xp, malformed", disk255(windows.MBR2000, xp), 65536, "generic", nil, true, align.Repair, align.High, "Not yet: what is malformed must be repaired first."},
+		{"vista", disk255(windows.MBR7, vista), 65536, "generic", refused, false, align.Nothing, align.NoGain, "No: every partition starts on a multiple of 64 KiB."},
+		{"on 64 KiB, storage of 128 KiB", disk255(windows.MBR7, mbrPart(128, 9999, true, volume.NTFS)), 65536, "128K", nil, false, align.OtherBoundary, align.Some, "Perhaps: every start is on a multiple of 64 KiB, but sequential I/O of 128 KiB touches 100 % more blocks"},
+		{"off 64 KiB, storage of 128 KiB", disk255(windows.MBR7, xp), 65536, "128K", nil, false, align.Align, align.Some, "For this storage, give --boundary 128K."},
+		{"on 32 KiB, storage not named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic", nil, false, align.Optional, align.NoGain, "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage says which it is."},
+		{"on 32 KiB, storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "netapp", nil, false, align.Optional, align.NoGain, "Not for this storage (NetApp WAFL, 4 KiB blocks): no I/O would touch fewer"},
 		{"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, align.Optional, align.Loss, "Rather not: the data inside lie on blocks of the storage now"},
 		{"small clusters", disk255(boot.Empty, small), 65536, "generic", nil, false, align.Align, align.Some, "It helps a little: sequential I/O of 1 KiB touches 25 % more blocks"},
 		{"huge clusters", disk255(boot.Empty, huge), 65536, "generic", nil, false, align.Align, align.Some, "random I/O of 32 MiB touches less than 1 % more blocks"},
-		{"refused, and no storage named", disk255(boot.Windows7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic", refused, false, align.Refused, align.NoGain, "It would not help this storage (4 KiB blocks, as most storage has)"},
+		{"refused, and no storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic", refused, false, align.Refused, align.NoGain, "It would not help this storage (4 KiB blocks, as most storage has)"},
 		{"an empty extended partition", disk255(boot.Empty, box), 65536, "generic", nil, false, align.Nothing, align.NoGain, "No: there is no partition to move."},
 		{"nothing there", disk255(boot.Empty), 65536, "generic", nil, false, align.Nothing, align.NoGain, "No: there is no partition to move."},
 	} {
@@ -145,7 +148,7 @@ func TestAdvice(t *testing.T) {
 // What is said of references is what a plan would do with them.
 func TestAdviceOnReferences(t *testing.T) {
 	encode := func([]byte, int64) ([]byte, error) { return nil, nil }
-	l := disk255(boot.Windows2000, xp, lvm)
+	l := disk255(windows.MBR2000, xp, lvm)
 	l.Boot.Refs = []boot.Ref{{Partition: 1, Target: 1, Encode: encode}, {Partition: 1, Target: 1, Encode: encode}}
 	advise := func() align.Advice { return align.Advise(l, align.Case{Boundary: 65536, Storage: align.Generic()}) }
 	require.Contains(t, advise().Text, "2 stored positions change with the move, and all can be rewritten.")
@@ -181,7 +184,7 @@ func TestAdviceFollowsTheVerdict(t *testing.T) {
 			p.Volume.DataStart = 512 * rapid.Int64Range(0, 300).Draw(t, "data")
 			parts = append(parts, p)
 		}
-		l := disk255(rapid.SampledFrom([]*boot.Code{boot.Empty, boot.Windows2000, boot.Unknown}).Draw(t, "code"), parts...)
+		l := disk255(rapid.SampledFrom([]*boot.Code{boot.Empty, windows.MBR2000, boot.Unknown}).Draw(t, "code"), parts...)
 		c := align.Case{Boundary: 4096 << rapid.IntRange(0, 8).Draw(t, "boundary"), Storage: storage(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage"))}
 		if rapid.Bool().Draw(t, "refused") {
 			c.Refusals = []align.Finding{{Code: "x"}}

@@ -7,26 +7,26 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// bootArea is how much of a partition may hold boot code in front of the file system: ext keeps two sectors free.
-const bootArea = 1024
+// AreaLen is how much of a partition may hold boot code in front of the file system: ext keeps two sectors free.
+const AreaLen = 1024
 
-// maxBootSectors is how many boot sectors of partitions are followed for a loader. A table can name thousands.
-const maxBootSectors = 16
+// MaxBootSectors is how many boot sectors of partitions are followed for a loader. A table can name thousands.
+const MaxBootSectors = 16
 
-// area names the loader in the boot area of a partition, Unknown for any other content; ok is false when it holds nothing but zeros, as
+// Area names the loader in the boot area of a partition, Unknown for any other content; ok is false when it holds nothing but zeros, as
 // in front of most file systems, or is not on the disk as a whole. All are read once: a table can have thousands of partitions, and each finder asks for all of them.
-func (g *Guest) area(p Partition) (c *Code, ok bool, err error) {
+func (g *Guest) Area(p Partition) (c *Code, ok bool, err error) {
 	if g.areas == nil {
-		areas, buf := map[int]*Code{}, make([]byte, bootArea)
+		areas, buf := map[int]*Code{}, make([]byte, AreaLen)
 		for _, p := range g.Partitions {
-			if p.Len < bootArea || p.End() > g.Disk.Size() {
+			if p.Len < AreaLen || p.End() > g.Disk.Size() {
 				continue
 			}
 			if err := ondisk.ReadFull(g.Disk, buf, p.Off); err != nil {
 				return c, false, err
 			}
 			if !ondisk.IsZero(buf) {
-				areas[p.Number] = g.loader(buf[:codeLen])
+				areas[p.Number] = g.Loader(buf[:CodeLen])
 			}
 		}
 		g.areas = areas
@@ -35,9 +35,9 @@ func (g *Guest) area(p Partition) (c *Code, ok bool, err error) {
 	return c, ok, nil
 }
 
-// loaderIn gives the first sector of a partition when it is that of a loader; ok is false for any other.
-func (g *Guest) loaderIn(p Partition, c *Code) (sector []byte, ok bool, err error) {
-	held, ok, err := g.area(p)
+// LoaderIn gives the first sector of a partition when it is that of a loader; ok is false for any other.
+func (g *Guest) LoaderIn(p Partition, c *Code) (sector []byte, ok bool, err error) {
+	held, ok, err := g.Area(p)
 	if err != nil || !ok || held != c {
 		return nil, false, err
 	}
@@ -48,12 +48,12 @@ func (g *Guest) loaderIn(p Partition, c *Code) (sector []byte, ok bool, err erro
 // inPartitions reports whether the code can be the boot sector of a partition, and its Find tells of it there.
 func (c *Code) inPartitions() bool { return c.Absolute || c.OfVolume }
 
-// loader names the loader in the boot sector of a partition.
-func (g *Guest) loader(code []byte) *Code { return first(g.codes, code, (*Code).inPartitions) }
+// Loader names the loader in the boot sector of a partition.
+func (g *Guest) Loader(code []byte) *Code { return first(g.Codes, code, (*Code).inPartitions) }
 
-// chooses reports whether the code in sector 0 can boot from a partition. Code that is not known is taken for one that
+// Chooses reports whether the code in sector 0 can boot from a partition. Code that is not known is taken for one that
 // goes by the flag.
-func (g *Guest) chooses(p Partition) bool {
+func (g *Guest) Chooses(p Partition) bool {
 	switch c := g.Code; {
 	case c.Number != nil:
 		return p.Number == c.Number(g.Sector0)
@@ -63,9 +63,9 @@ func (g *Guest) chooses(p Partition) bool {
 	return p.Active && p.Kind != table.Logical
 }
 
-// told reports whether b, the boot sector of a partition, is that of a loader whose Find tells of it.
-func (g *Guest) told(p Partition, b []byte) (told bool, err error) {
-	for _, c := range g.codes {
+// Told reports whether b, the boot sector of a partition, is that of a loader whose Find tells of it.
+func (g *Guest) Told(p Partition, b []byte) (told bool, err error) {
+	for _, c := range g.Codes {
 		at, sector := c.Offset[p.Volume.Kind], b
 		switch {
 		case !c.inPartitions() || at+512 > p.Len:
@@ -75,33 +75,33 @@ func (g *Guest) told(p Partition, b []byte) (told bool, err error) {
 				return false, err
 			}
 		}
-		if c.Known(sector[:codeLen]) {
+		if c.Known(sector[:CodeLen]) {
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-// starts reports whether the boot goes through the boot sector of a partition, or of the disk (number 0), without the
+// Starts reports whether the boot goes through the boot sector of a partition, or of the disk (number 0), without the
 // menu of a loader.
-func (g *Guest) starts(home Partition) bool { return home.Number == 0 || g.chooses(home) }
+func (g *Guest) Starts(home Partition) bool { return home.Number == 0 || g.Chooses(home) }
 
-// breaks says that a move of a partition (0: any move) breaks the loader in the boot sector of home. Boot sectors
+// Breaks says that a move of a partition (0: any move) breaks the loader in the boot sector of home. Boot sectors
 // of partitions are left over from systems long gone: one that only a menu can lead to is a warning.
-func (f *Found) breaks(g *Guest, home Partition, code string, partition int, text, remedy string) {
-	if g.starts(home) {
-		f.unbootable(code, partition, text, remedy)
+func (f *Found) Breaks(g *Guest, home Partition, code string, partition int, text, remedy string) {
+	if g.Starts(home) {
+		f.Unbootable(code, partition, text, remedy)
 		return
 	}
-	f.warn(code, partition, text+". The code in sector 0 does not read that boot sector: this matters only if the menu of another loader does",
+	f.Warn(code, partition, text+". The code in sector 0 does not read that boot sector: this matters only if the menu of another loader does",
 		"install that loader again in the copy if you boot by it")
 }
 
-// loaders finds what the boot loaders in sector 0 and in boot sectors store.
-var loaders = Finder{Name: "boot loaders", Find: findLoaders}
+// Loaders finds what the boot loaders in sector 0 and in boot sectors store.
+var Loaders = Finder{Name: "boot loaders", Find: findLoaders}
 
 func findLoaders(g *Guest) (f Found, err error) {
-	for _, c := range g.codes {
+	for _, c := range g.Codes {
 		if c.Find == nil {
 			continue
 		}

@@ -16,9 +16,9 @@ type Result struct {
 	boots  bool         // something on the disk looks like the start of a boot
 }
 
-// Read names the boot code and finds all references.
-func Read(g *Guest) (*Result, error) {
-	g.Code, g.codes = Identify(g.Sector0), Codes
+// Read names the boot code as one of codes, and has the finders look at the disk.
+func Read(g *Guest, codes []*Code, finders []Finder) (*Result, error) {
+	g.Code, g.Codes = Identify(codes, g.Sector0), codes
 	r := &Result{Code: g.Code}
 	for _, f := range finders {
 		found, err := f.Find(g)

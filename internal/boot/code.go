@@ -52,12 +52,15 @@ var (
 	Unknown = &Code{ID: "unknown", Name: "unknown"}
 )
 
-// Identify names the code of an MBR (440 bytes).
-func Identify(code []byte) *Code {
+// CodeLen is the room for code in a boot sector; the signature of the disk follows.
+const CodeLen = 440
+
+// Identify names the code of an MBR.
+func Identify(codes []*Code, code []byte) *Code {
 	if ondisk.IsZero(code) {
 		return Empty
 	}
-	return first(Codes, code, func(c *Code) bool { return !c.OfVolume })
+	return first(codes, code, func(c *Code) bool { return !c.OfVolume })
 }
 
 func first(codes []*Code, code []byte, may func(c *Code) bool) *Code {
@@ -69,9 +72,9 @@ func first(codes []*Code, code []byte, may func(c *Code) bool) *Code {
 	return Unknown
 }
 
-// has makes code known by runs of bytes that it has in every version; their offsets differ between builds and
+// Has makes code known by runs of bytes that it has in every version; their offsets differ between builds and
 // languages.
-func has(all ...[]byte) func(code []byte) bool {
+func Has(all ...[]byte) func(code []byte) bool {
 	return func(code []byte) bool {
 		for _, run := range all {
 			if !bytes.Contains(code, run) {
@@ -82,15 +85,16 @@ func has(all ...[]byte) func(code []byte) bool {
 	}
 }
 
-// says makes code known by a text.
-func says(text string) func(code []byte) bool { return has([]byte(text)) }
+// Says makes code known by a text.
+func Says(text string) func(code []byte) bool { return Has([]byte(text)) }
 
-func either(a, b func(code []byte) bool) func(code []byte) bool {
+// Either makes code known by one of two marks.
+func Either(a, b func(code []byte) bool) func(code []byte) bool {
 	return func(code []byte) bool { return a(code) || b(code) }
 }
 
-// active picks the active partition, in extended ones too.
-func active(p Partition) bool { return p.Active }
+// Active picks the active partition, in extended ones too.
+func Active(p Partition) bool { return p.Active }
 
-// none picks no partition: the code goes by no table.
-func none(Partition) bool { return false }
+// None picks no partition: the code goes by no table.
+func None(Partition) bool { return false }

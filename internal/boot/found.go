@@ -12,8 +12,8 @@ import (
 
 // Remedies.
 const (
-	installAgain = "go on with --allow-unbootable, and install the boot loader again from a rescue system on the copy"
-	whenUnknown  = "go on with --allow-unbootable if nothing boots from the disk, or if you will install the boot loader again on the copy"
+	InstallAgain = "go on with --allow-unbootable, and install the boot loader again from a rescue system on the copy"
+	WhenUnknown  = "go on with --allow-unbootable if nothing boots from the disk, or if you will install the boot loader again on the copy"
 )
 
 // Found is what a finder has to say. Refs must come in an order that no move changes.
@@ -47,36 +47,37 @@ func (f *Found) add(more Found) {
 	f.Windows, f.Unlisted = f.Windows || more.Windows, f.Unlisted+more.Unlisted
 }
 
-func (f *Found) link(partition int, format string, args ...any) {
+// Link adds a step of the boot. Partition 0 is the disk.
+func (f *Found) Link(partition int, format string, args ...any) {
 	f.Chain = append(f.Chain, Link{partition, fmt.Sprintf(format, args...)})
 }
 
-// unbootable says that a move of a partition (0: any move) breaks the boot.
-func (f *Found) unbootable(code string, partition int, text, remedy string) {
+// Unbootable says that a move of a partition (0: any move) breaks the boot.
+func (f *Found) Unbootable(code string, partition int, text, remedy string) {
 	f.Issues = append(f.Issues, ondisk.Issue{Code: code, Effect: ondisk.Unbootable, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
 }
 
-// warn says what a user should know when a partition (0: any) moves.
-func (f *Found) warn(code string, partition int, text, remedy string) {
+// Warn says what a user should know when a partition (0: any) moves.
+func (f *Found) Warn(code string, partition int, text, remedy string) {
 	f.Issues = append(f.Issues, ondisk.Issue{Code: code, Effect: ondisk.Warn, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
 }
 
-// unread makes an issue of what keeps a file of a guest from being understood. What is not there is no issue, and an error of reading is not one
+// Unread makes an issue of what keeps a file of a guest from being understood. What is not there is no issue, and an error of reading is not one
 // either: it is given back.
-func (f *Found) unread(code string, partition int, what string, err error, remedy string) error {
+func (f *Found) Unread(code string, partition int, what string, err error, remedy string) error {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, ondisk.ErrNoMatch):
 		return nil
 	case errors.Is(err, ondisk.ErrFormat), errors.Is(err, ondisk.ErrUnsupported), errors.Is(err, ondisk.ErrLimit):
-		f.unbootable(code, partition, fmt.Sprintf("%s: %v", what, err), remedy)
+		f.Unbootable(code, partition, fmt.Sprintf("%s: %v", what, err), remedy)
 		return nil
 	}
 	return err
 }
 
-// ownStart adds a reference that should point to the start of its own partition. Old value first: one that points elsewhere is reported
+// OwnStart adds a reference that should point to the start of its own partition. Old value first: one that points elsewhere is reported
 // and stays. primary tells that boot code uses it.
-func (f *Found) ownStart(r Ref, p Partition, primary bool) {
+func (f *Found) OwnStart(r Ref, p Partition, primary bool) {
 	switch {
 	case r.Points == p.Off:
 		r.Target = p.Number

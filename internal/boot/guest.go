@@ -31,7 +31,7 @@ type Guest struct {
 	GUID       string // of the GPT
 	Partitions []Partition
 
-	codes  []*Code
+	Codes  []*Code
 	areas  map[int]*Code  // the loaders in boot areas that are not empty, by number of the partition; nil: not read yet
 	files  map[int]opened // by number of the partition
 	budget *guestfile.Budget
@@ -58,8 +58,8 @@ func Kept[T any](g *Guest) *T {
 	return v
 }
 
-// readers open the file systems whose files are read.
-var readers = map[volume.Kind]func(*guestfile.Budget, disk.Disk) (guestfile.FS, error){
+// Readers open the file systems whose files are read.
+var Readers = map[volume.Kind]func(*guestfile.Budget, disk.Disk) (guestfile.FS, error){
 	volume.NTFS:  (*guestfile.Budget).NTFS,
 	volume.FAT12: (*guestfile.Budget).FAT,
 	volume.FAT16: (*guestfile.Budget).FAT,
@@ -71,7 +71,7 @@ var readers = map[volume.Kind]func(*guestfile.Budget, disk.Disk) (guestfile.FS, 
 
 // Files opens the file system of a partition: ErrNoMatch for one whose files are not read.
 func (g *Guest) Files(p Partition) (guestfile.FS, error) {
-	open := readers[p.Volume.Kind]
+	open := Readers[p.Volume.Kind]
 	if open == nil || p.Kind == table.Extended || p.Len <= 0 || p.End() > g.Disk.Size() {
 		return nil, ondisk.ErrNoMatch
 	}
@@ -91,8 +91,8 @@ func (g *Guest) Files(p Partition) (guestfile.FS, error) {
 	return o.fs, o.err
 }
 
-// notSeen notes a partition that could not be looked into.
-func (g *Guest) notSeen(p Partition) {
+// NotSeen notes a partition that could not be looked into.
+func (g *Guest) NotSeen(p Partition) {
 	if g.unseen == nil {
 		g.unseen = map[int]bool{}
 	}
@@ -148,8 +148,8 @@ func (g *Guest) Holding(off, n int64) (Partition, bool) {
 	return g.find(func(p Partition) bool { return off >= p.Off && off < p.End() && n <= p.End()-off })
 }
 
-// numbered finds a partition by its number; without one it is that of nothing, number 0.
-func (g *Guest) numbered(number int) Partition {
+// Numbered finds a partition by its number; without one it is that of nothing, number 0.
+func (g *Guest) Numbered(number int) Partition {
 	p, _ := g.find(func(p Partition) bool { return p.Number == number })
 	return p
 }
@@ -163,8 +163,8 @@ func (g *Guest) find(is func(Partition) bool) (found Partition, ok bool) {
 	return found, ok
 }
 
-// everywhere makes a finder of one that looks at a partition.
-func everywhere(find func(g *Guest, p Partition, f *Found) error) func(*Guest) (Found, error) {
+// Everywhere makes a finder of one that looks at a partition.
+func Everywhere(find func(g *Guest, p Partition, f *Found) error) func(*Guest) (Found, error) {
 	return func(g *Guest) (f Found, err error) {
 		for _, p := range g.Partitions {
 			if err := find(g, p, &f); err != nil {
@@ -175,8 +175,8 @@ func everywhere(find func(g *Guest, p Partition, f *Found) error) func(*Guest) (
 	}
 }
 
-// firstByte is where the first partition begins: what lies in front of it never moves.
-func (g *Guest) firstByte() int64 {
+// FirstByte is where the first partition begins: what lies in front of it never moves.
+func (g *Guest) FirstByte() int64 {
 	first := g.Disk.Size()
 	for _, p := range g.Partitions {
 		first = min(first, p.Off)

@@ -168,8 +168,8 @@ func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 	return kept, clash
 }
 
-// encodeHidden writes a byte offset as a 32-bit count of sectors.
-func encodeHidden(sector int64) func([]byte, int64) ([]byte, error) {
+// EncodeSectors writes a byte offset as a 32-bit count of sectors.
+func EncodeSectors(sector int64) func([]byte, int64) ([]byte, error) {
 	return func(_ []byte, to int64) ([]byte, error) {
 		n := to / sector
 		if to%sector != 0 || n > math.MaxUint32 {

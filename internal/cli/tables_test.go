@@ -14,6 +14,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
@@ -75,7 +76,7 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 	begins := func(text string) func([]byte) bool {
 		return func(code []byte) bool { return strings.HasPrefix(string(code), text) }
 	}
-	with(t, &boot.Codes, &boot.Code{
+	with(t, &known.Codes, &boot.Code{
 		ID: "table-loader", Name: "Table Loader", Known: begins("TABLELDR"), HandsOver: true, AnyFlag: true, ReadsCHS: true,
 		Number: func([]byte) int { return 1 }, Address: "smoke signals",
 	})
@@ -85,7 +86,7 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 	require.Contains(t, text, "This is a boot disk")
 	require.Contains(t, command(t, "inspect", "--json", byTable).stdout, `"name": "table-loader"`)
 
-	with(t, &boot.Codes, &boot.Code{
+	with(t, &known.Codes, &boot.Code{
 		ID: "find-loader", Name: "Find Loader", Known: begins("FINDLDR"), Absolute: true,
 		Find: func(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 			b := make([]byte, 440)
@@ -200,7 +201,7 @@ func TestSchemaListsTheTables(t *testing.T) {
 	}
 	require.ElementsMatch(t, slices.Compact(slices.Sorted(slices.Values(kinds))), enum(t, "$defs", "volume", "properties", "kind"))
 	codes := []string{boot.Empty.ID, boot.Unknown.ID}
-	for _, c := range boot.Codes {
+	for _, c := range known.Codes {
 		if !c.OfVolume {
 			codes = append(codes, c.ID)
 		}

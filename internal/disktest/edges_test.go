@@ -55,8 +55,16 @@ var edges = map[string][]string{
 	// Files of a guest, and values in them: where their bytes lie. They know no partitions.
 	"internal/guestfile": {"internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs"},
 	"internal/hive":      nil,
-	"internal/boot":      {"internal/guestfile", "internal/hive", "internal/table", "internal/volume"},
-	"internal/layout":    {"internal/boot", "internal/table", "internal/volume"},
+	// What all knowledge of booting is made of, one package for each family of it, and the lists above them.
+	"internal/boot":          {"internal/guestfile", "internal/table", "internal/volume"},
+	"internal/boot/firmware": {"internal/boot", "internal/guestfile", "internal/table", "internal/volume"},
+	"internal/boot/grub":     {"internal/boot", "internal/table", "internal/volume"},
+	"internal/boot/linux":    {"internal/boot", "internal/guestfile", "internal/table", "internal/volume"},
+	"internal/boot/windows":  {"internal/boot", "internal/guestfile", "internal/hive", "internal/table", "internal/volume"}, // a registry is a hive
+	"internal/boot/known":    {"internal/boot", "internal/boot/firmware", "internal/boot/grub", "internal/boot/linux", "internal/boot/windows"},
+	"internal/boot/boottest": {"internal/boot", "internal/boot/known", "internal/table", "internal/volume"}, // for their tests
+	// A disk is asked for all that is known.
+	"internal/layout": {"internal/boot", "internal/boot/known", "internal/table", "internal/volume"},
 
 	// The verdict names kinds of partitions and file systems, the advice also boot code.
 	"internal/align": {"internal/boot", "internal/layout", "internal/table", "internal/volume"},
@@ -147,7 +155,7 @@ func TestImportEdges(t *testing.T) {
 	}
 }
 
-// The table itself must have no cycle, and formats must not meet: a slip in it would allow what it is there to forbid.
+// The table itself must have no cycle, and neither formats nor families of boot loaders must meet: a slip in it would allow what it is there to forbid.
 func TestTheTableOfImportsIsSound(t *testing.T) {
 	var visit func(path string, above []string)
 	visit = func(path string, above []string) {
@@ -162,6 +170,9 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 			require.False(t, strings.HasPrefix(to, "internal/disktest") && path != "internal/disktest/oddfs", path)
 			format := func(p string) bool { return filepath.Dir(p) == "internal/image" && p != "internal/image/driver" }
 			require.False(t, format(path) && format(to), "%s imports %s", path, to)
+			family := func(p string) bool { return filepath.Dir(p) == "internal/boot" }
+			require.False(t, family(path) && family(to) && path != "internal/boot/known" && path != "internal/boot/boottest", "%s imports %s", path, to)
+			require.NotEqual(t, "internal/boot/boottest", to, path)
 		}
 	}
 	require.NotContains(t, edges["internal/table"], "internal/volume")

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -116,7 +117,7 @@ func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, error) {
 	if t.Scheme == table.MBR {
 		l.Geometry = t.Geometry(l.hints(hint))
 	}
-	l.Boot = &boot.Result{Code: boot.Identify(t.BootCode)}
+	l.Boot = &boot.Result{Code: known.Identify(t.BootCode)}
 	return l, nil
 }
 
@@ -257,7 +258,7 @@ func (l *Layout) readBoot(d disk.Disk) error {
 	g := &boot.Guest{
 		Disk: d, Sector0: l.Table.BootCode, Scheme: l.Table.Scheme, Signature: l.Table.Signature, GUID: l.Table.GUID, Partitions: l.Partitions,
 	}
-	if l.Boot, err = boot.Read(g); err != nil {
+	if l.Boot, err = known.Read(g); err != nil {
 		return err
 	}
 	l.Issues = append(l.Issues, l.Boot.Issues...)

@@ -1,0 +1,83 @@
+// Package boottest reads disks of bytes as a guest, for the tests of boot and of its families.
+package boottest
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/known"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Disk returns a disk of bytes, in sectors of 512 bytes.
+func Disk(b []byte) disk.Disk { return DiskOf(b, 512) }
+
+// DiskOf returns a disk of bytes, in sectors of another size.
+func DiskOf(b []byte, sectorSize int64) disk.Disk {
+	return disk.New(int64(len(b)), sectorSize, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: int64(len(b)) - off, Src: content(b), Off: off}, nil
+	})
+}
+
+type content []byte
+
+func (c content) ReadAt(p []byte, off int64) (int, error) { return copy(p, c[off:]), nil }
+
+// Partitions returns the table of a disk, and its partitions with their volumes.
+func Partitions(t testing.TB, d disk.Disk) (*table.Table, []boot.Partition) {
+	t.Helper()
+	tab, err := table.Read(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []boot.Partition
+	for _, p := range tab.Partitions {
+		v, err := volume.Probe(disk.Section(d, p.Range), p.Off)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, boot.Partition{Partition: p, Volume: v})
+	}
+	return tab, out
+}
+
+// Guest returns a disk as finders see it.
+func Guest(d disk.Disk, tab *table.Table, parts []boot.Partition) *boot.Guest {
+	return &boot.Guest{Disk: d, Sector0: tab.BootCode, Scheme: tab.Scheme, Signature: tab.Signature, Partitions: parts}
+}
+
+// ReadGuest returns what a guest boots with.
+func ReadGuest(t testing.TB, g *boot.Guest) *boot.Result {
+	t.Helper()
+	r, err := known.Read(g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Read returns what a disk of bytes boots with.
+func Read(t testing.TB, b []byte) *boot.Result {
+	t.Helper()
+	d := Disk(b)
+	tab, parts := Partitions(t, d)
+	return ReadGuest(t, Guest(d, tab, parts))
+}
+
+// Texts returns the steps of a boot.
+func Texts(chain []boot.Link) []string {
+	var out []string
+	for _, l := range chain {
+		out = append(out, l.Text)
+	}
+	return out
+}
+
+// Issues returns those that have a code.
+func Issues(r *boot.Result, code string) []ondisk.Issue {
+	return slices.DeleteFunc(slices.Clone(r.Issues), func(i ondisk.Issue) bool { return i.Code != code })
+}

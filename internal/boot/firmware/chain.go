@@ -1,0 +1,158 @@
+// Package firmware knows how a BIOS or UEFI starts a disk: code of sector 0 and of boot sectors that belongs to no
+// other family, and what they store of the place of their partition.
+package firmware
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Chain tells how a BIOS gets from sector 0 to the boot sector of a partition. What a loader does from there on is told by the finder
+// that knows it. Without code in sector 0 there is nothing to tell.
+var Chain = boot.Finder{Name: "boot chain", Find: firstLinks}
+
+func firstLinks(g *boot.Guest) (f boot.Found, err error) {
+	switch c := g.Code; {
+	case c == boot.Unknown:
+		f.Link(0, "the code in sector 0 is not known, and so is what it reads")
+	case c == boot.Empty || c.Encrypts || c.Find != nil: // see finder encryption, and the loader's own
+		return f, nil
+	case !sector0Reads(&f, g):
+		return f, nil
+	}
+	for _, p := range chosen(g) {
+		if err := bootSector(&f, g, p); err != nil {
+			return f, fmt.Errorf("partition %d: %w", p.Number, err)
+		}
+	}
+	return f, nil
+}
+
+// sector0Reads tells what standard code does, and whether it finds a partition to boot from.
+func sector0Reads(f *boot.Found, g *boot.Guest) bool {
+	c, who := g.Code, "code of "+g.Code.Name
+	if c.Generic {
+		who = c.Name
+	}
+	if g.Scheme == table.GPT && c.Generic {
+		const text = "the code in sector 0 has the shape of standard code for an MBR, and whether it reads the GPT is not known"
+		f.Link(0, text)
+		f.Warn("boot-code", 0, text, "if a BIOS boots the disk by it, install the boot loader again on the copy")
+		return false
+	}
+	if (g.Scheme == table.GPT) != c.GPT {
+		other := map[bool]string{true: "an MBR", false: "a GPT"}[c.GPT]
+		f.Link(0, "%s in sector 0 does not read %s: no BIOS boots by it", who, other)
+		return false
+	}
+	choice := cmp.Or(c.Choice, "the active partition")
+	if c.Number != nil {
+		choice = fmt.Sprintf("partition %d", c.Number(g.Sector0))
+	}
+	over := ""
+	if c.HandsOver {
+		over = ", and hands its entry of the table over"
+	}
+	f.Link(0, "%s in sector 0 reads the boot sector of %s by %s%s", who, choice, address(c), over)
+	return chosenAre(f, chosen(g), c)
+}
+
+// maxChosen is how many partitions that the code in sector 0 can boot from are reported. An MBR has room for four.
+const maxChosen = 16
+
+// chosen are the partitions that the code in sector 0 can boot from.
+func chosen(g *boot.Guest) []boot.Partition {
+	ps := slices.DeleteFunc(slices.Clone(g.Partitions), func(p boot.Partition) bool { return !g.Chooses(p) })
+	return ps[:min(len(ps), maxChosen)]
+}
+
+// chosenAre says when there is not one partition to boot from, and whether there is any.
+func chosenAre(f *boot.Found, ps []boot.Partition, c *boot.Code) bool {
+	switch {
+	case len(ps) == 0:
+		f.Link(0, "there is no such partition, so a BIOS does not boot from this disk")
+	case len(ps) > 1 && !c.Many:
+		var numbers []string
+		for _, p := range ps {
+			numbers = append(numbers, strconv.Itoa(p.Number))
+		}
+		f.Link(0, "partitions %s are marked so, which most code takes for an error", strings.Join(numbers, ", "))
+	}
+	return len(ps) > 0
+}
+
+// systemFiles are the files that boot sectors of file systems load, by the name that stands in the code: that of a message, or of a
+// folder entry of FAT. Seen: the test corpus has those of Windows, and mkfs.fat and mkntfs write the message; the rest are the names
+// that their systems document.
+var systemFiles = []struct{ mark, text string }{
+	{"BOOTMGR", "loads BOOTMGR of Windows Vista or later"},
+	{"NTLDR", "loads NTLDR of Windows NT to 2003"},
+	{"IO      SYS", "loads IO.SYS of MS-DOS or Windows 9x"},
+	{"IBMBIO  COM", "loads IBMBIO.COM of PC DOS"},
+	{"KERNEL  SYS", "loads KERNEL.SYS of FreeDOS"},
+	{"SYS01475", "loads OS/2"},
+	{"FREELDR SYS", "loads FREELDR.SYS of ReactOS"},
+	{"not a bootable disk", "shows a message of the formatter: there is no loader"},
+}
+
+// bootSector says what the boot sector of a partition does.
+func bootSector(f *boot.Found, g *boot.Guest, p boot.Partition) error {
+	if p.Len < 512 || p.End() > g.Disk.Size() {
+		f.Link(p.Number, "partition %d has no boot sector inside of the disk", p.Number)
+		return nil
+	}
+	b, err := ondisk.Bytes(g.Disk, p.Off, 512)
+	if err != nil {
+		return err
+	}
+	if told, err := g.Told(p, b); told || err != nil {
+		return err
+	}
+	f.Link(p.Number, "the boot sector of partition %d (%s) %s", p.Number, content(p), sectorText(b, p))
+	return nil
+}
+
+func content(p boot.Partition) string {
+	if p.Kind == table.Extended {
+		return "extended"
+	}
+	return string(p.Volume.Kind)
+}
+
+// endOfBPB is where the fields of every file system end and only code follows, but for exFAT. Spec: fatgen103, "Extended BPB" of FAT32.
+const endOfBPB = 90
+
+func sectorText(b []byte, p boot.Partition) string {
+	if ondisk.IsZero(b[endOfBPB:510]) || b[510] != 0x55 || b[511] != 0xaa || p.Volume.Kind == volume.ExFAT && noExFATCode(b) {
+		return "holds no code: the boot ends there"
+	}
+	for _, s := range systemFiles {
+		if bytes.Contains(b, []byte(s.mark)) {
+			return s.text
+		}
+	}
+	if p.Volume.Kind == volume.Disklabel {
+		return "holds the first stage of a BSD"
+	}
+	return "holds code that is not known"
+}
+
+// address says how code names a sector to the BIOS.
+func address(c *boot.Code) string {
+	switch {
+	case c.Address != "":
+		return c.Address
+	case c.ReadsCHS:
+		return "cylinder, head and sector"
+	}
+	return "LBA"
+}

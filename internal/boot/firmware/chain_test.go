@@ -1,0 +1,262 @@
+package firmware_test
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/boot/known"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// chain is how a forged disk boots: the partition that each step needs, and its text.
+func chain(t *testing.T, f disktest.Forged) (texts []string, needs []int) {
+	t.Helper()
+	d := boottest.Disk(f)
+	tab, parts := boottest.Partitions(t, d)
+	r, err := known.Read(boottest.Guest(d, tab, parts))
+	require.NoError(t, err)
+	for _, l := range r.Chain {
+		texts, needs = append(texts, l.Text), append(needs, l.Partition)
+	}
+	return texts, needs
+}
+
+// twoPartitions is a disk with a FAT16 and an NTFS, which are active as the flags say.
+func twoPartitions(code []byte, flags ...byte) disktest.Forged {
+	f := disktest.ForgeMBR(40000,
+		disktest.MBREntryFields{Type: 6, Flag: flags[0], Start: 63, Sectors: 16000},
+		disktest.MBREntryFields{Type: 7, Flag: flags[1], Start: 20000, Sectors: 16000})
+	f.PutFAT16(63, 16000)
+	f.PutNTFS(20000, 16000)
+	f.Put(0, code)
+	return f
+}
+
+func file(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(disktest.DataFile(t, path))
+	require.NoError(t, err)
+	code := make([]byte, 440)
+	copy(code, b)
+	return code
+}
+
+func TestChainOfABIOS(t *testing.T) {
+	mbr, alt, gpt := "/usr/lib/syslinux/mbr/mbr.bin", "/usr/lib/syslinux/mbr/altmbr.bin", "/usr/lib/syslinux/mbr/gptmbr.bin"
+	const byLBA = "code of SYSLINUX in sector 0 reads the boot sector of the active partition by LBA, and hands its entry of the table over"
+	for _, tc := range []struct {
+		name       string
+		disk       disktest.Forged
+		texts      []string
+		partitions []int
+	}{
+		{"no code", twoPartitions(nil, 0x80, 0), nil, nil},
+		{"the first is active", twoPartitions(file(t, mbr), 0x80, 0), []string{byLBA, "the boot sector of partition 1 (fat16) holds code that is not known"}, []int{0, 1}},
+		{"the second is active", twoPartitions(file(t, mbr), 0, 0x80), []string{byLBA, "the boot sector of partition 2 (ntfs) holds no code: the boot ends there"}, []int{0, 2}},
+		{"none is active", twoPartitions(file(t, mbr), 0, 0), []string{byLBA, "there is no such partition, so a BIOS does not boot from this disk"}, []int{0, 0}},
+		{"both are active", twoPartitions(file(t, mbr), 0x80, 0x80), []string{
+			byLBA, "partitions 1, 2 are marked so, which most code takes for an error",
+			"the boot sector of partition 1 (fat16) holds code that is not known", "the boot sector of partition 2 (ntfs) holds no code: the boot ends there",
+		}, []int{0, 0, 1, 2}},
+		{"altmbr goes by a number, not by the flag", twoPartitions(append(file(t, alt)[:439], 2), 0x80, 0), []string{
+			"code of SYSLINUX altmbr in sector 0 reads the boot sector of partition 2 by LBA, and hands its entry of the table over",
+			"the boot sector of partition 2 (ntfs) holds no code: the boot ends there",
+		}, []int{0, 2}},
+		{"gptmbr on an MBR", twoPartitions(file(t, gpt), 0x80, 0), []string{"code of SYSLINUX gptmbr in sector 0 does not read an MBR: no BIOS boots by it"}, []int{0}},
+		{"unknown code", twoPartitions([]byte{0xfa, 1, 2, 3}, 0x80, 0), []string{
+			"the code in sector 0 is not known, and so is what it reads", "the boot sector of partition 1 (fat16) holds code that is not known",
+		}, []int{0, 1}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.disk.Put(63*512+90, []byte{0xfa, 0x33, 0xc0})
+			texts, partitions := chain(t, tc.disk)
+			require.Equal(t, tc.texts, texts)
+			require.Equal(t, tc.partitions, partitions)
+		})
+	}
+}
+
+// What real boot sectors load: those of Windows, and those that formatters write.
+func TestChainOfBootSectors(t *testing.T) {
+	head := func(t *testing.T, path string) []byte {
+		t.Helper()
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return b[:512]
+	}
+	made := func(t *testing.T, command string, args ...string) []byte {
+		t.Helper()
+		path := t.TempDir() + "/volume"
+		require.NoError(t, os.WriteFile(path, make([]byte, 16<<20), 0o600))
+		disktest.Run(t, command, append(args, path)...)
+		return head(t, path)
+	}
+	windows := []string{"loads BOOTMGR of Windows Vista or later", "loads NTLDR of Windows NT to 2003"}
+	const message = "shows a message of the formatter: there is no loader"
+	for name, tc := range map[string]struct {
+		corpus, file string
+		tool         []string
+		want         string
+	}{
+		"windows 7 or later, ntfs": {corpus: "go-ntfs/ads_with_same_ids-0x0.bin", want: windows[0]},
+		"windows xp, ntfs":         {corpus: "dftt/7-ntfs-undel.dd.xz", want: windows[1]},
+		"windows xp, fat16":        {corpus: "dftt/6-fat-undel.dd.xz", want: windows[1]},
+		"mkfs.fat":                 {tool: []string{"mkfs.fat", "-F", "16"}, want: message},
+		"mkntfs":                   {tool: []string{"mkntfs", "-F", "-q"}, want: message},
+		"grub":                     {file: "/usr/lib/grub/i386-pc/boot.img", want: "GRUB 2 in the boot sector of partition 1 loads core.img from LBA 1, in the gap"},
+		"zeros":                    {want: "holds no code: the boot ends there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := disktest.ForgeMBR(40000, disktest.MBREntryFields{Type: 6, Flag: 0x80, Start: 63, Sectors: 30000})
+			f.Put(0, file(t, "/usr/lib/syslinux/mbr/mbr.bin"))
+			switch {
+			case tc.corpus != "":
+				f.Put(63*512, head(t, disktest.Corpus(t, tc.corpus)))
+			case tc.file != "":
+				f.Put(63*512, head(t, disktest.DataFile(t, tc.file)))
+			case tc.tool != nil:
+				f.Put(63*512, made(t, tc.tool[0], tc.tool[1:]...))
+			}
+			f.U16(63*512+510, 0xaa55)
+			texts, _ := chain(t, f)
+			require.True(t, strings.HasSuffix(texts[1], tc.want), texts[1])
+		})
+	}
+}
+
+// isolinux.bin is found by the sector that stands behind the code, which may lie in a partition or in front of all of them.
+func TestChainOfIsolinux(t *testing.T) {
+	for name, tc := range map[string]struct {
+		lba   uint32
+		texts []string
+		moves []int // the partitions whose move breaks it
+	}{
+		"in the partition": {100, []string{"ISOLINUX isohybrid in sector 0 loads isolinux.bin from LBA 100", "isolinux.bin lies in partition 1"}, []int{1}},
+		"in front of it":   {10, []string{"ISOLINUX isohybrid in sector 0 loads isolinux.bin from LBA 10"}, nil},
+		"behind it":        {39000, []string{"ISOLINUX isohybrid in sector 0 loads isolinux.bin from LBA 39000"}, []int{0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := disktest.ForgeMBR(40000, disktest.MBREntryFields{Type: 0x17, Flag: 0x80, Start: 63, Sectors: 30000})
+			f.Put(0, file(t, "/usr/lib/ISOLINUX/isohdpfx.bin"))
+			f.U32(432, tc.lba)
+			d := boottest.Disk(f)
+			tab, parts := boottest.Partitions(t, d)
+			r, err := known.Read(boottest.Guest(d, tab, parts))
+			require.NoError(t, err)
+			var texts []string
+			for _, l := range r.Chain {
+				texts = append(texts, l.Text)
+			}
+			require.Equal(t, tc.texts, texts)
+			var moves []int
+			for _, i := range r.Issues {
+				require.Equal(t, "isolinux", i.Code)
+				moves = append(moves, i.Partition)
+			}
+			require.Equal(t, tc.moves, moves)
+		})
+	}
+}
+
+// Whatever stands in sector 0 and in a boot sector, each step has a text and names a partition that there is.
+func FuzzChain(f *testing.F) {
+	f.Add([]byte{}, []byte("\xeb\x58\x90SYSLINUX"), byte(0x80))
+	for _, name := range []string{"mbr.bin", "altmbr.bin", "gptmbr.bin"} {
+		if b, err := os.ReadFile("/usr/lib/syslinux/mbr/" + name); err == nil {
+			f.Add(b, []byte{}, byte(0x80))
+		}
+	}
+	if b, err := os.ReadFile("/usr/lib/ISOLINUX/isohdpfx.bin"); err == nil {
+		f.Add(b, []byte{}, byte(0))
+	}
+	f.Fuzz(func(t *testing.T, code, sector []byte, flag byte) {
+		disk := disktest.ForgeMBR(4096,
+			disktest.MBREntryFields{Type: 0x83, Flag: flag, Start: 63, Sectors: 900}, disktest.MBREntryFields{Type: 0xef, Start: 1000, Sectors: 900},
+			disktest.MBREntryFields{Type: 5, Start: 2000, Sectors: 900})
+		disk.EBR(2000, disktest.MBREntryFields{Type: 0x83, Flag: flag, Start: 63, Sectors: 800}, disktest.MBREntryFields{})
+		disk.Put(0, code[:min(len(code), 440)])
+		disk.Put(63*512, sector[:min(len(sector), 512)])
+		d := boottest.Disk(disk)
+		tab, parts := boottest.Partitions(t, d)
+		r, err := known.Read(boottest.Guest(d, tab, parts))
+		require.NoError(t, err)
+		for _, l := range r.Chain {
+			require.NotEmpty(t, l.Text)
+			require.Contains(t, []int{0, 1, 2, 3, 5}, l.Partition)
+		}
+		require.True(t, r.Boots(2), "the EFI system partition")
+	})
+}
+
+// gptWith is a GPT with one partition of a type, and code in sector 0.
+func gptWith(code []byte, kind []byte) disktest.Forged {
+	f := disktest.ForgeGPT(512, 4000, 128, disktest.GPTEntryFields{First: 63, Last: 1062})
+	for _, at := range []int64{2, 4000 - 33} {
+		f.Put(at*512, kind)
+	}
+	f.SumGPT(512, 512)
+	f.SumGPT(3999*512, 512)
+	f.Put(0, code)
+	f.Put(63*512, []byte{0xfa, 0x33, 0xc0})
+	return f
+}
+
+// FreeBSD's pmbr finds its partition by type, and what it loads there finds others by type: nothing counts from the start of the disk.
+func TestChainOfFreeBSDOnGPT(t *testing.T) {
+	kind := []byte{0x9d, 0x6b, 0xbd, 0x83, 0x41, 0x7f, 0xdc, 0x11, 0xbe, 0x0b, 0x00, 0x15, 0x60, 0xb8, 0x4f, 0x0f}
+	f := gptWith(slices.Concat([]byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}, kind), kind)
+	texts, partitions := chain(t, f)
+	require.Equal(t, "code of FreeBSD pmbr in sector 0 reads the boot sector of the partition of type freebsd-boot by LBA", texts[0])
+	require.Equal(t, []int{0, 1}, partitions)
+	require.Empty(t, boottest.Read(t, f).Issues)
+}
+
+// Code that has the shape of an MBR's may read a GPT all the same.
+func TestGenericCodeOnGPT(t *testing.T) {
+	f := gptWith([]byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}, []byte("a type like none"))
+	texts, _ := chain(t, f)
+	require.Equal(t, []string{"the code in sector 0 has the shape of standard code for an MBR, and whether it reads the GPT is not known"}, texts)
+	issues := boottest.Read(t, f).Issues
+	require.Len(t, issues, 1)
+	require.Equal(t, ondisk.Warn, issues[0].Effect)
+}
+
+// The code in sector 0 reads the boot sector of the active partition, and how that finds its volume is not known: OS/2's adds a stored
+// start to every sector number. Without code in sector 0 nothing leads there.
+func TestUnknownBootSectorOfTheActivePartition(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		code func(disktest.Forged)
+		flag byte
+		want []ondisk.Effect
+	}{
+		{"behind code that goes by the flag", readsByLBA, 0x80, []ondisk.Effect{ondisk.Unbootable}},
+		{"behind no code", func(disktest.Forged) {}, 0x80, []ondisk.Effect{ondisk.Warn}},
+		{"not active", readsByLBA, 0, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := disktest.ForgeMBR(8000, disktest.MBREntryFields{Type: 7, Flag: c.flag, Start: 63, Sectors: 4000})
+			c.code(f)
+			f.Text(63*512, "\xeb\x3c\x90IBM 20.0")
+			f.Put(63*512+0x5a, []byte{0xfa, 0x33, 0xdb})
+			f.U16(63*512+disktest.MBRMagic, 0xaa55)
+			var got []ondisk.Effect
+			for _, i := range boottest.Read(t, f).Issues {
+				got = append(got, i.Effect)
+				require.True(t, i.OnMove)
+			}
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+// readsByLBA makes the code of sector 0 one that reads the boot sector of the active partition by LBA.
+func readsByLBA(f disktest.Forged) {
+	f.Put(0, []byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}) // mov si,07beh; mov ah,42h; int 13h
+}

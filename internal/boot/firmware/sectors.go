@@ -1,0 +1,68 @@
+package firmware
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Sector0 says what a move would break in the code of sector 0.
+var Sector0 = boot.Finder{Name: "boot code", Find: checkMBR}
+
+func checkMBR(g *boot.Guest) (r boot.Found, err error) {
+	name, err := encryptedBesides(g)
+	if g.Code == boot.Unknown && name == "" && err == nil {
+		r.Unbootable("boot-code", 0, "the boot code in sector 0 is not known, nor whether it finds its partition after a move",
+			boot.WhenUnknown)
+	}
+	return r, err
+}
+
+// BootSectors says what a move would break in the boot sectors of partitions.
+var BootSectors = boot.Finder{Name: "boot sectors", Find: boot.Everywhere(checkVolume)}
+
+func checkVolume(g *boot.Guest, p boot.Partition, r *boot.Found) error {
+	if _, ok, err := g.Area(p); !ok || err != nil {
+		return err
+	}
+	b, err := ondisk.Bytes(g.Disk, p.Off, boot.AreaLen)
+	if err != nil {
+		return err
+	}
+	switch {
+	case p.Kind == table.Extended:
+		// Its first record has room for code: LILO and GRUB can be installed there.
+		if p.Active && boot.Identify(g.Codes, b[:boot.CodeLen]) == boot.Unknown {
+			text := fmt.Sprintf("the boot sector of the active partition %d holds code that is not known", p.Number)
+			r.Unbootable("boot-code", 0, text, boot.WhenUnknown)
+		}
+	case g.Loader(b[:boot.CodeLen]) != boot.Unknown:
+		// Its Find tells.
+	case p.Volume.Boot != nil:
+		// Its code finds the volume by the BIOS parameter block; what a Windows stores besides is left to other finders.
+	case p.Volume.Kind == volume.Disklabel:
+		// boot1 of a BSD, which the label belongs to: package layout refuses those that keep places, by type and label.
+	case p.Volume.Kind == volume.ExFAT && noExFATCode(b):
+	case p.Volume.Boot == nil && p.Active && !ondisk.IsZero(b) && b[510] == 0x55 && b[511] == 0xaa:
+		unknownSector(r, g, p)
+	}
+	return nil
+}
+
+// noExFATCode tells that the boot sector of an exFAT has no code: the specification wants halts then, and formatters write zeros. Spec: 3.1.15.
+func noExFATCode(b []byte) bool { return len(bytes.Trim(b[120:510], "\x00\xf4")) == 0 }
+
+// unknownSector judges a boot sector that nothing here knows. Where code in sector 0 reads it, it may find its volume by a place that stands
+// in it, as that of OS/2 does. Where there is no such code, nothing boots by it unless it is a loader in front of a file system that has no
+// code of its own.
+func unknownSector(r *boot.Found, g *boot.Guest, p boot.Partition) {
+	if p.Volume.Kind == volume.Unknown && g.Code == boot.Empty {
+		r.Warn("boot-code", p.Number, "the active partition has a boot sector of an unknown kind: it moves as it is", "")
+		return
+	}
+	r.Unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known", boot.WhenUnknown)
+}

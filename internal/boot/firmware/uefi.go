@@ -1,0 +1,160 @@
+package firmware
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+)
+
+// Types of an EFI system partition. Spec: UEFI 2.10, table 5.7 and 5.2.2.
+const (
+	espGUID = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
+	espByte = 0xef
+)
+
+// removable are the loaders that firmware starts when none of its boot entries works, one for each machine. Spec: UEFI 2.10, 3.5.1.1.
+var removable = []string{"BOOTX64.EFI", "BOOTIA32.EFI", "BOOTAA64.EFI", "BOOTARM.EFI", "BOOTRISCV64.EFI"}
+
+// Limits of what is looked for on an EFI system partition.
+const (
+	maxFolders = 64 // of \EFI
+	maxLoaders = 8  // that are named
+)
+
+// UEFI tells how UEFI firmware boots, and what its own memory says about the disk.
+var UEFI = boot.Finder{Name: "uefi", Find: boot.Everywhere(systemPartition)}
+
+func systemPartition(g *boot.Guest, p boot.Partition, f *boot.Found) error {
+	if p.TypeGUID != espGUID && (p.Kind != table.Primary || p.Type != espByte) {
+		return nil
+	}
+	l, err := startable(g, p)
+	if err != nil && !unreadable(err) {
+		return err
+	}
+	switch {
+	case errors.Is(err, ondisk.ErrNoMatch):
+		f.Link(p.Number, "UEFI firmware starts a loader from partition %d, the EFI system partition, whose files are not read", p.Number)
+	case err != nil:
+		f.Link(p.Number, "UEFI firmware starts a loader from partition %d, the EFI system partition, whose files cannot be read: %v", p.Number, err)
+	default:
+		startedBy(f, l, p.Number)
+	}
+	entries(f, l, err == nil, p.Number)
+	return nil
+}
+
+// unreadable tells an error of what the partition holds from one of reading.
+func unreadable(err error) bool {
+	return slices.ContainsFunc([]error{ondisk.ErrNoMatch, ondisk.ErrFormat, ondisk.ErrUnsupported, ondisk.ErrLimit}, func(class error) bool {
+		return errors.Is(err, class)
+	})
+}
+
+// efiLoaders are the programs on an EFI system partition that firmware can start.
+type efiLoaders struct {
+	fallback []string // at the removable path, which needs no boot entry
+	named    []string // of systems: only a boot entry leads to them
+	more     int      // of these that are not in named
+}
+
+// loaders looks where the specification and the systems keep them: \EFI\BOOT, one folder for each maker, and \EFI\Microsoft\Boot.
+func startable(g *boot.Guest, p boot.Partition) (l efiLoaders, err error) {
+	files, err := g.Files(p)
+	if err != nil {
+		return l, err
+	}
+	folders, err := listed(files, "EFI")
+	if err != nil {
+		return l, err
+	}
+	for _, e := range folders[:min(len(folders), maxFolders)] {
+		path := "EFI/" + e.Name
+		if strings.EqualFold(e.Name, "Microsoft") {
+			path += "/Boot"
+		}
+		if !e.Dir {
+			continue
+		}
+		programs, err := listed(files, path)
+		if err != nil {
+			return l, err
+		}
+		l.add(path, programs)
+	}
+	return l, nil
+}
+
+// listed is a folder, empty if absent.
+func listed(files guestfile.FS, path string) ([]guestfile.Entry, error) {
+	e, err := files.List(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return e, err
+}
+
+func (l *efiLoaders) add(folder string, programs []guestfile.Entry) {
+	for _, e := range programs {
+		name := `\` + strings.ReplaceAll(folder+"/"+e.Name, "/", `\`)
+		named := func(n string) bool { return strings.EqualFold(n, e.Name) }
+		switch {
+		case e.Dir || !strings.EqualFold(name[max(0, len(name)-4):], ".efi"):
+		case strings.EqualFold(folder, "EFI/BOOT"):
+			if slices.ContainsFunc(removable, named) {
+				l.fallback = append(l.fallback, name)
+			}
+		case len(l.named) == maxLoaders:
+			l.more++
+		default:
+			l.named = append(l.named, name)
+		}
+	}
+}
+
+func startedBy(f *boot.Found, l efiLoaders, partition int) {
+	names := strings.Join(l.named, ", ")
+	if l.more > 0 {
+		names += fmt.Sprintf(" and %d more", l.more)
+	}
+	if len(l.named) > 0 {
+		f.Link(partition, "boot entries of UEFI firmware can name %s on partition %d, the EFI system partition", names, partition)
+	}
+	fallback := strings.Join(l.fallback, " or ")
+	switch {
+	case len(l.fallback) > 0 && len(l.named) > 0:
+		f.Link(partition, "UEFI firmware without such an entry starts %s from partition %d", fallback, partition)
+	case len(l.fallback) > 0:
+		f.Link(partition, "UEFI firmware starts %s from partition %d, the EFI system partition", fallback, partition)
+	case len(l.named) == 0:
+		f.Link(partition, "partition %d, the EFI system partition, holds no loader where UEFI firmware looks for one", partition)
+	}
+}
+
+// entries says what lies outside of the disk and remembers places on it: a boot entry names its partition by GUID, number, start and size.
+// EDK2, which the firmware of most virtual machines is made of, takes the GUID of the usual short entry only and boots a partition that has
+// moved; an entry with the whole path of devices it compares byte by byte (both measured with OVMF 2022.11), and other firmware may do so
+// with every entry. A loader in \EFI\BOOT needs none. known tells that the files could be read.
+func entries(f *boot.Found, l efiLoaders, known bool, partition int) {
+	const code, text = "efi-boot-entries", "boot entries in the firmware's memory (NVRAM, not on this disk) store the start of the EFI system partition, and keep the old one"
+	const anew = "if the machine does not boot from the copy, choose the loader's file in the firmware's menu, or write the entry anew from a rescue system (efibootmgr, bcdboot)"
+	if known && len(l.fallback) == 0 && len(l.named) > 0 {
+		f.Warn(code, partition, text+", and there is no loader in \\EFI\\BOOT, which would need none", anew)
+		return
+	}
+	remedy := anew
+	if len(l.fallback) > 0 {
+		remedy = fmt.Sprintf("if the machine does not boot from the copy, start %s in the firmware's menu, and let its system write the entry anew", l.fallback[0])
+	}
+	f.Issues = append(f.Issues, ondisk.Issue{
+		Code: code, Effect: ondisk.Note, OnMove: true, Partition: partition, Text: text,
+		Remedy: remedy,
+	})
+}

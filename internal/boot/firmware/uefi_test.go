@@ -1,0 +1,120 @@
+package firmware_test
+
+import (
+	"errors"
+	"io/fs"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/boot/known"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// names is a file system that has names and nothing else, in any case.
+type names []string
+
+func (n names) Open(string) (*guestfile.File, error) { return nil, fs.ErrNotExist }
+
+func (n names) List(folder string) ([]guestfile.Entry, error) {
+	var out []guestfile.Entry
+	seen := map[string]bool{}
+	for _, name := range n {
+		if len(name) <= len(folder) || !strings.EqualFold(name[:len(folder)], folder) || name[len(folder)] != '/' {
+			continue
+		}
+		first, _, dir := strings.Cut(name[len(folder)+1:], "/")
+		if !seen[first] {
+			seen[first] = true
+			out = append(out, guestfile.Entry{Name: first, Dir: dir})
+		}
+	}
+	if out == nil {
+		return nil, &fs.PathError{Op: "list", Path: path.Clean(folder), Err: fs.ErrNotExist}
+	}
+	return out, nil
+}
+
+// holding makes every FAT16 hold the files of a test until restore is called.
+func holding(files guestfile.FS, err error) (restore func()) {
+	was := boot.Readers[volume.FAT16]
+	boot.Readers[volume.FAT16] = func(*guestfile.Budget, disk.Disk) (guestfile.FS, error) { return files, err }
+	return func() { boot.Readers[volume.FAT16] = was }
+}
+
+func TestChainOfUEFI(t *testing.T) {
+	const esp, anew = "the EFI system partition", "choose the loader's file in the firmware's menu"
+	many := names{"EFI/x/readme.txt"}
+	for _, c := range "0123456789" {
+		many = append(many, "EFI/x/"+string(c)+".efi")
+	}
+	for name, tc := range map[string]struct {
+		files  guestfile.FS
+		err    error
+		texts  []string
+		remedy string // a part of it
+		warn   bool
+	}{
+		"debian": {
+			files: names{"EFI/debian/grubx64.efi", "EFI/debian/shimx64.efi", "EFI/debian/grub.cfg", "efi/boot/bootx64.efi", "efi/boot/fbx64.efi"},
+			texts: []string{
+				`boot entries of UEFI firmware can name \EFI\debian\grubx64.efi, \EFI\debian\shimx64.efi on partition 1, ` + esp,
+				`UEFI firmware without such an entry starts \EFI\boot\bootx64.efi from partition 1`,
+			}, remedy: `start \EFI\boot\bootx64.efi in the firmware's menu`,
+		},
+		"windows, and no fallback": {
+			files: names{"EFI/Microsoft/Boot/bootmgfw.efi", "EFI/Microsoft/Boot/de-DE/x.mui"},
+			texts: []string{`boot entries of UEFI firmware can name \EFI\Microsoft\Boot\bootmgfw.efi on partition 1, ` + esp}, remedy: anew, warn: true,
+		},
+		"a fallback only": {files: names{"EFI/BOOT/BOOTX64.EFI"}, texts: []string{`UEFI firmware starts \EFI\BOOT\BOOTX64.EFI from partition 1, ` + esp}, remedy: `start \EFI\BOOT\BOOTX64.EFI`},
+		"many": {files: many, texts: []string{
+			`boot entries of UEFI firmware can name \EFI\x\0.efi, \EFI\x\1.efi, \EFI\x\2.efi, \EFI\x\3.efi, \EFI\x\4.efi, \EFI\x\5.efi, \EFI\x\6.efi, \EFI\x\7.efi and 2 more on partition 1, ` + esp,
+		}, remedy: anew, warn: true},
+		"nothing":      {files: names{"kernel.efi"}, texts: []string{"partition 1, " + esp + ", holds no loader where UEFI firmware looks for one"}, remedy: anew},
+		"not readable": {err: ondisk.ErrNoMatch, texts: []string{"UEFI firmware starts a loader from partition 1, " + esp + ", whose files are not read"}, remedy: anew},
+		"broken": {
+			err:   &ondisk.FormatError{What: "fat", Field: "clusters", Got: "1", Want: "2"},
+			texts: []string{"UEFI firmware starts a loader from partition 1, " + esp + ", whose files cannot be read: "}, remedy: anew,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := disktest.ForgeMBR(40000, disktest.MBREntryFields{Type: 0xef, Start: 63, Sectors: 16000})
+			f.PutFAT16(63, 16000)
+			defer holding(tc.files, tc.err)()
+			d := boottest.Disk(f)
+			tab, parts := boottest.Partitions(t, d)
+			r, err := known.Read(boottest.Guest(d, tab, parts))
+			require.NoError(t, err)
+			require.Len(t, r.Chain, len(tc.texts))
+			for i, l := range r.Chain {
+				require.Equal(t, 1, l.Partition)
+				require.True(t, strings.HasPrefix(l.Text, tc.texts[i]), l.Text)
+				require.True(t, name == "broken" || l.Text == tc.texts[i], l.Text)
+			}
+			entries := boottest.Issues(r, "efi-boot-entries")
+			require.Len(t, entries, 1)
+			require.Equal(t, tc.warn, entries[0].Effect == ondisk.Warn)
+			require.Contains(t, entries[0].Remedy, tc.remedy)
+		})
+	}
+}
+
+// A disk that cannot be read is no partition without loaders.
+func TestChainOfUEFIThatCannotBeRead(t *testing.T) {
+	f := disktest.ForgeMBR(40000, disktest.MBREntryFields{Type: 0xef, Start: 63, Sectors: 16000})
+	f.PutFAT16(63, 16000)
+	broken := errors.New("medium error")
+	defer holding(nil, broken)()
+	d := boottest.Disk(f)
+	tab, parts := boottest.Partitions(t, d)
+	_, err := known.Read(boottest.Guest(d, tab, parts))
+	require.ErrorIs(t, err, broken)
+}

@@ -1,0 +1,165 @@
+package grub_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/boot/known"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// putLBACode makes the code of sector 0 one that reads the boot sector of the active partition by LBA.
+func putLBACode(f disktest.Forged) {
+	f.Put(0, []byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}) // mov si,07beh; mov ah,42h; int 13h
+}
+
+// brokenLoaders put a loader into a boot sector that a move breaks.
+var brokenLoaders = map[string]func(f disktest.Forged, lba int64){
+	"GRUB 2, no such core.img": func(f disktest.Forged, lba int64) {
+		f.PutGrub2Boot(lba, 5000)
+		f.Text(5000*512, "another file")
+	},
+	"GRUB 2 of another build": func(f disktest.Forged, lba int64) { f.PutGrub2Boot(lba, 5000); f.U16(lba*512+0x5a, 0x2000) },
+	"GRUB 2 behind the disk":  func(f disktest.Forged, lba int64) { f.PutGrub2Boot(lba, 1<<30) },
+	"GRUB 2 on another disk": func(f disktest.Forged, lba int64) {
+		f.PutGrub2Boot(lba, 5000)
+		f.U8(lba*512+0x64, 0x81)
+		f.PutGrub2Core(5000)
+	},
+	"GRUB 2, a list into nowhere":   func(f disktest.Forged, lba int64) { f.PutGrub2Boot(lba, 5000); f.PutGrub2Core(5000, list(8070, 2)...) },
+	"GRUB legacy, no such stage":    func(f disktest.Forged, lba int64) { f.PutStage1(lba, disktest.Stage2(5000)) },
+	"LILO":                          func(f disktest.Forged, lba int64) { f.Text(lba*512, "\xfa\xeb\x21\x01\xb4\x01LILO\x01\x00\x16\x08") },
+	"GRUB legacy from another disk": func(f disktest.Forged, lba int64) { f.PutStage1(lba, disktest.Stage2(5000)); f.U8(lba*512+0x40, 0x81) },
+}
+
+// What a move breaks is refused where the boot goes there. Old boot sectors that nothing reads are left on many disks: a warning.
+func TestLoadersLeftOver(t *testing.T) {
+	for name, put := range brokenLoaders {
+		t.Run(name, func(t *testing.T) {
+			for _, tc := range []struct {
+				lba  int64
+				code func(disktest.Forged)
+				want ondisk.Effect
+			}{
+				{63, putLBACode, ondisk.Unbootable},
+				{63, func(disktest.Forged) {}, ondisk.Unbootable}, // what boots the active partition is on another disk
+				{8100, putLBACode, ondisk.Warn},
+				{63, func(f disktest.Forged) { f.PutGrub2Boot(0, 1); f.PutGrub2Core(1, list(2, 50)...) }, ondisk.Warn},
+			} {
+				f := legacyDisk()
+				tc.code(f)
+				put(f, tc.lba)
+				r := boottest.Read(t, f)
+				require.Len(t, r.Issues, 1)
+				i := r.Issues[0]
+				require.Equal(t, tc.want, i.Effect, i.Text)
+				require.True(t, i.OnMove)
+				require.Zero(t, i.Partition)
+				require.NotEmpty(t, i.Remedy)
+			}
+		})
+	}
+}
+
+// A list that a boot sector without use names first is judged once more for the one that boots by it.
+func TestGrub2ListOfTwoBootSectors(t *testing.T) {
+	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 8000},
+		disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 8100, Sectors: 8000})
+	putLBACode(f)
+	f.PutGrub2Boot(63, 5000)
+	f.PutGrub2Boot(8100, 5000)
+	f.PutGrub2Core(5000, list(5001, 7, 8070, 2)...)
+	r := boottest.Read(t, f)
+	require.Len(t, r.Issues, 2)
+	require.Equal(t, ondisk.Warn, r.Issues[0].Effect)
+	require.Equal(t, ondisk.Unbootable, r.Issues[1].Effect)
+	require.Len(t, r.Refs, 3, "entry 1 is found twice and kept once")
+}
+
+// A table names thousands of partitions: what a loader in each of them is said of is bounded, and the one that boots counts wherever it stands.
+func TestLoadersInManyPartitions(t *testing.T) {
+	for name, put := range map[string]func(f disktest.Forged){
+		"GRUB 2": func(f disktest.Forged) { f.PutGrub2Boot(63, 5000); f.PutGrub2Core(5000, list(5001, 9)...) },
+		"LILO":   func(f disktest.Forged) { brokenLoaders["LILO"](f, 63) },
+	} {
+		f := legacyDisk()
+		putLBACode(f)
+		put(f)
+		d := boottest.Disk(f)
+		tab, parts := boottest.Partitions(t, d)
+		many := slices.Repeat(parts[:1], 1000)
+		for i := range many {
+			many[i].Number, many[i].Active = i+1, i == 999
+		}
+		r, err := known.Read(boottest.Guest(d, tab, many))
+		require.NoError(t, err)
+		require.Less(t, len(r.Chain), 60, name)
+		require.Less(t, len(r.Issues), 20, name)
+		require.Equal(t, ondisk.Unbootable, r.Issues[len(r.Issues)-1].Effect, name)
+	}
+}
+
+// The code of a GRUB whose core.img is gone boots nothing, and keeps no disk from moving.
+func TestGrub2WithoutACore(t *testing.T) {
+	for name, first := range map[string]string{"zeros": "", "made a GPT": "EFI PART\x00\x00\x01\x00"} {
+		t.Run(name, func(t *testing.T) {
+			f := legacyDisk()
+			f.PutGrub2Boot(0, 1)
+			f.Text(512, first)
+			r := boottest.Read(t, f)
+			require.Len(t, r.Issues, 1)
+			require.Equal(t, ondisk.Warn, r.Issues[0].Effect)
+			require.Contains(t, r.Issues[0].Text, "no BIOS boots by it")
+		})
+	}
+}
+
+// A journal in blocks of 4 KiB holds boot sector and superblock as one block, and brings both back.
+func TestBootSectorUnderAJournal(t *testing.T) {
+	loaders := map[string]func(f disktest.Forged){
+		"GRUB 2":      func(f disktest.Forged) { f.PutGrub2Boot(63, 5000); f.PutGrub2Core(5000, list(5001, 9)...) },
+		"GRUB legacy": func(f disktest.Forged) { s := disktest.Stage2(9000); f.PutStage1(63, s); f.PutStage(s) }, // in partition 2
+		"extlinux": func(f disktest.Forged) {
+			f.Put(63*512, []byte("\xeb\x58\x90SYSLINUX"))
+			f.U32(63*512+0x1c, 63)
+			f.U16(63*512+510, 0xaa55)
+		},
+	}
+	dirty := []ondisk.Issue{{Code: "ext-journal", Effect: ondisk.Note}}
+	for name, put := range loaders {
+		for _, tc := range []struct {
+			block  int64
+			issues []ondisk.Issue
+			hands  bool
+			want   int
+		}{
+			{4096, dirty, false, 1},
+			{4096, nil, false, 0},
+			{1024, dirty, false, 0}, // the superblock is a block of its own
+			{4096, dirty, true, map[string]int{"extlinux": 0}[name] + map[bool]int{true: 1}[name != "extlinux"]},
+		} {
+			f := legacyDisk()
+			putLBACode(f)
+			if tc.hands {
+				f.Put(0, []byte{0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}) // syslinux's own
+			}
+			put(f)
+			d := boottest.Disk(f)
+			tab, parts := boottest.Partitions(t, d)
+			parts[0].Volume = &volume.Volume{Kind: volume.Ext4, BlockSize: tc.block, Issues: tc.issues}
+			r, err := known.Read(boottest.Guest(d, tab, parts))
+			require.NoError(t, err)
+			require.Len(t, r.Issues, tc.want, "%s: %v", name, r.Issues)
+			for _, i := range r.Issues {
+				require.Equal(t, ondisk.Unbootable, i.Effect)
+				require.Contains(t, i.Text, "the journal of partition 1")
+				require.Equal(t, "shut the guest down cleanly first", i.Remedy)
+			}
+		}
+	}
+}

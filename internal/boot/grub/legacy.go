@@ -1,0 +1,188 @@
+package grub
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Legacy is stage1 of GRUB 0.9x, in the MBR or in the boot sector of a partition. It names the first sector of
+// stage1.5 or of stage2, and that sector lists the rest. Either all of it is understood, or nothing is rewritten.
+var Legacy = &boot.Code{
+	ID: "grub-legacy", Name: "GRUB legacy", Absolute: true, AnyFlag: true, Picks: boot.None, Find: findGrubLegacy,
+	Known: func(code []byte) bool { return isGrub(code) && code[atGrubVersion] == legacyVersion },
+}
+
+// legacySector is what GRUB legacy counts in: it reads 512 bytes for each sector, whatever the BIOS says.
+const legacySector = 512
+
+// unsound says why a loader is not rewritten. partition is the one whose move matters; 0: any. An empty remedy is to install it again.
+type unsound struct {
+	text      string
+	partition int
+	remedy    string
+}
+
+func (u unsound) Error() string { return u.text }
+
+func unsoundf(format string, args ...any) error { return unsound{text: fmt.Sprintf(format, args...)} }
+
+func findGrubLegacy(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
+	if g.Code == c {
+		if err := readLegacy(&f, g, c, legacyHome{name: "the MBR"}, g.Sector0); err != nil {
+			return f, err
+		}
+	}
+	followed := 0
+	for _, p := range g.Partitions {
+		code, ok, err := g.LoaderIn(p, c)
+		switch {
+		case err != nil:
+			return f, err
+		case !ok:
+			continue
+		case followed == boot.MaxBootSectors:
+			text := fmt.Sprintf("GRUB legacy is in the boot sectors of more than %d partitions", boot.MaxBootSectors)
+			f.Unbootable(c.ID, 0, text, boot.InstallAgain)
+			return f, nil
+		}
+		followed++
+		if err := readLegacy(&f, g, c, inPartition(p, "the boot sector of partition %d"), code); err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// legacyHome is where something of GRUB legacy lies.
+type legacyHome struct {
+	disk.Range // of the partition, or from the start of the disk to the first one
+
+	partition int // 0: in front of all partitions
+	name      string
+}
+
+func inPartition(p boot.Partition, format string) legacyHome {
+	return legacyHome{p.Range, p.Number, fmt.Sprintf(format, p.Number)}
+}
+
+// holds reports whether sectors lie there as a whole.
+func (h legacyHome) holds(first, sectors int64) bool {
+	return first > 0 && first*legacySector >= h.Off && (first+sectors)*legacySector <= h.End()
+}
+
+// legacy follows a stage1, and adds references, or the reason why there are none.
+func readLegacy(f *boot.Found, g *boot.Guest, c *boot.Code, home legacyHome, code []byte) error {
+	refs, links, err := followLegacy(g, home, code)
+	if bad := (unsound{}); errors.As(err, &bad) {
+		f.Link(home.partition, "GRUB legacy in %s", home.name)
+		text := fmt.Sprintf("GRUB legacy in %s: %s", home.name, bad.text)
+		f.Breaks(g, g.Numbered(home.partition), c.ID, bad.partition, text, cmp.Or(bad.remedy, boot.InstallAgain))
+		return nil
+	}
+	f.Refs, f.Chain = append(f.Refs, refs...), append(f.Chain, links...)
+	return err
+}
+
+func followLegacy(g *boot.Guest, home legacyHome, code []byte) ([]boot.Ref, []boot.Link, error) {
+	one, err := readStage1(code)
+	if err != nil {
+		return nil, nil, err
+	}
+	if size := g.Disk.SectorSize(); size != legacySector {
+		return nil, nil, unsoundf("it knows sectors of 512 bytes only, and the disk has sectors of %d", size)
+	}
+	at, err := legacyHolding(g, int64(one.Sector), 1, "its next stage")
+	if err != nil {
+		return nil, nil, err
+	}
+	two, err := readStage(g, at, one)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case at.partition != 0 && g.Reverts(home.partition):
+		return nil, nil, unsound{boot.OldSector(home.partition), at.partition, boot.ShutDownFirst}
+	}
+	refs := []boot.Ref{legacyRef("GRUB legacy stage1 pointer to "+two.short(), home, home.Off+atStage1Sector, at, one.Sector)}
+	for i, e := range two.list {
+		refs = append(refs, legacyRef(fmt.Sprintf("GRUB legacy %s block list entry %d", two.short(), i+1), at,
+			int64(one.Sector)*legacySector+atStageList-int64(i)*stageEntry, at, e.Start))
+	}
+	for i := range refs {
+		if refs[i].Raw, err = g.Read(refs[i].At); err != nil {
+			return nil, nil, err
+		}
+	}
+	return refs, two.links(g, home, at, one), nil
+}
+
+// legacyRef is the u32 at byte place of the disk, stored in home, that names a sector in target.
+func legacyRef(kind string, home legacyHome, place int64, target legacyHome, sector uint32) boot.Ref {
+	r := boot.Ref{
+		Kind: kind, Partition: home.partition, Off: place - home.Off, At: []disk.Range{{Off: place, Len: 4}},
+		Points: int64(sector) * legacySector, Target: target.partition, Encode: boot.EncodeSectors(legacySector),
+	}
+	if r.Target == 0 {
+		r.Stays = "it lies in front of all partitions"
+	}
+	return r
+}
+
+// legacyHolding tells what holds sectors: one partition, or the gap in front of all. what is their name in the refusal of any other place.
+func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome, error) {
+	r := disk.Range{Off: first * legacySector, Len: sectors * legacySector}
+	if first == 0 || r.End() > g.Disk.Size() {
+		return legacyHome{}, unsoundf("%s is at LBA %d, %d sectors long, where there is no room for it", what, first, sectors)
+	}
+	p, ok := g.Holding(r.Off, r.Len)
+	switch {
+	case ok && (p.Volume.Kind == volume.VTOC || p.Type == 0xbe || p.Type == 0xbf):
+		// illumos: sector numbers stand in the slices too.
+		return legacyHome{}, unsound{
+			text:      fmt.Sprintf("%s is at LBA %d, in partition %d of Solaris, which keeps absolute places itself", what, first, p.Number),
+			partition: p.Number,
+		}
+	case ok && boot.Replays(p.Volume):
+		return legacyHome{}, unsound{
+			text:      fmt.Sprintf("%s is at LBA %d, in partition %d, whose journal is to be replayed: that can bring old sectors back", what, first, p.Number),
+			partition: p.Number, remedy: boot.ShutDownFirst,
+		}
+	case ok && p.Kind != table.Extended:
+		home := inPartition(p, "partition %d")
+		home.Len = min(home.Len, g.Disk.Size()-home.Off) // a table can name more than there is
+		return home, nil
+	}
+	gap := legacyHome{disk.Range{Len: g.Disk.Size()}, 0, "the gap"}
+	for _, p := range g.Partitions {
+		gap.Len = min(gap.Len, p.Off)
+	}
+	if !gap.holds(first, sectors) {
+		return gap, unsoundf("%s is at LBA %d, %d sectors long, neither in one partition nor in the gap in front of all", what, first, sectors)
+	}
+	return gap, nil
+}
+
+// links returns how the boot goes on.
+func (s *legacyStage) links(g *boot.Guest, home, at legacyHome, one *stage1) []boot.Link {
+	var f boot.Found
+	f.Link(home.partition, "GRUB legacy in %s loads %s from LBA %d, in %s", home.name, s.name(), one.Sector, at.name)
+	number := int(s.slot) + 1
+	known := s.slot != wholeDisk && slices.ContainsFunc(g.Partitions, func(p boot.Partition) bool { return p.Number == number })
+	switch {
+	case at.partition != 0 && (!known || number == at.partition):
+		f.Link(at.partition, "%s of GRUB legacy opens %s by its name", s.short(), s.config)
+		return f.Chain
+	case at.partition != 0:
+		f.Link(at.partition, "%s of GRUB legacy runs", s.short())
+	}
+	if known {
+		f.Link(number, "%s of GRUB legacy opens %s in partition %d by its name", s.short(), s.config, number)
+	}
+	return f.Chain
+}

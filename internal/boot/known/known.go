@@ -1,0 +1,75 @@
+// Package known lists what is known of booting: the codes of boot sectors, and the finders of stored positions.
+package known
+
+import (
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/firmware"
+	"github.com/trueup/trueup/internal/boot/grub"
+	"github.com/trueup/trueup/internal/boot/linux"
+	"github.com/trueup/trueup/internal/boot/windows"
+)
+
+// finders is the table of contents, in the order of a boot. All of them run on every disk with a partition table; those
+// of boot loaders are in Codes.
+var finders = []boot.Finder{
+	firmware.Chain,
+	firmware.Encryption,
+	firmware.Sector0,
+	firmware.BootSectors,
+	boot.Loaders,
+	windows.Hibernation,
+	windows.Folders,
+	windows.BootIni,
+	windows.BCD,
+	windows.MountedDevices,
+	windows.Recovery,
+	firmware.HiddenSectors,
+	firmware.ExFATOffset,
+	firmware.UEFI,
+	linux.Configuration,
+}
+
+// Read names the boot code and finds all references.
+func Read(g *boot.Guest) (*boot.Result, error) { return boot.Read(g, Codes, finders) }
+
+// Identify names the code of an MBR.
+func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }
+
+// Codes is the table of contents, the more particular code before the more general. What each reads and hands over was
+// read from its instructions.
+//
+// Seen as real bytes: Windows Server 2003 R2 and Windows 7 in the test corpus; syslinux and isolinux 6.04, parted 3.5
+// and mbr 1.2.1 of Debian. DOS, 95B and Vista were held against copies in public repositories (retrodos, ms-sys), and
+// the first instructions of FreeBSD's mbr against a published dump. FreeBSD's boot0, NetBSD and OpenBSD are known from
+// their sources only. Windows NT 4 is not here: no bytes of it could be had; it is said to have the code of DOS, and
+// has the common shape if not.
+var Codes = []*boot.Code{
+	grub.V2,
+	grub.Legacy,
+	linux.Lilo,
+	linux.LiloMBR,
+	firmware.TrueCrypt,
+	firmware.VeraCrypt,
+	firmware.PGP,
+	firmware.SafeBoot,
+	windows.MBR2000,
+	windows.MBR98,
+	windows.MBRDOS,
+	windows.MBR7,
+	windows.MBRVista,
+	linux.SyslinuxGPT,
+	grub.ForDOS,
+	linux.SyslinuxAlt,
+	linux.Syslinux,
+	linux.SyslinuxVolume,
+	linux.Isolinux,
+	linux.Parted,
+	linux.DebianMBR,
+	firmware.FreeBSDGPT,
+	firmware.FreeBSDMenu,
+	firmware.FreeBSD,
+	firmware.NetBSD,
+	firmware.OpenBSD,
+	firmware.GenericCHS,
+	firmware.GenericLBA,
+}

@@ -1,0 +1,67 @@
+package linux
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/boot"
+)
+
+var (
+	// Lilo holds in its boot sector and its map the absolute sectors of the kernel, in one of four layouts and in
+	// cylinders, heads and sectors by default, so that nothing of it is rewritten.
+	Lilo = &boot.Code{ID: "lilo", Name: "LILO", Absolute: true, AnyFlag: true, Picks: boot.None, Find: findLilo, Known: isLilo}
+	// LiloMBR is mbr.b or mbr2.b, which have LILO's word and no map. Spec: LILO 24, src/mbr.S.
+	LiloMBR = &boot.Code{ID: "lilo-mbr", Name: "LILO's plain MBR (lilo -M)", HandsOver: true, Picks: boot.Active, Known: isLiloMBR}
+)
+
+func isLilo(code []byte) bool {
+	return !isLiloMBR(code) && len(code) >= 10 && (string(code[6:10]) == "LILO" || string(code[2:6]) == "LILO")
+}
+
+// liloPacket is the begin of the address packet of mbr.b: 16 bytes, one sector, to 0:7c00h. LILO with a map has its
+// version there.
+var liloPacket = []byte{16, 0, 1, 0, 0, 0x7c}
+
+func isLiloMBR(code []byte) bool {
+	return len(code) >= 18 && string(code[6:10]) == "LILO" && bytes.Equal(code[12:18], liloPacket)
+}
+
+const runLilo = "go on with --allow-unbootable, and run lilo from a rescue system on the copy"
+
+func findLilo(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
+	if g.Code == c {
+		lilo(&f, g, c, boot.Partition{}, "the MBR", g.Sector0)
+	}
+	for _, p := range g.Partitions {
+		code, ok, err := g.LoaderIn(p, c)
+		if err != nil {
+			return f, err
+		}
+		if ok && (len(f.Chain) < boot.MaxBootSectors || g.Starts(p)) { // one is enough to refuse a move
+			lilo(&f, g, c, p, fmt.Sprintf("the boot sector of partition %d", p.Number), code)
+		}
+	}
+	return f, nil
+}
+
+// lilo refuses any move: kernels can lie in any partition.
+func lilo(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, where string, code []byte) {
+	name := liloVersion(code)
+	f.Link(home.Number, "%s in %s loads a kernel by absolute sectors", name, where)
+	text := fmt.Sprintf("%s in %s: its map holds the absolute sectors of the kernel", name, where)
+	f.Breaks(g, home, c.ID, 0, text, runLilo)
+}
+
+// liloVersion names a LILO by the word in its boot sector: "LILO 22.8". Spec: LILO 21 and 22, common.h, BOOT_PARAMS_1.
+func liloVersion(code []byte) string {
+	if string(code[2:6]) == "LILO" {
+		return "LILO (older than 21)"
+	}
+	version := binary.LittleEndian.Uint16(code[12:]) // the minor one stands in the high byte
+	if minor := version >> 8; minor != 0 {
+		return fmt.Sprintf("LILO %d.%d", version&0xff, minor)
+	}
+	return fmt.Sprintf("LILO %d", version)
+}

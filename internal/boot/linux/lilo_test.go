@@ -1,0 +1,90 @@
+package linux_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/boot/linux"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Spec: common.h of LILO 0.5, 21 and 22: the signature after a jump of 2 or 6 bytes, then stage and version.
+func TestLilo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code string
+		says string
+	}{
+		"before 21": {"\xeb\x21LILO\x01\x00\x14\x00", "LILO (older than 21)"},
+		"21":        {"\xfa\xeb\x21\x01\xb4\x01LILO\x01\x00\x15\x00", "LILO 21"},
+		"22.8":      {"\xfa\xeb\x21\x01\xb4\x01LILO\x01\x00\x16\x08", "LILO 22.8"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, lba := range []int64{0, 63} {
+				f := twoPartitionDisk()
+				f.Text(lba*512, tc.code)
+				f.U16(lba*512+510, 0xaa55)
+				r := boottest.Read(t, f)
+				require.Empty(t, r.Refs)
+				require.Len(t, r.Issues, 1)
+				i := r.Issues[0]
+				require.Equal(t, "lilo", i.Code)
+				require.Equal(t, ondisk.Unbootable, i.Effect)
+				require.True(t, i.OnMove)
+				require.Zero(t, i.Partition, "a kernel can lie in any partition")
+				require.Contains(t, i.Text, tc.says+" in the ")
+				require.Contains(t, i.Remedy, "run lilo from a rescue system")
+				require.Equal(t, lba != 0, r.Boots(1))
+				require.Contains(t, r.Chain[0].Text, tc.says+" in the ")
+			}
+		})
+	}
+}
+
+// FuzzBootSectors reads any code in sector 0, at the start of a partition, and where XFS leaves room for some.
+func FuzzBootSectors(f *testing.F) {
+	f.Add([]byte("\xfa\xeb\x21\x01\xb4\x01LILO\x01\x00\x16\x08"), byte(0))
+	f.Add([]byte("\xeb\x58\x90SYSLINUX\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x3a\x00\x07\x00\x3f"), byte(1))
+	f.Add([]byte("\xeb\x63\x90"), byte(2))
+	f.Fuzz(func(t *testing.T, code []byte, kind byte) {
+		disk := twoPartitionDisk()
+		code = code[:min(len(code), 440)]
+		disk.Put(0, code)
+		switch kind % 4 {
+		case 1:
+			disk.PutExt(63, 8000)
+		case 2:
+			disk.PutXFS(63, 8000)
+			disk.Put((63+4)*512, code)
+		case 3:
+			disk.PutNTFS(63, 8000)
+		}
+		if kind%4 != 2 {
+			disk.Put(63*512, code)
+		}
+		r := boottest.Read(t, disk)
+		for _, ref := range r.Refs {
+			require.True(t, ref.Follows() || ref.Stays != "")
+		}
+		require.Equal(t, r.Code == linux.Lilo, hasLilo(r))
+	})
+}
+
+// hasLilo reports whether LILO in sector 0 is refused.
+func hasLilo(r *boot.Result) bool {
+	for _, i := range r.Issues {
+		if i.Code == linux.Lilo.ID && i.OnMove {
+			return true
+		}
+	}
+	return false
+}
+
+// twoPartitionDisk has two partitions behind a gap of 62 sectors, of which the first one is active, and a hole between them.
+func twoPartitionDisk() disktest.Forged {
+	return disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 8000},
+		disktest.MBREntryFields{Type: 0x83, Start: 8100, Sectors: 8000})
+}

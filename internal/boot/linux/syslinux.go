@@ -1,0 +1,90 @@
+package linux
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Codes of SYSLINUX for sector 0. xor ax,ax; cli; mov ds,ax; mov ss,ax; mov sp,7c00h; mov si,sp; push es; push di begin
+// every build. Before SYSLINUX 4 the start was cli; xor ax,ax (ESXi installs these), and the messages tell the builds
+// apart.
+var (
+	// mov eax,"!GPT" in the end.
+	SyslinuxGPT = &boot.Code{
+		ID: "syslinux-gptmbr", Name: "SYSLINUX gptmbr", HandsOver: true, GPT: true,
+		Choice: "the partition with the attribute of legacy boot", Picks: func(p boot.Partition) bool { return p.LegacyBoot },
+		Known: boot.Either(boot.Has(syslinuxStart, []byte("\x66\xb8!GPT")), boot.Has(syslinuxOldStart, []byte("Missing OS"))),
+	}
+	// Counts a partition number down: dec byte [07b7h]. Spec: syslinux wiki, "Mbr".
+	SyslinuxAlt = &boot.Code{
+		ID: "syslinux-altmbr", Name: "SYSLINUX altmbr", HandsOver: true, AnyFlag: true,
+		Number: func(sector0 []byte) int { return int(sector0[439]) },
+		Known:  boot.Has(syslinuxStart, []byte{0xfe, 0x0e, 0xb7, 0x07}),
+	}
+	Syslinux = &boot.Code{
+		ID: "syslinux", Name: "SYSLINUX", HandsOver: true, Picks: boot.Active,
+		Known: boot.Either(boot.Has(syslinuxStart), boot.Has(syslinuxOldStart, []byte("Missing operating system"))),
+	}
+
+	syslinuxStart    = []byte{0x33, 0xc0, 0xfa, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}
+	syslinuxOldStart = []byte{0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57}
+)
+
+// SyslinuxVolume is the boot sector of syslinux and extlinux. Its sector lists count from the start of the partition,
+// which the code in the MBR hands over; where it does not, they take the hidden sectors of the parameter block. FAT and
+// NTFS have that block anyway (finder hiddenSectors); extlinux makes one for itself in front of other file systems. XFS
+// has its superblock in the first sector. Spec: syslinux 6.04, extlinux/main.c, core/diskstart.inc.
+var SyslinuxVolume = &boot.Code{
+	ID: "syslinux-volume", Name: "SYSLINUX", OfVolume: true, Offset: map[volume.Kind]int64{volume.XFS: 4 * 512},
+	Find: findSyslinux, Known: isSyslinux,
+}
+
+func findSyslinux(g *boot.Guest, c *boot.Code) (boot.Found, error) {
+	return boot.Everywhere(func(g *boot.Guest, p boot.Partition, f *boot.Found) error { return findInVolume(g, c, p, f) })(g)
+}
+
+func isSyslinux(code []byte) bool {
+	return len(code) >= 16 && boot.Either(boot.Says("SYSLINUX"), boot.Says("EXTLINUX"))(code[:16])
+}
+
+// extlinuxKinds are the file systems that extlinux makes a parameter block for.
+var extlinuxKinds = []volume.Kind{
+	volume.Ext2, volume.Ext3, volume.Ext4, volume.Btrfs, volume.UFS1, volume.UFS2, volume.XFS,
+}
+
+func findInVolume(g *boot.Guest, c *boot.Code, p boot.Partition, f *boot.Found) error {
+	at := c.Offset[p.Volume.Kind]
+	own := p.Volume.Boot == nil // no parameter block but that of extlinux
+	if (own && !slices.Contains(extlinuxKinds, p.Volume.Kind)) || p.Len < at+512 || p.Off+at+512 > g.Disk.Size() {
+		return nil
+	}
+	if !own {
+		at = 0
+	}
+	if _, ok, err := g.Area(p); err != nil || (!ok && at < boot.AreaLen) {
+		return err
+	}
+	b, err := ondisk.Bytes(g.Disk, p.Off+at, 512)
+	if err != nil || !isSyslinux(b) {
+		return err
+	}
+	f.Link(p.Number, "SYSLINUX in the boot sector of partition %d loads ldlinux.sys by sectors that count from the start of the partition", p.Number)
+	if !own {
+		return nil
+	}
+	r := boot.Ref{Kind: string(p.Volume.Kind) + " hidden sectors", Partition: p.Number, Off: at + volume.AtHidden, Encode: boot.EncodeSectors(g.Disk.SectorSize())}
+	r.At = []disk.Range{{Off: p.Off + r.Off, Len: 4}}
+	r.Raw = b[volume.AtHidden:][:4]
+	r.Points = int64(binary.LittleEndian.Uint32(r.Raw)) * g.Disk.SectorSize()
+	f.OwnStart(r, p, true)
+	if last := f.Refs[len(f.Refs)-1]; last.Follows() && !g.Code.HandsOver && g.Reverts(p.Number) {
+		f.Breaks(g, p, "syslinux", p.Number, fmt.Sprintf("%s: %s", last.Name(), boot.OldSector(p.Number)), boot.ShutDownFirst)
+	}
+	return nil
+}

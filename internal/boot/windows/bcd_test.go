@@ -1,0 +1,130 @@
+package windows_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// mbrDevice is a partition of an MBR disk as the boot manager names it, without the GUID in front. Spec: FACTS B3.
+func mbrDevice(signature uint32, off uint64) disktest.Forged {
+	d := make(disktest.Forged, 0x48)
+	d.U32(0, 6)
+	d.U32(8, 0x48)
+	d.U64(0x10, off)
+	d.U32(0x24, 1)
+	d.U32(0x28, signature)
+	return d
+}
+
+// plain is an element that names a device.
+func plain(device []byte) []byte { return append(make([]byte, 16), device...) }
+
+// ramDisk is the element of a recovery system as Windows 10 stores it (the BCD of the corpus): a RAM disk from a file on a partition.
+func ramDisk(device []byte) []byte {
+	head := make(disktest.Forged, 0x44)
+	head.U32(0x10, 0) // block device
+	head.U32(0x14, 1)
+	head.U32(0x18, 0xb8)
+	head.U32(0x20, 3) // RAM disk
+	head.U32(0x38, 1)
+	head.U32(0x3c, 0x90)
+	head.U32(0x40, 5) // file
+	return append(append(head, device...), []byte("\\\x00R\x00e\x00.\x00w\x00i\x00m\x00\x00\x00")...)
+}
+
+// element is an element of an object.
+type element struct {
+	code string
+	data []byte
+}
+
+// bootStore is a BCD with one object.
+func bootStore(elements ...element) disktest.Forged {
+	var keys []disktest.HiveKey
+	for _, e := range elements {
+		keys = append(keys, disktest.HiveKey{Name: e.code, Values: []disktest.HiveValue{binaryValue("Element", e.data)}})
+	}
+	object := disktest.HiveKey{Name: "{9dea862c-5cdd-4e70-acc1-f32b344d4795}", Keys: []disktest.HiveKey{{Name: "Description"}, {Name: "Elements", Keys: keys}}}
+	return disktest.ForgeHive(3, disktest.HiveKey{Name: "NewStoreRoot", Keys: []disktest.HiveKey{
+		{Name: "Description"}, {Name: "Objects", Keys: []disktest.HiveKey{{Name: "{00}"}, object}},
+	}})
+}
+
+func TestDevicesOfTheBootConfiguration(t *testing.T) {
+	outside := mbrDevice(signature, fatStart) // of a virtual disk: longer, and on no disk
+	outside.U32(8, 0x140)
+	virtual := mbrDevice(signature, fatStart)
+	virtual.U32(0x20, 6)
+	gpt := mbrDevice(signature, fatStart)
+	gpt.U32(0x24, 0)
+	hive := bootStore(
+		element{"11000001", plain(mbrDevice(signature, fatStart))},
+		element{"12000004", []byte("a text")},
+		element{"21000001", ramDisk(mbrDevice(signature, secondStart))},
+		element{"31000003", append(plain(outside), mbrDevice(signature, nowhere)...)},
+		element{"31000004", plain(virtual)}, element{"31000005", plain(gpt)},
+		element{"31000006", plain(mbrDevice(elsewhere, fatStart))},
+		element{"31000007", plain(mbrDevice(signature, fatStart))[:0x57]},
+		element{"no code", plain(mbrDevice(signature, secondStart))},
+	)
+	windows := bootStore(element{"21000001", plain(mbrDevice(signature, secondStart))})
+	require.Contains(t, links(boottest.Read(t, windowsDisk(t, map[string][]byte{"Boot/BCD": windows}))), "partition 1 starts Windows in partition 2\n")
+	for _, file := range []string{"Boot/BCD", "EFI/Microsoft/Boot/BCD"} {
+		disk := windowsDisk(t, map[string][]byte{file: hive})
+		r := boottest.Read(t, disk)
+		require.Equal(t, []string{
+			"bcd device 11000001: 32256 follows 1", "bcd device 21000001: 20512256 follows 2",
+			"bcd device 31000003: 6320640 stays",
+			"bcd device 31000006: 32256 of disk 0x55667788", "bcd device: 20512256 follows 2",
+		}, fates(stored(r)))
+		for _, ref := range stored(r) {
+			require.Equal(t, []byte(disk[ref.At[0].Off:ref.At[0].End()]), ref.Raw)
+			require.Equal(t, uint64(ref.Points), binary.LittleEndian.Uint64(hive[ref.Off:]))
+		}
+		require.Empty(t, boottest.Issues(r, "bcd"))
+		require.Contains(t, links(r), "partition 1 names partition 1\n2 ")
+		require.Contains(t, links(r), "partition 1 names partition 2\n", "a recovery system")
+	}
+}
+
+// A million elements cost little, and it is not known what they name.
+func TestHugeBootConfiguration(t *testing.T) {
+	many := make([]element, 5000)
+	for i := range many {
+		many[i] = element{fmt.Sprintf("%08x", i), plain(mbrDevice(elsewhere, fatStart))}
+	}
+	long := []element{{"21000001", make([]byte, 5<<20)}}
+	positions := []element{}
+	for i := range 1100 {
+		positions = append(positions, element{fmt.Sprintf("%08x", i), plain(mbrDevice(signature, fatStart))})
+	}
+	for name, elements := range map[string][]element{"elements": many, "bytes": long, "positions": positions} {
+		t.Run(name, func(t *testing.T) {
+			r := boottest.Read(t, windowsDisk(t, map[string][]byte{"BOOT/BCD": bootStore(elements...)}))
+			got := boottest.Issues(r, "bcd")
+			require.Len(t, got, 1)
+			require.Equal(t, ondisk.Unbootable, got[0].Effect)
+			require.Zero(t, got[0].Partition, "any move")
+			require.Contains(t, got[0].Text, "limit exceeded")
+		})
+	}
+}
+
+// A store that is dirty keeps the partitions in their places that it names, and no others.
+func TestDirtyBootConfiguration(t *testing.T) {
+	hive := bootStore(element{"11000001", plain(mbrDevice(signature, secondStart))}, element{"21000001", plain(mbrDevice(signature, secondStart))})
+	hive.U32(disktest.HiveSequence2, 1)
+	hive.SealHive()
+	r := boottest.Read(t, windowsDisk(t, map[string][]byte{"boot/bcd": hive}))
+	require.Equal(t, []string{"bcd device 11000001: 20512256 stays", "bcd device 21000001: 20512256 stays"}, fates(stored(r)))
+	got := boottest.Issues(r, "bcd")
+	require.Len(t, got, 1)
+	require.Equal(t, 2, got[0].Partition)
+}

@@ -1,0 +1,181 @@
+package windows
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// BootIni reads the menu of NTLDR. It counts partitions, so no move breaks it; what it can start beside a Windows are boot sectors that were saved in
+// files, and these know their place.
+var BootIni = boot.Finder{Name: "boot.ini", Find: boot.Everywhere(findBootIni)}
+
+const (
+	maxBootIni    = 64 << 10 // bytes; NTLDR itself reads far less
+	maxSaved      = 64       // saved boot sectors of a partition
+	maxSavedBytes = 64 << 10 // of one: some hold the sectors behind it too
+
+	repairIni = "correct \\boot.ini in the guest"
+)
+
+func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
+	if !p.Active || p.Kind != table.Primary {
+		return nil
+	}
+	files, err := windowsFiles(g, p)
+	if err != nil {
+		if understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
+			return nil // findWindows says so
+		}
+		return err
+	}
+	menu, err := readBootIni(files)
+	if err := f.Unread("boot-ini", p.Number, fmt.Sprintf("\\boot.ini of partition %d cannot be read", p.Number), err, repairIni); err != nil {
+		return err
+	}
+	checkArc(f, g, p, menu)
+	names, err := savedSectors(files, menu)
+	if err := f.Unread("saved-boot-sector", p.Number, fmt.Sprintf("the root of partition %d cannot be read", p.Number), err, repairDisk); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := savedSector(f, g, p, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// arcPath is how NTLDR names a folder: the r'th disk of the BIOS, and the n'th partition of those that are used and not extended, primary ones
+// first. scsi() and signature() name disks in other ways.
+var arcPath = regexp.MustCompile(`(?i)multi\(\d{1,3}\)disk\(\d{1,3}\)rdisk\((\d{1,3})\)partition\((\d{1,3})\)`)
+
+// savedPath is a file of C: that a line of the menu starts.
+var savedPath = regexp.MustCompile(`(?im)^[ \t]*c:\\([^/:*?"<>|=\r\n]{1,128}?)[ \t]*=`)
+
+// checkArc holds the partitions that boot.ini counts to those there are. All moves keep numbers and order.
+func checkArc(f *boot.Found, g *boot.Guest, p boot.Partition, menu []byte) {
+	counted := arcPartitions(g)
+	said := map[string]bool{}
+	for _, m := range arcPath.FindAllSubmatch(menu, maxSaved) {
+		number := string(m[2])
+		n, err := strconv.Atoi(number)
+		if string(m[1]) != "0" || said[number] || err != nil {
+			continue
+		}
+		said[number] = true
+		if n >= 1 && n <= len(counted) {
+			f.Link(counted[n-1], "\\boot.ini of partition %d starts Windows from partition(%d), which is partition %d", p.Number, n, counted[n-1])
+			continue
+		}
+		f.Issues = append(f.Issues, ondisk.Issue{
+			Code: "boot-ini", Effect: ondisk.Note, Partition: p.Number, Remedy: repairIni,
+			Text: fmt.Sprintf("\\boot.ini names partition(%d) of the first disk, and there are %d", n, len(counted)),
+		})
+	}
+}
+
+// arcPartitions are the numbers of partitions in the order in which NTLDR counts them.
+func arcPartitions(g *boot.Guest) []int {
+	var out []int
+	for _, kind := range []table.Kind{table.Primary, table.Logical, table.Entry} {
+		for _, p := range g.Partitions {
+			if p.Kind == kind {
+				out = append(out, p.Number)
+			}
+		}
+	}
+	return out
+}
+
+// readBootIni reads the menu, nothing if absent.
+func readBootIni(files guestfile.FS) ([]byte, error) {
+	file, err := files.Open("boot.ini")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ondisk.Bytes(file, 0, min(file.Size(), maxBootIni))
+}
+
+// savedName is a file that holds a boot sector by its name: BOOTSECT.DOS of the setup of Windows, bootsect.lnx and others of people.
+var savedName = regexp.MustCompile(`(?i)^bootsect\.[^.]{1,16}$`)
+
+// savedPaths are the files that the menu starts.
+func savedPaths(menu []byte) []string {
+	var names []string
+	for _, m := range savedPath.FindAllSubmatch(menu, maxSaved) {
+		names = append(names, strings.ToLower(strings.ReplaceAll(string(m[1]), `\`, "/")))
+	}
+	return names
+}
+
+// savedSectors gives the files in the root that hold boot sectors, in the order of their names.
+func savedSectors(files guestfile.FS, menu []byte) ([]string, error) {
+	names := savedPaths(menu)
+	entries, err := files.List("")
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !e.Dir && savedName.MatchString(e.Name) {
+			names = append(names, strings.ToLower(e.Name))
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if len(names) > maxSaved {
+		return nil, fmt.Errorf("%w of %d saved boot sectors", ondisk.ErrLimit, maxSaved)
+	}
+	return names, nil
+}
+
+// savedSector looks into a file that may hold a boot sector.
+func savedSector(f *boot.Found, g *boot.Guest, p boot.Partition, name string) error {
+	what := fmt.Sprintf("the boot sector that is saved in %s of partition %d cannot be read", shown(name), p.Number)
+	file, err := windowsFile(g, p, name)
+	if err != nil {
+		return f.Unread("saved-boot-sector", 0, what, err, repairIni)
+	}
+	if file.Size() < 512 || file.Size() > maxSavedBytes {
+		return nil
+	}
+	b, err := ondisk.Bytes(file, 0, 512)
+	if err != nil {
+		return err
+	}
+	if c := g.Loader(b[:boot.CodeLen]); c.Absolute {
+		f.Warn("saved-boot-sector", 0, fmt.Sprintf("%s in %s of partition %d finds its files by absolute sectors", c.Name, shown(name), p.Number),
+			"install that loader again on the copy, and save its boot sector anew")
+		return nil
+	}
+	if !hasHidden(b) {
+		return nil
+	}
+	r := boot.Ref{Kind: "hidden sectors, saved boot sector", Partition: p.Number, File: file.Path, Off: volume.AtHidden, Encode: boot.EncodeSectors(512)}
+	if r.At, r.Raw, err = g.At(p, file, r.Off, 4); err != nil {
+		return f.Unread("saved-boot-sector", 0, what, err, repairIni)
+	}
+	r.Points = int64(binary.LittleEndian.Uint32(r.Raw)) * 512
+	aim(g, &r)
+	return keepFile(f, g, p, file, "saved-boot-sector", []boot.Ref{r})
+}
+
+// hasHidden reports whether a sector is a boot sector with a BIOS parameter block of sectors of 512 bytes, so that the field at 1ch means what it says.
+func hasHidden(b []byte) bool {
+	jump := b[0] == 0xeb || b[0] == 0xe9
+	return jump && b[510] == 0x55 && b[511] == 0xaa && binary.LittleEndian.Uint16(b[0x0b:]) == 512
+}

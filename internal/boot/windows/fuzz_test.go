@@ -1,0 +1,106 @@
+package windows
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+	"testing"
+	"unicode/utf16"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/table"
+)
+
+// fuzzDevice is what a plain element holds: no GUID, then a partition of an MBR disk at LBA 63.
+func fuzzDevice() disktest.Forged {
+	d := make(disktest.Forged, 0x58)
+	d.U32(0x10, devicePartition)
+	d.U32(0x18, deviceLength)
+	d.U64(0x20, 63*512)
+	d.U32(0x34, styleMBR)
+	d.U32(0x38, 0x1b2c3d4e)
+	return d
+}
+
+// Devices lie inside of their element, do not overlap, and are found again when their offset is another.
+func FuzzBootDevices(f *testing.F) {
+	f.Add([]byte(fuzzDevice()))
+	f.Add(append(make([]byte, 0x34), fuzzDevice()...))
+	f.Add([]byte(append(fuzzDevice(), fuzzDevice()...)))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		at, found := devices(data)
+		require.Len(t, found, len(at))
+		changed := bytes.Clone(data)
+		for i, off := range at {
+			require.LessOrEqual(t, off+deviceLength, int64(len(data)))
+			require.Equal(t, found[i].Offset, binary.LittleEndian.Uint64(data[off+deviceOffset:]))
+			if i > 0 && off < at[i-1]+deviceLength {
+				return // one inside of another; references that lie over each other are refused by Read
+			}
+			binary.LittleEndian.PutUint64(changed[off+deviceOffset:], 1<<20)
+		}
+		again, _ := devices(changed)
+		require.Equal(t, at, again)
+	})
+}
+
+const fuzzAgent = "<?xml version='1.0'?>\n<WindowsRE version=\"2.0\">\n  <WinreLocation path=\"\\Recovery\" id=\"0\" offset=\"32256\" guid=\"{0}\"/>\n" +
+	"  <!-- <ALocation offset='1'/> --><ImageLocation offset='65536'/></WindowsRE>"
+
+// What Encode makes of a file has the same length, the same tags, and the new number in its place.
+func FuzzReAgent(f *testing.F) {
+	f.Add([]byte(fuzzAgent), int64(1<<20))
+	f.Add([]byte("\ufeff"+fuzzAgent), int64(512))
+	f.Add([]byte("\x00  <Location offset=\"00000\">"), int64(1<<20)) // begins like UTF-16 when the white space is gone
+	wide := []byte{0xff, 0xfe}
+	for _, u := range utf16.Encode([]rune(fuzzAgent)) {
+		wide = binary.LittleEndian.AppendUint16(wide, u)
+	}
+	f.Add(wide, int64(1<<20))
+	f.Fuzz(func(t *testing.T, raw []byte, to int64) {
+		if to < 0 {
+			return
+		}
+		text, in := decodeText(raw)
+		all := locations(text)
+		for i, l := range all {
+			from, end := in.start+int64(l.from*in.unit), in.start+int64(l.to*in.unit)
+			require.LessOrEqual(t, end, int64(len(raw)))
+			b, err := stretch{in, l.tag - l.from, l.number - l.from, l.to - l.from}.encode(raw[from:end], to)
+			if err != nil {
+				continue
+			}
+			require.Len(t, b, int(end-from))
+			changed := bytes.Clone(raw)
+			copy(changed[from:], b)
+			now, _ := decodeText(changed)
+			again := locations(now)
+			require.Len(t, again, len(all))
+			require.Equal(t, l.name, again[i].name)
+			require.Equal(t, l.id, again[i].id)
+			require.Equal(t, to, again[i].offset)
+			require.Equal(t, l.to, again[i].to, "the number ends where it did")
+		}
+	})
+}
+
+// A menu of a stranger names only partitions that there are, and no file outside of the volume.
+func FuzzBootIni(f *testing.F) {
+	f.Add([]byte("[boot loader]\ndefault=multi(0)disk(0)rdisk(0)partition(1)\\WINDOWS\n[operating systems]\nC:\\BOOTSECT.DOS=\"MS-DOS\"\n"))
+	f.Fuzz(func(t *testing.T, menu []byte) {
+		g := &boot.Guest{Partitions: []boot.Partition{{Partition: table.Partition{Number: 1, Kind: table.Primary}}, {Partition: table.Partition{Number: 5, Kind: table.Logical}}}}
+		var found boot.Found
+		checkArc(&found, g, g.Partitions[0], menu)
+		for _, l := range found.Chain {
+			require.Contains(t, []int{1, 5}, l.Partition)
+		}
+		require.LessOrEqual(t, len(found.Chain)+len(found.Issues), maxSaved)
+		for _, name := range savedPaths(menu) {
+			require.NotContains(t, name, ":")
+			require.LessOrEqual(t, len(strings.Split(name, "/")), 129)
+		}
+	})
+}

@@ -1,0 +1,271 @@
+package windows
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"slices"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/hive"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+)
+
+// Limits of what a disk is worth. A disk has one store of the boot manager and seldom more than two Windows.
+const (
+	maxHives = 8    // of one kind, on a disk
+	maxRefs  = 1024 // of one file
+	maxOther = 1024 // on other disks, of all files
+)
+
+// guestHive is a registry hive in a file of a guest.
+type guestHive struct {
+	*hive.Hive
+	g    *boot.Guest
+	p    boot.Partition
+	file *guestfile.File
+	code string // of issues
+	refs []boot.Ref
+	own  int // how many of them name this disk
+
+	unlisted int // positions on other disks that refs leaves out
+}
+
+// hive opens a registry hive of a guest.
+func openHive(g *boot.Guest, p boot.Partition, path, code string) (*guestHive, error) {
+	file, err := windowsFile(g, p, path)
+	if err != nil {
+		return nil, err
+	}
+	h, err := memoryOf(g).hives.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	return &guestHive{Hive: h, g: g, p: p, file: file, code: code}, nil
+}
+
+// hiveFinder makes a finder of what finds the references in one hive. names gives the paths of a partition at which one can be.
+func hiveFinder(code, remedy string, names func(*boot.Guest, boot.Partition) ([]string, error), find func(*guestHive, *boot.Found) error) func(*boot.Guest) (boot.Found, error) {
+	return func(g *boot.Guest) (boot.Found, error) {
+		left := maxHives
+		found, err := boot.Everywhere(func(g *boot.Guest, p boot.Partition, f *boot.Found) error {
+			paths, err := names(g, p)
+			if err != nil {
+				return err
+			}
+			for _, path := range paths {
+				if err := readHive(f, g, p, hivePath{path, code, remedy}, &left, find); err != nil {
+					return err
+				}
+			}
+			return nil
+		})(g)
+		if g.Scheme != table.MBR {
+			// Windows names partitions of a GPT by their GUIDs, and only those of other disks by their places.
+			found.Issues = nil
+			found.Refs = slices.DeleteFunc(found.Refs, func(r boot.Ref) bool { return r.Disk == 0 })
+		}
+		return found, err
+	}
+}
+
+// hivePath is where a hive can be, and what is said when it cannot be read.
+type hivePath struct{ path, code, remedy string }
+
+// readHive adds what one hive holds. A hive that is there and not understood matters to every partition: any can be named in it.
+func readHive(f *boot.Found, g *boot.Guest, p boot.Partition, at hivePath, left *int, find func(*guestHive, *boot.Found) error) error {
+	what := fmt.Sprintf("%s of partition %d cannot be read, so the positions in it are not known", shown(at.path), p.Number)
+	h, err := openHive(g, p, at.path, at.code)
+	if err != nil {
+		return f.Unread(at.code, 0, what, err, at.remedy)
+	}
+	if *left--; *left < 0 {
+		if *left == -1 {
+			f.Unbootable(at.code, 0, fmt.Sprintf("%s: there are %d others, and no more are read", what, maxHives), at.remedy)
+		}
+		return nil
+	}
+	err = find(h, f)
+	f.Unlisted += h.unlisted
+	if err := f.Unread(at.code, 0, what, err, at.remedy); err != nil {
+		return err
+	}
+	return keepHive(f, h)
+}
+
+// keepHive adds the references of a hive. When Windows will not take the file as it is, they stay: it would apply its log to the file, and a change
+// made here would be lost or make a muddle.
+func keepHive(f *boot.Found, h *guestHive) error {
+	err := h.settled()
+	if err != nil && !understood(err) {
+		return err
+	}
+	if err != nil {
+		if h.own == 0 {
+			f.Warn(h.code, 0, fmt.Sprintf("%s of partition %d names no partition of this disk, but its log may: %v", shown(h.file.Path), h.p.Number, err), shutDown)
+		}
+		hold(f, h.p, h.file, h.code, h.refs, err, shutDown)
+	}
+	return keepFile(f, h.g, h.p, h.file, h.code, h.refs)
+}
+
+// settled is nil when Windows will take the hive as it is, by its own word and by that of the logs beside it.
+func (h *guestHive) settled() error {
+	if err := h.Clean(); err != nil {
+		return err
+	}
+	for _, suffix := range []string{".LOG", ".LOG1", ".LOG2"} {
+		log, err := windowsFile(h.g, h.p, h.file.Path+suffix)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		pending, err := h.LogPending(log)
+		if err != nil {
+			return err
+		}
+		if pending {
+			return ondisk.In(ondisk.ErrUnsupported, "its log %s is newer than it: they are not of one moment", shown(log.Path))
+		}
+	}
+	return nil
+}
+
+// ref makes a reference of the 8 bytes at off of a value. Its target, if any, is set.
+func (h *guestHive) ref(kind string, v *hive.Value, off int64) error {
+	if h.own == maxRefs {
+		return fmt.Errorf("%w of %d positions in one file", ondisk.ErrLimit, maxRefs)
+	}
+	r, err := h.position(kind, v, off)
+	if err != nil {
+		return err
+	}
+	h.own++
+	aim(h.g, &r)
+	h.refs = append(h.refs, r)
+	return nil
+}
+
+// other makes a reference of the 8 bytes at off of a value that names a partition of another disk, by its signature. loss is what a
+// stale one costs; empty: the boot. A value that cannot be rewritten is counted: no move of this disk needs it.
+func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint32, loss string) error {
+	if signature == 0 {
+		return nil // a disk that Windows has not seen
+	}
+	m := memoryOf(h.g)
+	if m.others == maxOther {
+		h.unlisted++
+		return nil
+	}
+	r, err := h.position(kind, v, off)
+	if err != nil && understood(err) {
+		h.unlisted++
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	m.others++
+	r.Disk, r.Stays, r.Loss = signature, "it names another disk", loss
+	if loss != "" {
+		r.Remedy = "give the drive letter back after the first boot of the copies"
+	}
+	h.refs = append(h.refs, r)
+	return nil
+}
+
+// position reads the 8 bytes at off of a value.
+func (h *guestHive) position(kind string, v *hive.Value, off int64) (boot.Ref, error) {
+	places, err := v.Where(off, 8)
+	if err != nil {
+		return boot.Ref{}, err
+	}
+	r := boot.Ref{Kind: kind, Partition: h.p.Number, File: h.file.Path, Off: places[0].Off, Encode: encodeBytes}
+	for _, place := range places {
+		at, raw, err := h.g.At(h.p, h.file, place.Off, place.Len)
+		if err != nil {
+			return boot.Ref{}, err
+		}
+		r.At, r.Raw = append(r.At, at...), append(r.Raw, raw...)
+	}
+	r.Points = ondisk.I64(min(binary.LittleEndian.Uint64(r.Raw), math.MaxInt64))
+	return r, nil
+}
+
+// aim finds the partition that starts where a reference points. Nothing but a start is meant by these.
+func aim(g *boot.Guest, r *boot.Ref) {
+	if p, ok := g.StartingAt(r.Points); ok && p.Kind != table.Extended {
+		r.Target = p.Number
+		return
+	}
+	r.Stays = fmt.Sprintf("no partition starts at byte %d", r.Points)
+}
+
+// encodeBytes writes a byte offset as 64 bits.
+func encodeBytes(_ []byte, to int64) ([]byte, error) {
+	return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to)), nil
+}
+
+// keepFile adds the references in a file, unless Windows will first set the volume around it right.
+func keepFile(f *boot.Found, g *boot.Guest, p boot.Partition, file *guestfile.File, code string, refs []boot.Ref) error {
+	if follows(refs) {
+		err := windowsClean(g, p)
+		if err != nil && !understood(err) {
+			return err
+		}
+		if err != nil {
+			hold(f, p, file, code, refs, err, shutDown)
+		}
+	}
+	f.Refs = append(f.Refs, refs...)
+	return nil
+}
+
+// follows reports whether a move can rewrite one of the references, a move of this disk or of another.
+func follows(refs []boot.Ref) bool {
+	return slices.ContainsFunc(refs, func(r boot.Ref) bool { return r.Follows() || r.Disk != 0 })
+}
+
+// hold makes references stay, and says for which partitions that matters.
+func hold(f *boot.Found, p boot.Partition, file *guestfile.File, code string, refs []boot.Ref, why error, remedy string) {
+	said := map[int]bool{}
+	for i := range refs {
+		r := &refs[i]
+		if r.Disk != 0 {
+			r.Encode, r.Stays = nil, why.Error()
+		}
+		if !r.Follows() {
+			continue
+		}
+		r.Encode, r.Stays = nil, why.Error()
+		if said[r.Target] {
+			continue
+		}
+		said[r.Target] = true
+		f.Unbootable(code, r.Target, fmt.Sprintf("%s of partition %d names the place of partition %d and cannot be changed: %v", shown(file.Path), p.Number, r.Target, why), remedy)
+	}
+}
+
+// each walks a list of a hive. What is wrong with one element does not hide the others; the first such fault is given back at the end.
+func each[T any](list func(func(T, error) bool), do func(T) error) error {
+	var broken error
+	for v, err := range list {
+		if err == nil {
+			err = do(v)
+		}
+		switch {
+		case err == nil:
+		case !errors.Is(err, ondisk.ErrFormat):
+			return err
+		case broken == nil:
+			broken = err
+		}
+	}
+	return broken
+}

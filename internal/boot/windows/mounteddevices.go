@@ -1,0 +1,76 @@
+package windows
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/hive"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// MountedDevices finds the values from which Windows knows a volume of an MBR disk again: signature of the disk and byte offset. With another
+// offset 2000, XP and 2003 take it for a new volume and give it another letter, even to their own.
+var MountedDevices = boot.Finder{Name: "mounted-devices", Find: hiveFinder("mounted-devices", checkLetters, systemHives, findMounted)}
+
+// otherLetter is what a stale letter of a partition on another disk costs.
+const otherLetter = "Windows takes the partition for a new one and gives it another drive letter"
+
+const checkLetters = "go on with --allow-unbootable, and give the drive letters back after the first boot of the copy"
+
+// systemHives are the paths of the hives SYSTEM in a partition.
+func systemHives(g *boot.Guest, p boot.Partition) (paths []string, err error) {
+	err = eachWindows(g, p, func(folder string) error {
+		paths = append(paths, folder+"/"+systemHive)
+		return nil
+	})
+	return paths, err
+}
+
+// mountedDevice is the value of a volume of an MBR disk, 12 bytes. Values of other lengths name volumes in other ways: by the GUID of a GPT
+// partition, or by the path of a device. Spec: FACTS B4.
+const (
+	mountedLength = 12
+	mountedOffset = 4 // of the byte offset, behind the signature
+
+	maxMounted = 8192 // values; Windows never forgets one
+)
+
+func findMounted(h *guestHive, _ *boot.Found) error {
+	k, err := h.Key("MountedDevices")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	seen := 0
+	return each(k.Values(), func(v *hive.Value) error {
+		if seen++; seen > maxMounted {
+			return fmt.Errorf("MountedDevices: %w of %d values", ondisk.ErrLimit, maxMounted)
+		}
+		if v.Size != mountedLength || v.Type != regBinary {
+			return nil
+		}
+		data, err := v.Data()
+		if err != nil {
+			return err
+		}
+		if disk := binary.LittleEndian.Uint32(data); disk != h.g.Signature {
+			return h.other(mountedKind(v.Name), v, mountedOffset, disk, otherLetter)
+		}
+		return h.ref(mountedKind(v.Name), v, mountedOffset)
+	})
+}
+
+// mountedKind says what a value stands for: a drive letter, or a volume that can be mounted in a folder.
+func mountedKind(name string) string {
+	letter, ok := strings.CutPrefix(strings.ToLower(name), `\dosdevices\`)
+	if ok && len(letter) == 2 && letter[0] >= 'a' && letter[0] <= 'z' && letter[1] == ':' {
+		return "drive letter " + strings.ToUpper(letter)
+	}
+	return "mounted volume"
+}

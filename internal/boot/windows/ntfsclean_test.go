@@ -1,0 +1,60 @@
+package windows_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/boot/windows"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// restartPage is one of the two pages at the start of $LogFile. Spec: Linux fs/ntfs/logfile.h.
+func restartPage(lsn uint64, inUse, flags uint16) disktest.Forged {
+	p := make(disktest.Forged, 4096)
+	p.Text(0, "RSTR")
+	p.U32(0x10, 4096)
+	p.U16(0x18, 0x30)
+	p.U64(0x30, lsn)
+	p.U16(0x3c, inUse)
+	p.U16(0x3e, flags)
+	return p
+}
+
+// A log is open when it is in use and the volume is not marked clean; the newer page decides.
+func TestLogOfNTFS(t *testing.T) {
+	const closed, clean = 0xffff, 2
+	damaged := restartPage(9, 0, clean)
+	damaged.U16(0x18, 0xfff0)
+	for name, tc := range map[string]struct {
+		pages []disktest.Forged
+		open  bool
+	}{
+		"new":                       {[]disktest.Forged{{0xff, 0xff, 0xff, 0xff}}, false},
+		"closed":                    {[]disktest.Forged{restartPage(1, closed, 0), restartPage(2, closed, 0)}, false},
+		"open, and marked clean":    {[]disktest.Forged{restartPage(1, 0, clean), restartPage(2, 0, clean)}, false},
+		"open":                      {[]disktest.Forged{restartPage(1, 0, 0), restartPage(2, 0, 0)}, true},
+		"newer page is closed":      {[]disktest.Forged{restartPage(1, 0, 0), restartPage(2, closed, 0)}, false},
+		"newer page is open":        {[]disktest.Forged{restartPage(3, 0, 0), restartPage(2, closed, 0)}, true},
+		"no page":                   {[]disktest.Forged{make(disktest.Forged, 8192)}, true},
+		"restart area behind page":  {[]disktest.Forged{damaged, damaged}, true},
+		"nothing at all":            {nil, true},
+		"second page is not a page": {[]disktest.Forged{restartPage(1, closed, 0), make(disktest.Forged, 4096)}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := []byte{}
+			for _, p := range tc.pages {
+				log = append(log, p...)
+			}
+			// The reader of the log does not care what file system it lies in.
+			r := windows.LogClosed(t, boottest.Disk(windowsDisk(t, map[string][]byte{"LOGFILE": log})), fatStart, "LOGFILE")
+			if !tc.open {
+				require.NoError(t, r)
+				return
+			}
+			require.ErrorIs(t, r, ondisk.ErrUnsupported)
+		})
+	}
+}

@@ -1,0 +1,217 @@
+// Package windows knows what DOS and Windows boot with, and the positions that a Windows keeps in its files.
+package windows
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/hive"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+)
+
+// Folders says where a Windows lies. What that Windows stores is found by the finders of its files; here is what must be said when files cannot be
+// read at all.
+var Folders = boot.Finder{Name: "windows", Find: boot.Everywhere(findWindows)}
+
+// windowsFolders are the folders that the setup programs of Windows offer; NT and 2000 said WINNT. A second Windows in one partition has another,
+// and so has one whose owner chose it.
+var windowsFolders = []string{"WINDOWS", "WINNT"}
+
+// maxRootFolders is how many other folders of a partition are looked into for a Windows.
+const maxRootFolders = 256
+
+// systemHive is where the part of the registry lies that a boot reads first, from the folder of the Windows.
+const systemHive = "System32/config/SYSTEM"
+
+// Remedies.
+const (
+	shutDown   = "shut Windows down cleanly, without fast startup, and copy again"
+	repairBCD  = "go on with --allow-unbootable and repair the copy with bootrec /rebuildbcd, or leave the partitions where they are"
+	repairDisk = "let chkdsk repair it in the guest and shut it down cleanly, or leave the partitions where they are"
+)
+
+func findWindows(g *boot.Guest, p boot.Partition, f *boot.Found) error {
+	_, err := windowsFiles(g, p)
+	if errors.Is(err, ondisk.ErrNoMatch) {
+		return nil
+	}
+	if err != nil {
+		loads, lerr := loadsWindows(g, p)
+		if lerr != nil {
+			return lerr
+		}
+		return unreadable(f, p, loads, err)
+	}
+	return eachWindows(g, p, func(folder string) error {
+		f.Windows = true
+		f.Link(p.Number, "partition %d holds a Windows in \\%s", p.Number, folder)
+		return nil
+	})
+}
+
+// loadsWindows tells Windows generations apart by the file that a boot sector names; it is empty if absent.
+func loadsWindows(g *boot.Guest, p boot.Partition) (string, error) {
+	b, err := ondisk.Bytes(g.Disk, p.Off, 512)
+	if err != nil {
+		return "", err
+	}
+	for _, file := range []string{"BOOTMGR", "NTLDR"} {
+		if bytes.Contains(b, []byte(file)) {
+			return file, nil
+		}
+	}
+	return "", nil
+}
+
+// unreadable says what follows when the files of a partition cannot be read. Most such volumes hold data, and a Windows in one would not start
+// before the move either; only one that is booted from is taken as a system.
+func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error {
+	if !understood(err) {
+		return err
+	}
+	switch {
+	case p.Active && p.Kind == table.Primary && loads == "BOOTMGR":
+		// Its store names any partition that a Windows lies on.
+		f.Unbootable("bcd", 0, fmt.Sprintf("Windows Vista or later boots from partition %d, and the partitions that \\Boot\\BCD names are not known: %v", p.Number, err), repairBCD)
+	case p.Active && p.Kind == table.Primary && loads == "NTLDR":
+		// One that gives its own partition another letter does not let anybody in.
+		f.Unbootable("mounted-devices", 0, fmt.Sprintf("Windows NT 4, 2000, XP or 2003 boots from partition %d, and the partitions whose letters its registry keeps by their places are not known: %v",
+			p.Number, err), checkLetters)
+	case loads == "NTLDR":
+		f.Warn("mounted-devices", p.Number, fmt.Sprintf("Windows NT 4, 2000, XP or 2003 remembers drive letters by the byte offset of a partition, and its registry cannot be read: %v", err),
+			"check the drive letters after the first boot of the copy")
+	default:
+		f.Warn("files-unread", p.Number, fmt.Sprintf("the files of the partition cannot be read, so a position that one of them holds stays as it is: %v", err), "")
+	}
+	return nil
+}
+
+// understood reports whether an error is one of what a disk holds, and not one of reading it.
+func understood(err error) bool {
+	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
+}
+
+// windowsFiles opens a file system that Windows starts from: ErrNoMatch when the partition holds none, or one whose boot sector is broken, which
+// is said elsewhere. One whose root cannot be read cannot be read at all.
+func windowsFiles(g *boot.Guest, p boot.Partition) (guestfile.FS, error) {
+	if !p.Volume.Kind.Traits().Windows || p.Volume.Size == 0 {
+		return nil, ondisk.ErrNoMatch
+	}
+	files, err := g.Files(p)
+	if err != nil {
+		return nil, err
+	}
+	m := memoryOf(g)
+	root, known := m.roots[p.Number]
+	if !known {
+		root = readRoot(files, p)
+		m.roots[p.Number] = root
+	}
+	if err := root.err; err == nil || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, fs.ErrNotExist) { // a root of very many names can be searched all the same
+		return files, nil
+	}
+	return nil, root.err
+}
+
+// memory is what the finders of this package share while they look at one disk.
+type memory struct {
+	roots  map[int]rootFolder // by number of the partition
+	hives  *hive.Budget
+	others int // positions on other disks
+}
+
+func memoryOf(g *boot.Guest) *memory {
+	m := boot.Kept[memory](g)
+	if m.roots == nil {
+		m.roots, m.hives = map[int]rootFolder{}, hive.NewBudget()
+	}
+	return m
+}
+
+// rootFolder is the root of a file system that Windows starts from.
+type rootFolder struct {
+	folders []string // in it, but those of windowsFolders
+	err     error
+
+	searched bool
+	windows  []string // the folders that hold a Windows
+}
+
+func readRoot(files guestfile.FS, p boot.Partition) (r rootFolder) {
+	entries, err := files.List("")
+	r.err = ondisk.Shift(err, p.Off)
+	for _, e := range entries {
+		known := slices.ContainsFunc(windowsFolders, func(name string) bool { return strings.EqualFold(name, e.Name) })
+		if e.Dir && !known && len(r.folders) < maxRootFolders {
+			r.folders = append(r.folders, e.Name)
+		}
+	}
+	return r
+}
+
+// windowsFile finds a file of a partition: fs.ErrNotExist if absent, or when no file of the partition can be read, which findWindows
+// reports.
+func windowsFile(g *boot.Guest, p boot.Partition, path string) (*guestfile.File, error) {
+	files, err := windowsFiles(g, p)
+	switch {
+	case err == nil:
+		file, err := files.Open(path)
+		return file, ondisk.Shift(err, p.Off)
+	case understood(err) || errors.Is(err, ondisk.ErrNoMatch):
+		return nil, fs.ErrNotExist
+	}
+	return nil, err
+}
+
+// eachWindows calls do for each folder of a partition that holds a Windows: one with a SYSTEM that exists, readable or not. Of other folders than the
+// usual ones it must be readable: many of these are links.
+func eachWindows(g *boot.Guest, p boot.Partition, do func(folder string) error) error {
+	if _, err := windowsFiles(g, p); err != nil {
+		if understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
+			return nil // nothing of it can be read, which findWindows reports
+		}
+		return err
+	}
+	roots := memoryOf(g).roots
+	root := roots[p.Number]
+	if !root.searched {
+		if err := root.search(g, p); err != nil {
+			return err
+		}
+		roots[p.Number] = root
+	}
+	for _, folder := range root.windows {
+		if err := do(folder); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// search finds the folders that hold a Windows.
+func (r *rootFolder) search(g *boot.Guest, p boot.Partition) error {
+	r.searched = true
+	for i, folder := range slices.Concat(windowsFolders, r.folders) {
+		file, err := windowsFile(g, p, folder+"/"+systemHive)
+		switch {
+		case err == nil:
+			folder, _, _ = strings.Cut(file.Path, "/") // as it is stored
+		case errors.Is(err, fs.ErrNotExist), understood(err) && i >= len(windowsFolders):
+			continue
+		case !understood(err):
+			return err
+		}
+		r.windows = append(r.windows, folder)
+	}
+	return nil
+}
+
+// shown is a path as Windows writes it.
+func shown(path string) string { return `\` + strings.ReplaceAll(path, "/", `\`) }

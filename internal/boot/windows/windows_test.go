@@ -1,0 +1,277 @@
+package windows_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/boot/known"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+)
+
+// The disk of these tests: a FAT that boots, and a partition behind it.
+const (
+	signature   = 0x1b2c3d4e
+	fatStart    = 63 * 512
+	secondStart = 40063 * 512
+	nowhere     = 12345 * 512
+	elsewhere   = 0x55667788 // another disk
+)
+
+// windowsDisk makes the disk with files in its FAT. A path has its elements parted by "/".
+func windowsDisk(t testing.TB, files map[string][]byte) disktest.Forged {
+	t.Helper()
+	f := disktest.ForgeMBR(60000, disktest.MBREntryFields{Type: 6, Start: 63, Sectors: 40000},
+		disktest.MBREntryFields{Type: 7, Start: 40063, Sectors: 10000})
+	f.U32(440, signature)
+	f.U8(disktest.MBREntries, 0x80)
+	volume := filepath.Join(t.TempDir(), "fat")
+	require.NoError(t, os.WriteFile(volume, make([]byte, 40000*512), 0o600))
+	disktest.Run(t, "mkfs.fat", "-F", "16", "-h", "63", volume)
+	made := map[string]bool{".": true}
+	for _, name := range sortedNames(files) {
+		makeFolders(t, volume, path.Dir(name), made)
+		source := filepath.Join(t.TempDir(), "file")
+		require.NoError(t, os.WriteFile(source, files[name], 0o600))
+		disktest.Run(t, "mcopy", "-i", volume, source, "::/"+name)
+	}
+	b, err := os.ReadFile(volume)
+	require.NoError(t, err)
+	f.Put(fatStart, b)
+	return f
+}
+
+func sortedNames(files map[string][]byte) []string {
+	var names []string
+	for name := range files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func makeFolders(t testing.TB, volume, dir string, made map[string]bool) {
+	t.Helper()
+	if made[dir] {
+		return
+	}
+	makeFolders(t, volume, path.Dir(dir), made)
+	disktest.Run(t, "mmd", "-i", volume, "::/"+dir)
+	made[dir] = true
+}
+
+// stored are the references in files.
+func stored(r *boot.Result) []boot.Ref {
+	return slices.DeleteFunc(slices.Clone(r.Refs), func(r boot.Ref) bool { return r.File == "" })
+}
+
+// fates says what references are and what becomes of them.
+func fates(refs []boot.Ref) []string {
+	out := []string{}
+	for _, r := range refs {
+		fate := fmt.Sprintf("follows %d", r.Target)
+		switch {
+		case r.Disk != 0:
+			fate = fmt.Sprintf("of disk %#x", r.Disk)
+		case !r.Follows():
+			fate = "stays"
+		}
+		out = append(out, fmt.Sprintf("%s: %d %s", r.Kind, r.Points, fate))
+	}
+	return out
+}
+
+func links(r *boot.Result) string {
+	var b strings.Builder
+	for _, l := range r.Chain {
+		fmt.Fprintf(&b, "%d %s\n", l.Partition, l.Text)
+	}
+	return b.String()
+}
+
+// mounted is a value of MountedDevices. Spec: FACTS B4.
+func mounted(signature uint32, off uint64) []byte {
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, signature), off)
+}
+
+// systemHive is a SYSTEM with these values in MountedDevices.
+func systemHive(values ...disktest.HiveValue) disktest.Forged {
+	return disktest.ForgeHive(3, disktest.HiveKey{Name: "$$$PROTO.HIV", Keys: []disktest.HiveKey{
+		{Name: "ControlSet001"}, {Name: "MountedDevices", Values: values}, {Name: "Select"},
+	}})
+}
+
+func binaryValue(name string, data []byte) disktest.HiveValue {
+	return disktest.HiveValue{Name: name, Type: 3, Data: data}
+}
+
+// HOSTILE T64: only values of 12 bytes with the disk's signature are positions.
+func TestMountedDevices(t *testing.T) {
+	twelve := mounted(signature, fatStart)
+	hive := systemHive(
+		binaryValue(`\DosDevices\C:`, twelve),
+		binaryValue(`\DosDevices\A:`, []byte(`\??\FDC#GENERIC`)),
+		binaryValue(`\??\Volume{a08efec2-a076-11e5-824f-806e6f6e6963}`, mounted(signature, secondStart)),
+		binaryValue(`#{46686113-4e39-11ea-bd05-784f439fa657}`, mounted(signature, nowhere)),
+		binaryValue(`\DosDevices\E:`, mounted(elsewhere, fatStart)),
+		binaryValue(`\DosDevices\F:`, append([]byte("DMIO:ID:"), make([]byte, 16)...)),
+		binaryValue(`\dosdevices\g:`, mounted(signature, 1<<63)),
+		binaryValue("zero", nil), binaryValue("eleven", twelve[:11]), binaryValue("thirteen", append(twelve, 0)),
+		binaryValue("million", make([]byte, 1_000_000)),
+		disktest.HiveValue{Name: "odd", Type: 3, Data: mounted(signature, secondStart), Wide: true},
+		disktest.HiveValue{Name: "a text", Type: 1, Data: twelve},
+	)
+	for _, folder := range []string{"WINDOWS", "Winnt"} {
+		disk := windowsDisk(t, map[string][]byte{folder + "/system32/CONFIG/system": hive})
+		r := boottest.Read(t, disk)
+		got := stored(r)
+		require.Equal(t, []string{
+			"drive letter C:: 32256 follows 1", "mounted volume: 20512256 follows 2", "mounted volume: 6320640 stays",
+			"drive letter E:: 32256 of disk 0x55667788", "drive letter G:: 9223372036854775807 stays", "mounted volume: 20512256 follows 2",
+		}, fates(got))
+		for i, name := range []string{`\DosDevices\C:`, "", "", `\DosDevices\E:`, `\dosdevices\g:`} {
+			require.Equal(t, 1, got[i].Partition, name)
+			require.Equal(t, []byte(hive[got[i].Off:got[i].Off+8]), got[i].Raw, "the place in the file")
+			require.Equal(t, []byte(disk[got[i].At[0].Off:got[i].At[0].Off+8]), got[i].Raw, "the place on the disk")
+		}
+		b, err := got[0].Encode(got[0].Raw, 1<<20)
+		require.NoError(t, err)
+		require.Equal(t, mounted(signature, 1<<20)[4:], b)
+		stored, _, _ := strings.Cut(got[0].File, "/")
+		require.Contains(t, links(r), "1 partition 1 holds a Windows in \\"+stored)
+	}
+}
+
+// HOSTILE T64: a hive of 100,000 values costs little, and it is not known what it names.
+func TestTooManyMountedDevices(t *testing.T) {
+	var values []disktest.HiveValue
+	for i := range 100_000 {
+		values = append(values, binaryValue(fmt.Sprint(i), mounted(signature, fatStart)))
+	}
+	disk := windowsDisk(t, map[string][]byte{"WINDOWS/SYSTEM32/CONFIG/SYSTEM": systemHive(values...)})
+	spent := disktest.Spent()
+	r := boottest.Read(t, disk)
+	require.Less(t, spent(), 5*time.Second)
+	require.Len(t, boottest.Issues(r, "mounted-devices"), 1)
+	require.Equal(t, ondisk.Unbootable, boottest.Issues(r, "mounted-devices")[0].Effect)
+	require.Zero(t, boottest.Issues(r, "mounted-devices")[0].Partition, "any move")
+}
+
+// Whatever may change the hive before Windows reads it, no byte of it is changed here.
+func TestDirtyHives(t *testing.T) {
+	const file = "WINDOWS/SYSTEM32/CONFIG/SYSTEM"
+	c := binaryValue(`\DosDevices\C:`, mounted(signature, fatStart))
+	d := binaryValue(`\DosDevices\D:`, mounted(signature, secondStart))
+	dirty := systemHive(c, d)
+	dirty.U32(disktest.HiveSequence2, 6)
+	dirty.SealHive()
+	unsealed := systemHive(c, d)
+	unsealed.U32(disktest.HiveChecksum, 1)
+	log := systemHive()[:512]
+	log.U32(disktest.HiveSequence1, 9)
+	log.U32(disktest.HiveSequence2, 9)
+	log.U32(disktest.HiveFileType, 1)
+	log.SealHive()
+	for name, files := range map[string]map[string][]byte{
+		"sequence numbers": {file: dirty},
+		"checksum":         {file: unsealed},
+		"newer log":        {file: systemHive(c, d), file + ".LOG1": log},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := boottest.Read(t, windowsDisk(t, files))
+			require.Equal(t, []string{"drive letter C:: 32256 stays", "drive letter D:: 20512256 stays"}, fates(stored(r)))
+			got := boottest.Issues(r, "mounted-devices")
+			require.Len(t, got, 2)
+			for i, issue := range got {
+				require.Equal(t, i+1, issue.Partition, "the partition that is named")
+				require.Equal(t, ondisk.Unbootable, issue.Effect)
+				require.True(t, issue.OnMove)
+				require.Contains(t, issue.Remedy, "shut Windows down cleanly, without fast startup")
+			}
+		})
+	}
+	t.Run("names nothing", func(t *testing.T) {
+		dirty := systemHive(binaryValue(`\DosDevices\C:`, mounted(elsewhere, fatStart)))
+		dirty.U32(disktest.HiveSequence2, 6)
+		dirty.SealHive()
+		r := boottest.Read(t, windowsDisk(t, map[string][]byte{file: dirty}))
+		require.Equal(t, ondisk.Warn, boottest.Issues(r, "mounted-devices")[0].Effect, "the log may name partitions of the disk")
+	})
+}
+
+func TestBrokenHives(t *testing.T) {
+	whole := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
+	bad := slices.Clone(whole)
+	bad.U32(disktest.HiveBins, 0)
+	for name, hive := range map[string][]byte{"cut": whole[:100], "no hive": []byte(strings.Repeat("text", 2000)), "no bin": bad, "empty": nil} {
+		t.Run(name, func(t *testing.T) {
+			r := boottest.Read(t, windowsDisk(t, map[string][]byte{"WINNT/SYSTEM32/CONFIG/SYSTEM": hive}))
+			got := boottest.Issues(r, "mounted-devices")
+			require.Len(t, got, 1)
+			require.Equal(t, ondisk.Unbootable, got[0].Effect)
+			require.Zero(t, got[0].Partition, "it could name any partition")
+		})
+	}
+}
+
+// Nothing in a hive names a partition of a GPT by its place, but those of other disks, which can have an MBR.
+func TestHivesOfGPTDisks(t *testing.T) {
+	disk := windowsDisk(t, map[string][]byte{
+		"WINDOWS/SYSTEM32/CONFIG/SYSTEM": systemHive(
+			binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)), binaryValue(`\DosDevices\D:`, mounted(elsewhere, fatStart)),
+		),
+		"hiberfil.sys": []byte("wake"),
+	})
+	d := boottest.Disk(disk)
+	tab, parts := boottest.Partitions(t, d)
+	g := boottest.Guest(d, tab, parts)
+	g.Scheme = table.GPT
+	r, err := known.Read(g)
+	require.NoError(t, err)
+	require.Equal(t, []string{"drive letter D:: 32256 of disk 0x55667788"}, fates(stored(r)))
+	require.Empty(t, r.Issues)
+}
+
+// FACTS B1: a kernel that wakes up has the old places in memory.
+func TestHibernation(t *testing.T) {
+	for _, tc := range []struct {
+		head string
+		want []ondisk.Effect
+	}{
+		{"hibr", []ondisk.Effect{ondisk.Refuse}},
+		{"HIBR", []ondisk.Effect{ondisk.Refuse}},
+		{"RSTR", []ondisk.Effect{ondisk.Refuse}},
+		{"wake", nil},
+		{"WAKE", nil},
+		{"\x00\x00\x00\x00", nil},
+		{"", nil},
+		{"what", []ondisk.Effect{ondisk.Warn}},
+	} {
+		t.Run(fmt.Sprintf("%q", tc.head), func(t *testing.T) {
+			file := []byte(tc.head)
+			if tc.head != "" {
+				file = append(file, make([]byte, 4096)...)
+			}
+			r := boottest.Read(t, windowsDisk(t, map[string][]byte{"HIBERFIL.SYS": file}))
+			var got []ondisk.Effect
+			for _, i := range boottest.Issues(r, "hibernated") {
+				require.True(t, i.OnMove)
+				require.Zero(t, i.Partition, "its kernel knows all partitions")
+				got = append(got, i.Effect)
+			}
+			require.Equal(t, tc.want, got)
+		})
+	}
+}
