@@ -7,14 +7,15 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// AreaLen is how much of a partition may hold boot code in front of the file system: ext keeps two sectors free.
+// AreaLen is the room for boot code in front of a file system, in bytes: ext keeps two sectors free.
 const AreaLen = 1024
 
-// MaxBootSectors is how many boot sectors of partitions are followed for a loader. A table can name thousands.
+// MaxBootSectors bounds the boot sectors of partitions that are followed for a loader. A table can name thousands.
 const MaxBootSectors = 16
 
-// Area names the loader in the boot area of a partition, Unknown for any other content; ok is false when it holds nothing but zeros, as
-// in front of most file systems, or is not on the disk as a whole. All are read once: a table can have thousands of partitions, and each finder asks for all of them.
+// Area returns the loader in the boot area of a partition, Unknown for any other content. ok is false for zeros, as in
+// front of most file systems, and for an area that is not on the disk as a whole. All areas are read once: a table can
+// have thousands of partitions, and each finder asks for all of them.
 func (g *Guest) Area(p Partition) (c *Code, ok bool, err error) {
 	if g.areas == nil {
 		areas, buf := map[int]*Code{}, make([]byte, AreaLen)
@@ -35,7 +36,7 @@ func (g *Guest) Area(p Partition) (c *Code, ok bool, err error) {
 	return c, ok, nil
 }
 
-// LoaderIn gives the first sector of a partition when it is that of a loader; ok is false for any other.
+// LoaderIn returns the first sector of a partition if it is that of a loader; ok is false for any other.
 func (g *Guest) LoaderIn(p Partition, c *Code) (sector []byte, ok bool, err error) {
 	held, ok, err := g.Area(p)
 	if err != nil || !ok || held != c {
@@ -45,14 +46,13 @@ func (g *Guest) LoaderIn(p Partition, c *Code) (sector []byte, ok bool, err erro
 	return sector, err == nil, err
 }
 
-// inPartitions reports whether the code can be the boot sector of a partition, and its Find tells of it there.
+// inPartitions reports whether the code can be the boot sector of a partition, which its Find describes then.
 func (c *Code) inPartitions() bool { return c.Absolute || c.OfVolume }
 
-// Loader names the loader in the boot sector of a partition.
+// Loader identifies the loader in the boot sector of a partition.
 func (g *Guest) Loader(code []byte) *Code { return first(g.Codes, code, (*Code).inPartitions) }
 
-// Chooses reports whether the code in sector 0 can boot from a partition. Code that is not known is taken for one that
-// goes by the flag.
+// Chooses reports whether the code in sector 0 can boot from a partition. Unknown code is taken to go by the flag.
 func (g *Guest) Chooses(p Partition) bool {
 	switch c := g.Code; {
 	case c.Number != nil:
@@ -63,8 +63,8 @@ func (g *Guest) Chooses(p Partition) bool {
 	return p.Active && p.Kind != table.Logical
 }
 
-// Told reports whether b, the boot sector of a partition, is that of a loader whose Find tells of it.
-func (g *Guest) Told(p Partition, b []byte) (told bool, err error) {
+// Described reports whether b, the boot sector of a partition, is that of a loader whose Find describes it.
+func (g *Guest) Described(p Partition, b []byte) (described bool, err error) {
 	for _, c := range g.Codes {
 		at, sector := c.Offset[p.Volume.Kind], b
 		switch {
@@ -82,19 +82,19 @@ func (g *Guest) Told(p Partition, b []byte) (told bool, err error) {
 	return false, nil
 }
 
-// Starts reports whether the boot goes through the boot sector of a partition, or of the disk (number 0), without the
-// menu of a loader.
+// Starts reports whether the boot reads the boot sector of a partition without the menu of a loader. That of the disk,
+// number 0, it always reads.
 func (g *Guest) Starts(home Partition) bool { return home.Number == 0 || g.Chooses(home) }
 
-// Breaks says that a move of a partition (0: any move) breaks the loader in the boot sector of home. Boot sectors
-// of partitions are left over from systems long gone: one that only a menu can lead to is a warning.
+// Breaks reports that a move of a partition (0: any move) breaks the loader in the boot sector of home. One that only a
+// menu can lead to is a warning: many boot sectors are left over from systems long gone.
 func (f *Found) Breaks(g *Guest, home Partition, code string, partition int, text, remedy string) {
 	if g.Starts(home) {
 		f.Unbootable(code, partition, text, remedy)
 		return
 	}
-	f.Warn(code, partition, text+". The code in sector 0 does not read that boot sector: this matters only if the menu of another loader does",
-		"install that loader again in the copy if you boot by it")
+	const unless = ". The code in sector 0 does not read that boot sector: this matters only if the menu of another loader does"
+	f.Warn(code, partition, text+unless, "install that loader again in the copy if you boot by it")
 }
 
 // Loaders finds what the boot loaders in sector 0 and in boot sectors store.

@@ -16,7 +16,7 @@ type Result struct {
 	boots  bool         // something on the disk looks like the start of a boot
 }
 
-// Read names the boot code as one of codes, and has the finders look at the disk.
+// Read identifies the boot code as one of codes, and returns what the finders find.
 func Read(g *Guest, codes []*Code, finders []Finder) (*Result, error) {
 	g.Code, g.Codes = Identify(codes, g.Sector0), codes
 	r := &Result{Code: g.Code}

@@ -17,7 +17,7 @@ type Code struct {
 	Generic bool
 
 	ReadsCHS bool // finds its partition by the CHS bytes of the table, on some machines at least
-	// HandsOver marks code that gives the address of its entry of the table to the boot sector in DS:SI, by which a
+	// HandsOver marks code that passes the address of its entry of the table to the boot sector in DS:SI, by which a
 	// loader finds its place without hidden sectors. False where that is not known.
 	HandsOver bool
 	// Encrypts marks the loader of a disk that is encrypted as a whole, by units that count from the start of the disk.
@@ -28,8 +28,8 @@ type Code struct {
 	// AnyFlag marks code that boots whatever partition is active.
 	AnyFlag bool
 
-	// Find tells how a loader goes on and what a move of a partition breaks of it, wherever on the disk it is. Nil: the
-	// fields below have it all.
+	// Find returns how a loader goes on, and what a move of a partition breaks of it, wherever on the disk it is. Nil:
+	// the fields below have it all.
 	Find func(g *Guest, c *Code) (Found, error)
 	// OfVolume marks the boot sector of a volume, which is never that of a disk. Offset is where it begins in volumes of a
 	// kind, in bytes, where that is not at the start.
@@ -55,7 +55,7 @@ var (
 // CodeLen is the room for code in a boot sector; the signature of the disk follows.
 const CodeLen = 440
 
-// Identify names the code of an MBR.
+// Identify returns the one of codes that an MBR has.
 func Identify(codes []*Code, code []byte) *Code {
 	if ondisk.IsZero(code) {
 		return Empty

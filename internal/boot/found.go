@@ -1,10 +1,12 @@
 package boot
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
@@ -13,10 +15,11 @@ import (
 // Remedies.
 const (
 	InstallAgain = "go on with --allow-unbootable, and install the boot loader again from a rescue system on the copy"
-	WhenUnknown  = "go on with --allow-unbootable if nothing boots from the disk, or if you will install the boot loader again on the copy"
+	WhenUnknown  = "go on with --allow-unbootable if nothing boots from the disk, " +
+		"or if you will install the boot loader again on the copy"
 )
 
-// Found is what a finder has to say. Refs must come in an order that no move changes.
+// Found is what a finder returns. No move changes the order of Refs.
 type Found struct {
 	Refs   []Ref
 	Issues []ondisk.Issue
@@ -24,7 +27,7 @@ type Found struct {
 
 	// Windows reports whether a partition holds one.
 	Windows bool
-	// Unlisted counts the positions on other disks that Refs leaves out: there are too many, or they cannot be rewritten.
+	// Unlisted counts the positions on other disks that Refs leaves out: too many, or impossible to rewrite.
 	Unlisted int
 }
 
@@ -34,7 +37,7 @@ type Link struct {
 	Text      string
 }
 
-// Finder finds the references of one kind, and what of that kind a move breaks and cannot be rewritten.
+// Finder finds the references of one kind, and what a move breaks that cannot be rewritten.
 type Finder struct {
 	Name string
 	Find func(g *Guest) (Found, error)
@@ -52,31 +55,56 @@ func (f *Found) Link(partition int, format string, args ...any) {
 	f.Chain = append(f.Chain, Link{partition, fmt.Sprintf(format, args...)})
 }
 
-// Unbootable says that a move of a partition (0: any move) breaks the boot.
+// Unbootable reports that a move of a partition (0: any move) breaks the boot.
 func (f *Found) Unbootable(code string, partition int, text, remedy string) {
-	f.Issues = append(f.Issues, ondisk.Issue{Code: code, Effect: ondisk.Unbootable, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
+	f.onMove(ondisk.Unbootable, code, partition, text, remedy)
 }
 
-// Warn says what a user should know when a partition (0: any) moves.
+// Warn reports what a user should know when a partition (0: any) moves.
 func (f *Found) Warn(code string, partition int, text, remedy string) {
-	f.Issues = append(f.Issues, ondisk.Issue{Code: code, Effect: ondisk.Warn, OnMove: true, Partition: partition, Text: text, Remedy: remedy})
+	f.onMove(ondisk.Warn, code, partition, text, remedy)
 }
 
-// Unread makes an issue of what keeps a file of a guest from being understood. What is not there is no issue, and an error of reading is not one
-// either: it is given back.
+func (f *Found) onMove(effect ondisk.Effect, code string, partition int, text, remedy string) {
+	f.Issues = append(f.Issues, ondisk.Issue{
+		Code: code, Effect: effect, OnMove: true, Partition: partition, Text: text, Remedy: remedy,
+	})
+}
+
+// Understood reports whether an error describes what the disk holds. Any other is an error of reading it.
+func Understood(err error) bool {
+	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
+}
+
+// Unread makes an issue of the error that a file of a guest could not be used for. A missing file is no issue, and an
+// error of reading is returned.
 func (f *Found) Unread(code string, partition int, what string, err error, remedy string) error {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, ondisk.ErrNoMatch):
 		return nil
-	case errors.Is(err, ondisk.ErrFormat), errors.Is(err, ondisk.ErrUnsupported), errors.Is(err, ondisk.ErrLimit):
+	case Understood(err):
 		f.Unbootable(code, partition, fmt.Sprintf("%s: %v", what, err), remedy)
 		return nil
 	}
 	return err
 }
 
-// OwnStart adds a reference that should point to the start of its own partition. Old value first: one that points elsewhere is reported
-// and stays. primary tells that boot code uses it.
+// HiddenSectors adds the sectors in front of a volume, 32 bits at byte off of the partition. primary marks the field
+// that boot code uses.
+func (f *Found) HiddenSectors(g *Guest, p Partition, kind string, off, sectorSize int64, primary bool) error {
+	r := Ref{Kind: kind, Partition: p.Number, Off: off, At: []disk.Range{{Off: p.Off + off, Len: 4}}}
+	raw, err := g.Read(r.At)
+	if err != nil {
+		return err
+	}
+	r.Raw, r.Encode = raw, EncodeSectors(sectorSize)
+	r.Points = int64(binary.LittleEndian.Uint32(raw)) * sectorSize
+	f.OwnStart(r, p, primary)
+	return nil
+}
+
+// OwnStart adds a reference that should point to the start of its own partition. One that points elsewhere is reported
+// and stays. primary marks one that boot code uses.
 func (f *Found) OwnStart(r Ref, p Partition, primary bool) {
 	switch {
 	case r.Points == p.Off:
@@ -94,9 +122,9 @@ func (f *Found) OwnStart(r Ref, p Partition, primary bool) {
 // stale reports a reference that does not point to its own partition.
 func (f *Found) stale(r Ref, p Partition, primary bool) {
 	place := r.At[0].Off
+	text := fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: ", r.Kind, place, r.Points, p.Off)
 	i := ondisk.Issue{
-		Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number,
-		Text: fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: left as found", r.Kind, place, r.Points, p.Off),
+		Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number, Text: text + "left as found",
 	}
 	switch {
 	case r.Points == 0:
@@ -105,8 +133,7 @@ func (f *Found) stale(r Ref, p Partition, primary bool) {
 	case p.Volume.Kind == volume.NTFS && primary && p.Kind != table.Logical:
 		no := i
 		no.Code, no.Effect, no.OnMove = "ntfs-inconsistent", ondisk.Unbootable, true
-		no.Text = fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: the boot sector does not fit the partition table",
-			r.Kind, place, r.Points, p.Off)
+		no.Text = text + "the boot sector does not fit the partition table"
 		no.Remedy = "correct it in the guest (chkdsk, bootrec) and shut it down cleanly, or accept it with --allow-unbootable"
 		f.Issues = append(f.Issues, no)
 	}

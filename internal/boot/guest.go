@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// maxFileSystems is how many file systems of a disk are looked into. A table can name thousands.
+// maxFileSystems bounds the file systems of a disk that are looked into. A table can name thousands.
 const maxFileSystems = 128
 
 // Partition is a partition and what it holds.
@@ -21,7 +21,7 @@ type Partition struct {
 	Volume *volume.Volume
 }
 
-// Guest is a disk and what is known of it, for finders.
+// Guest is a disk as finders see it.
 type Guest struct {
 	Disk       disk.Disk
 	Sector0    []byte // the boot code of sector 0, 440 bytes
@@ -32,7 +32,7 @@ type Guest struct {
 	Partitions []Partition
 
 	Codes  []*Code
-	areas  map[int]*Code  // the loaders in boot areas that are not empty, by number of the partition; nil: not read yet
+	areas  map[int]*Code  // loaders in boot areas that are not empty, by number of the partition; nil: not read yet
 	files  map[int]opened // by number of the partition
 	budget *guestfile.Budget
 	unseen map[int]bool // numbers of partitions of which not all files could be looked into
@@ -44,7 +44,7 @@ type opened struct {
 	err error
 }
 
-// Kept returns what the finders of one family remember of a guest: the value of their type, zero at first.
+// Kept returns what the finders of one family share about a guest: the value of their type, zero at first.
 func Kept[T any](g *Guest) *T {
 	key := any((*T)(nil))
 	if v, ok := g.kept[key].(*T); ok {
@@ -79,7 +79,8 @@ func (g *Guest) Files(p Partition) (guestfile.FS, error) {
 		return o.fs, o.err
 	}
 	if len(g.files) == maxFileSystems {
-		return nil, fmt.Errorf("partition %d: %w of %d file systems that are looked into", p.Number, ondisk.ErrLimit, maxFileSystems)
+		const limit = "partition %d: %w of %d file systems that are looked into"
+		return nil, fmt.Errorf(limit, p.Number, ondisk.ErrLimit, maxFileSystems)
 	}
 	if g.files == nil {
 		g.files, g.budget = map[int]opened{}, guestfile.NewBudget()
@@ -91,7 +92,7 @@ func (g *Guest) Files(p Partition) (guestfile.FS, error) {
 	return o.fs, o.err
 }
 
-// NotSeen notes a partition that could not be looked into.
+// NotSeen records a partition that could not be looked into.
 func (g *Guest) NotSeen(p Partition) {
 	if g.unseen == nil {
 		g.unseen = map[int]bool{}
@@ -99,8 +100,8 @@ func (g *Guest) NotSeen(p Partition) {
 	g.unseen[p.Number] = true
 }
 
-// At gives the places on the disk of bytes [off, off+n) of a file, and the bytes. They are read twice, through the file and from the
-// places: what is rewritten must be what was found.
+// At returns the places on the disk of bytes [off, off+n) of a file, and the bytes. They are read twice, through the
+// file and from the places: what is rewritten must be what was found.
 func (g *Guest) At(p Partition, f *guestfile.File, off, n int64) ([]disk.Range, []byte, error) {
 	at, err := f.Where(off, n)
 	if err != nil {
@@ -118,14 +119,15 @@ func (g *Guest) At(p Partition, f *guestfile.File, off, n int64) ([]disk.Range, 
 		return nil, nil, err
 	}
 	if !bytes.Equal(raw, stored) {
-		return nil, nil, fmt.Errorf("byte %d of file %.256q reads % x, and % x at its places %v: %w", off, f.Path, raw, stored, at, errPlaces)
+		const differ = "byte %d of file %.256q reads % x, and % x at its places %v: %w"
+		return nil, nil, fmt.Errorf(differ, off, f.Path, raw, stored, at, errPlaces)
 	}
 	return at, raw, nil
 }
 
 var errPlaces = errors.New("a file and its places differ")
 
-// Read gives the bytes of ranges of the disk, one behind the other.
+// Read returns the bytes of ranges of the disk, one behind the other.
 func (g *Guest) Read(at []disk.Range) ([]byte, error) {
 	var out []byte
 	for _, r := range at {
@@ -138,7 +140,8 @@ func (g *Guest) Read(at []disk.Range) ([]byte, error) {
 	return out, nil
 }
 
-// StartingAt finds the partition that starts at a byte offset of the disk. An extended one counts less than what is in it.
+// StartingAt finds the partition that starts at a byte offset of the disk. One inside of an extended partition goes
+// before that.
 func (g *Guest) StartingAt(off int64) (Partition, bool) {
 	return g.find(func(p Partition) bool { return p.Off == off })
 }
@@ -148,7 +151,7 @@ func (g *Guest) Holding(off, n int64) (Partition, bool) {
 	return g.find(func(p Partition) bool { return off >= p.Off && off < p.End() && n <= p.End()-off })
 }
 
-// Numbered finds a partition by its number; without one it is that of nothing, number 0.
+// Numbered finds a partition by its number; without one it returns a zero Partition.
 func (g *Guest) Numbered(number int) Partition {
 	p, _ := g.find(func(p Partition) bool { return p.Number == number })
 	return p
@@ -175,7 +178,7 @@ func Everywhere(find func(g *Guest, p Partition, f *Found) error) func(*Guest) (
 	}
 }
 
-// FirstByte is where the first partition begins: what lies in front of it never moves.
+// FirstByte returns the start of the first partition: what lies in front of it never moves.
 func (g *Guest) FirstByte() int64 {
 	first := g.Disk.Size()
 	for _, p := range g.Partitions {

@@ -12,28 +12,31 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Ref is a stored absolute position. It is stored in one place and points to another, and both can move. Offsets are bytes.
+// Ref is a stored absolute position. It is stored in one place and points to another, and both can move. Offsets are
+// bytes.
 type Ref struct {
 	Kind      string
-	Partition int          // number of the partition in which it is stored; 0: in front of all partitions, which never moves
-	File      string       // path of the guest's file that holds it; empty: a boot sector, or the sectors of a loader
-	Off       int64        // in that file; without one in the partition, or in the disk when Partition is 0
-	At        []disk.Range // its bytes on the disk, in order: several when a field lies in fragments of a file. May span a checksummed region
-	Raw       []byte       // the bytes found there
-	Points    int64        // the byte offset of the disk that they mean
-	Target    int          // number of the partition that Points lies in, with which it moves; 0: none, and it stays as found
-	// Disk is the signature of the disk that Points counts on, when that is another disk of the machine; 0: this disk.
+	Partition int    // number of the partition that stores it; 0: in front of all partitions, which never moves
+	File      string // path of the guest's file that holds it; empty: a boot sector, or the sectors of a loader
+	Off       int64  // in that file; without one in the partition, or in the disk when Partition is 0
+	// At has its bytes on the disk, in order: several ranges when a field lies in fragments of a file. They may span a
+	// checksummed region.
+	At     []disk.Range
+	Raw    []byte // the bytes found there
+	Points int64  // the byte offset of the disk that they mean
+	Target int    // number of the partition that Points lies in, with which it moves; 0: none, and it stays as found
+	// Disk is the signature of the disk that Points counts on, if that is another disk of the machine; 0: this disk.
 	Disk uint32
-	// FromRecord tells that Points counts from the boot record of Target, a logical partition.
+	// FromRecord marks Points that count from the boot record of Target, a logical partition.
 	FromRecord bool
 	Stays      string // why it stays as found, where Target is 0 or Encode is nil
-	// Encode gives the bytes, as many as raw has, that mean another offset; nil when the reference is known and cannot be rewritten.
+	// Encode returns the bytes, as many as raw has, that mean another offset; nil: the reference cannot be rewritten.
 	Encode func(raw []byte, to int64) ([]byte, error)
-	// Loss is what the guest boots without when its target moves and Encode fails, so that the reference stays; empty: it does not boot without it.
+	// Loss is what the guest lacks when its target moves and Encode fails, so that the reference stays; empty: the boot.
 	Loss, Remedy string
 }
 
-// Place is the start of a partition as Windows names it: by the signature of an MBR disk, and in bytes.
+// Place is the start of a partition as Windows names it: the signature of an MBR disk, and a byte offset.
 type Place struct {
 	Disk uint32
 	Off  int64
@@ -51,7 +54,7 @@ const (
 // Follows reports whether the reference is rewritten when its target moves.
 func (r Ref) Follows() bool { return r.Target != 0 && r.Encode != nil }
 
-// Place says where the reference is stored, for people.
+// Place returns where the reference is stored, for people.
 func (r Ref) Place() string {
 	switch {
 	case r.File != "":
@@ -62,7 +65,7 @@ func (r Ref) Place() string {
 	return fmt.Sprintf("byte %d", r.Off)
 }
 
-// Name says which reference it is, for people.
+// Name names the reference, for people.
 func (r Ref) Name() string {
 	switch {
 	case r.File != "":
@@ -78,8 +81,8 @@ func (r Ref) Holder() string {
 	return fmt.Sprintf(`\%s of partition %d`, strings.ReplaceAll(r.File, "/", `\`), r.Partition)
 }
 
-// Patches make the reference mean the byte offset to, in a partition that moves by shift bytes. Of a long reference, a region with
-// a checksum, only the stretches that differ are listed.
+// Patches returns what makes the reference mean the byte offset to, in a partition that moves by shift bytes. Of a long
+// reference, a region with a checksum, it lists only the stretches that differ.
 func (r Ref) Patches(shift, to int64) ([]disk.Patch, error) {
 	b, err := r.Encode(r.Raw, to)
 	if err != nil {
@@ -99,13 +102,15 @@ func (r Ref) Patches(shift, to int64) ([]disk.Patch, error) {
 			continue
 		}
 		for _, d := range differences(was, now) {
-			patches = append(patches, disk.Patch{Off: at.Off + shift + d.Off, Old: was[d.Off:d.End()], New: now[d.Off:d.End()], Reason: reason})
+			patches = append(patches, disk.Patch{
+				Off: at.Off + shift + d.Off, Old: was[d.Off:d.End()], New: now[d.Off:d.End()], Reason: reason,
+			})
 		}
 	}
 	return patches, nil
 }
 
-// differences are the stretches in which two texts of the same length differ.
+// differences returns the stretches in which two texts of the same length differ.
 func differences(a, b []byte) []disk.Range {
 	var out []disk.Range
 	for i := range a {
@@ -128,8 +133,8 @@ type place struct {
 	ref int
 }
 
-// distinct drops references that were found twice, by two names of one file, and says which ones lie over each other: two structures
-// that claim the same bytes cannot both be right, and a rewritten one would destroy the other.
+// distinct drops references that were found twice, by two names of one file, and reports which lie over each other: two
+// structures that claim the same bytes cannot both be right, and a rewritten one would destroy the other.
 func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 	var places []place
 	for i, r := range refs {
@@ -152,7 +157,8 @@ func distinct(refs []Ref) (kept []Ref, clash *ondisk.Issue) {
 		default:
 			clash = &ondisk.Issue{
 				Code: "references-overlap", Effect: ondisk.Unbootable, OnMove: true,
-				Text:   fmt.Sprintf("%s and %s lie over each other at byte %d", refs[a.ref].Name(), refs[b.ref].Name(), b.Off),
+				Text: fmt.Sprintf("%s and %s lie over each other at byte %d",
+					refs[a.ref].Name(), refs[b.ref].Name(), b.Off),
 				Remedy: "check the file systems in the guest (chkdsk, fsck), or leave the partitions where they are",
 			}
 			for _, i := range []int{a.ref, b.ref} {

@@ -7,8 +7,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// firmwareTypes are types of partitions from which firmware boots, or a loader in the MBR. Spec: UEFI 2.10, 5.2 and table 5.7; GRUB manual,
-// "BIOS installation"; PowerPC reference platform.
+// firmwareTypes are types of partitions from which firmware boots, or a loader in the MBR. Spec: UEFI 2.10, 5.2 and
+// table 5.7; GRUB manual, "BIOS installation"; PowerPC reference platform.
 var firmwareTypes = map[string]string{
 	"0xef":                                 "an EFI system partition",
 	"0x41":                                 "a PReP boot partition",
@@ -17,8 +17,8 @@ var firmwareTypes = map[string]string{
 	"9e1a2d38-c612-4316-aa26-8b49521e5a8b": "a PReP boot partition",
 }
 
-// Needs says why a partition is part of the system that the disk boots, or can be; it is empty for one that only holds data. What
-// cannot be looked into can hold a system, where the disk boots at all.
+// Needs returns why a partition is part of the system that the disk boots, or can be; empty for one that only holds
+// data. One that cannot be looked into can hold a system, if the disk boots at all.
 func (r *Result) Needs(p Partition) string {
 	if p.Kind == table.Extended {
 		return ""
@@ -35,7 +35,8 @@ func (r *Result) Needs(p Partition) string {
 	case p.Active:
 		return "it is the active partition, from which a BIOS boots"
 	case r.unseen[p.Number] && r.boots && p.Volume.Kind != volume.Swap:
-		return fmt.Sprintf("the disk boots, and a system can lie in what it holds (%s), whose files cannot be read", p.Volume.Kind)
+		const unseen = "the disk boots, and a system can lie in what it holds (%s), whose files cannot be read"
+		return fmt.Sprintf(unseen, p.Volume.Kind)
 	}
 	return ""
 }

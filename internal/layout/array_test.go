@@ -20,8 +20,8 @@ func readForged(t *testing.T, f disktest.Forged) *layout.Layout {
 	return l
 }
 
-// A superblock of md 0.90 near the end of the disk is that of the disk, or that of the last partition, where both would be in
-// one place.
+// A superblock of md 0.90 near the end of the disk is that of the disk, or that of the last partition, where both would
+// be in one place.
 func TestArraysOfDisksAndOfPartitions(t *testing.T) {
 	const sectors, size = 16384, 8 << 20
 	whole := disktest.ForgeMBR(sectors, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 4000})

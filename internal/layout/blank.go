@@ -12,8 +12,8 @@ const CodeUnknownContent = "unknown-content"
 
 const codeBlank = "blank"
 
-// Where tables and superblocks lie, in bytes from either end of a disk. The deepest in front is the device header of VMFS at 1 MiB;
-// the database of dynamic disks takes the last MiB.
+// Where tables and superblocks lie, in bytes from either end of a disk. The deepest in front is the device header of
+// VMFS at 1 MiB; the database of dynamic disks takes the last MiB.
 const (
 	blankFront = units.MiB + 64*units.KiB
 	blankTail  = units.MiB
@@ -43,7 +43,8 @@ func unknownContent(text string) ondisk.Issue {
 	}
 }
 
-// HidesData takes note that the container has data that read as zeros: where there is nothing to judge, these may be what is missing.
+// HidesData takes note that the container has data that read as zeros: where there is nothing to judge, these may be
+// what is missing.
 func (l *Layout) HidesData() {
 	l.Hidden = true
 	for i := range l.Issues {
@@ -54,7 +55,8 @@ func (l *Layout) HidesData() {
 	l.Blank = false
 }
 
-// isBlank reports whether a disk has zeros only where tables and superblocks lie. Reading ends at the first byte that is not zero.
+// isBlank reports whether a disk has zeros only where tables and superblocks lie. Reading ends at the first byte that
+// is not zero.
 func isBlank(d disk.Disk) (bool, error) {
 	front := min(blankFront, d.Size())
 	tail := min(blankTail, d.Size()-front)

@@ -45,7 +45,8 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// A bare volume that has a name by its magic number is judged: it starts at byte 0. The code of a BeFS stands where an MBR has its table.
+// A bare volume that has a name by its magic number is judged: it starts at byte 0. The code of a BeFS stands where an
+// MBR has its table.
 func TestBareVolumeKnownByMagic(t *testing.T) {
 	f := make(disktest.Forged, 2*units.MiB)
 	f.Put(0, bytes.Repeat([]byte{0xfa, 0x8b, 0x5e, 0xeb}, 510/4))

@@ -27,11 +27,11 @@ func (l *Layout) cylinder() int64 {
 	return int64(l.Geometry.Heads*l.Geometry.Sectors) * units.SectorSize
 }
 
-// lastForDOS is the number of the last logical drive of an extended partition that a DOS or Windows 95 to ME could read, 0
-// without one. They follow the chain by the whole CHS of its links, but take the base of a logical drive from the cylinder of
-// its boot record alone, and add the relative start to that: the record must begin a cylinder. Spec: MS-DOS 4.0,
-// src/BIOS/MSINIT.ASM, FIND_MINI_PARTITION; seen with Windows 95 OSR2 in chains of type 05. Behind the last drive, records go
-// anywhere.
+// lastForDOS is the number of the last logical drive of an extended partition that a DOS or Windows 95 to ME could
+// read, 0 without one. They follow the chain by the whole CHS of its links, but take the base of a logical drive from
+// the cylinder of its boot record alone, and add the relative start to that: the record must begin a cylinder. Spec:
+// MS-DOS 4.0, src/BIOS/MSINIT.ASM, FIND_MINI_PARTITION; seen with Windows 95 OSR2 in chains of type 05. Behind the last
+// drive, records go anywhere.
 func (l *Layout) lastForDOS(box Partition) (last int) {
 	chs := box.Type == typeExtended || (box.Type == typeExtendedLBA && l.Boot != nil && l.ReadsCHS())
 	if !chs || l.cylinder() == 0 {

@@ -29,7 +29,8 @@ type Item struct {
 	Step, Most int64
 }
 
-// Gap is space behind an item that belongs to none: up to the next one, or to the end of the space for partitions. It may be empty.
+// Gap is space behind an item that belongs to none: up to the next one, or to the end of the space for partitions. It
+// may be empty.
 type Gap struct {
 	disk.Range
 	// Data is the part that must be kept: from the first byte that is not known to be zero to the last.
@@ -73,7 +74,8 @@ func (l *Layout) Usable(size int64) int64 {
 	return l.Table.Usable(size)
 }
 
-// How much of the gaps is read. Holes cost nothing and do not count. Space counts as free only as far as it was seen to be zero.
+// How much of the gaps is read. Holes cost nothing and do not count. Space counts as free only as far as it was seen to
+// be zero.
 const (
 	gapLimit  = 64 * units.MiB  // at each end of a gap
 	gapsLimit = 256 * units.MiB // of all gaps
@@ -137,8 +139,9 @@ func firstData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 // maxExtents bounds the walk through a gap.
 const maxExtents = 65536
 
-// lastData is the place behind the last byte of r that is not known to be zero. What is stored is looked at from the end on: zeros
-// that a file stores must count as much as its holes, or a copy of the file would be planned in another way.
+// lastData is the place behind the last byte of r that is not known to be zero. What is stored is looked at from the
+// end on: zeros that a file stores must count as much as its holes, or a copy of the file would be planned in another
+// way.
 func lastData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 	stored, whole, err := storedIn(d, r)
 	if err != nil || !whole {
@@ -164,7 +167,8 @@ func lastData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 	return r.Off, nil
 }
 
-// storedIn lists what of r is no hole, joined where it touches. whole is false when there is more than anybody wants to look at.
+// storedIn lists what of r is no hole, joined where it touches. whole is false when there is more than anybody wants to
+// look at.
 func storedIn(d disk.Disk, r disk.Range) (stored []disk.Range, whole bool, err error) {
 	n := 0
 	for e, err := range disk.Extents(d, r) {

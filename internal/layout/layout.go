@@ -36,8 +36,8 @@ type Layout struct {
 	Issues     []ondisk.Issue
 }
 
-// Read reads the layout of a disk. hint is the geometry that the container states. What is wrong inside becomes an issue;
-// an error means that the disk could not be read, or that there is a table and nothing of it could be.
+// Read reads the layout of a disk. hint is the geometry that the container states. What is wrong inside becomes an
+// issue; an error means that the disk could not be read, or that there is a table and nothing of it could be.
 func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	l, err := look(d, hint, false)
 	if err == nil {
@@ -57,9 +57,10 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	return l, err
 }
 
-// Survey is Read for a verdict. It leaves out what only a move needs to know: how the disk boots, and which positions it stores; of the
-// boot code it has the name. And it is short-sighted, so that little is read: a partition is what its first 4 KiB say when that is sound
-// (see volume.Glance), and behind a table that makes sense the disk as a whole is looked at no farther than that.
+// Survey is Read for a verdict. It leaves out what only a move needs to know: how the disk boots, and which positions
+// it stores; of the boot code it has the name. And it is short-sighted, so that little is read: a partition is what its
+// first 4 KiB say when that is sound (see volume.Glance), and behind a table that makes sense the disk as a whole is
+// looked at no farther than that.
 func Survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	l, err := look(d, hint, true)
 	if err == nil && l.Table != nil {
@@ -126,13 +127,14 @@ func (l *Layout) ReadsCHS() bool {
 	return l.Boot.Code.ReadsCHS && (l.Table == nil || l.Table.Scheme != table.GPT)
 }
 
-// settle decides what sector 0 is. The boot sector of a volume ends in the same signature as an MBR and has text or code
-// where the entries would be.
+// settle decides what sector 0 is. The boot sector of a volume ends in the same signature as an MBR and has text or
+// code where the entries would be.
 func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
 	if t != nil && l.isRemnant(t, whole) {
 		return nil
 	}
-	// What has its superblock at the end lays no claim to sector 0: an array of whole disks shows the table that lies in it.
+	// What has its superblock at the end lays no claim to sector 0: an array of whole disks shows the table that lies in
+	// it.
 	if t == nil || whole.Kind == volume.Unknown || (whole.AtEnd && whole.Boot == nil) {
 		return t
 	}
@@ -158,8 +160,8 @@ func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
 	return t
 }
 
-// isRemnant reports whether a GPT is what was left of an earlier use of the disk: no system sees it, and writing its primary again would
-// destroy what came after it.
+// isRemnant reports whether a GPT is what was left of an earlier use of the disk: no system sees it, and writing its
+// primary again would destroy what came after it.
 func (l *Layout) isRemnant(t *table.Table, whole *volume.Volume) bool {
 	remnant, taken := t.Remnant()
 	if !remnant || (!taken && whole.Kind == volume.Unknown) {
@@ -221,8 +223,8 @@ func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
 	return nil
 }
 
-// arrayOfDisks reports a disk that is a member of an array as a whole, so that the table belongs to the array. The superblock
-// of md 0.90 does not say whose it is: that of the last partition can lie where the disk's own would be.
+// arrayOfDisks reports a disk that is a member of an array as a whole, so that the table belongs to the array. The
+// superblock of md 0.90 does not say whose it is: that of the last partition can lie where the disk's own would be.
 func (l *Layout) arrayOfDisks(whole *volume.Volume) {
 	if !whole.AtEnd {
 		return

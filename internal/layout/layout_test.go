@@ -190,8 +190,8 @@ func putSwap(f disktest.Forged) {
 	f.Text(4086, "SWAPSPACE2")
 }
 
-// A disk that was given to one volume can still end in the backup of a GPT. No system looks at that, and neither do we: a primary
-// that is written again would destroy the volume.
+// A disk that was given to one volume can still end in the backup of a GPT. No system looks at that, and neither do we:
+// a primary that is written again would destroy the volume.
 func TestRemnantOfAGPT(t *testing.T) {
 	const sectors = 20_000
 	start := func(put func(disktest.Forged)) disktest.Forged {
@@ -233,7 +233,8 @@ func TestVolumeOverAGPT(t *testing.T) {
 	}
 }
 
-// The members of an array with its superblock at the end show the array's own GPT, whose backup ends in front of the superblock.
+// The members of an array with its superblock at the end show the array's own GPT, whose backup ends in front of the
+// superblock.
 func TestBackupInFrontOfASuperblock(t *testing.T) {
 	const sectors = 20_000
 	for name, put := range map[string]func(disktest.Forged){
@@ -310,7 +311,8 @@ func TestTwoProtectiveEntries(t *testing.T) {
 	}
 }
 
-// Linux takes a disk for one with a GPT only when the protective entry starts at LBA 1: block/partitions/efi.c, pmbr_part_valid.
+// Linux takes a disk for one with a GPT only when the protective entry starts at LBA 1: block/partitions/efi.c,
+// pmbr_part_valid.
 func TestProtectiveEntryElsewhere(t *testing.T) {
 	f := disktest.ForgeGPT(512, 4000, 128, disktest.GPTEntryFields{First: 63, Last: 1062})
 	require.NotContains(t, codes(read(t, f)), "gpt-shield")

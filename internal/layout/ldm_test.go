@@ -14,7 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// ldmtool runs commands on the image of a dynamic disk. It tells where volumes lie even though it cannot make devices of them.
+// ldmtool runs commands on the image of a dynamic disk. It tells where volumes lie even though it cannot make devices
+// of them.
 func ldmtool(t *testing.T, path, command string, v any) {
 	t.Helper()
 	out := disktest.RunInput(t, "scan "+path+"\n"+command+"\nquit\n", "ldmtool")
@@ -38,8 +39,8 @@ type ldmPartition struct {
 	Disk        string
 }
 
-// checkLDM holds every extent on every disk of a group against ldmtool. The disk that the image is of is changed by the GUID in its
-// private header, at a byte offset.
+// checkLDM holds every extent on every disk of a group against ldmtool. The disk that the image is of is changed by the
+// GUID in its private header, at a byte offset.
 func checkLDM(t *testing.T, f disktest.Forged, group string, heads []int64, diskIDs map[string]string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.img")
@@ -110,7 +111,8 @@ func TestMadeDynamicDisks(t *testing.T) {
 	}
 }
 
-// The file system of a striped, spanned or RAID-5 volume is larger than its part of a disk. That of a volume in one place is not.
+// The file system of a striped, spanned or RAID-5 volume is larger than its part of a disk. That of a volume in one
+// place is not.
 func TestMemberOfASpreadVolume(t *testing.T) {
 	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000}, disktest.MBREntryFields{Type: 0x42, Start: 7000, Sectors: 6000})
 	f.PutLDM(63, 5000)

@@ -10,8 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// Machine is what the disks of a machine know of each other. A Windows names the partitions of an MBR disk by the signature of the disk and
-// the byte offset of their start, also from another disk. The zero value has no disk.
+// Machine is what the disks of a machine know of each other. A Windows names the partitions of an MBR disk by the
+// signature of the disk and the byte offset of their start, also from another disk. The zero value has no disk.
 type Machine struct {
 	disks   map[uint32]int       // how many have the signature
 	moves   map[uint32]bool      // by signature: a partition will start elsewhere
@@ -20,7 +20,8 @@ type Machine struct {
 	windows bool                 // one of the disks holds a Windows
 }
 
-// Add makes a disk one of the machine. to has the starts that its partitions will have, by number; those that are not in it stay.
+// Add makes a disk one of the machine. to has the starts that its partitions will have, by number; those that are not
+// in it stay.
 func (m *Machine) Add(l *Layout, to map[int]int64) {
 	m.windows = m.windows || l.Boot.Windows
 	s := l.Signature()

@@ -28,7 +28,8 @@ func TestNamesOfManyDisks(t *testing.T) {
 	require.Less(t, len(l.Issues[0].Text), 400)
 }
 
-// A data disk warns when it has an MBR with a signature and a volume that gets a letter, and no system of its own boots from it.
+// A data disk warns when it has an MBR with a signature and a volume that gets a letter, and no system of its own boots
+// from it.
 func TestDisksThatAWindowsElsewhereMayKnow(t *testing.T) {
 	ntfs := func(signature uint32, active byte, code []byte) disktest.Forged {
 		f := disktest.ForgeMBR(4096, disktest.MBREntryFields{Flag: active, Type: 7, Start: 63, Sectors: 3000})

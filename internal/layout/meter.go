@@ -9,8 +9,9 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// What may be read to find out what the volumes of a disk are: what the largest metadata need, and a head for each partition. A table
-// can name thousands of partitions, each with a LUKS header of 4 MiB or texts of LVM, and all of that can be a hole.
+// What may be read to find out what the volumes of a disk are: what the largest metadata need, and a head for each
+// partition. A table can name thousands of partitions, each with a LUKS header of 4 MiB or texts of LVM, and all of
+// that can be a hole.
 const (
 	volumesLimit   = 64 * units.MiB
 	partitionLimit = 16 * units.KiB

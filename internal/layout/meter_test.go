@@ -33,7 +33,8 @@ func TestMetadataOfAllVolumesAreBounded(t *testing.T) {
 	requireLimit(t, l)
 }
 
-// Thousands of small partitions that hold anything cost a stranger a few bytes each, and us all probers. Empty ones cost nothing.
+// Thousands of small partitions that hold anything cost a stranger a few bytes each, and us all probers. Empty ones
+// cost nothing.
 func TestFilledPartitionsAreBounded(t *testing.T) {
 	const count, step = 1200, 64
 	entries := make([]disktest.GPTEntryFields, count)

@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// checkSectors says when the table counts sectors of another size than the disk is read with: a raw image cannot say how large
-// its sectors are.
+// checkSectors says when the table counts sectors of another size than the disk is read with: a raw image cannot say
+// how large its sectors are.
 func (l *Layout) checkSectors(d disk.Disk) error {
 	size, sure, found := l.Table.SectorSize, true, "the GPT counts sectors of %d bytes"
 	if l.Table.Scheme == table.MBR {
@@ -46,10 +46,12 @@ func (l *Layout) checkSectors(d disk.Disk) error {
 	return nil
 }
 
-// sectorsUnsure is the code of a refusal for which nothing but data speaks, where the other size of sectors would have it.
+// sectorsUnsure is the code of a refusal for which nothing but data speaks, where the other size of sectors would have
+// it.
 const sectorsUnsure = "sector-size-unsure"
 
-// SectorsAreAsOrdered makes a warning of a refusal for which no boot record, volume or copy of one speaks: the user has said the size.
+// SectorsAreAsOrdered makes a warning of a refusal for which no boot record, volume or copy of one speaks: the user has
+// said the size.
 func (l *Layout) SectorsAreAsOrdered() {
 	for i, issue := range l.Issues {
 		if issue.Code == sectorsUnsure {
@@ -58,8 +60,8 @@ func (l *Layout) SectorsAreAsOrdered() {
 	}
 }
 
-// fitting is the size of sectors by which more of what the MBR names is there. Where both sizes explain as much it is the disk's own.
-// sure reports whether more than data speaks for it.
+// fitting is the size of sectors by which more of what the MBR names is there. Where both sizes explain as much it is
+// the disk's own. sure reports whether more than data speaks for it.
 func (l *Layout) fitting(d disk.Disk) (size int64, sure bool, err error) {
 	own, other := l.SectorSize, 512+4096-l.SectorSize
 	if d.Size()%other != 0 || !l.unexplained() {
@@ -171,8 +173,8 @@ func (e *evidence) add(d disk.Disk, p table.Partition, kind volume.Kind, sector 
 	return err
 }
 
-// bootCopy reports whether a partition has the copy of a boot sector where NTFS and FAT32 keep it: in the last sector, or in sector 6.
-// Spec: Linux-NTFS documentation, "$Boot"; Microsoft FAT specification 1.03, BPB_BkBootSec.
+// bootCopy reports whether a partition has the copy of a boot sector where NTFS and FAT32 keep it: in the last sector,
+// or in sector 6. Spec: Linux-NTFS documentation, "$Boot"; Microsoft FAT specification 1.03, BPB_BkBootSec.
 func bootCopy(d disk.Disk, r disk.Range, sector int64) (bool, error) {
 	for _, c := range []struct {
 		at   int64 // in the partition
@@ -194,8 +196,8 @@ func bootCopy(d disk.Disk, r disk.Range, sector int64) (bool, error) {
 	return false, nil
 }
 
-// extCopy reports whether a partition has the copy of an ext superblock that stands in group 1, for blocks of 1, 2 and 4 KiB. Spec: Linux,
-// Documentation/filesystems/ext4, "The Super Block".
+// extCopy reports whether a partition has the copy of an ext superblock that stands in group 1, for blocks of 1, 2 and
+// 4 KiB. Spec: Linux, Documentation/filesystems/ext4, "The Super Block".
 func extCopy(d disk.Disk, r disk.Range) (bool, error) {
 	const atMagic, magic, atGroup = 0x38, 0xef53, 0x5a
 	for _, at := range []int64{8193 * units.KiB, 16384 * 2 * units.KiB, 32768 * 4 * units.KiB} {

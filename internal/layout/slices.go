@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// fromDisk turns the starts of parts that count from the start of the disk into starts from that of the partition. What does
-// not lie in the partition has no place in it.
+// fromDisk turns the starts of parts that count from the start of the disk into starts from that of the partition. What
+// does not lie in the partition has no place in it.
 func fromDisk(v *volume.Volume, p disk.Range) {
 	if !v.OnDisk {
 		return
@@ -35,7 +35,8 @@ const block = 4 * units.KiB
 // maxNames bounds what one issue lists.
 const maxNames = 8
 
-// misalignedInside says which slices or dynamic volumes would be off 4 KiB wherever their container, a partition or the disk, went.
+// misalignedInside says which slices or dynamic volumes would be off 4 KiB wherever their container, a partition or the
+// disk, went.
 func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
 	var names []string
 	for _, p := range v.Parts {
@@ -70,7 +71,8 @@ func isMember(p table.Partition) bool {
 	return member
 }
 
-// readDynamic reads the database of a dynamic disk, and lists in each of its partitions the parts of volumes that lie in it.
+// readDynamic reads the database of a dynamic disk, and lists in each of its partitions the parts of volumes that lie
+// in it.
 func (l *Layout) readDynamic(d disk.Disk) error {
 	var heads []int64
 	for _, p := range l.Partitions {
@@ -107,8 +109,9 @@ func (l *Layout) readDynamic(d disk.Disk) error {
 	return nil
 }
 
-// describe lists in a member the extents that lie in it, and returns the others: an extent belongs to one partition. Where no whole volume
-// starts with the member, its file system may be too large or malformed: a striped, spanned or RAID-5 volume goes on elsewhere.
+// describe lists in a member the extents that lie in it, and returns the others: an extent belongs to one partition.
+// Where no whole volume starts with the member, its file system may be too large or malformed: a striped, spanned or
+// RAID-5 volume goes on elsewhere.
 func (l *Layout) describe(p Partition, extents []volume.LDMExtent) (left []volume.LDMExtent) {
 	whole := false
 	for _, x := range extents {
@@ -131,7 +134,8 @@ func (l *Layout) describe(p Partition, extents []volume.LDMExtent) (left []volum
 	return left
 }
 
-// FixedParts returns the slices of a table over the whole disk that is not one of a PC: they are judged, and never moved.
+// FixedParts returns the slices of a table over the whole disk that is not one of a PC: they are judged, and never
+// moved.
 func (l *Layout) FixedParts() (out []volume.Part) {
 	if l.Table != nil || l.Volume == nil || !l.Volume.Kind.Sliced() {
 		return nil

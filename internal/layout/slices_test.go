@@ -101,7 +101,8 @@ func TestRelativeDisklabel(t *testing.T) {
 	require.Empty(t, l.Issues, "it moves")
 }
 
-// OpenBSD's raw slice is the disk, and its label lists what lies in other partitions. Its version 1 has offsets of 48 bits.
+// OpenBSD's raw slice is the disk, and its label lists what lies in other partitions. Its version 1 has offsets of 48
+// bits.
 func TestOpenBSDDisklabel(t *testing.T) {
 	f := disktest.ForgeMBR(80000, disktest.MBREntryFields{Type: 0xa6, Start: 64, Sectors: 70000}, disktest.MBREntryFields{Type: 6, Start: 70064, Sectors: 9000})
 	slices := make([]disktest.Slice, 16)
@@ -225,8 +226,8 @@ func TestLabelOnly(t *testing.T) {
 	}
 }
 
-// FreeBSD's "dangerously dedicated" disks have boot code with an entry in sector 0 that is no partition: it starts with the table.
-// Source: FreeBSD, stand/i386/boot2/boot1.S.
+// FreeBSD's "dangerously dedicated" disks have boot code with an entry in sector 0 that is no partition: it starts with
+// the table. Source: FreeBSD, stand/i386/boot2/boot1.S.
 func TestDedicatedDisk(t *testing.T) {
 	f := disktest.ForgeMBR(80000)
 	f.Entry(0, 3, disktest.MBREntryFields{Flag: 0x80, Type: 0xa5, Start: 0, Sectors: 50000})

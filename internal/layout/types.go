@@ -18,7 +18,8 @@ type refused struct {
 
 const reinstall = "install the guest on an aligned disk"
 
-// Why families of types do not move. Sources are beside each; FACTS is the collection of facts that the project rests on.
+// Why families of types do not move. Sources are beside each; FACTS is the collection of facts that the project rests
+// on.
 var (
 	// FACTS B1; Linux, Documentation/admin-guide/ldm.rst.
 	isLDM = refused{
@@ -37,11 +38,13 @@ var (
 	isOpenBSD = refused{"openbsd", "OpenBSD: boot code and disklabel hold absolute positions", reinstall, ondisk.Refuse, false}
 	isNetBSD  = refused{"netbsd", "NetBSD: the disklabel holds absolute positions", reinstall, ondisk.Refuse, false}
 	isSolaris = refused{"solaris", "Solaris: boot code holds absolute positions", reinstall, ondisk.Refuse, false}
-	// Linux, block/partitions/msdos.c: parse_bsdi, parse_unixware, parse_minix take the entries inside as places on the disk.
+	// Linux, block/partitions/msdos.c: parse_bsdi, parse_unixware, parse_minix take the entries inside as places on the
+	// disk.
 	isBSDOS    = refused{"bsdos", "BSD/OS: its disklabel holds absolute positions", reinstall, ondisk.Refuse, false}
 	isUnixWare = refused{"unixware", "UnixWare, SCO or GNU Hurd: a table of slices inside holds absolute positions", reinstall, ondisk.Refuse, false}
 	isMinix    = refused{"minix", "Minix: a table of subpartitions inside holds absolute positions", reinstall, ondisk.Refuse, false}
-	// Windows NT 4.0 DDK, ntddft.h: DISK_PARTITION in the registry value HKLM\SYSTEM\DISK has the starting offset of each member.
+	// Windows NT 4.0 DDK, ntddft.h: DISK_PARTITION in the registry value HKLM\SYSTEM\DISK has the starting offset of each
+	// member.
 	isNTSet = refused{
 		"nt-volume-set", "volume set of Windows NT 4: the registry knows its members by their places",
 		"break the set up, or copy the files to an aligned disk", ondisk.Refuse, false,
@@ -63,8 +66,9 @@ var (
 	}
 )
 
-// refusedTypes are the types whose content knows its place in ways that cannot be rewritten, by the names that table.Partition
-// gives them. What is not here moves: FreeBSD, whose loaders subtract the place of the slice (FACTS B5), among it.
+// refusedTypes are the types whose content knows its place in ways that cannot be rewritten, by the names that
+// table.Partition gives them. What is not here moves: FreeBSD, whose loaders subtract the place of the slice (FACTS
+// B5), among it.
 var refusedTypes = map[string]refused{
 	"0x3c": isHalfDone,
 	"0x42": isLDM,
@@ -104,15 +108,16 @@ var refusedTypes = map[string]refused{
 // otherLabel is a disklabel where the type does not promise FreeBSD's. FACTS B5.
 var otherLabel = refused{"disklabel", "with a BSD disklabel whose offsets are absolute, or may be", reinstall, ondisk.Refuse, false}
 
-// relativeLabels are the types in which a disklabel is FreeBSD's, so that its offsets move with it. MidnightBSD is a FreeBSD.
+// relativeLabels are the types in which a disklabel is FreeBSD's, so that its offsets move with it. MidnightBSD is a
+// FreeBSD.
 var relativeLabels = map[string]bool{
 	"0xa5":                                 true,
 	"516e7cb4-6ecf-11d6-8ff8-00022d09712b": true,
 	"85d5e45a-237c-11e1-b4b3-e89a8f7fc3a7": true,
 }
 
-// checkTypes reports what does not move for its type, or for a label that its type does not promise, unless the volume has said so
-// itself.
+// checkTypes reports what does not move for its type, or for a label that its type does not promise, unless the volume
+// has said so itself.
 func (l *Layout) checkTypes() {
 	for _, p := range l.Partitions {
 		r, ok := refusedTypes[p.TypeID()]

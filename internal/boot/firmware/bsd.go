@@ -17,8 +17,8 @@ var (
 	freeBSDBootType = []byte{0x9d, 0x6b, 0xbd, 0x83, 0x41, 0x7f, 0xdc, 0x11, 0xbe, 0x0b, 0x00, 0x15, 0x60, 0xb8, 0x4f, 0x0f}
 )
 
-// Code of the BSDs. boot0 and mbr of FreeBSD go by LBA only when a flag behind the code says so, which the administrator
-// sets. Hence they count as readers of CHS.
+// Code of the BSDs. boot0 and mbr of FreeBSD go by LBA only when a flag behind the code says so, which the
+// administrator sets. Hence they count as readers of CHS.
 var (
 	FreeBSDGPT = &boot.Code{
 		ID: "freebsd-pmbr", Name: "FreeBSD pmbr", GPT: true, Choice: "the partition of type freebsd-boot",

@@ -16,8 +16,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Chain tells how a BIOS gets from sector 0 to the boot sector of a partition. What a loader does from there on is told by the finder
-// that knows it. Without code in sector 0 there is nothing to tell.
+// Chain tells how a BIOS gets from sector 0 to the boot sector of a partition. What a loader does from there on is told
+// by the finder that knows it. Without code in sector 0 there is nothing to tell.
 var Chain = boot.Finder{Name: "boot chain", Find: firstLinks}
 
 func firstLinks(g *boot.Guest) (f boot.Found, err error) {
@@ -90,9 +90,9 @@ func chosenAre(f *boot.Found, ps []boot.Partition, c *boot.Code) bool {
 	return len(ps) > 0
 }
 
-// systemFiles are the files that boot sectors of file systems load, by the name that stands in the code: that of a message, or of a
-// folder entry of FAT. Seen: the test corpus has those of Windows, and mkfs.fat and mkntfs write the message; the rest are the names
-// that their systems document.
+// systemFiles are the files that boot sectors of file systems load, by the name that stands in the code: that of a
+// message, or of a folder entry of FAT. Seen: the test corpus has those of Windows, and mkfs.fat and mkntfs write the
+// message; the rest are the names that their systems document.
 var systemFiles = []struct{ mark, text string }{
 	{"BOOTMGR", "loads BOOTMGR of Windows Vista or later"},
 	{"NTLDR", "loads NTLDR of Windows NT to 2003"},
@@ -114,7 +114,7 @@ func bootSector(f *boot.Found, g *boot.Guest, p boot.Partition) error {
 	if err != nil {
 		return err
 	}
-	if told, err := g.Told(p, b); told || err != nil {
+	if described, err := g.Described(p, b); described || err != nil {
 		return err
 	}
 	f.Link(p.Number, "the boot sector of partition %d (%s) %s", p.Number, content(p), sectorText(b, p))
@@ -128,7 +128,8 @@ func content(p boot.Partition) string {
 	return string(p.Volume.Kind)
 }
 
-// endOfBPB is where the fields of every file system end and only code follows, but for exFAT. Spec: fatgen103, "Extended BPB" of FAT32.
+// endOfBPB is where the fields of every file system end and only code follows, but for exFAT. Spec: fatgen103,
+// "Extended BPB" of FAT32.
 const endOfBPB = 90
 
 func sectorText(b []byte, p boot.Partition) string {

@@ -130,7 +130,8 @@ func TestChainOfBootSectors(t *testing.T) {
 	}
 }
 
-// isolinux.bin is found by the sector that stands behind the code, which may lie in a partition or in front of all of them.
+// isolinux.bin is found by the sector that stands behind the code, which may lie in a partition or in front of all of
+// them.
 func TestChainOfIsolinux(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lba   uint32
@@ -207,7 +208,8 @@ func gptWith(code []byte, kind []byte) disktest.Forged {
 	return f
 }
 
-// FreeBSD's pmbr finds its partition by type, and what it loads there finds others by type: nothing counts from the start of the disk.
+// FreeBSD's pmbr finds its partition by type, and what it loads there finds others by type: nothing counts from the
+// start of the disk.
 func TestChainOfFreeBSDOnGPT(t *testing.T) {
 	kind := []byte{0x9d, 0x6b, 0xbd, 0x83, 0x41, 0x7f, 0xdc, 0x11, 0xbe, 0x0b, 0x00, 0x15, 0x60, 0xb8, 0x4f, 0x0f}
 	f := gptWith(slices.Concat([]byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}, kind), kind)
@@ -227,8 +229,8 @@ func TestGenericCodeOnGPT(t *testing.T) {
 	require.Equal(t, ondisk.Warn, issues[0].Effect)
 }
 
-// The code in sector 0 reads the boot sector of the active partition, and how that finds its volume is not known: OS/2's adds a stored
-// start to every sector number. Without code in sector 0 nothing leads there.
+// The code in sector 0 reads the boot sector of the active partition, and how that finds its volume is not known:
+// OS/2's adds a stored start to every sector number. Without code in sector 0 nothing leads there.
 func TestUnknownBootSectorOfTheActivePartition(t *testing.T) {
 	for _, c := range []struct {
 		name string

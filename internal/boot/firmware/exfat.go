@@ -12,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// ExFATOffset finds the place of the partition in both boot regions of an exFAT. A reference spans its whole region, since the
-// checksum in the last sector changes with the field.
+// ExFATOffset finds the place of the partition in both boot regions of an exFAT. A reference spans its whole region,
+// since the checksum in the last sector changes with the field.
 var ExFATOffset = boot.Finder{Name: "exfat-partition-offset", Find: boot.Everywhere(findExFAT)}
 
 func findExFAT(g *boot.Guest, p boot.Partition, f *boot.Found) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// HiddenSectors finds the u32 at 0x1c of a BIOS parameter block: the sectors in front of the volume, which boot code adds
-// to every sector number. NTFS and FAT32 keep a copy of the boot sector.
+// HiddenSectors finds the u32 at 0x1c of a BIOS parameter block: the sectors in front of the volume, which boot code
+// adds to every sector number. NTFS and FAT32 keep a copy of the boot sector.
 var HiddenSectors = boot.Finder{Name: "hidden-sectors", Find: boot.Everywhere(findHidden)}
 
 func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
@@ -19,7 +19,8 @@ func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	case bpb != nil:
 		kind, sector, backup = bpb.Kind, bpb.SectorSize, bpb.Backup
 	case kind == volume.BitLocker:
-		// The header in front of what is encrypted is a boot sector. What it hides keeps its own, which cannot be written without the key.
+		// The header in front of what is encrypted is a boot sector. What it hides keeps its own, which cannot be written
+		// without the key.
 		b, err := ondisk.Bytes(g.Disk, p.Off, 512)
 		if err != nil {
 			return err

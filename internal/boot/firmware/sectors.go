@@ -53,12 +53,13 @@ func checkVolume(g *boot.Guest, p boot.Partition, r *boot.Found) error {
 	return nil
 }
 
-// noExFATCode tells that the boot sector of an exFAT has no code: the specification wants halts then, and formatters write zeros. Spec: 3.1.15.
+// noExFATCode tells that the boot sector of an exFAT has no code: the specification wants halts then, and formatters
+// write zeros. Spec: 3.1.15.
 func noExFATCode(b []byte) bool { return len(bytes.Trim(b[120:510], "\x00\xf4")) == 0 }
 
-// unknownSector judges a boot sector that nothing here knows. Where code in sector 0 reads it, it may find its volume by a place that stands
-// in it, as that of OS/2 does. Where there is no such code, nothing boots by it unless it is a loader in front of a file system that has no
-// code of its own.
+// unknownSector judges a boot sector that nothing here knows. Where code in sector 0 reads it, it may find its volume
+// by a place that stands in it, as that of OS/2 does. Where there is no such code, nothing boots by it unless it is a
+// loader in front of a file system that has no code of its own.
 func unknownSector(r *boot.Found, g *boot.Guest, p boot.Partition) {
 	if p.Volume.Kind == volume.Unknown && g.Code == boot.Empty {
 		r.Warn("boot-code", p.Number, "the active partition has a boot sector of an unknown kind: it moves as it is", "")

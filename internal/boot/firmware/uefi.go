@@ -19,7 +19,8 @@ const (
 	espByte = 0xef
 )
 
-// removable are the loaders that firmware starts when none of its boot entries works, one for each machine. Spec: UEFI 2.10, 3.5.1.1.
+// removable are the loaders that firmware starts when none of its boot entries works, one for each machine. Spec: UEFI
+// 2.10, 3.5.1.1.
 var removable = []string{"BOOTX64.EFI", "BOOTIA32.EFI", "BOOTAA64.EFI", "BOOTARM.EFI", "BOOTRISCV64.EFI"}
 
 // Limits of what is looked for on an EFI system partition.
@@ -65,7 +66,8 @@ type efiLoaders struct {
 	more     int      // of these that are not in named
 }
 
-// loaders looks where the specification and the systems keep them: \EFI\BOOT, one folder for each maker, and \EFI\Microsoft\Boot.
+// loaders looks where the specification and the systems keep them: \EFI\BOOT, one folder for each maker, and
+// \EFI\Microsoft\Boot.
 func startable(g *boot.Guest, p boot.Partition) (l efiLoaders, err error) {
 	files, err := g.Files(p)
 	if err != nil {
@@ -138,10 +140,11 @@ func startedBy(f *boot.Found, l efiLoaders, partition int) {
 	}
 }
 
-// entries says what lies outside of the disk and remembers places on it: a boot entry names its partition by GUID, number, start and size.
-// EDK2, which the firmware of most virtual machines is made of, takes the GUID of the usual short entry only and boots a partition that has
-// moved; an entry with the whole path of devices it compares byte by byte (both measured with OVMF 2022.11), and other firmware may do so
-// with every entry. A loader in \EFI\BOOT needs none. known tells that the files could be read.
+// entries says what lies outside of the disk and remembers places on it: a boot entry names its partition by GUID,
+// number, start and size. EDK2, which the firmware of most virtual machines is made of, takes the GUID of the usual
+// short entry only and boots a partition that has moved; an entry with the whole path of devices it compares byte by
+// byte (both measured with OVMF 2022.11), and other firmware may do so with every entry. A loader in \EFI\BOOT needs
+// none. known tells that the files could be read.
 func entries(f *boot.Found, l efiLoaders, known bool, partition int) {
 	const code, text = "efi-boot-entries", "boot entries in the firmware's memory (NVRAM, not on this disk) store the start of the EFI system partition, and keep the old one"
 	const anew = "if the machine does not boot from the copy, choose the loader's file in the firmware's menu, or write the entry anew from a rescue system (efibootmgr, bcdboot)"

@@ -252,8 +252,8 @@ var (
 	grubTexts = []byte("Geom\x00Read\x00 Error\x00") // the last ones, behind the code
 )
 
-// blockList decodes the list of a first sector of core.img. It must be the code that reads such a list, and the entries must fill
-// memory without a hole, as setup.c makes them: anything else is not patched by guess.
+// blockList decodes the list of a first sector of core.img. It must be the code that reads such a list, and the entries
+// must fill memory without a hole, as setup.c makes them: anything else is not patched by guess.
 func blockList(b []byte) (entries []grubEntry, ok bool) {
 	end := bytes.Index(b, grubTexts)
 	if end < 0 || !boot.Has(grubListCode...)(b[:end]) {

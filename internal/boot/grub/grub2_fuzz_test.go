@@ -50,7 +50,8 @@ func FuzzGrub2(f *testing.F) {
 	})
 }
 
-// checkGrubRefs holds references to what they promise: the bytes are there, they mean the place, and it lies in the target.
+// checkGrubRefs holds references to what they promise: the bytes are there, they mean the place, and it lies in the
+// target.
 func checkGrubRefs(t *testing.T, g *boot.Guest, r *boot.Result) {
 	t.Helper()
 	require.LessOrEqual(t, len(r.Refs), 64)

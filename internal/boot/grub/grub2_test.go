@@ -69,7 +69,8 @@ func issuesOf(r *boot.Result) (partitions []int) {
 	return partitions
 }
 
-// T65. FACTS B5: GRUB 2 survives a move when all that it reads by LBA lies in the gap, which stays, or can be rewritten.
+// T65. FACTS B5: GRUB 2 survives a move when all that it reads by LBA lies in the gap, which stays, or can be
+// rewritten.
 func TestGrub2(t *testing.T) {
 	const core, entry1, entry2 = "grub2 core image", "grub2 block list entry 1", "grub2 block list entry 2"
 	for _, tc := range []struct {
@@ -201,7 +202,8 @@ func TestGrub2InLogicalAndExtendedPartitions(t *testing.T) {
 	}
 }
 
-// A file system with checksums takes a rewritten sector for a damaged one, but for the room that it leaves to boot loaders.
+// A file system with checksums takes a rewritten sector for a damaged one, but for the room that it leaves to boot
+// loaders.
 func TestGrub2InBtrfs(t *testing.T) {
 	f := inMBR(100, list(101, 10)...)
 	f.PutGrub2Core(2500, list(2501, 10)...)

@@ -14,7 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// putGrub4DOS writes what the MBR of grub4dos has of its own: a reader of the table, and the message that its installer knows it by.
+// putGrub4DOS writes what the MBR of grub4dos has of its own: a reader of the table, and the message that its installer
+// knows it by.
 func putGrub4DOS(f disktest.Forged) {
 	f.Put(0, []byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13, 0xb8, 0x01, 0x02})
 	f.Text(0x1a0, "Missing MBR-helper.")

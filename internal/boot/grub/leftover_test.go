@@ -37,7 +37,8 @@ var brokenLoaders = map[string]func(f disktest.Forged, lba int64){
 	"GRUB legacy from another disk": func(f disktest.Forged, lba int64) { f.PutStage1(lba, disktest.Stage2(5000)); f.U8(lba*512+0x40, 0x81) },
 }
 
-// What a move breaks is refused where the boot goes there. Old boot sectors that nothing reads are left on many disks: a warning.
+// What a move breaks is refused where the boot goes there. Old boot sectors that nothing reads are left on many disks:
+// a warning.
 func TestLoadersLeftOver(t *testing.T) {
 	for name, put := range brokenLoaders {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +82,8 @@ func TestGrub2ListOfTwoBootSectors(t *testing.T) {
 	require.Len(t, r.Refs, 3, "entry 1 is found twice and kept once")
 }
 
-// A table names thousands of partitions: what a loader in each of them is said of is bounded, and the one that boots counts wherever it stands.
+// A table names thousands of partitions: what a loader in each of them is said of is bounded, and the one that boots
+// counts wherever it stands.
 func TestLoadersInManyPartitions(t *testing.T) {
 	for name, put := range map[string]func(f disktest.Forged){
 		"GRUB 2": func(f disktest.Forged) { f.PutGrub2Boot(63, 5000); f.PutGrub2Core(5000, list(5001, 9)...) },

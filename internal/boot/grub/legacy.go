@@ -22,7 +22,8 @@ var Legacy = &boot.Code{
 // legacySector is what GRUB legacy counts in: it reads 512 bytes for each sector, whatever the BIOS says.
 const legacySector = 512
 
-// unsound says why a loader is not rewritten. partition is the one whose move matters; 0: any. An empty remedy is to install it again.
+// unsound says why a loader is not rewritten. partition is the one whose move matters; 0: any. An empty remedy is to
+// install it again.
 type unsound struct {
 	text      string
 	partition int
@@ -134,7 +135,8 @@ func legacyRef(kind string, home legacyHome, place int64, target legacyHome, sec
 	return r
 }
 
-// legacyHolding tells what holds sectors: one partition, or the gap in front of all. what is their name in the refusal of any other place.
+// legacyHolding tells what holds sectors: one partition, or the gap in front of all. what is their name in the refusal
+// of any other place.
 func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome, error) {
 	r := disk.Range{Off: first * legacySector, Len: sectors * legacySector}
 	if first == 0 || r.End() > g.Disk.Size() {

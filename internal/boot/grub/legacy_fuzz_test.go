@@ -14,7 +14,8 @@ import (
 // installed is where scripts/install-tools.sh unpacks the real stages.
 const installed = "/usr/local/lib/trueup-tests/grub-legacy/x86_64-pc/"
 
-// FuzzGrubLegacy holds finder and references to each other: what was found at one place of the partition must be found, rewritten, at another.
+// FuzzGrubLegacy holds finder and references to each other: what was found at one place of the partition must be found,
+// rewritten, at another.
 func FuzzGrubLegacy(f *testing.F) {
 	forged, s := legacyDisk(), disktest.Stage2(64)
 	forged.PutStage1(0, s)

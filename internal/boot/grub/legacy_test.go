@@ -88,7 +88,8 @@ func TestGrubLegacyInAPartition(t *testing.T) {
 	require.True(t, r.Boots(1) && r.Boots(2))
 }
 
-// stage2 can be told to read its menu from another partition than its own: by the number of the partition, or by a device.
+// stage2 can be told to read its menu from another partition than its own: by the number of the partition, or by a
+// device.
 func TestGrubLegacyOpensAnotherPartition(t *testing.T) {
 	for name, tc := range map[string]struct {
 		slot  byte

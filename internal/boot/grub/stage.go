@@ -28,7 +28,8 @@ type stage1 struct {
 	Segment      uint16 // of Address
 }
 
-// What all versions of the interface 3.2 have in common: stage1 loads the sector that the field names and jumps to the address in the field.
+// What all versions of the interface 3.2 have in common: stage1 loads the sector that the field names and jumps to the
+// address in the field.
 var (
 	readsSector = []byte{0x66, 0x8b, 0x1e, 0x44, 0x7c} // mov ebx,[7c44h]
 	jumpsOn     = []byte{0xff, 0x26, 0x42, 0x7c}       // jmp [7c42h]
@@ -133,7 +134,8 @@ func readStage(g *boot.Guest, at legacyHome, one *stage1) (*legacyStage, error) 
 	return s, s.readHead(second, one)
 }
 
-// inOnePlace holds the block list to the place of the first sector. Only a refusal looks for the right one: tables are long.
+// inOnePlace holds the block list to the place of the first sector. Only a refusal looks for the right one: tables are
+// long.
 func (s *legacyStage) inOnePlace(g *boot.Guest, at legacyHome, name string) error {
 	for _, e := range s.list {
 		if at.holds(int64(e.Start), int64(e.Sectors)) {
@@ -156,7 +158,8 @@ func stageAt(address uint16) string {
 	return "stage1.5"
 }
 
-// isStage knows the first sector of a stage by its code: it points to the list where that was loaded to, and jumps to the second sector.
+// isStage knows the first sector of a stage by its code: it points to the list where that was loaded to, and jumps to
+// the second sector.
 func isStage(sector []byte, address uint16) bool {
 	list := binary.LittleEndian.AppendUint16([]byte{0xbf}, address+atStageList)                // mov di,list
 	jump := append(binary.LittleEndian.AppendUint16([]byte{0xea}, address+legacySector), 0, 0) // jmp 0:second sector
@@ -208,8 +211,9 @@ func (s *legacyStage) readHead(sector []byte, one *stage1) error {
 	return s.readConfig(rest, name)
 }
 
-// readConfig decodes the name of the next file. stage2 has a text such as "/boot/grub/menu.lst" or "(hd0,1)/grub/menu.lst"; stage1.5 has a
-// device in 4 bytes, then the path of stage2, and a path of the menu behind a space.
+// readConfig decodes the name of the next file. stage2 has a text such as "/boot/grub/menu.lst" or
+// "(hd0,1)/grub/menu.lst"; stage1.5 has a device in 4 bytes, then the path of stage2, and a path of the menu behind a
+// space.
 func (s *legacyStage) readConfig(b []byte, name string) error {
 	s.slot = s.head.Partition[2]
 	if s.head.ID != 0 {

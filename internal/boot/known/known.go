@@ -29,10 +29,10 @@ var finders = []boot.Finder{
 	linux.Configuration,
 }
 
-// Read names the boot code and finds all references.
+// Read identifies the boot code of a disk and finds all references.
 func Read(g *boot.Guest) (*boot.Result, error) { return boot.Read(g, Codes, finders) }
 
-// Identify names the code of an MBR.
+// Identify returns the code of an MBR.
 func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }
 
 // Codes is the table of contents, the more particular code before the more general. What each reads and hands over was

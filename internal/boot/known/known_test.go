@@ -135,7 +135,8 @@ func TestGrubLegacyIsNotGrub2(t *testing.T) {
 	require.Equal(t, grub.V2, known.Identify(code))
 }
 
-// Code that cannot be had in a package here, by the instructions that make it what it is, as the sources and published listings have them.
+// Code that cannot be had in a package here, by the instructions that make it what it is, as the sources and published
+// listings have them.
 func TestIdentifyByInstructions(t *testing.T) {
 	var (
 		tpm         = []byte{0x66, 0x81, 0xfb, 'T', 'C', 'P', 'A'}

@@ -14,9 +14,10 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// Configuration looks into the text files by which a Linux guest finds its disks. They name UUIDs, labels and numbers of partitions, which
-// stay; a place that counts from the start of the disk is said, and never rewritten: the file would change its length. So a guest that
-// resumes by resume= and resume_offset= is not its business: both mean a place within a partition.
+// Configuration looks into the text files by which a Linux guest finds its disks. They name UUIDs, labels and numbers
+// of partitions, which stay; a place that counts from the start of the disk is said, and never rewritten: the file
+// would change its length. So a guest that resumes by resume= and resume_offset= is not its business: both mean a place
+// within a partition.
 var Configuration = boot.Finder{Name: "linux configuration", Find: findLinux}
 
 // Limits of what is read and said. Beyond them there is no configuration that a person wrote.
@@ -49,7 +50,8 @@ const (
 	roleEntries  = "holds the entries of a boot loader"
 )
 
-// configFiles are those of a root file system first, and then those of a boot file system, which can be one with the root.
+// configFiles are those of a root file system first, and then those of a boot file system, which can be one with the
+// root.
 var configFiles = append([]configFile{
 	{"etc/fstab", roleRoot, scanFstab},
 	{"etc/crypttab", "", scanCrypttab},

@@ -72,8 +72,8 @@ func said(r *boot.Result) (out []ondisk.Issue) {
 	return out
 }
 
-// The configuration of a Debian, as its installer writes it (debian-installer and grub-mkconfig 2.06): nothing of it counts from the
-// start of the disk.
+// The configuration of a Debian, as its installer writes it (debian-installer and grub-mkconfig 2.06): nothing of it
+// counts from the start of the disk.
 const (
 	debianFstab = `# /etc/fstab: static file system information.
 #
@@ -242,7 +242,8 @@ func TestHostileConfiguration(t *testing.T) {
 	require.Contains(t, said(r)[16].Text, "more lines")
 }
 
-// What a system needs is left alone when only data are to move; and so is what cannot be looked into, on a disk that boots.
+// What a system needs is left alone when only data are to move; and so is what cannot be looked into, on a disk that
+// boots.
 func TestNeeds(t *testing.T) {
 	needs := func(g *boot.Guest) (out []string) {
 		r := boottest.ReadGuest(t, g)

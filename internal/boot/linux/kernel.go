@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// scanOptions looks for options of the kernel and of early boot that find a device. They can stand in a word of their own or
-// within the quotes of a setting.
+// scanOptions looks for options of the kernel and of early boot that find a device. They can stand in a word of their
+// own or within the quotes of a setting.
 func scanOptions(c *config, w []string) {
 	for _, x := range w {
 		for f := range strings.FieldsSeq(x) {
@@ -54,8 +54,8 @@ func (c *config) cryptKey(value string) {
 	}
 }
 
-// commandLineTable judges partitions that the command line gives a disk, "disk:size@offset(name),…;disk:…": those that are the ones of
-// the table would not move with them. Spec: Linux, Documentation/block/cmdline-partition.rst.
+// commandLineTable judges partitions that the command line gives a disk, "disk:size@offset(name),…;disk:…": those that
+// are the ones of the table would not move with them. Spec: Linux, Documentation/block/cmdline-partition.rst.
 func (c *config) commandLineTable(value string) {
 	for def := range strings.SplitSeq(value, ";") {
 		_, list, ok := strings.Cut(def, ":")
@@ -125,8 +125,8 @@ func (c *config) grubRoot(w []string) {
 	c.onDisk = strings.Trim(value, "()") == "hd0"
 }
 
-// blockList judges "(hd0)start+length,…": sectors of the whole disk. "(hd0,1)+1" counts from a partition, and is not one. Spec: GRUB manual, "How
-// to specify block lists".
+// blockList judges "(hd0)start+length,…": sectors of the whole disk. "(hd0,1)+1" counts from a partition, and is not
+// one. Spec: GRUB manual, "How to specify block lists".
 func (c *config) blockList(s string) {
 	list, onDisk := strings.CutPrefix(s, "(hd0)")
 	if !onDisk && !c.onDisk || list == "" {

@@ -83,7 +83,8 @@ func hasLilo(r *boot.Result) bool {
 	return false
 }
 
-// twoPartitionDisk has two partitions behind a gap of 62 sectors, of which the first one is active, and a hole between them.
+// twoPartitionDisk has two partitions behind a gap of 62 sectors, of which the first one is active, and a hole between
+// them.
 func twoPartitionDisk() disktest.Forged {
 	return disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 8000},
 		disktest.MBREntryFields{Type: 0x83, Start: 8100, Sectors: 8000})

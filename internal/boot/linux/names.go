@@ -13,7 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Names of whole disks and of partitions. Spec: Linux, Documentation/admin-guide/devices.txt; systemd, 60-persistent-storage.rules.
+// Names of whole disks and of partitions. Spec: Linux, Documentation/admin-guide/devices.txt; systemd,
+// 60-persistent-storage.rules.
 var (
 	diskName   = regexp.MustCompile(`^/dev/(?:(?:sd|hd|vd|xvd)[a-z]{1,3}|nvme[0-9]{1,3}n[0-9]{1,3}|mmcblk[0-9]{1,3})$`)
 	diskLink   = regexp.MustCompile(`^/dev/disk/by-(?:path/.+|id/(?:ata|scsi|virtio|nvme|usb|wwn|mmc)-.+)$`)
@@ -32,7 +33,8 @@ func isDisk(name string) bool {
 	return diskName.MatchString(name) || (diskLink.MatchString(name) && !partLink.MatchString(name))
 }
 
-// named finds the partition that a name means: UUID=…, LABEL=…, a link in /dev/disk, or the number of a partition on the first disk.
+// named finds the partition that a name means: UUID=…, LABEL=…, a link in /dev/disk, or the number of a partition on
+// the first disk.
 func (l *guest) named(name string) (boot.Partition, bool) {
 	if m := firstPart.FindStringSubmatch(name); m != nil {
 		return l.only(func(p boot.Partition) bool { return strconv.Itoa(p.Number) == m[1] })
@@ -150,8 +152,9 @@ func command(words []string, name string) bool {
 	return false
 }
 
-// place judges a byte offset that a line counts from the start of a disk. Only what a move breaks is said: in front of all partitions
-// nothing moves. A name such as /dev/sdb can mean another disk, but the exact start of a partition is no accident.
+// place judges a byte offset that a line counts from the start of a disk. Only what a move breaks is said: in front of
+// all partitions nothing moves. A name such as /dev/sdb can mean another disk, but the exact start of a partition is no
+// accident.
 func (c *config) place(disk string, off int64, breaksBoot bool) {
 	if c.enough() {
 		return

@@ -100,8 +100,8 @@ func flagValue(w, flags []string, read func(string) (int64, bool)) (int64, bool)
 // mapTargets are those of the device mapper that name a device and a sector of it.
 var mapTargets = []string{"linear", "striped", "crypt", "delay", "flakey"}
 
-// mapTables finds tables of the device mapper: start and length of the piece in sectors, target, and in its arguments a device with
-// a sector on it. Spec: Linux, Documentation/admin-guide/device-mapper.
+// mapTables finds tables of the device mapper: start and length of the piece in sectors, target, and in its arguments a
+// device with a sector on it. Spec: Linux, Documentation/admin-guide/device-mapper.
 func (c *config) mapTables(w []string, breaksBoot bool) {
 	f := strings.FieldsFunc(strings.Join(w, " "), func(r rune) bool { return strings.ContainsRune(" \t,;\"'", r) })
 	for i := 2; i < len(f); i++ {
@@ -118,7 +118,8 @@ func (c *config) mapTables(w []string, breaksBoot bool) {
 	}
 }
 
-// scanRules reads a rule of udev that knows a partition by its start, in sectors. Spec: udev(7); sysfs, ABI/testing/sysfs-block.
+// scanRules reads a rule of udev that knows a partition by its start, in sectors. Spec: udev(7); sysfs,
+// ABI/testing/sysfs-block.
 func scanRules(c *config, w []string) {
 	for _, x := range w {
 		for _, name := range []string{"{start}==", "{ID_PART_ENTRY_OFFSET}=="} {

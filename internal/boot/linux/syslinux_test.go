@@ -10,7 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// extlinux puts its boot sector, with a parameter block of its own, where the file system leaves room. Spec: syslinux 6.04, extlinux/main.c.
+// extlinux puts its boot sector, with a parameter block of its own, where the file system leaves room. Spec: syslinux
+// 6.04, extlinux/main.c.
 func TestHiddenSectorsOfExtlinuxByFileSystem(t *testing.T) {
 	for kind, tc := range map[string]struct {
 		put  func(f disktest.Forged)

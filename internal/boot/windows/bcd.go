@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// BCD finds the devices in the stores of the boot manager of Windows Vista and later. Each names a partition of an MBR disk by the
-// signature of the disk and its byte offset, both of which the boot manager compares.
+// BCD finds the devices in the stores of the boot manager of Windows Vista and later. Each names a partition of an MBR
+// disk by the signature of the disk and its byte offset, both of which the boot manager compares.
 var BCD = boot.Finder{Name: "bcd", Find: hiveFinder("bcd", repairBCD, bootStores, findDevices)}
 
 // bootStores are the paths of a store: that of BIOSes, and that of UEFI, which can lie on an MBR disk too.
@@ -20,8 +20,9 @@ func bootStores(*boot.Guest, boot.Partition) ([]string, error) {
 	return []string{"Boot/BCD", "EFI/Microsoft/Boot/BCD"}, nil
 }
 
-// device is a partition of an MBR disk as an element names it. It stands behind the GUID of additional options, or inside of another device: a
-// file of a RAM disk lies on a partition. Spec: FACTS B3; the names are those of ReactOS, boot/environ/include/bl.h.
+// device is a partition of an MBR disk as an element names it. It stands behind the GUID of additional options, or
+// inside of another device: a file of a RAM disk lies on a partition. Spec: FACTS B3; the names are those of ReactOS,
+// boot/environ/include/bl.h.
 type device struct {
 	Type      uint32 // 6: partition
 	Flags     uint32
@@ -47,8 +48,9 @@ const (
 	maxElementBytes = 4 << 20 // of all elements of a store
 )
 
-// devices gives the byte offsets in the data of an element at which a partition of an MBR disk is named. All lengths between the outside and a
-// nested device differ by kind and version, so the shape is looked for: 20 bytes of it do not occur by chance.
+// devices gives the byte offsets in the data of an element at which a partition of an MBR disk is named. All lengths
+// between the outside and a nested device differ by kind and version, so the shape is looked for: 20 bytes of it do not
+// occur by chance.
 func devices(data []byte) (at []int64, found []device) {
 	var d device
 	for i := 0; i+deviceLength <= len(data); i += deviceUnit {
@@ -143,8 +145,8 @@ func (s *store) element(k *hive.Key) error {
 	return nil
 }
 
-// osDevice is the element of a loader that names the partition of its Windows, where the device is the first thing in it. One inside of another is
-// that of a file, such as the RAM disk of a recovery system.
+// osDevice is the element of a loader that names the partition of its Windows, where the device is the first thing in
+// it. One inside of another is that of a file, such as the RAM disk of a recovery system.
 const (
 	osDevice    = "21000001"
 	deviceFirst = 0x10 // behind the GUID

@@ -26,7 +26,8 @@ func mbrDevice(signature uint32, off uint64) disktest.Forged {
 // plain is an element that names a device.
 func plain(device []byte) []byte { return append(make([]byte, 16), device...) }
 
-// ramDisk is the element of a recovery system as Windows 10 stores it (the BCD of the corpus): a RAM disk from a file on a partition.
+// ramDisk is the element of a recovery system as Windows 10 stores it (the BCD of the corpus): a RAM disk from a file
+// on a partition.
 func ramDisk(device []byte) []byte {
 	head := make(disktest.Forged, 0x44)
 	head.U32(0x10, 0) // block device

@@ -17,8 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// BootIni reads the menu of NTLDR. It counts partitions, so no move breaks it; what it can start beside a Windows are boot sectors that were saved in
-// files, and these know their place.
+// BootIni reads the menu of NTLDR. It counts partitions, so no move breaks it; what it can start beside a Windows are
+// boot sectors that were saved in files, and these know their place.
 var BootIni = boot.Finder{Name: "boot.ini", Find: boot.Everywhere(findBootIni)}
 
 const (
@@ -57,8 +57,8 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	return nil
 }
 
-// arcPath is how NTLDR names a folder: the r'th disk of the BIOS, and the n'th partition of those that are used and not extended, primary ones
-// first. scsi() and signature() name disks in other ways.
+// arcPath is how NTLDR names a folder: the r'th disk of the BIOS, and the n'th partition of those that are used and not
+// extended, primary ones first. scsi() and signature() name disks in other ways.
 var arcPath = regexp.MustCompile(`(?i)multi\(\d{1,3}\)disk\(\d{1,3}\)rdisk\((\d{1,3})\)partition\((\d{1,3})\)`)
 
 // savedPath is a file of C: that a line of the menu starts.
@@ -111,7 +111,8 @@ func readBootIni(files guestfile.FS) ([]byte, error) {
 	return ondisk.Bytes(file, 0, min(file.Size(), maxBootIni))
 }
 
-// savedName is a file that holds a boot sector by its name: BOOTSECT.DOS of the setup of Windows, bootsect.lnx and others of people.
+// savedName is a file that holds a boot sector by its name: BOOTSECT.DOS of the setup of Windows, bootsect.lnx and
+// others of people.
 var savedName = regexp.MustCompile(`(?i)^bootsect\.[^.]{1,16}$`)
 
 // savedPaths are the files that the menu starts.
@@ -174,7 +175,8 @@ func savedSector(f *boot.Found, g *boot.Guest, p boot.Partition, name string) er
 	return keepFile(f, g, p, file, "saved-boot-sector", []boot.Ref{r})
 }
 
-// hasHidden reports whether a sector is a boot sector with a BIOS parameter block of sectors of 512 bytes, so that the field at 1ch means what it says.
+// hasHidden reports whether a sector is a boot sector with a BIOS parameter block of sectors of 512 bytes, so that the
+// field at 1ch means what it says.
 func hasHidden(b []byte) bool {
 	jump := b[0] == 0xeb || b[0] == 0xe9
 	return jump && b[510] == 0x55 && b[511] == 0xaa && binary.LittleEndian.Uint16(b[0x0b:]) == 512

@@ -8,7 +8,8 @@ import (
 	"github.com/trueup/trueup/internal/boot/boottest"
 )
 
-// A second Windows in a partition has a folder of another name, and so has one that its owner named. A folder with something else in it is not one.
+// A second Windows in a partition has a folder of another name, and so has one that its owner named. A folder with
+// something else in it is not one.
 func TestWindowsInOtherFolders(t *testing.T) {
 	hive := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
 	r := boottest.Read(t, windowsDisk(t, map[string][]byte{

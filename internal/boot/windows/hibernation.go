@@ -9,13 +9,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Hibernation looks for a Windows that sleeps on the disk: the kernel that wakes up knows the old places of the volumes, and has parts of their
-// file systems in memory.
+// Hibernation looks for a Windows that sleeps on the disk: the kernel that wakes up knows the old places of the
+// volumes, and has parts of their file systems in memory.
 var Hibernation = boot.Finder{Name: "hibernation", Find: boot.Everywhere(findHibernation)}
 
 const hibernationFile = "hiberfil.sys"
 
-// What the file begins with, in capitals in some versions and not in others. Spec: libhibr, "Windows Hibernation File format".
+// What the file begins with, in capitals in some versions and not in others. Spec: libhibr, "Windows Hibernation File
+// format".
 const (
 	hibernated = "HIBR" // with fast startup too, which is the kernel of a system that was shut down
 	resuming   = "RSTR" // a wake-up that did not come to its end

@@ -48,7 +48,8 @@ func openHive(g *boot.Guest, p boot.Partition, path, code string) (*guestHive, e
 	return &guestHive{Hive: h, g: g, p: p, file: file, code: code}, nil
 }
 
-// hiveFinder makes a finder of what finds the references in one hive. names gives the paths of a partition at which one can be.
+// hiveFinder makes a finder of what finds the references in one hive. names gives the paths of a partition at which one
+// can be.
 func hiveFinder(code, remedy string, names func(*boot.Guest, boot.Partition) ([]string, error), find func(*guestHive, *boot.Found) error) func(*boot.Guest) (boot.Found, error) {
 	return func(g *boot.Guest) (boot.Found, error) {
 		left := maxHives
@@ -76,7 +77,8 @@ func hiveFinder(code, remedy string, names func(*boot.Guest, boot.Partition) ([]
 // hivePath is where a hive can be, and what is said when it cannot be read.
 type hivePath struct{ path, code, remedy string }
 
-// readHive adds what one hive holds. A hive that is there and not understood matters to every partition: any can be named in it.
+// readHive adds what one hive holds. A hive that is there and not understood matters to every partition: any can be
+// named in it.
 func readHive(f *boot.Found, g *boot.Guest, p boot.Partition, at hivePath, left *int, find func(*guestHive, *boot.Found) error) error {
 	what := fmt.Sprintf("%s of partition %d cannot be read, so the positions in it are not known", shown(at.path), p.Number)
 	h, err := openHive(g, p, at.path, at.code)
@@ -97,8 +99,8 @@ func readHive(f *boot.Found, g *boot.Guest, p boot.Partition, at hivePath, left 
 	return keepHive(f, h)
 }
 
-// keepHive adds the references of a hive. When Windows will not take the file as it is, they stay: it would apply its log to the file, and a change
-// made here would be lost or make a muddle.
+// keepHive adds the references of a hive. When Windows will not take the file as it is, they stay: it would apply its
+// log to the file, and a change made here would be lost or make a muddle.
 func keepHive(f *boot.Found, h *guestHive) error {
 	err := h.settled()
 	if err != nil && !understood(err) {
@@ -152,8 +154,9 @@ func (h *guestHive) ref(kind string, v *hive.Value, off int64) error {
 	return nil
 }
 
-// other makes a reference of the 8 bytes at off of a value that names a partition of another disk, by its signature. loss is what a
-// stale one costs; empty: the boot. A value that cannot be rewritten is counted: no move of this disk needs it.
+// other makes a reference of the 8 bytes at off of a value that names a partition of another disk, by its signature.
+// loss is what a stale one costs; empty: the boot. A value that cannot be rewritten is counted: no move of this disk
+// needs it.
 func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint32, loss string) error {
 	if signature == 0 {
 		return nil // a disk that Windows has not seen
@@ -252,7 +255,8 @@ func hold(f *boot.Found, p boot.Partition, file *guestfile.File, code string, re
 	}
 }
 
-// each walks a list of a hive. What is wrong with one element does not hide the others; the first such fault is given back at the end.
+// each walks a list of a hive. What is wrong with one element does not hide the others; the first such fault is given
+// back at the end.
 func each[T any](list func(func(T, error) bool), do func(T) error) error {
 	var broken error
 	for v, err := range list {

@@ -12,8 +12,9 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// MountedDevices finds the values from which Windows knows a volume of an MBR disk again: signature of the disk and byte offset. With another
-// offset 2000, XP and 2003 take it for a new volume and give it another letter, even to their own.
+// MountedDevices finds the values from which Windows knows a volume of an MBR disk again: signature of the disk and
+// byte offset. With another offset 2000, XP and 2003 take it for a new volume and give it another letter, even to their
+// own.
 var MountedDevices = boot.Finder{Name: "mounted-devices", Find: hiveFinder("mounted-devices", checkLetters, systemHives, findMounted)}
 
 // otherLetter is what a stale letter of a partition on another disk costs.
@@ -30,8 +31,8 @@ func systemHives(g *boot.Guest, p boot.Partition) (paths []string, err error) {
 	return paths, err
 }
 
-// mountedDevice is the value of a volume of an MBR disk, 12 bytes. Values of other lengths name volumes in other ways: by the GUID of a GPT
-// partition, or by the path of a device. Spec: FACTS B4.
+// mountedDevice is the value of a volume of an MBR disk, 12 bytes. Values of other lengths name volumes in other ways:
+// by the GUID of a GPT partition, or by the path of a device. Spec: FACTS B4.
 const (
 	mountedLength = 12
 	mountedOffset = 4 // of the byte offset, behind the signature

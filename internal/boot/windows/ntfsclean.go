@@ -12,9 +12,10 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// windowsClean is nil when Windows takes a volume as it is. Otherwise it wraps ErrUnsupported: chkdsk or the replay of $LogFile comes first. The log
-// of NTFS holds metadata only, never what is in a file, so it would not write over a change made here; but it can give a file other clusters, and
-// restores the records of the MFT, in which small files lie. Where a file lies is not certain before that.
+// windowsClean is nil when Windows takes a volume as it is. Otherwise it wraps ErrUnsupported: chkdsk or the replay of
+// $LogFile comes first. The log of NTFS holds metadata only, never what is in a file, so it would not write over a
+// change made here; but it can give a file other clusters, and restores the records of the MFT, in which small files
+// lie. Where a file lies is not certain before that.
 func windowsClean(g *boot.Guest, p boot.Partition) error {
 	if p.Volume.Kind != volume.NTFS {
 		return nil // FAT has no log: what is on the disk is what there is
@@ -34,7 +35,8 @@ func windowsClean(g *boot.Guest, p boot.Partition) error {
 	return logClosed(f)
 }
 
-// restartPage is the header of the two pages at the start of $LogFile, and restartArea what its RestartOffset leads to. Spec: Linux fs/ntfs/logfile.h.
+// restartPage is the header of the two pages at the start of $LogFile, and restartArea what its RestartOffset leads to.
+// Spec: Linux fs/ntfs/logfile.h.
 type restartPage struct {
 	Magic          [4]byte // "RSTR", or "CHKD" when chkdsk made it
 	USAOffset      uint16
@@ -63,8 +65,8 @@ const (
 	maxSystemPage = 64 << 10
 )
 
-// logClosed judges $LogFile as ntfs-3g and Linux do: closed, or left open by XP and later with the flag that the volume is clean. A log of 0xff bytes
-// is new.
+// logClosed judges $LogFile as ntfs-3g and Linux do: closed, or left open by XP and later with the flag that the volume
+// is clean. A log of 0xff bytes is new.
 func logClosed(f *guestfile.File) error {
 	head, err := ondisk.Bytes(f, 0, min(f.Size(), 4))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// Recovery finds the places of the recovery system in ReAgent.xml: elements such as WinreLocation name a partition by its byte offset in decimal,
-// on GPT disks too. A wrong one disables the recovery system, and nothing else.
+// Recovery finds the places of the recovery system in ReAgent.xml: elements such as WinreLocation name a partition by
+// its byte offset in decimal, on GPT disks too. A wrong one disables the recovery system, and nothing else.
 var Recovery = boot.Finder{Name: "winre", Find: boot.Everywhere(findRecovery)}
 
 // recoveryFiles are the paths of ReAgent.xml: that of a Windows, and that beside the recovery system itself.
@@ -94,8 +94,8 @@ func recoveryRefs(g *boot.Guest, p boot.Partition, file *guestfile.File) ([]boot
 	return refs, nil
 }
 
-// onThisDisk reports whether a location is on the disk at hand: the id is the signature of an MBR disk, in decimal, and the guid is that of a GPT. What
-// is not said is 0.
+// onThisDisk reports whether a location is on the disk at hand: the id is the signature of an MBR disk, in decimal, and
+// the guid is that of a GPT. What is not said is 0.
 func onThisDisk(g *boot.Guest, l location) bool {
 	guid := strings.ToLower(strings.Trim(l.guid, "{}"))
 	if strings.Trim(guid, "0-") != "" {
@@ -106,8 +106,8 @@ func onThisDisk(g *boot.Guest, l location) bool {
 	return err != nil || n == 0 || g.Scheme == table.MBR && n == uint64(g.Signature)
 }
 
-// stretch is a tag up to the end of its number, with the white space in front, which means nothing between tags: it gives and takes the characters
-// that the number wins and loses. The fields are characters.
+// stretch is a tag up to the end of its number, with the white space in front, which means nothing between tags: it
+// gives and takes the characters that the number wins and loses. The fields are characters.
 type stretch struct {
 	in               script
 	tag, number, end int

@@ -13,8 +13,8 @@ type script struct {
 	low   int   // the byte of a character that holds its ASCII code
 }
 
-// decodeText gives a byte for each character of a text in UTF-8 or UTF-16, which its first bytes tell apart: the ASCII code, or 0xff.
-// UTF-16 has a mark or begins with a declaration. Spec: XML 1.0, appendix F.
+// decodeText gives a byte for each character of a text in UTF-8 or UTF-16, which its first bytes tell apart: the ASCII
+// code, or 0xff. UTF-16 has a mark or begins with a declaration. Spec: XML 1.0, appendix F.
 func decodeText(raw []byte) ([]byte, script) {
 	switch {
 	case bytes.HasPrefix(raw, []byte{0xff, 0xfe}), bytes.HasPrefix(raw, []byte{'<', 0, '?', 0}):
@@ -51,8 +51,8 @@ func (s script) encode(text []byte) []byte {
 	return out
 }
 
-// location is a tag of ReAgent.xml that names a partition: <WinreLocation path="\Recovery\WindowsRE" id="0" offset="1048576" guid="{...}"/>. The
-// places are characters of the text.
+// location is a tag of ReAgent.xml that names a partition: <WinreLocation path="\Recovery\WindowsRE" id="0"
+// offset="1048576" guid="{...}"/>. The places are characters of the text.
 type location struct {
 	name   string
 	id     string
@@ -66,8 +66,8 @@ type location struct {
 
 const white = " \t\r\n"
 
-// locations finds the tags whose names end in "Location" and that have an offset. It knows as much of XML as a file of this kind has: tags,
-// declarations and comments.
+// locations finds the tags whose names end in "Location" and that have an offset. It knows as much of XML as a file of
+// this kind has: tags, declarations and comments.
 func locations(text []byte) []location {
 	var out []location
 	for end := 0; ; {

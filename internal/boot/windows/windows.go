@@ -16,12 +16,12 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// Folders says where a Windows lies. What that Windows stores is found by the finders of its files; here is what must be said when files cannot be
-// read at all.
+// Folders says where a Windows lies. What that Windows stores is found by the finders of its files; here is what must
+// be said when files cannot be read at all.
 var Folders = boot.Finder{Name: "windows", Find: boot.Everywhere(findWindows)}
 
-// windowsFolders are the folders that the setup programs of Windows offer; NT and 2000 said WINNT. A second Windows in one partition has another,
-// and so has one whose owner chose it.
+// windowsFolders are the folders that the setup programs of Windows offer; NT and 2000 said WINNT. A second Windows in
+// one partition has another, and so has one whose owner chose it.
 var windowsFolders = []string{"WINDOWS", "WINNT"}
 
 // maxRootFolders is how many other folders of a partition are looked into for a Windows.
@@ -70,8 +70,8 @@ func loadsWindows(g *boot.Guest, p boot.Partition) (string, error) {
 	return "", nil
 }
 
-// unreadable says what follows when the files of a partition cannot be read. Most such volumes hold data, and a Windows in one would not start
-// before the move either; only one that is booted from is taken as a system.
+// unreadable says what follows when the files of a partition cannot be read. Most such volumes hold data, and a Windows
+// in one would not start before the move either; only one that is booted from is taken as a system.
 func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error {
 	if !understood(err) {
 		return err
@@ -98,8 +98,8 @@ func understood(err error) bool {
 	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
 }
 
-// windowsFiles opens a file system that Windows starts from: ErrNoMatch when the partition holds none, or one whose boot sector is broken, which
-// is said elsewhere. One whose root cannot be read cannot be read at all.
+// windowsFiles opens a file system that Windows starts from: ErrNoMatch when the partition holds none, or one whose
+// boot sector is broken, which is said elsewhere. One whose root cannot be read cannot be read at all.
 func windowsFiles(g *boot.Guest, p boot.Partition) (guestfile.FS, error) {
 	if !p.Volume.Kind.Traits().Windows || p.Volume.Size == 0 {
 		return nil, ondisk.ErrNoMatch
@@ -156,8 +156,8 @@ func readRoot(files guestfile.FS, p boot.Partition) (r rootFolder) {
 	return r
 }
 
-// windowsFile finds a file of a partition: fs.ErrNotExist if absent, or when no file of the partition can be read, which findWindows
-// reports.
+// windowsFile finds a file of a partition: fs.ErrNotExist if absent, or when no file of the partition can be read,
+// which findWindows reports.
 func windowsFile(g *boot.Guest, p boot.Partition, path string) (*guestfile.File, error) {
 	files, err := windowsFiles(g, p)
 	switch {
@@ -170,8 +170,8 @@ func windowsFile(g *boot.Guest, p boot.Partition, path string) (*guestfile.File,
 	return nil, err
 }
 
-// eachWindows calls do for each folder of a partition that holds a Windows: one with a SYSTEM that exists, readable or not. Of other folders than the
-// usual ones it must be readable: many of these are links.
+// eachWindows calls do for each folder of a partition that holds a Windows: one with a SYSTEM that exists, readable or
+// not. Of other folders than the usual ones it must be readable: many of these are links.
 func eachWindows(g *boot.Guest, p boot.Partition, do func(folder string) error) error {
 	if _, err := windowsFiles(g, p); err != nil {
 		if understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
