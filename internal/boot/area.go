@@ -93,7 +93,8 @@ func (f *Found) Breaks(g *Guest, home Partition, code string, partition int, tex
 		f.Unbootable(code, partition, text, remedy)
 		return
 	}
-	const unless = ". The code in sector 0 does not read that boot sector: this matters only if the menu of another loader does"
+	const unless = ". The code in sector 0 does not read that boot sector: " +
+		"this matters only if the menu of another loader does"
 	f.Warn(code, partition, text+unless, "install that loader again in the copy if you boot by it")
 }
 

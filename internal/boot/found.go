@@ -122,7 +122,8 @@ func (f *Found) OwnStart(r Ref, p Partition, primary bool) {
 // stale reports a reference that does not point to its own partition.
 func (f *Found) stale(r Ref, p Partition, primary bool) {
 	place := r.At[0].Off
-	text := fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: ", r.Kind, place, r.Points, p.Off)
+	text := fmt.Sprintf("%s at %#x point to byte %d, but the partition starts at byte %d: ", r.Kind, place,
+		r.Points, p.Off)
 	i := ondisk.Issue{
 		Code: "stale-reference", Effect: ondisk.Warn, Partition: p.Number, Text: text + "left as found",
 	}

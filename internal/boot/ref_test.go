@@ -18,7 +18,10 @@ func refAt(kind string, at ...disk.Range) boot.Ref {
 // A file of two names has its positions once, also where they lie in two pieces.
 func TestAReferenceThatIsFoundTwice(t *testing.T) {
 	pieces := []disk.Range{{Off: 510, Len: 2}, {Off: 800, Len: 6}}
-	kept, clash := boot.Distinct([]boot.Ref{refAt("a", pieces...), refAt("b", disk.Range{Off: 600, Len: 8}), refAt("a", pieces...), refAt("a", pieces...)})
+	kept, clash := boot.Distinct([]boot.Ref{
+		refAt("a", pieces...), refAt("b", disk.Range{Off: 600, Len: 8}),
+		refAt("a", pieces...), refAt("a", pieces...),
+	})
 	require.Nil(t, clash)
 	require.Len(t, kept, 2)
 	for _, r := range kept {
@@ -29,7 +32,8 @@ func TestAReferenceThatIsFoundTwice(t *testing.T) {
 // What lies under another reference stays, wherever in it, and so does that one.
 func TestReferencesOverEachOther(t *testing.T) {
 	kept, clash := boot.Distinct([]boot.Ref{
-		refAt("region", disk.Range{Off: 0, Len: 1000}), refAt("first", disk.Range{Off: 100, Len: 8}), refAt("second", disk.Range{Off: 992, Len: 8}),
+		refAt("region", disk.Range{Off: 0, Len: 1000}), refAt("first", disk.Range{Off: 100, Len: 8}),
+		refAt("second", disk.Range{Off: 992, Len: 8}),
 		refAt("behind", disk.Range{Off: 1000, Len: 8}),
 	})
 	require.NotNil(t, clash)

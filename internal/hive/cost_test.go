@@ -67,7 +67,8 @@ func TestManyTimesTheSame(t *testing.T) {
 		k = disktest.HiveKey{Name: "Key", Keys: append(numbered(9_999), k), List: "ri"}
 	}
 	f := disktest.ForgeHive(5, k)
-	for _, path := range [][]string{{}, {"Key"}, {"Key", "Key"}} { // whose first leaf holds the next one, since its name sorts first
+	// whose first leaf holds the next one, since its name sorts first
+	for _, path := range [][]string{{}, {"Key"}, {"Key", "Key"}} {
 		list := baseSize + 4 + int64(u32(f, place(t, f, path...)+28))
 		for i := range int64(3334) {
 			f.U32(list+4+4*i, u32(f, list+4))

@@ -30,7 +30,8 @@ func TestArraysOfDisksAndOfPartitions(t *testing.T) {
 	require.NotNil(t, l.Table, "an array of disks shows the table that lies in it")
 	require.Equal(t, volume.Unknown, l.Partitions[0].Volume.Kind)
 	require.Len(t, l.Issues, 1)
-	require.Equal(t, []any{"array-of-disks", ondisk.Refuse, true}, []any{l.Issues[0].Code, l.Issues[0].Effect, l.Issues[0].OnMove})
+	require.Equal(t, []any{"array-of-disks", ondisk.Refuse, true},
+		[]any{l.Issues[0].Code, l.Issues[0].Effect, l.Issues[0].OnMove})
 
 	last := disktest.ForgeMBR(sectors, disktest.MBREntryFields{Type: 0xfd, Start: 128, Sectors: sectors - 128})
 	last[128*512:].PutMD0(binary.LittleEndian)

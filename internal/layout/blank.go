@@ -30,7 +30,10 @@ func (l *Layout) checkContent(d disk.Disk) (err error) {
 	}
 	i := unknownContent("there is no partition table, and the disk as a whole holds no volume that is known")
 	if l.Blank {
-		i = ondisk.Issue{Code: codeBlank, Effect: ondisk.Note, Text: "the disk is blank: there are zeros where partition tables and file systems begin"}
+		i = ondisk.Issue{
+			Code: codeBlank, Effect: ondisk.Note,
+			Text: "the disk is blank: there are zeros where partition tables and file systems begin",
+		}
 	}
 	l.Issues = append(l.Issues, i)
 	return nil
@@ -49,7 +52,8 @@ func (l *Layout) HidesData() {
 	l.Hidden = true
 	for i := range l.Issues {
 		if l.Blank && l.Issues[i].Code == codeBlank {
-			l.Issues[i] = unknownContent("the disk reads as zeros where partition tables and file systems begin, and the image hides data that it has: what they are is not known")
+			l.Issues[i] = unknownContent("the disk reads as zeros where partition tables and file systems begin, and the " +
+				"image hides data that it has: what they are is not known")
 		}
 	}
 	l.Blank = false

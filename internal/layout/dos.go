@@ -76,14 +76,16 @@ func (l *Layout) offCylinders() {
 			continue
 		}
 		last := l.lastForDOS(box)
-		off := slices.IndexFunc(l.Table.Records, func(r table.Record) bool { return r.Box == box.Number && r.Logical <= last && r.Off%c != 0 })
+		off := slices.IndexFunc(l.Table.Records,
+			func(r table.Record) bool { return r.Box == box.Number && r.Logical <= last && r.Off%c != 0 })
 		if last == 0 || off < 0 {
 			continue
 		}
 		l.Issues = append(l.Issues, ondisk.Issue{
 			Code: "dos-chain", Effect: ondisk.Note, OnMove: true,
 			Text: fmt.Sprintf("partition %d: the boot record at LBA %d does not begin a cylinder of %d sectors, "+
-				"so DOS and Windows 95 to ME cannot read its drive, before the move or after it", box.Number, l.Table.Records[off].Off/units.SectorSize, c/units.SectorSize),
+				"so DOS and Windows 95 to ME cannot read its drive, before the move or after it",
+				box.Number, l.Table.Records[off].Off/units.SectorSize, c/units.SectorSize),
 		})
 	}
 }

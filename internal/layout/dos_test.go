@@ -30,7 +30,8 @@ func dosChain(t *testing.T, off int64) *layout.Layout {
 func TestChainThatDOSCannotRead(t *testing.T) {
 	for off, said := range map[int64]bool{0: false, 1: true} {
 		l := dosChain(t, off)
-		require.Equal(t, said, slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == "dos-chain" && i.OnMove }))
+		require.Equal(t, said,
+			slices.ContainsFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == "dos-chain" && i.OnMove }))
 		record := l.Items()[0]
 		require.Equal(t, layout.RecordItem, record.Kind)
 		require.Equal(t, !said, record.Step > 0)

@@ -154,7 +154,8 @@ func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "ambiguous-sector-0", Effect: ondisk.Warn,
-		Text:   fmt.Sprintf("the disk has a valid partition table and looks like a %s volume as a whole; the table is used", whole.Kind),
+		Text: fmt.Sprintf("the disk has a valid partition table and looks like a %s volume as a whole; the table is used",
+			whole.Kind),
 		Remedy: "wipe the stale signature inside the guest",
 	})
 	return t
@@ -169,7 +170,8 @@ func (l *Layout) isRemnant(t *table.Table, whole *volume.Volume) bool {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "gpt-remnant", Effect: ondisk.Note,
-		Text: "the last sectors hold the backup of a GPT, and the disk begins with neither a protective MBR nor a primary: no system sees it, and it stays as it is",
+		Text: "the last sectors hold the backup of a GPT, and the disk begins with neither a protective MBR nor a primary: " +
+			"no system sees it, and it stays as it is",
 	})
 	return true
 }
@@ -181,8 +183,10 @@ func (l *Layout) overwritten(t *table.Table, whole *volume.Volume) {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "gpt-overwritten", Effect: ondisk.Refuse,
-		Text:   fmt.Sprintf("the primary GPT is not valid, and the disk looks like a %s volume as a whole: a new primary could destroy that", whole.Kind),
-		Remedy: "wipe in the guest what is stale: the volume's signature (wipefs), or both copies of the GPT (sgdisk --zap-all); trueup convert copies the disk as it is",
+		Text: fmt.Sprintf("the primary GPT is not valid, and the disk looks like a %s volume as a whole: a new primary "+
+			"could destroy that", whole.Kind),
+		Remedy: "wipe in the guest what is stale: the volume's signature (wipefs), or both copies of the GPT (sgdisk " +
+			"--zap-all); trueup convert copies the disk as it is",
 	})
 }
 
@@ -192,7 +196,8 @@ func (l *Layout) bareVolume() {
 		return
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{Code: "image-of-partition", Effect: ondisk.Note, Text: fmt.Sprintf(
-		"there is no partition table, and the boot sector says that %d sectors lie in front of the volume: this looks like the image of one partition, not of a disk",
+		"there is no partition table, and the boot sector says that %d sectors lie in front of the volume: this looks like "+
+			"the image of one partition, not of a disk",
 		l.Volume.Boot.Hidden)})
 }
 
@@ -229,14 +234,17 @@ func (l *Layout) arrayOfDisks(whole *volume.Volume) {
 	if !whole.AtEnd {
 		return
 	}
-	if slices.ContainsFunc(l.Partitions, func(p Partition) bool { return p.Volume.Kind == whole.Kind && p.Volume.UUID == whole.UUID }) {
+	if slices.ContainsFunc(l.Partitions,
+		func(p Partition) bool { return p.Volume.Kind == whole.Kind && p.Volume.UUID == whole.UUID }) {
 		l.Outer = nil
 		return
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "array-of-disks", Effect: ondisk.Refuse, OnMove: true,
-		Text:   fmt.Sprintf("the disk as a whole is a %s with its superblock at the end, and the partition table belongs to the array: the other disks would no longer fit", whole.Kind),
-		Remedy: "realign the array inside the guest, or wipe the signature there when it is stale (mdadm --zero-superblock, zpool labelclear)",
+		Text: fmt.Sprintf("the disk as a whole is a %s with its superblock at the end, and the partition table belongs "+
+			"to the array: the other disks would no longer fit", whole.Kind),
+		Remedy: "realign the array inside the guest, or wipe the signature there when it is stale (mdadm " +
+			"--zero-superblock, zpool labelclear)",
 	})
 }
 
@@ -258,7 +266,8 @@ func (l *Layout) hints(container table.Geometry) []table.Geometry {
 func (l *Layout) readBoot(d disk.Disk) error {
 	var err error
 	g := &boot.Guest{
-		Disk: d, Sector0: l.Table.BootCode, Scheme: l.Table.Scheme, Signature: l.Table.Signature, GUID: l.Table.GUID, Partitions: l.Partitions,
+		Disk: d, Sector0: l.Table.BootCode, Scheme: l.Table.Scheme,
+		Signature: l.Table.Signature, GUID: l.Table.GUID, Partitions: l.Partitions,
 	}
 	if l.Boot, err = known.Read(g); err != nil {
 		return err
@@ -281,7 +290,8 @@ func (l *Layout) LBASize() int64 {
 
 // Partition finds a partition by its number.
 func (l *Layout) Partition(number int) (Partition, bool) {
-	i, ok := slices.BinarySearchFunc(l.Partitions, number, func(p Partition, n int) int { return cmp.Compare(p.Number, n) })
+	i, ok := slices.BinarySearchFunc(l.Partitions, number,
+		func(p Partition, n int) int { return cmp.Compare(p.Number, n) })
 	if !ok {
 		return Partition{Volume: &volume.Volume{Kind: volume.Unknown}}, false
 	}

@@ -81,7 +81,8 @@ func TestStaleHiddenSectors(t *testing.T) {
 		f.U32(63*512+disktest.BootHidden, hidden)
 		return f
 	}
-	require.Equal(t, []string{"files-unread", "known-elsewhere"}, codes(read(t, ntfs(63))), "the volume has nothing but its boot sector")
+	require.Equal(t, []string{"files-unread", "known-elsewhere"}, codes(read(t, ntfs(63))),
+		"the volume has nothing but its boot sector")
 	l := read(t, ntfs(2048))
 	require.Equal(t, []string{"files-unread", "ntfs-inconsistent", "stale-reference", "known-elsewhere"}, codes(l))
 	require.Equal(t, ondisk.Unbootable, l.Issues[1].Effect, "its boot code would look in the wrong place")
@@ -106,7 +107,8 @@ func TestRefusedTypes(t *testing.T) {
 
 // One broken partition does not hide the others.
 func TestABrokenVolumeIsAnIssue(t *testing.T) {
-	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000}, disktest.MBREntryFields{Type: 7, Start: 4096, Sectors: 3000})
+	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 3000},
+		disktest.MBREntryFields{Type: 7, Start: 4096, Sectors: 3000})
 	f.PutNTFS(63, 3000)
 	f.PutNTFS(4096, 3000)
 	f.U16(63*512+disktest.BootBytesPerSector, 3)
@@ -123,7 +125,8 @@ func TestABrokenVolumeIsAnIssue(t *testing.T) {
 func TestGaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := disktest.ForgeMBR(1500,
-			disktest.MBREntryFields{Type: 0x83, Start: 600, Sectors: 100}, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 37})
+			disktest.MBREntryFields{Type: 0x83, Start: 600, Sectors: 100},
+			disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 37})
 		gaps := []disk.Range{{Off: 100 * 512, Len: 500 * 512}, {Off: 700 * 512, Len: 800 * 512}}
 		var want []disk.Range
 		for _, g := range gaps {
@@ -173,7 +176,8 @@ func TestGapsThatAreTooLongToRead(t *testing.T) {
 	l, err := layout.Read(d, table.Geometry{})
 	require.NoError(t, err)
 	require.NoError(t, l.ReadGaps(d))
-	require.Equal(t, disk.Range{Off: 64*512 + 64<<20, Len: size - 64*512 - 128<<20}, l.Gaps[0].Data, "64 MiB at each end are free")
+	require.Equal(t, disk.Range{Off: 64*512 + 64<<20, Len: size - 64*512 - 128<<20}, l.Gaps[0].Data,
+		"64 MiB at each end are free")
 }
 
 type storedZeros struct{}
@@ -242,7 +246,8 @@ func TestBackupInFrontOfASuperblock(t *testing.T) {
 		"something unknown": func(f disktest.Forged) { f.U8(int64(len(f))-33*512, 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := append(disktest.ForgeGPT(512, sectors, 128, disktest.GPTEntryFields{First: 2048, Last: 4095}), make([]byte, 64<<10)...)
+			f := append(disktest.ForgeGPT(512, sectors, 128, disktest.GPTEntryFields{First: 2048, Last: 4095}),
+				make([]byte, 64<<10)...)
 			put(f)
 			l := read(t, f)
 			require.NotNil(t, l.Table)
@@ -289,7 +294,8 @@ func TestEntriesOfTypeZero(t *testing.T) {
 // Linux skips a link without sectors, whatever its type: block/partitions/msdos.c, parse_extended. libfdisk follows it.
 func TestLinkWithoutSectors(t *testing.T) {
 	chain := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x05, Start: 63, Sectors: 4000})
-	chain.EBR(63, disktest.MBREntryFields{Type: 0x83, Start: 1, Sectors: 100}, disktest.MBREntryFields{Type: 0x05, Start: 200})
+	chain.EBR(63, disktest.MBREntryFields{Type: 0x83, Start: 1, Sectors: 100},
+		disktest.MBREntryFields{Type: 0x05, Start: 200})
 	l := read(t, chain)
 	require.Equal(t, []string{"ebr-link"}, codes(l))
 	require.Equal(t, ondisk.Refuse, l.Issues[0].Effect)

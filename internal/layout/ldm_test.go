@@ -107,14 +107,16 @@ func TestMadeDynamicDisks(t *testing.T) {
 		require.Equal(t, []string{"ldm"}, codes(l))
 		require.True(t, l.Issues[0].DiskWide)
 		require.Equal(t, volume.LDM, l.Partitions[0].Volume.Kind)
-		checkLDM(t, f, "99999999-8888-7777-6666-555555555555", volume.LDMHeads(int64(len(f)), 512), map[string]string{"Disk1": "11111111-2222-3333-4444-555555555555"})
+		checkLDM(t, f, "99999999-8888-7777-6666-555555555555", volume.LDMHeads(int64(len(f)), 512),
+			map[string]string{"Disk1": "11111111-2222-3333-4444-555555555555"})
 	}
 }
 
 // The file system of a striped, spanned or RAID-5 volume is larger than its part of a disk. That of a volume in one
 // place is not.
 func TestMemberOfASpreadVolume(t *testing.T) {
-	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000}, disktest.MBREntryFields{Type: 0x42, Start: 7000, Sectors: 6000})
+	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 0x42, Start: 63, Sectors: 6000},
+		disktest.MBREntryFields{Type: 0x42, Start: 7000, Sectors: 6000})
 	f.PutLDM(63, 5000)
 	for _, lba := range []int64{63, 7000} {
 		f.PutNTFS(lba, 6000)

@@ -104,7 +104,8 @@ func Elsewhere(issues []ondisk.Issue) (out []ondisk.Issue) {
 
 // Relate holds a disk against the other disks of its machine, and replaces what was said without them.
 func (l *Layout) Relate(m *Machine) {
-	l.Issues = slices.DeleteFunc(l.Issues, func(i ondisk.Issue) bool { return i.Code == NamesOthers || i.Code == KnownElsewhere })
+	l.Issues = slices.DeleteFunc(l.Issues,
+		func(i ondisk.Issue) bool { return i.Code == NamesOthers || i.Code == KnownElsewhere })
 	l.namesOthers(m)
 	l.knownElsewhere(m)
 }
@@ -136,7 +137,8 @@ func (l *Layout) namesOthers(m *Machine) {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: NamesOthers, Effect: ondisk.Warn, OnMove: true,
-		Text: fmt.Sprintf("%s names partitions of other disks by signature and byte offset (%s): when those are aligned too, it does not find them",
+		Text: fmt.Sprintf("%s names partitions of other disks by signature and byte offset (%s): when those are aligned "+
+			"too, it does not find them",
 			first, strings.Join(text, ", ")),
 		Remedy: "align the disks of a machine together, each with --with for the others, or in one package",
 	})
@@ -161,9 +163,10 @@ func (l *Layout) knownElsewhere(m *Machine) {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: KnownElsewhere, Effect: ondisk.Warn, OnMove: true, Partition: number,
-		Text: fmt.Sprintf("a Windows on another disk of the machine may know the drive letters on this one by disk signature 0x%08x and byte offset: "+
-			"after a move it gives new letters", l.Signature()),
-		Remedy: "align the disks of a machine together, each with --with for the others; or give the letters back after the first boot",
+		Text: fmt.Sprintf("a Windows on another disk of the machine may know the drive letters on this one "+
+			"by disk signature 0x%08x and byte offset: after a move it gives new letters", l.Signature()),
+		Remedy: "align the disks of a machine together, each with --with for the others; or give the letters back after " +
+			"the first boot",
 	})
 }
 

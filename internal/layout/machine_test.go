@@ -15,7 +15,8 @@ import (
 func TestNamesOfManyDisks(t *testing.T) {
 	l := &layout.Layout{Boot: &boot.Result{Code: boot.Empty, Found: boot.Found{Unlisted: 7000}}}
 	for i := range 1024 {
-		l.Boot.Refs = append(l.Boot.Refs, boot.Ref{File: "WINDOWS/system32/config/SYSTEM", Partition: 1, Disk: uint32(i%300 + 1), Points: int64(i)})
+		l.Boot.Refs = append(l.Boot.Refs,
+			boot.Ref{File: "WINDOWS/system32/config/SYSTEM", Partition: 1, Disk: uint32(i%300 + 1), Points: int64(i)})
 	}
 	l.Relate(&layout.Machine{})
 	l.Relate(&layout.Machine{})

@@ -27,20 +27,24 @@ func (l *Layout) checkSectors(d disk.Disk) error {
 	if size == l.SectorSize {
 		return nil
 	}
-	remedy := fmt.Sprintf("--sector-size %d, if the image is raw; an image of another format was made without its sector size, convert it with --to raw first", size)
+	remedy := fmt.Sprintf("--sector-size %d, if the image is raw; an image of another format was made without its "+
+		"sector size, convert it with --to raw first", size)
 	l.Issues = append(l.Issues, ondisk.Issue{
 		Code: "sector-size", Effect: ondisk.Note, Remedy: remedy,
-		Text: fmt.Sprintf(found+", and the disk is read in those of %d: a machine must be told to show it with %d", size, l.SectorSize, size),
+		Text: fmt.Sprintf(found+", and the disk is read in those of %d: a machine must be told to show it with %d", size,
+			l.SectorSize, size),
 	})
 	if l.Table.Scheme == table.MBR {
 		// A GPT is found where its own size says, an MBR has none: its LBAs would lead to the wrong bytes.
 		code := "sector-size"
 		if !sure {
-			code, remedy = sectorsUnsure, fmt.Sprintf("%s. If the machine does show it with %d: --sector-size %[2]d", remedy, l.SectorSize)
+			code, remedy = sectorsUnsure, fmt.Sprintf("%s. If the machine does show it with %d: --sector-size %[2]d", remedy,
+				l.SectorSize)
 		}
 		l.Issues = append(l.Issues, ondisk.Issue{
 			Code: code, Effect: ondisk.Refuse, OnMove: true, Remedy: remedy,
-			Text: fmt.Sprintf("the partitions would be moved by sectors of %d bytes, and the file systems found in those of %d would stay behind", l.SectorSize, size),
+			Text: fmt.Sprintf("the partitions would be moved by sectors of %d bytes, and the file systems found in those of "+
+				"%d would stay behind", l.SectorSize, size),
 		})
 	}
 	return nil
@@ -83,7 +87,8 @@ func (l *Layout) fitting(d disk.Disk) (size int64, sure bool, err error) {
 
 // unexplained reports whether the table leads to anything that is not known.
 func (l *Layout) unexplained() bool {
-	return slices.ContainsFunc(l.Partitions, func(p Partition) bool { return p.Kind != table.Extended && p.Volume.Kind == volume.Unknown }) ||
+	return slices.ContainsFunc(l.Partitions,
+		func(p Partition) bool { return p.Kind != table.Extended && p.Volume.Kind == volume.Unknown }) ||
 		slices.ContainsFunc(l.Table.Records, func(r table.Record) bool { return r.Blank })
 }
 
@@ -232,9 +237,11 @@ func (l *Layout) lostRecords(d disk.Disk) error {
 		}
 		l.Issues = append(l.Issues, ondisk.Issue{
 			Code: "empty-boot-record", Effect: ondisk.Warn, Partition: r.Box,
-			Text: fmt.Sprintf("the boot record at byte %d, where its chain of logical partitions begins, is zero, and there are data in it from byte %d on: "+
+			Text: fmt.Sprintf("the boot record at byte %d, where its chain of logical partitions begins, is zero, "+
+				"and there are data in it from byte %d on: "+
 				"no system sees a logical partition there", r.Off, at),
-			Remedy: "if logical partitions are missing, restore the boot record (testdisk) or read the disk with another --sector-size before anything is moved",
+			Remedy: "if logical partitions are missing, restore the boot record (testdisk) or read the disk with another " +
+				"--sector-size before anything is moved",
 		})
 	}
 	return nil

@@ -40,7 +40,8 @@ func TestEvidenceForSectorsOf4096(t *testing.T) {
 		"boot records at 4096, and no volume that is known": {
 			[]disktest.MBREntryFields{primary, {Type: 0x05, Start: 200, Sectors: 400}},
 			func(f disktest.Forged) {
-				recordOf4096(f, 200, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 100}, disktest.MBREntryFields{Type: 0x05, Start: 200, Sectors: 163})
+				recordOf4096(f, 200, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 100},
+					disktest.MBREntryFields{Type: 0x05, Start: 200, Sectors: 163})
 				recordOf4096(f, 400, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 100})
 			}, true,
 		},
@@ -84,10 +85,15 @@ func TestEvidenceForSectorsOf4096(t *testing.T) {
 			[]disktest.MBREntryFields{primary}, func(f disktest.Forged) { f.U8(63*4096, data); f.U8(63*512, data) }, false,
 		},
 		"a volume at 512, data where 4096 leads": {
-			[]disktest.MBREntryFields{{Type: 7, Start: 63, Sectors: 300}}, func(f disktest.Forged) { f.PutNTFS(63, 300); f.U8(63*4096, data) }, false,
+			[]disktest.MBREntryFields{{Type: 7, Start: 63, Sectors: 300}}, func(f disktest.Forged) {
+				f.PutNTFS(63, 300)
+				f.U8(63*4096, data)
+			}, false,
 		},
 		"a table that has no room at 4096": {
-			[]disktest.MBREntryFields{{Type: 0x83, Start: 63, Sectors: 5000}}, func(f disktest.Forged) { f.U8(63*4096, data) }, false,
+			[]disktest.MBREntryFields{{Type: 0x83, Start: 63, Sectors: 5000}}, func(f disktest.Forged) {
+				f.U8(63*4096, data)
+			}, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

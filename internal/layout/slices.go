@@ -48,7 +48,8 @@ func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
 		return ondisk.Issue{}, false
 	}
 	return ondisk.Issue{Code: "slice-misaligned", Effect: ondisk.Note, Text: fmt.Sprintf(
-		"misaligned inside: %s of the %s, off a 4 KiB boundary of it, which no move of a partition mends for all", strings.Join(names, ", "), container)}, true
+		"misaligned inside: %s of the %s, off a 4 KiB boundary of it, which no move of a partition mends for all",
+		strings.Join(names, ", "), container)}, true
 }
 
 // readSlices settles what lies in tables inside of partitions, and in the database of a dynamic disk.
@@ -168,7 +169,8 @@ func (l *Layout) onlyLabel() {
 	for _, err := range v.Outside[:min(len(v.Outside), maxNames)] {
 		l.Issues = append(l.Issues, ondisk.Issue{
 			Code: "slice-outside", Effect: ondisk.Broken, Text: err.Error(), Err: err,
-			Remedy: "the image was cut short or its table is damaged: restore it from a good copy, or correct the table in the guest",
+			Remedy: "the image was cut short or its table is damaged: restore it from a good copy, or correct the table " +
+				"in the guest",
 		})
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{Code: "label-only", Effect: ondisk.Note, Text: fmt.Sprintf(

@@ -72,7 +72,8 @@ func TestDisklabelsOfFdisk(t *testing.T) {
 		t.Run(typ, func(t *testing.T) {
 			path := rawFile(t, 80000)
 			disktest.RunInput(t, "63,70000,"+typ+"\n", "sfdisk", "-q", path)
-			listed := disktest.RunInput(t, "b\ny\nn\na\n79\n20078\nn\nb\n20079\n30000\nn\ne\n40000\n50000\nt\na\n7\nt\nb\n1\nt\ne\nb\np\nw\nr\nq\n", "fdisk", path)
+			listed := disktest.RunInput(t,
+				"b\ny\nn\na\n79\n20078\nn\nb\n20079\n30000\nn\ne\n40000\n50000\nt\na\n7\nt\nb\n1\nt\ne\nb\np\nw\nr\nq\n", "fdisk", path)
 			l := read(t, load(t, path))
 			v := l.Partitions[0].Volume
 			require.Equal(t, volume.Disklabel, v.Kind)
@@ -92,7 +93,8 @@ func TestDisklabelsOfFdisk(t *testing.T) {
 // FreeBSD counts from the start of the slice since version 10, which its raw slice tells; libblkid agrees.
 func TestRelativeDisklabel(t *testing.T) {
 	f := disktest.ForgeMBR(80000, disktest.MBREntryFields{Type: 0xa5, Start: 63, Sectors: 70000})
-	f.PutDisklabel(64*512, disktest.Slice{Start: 16, Sectors: 20000, Type: 7}, disktest.Slice{Start: 20016, Sectors: 10000, Type: 1}, disktest.Slice{Sectors: 70000})
+	f.PutDisklabel(64*512, disktest.Slice{Start: 16, Sectors: 20000, Type: 7},
+		disktest.Slice{Start: 20016, Sectors: 10000, Type: 1}, disktest.Slice{Sectors: 70000})
 	path := filepath.Join(t.TempDir(), "disk.img")
 	f.Write(t, path)
 	l := read(t, f)
@@ -104,7 +106,8 @@ func TestRelativeDisklabel(t *testing.T) {
 // OpenBSD's raw slice is the disk, and its label lists what lies in other partitions. Its version 1 has offsets of 48
 // bits.
 func TestOpenBSDDisklabel(t *testing.T) {
-	f := disktest.ForgeMBR(80000, disktest.MBREntryFields{Type: 0xa6, Start: 64, Sectors: 70000}, disktest.MBREntryFields{Type: 6, Start: 70064, Sectors: 9000})
+	f := disktest.ForgeMBR(80000, disktest.MBREntryFields{Type: 0xa6, Start: 64, Sectors: 70000},
+		disktest.MBREntryFields{Type: 6, Start: 70064, Sectors: 9000})
 	slices := make([]disktest.Slice, 16)
 	slices[0] = disktest.Slice{Start: 64, Sectors: 20000, Type: 7}
 	slices[1] = disktest.Slice{Start: 20064, Sectors: 10000, Type: 1}
@@ -129,7 +132,8 @@ func TestOpenBSDDisklabel(t *testing.T) {
 func TestLabelsOfOtherTypes(t *testing.T) {
 	relative := func(f disktest.Forged) { f.PutDisklabel(64*512, disktest.Slice{Sectors: 64, Type: 7}) }
 	absolute := func(f disktest.Forged) {
-		f.PutDisklabel(64*512, disktest.Slice{Start: 63, Sectors: 64, Type: 7}, disktest.Slice{}, disktest.Slice{Sectors: 8192})
+		f.PutDisklabel(64*512, disktest.Slice{Start: 63, Sectors: 64, Type: 7}, disktest.Slice{},
+			disktest.Slice{Sectors: 8192})
 	}
 	outside := func(f disktest.Forged) { f.PutDisklabel(64*512, disktest.Slice{Start: 7000, Sectors: 64, Type: 7}) }
 	vtoc := func(f disktest.Forged) { f.PutVTOC(63, disktest.Slice{Start: 8, Sectors: 64, Type: 2}) }
@@ -161,7 +165,8 @@ func TestLabelsOfOtherTypes(t *testing.T) {
 // libblkid reads the label of Solaris on a PC too, in partitions of its old type.
 func TestSolarisVTOC(t *testing.T) {
 	f := disktest.ForgeMBR(80000, disktest.MBREntryFields{Type: 0x82, Start: 63, Sectors: 70000})
-	f.PutVTOC(63, disktest.Slice{Start: 16065, Sectors: 20000, Type: 2}, disktest.Slice{Start: 4096, Sectors: 8000, Type: 3}, disktest.Slice{Sectors: 70000, Type: 5})
+	f.PutVTOC(63, disktest.Slice{Start: 16065, Sectors: 20000, Type: 2},
+		disktest.Slice{Start: 4096, Sectors: 8000, Type: 3}, disktest.Slice{Sectors: 70000, Type: 5})
 	path := filepath.Join(t.TempDir(), "disk.img")
 	f.Write(t, path)
 	v := read(t, f).Partitions[0].Volume
@@ -176,7 +181,8 @@ func TestSolarisVTOC(t *testing.T) {
 func partedSlices(t *testing.T, path, label string) []extent {
 	t.Helper()
 	var out []extent
-	for i, line := range strings.Split(strings.TrimSpace(disktest.Output(t, "parted", "-ms", path, "unit", "s", "print")), "\n") {
+	for i, line := range strings.Split(strings.TrimSpace(disktest.Output(t, "parted", "-ms", path, "unit", "s", "print")),
+		"\n") {
 		f := strings.Split(line, ":")
 		if i < 2 {
 			require.True(t, i == 0 || f[5] == label, line)
@@ -205,12 +211,14 @@ func TestLabelOnly(t *testing.T) {
 		},
 		"Sun label of parted": {
 			func(path string) {
-				disktest.Run(t, "parted", "-s", path, "mklabel", "sun", "unit", "cyl", "mkpart", "ext2", "0", "2", "mkpart", "ext2", "3", "9")
+				disktest.Run(t, "parted", "-s", path, "mklabel", "sun", "unit", "cyl", "mkpart", "ext2", "0", "2", "mkpart",
+					"ext2", "3", "9")
 			}, "sun", volume.VTOC, []string{"solaris", "label-only"},
 		},
 		"BSD label of parted, which does not renew the checksum": {
 			func(path string) {
-				disktest.Run(t, "parted", "-s", path, "mklabel", "bsd", "unit", "s", "mkpart", "ext2", "64", "20000", "mkpart", "linux-swap", "30000", "40000")
+				disktest.Run(t, "parted", "-s", path, "mklabel", "bsd", "unit", "s", "mkpart", "ext2", "64", "20000", "mkpart",
+					"linux-swap", "30000", "40000")
 			}, "bsd", volume.Disklabel, []string{"volume", "label-only"},
 		},
 	} {
@@ -231,7 +239,8 @@ func TestLabelOnly(t *testing.T) {
 func TestDedicatedDisk(t *testing.T) {
 	f := disktest.ForgeMBR(80000)
 	f.Entry(0, 3, disktest.MBREntryFields{Flag: 0x80, Type: 0xa5, Start: 0, Sectors: 50000})
-	f.PutDisklabel(512, disktest.Slice{Start: 16, Sectors: 60000, Type: 7}, disktest.Slice{}, disktest.Slice{Sectors: 80000})
+	f.PutDisklabel(512, disktest.Slice{Start: 16, Sectors: 60000, Type: 7}, disktest.Slice{},
+		disktest.Slice{Sectors: 80000})
 	l := read(t, f)
 	require.Nil(t, l.Table)
 	require.Equal(t, volume.Disklabel, l.Volume.Kind)

@@ -32,17 +32,32 @@ var (
 		"copy the files to an aligned disk in the guest", ondisk.Refuse, true,
 	}
 	// FACTS B1; VMware KB 1011387: a volume whose device or place changed is taken for a snapshot.
-	isVMFS = refused{"vmfs", "VMFS: a moved VMFS is taken for a snapshot by ESXi", "move the virtual machines to a new datastore", ondisk.Refuse, false}
-	isVSAN = refused{"vsan", "VMware vSAN: the disk group knows the disk", "evacuate the disk and add it again", ondisk.Refuse, false}
+	isVMFS = refused{
+		"vmfs", "VMFS: a moved VMFS is taken for a snapshot by ESXi",
+		"move the virtual machines to a new datastore", ondisk.Refuse, false,
+	}
+	isVSAN = refused{
+		"vsan", "VMware vSAN: the disk group knows the disk", "evacuate the disk and add it again",
+		ondisk.Refuse, false,
+	}
 	// FACTS B5.
-	isOpenBSD = refused{"openbsd", "OpenBSD: boot code and disklabel hold absolute positions", reinstall, ondisk.Refuse, false}
+	isOpenBSD = refused{
+		"openbsd", "OpenBSD: boot code and disklabel hold absolute positions", reinstall,
+		ondisk.Refuse, false,
+	}
 	isNetBSD  = refused{"netbsd", "NetBSD: the disklabel holds absolute positions", reinstall, ondisk.Refuse, false}
 	isSolaris = refused{"solaris", "Solaris: boot code holds absolute positions", reinstall, ondisk.Refuse, false}
 	// Linux, block/partitions/msdos.c: parse_bsdi, parse_unixware, parse_minix take the entries inside as places on the
 	// disk.
 	isBSDOS    = refused{"bsdos", "BSD/OS: its disklabel holds absolute positions", reinstall, ondisk.Refuse, false}
-	isUnixWare = refused{"unixware", "UnixWare, SCO or GNU Hurd: a table of slices inside holds absolute positions", reinstall, ondisk.Refuse, false}
-	isMinix    = refused{"minix", "Minix: a table of subpartitions inside holds absolute positions", reinstall, ondisk.Refuse, false}
+	isUnixWare = refused{
+		"unixware", "UnixWare, SCO or GNU Hurd: a table of slices inside holds absolute positions",
+		reinstall, ondisk.Refuse, false,
+	}
+	isMinix = refused{
+		"minix", "Minix: a table of subpartitions inside holds absolute positions", reinstall,
+		ondisk.Refuse, false,
+	}
 	// Windows NT 4.0 DDK, ntddft.h: DISK_PARTITION in the registry value HKLM\SYSTEM\DISK has the starting offset of each
 	// member.
 	isNTSet = refused{
@@ -106,7 +121,10 @@ var refusedTypes = map[string]refused{
 }
 
 // otherLabel is a disklabel where the type does not promise FreeBSD's. FACTS B5.
-var otherLabel = refused{"disklabel", "with a BSD disklabel whose offsets are absolute, or may be", reinstall, ondisk.Refuse, false}
+var otherLabel = refused{
+	"disklabel", "with a BSD disklabel whose offsets are absolute, or may be", reinstall,
+	ondisk.Refuse, false,
+}
 
 // relativeLabels are the types in which a disklabel is FreeBSD's, so that its offsets move with it. MidnightBSD is a
 // FreeBSD.

@@ -44,7 +44,8 @@ func sector0Reads(f *boot.Found, g *boot.Guest) bool {
 		who = c.Name
 	}
 	if g.Scheme == table.GPT && c.Generic {
-		const text = "the code in sector 0 has the shape of standard code for an MBR, and whether it reads the GPT is not known"
+		const text = "the code in sector 0 has the shape of standard code for an MBR, " +
+			"and whether it reads the GPT is not known"
 		f.Link(0, text)
 		f.Warn("boot-code", 0, text, "if a BIOS boots the disk by it, install the boot loader again on the copy")
 		return false
@@ -133,7 +134,8 @@ func content(p boot.Partition) string {
 const endOfBPB = 90
 
 func sectorText(b []byte, p boot.Partition) string {
-	if ondisk.IsZero(b[endOfBPB:510]) || b[510] != 0x55 || b[511] != 0xaa || p.Volume.Kind == volume.ExFAT && noExFATCode(b) {
+	if ondisk.IsZero(b[endOfBPB:510]) || b[510] != 0x55 || b[511] != 0xaa ||
+		p.Volume.Kind == volume.ExFAT && noExFATCode(b) {
 		return "holds no code: the boot ends there"
 	}
 	for _, s := range systemFiles {

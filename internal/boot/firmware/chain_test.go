@@ -49,7 +49,8 @@ func file(t *testing.T, path string) []byte {
 
 func TestChainOfABIOS(t *testing.T) {
 	mbr, alt, gpt := "/usr/lib/syslinux/mbr/mbr.bin", "/usr/lib/syslinux/mbr/altmbr.bin", "/usr/lib/syslinux/mbr/gptmbr.bin"
-	const byLBA = "code of SYSLINUX in sector 0 reads the boot sector of the active partition by LBA, and hands its entry of the table over"
+	const byLBA = "code of SYSLINUX in sector 0 reads the boot sector of the active partition by LBA, and hands its " +
+		"entry of the table over"
 	for _, tc := range []struct {
 		name       string
 		disk       disktest.Forged
@@ -178,7 +179,8 @@ func FuzzChain(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, code, sector []byte, flag byte) {
 		disk := disktest.ForgeMBR(4096,
-			disktest.MBREntryFields{Type: 0x83, Flag: flag, Start: 63, Sectors: 900}, disktest.MBREntryFields{Type: 0xef, Start: 1000, Sectors: 900},
+			disktest.MBREntryFields{Type: 0x83, Flag: flag, Start: 63, Sectors: 900},
+			disktest.MBREntryFields{Type: 0xef, Start: 1000, Sectors: 900},
 			disktest.MBREntryFields{Type: 5, Start: 2000, Sectors: 900})
 		disk.EBR(2000, disktest.MBREntryFields{Type: 0x83, Flag: flag, Start: 63, Sectors: 800}, disktest.MBREntryFields{})
 		disk.Put(0, code[:min(len(code), 440)])
@@ -214,7 +216,8 @@ func TestChainOfFreeBSDOnGPT(t *testing.T) {
 	kind := []byte{0x9d, 0x6b, 0xbd, 0x83, 0x41, 0x7f, 0xdc, 0x11, 0xbe, 0x0b, 0x00, 0x15, 0x60, 0xb8, 0x4f, 0x0f}
 	f := gptWith(slices.Concat([]byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}, kind), kind)
 	texts, partitions := chain(t, f)
-	require.Equal(t, "code of FreeBSD pmbr in sector 0 reads the boot sector of the partition of type freebsd-boot by LBA", texts[0])
+	require.Equal(t,
+		"code of FreeBSD pmbr in sector 0 reads the boot sector of the partition of type freebsd-boot by LBA", texts[0])
 	require.Equal(t, []int{0, 1}, partitions)
 	require.Empty(t, boottest.Read(t, f).Issues)
 }
@@ -223,7 +226,8 @@ func TestChainOfFreeBSDOnGPT(t *testing.T) {
 func TestGenericCodeOnGPT(t *testing.T) {
 	f := gptWith([]byte{0xbe, 0xbe, 0x07, 0xb4, 0x42, 0xcd, 0x13}, []byte("a type like none"))
 	texts, _ := chain(t, f)
-	require.Equal(t, []string{"the code in sector 0 has the shape of standard code for an MBR, and whether it reads the GPT is not known"}, texts)
+	require.Equal(t, []string{"the code in sector 0 has the shape of standard code for an MBR, " +
+		"and whether it reads the GPT is not known"}, texts)
 	issues := boottest.Read(t, f).Issues
 	require.Len(t, issues, 1)
 	require.Equal(t, ondisk.Warn, issues[0].Effect)

@@ -47,8 +47,8 @@ func findEncryption(g *boot.Guest) (f boot.Found, err error) {
 	f.Link(0, "%s asks for a password and decrypts the disk", name)
 	f.Issues = append(f.Issues, ondisk.Issue{
 		Code: "encrypted-system", Effect: ondisk.Refuse, OnMove: true,
-		Text: fmt.Sprintf("the loader of %s is in sector 0: the system is encrypted by units that count from the start of the disk, "+
-			"and no password would open a copy in which they moved", name),
+		Text: fmt.Sprintf("the loader of %s is in sector 0: the system is encrypted by units that "+
+			"count from the start of the disk, and no password would open a copy in which they moved", name),
 		Remedy: "decrypt the system in the guest for good, and copy again; or copy the disk as it is with trueup convert",
 	})
 	return f, nil

@@ -129,7 +129,8 @@ func TestPatchesOfReferences(t *testing.T) {
 	patches, err = boottest.Read(t, f).Refs[0].Patches((2048-63)*512, 2048*512)
 	require.NoError(t, err)
 	require.Equal(t, []disk.Patch{{
-		Off: 2048*512 + 0x1c, Old: []byte{63, 0, 0, 0}, New: []byte{0, 8, 0, 0}, Reason: "ntfs hidden sectors of partition 1: 32256 -> 1048576",
+		Off: 2048*512 + 0x1c, Old: []byte{63, 0, 0, 0}, New: []byte{0, 8, 0, 0},
+		Reason: "ntfs hidden sectors of partition 1: 32256 -> 1048576",
 	}}, patches)
 	failing := boot.Ref{Encode: func([]byte, int64) ([]byte, error) { return nil, os.ErrInvalid }}
 	_, err = failing.Patches(512, 512)

@@ -34,7 +34,8 @@ func isStandard(code []byte) bool {
 func refersToTable(code []byte) bool {
 	for i := 1; i+1 < len(code); i++ {
 		v := binary.LittleEndian.Uint16(code[i:])
-		if (v == 0x7dbe || v == 0x07be || v == 0x01be) && (code[i-1]&0xf8 == 0xb8 || code[i-1] == 0x05 || code[i-1]&0xf8 == 0xc0) {
+		if (v == 0x7dbe || v == 0x07be || v == 0x01be) &&
+			(code[i-1]&0xf8 == 0xb8 || code[i-1] == 0x05 || code[i-1]&0xf8 == 0xc0) {
 			return true
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -36,14 +35,9 @@ func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		names, starts = append(names, string(kind)+" hidden sectors, backup boot sector"), append(starts, backup)
 	}
 	for i, name := range names {
-		r := boot.Ref{Kind: name, Partition: p.Number, Off: starts[i] + volume.AtHidden, Encode: boot.EncodeSectors(sector)}
-		r.At = []disk.Range{{Off: p.Off + r.Off, Len: 4}}
-		raw, err := g.Read(r.At)
-		if err != nil {
+		if err := f.HiddenSectors(g, p, name, starts[i]+volume.AtHidden, sector, i == 0); err != nil {
 			return err
 		}
-		r.Raw, r.Points = raw, int64(binary.LittleEndian.Uint32(raw))*sector
-		f.OwnStart(r, p, i == 0)
 	}
 	return nil
 }

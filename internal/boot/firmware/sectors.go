@@ -16,7 +16,8 @@ var Sector0 = boot.Finder{Name: "boot code", Find: checkMBR}
 func checkMBR(g *boot.Guest) (r boot.Found, err error) {
 	name, err := encryptedBesides(g)
 	if g.Code == boot.Unknown && name == "" && err == nil {
-		r.Unbootable("boot-code", 0, "the boot code in sector 0 is not known, nor whether it finds its partition after a move",
+		r.Unbootable("boot-code", 0,
+			"the boot code in sector 0 is not known, nor whether it finds its partition after a move",
 			boot.WhenUnknown)
 	}
 	return r, err
@@ -65,5 +66,6 @@ func unknownSector(r *boot.Found, g *boot.Guest, p boot.Partition) {
 		r.Warn("boot-code", p.Number, "the active partition has a boot sector of an unknown kind: it moves as it is", "")
 		return
 	}
-	r.Unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known", boot.WhenUnknown)
+	r.Unbootable("boot-code", p.Number, "the boot sector of the active partition holds code that is not known",
+		boot.WhenUnknown)
 }

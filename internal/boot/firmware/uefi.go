@@ -37,26 +37,20 @@ func systemPartition(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		return nil
 	}
 	l, err := startable(g, p)
-	if err != nil && !unreadable(err) {
+	if err != nil && !boot.Understood(err) && !errors.Is(err, ondisk.ErrNoMatch) {
 		return err
 	}
+	const starts = "UEFI firmware starts a loader from partition %d, the EFI system partition"
 	switch {
 	case errors.Is(err, ondisk.ErrNoMatch):
-		f.Link(p.Number, "UEFI firmware starts a loader from partition %d, the EFI system partition, whose files are not read", p.Number)
+		f.Link(p.Number, starts+", whose files are not read", p.Number)
 	case err != nil:
-		f.Link(p.Number, "UEFI firmware starts a loader from partition %d, the EFI system partition, whose files cannot be read: %v", p.Number, err)
+		f.Link(p.Number, starts+", whose files cannot be read: %v", p.Number, err)
 	default:
 		startedBy(f, l, p.Number)
 	}
 	entries(f, l, err == nil, p.Number)
 	return nil
-}
-
-// unreadable tells an error of what the partition holds from one of reading.
-func unreadable(err error) bool {
-	return slices.ContainsFunc([]error{ondisk.ErrNoMatch, ondisk.ErrFormat, ondisk.ErrUnsupported, ondisk.ErrLimit}, func(class error) bool {
-		return errors.Is(err, class)
-	})
 }
 
 // efiLoaders are the programs on an EFI system partition that firmware can start.
@@ -127,7 +121,8 @@ func startedBy(f *boot.Found, l efiLoaders, partition int) {
 		names += fmt.Sprintf(" and %d more", l.more)
 	}
 	if len(l.named) > 0 {
-		f.Link(partition, "boot entries of UEFI firmware can name %s on partition %d, the EFI system partition", names, partition)
+		f.Link(partition, "boot entries of UEFI firmware can name %s on partition %d, the EFI system partition",
+			names, partition)
 	}
 	fallback := strings.Join(l.fallback, " or ")
 	switch {
@@ -136,7 +131,8 @@ func startedBy(f *boot.Found, l efiLoaders, partition int) {
 	case len(l.fallback) > 0:
 		f.Link(partition, "UEFI firmware starts %s from partition %d, the EFI system partition", fallback, partition)
 	case len(l.named) == 0:
-		f.Link(partition, "partition %d, the EFI system partition, holds no loader where UEFI firmware looks for one", partition)
+		f.Link(partition,
+			"partition %d, the EFI system partition, holds no loader where UEFI firmware looks for one", partition)
 	}
 }
 
@@ -146,15 +142,18 @@ func startedBy(f *boot.Found, l efiLoaders, partition int) {
 // byte (both measured with OVMF 2022.11), and other firmware may do so with every entry. A loader in \EFI\BOOT needs
 // none. known tells that the files could be read.
 func entries(f *boot.Found, l efiLoaders, known bool, partition int) {
-	const code, text = "efi-boot-entries", "boot entries in the firmware's memory (NVRAM, not on this disk) store the start of the EFI system partition, and keep the old one"
-	const anew = "if the machine does not boot from the copy, choose the loader's file in the firmware's menu, or write the entry anew from a rescue system (efibootmgr, bcdboot)"
+	const code, text = "efi-boot-entries", "boot entries in the firmware's memory (NVRAM, not on this disk) " +
+		"store the start of the EFI system partition, and keep the old one"
+	const anew = "if the machine does not boot from the copy, choose the loader's file in the firmware's menu, " +
+		"or write the entry anew from a rescue system (efibootmgr, bcdboot)"
 	if known && len(l.fallback) == 0 && len(l.named) > 0 {
 		f.Warn(code, partition, text+", and there is no loader in \\EFI\\BOOT, which would need none", anew)
 		return
 	}
 	remedy := anew
 	if len(l.fallback) > 0 {
-		remedy = fmt.Sprintf("if the machine does not boot from the copy, start %s in the firmware's menu, and let its system write the entry anew", l.fallback[0])
+		remedy = fmt.Sprintf("if the machine does not boot from the copy, start %s in the firmware's menu, and let its "+
+			"system write the entry anew", l.fallback[0])
 	}
 	f.Issues = append(f.Issues, ondisk.Issue{
 		Code: code, Effect: ondisk.Note, OnMove: true, Partition: partition, Text: text,

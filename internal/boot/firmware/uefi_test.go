@@ -64,7 +64,10 @@ func TestChainOfUEFI(t *testing.T) {
 		warn   bool
 	}{
 		"debian": {
-			files: names{"EFI/debian/grubx64.efi", "EFI/debian/shimx64.efi", "EFI/debian/grub.cfg", "efi/boot/bootx64.efi", "efi/boot/fbx64.efi"},
+			files: names{
+				"EFI/debian/grubx64.efi", "EFI/debian/shimx64.efi", "EFI/debian/grub.cfg", "efi/boot/bootx64.efi",
+				"efi/boot/fbx64.efi",
+			},
 			texts: []string{
 				`boot entries of UEFI firmware can name \EFI\debian\grubx64.efi, \EFI\debian\shimx64.efi on partition 1, ` + esp,
 				`UEFI firmware without such an entry starts \EFI\boot\bootx64.efi from partition 1`,
@@ -72,7 +75,8 @@ func TestChainOfUEFI(t *testing.T) {
 		},
 		"windows, and no fallback": {
 			files: names{"EFI/Microsoft/Boot/bootmgfw.efi", "EFI/Microsoft/Boot/de-DE/x.mui"},
-			texts: []string{`boot entries of UEFI firmware can name \EFI\Microsoft\Boot\bootmgfw.efi on partition 1, ` + esp}, remedy: anew, warn: true,
+			texts: []string{`boot entries of UEFI firmware can name \EFI\Microsoft\Boot\bootmgfw.efi on partition 1, ` +
+				esp}, remedy: anew, warn: true,
 		},
 		"a fallback only": {files: names{"EFI/BOOT/BOOTX64.EFI"}, texts: []string{`UEFI firmware starts \EFI\BOOT\BOOTX64.EFI from partition 1, ` + esp}, remedy: `start \EFI\BOOT\BOOTX64.EFI`},
 		"many": {files: many, texts: []string{
@@ -81,8 +85,9 @@ func TestChainOfUEFI(t *testing.T) {
 		"nothing":      {files: names{"kernel.efi"}, texts: []string{"partition 1, " + esp + ", holds no loader where UEFI firmware looks for one"}, remedy: anew},
 		"not readable": {err: ondisk.ErrNoMatch, texts: []string{"UEFI firmware starts a loader from partition 1, " + esp + ", whose files are not read"}, remedy: anew},
 		"broken": {
-			err:   &ondisk.FormatError{What: "fat", Field: "clusters", Got: "1", Want: "2"},
-			texts: []string{"UEFI firmware starts a loader from partition 1, " + esp + ", whose files cannot be read: "}, remedy: anew,
+			err: &ondisk.FormatError{What: "fat", Field: "clusters", Got: "1", Want: "2"},
+			texts: []string{"UEFI firmware starts a loader from partition 1, " + esp +
+				", whose files cannot be read: "}, remedy: anew,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

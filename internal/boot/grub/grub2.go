@@ -119,7 +119,8 @@ func (r *grubReader) bootSector(p boot.Partition) error {
 // boot reads a boot.img and the core image that it loads.
 func (r *grubReader) boot(img grubImage) error {
 	if !isBootImage(img.code) || r.g.Disk.SectorSize() != grubSector {
-		r.breaks(img, 0, fmt.Sprintf("GRUB 2 in %s is of a build that is not known, and so is where it finds core.img", img.place), boot.WhenUnknown)
+		r.breaks(img, 0, fmt.Sprintf("GRUB 2 in %s is of a build that is not known, and so is where it finds core.img",
+			img.place), boot.WhenUnknown)
 		r.f.Link(img.Number, "GRUB 2 in %s, of an unknown build", img.place)
 		return nil
 	}
@@ -183,7 +184,8 @@ func (r *grubReader) list(img grubImage, sector uint64, in grubZone, entries []g
 		at := ondisk.I64(sector)*grubSector + grubFirstEntry - int64(i)*grubEntrySize
 		switch {
 		case !z.known:
-			r.breaks(img, 0, fmt.Sprintf("the block list of GRUB 2 at LBA %d names %d sectors from LBA %d, %s", sector, e.Sectors, e.Start, z.text),
+			r.breaks(img, 0, fmt.Sprintf("the block list of GRUB 2 at LBA %d names %d sectors from LBA %d, %s", sector,
+				e.Sectors, e.Start, z.text),
 				boot.InstallAgain)
 			continue
 		case !said[z.Number] && z.Number != 0:
@@ -209,7 +211,8 @@ func (r *grubReader) refer(img grubImage, kind string, stored boot.Partition, at
 		r.breaks(img, z.Number, fmt.Sprintf("%s: %s", ref.Name(), boot.OldSector(stored.Number)), boot.ShutDownFirst)
 	case ref.Stays != "":
 		ref.Encode = nil
-		r.breaks(img, z.Number, fmt.Sprintf("%s: LBA %d stays as found, %s", ref.Name(), sector, ref.Stays), boot.InstallAgain)
+		r.breaks(img, z.Number, fmt.Sprintf("%s: LBA %d stays as found, %s", ref.Name(), sector, ref.Stays),
+			boot.InstallAgain)
 	}
 	r.f.Refs = append(r.f.Refs, ref)
 }
@@ -239,7 +242,8 @@ func encodeGrubSector(_ []byte, to int64) ([]byte, error) {
 // isBootImage tells that boot.img takes the sector from where we read it: it loads to 0x8000, and
 // mov ebx,[7c5ch] is how it fills the address packet of its one read.
 func isBootImage(b []byte) bool {
-	return binary.LittleEndian.Uint16(b[grubKernelAddress:]) == 0x8000 && bytes.Contains(b, []byte{0x66, 0x8b, 0x1e, 0x5c, 0x7c})
+	return binary.LittleEndian.Uint16(b[grubKernelAddress:]) == 0x8000 &&
+		bytes.Contains(b, []byte{0x66, 0x8b, 0x1e, 0x5c, 0x7c})
 }
 
 // Marks of diskboot.img. Builds differ in what they print, and so in where the code stands.

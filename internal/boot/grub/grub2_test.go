@@ -87,7 +87,11 @@ func TestGrub2(t *testing.T) {
 		{"list that goes on in the partition", 1, list(2, 5, 70, 10), []grubRef{{entry2, 0, 512 + 0x1e8, 70, 1, false}}, nil},
 		{
 			"core.img in the partition", 100, list(101, 10, 120, 3),
-			[]grubRef{{core, 0, 0x5c, 100, 1, false}, {entry1, 1, 37*512 + 0x1f4, 101, 1, false}, {entry2, 1, 37*512 + 0x1e8, 120, 1, false}},
+			[]grubRef{
+				{core, 0, 0x5c, 100, 1, false},
+				{entry1, 1, 37*512 + 0x1f4, 101, 1, false},
+				{entry2, 1, 37*512 + 0x1e8, 120, 1, false},
+			},
 			nil,
 		},
 		{

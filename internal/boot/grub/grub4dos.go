@@ -26,7 +26,8 @@ func findGrub4DOS(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	}
 	f.Link(0, "%s in sector 0 loads LBA 1 to %d, and looks for GRLDR in every partition", c.Name, grldrMBR-1)
 	if g.FirstByte() < grldrMBR*512 {
-		f.Unbootable("grub4dos", 0, "a part of grub4dos lies in the first partition, and would move with it", boot.InstallAgain)
+		f.Unbootable("grub4dos", 0, "a part of grub4dos lies in the first partition, and would move with it",
+			boot.InstallAgain)
 	}
 	for _, p := range g.Partitions {
 		files, err := g.Files(p)
@@ -36,7 +37,7 @@ func findGrub4DOS(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 		switch {
 		case err == nil:
 			f.Link(p.Number, "GRLDR lies in partition %d", p.Number)
-		case errors.Is(err, ondisk.ErrFormat), errors.Is(err, ondisk.ErrUnsupported), errors.Is(err, ondisk.ErrLimit):
+		case boot.Understood(err):
 			g.NotSeen(p)
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ondisk.ErrNoMatch):
 			return f, fmt.Errorf("partition %d: %w", p.Number, err)

@@ -110,7 +110,8 @@ func followLegacy(g *boot.Guest, home legacyHome, code []byte) ([]boot.Ref, []bo
 	case at.partition != 0 && g.Reverts(home.partition):
 		return nil, nil, unsound{boot.OldSector(home.partition), at.partition, boot.ShutDownFirst}
 	}
-	refs := []boot.Ref{legacyRef("GRUB legacy stage1 pointer to "+two.short(), home, home.Off+atStage1Sector, at, one.Sector)}
+	refs := []boot.Ref{legacyRef("GRUB legacy stage1 pointer to "+two.short(), home, home.Off+atStage1Sector, at,
+		one.Sector)}
 	for i, e := range two.list {
 		refs = append(refs, legacyRef(fmt.Sprintf("GRUB legacy %s block list entry %d", two.short(), i+1), at,
 			int64(one.Sector)*legacySector+atStageList-int64(i)*stageEntry, at, e.Start))
@@ -147,12 +148,14 @@ func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome
 	case ok && (p.Volume.Kind == volume.VTOC || p.Type == 0xbe || p.Type == 0xbf):
 		// illumos: sector numbers stand in the slices too.
 		return legacyHome{}, unsound{
-			text:      fmt.Sprintf("%s is at LBA %d, in partition %d of Solaris, which keeps absolute places itself", what, first, p.Number),
+			text: fmt.Sprintf("%s is at LBA %d, in partition %d of Solaris, which keeps absolute places itself", what,
+				first, p.Number),
 			partition: p.Number,
 		}
 	case ok && boot.Replays(p.Volume):
 		return legacyHome{}, unsound{
-			text:      fmt.Sprintf("%s is at LBA %d, in partition %d, whose journal is to be replayed: that can bring old sectors back", what, first, p.Number),
+			text: fmt.Sprintf("%s is at LBA %d, in partition %d, whose journal is to be replayed: that can bring old "+
+				"sectors back", what, first, p.Number),
 			partition: p.Number, remedy: boot.ShutDownFirst,
 		}
 	case ok && p.Kind != table.Extended:
@@ -160,12 +163,10 @@ func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome
 		home.Len = min(home.Len, g.Disk.Size()-home.Off) // a table can name more than there is
 		return home, nil
 	}
-	gap := legacyHome{disk.Range{Len: g.Disk.Size()}, 0, "the gap"}
-	for _, p := range g.Partitions {
-		gap.Len = min(gap.Len, p.Off)
-	}
+	gap := legacyHome{disk.Range{Len: g.FirstByte()}, 0, "the gap"}
 	if !gap.holds(first, sectors) {
-		return gap, unsoundf("%s is at LBA %d, %d sectors long, neither in one partition nor in the gap in front of all", what, first, sectors)
+		return gap, unsoundf("%s is at LBA %d, %d sectors long, neither in one partition nor in the gap in front of all",
+			what, first, sectors)
 	}
 	return gap, nil
 }
@@ -175,7 +176,8 @@ func (s *legacyStage) links(g *boot.Guest, home, at legacyHome, one *stage1) []b
 	var f boot.Found
 	f.Link(home.partition, "GRUB legacy in %s loads %s from LBA %d, in %s", home.name, s.name(), one.Sector, at.name)
 	number := int(s.slot) + 1
-	known := s.slot != wholeDisk && slices.ContainsFunc(g.Partitions, func(p boot.Partition) bool { return p.Number == number })
+	known := s.slot != wholeDisk &&
+		slices.ContainsFunc(g.Partitions, func(p boot.Partition) bool { return p.Number == number })
 	switch {
 	case at.partition != 0 && (!known || number == at.partition):
 		f.Link(at.partition, "%s of GRUB legacy opens %s by its name", s.short(), s.config)

@@ -17,7 +17,8 @@ import (
 // legacyDisk has two partitions behind a gap of 62 sectors, of which the first one is active, and a hole between them.
 func legacyDisk() disktest.Forged {
 	return disktest.ForgeMBR(16384,
-		disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 8000}, disktest.MBREntryFields{Type: 0x83, Start: 8100, Sectors: 8000})
+		disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 8000},
+		disktest.MBREntryFields{Type: 0x83, Start: 8100, Sectors: 8000})
 }
 
 // word is a reference, in LBAs.
@@ -253,7 +254,8 @@ func TestGrubLegacyInManyPartitions(t *testing.T) {
 
 // A table can say that a partition is longer than the disk.
 func TestGrubLegacyBehindTheDisk(t *testing.T) {
-	f, s := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 100_000}), disktest.Stage2(1000)
+	f, s := disktest.ForgeMBR(4096,
+		disktest.MBREntryFields{Type: 0x83, Flag: 0x80, Start: 63, Sectors: 100_000}), disktest.Stage2(1000)
 	s.List = append(s.List, disktest.GrubRun{Start: 20_000, Sectors: 8, Segment: 0x820 + 233*0x20})
 	f.PutStage1(0, s)
 	f.PutStage(s)

@@ -49,7 +49,8 @@ func readStage1(code []byte) (*stage1, error) {
 	case s.Drive != bootedDrive && s.Drive != firstDrive:
 		return nil, unsoundf("it reads its next stage from BIOS drive %#x, which can be another disk", s.Drive)
 	case (s.Address != stage15Address && s.Address != stage2Address) || s.Segment != s.Address>>4:
-		return nil, unsoundf("it loads its next stage to %#x (segment %#x), and stages are known at 0x2000 and 0x8000", s.Address, s.Segment)
+		return nil, unsoundf("it loads its next stage to %#x (segment %#x), and stages are known at 0x2000 and 0x8000",
+			s.Address, s.Segment)
 	}
 	return &s, nil
 }
@@ -182,10 +183,12 @@ func readStageList(sector []byte, address uint16) ([]stageBlocks, error) {
 			return list, nil
 		}
 		if int64(e.Segment)*paragraph != to {
-			return nil, unsoundf("entry %d of the block list of its %s is loaded to segment %#x, and %#x would be next", len(list)+1, stageAt(address), e.Segment, to/paragraph)
+			return nil, unsoundf("entry %d of the block list of its %s is loaded to segment %#x, and %#x would be next",
+				len(list)+1, stageAt(address), e.Segment, to/paragraph)
 		}
 		if to += int64(e.Sectors) * legacySector; to > highestAddress {
-			return nil, unsoundf("the block list of its %s has %d sectors in entry %d, more than memory has room for", stageAt(address), e.Sectors, len(list)+1)
+			return nil, unsoundf("the block list of its %s has %d sectors in entry %d, more than memory has room for",
+				stageAt(address), e.Sectors, len(list)+1)
 		}
 		list = append(list, e)
 	}

@@ -18,10 +18,7 @@ type grubZone struct {
 // zone finds where n sectors from one on lie.
 func (r *grubReader) zone(first, n uint64) grubZone {
 	sectors := ondisk.U64(r.g.Disk.Size() / grubSector)
-	gap := sectors
-	for _, p := range r.g.Partitions {
-		gap = min(gap, ondisk.U64(p.Off)/grubSector)
-	}
+	gap := ondisk.U64(r.g.FirstByte()) / grubSector
 	switch {
 	case first >= sectors || n > sectors-first:
 		return grubZone{text: fmt.Sprintf("behind the end of the disk at LBA %d", sectors)}
@@ -30,7 +27,8 @@ func (r *grubReader) zone(first, n uint64) grubZone {
 	}
 	p, ok := r.g.Holding(ondisk.I64(first)*grubSector, ondisk.I64(n)*grubSector)
 	if !ok || p.Kind == table.Extended {
-		return grubZone{text: fmt.Sprintf("neither in the gap in front of the first partition (LBA 1 to %d) nor inside of one partition", gap-1)}
+		const neither = "neither in the gap in front of the first partition (LBA 1 to %d) nor inside of one partition"
+		return grubZone{text: fmt.Sprintf(neither, gap-1)}
 	}
 	text := fmt.Sprintf("inside partition %d", p.Number)
 	if p.TypeGUID == biosBoot {

@@ -62,7 +62,8 @@ func TestIdentifyRealCode(t *testing.T) {
 			}
 			got := known.Identify(codeOf(t, path))
 			require.Equal(t, tc.want, got)
-			require.Equal(t, tc.want == windows.MBR2000, got.ReadsCHS, "FACTS B2: of these, only the code of 2000 to 2003 reads CHS")
+			require.Equal(t, tc.want == windows.MBR2000, got.ReadsCHS,
+				"FACTS B2: of these, only the code of 2000 to 2003 reads CHS")
 		})
 	}
 }
@@ -143,8 +144,11 @@ func TestIdentifyByInstructions(t *testing.T) {
 		bpTable     = []byte{0xbd, 0xbe, 0x07}
 		pastText    = []byte{0xac, 0x3c, 0x00, 0x74, 0xfc, 0xbb, 0x07, 0x00, 0xb4, 0x0e, 0xcd, 0x10, 0xeb, 0xf2}
 		haltsThen   = append(bytes.Clone(pastText), 0xf4, 0xeb, 0xfd)
-		oldSyslinux = []byte{0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57, 0x8e, 0xc0, 0xfb, 0xfc}
-		bsd         = []byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}
+		oldSyslinux = []byte{
+			0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x89, 0xe6, 0x06, 0x57, 0x8e,
+			0xc0, 0xfb, 0xfc,
+		}
+		bsd = []byte{0xfc, 0x31, 0xc0, 0x8e, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c}
 	)
 	for _, tc := range []struct {
 		name string
@@ -184,17 +188,26 @@ func TestIdentifyByInstructions(t *testing.T) {
 
 // FACTS B2, and for the rest the instructions: a loader behind this code need not trust its hidden sectors.
 func TestWhoHandsTheEntryOver(t *testing.T) {
-	for _, c := range []*boot.Code{windows.MBR2000, linux.Syslinux, linux.SyslinuxGPT, windows.MBRDOS, windows.MBR98, linux.Parted, linux.DebianMBR, firmware.OpenBSD} {
+	for _, c := range []*boot.Code{
+		windows.MBR2000, linux.Syslinux, linux.SyslinuxGPT, windows.MBRDOS, windows.MBR98,
+		linux.Parted, linux.DebianMBR, firmware.OpenBSD,
+	} {
 		require.True(t, c.HandsOver, c.ID)
 	}
-	for _, c := range []*boot.Code{windows.MBRVista, windows.MBR7, firmware.NetBSD, firmware.FreeBSD, firmware.GenericCHS, firmware.GenericLBA, boot.Unknown, boot.Empty} {
+	for _, c := range []*boot.Code{
+		windows.MBRVista, windows.MBR7, firmware.NetBSD, firmware.FreeBSD, firmware.GenericCHS,
+		firmware.GenericLBA, boot.Unknown, boot.Empty,
+	} {
 		require.False(t, c.HandsOver, c.ID)
 	}
 }
 
 // Whatever stands in sector 0 gets a name that is in the schema, and no panic.
 func FuzzIdentify(f *testing.F) {
-	for _, name := range []string{"/usr/lib/syslinux/mbr/mbr.bin", "/usr/lib/ISOLINUX/isohdppx.bin", "/usr/lib/grub/i386-pc/boot.img"} {
+	for _, name := range []string{
+		"/usr/lib/syslinux/mbr/mbr.bin", "/usr/lib/ISOLINUX/isohdppx.bin",
+		"/usr/lib/grub/i386-pc/boot.img",
+	} {
 		if b, err := os.ReadFile(name); err == nil {
 			f.Add(b)
 		}

@@ -32,8 +32,9 @@ const (
 	maxSaid        = 16       // issues of a disk, and links
 	maxQuoted      = 120      // bytes of a line that are shown
 	configCode     = "linux-configuration"
-	writeName      = "write the line anew, in the guest or in the copy, so that it names the partition and not a place on the disk"
-	orLeave        = "; or leave this partition where it is (--partition selects others)"
+	writeName      = "write the line anew, in the guest or in the copy, so that it names the partition and not a place " +
+		"on the disk"
+	orLeave = "; or leave this partition where it is (--partition selects others)"
 )
 
 // configFile is a file that is looked into. An element of its pattern can hold one star.
@@ -128,12 +129,10 @@ func findLinux(g *boot.Guest) (boot.Found, error) {
 	return l.found, nil
 }
 
-// tolerable drops what is wrong with a file system: that its files are not understood keeps no partition from moving.
+// tolerable drops what is wrong with a file system: files that are not understood keep no partition from moving.
 func tolerable(err error) error {
-	for _, class := range []error{fs.ErrNotExist, ondisk.ErrNoMatch, ondisk.ErrFormat, ondisk.ErrUnsupported, ondisk.ErrLimit} {
-		if errors.Is(err, class) {
-			return nil
-		}
+	if boot.Understood(err) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, ondisk.ErrNoMatch) {
+		return nil
 	}
 	return err
 }
@@ -168,7 +167,9 @@ func (l *guest) read(p boot.Partition, files guestfile.FS) error {
 }
 
 // files reads those of one pattern. seen holds what another name led to already.
-func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind configFile, seen map[string]bool) (broken error) {
+func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind configFile,
+	seen map[string]bool,
+) (broken error) {
 	for _, name := range names {
 		if l.opened++; l.opened > maxOpened || len(seen) == maxConfigs {
 			return fmt.Errorf("file %.256q: %w of files that are looked into", name, ondisk.ErrLimit)
@@ -209,7 +210,8 @@ func (l *guest) expand(files guestfile.FS, pattern string) ([]string, error) {
 				return nil, err
 			}
 			for _, e := range entries {
-				if ok, _ := path.Match(element, strings.ToLower(e.Name)); ok && len(next) < maxConfigs && e.Name != "." && e.Name != ".." {
+				if ok, _ := path.Match(element, strings.ToLower(e.Name)); ok && len(next) < maxConfigs && e.Name != "." &&
+					e.Name != ".." {
 					next = append(next, path.Join(dir, e.Name))
 				}
 			}

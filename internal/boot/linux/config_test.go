@@ -111,7 +111,10 @@ menuentry 'Windows' {
 
 func TestAnOrdinaryLinux(t *testing.T) {
 	r := boottest.ReadGuest(t, linuxDisk(t, map[string]string{"grub/grub.cfg": debianGRUB},
-		map[string]string{"etc/fstab": debianFstab, "etc/crypttab": "swap /dev/sda3 /dev/urandom swap,offset=2048\n", "etc/initramfs-tools/conf.d/resume": "RESUME=UUID=" + rootFS + "\n"}))
+		map[string]string{
+			"etc/fstab": debianFstab, "etc/crypttab": "swap /dev/sda3 /dev/urandom swap,offset=2048\n",
+			"etc/initramfs-tools/conf.d/resume": "RESUME=UUID=" + rootFS + "\n",
+		}))
 	require.Empty(t, said(r))
 	var chain []string
 	for _, l := range r.Chain {
@@ -217,7 +220,10 @@ func TestNamesOfPartitions(t *testing.T) {
 		r := boottest.ReadGuest(t, linuxDisk(t, nil, map[string]string{"etc/fstab": name + " /boot ext2 defaults 0 2\n"}))
 		require.True(t, r.Boots(1), name)
 	}
-	for _, name := range []string{"UUID=" + rootFS[1:], "PARTUUID=1234abcd-04", "PARTUUID=1234abce-01", "PARTUUID=1", "/dev/sdb1", "/dev/sda11", "/dev/nvme0n2p1", "LABEL=", "UUID=", "PARTLABEL=", "none"} {
+	for _, name := range []string{
+		"UUID=" + rootFS[1:], "PARTUUID=1234abcd-04", "PARTUUID=1234abce-01", "PARTUUID=1",
+		"/dev/sdb1", "/dev/sda11", "/dev/nvme0n2p1", "LABEL=", "UUID=", "PARTLABEL=", "none",
+	} {
 		r := boottest.ReadGuest(t, linuxDisk(t, nil, map[string]string{"etc/fstab": name + " /boot ext2 defaults 0 2\n"}))
 		require.False(t, r.Boots(1), name)
 	}

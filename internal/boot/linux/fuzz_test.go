@@ -19,11 +19,15 @@ import (
 func FuzzLinuxConfiguration(f *testing.F) {
 	const size = 1000 // a block, less the marker: the blocks of a file need not lie together
 	files := map[string]string{}
-	for i, name := range []string{"boot/grub/grub.cfg", "etc/fstab", "etc/crypttab", "etc/lilo.conf", "etc/rc.local", "etc/udev/rules.d/1.rules", "etc/default/grub"} {
+	for i, name := range []string{
+		"boot/grub/grub.cfg", "etc/fstab", "etc/crypttab", "etc/lilo.conf", "etc/rc.local",
+		"etc/udev/rules.d/1.rules", "etc/default/grub",
+	} {
 		files[name] = fmt.Sprintf("# marker %d", i) + strings.Repeat("\n", size)
 	}
 	made := disktest.ForgeMBR(
-		8192, disktest.MBREntryFields{Type: 0x83, Start: bootLBA, Sectors: 2048}, disktest.MBREntryFields{Type: 0x83, Start: rootLBA, Sectors: 2048},
+		8192, disktest.MBREntryFields{Type: 0x83, Start: bootLBA, Sectors: 2048},
+		disktest.MBREntryFields{Type: 0x83, Start: rootLBA, Sectors: 2048},
 		disktest.MBREntryFields{Type: 0x83, Start: dataLBA, Sectors: 2048},
 	)
 	made.U32(0x1b8, linuxID)
@@ -35,7 +39,8 @@ func FuzzLinuxConfiguration(f *testing.F) {
 		at = append(at, n)
 	}
 	for _, seed := range []string{
-		debianFstab, debianGRUB, "chainloader (hd0)63+1,2175+8", "root (hd0)\nkernel 4287+1 root=/dev/sda2", "/dev/sda /x ext4 offset=32256", "x /dev/sda /dev/sda offset=63,keyfile-offset=99999",
+		debianFstab, debianGRUB, "chainloader (hd0)63+1,2175+8", "root (hd0)\nkernel 4287+1 root=/dev/sda2", "/dev/sda /x " +
+			"ext4 offset=32256", "x /dev/sda /dev/sda offset=63,keyfile-offset=99999",
 		"start = 63", "losetup -o $((63*512)) x /dev/sda", "0 2048 linear /dev/sda 4287", `ATTR{start}=="4287"`, `X="cryptkey=/dev/sda:1113700:512 blkdevparts=sda:32256,1M@1113600(x),-"`,
 	} {
 		f.Add([]byte(seed))

@@ -29,7 +29,8 @@ func findIsolinux(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 		f.Link(home.Number, "isolinux.bin lies in partition %d", home.Number)
 	}
 	if inside || at >= g.FirstByte() {
-		f.Unbootable("isolinux", home.Number, "isolinux.bin is found by its absolute sector", "run isohybrid on a new image, or leave the partition where it is")
+		f.Unbootable("isolinux", home.Number, "isolinux.bin is found by its absolute sector",
+			"run isohybrid on a new image, or leave the partition where it is")
 	}
 	return f, nil
 }

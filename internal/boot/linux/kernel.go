@@ -23,7 +23,8 @@ func scanOptions(c *config, w []string) {
 func (c *config) option(s string) {
 	if value, ok := optionValue(s, "root="); ok {
 		if p, ok := c.named(value); ok && c.role != "" {
-			c.link(p, "root", fmt.Sprintf("is the root of the kernel (root=%.80q in %.256q of partition %d)", value, c.path, c.in.Number))
+			c.link(p, "root", fmt.Sprintf("is the root of the kernel (root=%.80q in %.256q of partition %d)", value, c.path,
+				c.in.Number))
 		}
 	}
 	if value, ok := optionValue(s, "blkdevparts="); ok {

@@ -11,9 +11,15 @@ import (
 var (
 	// Lilo holds in its boot sector and its map the absolute sectors of the kernel, in one of four layouts and in
 	// cylinders, heads and sectors by default, so that nothing of it is rewritten.
-	Lilo = &boot.Code{ID: "lilo", Name: "LILO", Absolute: true, AnyFlag: true, Picks: boot.None, Find: findLilo, Known: isLilo}
+	Lilo = &boot.Code{
+		ID: "lilo", Name: "LILO", Absolute: true, AnyFlag: true, Picks: boot.None, Find: findLilo,
+		Known: isLilo,
+	}
 	// LiloMBR is mbr.b or mbr2.b, which have LILO's word and no map. Spec: LILO 24, src/mbr.S.
-	LiloMBR = &boot.Code{ID: "lilo-mbr", Name: "LILO's plain MBR (lilo -M)", HandsOver: true, Picks: boot.Active, Known: isLiloMBR}
+	LiloMBR = &boot.Code{
+		ID: "lilo-mbr", Name: "LILO's plain MBR (lilo -M)", HandsOver: true, Picks: boot.Active,
+		Known: isLiloMBR,
+	}
 )
 
 func isLilo(code []byte) bool {

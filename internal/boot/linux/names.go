@@ -139,7 +139,8 @@ func (c *config) enough() bool {
 
 // more says that not all is said. Then it is not known whether the rest matters.
 func (c *config) more() {
-	c.found.Unbootable(configCode, 0, fmt.Sprintf("there are more lines that name places on the disk, from line %d of %.256q of partition %d on", c.line, c.path, c.in.Number), writeName)
+	const more = "there are more lines that name places on the disk, from line %d of %.256q of partition %d on"
+	c.found.Unbootable(configCode, 0, fmt.Sprintf(more, c.line, c.path, c.in.Number), writeName)
 }
 
 // command finds a program among the words of a line.
@@ -159,13 +160,9 @@ func (c *config) place(disk string, off int64, breaksBoot bool) {
 	if c.enough() {
 		return
 	}
-	gap := c.g.Disk.Size()
-	for _, p := range c.g.Partitions {
-		gap = min(gap, p.Off)
-	}
 	p, inside := c.g.Holding(off, 1)
 	ours := firstDisk.MatchString(disk) || strings.HasPrefix(disk, "/dev/disk/") || inside && p.Off == off
-	if off < gap || off >= c.g.Disk.Size() || !ours {
+	if off < c.g.FirstByte() || off >= c.g.Disk.Size() || !ours {
 		return
 	}
 	where := fmt.Sprintf("byte %d of the disk", off)
@@ -179,7 +176,8 @@ func (c *config) place(disk string, off int64, breaksBoot bool) {
 
 // breaks says that a line means a place, and that a move breaks it.
 func (c *config) breaks(partition int, where string, breaksBoot bool) {
-	text := fmt.Sprintf("%.256q of partition %d, line %d, means %s: %q", c.path, c.in.Number, c.line, where, cutText(c.text))
+	text := fmt.Sprintf("%.256q of partition %d, line %d, means %s: %q", c.path, c.in.Number, c.line, where,
+		cutText(c.text))
 	switch {
 	case c.said[text] || c.places > maxLookups:
 		return

@@ -1,12 +1,10 @@
 package linux
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 
 	"github.com/trueup/trueup/internal/boot"
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/volume"
 )
@@ -46,7 +44,8 @@ var SyslinuxVolume = &boot.Code{
 }
 
 func findSyslinux(g *boot.Guest, c *boot.Code) (boot.Found, error) {
-	return boot.Everywhere(func(g *boot.Guest, p boot.Partition, f *boot.Found) error { return findInVolume(g, c, p, f) })(g)
+	inVolume := func(g *boot.Guest, p boot.Partition, f *boot.Found) error { return findInVolume(g, c, p, f) }
+	return boot.Everywhere(inVolume)(g)
 }
 
 func isSyslinux(code []byte) bool {
@@ -74,15 +73,16 @@ func findInVolume(g *boot.Guest, c *boot.Code, p boot.Partition, f *boot.Found) 
 	if err != nil || !isSyslinux(b) {
 		return err
 	}
-	f.Link(p.Number, "SYSLINUX in the boot sector of partition %d loads ldlinux.sys by sectors that count from the start of the partition", p.Number)
+	const loads = "SYSLINUX in the boot sector of partition %d loads ldlinux.sys by sectors that count from the start " +
+		"of the partition"
+	f.Link(p.Number, loads, p.Number)
 	if !own {
 		return nil
 	}
-	r := boot.Ref{Kind: string(p.Volume.Kind) + " hidden sectors", Partition: p.Number, Off: at + volume.AtHidden, Encode: boot.EncodeSectors(g.Disk.SectorSize())}
-	r.At = []disk.Range{{Off: p.Off + r.Off, Len: 4}}
-	r.Raw = b[volume.AtHidden:][:4]
-	r.Points = int64(binary.LittleEndian.Uint32(r.Raw)) * g.Disk.SectorSize()
-	f.OwnStart(r, p, true)
+	kind := string(p.Volume.Kind) + " hidden sectors"
+	if err := f.HiddenSectors(g, p, kind, at+volume.AtHidden, g.Disk.SectorSize(), true); err != nil {
+		return err
+	}
 	if last := f.Refs[len(f.Refs)-1]; last.Follows() && !g.Code.HandsOver && g.Reverts(p.Number) {
 		f.Breaks(g, p, "syslinux", p.Number, fmt.Sprintf("%s: %s", last.Name(), boot.OldSector(p.Number)), boot.ShutDownFirst)
 	}

@@ -60,7 +60,8 @@ func devices(data []byte) (at []int64, found []device) {
 		if _, err := binary.Decode(data[i:i+deviceLength], binary.LittleEndian, &d); err != nil {
 			panic(err) // a variable-size struct: our own bug
 		}
-		if d.LocalType == localDisk && d.Style == styleMBR && ondisk.IsZero(data[i+0xc:i+0x10]) && ondisk.IsZero(data[i+0x18:i+0x20]) {
+		if d.LocalType == localDisk && d.Style == styleMBR && ondisk.IsZero(data[i+0xc:i+0x10]) &&
+			ondisk.IsZero(data[i+0x18:i+0x20]) {
 			at, found = append(at, int64(i)), append(found, d)
 		}
 	}

@@ -52,7 +52,10 @@ func bootStore(elements ...element) disktest.Forged {
 	for _, e := range elements {
 		keys = append(keys, disktest.HiveKey{Name: e.code, Values: []disktest.HiveValue{binaryValue("Element", e.data)}})
 	}
-	object := disktest.HiveKey{Name: "{9dea862c-5cdd-4e70-acc1-f32b344d4795}", Keys: []disktest.HiveKey{{Name: "Description"}, {Name: "Elements", Keys: keys}}}
+	object := disktest.HiveKey{
+		Name: "{9dea862c-5cdd-4e70-acc1-f32b344d4795}",
+		Keys: []disktest.HiveKey{{Name: "Description"}, {Name: "Elements", Keys: keys}},
+	}
 	return disktest.ForgeHive(3, disktest.HiveKey{Name: "NewStoreRoot", Keys: []disktest.HiveKey{
 		{Name: "Description"}, {Name: "Objects", Keys: []disktest.HiveKey{{Name: "{00}"}, object}},
 	}})
@@ -76,7 +79,8 @@ func TestDevicesOfTheBootConfiguration(t *testing.T) {
 		element{"no code", plain(mbrDevice(signature, secondStart))},
 	)
 	windows := bootStore(element{"21000001", plain(mbrDevice(signature, secondStart))})
-	require.Contains(t, links(boottest.Read(t, windowsDisk(t, map[string][]byte{"Boot/BCD": windows}))), "partition 1 starts Windows in partition 2\n")
+	require.Contains(t, links(boottest.Read(t, windowsDisk(t, map[string][]byte{"Boot/BCD": windows}))),
+		"partition 1 starts Windows in partition 2\n")
 	for _, file := range []string{"Boot/BCD", "EFI/Microsoft/Boot/BCD"} {
 		disk := windowsDisk(t, map[string][]byte{file: hive})
 		r := boottest.Read(t, disk)
@@ -120,11 +124,13 @@ func TestHugeBootConfiguration(t *testing.T) {
 
 // A store that is dirty keeps the partitions in their places that it names, and no others.
 func TestDirtyBootConfiguration(t *testing.T) {
-	hive := bootStore(element{"11000001", plain(mbrDevice(signature, secondStart))}, element{"21000001", plain(mbrDevice(signature, secondStart))})
+	hive := bootStore(element{"11000001", plain(mbrDevice(signature, secondStart))},
+		element{"21000001", plain(mbrDevice(signature, secondStart))})
 	hive.U32(disktest.HiveSequence2, 1)
 	hive.SealHive()
 	r := boottest.Read(t, windowsDisk(t, map[string][]byte{"boot/bcd": hive}))
-	require.Equal(t, []string{"bcd device 11000001: 20512256 stays", "bcd device 21000001: 20512256 stays"}, fates(stored(r)))
+	require.Equal(t, []string{"bcd device 11000001: 20512256 stays", "bcd device 21000001: 20512256 stays"},
+		fates(stored(r)))
 	got := boottest.Issues(r, "bcd")
 	require.Len(t, got, 1)
 	require.Equal(t, 2, got[0].Partition)

@@ -35,18 +35,20 @@ func findBootIni(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	}
 	files, err := windowsFiles(g, p)
 	if err != nil {
-		if understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
+		if boot.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
 			return nil // findWindows says so
 		}
 		return err
 	}
 	menu, err := readBootIni(files)
-	if err := f.Unread("boot-ini", p.Number, fmt.Sprintf("\\boot.ini of partition %d cannot be read", p.Number), err, repairIni); err != nil {
+	if err := f.Unread("boot-ini", p.Number, fmt.Sprintf("\\boot.ini of partition %d cannot be read", p.Number), err,
+		repairIni); err != nil {
 		return err
 	}
 	checkArc(f, g, p, menu)
 	names, err := savedSectors(files, menu)
-	if err := f.Unread("saved-boot-sector", p.Number, fmt.Sprintf("the root of partition %d cannot be read", p.Number), err, repairDisk); err != nil {
+	if err := f.Unread("saved-boot-sector", p.Number, fmt.Sprintf("the root of partition %d cannot be read", p.Number),
+		err, repairDisk); err != nil {
 		return err
 	}
 	for _, name := range names {
@@ -76,7 +78,8 @@ func checkArc(f *boot.Found, g *boot.Guest, p boot.Partition, menu []byte) {
 		}
 		said[number] = true
 		if n >= 1 && n <= len(counted) {
-			f.Link(counted[n-1], "\\boot.ini of partition %d starts Windows from partition(%d), which is partition %d", p.Number, n, counted[n-1])
+			f.Link(counted[n-1], "\\boot.ini of partition %d starts Windows from partition(%d), which is partition %d", p.Number,
+				n, counted[n-1])
 			continue
 		}
 		f.Issues = append(f.Issues, ondisk.Issue{
@@ -159,14 +162,18 @@ func savedSector(f *boot.Found, g *boot.Guest, p boot.Partition, name string) er
 		return err
 	}
 	if c := g.Loader(b[:boot.CodeLen]); c.Absolute {
-		f.Warn("saved-boot-sector", 0, fmt.Sprintf("%s in %s of partition %d finds its files by absolute sectors", c.Name, shown(name), p.Number),
+		f.Warn("saved-boot-sector", 0, fmt.Sprintf("%s in %s of partition %d finds its files by absolute sectors", c.Name,
+			shown(name), p.Number),
 			"install that loader again on the copy, and save its boot sector anew")
 		return nil
 	}
 	if !hasHidden(b) {
 		return nil
 	}
-	r := boot.Ref{Kind: "hidden sectors, saved boot sector", Partition: p.Number, File: file.Path, Off: volume.AtHidden, Encode: boot.EncodeSectors(512)}
+	r := boot.Ref{
+		Kind: "hidden sectors, saved boot sector", Partition: p.Number, File: file.Path, Off: volume.AtHidden,
+		Encode: boot.EncodeSectors(512),
+	}
 	if r.At, r.Raw, err = g.At(p, file, r.Off, 4); err != nil {
 		return f.Unread("saved-boot-sector", 0, what, err, repairIni)
 	}

@@ -14,7 +14,8 @@ import (
 
 // menu is a boot.ini with these lines in its list.
 func menu(lines ...string) []byte {
-	return []byte("[boot loader]\r\ntimeout=30\r\ndefault=multi(0)disk(0)rdisk(0)partition(2)\\WINDOWS\r\n[operating systems]\r\n" + strings.Join(lines, "\r\n") + "\r\n")
+	return []byte("[boot loader]\r\ntimeout=30\r\ndefault=multi(0)disk(0)rdisk(0)partition(2)\\WINDOWS\r\n" +
+		"[operating systems]\r\n" + strings.Join(lines, "\r\n") + "\r\n")
 }
 
 // saved is a boot sector with that many sectors in front of it.
@@ -33,7 +34,8 @@ func TestBootIni(t *testing.T) {
 		`multi(0)disk(0)rdisk(0)partition(7)\WINDOWS="gone"`, `multi(0)disk(0)rdisk(1)partition(9)\WINDOWS="another disk"`,
 		`scsi(0)disk(0)rdisk(0)partition(8)\WINDOWS="another way"`,
 	)}))
-	require.Equal(t, 1, strings.Count(links(r), `2 \boot.ini of partition 1 starts Windows from partition(2), which is partition 2`), "once")
+	require.Equal(t, 1,
+		strings.Count(links(r), `2 \boot.ini of partition 1 starts Windows from partition(2), which is partition 2`), "once")
 	got := boottest.Issues(r, "boot-ini")
 	require.Len(t, got, 1)
 	require.Equal(t, ondisk.Note, got[0].Effect, "it was broken before")
@@ -58,7 +60,8 @@ func TestSavedBootSectors(t *testing.T) {
 	})
 	r := boottest.Read(t, disk)
 	const kind = "hidden sectors, saved boot sector"
-	require.Equal(t, []string{kind + ": 32256 follows 1", kind + ": 39424 stays", kind + ": 20512256 follows 2"}, fates(stored(r)))
+	require.Equal(t, []string{kind + ": 32256 follows 1", kind + ": 39424 stays", kind + ": 20512256 follows 2"},
+		fates(stored(r)))
 	var files []string
 	for _, ref := range stored(r) {
 		files = append(files, ref.File)

@@ -21,6 +21,8 @@ func TestWindowsInOtherFolders(t *testing.T) {
 		require.True(t, ref.Follows())
 		folders = append(folders, ref.File)
 	}
-	require.ElementsMatch(t, []string{"WINDOWS/SYSTEM32/CONFIG/SYSTEM", "WINDOWS.0/SYSTEM32/CONFIG/SYSTEM", "My Windows/System32/config/SYSTEM"}, folders)
+	require.ElementsMatch(t, []string{
+		"WINDOWS/SYSTEM32/CONFIG/SYSTEM", "WINDOWS.0/SYSTEM32/CONFIG/SYSTEM", "My Windows/System32/config/SYSTEM",
+	}, folders)
 	require.Contains(t, links(r), `1 partition 1 holds a Windows in \My Windows`)
 }

@@ -47,7 +47,8 @@ func FuzzBootDevices(f *testing.F) {
 	})
 }
 
-const fuzzAgent = "<?xml version='1.0'?>\n<WindowsRE version=\"2.0\">\n  <WinreLocation path=\"\\Recovery\" id=\"0\" offset=\"32256\" guid=\"{0}\"/>\n" +
+const fuzzAgent = "<?xml version='1.0'?>\n<WindowsRE version=\"2.0\">\n  <WinreLocation path=\"\\Recovery\" id=\"0\" " +
+	"offset=\"32256\" guid=\"{0}\"/>\n" +
 	"  <!-- <ALocation offset='1'/> --><ImageLocation offset='65536'/></WindowsRE>"
 
 // What Encode makes of a file has the same length, the same tags, and the new number in its place.
@@ -89,9 +90,13 @@ func FuzzReAgent(f *testing.F) {
 
 // A menu of a stranger names only partitions that there are, and no file outside of the volume.
 func FuzzBootIni(f *testing.F) {
-	f.Add([]byte("[boot loader]\ndefault=multi(0)disk(0)rdisk(0)partition(1)\\WINDOWS\n[operating systems]\nC:\\BOOTSECT.DOS=\"MS-DOS\"\n"))
+	f.Add([]byte("[boot loader]\ndefault=multi(0)disk(0)rdisk(0)partition(1)\\WINDOWS\n" +
+		"[operating systems]\nC:\\BOOTSECT.DOS=\"MS-DOS\"\n"))
 	f.Fuzz(func(t *testing.T, menu []byte) {
-		g := &boot.Guest{Partitions: []boot.Partition{{Partition: table.Partition{Number: 1, Kind: table.Primary}}, {Partition: table.Partition{Number: 5, Kind: table.Logical}}}}
+		g := &boot.Guest{Partitions: []boot.Partition{
+			{Partition: table.Partition{Number: 1, Kind: table.Primary}},
+			{Partition: table.Partition{Number: 5, Kind: table.Logical}},
+		}}
 		var found boot.Found
 		checkArc(&found, g, g.Partitions[0], menu)
 		for _, l := range found.Chain {

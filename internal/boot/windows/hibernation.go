@@ -40,11 +40,14 @@ func findHibernation(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	case state == hibernated || state == resuming:
 		f.Issues = append(f.Issues, ondisk.Issue{
 			Code: "hibernated", Effect: ondisk.Refuse, OnMove: true,
-			Text:   fmt.Sprintf("the Windows of partition %d is hibernated, or was shut down with fast startup: it would wake up with the old places of all partitions", p.Number),
+			Text: fmt.Sprintf("the Windows of partition %d is hibernated, or was shut down with fast startup: it would wake "+
+				"up with the old places of all partitions", p.Number),
 			Remedy: "shut Windows down cleanly, without fast startup (powercfg /h off), and copy again",
 		})
 	case state != awake && !ondisk.IsZero(head):
-		f.Warn("hibernated", 0, fmt.Sprintf("%s of partition %d begins with % x, which says nothing known of a hibernated Windows", shown(hibernationFile), p.Number, head), shutDown)
+		f.Warn("hibernated", 0,
+			fmt.Sprintf("%s of partition %d begins with % x, which says nothing known of a hibernated Windows",
+				shown(hibernationFile), p.Number, head), shutDown)
 	}
 	return nil
 }

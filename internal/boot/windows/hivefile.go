@@ -50,7 +50,9 @@ func openHive(g *boot.Guest, p boot.Partition, path, code string) (*guestHive, e
 
 // hiveFinder makes a finder of what finds the references in one hive. names gives the paths of a partition at which one
 // can be.
-func hiveFinder(code, remedy string, names func(*boot.Guest, boot.Partition) ([]string, error), find func(*guestHive, *boot.Found) error) func(*boot.Guest) (boot.Found, error) {
+func hiveFinder(code, remedy string, names func(*boot.Guest, boot.Partition) ([]string, error),
+	find func(*guestHive, *boot.Found) error,
+) func(*boot.Guest) (boot.Found, error) {
 	return func(g *boot.Guest) (boot.Found, error) {
 		left := maxHives
 		found, err := boot.Everywhere(func(g *boot.Guest, p boot.Partition, f *boot.Found) error {
@@ -79,8 +81,11 @@ type hivePath struct{ path, code, remedy string }
 
 // readHive adds what one hive holds. A hive that is there and not understood matters to every partition: any can be
 // named in it.
-func readHive(f *boot.Found, g *boot.Guest, p boot.Partition, at hivePath, left *int, find func(*guestHive, *boot.Found) error) error {
-	what := fmt.Sprintf("%s of partition %d cannot be read, so the positions in it are not known", shown(at.path), p.Number)
+func readHive(f *boot.Found, g *boot.Guest, p boot.Partition, at hivePath, left *int,
+	find func(*guestHive, *boot.Found) error,
+) error {
+	what := fmt.Sprintf("%s of partition %d cannot be read, so the positions in it are not known",
+		shown(at.path), p.Number)
 	h, err := openHive(g, p, at.path, at.code)
 	if err != nil {
 		return f.Unread(at.code, 0, what, err, at.remedy)
@@ -103,12 +108,13 @@ func readHive(f *boot.Found, g *boot.Guest, p boot.Partition, at hivePath, left 
 // log to the file, and a change made here would be lost or make a muddle.
 func keepHive(f *boot.Found, h *guestHive) error {
 	err := h.settled()
-	if err != nil && !understood(err) {
+	if err != nil && !boot.Understood(err) {
 		return err
 	}
 	if err != nil {
 		if h.own == 0 {
-			f.Warn(h.code, 0, fmt.Sprintf("%s of partition %d names no partition of this disk, but its log may: %v", shown(h.file.Path), h.p.Number, err), shutDown)
+			f.Warn(h.code, 0, fmt.Sprintf("%s of partition %d names no partition of this disk, but its log may: %v",
+				shown(h.file.Path), h.p.Number, err), shutDown)
 		}
 		hold(f, h.p, h.file, h.code, h.refs, err, shutDown)
 	}
@@ -167,7 +173,7 @@ func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint3
 		return nil
 	}
 	r, err := h.position(kind, v, off)
-	if err != nil && understood(err) {
+	if err != nil && boot.Understood(err) {
 		h.unlisted++
 		return nil
 	}
@@ -216,10 +222,12 @@ func encodeBytes(_ []byte, to int64) ([]byte, error) {
 }
 
 // keepFile adds the references in a file, unless Windows will first set the volume around it right.
-func keepFile(f *boot.Found, g *boot.Guest, p boot.Partition, file *guestfile.File, code string, refs []boot.Ref) error {
+func keepFile(f *boot.Found, g *boot.Guest, p boot.Partition, file *guestfile.File, code string,
+	refs []boot.Ref,
+) error {
 	if follows(refs) {
 		err := windowsClean(g, p)
-		if err != nil && !understood(err) {
+		if err != nil && !boot.Understood(err) {
 			return err
 		}
 		if err != nil {
@@ -236,7 +244,9 @@ func follows(refs []boot.Ref) bool {
 }
 
 // hold makes references stay, and says for which partitions that matters.
-func hold(f *boot.Found, p boot.Partition, file *guestfile.File, code string, refs []boot.Ref, why error, remedy string) {
+func hold(f *boot.Found, p boot.Partition, file *guestfile.File, code string, refs []boot.Ref, why error,
+	remedy string,
+) {
 	said := map[int]bool{}
 	for i := range refs {
 		r := &refs[i]
@@ -251,7 +261,9 @@ func hold(f *boot.Found, p boot.Partition, file *guestfile.File, code string, re
 			continue
 		}
 		said[r.Target] = true
-		f.Unbootable(code, r.Target, fmt.Sprintf("%s of partition %d names the place of partition %d and cannot be changed: %v", shown(file.Path), p.Number, r.Target, why), remedy)
+		f.Unbootable(code, r.Target,
+			fmt.Sprintf("%s of partition %d names the place of partition %d and cannot be changed: %v", shown(file.Path),
+				p.Number, r.Target, why), remedy)
 	}
 }
 

@@ -31,7 +31,8 @@ var (
 	// over its end.
 	MBR7 = &boot.Code{
 		ID: "windows-7", Name: "Windows 7 or later",
-		Known: boot.Has([]byte{0x66, 0x81, 0xfb, 'T', 'C', 'P', 'A'}, []byte{0xbd, 0xbe, 0x07}, []byte{0xeb, 0xf2, 0xf4, 0xeb, 0xfd}),
+		Known: boot.Has([]byte{0x66, 0x81, 0xfb, 'T', 'C', 'P', 'A'}, []byte{0xbd, 0xbe, 0x07},
+			[]byte{0xeb, 0xf2, 0xf4, 0xeb, 0xfd}),
 	}
 	MBRVista = &boot.Code{
 		ID: "windows-vista", Name: "Windows Vista or 2008",

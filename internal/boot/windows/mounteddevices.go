@@ -15,7 +15,9 @@ import (
 // MountedDevices finds the values from which Windows knows a volume of an MBR disk again: signature of the disk and
 // byte offset. With another offset 2000, XP and 2003 take it for a new volume and give it another letter, even to their
 // own.
-var MountedDevices = boot.Finder{Name: "mounted-devices", Find: hiveFinder("mounted-devices", checkLetters, systemHives, findMounted)}
+var MountedDevices = boot.Finder{
+	Name: "mounted-devices", Find: hiveFinder("mounted-devices", checkLetters, systemHives, findMounted),
+}
 
 // otherLetter is what a stale letter of a partition on another disk costs.
 const otherLetter = "Windows takes the partition for a new one and gives it another drive letter"

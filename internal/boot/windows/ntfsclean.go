@@ -27,7 +27,8 @@ func windowsClean(g *boot.Guest, p boot.Partition) error {
 	}
 	f, err := windowsFile(g, p, "$LogFile")
 	if errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(ondisk.ErrUnsupported, "NTFS has no $LogFile, so it is not known whether Windows was shut down cleanly")
+		return ondisk.In(ondisk.ErrUnsupported,
+			"NTFS has no $LogFile, so it is not known whether Windows was shut down cleanly")
 	}
 	if err != nil {
 		return err
@@ -90,7 +91,8 @@ func logClosed(f *guestfile.File) error {
 	}
 	switch {
 	case newest == nil:
-		return ondisk.In(ondisk.ErrUnsupported, "$LogFile of NTFS has no restart area, so it is not known whether Windows was shut down cleanly")
+		return ondisk.In(ondisk.ErrUnsupported,
+			"$LogFile of NTFS has no restart area, so it is not known whether Windows was shut down cleanly")
 	case newest.InUseList != noClient && newest.Flags&volumeIsClean == 0:
 		return ondisk.In(ondisk.ErrUnsupported, "$LogFile of NTFS is open: Windows was not shut down cleanly")
 	}

@@ -38,7 +38,8 @@ func findRecovery(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 			refs, err = recoveryRefs(g, p, file)
 		}
 		var unread boot.Found
-		if err := unread.Unread("winre", 0, fmt.Sprintf("%s of partition %d cannot be read", shown(path), p.Number), err, reenable); err != nil {
+		if err := unread.Unread("winre", 0, fmt.Sprintf("%s of partition %d cannot be read", shown(path), p.Number), err,
+			reenable); err != nil {
 			return err
 		}
 		for _, i := range unread.Issues {
@@ -81,7 +82,10 @@ func recoveryRefs(g *boot.Guest, p boot.Partition, file *guestfile.File) ([]boot
 		if l.offset == 0 || !onThisDisk(g, l) {
 			continue
 		}
-		r := boot.Ref{Kind: "winre " + l.name, Partition: p.Number, File: file.Path, Off: in.start + int64(l.from*in.unit), Points: l.offset}
+		r := boot.Ref{
+			Kind: "winre " + l.name, Partition: p.Number, File: file.Path, Off: in.start + int64(l.from*in.unit),
+			Points: l.offset,
+		}
 		if r.At, r.Raw, err = g.At(p, file, r.Off, int64((l.to-l.from)*in.unit)); err != nil {
 			return nil, err
 		}
@@ -118,7 +122,8 @@ func (s stretch) encode(raw []byte, to int64) ([]byte, error) {
 	digits := []byte(strconv.FormatInt(to, 10))
 	spare := s.tag + s.end - s.number - len(digits) // what white space remains
 	if spare < 0 {
-		return nil, fmt.Errorf("a number of %d digits: %w of %d, for which there is room", len(digits), ondisk.ErrLimit, len(digits)+spare)
+		return nil, fmt.Errorf("a number of %d digits: %w of %d, for which there is room", len(digits), ondisk.ErrLimit,
+			len(digits)+spare)
 	}
 	if s.tag == 0 { // zeros in front of the number say the same
 		digits = append(bytes.Repeat([]byte("0"), spare), digits...)

@@ -19,13 +19,17 @@ const recoveryFile = "WINDOWS/SYSTEM32/RECOVERY/REAGENT.XML"
 
 // agent is a ReAgent.xml as Windows 10 writes it, with these tags in the middle.
 func agent(tags ...string) string {
-	return "<?xml version='1.0' encoding='utf-8'?>\n\n<WindowsRE version=\"2.0\">\n  <WinreBCD id=\"{f8d1de0b-0ced-11e6-abf9-db7ac698ead8}\"/>" +
-		strings.Join(tags, "") + "\n  <ImageLocation path=\"\" id=\"0\" offset=\"0\" guid=\"{00000000-0000-0000-0000-000000000000}\"/>\n</WindowsRE>\n"
+	return "<?xml version='1.0' encoding='utf-8'?>\n\n<WindowsRE version=\"2.0\">\n  <WinreBCD " +
+		"id=\"{f8d1de0b-0ced-11e6-abf9-db7ac698ead8}\"/>" +
+		strings.Join(tags, "") +
+		"\n  <ImageLocation path=\"\" id=\"0\" offset=\"0\" " +
+		"guid=\"{00000000-0000-0000-0000-000000000000}\"/>\n</WindowsRE>\n"
 }
 
 // location is the tag that names a partition.
 func location(space, name, id, offset string) string {
-	return space + `<` + name + ` path="\Récupération" id="` + id + `" offset="` + offset + `" guid="{00000000-0000-0000-0000-000000000000}"/>`
+	return space + `<` + name + ` path="\Récupération" id="` + id + `" offset="` + offset +
+		`" guid="{00000000-0000-0000-0000-000000000000}"/>`
 }
 
 func wideText(s string, order binary.ByteOrder) []byte {
@@ -76,8 +80,10 @@ func TestRecoveryLocations(t *testing.T) {
 
 func TestRecoveryLocationsThatStay(t *testing.T) {
 	text := agent(
-		location("", "WinreLocation", "0", "32256"), location("\n", "ImageLocation", "0", "6320640"), location("\n", "OtherLocation", "99", "32256"),
-		location("\n", "OsInstallLocation", "0", "0"), location("\n", "Elsewhere", "0", "32256"), location("\n", "BadLocation", "0", "-1"),
+		location("", "WinreLocation", "0", "32256"), location("\n", "ImageLocation", "0", "6320640"), location("\n",
+			"OtherLocation", "99", "32256"),
+		location("\n", "OsInstallLocation", "0", "0"), location("\n", "Elsewhere", "0", "32256"), location("\n",
+			"BadLocation", "0", "-1"),
 		`<!-- `+location("\n", "CommentLocation", "0", "32256")+` -->`, location("", "PBRImageLocation", "0", "20512256"),
 	)
 	r := boottest.Read(t, windowsDisk(t, map[string][]byte{recoveryFile: []byte(text)}))
@@ -122,7 +128,8 @@ func TestRecoveryOnAnotherDisk(t *testing.T) {
 		{"a signature", fmt.Sprint(signature), zeroGUID, table.MBR, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			text := strings.ReplaceAll(agent(location("\n  ", "WinreLocation", tc.id, "20512256")), zeroGUID, strings.ToUpper(tc.guid))
+			text := strings.ReplaceAll(agent(location("\n  ", "WinreLocation", tc.id, "20512256")), zeroGUID,
+				strings.ToUpper(tc.guid))
 			d := boottest.Disk(windowsDisk(t, map[string][]byte{recoveryFile: []byte(text)}))
 			tab, parts := boottest.Partitions(t, d)
 			parts[1].GUID = partition

@@ -32,8 +32,9 @@ const systemHive = "System32/config/SYSTEM"
 
 // Remedies.
 const (
-	shutDown   = "shut Windows down cleanly, without fast startup, and copy again"
-	repairBCD  = "go on with --allow-unbootable and repair the copy with bootrec /rebuildbcd, or leave the partitions where they are"
+	shutDown  = "shut Windows down cleanly, without fast startup, and copy again"
+	repairBCD = "go on with --allow-unbootable and repair the copy with bootrec /rebuildbcd, or leave the partitions " +
+		"where they are"
 	repairDisk = "let chkdsk repair it in the guest and shut it down cleanly, or leave the partitions where they are"
 )
 
@@ -73,29 +74,32 @@ func loadsWindows(g *boot.Guest, p boot.Partition) (string, error) {
 // unreadable says what follows when the files of a partition cannot be read. Most such volumes hold data, and a Windows
 // in one would not start before the move either; only one that is booted from is taken as a system.
 func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error {
-	if !understood(err) {
+	if !boot.Understood(err) {
 		return err
 	}
 	switch {
 	case p.Active && p.Kind == table.Primary && loads == "BOOTMGR":
 		// Its store names any partition that a Windows lies on.
-		f.Unbootable("bcd", 0, fmt.Sprintf("Windows Vista or later boots from partition %d, and the partitions that \\Boot\\BCD names are not known: %v", p.Number, err), repairBCD)
+		f.Unbootable("bcd", 0,
+			fmt.Sprintf("Windows Vista or later boots from partition %d, and the partitions that \\Boot\\BCD names are not "+
+				"known: %v", p.Number, err), repairBCD)
 	case p.Active && p.Kind == table.Primary && loads == "NTLDR":
 		// One that gives its own partition another letter does not let anybody in.
-		f.Unbootable("mounted-devices", 0, fmt.Sprintf("Windows NT 4, 2000, XP or 2003 boots from partition %d, and the partitions whose letters its registry keeps by their places are not known: %v",
-			p.Number, err), checkLetters)
+		f.Unbootable("mounted-devices", 0,
+			fmt.Sprintf("Windows NT 4, 2000, XP or 2003 boots from partition %d, and the partitions whose letters its "+
+				"registry keeps by their places are not known: %v",
+				p.Number, err), checkLetters)
 	case loads == "NTLDR":
-		f.Warn("mounted-devices", p.Number, fmt.Sprintf("Windows NT 4, 2000, XP or 2003 remembers drive letters by the byte offset of a partition, and its registry cannot be read: %v", err),
+		f.Warn("mounted-devices", p.Number,
+			fmt.Sprintf("Windows NT 4, 2000, XP or 2003 remembers drive letters by the byte offset of a partition, and its "+
+				"registry cannot be read: %v", err),
 			"check the drive letters after the first boot of the copy")
 	default:
-		f.Warn("files-unread", p.Number, fmt.Sprintf("the files of the partition cannot be read, so a position that one of them holds stays as it is: %v", err), "")
+		f.Warn("files-unread", p.Number,
+			fmt.Sprintf("the files of the partition cannot be read, so a position that one of them holds stays as it is: "+
+				"%v", err), "")
 	}
 	return nil
-}
-
-// understood reports whether an error is one of what a disk holds, and not one of reading it.
-func understood(err error) bool {
-	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrLimit)
 }
 
 // windowsFiles opens a file system that Windows starts from: ErrNoMatch when the partition holds none, or one whose
@@ -114,7 +118,8 @@ func windowsFiles(g *boot.Guest, p boot.Partition) (guestfile.FS, error) {
 		root = readRoot(files, p)
 		m.roots[p.Number] = root
 	}
-	if err := root.err; err == nil || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, fs.ErrNotExist) { // a root of very many names can be searched all the same
+	// a root of very many names can be searched all the same
+	if err := root.err; err == nil || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, fs.ErrNotExist) {
 		return files, nil
 	}
 	return nil, root.err
@@ -164,7 +169,7 @@ func windowsFile(g *boot.Guest, p boot.Partition, path string) (*guestfile.File,
 	case err == nil:
 		file, err := files.Open(path)
 		return file, ondisk.Shift(err, p.Off)
-	case understood(err) || errors.Is(err, ondisk.ErrNoMatch):
+	case boot.Understood(err) || errors.Is(err, ondisk.ErrNoMatch):
 		return nil, fs.ErrNotExist
 	}
 	return nil, err
@@ -174,7 +179,7 @@ func windowsFile(g *boot.Guest, p boot.Partition, path string) (*guestfile.File,
 // not. Of other folders than the usual ones it must be readable: many of these are links.
 func eachWindows(g *boot.Guest, p boot.Partition, do func(folder string) error) error {
 	if _, err := windowsFiles(g, p); err != nil {
-		if understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
+		if boot.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
 			return nil // nothing of it can be read, which findWindows reports
 		}
 		return err
@@ -203,9 +208,9 @@ func (r *rootFolder) search(g *boot.Guest, p boot.Partition) error {
 		switch {
 		case err == nil:
 			folder, _, _ = strings.Cut(file.Path, "/") // as it is stored
-		case errors.Is(err, fs.ErrNotExist), understood(err) && i >= len(windowsFolders):
+		case errors.Is(err, fs.ErrNotExist), boot.Understood(err) && i >= len(windowsFolders):
 			continue
-		case !understood(err):
+		case !boot.Understood(err):
 			return err
 		}
 		r.windows = append(r.windows, folder)

@@ -207,7 +207,8 @@ func TestDirtyHives(t *testing.T) {
 		dirty.U32(disktest.HiveSequence2, 6)
 		dirty.SealHive()
 		r := boottest.Read(t, windowsDisk(t, map[string][]byte{file: dirty}))
-		require.Equal(t, ondisk.Warn, boottest.Issues(r, "mounted-devices")[0].Effect, "the log may name partitions of the disk")
+		require.Equal(t, ondisk.Warn, boottest.Issues(r, "mounted-devices")[0].Effect,
+			"the log may name partitions of the disk")
 	})
 }
 
@@ -215,7 +216,10 @@ func TestBrokenHives(t *testing.T) {
 	whole := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
 	bad := slices.Clone(whole)
 	bad.U32(disktest.HiveBins, 0)
-	for name, hive := range map[string][]byte{"cut": whole[:100], "no hive": []byte(strings.Repeat("text", 2000)), "no bin": bad, "empty": nil} {
+	for name, hive := range map[string][]byte{
+		"cut": whole[:100], "no hive": []byte(strings.Repeat("text", 2000)),
+		"no bin": bad, "empty": nil,
+	} {
 		t.Run(name, func(t *testing.T) {
 			r := boottest.Read(t, windowsDisk(t, map[string][]byte{"WINNT/SYSTEM32/CONFIG/SYSTEM": hive}))
 			got := boottest.Issues(r, "mounted-devices")
@@ -230,7 +234,8 @@ func TestBrokenHives(t *testing.T) {
 func TestHivesOfGPTDisks(t *testing.T) {
 	disk := windowsDisk(t, map[string][]byte{
 		"WINDOWS/SYSTEM32/CONFIG/SYSTEM": systemHive(
-			binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)), binaryValue(`\DosDevices\D:`, mounted(elsewhere, fatStart)),
+			binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)), binaryValue(`\DosDevices\D:`,
+				mounted(elsewhere, fatStart)),
 		),
 		"hiberfil.sys": []byte("wake"),
 	})
