@@ -17,14 +17,14 @@ type bigData struct {
 	List      uint32
 }
 
-// segments are those of one value.
+// segments are the cells of one value.
 type segments struct {
 	size int64 // of the data
 	list list
 }
 
-// big finds the segments when c is the record of parted data, and gives nil when c holds the data themselves: other
-// programs than Windows leave long data in one piece.
+// big finds the segments if c is the record of divided data. It returns nil if c holds the data themselves: other
+// programs than Windows store long data in one piece.
 func (v *Value) big(c cell) (*segments, error) {
 	const what = "big data of a registry value"
 	h := v.hive
@@ -51,7 +51,7 @@ func (v *Value) big(c cell) (*segments, error) {
 	return &segments{v.Size, list{at: at.at, count: int64(b.Count), stride: 4}}, nil
 }
 
-// where gives the places of bytes of the data.
+// where returns the places of bytes of the data.
 func (s *segments) where(h *Hive, off, n int64) ([]disk.Range, error) {
 	var out []disk.Range
 	for n > 0 {
@@ -67,7 +67,7 @@ func (s *segments) where(h *Hive, off, n int64) ([]disk.Range, error) {
 	return out, nil
 }
 
-// segment finds the cell of segment i, and holds it to the bytes it must have.
+// segment finds the cell of segment i, and checks its size.
 func (s *segments) segment(h *Hive, i int64) (cell, error) {
 	const what = "segment of big data of a registry value"
 	if err := h.spend(0); err != nil {

@@ -14,7 +14,7 @@ const (
 	cellUnit      = 8    // of place and size of a cell
 )
 
-// binHeader is what a hive bin begins with. Spec: "Hive bin".
+// binHeader begins a hive bin. Spec: "Hive bin".
 type binHeader struct {
 	Signature [4]byte // "hbin"
 	Offset    uint32  // of this bin
@@ -27,7 +27,7 @@ type cell struct {
 	n  int64 // bytes
 }
 
-// cell finds the cell at an offset of the hive. What says for what, in an error.
+// cell finds the cell at an offset of the hive. what names it in an error.
 func (h *Hive) cell(off uint32, what string) (cell, error) {
 	at := baseSize + int64(off)
 	if at+cellUnit > h.end || off%cellUnit != 0 {
@@ -54,8 +54,8 @@ func (h *Hive) cell(off uint32, what string) (cell, error) {
 	return cell{at + 4, n - 4}, nil
 }
 
-// bin gives begin and end of the bin that holds a byte in front of h.end. Bins tell their place only one after the
-// other, so all in front of it are walked once.
+// bin returns begin and end of the bin that holds a byte in front of h.end. Bins lead to each other only, so all in
+// front of it are walked once.
 func (h *Hive) bin(at int64) (start, end int64, err error) {
 	for h.known <= at {
 		if err := h.nextBin(); err != nil {

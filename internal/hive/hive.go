@@ -1,6 +1,6 @@
-// Package hive reads registry hives of Windows (regf), and tells where the data of a value lie in the file. It exists
-// to rewrite a few bytes of a value in place: nothing but the base block stands under a checksum, so such a change
-// needs no other.
+// Package hive reads registry hives of Windows (regf), and finds where the data of a value lie in the file. Its purpose
+// is to rewrite a few bytes of a value in place: nothing but the base block has a checksum, so such a change needs no
+// other.
 //
 // Spec: "Windows registry file format specification", https://github.com/msuhanov/regf.
 package hive
@@ -12,14 +12,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Limits of what is read. Beyond them everything says ErrLimit.
+// Limits of reading. Beyond them every call returns ErrLimit.
 const (
 	maxFile  = 512 << 20 // bytes of a hive; Windows itself wants less than 2 GiB
 	maxDepth = 64        // keys between the root and any other, the latter included
 	maxData  = 1 << 20   // bytes of a value that Data reads
-	// The hives of a disk are worth so many steps (an element of a list, or stepBytes bytes of a name or of data),
-	// and so many bytes read from their sources, from Open to the end of their use. SYSTEM of Windows 10 takes
-	// 200,000 steps when all of it is read.
+	// The hives of a disk together may take so many steps (an element of a list, or stepBytes bytes of a name or of data),
+	// and read so many bytes of their sources, from Open to the end of their use. SYSTEM of Windows 10 takes 200,000 steps
+	// when all of it is read.
 	maxSteps  = 1 << 20
 	stepBytes = 256
 	maxRead   = 1 << 30
@@ -34,7 +34,7 @@ const (
 	formatMemory = 1 // "direct memory load", the only one
 )
 
-// baseBlock is what the base block begins with. Spec: "Base block".
+// baseBlock begins the base block. Spec: "Base block".
 type baseBlock struct {
 	Signature   [4]byte // "regf"
 	Sequence1   uint32  // raised when Windows begins to write the file
@@ -52,10 +52,10 @@ type baseBlock struct {
 	Checksum    uint32
 }
 
-// Budget is what the hives of a disk cost together so far.
+// Budget counts the cost of all hives of a disk.
 type Budget struct{ steps, read *ondisk.Budget }
 
-// NewBudget is that of a disk.
+// NewBudget returns the budget of a disk.
 func NewBudget() *Budget {
 	return &Budget{
 		steps: &ondisk.Budget{What: "registry hive", Unit: "steps", Limit: maxSteps},
@@ -96,7 +96,7 @@ func (b *Budget) Open(src ondisk.Source) (*Hive, error) {
 	return h, nil
 }
 
-// check reports what keeps the hive from being read at all.
+// check returns what keeps the hive from being read at all.
 func (b *baseBlock) check() error {
 	switch {
 	case string(b.Signature[:]) != "regf":
@@ -114,7 +114,7 @@ func (b *baseBlock) check() error {
 	return nil
 }
 
-// checksum is that of the first 508 bytes. Two values are kept for other use. Spec: "Base block", note 2.
+// checksum returns that of the first 508 bytes. Two values are reserved. Spec: "Base block", note 2.
 func checksum(base []byte) uint32 {
 	sum := uint32(0)
 	for b := base[:checksumAt]; len(b) > 0; b = b[4:] {
@@ -129,8 +129,8 @@ func checksum(base []byte) uint32 {
 	return sum
 }
 
-// Clean is nil when Windows will take the file as it is. Otherwise it wraps ErrUnsupported: Windows will first apply
-// its log to the file, or mend it, and a change made here would be lost or make a muddle.
+// Clean returns nil if Windows takes the file as it is. Otherwise the error wraps ErrUnsupported: Windows will first
+// apply its log to the file, or repair it, and a change made here would be lost or corrupt it.
 func (h *Hive) Clean() error {
 	b := &h.base
 	switch {
@@ -148,5 +148,5 @@ func (h *Hive) Clean() error {
 	return nil
 }
 
-// spend takes steps for one thing with so many bytes.
+// spend charges steps for one thing of so many bytes.
 func (b *Budget) spend(bytes int64) error { return b.steps.Spend(1 + bytes/stepBytes) }

@@ -15,7 +15,7 @@ const (
 	keyPredefined = 0x40 // stands for a handle, which is kept where count and list of the values are otherwise
 )
 
-// keyNode is what the cell of a key begins with; its name follows. Spec: "Key node".
+// keyNode begins the cell of a key; its name follows. Spec: "Key node".
 type keyNode struct {
 	Signature    [2]byte // "nk"
 	Flags        uint16
@@ -47,7 +47,7 @@ type Key struct {
 	node  keyNode
 }
 
-// Root gives the key that holds all others. Its name means nothing.
+// Root returns the key that holds all others. Its name has no meaning.
 func (h *Hive) Root() (*Key, error) { return h.key(h.base.RootCell) }
 
 // Key finds the key at the end of a path of names, without regard to case; fs.ErrNotExist if absent.
@@ -71,7 +71,8 @@ func (k *Key) Subkey(name string) (*Key, error) {
 	return found, nil
 }
 
-// find gives the first that is wanted. A broken neighbour does not hide it, but might be it when there is no other.
+// find returns the first element that is wanted. A broken neighbour does not hide it, but may be the wanted one if
+// there is no other.
 func find[T any](all iter.Seq2[T, error], wanted func(T) bool) (T, error) {
 	var none T
 	missing := fs.ErrNotExist

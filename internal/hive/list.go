@@ -7,7 +7,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// listHeader is what each list of subkeys begins with. Spec: "Index leaf" and what follows it.
+// listHeader begins each list of subkeys. Spec: "Index leaf" and what follows it.
 type listHeader struct {
 	Signature [2]byte
 	Count     uint16
@@ -15,7 +15,7 @@ type listHeader struct {
 
 const listHeaderSize = 4
 
-// strides are the bytes of one element; each begins with an offset, and hints for a search may follow.
+// strides are the sizes of elements in bytes; each begins with an offset, and hints for a search may follow.
 var strides = map[string]int64{"li": 4, "lf": 8, "lh": 8, "ri": 4}
 
 // list is a list of offsets.

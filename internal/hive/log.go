@@ -16,7 +16,7 @@ const (
 	maxLogEntries = 1 << 16
 )
 
-// logEntry is what an entry of a new log begins with.
+// logEntry begins an entry of a new log.
 type logEntry struct {
 	Signature [4]byte // "HvLE"
 	Size      uint32  // bytes
@@ -27,11 +27,11 @@ type logEntry struct {
 // LogPending reports whether a log (SYSTEM.LOG, .LOG1, .LOG2) holds changes that are newer than the hive although the
 // hive is clean.
 //
-// Windows marks the hive as dirty before it relies on a log, and ignores newer entries beside a clean one (spec:
-// "Dirty state of a hive"), so this should never be. Where it is, hive and log do not come from the same moment, and
-// which of them is right cannot be told: then it is better to change nothing. An entry with the number of the hive
-// itself is one that was applied. Checksums of entries are not looked at: a torn one was to be newer too. Without a
-// valid base block the log says nothing.
+// Windows marks the hive as dirty before it relies on a log, and ignores newer entries beside a clean one (spec: "Dirty
+// state of a hive"), so this should never happen. If it does, hive and log are from different moments, and which of
+// them is right is unknown: then it is better to change nothing. An entry with the number of the hive itself has been
+// applied. Checksums of entries do not matter: a torn one would have been newer, too. Without a valid base block the
+// log proves nothing.
 func (h *Hive) LogPending(log ondisk.Source) (bool, error) {
 	if log.Size() < logSector {
 		return false, nil // empty, as .LOG is beside .LOG1

@@ -41,13 +41,13 @@ func latin1(b []byte) string {
 	return string(runes)
 }
 
-// sameName compares as Windows does: each character raised to upper case by itself.
+// sameName compares as Windows does: each character in upper case by itself.
 func sameName(a, b string) bool {
 	return slices.EqualFunc([]rune(a), []rune(b), func(x, y rune) bool { return x == y || upper(x) == upper(y) })
 }
 
 // upper is unicode's, but for characters such as U+017F (long s) that become an ASCII letter there. The table of
-// Windows lets them be.
+// Windows keeps them.
 func upper(r rune) rune {
 	if u := unicode.ToUpper(r); r < 0x80 || u >= 0x80 {
 		return u

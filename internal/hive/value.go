@@ -17,7 +17,7 @@ const (
 	valueNodeSize   = 20
 )
 
-// valueNode is what the cell of a value begins with; its name follows. Spec: "Key value".
+// valueNode begins the cell of a value; its name follows. Spec: "Key value".
 type valueNode struct {
 	Signature  [2]byte // "vk"
 	NameLength uint16  // bytes
@@ -143,8 +143,8 @@ func (v *Value) Data() ([]byte, error) {
 	return out, nil
 }
 
-// Where gives the places of bytes [off, off+n) of the data in the file, in order; more than one when they lie in
-// several cells.
+// Where returns the places of bytes [off, off+n) of the data in the file, in order; several if they lie in several
+// cells.
 func (v *Value) Where(off, n int64) ([]disk.Range, error) {
 	if off < 0 || n <= 0 || off > v.Size || n > v.Size-off {
 		return nil, fmt.Errorf("registry value %.256q: bytes %d to %d: %w: it has %d", v.Name, off, off+n-1,

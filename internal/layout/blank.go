@@ -7,7 +7,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// CodeUnknownContent is that of the issue of a disk of which nothing is known.
+// CodeUnknownContent is the issue of a disk without known content.
 const CodeUnknownContent = "unknown-content"
 
 const codeBlank = "blank"
@@ -19,7 +19,7 @@ const (
 	blankTail  = units.MiB
 )
 
-// checkContent looks at a disk without a table and without a volume that is known.
+// checkContent judges a disk without a table and without a known volume.
 func (l *Layout) checkContent(d disk.Disk) (err error) {
 	if l.Volume.Kind != volume.Unknown {
 		return nil
@@ -46,8 +46,8 @@ func unknownContent(text string) ondisk.Issue {
 	}
 }
 
-// HidesData takes note that the container has data that read as zeros: where there is nothing to judge, these may be
-// what is missing.
+// HidesData records that the container has data that read as zeros: without content to judge, these may be what is
+// missing.
 func (l *Layout) HidesData() {
 	l.Hidden = true
 	for i := range l.Issues {
@@ -59,8 +59,7 @@ func (l *Layout) HidesData() {
 	l.Blank = false
 }
 
-// isBlank reports whether a disk has zeros only where tables and superblocks lie. Reading ends at the first byte that
-// is not zero.
+// isBlank reports whether a disk has only zeros where tables and superblocks lie. Reading ends at the first other byte.
 func isBlank(d disk.Disk) (bool, error) {
 	front := min(blankFront, d.Size())
 	tail := min(blankTail, d.Size()-front)

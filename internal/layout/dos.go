@@ -16,10 +16,10 @@ const (
 	typeExtendedLBA = 0x0f
 )
 
-// lastCylinder is the last one that ten bits of CHS can name.
+// lastCylinder is the last cylinder that the ten bits of CHS can name.
 const lastCylinder = 1023
 
-// cylinder is the size of one in bytes, 0 where none is known.
+// cylinder returns the size of a cylinder in bytes, 0 if unknown.
 func (l *Layout) cylinder() int64 {
 	if l.SectorSize != units.SectorSize || !l.Geometry.Valid() {
 		return 0
@@ -27,11 +27,11 @@ func (l *Layout) cylinder() int64 {
 	return int64(l.Geometry.Heads*l.Geometry.Sectors) * units.SectorSize
 }
 
-// lastForDOS is the number of the last logical drive of an extended partition that a DOS or Windows 95 to ME could
+// lastForDOS returns the number of the last logical drive of an extended partition that DOS or Windows 95 to ME could
 // read, 0 without one. They follow the chain by the whole CHS of its links, but take the base of a logical drive from
 // the cylinder of its boot record alone, and add the relative start to that: the record must begin a cylinder. Spec:
-// MS-DOS 4.0, src/BIOS/MSINIT.ASM, FIND_MINI_PARTITION; seen with Windows 95 OSR2 in chains of type 05. Behind the last
-// drive, records go anywhere.
+// MS-DOS 4.0, src/BIOS/MSINIT.ASM, FIND_MINI_PARTITION; seen with Windows 95 OSR2 in chains of type 05. Records behind
+// the last drive can lie anywhere.
 func (l *Layout) lastForDOS(box Partition) (last int) {
 	chs := box.Type == typeExtended || (box.Type == typeExtendedLBA && l.Boot != nil && l.ReadsCHS())
 	if !chs || l.cylinder() == 0 {
@@ -48,8 +48,8 @@ func (l *Layout) lastForDOS(box Partition) (last int) {
 
 func isTypeOfFAT(t byte) bool { return slices.Contains([]byte{0x01, 0x04, 0x06, 0x0b, 0x0c, 0x0e}, t) }
 
-// record is the item of an extended boot record. One that begins a cylinder goes on doing so where a DOS could read it;
-// where that goes by CHS alone, it stays within what CHS can name.
+// record returns the item of an extended boot record. One that begins a cylinder keeps doing so if a DOS could read it;
+// if that DOS uses CHS only, it stays within what CHS can name.
 func (l *Layout) record(r table.Record) Item {
 	x := Item{Kind: RecordItem, Number: r.Box}
 	x.Off, x.Len = r.Off, l.Table.SectorSize
@@ -68,7 +68,7 @@ func (l *Layout) record(r table.Record) Item {
 	return x
 }
 
-// offCylinders notes boot records that no DOS could find its drive by, before a move or after it.
+// offCylinders reports boot records by which no DOS finds its drive, before a move or after it.
 func (l *Layout) offCylinders() {
 	c := l.cylinder()
 	for _, box := range l.Partitions {

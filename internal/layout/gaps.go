@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// ItemKind says what has a place of its own on the disk.
+// ItemKind is the kind of an item.
 type ItemKind int
 
 // Kinds of items.
@@ -20,20 +20,19 @@ const (
 	BoxEndItem                    // the end of an extended partition: no bytes, but a place
 )
 
-// Item is what has its place on the disk, in an order that a move keeps.
+// Item has a place of its own on the disk, in an order that a move keeps.
 type Item struct {
 	disk.Range
 	Kind   ItemKind
 	Number int // of the partition, of the extended one for records and ends
-	// Step is what the place of a record must be a multiple of, and Most the last place that it can have; 0: any.
+	// Step divides the place of a record, and Most is the last place that it can have; 0: any.
 	Step, Most int64
 }
 
-// Gap is space behind an item that belongs to none: up to the next one, or to the end of the space for partitions. It
-// may be empty.
+// Gap is unused space behind an item: up to the next one, or to the end of the space for partitions. It may be empty.
 type Gap struct {
 	disk.Range
-	// Data is the part that must be kept: from the first byte that is not known to be zero to the last.
+	// Data is the part to keep: from the first byte that is not known to be zero to the last.
 	Data disk.Range
 }
 
@@ -66,7 +65,7 @@ func (l *Layout) Items() []Item {
 	return out
 }
 
-// Usable is the end of the space that partitions of a disk of size bytes can have.
+// Usable returns the end of the space that partitions of a disk of size bytes can have.
 func (l *Layout) Usable(size int64) int64 {
 	if l.Table == nil {
 		return size
@@ -74,8 +73,8 @@ func (l *Layout) Usable(size int64) int64 {
 	return l.Table.Usable(size)
 }
 
-// How much of the gaps is read. Holes cost nothing and do not count. Space counts as free only as far as it was seen to
-// be zero.
+// Bytes of the gaps that are read. Holes cost nothing and do not count. Space counts as free only as far as zeros were
+// seen.
 const (
 	gapLimit  = 64 * units.MiB  // at each end of a gap
 	gapsLimit = 256 * units.MiB // of all gaps
@@ -102,7 +101,7 @@ func (l *Layout) ReadGaps(d disk.Disk) error {
 	return nil
 }
 
-// readData finds what of r is not zero, in whole sectors. left is how many bytes may be read.
+// readData finds the sectors of r that are not zero. left bounds the bytes that may be read.
 func readData(d disk.Disk, r disk.Range, left *int64) (disk.Range, error) {
 	first, err := firstData(d, r, left)
 	if err != nil || first == r.End() {
@@ -112,7 +111,7 @@ func readData(d disk.Disk, r disk.Range, left *int64) (disk.Range, error) {
 	return disk.Range{Off: first, Len: last - first}, err
 }
 
-// firstData is the first place in r that is not known to be zero, or its end.
+// firstData returns the first place in r that is not known to be zero, or its end.
 func firstData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 	limit := min(gapLimit, *left)
 	for e, err := range disk.Extents(d, r) {
@@ -139,9 +138,8 @@ func firstData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 // maxExtents bounds the walk through a gap.
 const maxExtents = 65536
 
-// lastData is the place behind the last byte of r that is not known to be zero. What is stored is looked at from the
-// end on: zeros that a file stores must count as much as its holes, or a copy of the file would be planned in another
-// way.
+// lastData returns the place behind the last byte of r that is not known to be zero. Stored bytes are read from the end
+// on: zeros that a file stores must count as much as its holes, or a copy of the file would be planned in another way.
 func lastData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 	stored, whole, err := storedIn(d, r)
 	if err != nil || !whole {
@@ -167,8 +165,7 @@ func lastData(d disk.Disk, r disk.Range, left *int64) (int64, error) {
 	return r.Off, nil
 }
 
-// storedIn lists what of r is no hole, joined where it touches. whole is false when there is more than anybody wants to
-// look at.
+// storedIn lists the parts of r that are no holes, joined where they touch. whole is false at the limit.
 func storedIn(d disk.Disk, r disk.Range) (stored []disk.Range, whole bool, err error) {
 	n := 0
 	for e, err := range disk.Extents(d, r) {
@@ -187,7 +184,7 @@ func storedIn(d disk.Disk, r disk.Range) (stored []disk.Range, whole bool, err e
 	return stored, true, nil
 }
 
-// gapPiece is how much of a gap is read at once; a multiple of all sector sizes.
+// gapPiece is the unit of reading a gap, in bytes; a multiple of all sector sizes.
 const gapPiece = 64 << 10
 
 // leadingZeros counts the zero bytes at the start of r, in whole sectors.

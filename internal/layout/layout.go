@@ -1,4 +1,4 @@
-// Package layout reads what is on a disk: partition table, volumes, boot code and references. It settles conflicting
+// Package layout reads what is on a disk: partition table, volumes, boot code and references. It resolves conflicting
 // claims, such as whether sector 0 is a partition table or the boot sector of a volume.
 package layout
 
@@ -36,8 +36,8 @@ type Layout struct {
 	Issues     []ondisk.Issue
 }
 
-// Read reads the layout of a disk. hint is the geometry that the container states. What is wrong inside becomes an
-// issue; an error means that the disk could not be read, or that there is a table and nothing of it could be.
+// Read reads the layout of a disk. hint is the geometry that the container states. Broken content becomes an issue. An
+// error means that the disk could not be read, or nothing of its table.
 func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	l, err := look(d, hint, false)
 	if err == nil {
@@ -57,10 +57,9 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	return l, err
 }
 
-// Survey is Read for a verdict. It leaves out what only a move needs to know: how the disk boots, and which positions
-// it stores; of the boot code it has the name. And it is short-sighted, so that little is read: a partition is what its
-// first 4 KiB say when that is sound (see volume.Glance), and behind a table that makes sense the disk as a whole is
-// looked at no farther than that.
+// Survey is Read for a verdict. It leaves out what only a move needs, references and the chain of the boot, and
+// identifies the boot code. It reads little: the first 4 KiB of a partition if they are sound (see volume.Glance), and
+// no more of the disk as a whole behind a table that makes sense.
 func Survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	l, err := look(d, hint, true)
 	if err == nil && l.Table != nil {
@@ -69,10 +68,10 @@ func Survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	return l, err
 }
 
-// prober says what a volume is.
+// prober identifies a volume.
 type prober func(d disk.Disk, at int64) (*volume.Volume, error)
 
-// sensible reports whether a table is certainly the disk's: what else the disk could be does not change the verdict.
+// sensible reports whether a table is certainly that of the disk: any other content does not change the verdict then.
 func sensible(t *table.Table) bool {
 	return t != nil && t.Plausible() && !t.OnlyBackup()
 }
@@ -94,7 +93,7 @@ func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, error) {
 	if verr != nil {
 		return nil, verr
 	}
-	l.Table = l.settle(t, whole)
+	l.Table = l.resolveSector0(t, whole)
 	if l.Table == nil {
 		l.Volume = whole
 		l.Boot = &boot.Result{Code: boot.Empty}
@@ -127,14 +126,13 @@ func (l *Layout) ReadsCHS() bool {
 	return l.Boot.Code.ReadsCHS && (l.Table == nil || l.Table.Scheme != table.GPT)
 }
 
-// settle decides what sector 0 is. The boot sector of a volume ends in the same signature as an MBR and has text or
-// code where the entries would be.
-func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
+// resolveSector0 decides what sector 0 is. The boot sector of a volume ends in the same signature as an MBR and has
+// text or code where the entries would be.
+func (l *Layout) resolveSector0(t *table.Table, whole *volume.Volume) *table.Table {
 	if t != nil && l.isRemnant(t, whole) {
 		return nil
 	}
-	// What has its superblock at the end lays no claim to sector 0: an array of whole disks shows the table that lies in
-	// it.
+	// A superblock at the end makes no claim to sector 0: an array of whole disks shows the table that lies in it.
 	if t == nil || whole.Kind == volume.Unknown || (whole.AtEnd && whole.Boot == nil) {
 		return t
 	}
@@ -161,7 +159,7 @@ func (l *Layout) settle(t *table.Table, whole *volume.Volume) *table.Table {
 	return t
 }
 
-// isRemnant reports whether a GPT is what was left of an earlier use of the disk: no system sees it, and writing its
+// isRemnant reports whether a GPT is left over from an earlier use of the disk: no system sees it, and writing its
 // primary again would destroy what came after it.
 func (l *Layout) isRemnant(t *table.Table, whole *volume.Volume) bool {
 	remnant, taken := t.Remnant()
@@ -176,7 +174,7 @@ func (l *Layout) isRemnant(t *table.Table, whole *volume.Volume) bool {
 	return true
 }
 
-// overwritten reports a volume that may be what destroyed the primary of a GPT: mending that would destroy the volume.
+// overwritten reports a volume that may have destroyed the primary of a GPT: a new primary would destroy the volume.
 func (l *Layout) overwritten(t *table.Table, whole *volume.Volume) {
 	if !t.OnlyBackup() {
 		return
@@ -190,7 +188,7 @@ func (l *Layout) overwritten(t *table.Table, whole *volume.Volume) {
 	})
 }
 
-// bareVolume says what an administrator should know about an image that is a volume.
+// bareVolume reports an image that is a volume without a partition table.
 func (l *Layout) bareVolume() {
 	if l.Volume.Boot == nil || l.Volume.Boot.Hidden == 0 {
 		return
@@ -229,7 +227,7 @@ func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
 }
 
 // arrayOfDisks reports a disk that is a member of an array as a whole, so that the table belongs to the array. The
-// superblock of md 0.90 does not say whose it is: that of the last partition can lie where the disk's own would be.
+// superblock of md 0.90 does not name its device: that of the last partition can lie where the disk's own would be.
 func (l *Layout) arrayOfDisks(whole *volume.Volume) {
 	if !whole.AtEnd {
 		return
@@ -248,7 +246,7 @@ func (l *Layout) arrayOfDisks(whole *volume.Volume) {
 	})
 }
 
-// hints are the geometries that boot sectors and the container state.
+// hints returns the geometries that boot sectors and the container state.
 func (l *Layout) hints(container table.Geometry) []table.Geometry {
 	var out []table.Geometry
 	for _, p := range l.Partitions {
@@ -257,7 +255,7 @@ func (l *Layout) hints(container table.Geometry) []table.Geometry {
 		}
 	}
 	if l.Table.Saturated() {
-		// Who writes FE FF FF means 255 heads, and so QEMU reads it; containers state what their own maker liked.
+		// Entries of FE FF FF mean 255 heads, and QEMU reads them so; containers state what their own maker chose.
 		out = append(out, table.Geometry{Heads: 255, Sectors: 63})
 	}
 	return append(out, container)
@@ -277,10 +275,10 @@ func (l *Layout) readBoot(d disk.Disk) error {
 	return nil
 }
 
-// Damaged reports whether the table needs mending, and can be mended.
+// Damaged reports whether the table needs repair, and can be repaired.
 func (l *Layout) Damaged() bool { return l.Table != nil && l.Table.Damaged() }
 
-// LBASize is the unit of the table's LBAs in bytes: a GPT can count other sectors than the container says.
+// LBASize returns the unit of the table's LBAs in bytes: a GPT can count other sectors than the container states.
 func (l *Layout) LBASize() int64 {
 	if l.Table != nil && l.Table.SectorSize > 0 {
 		return l.Table.SectorSize

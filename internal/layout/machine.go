@@ -10,8 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// Machine is what the disks of a machine know of each other. A Windows names the partitions of an MBR disk by the
-// signature of the disk and the byte offset of their start, also from another disk. The zero value has no disk.
+// Machine relates the disks of one machine. A Windows names the partitions of an MBR disk by the signature of the disk
+// and the byte offset of their start, also from another disk. The zero value has no disk.
 type Machine struct {
 	disks   map[uint32]int       // how many have the signature
 	moves   map[uint32]bool      // by signature: a partition will start elsewhere
@@ -20,8 +20,7 @@ type Machine struct {
 	windows bool                 // one of the disks holds a Windows
 }
 
-// Add makes a disk one of the machine. to has the starts that its partitions will have, by number; those that are not
-// in it stay.
+// Add adds a disk to the machine. to has the starts that its partitions will have, by number; others stay.
 func (m *Machine) Add(l *Layout, to map[int]int64) {
 	m.windows = m.windows || l.Boot.Windows
 	s := l.Signature()
@@ -45,7 +44,7 @@ func (m *Machine) Add(l *Layout, to map[int]int64) {
 	}
 }
 
-// Follow makes a partition of a disk that is not at hand one of the machine: where it starts, and where it will start.
+// Follow adds a partition of a disk that is not available: where it starts, and where it will start.
 func (m *Machine) Follow(at boot.Place, to int64) {
 	m.init()
 	m.disks[at.Disk], m.to[at] = 1, to
@@ -57,10 +56,10 @@ func (m *Machine) init() {
 	}
 }
 
-// Disks counts the disks of the machine that have a signature.
+// Disks counts the disks of the machine with a signature.
 func (m *Machine) Disks(signature uint32) int { return m.disks[signature] }
 
-// To returns where the partition that starts at a place will start; ok is false if absent, or more than one.
+// To returns where the partition that starts at a place will start; ok is false for none, and for more than one.
 func (m *Machine) To(at boot.Place) (off int64, ok bool) {
 	if m.disks[at.Disk] != 1 {
 		return 0, false
@@ -69,7 +68,7 @@ func (m *Machine) To(at boot.Place) (off int64, ok bool) {
 	return off, ok
 }
 
-// Moves reports whether a partition of the disks with a signature will start elsewhere.
+// Moves reports whether a partition on a disk with this signature will start elsewhere.
 func (m *Machine) Moves(signature uint32) bool { return m.moves[signature] }
 
 // Taken reports whether a partition will start at a place where none starts now.
@@ -78,7 +77,7 @@ func (m *Machine) Taken(at boot.Place) bool {
 	return m.taken[at] && !now
 }
 
-// Signature is that by which a Windows knows the disk; 0 when it knows the disk in another way.
+// Signature returns that by which a Windows knows the disk; 0 if it knows the disk in another way.
 func (l *Layout) Signature() uint32 {
 	if l.Table == nil || l.Table.Scheme != table.MBR {
 		return 0
@@ -102,7 +101,7 @@ func Elsewhere(issues []ondisk.Issue) (out []ondisk.Issue) {
 	return out
 }
 
-// Relate holds a disk against the other disks of its machine, and replaces what was said without them.
+// Relate compares a disk with the other disks of its machine, and replaces the issues found without them.
 func (l *Layout) Relate(m *Machine) {
 	l.Issues = slices.DeleteFunc(l.Issues,
 		func(i ondisk.Issue) bool { return i.Code == NamesOthers || i.Code == KnownElsewhere })
@@ -110,10 +109,10 @@ func (l *Layout) Relate(m *Machine) {
 	l.knownElsewhere(m)
 }
 
-// maxNamed is how many places on other disks one issue lists.
+// maxNamed bounds the places on other disks that one issue lists.
 const maxNamed = 4
 
-// namesOthers warns of places on disks that are not at hand: they are stale once those disks are aligned.
+// namesOthers warns of places on disks that are not available: they are stale once those disks are aligned.
 func (l *Layout) namesOthers(m *Machine) {
 	var named []boot.Place
 	first := "Windows"

@@ -9,9 +9,9 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// What may be read to find out what the volumes of a disk are: what the largest metadata need, and a head for each
-// partition. A table can name thousands of partitions, each with a LUKS header of 4 MiB or texts of LVM, and all of
-// that can be a hole.
+// Bytes that may be read to probe the volumes of a disk: what the largest metadata need, and a head for each partition.
+// A table can name thousands of partitions, each with a LUKS header of 4 MiB or texts of LVM, and all of that can be a
+// hole.
 const (
 	volumesLimit   = 64 * units.MiB
 	partitionLimit = 16 * units.KiB
@@ -19,7 +19,7 @@ const (
 	filledLimit    = 1 << 10 // partitions that hold anything: all probers look at each of those
 )
 
-// metered is a disk that counts what is read of it.
+// metered counts the bytes read of a disk.
 type metered struct {
 	disk.Disk
 	left   int64 // bytes
@@ -28,7 +28,7 @@ type metered struct {
 	data   bool // something that was read since the last partition is not zero
 }
 
-// meter allows as much reading as n partitions need.
+// meter returns a disk of which n partitions may read what they need.
 func meter(d disk.Disk, n int) *metered {
 	return &metered{Disk: d, left: volumesLimit + int64(n)*partitionLimit, parts: partsLimit, filled: filledLimit}
 }
@@ -41,7 +41,7 @@ func (m *metered) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// count takes what one partition has needed off the limits.
+// count charges what one partition has needed against the limits.
 func (m *metered) count(v *volume.Volume) {
 	m.parts -= len(v.Parts)
 	if m.data {
@@ -50,7 +50,7 @@ func (m *metered) count(v *volume.Volume) {
 	m.data = false
 }
 
-// exhausted is the issue of partitions that are not looked at, from one on. What is not known is not moved.
+// exhausted returns the issue of partitions that are not probed, from one on. Unknown content does not move.
 func (m *metered) exhausted(from int) (ondisk.Issue, bool) {
 	if m.left >= 0 && m.parts >= 0 && m.filled >= 0 {
 		return ondisk.Issue{}, false

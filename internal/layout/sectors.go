@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// checkSectors says when the table counts sectors of another size than the disk is read with: a raw image cannot say
-// how large its sectors are.
+// checkSectors reports a table that counts sectors of another size than the disk is read with: a raw image does not
+// state its sector size.
 func (l *Layout) checkSectors(d disk.Disk) error {
 	size, sure, found := l.Table.SectorSize, true, "the GPT counts sectors of %d bytes"
 	if l.Table.Scheme == table.MBR {
@@ -35,7 +35,7 @@ func (l *Layout) checkSectors(d disk.Disk) error {
 			l.SectorSize, size),
 	})
 	if l.Table.Scheme == table.MBR {
-		// A GPT is found where its own size says, an MBR has none: its LBAs would lead to the wrong bytes.
+		// A GPT is found by its own sector size; the LBAs of an MBR would lead to the wrong bytes.
 		code := "sector-size"
 		if !sure {
 			code, remedy = sectorsUnsure, fmt.Sprintf("%s. If the machine does show it with %d: --sector-size %[2]d", remedy,
@@ -50,12 +50,11 @@ func (l *Layout) checkSectors(d disk.Disk) error {
 	return nil
 }
 
-// sectorsUnsure is the code of a refusal for which nothing but data speaks, where the other size of sectors would have
-// it.
+// sectorsUnsure is the code of a refusal whose only evidence is data where the other sector size expects it.
 const sectorsUnsure = "sector-size-unsure"
 
-// SectorsAreAsOrdered makes a warning of a refusal for which no boot record, volume or copy of one speaks: the user has
-// said the size.
+// SectorsAreAsOrdered turns a refusal without better evidence, a boot record, a volume or a copy of one, into a
+// warning: the user has given the size.
 func (l *Layout) SectorsAreAsOrdered() {
 	for i, issue := range l.Issues {
 		if issue.Code == sectorsUnsure {
@@ -64,8 +63,8 @@ func (l *Layout) SectorsAreAsOrdered() {
 	}
 }
 
-// fitting is the size of sectors by which more of what the MBR names is there. Where both sizes explain as much it is
-// the disk's own. sure reports whether more than data speaks for it.
+// fitting returns the sector size that explains more of what the MBR names; if both explain as much, that of the disk.
+// sure reports whether more than data supports it.
 func (l *Layout) fitting(d disk.Disk) (size int64, sure bool, err error) {
 	own, other := l.SectorSize, 512+4096-l.SectorSize
 	if d.Size()%other != 0 || !l.unexplained() {
@@ -85,21 +84,21 @@ func (l *Layout) fitting(d disk.Disk) (size int64, sure bool, err error) {
 	return other, theirs.sure > 0, nil
 }
 
-// unexplained reports whether the table leads to anything that is not known.
+// unexplained reports whether the table leads to unknown content.
 func (l *Layout) unexplained() bool {
 	return slices.ContainsFunc(l.Partitions,
 		func(p Partition) bool { return p.Kind != table.Extended && p.Volume.Kind == volume.Unknown }) ||
 		slices.ContainsFunc(l.Table.Records, func(r table.Record) bool { return r.Blank })
 }
 
-// inSectors is a disk read in sectors of another size.
+// inSectors reads a disk in sectors of another size.
 func inSectors(d disk.Disk, sector int64) disk.Disk {
 	return disk.New(d.Size(), sector, func(off int64) (disk.Run, error) {
 		return disk.Run{Len: d.Size() - off, Src: d, Off: off}, nil
 	})
 }
 
-// evidence counts what speaks for a size of sectors.
+// evidence counts what supports a sector size.
 type evidence struct {
 	sure  int // boot records, volumes and copies of boot sectors where the table says that they are
 	begun int // partitions whose first sectors are not zero, whatever they hold
@@ -109,7 +108,7 @@ func (e evidence) beats(o evidence) bool {
 	return e.sure > o.sure || (e.sure == 0 && o.sure == 0 && o.begun == 0 && e.begun > 0)
 }
 
-// explain counts the evidence for the sectors by which d is read. A table that makes no sense by them has none.
+// explain counts the evidence for the sectors by which d is read. A table that makes no sense in them has none.
 func explain(d disk.Disk, sector int64) (e evidence, err error) {
 	t, err := table.Read(d)
 	switch {
@@ -139,7 +138,7 @@ func explain(d disk.Disk, sector int64) (e evidence, err error) {
 	return e, nil
 }
 
-// records counts the extended boot records that are there.
+// records counts the extended boot records that exist.
 func (e *evidence) records(t *table.Table) {
 	for _, r := range t.Records {
 		if !r.Blank {
@@ -148,7 +147,7 @@ func (e *evidence) records(t *table.Table) {
 	}
 }
 
-// beginning is how much of a partition is looked at where nothing else tells.
+// beginning is the length of the start of a partition that is read without other evidence.
 const beginning = 64 * units.KiB
 
 // add counts a partition that holds a volume of a kind.

@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// fromDisk turns the starts of parts that count from the start of the disk into starts from that of the partition. What
-// does not lie in the partition has no place in it.
+// fromDisk converts the starts of parts that count from the start of the disk into starts from that of the partition.
+// Those outside of the partition have no place in it.
 func fromDisk(v *volume.Volume, p disk.Range) {
 	if !v.OnDisk {
 		return
@@ -29,14 +29,14 @@ func fromDisk(v *volume.Volume, p disk.Range) {
 	}
 }
 
-// block is the unit of storage below which nothing is aligned (align.Block).
+// block is the smallest unit of storage to align to (align.Block).
 const block = 4 * units.KiB
 
 // maxNames bounds what one issue lists.
 const maxNames = 8
 
-// misalignedInside says which slices or dynamic volumes would be off 4 KiB wherever their container, a partition or the
-// disk, went.
+// misalignedInside returns the slices or dynamic volumes that are off 4 KiB wherever their container, a partition or
+// the disk, moves.
 func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
 	var names []string
 	for _, p := range v.Parts {
@@ -52,7 +52,7 @@ func misalignedInside(v *volume.Volume, container string) (ondisk.Issue, bool) {
 		strings.Join(names, ", "), container)}, true
 }
 
-// readSlices settles what lies in tables inside of partitions, and in the database of a dynamic disk.
+// readSlices reads the tables inside of partitions, and the database of a dynamic disk.
 func (l *Layout) readSlices(d disk.Disk) error {
 	if err := l.readDynamic(d); err != nil {
 		return err
@@ -135,7 +135,7 @@ func (l *Layout) describe(p Partition, extents []volume.LDMExtent) (left []volum
 	return left
 }
 
-// FixedParts returns the slices of a table over the whole disk that is not one of a PC: they are judged, and never
+// FixedParts returns the slices of a table over the whole disk that is not one of a PC: they are judged and never
 // moved.
 func (l *Layout) FixedParts() (out []volume.Part) {
 	if l.Table != nil || l.Volume == nil || !l.Volume.Kind.Sliced() {
@@ -157,7 +157,7 @@ func (l *Layout) FixedTable() string {
 	return l.Volume.Kind.Traits().Slices
 }
 
-// onlyLabel says that a label without a partition table is all there is.
+// onlyLabel reports a label without a partition table.
 func (l *Layout) onlyLabel() {
 	v := l.Volume
 	if !v.Kind.Sliced() {

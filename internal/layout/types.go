@@ -9,7 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// refused is why a type of partition does not move.
+// refused is the reason why a type of partition does not move.
 type refused struct {
 	code, text, remedy string
 	effect             ondisk.Effect
@@ -18,8 +18,7 @@ type refused struct {
 
 const reinstall = "install the guest on an aligned disk"
 
-// Why families of types do not move. Sources are beside each; FACTS is the collection of facts that the project rests
-// on.
+// Reasons by family of types. Sources are beside each; FACTS is the project's collection of facts.
 var (
 	// FACTS B1; Linux, Documentation/admin-guide/ldm.rst.
 	isLDM = refused{
@@ -81,9 +80,8 @@ var (
 	}
 )
 
-// refusedTypes are the types whose content knows its place in ways that cannot be rewritten, by the names that
-// table.Partition gives them. What is not here moves: FreeBSD, whose loaders subtract the place of the slice (FACTS
-// B5), among it.
+// refusedTypes are the types whose content stores its place in ways that cannot be rewritten, by the names that
+// table.Partition returns. All others move, such as FreeBSD, whose loaders subtract the place of the slice (FACTS B5).
 var refusedTypes = map[string]refused{
 	"0x3c": isHalfDone,
 	"0x42": isLDM,
@@ -134,8 +132,8 @@ var relativeLabels = map[string]bool{
 	"85d5e45a-237c-11e1-b4b3-e89a8f7fc3a7": true,
 }
 
-// checkTypes reports what does not move for its type, or for a label that its type does not promise, unless the volume
-// has said so itself.
+// checkTypes reports partitions that do not move for their type, or for a label that the type does not promise, unless
+// the volume has reported it itself.
 func (l *Layout) checkTypes() {
 	for _, p := range l.Partitions {
 		r, ok := refusedTypes[p.TypeID()]

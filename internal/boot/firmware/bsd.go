@@ -20,15 +20,15 @@ var (
 	}
 )
 
-// Code of the BSDs. boot0 and mbr of FreeBSD go by LBA only when a flag behind the code says so, which the
-// administrator sets. Hence they count as readers of CHS.
+// Code of the BSDs. boot0 and mbr of FreeBSD use LBA only if a flag behind the code is set, which is up to the
+// administrator. Hence they count as readers of CHS.
 var (
 	FreeBSDGPT = &boot.Code{
 		ID: "freebsd-pmbr", Name: "FreeBSD pmbr", GPT: true, Choice: "the partition of type freebsd-boot",
 		Picks: func(p boot.Partition) bool { return p.TypeGUID == typeOfFreeBSDBoot },
 		Known: boot.Has(freeBSDStart, freeBSDBootType),
 	}
-	// "Drive " is of the menu.
+	// "Drive " belongs to the menu.
 	FreeBSDMenu = &boot.Code{
 		ID: "freebsd-boot0", Name: "FreeBSD boot0", ReadsCHS: true, HandsOver: true, Many: true, Address: byFlag,
 		Choice: "a partition that the user chooses",

@@ -16,8 +16,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Chain tells how a BIOS gets from sector 0 to the boot sector of a partition. What a loader does from there on is told
-// by the finder that knows it. Without code in sector 0 there is nothing to tell.
+// Chain finds how a BIOS gets from sector 0 to the boot sector of a partition. The finder of a loader describes the
+// steps from there on. Without code in sector 0 there is no chain.
 var Chain = boot.Finder{Name: "boot chain", Find: firstLinks}
 
 func firstLinks(g *boot.Guest) (f boot.Found, err error) {
@@ -37,7 +37,7 @@ func firstLinks(g *boot.Guest) (f boot.Found, err error) {
 	return f, nil
 }
 
-// sector0Reads tells what standard code does, and whether it finds a partition to boot from.
+// sector0Reads adds what standard code does, and reports whether it finds a partition to boot from.
 func sector0Reads(f *boot.Found, g *boot.Guest) bool {
 	c, who := g.Code, "code of "+g.Code.Name
 	if c.Generic {
@@ -67,16 +67,16 @@ func sector0Reads(f *boot.Found, g *boot.Guest) bool {
 	return chosenAre(f, chosen(g), c)
 }
 
-// maxChosen is how many partitions that the code in sector 0 can boot from are reported. An MBR has room for four.
+// maxChosen bounds the bootable partitions that are reported. An MBR has room for four.
 const maxChosen = 16
 
-// chosen are the partitions that the code in sector 0 can boot from.
+// chosen returns the partitions that the code in sector 0 can boot from.
 func chosen(g *boot.Guest) []boot.Partition {
 	ps := slices.DeleteFunc(slices.Clone(g.Partitions), func(p boot.Partition) bool { return !g.Chooses(p) })
 	return ps[:min(len(ps), maxChosen)]
 }
 
-// chosenAre says when there is not one partition to boot from, and whether there is any.
+// chosenAre adds what happens if not exactly one partition is bootable, and reports whether any is.
 func chosenAre(f *boot.Found, ps []boot.Partition, c *boot.Code) bool {
 	switch {
 	case len(ps) == 0:
@@ -91,9 +91,9 @@ func chosenAre(f *boot.Found, ps []boot.Partition, c *boot.Code) bool {
 	return len(ps) > 0
 }
 
-// systemFiles are the files that boot sectors of file systems load, by the name that stands in the code: that of a
-// message, or of a folder entry of FAT. Seen: the test corpus has those of Windows, and mkfs.fat and mkntfs write the
-// message; the rest are the names that their systems document.
+// systemFiles are the files that boot sectors of file systems load, by the name in the code: in a message, or as a
+// folder entry of FAT. Seen: the test corpus has those of Windows, and mkfs.fat and mkntfs write the message. The rest
+// are the names that their systems document.
 var systemFiles = []struct{ mark, text string }{
 	{"BOOTMGR", "loads BOOTMGR of Windows Vista or later"},
 	{"NTLDR", "loads NTLDR of Windows NT to 2003"},
@@ -105,7 +105,7 @@ var systemFiles = []struct{ mark, text string }{
 	{"not a bootable disk", "shows a message of the formatter: there is no loader"},
 }
 
-// bootSector says what the boot sector of a partition does.
+// bootSector adds what the boot sector of a partition does.
 func bootSector(f *boot.Found, g *boot.Guest, p boot.Partition) error {
 	if p.Len < 512 || p.End() > g.Disk.Size() {
 		f.Link(p.Number, "partition %d has no boot sector inside of the disk", p.Number)
@@ -149,7 +149,7 @@ func sectorText(b []byte, p boot.Partition) string {
 	return "holds code that is not known"
 }
 
-// address says how code names a sector to the BIOS.
+// address returns how code names a sector to the BIOS.
 func address(c *boot.Code) string {
 	switch {
 	case c.Address != "":

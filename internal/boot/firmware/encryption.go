@@ -10,13 +10,13 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Encryption knows the loaders of disks whose system is encrypted. The key holds for sectors that count from the start
-// of the disk, and a header has the absolute start of what is encrypted: no password opens a copy in which that has
-// moved. Spec: TrueCrypt, "Volume Format Specification" and Boot/Windows/BootEncryptedIo.cpp (units of XTS).
+// Encryption finds the loaders of encrypted systems. The key holds for sectors that count from the start of the disk,
+// and a header has the absolute start of what is encrypted: no password opens a copy in which that has moved. Spec:
+// TrueCrypt, "Volume Format Specification" and Boot/Windows/BootEncryptedIo.cpp (units of XTS).
 var Encryption = boot.Finder{Name: "encryption", Find: findEncryption}
 
-// The loaders of system encryption name themselves. Spec: TrueCrypt 7.1a and VeraCrypt, Boot/Windows/BootSector.asm;
-// The Sleuth Kit, tsk/util/detect_encryption.c.
+// Loaders of system encryption, by their names in the code. Spec: TrueCrypt 7.1a and VeraCrypt,
+// Boot/Windows/BootSector.asm; The Sleuth Kit, tsk/util/detect_encryption.c.
 var (
 	TrueCrypt = &boot.Code{ID: "truecrypt", Name: "TrueCrypt", Encrypts: true, Known: boot.Says("TrueCrypt Boot Loader")}
 	VeraCrypt = &boot.Code{ID: "veracrypt", Name: "VeraCrypt", Encrypts: true, Known: boot.Says("VeraCrypt Boot Loader")}
@@ -33,8 +33,8 @@ var (
 // boot/include/bootloader.h.
 var diskCryptor = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, 0x1434a669), 0x7269da46)
 
-// loaderArea is how much at either end of the disk DiskCryptor's loader is looked for in: it lies in the first track,
-// or in the last sectors.
+// loaderArea is the part of either end of the disk that is searched for the loader of DiskCryptor: it lies in the first
+// track, or in the last sectors.
 const loaderArea = 64 * units.KiB
 
 func findEncryption(g *boot.Guest) (f boot.Found, err error) {
@@ -54,7 +54,7 @@ func findEncryption(g *boot.Guest) (f boot.Found, err error) {
 	return f, nil
 }
 
-// encryptedBesides names an encryption that does not show in sector 0, whose code is not known.
+// encryptedBesides names an encryption that does not show in sector 0, whose code is unknown.
 func encryptedBesides(g *boot.Guest) (string, error) {
 	if g.Code != boot.Unknown && !g.Code.Generic {
 		return "", nil

@@ -33,7 +33,7 @@ func findExFAT(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 			return err
 		}
 		stored := binary.LittleEndian.Uint64(r.Raw[volume.AtExFATPartitionOffset:])
-		// 0 says that the place is not known, and a region with another checksum is not one.
+		// 0 stands for an unknown place, and a region with another checksum is not valid.
 		if stored == 0 || !bytes.Equal(r.Raw[length-sector:], volume.ExFATChecksum(r.Raw)) {
 			continue
 		}
@@ -43,7 +43,7 @@ func findExFAT(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	return nil
 }
 
-// encodeExFAT writes a byte offset as a count of sectors, and the checksum anew.
+// encodeExFAT writes a byte offset as a count of sectors, and a new checksum.
 func encodeExFAT(sector int64) func([]byte, int64) ([]byte, error) {
 	return func(raw []byte, to int64) ([]byte, error) {
 		if to%sector != 0 {

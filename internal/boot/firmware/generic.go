@@ -30,7 +30,7 @@ func isStandard(code []byte) bool {
 	return refersToTable(code) && bytes.Contains(code, []byte{0xcd, 0x13})
 }
 
-// refersToTable looks for a 16-bit move or addition of the table's offset: at 7c00h, at 600h, or within the sector.
+// refersToTable reports a 16-bit move or addition of the table's offset: at 7c00h, at 600h, or within the sector.
 func refersToTable(code []byte) bool {
 	for i := 1; i+1 < len(code); i++ {
 		v := binary.LittleEndian.Uint16(code[i:])

@@ -18,7 +18,7 @@ func findHidden(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	case bpb != nil:
 		kind, sector, backup = bpb.Kind, bpb.SectorSize, bpb.Backup
 	case kind == volume.BitLocker:
-		// The header in front of what is encrypted is a boot sector. What it hides keeps its own, which cannot be written
+		// The header in front of the encrypted volume is a boot sector. The volume keeps its own, which cannot be written
 		// without the key.
 		b, err := ondisk.Bytes(g.Disk, p.Off, 512)
 		if err != nil {

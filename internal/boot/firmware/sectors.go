@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Sector0 says what a move would break in the code of sector 0.
+// Sector0 reports what a move would break in the code of sector 0.
 var Sector0 = boot.Finder{Name: "boot code", Find: checkMBR}
 
 func checkMBR(g *boot.Guest) (r boot.Found, err error) {
@@ -23,7 +23,7 @@ func checkMBR(g *boot.Guest) (r boot.Found, err error) {
 	return r, err
 }
 
-// BootSectors says what a move would break in the boot sectors of partitions.
+// BootSectors reports what a move would break in the boot sectors of partitions.
 var BootSectors = boot.Finder{Name: "boot sectors", Find: boot.Everywhere(checkVolume)}
 
 func checkVolume(g *boot.Guest, p boot.Partition, r *boot.Found) error {
@@ -42,11 +42,11 @@ func checkVolume(g *boot.Guest, p boot.Partition, r *boot.Found) error {
 			r.Unbootable("boot-code", 0, text, boot.WhenUnknown)
 		}
 	case g.Loader(b[:boot.CodeLen]) != boot.Unknown:
-		// Its Find tells.
+		// Its Find reports it.
 	case p.Volume.Boot != nil:
-		// Its code finds the volume by the BIOS parameter block; what a Windows stores besides is left to other finders.
+		// Its code finds the volume by the BIOS parameter block; other finders read what a Windows stores besides.
 	case p.Volume.Kind == volume.Disklabel:
-		// boot1 of a BSD, which the label belongs to: package layout refuses those that keep places, by type and label.
+		// boot1 of a BSD, which the label belongs to: package layout refuses labels that keep places, by type and label.
 	case p.Volume.Kind == volume.ExFAT && noExFATCode(b):
 	case p.Volume.Boot == nil && p.Active && !ondisk.IsZero(b) && b[510] == 0x55 && b[511] == 0xaa:
 		unknownSector(r, g, p)
@@ -54,13 +54,13 @@ func checkVolume(g *boot.Guest, p boot.Partition, r *boot.Found) error {
 	return nil
 }
 
-// noExFATCode tells that the boot sector of an exFAT has no code: the specification wants halts then, and formatters
-// write zeros. Spec: 3.1.15.
+// noExFATCode reports whether the boot sector of an exFAT has no code: the specification wants halts then, and
+// formatters write zeros. Spec: 3.1.15.
 func noExFATCode(b []byte) bool { return len(bytes.Trim(b[120:510], "\x00\xf4")) == 0 }
 
-// unknownSector judges a boot sector that nothing here knows. Where code in sector 0 reads it, it may find its volume
-// by a place that stands in it, as that of OS/2 does. Where there is no such code, nothing boots by it unless it is a
-// loader in front of a file system that has no code of its own.
+// unknownSector reports an unknown boot sector. If code in sector 0 reads it, it may find its volume by a place that it
+// stores, as that of OS/2 does. Without such code nothing boots by it, unless it is a loader in front of a file system
+// that has no code of its own.
 func unknownSector(r *boot.Found, g *boot.Guest, p boot.Partition) {
 	if p.Volume.Kind == volume.Unknown && g.Code == boot.Empty {
 		r.Warn("boot-code", p.Number, "the active partition has a boot sector of an unknown kind: it moves as it is", "")

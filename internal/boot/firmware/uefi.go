@@ -19,17 +19,17 @@ const (
 	espByte = 0xef
 )
 
-// removable are the loaders that firmware starts when none of its boot entries works, one for each machine. Spec: UEFI
+// removable are the loaders that firmware starts if none of its boot entries works, one for each machine. Spec: UEFI
 // 2.10, 3.5.1.1.
 var removable = []string{"BOOTX64.EFI", "BOOTIA32.EFI", "BOOTAA64.EFI", "BOOTARM.EFI", "BOOTRISCV64.EFI"}
 
-// Limits of what is looked for on an EFI system partition.
+// Limits for an EFI system partition.
 const (
 	maxFolders = 64 // of \EFI
 	maxLoaders = 8  // that are named
 )
 
-// UEFI tells how UEFI firmware boots, and what its own memory says about the disk.
+// UEFI finds how UEFI firmware boots, and reports what the memory of the firmware keeps of the disk.
 var UEFI = boot.Finder{Name: "uefi", Find: boot.Everywhere(systemPartition)}
 
 func systemPartition(g *boot.Guest, p boot.Partition, f *boot.Found) error {
@@ -60,8 +60,8 @@ type efiLoaders struct {
 	more     int      // of these that are not in named
 }
 
-// loaders looks where the specification and the systems keep them: \EFI\BOOT, one folder for each maker, and
-// \EFI\Microsoft\Boot.
+// startable finds the programs where the specification and the systems keep them: \EFI\BOOT, one folder for each maker,
+// and \EFI\Microsoft\Boot.
 func startable(g *boot.Guest, p boot.Partition) (l efiLoaders, err error) {
 	files, err := g.Files(p)
 	if err != nil {
@@ -88,7 +88,7 @@ func startable(g *boot.Guest, p boot.Partition) (l efiLoaders, err error) {
 	return l, nil
 }
 
-// listed is a folder, empty if absent.
+// listed returns the entries of a folder, none if absent.
 func listed(files guestfile.FS, path string) ([]guestfile.Entry, error) {
 	e, err := files.List(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -136,11 +136,11 @@ func startedBy(f *boot.Found, l efiLoaders, partition int) {
 	}
 }
 
-// entries says what lies outside of the disk and remembers places on it: a boot entry names its partition by GUID,
-// number, start and size. EDK2, which the firmware of most virtual machines is made of, takes the GUID of the usual
-// short entry only and boots a partition that has moved; an entry with the whole path of devices it compares byte by
-// byte (both measured with OVMF 2022.11), and other firmware may do so with every entry. A loader in \EFI\BOOT needs
-// none. known tells that the files could be read.
+// entries reports the places that the firmware remembers: a boot entry names its partition by GUID, number, start and
+// size. EDK2, the base of the firmware of most virtual machines, takes the GUID of the usual short entry only and boots
+// a partition that has moved. An entry with the whole path of devices it compares byte by byte (both measured with OVMF
+// 2022.11), and other firmware may do so with every entry. A loader in \EFI\BOOT needs no entry. known reports whether
+// the files could be read.
 func entries(f *boot.Found, l efiLoaders, known bool, partition int) {
 	const code, text = "efi-boot-entries", "boot entries in the firmware's memory (NVRAM, not on this disk) " +
 		"store the start of the EFI system partition, and keep the old one"

@@ -24,7 +24,7 @@ var V2 = &boot.Code{
 	Known: func(code []byte) bool { return isGrub(code) && code[atGrubVersion] != legacyVersion },
 }
 
-// isGrub knows the messages that boot.img and stage1 share.
+// isGrub reports code with the messages that boot.img and stage1 share.
 func isGrub(code []byte) bool {
 	return len(code) > atGrubVersion && bytes.Contains(code, []byte("GRUB ")) && bytes.Contains(code, []byte("Geom"))
 }
@@ -62,7 +62,7 @@ type grubEntry struct {
 	Segment uint16 // real-mode segment that it is loaded to
 }
 
-// grubReader collects what GRUB 2 reads.
+// grubReader is the state of reading what GRUB 2 stores.
 type grubReader struct {
 	g    *boot.Guest
 	c    *boot.Code
@@ -160,10 +160,10 @@ func (r *grubReader) boot(img grubImage) error {
 	return nil
 }
 
-// gptMagic begins the header of a GPT, at LBA 1: a GRUB in the gap of an MBR is gone when the disk is made one.
+// gptMagic begins the header of a GPT, at LBA 1: a GRUB in the gap is lost when an MBR disk becomes a GPT disk.
 var gptMagic = []byte("EFI PART")
 
-// breaks says that a move breaks what begins at a boot sector.
+// breaks reports that a move breaks what begins at a boot sector.
 func (r *grubReader) breaks(img grubImage, partition int, text, remedy string) {
 	r.f.Breaks(r.g, img.Partition, r.c.ID, partition, text, remedy)
 }
@@ -196,7 +196,7 @@ func (r *grubReader) list(img grubImage, sector uint64, in grubZone, entries []g
 	}
 }
 
-// refer adds the number of a sector that is stored at a byte of the disk. Those in the gap mean the same in the result.
+// refer adds the number of a sector that is stored at a byte of the disk. One in the gap stays valid and is left out.
 func (r *grubReader) refer(img grubImage, kind string, stored boot.Partition, at int64, sector uint64, z grubZone) {
 	if z.Number == 0 {
 		return
@@ -217,7 +217,7 @@ func (r *grubReader) refer(img grubImage, kind string, stored boot.Partition, at
 	r.f.Refs = append(r.f.Refs, ref)
 }
 
-// stays tells why a field in a partition cannot be rewritten; empty: it can.
+// stays returns why a field in a partition cannot be rewritten; empty: it can.
 func stays(stored boot.Partition, off int64) string {
 	if stored.Number == 0 {
 		return ""
@@ -239,8 +239,8 @@ func encodeGrubSector(_ []byte, to int64) ([]byte, error) {
 	return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to/grubSector)), nil
 }
 
-// isBootImage tells that boot.img takes the sector from where we read it: it loads to 0x8000, and
-// mov ebx,[7c5ch] is how it fills the address packet of its one read.
+// isBootImage reports whether boot.img takes the sector from the known field: it loads to 0x8000, and fills the address
+// packet of its one read by mov ebx,[7c5ch].
 func isBootImage(b []byte) bool {
 	return binary.LittleEndian.Uint16(b[grubKernelAddress:]) == 0x8000 &&
 		bytes.Contains(b, []byte{0x66, 0x8b, 0x1e, 0x5c, 0x7c})
@@ -256,8 +256,8 @@ var (
 	grubTexts = []byte("Geom\x00Read\x00 Error\x00") // the last ones, behind the code
 )
 
-// blockList decodes the list of a first sector of core.img. It must be the code that reads such a list, and the entries
-// must fill memory without a hole, as setup.c makes them: anything else is not patched by guess.
+// blockList decodes the list in the first sector of core.img. It requires the code that reads such a list, and entries
+// that fill memory without a hole, as setup.c makes them: a guess is never patched.
 func blockList(b []byte) (entries []grubEntry, ok bool) {
 	end := bytes.Index(b, grubTexts)
 	if end < 0 || !boot.Has(grubListCode...)(b[:end]) {

@@ -17,7 +17,7 @@ var ForDOS = &boot.Code{
 	ID: "grub4dos", Name: "grub4dos", ReadsCHS: true, Find: findGrub4DOS, Known: boot.Says("Missing MBR-helper."),
 }
 
-// grldrMBR is how many sectors grldr.mbr has.
+// grldrMBR is the length of grldr.mbr in sectors.
 const grldrMBR = 16
 
 func findGrub4DOS(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {

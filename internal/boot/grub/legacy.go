@@ -19,10 +19,10 @@ var Legacy = &boot.Code{
 	Known: func(code []byte) bool { return isGrub(code) && code[atGrubVersion] == legacyVersion },
 }
 
-// legacySector is what GRUB legacy counts in: it reads 512 bytes for each sector, whatever the BIOS says.
+// legacySector is the unit of GRUB legacy: it reads 512 bytes for each sector, whatever the BIOS reports.
 const legacySector = 512
 
-// unsound says why a loader is not rewritten. partition is the one whose move matters; 0: any. An empty remedy is to
+// unsound is why a loader is not rewritten. partition is the one whose move matters; 0: any. An empty remedy is to
 // install it again.
 type unsound struct {
 	text      string
@@ -61,7 +61,7 @@ func findGrubLegacy(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	return f, nil
 }
 
-// legacyHome is where something of GRUB legacy lies.
+// legacyHome is the partition or gap in which a part of GRUB legacy lies.
 type legacyHome struct {
 	disk.Range // of the partition, or from the start of the disk to the first one
 
@@ -73,12 +73,12 @@ func inPartition(p boot.Partition, format string) legacyHome {
 	return legacyHome{p.Range, p.Number, fmt.Sprintf(format, p.Number)}
 }
 
-// holds reports whether sectors lie there as a whole.
+// holds reports whether all of the sectors lie in it.
 func (h legacyHome) holds(first, sectors int64) bool {
 	return first > 0 && first*legacySector >= h.Off && (first+sectors)*legacySector <= h.End()
 }
 
-// legacy follows a stage1, and adds references, or the reason why there are none.
+// readLegacy follows a stage1, and adds references, or the reason why there are none.
 func readLegacy(f *boot.Found, g *boot.Guest, c *boot.Code, home legacyHome, code []byte) error {
 	refs, links, err := followLegacy(g, home, code)
 	if bad := (unsound{}); errors.As(err, &bad) {
@@ -136,8 +136,8 @@ func legacyRef(kind string, home legacyHome, place int64, target legacyHome, sec
 	return r
 }
 
-// legacyHolding tells what holds sectors: one partition, or the gap in front of all. what is their name in the refusal
-// of any other place.
+// legacyHolding finds what holds sectors: one partition, or the gap in front of all. what names them in the refusal of
+// any other place.
 func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome, error) {
 	r := disk.Range{Off: first * legacySector, Len: sectors * legacySector}
 	if first == 0 || r.End() > g.Disk.Size() {

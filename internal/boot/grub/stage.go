@@ -28,14 +28,13 @@ type stage1 struct {
 	Segment      uint16 // of Address
 }
 
-// What all versions of the interface 3.2 have in common: stage1 loads the sector that the field names and jumps to the
-// address in the field.
+// All versions of the interface 3.2 load the sector that the field names and jump to the address in the field.
 var (
 	readsSector = []byte{0x66, 0x8b, 0x1e, 0x44, 0x7c} // mov ebx,[7c44h]
 	jumpsOn     = []byte{0xff, 0x26, 0x42, 0x7c}       // jmp [7c42h]
 )
 
-// readStage1 decodes and judges a stage1. code holds at least the 440 bytes in front of a disk signature.
+// readStage1 decodes and checks a stage1. code holds at least the 440 bytes in front of a disk signature.
 func readStage1(code []byte) (*stage1, error) {
 	var s stage1
 	if err := ondisk.Fill(code[atStage1Fields:atStage1Fields+binary.Size(s)], binary.LittleEndian, &s); err != nil {
@@ -112,7 +111,7 @@ func (s *legacyStage) name() string {
 	return "stage1.5 " + s.version + " (" + stage15Kinds[s.head.ID] + ")"
 }
 
-// readStage reads and judges what a stage1 loads. All of it must lie in one place, at.
+// readStage reads and checks what a stage1 loads. All of it must lie in one place, at.
 func readStage(g *boot.Guest, at legacyHome, one *stage1) (*legacyStage, error) {
 	first, err := ondisk.Bytes(g.Disk, int64(one.Sector)*legacySector, legacySector)
 	if err != nil {
@@ -135,8 +134,8 @@ func readStage(g *boot.Guest, at legacyHome, one *stage1) (*legacyStage, error) 
 	return s, s.readHead(second, one)
 }
 
-// inOnePlace holds the block list to the place of the first sector. Only a refusal looks for the right one: tables are
-// long.
+// inOnePlace requires the block list to lie in the place of the first sector. Only a refusal looks for the actual one:
+// tables are long.
 func (s *legacyStage) inOnePlace(g *boot.Guest, at legacyHome, name string) error {
 	for _, e := range s.list {
 		if at.holds(int64(e.Start), int64(e.Sectors)) {
@@ -159,7 +158,7 @@ func stageAt(address uint16) string {
 	return "stage1.5"
 }
 
-// isStage knows the first sector of a stage by its code: it points to the list where that was loaded to, and jumps to
+// isStage reports the first sector of a stage by its code: it points to the list at its address in memory, and jumps to
 // the second sector.
 func isStage(sector []byte, address uint16) bool {
 	list := binary.LittleEndian.AppendUint16([]byte{0xbf}, address+atStageList)                // mov di,list
@@ -167,7 +166,7 @@ func isStage(sector []byte, address uint16) bool {
 	return bytes.Contains(sector[:atStageList], list) && bytes.Contains(sector[:atStageList], jump)
 }
 
-// readStageList decodes the block list. Its segments say whether it is one: each entry is loaded behind the one before.
+// readStageList decodes the block list. Its segments prove that it is one: each entry is loaded behind the one before.
 func readStageList(sector []byte, address uint16) ([]stageBlocks, error) {
 	var list []stageBlocks
 	to := int64(address) + legacySector
@@ -195,7 +194,7 @@ func readStageList(sector []byte, address uint16) ([]stageBlocks, error) {
 	return nil, unsoundf("the block list of its %s has no end", stageAt(address))
 }
 
-// readHead decodes and judges the second sector.
+// readHead decodes and checks the second sector.
 func (s *legacyStage) readHead(sector []byte, one *stage1) error {
 	if err := ondisk.Fill(sector, binary.LittleEndian, &s.head); err != nil {
 		return err
@@ -238,7 +237,7 @@ func (s *legacyStage) readConfig(b []byte, name string) error {
 	return nil
 }
 
-// slotOf decodes the partition of a device, "(hd0,1"; of another disk than the first one it is not one here.
+// slotOf decodes the partition of a device, "(hd0,1"; one of another disk than the first is no partition here.
 func slotOf(device string) byte {
 	slot, ok := strings.CutPrefix(device, "(hd0,")
 	n, err := strconv.ParseUint(slot, 10, 8)

@@ -9,8 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/boot/windows"
 )
 
-// finders is the table of contents, in the order of a boot. All of them run on every disk with a partition table; those
-// of boot loaders are in Codes.
+// finders lists all finders, in the order of a boot. All of them run on every disk with a partition table; those of
+// boot loaders are in Codes.
 var finders = []boot.Finder{
 	firmware.Chain,
 	firmware.Encryption,
@@ -35,14 +35,14 @@ func Read(g *boot.Guest) (*boot.Result, error) { return boot.Read(g, Codes, find
 // Identify returns the code of an MBR.
 func Identify(code []byte) *boot.Code { return boot.Identify(Codes, code) }
 
-// Codes is the table of contents, the more particular code before the more general. What each reads and hands over was
-// read from its instructions.
+// Codes lists all codes, the more particular code before the more general. What each reads and passes on was read from
+// its instructions.
 //
 // Seen as real bytes: Windows Server 2003 R2 and Windows 7 in the test corpus; syslinux and isolinux 6.04, parted 3.5
-// and mbr 1.2.1 of Debian. DOS, 95B and Vista were held against copies in public repositories (retrodos, ms-sys), and
-// the first instructions of FreeBSD's mbr against a published dump. FreeBSD's boot0, NetBSD and OpenBSD are known from
-// their sources only. Windows NT 4 is not here: no bytes of it could be had; it is said to have the code of DOS, and
-// has the common shape if not.
+// and mbr 1.2.1 of Debian. DOS, 95B and Vista were compared with copies in public repositories (retrodos, ms-sys), and
+// the first instructions of FreeBSD's mbr with a published dump. FreeBSD's boot0, NetBSD and OpenBSD are known from
+// their sources only. Windows NT 4 is missing, since no bytes of it were available: it probably has the code of DOS, or
+// else the common shape.
 var Codes = []*boot.Code{
 	grub.V2,
 	grub.Legacy,

@@ -14,13 +14,12 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// Configuration looks into the text files by which a Linux guest finds its disks. They name UUIDs, labels and numbers
-// of partitions, which stay; a place that counts from the start of the disk is said, and never rewritten: the file
-// would change its length. So a guest that resumes by resume= and resume_offset= is not its business: both mean a place
-// within a partition.
+// Configuration reads the text files by which a Linux guest finds its disks. They name UUIDs, labels and numbers of
+// partitions, which stay. A place that counts from the start of the disk is reported and never rewritten: the file
+// would change its length. resume= and resume_offset= do not matter, since both mean a place within a partition.
 var Configuration = boot.Finder{Name: "linux configuration", Find: findLinux}
 
-// Limits of what is read and said. Beyond them there is no configuration that a person wrote.
+// Limits of what is read and reported. No configuration written by people exceeds them.
 const (
 	maxConfigs     = 64       // files of one file system
 	maxConfigSize  = 1 << 20  // bytes of one file
@@ -37,7 +36,7 @@ const (
 	orLeave = "; or leave this partition where it is (--partition selects others)"
 )
 
-// configFile is a file that is looked into. An element of its pattern can hold one star.
+// configFile is a kind of file to read. An element of its pattern can hold one star.
 type configFile struct {
 	pattern string
 	role    string // what its partition is in the boot; empty: nothing
@@ -51,8 +50,7 @@ const (
 	roleEntries  = "holds the entries of a boot loader"
 )
 
-// configFiles are those of a root file system first, and then those of a boot file system, which can be one with the
-// root.
+// configFiles are those of a root file system, then those of a boot file system, which can be the same.
 var configFiles = append([]configFile{
 	{"etc/fstab", roleRoot, scanFstab},
 	{"etc/crypttab", "", scanCrypttab},
@@ -72,7 +70,7 @@ var configFiles = append([]configFile{
 	{"menu.lst", roleGRUB, scanGRUB}, // of grub4dos
 }, append(inBoot("boot/"), inBoot("")...)...)
 
-// inBoot are the files of a boot file system, below the folder where it is mounted or at its top.
+// inBoot returns the files of a boot file system, below the folder where it is mounted or at its top.
 func inBoot(top string) []configFile {
 	return []configFile{
 		{top + "grub/grub.cfg", roleGRUB, scanGRUB},
@@ -88,17 +86,17 @@ func inBoot(top string) []configFile {
 	}
 }
 
-// linux is what is known while the files of a disk are read.
+// guest is the state of reading the files of a disk.
 type guest struct {
 	g     *boot.Guest
 	found boot.Found
 	said  map[string]bool
-	// What has been spent of the limits.
+	// Spent of the limits.
 	bytes                 int64
 	opened, names, places int
 }
 
-// config is one file, and where its reader stands.
+// config is the state of reading one file.
 type config struct {
 	*guest
 	in     boot.Partition
@@ -137,7 +135,7 @@ func tolerable(err error) error {
 	return err
 }
 
-// read looks into the files of one file system. The error is the last one: a file that is broken does not hide others.
+// read reads the files of one file system. The error is the last one: a broken file does not hide others.
 func (l *guest) read(p boot.Partition, files guestfile.FS) error {
 	entries, err := files.List("")
 	if err != nil {
@@ -166,7 +164,7 @@ func (l *guest) read(p boot.Partition, files guestfile.FS) error {
 	return broken
 }
 
-// files reads those of one pattern. seen holds what another name led to already.
+// files reads those of one pattern. seen holds the files that another name led to.
 func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind configFile,
 	seen map[string]bool,
 ) (broken error) {
@@ -192,7 +190,7 @@ func (l *guest) files(p boot.Partition, files guestfile.FS, names []string, kind
 	return broken
 }
 
-// expand gives the paths of a pattern. Folders are listed only where it has a star.
+// expand returns the paths of a pattern. Folders are listed only for a star.
 func (l *guest) expand(files guestfile.FS, pattern string) ([]string, error) {
 	paths := []string{""}
 	for element := range strings.SplitSeq(pattern, "/") {
@@ -240,7 +238,7 @@ func (l *guest) file(p boot.Partition, f *guestfile.File, kind configFile) error
 	return nil
 }
 
-// scan gives the words of each line to a scanner. A line that ends in a backslash goes on.
+// scan passes the words of each line to a scanner. A line that ends in a backslash goes on.
 func (c *config) scan(text string, scanner func(*config, []string)) {
 	var line []byte
 	number := 0
@@ -260,7 +258,7 @@ func (c *config) scan(text string, scanner func(*config, []string)) {
 	}
 }
 
-// words divides a line as a shell does. What stands behind a # is a comment.
+// words divides a line as a shell does. A comment follows a #.
 func words(line string) (out []string) {
 	var w []byte
 	quote, inside := byte(0), false
@@ -290,7 +288,7 @@ func words(line string) (out []string) {
 	return out
 }
 
-// link says once what a partition is in the boot.
+// link adds once what a partition is in the boot.
 func (l *guest) link(p boot.Partition, topic, text string) {
 	key := fmt.Sprint("link ", p.Number, topic)
 	if p.Kind == table.Extended || l.said[key] || len(l.found.Chain) == maxSaid {

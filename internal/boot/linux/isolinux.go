@@ -6,8 +6,8 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 )
 
-// isolinuxLBA is where the code of an isohybrid keeps the LBA of isolinux.bin, in sectors of 512 bytes of the disk: 32
-// bits at byte 432. Spec: syslinux, mbr/isohdpfx.S and utils/isohybrid.in.
+// isolinuxLBA is the place of the LBA of isolinux.bin in the code of an isohybrid: 32 bits that count sectors of 512
+// bytes. Spec: syslinux, mbr/isohdpfx.S and utils/isohybrid.in.
 const isolinuxLBA = 432
 
 // Isolinux is the code of images that are ISO 9660 and a disk at once. It goes by no table. mov eax,[07b0h], the LBA of

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// scanOptions looks for options of the kernel and of early boot that find a device. They can stand in a word of their
-// own or within the quotes of a setting.
+// scanOptions finds options of the kernel and of early boot that name a device. They are words of their own, or stand
+// within the quotes of a setting.
 func scanOptions(c *config, w []string) {
 	for _, x := range w {
 		for f := range strings.FieldsSeq(x) {
@@ -44,7 +44,7 @@ func optionValue(s, name string) (string, bool) {
 	return s[i+len(name):], true
 }
 
-// cryptKey judges "device:offset:size", a key in bytes of a device. Spec: mkinitcpio, hook encrypt.
+// cryptKey checks "device:offset:size", a key in bytes of a device. Spec: mkinitcpio, hook encrypt.
 func (c *config) cryptKey(value string) {
 	f := strings.Split(value, ":")
 	if len(f) < 3 || !isDisk(f[len(f)-3]) {
@@ -55,8 +55,9 @@ func (c *config) cryptKey(value string) {
 	}
 }
 
-// commandLineTable judges partitions that the command line gives a disk, "disk:size@offset(name),…;disk:…": those that
-// are the ones of the table would not move with them. Spec: Linux, Documentation/block/cmdline-partition.rst.
+// commandLineTable checks the partitions that a command line gives a disk, "disk:size@offset(name),…;disk:…". Those
+// that are partitions of the table too would not move with them. Spec: Linux,
+// Documentation/block/cmdline-partition.rst.
 func (c *config) commandLineTable(value string) {
 	for def := range strings.SplitSeq(value, ";") {
 		_, list, ok := strings.Cut(def, ":")
@@ -101,7 +102,7 @@ func scanGRUB(c *config, w []string) {
 	case len(w) > 1 && slices.Contains([]string{"linux", "linux16", "linuxefi", "kernel"}, w[0]) && c.role != "":
 		c.link(c.in, "kernel", fmt.Sprintf("has the kernel that GRUB starts: %.80q, by %.256q", w[1], c.path))
 	case w[0] == "partnew" && len(w) > 3:
-		// It writes the entry of a partition anew at each boot. Spec: GRUB legacy manual, "partnew".
+		// It writes the entry of a partition again at each boot. Spec: GRUB legacy manual, "partnew".
 		if off, ok := sectors(w[3]); ok {
 			if p, ok := c.startingAt(off); ok {
 				c.breaks(p.Number, fmt.Sprintf("the start of partition %d, and writes it into the partition table", p.Number), true)
@@ -111,7 +112,7 @@ func scanGRUB(c *config, w []string) {
 	scanOptions(c, w)
 }
 
-// grubRoot follows what block lists without a device count from.
+// grubRoot follows the root that block lists without a device count from.
 func (c *config) grubRoot(w []string) {
 	value := ""
 	switch {
@@ -126,8 +127,8 @@ func (c *config) grubRoot(w []string) {
 	c.onDisk = strings.Trim(value, "()") == "hd0"
 }
 
-// blockList judges "(hd0)start+length,…": sectors of the whole disk. "(hd0,1)+1" counts from a partition, and is not
-// one. Spec: GRUB manual, "How to specify block lists".
+// blockList checks "(hd0)start+length,…": sectors of the whole disk. "(hd0,1)+1" counts from a partition, and does not
+// matter. Spec: GRUB manual, "How to specify block lists".
 func (c *config) blockList(s string) {
 	list, onDisk := strings.CutPrefix(s, "(hd0)")
 	if !onDisk && !c.onDisk || list == "" {

@@ -26,8 +26,8 @@ func isLilo(code []byte) bool {
 	return !isLiloMBR(code) && len(code) >= 10 && (string(code[6:10]) == "LILO" || string(code[2:6]) == "LILO")
 }
 
-// liloPacket is the begin of the address packet of mbr.b: 16 bytes, one sector, to 0:7c00h. LILO with a map has its
-// version there.
+// liloPacket begins the address packet of mbr.b: 16 bytes, one sector, to 0:7c00h. LILO with a map has its version
+// there.
 var liloPacket = []byte{16, 0, 1, 0, 0, 0x7c}
 
 func isLiloMBR(code []byte) bool {

@@ -59,7 +59,7 @@ func (l *guest) named(name string) (boot.Partition, bool) {
 	return boot.Partition{}, false
 }
 
-// hasPartUUID compares what Linux calls a partition: the GUID, or disk signature and number, hexadecimal.
+// hasPartUUID returns a test for the PARTUUID of Linux: the GUID, or disk signature and number, hexadecimal.
 func (l *guest) hasPartUUID(value string) func(boot.Partition) bool {
 	signature, number, _ := strings.Cut(strings.ToLower(value), "-")
 	n, err := strconv.ParseInt(number, 16, 32)
@@ -74,7 +74,7 @@ func (l *guest) hasPartUUID(value string) func(boot.Partition) bool {
 	}
 }
 
-// only finds the one partition of which something is true.
+// only finds the one partition that passes a test.
 func (l *guest) only(is func(boot.Partition) bool) (found boot.Partition, ok bool) {
 	n := 0
 	if l.names++; l.names > maxLookups {
@@ -111,7 +111,7 @@ func count(s string) (int64, bool) {
 	return n * unit, true
 }
 
-// sectors reads a count of 512 bytes, and gives bytes.
+// sectors reads a count of 512 bytes, and returns bytes.
 func sectors(s string) (int64, bool) {
 	n, ok := count(s)
 	if !ok || n > math.MaxInt64/units.SectorSize {
@@ -129,7 +129,7 @@ func (c *config) startingAt(off int64) (boot.Partition, bool) {
 	return p, ok && p.Kind != table.Extended
 }
 
-// enough tells that a disk names more places than anybody would write, and says so.
+// enough reports whether a disk names more places than a person would write, and adds that as an issue.
 func (c *config) enough() bool {
 	if c.places++; c.places == maxLookups+1 {
 		c.more()
@@ -137,7 +137,7 @@ func (c *config) enough() bool {
 	return c.places > maxLookups
 }
 
-// more says that not all is said. Then it is not known whether the rest matters.
+// more reports lines that are left out: it is not known whether they matter.
 func (c *config) more() {
 	const more = "there are more lines that name places on the disk, from line %d of %.256q of partition %d on"
 	c.found.Unbootable(configCode, 0, fmt.Sprintf(more, c.line, c.path, c.in.Number), writeName)
@@ -153,9 +153,9 @@ func command(words []string, name string) bool {
 	return false
 }
 
-// place judges a byte offset that a line counts from the start of a disk. Only what a move breaks is said: in front of
-// all partitions nothing moves. A name such as /dev/sdb can mean another disk, but the exact start of a partition is no
-// accident.
+// place checks a byte offset that a line counts from the start of a disk. Only what a move breaks is reported: nothing
+// in front of all partitions moves. A name such as /dev/sdb can mean another disk, but the exact start of a partition
+// is no accident.
 func (c *config) place(disk string, off int64, breaksBoot bool) {
 	if c.enough() {
 		return
@@ -174,7 +174,7 @@ func (c *config) place(disk string, off int64, breaksBoot bool) {
 	c.breaks(number, where, breaksBoot)
 }
 
-// breaks says that a line means a place, and that a move breaks it.
+// breaks reports that a line means a place, and that a move breaks it.
 func (c *config) breaks(partition int, where string, breaksBoot bool) {
 	text := fmt.Sprintf("%.256q of partition %d, line %d, means %s: %q", c.path, c.in.Number, c.line, where,
 		cutText(c.text))
@@ -192,7 +192,7 @@ func (c *config) breaks(partition int, where string, breaksBoot bool) {
 	c.said[text] = true
 }
 
-// cutText keeps a line short.
+// cutText shortens a line for a message.
 func cutText(s string) string {
 	if len(s) > maxQuoted {
 		return s[:maxQuoted] + "…"

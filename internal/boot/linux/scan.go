@@ -8,7 +8,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// systemMounts are what a Linux needs before it can do anything.
+// systemMounts are the folders that every Linux needs.
 var systemMounts = []string{"/", "/boot", "/boot/efi", "/efi", "/usr"}
 
 // scanFstab reads a line "device folder type options". Spec: fstab(5); mount(8), "offset", in bytes.
@@ -39,7 +39,7 @@ func scanCrypttab(c *config, w []string) {
 	}
 }
 
-// offsetOption judges an option of a list with commas.
+// offsetOption checks an option of a list with commas.
 func (c *config) offsetOption(disk, options, name string, read func(string) (int64, bool)) {
 	for o := range strings.SplitSeq(options, ",") {
 		if value, ok := strings.CutPrefix(o, name); ok {
@@ -118,7 +118,7 @@ func (c *config) mapTables(w []string, breaksBoot bool) {
 	}
 }
 
-// scanRules reads a rule of udev that knows a partition by its start, in sectors. Spec: udev(7); sysfs,
+// scanRules reads a rule of udev that recognises a partition by its start, in sectors. Spec: udev(7); sysfs,
 // ABI/testing/sysfs-block.
 func scanRules(c *config, w []string) {
 	for _, x := range w {
@@ -138,7 +138,7 @@ func scanLilo(c *config, w []string) {
 	scanOptions(c, w)
 }
 
-// startOf judges a number that should be the first sector of a partition.
+// startOf checks a number that should be the first sector of a partition.
 func (c *config) startOf(value string) {
 	if off, ok := sectors(value); ok {
 		if p, ok := c.startingAt(off); ok {

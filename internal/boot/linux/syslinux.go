@@ -35,9 +35,9 @@ var (
 )
 
 // SyslinuxVolume is the boot sector of syslinux and extlinux. Its sector lists count from the start of the partition,
-// which the code in the MBR hands over; where it does not, they take the hidden sectors of the parameter block. FAT and
-// NTFS have that block anyway (finder hiddenSectors); extlinux makes one for itself in front of other file systems. XFS
-// has its superblock in the first sector. Spec: syslinux 6.04, extlinux/main.c, core/diskstart.inc.
+// which the code in the MBR passes on; otherwise from the hidden sectors of the parameter block. FAT and NTFS have that
+// block anyway (firmware.HiddenSectors); extlinux makes one in front of other file systems. XFS has its superblock in
+// the first sector. Spec: syslinux 6.04, extlinux/main.c, core/diskstart.inc.
 var SyslinuxVolume = &boot.Code{
 	ID: "syslinux-volume", Name: "SYSLINUX", OfVolume: true, Offset: map[volume.Kind]int64{volume.XFS: 4 * 512},
 	Find: findSyslinux, Known: isSyslinux,

@@ -12,10 +12,10 @@ import (
 )
 
 // BCD finds the devices in the stores of the boot manager of Windows Vista and later. Each names a partition of an MBR
-// disk by the signature of the disk and its byte offset, both of which the boot manager compares.
+// disk by disk signature and byte offset, and the boot manager compares both.
 var BCD = boot.Finder{Name: "bcd", Find: hiveFinder("bcd", repairBCD, bootStores, findDevices)}
 
-// bootStores are the paths of a store: that of BIOSes, and that of UEFI, which can lie on an MBR disk too.
+// bootStores returns the paths of a store: that of BIOSes, and that of UEFI, which can lie on an MBR disk too.
 func bootStores(*boot.Guest, boot.Partition) ([]string, error) {
 	return []string{"Boot/BCD", "EFI/Microsoft/Boot/BCD"}, nil
 }
@@ -48,8 +48,8 @@ const (
 	maxElementBytes = 4 << 20 // of all elements of a store
 )
 
-// devices gives the byte offsets in the data of an element at which a partition of an MBR disk is named. All lengths
-// between the outside and a nested device differ by kind and version, so the shape is looked for: 20 bytes of it do not
+// devices returns the byte offsets in the data of an element at which a partition of an MBR disk is named. All lengths
+// between the outside and a nested device differ by kind and version, so the shape is searched: 20 bytes of it do not
 // occur by chance.
 func devices(data []byte) (at []int64, found []device) {
 	var d device
@@ -68,7 +68,7 @@ func devices(data []byte) (at []int64, found []device) {
 	return at, found
 }
 
-// store is a store while it is walked.
+// store is the state of a walk through a store.
 type store struct {
 	*guestHive
 	elements int   // seen
@@ -153,7 +153,7 @@ const (
 	deviceFirst = 0x10 // behind the GUID
 )
 
-// names notes which partition the last reference names, and whether a Windows starts from it.
+// names records which partition the last reference names, and whether a Windows starts from it.
 func (s *store) names(starts bool) {
 	n := s.refs[len(s.refs)-1].Target
 	if n == 0 {
@@ -165,7 +165,7 @@ func (s *store) names(starts bool) {
 	s.starts[n] = s.starts[n] || starts
 }
 
-// elementKind names an element by its number. A name that is not one is not repeated: it is a stranger's text.
+// elementKind names an element by its number. Any other name is text from the image, and is not repeated.
 func elementKind(name string) string {
 	if len(name) != 8 {
 		return "bcd device"

@@ -17,8 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// BootIni reads the menu of NTLDR. It counts partitions, so no move breaks it; what it can start beside a Windows are
-// boot sectors that were saved in files, and these know their place.
+// BootIni reads the menu of NTLDR. It counts partitions, so no move breaks it. What it starts beside a Windows are boot
+// sectors that were saved in files, and these hold their place.
 var BootIni = boot.Finder{Name: "boot.ini", Find: boot.Everywhere(findBootIni)}
 
 const (
@@ -66,7 +66,7 @@ var arcPath = regexp.MustCompile(`(?i)multi\(\d{1,3}\)disk\(\d{1,3}\)rdisk\((\d{
 // savedPath is a file of C: that a line of the menu starts.
 var savedPath = regexp.MustCompile(`(?im)^[ \t]*c:\\([^/:*?"<>|=\r\n]{1,128}?)[ \t]*=`)
 
-// checkArc holds the partitions that boot.ini counts to those there are. All moves keep numbers and order.
+// checkArc compares the partitions that boot.ini counts with those that exist. All moves keep numbers and order.
 func checkArc(f *boot.Found, g *boot.Guest, p boot.Partition, menu []byte) {
 	counted := arcPartitions(g)
 	said := map[string]bool{}
@@ -89,7 +89,7 @@ func checkArc(f *boot.Found, g *boot.Guest, p boot.Partition, menu []byte) {
 	}
 }
 
-// arcPartitions are the numbers of partitions in the order in which NTLDR counts them.
+// arcPartitions returns the numbers of partitions in the order in which NTLDR counts them.
 func arcPartitions(g *boot.Guest) []int {
 	var out []int
 	for _, kind := range []table.Kind{table.Primary, table.Logical, table.Entry} {
@@ -102,7 +102,7 @@ func arcPartitions(g *boot.Guest) []int {
 	return out
 }
 
-// readBootIni reads the menu, nothing if absent.
+// readBootIni reads the menu; nil if absent.
 func readBootIni(files guestfile.FS) ([]byte, error) {
 	file, err := files.Open("boot.ini")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -114,11 +114,11 @@ func readBootIni(files guestfile.FS) ([]byte, error) {
 	return ondisk.Bytes(file, 0, min(file.Size(), maxBootIni))
 }
 
-// savedName is a file that holds a boot sector by its name: BOOTSECT.DOS of the setup of Windows, bootsect.lnx and
-// others of people.
+// savedName matches the usual names of files that hold a boot sector: BOOTSECT.DOS of the setup of Windows,
+// bootsect.lnx and others.
 var savedName = regexp.MustCompile(`(?i)^bootsect\.[^.]{1,16}$`)
 
-// savedPaths are the files that the menu starts.
+// savedPaths returns the files that the menu starts.
 func savedPaths(menu []byte) []string {
 	var names []string
 	for _, m := range savedPath.FindAllSubmatch(menu, maxSaved) {
@@ -127,7 +127,7 @@ func savedPaths(menu []byte) []string {
 	return names
 }
 
-// savedSectors gives the files in the root that hold boot sectors, in the order of their names.
+// savedSectors returns the files in the root that hold boot sectors, in the order of their names.
 func savedSectors(files guestfile.FS, menu []byte) ([]string, error) {
 	names := savedPaths(menu)
 	entries, err := files.List("")
@@ -147,7 +147,7 @@ func savedSectors(files guestfile.FS, menu []byte) ([]string, error) {
 	return names, nil
 }
 
-// savedSector looks into a file that may hold a boot sector.
+// savedSector reads a file that may hold a boot sector.
 func savedSector(f *boot.Found, g *boot.Guest, p boot.Partition, name string) error {
 	what := fmt.Sprintf("the boot sector that is saved in %s of partition %d cannot be read", shown(name), p.Number)
 	file, err := windowsFile(g, p, name)
@@ -182,8 +182,8 @@ func savedSector(f *boot.Found, g *boot.Guest, p boot.Partition, name string) er
 	return keepFile(f, g, p, file, "saved-boot-sector", []boot.Ref{r})
 }
 
-// hasHidden reports whether a sector is a boot sector with a BIOS parameter block of sectors of 512 bytes, so that the
-// field at 1ch means what it says.
+// hasHidden reports whether a sector is a boot sector with a BIOS parameter block for sectors of 512 bytes. Only then
+// is the field at 1ch the hidden sectors.
 func hasHidden(b []byte) bool {
 	jump := b[0] == 0xeb || b[0] == 0xe9
 	return jump && b[510] == 0x55 && b[511] == 0xaa && binary.LittleEndian.Uint16(b[0x0b:]) == 512

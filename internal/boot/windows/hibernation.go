@@ -9,14 +9,13 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Hibernation looks for a Windows that sleeps on the disk: the kernel that wakes up knows the old places of the
-// volumes, and has parts of their file systems in memory.
+// Hibernation finds a hibernated Windows: the kernel that wakes up has the old places of the volumes, and parts of
+// their file systems, in memory.
 var Hibernation = boot.Finder{Name: "hibernation", Find: boot.Everywhere(findHibernation)}
 
 const hibernationFile = "hiberfil.sys"
 
-// What the file begins with, in capitals in some versions and not in others. Spec: libhibr, "Windows Hibernation File
-// format".
+// Magic numbers of the file, in capitals in some versions only. Spec: libhibr, "Windows Hibernation File format".
 const (
 	hibernated = "HIBR" // with fast startup too, which is the kernel of a system that was shut down
 	resuming   = "RSTR" // a wake-up that did not come to its end
@@ -52,7 +51,7 @@ func findHibernation(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	return nil
 }
 
-// upper raises ASCII letters, and only these.
+// upper converts ASCII letters, and only these, to upper case.
 func upper(b []byte) []byte {
 	out := make([]byte, len(b))
 	for i, c := range b {

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// Limits of what a disk is worth. A disk has one store of the boot manager and seldom more than two Windows.
+// Limits for one disk. It has one store of the boot manager and seldom more than two Windows.
 const (
 	maxHives = 8    // of one kind, on a disk
 	maxRefs  = 1024 // of one file
@@ -35,7 +35,7 @@ type guestHive struct {
 	unlisted int // positions on other disks that refs leaves out
 }
 
-// hive opens a registry hive of a guest.
+// openHive opens a registry hive of a guest.
 func openHive(g *boot.Guest, p boot.Partition, path, code string) (*guestHive, error) {
 	file, err := windowsFile(g, p, path)
 	if err != nil {
@@ -48,8 +48,8 @@ func openHive(g *boot.Guest, p boot.Partition, path, code string) (*guestHive, e
 	return &guestHive{Hive: h, g: g, p: p, file: file, code: code}, nil
 }
 
-// hiveFinder makes a finder of what finds the references in one hive. names gives the paths of a partition at which one
-// can be.
+// hiveFinder returns a finder that reads hives. names returns the paths of a partition at which one can be, and find
+// finds the references in one hive.
 func hiveFinder(code, remedy string, names func(*boot.Guest, boot.Partition) ([]string, error),
 	find func(*guestHive, *boot.Found) error,
 ) func(*boot.Guest) (boot.Found, error) {
@@ -76,11 +76,10 @@ func hiveFinder(code, remedy string, names func(*boot.Guest, boot.Partition) ([]
 	}
 }
 
-// hivePath is where a hive can be, and what is said when it cannot be read.
+// hivePath is where a hive can be, and the issue if it cannot be read.
 type hivePath struct{ path, code, remedy string }
 
-// readHive adds what one hive holds. A hive that is there and not understood matters to every partition: any can be
-// named in it.
+// readHive adds what one hive holds. A hive that is not understood matters to every partition: it can name any.
 func readHive(f *boot.Found, g *boot.Guest, p boot.Partition, at hivePath, left *int,
 	find func(*guestHive, *boot.Found) error,
 ) error {
@@ -104,10 +103,10 @@ func readHive(f *boot.Found, g *boot.Guest, p boot.Partition, at hivePath, left 
 	return keepHive(f, h)
 }
 
-// keepHive adds the references of a hive. When Windows will not take the file as it is, they stay: it would apply its
-// log to the file, and a change made here would be lost or make a muddle.
+// keepHive adds the references of a hive. They stay if Windows will not take the file as it is: it would apply its log
+// to the file, and a change made here would be lost or corrupt it.
 func keepHive(f *boot.Found, h *guestHive) error {
-	err := h.settled()
+	err := h.clean()
 	if err != nil && !boot.Understood(err) {
 		return err
 	}
@@ -121,8 +120,8 @@ func keepHive(f *boot.Found, h *guestHive) error {
 	return keepFile(f, h.g, h.p, h.file, h.code, h.refs)
 }
 
-// settled is nil when Windows will take the hive as it is, by its own word and by that of the logs beside it.
-func (h *guestHive) settled() error {
+// clean returns nil if Windows takes the hive as it is, by its own header and by the logs beside it.
+func (h *guestHive) clean() error {
 	if err := h.Clean(); err != nil {
 		return err
 	}
@@ -145,7 +144,7 @@ func (h *guestHive) settled() error {
 	return nil
 }
 
-// ref makes a reference of the 8 bytes at off of a value. Its target, if any, is set.
+// ref adds a reference of the 8 bytes at off of a value, and sets its target, if any.
 func (h *guestHive) ref(kind string, v *hive.Value, off int64) error {
 	if h.own == maxRefs {
 		return fmt.Errorf("%w of %d positions in one file", ondisk.ErrLimit, maxRefs)
@@ -160,8 +159,8 @@ func (h *guestHive) ref(kind string, v *hive.Value, off int64) error {
 	return nil
 }
 
-// other makes a reference of the 8 bytes at off of a value that names a partition of another disk, by its signature.
-// loss is what a stale one costs; empty: the boot. A value that cannot be rewritten is counted: no move of this disk
+// other adds a reference of the 8 bytes at off of a value that names a partition of another disk by its signature. loss
+// is the cost of a stale one; empty: the boot. A value that cannot be rewritten is only counted: no move of this disk
 // needs it.
 func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint32, loss string) error {
 	if signature == 0 {
@@ -207,7 +206,7 @@ func (h *guestHive) position(kind string, v *hive.Value, off int64) (boot.Ref, e
 	return r, nil
 }
 
-// aim finds the partition that starts where a reference points. Nothing but a start is meant by these.
+// aim sets the partition that starts where a reference points. These references always mean a start.
 func aim(g *boot.Guest, r *boot.Ref) {
 	if p, ok := g.StartingAt(r.Points); ok && p.Kind != table.Extended {
 		r.Target = p.Number
@@ -221,7 +220,7 @@ func encodeBytes(_ []byte, to int64) ([]byte, error) {
 	return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to)), nil
 }
 
-// keepFile adds the references in a file, unless Windows will first set the volume around it right.
+// keepFile adds the references in a file. They stay if Windows will first repair the volume around it.
 func keepFile(f *boot.Found, g *boot.Guest, p boot.Partition, file *guestfile.File, code string,
 	refs []boot.Ref,
 ) error {
@@ -243,7 +242,7 @@ func follows(refs []boot.Ref) bool {
 	return slices.ContainsFunc(refs, func(r boot.Ref) bool { return r.Follows() || r.Disk != 0 })
 }
 
-// hold makes references stay, and says for which partitions that matters.
+// hold makes references stay, and reports the partitions for which that matters.
 func hold(f *boot.Found, p boot.Partition, file *guestfile.File, code string, refs []boot.Ref, why error,
 	remedy string,
 ) {
@@ -267,8 +266,7 @@ func hold(f *boot.Found, p boot.Partition, file *guestfile.File, code string, re
 	}
 }
 
-// each walks a list of a hive. What is wrong with one element does not hide the others; the first such fault is given
-// back at the end.
+// each walks a list of a hive. A broken element does not hide the others; the first such error is returned at the end.
 func each[T any](list func(func(T, error) bool), do func(T) error) error {
 	var broken error
 	for v, err := range list {

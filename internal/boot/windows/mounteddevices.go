@@ -12,19 +12,18 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// MountedDevices finds the values from which Windows knows a volume of an MBR disk again: signature of the disk and
-// byte offset. With another offset 2000, XP and 2003 take it for a new volume and give it another letter, even to their
-// own.
+// MountedDevices finds the values by which Windows recognises a volume of an MBR disk: disk signature and byte offset.
+// With another offset 2000, XP and 2003 take it for a new volume, even their own, and give it another letter.
 var MountedDevices = boot.Finder{
 	Name: "mounted-devices", Find: hiveFinder("mounted-devices", checkLetters, systemHives, findMounted),
 }
 
-// otherLetter is what a stale letter of a partition on another disk costs.
+// otherLetter is the cost of a stale letter of a partition on another disk.
 const otherLetter = "Windows takes the partition for a new one and gives it another drive letter"
 
 const checkLetters = "go on with --allow-unbootable, and give the drive letters back after the first boot of the copy"
 
-// systemHives are the paths of the hives SYSTEM in a partition.
+// systemHives returns the paths of the hives SYSTEM in a partition.
 func systemHives(g *boot.Guest, p boot.Partition) (paths []string, err error) {
 	err = eachWindows(g, p, func(folder string) error {
 		paths = append(paths, folder+"/"+systemHive)
@@ -69,7 +68,7 @@ func findMounted(h *guestHive, _ *boot.Found) error {
 	})
 }
 
-// mountedKind says what a value stands for: a drive letter, or a volume that can be mounted in a folder.
+// mountedKind names a value: a drive letter, or a volume that can be mounted in a folder.
 func mountedKind(name string) string {
 	letter, ok := strings.CutPrefix(strings.ToLower(name), `\dosdevices\`)
 	if ok && len(letter) == 2 && letter[0] >= 'a' && letter[0] <= 'z' && letter[1] == ':' {

@@ -12,10 +12,10 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// windowsClean is nil when Windows takes a volume as it is. Otherwise it wraps ErrUnsupported: chkdsk or the replay of
-// $LogFile comes first. The log of NTFS holds metadata only, never what is in a file, so it would not write over a
-// change made here; but it can give a file other clusters, and restores the records of the MFT, in which small files
-// lie. Where a file lies is not certain before that.
+// windowsClean returns nil if Windows takes a volume as it is. Otherwise the error wraps ErrUnsupported: chkdsk or the
+// replay of $LogFile comes first. The log of NTFS holds metadata only, so it would not overwrite a change in a file.
+// But it can give a file other clusters, and restores the records of the MFT, in which small files lie: until then it
+// is not certain where a file lies.
 func windowsClean(g *boot.Guest, p boot.Partition) error {
 	if p.Volume.Kind != volume.NTFS {
 		return nil // FAT has no log: what is on the disk is what there is
@@ -66,7 +66,7 @@ const (
 	maxSystemPage = 64 << 10
 )
 
-// logClosed judges $LogFile as ntfs-3g and Linux do: closed, or left open by XP and later with the flag that the volume
+// logClosed checks $LogFile as ntfs-3g and Linux do: closed, or left open by XP and later with the flag that the volume
 // is clean. A log of 0xff bytes is new.
 func logClosed(f *guestfile.File) error {
 	head, err := ondisk.Bytes(f, 0, min(f.Size(), 4))

@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// Recovery finds the places of the recovery system in ReAgent.xml: elements such as WinreLocation name a partition by
+// Recovery finds the places of the recovery system in ReAgent.xml. Elements such as WinreLocation name a partition by
 // its byte offset in decimal, on GPT disks too. A wrong one disables the recovery system, and nothing else.
 var Recovery = boot.Finder{Name: "winre", Find: boot.Everywhere(findRecovery)}
 
@@ -52,7 +52,7 @@ func findRecovery(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	return nil
 }
 
-// keepRecovery adds the references. What keeps one from being rewritten is only worth a warning.
+// keepRecovery adds the references. One that cannot be rewritten is only a warning.
 func keepRecovery(f *boot.Found, g *boot.Guest, p boot.Partition, file *guestfile.File, refs []boot.Ref) error {
 	var kept boot.Found
 	if err := keepFile(&kept, g, p, file, "winre", refs); err != nil {
@@ -98,20 +98,20 @@ func recoveryRefs(g *boot.Guest, p boot.Partition, file *guestfile.File) ([]boot
 	return refs, nil
 }
 
-// onThisDisk reports whether a location is on the disk at hand: the id is the signature of an MBR disk, in decimal, and
-// the guid is that of a GPT. What is not said is 0.
+// onThisDisk reports whether a location is on this disk: the id is the signature of an MBR disk, in decimal, and the
+// guid is that of a GPT. A missing one is 0.
 func onThisDisk(g *boot.Guest, l location) bool {
 	guid := strings.ToLower(strings.Trim(l.guid, "{}"))
 	if strings.Trim(guid, "0-") != "" {
-		// Whose GUID it is, no specification says: that of the disk, as seen so far.
+		// No specification says which GUID it is: that of the disk, as seen so far.
 		return guid == g.GUID || slices.ContainsFunc(g.Partitions, func(p boot.Partition) bool { return p.GUID == guid })
 	}
 	n, err := strconv.ParseUint(l.id, 10, 32)
 	return err != nil || n == 0 || g.Scheme == table.MBR && n == uint64(g.Signature)
 }
 
-// stretch is a tag up to the end of its number, with the white space in front, which means nothing between tags: it
-// gives and takes the characters that the number wins and loses. The fields are characters.
+// stretch is a tag up to the end of its number, with the white space in front, which means nothing between tags and
+// grows or shrinks as the number does. The fields count characters.
 type stretch struct {
 	in               script
 	tag, number, end int

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// script is how the characters of a text are stored. What is looked for is ASCII.
+// script is the encoding of a text, of which only ASCII is searched.
 type script struct {
 	start int64 // of the first character, behind a byte order mark
 	unit  int   // bytes of a character; of UTF-8 each byte is taken for one
 	low   int   // the byte of a character that holds its ASCII code
 }
 
-// decodeText gives a byte for each character of a text in UTF-8 or UTF-16, which its first bytes tell apart: the ASCII
-// code, or 0xff. UTF-16 has a mark or begins with a declaration. Spec: XML 1.0, appendix F.
+// decodeText returns a byte for each character of a text in UTF-8 or UTF-16: the ASCII code, or 0xff. The first bytes
+// tell the encodings apart, since UTF-16 has a mark or begins with a declaration. Spec: XML 1.0, appendix F.
 func decodeText(raw []byte) ([]byte, script) {
 	switch {
 	case bytes.HasPrefix(raw, []byte{0xff, 0xfe}), bytes.HasPrefix(raw, []byte{'<', 0, '?', 0}):
@@ -66,8 +66,8 @@ type location struct {
 
 const white = " \t\r\n"
 
-// locations finds the tags whose names end in "Location" and that have an offset. It knows as much of XML as a file of
-// this kind has: tags, declarations and comments.
+// locations finds the tags whose names end in "Location" and that have an offset. It parses as much of XML as such a
+// file has: tags, declarations and comments.
 func locations(text []byte) []location {
 	var out []location
 	for end := 0; ; {
@@ -87,7 +87,7 @@ func locations(text []byte) []location {
 	}
 }
 
-// tagEnd is the place behind a tag or comment, -1 when it does not end.
+// tagEnd returns the place behind a tag or comment, -1 if it does not end.
 func tagEnd(text []byte, tag int) int {
 	if bytes.HasPrefix(text[tag:], []byte("<!--")) {
 		if i := bytes.Index(text[tag+4:], []byte("-->")); i >= 0 {
@@ -111,7 +111,7 @@ func tagEnd(text []byte, tag int) int {
 	return -1
 }
 
-// read takes the name and the attributes of a tag that text ends with, and reports whether it has an offset.
+// read parses the name and the attributes of a tag that text ends with, and reports whether it has an offset.
 func (l *location) read(text []byte) bool {
 	at := l.tag + 1
 	n := letters(text[at:])

@@ -16,18 +16,18 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// Folders says where a Windows lies. What that Windows stores is found by the finders of its files; here is what must
-// be said when files cannot be read at all.
+// Folders finds the folders of each Windows. Other finders read its files; this one reports files that cannot be read
+// at all.
 var Folders = boot.Finder{Name: "windows", Find: boot.Everywhere(findWindows)}
 
-// windowsFolders are the folders that the setup programs of Windows offer; NT and 2000 said WINNT. A second Windows in
-// one partition has another, and so has one whose owner chose it.
+// windowsFolders are the folders that the setup of Windows offers; NT and 2000 used WINNT. A second Windows in one
+// partition has another folder, and so has one whose owner chose it.
 var windowsFolders = []string{"WINDOWS", "WINNT"}
 
-// maxRootFolders is how many other folders of a partition are looked into for a Windows.
+// maxRootFolders bounds the other folders of a partition that are searched for a Windows.
 const maxRootFolders = 256
 
-// systemHive is where the part of the registry lies that a boot reads first, from the folder of the Windows.
+// systemHive is the path, in the folder of a Windows, of the hive that a boot reads first.
 const systemHive = "System32/config/SYSTEM"
 
 // Remedies.
@@ -57,7 +57,7 @@ func findWindows(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 	})
 }
 
-// loadsWindows tells Windows generations apart by the file that a boot sector names; it is empty if absent.
+// loadsWindows returns the file that a boot sector loads, by generation of Windows; empty for any other.
 func loadsWindows(g *boot.Guest, p boot.Partition) (string, error) {
 	b, err := ondisk.Bytes(g.Disk, p.Off, 512)
 	if err != nil {
@@ -71,8 +71,8 @@ func loadsWindows(g *boot.Guest, p boot.Partition) (string, error) {
 	return "", nil
 }
 
-// unreadable says what follows when the files of a partition cannot be read. Most such volumes hold data, and a Windows
-// in one would not start before the move either; only one that is booted from is taken as a system.
+// unreadable reports files of a partition that cannot be read. Most such volumes hold data, and a Windows in one would
+// not start before the move either: only one that is booted from counts as a system.
 func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error {
 	if !boot.Understood(err) {
 		return err
@@ -84,7 +84,7 @@ func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error 
 			fmt.Sprintf("Windows Vista or later boots from partition %d, and the partitions that \\Boot\\BCD names are not "+
 				"known: %v", p.Number, err), repairBCD)
 	case p.Active && p.Kind == table.Primary && loads == "NTLDR":
-		// One that gives its own partition another letter does not let anybody in.
+		// A Windows that gives its own partition another letter lets no user log in.
 		f.Unbootable("mounted-devices", 0,
 			fmt.Sprintf("Windows NT 4, 2000, XP or 2003 boots from partition %d, and the partitions whose letters its "+
 				"registry keeps by their places are not known: %v",
@@ -102,8 +102,8 @@ func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error 
 	return nil
 }
 
-// windowsFiles opens a file system that Windows starts from: ErrNoMatch when the partition holds none, or one whose
-// boot sector is broken, which is said elsewhere. One whose root cannot be read cannot be read at all.
+// windowsFiles opens a file system that Windows starts from. It returns ErrNoMatch for a partition without one, and for
+// a broken boot sector, which its prober reports. If the root cannot be read, nothing can be read.
 func windowsFiles(g *boot.Guest, p boot.Partition) (guestfile.FS, error) {
 	if !p.Volume.Kind.Traits().Windows || p.Volume.Size == 0 {
 		return nil, ondisk.ErrNoMatch
@@ -118,7 +118,7 @@ func windowsFiles(g *boot.Guest, p boot.Partition) (guestfile.FS, error) {
 		root = readRoot(files, p)
 		m.roots[p.Number] = root
 	}
-	// a root of very many names can be searched all the same
+	// A root with too many names can be searched all the same.
 	if err := root.err; err == nil || errors.Is(err, ondisk.ErrLimit) || errors.Is(err, fs.ErrNotExist) {
 		return files, nil
 	}
@@ -161,8 +161,8 @@ func readRoot(files guestfile.FS, p boot.Partition) (r rootFolder) {
 	return r
 }
 
-// windowsFile finds a file of a partition: fs.ErrNotExist if absent, or when no file of the partition can be read,
-// which findWindows reports.
+// windowsFile opens a file of a partition: fs.ErrNotExist if absent, or if no file of the partition can be read, which
+// findWindows reports.
 func windowsFile(g *boot.Guest, p boot.Partition, path string) (*guestfile.File, error) {
 	files, err := windowsFiles(g, p)
 	switch {
@@ -175,8 +175,8 @@ func windowsFile(g *boot.Guest, p boot.Partition, path string) (*guestfile.File,
 	return nil, err
 }
 
-// eachWindows calls do for each folder of a partition that holds a Windows: one with a SYSTEM that exists, readable or
-// not. Of other folders than the usual ones it must be readable: many of these are links.
+// eachWindows calls do for each folder of a partition that holds a Windows: one with a SYSTEM, readable or not. Outside
+// of the usual folders it must be readable, since many other folders are links.
 func eachWindows(g *boot.Guest, p boot.Partition, do func(folder string) error) error {
 	if _, err := windowsFiles(g, p); err != nil {
 		if boot.Understood(err) || errors.Is(err, ondisk.ErrNoMatch) {
@@ -218,5 +218,5 @@ func (r *rootFolder) search(g *boot.Guest, p boot.Partition) error {
 	return nil
 }
 
-// shown is a path as Windows writes it.
+// shown returns a path as Windows writes it.
 func shown(path string) string { return `\` + strings.ReplaceAll(path, "/", `\`) }
