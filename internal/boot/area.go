@@ -36,14 +36,31 @@ func (g *Guest) Area(p Partition) (c *Code, ok bool, err error) {
 	return c, ok, nil
 }
 
-// LoaderIn returns the first sector of a partition if it is that of a loader; ok is false for any other.
-func (g *Guest) LoaderIn(p Partition, c *Code) (sector []byte, ok bool, err error) {
-	held, ok, err := g.Area(p)
-	if err != nil || !ok || held != c {
-		return nil, false, err
+// Homes calls do for each boot sector that holds a loader: that of the disk, with a zero Partition, and those of
+// partitions. where names the boot sector for people, and code has at least CodeLen bytes.
+func (g *Guest) Homes(c *Code, do func(home Partition, where string, code []byte) error) error {
+	if g.Code == c {
+		if err := do(Partition{}, "the MBR", g.Sector0); err != nil {
+			return err
+		}
 	}
-	sector, err = ondisk.Bytes(g.Disk, p.Off, 512)
-	return sector, err == nil, err
+	for _, p := range g.Partitions {
+		held, ok, err := g.Area(p)
+		if err != nil {
+			return err
+		}
+		if !ok || held != c {
+			continue
+		}
+		sector, err := ondisk.Bytes(g.Disk, p.Off, 512)
+		if err != nil {
+			return err
+		}
+		if err := do(p, fmt.Sprintf("the boot sector of partition %d", p.Number), sector); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // inPartitions reports whether the code can be the boot sector of a partition, which its Find describes then.

@@ -90,7 +90,7 @@ func TestDisklabelsOfFdisk(t *testing.T) {
 	}
 }
 
-// FreeBSD counts from the start of the slice since version 10, which its raw slice tells; libblkid agrees.
+// FreeBSD counts from the start of the slice since version 10, as its raw slice shows; libblkid agrees.
 func TestRelativeDisklabel(t *testing.T) {
 	f := disktest.ForgeMBR(80000, disktest.MBREntryFields{Type: 0xa5, Start: 63, Sectors: 70000})
 	f.PutDisklabel(64*512, disktest.Slice{Start: 16, Sectors: 20000, Type: 7},
@@ -197,7 +197,7 @@ func partedSlices(t *testing.T, path, label string) []extent {
 	return out
 }
 
-// A disk of a Sun or of a BSD without a partition table is said to be one.
+// A disk of a Sun or of a BSD without a partition table is reported as such.
 func TestLabelOnly(t *testing.T) {
 	for name, c := range map[string]struct {
 		make  func(path string)

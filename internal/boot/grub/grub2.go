@@ -68,8 +68,6 @@ type grubReader struct {
 	c    *boot.Code
 	f    *boot.Found
 	seen map[grubSeen]bool // lists that have been read: two boot sectors may name one
-
-	followed int // boot sectors of partitions
 }
 
 type grubSeen struct {
@@ -86,34 +84,28 @@ type grubImage struct {
 
 func findGrub2(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
 	r := grubReader{g: g, c: c, f: &f, seen: map[grubSeen]bool{}}
-	if g.Code == c {
-		if err := r.boot(grubImage{place: "the MBR", code: g.Sector0}); err != nil {
-			return f, err
-		}
-	}
-	for _, p := range g.Partitions {
-		if err := r.bootSector(p); err != nil {
-			return f, err
-		}
-	}
-	return f, nil
+	err = eachHome(g, c, &f, func(home boot.Partition, where string, code []byte) error {
+		return r.boot(grubImage{home, where, code[:boot.CodeLen]})
+	})
+	return f, err
 }
 
-// bootSector looks for a boot.img in the first sector of a partition.
-func (r *grubReader) bootSector(p boot.Partition) error {
-	b, ok, err := r.g.LoaderIn(p, r.c)
-	if err != nil || !ok {
-		return err
-	}
-	switch r.followed++; {
-	case r.followed == boot.MaxBootSectors+1:
-		text := fmt.Sprintf("GRUB 2 is in the boot sectors of more than %d partitions", boot.MaxBootSectors)
-		r.f.Unbootable(r.c.ID, 0, text, boot.InstallAgain)
-		return nil
-	case r.followed > boot.MaxBootSectors:
-		return nil
-	}
-	return r.boot(grubImage{p, fmt.Sprintf("the boot sector of partition %d", p.Number), b[:boot.CodeLen]})
+// eachHome calls do for each boot sector that holds a loader, as far as these are followed.
+func eachHome(g *boot.Guest, c *boot.Code, f *boot.Found, do func(boot.Partition, string, []byte) error) error {
+	followed := 0
+	return g.Homes(c, func(home boot.Partition, where string, code []byte) error {
+		if home.Number != 0 {
+			followed++
+		}
+		if followed == boot.MaxBootSectors+1 {
+			text := fmt.Sprintf("%s is in the boot sectors of more than %d partitions", c.Name, boot.MaxBootSectors)
+			f.Unbootable(c.ID, 0, text, boot.InstallAgain)
+		}
+		if followed > boot.MaxBootSectors {
+			return nil
+		}
+		return do(home, where, code)
+	})
 }
 
 // boot reads a boot.img and the core image that it loads.

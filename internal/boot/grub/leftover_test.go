@@ -82,7 +82,7 @@ func TestGrub2ListOfTwoBootSectors(t *testing.T) {
 	require.Len(t, r.Refs, 3, "entry 1 is found twice and kept once")
 }
 
-// A table names thousands of partitions: what a loader in each of them is said of is bounded, and the one that boots
+// A table names thousands of partitions: issues about a loader in each of them are bounded, and the one that boots
 // counts wherever it stands.
 func TestLoadersInManyPartitions(t *testing.T) {
 	for name, put := range map[string]func(f disktest.Forged){

@@ -35,30 +35,10 @@ func (u unsound) Error() string { return u.text }
 func unsoundf(format string, args ...any) error { return unsound{text: fmt.Sprintf(format, args...)} }
 
 func findGrubLegacy(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
-	if g.Code == c {
-		if err := readLegacy(&f, g, c, legacyHome{name: "the MBR"}, g.Sector0); err != nil {
-			return f, err
-		}
-	}
-	followed := 0
-	for _, p := range g.Partitions {
-		code, ok, err := g.LoaderIn(p, c)
-		switch {
-		case err != nil:
-			return f, err
-		case !ok:
-			continue
-		case followed == boot.MaxBootSectors:
-			text := fmt.Sprintf("GRUB legacy is in the boot sectors of more than %d partitions", boot.MaxBootSectors)
-			f.Unbootable(c.ID, 0, text, boot.InstallAgain)
-			return f, nil
-		}
-		followed++
-		if err := readLegacy(&f, g, c, inPartition(p, "the boot sector of partition %d"), code); err != nil {
-			return f, err
-		}
-	}
-	return f, nil
+	err = eachHome(g, c, &f, func(home boot.Partition, where string, code []byte) error {
+		return readLegacy(&f, g, c, inPartition(home, where), code)
+	})
+	return f, err
 }
 
 // legacyHome is the partition or gap in which a part of GRUB legacy lies.
@@ -69,8 +49,8 @@ type legacyHome struct {
 	name      string
 }
 
-func inPartition(p boot.Partition, format string) legacyHome {
-	return legacyHome{p.Range, p.Number, fmt.Sprintf(format, p.Number)}
+func inPartition(p boot.Partition, name string) legacyHome {
+	return legacyHome{p.Range, p.Number, name}
 }
 
 // holds reports whether all of the sectors lie in it.
@@ -159,7 +139,7 @@ func legacyHolding(g *boot.Guest, first, sectors int64, what string) (legacyHome
 			partition: p.Number, remedy: boot.ShutDownFirst,
 		}
 	case ok && p.Kind != table.Extended:
-		home := inPartition(p, "partition %d")
+		home := inPartition(p, fmt.Sprintf("partition %d", p.Number))
 		home.Len = min(home.Len, g.Disk.Size()-home.Off) // a table can name more than there is
 		return home, nil
 	}

@@ -37,23 +37,17 @@ func isLiloMBR(code []byte) bool {
 const runLilo = "go on with --allow-unbootable, and run lilo from a rescue system on the copy"
 
 func findLilo(g *boot.Guest, c *boot.Code) (f boot.Found, err error) {
-	if g.Code == c {
-		lilo(&f, g, c, boot.Partition{}, "the MBR", g.Sector0)
-	}
-	for _, p := range g.Partitions {
-		code, ok, err := g.LoaderIn(p, c)
-		if err != nil {
-			return f, err
+	err = g.Homes(c, func(home boot.Partition, where string, code []byte) error {
+		if len(f.Chain) < boot.MaxBootSectors || g.Starts(home) { // one is enough to refuse a move
+			refuseLilo(&f, g, c, home, where, code)
 		}
-		if ok && (len(f.Chain) < boot.MaxBootSectors || g.Starts(p)) { // one is enough to refuse a move
-			lilo(&f, g, c, p, fmt.Sprintf("the boot sector of partition %d", p.Number), code)
-		}
-	}
-	return f, nil
+		return nil
+	})
+	return f, err
 }
 
-// lilo refuses any move: kernels can lie in any partition.
-func lilo(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, where string, code []byte) {
+// refuseLilo refuses any move: kernels can lie in any partition.
+func refuseLilo(f *boot.Found, g *boot.Guest, c *boot.Code, home boot.Partition, where string, code []byte) {
 	name := liloVersion(code)
 	f.Link(home.Number, "%s in %s loads a kernel by absolute sectors", name, where)
 	text := fmt.Sprintf("%s in %s: its map holds the absolute sectors of the kernel", name, where)

@@ -77,7 +77,7 @@ func stored(r *boot.Result) []boot.Ref {
 	return slices.DeleteFunc(slices.Clone(r.Refs), func(r boot.Ref) bool { return r.File == "" })
 }
 
-// fates says what references are and what becomes of them.
+// fates returns references and what becomes of them.
 func fates(refs []boot.Ref) []string {
 	out := []string{}
 	for _, r := range refs {
