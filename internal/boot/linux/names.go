@@ -5,6 +5,7 @@ import (
 	"math"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -97,11 +98,9 @@ func count(s string) (int64, bool) {
 		return a * b, true // 18 digits
 	}
 	unit := int64(1)
-	for suffix, n := range map[string]int64{"K": units.KiB, "M": units.MiB, "G": units.GiB} {
-		digits := strings.TrimSuffix(strings.TrimSuffix(s, "iB"), suffix)
-		if digits = strings.TrimSuffix(digits, strings.ToLower(suffix)); digits != strings.TrimSuffix(s, "iB") {
-			s, unit = digits, n
-			break
+	if digits := strings.TrimSuffix(s, "iB"); digits != "" {
+		if i := strings.IndexByte("kmg", digits[len(digits)-1]|0x20); i >= 0 {
+			s, unit = digits[:len(digits)-1], units.KiB<<(10*i)
 		}
 	}
 	n, err := strconv.ParseInt(s, 0, 64)
@@ -143,14 +142,9 @@ func (c *config) more() {
 	c.found.Unbootable(configCode, 0, fmt.Sprintf(more, c.line, c.path, c.in.Number), writeName)
 }
 
-// command finds a program among the words of a line.
+// command reports whether one of the words is a program.
 func command(words []string, name string) bool {
-	for _, w := range words {
-		if path.Base(w) == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(words, func(w string) bool { return path.Base(w) == name })
 }
 
 // place checks a byte offset that a line counts from the start of a disk. Only what a move breaks is reported: nothing

@@ -13,7 +13,7 @@ import (
 
 // BCD finds the devices in the stores of the boot manager of Windows Vista and later. Each names a partition of an MBR
 // disk by disk signature and byte offset, and the boot manager compares both.
-var BCD = boot.Finder{Name: "bcd", Find: hiveFinder("bcd", repairBCD, bootStores, findDevices)}
+var BCD = hives{"bcd", repairBCD, bootStores, findDevices}.finder()
 
 // bootStores returns the paths of a store: that of BIOSes, and that of UEFI, which can lie on an MBR disk too.
 func bootStores(*boot.Guest, boot.Partition) ([]string, error) {

@@ -179,7 +179,8 @@ func savedSector(f *boot.Found, g *boot.Guest, p boot.Partition, name string) er
 	}
 	r.Points = int64(binary.LittleEndian.Uint32(r.Raw)) * 512
 	aim(g, &r)
-	return keepFile(f, g, p, file, "saved-boot-sector", []boot.Ref{r})
+	kept := fileRefs{g, p, file, "saved-boot-sector", []boot.Ref{r}}
+	return kept.keep(f)
 }
 
 // hasHidden reports whether a sector is a boot sector with a BIOS parameter block for sectors of 512 bytes. Only then

@@ -22,46 +22,33 @@ const (
 	maxOther = 1024 // on other disks, of all files
 )
 
+// hives is a kind of hive that holds references.
+type hives struct {
+	code, remedy string // of an issue
+	// paths returns where one can be in a partition, and find finds the references in one.
+	paths func(*boot.Guest, boot.Partition) ([]string, error)
+	find  func(*guestHive, *boot.Found) error
+}
+
 // guestHive is a registry hive in a file of a guest.
 type guestHive struct {
 	*hive.Hive
-	g    *boot.Guest
-	p    boot.Partition
-	file *guestfile.File
-	code string // of issues
-	refs []boot.Ref
-	own  int // how many of them name this disk
-
-	unlisted int // positions on other disks that refs leaves out
+	fileRefs
+	own      int // how many of the references name this disk
+	unlisted int // positions on other disks that they leave out
 }
 
-// openHive opens a registry hive of a guest.
-func openHive(g *boot.Guest, p boot.Partition, path, code string) (*guestHive, error) {
-	file, err := windowsFile(g, p, path)
-	if err != nil {
-		return nil, err
-	}
-	h, err := memoryOf(g).hives.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	return &guestHive{Hive: h, g: g, p: p, file: file, code: code}, nil
-}
-
-// hiveFinder returns a finder that reads hives. names returns the paths of a partition at which one can be, and find
-// finds the references in one hive.
-func hiveFinder(code, remedy string, names func(*boot.Guest, boot.Partition) ([]string, error),
-	find func(*guestHive, *boot.Found) error,
-) func(*boot.Guest) (boot.Found, error) {
-	return func(g *boot.Guest) (boot.Found, error) {
+// finder returns the finder of what the hives hold.
+func (k hives) finder() boot.Finder {
+	return boot.Finder{Name: k.code, Find: func(g *boot.Guest) (boot.Found, error) {
 		left := maxHives
 		found, err := boot.Everywhere(func(g *boot.Guest, p boot.Partition, f *boot.Found) error {
-			paths, err := names(g, p)
+			paths, err := k.paths(g, p)
 			if err != nil {
 				return err
 			}
 			for _, path := range paths {
-				if err := readHive(f, g, p, hivePath{path, code, remedy}, &left, find); err != nil {
+				if err := k.read(f, g, p, path, &left); err != nil {
 					return err
 				}
 			}
@@ -73,39 +60,38 @@ func hiveFinder(code, remedy string, names func(*boot.Guest, boot.Partition) ([]
 			found.Refs = slices.DeleteFunc(found.Refs, func(r boot.Ref) bool { return r.Disk == 0 })
 		}
 		return found, err
-	}
+	}}
 }
 
-// hivePath is where a hive can be, and the issue if it cannot be read.
-type hivePath struct{ path, code, remedy string }
-
-// readHive adds what one hive holds. A hive that is not understood matters to every partition: it can name any.
-func readHive(f *boot.Found, g *boot.Guest, p boot.Partition, at hivePath, left *int,
-	find func(*guestHive, *boot.Found) error,
-) error {
-	what := fmt.Sprintf("%s of partition %d cannot be read, so the positions in it are not known",
-		shown(at.path), p.Number)
-	h, err := openHive(g, p, at.path, at.code)
+// read adds what one hive holds. A hive that is not understood matters to every partition: it can name any.
+func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string, left *int) error {
+	what := fmt.Sprintf("%s of partition %d cannot be read, so the positions in it are not known", shown(path), p.Number)
+	file, err := windowsFile(g, p, path)
 	if err != nil {
-		return f.Unread(at.code, 0, what, err, at.remedy)
+		return f.Unread(k.code, 0, what, err, k.remedy)
+	}
+	opened, err := memoryOf(g).hives.Open(file)
+	if err != nil {
+		return f.Unread(k.code, 0, what, err, k.remedy)
 	}
 	if *left--; *left < 0 {
 		if *left == -1 {
-			f.Unbootable(at.code, 0, fmt.Sprintf("%s: there are %d others, and no more are read", what, maxHives), at.remedy)
+			f.Unbootable(k.code, 0, fmt.Sprintf("%s: there are %d others, and no more are read", what, maxHives), k.remedy)
 		}
 		return nil
 	}
-	err = find(h, f)
+	h := &guestHive{Hive: opened, fileRefs: fileRefs{g: g, p: p, file: file, code: k.code}}
+	err = k.find(h, f)
 	f.Unlisted += h.unlisted
-	if err := f.Unread(at.code, 0, what, err, at.remedy); err != nil {
+	if err := f.Unread(k.code, 0, what, err, k.remedy); err != nil {
 		return err
 	}
-	return keepHive(f, h)
+	return h.keep(f)
 }
 
-// keepHive adds the references of a hive. They stay if Windows will not take the file as it is: it would apply its log
+// keep adds the references of a hive. They stay if Windows will not take the file as it is: it would apply its log
 // to the file, and a change made here would be lost or corrupt it.
-func keepHive(f *boot.Found, h *guestHive) error {
+func (h *guestHive) keep(f *boot.Found) error {
 	err := h.clean()
 	if err != nil && !boot.Understood(err) {
 		return err
@@ -115,9 +101,9 @@ func keepHive(f *boot.Found, h *guestHive) error {
 			f.Warn(h.code, 0, fmt.Sprintf("%s of partition %d names no partition of this disk, but its log may: %v",
 				shown(h.file.Path), h.p.Number, err), shutDown)
 		}
-		hold(f, h.p, h.file, h.code, h.refs, err, shutDown)
+		h.hold(f, err)
 	}
-	return keepFile(f, h.g, h.p, h.file, h.code, h.refs)
+	return h.fileRefs.keep(f)
 }
 
 // clean returns nil if Windows takes the hive as it is, by its own header and by the logs beside it.
@@ -220,49 +206,46 @@ func encodeBytes(_ []byte, to int64) ([]byte, error) {
 	return binary.LittleEndian.AppendUint64(nil, ondisk.U64(to)), nil
 }
 
-// keepFile adds the references in a file. They stay if Windows will first repair the volume around it.
-func keepFile(f *boot.Found, g *boot.Guest, p boot.Partition, file *guestfile.File, code string,
-	refs []boot.Ref,
-) error {
-	if follows(refs) {
-		err := windowsClean(g, p)
+// fileRefs are the references in a file of a guest.
+type fileRefs struct {
+	g    *boot.Guest
+	p    boot.Partition
+	file *guestfile.File
+	code string // of an issue
+	refs []boot.Ref
+}
+
+// keep adds the references. They stay if Windows will first repair the volume around the file.
+func (r *fileRefs) keep(f *boot.Found) error {
+	// A move of this disk or of another can rewrite them.
+	if slices.ContainsFunc(r.refs, func(r boot.Ref) bool { return r.Follows() || r.Disk != 0 }) {
+		err := windowsClean(r.g, r.p)
 		if err != nil && !boot.Understood(err) {
 			return err
 		}
 		if err != nil {
-			hold(f, p, file, code, refs, err, shutDown)
+			r.hold(f, err)
 		}
 	}
-	f.Refs = append(f.Refs, refs...)
+	f.Refs = append(f.Refs, r.refs...)
 	return nil
 }
 
-// follows reports whether a move can rewrite one of the references, a move of this disk or of another.
-func follows(refs []boot.Ref) bool {
-	return slices.ContainsFunc(refs, func(r boot.Ref) bool { return r.Follows() || r.Disk != 0 })
-}
-
-// hold makes references stay, and reports the partitions for which that matters.
-func hold(f *boot.Found, p boot.Partition, file *guestfile.File, code string, refs []boot.Ref, why error,
-	remedy string,
-) {
-	said := map[int]bool{}
-	for i := range refs {
-		r := &refs[i]
-		if r.Disk != 0 {
-			r.Encode, r.Stays = nil, why.Error()
+// hold makes the references stay, and reports the partitions for which that matters.
+func (r *fileRefs) hold(f *boot.Found, why error) {
+	reported := map[int]bool{}
+	for i := range r.refs {
+		ref := &r.refs[i]
+		moves := ref.Follows()
+		if moves || ref.Disk != 0 {
+			ref.Encode, ref.Stays = nil, why.Error()
 		}
-		if !r.Follows() {
+		if !moves || reported[ref.Target] {
 			continue
 		}
-		r.Encode, r.Stays = nil, why.Error()
-		if said[r.Target] {
-			continue
-		}
-		said[r.Target] = true
-		f.Unbootable(code, r.Target,
-			fmt.Sprintf("%s of partition %d names the place of partition %d and cannot be changed: %v", shown(file.Path),
-				p.Number, r.Target, why), remedy)
+		reported[ref.Target] = true
+		const text = "%s of partition %d names the place of partition %d and cannot be changed: %v"
+		f.Unbootable(r.code, ref.Target, fmt.Sprintf(text, shown(r.file.Path), r.p.Number, ref.Target, why), shutDown)
 	}
 }
 

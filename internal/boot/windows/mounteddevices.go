@@ -14,9 +14,7 @@ import (
 
 // MountedDevices finds the values by which Windows recognises a volume of an MBR disk: disk signature and byte offset.
 // With another offset 2000, XP and 2003 take it for a new volume, even their own, and give it another letter.
-var MountedDevices = boot.Finder{
-	Name: "mounted-devices", Find: hiveFinder("mounted-devices", checkLetters, systemHives, findMounted),
-}
+var MountedDevices = hives{"mounted-devices", checkLetters, systemHives, findMounted}.finder()
 
 // otherLetter is the cost of a stale letter of a partition on another disk.
 const otherLetter = "Windows takes the partition for a new one and gives it another drive letter"

@@ -37,30 +37,22 @@ func findRecovery(g *boot.Guest, p boot.Partition, f *boot.Found) error {
 		if err == nil {
 			refs, err = recoveryRefs(g, p, file)
 		}
-		var unread boot.Found
-		if err := unread.Unread("winre", 0, fmt.Sprintf("%s of partition %d cannot be read", shown(path), p.Number), err,
-			reenable); err != nil {
+		var kept boot.Found // no more than a warning each
+		what := fmt.Sprintf("%s of partition %d cannot be read", shown(path), p.Number)
+		if err := kept.Unread("winre", 0, what, err, reenable); err != nil {
 			return err
 		}
-		for _, i := range unread.Issues {
-			f.Warn(i.Code, 0, i.Text+": the recovery system can be disabled", i.Remedy)
+		for i := range kept.Issues {
+			kept.Issues[i].Text += ": the recovery system can be disabled"
 		}
-		if err := keepRecovery(f, g, p, file, refs); err != nil {
+		r := fileRefs{g: g, p: p, file: file, code: "winre", refs: refs}
+		if err := r.keep(&kept); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// keepRecovery adds the references. One that cannot be rewritten is only a warning.
-func keepRecovery(f *boot.Found, g *boot.Guest, p boot.Partition, file *guestfile.File, refs []boot.Ref) error {
-	var kept boot.Found
-	if err := keepFile(&kept, g, p, file, "winre", refs); err != nil {
-		return err
-	}
-	f.Refs = append(f.Refs, kept.Refs...)
-	for _, i := range kept.Issues {
-		f.Warn(i.Code, i.Partition, i.Text, i.Remedy)
+		f.Refs = append(f.Refs, kept.Refs...)
+		for _, i := range kept.Issues {
+			f.Warn(i.Code, i.Partition, i.Text, i.Remedy)
+		}
 	}
 	return nil
 }
