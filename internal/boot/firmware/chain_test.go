@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/boot/boottest"
-	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -17,10 +16,7 @@ import (
 // chain is how a forged disk boots: the partition that each step needs, and its text.
 func chain(t *testing.T, f disktest.Forged) (texts []string, needs []int) {
 	t.Helper()
-	d := boottest.Disk(f)
-	tab, parts := boottest.Partitions(t, d)
-	r, err := known.Read(boottest.Guest(d, tab, parts))
-	require.NoError(t, err)
+	r := boottest.Read(t, f)
 	for _, l := range r.Chain {
 		texts, needs = append(texts, l.Text), append(needs, l.Partition)
 	}
@@ -147,10 +143,7 @@ func TestChainOfIsolinux(t *testing.T) {
 			f := disktest.ForgeMBR(40000, disktest.MBREntryFields{Type: 0x17, Flag: 0x80, Start: 63, Sectors: 30000})
 			f.Put(0, file(t, "/usr/lib/ISOLINUX/isohdpfx.bin"))
 			f.U32(432, tc.lba)
-			d := boottest.Disk(f)
-			tab, parts := boottest.Partitions(t, d)
-			r, err := known.Read(boottest.Guest(d, tab, parts))
-			require.NoError(t, err)
+			r := boottest.Read(t, f)
 			var texts []string
 			for _, l := range r.Chain {
 				texts = append(texts, l.Text)
@@ -185,10 +178,7 @@ func FuzzChain(f *testing.F) {
 		disk.EBR(2000, disktest.MBREntryFields{Type: 0x83, Flag: flag, Start: 63, Sectors: 800}, disktest.MBREntryFields{})
 		disk.Put(0, code[:min(len(code), 440)])
 		disk.Put(63*512, sector[:min(len(sector), 512)])
-		d := boottest.Disk(disk)
-		tab, parts := boottest.Partitions(t, d)
-		r, err := known.Read(boottest.Guest(d, tab, parts))
-		require.NoError(t, err)
+		r := boottest.Read(t, disk)
 		for _, l := range r.Chain {
 			require.NotEmpty(t, l.Text)
 			require.Contains(t, []int{0, 1, 2, 3, 5}, l.Partition)
