@@ -1,4 +1,5 @@
-// Package boot knows what boots a disk and which absolute positions a move of a partition would break.
+// Package boot has what knowledge of booting is made of: the guest, how boot code is known, finders, and stored positions
+// that a move of a partition would break. Its families are the packages below it, and package known lists them.
 package boot
 
 import (
