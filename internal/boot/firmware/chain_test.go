@@ -59,15 +59,18 @@ func TestChainOfABIOS(t *testing.T) {
 		{"none is active", twoPartitions(file(t, mbr), 0, 0), []string{byLBA, "there is no such partition, so a BIOS does not boot from this disk"}, []int{0, 0}},
 		{"both are active", twoPartitions(file(t, mbr), 0x80, 0x80), []string{
 			byLBA, "partitions 1, 2 are marked so, which most code takes for an error",
-			"the boot sector of partition 1 (fat16) holds code that is not known", "the boot sector of partition 2 (ntfs) holds no code: the boot ends there",
+			"the boot sector of partition 1 (fat16) holds code that is not known",
+			"the boot sector of partition 2 (ntfs) holds no code: the boot ends there",
 		}, []int{0, 0, 1, 2}},
 		{"altmbr goes by a number, not by the flag", twoPartitions(append(file(t, alt)[:439], 2), 0x80, 0), []string{
-			"code of SYSLINUX altmbr in sector 0 reads the boot sector of partition 2 by LBA, and hands its entry of the table over",
+			"code of SYSLINUX altmbr in sector 0 reads the boot sector of partition 2 by LBA, and hands its entry of the " +
+				"table over",
 			"the boot sector of partition 2 (ntfs) holds no code: the boot ends there",
 		}, []int{0, 2}},
 		{"gptmbr on an MBR", twoPartitions(file(t, gpt), 0x80, 0), []string{"code of SYSLINUX gptmbr in sector 0 does not read an MBR: no BIOS boots by it"}, []int{0}},
 		{"unknown code", twoPartitions([]byte{0xfa, 1, 2, 3}, 0x80, 0), []string{
-			"the code in sector 0 is not known, and so is what it reads", "the boot sector of partition 1 (fat16) holds code that is not known",
+			"the code in sector 0 is not known, and so is what it reads",
+			"the boot sector of partition 1 (fat16) holds code that is not known",
 		}, []int{0, 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -191,10 +191,14 @@ func TestPlacesThatAMoveBreaks(t *testing.T) {
 func TestPlacesThatStay(t *testing.T) {
 	for file, lines := range map[string][]string{
 		"boot/grub/grub.cfg": {
-			"chainloader (hd0,1)63+1", "chainloader (hd0,msdos1)+1", "chainloader (hd1)63+1", "chainloader (hd0)+1", "linux (hd0)1+62", "# chainloader (hd0)63+1",
-			"root (hd0,0)\nchainloader 63+1", "root (hd0)\ntitle b\nchainloader 63+1", "linux (hd0)63+1/vmlinuz", "linux (hd0)/63+1", "echo 63+1", "linux (hd0)9999999999+1",
-			"linux /vmlinuz blkdevparts=mmcblk1:1M(a),2M(b)", "linux /vmlinuz blkdevparts=sda:x@y(a)", "linux /vmlinuz cryptkey=/dev/sda:512:512", "linux /x cryptkey=/dev/sda1:40000:512",
-			"linux /vmlinuz resume=/dev/sda3 resume_offset=63", "partnew (hd0,2) 0x83 0 2048", "linux /x blkdevparts=sda:9223372036854775807@9223372036854775807(a),1@1",
+			"chainloader (hd0,1)63+1", "chainloader (hd0,msdos1)+1", "chainloader (hd1)63+1", "chainloader (hd0)+1",
+			"linux (hd0)1+62", "# chainloader (hd0)63+1",
+			"root (hd0,0)\nchainloader 63+1", "root (hd0)\ntitle b\nchainloader 63+1", "linux (hd0)63+1/vmlinuz",
+			"linux (hd0)/63+1", "echo 63+1", "linux (hd0)9999999999+1",
+			"linux /vmlinuz blkdevparts=mmcblk1:1M(a),2M(b)", "linux /vmlinuz blkdevparts=sda:x@y(a)",
+			"linux /vmlinuz cryptkey=/dev/sda:512:512", "linux /x cryptkey=/dev/sda1:40000:512",
+			"linux /vmlinuz resume=/dev/sda3 resume_offset=63", "partnew (hd0,2) 0x83 0 2048",
+			"linux /x blkdevparts=sda:9223372036854775807@9223372036854775807(a),1@1",
 		},
 		"etc/fstab":                   {"/dev/sda1 /x ext4 loop,offset=32256", "/dev/sdb /x ext4 loop,offset=40000", "/disk.img /x ext4 loop,offset=32256", "/dev/sda /x ext4 offset=x", "/dev/disk/by-id/ata-X-part1 /x ext4 offset=32256 0 0"},
 		"etc/crypttab":                {"x /dev/sda3 none offset=63", "x UUID=1 /key keyfile-offset=32256", "x /dev/sda none luks", "x /dev/disk/by-id/dm-name-x none offset=63"},
@@ -214,8 +218,10 @@ func TestPlacesThatStay(t *testing.T) {
 // A partition is found by every name that Linux has for it.
 func TestNamesOfPartitions(t *testing.T) {
 	for _, name := range []string{
-		"UUID=" + bootFS, "UUID=" + strings.ToUpper(bootFS), `UUID="` + bootFS + `"`, "/dev/disk/by-uuid/" + bootFS, "PARTUUID=1234abcd-01", "PARTUUID=1234ABCD-01",
-		"/dev/disk/by-partuuid/1234abcd-01", "/dev/sda1", "/dev/hda1", "/dev/vda1", "/dev/xvda1", "/dev/nvme0n1p1", "/dev/mmcblk0p1",
+		"UUID=" + bootFS, "UUID=" + strings.ToUpper(bootFS), `UUID="` + bootFS + `"`, "/dev/disk/by-uuid/" + bootFS,
+		"PARTUUID=1234abcd-01", "PARTUUID=1234ABCD-01",
+		"/dev/disk/by-partuuid/1234abcd-01", "/dev/sda1", "/dev/hda1", "/dev/vda1", "/dev/xvda1", "/dev/nvme0n1p1",
+		"/dev/mmcblk0p1",
 	} {
 		r := boottest.ReadGuest(t, linuxDisk(t, nil, map[string]string{"etc/fstab": name + " /boot ext2 defaults 0 2\n"}))
 		require.True(t, r.Boots(1), name)

@@ -88,7 +88,8 @@ func TestRecoveryLocationsThatStay(t *testing.T) {
 	)
 	r := boottest.Read(t, windowsDisk(t, map[string][]byte{recoveryFile: []byte(text)}))
 	require.Equal(t, []string{
-		"winre WinreLocation: 32256 follows 1", "winre ImageLocation: 6320640 stays", "winre PBRImageLocation: 20512256 follows 2",
+		"winre WinreLocation: 32256 follows 1", "winre ImageLocation: 6320640 stays",
+		"winre PBRImageLocation: 20512256 follows 2",
 	}, fates(stored(r)))
 	require.Empty(t, boottest.Issues(r, "winre"))
 	first, last := stored(r)[0], stored(r)[2]

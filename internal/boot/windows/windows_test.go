@@ -139,7 +139,8 @@ func TestMountedDevices(t *testing.T) {
 		got := stored(r)
 		require.Equal(t, []string{
 			"drive letter C:: 32256 follows 1", "mounted volume: 20512256 follows 2", "mounted volume: 6320640 stays",
-			"drive letter E:: 32256 of disk 0x55667788", "drive letter G:: 9223372036854775807 stays", "mounted volume: 20512256 follows 2",
+			"drive letter E:: 32256 of disk 0x55667788", "drive letter G:: 9223372036854775807 stays",
+			"mounted volume: 20512256 follows 2",
 		}, fates(got))
 		for i, name := range []string{`\DosDevices\C:`, "", "", `\DosDevices\E:`, `\dosdevices\g:`} {
 			require.Equal(t, 1, got[i].Partition, name)
