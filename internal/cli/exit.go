@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
@@ -22,7 +21,7 @@ const (
 )
 
 // errUsage marks a command line that cannot be right.
-var errUsage = image.ErrUsage
+var errUsage = ondisk.ErrUsage
 
 // verdict ends a command that has said what it had to say with an exit code.
 type verdict int

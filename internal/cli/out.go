@@ -6,8 +6,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 )
@@ -17,11 +17,11 @@ func (c *common) settleOut() (err error) {
 	switch {
 	case c.out == "":
 		return nil
-	case image.Standard(c.out):
+	case store.Standard(c.out):
 		c.out = ""
 		return nil
 	}
-	c.out, err = image.Place{Flag: "--out", Path: c.out, Role: image.Report}.Settle()
+	c.out, err = store.Place{Flag: "--out", Path: c.out, Role: store.Report}.Settle()
 	return err
 }
 
@@ -80,10 +80,10 @@ func (c *common) spare(images ...input) error {
 func writable(flag, path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".trueup-*")
 	if err != nil {
-		return ondisk.In(image.ErrOutput, "folder of %s %s: %w", flag, path, err)
+		return ondisk.In(ondisk.ErrOutput, "folder of %s %s: %w", flag, path, err)
 	}
 	if err := errors.Join(f.Close(), os.Remove(f.Name())); err != nil {
-		return ondisk.In(image.ErrOutput, "%s %s: %w", flag, path, err)
+		return ondisk.In(ondisk.ErrOutput, "%s %s: %w", flag, path, err)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ const (
 )
 
 func writeFile(path string, b []byte) error {
-	f, err := image.CreateReport(path, reportMode)
+	f, err := store.CreateReport(path, reportMode)
 	if err != nil {
 		return err
 	}

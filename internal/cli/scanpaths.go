@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
@@ -67,14 +67,14 @@ func (f *scanFlags) settlePlaces() (err error) {
 		return err
 	}
 	if f.catalog != "" {
-		if _, err := (image.Place{Flag: "--catalog", Path: f.catalog, Role: image.Database}).Settle(); err != nil {
+		if _, err := (store.Place{Flag: "--catalog", Path: f.catalog, Role: store.Database}).Settle(); err != nil {
 			return err
 		}
 	}
 	if f.script == "" {
 		return nil
 	}
-	f.script, err = image.Place{Flag: "--script", Path: f.script, Role: image.Script, Force: f.force, Mine: library.IsScript}.Settle()
+	f.script, err = store.Place{Flag: "--script", Path: f.script, Role: store.Script, Force: f.force, Mine: library.IsScript}.Settle()
 	if err != nil {
 		return err
 	}

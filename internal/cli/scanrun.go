@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
@@ -28,7 +28,7 @@ type scanning struct {
 	ignore  *library.Ignore
 	today   string
 	start   time.Time
-	store   *store // nil: no catalogue
+	store   *runStore // nil: no catalogue
 	bar     scanProgress
 	errOut  io.Writer // for warnings
 	summary *library.Summary
@@ -147,7 +147,7 @@ func (s *scanning) destination(out io.Writer) (w io.Writer, end func(error) erro
 	if s.out == "" {
 		return out, func(err error) error { return err }, nil
 	}
-	f, err := image.CreateReport(s.out, reportMode)
+	f, err := store.CreateReport(s.out, reportMode)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -287,7 +287,7 @@ func (s *scanning) writeScript() error {
 	if s.script == "" {
 		return nil
 	}
-	f, err := image.CreateReport(s.script, scriptMode)
+	f, err := store.CreateReport(s.script, scriptMode)
 	if err != nil {
 		return err
 	}

@@ -7,21 +7,21 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/catalog"
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan"
 )
 
-// store is the catalogue of a scan, and its run there.
-type store struct {
+// runStore is the catalogue of a scan, and its run there.
+type runStore struct {
 	all *catalog.Catalog
 	*catalog.Run
 }
 
 // openStore opens the catalogue and begins a run.
 func (s *scanning) openStore() error {
-	if err := image.CheckUpgrade(s.catalog); err != nil {
+	if err := store.CheckUpgrade(s.catalog); err != nil {
 		return err
 	}
 	j, err := s.inspector()
@@ -39,7 +39,7 @@ func (s *scanning) openStore() error {
 	case err != nil:
 		return err
 	}
-	s.store = &store{all: c}
+	s.store = &runStore{all: c}
 	if s.store.Run, err = c.Begin(scan.Places(s.paths), time.Now()); err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (s *scanning) openStore() error {
 }
 
 // removed hands over the images that are known and not there any more.
-func (s *store) removed(row func(*library.Image) error) error {
+func (s *runStore) removed(row func(*library.Image) error) error {
 	there := func(path string) bool {
 		_, err := os.Lstat(path)
 		return err == nil
@@ -64,7 +64,7 @@ func (s *store) removed(row func(*library.Image) error) error {
 	return nil
 }
 
-func (s *store) close() error {
+func (s *runStore) close() error {
 	if s == nil {
 		return nil // it could not be opened
 	}

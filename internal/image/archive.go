@@ -8,6 +8,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -15,12 +16,12 @@ import (
 // section is a file that lies inside of another one, in one piece. Nothing is extracted.
 type section struct {
 	disk.Disk
-	f    *file
+	f    *gate.File
 	name string // with its folders in the archive
 	off  int64
 }
 
-func newSection(f *file, name string, at disk.Range) *section {
+func newSection(f *gate.File, name string, at disk.Range) *section {
 	d := disk.New(at.Len, units.SectorSize, func(off int64) (disk.Run, error) {
 		return disk.Run{Len: at.Len - off, Src: f, Off: at.Off + off}, nil
 	})
@@ -32,12 +33,12 @@ func (s *section) ID() string   { return fmt.Sprintf("%s:%d", s.f.ID(), s.off) }
 
 // inArchive opens an image that lies in an archive, whose members are the only files that it can name: by their plain
 // names, in its own folder.
-func inArchive(main *section, find func(name string) (disk.Range, error), o Options) (*Image, error) {
+func inArchive(dir *gate.Folder, main *section, find func(name string) (disk.Range, error), o Options) (*Image, error) {
 	f := main.f
-	img := &Image{opened: opened{dir: f.dir, base: f.name, files: []*file{f}}, members: []*section{main}, digest: o.Digest}
+	img := &Image{Opened: gate.Opened{Dir: dir, Base: f.Name(), Handles: []*gate.File{f}}, members: []*section{main}, digest: o.Digest}
 	c := &chain{img: img, above: []driver.File{main}, sector: o.SectorSize}
 	c.gate = func(name string, _ int) (driver.File, error) {
-		if err := checkName(name); err != nil {
+		if err := gate.CheckName(name); err != nil {
 			return nil, err
 		}
 		name = path.Join(path.Dir(main.name), name)

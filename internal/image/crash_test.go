@@ -9,6 +9,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 )
 
 // crash is a folder as a killed run left it.
@@ -26,7 +27,7 @@ func (c crash) rename(from, to string) {
 	require.NoError(c.t, os.Rename(filepath.Join(c.dir, from), filepath.Join(c.dir, to)))
 }
 
-func (c crash) copy(src *image.Image, name string, o image.CreateOptions) {
+func (c crash) copy(src *image.Image, name string, o store.CreateOptions) {
 	copied(c.t, src, filepath.Join(c.dir, name), o)
 }
 
@@ -38,7 +39,7 @@ func TestCrashesBetweenTheStepsOfPublish(t *testing.T) {
 		name   string
 		state  func(c crash)
 		before []byte // what DEST shows then; nil: absent
-		o      image.CreateOptions
+		o      store.CreateOptions
 		want   []string
 	}{
 		{"second file linked, dest absent", func(c crash) {

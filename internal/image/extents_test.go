@@ -12,6 +12,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -174,7 +175,7 @@ func TestFlatTypesOfESXi(t *testing.T) {
 		require.Equal(t, "vmfs", img.Subformat)
 		disktest.CheckBytes(t, img.Disk, data)
 		path := filepath.Join(t.TempDir(), "copy.vmdk")
-		copied(t, img, path, image.CreateOptions{})
+		copied(t, img, path, store.CreateOptions{})
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Contains(t, string(text), `createType="vmfs"`)
@@ -248,7 +249,7 @@ func TestChainOfESXi(t *testing.T) {
 
 	// A copy is complete, and has the adapter and the geometry that only the base has.
 	path := filepath.Join(t.TempDir(), "copy.vmdk")
-	copied(t, img, path, image.CreateOptions{Subformat: "monolithicFlat"})
+	copied(t, img, path, store.CreateOptions{Subformat: "monolithicFlat"})
 	flat := opened(t, path)
 	require.False(t, flat.Child)
 	disktest.CheckBytes(t, flat.Disk, want)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
 )
 
 func TestFileNamesKeepTheirBytes(t *testing.T) {
@@ -112,7 +113,7 @@ func TestIdentify(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, name)
 			require.NoError(t, os.WriteFile(path, c.content, 0o644))
-			var m image.Meter
+			var m gate.Meter
 			got, err := image.Identify(path, &m)
 			require.NoError(t, err)
 			require.Equal(t, c.want, got)

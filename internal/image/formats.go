@@ -2,6 +2,7 @@ package image
 
 import (
 	"cmp"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -93,4 +94,14 @@ func extended(ext string) string {
 		}
 	}
 	return ""
+}
+
+// SuffixFormat is the one format that the suffix of a name stands for, empty for a suffix of several, such as .img, or
+// of none.
+func SuffixFormat(path string) string {
+	ext := strings.ToLower(filepath.Ext(path))
+	if ext == ".raw" {
+		return raw.Format.Name
+	}
+	return extended(ext)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/raw"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
@@ -45,7 +46,7 @@ const maxNamed = 4096
 func plainNames(names []string) (out FileNames) {
 	seen := map[string]bool{}
 	for _, n := range names {
-		if !seen[n] && checkName(n) == nil && len(out) < maxNamed {
+		if !seen[n] && gate.CheckName(n) == nil && len(out) < maxNamed {
 			seen[n] = true
 			out = append(out, n)
 		}
@@ -93,14 +94,14 @@ func parentNames(names []string) (out FileNames) {
 const maxNameLength = 255
 
 // Identify tells what the file at path is. Links and devices are what they are: only Open follows the user there.
-func Identify(path string, meter *Meter) (id Identity, err error) {
-	dir, err := openFolder(filepath.Dir(path))
+func Identify(path string, meter *gate.Meter) (id Identity, err error) {
+	dir, err := gate.OpenFolder(filepath.Dir(path))
 	if err != nil {
 		return id, err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	dir.count(meter)
-	f, err := dir.openAny(filepath.Base(path), ondisk.ErrUnsupported)
+	dir.Count(meter)
+	f, err := dir.OpenAny(filepath.Base(path), ondisk.ErrUnsupported)
 	if err != nil {
 		return id, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -30,7 +31,7 @@ func FuzzIdentify(f *testing.F) {
 			t.Skip("no file has such a name")
 		}
 		defer os.Remove(path)
-		m := image.NewMeter(64 * units.MiB)
+		m := gate.NewMeter(64 * units.MiB)
 		id, err := image.Identify(path, m)
 		if err != nil {
 			return

@@ -13,12 +13,13 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-var flat = image.CreateOptions{Format: "vmdk", Subformat: "monolithicFlat"}
+var flat = store.CreateOptions{Format: "vmdk", Subformat: "monolithicFlat"}
 
-func forced(o image.CreateOptions) image.CreateOptions {
+func forced(o store.CreateOptions) store.CreateOptions {
 	o.Force = true
 	return o
 }
@@ -86,8 +87,8 @@ func TestAnExistingDestIsRefused(t *testing.T) {
 	for _, taken := range []string{"out.vmdk", "out-flat.vmdk"} {
 		dir := t.TempDir()
 		write(t, dir, taken, []byte("precious"))
-		_, err := image.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
-		require.ErrorIs(t, err, image.ErrOutput)
+		_, err := store.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
+		require.ErrorIs(t, err, ondisk.ErrOutput)
 		require.ErrorContains(t, err, taken)
 		require.Equal(t, []string{taken}, names(t, dir), "and nothing is left behind")
 	}
@@ -100,7 +101,7 @@ func TestADestThatAppearsMeanwhileIsKept(t *testing.T) {
 		dir := t.TempDir()
 		out := filled(t, src, filepath.Join(dir, "out.vmdk"), flat, 2)
 		write(t, dir, taken, []byte("precious"))
-		require.ErrorIs(t, out.Publish(), image.ErrOutput)
+		require.ErrorIs(t, out.Publish(), ondisk.ErrOutput)
 		require.NoError(t, out.Discard())
 		require.Equal(t, []string{taken}, names(t, dir))
 		b, err := os.ReadFile(filepath.Join(dir, taken))
@@ -148,8 +149,8 @@ func TestForceDoesNotTakeAStrangersFile(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "out-flat.vmdk", []byte("belongs to something else"))
 	write(t, dir, "out.vmdk", []byte("no image at all"))
-	_, err := image.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, forced(flat))
-	require.ErrorIs(t, err, image.ErrOutput)
+	_, err := store.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, forced(flat))
+	require.ErrorIs(t, err, ondisk.ErrOutput)
 	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, names(t, dir))
 }
 
@@ -188,13 +189,13 @@ func TestForceSparesWhatAnOVFNames(t *testing.T) {
 				dir := t.TempDir()
 				old := write(t, dir, base, noise(2, 64*kib))
 				write(t, dir, tc.file, []byte(tc.text))
-				out, err := image.Create(old, src.Disk.Size(), src, image.CreateOptions{Format: "raw", Force: true})
+				out, err := store.Create(old, src.Disk.Size(), src, store.CreateOptions{Format: "raw", Force: true})
 				if !tc.spared {
 					require.NoError(t, err)
 					require.NoError(t, out.Discard())
 					return
 				}
-				require.ErrorIs(t, err, image.ErrUsage)
+				require.ErrorIs(t, err, ondisk.ErrUsage)
 				require.ErrorContains(t, err, "belongs to "+tc.file)
 			})
 		}
@@ -207,7 +208,7 @@ func TestForceSparesAParentThatCannotBeOpened(t *testing.T) {
 	dir := t.TempDir()
 	out := rebased(t, dir, "out.qcow2", "lost.qcow2", "qcow2")
 	rebased(t, dir, "top.qcow2", "out.qcow2", "qcow2")
-	_, err := image.Create(out, src.Disk.Size(), src, forced(flat))
+	_, err := store.Create(out, src.Disk.Size(), src, forced(flat))
 	var refusal *ondisk.Refusal
 	require.ErrorAs(t, err, &refusal)
 	require.Contains(t, refusal.Reason, `"top.qcow2" in the same folder is a snapshot`)
@@ -232,8 +233,8 @@ func TestAPartialThatIsNoFile(t *testing.T) {
 	dir := t.TempDir()
 	victim := write(t, t.TempDir(), "victim", []byte("precious"))
 	require.NoError(t, os.Symlink(victim, filepath.Join(dir, ".out.vmdk.partial")))
-	_, err := image.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
-	require.ErrorIs(t, err, image.ErrOutput)
+	_, err := store.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
+	require.ErrorIs(t, err, ondisk.ErrOutput)
 	b, err := os.ReadFile(victim)
 	require.NoError(t, err)
 	require.Equal(t, "precious", string(b))
@@ -243,7 +244,7 @@ func TestTwoRunsAtOnce(t *testing.T) {
 	src, data := source(t, 1)
 	path := filepath.Join(t.TempDir(), "out.vmdk")
 	first := filled(t, src, path, flat, 2)
-	_, err := image.Create(path, src.Disk.Size(), src, flat)
+	_, err := store.Create(path, src.Disk.Size(), src, flat)
 	require.ErrorIs(t, err, ondisk.ErrBusy)
 	require.NoError(t, first.Publish(), "the second run has harmed nothing")
 	shows(t, path, data)
@@ -260,11 +261,11 @@ func TestDestIsTheSource(t *testing.T) {
 	require.NoError(t, os.Link(filepath.Join(dir, "disk-flat.vmdk"), filepath.Join(dir, "other-flat.vmdk")))
 	src := opened(t, path)
 	for _, dest := range []string{"disk.vmdk", "hard.vmdk", "soft.vmdk", "disk-flat.vmdk", "./disk.vmdk"} {
-		_, err := image.Create(filepath.Join(dir, dest), src.Disk.Size(), src, forced(image.CreateOptions{}))
-		require.ErrorIs(t, err, image.ErrUsage, dest)
+		_, err := store.Create(filepath.Join(dir, dest), src.Disk.Size(), src, forced(store.CreateOptions{}))
+		require.ErrorIs(t, err, ondisk.ErrUsage, dest)
 	}
 	// The flat file of a copy would be a file of the source.
-	_, err := image.Create(filepath.Join(dir, "other.vmdk"), src.Disk.Size(), src, forced(image.CreateOptions{}))
+	_, err := store.Create(filepath.Join(dir, "other.vmdk"), src.Disk.Size(), src, forced(store.CreateOptions{}))
 	require.Error(t, err)
 	shows(t, path, data)
 	require.NoError(t, src.Unchanged())
@@ -279,8 +280,8 @@ func TestDestIsTheDescriptorOfTheSource(t *testing.T) {
 	write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
 	src := opened(t, extent)
 	for _, o := range kinds {
-		_, err := image.Create(filepath.Join(dir, "disk.vmdk"), src.Disk.Size(), src, forced(o))
-		require.ErrorIs(t, err, image.ErrUsage)
+		_, err := store.Create(filepath.Join(dir, "disk.vmdk"), src.Disk.Size(), src, forced(o))
+		require.ErrorIs(t, err, ondisk.ErrUsage)
 	}
 	shows(t, extent, data)
 	require.Equal(t, []string{"disk-flat.vmdk", "disk.vmdk"}, names(t, dir))
@@ -291,26 +292,26 @@ func TestDestThatCannotBe(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder"), 0o755))
 	for _, dest := range []string{"folder", "folder/", "absent/out.vmdk", "src.img/out.vmdk"} {
-		_, err := image.Create(filepath.Join(dir, dest), src.Disk.Size(), src, forced(flat))
+		_, err := store.Create(filepath.Join(dir, dest), src.Disk.Size(), src, forced(flat))
 		require.Error(t, err, dest)
 	}
-	_, err := image.Create(dir+"/x.vmdk", src.Disk.Size(), src, image.CreateOptions{Format: "qed"})
-	require.ErrorIs(t, err, image.ErrUsage)
-	_, err = image.Create(dir+"/x.vmdk", src.Disk.Size(), src, image.CreateOptions{Format: "vmdk", Subformat: "seSparse"})
-	require.ErrorIs(t, err, image.ErrUsage)
+	_, err := store.Create(dir+"/x.vmdk", src.Disk.Size(), src, store.CreateOptions{Format: "qed"})
+	require.ErrorIs(t, err, ondisk.ErrUsage)
+	_, err = store.Create(dir+"/x.vmdk", src.Disk.Size(), src, store.CreateOptions{Format: "vmdk", Subformat: "seSparse"})
+	require.ErrorIs(t, err, ondisk.ErrUsage)
 	require.Equal(t, []string{"folder"}, names(t, dir))
 }
 
 // A write that the storage refuses is an error of the output and not of the image.
 func TestWriteErrorsAreThoseOfTheOutput(t *testing.T) {
 	src, _ := source(t, 1)
-	out, err := image.Create(filepath.Join(t.TempDir(), "out.img"), src.Disk.Size(), src, kinds[0])
+	out, err := store.Create(filepath.Join(t.TempDir(), "out.img"), src.Disk.Size(), src, kinds[0])
 	require.NoError(t, err)
 	defer func() { require.NoError(t, out.Discard()) }()
 	limited(t, 64*kib, func() {
 		_, err = out.WriteAt(make([]byte, 4096), 128*kib)
 	})
-	require.ErrorIs(t, err, image.ErrOutput)
+	require.ErrorIs(t, err, ondisk.ErrOutput)
 	require.ErrorIs(t, err, syscall.EFBIG)
 	require.ErrorContains(t, err, "out.img")
 }

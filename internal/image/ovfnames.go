@@ -11,6 +11,7 @@ import (
 	"unicode/utf16"
 
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 )
@@ -64,8 +65,8 @@ func calls(name, base string) bool {
 
 // mentions reports whether a file is an OVF in whose text the name of another stands, in UTF-8 or UTF-16 and any
 // case. It is for an OVF that cannot be parsed: other programs may read it.
-func (d *folder) mentions(name, base string) (found bool, err error) {
-	f, err := d.openAny(name, ondisk.ErrReference)
+func mentions(d *gate.Folder, name, base string) (found bool, err error) {
+	f, err := d.OpenAny(name, ondisk.ErrReference)
 	if err != nil {
 		return false, nil // another user's, a link, or gone meanwhile
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -162,7 +163,7 @@ func TestQcow2IsDeterministic(t *testing.T) {
 func TestUnfinishedQcow2IsNoImage(t *testing.T) {
 	src := opened(t, write(t, t.TempDir(), "src.img", noise(5, mib)))
 	dir := t.TempDir()
-	out, err := image.Create(filepath.Join(dir, "x.qcow2"), src.Disk.Size(), src, image.CreateOptions{Format: "qcow2"})
+	out, err := store.Create(filepath.Join(dir, "x.qcow2"), src.Disk.Size(), src, store.CreateOptions{Format: "qcow2"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, out.Discard()) }()
 	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})

@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/store"
 )
 
 // qemuOptions are what qemu-img creates in different ways.
@@ -83,7 +84,7 @@ func requireClean(t *testing.T, img *image.Image) {
 
 func fillQcow2(t *testing.T, src *image.Image, path, kind string, jobs int) {
 	t.Helper()
-	out, err := image.Create(path, src.Disk.Size(), src, image.CreateOptions{Format: "qcow2", Subformat: kind})
+	out, err := store.Create(path, src.Disk.Size(), src, store.CreateOptions{Format: "qcow2", Subformat: kind})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, out.Discard()) }()
 	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: jobs, Pack: out.Pack()})

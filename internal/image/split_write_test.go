@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -36,9 +36,9 @@ func splitRaw(t *testing.T, size int64, at ...int64) string {
 func TestAnExtentThatAppearsMeanwhileIsKept(t *testing.T) {
 	src := opened(t, splitRaw(t, 5<<30, 0))
 	dir := t.TempDir()
-	out := filled(t, src, filepath.Join(dir, "out.vmdk"), image.CreateOptions{Format: "vmdk", Subformat: "twoGbMaxExtentSparse"}, 2)
+	out := filled(t, src, filepath.Join(dir, "out.vmdk"), store.CreateOptions{Format: "vmdk", Subformat: "twoGbMaxExtentSparse"}, 2)
 	write(t, dir, "out-s002.vmdk", []byte("precious"))
-	require.ErrorIs(t, out.Publish(), image.ErrOutput)
+	require.ErrorIs(t, out.Publish(), ondisk.ErrOutput)
 	require.NoError(t, out.Discard())
 	require.Equal(t, []string{"out-s002.vmdk"}, names(t, dir))
 	b, err := os.ReadFile(filepath.Join(dir, "out-s002.vmdk"))
@@ -57,7 +57,7 @@ func TestWrittenSplitDisks(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "disk.vmdk")
-			copied(t, src, path, image.CreateOptions{Format: "vmdk", Subformat: kind})
+			copied(t, src, path, store.CreateOptions{Format: "vmdk", Subformat: kind})
 			text, err := os.ReadFile(path)
 			require.NoError(t, err)
 			for i, n := range []int64{vmwareSplit, vmwareSplit, size - 2*vmwareSplit} {
@@ -81,7 +81,7 @@ func TestWrittenSplitDisks(t *testing.T) {
 				sameHeader(t, filepath.Join(dir, "disk-s001.vmdk"))
 			}
 			again := filepath.Join(t.TempDir(), "raw.img")
-			copied(t, img, again, image.CreateOptions{Format: "raw"})
+			copied(t, img, again, store.CreateOptions{Format: "raw"})
 			disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "raw", src.Path, again)
 		})
 	}
@@ -110,7 +110,7 @@ func TestSplitCopiesKeepSubformatAndGrain(t *testing.T) {
 	f.Write(t, filepath.Join(dir, "a-s001.vmdk"))
 	src := opened(t, write(t, dir, "a.vmdk", []byte(disktest.VMDKDescriptor("twoGbMaxExtentSparse", `RW 6144 SPARSE "a-s001.vmdk"`))))
 	out := t.TempDir()
-	copied(t, src, filepath.Join(out, "b.vmdk"), image.CreateOptions{})
+	copied(t, src, filepath.Join(out, "b.vmdk"), store.CreateOptions{})
 	disktest.CheckBytes(t, opened(t, filepath.Join(out, "b.vmdk")).Disk, data)
 	head, err := os.ReadFile(filepath.Join(out, "b-s001.vmdk"))
 	require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestSplitDiskReplacesAnother(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "disk.vmdk")
 	for _, kind := range []string{"twoGbMaxExtentSparse", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat", "twoGbMaxExtentSparse"} {
-		copied(t, src, path, image.CreateOptions{Format: "vmdk", Subformat: kind, Force: true})
+		copied(t, src, path, store.CreateOptions{Format: "vmdk", Subformat: kind, Force: true})
 		require.Len(t, names(t, dir), 3, "%v", names(t, dir))
 		disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", src.Path, path)
 	}
@@ -133,7 +133,7 @@ func TestSplitDisksHaveALimit(t *testing.T) {
 	for _, kind := range []string{"twoGbMaxExtentSparse", "twoGbMaxExtentFlat"} {
 		src := opened(t, splitRaw(t, 512*vmwareSplit+sector))
 		dir := t.TempDir()
-		_, err := image.Create(filepath.Join(dir, "disk.vmdk"), src.Disk.Size(), src, image.CreateOptions{Format: "vmdk", Subformat: kind})
+		_, err := store.Create(filepath.Join(dir, "disk.vmdk"), src.Disk.Size(), src, store.CreateOptions{Format: "vmdk", Subformat: kind})
 		require.ErrorIs(t, err, ondisk.ErrLimit)
 		require.ErrorContains(t, err, "monolithicSparse")
 		require.Empty(t, names(t, dir))

@@ -17,9 +17,10 @@ import (
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 )
 
-var streamed = image.CreateOptions{Format: "vmdk", Subformat: "streamOptimized", Seed: []byte("job")}
+var streamed = store.CreateOptions{Format: "vmdk", Subformat: "streamOptimized", Seed: []byte("job")}
 
 // drained is the disk that comes through a pipe.
 func drained(t *testing.T, r io.Reader) []byte {
@@ -147,7 +148,7 @@ func TestStreamOptimizedIsWritten(t *testing.T) {
 func TestStreamOptimizedCopyKeepsTheDescriptor(t *testing.T) {
 	src := opened(t, disktest.Corpus(t, "vmdk-rs/streamOptimized.vmdk.xz"))
 	path := filepath.Join(t.TempDir(), "copy.vmdk")
-	copied(t, src, path, image.CreateOptions{})
+	copied(t, src, path, store.CreateOptions{})
 	require.Equal(t, "streamOptimized", opened(t, path).Subformat)
 	head, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -164,7 +165,7 @@ func TestStreamOptimizedCopyKeepsTheDescriptor(t *testing.T) {
 func TestStreamOptimizedHeaderComesLast(t *testing.T) {
 	src := opened(t, write(t, t.TempDir(), "src.img", noise(1, 3*mib)))
 	dir := t.TempDir()
-	out, err := image.Create(filepath.Join(dir, "x.vmdk"), src.Disk.Size(), src, streamed)
+	out, err := store.Create(filepath.Join(dir, "x.vmdk"), src.Disk.Size(), src, streamed)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, out.Discard()) }()
 	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: 2, Pack: out.Pack()})

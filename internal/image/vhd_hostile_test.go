@@ -12,6 +12,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -301,7 +302,7 @@ func TestUnfinishedVHDIsNoImage(t *testing.T) {
 	for _, sub := range []string{"dynamic", "fixed"} {
 		src := opened(t, write(t, t.TempDir(), "src.img", noise(5, 3*mib)))
 		dir := t.TempDir()
-		unfinished(t, src, filepath.Join(dir, "x.vhd"), image.CreateOptions{Format: "vhd", Subformat: sub})
+		unfinished(t, src, filepath.Join(dir, "x.vhd"), store.CreateOptions{Format: "vhd", Subformat: sub})
 		img, err := image.Open(filepath.Join(dir, ".x.vhd.partial"), image.Options{})
 		require.NoError(t, err)
 		require.Equal(t, "raw", img.Format)

@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -39,7 +40,7 @@ func TestWrittenVHDsReadBack(t *testing.T) {
 		for sub, kind := range map[string]string{"dynamic": "Dynamic", "fixed": "Fixed"} {
 			t.Run(fmt.Sprintf("%s of %d bytes", sub, size), func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "disk.vhd")
-				out := filled(t, src, path, image.CreateOptions{Format: "vhd", Subformat: sub}, 4)
+				out := filled(t, src, path, store.CreateOptions{Format: "vhd", Subformat: sub}, 4)
 				again, err := out.Reopen()
 				require.NoError(t, err)
 				disktest.CheckBytes(t, again.Disk, data)
@@ -78,7 +79,7 @@ func TestVHDCopiesKeepTheirSource(t *testing.T) {
 		v := disktest.ForgeVHD(data, disktest.VHDLayout{Block: block, ID: 7})
 		src := opened(t, write(t, t.TempDir(), "src.vhd", v.Forged))
 		path := filepath.Join(t.TempDir(), "copy.vhd")
-		copied(t, src, path, image.CreateOptions{Seed: []byte("job")})
+		copied(t, src, path, store.CreateOptions{Seed: []byte("job")})
 		img := opened(t, path)
 		disktest.CheckBytes(t, img.Disk, data)
 		noDamage(t, img)
@@ -101,7 +102,7 @@ func TestVHDTableIsWrittenInPieces(t *testing.T) {
 	}
 	src := opened(t, write(t, t.TempDir(), "src.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{Block: 4 * kib}).Forged))
 	path := filepath.Join(t.TempDir(), "copy.vhd")
-	copied(t, src, path, image.CreateOptions{})
+	copied(t, src, path, store.CreateOptions{})
 	img := opened(t, path)
 	noDamage(t, img)
 	require.Less(t, img.Files()[0].Size, int64(mib))
@@ -133,7 +134,7 @@ func TestVHDCreatorGivesWayToTheSize(t *testing.T) {
 		src := opened(t, write(t, t.TempDir(), "src.vhd", v.Forged))
 		for _, sub := range []string{"dynamic", "fixed"} {
 			path := filepath.Join(t.TempDir(), "copy.vhd")
-			copied(t, src, path, image.CreateOptions{Subformat: sub})
+			copied(t, src, path, store.CreateOptions{Subformat: sub})
 			b, err := os.ReadFile(path)
 			require.NoError(t, err)
 			require.Equal(t, tc.want, string(b[len(b)-512+disktest.VHDCreator:][:4]), "%q", tc.creator)
@@ -149,7 +150,7 @@ func TestTheSameVHDJobGivesTheSameBytes(t *testing.T) {
 		var first []byte
 		for jobs := 1; jobs <= 8; jobs += 3 {
 			dir := t.TempDir()
-			o := image.CreateOptions{Subformat: sub, Seed: []byte("job")}
+			o := store.CreateOptions{Subformat: sub, Seed: []byte("job")}
 			require.NoError(t, filled(t, src, filepath.Join(dir, "copy.vhd"), o, jobs).Publish())
 			all := allFiles(t, dir)
 			if first == nil {
@@ -161,9 +162,9 @@ func TestTheSameVHDJobGivesTheSameBytes(t *testing.T) {
 }
 
 // unfinished writes all of a disk, and not what makes the file an image.
-func unfinished(t *testing.T, src *image.Image, path string, o image.CreateOptions) {
+func unfinished(t *testing.T, src *image.Image, path string, o store.CreateOptions) {
 	t.Helper()
-	out, err := image.Create(path, src.Disk.Size(), src, o)
+	out, err := store.Create(path, src.Disk.Size(), src, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, out.Discard()) })
 	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})
@@ -188,7 +189,7 @@ func TestLargestVHD(t *testing.T) {
 	const most = 2040 << 30
 	src := sparseRaw(t, most)
 	path := filepath.Join(t.TempDir(), "disk.vhd")
-	copied(t, src, path, image.CreateOptions{Format: "vhd"})
+	copied(t, src, path, store.CreateOptions{Format: "vhd"})
 	img := opened(t, path)
 	require.Equal(t, int64(most), img.Disk.Size())
 	noDamage(t, img)
@@ -204,7 +205,7 @@ func TestVHDThatIsTooLarge(t *testing.T) {
 	const most = 2040 << 30
 	src := sparseRaw(t, most+sector)
 	for _, sub := range []string{"dynamic", "fixed"} {
-		_, err := image.Create(filepath.Join(t.TempDir(), "x.vhd"), src.Disk.Size(), src, image.CreateOptions{Format: "vhd", Subformat: sub})
+		_, err := store.Create(filepath.Join(t.TempDir(), "x.vhd"), src.Disk.Size(), src, store.CreateOptions{Format: "vhd", Subformat: sub})
 		require.ErrorIs(t, err, ondisk.ErrLimit)
 		require.ErrorContains(t, err, "--to vhdx")
 	}
@@ -235,10 +236,10 @@ func TestHugeSparseVHD(t *testing.T) {
 func TestNewVHDSaysWhoMadeIt(t *testing.T) {
 	src := sparseRaw(t, 10*mib)
 	path := filepath.Join(t.TempDir(), "disk.vhd")
-	copied(t, src, path, image.CreateOptions{Format: "vhd", Seed: []byte("a")})
+	copied(t, src, path, store.CreateOptions{Format: "vhd", Seed: []byte("a")})
 	img := opened(t, path)
 	other := filepath.Join(t.TempDir(), "other.vhd")
-	copied(t, src, other, image.CreateOptions{Format: "vhd", Seed: []byte("b")})
+	copied(t, src, other, store.CreateOptions{Format: "vhd", Seed: []byte("b")})
 	require.NotEqual(t, img.ContentID, opened(t, other).ContentID)
 	require.Contains(t, fmt.Sprint(img.Details), `{creator "win " 10.0}`)
 	require.Contains(t, disktest.Output(t, "vhdiinfo", path), strings.ToLower(img.ContentID[:8]))

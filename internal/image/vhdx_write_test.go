@@ -14,10 +14,10 @@ import (
 
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 )
 
-var vhdxKinds = []image.CreateOptions{
+var vhdxKinds = []store.CreateOptions{
 	{Format: "vhdx"},
 	{Format: "vhdx", Subformat: "dynamic"},
 	{Format: "vhdx", Subformat: "fixed"},
@@ -67,7 +67,7 @@ func TestVHDXCopiesKeepTheirMetadata(t *testing.T) {
 		v.U32(v.Item(disktest.VHDXPhysical), 512)
 		src := opened(t, write(t, t.TempDir(), "src.vhdx", v.Forged))
 		path := filepath.Join(t.TempDir(), "copy.vhdx")
-		copied(t, src, path, image.CreateOptions{})
+		copied(t, src, path, store.CreateOptions{})
 		img := opened(t, path)
 		disktest.CheckBytes(t, img.Disk, data)
 		requireSound(t, img)
@@ -82,7 +82,7 @@ func TestVHDXCopiesKeepTheirMetadata(t *testing.T) {
 		require.Equal(t, disktest.VHDXDiskIDGUID, img.Details[3].Value)
 		require.NotEqual(t, src.ContentID, img.ContentID)
 		other := filepath.Join(t.TempDir(), "copy.vhdx")
-		copied(t, src, other, image.CreateOptions{Seed: []byte("another job")})
+		copied(t, src, other, store.CreateOptions{Seed: []byte("another job")})
 		require.NotEqual(t, img.ContentID, opened(t, other).ContentID)
 	}
 }
@@ -135,7 +135,7 @@ func TestVHDXOf64TiB(t *testing.T) {
 	src := opened(t, path)
 	requireSound(t, src)
 	other := filepath.Join(t.TempDir(), "copy.vhdx")
-	copied(t, src, other, image.CreateOptions{})
+	copied(t, src, other, store.CreateOptions{})
 	require.Less(t, spent(), 5*time.Second)
 	img := opened(t, other)
 	requireSound(t, img)
@@ -171,7 +171,7 @@ func giantVHDX(t *testing.T) string {
 func TestUnfinishedVHDXIsNoImage(t *testing.T) {
 	src := opened(t, write(t, t.TempDir(), "src.img", noise(5, mib)))
 	dir := t.TempDir()
-	out, err := image.Create(filepath.Join(dir, "x.vhdx"), src.Disk.Size(), src, vhdxKinds[0])
+	out, err := store.Create(filepath.Join(dir, "x.vhdx"), src.Disk.Size(), src, vhdxKinds[0])
 	require.NoError(t, err)
 	defer func() { require.NoError(t, out.Discard()) }()
 	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})
@@ -185,7 +185,7 @@ func TestVHDXThatCannotBe(t *testing.T) {
 	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, Logical: 4096})
 	src := opened(t, write(t, t.TempDir(), "src.vhdx", v.Forged))
 	for size, says := range map[int64]string{64<<40 + 4096: "of 64 TiB", mib + sector: "want a multiple of its sectors of 4096 bytes"} {
-		_, err := image.Create(filepath.Join(t.TempDir(), "x.vhdx"), size, src, image.CreateOptions{})
+		_, err := store.Create(filepath.Join(t.TempDir(), "x.vhdx"), size, src, store.CreateOptions{})
 		require.ErrorContains(t, err, says)
 	}
 }

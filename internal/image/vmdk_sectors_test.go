@@ -12,6 +12,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -36,7 +37,7 @@ func TestSectorSizeOfAVMDK(t *testing.T) {
 		}
 		require.Equal(t, int64(4096), opened(t, path).Disk.SectorSize(), o.Subformat)
 	}
-	_, err := image.Create(filepath.Join(t.TempDir(), "out.qcow2"), src.Disk.Size(), src, image.CreateOptions{Format: "qcow2"})
+	_, err := store.Create(filepath.Join(t.TempDir(), "out.qcow2"), src.Disk.Size(), src, store.CreateOptions{Format: "qcow2"})
 	require.ErrorContains(t, err, "no qcow2 can say so")
 	require.Equal(t, int64(512), opened(t, flatOfSectors(t, 256*kib, "512")).Disk.SectorSize())
 }
@@ -52,7 +53,7 @@ func TestSectorSizesThatNoVMDKHas(t *testing.T) {
 // A pipe is read by one size only, and a disk of another would lose its partitions.
 func TestSectorSizeThroughAPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out.vmdk")
-	copied(t, opened(t, flatOfSectors(t, 256*kib, "4096")), path, image.CreateOptions{Format: "vmdk", Subformat: "streamOptimized"})
+	copied(t, opened(t, flatOfSectors(t, 256*kib, "4096")), path, store.CreateOptions{Format: "vmdk", Subformat: "streamOptimized"})
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
 	_, err = image.OpenStream(bytes.NewReader(data), "")

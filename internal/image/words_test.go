@@ -9,6 +9,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -76,10 +77,10 @@ func TestErrorsOfPartialFilesHaveTheFolder(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, src.Close()) }()
 	dest := filepath.Join(dir, "new.vmdk")
-	first, err := image.Create(dest, src.Disk.Size(), src, image.CreateOptions{})
+	first, err := store.Create(dest, src.Disk.Size(), src, store.CreateOptions{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, first.Discard()) }()
-	_, err = image.Create(dest, src.Disk.Size(), src, image.CreateOptions{})
+	_, err = store.Create(dest, src.Disk.Size(), src, store.CreateOptions{})
 	require.ErrorIs(t, err, ondisk.ErrBusy)
 	require.ErrorContains(t, err, filepath.Join(dir, ".new.vmdk.partial")+": in use")
 }

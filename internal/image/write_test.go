@@ -13,12 +13,13 @@ import (
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 )
 
 // filled starts a copy of src and writes all of its disk; it is not published.
-func filled(t *testing.T, src *image.Image, path string, o image.CreateOptions, jobs int) *image.Output {
+func filled(t *testing.T, src *image.Image, path string, o store.CreateOptions, jobs int) *store.Output {
 	t.Helper()
-	out, err := image.Create(path, src.Disk.Size(), src, o)
+	out, err := store.Create(path, src.Disk.Size(), src, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, out.Discard()) })
 	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: jobs, Pack: out.Pack()})
@@ -27,13 +28,13 @@ func filled(t *testing.T, src *image.Image, path string, o image.CreateOptions, 
 	return out
 }
 
-func copied(t *testing.T, src *image.Image, path string, o image.CreateOptions) {
+func copied(t *testing.T, src *image.Image, path string, o store.CreateOptions) {
 	t.Helper()
 	require.NoError(t, filled(t, src, path, o, 4).Publish())
 }
 
 // kinds are all that is written.
-var kinds = []image.CreateOptions{
+var kinds = []store.CreateOptions{
 	{Format: "raw"},
 	{Format: "vmdk", Subformat: "monolithicSparse"},
 	{Format: "vmdk", Subformat: "monolithicFlat"},
@@ -84,7 +85,7 @@ func TestSparseCopiesKeepTheGrain(t *testing.T) {
 		clear(data[2*mib : 4*mib+100])
 		src := opened(t, write(t, t.TempDir(), "src.vmdk", sparseImage{grain: grain, redundant: true}.forge(data)))
 		path := filepath.Join(t.TempDir(), "copy.vmdk")
-		copied(t, src, path, image.CreateOptions{})
+		copied(t, src, path, store.CreateOptions{})
 		head, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, uint64(grain), binary.LittleEndian.Uint64(head[disktest.VMDKGrainSize:]))
@@ -167,7 +168,7 @@ func TestCopiesKeepTheDescriptor(t *testing.T) {
 	src := opened(t, write(t, dir, "old.vmdk", []byte(text)))
 	for _, sub := range []string{"", "monolithicSparse"} {
 		path := filepath.Join(t.TempDir(), "new.vmdk")
-		copied(t, src, path, image.CreateOptions{Subformat: sub})
+		copied(t, src, path, store.CreateOptions{Subformat: sub})
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
 		for _, keep := range []string{`ddb.adapterType = "ide"`, `ddb.geometry.heads = "16"`, `ddb.virtualHWVersion = "4"`, `ddb.unheardOf = "x"`} {
@@ -184,7 +185,7 @@ func TestCopiesKeepTheDescriptor(t *testing.T) {
 func TestUnfinishedFileIsNoImage(t *testing.T) {
 	src := opened(t, write(t, t.TempDir(), "src.img", noise(5, mib)))
 	dir := t.TempDir()
-	out, err := image.Create(filepath.Join(dir, "x.vmdk"), src.Disk.Size(), src, kinds[1])
+	out, err := store.Create(filepath.Join(dir, "x.vmdk"), src.Disk.Size(), src, kinds[1])
 	require.NoError(t, err)
 	defer func() { require.NoError(t, out.Discard()) }()
 	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{})

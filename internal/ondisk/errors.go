@@ -18,6 +18,9 @@ var (
 	ErrLimit       = errors.New("limit exceeded")        // well-formed, but above what we are ready to spend
 	ErrFormat      = errors.New("malformed")             // what every *FormatError is
 	ErrBusy        = errors.New("in use")                // another program has the image open, or had it when it died
+	ErrChanged     = errors.New("changed while it was read")
+	ErrOutput      = errors.New("output") // the place where a file goes: it exists, there is no room, no permission
+	ErrUsage       = errors.New("usage")  // what was asked for can never be right, such as a DEST that is the source
 )
 
 // FormatError says which field of which structure has a value it cannot have.

@@ -6,7 +6,6 @@ import (
 	"io"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -22,14 +21,14 @@ var classes = []struct {
 	err  error
 	code string
 }{
-	{image.ErrUsage, "usage"},
+	{ondisk.ErrUsage, "usage"},
 	{ErrUnknown, "unsupported"},
 	{plan.ErrSelection, "usage"},
 	{ondisk.ErrBusy, "busy"},
-	{image.ErrChanged, "changed"},
+	{ondisk.ErrChanged, "changed"},
 	{verify.ErrDifferent, "verify"},
 	{ova.ErrDigest, "verify"},
-	{image.ErrOutput, "output"},
+	{ondisk.ErrOutput, "output"},
 	{ondisk.ErrReference, "reference"},
 	{ondisk.ErrLimit, "limit"},
 	{ondisk.ErrUnsupported, "unsupported"},

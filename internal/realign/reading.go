@@ -23,7 +23,7 @@ func (r Reading) Options() (image.Options, error) {
 	format := image.FormatName(r.Format)
 	o := image.Options{Format: format, SectorSize: cmp.Or(r.SectorSize, r.Like)}
 	if format != "" && !slices.Contains(image.Names(), format) {
-		return o, ondisk.In(image.ErrUsage, "--format %q, want one of %s", r.Format, strings.Join(image.Names(), ", "))
+		return o, ondisk.In(ondisk.ErrUsage, "--format %q, want one of %s", r.Format, strings.Join(image.Names(), ", "))
 	}
 	return o, nil
 }

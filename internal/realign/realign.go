@@ -26,6 +26,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
@@ -313,8 +314,8 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 	if err := s.Image.CheckDigests(ctx); err != nil {
 		return w, fmt.Errorf("%s: %w", s.Path(), err)
 	}
-	create := func() (*image.Output, error) { return image.Create(j.Dest, p.Size, s.Image, j.options(s, p)) }
-	return publish(ctx, j, start, create, s.unchanged, func(o *image.Output, w *Written) (err error) {
+	create := func() (*store.Output, error) { return store.Create(j.Dest, p.Size, s.Image, j.options(s, p)) }
+	return publish(ctx, j, start, create, s.unchanged, func(o *store.Output, w *Written) (err error) {
 		w.Format, w.Subformat = o.Format, o.Subformat
 		w.Copied, err = j.fill(ctx, s, p, view, o)
 		return err
@@ -322,9 +323,9 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 }
 
 // options are those of the container that the planned disk goes into.
-func (j *Job) options(s *Source, p *plan.Plan) image.CreateOptions {
+func (j *Job) options(s *Source, p *plan.Plan) store.CreateOptions {
 	g := s.Layout.Geometry
-	return image.CreateOptions{
+	return store.CreateOptions{
 		Format: j.Format, Subformat: j.Subformat, Force: j.Force, Seed: seed(s, p), Heads: g.Heads, Sectors: g.Sectors,
 	}
 }
@@ -396,7 +397,7 @@ func (s *Source) unchanged() error {
 }
 
 // fill writes the bytes of the view, proves them through a second opening, and returns how many there are beside zeros.
-func (j *Job) fill(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, o *image.Output) (copied int64, err error) {
+func (j *Job) fill(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, o *store.Output) (copied int64, err error) {
 	need, err := j.room(ctx, s, view, o)
 	if err != nil {
 		return 0, err
@@ -416,7 +417,7 @@ func (j *Job) fill(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk,
 }
 
 // reread opens what was written a second time, checks its tables, and has it proved.
-func (j *Job) reread(o *image.Output, prove func(got *image.Image) error) error {
+func (j *Job) reread(o *store.Output, prove func(got *image.Image) error) error {
 	got, err := o.Reopen()
 	if err != nil {
 		return readBack(err)

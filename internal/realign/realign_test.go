@@ -226,10 +226,10 @@ func TestNothingIsLeft(t *testing.T) {
 			require.NoError(t, err)
 			_, err = f.WriteAt([]byte("new"), 63*sector)
 			require.NoError(t, errors.Join(err, f.Close(), os.Chtimes(source, time.Time{}, time.Unix(1, 0))))
-		}, want: image.ErrChanged},
+		}, want: ondisk.ErrChanged},
 		"it is interrupted while it is copied":   {when: diskcopy.PhaseCopy, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
 		"it is interrupted while it is compared": {when: diskcopy.PhaseCompare, does: func(_ *testing.T, _, _ string, cancel func()) { cancel() }, want: context.Canceled},
-		"its names are refused":                  {spare: image.ErrUsage, want: image.ErrUsage},
+		"its names are refused":                  {spare: ondisk.ErrUsage, want: ondisk.ErrUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, to := t.TempDir(), t.TempDir()
@@ -357,7 +357,7 @@ func TestReading(t *testing.T) {
 	_, err = Read(img, Reading{SectorSize: 4096})
 	require.ErrorIs(t, err, ondisk.ErrFormat)
 	_, err = Reading{Format: "tape"}.Options()
-	require.ErrorIs(t, err, image.ErrUsage)
+	require.ErrorIs(t, err, ondisk.ErrUsage)
 	o, err := Reading{Format: "qcow2", Like: 4096}.Options()
 	require.NoError(t, err)
 	require.EqualValues(t, 4096, o.SectorSize)
@@ -396,7 +396,7 @@ func TestOthers(t *testing.T) {
 
 func TestCodes(t *testing.T) {
 	for code, err := range map[string]error{
-		"usage": image.ErrUsage, "busy": ondisk.ErrBusy, "changed": image.ErrChanged, "verify": verify.ErrDifferent, "output": image.ErrOutput,
+		"usage": ondisk.ErrUsage, "busy": ondisk.ErrBusy, "changed": ondisk.ErrChanged, "verify": verify.ErrDifferent, "output": ondisk.ErrOutput,
 		"reference": ondisk.ErrReference, "limit": ondisk.ErrLimit, "unsupported": ErrUnknown, "format": ondisk.ErrFormat,
 		"io": io.ErrUnexpectedEOF, "internal": errors.New("something"), "own": &ondisk.Refusal{Code: "own"},
 	} {
@@ -487,7 +487,7 @@ func TestRoom(t *testing.T) {
 	warned := ""
 	j := Job{Dest: filepath.Join(small, "copy.raw"), Format: "raw", Full: true, Jobs: 2, Warn: func(text string) { warned = text }}
 	_, err = j.Write(t.Context(), s, p)
-	require.ErrorIs(t, err, image.ErrOutput)
+	require.ErrorIs(t, err, ondisk.ErrOutput)
 	require.ErrorContains(t, err, "make room or choose another place")
 	require.Empty(t, warned)
 	require.Empty(t, names(t, small))

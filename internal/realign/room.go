@@ -6,7 +6,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 	"github.com/trueup/trueup/internal/units"
@@ -14,7 +14,7 @@ import (
 
 // room refuses a copy that cannot fit, before the first byte, and returns the number of bytes that it needs. What the source has
 // allocated is a quick estimate; only if that is too much are the zeros in it looked for.
-func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o *image.Output) (need int64, err error) {
+func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o *store.Output) (need int64, err error) {
 	free := o.Room()
 	if need, err = disk.Stored(view); err != nil || withTables(need) <= free {
 		return withTables(need), err
@@ -32,7 +32,7 @@ func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o *image.Outp
 		return 0, err
 	}
 	if need = withTables(n.bytes); need > free {
-		return 0, ondisk.In(image.ErrOutput, "the copy needs %s (%d bytes) and %s (%d bytes) are free where DEST goes; make room or choose another place",
+		return 0, ondisk.In(ondisk.ErrOutput, "the copy needs %s (%d bytes) and %s (%d bytes) are free where DEST goes; make room or choose another place",
 			units.Format(need), need, units.Format(free), free)
 	}
 	return need, nil
@@ -63,12 +63,12 @@ func (c *counter) Reserve(_, n int64) error {
 }
 
 // full says how much is missing when the space ran out under way: others write to the same file system.
-func full(err error, need int64, o *image.Output) error {
+func full(err error, need int64, o *store.Output) error {
 	if !sys.Full(err) {
 		return err
 	}
 	free, freeErr := o.Free()
-	if freeErr != nil || free == image.UnknownRoom {
+	if freeErr != nil || free == store.UnknownRoom {
 		return err
 	}
 	return fmt.Errorf("%w; the copy needs %s (%d bytes) and %s (%d bytes) are free beside what it has written",

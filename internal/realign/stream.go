@@ -11,6 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/plan"
 	"github.com/trueup/trueup/internal/verify"
@@ -32,12 +33,12 @@ func (j *Job) WriteStream(ctx context.Context, in io.Reader, r Reading, size fun
 	}
 	p = plan.Copy(s.Disk.Size())
 	p.Size = size(p.Size)
-	create := func() (*image.Output, error) {
-		return image.Create(j.Dest, p.Size, s.Image, image.CreateOptions{
+	create := func() (*store.Output, error) {
+		return store.Create(j.Dest, p.Size, s.Image, store.CreateOptions{
 			Format: j.Format, Subformat: j.Subformat, Force: j.Force, Seed: streamSeed(p.Size),
 		})
 	}
-	w, err = publish(ctx, j, time.Now(), create, nil, func(o *image.Output, w *Written) (err error) {
+	w, err = publish(ctx, j, time.Now(), create, nil, func(o *store.Output, w *Written) (err error) {
 		w.Format, w.Subformat = o.Format, o.Subformat
 		w.Copied, err = j.fillStream(ctx, s, p.Size, o)
 		return err
@@ -46,7 +47,7 @@ func (j *Job) WriteStream(ctx context.Context, in io.Reader, r Reading, size fun
 }
 
 // fillStream writes what comes through the pipe and proves it through a second opening.
-func (j *Job) fillStream(ctx context.Context, s *image.Stream, size int64, o *image.Output) (copied int64, err error) {
+func (j *Job) fillStream(ctx context.Context, s *image.Stream, size int64, o *store.Output) (copied int64, err error) {
 	j.watch()
 	if j.progress != nil {
 		j.progress.Begin(diskcopy.PhaseCopy, size)

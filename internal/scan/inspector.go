@@ -9,6 +9,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -40,7 +41,7 @@ func (j *Inspector) Prepare() (err error) {
 
 // Identify returns what the file at path is.
 func (j *Inspector) Identify(path string) (image.Identity, error) {
-	meter := image.NewMeter(maxRead)
+	meter := gate.NewMeter(maxRead)
 	id, err := ova.Identify(path, meter)
 	id.Read = meter.Read()
 	return id, err
@@ -80,7 +81,7 @@ func (j *Inspector) Image(job Job) *library.Image {
 
 // image judges the image of a job; nil is a doubt that came to nothing. With an error it has what could be read all the same.
 func (j *Inspector) image(job Job) (i *library.Image, err error) {
-	meter := image.NewMeter(cmp.Or(j.Most, maxRead))
+	meter := gate.NewMeter(cmp.Or(j.Most, maxRead))
 	i = library.NewImage(job.Path)
 	i.State = library.Judged
 	o := image.Options{Beside: job.Beside, Meter: meter}
@@ -123,7 +124,7 @@ func (j *Inspector) single(i *library.Image, job Job, o image.Options) (judged b
 }
 
 // files are those of an image, and what its file system has allocated for them.
-func files(states []image.State) []library.File {
+func files(states []gate.State) []library.File {
 	out := make([]library.File, 0, len(states))
 	for _, s := range states {
 		out = append(out, library.File(s))
@@ -135,7 +136,7 @@ func files(states []image.State) []library.File {
 func (j *Inspector) pack(i *library.Image, path string, o image.Options) error {
 	p, err := ova.Open(path, o.Meter)
 	if errors.Is(err, ondisk.ErrNoMatch) {
-		return fmt.Errorf("the package %w", image.ErrChanged)
+		return fmt.Errorf("the package %w", ondisk.ErrChanged)
 	}
 	if err != nil {
 		return err
@@ -199,7 +200,7 @@ func (j *Inspector) relate(i *library.Image, p *ova.Package, o image.Options) {
 	}
 }
 
-func (j *Inspector) member(i *library.Image, p *ova.Package, d ova.Disk, o image.Options, m *realign.Machine) (library.Disk, []image.State, error) {
+func (j *Inspector) member(i *library.Image, p *ova.Package, d ova.Disk, o image.Options, m *realign.Machine) (library.Disk, []gate.State, error) {
 	img, err := p.Open(d, o)
 	if err != nil {
 		return library.NewDisk(0, j.Boundary), nil, err

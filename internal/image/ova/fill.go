@@ -12,13 +12,14 @@ import (
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ovf"
 	"github.com/trueup/trueup/internal/units"
 )
 
 // CreateDisk starts the new bytes of a disk in a package, by the size and source that Create was given. They get no
 // name of their own: the output is neither published nor discarded.
-type CreateDisk func(o image.CreateOptions) (*image.Output, error)
+type CreateDisk func(o store.CreateOptions) (*store.Output, error)
 
 // window is a stretch of a file that is being written, and at its end until it is complete.
 type window struct {
@@ -48,7 +49,7 @@ func (w *window) Truncate(size int64) error {
 // fill has a disk written at its place, and takes its size and what it holds into the OVF.
 func (p *Output) fill(m *outMember, fill func(member string, create CreateDisk) error) error {
 	w := &window{WriteFile: m.part, off: m.data}
-	err := fill(m.from.Name, func(o image.CreateOptions) (*image.Output, error) {
+	err := fill(m.from.Name, func(o store.CreateOptions) (*store.Output, error) {
 		again := func() (*image.Image, error) { m.size = w.size; return p.openDisk(m) }
 		return p.out.CreateDisk(w, m.name, m.rewrite.Size, m.rewrite.Source, o, again)
 	})

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 )
@@ -91,7 +91,7 @@ func (p *Package) refers(name string) bool {
 func (p *Package) checkMember(href string) (string, error) {
 	if p.Kind == "ovf" {
 		name := strings.TrimPrefix(href, "./")
-		return name, image.CheckPath(name)
+		return name, gate.CheckPath(name)
 	}
 	name, err := memberName(href)
 	return path.Join(path.Dir(p.role(RoleOVF).Name), name), err

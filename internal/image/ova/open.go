@@ -13,6 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 )
@@ -24,7 +25,7 @@ func OpenImage(name string, o image.Options) (*image.Image, error) {
 	p, err := Open(at, nil)
 	switch {
 	case errors.Is(err, ondisk.ErrNoMatch) && member != "":
-		return nil, ondisk.In(image.ErrUsage, "%.256q is no package, and there is no file %.256q", at, name)
+		return nil, ondisk.In(ondisk.ErrUsage, "%.256q is no package, and there is no file %.256q", at, name)
 	case errors.Is(err, ondisk.ErrNoMatch):
 		return image.Open(name, o)
 	case err != nil:
@@ -39,7 +40,7 @@ func OpenImage(name string, o image.Options) (*image.Image, error) {
 
 // Identify is image.Identify, and lists the disks of an OVF as extents. One that cannot be read names nothing: its
 // disks are rows of their own then, and so is an image that it lists among its files and does not speak of as a disk.
-func Identify(path string, meter *image.Meter) (image.Identity, error) {
+func Identify(path string, meter *gate.Meter) (image.Identity, error) {
 	id, err := image.Identify(path, meter)
 	if err != nil || id.Kind != image.Pack || id.Format != "ovf" {
 		return id, err
@@ -49,7 +50,7 @@ func Identify(path string, meter *image.Meter) (image.Identity, error) {
 		return id, nil //nolint:nilerr // opening the package says why
 	}
 	for _, d := range p.Images() {
-		plain := !strings.Contains(d.Member, "/") && image.CheckPath(d.Member) == nil
+		plain := !strings.Contains(d.Member, "/") && gate.CheckPath(d.Member) == nil
 		if plain && !slices.Contains(id.Extents, d.Member) {
 			id.Extents = append(id.Extents, d.Member)
 		}
@@ -104,10 +105,10 @@ func (p *Package) choose(member string, o image.Options) (*image.Image, error) {
 	case len(p.Disks()) == 0 && member == "":
 		return nil, fmt.Errorf("the package has no disk with a file: %w, there is nothing to look at", ondisk.ErrUnsupported)
 	case member != "":
-		return nil, ondisk.In(image.ErrUsage, "the package has no disk %.256q, want one of %.1024s", member,
+		return nil, ondisk.In(ondisk.ErrUsage, "the package has no disk %.256q, want one of %.1024s", member,
 			strings.Join(paths, ", "))
 	}
-	return nil, ondisk.In(image.ErrUsage, "the package has %d disks, name one of them: %.1024s", len(disks),
+	return nil, ondisk.In(ondisk.ErrUsage, "the package has %d disks, name one of them: %.1024s", len(disks),
 		strings.Join(paths, ", "))
 }
 

@@ -13,6 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 	"github.com/trueup/trueup/internal/units"
@@ -54,7 +56,7 @@ type Output struct {
 	Kind    string
 	Dropped []string // members of the source that the copy does not have, since they no longer fit
 
-	out     *image.Output
+	out     *store.Output
 	path    string // as typed
 	base    string
 	src     *Package
@@ -84,9 +86,9 @@ type outMember struct {
 func Create(path string, src *Package, o CreateOptions) (*Output, error) {
 	p := &Output{Kind: KindOf(path), src: src, env: src.Envelope.Fork(), path: path, base: filepath.Base(path)}
 	if p.Kind == "" {
-		return nil, ondisk.In(image.ErrUsage, "DEST %q of a package, want a name that ends in .ova or .ovf", path)
+		return nil, ondisk.In(ondisk.ErrUsage, "DEST %q of a package, want a name that ends in .ova or .ovf", path)
 	}
-	if _, err := (image.Place{Flag: "DEST", Path: path, Role: image.Copy}).Settle(); err != nil {
+	if _, err := (store.Place{Flag: "DEST", Path: path, Role: store.Copy}).Settle(); err != nil {
 		return nil, err
 	}
 	if err := p.choose(o.Rewrite); err != nil {
@@ -129,7 +131,7 @@ func (p *Output) choose(rewrite map[string]Rewrite) error {
 			return fmt.Errorf("the OVF does not name the file %.256q of the archive: %w in an OVF folder, "+
 				"which has no others; write an .ova", o.name, ondisk.ErrUnsupported)
 		case p.Kind == "ovf":
-			if err := image.CheckPath(o.name); err != nil {
+			if err := gate.CheckPath(o.name); err != nil {
 				return err
 			}
 		}
@@ -152,7 +154,7 @@ func (p *Output) nameOf(m *Member) string {
 
 // mayRewrite refuses a disk that could not be written as it was.
 func (p *Output) mayRewrite(m *Member, r Rewrite) error {
-	err := r.Source.Rewritable()
+	err := store.Rewritable(r.Source)
 	if err == nil {
 		err = describe(p.src.Envelope.Fork(), p.src.disk(m.Name), 0, &r, 0)
 	}
@@ -174,13 +176,13 @@ func (p *Output) mayDigest(m *outMember) error {
 func (p *Output) start(force bool) error {
 	if _, ours := p.src.Uses(p.path); p.Kind == "ovf" && !ours {
 		if _, err := os.Lstat(p.path); err == nil {
-			return ondisk.In(image.ErrOutput, "%s exists; an OVF is several files, which are not replaced: choose "+
+			return ondisk.In(ondisk.ErrOutput, "%s exists; an OVF is several files, which are not replaced: choose "+
 				"another folder", p.path)
 		}
 	}
 	var first driver.WriteFile
 	var err error
-	if p.out, first, err = image.CreateFiles(p.path, p.src.files, force); err != nil {
+	if p.out, first, err = store.CreateFiles(p.path, p.src.files, force); err != nil {
 		return err
 	}
 	p.parts = append(p.parts, first)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/ovf"
 )
@@ -68,7 +69,7 @@ type Disk struct {
 }
 
 // Open opens a package, read-only. Another file gives ErrNoMatch. A meter counts what is read; nil: it is not counted.
-func Open(name string, meter *image.Meter) (*Package, error) {
+func Open(name string, meter *gate.Meter) (*Package, error) {
 	files, err := image.OpenFiles(name, meter)
 	if err != nil {
 		return nil, ondisk.ErrNoMatch // image.Open says more about it
@@ -103,7 +104,7 @@ func (p *Package) open() error {
 	case id.Kind == image.Pack:
 		p.Kind = "ovf"
 		return p.openFolder()
-	case err != nil && (id.Kind == image.Other || errors.Is(err, image.ErrChanged)):
+	case err != nil && (id.Kind == image.Other || errors.Is(err, ondisk.ErrChanged)):
 		return err
 	}
 	return ondisk.ErrNoMatch
@@ -251,7 +252,7 @@ func (p *Package) Machine(d Disk) string {
 func (p *Package) Close() error { return p.files.Close() }
 
 // States lists the files of the package.
-func (p *Package) States() []image.State { return p.files.States() }
+func (p *Package) States() []gate.State { return p.files.States() }
 
 // Unchanged checks that every file is as it was when it was opened.
 func (p *Package) Unchanged() error { return p.files.Unchanged() }

@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -86,7 +87,7 @@ func TestDisksInsideArchives(t *testing.T) {
 			require.Equal(t, "vm.ova", used)
 			require.NoError(t, img.Unchanged())
 			require.NoError(t, os.Chtimes(path, time.Unix(1, 0), time.Unix(1, 0)))
-			require.ErrorIs(t, img.Unchanged(), image.ErrChanged)
+			require.ErrorIs(t, img.Unchanged(), ondisk.ErrChanged)
 		})
 	}
 }
@@ -121,7 +122,7 @@ func TestUnpublishedPackage(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.NoError(t, out.Write(t.Context(), unwatched{}, func(_ string, create ova.CreateDisk) error {
-			o, err := create(image.CreateOptions{})
+			o, err := create(store.CreateOptions{})
 			require.NoError(t, err)
 			_, err = diskcopy.Run(t.Context(), img.Disk, o, diskcopy.Options{Jobs: 4})
 			require.NoError(t, err)

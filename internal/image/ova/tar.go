@@ -12,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 )
@@ -170,7 +169,7 @@ const maxTarName = 100
 // newTarHeader is the header of a file that was in no archive before: what ovftool writes.
 func newTarHeader(name string, mtime int64) (*tar.Header, error) {
 	if len(name) > maxTarName {
-		return nil, ondisk.In(image.ErrUsage, "the name %.256q has %d bytes, and an OVA can hold at most %d", name,
+		return nil, ondisk.In(ondisk.ErrUsage, "the name %.256q has %d bytes, and an OVA can hold at most %d", name,
 			len(name), maxTarName)
 	}
 	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, ModTime: time.Unix(max(mtime, 0), 0)}, nil

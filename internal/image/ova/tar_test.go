@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -275,7 +274,7 @@ func TestNewHeaders(t *testing.T) {
 	require.Equal(t, int64(1e9), got.ModTime.Unix())
 	require.Equal(t, int64(0o644), got.Mode)
 	_, err = newTarHeader(strings.Repeat("n", 101), 0)
-	require.ErrorIs(t, err, image.ErrUsage)
+	require.ErrorIs(t, err, ondisk.ErrUsage)
 }
 
 func FuzzTar(f *testing.F) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -159,7 +160,7 @@ func TestIdentify(t *testing.T) {
 	}{
 		"vm.ovf": {text, image.FileNames{"a.vmdk", "b c.vmdk", "50%20.vmdk"}}, "cut.ovf": {text[:300], nil},
 	} {
-		var m image.Meter
+		var m gate.Meter
 		id, err := ova.Identify(write(t, dir, name, []byte(c.text)), &m)
 		require.NoError(t, err)
 		require.Equal(t, image.Identity{Kind: image.Pack, Format: "ovf", Extents: c.extents}, id)

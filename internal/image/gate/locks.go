@@ -1,6 +1,8 @@
-package image
+package gate
 
 import (
+	"fmt"
+
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -15,14 +17,14 @@ const (
 // Hold keeps QEMU from opening the image for writing until release is called, by the locks that QEMU itself looks at. Where
 // the file system knows no such locks nothing is held, and the check that the source is unchanged remains. The same holds for
 // extents of which an image has more than can be open at once.
-func (img *Image) Hold() (release func()) {
-	for _, f := range img.files {
+func (o *Opened) Hold() (release func()) {
+	for _, f := range o.Handles {
 		for _, b := range []int64{qemuRead, qemuNoWriter} {
 			f.lock(sys.Shared, b)
 		}
 	}
 	return func() {
-		for _, f := range img.files {
+		for _, f := range o.Handles {
 			for _, b := range []int64{qemuRead, qemuNoWriter} {
 				f.lock(sys.Unlocked, b)
 			}
@@ -30,6 +32,23 @@ func (img *Image) Hold() (release func()) {
 	}
 }
 
-func (f *file) lock(kind sys.LockKind, at int64) {
+func (f *File) lock(kind sys.LockKind, at int64) {
 	_ = f.with(func(open *sys.File) error { return open.LockByte(kind, at) }) // see Hold
+}
+
+// Claimed reports whether a block device has a file system mounted on it, or something else that the kernel keeps for itself.
+func (f *File) Claimed() bool { return f.device && f.dir.At.Claimed(f.real) }
+
+// QEMULock reports whether QEMU has the file open for writing: it holds a lock on the byte of the "write" permission, 100 + 1.
+// Spec: QEMU block/file-posix.c, RAW_LOCK_PERM_BASE.
+func (f *File) QEMULock() error {
+	var locked bool
+	err := f.with(func(open *sys.File) (err error) {
+		locked, err = open.LockedByte(qemuWrite)
+		return err
+	})
+	if err != nil || !locked {
+		return nil //nolint:nilerr // the file system knows no such locks
+	}
+	return fmt.Errorf("%q is open for writing in QEMU (lock on byte %d)", f.name, qemuWrite)
 }

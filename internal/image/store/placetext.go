@@ -1,4 +1,4 @@
-package image
+package store
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -23,13 +24,13 @@ func (p Place) spareText(path string) error {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, plainPathError(err))
+		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
 	}
 	defer f.Close()
 	head, err := sample(f)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, plainPathError(err))
+		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
 	case len(head) == 0:
 		return nil
 	case !isText(head):
@@ -48,7 +49,7 @@ func sample(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, t
 func (p Place) spareEdited(text io.Reader) error {
 	mine, err := p.Mine(text)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, plainPathError(err))
+		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
 	}
 	if !mine {
 		return p.refuse("is not as trueup wrote it: it was edited, or is another's; name another file, or --force to replace it")

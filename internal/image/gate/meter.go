@@ -1,4 +1,4 @@
-package image
+package gate
 
 import (
 	"sync/atomic"
@@ -34,7 +34,7 @@ func (m *Meter) ask(n int) error {
 	return m.asked.Spend(int64(n))
 }
 
-// count counts a read that is about to happen.
+// Count counts a read that is about to happen.
 func (m *Meter) count(n int) {
 	if m != nil {
 		m.read.Add(int64(n))

@@ -1,4 +1,4 @@
-package image
+package store
 
 import (
 	"errors"
@@ -8,13 +8,14 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// manners are what the file system of DEST can do. Those of networks, of shared folders and in user space lack much of what a disk's
+// limits are what the file system of DEST can do. Those of networks, of shared folders and in user space lack much of what a disk's
 // own has.
-type manners struct {
+type limits struct {
 	noLocks     bool  // another run with the same DEST would not be noticed
 	links       error // why a file gets no second name; nil: it does
 	noExclusive bool  // a rename always replaces
@@ -35,7 +36,7 @@ func (o *Output) Notes() []ondisk.Issue { return o.notes.list }
 
 // lock takes the lock that says that a run writes a partial file.
 func (o *Output) lock(f *sys.File, partial string) error {
-	if o.manners.noLocks {
+	if o.limits.noLocks {
 		return nil
 	}
 	err := f.Lock(sys.Exclusive)
@@ -45,17 +46,17 @@ func (o *Output) lock(f *sys.File, partial string) error {
 	case sys.Locked(err):
 		return usedByOther(o.shown(partial))
 	case sys.NoLocks(err):
-		o.manners.noLocks = true
+		o.limits.noLocks = true
 		o.notes.add("dest-no-locks", "do not run two copies to the same DEST at once",
 			"the file system knows no locks (%v): another run that writes the same DEST goes unnoticed", err)
 		return nil
 	}
-	return ondisk.In(ErrOutput, "lock %s: %w", o.shown(partial), err)
+	return ondisk.In(ondisk.ErrOutput, "lock %s: %w", o.shown(partial), err)
 }
 
 // try finds out, on the first file while it is empty, whether the file system can do what the output will need: a refusal must not
 // come after hours of copying. Nothing is left of it.
-func (o *Output) try(p *part) error {
+func (o *Output) try(p *partialFile) error {
 	if err := o.tryNames(p.final); err != nil {
 		return err
 	}
@@ -69,24 +70,24 @@ func (o *Output) try(p *part) error {
 }
 
 // tryReading reads through another descriptor, as the proof will. Where a lock forbids that, it is released.
-func (o *Output) tryReading(p *part) error {
-	err := o.dir.readable(partialName(p.final))
-	if err == nil || o.manners.noLocks {
+func (o *Output) tryReading(p *partialFile) error {
+	err := readable(o.dir, partialName(p.final))
+	if err == nil || o.limits.noLocks {
 		return p.wrap("read back", err)
 	}
 	free := sys.Of(p.File).Lock(sys.Unlocked)
-	if free != nil || o.dir.readable(partialName(p.final)) != nil {
+	if free != nil || readable(o.dir, partialName(p.final)) != nil {
 		return p.wrap("read back", err)
 	}
-	o.manners.noLocks = true
+	o.limits.noLocks = true
 	o.notes.add("dest-no-locks", "do not run two copies to the same DEST at once",
 		"the file system keeps a locked file from being read (%v), so nothing is locked: another run that writes the same DEST goes unnoticed", err)
 	return nil
 }
 
 // readable opens a file and reads from it.
-func (d *folder) readable(name string) error {
-	f, err := d.at.Open(name)
+func readable(d *gate.Folder, name string) error {
+	f, err := d.At.Open(name)
 	if err != nil {
 		return err
 	}
@@ -104,54 +105,54 @@ func trialNames(final string) (first, second string) {
 func (o *Output) tryNames(final string) error {
 	first, second := trialNames(final)
 	for _, n := range []string{first, second} {
-		if err := o.dir.removeTrial(n); err != nil {
+		if err := removeTrial(o.dir, n); err != nil {
 			return err
 		}
 	}
-	f, err := o.dir.at.Create(first, 0o600)
+	f, err := o.dir.At.Create(first, 0o600)
 	if err != nil {
-		return ondisk.In(ErrOutput, "create %s: %w", o.shown(first), err)
+		return ondisk.In(ondisk.ErrOutput, "create %s: %w", o.shown(first), err)
 	}
 	_ = f.Close() // nothing was written
-	if o.manners.links = o.dir.at.Link(first, second); o.manners.links == nil {
-		_ = o.dir.at.Remove(second) // what stays there fails the rename
+	if o.limits.links = o.dir.At.Link(first, second); o.limits.links == nil {
+		_ = o.dir.At.Remove(second) // what stays there fails the rename
 	}
-	err = o.dir.at.RenameNew(first, second)
+	err = o.dir.At.RenameNew(first, second)
 	if sys.Unsupported(err) {
-		o.manners.noExclusive = true
-		err = o.dir.at.Rename(first, second)
+		o.limits.noExclusive = true
+		err = o.dir.At.Rename(first, second)
 	}
 	if err != nil {
-		err = ondisk.In(ErrOutput, "rename %s, to try what DEST will need: %w", o.shown(first), err)
+		err = ondisk.In(ondisk.ErrOutput, "rename %s, to try what DEST will need: %w", o.shown(first), err)
 	}
 	for _, n := range []string{first, second} {
-		if gone := o.dir.at.Remove(n); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
-			err = errors.Join(err, ondisk.In(ErrOutput, "remove %s: %w", o.shown(n), gone))
+		if gone := o.dir.At.Remove(n); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, ondisk.In(ondisk.ErrOutput, "remove %s: %w", o.shown(n), gone))
 		}
 	}
 	return err
 }
 
 // removeTrial removes what a killed run left under a trial name. A file with bytes in it is the user's.
-func (d *folder) removeTrial(name string) error {
-	st, err := d.at.Lstat(name)
+func removeTrial(d *gate.Folder, name string) error {
+	st, err := d.At.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err == nil && (!st.Mode.IsRegular() || st.Size > 0) {
-		return ondisk.In(ErrOutput, "%s exists, and its name is needed; rename it", name)
+		return ondisk.In(ondisk.ErrOutput, "%s exists, and its name is needed; rename it", name)
 	}
 	if err == nil {
-		err = d.at.Remove(name)
+		err = d.At.Remove(name)
 	}
 	if err != nil {
-		return ondisk.In(ErrOutput, "remove stale %s: %w", name, err)
+		return ondisk.In(ondisk.ErrOutput, "remove stale %s: %w", name, err)
 	}
 	return nil
 }
 
 // permit sets permissions. A file system that keeps none gives those that it was mounted with.
-func (o *Output) permit(p *part, mode fs.FileMode) error {
+func (o *Output) permit(p *partialFile, mode fs.FileMode) error {
 	err := sys.Of(p.File).Chmod(mode)
 	if sys.Unsupported(err) {
 		o.notes.add("dest-permissions", "see to it that only those can reach DEST who may read it",
@@ -173,6 +174,6 @@ func CheckUpgrade(path string) error {
 	if sys.UpgradesLocks(f) {
 		return nil
 	}
-	return ondisk.In(ErrOutput, "%s: locks of this file system cannot be upgraded, which a database needs; "+
+	return ondisk.In(ondisk.ErrOutput, "%s: locks of this file system cannot be upgraded, which a database needs; "+
 		"mount it with nobrl if it is SMB, or keep the file on a local disk", path)
 }

@@ -1,4 +1,4 @@
-package image
+package gate
 
 import (
 	"net"
@@ -14,10 +14,10 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-func openedFolder(t *testing.T) (*folder, string) {
+func openedFolder(t *testing.T) (*Folder, string) {
 	t.Helper()
 	path := t.TempDir()
-	d, err := openFolder(path)
+	d, err := OpenFolder(path)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	return d, path
@@ -31,7 +31,7 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 		"", ".", "..", "/etc/shadow", "../x", "a/../../x", "sub/x", "x/", `..\x`, `C:\x`, `\\host\share`, "C:x", "/proc/self/fd/0",
 		"nbd://127.0.0.1/x", "json:{}", "file:x", "x\x00y", "x\ny", "x\x7fy", "\x1b]0;x\a", `x"y`, "\xff\xfe", strings.Repeat("a", 256),
 	} {
-		_, err := d.open(name)
+		_, err := d.Open(name)
 		require.ErrorIs(t, err, ondisk.ErrReference, "%q", name)
 		require.NotContains(t, err.Error(), "\x1b")
 		require.Less(t, len(err.Error()), 1500)
@@ -42,12 +42,12 @@ func TestNamesThatAreFine(t *testing.T) {
 	d, path := openedFolder(t)
 	for _, name := range []string{"disk-flat.vmdk", "with blanks.vmdk", "-rf", "..x", "Grüße.vmdk", "%00", "~", "$HOME", strings.Repeat("a", 255)} {
 		require.NoError(t, os.WriteFile(filepath.Join(path, name), []byte("12345"), 0o644))
-		f, err := d.open(name)
+		f, err := d.Open(name)
 		require.NoError(t, err, "%q", name)
 		require.Equal(t, int64(5), f.Size())
 		require.NoError(t, f.Close())
 	}
-	_, err := d.open("absent")
+	_, err := d.Open("absent")
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.NotErrorIs(t, err, ondisk.ErrReference)
 }
@@ -72,7 +72,7 @@ func TestFilesThatAreNone(t *testing.T) {
 	} {
 		done := make(chan error, 1)
 		go func() {
-			_, err := d.open(name)
+			_, err := d.Open(name)
 			done <- err
 		}()
 		select {
@@ -85,45 +85,19 @@ func TestFilesThatAreNone(t *testing.T) {
 	}
 }
 
-// The user's own path may lead through links; the folder of the file it ends at is the image's.
-func TestTheUsersPathMayBeALink(t *testing.T) {
-	_, path := openedFolder(t)
-	require.NoError(t, os.WriteFile(filepath.Join(path, "disk.img"), make([]byte, 512), 0o644))
-	link := filepath.Join(t.TempDir(), "link")
-	require.NoError(t, os.Symlink(filepath.Join(path, "disk.img"), link))
-	img, err := Open(link, Options{})
-	require.NoError(t, err)
-	require.Equal(t, link, img.Path)
-	require.Equal(t, "disk.img", img.Files()[0].Name)
-	require.NoError(t, img.Close())
-}
-
-// What the user names and is no file is not a reference inside of an image.
-func TestTheUsersPathMustBeAFile(t *testing.T) {
-	_, path := openedFolder(t)
-	_, err := Open(path, Options{})
-	require.ErrorIs(t, err, ondisk.ErrUnsupported)
-	require.ErrorContains(t, err, "a folder")
-	require.NoError(t, unix.Mkfifo(filepath.Join(path, "fifo"), 0o644))
-	_, err = Open(filepath.Join(path, "fifo"), Options{})
-	require.ErrorContains(t, err, "a FIFO")
-	_, err = Open(filepath.Join(path, "absent"), Options{})
-	require.ErrorIs(t, err, os.ErrNotExist)
-}
-
 // A folder that is renamed and replaced while an image is open cannot lead elsewhere.
 func TestTheFolderIsHeldByItsHandle(t *testing.T) {
 	top := t.TempDir()
 	inside := filepath.Join(top, "images")
 	require.NoError(t, os.Mkdir(inside, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(inside, "x"), []byte("right"), 0o644))
-	d, err := openFolder(inside)
+	d, err := OpenFolder(inside)
 	require.NoError(t, err)
 	defer d.Close()
 	require.NoError(t, os.Rename(inside, filepath.Join(top, "moved")))
 	require.NoError(t, os.Mkdir(inside, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(inside, "x"), []byte("wrong"), 0o644))
-	f, err := d.open("x")
+	f, err := d.Open("x")
 	require.NoError(t, err)
 	b := make([]byte, 5)
 	_, err = f.ReadAt(b, 0)

@@ -1,4 +1,4 @@
-package image
+package store
 
 import (
 	"os"
@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 )
@@ -20,18 +21,18 @@ func TestStaleFilesThatAreReadOnly(t *testing.T) {
 	for name, atWork := range map[string]bool{"stale": false, "at work": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir, err := openFolder(asOrdinaryUser(t))
+			dir, err := gate.OpenFolder(asOrdinaryUser(t))
 			require.NoError(t, err)
 			defer dir.Close()
-			f, err := dir.at.Create(".x.partial", 0o600)
+			f, err := dir.At.Create(".x.partial", 0o600)
 			require.NoError(t, err)
 			defer f.Close()
 			require.NoError(t, f.Chmod(0o444))
 			o := Output{dir: dir, notes: &notes{}}
 			if !atWork {
-				require.NoError(t, dir.at.Link(".x.partial", "note"))
+				require.NoError(t, dir.At.Link(".x.partial", "note"))
 				require.NoError(t, o.removeStale(".x.partial"))
-				require.False(t, dir.exists(".x.partial"))
+				require.False(t, dir.Exists(".x.partial"))
 				info, err := f.Stat()
 				require.NoError(t, err)
 				require.Equal(t, os.FileMode(0o444), info.Mode(), "of its other name")
@@ -39,7 +40,7 @@ func TestStaleFilesThatAreReadOnly(t *testing.T) {
 			}
 			require.NoError(t, sys.Of(f).Lock(sys.Exclusive))
 			require.ErrorIs(t, o.removeStale(".x.partial"), ondisk.ErrBusy)
-			require.True(t, dir.exists(".x.partial"))
+			require.True(t, dir.Exists(".x.partial"))
 			info, err := f.Stat()
 			require.NoError(t, err)
 			require.Equal(t, os.FileMode(0o444), info.Mode())

@@ -1,29 +1,25 @@
-package image
+package store
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
 	"math"
-	"slices"
 
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 )
-
-func (d *folder) exists(name string) bool {
-	_, err := d.at.Lstat(name)
-	return err == nil
-}
 
 // UnknownRoom is the free space of a file system that does not say how much it has.
 const UnknownRoom = math.MaxInt64
 
 // Free is the space in bytes that an ordinary user can still take where the output goes.
 func (o *Output) Free() (int64, error) {
-	free, known, err := o.dir.at.Free()
+	free, known, err := o.dir.At.Free()
 	if err != nil {
-		return 0, ondisk.In(ErrOutput, "free space: %w", err)
+		return 0, ondisk.In(ondisk.ErrOutput, "free space: %w", err)
 	}
 	if !known {
 		o.notes.add("dest-room-unknown", "", "the file system does not say how much room it has: whether the copy fits shows when it is written")
@@ -36,7 +32,7 @@ func (o *Output) Free() (int64, error) {
 func (o *Output) Room() int64 { return o.room }
 
 // Reopen opens what was written, through a handle of its own, as a later reader will.
-func (o *Output) Reopen() (*Image, error) {
+func (o *Output) Reopen() (*image.Image, error) {
 	if o.again != nil {
 		return o.again()
 	}
@@ -44,7 +40,7 @@ func (o *Output) Reopen() (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img, err := openIn(d, o.base, Options{Format: o.Format, SectorSize: o.sector})
+	img, err := image.OpenIn(d, o.base, image.Options{Format: o.Format, SectorSize: o.sector})
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -53,14 +49,14 @@ func (o *Output) Reopen() (*Image, error) {
 }
 
 // reader is the folder as it will be: the partial files stand there under their final names.
-func (o *Output) reader() (*folder, error) {
-	d, err := o.dir.again()
+func (o *Output) reader() (*gate.Folder, error) {
+	d, err := o.dir.Again()
 	if err != nil {
 		return nil, fmt.Errorf("reopen %s: %w", o.path, err)
 	}
-	d.alias = map[string]string{}
+	d.Alias = map[string]string{}
 	for _, p := range o.parts {
-		d.alias[p.final] = partialName(p.final)
+		d.Alias[p.final] = partialName(p.final)
 	}
 	return d, nil
 }
@@ -98,7 +94,7 @@ func (o *Output) Publish() error {
 	for _, n := range o.replace {
 		// The extents that DEST uses now get the mark of a file that waits for its removal, in case this run is killed before
 		// it can remove them. A file system without links leaves them to the user then.
-		_ = o.dir.at.Link(n, replacedName(n))
+		_ = o.dir.At.Link(n, replacedName(n))
 	}
 	if err := o.rename(o.parts[0], o.force); err != nil {
 		return errors.Join(err, o.unpublish())
@@ -107,7 +103,7 @@ func (o *Output) Publish() error {
 		return errors.Join(err, o.retract())
 	}
 	for _, p := range o.parts[1:] {
-		_ = o.dir.at.Remove(partialName(p.final)) // the second link; the next run would remove it too
+		_ = o.dir.At.Remove(partialName(p.final)) // the second link; the next run would remove it too
 	}
 	o.removeReplaced()
 	if err := o.close(); err != nil { // all bytes were synced and read again before
@@ -120,24 +116,11 @@ func (o *Output) Publish() error {
 // file too many, which loses nothing.
 func (o *Output) removeReplaced() {
 	for _, n := range o.replace {
-		if named, err := o.dir.named(n); err == nil && !named {
-			_ = o.dir.at.Remove(n)
+		if named, err := image.IsNamed(o.dir, n); err == nil && !named {
+			_ = o.dir.At.Remove(n)
 		}
-		_ = o.dir.at.Remove(replacedName(n))
+		_ = o.dir.At.Remove(replacedName(n))
 	}
-}
-
-// named reports whether any image or package of the folder uses a file.
-func (d *folder) named(name string) (bool, error) {
-	neighbours, err := d.namesIn(name)
-	// Other programs follow paths, and some of them names in another case.
-	uses := func(extent string) bool { return calls(extent, name) }
-	for _, n := range neighbours {
-		if n.Broken || slices.ContainsFunc(slices.Concat(n.Extents, n.Parents, n.Members), uses) {
-			return true, err
-		}
-	}
-	return false, err
 }
 
 // retract takes DEST back when its name might not survive a loss of power. An image that DEST replaced cannot come back, so
@@ -146,32 +129,32 @@ func (o *Output) retract() error {
 	if o.force {
 		return nil
 	}
-	if err := o.dir.at.Remove(o.base); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(ErrOutput, "%s stands under its name, complete, and cannot be taken away: %w; remove it by hand", o.path, err)
+	if err := o.dir.At.Remove(o.base); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return ondisk.In(ondisk.ErrOutput, "%s stands under its name, complete, and cannot be taken away: %w; remove it by hand", o.path, err)
 	}
 	return o.unpublish()
 }
 
 // link gives a part its name, which must be free, as a second one. File systems without links rename: there, a kill before the
 // next step leaves a file that the next run reports.
-func (o *Output) link(p *part) error {
-	if o.manners.links != nil {
+func (o *Output) link(p *partialFile) error {
+	if o.limits.links != nil {
 		o.notes.add("dest-no-links", "", "the file system has no hard links (%v): a run that is killed in its last moment could leave %s behind without %s",
-			o.manners.links, p.shown, o.path)
+			o.limits.links, p.shown, o.path)
 		return o.rename(p, false)
 	}
-	return o.given(p, o.dir.at.Link(partialName(p.final), p.final))
+	return o.given(p, o.dir.At.Link(partialName(p.final), p.final))
 }
 
 // rename gives a part its name in place of the partial one, and replaces only when it may.
-func (o *Output) rename(p *part, replace bool) error {
-	from, at := partialName(p.final), o.dir.at
+func (o *Output) rename(p *partialFile, replace bool) error {
+	from, at := partialName(p.final), o.dir.At
 	switch {
 	case replace:
 		return o.given(p, at.Rename(from, p.final))
-	case !o.manners.noExclusive:
+	case !o.limits.noExclusive:
 		return o.given(p, at.RenameNew(from, p.final))
-	case o.manners.links == nil:
+	case o.limits.links == nil:
 		err := o.given(p, at.Link(from, p.final))
 		if err == nil {
 			o.leave(from)
@@ -179,7 +162,7 @@ func (o *Output) rename(p *part, replace bool) error {
 		return err
 	}
 	o.notes.add("dest-look-and-rename", "", "the file system has neither hard links (%v) nor a rename that replaces nothing: "+
-		"a file that another program named %s in the last moment would be replaced", o.manners.links, p.shown)
+		"a file that another program named %s in the last moment would be replaced", o.limits.links, p.shown)
 	switch _, err := at.Lstat(p.final); {
 	case err == nil:
 		return publishError(p.shown, sys.ErrExist)
@@ -191,8 +174,8 @@ func (o *Output) rename(p *part, replace bool) error {
 
 // given is what a call has come to that gave a part its name. A server can have carried out what it reports as failed, or as done
 // before when a call was repeated.
-func (o *Output) given(p *part, err error) error {
-	if err != nil && o.dir.leadsTo(p.final, sys.Of(p.File)) {
+func (o *Output) given(p *partialFile, err error) error {
+	if err != nil && o.dir.LeadsTo(p.final, sys.Of(p.File)) {
 		o.leave(partialName(p.final))
 		return nil
 	}
@@ -201,7 +184,7 @@ func (o *Output) given(p *part, err error) error {
 
 // leave removes a partial name that is no longer needed.
 func (o *Output) leave(partial string) {
-	if err := o.dir.at.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := o.dir.At.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		o.notes.add("dest-leftover", "remove it by hand", "%s, a second name of a file of the copy, could not be removed: %v", o.shown(partial), err)
 	}
 }
@@ -210,21 +193,21 @@ func publishError(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return ondisk.In(ErrOutput, "publish %s: %w", name, err)
+	return ondisk.In(ondisk.ErrOutput, "publish %s: %w", name, err)
 }
 
 // unpublish takes back the names of second files when DEST could not get its own.
 func (o *Output) unpublish() error {
 	for _, n := range o.replace {
-		_ = o.dir.at.Remove(replacedName(n)) // the mark, see Publish
+		_ = o.dir.At.Remove(replacedName(n)) // the mark, see Publish
 	}
 	return o.unlink(o.parts[1:])
 }
 
 // unlink takes back the final names of parts that have them.
-func (o *Output) unlink(parts []*part) error {
+func (o *Output) unlink(parts []*partialFile) error {
 	for _, p := range parts {
-		if err := o.dir.at.Remove(p.final); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := o.dir.At.Remove(p.final); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return publishError(p.shown, err)
 		}
 	}
@@ -232,14 +215,14 @@ func (o *Output) unlink(parts []*part) error {
 }
 
 func (o *Output) syncFolder() error {
-	err := o.dir.at.Sync()
+	err := o.dir.At.Sync()
 	if sys.Unsupported(err) {
 		o.notes.add("dest-folder-not-synced", "sync or unmount the file system before the machine is switched off",
 			"the file system cannot make names of files durable (%v): a loss of power soon after the run could lose DEST", err)
 		return nil
 	}
 	if err != nil {
-		return ondisk.In(ErrOutput, "sync folder: %w", err)
+		return ondisk.In(ondisk.ErrOutput, "sync folder: %w", err)
 	}
 	return nil
 }
@@ -251,8 +234,8 @@ func (o *Output) Discard() error {
 	}
 	var errs []error
 	for _, p := range o.parts {
-		if err := o.dir.at.Remove(partialName(p.final)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, ondisk.In(ErrOutput, "remove %s: %w", o.shown(partialName(p.final)), err))
+		if err := o.dir.At.Remove(partialName(p.final)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, ondisk.In(ondisk.ErrOutput, "remove %s: %w", o.shown(partialName(p.final)), err))
 		}
 	}
 	return errors.Join(append(errs, o.close())...)
@@ -264,7 +247,7 @@ func (o *Output) close() error {
 		errs = append(errs, p.Close())
 	}
 	if err := o.dir.Close(); err != nil {
-		errs = append(errs, ondisk.In(ErrOutput, "close folder of %s: %w", o.path, err))
+		errs = append(errs, ondisk.In(ondisk.ErrOutput, "close folder of %s: %w", o.path, err))
 	}
 	o.parts, o.dir = nil, nil
 	return errors.Join(errs...)

@@ -1,4 +1,4 @@
-package image
+package store
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 )
@@ -23,13 +24,13 @@ type ReportFile struct {
 // mode that the umask leaves.
 func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 	if err := removeStaleReports(path); err != nil {
-		return nil, ondisk.In(ErrOutput, "%s: what a killed run left of it: %w", path, err)
+		return nil, ondisk.In(ondisk.ErrOutput, "%s: what a killed run left of it: %w", path, err)
 	}
 	partial := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.partial", filepath.Base(path), os.Getpid()))
 	for {
 		f, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 		if err != nil {
-			return nil, ondisk.In(ErrOutput, "%w", err)
+			return nil, ondisk.In(ondisk.ErrOutput, "%w", err)
 		}
 		// A file system without locks leaves its stale files to the user.
 		_ = sys.Of(f).LockWaiting(sys.Exclusive)
@@ -39,7 +40,7 @@ func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 		}
 		if old, err := os.Stat(path); err == nil {
 			if err := f.Chmod(old.Mode().Perm()); err != nil {
-				return nil, ondisk.In(ErrOutput, "%w", errors.Join(err, os.Remove(partial), f.Close()))
+				return nil, ondisk.In(ondisk.ErrOutput, "%w", errors.Join(err, os.Remove(partial), f.Close()))
 			}
 		}
 		return &ReportFile{f, path}, nil
@@ -52,7 +53,7 @@ func (f *ReportFile) End(err error) error {
 		err = os.Rename(f.Name(), f.path)
 	}
 	if err != nil {
-		return ondisk.In(ErrOutput, "%w", errors.Join(err, os.Remove(f.Name())))
+		return ondisk.In(ondisk.ErrOutput, "%w", errors.Join(err, os.Remove(f.Name())))
 	}
 	return nil
 }
@@ -67,25 +68,25 @@ func namedBy(path string, f *os.File) bool {
 // removeStaleReports removes what killed runs left of a report. What is locked is at work, and what is no text was never a report.
 func removeStaleReports(path string) error {
 	mine := regexp.MustCompile(`^\.` + regexp.QuoteMeta(filepath.Base(path)) + `\.[0-9]+\.partial$`)
-	dir, err := openFolder(filepath.Dir(path))
+	dir, err := gate.OpenFolder(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	names, err := dir.names(mine.MatchString)
+	names, err := dir.Names(mine.MatchString)
 	if err != nil {
 		return err
 	}
 	for _, n := range names {
-		if err := dir.removeStaleReport(n, filepath.Join(filepath.Dir(path), n)); err != nil {
+		if err := removeStaleReport(dir, n, filepath.Join(filepath.Dir(path), n)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (d *folder) removeStaleReport(name, path string) error {
-	stale, err := d.openStale(name)
+func removeStaleReport(d *gate.Folder, name, path string) error {
+	stale, err := openStale(d, name)
 	if err != nil {
 		return nil // another's, or gone
 	}
@@ -99,7 +100,7 @@ func (d *folder) removeStaleReport(name, path string) error {
 	if err != nil || !isText(head) || !namedBy(path, f) {
 		return err
 	}
-	if err := d.at.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+	if err := d.At.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
 	return nil

@@ -1,4 +1,4 @@
-package image
+package store
 
 import (
 	"errors"
@@ -6,21 +6,23 @@ import (
 	"path"
 	"path/filepath"
 
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // CreateFiles starts the file of a package at path, which is a copy of src. The output has no disk of its own.
-func CreateFiles(path string, src *FileSet, force bool) (*Output, driver.WriteFile, error) {
-	o := &Output{path: path, base: filepath.Base(path), force: force, notes: &notes{}, mode: src.files[0].stat.Mode.Perm()}
+func CreateFiles(path string, src *image.FileSet, force bool) (*Output, driver.WriteFile, error) {
+	o := &Output{path: path, base: filepath.Base(path), force: force, notes: &notes{}, mode: src.Handles[0].Info.Mode.Perm()}
 	var err error
-	if o.dir, err = openFolder(filepath.Dir(path)); err != nil {
-		return nil, nil, ondisk.In(ErrOutput, "folder of DEST, %s: %w", filepath.Dir(path), err)
+	if o.dir, err = gate.OpenFolder(filepath.Dir(path)); err != nil {
+		return nil, nil, ondisk.In(ondisk.ErrOutput, "folder of DEST, %s: %w", filepath.Dir(path), err)
 	}
-	err = o.checkDest(&src.opened)
-	var first *part
+	err = o.checkDest(&src.Opened)
+	var first *partialFile
 	if err == nil {
-		o.stale = o.dir.exists(partialName(o.base))
+		o.stale = o.dir.Exists(partialName(o.base))
 		first, err = o.newPart(o.base)
 	}
 	if err != nil {
@@ -32,33 +34,33 @@ func CreateFiles(path string, src *FileSet, force bool) (*Output, driver.WriteFi
 // AddFile creates a further file. One of a run that was killed while it published has its partial name as a second
 // link, and goes.
 func (o *Output) AddFile(name string) (driver.WriteFile, error) {
-	if err := checkName(name); err != nil {
+	if err := gate.CheckName(name); err != nil {
 		return nil, err
 	}
-	if o.dir.exists(name) && o.stale && o.dir.sameFile(name, partialName(name)) {
+	if o.dir.Exists(name) && o.stale && o.dir.SameFile(name, partialName(name)) {
 		if err := o.removeUnused(name); err != nil {
 			return nil, err
 		}
 	}
-	if o.dir.exists(name) {
-		return nil, ondisk.In(ErrOutput, "%s exists; choose another folder", o.shown(name))
+	if o.dir.Exists(name) {
+		return nil, ondisk.In(ondisk.ErrOutput, "%s exists; choose another folder", o.shown(name))
 	}
 	return o.newPart(name)
 }
 
 // ReadBack opens what was written under the names that it will have, through handles of its own.
-func (o *Output) ReadBack() (*FileSet, error) {
+func (o *Output) ReadBack() (*image.FileSet, error) {
 	d, err := o.reader()
 	if err != nil {
 		return nil, err
 	}
-	return newFileSet(d, o.base)
+	return image.NewFileSet(d, o.base)
 }
 
 // CreateDisk starts the bytes of a disk in w, in place of those of src. They get no name of their own: the result is
 // neither published nor discarded. again opens what was written.
 func (o *Output) CreateDisk(
-	w driver.WriteFile, name string, size int64, src *Image, opts CreateOptions, again func() (*Image, error),
+	w driver.WriteFile, name string, size int64, src *image.Image, opts CreateOptions, again func() (*image.Image, error),
 ) (*Output, error) {
 	format, sub, err := target(src, CreateOptions{})
 	if err != nil {
@@ -77,19 +79,5 @@ func (o *Output) CreateDisk(
 }
 
 var errSeveral = fmt.Errorf("a disk of several files inside of a package: %w for writing; convert it to one file",
-	ondisk.ErrUnsupported)
 
-// Rewritable refuses an image in a package that could not be written as it was.
-func (img *Image) Rewritable() error {
-	_, sub, err := target(img, CreateOptions{})
-	switch {
-	case err != nil:
-		return err
-	case sub != img.Subformat:
-		return fmt.Errorf("a disk of the subformat %s inside of a package: %w for writing", img.Subformat,
-			ondisk.ErrUnsupported)
-	case len(img.Parts) > 0:
-		return errSeveral
-	}
-	return nil
-}
+	ondisk.ErrUnsupported)

@@ -1,4 +1,4 @@
-package image
+package store
 
 import (
 	"path/filepath"
@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -30,19 +32,19 @@ func isBeside(base, name string) bool {
 
 // beside creates a further file of the image: NAME-flat.vmdk. With --force the one that DEST uses now must live until the
 // descriptor has been exchanged, so the new one takes the other of two names.
-func (o *Output) beside(src *Image, suffix string) (driver.WriteFile, string, error) {
+func (o *Output) beside(src *image.Image, suffix string) (driver.WriteFile, string, error) {
 	name, other := besideNames(o.base, suffix)
-	if err := checkName(other); err != nil {
-		return nil, "", ondisk.In(ErrUsage, "DEST would need a second file: %w", err)
+	if err := gate.CheckName(other); err != nil {
+		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST would need a second file: %w", err)
 	}
 	if o.uses(name) {
 		name = other
 	}
-	if f := o.dir.sourceFile(name, &src.opened); f != "" {
-		return nil, "", ondisk.In(ErrUsage, "DEST %s needs the name %s, which leads to the source's file %s; name another file", o.path, o.shown(name), f)
+	if f := sourceFile(o.dir, name, &src.Opened); f != "" {
+		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST %s needs the name %s, which leads to the source's file %s; name another file", o.path, o.shown(name), f)
 	}
-	if o.dir.exists(name) {
-		return nil, "", ondisk.In(ErrOutput, "%s exists and does not belong to %s; move it away, or choose another name for DEST", o.shown(name), o.path)
+	if o.dir.Exists(name) {
+		return nil, "", ondisk.In(ondisk.ErrOutput, "%s exists and does not belong to %s; move it away, or choose another name for DEST", o.shown(name), o.path)
 	}
 	p, err := o.newPart(name)
 	return p, name, err
@@ -63,16 +65,9 @@ func (o *Output) owns(name string) bool {
 
 // findCase finds out whether the folder finds a file by its name in another case: it finds DEST, and has no file of just that name.
 func (o *Output) findCase() error {
-	alike, err := o.dir.names(func(n string) bool { return strings.EqualFold(n, o.base) })
-	o.caseless = len(alike) == 1 && alike[0] != o.base && o.dir.sameFile(alike[0], o.base)
+	alike, err := o.dir.Names(func(n string) bool { return strings.EqualFold(n, o.base) })
+	o.caseless = len(alike) == 1 && alike[0] != o.base && o.dir.SameFile(alike[0], o.base)
 	return err
-}
-
-// sameFile reports whether two names exist and are links to one file.
-func (d *folder) sameFile(a, b string) bool {
-	x, errA := d.at.Lstat(a)
-	y, errB := d.at.Lstat(b)
-	return errA == nil && errB == nil && x.Same(y)
 }
 
 // replacedName is a second link to an extent that waits for its removal, since DEST has got another.
@@ -93,7 +88,7 @@ func marked(name string) (inner, mark string) {
 // removeLeft removes the further files that killed runs have left, whatever this run writes. It holds the lock of DEST's
 // partial file by now. Such a file has a second link as a mark; what could be in use all the same stays, without the mark.
 func (o *Output) removeLeft() error {
-	left, err := o.dir.names(func(n string) bool {
+	left, err := o.dir.Names(func(n string) bool {
 		inner, mark := marked(n)
 		return mark != "" && o.owns(inner)
 	})
@@ -111,9 +106,9 @@ func (o *Output) removeLeft() error {
 // removeMarked removes a mark, and the file behind it when nothing uses that.
 func (o *Output) removeMarked(n, mark string) error {
 	// Named, and DEST was not: its partial file was there when this run began.
-	unpublished := mark == ".partial" && o.stale && o.dir.sameFile(n, partialName(n))
+	unpublished := mark == ".partial" && o.stale && o.dir.SameFile(n, partialName(n))
 	// DEST got another extent, and this one was not removed.
-	replaced := mark == ".replaced" && len(o.old) > 0 && o.dir.sameFile(n, replacedName(n))
+	replaced := mark == ".replaced" && len(o.old) > 0 && o.dir.SameFile(n, replacedName(n))
 	if unpublished || replaced {
 		if err := o.removeUnused(n); err != nil {
 			return err
@@ -122,8 +117,8 @@ func (o *Output) removeMarked(n, mark string) error {
 	if mark == ".partial" {
 		return o.removeStale(partialName(n))
 	}
-	if err := o.dir.at.Remove(replacedName(n)); err != nil {
-		return ondisk.In(ErrOutput, "remove %s: %w", replacedName(n), err)
+	if err := o.dir.At.Remove(replacedName(n)); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "remove %s: %w", replacedName(n), err)
 	}
 	return nil
 }
@@ -133,11 +128,11 @@ func (o *Output) removeUnused(name string) error {
 	if o.uses(name) || o.unreadable {
 		return nil
 	}
-	if named, err := o.dir.named(name); named || err != nil {
+	if named, err := image.IsNamed(o.dir, name); named || err != nil {
 		return err // a descriptor that was renamed since uses it
 	}
-	if err := o.dir.at.Remove(name); err != nil {
-		return ondisk.In(ErrOutput, "remove unfinished %s: %w", name, err)
+	if err := o.dir.At.Remove(name); err != nil {
+		return ondisk.In(ondisk.ErrOutput, "remove unfinished %s: %w", name, err)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package image
+package gate
 
 import (
 	"slices"
@@ -14,11 +14,11 @@ type handles struct {
 	clock atomic.Int64
 
 	mu   sync.Mutex
-	open []*file
+	open []*File
 }
 
 // room makes room for f. The caller holds the lock.
-func (h *handles) room(f *file) error {
+func (h *handles) room(f *File) error {
 	if slices.Contains(h.open, f) {
 		return nil
 	}
@@ -39,7 +39,7 @@ func (h *handles) room(f *file) error {
 	return err
 }
 
-func (h *handles) forget(f *file) {
+func (h *handles) forget(f *File) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if i := slices.Index(h.open, f); i >= 0 {

@@ -1,4 +1,4 @@
-package image
+package gate
 
 import (
 	"bytes"
@@ -13,16 +13,16 @@ import (
 )
 
 // metered opens a file of random bytes whose reads are counted.
-func metered(t *testing.T, size int, m *Meter) (f *file, want []byte) {
+func metered(t *testing.T, size int, m *Meter) (f *File, want []byte) {
 	t.Helper()
 	want = make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(want)
 	path := filepath.Join(t.TempDir(), "x.raw")
 	require.NoError(t, os.WriteFile(path, want, 0o600))
-	dir, err := openFolder(filepath.Dir(path))
+	dir, err := OpenFolder(filepath.Dir(path))
 	require.NoError(t, err)
-	dir.count(m)
-	f, err = dir.openAny("x.raw", ondisk.ErrReference)
+	dir.Count(m)
+	f, err = dir.OpenAny("x.raw", ondisk.ErrReference)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, f.Close())
@@ -31,8 +31,8 @@ func metered(t *testing.T, size int, m *Meter) (f *file, want []byte) {
 	return f, want
 }
 
-func TestRecentPagesAreThoseOfTheFile(t *testing.T) {
-	f, want := metered(t, 3*maxRecent*pageBytes+777, &Meter{})
+func TestPagesAreThoseOfTheFile(t *testing.T) {
+	f, want := metered(t, 3*maxPages*pageBytes+777, &Meter{})
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 3000 {
 		off := rnd.IntN(len(want))
@@ -41,7 +41,7 @@ func TestRecentPagesAreThoseOfTheFile(t *testing.T) {
 		_, err := f.ReadAt(got, int64(off))
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(want[off:off+n], got), "%d bytes at %d", n, off)
-		require.LessOrEqual(t, len(f.dir.recent.pages), maxRecent)
+		require.LessOrEqual(t, len(f.dir.pages.pages), maxPages)
 	}
 	_, err := f.ReadAt(make([]byte, 8), int64(len(want))-4)
 	require.Error(t, err, "past the end")

@@ -1,4 +1,4 @@
-package image
+package store
 
 import (
 	"errors"
@@ -6,12 +6,13 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// part is one file under construction. Errors of writing are those of the output.
-type part struct {
+// partialFile is one file under construction. Errors of writing are those of the output.
+type partialFile struct {
 	*os.File
 	final string
 	shown string      // the final name, with the folder as typed
@@ -21,64 +22,64 @@ type part struct {
 func partialName(name string) string { return "." + name + ".partial" }
 
 // WriteAt, Truncate and Sync say which file has the problem.
-func (p *part) WriteAt(b []byte, off int64) (int, error) {
+func (p *partialFile) WriteAt(b []byte, off int64) (int, error) {
 	n, err := p.File.WriteAt(b, off)
 	return n, p.wrap("write", err)
 }
 
 // Truncate sets the size.
-func (p *part) Truncate(size int64) error { return p.wrap("set size of", p.File.Truncate(size)) }
+func (p *partialFile) Truncate(size int64) error { return p.wrap("set size of", p.File.Truncate(size)) }
 
 // Sync makes the bytes durable. A sync that failed once is never repeated: the kernel forgets what it could not write.
-func (p *part) Sync() error { return p.wrap("sync", p.File.Sync()) }
+func (p *partialFile) Sync() error { return p.wrap("sync", p.File.Sync()) }
 
 // Close is never repeated: the descriptor is gone whatever a signal did.
-func (p *part) Close() error {
+func (p *partialFile) Close() error {
 	if err := p.File.Close(); !sys.Interrupted(err) {
 		return p.wrap("close", err)
 	}
 	return nil
 }
 
-func (p *part) wrap(verb string, err error) error {
+func (p *partialFile) wrap(verb string, err error) error {
 	if err == nil {
 		return nil
 	}
 	if pe, ok := errors.AsType[*os.PathError](err); ok {
 		err = pe.Err
 	}
-	return ondisk.In(ErrOutput, "%s %s: %w", verb, p.shown, err)
+	return ondisk.In(ondisk.ErrOutput, "%s %s: %w", verb, p.shown, err)
 }
 
 // newPart creates the partial file of a name. One that is left from a killed run is removed, one that is in use is not:
 // the lock dies with its process.
-func (o *Output) newPart(name string) (*part, error) {
+func (o *Output) newPart(name string) (*partialFile, error) {
 	partial := partialName(name)
 	if len(partial) > 255 {
-		return nil, ondisk.In(ErrOutput, "%s: the name is too long", o.shown(name))
+		return nil, ondisk.In(ondisk.ErrOutput, "%s: the name is too long", o.shown(name))
 	}
 	if err := o.removeStale(partial); err != nil {
 		return nil, err
 	}
-	f, err := o.dir.at.Create(partial, 0o666)
+	f, err := o.dir.At.Create(partial, 0o666)
 	if errors.Is(err, fs.ErrExist) {
 		return nil, usedByOther(o.shown(partial))
 	}
 	if err != nil {
-		return nil, ondisk.In(ErrOutput, "create %s: %w", o.shown(partial), err)
+		return nil, ondisk.In(ondisk.ErrOutput, "create %s: %w", o.shown(partial), err)
 	}
-	p := &part{File: f, final: name, shown: o.shown(name)}
+	p := &partialFile{File: f, final: name, shown: o.shown(name)}
 	if err := o.begin(p, partial); errors.Is(err, ondisk.ErrBusy) {
 		return nil, errors.Join(err, p.Close()) // the other run removes it, and may have put its own in its place
 	} else if err != nil {
-		return nil, errors.Join(err, o.dir.at.Remove(partial), p.Close())
+		return nil, errors.Join(err, o.dir.At.Remove(partial), p.Close())
 	}
 	return p, nil
 }
 
 // begin gives a new file its lock and permissions. Without the lock another run could take the file for a stale one, remove it and
 // put its own in its place.
-func (o *Output) begin(p *part, partial string) error {
+func (o *Output) begin(p *partialFile, partial string) error {
 	f := sys.Of(p.File)
 	st, err := f.Stat()
 	if err != nil {
@@ -94,7 +95,7 @@ func (o *Output) begin(p *part, partial string) error {
 	if err := o.lock(f, partial); err != nil {
 		return err
 	}
-	if !o.dir.leadsTo(partial, f) {
+	if !o.dir.LeadsTo(partial, f) {
 		return usedByOther(o.shown(partial))
 	}
 	if len(o.parts) == 0 {
@@ -110,16 +111,9 @@ func usedByOther(shown string) error {
 	return fmt.Errorf("%s: %w by another run of trueup that writes the same DEST", shown, ondisk.ErrBusy)
 }
 
-// leadsTo reports whether a name is that of an open file.
-func (d *folder) leadsTo(name string, f *sys.File) bool {
-	named, err := d.at.Lstat(name)
-	open, openErr := f.Stat()
-	return err == nil && openErr == nil && named.Same(open)
-}
-
 // removeStale removes what a killed run left under a partial name.
 func (o *Output) removeStale(partial string) error {
-	f, err := o.dir.openStale(partial)
+	f, err := openStale(o.dir, partial)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -127,32 +121,32 @@ func (o *Output) removeStale(partial string) error {
 		return err
 	}
 	if err != nil {
-		return ondisk.In(ErrOutput, "stale %s: %w; remove it by hand", o.shown(partial), err)
+		return ondisk.In(ondisk.ErrOutput, "stale %s: %w; remove it by hand", o.shown(partial), err)
 	}
 	defer f.Close()
 	if err := o.lock(f, partial); err != nil {
 		return err
 	}
-	if o.manners.noLocks {
-		return ondisk.In(ErrOutput, "%s exists, and the file system knows no locks that would show whether a run writes it; remove it if none does", o.shown(partial))
+	if o.limits.noLocks {
+		return ondisk.In(ondisk.ErrOutput, "%s exists, and the file system knows no locks that would show whether a run writes it; remove it if none does", o.shown(partial))
 	}
-	if !o.dir.leadsTo(partial, f) {
+	if !o.dir.LeadsTo(partial, f) {
 		return nil // another run has removed it meanwhile
 	}
-	if err := o.dir.at.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(ErrOutput, "remove stale %s: %w", o.shown(partial), err)
+	if err := o.dir.At.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return ondisk.In(ondisk.ErrOutput, "remove stale %s: %w", o.shown(partial), err)
 	}
 	return nil
 }
 
 // openStale opens what a killed run may have left for writing, since locks of NFS want that. Just before it gives a file its name a run
 // takes away the right to write that SOURCE does not give: its owner gets that back, unless the file is locked.
-func (d *folder) openStale(name string) (*sys.File, error) {
-	f, err := d.at.OpenToWrite(name)
+func openStale(d *gate.Folder, name string) (*sys.File, error) {
+	f, err := d.At.OpenToWrite(name)
 	if !sys.Denied(err) {
 		return f, err
 	}
-	found, readErr := d.at.Open(name)
+	found, readErr := d.At.Open(name)
 	if readErr != nil {
 		return nil, err
 	}
@@ -168,7 +162,7 @@ func (d *folder) openStale(name string) (*sys.File, error) {
 	if lockErr != nil || found.Chmod(st.Mode.Perm()|0o600) != nil {
 		return nil, err
 	}
-	f, err = d.at.OpenToWrite(name)
+	f, err = d.At.OpenToWrite(name)
 	// A second name of the file, which may be the user's, keeps its rights.
 	if back := found.Chmod(st.Mode); back != nil && err == nil {
 		f.Close()

@@ -52,7 +52,7 @@ func TestUnchanged(t *testing.T) {
 				require.NoError(t, img.Unchanged())
 				require.NoError(t, change(filepath.Join(dir, file)))
 				err := img.Unchanged()
-				require.ErrorIs(t, err, image.ErrChanged)
+				require.ErrorIs(t, err, ondisk.ErrChanged)
 				require.ErrorContains(t, err, file)
 			})
 		}
@@ -154,7 +154,7 @@ func TestHoldKeepsQemuFromWriting(t *testing.T) {
 	require.NoError(t, img.Unchanged())
 	release()
 	disktest.Run(t, "qemu-io", "-f", "raw", "-c", "write 0 512", path)
-	require.ErrorIs(t, img.Unchanged(), image.ErrChanged)
+	require.ErrorIs(t, img.Unchanged(), ondisk.ErrChanged)
 }
 
 const child = `# Disk DescriptorFile

@@ -64,7 +64,7 @@ func (img *Image) owned(err error) error {
 	if !errors.Is(err, driver.ErrLone) || img.known != nil {
 		return err
 	}
-	user, bad := img.dir.user(img.base, func(n driver.Names) []string { return n.Extents })
+	user, bad := user(img.Dir, img.Base, func(n driver.Names) []string { return n.Extents })
 	if bad != nil || user == "" {
 		return err
 	}

@@ -1,4 +1,4 @@
-package image
+package gate
 
 import (
 	"fmt"
@@ -9,20 +9,22 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // manyFiles is a folder with so many files, all open; file i holds its number.
-func manyFiles(t *testing.T, n int) (string, []*file) {
+func manyFiles(t *testing.T, n int) (string, []*File) {
 	t.Helper()
 	path := t.TempDir()
-	d, err := openFolder(path)
+	d, err := OpenFolder(path)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
-	files := make([]*file, n)
+	files := make([]*File, n)
 	for i := range files {
 		name := fmt.Sprintf("disk-s%03d.vmdk", i)
 		require.NoError(t, os.WriteFile(filepath.Join(path, name), fmt.Appendf(nil, "%08d", i), 0o644))
-		files[i], err = d.open(name)
+		files[i], err = d.Open(name)
 		require.NoError(t, err)
 	}
 	t.Cleanup(func() {
@@ -34,7 +36,7 @@ func manyFiles(t *testing.T, n int) (string, []*file) {
 	return path, files
 }
 
-func openHandles(files []*file) (n int) {
+func openHandles(files []*File) (n int) {
 	for _, f := range files {
 		if f.open != nil {
 			n++
@@ -79,6 +81,6 @@ func TestReopenedFileMustBeTheSame(t *testing.T) {
 	require.NoError(t, os.Rename(name, name+".old"))
 	require.NoError(t, os.WriteFile(name, []byte("00000001"), 0o644))
 	_, err := files[1].ReadAt(make([]byte, 8), 0)
-	require.ErrorIs(t, err, ErrChanged)
-	require.ErrorIs(t, files[1].unchanged(), ErrChanged)
+	require.ErrorIs(t, err, ondisk.ErrChanged)
+	require.ErrorIs(t, files[1].Unchanged(), ondisk.ErrChanged)
 }

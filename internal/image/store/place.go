@@ -1,17 +1,17 @@
-package image
+package store
 
 import (
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -47,7 +47,7 @@ func (p Place) Settle() (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return p.Path, p.checkFolder()
 	case err != nil:
-		return "", ondisk.In(ErrOutput, "%s %s: %w", p.Flag, p.Path, plainPathError(err))
+		return "", ondisk.In(ondisk.ErrOutput, "%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
 	case st.Mode()&fs.ModeSymlink != 0:
 		return p.settleLink()
 	}
@@ -56,14 +56,14 @@ func (p Place) Settle() (string, error) {
 
 // refuse is the error of a name that can never be right.
 func (p Place) refuse(format string, args ...any) error {
-	return ondisk.In(ErrUsage, "%s %s %w", p.Flag, p.Path, fmt.Errorf(format, args...))
+	return ondisk.In(ondisk.ErrUsage, "%s %s %w", p.Flag, p.Path, fmt.Errorf(format, args...))
 }
 
 // checkName refuses what can be seen without looking at the file system.
 func (p Place) checkName() error {
 	switch {
 	case p.Path == "":
-		return ondisk.In(ErrUsage, "%s is empty, want the name of a file", p.Flag)
+		return ondisk.In(ondisk.ErrUsage, "%s is empty, want the name of a file", p.Flag)
 	case strings.HasSuffix(p.Path, "/") || slices.Contains([]string{".", ".."}, filepath.Base(p.Path)):
 		return p.folder()
 	case p.Path == "-":
@@ -80,7 +80,7 @@ func (p Place) checkName() error {
 // nameOf is whose name a path has that no file of this purpose may have, empty for a name that it may.
 func (p Place) nameOf(path string) string {
 	switch {
-	case p.Role != Copy && Named(path, SmallestBare):
+	case p.Role != Copy && image.Named(path, image.SmallestBare):
 		return "an image"
 	case slices.Contains(machineFiles, strings.ToLower(filepath.Ext(path))):
 		return "a virtual machine's own file"
@@ -102,11 +102,11 @@ func (p Place) checkFolder() error {
 	case err == nil:
 		err = errors.New("it is no folder")
 	case errors.Is(err, fs.ErrNotExist):
-		err = fmt.Errorf("%w; make it first", plainPathError(err))
+		err = fmt.Errorf("%w; make it first", gate.PlainError(err))
 	default:
-		err = plainPathError(err)
+		err = gate.PlainError(err)
 	}
-	return ondisk.In(ErrOutput, "folder of %s %s: %w", p.Flag, p.Path, err)
+	return ondisk.In(ondisk.ErrOutput, "folder of %s %s: %w", p.Flag, p.Path, err)
 }
 
 func (p Place) folder() error {
@@ -119,12 +119,12 @@ func (p Place) settleLink() (string, error) {
 	real, err := filepath.EvalSymlinks(p.Path)
 	if err != nil {
 		to, _ := os.Readlink(p.Path)
-		return "", p.refuse("is a link to %s, which is not there (%w); name the file itself", to, plainPathError(err))
+		return "", p.refuse("is a link to %s, which is not there (%w); name the file itself", to, gate.PlainError(err))
 	}
 	st, err := os.Lstat(real)
 	switch {
 	case err != nil:
-		return "", ondisk.In(ErrOutput, "%s %s: %w", p.Flag, p.Path, plainPathError(err))
+		return "", ondisk.In(ondisk.ErrOutput, "%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
 	case st.Mode().IsRegular() && p.Role == Copy:
 		return "", p.refuse("is a link to %s; name that file itself", real)
 	case st.Mode().IsRegular():
@@ -171,18 +171,18 @@ func (p Place) checkFile(path string, st fs.FileInfo) error {
 
 // spareImage refuses to write over an image, or over a file that an image of the folder needs.
 func (p Place) spareImage(path string) error {
-	id, err := Identify(path, nil)
+	id, err := image.Identify(path, nil)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)
 	}
-	if id.Kind != Other && id.Kind != Bare {
+	if id.Kind != image.Other && id.Kind != image.Bare {
 		return p.refuse("would overwrite an image (%s); name another file", id.Format)
 	}
-	dir, err := openFolder(filepath.Dir(path))
+	dir, err := gate.OpenFolder(filepath.Dir(path))
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)
 	}
-	user, err := dir.userOf(filepath.Base(path))
+	user, err := image.UserOf(dir, filepath.Base(path))
 	if err = errors.Join(err, dir.Close()); err != nil {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, err)
 	}
@@ -190,64 +190,4 @@ func (p Place) spareImage(path string) error {
 		return p.refuse("would overwrite a file that %s needs; name another", user)
 	}
 	return nil
-}
-
-// extentOf is the first other image or package of the folder that a file belongs to, empty if absent. A file with a complete
-// format of its own is the data of no image, whatever a descriptor calls it, and can be a disk of a package.
-func (d *folder) extentOf(base string) (string, error) {
-	gives := func(n driver.Names) []string { return slices.Concat(n.Extents, n.Members) }
-	if f, err := d.openAny(base, ondisk.ErrUnsupported); err == nil {
-		id, err := IdentifyFile(f)
-		if err = errors.Join(err, f.Close()); err != nil {
-			return "", err
-		}
-		if id.Kind == Disk || id.Kind == Pack {
-			gives = func(n driver.Names) []string { return n.Members }
-		}
-	}
-	return d.needer(base, gives)
-}
-
-// userOf is the first image or package of the folder that names a file as its extent, parent or member, empty when none does.
-func (d *folder) userOf(base string) (string, error) {
-	return d.needer(base, func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) })
-}
-
-// user is the first other file of the folder that gives a file one of its names.
-func (d *folder) user(base string, gives func(driver.Names) []string) (string, error) {
-	neighbours, err := d.namesIn(base)
-	if err != nil {
-		return "", err
-	}
-	return d.userAmong(neighbours, base, gives), nil
-}
-
-// needer is user, or else the first OVF that cannot be read and has the name of the file in its text.
-func (d *folder) needer(base string, gives func(driver.Names) []string) (string, error) {
-	neighbours, err := d.namesIn(base)
-	if err != nil {
-		return "", err
-	}
-	if user := d.userAmong(neighbours, base, gives); user != "" {
-		return user, nil
-	}
-	for _, name := range slices.Sorted(maps.Keys(neighbours)) {
-		if !neighbours[name].Broken {
-			continue
-		}
-		if found, err := d.mentions(name, base); err != nil || found {
-			return name, err
-		}
-	}
-	return "", nil
-}
-
-func (d *folder) userAmong(neighbours map[string]driver.Names, base string, gives func(driver.Names) []string) string {
-	leads := func(n string) bool { return calls(n, base) || d.sameFile(lastName(n), base) }
-	for _, user := range slices.Sorted(maps.Keys(neighbours)) {
-		if slices.ContainsFunc(gives(neighbours[user]), leads) {
-			return user
-		}
-	}
-	return ""
 }

@@ -1,0 +1,75 @@
+package image
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Busy looks beside the image, and at the locks on it, for a program that has it in use. A copy of a disk that is being
+// written is worth nothing.
+func (img *Image) Busy() ([]ondisk.Issue, error) {
+	var out []ondisk.Issue
+	for _, f := range img.Handles {
+		if err := f.QEMULock(); err != nil {
+			out = append(out, busy(err.Error(), "shut the virtual machine down"))
+		}
+		if f.Claimed() {
+			out = append(out, busy(fmt.Sprintf("%q is a device that is mounted, or part of another one", f.Name()), "unmount it, or copy a snapshot of it"))
+		}
+	}
+	names, err := img.locks()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if why := img.lockedBy(name); why != "" {
+			out = append(out, busy(fmt.Sprintf("%q %s", name, why), unlock(name)))
+		}
+	}
+	return out, nil
+}
+
+// locks lists the files of the folder that say that the image is in use.
+func (img *Image) locks() ([]string, error) {
+	if img.known != nil {
+		return img.known.Locks, nil
+	}
+	return img.Dir.Names(func(n string) bool { return img.lockedBy(n) != "" })
+}
+
+// unlock is what to do about a file that says that the image is in use.
+func unlock(name string) string {
+	if ext := path.Ext(name); ext == ".vmss" || ext == ".vmem" {
+		return "resume the virtual machine and shut it down; the suspended state is lost otherwise"
+	}
+	return "shut the virtual machine down; if none runs and no program has the file open (fuser), the lock is stale: remove it"
+}
+
+func busy(text, remedy string) ondisk.Issue {
+	return ondisk.Issue{Code: "busy", Effect: ondisk.Refuse, Text: text, Remedy: remedy, Err: ondisk.ErrBusy}
+}
+
+// lockedBy tells what a file of the folder says about the image, empty when nothing. Spec: the lock files of VMware
+// Workstation (name.lck folders), ESXi on NFS (.lck-*), and the memory files of a running or suspended machine.
+func (img *Image) lockedBy(name string) string {
+	stem := strings.TrimSuffix(img.Base, path.Ext(img.Base))
+	for _, f := range img.Handles {
+		if name == f.Name()+".lck" {
+			return "is the lock of a program that has the disk open"
+		}
+	}
+	switch {
+	case strings.HasSuffix(name, ".vmx.lck"):
+		return "is the lock of a running virtual machine in this folder"
+	case strings.HasPrefix(name, ".lck-"):
+		return "is the lock of an ESXi host on a file of this folder"
+	case path.Ext(name) == ".vmem" && (strings.HasPrefix(name, stem+".") || strings.HasPrefix(name, stem+"-")):
+		return "is the memory of a running or suspended virtual machine"
+	case path.Ext(name) == ".vmss":
+		return "is the state of a suspended virtual machine, which remembers the disk as it is"
+	}
+	return ""
+}

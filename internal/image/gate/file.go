@@ -1,0 +1,197 @@
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// File is an open regular file, or a block device.
+type File struct {
+	name, real string
+	dir        *Folder
+	Info       sys.Info // when it was opened first
+	device     bool
+	Sector     int // of a device, bytes
+	Level      int // 0 for a file of the image itself, 1 for one of its parent, …
+
+	mu    sync.RWMutex // held for reading while open is in use
+	open  *sys.File    // nil while the file gives room to others
+	used  atomic.Int64
+	short atomic.Int64 // 1 + the byte at which the file ended before its size; 0: it did not
+}
+
+// Name is that in the folder, or the one that OpenAs got.
+func (f *File) Name() string { return f.name }
+
+// Size is that when the file was opened first, in bytes.
+func (f *File) Size() int64 { return f.Info.Size }
+
+// Close closes the file for good.
+func (f *File) Close() error {
+	f.dir.handles.forget(f)
+	return f.shut()
+}
+
+// shut closes the descriptor.
+func (f *File) shut() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.open == nil {
+		return nil
+	}
+	err := f.open.Close()
+	f.open = nil
+	return err
+}
+
+// with calls use with the open file.
+func (f *File) with(use func(open *sys.File) error) error {
+	for {
+		f.mu.RLock()
+		if f.open != nil {
+			f.used.Store(f.dir.handles.clock.Add(1))
+			err := use(f.open)
+			f.mu.RUnlock()
+			return err
+		}
+		f.mu.RUnlock()
+		if err := f.reopen(); err != nil {
+			return err
+		}
+	}
+}
+
+// reopen opens the file without blocking, since a FIFO would wait for a writer, and makes sure that it is the one that was
+// looked at.
+func (f *File) reopen() error {
+	h := f.dir.handles
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.room(f); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.open != nil {
+		return nil
+	}
+	open, err := f.dir.At.Open(f.real)
+	if err != nil {
+		return fmt.Errorf("open file %.256q: %w", f.name, err)
+	}
+	st, err := open.Stat()
+	if err != nil {
+		return errors.Join(fmt.Errorf("file %.256q: %w", f.name, err), open.Close())
+	}
+	if !st.Same(f.Info) || st.Mode.Type() != f.Info.Mode.Type() {
+		return errors.Join(fmt.Errorf("file %.256q %w: another file has its name", f.name, ondisk.ErrChanged), open.Close())
+	}
+	f.open = open
+	return nil
+}
+
+// ID is device and inode.
+func (f *File) ID() string { return fmt.Sprintf("%d:%d", f.Info.Device, f.Info.Inode) }
+
+// Allocated is how many bytes the file takes on its file system.
+func (f *File) Allocated() int64 {
+	if f.device {
+		return f.Info.Size
+	}
+	return f.Info.Allocated
+}
+
+// ReadAt follows the contract of io.ReaderAt. A file that ended too early once is not read again: who bears a read that fails, as
+// those who look for a signature do, must not go on with what is there the next time.
+func (f *File) ReadAt(p []byte, off int64) (int, error) {
+	if err := f.ended(); err != nil {
+		return 0, err
+	}
+	if err := f.dir.meter.ask(len(p)); err != nil {
+		return 0, err
+	}
+	if f.dir.pages.read(f, p, off) {
+		return len(p), nil
+	}
+	return f.readAt(p, off)
+}
+
+// readAt reads from the file itself.
+func (f *File) readAt(p []byte, off int64) (int, error) {
+	f.dir.meter.count(len(p))
+	done := 0
+	err := f.with(func(open *sys.File) error {
+		for done < len(p) {
+			n, err := open.Pread(p[done:], off+int64(done))
+			switch {
+			case err != nil:
+				return fmt.Errorf("read %s at byte %d: %w", f.name, off+int64(done), err)
+			case n == 0 && off+int64(done) < f.Info.Size:
+				f.short.Store(1 + off + int64(done))
+				return f.ended()
+			case n == 0:
+				return io.EOF
+			default:
+				done += n
+			}
+		}
+		return nil
+	})
+	return done, err
+}
+
+// ended is the error of a file that ended before its size.
+func (f *File) ended() error {
+	at := f.short.Load()
+	if at == 0 {
+		return nil
+	}
+	return fmt.Errorf("file %.256q %w: it ends at byte %d, and had %d bytes", f.name, ondisk.ErrChanged, at-1, f.Info.Size)
+}
+
+// Extent asks the file system for holes. Where it cannot tell, everything is data, which is slow and right.
+func (f *File) Extent(off, limit int64) (disk.Extent, error) {
+	e := disk.Extent{Range: disk.Range{Off: off, Len: limit}}
+	err := f.with(func(open *sys.File) error {
+		e.Len, e.Zero = open.Extent(off, limit)
+		return nil
+	})
+	return e, err
+}
+
+// Unchanged compares the file with what it was when it was opened, by its handle and by its name.
+func (f *File) Unchanged() error {
+	if err := f.ended(); err != nil {
+		return err
+	}
+	var now sys.Info
+	err := f.with(func(open *sys.File) (err error) {
+		now, err = open.Stat()
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("file %.256q: %w", f.name, err)
+	}
+	named, err := f.dir.At.Lstat(f.real)
+	if err != nil {
+		return fmt.Errorf("file %.256q %w: %w", f.name, ondisk.ErrChanged, err)
+	}
+	old := f.Info
+	if !named.Same(old) {
+		return fmt.Errorf("file %.256q %w: another file has its name", f.name, ondisk.ErrChanged)
+	}
+	if f.device {
+		return nil // nothing tells of writes to it
+	}
+	if now.Size != old.Size || now.Modified != old.Modified || now.Changed != old.Changed {
+		return fmt.Errorf("file %.256q %w: size, times or links differ; stop what writes to it and run again", f.name, ondisk.ErrChanged)
+	}
+	return nil
+}

@@ -1,0 +1,269 @@
+// Package gate is the only way to the files of images. It opens them read-only and by plain names in one folder, never
+// through a link, and notices when they change. It knows nothing of formats.
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// Folder is an open directory: the only place where the files of an image may lie. Names are looked up through its
+// handle, so a folder that is renamed or replaced meanwhile cannot lead elsewhere.
+type Folder struct {
+	At      *sys.Folder       // to create, link, rename and remove files
+	Alias   map[string]string // names that stand under another name until they are published
+	handles *handles
+	meter   *Meter     // of all that is read; nil: nothing is counted
+	pages   *pageCache // nil unless reads are counted
+}
+
+// Follow opens the folder of the file that a path leads to, through all links, and returns the name of the file. A meter
+// counts what is read; nil: it is not counted.
+func Follow(path string, meter *Meter) (dir *Folder, base string, err error) {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, "", PlainError(err)
+	}
+	if dir, err = OpenFolder(filepath.Dir(real)); err != nil {
+		return nil, "", err
+	}
+	dir.Count(meter)
+	return dir, filepath.Base(real), nil
+}
+
+// OpenFolder opens a folder and follows the links of its path.
+func OpenFolder(path string) (*Folder, error) {
+	at, err := sys.OpenFolder(path)
+	if err != nil {
+		return nil, err
+	}
+	return NewFolder(at), nil
+}
+
+// NewFolder returns a folder of a handle that is open.
+func NewFolder(at *sys.Folder) *Folder { return &Folder{At: at, handles: &handles{}} }
+
+// Count has a meter count all bytes that are read through the folder.
+func (d *Folder) Count(m *Meter) {
+	if d.meter = m; m != nil {
+		d.pages = newPageCache()
+	}
+}
+
+// Close closes the folder. Its files stay open.
+func (d *Folder) Close() error { return d.At.Close() }
+
+// CheckName refuses, before any look-up, what is not the plain name of a file in the folder.
+func CheckName(name string) error {
+	var bad string
+	switch {
+	case name == "":
+		bad = "is empty"
+	case len(name) > 255:
+		bad = fmt.Sprintf("has %d bytes, at most 255 are allowed", len(name))
+	case name == "." || name == "..":
+		bad = "is a folder"
+	case strings.ContainsAny(name, `/\`):
+		bad = "leaves the image's folder"
+	case strings.Contains(name, ":"):
+		bad = "has a colon: a drive, a URL or a stream"
+	case strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f || r == '"' }) || !utf8.ValidString(name):
+		bad = "has characters that no file name of an image has"
+	default:
+		return nil
+	}
+	return fmt.Errorf("file name %.256q %s: %w, want a plain name in the same folder; trueup opens nothing else that an image names: "+
+		"put its files together, or flatten it with qemu-img convert", name, bad, ondisk.ErrReference)
+}
+
+// Open opens a file by a name that stands in an image.
+func (d *Folder) Open(name string) (*File, error) { return d.OpenAs(name, name) }
+
+// OpenAs is Open for a file that messages and lists show under another name.
+func (d *Folder) OpenAs(name, shown string) (*File, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	f, err := d.OpenAny(name, ondisk.ErrReference)
+	if err == nil {
+		f.name = shown
+	}
+	return f, err
+}
+
+// OpenAny opens a regular file that is no link. It looks before it opens, since opening a device can have effects.
+// class is that of the error for anything else.
+func (d *Folder) OpenAny(name string, class error) (*File, error) {
+	f := &File{name: name, real: name, dir: d}
+	if a, ok := d.Alias[name]; ok {
+		f.real = a
+	}
+	var err error
+	if f.Info, err = d.At.Lstat(f.real); err != nil {
+		return nil, fmt.Errorf("file %.256q: %w", name, err)
+	}
+	if err := wantRegular(name, f.Info.Mode, class); err != nil {
+		return nil, err
+	}
+	if err := f.reopen(); err != nil {
+		return nil, errors.Join(err, f.Close()) // it would keep its place among the open files
+	}
+	return f, nil
+}
+
+// OpenNamed opens the file that the user named, which may be a block device.
+func (d *Folder) OpenNamed(name string) (*File, error) {
+	f := &File{name: name, real: name, dir: d, device: true}
+	var err error
+	if f.Info, err = d.At.Lstat(name); err != nil || f.Info.Mode.Type() != fs.ModeDevice {
+		return d.OpenAny(name, ondisk.ErrUnsupported)
+	}
+	if err := f.reopen(); err != nil {
+		return nil, err
+	}
+	if f.Info.Size, err = f.open.DeviceSize(); err != nil {
+		return nil, errors.Join(fmt.Errorf("size of device %.256q: %w", name, err), f.Close())
+	}
+	if f.Info.Size == 0 {
+		return nil, errors.Join(ondisk.In(ondisk.ErrFormat, "there is no medium in the device: it has 0 bytes"), f.Close())
+	}
+	if f.Sector, err = f.open.SectorSize(); err != nil {
+		return nil, errors.Join(fmt.Errorf("sector size of device %.256q: %w", name, err), f.Close())
+	}
+	return f, nil
+}
+
+func wantRegular(name string, mode fs.FileMode, class error) error {
+	kinds := map[fs.FileMode]string{
+		fs.ModeSymlink: "a symbolic link", fs.ModeNamedPipe: "a FIFO", fs.ModeSocket: "a socket", fs.ModeDir: "a folder",
+		fs.ModeDevice | fs.ModeCharDevice: "a character device", fs.ModeDevice: "a block device", fs.ModeIrregular: "a special file",
+	}
+	if kind, ok := kinds[mode.Type()]; ok {
+		return fmt.Errorf("file %.256q is %s: %w, want a regular file", name, kind, class)
+	}
+	return nil
+}
+
+// Again opens the folder through a second handle.
+func (d *Folder) Again() (*Folder, error) {
+	at, err := d.At.Again()
+	if err != nil {
+		return nil, fmt.Errorf("open the folder again: %w", err)
+	}
+	out := NewFolder(at)
+	out.Alias, out.meter, out.pages = d.Alias, d.meter, d.pages
+	return out, nil
+}
+
+// Enter opens a folder inside of d by its path, without following a link.
+func (d *Folder) Enter(at string) (*Folder, error) {
+	above := d.At
+	for i, part := range strings.Split(at, "/") {
+		next, err := above.Enter(part)
+		if i > 0 {
+			err = errors.Join(err, above.Close())
+		}
+		switch {
+		case sys.NotFolder(err):
+			return nil, fmt.Errorf("folder %.256q is a link or no folder: %w, want one inside of the package's folder", at,
+				ondisk.ErrReference)
+		case err != nil:
+			return nil, fmt.Errorf("folder %.256q: %w", at, err)
+		}
+		above = next
+	}
+	sub := NewFolder(above)
+	sub.handles, sub.meter, sub.pages = d.handles, d.meter, d.pages
+	return sub, nil
+}
+
+// maxFolders is how many folders a path in a package can have.
+const maxFolders = 16
+
+// CheckPath refuses, before any look-up, what is not the path of a file inside of the folder.
+func CheckPath(name string) error {
+	parts := strings.Split(name, "/")
+	if len(parts) > maxFolders {
+		return fmt.Errorf("file name %.256q: %w of %d folders", name, ondisk.ErrLimit, maxFolders)
+	}
+	for _, part := range parts {
+		if part == ".." || (part == "" && len(parts) > 1) {
+			return fmt.Errorf("file name %.256q leaves the package's folder: %w, want a name inside of it", name,
+				ondisk.ErrReference)
+		}
+		if err := CheckName(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Names lists the names in the folder that keep selects. They are sorted, since the order of a folder is chance.
+func (d *Folder) Names(keep func(name string) bool) ([]string, error) {
+	f, err := d.At.List()
+	if err != nil {
+		return nil, fmt.Errorf("list folder: %w", err)
+	}
+	defer f.Close()
+	var out []string
+	for {
+		names, err := f.Readdirnames(1024)
+		for _, n := range names {
+			if keep(n) {
+				out = append(out, n)
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			slices.Sort(out)
+			return out, nil
+		case err != nil:
+			return nil, fmt.Errorf("list folder: %w", err)
+		case len(out) > maxNames:
+			return nil, fmt.Errorf("folder of the image: %w of %d locks and VMDK files; move the image to a folder of its own",
+				ondisk.ErrLimit, maxNames)
+		}
+	}
+}
+
+// maxNames bounds how many names of a folder are kept: those that can concern an image. A folder with more is refused,
+// since one that was not looked at could be the lock.
+const maxNames = 1 << 16
+
+// SameFile reports whether two names exist and are links to one file.
+func (d *Folder) SameFile(a, b string) bool {
+	x, errA := d.At.Lstat(a)
+	y, errB := d.At.Lstat(b)
+	return errA == nil && errB == nil && x.Same(y)
+}
+
+// Exists reports whether a name stands in the folder, as a link too.
+func (d *Folder) Exists(name string) bool {
+	_, err := d.At.Lstat(name)
+	return err == nil
+}
+
+// LeadsTo reports whether a name is that of an open file.
+func (d *Folder) LeadsTo(name string, f *sys.File) bool {
+	named, err := d.At.Lstat(name)
+	open, openErr := f.Stat()
+	return err == nil && openErr == nil && named.Same(open)
+}
+
+// PlainError drops the call and the path from an error of package os: the message has the path already.
+func PlainError(err error) error {
+	var pe interface{ Unwrap() error }
+	if errors.As(err, &pe) && pe.Unwrap() != nil {
+		return pe.Unwrap()
+	}
+	return err
+}

@@ -1,0 +1,79 @@
+package gate
+
+import (
+	"errors"
+	"path"
+
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// Opened holds open files of one folder, and of folders inside of it.
+type Opened struct {
+	Dir     *Folder
+	Base    string // name of the first
+	Under   string // where the folder lies in that of a package; empty for its own
+	Handles []*File
+}
+
+// States lists the files, for an image also those of its parents and the archive around it.
+func (o *Opened) States() []State {
+	var out []State
+	for _, f := range o.Handles {
+		s := stateOf(f)
+		s.Name = path.Join(o.Under, s.Name)
+		out = append(out, s)
+	}
+	return out
+}
+
+// Uses reports whether a path leads to one of the files, and its name.
+func (o *Opened) Uses(path string) (name string, ok bool) {
+	st, err := sys.Stat(path)
+	if err != nil {
+		return "", false
+	}
+	for _, f := range o.Handles {
+		if f.Info.Same(st) {
+			return f.name, true
+		}
+	}
+	return "", false
+}
+
+// Unchanged checks that every file is as it was when it was opened.
+func (o *Opened) Unchanged() error {
+	for _, f := range o.Handles {
+		if err := f.Unchanged(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close closes all files.
+func (o *Opened) Close() error { return errors.Join(o.CloseFiles(), o.Dir.Close()) }
+
+// CloseFiles closes all files, and leaves the folder open.
+func (o *Opened) CloseFiles() error {
+	var errs []error
+	for _, f := range o.Handles {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// State holds what shows that a file is unchanged.
+type State struct {
+	Name              string
+	Size, Allocated   int64 // bytes
+	Device, Inode     uint64
+	Modified, Changed int64 // ns since 1970; Changed of the inode
+}
+
+// stateOf returns the state of a file when it was opened first.
+func stateOf(f *File) State {
+	return State{
+		Name: f.name, Size: f.Size(), Allocated: f.Allocated(), Device: f.Info.Device, Inode: f.Info.Inode,
+		Modified: f.Info.Modified, Changed: f.Info.Changed,
+	}
+}

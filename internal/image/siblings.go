@@ -1,0 +1,237 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/image/raw"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/ovf"
+	"github.com/trueup/trueup/internal/sys"
+)
+
+// Children finds snapshots that name this disk as their parent: a new layout under them would corrupt them.
+func (img *Image) Children() ([]ondisk.Issue, error) {
+	if img.members != nil {
+		return nil, nil // no snapshot has a parent inside of an archive
+	}
+	neighbours, err := img.neighbours()
+	if err != nil {
+		return nil, err
+	}
+	var children []string
+	for _, name := range slices.Sorted(maps.Keys(neighbours)) {
+		if name != img.Base && slices.ContainsFunc(neighbours[name].Parents, func(parent string) bool { return img.owns(lastName(parent)) }) {
+			children = append(children, name)
+		}
+	}
+	return snapshots(children), nil
+}
+
+// neighbours are what the images of the folder name.
+func (img *Image) neighbours() (_ map[string]driver.Names, err error) {
+	switch s := img.siblings; {
+	case img.known != nil:
+		return img.known.parents(), nil
+	case s == nil:
+		return namesIn(img.Dir, img.Base)
+	case s.names == nil:
+		s.names, err = namesIn(img.Dir, "")
+		return s.names, err
+	default:
+		return s.names, nil
+	}
+}
+
+func snapshots(children []string) (out []ondisk.Issue) {
+	for _, name := range children {
+		out = append(out, ondisk.Issue{
+			Code: "snapshot-parent", Effect: ondisk.Refuse,
+			Text:   fmt.Sprintf("%q in the same folder is a snapshot of this disk: the disk alone is not the machine's present state", name),
+			Remedy: "consolidate or remove the snapshots first",
+		})
+	}
+	return out
+}
+
+// flatExtent is what VMware calls the flat extents of a disk, one or several.
+var flatExtent = regexp.MustCompile(`^(.*)-(flat|f[0-9]{3,4})\.vmdk$`)
+
+// Owner finds the descriptor of a flat extent that was opened by itself: the copy would have no descriptor.
+func (img *Image) Owner() ([]ondisk.Issue, error) {
+	m := flatExtent.FindStringSubmatch(img.Base)
+	if img.Format != raw.Format.Name || m == nil || !img.Dir.Exists(m[1]+".vmdk") {
+		return nil, nil
+	}
+	name := m[1] + ".vmdk"
+	return []ondisk.Issue{{
+		Code: "flat-extent", Effect: ondisk.Warn,
+		Text:   fmt.Sprintf("this is the flat extent of a VMDK whose descriptor is %q: a copy of it is a raw disk without descriptor", name),
+		Remedy: "name the descriptor instead",
+	}}, nil
+}
+
+// owns reports whether a name is that of one of the image's own files; those of its parents are others'. Other systems find a file
+// by its name in another case, which counts unless a file has just that name.
+func (img *Image) owns(name string) bool {
+	same := func(f *gate.File) bool { return f.Level == 0 && f.Name() == name }
+	alike := func(f *gate.File) bool { return f.Level == 0 && strings.EqualFold(f.Name(), name) }
+	return slices.ContainsFunc(img.Handles, same) || slices.ContainsFunc(img.Handles, alike) && !img.Dir.Exists(name)
+}
+
+// lastName is the last component of a path of any system.
+func lastName(p string) string { return path.Base(strings.ReplaceAll(p, `\`, "/")) }
+
+// byExtension reports whether files of a format can name others, and whether the name of a file is one of such.
+func byExtension(f driver.Format, name string) bool {
+	return f.Names != nil && slices.Contains(f.Extensions, strings.ToLower(path.Ext(name)))
+}
+
+// namers are the formats whose files can name others: those of images, and OVF.
+func namers() []driver.Format {
+	return append(slices.Clone(Formats), driver.Format{
+		Name: packageOVF, Detect: func(head, _ []byte) bool { return ovf.Looks(head) }, Names: ovfNames,
+		Extensions: []string{".ovf"}, AnyExtension: true,
+	})
+}
+
+// naming reports whether a file can name others: by its extension, or by its content where the format has any extension.
+func naming(d *gate.Folder, name string) bool {
+	if slices.ContainsFunc(namers(), func(f driver.Format) bool { return byExtension(f, name) }) {
+		return true
+	}
+	f, err := d.OpenAny(name, ondisk.ErrReference)
+	if err != nil {
+		return false // no regular file, or no image
+	}
+	defer f.Close()
+	head := make([]byte, min(f.Size(), textBlock))
+	if ondisk.ReadFull(f, head, 0) != nil {
+		return true // it could, and reading its names fails and says why
+	}
+	return slices.ContainsFunc(namers(), func(f driver.Format) bool { return f.AnyExtension && f.Detect(head, nil) })
+}
+
+// namesIn reads what the images of the folder name, each file once however many names it has.
+func namesIn(d *gate.Folder, except string) (map[string]driver.Names, error) {
+	list, err := d.Names(func(name string) bool { return name != except && naming(d, name) })
+	if err != nil {
+		return nil, err
+	}
+	out, seen := map[string]driver.Names{}, map[string]bool{}
+	for _, name := range list {
+		f, err := d.OpenAny(name, ondisk.ErrReference)
+		if sys.Denied(err) {
+			out[name] = driver.Names{Broken: true} // another user's
+		}
+		if err != nil {
+			continue // a link, a folder, or gone meanwhile: no program follows it from here
+		}
+		if !seen[f.ID()] {
+			seen[f.ID()] = true
+			out[name], err = readNames(f)
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return out, nil
+}
+
+func readNames(f driver.File) (driver.Names, error) {
+	var all driver.Names
+	for _, format := range namers() {
+		if !format.AnyExtension && !byExtension(format, f.Name()) {
+			continue
+		}
+		n, err := format.Names(f)
+		if err != nil {
+			return all, err
+		}
+		all.Parents = append(all.Parents, n.Parents...)
+		all.Extents = append(all.Extents, n.Extents...)
+		all.Members = append(all.Members, n.Members...)
+		all.Broken = all.Broken || n.Broken
+	}
+	return all, nil
+}
+
+// ExtentOf is the first other image or package of the folder that a file belongs to, empty if absent. A file with a complete
+// format of its own is the data of no image, whatever a descriptor calls it, and can be a disk of a package.
+func ExtentOf(d *gate.Folder, base string) (string, error) {
+	gives := func(n driver.Names) []string { return slices.Concat(n.Extents, n.Members) }
+	if f, err := d.OpenAny(base, ondisk.ErrUnsupported); err == nil {
+		id, err := IdentifyFile(f)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return "", err
+		}
+		if id.Kind == Disk || id.Kind == Pack {
+			gives = func(n driver.Names) []string { return n.Members }
+		}
+	}
+	return needer(d, base, gives)
+}
+
+// UserOf is the first image or package of the folder that names a file as its extent, parent or member, empty when none does.
+func UserOf(d *gate.Folder, base string) (string, error) {
+	return needer(d, base, func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) })
+}
+
+// user is the first other file of the folder that gives a file one of its names.
+func user(d *gate.Folder, base string, gives func(driver.Names) []string) (string, error) {
+	neighbours, err := namesIn(d, base)
+	if err != nil {
+		return "", err
+	}
+	return userAmong(d, neighbours, base, gives), nil
+}
+
+// needer is user, or else the first OVF that cannot be read and has the name of the file in its text.
+func needer(d *gate.Folder, base string, gives func(driver.Names) []string) (string, error) {
+	neighbours, err := namesIn(d, base)
+	if err != nil {
+		return "", err
+	}
+	if user := userAmong(d, neighbours, base, gives); user != "" {
+		return user, nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(neighbours)) {
+		if !neighbours[name].Broken {
+			continue
+		}
+		if found, err := mentions(d, name, base); err != nil || found {
+			return name, err
+		}
+	}
+	return "", nil
+}
+
+func userAmong(d *gate.Folder, neighbours map[string]driver.Names, base string, gives func(driver.Names) []string) string {
+	leads := func(n string) bool { return calls(n, base) || d.SameFile(lastName(n), base) }
+	for _, user := range slices.Sorted(maps.Keys(neighbours)) {
+		if slices.ContainsFunc(gives(neighbours[user]), leads) {
+			return user
+		}
+	}
+	return ""
+}
+
+// IsNamed reports whether any image or package of the folder uses a file.
+func IsNamed(d *gate.Folder, name string) (bool, error) {
+	neighbours, err := namesIn(d, name)
+	// Other programs follow paths, and some of them names in another case.
+	uses := func(extent string) bool { return calls(extent, name) }
+	for _, n := range neighbours {
+		if n.Broken || slices.ContainsFunc(slices.Concat(n.Extents, n.Parents, n.Members), uses) {
+			return true, err
+		}
+	}
+	return false, err
+}

@@ -1,0 +1,231 @@
+// Package store decides where files may be written, and creates, locks and publishes them: copies of images, packages
+// and reports.
+package store
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/image/gate"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Output is an image under construction. All its files stand beside their final places as .NAME.partial until Publish.
+type Output struct {
+	Format, Subformat string
+	driver.Target
+
+	path   string // of DEST, as typed
+	dir    *gate.Folder
+	base   string
+	sector int64 // size of the disk's sectors, bytes
+	force  bool
+	parts  []*partialFile // the named file first
+	old    []string       // files of the image that is replaced
+	mode   fs.FileMode    // permissions of the source: the copy has no others
+	stale  bool           // a killed run left the partial file of DEST
+	// unreadable: DEST exists and is no image that can be opened.
+	unreadable bool
+	caseless   bool // the folder finds DEST by its name in another case
+	limits     limits
+	notes      *notes
+	room       int64    // see Room
+	replace    []string // the extent files among them, removed at the end
+	// again opens what was written where that is no file of its own; nil otherwise.
+	again func() (*image.Image, error)
+}
+
+// Create starts an image at path of size bytes. src is the image it is a copy of.
+func Create(path string, size int64, src *image.Image, o CreateOptions) (*Output, error) {
+	if _, err := (Place{Flag: "DEST", Path: path, Role: Copy}).Settle(); err != nil {
+		return nil, err
+	}
+	out := &Output{path: path, base: filepath.Base(path), force: o.Force, notes: &notes{}}
+	var err error
+	if out.dir, err = gate.OpenFolder(filepath.Dir(path)); err != nil {
+		return nil, ondisk.In(ondisk.ErrOutput, "folder of DEST, %s: %w", filepath.Dir(path), err)
+	}
+	if err := out.start(size, src, o); err != nil {
+		return nil, errors.Join(err, out.Discard())
+	}
+	return out, nil
+}
+
+func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
+	format, sub, err := target(src, opts)
+	if err != nil {
+		return err
+	}
+	if opts.Format == "" {
+		if err := checkSuffix(o.path, format.Name); err != nil {
+			return err
+		}
+	}
+	o.Format, o.Subformat, o.sector = format.Name, sub, src.Disk.SectorSize()
+	o.mode = 0o666
+	if len(src.Handles) > 0 {
+		o.mode = src.Handles[0].Info.Mode.Perm()
+	}
+	if err := o.checkDest(&src.Opened); err != nil {
+		return err
+	}
+	o.stale = o.dir.Exists(partialName(o.base))
+	main, err := o.newPart(o.base)
+	if err != nil {
+		return err
+	}
+	if err := o.removeLeft(); err != nil {
+		return err
+	}
+	if o.room, err = o.Free(); err != nil {
+		return err
+	}
+	do := driver.Options{
+		Subformat: sub, Name: o.base, Seed: opts.Seed, SectorSize: o.sector, Heads: opts.Heads, Sectors: opts.Sectors,
+	}
+	do.Beside = func(suffix string) (driver.WriteFile, string, error) { return o.beside(src, suffix) }
+	if src.Format == format.Name {
+		do.Template = src.Template
+	}
+	o.Target, err = format.Create(main, size, do)
+	return err
+}
+
+// Pack is how the target packs its units, nil when it stores them as they are.
+func (o *Output) Pack() func(unit []byte, off int64) ([]byte, error) {
+	if p, ok := o.Target.(driver.Packer); ok {
+		return p.Pack
+	}
+	return nil
+}
+
+// shown is the name of a file of the output with the folder, as the user typed that.
+func (o *Output) shown(name string) string { return strings.TrimSuffix(o.path, o.base) + name }
+
+// checkDest refuses a DEST that is the source, that others need, and one that is there unless it may be replaced. What --force could not
+// help comes first, so that it is never advised in vain.
+func (o *Output) checkDest(src *gate.Opened) error {
+	if f := sourceFile(o.dir, o.base, src); f != "" {
+		return ondisk.In(ondisk.ErrUsage, "DEST %s and the file %s of SOURCE are the same file, and SOURCE is never written; name another DEST", o.path, f)
+	}
+	if err := o.spareSource(src); err != nil {
+		return err
+	}
+	if err := o.findReplaced(src); err != nil {
+		return err
+	}
+	if !o.dir.Exists(o.base) {
+		return nil
+	}
+	if user, err := image.ExtentOf(o.dir, o.base); err != nil || user != "" {
+		return cmp.Or(err, ondisk.In(ondisk.ErrUsage, "DEST %s belongs to %s, which names it as its data or disk; name another file", o.path, user))
+	}
+	return o.taken(o.base)
+}
+
+// taken refuses a name that is there, unless it may be replaced.
+func (o *Output) taken(name string) error {
+	if o.force {
+		return nil
+	}
+	return ondisk.In(ondisk.ErrOutput, "%s exists; choose another name, or --force to replace it", o.shown(name))
+}
+
+// sourceFile is the name of the source's file that a name leads to, empty when it leads to none.
+func sourceFile(d *gate.Folder, name string, src *gate.Opened) string {
+	st, err := d.At.Stat(name)
+	if err != nil {
+		return ""
+	}
+	for _, f := range src.Handles {
+		if f.Info.Same(st) {
+			return f.Name()
+		}
+	}
+	return ""
+}
+
+// spareSource refuses a DEST whose partial names are files of the source: they would be taken for what a killed run left. The
+// folder can be one that finds a file by its name in another case.
+func (o *Output) spareSource(src *gate.Opened) error {
+	taken := func(inner string) bool {
+		return strings.EqualFold(inner, o.base) || isBeside(strings.ToLower(o.base), strings.ToLower(inner))
+	}
+	reserved, err := o.dir.Names(func(n string) bool {
+		inner, mark := marked(n)
+		return mark != "" && taken(inner)
+	})
+	if err != nil {
+		return err
+	}
+	for _, name := range reserved {
+		if f := sourceFile(o.dir, name, src); f != "" {
+			return ondisk.In(ondisk.ErrUsage, "the source's file %s has the name that DEST %s has while it is written; rename it or choose another DEST", f, o.path)
+		}
+	}
+	return nil
+}
+
+// findReplaced looks at the image that --force replaces. It may not be in use, and its extent file, which goes with it,
+// must not be the source's: an extent can be opened without its descriptor.
+func (o *Output) findReplaced(src *gate.Opened) error {
+	if !o.dir.Exists(o.base) {
+		return nil
+	}
+	if err := o.findCase(); err != nil {
+		return err
+	}
+	old, err := image.OpenIn(gate.NewFolder(o.dir.At), o.base, image.Options{})
+	if err != nil {
+		o.unreadable = true // what it uses is not known, so nothing beside it is removed
+		if old, err = unopened(gate.NewFolder(o.dir.At), o.base); err != nil {
+			return nil // a link, or a file of another user: it is only the name that is taken
+		}
+	}
+	defer old.CloseFiles() //nolint:errcheck // read-only
+	if err := unused(old, o.path); err != nil || o.unreadable {
+		return err
+	}
+	for _, f := range old.Handles {
+		if f.Level == 0 {
+			o.old = append(o.old, f.Name())
+		}
+	}
+	for _, n := range o.old {
+		if f := sourceFile(o.dir, n, src); f != "" {
+			return ondisk.In(ondisk.ErrUsage, "DEST %s is the image of the source's file %s; name another file", o.path, f)
+		}
+		if o.owns(n) {
+			o.replace = append(o.replace, n)
+		}
+	}
+	return nil
+}
+
+// unopened stands for an image that cannot be read, such as a snapshot whose parent is missing: it can be in use all the same.
+func unopened(dir *gate.Folder, base string) (*image.Image, error) {
+	f, err := dir.OpenAny(base, ondisk.ErrUnsupported)
+	if err != nil {
+		return nil, err
+	}
+	return &image.Image{Image: &driver.Image{}, Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}}}, nil
+}
+
+// unused refuses an image that is to be replaced while a program or a snapshot needs it.
+func unused(img *image.Image, shown string) error {
+	for _, look := range []func() ([]ondisk.Issue, error){img.Busy, img.Children} {
+		issues, err := look()
+		if err != nil {
+			return err
+		}
+		if len(issues) > 0 {
+			return &ondisk.Refusal{Code: "busy", Reason: "DEST " + shown + " cannot be replaced: " + issues[0].Text, Remedy: issues[0].Remedy}
+		}
+	}
+	return nil
+}

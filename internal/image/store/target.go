@@ -1,0 +1,97 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// CreateOptions of Create. The zero value makes an image of the source's own format.
+type CreateOptions struct {
+	Format    string // empty: the source's
+	Subformat string // empty: the source's, or the format's default
+	Force     bool   // replace DEST
+	Seed      []byte // identifiers are derived from it
+	// Heads and Sectors are the geometry by which the disk is partitioned, 0 when nothing is known of it.
+	Heads, Sectors int
+}
+
+// target settles format and subformat of a copy.
+func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
+	name := o.Format
+	if name == "" {
+		name = src.Format
+	}
+	f, names := writable(name)
+	if f.Create == nil {
+		return f, "", ondisk.In(ondisk.ErrUsage, "format %q cannot be written, want one of %s", name, strings.Join(names, ", "))
+	}
+	if n := src.Disk.SectorSize(); n != 512 && !f.SectorSizes && f.Detect != nil && f.Name != src.Format {
+		return f, "", &ondisk.Refusal{
+			Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and no %s can say so: a guest would not find its partitions", n, name),
+			Remedy: "keep the format of the source, or choose --to raw and tell the hypervisor the sector size",
+		}
+	}
+	sub := o.Subformat
+	if sub == "" && name == src.Format && slices.Contains(f.Subformats, src.Subformat) {
+		sub = src.Subformat
+	}
+	if sub == "" && len(f.Subformats) > 0 {
+		sub = f.Subformats[0]
+	}
+	for _, s := range f.Subformats {
+		if strings.EqualFold(s, sub) {
+			return f, s, nil
+		}
+	}
+	if sub == "" {
+		return f, "", nil
+	}
+	if len(f.Subformats) == 0 {
+		return f, "", ondisk.In(ondisk.ErrUsage, "%s has no subformats, but %q was asked for", name, sub)
+	}
+	return f, "", ondisk.In(ondisk.ErrUsage, "%s has no subformat %q that can be written, want one of %s", name, sub, strings.Join(f.Subformats, ", "))
+}
+
+// writable returns the format of a name, the zero value for one that is not written, and the names of all that are.
+func writable(name string) (found driver.Format, names []string) {
+	for _, f := range image.Writable() {
+		if names = append(names, f.Name); f.Name == name {
+			found = f
+		}
+	}
+	return found, names
+}
+
+// checkSuffix refuses a DEST that would have the format of SOURCE under the name of another.
+func checkSuffix(path, format string) error {
+	named := image.SuffixFormat(path)
+	if named == "" || named == format {
+		return nil
+	}
+	if f, _ := writable(named); f.Create == nil {
+		return ondisk.In(ondisk.ErrUsage, "DEST %s has the name of the format %s, which is not written, and the copy would be %s as SOURCE is; choose another name, "+
+			"or say --to %s to keep that format under this name", path, named, format, format)
+	}
+	return ondisk.In(ondisk.ErrUsage, "DEST %s has the name of the format %s, and the copy would be %s as SOURCE is; say --to %s, or --to %s to keep that format under this name",
+		path, named, format, named, format)
+}
+
+// Rewritable refuses an image in a package that could not be written as it was.
+func Rewritable(img *image.Image) error {
+	_, sub, err := target(img, CreateOptions{})
+	switch {
+	case err != nil:
+		return err
+	case sub != img.Subformat:
+		return fmt.Errorf("a disk of the subformat %s inside of a package: %w for writing", img.Subformat,
+			ondisk.ErrUnsupported)
+	case len(img.Parts) > 0:
+		return errSeveral
+	}
+	return nil
+}
