@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -18,7 +19,7 @@ import (
 // squeezed is content in whole sectors, compressed by tools and libraries that are not ours.
 func squeezed(t *testing.T) map[string][]byte {
 	t.Helper()
-	plain := noise(9, 4096)
+	plain := imagetest.Noise(9, 4096)
 	var g, z bytes.Buffer
 	gz := gzip.NewWriter(&g)
 	_, err := gz.Write(plain)
@@ -30,7 +31,7 @@ func squeezed(t *testing.T) map[string][]byte {
 	_, err = w.Write(plain)
 	require.NoError(t, err)
 	require.NoError(t, archive.Close())
-	path := write(t, t.TempDir(), "disk.img", plain)
+	path := imagetest.Write(t, t.TempDir(), "disk.img", plain)
 	out := map[string][]byte{
 		"gzip": g.Bytes(), "zip": z.Bytes(),
 		"xz": []byte(disktest.Output(t, "xz", "-c", path)),
@@ -57,7 +58,7 @@ func TestRecognised(t *testing.T) {
 	}
 	for name, content := range all {
 		t.Run(name, func(t *testing.T) {
-			path := write(t, t.TempDir(), "disk.img", content)
+			path := imagetest.Write(t, t.TempDir(), "disk.img", content)
 			_, err := image.Open(path, image.Options{})
 			require.ErrorIs(t, err, ondisk.ErrUnsupported)
 			require.ErrorContains(t, err, name+": recognised, not supported; ")
@@ -69,7 +70,7 @@ func TestRecognised(t *testing.T) {
 			img, err := image.Open(path, image.Options{Format: "raw"})
 			require.NoError(t, err, "which is an order")
 			defer img.Close()
-			require.Equal(t, []string{"format-overridden"}, codes(img.Issues, ondisk.Warn))
+			require.Equal(t, []string{"format-overridden"}, imagetest.Codes(img.Issues, ondisk.Warn))
 			require.Equal(t, int64(len(content)), img.Disk.Size())
 		})
 	}
@@ -82,14 +83,14 @@ func TestRawDisksThatBeginWithAMagicNumber(t *testing.T) {
 		copy(d, head)
 		return d
 	}
-	code := func(head string) []byte { return append([]byte(head), noise(3, 8192-len(head))...) }
+	code := func(head string) []byte { return append([]byte(head), imagetest.Noise(3, 8192-len(head))...) }
 	for name, content := range map[string][]byte{
 		"zstd and a table": table("\x28\xb5\x2f\xfd\x04"), "7z and a table": table("7z\xbc\xaf\x27\x1c"), "gzip and a table": table("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"),
 		"gzip, reserved flags": code("\x1f\x8b\x08\xff\x00\x00\x00\x00\x00\x03"), "bzip2 without a block": code("BZh9 boot"), "zip of version 200": code("PK\x03\x04\xc8"),
 		"lz4 of version 3": code("\x04\x22\x4d\x18\xc0"), "Android sparse of version 9": code("\x3a\xff\x26\xed\x09\x00"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			img, err := image.Open(write(t, t.TempDir(), "disk.img", content), image.Options{})
+			img, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.img", content), image.Options{})
 			require.NoError(t, err)
 			defer img.Close()
 			require.Equal(t, "raw", img.Format)
@@ -104,15 +105,15 @@ func TestNoDiskImage(t *testing.T) {
 	for name, want := range map[string]string{
 		"notes.txt": none, "broken.qcow2": none + ". The name says qcow2: it may be truncated or damaged", "vm.ova": none + ". The name says OVA: it may be truncated or damaged",
 	} {
-		_, err := image.Open(write(t, dir, name, make([]byte, 5000)), image.Options{})
+		_, err := image.Open(imagetest.Write(t, dir, name, make([]byte, 5000)), image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrFormat)
 		require.EqualError(t, err, want)
 	}
-	_, err := image.Open(write(t, dir, "empty.img", nil), image.Options{})
+	_, err := image.Open(imagetest.Write(t, dir, "empty.img", nil), image.Options{})
 	require.EqualError(t, err, "no disk image: the file is empty")
 	for _, name := range []string{"vm.ova", "vm.ovf", "disk.vdi", "disk.qed", "disk.hdd"} {
-		img := opened(t, write(t, dir, name, binary.BigEndian.AppendUint64(make([]byte, 1016), 7)))
-		require.Equal(t, []string{image.CodeMisnamed}, codes(img.Issues, ondisk.Refuse), name)
+		img := imagetest.Open(t, imagetest.Write(t, dir, name, binary.BigEndian.AppendUint64(make([]byte, 1016), 7)))
+		require.Equal(t, []string{image.CodeMisnamed}, imagetest.Codes(img.Issues, ondisk.Refuse), name)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 )
@@ -40,13 +41,13 @@ func TestLocksOfAFolder(t *testing.T) {
 	disk := make([]byte, 1<<20)
 	var f image.Folder
 	for _, n := range names {
-		write(t, dir, n, nil)
+		imagetest.Write(t, dir, n, nil)
 		f.Add(n)
 	}
 	f.Done()
-	write(t, dir, "a-flat.vmdk", disk)
-	write(t, dir, "a.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 2048 FLAT "a-flat.vmdk" 0`)))
-	alone, err := opened(t, filepath.Join(dir, "a.vmdk")).Busy()
+	imagetest.Write(t, dir, "a-flat.vmdk", disk)
+	imagetest.Write(t, dir, "a.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 2048 FLAT "a-flat.vmdk" 0`)))
+	alone, err := imagetest.Open(t, filepath.Join(dir, "a.vmdk")).Busy()
 	require.NoError(t, err)
 	require.Len(t, alone, 9)
 

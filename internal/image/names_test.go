@@ -7,13 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // A container whose header or footer is lost is raw by content. Copied without a word, a disk would be lost.
 func TestContainersWithoutTheirHeaderAreNotTakenForRaw(t *testing.T) {
-	qcow2 := disktest.ForgeQcow2(noise(71, mib), 16).Forged
+	qcow2 := disktest.ForgeQcow2(imagetest.Noise(71, mib), 16).Forged
 	clear(qcow2[:4])
 	for _, tc := range []struct {
 		name, format string
@@ -30,12 +31,12 @@ func TestContainersWithoutTheirHeaderAreNotTakenForRaw(t *testing.T) {
 		{"disk-1-f012.vmdk", "", []string{}},
 	} {
 		t.Run(tc.name+tc.format, func(t *testing.T) {
-			path := write(t, t.TempDir(), tc.name, qcow2)
+			path := imagetest.Write(t, t.TempDir(), tc.name, qcow2)
 			img, err := image.Open(path, image.Options{Format: tc.format})
 			require.NoError(t, err)
 			defer img.Close()
 			require.Equal(t, "raw", img.Format)
-			require.Equal(t, tc.issues, codes(img.Issues, ondisk.Refuse))
+			require.Equal(t, tc.issues, imagetest.Codes(img.Issues, ondisk.Refuse))
 		})
 	}
 }
@@ -45,6 +46,6 @@ func TestFixedVHDWithoutItsFooter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.vhd")
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vpc", "-o", "subformat=fixed,force_size=on", path, "1M")
 	disktest.Run(t, "truncate", "-s", "1M", path)
-	img := opened(t, path)
-	require.Equal(t, []string{image.CodeMisnamed}, codes(img.Issues, ondisk.Refuse))
+	img := imagetest.Open(t, path)
+	require.Equal(t, []string{image.CodeMisnamed}, imagetest.Codes(img.Issues, ondisk.Refuse))
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -20,8 +21,8 @@ import (
 func flatDisk(t *testing.T) (dir string, img *image.Image) {
 	t.Helper()
 	dir = t.TempDir()
-	write(t, dir, "disk-flat.vmdk", noise(1, 64*sector))
-	return dir, opened(t, write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`))))
+	imagetest.Write(t, dir, "disk-flat.vmdk", imagetest.Noise(1, 64*sector))
+	return dir, imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`))))
 }
 
 // HOSTILE F22: each of these happens to a source while it is read, and a copy of it would be worth nothing.
@@ -104,7 +105,7 @@ func TestBusyNeighbours(t *testing.T) {
 			case tc.folder:
 				require.NoError(t, os.Mkdir(filepath.Join(dir, tc.entry), 0o755))
 			case tc.entry != "":
-				write(t, dir, tc.entry, nil)
+				imagetest.Write(t, dir, tc.entry, nil)
 			}
 			issues, err := img.Busy()
 			require.NoError(t, err)
@@ -146,8 +147,8 @@ func TestQemuHasItOpen(t *testing.T) {
 
 // HOSTILE F24: while we hold the source, QEMU does not open it for writing; it may read.
 func TestHoldKeepsQemuFromWriting(t *testing.T) {
-	path := write(t, t.TempDir(), "disk.img", noise(1, 64*kib))
-	img := opened(t, path)
+	path := imagetest.Write(t, t.TempDir(), "disk.img", imagetest.Noise(1, 64*kib))
+	img := imagetest.Open(t, path)
 	release := img.Hold()
 	disktest.Run(t, "qemu-io", "-r", "-f", "raw", "-c", "read 0 512", path)
 	require.Contains(t, disktest.RunInput(t, "", "sh", "-c", `qemu-io -f raw -c "write 0 512" "$1" 2>&1 || true`, "sh", path), `"write" lock`)
@@ -193,7 +194,7 @@ func TestSnapshotsNameTheirParent(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir, img := flatDisk(t)
-			write(t, dir, tc.file, tc.make(strings.Replace(child, "PARENT", tc.parent, 1)))
+			imagetest.Write(t, dir, tc.file, tc.make(strings.Replace(child, "PARENT", tc.parent, 1)))
 			issues, err := img.Children()
 			require.NoError(t, err)
 			if !tc.found {
@@ -214,10 +215,10 @@ func TestSnapshotByQemuImg(t *testing.T) {
 	base, top := filepath.Join(dir, "base.vmdk"), filepath.Join(dir, "top.vmdk")
 	disktest.Run(t, "qemu-img", "create", "-f", "vmdk", base, "1M")
 	disktest.Run(t, "qemu-img", "create", "-f", "vmdk", "-b", base, "-F", "vmdk", top)
-	issues, err := opened(t, base).Children()
+	issues, err := imagetest.Open(t, base).Children()
 	require.NoError(t, err)
 	require.Len(t, issues, 1)
-	child := opened(t, top)
+	child := imagetest.Open(t, top)
 	require.True(t, child.Child)
 	require.Equal(t, "base.vmdk", child.Chain[0].Name)
 }
@@ -225,7 +226,7 @@ func TestSnapshotByQemuImg(t *testing.T) {
 // A link to a child in the folder is not followed, and a FIFO does not hang.
 func TestNeighboursThatAreNoFiles(t *testing.T) {
 	dir, img := flatDisk(t)
-	elsewhere := write(t, t.TempDir(), "child.vmdk", []byte(strings.Replace(child, "PARENT", "disk.vmdk", 1)))
+	elsewhere := imagetest.Write(t, t.TempDir(), "child.vmdk", []byte(strings.Replace(child, "PARENT", "disk.vmdk", 1)))
 	require.NoError(t, os.Symlink(elsewhere, filepath.Join(dir, "link.vmdk")))
 	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "fifo.vmdk"), 0o644))
 	issues, err := img.Children()

@@ -9,7 +9,6 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -67,20 +66,4 @@ func TestDeviceWithoutMedium(t *testing.T) {
 		return
 	}
 	t.Skip("no block device without a medium can be opened here")
-}
-
-// Who reads the log of many runs must see which folder an error is about.
-func TestErrorsOfPartialFilesHaveTheFolder(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	src, err := image.Open("../../testdata/xp-lba63.vmdk", image.Options{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, src.Close()) }()
-	dest := filepath.Join(dir, "new.vmdk")
-	first, err := store.Create(dest, src.Disk.Size(), src, store.CreateOptions{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, first.Discard()) }()
-	_, err = store.Create(dest, src.Disk.Size(), src, store.CreateOptions{})
-	require.ErrorIs(t, err, ondisk.ErrBusy)
-	require.ErrorContains(t, err, filepath.Join(dir, ".new.vmdk.partial")+": in use")
 }

@@ -1,11 +1,8 @@
-package image_test
+package vhd_test
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,39 +11,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// noDamage walks the tables of an image.
-func noDamage(t *testing.T, img *image.Image) {
-	t.Helper()
-	issues, err := img.Check()
-	require.NoError(t, err)
-	require.Empty(t, issues)
-}
-
-// codes are the codes of issues with at least an effect.
-func codes(issues []ondisk.Issue, least ondisk.Effect) []string {
-	out := []string{}
-	for _, i := range issues {
-		if i.Effect >= least {
-			out = append(out, i.Code)
-		}
-	}
-	return out
-}
+const (
+	sector = 512
+	kib    = 1 << 10
+	mib    = 1 << 20
+)
 
 func TestFixedVHD(t *testing.T) {
 	for _, size := range []int{sector, 64 * kib, 3*mib + 5*sector} {
-		data := noise(uint64(size), size)
+		data := imagetest.Noise(uint64(size), size)
 		v := disktest.ForgeFixedVHD(data)
 		for name, file := range map[string][]byte{"512 bytes": v.Forged, "511 bytes, as before 2004": v.Forged[:len(v.Forged)-1]} {
 			t.Run(fmt.Sprintf("%d bytes, footer of %s", size, name), func(t *testing.T) {
-				img := opened(t, write(t, t.TempDir(), "disk.vhd", file))
+				img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", file))
 				require.Equal(t, "vhd", img.Format)
 				require.Equal(t, "fixed", img.Subformat)
-				require.Empty(t, codes(img.Issues, ondisk.Refuse))
+				require.Empty(t, imagetest.Codes(img.Issues, ondisk.Refuse))
 				disktest.CheckBytes(t, img.Disk, data)
 			})
 		}
@@ -65,11 +50,11 @@ func TestDynamicVHD(t *testing.T) {
 	} {
 		for _, block := range []int64{4 * kib, 64 * kib, 2 * mib} {
 			t.Run(fmt.Sprintf("%s, blocks of %d KiB", name, block/kib), func(t *testing.T) {
-				data := noise(uint64(block), 5*mib+3*sector)
+				data := imagetest.Noise(uint64(block), 5*mib+3*sector)
 				clear(data[2*mib : 4*mib+100])
 				l := disktest.VHDLayout{Block: block, Stored: stored, Backwards: block == 64*kib, Cut: block == 2*mib}
 				v := disktest.ForgeVHD(data, l)
-				img := opened(t, write(t, t.TempDir(), "disk.vhd", v.Forged))
+				img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged))
 				require.Equal(t, "dynamic", img.Subformat)
 				require.False(t, img.Child)
 				disktest.CheckBytes(t, img.Disk, masked(data, stored))
@@ -79,7 +64,7 @@ func TestDynamicVHD(t *testing.T) {
 					require.Empty(t, issues)
 					return
 				}
-				require.Equal(t, []string{"vhd-hidden-data"}, codes(issues, ondisk.Note))
+				require.Equal(t, []string{"vhd-hidden-data"}, imagetest.Codes(issues, ondisk.Note))
 			})
 		}
 	}
@@ -101,7 +86,7 @@ func TestHiddenVHDData(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			data := noise(7, int(tc.blocks)*2*mib)
+			data := imagetest.Noise(7, int(tc.blocks)*2*mib)
 			v := disktest.ForgeVHD(data, disktest.VHDLayout{Stored: tc.stored})
 			shown := bytes.Clone(data)
 			for s := range int64(len(data)) / sector {
@@ -113,8 +98,8 @@ func TestHiddenVHDData(t *testing.T) {
 					copy(shown[s*sector:], v.Forged[at:at+sector])
 				}
 			}
-			path := write(t, t.TempDir(), "disk.vhd", v.Forged)
-			img := opened(t, path)
+			path := imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged)
+			img := imagetest.Open(t, path)
 			disktest.CheckBytes(t, img.Disk, masked(data, tc.stored))
 			issues, err := img.Check()
 			require.NoError(t, err)
@@ -127,7 +112,7 @@ func TestHiddenVHDData(t *testing.T) {
 				require.Empty(t, issues)
 				return
 			}
-			require.Equal(t, []string{"vhd-hidden-data"}, codes(issues, ondisk.Refuse))
+			require.Equal(t, []string{"vhd-hidden-data"}, imagetest.Codes(issues, ondisk.Refuse))
 			require.Contains(t, issues[0].Text, tc.says)
 		})
 	}
@@ -148,7 +133,7 @@ func masked(data []byte, stored func(int64) bool) []byte {
 func TestVHDRunsAreLong(t *testing.T) {
 	data := make([]byte, 40*mib)
 	copy(data[10*mib:12*mib], bytes.Repeat([]byte{1}, 2*mib))
-	img := opened(t, write(t, t.TempDir(), "disk.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{}).Forged))
+	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{}).Forged))
 	for _, want := range []struct {
 		off, n int64
 		zero   bool
@@ -166,16 +151,16 @@ func TestVHDByQemuImg(t *testing.T) {
 		for _, o := range []string{"subformat=dynamic", "subformat=fixed", "subformat=dynamic,force_size=on", "subformat=fixed,force_size=on"} {
 			t.Run(fmt.Sprintf("%s of %d bytes", o, size), func(t *testing.T) {
 				dir := t.TempDir()
-				data := noise(uint64(size), size)
-				raw, path := write(t, dir, "disk.img", data), filepath.Join(dir, "disk.vhd")
+				data := imagetest.Noise(uint64(size), size)
+				raw, path := imagetest.Write(t, dir, "disk.img", data), filepath.Join(dir, "disk.vhd")
 				disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vpc", "-o", o, raw, path)
-				img := opened(t, path)
+				img := imagetest.Open(t, path)
 				require.Equal(t, strings.Contains(o, "fixed"), img.Subformat == "fixed")
-				require.Empty(t, codes(img.Issues, ondisk.Warn))
+				require.Empty(t, imagetest.Codes(img.Issues, ondisk.Warn))
 				require.Equal(t, virtualSize(t, path), img.Disk.Size(), "without force_size qemu-img rounds up to whole cylinders")
 				disktest.CheckBytes(t, img.Disk, append(data, make([]byte, int(img.Disk.Size())-size)...))
 				if img.Check != nil {
-					noDamage(t, img)
+					imagetest.NoDamage(t, img)
 				}
 			})
 		}
@@ -195,40 +180,23 @@ func virtualSize(t *testing.T, path string) int64 {
 
 // Sizes and sums are those of the corpus's README: from qemu-img, and for the second the size field that Hyper-V wrote.
 func TestVHDCorpus(t *testing.T) {
-	img := opened(t, disktest.Corpus(t, "dfvfs/ext2.vhd.xz"))
+	img := imagetest.Open(t, disktest.Corpus(t, "dfvfs/ext2.vhd.xz"))
 	require.Equal(t, "dynamic", img.Subformat)
 	require.Equal(t, int64(4212736), img.Disk.Size())
-	require.Equal(t, "870be7ae16c1fa8faab05c6eb9205dc9a7ae35c5f552c5cf8a267c0bc6a5cb99", hashOf(t, img))
+	require.Equal(t, "870be7ae16c1fa8faab05c6eb9205dc9a7ae35c5f552c5cf8a267c0bc6a5cb99", imagetest.Hash(t, img))
 	require.Equal(t, "b61f53caa786452890e255ba791a1c4c", img.ContentID)
 	require.Empty(t, img.Issues)
-	noDamage(t, img)
+	imagetest.NoDamage(t, img)
 
-	img = opened(t, disktest.Corpus(t, "qemu/hyperv2012r2-dynamic.vhd.bz2"))
+	img = imagetest.Open(t, disktest.Corpus(t, "qemu/hyperv2012r2-dynamic.vhd.bz2"))
 	require.Equal(t, int64(136365211648), img.Disk.Size(), "the size field, not the geometry")
-	require.Equal(t, []string{"vhd-geometry"}, codes(img.Issues, ondisk.Note))
-	require.Empty(t, codes(img.Issues, ondisk.Warn), "the geometry is rounded as the specification has it")
+	require.Equal(t, []string{"vhd-geometry"}, imagetest.Codes(img.Issues, ondisk.Note))
+	require.Empty(t, imagetest.Codes(img.Issues, ondisk.Warn), "the geometry is rounded as the specification has it")
 	e, err := img.Disk.Extent(0, img.Disk.Size())
 	require.NoError(t, err)
 	require.True(t, e.Zero)
-	noDamage(t, img)
+	imagetest.NoDamage(t, img)
 
 	_, err = image.Open(disktest.Corpus(t, "dfvfs/fat-differential.vhd.xz"), image.Options{})
-	refused(t, err, `the parent of "fat-differential.vhd" is missing: there is no "fat-parent.vhd" in its folder`)
-}
-
-func hashOf(t *testing.T, img *image.Image) string {
-	t.Helper()
-	h := sha256.New()
-	_, err := io.Copy(h, io.NewSectionReader(img.Disk, 0, img.Disk.Size()))
-	require.NoError(t, err)
-	return hex.EncodeToString(h.Sum(nil))
-}
-
-// refused wants a refusal of a reference, and a text.
-func refused(t *testing.T, err error, text string) {
-	t.Helper()
-	var r *ondisk.Refusal
-	require.ErrorAs(t, err, &r)
-	require.Equal(t, "reference", r.Code)
-	require.ErrorContains(t, err, text)
+	imagetest.RefusesReference(t, err, `the parent of "fat-differential.vhd" is missing: there is no "fat-parent.vhd" in its folder`)
 }

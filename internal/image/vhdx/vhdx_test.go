@@ -1,4 +1,4 @@
-package image_test
+package vhdx_test
 
 import (
 	"bytes"
@@ -10,8 +10,15 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
+)
+
+const (
+	sector = 512
+	kib    = 1 << 10
+	mib    = 1 << 20
 )
 
 // requireSound checks an image whose tables have nothing wrong.
@@ -32,7 +39,7 @@ func TestVHDXBlocks(t *testing.T) {
 		{Size: mib, Block: 256 * mib},
 	} {
 		t.Run(fmt.Sprintf("%+v", l), func(t *testing.T) {
-			data := noise(uint64(l.Size), int(l.Size))
+			data := imagetest.Noise(uint64(l.Size), int(l.Size))
 			if l.Size > 4*mib {
 				clear(data[mib : 3*mib])
 			}
@@ -40,7 +47,7 @@ func TestVHDXBlocks(t *testing.T) {
 			if l.Block == 256*mib {
 				v.Forged = v.Forged[:v.Blocks+mib] // the last block may end with the disk
 			}
-			img := opened(t, write(t, t.TempDir(), "disk.vhdx", v.Forged))
+			img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged))
 			require.Equal(t, "vhdx", img.Format)
 			require.Equal(t, map[bool]string{false: "dynamic", true: "fixed"}[l.Fixed], img.Subformat)
 			require.Equal(t, v.Logical, img.Disk.SectorSize())
@@ -55,7 +62,7 @@ func TestVHDXBlocks(t *testing.T) {
 
 // Each state of a block reads as the specification says, whatever its place says.
 func TestVHDXBlockStates(t *testing.T) {
-	data := noise(3, 8*mib)
+	data := imagetest.Noise(3, 8*mib)
 	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 8 * mib})
 	for i := range int64(8) {
 		v.AddBlock(7-i, disktest.VHDXPresent, data[(7-i)*mib:(8-i)*mib]) // backwards
@@ -64,7 +71,7 @@ func TestVHDXBlockStates(t *testing.T) {
 		v.SetEntry(v.Entry(block), state, v.Blocks+(7-block)*mib)
 		clear(data[block*mib : (block+1)*mib])
 	}
-	img := opened(t, write(t, t.TempDir(), "disk.vhdx", v.Forged))
+	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged))
 	disktest.CheckBytes(t, img.Disk, data)
 	requireSound(t, img)
 	e, err := img.Disk.Extent(mib, 7*mib)
@@ -97,7 +104,7 @@ func TestVHDXCurrentHeader(t *testing.T) {
 			if tc.spoil > 0 {
 				v.Forged[tc.spoil]++
 			}
-			img := opened(t, write(t, t.TempDir(), "disk.vhdx", v.Forged))
+			img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged))
 			require.Equal(t, guidOf(tc.want), img.ContentID)
 			if tc.spoil == 0 {
 				require.Empty(t, img.Issues)
@@ -112,14 +119,14 @@ func TestVHDXCurrentHeader(t *testing.T) {
 
 // T41: a file that is cut at any border of its structures is malformed, or misses the data that it says it has.
 func TestVHDXCutShort(t *testing.T) {
-	data := noise(4, 2*mib)
+	data := imagetest.Noise(4, 2*mib)
 	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 2 * mib}).Fill(data)
 	for _, at := range []int64{8, 520, disktest.VHDXHeader1, disktest.VHDXHeader2, disktest.VHDXRegions1, disktest.VHDXRegions2, v.Log, v.Metadata, v.BAT, v.Blocks, v.Blocks + mib} {
 		for _, n := range []int64{at - 1, at, at + 1} {
 			if n < 8 {
 				continue
 			}
-			path := write(t, t.TempDir(), "disk.vhdx", v.Forged[:n])
+			path := imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged[:n])
 			img, err := image.Open(path, image.Options{})
 			if n < v.Blocks {
 				require.ErrorIs(t, err, ondisk.ErrFormat, "%#x bytes", n)
@@ -143,7 +150,7 @@ func TestVHDXOrphans(t *testing.T) {
 	v.AddBlock(1, disktest.VHDXUnmapped, nil)
 	v.AddBlock(2, disktest.VHDXPresent, nil)
 	v.SetEntry(v.Entry(0), disktest.VHDXNotPresent, 0)
-	issues, err := opened(t, write(t, t.TempDir(), "disk.vhdx", v.Forged)).Check()
+	issues, err := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged)).Check()
 	require.NoError(t, err)
 	require.Len(t, issues, 1)
 	require.Equal(t, "orphaned-data", issues[0].Code)
@@ -164,8 +171,8 @@ func TestVHDXBehindTheSectorBitmap(t *testing.T) {
 	}
 	// qemu-img 7.2 left such rubbish in the entries of bitmaps that a disk without a parent does not have.
 	v.U64(v.BitmapEntry(0), 0xffff0000_00000007)
-	path := write(t, t.TempDir(), "disk.vhdx", v.Forged)
-	img := opened(t, path)
+	path := imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged)
+	img := imagetest.Open(t, path)
 	require.Equal(t, int64(size), img.Disk.Size())
 	for block, text := range blocks {
 		b := make([]byte, len(text))
@@ -186,7 +193,7 @@ func TestVHDXBehindTheSectorBitmap(t *testing.T) {
 	requireSound(t, img)
 	raw := filepath.Join(t.TempDir(), "disk.img")
 	disktest.Run(t, "qemu-img", "convert", "-f", "vhdx", "-O", "raw", path, raw)
-	requireSameData(t, opened(t, raw).Disk, img.Disk)
+	requireSameData(t, imagetest.Open(t, raw).Disk, img.Disk)
 }
 
 // requireSameData compares two disks where either of them has data.
@@ -212,7 +219,7 @@ func requireSameData(t *testing.T, want, got disk.Disk) {
 
 // Disks from qemu-img with each of its options.
 func TestVHDXByQemuImg(t *testing.T) {
-	data := noise(8, 20*mib+3*sector)
+	data := imagetest.Noise(8, 20*mib+3*sector)
 	clear(data[3*mib : 9*mib])
 	for _, o := range []string{
 		"subformat=dynamic", "subformat=fixed", "subformat=dynamic,block_size=1M", "subformat=fixed,block_size=2M",
@@ -220,14 +227,14 @@ func TestVHDXByQemuImg(t *testing.T) {
 	} {
 		t.Run(o, func(t *testing.T) {
 			dir := t.TempDir()
-			raw, path := write(t, dir, "disk.img", data), filepath.Join(dir, "disk.vhdx")
+			raw, path := imagetest.Write(t, dir, "disk.img", data), filepath.Join(dir, "disk.vhdx")
 			if o == "subformat=dynamic,block_state_zero=off,block_size=1M" { // which qemu-img convert does not get right
 				disktest.Run(t, "qemu-img", "create", "-f", "vhdx", "-o", o, path, fmt.Sprint(len(data)))
 				disktest.Run(t, "qemu-img", "convert", "-n", "-S", "0", "-f", "raw", "-O", "vhdx", raw, path)
 			} else {
 				disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vhdx", "-o", o, raw, path)
 			}
-			img := opened(t, path)
+			img := imagetest.Open(t, path)
 			require.Equal(t, o[len("subformat="):len("subformat=")+len(img.Subformat)], img.Subformat)
 			disktest.CheckBytes(t, img.Disk, data)
 			issues, err := img.Check()
@@ -243,15 +250,15 @@ func TestVHDXByQemuImg(t *testing.T) {
 func TestVHDXCorpus(t *testing.T) {
 	for name, size := range map[string]int64{"btrfs": 1 << 30, "swap": 10 << 30, "xfs5": 10 << 30} {
 		path := disktest.Corpus(t, "discutils/"+name+".vhdx.gz")
-		img := opened(t, path)
+		img := imagetest.Open(t, path)
 		require.Equal(t, "dynamic", img.Subformat)
 		require.Equal(t, size, img.Disk.Size())
 		requireSound(t, img)
 		if name == "btrfs" {
-			require.Equal(t, "0b959f9cb4e18348ad8b646f152178282542c8304f02fddf765e3fd1a1de6864", hashOf(t, img))
+			require.Equal(t, "0b959f9cb4e18348ad8b646f152178282542c8304f02fddf765e3fd1a1de6864", imagetest.Hash(t, img))
 		}
 		raw := filepath.Join(t.TempDir(), "disk.img")
 		disktest.Run(t, "qemu-img", "convert", "-f", "vhdx", "-O", "raw", path, raw)
-		requireSameData(t, opened(t, raw).Disk, img.Disk)
+		requireSameData(t, imagetest.Open(t, raw).Disk, img.Disk)
 	}
 }

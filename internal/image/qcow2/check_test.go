@@ -1,4 +1,4 @@
-package image_test
+package qcow2_test
 
 import (
 	"encoding/binary"
@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -46,17 +47,17 @@ func TestQcow2CheckAgreesWithQemuImg(t *testing.T) {
 		{"refcount block outside", func(q *disktest.Qcow2) { q.Set64(q.RefTable+8, 1<<40) }, "qcow2-refcounts", "1 damaged entries of the refcount table", ondisk.Warn, 1, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			data := noise(70, 2*mib)
+			data := imagetest.Noise(70, 2*mib)
 			for i := range data {
 				data[i] |= 1 // no cluster is zero
 			}
 			clear(data[20*64*kib : 21*64*kib])
 			q := disktest.ForgeQcow2(data, 16)
 			tc.change(q)
-			path := write(t, t.TempDir(), "disk.qcow2", q.Forged)
-			issues, err := opened(t, path).Check()
+			path := imagetest.Write(t, t.TempDir(), "disk.qcow2", q.Forged)
+			issues, err := imagetest.Open(t, path).Check()
 			require.NoError(t, err)
-			require.Equal(t, []string{tc.code}, codes(issues, ondisk.Note), "%v", issues)
+			require.Equal(t, []string{tc.code}, imagetest.Codes(issues, ondisk.Note), "%v", issues)
 			require.Equal(t, tc.effect, issues[0].Effect)
 			require.Contains(t, issues[0].Text, tc.text)
 			require.Equal(t, tc.effect == ondisk.Broken, errors.Is(issues[0].Err, ondisk.ErrFormat))
@@ -78,9 +79,9 @@ func TestQcow2RefcountsOfAllSizes(t *testing.T) {
 			l2 := binary.BigEndian.Uint64(b[l1:]) &^ disktest.Qcow2Copied
 			clear(b[l2+8*77 : l2+8*78])
 			require.NoError(t, os.WriteFile(path, b, 0o644))
-			issues, err := opened(t, path).Check()
+			issues, err := imagetest.Open(t, path).Check()
 			require.NoError(t, err)
-			require.Equal(t, []string{"orphaned-data"}, codes(issues, ondisk.Note))
+			require.Equal(t, []string{"orphaned-data"}, imagetest.Codes(issues, ondisk.Note))
 			require.Contains(t, issues[0].Text, "1 clusters (4 KiB)")
 			_, leaks := qemuCheck(t, path)
 			require.Equal(t, 1, leaks)
@@ -93,14 +94,14 @@ func TestQcow2LostSnapshotIsOrphaned(t *testing.T) {
 	path := created(t, "compat=1.1", "4M", "write -P 1 0 1M")
 	disktest.Run(t, "qemu-img", "snapshot", "-c", "state", path)
 	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 2 0 640k", path)
-	noDamage(t, opened(t, path))
+	imagetest.NoDamage(t, imagetest.Open(t, path))
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	clear(b[disktest.Qcow2Snapshots : disktest.Qcow2SnapTable+8])
-	lost := write(t, t.TempDir(), "lost.qcow2", b)
-	issues, err := opened(t, lost).Check()
+	lost := imagetest.Write(t, t.TempDir(), "lost.qcow2", b)
+	issues, err := imagetest.Open(t, lost).Check()
 	require.NoError(t, err)
-	require.Equal(t, []string{"orphaned-data"}, codes(issues, ondisk.Note))
+	require.Equal(t, []string{"orphaned-data"}, imagetest.Codes(issues, ondisk.Note))
 	// Ten clusters of data, their L2 table, the snapshot's L1 table, the snapshot table. qemu-img counts the six clusters whose
 	// refcount is one too high, too.
 	require.Contains(t, issues[0].Text, "13 clusters")
@@ -110,7 +111,7 @@ func TestQcow2LostSnapshotIsOrphaned(t *testing.T) {
 
 // A file that is cut anywhere is not read as if it were whole.
 func TestTruncatedQcow2(t *testing.T) {
-	q := disktest.ForgeQcow2(noise(71, mib), 12)
+	q := disktest.ForgeQcow2(imagetest.Noise(71, mib), 12)
 	dir := t.TempDir()
 	for n := int64(0); n < q.End; n += 1000 {
 		path := filepath.Join(dir, "cut.qcow2")
@@ -121,7 +122,7 @@ func TestTruncatedQcow2(t *testing.T) {
 		}
 		issues, err := img.Check()
 		require.NoError(t, err)
-		require.NotEmpty(t, codes(issues, ondisk.Broken), "cut at %d of %d", n, q.End)
+		require.NotEmpty(t, imagetest.Codes(issues, ondisk.Broken), "cut at %d of %d", n, q.End)
 		require.NoError(t, img.Close())
 	}
 }
@@ -134,9 +135,9 @@ func TestQcow2EntryThatLeadsToAClusterOfASharedTable(t *testing.T) {
 	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 1 0 1M", path)
 	disktest.Run(t, "qemu-img", "snapshot", "-c", "before", path)
 	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 2 0 1k", path) // gives the present state an L2 table of its own
-	issues, err := opened(t, path).Check()
+	issues, err := imagetest.Open(t, path).Check()
 	require.NoError(t, err)
-	require.Empty(t, codes(issues, ondisk.Note), "%v", issues)
+	require.Empty(t, imagetest.Codes(issues, ondisk.Note), "%v", issues)
 
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -148,8 +149,8 @@ func TestQcow2EntryThatLeadsToAClusterOfASharedTable(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, b, 0o600))
 	corruptions, _ := qemuCheck(t, path)
 	require.Positive(t, corruptions)
-	issues, err = opened(t, path).Check()
+	issues, err = imagetest.Open(t, path).Check()
 	require.NoError(t, err)
-	require.Equal(t, []string{"qcow2-tables"}, codes(issues, ondisk.Warn), "%v", issues)
+	require.Equal(t, []string{"qcow2-tables"}, imagetest.Codes(issues, ondisk.Warn), "%v", issues)
 	require.ErrorContains(t, issues[0].Err, "has refcount 2 and 3 uses")
 }

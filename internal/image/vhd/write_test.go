@@ -1,4 +1,4 @@
-package image_test
+package vhd_test
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -32,26 +33,26 @@ func sameForOthers(t *testing.T, raw, path string, size int64, kind string) {
 
 func TestWrittenVHDsReadBack(t *testing.T) {
 	for _, size := range []int{3*mib + 5*sector, 9 * mib, 128 * kib, sector} {
-		data := noise(uint64(size), size)
+		data := imagetest.Noise(uint64(size), size)
 		if size > 8*mib {
 			clear(data[2*mib : 6*mib+777]) // a block that is not stored
 		}
-		src := opened(t, write(t, t.TempDir(), "src.img", data))
+		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", data))
 		for sub, kind := range map[string]string{"dynamic": "Dynamic", "fixed": "Fixed"} {
 			t.Run(fmt.Sprintf("%s of %d bytes", sub, size), func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "disk.vhd")
-				out := filled(t, src, path, store.CreateOptions{Format: "vhd", Subformat: sub}, 4)
+				out := imagetest.Fill(t, src, path, store.CreateOptions{Format: "vhd", Subformat: sub}, 4)
 				again, err := out.Reopen()
 				require.NoError(t, err)
 				disktest.CheckBytes(t, again.Disk, data)
 				require.NoError(t, again.Close())
 				require.NoError(t, out.Publish())
-				img := opened(t, path)
+				img := imagetest.Open(t, path)
 				require.Equal(t, sub, img.Subformat)
-				require.Empty(t, codes(img.Issues, ondisk.Warn))
+				require.Empty(t, imagetest.Codes(img.Issues, ondisk.Warn))
 				disktest.CheckBytes(t, img.Disk, data)
 				if sub == "dynamic" {
-					noDamage(t, img)
+					imagetest.NoDamage(t, img)
 				} else {
 					require.Equal(t, int64(size+512), img.Files()[0].Size)
 				}
@@ -75,14 +76,14 @@ func onPages(t *testing.T, img *image.Image) {
 // A copy keeps the block size, who made the disk and when; its identity is its own.
 func TestVHDCopiesKeepTheirSource(t *testing.T) {
 	for _, block := range []int64{4 * kib, 64 * kib, 512 * kib, 4 * mib} {
-		data := noise(uint64(block), 68*100*sector)
+		data := imagetest.Noise(uint64(block), 68*100*sector)
 		v := disktest.ForgeVHD(data, disktest.VHDLayout{Block: block, ID: 7})
-		src := opened(t, write(t, t.TempDir(), "src.vhd", v.Forged))
+		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhd", v.Forged))
 		path := filepath.Join(t.TempDir(), "copy.vhd")
-		copied(t, src, path, store.CreateOptions{Seed: []byte("job")})
-		img := opened(t, path)
+		imagetest.Copy(t, src, path, store.CreateOptions{Seed: []byte("job")})
+		img := imagetest.Open(t, path)
 		disktest.CheckBytes(t, img.Disk, data)
-		noDamage(t, img)
+		imagetest.NoDamage(t, img)
 		onPages(t, img)
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
@@ -98,13 +99,13 @@ func TestVHDCopiesKeepTheirSource(t *testing.T) {
 func TestVHDTableIsWrittenInPieces(t *testing.T) {
 	data := make([]byte, 100*mib)
 	for _, off := range []int{0, 16*mib - 4*kib, 16 * mib, 80*mib + 12*kib} {
-		copy(data[off:], noise(uint64(off), 4*kib))
+		copy(data[off:], imagetest.Noise(uint64(off), 4*kib))
 	}
-	src := opened(t, write(t, t.TempDir(), "src.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{Block: 4 * kib}).Forged))
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{Block: 4 * kib}).Forged))
 	path := filepath.Join(t.TempDir(), "copy.vhd")
-	copied(t, src, path, store.CreateOptions{})
-	img := opened(t, path)
-	noDamage(t, img)
+	imagetest.Copy(t, src, path, store.CreateOptions{})
+	img := imagetest.Open(t, path)
+	imagetest.NoDamage(t, img)
 	require.Less(t, img.Files()[0].Size, int64(mib))
 	got := make([]byte, len(data))
 	require.NoError(t, ondisk.ReadFull(img.Disk, got, 0))
@@ -128,13 +129,13 @@ func TestVHDCreatorGivesWayToTheSize(t *testing.T) {
 		{"CTXS", 68*10*sector + sector, "CTXS"},
 		{"wa\x00\x00", 68*10*sector + sector, "win "},
 	} {
-		data := noise(1, tc.size)
+		data := imagetest.Noise(1, tc.size)
 		v := disktest.ForgeFixedVHD(data)
 		v.Foot(func(off int64) { v.Text(off+disktest.VHDCreator, tc.creator) })
-		src := opened(t, write(t, t.TempDir(), "src.vhd", v.Forged))
+		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhd", v.Forged))
 		for _, sub := range []string{"dynamic", "fixed"} {
 			path := filepath.Join(t.TempDir(), "copy.vhd")
-			copied(t, src, path, store.CreateOptions{Subformat: sub})
+			imagetest.Copy(t, src, path, store.CreateOptions{Subformat: sub})
 			b, err := os.ReadFile(path)
 			require.NoError(t, err)
 			require.Equal(t, tc.want, string(b[len(b)-512+disktest.VHDCreator:][:4]), "%q", tc.creator)
@@ -144,15 +145,15 @@ func TestVHDCreatorGivesWayToTheSize(t *testing.T) {
 }
 
 func TestTheSameVHDJobGivesTheSameBytes(t *testing.T) {
-	data := noise(9, 6*mib)
-	src := opened(t, write(t, t.TempDir(), "src.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{Block: 64 * kib}).Forged))
+	data := imagetest.Noise(9, 6*mib)
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{Block: 64 * kib}).Forged))
 	for _, sub := range []string{"dynamic", "fixed"} {
 		var first []byte
 		for jobs := 1; jobs <= 8; jobs += 3 {
 			dir := t.TempDir()
 			o := store.CreateOptions{Subformat: sub, Seed: []byte("job")}
-			require.NoError(t, filled(t, src, filepath.Join(dir, "copy.vhd"), o, jobs).Publish())
-			all := allFiles(t, dir)
+			require.NoError(t, imagetest.Fill(t, src, filepath.Join(dir, "copy.vhd"), o, jobs).Publish())
+			all := imagetest.AllFiles(t, dir)
 			if first == nil {
 				first = all
 			}
@@ -181,7 +182,7 @@ func sparseRaw(t *testing.T, size int64) *image.Image {
 	_, err = f.WriteAt([]byte("the last sector"), size-sector)
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	return opened(t, path)
+	return imagetest.Open(t, path)
 }
 
 // 2040 GiB is the largest VHD, for Hyper-V and for QEMU.
@@ -189,10 +190,10 @@ func TestLargestVHD(t *testing.T) {
 	const most = 2040 << 30
 	src := sparseRaw(t, most)
 	path := filepath.Join(t.TempDir(), "disk.vhd")
-	copied(t, src, path, store.CreateOptions{Format: "vhd"})
-	img := opened(t, path)
+	imagetest.Copy(t, src, path, store.CreateOptions{Format: "vhd"})
+	img := imagetest.Open(t, path)
 	require.Equal(t, int64(most), img.Disk.Size())
-	noDamage(t, img)
+	imagetest.NoDamage(t, img)
 	require.Less(t, img.Files()[0].Size, int64(8*mib))
 	b := make([]byte, 15)
 	_, err := img.Disk.ReadAt(b, most-sector)
@@ -219,9 +220,9 @@ func TestHugeSparseVHD(t *testing.T) {
 	v.Head(func(off int64) { v.BE32(off+disktest.VHDMaxEntries, entries) })
 	v.Foot(func(off int64) { v.BE64(off+disktest.VHDCurrentSize, size) })
 	table := bytes.Repeat([]byte{0xff}, 4*entries)
-	img := opened(t, write(t, t.TempDir(), "disk.vhd", bytes.Join([][]byte{v.Forged[:v.BAT], table, v.Forged[v.Footer:]}, nil)))
+	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", bytes.Join([][]byte{v.Forged[:v.BAT], table, v.Forged[v.Footer:]}, nil)))
 	require.Equal(t, int64(size), img.Disk.Size())
-	noDamage(t, img)
+	imagetest.NoDamage(t, img)
 	calls := 0
 	for off := int64(0); off < size; calls++ {
 		e, err := img.Disk.Extent(off, math.MaxInt64)
@@ -236,11 +237,11 @@ func TestHugeSparseVHD(t *testing.T) {
 func TestNewVHDSaysWhoMadeIt(t *testing.T) {
 	src := sparseRaw(t, 10*mib)
 	path := filepath.Join(t.TempDir(), "disk.vhd")
-	copied(t, src, path, store.CreateOptions{Format: "vhd", Seed: []byte("a")})
-	img := opened(t, path)
+	imagetest.Copy(t, src, path, store.CreateOptions{Format: "vhd", Seed: []byte("a")})
+	img := imagetest.Open(t, path)
 	other := filepath.Join(t.TempDir(), "other.vhd")
-	copied(t, src, other, store.CreateOptions{Format: "vhd", Seed: []byte("b")})
-	require.NotEqual(t, img.ContentID, opened(t, other).ContentID)
+	imagetest.Copy(t, src, other, store.CreateOptions{Format: "vhd", Seed: []byte("b")})
+	require.NotEqual(t, img.ContentID, imagetest.Open(t, other).ContentID)
 	require.Contains(t, fmt.Sprint(img.Details), `{creator "win " 10.0}`)
 	require.Contains(t, disktest.Output(t, "vhdiinfo", path), strings.ToLower(img.ContentID[:8]))
 }

@@ -1,4 +1,4 @@
-package image_test
+package store_test
 
 import (
 	"encoding/binary"
@@ -12,9 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
+)
+
+const (
+	sector = 512
+	kib    = 1 << 10
+	mib    = 1 << 20
 )
 
 var flat = store.CreateOptions{Format: "vmdk", Subformat: "monolithicFlat"}
@@ -27,30 +34,17 @@ func forced(o store.CreateOptions) store.CreateOptions {
 // source is a raw image in a folder of its own.
 func source(t *testing.T, seed uint64) (*image.Image, []byte) {
 	t.Helper()
-	data := noise(seed, 300*kib)
-	return opened(t, write(t, t.TempDir(), "src.img", data)), data
-}
-
-// shows checks what the image under a name reads as, in a fresh opening.
-func shows(t *testing.T, path string, want []byte) {
-	t.Helper()
-	img, err := image.Open(path, image.Options{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, img.Close()) }()
-	got := make([]byte, len(want))
-	require.Equal(t, int64(len(want)), img.Disk.Size())
-	_, err = img.Disk.ReadAt(got, 0)
-	require.NoError(t, err)
-	disktest.EqualBytes(t, want, got)
+	data := imagetest.Noise(seed, 300*kib)
+	return imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", data)), data
 }
 
 func TestDestIsAbsentUntilPublish(t *testing.T) {
 	src, data := source(t, 1)
-	for _, o := range kinds {
+	for _, o := range imagetest.Kinds {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "out.vmdk")
-		out := filled(t, src, path, o, 2)
-		for _, name := range names(t, dir) {
+		out := imagetest.Fill(t, src, path, o, 2)
+		for _, name := range imagetest.Names(t, dir) {
 			require.Regexp(t, `^\.out(-flat|-[fs]001)?\.vmdk\.partial$`, name)
 		}
 		require.NoError(t, out.Publish())
@@ -63,21 +57,21 @@ func TestDestIsAbsentUntilPublish(t *testing.T) {
 		case "twoGbMaxExtentFlat":
 			want = []string{"out-f001.vmdk", "out.vmdk"}
 		}
-		require.Equal(t, want, names(t, dir), "no partial file remains")
-		shows(t, path, data)
+		require.Equal(t, want, imagetest.Names(t, dir), "no partial file remains")
+		imagetest.Shows(t, path, data)
 		require.NoError(t, out.Discard(), "harmless after Publish")
-		require.Equal(t, want, names(t, dir))
+		require.Equal(t, want, imagetest.Names(t, dir))
 	}
 }
 
 func TestDiscardRemovesEverything(t *testing.T) {
 	src, _ := source(t, 1)
-	for _, o := range kinds {
+	for _, o := range imagetest.Kinds {
 		dir := t.TempDir()
-		out := filled(t, src, filepath.Join(dir, "out.vmdk"), o, 2)
-		require.NotEmpty(t, names(t, dir))
+		out := imagetest.Fill(t, src, filepath.Join(dir, "out.vmdk"), o, 2)
+		require.NotEmpty(t, imagetest.Names(t, dir))
 		require.NoError(t, out.Discard())
-		require.Empty(t, names(t, dir))
+		require.Empty(t, imagetest.Names(t, dir))
 		require.NoError(t, out.Discard(), "twice is harmless")
 	}
 }
@@ -86,11 +80,11 @@ func TestAnExistingDestIsRefused(t *testing.T) {
 	src, _ := source(t, 1)
 	for _, taken := range []string{"out.vmdk", "out-flat.vmdk"} {
 		dir := t.TempDir()
-		write(t, dir, taken, []byte("precious"))
+		imagetest.Write(t, dir, taken, []byte("precious"))
 		_, err := store.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
 		require.ErrorIs(t, err, ondisk.ErrOutput)
 		require.ErrorContains(t, err, taken)
-		require.Equal(t, []string{taken}, names(t, dir), "and nothing is left behind")
+		require.Equal(t, []string{taken}, imagetest.Names(t, dir), "and nothing is left behind")
 	}
 }
 
@@ -99,11 +93,11 @@ func TestADestThatAppearsMeanwhileIsKept(t *testing.T) {
 	src, _ := source(t, 1)
 	for _, taken := range []string{"out.vmdk", "out-flat.vmdk"} {
 		dir := t.TempDir()
-		out := filled(t, src, filepath.Join(dir, "out.vmdk"), flat, 2)
-		write(t, dir, taken, []byte("precious"))
+		out := imagetest.Fill(t, src, filepath.Join(dir, "out.vmdk"), flat, 2)
+		imagetest.Write(t, dir, taken, []byte("precious"))
 		require.ErrorIs(t, out.Publish(), ondisk.ErrOutput)
 		require.NoError(t, out.Discard())
-		require.Equal(t, []string{taken}, names(t, dir))
+		require.Equal(t, []string{taken}, imagetest.Names(t, dir))
 		b, err := os.ReadFile(filepath.Join(dir, taken))
 		require.NoError(t, err)
 		require.Equal(t, "precious", string(b))
@@ -117,19 +111,19 @@ func TestForceReplacesAFlatImage(t *testing.T) {
 	second, secondData := source(t, 2)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out.vmdk")
-	copied(t, first, path, flat)
+	imagetest.Copy(t, first, path, flat)
 	for _, want := range [][]string{{"out-1-flat.vmdk", "out.vmdk"}, {"out-flat.vmdk", "out.vmdk"}} {
-		out := filled(t, second, path, forced(flat), 2)
-		shows(t, path, firstData)
+		out := imagetest.Fill(t, second, path, forced(flat), 2)
+		imagetest.Shows(t, path, firstData)
 		require.NoError(t, out.Publish())
-		shows(t, path, secondData)
-		require.Equal(t, want, names(t, dir))
+		imagetest.Shows(t, path, secondData)
+		require.Equal(t, want, imagetest.Names(t, dir))
 		first, second, firstData, secondData = second, first, secondData, firstData
 	}
 	// A sparse image needs no second file: the old one goes too.
-	copied(t, first, path, forced(kinds[1]))
-	shows(t, path, firstData)
-	require.Equal(t, []string{"out.vmdk"}, names(t, dir))
+	imagetest.Copy(t, first, path, forced(imagetest.Kinds[1]))
+	imagetest.Shows(t, path, firstData)
+	require.Equal(t, []string{"out.vmdk"}, imagetest.Names(t, dir))
 }
 
 func TestDiscardWithForceKeepsTheOldImage(t *testing.T) {
@@ -137,27 +131,28 @@ func TestDiscardWithForceKeepsTheOldImage(t *testing.T) {
 	second, _ := source(t, 2)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out.vmdk")
-	copied(t, first, path, flat)
-	require.NoError(t, filled(t, second, path, forced(flat), 2).Discard())
-	shows(t, path, data)
-	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, names(t, dir))
+	imagetest.Copy(t, first, path, flat)
+	require.NoError(t, imagetest.Fill(t, second, path, forced(flat), 2).Discard())
+	imagetest.Shows(t, path, data)
+	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, imagetest.Names(t, dir))
 }
 
 // A flat file that belongs to another image is never replaced, whatever the user forces.
 func TestForceDoesNotTakeAStrangersFile(t *testing.T) {
 	src, _ := source(t, 1)
 	dir := t.TempDir()
-	write(t, dir, "out-flat.vmdk", []byte("belongs to something else"))
-	write(t, dir, "out.vmdk", []byte("no image at all"))
+	imagetest.Write(t, dir, "out-flat.vmdk", []byte("belongs to something else"))
+	imagetest.Write(t, dir, "out.vmdk", []byte("no image at all"))
 	_, err := store.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, forced(flat))
 	require.ErrorIs(t, err, ondisk.ErrOutput)
-	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, names(t, dir))
+	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, imagetest.Names(t, dir))
 }
 
 // A disk that an OVF names is spared, however far down the OVF begins, and whether or not it can be read: other programs may read it.
 func TestForceSparesWhatAnOVFNames(t *testing.T) {
 	const text = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
 <References><File ovf:href="Disk%201.vmdk" ovf:id="f" ovf:chunkSize="1048576"/></References></Envelope>`
+
 	utf16s := func(order binary.AppendByteOrder, text string) string {
 		b := order.AppendUint16(nil, 0xfeff)
 		for _, r := range strings.ReplaceAll(text, "%20", " ") {
@@ -187,8 +182,8 @@ func TestForceSparesWhatAnOVFNames(t *testing.T) {
 			t.Run(tc.name+", "+base, func(t *testing.T) {
 				src, _ := source(t, 1)
 				dir := t.TempDir()
-				old := write(t, dir, base, noise(2, 64*kib))
-				write(t, dir, tc.file, []byte(tc.text))
+				old := imagetest.Write(t, dir, base, imagetest.Noise(2, 64*kib))
+				imagetest.Write(t, dir, tc.file, []byte(tc.text))
 				out, err := store.Create(old, src.Disk.Size(), src, store.CreateOptions{Format: "raw", Force: true})
 				if !tc.spared {
 					require.NoError(t, err)
@@ -206,14 +201,14 @@ func TestForceSparesWhatAnOVFNames(t *testing.T) {
 func TestForceSparesAParentThatCannotBeOpened(t *testing.T) {
 	src, _ := source(t, 1)
 	dir := t.TempDir()
-	out := rebased(t, dir, "out.qcow2", "lost.qcow2", "qcow2")
-	rebased(t, dir, "top.qcow2", "out.qcow2", "qcow2")
+	out := imagetest.Rebase(t, dir, "out.qcow2", "lost.qcow2", "qcow2")
+	imagetest.Rebase(t, dir, "top.qcow2", "out.qcow2", "qcow2")
 	_, err := store.Create(out, src.Disk.Size(), src, forced(flat))
 	var refusal *ondisk.Refusal
 	require.ErrorAs(t, err, &refusal)
 	require.Contains(t, refusal.Reason, `"top.qcow2" in the same folder is a snapshot`)
 	require.NoError(t, os.Remove(filepath.Join(dir, "top.qcow2")))
-	copied(t, src, out, forced(flat))
+	imagetest.Copy(t, src, out, forced(flat))
 }
 
 // What a killed run left is removed by the next one. The lock of a living run keeps it.
@@ -221,17 +216,17 @@ func TestStalePartialFiles(t *testing.T) {
 	src, data := source(t, 1)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out.vmdk")
-	write(t, dir, ".out.vmdk.partial", []byte("half a descriptor"))
-	write(t, dir, ".out-flat.vmdk.partial", make([]byte, mib))
-	copied(t, src, path, flat)
-	shows(t, path, data)
-	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, names(t, dir))
+	imagetest.Write(t, dir, ".out.vmdk.partial", []byte("half a descriptor"))
+	imagetest.Write(t, dir, ".out-flat.vmdk.partial", make([]byte, mib))
+	imagetest.Copy(t, src, path, flat)
+	imagetest.Shows(t, path, data)
+	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, imagetest.Names(t, dir))
 }
 
 func TestAPartialThatIsNoFile(t *testing.T) {
 	src, _ := source(t, 1)
 	dir := t.TempDir()
-	victim := write(t, t.TempDir(), "victim", []byte("precious"))
+	victim := imagetest.Write(t, t.TempDir(), "victim", []byte("precious"))
 	require.NoError(t, os.Symlink(victim, filepath.Join(dir, ".out.vmdk.partial")))
 	_, err := store.Create(filepath.Join(dir, "out.vmdk"), src.Disk.Size(), src, flat)
 	require.ErrorIs(t, err, ondisk.ErrOutput)
@@ -243,23 +238,23 @@ func TestAPartialThatIsNoFile(t *testing.T) {
 func TestTwoRunsAtOnce(t *testing.T) {
 	src, data := source(t, 1)
 	path := filepath.Join(t.TempDir(), "out.vmdk")
-	first := filled(t, src, path, flat, 2)
+	first := imagetest.Fill(t, src, path, flat, 2)
 	_, err := store.Create(path, src.Disk.Size(), src, flat)
 	require.ErrorIs(t, err, ondisk.ErrBusy)
 	require.NoError(t, first.Publish(), "the second run has harmed nothing")
-	shows(t, path, data)
+	imagetest.Shows(t, path, data)
 }
 
 // F20: DEST must not be the source, whatever path leads to it.
 func TestDestIsTheSource(t *testing.T) {
 	dir := t.TempDir()
-	data := noise(3, 64*sector)
-	write(t, dir, "disk-flat.vmdk", data)
-	path := write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
+	data := imagetest.Noise(3, 64*sector)
+	imagetest.Write(t, dir, "disk-flat.vmdk", data)
+	path := imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
 	require.NoError(t, os.Link(path, filepath.Join(dir, "hard.vmdk")))
 	require.NoError(t, os.Symlink("disk.vmdk", filepath.Join(dir, "soft.vmdk")))
 	require.NoError(t, os.Link(filepath.Join(dir, "disk-flat.vmdk"), filepath.Join(dir, "other-flat.vmdk")))
-	src := opened(t, path)
+	src := imagetest.Open(t, path)
 	for _, dest := range []string{"disk.vmdk", "hard.vmdk", "soft.vmdk", "disk-flat.vmdk", "./disk.vmdk"} {
 		_, err := store.Create(filepath.Join(dir, dest), src.Disk.Size(), src, forced(store.CreateOptions{}))
 		require.ErrorIs(t, err, ondisk.ErrUsage, dest)
@@ -267,7 +262,7 @@ func TestDestIsTheSource(t *testing.T) {
 	// The flat file of a copy would be a file of the source.
 	_, err := store.Create(filepath.Join(dir, "other.vmdk"), src.Disk.Size(), src, forced(store.CreateOptions{}))
 	require.Error(t, err)
-	shows(t, path, data)
+	imagetest.Shows(t, path, data)
 	require.NoError(t, src.Unchanged())
 }
 
@@ -275,16 +270,16 @@ func TestDestIsTheSource(t *testing.T) {
 // take the extent with it.
 func TestDestIsTheDescriptorOfTheSource(t *testing.T) {
 	dir := t.TempDir()
-	data := noise(3, 64*sector)
-	extent := write(t, dir, "disk-flat.vmdk", data)
-	write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
-	src := opened(t, extent)
-	for _, o := range kinds {
+	data := imagetest.Noise(3, 64*sector)
+	extent := imagetest.Write(t, dir, "disk-flat.vmdk", data)
+	imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
+	src := imagetest.Open(t, extent)
+	for _, o := range imagetest.Kinds {
 		_, err := store.Create(filepath.Join(dir, "disk.vmdk"), src.Disk.Size(), src, forced(o))
 		require.ErrorIs(t, err, ondisk.ErrUsage)
 	}
-	shows(t, extent, data)
-	require.Equal(t, []string{"disk-flat.vmdk", "disk.vmdk"}, names(t, dir))
+	imagetest.Shows(t, extent, data)
+	require.Equal(t, []string{"disk-flat.vmdk", "disk.vmdk"}, imagetest.Names(t, dir))
 }
 
 func TestDestThatCannotBe(t *testing.T) {
@@ -299,13 +294,13 @@ func TestDestThatCannotBe(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUsage)
 	_, err = store.Create(dir+"/x.vmdk", src.Disk.Size(), src, store.CreateOptions{Format: "vmdk", Subformat: "seSparse"})
 	require.ErrorIs(t, err, ondisk.ErrUsage)
-	require.Equal(t, []string{"folder"}, names(t, dir))
+	require.Equal(t, []string{"folder"}, imagetest.Names(t, dir))
 }
 
 // A write that the storage refuses is an error of the output and not of the image.
 func TestWriteErrorsAreThoseOfTheOutput(t *testing.T) {
 	src, _ := source(t, 1)
-	out, err := store.Create(filepath.Join(t.TempDir(), "out.img"), src.Disk.Size(), src, kinds[0])
+	out, err := store.Create(filepath.Join(t.TempDir(), "out.img"), src.Disk.Size(), src, imagetest.Kinds[0])
 	require.NoError(t, err)
 	defer func() { require.NoError(t, out.Discard()) }()
 	limited(t, 64*kib, func() {
@@ -324,4 +319,20 @@ func limited(t *testing.T, size uint64, f func()) {
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: size, Max: old.Max}))
 	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &old)) }()
 	f()
+}
+
+// Who reads the log of many runs must see which folder an error is about.
+func TestErrorsOfPartialFilesHaveTheFolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	src, err := image.Open("../../../testdata/xp-lba63.vmdk", image.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, src.Close()) }()
+	dest := filepath.Join(dir, "new.vmdk")
+	first, err := store.Create(dest, src.Disk.Size(), src, store.CreateOptions{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, first.Discard()) }()
+	_, err = store.Create(dest, src.Disk.Size(), src, store.CreateOptions{})
+	require.ErrorIs(t, err, ondisk.ErrBusy)
+	require.ErrorContains(t, err, filepath.Join(dir, ".new.vmdk.partial")+": in use")
 }

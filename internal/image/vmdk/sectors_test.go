@@ -1,4 +1,4 @@
-package image_test
+package vmdk_test
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -20,26 +21,26 @@ import (
 func flatOfSectors(t *testing.T, size int, sectors string) string {
 	t.Helper()
 	dir := t.TempDir()
-	write(t, dir, "d-flat.vmdk", noise(7, size))
+	imagetest.Write(t, dir, "d-flat.vmdk", imagetest.Noise(7, size))
 	text := disktest.VMDKDescriptor("monolithicFlat", fmt.Sprintf(`RW %d FLAT "d-flat.vmdk" 0`, size/sector))
-	return write(t, dir, "d.vmdk", []byte(text+"ddb.logicalSectorSize = \""+sectors+"\"\n"))
+	return imagetest.Write(t, dir, "d.vmdk", []byte(text+"ddb.logicalSectorSize = \""+sectors+"\"\n"))
 }
 
 // A descriptor that names the size of sectors is believed, and every copy of it says the same.
 func TestSectorSizeOfAVMDK(t *testing.T) {
-	src := opened(t, flatOfSectors(t, 256*kib, "4096"))
+	src := imagetest.Open(t, flatOfSectors(t, 256*kib, "4096"))
 	require.Equal(t, int64(4096), src.Disk.SectorSize())
-	for _, o := range kinds {
+	for _, o := range imagetest.Kinds {
 		path := filepath.Join(t.TempDir(), "out.vmdk")
-		copied(t, src, path, o)
+		imagetest.Copy(t, src, path, o)
 		if o.Format == "raw" {
 			continue
 		}
-		require.Equal(t, int64(4096), opened(t, path).Disk.SectorSize(), o.Subformat)
+		require.Equal(t, int64(4096), imagetest.Open(t, path).Disk.SectorSize(), o.Subformat)
 	}
 	_, err := store.Create(filepath.Join(t.TempDir(), "out.qcow2"), src.Disk.Size(), src, store.CreateOptions{Format: "qcow2"})
 	require.ErrorContains(t, err, "no qcow2 can say so")
-	require.Equal(t, int64(512), opened(t, flatOfSectors(t, 256*kib, "512")).Disk.SectorSize())
+	require.Equal(t, int64(512), imagetest.Open(t, flatOfSectors(t, 256*kib, "512")).Disk.SectorSize())
 }
 
 func TestSectorSizesThatNoVMDKHas(t *testing.T) {
@@ -53,7 +54,7 @@ func TestSectorSizesThatNoVMDKHas(t *testing.T) {
 // A pipe is read by one size only, and a disk of another would lose its partitions.
 func TestSectorSizeThroughAPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out.vmdk")
-	copied(t, opened(t, flatOfSectors(t, 256*kib, "4096")), path, store.CreateOptions{Format: "vmdk", Subformat: "streamOptimized"})
+	imagetest.Copy(t, imagetest.Open(t, flatOfSectors(t, 256*kib, "4096")), path, store.CreateOptions{Format: "vmdk", Subformat: "streamOptimized"})
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
 	_, err = image.OpenStream(bytes.NewReader(data), "")

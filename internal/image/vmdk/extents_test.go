@@ -1,4 +1,4 @@
-package image_test
+package vmdk_test
 
 import (
 	"bytes"
@@ -11,15 +11,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
+const (
+	sector = 512
+	kib    = 1 << 10
+	mib    = 1 << 20
+)
+
 // agrees holds an image against its contents, and against what qemu-img reads in it.
 func agrees(t *testing.T, path string, want []byte) *image.Image {
 	t.Helper()
-	img := opened(t, path)
+	img := imagetest.Open(t, path)
 	disktest.CheckBytes(t, img.Disk, want)
 	issues, err := img.Check()
 	require.NoError(t, err)
@@ -80,7 +87,7 @@ func TestSplitDisksByQemuImg(t *testing.T) {
 			disktest.Run(t, "qemu-img", "create", "-f", "vmdk", "-o", "subformat="+sub, path, "5G")
 			// Around the border of the first two extents, and at both ends.
 			disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", "write -P 1 0 70k", "-c", "write -P 2 2097100k 100k", "-c", "write -P 3 5242879k 1k", path)
-			img := opened(t, path)
+			img := imagetest.Open(t, path)
 			require.Equal(t, sub, img.Subformat)
 			require.Len(t, img.Files(), 4)
 			require.Equal(t, int64(5<<30), img.Disk.Size())
@@ -115,7 +122,7 @@ func TestExtentsOfDifferentGrains(t *testing.T) {
 		var lines []string
 		var want []byte
 		for i, grain := range []int64{8, 128, 2048} {
-			data := noise(uint64(i), 3*mib+int(grain)*sector+odd)
+			data := imagetest.Noise(uint64(i), 3*mib+int(grain)*sector+odd)
 			clear(data[mib : 2*mib])
 			name := fmt.Sprintf("disk-s%03d.vmdk", i+1)
 			f := disktest.Forged(sparseImage{grain: grain, redundant: i > 0}.forge(data))
@@ -124,15 +131,15 @@ func TestExtentsOfDifferentGrains(t *testing.T) {
 			lines = append(lines, fmt.Sprintf(`RW %d SPARSE "%s"`, len(data)/sector, name))
 			want = append(want, data...)
 		}
-		path := write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("twoGbMaxExtentSparse", lines...)))
-		disktest.CheckBytes(t, opened(t, path).Disk, want)
+		path := imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("twoGbMaxExtentSparse", lines...)))
+		disktest.CheckBytes(t, imagetest.Open(t, path).Disk, want)
 		if odd == 0 {
 			agrees(t, path, want)
 		}
 	}
 }
 
-// More extents than files may be open at once, of both kinds.
+// More extents than files may be open at once, of both imagetest.Kinds.
 func TestManyExtents(t *testing.T) {
 	for kind, word := range map[string]string{"twoGbMaxExtentFlat": "FLAT", "twoGbMaxExtentSparse": "SPARSE"} {
 		t.Run(kind, func(t *testing.T) {
@@ -140,11 +147,11 @@ func TestManyExtents(t *testing.T) {
 			var lines []string
 			var want []byte
 			for i := range 300 {
-				data := noise(uint64(i), 16*sector)
+				data := imagetest.Noise(uint64(i), 16*sector)
 				name := fmt.Sprintf("disk-%03d.bin", i)
 				line := fmt.Sprintf(`RW 16 %s "%s"`, word, name)
 				if word == "FLAT" {
-					write(t, dir, name, data)
+					imagetest.Write(t, dir, name, data)
 					line += " 0"
 				} else {
 					f := disktest.Forged(sparseImage{grain: 8}.forge(data))
@@ -153,7 +160,7 @@ func TestManyExtents(t *testing.T) {
 				}
 				lines, want = append(lines, line), append(want, data...)
 			}
-			img := opened(t, write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(kind, lines...))))
+			img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(kind, lines...))))
 			require.Len(t, img.Files(), 301)
 			disktest.CheckBytes(t, img.Disk, want)
 			if img.Check != nil {
@@ -169,13 +176,13 @@ func TestManyExtents(t *testing.T) {
 func TestFlatTypesOfESXi(t *testing.T) {
 	for _, kind := range []string{"vmfsThin", "vmfsPreallocated", "vmfsEagerZeroedThick"} {
 		dir := t.TempDir()
-		data := noise(6, 200*sector)
-		write(t, dir, "disk-flat.vmdk", data)
-		img := opened(t, write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(kind, `RW 200 VMFS "disk-flat.vmdk"`))))
+		data := imagetest.Noise(6, 200*sector)
+		imagetest.Write(t, dir, "disk-flat.vmdk", data)
+		img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(kind, `RW 200 VMFS "disk-flat.vmdk"`))))
 		require.Equal(t, "vmfs", img.Subformat)
 		disktest.CheckBytes(t, img.Disk, data)
 		path := filepath.Join(t.TempDir(), "copy.vmdk")
-		copied(t, img, path, store.CreateOptions{})
+		imagetest.Copy(t, img, path, store.CreateOptions{})
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Contains(t, string(text), `createType="vmfs"`)
@@ -185,12 +192,12 @@ func TestFlatTypesOfESXi(t *testing.T) {
 func TestCOWD(t *testing.T) {
 	for _, grain := range []int64{1, 8, 128} {
 		// With grains of one sector there are tables for 2 MiB each, the second of which is not there.
-		data := noise(uint64(grain), 7*mib+5*sector)
+		data := imagetest.Noise(uint64(grain), 7*mib+5*sector)
 		clear(data[2*mib : 4*mib])
 		dir := t.TempDir()
 		disktest.ForgeCOWD(data, grain, nil).Write(t, filepath.Join(dir, "disk-delta.vmdk"))
 		text := disktest.VMDKDescriptor("vmfsSparse", fmt.Sprintf(`RW %d VMFSSPARSE "disk-delta.vmdk"`, len(data)/sector))
-		img := agrees(t, write(t, dir, "disk.vmdk", []byte(text)), data)
+		img := agrees(t, imagetest.Write(t, dir, "disk.vmdk", []byte(text)), data)
 		require.Equal(t, "vmfsSparse", img.Subformat)
 		require.False(t, img.Child)
 	}
@@ -199,12 +206,12 @@ func TestCOWD(t *testing.T) {
 func TestSESparse(t *testing.T) {
 	// Numbers of grains around 2^12, where the bits of an entry change their place, and three tables, the second all holes.
 	for _, first := range []int64{0, 4090} {
-		data := noise(uint64(first), 34*mib+5*sector)
+		data := imagetest.Noise(uint64(first), 34*mib+5*sector)
 		clear(data[15*mib : 33*mib])
 		dir := t.TempDir()
 		disktest.ForgeSESparse(data, first, nil).Write(t, filepath.Join(dir, "disk-sesparse.vmdk"))
 		text := disktest.VMDKDescriptor("seSparse", fmt.Sprintf(`RW %d SESPARSE "disk-sesparse.vmdk"`, len(data)/sector))
-		img := agrees(t, write(t, dir, "disk.vmdk", []byte(text)), data)
+		img := agrees(t, imagetest.Write(t, dir, "disk.vmdk", []byte(text)), data)
 		require.Equal(t, "seSparse", img.Subformat)
 	}
 }
@@ -212,7 +219,7 @@ func TestSESparse(t *testing.T) {
 // A snapshot of ESXi upon another upon a flat disk: each kind of grain hides or shows what is below it.
 func TestChainOfESXi(t *testing.T) {
 	const size = 2 * mib
-	base, middle, top := noise(1, size), noise(2, size), noise(3, size)
+	base, middle, top := imagetest.Noise(1, size), imagetest.Noise(2, size), imagetest.Noise(3, size)
 	inMiddle := func(i int64) bool { return i%3 == 0 }
 	kind := func(i int64) disktest.SEKind { return disktest.SEKind(i * 7 % 11 % 4) }
 	want := bytes.Clone(base)
@@ -233,12 +240,12 @@ func TestChainOfESXi(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	write(t, dir, "vm-flat.vmdk", base)
-	write(t, dir, "vm.vmdk", []byte(disktest.VMDKDescriptor("vmfs", fmt.Sprintf(`RW %d VMFS "vm-flat.vmdk"`, size/sector))))
+	imagetest.Write(t, dir, "vm-flat.vmdk", base)
+	imagetest.Write(t, dir, "vm.vmdk", []byte(disktest.VMDKDescriptor("vmfs", fmt.Sprintf(`RW %d VMFS "vm-flat.vmdk"`, size/sector))))
 	disktest.ForgeCOWD(middle, 1, inMiddle).Write(t, filepath.Join(dir, "vm-000001-delta.vmdk"))
-	child := write(t, dir, "vm-000001.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", fmt.Sprintf(`RW %d VMFSSPARSE "vm-000001-delta.vmdk"`, size/sector))))
+	child := imagetest.Write(t, dir, "vm-000001.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", fmt.Sprintf(`RW %d VMFSSPARSE "vm-000001-delta.vmdk"`, size/sector))))
 	disktest.ForgeSESparse(top, 0, kind).Write(t, filepath.Join(dir, "vm-000002-sesparse.vmdk"))
-	grandchild := write(t, dir, "vm-000002.vmdk", []byte(childText("seSparse", "00000002", "00000001", "vm-000001.vmdk", fmt.Sprintf(`RW %d SESPARSE "vm-000002-sesparse.vmdk"`, size/sector))))
+	grandchild := imagetest.Write(t, dir, "vm-000002.vmdk", []byte(childText("seSparse", "00000002", "00000001", "vm-000001.vmdk", fmt.Sprintf(`RW %d SESPARSE "vm-000002-sesparse.vmdk"`, size/sector))))
 
 	img := agrees(t, child, wantMiddle)
 	require.Equal(t, "00000001", img.ContentID)
@@ -249,8 +256,8 @@ func TestChainOfESXi(t *testing.T) {
 
 	// A copy is complete, and has the adapter and the geometry that only the base has.
 	path := filepath.Join(t.TempDir(), "copy.vmdk")
-	copied(t, img, path, store.CreateOptions{Subformat: "monolithicFlat"})
-	flat := opened(t, path)
+	imagetest.Copy(t, img, path, store.CreateOptions{Subformat: "monolithicFlat"})
+	flat := imagetest.Open(t, path)
 	require.False(t, flat.Child)
 	disktest.CheckBytes(t, flat.Disk, want)
 	text, err := os.ReadFile(path)
@@ -293,12 +300,12 @@ func TestChainsByQemuImg(t *testing.T) {
 			require.True(t, img.Child)
 			require.Len(t, img.Chain, 2)
 			require.Equal(t, "disk1.vmdk", img.Chain[0].Name)
-			require.Equal(t, opened(t, paths[1]).ContentID, img.Chain[0].ContentID)
-			require.False(t, opened(t, paths[0]).Child)
+			require.Equal(t, imagetest.Open(t, paths[1]).ContentID, img.Chain[0].ContentID)
+			require.False(t, imagetest.Open(t, paths[0]).Child)
 			// The chain moves to another folder as a whole: the paths in it are no longer true.
 			moved := t.TempDir()
 			require.NoError(t, os.CopyFS(moved, os.DirFS(filepath.Dir(paths[0]))))
-			disktest.CheckBytes(t, opened(t, filepath.Join(moved, "disk2.vmdk")).Disk, want)
+			disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(moved, "disk2.vmdk")).Disk, want)
 		})
 	}
 }
@@ -344,7 +351,7 @@ func TestBrokenChains(t *testing.T) {
 	})
 	t.Run("the base was changed since", func(t *testing.T) {
 		paths, _ := qemuChain(t, t.TempDir(), "twoGbMaxExtentSparse", 3)
-		cid := opened(t, paths[0]).ContentID
+		cid := imagetest.Open(t, paths[0]).ContentID
 		replace(t, paths[0], "\nCID="+strings.TrimLeft(cid, "0"), "\nCID=12345678")
 		refused(t, paths[2], "12345678", cid, `"disk0.vmdk"`)
 	})
@@ -355,10 +362,10 @@ func TestBrokenChains(t *testing.T) {
 	})
 	t.Run("a cycle", func(t *testing.T) {
 		dir := t.TempDir()
-		data := noise(1, 64*sector)
+		data := imagetest.Noise(1, 64*sector)
 		for i := range 2 {
 			disktest.ForgeCOWD(data, 1, nil).Write(t, filepath.Join(dir, fmt.Sprintf("%d-delta.vmdk", i)))
-			write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(childText("vmfsSparse", "0000000a", "0000000a", fmt.Sprintf("%d.vmdk", 1-i), fmt.Sprintf(`RW 64 VMFSSPARSE "%d-delta.vmdk"`, i))))
+			imagetest.Write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(childText("vmfsSparse", "0000000a", "0000000a", fmt.Sprintf("%d.vmdk", 1-i), fmt.Sprintf(`RW 64 VMFSSPARSE "%d-delta.vmdk"`, i))))
 		}
 		_, err := image.Open(filepath.Join(dir, "0.vmdk"), image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrFormat)
@@ -366,20 +373,20 @@ func TestBrokenChains(t *testing.T) {
 	})
 	t.Run("17 levels", func(t *testing.T) {
 		dir := t.TempDir()
-		base := noise(1, 64*sector)
+		base := imagetest.Noise(1, 64*sector)
 		disktest.ForgeCOWD(base, 1, nil).Write(t, filepath.Join(dir, "delta.vmdk"))
-		write(t, dir, "0.vmdk", []byte(strings.Replace(disktest.VMDKDescriptor("vmfsSparse", `RW 64 VMFSSPARSE "delta.vmdk"`), baseCID, "0000000a", 1)))
+		imagetest.Write(t, dir, "0.vmdk", []byte(strings.Replace(disktest.VMDKDescriptor("vmfsSparse", `RW 64 VMFSSPARSE "delta.vmdk"`), baseCID, "0000000a", 1)))
 		for i := 1; i <= 17; i++ {
-			write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(childText("vmfsSparse", "0000000a", "0000000a", fmt.Sprintf("%d.vmdk", i-1), `RW 64 VMFSSPARSE "delta.vmdk"`)))
+			imagetest.Write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(childText("vmfsSparse", "0000000a", "0000000a", fmt.Sprintf("%d.vmdk", i-1), `RW 64 VMFSSPARSE "delta.vmdk"`)))
 		}
-		disktest.CheckBytes(t, opened(t, filepath.Join(dir, "16.vmdk")).Disk, base)
+		disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(dir, "16.vmdk")).Disk, base)
 		_, err := image.Open(filepath.Join(dir, "17.vmdk"), image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrLimit)
 	})
 	t.Run("a flat child", func(t *testing.T) {
 		dir := t.TempDir()
-		write(t, dir, "x-flat.vmdk", noise(1, 64*sector))
-		_, err := image.Open(write(t, dir, "x.vmdk", []byte(childText("vmfs", "00000001", "00000002", "y.vmdk", `RW 64 VMFS "x-flat.vmdk"`))), image.Options{})
+		imagetest.Write(t, dir, "x-flat.vmdk", imagetest.Noise(1, 64*sector))
+		_, err := image.Open(imagetest.Write(t, dir, "x.vmdk", []byte(childText("vmfs", "00000001", "00000002", "y.vmdk", `RW 64 VMFS "x-flat.vmdk"`))), image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrFormat)
 		require.ErrorContains(t, err, `"y.vmdk"`)
 	})
@@ -389,9 +396,9 @@ func TestBrokenChains(t *testing.T) {
 func TestChildrenOfOtherSizes(t *testing.T) {
 	for _, size := range []int{3 * mib, mib + 3*sector} {
 		dir := t.TempDir()
-		base, own := noise(1, 2*mib), noise(2, size)
-		write(t, dir, "vm-flat.vmdk", base)
-		write(t, dir, "vm.vmdk", []byte(disktest.VMDKDescriptor("vmfs", `RW 4096 VMFS "vm-flat.vmdk"`)))
+		base, own := imagetest.Noise(1, 2*mib), imagetest.Noise(2, size)
+		imagetest.Write(t, dir, "vm-flat.vmdk", base)
+		imagetest.Write(t, dir, "vm.vmdk", []byte(disktest.VMDKDescriptor("vmfs", `RW 4096 VMFS "vm-flat.vmdk"`)))
 		stored := func(i int64) bool { return i%5 == 2 }
 		disktest.ForgeCOWD(own, 8, stored).Write(t, filepath.Join(dir, "delta.vmdk"))
 		want := make([]byte, size)
@@ -401,17 +408,17 @@ func TestChildrenOfOtherSizes(t *testing.T) {
 				copy(want[i*8*sector:(i+1)*8*sector], own[i*8*sector:])
 			}
 		}
-		path := write(t, dir, "child.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", fmt.Sprintf(`RW %d VMFSSPARSE "delta.vmdk"`, size/sector))))
-		disktest.CheckBytes(t, opened(t, path).Disk, want)
+		path := imagetest.Write(t, dir, "child.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", fmt.Sprintf(`RW %d VMFSSPARSE "delta.vmdk"`, size/sector))))
+		disktest.CheckBytes(t, imagetest.Open(t, path).Disk, want)
 	}
 }
 
 // A child can be cut elsewhere than its parent.
 func TestChildOfSeveralExtents(t *testing.T) {
 	dir := t.TempDir()
-	base, own := noise(1, 96*sector), noise(2, 96*sector)
-	write(t, dir, "vm-flat.vmdk", base)
-	write(t, dir, "vm.vmdk", []byte(disktest.VMDKDescriptor("vmfs", `RW 96 VMFS "vm-flat.vmdk"`)))
+	base, own := imagetest.Noise(1, 96*sector), imagetest.Noise(2, 96*sector)
+	imagetest.Write(t, dir, "vm-flat.vmdk", base)
+	imagetest.Write(t, dir, "vm.vmdk", []byte(disktest.VMDKDescriptor("vmfs", `RW 96 VMFS "vm-flat.vmdk"`)))
 	odd := func(i int64) bool { return i%2 == 1 }
 	disktest.ForgeCOWD(own[:40*sector], 1, odd).Write(t, filepath.Join(dir, "a.bin"))
 	disktest.ForgeCOWD(own[40*sector:], 1, odd).Write(t, filepath.Join(dir, "b.bin"))
@@ -420,13 +427,13 @@ func TestChildOfSeveralExtents(t *testing.T) {
 		copy(want[i*sector:(i+1)*sector], own[i*sector:])
 	}
 	lines := "RW 40 VMFSSPARSE \"a.bin\"\nRW 56 VMFSSPARSE \"b.bin\""
-	agrees(t, write(t, dir, "child.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", lines))), want)
+	agrees(t, imagetest.Write(t, dir, "child.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", lines))), want)
 }
 
 // What is wrong with a parent is wrong with the disk that its child is a part of.
 func TestIssuesOfParents(t *testing.T) {
 	dir := t.TempDir()
-	data := noise(1, 3*mib)
+	data := imagetest.Noise(1, 3*mib)
 	for i := range 3 {
 		c := disktest.ForgeCOWD(data, 1, nil)
 		if i == 1 {
@@ -441,9 +448,9 @@ func TestIssuesOfParents(t *testing.T) {
 		if i == 0 {
 			text = disktest.VMDKDescriptor("vmfsSparse", line)
 		}
-		write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(text))
+		imagetest.Write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(text))
 	}
-	img := opened(t, filepath.Join(dir, "2.vmdk"))
+	img := imagetest.Open(t, filepath.Join(dir, "2.vmdk"))
 	require.Len(t, img.Issues, 1)
 	require.Contains(t, img.Issues[0].Text, `in the parent: the extent "1-delta.vmdk" was not closed cleanly`)
 	require.ErrorIs(t, img.Issues[0].Err, ondisk.ErrBusy)
@@ -457,9 +464,9 @@ func TestIssuesOfParents(t *testing.T) {
 // An extent of 2 GB looks like a disk: it even has a partition table.
 func TestOwnerOfAFlatExtent(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("twoGbMaxExtentFlat", `RW 64 FLAT "disk-f001.vmdk" 0`)))
+	imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("twoGbMaxExtentFlat", `RW 64 FLAT "disk-f001.vmdk" 0`)))
 	for name, owned := range map[string]bool{"disk-f001.vmdk": true, "disk-flat.vmdk": true, "disk-f1.vmdk": false, "other-f001.vmdk": false} {
-		issues, err := opened(t, write(t, dir, name, noise(1, 64*sector))).Owner()
+		issues, err := imagetest.Open(t, imagetest.Write(t, dir, name, imagetest.Noise(1, 64*sector))).Owner()
 		require.NoError(t, err)
 		require.Equal(t, owned, len(issues) == 1, name)
 	}

@@ -1,4 +1,4 @@
-package image_test
+package vhd_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -29,7 +30,7 @@ func (h hostileVHD) run(t *testing.T, forged func() *disktest.VHD) {
 	t.Run(h.name, func(t *testing.T) {
 		v := forged()
 		h.change(v)
-		_, err := image.Open(write(t, t.TempDir(), "disk.vhd", v.Forged), image.Options{})
+		_, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged), image.Options{})
 		require.ErrorIs(t, err, h.class)
 		require.ErrorContains(t, err, h.says)
 	})
@@ -37,9 +38,9 @@ func (h hostileVHD) run(t *testing.T, forged func() *disktest.VHD) {
 
 const vhdSize = 5*mib + 3*sector // three blocks
 
-func fixedVHD() *disktest.VHD { return disktest.ForgeFixedVHD(noise(31, vhdSize)) }
+func fixedVHD() *disktest.VHD { return disktest.ForgeFixedVHD(imagetest.Noise(31, vhdSize)) }
 func dynamicVHD() *disktest.VHD {
-	return disktest.ForgeVHD(noise(31, vhdSize), disktest.VHDLayout{ID: 5})
+	return disktest.ForgeVHD(imagetest.Noise(31, vhdSize), disktest.VHDLayout{ID: 5})
 }
 
 // foot64 changes both footers.
@@ -51,7 +52,7 @@ func head32(at int64, n uint32) func(v *disktest.VHD) {
 	return func(v *disktest.VHD) { v.Head(func(off int64) { v.BE32(off+at, n) }) }
 }
 
-// T29: footers that lie, in both kinds of disk.
+// T29: footers that lie, in both imagetest.Kinds of disk.
 func TestHostileVHDFooters(t *testing.T) {
 	sizes := func(n uint64) hostileVHD {
 		return hostileVHD{fmt.Sprintf("T29 current size %d", n), foot64(disktest.VHDCurrentSize, n), ondisk.ErrFormat, fmt.Sprint(n)}
@@ -104,7 +105,7 @@ func TestVHDFootersThatDisagree(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			v := tc.forged()
 			tc.change(v)
-			img := opened(t, write(t, t.TempDir(), "disk.vhd", v.Forged))
+			img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged))
 			var found *ondisk.Issue
 			for _, i := range img.Issues {
 				if i.Code == tc.code {
@@ -118,7 +119,7 @@ func TestVHDFootersThatDisagree(t *testing.T) {
 				require.Contains(t, found.Text, s)
 			}
 			if v.Header != 0 {
-				disktest.CheckBytes(t, img.Disk, noise(31, vhdSize))
+				disktest.CheckBytes(t, img.Disk, imagetest.Noise(31, vhdSize))
 			}
 		})
 	}
@@ -170,7 +171,7 @@ func TestHostileVHDTables(t *testing.T) {
 		t.Run("T30 "+name, func(t *testing.T) {
 			v := dynamicVHD()
 			v.BE32(v.BAT+4, uint32(tc.entry(v)/sector))
-			img := opened(t, write(t, t.TempDir(), "disk.vhd", v.Forged))
+			img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged))
 			issues, err := img.Check()
 			require.NoError(t, err)
 			require.NotEmpty(t, issues)
@@ -193,7 +194,7 @@ func TestVHDBlockOverADamagedFooter(t *testing.T) {
 	v := dynamicVHD()
 	v.U8(v.Footer+200, 1)
 	v.BE32(v.BAT+4, uint32(v.Blocks[2]/sector+1))
-	img := opened(t, write(t, t.TempDir(), "disk.vhd", v.Forged))
+	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged))
 	_, err := img.Disk.ReadAt(make([]byte, 10), 2*mib)
 	require.ErrorIs(t, err, ondisk.ErrFormat)
 }
@@ -202,7 +203,7 @@ func TestVHDBlockOverADamagedFooter(t *testing.T) {
 func TestOrphanedVHDBlocks(t *testing.T) {
 	v := dynamicVHD()
 	v.BE32(v.BAT+4, 1<<32-1)
-	img := opened(t, write(t, t.TempDir(), "disk.vhd", v.Forged))
+	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged))
 	issues, err := img.Check()
 	require.NoError(t, err)
 	require.Len(t, issues, 1)
@@ -215,7 +216,7 @@ func TestOrphanedVHDBlocks(t *testing.T) {
 // without it. qemu-img reads it as complete.
 func TestHostileVHDParents(t *testing.T) {
 	child := func(name string) *disktest.VHD {
-		return disktest.ForgeVHD(noise(31, vhdSize), disktest.VHDLayout{ID: 5, Parent: &disktest.VHDParent{ID: 6, Name: name, Absolute: `C:\x\gone.vhd`}})
+		return disktest.ForgeVHD(imagetest.Noise(31, vhdSize), disktest.VHDLayout{ID: 5, Parent: &disktest.VHDParent{ID: 6, Name: name, Absolute: `C:\x\gone.vhd`}})
 	}
 	for _, tc := range []struct {
 		name, parent string
@@ -237,14 +238,14 @@ func TestHostileVHDParents(t *testing.T) {
 		t.Run("T31 "+tc.name, func(t *testing.T) {
 			v := child(tc.parent)
 			tc.change(v)
-			_, err := image.Open(write(t, t.TempDir(), "disk.vhd", v.Forged), image.Options{})
-			refused(t, err, tc.says)
+			_, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged), image.Options{})
+			imagetest.RefusesReference(t, err, tc.says)
 		})
 	}
 	for _, name := range []string{"..", "a\x1b[31mb", "nbd:x", strings.Repeat("n", 256)} {
 		v := child(name)
 		v.Head(func(off int64) { v.BE32(off+disktest.VHDLocators, 0) })
-		_, err := image.Open(write(t, t.TempDir(), "disk.vhd", v.Forged), image.Options{})
+		_, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged), image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrReference, "%q", name)
 		require.NotContains(t, err.Error(), "\x1b")
 	}
@@ -253,12 +254,12 @@ func TestHostileVHDParents(t *testing.T) {
 // A locator that leads nowhere does not hide the other names.
 func TestVHDParentBySecondName(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "base.vhd", disktest.ForgeFixedVHD(noise(32, vhdSize)).Forged)
-	v := disktest.ForgeVHD(noise(31, vhdSize), disktest.VHDLayout{Parent: &disktest.VHDParent{ID: 1, Relative: "x", Name: `Z:\base.vhd`}})
+	imagetest.Write(t, dir, "base.vhd", disktest.ForgeFixedVHD(imagetest.Noise(32, vhdSize)).Forged)
+	v := disktest.ForgeVHD(imagetest.Noise(31, vhdSize), disktest.VHDLayout{Parent: &disktest.VHDParent{ID: 1, Relative: "x", Name: `Z:\base.vhd`}})
 	v.Head(func(off int64) { v.BE32(off+disktest.VHDLocators+8, 1<<31) })
-	img := opened(t, write(t, dir, "child.vhd", v.Forged))
-	require.Contains(t, codes(img.Issues, ondisk.Warn), "vhd-parent-locator")
-	disktest.CheckBytes(t, img.Disk, noise(31, vhdSize))
+	img := imagetest.Open(t, imagetest.Write(t, dir, "child.vhd", v.Forged))
+	require.Contains(t, imagetest.Codes(img.Issues, ondisk.Warn), "vhd-parent-locator")
+	disktest.CheckBytes(t, img.Disk, imagetest.Noise(31, vhdSize))
 }
 
 // T41: a file that is cut at each border of its structures, and one byte to either side. What is left of a dynamic disk
@@ -271,28 +272,28 @@ func TestTruncatedVHDs(t *testing.T) {
 			if n < 0 || n >= int64(len(v.Forged))-1 {
 				continue
 			}
-			img, err := image.Open(write(t, t.TempDir(), "disk.vhd", v.Forged[:n]), image.Options{Format: "vhd"})
+			img, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged[:n]), image.Options{Format: "vhd"})
 			if err != nil {
 				require.ErrorIs(t, err, ondisk.ErrFormat, "%d bytes", n)
 				continue
 			}
 			require.GreaterOrEqual(t, n, v.BAT+12)
-			require.Contains(t, codes(img.Issues, ondisk.Refuse), "vhd-footers", "%d bytes", n)
+			require.Contains(t, imagetest.Codes(img.Issues, ondisk.Refuse), "vhd-footers", "%d bytes", n)
 			issues, err := img.Check()
 			require.NoError(t, err)
-			require.Equal(t, n < v.Blocks[2]+sector+mib+3*sector, len(codes(issues, ondisk.Broken)) > 0, "%d bytes: blocks are lost", n)
+			require.Equal(t, n < v.Blocks[2]+sector+mib+3*sector, len(imagetest.Codes(issues, ondisk.Broken)) > 0, "%d bytes: blocks are lost", n)
 			require.NoError(t, img.Close())
 		}
 	}
 	f := fixedVHD()
 	for _, n := range []int64{0, 1, 510, 511, 512, 513, f.Footer - 1, f.Footer, f.Footer + 510} {
-		_, err := image.Open(write(t, t.TempDir(), "disk.vhd", f.Forged[:n]), image.Options{Format: "vhd"})
+		_, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhd", f.Forged[:n]), image.Options{Format: "vhd"})
 		require.ErrorIs(t, err, ondisk.ErrFormat, "%d bytes", n)
 	}
 	for _, n := range []int64{511, 512} { // a footer, and nothing else
-		_, err := image.Open(write(t, t.TempDir(), "disk.vhd", f.Forged[f.Footer:][:n]), image.Options{})
+		_, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhd", f.Forged[f.Footer:][:n]), image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrFormat)
-		_, err = image.Open(write(t, t.TempDir(), "disk.vhd", v.Forged[:n]), image.Options{})
+		_, err = image.Open(imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged[:n]), image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrFormat)
 	}
 }
@@ -300,7 +301,7 @@ func TestTruncatedVHDs(t *testing.T) {
 // Until it is finished, a copy is no VHD.
 func TestUnfinishedVHDIsNoImage(t *testing.T) {
 	for _, sub := range []string{"dynamic", "fixed"} {
-		src := opened(t, write(t, t.TempDir(), "src.img", noise(5, 3*mib)))
+		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(5, 3*mib)))
 		dir := t.TempDir()
 		unfinished(t, src, filepath.Join(dir, "x.vhd"), store.CreateOptions{Format: "vhd", Subformat: sub})
 		img, err := image.Open(filepath.Join(dir, ".x.vhd.partial"), image.Options{})
@@ -316,16 +317,16 @@ func TestVHDTableOfAHole(t *testing.T) {
 	v := disktest.ForgeVHD(make([]byte, sector), disktest.VHDLayout{Block: 4 * kib})
 	v.Head(func(off int64) { v.BE32(off+disktest.VHDMaxEntries, entries) })
 	v.Foot(func(off int64) { v.BE64(off+disktest.VHDCurrentSize, entries*4*kib) })
-	path := write(t, t.TempDir(), "disk.vhd", v.Forged[:v.BAT])
+	path := imagetest.Write(t, t.TempDir(), "disk.vhd", v.Forged[:v.BAT])
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	require.NoError(t, err)
 	defer f.Close()
 	_, err = f.WriteAt(v.Forged[v.Footer:], v.BAT+4*entries)
 	require.NoError(t, err)
-	img := opened(t, path)
+	img := imagetest.Open(t, path)
 	spent := disktest.Spent()
 	issues, err := img.Check()
 	require.NoError(t, err)
 	require.Less(t, spent(), 2*time.Second)
-	require.Contains(t, codes(issues, ondisk.Broken), "vhd-tables")
+	require.Contains(t, imagetest.Codes(issues, ondisk.Broken), "vhd-tables")
 }

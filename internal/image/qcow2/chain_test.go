@@ -1,4 +1,4 @@
-package image_test
+package qcow2_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -46,7 +47,7 @@ func overlay(t *testing.T, dir, name, base, format, options, size string) string
 }
 
 func TestQcow2Chains(t *testing.T) {
-	data := noise(8, 5*mib+3*sector)
+	data := imagetest.Noise(8, 5*mib+3*sector)
 	for name, tc := range map[string]struct{ base, options, size string }{
 		"on raw":                      {base: "raw"},
 		"on vmdk":                     {base: "vmdk"},
@@ -63,20 +64,20 @@ func TestQcow2Chains(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			write(t, dir, "src.img", data)
+			imagetest.Write(t, dir, "src.img", data)
 			disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", tc.base, filepath.Join(dir, "src.img"), filepath.Join(dir, "base.img"))
 			overlay(t, dir, "middle.qcow2", "base.img", tc.base, tc.options, tc.size)
 			top := overlay(t, dir, "top.qcow2", "middle.qcow2", "qcow2", "", "")
 			disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 99 1500k 600k", "-c", "discard 2M 64k", top)
-			img := opened(t, top)
+			img := imagetest.Open(t, top)
 			require.True(t, img.Child)
 			require.Len(t, img.Chain, 2)
 			require.Equal(t, image.Link{Name: "middle.qcow2", Format: "qcow2", Subformat: img.Chain[0].Subformat}, img.Chain[0])
 			require.Equal(t, tc.base, img.Chain[1].Format)
 			disktest.CheckBytes(t, img.Disk, asRaw(t, top))
 			middle := filepath.Join(dir, "middle.qcow2")
-			disktest.CheckBytes(t, opened(t, middle).Disk, asRaw(t, middle))
-			issues, err := opened(t, middle).Check()
+			disktest.CheckBytes(t, imagetest.Open(t, middle).Disk, asRaw(t, middle))
+			issues, err := imagetest.Open(t, middle).Check()
 			require.NoError(t, err)
 			require.Empty(t, issues)
 		})
@@ -86,26 +87,17 @@ func TestQcow2Chains(t *testing.T) {
 // The parent is found by its content where its format is not stored, as QEMU wrote it before 5.1.
 func TestQcow2ParentWithoutFormat(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "base.img", noise(8, mib))
-	top := rebased(t, dir, "top.qcow2", "base.img", "raw")
+	imagetest.Write(t, dir, "base.img", imagetest.Noise(8, mib))
+	top := imagetest.Rebase(t, dir, "top.qcow2", "base.img", "raw")
 	b, err := os.ReadFile(top)
 	require.NoError(t, err)
 	i := bytes.Index(b, []byte{0xe2, 0x79, 0x2a, 0xca})
 	require.Positive(t, i)
 	b[i] = 0 // now it is an extension that is not known
-	write(t, dir, "top.qcow2", b)
-	img := opened(t, top)
+	imagetest.Write(t, dir, "top.qcow2", b)
+	img := imagetest.Open(t, top)
 	require.Equal(t, "raw", img.Chain[0].Format)
 	require.NotContains(t, fmt.Sprint(img.Details), "backing format")
-}
-
-// rebased is an image whose backing file has any name, which is not looked up here.
-func rebased(t *testing.T, dir, name, base, format string) string {
-	t.Helper()
-	path := filepath.Join(dir, name)
-	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", path, "1M")
-	disktest.Run(t, "qemu-img", "rebase", "-u", "-f", "qcow2", "-b", base, "-F", format, path)
-	return path
 }
 
 func TestQcow2ReferencesAreRefused(t *testing.T) {
@@ -121,7 +113,7 @@ func TestQcow2ReferencesAreRefused(t *testing.T) {
 	} {
 		t.Run(tc.base, func(t *testing.T) {
 			dir := t.TempDir()
-			_, err := image.Open(rebased(t, dir, "top.qcow2", tc.base, tc.format), image.Options{})
+			_, err := image.Open(imagetest.Rebase(t, dir, "top.qcow2", tc.base, tc.format), image.Options{})
 			require.ErrorContains(t, err, tc.says)
 		})
 	}
@@ -129,10 +121,10 @@ func TestQcow2ReferencesAreRefused(t *testing.T) {
 
 func TestBrokenQcow2Chains(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "raw.img", make([]byte, mib))
-	rebased(t, dir, "a.qcow2", "b.qcow2", "qcow2")
-	rebased(t, dir, "b.qcow2", "c.qcow2", "qcow2")
-	rebased(t, dir, "c.qcow2", "a.qcow2", "qcow2")
+	imagetest.Write(t, dir, "raw.img", make([]byte, mib))
+	imagetest.Rebase(t, dir, "a.qcow2", "b.qcow2", "qcow2")
+	imagetest.Rebase(t, dir, "b.qcow2", "c.qcow2", "qcow2")
+	imagetest.Rebase(t, dir, "c.qcow2", "a.qcow2", "qcow2")
 	_, err := image.Open(filepath.Join(dir, "a.qcow2"), image.Options{})
 	require.ErrorContains(t, err, "in the chain already", "a cycle of three")
 	require.NoError(t, os.Remove(filepath.Join(dir, "b.qcow2")))
@@ -140,7 +132,7 @@ func TestBrokenQcow2Chains(t *testing.T) {
 	var refusal *ondisk.Refusal
 	require.ErrorAs(t, err, &refusal)
 	require.Equal(t, "reference", refusal.Code)
-	_, err = image.Open(rebased(t, dir, "lie.qcow2", "raw.img", "qcow2"), image.Options{})
+	_, err = image.Open(imagetest.Rebase(t, dir, "lie.qcow2", "raw.img", "qcow2"), image.Options{})
 	require.ErrorContains(t, err, "want qcow2, as its child says", "the parent has another format than the child says")
 }
 
@@ -149,8 +141,8 @@ func TestQcow2ChildrenAreSeen(t *testing.T) {
 	dir := t.TempDir()
 	base := filepath.Join(dir, "base.qcow2")
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", base, "1M")
-	rebased(t, dir, "child.qcow2", "base.qcow2", "qcow2")
-	issues, err := opened(t, base).Children()
+	imagetest.Rebase(t, dir, "child.qcow2", "base.qcow2", "qcow2")
+	issues, err := imagetest.Open(t, base).Children()
 	require.NoError(t, err)
 	require.Len(t, issues, 1)
 	require.Contains(t, issues[0].Text, "child.qcow2")
@@ -170,10 +162,10 @@ func TestQcow2ChildrenByOtherNames(t *testing.T) {
 			dir := t.TempDir()
 			base := filepath.Join(dir, "base.qcow2")
 			disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", base, "1M")
-			write(t, dir, "notes.txt", []byte("base.qcow2"))
-			require.NoError(t, os.Chmod(write(t, dir, "secret.bin", []byte("QFI")), 0))
-			rebased(t, dir, tc.file, tc.base, "qcow2")
-			issues, err := opened(t, base).Children()
+			imagetest.Write(t, dir, "notes.txt", []byte("base.qcow2"))
+			require.NoError(t, os.Chmod(imagetest.Write(t, dir, "secret.bin", []byte("QFI")), 0))
+			imagetest.Rebase(t, dir, tc.file, tc.base, "qcow2")
+			issues, err := imagetest.Open(t, base).Children()
 			require.NoError(t, err)
 			require.Len(t, issues, 1)
 			require.Contains(t, issues[0].Text, tc.file)
@@ -191,7 +183,7 @@ func TestCorpusQcow2(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := disktest.Corpus(t, name)
-			img := opened(t, path)
+			img := imagetest.Open(t, path)
 			if img.Disk.Size() > 64*mib && testing.Short() {
 				t.Skip("a gigabyte is long")
 			}
@@ -221,8 +213,8 @@ func TestQcow2ChainTellsOfItsParents(t *testing.T) {
 	base := filepath.Join(dir, "base.qcow2")
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", base, "1M")
 	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 65 0 192k", base)
-	top := rebased(t, dir, "top.qcow2", "base.qcow2", "qcow2")
-	issues, err := opened(t, top).Check()
+	top := imagetest.Rebase(t, dir, "top.qcow2", "base.qcow2", "qcow2")
+	issues, err := imagetest.Open(t, top).Check()
 	require.NoError(t, err)
 	require.Empty(t, issues)
 
@@ -232,10 +224,10 @@ func TestQcow2ChainTellsOfItsParents(t *testing.T) {
 	l1 := int64(b[46])<<8 | int64(b[45])<<16
 	l2 := int64(b[l1+6])<<8 | int64(b[l1+5])<<16
 	copy(b[l2+8:l2+16], b[l2:l2+8]) // the second cluster is the first one
-	write(t, dir, "base.qcow2", b)
-	img := opened(t, top)
-	require.Equal(t, []string{"qcow2-dirty"}, codes(img.Issues, ondisk.Refuse))
+	imagetest.Write(t, dir, "base.qcow2", b)
+	img := imagetest.Open(t, top)
+	require.Equal(t, []string{"qcow2-dirty"}, imagetest.Codes(img.Issues, ondisk.Refuse))
 	issues, err = img.Check()
 	require.NoError(t, err)
-	require.Contains(t, codes(issues, ondisk.Broken), "qcow2-tables")
+	require.Contains(t, imagetest.Codes(issues, ondisk.Broken), "qcow2-tables")
 }

@@ -1,4 +1,4 @@
-package image_test
+package vmdk_test
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -42,7 +43,7 @@ func refuses(t *testing.T, kind, word string, size int, good []byte, faults []fa
 			f := disktest.Forged(bytes.Clone(good))
 			c.change(f)
 			f.Write(t, filepath.Join(dir, "extent.bin"))
-			path := write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(kind, fmt.Sprintf(`RW %d %s "extent.bin"`, size/sector, word))))
+			path := imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(kind, fmt.Sprintf(`RW %d %s "extent.bin"`, size/sector, word))))
 			_, err := image.Open(path, image.Options{})
 			require.ErrorIs(t, err, c.class)
 			require.ErrorContains(t, err, c.says)
@@ -53,7 +54,7 @@ func refuses(t *testing.T, kind, word string, size int, good []byte, faults []fa
 
 // T26.
 func TestHostileCOWD(t *testing.T) {
-	data := noise(1, 3*mib)
+	data := imagetest.Noise(1, 3*mib)
 	refuses(t, "vmfsSparse", "VMFSSPARSE", len(data), disktest.ForgeCOWD(data, 1, nil).Forged, []fault{
 		{"another magic number", set32(0, 0), ondisk.ErrFormat, "magic number"},
 		{"version 0", set32(disktest.COWDVersion, 0), ondisk.ErrFormat, "at 0x4: version 0"},
@@ -77,7 +78,7 @@ func TestHostileCOWD(t *testing.T) {
 
 // T27.
 func TestHostileSESparse(t *testing.T) {
-	data := noise(1, 3*mib)
+	data := imagetest.Noise(1, 3*mib)
 	good := disktest.ForgeSESparse(data, 0, nil)
 	refuses(t, "seSparse", "SESPARSE", len(data), good.Forged, []fault{
 		{"another magic number", set64(0, 0xcafebabf), ondisk.ErrFormat, "magic number 0xcafebabf"},
@@ -110,7 +111,7 @@ func TestHostileSESparse(t *testing.T) {
 
 // T14 to T18, T21, T25 for an extent of a split disk.
 func TestHostileSplitExtent(t *testing.T) {
-	data := noise(1, 3*mib)
+	data := imagetest.Noise(1, 3*mib)
 	f := disktest.Forged(sparseImage{grain: 128, redundant: true}.forge(data))
 	clear(f[sector : 21*sector])
 	refuses(t, "twoGbMaxExtentSparse", "SPARSE", len(data), f, []fault{
@@ -169,12 +170,12 @@ func TestHostileExtentLines(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
-			f := disktest.Forged(sparseImage{grain: 128}.forge(noise(1, 3*mib)))
+			f := disktest.Forged(sparseImage{grain: 128}.forge(imagetest.Noise(1, 3*mib)))
 			clear(f[sector : 21*sector])
 			f.Write(t, filepath.Join(dir, "extent.bin"))
-			write(t, dir, "short.bin", f[:100])
-			write(t, dir, "other.vmdk", []byte(disktest.VMDKDescriptor(kind, `RW 6144 SPARSE "disk.vmdk"`)))
-			path := write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(c.kind, c.lines...)))
+			imagetest.Write(t, dir, "short.bin", f[:100])
+			imagetest.Write(t, dir, "other.vmdk", []byte(disktest.VMDKDescriptor(kind, `RW 6144 SPARSE "disk.vmdk"`)))
+			path := imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(c.kind, c.lines...)))
 			require.NoError(t, os.Link(path, filepath.Join(dir, "link.vmdk")))
 			_, err := image.Open(path, image.Options{})
 			require.ErrorIs(t, err, c.class)
@@ -224,7 +225,7 @@ func TestDamagedTablesOfExtents(t *testing.T) {
 			f := disktest.Forged(bytes.Clone(c.good))
 			c.change(f)
 			f.Write(t, filepath.Join(dir, "extent.bin"))
-			img := opened(t, write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(c.kind, fmt.Sprintf(`RW %d %s "extent.bin"`, len(data)/sector, c.word)))))
+			img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(c.kind, fmt.Sprintf(`RW %d %s "extent.bin"`, len(data)/sector, c.word)))))
 			issues, err := img.Check()
 			require.NoError(t, err)
 			require.Len(t, issues, 1)
@@ -244,7 +245,7 @@ func TestDamagedTablesOfExtents(t *testing.T) {
 // T21: extents that were not closed are one issue, which names the first.
 func TestUncleanExtents(t *testing.T) {
 	dir := t.TempDir()
-	data := noise(1, mib)
+	data := imagetest.Noise(1, mib)
 	var lines []string
 	for i := range 3 {
 		c := disktest.ForgeCOWD(data, 1, nil)
@@ -253,7 +254,7 @@ func TestUncleanExtents(t *testing.T) {
 		c.Write(t, filepath.Join(dir, name))
 		lines = append(lines, fmt.Sprintf(`RW 2048 VMFSSPARSE "%s"`, name))
 	}
-	img := opened(t, write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("vmfsSparse", lines...))))
+	img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("vmfsSparse", lines...))))
 	require.Len(t, img.Issues, 1)
 	require.Equal(t, ondisk.Refuse, img.Issues[0].Effect)
 	require.ErrorIs(t, img.Issues[0].Err, ondisk.ErrBusy)
@@ -264,11 +265,11 @@ func TestUncleanExtents(t *testing.T) {
 // An extent of ESXi alone is no disk: what it does not hold may be elsewhere.
 func TestLoneExtents(t *testing.T) {
 	dir := t.TempDir()
-	data := noise(1, mib)
+	data := imagetest.Noise(1, mib)
 	for name, f := range map[string]disktest.Forged{
 		"COWD": disktest.ForgeCOWD(data, 1, nil).Forged, "seSparse": disktest.ForgeSESparse(data, 0, nil).Forged,
 	} {
-		_, err := image.Open(write(t, dir, strings.ToLower(name), f), image.Options{})
+		_, err := image.Open(imagetest.Write(t, dir, strings.ToLower(name), f), image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrUnsupported)
 		require.ErrorContains(t, err, name)
 		require.ErrorContains(t, err, "open the descriptor file that names this extent")
@@ -291,7 +292,7 @@ func TestLargestSESparse(t *testing.T) {
 	path := filepath.Join(dir, "x-sesparse.vmdk")
 	f.Write(t, path)
 	require.NoError(t, os.Truncate(path, int64(end)+mib))
-	img := opened(t, write(t, dir, "x.vmdk", []byte(disktest.VMDKDescriptor("seSparse", fmt.Sprintf(`RW %d SESPARSE "x-sesparse.vmdk"`, size/sector)))))
+	img := imagetest.Open(t, imagetest.Write(t, dir, "x.vmdk", []byte(disktest.VMDKDescriptor("seSparse", fmt.Sprintf(`RW %d SESPARSE "x-sesparse.vmdk"`, size/sector)))))
 	issues, err := img.Check()
 	require.NoError(t, err)
 	require.Empty(t, issues)

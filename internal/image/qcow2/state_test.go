@@ -1,4 +1,4 @@
-package image_test
+package qcow2_test
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/store"
@@ -49,7 +50,7 @@ func TestQcow2ClusterStates(t *testing.T) {
 				use = append(use[:5:5], commands[7:]...) // compressed writes need clusters of their own size
 			}
 			path := created(t, o, "5M", use...)
-			img := opened(t, path)
+			img := imagetest.Open(t, path)
 			disktest.CheckBytes(t, img.Disk, asRaw(t, path))
 			issues, err := img.Check()
 			require.NoError(t, err)
@@ -60,7 +61,7 @@ func TestQcow2ClusterStates(t *testing.T) {
 
 // Marked zeros and holes need no reading, and are long.
 func TestQcow2ZerosAreExtents(t *testing.T) {
-	img := opened(t, created(t, "compat=1.1", "64T", "write -P 7 0 1M", "write -z 256k 512k", "write -P 1 60T 64k"))
+	img := imagetest.Open(t, created(t, "compat=1.1", "64T", "write -P 7 0 1M", "write -z 256k 512k", "write -P 1 60T 64k"))
 	for _, want := range []struct{ off, end int64 }{{256 * kib, 768 * kib}, {mib, 60 << 40}} {
 		e, err := img.Disk.Extent(want.off, 64<<40-want.off)
 		for err == nil && e.Zero && e.End() < want.end {
@@ -81,9 +82,9 @@ func TestQcow2Snapshots(t *testing.T) {
 		disktest.Run(t, "qemu-img", "snapshot", "-c", fmt.Sprintf("state %d", i), path)
 		disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", fmt.Sprintf("write -P %d %dk 100k", 20+i, 70*i), path)
 	}
-	img := opened(t, path)
+	img := imagetest.Open(t, path)
 	disktest.CheckBytes(t, img.Disk, asRaw(t, path))
-	require.Equal(t, []string{"qcow2-snapshots"}, codes(img.Issues, ondisk.Note))
+	require.Equal(t, []string{"qcow2-snapshots"}, imagetest.Codes(img.Issues, ondisk.Note))
 	require.Contains(t, img.Issues[0].Text, "10 internal snapshots")
 	require.Contains(t, img.Details, driver.Detail{Name: "snapshots", Value: "10"})
 	require.Contains(t, fmt.Sprint(img.Details), `"state 7", id "8"`)
@@ -101,8 +102,8 @@ func TestQcow2Bitmaps(t *testing.T) {
 	disktest.Run(t, "qemu-img", "bitmap", "--add", "-f", "qcow2", path, "backup")
 	disktest.Run(t, "qemu-img", "bitmap", "--add", "-g", "512", "-f", "qcow2", path, "second")
 	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 1 0 9M", path)
-	img := opened(t, path)
-	require.Equal(t, []string{"qcow2-bitmaps"}, codes(img.Issues, ondisk.Note))
+	img := imagetest.Open(t, path)
+	require.Equal(t, []string{"qcow2-bitmaps"}, imagetest.Codes(img.Issues, ondisk.Note))
 	require.Contains(t, img.Issues[0].Text, "2 persistent bitmaps:")
 	requireClean(t, img)
 }
@@ -142,15 +143,15 @@ func TestQcow2IsRefusedByName(t *testing.T) {
 
 // The same job gives the same bytes, on any number of processors.
 func TestQcow2IsDeterministic(t *testing.T) {
-	data := noise(9, 9*mib)
+	data := imagetest.Noise(9, 9*mib)
 	copy(data[2*mib:], bytes.Repeat([]byte("packs well "), 300000))
-	src := opened(t, write(t, t.TempDir(), "src.img", data))
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", data))
 	for _, kind := range qcow2Kinds {
 		var first []byte
 		for jobs := 1; jobs <= 8; jobs += 3 {
 			dir := t.TempDir()
 			fillQcow2(t, src, filepath.Join(dir, "copy.qcow2"), kind, jobs)
-			all := allFiles(t, dir)
+			all := imagetest.AllFiles(t, dir)
 			if first == nil {
 				first = all
 			}
@@ -161,7 +162,7 @@ func TestQcow2IsDeterministic(t *testing.T) {
 
 // A file that is not complete is no qcow2.
 func TestUnfinishedQcow2IsNoImage(t *testing.T) {
-	src := opened(t, write(t, t.TempDir(), "src.img", noise(5, mib)))
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(5, mib)))
 	dir := t.TempDir()
 	out, err := store.Create(filepath.Join(dir, "x.qcow2"), src.Disk.Size(), src, store.CreateOptions{Format: "qcow2"})
 	require.NoError(t, err)
@@ -177,7 +178,7 @@ func TestUnfinishedQcow2IsNoImage(t *testing.T) {
 // What lies on a MiB of the disk lies on 4 KiB of the file, whatever the clusters of the source are.
 func TestQcow2PlacesAreAligned(t *testing.T) {
 	path := created(t, "cluster_size=512", "4M", "write -P 7 512 3M")
-	img := writeQcow2(t, opened(t, path), "v3")
+	img := writeQcow2(t, imagetest.Open(t, path), "v3")
 	for off := int64(0); off < 3*mib; off += mib {
 		run, err := img.Disk.(disk.Mapped).Run(off)
 		require.NoError(t, err)

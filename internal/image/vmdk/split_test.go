@@ -1,4 +1,4 @@
-package image_test
+package vmdk_test
 
 import (
 	"encoding/binary"
@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -26,7 +27,7 @@ func splitRaw(t *testing.T, size int64, at ...int64) string {
 	defer f.Close()
 	require.NoError(t, f.Truncate(size))
 	for i, off := range at {
-		_, err := f.WriteAt(noise(uint64(i), int(min(200*kib, size-off))), off)
+		_, err := f.WriteAt(imagetest.Noise(uint64(i), int(min(200*kib, size-off))), off)
 		require.NoError(t, err)
 	}
 	return path
@@ -34,13 +35,13 @@ func splitRaw(t *testing.T, size int64, at ...int64) string {
 
 // The name of a later extent appears while the copy runs: those in front of it are taken back, and it stays.
 func TestAnExtentThatAppearsMeanwhileIsKept(t *testing.T) {
-	src := opened(t, splitRaw(t, 5<<30, 0))
+	src := imagetest.Open(t, splitRaw(t, 5<<30, 0))
 	dir := t.TempDir()
-	out := filled(t, src, filepath.Join(dir, "out.vmdk"), store.CreateOptions{Format: "vmdk", Subformat: "twoGbMaxExtentSparse"}, 2)
-	write(t, dir, "out-s002.vmdk", []byte("precious"))
+	out := imagetest.Fill(t, src, filepath.Join(dir, "out.vmdk"), store.CreateOptions{Format: "vmdk", Subformat: "twoGbMaxExtentSparse"}, 2)
+	imagetest.Write(t, dir, "out-s002.vmdk", []byte("precious"))
 	require.ErrorIs(t, out.Publish(), ondisk.ErrOutput)
 	require.NoError(t, out.Discard())
-	require.Equal(t, []string{"out-s002.vmdk"}, names(t, dir))
+	require.Equal(t, []string{"out-s002.vmdk"}, imagetest.Names(t, dir))
 	b, err := os.ReadFile(filepath.Join(dir, "out-s002.vmdk"))
 	require.NoError(t, err)
 	require.Equal(t, "precious", string(b))
@@ -49,7 +50,7 @@ func TestAnExtentThatAppearsMeanwhileIsKept(t *testing.T) {
 // Extents are cut where VMware cuts them, and data lies on both sides of a border.
 func TestWrittenSplitDisks(t *testing.T) {
 	const size = 5<<30 + 7*sector
-	src := opened(t, splitRaw(t, size, 0, vmwareSplit-100*kib, 2*vmwareSplit-sector, 4<<30, size-3*sector))
+	src := imagetest.Open(t, splitRaw(t, size, 0, vmwareSplit-100*kib, 2*vmwareSplit-sector, 4<<30, size-3*sector))
 	for kind, c := range map[string]struct{ line, word string }{
 		"twoGbMaxExtentSparse": {`RW %d SPARSE "disk-s%03d.vmdk"`, "s"},
 		"twoGbMaxExtentFlat":   {`RW %d FLAT "disk-f%03d.vmdk" 0`, "f"},
@@ -57,13 +58,13 @@ func TestWrittenSplitDisks(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "disk.vmdk")
-			copied(t, src, path, store.CreateOptions{Format: "vmdk", Subformat: kind})
+			imagetest.Copy(t, src, path, store.CreateOptions{Format: "vmdk", Subformat: kind})
 			text, err := os.ReadFile(path)
 			require.NoError(t, err)
 			for i, n := range []int64{vmwareSplit, vmwareSplit, size - 2*vmwareSplit} {
 				require.Contains(t, string(text), fmt.Sprintf(c.line, n/sector, i+1)+"\n")
 			}
-			img := opened(t, path)
+			img := imagetest.Open(t, path)
 			require.Equal(t, kind, img.Subformat)
 			if img.Check != nil {
 				issues, err := img.Check()
@@ -81,7 +82,7 @@ func TestWrittenSplitDisks(t *testing.T) {
 				sameHeader(t, filepath.Join(dir, "disk-s001.vmdk"))
 			}
 			again := filepath.Join(t.TempDir(), "raw.img")
-			copied(t, img, again, store.CreateOptions{Format: "raw"})
+			imagetest.Copy(t, img, again, store.CreateOptions{Format: "raw"})
 			disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "raw", src.Path, again)
 		})
 	}
@@ -104,14 +105,14 @@ func sameHeader(t *testing.T, path string) {
 // A copy of a split disk is one, with grains of the same size.
 func TestSplitCopiesKeepSubformatAndGrain(t *testing.T) {
 	dir := t.TempDir()
-	data := noise(8, 3*mib)
+	data := imagetest.Noise(8, 3*mib)
 	f := disktest.Forged(sparseImage{grain: 16}.forge(data))
 	clear(f[sector : 21*sector])
 	f.Write(t, filepath.Join(dir, "a-s001.vmdk"))
-	src := opened(t, write(t, dir, "a.vmdk", []byte(disktest.VMDKDescriptor("twoGbMaxExtentSparse", `RW 6144 SPARSE "a-s001.vmdk"`))))
+	src := imagetest.Open(t, imagetest.Write(t, dir, "a.vmdk", []byte(disktest.VMDKDescriptor("twoGbMaxExtentSparse", `RW 6144 SPARSE "a-s001.vmdk"`))))
 	out := t.TempDir()
-	copied(t, src, filepath.Join(out, "b.vmdk"), store.CreateOptions{})
-	disktest.CheckBytes(t, opened(t, filepath.Join(out, "b.vmdk")).Disk, data)
+	imagetest.Copy(t, src, filepath.Join(out, "b.vmdk"), store.CreateOptions{})
+	disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(out, "b.vmdk")).Disk, data)
 	head, err := os.ReadFile(filepath.Join(out, "b-s001.vmdk"))
 	require.NoError(t, err)
 	require.Equal(t, uint64(16), binary.LittleEndian.Uint64(head[disktest.VMDKGrainSize:]))
@@ -119,23 +120,23 @@ func TestSplitCopiesKeepSubformatAndGrain(t *testing.T) {
 
 // A split disk takes the place of another: the old extents go, once the new ones have their names.
 func TestSplitDiskReplacesAnother(t *testing.T) {
-	src := opened(t, splitRaw(t, 3<<30, 0, 2<<30))
+	src := imagetest.Open(t, splitRaw(t, 3<<30, 0, 2<<30))
 	dir := t.TempDir()
 	path := filepath.Join(dir, "disk.vmdk")
 	for _, kind := range []string{"twoGbMaxExtentSparse", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat", "twoGbMaxExtentSparse"} {
-		copied(t, src, path, store.CreateOptions{Format: "vmdk", Subformat: kind, Force: true})
-		require.Len(t, names(t, dir), 3, "%v", names(t, dir))
+		imagetest.Copy(t, src, path, store.CreateOptions{Format: "vmdk", Subformat: kind, Force: true})
+		require.Len(t, imagetest.Names(t, dir), 3, "%v", imagetest.Names(t, dir))
 		disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", src.Path, path)
 	}
 }
 
 func TestSplitDisksHaveALimit(t *testing.T) {
 	for _, kind := range []string{"twoGbMaxExtentSparse", "twoGbMaxExtentFlat"} {
-		src := opened(t, splitRaw(t, 512*vmwareSplit+sector))
+		src := imagetest.Open(t, splitRaw(t, 512*vmwareSplit+sector))
 		dir := t.TempDir()
 		_, err := store.Create(filepath.Join(dir, "disk.vmdk"), src.Disk.Size(), src, store.CreateOptions{Format: "vmdk", Subformat: kind})
 		require.ErrorIs(t, err, ondisk.ErrLimit)
 		require.ErrorContains(t, err, "monolithicSparse")
-		require.Empty(t, names(t, dir))
+		require.Empty(t, imagetest.Names(t, dir))
 	}
 }

@@ -1,4 +1,4 @@
-package image_test
+package vmdk_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -31,15 +32,15 @@ func TestVMDKDirectoryOfAHole(t *testing.T) {
 	text := b[sector : 21*sector]
 	line := fmt.Appendf(nil, "RW %d SPARSE", int64(sectors))
 	copy(text, bytes.Clone(regexp.MustCompile(`RW \d+ SPARSE`).ReplaceAll(text, line)))
-	write(t, filepath.Dir(path), "disk.vmdk", b)
+	imagetest.Write(t, filepath.Dir(path), "disk.vmdk", b)
 	if err := os.Truncate(path, directory+2*mib); err != nil {
 		t.Skipf("the file system takes no file of 4 TiB: %v", err)
 	}
-	img := opened(t, path)
+	img := imagetest.Open(t, path)
 	spent := disktest.Spent()
 	issues, err := img.Check()
 	require.NoError(t, err)
-	require.Empty(t, codes(issues, ondisk.Broken))
+	require.Empty(t, imagetest.Codes(issues, ondisk.Broken))
 	e, err := img.Disk.Extent(0, img.Disk.Size())
 	require.NoError(t, err)
 	require.True(t, e.Zero)

@@ -1,4 +1,4 @@
-package image_test
+package vhd_test
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -19,14 +20,14 @@ import (
 func vhdChain(t *testing.T, dir string, block int64) (want []byte) {
 	t.Helper()
 	size := 3*mib + 5*sector
-	base, mid, top := noise(21, size), noise(22, size), noise(23, size)
+	base, mid, top := imagetest.Noise(21, size), imagetest.Noise(22, size), imagetest.Noise(23, size)
 	inMid := func(s int64) bool { return s%7 < 3 && s/1000%2 == 0 }
 	inTop := func(s int64) bool { return s%5 == 0 && s/500%3 == 0 }
-	write(t, dir, "base.vhd", disktest.ForgeVHD(base, disktest.VHDLayout{Block: block, ID: 0xb0}).Forged)
-	write(t, dir, "mid.avhd", disktest.ForgeVHD(mid, disktest.VHDLayout{Block: block, ID: 0xb1, Stored: inMid, Parent: &disktest.VHDParent{
+	imagetest.Write(t, dir, "base.vhd", disktest.ForgeVHD(base, disktest.VHDLayout{Block: block, ID: 0xb0}).Forged)
+	imagetest.Write(t, dir, "mid.avhd", disktest.ForgeVHD(mid, disktest.VHDLayout{Block: block, ID: 0xb1, Stored: inMid, Parent: &disktest.VHDParent{
 		ID: 0xb0, Relative: `.\base.vhd`, Absolute: `C:\old\wrong.vhd`, Name: "wrong.vhd",
 	}}).Forged)
-	write(t, dir, "top.avhd", disktest.ForgeVHD(top, disktest.VHDLayout{Block: block, ID: 0xb2, Stored: inTop, Parent: &disktest.VHDParent{
+	imagetest.Write(t, dir, "top.avhd", disktest.ForgeVHD(top, disktest.VHDLayout{Block: block, ID: 0xb2, Stored: inTop, Parent: &disktest.VHDParent{
 		ID: 0xb1, Absolute: `D:\machines\mid.avhd`,
 	}}).Forged)
 	for s := range int64(size / sector) {
@@ -45,7 +46,7 @@ func TestVHDChain(t *testing.T) {
 	for _, block := range []int64{4 * kib, 2 * mib} {
 		dir := t.TempDir()
 		want := vhdChain(t, dir, block)
-		img := opened(t, filepath.Join(dir, "top.avhd"))
+		img := imagetest.Open(t, filepath.Join(dir, "top.avhd"))
 		require.Equal(t, "differencing", img.Subformat)
 		require.True(t, img.Child)
 		require.Equal(t, strings.Repeat("b2", 16), img.ContentID)
@@ -54,8 +55,8 @@ func TestVHDChain(t *testing.T) {
 			{Name: "base.vhd", Format: "vhd", Subformat: "dynamic", ContentID: strings.Repeat("b0", 16)},
 		}, img.Chain)
 		disktest.CheckBytes(t, img.Disk, want)
-		noDamage(t, img)
-		children, err := opened(t, filepath.Join(dir, "base.vhd")).Children()
+		imagetest.NoDamage(t, img)
+		children, err := imagetest.Open(t, filepath.Join(dir, "base.vhd")).Children()
 		require.NoError(t, err)
 		require.Len(t, children, 1)
 		require.Contains(t, children[0].Text, "mid.avhd")
@@ -77,62 +78,62 @@ func TestDifferencingVHDByWindows(t *testing.T) {
 	base.Foot(func(off int64) {
 		base.Put(off+disktest.VHDUniqueID, []byte("\x5f\xa2\x1a\x55\xf3\x94\xaa\x4d\x99\x58\x19\x51\xa6\x7d\x55\x40"))
 	})
-	write(t, filepath.Dir(path), "fat-parent.vhd", base.Forged)
+	imagetest.Write(t, filepath.Dir(path), "fat-parent.vhd", base.Forged)
 	const payload = 0x9f*sector + sector
 	for _, s := range []int{134, 143, 152, 153, 154, 155, 156, 157, 158, 159, 184, 185, 188, 190, 191, 192, 194, 196} {
 		copy(want[s*sector:(s+1)*sector], file[payload+s*sector:])
 	}
-	img := opened(t, path)
+	img := imagetest.Open(t, path)
 	disktest.CheckBytes(t, img.Disk, want)
 	require.Equal(t, "f84f1636cd9e9041a69edcc2380e416a", img.ContentID)
-	require.Empty(t, codes(img.Issues, ondisk.Warn))
-	noDamage(t, img)
+	require.Empty(t, imagetest.Codes(img.Issues, ondisk.Warn))
+	imagetest.NoDamage(t, img)
 }
 
 // What is wrong with a parent is wrong with the disk.
 func TestVHDChainTellsOfItsParents(t *testing.T) {
 	dir := t.TempDir()
-	base := disktest.ForgeVHD(noise(27, 5*mib), disktest.VHDLayout{ID: 0xd0})
+	base := disktest.ForgeVHD(imagetest.Noise(27, 5*mib), disktest.VHDLayout{ID: 0xd0})
 	base.BE32(base.BAT+4, uint32(base.Blocks[0]/sector))
 	base.Foot(func(off int64) { base.U8(off+disktest.VHDSavedState, 1) })
-	write(t, dir, "base.vhd", base.Forged)
+	imagetest.Write(t, dir, "base.vhd", base.Forged)
 	for i, name := range []string{"mid.vhd", "top.vhd"} {
 		id := byte(0xd0 + i)
-		write(t, dir, name, disktest.ForgeVHD(noise(28, 5*mib), disktest.VHDLayout{ID: id + 1, Parent: &disktest.VHDParent{
+		imagetest.Write(t, dir, name, disktest.ForgeVHD(imagetest.Noise(28, 5*mib), disktest.VHDLayout{ID: id + 1, Parent: &disktest.VHDParent{
 			ID: id, Name: []string{"base.vhd", "mid.vhd"}[i],
 		}}).Forged)
 	}
-	img := opened(t, filepath.Join(dir, "top.vhd"))
-	require.Equal(t, []string{"vhd-saved-state"}, codes(img.Issues, ondisk.Refuse))
+	img := imagetest.Open(t, filepath.Join(dir, "top.vhd"))
+	require.Equal(t, []string{"vhd-saved-state"}, imagetest.Codes(img.Issues, ondisk.Refuse))
 	issues, err := img.Check()
 	require.NoError(t, err)
-	require.Equal(t, []string{"vhd-tables"}, codes(issues, ondisk.Broken))
+	require.Equal(t, []string{"vhd-tables"}, imagetest.Codes(issues, ondisk.Broken))
 	require.Contains(t, issues[0].Text, "in the parent: in the parent: 1 blocks at a place in use")
 }
 
 func TestBrokenVHDChains(t *testing.T) {
 	child := func(parent byte, name string) []byte {
-		return disktest.ForgeVHD(noise(24, mib), disktest.VHDLayout{ID: 0xc2, Parent: &disktest.VHDParent{ID: parent, Name: name}}).Forged
+		return disktest.ForgeVHD(imagetest.Noise(24, mib), disktest.VHDLayout{ID: 0xc2, Parent: &disktest.VHDParent{ID: parent, Name: name}}).Forged
 	}
 	dir := t.TempDir()
 	vhdChain(t, dir, 2*mib)
 	require.NoError(t, os.Remove(filepath.Join(dir, "base.vhd")))
 	_, err := image.Open(filepath.Join(dir, "top.avhd"), image.Options{})
-	refused(t, err, `the parent of "mid.avhd" is missing: there is no "base.vhd" and no "wrong.vhd" in its folder`)
+	imagetest.RefusesReference(t, err, `the parent of "mid.avhd" is missing: there is no "base.vhd" and no "wrong.vhd" in its folder`)
 
-	write(t, dir, "base.vhd", disktest.ForgeFixedVHD(noise(25, mib)).Forged)
+	imagetest.Write(t, dir, "base.vhd", disktest.ForgeFixedVHD(imagetest.Noise(25, mib)).Forged)
 	_, err = image.Open(filepath.Join(dir, "top.avhd"), image.Options{})
-	refused(t, err, `the parent "base.vhd" has the content id 01010101010101010101010101010101, but "mid.avhd" was made on b0b0`)
+	imagetest.RefusesReference(t, err, `the parent "base.vhd" has the content id 01010101010101010101010101010101, but "mid.avhd" was made on b0b0`)
 
-	write(t, dir, "a.vhd", child(0xc2, "b.vhd"))
-	write(t, dir, "b.vhd", child(0xc2, "a.vhd"))
+	imagetest.Write(t, dir, "a.vhd", child(0xc2, "b.vhd"))
+	imagetest.Write(t, dir, "b.vhd", child(0xc2, "a.vhd"))
 	_, err = image.Open(filepath.Join(dir, "a.vhd"), image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrFormat)
 	require.ErrorContains(t, err, "not in the chain already")
 
-	write(t, dir, "short.vhd", disktest.ForgeFixedVHD(noise(26, mib/2)).Forged)
-	write(t, dir, "long.vhd", child(1, "short.vhd"))
-	img := opened(t, filepath.Join(dir, "long.vhd"))
-	require.Contains(t, codes(img.Issues, ondisk.Refuse), "vhd-parent-size")
-	disktest.CheckBytes(t, img.Disk, noise(24, mib))
+	imagetest.Write(t, dir, "short.vhd", disktest.ForgeFixedVHD(imagetest.Noise(26, mib/2)).Forged)
+	imagetest.Write(t, dir, "long.vhd", child(1, "short.vhd"))
+	img := imagetest.Open(t, filepath.Join(dir, "long.vhd"))
+	require.Contains(t, imagetest.Codes(img.Issues, ondisk.Refuse), "vhd-parent-size")
+	disktest.CheckBytes(t, img.Disk, imagetest.Noise(24, mib))
 }

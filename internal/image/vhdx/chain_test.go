@@ -1,4 +1,4 @@
-package image_test
+package vhdx_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -44,12 +45,12 @@ func TestVHDXChain(t *testing.T) {
 	for _, logical := range []int64{512, 4096} {
 		t.Run(fmt.Sprintf("sectors of %d bytes", logical), func(t *testing.T) {
 			dir := t.TempDir()
-			want := noise(21, 8*mib)
+			want := imagetest.Noise(21, 8*mib)
 			base := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 8 * mib, Logical: logical, DataWrite: guidOf(0)}).Fill(want)
-			write(t, dir, "base.vhdx", base.Forged)
+			imagetest.Write(t, dir, "base.vhdx", base.Forged)
 
 			child := childOf(1, "base.vhdx", disktest.VHDXLayout{Size: 8 * mib, Logical: logical})
-			data := noise(22, 8*mib)
+			data := imagetest.Noise(22, 8*mib)
 			copy(want[mib:], data[mib:2*mib])
 			child.AddBlock(1, disktest.VHDXPresent, data[mib:2*mib])
 			// Block 3 is absent between two that hide the parent.
@@ -61,8 +62,8 @@ func TestVHDXChain(t *testing.T) {
 			putPartial(child, want, data, 5, present)
 			putPartial(child, want, data, 7, present)
 			child.AddBitmap(0, present)
-			write(t, dir, "child.avhdx", child.Forged)
-			img := opened(t, filepath.Join(dir, "child.avhdx"))
+			imagetest.Write(t, dir, "child.avhdx", child.Forged)
+			img := imagetest.Open(t, filepath.Join(dir, "child.avhdx"))
 			require.Equal(t, "differencing", img.Subformat)
 			require.True(t, img.Child)
 			disktest.CheckBytes(t, img.Disk, want)
@@ -71,19 +72,19 @@ func TestVHDXChain(t *testing.T) {
 			size := 10*mib + 3*logical
 			want = append(want, make([]byte, int(size)-len(want))...)
 			grandchild := childOf(2, "child.avhdx", disktest.VHDXLayout{Size: size, Logical: logical, Block: 4 * mib})
-			data = noise(23, int(size))
+			data = imagetest.Noise(23, int(size))
 			first := func(s int64) bool { return s == 0 || s > 100 && s < 300 || s*logical >= 9*mib }
 			putPartial(grandchild, want, data, 0, first)
 			putPartial(grandchild, want, data, 2, first)
 			grandchild.AddBitmap(0, first)
-			write(t, dir, "grandchild.avhdx", grandchild.Forged)
-			img = opened(t, filepath.Join(dir, "grandchild.avhdx"))
+			imagetest.Write(t, dir, "grandchild.avhdx", grandchild.Forged)
+			img = imagetest.Open(t, filepath.Join(dir, "grandchild.avhdx"))
 			disktest.CheckBytes(t, img.Disk, want)
 			requireSound(t, img)
 			require.Len(t, img.Chain, 2)
 			require.Equal(t, guidOf(1), img.Chain[0].ContentID)
 
-			children, err := opened(t, filepath.Join(dir, "child.avhdx")).Children()
+			children, err := imagetest.Open(t, filepath.Join(dir, "child.avhdx")).Children()
 			require.NoError(t, err)
 			require.Len(t, children, 1)
 			require.Contains(t, children[0].Text, "grandchild.avhdx")
@@ -97,11 +98,11 @@ func TestVHDXBitmapOfTheSecondChunk(t *testing.T) {
 	dir := t.TempDir()
 	base := disktest.ForgeVHDX(disktest.VHDXLayout{Size: size, DataWrite: guidOf(0)})
 	base.AddBlock(4097, disktest.VHDXPresent, []byte(strings.Repeat("parent..", 128*kib)))
-	write(t, dir, "base.vhdx", base.Forged)
+	imagetest.Write(t, dir, "base.vhdx", base.Forged)
 	child := childOf(1, "base.vhdx", disktest.VHDXLayout{Size: size})
 	child.AddBlock(4097, disktest.VHDXPartial, []byte(strings.Repeat("child...", 128*kib)))
 	child.AddBitmap(1, func(s int64) bool { return s == 4097*2048+5 })
-	img := opened(t, write(t, dir, "child.avhdx", child.Forged))
+	img := imagetest.Open(t, imagetest.Write(t, dir, "child.avhdx", child.Forged))
 	b := make([]byte, 3*sector)
 	_, err := img.Disk.ReadAt(b, 4097*mib+4*sector)
 	require.NoError(t, err)
@@ -114,8 +115,8 @@ func locatorOf(t *testing.T, pairs map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	base := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(0)})
-	write(t, dir, "base.vhdx", base.AddData("base").Forged)
-	return write(t, dir, "child.avhdx", disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(1), Parent: pairs}).Forged)
+	imagetest.Write(t, dir, "base.vhdx", base.AddData("base").Forged)
+	return imagetest.Write(t, dir, "child.avhdx", disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(1), Parent: pairs}).Forged)
 }
 
 func TestVHDXFindsItsParent(t *testing.T) {
@@ -130,7 +131,7 @@ func TestVHDXFindsItsParent(t *testing.T) {
 		"with the 2nd key": {"parent_linkage": link, "parent_linkage2": "{" + guidOf(9) + "}", "relative_path": `base.vhdx`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			img := opened(t, locatorOf(t, pairs))
+			img := imagetest.Open(t, locatorOf(t, pairs))
 			b := make([]byte, 4)
 			_, err := img.Disk.ReadAt(b, 0)
 			require.NoError(t, err)
@@ -165,18 +166,18 @@ func TestVHDXParentFaults(t *testing.T) {
 // T09: a chain whose middle link is missing, one in a cycle, and sectors of another size.
 func TestVHDXBrokenChains(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "a.vhdx", childOf(2, "b.vhdx", disktest.VHDXLayout{Size: mib}).Forged)
-	b := write(t, dir, "b.vhdx", childOf(1, "c.vhdx", disktest.VHDXLayout{Size: mib}).Forged)
+	imagetest.Write(t, dir, "a.vhdx", childOf(2, "b.vhdx", disktest.VHDXLayout{Size: mib}).Forged)
+	b := imagetest.Write(t, dir, "b.vhdx", childOf(1, "c.vhdx", disktest.VHDXLayout{Size: mib}).Forged)
 	_, err := image.Open(filepath.Join(dir, "a.vhdx"), image.Options{})
 	require.ErrorContains(t, err, `the parent of "b.vhdx" is missing`)
-	write(t, dir, "c.vhdx", childOf(3, "a.vhdx", disktest.VHDXLayout{Size: mib, DataWrite: guidOf(0)}).Forged)
+	imagetest.Write(t, dir, "c.vhdx", childOf(3, "a.vhdx", disktest.VHDXLayout{Size: mib, DataWrite: guidOf(0)}).Forged)
 	require.NoError(t, os.Remove(b))
 	require.NoError(t, os.Rename(filepath.Join(dir, "c.vhdx"), b))
 	_, err = image.Open(filepath.Join(dir, "a.vhdx"), image.Options{})
 	require.ErrorContains(t, err, "not in the chain already")
 
 	dir = t.TempDir()
-	write(t, dir, "base.vhdx", disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(0)}).Forged)
-	_, err = image.Open(write(t, dir, "child.vhdx", childOf(1, "base.vhdx", disktest.VHDXLayout{Size: mib, Logical: 4096}).Forged), image.Options{})
+	imagetest.Write(t, dir, "base.vhdx", disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(0)}).Forged)
+	_, err = image.Open(imagetest.Write(t, dir, "child.vhdx", childOf(1, "base.vhdx", disktest.VHDXLayout{Size: mib, Logical: 4096}).Forged), image.Options{})
 	require.ErrorContains(t, err, "logical sector size 4096, want 512, which the parent has")
 }

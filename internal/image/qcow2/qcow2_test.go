@@ -1,4 +1,4 @@
-package image_test
+package qcow2_test
 
 import (
 	"bytes"
@@ -12,9 +12,16 @@ import (
 
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/image/store"
+)
+
+const (
+	sector = 512
+	kib    = 1 << 10
+	mib    = 1 << 20
 )
 
 // qemuOptions are what qemu-img creates in different ways.
@@ -26,14 +33,14 @@ var qemuOptions = []string{
 }
 
 func TestQcow2ByQemuImg(t *testing.T) {
-	data := noise(1, 5*mib+3*sector)
+	data := imagetest.Noise(1, 5*mib+3*sector)
 	clear(data[2*mib : 4*mib+100])
-	raw := write(t, t.TempDir(), "disk.img", data)
+	raw := imagetest.Write(t, t.TempDir(), "disk.img", data)
 	for _, o := range qemuOptions {
 		t.Run(o, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "disk.qcow2")
 			disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-o", o, raw, path)
-			img := opened(t, path)
+			img := imagetest.Open(t, path)
 			require.Equal(t, "qcow2", img.Format)
 			disktest.CheckBytes(t, img.Disk, data)
 			issues, err := img.Check()
@@ -44,9 +51,9 @@ func TestQcow2ByQemuImg(t *testing.T) {
 }
 
 func TestCompressedQcow2ByQemuImg(t *testing.T) {
-	data := noise(1, 5*mib+3*sector)
+	data := imagetest.Noise(1, 5*mib+3*sector)
 	copy(data[3*mib:], bytes.Repeat([]byte("packs well "), 100000))
-	raw := write(t, t.TempDir(), "disk.img", data)
+	raw := imagetest.Write(t, t.TempDir(), "disk.img", data)
 	for _, o := range []string{
 		"cluster_size=512", "cluster_size=4k", "cluster_size=64k", "cluster_size=2M", "compat=0.10", "extended_l2=on",
 		"compression_type=zstd,cluster_size=512", "compression_type=zstd", "compression_type=zstd,cluster_size=2M",
@@ -55,7 +62,7 @@ func TestCompressedQcow2ByQemuImg(t *testing.T) {
 		t.Run(o, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "disk.qcow2")
 			disktest.Run(t, "qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", "-o", o, raw, path)
-			img := opened(t, path)
+			img := imagetest.Open(t, path)
 			disktest.CheckBytes(t, img.Disk, data)
 			issues, err := img.Check()
 			require.NoError(t, err)
@@ -98,7 +105,7 @@ func writeQcow2(t *testing.T, src *image.Image, kind string) *image.Image {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk.qcow2")
 	fillQcow2(t, src, path, kind, 4)
-	img := opened(t, path)
+	img := imagetest.Open(t, path)
 	requireClean(t, img)
 	disktest.Run(t, "qemu-img", "compare", "-f", src.Format, "-F", "qcow2", src.Path, path)
 	return img
@@ -106,9 +113,9 @@ func writeQcow2(t *testing.T, src *image.Image, kind string) *image.Image {
 
 func TestWrittenQcow2(t *testing.T) {
 	for _, size := range []int{30*mib + 5*sector, 3*mib + 5*sector, 64 * kib, sector} {
-		data := noise(uint64(size), size)
+		data := imagetest.Noise(uint64(size), size)
 		copy(data[size/2:], bytes.Repeat([]byte("packs well "), size/40))
-		src := opened(t, write(t, t.TempDir(), "src.img", data))
+		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", data))
 		for _, kind := range qcow2Kinds {
 			t.Run(fmt.Sprintf("%s of %d bytes", kind, size), func(t *testing.T) {
 				img := writeQcow2(t, src, kind)
@@ -122,15 +129,15 @@ func TestWrittenQcow2(t *testing.T) {
 // A copy keeps the clusters of its source, but never has some that are smaller than the blocks of the file system: many refcount
 // blocks and L2 tables with the small ones, clusters larger than a chunk of the copy with the large ones.
 func TestQcow2CopiesKeepTheClusterSize(t *testing.T) {
-	data := noise(3, 18*mib+3*sector)
+	data := imagetest.Noise(3, 18*mib+3*sector)
 	copy(data[9*mib:], bytes.Repeat([]byte("packs well "), 300000))
-	raw := write(t, t.TempDir(), "disk.img", data)
+	raw := imagetest.Write(t, t.TempDir(), "disk.img", data)
 	for _, tc := range []struct{ made, want, packed string }{
 		{"512", "4 KiB", "4 KiB"}, {"4k", "4 KiB", "4 KiB"}, {"256k", "256 KiB", "256 KiB"}, {"1M", "1 MiB", "1 MiB"}, {"2M", "2 MiB", "1 MiB"},
 	} {
 		path := filepath.Join(t.TempDir(), "src.qcow2")
 		disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-o", "cluster_size="+tc.made, raw, path)
-		src := opened(t, path)
+		src := imagetest.Open(t, path)
 		for _, kind := range qcow2Kinds {
 			t.Run(tc.made+" "+kind, func(t *testing.T) {
 				img := writeQcow2(t, src, kind)

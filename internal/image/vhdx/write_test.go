@@ -1,4 +1,4 @@
-package image_test
+package vhdx_test
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image/store"
 )
 
@@ -26,22 +27,22 @@ var vhdxKinds = []store.CreateOptions{
 // What is written reads back, before and after it has its name, and qemu-img reads the same and finds nothing wrong.
 func TestWrittenVHDXReadsBack(t *testing.T) {
 	for _, size := range []int{37*mib + 5*sector, 32 * mib, sector} {
-		data := noise(uint64(size), size)
+		data := imagetest.Noise(uint64(size), size)
 		if size > 2*mib {
 			clear(data[mib : 9*mib+777])
 		}
-		src := opened(t, write(t, t.TempDir(), "src.img", data))
+		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", data))
 		for _, o := range vhdxKinds {
 			t.Run(fmt.Sprintf("%s of %d bytes", o.Subformat, size), func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "disk.vhdx")
-				out := filled(t, src, path, o, 4)
+				out := imagetest.Fill(t, src, path, o, 4)
 				again, err := out.Reopen()
 				require.NoError(t, err)
 				defer func() { require.NoError(t, again.Close()) }()
 				disktest.CheckBytes(t, again.Disk, data)
 				require.NoError(t, out.Publish())
 
-				img := opened(t, path)
+				img := imagetest.Open(t, path)
 				require.Equal(t, map[bool]string{true: "fixed", false: "dynamic"}[o.Subformat == "fixed"], img.Subformat)
 				disktest.CheckBytes(t, img.Disk, data)
 				requireSound(t, img)
@@ -61,14 +62,14 @@ func TestVHDXCopiesKeepTheirMetadata(t *testing.T) {
 		{Size: 9*mib + sector, Block: 2 * mib},
 		{Size: 9*mib + sector, Block: 8 * mib, Fixed: true},
 	} {
-		data := noise(uint64(l.Size), int(l.Size))
+		data := imagetest.Noise(uint64(l.Size), int(l.Size))
 		clear(data[2*mib : 4*mib])
 		v := disktest.ForgeVHDX(l).Fill(data)
 		v.U32(v.Item(disktest.VHDXPhysical), 512)
-		src := opened(t, write(t, t.TempDir(), "src.vhdx", v.Forged))
+		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhdx", v.Forged))
 		path := filepath.Join(t.TempDir(), "copy.vhdx")
-		copied(t, src, path, store.CreateOptions{})
-		img := opened(t, path)
+		imagetest.Copy(t, src, path, store.CreateOptions{})
+		img := imagetest.Open(t, path)
 		disktest.CheckBytes(t, img.Disk, data)
 		requireSound(t, img)
 		if l.Logical != 4096 { // which qemu-img 7.2 does not open
@@ -82,21 +83,21 @@ func TestVHDXCopiesKeepTheirMetadata(t *testing.T) {
 		require.Equal(t, disktest.VHDXDiskIDGUID, img.Details[3].Value)
 		require.NotEqual(t, src.ContentID, img.ContentID)
 		other := filepath.Join(t.TempDir(), "copy.vhdx")
-		copied(t, src, other, store.CreateOptions{Seed: []byte("another job")})
-		require.NotEqual(t, img.ContentID, opened(t, other).ContentID)
+		imagetest.Copy(t, src, other, store.CreateOptions{Seed: []byte("another job")})
+		require.NotEqual(t, img.ContentID, imagetest.Open(t, other).ContentID)
 	}
 }
 
 // PRODUCT, promise 5: the same job gives the same bytes, on any number of processors.
 func TestTheSameJobGivesTheSameVHDX(t *testing.T) {
-	data := noise(9, 34*mib)
-	src := opened(t, write(t, t.TempDir(), "src.img", data))
+	data := imagetest.Noise(9, 34*mib)
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", data))
 	for _, o := range vhdxKinds[1:] {
 		var first []byte
 		for _, jobs := range []int{1, 8} {
 			dir := t.TempDir()
-			require.NoError(t, filled(t, src, filepath.Join(dir, "copy.vhdx"), o, jobs).Publish())
-			all := allFiles(t, dir)
+			require.NoError(t, imagetest.Fill(t, src, filepath.Join(dir, "copy.vhdx"), o, jobs).Publish())
+			all := imagetest.AllFiles(t, dir)
 			if first == nil {
 				first = all
 			}
@@ -110,11 +111,11 @@ func TestVHDXZerosTakeNoSpace(t *testing.T) {
 	data := make([]byte, 70*mib)
 	copy(data[65*mib:], "late")
 	copy(data[mib:], "early")
-	src := opened(t, write(t, t.TempDir(), "src.img", data))
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", data))
 	for _, o := range vhdxKinds[1:] {
 		path := filepath.Join(t.TempDir(), "copy.vhdx")
-		copied(t, src, path, o)
-		img := opened(t, path)
+		imagetest.Copy(t, src, path, o)
+		img := imagetest.Open(t, path)
 		require.Less(t, img.Files()[0].Allocated, int64(512*kib), o.Subformat)
 		if o.Subformat == "dynamic" {
 			require.Equal(t, int64(4*mib+2*32*mib), img.Files()[0].Size)
@@ -132,12 +133,12 @@ func TestVHDXZerosTakeNoSpace(t *testing.T) {
 func TestVHDXOf64TiB(t *testing.T) {
 	path := giantVHDX(t)
 	spent := disktest.Spent()
-	src := opened(t, path)
+	src := imagetest.Open(t, path)
 	requireSound(t, src)
 	other := filepath.Join(t.TempDir(), "copy.vhdx")
-	copied(t, src, other, store.CreateOptions{})
+	imagetest.Copy(t, src, other, store.CreateOptions{})
 	require.Less(t, spent(), 5*time.Second)
-	img := opened(t, other)
+	img := imagetest.Open(t, other)
 	requireSound(t, img)
 	requireSameData(t, src.Disk, img.Disk)
 	require.Less(t, img.Files()[0].Allocated, int64(512*kib))
@@ -155,7 +156,7 @@ func giantVHDX(t *testing.T) string {
 		disktest.VHDXRegion{GUID: disktest.VHDXRegionMetadata, Off: uint64(v.Metadata), Len: mib, Required: 1})
 	v.Seal()
 	path := filepath.Join(t.TempDir(), "giant.vhdx")
-	sparseFile(t, path, v.Forged)
+	imagetest.SparseFile(t, path, v.Forged)
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	require.NoError(t, err)
 	defer f.Close()
@@ -169,7 +170,7 @@ func giantVHDX(t *testing.T) string {
 
 // A file that is not complete is no VHDX.
 func TestUnfinishedVHDXIsNoImage(t *testing.T) {
-	src := opened(t, write(t, t.TempDir(), "src.img", noise(5, mib)))
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(5, mib)))
 	dir := t.TempDir()
 	out, err := store.Create(filepath.Join(dir, "x.vhdx"), src.Disk.Size(), src, vhdxKinds[0])
 	require.NoError(t, err)
@@ -183,7 +184,7 @@ func TestUnfinishedVHDXIsNoImage(t *testing.T) {
 
 func TestVHDXThatCannotBe(t *testing.T) {
 	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, Logical: 4096})
-	src := opened(t, write(t, t.TempDir(), "src.vhdx", v.Forged))
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhdx", v.Forged))
 	for size, says := range map[int64]string{64<<40 + 4096: "of 64 TiB", mib + sector: "want a multiple of its sectors of 4096 bytes"} {
 		_, err := store.Create(filepath.Join(t.TempDir(), "x.vhdx"), size, src, store.CreateOptions{})
 		require.ErrorContains(t, err, says)

@@ -1,4 +1,4 @@
-package image_test
+package vmdk_test
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
 )
@@ -48,7 +49,7 @@ func drained(t *testing.T, r io.Reader) []byte {
 // requireStream reads a file in both ways, and as it comes from a slow pipe.
 func requireStream(t *testing.T, path string, want []byte) {
 	t.Helper()
-	img := opened(t, path)
+	img := imagetest.Open(t, path)
 	require.Equal(t, "streamOptimized", img.Subformat)
 	disktest.CheckBytes(t, img.Disk, want)
 	issues, err := img.Check()
@@ -69,9 +70,9 @@ func TestStreamOptimizedGrains(t *testing.T) {
 			"tables behind, the last grain cut with the disk":   {Grain: grain, Short: true},
 		} {
 			t.Run(fmt.Sprintf("grains of %d sectors, %s", grain, name), func(t *testing.T) {
-				data := noise(uint64(grain), 7*mib+3*sector)
+				data := imagetest.Noise(uint64(grain), 7*mib+3*sector)
 				clear(data[mib : 6*mib+100]) // the second of four tables of small grains is empty
-				requireStream(t, write(t, t.TempDir(), "disk.vmdk", disktest.ForgeStreamVMDK(data, layout).Forged), data)
+				requireStream(t, imagetest.Write(t, t.TempDir(), "disk.vmdk", disktest.ForgeStreamVMDK(data, layout).Forged), data)
 			})
 		}
 	}
@@ -80,10 +81,10 @@ func TestStreamOptimizedGrains(t *testing.T) {
 // qemu-img writes two directories in front, and zeros behind the last grain instead of a marker of the end.
 func TestStreamOptimizedByQemuImg(t *testing.T) {
 	for _, size := range []int{5*mib + 3*sector, 40 * mib, 64 * kib, sector} {
-		for name, data := range map[string][]byte{"data": noise(uint64(size), size), "zeros": make([]byte, size)} {
+		for name, data := range map[string][]byte{"data": imagetest.Noise(uint64(size), size), "zeros": make([]byte, size)} {
 			t.Run(fmt.Sprintf("%d bytes of %s", size, name), func(t *testing.T) {
 				dir := t.TempDir()
-				raw, path := write(t, dir, "disk.img", data), filepath.Join(dir, "disk.vmdk")
+				raw, path := imagetest.Write(t, dir, "disk.img", data), filepath.Join(dir, "disk.vmdk")
 				disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vmdk", "-o", "subformat=streamOptimized", raw, path)
 				requireStream(t, path, data)
 			})
@@ -117,18 +118,18 @@ func TestStreamOptimizedIsWritten(t *testing.T) {
 		{name: "exactly one table", size: 32 * mib, zero: [][2]int{{mib, 31 * mib}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			data := noise(uint64(tc.size), tc.size)
+			data := imagetest.Noise(uint64(tc.size), tc.size)
 			for _, z := range tc.zero {
 				clear(data[z[0]:z[1]])
 			}
 			dir := t.TempDir()
-			src := opened(t, write(t, dir, "src.img", data))
+			src := imagetest.Open(t, imagetest.Write(t, dir, "src.img", data))
 			var first []byte
 			for _, jobs := range []int{1, 8} {
 				path := filepath.Join(dir, "disk.vmdk")
 				o := streamed
 				o.Force = true
-				require.NoError(t, filled(t, src, path, o, jobs).Publish())
+				require.NoError(t, imagetest.Fill(t, src, path, o, jobs).Publish())
 				file, err := os.ReadFile(path)
 				require.NoError(t, err)
 				if first == nil {
@@ -146,10 +147,10 @@ func TestStreamOptimizedIsWritten(t *testing.T) {
 
 // A copy keeps the lines of the disk data base, and stays what its source was.
 func TestStreamOptimizedCopyKeepsTheDescriptor(t *testing.T) {
-	src := opened(t, disktest.Corpus(t, "vmdk-rs/streamOptimized.vmdk.xz"))
+	src := imagetest.Open(t, disktest.Corpus(t, "vmdk-rs/streamOptimized.vmdk.xz"))
 	path := filepath.Join(t.TempDir(), "copy.vmdk")
-	copied(t, src, path, store.CreateOptions{})
-	require.Equal(t, "streamOptimized", opened(t, path).Subformat)
+	imagetest.Copy(t, src, path, store.CreateOptions{})
+	require.Equal(t, "streamOptimized", imagetest.Open(t, path).Subformat)
 	head, err := os.ReadFile(path)
 	require.NoError(t, err)
 	for _, line := range []string{
@@ -163,7 +164,7 @@ func TestStreamOptimizedCopyKeepsTheDescriptor(t *testing.T) {
 
 // The file is a VMDK only when it is complete: the header comes last.
 func TestStreamOptimizedHeaderComesLast(t *testing.T) {
-	src := opened(t, write(t, t.TempDir(), "src.img", noise(1, 3*mib)))
+	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.img", imagetest.Noise(1, 3*mib)))
 	dir := t.TempDir()
 	out, err := store.Create(filepath.Join(dir, "x.vmdk"), src.Disk.Size(), src, streamed)
 	require.NoError(t, err)
@@ -171,7 +172,7 @@ func TestStreamOptimizedHeaderComesLast(t *testing.T) {
 	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: 2, Pack: out.Pack()})
 	require.NoError(t, err)
 	head := func() []byte {
-		b, err := os.ReadFile(filepath.Join(dir, names(t, dir)[0]))
+		b, err := os.ReadFile(filepath.Join(dir, imagetest.Names(t, dir)[0]))
 		require.NoError(t, err)
 		return b[:sector]
 	}
@@ -191,13 +192,13 @@ func TestStreamOptimizedOfAHugeDisk(t *testing.T) {
 	_, err = f.WriteAt([]byte("the last sector"), 8<<40-sector)
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	src := opened(t, path)
+	src := imagetest.Open(t, path)
 	dest := filepath.Join(t.TempDir(), "huge.vmdk")
-	copied(t, src, dest, streamed)
+	imagetest.Copy(t, src, dest, streamed)
 	st, err := os.Stat(dest)
 	require.NoError(t, err)
 	require.Less(t, st.Size(), int64(2*mib))
-	img := opened(t, dest)
+	img := imagetest.Open(t, dest)
 	require.Equal(t, int64(8<<40), img.Disk.Size())
 	e, err := img.Disk.Extent(0, 8<<40)
 	require.NoError(t, err)
@@ -214,11 +215,11 @@ func TestOrphanedGrains(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.vmdk")
 	disktest.Run(t, "qemu-img", "create", "-f", "vmdk", "-o", "zeroed_grain=on", path, "4M")
 	disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", "write -P 7 0 1M", path)
-	issues, err := opened(t, path).Check()
+	issues, err := imagetest.Open(t, path).Check()
 	require.NoError(t, err)
 	require.Empty(t, issues)
 	disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", "write -z 256k 512k", path)
-	issues, err = opened(t, path).Check()
+	issues, err = imagetest.Open(t, path).Check()
 	require.NoError(t, err)
 	require.Len(t, issues, 1)
 	require.Equal(t, "orphaned-data", issues[0].Code)

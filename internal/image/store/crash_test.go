@@ -1,4 +1,4 @@
-package image_test
+package store_test
 
 import (
 	"os"
@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/store"
 )
@@ -28,7 +29,7 @@ func (c crash) rename(from, to string) {
 }
 
 func (c crash) copy(src *image.Image, name string, o store.CreateOptions) {
-	copied(c.t, src, filepath.Join(c.dir, name), o)
+	imagetest.Copy(c.t, src, filepath.Join(c.dir, name), o)
 }
 
 // States of a folder after a kill -9 between two steps of Publish. The next run cleans up and succeeds.
@@ -43,8 +44,8 @@ func TestCrashesBetweenTheStepsOfPublish(t *testing.T) {
 		want   []string
 	}{
 		{"second file linked, dest absent", func(c crash) {
-			write(c.t, c.dir, ".out.vmdk.partial", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 1 FLAT "out-flat.vmdk" 0`)))
-			write(c.t, c.dir, ".out-flat.vmdk.partial", make([]byte, 512))
+			imagetest.Write(c.t, c.dir, ".out.vmdk.partial", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 1 FLAT "out-flat.vmdk" 0`)))
+			imagetest.Write(c.t, c.dir, ".out-flat.vmdk.partial", make([]byte, 512))
 			c.link(".out-flat.vmdk.partial", "out-flat.vmdk")
 		}, nil, flat, []string{"out-flat.vmdk", "out.vmdk"}},
 		{"dest named, the second link still there", func(c crash) {
@@ -53,8 +54,8 @@ func TestCrashesBetweenTheStepsOfPublish(t *testing.T) {
 		}, oldData, forced(flat), []string{"out-1-flat.vmdk", "out.vmdk"}},
 		{"force: new second file linked, dest still the old", func(c crash) {
 			c.copy(c.old, "out.vmdk", flat)
-			write(c.t, c.dir, ".out.vmdk.partial", nil)
-			write(c.t, c.dir, ".out-1-flat.vmdk.partial", make([]byte, 512))
+			imagetest.Write(c.t, c.dir, ".out.vmdk.partial", nil)
+			imagetest.Write(c.t, c.dir, ".out-1-flat.vmdk.partial", make([]byte, 512))
 			c.link(".out-1-flat.vmdk.partial", "out-1-flat.vmdk")
 		}, oldData, forced(flat), []string{"out-1-flat.vmdk", "out.vmdk"}},
 		{"force: dest exchanged, the old second file still there", func(c crash) {
@@ -68,10 +69,10 @@ func TestCrashesBetweenTheStepsOfPublish(t *testing.T) {
 		}, oldData, forced(flat), []string{"out-flat.vmdk", "out.vmdk"}},
 		{"force: a sparse dest exchanged, the old second file still there", func(c crash) {
 			c.copy(c.new, "out.vmdk", flat)
-			c.copy(c.old, "new.vmdk", kinds[1])
+			c.copy(c.old, "new.vmdk", imagetest.Kinds[1])
 			c.rename("new.vmdk", "out.vmdk")
 			c.link("out-flat.vmdk", ".out-flat.vmdk.replaced")
-		}, oldData, forced(kinds[1]), []string{"out.vmdk"}},
+		}, oldData, forced(imagetest.Kinds[1]), []string{"out.vmdk"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -80,15 +81,15 @@ func TestCrashesBetweenTheStepsOfPublish(t *testing.T) {
 			if tc.before == nil {
 				require.NoFileExists(t, path)
 			} else {
-				shows(t, path, tc.before)
+				imagetest.Shows(t, path, tc.before)
 			}
-			out := filled(t, src, path, tc.o, 2)
+			out := imagetest.Fill(t, src, path, tc.o, 2)
 			if tc.before != nil {
-				shows(t, path, tc.before)
+				imagetest.Shows(t, path, tc.before)
 			}
 			require.NoError(t, out.Publish())
-			shows(t, path, data)
-			require.Equal(t, tc.want, names(t, dir))
+			imagetest.Shows(t, path, data)
+			require.Equal(t, tc.want, imagetest.Names(t, dir))
 		})
 	}
 }

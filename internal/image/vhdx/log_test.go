@@ -1,4 +1,4 @@
-package image_test
+package vhdx_test
 
 import (
 	"bytes"
@@ -10,13 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // dirty is a disk of 8 blocks, of which the first four are stored.
 func dirty(logMiB int64) (*disktest.VHDX, []byte) {
-	data := noise(31, 8*mib)
+	data := imagetest.Noise(31, 8*mib)
 	clear(data[4*mib:])
 	return disktest.ForgeVHDX(disktest.VHDXLayout{Size: 8 * mib, LogMiB: logMiB}).Fill(data), data
 }
@@ -178,7 +179,7 @@ func TestVHDXReplaysItsLogInMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v, want := forge()
 			dir := t.TempDir()
-			img := opened(t, write(t, dir, "disk.vhdx", v.Forged))
+			img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vhdx", v.Forged))
 			disktest.CheckBytes(t, img.Disk, want)
 			issues, err := img.Check()
 			require.NoError(t, err)
@@ -193,12 +194,12 @@ func TestVHDXReplaysItsLogInMemory(t *testing.T) {
 				return
 			}
 			// qemu replays into the file when it may write to it.
-			copied := write(t, dir, "copy.vhdx", v.Forged)
+			copied := imagetest.Write(t, dir, "copy.vhdx", v.Forged)
 			disktest.Run(t, "qemu-img", "check", "-r", "all", "-f", "vhdx", copied)
 			raw := filepath.Join(dir, "disk.img")
 			disktest.Run(t, "qemu-img", "convert", "-f", "vhdx", "-O", "raw", copied, raw)
-			disktest.CheckBytes(t, opened(t, raw).Disk, want)
-			require.Empty(t, opened(t, copied).Issues, "qemu has marked the log as done")
+			disktest.CheckBytes(t, imagetest.Open(t, raw).Disk, want)
+			require.Empty(t, imagetest.Open(t, copied).Issues, "qemu has marked the log as done")
 		})
 	}
 }
@@ -210,14 +211,14 @@ func TestVHDXReplayBeginsAtTheTail(t *testing.T) {
 	old := disktest.VHDXEntry{Sequence: 1, GUID: disktest.VHDXLogID, Flushed: mib, Last: mib, Changes: []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}}}
 	next := v.PutLog(0, old.Bytes())
 	v.Dirty(next, disktest.VHDXEntry{Sequence: 2, Changes: []disktest.VHDXChange{{Off: v.Blocks + mib, Zero: 4 * kib}}})
-	disktest.CheckBytes(t, opened(t, write(t, t.TempDir(), "disk.vhdx", v.Forged)).Disk, want)
+	disktest.CheckBytes(t, imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged)).Disk, want)
 }
 
 // A log that Hyper-V had begun and not used is no reason to warn.
 func TestVHDXLogWithoutChanges(t *testing.T) {
 	v, want := dirty(1)
 	v.Dirty(0, disktest.VHDXEntry{Sequence: 1})
-	img := opened(t, write(t, t.TempDir(), "disk.vhdx", v.Forged))
+	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged))
 	disktest.CheckBytes(t, img.Disk, want)
 	require.Len(t, img.Issues, 1)
 	require.Equal(t, "vhdx-log-empty", img.Issues[0].Code)
@@ -278,7 +279,7 @@ func TestVHDXRefusesLogs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v, _ := dirty(1)
 			tc.forge(v)
-			_, err := image.Open(write(t, t.TempDir(), "disk.vhdx", v.Forged), image.Options{})
+			_, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged), image.Options{})
 			require.ErrorIs(t, err, tc.class)
 			require.ErrorContains(t, err, tc.says)
 		})
@@ -302,7 +303,7 @@ func TestVHDXHostileLogsAreQuick(t *testing.T) {
 				v.PutLog(i*4096, e)
 			}
 			spent := disktest.Spent()
-			img, err := image.Open(write(t, t.TempDir(), "disk.vhdx", v.Forged), image.Options{})
+			img, err := image.Open(imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged), image.Options{})
 			require.Less(t, spent(), 5*time.Second)
 			if name == "own tails" {
 				require.NoError(t, err)

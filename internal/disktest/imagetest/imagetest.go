@@ -1,0 +1,184 @@
+// Package imagetest opens, writes and compares images for the tests of their formats, and of what stores them.
+package imagetest
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Open opens an image for the length of a test.
+func Open(t *testing.T, path string) *image.Image {
+	t.Helper()
+	img, err := image.Open(path, image.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, img.Close()) })
+	return img
+}
+
+// Noise is n bytes of which runs of odd lengths are zero, as on a disk that is half empty. The first sector is data.
+func Noise(seed uint64, n int) []byte {
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	bits := rand.NewChaCha8(key)
+	rnd := rand.New(bits)
+	b := make([]byte, n)
+	for off := 0; off < n; {
+		run := min(1+rnd.IntN(150*1024), n-off)
+		if off == 0 || rnd.IntN(2) == 0 {
+			_, _ = bits.Read(b[off : off+run]) // never returns an error
+		}
+		off += run
+	}
+	return b
+}
+
+// Write writes a file and returns its path.
+func Write(t *testing.T, dir, name string, data []byte) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	require.NoError(t, os.WriteFile(path, data, 0o644))
+	return path
+}
+
+// SparseFile writes data without its zero blocks of 4 KiB.
+func SparseFile(t *testing.T, path string, data []byte) {
+	t.Helper()
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, f.Truncate(int64(len(data))))
+	for off := 0; off < len(data); off += 4096 {
+		b := data[off:min(off+4096, len(data))]
+		if len(bytes.Trim(b, "\x00")) > 0 {
+			_, err := f.WriteAt(b, int64(off))
+			require.NoError(t, err)
+		}
+	}
+}
+
+// Fill starts a copy of src and writes all of its disk; it is not published.
+func Fill(t *testing.T, src *image.Image, path string, o store.CreateOptions, jobs int) *store.Output {
+	t.Helper()
+	out, err := store.Create(path, src.Disk.Size(), src, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, out.Discard()) })
+	_, err = diskcopy.Run(t.Context(), src.Disk, out, diskcopy.Options{Jobs: jobs, Pack: out.Pack()})
+	require.NoError(t, err)
+	require.NoError(t, out.Finish())
+	return out
+}
+
+// Copy writes a copy of src and publishes it.
+func Copy(t *testing.T, src *image.Image, path string, o store.CreateOptions) {
+	t.Helper()
+	require.NoError(t, Fill(t, src, path, o, 4).Publish())
+}
+
+// Kinds are all that is written.
+var Kinds = []store.CreateOptions{
+	{Format: "raw"},
+	{Format: "vmdk", Subformat: "monolithicSparse"},
+	{Format: "vmdk", Subformat: "monolithicFlat"},
+	{Format: "vmdk", Subformat: "vmfs"},
+	{Format: "vmdk", Subformat: "twoGbMaxExtentSparse"},
+	{Format: "vmdk", Subformat: "twoGbMaxExtentFlat"},
+	{Format: "vmdk", Subformat: "streamOptimized"},
+}
+
+// AllFiles is names and contents of a folder.
+func AllFiles(t *testing.T, dir string) []byte {
+	t.Helper()
+	var all []byte
+	for _, name := range Names(t, dir) {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		all = append(append(all, name...), b...)
+	}
+	return all
+}
+
+// Names lists a folder.
+func Names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	out := []string{}
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+// Shows checks what the image under a name reads as, in a fresh opening.
+func Shows(t *testing.T, path string, want []byte) {
+	t.Helper()
+	img, err := image.Open(path, image.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, img.Close()) }()
+	got := make([]byte, len(want))
+	require.Equal(t, int64(len(want)), img.Disk.Size())
+	_, err = img.Disk.ReadAt(got, 0)
+	require.NoError(t, err)
+	disktest.EqualBytes(t, want, got)
+}
+
+// Rebase is an image whose backing file has any name, which is not looked up here.
+func Rebase(t *testing.T, dir, name, base, format string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", path, "1M")
+	disktest.Run(t, "qemu-img", "rebase", "-u", "-f", "qcow2", "-b", base, "-F", format, path)
+	return path
+}
+
+// NoDamage walks the tables of an image.
+func NoDamage(t *testing.T, img *image.Image) {
+	t.Helper()
+	issues, err := img.Check()
+	require.NoError(t, err)
+	require.Empty(t, issues)
+}
+
+// Codes are the codes of issues with at least an effect.
+func Codes(issues []ondisk.Issue, least ondisk.Effect) []string {
+	out := []string{}
+	for _, i := range issues {
+		if i.Effect >= least {
+			out = append(out, i.Code)
+		}
+	}
+	return out
+}
+
+// Hash returns the SHA-256 of the disk of an image.
+func Hash(t *testing.T, img *image.Image) string {
+	t.Helper()
+	h := sha256.New()
+	_, err := io.Copy(h, io.NewSectionReader(img.Disk, 0, img.Disk.Size()))
+	require.NoError(t, err)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// RefusesReference wants a refusal of a reference, and a text.
+func RefusesReference(t *testing.T, err error, text string) {
+	t.Helper()
+	var r *ondisk.Refusal
+	require.ErrorAs(t, err, &r)
+	require.Equal(t, "reference", r.Code)
+	require.ErrorContains(t, err, text)
+}
