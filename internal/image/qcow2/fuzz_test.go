@@ -3,98 +3,22 @@ package qcow2
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
-	"io"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image/driver"
-	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// slowest is how long one image may take, on a machine that does other things besides.
-const slowest = 5 * time.Second
-
-// memFile is an image file of size bytes: data, and a hole behind it.
-type memFile struct {
-	data []byte
-	size int64
-}
-
-func (f *memFile) Name() string { return "disk.qcow2" }
-func (f *memFile) ID() string   { return "disk.qcow2" }
-func (f *memFile) Size() int64  { return f.size }
-
-func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
-	n := int(max(0, min(int64(len(p)), f.size-off)))
-	clear(p[:n])
-	if off < int64(len(f.data)) {
-		copy(p[:n], f.data[off:])
-	}
-	if n < len(p) {
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-func (f *memFile) Extent(off, limit int64) (disk.Extent, error) {
-	e := disk.Extent{Range: disk.Range{Off: off, Len: limit}, Zero: off >= int64(len(f.data))}
-	if !e.Zero {
-		e.Len = min(limit, int64(len(f.data))-off)
-	}
-	return e, nil
-}
-
 // folder is an image whose parent, whatever its name, is 1 MiB of text.
-func folder(f *memFile) *driver.Source {
+func folder(f *disktest.MemFile) *driver.Source {
 	text := bytes.NewReader(bytes.Repeat([]byte("parent of a disk"), 1<<16))
 	parent := &driver.Image{Disk: disk.New(text.Size(), 512, func(off int64) (disk.Run, error) {
 		return disk.Run{Len: text.Size() - off, Src: text, Off: off}, nil
 	})}
 	return &driver.Source{File: f, Parent: func(driver.ParentRef) (*driver.Image, error) { return parent, nil }}
-}
-
-// requireClass wants an error that the command line can put a name to: with an image in memory there are no others.
-func requireClass(t *testing.T, err error) {
-	t.Helper()
-	for _, class := range []error{ondisk.ErrFormat, ondisk.ErrLimit, ondisk.ErrUnsupported, ondisk.ErrReference} {
-		if errors.Is(err, class) {
-			return
-		}
-	}
-	_, refused := errors.AsType[*ondisk.Refusal](err)
-	require.True(t, refused, "%v", err)
-}
-
-// readSome reads both ends of a disk and places in between, and walks over its extents.
-func readSome(t *testing.T, d disk.Disk) {
-	t.Helper()
-	buf := make([]byte, 64<<10)
-	for i := range int64(16) {
-		off := d.Size() / 16 * i
-		if _, err := d.ReadAt(buf[:min(int64(len(buf)), d.Size()-off)], off); err != nil && !errors.Is(err, io.EOF) {
-			requireClass(t, err)
-		}
-	}
-	off := int64(0)
-	for range 1000 {
-		if off == d.Size() {
-			return
-		}
-		e, err := d.Extent(off, d.Size()-off)
-		if err != nil {
-			requireClass(t, err)
-			return
-		}
-		require.Equal(t, off, e.Off)
-		require.Positive(t, e.Len)
-		require.LessOrEqual(t, e.End(), d.Size())
-		off = e.End()
-	}
 }
 
 // FuzzQcow2 reads anything as a qcow2: the head of its first cluster, and what lies behind that, as two short inputs.
@@ -149,36 +73,28 @@ func FuzzQcow2(f *testing.F) {
 		copy(b, magic)
 		b = append(b, rest...)
 		spent := disktest.Spent()
-		openFuzzed(t, &memFile{data: b, size: int64(len(b)) + int64(hole%(64<<20))})
-		require.Less(t, spent(), slowest)
+		openFuzzed(t, disktest.NewMemFile("disk.qcow2", b, int64(len(b))+int64(hole%(64<<20))))
+		require.Less(t, spent(), disktest.Slowest)
 	})
 }
 
-func openFuzzed(t *testing.T, file *memFile) {
+func openFuzzed(t *testing.T, file *disktest.MemFile) {
 	t.Helper()
 	_, err := names(file)
 	require.NoError(t, err)
 	img, err := open(folder(file))
 	if err != nil {
-		requireClass(t, err)
+		disktest.RequireClass(t, err)
 		return
 	}
-	readSome(t, img.Disk)
+	disktest.ReadSome(t, img.Disk, disktest.RequireClass)
 	issues, err := img.Check()
 	require.NoError(t, err)
-	for _, i := range issues {
-		if i.Effect == ondisk.Broken {
-			return
-		}
-	}
-	// Tables in which nothing is broken lead to clusters that can be read, but for what is compressed.
-	buf := make([]byte, 1<<20)
-	for off := int64(0); off < min(img.Disk.Size(), 16<<20); off += int64(len(buf)) {
-		b := buf[:min(int64(len(buf)), img.Disk.Size()-off)]
-		if err := ondisk.ReadFull(img.Disk, b, off); err != nil {
-			require.ErrorContains(t, err, "qcow2 compressed cluster")
-		}
-	}
+	// What is compressed can be damaged all the same.
+	disktest.ReadSound(t, img.Disk, issues, func(t *testing.T, err error) {
+		t.Helper()
+		require.ErrorContains(t, err, "qcow2 compressed cluster")
+	})
 }
 
 // FuzzUnpack unpacks anything, to exactly a cluster or not at all.

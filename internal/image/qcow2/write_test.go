@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -59,26 +60,26 @@ func TestPackedPlacesAreDisjoint(t *testing.T) {
 			require.NoError(t, p.Reserve(guest*4096, sizes[guest]))
 		}
 		require.NoError(t, p.Finish())
-		file := &memFile{data: make([]byte, p.next*4096), size: p.next * 4096}
+		data := make([]byte, p.next*4096)
 		for off, b := range f {
-			copy(file.data[off:], b)
+			copy(data[off:], b)
 		}
-		img, err := open(folder(file))
+		img, err := open(folder(disktest.NewMemFile("disk.qcow2", data, p.next*4096)))
 		require.NoError(t, err)
 		issues, err := img.Check()
 		require.NoError(t, err)
 		require.Empty(t, issues)
-		requireDisjoint(t, file, &p.h, sizes)
+		requireDisjoint(t, data, &p.h, sizes)
 	}
 }
 
 // requireDisjoint looks up where clusters of so many bytes are stored.
-func requireDisjoint(t *testing.T, f *memFile, h *header, sizes map[int64]int64) {
+func requireDisjoint(t *testing.T, data []byte, h *header, sizes map[int64]int64) {
 	t.Helper()
 	used := map[int64]int64{}
 	for guest, n := range sizes {
-		l2 := binary.BigEndian.Uint64(f.data[h.l1().Off+8*(guest/h.entries()):]) & placeMask
-		entry := binary.BigEndian.Uint64(f.data[ondisk.I64(l2)+8*(guest%h.entries()):])
+		l2 := binary.BigEndian.Uint64(data[h.l1().Off+8*(guest/h.entries()):]) & placeMask
+		entry := binary.BigEndian.Uint64(data[ondisk.I64(l2)+8*(guest%h.entries()):])
 		place := ondisk.I64(entry & placeMask)
 		if entry&compressed != 0 {
 			place, _ = h.packedPlace(entry &^ compressed)

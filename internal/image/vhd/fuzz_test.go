@@ -4,55 +4,20 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"io"
 	"os"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// slowest is how long one image may take, on a machine that does other things besides.
-const slowest = 5 * time.Second
-
-// memFile is an image file: head, a hole, tail.
-type memFile struct {
-	head, tail []byte
-	size       int64
-}
-
-func (f *memFile) Name() string { return "disk.vhd" }
-func (f *memFile) ID() string   { return "disk.vhd" }
-func (f *memFile) Size() int64  { return f.size }
-
-func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
-	n := int(max(0, min(int64(len(p)), f.size-off)))
-	clear(p[:n])
-	if off < int64(len(f.head)) {
-		copy(p[:n], f.head[off:])
-	}
-	if from := f.size - int64(len(f.tail)) - off; from < int64(n) {
-		copy(p[max(0, from):n], f.tail[max(0, -from):])
-	}
-	if n < len(p) {
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-func (f *memFile) Extent(off, limit int64) (disk.Extent, error) {
-	return disk.Extent{Range: disk.Range{Off: off, Len: limit}}, nil
-}
-
 // source is a gate to a parent that has every name and identity.
-func source(f *memFile) *driver.Source {
+func source(f *disktest.MemFile) *driver.Source {
 	return &driver.Source{File: f, Parent: func(ref driver.ParentRef) (*driver.Image, error) {
 		if len(ref.Names) == 0 {
 			return nil, ondisk.In(ondisk.ErrReference, "no name")
@@ -124,12 +89,14 @@ func FuzzVHD(f *testing.F) {
 			resum(head, tail)
 		}
 		spent := disktest.Spent()
-		readFuzzed(t, &memFile{head, tail, int64(len(head)) + int64(hole%(64<<20)) + int64(len(tail))})
-		require.Less(t, spent(), slowest)
+		end := int64(len(head)) + int64(hole%(64<<20))
+		readFuzzed(t, disktest.NewMemPieces("disk.vhd", end+int64(len(tail)),
+			disktest.MemPiece{Data: head}, disktest.MemPiece{At: end, Data: tail}))
+		require.Less(t, spent(), disktest.Slowest)
 	})
 }
 
-func readFuzzed(t *testing.T, file *memFile) {
+func readFuzzed(t *testing.T, file *disktest.MemFile) {
 	t.Helper()
 	if _, err := names(file); err != nil {
 		requireClass(t, err)
@@ -140,7 +107,7 @@ func readFuzzed(t *testing.T, file *memFile) {
 		return
 	}
 	require.True(t, hasCookie(file))
-	walk(t, img.Disk)
+	disktest.ReadSome(t, img.Disk, requireClass)
 	if img.Check == nil {
 		return
 	}
@@ -149,41 +116,10 @@ func readFuzzed(t *testing.T, file *memFile) {
 	for _, i := range issues {
 		if i.Effect == ondisk.Broken {
 			require.ErrorIs(t, i.Err, ondisk.ErrFormat)
-			return
 		}
 	}
-	// Tables in which nothing is broken lead to blocks that can be read.
-	buf := make([]byte, 1<<20)
-	for off := int64(0); off < min(img.Disk.Size(), 16<<20); off += int64(len(buf)) {
-		b := buf[:min(int64(len(buf)), img.Disk.Size()-off)]
-		require.NoError(t, ondisk.ReadFull(img.Disk, b, off))
-	}
-	copyFuzzed(t, img)
-}
-
-// walk reads places of a disk and follows its extents for a while.
-func walk(t *testing.T, d disk.Disk) {
-	t.Helper()
-	buf := make([]byte, 64<<10)
-	for i := range int64(16) {
-		if _, err := d.ReadAt(buf, d.Size()/16*i); err != nil && !errors.Is(err, io.EOF) {
-			requireClass(t, err)
-		}
-	}
-	off := int64(0)
-	for range 1000 {
-		if off == d.Size() {
-			return
-		}
-		e, err := d.Extent(off, d.Size()-off)
-		if err != nil {
-			requireClass(t, err)
-			return
-		}
-		require.Equal(t, off, e.Off)
-		require.Positive(t, e.Len)
-		require.LessOrEqual(t, e.End(), d.Size())
-		off = e.End()
+	if disktest.ReadSound(t, img.Disk, issues, disktest.NoError) {
+		copyFuzzed(t, img)
 	}
 }
 
@@ -203,7 +139,7 @@ func copyFuzzed(t *testing.T, img *driver.Image) {
 		b, err := os.ReadFile(f.Name())
 		require.NoError(t, err)
 		require.NoError(t, f.Close())
-		again, err := open(source(&memFile{head: b, size: int64(len(b))}))
+		again, err := open(source(disktest.NewMemFile("disk.vhd", b, int64(len(b)))))
 		require.NoError(t, err)
 		want := make([]byte, 3<<20)
 		copy(want[1<<20:], strings.Repeat("x", 1<<20))

@@ -3,11 +3,8 @@ package vhdx
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,48 +13,6 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
-
-// slowest is how long one image may take, on a machine that does other things besides.
-const slowest = 5 * time.Second
-
-// pieces is an image file in memory: a few pieces, and holes around them.
-type pieces struct {
-	name string
-	size int64
-	at   []int64
-	data [][]byte
-}
-
-func (f *pieces) Name() string { return f.name }
-func (f *pieces) ID() string   { return f.name }
-func (f *pieces) Size() int64  { return f.size }
-
-func (f *pieces) ReadAt(p []byte, off int64) (int, error) {
-	n := int(max(0, min(int64(len(p)), f.size-off)))
-	clear(p[:n])
-	for i, at := range f.at {
-		if skip := max(0, off-at); skip < int64(len(f.data[i])) && at-off < int64(n) {
-			copy(p[max(0, at-off):n], f.data[i][skip:])
-		}
-	}
-	if n < len(p) {
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-func (f *pieces) Extent(off, limit int64) (disk.Extent, error) {
-	e := disk.Extent{Range: disk.Range{Off: off, Len: limit}, Zero: true}
-	for i, at := range f.at {
-		switch end := at + int64(len(f.data[i])); {
-		case off >= at && off < end:
-			return disk.Extent{Range: disk.Range{Off: off, Len: min(limit, end-off)}}, nil
-		case at > off:
-			e.Len = min(e.Len, at-off)
-		}
-	}
-	return e, nil
-}
 
 // fuzzed is an image of which a fuzzer changes the parts that are parsed; checksums are made right behind it, since
 // no mutation would hit them.
@@ -76,10 +31,10 @@ func cut(v *disktest.VHDX) fuzzed {
 }
 
 // file puts the parts where a forged image has them.
-func (z fuzzed) file() *pieces {
-	f := &pieces{name: "disk.vhdx", size: 16 * mib}
+func (z fuzzed) file() *disktest.MemFile {
+	var all []disktest.MemPiece
 	put := func(at int64, b []byte, most int) {
-		f.at, f.data = append(f.at, at), append(f.data, b[:min(len(b), most)])
+		all = append(all, disktest.MemPiece{At: at, Data: b[:min(len(b), most)]})
 	}
 	sealed := func(b []byte, n int) []byte {
 		out := make([]byte, n)
@@ -96,7 +51,7 @@ func (z fuzzed) file() *pieces {
 	put(2*mib, z.meta, mib)
 	put(3*mib, z.bat, mib)
 	put(4*mib, bytes.Repeat([]byte("block of a disk "), mib/16), mib)
-	return f
+	return disktest.NewMemPieces("disk.vhdx", 16*mib, all...)
 }
 
 // sealLog makes the checksums of those entries right that lie in the log completely.
@@ -110,12 +65,6 @@ func sealLog(b []byte) []byte {
 		}
 	}
 	return out
-}
-
-// requireClass wants an error that the command line can put a name to: with an image in memory there are no others.
-func requireClass(t *testing.T, err error) {
-	t.Helper()
-	require.True(t, damaged(err), "%v", err)
 }
 
 // FuzzVHDX reads anything as the structures of a VHDX whose checksums are right.
@@ -152,13 +101,13 @@ func FuzzVHDX(f *testing.F) {
 			Parent: func(driver.ParentRef) (*driver.Image, error) { return &driver.Image{Disk: parent}, nil },
 		})
 		if err != nil {
-			requireClass(t, err)
+			disktest.RequireClass(t, err)
 		} else {
 			readSome(t, img)
 		}
 		_, err = names(z.file())
 		require.NoError(t, err, "a neighbour that is damaged is no reason to stop")
-		require.Less(t, spent(), slowest)
+		require.Less(t, spent(), disktest.Slowest)
 	})
 }
 
@@ -166,13 +115,7 @@ func FuzzVHDX(f *testing.F) {
 func readSome(t *testing.T, img *driver.Image) {
 	t.Helper()
 	buf := make([]byte, 64<<10)
-	for i := range int64(8) {
-		off := img.Disk.Size() / 8 * i
-		if _, err := img.Disk.ReadAt(buf[:min(int64(len(buf)), img.Disk.Size()-off)], off); err != nil &&
-			!errors.Is(err, io.EOF) {
-			requireClass(t, err)
-		}
-	}
+	disktest.ReadSome(t, img.Disk, disktest.RequireClass)
 	issues, err := img.Check()
 	require.NoError(t, err)
 	broken := ""
@@ -184,7 +127,7 @@ func readSome(t *testing.T, img *driver.Image) {
 	for off, n := int64(0), 0; off < img.Disk.Size() && n < 1000; n++ {
 		e, err := img.Disk.Extent(off, img.Disk.Size()-off)
 		if err != nil {
-			requireClass(t, err)
+			disktest.RequireClass(t, err)
 			require.NotEmpty(t, broken, "the check finds what a reader does: %v", err)
 			return
 		}

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // fuzzExtent opens a disk of one extent, whose file is data and a hole behind it. Every other one has a parent.
@@ -21,22 +20,18 @@ func fuzzExtent(t *testing.T, kind string, sectors uint64, data []byte, hole uin
 	if hole%2 == 1 {
 		text = strings.Replace(text, "parentCID=ffffffff", "parentCID=00000001\nparentFileNameHint=\"parent.vmdk\"", 1)
 	}
-	extent := &memFile{name: "x-delta.vmdk", data: data, size: int64(len(data)) + int64(hole%(64<<20))}
+	extent := disktest.NewMemFile("x-delta.vmdk", data, int64(len(data))+int64(hole%(64<<20)))
 	spent := disktest.Spent()
-	img, err := open(folder(&memFile{name: "disk.vmdk", data: []byte(text), size: int64(len(text))}, extent))
+	img, err := open(folder(disktest.NewMemFile("disk.vmdk", []byte(text), int64(len(text))), extent))
 	if err != nil {
-		requireClass(t, err)
+		disktest.RequireClass(t, err)
 		return
 	}
-	readSome(t, img.Disk)
+	disktest.ReadSome(t, img.Disk, disktest.RequireClass)
 	issues, err := img.Check()
 	require.NoError(t, err)
-	broken := slices.ContainsFunc(issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.Broken })
-	buf := make([]byte, 1<<20)
-	for off := int64(0); off < min(img.Disk.Size(), 16<<20) && !broken; off += int64(len(buf)) {
-		require.NoError(t, ondisk.ReadFull(img.Disk, buf[:min(int64(len(buf)), img.Disk.Size()-off)], off))
-	}
-	require.Less(t, spent(), slowest)
+	disktest.ReadSound(t, img.Disk, issues, disktest.NoError)
+	require.Less(t, spent(), disktest.Slowest)
 }
 
 // FuzzCOWD reads anything as header, directory and first table of an extent of ESX. The table is short: mutations hit

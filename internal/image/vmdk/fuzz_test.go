@@ -2,62 +2,24 @@ package vmdk
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// slowest is how long one image may take, on a machine that does other things besides.
-const slowest = 5 * time.Second
-
-// memFile is an image file of size bytes: data, and a hole behind it.
-type memFile struct {
-	name string
-	data []byte
-	size int64
-}
-
-func (f *memFile) Name() string { return f.name }
-func (f *memFile) ID() string   { return f.name }
-func (f *memFile) Size() int64  { return f.size }
-
-func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
-	n := int(max(0, min(int64(len(p)), f.size-off)))
-	clear(p[:n])
-	if off < int64(len(f.data)) {
-		copy(p[:n], f.data[off:])
-	}
-	if n < len(p) {
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-func (f *memFile) Extent(off, limit int64) (disk.Extent, error) {
-	e := disk.Extent{Range: disk.Range{Off: off, Len: limit}, Zero: off >= int64(len(f.data))}
-	if !e.Zero {
-		e.Len = min(limit, int64(len(f.data))-off)
-	}
-	return e, nil
-}
-
 // folder is a gate to a few files, and to a parent that every child has.
-func folder(main *memFile, beside ...*memFile) *driver.Source {
-	flat := &memFile{name: "x-flat.vmdk", data: bytes.Repeat([]byte("flat"), 1024), size: 2 << 20}
+func folder(main *disktest.MemFile, beside ...*disktest.MemFile) *driver.Source {
+	flat := disktest.NewMemFile("x-flat.vmdk", bytes.Repeat([]byte("flat"), 1024), 2<<20)
 	open := func(name string) (driver.File, error) {
 		for _, f := range append(beside, main, flat) {
-			if f.name == name {
+			if f.Name() == name {
 				return f, nil
 			}
 		}
@@ -68,18 +30,6 @@ func folder(main *memFile, beside ...*memFile) *driver.Source {
 		return &driver.Image{Disk: d, Template: plainDescriptor(), ContentID: "00000001"}, nil
 	}
 	return &driver.Source{File: main, Open: open, Parent: parent}
-}
-
-// requireClass wants an error that the command line can put a name to: with an image in memory there are no others.
-func requireClass(t *testing.T, err error) {
-	t.Helper()
-	for _, class := range []error{ondisk.ErrFormat, ondisk.ErrLimit, ondisk.ErrUnsupported, ondisk.ErrReference} {
-		if errors.Is(err, class) {
-			return
-		}
-	}
-	_, refused := errors.AsType[*ondisk.Refusal](err)
-	require.True(t, refused, "%v", err)
 }
 
 // FuzzDescriptor reads anything as the text of a VMDK.
@@ -109,16 +59,16 @@ func FuzzDescriptor(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		spent := disktest.Spent()
-		img, err := open(folder(&memFile{name: "disk.vmdk", data: text, size: int64(len(text))}))
+		img, err := open(folder(disktest.NewMemFile("disk.vmdk", text, int64(len(text)))))
 		if err != nil {
-			requireClass(t, err)
+			disktest.RequireClass(t, err)
 		} else {
-			readSome(t, img.Disk)
+			disktest.ReadSome(t, img.Disk, disktest.RequireClass)
 		}
 		if d, err := parseDescriptor(text); err == nil {
 			checkCopy(t, d, len(text))
 		}
-		require.Less(t, spent(), slowest)
+		require.Less(t, spent(), disktest.Slowest)
 	})
 }
 
@@ -136,35 +86,6 @@ func checkCopy(t *testing.T, d *descriptor, size int) {
 	if len(d.extents) > 0 {
 		require.Len(t, again.extents, 1)
 		require.Equal(t, "new-flat.vmdk", again.extents[0].name)
-	}
-}
-
-// readSome reads both ends of a disk and places in between, and walks over its extents.
-func readSome(t *testing.T, d disk.Disk) {
-	t.Helper()
-	buf := make([]byte, 64<<10)
-	for i := range int64(16) {
-		off := d.Size() / 16 * i
-		n, err := d.ReadAt(buf[:min(int64(len(buf)), d.Size()-off)], off)
-		require.True(t, err == nil || errors.Is(err, io.EOF) || n >= 0)
-		if err != nil && !errors.Is(err, io.EOF) {
-			requireClass(t, err)
-		}
-	}
-	off := int64(0)
-	for range 1000 {
-		if off == d.Size() {
-			return
-		}
-		e, err := d.Extent(off, d.Size()-off)
-		if err != nil {
-			requireClass(t, err)
-			return
-		}
-		require.Equal(t, off, e.Off)
-		require.Positive(t, e.Len)
-		require.LessOrEqual(t, e.End(), d.Size())
-		off = e.End()
 	}
 }
 
@@ -203,45 +124,35 @@ func FuzzSparse(f *testing.F) {
 		v := disktest.SparseVMDK{Forged: make(disktest.Forged, tablesAt+len(tables)), Descriptor: 512}
 		v.Put(tablesAt, tables)
 		v.Put(0, header[:min(len(header), 512)])
-		file := &memFile{name: "disk.vmdk", data: v.Forged, size: int64(len(v.Forged)) + int64(hole%(64<<20))}
+		file := disktest.NewMemFile("disk.vmdk", v.Forged, int64(len(v.Forged))+int64(hole%(64<<20)))
 		var h sparseHeader
 		_, err := ondisk.Decode(file, 0, &h)
 		require.NoError(t, err)
 		v.SetDescriptor(disktest.VMDKDescriptor(monolithicSparse, fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, h.Capacity)))
 		spent := disktest.Spent()
 		openFuzzed(t, file)
-		require.Less(t, spent(), slowest)
+		require.Less(t, spent(), disktest.Slowest)
 	})
 }
 
-func openFuzzed(t *testing.T, file *memFile) {
+func openFuzzed(t *testing.T, file *disktest.MemFile) {
 	t.Helper()
-	if file.size < 4 || !detect(file.data, nil) {
+	if file.Size() < 4 || !detect(disktest.Head(t, file, 64<<10), nil) {
 		return
 	}
 	img, err := open(folder(file))
 	if err != nil {
-		requireClass(t, err)
+		disktest.RequireClass(t, err)
 		return
 	}
-	readSome(t, img.Disk)
+	disktest.ReadSome(t, img.Disk, disktest.RequireClass)
 	if img.Check == nil {
 		return
 	}
 	issues, err := img.Check()
 	require.NoError(t, err)
-	for _, i := range issues {
-		if i.Effect == ondisk.Broken {
-			return
-		}
-	}
 	if img.Subformat == streamOptimized {
 		return // the check does not unpack grains
 	}
-	// Tables in which nothing is broken lead to grains that can be read.
-	buf := make([]byte, 1<<20)
-	for off := int64(0); off < min(img.Disk.Size(), 16<<20); off += int64(len(buf)) {
-		b := buf[:min(int64(len(buf)), img.Disk.Size()-off)]
-		require.NoError(t, ondisk.ReadFull(img.Disk, b, off))
-	}
+	disktest.ReadSound(t, img.Disk, issues, disktest.NoError)
 }

@@ -32,10 +32,10 @@ func TestExtentsOpenTheirFilesOnce(t *testing.T) {
 			text := disktest.VMDKDescriptor(kind, lines.String())
 			opened := 0
 			_, err := open(&driver.Source{
-				File: &memFile{name: "disk.vmdk", data: []byte(text), size: int64(len(text))},
+				File: disktest.NewMemFile("disk.vmdk", []byte(text), int64(len(text))),
 				Open: func(name string) (driver.File, error) {
 					opened++
-					return &memFile{name: name, size: 4096}, nil
+					return disktest.NewMemFile(name, nil, 4096), nil
 				},
 			})
 			require.ErrorIs(t, err, c.want)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -19,7 +20,7 @@ func TestSharedCache(t *testing.T) {
 	var readers []tableReader
 	sizes := []int{1, 512, 40_000, cacheAlign, cacheAlign + 3, 7}
 	for i, size := range sizes {
-		f := &memFile{name: fmt.Sprint(i), data: bytes.Repeat([]byte{byte(i + 1)}, size), size: int64(size)}
+		f := disktest.NewMemFile(fmt.Sprint(i), bytes.Repeat([]byte{byte(i + 1)}, size), int64(size))
 		require.False(t, c.has(f))
 		require.NoError(t, c.add(f))
 		require.True(t, c.has(f))
@@ -38,14 +39,14 @@ func TestSharedCache(t *testing.T) {
 	wide, err := readers[4].U64(cacheAlign - 4)
 	require.NoError(t, err)
 	require.Equal(t, uint64(0x0005050505050505), wide, "what the file has, and zeros behind it")
-	require.ErrorIs(t, c.add(&memFile{name: "x", size: math.MaxInt64}), ondisk.ErrLimit)
+	require.ErrorIs(t, c.add(disktest.NewMemFile("x", nil, math.MaxInt64)), ondisk.ErrLimit)
 }
 
 // What is a hole of a file, or lies between two files, is known without reading it.
 func TestSharedCacheKnowsHoles(t *testing.T) {
 	c := newSharedCache(tableCache)
 	for i := range 3 {
-		require.NoError(t, c.add(holedFile{&memFile{name: fmt.Sprint(i), size: cacheAlign + 100}}))
+		require.NoError(t, c.add(holedFile{disktest.NewMemFile(fmt.Sprint(i), nil, cacheAlign+100)}))
 	}
 	const second = 2 * cacheAlign
 	for _, want := range []disk.Extent{
@@ -62,11 +63,11 @@ func TestSharedCacheKnowsHoles(t *testing.T) {
 }
 
 // holedFile has 50 bytes, and a hole.
-type holedFile struct{ *memFile }
+type holedFile struct{ *disktest.MemFile }
 
 func (f holedFile) Extent(off, most int64) (disk.Extent, error) {
 	if off < 50 {
 		return disk.Extent{Range: disk.Range{Off: off, Len: min(50-off, most)}}, nil
 	}
-	return disk.Extent{Range: disk.Range{Off: off, Len: min(f.size-off, most)}, Zero: true}, nil
+	return disk.Extent{Range: disk.Range{Off: off, Len: min(f.Size()-off, most)}, Zero: true}, nil
 }

@@ -54,23 +54,23 @@ func FuzzStream(f *testing.F) {
 		v.Put(bodyAt, body)
 		v.Put(0, header[:min(len(header), 512)])
 		var h sparseHeader
-		_, err := ondisk.Decode(&memFile{data: v.Forged, size: 512}, 0, &h)
+		_, err := ondisk.Decode(disktest.NewMemFile("disk.vmdk", v.Forged, 512), 0, &h)
 		require.NoError(t, err)
 		v.SetDescriptor(disktest.VMDKDescriptor(h.subformat(), fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, h.Capacity)))
 		spent := disktest.Spent()
-		file := &memFile{name: "disk.vmdk", data: v.Forged, size: int64(len(v.Forged))}
+		file := disktest.NewMemFile("disk.vmdk", v.Forged, int64(len(v.Forged)))
 		openFuzzed(t, file)
-		requireSame(t, file)
-		require.Less(t, spent(), slowest)
+		requireSame(t, v.Forged, file)
+		require.Less(t, spent(), disktest.Slowest)
 	})
 }
 
 // requireSame reads front to back. When that comes to its end, the grains must be those of the file.
-func requireSame(t *testing.T, file *memFile) {
+func requireSame(t *testing.T, stream []byte, file *disktest.MemFile) {
 	t.Helper()
-	s, err := openStream(bytes.NewReader(file.data))
+	s, err := openStream(bytes.NewReader(stream))
 	if err != nil {
-		requireClass(t, err)
+		disktest.RequireClass(t, err)
 		return
 	}
 	type piece struct {
@@ -84,7 +84,7 @@ func requireSame(t *testing.T, file *memFile) {
 			break
 		}
 		if err != nil {
-			requireClass(t, err)
+			disktest.RequireClass(t, err)
 			return
 		}
 		pieces = append(pieces, piece{off, slices.Clone(p)})

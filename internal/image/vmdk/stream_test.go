@@ -30,7 +30,7 @@ func someDisk() []byte {
 // seekError is the first error of a file that is opened, checked and read.
 func seekError(t *testing.T, data []byte) error {
 	t.Helper()
-	img, err := open(folder(&memFile{name: "disk.vmdk", data: data, size: int64(len(data))}))
+	img, err := open(folder(disktest.NewMemFile("disk.vmdk", data, int64(len(data)))))
 	if err != nil {
 		return err
 	}
@@ -514,7 +514,7 @@ func TestSnapshotChildrenDoNotComeThroughAPipe(t *testing.T) {
 // A text that says streamOptimized belongs into the file that it describes.
 func TestDescriptorOfAStreamOutsideOfIt(t *testing.T) {
 	text := disktest.VMDKDescriptor(streamOptimized, `RW 8 SPARSE "x-flat.vmdk"`)
-	_, err := open(folder(&memFile{name: "disk.vmdk", data: []byte(text), size: int64(len(text))}))
+	_, err := open(folder(disktest.NewMemFile("disk.vmdk", []byte(text), int64(len(text)))))
 	require.ErrorIs(t, err, ondisk.ErrFormat)
 	require.ErrorContains(t, err, "open the extent file itself")
 }
