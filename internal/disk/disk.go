@@ -13,7 +13,7 @@ import (
 // Range is half-open: [Off, Off+Len). Bytes.
 type Range struct{ Off, Len int64 }
 
-// End is the first byte behind the range.
+// End returns the first byte behind the range.
 func (r Range) End() int64 { return r.Off + r.Len }
 
 // Contains reports whether o lies in r completely.
@@ -48,7 +48,7 @@ type Run struct {
 	Off int64
 }
 
-// Mapped is a Disk that tells where its bytes are stored. Every disk that New makes is one.
+// Mapped is a Disk that knows where its bytes are stored. Every disk that New makes is one.
 type Mapped interface {
 	Disk
 	// Run is the map at off, which must be on the disk: cut at its end, never empty.
@@ -179,7 +179,7 @@ func Stored(d Disk) (n int64, err error) {
 	return n, nil
 }
 
-// part is the state of the run at off, refined by what its source knows of its own holes.
+// part returns the state of the run at off, refined by what its source knows of its own holes.
 func (d *mapped) part(off, limit int64) (Extent, error) {
 	run, err := d.Run(off)
 	if err != nil {

@@ -22,8 +22,8 @@ func pattern(n int) []byte {
 	return b
 }
 
-// striped is a disk of runs of so many bytes, by turns stored and zero, and what it must read as. The stored bytes lie in
-// the file in reverse order, as those of an image that grew may.
+// striped is a disk of runs of so many bytes, by turns stored and zero, and what it must read as. The stored bytes lie
+// in the file in reverse order, as those of an image that grew may.
 func striped(size, run int) (disk.Disk, []byte) {
 	file, want := pattern(size), make([]byte, size)
 	for off := 0; off < size; off += 2 * run {
@@ -74,7 +74,12 @@ func TestARunPastTheEndIsCut(t *testing.T) {
 
 func TestSectionIsAPartOfADisk(t *testing.T) {
 	d, want := striped(300<<10, 10<<10)
-	for _, r := range []disk.Range{{Off: 0, Len: 300 << 10}, {Off: 63 * 512, Len: 100 << 10}, {Off: 300<<10 - 1, Len: 1}, {Off: 5, Len: 0}} {
+	for _, r := range []disk.Range{
+		{Off: 0, Len: 300 << 10},
+		{Off: 63 * 512, Len: 100 << 10},
+		{Off: 300<<10 - 1, Len: 1},
+		{Off: 5, Len: 0},
+	} {
 		s := disk.Section(d, r)
 		disktest.CheckBytes(t, s, want[r.Off:r.End()])
 	}
@@ -215,13 +220,16 @@ func TestExtents(t *testing.T) {
 func TestStacks(t *testing.T) {
 	src, bytes := striped(230*512, 1000)
 	part := disk.Section(src, disk.Range{Off: 512, Len: 229 * 512})
-	view := disk.Overlay(disk.Compose(part, 400*512, moves), []disk.Patch{{Off: 128*512 + 0x1c, New: []byte{128, 0, 0, 0}}})
+	view := disk.Overlay(disk.Compose(part, 400*512, moves),
+		[]disk.Patch{{Off: 128*512 + 0x1c, New: []byte{128, 0, 0, 0}}})
 	want := composed(bytes[512:], 400*512, moves)
 	copy(want[128*512+0x1c:], []byte{128, 0, 0, 0})
 	disktest.CheckBytes(t, view, want)
 	disktest.CheckBytes(t, disk.Section(view, disk.Range{Off: 128 * 512, Len: 100 * 512}), want[128*512:228*512])
-	again := disk.Compose(view, 500*512, []disk.Shift{{From: 128 * 512, To: 3, Len: 1000}, {From: 0, To: 64 << 10, Len: 64 << 10}})
-	disktest.CheckBytes(t, again, composed(want, 500*512, []disk.Shift{{From: 128 * 512, To: 3, Len: 1000}, {From: 0, To: 64 << 10, Len: 64 << 10}}))
+	again := disk.Compose(view, 500*512,
+		[]disk.Shift{{From: 128 * 512, To: 3, Len: 1000}, {From: 0, To: 64 << 10, Len: 64 << 10}})
+	disktest.CheckBytes(t, again,
+		composed(want, 500*512, []disk.Shift{{From: 128 * 512, To: 3, Len: 1000}, {From: 0, To: 64 << 10, Len: 64 << 10}}))
 }
 
 // A stretch of one state is one extent, whatever the map cuts it into: a copy asks once and not once a grain.
@@ -272,8 +280,8 @@ func TestReadErrorsSurface(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 }
 
-// A file that became shorter gives io.EOF in the middle of a disk. That must not look like the end of the disk: a copier
-// would take it for success.
+// A file that became shorter gives io.EOF in the middle of a disk. That must not look like the end of the disk: a
+// copier would take it for success.
 func TestShortFileIsNoEndOfDisk(t *testing.T) {
 	d := disk.New(3000, 512, func(off int64) (disk.Run, error) {
 		return disk.Run{Len: 3000 - off, Src: bytes.NewReader(make([]byte, 100)), Off: off}, nil

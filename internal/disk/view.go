@@ -6,7 +6,7 @@ import (
 	"sort"
 )
 
-// Section is the part r of d, as a disk of its own: a partition.
+// Section returns the part r of d, as a disk of its own: a partition.
 func Section(d Disk, r Range) Disk {
 	if r.Off < 0 || r.Len < 0 || r.End() > d.Size() {
 		panic(fmt.Sprintf("disk: section [%#x, %#x) of a disk of %#x bytes", r.Off, r.End(), d.Size()))
@@ -23,8 +23,8 @@ type Piece struct {
 	At  int64       // in Src, bytes
 }
 
-// Pieces is the map of a disk of size bytes that shows pieces, and below where no piece lies (nil: zeros). Pieces must be sorted
-// by Off, disjoint, not empty and inside of the disk.
+// Pieces returns the map of a disk of size bytes that shows pieces, and below where no piece lies (nil: zeros). Pieces
+// must be sorted by Off, disjoint, not empty and inside of the disk.
 func Pieces(size int64, pieces []Piece, below Map) Map {
 	end := int64(0)
 	for _, p := range pieces {
@@ -52,7 +52,8 @@ func Pieces(size int64, pieces []Piece, below Map) Map {
 	}
 }
 
-// Behind is the index of the first of sorted, disjoint ranges that ends behind off: the one that covers off, or the next one.
+// Behind returns the index of the first of sorted, disjoint ranges that ends behind off: the one that covers off, or
+// the next one.
 func Behind[R interface{ End() int64 }](ranges []R, off int64) int {
 	return sort.Search(len(ranges), func(i int) bool { return ranges[i].End() > off })
 }
@@ -60,14 +61,14 @@ func Behind[R interface{ End() int64 }](ranges []R, off int64) int {
 // Shift takes Len bytes of a source from From on and shows them at To.
 type Shift struct{ From, To, Len int64 }
 
-// Source is the range in the source.
+// Source returns the range in the source.
 func (s Shift) Source() Range { return Range{s.From, s.Len} }
 
-// Dest is the range in the composed disk.
+// Dest returns the range in the composed disk.
 func (s Shift) Dest() Range { return Range{s.To, s.Len} }
 
-// Compose is a disk of size bytes made of shifted ranges of src; what none covers is zero. Shifts must be sorted by To, disjoint
-// and inside both disks.
+// Compose returns a disk of size bytes made of shifted ranges of src; what none covers is zero. Shifts must be sorted
+// by To, disjoint and inside both disks.
 func Compose(src Disk, size int64, shifts []Shift) Disk {
 	pieces := make([]Piece, 0, len(shifts))
 	for _, s := range shifts {
@@ -86,10 +87,10 @@ type Patch struct {
 	Reason   string
 }
 
-// Range is what the patch covers.
+// Range returns what the patch covers.
 func (p Patch) Range() Range { return Range{p.Off, int64(len(p.New))} }
 
-// Overlay is d with patches applied. Patches must be sorted, disjoint and inside d.
+// Overlay returns d with patches applied. Patches must be sorted, disjoint and inside d.
 func Overlay(d Disk, patches []Patch) Disk {
 	if len(patches) == 0 {
 		return d
@@ -101,7 +102,7 @@ func Overlay(d Disk, patches []Patch) Disk {
 	return New(d.Size(), d.SectorSize(), Pieces(d.Size(), pieces, Whole(d, d.Size())))
 }
 
-// Whole is the map of a disk that is the first size bytes of src.
+// Whole returns the map of a disk that is the first size bytes of src.
 func Whole(src io.ReaderAt, size int64) Map {
 	return func(off int64) (Run, error) { return Run{Len: size - off, Src: src, Off: off}, nil }
 }

@@ -86,7 +86,7 @@ type piece struct {
 	data []byte
 }
 
-// pieces are what the target is given of the bytes b from off on.
+// pieces returns what the target is given of the bytes b from off on.
 func (o Options) pieces(b []byte, off, unit int64) ([]piece, error) {
 	var out []piece
 	for _, r := range dataRuns(b, off, unit) {

@@ -46,7 +46,7 @@ type Data struct {
 	ends []int64 // up to here each disk is known to hold data
 }
 
-// next gives the next chunk; its length is 0 at the end of the disks. It ends with ctx: the map of a large disk can
+// next returns the next chunk; its length is 0 at the end of the disks. It ends with ctx: the map of a large disk can
 // take minutes to walk.
 func (d *Data) next(ctx context.Context) (disk.Range, error) {
 	size := d.Disks[0].Size()
@@ -72,7 +72,8 @@ func (d *Data) next(ctx context.Context) (disk.Range, error) {
 	return disk.Range{}, nil
 }
 
-// Size is how many bytes of disks of one size are read to copy or to compare them: all that may be data in one of them.
+// Size returns how many bytes of disks of one size are read to copy or to compare them: all that may be data in one of
+// them.
 func Size(ctx context.Context, disks ...disk.Disk) (n int64, err error) {
 	d := &Data{Disks: disks}
 	for {
@@ -84,7 +85,7 @@ func Size(ctx context.Context, disks ...disk.Disk) (n int64, err error) {
 	}
 }
 
-// zero is the number of bytes from off on that all disks read as zero, in whole chunks unless they reach the end.
+// zero returns the number of bytes from off on that all disks read as zero, in whole chunks unless they reach the end.
 func (d *Data) zero(size int64) (int64, error) {
 	n := size - d.off
 	for i, k := range d.Disks {

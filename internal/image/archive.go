@@ -35,7 +35,10 @@ func (s *section) ID() string   { return fmt.Sprintf("%s:%d", s.f.ID(), s.off) }
 // names, in its own folder.
 func inArchive(dir *gate.Folder, main *section, find func(name string) (disk.Range, error), o Options) (*Image, error) {
 	f := main.f
-	img := &Image{Opened: gate.Opened{Dir: dir, Base: f.Name(), Handles: []*gate.File{f}}, members: []*section{main}, digest: o.Digest}
+	img := &Image{
+		Opened: gate.Opened{Dir: dir, Base: f.Name(), Handles: []*gate.File{f}}, members: []*section{main},
+		digest: o.Digest,
+	}
 	c := &chain{img: img, above: []driver.File{main}, sector: o.SectorSize}
 	c.gate = func(name string, _ int) (driver.File, error) {
 		if err := gate.CheckName(name); err != nil {

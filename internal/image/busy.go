@@ -17,7 +17,8 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 			out = append(out, busy(err.Error(), "shut the virtual machine down"))
 		}
 		if f.Claimed() {
-			out = append(out, busy(fmt.Sprintf("%q is a device that is mounted, or part of another one", f.Name()), "unmount it, or copy a snapshot of it"))
+			out = append(out, busy(fmt.Sprintf("%q is a device that is mounted, or part of another one", f.Name()),
+				"unmount it, or copy a snapshot of it"))
 		}
 	}
 	names, err := img.locks()
@@ -32,7 +33,7 @@ func (img *Image) Busy() ([]ondisk.Issue, error) {
 	return out, nil
 }
 
-// locks lists the files of the folder that say that the image is in use.
+// locks lists the files of the folder that show that the image is in use.
 func (img *Image) locks() ([]string, error) {
 	if img.known != nil {
 		return img.known.Locks, nil
@@ -40,20 +41,22 @@ func (img *Image) locks() ([]string, error) {
 	return img.Dir.Names(func(n string) bool { return img.lockedBy(n) != "" })
 }
 
-// unlock is what to do about a file that says that the image is in use.
+// unlock returns the remedy for a file that shows that the image is in use.
 func unlock(name string) string {
 	if ext := path.Ext(name); ext == ".vmss" || ext == ".vmem" {
 		return "resume the virtual machine and shut it down; the suspended state is lost otherwise"
 	}
-	return "shut the virtual machine down; if none runs and no program has the file open (fuser), the lock is stale: remove it"
+	return "shut the virtual machine down; if none runs and no program has the file open (fuser), the lock is stale: " +
+		"remove it"
 }
 
 func busy(text, remedy string) ondisk.Issue {
 	return ondisk.Issue{Code: "busy", Effect: ondisk.Refuse, Text: text, Remedy: remedy, Err: ondisk.ErrBusy}
 }
 
-// lockedBy tells what a file of the folder says about the image, empty when nothing. Spec: the lock files of VMware
-// Workstation (name.lck folders), ESXi on NFS (.lck-*), and the memory files of a running or suspended machine.
+// lockedBy returns how a file of the folder shows that the image is in use, empty if it does not. Spec: the lock files
+// of VMware Workstation (name.lck folders), ESXi on NFS (.lck-*), and the memory files of a running or suspended
+// machine.
 func (img *Image) lockedBy(name string) string {
 	stem := strings.TrimSuffix(img.Base, path.Ext(img.Base))
 	for _, f := range img.Handles {

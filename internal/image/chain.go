@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// userSays is who wants a format that the command line names.
+// userSays stands in errors for the command line, which wants a format.
 const userSays = "--format"
 
 // maxChain is how many parents an image can have, one behind the other.
@@ -21,10 +21,11 @@ const maxChain = 16
 type chain struct {
 	img   *Image
 	above []driver.File // the named files of the images that are being opened
-	// gate opens a further file by its plain name, where the image lies and nowhere else. level is 0 for a file of the image
-	// itself, 1 for one of its parent, …
+	// gate opens a further file by its plain name, where the image lies and nowhere else. level is 0 for a file of the
+	// image itself, 1 for one of its parent, …
 	gate func(name string, level int) (driver.File, error)
-	// sector is the size of the sectors of the image that the user named, for a format that cannot say it; 0 when it is not said.
+	// sector is the size of the sectors of the image that the user named, for a format that cannot say it; 0 when it is
+	// not said.
 	sector int64
 }
 
@@ -32,7 +33,10 @@ type chain struct {
 func (c *chain) open(main driver.File, want string) (string, *driver.Image, error) {
 	level := len(c.above) - 1
 	var parent *driver.Image
-	src := &driver.Source{File: main, Level: level, Open: func(name string) (driver.File, error) { return c.gate(name, level) }}
+	src := &driver.Source{
+		File: main, Level: level,
+		Open: func(name string) (driver.File, error) { return c.gate(name, level) },
+	}
 	if level == 0 {
 		src.SectorSize = c.sector
 	}
@@ -63,7 +67,10 @@ func (c *chain) parent(ref driver.ParentRef) (*driver.Image, error) {
 	}
 	for _, a := range c.above {
 		if a.ID() == f.ID() {
-			return nil, &ondisk.FormatError{What: "parent of " + c.last().Name(), Field: "name", Got: f.Name(), Want: "an image that is not in the chain already"}
+			return nil, &ondisk.FormatError{
+				What: "parent of " + c.last().Name(), Field: "name", Got: f.Name(),
+				Want: "an image that is not in the chain already",
+			}
 		}
 	}
 	if len(c.above) > maxChain {
@@ -81,7 +88,8 @@ func (c *chain) parent(ref driver.ParentRef) (*driver.Image, error) {
 	if ref.ID != "" && !strings.EqualFold(ref.ID, img.ContentID) {
 		return nil, &ondisk.Refusal{
 			Code: "reference", Remedy: "put the right parent beside it, or take the child from a backup that has both",
-			Reason: fmt.Sprintf("the parent %.256q has the content id %s, but %q was made on %s: it was changed or replaced since, and both together are no disk",
+			Reason: fmt.Sprintf("the parent %.256q has the content id %s, but %q was made on %s: it was changed or replaced "+
+				"since, and both together are no disk",
 				f.Name(), img.ContentID, c.last().Name(), ref.ID),
 		}
 	}
@@ -111,12 +119,13 @@ func (c *chain) find(ref driver.ParentRef) (driver.File, error) {
 	}
 	return nil, &ondisk.Refusal{
 		Code: "reference", Remedy: "put the parent into the same folder, or consolidate the snapshots where it is",
-		Reason: fmt.Sprintf("the parent of %q is missing: there is no %s in its folder, and its data is not complete without it", c.last().Name(), strings.Join(tried, " and no ")),
+		Reason: fmt.Sprintf("the parent of %q is missing: there is no %s in its folder, and its data is not complete "+
+			"without it", c.last().Name(), strings.Join(tried, " and no ")),
 	}
 }
 
-// localName is the name in the image's folder that a stored name leads to. A path is what the machine that wrote it had: with
-// an identity to compare, the file may have moved together with the child.
+// localName returns the name in the image's folder that a stored name leads to. A path is what the machine that wrote
+// it had: with an identity to compare, the file may have moved together with the child.
 func localName(stored string, hasID bool) string {
 	name := stored
 	for _, here := range []string{"./", `.\`} {

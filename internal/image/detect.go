@@ -31,8 +31,8 @@ const (
 // isoName is what users call the image of a CD.
 const isoName = "ISO 9660"
 
-// What detection looks at within the head, in bytes: magic numbers stand in the first block, the root of an XML text may come behind a
-// long comment, and the mark of a CD has a place of its own.
+// What detection looks at within the head, in bytes: magic numbers stand in the first block, the root of an XML text
+// may come behind a long comment, and the mark of a CD has a place of its own.
 const (
 	magicBlock = 4 << 10
 	textBlock  = 8 << 10
@@ -72,9 +72,9 @@ func has(b []byte, off int, magic string) bool {
 	return off >= 0 && off <= len(b) && bytes.HasPrefix(b[off:], []byte(magic))
 }
 
-// detect finds the one format that the content has. Two matches are an error: whichever came first would be a guess, and
-// a guest can write what looks like a header into its own disk.
-// says is who wants the format.
+// detect finds the one format that the content has. Two matches are an error: whichever came first would be a guess,
+// and a guest can write what looks like a header into its own disk. says names what wants the format: the command line,
+// or a child.
 func detect(f driver.File, want, says string) (driver.Format, error) {
 	found, names, other, err := recognise(f)
 	switch {
@@ -88,7 +88,10 @@ func detect(f driver.File, want, says string) (driver.Format, error) {
 			Want: "the content of one format; if the guest wrote one of the headers, remove it inside the guest",
 		}
 	case want != "" && !matches(want, found.Name, names):
-		return found, &ondisk.FormatError{What: "image", Field: "format", Got: contentName(names), Want: want + ", as " + says + " says"}
+		return found, &ondisk.FormatError{
+			What: "image", Field: "format", Got: contentName(names),
+			Want: want + ", as " + says + " says",
+		}
 	case len(names) == 1 && found.Name == raw.Format.Name:
 		remedy := other.remedy
 		if remedy == "" {
@@ -99,7 +102,8 @@ func detect(f driver.File, want, says string) (driver.Format, error) {
 	return found, nil
 }
 
-// recognise lists the formats that the content has: the last one that is read, the names of all, and the last one that is not read.
+// recognise lists the formats that the content has: the last one that is read, the names of all, and the last one that
+// is not read.
 func recognise(f driver.File) (found driver.Format, names []string, other recognised, err error) {
 	size := f.Size()
 	e, _ := spareEnds.Get().(*ends)

@@ -101,7 +101,8 @@ func TestRawDisksThatBeginWithAMagicNumber(t *testing.T) {
 // A file that is no disk is told so in those words, and what its name says.
 func TestNoDiskImage(t *testing.T) {
 	dir := t.TempDir()
-	const none = "no disk image: it begins with none of the headers that trueup knows, and its size (5000) is no multiple of 512, as that of a raw disk is"
+	const none = "no disk image: it begins with none of the headers that trueup knows, and its size (5000) is no " +
+		"multiple of 512, as that of a raw disk is"
 	for name, want := range map[string]string{
 		"notes.txt": none, "broken.qcow2": none + ". The name says qcow2: it may be truncated or damaged", "vm.ova": none + ". The name says OVA: it may be truncated or damaged",
 	} {

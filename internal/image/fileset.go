@@ -38,10 +38,14 @@ func NewFileSet(dir *gate.Folder, base string) (*FileSet, error) {
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
-	return &FileSet{gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}}, map[string]*gate.Folder{}, &siblings{}}, nil
+	return &FileSet{
+		gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}},
+		map[string]*gate.Folder{},
+		&siblings{},
+	}, nil
 }
 
-// First is the file that was named.
+// First returns the file that was named.
 func (s *FileSet) First() driver.File { return s.Handles[0] }
 
 // Has reports whether the folder has a file of this name.
@@ -117,7 +121,7 @@ func (s *FileSet) OpenInside(
 	return img, nil
 }
 
-// Section is a stretch of the first file as a file of its own: a member of an archive.
+// Section returns a stretch of the first file as a file of its own: a member of an archive.
 func (s *FileSet) Section(name string, at disk.Range) driver.File {
 	return newSection(s.Handles[0], name, at)
 }

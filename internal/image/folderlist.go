@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 )
 
-// FileNames are names of files. They are bytes, and a text of JSON would change those that are no UTF-8: there they are base64.
+// FileNames are names of files. They are bytes, and JSON would change those that are not UTF-8: there they are base64.
 type FileNames []string
 
 // MarshalJSON keeps every byte.
@@ -35,19 +35,20 @@ func (n *FileNames) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Beside is what a folder holds beside an image. What does not concern it may be among it: the image looks at each of them.
+// Beside lists what a folder holds beside an image. The image looks at each: not all of them need to concern it.
 type Beside struct {
-	Locks    FileNames `json:"locks,omitempty"` // names of files by which a program says that it uses the image
+	Locks    FileNames `json:"locks,omitempty"` // files by which a program marks the image as in use
 	Children []Child   `json:"children,omitempty"`
 }
 
-// Child is an image that may be a snapshot of another: its name, and the last components of those that it gives its parent.
+// Child is an image that may be a snapshot of another: its name, and the last components of those that it gives its
+// parent.
 type Child struct {
 	Name    []byte    `json:"name"`
 	Parents FileNames `json:"parents"`
 }
 
-// parents are the children as names of neighbours.
+// parents returns the children as names of neighbours.
 func (b *Beside) parents() map[string]driver.Names {
 	out := map[string]driver.Names{}
 	for _, c := range b.Children {
@@ -56,15 +57,16 @@ func (b *Beside) parents() map[string]driver.Names {
 	return out
 }
 
-// Folder is what a folder holds that concerns its images, for who lists it once and has many of them. The zero value is an empty one.
+// Folder collects what a folder holds that concerns its images, for a caller that lists it once and opens many of them.
+// The zero value is an empty one.
 type Folder struct {
 	general []string        // locks that concern every image, sorted
 	locks   map[string]bool // of one disk each: its name and ".lck"
 	memory  []string        // files with the memory of a machine; sorted by Done
 }
 
-// maxLocks is how many locks are kept that concern one image, or every image: one says as much as thousands. Those that come first by
-// name are kept, since the order of a folder is chance.
+// maxLocks is how many locks are kept that concern one image, or every image: one says as much as thousands. Those that
+// come first by name are kept, since the order of a folder is chance.
 const maxLocks = 8
 
 // Add notes a name of the folder.
@@ -86,11 +88,11 @@ func (f *Folder) Add(name string) {
 	}
 }
 
-// Done tells that all names are there.
+// Done ends the list: all names were added.
 func (f *Folder) Done() { slices.Sort(f.memory) }
 
-// Locks lists names that may say that an image is in use, sorted. files are its own and those of its parents. After Done it is safe for
-// concurrent use.
+// Locks lists the names that may show that an image is in use, sorted. files are its own and those of its parents.
+// After Done it is safe for concurrent use.
 func (f *Folder) Locks(files []string) FileNames {
 	out := slices.Clone(f.general)
 	for _, name := range files {

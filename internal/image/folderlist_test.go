@@ -51,7 +51,8 @@ func TestLocksOfAFolder(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, alone, 9)
 
-	img, err := image.Open(filepath.Join(dir, "a.vmdk"), image.Options{Beside: &image.Beside{Locks: f.Locks([]string{"a.vmdk", "a-flat.vmdk"})}})
+	img, err := image.Open(filepath.Join(dir, "a.vmdk"),
+		image.Options{Beside: &image.Beside{Locks: f.Locks([]string{"a.vmdk", "a-flat.vmdk"})}})
 	require.NoError(t, err)
 	defer img.Close()
 	known, err := img.Busy()
@@ -106,7 +107,8 @@ func TestIdentify(t *testing.T) {
 		"cut.ovf":     {[]byte(ovf[:300]), image.Identity{Kind: image.Pack, Format: "ovf"}},
 		"two formats": {disktest.ForgeFixedVHD(slices.Clone(q.Forged)).Forged, image.Identity{Kind: image.Disk, Format: "qcow2+vhd", Parents: image.FileNames{"base.img"}}},
 		"descriptor": {
-			[]byte(disktest.VMDKDescriptor("twoGbMaxExtentFlat", `RW 1 FLAT "a" 0`, `RW 1 FLAT "a" 9`, `RW 1 FLAT "../up" 0`, `RW 1 FLAT "b/c" 0`, `RW 1 FLAT "C:d" 0`, long, `RW 1 ZERO`, `RW 1 FLAT "b"`)),
+			[]byte(disktest.VMDKDescriptor("twoGbMaxExtentFlat", `RW 1 FLAT "a" 0`, `RW 1 FLAT "a" 9`, `RW 1 FLAT "../up" 0`,
+				`RW 1 FLAT "b/c" 0`, `RW 1 FLAT "C:d" 0`, long, `RW 1 ZERO`, `RW 1 FLAT "b"`)),
 			image.Identity{Kind: image.Disk, Format: "vmdk", Extents: image.FileNames{"a", "b"}, Claims: []int64{512, 512}},
 		},
 	} {

@@ -62,7 +62,7 @@ func Names() []string {
 	return out
 }
 
-// Title is a format as its makers write it, also of one that is recognised only.
+// Title returns a format as its makers write it, also of one that is recognised only.
 func Title(format string) string {
 	if f, ok := byName(format); ok {
 		return cmp.Or(f.Title, f.Name)
@@ -70,7 +70,7 @@ func Title(format string) string {
 	return strings.ToUpper(format)
 }
 
-// FormatName is the name of a format as the user may write it: in any case, and as QEMU calls it.
+// FormatName returns the name of a format as the user may write it: in any case, and as QEMU calls it.
 func FormatName(name string) string {
 	name = strings.ToLower(name)
 	for f := range withRaw {
@@ -96,8 +96,8 @@ func extended(ext string) string {
 	return ""
 }
 
-// SuffixFormat is the one format that the suffix of a name stands for, empty for a suffix of several, such as .img, or
-// of none.
+// SuffixFormat returns the one format that the suffix of a name stands for, empty for a suffix of several, such as
+// .img, or of none.
 func SuffixFormat(path string) string {
 	ext := strings.ToLower(filepath.Ext(path))
 	if ext == ".raw" {

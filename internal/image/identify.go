@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Kind says what a file is for.
+// Kind is the purpose of a file.
 type Kind string
 
 // Kinds of files.
@@ -28,21 +28,22 @@ const (
 	Packed      Kind = "packed"      // a compressed file, which could hold an image
 )
 
-// Identity is what a file is, as far as its first bytes tell and what they name. The rest is not judged.
+// Identity describes a file as far as its first bytes and what they name show. The rest is not judged.
 type Identity struct {
 	Kind    Kind      `json:"kind,omitempty"`
 	Format  string    `json:"format,omitempty"`  // as users write it
 	Remedy  string    `json:"remedy,omitempty"`  // for what is packed
 	Extents FileNames `json:"extents,omitempty"` // files that hold its data, each once: of an OVF those of its disks
-	Claims  []int64   `json:"claims,omitempty"`  // bytes that it takes of each of Extents, from its start on, where that has no header
+	// Claims are the bytes that it takes of each of Extents, from the start on, if that has no header.
+	Claims  []int64   `json:"claims,omitempty"`
 	Parents FileNames `json:"parents,omitempty"` // images that it completes: the last component of each name
-	Read    int64     `json:"read,omitempty"`    // bytes, to know all that; set by who counts them
+	Read    int64     `json:"read,omitempty"`    // bytes read for all that; set by the caller that counts them
 }
 
 // maxNamed is how many files are kept that an image names: no reader takes a disk of more extents.
 const maxNamed = 4096
 
-// plainNames are those that files of the folder can have, each once.
+// plainNames returns the names that files of the folder can have, each once.
 func plainNames(names []string) (out FileNames) {
 	seen := map[string]bool{}
 	for _, n := range names {
@@ -54,7 +55,7 @@ func plainNames(names []string) (out FileNames) {
 	return out
 }
 
-// claims are those of extents, each the largest of one file.
+// claims returns the claims on extents, for each file the largest.
 func claims(extents FileNames, n driver.Names) []int64 {
 	if len(n.Claims) != len(n.Extents) {
 		return nil
@@ -70,7 +71,7 @@ func claims(extents FileNames, n driver.Names) []int64 {
 	return out
 }
 
-// Claimed is how many bytes the image takes of a file without a header, from its start on.
+// Claimed returns how many bytes the image takes of a file without a header, from its start on.
 func (id Identity) Claimed(name string) int64 {
 	if i := slices.Index(id.Extents, name); i >= 0 && i < len(id.Claims) {
 		return id.Claims[i]
@@ -78,7 +79,7 @@ func (id Identity) Claimed(name string) int64 {
 	return 0
 }
 
-// parentNames are the last components of names, each once.
+// parentNames returns the last components of names, each once.
 func parentNames(names []string) (out FileNames) {
 	seen := map[string]bool{}
 	for _, n := range names {
@@ -93,7 +94,8 @@ func parentNames(names []string) (out FileNames) {
 // maxNameLength is how long the name of a file can be, in bytes. Spec: NAME_MAX.
 const maxNameLength = 255
 
-// Identify tells what the file at path is. Links and devices are what they are: only Open follows the user there.
+// Identify returns the identity of the file at path. Links are not followed and devices not opened: only Open does
+// that.
 func Identify(path string, meter *gate.Meter) (id Identity, err error) {
 	dir, err := gate.OpenFolder(filepath.Dir(path))
 	if err != nil {
@@ -117,7 +119,7 @@ func IdentifyFile(f driver.File) (Identity, error) {
 		return Identity{}, err
 	case len(names) == 0:
 		return Identity{Kind: Bare, Format: raw.Format.Name}, nil
-	case len(names) > 1: // opening it says what is wrong
+	case len(names) > 1: // opening it finds the error
 		n, err := readNames(f)
 		return Identity{Kind: Disk, Format: strings.Join(names, "+"), Parents: parentNames(n.Parents)}, err
 	case other.kind == Packed:
@@ -158,7 +160,8 @@ func glance(format driver.Format, f driver.File) (driver.Names, error) {
 // smallest is what an image has at least, in bytes: one sector.
 const smallest = units.SectorSize
 
-// Named reports whether a file has the name of an image, whatever its content: one that is not one is damaged. size is in bytes.
+// Named reports whether a file has the name of an image, whatever its content: one that is not one is damaged. size is
+// in bytes.
 func Named(name string, size int64) bool {
 	if extended(strings.ToLower(filepath.Ext(name))) != "" {
 		return true
@@ -167,7 +170,8 @@ func Named(name string, size int64) bool {
 	return rawNamed(name) && size >= SmallestBare && size%units.SectorSize == 0
 }
 
-// SmallestBare is the smallest file without a format that is a disk for its name alone, in bytes: the largest floppy is smaller.
+// SmallestBare is the smallest file without a format that is a disk for its name alone, in bytes: the largest floppy is
+// smaller.
 const SmallestBare = 4 * units.MiB
 
 // IsFlatName reports whether a file has the name of an extent without a header.

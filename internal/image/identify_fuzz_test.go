@@ -13,7 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// FuzzIdentify gives a file any content: what it is found to be is bounded, names nothing outside of its folder, and takes little reading.
+// FuzzIdentify gives a file any content: what it is found to be is bounded, names nothing outside of its folder, and
+// takes little reading.
 func FuzzIdentify(f *testing.F) {
 	disk := make([]byte, 256*units.KiB)
 	f.Add([]byte(disktest.VMDKDescriptor("twoGbMaxExtentFlat", `RW 1 FLAT "a" 0`, `RW 1 FLAT "../b" 0`)), "x.vmdk")

@@ -14,11 +14,14 @@ const (
 	packageOVF = "OVF"
 )
 
-// others are the formats that have a name and no reader. A short magic number is held against further fields of its header, since boot
-// code may begin with any two bytes.
+// others are the formats that have a name and no reader. A short magic number is checked against further fields of its
+// header, since boot code may begin with any two bytes.
 var others = slices.Concat(disks, packed, []recognised{
 	{name: isoName, kind: Medium, detect: at(0x8001, "CD001"), remedy: "an image of an optical disc needs no alignment"},
-	{name: "WIM", kind: Medium, detect: either(prefix("MSWIM\x00\x00\x00"), prefix("WLPWM\x00\x00\x00")), remedy: "it holds files and no disk: apply it to a disk first, with wimapply or DISM"},
+	{
+		name: "WIM", kind: Medium, detect: either(prefix("MSWIM\x00\x00\x00"), prefix("WLPWM\x00\x00\x00")),
+		remedy: "it holds files and no disk: apply it to a disk first, with wimapply or DISM",
+	},
 	{name: packageOVA, extension: ".ova", remedy: "an OVA inside an OVA is not supported", detect: at(257, "ustar")},
 	{
 		name: packageOVF, extension: ".ovf", remedy: "the text of a package is no disk",
@@ -36,16 +39,34 @@ var disks = []recognised{
 	},
 	{name: "Bochs", detect: prefix("Bochs Virtual HD Image")},
 	{name: "DMG", detect: func(_, tail []byte) bool { return has(tail, len(tail)-512, "koly") }},
-	{name: "cloop", detect: prefix("#!/bin/sh\n#V"), remedy: "unpack it with qemu-img convert -f cloop -O raw, and take the result"},
+	{
+		name: "cloop", detect: prefix("#!/bin/sh\n#V"),
+		remedy: "unpack it with qemu-img convert -f cloop -O raw, and take the result",
+	},
 	{name: "EWF (E01)", detect: prefix("EVF\x09\x0d\x0a\xff\x00"), remedy: "export it to raw with ewfexport"},
 	{name: "EWF2 (Ex01)", detect: prefix("EVF2\x0d\x0a\x81\x00"), remedy: "export it to raw with ewfexport"},
 	{name: "AFF", detect: prefix("AFF10\x0d\x0a\x00"), remedy: "convert it to raw with affconvert -r"},
-	{name: "Apple sparseimage", detect: both(prefix("sprs"), be32(4, 3)), remedy: "convert it to raw with hdiutil convert -format UDTO"},
-	{name: "ASIF", detect: both(prefix("shdw"), be32(4, 1)), remedy: "convert it on macOS with diskutil image create from, and take the raw result"},
-	{name: "Android sparse", detect: both(prefix("\x3a\xff\x26\xed"), le16(4, 1)), remedy: "convert it to raw with simg2img"},
+	{
+		name: "Apple sparseimage", detect: both(prefix("sprs"), be32(4, 3)),
+		remedy: "convert it to raw with hdiutil convert -format UDTO",
+	},
+	{
+		name: "ASIF", detect: both(prefix("shdw"), be32(4, 1)),
+		remedy: "convert it on macOS with diskutil image create from, and take the raw result",
+	},
+	{
+		name: "Android sparse", detect: both(prefix("\x3a\xff\x26\xed"), le16(4, 1)),
+		remedy: "convert it to raw with simg2img",
+	},
 	{name: "Proxmox VMA", detect: both(prefix("VMA\x00"), be32(4, 1)), remedy: "extract its disks with vma extract"},
-	{name: "partclone", detect: prefix("partclone-image"), remedy: "restore the partition with partclone.restore; it is no whole disk"},
-	{name: "ntfsclone", detect: prefix("\x00ntfsclone-image"), remedy: "restore the partition with ntfsclone --restore-image; it is no whole disk"},
+	{
+		name: "partclone", detect: prefix("partclone-image"),
+		remedy: "restore the partition with partclone.restore; it is no whole disk",
+	},
+	{
+		name: "ntfsclone", detect: prefix("\x00ntfsclone-image"),
+		remedy: "restore the partition with ntfsclone --restore-image; it is no whole disk",
+	},
 }
 
 // packed are compressed files, which could hold anything. A disk with a partition table is not one.
@@ -103,7 +124,8 @@ func zstd(head, _ []byte) bool {
 
 // bzip2 reports a stream: its level, then the mark of a block or of the end.
 func bzip2(head, _ []byte) bool {
-	return has(head, 0, "BZh") && len(head) > 3 && head[3] >= '1' && head[3] <= '9' && (has(head, 4, "1AY&SY") || has(head, 4, "\x17\x72\x45\x38\x50\x90"))
+	return has(head, 0, "BZh") && len(head) > 3 && head[3] >= '1' && head[3] <= '9' &&
+		(has(head, 4, "1AY&SY") || has(head, 4, "\x17\x72\x45\x38\x50\x90"))
 }
 
 // lz4 reports a frame of version 1, or a legacy one. Spec: lz4_Frame_format.

@@ -14,18 +14,19 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// CodeHidden is that of the issue of an image that has data which read as zeros.
+// CodeHidden is the code of the issue of an image with data that read as zeros.
 const CodeHidden = vhd.CodeHidden
 
-// CodeMisnamed is that of the issue of a file that has the name of a format, and is read as raw.
+// CodeMisnamed is the code of the issue of a file that is named as a format and read as raw.
 const CodeMisnamed = "format-missing"
 
-// rawExtent is the end of the stem that an extent without a header has, which is raw although its extension is that of a VMDK.
+// rawExtent is the end of the stem that an extent without a header has, which is raw although its extension is that of
+// a VMDK.
 var rawExtent = regexp.MustCompile(`-(flat|f[0-9]{3,4}|rdmp?)$`)
 
-// misnamed says that a file has the name of a format and nothing of its structures. The content alone decides what a file is
-// read as, but raw is what remains of any format whose header or footer is damaged or cut off: a copy would then be
-// one of the container's bytes, and look complete.
+// misnamed reports a file that has the name of a format and nothing of its structures. The content alone decides what a
+// file is read as, but raw is what remains of any format whose header or footer is damaged or cut off: a copy would
+// then be one of the container's bytes, and look complete.
 func (img *Image) misnamed(name string, o Options) {
 	if img.Format != raw.Format.Name || o.Format != "" {
 		return
@@ -36,13 +37,15 @@ func (img *Image) misnamed(name string, o Options) {
 	}
 	img.Issues = append(img.Issues, ondisk.Issue{
 		Code: CodeMisnamed, Effect: ondisk.Refuse, Err: ondisk.ErrFormat,
-		Text: fmt.Sprintf("%.256q is named as %s, but has neither its header nor its footer: either they are lost, and its bytes are not those of the disk, or it is a raw disk",
+		Text: fmt.Sprintf("%.256q is named as %s, but has neither its header nor its footer: either they are lost, and its "+
+			"bytes are not those of the disk, or it is a raw disk",
 			name, format),
 		Remedy: "take it from a backup if it was " + format + "; rename it or add --format raw if it is a raw disk",
 	})
 }
 
-// namedAs returns the format that the name of a file stands for, "" for no format and for names that raw images have too.
+// namedAs returns the format that the name of a file stands for, "" for no format and for names that raw images have
+// too.
 func namedAs(name string) string {
 	ext := strings.ToLower(filepath.Ext(name))
 	if rawExtent.MatchString(strings.TrimSuffix(strings.ToLower(name), ext)) {
@@ -51,7 +54,7 @@ func namedAs(name string) string {
 	return extended(ext)
 }
 
-// named adds what the name of a file says to the error of one that is no image.
+// named adds the format in the name of a file to the error of one that is no image.
 func named(name string, err error) error {
 	if format := namedAs(name); format != "" && errors.Is(err, raw.ErrNone) {
 		return fmt.Errorf("%w. The name says %s: it may be truncated or damaged", err, format)
@@ -77,7 +80,8 @@ func (img *Image) ordered(main driver.File) error {
 	if err == nil && len(names) > 0 {
 		img.Issues = append(img.Issues, ondisk.Issue{
 			Code: "format-overridden", Effect: ondisk.Warn,
-			Text: fmt.Sprintf("the file has the header of %s, and is read as a raw disk, as --format says", strings.Join(names, " and ")),
+			Text: fmt.Sprintf("the file has the header of %s, and is read as a raw disk, as --format says",
+				strings.Join(names, " and ")),
 		})
 	}
 	return err
@@ -86,7 +90,8 @@ func (img *Image) ordered(main driver.File) error {
 // packedNames are extensions of compressed files, and of pieces of them.
 var packedNames = regexp.MustCompile(`\.(gz|xz|zst|zstd|bz2|lz4|lzo|zip|7z|rar|[0-9]{2,3}|a[a-z])$`)
 
-// NamedPacked reports whether the name of a compressed file is that of an image: disk.img.gz, a box of Vagrant, a part of a Clonezilla image.
+// NamedPacked reports whether the name of a compressed file is that of an image: disk.img.gz, a box of Vagrant, a part
+// of a Clonezilla image.
 func NamedPacked(name string) bool {
 	name = strings.ToLower(name)
 	if strings.HasSuffix(name, ".box") || strings.Contains(name, "-ptcl-img") {

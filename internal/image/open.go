@@ -39,7 +39,7 @@ type FileInfo struct {
 
 // Options of Open.
 type Options struct {
-	Format string // name of the format, empty to find it by content; it is held against the content either way
+	Format string // name of the format, empty to find it by content; it is checked against the content either way
 	// SectorSize in bytes of a raw image, which cannot say it. 0: that of its device, 512 in a file.
 	SectorSize int64
 	// Beside is what a look at the image's whole folder found; nil: the folder is looked at.
@@ -75,7 +75,10 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img := &Image{Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{main}}, known: o.Beside, digest: o.Digest}
+	img := &Image{
+		Opened: gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{main}}, known: o.Beside,
+		digest: o.Digest,
+	}
 	sector := o.SectorSize
 	if sector == 0 && main.Sector == fourK {
 		sector = fourK // any other size, such as that of a CD, is not one that disks have
@@ -92,7 +95,7 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 	return img, err
 }
 
-// beside is the gate to further files in the folder of the image.
+// beside returns the gate to further files in the folder of the image.
 func (img *Image) beside(name string, level int) (driver.File, error) {
 	f, err := img.Dir.Open(name)
 	if err != nil {

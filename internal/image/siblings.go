@@ -28,14 +28,15 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 	}
 	var children []string
 	for _, name := range slices.Sorted(maps.Keys(neighbours)) {
-		if name != img.Base && slices.ContainsFunc(neighbours[name].Parents, func(parent string) bool { return img.owns(lastName(parent)) }) {
+		if name != img.Base &&
+			slices.ContainsFunc(neighbours[name].Parents, func(parent string) bool { return img.owns(lastName(parent)) }) {
 			children = append(children, name)
 		}
 	}
 	return snapshots(children), nil
 }
 
-// neighbours are what the images of the folder name.
+// neighbours returns what the images of the folder name.
 func (img *Image) neighbours() (_ map[string]driver.Names, err error) {
 	switch s := img.siblings; {
 	case img.known != nil:
@@ -54,7 +55,8 @@ func snapshots(children []string) (out []ondisk.Issue) {
 	for _, name := range children {
 		out = append(out, ondisk.Issue{
 			Code: "snapshot-parent", Effect: ondisk.Refuse,
-			Text:   fmt.Sprintf("%q in the same folder is a snapshot of this disk: the disk alone is not the machine's present state", name),
+			Text: fmt.Sprintf("%q in the same folder is a snapshot of this disk: the disk alone is not the machine's "+
+				"present state", name),
 			Remedy: "consolidate or remove the snapshots first",
 		})
 	}
@@ -73,20 +75,21 @@ func (img *Image) Owner() ([]ondisk.Issue, error) {
 	name := m[1] + ".vmdk"
 	return []ondisk.Issue{{
 		Code: "flat-extent", Effect: ondisk.Warn,
-		Text:   fmt.Sprintf("this is the flat extent of a VMDK whose descriptor is %q: a copy of it is a raw disk without descriptor", name),
+		Text: fmt.Sprintf("this is the flat extent of a VMDK whose descriptor is %q: a copy of it is a raw disk without "+
+			"descriptor", name),
 		Remedy: "name the descriptor instead",
 	}}, nil
 }
 
-// owns reports whether a name is that of one of the image's own files; those of its parents are others'. Other systems find a file
-// by its name in another case, which counts unless a file has just that name.
+// owns reports whether a name is that of one of the image's own files; those of its parents are others'. Other systems
+// find a file by its name in another case, which counts unless a file has just that name.
 func (img *Image) owns(name string) bool {
 	same := func(f *gate.File) bool { return f.Level == 0 && f.Name() == name }
 	alike := func(f *gate.File) bool { return f.Level == 0 && strings.EqualFold(f.Name(), name) }
 	return slices.ContainsFunc(img.Handles, same) || slices.ContainsFunc(img.Handles, alike) && !img.Dir.Exists(name)
 }
 
-// lastName is the last component of a path of any system.
+// lastName returns the last component of a path of any system.
 func lastName(p string) string { return path.Base(strings.ReplaceAll(p, `\`, "/")) }
 
 // byExtension reports whether files of a format can name others, and whether the name of a file is one of such.
@@ -94,7 +97,7 @@ func byExtension(f driver.Format, name string) bool {
 	return f.Names != nil && slices.Contains(f.Extensions, strings.ToLower(path.Ext(name)))
 }
 
-// namers are the formats whose files can name others: those of images, and OVF.
+// namers returns the formats whose files can name others: those of images, and OVF.
 func namers() []driver.Format {
 	return append(slices.Clone(Formats), driver.Format{
 		Name: packageOVF, Detect: func(head, _ []byte) bool { return ovf.Looks(head) }, Names: ovfNames,
@@ -102,7 +105,8 @@ func namers() []driver.Format {
 	})
 }
 
-// naming reports whether a file can name others: by its extension, or by its content where the format has any extension.
+// naming reports whether a file can name others: by its extension, or by its content where the format has any
+// extension.
 func naming(d *gate.Folder, name string) bool {
 	if slices.ContainsFunc(namers(), func(f driver.Format) bool { return byExtension(f, name) }) {
 		return true
@@ -163,8 +167,8 @@ func readNames(f driver.File) (driver.Names, error) {
 	return all, nil
 }
 
-// ExtentOf is the first other image or package of the folder that a file belongs to, empty if absent. A file with a complete
-// format of its own is the data of no image, whatever a descriptor calls it, and can be a disk of a package.
+// ExtentOf returns the first other image or package of the folder that a file belongs to, empty if absent. A file with
+// a complete format of its own is the data of no image, whatever a descriptor calls it, and can be a disk of a package.
 func ExtentOf(d *gate.Folder, base string) (string, error) {
 	gives := func(n driver.Names) []string { return slices.Concat(n.Extents, n.Members) }
 	if f, err := d.OpenAny(base, ondisk.ErrUnsupported); err == nil {
@@ -179,12 +183,13 @@ func ExtentOf(d *gate.Folder, base string) (string, error) {
 	return needer(d, base, gives)
 }
 
-// UserOf is the first image or package of the folder that names a file as its extent, parent or member, empty when none does.
+// UserOf returns the first image or package of the folder that names a file as its extent, parent or member, empty when
+// none does.
 func UserOf(d *gate.Folder, base string) (string, error) {
 	return needer(d, base, func(n driver.Names) []string { return slices.Concat(n.Extents, n.Parents, n.Members) })
 }
 
-// user is the first other file of the folder that gives a file one of its names.
+// user returns the first other file of the folder that gives a file one of its names.
 func user(d *gate.Folder, base string, gives func(driver.Names) []string) (string, error) {
 	neighbours, err := namesIn(d, base)
 	if err != nil {
@@ -213,7 +218,9 @@ func needer(d *gate.Folder, base string, gives func(driver.Names) []string) (str
 	return "", nil
 }
 
-func userAmong(d *gate.Folder, neighbours map[string]driver.Names, base string, gives func(driver.Names) []string) string {
+func userAmong(
+	d *gate.Folder, neighbours map[string]driver.Names, base string, gives func(driver.Names) []string,
+) string {
 	leads := func(n string) bool { return calls(n, base) || d.SameFile(lastName(n), base) }
 	for _, user := range slices.Sorted(maps.Keys(neighbours)) {
 		if slices.ContainsFunc(gives(neighbours[user]), leads) {

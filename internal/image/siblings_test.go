@@ -22,7 +22,8 @@ func flatDisk(t *testing.T) (dir string, img *image.Image) {
 	t.Helper()
 	dir = t.TempDir()
 	imagetest.Write(t, dir, "disk-flat.vmdk", imagetest.Noise(1, 64*sector))
-	return dir, imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`))))
+	return dir, imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk",
+		[]byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`))))
 }
 
 // HOSTILE F22: each of these happens to a source while it is read, and a copy of it would be worth nothing.
@@ -151,7 +152,8 @@ func TestHoldKeepsQemuFromWriting(t *testing.T) {
 	img := imagetest.Open(t, path)
 	release := img.Hold()
 	disktest.Run(t, "qemu-io", "-r", "-f", "raw", "-c", "read 0 512", path)
-	require.Contains(t, disktest.RunInput(t, "", "sh", "-c", `qemu-io -f raw -c "write 0 512" "$1" 2>&1 || true`, "sh", path), `"write" lock`)
+	require.Contains(t,
+		disktest.RunInput(t, "", "sh", "-c", `qemu-io -f raw -c "write 0 512" "$1" 2>&1 || true`, "sh", path), `"write" lock`)
 	require.NoError(t, img.Unchanged())
 	release()
 	disktest.Run(t, "qemu-io", "-f", "raw", "-c", "write 0 512", path)

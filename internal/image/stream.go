@@ -21,7 +21,8 @@ type Stream struct {
 	Next func() (off int64, p []byte, err error)
 }
 
-// OpenStream reads the begin of an image that comes through a pipe. want is the format that it must have, empty for any.
+// OpenStream reads the begin of an image that comes through a pipe. want is the format that it must have, empty for
+// any.
 func OpenStream(r io.Reader, want string) (*Stream, error) {
 	b := bufio.NewReaderSize(r, headSize)
 	head, err := b.Peek(headSize)
@@ -31,7 +32,8 @@ func OpenStream(r io.Reader, want string) (*Stream, error) {
 	i := slices.IndexFunc(Formats, func(f driver.Format) bool { return f.Stream != nil && f.Detect(head, nil) })
 	switch {
 	case i < 0:
-		return nil, fmt.Errorf("the image is %w from a pipe, want a streamOptimized VMDK; write it to a file first", ondisk.ErrUnsupported)
+		return nil, fmt.Errorf("the image is %w from a pipe, want a streamOptimized VMDK; write it to a file first",
+			ondisk.ErrUnsupported)
 	case want != "" && !strings.EqualFold(want, Formats[i].Name):
 		return nil, &ondisk.FormatError{
 			What: "image", Field: "format", Got: Formats[i].Name, Want: want + ", as --format says",

@@ -36,7 +36,8 @@ func TestTruncatedImagesSaySo(t *testing.T) {
 func TestAnExtentNamesItsImage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-o", "subformat=twoGbMaxExtentSparse", filepath.Join(dir, "split disk.vmdk"), "4M")
+	disktest.Run(t, "qemu-img", "create", "-q", "-f", "vmdk", "-o", "subformat=twoGbMaxExtentSparse",
+		filepath.Join(dir, "split disk.vmdk"), "4M")
 	extent := filepath.Join(dir, "split disk-s001.vmdk")
 	_, err := image.Open(extent, image.Options{})
 	require.EqualError(t, err, `it is an extent of "split disk.vmdk"; name that one`)

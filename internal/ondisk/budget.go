@@ -23,7 +23,7 @@ func (b *Budget) Spend(n int64) error {
 	return nil
 }
 
-// Spent is the sum of the costs so far.
+// Spent returns the sum of the costs so far.
 func (b *Budget) Spent() int64 { return b.spent.Load() }
 
 // Metered is a source whose reads a budget pays for.
@@ -40,7 +40,7 @@ func (m *Metered) ReadAt(p []byte, off int64) (int, error) {
 	return m.Source.ReadAt(p, off)
 }
 
-// Extent is that of the source, which costs nothing; one that does not know its holes has none.
+// Extent returns the extent of the source, which costs nothing. A source that does not know its holes has none.
 func (m *Metered) Extent(off, limit int64) (disk.Extent, error) {
 	if s, ok := m.Source.(disk.Sparse); ok {
 		return s.Extent(off, limit)

@@ -89,8 +89,8 @@ func Shift(err error, n int64) error {
 	return &moved
 }
 
-// Legible drops an error that says that bytes are malformed. A look that the rest does without goes on by it: that a container is broken is
-// its own finding.
+// Legible drops an error of malformed bytes. A look that the rest does without goes on by it: that a container is
+// broken is its own finding.
 func Legible(err error) error {
 	if errors.Is(err, ErrFormat) {
 		return nil
@@ -98,7 +98,7 @@ func Legible(err error) error {
 	return err
 }
 
-// In gives an error a class without naming the class in its text: people read the text, scripts the code that the command
+// In gives an error a class that its text does not name: people read the text, scripts the code that the command
 // line makes of the class.
 func In(class error, format string, args ...any) error {
 	return &classed{class, fmt.Errorf(format, args...)}

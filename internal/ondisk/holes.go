@@ -2,8 +2,8 @@ package ondisk
 
 import "github.com/trueup/trueup/internal/disk"
 
-// Holes knows whether structures lie in a hole of their file, where reading them would only give zeros: qemu-img creates a VMDK
-// of 63 TiB with 16 GiB of empty tables. Not safe for concurrent use.
+// Holes knows whether structures lie in a hole of their file, where reading them would only give zeros: qemu-img
+// creates a VMDK of 63 TiB with 16 GiB of empty tables. Not safe for concurrent use.
 type Holes struct {
 	file  sparseSource
 	known disk.Extent // the last stretch of the file that was asked for

@@ -2,7 +2,7 @@ package ondisk
 
 import "fmt"
 
-// Effect is what an issue means for a copy.
+// Effect is the meaning of an issue for a copy.
 type Effect int
 
 // Effects, mildest first.
@@ -15,7 +15,7 @@ const (
 	Broken                   // malformed: a copy fails
 )
 
-// Issue is what a reader of on-disk structures has to say beside its values. It is a value and no log line, so that the
+// Issue is a remark of a reader of on-disk structures beside its values. It is a value and no log line, so that the
 // verdict is made in one place (package align) and one broken part does not hide the rest.
 type Issue struct {
 	Code      string // stable, for scripts: "ntfs-hidden-sectors"

@@ -24,7 +24,7 @@ func U64(n int64) uint64 {
 	return uint64(n)
 }
 
-// I64 takes an unsigned field that was held against the size of its disk.
+// I64 takes an unsigned field that was checked against the size of its disk.
 func I64(n uint64) int64 {
 	if n > math.MaxInt64 {
 		panic(fmt.Sprintf("ondisk: %d does not fit 63 bits", n))

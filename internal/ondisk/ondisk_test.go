@@ -154,7 +154,10 @@ func (h holed) Extent(off, limit int64) (disk.Extent, error) {
 }
 
 func TestPagesInHolesAreNotRead(t *testing.T) {
-	src := holed{source(6 * pageSize), []disk.Range{{Off: pageSize, Len: 2*pageSize + 5}, {Off: 4*pageSize + 1, Len: 2*pageSize - 1}}}
+	src := holed{
+		source(6 * pageSize),
+		[]disk.Range{{Off: pageSize, Len: 2*pageSize + 5}, {Off: 4*pageSize + 1, Len: 2*pageSize - 1}},
+	}
 	p := NewPages(src, 2*pageSize)
 	got := make([]byte, pageSize)
 	for _, page := range []int64{1, 2, 5, 1} {
@@ -199,7 +202,10 @@ func TestFormatErrorNamesThePlace(t *testing.T) {
 
 // A text from an image reaches messages quoted and cut.
 func TestFormatErrorQuotesTexts(t *testing.T) {
-	err := &FormatError{What: "x", Field: "label", Got: "\x1b]0;x\a" + string(bytes.Repeat([]byte{'a'}, 1000)), Want: "text"}
+	err := &FormatError{
+		What: "x", Field: "label", Got: "\x1b]0;x\a" + string(bytes.Repeat([]byte{'a'}, 1000)),
+		Want: "text",
+	}
 	require.NotContains(t, err.Error(), "\x1b")
 	require.Less(t, len(err.Error()), 400)
 }
@@ -209,7 +215,10 @@ func TestNarrowing(t *testing.T) {
 	require.Equal(t, int64(math.MaxInt64), I64(math.MaxInt64))
 	require.Equal(t, byte(255), Byte(255))
 	for _, f := range []func(){
-		func() { U32(math.MaxUint32 + 1) }, func() { U32(-1) }, func() { U64(-1) }, func() { I64(math.MaxInt64 + 1) }, func() { Byte(256) }, func() { Byte(-1) },
+		func() { U32(math.MaxUint32 + 1) }, func() { U32(-1) }, func() { U64(-1) }, func() {
+			I64(math.MaxInt64 +
+				1)
+		}, func() { Byte(256) }, func() { Byte(-1) },
 	} {
 		require.Panics(t, f)
 	}

@@ -9,8 +9,8 @@ import (
 const (
 	// pageSize is the unit in which Pages reads where much is wanted, in bytes: 16 grain tables of a VMDK.
 	pageSize = 32 << 10
-	// pieceSize is the unit of what is read of a page where little is wanted, in bytes: who only looks at the start of a disk needs a few
-	// entries of its tables.
+	// pieceSize is the unit of what is read of a page where little is wanted, in bytes: a look at the start of a disk
+	// needs a few entries of its tables.
 	pieceSize = 4 << 10
 )
 
@@ -98,7 +98,7 @@ func (p *Pages) BE64(off int64) (uint64, error) {
 	return binary.BigEndian.Uint64(b[:]), err
 }
 
-// number gives n bytes at off, n at most 8.
+// number returns n bytes at off, n at most 8.
 func (p *Pages) number(off, n int64) (b [8]byte, err error) {
 	data, err := p.from(off, n)
 	if err != nil {
@@ -113,8 +113,9 @@ func (p *Pages) number(off, n int64) (b [8]byte, err error) {
 	return b, nil
 }
 
-// from gives bytes from off on, where so many are of use, as many as one piece has: none only past the end of the source. The read
-// happens under the lock: two workers that miss on one page would read it twice otherwise, and hits are short.
+// from returns bytes from off on, where so many are of use, as many as one piece has: none only past the end of the
+// source. The read happens under the lock: two workers that miss on one page would read it twice otherwise, and hits
+// are short.
 func (p *Pages) from(off, useful int64) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,8 +163,8 @@ func (p *Pages) has(at int64) bool {
 	return pg != nil && pg.pieces[at%pageSize/pieceSize] != nil
 }
 
-// want tells what to read for the useful bytes from off on: the pieces of its page that these lie in, and all to the end of the page where
-// the three pieces in front of them are there, so that a reader seems to read the table in order.
+// want returns what to read for the useful bytes from off on: the pieces of its page that these lie in, and all to the
+// end of the page where the three pieces in front of them are there, so that a reader seems to read the table in order.
 func (p *Pages) want(off, useful int64) (at, end int64) {
 	start := off - off%pageSize
 	at, end = off-off%pieceSize, start+pageSize

@@ -1,11 +1,11 @@
 package ondisk
 
-// PlaceSet remembers where blocks of one size start, in any unit such as sectors, and finds those that overlap. It is a bitmap
-// of one bit for each block-sized cell of the file, in pages that exist only where something starts.
+// PlaceSet remembers where blocks of one size start, in any unit such as sectors, and finds those that overlap. It is a
+// bitmap of one bit for each block-sized cell of the file, in pages that exist only where something starts.
 //
-// Two blocks that start in one cell overlap, always. Two that start in neighbouring cells overlap when the second starts
-// nearer to its cell's begin than the first: blocks of one file start at the same place of their cell nearly always, so
-// only the others are kept by name.
+// Two blocks that start in one cell overlap, always. Two that start in neighbouring cells overlap when the second
+// starts nearer to its cell's begin than the first: blocks of one file start at the same place of their cell nearly
+// always, so only the others are kept by name.
 type PlaceSet struct {
 	unit   uint64 // units a block
 	common uint64 // where in their cell most blocks start
@@ -70,7 +70,7 @@ func (s *PlaceSet) mark(cell uint64) bool {
 	return was
 }
 
-// start tells where in its cell a block starts, if one does.
+// start returns where in its cell a block starts, if one does.
 func (s *PlaceSet) start(cell uint64) (uint64, bool) {
 	p := s.pages[cell/cellsPerPage]
 	if p == nil || p[cell%cellsPerPage/64]&(1<<(cell%64)) == 0 {
@@ -82,5 +82,5 @@ func (s *PlaceSet) start(cell uint64) (uint64, bool) {
 	return s.common, true
 }
 
-// Full tells that a bound was reached: not all places were compared.
+// Full reports whether a bound was reached: not all places were compared.
 func (s *PlaceSet) Full() bool { return s.full }

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The bitmap with its rules must say what a plain comparison of all pairs says. Overlaps are reported for the later block
-// of a pair, whatever came in between.
+// The bitmap with its rules must say what a plain comparison of all pairs says. Overlaps are reported for the later
+// block of a pair, whatever came in between.
 func TestPlaceSetFindsOverlaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		unit := rapid.SampledFrom([]uint64{4, 8, 128}).Draw(t, "unit")
@@ -36,7 +36,8 @@ func TestPlaceSetFindsOverlaps(t *testing.T) {
 	})
 }
 
-// A full disk of 2 TiB in grains of 64 KiB, in any order, stays within the bound and finds the one block that comes twice.
+// A full disk of 2 TiB in grains of 64 KiB, in any order, stays within the bound and finds the one block that comes
+// twice.
 func TestPlaceSetOfAWholeDisk(t *testing.T) {
 	s := NewPlaceSet(128)
 	const grains = 1 << 18

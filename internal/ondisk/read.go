@@ -57,7 +57,8 @@ func Decode(src Source, off int64, v any) ([]byte, error) {
 	return b, Fill(b, binary.LittleEndian, v)
 }
 
-// Fill decodes b into the fixed-size struct that v points to. Probers mostly meet zeros, which need no walk over the fields.
+// Fill decodes b into the fixed-size struct that v points to. Probers mostly meet zeros, which need no walk over the
+// fields.
 func Fill(b []byte, order binary.ByteOrder, v any) error {
 	if IsZero(b) {
 		reflect.ValueOf(v).Elem().SetZero()

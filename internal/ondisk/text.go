@@ -30,7 +30,7 @@ func UTF16Z(b []byte, order binary.ByteOrder) string {
 // GUID is stored as Microsoft and UEFI do: the first three groups of its text are little-endian numbers.
 type GUID [16]byte
 
-// String is the text without braces, in lower case.
+// String returns the text without braces, in lower case.
 func (g GUID) String() string {
 	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", binary.LittleEndian.Uint32(g[0:]), binary.LittleEndian.Uint16(g[4:]),
 		binary.LittleEndian.Uint16(g[6:]), g[8:10], g[10:])

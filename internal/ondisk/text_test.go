@@ -38,7 +38,10 @@ func TestGUID(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, "6677c22d23f600429d64115e9bfd4a08", hex.EncodeToString(g[:]))
 	require.Equal(t, text, g.String())
-	for _, bad := range []string{"", "{", "{" + text, text + "}", text[1:], "{}", "2dc27766-f623-4200-9d64x115e9bfd4a08", "2dc27766-f623-4200-9d64-115e9bfd4a0g", "2-c27766-f623-4200-9d64-115e9bfd4a08"} {
+	for _, bad := range []string{
+		"", "{", "{" + text, text + "}", text[1:], "{}", "2dc27766-f623-4200-9d64x115e9bfd4a08",
+		"2dc27766-f623-4200-9d64-115e9bfd4a0g", "2-c27766-f623-4200-9d64-115e9bfd4a08",
+	} {
 		_, ok := ParseGUID(bad)
 		require.False(t, ok, bad)
 	}

@@ -35,7 +35,7 @@ var classes = []struct {
 	{ondisk.ErrFormat, "format"},
 }
 
-// Code is the class of an error, as JSON has it.
+// Code returns the class of an error, as JSON has it.
 func Code(err error) string {
 	if r, ok := errors.AsType[*ondisk.Refusal](err); ok {
 		return r.Code
@@ -51,7 +51,7 @@ func Code(err error) string {
 	return "internal"
 }
 
-// Broken is the error of the first finding that is malformed.
+// Broken returns the error of the first finding that is malformed.
 func Broken(fs []align.Finding) error {
 	for _, f := range fs {
 		if f.Effect == ondisk.Broken || f.Effect == ondisk.BadVolume {

@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/plan"
 )
 
-// Machine is what disks know of each other's partitions.
+// Machine holds what disks know of each other's partitions.
 type Machine = layout.Machine
 
 // Others are the other disks of a machine, open.
@@ -31,8 +31,9 @@ func (o Others) Distinct(s *Source) error {
 		signature := x.Layout.Signature()
 		if other, twice := seen[signature]; twice && signature != 0 {
 			return fmt.Errorf("%s: %w", x.Path(), &ondisk.Refusal{
-				Code:   "unsupported",
-				Reason: fmt.Sprintf("it has the disk signature 0x%08x, as %s has: what names one of them could mean the other", signature, other),
+				Code: "unsupported",
+				Reason: fmt.Sprintf("it has the disk signature 0x%08x, as %s has: what names one of them could mean the other",
+					signature, other),
 				Remedy: "name each disk of the machine once, without copies; or give one of them another signature in the guest",
 			})
 		}
@@ -41,7 +42,7 @@ func (o Others) Distinct(s *Source) error {
 	return nil
 }
 
-// Join tells the disk of the others of its machine. m is nil when they are not known.
+// Join makes the other disks of its machine known to the disk. m is nil when they are not known.
 func (s *Source) Join(m *layout.Machine) {
 	if m != nil {
 		s.machine = m
@@ -49,7 +50,8 @@ func (s *Source) Join(m *layout.Machine) {
 	}
 }
 
-// Join tells s where the partitions of the other disks go, and what they are; nothing without other disks.
+// Join makes known to s where the partitions of the other disks go, and what they are. Without other disks it does
+// nothing.
 func (o Others) Join(s *Source, g Goal) error {
 	if len(o) == 0 {
 		return nil
@@ -89,9 +91,11 @@ func (o Others) JoinPlan(s *Source, p *plan.Plan, g Goal) error {
 	return nil
 }
 
-// Machine returns where the partitions of all disks go: those of s to starts, those of the others where the same goal puts them.
-// refused are disks that stay as they are, since they could not be aligned.
-func (o Others) Machine(s *Source, starts map[int]int64, g Goal) (machine *layout.Machine, refused []ondisk.Issue, err error) {
+// Machine returns where the partitions of all disks go: those of s to starts, those of the others where the same goal
+// puts them. refused are disks that stay as they are, since they could not be aligned.
+func (o Others) Machine(
+	s *Source, starts map[int]int64, g Goal,
+) (machine *layout.Machine, refused []ondisk.Issue, err error) {
 	machine = &layout.Machine{}
 	machine.Add(s.Layout, starts)
 	for _, x := range o {
@@ -160,8 +164,8 @@ func (m Machines) of(name string) *layout.Machine {
 	return m[name]
 }
 
-// MachinesOf plans all disks of a package, and returns where their partitions go; nil for one disk. What cannot be read or would be
-// refused is reported with the disk itself.
+// MachinesOf plans all disks of a package, and returns where their partitions go; nil for one disk. What cannot be read
+// or would be refused is reported with the disk itself.
 func MachinesOf(p *ova.Package, g Goal, open func(ova.Disk) (*Source, error)) Machines {
 	disks := p.Disks()
 	if len(disks) < 2 {

@@ -61,7 +61,8 @@ func (p *Package) plan(r Reading, g Goal) error {
 		}
 	}
 	if len(p.Disks) == 0 {
-		return fmt.Errorf("%s: the package has no disk with a file: %w, there is nothing to copy", src.Path, ondisk.ErrUnsupported)
+		return fmt.Errorf("%s: the package has no disk with a file: %w, there is nothing to copy", src.Path,
+			ondisk.ErrUnsupported)
 	}
 	m := Machines{}
 	for _, x := range p.Disks {
@@ -95,14 +96,15 @@ func (p *Package) Close() {
 	}
 }
 
-// WrittenPackage is what became of a Job for a package.
+// WrittenPackage is the result of a Job for a package.
 type WrittenPackage struct {
 	Written
 	Dropped []string       // members of the source that the copy does not have, since they no longer fit
 	Issues  []ondisk.Issue // of the copy's envelope
 }
 
-// WritePackage makes a package in which every disk is what its plan makes of it, and all else as it was: complete, or not there.
+// WritePackage makes a package in which every disk is what its plan makes of it, and all else as it was: complete, or
+// not there.
 func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, err error) {
 	start := time.Now()
 	rewrite := map[string]ova.Rewrite{}
@@ -134,7 +136,8 @@ func (j *Job) WritePackage(ctx context.Context, p *Package) (w WrittenPackage, e
 	var issues []ondisk.Issue
 	w.Written, err = publish(ctx, j, start, create, unchanged, func(o *ova.Output, _ *Written) error {
 		dropped, issues = o.Dropped, o.Issues()
-		return o.Write(ctx, watched, func(member string, create ova.CreateDisk) error { return j.fillMember(ctx, p, member, create) })
+		return o.Write(ctx, watched,
+			func(member string, create ova.CreateDisk) error { return j.fillMember(ctx, p, member, create) })
 	})
 	w.Dropped, w.Issues = dropped, issues
 	for _, m := range p.Members {
@@ -172,7 +175,7 @@ type unwatched struct{}
 func (unwatched) Begin(string, int64) {}
 func (unwatched) Add(int64)           {}
 
-// MemberVerified is what the comparison of a disk of two packages found.
+// MemberVerified is the result of the comparison of a disk of two packages.
 type MemberVerified struct {
 	Source, Dest string // paths
 	Plan         *plan.Plan
@@ -180,9 +183,11 @@ type MemberVerified struct {
 	Differences  []Difference
 }
 
-// VerifyPackages holds the package d against s with its disks aligned, and hands the result of each disk over. others are differences
-// beside the disks.
-func (j *Job) VerifyPackages(ctx context.Context, s, d *ova.Package, r Reading, disk func(MemberVerified)) (others []string, err error) {
+// VerifyPackages checks the package d against s with its disks aligned, and hands the result of each disk over. others
+// are differences beside the disks.
+func (j *Job) VerifyPackages(
+	ctx context.Context, s, d *ova.Package, r Reading, disk func(MemberVerified),
+) (others []string, err error) {
 	j.watch()
 	others, err = d.Differs(ctx, s, cmp.Or(j.progress, Progress(unwatched{})))
 	if err != nil {
@@ -208,7 +213,8 @@ func (j *Job) VerifyPackages(ctx context.Context, s, d *ova.Package, r Reading, 
 	return others, nil
 }
 
-// machinesWere reads where the partitions of all disks of a package went. What cannot be read is reported when the disks are compared.
+// machinesWere reads where the partitions of all disks of a package went. What cannot be read is reported when the
+// disks are compared.
 func machinesWere(s *ova.Package, theirs map[string]ova.Disk, d *ova.Package, r Reading) Machines {
 	m := Machines{}
 	if len(theirs) < 2 {
@@ -231,7 +237,7 @@ func machinesWere(s *ova.Package, theirs map[string]ova.Disk, d *ova.Package, r 
 	return m
 }
 
-// verifyMember holds one disk of the copy against that of the source.
+// verifyMember checks one disk of the copy against that of the source.
 func (j *Job) verifyMember(
 	ctx context.Context, from *ova.Package, x ova.Disk, to *ova.Package, y ova.Disk, r Reading, m *layout.Machine,
 ) (v MemberVerified, err error) {
@@ -253,7 +259,8 @@ func (j *Job) verifyMember(
 	stays := size == s.Image.Disk.Size() && (v.Plan == nil || len(v.Plan.Moves) == 0)
 	for _, o := range y.Disks {
 		// What is copied as it is keeps its description.
-		carried := stays && slices.ContainsFunc(x.Disks, func(w ovf.Disk) bool { return w.ID == o.ID && w.Capacity == o.Capacity })
+		carried := stays &&
+			slices.ContainsFunc(x.Disks, func(w ovf.Disk) bool { return w.ID == o.ID && w.Capacity == o.Capacity })
 		if o.Capacity >= 0 && o.Capacity < size && !carried {
 			v.Differences = append(v.Differences, Difference{
 				Text: fmt.Sprintf("the OVF gives the disk a capacity of %d bytes, and it has %d", o.Capacity, size),
@@ -263,13 +270,15 @@ func (j *Job) verifyMember(
 	return v, nil
 }
 
-// CapacityIssues are disks that are not as large as the envelope says. What deploys the package would cut off a larger one. Larger units
-// than bytes round up.
+// CapacityIssues returns disks that are not as large as the envelope says. What deploys the package would cut off a
+// larger one. Larger units than bytes round up.
 func CapacityIssues(d ova.Disk, size int64) (out []ondisk.Issue) {
 	for _, x := range d.Disks {
 		i := ondisk.Issue{
-			Code: "ovf-capacity", Effect: ondisk.Warn, Remedy: "align corrects it for a disk that moves; correct it by hand for one that is aligned",
-			Text: fmt.Sprintf("the OVF gives the disk %.256q a capacity of %d bytes, and %.256q has %d", x.ID, x.Capacity, d.Member, size),
+			Code: "ovf-capacity", Effect: ondisk.Warn, Remedy: "align corrects it for a disk that moves; correct it by hand " +
+				"for one that is aligned",
+			Text: fmt.Sprintf("the OVF gives the disk %.256q a capacity of %d bytes, and %.256q has %d", x.ID, x.Capacity,
+				d.Member, size),
 		}
 		switch {
 		case x.Capacity < 0 || (x.Capacity >= size && x.Capacity-size < x.Unit):

@@ -50,7 +50,8 @@ const envelope = `<?xml version="1.0"?>
 </Envelope>
 `
 
-// twoDisks is an OVA, as tar packs it, of two disks that qemu-img made: one at LBA 63 and one that is aligned. raw is the first.
+// twoDisks is an OVA, as tar packs it, of two disks that qemu-img made: one at LBA 63 and one that is aligned. raw is
+// the first.
 func twoDisks(t *testing.T) (packed, raw string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -122,7 +123,8 @@ func TestPackage(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	defer d.Close()
-	_, err = (&Job{Jobs: 2}).VerifyPackages(t.Context(), s, d, Reading{}, func(v MemberVerified) { diffs = append(diffs, v.Differences...) })
+	_, err = (&Job{Jobs: 2}).VerifyPackages(t.Context(), s, d, Reading{},
+		func(v MemberVerified) { diffs = append(diffs, v.Differences...) })
 	require.NoError(t, err)
 	require.NotEmpty(t, diffs)
 

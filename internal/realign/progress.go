@@ -9,7 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/diskcopy"
 )
 
-// Since is how many seconds have gone by, in tenths.
+// Since returns how many seconds have gone by, in tenths.
 func Since(start time.Time) float64 { return math.Round(10*time.Since(start).Seconds()) / 10 }
 
 // Progress receives how far the work is, phase by phase.

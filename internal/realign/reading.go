@@ -11,14 +11,14 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Reading is what the user says about an image that is read. The zero value says nothing.
+// Reading is what the user states about an image that is read. The zero value states nothing.
 type Reading struct {
 	Format     string // that the image must have
 	SectorSize int64  // of the disk, bytes
 	Like       int64  // sector size of a raw image when the user says none, bytes; 0 for its own
 }
 
-// Options are those of opening the image. A format that does not exist is refused.
+// Options returns the options of opening the image. A format that does not exist is refused.
 func (r Reading) Options() (image.Options, error) {
 	format := image.FormatName(r.Format)
 	o := image.Options{Format: format, SectorSize: cmp.Or(r.SectorSize, r.Like)}
@@ -28,12 +28,13 @@ func (r Reading) Options() (image.Options, error) {
 	return o, nil
 }
 
-// Agrees refuses an image whose sectors have another size than the user says.
+// Agrees refuses an image whose sectors have another size than the user states.
 func (r Reading) Agrees(img *image.Image) error {
 	if got := img.Disk.SectorSize(); r.SectorSize != 0 && got != r.SectorSize {
 		return &ondisk.FormatError{
 			What: "image", Field: "sector size", Got: got,
-			Want: fmt.Sprintf("%d, as --sector-size says (only a raw image can be read with another size than its own)", r.SectorSize),
+			Want: fmt.Sprintf("%d, as --sector-size says (only a raw image can be read with another size than its own)",
+				r.SectorSize),
 		}
 	}
 	return nil

@@ -1,12 +1,12 @@
-// Package realign is the pipe: open an image, plan, look at the planned disk before a byte is written, write it, prove what was
-// written, publish it; and verify a copy that is there. It knows no flags, no terminal and no exit codes.
+// Package realign is the pipe: open an image, plan, look at the planned disk before a byte is written, write it, prove
+// what was written, publish it; and verify a copy that is there. It knows no flags, no terminal and no exit codes.
 //
 // From top to bottom this file is the whole way of one disk:
 //
 //	s, err := Read(img, reading)   // the image, what is on it, what is wrong with it
 //	p, err := s.Plan(goal)         // what moves where; refusals are values in the plan
 //	err = Acceptable(p, goal)      // the first refusal as an error
-//	view, err := s.View(p)         // the disk that is to be, read and held against the plan
+//	view, err := s.View(p)         // the disk that is to be, read and checked against the plan
 //	w, err := job.Write(ctx, s, p) // created, filled, proved, published: complete, or not there
 //
 // A stream (stream.go) and a package (package.go) go through the same Job.publish.
@@ -46,7 +46,7 @@ type Source struct {
 	machine *layout.Machine // nil: the other disks are not known
 }
 
-// Layout is what is on a disk.
+// Layout holds what is on a disk.
 type Layout = layout.Layout
 
 // Plan is what becomes of a disk.
@@ -58,7 +58,7 @@ type Goal struct {
 	Boundary        int64 // bytes; 0 chooses by the boot code
 	Only            []int // numbers of the partitions that move; empty: all that are misaligned
 	DataOnly        bool  // only partitions that the boot does not need
-	AllowUnbootable bool  // go on although a finding says that the copy may not boot
+	AllowUnbootable bool  // go on although a finding warns that the copy may not boot
 	Flatten         bool  // take a snapshot together with its parents
 }
 
@@ -103,12 +103,12 @@ func (s *Source) read() error {
 	return nil
 }
 
-// geometry is what the container knows of the disk's.
+// geometry returns what the container knows of the disk's.
 func (s *Source) geometry() table.Geometry {
 	return table.Geometry{Heads: s.Image.Heads, Sectors: s.Image.Sectors}
 }
 
-// hidesData tells the layout of data of the container that read as zeros.
+// hidesData notes data of the container that read as zeros in the layout.
 func (s *Source) hidesData() {
 	if slices.ContainsFunc(s.Damage, func(i ondisk.Issue) bool { return i.Code == image.CodeHidden }) {
 		s.Layout.HidesData()
@@ -118,10 +118,10 @@ func (s *Source) hidesData() {
 // Close closes the image.
 func (s *Source) Close() { s.Image.Close() }
 
-// Path is how the user can name the disk.
+// Path returns how the user can name the disk.
 func (s *Source) Path() string { return s.Image.Path }
 
-// Issues are those that concern any copy, whatever is on the disk.
+// Issues returns the issues that concern any copy, whatever is on the disk.
 func (s *Source) Issues() []ondisk.Issue { return slices.Concat(s.Damage, s.Beside, s.child()) }
 
 // child keeps a snapshot from being copied as if it were a machine's disk: what it is a snapshot of stays behind.
@@ -161,8 +161,8 @@ func (s *Source) Malformed() error {
 	return nil
 }
 
-// Plan makes the plan for a goal. The container's own issues come first: they concern any copy, and a broken one would be met in
-// the gaps by chance.
+// Plan makes the plan for a goal. The container's own issues come first: they concern any copy, and a broken one would
+// be met in the gaps by chance.
 func (s *Source) Plan(g Goal) (*plan.Plan, error) {
 	s.flatten = g.Flatten
 	notes := align.Relevant(s.Issues(), nil)
@@ -195,7 +195,8 @@ func (s *Source) moves(g Goal) (*plan.Plan, error) {
 	return p, err
 }
 
-// Refusals are the reasons for which a copy could not be made now; none of a malformed disk, of which Malformed says what is wrong.
+// Refusals returns the reasons for which a copy could not be made now; none of a malformed disk, of which Malformed
+// returns the error.
 func (s *Source) Refusals(g Goal) ([]align.Finding, error) {
 	none := []align.Finding{}
 	if err := s.Malformed(); err != nil {
@@ -211,7 +212,8 @@ func (s *Source) Refusals(g Goal) ([]align.Finding, error) {
 // Acceptable returns the error of a plan that is refused.
 func Acceptable(p *plan.Plan, g Goal) error { return Refusal(p.Refusals(g.AllowUnbootable)) }
 
-// View is the planned disk, before a byte of it is written: read by the eyes that found the fault, and held against the plan.
+// View returns the planned disk, before a byte of it is written: read by the eyes that found the fault, and checked
+// against the plan.
 func (s *Source) View(p *plan.Plan) (disk.Disk, error) {
 	view, after, err := s.promised(p)
 	if err != nil {
@@ -220,8 +222,8 @@ func (s *Source) View(p *plan.Plan) (disk.Disk, error) {
 	return view, settled(view, after, p)
 }
 
-// Result is what is on the planned disk. s has no layout after that: those of a large table, before and after, take the memory that
-// the check needs.
+// Result returns what is on the planned disk. s has no layout after that: those of a large table, before and after,
+// take the memory that the check needs.
 func (s *Source) Result(p *plan.Plan) (*layout.Layout, error) {
 	view, after, err := s.promised(p)
 	if err != nil {
@@ -231,7 +233,7 @@ func (s *Source) Result(p *plan.Plan) (*layout.Layout, error) {
 	return after, settled(view, after, p)
 }
 
-// promised reads the planned disk and holds it against the plan.
+// promised reads the planned disk and checks it against the plan.
 func (s *Source) promised(p *plan.Plan) (disk.Disk, *layout.Layout, error) {
 	view := p.View(s.Image.Disk)
 	after, err := layout.Read(view, s.geometry())
@@ -262,7 +264,7 @@ func checkOld(src disk.Disk, p *plan.Plan) error {
 	return nil
 }
 
-// settled makes sure that the planned disk needs no further move.
+// settled checks that the planned disk needs no further move.
 func settled(view disk.Disk, after *layout.Layout, p *plan.Plan) error {
 	if p.Converts {
 		return nil
@@ -293,7 +295,7 @@ type Job struct {
 	progress Progress
 }
 
-// Written is what became of a Job.
+// Written is the result of a Job.
 type Written struct {
 	Format, Subformat string
 	Files             []string // names, the one named DEST first
@@ -322,7 +324,7 @@ func (j *Job) Write(ctx context.Context, s *Source, p *plan.Plan) (w Written, er
 	})
 }
 
-// options are those of the container that the planned disk goes into.
+// options returns the options of the container that the planned disk goes into.
 func (j *Job) options(s *Source, p *plan.Plan) store.CreateOptions {
 	g := s.Layout.Geometry
 	return store.CreateOptions{
@@ -338,8 +340,8 @@ type output interface {
 	Discard() error
 }
 
-// publish makes DEST: created, filled and proved by fill, and published when the source is still what it was. unchanged is nil for a
-// source that cannot be asked.
+// publish makes DEST: created, filled and proved by fill, and published when the source is still what it was. unchanged
+// is nil for a source that cannot be asked.
 func publish[O output](ctx context.Context, j *Job, start time.Time, create func() (O, error), unchanged func() error,
 	fill func(O, *Written) error,
 ) (w Written, err error) {
@@ -377,7 +379,7 @@ func publish[O output](ctx context.Context, j *Job, start time.Time, create func
 	return w, err
 }
 
-// cause is what made a copy fail: a source that changed under it can look like anything.
+// cause returns what made a copy fail: a source that changed under it can look like anything.
 func cause(err error, unchanged func() error) error {
 	if unchanged == nil || errors.Is(err, context.Canceled) {
 		return err
@@ -397,7 +399,9 @@ func (s *Source) unchanged() error {
 }
 
 // fill writes the bytes of the view, proves them through a second opening, and returns how many there are beside zeros.
-func (j *Job) fill(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, o *store.Output) (copied int64, err error) {
+func (j *Job) fill(
+	ctx context.Context, s *Source, p *plan.Plan, view disk.Disk, o *store.Output,
+) (copied int64, err error) {
 	need, err := j.room(ctx, s, view, o)
 	if err != nil {
 		return 0, err
@@ -442,7 +446,8 @@ func (j *Job) prove(ctx context.Context, s *Source, p *plan.Plan, view disk.Disk
 	if err != nil || len(diffs) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w from what was planned at byte %d (%s): the storage or memory of this machine is at fault; nothing was published",
+	return fmt.Errorf("%w from what was planned at byte %d (%s): the storage or memory of this machine is at fault; "+
+		"nothing was published",
 		verify.ErrDifferent, diffs[0].Off, diffs[0].Text)
 }
 
@@ -473,7 +478,8 @@ func intact(got *image.Image) error {
 	return nil
 }
 
-// readBack is the error of a copy that cannot be read: if it is malformed, other bytes stand there than were written.
+// readBack returns the error of a copy that cannot be read: if it is malformed, other bytes stand there than were
+// written.
 func readBack(err error) error {
 	if errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrUnsupported) || errors.Is(err, ondisk.ErrReference) {
 		return fmt.Errorf("%w from what was written: %w", verify.ErrDifferent, err)
@@ -481,7 +487,7 @@ func readBack(err error) error {
 	return fmt.Errorf("read back what was written: %w", err)
 }
 
-// seed is what identifiers of the copy are derived from: the disk and the job, and nothing of chance.
+// seed returns what identifiers of the copy are derived from: the disk and the job, and nothing of chance.
 func seed(s *Source, p *plan.Plan) []byte {
 	h := sha256.New()
 	if t := s.Layout.Table; t != nil {

@@ -29,7 +29,8 @@ const (
 	diskSize = 24 << 20
 )
 
-// oldLinux is a raw disk as old Linux made them: an ext2 with files at LBA 63, and a second partition behind it with noise.
+// oldLinux is a raw disk as old Linux made them: an ext2 with files at LBA 63, and a second partition behind it with
+// noise.
 func oldLinux(t testing.TB, dir string) string {
 	t.Helper()
 	raw, files := filepath.Join(dir, "disk.img"), t.TempDir()
@@ -37,7 +38,8 @@ func oldLinux(t testing.TB, dir string) string {
 	require.NoError(t, os.WriteFile(raw, nil, 0o644))
 	require.NoError(t, os.Truncate(raw, diskSize))
 	disktest.RunInput(t, "label: dos\nlabel-id: 0x1234abcd\n63,20000,83\n20063,8000,da\n", "sfdisk", "-q", raw)
-	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext2", "-d", files, "-E", fmt.Sprintf("offset=%d", 63*sector), raw, "10000k")
+	disktest.Run(t, "mke2fs", "-q", "-F", "-t", "ext2", "-d", files, "-E", fmt.Sprintf("offset=%d", 63*sector), raw,
+		"10000k")
 	f, err := os.OpenFile(raw, os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer f.Close()
@@ -94,8 +96,8 @@ func part(t testing.TB, raw string, where [2]int64) []byte {
 	return b
 }
 
-// requireAligned requires of a copy, as qemu-img and sfdisk read it, that its partitions are those of raw, at multiples of a
-// mebibyte, and that e2fsck finds its file system sound.
+// requireAligned requires of a copy, as qemu-img and sfdisk read it, that its partitions are those of raw, at multiples
+// of a mebibyte, and that e2fsck finds its file system sound.
 func requireAligned(t testing.TB, raw, copied, format string) {
 	t.Helper()
 	flat := filepath.Join(t.TempDir(), "copy.img")
@@ -285,7 +287,8 @@ func TestWriteStream(t *testing.T) {
 	same := func(n int64) int64 { return n }
 	for _, full := range []bool{true, false} {
 		dest := filepath.Join(dir, fmt.Sprintf("copy-%v.raw", full))
-		p, w, err := (&Job{Dest: dest, Format: "raw", Full: full, Jobs: 2}).WriteStream(t.Context(), bytes.NewReader(stream), Reading{}, same)
+		p, w, err := (&Job{Dest: dest, Format: "raw", Full: full, Jobs: 2}).WriteStream(t.Context(), bytes.NewReader(stream),
+			Reading{}, same)
 		require.NoError(t, err)
 		require.EqualValues(t, diskSize, p.Size)
 		require.Positive(t, w.Copied)
@@ -442,7 +445,8 @@ func TestSurvey(t *testing.T) {
 		require.NoError(t, s.Complete(t.Context(), all))
 		require.Empty(t, s.Damage)
 		require.NoError(t, s.Misnamed())
-		u, err := s.Use(t.Context(), true, func() Progress { return watcher(func(phase string) { require.Equal(t, "read", phase) }) })
+		u, err := s.Use(t.Context(), true,
+			func() Progress { return watcher(func(phase string) { require.Equal(t, "read", phase) }) })
 		require.NoError(t, err)
 		require.Empty(t, u.Issues)
 		require.NotNil(t, u.NonZero)
@@ -485,7 +489,10 @@ func TestRoom(t *testing.T) {
 	p, err := s.Plan(Goal{})
 	require.NoError(t, err)
 	warned := ""
-	j := Job{Dest: filepath.Join(small, "copy.raw"), Format: "raw", Full: true, Jobs: 2, Warn: func(text string) { warned = text }}
+	j := Job{
+		Dest: filepath.Join(small, "copy.raw"), Format: "raw", Full: true, Jobs: 2,
+		Warn: func(text string) { warned = text },
+	}
 	_, err = j.Write(t.Context(), s, p)
 	require.ErrorIs(t, err, ondisk.ErrOutput)
 	require.ErrorContains(t, err, "make room or choose another place")
@@ -522,10 +529,13 @@ func TestVerifyOfAnotherDisk(t *testing.T) {
 	require.Contains(t, diffs[0].Text, "sectors of 4096 bytes, want 512")
 }
 
-// A copy that is malformed when it is read back was not written by what was planned; one that cannot be read at all is an error of the
-// storage.
+// A copy that is malformed when it is read back was not written by what was planned; one that cannot be read at all is
+// an error of the storage.
 func TestReadBack(t *testing.T) {
-	for err, different := range map[error]bool{ondisk.ErrFormat: true, ondisk.ErrUnsupported: true, ondisk.ErrReference: true, io.ErrUnexpectedEOF: false} {
+	for err, different := range map[error]bool{
+		ondisk.ErrFormat: true, ondisk.ErrUnsupported: true,
+		ondisk.ErrReference: true, io.ErrUnexpectedEOF: false,
+	} {
 		got := readBack(err)
 		require.ErrorIs(t, got, err)
 		require.Equal(t, different, errors.Is(got, verify.ErrDifferent), "%v", err)

@@ -12,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// room refuses a copy that cannot fit, before the first byte, and returns the number of bytes that it needs. What the source has
-// allocated is a quick estimate; only if that is too much are the zeros in it looked for.
+// room refuses a copy that cannot fit, before the first byte, and returns the number of bytes that it needs. What the
+// source has allocated is a quick estimate; only if that is too much are the zeros in it looked for.
 func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o *store.Output) (need int64, err error) {
 	free := o.Room()
 	if need, err = disk.Stored(view); err != nil || withTables(need) <= free {
@@ -22,7 +22,8 @@ func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o *store.Outp
 	if o.Pack() != nil {
 		need = s.packed(need)
 		if need > free && j.Warn != nil {
-			j.Warn(fmt.Sprintf("the copy is compressed and may need up to %s (%d bytes), and %s (%d bytes) are free where DEST goes; trying all the same",
+			j.Warn(fmt.Sprintf("the copy is compressed and may need up to %s (%d bytes), and %s (%d bytes) are free where "+
+				"DEST goes; trying all the same",
 				units.Format(need), need, units.Format(free), free))
 		}
 		return need, nil
@@ -32,14 +33,15 @@ func (j *Job) room(ctx context.Context, s *Source, view disk.Disk, o *store.Outp
 		return 0, err
 	}
 	if need = withTables(n.bytes); need > free {
-		return 0, ondisk.In(ondisk.ErrOutput, "the copy needs %s (%d bytes) and %s (%d bytes) are free where DEST goes; make room or choose another place",
+		return 0, ondisk.In(ondisk.ErrOutput, "the copy needs %s (%d bytes) and %s (%d bytes) are free where DEST goes; "+
+			"make room or choose another place",
 			units.Format(need), need, units.Format(free), free)
 	}
 	return need, nil
 }
 
-// packed estimates how much of so many bytes of data a compressed copy takes: what the image itself stores, where that is less.
-// How much smaller data become is known only when they are compressed.
+// packed estimates how much of so many bytes of data a compressed copy takes: what the image itself stores, where that
+// is less. How much smaller data become is known only when they are compressed.
 func (s *Source) packed(data int64) int64 {
 	var stored int64
 	for _, f := range s.Image.Files() {

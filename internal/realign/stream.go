@@ -17,9 +17,12 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// WriteStream makes DEST of an image that comes through a pipe, as a disk whose size size computes from its own. Nothing of it can be
-// looked at before it is copied, and nothing read again: the proof compares digests. When ctx ends, a read from in must end too.
-func (j *Job) WriteStream(ctx context.Context, in io.Reader, r Reading, size func(int64) int64) (p *plan.Plan, w Written, err error) {
+// WriteStream makes DEST of an image that comes through a pipe, as a disk whose size size computes from its own.
+// Nothing of it can be looked at before it is copied, and nothing read again: the proof compares digests. When ctx
+// ends, a read from in must end too.
+func (j *Job) WriteStream(
+	ctx context.Context, in io.Reader, r Reading, size func(int64) int64,
+) (p *plan.Plan, w Written, err error) {
 	o, err := r.Options()
 	if err != nil {
 		return nil, w, err
@@ -70,7 +73,8 @@ func (j *Job) fillStream(ctx context.Context, s *image.Stream, size int64, o *st
 		work.Pack = nil
 		sum, err := diskcopy.Digest(ctx, got.Disk, work)
 		if err == nil && sum != want {
-			err = fmt.Errorf("%w from what came through the pipe: the storage or memory of this machine is at fault; nothing was published",
+			err = fmt.Errorf("%w from what came through the pipe: the storage or memory of this machine is at fault; nothing "+
+				"was published",
 				verify.ErrDifferent)
 		}
 		return err
@@ -88,7 +92,7 @@ func named(next func() (int64, []byte, error)) func() (int64, []byte, error) {
 	}
 }
 
-// streamError is what ended a copy from a pipe: an interruption looks like a pipe that ends.
+// streamError returns what ended a copy from a pipe: an interruption looks like a pipe that ends.
 func streamError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -96,7 +100,7 @@ func streamError(ctx context.Context, err error) error {
 	return err
 }
 
-// streamSeed is what identifiers of the copy are derived from, beside what the stream says about itself.
+// streamSeed returns what identifiers of the copy are derived from, beside what the stream states about itself.
 func streamSeed(size int64) []byte {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(nil, ondisk.U64(size)))
 	return sum[:]

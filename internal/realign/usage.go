@@ -9,7 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Usage is what inspect finds out of the way in which an image stores its disk.
+// Usage describes how an image stores its disk, for inspect.
 type Usage struct {
 	Map     *container.Usage // nil when the tables of the image are broken
 	NonZero *int64           // bytes of data that are not zero; nil when they were not counted
@@ -19,7 +19,8 @@ type Usage struct {
 // readJobs is how many chunks are read at once.
 const readJobs = 4
 
-// Use walks over the map of the image, and reads its data where that is wanted or little. watch is called when data are read.
+// Use walks over the map of the image, and reads its data where that is wanted or little. watch is called when data are
+// read.
 func (s *Source) Use(ctx context.Context, data bool, watch func() Progress) (*Usage, error) {
 	return s.use(ctx, data, readJobs, watch)
 }
@@ -55,7 +56,7 @@ func (s *Source) use(ctx context.Context, data bool, jobs int, watch func() Prog
 	return out, nil
 }
 
-// parts are the partitions whose place in the file matters.
+// parts returns the partitions whose place in the file matters.
 func (s *Source) parts() []container.Part {
 	var out []container.Part
 	for _, p := range s.Layout.Partitions {
@@ -80,7 +81,10 @@ func (s *Source) checkMap(ctx context.Context) error {
 	return nil
 }
 
-// unreadable is the issue of an image that only a reader of all of it finds broken.
+// unreadable returns the issue of an image that only a reader of all of it finds broken.
 func unreadable(code string, err error) []ondisk.Issue {
-	return []ondisk.Issue{{Code: code, Effect: ondisk.Broken, Text: err.Error(), Remedy: "restore the image from a good copy", Err: err}}
+	return []ondisk.Issue{{
+		Code: code, Effect: ondisk.Broken, Text: err.Error(),
+		Remedy: "restore the image from a good copy", Err: err,
+	}}
 }

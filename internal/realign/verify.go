@@ -20,12 +20,16 @@ type Difference = verify.Difference
 // MaxRound bounds the size that a disk can be rounded up to, bytes.
 const MaxRound = units.GiB
 
-// Verify finds the plan that leads from s to d and holds d against it: every byte, its structures, and its container. m has the other
-// disks of the machine, nil when they are not at hand. p is nil when there is no such plan, which a difference says.
-func (j *Job) Verify(ctx context.Context, s, d *Source, m *layout.Machine) (p *plan.Plan, diffs []Difference, err error) {
+// Verify finds the plan that leads from s to d and checks d against it: every byte, its structures, and its container.
+// m has the other disks of the machine, nil when they are not at hand. p is nil when there is no such plan, which a
+// difference says.
+func (j *Job) Verify(
+	ctx context.Context, s, d *Source, m *layout.Machine,
+) (p *plan.Plan, diffs []Difference, err error) {
 	if want, got := s.Image.Disk.SectorSize(), d.Image.Disk.SectorSize(); got != want {
 		return nil, []Difference{{Text: fmt.Sprintf(
-			"the disk has sectors of %d bytes, want %d (--sector-size says how large those of a raw SOURCE are)", got, want)}}, nil
+			"the disk has sectors of %d bytes, want %d (--sector-size says how large those of a raw SOURCE are)",
+			got, want)}}, nil
 	}
 	p, err = s.repeat(d.Layout, m)
 	if errors.Is(err, verify.ErrDifferent) || errors.Is(err, plan.ErrNoPlan) {
@@ -53,12 +57,13 @@ func (j *Job) Verify(ctx context.Context, s, d *Source, m *layout.Machine) (p *p
 	return p, diffs, cmp.Or(s.unchanged(), d.unchanged())
 }
 
-// Elsewhere returns where the partitions of s went, as d shows it, and where those of the other disks go; nil without other disks.
+// Elsewhere returns where the partitions of s went, as d shows it, and where those of the other disks go; nil without
+// other disks.
 func (o Others) Elsewhere(s, d *Source, g Goal) (*layout.Machine, error) {
 	if len(o) == 0 {
 		return nil, nil //nolint:nilnil // no machine is known
 	}
-	starts, _ := verify.Starts(s.Layout, d.Layout) // Verify says what is wrong with them
+	starts, _ := verify.Starts(s.Layout, d.Layout) // Verify reports their errors
 	m, _, err := o.Machine(s, starts, g)
 	return m, err
 }

@@ -13,8 +13,8 @@ var (
 	full   = []error{unix.ENOSPC, unix.EDQUOT}
 )
 
-// again repeats a call until no signal has interrupted it. A call that failed with EINTR can have had its effect all the same, where
-// a server carried it out: who gives and takes names looks at them after an error.
+// again repeats a call until no signal has interrupted it. A call that failed with EINTR can have had its effect all
+// the same, where a server carried it out: a caller that gives or takes names looks at them after an error.
 func again(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
@@ -32,8 +32,8 @@ func value[T any](call func() (T, error)) (out T, err error) {
 	return out, err
 }
 
-// shut is close(2), which is never repeated: Linux has let the descriptor go whatever it says. Spec: close(2), "Dealing with error
-// returns from close()".
+// shut is close(2), which is never repeated: Linux has let the descriptor go whatever it says. Spec: close(2), "Dealing
+// with error returns from close()".
 func shut(fd int) error {
 	if err := unix.Close(fd); !errors.Is(err, unix.EINTR) {
 		return err

@@ -43,13 +43,16 @@ func (f *File) Pread(p []byte, off int64) (int, error) {
 
 // fcntl makes a call for a lock of one byte, with command saying which.
 func (f *File) fcntl(command int, kind LockKind, at int64) (unix.Flock_t, error) {
-	l := unix.Flock_t{Type: [...]int16{Unlocked: unix.F_UNLCK, Shared: unix.F_RDLCK, Exclusive: unix.F_WRLCK}[kind], Start: at, Len: 1}
+	l := unix.Flock_t{
+		Type:  [...]int16{Unlocked: unix.F_UNLCK, Shared: unix.F_RDLCK, Exclusive: unix.F_WRLCK}[kind],
+		Start: at, Len: 1,
+	}
 	err := again(func() error { return unix.FcntlFlock(uintptr(f.fd), command, &l) })
 	return l, err
 }
 
-// UpgradesLocks reports whether a lock for reading can become one for writing. The locks are those of the process, as SQLite has them:
-// Linux upgrades those of a descriptor on SMB. Other troubles with locks do not count.
+// UpgradesLocks reports whether a lock for reading can become one for writing. The locks are those of the process, as
+// SQLite has them: Linux upgrades those of a descriptor on SMB. Other troubles with locks do not count.
 func UpgradesLocks(f *os.File) bool {
 	file := Of(f)
 	if _, err := file.fcntl(unix.F_SETLK, Shared, lockByte); err != nil {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Folder is an open folder. Names in it are looked up through its handle, so a folder that is renamed or replaced meanwhile cannot lead
-// elsewhere.
+// Folder is an open folder. Names in it are looked up through its handle, so a folder that is renamed or replaced
+// meanwhile cannot lead elsewhere.
 type Folder struct{ fd int }
 
 // aFolder opens a folder, or fails.

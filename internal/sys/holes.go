@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Where the file system does not know
-// its holes everything is data, which is slow and right.
+// Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Where the file system
+// does not know its holes everything is data, which is slow and right.
 func (f *File) Extent(off, limit int64) (n int64, hole bool) {
 	data, err := f.seek(off, unix.SEEK_DATA)
 	switch {

@@ -15,7 +15,10 @@ var kinds = map[uint32]fs.FileMode{
 }
 
 // special are the bits of a mode beside the permissions.
-var special = map[uint32]fs.FileMode{unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky}
+var special = map[uint32]fs.FileMode{
+	unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid,
+	unix.S_ISVTX: fs.ModeSticky,
+}
 
 // info translates what stat(2) returns. The types of its fields differ between systems.
 func info(st *unix.Stat_t) Info {

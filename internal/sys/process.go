@@ -13,7 +13,7 @@ func EndSignals() []os.Signal {
 	return []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 }
 
-// ExitCode is the exit code of shells for a program that a signal has ended.
+// ExitCode returns the exit code of shells for a program that a signal has ended.
 func ExitCode(s os.Signal) int {
 	number, _ := s.(syscall.Signal)
 	return 128 + int(number)

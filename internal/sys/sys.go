@@ -1,10 +1,11 @@
-// Package sys is the room for what the operating system does: open folders and files without following links, identity, locks, holes,
-// free space, names that replace nothing, flushes of folders, limits and signals. Other packages import neither golang.org/x/sys nor
-// syscall. What differs between systems is in files with build tags: a further system is one more of these. What a system cannot do is
-// an error that Unsupported knows, or the cautious answer that the function names.
+// Package sys is the room for what the operating system does: open folders and files without following links, identity,
+// locks, holes, free space, names that replace nothing, flushes of folders, limits and signals. Other packages import
+// neither golang.org/x/sys nor syscall. What differs between systems is in files with build tags: a further system is
+// one more of these. What a system cannot do is an error that Unsupported knows, or the cautious answer that the
+// function names.
 //
-// Calls that a signal interrupted are repeated, as os does. The signals are Go's own: it stops threads with them, and file systems in
-// user space and on a network let them interrupt calls that a local disk would finish.
+// Calls that a signal interrupted are repeated, as os does. The signals are Go's own: it stops threads with them, and
+// file systems in user space and on a network let them interrupt calls that a local disk would finish.
 package sys
 
 import "io/fs"
@@ -35,6 +36,6 @@ const (
 	Exclusive
 )
 
-// lockByte is the byte that Lock locks, far behind what a file can hold: SMB and Windows keep others from reading and writing what is
-// locked.
+// lockByte is the byte that Lock locks, far behind what a file can hold: SMB and Windows keep others from reading and
+// writing what is locked.
 const lockByte = 1 << 62

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenDirect opens a folder by a path without links. Only the last name is guarded against a link that took its place since.
+// OpenDirect opens a folder by a path without links. Only the last name is guarded against a link that took its place
+// since.
 func OpenDirect(path string) (*os.File, error) {
 	fd, err := openat(unix.AT_FDCWD, path, aFolder|quietly, 0)
 	if err != nil {
@@ -20,10 +21,12 @@ func OpenDirect(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// Claimed reports whether the kernel keeps a block device for itself. It is asked for devices that have a size only: none here.
+// Claimed reports whether the kernel keeps a block device for itself. It is asked for devices that have a size only:
+// none here.
 func (*Folder) Claimed(string) bool { return false }
 
-// Free is the space in bytes that an ordinary user can still take in the folder; known is false where the file system does not say it.
+// Free returns the space in bytes that an ordinary user can still take in the folder; known is false where the file
+// system does not say it.
 func (d *Folder) Free() (n int64, known bool, err error) {
 	var st unix.Statfs_t
 	err = again(func() error { return unix.Fstatfs(d.fd, &st) })
@@ -42,13 +45,14 @@ func SharesMemory(folder string) (bool, error) {
 	return slices.Contains([]string{"apfs", "hfs", "ufs", "zfs", "tmpfs"}, unix.ByteSliceToString(st.Fstypename[:])), nil
 }
 
-// DeviceSize is the size of a block device in bytes.
+// DeviceSize returns the size of a block device in bytes.
 func (*File) DeviceSize() (int64, error) { return 0, needsLinux("reading a device") }
 
-// SectorSize is that of a block device, in bytes.
+// SectorSize returns the sector size of a block device in bytes.
 func (*File) SectorSize() (int, error) { return 0, needsLinux("reading a device") }
 
-// Lock sets the lock by which runs of this program know each other's files. It belongs to the open file, not to the process.
+// Lock sets the lock by which runs of this program know each other's files. It belongs to the open file, not to the
+// process.
 func (f *File) Lock(kind LockKind) error { return f.flock(kind, unix.LOCK_NB) }
 
 // LockWaiting is Lock that waits for others.
@@ -59,8 +63,8 @@ func (f *File) flock(kind LockKind, how int) error {
 	return again(func() error { return unix.Flock(f.fd, how) })
 }
 
-// LockByte sets a lock of one byte, which other programs give a meaning. A lock of the process, which is all there is here, would be lost
-// with the first descriptor of the file that is closed.
+// LockByte sets a lock of one byte, which other programs give a meaning. A lock of the process, which is all there is
+// here, would be lost with the first descriptor of the file that is closed.
 func (*File) LockByte(LockKind, int64) error { return needsLinux("a lock of one byte") }
 
 // LockedByte reports whether another has a lock of a byte.

@@ -12,6 +12,6 @@ func flush(dir int) error {
 	return err
 }
 
-// Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Everything is data: what APFS says of a
-// file that was written a moment ago is not reliable.
+// Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Everything is data:
+// what APFS says of a file that was written a moment ago is not reliable.
 func (*File) Extent(_, limit int64) (n int64, hole bool) { return limit, false }

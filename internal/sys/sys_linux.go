@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenDirect opens a folder by a path without links. Since it was found, another program may have put a link in the place of it or of
-// one above it: that is not followed. Kernels before 5.6, and sandboxes around us that know no openat2, guard the last name only.
+// OpenDirect opens a folder by a path without links. Since it was found, another program may have put a link in the
+// place of it or of one above it: that is not followed. Kernels before 5.6, and sandboxes around us that know no
+// openat2, guard the last name only.
 func OpenDirect(path string) (*os.File, error) {
 	const flags = aFolder | quietly | unix.O_CLOEXEC
 	how := &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_SYMLINKS}
@@ -32,8 +33,8 @@ func OpenDirect(path string) (*os.File, error) {
 	}
 }
 
-// Claimed reports whether the kernel keeps a block device for itself: a file system is mounted on it, or it is a part of another device.
-// Spec: open(2), O_EXCL without O_CREAT.
+// Claimed reports whether the kernel keeps a block device for itself: a file system is mounted on it, or it is a part
+// of another device. Spec: open(2), O_EXCL without O_CREAT.
 func (d *Folder) Claimed(name string) bool {
 	fd, err := openat(d.fd, name, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK, 0)
 	if err == nil {
@@ -48,7 +49,8 @@ func renameNew(dir int, from, to string) error {
 
 func flush(dir int) error { return unix.Fsync(dir) }
 
-// Free is the space in bytes that an ordinary user can still take in the folder; known is false where the file system does not say it.
+// Free returns the space in bytes that an ordinary user can still take in the folder; known is false where the file
+// system does not say it.
 func (d *Folder) Free() (n int64, known bool, err error) {
 	var st unix.Statfs_t
 	err = again(func() error { return unix.Fstatfs(d.fd, &st) })
@@ -60,7 +62,8 @@ func (d *Folder) Free() (n int64, known bool, err error) {
 
 // memory are the file systems on which all that open a file share memory.
 var memory = []int64{
-	unix.EXT4_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC, unix.RAMFS_MAGIC,
+	unix.EXT4_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC, unix.OVERLAYFS_SUPER_MAGIC,
+	unix.RAMFS_MAGIC,
 	unix.REISERFS_SUPER_MAGIC, unix.BCACHEFS_SUPER_MAGIC,
 	0x58465342, // XFS: "XFSB", fs/xfs/libxfs/xfs_format.h of Linux
 	0x3153464a, // JFS: "JFS1", fs/jfs/jfs_superblock.h of Linux
@@ -77,16 +80,16 @@ func SharesMemory(folder string) (bool, error) {
 	return slices.Contains(memory, int64(uint32(st.Type))), nil //nolint:gosec // see above
 }
 
-// DeviceSize is the size of a block device in bytes.
+// DeviceSize returns the size of a block device in bytes.
 func (f *File) DeviceSize() (int64, error) { return f.seek(0, io.SeekEnd) }
 
-// SectorSize is that of a block device, in bytes.
+// SectorSize returns the sector size of a block device in bytes.
 func (f *File) SectorSize() (int, error) {
 	return value(func() (int, error) { return unix.IoctlGetInt(f.fd, unix.BLKSSZGET) })
 }
 
-// Lock sets the lock by which runs of this program know each other's files. It belongs to the open file, not to the process. Spec:
-// fcntl(2), "Open file description locks".
+// Lock sets the lock by which runs of this program know each other's files. It belongs to the open file, not to the
+// process. Spec: fcntl(2), "Open file description locks".
 func (f *File) Lock(kind LockKind) error { return f.LockByte(kind, lockByte) }
 
 // LockWaiting is Lock that waits for others.

@@ -17,7 +17,7 @@ var (
 	full   = []error{windows.ERROR_DISK_FULL, windows.ERROR_HANDLE_DISK_FULL}
 )
 
-// plain is the error of the system alone, as other systems return it.
+// plain returns the error of the system alone, as other systems return it.
 func plain(err error) error {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno
@@ -25,8 +25,8 @@ func plain(err error) error {
 	return err
 }
 
-// Folder is an open folder. Names in it are looked up through its handle, so a folder that is renamed or replaced meanwhile cannot lead
-// elsewhere.
+// Folder is an open folder. Names in it are looked up through its handle, so a folder that is renamed or replaced
+// meanwhile cannot lead elsewhere.
 type Folder struct{ root *os.Root }
 
 // OpenFolder follows the links of a path.
@@ -92,7 +92,7 @@ func (d *Folder) Lstat(name string) (Info, error) {
 	return d.Stat(name)
 }
 
-// Open opens a file to read. A link is followed: who looked at the name before sees that it is another file.
+// Open opens a file to read. A link is followed: a caller that looked at the name before sees that it is another file.
 func (d *Folder) Open(name string) (*File, error) { return asFile(d.root.Open(name)) }
 
 // OpenToWrite is Open for a file that is there already and that is read and written.
@@ -128,10 +128,12 @@ func (d *Folder) Remove(name string) error { return plain(d.root.Remove(name)) }
 // Sync makes the names in the folder durable.
 func (*Folder) Sync() error { return needsLinux("flushing a folder") }
 
-// Claimed reports whether the kernel keeps a block device for itself. It is asked for devices that have a size only: none here.
+// Claimed reports whether the kernel keeps a block device for itself. It is asked for devices that have a size only:
+// none here.
 func (*Folder) Claimed(string) bool { return false }
 
-// Free is the space in bytes that this user can still take in the folder; known is false where the file system does not say it.
+// Free returns the space in bytes that this user can still take in the folder; known is false where the file system
+// does not say it.
 func (d *Folder) Free() (n int64, known bool, err error) {
 	path, err := windows.UTF16PtrFromString(d.root.Name())
 	if err != nil {
@@ -150,10 +152,12 @@ func MayChange(string) error { return nil }
 // MayCreateIn returns why this user cannot make files in a folder. That is not asked here.
 func MayCreateIn(string) error { return nil }
 
-// SharesMemory reports whether the file system of a folder is a local one, on which all that open a file share memory. None counts as one.
+// SharesMemory reports whether the file system of a folder is a local one, on which all that open a file share memory.
+// None counts as one.
 func SharesMemory(string) (bool, error) { return false, nil }
 
-// OpenDirect opens a folder by a path without links. Only the last name is guarded against a link that took its place since.
+// OpenDirect opens a folder by a path without links. Only the last name is guarded against a link that took its place
+// since.
 func OpenDirect(path string) (*os.File, error) {
 	named, err := os.Lstat(path)
 	if err != nil {
@@ -205,8 +209,10 @@ func (f *File) Stat() (Info, error) {
 		_                        [2]byte
 	}
 	err = errors.Join(
-		windows.GetFileInformationByHandleEx(f.handle(), windows.FileBasicInfo, (*byte)(unsafe.Pointer(&times)), uint32(unsafe.Sizeof(times))),
-		windows.GetFileInformationByHandleEx(f.handle(), windows.FileStandardInfo, (*byte)(unsafe.Pointer(&sizes)), uint32(unsafe.Sizeof(sizes))),
+		windows.GetFileInformationByHandleEx(f.handle(), windows.FileBasicInfo, (*byte)(unsafe.Pointer(&times)),
+			uint32(unsafe.Sizeof(times))),
+		windows.GetFileInformationByHandleEx(f.handle(), windows.FileStandardInfo, (*byte)(unsafe.Pointer(&sizes)),
+			uint32(unsafe.Sizeof(sizes))),
 	)
 	return Info{
 		ID:   ID{uint64(id.VolumeSerialNumber), uint64(id.FileIndexHigh)<<32 | uint64(id.FileIndexLow)},
@@ -249,14 +255,14 @@ func (f *File) Pread(p []byte, off int64) (int, error) {
 	return n, plain(err)
 }
 
-// Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Everything is data, which is slow and
-// right.
+// Extent returns how many of limit bytes from off on have one state, and whether they are a hole. Everything is data,
+// which is slow and right.
 func (*File) Extent(_, limit int64) (n int64, hole bool) { return limit, false }
 
-// DeviceSize is the size of a block device in bytes.
+// DeviceSize returns the size of a block device in bytes.
 func (*File) DeviceSize() (int64, error) { return 0, needsLinux("reading a device") }
 
-// SectorSize is that of a block device, in bytes.
+// SectorSize returns the sector size of a block device in bytes.
 func (*File) SectorSize() (int, error) { return 0, needsLinux("reading a device") }
 
 // Lock sets the lock by which runs of this program know each other's files. It belongs to the open file.

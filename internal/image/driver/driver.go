@@ -1,4 +1,4 @@
-// Package driver says what an image format must provide.
+// Package driver defines what an image format provides.
 package driver
 
 import (
@@ -12,7 +12,7 @@ import (
 // ErrLone marks an extent that was named instead of the descriptor of its image.
 var ErrLone = fmt.Errorf("%w without its descriptor", ondisk.ErrUnsupported)
 
-// File is an open file of an image, read-only. Extent tells its holes.
+// File is an open file of an image, read-only. Extent reports its holes.
 type File interface {
 	io.ReaderAt
 	Size() int64
@@ -39,7 +39,7 @@ type Source struct {
 // image.
 const parentShare = 8
 
-// Memory is how many bytes the image may keep of what it would keep if it stood alone.
+// Memory returns how many bytes the image may keep of what it would keep if it stood alone.
 func (s *Source) Memory(alone int64) int64 {
 	if s.Level > 0 {
 		return alone / parentShare
@@ -50,7 +50,7 @@ func (s *Source) Memory(alone int64) int64 {
 // ParentRef is how an image names the one it completes.
 type ParentRef struct {
 	// Names are what is stored, in order of preference. A name that is a path is followed only into the image's own
-	// folder, by its last component, and only when ID can tell whether the file that has this name is the right one.
+	// folder, by its last component, and only when ID can prove that the file of this name is the right one.
 	Names []string
 	// Format that the parent must have; empty to find it by content.
 	Format string
@@ -58,8 +58,8 @@ type ParentRef struct {
 	ID string
 }
 
-// Below is what shows through a hole of a child: the parent at off, at most n bytes of it, and zeros where there is
-// no parent or behind its end.
+// Below returns what shows through a hole of a child: the parent at off, at most n bytes of it, and zeros where there
+// is no parent or behind its end.
 func Below(parent *Image, off, n int64) disk.Run {
 	if parent == nil || off >= parent.Disk.Size() {
 		return disk.Run{Len: n}
@@ -94,7 +94,7 @@ type Format struct {
 	AnyExtension bool
 }
 
-// Names is what an image says about other files.
+// Names are the other files that an image names.
 type Names struct {
 	Parents []string // of the image that it completes, as stored
 	Extents []string // files that hold its data

@@ -19,7 +19,7 @@ func NewFlat(f WriteFile, size int64) (*Flat, error) {
 	return &Flat{f}, nil
 }
 
-// Unit is the smallest hole worth leaving.
+// Unit returns the smallest hole worth leaving.
 func (t *Flat) Unit() int64 { return flatUnit }
 
 // Reserve has nothing to do: offsets of the disk are offsets of the file.

@@ -28,7 +28,7 @@ func NewUnpacked(limit, size int64, unpack func(dst []byte, key int64) error) *U
 	return &Unpacked{size: size, unpack: unpack, units: make([]*unpackedUnit, 0, max(1, limit/size))}
 }
 
-// Unit is the source of a run: the bytes of one unit. Nothing is unpacked before they are read.
+// Unit returns the source of a run: the bytes of one unit. Nothing is unpacked before they are read.
 func (u *Unpacked) Unit(key int64) io.ReaderAt { return packedUnit{u, key} }
 
 type packedUnit struct {

@@ -27,10 +27,10 @@ type File struct {
 	short atomic.Int64 // 1 + the byte at which the file ended before its size; 0: it did not
 }
 
-// Name is that in the folder, or the one that OpenAs got.
+// Name returns the name in the folder, or the one that OpenAs got.
 func (f *File) Name() string { return f.name }
 
-// Size is that when the file was opened first, in bytes.
+// Size returns the size in bytes when the file was opened first.
 func (f *File) Size() int64 { return f.Info.Size }
 
 // Close closes the file for good.
@@ -68,8 +68,8 @@ func (f *File) with(use func(open *sys.File) error) error {
 	}
 }
 
-// reopen opens the file without blocking, since a FIFO would wait for a writer, and makes sure that it is the one that was
-// looked at.
+// reopen opens the file without blocking, since a FIFO would wait for a writer, and makes sure that it is the one that
+// was looked at.
 func (f *File) reopen() error {
 	h := f.dir.handles
 	h.mu.Lock()
@@ -97,10 +97,10 @@ func (f *File) reopen() error {
 	return nil
 }
 
-// ID is device and inode.
+// ID returns device and inode.
 func (f *File) ID() string { return fmt.Sprintf("%d:%d", f.Info.Device, f.Info.Inode) }
 
-// Allocated is how many bytes the file takes on its file system.
+// Allocated returns how many bytes the file takes on its file system.
 func (f *File) Allocated() int64 {
 	if f.device {
 		return f.Info.Size
@@ -108,8 +108,8 @@ func (f *File) Allocated() int64 {
 	return f.Info.Allocated
 }
 
-// ReadAt follows the contract of io.ReaderAt. A file that ended too early once is not read again: who bears a read that fails, as
-// those who look for a signature do, must not go on with what is there the next time.
+// ReadAt follows the contract of io.ReaderAt. A file that ended too early once is not read
+// again: a caller that survives a failed read must not go on with what is there the next time.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if err := f.ended(); err != nil {
 		return 0, err
@@ -147,7 +147,7 @@ func (f *File) readAt(p []byte, off int64) (int, error) {
 	return done, err
 }
 
-// ended is the error of a file that ended before its size.
+// ended returns the error of a file that ended before its size.
 func (f *File) ended() error {
 	at := f.short.Load()
 	if at == 0 {
@@ -156,7 +156,7 @@ func (f *File) ended() error {
 	return fmt.Errorf("file %.256q %w: it ends at byte %d, and had %d bytes", f.name, ondisk.ErrChanged, at-1, f.Info.Size)
 }
 
-// Extent asks the file system for holes. Where it cannot tell, everything is data, which is slow and right.
+// Extent asks the file system for holes. If it knows none, all is data, which is slow and right.
 func (f *File) Extent(off, limit int64) (disk.Extent, error) {
 	e := disk.Extent{Range: disk.Range{Off: off, Len: limit}}
 	err := f.with(func(open *sys.File) error {
@@ -188,10 +188,11 @@ func (f *File) Unchanged() error {
 		return fmt.Errorf("file %.256q %w: another file has its name", f.name, ondisk.ErrChanged)
 	}
 	if f.device {
-		return nil // nothing tells of writes to it
+		return nil // a device does not show that it was written
 	}
 	if now.Size != old.Size || now.Modified != old.Modified || now.Changed != old.Changed {
-		return fmt.Errorf("file %.256q %w: size, times or links differ; stop what writes to it and run again", f.name, ondisk.ErrChanged)
+		return fmt.Errorf("file %.256q %w: size, times or links differ; stop what writes to it and run again", f.name,
+			ondisk.ErrChanged)
 	}
 	return nil
 }

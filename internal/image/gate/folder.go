@@ -26,8 +26,8 @@ type Folder struct {
 	pages   *pageCache // nil unless reads are counted
 }
 
-// Follow opens the folder of the file that a path leads to, through all links, and returns the name of the file. A meter
-// counts what is read; nil: it is not counted.
+// Follow opens the folder of the file that a path leads to, through all links, and returns the name of the file. A
+// meter counts what is read; nil: it is not counted.
 func Follow(path string, meter *Meter) (dir *Folder, base string, err error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -76,12 +76,14 @@ func CheckName(name string) error {
 		bad = "leaves the image's folder"
 	case strings.Contains(name, ":"):
 		bad = "has a colon: a drive, a URL or a stream"
-	case strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f || r == '"' }) || !utf8.ValidString(name):
+	case strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f || r == '"' }) ||
+		!utf8.ValidString(name):
 		bad = "has characters that no file name of an image has"
 	default:
 		return nil
 	}
-	return fmt.Errorf("file name %.256q %s: %w, want a plain name in the same folder; trueup opens nothing else that an image names: "+
+	return fmt.Errorf("file name %.256q %s: %w, want a plain name in the same folder; trueup opens nothing else that an "+
+		"image names: "+
 		"put its files together, or flatten it with qemu-img convert", name, bad, ondisk.ErrReference)
 }
 
@@ -145,7 +147,8 @@ func (d *Folder) OpenNamed(name string) (*File, error) {
 func wantRegular(name string, mode fs.FileMode, class error) error {
 	kinds := map[fs.FileMode]string{
 		fs.ModeSymlink: "a symbolic link", fs.ModeNamedPipe: "a FIFO", fs.ModeSocket: "a socket", fs.ModeDir: "a folder",
-		fs.ModeDevice | fs.ModeCharDevice: "a character device", fs.ModeDevice: "a block device", fs.ModeIrregular: "a special file",
+		fs.ModeDevice | fs.ModeCharDevice: "a character device", fs.ModeDevice: "a block device",
+		fs.ModeIrregular: "a special file",
 	}
 	if kind, ok := kinds[mode.Type()]; ok {
 		return fmt.Errorf("file %.256q is %s: %w, want a regular file", name, kind, class)

@@ -40,7 +40,10 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 
 func TestNamesThatAreFine(t *testing.T) {
 	d, path := openedFolder(t)
-	for _, name := range []string{"disk-flat.vmdk", "with blanks.vmdk", "-rf", "..x", "Grüße.vmdk", "%00", "~", "$HOME", strings.Repeat("a", 255)} {
+	for _, name := range []string{
+		"disk-flat.vmdk", "with blanks.vmdk", "-rf", "..x", "Grüße.vmdk", "%00", "~", "$HOME",
+		strings.Repeat("a", 255),
+	} {
 		require.NoError(t, os.WriteFile(filepath.Join(path, name), []byte("12345"), 0o644))
 		f, err := d.Open(name)
 		require.NoError(t, err, "%q", name)
@@ -52,7 +55,8 @@ func TestNamesThatAreFine(t *testing.T) {
 	require.NotErrorIs(t, err, ondisk.ErrReference)
 }
 
-// HOSTILE T03 and T04: what is no regular file is refused without opening it. A FIFO without a writer would wait for ever.
+// HOSTILE T03 and T04: what is no regular file is refused without opening it. A FIFO without a writer would wait for
+// ever.
 func TestFilesThatAreNone(t *testing.T) {
 	d, path := openedFolder(t)
 	at := func(name string) string { return filepath.Join(path, name) }

@@ -6,17 +6,17 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Bytes that QEMU locks: base + permission, with base 100 for what a program does and 200 for what it does not allow others.
-// Spec: QEMU block/file-posix.c and include/block/block-common.h.
+// Bytes that QEMU locks: base + permission, with base 100 for what a program does and 200 for what it does not allow
+// others. Spec: QEMU block/file-posix.c and include/block/block-common.h.
 const (
 	qemuRead     = 100 + 0 // "consistent read"
 	qemuWrite    = 100 + 1
 	qemuNoWriter = 200 + 1
 )
 
-// Hold keeps QEMU from opening the image for writing until release is called, by the locks that QEMU itself looks at. Where
-// the file system knows no such locks nothing is held, and the check that the source is unchanged remains. The same holds for
-// extents of which an image has more than can be open at once.
+// Hold keeps QEMU from opening the image for writing until release is called, by the locks that QEMU itself looks at.
+// Where the file system knows no such locks nothing is held, and the check that the source is unchanged remains. The
+// same holds for extents of which an image has more than can be open at once.
 func (o *Opened) Hold() (release func()) {
 	for _, f := range o.Handles {
 		for _, b := range []int64{qemuRead, qemuNoWriter} {
@@ -36,11 +36,12 @@ func (f *File) lock(kind sys.LockKind, at int64) {
 	_ = f.with(func(open *sys.File) error { return open.LockByte(kind, at) }) // see Hold
 }
 
-// Claimed reports whether a block device has a file system mounted on it, or something else that the kernel keeps for itself.
+// Claimed reports whether a block device has a file system mounted on it, or something else that the kernel keeps for
+// itself.
 func (f *File) Claimed() bool { return f.device && f.dir.At.Claimed(f.real) }
 
-// QEMULock reports whether QEMU has the file open for writing: it holds a lock on the byte of the "write" permission, 100 + 1.
-// Spec: QEMU block/file-posix.c, RAW_LOCK_PERM_BASE.
+// QEMULock reports whether QEMU has the file open for writing: it holds a lock on the byte of the "write" permission,
+// 100 + 1. Spec: QEMU block/file-posix.c, RAW_LOCK_PERM_BASE.
 func (f *File) QEMULock() error {
 	var locked bool
 	err := f.with(func(open *sys.File) (err error) {

@@ -6,8 +6,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Meter counts what is read from the files of one image, in bytes, and ends it. Files that have one are read in whole pages, each of which
-// is read once as long as it is remembered. The zero value only counts. Safe for concurrent use.
+// Meter counts what is read from the files of one image, in bytes, and ends it. Files that have one are read in whole
+// pages, each of which is read once as long as it is remembered. The zero value only counts. Safe for concurrent use.
 type Meter struct {
 	asked ondisk.Budget
 	read  atomic.Int64
@@ -18,7 +18,7 @@ func NewMeter(limit int64) *Meter {
 	return &Meter{asked: ondisk.Budget{What: "reading", Unit: "bytes for one image", Limit: limit}}
 }
 
-// Read is how much was read. It is less than what was asked for where that was known already.
+// Read returns how much was read. It is less than what was asked for where that was known already.
 func (m *Meter) Read() int64 {
 	if m == nil {
 		return 0

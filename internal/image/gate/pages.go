@@ -9,7 +9,8 @@ import (
 const (
 	// pageBytes is the unit in which a file is read whose reads are counted: what a file system reads at least, in bytes.
 	pageBytes = 4 << 10
-	// maxRun is the largest read that goes through the pages, in bytes: what is larger is data, or a table that is read once.
+	// maxRun is the largest read that goes through the pages, in bytes: what is larger is data, or a table that is read
+	// once.
 	maxRun = 32 << 10
 	// maxPages is how many pages are kept, 1 MiB of them.
 	maxPages = 256

@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/ovf"
 )
 
-// readBack reads every member that is complete through a handle of its own, holds copies against what was copied, and
+// readBack reads every member that is complete through a handle of its own, checks copies against what was copied, and
 // computes the digests of the manifest.
 func (p *Output) readBack(ctx context.Context, progress diskcopy.Progress) (map[string][]byte, error) {
 	files, err := p.out.ReadBack()
@@ -69,7 +69,7 @@ func (p *Output) readMember(
 	return err
 }
 
-// manifest is the text of the new manifest.
+// manifest returns the text of the new manifest.
 func (p *Output) manifest(sums map[string][]byte) []byte {
 	return p.src.Manifest.Rewrite(
 		func(d ovf.Digest) []byte { return sums[d.Algorithm+" "+d.Name] },
@@ -81,7 +81,7 @@ func (p *Output) manifest(sums map[string][]byte) []byte {
 		})
 }
 
-// check opens the package as a later reader will, and holds it against what was meant.
+// check opens the package as a later reader will, and checks it against what was meant.
 func (p *Output) check() error {
 	files, err := p.out.ReadBack()
 	if err != nil {

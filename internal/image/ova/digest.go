@@ -61,12 +61,12 @@ func (p *Package) named(name string) *Member {
 	return p.Member(full)
 }
 
-// digests are the lines of the manifest about a member, as far as their algorithm is known.
+// digests returns the lines of the manifest about a member, as far as their algorithm is known.
 func (p *Package) digests(m *Member) []ovf.Digest {
 	return slices.DeleteFunc(slices.Clone(p.lines[m]), func(d ovf.Digest) bool { return d.New == nil })
 }
 
-// compare reads a member once and holds it against its digests.
+// compare reads a member once and checks it against its digests.
 func compare(ctx context.Context, name string, f driver.File, want []ovf.Digest, progress diskcopy.Progress) error {
 	if len(want) == 0 {
 		return nil

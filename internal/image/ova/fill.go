@@ -128,10 +128,10 @@ type target struct{ m *outMember }
 
 func (t target) WriteAt(b []byte, off int64) (int, error) { return t.m.part.WriteAt(b, t.m.data+off) }
 
-// Unit is the least stretch of zeros that is left out, in bytes.
+// Unit returns the least stretch of zeros that is left out, in bytes.
 func (t target) Unit() int64 { return diskcopy.ChunkSize }
 
-// Reserve has nothing to do: the place of a member is settled.
+// Reserve has nothing to do: the place of a member is known.
 func (t target) Reserve(int64, int64) error { return nil }
 
 func (p *Output) put(b []byte, m *outMember, off int64) error {

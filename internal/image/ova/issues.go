@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/ovf"
 )
 
-// Algorithms are those of the manifest, each once, as they are written there.
+// Algorithms returns the algorithms of the manifest, each once, as they are written there.
 func (p *Package) Algorithms() []string {
 	out := []string{}
 	if p.Manifest == nil {
@@ -29,7 +29,7 @@ func (p *Package) Algorithms() []string {
 	return out
 }
 
-// Issues are contradictions between the parts of a package. No disk is read for it.
+// Issues returns contradictions between the parts of a package. No disk is read for it.
 func (p *Package) Issues() (out []ondisk.Issue) {
 	add := func(code string, effect ondisk.Effect, remedy, format string, args ...any) {
 		out = append(out, ondisk.Issue{Code: code, Effect: effect, Text: fmt.Sprintf(format, args...), Remedy: remedy})
@@ -65,7 +65,7 @@ func (p *Package) Issues() (out []ondisk.Issue) {
 	return out
 }
 
-// Issues are what the copy lacks.
+// Issues returns what the copy lacks.
 func (p *Output) Issues() (out []ondisk.Issue) {
 	for _, name := range p.Dropped {
 		out = append(out, ondisk.Issue{
@@ -112,7 +112,7 @@ func (p *Package) Differs(ctx context.Context, from *Package, progress diskcopy.
 	return out, err
 }
 
-// newIssues are those that a package does not have from its source: a copy carries along what it has no reason to
+// newIssues returns those that a package does not have from its source: a copy carries along what it has no reason to
 // change.
 func (p *Package) newIssues(from *Package) (out []string) {
 	old := map[string]bool{}
@@ -127,7 +127,7 @@ func (p *Package) newIssues(from *Package) (out []string) {
 	return out
 }
 
-// manifestIssues are what the manifest says and lacks. Its digests are not checked here.
+// manifestIssues returns what the manifest lacks or has too much. Its digests are not checked here.
 func (p *Package) manifestIssues() (out []ondisk.Issue) {
 	add := func(code, remedy, format string, args ...any) {
 		out = append(out, ondisk.Issue{Code: code, Effect: ondisk.Warn, Text: fmt.Sprintf(format, args...), Remedy: remedy})

@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/ovf"
 )
 
-// relate finds what the envelope and the manifest say of the members.
+// relate assigns what the envelope and the manifest hold to the members.
 func (p *Package) relate() error {
 	held := map[string][]ovf.Disk{}
 	for _, d := range p.Envelope.Disks {
@@ -66,8 +66,8 @@ func (p *Package) disk(member string) Disk {
 	return p.disks[slices.IndexFunc(p.disks, func(d Disk) bool { return d.Member == member })]
 }
 
-// localName is the name in the package that an href leads to: a relative URI, and nothing that leaves the package. Some
-// writers escape blanks as URIs demand, some do not.
+// localName returns the name in the package that an href leads to: a relative URI, and nothing that leaves the package.
+// Some writers escape blanks as URIs demand, some do not.
 func (p *Package) localName(href string) (string, error) {
 	name, err := p.checkMember(href)
 	if err != nil || !strings.Contains(href, "%") || p.has(name) {

@@ -58,8 +58,8 @@ func Identify(path string, meter *gate.Meter) (image.Identity, error) {
 	return id, p.Close()
 }
 
-// Roots are what has to be readable for an image or a package to be read: its folder with all links followed, or the
-// device that it is. Those of a path that leads nowhere are the folder in which it should be.
+// Roots returns what has to be readable for an image or a package to be read: its folder with all links followed, or
+// the device that it is. Those of a path that leads nowhere are the folder in which it should be.
 func Roots(path string) []string {
 	at, _ := splitPath(path)
 	real, err := filepath.EvalSymlinks(at)
@@ -141,7 +141,7 @@ func (p *Package) openDisk(name string, o image.Options) (*image.Image, error) {
 	return p.files.OpenInside(name, at, p.find, o)
 }
 
-// find gives the place of a file in the archive.
+// find returns the place of a file in the archive.
 func (p *Package) find(name string) (at disk.Range, err error) {
 	i := slices.IndexFunc(p.entries, func(e entry) bool { return e.name == name })
 	if i < 0 {

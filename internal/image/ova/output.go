@@ -20,7 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// KindOf is the kind of package that a name stands for, "ova" or "ovf", and empty when for none.
+// KindOf returns the kind of package that a name stands for, "ova" or "ovf", and empty for none.
 func KindOf(name string) string {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".ova":
@@ -37,7 +37,8 @@ type Rewrite struct {
 	Size   int64 // of the new disk, bytes
 }
 
-// capacity is the new one of a disk that has become larger, or for which the envelope has too little; -1 for another.
+// capacity returns the new one of a disk that has become larger, or for which the envelope has too little; -1 for
+// another.
 func (r *Rewrite) capacity(x ovf.Disk) int64 {
 	if r.Size > r.Source.Disk.Size() || (x.Capacity >= 0 && x.Capacity < r.Size) {
 		return r.Size
@@ -100,7 +101,7 @@ func Create(path string, src *Package, o CreateOptions) (*Output, error) {
 	return p, nil
 }
 
-// choose settles which members the copy has, and what they are called.
+// choose decides which members the copy has, and what they are called.
 func (p *Output) choose(rewrite map[string]Rewrite) error {
 	own := p.src.role(RoleOVF).Name
 	p.renamed = p.Kind == "ovf" && own != p.base
@@ -140,7 +141,7 @@ func (p *Output) choose(rewrite map[string]Rewrite) error {
 	return nil
 }
 
-// nameOf is the name of a member in the copy: in a folder the OVF has that of DEST, and those that belong to it by
+// nameOf returns the name of a member in the copy: in a folder the OVF has that of DEST, and those that belong to it by
 // name too.
 func (p *Output) nameOf(m *Member) string {
 	if p.Kind == "ova" || m.Role == RoleFile {
@@ -223,7 +224,7 @@ func (p *Output) Write(
 	return p.finish(ctx, progress)
 }
 
-// place settles where the headers and the bytes of a member go.
+// place decides where the headers and the bytes of a member go.
 func (p *Output) place(m *outMember) (err error) {
 	if m.text && m.from.Role == RoleOVF {
 		if err := p.mostText(m); err != nil {
@@ -257,7 +258,7 @@ func (p *Output) mostText(m *outMember) error {
 	return nil
 }
 
-// header gives the headers of the source, with a size that is not final where the member changes. They are as long as
+// header returns the headers of the source, with a size that is not final where the member changes. They are as long as
 // the final ones.
 func (p *Output) header(m *outMember) (_ []byte, err error) {
 	switch {
@@ -274,7 +275,7 @@ func (p *Output) header(m *outMember) (_ []byte, err error) {
 	return tarHeaders(m.old, m.most, m.most)
 }
 
-// modified is when a file of an OVF was last changed, in seconds since 1970.
+// modified returns when a file of an OVF was last changed, in seconds since 1970.
 func (p *Package) modified(m *Member) int64 {
 	for _, s := range p.States() {
 		if s.Name == m.Name {
@@ -284,10 +285,10 @@ func (p *Package) modified(m *Member) int64 {
 	return 0
 }
 
-// Files are the names of the files that are written, the one named DEST first.
+// Files returns the names of the files that are written, the one named DEST first.
 func (p *Output) Files() []string { return p.out.Files() }
 
-// Notes are what the file system of DEST lacked.
+// Notes returns what the file system of DEST lacked.
 func (p *Output) Notes() []ondisk.Issue { return p.out.Notes() }
 
 // Publish gives the files their names, the OVF the last.

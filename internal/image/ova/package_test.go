@@ -100,8 +100,12 @@ func TestArchivesHaveNoWayOut(t *testing.T) {
 	_, err := ova.OpenImage(path, image.Options{})
 	require.ErrorIs(t, err, os.ErrNotExist)
 
-	link := disktest.TarMember{Name: "disk-flat.vmdk", Type: '2', Edit: func(h disktest.Forged) { h.Text(157, "/etc/passwd") }}
-	_, err = ova.OpenImage(forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)}, link), image.Options{})
+	link := disktest.TarMember{
+		Name: "disk-flat.vmdk", Type: '2',
+		Edit: func(h disktest.Forged) { h.Text(157, "/etc/passwd") },
+	}
+	_, err = ova.OpenImage(forgedOVA(t, disktest.TarMember{Name: "disk.vmdk", Data: []byte(descriptor)}, link),
+		image.Options{})
 	require.ErrorIs(t, err, ondisk.ErrReference)
 }
 

@@ -36,10 +36,10 @@ type entry struct {
 	size int64
 }
 
-// end is where the next member begins.
+// end returns where the next member begins.
 func (e entry) end() int64 { return e.off + units.AlignUp(e.size, tarBlock) }
 
-// bytes is where the bytes of a member lie.
+// bytes returns where the bytes of a member lie.
 func (e entry) bytes() disk.Range { return disk.Range{Off: e.off, Len: e.size} }
 
 // regular reports whether a member is a file with bytes of its own.
@@ -97,7 +97,7 @@ func tarEntry(f ondisk.Source, head int64) (e entry, h *tar.Header, err error) {
 		return e, nil, err
 	}
 	e = entry{kind: h.Typeflag, head: head, off: head + read, size: h.Size}
-	if e.kind == tar.TypeCont { // as POSIX wants of who does not know what it is
+	if e.kind == tar.TypeCont { // as POSIX wants of a reader that does not know the kind
 		e.kind = tar.TypeReg
 	}
 	bad := func(want string) error {
@@ -141,7 +141,7 @@ func tarHeader(r *tar.Reader, head int64) (*tar.Header, error) {
 	}
 }
 
-// memberName is the name of a member without a leading "./". Nothing is extracted, but a package that names places
+// memberName returns the name of a member without a leading "./". Nothing is extracted, but a package that names places
 // outside of itself is not to be trusted.
 func memberName(name string) (string, error) {
 	clean := strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
@@ -166,7 +166,7 @@ func memberName(name string) (string, error) {
 // maxTarName is what the name field of a header holds, in bytes.
 const maxTarName = 100
 
-// newTarHeader is the header of a file that was in no archive before: what ovftool writes.
+// newTarHeader returns the header of a file that was in no archive before: what ovftool writes.
 func newTarHeader(name string, mtime int64) (*tar.Header, error) {
 	if len(name) > maxTarName {
 		return nil, ondisk.In(ondisk.ErrUsage, "the name %.256q has %d bytes, and an OVA can hold at most %d", name,
@@ -175,7 +175,8 @@ func newTarHeader(name string, mtime int64) (*tar.Header, error) {
 	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, ModTime: time.Unix(max(mtime, 0), 0)}, nil
 }
 
-// ownerName is the name of an owner or a group as far as a header without PAX records holds it. The numbers beside it count.
+// ownerName returns the name of an owner or a group as far as a header without PAX records holds it. The numbers beside
+// it count.
 func ownerName(name string) string {
 	const most = 32 // bytes
 	if len(name) > most || !utf8.ValidString(name) {
@@ -184,7 +185,7 @@ func ownerName(name string) string {
 	return name
 }
 
-// tarHeaders are the headers of a file in an archive: ustar, which is what an OVA is, or those of GNU tar where ustar
+// tarHeaders returns the headers of a file in an archive: ustar, the format of an OVA, or those of GNU tar where ustar
 // cannot hold the name or the size. Their length depends on most alone, a bound of size: the place of the file's
 // bytes must be known before its size is. So what only PAX holds is left out, such as fractions of seconds.
 func tarHeaders(old *tar.Header, size, most int64) ([]byte, error) {

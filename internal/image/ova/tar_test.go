@@ -123,7 +123,8 @@ func TestTarNames(t *testing.T) {
 		}
 		record := func(total int) string { return fmt.Sprintf("%d path=%s\n", total, n) }
 		total := len(record(len(record(1000))))
-		return disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'x', Data: []byte(record(total))}, disktest.TarMember{Name: "x"})
+		return disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'x', Data: []byte(record(total))},
+			disktest.TarMember{Name: "x"})
 	}
 	for _, n := range []string{
 		"../x", "/x", `..\x`, `C:\x`, "a/../x", "a/..", "..", "a//b", "", "\x1b]0;x", "a\nb", "\xff\xfe", "http://x",
@@ -151,7 +152,8 @@ func TestTarNumbers(t *testing.T) {
 		return string(append(append([]byte{first}, make([]byte, 11-len(rest))...), rest...))
 	}
 	pax := func(record string) []byte {
-		return disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'x', Data: []byte(record)}, disktest.TarMember{Name: "x"})
+		return disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'x', Data: []byte(record)},
+			disktest.TarMember{Name: "x"})
 	}
 	for name, c := range map[string]struct {
 		archive []byte
@@ -209,7 +211,10 @@ func TestNewSizes(t *testing.T) {
 	const gib = int64(1) << 30
 	for _, format := range []tar.Format{tar.FormatUSTAR, tar.FormatPAX, tar.FormatGNU} {
 		for _, name := range []string{strings.Repeat("d", 90) + ".vmdk", "Grüße.vmdk", strings.Repeat("long", 50)} {
-			old := tar.Header{Name: name, Mode: 0o640, Uid: 64, Size: 5, Format: format, ModTime: time.Unix(1e9, 5e8), Uname: "vm"}
+			old := tar.Header{
+				Name: name, Mode: 0o640, Uid: 64, Size: 5, Format: format, ModTime: time.Unix(1e9, 5e8),
+				Uname: "vm",
+			}
 			for _, most := range []int64{7, 8*gib - 1, 200 * gib} {
 				first, err := tarHeaders(&old, most, most)
 				require.NoError(t, err)
@@ -237,7 +242,8 @@ func TestNewSizes(t *testing.T) {
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 }
 
-// Names of owners that only PAX records hold are left out, and the numbers stay; a slash at the end of a file's name goes.
+// Names of owners that only PAX records hold are left out, and the numbers stay; a slash at the end of a file's name
+// goes.
 func TestHeadersThatOnlyPAXHolds(t *testing.T) {
 	for _, name := range []string{"firstname.lastname-external@corp.example.com", strings.Repeat("ü", 200)} {
 		b, err := tarHeaders(&tar.Header{Name: "disk1.vmdk/", Uid: 1000, Gid: 5, Uname: name, Gname: name}, 3, 5)
@@ -252,13 +258,16 @@ func TestHeadersThatOnlyPAXHolds(t *testing.T) {
 func TestWrongGlobalHeaders(t *testing.T) {
 	const evil, wrong = "13 path=evil\n", "13 mtime=abc\n"
 	for _, text := range []string{evil, wrong + evil, wrong, "9 size=x\n"} {
-		_, err := index(disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'g', Data: []byte(text)}, disktest.TarMember{Name: "x"}))
+		_, err := index(disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'g', Data: []byte(text)},
+			disktest.TarMember{Name: "x"}))
 		require.Error(t, err, "%q", text)
 	}
-	_, err := index(disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'g', Data: []byte("10 mtime=1\n")}, disktest.TarMember{Name: "x"}))
+	_, err := index(disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'g', Data: []byte("10 mtime=1\n")},
+		disktest.TarMember{Name: "x"}))
 	require.Error(t, err, "a record of a wrong length")
 	for _, text := range []string{"", "11 mtime=1\n"} {
-		_, err = index(disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'g', Data: []byte(text)}, disktest.TarMember{Name: "x"}))
+		_, err = index(disktest.ForgeTar(disktest.TarMember{Name: "pax", Type: 'g', Data: []byte(text)},
+			disktest.TarMember{Name: "x"}))
 		require.NoError(t, err, "%q", text)
 	}
 }
@@ -278,9 +287,13 @@ func TestNewHeaders(t *testing.T) {
 }
 
 func FuzzTar(f *testing.F) {
-	f.Add([]byte(disktest.ForgeTar(disktest.TarMember{Name: "vm.ovf", Data: []byte("<x/>")}, disktest.TarMember{Name: "d", Type: '5'})))
+	f.Add([]byte(disktest.ForgeTar(disktest.TarMember{Name: "vm.ovf", Data: []byte("<x/>")},
+		disktest.TarMember{Name: "d", Type: '5'})))
 	f.Add([]byte(append(disktest.ForgeTar(
-		disktest.TarMember{Name: "pax", Type: 'x', Data: []byte("12 path=abc\n8 size=3\n")}, disktest.TarMember{Name: "x", Data: []byte("123")},
+		disktest.TarMember{Name: "pax", Type: 'x', Data: []byte("12 path=abc\n8 size=3\n")}, disktest.TarMember{
+			Name: "x",
+			Data: []byte("123"),
+		},
 		disktest.TarMember{Name: "././@LongLink", Type: 'L', Data: []byte("long\x00")}, disktest.TarMember{Name: "y"},
 	), disktest.TarEnd()...)))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -61,7 +61,8 @@ func requireDisk(t *testing.T, p *ova.Package, d ova.Disk, data []byte) {
 	disktest.CheckBytes(t, img.Disk, data)
 }
 
-// An image in a package that no disk names is listed behind the disks; parts of others and files of other kinds are not.
+// An image in a package that no disk names is listed behind the disks; parts of others and files of other kinds are
+// not.
 func TestImagesThatNoDiskNames(t *testing.T) {
 	data := noise(31, 2*mib)
 	vmdk := disktest.ForgeSparseVMDK(data).Forged
@@ -101,8 +102,12 @@ func TestOneBadReference(t *testing.T) {
 		"gzip":               {`ovf:href="packed.vmdk" ovf:compression="gzip"`, `"packed.vmdk" with ovf:compression`, ondisk.ErrUnsupported},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := packed(t, envelope(`ovf:href="good.vmdk"`, c.attrs), good, disktest.TarMember{Name: "packed.vmdk", Data: []byte("\x1f\x8b")},
-				disktest.TarMember{Name: "chunked.vmdk.000000000", Data: good.Data[:512]}, disktest.TarMember{Name: "chunked.vmdk.000000001", Data: good.Data[512:1024]})
+			p := packed(t, envelope(`ovf:href="good.vmdk"`, c.attrs), good,
+				disktest.TarMember{Name: "packed.vmdk", Data: []byte("\x1f\x8b")},
+				disktest.TarMember{
+					Name: "chunked.vmdk.000000000",
+					Data: good.Data[:512],
+				}, disktest.TarMember{Name: "chunked.vmdk.000000001", Data: good.Data[512:1024]})
 			requireDisk(t, p, p.Disks()[0], data)
 			_, err := p.Open(p.Disks()[1], image.Options{})
 			require.ErrorIs(t, err, c.kind)
@@ -123,8 +128,9 @@ func TestFilesInSubfolders(t *testing.T) {
 	write(t, outside, "a.vmdk", vmdk)
 	require.NoError(t, os.Symlink(outside, filepath.Join(dir, "link")))
 	require.NoError(t, os.Symlink(filepath.Join(outside, "a.vmdk"), filepath.Join(dir, "disks", "b.vmdk")))
-	path := write(t, dir, "vm.ovf", []byte(envelope(`ovf:href="disks/first%20one/a.vmdk"`, `ovf:href="link/a.vmdk"`, `ovf:href="disks/b.vmdk"`,
-		`ovf:href="disks/../../a.vmdk"`, `ovf:href="disks//a.vmdk"`, `ovf:href="vm.ovf/a.vmdk"`, `ovf:href="none/a.vmdk"`)))
+	path := write(t, dir, "vm.ovf",
+		[]byte(envelope(`ovf:href="disks/first%20one/a.vmdk"`, `ovf:href="link/a.vmdk"`, `ovf:href="disks/b.vmdk"`,
+			`ovf:href="disks/../../a.vmdk"`, `ovf:href="disks//a.vmdk"`, `ovf:href="vm.ovf/a.vmdk"`, `ovf:href="none/a.vmdk"`)))
 	p := openedPackage(t, path)
 	require.Len(t, p.Disks(), 7)
 	require.Equal(t, "disks/first one/a.vmdk", p.Disks()[0].Member)
@@ -153,7 +159,8 @@ func TestUnnamedImageBesideAnOVF(t *testing.T) {
 func TestIdentify(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "50%20.vmdk", nil)
-	text := envelope(`ovf:href="a.vmdk"`, `ovf:href="b%20c.vmdk"`, `ovf:href="./50%20.vmdk"`, `ovf:href="sub/d.vmdk"`, `ovf:href="./a.vmdk"`)
+	text := envelope(`ovf:href="a.vmdk"`, `ovf:href="b%20c.vmdk"`, `ovf:href="./50%20.vmdk"`, `ovf:href="sub/d.vmdk"`,
+		`ovf:href="./a.vmdk"`)
 	for name, c := range map[string]struct {
 		text    string
 		extents image.FileNames

@@ -41,7 +41,8 @@ func overlay(t *testing.T, dir, name, base, format, options, size string) string
 		args = append(args, size)
 	}
 	disktest.Run(t, "qemu-img", args...)
-	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 65 100k 3k", "-c", "write -P 66 1M 200k", "-c", "write -z 1100k 64k", "-c", "write -z 2M 130k",
+	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 65 100k 3k", "-c", "write -P 66 1M 200k",
+		"-c", "write -z 1100k 64k", "-c", "write -z 2M 130k",
 		"-c", "write -P 67 2100k 512", path)
 	return path
 }
@@ -65,7 +66,8 @@ func TestQcow2Chains(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			imagetest.Write(t, dir, "src.img", data)
-			disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", tc.base, filepath.Join(dir, "src.img"), filepath.Join(dir, "base.img"))
+			disktest.Run(t, "qemu-img", "convert", "-f", "raw", "-O", tc.base, filepath.Join(dir, "src.img"),
+				filepath.Join(dir, "base.img"))
 			overlay(t, dir, "middle.qcow2", "base.img", tc.base, tc.options, tc.size)
 			top := overlay(t, dir, "top.qcow2", "middle.qcow2", "qcow2", "", "")
 			disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 99 1500k 600k", "-c", "discard 2M 64k", top)

@@ -18,7 +18,7 @@ const (
 	uncounted    = "clusters in use whose refcount is 0"
 )
 
-// damages tells what each kind means. What QEMU's refcounts say does not change what the disk reads as.
+// damages describes each kind. QEMU's refcounts do not change the bytes of the disk.
 var damages = []struct {
 	kind, code string
 	effect     ondisk.Effect
@@ -80,7 +80,7 @@ const (
 // errGarbage ends a walk at maxDamage.
 var errGarbage = errors.New("too much damage to go on")
 
-// check walks L1 and L2 tables, those of snapshots too, and holds the refcounts against them. qemu-img check does the
+// check walks L1 and L2 tables, those of snapshots too, and checks the refcounts against them. qemu-img check does the
 // same; what it counts as leaks is orphaned data here.
 func (q *qcow) check() ([]ondisk.Issue, error) {
 	c := &checker{

@@ -102,8 +102,8 @@ func TestQcow2LostSnapshotIsOrphaned(t *testing.T) {
 	issues, err := imagetest.Open(t, lost).Check()
 	require.NoError(t, err)
 	require.Equal(t, []string{"orphaned-data"}, imagetest.Codes(issues, ondisk.Note))
-	// Ten clusters of data, their L2 table, the snapshot's L1 table, the snapshot table. qemu-img counts the six clusters whose
-	// refcount is one too high, too.
+	// Ten clusters of data, their L2 table, the snapshot's L1 table, the snapshot table. qemu-img counts the six clusters
+	// whose refcount is one too high, too.
 	require.Contains(t, issues[0].Text, "13 clusters")
 	_, leaks := qemuCheck(t, lost)
 	require.Equal(t, 13+6, leaks)
@@ -134,7 +134,8 @@ func TestQcow2EntryThatLeadsToAClusterOfASharedTable(t *testing.T) {
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-o", "cluster_size=1k", path, "1M")
 	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 1 0 1M", path)
 	disktest.Run(t, "qemu-img", "snapshot", "-c", "before", path)
-	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 2 0 1k", path) // gives the present state an L2 table of its own
+	// gives the present state an L2 table of its own
+	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 2 0 1k", path)
 	issues, err := imagetest.Open(t, path).Check()
 	require.NoError(t, err)
 	require.Empty(t, imagetest.Codes(issues, ondisk.Note), "%v", issues)

@@ -23,7 +23,7 @@ const (
 	featureSize = 48   // bytes of an entry in the table of feature names
 )
 
-// extensions is what stands behind the header in the first cluster.
+// extensions hold what stands behind the header in the first cluster.
 type extensions struct {
 	format   string // of the backing file
 	dataFile string
@@ -32,7 +32,7 @@ type extensions struct {
 	packing  byte // compression_type
 }
 
-// bitmapsExtension tells where the bitmaps are. Spec: "Bitmaps extension".
+// bitmapsExtension holds the place of the bitmaps. Spec: "Bitmaps extension".
 type bitmapsExtension struct {
 	NbBitmaps       uint32
 	_               uint32
@@ -122,7 +122,7 @@ func (x *extensions) add(src ondisk.Source, kind uint32, off, n int64) error {
 	return nil
 }
 
-// feature is the name that the image has for an incompatible feature.
+// feature returns the name that the image has for an incompatible feature.
 func (x *extensions) feature(bit int) string {
 	for b := x.features; len(b) >= featureSize; b = b[featureSize:] {
 		if b[0] == 0 && int(b[1]) == bit {
@@ -174,7 +174,7 @@ func (h *header) checkPacking(kind byte) error {
 	return nil
 }
 
-// backing is the name of the backing file as stored; ok reports whether there is one.
+// backing returns the name of the backing file as stored; ok reports whether there is one.
 func (h *header) backing(src ondisk.Source) (name string, ok bool, err error) {
 	if h.BackingFileOffset == 0 {
 		return "", false, nil

@@ -204,7 +204,7 @@ func (h *header) checkTable(name string, at int64, off uint64, n, fileSize int64
 func (h *header) cluster() int64 { return 1 << h.ClusterBits }
 func (h *header) extended() bool { return h.IncompatibleFeatures&incompatExtended != 0 }
 
-// entrySize is that of an L2 entry, in bytes.
+// entrySize returns that of an L2 entry, in bytes.
 func (h *header) entrySize() int64 {
 	if h.extended() {
 		return 16
@@ -212,10 +212,10 @@ func (h *header) entrySize() int64 {
 	return 8
 }
 
-// entries is how many clusters an L2 table describes.
+// entries returns how many clusters an L2 table describes.
 func (h *header) entries() int64 { return h.cluster() / h.entrySize() }
 
-// clusters is how many the disk has; the last one may be cut by its size.
+// clusters returns how many the disk has; the last one may be cut by its size.
 func (h *header) clusters() int64 { return (ondisk.I64(h.Size) + h.cluster() - 1) / h.cluster() }
 
 func (h *header) l1() disk.Range {

@@ -17,7 +17,7 @@ type packedTarget struct {
 	end int64 // of that file cluster
 }
 
-// deflateWindow is what readers inflate with, in bytes: QEMU gives zlib windowBits of 12.
+// deflateWindow is the window with which readers inflate, in bytes: QEMU gives zlib windowBits of 12.
 const deflateWindow = 4 << 10
 
 var deflateWriters = sync.Pool{New: func() any {
@@ -69,8 +69,8 @@ func (t *packedTarget) Reserve(off, n int64) error {
 	return nil
 }
 
-// allocPacked gives n bytes, fewer than a cluster: in what is left of the last file cluster, and on into the next one
-// where that follows at once. Clusters of a refcount block that was left are not touched again.
+// allocPacked returns the place of n bytes, fewer than a cluster: in what is left of the last file cluster, and on into
+// the next one where that follows at once. Clusters of a refcount block that was left are not touched again.
 func (t *packedTarget) allocPacked(n int64) (int64, error) {
 	last := t.end/t.h.cluster() - 1
 	here := t.at != 0 && last/t.perBlock() == t.block

@@ -38,7 +38,7 @@ func (q *qcow) unpack(dst []byte, key int64) error {
 	return nil
 }
 
-// streamError is what a decompressor says about the data, as opposed to an error of the file.
+// streamError marks errors of the compressed data, as opposed to those of the file.
 type streamError struct{ error }
 
 // deflateReaders keeps readers, which have buffers of 32 KiB.
@@ -67,7 +67,7 @@ func inflateDeflate(dst []byte, src io.Reader) error {
 	case n < len(dst):
 		return &streamError{fmt.Errorf("ends after %d bytes: %w", n, err)}
 	}
-	// QEMU stops when it has a cluster, and does not ask for the end of the stream. More data is what it refuses too.
+	// QEMU stops when it has a cluster, and does not ask for the end of the stream. It refuses more data, too.
 	var one [1]byte
 	if n, _ := r.z.Read(one[:]); n > 0 {
 		return &streamError{errors.New("goes on")}
@@ -75,7 +75,7 @@ func inflateDeflate(dst []byte, src io.Reader) error {
 	return nil
 }
 
-// failing remembers the error of a reader: a decompressor does not tell it from one of its own.
+// failing remembers the error of a reader: a decompressor does not distinguish it from its own.
 type failing struct {
 	io.Reader
 	err error
@@ -126,8 +126,8 @@ func inflateZstd(dst []byte, src io.Reader) error {
 	return nil
 }
 
-// zstdFrame is the length of the frame with which b begins: what follows belongs to others, and may look like a frame.
-// Spec: RFC 8878, section 3.1.1.
+// zstdFrame returns the length of the frame with which b begins: what follows belongs to others, and may look like a
+// frame. Spec: RFC 8878, section 3.1.1.
 func zstdFrame(b []byte) (int, error) {
 	var h zstd.Header
 	if err := h.Decode(b); err != nil {

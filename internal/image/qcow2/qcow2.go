@@ -1,7 +1,7 @@
 // Package qcow2 reads and writes the images of QEMU, versions 2 and 3: with compressed clusters, extended L2 entries
 // and backing files. Encrypted images and external data files are named and refused.
 //
-// Specification: QEMU docs/interop/qcow2; where QEMU reads more or less than that, a comment says so.
+// Specification: QEMU docs/interop/qcow2; a comment marks where QEMU reads more or less than that.
 package qcow2
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Subformats. Only writers tell the compressed one: an image is read cluster by cluster.
+// Subformats. Only writers distinguish the compressed one: an image is read cluster by cluster.
 const (
 	v3         = "v3"         // compat 1.1
 	v2         = "v2"         // compat 0.10, for QEMU before 1.1 and others of that age
@@ -69,7 +69,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 	return img, q.addParent(s, img)
 }
 
-// details are what the header says about the image.
+// details returns what the header says about the image.
 func (q *qcow) details() []driver.Detail {
 	out := []driver.Detail{
 		{Name: "compat", Value: map[uint32]string{2: "0.10", 3: "1.1"}[q.h.Version]},
@@ -86,7 +86,7 @@ func (q *qcow) details() []driver.Detail {
 	return out
 }
 
-// issues are those that two bits of the header make.
+// issues returns those that two bits of the header make.
 func (h *header) issues() []ondisk.Issue {
 	var out []ondisk.Issue
 	if h.IncompatibleFeatures&incompatDirty != 0 {
@@ -168,7 +168,7 @@ func names(f driver.File) (driver.Names, error) {
 	return n, nil
 }
 
-// fileNames are the files that the name of a backing file can mean. QEMU stores a path, "file:" and a path, or
+// fileNames returns the files that the name of a backing file can mean. QEMU stores a path, "file:" and a path, or
 // "json:" and the options of the block device, of which it writes those that a path cannot say.
 func fileNames(name string) (paths []string, broken bool) {
 	options, ok := strings.CutPrefix(name, "json:")

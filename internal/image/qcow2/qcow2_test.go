@@ -85,7 +85,8 @@ func requireClean(t *testing.T, img *image.Image) {
 		Corruptions int
 		Leaks       int
 	}
-	require.NoError(t, json.Unmarshal([]byte(disktest.Output(t, "qemu-img", "check", "--output=json", "-f", "qcow2", img.Path)), &found))
+	require.NoError(t,
+		json.Unmarshal([]byte(disktest.Output(t, "qemu-img", "check", "--output=json", "-f", "qcow2", img.Path)), &found))
 	require.Zero(t, found)
 }
 
@@ -126,8 +127,8 @@ func TestWrittenQcow2(t *testing.T) {
 	}
 }
 
-// A copy keeps the clusters of its source, but never has some that are smaller than the blocks of the file system: many refcount
-// blocks and L2 tables with the small ones, clusters larger than a chunk of the copy with the large ones.
+// A copy keeps the clusters of its source, but never has some that are smaller than the blocks of the file system: many
+// refcount blocks and L2 tables with the small ones, clusters larger than a chunk of the copy with the large ones.
 func TestQcow2CopiesKeepTheClusterSize(t *testing.T) {
 	data := imagetest.Noise(3, 18*mib+3*sector)
 	copy(data[9*mib:], bytes.Repeat([]byte("packs well "), 300000))

@@ -33,7 +33,7 @@ const (
 
 type usePage [usesPerPage]use
 
-// page gives a page, nil for one that is not there.
+// page returns a page, nil for one that is not there.
 func (s *uses) page(i int64) *usePage {
 	if s.last == nil || s.at != i {
 		s.last, s.at = s.pages[i], i
@@ -41,7 +41,7 @@ func (s *uses) page(i int64) *usePage {
 	return s.last
 }
 
-// count is how many uses of a cluster are known.
+// count returns how many uses of a cluster are known.
 func (s *uses) count(cluster int64) use {
 	p := s.page(cluster / usesPerPage)
 	if p == nil {
@@ -66,7 +66,7 @@ func (s *uses) add(cluster int64, u, times use) {
 	*b += min(times, countMask-*b&countMask)
 }
 
-// take gives the uses of a cluster and forgets them.
+// take returns the uses of a cluster and forgets them.
 func (s *uses) take(cluster int64) use {
 	p := s.page(cluster / usesPerPage)
 	if p == nil {
@@ -77,7 +77,7 @@ func (s *uses) take(cluster int64) use {
 	return u
 }
 
-// refcounts holds the refcounts against the uses. Blocks are counted first: they are uses too.
+// refcounts checks the refcounts against the uses. Blocks are counted first: they are uses too.
 func (c *checker) refcounts() error {
 	c.kind = badRefcounts
 	if err := c.eachBlock(func(_, place int64) error {
@@ -131,7 +131,7 @@ func (c *checker) eachBlock(visit func(i, place int64) error) error {
 	return nil
 }
 
-// compare holds refcount block i, at a place of the file, against the uses of its clusters.
+// compare checks refcount block i, at a place of the file, against the uses of its clusters.
 func (c *checker) compare(i, place int64) error {
 	h := c.q.h
 	if c.blocks.Add(ondisk.U64(place / h.cluster())) {
@@ -160,8 +160,8 @@ func (c *checker) compare(i, place int64) error {
 	return nil
 }
 
-// refcount is entry i of a stretch of a block. Those of less than a byte begin with the least significant bit. Spec:
-// "Refcount block entry".
+// refcount returns entry i of a stretch of a block. Those of less than a byte begin with the least significant bit.
+// Spec: "Refcount block entry".
 func refcount(b []byte, i int64, order uint32) uint64 {
 	switch order {
 	case 3:
@@ -177,7 +177,7 @@ func refcount(b []byte, i int64, order uint32) uint64 {
 	return uint64(b[bit/8]>>(bit%8)) & (1<<(1<<order) - 1)
 }
 
-// compareOne settles a cluster whose refcount is n, at least 1.
+// compareOne checks a cluster whose refcount is n, at least 1.
 func (c *checker) compareOne(cluster int64, n uint64) {
 	u := c.uses.take(cluster)
 	switch {
@@ -188,7 +188,7 @@ func (c *checker) compareOne(cluster int64, n uint64) {
 	}
 }
 
-// compareRest settles clusters that no block counts, in the order of the file.
+// compareRest checks clusters that no block counts, in the order of the file.
 func (c *checker) compareRest() {
 	for _, i := range slices.Sorted(maps.Keys(c.uses.pages)) {
 		for j, u := range c.uses.pages[i] {

@@ -69,7 +69,7 @@ func snapshotField(at int64, name string, got, want any) error {
 	return &ondisk.FormatError{What: "qcow2 snapshot table", Off: at, Field: name, Got: got, Want: want}
 }
 
-// addSnapshots lists the internal snapshots, and says that a copy has none.
+// addSnapshots lists the internal snapshots, and notes that a copy has none.
 func (q *qcow) addSnapshots(img *driver.Image) error {
 	if q.h.NbSnapshots == 0 {
 		return nil
@@ -97,7 +97,7 @@ func (q *qcow) addSnapshots(img *driver.Image) error {
 	return nil
 }
 
-// describe is one snapshot in a line: name, id, time, and the state of the machine that it has.
+// describe returns one snapshot in a line: name, id, time, and the state of the machine that it has.
 func (q *qcow) describe(e *snapshotEntry, at int64) (string, error) {
 	extra, err := ondisk.Bytes(q.file, at+snapshotLength, int64(e.ExtraDataSize))
 	if err != nil {
@@ -123,7 +123,7 @@ func (q *qcow) describe(e *snapshotEntry, at int64) (string, error) {
 	return text, nil
 }
 
-// addBitmaps says that a copy has no dirty bitmaps: they know the blocks of the old layout.
+// addBitmaps notes that a copy has no dirty bitmaps: they know the blocks of the old layout.
 func (q *qcow) addBitmaps(img *driver.Image) {
 	b := q.x.bitmaps
 	if b == nil {

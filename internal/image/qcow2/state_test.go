@@ -61,7 +61,8 @@ func TestQcow2ClusterStates(t *testing.T) {
 
 // Marked zeros and holes need no reading, and are long.
 func TestQcow2ZerosAreExtents(t *testing.T) {
-	img := imagetest.Open(t, created(t, "compat=1.1", "64T", "write -P 7 0 1M", "write -z 256k 512k", "write -P 1 60T 64k"))
+	img := imagetest.Open(t,
+		created(t, "compat=1.1", "64T", "write -P 7 0 1M", "write -z 256k 512k", "write -P 1 60T 64k"))
 	for _, want := range []struct{ off, end int64 }{{256 * kib, 768 * kib}, {mib, 60 << 40}} {
 		e, err := img.Disk.Extent(want.off, 64<<40-want.off)
 		for err == nil && e.Zero && e.End() < want.end {

@@ -50,7 +50,7 @@ func newQcow(s *driver.Source, h *header, x *extensions) *qcow {
 	return q
 }
 
-// state is what an L2 entry says about a unit.
+// state describes a unit as its L2 entry does.
 type state struct {
 	kind  kind
 	place int64  // in the file, of data
@@ -66,7 +66,7 @@ const (
 	packed             // stored compressed
 )
 
-// continues reports whether s is what follows first in the same run, n bytes behind it.
+// continues reports whether s follows first in the same run, n bytes behind it.
 func (s state) continues(first state, n int64) bool {
 	return s.kind == first.kind && s.kind != packed && (s.kind != data || s.place == first.place+n)
 }
@@ -74,7 +74,7 @@ func (s state) continues(first state, n int64) bool {
 // entryBuffers are for the entries that run looks at: every read of a disk needs one.
 var entryBuffers = sync.Pool{New: func() any { return new([8 * scanEntries]byte) }}
 
-// run is the map: L1 entry, L2 entry, cluster. It gives the longest run that a stretch of one L2 table shows.
+// run returns the map: L1 entry, L2 entry, cluster. It gives the longest run that a stretch of one L2 table shows.
 func (q *qcow) run(off int64) (disk.Run, error) {
 	cluster, perTable := off/q.h.cluster(), q.h.entries()
 	table, absent, err := q.table(q.h.l1(), cluster/perTable)
@@ -96,7 +96,7 @@ func (q *qcow) run(off int64) (disk.Run, error) {
 	return q.join(&e, cluster, off)
 }
 
-// table gives the byte offset of L2 table i of an L1 table, or 0 and the number of absent tables from there on.
+// table returns the byte offset of L2 table i of an L1 table, or 0 and the number of absent tables from there on.
 func (q *qcow) table(l1 disk.Range, i int64) (place, absent int64, err error) {
 	at := l1.Off + 8*i
 	entry, err := q.tabs.BE64(at)
@@ -148,10 +148,10 @@ type l2entries struct {
 
 func (e *l2entries) len() int64 { return int64(len(e.b)) / e.q.h.entrySize() }
 
-// place is the byte offset of entry i of the stretch.
+// place returns the byte offset of entry i of the stretch.
 func (e *l2entries) place(i int64) int64 { return e.table + (e.first+i)*e.q.h.entrySize() }
 
-// get gives entry i of the stretch, and its bitmap of subclusters.
+// get returns entry i of the stretch, and its bitmap of subclusters.
 func (e *l2entries) get(i int64) (entry, bitmap uint64) {
 	b := e.b[i*e.q.h.entrySize():]
 	entry = binary.BigEndian.Uint64(b)
@@ -206,12 +206,12 @@ func (q *qcow) join(e *l2entries, cluster, off int64) (disk.Run, error) {
 	}
 }
 
-// need is how many bytes of a unit the disk has: the last one may be cut.
+// need returns how many bytes of a unit the disk has: the last one may be cut.
 func (q *qcow) need(cluster, sub int64) int64 {
 	return min(q.unit, ondisk.I64(q.h.Size)-cluster*q.h.cluster()-sub*q.unit)
 }
 
-// below is what a hole shows. Zeros of a disk without a parent join with their neighbours by themselves.
+// below returns what a hole shows. Zeros of a disk without a parent join with their neighbours by themselves.
 func (q *qcow) below(off, n int64) disk.Run {
 	return driver.Below(q.parent, off, min(n, ondisk.I64(q.h.Size)-off))
 }
@@ -269,7 +269,7 @@ func (e *l2entries) standard(i int64, entry uint64) (int64, error) {
 	return place, nil
 }
 
-// subcluster is the state that the bitmap of entry i gives to a subcluster. Spec: "Extended L2 Entries".
+// subcluster returns the state that the bitmap of entry i gives to a subcluster. Spec: "Extended L2 Entries".
 func (e *l2entries) subcluster(i, sub, place int64, bitmap uint64) (kind, error) {
 	stored, isZero := bitmap>>sub&1 != 0, bitmap>>(subclusters+sub)&1 != 0
 	switch {

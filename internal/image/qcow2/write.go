@@ -9,7 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// template is what a copy takes over from its source.
+// template holds what a copy takes over from its source.
 type template struct{ clusterBits uint32 }
 
 const (
@@ -52,7 +52,7 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	return t, nil
 }
 
-// l1Entries is how many L2 tables a disk needs.
+// l1Entries returns how many L2 tables a disk needs.
 func l1Entries(size int64, clusterBits uint32) int64 {
 	perTable := int64(1) << (clusterBits + clusterBits - 3) // bytes of the disk
 	return (size-1)/perTable + 1
@@ -92,10 +92,10 @@ func newTarget(f driver.WriteFile, size int64, bits, version uint32) *target {
 	return t
 }
 
-// perBlock is how many clusters a refcount block counts, with 16 bits each.
+// perBlock returns how many clusters a refcount block counts, with 16 bits each.
 func (t *target) perBlock() int64 { return t.h.cluster() / 2 }
 
-// blockPlace is the byte offset of refcount block i. The very first cluster is the header's.
+// blockPlace returns the byte offset of refcount block i. The very first cluster is the header's.
 func (t *target) blockPlace(i int64) int64 { return max(1, i*t.perBlock()) * t.h.cluster() }
 
 // count adds a reference to a cluster of the block in work. What shares a cluster is compressed data, whose pieces
@@ -105,7 +105,7 @@ func (t *target) count(cluster int64) {
 	binary.BigEndian.PutUint16(b, binary.BigEndian.Uint16(b)+1)
 }
 
-// alloc gives the byte offset of the next free cluster of the file.
+// alloc returns the byte offset of the next free cluster of the file.
 func (t *target) alloc() (int64, error) {
 	if t.next%t.perBlock() == 0 {
 		if err := t.flushCounts(); err != nil {
@@ -130,7 +130,7 @@ func (t *target) flushCounts() error {
 	return err
 }
 
-// Unit is a cluster. Of larger ones than a chunk of the copy has, parts are written: the rest stays a hole.
+// Unit returns a cluster. Of larger ones than a chunk of the copy has, parts are written: the rest stays a hole.
 func (t *target) Unit() int64 {
 	if t.h.ClusterBits > maxPackedBits {
 		return smallUnit
@@ -153,7 +153,7 @@ func (t *target) Reserve(off, n int64) error {
 	return nil
 }
 
-// cluster gives the place in the file of a cluster of the disk.
+// cluster returns the place in the file of a cluster of the disk.
 func (t *target) cluster(guest int64) (int64, error) {
 	if guest == t.guest {
 		return t.host, nil

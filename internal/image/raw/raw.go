@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// ErrNone marks a file that is no disk, as its size tells.
+// ErrNone marks a file whose size is not that of a disk.
 var ErrNone = ondisk.In(ondisk.ErrFormat, "no disk image")
 
 // Format is what remains when no other format knows the content.
@@ -28,7 +28,7 @@ func open(s *driver.Source) (*driver.Image, error) {
 	}, nil
 }
 
-// notRaw says why a file without a known header is no disk either.
+// notRaw returns the reason why a file without a known header is not a raw disk.
 func notRaw(size, sector int64) error {
 	if size == 0 {
 		return ondisk.In(ErrNone, "no disk image: the file is empty")

@@ -44,7 +44,8 @@ func TestCrashesBetweenTheStepsOfPublish(t *testing.T) {
 		want   []string
 	}{
 		{"second file linked, dest absent", func(c crash) {
-			imagetest.Write(c.t, c.dir, ".out.vmdk.partial", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 1 FLAT "out-flat.vmdk" 0`)))
+			imagetest.Write(c.t, c.dir, ".out.vmdk.partial",
+				[]byte(disktest.VMDKDescriptor("monolithicFlat", `RW 1 FLAT "out-flat.vmdk" 0`)))
 			imagetest.Write(c.t, c.dir, ".out-flat.vmdk.partial", make([]byte, 512))
 			c.link(".out-flat.vmdk.partial", "out-flat.vmdk")
 		}, nil, flat, []string{"out-flat.vmdk", "out.vmdk"}},

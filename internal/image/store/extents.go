@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// besideNames are the names that a further file of an image can have.
+// besideNames returns the names that a further file of an image can have.
 func besideNames(base, suffix string) (name, other string) {
 	ext := filepath.Ext(base)
 	stem := strings.TrimSuffix(base, ext)
@@ -30,8 +30,8 @@ func isBeside(base, name string) bool {
 	return ok && ends && besideSuffix.MatchString(rest)
 }
 
-// beside creates a further file of the image: NAME-flat.vmdk. With --force the one that DEST uses now must live until the
-// descriptor has been exchanged, so the new one takes the other of two names.
+// beside creates a further file of the image: NAME-flat.vmdk. With --force the one that DEST uses now must live until
+// the descriptor has been exchanged, so the new one takes the other of two names.
 func (o *Output) beside(src *image.Image, suffix string) (driver.WriteFile, string, error) {
 	name, other := besideNames(o.base, suffix)
 	if err := gate.CheckName(other); err != nil {
@@ -41,10 +41,12 @@ func (o *Output) beside(src *image.Image, suffix string) (driver.WriteFile, stri
 		name = other
 	}
 	if f := sourceFile(o.dir, name, &src.Opened); f != "" {
-		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST %s needs the name %s, which leads to the source's file %s; name another file", o.path, o.shown(name), f)
+		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST %s needs the name %s, which leads to the source's file %s; name "+
+			"another file", o.path, o.shown(name), f)
 	}
 	if o.dir.Exists(name) {
-		return nil, "", ondisk.In(ondisk.ErrOutput, "%s exists and does not belong to %s; move it away, or choose another name for DEST", o.shown(name), o.path)
+		return nil, "", ondisk.In(ondisk.ErrOutput,
+			"%s exists and does not belong to %s; move it away, or choose another name for DEST", o.shown(name), o.path)
 	}
 	p, err := o.newPart(name)
 	return p, name, err
@@ -63,18 +65,19 @@ func (o *Output) owns(name string) bool {
 	return isBeside(o.base, name)
 }
 
-// findCase finds out whether the folder finds a file by its name in another case: it finds DEST, and has no file of just that name.
+// findCase finds out whether the folder finds a file by its name in another case: it finds DEST, and has no file of
+// just that name.
 func (o *Output) findCase() error {
 	alike, err := o.dir.Names(func(n string) bool { return strings.EqualFold(n, o.base) })
 	o.caseless = len(alike) == 1 && alike[0] != o.base && o.dir.SameFile(alike[0], o.base)
 	return err
 }
 
-// replacedName is a second link to an extent that waits for its removal, since DEST has got another.
+// replacedName returns a second link to an extent that waits for its removal, since DEST has got another.
 func replacedName(name string) string { return "." + name + ".replaced" }
 
-// marked takes a name apart that killed runs leave: the file that it stands for, and ".partial" or ".replaced". Other names
-// have no mark.
+// marked takes a name apart that killed runs leave: the file that it stands for, and ".partial" or ".replaced". Other
+// names have no mark.
 func marked(name string) (inner, mark string) {
 	rest, ok := strings.CutPrefix(name, ".")
 	for _, mark := range []string{".partial", ".replaced"} {
@@ -85,8 +88,9 @@ func marked(name string) (inner, mark string) {
 	return "", ""
 }
 
-// removeLeft removes the further files that killed runs have left, whatever this run writes. It holds the lock of DEST's
-// partial file by now. Such a file has a second link as a mark; what could be in use all the same stays, without the mark.
+// removeLeft removes the further files that killed runs have left, whatever this run writes. It holds the lock of
+// DEST's partial file by now. Such a file has a second link as a mark; what could be in use all the same stays, without
+// the mark.
 func (o *Output) removeLeft() error {
 	left, err := o.dir.Names(func(n string) bool {
 		inner, mark := marked(n)

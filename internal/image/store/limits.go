@@ -13,28 +13,28 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// limits are what the file system of DEST can do. Those of networks, of shared folders and in user space lack much of what a disk's
-// own has.
+// limits are what the file system of DEST lacks. Those of networks, shared folders and user space lack much.
 type limits struct {
 	noLocks     bool  // another run with the same DEST would not be noticed
 	links       error // why a file gets no second name; nil: it does
 	noExclusive bool  // a rename always replaces
 }
 
-// notes are what the user should know of the place where DEST goes, each once.
+// notes collect what the user should know about the place of DEST, each once.
 type notes struct{ list []ondisk.Issue }
 
 func (n *notes) add(code, remedy, format string, args ...any) {
 	if n == nil || slices.ContainsFunc(n.list, func(i ondisk.Issue) bool { return i.Code == code }) {
 		return
 	}
-	n.list = append(n.list, ondisk.Issue{Code: code, Effect: ondisk.Note, Text: fmt.Sprintf(format, args...), Remedy: remedy})
+	n.list = append(n.list,
+		ondisk.Issue{Code: code, Effect: ondisk.Note, Text: fmt.Sprintf(format, args...), Remedy: remedy})
 }
 
-// Notes are what the file system of DEST lacked, and how the output got along without it.
+// Notes returns what the file system of DEST lacked, and how the output got along without it.
 func (o *Output) Notes() []ondisk.Issue { return o.notes.list }
 
-// lock takes the lock that says that a run writes a partial file.
+// lock takes the lock by which a run marks the partial file that it writes.
 func (o *Output) lock(f *sys.File, partial string) error {
 	if o.limits.noLocks {
 		return nil
@@ -54,8 +54,8 @@ func (o *Output) lock(f *sys.File, partial string) error {
 	return ondisk.In(ondisk.ErrOutput, "lock %s: %w", o.shown(partial), err)
 }
 
-// try finds out, on the first file while it is empty, whether the file system can do what the output will need: a refusal must not
-// come after hours of copying. Nothing is left of it.
+// try finds out, on the first file while it is empty, whether the file system can do what the output will need: a
+// refusal must not come after hours of copying. Nothing is left of it.
 func (o *Output) try(p *partialFile) error {
 	if err := o.tryNames(p.final); err != nil {
 		return err
@@ -81,7 +81,8 @@ func (o *Output) tryReading(p *partialFile) error {
 	}
 	o.limits.noLocks = true
 	o.notes.add("dest-no-locks", "do not run two copies to the same DEST at once",
-		"the file system keeps a locked file from being read (%v), so nothing is locked: another run that writes the same DEST goes unnoticed", err)
+		"the file system keeps a locked file from being read (%v), so nothing is locked: another run that writes the same "+
+			"DEST goes unnoticed", err)
 	return nil
 }
 
@@ -100,8 +101,8 @@ func trialNames(final string) (first, second string) {
 	return "." + final + ".trial", "." + final + ".moved"
 }
 
-// tryNames tries a second name and a rename that replaces nothing, with a file that serves for nothing else: a server of SMB that gave
-// a lease for a file under one name can refuse to open it under another.
+// tryNames tries a second name and a rename that replaces nothing, with a file that serves for nothing else: a server
+// of SMB that gave a lease for a file under one name can refuse to open it under another.
 func (o *Output) tryNames(final string) error {
 	first, second := trialNames(final)
 	for _, n := range []string{first, second} {
@@ -162,8 +163,8 @@ func (o *Output) permit(p *partialFile, mode fs.FileMode) error {
 	return p.wrap("permissions of", err)
 }
 
-// CheckUpgrade fails where a lock for reading cannot become one for writing in the folder of a file, as databases need it. SMB knows no
-// such change. Other troubles are left to the database.
+// CheckUpgrade fails where a lock for reading cannot become one for writing in the folder of a file, as databases need
+// it. SMB knows no such change. Other troubles are left to the database.
 func CheckUpgrade(path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".trueup-*")
 	if err != nil {

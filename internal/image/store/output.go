@@ -29,14 +29,14 @@ type Output struct {
 	old    []string       // files of the image that is replaced
 	mode   fs.FileMode    // permissions of the source: the copy has no others
 	stale  bool           // a killed run left the partial file of DEST
-	// unreadable: DEST exists and is no image that can be opened.
+	// unreadable marks a DEST that exists and cannot be opened as an image.
 	unreadable bool
 	caseless   bool // the folder finds DEST by its name in another case
 	limits     limits
 	notes      *notes
 	room       int64    // see Room
 	replace    []string // the extent files among them, removed at the end
-	// again opens what was written where that is no file of its own; nil otherwise.
+	// again opens what was written if it has no file of its own; nil otherwise.
 	again func() (*image.Image, error)
 }
 
@@ -96,7 +96,7 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 	return err
 }
 
-// Pack is how the target packs its units, nil when it stores them as they are.
+// Pack returns how the target packs its units, nil when it stores them as they are.
 func (o *Output) Pack() func(unit []byte, off int64) ([]byte, error) {
 	if p, ok := o.Target.(driver.Packer); ok {
 		return p.Pack
@@ -104,14 +104,15 @@ func (o *Output) Pack() func(unit []byte, off int64) ([]byte, error) {
 	return nil
 }
 
-// shown is the name of a file of the output with the folder, as the user typed that.
+// shown returns the name of a file of the output with the folder, as the user typed that.
 func (o *Output) shown(name string) string { return strings.TrimSuffix(o.path, o.base) + name }
 
-// checkDest refuses a DEST that is the source, that others need, and one that is there unless it may be replaced. What --force could not
-// help comes first, so that it is never advised in vain.
+// checkDest refuses a DEST that is the source, that others need, and one that is there unless it may be replaced. What
+// --force could not help comes first, so that it is never advised in vain.
 func (o *Output) checkDest(src *gate.Opened) error {
 	if f := sourceFile(o.dir, o.base, src); f != "" {
-		return ondisk.In(ondisk.ErrUsage, "DEST %s and the file %s of SOURCE are the same file, and SOURCE is never written; name another DEST", o.path, f)
+		return ondisk.In(ondisk.ErrUsage, "DEST %s and the file %s of SOURCE are the same file, and SOURCE is never "+
+			"written; name another DEST", o.path, f)
 	}
 	if err := o.spareSource(src); err != nil {
 		return err
@@ -123,7 +124,8 @@ func (o *Output) checkDest(src *gate.Opened) error {
 		return nil
 	}
 	if user, err := image.ExtentOf(o.dir, o.base); err != nil || user != "" {
-		return cmp.Or(err, ondisk.In(ondisk.ErrUsage, "DEST %s belongs to %s, which names it as its data or disk; name another file", o.path, user))
+		return cmp.Or(err, ondisk.In(ondisk.ErrUsage,
+			"DEST %s belongs to %s, which names it as its data or disk; name another file", o.path, user))
 	}
 	return o.taken(o.base)
 }
@@ -136,7 +138,7 @@ func (o *Output) taken(name string) error {
 	return ondisk.In(ondisk.ErrOutput, "%s exists; choose another name, or --force to replace it", o.shown(name))
 }
 
-// sourceFile is the name of the source's file that a name leads to, empty when it leads to none.
+// sourceFile returns the name of the source's file that a name leads to, empty when it leads to none.
 func sourceFile(d *gate.Folder, name string, src *gate.Opened) string {
 	st, err := d.At.Stat(name)
 	if err != nil {
@@ -150,8 +152,8 @@ func sourceFile(d *gate.Folder, name string, src *gate.Opened) string {
 	return ""
 }
 
-// spareSource refuses a DEST whose partial names are files of the source: they would be taken for what a killed run left. The
-// folder can be one that finds a file by its name in another case.
+// spareSource refuses a DEST whose partial names are files of the source: they would be taken for what a killed run
+// left. The folder can be one that finds a file by its name in another case.
 func (o *Output) spareSource(src *gate.Opened) error {
 	taken := func(inner string) bool {
 		return strings.EqualFold(inner, o.base) || isBeside(strings.ToLower(o.base), strings.ToLower(inner))
@@ -165,7 +167,8 @@ func (o *Output) spareSource(src *gate.Opened) error {
 	}
 	for _, name := range reserved {
 		if f := sourceFile(o.dir, name, src); f != "" {
-			return ondisk.In(ondisk.ErrUsage, "the source's file %s has the name that DEST %s has while it is written; rename it or choose another DEST", f, o.path)
+			return ondisk.In(ondisk.ErrUsage, "the source's file %s has the name that DEST %s has while it is written; rename "+
+				"it or choose another DEST", f, o.path)
 		}
 	}
 	return nil
@@ -207,7 +210,8 @@ func (o *Output) findReplaced(src *gate.Opened) error {
 	return nil
 }
 
-// unopened stands for an image that cannot be read, such as a snapshot whose parent is missing: it can be in use all the same.
+// unopened stands for an image that cannot be read, such as a snapshot whose parent is missing: it can be in use all
+// the same.
 func unopened(dir *gate.Folder, base string) (*image.Image, error) {
 	f, err := dir.OpenAny(base, ondisk.ErrUnsupported)
 	if err != nil {
@@ -224,7 +228,10 @@ func unused(img *image.Image, shown string) error {
 			return err
 		}
 		if len(issues) > 0 {
-			return &ondisk.Refusal{Code: "busy", Reason: "DEST " + shown + " cannot be replaced: " + issues[0].Text, Remedy: issues[0].Remedy}
+			return &ondisk.Refusal{
+				Code: "busy", Reason: "DEST " + shown + " cannot be replaced: " + issues[0].Text,
+				Remedy: issues[0].Remedy,
+			}
 		}
 	}
 	return nil

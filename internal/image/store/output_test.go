@@ -104,8 +104,8 @@ func TestADestThatAppearsMeanwhileIsKept(t *testing.T) {
 	}
 }
 
-// With --force the old image is complete until the new one takes its name, and its second file goes at the end. The names
-// of second files alternate, since both must exist for a moment.
+// With --force the old image is complete until the new one takes its name, and its second file goes at the end. The
+// names of second files alternate, since both must exist for a moment.
 func TestForceReplacesAFlatImage(t *testing.T) {
 	first, firstData := source(t, 1)
 	second, secondData := source(t, 2)
@@ -148,7 +148,8 @@ func TestForceDoesNotTakeAStrangersFile(t *testing.T) {
 	require.Equal(t, []string{"out-flat.vmdk", "out.vmdk"}, imagetest.Names(t, dir))
 }
 
-// A disk that an OVF names is spared, however far down the OVF begins, and whether or not it can be read: other programs may read it.
+// A disk that an OVF names is spared, however far down the OVF begins, and whether or not it can be read: other
+// programs may read it.
 func TestForceSparesWhatAnOVFNames(t *testing.T) {
 	const text = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">
 <References><File ovf:href="Disk%201.vmdk" ovf:id="f" ovf:chunkSize="1048576"/></References></Envelope>`
@@ -250,7 +251,8 @@ func TestDestIsTheSource(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(3, 64*sector)
 	imagetest.Write(t, dir, "disk-flat.vmdk", data)
-	path := imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
+	path := imagetest.Write(t, dir, "disk.vmdk",
+		[]byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
 	require.NoError(t, os.Link(path, filepath.Join(dir, "hard.vmdk")))
 	require.NoError(t, os.Symlink("disk.vmdk", filepath.Join(dir, "soft.vmdk")))
 	require.NoError(t, os.Link(filepath.Join(dir, "disk-flat.vmdk"), filepath.Join(dir, "other-flat.vmdk")))
@@ -266,13 +268,14 @@ func TestDestIsTheSource(t *testing.T) {
 	require.NoError(t, src.Unchanged())
 }
 
-// The raw extent of an image is a source too, and DEST may be the descriptor that stands beside it: replacing that would
-// take the extent with it.
+// The raw extent of an image is a source too, and DEST may be the descriptor that stands beside it: replacing that
+// would take the extent with it.
 func TestDestIsTheDescriptorOfTheSource(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(3, 64*sector)
 	extent := imagetest.Write(t, dir, "disk-flat.vmdk", data)
-	imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
+	imagetest.Write(t, dir, "disk.vmdk",
+		[]byte(disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "disk-flat.vmdk" 0`)))
 	src := imagetest.Open(t, extent)
 	for _, o := range imagetest.Kinds {
 		_, err := store.Create(filepath.Join(dir, "disk.vmdk"), src.Disk.Size(), src, forced(o))

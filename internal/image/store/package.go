@@ -14,7 +14,10 @@ import (
 
 // CreateFiles starts the file of a package at path, which is a copy of src. The output has no disk of its own.
 func CreateFiles(path string, src *image.FileSet, force bool) (*Output, driver.WriteFile, error) {
-	o := &Output{path: path, base: filepath.Base(path), force: force, notes: &notes{}, mode: src.Handles[0].Info.Mode.Perm()}
+	o := &Output{
+		path: path, base: filepath.Base(path), force: force, notes: &notes{},
+		mode: src.Handles[0].Info.Mode.Perm(),
+	}
 	var err error
 	if o.dir, err = gate.OpenFolder(filepath.Dir(path)); err != nil {
 		return nil, nil, ondisk.In(ondisk.ErrOutput, "folder of DEST, %s: %w", filepath.Dir(path), err)

@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// partialFile is one file under construction. Errors of writing are those of the output.
+// partialFile is one file under construction. Its errors are of the class ErrOutput.
 type partialFile struct {
 	*os.File
 	final string
@@ -77,8 +77,8 @@ func (o *Output) newPart(name string) (*partialFile, error) {
 	return p, nil
 }
 
-// begin gives a new file its lock and permissions. Without the lock another run could take the file for a stale one, remove it and
-// put its own in its place.
+// begin gives a new file its lock and permissions. Without the lock another run could take the file for a stale one,
+// remove it and put its own in its place.
 func (o *Output) begin(p *partialFile, partial string) error {
 	f := sys.Of(p.File)
 	st, err := f.Stat()
@@ -128,7 +128,8 @@ func (o *Output) removeStale(partial string) error {
 		return err
 	}
 	if o.limits.noLocks {
-		return ondisk.In(ondisk.ErrOutput, "%s exists, and the file system knows no locks that would show whether a run writes it; remove it if none does", o.shown(partial))
+		return ondisk.In(ondisk.ErrOutput, "%s exists, and the file system knows no locks that would show whether a run "+
+			"writes it; remove it if none does", o.shown(partial))
 	}
 	if !o.dir.LeadsTo(partial, f) {
 		return nil // another run has removed it meanwhile
@@ -139,8 +140,9 @@ func (o *Output) removeStale(partial string) error {
 	return nil
 }
 
-// openStale opens what a killed run may have left for writing, since locks of NFS want that. Just before it gives a file its name a run
-// takes away the right to write that SOURCE does not give: its owner gets that back, unless the file is locked.
+// openStale opens what a killed run may have left for writing, since locks of NFS want that. Just before it gives a
+// file its name a run takes away the right to write that SOURCE does not give: its owner gets that back, unless the
+// file is locked.
 func openStale(d *gate.Folder, name string) (*sys.File, error) {
 	f, err := d.At.OpenToWrite(name)
 	if !sys.Denied(err) {

@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// A run that is killed just before DEST gets its name leaves a file that its owner may only read, as SOURCE is. The next run removes it,
-// unless another one is at work: that has the lock, and its file keeps its permissions.
+// A run that is killed just before DEST gets its name leaves a file that its owner may only read, as SOURCE is. The
+// next run removes it, unless another one is at work: that has the lock, and its file keeps its permissions.
 func TestStaleFilesThatAreReadOnly(t *testing.T) {
 	t.Parallel()
 	for name, atWork := range map[string]bool{"stale": false, "at work": true} {
@@ -48,7 +48,8 @@ func TestStaleFilesThatAreReadOnly(t *testing.T) {
 	}
 }
 
-// asOrdinaryUser takes the rights of root over files from the thread of a test until its end, and returns a folder of the test.
+// asOrdinaryUser takes the rights of root over files from the thread of a test until its end, and returns a folder of
+// the test.
 func asOrdinaryUser(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Purpose is what a file that a command writes is for: it decides what may stand under its name.
+// Purpose is the use of a file that a command writes. It decides what may stand under its name.
 type Purpose int
 
 // Purposes of files.
@@ -36,8 +36,8 @@ type Place struct {
 	Mine func(io.Reader) (bool, error)
 }
 
-// Settle decides what may stand where a command wants to write, for every file that any command writes. It returns the path to write
-// to: that of a report leads through links.
+// Settle decides what may stand where a command wants to write, for every file that any command writes. It returns the
+// path to write to: that of a report leads through links.
 func (p Place) Settle() (string, error) {
 	if err := p.checkName(); err != nil {
 		return "", err
@@ -54,7 +54,7 @@ func (p Place) Settle() (string, error) {
 	return p.Path, p.checkFile(p.Path, st)
 }
 
-// refuse is the error of a name that can never be right.
+// refuse returns the error of a name that can never be right.
 func (p Place) refuse(format string, args ...any) error {
 	return ondisk.In(ondisk.ErrUsage, "%s %s %w", p.Flag, p.Path, fmt.Errorf(format, args...))
 }
@@ -77,7 +77,7 @@ func (p Place) checkName() error {
 	return nil
 }
 
-// nameOf is whose name a path has that no file of this purpose may have, empty for a name that it may.
+// nameOf returns what a path is named as and no file of this purpose may be, empty for any other name.
 func (p Place) nameOf(path string) string {
 	switch {
 	case p.Role != Copy && image.Named(path, image.SmallestBare):
@@ -90,7 +90,8 @@ func (p Place) nameOf(path string) string {
 
 // machineFiles are the suffixes of files beside images that a machine or a package needs.
 var machineFiles = []string{
-	".vmx", ".vmxf", ".nvram", ".vmsd", ".vmsn", ".vmss", ".vmem", ".vmtx", ".mf", ".cert", ".vbox", ".vbox-prev", ".vmcx", ".vmrs", ".vmgs", ".lck",
+	".vmx", ".vmxf", ".nvram", ".vmsd", ".vmsn", ".vmss", ".vmem", ".vmtx", ".mf", ".cert",
+	".vbox", ".vbox-prev", ".vmcx", ".vmrs", ".vmgs", ".lck",
 }
 
 // checkFolder refuses a name whose folder does not exist or is a file.
@@ -110,11 +111,14 @@ func (p Place) checkFolder() error {
 }
 
 func (p Place) folder() error {
-	name := map[Purpose]string{Copy: "aligned.vmdk", Report: "report.txt", Script: "fix.sh", Database: "catalog.db"}[p.Role]
+	name := map[Purpose]string{
+		Copy: "aligned.vmdk", Report: "report.txt", Script: "fix.sh",
+		Database: "catalog.db",
+	}[p.Role]
 	return p.refuse("is a folder: name the file, such as %s", filepath.Join(p.Path, name))
 }
 
-// settleLink decides about a link by what it leads to. Only a text is written through one: a copy would take its place.
+// settleLink decides by the target of a link. Only a text is written through one: a copy would take its place.
 func (p Place) settleLink() (string, error) {
 	real, err := filepath.EvalSymlinks(p.Path)
 	if err != nil {
@@ -136,7 +140,7 @@ func (p Place) settleLink() (string, error) {
 	return "", p.refuse("is a link to the %s %s; name a file", nodeKind(st.Mode()), real)
 }
 
-// nodeKind is what users call a file that is not a regular one.
+// nodeKind returns what users call a file that is not a regular one.
 func nodeKind(m fs.FileMode) string {
 	switch {
 	case m.IsDir():

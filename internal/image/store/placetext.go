@@ -52,7 +52,8 @@ func (p Place) spareEdited(text io.Reader) error {
 		return fmt.Errorf("%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
 	}
 	if !mine {
-		return p.refuse("is not as trueup wrote it: it was edited, or is another's; name another file, or --force to replace it")
+		return p.refuse("is not as trueup wrote it: it was edited, or is another's; name another file, or --force to " +
+			"replace it")
 	}
 	return nil
 }
@@ -78,8 +79,8 @@ var (
 // foreignDescriptor stands for any descriptor of another process.
 const foreignDescriptor = 1 << 20
 
-// descriptor returns which open file of this process a path stands for, such as 1 for /dev/stdout, through all links; -1 for none. Such a
-// name is no place for a file, and what it leads to is not where the user writes to.
+// descriptor returns which open file of this process a path stands for, such as 1 for /dev/stdout, through all links;
+// -1 for none. Such a name is no place for a file, and what it leads to is not where the user writes to.
 func descriptor(path string) int {
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs
@@ -116,7 +117,8 @@ func namedDescriptor(path string) int {
 	if m == nil {
 		return -1
 	}
-	if n, err := strconv.Atoi(m[2]); err == nil && (m[1] == "" || m[1] == "self" || m[1] == "thread-self" || m[1] == strconv.Itoa(os.Getpid())) {
+	if n, err := strconv.Atoi(m[2]); err == nil &&
+		(m[1] == "" || m[1] == "self" || m[1] == "thread-self" || m[1] == strconv.Itoa(os.Getpid())) {
 		return n
 	}
 	return foreignDescriptor

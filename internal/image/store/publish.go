@@ -15,20 +15,21 @@ import (
 // UnknownRoom is the free space of a file system that does not say how much it has.
 const UnknownRoom = math.MaxInt64
 
-// Free is the space in bytes that an ordinary user can still take where the output goes.
+// Free returns the space in bytes that an ordinary user can still take where the output goes.
 func (o *Output) Free() (int64, error) {
 	free, known, err := o.dir.At.Free()
 	if err != nil {
 		return 0, ondisk.In(ondisk.ErrOutput, "free space: %w", err)
 	}
 	if !known {
-		o.notes.add("dest-room-unknown", "", "the file system does not say how much room it has: whether the copy fits shows when it is written")
+		o.notes.add("dest-room-unknown", "", "the file system does not say how much room it has: whether the copy fits "+
+			"shows when it is written")
 		return UnknownRoom, nil
 	}
 	return free, nil
 }
 
-// Room is what was free before the files of the output had a size: FAT and exFAT give a file its room with that.
+// Room returns what was free before the files of the output had a size: FAT and exFAT give a file its room with that.
 func (o *Output) Room() int64 { return o.room }
 
 // Reopen opens what was written, through a handle of its own, as a later reader will.
@@ -48,7 +49,7 @@ func (o *Output) Reopen() (*image.Image, error) {
 	return img, nil
 }
 
-// reader is the folder as it will be: the partial files stand there under their final names.
+// reader returns the folder as it will be: the partial files stand there under their final names.
 func (o *Output) reader() (*gate.Folder, error) {
 	d, err := o.dir.Again()
 	if err != nil {
@@ -61,7 +62,7 @@ func (o *Output) reader() (*gate.Folder, error) {
 	return d, nil
 }
 
-// Files are the final names, the named one first.
+// Files returns the final names, the named one first.
 func (o *Output) Files() []string {
 	var out []string
 	for _, p := range o.parts {
@@ -71,7 +72,8 @@ func (o *Output) Files() []string {
 }
 
 // Publish gives the files their names: the second ones first, then the one that users name, so that DEST is absent or
-// complete at every moment. Then the folder is synced. After an error nothing has its name; what fails when DEST has it is a note.
+// complete at every moment. Then the folder is synced. After an error nothing has its name; what fails when DEST has it
+// is a note.
 func (o *Output) Publish() error {
 	for _, p := range o.parts {
 		if p.mode&0o600 == 0o600 {
@@ -112,8 +114,8 @@ func (o *Output) Publish() error {
 	return nil
 }
 
-// removeReplaced removes the extents of the image that DEST replaced, unless another descriptor uses them. Failing leaves a
-// file too many, which loses nothing.
+// removeReplaced removes the extents of the image that DEST replaced, unless another descriptor uses them. Failing
+// leaves a file too many, which loses nothing.
 func (o *Output) removeReplaced() {
 	for _, n := range o.replace {
 		if named, err := image.IsNamed(o.dir, n); err == nil && !named {
@@ -123,23 +125,25 @@ func (o *Output) removeReplaced() {
 	}
 }
 
-// retract takes DEST back when its name might not survive a loss of power. An image that DEST replaced cannot come back, so
-// that the new one stays then: it is complete.
+// retract takes DEST back when its name might not survive a loss of power. An image that DEST replaced cannot come
+// back, so that the new one stays then: it is complete.
 func (o *Output) retract() error {
 	if o.force {
 		return nil
 	}
 	if err := o.dir.At.Remove(o.base); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return ondisk.In(ondisk.ErrOutput, "%s stands under its name, complete, and cannot be taken away: %w; remove it by hand", o.path, err)
+		return ondisk.In(ondisk.ErrOutput, "%s stands under its name, complete, and cannot be taken away: %w; remove it by "+
+			"hand", o.path, err)
 	}
 	return o.unpublish()
 }
 
-// link gives a part its name, which must be free, as a second one. File systems without links rename: there, a kill before the
-// next step leaves a file that the next run reports.
+// link gives a part its name, which must be free, as a second one. File systems without links rename: there, a kill
+// before the next step leaves a file that the next run reports.
 func (o *Output) link(p *partialFile) error {
 	if o.limits.links != nil {
-		o.notes.add("dest-no-links", "", "the file system has no hard links (%v): a run that is killed in its last moment could leave %s behind without %s",
+		o.notes.add("dest-no-links", "", "the file system has no hard links (%v): a run that is killed in its last moment "+
+			"could leave %s behind without %s",
 			o.limits.links, p.shown, o.path)
 		return o.rename(p, false)
 	}
@@ -161,7 +165,8 @@ func (o *Output) rename(p *partialFile, replace bool) error {
 		}
 		return err
 	}
-	o.notes.add("dest-look-and-rename", "", "the file system has neither hard links (%v) nor a rename that replaces nothing: "+
+	o.notes.add("dest-look-and-rename", "", "the file system has neither hard links (%v) nor a rename that replaces "+
+		"nothing: "+
 		"a file that another program named %s in the last moment would be replaced", o.limits.links, p.shown)
 	switch _, err := at.Lstat(p.final); {
 	case err == nil:
@@ -172,8 +177,8 @@ func (o *Output) rename(p *partialFile, replace bool) error {
 	return o.given(p, at.Rename(from, p.final))
 }
 
-// given is what a call has come to that gave a part its name. A server can have carried out what it reports as failed, or as done
-// before when a call was repeated.
+// given returns the error of a call that gave a part its name, unless the part has it. A server can have carried out
+// what it reports as failed, or as done before when a call was repeated.
 func (o *Output) given(p *partialFile, err error) error {
 	if err != nil && o.dir.LeadsTo(p.final, sys.Of(p.File)) {
 		o.leave(partialName(p.final))
@@ -185,7 +190,8 @@ func (o *Output) given(p *partialFile, err error) error {
 // leave removes a partial name that is no longer needed.
 func (o *Output) leave(partial string) {
 	if err := o.dir.At.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		o.notes.add("dest-leftover", "remove it by hand", "%s, a second name of a file of the copy, could not be removed: %v", o.shown(partial), err)
+		o.notes.add("dest-leftover", "remove it by hand", "%s, a second name of a file of the copy, could not be removed: %v",
+			o.shown(partial), err)
 	}
 }
 

@@ -13,15 +13,15 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// ReportFile is a report that gets its name when it is complete. Until then it has one that no other file has: a file that is there
-// could be an image. It is locked, so that a later run knows it from what a killed run left.
+// ReportFile is a report that gets its name when it is complete. Until then it has one that no other file has: a file
+// that is there could be an image. It is locked, so that a later run knows it from what a killed run left.
 type ReportFile struct {
 	*os.File
 	path string
 }
 
-// CreateReport starts a report at a path that a Place has settled. It gets the permissions of the one that it replaces, else those of
-// mode that the umask leaves.
+// CreateReport starts a report at a path that a Place has settled. It gets the permissions of the one that it replaces,
+// else those of mode that the umask leaves.
 func CreateReport(path string, mode fs.FileMode) (*ReportFile, error) {
 	if err := removeStaleReports(path); err != nil {
 		return nil, ondisk.In(ondisk.ErrOutput, "%s: what a killed run left of it: %w", path, err)
@@ -65,7 +65,8 @@ func namedBy(path string, f *os.File) bool {
 	return err == nil && openErr == nil && os.SameFile(named, open)
 }
 
-// removeStaleReports removes what killed runs left of a report. What is locked is at work, and what is no text was never a report.
+// removeStaleReports removes what killed runs left of a report. What is locked is at work, and what is no text was
+// never a report.
 func removeStaleReports(path string) error {
 	mine := regexp.MustCompile(`^\.` + regexp.QuoteMeta(filepath.Base(path)) + `\.[0-9]+\.partial$`)
 	dir, err := gate.OpenFolder(filepath.Dir(path))

@@ -20,7 +20,7 @@ type CreateOptions struct {
 	Heads, Sectors int
 }
 
-// target settles format and subformat of a copy.
+// target chooses format and subformat of a copy.
 func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
 	name := o.Format
 	if name == "" {
@@ -28,11 +28,13 @@ func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
 	}
 	f, names := writable(name)
 	if f.Create == nil {
-		return f, "", ondisk.In(ondisk.ErrUsage, "format %q cannot be written, want one of %s", name, strings.Join(names, ", "))
+		return f, "", ondisk.In(ondisk.ErrUsage, "format %q cannot be written, want one of %s", name,
+			strings.Join(names, ", "))
 	}
 	if n := src.Disk.SectorSize(); n != 512 && !f.SectorSizes && f.Detect != nil && f.Name != src.Format {
 		return f, "", &ondisk.Refusal{
-			Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and no %s can say so: a guest would not find its partitions", n, name),
+			Code: "unsupported", Reason: fmt.Sprintf("the disk has sectors of %d bytes, and no %s can say so: a guest would "+
+				"not find its partitions", n, name),
 			Remedy: "keep the format of the source, or choose --to raw and tell the hypervisor the sector size",
 		}
 	}
@@ -54,7 +56,8 @@ func target(src *image.Image, o CreateOptions) (driver.Format, string, error) {
 	if len(f.Subformats) == 0 {
 		return f, "", ondisk.In(ondisk.ErrUsage, "%s has no subformats, but %q was asked for", name, sub)
 	}
-	return f, "", ondisk.In(ondisk.ErrUsage, "%s has no subformat %q that can be written, want one of %s", name, sub, strings.Join(f.Subformats, ", "))
+	return f, "", ondisk.In(ondisk.ErrUsage, "%s has no subformat %q that can be written, want one of %s", name, sub,
+		strings.Join(f.Subformats, ", "))
 }
 
 // writable returns the format of a name, the zero value for one that is not written, and the names of all that are.
@@ -74,10 +77,12 @@ func checkSuffix(path, format string) error {
 		return nil
 	}
 	if f, _ := writable(named); f.Create == nil {
-		return ondisk.In(ondisk.ErrUsage, "DEST %s has the name of the format %s, which is not written, and the copy would be %s as SOURCE is; choose another name, "+
+		return ondisk.In(ondisk.ErrUsage, "DEST %s has the name of the format %s, which is not written, and the copy would "+
+			"be %s as SOURCE is; choose another name, "+
 			"or say --to %s to keep that format under this name", path, named, format, format)
 	}
-	return ondisk.In(ondisk.ErrUsage, "DEST %s has the name of the format %s, and the copy would be %s as SOURCE is; say --to %s, or --to %s to keep that format under this name",
+	return ondisk.In(ondisk.ErrUsage, "DEST %s has the name of the format %s, and the copy would be %s as SOURCE is; "+
+		"say --to %s, or --to %s to keep that format under this name",
 		path, named, format, named, format)
 }
 

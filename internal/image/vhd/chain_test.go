@@ -24,12 +24,14 @@ func vhdChain(t *testing.T, dir string, block int64) (want []byte) {
 	inMid := func(s int64) bool { return s%7 < 3 && s/1000%2 == 0 }
 	inTop := func(s int64) bool { return s%5 == 0 && s/500%3 == 0 }
 	imagetest.Write(t, dir, "base.vhd", disktest.ForgeVHD(base, disktest.VHDLayout{Block: block, ID: 0xb0}).Forged)
-	imagetest.Write(t, dir, "mid.avhd", disktest.ForgeVHD(mid, disktest.VHDLayout{Block: block, ID: 0xb1, Stored: inMid, Parent: &disktest.VHDParent{
-		ID: 0xb0, Relative: `.\base.vhd`, Absolute: `C:\old\wrong.vhd`, Name: "wrong.vhd",
-	}}).Forged)
-	imagetest.Write(t, dir, "top.avhd", disktest.ForgeVHD(top, disktest.VHDLayout{Block: block, ID: 0xb2, Stored: inTop, Parent: &disktest.VHDParent{
-		ID: 0xb1, Absolute: `D:\machines\mid.avhd`,
-	}}).Forged)
+	imagetest.Write(t, dir, "mid.avhd",
+		disktest.ForgeVHD(mid, disktest.VHDLayout{Block: block, ID: 0xb1, Stored: inMid, Parent: &disktest.VHDParent{
+			ID: 0xb0, Relative: `.\base.vhd`, Absolute: `C:\old\wrong.vhd`, Name: "wrong.vhd",
+		}}).Forged)
+	imagetest.Write(t, dir, "top.avhd",
+		disktest.ForgeVHD(top, disktest.VHDLayout{Block: block, ID: 0xb2, Stored: inTop, Parent: &disktest.VHDParent{
+			ID: 0xb1, Absolute: `D:\machines\mid.avhd`,
+		}}).Forged)
 	for s := range int64(size / sector) {
 		from := base
 		if inTop(s) {
@@ -61,14 +63,17 @@ func TestVHDChain(t *testing.T) {
 		require.Len(t, children, 1)
 		require.Contains(t, children[0].Text, "mid.avhd")
 		info := disktest.Output(t, "vhdiinfo", filepath.Join(dir, "top.avhd"))
-		for _, says := range []string{`Disk type\s*: Differential`, fmt.Sprintf(`\b%d bytes\)`, len(want)), `Parent identifier\s*: b1b1b1b1-b1b1-`} {
+		for _, says := range []string{
+			`Disk type\s*: Differential`, fmt.Sprintf(`\b%d bytes\)`, len(want)),
+			`Parent identifier\s*: b1b1b1b1-b1b1-`,
+		} {
 			require.Regexp(t, says, info)
 		}
 	}
 }
 
-// Windows 10 wrote this child; its bitmap, read by hand, has 18 sectors of the first block, and every sector with data is one of
-// them. The parent is not in the corpus, so a disk of a pattern takes its place.
+// Windows 10 wrote this child; its bitmap, read by hand, has 18 sectors of the first block, and every sector with data
+// is one of them. The parent is not in the corpus, so a disk of a pattern takes its place.
 func TestDifferencingVHDByWindows(t *testing.T) {
 	path := disktest.Corpus(t, "dfvfs/fat-differential.vhd.xz")
 	file, err := os.ReadFile(path)
@@ -99,9 +104,10 @@ func TestVHDChainTellsOfItsParents(t *testing.T) {
 	imagetest.Write(t, dir, "base.vhd", base.Forged)
 	for i, name := range []string{"mid.vhd", "top.vhd"} {
 		id := byte(0xd0 + i)
-		imagetest.Write(t, dir, name, disktest.ForgeVHD(imagetest.Noise(28, 5*mib), disktest.VHDLayout{ID: id + 1, Parent: &disktest.VHDParent{
-			ID: id, Name: []string{"base.vhd", "mid.vhd"}[i],
-		}}).Forged)
+		imagetest.Write(t, dir, name,
+			disktest.ForgeVHD(imagetest.Noise(28, 5*mib), disktest.VHDLayout{ID: id + 1, Parent: &disktest.VHDParent{
+				ID: id, Name: []string{"base.vhd", "mid.vhd"}[i],
+			}}).Forged)
 	}
 	img := imagetest.Open(t, filepath.Join(dir, "top.vhd"))
 	require.Equal(t, []string{"vhd-saved-state"}, imagetest.Codes(img.Issues, ondisk.Refuse))
@@ -113,17 +119,20 @@ func TestVHDChainTellsOfItsParents(t *testing.T) {
 
 func TestBrokenVHDChains(t *testing.T) {
 	child := func(parent byte, name string) []byte {
-		return disktest.ForgeVHD(imagetest.Noise(24, mib), disktest.VHDLayout{ID: 0xc2, Parent: &disktest.VHDParent{ID: parent, Name: name}}).Forged
+		return disktest.ForgeVHD(imagetest.Noise(24, mib),
+			disktest.VHDLayout{ID: 0xc2, Parent: &disktest.VHDParent{ID: parent, Name: name}}).Forged
 	}
 	dir := t.TempDir()
 	vhdChain(t, dir, 2*mib)
 	require.NoError(t, os.Remove(filepath.Join(dir, "base.vhd")))
 	_, err := image.Open(filepath.Join(dir, "top.avhd"), image.Options{})
-	imagetest.RefusesReference(t, err, `the parent of "mid.avhd" is missing: there is no "base.vhd" and no "wrong.vhd" in its folder`)
+	imagetest.RefusesReference(t, err,
+		`the parent of "mid.avhd" is missing: there is no "base.vhd" and no "wrong.vhd" in its folder`)
 
 	imagetest.Write(t, dir, "base.vhd", disktest.ForgeFixedVHD(imagetest.Noise(25, mib)).Forged)
 	_, err = image.Open(filepath.Join(dir, "top.avhd"), image.Options{})
-	imagetest.RefusesReference(t, err, `the parent "base.vhd" has the content id 01010101010101010101010101010101, but "mid.avhd" was made on b0b0`)
+	imagetest.RefusesReference(t, err,
+		`the parent "base.vhd" has the content id 01010101010101010101010101010101, but "mid.avhd" was made on b0b0`)
 
 	imagetest.Write(t, dir, "a.vhd", child(0xc2, "b.vhd"))
 	imagetest.Write(t, dir, "b.vhd", child(0xc2, "a.vhd"))

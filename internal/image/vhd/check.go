@@ -16,7 +16,7 @@ const maxPlaces = 2 << 20
 // maxDamage is when a table is no table: a hole of 16 GiB costs nothing to make, and is not counted to its end.
 const maxDamage = 1 << 16
 
-// tableFaults is what is wrong with the block allocation table. Blocks of one file need not lie in step with each
+// tableFaults lists the errors of the block allocation table. Blocks of one file need not lie in step with each
 // other, since writers that align their data leave gaps; so their places are kept one by one.
 type tableFaults struct {
 	x       *sparse
@@ -122,7 +122,7 @@ func (c *tableFaults) compare() (shared int, first uint32, orphans int64) {
 	return shared, first, orphans + x.room(used, x.end, whole)
 }
 
-// room is how many blocks of n bytes fit between two places without lying on metadata.
+// room returns how many blocks of n bytes fit between two places without lying on metadata.
 func (x *sparse) room(from, to, n int64) (blocks int64) {
 	for _, m := range x.meta {
 		if m.End() <= from || m.Off >= to {

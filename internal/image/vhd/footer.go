@@ -77,7 +77,7 @@ func (f *footer) fault(field string, at int64, got, want any) error {
 	return &ondisk.FormatError{What: "vhd footer", Off: f.off + at, Field: field, Got: got, Want: want}
 }
 
-// checksum is the one's complement of the sum of all bytes but those of the checksum itself. Spec: VHD 1.0, "Hard
+// checksum returns the one's complement of the sum of all bytes but those of the checksum itself. Spec: VHD 1.0, "Hard
 // Disk Footer Format", "Checksum".
 func checksum(b []byte, at int) uint32 {
 	var sum uint32
@@ -135,7 +135,7 @@ func lastFooter(src ondisk.Source) (*footer, error) {
 	return last, nil
 }
 
-// findFooter gives the footer to believe: that at the end, or else its copy at the front. Both are there in a file
+// findFooter returns the footer to believe: that at the end, or else its copy at the front. Both are there in a file
 // with a block allocation table; a fixed disk has its first sector at the front.
 func findFooter(src driver.File) (*footer, []ondisk.Issue, error) {
 	last, err := lastFooter(src)
@@ -220,7 +220,7 @@ func (f *footer) check() error {
 
 func (f *footer) size() int64 { return ondisk.I64(f.CurrentSize) }
 
-// issues are what the footer says that a copy must not pass over.
+// issues returns what the footer says that a copy must not pass over.
 func (f *footer) issues() []ondisk.Issue {
 	var out []ondisk.Issue
 	if f.SavedState != 0 {
@@ -234,7 +234,7 @@ func (f *footer) issues() []ondisk.Issue {
 	return append(out, f.geometryIssue()...)
 }
 
-// encode is the footer as it is written, with its checksum.
+// encode returns the footer as it is written, with its checksum.
 func (f *rawFooter) encode() []byte {
 	f.Checksum = 0
 	var b bytes.Buffer

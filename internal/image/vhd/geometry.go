@@ -14,7 +14,7 @@ type geometry struct {
 	SectorsPerTrack uint8
 }
 
-// sectors is how many sectors the geometry covers.
+// sectors returns how many sectors the geometry covers.
 func (g geometry) sectors() int64 {
 	return int64(g.Cylinders) * int64(g.Heads) * int64(g.SectorsPerTrack)
 }
@@ -44,7 +44,10 @@ func geometryOf(size int64) geometry {
 			cylinderTimesHeads = total / track
 		}
 	}
-	return geometry{Cylinders: uint16(ondisk.U32(cylinderTimesHeads / heads)), Heads: ondisk.Byte(heads), SectorsPerTrack: ondisk.Byte(track)} //nolint:gosec // at most 65535 by the bound on total
+	return geometry{
+		Cylinders: uint16(ondisk.U32(cylinderTimesHeads / heads)), //nolint:gosec // at most 65535 by the bound on total
+		Heads:     ondisk.Byte(heads), SectorsPerTrack: ondisk.Byte(track),
+	}
 }
 
 // geometryIssue reports a geometry that covers another size than the disk has. The size field is what counts, as in

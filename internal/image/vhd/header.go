@@ -50,7 +50,7 @@ const (
 	atHeaderSum   = 36
 )
 
-// Block sizes that are read, in bytes. The specification wants a power of two of sectors; 2 MiB is what everybody
+// Block sizes that are read, in bytes. The specification wants a power of two of sectors; 2 MiB is the size that all
 // writes.
 const (
 	minBlock     = 4 << 10
@@ -58,7 +58,7 @@ const (
 	defaultBlock = 2 << 20
 )
 
-// headerFault is an error of the header that lies at off.
+// headerFault returns an error of the header that lies at off.
 func headerFault(off int64, field string, at int64, got, want any) error {
 	return &ondisk.FormatError{What: "vhd dynamic header", Off: off + at, Field: field, Got: got, Want: want}
 }

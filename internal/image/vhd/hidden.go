@@ -9,7 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// CodeHidden is that of the issue of data that read as zeros.
+// CodeHidden is the code of the issue of data that read as zeros.
 const CodeHidden = "vhd-hidden-data"
 
 // How much is looked at for hidden data. A bitmap lies in front of each block, so that many of them are many reads

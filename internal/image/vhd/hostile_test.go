@@ -55,7 +55,10 @@ func head32(at int64, n uint32) func(v *disktest.VHD) {
 // T29: footers that lie, in both imagetest.Kinds of disk.
 func TestHostileVHDFooters(t *testing.T) {
 	sizes := func(n uint64) hostileVHD {
-		return hostileVHD{fmt.Sprintf("T29 current size %d", n), foot64(disktest.VHDCurrentSize, n), ondisk.ErrFormat, fmt.Sprint(n)}
+		return hostileVHD{
+			fmt.Sprintf("T29 current size %d", n), foot64(disktest.VHDCurrentSize, n), ondisk.ErrFormat,
+			fmt.Sprint(n),
+		}
 	}
 	both := []hostileVHD{
 		sizes(0), sizes(513), sizes(1 << 60), sizes(1 << 63), sizes(1<<64 - 512),
@@ -72,10 +75,19 @@ func TestHostileVHDFooters(t *testing.T) {
 		h.run(t, dynamicVHD)
 	}
 	tooBig := fmt.Sprintf("current size %d, want at most the %d bytes in front of the footer", vhdSize+sector, vhdSize)
-	hostileVHD{"T29 one sector more than the file has", foot64(disktest.VHDCurrentSize, vhdSize+sector), ondisk.ErrFormat, tooBig}.run(t, fixedVHD)
-	hostileVHD{"T29 more blocks than the table has", foot64(disktest.VHDCurrentSize, 6*mib+sector), ondisk.ErrFormat, "max table entries 3, want at least 4"}.run(t, dynamicVHD)
+	hostileVHD{
+		"T29 one sector more than the file has", foot64(disktest.VHDCurrentSize, vhdSize+sector), ondisk.ErrFormat,
+		tooBig,
+	}.run(t, fixedVHD)
+	hostileVHD{
+		"T29 more blocks than the table has", foot64(disktest.VHDCurrentSize, 6*mib+sector), ondisk.ErrFormat,
+		"max table entries 3, want at least 4",
+	}.run(t, dynamicVHD)
 	for _, n := range []uint64{0, 511, uint64(vhdSize) * 2, 1<<64 - 1} {
-		hostileVHD{fmt.Sprintf("T29 data offset %d", n), foot64(disktest.VHDDataOffset, n), ondisk.ErrFormat, fmt.Sprintf("data offset %d", n)}.run(t, dynamicVHD)
+		hostileVHD{
+			fmt.Sprintf("T29 data offset %d", n), foot64(disktest.VHDDataOffset, n), ondisk.ErrFormat,
+			fmt.Sprintf("data offset %d", n),
+		}.run(t, dynamicVHD)
 	}
 }
 
@@ -141,7 +153,10 @@ func TestHostileVHDHeaders(t *testing.T) {
 		}, ondisk.ErrFormat, "table offset"},
 	}
 	for _, n := range []uint32{0, 3, 512, 2048, 3 << 20, 512 << 20, 1 << 31, 1<<32 - 1} {
-		rows = append(rows, hostileVHD{fmt.Sprintf("T30 block size %d", n), head32(disktest.VHDBlockSize, n), ondisk.ErrFormat, fmt.Sprintf("block size %d, want a power of two", n)})
+		rows = append(rows, hostileVHD{
+			fmt.Sprintf("T30 block size %d", n), head32(disktest.VHDBlockSize, n),
+			ondisk.ErrFormat, fmt.Sprintf("block size %d, want a power of two", n),
+		})
 	}
 	for _, n := range []uint64{0, 508, 1 << 40, 1<<63 - 1, 1 << 63, 1<<64 - 1} {
 		rows = append(rows, hostileVHD{fmt.Sprintf("T30 table offset %d", n), func(v *disktest.VHD) {
@@ -212,11 +227,12 @@ func TestOrphanedVHDBlocks(t *testing.T) {
 	require.Contains(t, issues[0].Text, "1 blocks (2 MiB)")
 }
 
-// T31: what a differencing disk says about its parent leads to no file outside of the folder, and the disk is never complete
-// without it. qemu-img reads it as complete.
+// T31: what a differencing disk says about its parent leads to no file outside of the folder, and the disk is never
+// complete without it. qemu-img reads it as complete.
 func TestHostileVHDParents(t *testing.T) {
 	child := func(name string) *disktest.VHD {
-		return disktest.ForgeVHD(imagetest.Noise(31, vhdSize), disktest.VHDLayout{ID: 5, Parent: &disktest.VHDParent{ID: 6, Name: name, Absolute: `C:\x\gone.vhd`}})
+		return disktest.ForgeVHD(imagetest.Noise(31, vhdSize),
+			disktest.VHDLayout{ID: 5, Parent: &disktest.VHDParent{ID: 6, Name: name, Absolute: `C:\x\gone.vhd`}})
 	}
 	for _, tc := range []struct {
 		name, parent string
@@ -255,7 +271,8 @@ func TestHostileVHDParents(t *testing.T) {
 func TestVHDParentBySecondName(t *testing.T) {
 	dir := t.TempDir()
 	imagetest.Write(t, dir, "base.vhd", disktest.ForgeFixedVHD(imagetest.Noise(32, vhdSize)).Forged)
-	v := disktest.ForgeVHD(imagetest.Noise(31, vhdSize), disktest.VHDLayout{Parent: &disktest.VHDParent{ID: 1, Relative: "x", Name: `Z:\base.vhd`}})
+	v := disktest.ForgeVHD(imagetest.Noise(31, vhdSize),
+		disktest.VHDLayout{Parent: &disktest.VHDParent{ID: 1, Relative: "x", Name: `Z:\base.vhd`}})
 	v.Head(func(off int64) { v.BE32(off+disktest.VHDLocators+8, 1<<31) })
 	img := imagetest.Open(t, imagetest.Write(t, dir, "child.vhd", v.Forged))
 	require.Contains(t, imagetest.Codes(img.Issues, ondisk.Warn), "vhd-parent-locator")
@@ -266,7 +283,10 @@ func TestVHDParentBySecondName(t *testing.T) {
 // must never be taken for a raw one; that of a fixed disk is one by its content, so only --format knows.
 func TestTruncatedVHDs(t *testing.T) {
 	v := dynamicVHD()
-	borders := []int64{0, 511, 512, 512 + 1024, v.BAT + 12, v.Blocks[0], v.Blocks[0] + sector, v.Blocks[1], v.Blocks[2], v.Footer}
+	borders := []int64{
+		0, 511, 512, 512 + 1024, v.BAT + 12, v.Blocks[0], v.Blocks[0] + sector, v.Blocks[1], v.Blocks[2],
+		v.Footer,
+	}
 	for _, b := range borders {
 		for _, n := range []int64{b - 1, b, b + 1} {
 			if n < 0 || n >= int64(len(v.Forged))-1 {
@@ -281,7 +301,8 @@ func TestTruncatedVHDs(t *testing.T) {
 			require.Contains(t, imagetest.Codes(img.Issues, ondisk.Refuse), "vhd-footers", "%d bytes", n)
 			issues, err := img.Check()
 			require.NoError(t, err)
-			require.Equal(t, n < v.Blocks[2]+sector+mib+3*sector, len(imagetest.Codes(issues, ondisk.Broken)) > 0, "%d bytes: blocks are lost", n)
+			require.Equal(t, n < v.Blocks[2]+sector+mib+3*sector, len(imagetest.Codes(issues, ondisk.Broken)) > 0,
+				"%d bytes: blocks are lost", n)
 			require.NoError(t, img.Close())
 		}
 	}
@@ -311,7 +332,8 @@ func TestUnfinishedVHDIsNoImage(t *testing.T) {
 	}
 }
 
-// A table of four thousand million entries that is a hole of the file costs nothing to make, and every entry of it is damaged.
+// A table of four thousand million entries that is a hole of the file costs nothing to make, and every entry of it is
+// damaged.
 func TestVHDTableOfAHole(t *testing.T) {
 	const entries = 1<<32 - 2
 	v := disktest.ForgeVHD(make([]byte, sector), disktest.VHDLayout{Block: 4 * kib})

@@ -24,7 +24,7 @@ var platforms = []struct {
 	{"MacX", func(b []byte) string { return string(b) }},                             // a file URL, which XenServer writes
 }
 
-// parentNames are what a differencing disk calls its parent, in order of preference. bad says what is wrong with a
+// parentNames returns what a differencing disk calls its parent, in order of preference. bad is the error of a
 // locator, empty when nothing is; the other names can lead to the parent all the same.
 func parentNames(src driver.File, h *dynamicHeader, off int64) (names []string, bad string, err error) {
 	add := func(name string) {

@@ -26,7 +26,10 @@ func TestFixedVHD(t *testing.T) {
 	for _, size := range []int{sector, 64 * kib, 3*mib + 5*sector} {
 		data := imagetest.Noise(uint64(size), size)
 		v := disktest.ForgeFixedVHD(data)
-		for name, file := range map[string][]byte{"512 bytes": v.Forged, "511 bytes, as before 2004": v.Forged[:len(v.Forged)-1]} {
+		for name, file := range map[string][]byte{
+			"512 bytes":                 v.Forged,
+			"511 bytes, as before 2004": v.Forged[:len(v.Forged)-1],
+		} {
 			t.Run(fmt.Sprintf("%d bytes, footer of %s", size, name), func(t *testing.T) {
 				img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", file))
 				require.Equal(t, "vhd", img.Format)
@@ -133,7 +136,8 @@ func masked(data []byte, stored func(int64) bool) []byte {
 func TestVHDRunsAreLong(t *testing.T) {
 	data := make([]byte, 40*mib)
 	copy(data[10*mib:12*mib], bytes.Repeat([]byte{1}, 2*mib))
-	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{}).Forged))
+	img := imagetest.Open(t,
+		imagetest.Write(t, t.TempDir(), "disk.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{}).Forged))
 	for _, want := range []struct {
 		off, n int64
 		zero   bool
@@ -148,7 +152,10 @@ func TestVHDRunsAreLong(t *testing.T) {
 // qemu's own writer with every option that it has.
 func TestVHDByQemuImg(t *testing.T) {
 	for _, size := range []int{5*mib + 3*sector, 64 * kib, 300 * kib} {
-		for _, o := range []string{"subformat=dynamic", "subformat=fixed", "subformat=dynamic,force_size=on", "subformat=fixed,force_size=on"} {
+		for _, o := range []string{
+			"subformat=dynamic", "subformat=fixed", "subformat=dynamic,force_size=on",
+			"subformat=fixed,force_size=on",
+		} {
 			t.Run(fmt.Sprintf("%s of %d bytes", o, size), func(t *testing.T) {
 				dir := t.TempDir()
 				data := imagetest.Noise(uint64(size), size)
@@ -198,5 +205,6 @@ func TestVHDCorpus(t *testing.T) {
 	imagetest.NoDamage(t, img)
 
 	_, err = image.Open(disktest.Corpus(t, "dfvfs/fat-differential.vhd.xz"), image.Options{})
-	imagetest.RefusesReference(t, err, `the parent of "fat-differential.vhd" is missing: there is no "fat-parent.vhd" in its folder`)
+	imagetest.RefusesReference(t, err,
+		`the parent of "fat-differential.vhd" is missing: there is no "fat-parent.vhd" in its folder`)
 }

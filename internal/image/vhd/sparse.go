@@ -33,7 +33,7 @@ type sparse struct {
 	behind int64         // end of the last of these
 }
 
-// bitmapBytes is the size of the bitmap of a block: a bit for each sector, in whole sectors. Spec: VHD 1.0, "Block
+// bitmapBytes returns the size of the bitmap of a block: a bit for each sector, in whole sectors. Spec: VHD 1.0, "Block
 // Allocation Table and Data Blocks".
 func bitmapBytes(block int64) int64 {
 	return units.AlignUp(block/units.SectorSize/8, units.SectorSize)
@@ -73,10 +73,10 @@ func openSparse(s *driver.Source, f *footer) (*driver.Image, error) {
 	return img, nil
 }
 
-// blocks is how many blocks the disk has; the last one may be cut by its size.
+// blocks returns how many blocks the disk has; the last one may be cut by its size.
 func (x *sparse) blocks() int64 { return (x.size-1)/x.block + 1 }
 
-// run is the map: table entry, bitmap, data. What is not stored shows the parent, or zeros.
+// run returns the map: table entry, bitmap, data. What is not stored shows the parent, or zeros.
 func (x *sparse) run(off int64) (disk.Run, error) {
 	i, into := off/x.block, off%x.block
 	entry, err := x.tabs.BE32(x.bat + 4*i)
@@ -129,8 +129,8 @@ func (x *sparse) absent(i int64) (n int64, err error) {
 	return n, nil
 }
 
-// place is the byte offset of the bitmap of block i, whose table entry is the sector of that. The last block of the
-// disk may be cut where the disk ends.
+// place returns the byte offset of the bitmap of block i, whose table entry is the sector of that. The last block of
+// the disk may be cut where the disk ends.
 func (x *sparse) place(i int64, entry uint32) (int64, error) {
 	r := disk.Range{Off: int64(entry) * units.SectorSize, Len: x.bitmap + min(x.block, x.size-i*x.block)}
 	if r.Off >= x.behind && r.End() <= x.end {

@@ -105,7 +105,7 @@ func openFixed(s *driver.Source, f *footer) (*driver.Image, error) {
 // epoch is where time stamps count from. Spec: VHD 1.0, "Hard Disk Footer Format".
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// details is what the footer says about the disk.
+// details returns what the footer says about the disk.
 func (f *footer) details() []driver.Detail {
 	g := f.DiskGeometry
 	return []driver.Detail{

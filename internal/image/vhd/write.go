@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// template is what a copy takes over from its source.
+// template holds what a copy takes over from its source.
 type template struct {
 	footer *footer
 	block  int64 // bytes, 0 for a fixed disk
@@ -61,8 +61,8 @@ const (
 	creatorHost    = "Wi2k"
 )
 
-// footerFor is the footer of a copy of size bytes. It keeps creator and time of the source, as far as readers then see
-// the right size, and has an identity of its own.
+// footerFor returns the footer of a copy of size bytes. It keeps creator and time of the source, as far as readers then
+// see the right size, and has an identity of its own.
 func (t *template) footerFor(size int64, seed []byte) rawFooter {
 	f := rawFooter{
 		Features: features, FileFormatVersion: version1, DiskGeometry: geometryOf(size),
@@ -72,7 +72,8 @@ func (t *template) footerFor(size int64, seed []byte) rawFooter {
 	copy(f.Cookie[:], cookie)
 	h := sha256.New()
 	if old := t.footer; old != nil {
-		f.TimeStamp, f.CreatorApplication, f.CreatorVersion, f.CreatorHostOS = old.TimeStamp, old.CreatorApplication, old.CreatorVersion, old.CreatorHostOS
+		f.TimeStamp, f.CreatorApplication = old.TimeStamp, old.CreatorApplication
+		f.CreatorVersion, f.CreatorHostOS = old.CreatorVersion, old.CreatorHostOS
 		h.Write(old.UniqueID[:])
 	}
 	if t.footer == nil || !f.sizeCounts() {
@@ -150,7 +151,7 @@ func (t *dynamicTarget) clearWindow() {
 // dynamicUnit is the smallest hole worth leaving inside a block, in bytes.
 const dynamicUnit = 64 << 10
 
-// Unit is smaller than a block: what is never written of a block stays a hole of the file.
+// Unit returns smaller than a block: what is never written of a block stays a hole of the file.
 func (t *dynamicTarget) Unit() int64 { return min(t.block, dynamicUnit) }
 
 // Reserve begins the blocks of [off, off+n) that were not begun yet.
@@ -169,7 +170,7 @@ func (t *dynamicTarget) Reserve(off, n int64) error {
 	return nil
 }
 
-// begin gives block i the next place and writes its bitmap, which says that all of it is stored.
+// begin returns block i the next place and writes its bitmap, which marks all of it as stored.
 func (t *dynamicTarget) begin(i int64) error {
 	if err := t.moveWindow(i / batWindow); err != nil {
 		return err
@@ -202,7 +203,7 @@ func (t *dynamicTarget) moveWindow(w int64) error {
 	return nil
 }
 
-// tableBytes is the size of the table in whole sectors. Spec: VHD 1.0, "Block Allocation Table and Data Blocks".
+// tableBytes returns the size of the table in whole sectors. Spec: VHD 1.0, "Block Allocation Table and Data Blocks".
 func (t *dynamicTarget) tableBytes() int64 { return units.AlignUp(4*t.entries, units.SectorSize) }
 
 // WriteAt writes what was reserved.

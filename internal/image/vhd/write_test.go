@@ -88,7 +88,8 @@ func TestVHDCopiesKeepTheirSource(t *testing.T) {
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, uint32(block), binary.BigEndian.Uint32(b[512+disktest.VHDBlockSize:]))
-		require.Equal(t, v.Forged[disktest.VHDTimeStamp:40], disktest.Forged(b[disktest.VHDTimeStamp:40]), "time, creator, version, host")
+		require.Equal(t, v.Forged[disktest.VHDTimeStamp:40], disktest.Forged(b[disktest.VHDTimeStamp:40]),
+			"time, creator, version, host")
 		require.Equal(t, b[:512], b[len(b)-512:])
 		require.NotEqual(t, src.ContentID, img.ContentID)
 		disktest.Run(t, "qemu-img", "compare", "-f", "vpc", "-F", "vpc", src.Path, path)
@@ -101,7 +102,8 @@ func TestVHDTableIsWrittenInPieces(t *testing.T) {
 	for _, off := range []int{0, 16*mib - 4*kib, 16 * mib, 80*mib + 12*kib} {
 		copy(data[off:], imagetest.Noise(uint64(off), 4*kib))
 	}
-	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{Block: 4 * kib}).Forged))
+	src := imagetest.Open(t,
+		imagetest.Write(t, t.TempDir(), "src.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{Block: 4 * kib}).Forged))
 	path := filepath.Join(t.TempDir(), "copy.vhd")
 	imagetest.Copy(t, src, path, store.CreateOptions{})
 	img := imagetest.Open(t, path)
@@ -146,7 +148,8 @@ func TestVHDCreatorGivesWayToTheSize(t *testing.T) {
 
 func TestTheSameVHDJobGivesTheSameBytes(t *testing.T) {
 	data := imagetest.Noise(9, 6*mib)
-	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{Block: 64 * kib}).Forged))
+	src := imagetest.Open(t,
+		imagetest.Write(t, t.TempDir(), "src.vhd", disktest.ForgeVHD(data, disktest.VHDLayout{Block: 64 * kib}).Forged))
 	for _, sub := range []string{"dynamic", "fixed"} {
 		var first []byte
 		for jobs := 1; jobs <= 8; jobs += 3 {
@@ -206,7 +209,8 @@ func TestVHDThatIsTooLarge(t *testing.T) {
 	const most = 2040 << 30
 	src := sparseRaw(t, most+sector)
 	for _, sub := range []string{"dynamic", "fixed"} {
-		_, err := store.Create(filepath.Join(t.TempDir(), "x.vhd"), src.Disk.Size(), src, store.CreateOptions{Format: "vhd", Subformat: sub})
+		_, err := store.Create(filepath.Join(t.TempDir(), "x.vhd"), src.Disk.Size(), src,
+			store.CreateOptions{Format: "vhd", Subformat: sub})
 		require.ErrorIs(t, err, ondisk.ErrLimit)
 		require.ErrorContains(t, err, "--to vhdx")
 	}
@@ -220,7 +224,8 @@ func TestHugeSparseVHD(t *testing.T) {
 	v.Head(func(off int64) { v.BE32(off+disktest.VHDMaxEntries, entries) })
 	v.Foot(func(off int64) { v.BE64(off+disktest.VHDCurrentSize, size) })
 	table := bytes.Repeat([]byte{0xff}, 4*entries)
-	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhd", bytes.Join([][]byte{v.Forged[:v.BAT], table, v.Forged[v.Footer:]}, nil)))
+	img := imagetest.Open(t,
+		imagetest.Write(t, t.TempDir(), "disk.vhd", bytes.Join([][]byte{v.Forged[:v.BAT], table, v.Forged[v.Footer:]}, nil)))
 	require.Equal(t, int64(size), img.Disk.Size())
 	imagetest.NoDamage(t, img)
 	calls := 0

@@ -17,7 +17,7 @@ const (
 	stateZero       = 2
 	stateUnmapped   = 3
 	statePresent    = 6 // also that of a sector bitmap block
-	statePartial    = 7 // a sector bitmap tells which sectors are present
+	statePartial    = 7 // a sector bitmap has the sectors that are present
 )
 
 // entry is one entry of the BAT: 3 bits of state, 17 reserved ones, and the place in MiB.
@@ -25,7 +25,7 @@ type entry uint64
 
 func (e entry) state() uint64 { return uint64(e) & 7 }
 
-// off is the place of the block in the file, in bytes; one that passes 63 bits is more than any file has.
+// off returns the place of the block in the file, in bytes; one that passes 63 bits is more than any file has.
 func (e entry) off() int64 {
 	const most = 1 << 42 // MiB
 	return int64(min(uint64(e)>>20, most)) * mib
@@ -40,7 +40,7 @@ func (e entry) isZero() bool {
 // slab is how many entries run looks at: of the smallest blocks that is 256 MiB of disk.
 const slab = 256
 
-// run is the map: BAT entry, block, and for a partial one its sector bitmap. It gives the longest run that the
+// run returns the map: BAT entry, block, and for a partial one its sector bitmap. It gives the longest run that the
 // entries at hand show.
 func (x *image) run(off int64) (disk.Run, error) {
 	block, into := off/x.meta.blockSize, off%x.meta.blockSize
@@ -108,7 +108,7 @@ func (x *image) absent(entries []byte, at, block int64) (int64, error) {
 	return min(x.meta.blocksBefore(end), x.meta.blocks()) - block, nil
 }
 
-// holeAt is how many entries from a place of the BAT on lie in a hole of the file.
+// holeAt returns how many entries from a place of the BAT on lie in a hole of the file.
 func (x *image) holeAt(at int64) (int64, error) {
 	e, err := x.view.Extent(at, x.bat.End()-at)
 	if err != nil || !e.Zero {
@@ -152,7 +152,7 @@ func (x *image) placeErr(e entry, block int64) string {
 	return ""
 }
 
-// checkBlock holds the entry of a stored block, at a place of the BAT, against the specification.
+// checkBlock checks the entry of a stored block, at a place of the BAT, against the specification.
 func (x *image) checkBlock(e entry, block, at int64) error {
 	fault := func(want string) error {
 		past := e.state() == statePresent && e.off() >= x.view.Size()
@@ -175,7 +175,7 @@ func (x *image) checkBlock(e entry, block, at int64) error {
 	return nil
 }
 
-// stored is the run of bytes of the file, as the log leaves them.
+// stored returns the run of bytes of the file, as the log leaves them.
 func (x *image) stored(off, n int64) (disk.Run, error) {
 	r, err := x.view.Run(off)
 	r.Len = min(r.Len, n)
@@ -185,7 +185,7 @@ func (x *image) stored(off, n int64) (disk.Run, error) {
 // bitmapBytes is how much of a sector bitmap run looks at: 16 MiB of disk with sectors of 512 bytes.
 const bitmapBytes = 4 << 10
 
-// partial gives the run of sectors from byte into of a block that are all present or all the parent's. n is what
+// partial returns the run of sectors from byte into of a block that are all present or all the parent's. n is what
 // remains of the block.
 func (x *image) partial(e entry, block, into, n int64) (disk.Run, error) {
 	at, err := x.bitmap(block)
@@ -209,7 +209,7 @@ func (x *image) partial(e entry, block, into, n int64) (disk.Run, error) {
 	return driver.Below(x.parent, block*x.meta.blockSize+into, n), nil
 }
 
-// bitmap gives the place of the part of the file that holds the sector bitmap of a block's chunk.
+// bitmap returns the place of the part of the file that holds the sector bitmap of a block's chunk.
 func (x *image) bitmap(block int64) (int64, error) {
 	at := x.bat.Off + 8*x.meta.bitmapIndex(block)
 	v, err := x.tabs.U64(at)

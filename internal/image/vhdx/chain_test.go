@@ -22,7 +22,10 @@ func guidOf(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", 
 // childOf is a disk that completes link n-1 of a chain.
 func childOf(n int, parent string, l disktest.VHDXLayout) *disktest.VHDX {
 	l.DataWrite = guidOf(n)
-	l.Parent = map[string]string{"parent_linkage": "{" + strings.ToUpper(guidOf(n-1)) + "}", "relative_path": `.\` + parent}
+	l.Parent = map[string]string{
+		"parent_linkage": "{" + strings.ToUpper(guidOf(n-1)) + "}",
+		"relative_path":  `.\` + parent,
+	}
 	return disktest.ForgeVHDX(l)
 }
 
@@ -54,7 +57,10 @@ func TestVHDXChain(t *testing.T) {
 			copy(want[mib:], data[mib:2*mib])
 			child.AddBlock(1, disktest.VHDXPresent, data[mib:2*mib])
 			// Block 3 is absent between two that hide the parent.
-			for block, state := range map[int64]uint64{2: disktest.VHDXZero, 4: disktest.VHDXUndefined, 6: disktest.VHDXUnmapped} {
+			for block, state := range map[int64]uint64{
+				2: disktest.VHDXZero, 4: disktest.VHDXUndefined,
+				6: disktest.VHDXUnmapped,
+			} {
 				clear(want[block*mib : (block+1)*mib])
 				child.SetEntry(child.Entry(block), state, 0)
 			}
@@ -106,7 +112,8 @@ func TestVHDXBitmapOfTheSecondChunk(t *testing.T) {
 	b := make([]byte, 3*sector)
 	_, err := img.Disk.ReadAt(b, 4097*mib+4*sector)
 	require.NoError(t, err)
-	require.Equal(t, strings.Repeat("parent..", 64)+strings.Repeat("child...", 64)+strings.Repeat("parent..", 64), string(b))
+	require.Equal(t, strings.Repeat("parent..", 64)+strings.Repeat("child...", 64)+strings.Repeat("parent..", 64),
+		string(b))
 	requireSound(t, img)
 }
 
@@ -116,7 +123,8 @@ func locatorOf(t *testing.T, pairs map[string]string) string {
 	dir := t.TempDir()
 	base := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(0)})
 	imagetest.Write(t, dir, "base.vhdx", base.AddData("base").Forged)
-	return imagetest.Write(t, dir, "child.avhdx", disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(1), Parent: pairs}).Forged)
+	return imagetest.Write(t, dir, "child.avhdx",
+		disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(1), Parent: pairs}).Forged)
 }
 
 func TestVHDXFindsItsParent(t *testing.T) {
@@ -178,6 +186,7 @@ func TestVHDXBrokenChains(t *testing.T) {
 
 	dir = t.TempDir()
 	imagetest.Write(t, dir, "base.vhdx", disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, DataWrite: guidOf(0)}).Forged)
-	_, err = image.Open(imagetest.Write(t, dir, "child.vhdx", childOf(1, "base.vhdx", disktest.VHDXLayout{Size: mib, Logical: 4096}).Forged), image.Options{})
+	_, err = image.Open(imagetest.Write(t, dir, "child.vhdx",
+		childOf(1, "base.vhdx", disktest.VHDXLayout{Size: mib, Logical: 4096}).Forged), image.Options{})
 	require.ErrorContains(t, err, "logical sector size 4096, want 512, which the parent has")
 }

@@ -22,7 +22,7 @@ const atChecksum = 4
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// checksum is the CRC-32C of a structure.
+// checksum returns the CRC-32C of a structure.
 func checksum(b []byte) uint32 {
 	sum := crc32.Update(0, castagnoli, b[:atChecksum])
 	sum = crc32.Update(sum, castagnoli, make([]byte, 4))
@@ -32,7 +32,7 @@ func checksum(b []byte) uint32 {
 // seal sets the checksum of a structure.
 func seal(b []byte) { binary.LittleEndian.PutUint32(b[atChecksum:], checksum(b)) }
 
-// fileHeader tells where the log is. There are two, so that one of them is always whole. Spec: 2.2.2.
+// fileHeader holds the place of the log. There are two, so that one of them is always whole. Spec: 2.2.2.
 type fileHeader struct {
 	Signature      [4]byte // "head"
 	Checksum       uint32
@@ -148,7 +148,7 @@ func (x *image) readHeaders() error {
 	return x.head.check(both[cur].at, x.file.Size())
 }
 
-// check holds the fields of the current header against the specification. at is its place.
+// check checks the fields of the current header against the specification. at is its place.
 func (h *fileHeader) check(at, fileSize int64) error {
 	field := func(name string, off int64, got, want any) error {
 		return &ondisk.FormatError{What: "vhdx header", Off: at + off, Field: name, Got: got, Want: want}

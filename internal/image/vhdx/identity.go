@@ -6,7 +6,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// identity is what tells a disk and its file from others.
+// identity distinguishes a disk and its file from others.
 type identity struct {
 	identifier fileIdentifier
 	disk       ondisk.GUID // what a guest knows the disk by: that of the source

@@ -70,7 +70,7 @@ func (x *image) replay() error {
 	return nil
 }
 
-// noteReplay says that the file alone is not the disk's present state.
+// noteReplay notes that the file alone is not the present state of the disk.
 func (x *image) noteReplay(changes int) {
 	i := ondisk.Issue{
 		Code: "vhdx-log-empty",
@@ -156,7 +156,7 @@ func (j *journal) sequence(from int64) (s sequence, ok bool, err error) {
 	return s, true, nil
 }
 
-// entry gives the entry at a place of the log, nil when there is no valid one.
+// entry returns the entry at a place of the log, nil when there is no valid one.
 func (j *journal) entry(at int64) (*entryHeader, error) {
 	i := at / sectorSize
 	if j.looked[i] {

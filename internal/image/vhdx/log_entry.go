@@ -38,7 +38,7 @@ func (e *entryHeader) plausible(j *journal) bool {
 		e.Tail%sectorSize == 0 && int64(e.Tail) < j.size && e.descriptorSectors()*sectorSize <= int64(e.EntryLength)
 }
 
-// descriptorSectors is how many sectors the header and the descriptors take.
+// descriptorSectors returns how many sectors the header and the descriptors take.
 func (e *entryHeader) descriptorSectors() int64 {
 	const each = sectorSize / descriptor
 	return (int64(e.DescriptorCount) + headerPlaces + each - 1) / each
@@ -64,7 +64,7 @@ func (e *entryHeader) eachIn(sector []byte, i int64, use func(d *anyDescriptor) 
 
 func (d *anyDescriptor) isData() bool { return string(d.Signature[:]) == "desc" }
 
-// length is how many bytes of the file a descriptor changes.
+// length returns how many bytes of the file a descriptor changes.
 func (d *anyDescriptor) length() uint64 {
 	if d.isData() {
 		return sectorSize
@@ -78,7 +78,7 @@ func (d *anyDescriptor) valid(e *entryHeader) bool {
 		d.length() <= maxFile-d.FileOffset
 }
 
-// isDataSector looks at what tells a torn write. Spec: 2.3.1.4.
+// isDataSector checks the signs of a torn write. Spec: 2.3.1.4.
 func isDataSector(b []byte, number uint64) bool {
 	return string(b[:4]) == "data" && binary.LittleEndian.Uint32(b[4:]) == uint32(number>>32) &&
 		binary.LittleEndian.Uint32(b[sectorSize-4:]) == uint32(number&math.MaxUint32)

@@ -28,15 +28,22 @@ func present(off int64) uint64 { return uint64(off)/mib<<20 | disktest.VHDXPrese
 // second is the second entry of a log; it changes nothing.
 func second(v *disktest.VHDX) disktest.VHDXEntry {
 	at := v.Blocks + 3*mib
-	return disktest.VHDXEntry{Sequence: 2, Changes: []disktest.VHDXChange{{Off: at, Data: bytes.Clone(v.Forged[at : at+4096])}}}
+	return disktest.VHDXEntry{
+		Sequence: 2,
+		Changes:  []disktest.VHDXChange{{Off: at, Data: bytes.Clone(v.Forged[at : at+4096])}},
+	}
 }
 
-// notByQemu are the logs that qemu 7.2 does not replay as the specification says: it reads several sectors of descriptors to one place,
-// takes the entries at the start of the ring for a sequence of their own, and does not let the file grow to a whole MiB.
-var notByQemu = map[string]bool{"many descriptors": true, "sequence around the end of the ring": true, "a file that grows to its last offset": true}
+// notByQemu are the logs that qemu 7.2 does not replay as the specification says: it reads several sectors of
+// descriptors to one place, takes the entries at the start of the ring for a sequence of their own, and does not let
+// the file grow to a whole MiB.
+var notByQemu = map[string]bool{
+	"many descriptors": true, "sequence around the end of the ring": true,
+	"a file that grows to its last offset": true,
+}
 
-// replays are logs, and what the disk holds when they are replayed. Expected bytes come from the entries; qemu-img, which replays a log
-// into the file, agrees.
+// replays are logs, and what the disk holds when they are replayed. Expected bytes come from the entries; qemu-img,
+// which replays a log into the file, agrees.
 var replays = map[string]func() (*disktest.VHDX, []byte){
 	"data": func() (*disktest.VHDX, []byte) {
 		v, want := dirty(1)
@@ -84,7 +91,8 @@ var replays = map[string]func() (*disktest.VHDX, []byte){
 		v, want := dirty(1)
 		e := disktest.VHDXEntry{Sequence: 3}
 		for i := range int64(4) {
-			e.Changes = append(e.Changes, disktest.VHDXChange{Off: v.Blocks + i*4*kib, Data: bytes.Repeat([]byte{byte('a' + i)}, 4*kib)})
+			e.Changes = append(e.Changes,
+				disktest.VHDXChange{Off: v.Blocks + i*4*kib, Data: bytes.Repeat([]byte{byte('a' + i)}, 4*kib)})
 			copy(want[i*4*kib:], e.Changes[i].Data)
 		}
 		v.Dirty(mib-12*kib, e)
@@ -94,7 +102,8 @@ var replays = map[string]func() (*disktest.VHDX, []byte){
 		v, want := dirty(1)
 		e := disktest.VHDXEntry{Sequence: 3}
 		for i := range int64(4) {
-			e.Changes = append(e.Changes, disktest.VHDXChange{Off: v.Blocks + i*4*kib, Data: bytes.Repeat([]byte{byte('a' + i)}, 4*kib)})
+			e.Changes = append(e.Changes,
+				disktest.VHDXChange{Off: v.Blocks + i*4*kib, Data: bytes.Repeat([]byte{byte('a' + i)}, 4*kib)})
 			copy(want[i*4*kib:], e.Changes[i].Data)
 		}
 		last := disktest.VHDXEntry{Sequence: 4, Changes: []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}}}
@@ -106,9 +115,10 @@ var replays = map[string]func() (*disktest.VHDX, []byte){
 		v, want := dirty(1)
 		clear(want[:4*kib])
 		zero := []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}}
-		at := v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: zero}, second(v), disktest.VHDXEntry{Sequence: 3, Changes: []disktest.VHDXChange{
-			{Off: v.Blocks + mib, Data: make([]byte, 4096)}, {Off: v.Blocks + 2*mib, Data: make([]byte, 4096)},
-		}})
+		at := v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: zero}, second(v),
+			disktest.VHDXEntry{Sequence: 3, Changes: []disktest.VHDXChange{
+				{Off: v.Blocks + mib, Data: make([]byte, 4096)}, {Off: v.Blocks + 2*mib, Data: make([]byte, 4096)},
+			}})
 		clear(v.Forged[v.Log+at[2]+8*kib:][:4*kib]) // its last sector was never written
 		return v, want
 	},
@@ -116,7 +126,10 @@ var replays = map[string]func() (*disktest.VHDX, []byte){
 		v, want := dirty(1)
 		clear(want[:4*kib])
 		at := v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}}},
-			disktest.VHDXEntry{Sequence: 2, Changes: []disktest.VHDXChange{{Off: v.Blocks, Data: bytes.Repeat([]byte{1}, 4096)}}})
+			disktest.VHDXEntry{
+				Sequence: 2,
+				Changes:  []disktest.VHDXChange{{Off: v.Blocks, Data: bytes.Repeat([]byte{1}, 4096)}},
+			})
 		v.Forged[v.Log+at[1]+4*kib+100]++
 		return v, want
 	},
@@ -124,7 +137,10 @@ var replays = map[string]func() (*disktest.VHDX, []byte){
 		v, want := dirty(1)
 		clear(want[:4*kib])
 		v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}}},
-			disktest.VHDXEntry{Sequence: 2, GUID: guidOf(5), Changes: []disktest.VHDXChange{{Off: v.Blocks, Data: bytes.Repeat([]byte{1}, 4096)}}})
+			disktest.VHDXEntry{
+				Sequence: 2, GUID: guidOf(5),
+				Changes: []disktest.VHDXChange{{Off: v.Blocks, Data: bytes.Repeat([]byte{1}, 4096)}},
+			})
 		return v, want
 	},
 	"an older sequence of the same log": func() (*disktest.VHDX, []byte) {
@@ -141,7 +157,10 @@ var replays = map[string]func() (*disktest.VHDX, []byte){
 		end := int64(len(v.Forged))
 		copy(want[6*mib+8*kib:], bytes.Repeat([]byte("grown..."), 512))
 		v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Last: end + mib, Changes: []disktest.VHDXChange{
-			v.Sector(v.Entry(6), present(end)), {Off: end + 8*kib, Data: want[6*mib+8*kib:][:4096]}, {Off: end + 12*kib, Zero: mib - 12*kib},
+			v.Sector(v.Entry(6), present(end)), {Off: end + 8*kib, Data: want[6*mib+8*kib:][:4096]}, {
+				Off:  end + 12*kib,
+				Zero: mib - 12*kib,
+			},
 		}})
 		return v, want
 	},
@@ -208,7 +227,10 @@ func TestVHDXReplaysItsLogInMemory(t *testing.T) {
 func TestVHDXReplayBeginsAtTheTail(t *testing.T) {
 	v, want := dirty(1)
 	clear(want[mib : mib+4*kib])
-	old := disktest.VHDXEntry{Sequence: 1, GUID: disktest.VHDXLogID, Flushed: mib, Last: mib, Changes: []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}}}
+	old := disktest.VHDXEntry{
+		Sequence: 1, GUID: disktest.VHDXLogID, Flushed: mib, Last: mib,
+		Changes: []disktest.VHDXChange{{Off: v.Blocks, Zero: 4 * kib}},
+	}
 	next := v.PutLog(0, old.Bytes())
 	v.Dirty(next, disktest.VHDXEntry{Sequence: 2, Changes: []disktest.VHDXChange{{Off: v.Blocks + mib, Zero: 4 * kib}}})
 	disktest.CheckBytes(t, imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged)).Disk, want)
@@ -266,12 +288,14 @@ func TestVHDXRefusesLogs(t *testing.T) {
 			v.SealAt(v.Log+at[0], 4096)
 		}, ondisk.ErrFormat, "want a sequence to replay"},
 		"data sector of another entry": {func(v *disktest.VHDX) {
-			at := v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: v.Blocks, Data: make([]byte, 4096)}}})
+			at := v.Dirty(0,
+				disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: v.Blocks, Data: make([]byte, 4096)}}})
 			v.U32(v.Log+at[0]+8188, 9)
 			v.SealAt(v.Log+at[0], 8192)
 		}, ondisk.ErrFormat, "want a sequence to replay"},
 		"more data sectors than the entry has": {func(v *disktest.VHDX) {
-			at := v.Dirty(0, disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: v.Blocks, Data: make([]byte, 4096)}}})
+			at := v.Dirty(0,
+				disktest.VHDXEntry{Sequence: 1, Changes: []disktest.VHDXChange{{Off: v.Blocks, Data: make([]byte, 4096)}}})
 			v.U32(v.Log+at[0]+8, 4096)
 			v.SealAt(v.Log+at[0], 4096)
 		}, ondisk.ErrFormat, "want a sequence to replay"},
@@ -286,10 +310,12 @@ func TestVHDXRefusesLogs(t *testing.T) {
 	}
 }
 
-// T33: a log full of entries that reach into each other, or that name a tail which is not there, takes no time to speak of.
+// T33: a log full of entries that reach into each other, or that name a tail which is not there, takes no time to speak
+// of.
 func TestVHDXHostileLogsAreQuick(t *testing.T) {
 	for name, change := range map[string]func(e disktest.Forged, i int64){
-		"no tail":   func(e disktest.Forged, i int64) { e.U64(16, uint64(i)) }, // the tail is the first entry, whose number 0 is not one
+		// the tail is the first entry, whose number 0 is not one
+		"no tail":   func(e disktest.Forged, i int64) { e.U64(16, uint64(i)) },
 		"overlap":   func(e disktest.Forged, i int64) { e.U32(8, uint32(15*mib)) },
 		"own tails": func(e disktest.Forged, i int64) { e.U32(12, uint32(i*4096)) },
 	} {

@@ -60,7 +60,7 @@ type metadataEntry struct {
 	_      uint32
 }
 
-// metadata is what the items say of the disk.
+// metadata holds what the items define of the disk.
 type metadata struct {
 	at                int64 // of the region in the file
 	blockSize         int64
@@ -115,7 +115,7 @@ func readTable(src ondisk.Source, at int64) ([]byte, error) {
 	return ondisk.Bytes(src, at, metadataTableSize)
 }
 
-// length is how long a known item must be, 1 for one that has no fixed length and 0 for an unknown item.
+// length returns how long a known item must be, 1 for one that has no fixed length and 0 for an unknown item.
 func (m *metadata) length(id ondisk.GUID) int {
 	switch id {
 	case itemParameters, itemDiskSize:
@@ -174,7 +174,7 @@ func (m *metadata) items(table []byte, regionLen int64) ([]metadataEntry, error)
 	return out, m.checkApart(out)
 }
 
-// checkItem holds one entry, at byte at of the region, against the specification.
+// checkItem checks one entry, at byte at of the region, against the specification.
 func (m *metadata) checkItem(e *metadataEntry, at, regionLen int64) error {
 	known := 0
 	if e.Flags&itemIsUser == 0 {
@@ -258,14 +258,14 @@ func (m *metadata) takeLocator(item []byte) error {
 	return err
 }
 
-// blocks is how many payload blocks the disk has.
+// blocks returns how many payload blocks the disk has.
 func (m *metadata) blocks() int64 { return (m.size + m.blockSize - 1) / m.blockSize }
 
-// ratio is how many payload blocks share a sector bitmap block. Spec: 2.4.
+// ratio returns how many payload blocks share a sector bitmap block. Spec: 2.4.
 func (m *metadata) ratio() int64 { return sectorsPerBitmap * m.logical / m.blockSize }
 
-// entries is how many entries the BAT must have: those of a differencing disk end with a sector bitmap block. Spec:
-// VHDX Format Specification 1.00, "BAT".
+// entries returns how many entries the BAT must have: those of a differencing disk end with a sector bitmap block.
+// Spec: VHDX Format Specification 1.00, "BAT".
 func (m *metadata) entries() int64 {
 	if m.hasParent() {
 		return (m.blocks() + m.ratio() - 1) / m.ratio() * (m.ratio() + 1)
@@ -273,15 +273,15 @@ func (m *metadata) entries() int64 {
 	return m.index(m.blocks()-1) + 1
 }
 
-// index is the number of the BAT entry of a payload block: that of the sector bitmap follows those of its chunk.
+// index returns the number of the BAT entry of a payload block: that of the sector bitmap follows those of its chunk.
 func (m *metadata) index(block int64) int64 { return block + block/m.ratio() }
 
-// bitmapIndex is the number of the BAT entry of the sector bitmap of a payload block.
+// bitmapIndex returns the number of the BAT entry of the sector bitmap of a payload block.
 func (m *metadata) bitmapIndex(block int64) int64 {
 	return block/m.ratio()*(m.ratio()+1) + m.ratio()
 }
 
-// blocksBefore is how many payload blocks have an entry in front of entry i.
+// blocksBefore returns how many payload blocks have an entry in front of entry i.
 func (m *metadata) blocksBefore(i int64) int64 {
 	return i/(m.ratio()+1)*m.ratio() + i%(m.ratio()+1)
 }

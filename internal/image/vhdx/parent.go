@@ -9,11 +9,11 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// locatorVHDX says that the parent is a VHDX, too. Spec: 2.6.2.6.3.
+// locatorVHDX marks a parent that is a VHDX, too. Spec: 2.6.2.6.3.
 var locatorVHDX = ondisk.MustGUID("b04aefb7-d19e-4a81-b789-25b8e9445913")
 
 // Keys of a locator, the paths in the order in which they are tried. parent_linkage2 is not looked at: the
-// specification says that it can't be present, and a parent that only it knows is refused as a changed one.
+// specification forbids it, and a parent that only it knows is refused as a changed one.
 const keyLinkage = "parent_linkage"
 
 var keyPaths = []string{"relative_path", "volume_path", "absolute_win32_path"}
@@ -35,7 +35,7 @@ type locatorEntry struct {
 	KeyLength, ValueLength uint16
 }
 
-// locator is what a differencing disk knows of its parent.
+// locator holds what a differencing disk knows of its parent.
 type locator struct {
 	at     int64 // of the metadata region, for messages
 	values map[string]string
@@ -107,7 +107,7 @@ func (l *locator) text(item []byte, off uint32, n uint16) (string, error) {
 	return s, nil
 }
 
-// paths are the names of the parent, in the order in which they are to be tried.
+// paths returns the names of the parent, in the order in which they are to be tried.
 func (l *locator) paths() []string {
 	if l == nil {
 		return nil
@@ -121,7 +121,7 @@ func (l *locator) paths() []string {
 	return out
 }
 
-// ref is how the parent is found and known.
+// ref returns how the parent is found and known.
 func (l *locator) ref() (driver.ParentRef, error) {
 	id, ok := ondisk.ParseGUID(l.values[keyLinkage])
 	if !ok {

@@ -124,7 +124,7 @@ func (x *image) regions(c copyOf) (metadata disk.Range, err error) {
 	return metadata, nil
 }
 
-// check holds one entry against the specification. at is its place in the file.
+// check checks one entry against the specification. at is its place in the file.
 func (e *regionEntry) check(at, fileSize int64, seen map[ondisk.GUID]bool) error {
 	field := func(name string, off int64, got, want any) error {
 		return &ondisk.FormatError{What: "vhdx region table", Off: at + off, Field: name, Got: got, Want: want}
@@ -163,7 +163,7 @@ func (x *image) checkApart() error {
 	return nil
 }
 
-// touches gives the structure that a block would overlap.
+// touches returns the structure that a block would overlap.
 func (x *image) touches(r disk.Range) (structure, bool) {
 	i, _ := slices.BinarySearchFunc(x.used, r.Off, func(s structure, off int64) int { return cmp.Compare(s.End(), off+1) })
 	if i < len(x.used) && x.used[i].Overlaps(r) {

@@ -108,7 +108,7 @@ func load(f driver.File, cache int64) (*image, error) {
 	return x, nil
 }
 
-// readBATSize holds the size of the BAT against that of the disk.
+// readBATSize checks the size of the BAT against that of the disk.
 func (x *image) readBATSize() error {
 	if need := 8 * x.meta.entries(); need > x.bat.Len {
 		return &ondisk.FormatError{
@@ -141,7 +141,7 @@ func (x *image) openParent(s *driver.Source) error {
 // fileIdentifier is the start of the file. Spec: 2.2.1.
 type fileIdentifier [520]byte
 
-// creator is the text in it, which is for people.
+// creator returns the text in it, for users.
 func (id fileIdentifier) creator() string {
 	return ondisk.UTF16Z(id[len(signature):], binary.LittleEndian)
 }
@@ -166,7 +166,7 @@ func names(f driver.File) (driver.Names, error) {
 }
 
 // glance is names for a file whose log is empty. It leaves out what makes up most of the reading, the sums of the
-// region tables: where only the second one is whole, a parent can be missed, which opening the file then tells.
+// region tables: where only the second one is whole, a parent can be missed, which opening the file then finds.
 func glance(f driver.File) (driver.Names, error) {
 	x := &image{file: f}
 	if err := x.readHeaders(); err != nil || x.head.LogGUID != (ondisk.GUID{}) {
@@ -190,7 +190,7 @@ const (
 	maxGlanced = (glanced - 16) / 32
 )
 
-// damaged tells errors that the bytes are the reason of from those of reading them.
+// damaged reports whether the bytes, and not reading them, are the reason of an error.
 func damaged(err error) bool {
 	if _, refused := errors.AsType[*ondisk.Refusal](err); refused {
 		return true

@@ -67,7 +67,10 @@ func TestVHDXBlockStates(t *testing.T) {
 	for i := range int64(8) {
 		v.AddBlock(7-i, disktest.VHDXPresent, data[(7-i)*mib:(8-i)*mib]) // backwards
 	}
-	for block, state := range map[int64]uint64{1: disktest.VHDXUndefined, 2: disktest.VHDXZero, 4: disktest.VHDXUnmapped, 5: disktest.VHDXNotPresent} {
+	for block, state := range map[int64]uint64{
+		1: disktest.VHDXUndefined, 2: disktest.VHDXZero, 4: disktest.VHDXUnmapped,
+		5: disktest.VHDXNotPresent,
+	} {
 		v.SetEntry(v.Entry(block), state, v.Blocks+(7-block)*mib)
 		clear(data[block*mib : (block+1)*mib])
 	}
@@ -121,7 +124,10 @@ func TestVHDXCurrentHeader(t *testing.T) {
 func TestVHDXCutShort(t *testing.T) {
 	data := imagetest.Noise(4, 2*mib)
 	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: 2 * mib}).Fill(data)
-	for _, at := range []int64{8, 520, disktest.VHDXHeader1, disktest.VHDXHeader2, disktest.VHDXRegions1, disktest.VHDXRegions2, v.Log, v.Metadata, v.BAT, v.Blocks, v.Blocks + mib} {
+	for _, at := range []int64{
+		8, 520, disktest.VHDXHeader1, disktest.VHDXHeader2, disktest.VHDXRegions1,
+		disktest.VHDXRegions2, v.Log, v.Metadata, v.BAT, v.Blocks, v.Blocks + mib,
+	} {
 		for _, n := range []int64{at - 1, at, at + 1} {
 			if n < 8 {
 				continue
@@ -158,12 +164,15 @@ func TestVHDXOrphans(t *testing.T) {
 	require.Contains(t, issues[0].Text, "1 blocks (2 MiB)")
 }
 
-// With blocks of 1 MiB and sectors of 512 bytes the entry of a sector bitmap follows each 4096 entries: what lies behind 4 GiB is
-// found only by who counts it.
+// With blocks of 1 MiB and sectors of 512 bytes the entry of a sector bitmap follows each 4096 entries: what lies
+// behind 4 GiB is found only by who counts it.
 func TestVHDXBehindTheSectorBitmap(t *testing.T) {
 	const size = 9<<30 + 5*mib
 	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: size})
-	blocks := map[int64]string{0: "first", 4094: "a", 4095: "last of the chunk", 4096: "first of the next", 4097: "b", 8191: "c", 8192: "d", 9*1024 + 4: "end"}
+	blocks := map[int64]string{
+		0: "first", 4094: "a", 4095: "last of the chunk", 4096: "first of the next", 4097: "b",
+		8191: "c", 8192: "d", 9*1024 + 4: "end",
+	}
 	for block := range int64(9*1024 + 5) {
 		if text, ok := blocks[block]; ok {
 			v.AddBlock(block, disktest.VHDXPresent, bytes.Repeat([]byte(text+" "), 100))

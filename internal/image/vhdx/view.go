@@ -41,7 +41,8 @@ func (s *logSector) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// overlay is a file of size bytes, behind its end zeros, with changes done, of which a later one hides an earlier one.
+// overlay returns a file of size bytes, behind its end zeros, with changes done, of which a later one hides an earlier
+// one.
 func overlay(f driver.File, size int64, changes []change) disk.Mapped {
 	kept := disk.Pieces(size, []disk.Piece{{Range: disk.Range{Len: min(f.Size(), size)}, Src: f}}, nil)
 	return disk.New(size, sectorSize, disk.Pieces(size, flatten(changes), kept))
@@ -67,7 +68,7 @@ func (h *newest) Pop() any {
 
 func (h *newest) top() change { return h.of[h.index[0]] }
 
-// flatten gives sorted, disjoint changes with the same effect. Only zeros are ever cut: everything is a multiple of 4
+// flatten returns sorted, disjoint changes with the same effect. Only zeros are ever cut: everything is a multiple of 4
 // KiB, and a data sector has just that.
 func flatten(changes []change) []disk.Piece {
 	order := make([]int, len(changes))

@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// template is what a copy takes over from its source.
+// template holds what a copy takes over from its source.
 type template struct {
 	identifier fileIdentifier
 	dataWrite  ondisk.GUID
@@ -81,7 +81,7 @@ func (t *target) firstBlock() int64 { return newBAT + t.size }
 
 func (t *target) isFixed() bool { return t.meta.flags&flagLeaveAllocated != 0 }
 
-// Unit is less than a block: what is zero in a block stays a hole of the file.
+// Unit returns less than a block: what is zero in a block stays a hole of the file.
 func (t *target) Unit() int64 { return writeUnit }
 
 // Reserve gives the blocks of [off, off+n) places in the file.
@@ -121,7 +121,7 @@ func (t *target) allocate(block int64) error {
 	return nil
 }
 
-// presentAt is the BAT entry of a block at a place of the file.
+// presentAt returns the BAT entry of a block at a place of the file.
 func presentAt(off int64) uint64 { return ondisk.U64(off)/mib<<20 | statePresent }
 
 // flush writes the page of the BAT in work. A page without a block stays a hole.
@@ -265,7 +265,7 @@ func (t *target) writeIdentifier() error {
 	return err
 }
 
-// newIdentifier is the file identifier of a disk whose source was no VHDX.
+// newIdentifier returns the file identifier of a disk whose source was no VHDX.
 func newIdentifier() (id fileIdentifier) {
 	copy(id[:], signature)
 	for i, u := range utf16.Encode([]rune("trueup")) {

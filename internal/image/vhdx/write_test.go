@@ -49,7 +49,8 @@ func TestWrittenVHDXReadsBack(t *testing.T) {
 				require.Empty(t, img.Issues)
 				disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vhdx", src.Path, path)
 				disktest.Run(t, "qemu-img", "check", "-f", "vhdx", path)
-				require.Contains(t, disktest.Run(t, "qemu-img", "info", "--output=json", path), fmt.Sprintf(`"virtual-size": %d`, size))
+				require.Contains(t, disktest.Run(t, "qemu-img", "info", "--output=json", path),
+					fmt.Sprintf(`"virtual-size": %d`, size))
 			})
 		}
 	}
@@ -129,7 +130,8 @@ func TestVHDXZerosTakeNoSpace(t *testing.T) {
 	}
 }
 
-// The tables of 64 TiB, of which those of the smallest blocks have 512 MiB, are never in memory, and holes of them take no time.
+// The tables of 64 TiB, of which those of the smallest blocks have 512 MiB, are never in memory, and holes of them take
+// no time.
 func TestVHDXOf64TiB(t *testing.T) {
 	path := giantVHDX(t)
 	spent := disktest.Spent()
@@ -152,7 +154,10 @@ func giantVHDX(t *testing.T) string {
 	v.U64(v.Item(disktest.VHDXDiskSize), size)
 	table := int64(8 * (blocks + blocks/4096))
 	end := v.BAT + (table+mib-1)/mib*mib
-	v.SetRegions(disktest.VHDXRegion{GUID: disktest.VHDXRegionBAT, Off: uint64(v.BAT), Len: uint32(end - v.BAT), Required: 1},
+	v.SetRegions(disktest.VHDXRegion{
+		GUID: disktest.VHDXRegionBAT, Off: uint64(v.BAT), Len: uint32(end - v.BAT),
+		Required: 1,
+	},
 		disktest.VHDXRegion{GUID: disktest.VHDXRegionMetadata, Off: uint64(v.Metadata), Len: mib, Required: 1})
 	v.Seal()
 	path := filepath.Join(t.TempDir(), "giant.vhdx")
@@ -185,7 +190,9 @@ func TestUnfinishedVHDXIsNoImage(t *testing.T) {
 func TestVHDXThatCannotBe(t *testing.T) {
 	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: mib, Logical: 4096})
 	src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vhdx", v.Forged))
-	for size, says := range map[int64]string{64<<40 + 4096: "of 64 TiB", mib + sector: "want a multiple of its sectors of 4096 bytes"} {
+	for size, says := range map[int64]string{
+		64<<40 + 4096: "of 64 TiB", mib + sector: "want a multiple of its sectors of 4096 bytes",
+	} {
 		_, err := store.Create(filepath.Join(t.TempDir(), "x.vhdx"), size, src, store.CreateOptions{})
 		require.ErrorContains(t, err, says)
 	}

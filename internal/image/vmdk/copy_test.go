@@ -20,7 +20,8 @@ func TestSparseCopiesKeepTheGrain(t *testing.T) {
 	for _, grain := range []int64{8, 128, 2048} {
 		data := imagetest.Noise(uint64(grain), 5*mib+3*sector)
 		clear(data[2*mib : 4*mib+100])
-		src := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "src.vmdk", sparseImage{grain: grain, redundant: true}.forge(data)))
+		src := imagetest.Open(t,
+			imagetest.Write(t, t.TempDir(), "src.vmdk", sparseImage{grain: grain, redundant: true}.forge(data)))
 		path := filepath.Join(t.TempDir(), "copy.vmdk")
 		imagetest.Copy(t, src, path, store.CreateOptions{})
 		head, err := os.ReadFile(path)
@@ -60,14 +61,18 @@ func TestCopiesKeepTheDescriptor(t *testing.T) {
 	dir := t.TempDir()
 	data := imagetest.Noise(4, 64*sector)
 	imagetest.Write(t, dir, "old-flat.vmdk", data)
-	text := disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "old-flat.vmdk" 0`) + "ddb.thinProvisioned = \"1\"\nddb.unheardOf = \"x\"\n"
+	text := disktest.VMDKDescriptor("monolithicFlat", `RW 64 FLAT "old-flat.vmdk" 0`) +
+		"ddb.thinProvisioned = \"1\"\nddb.unheardOf = \"x\"\n"
 	src := imagetest.Open(t, imagetest.Write(t, dir, "old.vmdk", []byte(text)))
 	for _, sub := range []string{"", "monolithicSparse"} {
 		path := filepath.Join(t.TempDir(), "new.vmdk")
 		imagetest.Copy(t, src, path, store.CreateOptions{Subformat: sub})
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
-		for _, keep := range []string{`ddb.adapterType = "ide"`, `ddb.geometry.heads = "16"`, `ddb.virtualHWVersion = "4"`, `ddb.unheardOf = "x"`} {
+		for _, keep := range []string{
+			`ddb.adapterType = "ide"`, `ddb.geometry.heads = "16"`, `ddb.virtualHWVersion = "4"`,
+			`ddb.unheardOf = "x"`,
+		} {
 			require.Contains(t, string(b), keep)
 		}
 		require.NotContains(t, string(b), "CID=4a5b6c7d")

@@ -41,7 +41,7 @@ type extent struct {
 	off    int64 // bytes, in the file
 }
 
-// descriptor is the text that says what a VMDK is made of.
+// descriptor is the text that lists what a VMDK is made of.
 type descriptor struct {
 	lines   []line
 	extents []*extent
@@ -209,7 +209,7 @@ func (d *descriptor) checkOnce() error {
 	return nil
 }
 
-// get is the value of a key, in lower case, and the number of its line; 0 if absent.
+// get returns the value of a key, in lower case, and the number of its line; 0 if absent.
 func (d *descriptor) get(key string) (string, int) {
 	for _, l := range d.lines {
 		if l.key == key {
@@ -232,7 +232,7 @@ func (d *descriptor) cid(key string, absent uint32) (uint32, error) {
 	return uint32(n), nil
 }
 
-// ddbInt is a positive number of the disk data base, 0 when it is absent or no number.
+// ddbInt returns a positive number of the disk data base, 0 when it is absent or no number.
 func (d *descriptor) ddbInt(key string) int64 {
 	v, _ := d.get(key)
 	n, err := strconv.ParseInt(v, 10, 64)

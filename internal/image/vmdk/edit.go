@@ -12,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// plainDescriptor is the start for a VMDK whose source was none. Values are those of a disk that every VMware product
-// since 2006 opens.
+// plainDescriptor returns the start for a VMDK whose source was none. Values are those of a disk that every VMware
+// product since 2006 opens.
 func plainDescriptor() *descriptor {
 	d, err := parseDescriptor([]byte(`# Disk DescriptorFile
 version=1
@@ -40,8 +40,8 @@ ddb.virtualHWVersion = "4"
 	return d
 }
 
-// identity is what a copy may not share with its source. It is derived from the source's own identity and the job, so
-// that the same job gives the same bytes.
+// identity holds what a copy may not share with its source. It is derived from the source's own identity and the job,
+// so that the same job gives the same bytes.
 type identity struct {
 	cid    uint32
 	sum    [sha256.Size]byte
@@ -130,8 +130,8 @@ func appendExtents(out []string, id *identity) []string {
 // maxCylinders is where IDE geometries end, whatever the size of the disk.
 const maxCylinders = 16383
 
-// cylinders is the count for the new size in the source's own heads and sectors. A source whose count was capped stays
-// capped.
+// cylinders returns the count for the new size in the source's own heads and sectors. A source whose count was capped
+// stays capped.
 func (d *descriptor) cylinders(size int64) int64 {
 	c, h, s := d.geometry()
 	const most = 1 << 16 // far above every geometry; products stay far below 63 bits

@@ -86,7 +86,8 @@ func TestSplitDisksByQemuImg(t *testing.T) {
 			path := filepath.Join(dir, "disk.vmdk")
 			disktest.Run(t, "qemu-img", "create", "-f", "vmdk", "-o", "subformat="+sub, path, "5G")
 			// Around the border of the first two extents, and at both ends.
-			disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", "write -P 1 0 70k", "-c", "write -P 2 2097100k 100k", "-c", "write -P 3 5242879k 1k", path)
+			disktest.Run(t, "qemu-io", "-f", "vmdk", "-c", "write -P 1 0 70k", "-c", "write -P 2 2097100k 100k", "-c",
+				"write -P 3 5242879k 1k", path)
 			img := imagetest.Open(t, path)
 			require.Equal(t, sub, img.Subformat)
 			require.Len(t, img.Files(), 4)
@@ -114,8 +115,8 @@ func TestSplitDisksByQemuImg(t *testing.T) {
 	}
 }
 
-// Every extent has its own grain size. qemu-img 7.2 reads on behind the end of an extent whose last grain is cut, up to the end
-// of the grain, so it is asked only where all are whole.
+// Every extent has its own grain size. qemu-img 7.2 reads on behind the end of an extent whose last grain is cut, up to
+// the end of the grain, so it is asked only where all are whole.
 func TestExtentsOfDifferentGrains(t *testing.T) {
 	for _, odd := range []int{0, 7 * sector} {
 		dir := t.TempDir()
@@ -178,7 +179,8 @@ func TestFlatTypesOfESXi(t *testing.T) {
 		dir := t.TempDir()
 		data := imagetest.Noise(6, 200*sector)
 		imagetest.Write(t, dir, "disk-flat.vmdk", data)
-		img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(kind, `RW 200 VMFS "disk-flat.vmdk"`))))
+		img := imagetest.Open(t,
+			imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(kind, `RW 200 VMFS "disk-flat.vmdk"`))))
 		require.Equal(t, "vmfs", img.Subformat)
 		disktest.CheckBytes(t, img.Disk, data)
 		path := filepath.Join(t.TempDir(), "copy.vmdk")
@@ -204,7 +206,8 @@ func TestCOWD(t *testing.T) {
 }
 
 func TestSESparse(t *testing.T) {
-	// Numbers of grains around 2^12, where the bits of an entry change their place, and three tables, the second all holes.
+	// Numbers of grains around 2^12, where the bits of an entry change their place, and three tables, the second all
+	// holes.
 	for _, first := range []int64{0, 4090} {
 		data := imagetest.Noise(uint64(first), 34*mib+5*sector)
 		clear(data[15*mib : 33*mib])
@@ -241,11 +244,14 @@ func TestChainOfESXi(t *testing.T) {
 	}
 	dir := t.TempDir()
 	imagetest.Write(t, dir, "vm-flat.vmdk", base)
-	imagetest.Write(t, dir, "vm.vmdk", []byte(disktest.VMDKDescriptor("vmfs", fmt.Sprintf(`RW %d VMFS "vm-flat.vmdk"`, size/sector))))
+	imagetest.Write(t, dir, "vm.vmdk",
+		[]byte(disktest.VMDKDescriptor("vmfs", fmt.Sprintf(`RW %d VMFS "vm-flat.vmdk"`, size/sector))))
 	disktest.ForgeCOWD(middle, 1, inMiddle).Write(t, filepath.Join(dir, "vm-000001-delta.vmdk"))
-	child := imagetest.Write(t, dir, "vm-000001.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", fmt.Sprintf(`RW %d VMFSSPARSE "vm-000001-delta.vmdk"`, size/sector))))
+	child := imagetest.Write(t, dir, "vm-000001.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk",
+		fmt.Sprintf(`RW %d VMFSSPARSE "vm-000001-delta.vmdk"`, size/sector))))
 	disktest.ForgeSESparse(top, 0, kind).Write(t, filepath.Join(dir, "vm-000002-sesparse.vmdk"))
-	grandchild := imagetest.Write(t, dir, "vm-000002.vmdk", []byte(childText("seSparse", "00000002", "00000001", "vm-000001.vmdk", fmt.Sprintf(`RW %d SESPARSE "vm-000002-sesparse.vmdk"`, size/sector))))
+	grandchild := imagetest.Write(t, dir, "vm-000002.vmdk", []byte(childText("seSparse", "00000002", "00000001",
+		"vm-000001.vmdk", fmt.Sprintf(`RW %d SESPARSE "vm-000002-sesparse.vmdk"`, size/sector))))
 
 	img := agrees(t, child, wantMiddle)
 	require.Equal(t, "00000001", img.ContentID)
@@ -365,7 +371,8 @@ func TestBrokenChains(t *testing.T) {
 		data := imagetest.Noise(1, 64*sector)
 		for i := range 2 {
 			disktest.ForgeCOWD(data, 1, nil).Write(t, filepath.Join(dir, fmt.Sprintf("%d-delta.vmdk", i)))
-			imagetest.Write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(childText("vmfsSparse", "0000000a", "0000000a", fmt.Sprintf("%d.vmdk", 1-i), fmt.Sprintf(`RW 64 VMFSSPARSE "%d-delta.vmdk"`, i))))
+			imagetest.Write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(childText("vmfsSparse", "0000000a", "0000000a",
+				fmt.Sprintf("%d.vmdk", 1-i), fmt.Sprintf(`RW 64 VMFSSPARSE "%d-delta.vmdk"`, i))))
 		}
 		_, err := image.Open(filepath.Join(dir, "0.vmdk"), image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrFormat)
@@ -375,9 +382,11 @@ func TestBrokenChains(t *testing.T) {
 		dir := t.TempDir()
 		base := imagetest.Noise(1, 64*sector)
 		disktest.ForgeCOWD(base, 1, nil).Write(t, filepath.Join(dir, "delta.vmdk"))
-		imagetest.Write(t, dir, "0.vmdk", []byte(strings.Replace(disktest.VMDKDescriptor("vmfsSparse", `RW 64 VMFSSPARSE "delta.vmdk"`), baseCID, "0000000a", 1)))
+		imagetest.Write(t, dir, "0.vmdk", []byte(strings.Replace(disktest.VMDKDescriptor("vmfsSparse",
+			`RW 64 VMFSSPARSE "delta.vmdk"`), baseCID, "0000000a", 1)))
 		for i := 1; i <= 17; i++ {
-			imagetest.Write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(childText("vmfsSparse", "0000000a", "0000000a", fmt.Sprintf("%d.vmdk", i-1), `RW 64 VMFSSPARSE "delta.vmdk"`)))
+			imagetest.Write(t, dir, fmt.Sprintf("%d.vmdk", i), []byte(childText("vmfsSparse", "0000000a", "0000000a",
+				fmt.Sprintf("%d.vmdk", i-1), `RW 64 VMFSSPARSE "delta.vmdk"`)))
 		}
 		disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(dir, "16.vmdk")).Disk, base)
 		_, err := image.Open(filepath.Join(dir, "17.vmdk"), image.Options{})
@@ -386,7 +395,8 @@ func TestBrokenChains(t *testing.T) {
 	t.Run("a flat child", func(t *testing.T) {
 		dir := t.TempDir()
 		imagetest.Write(t, dir, "x-flat.vmdk", imagetest.Noise(1, 64*sector))
-		_, err := image.Open(imagetest.Write(t, dir, "x.vmdk", []byte(childText("vmfs", "00000001", "00000002", "y.vmdk", `RW 64 VMFS "x-flat.vmdk"`))), image.Options{})
+		_, err := image.Open(imagetest.Write(t, dir, "x.vmdk",
+			[]byte(childText("vmfs", "00000001", "00000002", "y.vmdk", `RW 64 VMFS "x-flat.vmdk"`))), image.Options{})
 		require.ErrorIs(t, err, ondisk.ErrFormat)
 		require.ErrorContains(t, err, `"y.vmdk"`)
 	})
@@ -408,7 +418,8 @@ func TestChildrenOfOtherSizes(t *testing.T) {
 				copy(want[i*8*sector:(i+1)*8*sector], own[i*8*sector:])
 			}
 		}
-		path := imagetest.Write(t, dir, "child.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", fmt.Sprintf(`RW %d VMFSSPARSE "delta.vmdk"`, size/sector))))
+		path := imagetest.Write(t, dir, "child.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk",
+			fmt.Sprintf(`RW %d VMFSSPARSE "delta.vmdk"`, size/sector))))
 		disktest.CheckBytes(t, imagetest.Open(t, path).Disk, want)
 	}
 }
@@ -427,7 +438,8 @@ func TestChildOfSeveralExtents(t *testing.T) {
 		copy(want[i*sector:(i+1)*sector], own[i*sector:])
 	}
 	lines := "RW 40 VMFSSPARSE \"a.bin\"\nRW 56 VMFSSPARSE \"b.bin\""
-	agrees(t, imagetest.Write(t, dir, "child.vmdk", []byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", lines))), want)
+	agrees(t, imagetest.Write(t, dir, "child.vmdk",
+		[]byte(childText("vmfsSparse", "00000001", baseCID, "vm.vmdk", lines))), want)
 }
 
 // What is wrong with a parent is wrong with the disk that its child is a part of.
@@ -464,8 +476,12 @@ func TestIssuesOfParents(t *testing.T) {
 // An extent of 2 GB looks like a disk: it even has a partition table.
 func TestOwnerOfAFlatExtent(t *testing.T) {
 	dir := t.TempDir()
-	imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor("twoGbMaxExtentFlat", `RW 64 FLAT "disk-f001.vmdk" 0`)))
-	for name, owned := range map[string]bool{"disk-f001.vmdk": true, "disk-flat.vmdk": true, "disk-f1.vmdk": false, "other-f001.vmdk": false} {
+	imagetest.Write(t, dir, "disk.vmdk",
+		[]byte(disktest.VMDKDescriptor("twoGbMaxExtentFlat", `RW 64 FLAT "disk-f001.vmdk" 0`)))
+	for name, owned := range map[string]bool{
+		"disk-f001.vmdk": true, "disk-flat.vmdk": true, "disk-f1.vmdk": false,
+		"other-f001.vmdk": false,
+	} {
 		issues, err := imagetest.Open(t, imagetest.Write(t, dir, name, imagetest.Noise(1, 64*sector))).Owner()
 		require.NoError(t, err)
 		require.Equal(t, owned, len(issues) == 1, name)

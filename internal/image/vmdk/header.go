@@ -197,17 +197,17 @@ func (p *places) add(name string, at int64, sector uint64, n int64) error {
 func (h *sparseHeader) redundant() bool   { return h.Flags&flagRedundant != 0 && h.RGDOffset != 0 }
 func (h *sparseHeader) grainBytes() int64 { return ondisk.I64(h.GrainSize) * units.SectorSize }
 
-// grains is how many grains the disk has; the last one may be cut by the capacity.
+// grains returns how many grains the disk has; the last one may be cut by the capacity.
 func (h *sparseHeader) grains() int64 {
 	return ondisk.I64((h.Capacity + h.GrainSize - 1) / h.GrainSize)
 }
 
-// gtes is the number of entries of a grain table.
+// gtes returns the number of entries of a grain table.
 func (h *sparseHeader) gtes() int64 { return int64(h.NumGTEsPerGT) }
 
-// gtBytes is the size of a grain table.
+// gtBytes returns the size of a grain table.
 func (h *sparseHeader) gtBytes() int64 { return 4 * h.gtes() }
 
-// tables is the number of grain tables, which is the number of entries of the directory.
+// tables returns the number of grain tables, which is the number of entries of the directory.
 func (h *sparseHeader) tables() int64  { return (h.grains() + h.gtes() - 1) / h.gtes() }
 func (h *sparseHeader) gdBytes() int64 { return 4 * h.tables() }

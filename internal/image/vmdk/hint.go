@@ -83,7 +83,7 @@ func scanNames(text string) driver.Names {
 	return n
 }
 
-// claim is how many bytes the line of an extent takes of its file from byte 0 on.
+// claim returns how many bytes the line of an extent takes of its file from byte 0 on.
 func claim(line string) int64 {
 	e, err := parseExtent(0, line)
 	if err != nil || e.off != 0 || (e.kind != "FLAT" && e.kind != "VMFS") {

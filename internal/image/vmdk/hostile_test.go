@@ -43,7 +43,8 @@ func refuses(t *testing.T, kind, word string, size int, good []byte, faults []fa
 			f := disktest.Forged(bytes.Clone(good))
 			c.change(f)
 			f.Write(t, filepath.Join(dir, "extent.bin"))
-			path := imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(kind, fmt.Sprintf(`RW %d %s "extent.bin"`, size/sector, word))))
+			path := imagetest.Write(t, dir, "disk.vmdk",
+				[]byte(disktest.VMDKDescriptor(kind, fmt.Sprintf(`RW %d %s "extent.bin"`, size/sector, word))))
 			_, err := image.Open(path, image.Options{})
 			require.ErrorIs(t, err, c.class)
 			require.ErrorContains(t, err, c.says)
@@ -184,7 +185,8 @@ func TestHostileExtentLines(t *testing.T) {
 	}
 }
 
-// T19 and T20: damage of the tables is found by a check, and where a reader meets it, it is an error that names the extent.
+// T19 and T20: damage of the tables is found by a check, and where a reader meets it, it is an error that names the
+// extent.
 func TestDamagedTablesOfExtents(t *testing.T) {
 	data := bytes.Repeat([]byte("grain"), 6*mib/5+1)[:6*mib]
 	cowd, se := disktest.ForgeCOWD(data, 1, nil), disktest.ForgeSESparse(data, 0, nil)
@@ -225,7 +227,8 @@ func TestDamagedTablesOfExtents(t *testing.T) {
 			f := disktest.Forged(bytes.Clone(c.good))
 			c.change(f)
 			f.Write(t, filepath.Join(dir, "extent.bin"))
-			img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk", []byte(disktest.VMDKDescriptor(c.kind, fmt.Sprintf(`RW %d %s "extent.bin"`, len(data)/sector, c.word)))))
+			img := imagetest.Open(t, imagetest.Write(t, dir, "disk.vmdk",
+				[]byte(disktest.VMDKDescriptor(c.kind, fmt.Sprintf(`RW %d %s "extent.bin"`, len(data)/sector, c.word)))))
 			issues, err := img.Check()
 			require.NoError(t, err)
 			require.Len(t, issues, 1)
@@ -292,7 +295,8 @@ func TestLargestSESparse(t *testing.T) {
 	path := filepath.Join(dir, "x-sesparse.vmdk")
 	f.Write(t, path)
 	require.NoError(t, os.Truncate(path, int64(end)+mib))
-	img := imagetest.Open(t, imagetest.Write(t, dir, "x.vmdk", []byte(disktest.VMDKDescriptor("seSparse", fmt.Sprintf(`RW %d SESPARSE "x-sesparse.vmdk"`, size/sector)))))
+	img := imagetest.Open(t, imagetest.Write(t, dir, "x.vmdk",
+		[]byte(disktest.VMDKDescriptor("seSparse", fmt.Sprintf(`RW %d SESPARSE "x-sesparse.vmdk"`, size/sector)))))
 	issues, err := img.Check()
 	require.NoError(t, err)
 	require.Empty(t, issues)

@@ -54,12 +54,12 @@ func (h *sparseHeader) checkSize(size uint32, off int64) error {
 	return nil
 }
 
-// cut is how many bytes of a grain lie on the disk: less than a whole one only for the last.
+// cut returns how many bytes of a grain lie on the disk: less than a whole one only for the last.
 func (h *sparseHeader) cut(grain int64) int64 {
 	return min(h.grainBytes(), ondisk.I64(h.Capacity)*units.SectorSize-grain*h.grainBytes())
 }
 
-// checkFooter holds the footer, a copy of the header that knows where the directory is, against the header.
+// checkFooter checks the footer, a copy of the header that knows where the directory is, against the header.
 func (h *sparseHeader) checkFooter(foot *sparseHeader, off int64) error {
 	bad := func(name string, at int64, got, want any) error {
 		return &ondisk.FormatError{What: "vmdk footer", Off: off + at, Field: name, Got: got, Want: want}
@@ -113,7 +113,7 @@ func (i *inflater) buffer(n int64) []byte {
 
 var errTooLong = errors.New("more bytes than a grain has")
 
-// atEnd gives io.EOF when there is no further byte and the checksum is right. It never unpacks more than one byte.
+// atEnd returns io.EOF when there is no further byte and the checksum is right. It never unpacks more than one byte.
 func (i *inflater) atEnd() error {
 	var more [1]byte
 	for {

@@ -66,7 +66,7 @@ func (x *sparse) unpack(dst []byte, grain int64) error {
 	return i.inflate(dst, packed, x.h.cut(grain), off+grainMarker)
 }
 
-// entry gives the table entry of a grain that is stored, and where it stands.
+// entry returns the table entry of a grain that is stored, and where it stands.
 func (x *sparse) entry(grain int64) (sector uint32, at int64, err error) {
 	loc, _, err := x.table(grain / gtes)
 	if err != nil {

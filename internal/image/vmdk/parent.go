@@ -12,7 +12,7 @@ import (
 // noParent is the parentCID of a complete disk.
 const noParent = 0xffffffff
 
-// parentRef says which disk this one completes, nil for a complete disk. Two fields tell of a parent, and both must
+// parentRef names the disk that this one completes, nil for a complete disk. Two fields name a parent, and both must
 // agree: programs differ in which they believe.
 func (d *descriptor) parentRef() (*driver.ParentRef, error) {
 	parent, err := d.cid("parentcid", noParent)
@@ -36,7 +36,7 @@ func (d *descriptor) parentRef() (*driver.ParentRef, error) {
 	return &driver.ParentRef{Names: []string{hint}, Format: name, ID: contentID(parent)}, nil
 }
 
-// contentID is how a child writes the CID of its parent.
+// contentID returns how a child writes the CID of its parent.
 func contentID(cid uint32) string { return fmt.Sprintf("%08x", cid) }
 
 // openParent opens the disk that this one completes, nil when it is complete.
@@ -61,7 +61,7 @@ func (d *descriptor) refuseParent(kind string) error {
 		ref.Names[0], kind)
 }
 
-// over is what shows through the holes of an extent that begins at byte at of the disk.
+// over returns what shows through the holes of an extent that begins at byte at of the disk.
 func over(parent *driver.Image, at int64) func(off, n int64) disk.Run {
 	if parent == nil {
 		return nil

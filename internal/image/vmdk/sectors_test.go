@@ -38,7 +38,8 @@ func TestSectorSizeOfAVMDK(t *testing.T) {
 		}
 		require.Equal(t, int64(4096), imagetest.Open(t, path).Disk.SectorSize(), o.Subformat)
 	}
-	_, err := store.Create(filepath.Join(t.TempDir(), "out.qcow2"), src.Disk.Size(), src, store.CreateOptions{Format: "qcow2"})
+	_, err := store.Create(filepath.Join(t.TempDir(), "out.qcow2"), src.Disk.Size(), src,
+		store.CreateOptions{Format: "qcow2"})
 	require.ErrorContains(t, err, "no qcow2 can say so")
 	require.Equal(t, int64(512), imagetest.Open(t, flatOfSectors(t, 256*kib, "512")).Disk.SectorSize())
 }
@@ -54,7 +55,8 @@ func TestSectorSizesThatNoVMDKHas(t *testing.T) {
 // A pipe is read by one size only, and a disk of another would lose its partitions.
 func TestSectorSizeThroughAPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out.vmdk")
-	imagetest.Copy(t, imagetest.Open(t, flatOfSectors(t, 256*kib, "4096")), path, store.CreateOptions{Format: "vmdk", Subformat: "streamOptimized"})
+	imagetest.Copy(t, imagetest.Open(t, flatOfSectors(t, 256*kib, "4096")), path,
+		store.CreateOptions{Format: "vmdk", Subformat: "streamOptimized"})
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
 	_, err = image.OpenStream(bytes.NewReader(data), "")

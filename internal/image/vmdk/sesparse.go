@@ -23,10 +23,10 @@ func (x *seExtent) size() int64                            { return x.bytes }
 func (x *seExtent) over(below func(off, n int64) disk.Run) { x.below = below }
 func (x *seExtent) unclean() *ondisk.Issue                 { return nil } // refused when it is opened
 
-// tables is the number of grain tables that the directory has entries for.
+// tables returns the number of grain tables that the directory has entries for.
 func (x *seExtent) tables() int64 { return (x.bytes + seCovers - 1) / seCovers }
 
-// run is the map: directory entry, table entry, grain.
+// run returns the map: directory entry, table entry, grain.
 func (x *seExtent) run(off int64) (disk.Run, error) {
 	loc, zeros, err := x.table(off / seCovers)
 	if err != nil {
@@ -51,7 +51,7 @@ func (x *seExtent) hole(off, n int64) disk.Run {
 	return x.below(off, n)
 }
 
-// table gives the byte offset of a grain table, or 0 and the number of absent tables from there on.
+// table returns the byte offset of a grain table, or 0 and the number of absent tables from there on.
 func (x *seExtent) table(i int64) (loc, zeros int64, err error) {
 	at := x.gd + 8*i
 	entry, err := x.tabs.U64(at)
@@ -88,8 +88,8 @@ func (x *seExtent) tableAt(entry uint64, at int64) (int64, error) {
 	return loc, nil
 }
 
-// place is the byte offset of the grain that an entry names; stored is false when it is zeros, or a hole. at is the
-// byte offset of the entry.
+// place returns the byte offset of the grain that an entry names; stored is false when it is zeros, or a hole. at is
+// the byte offset of the entry.
 func (x *seExtent) place(entry uint64, at int64) (off int64, stored bool, err error) {
 	kind := entry & seTop
 	switch {

@@ -54,10 +54,10 @@ func (c *sharedCache) last() tableReader {
 	return cachedTables{c.pages, c.files[len(c.files)-1].Off}
 }
 
-// Size is where the last file ends.
+// Size returns where the last file ends.
 func (c *sharedCache) Size() int64 { return c.size }
 
-// at is the file that stands at off.
+// at returns the file that stands at off.
 func (c *sharedCache) at(off int64) (cachedFile, error) {
 	i := disk.Behind(c.files, off)
 	if i == len(c.files) {
@@ -66,7 +66,7 @@ func (c *sharedCache) at(off int64) (cachedFile, error) {
 	return c.files[i], nil
 }
 
-// Extent tells the holes of the files: a disk can have gigabytes of tables that are nothing else.
+// Extent reports the holes of the files: a disk can have gigabytes of tables that are nothing else.
 func (c *sharedCache) Extent(off, most int64) (disk.Extent, error) {
 	f, err := c.at(off)
 	if err != nil {

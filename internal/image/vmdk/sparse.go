@@ -73,7 +73,7 @@ func openSparse(s *driver.Source) (*driver.Image, error) {
 	return img, nil
 }
 
-// image is what header and descriptor say of a sparse file. dk is nil for a stream.
+// image returns the image that header and descriptor of a sparse file define. dk is nil for a stream.
 func (h *sparseHeader) image(d *descriptor, dk disk.Disk) (*driver.Image, error) {
 	img, err := image(d, h.subformat(), dk)
 	if err != nil {
@@ -87,7 +87,7 @@ func (h *sparseHeader) image(d *descriptor, dk disk.Disk) (*driver.Image, error)
 	return img, nil
 }
 
-// unclean is the issue of a file that its writer did not close.
+// unclean returns the issue of a file that its writer did not close.
 func unclean(name string, at int64, mark any) ondisk.Issue {
 	return ondisk.Issue{
 		Code: "vmdk-unclean", Effect: ondisk.Refuse, Err: ondisk.ErrBusy,
@@ -97,7 +97,7 @@ func unclean(name string, at int64, mark any) ondisk.Issue {
 	}
 }
 
-// size is that of the extent on the disk, in bytes.
+// size returns the size of the extent on the disk in bytes.
 func (x *sparse) size() int64 { return ondisk.I64(x.h.Capacity) * units.SectorSize }
 
 func (x *sparse) descriptor() (*descriptor, error) {
@@ -117,7 +117,7 @@ func (x *sparse) descriptor() (*descriptor, error) {
 	return parseDescriptor(text)
 }
 
-// ownDescriptor reads the embedded text and holds it against the header. The file name in its extent line is not
+// ownDescriptor reads the embedded text and checks it against the header. The file name in its extent line is not
 // looked at: it is this very file, which users rename.
 func (x *sparse) ownDescriptor() (*descriptor, error) {
 	if x.h.DescriptorOffset == 0 {
@@ -130,7 +130,7 @@ func (x *sparse) ownDescriptor() (*descriptor, error) {
 	return d, x.h.checkText(d)
 }
 
-// checkText holds the embedded descriptor against the header.
+// checkText checks the embedded descriptor against the header.
 func (h *sparseHeader) checkText(d *descriptor) error {
 	kind, no := d.get("createtype")
 	if want := h.subformat(); kind != want {
@@ -155,7 +155,7 @@ func (h *sparseHeader) checkText(d *descriptor) error {
 // maxEntries is how many entries of a table are looked at for one run.
 const maxEntries = 512
 
-// run is the map: directory entry, table entry, grain. It gives the longest run that one piece of a table shows.
+// run returns the map: directory entry, table entry, grain. It gives the longest run that one piece of a table shows.
 func (x *sparse) run(off int64) (disk.Run, error) {
 	grain := off / x.h.grainBytes()
 	into := off % x.h.grainBytes()
@@ -177,7 +177,7 @@ func (x *sparse) run(off int64) (disk.Run, error) {
 	return x.join(entries, loc+4*first, grain, into)
 }
 
-// hole is what n bytes from off show that are not there.
+// hole returns what n bytes from off show that are not there.
 func (x *sparse) hole(off, n int64) disk.Run {
 	if x.below == nil {
 		return disk.Run{Len: n}
@@ -189,7 +189,7 @@ func (x *sparse) hole(off, n int64) disk.Run {
 // of ESX 32.
 const gdScan = 8192
 
-// table gives the byte offset of a grain table, or 0 and the number of absent tables from there on.
+// table returns the byte offset of a grain table, or 0 and the number of absent tables from there on.
 func (x *sparse) table(i int64) (loc, zeros int64, err error) {
 	at := x.gd + 4*i
 	sector, err := x.tabs.U32(at)
@@ -211,15 +211,15 @@ func (x *sparse) table(i int64) (loc, zeros int64, err error) {
 // PiB of disk.
 const maxEmpty = 1 << 28
 
-// emptyEntries is how many entries of a directory lie in a hole of the file from a place on. A directory of terabytes
-// costs nothing to make.
+// emptyEntries returns how many entries of a directory lie in a hole of the file from a place on. A directory of
+// terabytes costs nothing to make.
 func emptyEntries(f driver.File, from, end, entry int64) int64 {
 	if from >= end {
 		return 0
 	}
 	e, err := f.Extent(from, end-from)
 	if err != nil || !e.Zero {
-		return 0 // reading them will say what is wrong
+		return 0 // reading them will find the error
 	}
 	return min(e.Len/entry, maxEmpty)
 }

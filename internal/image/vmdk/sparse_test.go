@@ -34,7 +34,10 @@ func TestFlatExtents(t *testing.T) {
 		{
 			"zeros in front, between and behind", "monolithicFlat",
 			[]string{`RW 7 ZERO`, `RW 100 FLAT "a.bin" 1`, `RW 1 ZERO`, `RW 1 ZERO`, `RW 3 FLAT "b.bin" 297`, `RW 2000 ZERO`},
-			[][]byte{make([]byte, 7*sector), a[sector : 101*sector], make([]byte, 2*sector), b[297*sector:], make([]byte, 2000*sector)},
+			[][]byte{
+				make([]byte, 7*sector), a[sector : 101*sector], make([]byte, 2*sector), b[297*sector:],
+				make([]byte, 2000*sector),
+			},
 		},
 		{
 			"read-only extents", "monolithicFlat",
@@ -61,9 +64,9 @@ type sparseImage struct {
 	backwards bool // the last grain of the disk comes first in the file
 }
 
-// forge writes a monolithicSparse file from the specification, as disktest.ForgeSparseVMDK does, for all sizes of grains
-// and with grains left out: tables without a grain are not there either. Spec: Virtual Disk Format 1.1, "Hosted Sparse
-// Extents".
+// forge writes a monolithicSparse file from the specification, as disktest.ForgeSparseVMDK does, for all sizes of
+// grains and with grains left out: tables without a grain are not there either. Spec: Virtual Disk Format 1.1, "Hosted
+// Sparse Extents".
 func (s sparseImage) forge(disk []byte) []byte {
 	grains := (int64(len(disk)) + s.grain*sector - 1) / (s.grain * sector)
 	tables := (grains + 511) / 512

@@ -175,7 +175,7 @@ func (x *sparse) unclean() *ondisk.Issue {
 	return &i
 }
 
-// run is the map: the extent, and in it the grain.
+// run returns the map: the extent, and in it the grain.
 func (m *splitMap) run(off int64) (disk.Run, error) {
 	p := m.pieces[disk.Behind(m.pieces, off)]
 	run, err := p.x.run(off - p.Off)

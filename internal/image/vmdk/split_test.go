@@ -37,7 +37,8 @@ func splitRaw(t *testing.T, size int64, at ...int64) string {
 func TestAnExtentThatAppearsMeanwhileIsKept(t *testing.T) {
 	src := imagetest.Open(t, splitRaw(t, 5<<30, 0))
 	dir := t.TempDir()
-	out := imagetest.Fill(t, src, filepath.Join(dir, "out.vmdk"), store.CreateOptions{Format: "vmdk", Subformat: "twoGbMaxExtentSparse"}, 2)
+	out := imagetest.Fill(t, src, filepath.Join(dir, "out.vmdk"),
+		store.CreateOptions{Format: "vmdk", Subformat: "twoGbMaxExtentSparse"}, 2)
 	imagetest.Write(t, dir, "out-s002.vmdk", []byte("precious"))
 	require.ErrorIs(t, out.Publish(), ondisk.ErrOutput)
 	require.NoError(t, out.Discard())
@@ -109,7 +110,8 @@ func TestSplitCopiesKeepSubformatAndGrain(t *testing.T) {
 	f := disktest.Forged(sparseImage{grain: 16}.forge(data))
 	clear(f[sector : 21*sector])
 	f.Write(t, filepath.Join(dir, "a-s001.vmdk"))
-	src := imagetest.Open(t, imagetest.Write(t, dir, "a.vmdk", []byte(disktest.VMDKDescriptor("twoGbMaxExtentSparse", `RW 6144 SPARSE "a-s001.vmdk"`))))
+	src := imagetest.Open(t, imagetest.Write(t, dir, "a.vmdk",
+		[]byte(disktest.VMDKDescriptor("twoGbMaxExtentSparse", `RW 6144 SPARSE "a-s001.vmdk"`))))
 	out := t.TempDir()
 	imagetest.Copy(t, src, filepath.Join(out, "b.vmdk"), store.CreateOptions{})
 	disktest.CheckBytes(t, imagetest.Open(t, filepath.Join(out, "b.vmdk")).Disk, data)
@@ -123,7 +125,10 @@ func TestSplitDiskReplacesAnother(t *testing.T) {
 	src := imagetest.Open(t, splitRaw(t, 3<<30, 0, 2<<30))
 	dir := t.TempDir()
 	path := filepath.Join(dir, "disk.vmdk")
-	for _, kind := range []string{"twoGbMaxExtentSparse", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat", "twoGbMaxExtentSparse"} {
+	for _, kind := range []string{
+		"twoGbMaxExtentSparse", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat",
+		"twoGbMaxExtentSparse",
+	} {
 		imagetest.Copy(t, src, path, store.CreateOptions{Format: "vmdk", Subformat: kind, Force: true})
 		require.Len(t, imagetest.Names(t, dir), 3, "%v", imagetest.Names(t, dir))
 		disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "vmdk", src.Path, path)
@@ -134,7 +139,8 @@ func TestSplitDisksHaveALimit(t *testing.T) {
 	for _, kind := range []string{"twoGbMaxExtentSparse", "twoGbMaxExtentFlat"} {
 		src := imagetest.Open(t, splitRaw(t, 512*vmwareSplit+sector))
 		dir := t.TempDir()
-		_, err := store.Create(filepath.Join(dir, "disk.vmdk"), src.Disk.Size(), src, store.CreateOptions{Format: "vmdk", Subformat: kind})
+		_, err := store.Create(filepath.Join(dir, "disk.vmdk"), src.Disk.Size(), src,
+			store.CreateOptions{Format: "vmdk", Subformat: kind})
 		require.ErrorIs(t, err, ondisk.ErrLimit)
 		require.ErrorContains(t, err, "monolithicSparse")
 		require.Empty(t, imagetest.Names(t, dir))

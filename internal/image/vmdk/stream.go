@@ -100,7 +100,7 @@ func notStreamed(kind string) error {
 		kind, ondisk.ErrUnsupported)
 }
 
-// early is the error of an input that ends where more must follow.
+// early returns the error of an input that ends where more must follow.
 func (s *stream) early(where string) error {
 	return ondisk.In(ondisk.ErrFormat, "vmdk stream ends early, at %#x in %s: %w", s.at, where, io.ErrUnexpectedEOF)
 }
@@ -219,7 +219,7 @@ func (s *stream) readTables() error {
 	return nil
 }
 
-// next gives the next grain.
+// next returns the next grain.
 func (s *stream) next() (int64, []byte, error) {
 	if s.finished != nil {
 		return 0, nil, s.finished

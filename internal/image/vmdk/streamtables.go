@@ -33,7 +33,7 @@ func (t *tally) equal(o *tally) bool {
 	return t.n == o.n && string(t.sum.Sum(nil)) == string(o.sum.Sum(nil))
 }
 
-// tables holds the tables of a stream against the grains in front of them. Each table stands behind the last of its
+// tables checks the tables of a stream against the grains in front of them. Each table stands behind the last of its
 // grains.
 type tables struct {
 	work    [gtBytes]byte // what the next table must hold
@@ -91,7 +91,7 @@ func (s *stream) readTable(m marker, at int64) error {
 	return t.read(sector, at, s.h.tables())
 }
 
-// sectorOf is the number of a sector as tables and directories have it.
+// sectorOf returns the number of a sector as tables and directories have it.
 func sectorOf(at int64) (uint32, error) {
 	if at/units.SectorSize > math.MaxUint32 {
 		return 0, markerErr(at, "place", at, "one below 2 TiB, which tables can name")
@@ -161,7 +161,7 @@ func (t *tables) entry(i int64, got uint32, at int64) error {
 	}
 }
 
-// readFooter holds the footer against the header and the place of the directory.
+// readFooter checks the footer against the header and the place of the directory.
 func (s *stream) readFooter(m marker, at int64) error {
 	if err := s.metadata(m, at, units.SectorSize); err != nil {
 		return err
@@ -187,7 +187,7 @@ func (s *stream) readFooter(m marker, at int64) error {
 	return nil
 }
 
-// end gives io.EOF when all came that must, and nothing follows. qemu-img fills the file up with zeros.
+// end returns io.EOF when all came that must, and nothing follows. qemu-img fills the file up with zeros.
 func (s *stream) end() error {
 	if s.front() && !s.seen.equal(&s.named) {
 		return ondisk.In(ondisk.ErrFormat,

@@ -51,7 +51,7 @@ func newStreamTarget(f driver.WriteFile, size int64, text []byte) (*streamTarget
 	return t, f.Truncate(t.next * units.SectorSize)
 }
 
-// Unit is the grain.
+// Unit returns the grain.
 func (t *streamTarget) Unit() int64 { return t.h.grainBytes() }
 
 // packer compresses one grain at a time.

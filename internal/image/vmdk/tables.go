@@ -90,7 +90,7 @@ func (x *sparse) check(f *faults) error {
 	return nil
 }
 
-// table checks table i and tells how many tables it covers: absent ones are passed over together.
+// table checks table i and returns how many tables it covers: absent ones are passed over together.
 func (c *tableFaults) table(i int64) (int64, error) {
 	loc, zeros, err := c.x.table(i)
 	if fe, ok := err.(*ondisk.FormatError); ok { //nolint:errorlint // made by table itself, never wrapped

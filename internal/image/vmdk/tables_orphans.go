@@ -21,7 +21,7 @@ func (c *tableFaults) probe(off, grain int64) {
 	}
 }
 
-// dataArea is where grains begin, in bytes.
+// dataArea returns where grains begin, in bytes.
 func (c *tableFaults) dataArea() int64 {
 	return min(ondisk.I64(min(c.x.h.OverHead, math.MaxUint32))*units.SectorSize, c.x.file.Size())
 }

@@ -120,14 +120,14 @@ var otherTypes = map[string]bool{
 	"vmfsPassthroughRawDeviceMap": true, "fullDevice": true, "partitionedDevice": true, "custom": true, "vsanSparse": true,
 }
 
-// flatTypes are those whose extents hold the disk byte for byte, and the subformat that a copy of them gets. The last
-// three differ from vmfs only in how ESXi took the space.
+// flatTypes are the types whose extents hold the disk byte for byte, and the subformat that a copy of them gets. The
+// last three differ from vmfs only in how ESXi took the space.
 var flatTypes = map[string]string{
 	monolithicFlat: monolithicFlat, splitFlat: splitFlat, vmfs: vmfs,
 	"vmfsThin": vmfs, "vmfsPreallocated": vmfs, "vmfsEagerZeroedThick": vmfs,
 }
 
-// sparseTypes are those whose extents have grains, and the word that stands in their extent lines.
+// sparseTypes are the types whose extents have grains, and the word that stands in their extent lines.
 var sparseTypes = map[string]string{splitSparse: "SPARSE", vmfsSparse: "VMFSSPARSE", seSparse: "SESPARSE"}
 
 var sparseKinds = map[string]bool{"SPARSE": true, "VMFSSPARSE": true, "SESPARSE": true}
@@ -160,7 +160,7 @@ func openDescriptor(s *driver.Source, d *descriptor) (*driver.Image, error) {
 	return img, err
 }
 
-// openMisplacedSparse says what is wrong with a descriptor that stands outside of the sparse extent it describes.
+// openMisplacedSparse returns the error of a descriptor that stands outside of the sparse extent it describes.
 func openMisplacedSparse(s *driver.Source, d *descriptor, kind string) (*driver.Image, error) {
 	if len(d.extents) > 0 {
 		if _, err := openOther(s, 0, d.extents[0]); err != nil {
@@ -207,14 +207,14 @@ func image(d *descriptor, kind string, dk disk.Disk) (*driver.Image, error) {
 	return img, nil
 }
 
-// geometry is cylinders, heads and sectors of the disk data base; 0 for what is absent.
+// geometry returns cylinders, heads and sectors of the disk data base; 0 for what is absent.
 func (d *descriptor) geometry() (c, h, s int64) {
 	return d.ddbInt("ddb.geometry.cylinders"), d.ddbInt("ddb.geometry.heads"), d.ddbInt("ddb.geometry.sectors")
 }
 
 const sectorSizeKey = "ddb.logicalsectorsize"
 
-// sectorSize is that of the disk, in bytes; sizes in the descriptor count 512 all the same.
+// sectorSize returns the sector size of the disk in bytes; sizes in the descriptor count 512 all the same.
 func (d *descriptor) sectorSize() int64 {
 	if n := d.ddbInt(sectorSizeKey); n > 0 {
 		return n

@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// template is what a copy takes over from its source.
+// template holds what a copy takes over from its source.
 type template struct {
 	*descriptor
 	grainSize int64 // sectors
@@ -54,7 +54,7 @@ func create(f driver.WriteFile, size int64, o driver.Options) (driver.Target, er
 	return &flatTarget{flat, f, from.copyFor(kind, size, []string{e}, o.Seed)}, nil
 }
 
-// plainName is the name that a sparse file carries of itself. Readers look only at the file they have opened, so a
+// plainName returns the name that a sparse file carries of itself. Readers look only at the file they have opened, so a
 // name that the text cannot hold is replaced.
 func plainName(name string) string {
 	if strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f || r == '"' }) {
@@ -63,7 +63,7 @@ func plainName(name string) string {
 	return name
 }
 
-// sourceOf gives the descriptor to start from: the source's own, or a plain one when the source was no VMDK.
+// sourceOf returns the descriptor to start from: the source's own, or a plain one when the source was no VMDK.
 func sourceOf(tmpl any) (*descriptor, int64) {
 	switch t := tmpl.(type) {
 	case *template:
@@ -156,7 +156,7 @@ func (t *sparseTarget) Reserve(off, n int64) error {
 	return nil
 }
 
-// tablePlace is the byte offset of table i below a directory.
+// tablePlace returns the byte offset of table i below a directory.
 func (t *sparseTarget) tablePlace(gd uint64, i int64) int64 {
 	return (ondisk.I64(gd)+sectorsFor(t.h.gdBytes()))*units.SectorSize + i*gtBytes
 }

@@ -66,7 +66,7 @@ func (t *splitTarget) add(kind string, size, grain int64, o driver.Options) (str
 	return fmt.Sprintf("RW %d SPARSE \"%s\"", size/units.SectorSize, name), err
 }
 
-// Unit is that of every extent.
+// Unit returns the unit of every extent.
 func (t *splitTarget) Unit() int64 { return t.extents[0].Unit() }
 
 // Reserve places the parts of a range in their extents.
