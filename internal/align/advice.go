@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
@@ -101,7 +102,7 @@ func (a *Advice) action(overall Verdict, c Case) Action {
 }
 
 // offBoundary divides the partitions that are judged.
-func offBoundary(l *layout.Layout, boundary int64) (off, on []layout.Partition) {
+func offBoundary(l *layout.Layout, boundary int64) (off, on []boot.Partition) {
 	for _, p := range l.Partitions {
 		switch {
 		case !Judged(p):
@@ -115,7 +116,7 @@ func offBoundary(l *layout.Layout, boundary int64) (off, on []layout.Partition) 
 }
 
 // weigh finds the partition that gains most, and says what it gains.
-func (a *Advice) weigh(parts []layout.Partition, s Storage) string {
+func (a *Advice) weigh(parts []boot.Partition, s Storage) string {
 	text, first := "", true
 	seen := map[[3]int64]bool{} // a GPT can have thousands of partitions, and few ways to lie
 	for _, p := range parts {
@@ -164,7 +165,7 @@ func (i Impact) more() string {
 }
 
 // referencesOf counts the stored positions of the partitions that a copy moves.
-func referencesOf(l *layout.Layout, moving []layout.Partition) References {
+func referencesOf(l *layout.Layout, moving []boot.Partition) References {
 	var out References
 	moves := map[int]bool{}
 	for _, p := range moving {
@@ -182,7 +183,7 @@ func referencesOf(l *layout.Layout, moving []layout.Partition) References {
 }
 
 // unmended are the issues that a move raises and that do not refuse it.
-func unmended(l *layout.Layout, moving []layout.Partition) []string {
+func unmended(l *layout.Layout, moving []boot.Partition) []string {
 	moves := map[int]bool{}
 	for _, p := range moving {
 		moves[p.Number] = true

@@ -21,7 +21,7 @@ import (
 )
 
 // disk255 is an MBR disk of 255 heads and 63 sectors with the given code and partitions.
-func disk255(code *boot.Code, parts ...layout.Partition) *layout.Layout {
+func disk255(code *boot.Code, parts ...boot.Partition) *layout.Layout {
 	for i := range parts {
 		parts[i].Number = i + 1
 	}
@@ -31,9 +31,9 @@ func disk255(code *boot.Code, parts ...layout.Partition) *layout.Layout {
 	}
 }
 
-func mbrPart(lba, end int64, active bool, kind volume.Kind) layout.Partition {
+func mbrPart(lba, end int64, active bool, kind volume.Kind) boot.Partition {
 	v := &volume.Volume{Kind: kind, BlockSize: 4096}
-	return layout.Partition{
+	return boot.Partition{
 		Partition: table.Partition{Range: disk.Range{Off: lba * 512, Len: (end - lba) * 512}, Kind: table.Primary, Type: 7, Active: active}, Volume: v,
 	}
 }
@@ -85,7 +85,7 @@ func TestFirmwareBoots(t *testing.T) {
 	gpt := func(typeGUID string) *layout.Layout {
 		p := mbrPart(63, 9999, false, volume.FAT32)
 		p.Kind, p.Type, p.TypeGUID = table.Entry, 0, typeGUID
-		return &layout.Layout{Table: &table.Table{Scheme: table.GPT, SectorSize: 512}, Boot: &boot.Result{Code: boot.Empty}, Partitions: []layout.Partition{p}}
+		return &layout.Layout{Table: &table.Table{Scheme: table.GPT, SectorSize: 512}, Boot: &boot.Result{Code: boot.Empty}, Partitions: []boot.Partition{p}}
 	}
 	for guid, want := range map[string]align.Role{
 		"c12a7328-f81f-11d2-ba4b-00a0c93ec93b": align.BootDisk, // UEFI 2.10: EFI system partition
@@ -176,7 +176,7 @@ func TestAdviceOnReferences(t *testing.T) {
 // Advice, verdict and exit code say the same, whatever the disk and the storage.
 func TestAdviceFollowsTheVerdict(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var parts []layout.Partition
+		var parts []boot.Partition
 		for i := range rapid.IntRange(0, 4).Draw(t, "partitions") {
 			lba := int64(i+1)*100000 + rapid.SampledFrom([]int64{0, 63, 64, 128, 352, 1696}).Draw(t, "residue")
 			p := mbrPart(lba, lba+5000, false, rapid.SampledFrom([]volume.Kind{volume.NTFS, volume.Unknown, volume.Ext3}).Draw(t, "kind"))

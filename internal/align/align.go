@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -102,7 +103,7 @@ func (v Verdict) ExitCode() int {
 }
 
 // Judged reports whether the start of a partition matters: an extended partition is only a box around others.
-func Judged(p layout.Partition) bool { return p.Kind != table.Extended }
+func Judged(p boot.Partition) bool { return p.Kind != table.Extended }
 
 // Severity of a finding.
 type Severity string
@@ -210,7 +211,7 @@ func subject(partition int) string {
 }
 
 // startFinding says where a partition starts and what that costs.
-func startFinding(p layout.Partition, v Verdict, boundary, sector int64) Finding {
+func startFinding(p boot.Partition, v Verdict, boundary, sector int64) Finding {
 	f := Finding{Severity: Warning, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note}
 	if v == BelowBoundary {
 		f.Code, f.Free = "below-boundary", true
@@ -227,7 +228,7 @@ func startFinding(p layout.Partition, v Verdict, boundary, sector int64) Finding
 }
 
 // cost says in words what a start off 4 KiB does; free is true when that is nothing.
-func cost(p layout.Partition) (text string, free bool) {
+func cost(p boot.Partition) (text string, free bool) {
 	if text := ImpactOf(p, Generic()).Text(); text != "" {
 		return text, false
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/layout"
@@ -78,7 +79,7 @@ func TestOverall(t *testing.T) {
 // A newcomer reads what is wrong and what it costs, in numbers that fit the volume.
 func TestWhatAFindingSays(t *testing.T) {
 	part := func(lba int64, v volume.Volume) *layout.Layout {
-		return &layout.Layout{Partitions: []layout.Partition{{
+		return &layout.Layout{Partitions: []boot.Partition{{
 			Partition: table.Partition{Range: disk.Range{Off: lba * 512, Len: 1 << 20}, Number: 1, Kind: table.Primary}, Volume: &v,
 		}}}
 	}

@@ -5,7 +5,7 @@ import (
 	"math/big"
 	"strings"
 
-	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -51,7 +51,7 @@ type Impact struct {
 }
 
 // ImpactOf computes what the start of p costs.
-func ImpactOf(p layout.Partition, s Storage) Impact {
+func ImpactOf(p boot.Partition, s Storage) Impact {
 	v := p.Volume
 	i := Impact{Partition: p.Number, Storage: s, Block: v.BlockSize, inside: v.DataStart, word: v.Kind.Traits().Unit}
 	if i.Block <= 0 {

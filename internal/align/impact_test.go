@@ -9,14 +9,14 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
-	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
 
-func partitionAt(off int64, v volume.Volume) layout.Partition {
-	return layout.Partition{
+func partitionAt(off int64, v volume.Volume) boot.Partition {
+	return boot.Partition{
 		Partition: table.Partition{Range: disk.Range{Off: off, Len: 1 << 30}, Number: 1, Kind: table.Primary}, Volume: &v,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/table"
@@ -87,7 +88,7 @@ func insideCases() []insideCase {
 func TestWhatLiesInsideOfAPartition(t *testing.T) {
 	for _, tc := range insideCases() {
 		t.Run(tc.name, func(t *testing.T) {
-			l := &layout.Layout{Partitions: []layout.Partition{{
+			l := &layout.Layout{Partitions: []boot.Partition{{
 				Partition: table.Partition{Range: disk.Range{Off: tc.lba * 512, Len: 1 << 30}, Number: 3, Kind: table.Primary}, Volume: &tc.v,
 			}}}
 			found := align.Check(l, align.Goal{Must: tc.boundary, Want: tc.boundary})

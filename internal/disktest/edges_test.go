@@ -89,7 +89,7 @@ var edges = map[string][]string{
 	"internal/container": {"internal/align", "internal/diskcopy", "internal/image/driver"},
 
 	"internal/report": {
-		"internal/align", "internal/container", "internal/image", "internal/image/ova", "internal/layout", "internal/plan", "internal/table",
+		"internal/align", "internal/boot", "internal/container", "internal/image", "internal/image/ova", "internal/layout", "internal/plan", "internal/table",
 		"internal/verify", "internal/volume",
 	},
 	// Rows of many images and their reports: made of what is reported of one.

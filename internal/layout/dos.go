@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
@@ -32,7 +33,7 @@ func (l *Layout) cylinder() int64 {
 // the cylinder of its boot record alone, and add the relative start to that: the record must begin a cylinder. Spec:
 // MS-DOS 4.0, src/BIOS/MSINIT.ASM, FIND_MINI_PARTITION; seen with Windows 95 OSR2 in chains of type 05. Records behind
 // the last drive can lie anywhere.
-func (l *Layout) lastForDOS(box Partition) (last int) {
+func (l *Layout) lastForDOS(box boot.Partition) (last int) {
 	chs := box.Type == typeExtended || (box.Type == typeExtendedLBA && l.Boot != nil && l.ReadsCHS())
 	if !chs || l.cylinder() == 0 {
 		return 0

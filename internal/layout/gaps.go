@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -37,9 +38,9 @@ type Gap struct {
 }
 
 // InDiskOrder lists the partitions that hold data, as they lie on the disk.
-func (l *Layout) InDiskOrder() []Partition {
-	parts := slices.DeleteFunc(slices.Clone(l.Partitions), func(p Partition) bool { return p.Kind == table.Extended })
-	slices.SortFunc(parts, func(a, b Partition) int { return cmp.Compare(a.Off, b.Off) })
+func (l *Layout) InDiskOrder() []boot.Partition {
+	parts := slices.DeleteFunc(slices.Clone(l.Partitions), func(p boot.Partition) bool { return p.Kind == table.Extended })
+	slices.SortFunc(parts, func(a, b boot.Partition) int { return cmp.Compare(a.Off, b.Off) })
 	return parts
 }
 

@@ -17,9 +17,6 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Partition is a partition and what it holds.
-type Partition = boot.Partition
-
 // Layout is what is on a disk. Offsets are bytes of the disk.
 type Layout struct {
 	Size       int64
@@ -29,7 +26,7 @@ type Layout struct {
 	Outer      *volume.Volume // what the whole disk looks like, beside its table
 	Blank      bool           // zeros where tables and superblocks lie
 	Hidden     bool           // the container has data that read as zeros
-	Partitions []Partition
+	Partitions []boot.Partition
 	Geometry   table.Geometry // of the CHS bytes; zero without an MBR
 	Boot       *boot.Result
 	Gaps       []Gap // set by ReadGaps
@@ -201,7 +198,7 @@ func (l *Layout) bareVolume() {
 
 // readVolumes probes every partition that lies inside the disk.
 func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
-	l.Partitions = make([]Partition, 0, len(l.Table.Partitions))
+	l.Partitions = make([]boot.Partition, 0, len(l.Table.Partitions))
 	m, full := meter(d, len(l.Table.Partitions)), false
 	for _, p := range l.Table.Partitions {
 		v := &volume.Volume{Kind: volume.Unknown}
@@ -221,7 +218,7 @@ func (l *Layout) readVolumes(d disk.Disk, probe prober) error {
 			}
 			l.Issues = append(l.Issues, i)
 		}
-		l.Partitions = append(l.Partitions, Partition{Partition: p, Volume: v})
+		l.Partitions = append(l.Partitions, boot.Partition{Partition: p, Volume: v})
 	}
 	return nil
 }
@@ -233,7 +230,7 @@ func (l *Layout) arrayOfDisks(whole *volume.Volume) {
 		return
 	}
 	if slices.ContainsFunc(l.Partitions,
-		func(p Partition) bool { return p.Volume.Kind == whole.Kind && p.Volume.UUID == whole.UUID }) {
+		func(p boot.Partition) bool { return p.Volume.Kind == whole.Kind && p.Volume.UUID == whole.UUID }) {
 		l.Outer = nil
 		return
 	}
@@ -287,11 +284,11 @@ func (l *Layout) LBASize() int64 {
 }
 
 // Partition finds a partition by its number.
-func (l *Layout) Partition(number int) (Partition, bool) {
+func (l *Layout) Partition(number int) (boot.Partition, bool) {
 	i, ok := slices.BinarySearchFunc(l.Partitions, number,
-		func(p Partition, n int) int { return cmp.Compare(p.Number, n) })
+		func(p boot.Partition, n int) int { return cmp.Compare(p.Number, n) })
 	if !ok {
-		return Partition{Volume: &volume.Volume{Kind: volume.Unknown}}, false
+		return boot.Partition{Volume: &volume.Volume{Kind: volume.Unknown}}, false
 	}
 	return l.Partitions[i], true
 }

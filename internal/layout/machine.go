@@ -172,5 +172,6 @@ func (l *Layout) knownElsewhere(m *Machine) {
 // starts reports whether the disk looks like one that a BIOS boots from.
 func (l *Layout) starts() bool {
 	c := l.Boot.Code
-	return c.AnyFlag || c != boot.Empty && slices.ContainsFunc(l.Partitions, func(p Partition) bool { return p.Active })
+	return c.AnyFlag || c != boot.Empty &&
+		slices.ContainsFunc(l.Partitions, func(p boot.Partition) bool { return p.Active })
 }

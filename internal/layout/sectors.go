@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -87,7 +88,7 @@ func (l *Layout) fitting(d disk.Disk) (size int64, sure bool, err error) {
 // unexplained reports whether the table leads to unknown content.
 func (l *Layout) unexplained() bool {
 	return slices.ContainsFunc(l.Partitions,
-		func(p Partition) bool { return p.Kind != table.Extended && p.Volume.Kind == volume.Unknown }) ||
+		func(p boot.Partition) bool { return p.Kind != table.Extended && p.Volume.Kind == volume.Unknown }) ||
 		slices.ContainsFunc(l.Table.Records, func(r table.Record) bool { return r.Blank })
 }
 

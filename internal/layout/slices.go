@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -113,7 +114,7 @@ func (l *Layout) readDynamic(d disk.Disk) error {
 // describe lists in a member the extents that lie in it, and returns the others: an extent belongs to one partition.
 // Where no whole volume starts with the member, its file system may be too large or malformed: a striped, spanned or
 // RAID-5 volume goes on elsewhere.
-func (l *Layout) describe(p Partition, extents []volume.LDMExtent) (left []volume.LDMExtent) {
+func (l *Layout) describe(p boot.Partition, extents []volume.LDMExtent) (left []volume.LDMExtent) {
 	whole := false
 	for _, x := range extents {
 		if x.Off < p.Off || x.End() > p.End() {

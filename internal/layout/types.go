@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
@@ -147,7 +148,7 @@ func (l *Layout) checkTypes() {
 	}
 }
 
-func (l *Layout) refuse(p Partition, r refused) {
+func (l *Layout) refuse(p boot.Partition, r refused) {
 	i := ondisk.Issue{
 		Code: r.code, Effect: r.effect, OnMove: true, Partition: p.Number, DiskWide: r.wide,
 		Text: fmt.Sprintf("it has type %s, %s", p.TypeID(), r.text), Remedy: r.remedy,

@@ -334,7 +334,7 @@ func bare(t require.TestingT, d disk.Disk) *layout.Layout {
 		Issues: tab.Issues, Geometry: table.Geometry{Heads: 255, Sectors: 63},
 	}
 	for _, p := range tab.Partitions {
-		l.Partitions = append(l.Partitions, layout.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
+		l.Partitions = append(l.Partitions, boot.Partition{Partition: p, Volume: &volume.Volume{Kind: volume.Unknown}})
 	}
 	require.NoError(t, l.ReadGaps(d))
 	return l
@@ -457,7 +457,7 @@ func links(t *testing.T, d disk.Disk, l *layout.Layout) []span {
 
 func order(l *layout.Layout) []int {
 	parts := slices.Clone(l.Partitions)
-	slices.SortStableFunc(parts, func(a, b layout.Partition) int { return cmp.Compare(a.Off, b.Off) })
+	slices.SortStableFunc(parts, func(a, b boot.Partition) int { return cmp.Compare(a.Off, b.Off) })
 	var out []int
 	for _, q := range parts {
 		out = append(out, q.Number)

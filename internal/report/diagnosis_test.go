@@ -130,7 +130,7 @@ func TestImpactTables(t *testing.T) {
 func TestFewImpacts(t *testing.T) {
 	l := &layout.Layout{Table: &table.Table{Scheme: table.GPT, SectorSize: 512}, Boot: &boot.Result{Code: boot.Empty}}
 	for i := range 3000 {
-		p := layout.Partition{Volume: &volume.Volume{}}
+		p := boot.Partition{Volume: &volume.Volume{}}
 		p.Number, p.Kind, p.Off, p.Len = i+1, table.Entry, int64(i+63)*512, 512
 		l.Partitions = append(l.Partitions, p)
 	}
@@ -277,7 +277,7 @@ func TestNoCommandForTheMalformed(t *testing.T) {
 
 // A difference names its partition, and the report what follows from it.
 func TestDifferencesNameTheirPartitions(t *testing.T) {
-	l := &layout.Layout{Partitions: []layout.Partition{
+	l := &layout.Layout{Partitions: []boot.Partition{
 		{Partition: table.Partition{Number: 2, Kind: table.Extended, Range: disk.Range{Off: 4096, Len: 1 << 20}}},
 		{Partition: table.Partition{Number: 5, Kind: table.Logical, Range: disk.Range{Off: 8192, Len: 8192}}, Volume: &volume.Volume{Kind: volume.NTFS, Label: "SYSTEM"}},
 	}}

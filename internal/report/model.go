@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/layout"
@@ -309,7 +310,7 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 	return d
 }
 
-func newPartition(p layout.Partition, sector, boundary int64) Partition {
+func newPartition(p boot.Partition, sector, boundary int64) Partition {
 	out := Partition{
 		Number: p.Number, Kind: string(p.Kind), Active: p.Active, Type: p.TypeID(), TypeName: p.TypeName(), Name: p.Name, GUID: p.GUID,
 		StartLBA: p.Off / sector, Start: p.Off, Size: p.Len, Alignment: units.Alignment(p.Off),
@@ -370,7 +371,7 @@ func NewDifferences(ds []verify.Difference, l *layout.Layout) []Difference {
 
 // placeOf names the partition of a difference, and what that holds.
 func placeOf(d verify.Difference, l *layout.Layout) string {
-	var in *layout.Partition
+	var in *boot.Partition
 	for i, p := range l.Partitions {
 		if d.Len > 0 && p.Contains(disk.Range{Off: d.Off, Len: 1}) && (in == nil || p.Len < in.Len) { // logical ones lie in the extended one
 			in = &l.Partitions[i]

@@ -10,6 +10,7 @@ import (
 	"fmt"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/layout"
@@ -140,7 +141,7 @@ func Promise(p *plan.Plan, before, after *layout.Layout) error {
 	return sameRefs(p, before, after)
 }
 
-func samePartition(was, is layout.Partition, want disk.Range) error {
+func samePartition(was, is boot.Partition, want disk.Range) error {
 	same := is.Number == was.Number && is.Kind == was.Kind && is.Active == was.Active && is.TypeID() == was.TypeID() &&
 		is.GUID == was.GUID && is.Name == was.Name
 	switch {
