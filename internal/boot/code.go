@@ -1,5 +1,6 @@
-// Package boot has what knowledge of booting is made of: the guest, how boot code is known, finders, and stored positions
-// that a move of a partition would break. Its families are the packages below it, and package known lists them.
+// Package boot has what knowledge of booting is made of: the guest, how boot code is known, finders, and stored
+// positions that a move of a partition would break. Its families are the packages below it, and package known lists
+// them.
 package boot
 
 import (
