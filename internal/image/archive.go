@@ -60,6 +60,6 @@ func inArchive(dir *gate.Folder, main *section, find func(name string) (disk.Ran
 	if img.Format, img.Image, err = c.open(main, o.Format); err != nil {
 		return nil, err
 	}
-	img.misnamed(main.name, o)
+	img.checkExtension(main.name, o)
 	return img, nil
 }

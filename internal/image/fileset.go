@@ -15,12 +15,12 @@ import (
 type FileSet struct {
 	gate.Opened
 	within   map[string]*gate.Folder // folders inside of the first file's, by their paths
-	siblings *siblings               // of the images among the files
+	siblings *siblingCache           // of the images among the files
 }
 
-// siblings are what the images of a folder name, once that was asked for: each disk of a package asks, and the folder
-// may be large.
-type siblings struct{ names map[string]driver.Names }
+// siblingCache holds what the images of a folder name, once that was asked for: each disk of a package asks, and the
+// folder may be large.
+type siblingCache struct{ names map[string]driver.Names }
 
 // OpenFiles opens a file. The user's own path may lead through links. A meter counts what is read; nil: it is not
 // counted.
@@ -41,7 +41,7 @@ func NewFileSet(dir *gate.Folder, base string) (*FileSet, error) {
 	return &FileSet{
 		gate.Opened{Dir: dir, Base: base, Handles: []*gate.File{f}},
 		map[string]*gate.Folder{},
-		&siblings{},
+		&siblingCache{},
 	}, nil
 }
 

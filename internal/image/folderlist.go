@@ -48,7 +48,7 @@ type Child struct {
 	Parents FileNames `json:"parents"`
 }
 
-// parents returns the children as names of neighbours.
+// parents returns the children as names of siblings.
 func (b *Beside) parents() map[string]driver.Names {
 	out := map[string]driver.Names{}
 	for _, c := range b.Children {

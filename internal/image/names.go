@@ -24,10 +24,10 @@ const CodeMisnamed = "format-missing"
 // a VMDK.
 var rawExtent = regexp.MustCompile(`-(flat|f[0-9]{3,4}|rdmp?)$`)
 
-// misnamed reports a file that has the name of a format and nothing of its structures. The content alone decides what a
-// file is read as, but raw is what remains of any format whose header or footer is damaged or cut off: a copy would
-// then be one of the container's bytes, and look complete.
-func (img *Image) misnamed(name string, o Options) {
+// checkExtension reports a file that has the name of a format and nothing of its structures. The content alone decides
+// what a file is read as, but raw is what remains of any format whose header or footer is damaged or cut off: a copy
+// would then be one of the container's bytes, and look complete.
+func (img *Image) checkExtension(name string, o Options) {
 	if img.Format != raw.Format.Name || o.Format != "" {
 		return
 	}
@@ -54,16 +54,16 @@ func namedAs(name string) string {
 	return extended(ext)
 }
 
-// named adds the format in the name of a file to the error of one that is no image.
-func named(name string, err error) error {
+// addNamedFormat adds the format in the name of a file to the error of one that is no image.
+func addNamedFormat(name string, err error) error {
 	if format := namedAs(name); format != "" && errors.Is(err, raw.ErrNone) {
 		return fmt.Errorf("%w. The name says %s: it may be truncated or damaged", err, format)
 	}
 	return err
 }
 
-// owned names the image that an extent belongs to, where a look into the folder shows that.
-func (img *Image) owned(err error) error {
+// nameOwner names the image that an extent belongs to, where a look into the folder shows that.
+func (img *Image) nameOwner(err error) error {
 	if !errors.Is(err, driver.ErrLone) || img.known != nil {
 		return err
 	}
@@ -74,8 +74,8 @@ func (img *Image) owned(err error) error {
 	return ondisk.In(driver.ErrLone, "it is an extent of %.256q; name that one", user)
 }
 
-// ordered notes that the content looks like another format than raw, which the user has ordered.
-func (img *Image) ordered(main driver.File) error {
+// noteOverride notes that the content looks like another format than raw, which the user has ordered.
+func (img *Image) noteOverride(main driver.File) error {
 	_, names, _, err := recognise(main)
 	if err == nil && len(names) > 0 {
 		img.Issues = append(img.Issues, ondisk.Issue{

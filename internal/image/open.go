@@ -22,8 +22,8 @@ type Image struct {
 	gate.Opened
 	// members are the files inside of the archive that files[0] is; nil for an image that is in none.
 	members  []*section
-	siblings *siblings // shared by all disks of a package; nil for an image that is in none
-	known    *Beside   // what the folder holds; nil: it is looked at
+	siblings *siblingCache // shared by all disks of a package; nil for an image that is in none
+	known    *Beside       // what the folder holds; nil: it is looked at
 	digest   func(ctx context.Context, name string, f driver.File) error
 }
 
@@ -83,20 +83,20 @@ func OpenIn(dir *gate.Folder, base string, o Options) (*Image, error) {
 	if sector == 0 && main.Sector == fourK {
 		sector = fourK // any other size, such as that of a CD, is not one that disks have
 	}
-	c := &chain{img: img, above: []driver.File{main}, gate: img.beside, sector: sector}
+	c := &chain{img: img, above: []driver.File{main}, gate: img.openSibling, sector: sector}
 	img.Format, img.Image, err = c.open(main, o.Format)
 	if err != nil {
-		return nil, errors.Join(named(base, img.owned(err)), img.CloseFiles())
+		return nil, errors.Join(addNamedFormat(base, img.nameOwner(err)), img.CloseFiles())
 	}
-	img.misnamed(base, o)
+	img.checkExtension(base, o)
 	if o.Format == raw.Format.Name {
-		err = img.ordered(main)
+		err = img.noteOverride(main)
 	}
 	return img, err
 }
 
-// beside returns the gate to further files in the folder of the image.
-func (img *Image) beside(name string, level int) (driver.File, error) {
+// openSibling opens a further file in the folder of the image.
+func (img *Image) openSibling(name string, level int) (driver.File, error) {
 	f, err := img.Dir.Open(name)
 	if err != nil {
 		return nil, err

@@ -22,29 +22,29 @@ func (img *Image) Children() ([]ondisk.Issue, error) {
 	if img.members != nil {
 		return nil, nil // no snapshot has a parent inside of an archive
 	}
-	neighbours, err := img.neighbours()
+	siblings, err := img.siblingNames()
 	if err != nil {
 		return nil, err
 	}
 	var children []string
-	for _, name := range slices.Sorted(maps.Keys(neighbours)) {
+	for _, name := range slices.Sorted(maps.Keys(siblings)) {
 		if name != img.Base &&
-			slices.ContainsFunc(neighbours[name].Parents, func(parent string) bool { return img.owns(lastName(parent)) }) {
+			slices.ContainsFunc(siblings[name].Parents, func(parent string) bool { return img.owns(lastName(parent)) }) {
 			children = append(children, name)
 		}
 	}
 	return snapshots(children), nil
 }
 
-// neighbours returns what the images of the folder name.
-func (img *Image) neighbours() (_ map[string]driver.Names, err error) {
+// siblingNames returns what the images of the folder name.
+func (img *Image) siblingNames() (_ map[string]driver.Names, err error) {
 	switch s := img.siblings; {
 	case img.known != nil:
 		return img.known.parents(), nil
 	case s == nil:
-		return namesIn(img.Dir, img.Base)
+		return readSiblings(img.Dir, img.Base)
 	case s.names == nil:
-		s.names, err = namesIn(img.Dir, "")
+		s.names, err = readSiblings(img.Dir, "")
 		return s.names, err
 	default:
 		return s.names, nil
@@ -123,8 +123,8 @@ func naming(d *gate.Folder, name string) bool {
 	return slices.ContainsFunc(namers(), func(f driver.Format) bool { return f.AnyExtension && f.Detect(head, nil) })
 }
 
-// namesIn reads what the images of the folder name, each file once however many names it has.
-func namesIn(d *gate.Folder, except string) (map[string]driver.Names, error) {
+// readSiblings reads what the images of the folder name, each file once however many names it has.
+func readSiblings(d *gate.Folder, except string) (map[string]driver.Names, error) {
 	list, err := d.Names(func(name string) bool { return name != except && naming(d, name) })
 	if err != nil {
 		return nil, err
@@ -191,24 +191,24 @@ func UserOf(d *gate.Folder, base string) (string, error) {
 
 // user returns the first other file of the folder that gives a file one of its names.
 func user(d *gate.Folder, base string, gives func(driver.Names) []string) (string, error) {
-	neighbours, err := namesIn(d, base)
+	siblings, err := readSiblings(d, base)
 	if err != nil {
 		return "", err
 	}
-	return userAmong(d, neighbours, base, gives), nil
+	return userAmong(d, siblings, base, gives), nil
 }
 
 // needer is user, or else the first OVF that cannot be read and has the name of the file in its text.
 func needer(d *gate.Folder, base string, gives func(driver.Names) []string) (string, error) {
-	neighbours, err := namesIn(d, base)
+	siblings, err := readSiblings(d, base)
 	if err != nil {
 		return "", err
 	}
-	if user := userAmong(d, neighbours, base, gives); user != "" {
+	if user := userAmong(d, siblings, base, gives); user != "" {
 		return user, nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(neighbours)) {
-		if !neighbours[name].Broken {
+	for _, name := range slices.Sorted(maps.Keys(siblings)) {
+		if !siblings[name].Broken {
 			continue
 		}
 		if found, err := mentions(d, name, base); err != nil || found {
@@ -219,11 +219,11 @@ func needer(d *gate.Folder, base string, gives func(driver.Names) []string) (str
 }
 
 func userAmong(
-	d *gate.Folder, neighbours map[string]driver.Names, base string, gives func(driver.Names) []string,
+	d *gate.Folder, siblings map[string]driver.Names, base string, gives func(driver.Names) []string,
 ) string {
 	leads := func(n string) bool { return calls(n, base) || d.SameFile(lastName(n), base) }
-	for _, user := range slices.Sorted(maps.Keys(neighbours)) {
-		if slices.ContainsFunc(gives(neighbours[user]), leads) {
+	for _, user := range slices.Sorted(maps.Keys(siblings)) {
+		if slices.ContainsFunc(gives(siblings[user]), leads) {
 			return user
 		}
 	}
@@ -232,10 +232,10 @@ func userAmong(
 
 // IsNamed reports whether any image or package of the folder uses a file.
 func IsNamed(d *gate.Folder, name string) (bool, error) {
-	neighbours, err := namesIn(d, name)
+	siblings, err := readSiblings(d, name)
 	// Other programs follow paths, and some of them names in another case.
 	uses := func(extent string) bool { return calls(extent, name) }
-	for _, n := range neighbours {
+	for _, n := range siblings {
 		if n.Broken || slices.ContainsFunc(slices.Concat(n.Extents, n.Parents, n.Members), uses) {
 			return true, err
 		}

@@ -12,28 +12,28 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// besideNames returns the names that a further file of an image can have.
-func besideNames(base, suffix string) (name, other string) {
+// extentNames returns the names that a further file of an image can have.
+func extentNames(base, suffix string) (name, other string) {
 	ext := filepath.Ext(base)
 	stem := strings.TrimSuffix(base, ext)
 	return stem + suffix + ext, stem + "-1" + suffix + ext
 }
 
-// besideSuffix is what formats put between stem and extension: the flat extent, and those of a disk in pieces of 2 GB.
-var besideSuffix = regexp.MustCompile(`^(-1)?-(flat|[fs][0-9]{3,4})$`)
+// extentSuffix is what formats put between stem and extension: the flat extent, and those of a disk in pieces of 2 GB.
+var extentSuffix = regexp.MustCompile(`^(-1)?-(flat|[fs][0-9]{3,4})$`)
 
-// isBeside reports whether a name is one that a further file of the image base can have.
-func isBeside(base, name string) bool {
+// isExtentName reports whether a name is one that a further file of the image base can have.
+func isExtentName(base, name string) bool {
 	ext := filepath.Ext(base)
 	rest, ok := strings.CutPrefix(name, strings.TrimSuffix(base, ext))
 	rest, ends := strings.CutSuffix(rest, ext)
-	return ok && ends && besideSuffix.MatchString(rest)
+	return ok && ends && extentSuffix.MatchString(rest)
 }
 
-// beside creates a further file of the image: NAME-flat.vmdk. With --force the one that DEST uses now must live until
-// the descriptor has been exchanged, so the new one takes the other of two names.
-func (o *Output) beside(src *image.Image, suffix string) (driver.WriteFile, string, error) {
-	name, other := besideNames(o.base, suffix)
+// createExtent creates a further file of the image: NAME-flat.vmdk. With --force the one that DEST uses now must live
+// until the descriptor has been exchanged, so the new one takes the other of two names.
+func (o *Output) createExtent(src *image.Image, suffix string) (driver.WriteFile, string, error) {
+	name, other := extentNames(o.base, suffix)
 	if err := gate.CheckName(other); err != nil {
 		return nil, "", ondisk.In(ondisk.ErrUsage, "DEST would need a second file: %w", err)
 	}
@@ -60,9 +60,9 @@ func (o *Output) uses(name string) bool {
 // owns reports whether a name is one that a further file of DEST can have.
 func (o *Output) owns(name string) bool {
 	if o.caseless {
-		return isBeside(strings.ToLower(o.base), strings.ToLower(name))
+		return isExtentName(strings.ToLower(o.base), strings.ToLower(name))
 	}
-	return isBeside(o.base, name)
+	return isExtentName(o.base, name)
 }
 
 // findCase finds out whether the folder finds a file by its name in another case: it finds DEST, and has no file of
@@ -76,9 +76,9 @@ func (o *Output) findCase() error {
 // replacedName returns a second link to an extent that waits for its removal, since DEST has got another.
 func replacedName(name string) string { return "." + name + ".replaced" }
 
-// marked takes a name apart that killed runs leave: the file that it stands for, and ".partial" or ".replaced". Other
+// cutMark takes a name apart that killed runs leave: the file that it stands for, and ".partial" or ".replaced". Other
 // names have no mark.
-func marked(name string) (inner, mark string) {
+func cutMark(name string) (inner, mark string) {
 	rest, ok := strings.CutPrefix(name, ".")
 	for _, mark := range []string{".partial", ".replaced"} {
 		if inner, ends := strings.CutSuffix(rest, mark); ok && ends {
@@ -93,14 +93,14 @@ func marked(name string) (inner, mark string) {
 // the mark.
 func (o *Output) removeLeft() error {
 	left, err := o.dir.Names(func(n string) bool {
-		inner, mark := marked(n)
+		inner, mark := cutMark(n)
 		return mark != "" && o.owns(inner)
 	})
 	if err != nil {
 		return err
 	}
 	for _, n := range left {
-		if err := o.removeMarked(marked(n)); err != nil {
+		if err := o.removeMarked(cutMark(n)); err != nil {
 			return err
 		}
 	}

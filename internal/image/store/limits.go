@@ -54,9 +54,9 @@ func (o *Output) lock(f *sys.File, partial string) error {
 	return ondisk.In(ondisk.ErrOutput, "lock %s: %w", o.shown(partial), err)
 }
 
-// try finds out, on the first file while it is empty, whether the file system can do what the output will need: a
-// refusal must not come after hours of copying. Nothing is left of it.
-func (o *Output) try(p *partialFile) error {
+// tryFileSystem finds out, on the first file while it is empty, whether the file system can do what the output will
+// need: a refusal must not come after hours of copying. Nothing is left of it.
+func (o *Output) tryFileSystem(p *partialFile) error {
 	if err := o.tryNames(p.final); err != nil {
 		return err
 	}

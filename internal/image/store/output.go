@@ -88,7 +88,7 @@ func (o *Output) start(size int64, src *image.Image, opts CreateOptions) error {
 	do := driver.Options{
 		Subformat: sub, Name: o.base, Seed: opts.Seed, SectorSize: o.sector, Heads: opts.Heads, Sectors: opts.Sectors,
 	}
-	do.Beside = func(suffix string) (driver.WriteFile, string, error) { return o.beside(src, suffix) }
+	do.Beside = func(suffix string) (driver.WriteFile, string, error) { return o.createExtent(src, suffix) }
 	if src.Format == format.Name {
 		do.Template = src.Template
 	}
@@ -114,7 +114,7 @@ func (o *Output) checkDest(src *gate.Opened) error {
 		return ondisk.In(ondisk.ErrUsage, "DEST %s and the file %s of SOURCE are the same file, and SOURCE is never "+
 			"written; name another DEST", o.path, f)
 	}
-	if err := o.spareSource(src); err != nil {
+	if err := o.checkPartialNames(src); err != nil {
 		return err
 	}
 	if err := o.findReplaced(src); err != nil {
@@ -127,11 +127,11 @@ func (o *Output) checkDest(src *gate.Opened) error {
 		return cmp.Or(err, ondisk.In(ondisk.ErrUsage,
 			"DEST %s belongs to %s, which names it as its data or disk; name another file", o.path, user))
 	}
-	return o.taken(o.base)
+	return o.mayReplace(o.base)
 }
 
-// taken refuses a name that is there, unless it may be replaced.
-func (o *Output) taken(name string) error {
+// mayReplace refuses a name that is there, unless it may be replaced.
+func (o *Output) mayReplace(name string) error {
 	if o.force {
 		return nil
 	}
@@ -152,14 +152,14 @@ func sourceFile(d *gate.Folder, name string, src *gate.Opened) string {
 	return ""
 }
 
-// spareSource refuses a DEST whose partial names are files of the source: they would be taken for what a killed run
-// left. The folder can be one that finds a file by its name in another case.
-func (o *Output) spareSource(src *gate.Opened) error {
+// checkPartialNames refuses a DEST whose partial names are files of the source: they would be taken for what a killed
+// run left. The folder can be one that finds a file by its name in another case.
+func (o *Output) checkPartialNames(src *gate.Opened) error {
 	taken := func(inner string) bool {
-		return strings.EqualFold(inner, o.base) || isBeside(strings.ToLower(o.base), strings.ToLower(inner))
+		return strings.EqualFold(inner, o.base) || isExtentName(strings.ToLower(o.base), strings.ToLower(inner))
 	}
 	reserved, err := o.dir.Names(func(n string) bool {
-		inner, mark := marked(n)
+		inner, mark := cutMark(n)
 		return mark != "" && taken(inner)
 	})
 	if err != nil {

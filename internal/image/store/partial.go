@@ -99,7 +99,7 @@ func (o *Output) begin(p *partialFile, partial string) error {
 		return usedByOther(o.shown(partial))
 	}
 	if len(o.parts) == 0 {
-		if err := o.try(p); err != nil {
+		if err := o.tryFileSystem(p); err != nil {
 			return err
 		}
 	}

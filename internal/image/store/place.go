@@ -49,7 +49,7 @@ func (p Place) Settle() (string, error) {
 	case err != nil:
 		return "", ondisk.In(ondisk.ErrOutput, "%s %s: %w", p.Flag, p.Path, gate.PlainError(err))
 	case st.Mode()&fs.ModeSymlink != 0:
-		return p.settleLink()
+		return p.resolveLink()
 	}
 	return p.Path, p.checkFile(p.Path, st)
 }
@@ -118,8 +118,8 @@ func (p Place) folder() error {
 	return p.refuse("is a folder: name the file, such as %s", filepath.Join(p.Path, name))
 }
 
-// settleLink decides by the target of a link. Only a text is written through one: a copy would take its place.
-func (p Place) settleLink() (string, error) {
+// resolveLink decides by the target of a link. Only a text is written through one: a copy would take its place.
+func (p Place) resolveLink() (string, error) {
 	real, err := filepath.EvalSymlinks(p.Path)
 	if err != nil {
 		to, _ := os.Readlink(p.Path)

@@ -147,7 +147,7 @@ func (o *Output) link(p *partialFile) error {
 			o.limits.links, p.shown, o.path)
 		return o.rename(p, false)
 	}
-	return o.given(p, o.dir.At.Link(partialName(p.final), p.final))
+	return o.nameError(p, o.dir.At.Link(partialName(p.final), p.final))
 }
 
 // rename gives a part its name in place of the partial one, and replaces only when it may.
@@ -155,13 +155,13 @@ func (o *Output) rename(p *partialFile, replace bool) error {
 	from, at := partialName(p.final), o.dir.At
 	switch {
 	case replace:
-		return o.given(p, at.Rename(from, p.final))
+		return o.nameError(p, at.Rename(from, p.final))
 	case !o.limits.noExclusive:
-		return o.given(p, at.RenameNew(from, p.final))
+		return o.nameError(p, at.RenameNew(from, p.final))
 	case o.limits.links == nil:
-		err := o.given(p, at.Link(from, p.final))
+		err := o.nameError(p, at.Link(from, p.final))
 		if err == nil {
-			o.leave(from)
+			o.removePartialName(from)
 		}
 		return err
 	}
@@ -174,21 +174,21 @@ func (o *Output) rename(p *partialFile, replace bool) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return publishError(p.shown, err)
 	}
-	return o.given(p, at.Rename(from, p.final))
+	return o.nameError(p, at.Rename(from, p.final))
 }
 
-// given returns the error of a call that gave a part its name, unless the part has it. A server can have carried out
-// what it reports as failed, or as done before when a call was repeated.
-func (o *Output) given(p *partialFile, err error) error {
+// nameError returns the error of a call that gave a part its name, unless the part has it. A server can have carried
+// out what it reports as failed, or as done before when a call was repeated.
+func (o *Output) nameError(p *partialFile, err error) error {
 	if err != nil && o.dir.LeadsTo(p.final, sys.Of(p.File)) {
-		o.leave(partialName(p.final))
+		o.removePartialName(partialName(p.final))
 		return nil
 	}
 	return publishError(p.shown, err)
 }
 
-// leave removes a partial name that is no longer needed.
-func (o *Output) leave(partial string) {
+// removePartialName removes a partial name that is no longer needed.
+func (o *Output) removePartialName(partial string) {
 	if err := o.dir.At.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		o.notes.add("dest-leftover", "remove it by hand", "%s, a second name of a file of the copy, could not be removed: %v",
 			o.shown(partial), err)
