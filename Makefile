@@ -132,6 +132,11 @@ soak: ## DISKS random disks (500) and 4 mutants of each against qemu-img and sfd
 		$(GO) test -count=1 -timeout 24h -run '^TestDifferential$$' ./internal/cli
 	TRUEUP_SOAK=$(SEEDS) TRUEUP_SOAK_SEED=$(SEED) $(GO) test -count=1 -timeout 24h -run '^TestSoak$$' ./cmd/...
 
+# A mutant without its check of a length can ask for any amount of memory.
+.PHONY: mutants
+mutants: ## delete each check, flush and patch of the pipe in turn; a test must fail. MUTANTS='-packages plan,verify' for some
+	ulimit -v $$((2 * $(FUZZ_MEMORY))); nice $(GO) run ./internal/disktest/mutants $(MUTANTS)
+
 .PHONY: boots
 boots: ## boot the disks of GRUB 2 to the end before they are aligned too
 	@$(GO) test -list 'Grub2.*Boots$$' ./cmd/... | grep -x TestAlignedGrub2InTheGapBoots

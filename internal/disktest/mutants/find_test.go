@@ -1,0 +1,110 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const sample = `package sample
+
+import "os"
+
+func (d *disk) grow(f *os.File, n int) (err error) {
+	if n < 0 || n > 9 && d.small {
+		return errRange
+	}
+	if n == 0 {
+		return nil
+	}
+	d.patches = append(d.patches, n)
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	switch {
+	case d.broken:
+		return errBroken
+	}
+	return nil
+}
+`
+
+// found gives the mutants of the sample in a room, and what the sample becomes.
+func found(t *testing.T, r room) ([]string, string) {
+	t.Helper()
+	root := t.TempDir()
+	r.path = "sample"
+	dir := filepath.Join(root, "internal", r.path)
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "sample.go"), []byte(sample), 0o600))
+	var all []mutant
+	files, err := find(root, 2, r, nil, &all)
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	var keys []string
+	for i, m := range all {
+		require.Equal(t, 2*roomIDs+1+i, m.id)
+		keys = append(keys, strings.TrimPrefix(m.key(), "sample disk.grow "))
+	}
+	return keys, files[0].mutated()
+}
+
+func TestMutantsOfASource(t *testing.T) {
+	keys, text := found(t, room{})
+	require.Equal(t, []string{
+		"check: if n < 0 || n > 9 && d.small",
+		"operand: n < 0 of n < 0 || n > 9 && d.small",
+		"operand: n > 9 && d.small of n < 0 || n > 9 && d.small",
+		"append: append(d.patches, n)",
+		"passed: if err != nil",
+		"call: f.Sync()",
+		"check: if d.broken",
+	}, keys)
+	for _, want := range []string{
+		`package sample; import mutant "` + switchPath + `"`,
+		"if mutant.Never(20001, mutant.Never(20002, n < 0) || mutant.Never(20003, n > 9 && d.small)) {",
+		"d.patches = mutant.Without(20004, d.patches, append(d.patches, n))",
+		"if err := mutant.Skip(20006, f.Sync)(); mutant.Never(20005, err != nil) {",
+		"case mutant.Never(20007, d.broken):",
+	} {
+		require.Contains(t, text, want)
+	}
+	require.Equal(t, strings.Count(sample, "\n"), strings.Count(text, "\n"), "lines stay where they are")
+
+	keys, _ = found(t, room{logic: true, pure: true})
+	require.Equal(t, []string{
+		"check: if n < 0 || n > 9 && d.small",
+		"operand: n < 0 of n < 0 || n > 9 && d.small",
+		"operand: n > 9 && d.small of n < 0 || n > 9 && d.small",
+		"operand: n > 9 of n > 9 && d.small",
+		"operand: d.small of n > 9 && d.small",
+		"branch: if n == 0",
+		"append: append(d.patches, n)",
+		"passed: if err != nil",
+		"check: if d.broken",
+	}, keys)
+}
+
+// A row of what is accepted has a reason, and names a mutant that there is.
+func TestAcceptedMutantsExist(t *testing.T) {
+	root, err := filepath.Abs("../../..")
+	require.NoError(t, err)
+	var all []mutant
+	for i, r := range rooms {
+		_, err := find(root, i, r, nil, &all)
+		require.NoError(t, err)
+	}
+	keys := map[string]bool{}
+	for _, m := range all {
+		require.False(t, keys[m.key()], m.key())
+		keys[m.key()] = true
+	}
+	for key, why := range accepted() {
+		require.NotEmpty(t, why, key)
+		require.True(t, keys[key], "accepted, but there is no such mutant: %s", key)
+	}
+}

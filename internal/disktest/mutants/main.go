@@ -1,0 +1,249 @@
+// Command mutants deletes each check, flush and patch of the pipe in turn, and runs the tests that reach it: one must fail.
+// docs/mutations.md says how to run it and what it found.
+package main
+
+import (
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// room is a package of the pipe. Its own tests run first, then others while a mutant survives.
+type room struct {
+	path  string // below internal
+	logic bool   // every condition counts, and every operand of && and ||
+	pure  bool   // it writes nothing: no call has an effect beside its result
+	also  []suite
+}
+
+// The tests that come after those of a package.
+var (
+	pipeTests    = suite{"internal/realign", ""}
+	processTests = suite{"cmd/trueup", "^Test(Align|Convert|Verify|Package|Publish|Fault|Stream|Dest|Force|Lock|Refuse)"}
+)
+
+var rooms = []room{
+	{"realign", true, false, []suite{processTests}},
+	{"verify", true, true, []suite{pipeTests, processTests}},
+	{"plan", true, true, []suite{pipeTests, processTests}},
+	{"diskcopy", false, false, []suite{pipeTests, processTests}},
+	{"disk", false, true, []suite{pipeTests, processTests}},
+	{"table", false, true, []suite{{"internal/layout", ""}, {"internal/plan", ""}, processTests}},
+	{"boot", false, true, []suite{{"internal/layout", ""}, {"internal/plan", ""}, processTests}},
+	{"layout", false, true, []suite{{"internal/plan", ""}, processTests}},
+	{"sys", false, false, []suite{{"internal/image", ""}, processTests}},
+	{"image", false, false, []suite{pipeTests, processTests}},
+	{"image/ova", false, false, []suite{pipeTests, processTests}},
+	{"image/driver", false, false, []suite{{"internal/image", ""}, processTests}},
+	{"image/qcow2", false, false, []suite{{"internal/image", ""}, pipeTests, processTests}},
+	{"image/vhd", false, false, []suite{{"internal/image", ""}, pipeTests, processTests}},
+	{"image/vhdx", false, false, []suite{{"internal/image", ""}, pipeTests, processTests}},
+	{"image/vmdk", false, false, []suite{{"internal/image", ""}, pipeTests, processTests}},
+}
+
+//go:embed testdata/accepted.txt
+var acceptedText string
+
+// accepted are the mutants that nothing can notice, with the reasons.
+func accepted() map[string]string {
+	out := map[string]string{}
+	reason := ""
+	for line := range strings.Lines(acceptedText) {
+		line = strings.TrimSpace(line)
+		if why, ok := strings.CutPrefix(line, "# "); ok {
+			reason = why
+		} else if line != "" {
+			out[line] = reason
+		}
+	}
+	return out
+}
+
+type options struct {
+	cache, packages, share, only string
+	own, fresh, list             bool
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.cache, "cache", "", "folder for builds and results (default: trueup-mutants in the cache of the user)")
+	flag.StringVar(&o.packages, "packages", "", "packages below internal, with commas between them (default: all of the pipe)")
+	flag.StringVar(&o.share, "share", "1/1", "which part of the mutants is tried")
+	flag.StringVar(&o.only, "only", "", "try only the mutants at FILE:LINE")
+	flag.BoolVar(&o.own, "own", false, "run only the tests of the package of a mutant")
+	flag.BoolVar(&o.fresh, "fresh", false, "forget the results of earlier runs")
+	flag.BoolVar(&o.list, "list", false, "list the mutants and try none")
+	flag.Parse()
+	if err := run(os.Stdout, o); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(out io.Writer, o options) error {
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	if o.cache == "" {
+		if o.cache, err = os.UserCacheDir(); err != nil {
+			return err
+		}
+		o.cache = filepath.Join(o.cache, "trueup-mutants")
+	}
+	for _, dir := range []string{"bin", "tmp", "traces"} {
+		if err := os.MkdirAll(filepath.Join(o.cache, dir), 0o700); err != nil {
+			return err
+		}
+	}
+	for i := range rooms {
+		if o.own {
+			rooms[i].also = nil
+		}
+	}
+	b, err := newBench(root, o.cache)
+	if err != nil {
+		return err
+	}
+	chosen, err := o.choose(b.mutants)
+	if err != nil {
+		return err
+	}
+	if o.list {
+		for _, m := range chosen {
+			fmt.Fprintf(out, "%s:%d %s\n", strings.TrimPrefix(m.path, root+"/"), m.from, m.key())
+		}
+		return nil
+	}
+	r, err := openResults(filepath.Join(o.cache, "results"), o.fresh)
+	if err != nil {
+		return err
+	}
+	defer r.file.Close()
+	left, err := b.all(out, chosen, r)
+	if err != nil {
+		return err
+	}
+	table(out, b, r)
+	for key := range accepted() {
+		if !slices.ContainsFunc(b.mutants, func(m mutant) bool { return m.key() == key }) {
+			fmt.Fprintf(out, "accepted, but there is no such mutant: %s\n", key)
+			left++
+		}
+	}
+	if left > 0 {
+		return fmt.Errorf("%d mutants survive", left)
+	}
+	return nil
+}
+
+// choose are the mutants that the options name.
+func (o options) choose(all []mutant) ([]mutant, error) {
+	var part, parts int
+	if _, err := fmt.Sscanf(o.share, "%d/%d", &part, &parts); err != nil || part < 1 || parts < part {
+		return nil, errors.New("-share wants N/M")
+	}
+	var out []mutant
+	for i, m := range all {
+		named := o.packages == "" || slices.Contains(strings.Split(o.packages, ","), m.room)
+		file, line, _ := strings.Cut(o.only, ":")
+		there := o.only == "" || strings.HasSuffix(m.path, file) && (line == "" || line == fmt.Sprint(m.from))
+		if named && there && i%parts == part-1 {
+			out = append(out, m)
+		}
+	}
+	return out, nil
+}
+
+// all tries mutants and returns how many survive that are not accepted.
+func (b *bench) all(out io.Writer, chosen []mutant, r *results) (left int, err error) {
+	fine := accepted()
+	suites := map[suite]*loaded{}
+	for _, m := range chosen {
+		if was, ok := r.known[m.key()]; !ok || was.By == "" {
+			if err := b.try(m, suites, r); err != nil {
+				return left, err
+			}
+		}
+		now := r.known[m.key()]
+		why, ok := fine[m.key()]
+		switch {
+		case now.By == "" && !ok:
+			fmt.Fprintf(out, "%s:%d survives %d tests: %s\n", strings.TrimPrefix(m.path, b.root+"/"), m.from, now.Reached, m.key())
+			left++
+		case now.By != "" && ok:
+			fmt.Fprintf(out, "accepted (%s), but %s of %s notices it: %s\n", why, now.By, now.Suite, m.key())
+			left++
+		}
+	}
+	return left, nil
+}
+
+// try runs the suites of a mutant until a test fails.
+func (b *bench) try(m mutant, suites map[suite]*loaded, r *results) error {
+	x := result{Key: m.key()}
+	i := slices.IndexFunc(rooms, func(r room) bool { return r.path == m.room })
+	for _, s := range append([]suite{{"internal/" + m.room, ""}}, rooms[i].also...) {
+		l, ok := suites[s]
+		if !ok {
+			var err error
+			if l, err = b.load(s); err != nil {
+				return err
+			}
+			suites[s] = l
+		}
+		x.Sum += l.sum
+		if was := r.known[m.key()]; strings.HasPrefix(was.Sum, x.Sum) {
+			x.Reached = was.Reached
+			continue // these tests were tried
+		}
+		by, reached, err := b.kill(m, l)
+		if err != nil {
+			return err
+		}
+		x.Reached += reached
+		if by != "" {
+			x.By, x.Suite = by, s.path
+			break
+		}
+	}
+	return r.put(x)
+}
+
+// table prints the figures of each package.
+func table(out io.Writer, b *bench, r *results) {
+	fine := accepted()
+	fmt.Fprintf(out, "| package | mutants | killed | by other packages | accepted | left |\n|---|--:|--:|--:|--:|--:|\n")
+	var sum [5]int
+	for _, room := range rooms {
+		var n [5]int
+		for _, m := range b.mutants {
+			if m.room != room.path {
+				continue
+			}
+			n[0]++
+			switch x := r.known[m.key()]; {
+			case x.By != "" && x.Suite == "internal/"+m.room:
+				n[1]++
+			case x.By != "":
+				n[1]++
+				n[2]++
+			case fine[m.key()] != "":
+				n[3]++
+			default:
+				n[4]++
+			}
+		}
+		fmt.Fprintf(out, "| %s | %d | %d | %d | %d | %d |\n", room.path, n[0], n[1], n[2], n[3], n[4])
+		for i := range n {
+			sum[i] += n[i]
+		}
+	}
+	fmt.Fprintf(out, "| sum | %d | %d | %d | %d | %d |\n", sum[0], sum[1], sum[2], sum[3], sum[4])
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// timeout ends a test that a mutant keeps from ending.
+const timeout = 3 * time.Minute
+
+// suite is some tests of a package.
+type suite struct {
+	path string // of the package, from the root of the module
+	run  string // regular expression of names; empty: all
+}
+
+// test is one test, and what it reaches without a mutant.
+type test struct {
+	Name    string
+	Took    time.Duration
+	Failed  bool
+	Reached []int // mutants that would make a difference in it
+
+	suite *loaded
+}
+
+// loaded is a compiled suite.
+type loaded struct {
+	suite
+	binary, sum string
+	tests       []*test
+}
+
+// load compiles a suite and finds out what each of its tests reaches.
+func (b *bench) load(s suite) (*loaded, error) {
+	l := &loaded{suite: s, binary: filepath.Join(b.cache, "bin", strings.ReplaceAll(s.path, "/", "_")+".test")}
+	c := b.command("go", "test", "-c", "-vet=off", "-o", l.binary, "./"+s.path)
+	if out, err := c.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%q: %w\n%s", c.Args, err, out)
+	}
+	text, err := os.ReadFile(l.binary)
+	if errors.Is(err, os.ErrNotExist) {
+		return l, nil // a package without tests
+	}
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text)
+	if l.sum = hex.EncodeToString(sum[:8]); strings.HasPrefix(s.path, "cmd/") {
+		l.sum += b.sum[:16] // the program that the tests build
+	}
+	out, err := b.start(l, "-test.list", cmp.Or(s.run, ".")).Output()
+	if err != nil {
+		return nil, err
+	}
+	for name := range strings.FieldsSeq(string(out)) {
+		if !strings.HasPrefix(name, "Test") && !strings.HasPrefix(name, "Fuzz") {
+			continue
+		}
+		t, err := b.trace(l, name)
+		if err != nil {
+			return nil, err
+		}
+		if t.Failed {
+			fmt.Fprintf(os.Stderr, "%s %s fails without a mutant, and is left out\n", s.path, name)
+			continue
+		}
+		l.tests = append(l.tests, t)
+	}
+	slices.SortStableFunc(l.tests, func(a, b *test) int { return cmp.Compare(a.Took, b.Took) })
+	return l, nil
+}
+
+// start makes a command that runs tests.
+func (b *bench) start(l *loaded, args ...string) *exec.Cmd {
+	c := b.command(l.binary, args...)
+	c.Dir = filepath.Join(b.root, l.path)
+	return c
+}
+
+// run runs tests by their names.
+func (b *bench) run(l *loaded, env string, names ...string) ([]byte, error) {
+	tmp := filepath.Join(b.cache, "tmp")
+	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o700)); err != nil {
+		return nil, err
+	}
+	c := b.start(l, "-test.short", "-test.failfast", "-test.timeout", timeout.String(), "-test.run", "^("+strings.Join(names, "|")+")$")
+	c.Env = append(c.Env, env)
+	c.WaitDelay = time.Second // a process of the test may hold its output
+	return c.CombinedOutput()
+}
+
+// trace runs one test without a mutant, or takes what was found out before.
+func (b *bench) trace(l *loaded, name string) (*test, error) {
+	kept := filepath.Join(b.cache, "traces", l.sum, name)
+	t := &test{}
+	if text, err := os.ReadFile(kept); err == nil && json.Unmarshal(text, t) == nil {
+		t.suite = l
+		return t, nil
+	}
+	reached := filepath.Join(b.cache, "reached")
+	if err := os.Remove(reached); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	began := time.Now()
+	_, err := b.run(l, "TRUEUP_MUTANT_TRACE="+reached, name)
+	t = &test{Name: name, Took: time.Since(began), Failed: err != nil, suite: l}
+	text, err := os.ReadFile(reached)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	for line := range strings.FieldsSeq(string(text)) {
+		id, err := strconv.Atoi(line)
+		if err != nil {
+			return nil, err
+		}
+		t.Reached = append(t.Reached, id)
+	}
+	slices.Sort(t.Reached)
+	t.Reached = slices.Compact(t.Reached)
+	if text, err = json.Marshal(t); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Dir(kept), 0o700); err != nil {
+		return nil, err
+	}
+	return t, os.WriteFile(kept, text, 0o600)
+}
+
+// reaching are the tests that a mutant can fail.
+func (l *loaded) reaching(m mutant) []*test {
+	var out []*test
+	for _, t := range l.tests {
+		if _, ok := slices.BinarySearch(t.Reached, m.id); ok {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+
+// kill runs the tests that reach a mutant, the quick ones first, until one fails. by is empty when none does.
+func (b *bench) kill(m mutant, l *loaded) (by string, reached int, err error) {
+	tests := l.reaching(m)
+	for rest, most := tests, 2; len(rest) > 0; most *= 4 {
+		var names []string
+		var took time.Duration
+		for len(rest) > 0 && len(names) < most && (took < timeout/6 || len(names) == 0) {
+			names, took, rest = append(names, rest[0].Name), took+rest[0].Took, rest[1:]
+		}
+		out, err := b.run(l, fmt.Sprintf("TRUEUP_MUTANT=%d", m.id), names...)
+		if err == nil {
+			continue
+		}
+		if exit := new(exec.ExitError); !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay) {
+			return "", 0, err
+		}
+		by := names[0]
+		if found := failedTest.FindSubmatch(out); found != nil {
+			by = string(found[1])
+		} else if bytes.Contains(out, []byte("panic: test timed out")) {
+			by = "timeout"
+		}
+		return by, len(tests), nil
+	}
+	return "", len(tests), nil
+}
+
+// result is what became of a mutant.
+type result struct {
+	Key     string
+	By      string `json:",omitempty"` // the test that fails; empty: none
+	Suite   string `json:",omitempty"` // its package
+	Reached int    // number of tests that reach it
+	Sum     string // of the tests that did not fail
+}
+
+// results are kept in a file, so that a run goes on where another ended.
+type results struct {
+	file  *os.File
+	known map[string]result
+}
+
+func openResults(path string, fresh bool) (*results, error) {
+	if fresh {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	r := &results{file: f, known: map[string]result{}}
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var x result
+		if json.Unmarshal(lines.Bytes(), &x) == nil {
+			r.known[x.Key] = x
+		}
+	}
+	return r, nil
+}
+
+func (r *results) put(x result) error {
+	r.known[x.Key] = x
+	text, err := json.Marshal(x)
+	if err != nil {
+		return err
+	}
+	_, err = r.file.Write(append(text, '\n'))
+	return err
+}
