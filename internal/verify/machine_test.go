@@ -43,6 +43,7 @@ func TestPlacesOnDisksThatAreNotAtHand(t *testing.T) {
 		"a place where none can have moved":  {[]int64{32256}, []int64{32257}, "no partition was moved there"},
 		"the place in front of all of them":  {[]int64{32256}, []int64{0}, "no partition was moved there"},
 		"a reference more, which is no copy": {[]int64{32256}, []int64{32256, 1}, ""},
+		"one less":                           {[]int64{32256, 512}, []int64{32256}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, err := verify.Elsewhere(naming(c.was...), naming(c.is...))
@@ -58,5 +59,19 @@ func TestPlacesOnDisksThatAreNotAtHand(t *testing.T) {
 				require.True(t, !ok || to == c.is[i])
 			}
 		})
+	}
+}
+
+// Only what follows to the same other disk tells where a partition of it went.
+func TestReferencesThatTellNothing(t *testing.T) {
+	for name, change := range map[string]func(was, is *boot.Ref){
+		"to this disk":       func(was, is *boot.Ref) { was.Disk, is.Disk = 0, 0 },
+		"stays as found":     func(was, _ *boot.Ref) { was.Encode = nil },
+		"to a different one": func(_, is *boot.Ref) { is.Disk = 8 },
+	} {
+		before, after := naming(32256), naming(32257)
+		change(&before.Boot.Refs[0], &after.Boot.Refs[0])
+		_, err := verify.Elsewhere(before, after)
+		require.NoError(t, err, name)
 	}
 }

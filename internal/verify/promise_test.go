@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/layout"
@@ -78,11 +79,84 @@ func TestPromiseBroken(t *testing.T) {
 	}
 }
 
+// Every field of a partition, of its volume and of a reference is compared, whatever else is right.
+func TestPromiseComparesEveryField(t *testing.T) {
+	p, before, view := aligned(t)
+	for name, change := range map[string]func(x *layout.Partition, r *boot.Ref){
+		"number":               func(x *layout.Partition, _ *boot.Ref) { x.Number = 9 },
+		"kind":                 func(x *layout.Partition, _ *boot.Ref) { x.Kind = table.Logical },
+		"active":               func(x *layout.Partition, _ *boot.Ref) { x.Active = !x.Active },
+		"type":                 func(x *layout.Partition, _ *boot.Ref) { x.Type = 0x83 },
+		"GUID":                 func(x *layout.Partition, _ *boot.Ref) { x.GUID = "another" },
+		"name":                 func(x *layout.Partition, _ *boot.Ref) { x.Name = "another" },
+		"start":                func(x *layout.Partition, _ *boot.Ref) { x.Off += 1 << 20 },
+		"size":                 func(x *layout.Partition, _ *boot.Ref) { x.Len += 512 },
+		"kind of volume":       func(x *layout.Partition, _ *boot.Ref) { x.Volume.Kind = "ext4" },
+		"UUID":                 func(x *layout.Partition, _ *boot.Ref) { x.Volume.UUID = "another" },
+		"size of volume":       func(x *layout.Partition, _ *boot.Ref) { x.Volume.Size += 512 },
+		"kind of reference":    func(_ *layout.Partition, r *boot.Ref) { r.Kind = "another" },
+		"disk of reference":    func(_ *layout.Partition, r *boot.Ref) { r.Disk = 7 },
+		"its partition":        func(_ *layout.Partition, r *boot.Ref) { r.Partition = 2 },
+		"its file":             func(_ *layout.Partition, r *boot.Ref) { r.File = "another" },
+		"its place":            func(_ *layout.Partition, r *boot.Ref) { r.Off += 4 },
+		"what it points to":    func(_ *layout.Partition, r *boot.Ref) { r.Points += 512 },
+		"its target":           func(_ *layout.Partition, r *boot.Ref) { r.Target = 2 },
+		"from where it counts": func(_ *layout.Partition, r *boot.Ref) { r.FromRecord = true },
+	} {
+		after := readLayout(t, view)
+		require.Equal(t, 1, after.Boot.Refs[0].Target)
+		change(&after.Partitions[0], &after.Boot.Refs[0])
+		require.ErrorIs(t, verify.Promise(p, before, after), verify.ErrDifferent, name)
+	}
+	after := readLayout(t, view)
+	after.Boot.Refs = after.Boot.Refs[1:]
+	require.ErrorContains(t, verify.Promise(p, before, after), "references, want")
+}
+
+// A reference that stays as found may lie in a partition that moves: which one it points into is not promised.
+func TestPromiseOfAReferenceThatStays(t *testing.T) {
+	p, before, view := aligned(t)
+	after := readLayout(t, view)
+	was, is := &before.Boot.Refs[0], &after.Boot.Refs[0]
+	was.Encode, is.Points, is.Target = nil, was.Points, 0
+	require.NoError(t, verify.Promise(p, before, after))
+}
+
+// What moved lies on the boundary; what did not may lie anywhere.
+func TestPromiseOfTheBoundary(t *testing.T) {
+	p, before, _ := aligned(t)
+	stay := plan.Copy(before.Size)
+	stay.Goal = p.Goal
+	require.NoError(t, verify.Promise(stay, before, before), "nothing moves")
+	for _, m := range p.Moves {
+		stay.Moves = append(stay.Moves, plan.Move{Partition: m.Partition, From: m.From, To: m.From, Len: m.Len})
+	}
+	require.ErrorContains(t, verify.Promise(stay, before, before), "off the boundary of 65536")
+}
+
 func TestUnsettledResult(t *testing.T) {
 	src := disktest.Fixture(t, disktest.Fixtures(t)["two-ntfs-lba63-and-cylinder"])
 	before := readLayout(t, src)
 	err := verify.Settled(before, align.GoalFor(before, 0))
 	require.ErrorIs(t, err, verify.ErrDifferent)
+	require.ErrorContains(t, err, "would move again")
+	require.ErrorIs(t, verify.Settled(before, align.Goal{Must: 4096, Want: 1 << 20, Only: []int{7}}), plan.ErrSelection)
+}
+
+// A damaged GPT would be written right again, though nothing moves.
+func TestUnsettledTable(t *testing.T) {
+	src := disktest.Fixture(t, disktest.Fixtures(t)["gpt"])
+	l := readLayout(t, src)
+	goal := align.GoalFor(l, 0)
+	p, err := plan.New(l, goal)
+	require.NoError(t, err)
+	view := p.View(src)
+	require.NoError(t, verify.Settled(readLayout(t, view), goal))
+	damaged := readLayout(t, disk.Overlay(view, []disk.Patch{{Off: view.Size() - 512 + 16, New: []byte{1, 2, 3, 4}}}))
+	require.True(t, damaged.Damaged())
+	err = verify.Settled(damaged, goal)
+	require.ErrorIs(t, err, verify.ErrDifferent)
+	require.ErrorContains(t, err, "would change again")
 }
 
 func TestStartsOfWhatIsNoCopy(t *testing.T) {
@@ -100,4 +174,6 @@ func TestStartsOfWhatIsNoCopy(t *testing.T) {
 	}
 	_, err := verify.Starts(readLayout(t, empty(4<<30)), readLayout(t, view))
 	require.ErrorIs(t, err, verify.ErrDifferent)
+	_, err = verify.Starts(readLayout(t, empty(4<<30)), readLayout(t, empty(4<<30)))
+	require.NoError(t, err, "neither has a table")
 }

@@ -166,6 +166,24 @@ func TestReadErrorsAreNoDifference(t *testing.T) {
 	require.ErrorIs(t, err, errMedium)
 }
 
+// brokenReader fails each read.
+type brokenReader struct{ err error }
+
+func (r brokenReader) ReadAt([]byte, int64) (int, error) { return 0, r.err }
+
+// What cannot be read of either disk is an error, though both say that there are data.
+func TestReadErrorsOfData(t *testing.T) {
+	errMedium := errors.New("input/output error")
+	bad := disk.New(mib, 512, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: mib - off, Src: brokenReader{errMedium}, Off: off}, nil
+	})
+	good := memory(half(mib))
+	for _, two := range [][2]disk.Disk{{bad, good}, {good, bad}} {
+		_, err := verify.Same(t.Context(), two[0], two[1], verify.Options{Jobs: 1})
+		require.ErrorIs(t, err, errMedium)
+	}
+}
+
 // Holes are no work, unless the other disk has data there.
 func TestProgressCountsData(t *testing.T) {
 	b := half(5*mib + 12) // every second MiB is a hole
