@@ -3,6 +3,7 @@ package plan_test
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -211,6 +212,11 @@ func TestTheGeometryNote(t *testing.T) {
 	require.True(t, note(p))
 	_, _, p = planFixture(t, "xp-lba63-one-ntfs", 65536)
 	require.False(t, note(p))
+	_, l, _ := planFixture(t, "xp-lba63-one-ntfs", mib)
+	p, err := plan.New(l, align.Goal{Must: 512, Want: 2 * mib})
+	require.NoError(t, err)
+	require.Empty(t, p.Moves)
+	require.False(t, note(p), "nothing moves")
 	_, _, p = planFixture(t, "two-ntfs-lba63-and-cylinder", mib)
 	require.False(t, note(p), "without boot code they are not read")
 }
@@ -251,6 +257,7 @@ func TestAtRefusesOtherPlaces(t *testing.T) {
 	} {
 		_, err := plan.At(l, s, false)
 		require.ErrorIs(t, err, plan.ErrNoPlan, name)
+		require.Equal(t, len(s) == 1, strings.Contains(err.Error(), "partition 2 is missing"), name)
 	}
 	require.Len(t, p.Moves, 2)
 }

@@ -105,6 +105,28 @@ func TestDataOnly(t *testing.T) {
 	})
 }
 
+// What is left alone is mentioned where it is off the boundary, and only then.
+func TestWhatIsLeftAlone(t *testing.T) {
+	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 7, Start: 2048, Sectors: 2000},
+		disktest.MBREntryFields{Type: 5, Start: 4100, Sectors: 4000}, disktest.MBREntryFields{Type: 7, Start: 9000, Sectors: 1000})
+	f.EBR(4100, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 2000}, disktest.MBREntryFields{})
+	l := read(t, memory(f))
+	for _, c := range []struct {
+		leave map[int]string
+		want  []int
+	}{{nil, nil}, {map[int]string{1: "why", 2: "why", 5: "why"}, []int{5}}} {
+		p, err := plan.New(l, align.Goal{Must: 65536, Want: mib, Leave: c.leave})
+		require.NoError(t, err)
+		var got []int
+		for _, n := range p.Notes {
+			if n.Code == "left-alone" {
+				got = append(got, n.Partition)
+			}
+		}
+		require.Equal(t, c.want, got)
+	}
+}
+
 // Data in front of the system have no room: the refusal says whose fault it is.
 func TestNoRoomInFrontOfTheSystem(t *testing.T) {
 	f := disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 2000},
@@ -133,4 +155,50 @@ func TestMalformedBareVolume(t *testing.T) {
 	require.Len(t, p.Refusals(false), 1)
 	require.Empty(t, p.Refusals(true), "as opaque bytes")
 	require.True(t, bare.Issues[0].OnMove, "the layout is as it was")
+
+	warn := ondisk.Issue{Code: "volume", Effect: ondisk.Warn, OnMove: true, Text: "only if it moved"}
+	bare.Issues = []ondisk.Issue{warn}
+	p, err = plan.New(bare, align.Goal{Must: 65536, Want: mib})
+	require.NoError(t, err)
+	require.Empty(t, p.Notes)
+
+	// A volume in a partition that stays is no reason.
+	l := read(t, memory(disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 2048, Sectors: 2000})))
+	bad.Partition = 1
+	l.Issues = append(l.Issues, bad)
+	p, err = plan.New(l, align.Goal{Must: 65536, Want: mib})
+	require.NoError(t, err)
+	require.Empty(t, p.Refusals(false))
+}
+
+// A disk grows where its end means nothing, and by its own wish only.
+func TestDisksThatGrow(t *testing.T) {
+	const mbrSectors = 8192
+	disks := map[string]*layout.Layout{
+		"bare":  {Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4}, Boot: &boot.Result{Code: boot.Empty}},
+		"MBR":   read(t, memory(disktest.ForgeMBR(mbrSectors, disktest.MBREntryFields{Type: 7, Start: 2048, Sectors: 2000}))),
+		"array": {Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: "linux_raid_member", AtEnd: true}, Boot: &boot.Result{Code: boot.Empty}},
+		"outer": {Size: mib, SectorSize: sector, Outer: &volume.Volume{Kind: "linux_raid_member", AtEnd: true}, Boot: &boot.Result{Code: boot.Empty}},
+	}
+	for name, l := range disks {
+		for _, copied := range []bool{false, true} {
+			p, err := plan.New(l, align.Goal{Must: 65536, Want: mib})
+			require.NoError(t, err)
+			if copied {
+				p = plan.Copy(l.Size)
+			}
+			p.Grow(l, l.Size-sector)
+			require.Equal(t, l.Size, p.Size, name)
+			require.Empty(t, p.Refusals(false), name)
+			p.Grow(l, l.Size+mib)
+			require.Equal(t, l.Size+mib, p.Size, name)
+			require.Equal(t, l.Size+mib, p.Places.Size, name)
+			if name != "array" && name != "outer" {
+				require.Empty(t, p.Refusals(false), name)
+				continue
+			}
+			require.Len(t, p.Refusals(true), 1, name)
+			require.Equal(t, "device-end", p.Refusals(true)[0].Code)
+		}
+	}
 }

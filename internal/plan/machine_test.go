@@ -225,6 +225,10 @@ func TestLettersThatCannotFollow(t *testing.T) {
 		"a place that a move fills": {volume.with(t, false,
 			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []disktest.Forged{dat}, []string{"other-disk"}},
 		"aligned without this disk": {volume.with(t, false, d), []disktest.Forged{aligned}, []string{"no-partition-there"}},
+		"a dirty hive, and a place that is none": {volume.with(t, true,
+			map[string]boot.Place{"D": {Disk: datSignature, Off: 5000 * 512}}), []disktest.Forged{dat}, []string{"mounted-devices", "no-partition-there"}},
+		"two of one signature that stay": {volume.with(t, false,
+			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []disktest.Forged{aligned, aligned}, []string{}},
 		"nothing moves on the other": {volume.with(t, true,
 			map[string]boot.Place{"D": {
 				Disk: datSignature,
@@ -237,6 +241,48 @@ func TestLettersThatCannotFollow(t *testing.T) {
 			require.Equal(t, letters(x.layout), letters(read(t, x.plan.View(x.disk))))
 			require.Empty(t, x.plan.Refusals(false), "a letter is no boot")
 		})
+	}
+}
+
+// What is said of other disks names the first place, counts the others, is said once and not without end.
+func TestManyLettersThatCannotFollow(t *testing.T) {
+	volume := newWindowsVolume(t)
+	dat := dataDisk(datSignature, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 9000})
+	x := planMachine(t, systemDisk(sysSignature, volume.with(t, false, map[string]boot.Place{
+		"D": {Disk: datSignature, Off: 5000 * 512}, "E": {Disk: datSignature, Off: 6000 * 512},
+	})), dat)[0]
+	i := slices.IndexFunc(x.plan.Notes, func(f align.Finding) bool { return f.Code == "no-partition-there" })
+	require.Contains(t, x.plan.Notes[i].Text, "drive letter D:")
+	require.Contains(t, x.plan.Notes[i].Text, "where no partition starts (and 1 more): it stays as found")
+
+	x = planMachine(t, systemDisk(sysSignature, volume.with(t, true, map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}})), dat)[0]
+	r := x.layout.Boot.Refs[slices.IndexFunc(x.layout.Boot.Refs, func(r boot.Ref) bool { return r.Disk != 0 })]
+	require.NotEmpty(t, r.Stays)
+	for _, now := range x.plan.References(x.layout) {
+		require.True(t, now.Disk == 0 || now.Stays == r.Stays, "what cannot be rewritten keeps its reason")
+	}
+	m := &layout.Machine{}
+	l := read(t, x.disk)
+	p, err := plan.New(l, align.GoalFor(l, 0))
+	require.NoError(t, err)
+	m.Add(l, p.Starts())
+	other := read(t, memory(dat))
+	m.Add(other, map[int]int64{1: 1 << 20})
+	l.Boot.Refs = append(l.Boot.Refs, r)
+	for n := range 20 {
+		r.Kind = fmt.Sprintf("letter %d", n)
+		l.Boot.Refs = append(l.Boot.Refs, r)
+	}
+	p.Join(l, m)
+	texts := map[string]int{}
+	for _, f := range p.Notes {
+		if f.Code == "other-disk" {
+			texts[f.Text]++
+		}
+	}
+	require.Len(t, texts, 16)
+	for text, n := range texts {
+		require.Equal(t, 1, n, text)
 	}
 }
 
@@ -289,6 +335,11 @@ func TestAnAlignedDiskNamesTheNewPlaces(t *testing.T) {
 	require.Len(t, x.plan.Patches, 1)
 	require.Equal(t, map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}, letters(read(t, x.plan.View(x.disk))))
 	require.False(t, planMachine(t, sys)[0].plan.Renames)
+
+	// What the disk stores of its own partitions does not hide that.
+	own := volume.with(t, false, map[string]boot.Place{"C": {Disk: datSignature, Off: 63 * 512}, "D": {Disk: sysSignature, Off: oldest * 512}})
+	x = planMachine(t, systemDisk(sysSignature, own), dat)[0]
+	require.True(t, x.plan.Renames)
 }
 
 // Whatever the disks of a machine are, a letter means the same partition before and after.

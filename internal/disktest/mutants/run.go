@@ -19,13 +19,16 @@ import (
 	"time"
 )
 
-// timeout ends a test that a mutant keeps from ending.
-const timeout = 3 * time.Minute
+// patience is how much longer than without a mutant tests may take, and together is how long the tests of one process take.
+const (
+	patience = 30 * time.Second
+	together = 30 * time.Second
+)
 
 // suite is some tests of a package.
 type suite struct {
 	path string // of the package, from the root of the module
-	run  string // regular expression of names; empty: all
+	skip string // regular expression of the tests that are left out; empty: none
 }
 
 // test is one test, and what it reaches without a mutant.
@@ -63,12 +66,12 @@ func (b *bench) load(s suite) (*loaded, error) {
 	if l.sum = hex.EncodeToString(sum[:8]); strings.HasPrefix(s.path, "cmd/") {
 		l.sum += b.sum[:16] // the program that the tests build
 	}
-	out, err := b.start(l, "-test.list", cmp.Or(s.run, ".")).Output()
+	out, err := b.start(l, "-test.list", "^(Test|Fuzz)").Output()
 	if err != nil {
 		return nil, err
 	}
 	for name := range strings.FieldsSeq(string(out)) {
-		if !strings.HasPrefix(name, "Test") && !strings.HasPrefix(name, "Fuzz") {
+		if s.skip != "" && regexp.MustCompile(s.skip).MatchString(name) {
 			continue
 		}
 		t, err := b.trace(l, name)
@@ -92,13 +95,13 @@ func (b *bench) start(l *loaded, args ...string) *exec.Cmd {
 	return c
 }
 
-// run runs tests by their names.
-func (b *bench) run(l *loaded, env string, names ...string) ([]byte, error) {
+// run runs tests by their names, and ends them after most.
+func (b *bench) run(l *loaded, env string, most time.Duration, names ...string) ([]byte, error) {
 	tmp := filepath.Join(b.cache, "tmp")
 	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o700)); err != nil {
 		return nil, err
 	}
-	c := b.start(l, "-test.short", "-test.failfast", "-test.timeout", timeout.String(), "-test.run", "^("+strings.Join(names, "|")+")$")
+	c := b.start(l, "-test.short", "-test.failfast", "-test.timeout", most.String(), "-test.run", "^("+strings.Join(names, "|")+")$")
 	c.Env = append(c.Env, env)
 	c.WaitDelay = time.Second // a process of the test may hold its output
 	return c.CombinedOutput()
@@ -117,7 +120,7 @@ func (b *bench) trace(l *loaded, name string) (*test, error) {
 		return nil, err
 	}
 	began := time.Now()
-	_, err := b.run(l, "TRUEUP_MUTANT_TRACE="+reached, name)
+	_, err := b.run(l, "TRUEUP_MUTANT_TRACE="+reached, time.Hour, name)
 	t = &test{Name: name, Took: time.Since(began), Failed: err != nil, suite: l}
 	text, err := os.ReadFile(reached)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -160,10 +163,10 @@ func (b *bench) kill(m mutant, l *loaded) (by string, reached int, err error) {
 	for rest, most := tests, 2; len(rest) > 0; most *= 4 {
 		var names []string
 		var took time.Duration
-		for len(rest) > 0 && len(names) < most && (took < timeout/6 || len(names) == 0) {
+		for len(rest) > 0 && len(names) < most && (took < together || len(names) == 0) {
 			names, took, rest = append(names, rest[0].Name), took+rest[0].Took, rest[1:]
 		}
-		out, err := b.run(l, fmt.Sprintf("TRUEUP_MUTANT=%d", m.id), names...)
+		out, err := b.run(l, fmt.Sprintf("TRUEUP_MUTANT=%d", m.id), patience+10*took, names...)
 		if err == nil {
 			continue
 		}

@@ -1,0 +1,127 @@
+package plan
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/layout"
+)
+
+// The numbers of these tests are bytes, and the boundary is 1,000.
+
+func seg(kind segmentKind, off, most int64) segment {
+	return segment{Range: disk.Range{Off: off, Len: 10}, kind: kind, most: most}
+}
+
+// What lies behind a partition stays where it can; tight lets it go forward.
+func TestWhereSegmentsGo(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind       segmentKind
+		end, delta int64
+		tight      bool
+		want       int64
+	}{
+		"data stay": {data, 50, -30, false, 100},
+		"tight data follow a partition that goes back": {data, 50, -30, true, 70},
+		"but not into it":                                 {data, 90, -30, true, 90},
+		"and not beyond their place":                      {data, 90, 30, true, 100},
+		"data in the way go as far as the partition":      {data, 120, 30, false, 130},
+		"a record stays":                                  {record, 50, -30, false, 100},
+		"a tight record goes to the end of the partition": {record, 50, -30, true, 50},
+		"the end of a box stays":                          {boxEnd, 50, -30, true, 100},
+	} {
+		at, last := arrange([]segment{seg(c.kind, 100, 0)}, c.end, c.delta, c.tight)
+		require.Equal(t, []int64{c.want}, at, name)
+		require.Equal(t, c.want+10, last, name)
+	}
+}
+
+// A record that would go beyond its last place goes forward, before it goes there.
+func TestRecordsWithinTheirLastPlace(t *testing.T) {
+	require.True(t, within([]segment{seg(record, 0, 10), seg(data, 0, 0)}, []int64{10, 50}))
+	require.False(t, within([]segment{seg(record, 0, 10)}, []int64{11}))
+	at, _, ok := fit([]segment{seg(record, 100, 60)}, 50, 0, 1000)
+	require.True(t, ok)
+	require.Equal(t, []int64{50}, at)
+}
+
+func TestWhatTheTableMustName(t *testing.T) {
+	for kind, want := range map[segmentKind]bool{front: true, data: true, record: false, boxEnd: false} {
+		require.Equal(t, want, named([]segment{seg(kind, 0, 0)}, []int64{95}, 100), "%d", kind)
+		require.True(t, named([]segment{seg(kind, 0, 0)}, []int64{90}, 100))
+	}
+}
+
+// Pieces that move alike are one.
+func TestPiecesAreJoined(t *testing.T) {
+	var p Plan
+	p.keep(0, 100, 10)
+	p.keep(10, 110, 5)
+	p.keep(20, 115, 5)
+	p.keep(25, 130, 5)
+	require.Equal(t, []disk.Shift{{To: 100, Len: 15}, {From: 20, To: 115, Len: 5}, {From: 25, To: 130, Len: 5}}, p.Pieces)
+}
+
+// placing is a placer of partitions with numbers from 1, on a disk of 20,000 bytes with 10 in front of them.
+func placing(goal align.Goal, slots ...slot) *placer {
+	goal.Want = 1000
+	c := &placer{l: &layout.Layout{Size: 20_000}, goal: goal, limit: 20_000}
+	c.slots = append([]slot{{after: []segment{{Range: disk.Range{Len: 10}, kind: front}}}}, slots...)
+	for i := range slots {
+		c.slots[i+1].part.Number = i + 1
+	}
+	return c
+}
+
+func partition(off, size int64, after ...segment) slot {
+	return slot{part: layout.Item{Range: disk.Range{Off: off, Len: size}}, after: after}
+}
+
+// A partition that moves anyway is not spared.
+func TestOnlyWhatStaysIsSpared(t *testing.T) {
+	to, _, ok := placing(align.Goal{Must: 1000}, partition(1500, 400), partition(2100, 100)).starts()
+	require.True(t, ok)
+	require.Equal(t, []int64{0, 2000, 3000}, to)
+	to, _, ok = placing(align.Goal{Must: 100}, partition(1550, 400), partition(2100, 100)).starts()
+	require.True(t, ok)
+	require.Equal(t, []int64{0, 1000, 2100}, to)
+}
+
+// What went to the next boundary goes back when a record behind it would go beyond its last place.
+func TestPartitionsInFrontOfABoundedRecord(t *testing.T) {
+	bounded := partition(2100, 500, seg(record, 2600, 3000))
+	to, _, ok := placing(align.Goal{Must: 1000}, bounded, partition(10_000, 100)).starts()
+	require.True(t, ok)
+	require.Equal(t, []int64{0, 2000, 10_000}, to)
+
+	left := partition(2100, 500, seg(record, 2600, 2599))
+	_, stuck, ok := placing(align.Goal{Must: 1000, Leave: map[int]string{1: "stays"}}, left, partition(10_000, 100)).starts()
+	require.False(t, ok)
+	require.Equal(t, 1, stuck, "it may not go back")
+}
+
+// A partition that fits nowhere is no reason to squeeze those in front of it.
+func TestWhatFitsNowhere(t *testing.T) {
+	c := placing(align.Goal{Must: 1000}, partition(1000, 100), partition(5000, 1000))
+	c.limit = 2500
+	_, stuck, ok := c.starts()
+	require.False(t, ok)
+	require.Zero(t, stuck)
+}
+
+// The place to which a partition goes back is its own one or on the boundary, and the highest.
+func TestTheHighestPlace(t *testing.T) {
+	back := func(own, most int64) int64 {
+		c := placing(align.Goal{Must: 500}, partition(own, 100))
+		to, ok := c.back(1, 0, most, 10_000)
+		require.True(t, ok)
+		return to
+	}
+	require.EqualValues(t, 1000, back(1500, 1200), "its own is beyond")
+	require.EqualValues(t, 1000, back(500, 1200), "its own is lower")
+	require.EqualValues(t, 1500, back(1500, 1800))
+	require.EqualValues(t, 1000, back(1499, 1800), "its own is off the boundary")
+}
