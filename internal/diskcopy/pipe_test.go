@@ -77,6 +77,37 @@ func TestPipeEndsWithTheErrorOfItsSource(t *testing.T) {
 	_, _, err := diskcopy.Pipe(t.Context(), pieces(data, []disk.Range{{Len: 2 * mib}}, bad), 3*mib,
 		disktest.NewRecorder(3*mib, 64*kib), diskcopy.Options{Jobs: 3})
 	require.ErrorIs(t, err, bad)
+
+	// An error that is given once is not forgotten: in front of a chunk, and within one.
+	for _, stored := range [][]disk.Range{nil, {{Len: 2 * mib}}, {{Len: mib / 2}}} {
+		next, given := pieces(data, stored, bad), false
+		once := func() (int64, []byte, error) {
+			if given {
+				return 0, nil, io.EOF
+			}
+			off, p, err := next()
+			given = err != nil
+			return off, p, err
+		}
+		_, _, err := diskcopy.Pipe(t.Context(), once, 3*mib, disktest.NewRecorder(3*mib, 64*kib), diskcopy.Options{Jobs: 1})
+		require.ErrorIs(t, err, bad, "%v", stored)
+	}
+}
+
+// What cannot be read has no digest, and what cannot be packed is not copied.
+func TestDigestAndPackFail(t *testing.T) {
+	bad := errors.New("marker")
+	s := source{size: mib, data: []disk.Range{{Len: mib}}, fail: func(int64) error { return bad }}
+	_, err := diskcopy.Digest(t.Context(), s.disk(), diskcopy.Options{})
+	require.ErrorIs(t, err, bad)
+	broken := disk.New(mib, 512, func(int64) (disk.Run, error) { return disk.Run{}, bad })
+	_, err = diskcopy.Digest(t.Context(), broken, diskcopy.Options{})
+	require.ErrorIs(t, err, bad)
+	_, err = diskcopy.Size(t.Context(), broken)
+	require.ErrorIs(t, err, bad)
+	_, err = diskcopy.Run(t.Context(), memory([]byte("data")), disktest.NewRecorder(mib, 64*kib),
+		diskcopy.Options{Pack: func([]byte, int64) ([]byte, error) { return nil, bad }})
+	require.ErrorIs(t, err, bad)
 }
 
 // A digest tells disks apart by every byte, by their size and by the place of their data, and not by their holes.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/layout"
@@ -277,4 +278,36 @@ func TestOddGPTs(t *testing.T) {
 		require.Empty(t, settled.Patches, again)
 	}
 	require.Greater(t, planned, n*9/10)
+}
+
+// Where a copy of the GPT is damaged and has no place, a disk that keeps its size is aligned already; one that would grow is refused.
+// A copy that is damaged, and has a place, is written right with the first move, whatever the proof is told of it.
+func TestDamagedBackups(t *testing.T) {
+	f := disktest.ForgeGPT(sector, 8192, 128, disktest.GPTEntryFields{First: 2048, Last: 8000, Name: "stays"})
+	clear(f[8191*sector:])
+	f = append(f, bytes.Repeat([]byte{1}, 2048*sector)...) // where the backup of the enlarged disk belongs
+	l := read(t, memory(f))
+	require.True(t, l.Table.Blocked())
+	goal := align.Goal{Must: 65536, Want: mib}
+	p, err := plan.New(l, goal)
+	require.NoError(t, err)
+	require.Empty(t, p.Moves)
+	require.Empty(t, p.Refusals(false))
+	p = plan.Copy(l.Size)
+	p.Grow(l, l.Size+mib)
+	require.Len(t, p.Refusals(false), 1)
+
+	f = disktest.ForgeGPT(sector, 8192, 128, disktest.GPTEntryFields{First: 63, Last: 2000, Name: "moves"})
+	clear(f[8191*sector:])
+	l = read(t, memory(f))
+	require.True(t, l.Damaged())
+	p, err = plan.New(l, goal)
+	require.NoError(t, err)
+	require.Len(t, p.Moves, 1)
+	for _, mend := range []bool{false, true} {
+		at, err := plan.At(l, p.Starts(), mend)
+		require.NoError(t, err)
+		require.Equal(t, p.Patches, at.Patches)
+		require.Equal(t, p.Pieces, at.Pieces)
+	}
 }
