@@ -1,0 +1,84 @@
+package disktest
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+)
+
+// ErrFault is the error of an operation that was made to fail.
+var ErrFault = errors.New("input/output error, made by a test")
+
+// Faults lets one operation of a run fail.
+type Faults struct{ left atomic.Int64 }
+
+// Next counts an operation, and returns ErrFault when it is the one that fails.
+func (f *Faults) Next() error {
+	if f.left.Add(-1) == -1 {
+		return ErrFault
+	}
+	return nil
+}
+
+// EveryFault repeats a run, each time with the next of its operations failing, until it ends before that. A run must return the error.
+func EveryFault(t *testing.T, what string, run func(f *Faults) error) {
+	t.Helper()
+	for n := int64(0); ; n++ {
+		f := &Faults{}
+		f.left.Store(n)
+		err := run(f)
+		if f.left.Load() >= 0 {
+			require.NoError(t, err, what)
+			require.Positive(t, n, "%s: no operation", what)
+			return
+		}
+		require.ErrorIs(t, err, ErrFault, "%s: operation %d fails", what, n)
+	}
+}
+
+// EveryBadSector repeats a run on a disk, each time with another of the sectors that it reads unreadable. A run must return the error, or
+// a text that has it, or what it returns without: then it has read more than it needs.
+func EveryBadSector(t *testing.T, d disk.Disk, run func(d disk.Disk) (string, error)) {
+	t.Helper()
+	seen := &badDisk{Disk: d, read: map[int64]bool{}, bad: -1}
+	want, err := run(seen)
+	require.NoError(t, err)
+	for _, off := range slices.Sorted(maps.Keys(seen.read)) {
+		if got, err := run(&badDisk{Disk: d, read: map[int64]bool{}, bad: off}); err != nil {
+			require.ErrorIs(t, err, ErrFault, "the sector at %#x", off)
+		} else if !strings.Contains(got, ErrFault.Error()) {
+			require.Equal(t, want, got, "the sector at %#x", off)
+		}
+	}
+}
+
+// badDisk has a sector that cannot be read.
+type badDisk struct {
+	disk.Disk
+	bad int64
+
+	mu   sync.Mutex
+	read map[int64]bool // first and last sectors of reads
+}
+
+func (d *badDisk) ReadAt(p []byte, off int64) (int, error) {
+	const sector = 512
+	d.mu.Lock()
+	d.read[off-off%sector] = true
+	if last := off + int64(len(p)) - 1; last > off {
+		d.read[last-last%sector] = true
+	}
+	d.mu.Unlock()
+	if d.bad >= 0 && (disk.Range{Off: off, Len: int64(len(p))}).Overlaps(disk.Range{Off: d.bad, Len: sector}) {
+		return 0, ErrFault
+	}
+	return d.Disk.ReadAt(p, off)
+}
