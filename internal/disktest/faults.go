@@ -52,7 +52,7 @@ func EveryBadSector(t *testing.T, d disk.Disk, run func(d disk.Disk) (string, er
 	want, err := run(seen)
 	require.NoError(t, err)
 	for _, off := range slices.Sorted(maps.Keys(seen.read)) {
-		if got, err := run(&badDisk{Disk: d, read: map[int64]bool{}, bad: off}); err != nil {
+		if got, err := run(NewBadDisk(d, off)); err != nil {
 			require.ErrorIs(t, err, ErrFault, "the sector at %#x", off)
 		} else if !strings.Contains(got, ErrFault.Error()) {
 			require.Equal(t, want, got, "the sector at %#x", off)
@@ -82,3 +82,15 @@ func (d *badDisk) ReadAt(p []byte, off int64) (int, error) {
 	}
 	return d.Disk.ReadAt(p, off)
 }
+
+// NewBadDisk is d with a sector that cannot be read.
+func NewBadDisk(d disk.Disk, bad int64) disk.Disk {
+	return &badDisk{Disk: d, bad: bad, read: map[int64]bool{}}
+}
+
+// NewBadExtents is d whose extents are not known.
+func NewBadExtents(d disk.Disk) disk.Disk { return badExtents{d} }
+
+type badExtents struct{ disk.Disk }
+
+func (badExtents) Extent(int64, int64) (disk.Extent, error) { return disk.Extent{}, ErrFault }

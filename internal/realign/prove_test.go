@@ -1,0 +1,171 @@
+package realign
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/plan"
+	"github.com/trueup/trueup/internal/verify"
+)
+
+var errMarker = errors.New("marker")
+
+// fakeOutput notes what became of it.
+type fakeOutput struct{ published, discarded bool }
+
+func (*fakeOutput) Files() []string       { return nil }
+func (*fakeOutput) Notes() []ondisk.Issue { return nil }
+func (o *fakeOutput) Publish() error      { o.published = true; return nil }
+func (o *fakeOutput) Discard() error      { o.discarded = true; return nil }
+
+// What is published was created, filled, and has a source that stayed as it was; everything else is discarded.
+func TestWhatIsPublished(t *testing.T) {
+	nothing := func() error { return nil }
+	for name, c := range map[string]struct {
+		create, fill error
+		unchanged    func() error
+		cancel       bool
+		want         error
+	}{
+		"all is well":                         {unchanged: nothing},
+		"a source that cannot be asked":       {},
+		"not created":                         {create: errMarker, unchanged: nothing, want: errMarker},
+		"not filled":                          {fill: errMarker, unchanged: nothing, want: errMarker},
+		"the source changed":                  {unchanged: func() error { return image.ErrChanged }, want: image.ErrChanged},
+		"which looked like another error":     {fill: errMarker, unchanged: func() error { return image.ErrChanged }, want: image.ErrChanged},
+		"which a canceled run is not told of": {fill: context.Canceled, unchanged: func() error { return image.ErrChanged }, want: context.Canceled},
+		"canceled at the end":                 {cancel: true, unchanged: nothing, want: context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			o := &fakeOutput{}
+			_, err := publish(ctx, &Job{}, time.Now(), func() (*fakeOutput, error) { return o, c.create }, c.unchanged,
+				func(*fakeOutput, *Written) error {
+					if c.cancel {
+						cancel()
+					}
+					return c.fill
+				})
+			require.Equal(t, c.want == nil, o.published)
+			require.Equal(t, c.want != nil && c.create == nil, o.discarded)
+			if c.want == nil {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, c.want)
+			}
+		})
+	}
+	require.NoError(t, cause(nil, nil))
+	require.ErrorIs(t, cause(errMarker, nil), errMarker)
+}
+
+// checked is an image whose tables give these issues.
+func checked(issues []ondisk.Issue, err error) *image.Image {
+	return &image.Image{Image: &driver.Image{Check: func() ([]ondisk.Issue, error) { return issues, err }}}
+}
+
+// A copy whose tables are damaged is not what was written.
+func TestTablesOfACopy(t *testing.T) {
+	require.NoError(t, intact(&image.Image{Image: &driver.Image{}}))
+	require.NoError(t, intact(checked([]ondisk.Issue{{Effect: ondisk.Note}}, nil)))
+	require.ErrorIs(t, intact(checked(nil, errMarker)), errMarker)
+	require.ErrorIs(t, intact(checked([]ondisk.Issue{{Effect: ondisk.Warn, Text: "damage"}}, nil)), verify.ErrDifferent)
+}
+
+// What is wrong with the tables of a source is known, and so is that they cannot be read.
+func TestTablesOfASource(t *testing.T) {
+	s := open(t, oldLinux(t, t.TempDir()))
+	damage := ondisk.Issue{Code: "damage", Effect: ondisk.Warn}
+	s.Image.Check = func() ([]ondisk.Issue, error) { return []ondisk.Issue{damage}, nil }
+	require.NoError(t, s.read())
+	require.Contains(t, s.Damage, damage)
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	require.Equal(t, "damage", p.Notes[0].Code)
+	s.Image.Check = func() ([]ondisk.Issue, error) { return nil, errMarker }
+	require.ErrorIs(t, s.read(), errMarker)
+	require.ErrorIs(t, s.Complete(t.Context(), true), errMarker)
+}
+
+// The proof looks at the structures of a copy always, and at its bytes when that is wanted; what cannot be read proves nothing.
+func TestProof(t *testing.T) {
+	s := open(t, oldLinux(t, t.TempDir()))
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	view, err := s.View(p)
+	require.NoError(t, err)
+	const data = 24_000 * sector
+	other := func(off int64) disk.Disk { return disk.Overlay(view, []disk.Patch{{Off: off, New: []byte{0, 0, 0, 0}}}) }
+	broken := disktest.NewBadDisk(view, 0)
+	for name, c := range map[string]struct {
+		got  disk.Disk
+		full bool
+		want error
+	}{
+		"as planned":                  {view, true, nil},
+		"another table":               {other(446 + 8), false, verify.ErrDifferent},
+		"other data":                  {other(data), true, verify.ErrDifferent},
+		"other data are not compared": {other(data), false, nil},
+		"a table that cannot be read": {broken, false, disktest.ErrFault},
+		"data that cannot be read":    {disktest.NewBadDisk(view, data), true, disktest.ErrFault},
+	} {
+		got := &image.Image{Image: &driver.Image{Disk: c.got}}
+		err := (&Job{Full: c.full, Jobs: 1}).prove(t.Context(), s, p, view, got)
+		if c.want == nil {
+			require.NoError(t, err, name)
+		} else {
+			require.ErrorIs(t, err, c.want, name)
+		}
+	}
+	_, err = (&Job{Jobs: 1}).same(t.Context(), disktest.NewBadExtents(view), view)
+	require.ErrorIs(t, err, disktest.ErrFault)
+}
+
+// A planned disk that would move again, or cannot be read, is none; nor is a plan whose patches lie behind the end.
+func TestUnsettledView(t *testing.T) {
+	s := open(t, oldLinux(t, t.TempDir()))
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	require.ErrorIs(t, settled(s.Image.Disk, s.Layout, p), verify.ErrDifferent)
+	require.NoError(t, settled(s.Image.Disk, s.Layout, plan.Copy(diskSize)))
+	_, after, err := s.promised(p)
+	require.NoError(t, err)
+	gap := disk.Overlay(p.View(s.Image.Disk), []disk.Patch{{Off: 22_100 * sector, New: []byte{1}}})
+	require.ErrorIs(t, settled(disktest.NewBadDisk(gap, 22_100*sector), after, p), disktest.ErrFault)
+
+	patches := p.Patches
+	p.Patches = []disk.Patch{{Off: p.Size, Old: []byte{1}, New: []byte{2}}}
+	require.Error(t, checkOld(s.Image.Disk, p))
+	p.Patches = patches
+	p.Patches[0].Old = []byte{^p.Patches[0].Old[0]}
+	_, err = (&Job{Dest: filepath.Join(t.TempDir(), "copy.raw"), Format: "raw"}).Write(t.Context(), s, p)
+	require.Error(t, err)
+}
+
+// The first finding is the error, with its class, and the number of the others.
+func TestErrorsOfFindings(t *testing.T) {
+	finding := func(effect ondisk.Effect) align.Finding {
+		return align.FromIssue(ondisk.Issue{Code: "code", Effect: effect, Text: "text", Remedy: "remedy", Err: ondisk.ErrLimit})
+	}
+	for effect, malformed := range map[ondisk.Effect]bool{ondisk.Broken: true, ondisk.BadVolume: true, ondisk.Refuse: false} {
+		err := Broken([]align.Finding{finding(ondisk.Note), finding(effect)})
+		require.Equal(t, malformed, err != nil)
+		err = Refusal([]align.Finding{finding(effect), finding(effect)})
+		require.Equal(t, "limit", Code(err))
+		require.Equal(t, malformed, errors.Is(err, ondisk.ErrLimit))
+		require.Equal(t, !malformed, errors.As(err, new(*ondisk.Refusal)))
+	}
+	require.ErrorContains(t, Refusal([]align.Finding{finding(ondisk.Refuse), finding(ondisk.Refuse)}), "and 1 more")
+}
