@@ -20,9 +20,9 @@ var ErrFault = errors.New("input/output error, made by a test")
 // Faults lets one operation of a run fail.
 type Faults struct{ left atomic.Int64 }
 
-// Next counts an operation, and returns ErrFault when it is the one that fails.
+// Next counts an operation, and returns ErrFault when it is the one that fails. Of nil Faults none fails.
 func (f *Faults) Next() error {
-	if f.left.Add(-1) == -1 {
+	if f != nil && f.left.Add(-1) == -1 {
 		return ErrFault
 	}
 	return nil

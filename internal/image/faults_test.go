@@ -1,0 +1,223 @@
+package image_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/diskcopy"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/driver"
+)
+
+// step is an operation on a file of a recorded folder.
+type step struct {
+	file string
+	data []byte // written at off; nil: size or sync
+	off  int64
+	size int64
+	sync bool
+}
+
+// recordedFolder keeps the files of an image in memory, and the steps that led to them. Its operations can fail.
+type recordedFolder struct {
+	files  map[string][]byte
+	steps  []step
+	faults *disktest.Faults
+}
+
+func newFolder(f *disktest.Faults) *recordedFolder {
+	return &recordedFolder{files: map[string][]byte{}, faults: f}
+}
+
+// apply carries out a step.
+func (d *recordedFolder) apply(s step) {
+	b := d.files[s.file]
+	if need := max(s.off+int64(len(s.data)), s.size); int64(len(b)) < need {
+		b = append(b, make([]byte, need-int64(len(b)))...)
+	}
+	if s.data == nil && !s.sync {
+		b = b[:s.size]
+	}
+	copy(b[min(s.off, int64(len(b))):], s.data)
+	d.files[s.file] = b
+}
+
+// recordedFile is a file of it.
+type recordedFile struct {
+	*recordedFolder
+	name string
+}
+
+func (f recordedFile) do(s step) error {
+	if err := f.faults.Next(); err != nil {
+		return err
+	}
+	s.file = f.name
+	f.steps = append(f.steps, s)
+	f.apply(s)
+	return nil
+}
+
+func (f recordedFile) WriteAt(p []byte, off int64) (int, error) {
+	return len(p), f.do(step{data: bytes.Clone(p), off: off})
+}
+func (f recordedFile) Truncate(size int64) error { return f.do(step{size: size}) }
+func (f recordedFile) Sync() error               { return f.do(step{sync: true}) }
+func (f recordedFile) Name() string              { return f.name }
+func (f recordedFile) ID() string                { return f.name }
+func (f recordedFile) Size() int64               { return int64(len(f.files[f.name])) }
+
+func (f recordedFile) ReadAt(p []byte, off int64) (int, error) {
+	if err := f.faults.Next(); err != nil {
+		return 0, err
+	}
+	return bytes.NewReader(f.files[f.name]).ReadAt(p, off)
+}
+
+func (f recordedFile) Extent(off, most int64) (disk.Extent, error) {
+	return disk.Extent{Range: disk.Range{Off: off, Len: most}}, nil
+}
+
+// create writes data as an image of a format into the folder.
+func (d *recordedFolder) create(t *testing.T, f driver.Format, sub, name string, data []byte) error {
+	t.Helper()
+	stem, ext := name[:len(name)-len(filepath.Ext(name))], filepath.Ext(name)
+	target, err := f.Create(recordedFile{d, name}, int64(len(data)), driver.Options{
+		Subformat: sub, Name: name, Seed: []byte("seed"), SectorSize: sector, Heads: 255, Sectors: 63,
+		Beside: func(suffix string) (driver.WriteFile, string, error) {
+			return recordedFile{d, stem + suffix + ext}, stem + suffix + ext, d.faults.Next()
+		},
+	})
+	if err != nil {
+		return err
+	}
+	o := diskcopy.Options{}
+	if p, ok := target.(driver.Packer); ok {
+		o.Pack = p.Pack
+	}
+	if _, err := diskcopy.Run(t.Context(), memory(data), target, o); err != nil {
+		return err
+	}
+	return target.Finish()
+}
+
+// open reads the whole of an image, and checks its tables.
+func (d *recordedFolder) open(f driver.Format, name string) ([]byte, error) {
+	img, err := f.Open(&driver.Source{File: recordedFile{d, name}, Open: func(name string) (driver.File, error) {
+		if _, ok := d.files[name]; !ok {
+			return nil, errors.New("no such file")
+		}
+		return recordedFile{d, name}, nil
+	}})
+	if err != nil {
+		return nil, err
+	}
+	if img.Check != nil {
+		issues, err := img.Check()
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range issues {
+			if strings.Contains(i.Text, disktest.ErrFault.Error()) {
+				return nil, disktest.ErrFault // named as the first of the damage
+			}
+			return nil, i.Err
+		}
+	}
+	b := make([]byte, img.Disk.Size())
+	if n, err := img.Disk.ReadAt(b, 0); n < len(b) && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return b, nil
+}
+
+func memory(b []byte) disk.Disk {
+	return disk.New(int64(len(b)), sector, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: int64(len(b)) - off, Src: bytes.NewReader(b), Off: off}, nil
+	})
+}
+
+// everyKind runs a test for all formats that are written, in all their subformats.
+func everyKind(t *testing.T, test func(t *testing.T, f driver.Format, sub, name string)) {
+	t.Helper()
+	for _, f := range image.Writable() {
+		for _, sub := range slices.Concat(f.Subformats, []string{""})[:max(1, len(f.Subformats))] {
+			t.Run(f.Name+sub, func(t *testing.T) {
+				t.Parallel()
+				test(t, f, sub, "disk."+f.Name)
+			})
+		}
+	}
+}
+
+// An operation on a file that fails, wherever it comes, ends the writing of an image, and the reading of one.
+func TestEveryErrorOfAFileSurfaces(t *testing.T) {
+	data := noise(7, 1*mib)
+	everyKind(t, func(t *testing.T, f driver.Format, sub, name string) {
+		disktest.EveryFault(t, "write", func(faults *disktest.Faults) error {
+			return newFolder(faults).create(t, f, sub, name, data)
+		})
+		written := newFolder(nil)
+		require.NoError(t, written.create(t, f, sub, name, data))
+		disktest.EveryFault(t, "read", func(faults *disktest.Faults) error {
+			written.faults = faults
+			got, err := written.open(f, name)
+			if err == nil {
+				require.Equal(t, data, got[:len(data)])
+			}
+			return err
+		})
+	})
+}
+
+// After a loss of power what was not synced may be there or not, each write by itself. No state between is taken for an image, unless it
+// has all data.
+func TestNoImageAfterALossOfPower(t *testing.T) {
+	data := noise(8, 1*mib)
+	everyKind(t, func(t *testing.T, f driver.Format, sub, name string) {
+		if f.Detect == nil {
+			t.Skip("a raw disk is known by its name alone")
+		}
+		all := newFolder(nil)
+		require.NoError(t, all.create(t, f, sub, name, data))
+		last := map[string]step{}
+		for _, s := range all.steps {
+			last[s.file] = s
+		}
+		for file, s := range last {
+			require.True(t, s.sync, "%s ends with a sync", file)
+		}
+		for i, s := range all.steps {
+			if s.sync {
+				continue
+			}
+			after := newFolder(nil)
+			for file := range all.files {
+				after.files[file] = nil
+			}
+			for k, was := range all.steps[:i] {
+				durable := func(x step) bool { return x.sync && x.file == was.file }
+				if slices.ContainsFunc(all.steps[k:i], durable) {
+					after.apply(was)
+				}
+			}
+			after.apply(s)
+			b := after.files[name]
+			if !f.Detect(b[:min(len(b), 4096)], b[max(0, len(b)-4096):]) {
+				continue
+			}
+			if got, err := after.open(f, name); err == nil {
+				require.Equal(t, data, got[:len(data)], "only step %d of %d is there: %s at %#x", i, len(all.steps), s.file, s.off)
+			}
+		}
+	})
+}
