@@ -112,3 +112,81 @@ func TestRenameNewReplacesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "b", string(text))
 }
+
+// Each call has its effect, and says why it has none.
+func TestCallsOnAFolder(t *testing.T) {
+	path := t.TempDir()
+	names := func() (out []string) {
+		entries, err := os.ReadDir(path)
+		require.NoError(t, err)
+		for _, e := range entries {
+			out = append(out, e.Name())
+		}
+		return out
+	}
+	d, err := OpenFolder(path)
+	require.NoError(t, err)
+	f, err := d.Create("a", 0o600)
+	require.NoError(t, err)
+	defer f.Close()
+	_, err = d.Create("a", 0o600)
+	require.ErrorIs(t, err, fs.ErrExist)
+	require.NoError(t, d.Link("a", "b"))
+	require.ErrorIs(t, d.Link("a", "b"), fs.ErrExist)
+	require.NoError(t, d.Rename("b", "c"))
+	require.ErrorIs(t, d.Rename("b", "c"), fs.ErrNotExist)
+	require.Equal(t, []string{"a", "c"}, names())
+	require.NoError(t, d.RenameNew("c", "d"))
+	require.NoError(t, d.Remove("a"))
+	require.ErrorIs(t, d.Remove("a"), fs.ErrNotExist)
+	require.Equal(t, []string{"d"}, names())
+	require.NoError(t, d.Sync())
+
+	for _, open := range []func(string) (*File, error){d.Open, d.OpenToWrite} {
+		_, err = open("none")
+		require.ErrorIs(t, err, fs.ErrNotExist)
+	}
+	_, err = d.Lstat("none")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = OpenFolder(filepath.Join(path, "none"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = OpenDirect(filepath.Join(path, "none"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = SharesMemory(filepath.Join(path, "none"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+
+	require.NoError(t, d.Close())
+	closed := &Folder{-1}
+	require.ErrorIs(t, closed.Sync(), unix.EBADF)
+	_, err = closed.Again()
+	require.ErrorIs(t, err, unix.EBADF)
+	_, err = closed.List()
+	require.ErrorIs(t, err, unix.EBADF)
+	require.ErrorIs(t, closed.Close(), unix.EBADF)
+}
+
+// A lock belongs to an open file: another of the same file meets it, byte by byte.
+func TestLocks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	var f [2]*os.File
+	for i := range f {
+		var err error
+		f[i], err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		require.NoError(t, err)
+		defer f[i].Close()
+	}
+	first, second := Of(f[0]), Of(f[1])
+	require.NoError(t, first.Lock(Exclusive))
+	require.True(t, Locked(second.Lock(Shared)))
+	require.NoError(t, first.Lock(Unlocked))
+	require.NoError(t, second.LockWaiting(Shared))
+	require.NoError(t, first.Lock(Shared))
+	require.True(t, Locked(first.Lock(Exclusive)))
+
+	require.NoError(t, first.LockByte(Exclusive, 100))
+	for at, want := range map[int64]bool{99: false, 100: true, 101: false} {
+		locked, err := second.LockedByte(at)
+		require.NoError(t, err)
+		require.Equal(t, want, locked, "%d", at)
+	}
+}

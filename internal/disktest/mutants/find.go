@@ -39,9 +39,9 @@ const (
 
 // ordered are calls of which only the effect counts.
 var ordered = []string{
-	"Discard", "Finish", "Flush", "Fsync", "Hold", "Link", "Lock", "LockByte", "LockWaiting", "Publish", "Remove", "Rename", "RenameNew",
-	"Renameat2", "Sync", "SyncFolder", "Truncate", "close", "flush", "leave", "link", "lock", "permit", "removeReplaced", "rename", "retract",
-	"syncFolder", "unlink", "unpublish",
+	"Chmod", "Discard", "Fchmod", "FcntlFlock", "Finish", "Flush", "Fsync", "Hold", "Link", "Linkat", "Lock", "LockByte", "LockWaiting",
+	"Publish", "Remove", "Rename", "RenameNew", "Renameat", "Renameat2", "Sync", "SyncFolder", "Truncate", "Unlinkat", "flush", "leave",
+	"link", "lock", "permit", "removeReplaced", "rename", "retract", "syncFolder", "unlink", "unpublish",
 }
 
 // roomIDs parts the numbers of the rooms, so that a change in one leaves the others as they were built.
