@@ -1,0 +1,145 @@
+package table_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/table"
+)
+
+// textOf is what a table says.
+func textOf(d disk.Disk) (string, error) {
+	l, err := table.Read(d)
+	if err != nil {
+		return "", err
+	}
+	text := fmt.Sprintln(l.Scheme, l.GUID, l.Signature, l.Damaged(), l.Blocked(), l.OnlyBackup())
+	for _, p := range l.Partitions {
+		text += fmt.Sprintln(p.Number, p.Kind, p.Range, p.TypeID(), p.Name, p.Active)
+	}
+	for _, i := range l.Issues {
+		text += fmt.Sprintln(i.Code, i.Text)
+	}
+	return text, nil
+}
+
+// A header with one field wrong, and right sums, is malformed, and the error names the field. Spec: UEFI 2.10, 5.3.2.
+func TestFieldsOfAGPT(t *testing.T) {
+	const sectors, primary, backup = 4096, 512, 4095 * 512
+	for name, c := range map[string]struct {
+		at    int64
+		value uint64
+		wide  bool
+		field string
+	}{
+		"a header that is too short":        {disktest.GPTHeaderSize, 91, false, "header size"},
+		"one that is longer than a sector":  {disktest.GPTHeaderSize, 513, false, "header size"},
+		"another place":                     {disktest.GPTMyLBA, 7, true, "my LBA"},
+		"no entries":                        {disktest.GPTNumEntries, 0, false, "number of entries"},
+		"too many":                          {disktest.GPTNumEntries, 16385, false, "number of entries"},
+		"too small":                         {disktest.GPTEntrySize, 64, false, "entry size"},
+		"too large":                         {disktest.GPTEntrySize, 8192, false, "entry size"},
+		"of an odd size":                    {disktest.GPTEntrySize, 192, false, "entry size"},
+		"no usable space":                   {disktest.GPTFirstUsable, 4063, true, "usable LBAs"},
+		"space behind the end":              {disktest.GPTLastUsable, sectors, true, "usable LBAs"},
+		"entries in the header":             {disktest.GPTEntriesLBA, 1, true, "entries LBA"},
+		"entries behind the end":            {disktest.GPTEntriesLBA, sectors, true, "entries LBA"},
+		"entries that reach behind the end": {disktest.GPTEntriesLBA, sectors - 31, true, "entries LBA"},
+		"entries among the partitions":      {disktest.GPTEntriesLBA, 1000, true, "entries LBA"},
+	} {
+		f := disktest.ForgeGPT(512, sectors, 128, disktest.GPTEntryFields{First: 2048, Last: 4000})
+		for _, at := range []int64{primary, backup} {
+			if c.wide {
+				f.U64(at+c.at, c.value)
+			} else {
+				f.U32(at+c.at, uint32(c.value))
+			}
+			f.SumGPT(at, 512)
+		}
+		_, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
+		var malformed *ondisk.FormatError
+		require.ErrorAs(t, err, &malformed, name)
+		require.Equal(t, c.field, malformed.Field, name)
+	}
+}
+
+// The backup alone is held to its own side of the disk; a sum that is wrong makes a copy invalid; without both there is no table.
+func TestCopiesOfAGPT(t *testing.T) {
+	const sectors, primary, backup = 4096, 512, 4095 * 512
+	whole := func() disktest.Forged {
+		return disktest.ForgeGPT(512, sectors, 128, disktest.GPTEntryFields{First: 2048, Last: 4000})
+	}
+	read := func(f disktest.Forged) (*table.Table, error) { return table.Read(disktest.ShortDisk(f, int64(len(f)))) }
+	for name, c := range map[string]struct {
+		change func(f disktest.Forged)
+		field  string // of the error; empty: no table
+	}{
+		"a backup with its entries in front":        {func(f disktest.Forged) { f.U64(backup+disktest.GPTEntriesLBA, 2); f.SumGPT(backup, 512) }, "entries LBA"},
+		"a backup with entries behind its header":   {func(f disktest.Forged) { f.U64(backup+disktest.GPTEntriesLBA, 4064); f.SumGPT(backup, 512) }, "entries LBA"},
+		"a backup within its space for partitions":  {func(f disktest.Forged) { f.U64(backup+disktest.GPTLastUsable, 4095); f.SumGPT(backup, 512) }, "entries LBA"},
+		"a backup whose sum is wrong":               {func(f disktest.Forged) { f.U32(backup+disktest.GPTHeaderCRC, 1) }, "header crc32"},
+		"a backup whose entries have another sum":   {func(f disktest.Forged) { f.U8((4095-32)*512+32, 9) }, "entries crc32"},
+		"no magic number in either of the two":      {func(f disktest.Forged) { clear(f[backup : backup+8]) }, ""},
+		"nothing but the protective entry is there": {func(f disktest.Forged) { clear(f[512:]) }, ""},
+	} {
+		f := whole()
+		clear(f[primary : primary+8])
+		c.change(f)
+		_, err := read(f)
+		if c.field == "" {
+			got, err := read(f)
+			require.NoError(t, err, name)
+			require.Equal(t, table.MBR, got.Scheme)
+			require.NotEmpty(t, got.Issues)
+			clear(f[:512])
+			_, err = read(f)
+			require.ErrorIs(t, err, ondisk.ErrNoMatch, name)
+			continue
+		}
+		var malformed *ondisk.FormatError
+		require.ErrorAs(t, err, &malformed, name)
+		require.Equal(t, c.field, malformed.Field, name)
+	}
+	got, err := read(whole())
+	require.NoError(t, err)
+	require.Empty(t, got.Issues)
+	require.False(t, got.Damaged())
+	for _, at := range []int64{primary, backup} {
+		f := whole()
+		f.U32(at+disktest.GPTHeaderCRC, 1)
+		got, err := read(f)
+		require.NoError(t, err)
+		require.Len(t, got.Issues, 1)
+		require.True(t, got.Damaged())
+	}
+	f := whole()
+	clear(f[primary : primary+8])
+	got, err = read(f)
+	require.NoError(t, err)
+	require.Contains(t, got.Issues[0].Text, "no header at 0x200")
+
+	for _, size := range []int64{0, 511} {
+		_, err := table.Read(disktest.ShortDisk(nil, size))
+		require.ErrorIs(t, err, ondisk.ErrNoMatch)
+	}
+}
+
+// A sector that cannot be read is no table that is absent: the error surfaces, or the other copy is used, and the table says so.
+func TestBadSectorsOfTables(t *testing.T) {
+	mbr := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 1000}, disktest.MBREntryFields{Type: 5, Start: 1100, Sectors: 2000})
+	mbr.EBR(1100, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 900}, disktest.MBREntryFields{Type: 5, Start: 1000, Sectors: 900})
+	mbr.EBR(2100, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 800}, disktest.MBREntryFields{})
+	gpt := disktest.ForgeGPT(512, 4096, 128, disktest.GPTEntryFields{First: 2048, Last: 4000})
+	backup := disktest.ForgeGPT(512, 4096, 128, disktest.GPTEntryFields{First: 2048, Last: 4000})
+	clear(backup[512:1024])
+	enlarged := slices.Concat(gpt[:4095*512], make([]byte, 1<<20))
+	for _, f := range []disktest.Forged{mbr, gpt, backup, enlarged} {
+		disktest.EveryBadSector(t, disktest.ShortDisk(f, int64(len(f))), textOf)
+	}
+}
