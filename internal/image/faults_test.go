@@ -126,11 +126,11 @@ func (d *recordedFolder) open(f driver.Format, name string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, i := range issues {
-			if strings.Contains(i.Text, disktest.ErrFault.Error()) {
+		if len(issues) > 0 {
+			if strings.Contains(issues[0].Text, disktest.ErrFault.Error()) {
 				return nil, disktest.ErrFault // named as the first of the damage
 			}
-			return nil, i.Err
+			return nil, issues[0].Err
 		}
 	}
 	b := make([]byte, img.Disk.Size())
@@ -163,6 +163,7 @@ func everyKind(t *testing.T, test func(t *testing.T, f driver.Format, sub, name 
 func TestEveryErrorOfAFileSurfaces(t *testing.T) {
 	data := noise(7, 1*mib)
 	everyKind(t, func(t *testing.T, f driver.Format, sub, name string) {
+		t.Helper()
 		disktest.EveryFault(t, "write", func(faults *disktest.Faults) error {
 			return newFolder(faults).create(t, f, sub, name, data)
 		})
@@ -184,6 +185,7 @@ func TestEveryErrorOfAFileSurfaces(t *testing.T) {
 func TestNoImageAfterALossOfPower(t *testing.T) {
 	data := noise(8, 1*mib)
 	everyKind(t, func(t *testing.T, f driver.Format, sub, name string) {
+		t.Helper()
 		if f.Detect == nil {
 			t.Skip("a raw disk is known by its name alone")
 		}

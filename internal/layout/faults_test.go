@@ -25,7 +25,7 @@ func known(l *layout.Layout) string {
 		fmt.Fprintln(&out, i.Code, i.Effect, i.Partition, i.Text)
 	}
 	for _, r := range l.Boot.Refs {
-		fmt.Fprintln(&out, r.Name(), r.Place(), r.Points, r.Target, r.Raw, r.At, r.Stays, r.Loss)
+		fmt.Fprintln(&out, r.Name(), r.Place(), r.Points, r.Target, string(r.Raw), r.At, r.Stays, r.Loss)
 	}
 	fmt.Fprintln(&out, l.Boot.Code.ID, l.Boot.Chain, l.Geometry, l.Gaps, l.Damaged(), l.Signature())
 	return out.String()

@@ -107,7 +107,9 @@ func TestProof(t *testing.T) {
 	view, err := s.View(p)
 	require.NoError(t, err)
 	const data = 24_000 * sector
-	other := func(off int64) disk.Disk { return disk.Overlay(view, []disk.Patch{{Off: off, New: []byte{0, 0, 0, 0}}}) }
+	other := func(off int64) disk.Disk {
+		return disk.Overlay(view, []disk.Patch{{Off: off, New: []byte{0, 0, 0, 0}}})
+	}
 	broken := disktest.NewBadDisk(view, 0)
 	for name, c := range map[string]struct {
 		got  disk.Disk
