@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/imagetest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
 )
@@ -92,7 +93,7 @@ func (d *recordedFolder) create(t *testing.T, f driver.Format, sub, name string,
 	t.Helper()
 	stem, ext := name[:len(name)-len(filepath.Ext(name))], filepath.Ext(name)
 	target, err := f.Create(recordedFile{d, name}, int64(len(data)), driver.Options{
-		Subformat: sub, Name: name, Seed: []byte("seed"), SectorSize: sector, Heads: 255, Sectors: 63,
+		Subformat: sub, Name: name, Seed: []byte("seed"), SectorSize: 512, Heads: 255, Sectors: 63,
 		Beside: func(suffix string) (driver.WriteFile, string, error) {
 			return recordedFile{d, stem + suffix + ext}, stem + suffix + ext, d.faults.Next()
 		},
@@ -141,7 +142,7 @@ func (d *recordedFolder) open(f driver.Format, name string) ([]byte, error) {
 }
 
 func memory(b []byte) disk.Disk {
-	return disk.New(int64(len(b)), sector, func(off int64) (disk.Run, error) {
+	return disk.New(int64(len(b)), 512, func(off int64) (disk.Run, error) {
 		return disk.Run{Len: int64(len(b)) - off, Src: bytes.NewReader(b), Off: off}, nil
 	})
 }
@@ -161,7 +162,7 @@ func everyKind(t *testing.T, test func(t *testing.T, f driver.Format, sub, name 
 
 // An operation on a file that fails, wherever it comes, ends the writing of an image, and the reading of one.
 func TestEveryErrorOfAFileSurfaces(t *testing.T) {
-	data := noise(7, 1*mib)
+	data := imagetest.Noise(7, 1<<20)
 	everyKind(t, func(t *testing.T, f driver.Format, sub, name string) {
 		t.Helper()
 		disktest.EveryFault(t, "write", func(faults *disktest.Faults) error {
@@ -183,7 +184,7 @@ func TestEveryErrorOfAFileSurfaces(t *testing.T) {
 // After a loss of power what was not synced may be there or not, each write by itself. No state between is taken for an image, unless it
 // has all data.
 func TestNoImageAfterALossOfPower(t *testing.T) {
-	data := noise(8, 1*mib)
+	data := imagetest.Noise(8, 1<<20)
 	everyKind(t, func(t *testing.T, f driver.Format, sub, name string) {
 		t.Helper()
 		if f.Detect == nil {

@@ -42,9 +42,9 @@ func TestWhatIsPublished(t *testing.T) {
 		"a source that cannot be asked":       {},
 		"not created":                         {create: errMarker, unchanged: nothing, want: errMarker},
 		"not filled":                          {fill: errMarker, unchanged: nothing, want: errMarker},
-		"the source changed":                  {unchanged: func() error { return image.ErrChanged }, want: image.ErrChanged},
-		"which looked like another error":     {fill: errMarker, unchanged: func() error { return image.ErrChanged }, want: image.ErrChanged},
-		"which a canceled run is not told of": {fill: context.Canceled, unchanged: func() error { return image.ErrChanged }, want: context.Canceled},
+		"the source changed":                  {unchanged: func() error { return ondisk.ErrChanged }, want: ondisk.ErrChanged},
+		"which looked like another error":     {fill: errMarker, unchanged: func() error { return ondisk.ErrChanged }, want: ondisk.ErrChanged},
+		"which a canceled run is not told of": {fill: context.Canceled, unchanged: func() error { return ondisk.ErrChanged }, want: context.Canceled},
 		"canceled at the end":                 {cancel: true, unchanged: nothing, want: context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {

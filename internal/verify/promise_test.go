@@ -82,26 +82,26 @@ func TestPromiseBroken(t *testing.T) {
 // Every field of a partition, of its volume and of a reference is compared, whatever else is right.
 func TestPromiseComparesEveryField(t *testing.T) {
 	p, before, view := aligned(t)
-	for name, change := range map[string]func(x *layout.Partition, r *boot.Ref){
-		"number":               func(x *layout.Partition, _ *boot.Ref) { x.Number = 9 },
-		"kind":                 func(x *layout.Partition, _ *boot.Ref) { x.Kind = table.Logical },
-		"active":               func(x *layout.Partition, _ *boot.Ref) { x.Active = !x.Active },
-		"type":                 func(x *layout.Partition, _ *boot.Ref) { x.Type = 0x83 },
-		"GUID":                 func(x *layout.Partition, _ *boot.Ref) { x.GUID = "another" },
-		"name":                 func(x *layout.Partition, _ *boot.Ref) { x.Name = "another" },
-		"start":                func(x *layout.Partition, _ *boot.Ref) { x.Off += 1 << 20 },
-		"size":                 func(x *layout.Partition, _ *boot.Ref) { x.Len += 512 },
-		"kind of volume":       func(x *layout.Partition, _ *boot.Ref) { x.Volume.Kind = "ext4" },
-		"UUID":                 func(x *layout.Partition, _ *boot.Ref) { x.Volume.UUID = "another" },
-		"size of volume":       func(x *layout.Partition, _ *boot.Ref) { x.Volume.Size += 512 },
-		"kind of reference":    func(_ *layout.Partition, r *boot.Ref) { r.Kind = "another" },
-		"disk of reference":    func(_ *layout.Partition, r *boot.Ref) { r.Disk = 7 },
-		"its partition":        func(_ *layout.Partition, r *boot.Ref) { r.Partition = 2 },
-		"its file":             func(_ *layout.Partition, r *boot.Ref) { r.File = "another" },
-		"its place":            func(_ *layout.Partition, r *boot.Ref) { r.Off += 4 },
-		"what it points to":    func(_ *layout.Partition, r *boot.Ref) { r.Points += 512 },
-		"its target":           func(_ *layout.Partition, r *boot.Ref) { r.Target = 2 },
-		"from where it counts": func(_ *layout.Partition, r *boot.Ref) { r.FromRecord = true },
+	for name, change := range map[string]func(x *boot.Partition, r *boot.Ref){
+		"number":               func(x *boot.Partition, _ *boot.Ref) { x.Number = 9 },
+		"kind":                 func(x *boot.Partition, _ *boot.Ref) { x.Kind = table.Logical },
+		"active":               func(x *boot.Partition, _ *boot.Ref) { x.Active = !x.Active },
+		"type":                 func(x *boot.Partition, _ *boot.Ref) { x.Type = 0x83 },
+		"GUID":                 func(x *boot.Partition, _ *boot.Ref) { x.GUID = "another" },
+		"name":                 func(x *boot.Partition, _ *boot.Ref) { x.Name = "another" },
+		"start":                func(x *boot.Partition, _ *boot.Ref) { x.Off += 1 << 20 },
+		"size":                 func(x *boot.Partition, _ *boot.Ref) { x.Len += 512 },
+		"kind of volume":       func(x *boot.Partition, _ *boot.Ref) { x.Volume.Kind = "ext4" },
+		"UUID":                 func(x *boot.Partition, _ *boot.Ref) { x.Volume.UUID = "another" },
+		"size of volume":       func(x *boot.Partition, _ *boot.Ref) { x.Volume.Size += 512 },
+		"kind of reference":    func(_ *boot.Partition, r *boot.Ref) { r.Kind = "another" },
+		"disk of reference":    func(_ *boot.Partition, r *boot.Ref) { r.Disk = 7 },
+		"its partition":        func(_ *boot.Partition, r *boot.Ref) { r.Partition = 2 },
+		"its file":             func(_ *boot.Partition, r *boot.Ref) { r.File = "another" },
+		"its place":            func(_ *boot.Partition, r *boot.Ref) { r.Off += 4 },
+		"what it points to":    func(_ *boot.Partition, r *boot.Ref) { r.Points += 512 },
+		"its target":           func(_ *boot.Partition, r *boot.Ref) { r.Target = 2 },
+		"from where it counts": func(_ *boot.Partition, r *boot.Ref) { r.FromRecord = true },
 	} {
 		after := readLayout(t, view)
 		require.Equal(t, 1, after.Boot.Refs[0].Target)

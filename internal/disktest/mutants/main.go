@@ -28,23 +28,39 @@ var (
 	processTests = suite{"cmd/trueup", "Scan|Boots$|Soak|Kill|Library|Libguestfs|Libyal|Mounted|Startup|Readme|Help"}
 )
 
+var (
+	planTests  = suite{"internal/plan", ""}
+	imageTests = suite{"internal/image", ""}
+	storeTests = suite{"internal/image/store", ""}
+	tests      = []suite{pipeTests, processTests}
+	diskTests  = []suite{{"internal/layout", ""}, planTests, processTests}
+	bootTests  = []suite{{"internal/boot/known", ""}, {"internal/layout", ""}, planTests, processTests}
+	fileTests  = []suite{imageTests, storeTests, pipeTests, processTests}
+)
+
 var rooms = []room{
-	{"realign", false, false, []suite{processTests}},
-	{"verify", true, true, []suite{pipeTests, processTests}},
-	{"plan", true, true, []suite{pipeTests, processTests}},
-	{"diskcopy", false, false, []suite{pipeTests, processTests}},
-	{"disk", false, true, []suite{pipeTests, processTests}},
-	{"table", false, true, []suite{{"internal/layout", ""}, {"internal/plan", ""}, processTests}},
-	{"boot", false, true, []suite{{"internal/layout", ""}, {"internal/plan", ""}, processTests}},
-	{"layout", false, true, []suite{{"internal/plan", ""}, processTests}},
-	{"sys", false, false, []suite{{"internal/image", ""}, processTests}},
-	{"image", false, false, []suite{pipeTests, processTests}},
-	{"image/ova", false, false, []suite{pipeTests, processTests}},
-	{"image/driver", false, false, []suite{{"internal/image", ""}, processTests}},
-	{"image/qcow2", false, false, []suite{{"internal/image", ""}, pipeTests, processTests}},
-	{"image/vhd", false, false, []suite{{"internal/image", ""}, pipeTests, processTests}},
-	{"image/vhdx", false, false, []suite{{"internal/image", ""}, pipeTests, processTests}},
-	{"image/vmdk", false, false, []suite{{"internal/image", ""}, pipeTests, processTests}},
+	{path: "realign", also: []suite{processTests}},
+	{path: "verify", logic: true, pure: true, also: tests},
+	{path: "plan", logic: true, pure: true, also: tests},
+	{path: "diskcopy", also: tests},
+	{path: "disk", pure: true, also: tests},
+	{path: "table", pure: true, also: diskTests},
+	{path: "layout", pure: true, also: []suite{planTests, processTests}},
+	{path: "boot", pure: true, also: bootTests},
+	{path: "boot/firmware", pure: true, also: bootTests},
+	{path: "boot/grub", pure: true, also: bootTests},
+	{path: "boot/linux", pure: true, also: bootTests},
+	{path: "boot/windows", pure: true, also: bootTests},
+	{path: "sys", also: []suite{{"internal/image/gate", ""}, storeTests, pipeTests, processTests}},
+	{path: "image", also: []suite{storeTests, pipeTests, processTests}},
+	{path: "image/gate", also: fileTests},
+	{path: "image/store", also: tests},
+	{path: "image/ova", also: tests},
+	{path: "image/driver", also: fileTests},
+	{path: "image/qcow2", also: fileTests},
+	{path: "image/vhd", also: fileTests},
+	{path: "image/vhdx", also: fileTests},
+	{path: "image/vmdk", also: fileTests},
 }
 
 //go:embed testdata/accepted.txt
