@@ -6,11 +6,11 @@ import (
 	"os"
 	"time"
 
-	"github.com/trueup/trueup/internal/catalog"
 	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/catalog"
 )
 
 // runStore is the catalogue of a scan, and its run there.

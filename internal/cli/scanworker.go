@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/library"
-	"github.com/trueup/trueup/internal/sandbox"
 	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
 // isolations are the values of --isolation, the last one the default.

@@ -18,11 +18,11 @@ var clockCalls = []string{"time.Sleep", "time.Since", "time.Tick", "require.Even
 
 // clockAllowed are the calls that synchronise and assert nothing, each with its reason.
 var clockAllowed = map[string]string{
-	"cmd/trueup/scan_walk_test.go time.Sleep":         "a writer that is not to fill the disk",
-	"cmd/trueup/kill_test.go time.Since":              "what is usual, to spread kills over it; a kill that misses is repeated",
-	"internal/catalog/process_test.go time.Sleep":     "lanes of a crowd share the processors",
-	"internal/sandbox/confine_test.go time.Since":     "a figure for a benchmark",
-	"internal/sandbox/worker_main_test.go time.Sleep": "a worker that never answers",
+	"cmd/trueup/scan_walk_test.go time.Sleep":              "a writer that is not to fill the disk",
+	"cmd/trueup/kill_test.go time.Since":                   "what is usual, to spread kills over it; a kill that misses is repeated",
+	"internal/scan/catalog/process_test.go time.Sleep":     "lanes of a crowd share the processors",
+	"internal/scan/sandbox/confine_test.go time.Since":     "a figure for a benchmark",
+	"internal/scan/sandbox/worker_main_test.go time.Sleep": "a worker that never answers",
 }
 
 // clocksIn lists the calls of a file that watch the clock.

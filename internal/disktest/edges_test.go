@@ -81,8 +81,8 @@ var edges = map[string][]string{
 	// A plan asks a table and the references for their patches, and knows which kinds of partitions can move.
 	"internal/plan": {"internal/align", "internal/boot", "internal/layout", "internal/table"},
 
-	"internal/diskcopy": nil,
-	"internal/sandbox":  nil, // requests and answers are bytes to it
+	"internal/diskcopy":     nil,
+	"internal/scan/sandbox": nil, // requests and answers are bytes to it
 	// A comparison runs on the workers of the copy.
 	"internal/verify": {"internal/align", "internal/boot", "internal/diskcopy", "internal/layout", "internal/plan", "internal/table"},
 	// How an image stores a disk: files of the driver, the verdict's block, the workers that read.
@@ -98,19 +98,19 @@ var edges = map[string][]string{
 	// Its inspector is the pipe up to the plan, and runs in workers.
 	// The gate counts what is read of a file, and says when one is unchanged.
 	"internal/scan": {
-		"internal/align", "internal/catalog", "internal/image", "internal/image/gate", "internal/image/ova", "internal/library", "internal/realign", "internal/report", "internal/sandbox",
+		"internal/align", "internal/scan/catalog", "internal/image", "internal/image/gate", "internal/image/ova", "internal/library", "internal/realign", "internal/report", "internal/scan/sandbox",
 		"internal/sys",
 	},
 	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
-	"internal/catalog": {"internal/library", "internal/report", "internal/sys"},
+	"internal/scan/catalog": {"internal/library", "internal/report", "internal/sys"},
 	// The pipe: from an image to a proved copy. It reports nothing; what it finds are values.
 	"internal/realign": {
 		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/image/ova",
 		"internal/image/store", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table", "internal/verify",
 	},
 	"internal/cli": {
-		"internal/align", "internal/catalog", "internal/image", "internal/image/ova", "internal/image/store",
-		"internal/library", "internal/realign", "internal/report", "internal/sandbox", "internal/scan", "internal/sys",
+		"internal/align", "internal/scan/catalog", "internal/image", "internal/image/ova", "internal/image/store",
+		"internal/library", "internal/realign", "internal/report", "internal/scan/sandbox", "internal/scan", "internal/sys",
 	},
 
 	"internal/disktest":       nil, // for tests; nothing else may import it, nor what is in its folder
@@ -204,11 +204,11 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 // waits for processes; disktest is for tests.
 var (
 	openers = []string{
-		"internal/sys", "internal/image/gate", "internal/image/store", "internal/scan", "internal/sandbox", "internal/cli",
+		"internal/sys", "internal/image/gate", "internal/image/store", "internal/scan", "internal/scan/sandbox", "internal/cli",
 		"internal/disktest", "internal/disktest/oddfs", "internal/disktest/imagetest",
 		"internal/disktest/mutants",
 	}
-	starters = []string{"internal/diskcopy", "internal/scan", "internal/sandbox", "internal/cli", "internal/disktest"}
+	starters = []string{"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/cli", "internal/disktest"}
 )
 
 // opens are the functions that open or change a file by its name, by package.
@@ -298,7 +298,7 @@ func TestFewOpenFilesOrStartGoroutines(t *testing.T) {
 		}
 	}
 	// The search finds what is known to be there.
-	for _, known := range []string{"file internal/image/gate", "file internal/image/store", "goroutine internal/diskcopy", "goroutine internal/cli", "goroutine internal/sandbox", "interruptible internal/sys"} {
+	for _, known := range []string{"file internal/image/gate", "file internal/image/store", "goroutine internal/diskcopy", "goroutine internal/cli", "goroutine internal/scan/sandbox", "interruptible internal/sys"} {
 		require.Positive(t, counts[known], "%s in %v", known, slices.Collect(maps.Keys(counts)))
 	}
 }
@@ -307,7 +307,7 @@ func TestFewOpenFilesOrStartGoroutines(t *testing.T) {
 // system, the layers of a sandbox are those of one system, and disktest is for tests.
 func asksSystem(path, name string) bool {
 	return slices.Contains([]string{"internal/sys", "internal/disktest", "internal/disktest/oddfs"}, path) ||
-		path == "internal/sandbox" && strings.HasSuffix(name, "_linux.go")
+		path == "internal/scan/sandbox" && strings.HasSuffix(name, "_linux.go")
 }
 
 // A further system is one more file of sys. The files that this system leaves out count too.
@@ -330,7 +330,7 @@ func TestOnlySysAsksTheSystem(t *testing.T) {
 			}
 		}
 	}
-	for _, known := range []string{"internal/sys", "internal/sandbox"} {
+	for _, known := range []string{"internal/sys", "internal/scan/sandbox"} {
 		require.Positive(t, found[known])
 	}
 }

@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/catalog"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/scan/catalog"
 )
 
 // judge makes the row of one image and hands it over.

@@ -17,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/trueup/trueup/internal/catalog"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/catalog"
 )
 
 func TestDevicesInFoldersAreLeftAlone(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/sandbox"
+	"github.com/trueup/trueup/internal/scan/sandbox"
 	"github.com/trueup/trueup/internal/units"
 )
 

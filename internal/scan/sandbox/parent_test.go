@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/sandbox"
+	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
 // How a parent runs that has an older kernel, as far as its calls tell.

@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"github.com/trueup/trueup/internal/sandbox"
+	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
 // The test binary is its own worker, and a parent of workers that lacks something. These are its first arguments then.

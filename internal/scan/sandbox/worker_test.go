@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/sandbox"
+	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
 // start runs a worker of the tests until the end of one.

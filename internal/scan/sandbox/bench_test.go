@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/sandbox"
+	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
 // BenchmarkCall is what a request costs that asks for nothing.

@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-const manual = "../../docs/catalog.md"
+const manual = "../../../docs/catalog.md"
 
 // The questions of the manual are asked as they stand there, by another program than ours.
 func TestQuestionsOfTheManual(t *testing.T) {
