@@ -90,7 +90,7 @@ test-race:
 exhaustive: export REQUIRE_TOOLS ?= 1
 exhaustive: export TRUEUP_EXHAUSTIVE := 1
 exhaustive: ## all random tables, a report of 10,000 rows and a library of 2,000 images, of which test takes a share
-	$(GO) test -count=1 -timeout 60m ./internal/plan ./internal/library
+	$(GO) test -count=1 -timeout 60m ./internal/plan ./internal/scan/results
 	@$(GO) test -list '^TestScanLibrary$$' ./cmd/... | grep -x TestScanLibrary
 	$(GO) test -count=1 -timeout 60m -run '^(TestScanLibrary|TestLibraryRecord)$$' ./cmd/...
 

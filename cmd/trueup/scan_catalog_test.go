@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // kept is a library with a catalogue.
@@ -95,43 +95,43 @@ func TestScanReadsWhatHasChanged(t *testing.T) {
 		name   string
 		change func()
 		read   []string
-		is     map[string]library.Change // of those that are not the same
+		is     map[string]results.Change // of those that are not the same
 	}{
 		{
 			"written in place", func() { smallDisk(t, k.path("a.raw"), 2048) },
 			[]string{"a.raw"},
-			map[string]library.Change{"a.raw": library.Changed},
+			map[string]results.Change{"a.raw": results.Changed},
 		},
-		{"touched", func() { touch("b.raw") }, []string{"b.raw"}, map[string]library.Change{"b.raw": library.Changed}},
+		{"touched", func() { touch("b.raw") }, []string{"b.raw"}, map[string]results.Change{"b.raw": results.Changed}},
 		{
 			"replaced by the same bytes", func() {
 				smallDisk(t, k.path("b.new"), 63)
 				require.NoError(t, os.Rename(k.path("b.new"), k.path("b.raw")))
 			},
 			[]string{"b.raw"},
-			map[string]library.Change{"b.raw": library.Changed},
+			map[string]results.Change{"b.raw": results.Changed},
 		},
 		{"other rights", func() { require.NoError(t, os.Chmod(k.path("b.raw"), 0o600)) }, []string{"b.raw"}, nil},
 		{
 			"an extent is written", func() { writeAt(t, k.path("flat-flat.vmdk"), 1<<20, []byte("data")) },
 			[]string{"flat.vmdk"},
-			map[string]library.Change{"flat.vmdk": library.Changed},
+			map[string]results.Change{"flat.vmdk": results.Changed},
 		},
 		{
 			"a snapshot child", func() {
 				disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", "base.qcow2", k.path("child.qcow2"))
 			},
 			[]string{"base.qcow2", "child.qcow2"},
-			map[string]library.Change{"child.qcow2": library.New},
+			map[string]results.Change{"child.qcow2": results.New},
 		},
 		{"a lock", func() { require.NoError(t, os.Mkdir(k.path("flat.vmdk.lck"), 0o755)) }, []string{"flat.vmdk"}, nil},
 		{"a lock that is gone", func() { require.NoError(t, os.Remove(k.path("flat.vmdk.lck"))) }, []string{"flat.vmdk"}, nil},
 		{
 			"another name", func() { require.NoError(t, os.Rename(k.path("b.raw"), k.path("c.raw"))) },
 			[]string{"c.raw"},
-			map[string]library.Change{"b.raw": library.Removed, "c.raw": library.New},
+			map[string]results.Change{"b.raw": results.Removed, "c.raw": results.New},
 		},
-		{"removed", func() { require.NoError(t, os.Remove(k.path("c.raw"))) }, []string{}, map[string]library.Change{"c.raw": library.Removed}},
+		{"removed", func() { require.NoError(t, os.Remove(k.path("c.raw"))) }, []string{}, map[string]results.Change{"c.raw": results.Removed}},
 		{"a file that is no image", func() { require.NoError(t, os.WriteFile(k.path("note"), []byte("x"), 0o644)) }, []string{}, nil},
 	} {
 		c.change()
@@ -139,7 +139,7 @@ func TestScanReadsWhatHasChanged(t *testing.T) {
 		require.Equal(t, c.read, k.read(s), c.name)
 		for path, i := range s.rows {
 			if name := strings.TrimPrefix(path, k.dir+"/"); c.is[name] == "" {
-				if i.Change != library.Same {
+				if i.Change != results.Same {
 					require.Contains(t, []string{"base.qcow2", "flat.vmdk"}, name, "%s: %s", c.name, i.Change)
 					require.Contains(t, c.read, name, "%s: %s", c.name, i.Change)
 				}
@@ -166,7 +166,7 @@ func TestScanShowsChanges(t *testing.T) {
 	require.NoError(t, os.Remove(k.path("b.raw")))
 	s := k.scan(t, 0, "--changed")
 	require.Equal(t, map[string]string{"new.raw": "aligned", "b.raw": "gone"}, s.words(k.dir))
-	require.Equal(t, library.Changes{Since: s.sum.Changes.Since, New: 1, Same: 4, Removed: 1}, *s.sum.Changes)
+	require.Equal(t, results.Changes{Since: s.sum.Changes.Since, New: 1, Same: 4, Removed: 1}, *s.sum.Changes)
 	require.Equal(t, 5, s.sum.Images)
 	smallDisk(t, k.path("newer.raw"), 63)
 	s = k.scan(t, 3, "--changed")

@@ -13,21 +13,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // scanned is what a scan printed: rows by path, and the summary.
 type scanned struct {
-	rows    map[string]*library.Image
+	rows    map[string]*results.Image
 	again   []string // paths of more than one row
-	summary *library.Summary
+	summary *results.Summary
 }
 
 // parseScan reads NDJSON: lines of images, and the summary as the last one.
 func parseScan(t testing.TB, text string) *scanned {
 	t.Helper()
-	s := &scanned{rows: map[string]*library.Image{}}
+	s := &scanned{rows: map[string]*results.Image{}}
 	lines := bufio.NewReader(strings.NewReader(text))
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -43,7 +43,7 @@ func parseScan(t testing.TB, text string) *scanned {
 			continue
 		}
 		require.Equal(t, "image", head.Event)
-		i := &library.Image{}
+		i := &results.Image{}
 		require.NoError(t, json.Unmarshal(line, i), "%s", line)
 		name := pathBytes(t, i.Path, i.PathBytes)
 		if s.rows[name] != nil {
@@ -88,7 +88,7 @@ func compareLibrary(t testing.TB, dir string, record []expectedImage, strangers 
 			say(h.path, "%s: %s", h.name, difference)
 		}
 		// What else lies in its folder is as strange, and may have rows.
-		maps.DeleteFunc(left, func(name string, _ *library.Image) bool { return path.Dir(name) == path.Dir(h.path) })
+		maps.DeleteFunc(left, func(name string, _ *results.Image) bool { return path.Dir(name) == path.Dir(h.path) })
 	}
 	for _, name := range slices.Sorted(maps.Keys(left)) {
 		say(name, "a row of what is no image: %s %s", left[name].State, left[name].Format)
@@ -97,7 +97,7 @@ func compareLibrary(t testing.TB, dir string, record []expectedImage, strangers 
 }
 
 // differences holds a row against its line of the record. A row by another name of the inode has that name among its files.
-func (e *expectedImage) differences(i *library.Image, also bool) (out []string) {
+func (e *expectedImage) differences(i *results.Image, also bool) (out []string) {
 	equal := func(what string, want, got any) {
 		if want != got {
 			out = append(out, fmt.Sprintf("%s %v, want %v", what, got, want))
@@ -107,7 +107,7 @@ func (e *expectedImage) differences(i *library.Image, also bool) (out []string) 
 		out = append(out, "error: "+i.Error.Code+": "+i.Error.Message)
 	}
 	equal("state", e.State, string(i.State))
-	if e.State != string(library.Judged) || i.State != library.Judged {
+	if e.State != string(results.Judged) || i.State != results.Judged {
 		return out
 	}
 	equal("format", e.Format, i.Format)
@@ -132,7 +132,7 @@ func (e *expectedImage) differences(i *library.Image, also bool) (out []string) 
 }
 
 // fileDifferences wants the files of the image, and of those that it completes, and no other.
-func (e *expectedImage) fileDifferences(i *library.Image, also bool) (out []string) {
+func (e *expectedImage) fileDifferences(i *results.Image, also bool) (out []string) {
 	if also {
 		return nil
 	}
@@ -154,7 +154,7 @@ func (e *expectedImage) fileDifferences(i *library.Image, also bool) (out []stri
 	return out
 }
 
-func (d *expectedDisk) differences(got *library.Disk) (out []string) {
+func (d *expectedDisk) differences(got *results.Disk) (out []string) {
 	equal := func(what string, want, got any) {
 		if want != got {
 			out = append(out, fmt.Sprintf("%s %v, want %v", what, got, want))
@@ -201,14 +201,14 @@ func (s *scanned) sums() (out []string) {
 	want := map[string]int{}
 	for _, i := range s.rows {
 		want["images"]++
-		if want[string(i.State)]++; i.State == library.Judged {
+		if want[string(i.State)]++; i.State == results.Judged {
 			want[string(i.Verdict)]++
 		}
 	}
 	got := s.summary
 	for what, n := range map[string]int{
 		"images": got.Images, string(align.Aligned): got.Aligned, string(align.BelowBoundary): got.Below, string(align.Misaligned): got.Misaligned,
-		string(align.NothingToJudge): got.Nothing, string(library.Failed): got.Failed, string(library.Orphan): got.Orphans, string(library.Packed): got.Packed,
+		string(align.NothingToJudge): got.Nothing, string(results.Failed): got.Failed, string(results.Orphan): got.Orphans, string(results.Packed): got.Packed,
 	} {
 		if n != want[what] {
 			out = append(out, fmt.Sprintf("summary: %s %d, want %d", what, n, want[what]))

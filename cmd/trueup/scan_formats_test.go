@@ -17,7 +17,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -25,15 +25,15 @@ import (
 type told struct{ Verdict, Rank, Cost, Size, Command string }
 
 // jsonTold are the images of the JSON, ranked.
-func jsonTold(s scanResult) (out map[string]told, ranked []*library.Image) {
+func jsonTold(s scanResult) (out map[string]told, ranked []*results.Image) {
 	for _, i := range s.rows {
 		ranked = append(ranked, i)
 	}
-	library.Rank(ranked)
+	results.Rank(ranked)
 	out = map[string]told{}
 	for _, i := range ranked {
 		one := told{Verdict: string(i.Verdict)}
-		if i.State != library.Judged {
+		if i.State != results.Judged {
 			one.Verdict = string(i.State)
 		}
 		if i.Size > 0 {
@@ -207,7 +207,7 @@ func TestScanFormatsAgree(t *testing.T) {
 		require.Regexp(t, fmt.Sprintf(`(?m)^trueup_images\{.*verdict="%s"\} %d$`, word, n), metrics)
 	}
 	for _, i := range ranked {
-		if i.State == library.Judged {
+		if i.State == results.Judged {
 			require.Equal(t, i.Verdict.ExitCode(), trueup(t, "inspect", "-q", i.Path).code, i.Path)
 		}
 	}
@@ -225,7 +225,7 @@ func TestScanScriptOfEveryKind(t *testing.T) {
 	after := scan(t, "--include", "*-aligned.*", dir)
 	copies := 0
 	for path, i := range after.rows {
-		if i.State == library.Judged {
+		if i.State == results.Judged {
 			copies++
 			require.Equal(t, align.Aligned, i.Verdict, path)
 		}

@@ -21,14 +21,14 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // scanResult is a run of scan with -o json.
 type scanResult struct {
 	result
-	rows map[string]*library.Image // by path
-	sum  library.Summary
+	rows map[string]*results.Image // by path
+	sum  results.Summary
 }
 
 // scan runs trueup scan with -o json to its end.
@@ -40,7 +40,7 @@ func scan(t testing.TB, args ...string) scanResult {
 // readScan reads the lines of a scan, each of which its schema must allow. The last one is the sum.
 func readScan(t testing.TB, r result) scanResult {
 	t.Helper()
-	s := scanResult{result: r, rows: map[string]*library.Image{}}
+	s := scanResult{result: r, rows: map[string]*results.Image{}}
 	lines := strings.SplitAfter(strings.TrimSuffix(r.stdout, "\n"), "\n")
 	for n, line := range lines {
 		validate(t, line)
@@ -49,7 +49,7 @@ func readScan(t testing.TB, r result) scanResult {
 			require.Equal(t, "summary", s.sum.Event, "%s%s", r.stdout, r.stderr)
 			break
 		}
-		i := &library.Image{}
+		i := &results.Image{}
 		require.NoError(t, json.Unmarshal([]byte(line), i))
 		require.NotContains(t, s.rows, i.ExactPath(), "two rows of one image")
 		s.rows[i.ExactPath()] = i
@@ -78,11 +78,11 @@ func (s scanResult) words(root string) map[string]string {
 	for path, i := range s.rows {
 		word := string(i.State)
 		switch i.State {
-		case library.Judged:
+		case results.Judged:
 			word = string(i.Verdict)
-		case library.Failed:
+		case results.Failed:
 			word = i.Error.Code
-		case library.Orphan, library.Gone, library.Packed:
+		case results.Orphan, results.Gone, results.Packed:
 		}
 		out[strings.TrimPrefix(path, root+"/")] = word
 	}
@@ -418,4 +418,4 @@ func ended(pid int) bool {
 }
 
 // off reports whether a row is what manyDisks makes.
-func off(i *library.Image) bool { return i.State == library.Judged && i.Verdict == align.Misaligned }
+func off(i *results.Image) bool { return i.State == results.Judged && i.Verdict == align.Misaligned }

@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // stranger is a hostile image in the library. What its row must say is what the tests of inspect pin for the same file.
@@ -29,15 +29,15 @@ type stranger struct {
 	partly bool
 }
 
-func (h stranger) differences(i *library.Image) []string {
-	if i.State == library.Judged && (h.partly || h.verdict != "") {
+func (h stranger) differences(i *results.Image) []string {
+	if i.State == results.Judged && (h.partly || h.verdict != "") {
 		if h.verdict != "" && i.Verdict != h.verdict {
 			return []string{fmt.Sprintf("verdict %s, want %s", i.Verdict, h.verdict)}
 		}
 		return nil
 	}
 	switch {
-	case i.State != library.Failed || h.verdict != "":
+	case i.State != results.Failed || h.verdict != "":
 		return []string{fmt.Sprintf("state %s, verdict %q, want %q%s: %v", i.State, i.Verdict, h.code, h.verdict, i.Error)}
 	case i.Error == nil || i.Error.Code != h.code:
 		return []string{fmt.Sprintf("error %v, want %s", i.Error, h.code)}

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // TestScanLibrary is the bulk check as a user runs it: hundreds of images in all formats and the disorder of a real library, with hostile
@@ -43,29 +43,29 @@ func sampleRecord(t testing.TB) ([]expectedImage, []stranger, *scanned) {
 		{Path: "b.ova", Files: []string{"b.ova"}, Also: []string{"x/c.ova"}, State: "judged", Format: "ova", Verdict: "aligned", Disks: []expectedDisk{whole}},
 		{Path: "d-flat.vmdk", Files: []string{"d-flat.vmdk"}, State: "orphan", Format: "vmdk"},
 	}
-	row := func(path string, files ...string) *library.Image {
-		i := library.NewImage("/lib/" + path)
-		i.State, i.Size, i.Verdict = library.Judged, 1<<20, align.Misaligned
+	row := func(path string, files ...string) *results.Image {
+		i := results.NewImage("/lib/" + path)
+		i.State, i.Size, i.Verdict = results.Judged, 1<<20, align.Misaligned
 		for _, name := range files {
-			i.Files = append(i.Files, library.File{Name: name})
+			i.Files = append(i.Files, results.File{Name: name})
 		}
 		return i
 	}
 	a := row("a.vmdk", "a.vmdk", "a-flat.vmdk")
 	a.Format, a.Subformat = "vmdk", "monolithicFlat"
-	a.Disks = []library.Disk{{Disk: report.Disk{Size: 1 << 20, Table: report.Table{Scheme: "mbr"}, Verdict: align.Misaligned, Partitions: []report.Partition{
+	a.Disks = []results.Disk{{Disk: report.Disk{Size: 1 << 20, Table: report.Table{Scheme: "mbr"}, Verdict: align.Misaligned, Partitions: []report.Partition{
 		{Number: 1, Kind: "primary", Start: 63 * 512, Size: 1 << 19, Verdict: align.Misaligned, Volume: &report.Volume{Kind: "ntfs", Label: "System"}},
 	}}}}
 	b := row("x/c.ova", "c.ova")
 	b.Format, b.Verdict = "ova", align.Aligned
-	b.Disks = []library.Disk{{Member: "d.vmdk", Disk: report.Disk{Size: 1 << 20, Table: report.Table{Scheme: "none"}, Verdict: align.Aligned, Volume: &report.Volume{Kind: "ext4", Label: "root"}}}}
+	b.Disks = []results.Disk{{Member: "d.vmdk", Disk: report.Disk{Size: 1 << 20, Table: report.Table{Scheme: "none"}, Verdict: align.Aligned, Volume: &report.Volume{Kind: "ext4", Label: "root"}}}}
 	d := row("d-flat.vmdk", "d-flat.vmdk")
-	d.State, d.Verdict = library.Orphan, ""
+	d.State, d.Verdict = results.Orphan, ""
 	bad := row("T01/disk.vmdk", "disk.vmdk")
 	bad.Fail("reference", "no")
-	s := library.NewSummary()
+	s := results.NewSummary()
 	var text strings.Builder
-	for _, i := range []*library.Image{a, b, d, bad, row("T01/x-flat.vmdk")} {
+	for _, i := range []*results.Image{a, b, d, bad, row("T01/x-flat.vmdk")} {
 		s.Add(i)
 		require.NoError(t, json.NewEncoder(&text).Encode(i))
 	}
@@ -84,7 +84,7 @@ func TestScanComparison(t *testing.T) {
 		`"/lib/b": two rows`:                      func(s *scanned) { s.again = []string{"/lib/b"} },
 		`"/lib/n.txt": a row of what is no image`: func(s *scanned) { s.rows["/lib/n.txt"] = s.rows["/lib/a.vmdk"] },
 		"state failed, want judged":               func(s *scanned) { s.rows["/lib/a.vmdk"].Fail("io", "gone") },
-		"state judged, want orphan":               func(s *scanned) { s.rows["/lib/d-flat.vmdk"].State = library.Judged },
+		"state judged, want orphan":               func(s *scanned) { s.rows["/lib/d-flat.vmdk"].State = results.Judged },
 		"subformat vmfs, want monolithicFlat":     func(s *scanned) { s.rows["/lib/a.vmdk"].Subformat = "vmfs" },
 		`file "a-flat.vmdk" is not listed`:        func(s *scanned) { s.rows["/lib/a.vmdk"].Files = s.rows["/lib/a.vmdk"].Files[:1] },
 		`file "z" is not its own`:                 func(s *scanned) { s.rows["/lib/a.vmdk"].Files[0].Name = "z" },
@@ -99,7 +99,7 @@ func TestScanComparison(t *testing.T) {
 		"T01: error &{format no}, want reference": func(s *scanned) { s.rows["/lib/T01/disk.vmdk"].Error.Code = "format" },
 		`T01: state judged, verdict "aligned"`: func(s *scanned) {
 			i := s.rows["/lib/T01/disk.vmdk"]
-			i.State, i.Verdict = library.Judged, align.Aligned
+			i.State, i.Verdict = results.Judged, align.Aligned
 		},
 		"summary: misaligned 1, want 2": func(s *scanned) { s.summary.Misaligned-- },
 		"summary: failed 7, want 1":     func(s *scanned) { s.summary.Failed = 7 },

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // someDisks are enough that a scan of them takes a while.
@@ -43,7 +43,7 @@ func TestScanWorkersAreKilled(t *testing.T) {
 		if off(i) {
 			continue
 		}
-		require.Equal(t, library.Failed, i.State, path)
+		require.Equal(t, results.Failed, i.State, path)
 		require.Equal(t, "limit", i.Error.Code, "%s: %s", path, i.Error.Message)
 		require.Contains(t, i.Error.Message, "killed from outside", path)
 		failed++
@@ -84,7 +84,7 @@ func TestScanWorkersAreStarved(t *testing.T) {
 			require.Equal(t, map[bool]int{true: 3, false: 1}[s.sum.Failed+s.sum.UnreadableCount == 0], s.code)
 			for path, i := range s.rows {
 				if !off(i) {
-					require.Equal(t, library.Failed, i.State, path)
+					require.Equal(t, results.Failed, i.State, path)
 					if tc.code != "" {
 						require.Equal(t, tc.code, i.Error.Code, "%s: %s", path, i.Error.Message)
 					}

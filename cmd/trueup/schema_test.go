@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // schemaFolder holds the JSON Schemas that users get.
@@ -258,10 +258,10 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"package-align.json":              report.PackageAlign{},
 		"package-convert.json":            report.PackageAlign{},
 		"package-verify.json":             report.PackageVerify{},
-		"scan-image.json":                 library.Image{},
-		"scan-image.json#/$defs/disk":     library.Disk{},
-		"scan-summary.json":               library.Summary{},
-		"scan-image.json#/$defs/priority": library.Priority{},
+		"scan-image.json":                 results.Image{},
+		"scan-image.json#/$defs/disk":     results.Disk{},
+		"scan-summary.json":               results.Summary{},
+		"scan-image.json#/$defs/priority": results.Priority{},
 		"common.json#/$defs/image":        report.Image{},
 		"common.json#/$defs/package":      report.Package{},
 		"common.json#/$defs/file":         report.File{},

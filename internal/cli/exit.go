@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // Exit codes that are no verdict. 0, 2 and 3 are those of align.Verdict.
@@ -77,7 +77,7 @@ func finish(err error, c *common, command string, stdout, stderr io.Writer) int 
 	if (c.json() || c.asked) && !errors.Is(err, errStdout) {
 		f := report.Failure{Head: head(command), Error: report.Error{Code: code, Message: msg}, ExitCode: exit}
 		write := report.JSON
-		if command == library.Command {
+		if command == results.Command {
 			write = report.Line // as all that scan prints
 		}
 		if jsonErr := write(stdout, f); jsonErr != nil {

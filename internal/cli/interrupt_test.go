@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // Ctrl-C before there is anything to tell leaves a report that says so.
@@ -29,7 +29,7 @@ func TestScanInterruptedAtOnce(t *testing.T) {
 	root.SetArgs([]string{"scan", "-o", "json", "--isolation", "none", dir})
 	cmd, err := root.ExecuteContextC(ctx)
 	require.Equal(t, 128+int(syscall.SIGINT), finish(err, c, cmd.Name(), &out, &errs))
-	var sum library.Summary
+	var sum results.Summary
 	require.NoError(t, json.Unmarshal(out.Bytes(), &sum), out.String())
 	require.False(t, sum.Complete)
 	require.Zero(t, sum.Images)

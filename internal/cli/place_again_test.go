@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // own is a folder with a disk, as the folder that the user is in.
@@ -63,7 +63,7 @@ func TestReportsAreWrittenAgain(t *testing.T) {
 	} {
 		requireTwice(t, append(args, "--out", "report"))
 	}
-	for _, format := range library.FormatNames() {
+	for _, format := range results.FormatNames() {
 		requireTwice(t, []string{"scan", "--isolation", "none", "-o", format, "src.img", "--out", "report"})
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
@@ -82,7 +82,7 @@ bytes or line ends.`,
 
 func (f *scanFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	formats := library.FormatNames()
+	formats := results.FormatNames()
 	fs.StringVarP(&f.output, "output", "o", formats[0], "print the result as `FORMAT`: "+strings.Join(formats, ", "))
 	complete(cmd, "output", formats...)
 	boundaryFlag(cmd, &f.boundary, "required alignment of partition starts, 4K to 1G")
@@ -99,9 +99,9 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	f.addSandbox(cmd)
 	fs.StringVar(&f.catalog, "catalog", "", "keep results in `FILE` and skip unchanged images")
 	fs.BoolVar(&f.changed, "changed", false, "report only new, changed and removed images")
-	levels := strings.Join(library.FailOns(), ", ")
+	levels := strings.Join(results.FailOns(), ", ")
 	fs.StringVar(&f.failOn, "fail-on", "", "fail for `LEVEL`: "+levels+" (default: errors and starts off --boundary)")
-	complete(cmd, "fail-on", library.FailOns()...)
+	complete(cmd, "fail-on", results.FailOns()...)
 	unknownFlag(cmd, &f.unknown)
 	fs.BoolVar(&f.empty, "allow-empty", false, "exit with 0 if no image was judged")
 	fs.BoolVar(&f.tables, "check", false, "check all tables of every container, as inspect does")
@@ -114,12 +114,12 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 }
 
 // check refuses flags that cannot be right.
-func (f *scanFlags) check() (library.FailOn, error) {
+func (f *scanFlags) check() (results.FailOn, error) {
 	switch {
 	case f.asJSON && f.output != "text" && f.output != "json":
 		return "", ondisk.In(errUsage, "--json and --output %s ask for two formats; give one of them", f.output)
-	case !slices.Contains(library.FormatNames(), f.output):
-		return "", ondisk.In(errUsage, "--output %q, want one of %s", f.output, strings.Join(library.FormatNames(), ", "))
+	case !slices.Contains(results.FormatNames(), f.output):
+		return "", ondisk.In(errUsage, "--output %q, want one of %s", f.output, strings.Join(results.FormatNames(), ", "))
 	case f.jobs < 1 || f.jobs > maxJobs:
 		return "", ondisk.In(errUsage, "--jobs %d, want 1 to %d", f.jobs, maxJobs)
 	case !slices.Contains(isolations, f.isolation):
@@ -138,9 +138,9 @@ func (f *scanFlags) check() (library.FailOn, error) {
 		return "", err
 	}
 	if f.failOn == "" {
-		return library.Default, f.spare()
+		return results.Default, f.spare()
 	}
-	level, err := library.ParseFailOn(f.failOn)
+	level, err := results.ParseFailOn(f.failOn)
 	if err != nil {
 		return "", ondisk.In(errUsage, "--fail-on %w", err)
 	}
@@ -148,9 +148,9 @@ func (f *scanFlags) check() (library.FailOn, error) {
 }
 
 // globs parses the globs of a flag.
-func globs(flag string, texts []string) (out []*library.Glob, err error) {
+func globs(flag string, texts []string) (out []*results.Glob, err error) {
 	for _, text := range texts {
-		g, err := library.ParseGlob(text)
+		g, err := results.ParseGlob(text)
 		if err != nil {
 			return nil, ondisk.In(errUsage, "%s %q, %w", flag, text, err)
 		}
@@ -169,8 +169,8 @@ func (f *scanFlags) wanted() (func(rel, shown string) bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	matches := func(gs []*library.Glob, names []string) bool {
-		return slices.ContainsFunc(gs, func(g *library.Glob) bool { return g.MatchAny(names) })
+	matches := func(gs []*results.Glob, names []string) bool {
+		return slices.ContainsFunc(gs, func(g *results.Glob) bool { return g.MatchAny(names) })
 	}
 	return func(rel, shown string) bool {
 		names := []string{rel, shown}
@@ -179,21 +179,21 @@ func (f *scanFlags) wanted() (func(rel, shown string) bool, error) {
 }
 
 // readIgnore reads the list of accepted images.
-func (f *scanFlags) readIgnore() (*library.Ignore, error) {
+func (f *scanFlags) readIgnore() (*results.Ignore, error) {
 	if f.ignore == "" {
-		return library.ParseIgnore(nil)
+		return results.ParseIgnore(nil)
 	}
 	in, err := os.Open(f.ignore)
 	if err != nil {
 		return nil, ondisk.In(errUsage, "--ignore: %w", err)
 	}
 	defer in.Close()
-	text, err := io.ReadAll(io.LimitReader(in, library.MaxIgnore+1))
+	text, err := io.ReadAll(io.LimitReader(in, results.MaxIgnore+1))
 	if err != nil {
 		return nil, fmt.Errorf("--ignore %s: %w", f.ignore, err)
 	}
-	list, err := library.ParseIgnore(text)
-	if _, wrong := errors.AsType[*library.IgnoreError](err); wrong {
+	list, err := results.ParseIgnore(text)
+	if _, wrong := errors.AsType[*results.IgnoreError](err); wrong {
 		return nil, ondisk.In(errUsage, "--ignore %s: %w", f.ignore, err)
 	}
 	return list, err

@@ -8,8 +8,8 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // A table that is broken where no partition, volume or boot sector lies: a scan that reads only those calls the disk aligned, and says how
@@ -55,11 +55,11 @@ func TestScanKeepsTheVerdictOfLargeTables(t *testing.T) {
 		require.NoError(t, j.Prepare())
 		whole := j.Image(job)
 		require.Nil(t, whole.Error)
-		require.Equal(t, library.Full, whole.Disks[0].Depth)
+		require.Equal(t, results.Full, whole.Disks[0].Depth)
 		j.Most = 2 << 20
 		got := j.Image(job)
 		require.Nil(t, got.Error, job.Path)
-		require.Equal(t, library.Judged, got.State)
+		require.Equal(t, results.Judged, got.State)
 		require.Equal(t, whole.Verdict, got.Verdict)
 		require.Equal(t, whole.Disks[0].Fix, got.Disks[0].Fix)
 		fs := got.Disks[0].Findings

@@ -5,26 +5,26 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // A thousand images of a thousand partitions each: the report has all images, and memory is bounded.
 func TestKeptRowsAreBounded(t *testing.T) {
 	s := &scanning{}
-	row := func(n int) *library.Image {
-		i := library.NewImage("a.img")
-		i.Disks = []library.Disk{library.NewDisk(0, 1<<20)}
+	row := func(n int) *results.Image {
+		i := results.NewImage("a.img")
+		i.Disks = []results.Disk{results.NewDisk(0, 1<<20)}
 		i.Disks[0].Partitions = make([]report.Partition, n)
 		return i
 	}
 	for range 1000 {
-		s.keep(row(library.MostItems))
+		s.keep(row(results.MostItems))
 	}
 	small := row(fewItems)
 	s.keep(small)
 	require.Len(t, s.images, 1001)
-	require.Len(t, s.images[0].Disks[0].Partitions, library.MostItems)
+	require.Len(t, s.images[0].Disks[0].Partitions, results.MostItems)
 	require.Len(t, s.images[999].Disks[0].Partitions, fewItems)
 	require.Len(t, small.Disks[0].Partitions, fewItems)
 	require.Empty(t, small.Findings, "nothing is left out of a usual row")

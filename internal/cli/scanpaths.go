@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/trueup/trueup/internal/image/store"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -74,7 +74,7 @@ func (f *scanFlags) settlePlaces() (err error) {
 	if f.script == "" {
 		return nil
 	}
-	f.script, err = store.Place{Flag: "--script", Path: f.script, Role: store.Script, Force: f.force, Mine: library.IsScript}.Settle()
+	f.script, err = store.Place{Flag: "--script", Path: f.script, Role: store.Script, Force: f.force, Mine: results.IsScript}.Settle()
 	if err != nil {
 		return err
 	}

@@ -14,15 +14,15 @@ import (
 	"golang.org/x/term"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // scanProgress is told how a scan goes on, from any goroutine.
 type scanProgress interface {
 	found(n int)           // the walk has come upon n more images
 	walked()               // it will find no more
-	done(i *library.Image) // a row is known
+	done(i *results.Image) // a row is known
 	stop()                 // once, when all else has ended
 }
 
@@ -45,7 +45,7 @@ type scanSilent struct{}
 
 func (scanSilent) found(int)           {}
 func (scanSilent) walked()             {}
-func (scanSilent) done(*library.Image) {}
+func (scanSilent) done(*results.Image) {}
 func (scanSilent) stop()               {}
 
 // scanCounts is how far a scan is, and a line of --progress json.
@@ -76,7 +76,7 @@ type scanMeter struct {
 }
 
 func newScanMeter() *scanMeter {
-	return &scanMeter{start: time.Now(), now: scanCounts{Schema: report.Schema, Event: "progress", Command: library.Command, Walking: true}}
+	return &scanMeter{start: time.Now(), now: scanCounts{Schema: report.Schema, Event: "progress", Command: results.Command, Walking: true}}
 }
 
 func (m *scanMeter) found(n int) {
@@ -91,18 +91,18 @@ func (m *scanMeter) walked() {
 	m.now.Walking = false
 }
 
-func (m *scanMeter) done(i *library.Image) {
+func (m *scanMeter) done(i *results.Image) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := &m.now
 	switch {
-	case i.State == library.Gone: // it was not looked for
+	case i.State == results.Gone: // it was not looked for
 		return
-	case i.State == library.Failed:
+	case i.State == results.Failed:
 		n.Failed++
-	case i.State == library.Orphan:
+	case i.State == results.Orphan:
 		n.Orphans++
-	case i.State == library.Packed:
+	case i.State == results.Packed:
 		n.Packed++
 	case i.Verdict == align.NothingToJudge:
 		n.Nothing++

@@ -22,7 +22,7 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 func someCounts() scanCounts {
@@ -76,8 +76,8 @@ func TestScanLinesFit(t *testing.T) {
 	})
 }
 
-func imageOf(s library.State, v align.Verdict) *library.Image {
-	i := library.NewImage("x")
+func imageOf(s results.State, v align.Verdict) *results.Image {
+	i := results.NewImage("x")
 	i.State, i.Verdict = s, v
 	return i
 }
@@ -90,9 +90,9 @@ func told(p scanProgress) {
 	}
 	g.Wait()
 	p.walked()
-	for _, i := range []*library.Image{
-		imageOf(library.Judged, align.Aligned), imageOf(library.Judged, align.BelowBoundary), imageOf(library.Judged, align.Misaligned),
-		imageOf(library.Failed, ""), imageOf(library.Orphan, ""), imageOf(library.Gone, ""),
+	for _, i := range []*results.Image{
+		imageOf(results.Judged, align.Aligned), imageOf(results.Judged, align.BelowBoundary), imageOf(results.Judged, align.Misaligned),
+		imageOf(results.Failed, ""), imageOf(results.Orphan, ""), imageOf(results.Gone, ""),
 	} {
 		g.Go(func() { p.done(i) })
 	}

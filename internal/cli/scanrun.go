@@ -10,33 +10,33 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image/store"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/sys"
 )
 
 // scanning is a run of scan at work.
 type scanning struct {
 	scanFlags
-	fail    library.FailOn
+	fail    results.FailOn
 	paths   []string
-	roots   library.Roots // the same
+	roots   results.Roots // the same
 	wanted  func(rel, shown string) bool
-	ignore  *library.Ignore
+	ignore  *results.Ignore
 	today   string
 	start   time.Time
 	store   *runStore // nil: no catalogue
 	bar     scanProgress
 	errOut  io.Writer // for warnings
-	summary *library.Summary
-	worst   *library.Image   // that decided the exit code; nil: none has
-	images  []*library.Image // that are shown at the end, or stand in the script
+	summary *results.Summary
+	worst   *results.Image   // that decided the exit code; nil: none has
+	images  []*results.Image // that are shown at the end, or stand in the script
 	items   int              // of images
-	copies  *library.Copies
-	format  library.Format
+	copies  *results.Copies
+	format  results.Format
 	rows    io.Writer // for those that the format prints as they come
 	partial string    // the name of the report until it is complete, when it goes to a file
 	found   int
@@ -89,7 +89,7 @@ func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFla
 }
 
 // noneJudged reports whether the run fails since it judged no image.
-func (s *scanning) noneJudged() bool { return s.fail != library.Never && s.summary.NoneJudged() }
+func (s *scanning) noneJudged() bool { return s.fail != results.Never && s.summary.NoneJudged() }
 
 // interrupted says what the report has, and that folders were not walked.
 func (s *scanning) interrupted() string {
@@ -105,11 +105,11 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &scanning{scanFlags: f, fail: fail, summary: library.NewSummary(), copies: library.NewCopies()}
+	s := &scanning{scanFlags: f, fail: fail, summary: results.NewSummary(), copies: results.NewCopies()}
 	if f.asJSON {
 		s.output = "json"
 	}
-	s.format = library.Formats[slices.Index(library.FormatNames(), s.output)]
+	s.format = results.Formats[slices.Index(results.FormatNames(), s.output)]
 	if s.wanted, err = f.wanted(); err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func newScanning(f scanFlags, in io.Reader, paths []string) (*scanning, error) {
 	if len(paths) == 0 && f.filesFrom == "" {
 		return nil, ondisk.In(errUsage, "scan takes a PATH, none given; see trueup scan --help")
 	}
-	s.roots = library.NewRoots(s.paths)
+	s.roots = results.NewRoots(s.paths)
 	s.start = time.Now()
 	s.today = s.start.UTC().Format(time.DateOnly)
 	sum := s.summary
@@ -205,14 +205,14 @@ func (s *scanning) commandFlags() []string {
 }
 
 // row takes a row that is finished.
-func (s *scanning) row(i *library.Image) error {
+func (s *scanning) row(i *results.Image) error {
 	s.done++
 	i.Tolerated = s.unknown
 	s.ignore.Accept(i, s.roots, s.today, s.fail)
 	s.summary.Add(i)
 	s.copies.Add(i)
 	s.bar.done(i)
-	if s.changed && i.Change == library.Same {
+	if s.changed && i.Change == results.Same {
 		return nil
 	}
 	s.exit(s.fail.Code(i), i)
@@ -234,7 +234,7 @@ const (
 )
 
 // keep keeps a row for the report. Many images of thousands of partitions each must not take all memory.
-func (s *scanning) keep(i *library.Image) {
+func (s *scanning) keep(i *results.Image) {
 	if s.items+i.Items() > maxKeptItems {
 		i.Trim(fewItems)
 	}
@@ -243,20 +243,20 @@ func (s *scanning) keep(i *library.Image) {
 }
 
 // unreadable takes a place that could not be looked at. What lies there is not known, which is an error as that of an image is.
-func (s *scanning) unreadable(u library.Unreadable) {
-	if s.summary.AddUnreadable(u); s.fail != library.Never {
-		s.exit(exitError, &library.Image{Path: u.Path, State: library.Failed})
+func (s *scanning) unreadable(u results.Unreadable) {
+	if s.summary.AddUnreadable(u); s.fail != results.Never {
+		s.exit(exitError, &results.Image{Path: u.Path, State: results.Failed})
 	}
 }
 
 // exit makes the exit code worse where it is not as bad yet. Of all images that are as bad it is told for the one that stands first in
 // the report, whichever was finished first.
-func (s *scanning) exit(code int, i *library.Image) {
+func (s *scanning) exit(code int, i *results.Image) {
 	sum := s.summary
-	if code == 0 || library.Worse(sum.ExitCode, code) {
+	if code == 0 || results.Worse(sum.ExitCode, code) {
 		return
 	}
-	if code == sum.ExitCode && library.Compare(s.worst, i) <= 0 {
+	if code == sum.ExitCode && results.Compare(s.worst, i) <= 0 {
 		return
 	}
 	s.worst, sum.ExitCode, sum.Worst = i, code, i.Path
@@ -275,7 +275,7 @@ func (s *scanning) finish(w, stdout io.Writer, interrupted int) error {
 		sum.ExitCode = interrupted
 	}
 	s.copies.Settle(sum, s.images)
-	library.Rank(s.images)
+	results.Rank(s.images)
 	var err error
 	if s.store != nil {
 		err = s.store.Finish(sum)
@@ -291,7 +291,7 @@ func (s *scanning) writeScript() error {
 	if err != nil {
 		return err
 	}
-	return f.End(library.Script(f, s.summary, s.images))
+	return f.End(results.Script(f, s.summary, s.images))
 }
 
 // print writes the report in the format that is wanted.
@@ -303,5 +303,5 @@ func (s *scanning) print(w, stdout io.Writer) error {
 	if s.out == "" {
 		t.Width, t.Color, t.Columns, t.Unicode = width(stdout), s.color(stdout), columns(stdout), blockCharacters(stdout)
 	}
-	return s.format.Write(w, &library.Report{Summary: s.summary, Images: s.images, Fail: s.fail, Text: t})
+	return s.format.Write(w, &results.Report{Summary: s.summary, Images: s.images, Fail: s.fail, Text: t})
 }

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/trueup/trueup/internal/image/store"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/scan/catalog"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // runStore is the catalogue of a scan, and its run there.
@@ -43,12 +43,12 @@ func (s *scanning) openStore() error {
 	if s.store.Run, err = c.Begin(scan.Places(s.paths), time.Now()); err != nil {
 		return err
 	}
-	s.summary.Changes = &library.Changes{Since: s.store.Since}
+	s.summary.Changes = &results.Changes{Since: s.store.Since}
 	return nil
 }
 
 // removed hands over the images that are known and not there any more.
-func (s *runStore) removed(row func(*library.Image) error) error {
+func (s *runStore) removed(row func(*results.Image) error) error {
 	there := func(path string) bool {
 		_, err := os.Lstat(path)
 		return err == nil

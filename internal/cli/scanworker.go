@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
@@ -40,7 +40,7 @@ func (s *scanning) startPool(ctx context.Context) (*scan.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.summary.Isolation = library.Isolation{Wanted: s.isolation, Achieved: string(sandbox.None), Layers: []string{}}
+	s.summary.Isolation = results.Isolation{Wanted: s.isolation, Achieved: string(sandbox.None), Layers: []string{}}
 	if s.isolation != string(sandbox.None) && s.ownProcess {
 		sandbox.Confine(sandbox.Access{Workers: true}) // which reads nothing of an image; what counts is what the workers achieve
 	}
@@ -65,7 +65,7 @@ func (s *scanning) confineInside() {
 
 // achieved notes the isolation of a worker, of which the least counts, and warns of it or refuses to go on with it.
 func (s *scanning) achieved(got sandbox.Isolation) error {
-	s.summary.Isolation = library.Isolation{
+	s.summary.Isolation = results.Isolation{
 		Wanted: string(got.Wanted), Achieved: string(got.Achieved), Layers: append([]string{}, got.Layers...), Note: got.Note,
 	}
 	if got.Achieved == got.Wanted {

@@ -19,7 +19,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/driver"
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -107,14 +107,14 @@ func TestReportFormatIsOneEntry(t *testing.T) {
 	path := dummyDisk(t, "", "nothing")
 	scan := []string{"scan", "--isolation", "none", "--fail-on", "4K", path, "-o"}
 	require.Contains(t, command(t, append(scan, "dummy")...).stderr, "want one of text, json, csv, html, junit, prometheus")
-	sum := func(w io.Writer, r *library.Report) error {
+	sum := func(w io.Writer, r *results.Report) error {
 		_, err := fmt.Fprintln(w, "sum", r.Summary.Found, len(r.Images), r.Fail)
 		return err
 	}
-	with(t, &library.Formats, library.Format{Name: "dummy", Write: sum})
-	with(t, &library.Formats, library.Format{
+	with(t, &results.Formats, results.Format{Name: "dummy", Write: sum})
+	with(t, &results.Formats, results.Format{
 		Name:  "stream",
-		Row:   func(w io.Writer, i *library.Image) error { _, err := fmt.Fprintln(w, "row", i.Path); return err },
+		Row:   func(w io.Writer, i *results.Image) error { _, err := fmt.Fprintln(w, "row", i.Path); return err },
 		Write: sum,
 	})
 	require.Equal(t, ended{3, "sum 1 1 4K\n", ""}, command(t, append(scan, "dummy")...))

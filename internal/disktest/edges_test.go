@@ -93,16 +93,16 @@ var edges = map[string][]string{
 		"internal/verify", "internal/volume",
 	},
 	// Rows of many images and their reports: made of what is reported of one.
-	"internal/library": {"internal/align", "internal/layout", "internal/report"},
+	"internal/scan/results": {"internal/align", "internal/layout", "internal/report"},
 	// A walk tells what files are, and makes rows of those that have no disk to judge.
 	// Its inspector is the pipe up to the plan, and runs in workers.
 	// The gate counts what is read of a file, and says when one is unchanged.
 	"internal/scan": {
-		"internal/align", "internal/scan/catalog", "internal/image", "internal/image/gate", "internal/image/ova", "internal/library", "internal/realign", "internal/report", "internal/scan/sandbox",
+		"internal/align", "internal/scan/catalog", "internal/image", "internal/image/gate", "internal/image/ova", "internal/scan/results", "internal/realign", "internal/report", "internal/scan/sandbox",
 		"internal/sys",
 	},
 	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
-	"internal/scan/catalog": {"internal/library", "internal/report", "internal/sys"},
+	"internal/scan/catalog": {"internal/scan/results", "internal/report", "internal/sys"},
 	// The pipe: from an image to a proved copy. It reports nothing; what it finds are values.
 	"internal/realign": {
 		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/image/ova",
@@ -110,7 +110,7 @@ var edges = map[string][]string{
 	},
 	"internal/cli": {
 		"internal/align", "internal/scan/catalog", "internal/image", "internal/image/ova", "internal/image/store",
-		"internal/library", "internal/realign", "internal/report", "internal/scan/sandbox", "internal/scan", "internal/sys",
+		"internal/scan/results", "internal/realign", "internal/report", "internal/scan/sandbox", "internal/scan", "internal/sys",
 	},
 
 	"internal/disktest":       nil, // for tests; nothing else may import it, nor what is in its folder

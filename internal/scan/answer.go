@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // check refuses an answer that no worker gives which is what it was when it was started. One that has read a hostile image may be
@@ -22,7 +22,7 @@ func (a Answer) check(r Request) error {
 
 func (a Answer) wrong(r Request) error {
 	if !r.Judge {
-		return errors.Join(checkIdentity(a.Identity), library.CheckError(a.Error))
+		return errors.Join(checkIdentity(a.Identity), results.CheckError(a.Error))
 	}
 	i := a.Image
 	switch {
@@ -30,7 +30,7 @@ func (a Answer) wrong(r Request) error {
 		return errors.New("no row")
 	case i == nil:
 		return nil
-	case i.State == library.Orphan, i.State == library.Packed:
+	case i.State == results.Orphan, i.State == results.Packed:
 		return fmt.Errorf("a row that is %s, which a worker cannot know", i.State)
 	}
 	i.Change, i.Accepted, i.Priority = "", nil, nil // not for a worker to say

@@ -13,9 +13,9 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // liar answers as a worker that a hostile image has taken over: with any JSON.
@@ -42,21 +42,21 @@ func (judge) Classify(err error) report.Error {
 }
 
 // lied has a worker lie about one file and gives the rows of the run, and the sum of them.
-func lied(t *testing.T, l liar) (rows []*library.Image, sum *library.Summary) {
+func lied(t *testing.T, l liar) (rows []*results.Image, sum *results.Summary) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "a.vmdk")
 	require.NoError(t, os.WriteFile(path, make([]byte, 512), 0o600))
 	pool := scan.NewPool(1, judge{}, func(context.Context) (scan.Worker, error) { return l, nil })
-	sum = library.NewSummary()
-	sum.Changes = &library.Changes{}
+	sum = results.NewSummary()
+	sum.Changes = &results.Changes{}
 	_, err := scan.Scan(t.Context(), scan.Options{
 		Paths: []string{path}, Jobs: 1, Pool: pool, Found: func(int) {}, Walked: func() {},
-		Row: func(i *library.Image) error {
+		Row: func(i *results.Image) error {
 			rows = append(rows, i)
 			sum.Add(i)
 			return nil
 		},
-		Unreadable: func(library.Unreadable) {},
+		Unreadable: func(results.Unreadable) {},
 	})
 	require.NoError(t, err)
 	require.NoError(t, pool.Close())
@@ -67,20 +67,20 @@ func lied(t *testing.T, l liar) (rows []*library.Image, sum *library.Summary) {
 }
 
 // honest is a row as a worker gives it.
-func honest() *library.Image {
-	i := library.NewImage("a.vmdk")
-	i.State, i.Format, i.Size, i.Files = library.Judged, "vmdk", 1<<20, []library.File{{Name: "a.vmdk", Size: 512}}
-	d := library.NewDisk(1<<20, align.DefaultBoundary)
+func honest() *results.Image {
+	i := results.NewImage("a.vmdk")
+	i.State, i.Format, i.Size, i.Files = results.Judged, "vmdk", 1<<20, []results.File{{Name: "a.vmdk", Size: 512}}
+	d := results.NewDisk(1<<20, align.DefaultBoundary)
 	d.Verdict = align.Misaligned
 	d.Partitions = []report.Partition{{Number: 1, Kind: "primary", StartLBA: 63, Start: 63 * 512, Size: 4096, Alignment: 512, Verdict: align.Misaligned}}
-	d.Fix = &library.Fix{Boundary: 1 << 20, OldSize: 1 << 20, NewSize: 2 << 20, Moves: []report.Move{}, Refusals: []align.Finding{}}
-	i.Disks = []library.Disk{d}
+	d.Fix = &results.Fix{Boundary: 1 << 20, OldSize: 1 << 20, NewSize: 2 << 20, Moves: []report.Move{}, Refusals: []align.Finding{}}
+	i.Disks = []results.Disk{d}
 	return i
 }
 
 const disk = `{"identity":{"kind":"disk","format":"vmdk"}}`
 
-func answer(t *testing.T, i *library.Image) string {
+func answer(t *testing.T, i *results.Image) string {
 	t.Helper()
 	text, err := json.Marshal(scan.Answer{Image: i})
 	require.NoError(t, err)
@@ -90,7 +90,7 @@ func answer(t *testing.T, i *library.Image) string {
 func TestAnHonestWorker(t *testing.T) {
 	rows, sum := lied(t, liar{disk, answer(t, honest())})
 	require.Len(t, rows, 1)
-	require.Equal(t, library.Judged, rows[0].State)
+	require.Equal(t, results.Judged, rows[0].State)
 	require.Equal(t, 1, sum.Misaligned)
 	require.Equal(t, int64(1<<20), sum.Fix.Grows)
 }
@@ -99,12 +99,12 @@ func TestAnHonestWorker(t *testing.T) {
 func TestWhatAWorkerMayNotSay(t *testing.T) {
 	i := honest()
 	i.Path, i.PathBytes = "/etc/shadow", "L2V0Yy9zaGFkb3c="
-	i.Accepted, i.Change = &library.Accepted{Reason: "trust me"}, "none"
-	i.Priority = &library.Priority{Class: -1, Command: "rm -rf /"}
+	i.Accepted, i.Change = &results.Accepted{Reason: "trust me"}, "none"
+	i.Priority = &results.Priority{Class: -1, Command: "rm -rf /"}
 	i.Files[0].Name = "b.vmdk"
 	rows, _ := lied(t, liar{disk, answer(t, i)})
 	require.Len(t, rows, 1)
-	require.Equal(t, library.Judged, rows[0].State)
+	require.Equal(t, results.Judged, rows[0].State)
 	require.Nil(t, rows[0].Accepted)
 	require.Empty(t, rows[0].Change)
 	require.Contains(t, rows[0].Priority.Command, "trueup align "+rows[0].Path)
@@ -113,7 +113,7 @@ func TestWhatAWorkerMayNotSay(t *testing.T) {
 }
 
 func TestLies(t *testing.T) {
-	forged := func(change func(i *library.Image)) liar {
+	forged := func(change func(i *results.Image)) liar {
 		i := honest()
 		change(i)
 		return liar{disk, answer(t, i)}
@@ -131,38 +131,38 @@ func TestLies(t *testing.T) {
 		"a wrong kind":                {`{"identity":{"kind":"gift"}}`, answer(t, honest())},
 		"a wrong error":               {`{"error":{"code":"<script>"}}`, answer(t, honest())},
 		"an endless list of extents":  {`{"identity":{"kind":"disk","extents":["` + strings.Repeat(`a","`, 1<<17) + `a"]}}`, answer(t, honest())},
-		"a wrong state":               forged(func(i *library.Image) { i.State = "fine" }),
-		"no state":                    forged(func(i *library.Image) { i.State = "" }),
-		"gone":                        forged(func(i *library.Image) { i.State = library.Gone }),
-		"an orphan":                   forged(func(i *library.Image) { i.State = library.Orphan }),
-		"another event":               forged(func(i *library.Image) { i.Event = "summary" }),
-		"another schema":              forged(func(i *library.Image) { i.Schema = "trueup/9" }),
-		"failed without a reason":     forged(func(i *library.Image) { i.State = library.Failed }),
-		"judged and failed":           forged(func(i *library.Image) { i.Error = &report.Error{Code: "io"} }),
-		"no format":                   forged(func(i *library.Image) { i.Format = "" }),
-		"a wrong code":                forged(func(i *library.Image) { i.Fail("ok", "") }),
-		"a wrong verdict":             forged(func(i *library.Image) { i.Disks[0].Verdict = "good" }),
-		"no verdict":                  forged(func(i *library.Image) { i.Disks[0].Verdict = "" }),
-		"a partition's verdict":       forged(func(i *library.Image) { i.Disks[0].Partitions[0].Verdict = "good" }),
-		"a wrong severity":            forged(func(i *library.Image) { i.Findings = append(i.Findings, align.Finding{Severity: "fun"}) }),
-		"a wrong depth":               forged(func(i *library.Image) { i.Disks[0].Depth = "abyss" }),
-		"a boundary of 0":             forged(func(i *library.Image) { i.Disks[0].Boundary = 0 }),
-		"a negative size":             forged(func(i *library.Image) { i.Size = -1 }),
-		"negative reads":              forged(func(i *library.Image) { i.Read = -1 }),
-		"a negative start":            forged(func(i *library.Image) { i.Disks[0].Partitions[0].Start = -1 }),
-		"a copy that shrinks":         forged(func(i *library.Image) { i.Disks[0].Fix.NewSize = 0 }),
-		"a file in another folder":    forged(func(i *library.Image) { i.Files = append(i.Files, library.File{Name: "../../etc/shadow"}) }),
-		"a file that is a folder":     forged(func(i *library.Image) { i.Files = append(i.Files, library.File{Name: ".."}) }),
-		"a file without a name":       forged(func(i *library.Image) { i.Files = append(i.Files, library.File{}) }),
-		"a text that is far too long": forged(func(i *library.Image) { i.Subformat = strings.Repeat("x", 1<<20) }),
-		"a label that is far too long": forged(func(i *library.Image) {
+		"a wrong state":               forged(func(i *results.Image) { i.State = "fine" }),
+		"no state":                    forged(func(i *results.Image) { i.State = "" }),
+		"gone":                        forged(func(i *results.Image) { i.State = results.Gone }),
+		"an orphan":                   forged(func(i *results.Image) { i.State = results.Orphan }),
+		"another event":               forged(func(i *results.Image) { i.Event = "summary" }),
+		"another schema":              forged(func(i *results.Image) { i.Schema = "trueup/9" }),
+		"failed without a reason":     forged(func(i *results.Image) { i.State = results.Failed }),
+		"judged and failed":           forged(func(i *results.Image) { i.Error = &report.Error{Code: "io"} }),
+		"no format":                   forged(func(i *results.Image) { i.Format = "" }),
+		"a wrong code":                forged(func(i *results.Image) { i.Fail("ok", "") }),
+		"a wrong verdict":             forged(func(i *results.Image) { i.Disks[0].Verdict = "good" }),
+		"no verdict":                  forged(func(i *results.Image) { i.Disks[0].Verdict = "" }),
+		"a partition's verdict":       forged(func(i *results.Image) { i.Disks[0].Partitions[0].Verdict = "good" }),
+		"a wrong severity":            forged(func(i *results.Image) { i.Findings = append(i.Findings, align.Finding{Severity: "fun"}) }),
+		"a wrong depth":               forged(func(i *results.Image) { i.Disks[0].Depth = "abyss" }),
+		"a boundary of 0":             forged(func(i *results.Image) { i.Disks[0].Boundary = 0 }),
+		"a negative size":             forged(func(i *results.Image) { i.Size = -1 }),
+		"negative reads":              forged(func(i *results.Image) { i.Read = -1 }),
+		"a negative start":            forged(func(i *results.Image) { i.Disks[0].Partitions[0].Start = -1 }),
+		"a copy that shrinks":         forged(func(i *results.Image) { i.Disks[0].Fix.NewSize = 0 }),
+		"a file in another folder":    forged(func(i *results.Image) { i.Files = append(i.Files, results.File{Name: "../../etc/shadow"}) }),
+		"a file that is a folder":     forged(func(i *results.Image) { i.Files = append(i.Files, results.File{Name: ".."}) }),
+		"a file without a name":       forged(func(i *results.Image) { i.Files = append(i.Files, results.File{}) }),
+		"a text that is far too long": forged(func(i *results.Image) { i.Subformat = strings.Repeat("x", 1<<20) }),
+		"a label that is far too long": forged(func(i *results.Image) {
 			i.Disks[0].Volume = &report.Volume{Label: strings.Repeat("x", 1<<20)}
 		}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			rows, sum := lied(t, l)
 			require.Len(t, rows, 1)
-			require.Equal(t, library.Failed, rows[0].State)
+			require.Equal(t, results.Failed, rows[0].State)
 			require.Equal(t, "internal", rows[0].Error.Code)
 			require.Less(t, len(rows[0].Error.Message), 1000)
 			require.Equal(t, 1, sum.Failed)
@@ -180,8 +180,8 @@ func TestADoubtThatCameToNothing(t *testing.T) {
 	})
 	res, err := scan.Scan(t.Context(), scan.Options{
 		Paths: []string{dir}, Jobs: 1, Pool: pool, Found: func(int) {}, Walked: func() {},
-		Row:        func(i *library.Image) error { return errors.New("a row: " + i.Path) },
-		Unreadable: func(u library.Unreadable) { t.Error(u) },
+		Row:        func(i *results.Image) error { return errors.New("a row: " + i.Path) },
+		Unreadable: func(u results.Unreadable) { t.Error(u) },
 	})
 	require.NoError(t, err)
 	require.NoError(t, pool.Close())

@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/sys"
 )
 
 // entry is a file of a folder.
 type entry struct {
-	library.File
+	results.File
 
 	links   uint64
 	regular bool
@@ -29,7 +29,7 @@ func stat(path, name string) (entry, error) {
 		return entry{}, err
 	}
 	return entry{
-		File: library.File{
+		File: results.File{
 			Name: name, Size: st.Size, Allocated: st.Allocated, Device: st.Device, Inode: st.Inode, Modified: st.Modified, Changed: st.Changed,
 		},
 		links: st.Links, regular: st.Mode.IsRegular(),

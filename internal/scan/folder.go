@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/catalog"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // found is a file that may have a row.
@@ -23,7 +23,7 @@ type found struct {
 	id     image.Identity
 	read   int64          // bytes, to identify it
 	known  *catalog.Known // from an earlier run, as long as it holds
-	failed *library.Image
+	failed *results.Image
 	wanted bool   // it may have a row
 	second bool   // another link to the same file stands for it
 	rowed  bool   // it has a row
@@ -167,7 +167,7 @@ func (r *run) unidentified(f *folder, x *found, a Answer) *found {
 		x.fail(*a.Error)
 		return x
 	case x.wanted && exists(filepath.Join(f.path, x.Name)):
-		r.report(library.Unreadable{Path: x.shown, Error: *a.Error})
+		r.report(results.Unreadable{Path: x.shown, Error: *a.Error})
 	}
 	return nil
 }
@@ -180,8 +180,8 @@ func exists(path string) bool {
 
 // fail makes the row of a file that could not be looked into. Another run has more luck, or time.
 func (x *found) fail(e report.Error) {
-	x.failed = library.NewImage(x.shown)
-	x.failed.Format, x.failed.Stored, x.failed.Files = x.id.Format, x.Allocated, []library.File{x.File}
+	x.failed = results.NewImage(x.shown)
+	x.failed.Format, x.failed.Stored, x.failed.Files = x.id.Format, x.Allocated, []results.File{x.File}
 	x.failed.Fail(e.Code, e.Message)
 	x.failed.Fleeting = true
 }
@@ -229,7 +229,7 @@ func believed(k catalog.Known) (id image.Identity, ok bool) {
 }
 
 // keep gives the store a result.
-func (r *run) keep(path string, x *found, i *library.Image, beside string) error {
+func (r *run) keep(path string, x *found, i *results.Image, beside string) error {
 	ident, err := json.Marshal(x.id)
 	if err != nil {
 		return err

@@ -11,10 +11,10 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
 	"github.com/trueup/trueup/internal/image/ova"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/units"
 )
 
@@ -53,7 +53,7 @@ func (j *Inspector) Classify(err error) report.Error {
 }
 
 // Image judges the image of a job. One whose tables are too large to be checked as a whole has the verdict of a scan without --check.
-func (j *Inspector) Image(job Job) *library.Image {
+func (j *Inspector) Image(job Job) *results.Image {
 	i, err := j.image(job)
 	if j.Check && errors.Is(err, ondisk.ErrLimit) {
 		survey := *j
@@ -75,15 +75,15 @@ func (j *Inspector) Image(job Job) *library.Image {
 		i.Fail(e.Code, e.Message)
 		i.Fleeting = slices.Contains([]string{"io", "busy", "changed", "internal"}, e.Code)
 	}
-	i.Trim(library.MostItems)
+	i.Trim(results.MostItems)
 	return i
 }
 
 // image judges the image of a job; nil is a doubt that came to nothing. With an error it has what could be read all the same.
-func (j *Inspector) image(job Job) (i *library.Image, err error) {
+func (j *Inspector) image(job Job) (i *results.Image, err error) {
 	meter := gate.NewMeter(cmp.Or(j.Most, maxRead))
-	i = library.NewImage(job.Path)
-	i.State = library.Judged
+	i = results.NewImage(job.Path)
+	i.State = results.Judged
 	o := image.Options{Beside: job.Beside, Meter: meter}
 	judged := true
 	if job.Package {
@@ -102,7 +102,7 @@ func (j *Inspector) image(job Job) (i *library.Image, err error) {
 }
 
 // single judges an image that is one disk. judged is false for a doubt that came to nothing.
-func (j *Inspector) single(i *library.Image, job Job, o image.Options) (judged bool, err error) {
+func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged bool, err error) {
 	img, err := image.Open(job.Path, o)
 	if err != nil {
 		return !job.Doubt, err
@@ -124,16 +124,16 @@ func (j *Inspector) single(i *library.Image, job Job, o image.Options) (judged b
 }
 
 // files are those of an image, and what its file system has allocated for them.
-func files(states []gate.State) []library.File {
-	out := make([]library.File, 0, len(states))
+func files(states []gate.State) []results.File {
+	out := make([]results.File, 0, len(states))
 	for _, s := range states {
-		out = append(out, library.File(s))
+		out = append(out, results.File(s))
 	}
 	return out
 }
 
 // pack judges all disks of a package. One that cannot be judged costs the verdict of the whole, and not the report of the others.
-func (j *Inspector) pack(i *library.Image, path string, o image.Options) error {
+func (j *Inspector) pack(i *results.Image, path string, o image.Options) error {
 	p, err := ova.Open(path, o.Meter)
 	if errors.Is(err, ondisk.ErrNoMatch) {
 		return fmt.Errorf("the package %w", ondisk.ErrChanged)
@@ -166,7 +166,7 @@ func (j *Inspector) pack(i *library.Image, path string, o image.Options) error {
 		for _, s := range states {
 			if !seen[s.Name] {
 				seen[s.Name] = true
-				i.Files = append(i.Files, library.File(s))
+				i.Files = append(i.Files, results.File(s))
 			}
 		}
 	}
@@ -175,8 +175,8 @@ func (j *Inspector) pack(i *library.Image, path string, o image.Options) error {
 }
 
 // relate judges the disks of a package again that a move concerns, with the other disks of their machine.
-func (j *Inspector) relate(i *library.Image, p *ova.Package, o image.Options) {
-	if !slices.ContainsFunc(i.Disks, func(d library.Disk) bool { return d.Fix != nil }) {
+func (j *Inspector) relate(i *results.Image, p *ova.Package, o image.Options) {
+	if !slices.ContainsFunc(i.Disks, func(d results.Disk) bool { return d.Fix != nil }) {
 		return
 	}
 	m := realign.MachinesOf(p, j.goal(), func(d ova.Disk) (*realign.Source, error) {
@@ -200,10 +200,10 @@ func (j *Inspector) relate(i *library.Image, p *ova.Package, o image.Options) {
 	}
 }
 
-func (j *Inspector) member(i *library.Image, p *ova.Package, d ova.Disk, o image.Options, m *realign.Machine) (library.Disk, []gate.State, error) {
+func (j *Inspector) member(i *results.Image, p *ova.Package, d ova.Disk, o image.Options, m *realign.Machine) (results.Disk, []gate.State, error) {
 	img, err := p.Open(d, o)
 	if err != nil {
-		return library.NewDisk(0, j.Boundary), nil, err
+		return results.NewDisk(0, j.Boundary), nil, err
 	}
 	defer img.Close()
 	x, _, err := j.disk(i, img, m)
@@ -212,13 +212,13 @@ func (j *Inspector) member(i *library.Image, p *ova.Package, d ova.Disk, o image
 
 // disk judges one disk. With an error it has what could be read all the same. misnamed is the error of a disk of which nothing is known,
 // see realign.Source.
-func (j *Inspector) disk(i *library.Image, img *image.Image, m *realign.Machine) (d library.Disk, misnamed, err error) {
+func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine) (d results.Disk, misnamed, err error) {
 	s, err := realign.Survey(img)
 	misnamed = s.Misnamed()
 	if err != nil {
-		return library.NewDisk(img.Disk.Size(), j.Boundary), misnamed, err
+		return results.NewDisk(img.Disk.Size(), j.Boundary), misnamed, err
 	}
-	d = j.describe(s, library.Survey)
+	d = j.describe(s, results.Survey)
 	if !d.Verdict.Off() && !j.Check {
 		d, err = malformedDisk(d)
 		return d, misnamed, err
@@ -227,7 +227,7 @@ func (j *Inspector) disk(i *library.Image, img *image.Image, m *realign.Machine)
 		return d, misnamed, err
 	}
 	s.Join(m)
-	d = j.describe(s, library.Full)
+	d = j.describe(s, results.Full)
 	if d, err = malformedDisk(d); err != nil || !d.Verdict.Off() {
 		return d, misnamed, err
 	}
@@ -243,7 +243,7 @@ func (j *Inspector) disk(i *library.Image, img *image.Image, m *realign.Machine)
 }
 
 // malformedDisk takes the verdict off a disk that is malformed, and gives the error.
-func malformedDisk(d library.Disk) (library.Disk, error) {
+func malformedDisk(d results.Disk) (results.Disk, error) {
 	err := realign.Broken(d.Findings)
 	if err != nil {
 		d.Verdict, d.Content = "", ""
@@ -260,23 +260,23 @@ func (j *Inspector) goal() realign.Goal {
 }
 
 // describe reports on a layout.
-func (j *Inspector) describe(s *realign.Source, depth library.Depth) library.Disk {
+func (j *Inspector) describe(s *realign.Source, depth results.Depth) results.Disk {
 	findings := append(align.Relevant(s.Issues(), nil), align.Check(s.Layout, align.Goal{Must: j.Boundary, Want: j.Boundary})...)
-	return library.Disk{Disk: report.NewDisk(s.Layout, j.Boundary, findings), Depth: depth}
+	return results.Disk{Disk: report.NewDisk(s.Layout, j.Boundary, findings), Depth: depth}
 }
 
 // plan adds what an aligned copy would be and gain.
-func (j *Inspector) plan(s *realign.Source, d *library.Disk) error {
+func (j *Inspector) plan(s *realign.Source, d *results.Disk) error {
 	p, err := s.Plan(j.goal())
 	if err != nil {
 		return err
 	}
 	c := report.NewChanges(p)
 	refusals := append([]align.Finding{}, p.Refusals(false)...)
-	d.Fix = &library.Fix{Boundary: p.Goal.Want, OldSize: p.OldSize, NewSize: p.Size, Moves: c.Moves, Refusals: refusals}
+	d.Fix = &results.Fix{Boundary: p.Goal.Want, OldSize: p.OldSize, NewSize: p.Size, Moves: c.Moves, Refusals: refusals}
 	a := align.Advise(s.Layout, align.Case{Boundary: j.Boundary, Storage: j.below, Refusals: refusals})
 	d.Advice = &a
-	d.Cost = library.NewCost(s.Layout, j.Boundary, j.below)
+	d.Cost = results.NewCost(s.Layout, j.Boundary, j.below)
 	return nil
 }
 

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // Request is what a worker is asked about a file: what it is, or to judge the image that it is. Names are bytes, and texts of JSON are not.
@@ -29,7 +29,7 @@ type Request struct {
 // Answer is what it says.
 type Answer struct {
 	Identity image.Identity `json:"identity"`
-	Image    *library.Image `json:"image,omitempty"`
+	Image    *results.Image `json:"image,omitempty"`
 	Fleeting bool           `json:"fleeting,omitempty"` // of Image, whose own JSON does not have it
 	Error    *report.Error  `json:"error,omitempty"`    // of Identify
 }

@@ -8,9 +8,9 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/scan/catalog"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // judge makes the row of one image and hands it over.
@@ -24,11 +24,11 @@ func (r *run) judge(ctx context.Context, f *folder, c *contents, x *found) error
 		r.more(-1)
 		return nil
 	}
-	x.silent = i.State == library.Failed && len(i.Disks) == 0
+	x.silent = i.State == results.Failed && len(i.Disks) == 0
 	return r.row(i)
 }
 
-func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*library.Image, error) {
+func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*results.Image, error) {
 	path := filepath.Join(f.path, x.Name)
 	if x.failed != nil {
 		return x.failed, r.keepIf(path, x, x.failed, "")
@@ -58,7 +58,7 @@ func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*lib
 		i.Format = x.id.Format
 	}
 	if len(i.Files) == 0 {
-		i.Files, i.Stored = []library.File{x.File}, x.Allocated
+		i.Files, i.Stored = []results.File{x.File}, x.Allocated
 	}
 	i.Findings = append(i.Findings, c.borrowed(x)...)
 	i.Read += c.read(x)
@@ -68,7 +68,7 @@ func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*lib
 }
 
 // ask has a worker judge an image. Nil: a doubt came to nothing.
-func (r *run) ask(ctx context.Context, x *found, j Job) (*library.Image, error) {
+func (r *run) ask(ctx context.Context, x *found, j Job) (*results.Image, error) {
 	a, err := r.Pool.Do(ctx, Request{[]byte(j.Path), true, j.Package, j.Beside, j.Doubt})
 	switch {
 	case ctx.Err() != nil:
@@ -94,7 +94,7 @@ func (r *run) beside(c *contents, x *found) *image.Beside {
 }
 
 // reuse takes a row from the store.
-func (r *run) reuse(path string, x *found, k *catalog.Known) (*library.Image, error) {
+func (r *run) reuse(path string, x *found, k *catalog.Known) (*results.Image, error) {
 	change, err := r.Store.Reuse(path, *k)
 	if k.Image != nil {
 		k.Image.SetPath(x.shown)
@@ -106,7 +106,7 @@ func (r *run) reuse(path string, x *found, k *catalog.Known) (*library.Image, er
 }
 
 // keepIf gives the store a result where there is one. A file that is no image was kept when that was found.
-func (r *run) keepIf(path string, x *found, i *library.Image, beside string) error {
+func (r *run) keepIf(path string, x *found, i *results.Image, beside string) error {
 	if r.Store == nil || !x.regular {
 		return nil
 	}
@@ -114,7 +114,7 @@ func (r *run) keepIf(path string, x *found, i *library.Image, beside string) err
 }
 
 // unchanged reports whether all files of an image are as they were when it was judged. They lie in one folder.
-func unchanged(dir string, i *library.Image) bool {
+func unchanged(dir string, i *results.Image) bool {
 	if i == nil {
 		return true
 	}
@@ -130,13 +130,13 @@ func unchanged(dir string, i *library.Image) bool {
 }
 
 // packed is the row of a compressed file that has the name of an image, or of a folder that Clonezilla wrote.
-func (x *found) packed() *library.Image {
+func (x *found) packed() *results.Image {
 	text, remedy := fmt.Sprintf("it is compressed with %s, and not read", x.id.Format), x.id.Remedy
 	if x.clone != "" {
 		text, remedy = fmt.Sprintf("its folder is a %s (partclone), and not read", x.clone), RestoreClone
 	}
-	i := library.NewImage(x.shown)
-	i.State, i.Format, i.Stored, i.Files = library.Packed, x.id.Format, x.Allocated, []library.File{x.File}
+	i := results.NewImage(x.shown)
+	i.State, i.Format, i.Stored, i.Files = results.Packed, x.id.Format, x.Allocated, []results.File{x.File}
 	i.Findings = append(i.Findings, align.FromIssue(ondisk.Issue{
 		Code: "packed", Effect: ondisk.Warn, Err: ondisk.ErrUnsupported, Text: text, Remedy: remedy,
 	}))
@@ -144,9 +144,9 @@ func (x *found) packed() *library.Image {
 }
 
 // orphan is the row of an extent that no image names. Alone it has no verdict: what lies in front of it is not known.
-func (x *found) orphan() *library.Image {
-	i := library.NewImage(x.shown)
-	i.State, i.Format, i.Stored, i.Files = library.Orphan, x.id.Format, x.Allocated, []library.File{x.File}
+func (x *found) orphan() *results.Image {
+	i := results.NewImage(x.shown)
+	i.State, i.Format, i.Stored, i.Files = results.Orphan, x.id.Format, x.Allocated, []results.File{x.File}
 	if x.id.Kind == image.Bare {
 		i.Format = "vmdk"
 	}

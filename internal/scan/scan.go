@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/catalog"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // Job is one image to judge.
@@ -33,7 +33,7 @@ type Judge interface {
 	// Identify tells what the file at an absolute path is.
 	Identify(path string) (image.Identity, error)
 	// Image judges an image. Nil is the answer to a doubt.
-	Image(j Job) *library.Image
+	Image(j Job) *results.Image
 	// Classify gives the code and the text of an error, as reports have them.
 	Classify(err error) report.Error
 }
@@ -41,11 +41,11 @@ type Judge interface {
 // Store keeps results from one run to the next. Safe for concurrent use. *catalog.Run is one.
 type Store interface {
 	// Lookup gives what is known of a file that has not changed.
-	Lookup(path string, f library.File) (k catalog.Known, ok bool, err error)
+	Lookup(path string, f results.File) (k catalog.Known, ok bool, err error)
 	// Save keeps a result, and tells how it differs from the last one.
-	Save(path string, f library.File, k catalog.Known) (library.Change, error)
+	Save(path string, f results.File, k catalog.Known) (results.Change, error)
 	// Reuse notes that a known result holds still.
-	Reuse(path string, k catalog.Known) (library.Change, error)
+	Reuse(path string, k catalog.Known) (results.Change, error)
 }
 
 // Options of a run.
@@ -66,8 +66,8 @@ type Options struct {
 	// files that turn out to be no images, and images that turn out not to be parts of another.
 	Found      func(n int)
 	Walked     func()
-	Row        func(i *library.Image) error
-	Unreadable func(u library.Unreadable)
+	Row        func(i *results.Image) error
+	Unreadable func(u results.Unreadable)
 }
 
 // Result is what came of a run beside its rows.
@@ -132,7 +132,7 @@ func (r *run) announce() {
 }
 
 // row hands a row over.
-func (r *run) row(i *library.Image) error {
+func (r *run) row(i *results.Image) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.Row(i)
@@ -140,10 +140,10 @@ func (r *run) row(i *library.Image) error {
 
 // unreadable reports a place that could not be looked at, and goes on.
 func (r *run) unreadable(shown string, err error) {
-	r.report(library.Unreadable{Path: shown, Error: r.classify(err)})
+	r.report(results.Unreadable{Path: shown, Error: r.classify(err)})
 }
 
-func (r *run) report(u library.Unreadable) {
+func (r *run) report(u results.Unreadable) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Unreadable(u)

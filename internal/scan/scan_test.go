@@ -15,8 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -49,12 +49,12 @@ func (j *textJudge) Identify(path string) (id image.Identity, err error) {
 	return id, nil
 }
 
-func (j *textJudge) Image(job Job) *library.Image {
+func (j *textJudge) Image(job Job) *results.Image {
 	if j.open != nil {
 		j.open(job.Path)
 	}
-	i := library.NewImage(job.Path)
-	i.State, i.Format = library.Judged, "text"
+	i := results.NewImage(job.Path)
+	i.State, i.Format = results.Judged, "text"
 	if strings.Contains(filepath.Base(job.Path), "broken") {
 		i.Fail("format", "broken")
 	}
@@ -77,8 +77,8 @@ type trial struct {
 	worker func() (Worker, error)
 
 	mu         sync.Mutex
-	rows       []*library.Image
-	unreadable []library.Unreadable
+	rows       []*results.Image
+	unreadable []results.Unreadable
 	found      int
 	walked     int
 }
@@ -90,8 +90,8 @@ func newTrial(t testing.TB) *trial {
 	tr.worker = func() (Worker, error) { return Inside{tr.judge}, nil }
 	tr.Found = func(n int) { tr.told(func() { tr.found += n }) }
 	tr.Walked = func() { tr.told(func() { tr.walked++ }) }
-	tr.Row = func(i *library.Image) error { tr.told(func() { tr.rows = append(tr.rows, i) }); return nil }
-	tr.Unreadable = func(u library.Unreadable) { tr.told(func() { tr.unreadable = append(tr.unreadable, u) }) }
+	tr.Row = func(i *results.Image) error { tr.told(func() { tr.rows = append(tr.rows, i) }); return nil }
+	tr.Unreadable = func(u results.Unreadable) { tr.told(func() { tr.unreadable = append(tr.unreadable, u) }) }
 	return tr
 }
 
@@ -153,7 +153,7 @@ func (tr *trial) shown() []string {
 	out := []string{}
 	for _, i := range tr.rows {
 		name := strings.TrimPrefix(i.Path, tr.dir+"/")
-		if i.State != library.Judged {
+		if i.State != results.Judged {
 			name += " " + string(i.State)
 		}
 		out = append(out, name)
@@ -341,7 +341,7 @@ func TestWorkersThatDie(t *testing.T) {
 	tr.scanned()
 	require.Equal(t, want, tr.shown())
 	for _, i := range tr.rows {
-		require.Equal(t, i.State == library.Failed, i.Fleeting, "what died may live another time")
+		require.Equal(t, i.State == results.Failed, i.Fleeting, "what died may live another time")
 		require.Len(t, i.Files, 1)
 	}
 }
@@ -355,7 +355,7 @@ func TestAnErrorOfARowEndsTheRun(t *testing.T) {
 	tr.put(files)
 	full := errors.New("no space left on device")
 	for _, paths := range [][]string{{tr.dir}, {tr.path("nothing"), tr.dir}} {
-		tr.Row = func(*library.Image) error { return full }
+		tr.Row = func(*results.Image) error { return full }
 		_, err := tr.run(t.Context(), paths...)
 		require.ErrorIs(t, err, full)
 		require.NotErrorIs(t, err, context.Canceled, "it was not interrupted")

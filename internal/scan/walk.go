@@ -13,7 +13,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -258,7 +258,7 @@ func PatternHint(path string) string {
 
 // missing makes a row of a path that leads nowhere: the user named it.
 func (r *run) missing(path string, err error) error {
-	i := library.NewImage(path)
+	i := results.NewImage(path)
 	e := r.classify(fmt.Errorf("%w%s", err, cmp.Or(PatternHint(path), "; check the path")))
 	i.Fail(e.Code, e.Message)
 	i.Fleeting = true

@@ -19,8 +19,8 @@ import (
 
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/scan/catalog"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 func TestDevicesInFoldersAreLeftAlone(t *testing.T) {
@@ -86,7 +86,7 @@ func TestFolderThatBecomesALink(t *testing.T) {
 	}
 }
 
-func places(us []library.Unreadable) (out []string) {
+func places(us []results.Unreadable) (out []string) {
 	for _, u := range us {
 		out = append(out, u.Path)
 	}
@@ -165,7 +165,7 @@ func TestCancelled(t *testing.T) {
 	close(release)
 	require.Zero(t, tr.walked)
 	for _, i := range tr.rows {
-		require.Equal(t, library.Judged, i.State)
+		require.Equal(t, results.Judged, i.State)
 	}
 	require.Less(t, len(tr.rows), 100)
 }
@@ -186,11 +186,11 @@ func TestCancelledInABigFolder(t *testing.T) {
 // fullStore is a catalogue whose disk is full.
 type fullStore struct{ err error }
 
-func (fullStore) Lookup(string, library.File) (k catalog.Known, ok bool, err error) {
+func (fullStore) Lookup(string, results.File) (k catalog.Known, ok bool, err error) {
 	return k, false, nil
 }
-func (s fullStore) Reuse(string, catalog.Known) (library.Change, error) { return "", s.err }
-func (s fullStore) Save(string, library.File, catalog.Known) (library.Change, error) {
+func (s fullStore) Reuse(string, catalog.Known) (results.Change, error) { return "", s.err }
+func (s fullStore) Save(string, results.File, catalog.Known) (results.Change, error) {
 	return "", s.err
 }
 
@@ -245,16 +245,16 @@ func TestManyRelatedFiles(t *testing.T) {
 	shared := make(image.FileNames, 200)
 	for i := range shared {
 		shared[i] = name("extent", i)
-		c.add(&found{entry: entry{File: library.File{Name: shared[i]}}, id: image.Identity{Kind: image.Bare}})
+		c.add(&found{entry: entry{File: results.File{Name: shared[i]}}, id: image.Identity{Kind: image.Bare}})
 	}
 	refused, locks, children := 0, 0, 0
 	took := disktest.ProcessorTime(func() {
 		for i := range n {
-			x := &found{entry: entry{File: library.File{Name: name("disk", i)}}, id: image.Identity{Kind: image.Disk, Extents: shared}}
+			x := &found{entry: entry{File: results.File{Name: name("disk", i)}}, id: image.Identity{Kind: image.Disk, Extents: shared}}
 			if !c.add(x) {
 				refused++
 			}
-			c.add(&found{entry: entry{File: library.File{Name: name("child", i)}}, id: image.Identity{Kind: image.Disk, Parents: image.FileNames{name("disk", i), "extent00000", "disk00000"}}})
+			c.add(&found{entry: entry{File: results.File{Name: name("child", i)}}, id: image.Identity{Kind: image.Disk, Parents: image.FileNames{name("disk", i), "extent00000", "disk00000"}}})
 			for _, lock := range []string{name("disk", i) + ".lck", name("disk", i) + "-1.vmem", "child00001-" + name("", i) + ".vmem", ".lck-" + name("", i), name("", i) + ".vmss"} {
 				c.beside.Add(lock)
 			}
@@ -295,7 +295,7 @@ func TestWalkHasBoundedMemory(t *testing.T) {
 
 func TestARowWithoutFilesIsNotReused(t *testing.T) {
 	require.True(t, unchanged(t.TempDir(), nil), "a file that is no image")
-	require.False(t, unchanged(t.TempDir(), library.NewImage("x")), "a catalogue that a stranger has made")
+	require.False(t, unchanged(t.TempDir(), results.NewImage("x")), "a catalogue that a stranger has made")
 }
 
 // A shell shows the folder that it is in by the link through which it came there.

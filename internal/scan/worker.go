@@ -83,7 +83,7 @@ func fromDeath(err error) error {
 	return err
 }
 
-// maxAnswer is the most that a worker says about one image, in bytes: the names of 4096 extents or library.MostItems of all kinds are far
+// maxAnswer is the most that a worker says about one image, in bytes: the names of 4096 extents or results.MostItems of all kinds are far
 // less. What is read takes many times that in memory.
 const maxAnswer = 8 * units.MiB
 

@@ -8,13 +8,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // ten thousand images of two partitions, as one run.
 const many = 10_000
 
-func benchFile(n int) library.File { return file(fmt.Sprintf("template-%05d.vmdk", n), uint64(n)) }
+func benchFile(n int) results.File { return file(fmt.Sprintf("template-%05d.vmdk", n), uint64(n)) }
 
 func benchPath(n int) string {
 	return fmt.Sprintf("/srv/library/folder-%03d/template-%05d.vmdk", n%100, n)
@@ -27,7 +27,7 @@ func benchRun(b *testing.B, path string, f func(*Run)) {
 	r, err := c.Begin([]string{"/srv"}, noon)
 	require.NoError(b, err)
 	f(r)
-	s := library.NewSummary()
+	s := results.NewSummary()
 	s.Complete = true
 	require.NoError(b, r.Finish(s))
 	require.NoError(b, c.Close())
@@ -98,7 +98,7 @@ func BenchmarkRemoved(b *testing.B) {
 		path := filepath.Join(b.TempDir(), "c")
 		benchRun(b, path, func(r *Run) {
 			for n := range 10 * many {
-				i := library.NewImage(benchPath(n))
+				i := results.NewImage(benchPath(n))
 				i.Fail("io", "read at 0x0: input/output error")
 				_, err := r.Save(benchPath(n), benchFile(n), Known{Image: i})
 				require.NoError(b, err)

@@ -15,8 +15,8 @@ import (
 
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/library"
 	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // noon is when the runs of these tests begin. Files are older.
@@ -25,15 +25,15 @@ var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 var v1 = Settings{Version: "1.0", Options: "boundary=64K"}
 
 // file is one file of a test image, written an hour before noon.
-func file(name string, inode uint64) library.File {
+func file(name string, inode uint64) results.File {
 	written := noon.Add(-time.Hour).UnixNano() + 7
-	return library.File{Name: name, Size: 1 << 20, Allocated: 1 << 19, Device: 9, Inode: inode, Modified: written, Changed: written}
+	return results.File{Name: name, Size: 1 << 20, Allocated: 1 << 19, Device: 9, Inode: inode, Modified: written, Changed: written}
 }
 
 // image is a judged image with two partitions, the first one at a byte of the disk.
-func image(path string, start int64, f library.File) *library.Image {
-	i := library.NewImage(path)
-	i.State, i.Format, i.Subformat, i.Size, i.Stored, i.Files = library.Judged, "vmdk", "monolithicSparse", 1<<30, 1<<19, []library.File{f}
+func image(path string, start int64, f results.File) *results.Image {
+	i := results.NewImage(path)
+	i.State, i.Format, i.Subformat, i.Size, i.Stored, i.Files = results.Judged, "vmdk", "monolithicSparse", 1<<30, 1<<19, []results.File{f}
 	verdict := align.Aligned
 	if start%65536 != 0 {
 		verdict = align.Misaligned
@@ -45,13 +45,13 @@ func image(path string, start int64, f library.File) *library.Image {
 			Volume: &report.Volume{Kind: "ntfs", Label: "System", UUID: "1234567890ABCDEF", Size: 100 << 20, Cluster: 4096, Details: map[string]string{"version": "3.1"}},
 		}
 	}
-	i.Disks = []library.Disk{{
+	i.Disks = []results.Disk{{
 		Disk: report.Disk{
 			Size: 1 << 30, Table: report.Table{Scheme: "mbr", Signature: "0x12345678"}, Boot: report.BootCode{Name: "windows-7", Text: "Windows 7 or later"},
 			Chain: []report.BootLink{}, Findings: []align.Finding{}, Boundary: 65536, Verdict: verdict,
 			Partitions: []report.Partition{part(1, start, verdict), part(2, 512<<20, align.Aligned)},
 		},
-		Depth: library.Full,
+		Depth: results.Full,
 	}}
 	i.Settle(nil)
 	return i
@@ -83,12 +83,12 @@ func begin(t *testing.T, c *Catalog, paths ...string) *Run {
 
 func finish(t *testing.T, r *Run) {
 	t.Helper()
-	s := library.NewSummary()
+	s := results.NewSummary()
 	s.Complete, s.Finished = true, noon.Add(time.Minute).Format(time.RFC3339)
 	require.NoError(t, r.Finish(s))
 }
 
-func save(t *testing.T, r *Run, path string, i *library.Image) library.Change {
+func save(t *testing.T, r *Run, path string, i *results.Image) results.Change {
 	t.Helper()
 	f := file("x", 1)
 	if i != nil && len(i.Files) > 0 {
@@ -103,7 +103,7 @@ func save(t *testing.T, r *Run, path string, i *library.Image) library.Change {
 }
 
 // reuse looks an image up, which must be known, and uses it again.
-func reuse(t *testing.T, r *Run, path string, f library.File) library.Change {
+func reuse(t *testing.T, r *Run, path string, f results.File) results.Change {
 	t.Helper()
 	k, ok, err := r.Lookup(path, f)
 	require.NoError(t, err)
@@ -117,8 +117,8 @@ func removed(t *testing.T, r *Run, there ...string) (paths []string) {
 	t.Helper()
 	for i, err := range r.Removed(func(path string) bool { return strings.Contains(strings.Join(there, " "), path) }) {
 		require.NoError(t, err)
-		require.Equal(t, library.Gone, i.State)
-		require.Equal(t, library.Removed, i.Change)
+		require.Equal(t, results.Gone, i.State)
+		require.Equal(t, results.Removed, i.Change)
 		paths = append(paths, i.Path)
 	}
 	return paths
@@ -153,8 +153,8 @@ func TestAnImageComesBackAsItWasSaved(t *testing.T) {
 	i.Parents = []string{"base.vmdk"}
 	i.Findings = []align.Finding{{Code: "x", Severity: "warning", Subject: "image", Text: "<script>"}}
 	want := text(t, i)
-	i.Read, i.Accepted, i.Priority.Rank = 4096, &library.Accepted{Reason: "old"}, 3
-	require.Equal(t, library.New, save(t, r, "/lib/a.vmdk", i))
+	i.Read, i.Accepted, i.Priority.Rank = 4096, &results.Accepted{Reason: "old"}, 3
+	require.Equal(t, results.New, save(t, r, "/lib/a.vmdk", i))
 	require.Equal(t, 3, i.Priority.Rank, "saving an image changes nothing of it but Change")
 
 	k, ok, err := r.Lookup("/lib/a.vmdk", file("a.vmdk", 1))
@@ -184,15 +184,15 @@ func TestWhatIsNotLookedUp(t *testing.T) {
 	extent.Files = append(extent.Files, now)
 	save(t, r, "/lib/new extent", extent)
 
-	unknown := func(r *Run, path string, f library.File, why string) {
+	unknown := func(r *Run, path string, f results.File, why string) {
 		t.Helper()
 		_, ok, err := r.Lookup(path, f)
 		require.NoError(t, err)
 		require.False(t, ok, why)
 	}
-	for why, change := range map[string]func(*library.File){
-		"size": func(f *library.File) { f.Size++ }, "inode": func(f *library.File) { f.Inode++ },
-		"time of the last write": func(f *library.File) { f.Modified++ }, "time of the inode": func(f *library.File) { f.Changed++ },
+	for why, change := range map[string]func(*results.File){
+		"size": func(f *results.File) { f.Size++ }, "inode": func(f *results.File) { f.Inode++ },
+		"time of the last write": func(f *results.File) { f.Modified++ }, "time of the inode": func(f *results.File) { f.Changed++ },
 	} {
 		f := file("a", 1)
 		change(&f)
@@ -205,13 +205,13 @@ func TestWhatIsNotLookedUp(t *testing.T) {
 	unknown(r, "/lib/new extent", file("e", 5), "an extent that was written within the step of its clock")
 	other := file("a", 1)
 	other.Device++
-	require.Equal(t, library.New, reuse(t, r, "/lib/a", other), "the number of a device may change at a restart")
+	require.Equal(t, results.New, reuse(t, r, "/lib/a", other), "the number of a device may change at a restart")
 
 	finish(t, r)
 	for _, s := range []Settings{{Version: "1.1", Options: v1.Options}, {Version: v1.Version, Options: "boundary=1M"}} {
 		unknown(begin(t, catalogue(t, path, s)), "/lib/a", file("a", 1), "other settings")
 	}
-	require.Equal(t, library.Same, reuse(t, begin(t, catalogue(t, path, v1)), "/lib/a", file("a", 1)))
+	require.Equal(t, results.Same, reuse(t, begin(t, catalogue(t, path, v1)), "/lib/a", file("a", 1)))
 }
 
 // What counts as a change is said in docs/catalog.md.
@@ -221,41 +221,41 @@ func TestChanges(t *testing.T) {
 	touched.Modified++
 	replaced.Inode++
 	chmod.Changed++
-	failed := library.NewImage("a")
-	failed.Files = []library.File{f}
+	failed := results.NewImage("a")
+	failed.Files = []results.File{f}
 	failed.Fail("format", "vmdk header at 0x0: version 9")
-	other := library.NewImage("a")
-	other.Files = []library.File{f}
+	other := results.NewImage("a")
+	other.Files = []results.File{f}
 	other.Fail("io", "read at 0x0")
-	reworded := library.NewImage("a")
-	reworded.Files = []library.File{f}
+	reworded := results.NewImage("a")
+	reworded.Files = []results.File{f}
 	reworded.Fail("format", "vmdk header at 0x0: version 9, want 1 to 3")
 	labelled, cheaper := image("a", 65536, f), image("a", 32256, f)
 	labelled.Disks[0].Partitions[0].Volume.Label = "Data"
-	cheaper.Disks[0].Cost, cheaper.Disks[0].Depth = &library.Cost{More: 5}, library.Survey
+	cheaper.Disks[0].Cost, cheaper.Disks[0].Depth = &results.Cost{More: 5}, results.Survey
 	cheaper.Settle([]string{"--storage", "ssd"})
 	for name, row := range map[string]struct {
-		was, now *library.Image
-		want     library.Change
+		was, now *results.Image
+		want     results.Change
 	}{
-		"nothing known":               {nil, image("a", 65536, f), library.New},
-		"the same result":             {image("a", 65536, f), image("a", 65536, f), library.Same},
-		"another start":               {image("a", 65536, f), image("a", 32256, f), library.Changed},
-		"another label":               {image("a", 65536, f), labelled, library.Changed},
-		"another cost and plan":       {image("a", 32256, f), cheaper, library.Same},
-		"the file written again":      {image("a", 65536, f), image("a", 65536, touched), library.Changed},
-		"another file":                {image("a", 65536, f), image("a", 65536, replaced), library.Changed},
-		"only the rights of the file": {image("a", 65536, f), image("a", 65536, chmod), library.Same},
-		"an error":                    {image("a", 65536, f), failed, library.Changed},
-		"an error no more":            {failed, image("a", 65536, f), library.Changed},
-		"another error":               {failed, other, library.Changed},
-		"the error in other words":    {failed, reworded, library.Same},
+		"nothing known":               {nil, image("a", 65536, f), results.New},
+		"the same result":             {image("a", 65536, f), image("a", 65536, f), results.Same},
+		"another start":               {image("a", 65536, f), image("a", 32256, f), results.Changed},
+		"another label":               {image("a", 65536, f), labelled, results.Changed},
+		"another cost and plan":       {image("a", 32256, f), cheaper, results.Same},
+		"the file written again":      {image("a", 65536, f), image("a", 65536, touched), results.Changed},
+		"another file":                {image("a", 65536, f), image("a", 65536, replaced), results.Changed},
+		"only the rights of the file": {image("a", 65536, f), image("a", 65536, chmod), results.Same},
+		"an error":                    {image("a", 65536, f), failed, results.Changed},
+		"an error no more":            {failed, image("a", 65536, f), results.Changed},
+		"another error":               {failed, other, results.Changed},
+		"the error in other words":    {failed, reworded, results.Same},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "c")
 			if row.was != nil {
 				r := begin(t, catalogue(t, path, v1))
-				require.Equal(t, library.New, save(t, r, "/lib/a", row.was))
+				require.Equal(t, results.New, save(t, r, "/lib/a", row.was))
 				finish(t, r)
 			}
 			// Another version changes nothing by itself.
@@ -264,9 +264,9 @@ func TestChanges(t *testing.T) {
 			require.Equal(t, row.want, save(t, r, "/lib/a", row.now))
 			finish(t, r)
 			r = begin(t, c)
-			require.Equal(t, library.Same, save(t, r, "/lib/a", row.now))
+			require.Equal(t, results.Same, save(t, r, "/lib/a", row.now))
 			finish(t, r)
-			runs := map[library.Change]string{library.New: "1|1", library.Same: "1|1", library.Changed: "1|2"}[row.want]
+			runs := map[results.Change]string{results.New: "1|1", results.Same: "1|1", results.Changed: "1|2"}[row.want]
 			require.Equal(t, runs, query(t, c, "SELECT first_run, changed_run FROM images"))
 		})
 	}
@@ -284,21 +284,21 @@ func TestChangesCountFromTheLastRunThatEnded(t *testing.T) {
 
 	killed := begin(t, c)
 	require.Equal(t, "2026-11-21T12:01:00Z", killed.Since)
-	require.Equal(t, library.Changed, save(t, killed, "/lib/a", image("a", 32256, a)))
-	require.Equal(t, library.Changed, save(t, killed, "/lib/b", image("b", 32256, b)))
-	require.Equal(t, library.New, save(t, killed, "/lib/c", image("c", 65536, file("c", 3))))
+	require.Equal(t, results.Changed, save(t, killed, "/lib/a", image("a", 32256, a)))
+	require.Equal(t, results.Changed, save(t, killed, "/lib/b", image("b", 32256, b)))
+	require.Equal(t, results.New, save(t, killed, "/lib/c", image("c", 65536, file("c", 3))))
 	written(t, killed)
 
 	again := begin(t, c)
-	require.Equal(t, library.Changed, reuse(t, again, "/lib/a", a))
-	require.Equal(t, library.Same, save(t, again, "/lib/b", image("b", 65536, b)), "as the run before the killed one left it")
-	require.Equal(t, library.New, reuse(t, again, "/lib/c", file("c", 3)))
+	require.Equal(t, results.Changed, reuse(t, again, "/lib/a", a))
+	require.Equal(t, results.Same, save(t, again, "/lib/b", image("b", 65536, b)), "as the run before the killed one left it")
+	require.Equal(t, results.New, reuse(t, again, "/lib/c", file("c", 3)))
 	finish(t, again)
 
 	last := begin(t, c)
-	require.Equal(t, library.Same, reuse(t, last, "/lib/a", a))
-	require.Equal(t, library.Same, reuse(t, last, "/lib/b", b))
-	require.Equal(t, library.Same, reuse(t, last, "/lib/c", file("c", 3)))
+	require.Equal(t, results.Same, reuse(t, last, "/lib/a", a))
+	require.Equal(t, results.Same, reuse(t, last, "/lib/b", b))
+	require.Equal(t, results.Same, reuse(t, last, "/lib/c", file("c", 3)))
 	finish(t, last)
 	require.Equal(t, "1|3", query(t, c, "SELECT first_run, changed_run FROM images WHERE path = '/lib/b'"))
 	require.Equal(t, "1|1\n2|0\n3|1\n4|1", query(t, c, "SELECT run, complete FROM runs ORDER BY run"))
@@ -314,7 +314,7 @@ func TestRemoved(t *testing.T) {
 	finish(t, r)
 
 	r = begin(t, c, "/lib", "/other.vmdk")
-	require.Equal(t, library.Same, reuse(t, r, "/lib/kept", file("x", 2)))
+	require.Equal(t, results.Same, reuse(t, r, "/lib/kept", file("x", 2)))
 	require.Equal(t, []string{"/lib/a", "/lib/deep/b", "/other.vmdk"}, removed(t, r, "/lib/left out"))
 	require.Empty(t, removed(t, r, "/lib/left out"), "once")
 	finish(t, r)
@@ -325,7 +325,7 @@ func TestRemoved(t *testing.T) {
 	_, ok, err := r.Lookup("/lib/a", file("x", 0))
 	require.NoError(t, err)
 	require.False(t, ok, "what comes back is read again")
-	require.Equal(t, library.New, save(t, r, "/lib/a", image("a", 65536, file("x", 0))))
+	require.Equal(t, results.New, save(t, r, "/lib/a", image("a", 65536, file("x", 0))))
 	finish(t, r)
 	require.Equal(t, "judged|1|3", query(t, c, "SELECT state, first_run, changed_run FROM images WHERE path = '/lib/a'"))
 }
@@ -369,7 +369,7 @@ func TestFilesThatAreNoImagesAreForgottenWhenTheyAreGone(t *testing.T) {
 	finish(t, r)
 	r = begin(t, c)
 	require.Empty(t, reuse(t, r, "/lib/a.txt", file("x", 1)))
-	s := library.NewSummary()
+	s := results.NewSummary()
 	require.NoError(t, r.Finish(s))
 	require.Equal(t, "3", query(t, c, "SELECT count(*) FROM file"), "a run that is not complete forgets nothing")
 	r = begin(t, c)
@@ -388,7 +388,7 @@ func TestPathsAreBytes(t *testing.T) {
 	finish(t, r)
 	r = begin(t, c, "/")
 	for n, p := range paths {
-		require.Equal(t, library.Same, reuse(t, r, p, file("x", uint64(n))))
+		require.Equal(t, results.Same, reuse(t, r, p, file("x", uint64(n))))
 	}
 	finish(t, r)
 	require.Equal(t, strings.ToUpper(fmt.Sprintf("%x", paths[0])), query(t, c, "SELECT hex(path) FROM images ORDER BY path DESC LIMIT 1"))
@@ -423,7 +423,7 @@ func TestNamesOfCatalogues(t *testing.T) {
 	real, err := filepath.EvalSymlinks(folder)
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(real, "b#x-wal"), c.Files()[1])
-	require.Equal(t, library.New, reuse(t, begin(t, c), "/lib/a", file("a", 1)))
+	require.Equal(t, results.New, reuse(t, begin(t, c), "/lib/a", file("a", 1)))
 }
 
 // A result that nothing follows is written all the same: another process sees it.
@@ -441,5 +441,5 @@ func TestCloseWritesWhatIsLeft(t *testing.T) {
 	save(t, begin(t, c), "/lib/a", image("a", 65536, file("a", 1)))
 	require.NoError(t, c.Close())
 	require.NoError(t, c.Close(), "twice does no harm")
-	require.Equal(t, library.New, reuse(t, begin(t, catalogue(t, path, v1)), "/lib/a", file("a", 1)))
+	require.Equal(t, results.New, reuse(t, begin(t, catalogue(t, path, v1)), "/lib/a", file("a", 1)))
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -112,7 +112,7 @@ func TestWhatIsAccepted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c")
 	used(t, path)
 	disktest.Run(t, disktest.Tool(t, "sqlite3"), path, "CREATE VIEW mine AS SELECT path FROM images; CREATE INDEX i ON image (verdict); CREATE TABLE note (path, text)")
-	require.Equal(t, library.Same, reuse(t, begin(t, catalogue(t, path, v1)), "/lib/7", file("x", 7)))
+	require.Equal(t, results.Same, reuse(t, begin(t, catalogue(t, path, v1)), "/lib/7", file("x", 7)))
 	empty := filepath.Join(t.TempDir(), "c")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	begin(t, catalogue(t, empty, v1))
@@ -187,7 +187,7 @@ func useDamaged(t *testing.T, path string) (hits int, err error) {
 			return hits, err
 		}
 	}
-	return hits, r.Finish(library.NewSummary())
+	return hits, r.Finish(results.NewSummary())
 }
 
 // A packed row that grows without end is no row.
@@ -271,7 +271,7 @@ func TestOtherFileSystems(t *testing.T) {
 	c, err := open(path, v1, func(string) (bool, error) { return false, nil }, patience)
 	require.NoError(t, err)
 	r := begin(t, c)
-	require.Equal(t, library.Same, reuse(t, r, "/lib/7", file("x", 7)))
+	require.Equal(t, results.Same, reuse(t, r, "/lib/7", file("x", 7)))
 	save(t, r, "/lib/new", image("new", 65536, file("x", 7)))
 	written(t, r)
 	left, err := filepath.Glob(path + "-*")

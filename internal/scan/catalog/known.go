@@ -6,23 +6,23 @@ import (
 	"database/sql"
 	"errors"
 
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // Known is what a scan has found of a file.
 type Known struct {
 	Ident  []byte         // what the file is, in words of the scan
-	Image  *library.Image // nil for a file that is no image of its own
+	Image  *results.Image // nil for a file that is no image of its own
 	Beside string         // what the result depended on in the folder, in words of the scan
 
 	id     int64
-	change library.Change
+	change results.Change
 }
 
 // Lookup gives what is known of the file with an absolute path and these numbers, when it was found with the settings of this
 // catalogue and may be used again. It compares the one file: that the others of Image.Files are Unchanged, and that what lies Beside
 // them is, only the caller can see. Image is as it was saved: its Path is that of an earlier command line.
-func (r *Run) Lookup(path string, f library.File) (k Known, ok bool, err error) {
+func (r *Run) Lookup(path string, f results.File) (k Known, ok bool, err error) {
 	k, packed, sum, ok, err := r.lookup(path, f)
 	if err != nil || !ok || packed == nil {
 		return k, ok, err
@@ -36,7 +36,7 @@ func (r *Run) Lookup(path string, f library.File) (k Known, ok bool, err error) 
 }
 
 // lookup gives a row: packed is the JSON of its image, nil for a file that is not one, and sum its digest.
-func (r *Run) lookup(path string, f library.File) (k Known, packed, sum []byte, ok bool, err error) {
+func (r *Run) lookup(path string, f results.File) (k Known, packed, sum []byte, ok bool, err error) {
 	c := r.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,7 +44,7 @@ func (r *Run) lookup(path string, f library.File) (k Known, packed, sum []byte, 
 		return k, nil, nil, false, err
 	}
 	var (
-		was      library.File
+		was      results.File
 		inode    int64
 		image    bool
 		reported []byte
@@ -68,7 +68,7 @@ func (r *Run) lookup(path string, f library.File) (k Known, packed, sum []byte, 
 
 // Reuse notes that a result that Lookup gave was used again. The change is Same, unless no one has read a report of the run that found
 // the result.
-func (r *Run) Reuse(path string, k Known) (library.Change, error) {
+func (r *Run) Reuse(path string, k Known) (results.Change, error) {
 	c := r.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +80,7 @@ func (r *Run) Reuse(path string, k Known) (library.Change, error) {
 
 // Save keeps what was found of a file with an absolute path and numbers from before it was read, and returns, and notes in the image,
 // how that differs from what was last reported of this path. It is on the disk within a second.
-func (r *Run) Save(path string, f library.File, k Known) (library.Change, error) {
+func (r *Run) Save(path string, f results.File, k Known) (results.Change, error) {
 	e, err := r.entry(path, f, k)
 	if err != nil {
 		return "", r.c.fail(err)
@@ -88,7 +88,7 @@ func (r *Run) Save(path string, f library.File, k Known) (library.Change, error)
 	c := r.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var change library.Change
+	var change results.Change
 	if k.Image != nil {
 		if err := r.settle(path); err != nil {
 			return "", err
@@ -120,14 +120,14 @@ func (p prior) base() []byte {
 	return p.reported
 }
 
-func compare(now, base []byte) library.Change {
+func compare(now, base []byte) results.Change {
 	switch {
 	case base == nil:
-		return library.New
+		return results.New
 	case bytes.Equal(now, base):
-		return library.Same
+		return results.Same
 	default:
-		return library.Changed
+		return results.Changed
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/sys"
 )
 
@@ -201,8 +201,8 @@ func crowdRun(c *Catalog, name string) error {
 	if err != nil {
 		return err
 	}
-	s := library.NewSummary()
-	s.Complete, s.Changes = true, &library.Changes{}
+	s := results.NewSummary()
+	s.Complete, s.Changes = true, &results.Changes{}
 	for n := range 1500 {
 		p := fmt.Sprintf("/lib/all/%d", n)
 		if n%3 == 0 {
@@ -334,7 +334,7 @@ func TestALockThatStays(t *testing.T) {
 		_, err := r.Save("/lib/a", file("a", 1), Known{})
 		require.NoError(t, err)
 		const text = "another program holds it all the time: end that program or its transaction, then scan again"
-		require.ErrorContains(t, r.Finish(library.NewSummary()), text)
+		require.ErrorContains(t, r.Finish(results.NewSummary()), text)
 		_, err = r.Save("/lib/b", file("b", 1), Known{})
 		require.ErrorContains(t, err, text, "a run that could not write does not pretend to")
 		return nil

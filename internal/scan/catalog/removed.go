@@ -7,7 +7,7 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // lostImage is an image that this run has not seen.
@@ -15,15 +15,15 @@ type lostImage struct {
 	path string
 	seen bool // as a file that is no image of its own any more
 	id   int64
-	row  *library.Image
+	row  *results.Image
 }
 
 // Removed gives the images below the paths of this run that the catalogue knows and this run has not seen, and marks them as gone.
 // It is to be asked when all of the paths were walked, before Finish. there reports whether a path still exists: an image that was
 // only left out this time is not removed. A row has the absolute path, the format and the sizes. The catalogue can be used between two
 // rows.
-func (r *Run) Removed(there func(path string) bool) iter.Seq2[*library.Image, error] {
-	return func(yield func(*library.Image, error) bool) {
+func (r *Run) Removed(there func(path string) bool) iter.Seq2[*results.Image, error] {
+	return func(yield func(*results.Image, error) bool) {
 		for _, root := range r.paths {
 			images, err := r.missing(root)
 			images = slices.DeleteFunc(images, func(m lostImage) bool { return !m.seen && there(m.path) })
@@ -58,14 +58,14 @@ func (r *Run) missing(root string) (out []lostImage, err error) {
 	defer rows.Close()
 	for rows.Next() {
 		var (
-			m                 = lostImage{row: library.NewImage("")}
+			m                 = lostImage{row: results.NewImage("")}
 			format, subformat sql.NullString
 		)
 		if err := rows.Scan(&m.path, &m.seen, &m.id, &format, &subformat, &m.row.Size, &m.row.Stored); err != nil {
 			return nil, c.fail(err)
 		}
 		m.row.SetPath(m.path)
-		m.row.State, m.row.Change, m.row.Format, m.row.Subformat = library.Gone, library.Removed, format.String, subformat.String
+		m.row.State, m.row.Change, m.row.Format, m.row.Subformat = results.Gone, results.Removed, format.String, subformat.String
 		out = append(out, m)
 	}
 	return out, c.fail(errors.Join(rows.Err(), rows.Close()))

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // Run is one scan. What it finds is compared with what the last run left that has ended: of a run that was killed no one has read a
@@ -96,7 +96,7 @@ func inOne(roots map[string]bool, p string) bool {
 func below(root string) string { return strings.TrimSuffix(root, "/") + "/" }
 
 // Finish ends the run with its sum. What was not seen by a run that is complete, and is no image, is forgotten.
-func (r *Run) Finish(s *library.Summary) error {
+func (r *Run) Finish(s *results.Summary) error {
 	c := r.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,8 +117,8 @@ func (r *Run) Finish(s *library.Summary) error {
 	}))
 }
 
-func (r *Run) end(ctx context.Context, s *library.Summary) error {
-	changes := library.Changes{}
+func (r *Run) end(ctx context.Context, s *results.Summary) error {
+	changes := results.Changes{}
 	if s.Changes != nil {
 		changes = *s.Changes
 	}

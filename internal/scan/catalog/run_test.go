@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 func TestRootsAreThoseBelowNoOther(t *testing.T) {
@@ -31,8 +31,8 @@ func TestRootsCanBeMany(t *testing.T) {
 func TestARunCountsAllThatItCouldNotRead(t *testing.T) {
 	c := fresh(t)
 	r := begin(t, c, "/lib")
-	s := library.NewSummary()
-	s.Unreadable, s.UnreadableCount = []library.Unreadable{{Path: "/lib/x"}}, 1234
+	s := results.NewSummary()
+	s.Unreadable, s.UnreadableCount = []results.Unreadable{{Path: "/lib/x"}}, 1234
 	require.NoError(t, r.Finish(s))
 	require.Equal(t, "1234", query(t, c, "SELECT unreadable FROM runs"))
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/trueup/trueup/internal/library"
+	"github.com/trueup/trueup/internal/scan/results"
 )
 
 // What is saved waits for others, so that many have one transaction: at most so many, so many bytes of JSON, and so long. A crowd of
@@ -41,7 +41,7 @@ type entry struct {
 }
 
 // entry makes columns of a result.
-func (r *Run) entry(path string, f library.File, k Known) (e entry, err error) {
+func (r *Run) entry(path string, f results.File, k Known) (e entry, err error) {
 	e = entry{path: path, image: k.Image != nil}
 	known := settled(f, r.started)
 	if i := k.Image; i != nil {
@@ -66,7 +66,7 @@ func (r *Run) entry(path string, f library.File, k Known) (e entry, err error) {
 }
 
 // describe fills the columns that people ask for.
-func (e *entry) describe(i *library.Image) {
+func (e *entry) describe(i *results.Image) {
 	e.digest = digest(i)
 	var class, cost, failure, message any
 	if i.Priority != nil {

@@ -1,0 +1,219 @@
+package results
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// Limits of one row, far beyond what any image has.
+const (
+	maxText  = 64 << 10 // bytes of one text
+	maxItems = 1 << 17  // of one list
+)
+
+// Check tells what is wrong with a row that comes from outside: from a worker, which may have been taken over by the image that it read, or
+// from a catalogue of another user. What has passed can be summed and shown. Texts are not judged by what they say: each report escapes
+// them.
+func (i *Image) Check() error {
+	if i.Origin != (report.Origin{Schema: report.Schema, Command: Command}) || i.Event != imageEvent {
+		return fmt.Errorf("a row that is %.32q of %.32q in %.32q, want %q of %q in %q", i.Event, i.Command, i.Schema, imageEvent, Command, report.Schema)
+	}
+	if err := i.checkState(); err != nil {
+		return err
+	}
+	c := checker{}
+	c.list("files", len(i.Files), i.Files == nil)
+	c.list("parents", len(i.Parents), i.Parents == nil)
+	c.list("disks", len(i.Disks), i.Disks == nil)
+	c.texts(i.Format, i.Subformat)
+	c.texts(i.Parents...)
+	c.findings(i.Findings)
+	c.error(i.Error)
+	c.numbers(i.Size, i.Stored, i.Read)
+	for _, f := range i.Files {
+		c.file(f)
+	}
+	for n := range i.Disks {
+		c.disk(&i.Disks[n])
+	}
+	return errors.Join(c.errs...)
+}
+
+// checkState requires what readers of a row take for granted: a judged one has a format and no error, and all of its disks that could be
+// read have a verdict.
+func (i *Image) checkState() error {
+	switch i.State {
+	case Failed, Orphan, Packed:
+		if (i.State == Failed) != (i.Error != nil) {
+			return fmt.Errorf("a row that is %s, and an error: %t", i.State, i.Error != nil)
+		}
+		return nil
+	case Judged:
+		if i.Error != nil || i.Format == "" {
+			return fmt.Errorf("a row that is judged, with format %.32q and an error: %t", i.Format, i.Error != nil)
+		}
+	default:
+		return fmt.Errorf("a row that is %.32q, want %s, %s or %s", i.State, Judged, Failed, Orphan)
+	}
+	for _, d := range i.Disks {
+		if d.Verdict == "" && d.Error == nil {
+			return errors.New("a disk with neither verdict nor error")
+		}
+	}
+	return nil
+}
+
+// checker collects what is wrong, a few of it.
+type checker struct{ errs []error }
+
+const maxWrong = 4
+
+func (c *checker) wrong(format string, args ...any) {
+	if len(c.errs) < maxWrong {
+		c.errs = append(c.errs, fmt.Errorf(format, args...))
+	}
+}
+
+func (c *checker) list(what string, n int, absent bool) {
+	if absent || n > maxItems {
+		c.wrong("list of %s: %d of them, absent: %t, want at most %d", what, n, absent, maxItems)
+	}
+}
+
+func (c *checker) texts(texts ...string) {
+	for _, s := range texts {
+		if len(s) > maxText {
+			c.wrong("a text of %d bytes, want at most %d", len(s), maxText)
+		}
+	}
+}
+
+func (c *checker) numbers(numbers ...int64) {
+	for _, n := range numbers {
+		if n < 0 {
+			c.wrong("the number %d, want 0 or more", n)
+		}
+	}
+}
+
+// file requires a name in the folder of the image: what is known of an image is held against the files that it names.
+func (c *checker) file(f File) {
+	if f.Name == "" || f.Name == "." || f.Name == ".." || strings.ContainsAny(f.Name, "/\x00") {
+		c.wrong("the file %.64q, want a name in the folder of the image", f.Name)
+	}
+	c.texts(f.Name)
+	c.numbers(f.Size, f.Allocated)
+}
+
+// errorCodes are those that an error of an image can have, as docs/schema/common.json lists them.
+var errorCodes = []string{"format", "unsupported", "reference", "limit", "busy", "changed", "io", "output", "verify", "internal", "usage"}
+
+// CheckError is Check for an error that comes alone.
+func CheckError(e *report.Error) error {
+	c := checker{}
+	c.error(e)
+	return errors.Join(c.errs...)
+}
+
+func (c *checker) error(e *report.Error) {
+	if e == nil {
+		return
+	}
+	if !slices.Contains(errorCodes, e.Code) {
+		c.wrong("the error code %.32q, want one of %s", e.Code, strings.Join(errorCodes, ", "))
+	}
+	c.texts(e.Message)
+}
+
+func (c *checker) verdict(v align.Verdict) {
+	if !slices.Contains([]align.Verdict{"", align.NothingToJudge, align.Aligned, align.BelowBoundary, align.Misaligned}, v) {
+		c.wrong("the verdict %.32q", v)
+	}
+}
+
+// content requires that a disk has a verdict or says why not.
+func (c *checker) content(d *Disk) {
+	if (d.Verdict == align.NothingToJudge) != (d.Content != "") || d.Content != "" && !slices.Contains(align.Contents, d.Content) {
+		c.wrong("the content %.32q with the verdict %.32q", d.Content, d.Verdict)
+	}
+}
+
+func (c *checker) findings(fs []align.Finding) {
+	c.list("findings", len(fs), fs == nil)
+	for _, f := range fs {
+		if !slices.Contains([]align.Severity{align.Info, align.Warning, align.Error}, f.Severity) {
+			c.wrong("the severity %.32q", f.Severity)
+		}
+		c.texts(f.Code, f.Subject, f.Text, f.Remedy)
+	}
+}
+
+func (c *checker) disk(d *Disk) {
+	c.list("partitions", len(d.Partitions), d.Partitions == nil)
+	c.list("steps of a boot", len(d.Chain), d.Chain == nil)
+	c.verdict(d.Verdict)
+	c.content(d)
+	c.error(d.Error)
+	c.error(d.Unplanned)
+	c.findings(d.Findings)
+	c.numbers(d.Size)
+	c.texts(d.Member, d.Table.Scheme, d.Table.Signature, d.Table.GUID, d.Boot.Name, d.Boot.Text)
+	if d.Depth != Survey && d.Depth != Full {
+		c.wrong("the depth %.32q", d.Depth)
+	}
+	if err := align.CheckBoundary(d.Boundary); err != nil {
+		c.wrong("%w", err)
+	}
+	for _, l := range d.Chain {
+		c.texts(l.Text)
+	}
+	c.volume(d.Volume)
+	for n := range d.Partitions {
+		c.partition(&d.Partitions[n])
+	}
+	c.remedy(d)
+}
+
+func (c *checker) partition(p *report.Partition) {
+	c.verdict(p.Verdict)
+	c.numbers(int64(p.Number), p.StartLBA, p.Start, p.Size, p.Alignment)
+	c.texts(p.Kind, p.Type, p.TypeName, p.Name, p.GUID)
+	c.volume(p.Volume)
+}
+
+func (c *checker) volume(v *report.Volume) {
+	if v == nil {
+		return
+	}
+	c.numbers(v.Size, v.Cluster)
+	c.list("parts", len(v.Parts), false)
+	c.texts(v.Kind, v.Label, v.UUID)
+	for name, value := range v.Details {
+		c.texts(name, value)
+	}
+}
+
+// remedy checks what a disk has on an aligned copy.
+func (c *checker) remedy(d *Disk) {
+	if a := d.Advice; a != nil {
+		c.list("findings", len(a.Unmended), a.Unmended == nil)
+		c.texts(string(a.Action), string(a.Gain), string(a.Role), a.Text)
+	}
+	if f := d.Fix; f != nil {
+		c.list("moves", len(f.Moves), f.Moves == nil)
+		c.findings(f.Refusals)
+		c.numbers(f.Boundary, f.OldSize, f.NewSize, f.NewSize-f.OldSize)
+		for _, m := range f.Moves {
+			c.numbers(int64(m.Partition), m.From, m.To, m.Size)
+		}
+	}
+	if k := d.Cost; k != nil {
+		c.numbers(k.Block, int64(k.Partition))
+		c.texts(k.Storage, k.Text)
+	}
+}

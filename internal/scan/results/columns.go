@@ -1,0 +1,235 @@
+package results
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// column is one of the table, left of the path.
+type column struct {
+	head  string
+	right bool
+	keep  int // those with the lowest go first where the terminal is narrow
+	cell  func(i *Image) string
+	width int
+}
+
+const verdictColumn = "verdict"
+
+// columns are all that the table can have. What to do first, and how bad it is, stay longest.
+func columns(s *Summary) []column {
+	out := []column{
+		{head: "#", right: true, keep: 10, cell: rankCell},
+		{head: verdictColumn, keep: 9, cell: func(i *Image) string { return i.word(s.Boundary) }},
+		{head: "off", right: true, keep: 8, cell: offCell},
+		{head: "start LBA", right: true, keep: 3, cell: startCell},
+		{head: "format", keep: 2, cell: formatCell},
+		{head: "disk", right: true, keep: 4, cell: func(i *Image) string { return sizeCell(i.Size) }},
+		{head: "to copy", right: true, keep: 6, cell: func(i *Image) string { return sizeCell(i.Copies()) }},
+		{head: "role", keep: 5, cell: roleCell},
+		{head: "fix", keep: 7, cell: fixCell},
+	}
+	if s.Changes != nil {
+		out = append(out, column{head: "change", keep: 1, cell: func(i *Image) string { return cmp.Or(string(i.Change), "-") }})
+	}
+	return out
+}
+
+const (
+	between  = "  " // two columns
+	leastFor = 16   // cells that a path wants at least; below that, its folder says nothing
+)
+
+// fit chooses the columns that leave room for the paths, and says how much; 0 is no limit.
+func fit(all []column, images []*Image, width int) (chosen []column, path int) {
+	longest := cells("path")
+	for n := range all {
+		all[n].width = cells(all[n].head)
+	}
+	for _, i := range images {
+		longest = max(longest, cells(report.SafeMessage(i.Path)))
+		for n, c := range all {
+			all[n].width = max(c.width, cells(report.SafeMessage(c.cell(i))))
+		}
+	}
+	if width == 0 {
+		return all, 0
+	}
+	want := min(longest, max(leastFor, width/3))
+	for {
+		left := width
+		for _, c := range all {
+			left -= c.width + len(between)
+		}
+		if left >= want || len(all) == 0 {
+			return all, left
+		}
+		least := slices.MinFunc(all, func(a, b column) int { return cmp.Compare(a.keep, b.keep) })
+		all = slices.DeleteFunc(all, func(c column) bool { return c.keep == least.keep })
+	}
+}
+
+// word is what came of an image, in a word or two.
+func (i *Image) word(boundary int64) string {
+	switch i.State {
+	case Failed:
+		return "error"
+	case Orphan:
+		return "orphan"
+	case Gone:
+		return "removed"
+	case Packed:
+		return "packed"
+	case Judged:
+	}
+	if i.Verdict == align.NothingToJudge {
+		return contentWord(i.Content)
+	}
+	return verdictWord(i.Verdict, boundary)
+}
+
+// contentWord is what there is instead of something to judge.
+func contentWord(c align.Content) string {
+	switch c {
+	case align.Blank:
+		return "blank"
+	case align.NoPartitions:
+		return "no partitions"
+	case align.NoDisks:
+		return "no disks"
+	default:
+		return "unknown"
+	}
+}
+
+func verdictWord(v align.Verdict, boundary int64) string {
+	switch v {
+	case align.Misaligned:
+		return "off 4K"
+	case align.BelowBoundary:
+		return "off " + units.Short(boundary)
+	case align.Aligned:
+		return "aligned"
+	case align.NothingToJudge:
+	}
+	return "-"
+}
+
+func (i *Image) color() text.Color {
+	switch {
+	case i.Accepted != nil || i.State == Gone:
+		return text.Faint
+	case i.State == Failed:
+		return text.FgRed
+	case i.Unknown():
+		return text.FgYellow
+	case i.State == Orphan:
+		return text.FgCyan
+	}
+	return verdictColor(i.Verdict)
+}
+
+func verdictColor(v align.Verdict) text.Color {
+	switch v {
+	case align.Misaligned:
+		return text.FgRed
+	case align.BelowBoundary:
+		return text.FgYellow
+	case align.Aligned:
+		return text.FgGreen
+	case align.NothingToJudge:
+	}
+	return text.Reset
+}
+
+func rankCell(i *Image) string {
+	if i.Priority == nil || i.Priority.Rank == 0 {
+		return "-"
+	}
+	return strconv.Itoa(i.Priority.Rank)
+}
+
+// judged are the partitions that have a verdict, of all disks.
+func (i *Image) judged() (out []report.Partition) {
+	for _, d := range i.Disks {
+		for _, p := range d.Partitions {
+			if p.Verdict != "" {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+func offCell(i *Image) string {
+	off, all := 0, i.judged()
+	if len(all) == 0 {
+		return "-"
+	}
+	for _, p := range all {
+		if p.Verdict.Off() {
+			off++
+		}
+	}
+	return fmt.Sprintf("%d/%d", off, len(all))
+}
+
+// startCell is the start that is on the smallest power of two.
+func startCell(i *Image) string {
+	all := i.judged()
+	if len(all) == 0 {
+		return "-"
+	}
+	worst := slices.MinFunc(all, func(a, b report.Partition) int { return cmp.Compare(a.Alignment, b.Alignment) })
+	return strconv.FormatInt(worst.StartLBA, 10)
+}
+
+func formatCell(i *Image) string {
+	if i.Format == "" {
+		return "-"
+	}
+	return report.FormatName(i.Format)
+}
+
+func sizeCell(n int64) string {
+	if n <= 0 {
+		return "-"
+	}
+	return units.Format(n)
+}
+
+func roleCell(i *Image) string {
+	if i.Priority == nil {
+		return "-"
+	}
+	switch i.role() {
+	case align.BootDisk:
+		return "boot"
+	case align.DataDisk:
+		return "data"
+	default:
+		return "?"
+	}
+}
+
+func fixCell(i *Image) string {
+	switch {
+	case i.Priority == nil:
+		return "-"
+	case i.Copied != "":
+		return "copied"
+	case len(i.Refusals()) > 0:
+		return "refused"
+	case i.unplanned():
+		return "no plan"
+	}
+	return "yes"
+}

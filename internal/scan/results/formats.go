@@ -1,0 +1,52 @@
+package results
+
+import (
+	"io"
+
+	"github.com/trueup/trueup/internal/report"
+)
+
+// Format is a way to print the report of a run.
+type Format struct {
+	Name string
+	// Row prints the row of an image as soon as it is known. Nil: the rows are kept until the end.
+	Row func(w io.Writer, i *Image) error
+	// Write prints at the end of the run what Row has not.
+	Write func(w io.Writer, r *Report) error
+	// Terminal marks text for people, which --quiet keeps off standard output.
+	Terminal bool
+}
+
+// Report is a run that has ended.
+type Report struct {
+	Summary *Summary
+	Images  []*Image // in the order of Rank
+	Fail    FailOn
+	Text    *report.Text // how text is laid out
+}
+
+// Formats is the table of contents, the default first.
+var Formats = []Format{
+	textFormat,
+	jsonFormat,
+	csvFormat,
+	htmlFormat,
+	junitFormat,
+	metricsFormat,
+}
+
+// FormatNames lists the names of the formats.
+func FormatNames() []string {
+	var out []string
+	for _, f := range Formats {
+		out = append(out, f.Name)
+	}
+	return out
+}
+
+// jsonFormat is one object in a line for each image, and one for the sum of them.
+var jsonFormat = Format{
+	Name:  "json",
+	Row:   func(w io.Writer, i *Image) error { return report.Line(w, i) },
+	Write: func(w io.Writer, r *Report) error { return report.Line(w, r.Summary) },
+}

@@ -1,0 +1,87 @@
+package results
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+)
+
+// Glob is a pattern of paths, as package doublestar matches them: *, ?, [a-z], [!a-z], {a,b}, ** for folders, and \ in front of a
+// character that stands for itself. Upper and lower case are different, and * and ? match a dot in front too.
+//
+// A glob without a slash is matched against the last name of a path, in any folder; one with a slash against the whole path. Leading
+// "./" and doubled slashes count in neither. "lib/**" matches whatever lies in lib, and not lib itself.
+type Glob struct {
+	pattern string
+	last    string // what every match ends with: most paths are rejected by their last characters
+	name    bool   // it is matched against the last name of a path
+}
+
+// maxGlob is how long a glob may be in bytes: as long as a path (PATH_MAX of Linux).
+const maxGlob = 4096
+
+// GlobError reports what is wrong with a glob, and at which byte.
+type GlobError struct {
+	Off  int
+	Text string
+}
+
+func (e *GlobError) Error() string { return fmt.Sprintf("character %d: %s", e.Off+1, e.Text) }
+
+// ParseGlob makes a glob of its text. An error is a *GlobError.
+func ParseGlob(s string) (*Glob, error) {
+	switch {
+	case s == "":
+		return nil, &GlobError{0, "the glob is empty, want at least one character"}
+	case len(s) > maxGlob:
+		return nil, &GlobError{maxGlob, fmt.Sprintf("the glob has %d bytes, want at most %d", len(s), maxGlob)}
+	case strings.HasSuffix(s, "/"):
+		return nil, &GlobError{len(s) - 1, "the glob ends in a slash; ** behind it means whatever lies in the folder"}
+	case !doublestar.ValidatePattern(s):
+		return nil, &GlobError{0, `the glob is malformed: want each [ and { closed, a character in each [], and one behind each \`}
+	}
+	g := &Glob{pattern: plainPath(s), name: !strings.Contains(s, "/")}
+	if g.pattern == "" {
+		return nil, &GlobError{0, "the glob names no file"}
+	}
+	if path.Base(g.pattern) == "**" {
+		g.pattern += "/*"
+	}
+	if g.name && g.pattern == "**/*" {
+		g.pattern = "*"
+	}
+	g.last = g.pattern[strings.LastIndexAny(g.pattern, `*?[]{}\/`)+1:]
+	return g, nil
+}
+
+// Match reports whether a path matches.
+func (g *Glob) Match(p string) bool {
+	if !strings.HasSuffix(p, g.last) {
+		return false
+	}
+	if g.name {
+		return doublestar.MatchUnvalidated(g.pattern, p[strings.LastIndexByte(p, '/')+1:])
+	}
+	return doublestar.MatchUnvalidated(g.pattern, plainPath(p))
+}
+
+// plainPath drops empty names and dots from a path, but for the slash in front.
+func plainPath(p string) string {
+	if !strings.Contains(p, "//") && !strings.Contains("/"+p+"/", "/./") {
+		return p
+	}
+	names := strings.FieldsFunc(p, func(r rune) bool { return r == '/' })
+	kept := names[:0]
+	for _, n := range names {
+		if n != "." {
+			kept = append(kept, n)
+		}
+	}
+	plain := strings.Join(kept, "/")
+	if strings.HasPrefix(p, "/") {
+		return "/" + plain
+	}
+	return plain
+}

@@ -1,0 +1,237 @@
+package results
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// Expressions that ask the page what a reader sees.
+const (
+	shownPaths = `Array.from(document.querySelectorAll("#rows > tr")).filter(r => !r.hidden).map(r => r.querySelector("summary").firstChild.textContent)`
+	stateText  = `document.getElementById("state").textContent`
+	sortedBy   = `Array.from(document.querySelectorAll("th[aria-sort]")).map(h => h.dataset.sort + " " + h.getAttribute("aria-sort"))`
+	openCount  = `document.querySelectorAll("#rows details[open]").length`
+)
+
+// head is the button that sorts by a column.
+func pageHead(by string) string { return `th[data-sort="` + by + `"] button` }
+
+func TestReportInChromium(t *testing.T) {
+	tabs := chromium(t)
+	s, images := sampleLibrary()
+	path := htmlWritten(t, s, images)
+	for name, test := range map[string]func(*page, []*Image){
+		"sorts by a click and by the keyboard": sorts, "filters and says so": filters, "opens details": opensDetails, "keeps its state in the address": keepsState,
+		"is a table for those who listen": isATable,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := open(tabs, t, path, wide)
+			test(p, images)
+			p.quiet()
+		})
+	}
+}
+
+// by is the order of the images by a number, the highest first, as ranked where numbers are alike.
+func by(images []*Image, number func(*Image) int64) (paths []string) {
+	sorted := slices.Clone(images)
+	slices.SortStableFunc(sorted, func(a, b *Image) int { return int(max(-1, min(1, number(b)-number(a)))) })
+	for _, i := range sorted {
+		paths = append(paths, i.Path)
+	}
+	return paths
+}
+
+func sorts(p *page, images []*Image) {
+	t := p.t
+	ranked := by(images, func(*Image) int64 { return 0 })
+	require.Equal(t, []string{"rank ascending"}, eval[[]string](p, sortedBy))
+	require.Equal(t, ranked, eval[[]string](p, shownPaths))
+	p.run(chromedp.Click(pageHead("size")))
+	require.Equal(t, []string{"size descending"}, eval[[]string](p, sortedBy))
+	require.Equal(t, by(images, func(i *Image) int64 { return i.Size }), eval[[]string](p, shownPaths))
+	p.run(chromedp.KeyEvent(kb.Enter)) // the button has the focus
+	require.Equal(t, []string{"size ascending"}, eval[[]string](p, sortedBy))
+	require.Equal(t, by(images, func(i *Image) int64 { return -i.Size }), eval[[]string](p, shownPaths))
+	p.run(chromedp.Click(pageHead("stored")))
+	require.Equal(t, by(images, func(i *Image) int64 { return i.Stored }), eval[[]string](p, shownPaths))
+	p.run(chromedp.Click(pageHead("cost")))
+	require.Equal(t, by(images, func(i *Image) int64 { return int64(i.cost()) }), eval[[]string](p, shownPaths))
+	p.run(chromedp.Click(pageHead("verdict")))
+	require.Equal(t, by(images, func(i *Image) int64 { return -int64(slices.Index(kindOrder, kindOf(i))) }), eval[[]string](p, shownPaths))
+	p.run(chromedp.Click(pageHead("path")))
+	got := eval[[]string](p, shownPaths)
+	require.Equal(t, "/vmfs/templates/appliances/erp-suite.ova", got[0])
+	require.Less(t, slices.Index(got, "/vmfs/templates/linux/rhel-9.qcow2"), slices.Index(got, "/vmfs/templates/linux/sles-15.qcow2"))
+	p.run(chromedp.Click(pageHead("rank")))
+	require.Equal(t, ranked, eval[[]string](p, shownPaths))
+}
+
+// settles waits until the page says something: typing is answered after a pause.
+func (p *page) settles(says string) {
+	p.t.Helper()
+	_, err := chromedp.Run(p.ctx, chromedp.Poll[bool](stateText+` === `+fmt.Sprintf("%q", says), chromedp.WithPollingTimeout(patience/4)))
+	require.NoError(p.t, err, "the page says %q, want %q", eval[string](p, stateText), says)
+}
+
+func filters(p *page, images []*Image) {
+	t := p.t
+	p.settles("All 38 rows are shown.")
+	p.run(chromedp.SendKeys("#find", "QCOW2 debian"))
+	p.settles("3 of 38 rows are shown: with “QCOW2 debian”.")
+	require.ElementsMatch(t, []string{"/vmfs/templates/linux/debian-10.qcow2", "/vmfs/templates/linux/debian-11.qcow2", "/vmfs/templates/linux/debian-12.qcow2"},
+		eval[[]string](p, shownPaths))
+	p.run(chromedp.Click("#reset"))
+	p.settles("All 38 rows are shown.")
+	p.run(chromedp.SendKeys("#find", "exchange_no_such"))
+	p.settles("0 of 38 rows are shown: with “exchange_no_such”.")
+	require.True(t, eval[bool](p, `document.getElementById("none").checkVisibility()`))
+	p.run(chromedp.Click("#reset"), chromedp.SendKeys("#find", "daten")) // a label
+	p.settles("1 of 38 rows are shown: with “daten”.")
+	p.run(chromedp.Click("#reset"), chromedp.SendKeys("#find", "grain directory")) // an error
+	p.settles("1 of 38 rows are shown: with “grain directory”.")
+	p.run(chromedp.Click("#reset"), chromedp.Click(`input[value="f"]`), chromedp.Click(`input[value="b"]`))
+	p.settles("4 of 38 rows are shown: failed, below boundary.")
+	p.run(chromedp.Click("#reset"), chromedp.Click(`input[value="refused"]`))
+	p.settles("1 of 38 rows are shown: refused.")
+	require.Equal(t, []string{"/vmfs/templates/legacy/suse-9.vmdk"}, eval[[]string](p, shownPaths))
+	p.run(chromedp.Click("#reset"), chromedp.Focus("#format"), chromedp.KeyEvent("vhd"))
+	p.settles("3 of 38 rows are shown: format vhd.")
+	p.run(chromedp.Click(pageHead("size"))) // sorting keeps the filter
+	require.Len(t, eval[[]string](p, shownPaths), 3)
+}
+
+func opensDetails(p *page, images []*Image) {
+	t := p.t
+	require.Zero(t, eval[int](p, openCount))
+	third := "#rows > tr:nth-child(6)"
+	require.Equal(t, "erp-suite.ova", filepath.Base(images[5].Path))
+	p.run(chromedp.Click(third + " summary"))
+	require.Equal(t, 1, eval[int](p, openCount))
+	require.True(t, eval[bool](p, `document.querySelector("`+third+` svg.map").checkVisibility()`))
+	require.Equal(t, 2, eval[int](p, `document.querySelectorAll("`+third+` svg.map").length`), "each disk of a package has a map")
+	p.run(chromedp.WaitVisible(third + " .copy"))
+	p.run(chromedp.Focus(third+" summary"), chromedp.KeyEvent(kb.Enter))
+	require.Zero(t, eval[int](p, openCount))
+	p.run(chromedp.Click(third + " > td:nth-child(5)")) // a number is above the line, and opens it too
+	require.Equal(t, 1, eval[int](p, openCount))
+	p.run(chromedp.Click(`input[value="refused"]`), chromedp.Click("#open"))
+	require.Equal(t, 2, eval[int](p, openCount))
+	require.Contains(t, eval[string](p, `document.querySelector("tr.refused details").innerText`), "install GRUB in the guest")
+}
+
+func keepsState(p *page, images []*Image) {
+	t := p.t
+	p.run(chromedp.Click(pageHead("size")), chromedp.Click(`input[value="m"]`), chromedp.SendKeys("#find", "vhd"))
+	p.settles("2 of 38 rows are shown: misaligned, with “vhd”.")
+	got := eval[[]string](p, shownPaths)
+	address := eval[string](p, `location.hash`)
+	require.Equal(t, "#sort=-size&find=vhd&only=m", address)
+	p.run(chromedp.Reload())
+	p.settles("2 of 38 rows are shown: misaligned, with “vhd”.")
+	require.Equal(t, got, eval[[]string](p, shownPaths))
+	require.Equal(t, []string{"size descending"}, eval[[]string](p, sortedBy))
+	eval[bool](p, `location.hash = "#sort=__proto__&only=%3Cscript%3E&format=none"; true`) // an address is a stranger's text, too
+	p.settles("All 38 rows are shown.")
+}
+
+// isATable asks the tree that a screen reader uses: the rows are laid out as grids, and must be rows still.
+func isATable(p *page, images []*Image) {
+	t := p.t
+	tree, err := chromedp.Call(p.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+	require.NoError(t, err)
+	roles := map[string]int{}
+	for _, n := range tree.Nodes {
+		if n.Role != nil {
+			roles[string(n.Role.Value)]++
+		}
+	}
+	require.GreaterOrEqual(t, roles[`"table"`], 1, roles)
+	require.GreaterOrEqual(t, roles[`"row"`], len(images)+1)
+	require.GreaterOrEqual(t, roles[`"cell"`], 7*len(images))
+	require.Equal(t, 7, roles[`"columnheader"`])
+}
+
+func TestReportWithoutScript(t *testing.T) {
+	tabs := chromium(t)
+	s, images := sampleLibrary()
+	p := open(tabs, t, htmlWritten(t, s, images), wide,
+		send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}))
+	require.False(t, eval[bool](p, `document.getElementById("tools").checkVisibility()`), "what does nothing without a script is not shown")
+	require.True(t, eval[bool](p, `document.querySelector("noscript").checkVisibility()`))
+	require.Len(t, eval[[]string](p, shownPaths), len(images))
+	require.Zero(t, eval[int](p, `document.querySelectorAll("th button").length`))
+	at := eval[[]float64](p, `(r => [r.left + 5, r.top + 5])(document.querySelector("#rows > tr:nth-child(4) summary").getBoundingClientRect())`)
+	p.run(chromedp.MouseClickXY(at[0], at[1]))
+	require.Equal(t, 1, eval[int](p, openCount), "a click on the line opens the details")
+	require.Contains(t, eval[string](p, `document.querySelector("#rows details[open]").innerText`), "trueup align /vmfs/templates/legacy/exchange-store.vhd")
+	p.quiet()
+}
+
+func TestHostileReportInChromium(t *testing.T) {
+	tabs := chromium(t)
+	var images []*Image
+	for _, text := range htmlHostile {
+		d := xpDisk(text, 8*gib)
+		d.Member, d.Boot.Text, d.Advice.Text = text, text, text
+		i := htmlSample(text+"/x.vmdk", text, text, 1, d)
+		i.Accepted = &Accepted{Reason: text, Until: text}
+		images = append(images, i)
+	}
+	p := open(tabs, t, htmlWritten(t, sampleSummary(images), images), wide)
+	p.settles(fmt.Sprintf("All %d rows are shown.", len(htmlHostile)))
+	p.run(chromedp.Click("#open"), chromedp.Click(pageHead("path")), chromedp.SendKeys("#find", "<script>alert(1)"))
+	p.settles(fmt.Sprintf("1 of %d rows are shown: with “<script>alert(1)”.", len(htmlHostile)))
+	require.Contains(t, eval[string](p, `document.querySelector("#rows > tr:not([hidden]) summary").textContent`), "<script>alert(1)</script>/x.vmdk")
+	require.Equal(t, 1, eval[int](p, `document.scripts.length`))
+	p.quiet() // no dialog, no complaint of the policy, no request
+}
+
+func TestReportOnAPhone(t *testing.T) {
+	tabs := chromium(t)
+	s, images := sampleLibrary()
+	images[0].SetPath("/" + strings.Repeat("averylongnamewithoutanybreak", 30) + ".vmdk")
+	images[3].Disks[0].Partitions[0].Volume.Label = strings.Repeat("W", 200)
+	s.Paths = []string{images[0].Path}
+	path := htmlWritten(t, s, images)
+	for _, width := range []int64{320, 390, 768, 1024, 1200} {
+		p := open(tabs, t, path, chromedp.EmulateViewport(width, 844, chromedp.EmulateMobile))
+		for _, opened := range []bool{false, true} {
+			eval[bool](p, fmt.Sprintf(`for (const d of document.querySelectorAll("details")) d.open = %v; for (const r of document.querySelectorAll("#rows > tr")) r.style.contentVisibility = "visible"; true`, opened))
+			require.Equal(t, int(width), eval[int](p, `Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`), "the page scrolls sideways at %d", width)
+			require.Empty(t, eval[[]string](p, `Array.from(document.querySelectorAll("#rows > tr > td")).filter(c => c.getBoundingClientRect().right > innerWidth).map(c => c.textContent)`))
+		}
+		p.quiet()
+	}
+}
+
+func TestReportOnPaper(t *testing.T) {
+	disktest.Tool(t, "pdftotext")
+	tabs := chromium(t)
+	s, images := sampleLibrary()
+	p := open(tabs, t, htmlWritten(t, s, images), wide)
+	eval[bool](p, `document.querySelectorAll("#rows details")[3].open = true`)
+	pdf := filepath.Join(t.TempDir(), "report.pdf")
+	require.NoError(t, os.WriteFile(pdf, get(p, chromedp.PrintToPDF()), 0o600))
+	// Lines break where they must, at hyphens too.
+	joined := strings.NewReplacer(" ", "", "\n", "", "\f", "", "-", "").Replace
+	text := joined(disktest.Output(t, "pdftotext", pdf, "-"))
+	for _, i := range images {
+		require.Contains(t, text, joined(i.Path))
+	}
+	require.Contains(t, text, joined(images[3].Priority.Command), "what is open is printed")
+	require.NotContains(t, text, "rowsareshown", "what only works on a screen is not printed")
+	p.quiet()
+}

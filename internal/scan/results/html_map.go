@@ -1,0 +1,217 @@
+package results
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// percent is a length in a picture.
+type percent float64
+
+// String is exact enough for a screen of 100,000 points.
+func (p percent) String() string {
+	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(float64(p), 'f', 3, 64), "0"), ".") + "%"
+}
+
+// share is n of total; both are at least 0.
+func share(n, total int64) percent {
+	if total <= 0 {
+		return 0
+	}
+	return percent(100 * float64(n) / float64(total))
+}
+
+// htmlDisk is a disk with its map. All texts in it are safe.
+type htmlDisk struct {
+	Title, Facts string
+	Half, Size   string // of the disk, for the scale
+	Boxes        []box
+	Lenses       []lens
+	Parts        []htmlPart
+	More         string // about partitions that are not shown
+	Advice, Fix  string
+	Refusals     []htmlFinding
+	Findings     []htmlFinding
+	MoreFindings int
+	HasMap       bool
+}
+
+// box is a partition on the map.
+type box struct {
+	Class, Label string
+	At, Share    percent
+}
+
+// lens shows a start so large that the boundary is seen: four blocks of the unit of the storage, the first with the start in it, and
+// where blocks of that size of the partition begin.
+type lens struct {
+	Class, Unit, Text string
+	Blocks            [4]percent
+}
+
+// htmlPart is a line of the partition table.
+type htmlPart struct {
+	Class, Word string
+	Number      int
+	Active      bool
+	Type        string
+	LBA         int64
+	Size        size
+	Alignment   string
+	Kind        string
+	Labels      []string
+}
+
+// Limits of what is drawn of a disk.
+const (
+	maxParts  = 64
+	maxLenses = 4
+	// labelShare is the least part of a disk in which a number is drawn: two digits on a map of a phone.
+	labelShare = 5
+)
+
+func newHTMLDisk(d Disk) htmlDisk {
+	h := htmlDisk{
+		Title: safe(d.Member), Facts: diskFacts(d), Half: units.Format(d.Size / 2), Size: units.Format(d.Size), Fix: fixText(d), HasMap: d.Size > 0,
+	}
+	parts := worstParts(d.Partitions)
+	if n := len(d.Partitions) - len(parts); n > 0 {
+		h.More = fmt.Sprintf("Of %d partitions %d are shown, those off the boundary first; trueup inspect lists all.", len(d.Partitions), len(parts))
+	}
+	for _, p := range parts {
+		h.Parts = append(h.Parts, newHTMLPart(p))
+	}
+	h.Boxes = boxes(d, parts)
+	rest := slices.Clone(d.Findings)
+	h.Lenses, rest = lenses(d, parts, rest)
+	h.Findings, h.MoreFindings = newFindings(rest)
+	h.Findings = append(fromError("error", d.Error), h.Findings...)
+	if d.Advice != nil {
+		h.Advice = safe(d.Advice.Text)
+	}
+	if d.Fix != nil {
+		h.Refusals, _ = newFindings(d.Fix.Refusals)
+	}
+	for n := range h.Refusals {
+		h.Refusals[n].Severity = "refused"
+	}
+	h.Refusals = append(h.Refusals, fromError("no plan", d.Unplanned)...)
+	return h
+}
+
+// worstParts are all partitions, or the first of those that matter most, in their order.
+func worstParts(parts []report.Partition) []report.Partition {
+	if len(parts) <= maxParts {
+		return parts
+	}
+	weight := map[align.Verdict]int{align.Misaligned: -2, align.BelowBoundary: -1}
+	out := slices.Clone(parts)
+	slices.SortStableFunc(out, func(a, b report.Partition) int { return cmp.Compare(weight[a.Verdict], weight[b.Verdict]) })
+	out = out[:maxParts]
+	slices.SortStableFunc(out, func(a, b report.Partition) int { return cmp.Compare(a.Number, b.Number) })
+	return out
+}
+
+func diskFacts(d Disk) string {
+	var out []string
+	switch d.Table.Scheme {
+	case "", "none":
+		if d.Volume != nil {
+			out = append(out, "no table: "+safe(d.Volume.Kind)+" on the whole disk")
+		} else if d.Error == nil {
+			out = append(out, "no partition table")
+		}
+	default:
+		out = append(out, strings.ToUpper(safe(d.Table.Scheme)))
+	}
+	if n := len(d.Partitions); n > 0 {
+		out = append(out, counted(n, "partition"))
+	}
+	if d.Boot.Text != "" {
+		out = append(out, "boot code: "+safe(d.Boot.Text))
+	}
+	if d.Boundary > 0 {
+		out = append(out, "judged by "+units.Format(d.Boundary))
+	}
+	return strings.Join(out, " · ")
+}
+
+func newHTMLPart(p report.Partition) htmlPart {
+	h := htmlPart{
+		Class: verdictClass(p.Verdict), Number: p.Number, Active: p.Active, Type: safe(typeOf(p)), LBA: p.StartLBA, Size: size(p.Size),
+		Alignment: units.Short(p.Alignment),
+	}
+	h.Word = kindWords[h.Class]
+	if p.Name != "" {
+		h.Labels = append(h.Labels, safe(p.Name))
+	}
+	if v := p.Volume; v != nil {
+		h.Kind = safe(v.Kind)
+		if v.Label != "" && v.Label != p.Name {
+			h.Labels = append(h.Labels, safe(v.Label))
+		}
+	}
+	return h
+}
+
+// typeOf is the name of a type where it has one: GUIDs tell readers nothing.
+func typeOf(p report.Partition) string {
+	if p.TypeName != "" {
+		return p.TypeName
+	}
+	return p.Type
+}
+
+// boxes are the partitions to scale, extended ones below the others. What a broken table puts behind the end is cut.
+func boxes(d Disk, parts []report.Partition) []box {
+	var under, over []box
+	for _, p := range parts {
+		start := min(max(p.Start, 0), d.Size)
+		b := box{Class: verdictClass(p.Verdict), At: share(start, d.Size), Share: share(min(max(p.Size, 0), d.Size-start), d.Size)}
+		if b.Class == "x" {
+			under = append(under, b)
+			continue
+		}
+		if b.Share >= labelShare {
+			b.Label = strconv.Itoa(p.Number)
+		}
+		over = append(over, b)
+	}
+	return append(under, over...)
+}
+
+// lenses shows the starts that are off, one for each way to be off, and takes from the findings what it says itself.
+func lenses(d Disk, parts []report.Partition, fs []align.Finding) ([]lens, []align.Finding) {
+	var out []lens
+	seen := map[[2]int64]bool{}
+	for _, p := range parts {
+		unit := map[align.Verdict]int64{align.Misaligned: align.Block, align.BelowBoundary: d.Boundary}[p.Verdict]
+		if unit <= 0 || p.Start < 0 {
+			continue
+		}
+		way := [2]int64{unit, p.Start % unit}
+		if seen[way] || len(out) == maxLenses {
+			continue
+		}
+		seen[way] = true
+		l := lens{Class: verdictClass(p.Verdict), Unit: units.Format(unit)}
+		for n := range l.Blocks {
+			l.Blocks[n] = 25 * (percent(n) + share(p.Start%unit, unit)/100)
+		}
+		if at := startOf(fs, p.Number); at >= 0 {
+			l.Text = safe("Partition " + strconv.Itoa(p.Number) + " " + fs[at].Text + ".")
+			fs = slices.Delete(fs, at, at+1)
+		} else {
+			l.Text = fmt.Sprintf("Partition %d starts %s past a multiple of %s.", p.Number, units.Format(p.Start%unit), l.Unit)
+		}
+		out = append(out, l)
+	}
+	return out, fs
+}

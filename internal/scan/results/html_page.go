@@ -1,0 +1,236 @@
+package results
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// htmlReport is everything above and around the rows. All texts in it are safe.
+type htmlReport struct {
+	Policy   string
+	Complete bool
+	Lead     []string
+	Tiles    []tile
+	Facts    []fact
+	Notes    []htmlNotes
+	Kinds    []choice
+	Tags     []choice
+	Formats  []choice
+	Total    int
+	Empty    string // instead of rows, where there are no rows
+	Rows     iter.Seq[htmlRow]
+	Version  string
+}
+
+// tile is a number that a reader should see first. Share is its part of the bar in percent, where it has one.
+type tile struct {
+	Class, Count, Word, About string
+	At, Share                 percent
+	Zero                      bool
+}
+
+type fact struct{ Name, Text string }
+
+// htmlNotes is a list that is closed at first.
+type htmlNotes struct {
+	Title string
+	Items []fact
+	More  int
+}
+
+// maxNotes is how many places of one kind are listed: a folder without rights can have a million.
+const maxNotes = 1000
+
+func newPage(s *Summary, images []*Image, policy string) htmlReport {
+	p := htmlReport{
+		Policy: policy, Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s), Notes: newHTMLNotes(s),
+		Total: len(images), Empty: htmlEmpty(s), Rows: htmlRows(images), Version: safe(s.Version),
+	}
+	kinds, tags, formats := map[string]int{}, map[string]int{}, map[string]int{}
+	for _, i := range images {
+		kinds[kindOf(i)]++
+		for _, t := range tagsOf(i) {
+			tags[t]++
+		}
+		if i.Format != "" {
+			formats[safe(i.Format)]++
+		}
+	}
+	p.Kinds = choices(kinds, kindOrder, kindWords)
+	p.Tags = choices(tags, tagOrder, nil)
+	p.Formats = choices(formats, nil, nil)
+	return p
+}
+
+// safe is what may be shown of a text from an image, a file name or the command line.
+func safe(s string) string { return report.SafeMessage(s) }
+
+// counted is a number and its noun: "1 image", "2 images".
+func counted(n int, noun string) string { return count(n, noun, noun+"s") }
+
+func htmlEmpty(s *Summary) string {
+	if s.ChangedOnly && s.Images > 0 {
+		return "Nothing is new, changed or removed."
+	}
+	return "No image was found."
+}
+
+// htmlLead is the result in a few sentences.
+func htmlLead(s *Summary) (out []string) {
+	off, judged, unknown := s.Misaligned+s.Below, s.Misaligned+s.Below+s.Aligned, s.unknown()
+	switch {
+	case s.Images == 0 && s.Complete:
+		out = append(out, "No image was found.")
+	case judged == 0: // nothing can be said
+	case off == 0:
+		out = append(out, fmt.Sprintf("No image has a partition off a multiple of %s.", units.Format(s.Boundary)))
+	default:
+		out = append(out, fmt.Sprintf("%s a partition off a multiple of %s; %d of them off 4 KiB too.",
+			counted(off, "image")+have(off), units.Format(s.Boundary), s.Misaligned))
+	}
+	if f := s.Fix; f.Images+f.Refused > 0 {
+		text := fmt.Sprintf("%d can be realigned: %s to read and to write, and no disk grows.", f.Images, units.Format(f.Copies))
+		if f.Grows > 0 {
+			text = fmt.Sprintf("%d can be realigned: %s to read and to write, and the disks grow by %s.", f.Images, units.Format(f.Copies), units.Format(f.Grows))
+		}
+		if f.Refused > 0 {
+			text += fmt.Sprintf(" %d cannot, as they are.", f.Refused)
+		}
+		out = append(out, text)
+	}
+	if s.Copied > 0 {
+		out = append(out, copiedText(s.Copied))
+	}
+	if s.Accepted > 0 {
+		out = append(out, counted(s.Accepted, "image")+are(s.Accepted)+" accepted by the ignore file.")
+	}
+	if s.Failed > 0 {
+		out = append(out, counted(s.Failed, "image")+" could not be judged.")
+	}
+	if unknown > 0 {
+		out = append(out, counted(unknown, "image")+are(unknown)+" unknown: not read, or nothing on the disk is known.")
+	}
+	return out
+}
+
+func have(n int) string {
+	if n == 1 {
+		return " has"
+	}
+	return " have"
+}
+
+func are(n int) string {
+	if n == 1 {
+		return " is"
+	}
+	return " are"
+}
+
+func htmlTiles(s *Summary) []tile {
+	at := percent(0)
+	part := func(class string, n int, word, about string) tile {
+		t := tile{Class: class, Count: strconv.Itoa(n), Word: word, About: about, At: at, Share: share(int64(n), int64(s.Images)), Zero: n == 0}
+		at += t.Share
+		return t
+	}
+	boundary := units.Format(s.Boundary)
+	tiles := []tile{
+		part("f", s.Failed, "failed", "could not be judged"),
+		part("m", s.Misaligned, "misaligned", "off 4 KiB"),
+		part("b", s.Below, "below boundary", "on 4 KiB, off "+boundary),
+		part("u", s.unknown(), "unknown", "packed, or nothing is known"),
+		part("a", s.Aligned, "aligned", "on "+boundary),
+		part("n", s.Nothing-s.Contents[string(align.UnknownContent)], "nothing to judge", "blank, or no partition"),
+		part("o", s.Orphans, "orphans", "extents of no image"),
+		{Count: strconv.Itoa(s.Accepted), Word: "accepted", About: "by the ignore file", Zero: s.Accepted == 0},
+		{Count: units.Format(s.Fix.Copies), Word: "to copy", About: "in " + counted(s.Fix.Images, "image") + " to realign"},
+		{Count: units.Format(s.Fix.Grows), Word: "growth", About: "of the aligned disks"},
+	}
+	return slices.DeleteFunc(tiles, func(t tile) bool { return t.Zero && (t.Class == "u" || t.Class == "n") })
+}
+
+func htmlFacts(s *Summary) []fact {
+	out := []fact{
+		{"Scanned", safe(strings.Join(s.Paths, "  "))},
+		{"Finished", finished(s)},
+		{"Images", counted(s.Images, "image") + ", " + counted(s.Skipped, "other file") + " passed over, " + units.Format(s.Read) + " read"},
+		{"Boundary", units.Format(s.Boundary)},
+		{"Storage", safe(s.Storage)},
+		{"Isolation", isolation(s.Isolation)},
+	}
+	if c := s.Changes; c != nil {
+		since := "in the first run with this catalogue"
+		if c.Since != "" {
+			since = "since " + moment(c.Since)
+		}
+		text := fmt.Sprintf("%d new, %d changed, %d the same, %d removed %s", c.New, c.Changed, c.Same, c.Removed, since)
+		if s.ChangedOnly {
+			text += "; rows and exit code are those of what is new, changed or removed alone"
+		}
+		out = append(out, fact{"Changes", text})
+	}
+	code := fact{"Exit code", strconv.Itoa(s.ExitCode)}
+	if s.FailOn != "" {
+		code.Text += ", as --fail-on " + safe(s.FailOn) + " has it"
+	}
+	if s.Worst != "" {
+		code.Text += ", for " + safe(s.Worst)
+	}
+	return append(out, code, fact{"Made by", "trueup " + safe(s.Version)})
+}
+
+// finished says when the run ended and how long it took.
+func finished(s *Summary) string {
+	return moment(s.Finished) + ", after " + report.Seconds(s.Took)
+}
+
+// moment is a time for people; what is no time stays as it is.
+func moment(s string) string {
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return safe(s)
+	}
+	return t.UTC().Format("2006-01-02 15:04 UTC")
+}
+
+func isolation(i Isolation) string {
+	text := safe(i.Achieved)
+	if len(i.Layers) > 0 {
+		text += " (" + safe(strings.Join(i.Layers, ", ")) + ")"
+	}
+	if i.Wanted != i.Achieved {
+		text += ", wanted " + safe(i.Wanted)
+	}
+	if i.Note != "" {
+		text += ": " + safe(i.Note)
+	}
+	return text
+}
+
+func newHTMLNotes(s *Summary) (out []htmlNotes) {
+	if n := len(s.Unreadable); n > 0 {
+		all := s.unreadable()
+		notes := htmlNotes{Title: counted(all, "place") + " could not be looked at", More: max(all-maxNotes, all-n)}
+		for _, u := range s.Unreadable[:min(n, maxNotes)] {
+			notes.Items = append(notes.Items, fact{safe(u.Path), safe(u.Error.Message)})
+		}
+		out = append(out, notes)
+	}
+	if n := len(s.IgnoreNotes); n > 0 {
+		notes := htmlNotes{Title: counted(n, "note") + " on the ignore file", More: max(n-maxNotes, 0)}
+		for _, text := range s.IgnoreNotes[:min(n, maxNotes)] {
+			notes.Items = append(notes.Items, fact{"", safe(text)})
+		}
+		out = append(out, notes)
+	}
+	return out
+}

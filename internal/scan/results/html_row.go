@@ -1,0 +1,232 @@
+package results
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Kinds of rows, as classes of the style sheet, worst first.
+var (
+	kindOrder = []string{"f", "m", "b", "u", "a", "n", "o", "g"}
+	kindWords = map[string]string{
+		"f": "failed", "m": "misaligned", "b": "below boundary", "u": "unknown", "a": "aligned", "n": "nothing to judge", "o": "orphan", "g": "removed", "x": "not judged",
+	}
+)
+
+func kindOf(i *Image) string {
+	switch i.State {
+	case Failed:
+		return "f"
+	case Orphan:
+		return "o"
+	case Gone:
+		return "g"
+	case Packed:
+		return "u"
+	case Judged:
+	}
+	switch {
+	case i.Content == align.UnknownContent:
+		return "u"
+	case i.Verdict == align.NothingToJudge:
+		return "n"
+	}
+	return verdictClass(i.Verdict)
+}
+
+func verdictClass(v align.Verdict) string {
+	switch v {
+	case align.Misaligned:
+		return "m"
+	case align.BelowBoundary:
+		return "b"
+	case align.Aligned:
+		return "a"
+	case align.NothingToJudge:
+	}
+	return "x"
+}
+
+// tagOrder are words that a row can have beside its verdict; they are classes too.
+var tagOrder = []string{"refused", "copied", "accepted", "new", "changed"}
+
+func tagsOf(i *Image) (out []string) {
+	if i.Priority != nil && (len(i.Refusals()) > 0 || i.unplanned()) {
+		out = append(out, "refused")
+	}
+	if i.Copied != "" {
+		out = append(out, "copied")
+	}
+	if i.Accepted != nil {
+		out = append(out, "accepted")
+	}
+	if i.Change == New || i.Change == Changed {
+		out = append(out, string(i.Change))
+	}
+	return out
+}
+
+// size is a number of bytes: it prints as people read it, and has the exact number for who points at it.
+type size int64
+
+func (s size) String() string { return units.Format(int64(s)) }
+
+// Exact is the number itself.
+func (s size) Exact() string { return strconv.FormatInt(int64(s), 10) + " bytes" }
+
+// htmlRow is one row and its details. All texts in it are safe.
+type htmlRow struct {
+	Kind, Word   string
+	Tags         []string
+	Rank         int
+	Path, Note   string
+	Format       string
+	Subformat    string
+	Size, Stored size
+	Cost         string
+	Why, Command string
+	Facts        []fact
+	Findings     []htmlFinding
+	MoreFindings int
+	Disks        []htmlDisk
+	MoreDisks    int
+}
+
+// Limits of what one row shows. trueup inspect shows the rest.
+const (
+	maxDisks    = 64 // of a package
+	maxFindings = 16 // of a disk
+	maxFiles    = 16
+)
+
+func newHTMLRow(i *Image) htmlRow {
+	r := htmlRow{
+		Kind: kindOf(i), Tags: tagsOf(i), Path: safe(i.Path), Format: safe(i.Format), Subformat: safe(i.Subformat),
+		Size: size(i.Size), Stored: size(i.Stored), Facts: rowFacts(i),
+	}
+	r.Word = kindWords[r.Kind]
+	if i.Error != nil {
+		r.Note = safe(i.Error.Code + ": " + i.Error.Message)
+	}
+	switch {
+	case i.Unknown():
+		r.Note = safe(i.unknownText())
+	case i.Verdict == align.NothingToJudge:
+		r.Note = contentWord(i.Content)
+	}
+	if p := i.Priority; p != nil {
+		r.Rank, r.Cost = p.Rank, more(p.Cost)
+		r.Why, r.Command = safe(p.Reason), safe(i.command())
+	}
+	if i.Copied != "" {
+		r.Note = safe(i.copiedText())
+	}
+	if a := i.Accepted; a != nil {
+		r.Note = "Accepted"
+		if a.Until != "" {
+			r.Note += " until " + safe(a.Until)
+		}
+		r.Note += ": " + safe(a.Reason)
+	}
+	r.Findings, r.MoreFindings = newFindings(i.Findings)
+	for _, d := range i.Disks[:min(len(i.Disks), maxDisks)] {
+		r.Disks = append(r.Disks, newHTMLDisk(d))
+	}
+	r.MoreDisks = max(len(i.Disks)-maxDisks, 0)
+	return r
+}
+
+// more is a share of work that is too much, in percent.
+func more(percent float64) string {
+	switch {
+	case math.IsNaN(percent) || percent <= 0:
+		return ""
+	case percent < 1:
+		return "<1 %"
+	}
+	return strconv.FormatFloat(math.Min(percent, 1e6), 'f', 0, 64) + " %"
+}
+
+// rowFacts are those that say more than the row itself.
+func rowFacts(i *Image) (out []fact) {
+	if n := len(i.Files); n > 1 || n == 1 && !strings.HasSuffix(i.Path, i.Files[0].Name) {
+		var names []string
+		for _, f := range i.Files[:min(n, maxFiles)] {
+			names = append(names, fmt.Sprintf("%s (%s)", safe(f.Name), units.Format(f.Size)))
+		}
+		if n > maxFiles {
+			names = append(names, fmt.Sprintf("and %d more", n-maxFiles))
+		}
+		out = append(out, fact{"Files", strings.Join(names, ", ")})
+	}
+	if n := len(i.Parents); n > 0 {
+		text := safe(strings.Join(i.Parents[:min(n, maxFiles)], ", "))
+		if n > maxFiles {
+			text += fmt.Sprintf(", and %d more", n-maxFiles)
+		}
+		out = append(out, fact{"Completes", text})
+	}
+	return out
+}
+
+// htmlFinding is something that a reader should know of an image or a disk.
+type htmlFinding struct{ Severity, Subject, Text, Remedy string }
+
+func newFindings(fs []align.Finding) (out []htmlFinding, left int) {
+	for _, f := range fs[:min(len(fs), maxFindings)] {
+		out = append(out, htmlFinding{safe(string(f.Severity)), safe(f.Subject), safe(f.Text), safe(f.Remedy)})
+	}
+	return out, max(len(fs)-maxFindings, 0)
+}
+
+// fromError makes a finding of an error.
+func fromError(word string, e *report.Error) []htmlFinding {
+	if e == nil {
+		return nil
+	}
+	return []htmlFinding{{word, safe(e.Code), safe(e.Message), ""}}
+}
+
+// fixText says what an aligned copy would be.
+func fixText(d Disk) string {
+	f := d.Fix
+	if f == nil || len(f.Moves) == 0 {
+		return ""
+	}
+	var moves []string
+	sector := sectorOf(d)
+	for _, m := range f.Moves[:min(len(f.Moves), maxFindings)] {
+		moves = append(moves, fmt.Sprintf("partition %d from LBA %d to %d", m.Partition, m.From/sector, m.To/sector))
+	}
+	if n := len(f.Moves) - maxFindings; n > 0 {
+		moves = append(moves, fmt.Sprintf("and %d more", n))
+	}
+	text := fmt.Sprintf("An aligned copy moves %s, to multiples of %s; ", strings.Join(moves, ", "), units.Format(f.Boundary))
+	if f.NewSize > f.OldSize {
+		return text + fmt.Sprintf("its disk is %s larger.", units.Format(f.NewSize-f.OldSize))
+	}
+	return text + "its disk keeps the size."
+}
+
+// sectorOf is the unit of the LBAs of a disk, in bytes.
+func sectorOf(d Disk) int64 {
+	if d.Table.SectorSize > 0 {
+		return d.Table.SectorSize
+	}
+	return units.SectorSize
+}
+
+// startOf is the finding that says where a partition starts, or -1.
+func startOf(fs []align.Finding, number int) int {
+	subject := fmt.Sprintf("partition %d", number)
+	return slices.IndexFunc(fs, func(f align.Finding) bool {
+		return f.Subject == subject && (f.Code == "misaligned" || f.Code == "below-boundary")
+	})
+}

@@ -1,0 +1,272 @@
+package results
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/html"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// rendered is the report of a library, and what a second parser makes of it.
+func rendered(t *testing.T, s *Summary, images []*Image) (string, *html.Node) {
+	t.Helper()
+	var b strings.Builder
+	require.NoError(t, HTML(&b, s, images))
+	doc, err := html.Parse(strings.NewReader(b.String()))
+	require.NoError(t, err)
+	return b.String(), doc
+}
+
+// elements are those of a name, in the order of the document.
+func elements(n *html.Node, name string) (out []*html.Node) {
+	for d := range n.Descendants() {
+		if d.Type == html.ElementNode && d.Data == name {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+func attribute(n *html.Node, name string) string {
+	for _, a := range n.Attr {
+		if a.Key == name {
+			return a.Val
+		}
+	}
+	return ""
+}
+
+func textOf(n *html.Node) string {
+	var b strings.Builder
+	for d := range n.Descendants() {
+		if d.Type == html.TextNode {
+			b.WriteString(d.Data)
+		}
+	}
+	return b.String()
+}
+
+// pageRows are the rows of images.
+func pageRows(t *testing.T, doc *html.Node) (out []*html.Node) {
+	t.Helper()
+	for _, body := range elements(doc, "tbody") {
+		if attribute(body, "id") != "rows" {
+			continue
+		}
+		for r := range body.ChildNodes() {
+			if r.Type == html.ElementNode {
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}
+
+// pageCells are the texts of a row.
+func pageCells(row *html.Node) (out []string) {
+	for c := range row.ChildNodes() {
+		if c.Type == html.ElementNode {
+			out = append(out, textOf(c))
+		}
+	}
+	return out
+}
+
+func TestHTMLHasARowForEachImage(t *testing.T) {
+	s, images := sampleLibrary()
+	_, doc := rendered(t, s, images)
+	rows := pageRows(t, doc)
+	require.Len(t, rows, len(images))
+	for n, i := range images {
+		c := pageCells(rows[n])
+		require.Len(t, c, 7)
+		require.True(t, strings.HasPrefix(c[1], i.Path), c[1])
+		require.Equal(t, i.Format, strings.Fields(c[3] + " -")[0][:len(i.Format)])
+		if i.Priority != nil {
+			require.Contains(t, c[1], i.Priority.Reason)
+			require.Contains(t, c[1], i.Priority.Command)
+		}
+		for _, p := range slices.Concat(i.Refusals(), i.Findings) {
+			require.Contains(t, c[1], p.Text)
+			require.Contains(t, c[1], p.Remedy)
+		}
+		if i.Error != nil {
+			require.Contains(t, c[1], i.Error.Message)
+		}
+	}
+	all := textOf(doc)
+	for _, says := range []string{
+		"permission denied", "matches nothing", "sandbox (landlock-5, seccomp, rlimits)", "Accepted until 2027-03-31: retired with the branch in March",
+		"11 images have a partition off a multiple of 64 KiB; 10 of them off 4 KiB too.", "2026-11-20 22:00 UTC, after 42.0 s", "as --fail-on 64K has it",
+		"An aligned copy moves partition 1 from LBA 63 to 128, to multiples of 64 KiB; its disk is 1 MiB larger.",
+		"refused disk: LILO keeps", "3 new, 1 changed, 33 the same, 1 removed since 2026-11-13 22:00 UTC",
+	} {
+		require.Contains(t, all, says)
+	}
+	require.NotContains(t, all, "incomplete")
+	s.Complete = false
+	_, doc = rendered(t, s, images)
+	require.Contains(t, textOf(doc), "Interrupted: this report is incomplete.")
+}
+
+// A row of each state, as text: verdict, tags, size, extra I/O.
+func TestHTMLCells(t *testing.T) {
+	s, images := sampleLibrary()
+	_, doc := rendered(t, s, images)
+	got := map[string][]string{}
+	for n, r := range pageRows(t, doc) {
+		c := pageCells(r)
+		got[images[n].Path[len("/vmfs/templates/"):]] = []string{c[0], c[2], c[4], c[5], c[6]}
+	}
+	for path, want := range map[string][]string{
+		"legacy/exchange-store.vhd": {"1", "misaligned", "128 GiB", "71 GiB", "100 %"},
+		"legacy/sql-data.vhd":       {"2", "misaligned new", "64 GiB", "41 GiB", "100 %"},
+		"appliances/erp-suite.ova":  {"3", "misaligned changed", "160 GiB", "19 GiB", "100 %"},
+		"legacy/suse-9.vmdk":        {"9", "misaligned refused", "20 GiB", "7 GiB", "100 %"},
+		"win/office-2008.vhdx":      {"10", "below boundary", "60 GiB", "22 GiB", ""},
+		"linux/debian-12.qcow2":     {"", "aligned", "14 GiB", "3.19 GiB", ""},
+		"legacy/kiosk-nt4.qcow2":    {"", "misaligned accepted", "4 GiB", "900 MiB", "100 %"},
+		"upload/web-s003.vmdk":      {"", "orphan new", "", "1.86 GiB", ""},
+		"win/vista.vhd":             {"", "failed", "", "4 GiB", ""},
+		"win/win2008.vmdk":          {"", "removed", "", "", ""},
+	} {
+		require.Equal(t, want, got[path], path)
+	}
+	// The exact number is at hand where the eye has the short one.
+	require.Equal(t, "137438953472 bytes", attribute(elements(pageRows(t, doc)[3], "td")[len(elements(pageRows(t, doc)[3], "td"))-3], "title"))
+}
+
+// asksForNothing checks that no attribute loads or runs anything, and that the policy forbids it too.
+func asksForNothing(t *testing.T, doc *html.Node) {
+	t.Helper()
+	for n := range doc.Descendants() {
+		for _, a := range n.Attr {
+			require.False(t, strings.HasPrefix(a.Key, "on"), "%s of %s", a.Key, n.Data)
+			require.NotContains(t, []string{"href", "src", "srcset", "style", "action", "formaction", "data", "poster", "background", "ping"}, a.Key)
+		}
+	}
+	require.Empty(t, elements(doc, "link"))
+	hash := func(name string) string {
+		found := elements(doc, name)
+		require.Len(t, found, 1)
+		sum := sha256.Sum256([]byte(textOf(found[0])))
+		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	}
+	require.Equal(t, "default-src 'none'; style-src "+hash("style")+"; script-src "+hash("script")+"; base-uri 'none'; form-action 'none'",
+		attribute(elements(doc, "meta")[1], "content"))
+}
+
+func TestHTMLAsksForNothing(t *testing.T) {
+	s, images := sampleLibrary()
+	out, doc := rendered(t, s, images)
+	asksForNothing(t, doc)
+	require.NotContains(t, out, "://")
+	require.NotContains(t, out, "@import")
+	for _, url := range strings.Split(out, "url(")[1:] {
+		require.Equal(t, "#", url[:1])
+	}
+}
+
+func TestHTMLIsTheSameTwice(t *testing.T) {
+	s, images := sampleLibrary()
+	first, _ := rendered(t, s, images)
+	s, images = sampleLibrary()
+	second, _ := rendered(t, s, images)
+	require.Equal(t, sha256.Sum256([]byte(first)), sha256.Sum256([]byte(second)))
+}
+
+// The map is to scale: a start at a quarter of the disk is at a quarter of the picture.
+func TestHTMLMapIsToScale(t *testing.T) {
+	d := sampleDisk("mbr", "", 8*gib, pagePart{63, gib, "07", "ntfs", ""}, pagePart{2 * gib / 512, 4 * gib, "05 extended", "", ""}, pagePart{2*gib/512 + 63, gib, "07", "ntfs", ""}, pagePart{7 * gib / 512, 2 * gib, "83", "ext4", ""})
+	_, doc := rendered(t, NewSummary(), []*Image{htmlSample("x.vmdk", "raw", "", 1, d)})
+	got := map[string][][3]string{}
+	for _, svg := range elements(pageRows(t, doc)[0], "svg") {
+		for _, r := range elements(svg, "rect") {
+			of := attribute(svg, "class")
+			got[of] = append(got[of], [3]string{attribute(r, "class"), attribute(r, "x"), attribute(r, "width")})
+		}
+	}
+	require.Equal(t, map[string][][3]string{
+		"map": {{"x", "25%", "50%"}, {"m", "0%", "12.5%"}, {"m", "25%", "12.5%"}, {"a", "87.5%", "12.5%"}}, // the last is cut at the end of the disk
+		// LBA 63 is 3584 of 4096 bytes into a quarter of the picture, and one picture is for both.
+		"lens": {{"m", "21.875%", "25%"}, {"m more", "46.875%", "25%"}, {"m more", "71.875%", "25%"}, {"m more", "96.875%", "25%"}},
+	}, got)
+}
+
+// fullDisk is a disk that has no room.
+type fullDisk struct{ left int }
+
+var errFull = errors.New("no space left on device")
+
+func (f *fullDisk) Write(p []byte) (int, error) {
+	if f.left -= len(p); f.left < 0 {
+		return 0, errFull
+	}
+	return len(p), nil
+}
+
+func TestHTMLToAFullDisk(t *testing.T) {
+	s, images := sampleLibrary()
+	var whole bytes.Buffer
+	require.NoError(t, HTML(&whole, s, images))
+	for _, room := range []int{0, 65536, whole.Len() - 1} {
+		require.ErrorIs(t, HTML(&fullDisk{room}, s, images), errFull)
+	}
+	require.NoError(t, HTML(&fullDisk{whole.Len()}, s, images))
+}
+
+func TestHTMLOfNothing(t *testing.T) {
+	_, doc := rendered(t, NewSummary(), nil)
+	require.Empty(t, pageRows(t, doc))
+	require.Contains(t, textOf(doc), "No image was found.")
+}
+
+// What is not known is not told as good news.
+func TestHTMLOfNothingJudged(t *testing.T) {
+	const aligned = "No image has a partition off a multiple of 64 KiB."
+	none := NewSummary()
+	none.Complete, none.Boundary = true, align.DefaultBoundary
+	require.Equal(t, []string{"No image was found."}, htmlLead(none))
+	none.Complete = false
+	require.Empty(t, htmlLead(none))
+
+	failed := NewImage("/srv/a.vmdk")
+	failed.Fail("format", "the file is cut")
+	require.Equal(t, []string{"1 image could not be judged."}, htmlLead(summed([]*Image{failed})))
+	fine := row("/srv/b.raw", align.Aligned, "", 0, false)
+	require.Equal(t, []string{aligned, "1 image could not be judged."}, htmlLead(summed([]*Image{failed, fine})))
+}
+
+func TestHTMLOfWhatHasNotChanged(t *testing.T) {
+	s := summed([]*Image{row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false)})
+	s.Changes, s.ChangedOnly = &Changes{Since: "2026-11-20T10:00:00Z", Same: 1}, true
+	_, doc := rendered(t, s, nil)
+	require.Contains(t, textOf(doc), "Nothing is new, changed or removed.")
+	require.Contains(t, textOf(doc), "1 the same, 0 removed since 2026-11-20 10:00 UTC; rows and exit code are those of what is new, changed or removed alone")
+	require.NotContains(t, textOf(doc), "No image was found.")
+}
+
+// Of places that could not be looked at the first thousand are named, and all are counted.
+func TestManyUnreadablePlaces(t *testing.T) {
+	s := summed([]*Image{row("/srv/b.raw", align.Aligned, "", 0, false)})
+	for range 1500 {
+		s.AddUnreadable(Unreadable{Path: "/srv/closed", Error: report.Error{Code: "io", Message: "permission denied"}})
+	}
+	for _, verbose := range []bool{false, true} {
+		out := tableOf(report.Text{Verbose: verbose}, s, nil)
+		require.Contains(t, out, "1,500 files and folders, so images may be missing here.")
+		require.Contains(t, out, map[bool]string{false: "... and 1,490 more", true: "... and 500 more"}[verbose])
+	}
+	_, doc := rendered(t, s, nil)
+	require.Contains(t, textOf(doc), "1500 places could not be looked at")
+	require.Equal(t, 500, newHTMLNotes(s)[0].More)
+}

@@ -1,0 +1,203 @@
+// Package results holds what is known of many images at once: a row for each, how urgent each is, what a user has accepted, and the
+// sums; and it shows them as text, JSON, CSV, HTML, JUnit and metrics, from the same values. It is pure: no files, no clock.
+package results
+
+import (
+	"encoding/base64"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// Command is the name of the command whose results these are.
+const Command = "scan"
+
+// imageEvent is Image.Event.
+const imageEvent = "image"
+
+// State says what came of an image.
+type State string
+
+// States. An image of any other state than Judged has no verdict.
+const (
+	Judged State = "judged"
+	Failed State = "failed" // Error says why
+	Orphan State = "orphan" // an extent that no image names, and that says nothing alone
+	Packed State = "packed" // a compressed file with the name of an image, which is not read
+	Gone   State = "gone"   // the catalogue knows it, and it is not there any more
+)
+
+// Change tells what a catalogue knows of an image.
+type Change string
+
+// Changes since the last run with the same catalogue. Without one an image has none.
+const (
+	New     Change = "new"
+	Changed Change = "changed"
+	Same    Change = "same"
+	Removed Change = "removed"
+)
+
+// Image is one row: an image with all of its files, or a package with all of its disks.
+type Image struct {
+	report.Origin
+	Event string `json:"event"` // imageEvent
+	// Path is as the user would write it. Names are bytes, and JSON is text: PathBytes has them in base64 where they are not UTF-8.
+	Path      string        `json:"path"`
+	PathBytes string        `json:"path_base64,omitempty"`
+	State     State         `json:"state"`
+	Format    string        `json:"format,omitempty"` // that of the file: vmdk, ova, …
+	Subformat string        `json:"subformat,omitempty"`
+	Size      int64         `json:"size_bytes"`   // of its disks
+	Stored    int64         `json:"stored_bytes"` // what its files take on their file system
+	Files     []File        `json:"files"`
+	Parents   []string      `json:"parents"` // names of the images that it completes, nearest first
+	Verdict   align.Verdict `json:"verdict,omitempty"`
+	Content   align.Content `json:"content,omitempty"` // where there is nothing to judge
+	Disks     []Disk        `json:"disks"`
+	// Findings concern the image as a whole: its package, an orphan.
+	Findings []align.Finding `json:"findings"`
+	Error    *report.Error   `json:"error,omitempty"`
+	Priority *Priority       `json:"priority,omitempty"` // of what is off the boundary
+	Accepted *Accepted       `json:"accepted,omitempty"`
+	Change   Change          `json:"change,omitempty"`
+	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 when the catalogue knew it
+	// Tolerated reports that the user accepts unknown content.
+	Tolerated bool `json:"-"`
+	// Copied is where its aligned copy stands, as Copies found it; empty for none.
+	Copied string `json:"-"`
+	// Fleeting tells that the row says something of this moment, such as a lock, which no later run may repeat.
+	Fleeting bool `json:"-"`
+}
+
+// File is one file of an image. Its numbers are what tells that it is unchanged.
+type File struct {
+	Name      string `json:"name"` // in the folder of the image
+	Size      int64  `json:"size_bytes"`
+	Allocated int64  `json:"allocated_bytes"`
+	Device    uint64 `json:"device"`
+	Inode     uint64 `json:"inode"`
+	Modified  int64  `json:"modified_ns"` // since 1970
+	Changed   int64  `json:"changed_ns"`  // since 1970; of the inode
+}
+
+// Depth is how far a disk was looked into.
+type Depth string
+
+// Depths.
+const (
+	Survey Depth = "survey" // table and volumes: enough for a disk on which nothing is to be done
+	Full   Depth = "full"   // boot chain, stored positions and a plan too
+)
+
+// Disk is one disk of an image.
+type Disk struct {
+	Member string `json:"member,omitempty"` // of a package
+	report.Disk
+	Depth Depth         `json:"depth"`
+	Error *report.Error `json:"error,omitempty"` // why this disk of a package could not be judged
+	// Advice and Fix are those of a disk with partitions off the boundary.
+	Advice *align.Advice `json:"advice,omitempty"`
+	Fix    *Fix          `json:"fix,omitempty"`
+	// Unplanned is why there is no Fix.
+	Unplanned *report.Error `json:"unplanned,omitempty"`
+	Cost      *Cost         `json:"cost,omitempty"`
+}
+
+// Fix is what an aligned copy would be.
+type Fix struct {
+	Boundary int64           `json:"boundary_bytes"` // where partitions go
+	OldSize  int64           `json:"old_size_bytes"`
+	NewSize  int64           `json:"new_size_bytes"`
+	Moves    []report.Move   `json:"moves"`
+	Refusals []align.Finding `json:"refusals"` // none: it can be made
+}
+
+// Cost is what the start that costs most does to a storage.
+type Cost struct {
+	Storage   string  `json:"storage"`
+	Block     int64   `json:"storage_block_bytes"`
+	Partition int     `json:"partition"`
+	More      float64 `json:"more_percent"` // blocks of the storage that a random I/O of one block of the volume touches too many
+	Text      string  `json:"text,omitempty"`
+}
+
+// Accepted is why the user does not mind an image.
+type Accepted struct {
+	Reason string `json:"reason"`
+	Until  string `json:"until,omitempty"` // the last day, as 2027-01-31; empty for ever
+}
+
+// NewImage begins a row.
+func NewImage(path string) *Image {
+	i := &Image{
+		Origin: report.Origin{Schema: report.Schema, Command: Command}, Event: imageEvent,
+		Files: []File{}, Parents: []string{}, Disks: []Disk{}, Findings: []align.Finding{},
+	}
+	i.SetPath(path)
+	return i
+}
+
+// NewDisk is a disk of which only the size is known, in bytes, and the boundary that it is judged by.
+func NewDisk(size, boundary int64) Disk {
+	return Disk{Depth: Survey, Disk: report.Disk{
+		Size: size, Boundary: boundary, Table: report.Table{Scheme: "none"}, Boot: report.BootCode{Name: "unknown", Text: "not read"}, Partitions: []report.Partition{}, Findings: []align.Finding{}, Chain: []report.BootLink{},
+	}}
+}
+
+// SetPath says where the image is.
+func (i *Image) SetPath(path string) {
+	i.Path, i.PathBytes = path, ""
+	if !utf8.ValidString(path) {
+		i.PathBytes = base64.StdEncoding.EncodeToString([]byte(path))
+	}
+}
+
+// ExactPath is where the image is, with the bytes that its name has. In Path they are lost once the row has been JSON.
+func (i *Image) ExactPath() string {
+	if b, err := base64.StdEncoding.DecodeString(i.PathBytes); err == nil && i.PathBytes != "" {
+		return string(b)
+	}
+	return i.Path
+}
+
+// Fail makes a row of an image that could not be judged.
+func (i *Image) Fail(code, message string) {
+	i.State, i.Verdict, i.Content, i.Priority = Failed, "", "", nil
+	i.Error = &report.Error{Code: code, Message: message}
+}
+
+// Unknown reports whether nothing is known of what the image holds, or of what a disk of it does.
+func (i *Image) Unknown() bool {
+	return i.State == Packed || (i.State == Judged && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Content == align.UnknownContent }))
+}
+
+// Grows is how much larger an aligned copy would be, in bytes.
+func (i *Image) Grows() (n int64) {
+	for _, d := range i.Disks {
+		if d.Fix != nil {
+			n = plus(n, d.Fix.NewSize-d.Fix.OldSize)
+		}
+	}
+	return n
+}
+
+// Copies is how many bytes an aligned copy would read and write, 0 where none is due.
+func (i *Image) Copies() int64 {
+	if i.Priority == nil {
+		return 0
+	}
+	return i.Stored
+}
+
+// Refusals are the reasons for which no aligned copy can be made now.
+func (i *Image) Refusals() (out []align.Finding) {
+	for _, d := range i.Disks {
+		if d.Fix != nil {
+			out = append(out, d.Fix.Refusals...)
+		}
+	}
+	return out
+}

@@ -1,0 +1,292 @@
+package results
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// suiteName is the name of the only suite, and the class of what concerns the run and no image.
+const suiteName = "trueup scan"
+
+var junitFormat = Format{
+	Name: "junit", Write: func(w io.Writer, r *Report) error { return JUnit(w, r.Summary, r.Images, r.Fail) },
+}
+
+// JUnit writes a test report for a CI system: an image is a test case, and so is a place that could not be looked at, and a run that
+// was interrupted. What fails is what fail asks an exit code for. Times are 0: they are not measured. See docs/scan-reports.md.
+func JUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
+	suite := junitSuite{Name: suiteName, Timestamp: s.Started, Properties: []junitProperty{
+		{"boundary", units.Short(s.Boundary)},
+		{"storage", report.Escape(s.Storage)},
+		{"fail-on", report.Escape(cmp.Or(s.FailOn, "default"))},
+		{"version", report.Escape(s.Version)},
+		{"complete", strconv.FormatBool(s.Complete)},
+	}}
+	if !s.Complete {
+		suite.add(lost(suiteName, "run", "interrupted", fmt.Sprintf("the run was interrupted: %d images were looked at, and not all", s.Images), fail))
+	}
+	if s.NoneJudged() {
+		suite.add(lost(suiteName, "run", "empty", "no image was judged; if that is right, give --allow-empty", fail))
+	}
+	for _, i := range images {
+		if i.State != Gone {
+			suite.add(caseOf(i, fail))
+		}
+	}
+	for _, u := range s.Unreadable {
+		folder, name := split(u.Path)
+		suite.add(lost(folder, name, u.Error.Code, u.Error.Message, fail))
+	}
+	b := bufio.NewWriter(w)
+	fmt.Fprint(b, xml.Header)
+	e := xml.NewEncoder(b)
+	e.Indent("", "  ")
+	root := junitSuites{Name: suiteName, Tests: suite.Tests, Failures: suite.Failures, Errors: suite.Errors, Suite: suite}
+	if err := e.Encode(root); err != nil {
+		return fmt.Errorf("junit: %w", err)
+	}
+	fmt.Fprintln(b)
+	return b.Flush() // an earlier error comes again
+}
+
+type junitSuites struct {
+	XMLName  xml.Name   `xml:"testsuites"`
+	Name     string     `xml:"name,attr"`
+	Tests    int        `xml:"tests,attr"`
+	Failures int        `xml:"failures,attr"`
+	Errors   int        `xml:"errors,attr"`
+	Time     int        `xml:"time,attr"`
+	Suite    junitSuite `xml:"testsuite"`
+}
+
+type junitSuite struct {
+	Name       string          `xml:"name,attr"`
+	Tests      int             `xml:"tests,attr"`
+	Failures   int             `xml:"failures,attr"`
+	Errors     int             `xml:"errors,attr"`
+	Skipped    int             `xml:"skipped,attr"`
+	Time       int             `xml:"time,attr"`
+	Timestamp  string          `xml:"timestamp,attr"`
+	Properties []junitProperty `xml:"properties>property"`
+	Cases      []junitCase     `xml:"testcase"`
+}
+
+type junitProperty struct {
+	Name  string `xml:"name,attr"`
+	Value string `xml:"value,attr"`
+}
+
+// junitCase has no attribute "file": the schema of Jenkins's xUnit plugin refuses it, and class and name are the path.
+type junitCase struct {
+	Class   string       `xml:"classname,attr"`
+	Name    string       `xml:"name,attr"`
+	Time    int          `xml:"time,attr"`
+	Failure *junitResult `xml:"failure"`
+	Error   *junitResult `xml:"error"`
+	Skipped *junitResult `xml:"skipped"`
+	Out     string       `xml:"system-out,omitempty"`
+}
+
+type junitResult struct {
+	Type    string `xml:"type,attr,omitempty"`
+	Message string `xml:"message,attr"` // one line
+	Body    string `xml:",cdata"`
+}
+
+func (s *junitSuite) add(c junitCase) {
+	s.Tests++
+	switch {
+	case c.Failure != nil:
+		s.Failures++
+	case c.Error != nil:
+		s.Errors++
+	case c.Skipped != nil:
+		s.Skipped++
+	}
+	s.Cases = append(s.Cases, c)
+}
+
+// caseOf is the case of an image. One without a verdict never passes: at best it is skipped.
+func caseOf(i *Image, fail FailOn) junitCase {
+	folder, name := split(i.ExactPath())
+	c := junitCase{Class: report.Escape(folder), Name: report.Escape(name)}
+	code := fail.Code(i)
+	switch {
+	case i.Accepted != nil:
+		c.Skipped = skipped("accepted", i.Accepted.text())
+	case i.State == Failed && i.Error != nil:
+		return lost(folder, name, i.Error.Code, i.Error.Message, fail)
+	case i.Unknown() && code != 0:
+		return lost(folder, name, i.unknownCode(), i.unknownText(), fail)
+	case i.Unknown() && !i.Verdict.Off():
+		c.Skipped = skipped(i.unknownCode(), i.unknownText())
+	case i.State != Judged:
+		c.Skipped = skipped(string(i.State), csvRow{Image: i}.finding())
+	case code != 0:
+		lines := i.offLines(fail)
+		c.Failure = &junitResult{Type: string(i.Verdict), Message: lines[0], Body: strings.Join(append(lines, i.fixLines()...), "\n")}
+	case i.Verdict == align.NothingToJudge:
+		c.Skipped = skipped(string(i.Content), "nothing to judge: "+contentWord(i.Content))
+	case i.lostDisk() != "":
+		c.Skipped = skipped("disk", i.lostDisk())
+	case i.Priority != nil:
+		c.Out = report.Escape(string(i.Verdict) + ", which does not fail the run: " + i.Priority.Reason)
+	}
+	return c
+}
+
+// unknownCode is the type of the case of an image of which nothing is known.
+func (i *Image) unknownCode() string {
+	if i.State == Packed {
+		return string(Packed)
+	}
+	return string(align.UnknownContent)
+}
+
+// unknownText says why nothing is known of an image.
+func (i *Image) unknownText() string {
+	if i.State == Packed {
+		return packedText(i.Findings)
+	}
+	return "nothing that is known was found on the disk; if that is right, give --allow-unknown"
+}
+
+// packedText returns what to do with a packed file.
+func packedText(fs []align.Finding) string {
+	if len(fs) == 0 {
+		return "it is compressed, and not read"
+	}
+	return fs[0].Text + "; " + fs[0].Remedy
+}
+
+// lostDisk says which disk of a package could not be judged, and why.
+func (i *Image) lostDisk() string {
+	for n := range i.Disks {
+		if i.Disks[n].Error != nil {
+			return i.Disks[n].firstHindrance()
+		}
+	}
+	return ""
+}
+
+// lost is the case of what is not known: an error, unless errors are to be passed over.
+func lost(class, name, code, message string, fail FailOn) junitCase {
+	c := junitCase{Class: report.Escape(class), Name: report.Escape(name)}
+	if fail == Never {
+		c.Skipped = skipped(code, message)
+		return c
+	}
+	text := report.Escape(message)
+	c.Error = &junitResult{Type: report.Escape(code), Message: text, Body: text}
+	return c
+}
+
+func skipped(kind, message string) *junitResult {
+	return &junitResult{Type: report.Escape(kind), Message: report.Escape(message)}
+}
+
+// text says why, and until when.
+func (a *Accepted) text() string {
+	if a.Until == "" {
+		return "accepted: " + a.Reason
+	}
+	return "accepted until " + a.Until + ": " + a.Reason
+}
+
+// split takes the folder off a path. A name without one lies in ".".
+func split(path string) (folder, name string) {
+	switch at := strings.LastIndexByte(path, '/'); at {
+	case -1:
+		return ".", path
+	case 0:
+		return "/", path[1:]
+	default:
+		return path[:at], path[at+1:]
+	}
+}
+
+// maxOffLines is how many partitions a test case lists; the other reports list all of them.
+const maxOffLines = 20
+
+// offLines says which partitions fail, one in a line. There is at least one line.
+func (i *Image) offLines(fail FailOn) (out []string) {
+	more := 0
+	for _, d := range i.Disks {
+		boundary := d.Boundary
+		if b, ok := levels[fail]; ok {
+			boundary = b
+		}
+		for _, p := range d.Partitions {
+			switch {
+			case p.Verdict == "" || p.Start%boundary == 0:
+			case len(out) == maxOffLines:
+				more++
+			default:
+				out = append(out, offLine(d, p, boundary))
+			}
+		}
+	}
+	if more > 0 {
+		out = append(out, fmt.Sprintf("and %d more", more))
+	}
+	if len(out) == 0 {
+		out = []string{report.Escape(string(i.Verdict))}
+	}
+	return out
+}
+
+func offLine(d Disk, p report.Partition, boundary int64) string {
+	where := "partition " + strconv.Itoa(p.Number)
+	if d.Member != "" {
+		where = report.Escape(d.Member) + ": " + where
+	}
+	return fmt.Sprintf("%s starts at byte %d (LBA %d), off %s", where, p.Start, p.StartLBA, units.Short(offOf(p, boundary)))
+}
+
+// offOf names the boundary that is missed, and 4 KiB where that is missed too.
+func offOf(p report.Partition, boundary int64) int64 {
+	if p.Verdict == align.Misaligned {
+		return align.Block
+	}
+	return boundary
+}
+
+// fixLines say what to do about an image.
+func (i *Image) fixLines() (out []string) {
+	if i.Priority == nil {
+		return nil
+	}
+	out = append(out, report.Escape(i.Priority.Reason))
+	hindrances := i.hindrances()
+	for _, f := range hindrances {
+		out = append(out, "refused: "+report.Escape(findingText(f)))
+		if f.Remedy != "" {
+			out = append(out, "  "+report.Escape(f.Remedy))
+		}
+	}
+	switch {
+	case len(hindrances) > 0:
+	case i.Copied != "":
+		out = append(out, report.Escape(i.copiedText()))
+	default:
+		out = append(out, i.Priority.Command)
+	}
+	return out
+}
+
+// hindrances are those of all disks.
+func (i *Image) hindrances() (out []align.Finding) {
+	for n := range i.Disks {
+		out = append(out, i.Disks[n].hindrances()...)
+	}
+	return out
+}

@@ -1,0 +1,115 @@
+package results
+
+import (
+	"encoding/json"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// readMetrics reads the text with Prometheus's own parser for Python, and once more with the one for OpenMetrics, which is the stricter
+// and wants an end mark: it refuses series that come twice, families that are not together, and bad escapes.
+const readMetrics = `
+import json, sys
+from prometheus_client.parser import text_string_to_metric_families as lenient
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as strict
+files = []
+for path in sys.argv[1:]:
+    text = open(path, newline="", encoding="utf-8", errors="strict").read()
+    assert text.endswith("\n")
+    out = []
+    for family in lenient(text):
+        assert family.type == "gauge" and family.documentation, family
+        for s in family.samples:
+            assert s.timestamp is None, s
+            out.append([s.name, s.labels, s.value])
+    again = [[s.name, s.labels, s.value] for family in strict(text + "# EOF\n") for s in family.samples]
+    assert out == again, (out, again)
+    files.append(out)
+json.dump(files, sys.stdout)`
+
+type series struct {
+	name   string
+	labels map[string]string
+	value  float64
+}
+
+func (s *series) UnmarshalJSON(b []byte) error {
+	return json.Unmarshal(b, &[]any{&s.name, &s.labels, &s.value})
+}
+
+// metricsOf are the series of each of several runs.
+func metricsOf(t *testing.T, runs ...*Summary) (out [][]series) {
+	t.Helper()
+	disktest.DataFile(t, "/usr/lib/python3/dist-packages/prometheus_client/parser.py")
+	var paths []string
+	for _, s := range runs {
+		paths = append(paths, saved(t, "trueup.prom", written(t, func(w io.Writer) error { return Metrics(w, s) })))
+	}
+	require.NoError(t, json.Unmarshal([]byte(python(t, readMetrics, paths...)), &out))
+	require.Len(t, out, len(runs))
+	return out
+}
+
+func TestMetricsAreTheSums(t *testing.T) {
+	s, _ := smallLibrary()
+	s.Read = 1 << 40
+	got := map[string]float64{}
+	for _, m := range metricsOf(t, s)[0] {
+		key := m.name
+		for _, name := range []string{"verdict", "content", "format", "code", "change", "outcome"} {
+			if v, ok := m.labels[name]; ok {
+				key += " " + v
+			}
+		}
+		require.Equal(t, "/t", m.labels["library"])
+		got[key] = m.value
+	}
+	require.Equal(t, map[string]float64{
+		"trueup_images aligned": 2, "trueup_images below_boundary": 2, "trueup_images misaligned": 5, "trueup_images nothing_to_judge": 2, "trueup_images packed": 1, "trueup_images_with_nothing_to_judge blank": 1,
+		"trueup_images_with_nothing_to_judge unknown_content": 1, "trueup_images failed": 1, "trueup_images orphan": 1,
+		"trueup_images_accepted": 1, "trueup_errors format": 1, "trueup_unreadable_places": 1, "trueup_skipped_files": 4,
+		"trueup_images_by_format vmdk": 5, "trueup_images_by_format ova": 2, "trueup_images_by_format raw": 3, "trueup_images_by_format gzip": 1, "trueup_images_by_format qcow2": 1,
+		"trueup_changes new": 0, "trueup_changes changed": 0, "trueup_changes same": 14, "trueup_changes removed": 1,
+		"trueup_fix_images possible": 3, "trueup_fix_images copied": 0, "trueup_fix_images refused": 3, "trueup_fix_copy_bytes": 9 << 30, "trueup_fix_growth_bytes": 3 << 20,
+		"trueup_last_run_timestamp_seconds": 1795291290, "trueup_last_run_duration_seconds": 90.3, "trueup_last_run_complete": 1,
+		"trueup_last_run_exit_code": 1, "trueup_last_run_read_bytes": 1 << 40, "trueup_scan_info": 1,
+	}, got)
+}
+
+// A library without a catalogue and without errors has no series of them, and an interrupted run says so.
+func TestMetricsOfNothing(t *testing.T) {
+	s := NewSummary()
+	s.Started, s.Finished = "2026-11-21T20:00:00Z", "2026-11-21T20:00:00.5Z"
+	for _, m := range metricsOf(t, s)[0] {
+		require.NotContains(t, []string{"trueup_changes", "trueup_errors", "trueup_images_by_format"}, m.name)
+		if m.name == "trueup_last_run_complete" {
+			require.Zero(t, m.value)
+		}
+	}
+}
+
+func TestHostileTextsInMetrics(t *testing.T) {
+	var runs []*Summary
+	for _, text := range hostile {
+		s, _ := smallLibrary()
+		s.Paths, s.Version, s.Errors = []string{text}, text, map[string]int{text: 3}
+		runs = append(runs, s)
+	}
+	for n, all := range metricsOf(t, runs...) {
+		require.Equal(t, report.Safe(hostile[n]), all[0].labels["library"])
+		require.Equal(t, report.Safe(hostile[n]), all[len(all)-1].labels["version"])
+	}
+}
+
+// A time that is not one is our own fault, and no metric is better than a wrong one.
+func TestMetricsNeedTimes(t *testing.T) {
+	s, _ := smallLibrary()
+	s.Finished = ""
+	require.ErrorContains(t, Metrics(&strings.Builder{}, s), "end of the run")
+}

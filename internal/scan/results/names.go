@@ -1,0 +1,42 @@
+package results
+
+import (
+	"slices"
+	"strings"
+)
+
+// Roots are the paths that a scan was given, to be asked for each row: there can be as many of them as rows.
+type Roots map[string]bool // without slashes at their ends
+
+// NewRoots takes paths as the user wrote them. An empty one is not one.
+func NewRoots(paths []string) Roots {
+	r := Roots{}
+	for _, p := range paths {
+		if p != "" {
+			r[strings.TrimRight(p, "/")] = true
+		}
+	}
+	return r
+}
+
+// Names are the ways to write a path that globs are held against: as it is, and as it is below each of the roots that it lies in.
+func Names(path string, roots Roots) []string {
+	out := []string{path}
+	for n := range len(path) {
+		if path[n] != '/' || !roots[path[:n]] {
+			continue
+		}
+		if below := path[n+1:]; below != "" && !slices.Contains(out, below) {
+			out = append(out, below)
+		}
+	}
+	return out
+}
+
+// MatchAny reports whether the glob is about one of the names of a path, as Names gives them.
+func (g *Glob) MatchAny(names []string) bool {
+	if g.name { // the last name is the same in all
+		return g.Match(names[0])
+	}
+	return slices.ContainsFunc(names, g.Match)
+}

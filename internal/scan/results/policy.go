@@ -1,0 +1,89 @@
+package results
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// FailOn is what makes a run fail. Each level has those before it: who fails on 64K fails on 4K and on errors too.
+type FailOn string
+
+// Levels. Default is what inspect does: errors, and whatever is off the boundary of the run.
+const (
+	Default FailOn = ""
+	Never   FailOn = "never"
+	Errors  FailOn = "error"
+	Off4K   FailOn = "4K"
+	Off64K  FailOn = "64K"
+	Off1M   FailOn = "1M"
+)
+
+// levels are the boundaries of those that name one.
+var levels = map[FailOn]int64{Off4K: 4 * units.KiB, Off64K: 64 * units.KiB, Off1M: units.MiB}
+
+// FailOns are the levels that a user can ask for.
+func FailOns() []string {
+	return []string{string(Off4K), string(Off64K), string(Off1M), string(Errors), string(Never)}
+}
+
+// ParseFailOn finds a level by its name.
+func ParseFailOn(s string) (FailOn, error) {
+	for _, level := range FailOns() {
+		if strings.EqualFold(s, level) {
+			return FailOn(level), nil
+		}
+	}
+	return "", fmt.Errorf("%q, want one of %s", s, strings.Join(FailOns(), ", "))
+}
+
+// Exit codes of one image. Codes of verdicts are those of align.
+const (
+	exitError = 1
+	exitBelow = 2
+)
+
+// Code is the exit code that one image asks for, 0 for none. An accepted image asks for none.
+func (f FailOn) Code(i *Image) int {
+	switch {
+	case f == Never || i.Accepted != nil || i.State == Gone:
+		return 0
+	case i.State == Failed, i.Unknown() && !i.Tolerated:
+		return exitError
+	case i.State != Judged || f == Errors:
+		return 0
+	case i.Verdict == align.Misaligned:
+		return i.Verdict.ExitCode()
+	case f == Default:
+		return i.Verdict.ExitCode()
+	}
+	if i.off(levels[f]) {
+		return exitBelow
+	}
+	return 0
+}
+
+// off reports whether a partition that is judged starts off a boundary.
+func (i *Image) off(boundary int64) bool {
+	for _, d := range i.Disks {
+		if slices.ContainsFunc(d.Partitions, func(p report.Partition) bool { return p.Verdict != "" && p.Start%boundary != 0 }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Worse reports whether exit code a is worse than b: an error says that nothing is known, then 3 before 2.
+func Worse(a, b int) bool {
+	weight := func(code int) int {
+		if code == exitError {
+			return 4
+		}
+		return code
+	}
+	return weight(a) > weight(b)
+}

@@ -1,0 +1,203 @@
+package results
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Priority is how urgent it is to realign an image. Classes begin at 1, the most urgent.
+type Priority struct {
+	Class   int     `json:"class"`
+	Cost    float64 `json:"cost_percent"`   // what the dearest start costs; the higher comes first in a class
+	Rank    int     `json:"rank,omitempty"` // among all images of the run, from 1; known when all are
+	Reason  string  `json:"reason"`
+	Command string  `json:"command"` // that makes the copy, or would
+}
+
+// How two classes differ: the boundary that is missed counts most, then what the disk is for, then whether a copy can be made.
+const (
+	classRefused = 1
+	classUnsure  = classRefused * 2 // it is not known whether a system boots from the disk
+	classBoot    = classRefused * 4
+	classBelow   = classRefused * 6 // on 4 KiB, off the boundary
+)
+
+// Settle computes what follows from the disks of an image: verdict and priority. flags are those of the command line that a copy
+// would need.
+func (i *Image) Settle(flags []string) {
+	i.Verdict, i.Content, i.Priority = "", "", nil
+	if i.State != Judged {
+		return
+	}
+	i.settleVerdict()
+	if !i.Verdict.Off() {
+		return
+	}
+	p := Priority{Class: 1, Command: report.AlignCommand(i.ExactPath(), i.Format, flags)}
+	if i.packed() {
+		p.Command = report.AlignPackageCommand(i.ExactPath(), flags)
+	}
+	why := []string{"a partition starts off a 4 KiB boundary"}
+	if i.Verdict == align.BelowBoundary {
+		p.Class, why[0] = p.Class+classBelow, "a partition is on 4 KiB, but off "+units.Short(i.boundary())
+	}
+	role := i.role()
+	switch role {
+	case align.BootDisk:
+		p.Class += classBoot
+		why = append(why, "a system boots from the disk")
+	case align.DataDisk:
+		why = append(why, "no system boots from the disk")
+	default:
+		p.Class += classUnsure
+		why = append(why, "whether a system boots from the disk is not known")
+	}
+	if refused := i.Refusals(); len(refused) > 0 {
+		p.Class += classRefused
+		why = append(why, "a copy is refused: "+refused[0].Text)
+	} else if i.unplanned() {
+		p.Class += classRefused
+		why = append(why, "no plan could be made")
+	} else {
+		why = append(why, "a copy can be made")
+	}
+	if c := i.dearest(); c != nil {
+		p.Cost = c.More
+		if c.Text != "" {
+			why = append(why, c.Text)
+		}
+	}
+	p.Reason = strings.Join(why, "; ")
+	i.Priority = &p
+}
+
+// settleVerdict makes the verdict of those of the disks.
+func (i *Image) settleVerdict() {
+	i.Verdict = align.NothingToJudge
+	if len(i.Disks) == 0 {
+		i.Content = align.NoDisks
+	}
+	for _, d := range i.Disks {
+		i.Verdict = i.Verdict.Worse(d.Verdict)
+		i.Content = i.Content.Vaguer(d.Content)
+	}
+	if i.Verdict != align.NothingToJudge {
+		i.Content = ""
+	}
+}
+
+// packed reports whether the image is a package, of which a copy has all disks.
+func (i *Image) packed() bool { return i.Format == "ova" || i.Format == "ovf" }
+
+// alignedName is where the copy of the image goes.
+func (i *Image) alignedName() string {
+	if i.packed() {
+		return report.AlignedPackage(i.ExactPath())
+	}
+	return report.AlignedName(i.ExactPath())
+}
+
+func (i *Image) boundary() int64 {
+	for _, d := range i.Disks {
+		if d.Verdict.Off() {
+			return d.Boundary
+		}
+	}
+	return align.DefaultBoundary
+}
+
+// role is that of the disks that are off the boundary: one that a system boots from decides.
+func (i *Image) role() align.Role {
+	role := align.DataDisk
+	for _, d := range i.Disks {
+		switch {
+		case !d.Verdict.Off():
+		case d.Advice == nil || d.Advice.Role == align.UnknownRole:
+			role = align.UnknownRole
+		case d.Advice.Role == align.BootDisk:
+			return align.BootDisk
+		}
+	}
+	return role
+}
+
+// unplanned reports whether a disk is off the boundary and it could not be said what a copy would be.
+func (i *Image) unplanned() bool {
+	return slices.ContainsFunc(i.Disks, func(d Disk) bool { return (d.Verdict == "" || d.Verdict.Off()) && d.Fix == nil })
+}
+
+// dearest is the highest cost of the disks.
+func (i *Image) dearest() (out *Cost) {
+	for _, d := range i.Disks {
+		if d.Cost != nil && (out == nil || d.Cost.More > out.More) {
+			out = d.Cost
+		}
+	}
+	return out
+}
+
+// Compare sorts worst first: what could not be judged, then by priority, what is unknown or packed, orphans, what is aligned, and where there
+// is nothing to judge; by path where all is alike.
+func Compare(a, b *Image) int {
+	return cmp.Or(
+		cmp.Compare(a.order(), b.order()),
+		cmp.Compare(a.class(), b.class()),
+		cmp.Compare(b.cost(), a.cost()),
+		cmp.Compare(b.Stored, a.Stored),
+		strings.Compare(a.Path, b.Path),
+	)
+}
+
+// order is the place of the image's group. What was accepted comes behind what was not.
+func (i *Image) order() int {
+	n := map[State]int{Failed: 0, Judged: 1, Packed: 2, Orphan: 3, Gone: 6}[i.State]
+	switch {
+	case i.Copied != "":
+		n = 4
+	case i.State != Judged || i.Priority != nil:
+	case i.Unknown():
+		n = 2
+	case i.Verdict == align.NothingToJudge:
+		n = 5
+	default:
+		n = 4
+	}
+	if i.Accepted != nil {
+		n += 10
+	}
+	return n
+}
+
+func (i *Image) class() int {
+	if i.Priority == nil {
+		return 0
+	}
+	return i.Priority.Class
+}
+
+func (i *Image) cost() float64 {
+	if i.Priority == nil {
+		return 0
+	}
+	return i.Priority.Cost
+}
+
+// Rank sorts images worst first and numbers those that are to be realigned. What the user has accepted, and what is copied already, has no rank.
+func Rank(images []*Image) {
+	slices.SortStableFunc(images, Compare)
+	n := 0
+	for _, i := range images {
+		if i.Priority == nil {
+			continue
+		}
+		if i.Priority.Rank = 0; i.toDo() {
+			n++
+			i.Priority.Rank = n
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package results
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// row is an image with one disk that is off or on the boundary.
+func row(path string, v align.Verdict, role align.Role, cost float64, refused bool) *Image {
+	i := NewImage(path)
+	i.State = Judged
+	d := Disk{Disk: report.Disk{Verdict: v, Boundary: align.DefaultBoundary}, Depth: Survey}
+	if v != align.Aligned {
+		d.Depth, d.Advice, d.Fix, d.Cost = Full, &align.Advice{Role: role}, &Fix{}, &Cost{More: cost}
+		if refused {
+			d.Fix.Refusals = []align.Finding{{Code: "x", Text: "for a reason"}}
+		}
+	}
+	i.Disks = append(i.Disks, d)
+	i.Settle(nil)
+	return i
+}
+
+// The order of the worklist is that of the issue: how far off, what for, whether it can be done, what it costs.
+func TestRank(t *testing.T) {
+	failed := NewImage("failed")
+	failed.Fail("format", "broken")
+	images := []*Image{
+		row("fine", align.Aligned, "", 0, false),
+		row("below data", align.BelowBoundary, align.DataDisk, 5, false),
+		row("off boot refused", align.Misaligned, align.BootDisk, 100, true),
+		row("off boot", align.Misaligned, align.BootDisk, 100, false),
+		row("off unsure", align.Misaligned, align.UnknownRole, 100, false),
+		row("off data refused", align.Misaligned, align.DataDisk, 100, true),
+		row("off data cheap", align.Misaligned, align.DataDisk, 6, false),
+		row("off data", align.Misaligned, align.DataDisk, 100, false),
+		failed,
+	}
+	accepted := row("accepted", align.Misaligned, align.DataDisk, 100, false)
+	accepted.Accepted = &Accepted{Reason: "retired"}
+	images = append(images, accepted)
+	Rank(images)
+	var got []string
+	for n, i := range images {
+		got = append(got, i.Path)
+		if i.Priority != nil && i.Accepted == nil {
+			require.Equal(t, n, i.Priority.Rank, i.Path) // the failed one comes first and has no rank
+		}
+	}
+	require.Equal(t, []string{
+		"failed", "off data", "off data cheap", "off data refused", "off unsure", "off boot", "off boot refused", "below data", "fine", "accepted",
+	}, got)
+	require.Equal(t, "trueup align 'off data' 'off data-aligned'", images[1].Priority.Command)
+	require.Contains(t, images[3].Priority.Reason, "a copy is refused: for a reason")
+}
+
+func TestFailOn(t *testing.T) {
+	failed := NewImage("failed")
+	failed.Fail("format", "broken")
+	below := row("below", align.BelowBoundary, align.DataDisk, 0, false)
+	below.Disks[0].Partitions = []report.Partition{{Verdict: align.BelowBoundary, Start: 8192}}
+	on64 := row("64K", align.Aligned, "", 0, false)
+	on64.Disks[0].Partitions = []report.Partition{{Verdict: align.Aligned, Start: 65536}}
+	off := row("off", align.Misaligned, align.DataDisk, 0, false)
+	for level, want := range map[FailOn][4]int{
+		Never: {0, 0, 0, 0}, Errors: {1, 0, 0, 0}, Off4K: {1, 3, 0, 0}, Off64K: {1, 3, 2, 0}, Off1M: {1, 3, 2, 2}, Default: {1, 3, 2, 0},
+	} {
+		for n, i := range []*Image{failed, off, below, on64} {
+			require.Equal(t, want[n], level.Code(i), "%q of %s", level, i.Path)
+			i.Accepted = &Accepted{Reason: "known"}
+			require.Zero(t, level.Code(i))
+			i.Accepted = nil
+		}
+	}
+	require.True(t, Worse(1, 3) && Worse(3, 2) && Worse(2, 0) && !Worse(3, 1) && !Worse(0, 0))
+}
+
+func TestSummaryCounts(t *testing.T) {
+	s := NewSummary()
+	s.Changes = &Changes{}
+	i := row("off", align.Misaligned, align.DataDisk, 0, false)
+	i.Stored, i.Change, i.Format = 100, New, "vmdk"
+	i.Disks[0].Fix.NewSize = 7
+	s.Add(i)
+	s.Add(row("refused", align.Misaligned, align.BootDisk, 0, true))
+	s.Add(row("fine", align.Aligned, "", 0, false))
+	gone := NewImage("gone")
+	gone.State, gone.Change = Gone, Removed
+	s.Add(gone)
+	require.Equal(t, 3, s.Images)
+	require.Equal(t, 2, s.Misaligned)
+	require.Equal(t, FixSum{Images: 1, Refused: 1, Copies: 100, Grows: 7}, s.Fix)
+	require.Equal(t, Changes{New: 1, Removed: 1}, *s.Changes)
+	require.Equal(t, map[string]int{"vmdk": 1}, s.Formats)
+}
+
+// What has its copy beside it asks for none; another image of that name, or one that is off itself, is no copy.
+func TestCopies(t *testing.T) {
+	disk := func(path string, v align.Verdict) *Image {
+		i := row(path, v, align.DataDisk, 100, false)
+		i.Size, i.Files = 1<<30, []File{{Name: path, Modified: 7}}
+		i.Disks[0].Table = report.Table{Scheme: "mbr", Signature: "0x12345678"}
+		i.Disks[0].Partitions = []report.Partition{{Number: 1, Kind: "primary", Type: "0x07", Size: 1 << 20}}
+		return i
+	}
+	off := func(path string) *Image { return disk(path, align.Misaligned) }
+	on := func(path string) *Image { return disk(path, align.Aligned) }
+	change := func(i *Image, by func(i *Image)) *Image {
+		by(i)
+		return i
+	}
+	images := []*Image{
+		off("lib/a.raw"), on("lib/a-aligned.raw"),
+		off("itself off.raw"), off("itself off-aligned.raw"),
+		off("other disk.raw"), change(on("other disk-aligned.raw"), func(i *Image) { i.Disks[0].Table.Signature = "0x00000001" }),
+		change(off("nameless.raw"), func(i *Image) { i.Disks[0].Table.Signature = "0x00000000" }),
+		change(on("nameless-aligned.raw"), func(i *Image) { i.Disks[0].Table.Signature = "0x00000000" }),
+		off("other type.raw"), change(on("other type-aligned.raw"), func(i *Image) { i.Disks[0].Partitions[0].Type = "0x83" }),
+		off("other length.raw"), change(on("other length-aligned.raw"), func(i *Image) { i.Disks[0].Partitions[0].Size++ }),
+		off("small.raw"), change(on("small-aligned.raw"), func(i *Image) { i.Size-- }),
+		off("stale.raw"), change(on("stale-aligned.raw"), func(i *Image) { i.Files[0].Modified = 6 }),
+		change(off("accepted.raw"), func(i *Image) { i.Accepted = &Accepted{Reason: "retired"} }), on("accepted-aligned.raw"),
+		change(off("refused.raw"), func(i *Image) { i.Disks[0].Fix.Refusals = []align.Finding{{Code: "x"}} }), on("refused-aligned.raw"),
+	}
+	s, c := NewSummary(), NewCopies()
+	for n := range images {
+		i := images[len(images)-1-n] // the copy may come first
+		s.Add(i)
+		c.Add(i)
+	}
+	before := s.Fix.Images
+	c.Settle(s, images)
+	require.Equal(t, 1, s.Copied)
+	require.Equal(t, before-1, s.Fix.Images)
+	Rank(images)
+	for _, i := range images {
+		require.Equal(t, i.Path == "lib/a.raw", i.Copied != "", i.Path)
+		if i.Copied != "" {
+			require.Equal(t, "lib/a-aligned.raw", i.Copied)
+			require.Zero(t, i.Priority.Rank)
+			require.Empty(t, i.command())
+			require.Equal(t, "copied", fixCell(i))
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package results
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// stub stands for trueup: it records its arguments, NUL behind each and one more at the end, and does what a test wants.
+const stub = "#!/usr/bin/env bash\nset -eu\nprintf '%s\\0' \"$@\" >>\"$LOG\"\nprintf '\\0' >>\"$LOG\"\n"
+
+// ran is what came of a script.
+type ran struct {
+	out, errs string
+	code      int
+	calls     [][]string // arguments of each call of trueup
+}
+
+// run runs a script in a folder of its own. act is what the stub does beside recording.
+func run(t *testing.T, dir, script, act string, env ...string) (r ran) {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "log")
+	cmd := exec.Command(disktest.Tool(t, "bash"), saved(t, "fix.sh", script))
+	cmd.Dir = dir
+	cmd.Env = append(append(os.Environ(), "LOG="+log, "TRUEUP="+saved(t, "trueup stub", stub+act)), env...)
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		require.NoError(t, err)
+	}
+	r.out, r.errs, r.code = out.String(), errs.String(), cmd.ProcessState.ExitCode()
+	calls, err := os.ReadFile(log)
+	if !errors.Is(err, os.ErrNotExist) {
+		require.NoError(t, err)
+	}
+	for call := range strings.SplitSeq(strings.TrimSuffix(string(calls), "\x00\x00"), "\x00\x00") {
+		if call != "" {
+			r.calls = append(r.calls, strings.Split(call, "\x00"))
+		}
+	}
+	return r
+}
+
+func scriptOf(t *testing.T, s *Summary, images []*Image) string {
+	t.Helper()
+	return written(t, func(w io.Writer) error { return Script(w, s, images) })
+}
+
+// argument is how a name must reach trueup.
+func argument(name string) string {
+	if strings.HasPrefix(name, "-") {
+		return "./" + name
+	}
+	return name
+}
+
+func TestScriptMakesTheCopiesInOrder(t *testing.T) {
+	s, images := smallLibrary()
+	r := run(t, t.TempDir(), scriptOf(t, s, images), "")
+	require.Equal(t, [][]string{
+		{"align", "/t/data.vmdk", "/t/data-aligned.vmdk"},
+		{"align", "/t/my boot.vmdk", "/t/my boot-aligned.vmdk"},
+		{"align", "/t/two.ova", "/t/two-aligned.ova"},
+	}, r.calls)
+	require.Equal(t, ran{out: "3 made, 0 passed over, 0 failed\n", calls: r.calls}, r)
+}
+
+func TestScriptKeepsFlags(t *testing.T) {
+	s, _ := smallLibrary()
+	i := judged("x.img", "raw", diskOf(align.DataDisk, part(1, 63, "ntfs")))
+	i.Settle([]string{"--sector-size", "512"})
+	Rank([]*Image{i})
+	r := run(t, t.TempDir(), scriptOf(t, s, []*Image{i}), "")
+	require.Equal(t, [][]string{{"align", "--sector-size", "512", "x.img", "x-aligned.img"}}, r.calls)
+}
+
+// One that fails stops no other, and is not forgotten.
+func TestScriptGoesOnAfterAFailure(t *testing.T) {
+	s, images := smallLibrary()
+	r := run(t, t.TempDir(), scriptOf(t, s, images), `case $2 in *boot*) exit 4 ;; esac`)
+	require.Len(t, r.calls, 3)
+	require.Equal(t, 1, r.code)
+	require.Equal(t, "2 made, 0 passed over, 1 failed\n", r.out)
+	require.Equal(t, "failed: number 3\n", r.errs)
+}
+
+// A script that was stopped is run again: what is there stays, a link that leads nowhere too.
+func TestScriptCanBeRunAgain(t *testing.T) {
+	s, _ := smallLibrary()
+	dir := t.TempDir()
+	var images []*Image
+	for _, name := range []string{"a.vmdk", "b.vmdk", "-c.vmdk"} {
+		images = append(images, judged(name, "vmdk", diskOf(align.DataDisk, part(1, 63, "ntfs"))))
+	}
+	Rank(images)
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, "b-aligned.vmdk")))
+	script, act := scriptOf(t, s, images), `: >"$3"`
+	require.Contains(t, script, "Names are relative")
+	r := run(t, dir, script, act)
+	require.Equal(t, [][]string{{"align", "./-c.vmdk", "./-c-aligned.vmdk"}, {"align", "a.vmdk", "a-aligned.vmdk"}}, r.calls)
+	require.Equal(t, "3: passed over, it exists: b-aligned.vmdk\n2 made, 1 passed over, 0 failed\n", r.out)
+	r = run(t, dir, script, act)
+	require.Empty(t, r.calls)
+	require.Zero(t, r.code)
+	require.Contains(t, r.out, "0 made, 3 passed over, 0 failed\n")
+}
+
+// Ctrl-C reaches trueup, which cleans up and ends by itself; the script must not go on with the next.
+func TestScriptCanBeInterrupted(t *testing.T) {
+	s, images := smallLibrary()
+	for signal, code := range map[string]int{"INT": 130, "TERM": 143} {
+		r := run(t, t.TempDir(), scriptOf(t, s, images), `kill -`+signal+` $PPID; exit 1`)
+		require.Len(t, r.calls, 1)
+		require.Equal(t, code, r.code)
+	}
+}
+
+// Who feeds the script to bash on standard input does not have trueup read the rest of it.
+func TestScriptOnStandardInput(t *testing.T) {
+	s, images := smallLibrary()
+	act, script := saved(t, "trueup", stub+"cat"), scriptOf(t, s, images)
+	t.Setenv("TRUEUP", act)
+	t.Setenv("LOG", os.DevNull)
+	require.Equal(t, "3 made, 0 passed over, 0 failed\n", disktest.RunInput(t, script, "bash"))
+}
+
+// What it would run is printed so that it can be run.
+func TestScriptDryRun(t *testing.T) {
+	s, images := hostiles()
+	script := scriptOf(t, s, images)
+	dry := run(t, t.TempDir(), script, "", "DRY_RUN=1")
+	require.Empty(t, dry.calls)
+	require.Zero(t, dry.code)
+	for _, r := range dry.out {
+		require.True(t, r == '\n' || r >= ' ' && r < 0x7f, "%q", r)
+	}
+	wet := run(t, t.TempDir(), script, "")
+	lines := strings.Split(strings.TrimSpace(dry.out), "\n")
+	again := run(t, t.TempDir(), strings.Join(lines[:len(lines)-1], "\n"), "")
+	require.NotEmpty(t, wet.calls)
+	require.Equal(t, wet.calls, again.calls)
+}
+
+// Whatever images are called, trueup gets their names as they are, and nothing else is run.
+func TestScriptOfHostileNames(t *testing.T) {
+	s, images := hostiles()
+	script := scriptOf(t, s, images)
+	var want [][]string
+	seen := map[string]bool{}
+	for _, i := range images {
+		dest := report.AlignedName(i.ExactPath())
+		if i.Priority == nil || i.Accepted != nil || len(i.Refusals()) > 0 || seen[dest] {
+			continue
+		}
+		seen[dest] = true
+		want = append(want, []string{"align", argument(i.ExactPath()), argument(dest)})
+	}
+	require.Len(t, want, 2*len(hostile))
+	dir := t.TempDir()
+	r := run(t, dir, script, "")
+	require.Empty(t, r.errs)
+	require.Equal(t, want, r.calls)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// Two images that would have copies of one name must not pass for one that is done.
+func TestScriptWithTwoCopiesOfOneName(t *testing.T) {
+	s, _ := smallLibrary()
+	images := []*Image{labelled("/t/a!x.vmdk"), labelled("/t/b!x.vmdk")}
+	Rank(images)
+	script := scriptOf(t, s, images)
+	require.Equal(t, [][]string{{"align", "--to", "raw", "/t/a!x.vmdk", "/t/x-aligned.vmdk"}}, run(t, t.TempDir(), script, "").calls)
+	require.Contains(t, script, "# 2. /t/b!x.vmdk\n")
+	require.Contains(t, script, "not realigned: the copy would have the name of that of number 1.")
+}
+
+// A person and shellcheck read it without a complaint.
+func TestScriptIsClean(t *testing.T) {
+	for name, library := range map[string]func() (*Summary, []*Image){
+		"small": smallLibrary, "hostile": hostiles, "empty": func() (*Summary, []*Image) { return NewSummary(), nil },
+	} {
+		s, images := library()
+		path := saved(t, "fix.sh", scriptOf(t, s, images))
+		require.Empty(t, disktest.Run(t, "bash", "-n", path), name)
+		require.Empty(t, disktest.Run(t, "shellcheck", path), name)
+	}
+}
+
+// An interrupted scan makes an incomplete script, which says so, and sums are those of what is in it.
+func TestScriptSaysWhatItIs(t *testing.T) {
+	s, images := smallLibrary()
+	s.Complete = false
+	script := scriptOf(t, s, images)
+	require.Contains(t, script, "# The scan was interrupted, so it has not seen all images.\n")
+	require.Contains(t, script, "# It writes 3 aligned copies, the most urgent first")
+	require.Contains(t, script, "# No copy can be made of 3 images as they are; 1 image was accepted.")
+	require.NotContains(t, script, "Names are relative")
+	require.NotContains(t, scriptOf(t, s, nil), "\ncopy ")
+}

@@ -1,0 +1,161 @@
+package results
+
+import (
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+)
+
+// Summary is the sum of a run, and the last line of its JSON.
+type Summary struct {
+	report.Origin
+	Event    string   `json:"event"`    // "summary"
+	Complete bool     `json:"complete"` // false: the run was interrupted, and not all images were looked at
+	Paths    []string `json:"paths"`    // as given
+	Boundary int64    `json:"boundary_bytes"`
+	Storage  string   `json:"storage"`
+	Started  string   `json:"started"`  // RFC 3339, UTC
+	Finished string   `json:"finished"` // RFC 3339, UTC
+	Took     float64  `json:"duration_seconds"`
+	Version  string   `json:"version"` // of trueup
+
+	AllowEmpty  bool   `json:"-"` // a run that judged no image is right
+	Found       int    `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
+	Again       string `json:"-"` // flags that choose the same images once more, which the next commands need
+	ChangedOnly bool   `json:"-"` // rows are only those of what is new, changed or gone, and so is the exit code
+
+	Images     int            `json:"images"` // all below
+	Aligned    int            `json:"aligned"`
+	Below      int            `json:"below_boundary"`
+	Misaligned int            `json:"misaligned"`
+	Nothing    int            `json:"nothing_to_judge"`
+	Contents   map[string]int `json:"contents"` // those with nothing to judge, by what they hold
+	Failed     int            `json:"failed"`
+	Orphans    int            `json:"orphans"`
+	Packed     int            `json:"packed"`   // compressed files with the name of an image, which are not read
+	Accepted   int            `json:"accepted"` // of those above
+	Copied     int            `json:"copied"`   // of those above, with their aligned copies beside them
+	Formats    map[string]int `json:"formats"`
+	Errors     map[string]int `json:"errors"`        // the failed ones, by the code of their error
+	Skipped    int            `json:"skipped_files"` // files that are no images
+	Unreadable []Unreadable   `json:"unreadable"`    // folders and files that could not be looked at; the first thousand
+	// UnreadableCount is how many there are.
+	UnreadableCount int       `json:"unreadable_count"`
+	Changes         *Changes  `json:"changes,omitempty"`
+	Fix             FixSum    `json:"fix"`
+	Read            int64     `json:"read_bytes"`
+	Isolation       Isolation `json:"isolation"`
+	IgnoreNotes     []string  `json:"ignore_notes"` // entries of the ignore file that have expired or match nothing
+	FailOn          string    `json:"fail_on"`
+	Worst           string    `json:"worst,omitempty"` // the path of the image that decided the exit code
+	ExitCode        int       `json:"exit_code"`
+}
+
+// Unreadable is a place that could not be looked at.
+type Unreadable struct {
+	Path  string       `json:"path"`
+	Error report.Error `json:"error"`
+}
+
+// Changes is what differs from the last run with the same catalogue.
+type Changes struct {
+	Since   string `json:"since,omitempty"` // when that ended; empty for the first run
+	New     int    `json:"new"`
+	Changed int    `json:"changed"`
+	Same    int    `json:"same"`
+	Removed int    `json:"removed"`
+}
+
+// FixSum is what realigning all images would take that are off the boundary and not accepted.
+type FixSum struct {
+	Images  int   `json:"images"`       // that can be realigned
+	Refused int   `json:"refused"`      // that cannot, as they are
+	Copies  int64 `json:"copies_bytes"` // to read and to write
+	Grows   int64 `json:"grows_bytes"`
+}
+
+// Isolation is how far images were kept away from the rest of the machine.
+type Isolation struct {
+	Wanted   string   `json:"wanted"`   // none, process, sandbox
+	Achieved string   `json:"achieved"` // none, process, sandbox
+	Layers   []string `json:"layers"`   // what is in force: "landlock-5", "seccomp", "rlimits"
+	Note     string   `json:"note,omitempty"`
+}
+
+// Add counts an image.
+func (s *Summary) Add(i *Image) {
+	if i.Change != "" && s.Changes != nil {
+		*map[Change]*int{New: &s.Changes.New, Changed: &s.Changes.Changed, Same: &s.Changes.Same, Removed: &s.Changes.Removed}[i.Change]++
+	}
+	if i.State == Gone {
+		return
+	}
+	s.Images++
+	s.Read = plus(s.Read, i.Read)
+	if i.Format != "" {
+		s.Formats[i.Format]++
+	}
+	if i.Accepted != nil {
+		s.Accepted++
+	}
+	switch i.State {
+	case Failed:
+		s.Failed++
+		if i.Error != nil {
+			s.Errors[i.Error.Code]++
+		}
+	case Orphan:
+		s.Orphans++
+	case Packed:
+		s.Packed++
+	default:
+		s.addVerdict(i)
+	}
+	if i.Priority == nil || i.Accepted != nil {
+		return
+	}
+	if len(i.Refusals()) > 0 || i.unplanned() {
+		s.Fix.Refused++
+		return
+	}
+	s.Fix.Images++
+	s.Fix.Copies, s.Fix.Grows = plus(s.Fix.Copies, i.Copies()), plus(s.Fix.Grows, i.Grows())
+}
+
+func (s *Summary) addVerdict(i *Image) {
+	if i.Content != "" {
+		s.Contents[string(i.Content)]++
+	}
+	*map[align.Verdict]*int{
+		align.NothingToJudge: &s.Nothing, align.Aligned: &s.Aligned, align.BelowBoundary: &s.Below, align.Misaligned: &s.Misaligned,
+	}[i.Verdict]++
+}
+
+// unknown is how many images are packed, or hold nothing that is known.
+func (s *Summary) unknown() int { return s.Packed + s.Contents[string(align.UnknownContent)] }
+
+// NoneJudged reports whether a run that is complete has judged no image, and the user has accepted neither that nor an image.
+func (s *Summary) NoneJudged() bool {
+	return s.Complete && !s.AllowEmpty && s.Accepted == 0 && s.Images == s.Failed+s.Orphans+s.Packed
+}
+
+// maxUnreadableKept is how many places that could not be looked at are named; all are counted.
+const maxUnreadableKept = 1000
+
+// AddUnreadable notes a place that could not be looked at.
+func (s *Summary) AddUnreadable(u Unreadable) {
+	s.UnreadableCount++
+	if len(s.Unreadable) < maxUnreadableKept {
+		s.Unreadable = append(s.Unreadable, u)
+	}
+}
+
+// unreadable is how many places could not be looked at, also those that are not named.
+func (s *Summary) unreadable() int { return max(s.UnreadableCount, len(s.Unreadable)) }
+
+// NewSummary begins the sum of a run.
+func NewSummary() *Summary {
+	return &Summary{
+		Origin: report.Origin{Schema: report.Schema, Command: Command}, Event: "summary",
+		Paths: []string{}, Formats: map[string]int{}, Errors: map[string]int{}, Contents: map[string]int{}, Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
+	}
+}

@@ -1,0 +1,220 @@
+package results
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Limits of a text; JSON has all.
+const (
+	leastColumns   = 40 // a narrower terminal breaks lines itself
+	maxUneventful  = 20 // images of a kind that asks for nothing; more of them are only counted
+	maxPartitions  = 32 // of an image
+	maxUnreadable  = 10
+	indent         = "    "
+	maxPathsToName = 4 // in a command
+)
+
+// printer writes a table of images.
+type printer struct {
+	t     *report.Text
+	s     *Summary
+	width int // of rows, 0 for no limit
+	prose int // of text, 0 for no limit
+}
+
+var textFormat = Format{
+	Name: "text", Terminal: true,
+	Write: func(w io.Writer, r *Report) error {
+		return r.Text.Buffered(w, func() { Table(r.Text, r.Summary, r.Images) })
+	},
+}
+
+// Table prints the images of a run, which are ranked, what they come to, and what to do next. Rows are as wide as the terminal (t.Columns);
+// without a terminal, no path is cut. What an image says about itself is escaped.
+func Table(t *report.Text, s *Summary, images []*Image) {
+	p := &printer{t: t, s: s, prose: t.Width}
+	if t.Columns > 0 {
+		p.width = max(t.Columns, leastColumns)
+		if p.prose == 0 || p.prose > p.width {
+			p.prose = p.width
+		}
+	}
+	shown, hidden := p.choose(images)
+	p.rows(shown)
+	for _, h := range hidden {
+		p.para("", h)
+	}
+	if len(images) > 0 {
+		p.line("")
+	}
+	p.summary(len(images) - len(slices.DeleteFunc(slices.Clone(images), (*Image).partly)))
+	p.next(images)
+}
+
+// uneventful are the kinds of images that ask for nothing.
+var uneventful = []struct {
+	name string
+	has  func(i *Image) bool
+}{
+	{"aligned", (*Image).uneventful},
+	{"blank", func(i *Image) bool { return i.Content == align.Blank && i.Accepted == nil }},
+	{"accepted", func(i *Image) bool { return i.Accepted != nil }},
+	{"removed", func(i *Image) bool { return i.State == Gone }},
+}
+
+// choose leaves out what asks for nothing, if that is much, and says so.
+func (p *printer) choose(images []*Image) (shown []*Image, hidden []string) {
+	if p.t.Verbose {
+		return images, nil
+	}
+	shown = slices.Clone(images)
+	for _, kind := range uneventful {
+		rest := slices.DeleteFunc(slices.Clone(shown), kind.has)
+		if n := len(shown) - len(rest); n > maxUneventful {
+			shown = rest
+			hidden = append(hidden, fmt.Sprintf("%s %s images are not shown (-v shows them).", thousands(int64(n)), kind.name))
+		}
+	}
+	return shown, hidden
+}
+
+// uneventful reports whether there is nothing to say of an image.
+func (i *Image) uneventful() bool {
+	return i.State == Judged && i.Verdict == align.Aligned && i.Accepted == nil && !i.partly()
+}
+
+// partly reports whether a disk of a package could not be judged, and the others were.
+func (i *Image) partly() bool {
+	return i.State == Judged && i.Verdict != align.NothingToJudge &&
+		slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Error != nil || d.Content == align.UnknownContent })
+}
+
+func (p *printer) line(s string) { fmt.Fprintln(p.t.W, strings.TrimRight(s, " ")) }
+
+// para prints a text within the width; all of its lines are indented.
+func (p *printer) para(indent, s string) {
+	n := p.prose
+	if n > 0 {
+		n -= len(indent)
+	}
+	for _, l := range fold(report.SafeMessage(s), n) {
+		p.line(indent + l)
+	}
+}
+
+// note prints lines below a row. They have remedies at their end, so that none is cut.
+func (p *printer) note(s string) {
+	n := p.width
+	if n > 0 {
+		n -= len(indent)
+	}
+	for _, l := range fold(report.SafeMessage(s), n) {
+		p.line(indent + l)
+	}
+}
+
+func (p *printer) rows(images []*Image) {
+	if len(images) == 0 {
+		return
+	}
+	cols, room := fit(columns(p.s), images, p.width)
+	var b strings.Builder
+	for _, c := range cols {
+		b.WriteString(pad(c.head, c.width, c.right) + between)
+	}
+	p.line(b.String() + "path")
+	for _, i := range images {
+		b.Reset()
+		for _, c := range cols {
+			cell := pad(report.SafeMessage(c.cell(i)), c.width, c.right)
+			if c.head == verdictColumn {
+				cell = p.t.Paint(i.color(), cell)
+			}
+			b.WriteString(cell + between)
+		}
+		p.line(b.String() + shorten(report.SafeMessage(i.Path), room))
+		p.notes(i)
+	}
+}
+
+// notes are the lines below an image: why there is no verdict, why it does not count, and at length all of it.
+func (p *printer) notes(i *Image) {
+	if i.Error != nil {
+		p.note(strings.TrimPrefix(i.Error.Message, i.Path+": "))
+	}
+	if i.Unknown() && i.Accepted == nil && !i.Tolerated {
+		p.para(indent, i.unknownText())
+	}
+	if a := i.Accepted; a != nil {
+		p.note(acceptedText(a))
+	}
+	if i.Copied != "" {
+		p.note(i.copiedText())
+	}
+	for _, d := range i.Disks {
+		if d.Error != nil && (i.Error == nil || !strings.HasSuffix(i.Error.Message, d.Error.Message)) {
+			p.note(strings.TrimPrefix(d.Member+": ", ": ") + d.Error.Message)
+		}
+	}
+	if !p.t.Verbose {
+		return
+	}
+	if i.Priority != nil {
+		p.para(indent, i.Priority.Reason)
+	}
+	for _, f := range i.Findings {
+		p.para(indent, string(f.Severity)+": "+f.Text)
+	}
+	for _, d := range i.Disks {
+		p.partitions(d, len(i.Disks) > 1)
+	}
+}
+
+func acceptedText(a *Accepted) string {
+	if a.Until == "" {
+		return "accepted: " + a.Reason
+	}
+	return "accepted until " + a.Until + ": " + a.Reason
+}
+
+// partitions prints those of a disk, one in a line.
+func (p *printer) partitions(d Disk, several bool) {
+	if several && d.Error == nil {
+		p.note(d.Member)
+	}
+	var lines [][4]string
+	var widths [4]int
+	for n, part := range d.Partitions {
+		if n == maxPartitions {
+			break
+		}
+		l := [4]string{strconv.Itoa(part.Number), verdictWord(part.Verdict, d.Boundary), "LBA " + strconv.FormatInt(part.StartLBA, 10), units.Format(part.Size)}
+		for k, s := range l {
+			widths[k] = max(widths[k], cells(s))
+		}
+		lines = append(lines, l)
+	}
+	for n, l := range lines {
+		s := pad(l[0], widths[0], true) + between + pad(l[1], widths[1], false) + between + pad(l[2], widths[2], false) + between + pad(l[3], widths[3], true) +
+			between + contentText(d.Partitions[n])
+		p.note(strings.TrimRight(s, " "))
+	}
+	if more := len(d.Partitions) - len(lines); more > 0 {
+		p.note(fmt.Sprintf("... and %s more", thousands(int64(more))))
+	}
+}
+
+func contentText(part report.Partition) string {
+	if part.Volume == nil {
+		return part.TypeName
+	}
+	return report.VolumeText(part.Volume)
+}

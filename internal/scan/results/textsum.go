@@ -1,0 +1,275 @@
+package results
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// summary says how many images there are, how bad they are and what it takes to mend them. partly is how many were judged without one of
+// their disks.
+func (p *printer) summary(partly int) {
+	s := p.s
+	if !s.Complete {
+		p.lead(text.FgRed, "Interrupted", interruptedText(s))
+	}
+	switch bad := s.Images - s.Aligned; {
+	case s.Images == 0 && !s.Complete: // nothing can be said
+	case s.Images == 0:
+		p.para("", "No image was found.")
+	case bad+partly == 0:
+		p.lead(text.FgGreen, "Aligned:", alignedText(s))
+	default:
+		p.counts()
+	}
+	if partly > 0 {
+		p.lead(text.FgRed, "Not all judged:", "in "+images(partly)+" a disk could not be; the verdict is about the others.")
+	}
+	if s.Fix.Images+s.Fix.Refused > 0 {
+		p.para("", p.fixText(s.Fix))
+	}
+	if s.Copied > 0 {
+		p.para("", copiedText(s.Copied))
+	}
+	if s.Changes != nil {
+		p.para("", changesText(s.Changes))
+		if s.ChangedOnly {
+			p.para("", "Rows and exit code are those of what is new, changed or removed alone.")
+		}
+	}
+	p.unreadable()
+	for _, n := range s.IgnoreNotes {
+		p.para("", n)
+	}
+	if i := s.Isolation; i.Achieved != "" && (p.t.Verbose || i.Achieved != i.Wanted || i.Note != "") {
+		p.para("", isolationText(s.Isolation))
+	}
+	if s.Images > 0 {
+		p.para("", workText(s))
+	}
+}
+
+// lead prints a paragraph whose first words are painted.
+func (p *printer) lead(c text.Color, words, s string) {
+	lines := fold(report.SafeMessage(words+" "+s), p.prose)
+	if rest, ok := strings.CutPrefix(lines[0], words); ok {
+		lines[0] = p.t.Paint(c, words) + rest
+	}
+	for _, l := range lines {
+		p.line(l)
+	}
+}
+
+func interruptedText(s *Summary) string {
+	if s.Found > s.Images {
+		return fmt.Sprintf("after %s of %s: this is incomplete.", thousands(int64(s.Images)), images(s.Found))
+	}
+	return fmt.Sprintf("after %s: this is incomplete.", images(s.Images))
+}
+
+func alignedText(s *Summary) string {
+	if s.Images == 1 {
+		return fmt.Sprintf("every partition of the image starts on a multiple of %s.", units.Format(s.Boundary))
+	}
+	all := "all " + images(s.Images)
+	if !s.Complete {
+		all = images(s.Images) + " so far"
+	}
+	return fmt.Sprintf("every partition of %s starts on a multiple of %s.", all, units.Format(s.Boundary))
+}
+
+// counts is a line for each kind of result.
+func (p *printer) counts() {
+	s := p.s
+	boundary := units.Format(s.Boundary)
+	lines := []struct {
+		n    int
+		word string
+		c    text.Color
+		what string
+	}{
+		{s.Misaligned, verdictWord(align.Misaligned, s.Boundary), text.FgRed, "a partition starts off a 4 KiB boundary"},
+		{s.Below, verdictWord(align.BelowBoundary, s.Boundary), text.FgYellow, "all start on 4 KiB, and one is off " + boundary},
+		{s.Failed, "error", text.FgRed, "could not be judged"},
+		{s.Contents[string(align.UnknownContent)], "unknown", text.FgYellow, "nothing to judge: neither a partition table nor a volume that is known"},
+		{s.Packed, "packed", text.FgYellow, "a compressed file with the name of an image: not read"},
+		{s.Orphans, "orphan", text.FgCyan, "an extent that no image names"},
+		{s.Aligned, verdictWord(align.Aligned, s.Boundary), text.FgGreen, "every partition starts on a multiple of " + boundary},
+		{s.Contents[string(align.NoPartitions)], "no partitions", text.FgCyan, "nothing to judge: a partition table without a partition in it"},
+		{s.Contents[string(align.NoDisks)], "no disks", text.FgCyan, "nothing to judge: a package without a disk"},
+		{s.Contents[string(align.Blank)], "blank", text.FgCyan, "nothing to judge: zeros where partition tables and file systems begin"},
+		{s.Accepted, "accepted", text.Faint, "of all these, by the ignore file: they have no rank and do not count for the exit code"},
+	}
+	p.para("", images(s.Images)+":")
+	digits, word := 0, 0
+	for _, l := range lines {
+		if l.n > 0 {
+			digits, word = max(digits, cells(thousands(int64(l.n)))), max(word, cells(l.word))
+		}
+	}
+	for _, l := range lines {
+		if l.n == 0 {
+			continue
+		}
+		begin := between + pad(thousands(int64(l.n)), digits, true) + between
+		width := cells(begin) + word + len(between)
+		begin += p.t.Paint(l.c, pad(l.word, word, false)) + between
+		for _, rest := range fold(l.what, max(p.prose-width, 0)) {
+			p.line(begin + rest)
+			begin = strings.Repeat(" ", width)
+		}
+	}
+}
+
+func (p *printer) fixText(f FixSum) string {
+	var out []string
+	if f.Images > 0 {
+		grow := "no disk grows"
+		if f.Grows > 0 {
+			grow = "disks grow by " + units.Format(f.Grows) + " in all"
+		}
+		out = append(out, fmt.Sprintf("%s can be realigned: %s to read and to write, and %s.", images(f.Images), units.Format(f.Copies), grow))
+	}
+	if f.Refused > 0 {
+		why := " (-v says why)"
+		if p.t.Verbose {
+			why = ""
+		}
+		out = append(out, images(f.Refused)+" cannot be realigned now"+why+".")
+	}
+	return strings.Join(out, " ")
+}
+
+func changesText(c *Changes) string {
+	if c.Since == "" {
+		return "The catalogue is new: the next run with it says what has changed."
+	}
+	since := c.Since
+	if at, err := time.Parse(time.RFC3339, since); err == nil {
+		since = at.UTC().Format("2006-01-02 15:04 UTC")
+	}
+	return fmt.Sprintf("Since %s: %s new, %s changed, %s as before, %s removed.", since,
+		thousands(int64(c.New)), thousands(int64(c.Changed)), thousands(int64(c.Same)), thousands(int64(c.Removed)))
+}
+
+func copiedText(n int) string {
+	if n == 1 {
+		return "1 image seems to have its aligned copy beside it: prove it with trueup verify, then exchange the two."
+	}
+	return thousands(int64(n)) + " images seem to have their aligned copies beside them: prove each with trueup verify, then exchange the two."
+}
+
+func (p *printer) unreadable() {
+	all := p.s.unreadable()
+	for n, u := range p.s.Unreadable {
+		if n == 0 {
+			p.lead(text.FgRed, "Could not be looked at:", places(all)+", so images may be missing here.")
+		}
+		if n == maxUnreadable && !p.t.Verbose {
+			p.note(fmt.Sprintf("... and %s more", thousands(int64(all-n))))
+			return
+		}
+		room := 0
+		if p.width > 0 {
+			room = p.width - len(indent)
+		}
+		p.line(indent + shorten(report.SafeMessage(u.Path), room))
+		p.note(between + strings.TrimPrefix(u.Error.Message, u.Path+": "))
+	}
+	if more := all - len(p.s.Unreadable); more > 0 {
+		p.note(fmt.Sprintf("... and %s more", thousands(int64(more))))
+	}
+}
+
+func places(n int) string {
+	if n == 1 {
+		return "1 file or folder"
+	}
+	return thousands(int64(n)) + " files and folders"
+}
+
+func isolationText(i Isolation) string {
+	out := "Isolation: " + i.Achieved
+	if i.Wanted != "" && i.Wanted != i.Achieved {
+		out += ", not " + i.Wanted
+	}
+	if len(i.Layers) > 0 {
+		out += " (" + strings.Join(i.Layers, ", ") + ")"
+	}
+	if i.Note != "" {
+		out += "; " + i.Note
+	}
+	return strings.TrimSuffix(out, ".") + "."
+}
+
+// workText says what the run took.
+func workText(s *Summary) string {
+	out := "Read " + units.Format(s.Read) + " in " + report.Seconds(s.Took)
+	if s.Skipped > 0 {
+		what := "that are no images"
+		if s.Skipped == 1 {
+			what = "that is no image"
+		}
+		out += fmt.Sprintf("; passed over %s %s", files(s.Skipped), what)
+	}
+	return out + "."
+}
+
+func files(n int) string {
+	if n == 1 {
+		return "1 file"
+	}
+	return thousands(int64(n)) + " files"
+}
+
+// next names the commands that come next. They are for pasting, so they are never cut or broken.
+func (p *printer) next(images []*Image) {
+	worst := slices.IndexFunc(images, func(i *Image) bool { return i.toDo() })
+	if worst < 0 {
+		return
+	}
+	p.line("")
+	fixable := slices.IndexFunc(images, func(i *Image) bool { return i.toDo() && fixCell(i) == "yes" })
+	if fixable < 0 {
+		p.command("To see why a copy of the worst is refused:", "trueup plan "+report.ShellQuote(images[worst].Path))
+	} else {
+		p.command("To realign the worst that can be:", images[fixable].Priority.Command)
+	}
+	again := p.s.again()
+	if p.s.Fix.Images > 1 {
+		p.command("To get a script that realigns all that can be:", again("--script fix.sh"))
+	}
+	p.command("To get a page to look at and to share:", again("-o html --out report.html"))
+}
+
+func (p *printer) command(what, line string) {
+	p.para("", what)
+	p.line(between + report.SafeMessage(line))
+}
+
+// again is the command line of the run with more flags.
+func (s *Summary) again() func(flags string) string {
+	paths := "PATH…"
+	if n := len(s.Paths); n > 0 && n <= maxPathsToName {
+		var quoted []string
+		for _, path := range s.Paths {
+			quoted = append(quoted, report.ShellQuote(path))
+		}
+		paths = strings.Join(quoted, " ")
+	}
+	criterion := strings.TrimRight(" "+s.Again, " ")
+	if s.Boundary != align.DefaultBoundary {
+		criterion += " --boundary " + units.Short(s.Boundary)
+	}
+	if s.Storage != "" && s.Storage != align.Generic().Name {
+		criterion += " --storage " + s.Storage
+	}
+	return func(flags string) string { return "trueup scan" + criterion + " " + flags + " " + paths }
+}
