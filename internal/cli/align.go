@@ -18,13 +18,11 @@ import (
 // copyFlags decide how a copy is written; align and convert share them.
 type copyFlags struct {
 	*common
-	to         target
-	force      bool
-	verify     string
-	jobs       int
-	progress   string
-	noProgress bool
-	command    string
+	work
+	to      target
+	force   bool
+	verify  string
+	command string
 }
 
 func (c *copyFlags) add(cmd *cobra.Command) {
@@ -33,12 +31,9 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.Var(&c.to, "to", "format of DEST (default: the format of SOURCE)")
 	f.BoolVar(&c.force, "force", false, "replace an existing DEST when the copy is complete")
 	f.StringVar(&c.verify, "verify", "full", "proof before DEST gets its name, by `LEVEL`: full (every byte) or structure")
-	f.IntVarP(&c.jobs, "jobs", "j", 4, "read and write `N` chunks at once")
-	f.StringVar(&c.progress, "progress", "auto", "show progress as `KIND`: auto (a bar on terminals), json or none")
-	f.BoolVar(&c.noProgress, "no-progress", false, "same as --progress none")
+	c.addWork(cmd, 4, "read and write `N` chunks at once")
 	complete(cmd, "to", targetNames()...)
 	complete(cmd, "verify", "full", "structure")
-	complete(cmd, "progress", "auto", "json", "none")
 }
 
 func (c *copyFlags) check() error {
@@ -48,27 +43,7 @@ func (c *copyFlags) check() error {
 	if c.verify != "full" && c.verify != "structure" {
 		return ondisk.In(errUsage, "--verify %q, want full or structure", c.verify)
 	}
-	if err := checkWork(c.jobs, c.progress); err != nil {
-		return err
-	}
-	if c.noProgress {
-		c.progress = "none"
-	}
-	return nil
-}
-
-// maxJobs is how many things are done at once at most.
-const maxJobs = 64
-
-// checkWork refuses values of the flags that all commands with long work have.
-func checkWork(jobs int, progress string) error {
-	switch {
-	case jobs < 1 || jobs > maxJobs:
-		return ondisk.In(errUsage, "--jobs %d, want 1 to %d", jobs, maxJobs)
-	case progress != "auto" && progress != "json" && progress != "none":
-		return ondisk.In(errUsage, "--progress %q, want auto, json or none", progress)
-	}
-	return nil
+	return c.checkWork()
 }
 
 type alignFlags struct {

@@ -34,9 +34,7 @@ func (c *common) confine(errOut io.Writer, images, outputs []string) error {
 			a.Read = append(a.Read, ova.Roots(path)...)
 		}
 	}
-	for _, path := range append(outputs, c.out) {
-		a.Write = append(a.Write, outputFolders(path)...)
-	}
+	a.Write = outputFolders(append(outputs, c.out)...)
 	return c.confined(errOut, sandbox.Confine(a))
 }
 
@@ -56,20 +54,19 @@ func (c *common) confined(errOut io.Writer, iso sandbox.Isolation) error {
 	return nil
 }
 
-// outputFolders are the folders in which a file of that name is written: that of the name, and that of what a link leads to. What is
-// not a regular file, and what lies among the devices, is not written.
-func outputFolders(path string) []string {
-	if path == "" || path == "-" {
-		return nil
-	}
-	folder, err := filepath.EvalSymlinks(filepath.Dir(path))
-	if err != nil || folder == "/dev" {
-		return nil
-	}
-	out := []string{folder}
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		if st, err := os.Stat(real); err == nil && st.Mode().IsRegular() {
-			out = append(out, filepath.Dir(real))
+// outputFolders are the folders in which files of these names are written: that of the name, and that of what a link leads
+// to. What is not a regular file, and what lies among the devices, is not written.
+func outputFolders(paths ...string) (out []string) {
+	for _, path := range paths {
+		folder, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if path == "" || path == "-" || err != nil || folder == "/dev" {
+			continue
+		}
+		out = append(out, folder)
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			if st, err := os.Stat(real); err == nil && st.Mode().IsRegular() {
+				out = append(out, filepath.Dir(real))
+			}
 		}
 	}
 	return out

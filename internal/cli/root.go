@@ -211,9 +211,10 @@ func notTarget(output string) string {
 // emit prints a result: as JSON, or as text by show. A report that cannot be written completely is an error.
 func (c *common) emit(stdout io.Writer, v any, show func(t *report.Text)) error {
 	c.ending.hold("") // a report is printed whole, or not at all
+	t := c.layout(stdout)
 	if c.out != "" {
 		var buf bytes.Buffer
-		err := c.print(&buf, v, &report.Text{Verbose: c.verbose, Width: textWidth}, show)
+		err := c.print(&buf, v, t, show)
 		if err == nil {
 			err = writeFile(c.out, buf.Bytes())
 		}
@@ -223,7 +224,6 @@ func (c *common) emit(stdout io.Writer, v any, show func(t *report.Text)) error 
 		return nil
 	}
 	c.seen = terminal(stdout) && !c.json()
-	t := &report.Text{Verbose: c.verbose, Width: width(stdout), Color: c.color(stdout), Columns: columns(stdout), Unicode: blockCharacters(stdout)}
 	return wrapStdout(c.print(stdout, v, t, show))
 }
 

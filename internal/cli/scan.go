@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -12,19 +14,24 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
 
 type scanFlags struct {
 	*common
+	work
 	version          string
 	boundary         boundary
 	storage          storage
 	include, exclude []string
 	filesFrom        string
-	jobs             int
 	isolation        string
 	catalog          string
 	changed          bool
@@ -32,10 +39,25 @@ type scanFlags struct {
 	ignore           string
 	script           string
 	force            bool
-	progress         string
-	noProgress       bool
 	unknown, empty   bool // accepted
 	tables           bool // are checked of every container
+}
+
+// isolations are the values of --isolation, the last one the default.
+var isolations = []string{string(sandbox.None), string(sandbox.Process), string(sandbox.Sandbox)}
+
+// workerCommand is what the program is called with to be a worker.
+const workerCommand = "scan-worker"
+
+// newScanWorker returns the command of a worker, which is of no use to people.
+func newScanWorker() *cobra.Command {
+	return &cobra.Command{
+		Use:    workerCommand,
+		Short:  "Answer the questions of trueup scan",
+		Hidden: true,
+		Args:   arguments(),
+		RunE:   func(*cobra.Command, []string) error { return scan.Serve(os.Stdin, os.Stdout) },
+	}
 }
 
 func newScan(version string, c *common) *cobra.Command {
@@ -91,8 +113,6 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	fs.StringArrayVar(&f.include, "include", nil, "inspect only files in folders that match `GLOB` (repeatable)")
 	fs.StringArrayVar(&f.exclude, "exclude", nil, "skip files in folders that match `GLOB` (repeatable)")
 	fs.StringVar(&f.filesFrom, "files-from", "", "read more PATHs from `FILE`, or - for standard input")
-	jobs := fmt.Sprintf("inspect `N` images at once, 1 to %d", maxJobs)
-	fs.IntVarP(&f.jobs, "jobs", "j", min(runtime.NumCPU(), maxJobs), jobs)
 	fs.StringVar(&f.isolation, "isolation", isolations[len(isolations)-1],
 		"isolation of the workers, by `LEVEL`: "+strings.Join(isolations, ", "))
 	complete(cmd, "isolation", isolations...)
@@ -108,9 +128,7 @@ func (f *scanFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.ignore, "ignore", "", "accept the images listed in `FILE`")
 	fs.StringVar(&f.script, "script", "", "write a shell script of the align commands to `FILE`")
 	fs.BoolVar(&f.force, "force", false, "replace a --script that was edited")
-	fs.StringVar(&f.progress, "progress", "auto", "show progress as `KIND`: auto (a bar on terminals), json or none")
-	complete(cmd, "progress", "auto", "json", "none")
-	fs.BoolVar(&f.noProgress, "no-progress", false, "same as --progress none")
+	f.addWork(cmd, min(runtime.NumCPU(), maxJobs), fmt.Sprintf("inspect `N` images at once, 1 to %d", maxJobs))
 }
 
 // check refuses flags that cannot be right.
@@ -120,19 +138,18 @@ func (f *scanFlags) check() (results.FailOn, error) {
 		return "", ondisk.In(errUsage, "--json and --output %s ask for two formats; give one of them", f.output)
 	case !slices.Contains(results.FormatNames(), f.output):
 		return "", ondisk.In(errUsage, "--output %q, want one of %s", f.output, strings.Join(results.FormatNames(), ", "))
-	case f.jobs < 1 || f.jobs > maxJobs:
-		return "", ondisk.In(errUsage, "--jobs %d, want 1 to %d", f.jobs, maxJobs)
 	case !slices.Contains(isolations, f.isolation):
 		return "", ondisk.In(errUsage, "--isolation %q, want one of %s", f.isolation, strings.Join(isolations, ", "))
-	case !slices.Contains([]string{"auto", "json", "none"}, f.progress):
-		return "", ondisk.In(errUsage, "--progress %q, want auto, json or none", f.progress)
 	case f.requireSandbox && f.isolation != string(sandbox.Sandbox):
 		return "", ondisk.In(errUsage, "--require-sandbox and --isolation %s contradict each other; give one of them", f.isolation)
 	case f.changed && f.catalog == "":
 		return "", ondisk.In(errUsage, "--changed needs --catalog FILE, which knows the last run")
 	}
-	if f.noProgress {
-		f.progress = "none"
+	if f.asJSON {
+		f.output = "json"
+	}
+	if err := f.checkWork(); err != nil {
+		return "", err
 	}
 	if err := f.settlePlaces(); err != nil {
 		return "", err
@@ -147,54 +164,192 @@ func (f *scanFlags) check() (results.FailOn, error) {
 	return level, f.spare()
 }
 
-// globs parses the globs of a flag.
-func globs(flag string, texts []string) (out []*results.Glob, err error) {
-	for _, text := range texts {
-		g, err := results.ParseGlob(text)
+// task makes the flags a value. It checks all of them before anything is looked at.
+func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
+	fail, err := f.check()
+	if err != nil {
+		return nil, err
+	}
+	t := &scan.Task{
+		Paths: slices.Clone(paths), Boundary: f.boundary.criterion(), Storage: f.storage.profile().Name, Check: f.tables,
+		Jobs: f.jobs, Version: f.version, Again: f.again(), Level: sandbox.Level(f.isolation), Args: []string{workerCommand},
+		Catalog: f.catalog, ChangedOnly: f.changed, Fail: fail, AllowUnknown: f.unknown, AllowEmpty: f.empty,
+		KeepRanked: f.script != "", Spare: []string{f.out, f.script, f.ignore, f.filesFrom},
+	}
+	if t.Wanted, err = scan.Wanted(f.include, f.exclude); err != nil {
+		return nil, err
+	}
+	if t.Ignore, err = scan.ReadIgnore(f.ignore); err != nil {
+		return nil, err
+	}
+	if f.filesFrom != "" {
+		more, err := scan.ReadList(f.filesFrom, stdin)
 		if err != nil {
-			return nil, ondisk.In(errUsage, "%s %q, %w", flag, text, err)
+			return nil, err
 		}
-		out = append(out, g)
+		t.Paths = append(t.Paths, more...)
 	}
-	return out, nil
+	switch {
+	case slices.Contains(paths, ""):
+		return nil, ondisk.In(errUsage, "a PATH is empty, maybe from a variable that is not set; . is the folder that you are in")
+	case len(paths) == 0 && f.filesFrom == "":
+		return nil, ondisk.In(errUsage, "scan takes a PATH, none given; see trueup scan --help")
+	}
+	if f.ownProcess {
+		t.Confine = func(a sandbox.Access) {
+			if !a.Workers {
+				a.Write = outputFolders(f.out, f.script, f.catalog)
+			}
+			sandbox.Confine(a)
+		}
+	}
+	return t, nil
 }
 
-// wanted tells which files --include and --exclude leave.
-func (f *scanFlags) wanted() (func(rel, shown string) bool, error) {
-	in, err := globs("--include", f.include)
+func runScan(ctx context.Context, in io.Reader, out, errOut io.Writer, f scanFlags, paths []string) (err error) {
+	t, err := f.task(in, paths)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	ex, err := globs("--exclude", f.exclude)
-	if err != nil {
-		return nil, err
+	f.ending.hold("completing the report of what was looked at")
+	defer func() {
+		if closing := t.Close(); closing != nil {
+			err = closing // which is worse than any verdict
+		}
+	}()
+	format := results.Formats[slices.Index(results.FormatNames(), f.output)]
+	w, end, stop := out, func(err error) error { return err }, func() {}
+	t.Ready = func() error {
+		if f.out != "" {
+			file, err := store.CreateReport(f.out, reportMode)
+			if err != nil {
+				return err
+			}
+			t.Spare = append(t.Spare, file.Name())
+			w, end = file, file.End
+		}
+		bar := progress.NewScan(f.progressTo(errOut, f.progress))
+		t.Progress, stop = bar, bar.Stop
+		return nil
 	}
-	matches := func(gs []*results.Glob, names []string) bool {
-		return slices.ContainsFunc(gs, func(g *results.Glob) bool { return g.MatchAny(names) })
+	if format.Row != nil {
+		t.Row = func(i *results.Image) error { return wrapStdout(format.Row(w, i)) }
 	}
-	return func(rel, shown string) bool {
-		names := []string{rel, shown}
-		return (len(in) == 0 || matches(in, names)) && !matches(ex, names)
-	}, nil
+	t.Weaker = func(got sandbox.Isolation) error { return f.confined(errOut, got) }
+	t.Interrupted = func() int { return interruptOf(ctx).exit() }
+	r, err := t.Run(ctx)
+	stop()
+	if r == nil {
+		return end(err)
+	}
+	err = end(errors.Join(err, wrapStdout(f.print(format, w, out, r))))
+	if err := errors.Join(err, f.writeScript(r)); err != nil { // one that cannot be written must not cost the other
+		return err
+	}
+	return concluded(ctx, r)
 }
 
-// readIgnore reads the list of accepted images.
-func (f *scanFlags) readIgnore() (*results.Ignore, error) {
-	if f.ignore == "" {
-		return results.ParseIgnore(nil)
+// concluded ends the command as the report does.
+func concluded(ctx context.Context, r *results.Report) error {
+	switch s := r.Summary; {
+	case !s.Complete && s.Images < s.Found:
+		return malformed{error: interrupt{interruptOf(ctx).signal, fmt.Sprintf(
+			"interrupted: %d of the %d images found so far were looked at, and the report has those", s.Images, s.Found)}}
+	case !s.Complete:
+		return malformed{error: interrupt{interruptOf(ctx).signal, fmt.Sprintf(
+			"interrupted: %d images were looked at, and the report has those; the PATHs may have more", s.Images)}}
+	case r.NoneJudged() && s.Failed == 0:
+		return malformed{error: ondisk.In(realign.ErrUnknown, "scan: no image was judged; if that is right, give --allow-empty")}
+	default:
+		return exitWith(s.ExitCode)
 	}
-	in, err := os.Open(f.ignore)
+}
+
+func (f *scanFlags) writeScript(r *results.Report) error {
+	if f.script == "" {
+		return nil
+	}
+	file, err := store.CreateReport(f.script, scriptMode)
 	if err != nil {
-		return nil, ondisk.In(errUsage, "--ignore: %w", err)
+		return err
 	}
-	defer in.Close()
-	text, err := io.ReadAll(io.LimitReader(in, results.MaxIgnore+1))
+	return file.End(results.Script(file, r.Summary, r.Images))
+}
+
+// print writes the report in the format that is wanted.
+func (f *scanFlags) print(format results.Format, w, stdout io.Writer, r *results.Report) error {
+	if format.Terminal && f.out == "" && f.quiet {
+		return nil
+	}
+	r.Text = f.layout(stdout)
+	return format.Write(w, r)
+}
+
+// settlePlaces refuses to write over an image, over a file that the run itself needs, and where nothing can be written.
+func (f *scanFlags) settlePlaces() (err error) {
+	if err := f.settleOut(); err != nil {
+		return err
+	}
+	if err := f.apart(); err != nil {
+		return err
+	}
+	if f.catalog != "" {
+		if _, err := (store.Place{Flag: "--catalog", Path: f.catalog, Role: store.Database}).Settle(); err != nil {
+			return err
+		}
+	}
+	if f.script == "" {
+		return nil
+	}
+	f.script, err = store.Place{Flag: "--script", Path: f.script, Role: store.Script, Force: f.force, Mine: results.IsScript}.Settle()
 	if err != nil {
-		return nil, fmt.Errorf("--ignore %s: %w", f.ignore, err)
+		return err
 	}
-	list, err := results.ParseIgnore(text)
-	if _, wrong := errors.AsType[*results.IgnoreError](err); wrong {
-		return nil, ondisk.In(errUsage, "--ignore %s: %w", f.ignore, err)
+	return writable("--script", f.script)
+}
+
+// again are the flags that make another run choose and accept the same images, for the commands that come next.
+func (f *scanFlags) again() string {
+	var out []string
+	add := func(flag string, values ...string) {
+		for _, v := range values {
+			if v != "" {
+				out = append(out, flag+" "+report.ShellQuote(v))
+			}
+		}
 	}
-	return list, err
+	add("--include", f.include...)
+	add("--exclude", f.exclude...)
+	add("--ignore", f.ignore)
+	add("--catalog", f.catalog)
+	return strings.Join(out, " ")
+}
+
+// apart refuses one file for two purposes: one would overwrite the other.
+func (f *scanFlags) apart() error {
+	uses := [][2]string{{"--out", f.out}, {"--script", f.script}, {"--catalog", f.catalog}, {"--ignore", f.ignore}, {"--files-from", f.filesFrom}}
+	for _, suffix := range []string{"-wal", "-shm", "-journal"} {
+		if f.catalog != "" {
+			uses = append(uses, [2]string{"--catalog", f.catalog + suffix}) // SQLite's own
+		}
+	}
+	for n, written := range uses[:2] {
+		for _, other := range uses[n+1:] {
+			if written[1] != "" && other[1] != "" && sameFile(written[1], other[1]) {
+				return ondisk.In(errUsage, "%s %s would overwrite %s %s; name another file", written[0], written[1], other[0], other[1])
+			}
+		}
+	}
+	return nil
+}
+
+// sameFile reports whether two paths lead to one file, or would when it is there.
+func sameFile(a, b string) bool {
+	there, err := os.Stat(a)
+	if other, oerr := os.Stat(b); err == nil && oerr == nil {
+		return os.SameFile(there, other)
+	}
+	here, err := os.Stat(filepath.Dir(a))
+	other, oerr := os.Stat(filepath.Dir(b))
+	return err == nil && oerr == nil && os.SameFile(here, other) && filepath.Base(a) == filepath.Base(b)
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/term"
+
+	"github.com/trueup/trueup/internal/report"
 )
 
 // textWidth is how wide text is in characters where no terminal says otherwise, and at most.
@@ -38,6 +40,16 @@ func blockCharacters(w io.Writer) bool {
 	}
 	locale := strings.ToLower(cmp.Or(os.Getenv("LC_ALL"), os.Getenv("LC_CTYPE"), os.Getenv("LANG")))
 	return strings.Contains(locale, "utf-8") || strings.Contains(locale, "utf8")
+}
+
+// layout returns how text is printed: for the terminal, or for the file of --out.
+func (c *common) layout(stdout io.Writer) *report.Text {
+	if c.out != "" {
+		return &report.Text{Verbose: c.verbose, Width: textWidth}
+	}
+	return &report.Text{
+		Verbose: c.verbose, Width: width(stdout), Color: c.color(stdout), Columns: columns(stdout), Unicode: blockCharacters(stdout),
+	}
 }
 
 // color reports whether w is a terminal whose user wants colours. Spec: no-color.org.

@@ -15,10 +15,8 @@ import (
 
 type verifyFlags struct {
 	*common
-	moveFlags  // of the align that wrote DEST, for the disks of --with
-	jobs       int
-	progress   string
-	noProgress bool
+	work
+	moveFlags // of the align that wrote DEST, for the disks of --with
 }
 
 func newVerify(c *common) *cobra.Command {
@@ -47,10 +45,7 @@ are plausible.`,
 	cmd.Flags().BoolVar(&f.dataOnly, "data-only", false, "align was run with --data-only, for --with")
 	cmd.Flags().BoolVar(&f.allowUnbootable, "allow-unbootable", false, "align was run with --allow-unbootable, for --with")
 	flattenFlag(cmd, &f.flatten)
-	cmd.Flags().IntVarP(&f.jobs, "jobs", "j", 4, "read `N` chunks at once")
-	cmd.Flags().StringVar(&f.progress, "progress", "auto",
-		"show progress as `KIND`: auto (a bar on terminals), json or none")
-	cmd.Flags().BoolVar(&f.noProgress, "no-progress", false, "same as --progress none")
+	f.addWork(cmd, 4, "read `N` chunks at once")
 	return cmd
 }
 
@@ -58,15 +53,12 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err := f.check(); err != nil {
 		return err
 	}
-	if err := checkWork(f.jobs, f.progress); err != nil {
+	if err := f.checkWork(); err != nil {
 		return err
 	}
 	if len(f.with) == 0 && (f.boundary != 0 || f.dataOnly || f.allowUnbootable || f.flatten) {
 		return ondisk.In(errUsage, "--boundary, --data-only, --allow-unbootable and --flatten speak of the disks of --with, and none was given: "+
 			"where the partitions of SOURCE went is read from DEST")
-	}
-	if f.noProgress {
-		f.progress = "none"
 	}
 	if err := f.confine(errOut, append([]string{src, dest}, f.with...), nil); err != nil {
 		return err

@@ -98,8 +98,8 @@ var edges = map[string][]string{
 	// Its inspector is the pipe up to the plan, and runs in workers.
 	// The gate counts what is read of a file, and says when one is unchanged.
 	"internal/scan": {
-		"internal/align", "internal/scan/catalog", "internal/image", "internal/image/gate", "internal/image/ova", "internal/scan/results", "internal/realign", "internal/report", "internal/scan/sandbox",
-		"internal/sys",
+		"internal/align", "internal/image", "internal/image/gate", "internal/image/ova", "internal/image/store",
+		"internal/realign", "internal/report", "internal/scan/catalog", "internal/scan/results", "internal/scan/sandbox", "internal/sys",
 	},
 	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
 	"internal/scan/catalog": {"internal/scan/results", "internal/report", "internal/sys"},
@@ -108,9 +108,13 @@ var edges = map[string][]string{
 		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/image/ova",
 		"internal/image/store", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table", "internal/verify",
 	},
+	// Bars and lines of JSON, for copies and for scans.
+	"internal/progress": {"internal/align", "internal/report", "internal/scan/results"},
+	// Bars and lines of JSON, for copies and for scans.
+	"internal/progress": {"internal/align", "internal/report", "internal/scan/results"},
 	"internal/cli": {
-		"internal/align", "internal/scan/catalog", "internal/image", "internal/image/ova", "internal/image/store",
-		"internal/scan/results", "internal/realign", "internal/report", "internal/scan/sandbox", "internal/scan", "internal/sys",
+		"internal/align", "internal/image", "internal/image/ova", "internal/image/store", "internal/progress", "internal/realign",
+		"internal/report", "internal/scan", "internal/scan/results", "internal/scan/sandbox", "internal/sys",
 	},
 
 	"internal/disktest":       nil, // for tests; nothing else may import it, nor what is in its folder
@@ -199,16 +203,16 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 	require.NotContains(t, edges["internal/volume"], "internal/table")
 }
 
-// openers may touch the file system, and starters may start goroutines. cli's are the progress line, the one that waits
-// for a signal, and the report file; sandbox reads what /proc says about its workers, tries what a worker may not open, and
-// waits for processes; disktest is for tests.
+// openers may touch the file system, and starters may start goroutines. cli's are the ones that wait for
+// a signal and for standard input, and the report file; progress prints once a second; sandbox reads what /proc says
+// about its workers, tries what a worker may not open, and waits for processes; disktest is for tests.
 var (
 	openers = []string{
 		"internal/sys", "internal/image/gate", "internal/image/store", "internal/scan", "internal/scan/sandbox", "internal/cli",
 		"internal/disktest", "internal/disktest/oddfs", "internal/disktest/imagetest",
 		"internal/disktest/mutants",
 	}
-	starters = []string{"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/cli", "internal/disktest"}
+	starters = []string{"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli", "internal/disktest"}
 )
 
 // opens are the functions that open or change a file by its name, by package.

@@ -42,7 +42,7 @@ type useError struct{ error }
 func (e useError) Unwrap() error { return e.error }
 
 // files gives the files of a folder in batches, the named ones first, and each name to note. A folder can have millions.
-func (r *run) files(ctx context.Context, f *folder, note func(name string), use func(list []entry) error) error {
+func (r *search) files(ctx context.Context, f *folder, note func(name string), use func(list []entry) error) error {
 	if f.context && !slices.ContainsFunc(f.only, func(e entry) bool { return e.regular }) {
 		return use(f.only) // nothing belongs to a device or a pipe
 	}

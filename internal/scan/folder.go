@@ -33,7 +33,7 @@ type found struct {
 
 // folder judges the images of one folder. All of its files are identified first: which of them are parts of an image is known
 // only then.
-func (r *run) folder(ctx context.Context, f *folder) error {
+func (r *search) folder(ctx context.Context, f *folder) error {
 	defer r.turns.finish(f.turn)
 	c := newContents()
 	if err := r.files(ctx, f, c.note, func(list []entry) error { return r.identify(ctx, f, c, list) }); err != nil {
@@ -57,7 +57,7 @@ func (r *run) folder(ctx context.Context, f *folder) error {
 
 // claim finds out which files were seen by another name. Of the links of a file the first in the order of the walk counts, whichever
 // folder is ready first; in a folder a part of an image before an image.
-func (r *run) claim(f *folder, c *contents) {
+func (r *search) claim(f *folder, c *contents) {
 	linked := slices.DeleteFunc(c.sorted(), func(x *found) bool { return x.links < 2 || !x.regular || !x.wanted })
 	if len(linked) > 0 {
 		r.turns.wait(f.turn)
@@ -72,7 +72,7 @@ func (r *run) claim(f *folder, c *contents) {
 	r.turns.finish(f.turn)
 }
 
-func (r *run) judgeAll(ctx context.Context, f *folder, c *contents, rows []*found) error {
+func (r *search) judgeAll(ctx context.Context, f *folder, c *contents, rows []*found) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(1, r.Jobs))
 	for _, x := range rows {
@@ -88,12 +88,12 @@ func (r *run) judgeAll(ctx context.Context, f *folder, c *contents, rows []*foun
 }
 
 // wants reports whether a file may have a row at all.
-func (r *run) wants(f *folder, e entry) bool {
+func (r *search) wants(f *folder, e entry) bool {
 	return e.named || (!f.context && (r.Wanted == nil || r.Wanted(e.rel, e.shown)))
 }
 
 // identify tells what the files of a batch are, and keeps those that matter.
-func (r *run) identify(ctx context.Context, f *folder, c *contents, list []entry) error {
+func (r *search) identify(ctx context.Context, f *folder, c *contents, list []entry) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(1, r.Jobs))
 	for _, e := range list {
@@ -118,14 +118,14 @@ func (r *run) identify(ctx context.Context, f *folder, c *contents, list []entry
 }
 
 // limit makes a failed row of a file that names more than the folder may.
-func (r *run) limit(fits bool, x *found) {
+func (r *search) limit(fits bool, x *found) {
 	if !fits {
 		x.fail(r.classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to another folder", ondisk.ErrLimit, maxFolderNames)))
 	}
 }
 
 // identifyOne tells what a file is, from what is known of it or by a worker. Nil: it does not matter.
-func (r *run) identifyOne(ctx context.Context, f *folder, e entry) (*found, error) {
+func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, error) {
 	x := &found{entry: e, wanted: r.wants(f, e)}
 	path := filepath.Join(f.path, e.Name)
 	if !e.regular {
@@ -161,7 +161,7 @@ func (r *run) identifyOne(ctx context.Context, f *folder, e entry) (*found, erro
 }
 
 // unidentified makes a row of a file that cannot be read where it is one that would be missed as an image; another is reported.
-func (r *run) unidentified(f *folder, x *found, a Answer) *found {
+func (r *search) unidentified(f *folder, x *found, a Answer) *found {
 	switch {
 	case x.named || image.Named(x.Name, x.Size):
 		x.fail(*a.Error)
@@ -187,7 +187,7 @@ func (x *found) fail(e report.Error) {
 }
 
 // matters drops a file that is no image, and counts it.
-func (r *run) matters(f *folder, x *found) *found {
+func (r *search) matters(f *folder, x *found) *found {
 	switch {
 	case x.named:
 		return x
@@ -205,7 +205,7 @@ func (r *run) matters(f *folder, x *found) *found {
 }
 
 // lookup asks the store about a file.
-func (r *run) lookup(path string, x *found) (bool, error) {
+func (r *search) lookup(path string, x *found) (bool, error) {
 	if r.Store == nil {
 		return false, nil
 	}
@@ -229,7 +229,7 @@ func believed(k catalog.Known) (id image.Identity, ok bool) {
 }
 
 // keep gives the store a result.
-func (r *run) keep(path string, x *found, i *results.Image, beside string) error {
+func (r *search) keep(path string, x *found, i *results.Image, beside string) error {
 	ident, err := json.Marshal(x.id)
 	if err != nil {
 		return err
@@ -250,7 +250,7 @@ func (x *found) isExtent() bool {
 const asPart = "part"
 
 // keepParts gives the store what the files are that have no row of their own, so that the next run need not open them.
-func (r *run) keepParts(f *folder, c *contents) error {
+func (r *search) keepParts(f *folder, c *contents) error {
 	if r.Store == nil {
 		return nil
 	}
@@ -264,7 +264,7 @@ func (r *run) keepParts(f *folder, c *contents) error {
 	return nil
 }
 
-func (r *run) keepPart(f *folder, x *found) error {
+func (r *search) keepPart(f *folder, x *found) error {
 	switch {
 	case r.Store == nil || !x.regular || x.failed != nil:
 		return nil

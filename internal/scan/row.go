@@ -14,7 +14,7 @@ import (
 )
 
 // judge makes the row of one image and hands it over.
-func (r *run) judge(ctx context.Context, f *folder, c *contents, x *found) error {
+func (r *search) judge(ctx context.Context, f *folder, c *contents, x *found) error {
 	i, err := r.rowOf(ctx, f, c, x)
 	if err != nil {
 		return err
@@ -28,7 +28,7 @@ func (r *run) judge(ctx context.Context, f *folder, c *contents, x *found) error
 	return r.row(i)
 }
 
-func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*results.Image, error) {
+func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*results.Image, error) {
 	path := filepath.Join(f.path, x.Name)
 	if x.failed != nil {
 		return x.failed, r.keepIf(path, x, x.failed, "")
@@ -68,7 +68,7 @@ func (r *run) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*res
 }
 
 // ask has a worker judge an image. Nil: a doubt came to nothing.
-func (r *run) ask(ctx context.Context, x *found, j Job) (*results.Image, error) {
+func (r *search) ask(ctx context.Context, x *found, j Job) (*results.Image, error) {
 	a, err := r.Pool.Do(ctx, Request{[]byte(j.Path), true, j.Package, j.Beside, j.Doubt})
 	switch {
 	case ctx.Err() != nil:
@@ -86,7 +86,7 @@ func (r *run) ask(ctx context.Context, x *found, j Job) (*results.Image, error) 
 }
 
 // beside is what the folder holds beside x.
-func (r *run) beside(c *contents, x *found) *image.Beside {
+func (r *search) beside(c *contents, x *found) *image.Beside {
 	if !x.regular {
 		return nil
 	}
@@ -94,7 +94,7 @@ func (r *run) beside(c *contents, x *found) *image.Beside {
 }
 
 // reuse takes a row from the store.
-func (r *run) reuse(path string, x *found, k *catalog.Known) (*results.Image, error) {
+func (r *search) reuse(path string, x *found, k *catalog.Known) (*results.Image, error) {
 	change, err := r.Store.Reuse(path, *k)
 	if k.Image != nil {
 		k.Image.SetPath(x.shown)
@@ -106,7 +106,7 @@ func (r *run) reuse(path string, x *found, k *catalog.Known) (*results.Image, er
 }
 
 // keepIf gives the store a result where there is one. A file that is no image was kept when that was found.
-func (r *run) keepIf(path string, x *found, i *results.Image, beside string) error {
+func (r *search) keepIf(path string, x *found, i *results.Image, beside string) error {
 	if r.Store == nil || !x.regular {
 		return nil
 	}

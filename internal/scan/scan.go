@@ -77,8 +77,8 @@ type Result struct {
 	Walked  bool // everything was looked at
 }
 
-// run is one scan at work.
-type run struct {
+// search is one walk at work.
+type search struct {
 	Options
 	classify func(error) report.Error
 	mu       sync.Mutex // of the functions that are told
@@ -91,7 +91,7 @@ type run struct {
 
 // Scan looks at everything below the paths. It ends early when ctx does, and then says so by ctx's error.
 func Scan(ctx context.Context, o Options) (Result, error) {
-	r := &run{Options: o, classify: o.Pool.judge.Classify, pending: 1, turns: newTurns()}
+	r := &search{Options: o, classify: o.Pool.judge.Classify, pending: 1, turns: newTurns()}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(1, o.Jobs) + 1)
 	err := r.walk(gctx, func(f *folder) {
@@ -113,7 +113,7 @@ func Scan(ctx context.Context, o Options) (Result, error) {
 }
 
 // more counts images that will have a row; n is below 0 for one that turned out to be none.
-func (r *run) more(n int) {
+func (r *search) more(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.found += n
@@ -123,7 +123,7 @@ func (r *run) more(n int) {
 }
 
 // announce ends the count of a folder, or the walk.
-func (r *run) announce() {
+func (r *search) announce() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.pending--; r.pending == 0 {
@@ -132,18 +132,18 @@ func (r *run) announce() {
 }
 
 // row hands a row over.
-func (r *run) row(i *results.Image) error {
+func (r *search) row(i *results.Image) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.Row(i)
 }
 
 // unreadable reports a place that could not be looked at, and goes on.
-func (r *run) unreadable(shown string, err error) {
+func (r *search) unreadable(shown string, err error) {
 	r.report(results.Unreadable{Path: shown, Error: r.classify(err)})
 }
 
-func (r *run) report(u results.Unreadable) {
+func (r *search) report(u results.Unreadable) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Unreadable(u)

@@ -98,7 +98,7 @@ func plain(err error) error {
 
 // walker finds folders, each once. Its memory grows with the names of the folders on its way, not with their paths.
 type walker struct {
-	*run
+	*search
 	use     func(f *folder)
 	visited inodes
 	named   map[[2]uint64]*folder // of files that the user named, by the inode of the folder; those that were not met yet
@@ -113,8 +113,8 @@ type level struct {
 
 // walk finds the folders below the paths, then those of files that the user named outside of them, and gives each to use. Links are not
 // followed, but those that the user's own paths are.
-func (r *run) walk(ctx context.Context, use func(f *folder)) error {
-	w := &walker{run: r, use: use}
+func (r *search) walk(ctx context.Context, use func(f *folder)) error {
+	w := &walker{search: r, use: use}
 	named, roots, err := w.roots(ctx)
 	if err != nil {
 		return err
@@ -257,7 +257,7 @@ func PatternHint(path string) string {
 }
 
 // missing makes a row of a path that leads nowhere: the user named it.
-func (r *run) missing(path string, err error) error {
+func (r *search) missing(path string, err error) error {
 	i := results.NewImage(path)
 	e := r.classify(fmt.Errorf("%w%s", err, cmp.Or(PatternHint(path), "; check the path")))
 	i.Fail(e.Code, e.Message)

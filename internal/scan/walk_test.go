@@ -77,7 +77,7 @@ func TestFolderThatBecomesALink(t *testing.T) {
 	for _, swapped := range []string{"h", "h/below"} {
 		tr := newTrial(t)
 		tr.put(map[string]string{"h/below/x": "disk"})
-		w := &walker{run: &run{Options: tr.Options, classify: tr.judge.Classify}, use: func(f *folder) { t.Error(f.path) }}
+		w := &walker{search: &search{Options: tr.Options, classify: tr.judge.Classify}, use: func(f *folder) { t.Error(f.path) }}
 		require.NoError(t, os.RemoveAll(tr.path(swapped)))
 		require.NoError(t, os.Symlink(outside, tr.path(swapped)))
 		f := &folder{path: tr.path("h/below"), shown: "h/below"}
@@ -281,7 +281,7 @@ func TestWalkHasBoundedMemory(t *testing.T) {
 	for i := range n {
 		require.NoError(t, os.Mkdir(tr.path(fmt.Sprintf("a-folder-with-a-name-of-some-length-%06d", i)), 0o755))
 	}
-	w := &walker{run: &run{Options: tr.Options}, use: func(*folder) {}}
+	w := &walker{search: &search{Options: tr.Options}, use: func(*folder) {}}
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)

@@ -50,3 +50,6 @@ var jsonFormat = Format{
 	Row:   func(w io.Writer, i *Image) error { return report.Line(w, i) },
 	Write: func(w io.Writer, r *Report) error { return report.Line(w, r.Summary) },
 }
+
+// NoneJudged reports whether the run fails since it judged no image.
+func (r *Report) NoneJudged() bool { return r.Fail != Never && r.Summary.NoneJudged() }

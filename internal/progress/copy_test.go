@@ -1,4 +1,4 @@
-package cli
+package progress
 
 import (
 	"bytes"
@@ -50,13 +50,13 @@ func TestCopyLinesFit(t *testing.T) {
 // Each phase counts from 0 to its own total, and ends with a line that says so.
 func TestProgressHasPhases(t *testing.T) {
 	var out bytes.Buffer
-	p := newJSONProgress(&out, "align")
+	p := NewCopy(Output{W: &out, Kind: "json"}, "align")
 	p.Begin("copy", 300)
 	p.Add(100)
 	p.Add(200)
 	p.Begin("compare", 700)
 	p.Add(700)
-	p.stop()
+	p.Stop()
 	schema := progressSchema(t)
 	ends := map[string]int64{}
 	for line := range strings.Lines(out.String()) {

@@ -1,4 +1,4 @@
-package cli
+package progress
 
 import (
 	"bytes"
@@ -83,18 +83,18 @@ func imageOf(s results.State, v align.Verdict) *results.Image {
 }
 
 // told is how a scan tells of five images and one that is gone, from many goroutines.
-func told(p scanProgress) {
+func told(p *Scan) {
 	var g sync.WaitGroup
 	for range 4 {
-		g.Go(func() { p.found(2) })
+		g.Go(func() { p.Found(2) })
 	}
 	g.Wait()
-	p.walked()
+	p.Walked()
 	for _, i := range []*results.Image{
 		imageOf(results.Judged, align.Aligned), imageOf(results.Judged, align.BelowBoundary), imageOf(results.Judged, align.Misaligned),
 		imageOf(results.Failed, ""), imageOf(results.Orphan, ""), imageOf(results.Gone, ""),
 	} {
-		g.Go(func() { p.done(i) })
+		g.Go(func() { p.Done(i) })
 	}
 	g.Wait()
 }
@@ -116,9 +116,9 @@ func progressSchema(t *testing.T) *jsonschema.Schema {
 
 func TestScanProgressAsJSON(t *testing.T) {
 	var out bytes.Buffer
-	p := (&common{quiet: true}).newScanProgress(&out, "json")
+	p := NewScan(Output{W: &out, Kind: "json", Quiet: true})
 	told(p)
-	p.stop()
+	p.Stop()
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	last := lines[len(lines)-1]
 	object, err := jsonschema.UnmarshalJSON(strings.NewReader(last))
@@ -145,25 +145,25 @@ func TestScanProgressAsJSON(t *testing.T) {
 
 func TestScanProgressComesOnceASecond(t *testing.T) {
 	r, w := io.Pipe()
-	p := newScanJSON(w)
+	p := NewScan(Output{W: w, Kind: "json"})
 	first := make([]byte, 4096)
 	n, err := r.Read(first) // nothing has ended
 	require.NoError(t, err)
 	require.Contains(t, string(first[:n]), `"done_images":0,"found_images":0,"walking":true,"images_per_second":0,`)
-	go p.stop()
+	go p.Stop()
 	_, err = r.Read(first)
 	require.NoError(t, err)
 }
 
-// A file, and whoever asked for none, get nothing.
-func TestScanProgressIsSilentWhereNobodyLooks(t *testing.T) {
+// A file, and a user that asked for none, get nothing.
+func TestScanProgressIsSilent(t *testing.T) {
 	for _, kind := range []string{"auto", "none"} {
 		for _, quiet := range []bool{false, true} {
 			f, err := os.Create(filepath.Join(t.TempDir(), "x"))
 			require.NoError(t, err)
-			p := (&common{quiet: quiet}).newScanProgress(f, kind)
+			p := NewScan(Output{W: f, Kind: kind, Quiet: quiet})
 			told(p)
-			p.stop()
+			p.Stop()
 			b, err := os.ReadFile(f.Name())
 			require.NoError(t, err)
 			require.Empty(t, b)
@@ -223,11 +223,11 @@ var escapes = regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]")
 func TestScanBar(t *testing.T) {
 	for _, columns := range []uint16{60, 120} {
 		s := newScreen(t, columns)
-		p := (&common{}).newScanProgress(s.program, "auto")
-		require.IsType(t, &scanBar{}, p)
+		p := NewScan(Output{W: s.program, Kind: "auto"})
+		require.NotNil(t, p.display)
 		told(p)
 		disktest.WaitFor(t, "the bar", func() bool { return strings.Contains(s.String(), "scan 5/8 [") })
-		p.stop()
+		p.Stop()
 		require.NoError(t, s.program.Close())
 		<-s.ended
 		out := s.String()

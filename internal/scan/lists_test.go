@@ -1,4 +1,4 @@
-package cli
+package scan
 
 import (
 	"testing"
@@ -20,10 +20,4 @@ func TestListsOfPaths(t *testing.T) {
 	} {
 		require.Equal(t, want, splitList([]byte(text)), "%q", text)
 	}
-}
-
-func TestFlagsOfTheNextCommands(t *testing.T) {
-	require.Empty(t, (&scanFlags{}).again())
-	f := scanFlags{include: []string{"*.vmdk", "a b"}, exclude: []string{"old/**"}, ignore: "accepted.txt", catalog: "it's.db", changed: true}
-	require.Equal(t, `--include '*.vmdk' --include 'a b' --exclude 'old/**' --ignore accepted.txt --catalog 'it'\''s.db'`, f.again())
 }

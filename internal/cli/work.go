@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/progress"
+	"github.com/trueup/trueup/internal/realign"
+)
+
+// work are the flags of commands whose work takes long.
+type work struct {
+	jobs       int
+	progress   string // one of progress.Kinds
+	noProgress bool
+}
+
+// maxJobs bounds what is done at once.
+const maxJobs = 64
+
+// addWork adds the flags. usage describes --jobs.
+func (w *work) addWork(cmd *cobra.Command, jobs int, usage string) {
+	f, kinds := cmd.Flags(), progress.Kinds
+	f.IntVarP(&w.jobs, "jobs", "j", jobs, usage)
+	f.StringVar(&w.progress, "progress", kinds[0], "show progress as `KIND`: auto (a bar on terminals), json or none")
+	f.BoolVar(&w.noProgress, "no-progress", false, "same as --progress none")
+	complete(cmd, "progress", kinds...)
+}
+
+// checkWork refuses values that cannot be right.
+func (w *work) checkWork() error {
+	switch {
+	case w.jobs < 1 || w.jobs > maxJobs:
+		return ondisk.In(errUsage, "--jobs %d, want 1 to %d", w.jobs, maxJobs)
+	case !slices.Contains(progress.Kinds, w.progress):
+		return ondisk.In(errUsage, "--progress %q, want auto, json or none", w.progress)
+	}
+	if w.noProgress {
+		w.progress = "none"
+	}
+	return nil
+}
+
+// progressTo returns where progress goes. Messages of an interruption then go above its bar.
+func (c *common) progressTo(w io.Writer, kind string) progress.Output {
+	return progress.Output{W: w, Kind: kind, Quiet: c.quiet, Above: c.ending.shows}
+}
+
+// watched shows the progress of work from the call of watch until that of end.
+func (c *common) watched(w io.Writer, kind, command string) (watch func() realign.Progress, end func()) {
+	var p *progress.Copy
+	watch = func() realign.Progress {
+		if p = progress.NewCopy(c.progressTo(w, kind), command); p == nil {
+			return nil
+		}
+		return p
+	}
+	return watch, func() {
+		p.Stop()
+		p = nil
+	}
+}

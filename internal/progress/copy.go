@@ -1,0 +1,97 @@
+package progress
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Copy counts and shows the bytes of one disk or package, phase by phase.
+type Copy struct {
+	*display
+	done  atomic.Int64 // of the phase
+	mu    sync.Mutex
+	start time.Time // of the run
+	phase time.Time
+	now   copyCounts
+}
+
+// NewCopy begins to show the progress of a command. It returns nil if nothing is shown.
+func NewCopy(o Output, command string) *Copy {
+	c := &Copy{start: time.Now(), now: copyCounts{Schema: report.Schema, Event: "progress", Command: command}}
+	if c.display = o.show(c.counts); c.display == nil {
+		return nil
+	}
+	return c
+}
+
+// Stop ends the display. It may be called on nil.
+func (c *Copy) Stop() {
+	if c != nil {
+		c.display.Stop()
+	}
+}
+
+// Begin ends a phase and begins the next, of total bytes.
+func (c *Copy) Begin(phase string, total int64) {
+	c.flush()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.phase, c.now.Phase, c.now.Total = time.Now(), phase, total
+	c.done.Store(0)
+}
+
+// Add counts bytes that are done, from any goroutine.
+func (c *Copy) Add(n int64) { c.done.Add(n) }
+
+func (c *Copy) counts() counts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.now
+	n.Done = c.done.Load()
+	return n.after(time.Since(c.start), time.Since(c.phase))
+}
+
+// copyCounts are how far a phase is, and a line of JSON.
+type copyCounts struct {
+	Schema  string   `json:"schema"`
+	Event   string   `json:"event"`
+	Command string   `json:"command"`
+	Phase   string   `json:"phase"`
+	Done    int64    `json:"done_bytes"`
+	Total   int64    `json:"total_bytes"`
+	Rate    int64    `json:"bytes_per_second"`
+	Elapsed float64  `json:"elapsed_seconds"`
+	Left    *float64 `json:"eta_seconds,omitempty"`
+}
+
+func (c copyCounts) begun() bool { return c.Phase != "" }
+
+// after adds what follows from the time that the run and its phase took.
+func (c copyCounts) after(run, phase time.Duration) copyCounts {
+	rate := perSecond(c.Done, phase)
+	c.Rate, c.Elapsed, c.Left = int64(rate), tenths(run.Seconds()), nil
+	if c.Done > 0 {
+		left := tenths(float64(max(c.Total-c.Done, 0)) / rate)
+		c.Left = &left
+	}
+	return c
+}
+
+// line shows the counts. Where there is little room the time left goes last.
+func (c copyCounts) line(width int) string {
+	if c.Phase == "" {
+		return ""
+	}
+	long, short := "", ""
+	if c.Left != nil {
+		short = " " + clock(int64(*c.Left))
+		long = fmt.Sprintf(" %s/s%s left", units.Format(c.Rate), short)
+	}
+	line, _ := barLine(c.Phase+" "+units.Part(c.Done, c.Total)+" ", []string{long, short}, c.Done, c.Total, width)
+	return line
+}

@@ -1,0 +1,177 @@
+// Package progress shows how far long work is: as a bar at the bottom of a terminal, as lines of JSON, or not at all.
+package progress
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/term"
+)
+
+// Kinds are the ways to show progress, the default first: a bar if the output is a terminal, lines of JSON, nothing.
+var Kinds = []string{auto, asJSON, none}
+
+const (
+	auto   = "auto"
+	asJSON = "json"
+	none   = "none"
+)
+
+// Output is where progress is shown, and how.
+type Output struct {
+	W     io.Writer
+	Kind  string          // one of Kinds
+	Quiet bool            // show no bar
+	Above func(io.Writer) // receives what prints above the bar, once there is one; nil: not needed
+}
+
+// counts are how far work is at one moment.
+type counts interface {
+	line(width int) string // in at most width characters
+	begun() bool           // reports whether a line of JSON is due
+}
+
+// display shows counts. Nil shows nothing.
+type display struct {
+	print func() // prints the counts of now; nil for a bar
+	stop  func() // ends the display
+}
+
+// show shows what now returns until the display is stopped.
+func (o Output) show(now func() counts) *display {
+	f, isFile := o.W.(*os.File)
+	switch {
+	case o.Kind == asJSON:
+		return o.lines(now)
+	case o.Kind == auto && !o.Quiet && isFile && term.IsTerminal(int(f.Fd())):
+		return o.bar(now)
+	}
+	return nil
+}
+
+// Stop ends the display, once, when all else has ended.
+func (d *display) Stop() {
+	if d != nil {
+		d.stop()
+	}
+}
+
+// flush prints the counts before they begin anew.
+func (d *display) flush() {
+	if d != nil && d.print != nil {
+		d.print()
+	}
+}
+
+// lines prints a line of JSON each second, and one at the end.
+func (o Output) lines(now func() counts) *display {
+	var mu sync.Mutex
+	printLine := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		c := now()
+		if b, err := json.Marshal(c); err == nil && c.begun() {
+			fmt.Fprintf(o.W, "%s\n", b)
+		}
+	}
+	return &display{print: printLine, stop: everySecond(printLine)}
+}
+
+// everySecond calls f once a second, and a last time before the function that it returns does.
+func everySecond(f func()) (end func()) {
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		t := time.NewTicker(time.Second)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				f()
+			case <-quit:
+				f()
+				return
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-ended
+	}
+}
+
+// roomForKeys is what a terminal needs to show ^C, and for the cursor, in characters.
+const roomForKeys = 3
+
+// bar shows a line at the bottom of a terminal. The line draws the bar, since it knows what it has room for.
+func (o Output) bar(now func() counts) *display {
+	all := mpb.New(mpb.WithOutput(o.W), mpb.WithRefreshRate(200*time.Millisecond))
+	line := decor.Any(func(s decor.Statistics) string { return now().line(s.AvailableWidth - roomForKeys) })
+	one := all.MustAdd(0, nil, mpb.BarFillerTrim(), mpb.PrependDecorators(line))
+	if o.Above != nil {
+		o.Above(all)
+	}
+	return &display{stop: func() {
+		one.Abort(true)
+		all.Wait()
+		fmt.Fprint(o.W, "\r\x1b[J") // what a ^C has shifted stays otherwise
+	}}
+}
+
+// Widths of the bar in characters, with its ends. A shorter one tells less than the numbers beside it.
+const (
+	longestBar  = 32
+	shortestBar = 8
+)
+
+// barLine returns left, a bar, and the first of rights that leaves room for one. Without room it returns left, cut to
+// width.
+func barLine(left string, rights []string, done, total int64, width int) (line string, drawn bool) {
+	for _, right := range rights {
+		if room := width - len(left) - len(right); room >= shortestBar {
+			return left + drawBar(done, total, min(room, longestBar)) + right, true
+		}
+	}
+	return left[:max(min(len(left), width), 0)], false
+}
+
+// drawBar shows how much of a total is done, in so many characters.
+func drawBar(done, total int64, width int) string {
+	inside := width - 2
+	full := 0
+	if total > 0 {
+		full = int(float64(inside) * min(float64(done)/float64(total), 1))
+	}
+	tip := ""
+	if full > 0 && full < inside {
+		full, tip = full-1, ">"
+	}
+	return "[" + strings.Repeat("=", full) + tip + strings.Repeat("-", inside-full-len(tip)) + "]"
+}
+
+// leastTime keeps the first rates from being those of a moment.
+const leastTime = 100 * time.Millisecond
+
+// perSecond returns the rate at which n was done.
+func perSecond(n int64, took time.Duration) float64 {
+	return float64(n) / max(took, leastTime).Seconds()
+}
+
+// tenths rounds to one digit behind the point.
+func tenths(n float64) float64 { return math.Round(10*n) / 10 }
+
+// clock prints a time as 02:05 or 1:02:05.
+func clock(seconds int64) string {
+	if seconds < 3600 {
+		return fmt.Sprintf("%02d:%02d", seconds/60, seconds%60)
+	}
+	return fmt.Sprintf("%d:%02d:%02d", seconds/3600, seconds/60%60, seconds%60)
+}

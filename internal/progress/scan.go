@@ -1,0 +1,162 @@
+package progress
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/report"
+	"github.com/trueup/trueup/internal/scan/results"
+)
+
+// Scan counts and shows the images of a scan. Its methods may be called from any goroutine.
+type Scan struct {
+	*display
+	mu    sync.Mutex
+	start time.Time
+	now   scanCounts
+}
+
+// NewScan begins to show the progress of a scan.
+func NewScan(o Output) *Scan {
+	s := &Scan{start: time.Now(), now: scanCounts{
+		Schema: report.Schema, Event: "progress", Command: results.Command, Walking: true,
+	}}
+	s.display = o.show(s.counts)
+	return s
+}
+
+// Found counts n more images that the walk has met.
+func (s *Scan) Found(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now.Found += n
+}
+
+// Walked notes that the walk will meet no more.
+func (s *Scan) Walked() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now.Walking = false
+}
+
+// Done counts a row that is finished.
+func (s *Scan) Done(i *results.Image) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := &s.now
+	switch {
+	case i.State == results.Gone: // it was not looked for
+		return
+	case i.State == results.Failed:
+		n.Failed++
+	case i.State == results.Orphan:
+		n.Orphans++
+	case i.State == results.Packed:
+		n.Packed++
+	case i.Verdict == align.NothingToJudge:
+		n.Nothing++
+	case i.Verdict == align.Misaligned:
+		n.Misaligned++
+	case i.Verdict == align.BelowBoundary:
+		n.Below++
+	default:
+		n.Aligned++
+	}
+	n.Done++
+	n.Found = max(n.Found, n.Done)
+}
+
+func (s *Scan) counts() counts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now.after(time.Since(s.start))
+}
+
+// scanCounts are how far a scan is, and a line of JSON.
+type scanCounts struct {
+	Schema     string  `json:"schema"`
+	Event      string  `json:"event"`
+	Command    string  `json:"command"`
+	Done       int     `json:"done_images"`
+	Found      int     `json:"found_images"`
+	Walking    bool    `json:"walking"`
+	Rate       float64 `json:"images_per_second"`
+	Elapsed    float64 `json:"elapsed_seconds"`
+	Left       *int64  `json:"seconds_left,omitempty"`
+	Aligned    int     `json:"aligned"`
+	Below      int     `json:"below_boundary"`
+	Misaligned int     `json:"misaligned"`
+	Failed     int     `json:"failed"`
+	Orphans    int     `json:"orphans"`
+	Nothing    int     `json:"nothing_to_judge"`
+	Packed     int     `json:"packed"`
+}
+
+func (c scanCounts) begun() bool { return true }
+
+// after adds what follows from the time that it took.
+func (c scanCounts) after(d time.Duration) scanCounts {
+	rate := perSecond(int64(c.Done), d)
+	c.Rate, c.Elapsed, c.Left = tenths(rate), tenths(d.Seconds()), nil
+	if !c.Walking && c.Done > 0 {
+		left := int64(math.Ceil(float64(c.Found-c.Done) / rate))
+		c.Left = &left
+	}
+	return c
+}
+
+// line shows the counts. Where there is little room the least of them goes first: words, how many are aligned, the
+// rate.
+func (c scanCounts) line(width int) string {
+	more := ""
+	if c.Walking {
+		more = "+" // there may be more
+	}
+	left, forms := fmt.Sprintf("scan %d/%d%s ", c.Done, c.Found, more), c.forms()
+	line, drawn := barLine(left, forms, int64(c.Done), int64(c.Found), width)
+	if short := left + forms[len(forms)-1][1:]; !drawn && len(short) <= width {
+		return short
+	}
+	return line
+}
+
+// forms say the same at different lengths, the longest first.
+func (c scanCounts) forms() []string {
+	rate, left, long := c.rate()+"/s", "", ""
+	if c.Left != nil {
+		left = " " + clock(*c.Left)
+		long = left + " left"
+	}
+	bad := []string{some(c.Below, "below"), some(c.Misaligned, "off"), some(c.Failed, "error")}
+	all := append([]string{some(c.Aligned, "aligned")}, bad...)
+	if c.Orphans > 0 {
+		all = append(all, some(c.Orphans, "orphan"))
+	}
+	return []string{
+		" " + rate + long + ": " + strings.Join(all, ", "),
+		" " + rate + left + " " + strings.Join(bad, ", "),
+		left + " " + strings.Join(bad, ", "),
+		fmt.Sprintf(" %d off, %d err", c.Misaligned, c.Failed),
+	}
+}
+
+// some prints a number and what it counts: nouns in the plural where they have one.
+func some(n int, what string) string {
+	if n != 1 && (what == "error" || what == "orphan") {
+		what += "s"
+	}
+	return strconv.Itoa(n) + " " + what
+}
+
+// rate prints images a second; a slow datastore does less than one.
+func (c scanCounts) rate() string {
+	if c.Rate >= 10 {
+		return strconv.FormatFloat(c.Rate, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(c.Rate, 'f', 1, 64)
+}

@@ -1,0 +1,109 @@
+package scan
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// maxList is the most that a list of paths has, in bytes: a million paths of usual length.
+const maxList = 256 * units.MiB
+
+// ReadList reads the paths of --files-from from a file, or from stdin for "-".
+func ReadList(name string, stdin io.Reader) ([]string, error) {
+	in := stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, ondisk.In(ondisk.ErrUsage, "--files-from: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, maxList+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("--files-from %s: %w", name, err)
+	case int64(len(text)) > maxList:
+		return nil, fmt.Errorf("--files-from %s: %w of %d bytes; give the folders instead", name, ondisk.ErrLimit, maxList)
+	}
+	return splitList(text), nil
+}
+
+// splitList divides a list at its NULs where it has any, else at line ends. A NUL is in no path, a line end can be. A
+// list in which all lines end in CR LF was written on Windows; where only some do, the CRs are of the names.
+func splitList(text []byte) []string {
+	sep := []byte{'\n'}
+	if bytes.IndexByte(text, 0) >= 0 {
+		sep[0] = 0
+	}
+	if lines := bytes.Count(text, sep); sep[0] == '\n' && lines > 0 && lines == bytes.Count(text, []byte("\r\n")) {
+		sep = []byte("\r\n")
+	}
+	var out []string
+	for part := range bytes.SplitSeq(text, sep) {
+		if len(part) > 0 {
+			out = append(out, string(part))
+		}
+	}
+	return out
+}
+
+// ReadIgnore reads the list of accepted images of --ignore. An empty name is an empty list.
+func ReadIgnore(name string) (*results.Ignore, error) {
+	if name == "" {
+		return results.ParseIgnore(nil)
+	}
+	in, err := os.Open(name)
+	if err != nil {
+		return nil, ondisk.In(ondisk.ErrUsage, "--ignore: %w", err)
+	}
+	defer in.Close()
+	text, err := io.ReadAll(io.LimitReader(in, results.MaxIgnore+1))
+	if err != nil {
+		return nil, fmt.Errorf("--ignore %s: %w", name, err)
+	}
+	list, err := results.ParseIgnore(text)
+	if _, wrong := errors.AsType[*results.IgnoreError](err); wrong {
+		return nil, ondisk.In(ondisk.ErrUsage, "--ignore %s: %w", name, err)
+	}
+	return list, err
+}
+
+// Wanted returns which files the globs of --include and --exclude leave, for Options.
+func Wanted(include, exclude []string) (func(rel, shown string) bool, error) {
+	in, err := globs("--include", include)
+	if err != nil {
+		return nil, err
+	}
+	ex, err := globs("--exclude", exclude)
+	if err != nil {
+		return nil, err
+	}
+	matches := func(gs []*results.Glob, names []string) bool {
+		return slices.ContainsFunc(gs, func(g *results.Glob) bool { return g.MatchAny(names) })
+	}
+	return func(rel, shown string) bool {
+		names := []string{rel, shown}
+		return (len(in) == 0 || matches(in, names)) && !matches(ex, names)
+	}, nil
+}
+
+// globs parses the globs of a flag.
+func globs(flag string, texts []string) (out []*results.Glob, err error) {
+	for _, text := range texts {
+		g, err := results.ParseGlob(text)
+		if err != nil {
+			return nil, ondisk.In(ondisk.ErrUsage, "%s %q, %w", flag, text, err)
+		}
+		out = append(out, g)
+	}
+	return out, nil
+}

@@ -1,0 +1,321 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image/store"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
+	"github.com/trueup/trueup/internal/scan/catalog"
+	"github.com/trueup/trueup/internal/scan/results"
+	"github.com/trueup/trueup/internal/scan/sandbox"
+	"github.com/trueup/trueup/internal/sys"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// Task is the check of a library as a value: what is looked at, how, and by what it is judged. Run carries it out once.
+type Task struct {
+	Paths    []string                     // files and folders, as the user wrote them
+	Wanted   func(rel, shown string) bool // as in Options
+	Spare    []string                     // files that the caller itself reads or writes
+	Boundary int64                        // criterion, bytes
+	Storage  string                       // name of a profile, see align.ParseStorage
+	Check    bool                         // reads all tables of every container
+	Jobs     int
+	Version  string // of the program
+	Again    string // flags that choose the same images once more
+
+	Level sandbox.Level
+	Args  []string // of the program, that make it call Serve
+	// Confine restricts this process for good. Nil: the process has other work.
+	Confine func(sandbox.Access)
+	// Weaker is told of an isolation below Level, again when a later worker has less. An error ends the run.
+	Weaker func(sandbox.Isolation) error
+
+	Catalog      string // file that keeps the results; empty: none
+	ChangedOnly  bool   // rows and exit code are those of new, changed and removed images
+	Ignore       *results.Ignore
+	Fail         results.FailOn
+	AllowUnknown bool
+	AllowEmpty   bool
+
+	// Ready is called when the catalogue is open, before the first image is looked at.
+	Ready    func() error
+	Progress Progress
+	// Row takes each row as soon as it is finished. Nil: the report has them all.
+	Row func(*results.Image) error
+	// KeepRanked also keeps the rows with a priority for the report, which Row has taken.
+	KeepRanked bool
+	// Interrupted returns the exit code of a run that its context has ended.
+	Interrupted func() int
+
+	known *catalog.Catalog // nil: none is open
+}
+
+// Progress is told how a scan goes on, from any goroutine.
+type Progress interface {
+	Found(n int)           // the walk has met n more images
+	Walked()               // it will meet no more
+	Done(i *results.Image) // a row is finished
+}
+
+// running is a Task at work.
+type running struct {
+	*Task
+	start   time.Time
+	today   string
+	roots   results.Roots
+	store   *catalog.Run // nil: no catalogue
+	summary *results.Summary
+	copies  *results.Copies
+	worst   *results.Image   // that decided the exit code; nil: none has
+	images  []*results.Image // of the report
+	items   int              // of images
+}
+
+// Run looks at all images and returns the report, ranked. A report with an error is complete but for the catalogue; one
+// that is not complete was interrupted. Without a report nothing is to be shown.
+func (t *Task) Run(ctx context.Context) (*results.Report, error) {
+	r := t.begin()
+	if err := r.open(); err != nil {
+		return nil, err
+	}
+	if t.Ready != nil {
+		if err := t.Ready(); err != nil {
+			return nil, err
+		}
+	}
+	interrupted := 0
+	switch err := r.look(ctx); {
+	case errors.Is(err, context.Canceled):
+		interrupted = t.Interrupted()
+	case err != nil:
+		return nil, err
+	}
+	return r.finish(interrupted)
+}
+
+// Close closes the catalogue.
+func (t *Task) Close() error {
+	if t.known == nil {
+		return nil
+	}
+	return t.known.Close()
+}
+
+func (t *Task) begin() *running {
+	r := &running{Task: t, start: time.Now(), roots: results.NewRoots(t.Paths), summary: results.NewSummary(), copies: results.NewCopies()}
+	r.today = r.start.UTC().Format(time.DateOnly)
+	s := r.summary
+	s.Paths, s.Boundary, s.Storage, s.Version = t.Paths, t.Boundary, t.Storage, t.Version
+	s.AllowEmpty, s.FailOn, s.ChangedOnly, s.Again = t.AllowEmpty, string(t.Fail), t.ChangedOnly, t.Again
+	s.Started = stamp(r.start)
+	s.Isolation = results.Isolation{Wanted: string(t.Level), Achieved: string(sandbox.None), Layers: []string{}}
+	return r
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// open opens the catalogue and begins a run there.
+func (r *running) open() (err error) {
+	if r.Catalog == "" {
+		return nil
+	}
+	if err := store.CheckUpgrade(r.Catalog); err != nil {
+		return err
+	}
+	options := fmt.Sprintf("boundary=%d storage=%s", r.Boundary, r.Storage)
+	if r.Check {
+		options += " check"
+	}
+	r.known, err = catalog.Open(r.Catalog, catalog.Settings{Version: r.Version, Options: options})
+	switch {
+	case errors.Is(err, catalog.ErrForeign):
+		return ondisk.In(ondisk.ErrUsage, "%w", err)
+	case err != nil:
+		return err
+	}
+	if r.store, err = r.known.Begin(Places(r.Paths), time.Now()); err != nil {
+		return err
+	}
+	r.summary.Changes = &results.Changes{Since: r.store.Since}
+	return nil
+}
+
+// look has the workers look at all images.
+func (r *running) look(ctx context.Context) error {
+	pool, err := r.pool(ctx)
+	if err != nil {
+		return err
+	}
+	o := Options{
+		Paths: r.Paths, Wanted: r.Wanted, Spare: r.spared(), Jobs: r.Jobs, Pool: pool, Flags: r.commandFlags(),
+		Found: r.Progress.Found, Walked: r.Progress.Walked, Row: r.row, Unreadable: r.unreadable,
+	}
+	if r.store != nil {
+		o.Store = r.store
+	}
+	res, err := Scan(ctx, o)
+	r.summary.Found, r.summary.Skipped = res.Found, res.Skipped
+	if closing := pool.Close(); err == nil {
+		err = closing
+	}
+	if err == nil && r.store != nil {
+		err = r.removed()
+	}
+	return err
+}
+
+// pool starts the workers. The process that starts them reads nothing of an image.
+func (r *running) pool(ctx context.Context) (*Pool, error) {
+	j := &Inspector{Boundary: r.Boundary, Storage: r.Storage, Check: r.Check}
+	if err := j.Prepare(); err != nil {
+		return nil, err
+	}
+	if r.Level != sandbox.None && r.Confine != nil {
+		r.Confine(sandbox.Access{Workers: true})
+	}
+	c := &Crew{Level: r.Level, Args: r.Args, Paths: r.Paths, Jobs: r.Jobs, Inspector: j, Achieved: r.achieved, Inside: r.inside}
+	return c.Pool(ctx)
+}
+
+// inside restricts this process to the images, where it looks at them itself.
+func (r *running) inside() {
+	if r.Confine != nil {
+		r.Confine(sandbox.Access{Read: Roots(r.Paths)})
+	}
+}
+
+// achieved notes the isolation of a worker, of which the least counts.
+func (r *running) achieved(got sandbox.Isolation) error {
+	r.summary.Isolation = results.Isolation{
+		Wanted: string(got.Wanted), Achieved: string(got.Achieved), Layers: append([]string{}, got.Layers...), Note: got.Note,
+	}
+	if got.Achieved == got.Wanted {
+		return nil
+	}
+	return r.Weaker(got)
+}
+
+// spared selects the files of the run itself, which are no images whatever they hold.
+func (r *running) spared() func(device, inode uint64) bool {
+	names := r.Spare
+	if r.known != nil {
+		names = append(names, r.known.Files()...)
+	}
+	ids := map[sys.ID]bool{}
+	for _, name := range names {
+		if st, err := sys.Stat(name); name != "" && err == nil {
+			ids[st.ID] = true
+		}
+	}
+	return func(device, inode uint64) bool { return ids[sys.ID{Device: device, Inode: inode}] }
+}
+
+// commandFlags are those that trueup align needs for the boundary of the scan.
+func (r *running) commandFlags() []string {
+	if r.Boundary == align.DefaultBoundary {
+		return nil
+	}
+	return []string{"--boundary", units.Short(r.Boundary)}
+}
+
+// removed hands over the images that the catalogue knows and that are not there any more.
+func (r *running) removed() error {
+	there := func(path string) bool {
+		_, err := os.Lstat(path)
+		return err == nil
+	}
+	for i, err := range r.store.Removed(there) {
+		if err != nil {
+			return err
+		}
+		if err := r.row(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// row takes a row that is finished.
+func (r *running) row(i *results.Image) error {
+	i.Tolerated = r.AllowUnknown
+	r.Ignore.Accept(i, r.roots, r.today, r.Fail)
+	r.summary.Add(i)
+	r.copies.Add(i)
+	r.Progress.Done(i)
+	if r.ChangedOnly && i.Change == results.Same {
+		return nil
+	}
+	r.exit(i)
+	if r.Row != nil {
+		if err := r.Row(i); err != nil {
+			return err
+		}
+	}
+	if r.Row == nil || r.KeepRanked && i.Priority != nil {
+		r.keep(i)
+	}
+	return nil
+}
+
+// Limits of what is kept of the rows until the report. Rows of few items, as those of usual disks, are always kept whole.
+const (
+	maxKeptItems = 1 << 18 // some 200 MB
+	fewItems     = 32
+)
+
+// keep keeps a row for the report. Many images of thousands of partitions each must not take all memory.
+func (r *running) keep(i *results.Image) {
+	if r.items+i.Items() > maxKeptItems {
+		i.Trim(fewItems)
+	}
+	r.items += i.Items()
+	r.images = append(r.images, i)
+}
+
+// unreadable takes a place that could not be looked at. What lies there is unknown, which counts as a failed image.
+func (r *running) unreadable(u results.Unreadable) {
+	r.summary.AddUnreadable(u)
+	r.exit(&results.Image{Path: u.Path, State: results.Failed})
+}
+
+// exit makes the exit code worse if an image asks for it. Of images that are as bad, the one that stands first in the
+// report counts, whichever was finished first.
+func (r *running) exit(i *results.Image) {
+	sum, code := r.summary, r.Fail.Code(i)
+	if code == 0 || results.Worse(sum.ExitCode, code) {
+		return
+	}
+	if code == sum.ExitCode && results.Compare(r.worst, i) <= 0 {
+		return
+	}
+	r.worst, sum.ExitCode, sum.Worst = i, code, i.Path
+}
+
+// finish completes the sum, ranks the images, and has the catalogue note the run. interrupted is the exit code of a run
+// that is not complete, else 0.
+func (r *running) finish(interrupted int) (*results.Report, error) {
+	sum := r.summary
+	report := &results.Report{Summary: sum, Fail: r.Fail}
+	sum.Finished, sum.Took = stamp(time.Now()), realign.Since(r.start)
+	sum.Complete, sum.IgnoreNotes = interrupted == 0, r.Ignore.Notes(r.today)
+	if report.NoneJudged() {
+		sum.ExitCode = r.Fail.Code(&results.Image{State: results.Failed})
+	}
+	if interrupted != 0 {
+		sum.ExitCode = interrupted
+	}
+	r.copies.Settle(sum, r.images)
+	results.Rank(r.images)
+	report.Images = r.images
+	if r.store == nil {
+		return report, nil
+	}
+	return report, r.store.Finish(sum)
+}
