@@ -5,6 +5,7 @@ package align
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/layout"
@@ -33,6 +34,37 @@ func CheckBoundary(n int64) error {
 		return fmt.Errorf("boundary of %d bytes, want a power of two from %s to %s", n, units.Short(MinBoundary), units.Short(MaxBoundary))
 	}
 	return nil
+}
+
+// autoBoundary is the text of the boundary 0, which is chosen by the boot code.
+const autoBoundary = "auto"
+
+// BoundaryText prints a boundary as ParseBoundary reads it.
+func BoundaryText(n int64) string {
+	if n == 0 {
+		return autoBoundary
+	}
+	return units.Short(n)
+}
+
+// ParseBoundary parses a boundary. A number of bytes that was meant in KiB has that for its remedy.
+func ParseBoundary(s string) (int64, error) {
+	if s == autoBoundary {
+		return 0, nil
+	}
+	n, err := units.Parse(s)
+	if err == nil {
+		err = CheckBoundary(n)
+	}
+	if err == nil || s != strconv.FormatInt(n, 10) || n >= MinBoundary {
+		return n, err
+	}
+	for _, near := range []int64{n, n - 1, n + 1} {
+		if kib := near * units.KiB; CheckBoundary(kib) == nil {
+			return n, fmt.Errorf("%s is %d bytes; did you mean %s?", s, n, units.Short(kib))
+		}
+	}
+	return n, err
 }
 
 // Goal is what a disk shall be.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -32,7 +32,8 @@ func (c *copyFlags) add(cmd *cobra.Command) {
 	f.BoolVar(&c.force, "force", false, "replace an existing DEST when the copy is complete")
 	f.StringVar(&c.verify, "verify", "full", "proof before DEST gets its name, by `LEVEL`: full (every byte) or structure")
 	c.addWork(cmd, 4, "read and write `N` chunks at once")
-	complete(cmd, "to", targetNames()...)
+	names, _ := realign.Targets()
+	complete(cmd, "to", names...)
 	complete(cmd, "verify", "full", "structure")
 }
 
@@ -79,7 +80,7 @@ manifest of SOURCE are checked first. Any other DEST becomes a single disk, from
   trueup align library.ova library-aligned.ova`,
 		Args: arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runAlign(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])
+			return runCopy(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])
 		},
 	}
 	f.copyFlags.add(cmd)
@@ -88,18 +89,25 @@ manifest of SOURCE are checked first. Any other DEST becomes a single disk, from
 	return cmd
 }
 
-func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
+// goal is what is copied how: convert moves nothing.
+func (f *alignFlags) goal() realign.Goal {
+	g := f.moveFlags.goal()
+	g.Copy = f.command == convert
+	return g
+}
+
+func runCopy(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, dest string) error {
 	if err := errors.Join(f.check(), f.checkChoice()); err != nil {
 		return err
 	}
 	if err := f.confine(errOut, append([]string{src}, f.with...), []string{dest}); err != nil {
 		return err
 	}
-	if ova.KindOf(dest) != "" {
-		if err := f.noPackage(); err != nil {
-			return err
-		}
-		return f.copyPackage(ctx, out, errOut, packageCopy{src, dest, f.said(), f.goal(), f.flags(), f.skipAligned})
+	switch {
+	case realign.IsPackage(dest):
+		return f.copyPackage(ctx, out, errOut, src, dest)
+	case src == "-" && f.command == convert:
+		return f.convertStream(ctx, out, errOut, dest)
 	}
 	s, err := f.open(src, f.said())
 	if err != nil {
@@ -115,34 +123,34 @@ func runAlign(ctx context.Context, out, errOut io.Writer, f *alignFlags, src, de
 	if err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}
-	p.Grow(s.Layout, f.to.size(p.Size))
+	p.Grow(s.Layout, f.to.Size(p.Size))
 	if err := o.JoinPlan(s, p, f.goal()); err != nil {
 		return err
 	}
 	if err := realign.Acceptable(p, f.goal()); err != nil {
 		return fmt.Errorf("%s: %w", src, err)
 	}
-	r := newAlignReport("align", s, p, dest, f.flags())
+	r := report.NewAlign(head(f.command), s, p, dest)
+	r.Flags = f.flags()
 	if len(p.Moves) == 0 && !p.Renames && f.skipAligned {
 		return f.emit(out, r, func(t *report.Text) { t.Align(r) })
 	}
-	return f.copy(ctx, out, errOut, s, p, r)
-}
-
-func newAlignReport(command string, s *realign.Source, p *realign.Plan, dest string, flags []string) *report.Align {
-	return &report.Align{
-		Head: head(command), Source: s.Path(), Dest: dest, Format: s.Image.Format, Subformat: s.Image.Subformat,
-		Changes: report.NewChanges(p), Findings: notRefused(p.Notes, nil), Files: []string{}, Flags: flags,
+	j, end := f.job(errOut, dest)
+	w, err := j.Write(ctx, s, p)
+	end()
+	if err != nil {
+		return err
 	}
+	return f.finish(out, r, w)
 }
 
 // job is the writing of DEST, and what ends it: once, when the writing has ended.
 func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func()) {
 	watch, end := c.watched(errOut, c.progress, c.command)
 	j = &realign.Job{
-		Dest: dest, Format: c.to.format, Subformat: c.to.subformat, Force: c.force, Full: c.verify == "full", Jobs: c.jobs,
+		Dest: dest, Format: c.to.Format, Subformat: c.to.Subformat, Force: c.force, Full: c.verify == "full", Jobs: c.jobs,
 		Begin: func() { c.ending.hold(removing) }, Watch: watch,
-		Spare: func(files []string) error { return c.spareFiles(dest, files) },
+		Spare: func(files []string) error { return store.SpareFiles(c.out, dest, files) },
 	}
 	if !c.quiet {
 		j.Warn = func(text string) { fmt.Fprintln(errOut, "trueup: "+text) }
@@ -150,32 +158,20 @@ func (c *copyFlags) job(errOut io.Writer, dest string) (j *realign.Job, end func
 	return j, end
 }
 
-// copy carries a plan out and prints the result.
-func (c *copyFlags) copy(ctx context.Context, out, errOut io.Writer, s *realign.Source, p *realign.Plan, r *report.Align) error {
-	j, end := c.job(errOut, r.Dest)
-	w, err := j.Write(ctx, s, p)
-	end()
-	if err != nil {
-		return err
-	}
-	return c.finish(out, r, w)
-}
-
 // finish prints what was written.
 func (c *copyFlags) finish(out io.Writer, r *report.Align, w realign.Written) error {
-	r.Format, r.Subformat, r.Files = w.Format, w.Subformat, w.Files
-	r.Written, r.Verified, r.Copied, r.Took = true, c.verify, w.Copied, w.Took
-	r.Findings = append(r.Findings, report.DestFindings(w.Notes)...)
+	r.Wrote(w, c.verify)
 	if err := c.emit(out, r, func(t *report.Text) { t.Align(r) }); err != nil {
 		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
 	}
 	return nil
 }
 
+// convert is the command that moves nothing.
+const convert = "convert"
+
 func newConvert(c *common) *cobra.Command {
-	f := copyFlags{common: c, command: "convert"}
-	var read reading
-	var flatten bool
+	f := alignFlags{copyFlags: copyFlags{common: c, command: convert}}
 	cmd := &cobra.Command{
 		Use:   "convert SOURCE DEST",
 		Short: "Copy a disk image into another format, moving nothing",
@@ -188,66 +184,34 @@ before DEST gets its name. SOURCE can be - to read a streamOptimized VMDK from a
   tar -xOf vm.ova disk1.vmdk | trueup convert --to raw - disk.img`,
 		Args: arguments("SOURCE", "DEST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runConvert(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, read, flatten, args[0], args[1])
+			return runCopy(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), &f, args[0], args[1])
 		},
 	}
-	f.add(cmd)
-	read.addReading(cmd)
-	flattenFlag(cmd, &flatten)
+	f.copyFlags.add(cmd)
+	f.addReading(cmd)
+	flattenFlag(cmd, &f.flatten)
 	return cmd
 }
 
-func runConvert(ctx context.Context, out, errOut io.Writer, f *copyFlags, read reading, flatten bool, src, dest string) error {
-	if err := f.check(); err != nil {
-		return err
-	}
-	if err := f.confine(errOut, []string{src}, []string{dest}); err != nil {
-		return err
-	}
-	goal := realign.Goal{Copy: true, Flatten: flatten}
-	switch {
-	case ova.KindOf(dest) != "":
-		return f.copyPackage(ctx, out, errOut, packageCopy{src, dest, read.said(), realign.Goal{Copy: true}, read.flags(), false})
-	case src == "-":
-		return f.convertStream(ctx, out, errOut, read, dest)
-	}
-	s, err := f.open(src, read.said())
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	p, err := s.Plan(goal)
-	if err != nil {
-		return fmt.Errorf("%s: %w", src, err)
-	}
-	p.Grow(s.Layout, f.to.size(p.Size))
-	if err := realign.Acceptable(p, goal); err != nil {
-		return fmt.Errorf("%s: %w", src, err)
-	}
-	return f.copy(ctx, out, errOut, s, p, newAlignReport("convert", s, p, dest, read.flags()))
-}
-
 // convertStream converts an image that comes through standard input.
-func (c *copyFlags) convertStream(ctx context.Context, out, errOut io.Writer, read reading, dest string) error {
-	if err := c.spare(); err != nil {
+func (f *alignFlags) convertStream(ctx context.Context, out, errOut io.Writer, dest string) error {
+	if err := f.spare(); err != nil {
 		return err
 	}
 	in, stop := interruptible(ctx, os.Stdin)
 	defer stop()
-	j, end := c.job(errOut, dest)
-	p, w, err := j.WriteStream(ctx, in, read.said(), c.to.size)
+	j, end := f.job(errOut, dest)
+	p, w, err := j.WriteStream(ctx, in, f.said(), f.to.Size)
 	end()
 	if err != nil {
 		return err
 	}
-	r := &report.Align{
-		Head: head("convert"), Source: "-", Dest: dest, Changes: report.NewChanges(p), Findings: notRefused(nil, nil), Files: []string{},
-	}
-	return c.finish(out, r, w)
+	r := report.NewStreamAlign(head(convert), p, dest)
+	return f.finish(out, r, w)
 }
 
-// interruptible reads from r until the run is interrupted. A read of standard input that waits for another program cannot be ended,
-// so it is left behind.
+// interruptible reads from r until the run is interrupted. A read that waits for another program cannot be ended, so it
+// is left behind.
 func interruptible(ctx context.Context, r io.Reader) (io.Reader, func() bool) {
 	out, in := io.Pipe()
 	go func() {
@@ -255,4 +219,60 @@ func interruptible(ctx context.Context, r io.Reader) (io.Reader, func() bool) {
 		in.CloseWithError(err) // io.EOF when it is nil
 	}()
 	return out, context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })
+}
+
+// copyPackage writes a package in which every disk is what its plan makes of it, and everything else as it was.
+func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, source, dest string) error {
+	if err := f.noPackage(); err != nil {
+		return err
+	}
+	if f.to != (target{}) {
+		return ondisk.In(errUsage, "--to %s, but the disks of a package keep their format: the OVF names it", f.to)
+	}
+	src, err := realign.OpenPackage(source)
+	if errors.Is(err, ondisk.ErrNoMatch) {
+		return notAPackage(source, dest)
+	}
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if err := f.spare(src); err != nil {
+		return err
+	}
+	goal := f.goal()
+	if goal.Copy {
+		goal.Flatten = false // a package keeps its snapshots
+	}
+	p, err := realign.PlanPackage(src, f.said(), goal)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	r := report.NewPackageAlign(head(f.command), p, dest, f.flags())
+	if r.Moved > 0 || !f.skipAligned {
+		j, end := f.job(errOut, dest)
+		w, err := j.WritePackage(ctx, p)
+		end()
+		if err != nil {
+			return err
+		}
+		r.Wrote(p, w, f.verify)
+	}
+	err = f.emit(out, r, func(t *report.Text) { t.PackageAlign(r) })
+	if err != nil && r.Written {
+		return fmt.Errorf("%w; %s itself is complete and verified", err, r.Dest)
+	}
+	return err
+}
+
+// notAPackage says what is wrong with a source that should be one. A file that cannot be opened has its own error.
+func notAPackage(source, dest string) error {
+	s, err := openSource(source, realign.Reading{})
+	if err != nil {
+		return err
+	}
+	s.Close()
+	return ondisk.In(errUsage, "DEST %s is a package, and SOURCE %s is one disk; name a package, or a disk as DEST",
+		dest, source)
 }

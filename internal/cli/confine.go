@@ -3,13 +3,12 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/sandbox"
 )
@@ -19,22 +18,15 @@ func (c *common) addSandbox(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&c.requireSandbox, "require-sandbox", false, "fail if the kernel cannot confine the program")
 }
 
-// lost is what this process, or its workers, should have been kept from and are not; nil where nothing is missing. It is a fact of the
-// process, and every object of JSON tells it.
+// lost is the isolation of this process or its workers if it is less than wanted, else nil. Every object of JSON has it.
 var lost *report.Isolation
 
-// confine restricts the process, before the first byte of an image is read, to reading around images and writing beside outputs.
+// confine restricts the process to reading around images and writing beside outputs, before it reads a byte of an image.
 func (c *common) confine(errOut io.Writer, images, outputs []string) error {
 	if !c.ownProcess {
 		return nil
 	}
-	a := sandbox.Access{}
-	for _, path := range images {
-		if path != "-" { // standard input is open already
-			a.Read = append(a.Read, ova.Roots(path)...)
-		}
-	}
-	a.Write = outputFolders(append(outputs, c.out)...)
+	a := sandbox.Access{Read: realign.Folders(images), Write: store.OutputFolders(append(outputs, c.out)...)}
 	return c.confined(errOut, sandbox.Confine(a))
 }
 
@@ -44,30 +36,16 @@ func (c *common) confined(errOut io.Writer, iso sandbox.Isolation) error {
 		return nil
 	}
 	if c.requireSandbox {
-		return ondisk.In(ondisk.ErrUnsupported, "--require-sandbox: isolation is %q, not %q (%s); nothing was read", iso.Achieved, sandbox.Sandbox, iso.Note)
+		return ondisk.In(ondisk.ErrUnsupported, "--require-sandbox: isolation is %q, not %q (%s); nothing was read",
+			iso.Achieved, sandbox.Sandbox, iso.Note)
 	}
-	lost = &report.Isolation{Wanted: string(iso.Wanted), Achieved: string(iso.Achieved), Layers: iso.Layers, Note: iso.Note}
+	lost = &report.Isolation{
+		Wanted: string(iso.Wanted), Achieved: string(iso.Achieved), Layers: iso.Layers, Note: iso.Note,
+	}
 	if !c.quiet {
-		fmt.Fprintf(errOut, "trueup: warning: isolation is %q, not %q (%s); do not open images of strangers here, or use --require-sandbox\n",
+		fmt.Fprintf(errOut, "trueup: warning: isolation is %q, not %q (%s); "+
+			"do not open images of strangers here, or use --require-sandbox\n",
 			iso.Achieved, sandbox.Sandbox, report.SafeMessage(iso.Note))
 	}
 	return nil
-}
-
-// outputFolders are the folders in which files of these names are written: that of the name, and that of what a link leads
-// to. What is not a regular file, and what lies among the devices, is not written.
-func outputFolders(paths ...string) (out []string) {
-	for _, path := range paths {
-		folder, err := filepath.EvalSymlinks(filepath.Dir(path))
-		if path == "" || path == "-" || err != nil || folder == "/dev" {
-			continue
-		}
-		out = append(out, folder)
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			if st, err := os.Stat(real); err == nil && st.Mode().IsRegular() {
-				out = append(out, filepath.Dir(real))
-			}
-		}
-	}
-	return out
 }

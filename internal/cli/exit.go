@@ -16,7 +16,6 @@ import (
 const (
 	exitError   = 1
 	exitRefused = 4
-	exitDiffers = 5
 	exitUsage   = 64
 )
 

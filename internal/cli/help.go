@@ -25,7 +25,7 @@ var exits = []struct {
 	{"", "scan: no image was judged (see --allow-empty)", []string{"trueup", "scan"}},
 	{"2", "inspect, scan: a partition starts off --boundary, but on 4 KiB", []string{"trueup", "inspect", "scan"}},
 	{"3", "inspect, scan: a partition starts off 4 KiB", []string{"trueup", "inspect", "scan"}},
-	{"4", "refused: the copy would not be safe; the message names a remedy", []string{"trueup", "plan", "align", "convert"}},
+	{"4", "refused: the copy would not be safe; the message names a remedy", []string{"trueup", "plan", "align", convert}},
 	{"5", "verify: a difference was found", []string{"trueup", "verify"}},
 	{"64", "wrong usage", nil},
 	{"129, 130, 143", "interrupted by SIGHUP, SIGINT or SIGTERM; nothing incomplete gets the final name", nil},
@@ -59,12 +59,13 @@ func help(cmd *cobra.Command, _ []string) {
 	if cmd.HasExample() {
 		fmt.Fprintf(out, "\nExamples:\n%s\n", cmd.Example)
 	}
-	if cmd.HasAvailableLocalFlags() {
-		fmt.Fprintf(out, "\nFlags:\n%s\n", strings.TrimRight(cmd.LocalFlags().FlagUsagesWrapped(columns), " \n"))
+	flags := func(title string, f *pflag.FlagSet) {
+		if f.HasAvailableFlags() {
+			fmt.Fprintf(out, "\n%s:\n%s\n", title, strings.TrimRight(f.FlagUsagesWrapped(columns), " \n"))
+		}
 	}
-	if cmd.HasAvailableInheritedFlags() {
-		fmt.Fprintf(out, "\nFlags of all commands:\n%s\n", strings.TrimRight(cmd.InheritedFlags().FlagUsagesWrapped(columns), " \n"))
-	}
+	flags("Flags", cmd.LocalFlags())
+	flags("Flags of all commands", cmd.InheritedFlags())
 	helpExits(out, cmd.Name(), columns)
 }
 
@@ -104,7 +105,7 @@ func fold(text string, columns int, indent string) string {
 	return b.String() + text
 }
 
-// plainUsages takes the marks out of the texts of all flags by which help finds the name of an argument: completion shows them.
+// plainUsages takes out of the texts of all flags the marks of the names of arguments, which completion would show.
 func plainUsages(cmd *cobra.Command) {
 	plain := func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) }
 	cmd.PersistentFlags().VisitAll(plain)

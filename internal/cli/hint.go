@@ -98,7 +98,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// noImage is the error of a path that cannot be opened, with what may help.
+// noImage adds to the error of a path that cannot be opened what may help.
 func noImage(path string, err error) error {
 	st, statErr := os.Stat(path)
 	switch {
@@ -106,11 +106,13 @@ func noImage(path string, err error) error {
 		if what := scan.ClonezillaFolder(context.Background(), path); what != "" {
 			return ondisk.In(ondisk.ErrUnsupported, "%s is a folder with a %s (partclone); %s", path, what, scan.RestoreClone)
 		}
-		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: trueup scan %s", path, report.ShellQuote(path))
+		return ondisk.In(ondisk.ErrUnsupported, "%s is a folder, want one image; for all in it: trueup scan %s",
+			path, report.ShellQuote(path))
 	case !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s: %w", path, err)
+		return err
 	case strings.Contains(path, "://") || strings.HasPrefix(path, "["):
-		return fmt.Errorf("%s: %w; trueup reads files and block devices of this machine: mount it, or serve it as a file with nbdfuse", path, err)
+		return fmt.Errorf("%w; trueup reads files and block devices of this machine: "+
+			"mount it, or serve it as a file with nbdfuse", err)
 	}
-	return fmt.Errorf("%s: %w%s", path, err, scan.PatternHint(path))
+	return fmt.Errorf("%w%s", err, scan.PatternHint(path))
 }

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -103,8 +101,8 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	if err := f.confine(errOut, append([]string{path}, f.with...), nil); err != nil {
 		return err
 	}
-	if p, err := ova.Open(path, nil); !errors.Is(err, ondisk.ErrNoMatch) {
-		return f.inspectPackage(ctx, out, errOut, p, path, err)
+	if isPackage, err := f.inspectPackage(ctx, out, errOut, path); isPackage {
+		return err
 	}
 	s, err := f.open(path, f.said())
 	if err != nil {
@@ -152,7 +150,9 @@ func (f *inspectFlags) show(text func(t *report.Text)) func(t *report.Text) {
 }
 
 // inspect reports on an opened image. bad is what is malformed in it, which the report has too.
-func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *realign.Source) (r *report.Inspect, bad, err error) {
+func (f *inspectFlags) inspect(
+	ctx context.Context, errOut io.Writer, s *realign.Source,
+) (r *report.Inspect, bad, err error) {
 	watch, end := f.watched(errOut, "auto", "inspect")
 	u, err := s.Use(ctx, f.data, func() realign.Progress {
 		f.ending.hold("")
@@ -170,71 +170,65 @@ func (f *inspectFlags) inspect(ctx context.Context, errOut io.Writer, s *realign
 	if err != nil {
 		return nil, nil, err
 	}
-	b := f.boundary.criterion()
-	findings := slices.Concat(align.Relevant(u.Issues, nil), align.Relevant(s.Issues(), nil), align.Check(s.Layout, align.Goal{Must: b, Want: b}))
-	r = &report.Inspect{Head: head("inspect"), Image: report.NewImage(s.Image), Disk: report.NewDisk(s.Layout, b, findings)}
-	r.Stored(u.Map, u.NonZero)
-	r.Refusals, r.Flags = refusals, append(f.flags(), f.move().withArguments()...)
-	r.ExitCode = r.Verdict.ExitCode()
-	if bad = realign.Broken(findings); bad == nil && s.Misnamed() != nil && r.Unknown() {
-		bad = s.Misnamed()
-	}
-	f.diagnose(r, s.Layout, bad != nil)
+	r, bad = report.NewInspect(head("inspect"), s, u, refusals, report.Criteria{
+		Boundary: f.boundary.criterion(), Storage: f.storage.profile(), Costs: f.storage.named != nil, Impact: f.impact,
+	})
+	r.Flags = append(f.flags(), f.move().withArguments()...)
 	switch {
 	case bad != nil:
-		bad = malformed{fmt.Errorf("%s: %w", s.Path(), bad), true}
-		code, exit := classify(bad)
-		r.Error, r.ExitCode = &report.Error{Code: code, Message: report.Message(bad)}, exit
-		r.Verdict, r.Content = "", ""
+		bad = malformed{bad, true}
+		_, r.ExitCode = classify(bad)
 	case r.Content == align.UnknownContent && !f.unknown:
 		r.ExitCode = exitError
-		bad = malformed{error: ondisk.In(realign.ErrUnknown, "%s: nothing that is known was found on the disk; if that is right, give --allow-unknown", s.Path())}
+		bad = malformed{error: ondisk.In(realign.ErrUnknown,
+			"%s: nothing that is known was found on the disk; if that is right, give --allow-unknown", s.Path())}
 	}
 	return r, bad, nil
 }
 
-// inspectPackage shows each disk of a package. p is opened, unless openErr says why not.
-func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer, p *ova.Package, path string, openErr error) (err error) {
-	if openErr != nil {
-		return fmt.Errorf("%s: %w", path, openErr)
+// inspectPackage shows each disk of a package. It reports whether path is one.
+func (f *inspectFlags) inspectPackage(
+	ctx context.Context, out, errOut io.Writer, path string,
+) (isPackage bool, err error) {
+	p, err := realign.OpenPackage(path)
+	if err != nil {
+		return !errors.Is(err, ondisk.ErrNoMatch), err
 	}
 	defer p.Close()
 	if _, err = f.said().Options(); err == nil {
 		err = errors.Join(f.spare(p), f.move().noPackage())
 	}
 	if err != nil {
-		return err
+		return true, err
 	}
-	r := &report.PackageInspect{Head: head("inspect"), Package: report.NewPackage(p), Disks: []report.PackageDisk{}, Findings: report.PackageFindings(p.Issues()), Flags: f.flags()}
+	r := report.NewPackageInspect(head("inspect"), p)
+	r.Flags = f.flags()
+	open := realign.Members(p, f.said())
+	machines := realign.MachinesOf(p, f.move().goal(), open)
 	var bad error
-	if len(p.Images()) == 0 {
-		r.Verdict, r.Content = align.NothingToJudge, align.NoDisks
-	}
-	m := realign.MachinesOf(p, f.move().goal(), func(d ova.Disk) (*realign.Source, error) { return realign.OpenMember(p, d, f.said()) })
 	for _, d := range p.Images() {
-		x := report.NewPackageDisk(d)
-		var err error
-		x.Inspect, err = f.inspectDisk(ctx, errOut, p, d, m[p.Machine(d)])
-		if x.Inspect == nil {
-			code, _ := classify(err)
-			x.Error = &report.Error{Code: code, Message: report.Message(err)}
-		} else {
-			r.ExitCode, r.Verdict = max(r.ExitCode, x.Inspect.Verdict.ExitCode()), r.Verdict.Worse(x.Inspect.Verdict)
-			r.Content = r.Content.Vaguer(x.Inspect.Content)
-			r.Findings = append(r.Findings, report.PackageFindings(realign.CapacityIssues(d, x.Inspect.Image.Size))...)
+		s, err := open(d)
+		var x *report.Inspect
+		if err == nil {
+			s.Join(machines[p.Machine(d)])
+			x, err = f.inspectMember(ctx, errOut, s)
 		}
+		r.Add(d, x, err)
 		if bad == nil || (err != nil && errors.Is(bad, realign.ErrUnknown)) {
 			bad = err
 		}
-		r.Disks = append(r.Disks, x)
 	}
+	return true, f.concludePackage(out, r, bad)
+}
+
+// concludePackage draws the conclusion from the disks. bad is the error of one of them.
+func (f *inspectFlags) concludePackage(out io.Writer, r *report.PackageInspect, bad error) error {
 	switch {
 	case errors.Is(bad, realign.ErrUnknown):
 		r.ExitCode = exitError
 	case bad != nil:
-		code, exit := classify(bad)
-		r.Error, r.ExitCode = &report.Error{Code: code, Message: report.Message(bad)}, exit
-		r.Verdict = ""
+		_, r.ExitCode = classify(bad)
+		r.Error, r.Verdict = report.NewError(bad), ""
 	}
 	if r.Verdict != align.NothingToJudge {
 		r.Content = ""
@@ -248,14 +242,11 @@ func (f *inspectFlags) inspectPackage(ctx context.Context, out, errOut io.Writer
 	return exitWith(r.ExitCode)
 }
 
-// inspectDisk reports on one disk. A malformed one has a report and an error.
-func (f *inspectFlags) inspectDisk(ctx context.Context, errOut io.Writer, p *ova.Package, d ova.Disk, m *realign.Machine) (*report.Inspect, error) {
-	s, err := realign.OpenMember(p, d, f.said())
-	if err != nil {
-		return nil, err
-	}
+// inspectMember reports on a disk of a package and closes it. A malformed one has a report and an error.
+func (f *inspectFlags) inspectMember(
+	ctx context.Context, errOut io.Writer, s *realign.Source,
+) (*report.Inspect, error) {
 	defer s.Close()
-	s.Join(m)
 	r, bad, err := f.inspect(ctx, errOut, s)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path(), err)
@@ -266,18 +257,6 @@ func (f *inspectFlags) inspectDisk(ctx context.Context, errOut io.Writer, p *ova
 // unknownFlag adds --allow-unknown.
 func unknownFlag(cmd *cobra.Command, to *bool) {
 	cmd.Flags().BoolVar(to, "allow-unknown", false, "exit with 0 if the content of a disk is unknown")
-}
-
-// diagnose adds what the starts of the partitions cost and whether an aligned copy is worth the trouble.
-func (f *inspectFlags) diagnose(r *report.Inspect, l *realign.Layout, malformed bool) {
-	below := f.storage.profile()
-	if f.storage.named != nil {
-		r.Costs = report.NewCosts(l, below)
-	}
-	if f.impact {
-		r.AddImpacts(l, below)
-	}
-	r.Advice = align.Advise(l, align.Case{Boundary: r.Boundary, Storage: below, Refusals: r.Refusals, Broken: malformed})
 }
 
 // exitWith makes an exit code the error of a command.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -81,8 +82,8 @@ func (e *ending) shows(bar io.Writer) {
 	e.bar = bar
 }
 
-// interrupted reports whether the run ends itself, and says what it does. Otherwise nothing else is begun or printed: the
-// lock is kept.
+// interrupted reports whether the run ends itself, and prints what it does. Otherwise nothing else is begun or printed:
+// the lock is kept.
 func (e *ending) interrupted(stderr io.Writer) bool {
 	e.mu.Lock()
 	if !e.held {
@@ -100,4 +101,11 @@ func (e *ending) interrupted(stderr io.Writer) bool {
 	}
 	_, _ = io.WriteString(stderr, line) // there is no other place to say so
 	return true
+}
+
+// abortOnCrash makes SIGABRT the end of a fatal error of Go's runtime, of a panic in a goroutine, and of SIGQUIT. Their
+// usual exit status is 2, which is a verdict here. A core file would hold parts of the image, so none is left.
+func abortOnCrash() {
+	debug.SetTraceback("crash")
+	sys.NoCore()
 }

@@ -4,12 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -47,7 +45,8 @@ target. --data-only is refused if a partition that the boot needs would have to 
 // goal is the same as a value.
 func (m *moveFlags) goal() realign.Goal {
 	return realign.Goal{
-		Boundary: int64(m.boundary), Only: m.only, DataOnly: m.dataOnly, AllowUnbootable: m.allowUnbootable, Flatten: m.flatten,
+		Boundary: int64(m.boundary), Only: m.only, DataOnly: m.dataOnly, AllowUnbootable: m.allowUnbootable,
+		Flatten: m.flatten,
 	}
 }
 
@@ -123,9 +122,6 @@ inspection of the result. Writes nothing.
 	return cmd
 }
 
-// maxDrawn is how many partitions the pictures of before and after show at most.
-const maxDrawn = 1024
-
 func runPlan(out, errOut io.Writer, f planFlags, path string) error {
 	if err := errors.Join(f.check(), f.checkChoice()); err != nil {
 		return err
@@ -150,55 +146,25 @@ func runPlan(out, errOut io.Writer, f planFlags, path string) error {
 	if err := o.JoinPlan(s, p, f.goal()); err != nil {
 		return err
 	}
-	r := &report.Plan{
-		Head: head("plan"), Image: report.NewImage(s.Image), Target: p.Goal.Want, Flags: f.arguments(),
-		Refusals: append([]align.Finding{}, p.Refusals(f.allowUnbootable)...), References: report.NewReferences(p, s.Layout),
-	}
-	r.Findings = notRefused(p.Notes, r.Refusals)
-	refused := realign.Refusal(r.Refusals)
+	refusals := p.Refusals(f.allowUnbootable)
+	r := report.NewPlan(head("plan"), s, p, refusals)
+	r.Flags = f.arguments()
+	refused := realign.Refusal(refusals)
 	if refused == nil {
-		// Two more lists of thousands of partitions would take memory and make no picture.
-		if len(s.Layout.Partitions) <= maxDrawn {
-			before := report.NewDisk(s.Layout, p.Goal.Must, nil)
-			r.Before = &before
-		}
-		if r.Result, err = result(s, p); err != nil {
+		after, err := s.Result(p)
+		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
+		r.Inspected(after, p)
 	} else {
 		refused = malformed{fmt.Errorf("%s: %w", path, refused), true}
-		code, exit := classify(refused)
-		r.Error, r.ExitCode = &report.Error{Code: code, Message: report.Message(refused)}, exit
+		_, r.ExitCode = classify(refused)
+		r.Error = report.NewError(refused)
 	}
-	r.Changes = report.NewChanges(p)
 	if err := f.emit(out, r, func(t *report.Text) { t.Plan(r) }); err != nil {
 		return err
 	}
 	return refused
-}
-
-// result inspects what the plan makes of the disk.
-func result(s *realign.Source, p *realign.Plan) (*report.Disk, error) {
-	after, err := s.Result(p)
-	if err != nil {
-		return nil, err
-	}
-	d := report.NewDisk(after, p.Goal.Must, align.Check(after, p.Goal))
-	return &d, nil
-}
-
-// notRefused are the notes that stand beside the refusals.
-func notRefused(notes, refusals []align.Finding) []align.Finding {
-	type key struct {
-		code, text string
-		partition  int
-	}
-	of := func(f align.Finding) key { return key{f.Code, f.Text, f.Partition} }
-	refused := map[key]bool{}
-	for _, f := range refusals {
-		refused[of(f)] = true
-	}
-	return slices.DeleteFunc(append([]align.Finding{}, notes...), func(f align.Finding) bool { return refused[of(f)] })
 }
 
 // maxWith is how many other disks a machine can have here: all are open at once.
@@ -220,7 +186,8 @@ func (m *moveFlags) noPackage() error {
 func (m *moveFlags) openOthers(c *common, s *realign.Source, dest string) (o realign.Others, err error) {
 	switch {
 	case len(m.with) > 0 && len(m.only) > 0:
-		return nil, ondisk.In(errUsage, "--partition numbers the partitions of one disk, and --with plans all disks alike; give one of them")
+		return nil, ondisk.In(errUsage, "--partition numbers the partitions of one disk, and --with plans all disks alike; "+
+			"give one of them")
 	case len(m.with) > maxWith:
 		return nil, ondisk.In(errUsage, "%d disks by --with, want %d at most", len(m.with), maxWith)
 	}

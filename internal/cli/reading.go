@@ -1,15 +1,12 @@
 package cli
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/realign"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // reading is what the user says about the image that a command reads. The zero value says nothing.
@@ -24,9 +21,9 @@ func (r reading) said() realign.Reading {
 }
 
 func (r *reading) addReading(cmd *cobra.Command) {
-	usage := "require this image `FORMAT`: " + strings.Join(image.Names(), ", ")
+	usage := "require this image `FORMAT`: " + strings.Join(realign.Formats(), ", ")
 	cmd.Flags().StringVar(&r.format, "format", "", usage)
-	complete(cmd, "format", image.Names()...)
+	complete(cmd, "format", realign.Formats()...)
 	usage = "sector size of a raw image: 512 or 4096 (default: 512 for a file, the device's own for a device)"
 	cmd.Flags().Var(&r.sector, "sector-size", usage)
 	complete(cmd, "sector-size", "512", "4096")
@@ -52,13 +49,29 @@ func (s *sectorSize) String() string {
 
 // Set parses a flag argument.
 func (s *sectorSize) Set(arg string) error {
-	n, err := units.Parse(arg)
-	if err != nil || (n != 512 && n != 4096) {
-		return fmt.Errorf("sector size %q, want 512 or 4096", arg)
-	}
+	n, err := realign.ParseSectorSize(arg)
 	*s = sectorSize(n)
-	return nil
+	return err
 }
 
 // Type is the word that help texts show for the argument.
 func (s *sectorSize) Type() string { return "BYTES" }
+
+// target is the argument of --to.
+type target struct{ realign.Target }
+
+// Set parses the argument of the flag.
+func (t *target) Set(arg string) (err error) {
+	t.Target, err = realign.ParseTarget(arg)
+	return err
+}
+
+// Type is the word that help texts show for the argument.
+func (t *target) Type() string { return "FORMAT" }
+
+// toHelp explains --to and lists the formats.
+func toHelp() string {
+	_, text := realign.Targets()
+	return "--to FORMAT[:SUBFORMAT] sets the format of DEST: " + text +
+		". With ,align=SIZE appended, the size of the disk becomes a multiple of SIZE."
+}

@@ -10,16 +10,14 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/trueup/trueup/internal/align"
-	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
-	"github.com/trueup/trueup/internal/units"
 )
 
 // common are the flags of all commands.
@@ -51,13 +49,13 @@ func Main(version string, args []string) (code int) {
 	// Without this the runtime would end the program by a signal and without a word on standard output.
 	defer func() {
 		if p := recover(); p != nil {
-			code = finish(fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack()), c, "trueup", os.Stdout, os.Stderr)
+			err := fmt.Errorf("internal error, please report it: %v at %s", p, debug.Stack())
+			code = finish(err, c, "trueup", os.Stdout, os.Stderr)
 		}
 	}()
-	// Buffers are few and of fixed size; a small heap target keeps the peak low at no cost that shows. The limit is soft: what
-	// really is in use may be more.
+	// Buffers are few and of fixed size; a small heap target keeps the peak low at no cost that shows. The limit is soft.
 	debug.SetGCPercent(50)
-	debug.SetMemoryLimit(44 * units.MiB)
+	debug.SetMemoryLimit(44 << 20)
 	root := newRoot(version, c)
 	root.SetArgs(args)
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
@@ -80,8 +78,7 @@ func commandName(root *cobra.Command, args []string) string {
 	return cmd.Name()
 }
 
-// asksJSON reports whether a command line asks for JSON. A command line that is wrong is parsed only up to its error, and that
-// must be told in JSON too.
+// asksJSON reports whether a command line asks for JSON, also a wrong one, which is parsed only up to its error.
 func asksJSON(args []string) bool {
 	for i, a := range args {
 		switch {
@@ -126,7 +123,8 @@ writes an aligned copy with the file systems moved and the guest still able to b
 	root.SetFlagErrorFunc(wrongFlag)
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newScan(version, c), newScanWorker(), newVersion(version, c))
+	root.AddCommand(newInspect(c), newPlan(c), newAlign(c), newConvert(c), newVerify(c), newScan(version, c),
+		newScanWorker(), newVersion(version, c))
 	for _, cmd := range root.Commands() {
 		cmd.SuggestFor = habits[cmd.Name()]
 	}
@@ -182,7 +180,8 @@ func arguments(names ...string) cobra.PositionalArgs {
 			want = strings.Join(names, " ")
 		}
 		if len(names) == 1 && len(args) > 1 {
-			return ondisk.In(errUsage, "%s looks at one image, %d were given; for several: trueup scan PATH...", cmd.Name(), len(args))
+			return ondisk.In(errUsage, "%s looks at one image, %d were given; for several: trueup scan PATH...",
+				cmd.Name(), len(args))
 		}
 		return ondisk.In(errUsage, "%s takes %s, %d given; see trueup %s --help", cmd.Name(), want, len(args), cmd.Name())
 	}
@@ -202,8 +201,9 @@ func (c *common) check() error {
 
 // notTarget says what the format of a copy is named with, to users of tools where that is -o or -O.
 func notTarget(output string) string {
-	if slices.Contains(image.Names(), image.FormatName(output)) {
-		return "; the format of a copy is --to " + image.FormatName(output)
+	t, err := realign.ParseTarget(output)
+	if err == nil && t == (realign.Target{Format: t.Format}) && slices.Contains(realign.Formats(), t.Format) {
+		return "; the format of a copy is --to " + t.Format
 	}
 	return ""
 }
@@ -243,7 +243,8 @@ func wrapStdout(err error) error {
 
 // complete offers fixed choices for a flag in the shell.
 func complete(cmd *cobra.Command, flag string, choices ...string) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+	fixed := cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
+	if err := cmd.RegisterFlagCompletionFunc(flag, fixed); err != nil {
 		panic(err) // the flag does not exist: our own bug
 	}
 }
@@ -257,30 +258,11 @@ func boundaryFlag(cmd *cobra.Command, n *boundary, usage string) {
 // boundary is a flag value: a size, or auto.
 type boundary int64
 
-func (b *boundary) String() string {
-	if *b == 0 {
-		return "auto"
-	}
-	return units.Short(int64(*b))
-}
+func (b *boundary) String() string { return align.BoundaryText(int64(*b)) }
 
 // Set parses a flag argument.
 func (b *boundary) Set(s string) error {
-	if s == "auto" {
-		*b = 0
-		return nil
-	}
-	n, err := units.Parse(s)
-	if err == nil {
-		err = align.CheckBoundary(n)
-	}
-	if err != nil && s == strconv.FormatInt(n, 10) {
-		for _, near := range []int64{n, n - 1, n + 1} {
-			if kib := near * units.KiB; n < align.MinBoundary && align.CheckBoundary(kib) == nil {
-				return fmt.Errorf("%s is %d bytes; did you mean %s?", s, n, units.Short(kib))
-			}
-		}
-	}
+	n, err := align.ParseBoundary(s)
 	*b = boundary(n)
 	return err
 }

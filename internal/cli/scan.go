@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -141,7 +140,8 @@ func (f *scanFlags) check() (results.FailOn, error) {
 	case !slices.Contains(isolations, f.isolation):
 		return "", ondisk.In(errUsage, "--isolation %q, want one of %s", f.isolation, strings.Join(isolations, ", "))
 	case f.requireSandbox && f.isolation != string(sandbox.Sandbox):
-		return "", ondisk.In(errUsage, "--require-sandbox and --isolation %s contradict each other; give one of them", f.isolation)
+		return "", ondisk.In(errUsage, "--require-sandbox and --isolation %s contradict each other; give one of them",
+			f.isolation)
 	case f.changed && f.catalog == "":
 		return "", ondisk.In(errUsage, "--changed needs --catalog FILE, which knows the last run")
 	}
@@ -191,14 +191,15 @@ func (f *scanFlags) task(stdin io.Reader, paths []string) (*scan.Task, error) {
 	}
 	switch {
 	case slices.Contains(paths, ""):
-		return nil, ondisk.In(errUsage, "a PATH is empty, maybe from a variable that is not set; . is the folder that you are in")
+		return nil, ondisk.In(errUsage,
+			"a PATH is empty, maybe from a variable that is not set; . is the folder that you are in")
 	case len(paths) == 0 && f.filesFrom == "":
 		return nil, ondisk.In(errUsage, "scan takes a PATH, none given; see trueup scan --help")
 	}
 	if f.ownProcess {
 		t.Confine = func(a sandbox.Access) {
 			if !a.Workers {
-				a.Write = outputFolders(f.out, f.script, f.catalog)
+				a.Write = store.OutputFolders(f.out, f.script, f.catalog)
 			}
 			sandbox.Confine(a)
 		}
@@ -259,7 +260,8 @@ func concluded(ctx context.Context, r *results.Report) error {
 		return malformed{error: interrupt{interruptOf(ctx).signal, fmt.Sprintf(
 			"interrupted: %d images were looked at, and the report has those; the PATHs may have more", s.Images)}}
 	case r.NoneJudged() && s.Failed == 0:
-		return malformed{error: ondisk.In(realign.ErrUnknown, "scan: no image was judged; if that is right, give --allow-empty")}
+		return malformed{error: ondisk.In(realign.ErrUnknown,
+			"scan: no image was judged; if that is right, give --allow-empty")}
 	default:
 		return exitWith(s.ExitCode)
 	}
@@ -301,11 +303,11 @@ func (f *scanFlags) settlePlaces() (err error) {
 	if f.script == "" {
 		return nil
 	}
-	f.script, err = store.Place{Flag: "--script", Path: f.script, Role: store.Script, Force: f.force, Mine: results.IsScript}.Settle()
-	if err != nil {
+	script := store.Place{Flag: "--script", Path: f.script, Role: store.Script, Force: f.force, Mine: results.IsScript}
+	if f.script, err = script.Settle(); err != nil {
 		return err
 	}
-	return writable("--script", f.script)
+	return store.TryFolder("--script", f.script)
 }
 
 // again are the flags that make another run choose and accept the same images, for the commands that come next.
@@ -325,31 +327,19 @@ func (f *scanFlags) again() string {
 	return strings.Join(out, " ")
 }
 
-// apart refuses one file for two purposes: one would overwrite the other.
+// apart refuses one file for two purposes.
 func (f *scanFlags) apart() error {
-	uses := [][2]string{{"--out", f.out}, {"--script", f.script}, {"--catalog", f.catalog}, {"--ignore", f.ignore}, {"--files-from", f.filesFrom}}
+	script := store.Use{Flag: "--script", Path: f.script}
+	read := []store.Use{
+		{Flag: "--catalog", Path: f.catalog}, {Flag: "--ignore", Path: f.ignore}, {Flag: "--files-from", Path: f.filesFrom},
+	}
 	for _, suffix := range []string{"-wal", "-shm", "-journal"} {
 		if f.catalog != "" {
-			uses = append(uses, [2]string{"--catalog", f.catalog + suffix}) // SQLite's own
+			read = append(read, store.Use{Flag: "--catalog", Path: f.catalog + suffix}) // SQLite's own
 		}
 	}
-	for n, written := range uses[:2] {
-		for _, other := range uses[n+1:] {
-			if written[1] != "" && other[1] != "" && sameFile(written[1], other[1]) {
-				return ondisk.In(errUsage, "%s %s would overwrite %s %s; name another file", written[0], written[1], other[0], other[1])
-			}
-		}
+	if err := store.Apart(store.Use{Flag: "--out", Path: f.out}, append(read, script)...); err != nil {
+		return err
 	}
-	return nil
-}
-
-// sameFile reports whether two paths lead to one file, or would when it is there.
-func sameFile(a, b string) bool {
-	there, err := os.Stat(a)
-	if other, oerr := os.Stat(b); err == nil && oerr == nil {
-		return os.SameFile(there, other)
-	}
-	here, err := os.Stat(filepath.Dir(a))
-	other, oerr := os.Stat(filepath.Dir(b))
-	return err == nil && oerr == nil && os.SameFile(here, other) && filepath.Base(a) == filepath.Base(b)
+	return store.Apart(script, read...)
 }

@@ -48,7 +48,8 @@ func (c *common) layout(stdout io.Writer) *report.Text {
 		return &report.Text{Verbose: c.verbose, Width: textWidth}
 	}
 	return &report.Text{
-		Verbose: c.verbose, Width: width(stdout), Color: c.color(stdout), Columns: columns(stdout), Unicode: blockCharacters(stdout),
+		Verbose: c.verbose, Width: width(stdout), Color: c.color(stdout), Columns: columns(stdout),
+		Unicode: blockCharacters(stdout),
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/realign"
 	"github.com/trueup/trueup/internal/report"
@@ -57,8 +56,8 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		return err
 	}
 	if len(f.with) == 0 && (f.boundary != 0 || f.dataOnly || f.allowUnbootable || f.flatten) {
-		return ondisk.In(errUsage, "--boundary, --data-only, --allow-unbootable and --flatten speak of the disks of --with, and none was given: "+
-			"where the partitions of SOURCE went is read from DEST")
+		return ondisk.In(errUsage, "--boundary, --data-only, --allow-unbootable and --flatten speak of the disks of --with, "+
+			"and none was given: where the partitions of SOURCE went is read from DEST")
 	}
 	if err := f.confine(errOut, append([]string{src, dest}, f.with...), nil); err != nil {
 		return err
@@ -69,8 +68,8 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 		f.ending.hold("") // a comparison ends soon
 		return watch()
 	}}
-	if s, d, err := realign.OpenPackages(src, dest); !errors.Is(err, ondisk.ErrNoMatch) {
-		return f.verifyPackage(ctx, out, j, end, s, d, err)
+	if isPackage, err := f.verifyPackages(ctx, out, j, end, src, dest); isPackage {
+		return err
 	}
 	s, err := openSource(src, f.said())
 	if err != nil {
@@ -99,60 +98,36 @@ func runVerify(ctx context.Context, out, errOut io.Writer, f verifyFlags, src, d
 	if err != nil {
 		return err
 	}
-	r := newVerifyReport(src, dest, p)
-	r.Differences = report.NewDifferences(diffs, d.Layout)
-	settleVerify(r)
+	r := report.NewVerify(head("verify"), src, dest, p, diffs, d.Layout)
 	if err := f.emit(out, r, func(t *report.Text) { t.Verify(r) }); err != nil {
 		return err
 	}
 	return exitWith(r.ExitCode)
 }
 
-// newVerifyReport has what the plan changed; p is nil where no plan leads to DEST.
-func newVerifyReport(src, dest string, p *realign.Plan) *report.Verify {
-	r := &report.Verify{Head: head("verify"), Source: src, Dest: dest, Changes: report.Changes{Moves: []report.Move{}, Patches: []report.Patch{}}}
-	if p != nil {
-		r.Changes = report.NewChanges(p)
-	}
-	return r
-}
-
-// settleVerify draws the conclusion from the differences.
-func settleVerify(r *report.Verify) {
-	if r.Equal = len(r.Differences) == 0; !r.Equal {
-		r.ExitCode = exitDiffers
-	}
-}
-
-// verifyPackage proves that the package d is s with its disks aligned. They are opened, unless openErr says why not.
-func (f *verifyFlags) verifyPackage(ctx context.Context, out io.Writer, j *realign.Job, end func(), s, d *ova.Package, openErr error) error {
-	if openErr != nil {
-		return openErr
+// verifyPackages proves that the package at dest is that at src with its disks aligned. It reports whether they are
+// packages.
+func (f *verifyFlags) verifyPackages(
+	ctx context.Context, out io.Writer, j *realign.Job, end func(), src, dest string,
+) (isPackage bool, err error) {
+	s, d, err := realign.OpenPackages(src, dest)
+	if err != nil {
+		return !errors.Is(err, ondisk.ErrNoMatch), err
 	}
 	defer s.Close()
 	defer d.Close()
 	if err := errors.Join(f.spare(s, d), f.noPackage()); err != nil {
-		return err
+		return true, err
 	}
-	r := &report.PackageVerify{Head: head("verify"), Source: s.Path, Dest: d.Path, Package: report.NewPackage(d), Disks: []*report.Verify{}, Differences: []string{}}
-	r.Equal = true
-	others, err := j.VerifyPackages(ctx, s, d, f.said(), func(v realign.MemberVerified) {
-		x := newVerifyReport(v.Source, v.Dest, v.Plan)
-		x.Differences = report.NewDifferences(v.Differences, v.Layout)
-		settleVerify(x)
-		r.Disks = append(r.Disks, x)
-		r.Equal = r.Equal && x.Equal
-	})
+	r := report.NewPackageVerify(head("verify"), s, d)
+	others, err := j.VerifyPackages(ctx, s, d, f.said(), r.Add)
 	end()
 	if err != nil {
-		return err
+		return true, err
 	}
-	r.Differences = append(r.Differences, others...)
-	if r.Equal = r.Equal && len(others) == 0; !r.Equal {
-		r.ExitCode = exitDiffers
-	}
+	r.AddDifferences(others)
 	if err := f.emit(out, r, func(t *report.Text) { t.PackageVerify(r) }); err != nil {
-		return err
+		return true, err
 	}
-	return exitWith(r.ExitCode)
+	return true, exitWith(r.ExitCode)
 }

@@ -89,8 +89,8 @@ var edges = map[string][]string{
 	"internal/container": {"internal/align", "internal/diskcopy", "internal/image/driver"},
 
 	"internal/report": {
-		"internal/align", "internal/boot", "internal/container", "internal/image", "internal/image/ova", "internal/layout", "internal/plan", "internal/table",
-		"internal/verify", "internal/volume",
+		"internal/align", "internal/boot", "internal/container", "internal/image", "internal/image/ova", "internal/layout",
+		"internal/plan", "internal/realign", "internal/table", "internal/verify", "internal/volume",
 	},
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/scan/results": {"internal/align", "internal/layout", "internal/report"},
@@ -110,11 +110,9 @@ var edges = map[string][]string{
 	},
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/report", "internal/scan/results"},
-	// Bars and lines of JSON, for copies and for scans.
-	"internal/progress": {"internal/align", "internal/report", "internal/scan/results"},
 	"internal/cli": {
-		"internal/align", "internal/image", "internal/image/ova", "internal/image/store", "internal/progress", "internal/realign",
-		"internal/report", "internal/scan", "internal/scan/results", "internal/scan/sandbox", "internal/sys",
+		"internal/align", "internal/image/store", "internal/progress", "internal/realign", "internal/report", "internal/scan",
+		"internal/scan/results", "internal/scan/sandbox", "internal/sys",
 	},
 
 	"internal/disktest":       nil, // for tests; nothing else may import it, nor what is in its folder

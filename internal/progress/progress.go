@@ -41,8 +41,8 @@ type counts interface {
 
 // display shows counts. Nil shows nothing.
 type display struct {
-	print func() // prints the counts of now; nil for a bar
-	stop  func() // ends the display
+	now  func() // prints the counts of now; nil for a bar
+	stop func() // ends the display
 }
 
 // show shows what now returns until the display is stopped.
@@ -66,8 +66,8 @@ func (d *display) Stop() {
 
 // flush prints the counts before they begin anew.
 func (d *display) flush() {
-	if d != nil && d.print != nil {
-		d.print()
+	if d != nil && d.now != nil {
+		d.now()
 	}
 }
 
@@ -82,7 +82,7 @@ func (o Output) lines(now func() counts) *display {
 			fmt.Fprintf(o.W, "%s\n", b)
 		}
 	}
-	return &display{print: printLine, stop: everySecond(printLine)}
+	return &display{now: printLine, stop: everySecond(printLine)}
 }
 
 // everySecond calls f once a second, and a last time before the function that it returns does.

@@ -291,14 +291,31 @@ func CapacityIssues(d ova.Disk, size int64) (out []ondisk.Issue) {
 	return out
 }
 
-// OpenPackages opens two packages. When one of them is not one the error is ondisk.ErrNoMatch.
-func OpenPackages(src, dest string) (s, d *ova.Package, err error) {
-	if s, err = ova.Open(src, nil); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", src, err)
+// IsPackage reports whether a copy of that name is a package.
+func IsPackage(dest string) bool { return ova.KindOf(dest) != "" }
+
+// OpenPackage opens a package. The error of what is not one is ondisk.ErrNoMatch.
+func OpenPackage(path string) (*ova.Package, error) {
+	p, err := ova.Open(path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if d, err = ova.Open(dest, nil); err != nil {
+	return p, nil
+}
+
+// OpenPackages opens two packages. If one of them is not one, the error is ondisk.ErrNoMatch.
+func OpenPackages(src, dest string) (s, d *ova.Package, err error) {
+	if s, err = OpenPackage(src); err != nil {
+		return nil, nil, err
+	}
+	if d, err = OpenPackage(dest); err != nil {
 		_ = s.Close() // read-only
-		return nil, nil, fmt.Errorf("%s: %w", dest, err)
+		return nil, nil, err
 	}
 	return s, d, nil
+}
+
+// Members returns what opens the disks of a package, for MachinesOf.
+func Members(p *ova.Package, r Reading) func(ova.Disk) (*Source, error) {
+	return func(d ova.Disk) (*Source, error) { return OpenMember(p, d, r) }
 }

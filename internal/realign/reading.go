@@ -2,6 +2,7 @@ package realign
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
 )
 
 // Reading is what the user states about an image that is read. The zero value states nothing.
@@ -28,6 +30,18 @@ func (r Reading) Options() (image.Options, error) {
 	return o, nil
 }
 
+// Formats lists what Reading.Format accepts, in capitals or under another usual name too.
+func Formats() []string { return image.Names() }
+
+// ParseSectorSize parses the sector size of a disk.
+func ParseSectorSize(arg string) (int64, error) {
+	n, err := units.Parse(arg)
+	if err != nil || (n != 512 && n != 4096) {
+		return 0, fmt.Errorf("sector size %q, want 512 or 4096", arg)
+	}
+	return n, nil
+}
+
 // Agrees refuses an image whose sectors have another size than the user states.
 func (r Reading) Agrees(img *image.Image) error {
 	if got := img.Disk.SectorSize(); r.SectorSize != 0 && got != r.SectorSize {
@@ -38,6 +52,36 @@ func (r Reading) Agrees(img *image.Image) error {
 		}
 	}
 	return nil
+}
+
+// ErrOpen marks the error of an image that could not be opened.
+var ErrOpen = errors.New("open")
+
+// Open opens an image, or a disk of a package, and reads it. Errors name it as the user did.
+func Open(path string, r Reading) (*Source, error) {
+	o, err := r.Options()
+	if err != nil {
+		return nil, err
+	}
+	if path == "-" {
+		return nil, ondisk.In(ondisk.ErrUsage, "only trueup convert reads from a pipe; "+
+			"write the image to a file first (a file of that name is ./-)")
+	}
+	img, err := ova.OpenImage(path, o)
+	if err != nil {
+		return nil, ondisk.In(ErrOpen, "%s: %w", path, err)
+	}
+	return Read(img, r)
+}
+
+// Folders lists the folders and devices that reading the images needs. Standard input is open already.
+func Folders(paths []string) (out []string) {
+	for _, path := range paths {
+		if path != "-" {
+			out = append(out, ova.Roots(path)...)
+		}
+	}
+	return out
 }
 
 // OpenMember opens a disk of a package and reads it. Errors name it as the user can.

@@ -17,9 +17,6 @@ import (
 // Difference is a place in which a copy is not what it must be.
 type Difference = verify.Difference
 
-// MaxRound bounds the size that a disk can be rounded up to, bytes.
-const MaxRound = units.GiB
-
 // Verify finds the plan that leads from s to d and checks d against it: every byte, its structures, and its container.
 // m has the other disks of the machine, nil when they are not at hand. p is nil when there is no such plan, which a
 // difference says.

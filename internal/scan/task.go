@@ -109,7 +109,10 @@ func (t *Task) Close() error {
 }
 
 func (t *Task) begin() *running {
-	r := &running{Task: t, start: time.Now(), roots: results.NewRoots(t.Paths), summary: results.NewSummary(), copies: results.NewCopies()}
+	r := &running{
+		Task: t, start: time.Now(), roots: results.NewRoots(t.Paths),
+		summary: results.NewSummary(), copies: results.NewCopies(),
+	}
 	r.today = r.start.UTC().Format(time.DateOnly)
 	s := r.summary
 	s.Paths, s.Boundary, s.Storage, s.Version = t.Paths, t.Boundary, t.Storage, t.Version
@@ -180,7 +183,9 @@ func (r *running) pool(ctx context.Context) (*Pool, error) {
 	if r.Level != sandbox.None && r.Confine != nil {
 		r.Confine(sandbox.Access{Workers: true})
 	}
-	c := &Crew{Level: r.Level, Args: r.Args, Paths: r.Paths, Jobs: r.Jobs, Inspector: j, Achieved: r.achieved, Inside: r.inside}
+	c := &Crew{
+		Level: r.Level, Args: r.Args, Paths: r.Paths, Jobs: r.Jobs, Inspector: j, Achieved: r.achieved, Inside: r.inside,
+	}
 	return c.Pool(ctx)
 }
 
@@ -264,7 +269,7 @@ func (r *running) row(i *results.Image) error {
 	return nil
 }
 
-// Limits of what is kept of the rows until the report. Rows of few items, as those of usual disks, are always kept whole.
+// Limits of what is kept of the rows until the report. Rows of few items, as of usual disks, are always kept whole.
 const (
 	maxKeptItems = 1 << 18 // some 200 MB
 	fewItems     = 32

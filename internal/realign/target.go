@@ -1,0 +1,71 @@
+package realign
+
+import (
+	"strings"
+
+	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// MaxRound bounds the size that a disk can be rounded up to, bytes.
+const MaxRound = units.GiB
+
+// Target is the format of a copy. The zero value keeps the format of SOURCE.
+type Target struct {
+	Format, Subformat string
+	Round             int64 // the size of the disk becomes a multiple of it, bytes; 0: it stays
+}
+
+// ParseTarget parses FORMAT[:SUBFORMAT][,align=SIZE]. Whether the format can be written is not checked.
+func ParseTarget(arg string) (t Target, err error) {
+	name, options, more := strings.Cut(arg, ",")
+	t.Format, t.Subformat, _ = strings.Cut(name, ":")
+	t.Format = image.FormatName(t.Format)
+	if !more {
+		return t, nil
+	}
+	for o := range strings.SplitSeq(options, ",") {
+		key, val, _ := strings.Cut(o, "=")
+		if key != "align" {
+			return t, ondisk.In(ondisk.ErrUsage, "option %q, want align=SIZE", o)
+		}
+		n, err := units.Parse(val)
+		if err != nil || n < units.SectorSize || n > MaxRound || !units.IsPowerOfTwo(n) {
+			return t, ondisk.In(ondisk.ErrUsage, "align=%s, want a power of two from 512 bytes to 1G", val)
+		}
+		t.Round = n
+	}
+	return t, nil
+}
+
+// String returns what ParseTarget parses.
+func (t Target) String() string {
+	s := t.Format
+	if t.Subformat != "" {
+		s += ":" + t.Subformat
+	}
+	if t.Round != 0 {
+		s += ",align=" + units.Short(t.Round)
+	}
+	return s
+}
+
+// Size returns the size of the copy of a disk of n bytes.
+func (t Target) Size(n int64) int64 { return units.AlignUp(n, max(t.Round, 1)) }
+
+// Targets lists the formats and subformats that can be written: each for --to, and all in one line for people.
+func Targets() (names []string, text string) {
+	var out []string
+	for _, f := range image.Writable() {
+		names = append(names, f.Name)
+		for _, s := range f.Subformats {
+			names = append(names, f.Name+":"+s)
+		}
+		if len(f.Subformats) > 0 {
+			f.Name += " (" + strings.Join(f.Subformats, ", ") + ")"
+		}
+		out = append(out, f.Name)
+	}
+	return names, strings.Join(out, ", ")
+}

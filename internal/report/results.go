@@ -1,0 +1,203 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/image/ova"
+	"github.com/trueup/trueup/internal/layout"
+	"github.com/trueup/trueup/internal/realign"
+)
+
+// Criteria are what an inspection judges by.
+type Criteria struct {
+	Boundary int64 // bytes
+	Storage  align.Storage
+	Costs    bool // on the storage
+	Impact   bool // of each partition on the storage
+}
+
+// NewInspect reports on a disk and on the use of its container. A copy would be refused for refusals. The error is what
+// is malformed: then the report has no verdict.
+func NewInspect(
+	h Head, s *realign.Source, u *realign.Usage, refusals []align.Finding, c Criteria,
+) (r *Inspect, bad error) {
+	b := c.Boundary
+	findings := slices.Concat(align.Relevant(u.Issues, nil), align.Relevant(s.Issues(), nil),
+		align.Check(s.Layout, align.Goal{Must: b, Want: b}))
+	r = &Inspect{Head: h, Image: NewImage(s.Image), Disk: NewDisk(s.Layout, b, findings), Refusals: refusals}
+	r.Stored(u.Map, u.NonZero)
+	r.ExitCode = r.Verdict.ExitCode()
+	if bad = realign.Broken(findings); bad == nil && r.Unknown() {
+		bad = s.Misnamed()
+	}
+	if c.Costs {
+		r.Costs = NewCosts(s.Layout, c.Storage)
+	}
+	if c.Impact {
+		r.AddImpacts(s.Layout, c.Storage)
+	}
+	r.Advice = align.Advise(s.Layout, align.Case{
+		Boundary: r.Boundary, Storage: c.Storage, Refusals: refusals, Broken: bad != nil,
+	})
+	if bad != nil {
+		bad = fmt.Errorf("%s: %w", s.Path(), bad)
+		r.Verdict, r.Content, r.Error = "", "", NewError(bad)
+	}
+	return r, bad
+}
+
+// NewError describes why a command failed.
+func NewError(err error) *Error { return &Error{Code: realign.Code(err), Message: Message(err)} }
+
+// NewPackageInspect reports on a package before its disks are added.
+func NewPackageInspect(h Head, p *ova.Package) *PackageInspect {
+	r := &PackageInspect{Head: h, Package: NewPackage(p), Disks: []PackageDisk{}, Findings: PackageFindings(p.Issues())}
+	if len(p.Images()) == 0 {
+		r.Verdict, r.Content = align.NothingToJudge, align.NoDisks
+	}
+	return r
+}
+
+// Add adds a disk and its inspection, or the error of a disk that has none.
+func (r *PackageInspect) Add(d ova.Disk, x *Inspect, err error) {
+	out := NewPackageDisk(d)
+	if out.Inspect = x; x == nil {
+		out.Error = NewError(err)
+	} else {
+		r.ExitCode, r.Verdict = max(r.ExitCode, x.Verdict.ExitCode()), r.Verdict.Worse(x.Verdict)
+		r.Content = r.Content.Vaguer(x.Content)
+		r.Findings = append(r.Findings, PackageFindings(realign.CapacityIssues(d, x.Image.Size))...)
+	}
+	r.Disks = append(r.Disks, out)
+}
+
+// maxDrawn bounds the partitions in the pictures of before and after. More would take memory and make no picture.
+const maxDrawn = 1024
+
+// NewPlan reports on a plan, which is refused for refusals.
+func NewPlan(h Head, s *realign.Source, p *realign.Plan, refusals []align.Finding) *Plan {
+	r := &Plan{
+		Head: h, Image: NewImage(s.Image), Target: p.Goal.Want, Refusals: append([]align.Finding{}, refusals...),
+		References: NewReferences(p, s.Layout), Findings: notRefused(p.Notes, refusals), Changes: NewChanges(p),
+	}
+	if len(refusals) == 0 && len(s.Layout.Partitions) <= maxDrawn {
+		before := NewDisk(s.Layout, p.Goal.Must, nil)
+		r.Before = &before
+	}
+	return r
+}
+
+// Inspected adds what the plan makes of the disk.
+func (r *Plan) Inspected(after *layout.Layout, p *realign.Plan) {
+	d := NewDisk(after, p.Goal.Must, align.Check(after, p.Goal))
+	r.Result = &d
+}
+
+// notRefused returns the notes that are not among the refusals.
+func notRefused(notes, refusals []align.Finding) []align.Finding {
+	type key struct {
+		code, text string
+		partition  int
+	}
+	of := func(f align.Finding) key { return key{f.Code, f.Text, f.Partition} }
+	refused := map[key]bool{}
+	for _, f := range refusals {
+		refused[of(f)] = true
+	}
+	return slices.DeleteFunc(append([]align.Finding{}, notes...), func(f align.Finding) bool { return refused[of(f)] })
+}
+
+// NewAlign reports on the copy that a plan makes, before it is written.
+func NewAlign(h Head, s *realign.Source, p *realign.Plan, dest string) *Align {
+	return &Align{
+		Head: h, Source: s.Path(), Dest: dest, Format: s.Image.Format, Subformat: s.Image.Subformat,
+		Changes: NewChanges(p), Findings: notRefused(p.Notes, nil), Files: []string{},
+	}
+}
+
+// NewStreamAlign reports on the copy of a stream.
+func NewStreamAlign(h Head, p *realign.Plan, dest string) *Align {
+	return &Align{Head: h, Source: "-", Dest: dest, Changes: NewChanges(p), Findings: []align.Finding{}, Files: []string{}}
+}
+
+// Wrote completes the report when the copy is written. verified is how it was proved.
+func (r *Align) Wrote(w realign.Written, verified string) {
+	r.Format, r.Subformat, r.Files = w.Format, w.Subformat, w.Files
+	r.Written, r.Verified, r.Copied, r.Took = true, verified, w.Copied, w.Took
+	r.Findings = append(r.Findings, DestFindings(w.Notes)...)
+}
+
+// NewPackageAlign reports on the copy that the plans of a package make, before it is written. flags are those of a
+// command line that reads the disks in the same way.
+func NewPackageAlign(h Head, p *realign.Package, dest string, flags []string) *PackageAlign {
+	r := &PackageAlign{
+		Head: h, Source: p.Path, Dest: dest, Package: NewPackage(p.Package), Dropped: []string{}, Files: []string{},
+		Findings: PackageFindings(p.Issues()),
+	}
+	for _, d := range p.Disks {
+		x := NewAlign(h, d.Source, d.Plan, dest+"!"+d.Member)
+		x.Flags = flags
+		r.Disks = append(r.Disks, x)
+		r.Moved += x.Moved
+	}
+	return r
+}
+
+// Wrote completes the report when the package is written. verified is how it was proved.
+func (r *PackageAlign) Wrote(p *realign.Package, w realign.WrittenPackage, verified string) {
+	r.Written, r.Verified, r.Files, r.Dropped = true, verified, w.Files, append(r.Dropped, w.Dropped...)
+	r.Copied, r.Took = w.Copied, w.Took
+	r.Findings = append(r.Findings, PackageFindings(w.Issues)...)
+	r.Findings = append(r.Findings, DestFindings(w.Notes)...)
+	for i, d := range r.Disks {
+		d.Written, d.Verified, d.Files = true, verified, []string{p.Disks[i].Member}
+		d.Copied, d.Took = p.Disks[i].Copied, p.Disks[i].Took
+	}
+}
+
+// exitDiffers is the exit code of verify for a difference.
+const exitDiffers = 5
+
+// NewVerify reports on a comparison. p is nil if no plan leads to DEST, whose layout is l.
+func NewVerify(h Head, src, dest string, p *realign.Plan, diffs []realign.Difference, l *layout.Layout) *Verify {
+	r := &Verify{
+		Head: h, Source: src, Dest: dest, Changes: Changes{Moves: []Move{}, Patches: []Patch{}},
+		Differences: NewDifferences(diffs, l), Equal: len(diffs) == 0,
+	}
+	if p != nil {
+		r.Changes = NewChanges(p)
+	}
+	if !r.Equal {
+		r.ExitCode = exitDiffers
+	}
+	return r
+}
+
+// NewPackageVerify reports on the comparison of two packages before its disks are added.
+func NewPackageVerify(h Head, s, d *ova.Package) *PackageVerify {
+	return &PackageVerify{
+		Head: h, Source: s.Path, Dest: d.Path, Package: NewPackage(d), Equal: true,
+		Disks: []*Verify{}, Differences: []string{},
+	}
+}
+
+// Add adds the comparison of a disk.
+func (r *PackageVerify) Add(v realign.MemberVerified) {
+	x := NewVerify(r.Head, v.Source, v.Dest, v.Plan, v.Differences, v.Layout)
+	r.Disks = append(r.Disks, x)
+	r.differ(!x.Equal)
+}
+
+// AddDifferences adds differences beside the disks.
+func (r *PackageVerify) AddDifferences(more []string) {
+	r.Differences = append(r.Differences, more...)
+	r.differ(len(more) > 0)
+}
+
+func (r *PackageVerify) differ(differs bool) {
+	if differs {
+		r.Equal, r.ExitCode = false, exitDiffers
+	}
+}
