@@ -31,7 +31,7 @@ func TestFileNamesKeepTheirBytes(t *testing.T) {
 	require.Error(t, json.Unmarshal([]byte(`["no base64!"]`), &n))
 }
 
-// What a folder says about a disk is the same for who lists it once and for who opens the disk.
+// A folder that is listed once shows the same about a disk as when the disk is opened.
 func TestLocksOfAFolder(t *testing.T) {
 	names := []string{
 		"a.vmdk", "a.vmdk.lck", "a-flat.vmdk", "a-flat.vmdk.lck", "b.vmdk.lck", "a.vmem", "a-8c1f.vmem", "a.1.vmem", "ab.vmem", "a-.vmem", "a.vmx", "vm.vmx.lck",

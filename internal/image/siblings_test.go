@@ -71,7 +71,7 @@ func overwrite(path string, b []byte, off int64) error {
 	return err
 }
 
-// Reading a source changes nothing that is compared, and neither do others who read it.
+// Reading a source changes nothing that is compared, and neither do other readers.
 func TestReadingIsNoChange(t *testing.T) {
 	dir, img := flatDisk(t)
 	_, err := os.ReadFile(filepath.Join(dir, "disk-flat.vmdk"))

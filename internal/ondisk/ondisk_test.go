@@ -246,7 +246,7 @@ func TestPagesCountZeros(t *testing.T) {
 	}
 }
 
-// Who looks at single entries reads little, and who reads a table in order reads it in whole pages.
+// A look at single entries reads little, and a walk over a table reads whole pages.
 func TestPagesReadLittleAtFirst(t *testing.T) {
 	sizes := &sized{Reader: bytes.NewReader(make([]byte, 4*pageSize))}
 	p := NewPages(sizes, 4*pageSize)

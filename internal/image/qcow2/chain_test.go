@@ -79,9 +79,7 @@ func TestQcow2Chains(t *testing.T) {
 			disktest.CheckBytes(t, img.Disk, asRaw(t, top))
 			middle := filepath.Join(dir, "middle.qcow2")
 			disktest.CheckBytes(t, imagetest.Open(t, middle).Disk, asRaw(t, middle))
-			issues, err := imagetest.Open(t, middle).Check()
-			require.NoError(t, err)
-			require.Empty(t, issues)
+			imagetest.NoDamage(t, imagetest.Open(t, middle))
 		})
 	}
 }
@@ -193,9 +191,7 @@ func TestCorpusQcow2(t *testing.T) {
 			_, err := io.Copy(h, io.NewSectionReader(img.Disk, 0, img.Disk.Size()))
 			require.NoError(t, err)
 			require.Equal(t, sum, hex.EncodeToString(h.Sum(nil)))
-			issues, err := img.Check()
-			require.NoError(t, err)
-			require.Empty(t, issues)
+			imagetest.NoDamage(t, img)
 		})
 	}
 }
@@ -216,9 +212,7 @@ func TestQcow2ChainTellsOfItsParents(t *testing.T) {
 	disktest.Run(t, "qemu-img", "create", "-q", "-f", "qcow2", base, "1M")
 	disktest.Run(t, "qemu-io", "-f", "qcow2", "-c", "write -P 65 0 192k", base)
 	top := imagetest.Rebase(t, dir, "top.qcow2", "base.qcow2", "qcow2")
-	issues, err := imagetest.Open(t, top).Check()
-	require.NoError(t, err)
-	require.Empty(t, issues)
+	imagetest.NoDamage(t, imagetest.Open(t, top))
 
 	b, err := os.ReadFile(base)
 	require.NoError(t, err)
@@ -229,7 +223,7 @@ func TestQcow2ChainTellsOfItsParents(t *testing.T) {
 	imagetest.Write(t, dir, "base.qcow2", b)
 	img := imagetest.Open(t, top)
 	require.Equal(t, []string{"qcow2-dirty"}, imagetest.Codes(img.Issues, ondisk.Refuse))
-	issues, err = img.Check()
+	issues, err := img.Check()
 	require.NoError(t, err)
 	require.Contains(t, imagetest.Codes(issues, ondisk.Broken), "qcow2-tables")
 }

@@ -43,9 +43,7 @@ func TestQcow2ByQemuImg(t *testing.T) {
 			img := imagetest.Open(t, path)
 			require.Equal(t, "qcow2", img.Format)
 			disktest.CheckBytes(t, img.Disk, data)
-			issues, err := img.Check()
-			require.NoError(t, err)
-			require.Empty(t, issues)
+			imagetest.NoDamage(t, img)
 		})
 	}
 }
@@ -64,9 +62,7 @@ func TestCompressedQcow2ByQemuImg(t *testing.T) {
 			disktest.Run(t, "qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", "-o", o, raw, path)
 			img := imagetest.Open(t, path)
 			disktest.CheckBytes(t, img.Disk, data)
-			issues, err := img.Check()
-			require.NoError(t, err)
-			require.Empty(t, issues)
+			imagetest.NoDamage(t, img)
 		})
 	}
 }
@@ -77,9 +73,7 @@ var qcow2Kinds = []string{"v3", "v2", "compressed"}
 // requireClean wants an image in which neither qemu-img nor we find anything, and not an unused cluster.
 func requireClean(t *testing.T, img *image.Image) {
 	t.Helper()
-	issues, err := img.Check()
-	require.NoError(t, err)
-	require.Empty(t, issues)
+	imagetest.NoDamage(t, img)
 	var found struct {
 		Errors      int `json:"check-errors"`
 		Corruptions int

@@ -52,9 +52,7 @@ func TestQcow2ClusterStates(t *testing.T) {
 			path := created(t, o, "5M", use...)
 			img := imagetest.Open(t, path)
 			disktest.CheckBytes(t, img.Disk, asRaw(t, path))
-			issues, err := img.Check()
-			require.NoError(t, err)
-			require.Empty(t, issues)
+			imagetest.NoDamage(t, img)
 		})
 	}
 }
@@ -90,9 +88,7 @@ func TestQcow2Snapshots(t *testing.T) {
 	require.Contains(t, img.Details, driver.Detail{Name: "snapshots", Value: "10"})
 	require.Contains(t, fmt.Sprint(img.Details), `"state 7", id "8"`)
 	require.NotContains(t, fmt.Sprint(img.Details), `"state 8"`)
-	issues, err := img.Check()
-	require.NoError(t, err)
-	require.Empty(t, issues)
+	imagetest.NoDamage(t, img)
 	copied := writeQcow2(t, img, "v3")
 	require.Empty(t, copied.Issues)
 }

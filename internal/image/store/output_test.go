@@ -324,7 +324,7 @@ func limited(t *testing.T, size uint64, f func()) {
 	f()
 }
 
-// Who reads the log of many runs must see which folder an error is about.
+// A log of many runs must show which folder an error is about.
 func TestErrorsOfPartialFilesHaveTheFolder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -35,9 +35,7 @@ func TestWrittenImagesReadBack(t *testing.T) {
 				require.Equal(t, o.Subformat, img.Subformat)
 				disktest.CheckBytes(t, img.Disk, data)
 				if img.Check != nil {
-					issues, err := img.Check()
-					require.NoError(t, err)
-					require.Empty(t, issues)
+					imagetest.NoDamage(t, img)
 				}
 				disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", o.Format, src.Path, path)
 			})

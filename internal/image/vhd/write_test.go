@@ -73,7 +73,7 @@ func onPages(t *testing.T, img *image.Image) {
 	}
 }
 
-// A copy keeps the block size, who made the disk and when; its identity is its own.
+// A copy keeps the block size, the creator of the disk and the time; its identity is its own.
 func TestVHDCopiesKeepTheirSource(t *testing.T) {
 	for _, block := range []int64{4 * kib, 64 * kib, 512 * kib, 4 * mib} {
 		data := imagetest.Noise(uint64(block), 68*100*sector)

@@ -21,14 +21,6 @@ const (
 	mib    = 1 << 20
 )
 
-// requireSound checks an image whose tables have nothing wrong.
-func requireSound(t *testing.T, img *image.Image) {
-	t.Helper()
-	issues, err := img.Check()
-	require.NoError(t, err)
-	require.Empty(t, issues)
-}
-
 func TestVHDXBlocks(t *testing.T) {
 	for _, l := range []disktest.VHDXLayout{
 		{Size: 5*mib + 3*sector},
@@ -55,7 +47,7 @@ func TestVHDXBlocks(t *testing.T) {
 			require.False(t, img.Child)
 			require.Empty(t, img.Issues)
 			disktest.CheckBytes(t, img.Disk, data)
-			requireSound(t, img)
+			imagetest.NoDamage(t, img)
 		})
 	}
 }
@@ -76,7 +68,7 @@ func TestVHDXBlockStates(t *testing.T) {
 	}
 	img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vhdx", v.Forged))
 	disktest.CheckBytes(t, img.Disk, data)
-	requireSound(t, img)
+	imagetest.NoDamage(t, img)
 	e, err := img.Disk.Extent(mib, 7*mib)
 	require.NoError(t, err)
 	require.Equal(t, disk.Extent{Range: disk.Range{Off: mib, Len: 2 * mib}, Zero: true}, e)
@@ -165,7 +157,7 @@ func TestVHDXOrphans(t *testing.T) {
 }
 
 // With blocks of 1 MiB and sectors of 512 bytes the entry of a sector bitmap follows each 4096 entries: what lies
-// behind 4 GiB is found only by who counts it.
+// behind 4 GiB is found only by counting it.
 func TestVHDXBehindTheSectorBitmap(t *testing.T) {
 	const size = 9<<30 + 5*mib
 	v := disktest.ForgeVHDX(disktest.VHDXLayout{Size: size})
@@ -199,7 +191,7 @@ func TestVHDXBehindTheSectorBitmap(t *testing.T) {
 		off = e.End()
 	}
 	require.LessOrEqual(t, stored, int64(len(blocks))*mib)
-	requireSound(t, img)
+	imagetest.NoDamage(t, img)
 	raw := filepath.Join(t.TempDir(), "disk.img")
 	disktest.Run(t, "qemu-img", "convert", "-f", "vhdx", "-O", "raw", path, raw)
 	requireSameData(t, imagetest.Open(t, raw).Disk, img.Disk)
@@ -262,7 +254,7 @@ func TestVHDXCorpus(t *testing.T) {
 		img := imagetest.Open(t, path)
 		require.Equal(t, "dynamic", img.Subformat)
 		require.Equal(t, size, img.Disk.Size())
-		requireSound(t, img)
+		imagetest.NoDamage(t, img)
 		if name == "btrfs" {
 			require.Equal(t, "0b959f9cb4e18348ad8b646f152178282542c8304f02fddf765e3fd1a1de6864", imagetest.Hash(t, img))
 		}

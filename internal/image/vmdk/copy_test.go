@@ -29,9 +29,7 @@ func TestSparseCopiesKeepTheGrain(t *testing.T) {
 		require.Equal(t, uint64(grain), binary.LittleEndian.Uint64(head[disktest.VMDKGrainSize:]))
 		img := imagetest.Open(t, path)
 		disktest.CheckBytes(t, img.Disk, data)
-		issues, err := img.Check()
-		require.NoError(t, err)
-		require.Empty(t, issues)
+		imagetest.NoDamage(t, img)
 		disktest.Run(t, "qemu-img", "check", path)
 		disktest.Run(t, "qemu-img", "compare", "-f", "vmdk", "-F", "vmdk", src.Path, path)
 	}

@@ -28,9 +28,7 @@ func agrees(t *testing.T, path string, want []byte) *image.Image {
 	t.Helper()
 	img := imagetest.Open(t, path)
 	disktest.CheckBytes(t, img.Disk, want)
-	issues, err := img.Check()
-	require.NoError(t, err)
-	require.Empty(t, issues)
+	imagetest.NoDamage(t, img)
 	qemuReads(t, path, want)
 	return img
 }
@@ -107,9 +105,7 @@ func TestSplitDisksByQemuImg(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, e.Zero)
 			if img.Check != nil {
-				issues, err := img.Check()
-				require.NoError(t, err)
-				require.Empty(t, issues)
+				imagetest.NoDamage(t, img)
 			}
 		})
 	}
@@ -165,9 +161,7 @@ func TestManyExtents(t *testing.T) {
 			require.Len(t, img.Files(), 301)
 			disktest.CheckBytes(t, img.Disk, want)
 			if img.Check != nil {
-				issues, err := img.Check()
-				require.NoError(t, err)
-				require.Empty(t, issues)
+				imagetest.NoDamage(t, img)
 			}
 		})
 	}

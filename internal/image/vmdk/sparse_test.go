@@ -146,9 +146,7 @@ func TestSparseGrains(t *testing.T) {
 				img := imagetest.Open(t, imagetest.Write(t, t.TempDir(), "disk.vmdk", layout.forge(data)))
 				require.Equal(t, "monolithicSparse", img.Subformat)
 				disktest.CheckBytes(t, img.Disk, data)
-				issues, err := img.Check()
-				require.NoError(t, err)
-				require.Empty(t, issues)
+				imagetest.NoDamage(t, img)
 			})
 		}
 	}
@@ -165,7 +163,7 @@ func TestZeroedGrainNeedsItsFlag(t *testing.T) {
 	require.ErrorContains(t, err, "entry 1")
 }
 
-// The same disks from the program that everybody uses.
+// The same disks from the program in common use.
 func TestSparseByQemuImg(t *testing.T) {
 	for _, size := range []int{5*mib + 3*sector, 64 * kib, sector} {
 		dir := t.TempDir()

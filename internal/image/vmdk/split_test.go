@@ -68,9 +68,7 @@ func TestWrittenSplitDisks(t *testing.T) {
 			img := imagetest.Open(t, path)
 			require.Equal(t, kind, img.Subformat)
 			if img.Check != nil {
-				issues, err := img.Check()
-				require.NoError(t, err)
-				require.Empty(t, issues)
+				imagetest.NoDamage(t, img)
 			}
 			var stored int64
 			for _, f := range img.Files() {
