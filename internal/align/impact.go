@@ -7,6 +7,7 @@ import (
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // ioSizes are those that Impacts are computed for, in bytes: from a log record to a backup stream. 72 KiB is what some
@@ -53,7 +54,7 @@ type Impact struct {
 // ImpactOf computes what the start of p costs.
 func ImpactOf(p boot.Partition, s Storage) Impact {
 	v := p.Volume
-	i := Impact{Partition: p.Number, Storage: s, Block: v.BlockSize, inside: v.DataStart, word: v.Kind.Traits().Unit}
+	i := Impact{Partition: p.Number, Storage: s, Block: v.BlockSize, inside: v.DataStart, word: identify.Traits(v.Kind).Unit}
 	if i.Block <= 0 {
 		i.Block, i.Assumed = Block, true
 	}

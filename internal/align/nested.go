@@ -6,6 +6,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // inside is a volume whose data begin behind its own start, such as the clusters of a FAT or the extents of LVM.
@@ -58,7 +59,7 @@ func (i inside) misaligned(where string, data, unit int64) Finding {
 		f.Severity = Warning
 		past = fmt.Sprintf("%d bytes past a 4 KiB boundary", data%Block)
 	}
-	kind := i.v.Kind.Traits()
+	kind := identify.Traits(i.v.Kind)
 	f.Text = fmt.Sprintf("%s the %s lies at byte %d, %s: it was made so", where, kind.Data, data, past)
 	if i.number != 0 {
 		f.Text += ", and no move of the partition mends it for both"
@@ -70,7 +71,7 @@ func (i inside) misaligned(where string, data, unit int64) Finding {
 // aligned is the finding of data that are on a boundary since the volume is off it.
 func (i inside) aligned(data, unit int64) Finding {
 	f := i.base("nested-aligned", Warning)
-	kind := i.v.Kind.Traits()
+	kind := identify.Traits(i.v.Kind)
 	f.Text = fmt.Sprintf("starts off a multiple of %s, but the %s lies at byte %d, which is on one: "+
 		"a move of the partition puts the data off it, and no place of the partition is right for both",
 		units.Format(unit), kind.Data, data)

@@ -21,6 +21,7 @@ import (
 	"github.com/trueup/trueup/internal/image/driver"
 	"github.com/trueup/trueup/internal/scan/results"
 	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // The tests of this file add an entry to a table of contents, and see it where users do: nothing else knows the entries.
@@ -52,7 +53,7 @@ func dummyDisk(t *testing.T, code, content string) (path string) {
 func TestProberIsOneEntry(t *testing.T) {
 	path := dummyDisk(t, "", "DUMMYVOL")
 	require.NotContains(t, command(t, "inspect", path).stdout, "Dummy")
-	with(t, &volume.Probers, volume.Prober{
+	with(t, &identify.Probers, volume.Prober{
 		Kinds: []volume.Traits{{
 			Kind: "dummy", Title: "Dummy FS", Unit: "lump", Data: "first lump of Dummy FS", Realign: "make it again with mkdummy --align",
 		}},
@@ -196,7 +197,7 @@ func enum(t *testing.T, place ...string) []string {
 
 func TestSchemaListsTheTables(t *testing.T) {
 	var kinds []string
-	for k := range volume.Kinds {
+	for k := range identify.Kinds {
 		kinds = append(kinds, string(k.Kind))
 	}
 	require.ElementsMatch(t, slices.Compact(slices.Sorted(slices.Values(kinds))), enum(t, "$defs", "volume", "properties", "kind"))

@@ -57,27 +57,44 @@ var edges = map[string][]string{
 
 	// table and volume never meet: whether sector 0 is an MBR or the boot sector of a volume is settled by layout.
 	"internal/table": nil,
-	// Boot sectors and superblocks are decoded once, for those that say what a volume is and those that find files in it.
-	"internal/fs/ext":  nil,
-	"internal/fs/fat":  nil,
-	"internal/fs/ntfs": nil,
-	"internal/volume":  {"internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs"},
+	// What a prober returns. Probers are below it by family, and identify lists them.
+	"internal/volume": nil,
+	// Boot sectors and superblocks are decoded once, for the prober and for the reader of files.
+	"internal/fs/exfat":          {"internal/volume"},
+	"internal/fs/ext":            {"internal/volume"},
+	"internal/fs/fat":            {"internal/volume"},
+	"internal/fs/ntfs":           {"internal/volume"},
+	"internal/volume/disklabel":  {"internal/volume"},
+	"internal/volume/filesystem": {"internal/fs/fat", "internal/volume"}, // HPFS begins with the BPB of a FAT
+	"internal/volume/stack":      {"internal/volume"},
+	"internal/volume/identify": {
+		"internal/fs/exfat", "internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs", "internal/volume",
+		"internal/volume/disklabel", "internal/volume/filesystem", "internal/volume/stack",
+	},
 	// Files of a guest, and values in them: where their bytes lie. They know no partitions.
 	"internal/guestfile": {"internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs"},
 	"internal/hive":      nil,
 	// What all knowledge of booting is made of, one package for each family of it, and the lists above them.
-	"internal/boot":          {"internal/guestfile", "internal/table", "internal/volume"},
-	"internal/boot/firmware": {"internal/boot", "internal/guestfile", "internal/table", "internal/volume"},
-	"internal/boot/grub":     {"internal/boot", "internal/table", "internal/volume"},
-	"internal/boot/linux":    {"internal/boot", "internal/guestfile", "internal/table", "internal/volume"},
-	"internal/boot/windows":  {"internal/boot", "internal/guestfile", "internal/hive", "internal/table", "internal/volume"}, // a registry is a hive
+	"internal/boot": {"internal/guestfile", "internal/table", "internal/volume"},
+	"internal/boot/firmware": {
+		"internal/boot", "internal/fs/exfat", "internal/guestfile", "internal/table", "internal/volume",
+	}, // a move of exFAT makes its checksum anew
+	"internal/boot/grub":  {"internal/boot", "internal/table", "internal/volume", "internal/volume/identify"}, // room in volumes
+	"internal/boot/linux": {"internal/boot", "internal/guestfile", "internal/table", "internal/volume"},
+	// A registry is a hive. The traits of a kind say what Windows starts from.
+	"internal/boot/windows": {
+		"internal/boot", "internal/guestfile", "internal/hive", "internal/table", "internal/volume", "internal/volume/identify",
+	},
 	"internal/boot/known":    {"internal/boot", "internal/boot/firmware", "internal/boot/grub", "internal/boot/linux", "internal/boot/windows"},
-	"internal/boot/boottest": {"internal/boot", "internal/boot/known", "internal/table", "internal/volume"}, // for their tests
-	// A disk is asked for all that is known.
-	"internal/layout": {"internal/boot", "internal/boot/known", "internal/table", "internal/volume"},
+	"internal/boot/boottest": {"internal/boot", "internal/boot/known", "internal/table", "internal/volume/identify"}, // for their tests
+	// A disk is asked for all that is known. Members of arrays and dynamic disks are of the disk as a whole.
+	"internal/layout": {
+		"internal/boot", "internal/boot/known", "internal/table", "internal/volume", "internal/volume/identify",
+		"internal/volume/stack",
+	},
 
 	// The verdict names kinds of partitions and file systems, the advice also boot code.
-	"internal/align": {"internal/boot", "internal/layout", "internal/table", "internal/volume"},
+	"internal/align": {"internal/boot", "internal/layout", "internal/table", "internal/volume", "internal/volume/identify"},
 	// A plan asks a table and the references for their patches, and knows which kinds of partitions can move.
 	"internal/plan": {"internal/align", "internal/boot", "internal/layout", "internal/table"},
 
@@ -91,6 +108,7 @@ var edges = map[string][]string{
 	"internal/report": {
 		"internal/align", "internal/boot", "internal/container", "internal/image", "internal/image/ova", "internal/layout",
 		"internal/plan", "internal/realign", "internal/table", "internal/verify", "internal/volume",
+		"internal/volume/identify",
 	},
 	// Rows of many images and their reports: made of what is reported of one.
 	"internal/scan/results": {"internal/align", "internal/layout", "internal/report"},
@@ -197,8 +215,13 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 			require.NotEqual(t, "internal/boot/boottest", to, path)
 		}
 	}
-	require.NotContains(t, edges["internal/table"], "internal/volume")
-	require.NotContains(t, edges["internal/volume"], "internal/table")
+	for path, tos := range edges {
+		finds := strings.HasPrefix(path, "internal/volume") || strings.HasPrefix(path, "internal/fs/")
+		require.False(t, finds && slices.Contains(tos, "internal/table"), path)
+	}
+	require.False(t, slices.ContainsFunc(edges["internal/table"], func(to string) bool {
+		return strings.HasPrefix(to, "internal/volume") || strings.HasPrefix(to, "internal/fs/")
+	}))
 }
 
 // openers may touch the file system, and starters may start goroutines. cli's are the ones that wait for

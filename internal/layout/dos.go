@@ -9,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // Types of extended partitions.
@@ -39,7 +40,7 @@ func (l *Layout) lastForDOS(box boot.Partition) (last int) {
 		return 0
 	}
 	for _, p := range l.Partitions {
-		fat := p.Volume.Kind.Traits().DOS || (p.Volume.Kind == volume.Unknown && isTypeOfFAT(p.Type))
+		fat := identify.Traits(p.Volume.Kind).DOS || (p.Volume.Kind == volume.Unknown && isTypeOfFAT(p.Type))
 		if fat && p.Kind == table.Logical && box.Contains(p.Range) {
 			last = max(last, p.Number)
 		}

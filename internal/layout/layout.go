@@ -15,6 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // Layout is what is on a disk. Offsets are bytes of the disk.
@@ -55,7 +56,7 @@ func Read(d disk.Disk, hint table.Geometry) (*Layout, error) {
 }
 
 // Survey is Read for a verdict. It leaves out what only a move needs, references and the chain of the boot, and
-// identifies the boot code. It reads little: the first 4 KiB of a partition if they are sound (see volume.Glance), and
+// identifies the boot code. It reads little: the first 4 KiB of a partition if they are sound (see identify.Glance), and
 // no more of the disk as a whole behind a table that makes sense.
 func Survey(d disk.Disk, hint table.Geometry) (*Layout, error) {
 	l, err := look(d, hint, true)
@@ -79,11 +80,11 @@ func look(d disk.Disk, hint table.Geometry, short bool) (*Layout, error) {
 	if err != nil && !errors.Is(err, ondisk.ErrNoMatch) {
 		return nil, err
 	}
-	probe, all := prober(volume.Probe), prober(volume.Probe)
+	probe, all := prober(identify.Probe), prober(identify.Probe)
 	if short {
-		probe, all = volume.Glance, volume.Glance
+		probe, all = identify.Glance, identify.Glance
 		if sensible(t) {
-			all = volume.Front
+			all = identify.Front
 		}
 	}
 	whole, verr := all(d, 0)
@@ -141,10 +142,10 @@ func (l *Layout) resolveSector0(t *table.Table, whole *volume.Volume) *table.Tab
 	if !t.Plausible() {
 		return nil
 	}
-	if whole.Kind.Traits().Foreign {
+	if identify.Traits(whole.Kind).Foreign {
 		l.Issues = append(l.Issues, ondisk.Issue{Code: "second-table", Effect: ondisk.Note, Text: fmt.Sprintf(
 			"the disk has a second table beside its MBR (%s), which is neither judged nor changed: the MBR is sound and counts",
-			whole.Kind.Traits().Slices)})
+			identify.Traits(whole.Kind).Slices)})
 		return t
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{

@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/stack"
 )
 
 // ldmtool runs commands on the image of a dynamic disk. It tells where volumes lie even though it cannot make devices
@@ -50,14 +51,14 @@ func checkLDM(t *testing.T, f disktest.Forged, group string, heads []int64, disk
 	}
 	ldmtool(t, path, "show diskgroup "+group, &all)
 	require.Len(t, all.Disks, len(diskIDs))
-	want := map[string][]volume.LDMExtent{}
+	want := map[string][]stack.LDMExtent{}
 	for _, name := range all.Volumes {
 		var v ldmVolume
 		ldmtool(t, path, "show volume "+group+" "+name, &v)
 		for _, name := range v.Partitions {
 			var p ldmPartition
 			ldmtool(t, path, "show partition "+group+" "+name, &p)
-			want[p.Disk] = append(want[p.Disk], volume.LDMExtent{
+			want[p.Disk] = append(want[p.Disk], stack.LDMExtent{
 				Name: name, Whole: len(v.Partitions) == 1 || v.Type == "mirrored",
 				Range: disk.Range{Off: (63 + p.Start) * 512, Len: p.Size * 512},
 			})
@@ -67,7 +68,7 @@ func checkLDM(t *testing.T, f disktest.Forged, group string, heads []int64, disk
 		for _, at := range heads {
 			f.Put(at+48, []byte(id))
 		}
-		got, err := volume.ReadLDM(memory(f), heads)
+		got, err := stack.ReadLDM(memory(f), heads)
 		require.NoError(t, err)
 		require.ElementsMatch(t, want[name], got, name)
 	}
@@ -79,7 +80,7 @@ func TestDynamicDiskOfWindows(t *testing.T) {
 	v := l.Partitions[0].Volume
 	require.Equal(t, volume.NTFS, v.Kind, "the volume lies at the start of the partition")
 	require.Equal(t, []volume.Part{{Name: "Disk1-01", Kind: "volume", Size: 96256 * 512}}, v.Parts)
-	heads := volume.LDMHeads(int64(len(f)), 512)
+	heads := stack.LDMHeads(int64(len(f)), 512)
 	ids := map[string]string{}
 	path := filepath.Join(t.TempDir(), "disk.img")
 	f.Write(t, path)
@@ -92,7 +93,7 @@ func TestDynamicDiskOfWindows(t *testing.T) {
 	checkLDM(t, f, group, heads, ids)
 	for i, at := range heads {
 		f.Put(at, make([]byte, 512))
-		_, err := volume.ReadLDM(memory(f), heads)
+		_, err := stack.ReadLDM(memory(f), heads)
 		require.Equal(t, i == len(heads)-1, err != nil, "a copy of the private header is left")
 	}
 }
@@ -107,7 +108,7 @@ func TestMadeDynamicDisks(t *testing.T) {
 		require.Equal(t, []string{"ldm"}, codes(l))
 		require.True(t, l.Issues[0].DiskWide)
 		require.Equal(t, volume.LDM, l.Partitions[0].Volume.Kind)
-		checkLDM(t, f, "99999999-8888-7777-6666-555555555555", volume.LDMHeads(int64(len(f)), 512),
+		checkLDM(t, f, "99999999-8888-7777-6666-555555555555", stack.LDMHeads(int64(len(f)), 512),
 			map[string]string{"Disk1": "11111111-2222-3333-4444-555555555555"})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // Machine relates the disks of one machine. A Windows names the partitions of an MBR disk by the signature of the disk
@@ -150,7 +151,7 @@ func (l *Layout) knownElsewhere(m *Machine) {
 	}
 	number, count := 0, 0
 	for _, p := range l.Partitions {
-		if p.Volume.Kind.Traits().Letter {
+		if identify.Traits(p.Volume.Kind).Letter {
 			number, count = p.Number, count+1
 		}
 	}

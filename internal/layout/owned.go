@@ -8,13 +8,13 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
-	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/stack"
 )
 
 // firmwareRAID reports a disk that is a member of the array of a BIOS or controller: the partitions are those of the
 // array, and other disks hold them too.
 func (l *Layout) firmwareRAID(d disk.Disk) error {
-	name, at, err := volume.FirmwareRAID(d)
+	name, at, err := stack.FirmwareRAID(d)
 	if name == "" || err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // checkSectors reports a table that counts sectors of another size than the disk is read with: a raw image does not
@@ -126,7 +127,7 @@ func explain(d disk.Disk, sector int64) (e evidence, err error) {
 		}
 		kind := volume.Unknown
 		if p.Kind != table.Extended {
-			v, err := volume.Probe(disk.Section(m, p.Range), p.Off)
+			v, err := identify.Probe(disk.Section(m, p.Range), p.Off)
 			if err != nil {
 				return e, err
 			}

@@ -12,6 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/identify"
+	"github.com/trueup/trueup/internal/volume/stack"
 )
 
 // fromDisk converts the starts of parts that count from the start of the disk into starts from that of the partition.
@@ -60,7 +62,7 @@ func (l *Layout) readSlices(d disk.Disk) error {
 	}
 	for _, p := range l.Partitions {
 		fromDisk(p.Volume, p.Range)
-		if i, ok := misalignedInside(p.Volume, "partition"); ok && (p.Volume.Kind.Sliced() || isMember(p.Partition)) {
+		if i, ok := misalignedInside(p.Volume, "partition"); ok && (identify.Sliced(p.Volume.Kind) || isMember(p.Partition)) {
 			i.Partition = p.Number
 			l.Issues = append(l.Issues, i)
 		}
@@ -83,10 +85,10 @@ func (l *Layout) readDynamic(d disk.Disk) error {
 			// The last sector, and the copy of it. Source: libldm, src/ldm.c; Linux, block/partitions/ldm.h.
 			heads = append(heads, p.End()-d.SectorSize(), p.Off+1856*d.SectorSize())
 		case member && p.Kind != table.Entry && heads == nil:
-			heads = volume.LDMHeads(d.Size(), d.SectorSize())
+			heads = stack.LDMHeads(d.Size(), d.SectorSize())
 		}
 	}
-	extents, err := volume.ReadLDM(d, heads)
+	extents, err := stack.ReadLDM(d, heads)
 	switch {
 	case errors.Is(err, ondisk.ErrNoMatch):
 		return nil
@@ -114,7 +116,7 @@ func (l *Layout) readDynamic(d disk.Disk) error {
 // describe lists in a member the extents that lie in it, and returns the others: an extent belongs to one partition.
 // Where no whole volume starts with the member, its file system may be too large or malformed: a striped, spanned or
 // RAID-5 volume goes on elsewhere.
-func (l *Layout) describe(p boot.Partition, extents []volume.LDMExtent) (left []volume.LDMExtent) {
+func (l *Layout) describe(p boot.Partition, extents []stack.LDMExtent) (left []stack.LDMExtent) {
 	whole := false
 	for _, x := range extents {
 		if x.Off < p.Off || x.End() > p.End() {
@@ -139,7 +141,7 @@ func (l *Layout) describe(p boot.Partition, extents []volume.LDMExtent) (left []
 // FixedParts returns the slices of a table over the whole disk that is not one of a PC: they are judged and never
 // moved.
 func (l *Layout) FixedParts() (out []volume.Part) {
-	if l.Table != nil || l.Volume == nil || !l.Volume.Kind.Sliced() {
+	if l.Table != nil || l.Volume == nil || !identify.Sliced(l.Volume.Kind) {
 		return nil
 	}
 	for _, p := range l.Volume.Parts {
@@ -155,13 +157,13 @@ func (l *Layout) FixedTable() string {
 	if l.Table != nil || l.Volume == nil {
 		return ""
 	}
-	return l.Volume.Kind.Traits().Slices
+	return identify.Traits(l.Volume.Kind).Slices
 }
 
 // onlyLabel reports a label without a partition table.
 func (l *Layout) onlyLabel() {
 	v := l.Volume
-	if !v.Kind.Sliced() {
+	if !identify.Sliced(v.Kind) {
 		return
 	}
 	if len(v.Outside) > 0 {
@@ -176,7 +178,7 @@ func (l *Layout) onlyLabel() {
 	}
 	l.Issues = append(l.Issues, ondisk.Issue{Code: "label-only", Effect: ondisk.Note, Text: fmt.Sprintf(
 		"the partition table of the disk is not one of a PC (%s): its slices are shown, and none of them is moved",
-		v.Kind.Traits().Slices)})
+		identify.Traits(v.Kind).Slices)})
 	if i, ok := misalignedInside(v, "disk"); ok {
 		l.Issues = append(l.Issues, i)
 	}

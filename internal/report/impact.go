@@ -11,6 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // Impact is what the start of a partition costs on a storage.
@@ -103,7 +104,7 @@ func (r *Inspect) AddImpacts(l *layout.Layout, s align.Storage) {
 	for i, p := range l.Partitions[:min(len(l.Partitions), maxImpacts)] {
 		if align.Judged(p) {
 			r.Partitions[i].Impact = newImpact(align.ImpactOf(p, s))
-			r.Partitions[i].Impact.unit = p.Volume.Kind.Traits().Unit
+			r.Partitions[i].Impact.unit = identify.Traits(p.Volume.Kind).Unit
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/units"
 	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // Text writes results for people.
@@ -132,8 +133,8 @@ func (t *Text) verdict(d Disk) {
 		which, start = "partitions "+strings.Join(bad, ", "), "start"
 	}
 	boundary, every := units.Format(d.Boundary), "every partition"
-	if d.Volume != nil && volume.Kind(d.Volume.Kind).Sliced() {
-		table := volume.Kind(d.Volume.Kind).Traits().Title
+	if d.Volume != nil && identify.Sliced(volume.Kind(d.Volume.Kind)) {
+		table := identify.Traits(volume.Kind(d.Volume.Kind)).Title
 		which, start, every = "a slice of the "+table, "starts", "every slice of the "+table
 	}
 	switch {
@@ -332,7 +333,7 @@ func (t *Text) content(p Partition) string {
 
 // volumeName is a kind and a label: NTFS "SYSTEM".
 func volumeName(kind, label string) string {
-	name := volume.Kind(kind).Traits().Title
+	name := identify.Traits(volume.Kind(kind)).Title
 	if label != "" {
 		name += fmt.Sprintf(` "%s"`, Safe(label))
 	}
@@ -342,7 +343,7 @@ func volumeName(kind, label string) string {
 func volumeText(v *Volume) string {
 	name := volumeName(v.Kind, v.Label)
 	if v.Cluster > 0 {
-		name += fmt.Sprintf(", %s %ss", units.Format(v.Cluster), volume.Kind(v.Kind).Traits().Unit)
+		name += fmt.Sprintf(", %s %ss", units.Format(v.Cluster), identify.Traits(volume.Kind(v.Kind)).Unit)
 	}
 	return name
 }

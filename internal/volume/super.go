@@ -1,10 +1,9 @@
 package volume
 
 import (
+	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"hash/crc32"
 	"strings"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -12,75 +11,55 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-const (
-	atSuper   = 1024   // where Linux keeps most superblocks
-	bootMagic = 0xaa55 // the last two bytes of a boot sector
-)
+// BootMagic is the last two bytes of a boot sector.
+const BootMagic = 0xaa55
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// superblock decodes the fixed-size struct v from off. Where the disk ends before it, nothing matches.
-func superblock(d disk.Disk, off int64, order binary.ByteOrder, v any) ([]byte, error) {
-	n := int64(binary.Size(v))
-	if off < 0 || off > d.Size()-n {
-		return nil, ondisk.ErrNoMatch
-	}
-	b, err := ondisk.Bytes(d, off, n)
+// Superblock decodes the fixed-size struct v from off. Where the disk ends before it, nothing matches.
+func Superblock(d disk.Disk, off int64, order binary.ByteOrder, v any) ([]byte, error) {
+	b, err := ReadBlock(d, off, int64(binary.Size(v)))
 	if err != nil {
 		return nil, err
 	}
 	return b, ondisk.Fill(b, order, v)
 }
 
-// powerBetween reports whether n is a power of two within both limits.
-func powerBetween(n, low, high int64) bool { return n >= low && n <= high && units.IsPowerOfTwo(n) }
+// PowerBetween reports whether n is a power of two within both limits.
+func PowerBetween(n, low, high int64) bool { return n >= low && n <= high && units.IsPowerOfTwo(n) }
 
-// blocksWithin checks a count of blocks against the size of the partition.
-func blocksWithin(what, name string, off int64, n uint64, block, size int64) error {
+// BlocksWithin checks a count of blocks against the size of the partition.
+func BlocksWithin(what, name string, off int64, n uint64, block, size int64) error {
 	if most := size / block; n == 0 || n > ondisk.U64(most) {
-		return field(what, name, off, n, fmt.Sprintf("1 to %d, the size of the partition", most))
+		return ondisk.Field(what, name, off, n, fmt.Sprintf("1 to %d, the size of the partition", most))
 	}
 	return nil
 }
 
-// hexOf is how a number of a fixed width stands in a message.
-func hexOf[T uint16 | uint32 | uint64](n T) string {
+// Hex is how a number of a fixed width stands in a message.
+func Hex[T uint16 | uint32 | uint64](n T) string {
 	return fmt.Sprintf("%#0*x", 2*binary.Size(n), n)
 }
 
-// label is a name in a field of fixed size, without the blanks behind it.
-func label(b []byte) string { return strings.TrimRight(zeroTerminated(b), " \t\r\n") }
+// Label is a name in a field of fixed size, without the blanks behind it.
+func Label(b []byte) string { return strings.TrimRight(Text(b), " \t\r\n") }
 
-// detail adds something to know the volume by.
-func (v *Volume) detail(name, format string, args ...any) {
-	v.Details = append(v.Details, Detail{name, fmt.Sprintf(format, args...)})
+// Text is a text in a field of fixed size.
+func Text(b []byte) string {
+	s, _, _ := bytes.Cut(b, []byte{0})
+	return string(s)
 }
 
-// ignoreNoMatch is for what is looked for inside of a volume, where it may be absent.
-func ignoreNoMatch(err error) error {
-	if errors.Is(err, ondisk.ErrNoMatch) {
-		return nil
+// UUID is a UUID as libblkid prints it, which takes zeros for none.
+func UUID(b [16]byte) string {
+	if b == [16]byte{} {
+		return ""
 	}
-	return err
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// isBroken tells a structure that is malformed, or too large to be read, from a disk that cannot be read.
-func isBroken(err error) bool {
-	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit)
-}
-
-// start reads the first sector.
-func start(d disk.Disk) ([]byte, error) {
-	if d.Size() < units.SectorSize {
+// ReadBlock reads n bytes at off. Where the disk ends before them, nothing matches.
+func ReadBlock(d disk.Disk, off, n int64) ([]byte, error) {
+	if off < 0 || off > d.Size()-n {
 		return nil, ondisk.ErrNoMatch
 	}
-	return ondisk.Bytes(d, 0, units.SectorSize)
-}
-
-// orNoMatch is the error of bytes that are not those looked for, unless they could not be read.
-func orNoMatch(err error) error {
-	if err == nil {
-		err = ondisk.ErrNoMatch
-	}
-	return err
+	return ondisk.Bytes(d, off, n)
 }

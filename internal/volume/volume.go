@@ -1,9 +1,8 @@
-// Package volume names what a partition holds from its first sectors, and reads what a volume stores about its own place.
+// Package volume has the contract of what finds a volume: its kinds, what is known of each, and what a prober returns.
 package volume
 
 import (
-	"cmp"
-	"errors"
+	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -12,9 +11,6 @@ import (
 // Kind names a file system or another content of a partition. Its text is that of libblkid where that has one, in
 // lower case.
 type Kind string
-
-// Unknown is the kind of what no prober finds.
-const Unknown Kind = "unknown"
 
 // Traits are what the program knows of a kind besides how it is found.
 type Traits struct {
@@ -48,26 +44,6 @@ type Traits struct {
 	InSlice      bool // the first slice of a table can hold it; both are found where that begins at the start
 	Hides        Kind // is a part of it where both are found
 }
-
-// Traits returns what is known of a kind.
-func (k Kind) Traits() Traits {
-	t := Traits{Kind: k}
-	for known := range Kinds {
-		if known.Kind == k {
-			t = known
-			break
-		}
-	}
-	t.Title = cmp.Or(t.Title, t.Slices, string(k))
-	t.Unit = cmp.Or(t.Unit, "block")
-	t.Data = cmp.Or(t.Data, "first block of the data of "+string(k))
-	t.Realign = cmp.Or(t.Realign, "to align its data, make the volume again and copy them")
-	return t
-}
-
-// Sliced reports whether a kind is a table inside of a partition, or one of another machine than a PC over the whole
-// disk.
-func (k Kind) Sliced() bool { return k.Traits().Slices != "" }
 
 // Volume is what a partition holds. Offsets are bytes from its start.
 type Volume struct {
@@ -112,10 +88,8 @@ type BPB struct {
 	Backup     int64 // byte offset of the copy of the boot sector in the partition, 0 without one inside
 }
 
-// Offsets in a boot sector, in bytes. Spec: FAT specification 1.03; NTFS keeps the same places.
-const (
-	AtHidden = 0x1c
-)
+// AtHidden is the offset of the hidden sectors in a boot sector, in bytes. Spec: FAT specification 1.03; NTFS keeps it.
+const AtHidden = 0x1c
 
 // Prober knows one kind of content. Probe returns ErrNoMatch for what is not its own, and a FormatError for its own when it
 // is broken, beside the volume when that could be read all the same.
@@ -132,71 +106,33 @@ type Mark struct {
 	Bytes string
 }
 
-// Probe asks all probers. Two that match are an issue, never a silent first winner; what none knows has a name at
-// most by its magic number, or is Unknown. The error is one of reading. at is the byte offset of whole on the disk: messages name places on the disk.
-func Probe(whole disk.Disk, at int64) (*Volume, error) {
-	d, done := withHead(whole, headSize)
-	defer done()
-	v, err := d.ask(at, d.mayBe)
-	if err != nil || v.Kind != Unknown {
-		return v, err
-	}
-	return byMagic(d)
+// Note adds an issue. What is worse than a warning counts when the volume moves.
+func (v *Volume) Note(code string, effect ondisk.Effect, text, remedy string) {
+	v.Issues = append(v.Issues,
+		ondisk.Issue{Code: code, Effect: effect, OnMove: effect > ondisk.Warn, Text: text, Remedy: remedy})
 }
 
-// Glance is Probe for who wants to know what a volume is, and no more: a sound one with a mark in its first 4 KiB is believed. What else
-// could show farther in or at the end is only looked for without such a mark: an array that keeps its superblock at the end (it holds what
-// was found), or what an earlier use of the space left.
-func Glance(whole disk.Disk, at int64) (*Volume, error) {
-	v, err := Front(whole, at)
-	if err != nil || (v.Kind != Unknown && !v.broken()) {
-		return v, err
+// Add adds what the volume says about itself; an empty value is nothing to say.
+func (v *Volume) Add(name, value string) {
+	if value != "" {
+		v.Details = append(v.Details, Detail{name, value})
 	}
-	return Probe(whole, at)
 }
 
-// Front is what shows by a mark in the first 4 KiB of a volume.
-func Front(whole disk.Disk, at int64) (*Volume, error) {
-	d, done := withHead(whole, frontSize)
-	defer done()
-	if d.head == nil {
-		return Probe(whole, at)
-	}
-	return d.ask(at, func(p Prober) bool { return len(p.Marks) > 0 && d.mayBe(p) })
+// Addf adds something to know the volume by.
+func (v *Volume) Addf(name, format string, args ...any) {
+	v.Details = append(v.Details, Detail{name, fmt.Sprintf(format, args...)})
 }
 
-// ask asks the probers that may know the volume, and settles what they say.
-func (h headed) ask(at int64, may func(p Prober) bool) (*Volume, error) {
-	var found []*Volume
-	for _, p := range Probers {
-		if !may(p) {
-			continue
+// Inherit takes over what is wrong with the disk as a whole, such as a Linux that hibernates into a swap area on RAID or LVM, and a boot
+// sector, which a BIOS runs whatever lies behind it: it was made for the partition when it says where that is.
+func (v *Volume) Inherit(other *Volume) {
+	for _, i := range other.Issues {
+		if i.DiskWide {
+			v.Issues = append(v.Issues, i)
 		}
-		v, err := p.Probe(h)
-		switch {
-		case errors.Is(err, ondisk.ErrNoMatch):
-			continue
-		case errors.Is(err, ondisk.ErrFormat):
-			err = ondisk.Shift(err, at)
-			if v == nil {
-				v = &Volume{Kind: p.Kinds[0].Kind}
-			}
-			v.Issues = append(v.Issues, ondisk.Issue{
-				Code: "volume", Effect: ondisk.BadVolume, OnMove: true, Text: err.Error(), Err: err,
-				Remedy: "run the guest's own file-system check, or move the partition as opaque bytes with --allow-unbootable",
-			})
-		case err != nil:
-			return nil, err
-		}
-		found = append(found, v)
 	}
-	if len(found) == 0 {
-		return &Volume{Kind: Unknown}, nil
+	if v.Boot == nil {
+		v.Boot = other.Boot
 	}
-	return settle(withoutRuins(withoutSlices(withoutHidden(outermost(found))))), nil
-}
-
-// field is a FormatError of a structure of a volume.
-func field(what, name string, off int64, got, want any) error {
-	return &ondisk.FormatError{What: what, Off: off, Field: name, Got: got, Want: want}
 }

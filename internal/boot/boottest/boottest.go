@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
-	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // Disk returns a disk of bytes, in sectors of 512 bytes.
@@ -36,7 +36,7 @@ func Partitions(t testing.TB, d disk.Disk) (*table.Table, []boot.Partition) {
 	}
 	var out []boot.Partition
 	for _, p := range tab.Partitions {
-		v, err := volume.Probe(disk.Section(d, p.Range), p.Off)
+		v, err := identify.Probe(disk.Section(d, p.Range), p.Off)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // V2 is boot.img of GRUB 2, in the MBR or in the boot sector of a partition. It names the first sector of core.img
@@ -217,7 +218,7 @@ func stays(stored boot.Partition, off int64) string {
 	if stored.Kind == table.Extended {
 		return "it stands in a record of the partition table"
 	}
-	if reserved := stored.Volume.Kind.Traits().Checksummed; reserved > 0 && off >= reserved {
+	if reserved := identify.Traits(stored.Volume.Kind).Checksummed; reserved > 0 && off >= reserved {
 		return fmt.Sprintf("it stands under a checksum of %s", stored.Volume.Kind)
 	}
 	return ""

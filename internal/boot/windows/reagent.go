@@ -11,6 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // Recovery finds the places of the recovery system in ReAgent.xml. Elements such as WinreLocation name a partition by
@@ -28,7 +29,7 @@ const (
 )
 
 func findRecovery(g *boot.Guest, p boot.Partition, f *boot.Found) error {
-	if !p.Volume.Kind.Traits().Windows {
+	if !identify.Traits(p.Volume.Kind).Windows {
 		return nil
 	}
 	for _, path := range recoveryFiles {

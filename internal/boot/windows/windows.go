@@ -14,6 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/hive"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
+	"github.com/trueup/trueup/internal/volume/identify"
 )
 
 // Folders finds the folders of each Windows. Other finders read its files; this one reports files that cannot be read
@@ -105,7 +106,7 @@ func unreadable(f *boot.Found, p boot.Partition, loads string, err error) error 
 // windowsFiles opens a file system that Windows starts from. It returns ErrNoMatch for a partition without one, and for
 // a broken boot sector, which its prober reports. If the root cannot be read, nothing can be read.
 func windowsFiles(g *boot.Guest, p boot.Partition) (guestfile.FS, error) {
-	if !p.Volume.Kind.Traits().Windows || p.Volume.Size == 0 {
+	if !identify.Traits(p.Volume.Kind).Windows || p.Volume.Size == 0 {
 		return nil, ondisk.ErrNoMatch
 	}
 	files, err := g.Files(p)

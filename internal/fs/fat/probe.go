@@ -1,0 +1,160 @@
+package fat
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Prober finds FAT12, FAT16 and FAT32. A broken one is "fat": its boot sector does not tell them apart.
+var Prober = volume.Prober{
+	Kinds: []volume.Traits{{Kind: "fat", NeverStale: true}, traits(volume.FAT12), traits(volume.FAT16), traits(volume.FAT32)},
+	Marks: []volume.Mark{{Off: 510, Bytes: "\x55\xaa"}},
+	Probe: probe,
+}
+
+func traits(k volume.Kind) volume.Traits {
+	return volume.Traits{
+		Kind: k, Title: strings.ToUpper(string(k)), Unit: "cluster", Windows: true, Letter: true, DOS: true,
+		Data:    fmt.Sprintf("first %s cluster", k),
+		Realign: "to align its clusters, format it again with a tool that aligns them (mkfs.fat does), and copy the files",
+	}
+}
+
+// kinds are the kinds by the bits of an entry of the FAT.
+var kinds = map[int64]volume.Kind{12: volume.FAT12, 16: volume.FAT16, 32: volume.FAT32}
+
+func probe(d disk.Disk) (*volume.Volume, error) {
+	b, err := Read(d)
+	if err != nil {
+		return nil, err
+	}
+	kind := kinds[b.Bits]
+	v := &volume.Volume{Kind: kind, Size: b.Total, BlockSize: b.Cluster, DataStart: b.Data, Boot: &volume.BPB{
+		Kind: kind, SectorSize: b.Sector, Hidden: b.Hidden, Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads),
+	}}
+	if b.Named() {
+		v.Label, v.UUID = Label(b.Label[:]), fmt.Sprintf("%04X-%04X", b.Serial>>16, b.Serial&0xffff)
+	}
+	if kind == volume.FAT32 {
+		if err := readBackup(v, d, b); err != nil {
+			return nil, err
+		}
+	}
+	if b.Total > d.Size() {
+		tooLarge(v, d.Size())
+	}
+	if err := readDirty(v, d, b); err != nil {
+		return nil, err
+	}
+	return v, readLabel(v, d, b)
+}
+
+// readDirty says that a FAT was not unmounted: by the flag of the boot sector, where Windows NT and Linux keep it, or by a bit of the second
+// entry, which DOS and Windows 95 clear while they write. Spec: Linux, include/uapi/linux/msdos_fs.h, FAT_STATE_DIRTY; Microsoft FAT
+// specification 1.03, "ClnShutBitMask". A table whose first entry is not one says nothing.
+func readDirty(v *volume.Volume, d disk.Disk, b *Boot) error {
+	dirty := b.Named() && b.State&1 != 0
+	var entries [2]uint32
+	clean := uint32(1 << 27)
+	if v.Kind == volume.FAT16 {
+		var short [2]uint16
+		if _, err := volume.Superblock(d, b.FAT.Off, binary.LittleEndian, &short); err != nil && !errors.Is(err, ondisk.ErrNoMatch) {
+			return err
+		}
+		entries, clean = [2]uint32{uint32(short[0]), uint32(short[1])}, 1<<15
+	} else if _, err := volume.Superblock(d, b.FAT.Off, binary.LittleEndian, &entries); err != nil && !errors.Is(err, ondisk.ErrNoMatch) {
+		return err
+	}
+	if v.Kind != volume.FAT12 && entries[0]&0xff == uint32(b.Media) && entries[1]&clean == 0 {
+		dirty = true
+	}
+	if dirty {
+		v.Note("fat-dirty", ondisk.Note, "the FAT is marked dirty: it was not unmounted cleanly", "")
+	}
+	return nil
+}
+
+// tooLarge reports a file system that says it is larger than its partition, as a truncated image does. It can be read as
+// far as it is there; moving the partition would cut off the rest for good.
+func tooLarge(v *volume.Volume, size int64) {
+	text := fmt.Sprintf("the %s has %d bytes by its boot sector, but the partition has %d", v.Kind, v.Size, size)
+	v.Note("volume-size", ondisk.Warn, text, "run a file-system check in the guest")
+	v.Note("volume-size", ondisk.Refuse, text, "correct the partition table or the file system in the guest first")
+}
+
+// readBackup remembers the copy of the boot sector that FAT32 keeps in its reserved sectors.
+func readBackup(v *volume.Volume, d disk.Disk, b *Boot) error {
+	n := int64(b.BackupSector)
+	if n == 0 || n >= int64(b.Reserved) {
+		return nil // 0 and 0xffff mean that it is absent
+	}
+	var magic uint16
+	_, err := volume.Superblock(d, n*b.Sector+units.SectorSize-2, binary.LittleEndian, &magic)
+	if err != nil && !errors.Is(err, ondisk.ErrNoMatch) {
+		return err
+	}
+	if magic != volume.BootMagic {
+		v.Note("fat-backup", ondisk.Note, fmt.Sprintf("there is no backup boot sector in sector %d, where the boot sector says it is", n), "")
+		return nil
+	}
+	v.Boot.Backup = n * b.Sector
+	return nil
+}
+
+// readLabel prefers the label in the root directory, which is the one that Windows shows. Only the first cluster of a FAT32
+// root is looked at.
+func readLabel(v *volume.Volume, d disk.Disk, b *Boot) error {
+	r := b.Root
+	if v.Kind == volume.FAT32 {
+		c := int64(b.RootCluster)
+		if !b.Has(c) {
+			v.Note("fat-root", ondisk.Warn, fmt.Sprintf("the root cluster at 0x2c is %d, want 2 to %d", c, b.Clusters+1),
+				"run a file-system check in the guest")
+			return nil
+		}
+		r = disk.Range{Off: b.At(c), Len: b.Cluster}
+	}
+	if r.Off >= d.Size() {
+		return nil // cut off, see tooLarge
+	}
+	end := min(r.Off+min(r.Len, maxRoot), d.Size())
+	for at := r.Off; at < end; at += rootPiece {
+		raw, err := ondisk.Bytes(d, at, min(rootPiece, end-at))
+		if err != nil {
+			return err
+		}
+		for ; len(raw) >= Slot; raw = raw[Slot:] {
+			const volumeID, longName, deleted = 0x08, 0x0f, 0xe5
+			switch {
+			case raw[0] == 0:
+				return nil
+			case raw[0] != deleted && raw[11]&longName != longName && raw[11]&volumeID != 0:
+				v.Label = Label(raw[:11])
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// What is read of a root directory for the label, in bytes: formatters make it the first entry.
+const (
+	maxRoot   = 64 << 10
+	rootPiece = 2 << 10
+)
+
+// Label is a text filled up with blanks, as FAT writes it. "NO NAME" is how formatters write none.
+func Label(b []byte) string {
+	s := strings.TrimRight(volume.Text(b), " ")
+	if s == "NO NAME" {
+		return ""
+	}
+	return s
+}

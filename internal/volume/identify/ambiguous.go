@@ -1,0 +1,99 @@
+package identify
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// outermost settles pairs that are no contradiction: one volume shows through another.
+func outermost(found []*volume.Volume) []*volume.Volume {
+	for i, outer := range found {
+		if len(found) == 1 || !showsContent(outer) {
+			continue
+		}
+		var content []string
+		for _, inner := range slices.Delete(slices.Clone(found), i, i+1) {
+			content = append(content, describe(inner))
+			outer.Inherit(inner)
+		}
+		outer.Add("content", strings.Join(content, ", "))
+		return []*volume.Volume{outer}
+	}
+	return found
+}
+
+// withoutRuins leaves out superblocks that are broken where another one is sound: a new file system seldom covers all that an old one
+// left.
+func withoutRuins(found []*volume.Volume) []*volume.Volume {
+	if !slices.ContainsFunc(found, func(v *volume.Volume) bool { return !broken(v) }) {
+		return found
+	}
+	var left []*volume.Volume
+	var ruins []ondisk.Issue
+	for _, v := range found {
+		if broken(v) && !Traits(v.Kind).NeverStale {
+			ruins = append(ruins, v.Issues...)
+		} else {
+			left = append(left, v)
+		}
+	}
+	for _, r := range ruins {
+		left[0].Note("leftover", ondisk.Note, "a broken superblock is taken for a leftover: "+r.Text, "")
+	}
+	return left
+}
+
+func broken(v *volume.Volume) bool {
+	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.BadVolume })
+}
+
+// settle says which of several volumes counts, and that there are others: who makes a volume does not always wipe what was there. All are
+// heard. What is sound moves as it is whichever is right, and with it the place that a boot sector stores.
+func settle(found []*volume.Volume) *volume.Volume {
+	if len(found) == 1 {
+		return found[0]
+	}
+	first := found[0]
+	most := 0
+	for _, v := range found {
+		if p := Traits(v.Kind).Precedence; p > most && !broken(v) {
+			first, most = v, p
+		}
+	}
+	i := ondisk.Issue{Code: "ambiguous-volume", Effect: ondisk.Warn, Remedy: "wipe the stale signature inside the guest"}
+	text := []string{string(first.Kind)}
+	for _, v := range found {
+		if Sliced(v.Kind) || slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect >= ondisk.Unbootable }) {
+			i.Effect, i.OnMove = ondisk.Unbootable, true
+		}
+		if v != first {
+			text = append(text, string(v.Kind))
+			first.Inherit(v)
+		}
+	}
+	if first.Boot != nil && Traits(first.Kind).Precedence > 0 {
+		front := *first.Boot
+		front.Backup = 0 // it would lie in the data of the container
+		first.Boot = &front
+	}
+	i.Text = "the volume looks like " + strings.Join(text, " and like ")
+	first.Issues = append(first.Issues, i)
+	return first
+}
+
+// showsContent reports whether what the volume holds can be seen at its own start: that of a Linux RAID which keeps its
+// superblock at the end, and the unencrypted part of BitLocker To Go, which is a FAT.
+func showsContent(v *volume.Volume) bool {
+	return (v.AtEnd && v.DataStart == 0) || Traits(v.Kind).ShowsContent
+}
+
+// describe names a volume in a line.
+func describe(v *volume.Volume) string {
+	if v.Label == "" {
+		return string(v.Kind)
+	}
+	return string(v.Kind) + ` "` + v.Label + `"`
+}

@@ -1,0 +1,179 @@
+package identify
+
+import (
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/filesystem"
+)
+
+const forgedSectors = 6000
+
+// forgers make a volume of each kind. What they write is judged by libblkid, which shows that a test with a broken field has
+// nothing else wrong with it.
+var forgers = map[string]func(f disktest.Forged, lba, sectors int64){
+	"exfat": disktest.Forged.PutExFAT, "refs": disktest.Forged.PutReFS, "xfs": disktest.Forged.PutXFS, "btrfs": disktest.Forged.PutBtrfs,
+	"jfs": disktest.Forged.PutJFS, "hpfs": disktest.Forged.PutHPFS, "reiserfs": disktest.Forged.PutReiserFS, "f2fs": disktest.Forged.PutF2FS,
+	"ufs1": disktest.Forged.PutUFS1, "ufs2": disktest.Forged.PutUFS2, "hfs": disktest.Forged.PutHFS,
+	"hfsplus": disktest.Forged.PutHFSPlus, "hfsplus in a wrapper": disktest.Forged.PutHFSWrapped,
+	"apfs": disktest.Forged.PutAPFS, "iso9660": disktest.Forged.PutISO9660,
+	"ntfs": disktest.Forged.PutNTFS, "fat16": disktest.Forged.PutFAT16, "ext2": disktest.Forged.PutExt,
+}
+
+func forge(put func(f disktest.Forged, lba, sectors int64)) disktest.Forged {
+	f := make(disktest.Forged, forgedSectors*512)
+	put(f, 0, forgedSectors)
+	return f
+}
+
+func probeForged(t testing.TB, f disktest.Forged) *volume.Volume {
+	t.Helper()
+	v, err := Probe(disktest.ShortDisk(f, int64(len(f))), 0)
+	require.NoError(t, err)
+	return v
+}
+
+func TestForgedVolumes(t *testing.T) {
+	for name, put := range forgers {
+		t.Run(name, func(t *testing.T) {
+			f := forge(put)
+			path := filepath.Join(t.TempDir(), "volume")
+			f.Write(t, path)
+			require.NoError(t, os.Truncate(path, 16<<20)) // libblkid wants that much for a JFS
+			v := probeForged(t, f)
+			require.Empty(t, v.Issues)
+			kind, _, _ := strings.Cut(name, " ")
+			require.Equal(t, volume.Kind(kind), v.Kind)
+			if v.Kind != volume.FAT16 { // vfat for blkid
+				requireBlkid(t, path, v)
+			}
+			require.LessOrEqual(t, v.Size, int64(len(f)))
+		})
+	}
+}
+
+// TestWrappedHFSPlus requires the place of the volume in its wrapper.
+func TestWrappedHFSPlus(t *testing.T) {
+	v := probeForged(t, forge(disktest.Forged.PutHFSWrapped))
+	require.Equal(t, int64(disktest.HFSWrap), v.DataStart)
+	require.Equal(t, "HFS", detailOf(v, "wrapper"))
+	require.Equal(t, "forged", v.Label)
+	broken := forge(disktest.Forged.PutHFSWrapped)
+	broken.BE16(disktest.HFSAt+128, 0xffff)
+	v = probeForged(t, broken)
+	require.Equal(t, []string{"volume"}, issueCodes(v), "one volume that is broken, not two")
+	require.Contains(t, v.Issues[0].Text, "embedded volume")
+}
+
+// TestReFSOfWindows has boot sectors of real volumes as they were published: of ReFS 1.1 and 1.2 by ntfs.com ("ReFS Boot
+// Sector example") and resilientfilesystem.co.uk ("ReFS VBR"), of 3.14 by a description of the format. What is not shown there
+// is zero.
+func TestReFSOfWindows(t *testing.T) {
+	for version, tc := range map[string]struct {
+		dump    string
+		cluster int64
+		serial  string
+	}{
+		"1.2": {"00000052654653000000000000000000 465352530002ffdd0000383a00000000 0002000080000000010200000a000000 000000000000000028e86f9409709418", 65536, "18947009946FE828"},
+		"1.1": {"00000052654653000000000000000000 46535253000233c200009e0000000000 00020000800000000101000000000000 0000000000000000041c55c45655c434", 65536, "34C45556C4551C04"},
+		"3.14": {"00000052654653000000000000000000 4653525300028954 00003e0000000000 0002000008000000030e020066000000 000000000000000004888b4aa68b4a50" +
+			"0000000400000000ffc86039e7a4f049 81cb4563786e1a860000000000000000", 4096, "504A8BA64A8B8804"},
+	} {
+		t.Run(version, func(t *testing.T) {
+			b, err := hex.DecodeString(strings.ReplaceAll(tc.dump, " ", ""))
+			require.NoError(t, err)
+			v, err := filesystem.ReFS.Probe(disktest.ShortDisk(b, 1<<40))
+			require.NoError(t, err)
+			require.Equal(t, version, detailOf(v, "version"))
+			require.Equal(t, tc.cluster, v.BlockSize)
+			require.Equal(t, tc.serial, v.UUID)
+		})
+	}
+}
+
+// TestLabelOfExFATFollowsTheChain puts the label behind the first cluster of the root directory, and into a circle.
+func TestLabelOfExFATFollowsTheChain(t *testing.T) {
+	f := forge(disktest.Forged.PutExFAT)
+	const root, next, fat = 4, 9, 32 * 512
+	cluster := func(n int64) disktest.Forged { return f[disktest.ExFATHeap+(n-2)*4096:] }
+	entry := append(disktest.Forged{}, cluster(root)[:32]...)
+	for i := int64(0); i < 4096; i += 32 {
+		cluster(root).U8(i, 0x05) // in use no more
+	}
+	cluster(next).Put(0, entry)
+	f.U32(fat+4*root, next)
+	require.Equal(t, "forged", probeForged(t, f).Label)
+	for i := int64(0); i < 4096; i += 32 {
+		cluster(next).U8(i, 0x05)
+	}
+	f.U32(fat+4*next, root)
+	require.Empty(t, probeForged(t, f).Label)
+}
+
+func TestBackupOfExFAT(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(f disktest.Forged)
+		says   string
+	}{
+		"checksum":     {func(f disktest.Forged) { f.U8(13*512, 1) }, "wrong checksum"},
+		"other volume": {func(f disktest.Forged) { f.U64(12*512+disktest.ExFATVolumeLength, 5000); f.SealExFAT(12) }, "another volume"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := forge(disktest.Forged.PutExFAT)
+			tc.change(f)
+			v := probeForged(t, f)
+			require.Equal(t, []string{"exfat-backup"}, issueCodes(v))
+			require.Contains(t, v.Issues[0].Text, tc.says)
+		})
+	}
+}
+
+// TestChecksums changes a byte that nothing but a checksum covers.
+func TestChecksums(t *testing.T) {
+	for name, at := range map[string]int64{
+		"exfat": 5 * 512, "refs": 0x100, "xfs": 300, "btrfs": disktest.BtrfsAt + 0xfff, "f2fs": 1024 + 2000, "apfs": 4095,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := forge(forgers[name])
+			f.U8(at, f[at]+1)
+			v := probeForged(t, f)
+			require.Equal(t, []string{"volume"}, issueCodes(v))
+			require.Contains(t, v.Issues[0].Text, "checksum")
+		})
+	}
+}
+
+// TestNotTheirs has what resembles a superblock and is not one.
+func TestNotTheirs(t *testing.T) {
+	for name, put := range map[string]func(f disktest.Forged){
+		"BD in text":                       func(f disktest.Forged) { f.Text(1024, "BD") },
+		"H+ of an unknown version":         func(f disktest.Forged) { f.Text(1024, "H+"); f.BE16(1026, 9) },
+		"UFS2 in a file at 256 KiB":        func(f disktest.Forged) { f.PutUFS2((256<<10-disktest.UFS2At)/512, 1000) },
+		"ReiserFS superblock in a journal": func(f disktest.Forged) { f.PutReiserFS(0, forgedSectors); f.U32(disktest.ReiserAt+12, 3) },
+		"boot record before an ISO":        func(f disktest.Forged) { f.Text(disktest.ISOAt, "\x00CD001\x01") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := make(disktest.Forged, forgedSectors*512)
+			put(f)
+			require.Equal(t, volume.Unknown, probeForged(t, f).Kind)
+		})
+	}
+}
+
+// TestShortDisks cuts a volume anywhere: no prober may need what is not there.
+func TestShortDisks(t *testing.T) {
+	for name, put := range forgers {
+		f := forge(put)
+		for size := int64(0); size < 80<<10; size += 512 {
+			_, err := Probe(disktest.ShortDisk(f, size), 0)
+			require.NoError(t, err, "%s, %d bytes", name, size)
+		}
+	}
+}

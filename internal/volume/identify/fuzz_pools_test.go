@@ -1,0 +1,35 @@
+package identify
+
+import (
+	"testing"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// addPools adds containers. What has a checksum gets no further by mutation: the texts of LVM, LUKS2 and ZFS have targets of
+// their own.
+func addPools(f *testing.F) {
+	f.Helper()
+	const size = 128 << 10
+	for _, put := range []func(disktest.Forged){
+		func(v disktest.Forged) { v.PutLVM(disktest.LVMText, 512) },
+		func(v disktest.Forged) { v.PutMD1("1.1", 64) },
+		func(v disktest.Forged) { v.PutMD1("1.2", 64) },
+		func(v disktest.Forged) { v.PutBcache(16) },
+		func(v disktest.Forged) { v.PutLUKS1(64, 1000) },
+		func(v disktest.Forged) {
+			v.Text(0, "\xeb\x58\x90-FVE-FS-")
+			v.U64(disktest.FVEBlocks, 512)
+			v.Text(512, "-FVE-FS-\x70\x00\x02")
+		},
+		func(v disktest.Forged) {
+			v.Text(4086, "SWAPSPACE2")
+			v.U32(1024, 1)
+			v.U32(1028, 31)
+		},
+	} {
+		v := make(disktest.Forged, size)
+		put(v)
+		f.Add([]byte(v[:seedBytes]), uint32(size/512))
+	}
+}

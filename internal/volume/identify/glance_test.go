@@ -1,0 +1,77 @@
+package identify
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/fs/fat"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// What a glance believes, and where it looks as far as Probe does.
+func TestGlance(t *testing.T) {
+	xfs := func(f disktest.Forged) { f.PutXFS(0, 1024*8) } // one group, which is sound
+	atEnd := func(f disktest.Forged) { f.PutMD0(binary.LittleEndian) }
+	for name, c := range map[string]struct {
+		put           []func(disktest.Forged)
+		glance, probe volume.Kind
+		deepest       int64 // what a glance reads no farther than; 0: anywhere
+	}{
+		"a sound volume":                       {[]func(disktest.Forged){xfs}, volume.XFS, volume.XFS, frontSize},
+		"an array that keeps its place behind": {[]func(disktest.Forged){xfs, atEnd}, volume.XFS, volume.MDRaid, frontSize},
+		"an array around nothing":              {[]func(disktest.Forged){atEnd}, volume.MDRaid, volume.MDRaid, 0},
+		"a superblock farther in":              {[]func(disktest.Forged){putWhole(disktest.Forged.PutBtrfs)}, volume.Btrfs, volume.Btrfs, 0},
+		"a ruin in front of an array": {
+			[]func(disktest.Forged){putWhole(disktest.Forged.PutXFS), atEnd}, volume.MDRaid, volume.MDRaid, 0,
+		},
+		"nothing": {nil, volume.Unknown, volume.Unknown, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := make(disktest.Forged, leftoverSize)
+			for _, put := range c.put {
+				put(f)
+			}
+			d := &reach{Disk: disktest.ShortDisk(f, int64(len(f)))}
+			v, err := Glance(d, 0)
+			require.NoError(t, err)
+			require.Equal(t, c.glance, v.Kind)
+			if c.deepest > 0 {
+				require.LessOrEqual(t, d.end, c.deepest)
+			}
+			v, err = Probe(disktest.ShortDisk(f, int64(len(f))), 0)
+			require.NoError(t, err)
+			require.Equal(t, c.probe, v.Kind)
+		})
+	}
+}
+
+// reach is a disk that remembers how far it was read.
+type reach struct {
+	disk.Disk
+	end int64
+}
+
+func (r *reach) ReadAt(p []byte, off int64) (int, error) {
+	r.end = max(r.end, off+int64(len(p)))
+	return r.Disk.ReadAt(p, off)
+}
+
+// The label of a FAT is found wherever in its root directory it stands.
+func TestLabelBehindManyFiles(t *testing.T) {
+	f := make(disktest.Forged, 16000*512)
+	f.PutFAT16(0, 16000)
+	b, err := fat.Read(disktest.ShortDisk(f, int64(len(f))))
+	require.NoError(t, err)
+	last := b.Root.Len/fat.Slot - 1
+	for i := range last {
+		f.Text(b.Root.Off+i*fat.Slot, "A FILE  TXT ")
+	}
+	f.Text(b.Root.Off+last*fat.Slot, "BEHIND ALL \x08")
+	v, err := Glance(disktest.ShortDisk(f, int64(len(f))), 0)
+	require.NoError(t, err)
+	require.Equal(t, "BEHIND ALL", v.Label)
+}

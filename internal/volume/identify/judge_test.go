@@ -1,0 +1,89 @@
+package identify
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// probeFile probes a file as a volume.
+func probeFile(t *testing.T, path string) *volume.Volume {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return probeBytes(t, b)
+}
+
+func probeBytes(t *testing.T, b []byte) *volume.Volume {
+	t.Helper()
+	v, err := Probe(disktest.ShortDisk(b, int64(len(b))), 0)
+	require.NoError(t, err)
+	return v
+}
+
+// written is a forged image as a file, for the judges.
+func written(t *testing.T, f disktest.Forged) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "volume")
+	f.Write(t, path)
+	return path
+}
+
+// emptyFile is what a tool makes a volume of.
+func emptyFile(t *testing.T, size int64) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "volume")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(size))
+	require.NoError(t, f.Close())
+	return path
+}
+
+// blkid is what libblkid says about a file, by its names.
+func blkid(t *testing.T, path string) map[string]string {
+	t.Helper()
+	return equations(strings.ReplaceAll(disktest.Output(t, "blkid", "-p", "-o", "export", path), `\`, "")) // it escapes blanks for a shell
+}
+
+// equations are lines of the form NAME=value.
+func equations(text string) map[string]string {
+	out := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// columns are lines of a name, blanks or a colon, and a value.
+func columns(text string) map[string]string {
+	out := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), ":")
+		if !ok {
+			name, value, _ = strings.Cut(strings.Join(strings.Fields(line), " "), " ")
+		}
+		if _, known := out[name]; !known {
+			out[strings.TrimSpace(name)] = strings.TrimSpace(value)
+		}
+	}
+	return out
+}
+
+// detail is one of a volume's details, empty when it has none of that name.
+func detail(v *volume.Volume, name string) string {
+	for _, d := range v.Details {
+		if d.Name == name {
+			return d.Value
+		}
+	}
+	return ""
+}

@@ -1,0 +1,146 @@
+package identify
+
+import (
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// pvck is what LVM itself reads in a file.
+func pvck(t *testing.T, what, path string) string {
+	t.Helper()
+	cmd := exec.Command(disktest.Tool(t, "pvck"), "--dump", what, path)
+	cmd.Env = append(cmd.Environ(), "LVM_SUPPRESS_FD_WARNINGS=1")
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s", out)
+	return string(out)
+}
+
+// requireHeaders holds a volume against the header that pvck reads.
+func requireHeaders(t *testing.T, path string, v *volume.Volume) {
+	t.Helper()
+	h := columns(pvck(t, "headers", path))
+	require.Equal(t, h["pv_header.pv_uuid"], strings.ReplaceAll(v.UUID, "-", ""))
+	require.Equal(t, h["pv_header.device_size"], strconv.FormatInt(v.Size, 10))
+	require.Equal(t, h["pv_header.disk_locn[0].offset"], strconv.FormatInt(v.DataStart, 10))
+	require.Equal(t, blkid(t, path)["UUID"], v.UUID)
+}
+
+func TestLVMOfTheCorpus(t *testing.T) {
+	path := disktest.Corpus(t, "dfvfs/lvm.qcow2.xz")
+	raw := emptyFile(t, 0)
+	disktest.Run(t, "qemu-img", "convert", "-O", "raw", path, raw)
+	v := probeFile(t, raw)
+	requireHeaders(t, raw, v)
+	text := pvck(t, "metadata", raw)
+	require.Equal(t, volume.LVM2, v.Kind)
+	require.Contains(t, text, "vgname "+v.Label+" seqno "+detail(v, "revision"))
+	// The text that pvck shows: one volume of one extent of 8192 sectors, the first of the only device.
+	require.Contains(t, text, "extent_size = 8192")
+	require.Equal(t, []volume.Part{{Name: "test_logical_volume", Kind: "linear", Start: 1 << 20, Size: 4 << 20}}, v.Parts)
+	require.Empty(t, v.Issues)
+}
+
+// The text of a group lies in a ring, and may go on at its start. The judge is pvck, which prints it whole.
+func TestLVMTextInItsRing(t *testing.T) {
+	for _, at := range []int64{512, 1024, disktest.LVMRing - 700, disktest.LVMRing - 1} {
+		t.Run(fmt.Sprint(at), func(t *testing.T) {
+			f := make(disktest.Forged, 64<<20)
+			f.PutLVM(disktest.LVMText, at)
+			path := written(t, f)
+			v := probeFile(t, path)
+			requireHeaders(t, path, v)
+			require.Contains(t, pvck(t, "metadata", path), "vgname vg0 seqno 7")
+			require.Contains(t, pvck(t, "metadata", path), disktest.LVMText)
+			require.Equal(t, "vg0", v.Label)
+			require.Equal(t, int64(disktest.LVMPeStart), v.DataStart)
+			require.Equal(t, `2 (this is "pv0")`, detail(v, "physical volumes"))
+			const extent = 64 << 10
+			require.Equal(t, []volume.Part{
+				{Name: "root", Kind: "linear", Start: disktest.LVMPeStart + 8*extent, Size: 32 * extent},
+				{Name: "pieces", Kind: "linear", Start: -1, Size: 2 * extent},
+				{Name: "[wide]", Kind: "striped", Start: -1, Size: 4 * extent},
+			}, v.Parts)
+			require.Empty(t, v.Issues)
+		})
+	}
+}
+
+// A physical volume without a group, or with an area that cannot be read, is one all the same.
+func TestLVMWithoutItsGroup(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(f disktest.Forged)
+		says   string
+	}{
+		{"no text", func(f disktest.Forged) { f.U64(disktest.LVMTextOffset, 0) }, ""},
+		{"an area that is not used", func(f disktest.Forged) { f.U32(disktest.LVMTextCRC+4, 1) }, ""},
+		{"no area", func(f disktest.Forged) { f.U64(disktest.LVMMetaArea, 0) }, ""},
+		{"text with another checksum", func(f disktest.Forged) { f[disktest.LVMMeta+600] ^= 1 }, "lvm metadata area at 0x1038: text checksum"},
+		{"text behind its ring", func(f disktest.Forged) { f.U64(disktest.LVMTextOffset, disktest.LVMRing) }, "lvm metadata area at 0x1028: text offset"},
+		{"text larger than its ring", func(f disktest.Forged) { f.U64(disktest.LVMTextSize, 1<<63) }, "lvm metadata area at 0x1030: text size"},
+		{"ring larger than the device", func(f disktest.Forged) { f.U64(disktest.LVMMetaSize, 1<<40) }, "lvm metadata area at 0x1020: size"},
+		{"area of another device", func(f disktest.Forged) { f.U64(disktest.LVMMeta+24, 8192) }, "lvm metadata area at 0x1018: start"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := make(disktest.Forged, 8<<20)
+			f.PutLVM(disktest.LVMText, 512)
+			tc.change(f)
+			f.SealLVM()
+			v := probeBytes(t, f)
+			require.Equal(t, volume.LVM2, v.Kind)
+			require.Equal(t, disktest.LVMID, v.UUID)
+			require.Equal(t, int64(disktest.LVMPeStart), v.DataStart)
+			require.Empty(t, v.Parts)
+			if tc.says == "" {
+				require.Empty(t, v.Issues)
+				return
+			}
+			require.Len(t, v.Issues, 1)
+			require.Equal(t, "lvm-metadata", v.Issues[0].Code)
+			require.Contains(t, v.Issues[0].Text, tc.says)
+		})
+	}
+}
+
+// What cannot be placed has no place, and what is too much is counted only.
+func TestLVMTexts(t *testing.T) {
+	lv := func(name, body string) string {
+		return name + ` { status = ["VISIBLE"] segment1 { ` + body + ` } }` + "\n"
+	}
+	group := func(volumes string) string {
+		return `g { extent_size = 128 physical_volumes { p { id = "` + disktest.LVMID + `" pe_start = 384 } } logical_volumes { ` + volumes + `} }`
+	}
+	many := strings.Builder{}
+	for i := range 500 {
+		many.WriteString(lv(fmt.Sprintf("lv%d", i), `extent_count = 1 type = "linear"`))
+	}
+	for _, tc := range []struct {
+		name, text string
+		want       []volume.Part
+	}{
+		{"an extent behind the device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 4294967295]`)), []volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536, Own: false}}},
+		{"an extent that wraps to the start", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 288230376151711744]`)), []volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536, Own: false}}},
+		{"2^64 extents", group(lv("a", `extent_count = 18446744073709551615 type = "striped" stripes = ["p", 0]`)), []volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 0, Own: false}}},
+		{"of another device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["q", 0]`)), []volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536, Own: false}}},
+		{"quotes, and a key that is not known", group(`"a\"b" { status = ["VISIBLE"] x = [ [ ] segment1 { } }`), nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := make(disktest.Forged, 8<<20)
+			f.PutLVM(tc.text, 512)
+			require.Equal(t, tc.want, probeBytes(t, f).Parts)
+		})
+	}
+	f := make(disktest.Forged, 8<<20)
+	f.PutLVM(group(many.String()), 512)
+	v := probeBytes(t, f)
+	require.Len(t, v.Parts, 256)
+	require.Equal(t, "500", detail(v, "logical volumes"))
+}

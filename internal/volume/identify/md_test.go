@@ -1,0 +1,109 @@
+package identify
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// The judges are mdadm, which calls a checksum correct, and libblkid.
+func TestMDVersion1(t *testing.T) {
+	for version, sector := range map[string]uint64{"1.0": 0, "1.1": 264, "1.2": 272} {
+		t.Run(version, func(t *testing.T) {
+			f := make(disktest.Forged, 8<<20+4096)
+			f.PutMD1(version, sector)
+			path := written(t, f)
+			v := probeFile(t, path)
+			says := columns(disktest.Output(t, "mdadm", "--examine", path))
+			export := equations(disktest.Output(t, "mdadm", "--examine", "--export", path))
+			require.Contains(t, says["Checksum"], "correct")
+			require.Equal(t, volume.MDRaid, v.Kind)
+			require.Equal(t, says["Array UUID"], v.UUID)
+			require.Equal(t, says["Name"], v.Label)
+			require.Equal(t, says["Version"], detail(v, "metadata"))
+			require.Equal(t, export["MD_LEVEL"], detail(v, "level"))
+			require.Equal(t, export["MD_DEVICES"], detail(v, "devices"))
+			require.Equal(t, "64K", says["Chunk Size"])
+			require.Equal(t, "64 KiB", detail(v, "chunk size"))
+			require.Equal(t, says["Device Role"], "Active "+detail(v, "role"))
+			require.Equal(t, version, blkid(t, path)["VERSION"])
+			require.Equal(t, blkid(t, path)["LABEL"], v.Label)
+			require.Equal(t, int64(sector)*512, v.DataStart)
+			if sector > 0 {
+				require.Equal(t, says["Data Offset"], map[uint64]string{264: "264 sectors", 272: "272 sectors"}[sector])
+			}
+			require.Equal(t, version == "1.0", v.AtEnd)
+			require.Empty(t, v.Issues)
+		})
+	}
+}
+
+func TestMDVersion0(t *testing.T) {
+	for name, tc := range map[string]struct {
+		order    binary.ByteOrder
+		metadata string
+		version  string
+	}{"little-endian": {binary.LittleEndian, "0.90", "0.90"}, "big-endian": {binary.BigEndian, "0.swap", "0.90, big-endian"}} {
+		t.Run(name, func(t *testing.T) {
+			f := make(disktest.Forged, 8<<20+4096)
+			f.PutMD0(tc.order)
+			path := written(t, f)
+			v := probeFile(t, path)
+			says := columns(disktest.Output(t, "mdadm", "--examine", "--metadata", tc.metadata, path))
+			require.Contains(t, says["Checksum"], "correct")
+			require.Equal(t, says["UUID"], v.UUID)
+			require.Equal(t, says["Raid Level"], detail(v, "level"))
+			require.Equal(t, says["Raid Devices"], detail(v, "devices"))
+			require.Equal(t, tc.version, detail(v, "metadata"))
+			require.Equal(t, "linux_raid_member", blkid(t, path)["TYPE"])
+			require.True(t, v.AtEnd)
+			require.Zero(t, v.DataStart)
+		})
+	}
+}
+
+// A mirror with its superblock at the end shows its file system at the start: that is one volume, not two.
+func TestMDShowsItsContent(t *testing.T) {
+	for name, put := range map[string]func(disktest.Forged){
+		"0.90": func(f disktest.Forged) { f.PutMD0(binary.LittleEndian) },
+		"1.0":  func(f disktest.Forged) { f.PutMD1("1.0", 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := make(disktest.Forged, 8<<20)
+			f.PutExt(0, 8<<11)
+			put(f)
+			v := probeBytes(t, f)
+			require.Equal(t, volume.MDRaid, v.Kind)
+			require.Equal(t, `ext2 "forged"`, detail(v, "content"))
+			require.Empty(t, v.Issues)
+			require.Nil(t, v.Boot, "what is inside belongs to all members of the array, and is left alone")
+		})
+	}
+	// With the superblock in front, what is found behind it is a leftover: it is not known of which of them.
+	f := make(disktest.Forged, 8<<20)
+	f.PutExt(0, 8<<11)
+	f.PutMD1("1.2", 272)
+	require.Equal(t, "ambiguous-volume", probeBytes(t, f).Issues[0].Code)
+}
+
+// A Linux that hibernates into swap on a mirror or on LVM knows the partition table all the same.
+func TestHibernationInsideOfContainers(t *testing.T) {
+	asleep := func(f disktest.Forged, at int64) { f.Text(at+4086, "S1SUSPEND") }
+	raid := make(disktest.Forged, 8<<20)
+	asleep(raid, 0)
+	raid.PutMD0(binary.LittleEndian)
+	pv := make(disktest.Forged, 8<<20)
+	pv.PutLVM(disktest.LVMText, 512)
+	asleep(pv, disktest.LVMPeStart+8<<16)
+	for kind, f := range map[volume.Kind]disktest.Forged{volume.MDRaid: raid, volume.LVM2: pv} {
+		v := probeBytes(t, f)
+		require.Equal(t, kind, v.Kind)
+		require.Len(t, v.Issues, 1, kind)
+		require.Equal(t, "hibernated-linux", v.Issues[0].Code)
+		require.True(t, v.Issues[0].DiskWide)
+	}
+}

@@ -1,0 +1,88 @@
+package identify
+
+import (
+	"cmp"
+
+	"github.com/trueup/trueup/internal/fs/exfat"
+	"github.com/trueup/trueup/internal/fs/ext"
+	"github.com/trueup/trueup/internal/fs/fat"
+	"github.com/trueup/trueup/internal/fs/ntfs"
+	"github.com/trueup/trueup/internal/volume"
+	"github.com/trueup/trueup/internal/volume/disklabel"
+	"github.com/trueup/trueup/internal/volume/filesystem"
+	"github.com/trueup/trueup/internal/volume/stack"
+)
+
+// Probers is the table of contents. All of them run on every partition.
+var Probers = []volume.Prober{
+	ntfs.Prober,
+	fat.Prober,
+	ext.Prober,
+	exfat.Prober,
+	filesystem.ReFS,
+	filesystem.XFS,
+	filesystem.Btrfs,
+	filesystem.JFS,
+	filesystem.HPFS,
+	filesystem.ReiserFS,
+	filesystem.F2FS,
+	filesystem.UFS,
+	filesystem.HFS,
+	filesystem.HFSPlus,
+	filesystem.APFS,
+	filesystem.ISO9660,
+	stack.Swap,
+	stack.LUKS,
+	stack.BitLocker,
+	stack.LVM,
+	stack.MD,
+	stack.BCache,
+	stack.ZFS,
+	filesystem.VMFS,
+	disklabel.BSD,
+	disklabel.VTOC,
+	disklabel.Sun,
+	disklabel.APM,
+	disklabel.SGI,
+	disklabel.RDB,
+	disklabel.Atari,
+	disklabel.DASD,
+}
+
+// Kinds yields all kinds: those of probers, those that have a magic number only, and those that no content shows. A
+// kind of several probers comes for each.
+func Kinds(yield func(volume.Traits) bool) {
+	for _, p := range Probers {
+		for _, t := range p.Kinds {
+			if !yield(t) {
+				return
+			}
+		}
+	}
+	for _, m := range magics {
+		if !yield(m.Traits) {
+			return
+		}
+	}
+	_ = yield(stack.LDM) && yield(volume.Traits{Kind: volume.Unknown})
+}
+
+// Traits returns what is known of a kind.
+func Traits(k volume.Kind) volume.Traits {
+	t := volume.Traits{Kind: k}
+	for known := range Kinds {
+		if known.Kind == k {
+			t = known
+			break
+		}
+	}
+	t.Title = cmp.Or(t.Title, t.Slices, string(k))
+	t.Unit = cmp.Or(t.Unit, "block")
+	t.Data = cmp.Or(t.Data, "first block of the data of "+string(k))
+	t.Realign = cmp.Or(t.Realign, "to align its data, make the volume again and copy them")
+	return t
+}
+
+// Sliced reports whether a kind is a table inside of a partition, or one of another machine than a PC over the whole
+// disk.
+func Sliced(k volume.Kind) bool { return Traits(k).Slices != "" }

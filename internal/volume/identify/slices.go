@@ -1,0 +1,27 @@
+package identify
+
+import (
+	"slices"
+
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// withoutHidden leaves out what is a part of another volume that was found.
+func withoutHidden(found []*volume.Volume) []*volume.Volume {
+	var hidden []volume.Kind
+	for _, v := range found {
+		hidden = append(hidden, Traits(v.Kind).Hides)
+	}
+	return slices.DeleteFunc(found, func(v *volume.Volume) bool { return slices.Contains(hidden, v.Kind) })
+}
+
+// withoutSlices leaves out what lies in the slices of a label that was found too.
+func withoutSlices(found []*volume.Volume) []*volume.Volume {
+	i := slices.IndexFunc(found, func(v *volume.Volume) bool { return Sliced(v.Kind) && len(v.Parts) > 0 })
+	if i < 0 {
+		return found
+	}
+	label := found[i]
+	atStart := label.OnDisk || slices.ContainsFunc(label.Parts, func(p volume.Part) bool { return p.Start == 0 })
+	return slices.DeleteFunc(found, func(v *volume.Volume) bool { return atStart && Traits(v.Kind).InSlice })
+}

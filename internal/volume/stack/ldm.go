@@ -1,0 +1,271 @@
+package stack
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// LDM is what is known of a partition of a dynamic disk of Windows. Its type in the table tells it.
+var LDM = volume.Traits{Kind: volume.LDM, Title: "dynamic disk (LDM)"}
+
+// The database of a dynamic disk is big-endian. Spec for all structures: "LDM Documentation" of the Linux-NTFS project; Linux,
+// block/partitions/ldm.h; libldm, src/ldm.c.
+
+// ldmHead is a private header.
+type ldmHead struct {
+	Magic       [8]byte // "PRIVHEAD"
+	_           [5]uint64
+	DiskID      [64]byte  // a GUID as text
+	_           [171]byte // host and disk group
+	DataStart   uint64    // sectors of the disk, as all below
+	DataSize    uint64
+	ConfigStart uint64
+	ConfigSize  uint64
+}
+
+// ldmTOC says where in the database the records are.
+type ldmTOC struct {
+	Magic   [8]byte // "TOCBLOCK"
+	_       [28]byte
+	Bitmaps [2]struct {
+		Name        [8]byte // "config", "log"
+		_           uint16
+		Start, Size uint64 // sectors of the database
+		_           uint64
+	}
+}
+
+// ldmVMDB is the head of the records.
+type ldmVMDB struct {
+	Magic       [4]byte // "VMDB"
+	Records     uint32
+	RecordSize  uint32 // bytes
+	FirstRecord uint32 // bytes from here
+}
+
+// ldmBlock is the head of a block of records. A record that does not fit into one goes on in others.
+type ldmBlock struct {
+	Magic    [4]byte // "VBLK"
+	_        uint32
+	Record   uint32
+	Fragment uint16
+	Total    uint16
+}
+
+// ldmRecord begins a record.
+type ldmRecord struct {
+	_    [3]byte
+	Type uint8 // revision in the upper half
+	Size uint32
+}
+
+const (
+	// maxLDMConfig bounds the database, in bytes: Windows makes it 1 MiB.
+	maxLDMConfig = 4 << 20
+	minLDMBlock  = 64
+	maxLDMBlock  = 4096
+)
+
+// LDMHeads are where the private header of a disk with an MBR and its copies stand, in bytes: sector 6, and two in the last MiB. On a
+// disk with a GPT they are in the metadata partition, the first one in its last sector.
+func LDMHeads(size, sector int64) []int64 {
+	return []int64{6 * sector, size - sector, size - units.MiB + 1856*sector}
+}
+
+// LDMExtent is a part of a volume that lies on the disk.
+type LDMExtent struct {
+	disk.Range
+	Name  string // of the partition record
+	Whole bool   // a whole copy of the volume: no other disk and no other place holds a part of it
+}
+
+// ReadLDM reads where the volumes of a dynamic disk lie on it. heads are the places of the private header; the first that leads
+// to a database counts. ErrNoMatch: there is no private header.
+func ReadLDM(d disk.Disk, heads []int64) ([]LDMExtent, error) {
+	first := ondisk.ErrNoMatch
+	for _, at := range heads {
+		var h ldmHead
+		if at < 0 || at > d.Size()-int64(binary.Size(h)) {
+			continue
+		}
+		if _, err := decodeLDM(d, at, &h); err != nil {
+			return nil, err
+		}
+		if string(h.Magic[:]) != "PRIVHEAD" {
+			continue
+		}
+		extents, err := readLDMConfig(d, &h, at)
+		if err == nil || !errors.Is(err, ondisk.ErrFormat) {
+			return extents, err
+		}
+		if errors.Is(first, ondisk.ErrNoMatch) {
+			first = err
+		}
+	}
+	return nil, first
+}
+
+func readLDMConfig(d disk.Disk, h *ldmHead, at int64) ([]LDMExtent, error) {
+	sector := d.SectorSize()
+	sectors := ondisk.U64(d.Size() / sector)
+	switch {
+	case h.ConfigSize == 0 || h.ConfigSize > ondisk.U64(maxLDMConfig/sector):
+		return nil, ondisk.Field("ldm private header", "database size", at+307, h.ConfigSize, fmt.Sprintf("1 to %d sectors", maxLDMConfig/sector))
+	case h.ConfigStart > sectors || h.ConfigSize > sectors-h.ConfigStart:
+		return nil, ondisk.Field("ldm private header", "database start", at+299, h.ConfigStart, fmt.Sprintf("a database inside of the %d sectors of the disk", sectors))
+	case h.DataStart > sectors:
+		return nil, ondisk.Field("ldm private header", "data start", at+283, h.DataStart, fmt.Sprintf("at most %d", sectors))
+	}
+	db := &ldmDatabase{disk: d, sector: sector, disks: map[string]uint64{}, at: ondisk.I64(h.ConfigStart) * sector}
+	var err error
+	if db.b, err = ondisk.Bytes(d, db.at, ondisk.I64(h.ConfigSize)*sector); err != nil {
+		return nil, err
+	}
+	if err := db.findRecords(); err != nil {
+		return nil, err
+	}
+	if err := db.readBlocks(); err != nil {
+		return nil, err
+	}
+	return db.extents(h), nil
+}
+
+// decodeLDM is ondisk.Decode, big-endian.
+func decodeLDM(src ondisk.Source, off int64, v any) ([]byte, error) {
+	b, err := ondisk.Bytes(src, off, int64(binary.Size(v)))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := binary.Decode(b, binary.BigEndian, v); err != nil {
+		return nil, fmt.Errorf("decode %T: %w", v, err) // a variable-size struct: our own bug
+	}
+	return b, nil
+}
+
+// ldmDatabase is the database under the reader, in memory.
+type ldmDatabase struct {
+	disk        disk.Disk
+	b           []byte
+	at          int64 // of b on the disk
+	sector      int64
+	first, size int64 // of the blocks, in b
+
+	partitions []ldmPartition
+	disks      map[string]uint64 // GUID to number
+}
+
+// ldmTOCs are where the table of contents and its copies stand, in sectors; negative ones count from the end.
+var ldmTOCs = []int64{1, 2, -3, -2}
+
+// findRecords goes through the tables of contents to the head of the records.
+func (db *ldmDatabase) findRecords() error {
+	for _, n := range ldmTOCs {
+		at := n * db.sector
+		if n < 0 {
+			at += int64(len(db.b))
+		}
+		var toc ldmTOC
+		if at < 0 || !db.decode(at, &toc) || string(toc.Magic[:]) != "TOCBLOCK" {
+			continue
+		}
+		for _, m := range toc.Bitmaps {
+			if volume.Text(m.Name[:]) == "config" {
+				return db.readVMDB(m.Start, at+46)
+			}
+		}
+	}
+	return ondisk.Field("ldm table of contents", "magic", db.at+db.sector, "none", "TOCBLOCK with the place of config")
+}
+
+// readVMDB reads the head of the records, at a sector of the database that the field at says.
+func (db *ldmDatabase) readVMDB(start uint64, said int64) error {
+	var v ldmVMDB
+	sectors := int64(len(db.b)) / db.sector
+	if start >= ondisk.U64(sectors) {
+		return ondisk.Field("ldm table of contents", "config start", db.at+said, start, fmt.Sprintf("less than %d", sectors))
+	}
+	at := ondisk.I64(start) * db.sector
+	switch {
+	case !db.decode(at, &v) || string(v.Magic[:]) != "VMDB":
+		return ondisk.Field("ldm vmdb", "magic", db.at+at, v.Magic[:], "VMDB")
+	case v.RecordSize < minLDMBlock || v.RecordSize > maxLDMBlock:
+		return ondisk.Field("ldm vmdb", "size of a block", db.at+at+8, v.RecordSize, fmt.Sprintf("%d to %d", minLDMBlock, maxLDMBlock))
+	case int64(v.FirstRecord) > int64(len(db.b))-at:
+		return ondisk.Field("ldm vmdb", "first block", db.at+at+12, v.FirstRecord, fmt.Sprintf("at most %d", int64(len(db.b))-at))
+	}
+	db.first, db.size = at+int64(v.FirstRecord), int64(v.RecordSize)
+	return nil
+}
+
+// decode fills v from an offset of the database; false when that leaves it.
+func (db *ldmDatabase) decode(at int64, v any) bool {
+	n := int64(binary.Size(v))
+	if at > int64(len(db.b))-n {
+		return false
+	}
+	_, err := binary.Decode(db.b[at:at+n], binary.BigEndian, v)
+	return err == nil
+}
+
+// ldmFragments are the pieces of one record.
+type ldmFragments struct {
+	at     int64 // of the first one that was met, on the disk
+	total  uint16
+	pieces map[uint16][]byte
+}
+
+// readBlocks goes through the blocks to the first that is not one. What they count is not believed: the database ends the walk.
+func (db *ldmDatabase) readBlocks() error {
+	open := map[uint32]*ldmFragments{}
+	for at := db.first; at+db.size <= int64(len(db.b)); at += db.size {
+		var h ldmBlock
+		if !db.decode(at, &h) || string(h.Magic[:]) != "VBLK" {
+			break
+		}
+		body := db.b[at+int64(binary.Size(h)) : at+db.size]
+		if h.Total > 1 {
+			if h.Fragment >= h.Total {
+				return ondisk.Field("ldm block", "fragment", db.at+at+12, h.Fragment, fmt.Sprintf("less than %d", h.Total))
+			}
+			if body = h.join(open, body, db.at+at); body == nil {
+				continue
+			}
+		}
+		if err := db.record(body, db.at+at); err != nil {
+			return err
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	first := slices.MinFunc(slices.Collect(maps.Values(open)), func(a, b *ldmFragments) int { return cmp.Compare(a.at, b.at) })
+	return ondisk.Field("ldm block", "fragments of the record", first.at+14, len(first.pieces), first.total)
+}
+
+// join puts a fragment to the others of its record, and gives the record when it is complete. No more is kept than was read.
+func (h *ldmBlock) join(open map[uint32]*ldmFragments, body []byte, at int64) []byte {
+	f, ok := open[h.Record]
+	if !ok {
+		f = &ldmFragments{at: at, total: h.Total, pieces: map[uint16][]byte{}}
+		open[h.Record] = f
+	}
+	f.pieces[h.Fragment] = body
+	if len(f.pieces) < int(f.total) {
+		return nil
+	}
+	delete(open, h.Record)
+	var whole []byte
+	for i := range f.total {
+		whole = append(whole, f.pieces[i]...)
+	}
+	return whole
+}

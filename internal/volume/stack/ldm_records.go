@@ -1,0 +1,121 @@
+package stack
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// ldmPartition is a record of an extent of a volume.
+type ldmPartition struct {
+	name           string
+	start, sectors uint64 // start from the start of the data
+	parent, disk   uint64 // component and disk
+}
+
+// Types of the records that place a volume, with their revisions. Those of volumes and components hold names and states.
+const (
+	ldmIsPartition = 0x33
+	ldmIsDisk3     = 0x34
+	ldmIsDisk4     = 0x44
+)
+
+// ldmFields reads fields of variable length, one after the other. After the first that passes the end all are zero.
+type ldmFields struct {
+	b   []byte
+	bad bool
+}
+
+func (r *ldmFields) bytes(n int) []byte {
+	if n > len(r.b) {
+		r.bad, r.b = true, nil
+		return make([]byte, n)
+	}
+	out := r.b[:n]
+	r.b = r.b[n:]
+	return out
+}
+
+// counted returns a field that begins with its length.
+func (r *ldmFields) counted() []byte { return r.bytes(int(r.bytes(1)[0])) }
+
+func (r *ldmFields) number() uint64 {
+	b := r.counted()
+	if len(b) > 8 {
+		r.bad = true
+		return 0
+	}
+	var n [8]byte
+	copy(n[8-len(b):], b)
+	return binary.BigEndian.Uint64(n[:])
+}
+
+// record decodes a complete record of a disk or of an extent, and skips all others.
+func (db *ldmDatabase) record(b []byte, at int64) error {
+	r := &ldmFields{b: b}
+	var h ldmRecord
+	if _, err := binary.Decode(r.bytes(binary.Size(h)), binary.BigEndian, &h); err != nil || r.bad {
+		return ondisk.Field("ldm record", "length", at, len(b), "a head of 8 bytes or more")
+	}
+	switch h.Type {
+	case ldmIsPartition:
+		db.partitions = append(db.partitions, readLDMPartition(r))
+	case ldmIsDisk3, ldmIsDisk4:
+		id := r.number()
+		r.counted() // name
+		db.disks[readLDMDiskID(r, h.Type)] = id
+	}
+	if r.bad {
+		return ondisk.Field("ldm record", "type", at, fmt.Sprintf("%#02x", h.Type), "fields that end with it")
+	}
+	return nil
+}
+
+func readLDMPartition(r *ldmFields) ldmPartition {
+	r.number() // id
+	p := ldmPartition{name: strings.ToValidUTF8(string(r.counted()), "?")}
+	r.bytes(12)
+	p.start = binary.BigEndian.Uint64(r.bytes(8))
+	r.bytes(8) // offset in the volume
+	p.sectors, p.parent, p.disk = r.number(), r.number(), r.number()
+	return p
+}
+
+// readLDMDiskID returns the GUID of a disk as text; revision 4 stores it in binary.
+func readLDMDiskID(r *ldmFields, typ byte) string {
+	if typ == ldmIsDisk3 {
+		return strings.ToLower(string(r.counted()))
+	}
+	h := hex.EncodeToString(r.bytes(16))
+	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
+}
+
+// maxLDMExtents bounds what is listed of a disk: Windows advises against more than 32 volumes, a database has room for thousands.
+const maxLDMExtents = 256
+
+// extents returns what the records place on this disk, without what would leave it. One alone in its component is a whole copy.
+func (db *ldmDatabase) extents(h *ldmHead) (out []LDMExtent) {
+	self, known := db.disks[strings.ToLower(volume.Text(h.DiskID[:]))]
+	siblings := map[uint64]int{}
+	for _, p := range db.partitions {
+		siblings[p.parent]++
+	}
+	sectors := ondisk.U64(db.disk.Size() / db.sector)
+	for _, p := range db.partitions {
+		at := h.DataStart + min(p.start, math.MaxInt64)
+		if !known || p.disk != self || at > sectors || p.sectors > sectors-at || len(out) == maxLDMExtents {
+			continue
+		}
+		out = append(out, LDMExtent{
+			Name: p.name, Whole: siblings[p.parent] == 1,
+			Range: disk.Range{Off: ondisk.I64(at) * db.sector, Len: ondisk.I64(p.sectors) * db.sector},
+		})
+	}
+	return out
+}

@@ -1,0 +1,32 @@
+package stack
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// Expected sizes are those of the specifications named at the structs.
+func TestStructSizes(t *testing.T) {
+	assert.Equal(t, 32, binary.Size(lvmLabel{}), "LVM2 label header")
+	assert.Equal(t, 40, binary.Size(lvmPV{}), "LVM2 physical volume header without its lists")
+	assert.Equal(t, 16, binary.Size(lvmArea{}), "LVM2 disk location")
+	assert.Equal(t, 24, binary.Size(lvmText{}), "LVM2 raw location")
+	assert.Equal(t, 512, binary.Size(lvmMetadata{}), "LVM2 metadata area header")
+	assert.Equal(t, md0Size, binary.Size(md0Super{}), "md 0.90 superblock")
+	assert.Equal(t, md1Size, binary.Size(md1Super{}), "md 1 superblock without roles")
+	assert.Equal(t, 208, binary.Size(luks1Header{}), "LUKS1 partition header without its key slots")
+	assert.Equal(t, luks2Fixed, binary.Size(luks2Header{}), "LUKS2 binary header")
+	assert.Equal(t, 4096, luks2Fixed, "LUKS2 binary header")
+	assert.Equal(t, bcacheFixed, binary.Size(bcacheSuper{}), "bcache superblock up to the journal buckets")
+	assert.Equal(t, 44, binary.Size(swapHeader{}), "swap header up to the label")
+	assert.Equal(t, 512, binary.Size(fveHeader{}), "BitLocker volume header")
+	assert.Equal(t, fveBlockSize, binary.Size(fveBlock{}), "BitLocker metadata block header and metadata header, 64 and 48 bytes")
+	assert.Equal(t, 8, binary.Size(fveEntry{}), "BitLocker metadata entry header")
+	assert.Equal(t, 0x133+8, binary.Size(ldmHead{}), "LDM private header up to the size of the database")
+	assert.Equal(t, 36+2*34, binary.Size(ldmTOC{}), "LDM table of contents")
+	assert.Equal(t, 16, binary.Size(ldmVMDB{}), "LDM VMDB up to its first block")
+	assert.Equal(t, 16, binary.Size(ldmBlock{}), "head of a VBLK")
+	assert.Equal(t, 8, binary.Size(ldmRecord{}), "head of a record in VBLKs")
+}

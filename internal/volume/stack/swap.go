@@ -1,0 +1,104 @@
+package stack
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
+)
+
+// Swap finds a swap area of Linux.
+var Swap = volume.Prober{
+	Kinds: []volume.Traits{{Kind: volume.Swap, InSlice: true}},
+	Probe: probeSwap,
+}
+
+// swapHeader stands 1024 bytes into the first page, in the byte order of the machine. Spec: Linux, include/linux/swap.h,
+// union swap_header.
+type swapHeader struct {
+	Version  uint32
+	LastPage uint32
+	_        uint32 // bad pages
+	UUID     [16]byte
+	Label    [16]byte
+}
+
+const (
+	swapWhat      = "swap header"
+	atSwapHeader  = 1024
+	swapSignature = 10 // bytes at the end of the first page
+	swapMaxPage   = 64 << 10
+
+	// TuxOnIce writes this at the start, and leaves the signature. Spec: libblkid, swap.c.
+	tuxOnIce = "\xed\xc3\x02\xe9\x98\x56\xe5\x0c"
+)
+
+func probeSwap(d disk.Disk) (*volume.Volume, error) {
+	for page := int64(4 << 10); page <= min(swapMaxPage, d.Size()); page *= 2 {
+		b, err := ondisk.Bytes(d, page-swapSignature, swapSignature)
+		if err != nil {
+			return nil, err
+		}
+		switch s := volume.Text(b); s {
+		case "SWAPSPACE2", "SWAP-SPACE", "S1SUSPEND", "S2SUSPEND", "ULSUSPEND", "LINHIB0001":
+			return readSwap(d, page, s)
+		}
+	}
+	return nil, ondisk.ErrNoMatch
+}
+
+// readSwap reads a swap area by its signature.
+func readSwap(d disk.Disk, page int64, signature string) (*volume.Volume, error) {
+	b, err := ondisk.Bytes(d, 0, page)
+	if err != nil {
+		return nil, err
+	}
+	v := &volume.Volume{Kind: volume.Swap, Size: d.Size(), BlockSize: page}
+	asleep := signature[0] != 'S' || signature[1] != 'W' || string(b[:len(tuxOnIce)]) == tuxOnIce
+	if signature == "SWAP-SPACE" {
+		v.Add("version", "0")
+	} else if err := readHeader(v, b, asleep); err != nil {
+		return nil, err
+	}
+	if page != 4<<10 {
+		v.Add("page size", units.Format(page))
+	}
+	if asleep {
+		v.Add("hibernated", signature)
+		v.Issues = append(v.Issues, ondisk.Issue{
+			Code: "hibernated-linux", Effect: ondisk.Refuse, OnMove: true, DiskWide: true,
+			Text:   "the swap area holds a hibernated Linux, which knows the old partition table",
+			Remedy: "start the guest and shut it down instead of suspending it",
+		})
+	}
+	return v, nil
+}
+
+// readHeader takes what version 1 says. The header of a hibernated system is not held to anything: the signature is enough.
+func readHeader(v *volume.Volume, b []byte, asleep bool) error {
+	var h swapHeader
+	decode(b[atSwapHeader:], &h)
+	if h.Version != 1 {
+		_, _ = binary.Decode(b[atSwapHeader:], binary.BigEndian, &h)
+	}
+	switch {
+	case h.Version != 1 && asleep:
+		return nil
+	case h.Version != 1:
+		return ondisk.ErrNoMatch
+	case h.LastPage == 0 && !asleep:
+		return ondisk.Field(swapWhat, "last page", atSwapHeader+4, 0, "1 or more")
+	}
+	v.Add("version", "1")
+	v.UUID, v.Label = volume.UUID(h.UUID), volume.Text(h.Label[:])
+	if size := (int64(h.LastPage) + 1) * v.BlockSize; size > v.Size {
+		v.Note("swap-size", ondisk.Warn, fmt.Sprintf("the swap area has %d bytes by its header, but the partition has %d: Linux does not use it", size, v.Size),
+			"run mkswap in the guest")
+	} else if h.LastPage > 0 {
+		v.Size = size
+	}
+	return nil
+}
