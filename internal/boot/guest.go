@@ -6,6 +6,9 @@ import (
 	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/fs/ext"
+	"github.com/trueup/trueup/internal/fs/fat"
+	"github.com/trueup/trueup/internal/fs/ntfs"
 	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
@@ -60,13 +63,13 @@ func Kept[T any](g *Guest) *T {
 
 // Readers open the file systems whose files are read.
 var Readers = map[volume.Kind]func(*guestfile.Budget, disk.Disk) (guestfile.FS, error){
-	volume.NTFS:  (*guestfile.Budget).NTFS,
-	volume.FAT12: (*guestfile.Budget).FAT,
-	volume.FAT16: (*guestfile.Budget).FAT,
-	volume.FAT32: (*guestfile.Budget).FAT,
-	volume.Ext2:  (*guestfile.Budget).Ext,
-	volume.Ext3:  (*guestfile.Budget).Ext,
-	volume.Ext4:  (*guestfile.Budget).Ext,
+	volume.NTFS:  ntfs.Open,
+	volume.FAT12: fat.Open,
+	volume.FAT16: fat.Open,
+	volume.FAT32: fat.Open,
+	volume.Ext2:  ext.Open,
+	volume.Ext3:  ext.Open,
+	volume.Ext4:  ext.Open,
 }
 
 // Files opens the file system of a partition: ErrNoMatch for one whose files are not read.

@@ -59,11 +59,13 @@ var edges = map[string][]string{
 	"internal/table": nil,
 	// What a prober returns. Probers are below it by family, and identify lists them.
 	"internal/volume": nil,
+	// What a reader of files returns: where the bytes of a file lie. It knows no partitions.
+	"internal/guestfile": nil,
 	// Boot sectors and superblocks are decoded once, for the prober and for the reader of files.
 	"internal/fs/exfat":          {"internal/volume"},
-	"internal/fs/ext":            {"internal/volume"},
-	"internal/fs/fat":            {"internal/volume"},
-	"internal/fs/ntfs":           {"internal/volume"},
+	"internal/fs/ext":            {"internal/guestfile", "internal/volume"},
+	"internal/fs/fat":            {"internal/guestfile", "internal/volume"},
+	"internal/fs/ntfs":           {"internal/guestfile", "internal/volume"},
 	"internal/volume/disklabel":  {"internal/volume"},
 	"internal/volume/filesystem": {"internal/fs/fat", "internal/volume"}, // HPFS begins with the BPB of a FAT
 	"internal/volume/stack":      {"internal/volume"},
@@ -71,11 +73,11 @@ var edges = map[string][]string{
 		"internal/fs/exfat", "internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs", "internal/volume",
 		"internal/volume/disklabel", "internal/volume/filesystem", "internal/volume/stack",
 	},
-	// Files of a guest, and values in them: where their bytes lie. They know no partitions.
-	"internal/guestfile": {"internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs"},
-	"internal/hive":      nil,
+	"internal/hive": nil, // values in a file of a guest, and where their bytes lie
 	// What all knowledge of booting is made of, one package for each family of it, and the lists above them.
-	"internal/boot": {"internal/guestfile", "internal/table", "internal/volume"},
+	"internal/boot": {
+		"internal/fs/ext", "internal/fs/fat", "internal/fs/ntfs", "internal/guestfile", "internal/table", "internal/volume",
+	},
 	"internal/boot/firmware": {
 		"internal/boot", "internal/fs/exfat", "internal/guestfile", "internal/table", "internal/volume",
 	}, // a move of exFAT makes its checksum anew
@@ -135,6 +137,8 @@ var edges = map[string][]string{
 
 	"internal/disktest":       nil, // for tests; nothing else may import it, nor what is in its folder
 	"internal/disktest/oddfs": {"internal/disktest"},
+	// Trees of files, made by tools, for the tests of three readers.
+	"internal/disktest/filetest": {"internal/disktest", "internal/guestfile"},
 	// Images are opened, copied and compared in the tests of each format.
 	"internal/disktest/imagetest": {
 		"internal/diskcopy", "internal/disktest", "internal/image", "internal/image/store",
@@ -230,7 +234,7 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 var (
 	openers = []string{
 		"internal/sys", "internal/image/gate", "internal/image/store", "internal/scan", "internal/scan/sandbox", "internal/cli",
-		"internal/disktest", "internal/disktest/oddfs", "internal/disktest/imagetest",
+		"internal/disktest", "internal/disktest/filetest", "internal/disktest/imagetest", "internal/disktest/oddfs",
 		"internal/disktest/mutants",
 	}
 	starters = []string{"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli", "internal/disktest"}

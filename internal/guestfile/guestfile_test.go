@@ -1,4 +1,4 @@
-package guestfile
+package guestfile_test
 
 import (
 	"bytes"
@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest/filetest"
+	"github.com/trueup/trueup/internal/guestfile"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
@@ -21,14 +23,14 @@ import (
 type model []int64
 
 // randomFile is a file of random runs, some of which follow each other in the volume, and its model.
-func randomFile(t *testing.T, r *rand.Rand, volume []byte) (*File, model) {
+func randomFile(t *testing.T, r *rand.Rand, volume []byte) (*guestfile.File, model) {
 	t.Helper()
 	size := r.Int64N(600)
 	m := make(model, size)
 	for i := range m {
 		m[i] = -1
 	}
-	var runs []Run
+	var runs []guestfile.Run
 	for off, at := int64(0), int64(0); len(runs) < 12; {
 		if r.IntN(3) == 0 {
 			off += r.Int64N(40)
@@ -41,7 +43,7 @@ func randomFile(t *testing.T, r *rand.Rand, volume []byte) (*File, model) {
 			at = 0
 			continue
 		}
-		runs = append(runs, Run{Off: off, Len: n, At: at})
+		runs = append(runs, guestfile.Run{Off: off, Len: n, At: at})
 		for i := range n {
 			if off+i < size {
 				m[off+i] = at + i
@@ -49,7 +51,7 @@ func randomFile(t *testing.T, r *rand.Rand, volume []byte) (*File, model) {
 		}
 		off, at = off+n, at+n
 	}
-	f, err := newFile(bytes.NewReader(volume), "a/file", size, runs)
+	f, err := guestfile.NewFile(bytes.NewReader(volume), "a/file", size, runs)
 	require.NoError(t, err)
 	return f, m
 }
@@ -106,7 +108,7 @@ func TestFileIsItsModel(t *testing.T) {
 			places, err := f.Where(off, n)
 			expected, whole := m.where(off, n)
 			if !whole {
-				require.ErrorIs(t, err, errHole)
+				require.ErrorIs(t, err, guestfile.ErrHole)
 				require.ErrorIs(t, err, ondisk.ErrUnsupported)
 				continue
 			}
@@ -116,24 +118,10 @@ func TestFileIsItsModel(t *testing.T) {
 	}
 }
 
-// runsOf are the stretches of a file, as its map has them.
-func runsOf(t testing.TB, f *File) (out []Run) {
-	t.Helper()
-	for off := int64(0); off < f.Size(); {
-		r, err := f.Run(off)
-		require.NoError(t, err)
-		if r.Src != nil {
-			out = append(out, Run{Off: off, Len: r.Len, At: r.Off})
-		}
-		off += r.Len
-	}
-	return out
-}
-
 func TestFileOutsideItself(t *testing.T) {
-	f, err := newFile(bytes.NewReader(make([]byte, 100)), "f", 50, []Run{{0, 100, 0}})
+	f, err := guestfile.NewFile(bytes.NewReader(make([]byte, 100)), "f", 50, []guestfile.Run{{Off: 0, Len: 100, At: 0}})
 	require.NoError(t, err)
-	require.Equal(t, []Run{{0, 50, 0}}, runsOf(t, f))
+	require.Equal(t, []guestfile.Run{{Off: 0, Len: 50, At: 0}}, filetest.RunsOf(t, f))
 	for _, r := range [][2]int64{{-1, 1}, {0, 0}, {0, -1}, {0, 51}, {50, 1}, {51, 1}, {49, 2}, {math.MaxInt64, 1}, {1, math.MaxInt64}, {math.MinInt64, math.MinInt64}} {
 		_, err := f.Where(r[0], r[1])
 		require.ErrorIs(t, err, fs.ErrInvalid, r)
@@ -143,7 +131,7 @@ func TestFileOutsideItself(t *testing.T) {
 	n, err := f.ReadAt(make([]byte, 1), math.MaxInt64)
 	require.Zero(t, n)
 	require.ErrorIs(t, err, io.EOF)
-	f.fixed = fmt.Errorf("%w: under a checksum", ondisk.ErrUnsupported)
+	f.Fixed = fmt.Errorf("%w: under a checksum", ondisk.ErrUnsupported)
 	_, err = f.Where(0, 1)
 	require.ErrorIs(t, err, ondisk.ErrUnsupported)
 	_, err = f.ReadAt(make([]byte, 50), 0)
@@ -152,28 +140,28 @@ func TestFileOutsideItself(t *testing.T) {
 
 func TestNewFileRefuses(t *testing.T) {
 	volume := bytes.NewReader(make([]byte, 100))
-	for name, runs := range map[string][]Run{
-		"behind the volume":          {{0, 10, 91}},
-		"far behind the volume":      {{0, 10, math.MaxInt64}},
-		"longer than numbers":        {{0, math.MaxInt64, 1}},
-		"in front of the volume":     {{0, 10, -1}},
-		"empty":                      {{0, 0, 0}},
-		"of negative length":         {{0, -1, 0}},
-		"in front of the file":       {{-5, 10, 0}},
-		"over the one before":        {{0, 10, 0}, {9, 10, 20}},
-		"out of order":               {{20, 10, 0}, {0, 10, 20}},
-		"broken behind the size":     {{0, 60, 0}, {60, 10, 95}},
-		"at the place of one behind": {{0, 10, 50}, {5, 10, 50}},
+	for name, runs := range map[string][]guestfile.Run{
+		"behind the volume":          {{Off: 0, Len: 10, At: 91}},
+		"far behind the volume":      {{Off: 0, Len: 10, At: math.MaxInt64}},
+		"longer than numbers":        {{Off: 0, Len: math.MaxInt64, At: 1}},
+		"in front of the volume":     {{Off: 0, Len: 10, At: -1}},
+		"empty":                      {{Off: 0, Len: 0, At: 0}},
+		"of negative length":         {{Off: 0, Len: -1, At: 0}},
+		"in front of the file":       {{Off: -5, Len: 10, At: 0}},
+		"over the one before":        {{Off: 0, Len: 10, At: 0}, {Off: 9, Len: 10, At: 20}},
+		"out of order":               {{Off: 20, Len: 10, At: 0}, {Off: 0, Len: 10, At: 20}},
+		"broken behind the size":     {{Off: 0, Len: 60, At: 0}, {Off: 60, Len: 10, At: 95}},
+		"at the place of one behind": {{Off: 0, Len: 10, At: 50}, {Off: 5, Len: 10, At: 50}},
 	} {
-		_, err := newFile(volume, "f", 50, runs)
+		_, err := guestfile.NewFile(volume, "f", 50, runs)
 		require.ErrorIs(t, err, ondisk.ErrFormat, name)
 	}
-	var many []Run
-	for i := range int64(maxRuns + 1) {
-		many = append(many, Run{i, 1, 1 + i%2*5})
+	var many []guestfile.Run
+	for i := range int64(guestfile.MaxRuns + 1) {
+		many = append(many, guestfile.Run{Off: i, Len: 1, At: 1 + i%2*5})
 	}
-	_, err := newFile(volume, "f", maxRuns, many)
+	_, err := guestfile.NewFile(volume, "f", guestfile.MaxRuns, many)
 	require.NoError(t, err)
-	_, err = newFile(volume, "f", maxRuns+1, many)
+	_, err = guestfile.NewFile(volume, "f", guestfile.MaxRuns+1, many)
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 }

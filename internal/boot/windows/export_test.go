@@ -6,13 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/fs/fat"
 	"github.com/trueup/trueup/internal/guestfile"
 )
 
 // LogClosed judges a file of a FAT as the log of an NTFS.
 func LogClosed(t *testing.T, d disk.Disk, off int64, name string) error {
 	t.Helper()
-	files, err := guestfile.NewBudget().FAT(disk.Section(d, disk.Range{Off: off, Len: 40000 * 512}))
+	files, err := fat.Open(guestfile.NewBudget(), disk.Section(d, disk.Range{Off: off, Len: 40000 * 512}))
 	require.NoError(t, err)
 	file, err := files.Open(name)
 	require.NoError(t, err)

@@ -73,16 +73,10 @@ func fields(b []byte) []byte {
 	return append(bytes.Clone(b[0x0b:0x18]), b[0x28:0x50]...)
 }
 
-// NTFS attributes of the record of $Volume. Spec: Linux-NTFS documentation, "File Record", "$VOLUME_NAME".
+// Of the attributes of $Volume. Spec: Linux-NTFS documentation, "$VOLUME_INFORMATION", "$AttrDef".
 const (
-	volumeRecord = 3
-	recordHeader = 0x2a // bytes, up to version 3.0
-	attrName     = 0x60
-	attrInfo     = 0x70
-	attrEnd      = 0xffffffff
-	dirtyFlag    = 1
-
-	maxVolumeName = 256 // bytes. Spec: Linux-NTFS documentation, "$AttrDef"
+	dirtyFlag     = 1
+	maxVolumeName = 256 // bytes
 )
 
 // readNames reads label and dirty flag from record 3 of the MFT. A record that cannot be read leaves the label empty: the
@@ -97,14 +91,14 @@ func readNames(v *volume.Volume, d disk.Disk, b *Boot) error {
 	if err != nil {
 		return err
 	}
-	if string(rec[:4]) != "FILE" || !UndoFixups(rec, recordHeader) {
+	if string(rec[:4]) != "FILE" || !UndoFixups(rec, recordHeadSize) {
 		v.Note("ntfs-volume", ondisk.Note, fmt.Sprintf("the record of $Volume at %#x cannot be read, so the label is not known", off), "")
 		return nil
 	}
-	if name, ok := attribute(rec, attrName); ok {
+	if name, ok := attribute(rec, attrVolumeName); ok {
 		v.Label = ondisk.UTF16Z(name[:min(len(name), maxVolumeName)], binary.LittleEndian)
 	}
-	info, ok := attribute(rec, attrInfo)
+	info, ok := attribute(rec, attrVolumeInfo)
 	if !ok || len(info) < 12 {
 		return nil
 	}

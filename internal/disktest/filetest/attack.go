@@ -1,0 +1,37 @@
+package filetest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Attack changes one field of a good volume.
+type Attack struct {
+	Name string
+	Off  int64
+	Put  []byte
+	Want error
+	Text string
+}
+
+// LE16 returns the bytes of a little-endian number.
+func LE16(v uint16) []byte { return binary.LittleEndian.AppendUint16(nil, v) }
+
+// LE32 returns the bytes of a little-endian number.
+func LE32(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
+
+// Try runs an attack on a copy of a volume.
+func (a Attack) Try(t *testing.T, good []byte, use func(b []byte) error) {
+	t.Helper()
+	t.Run(a.Name, func(t *testing.T) {
+		b := bytes.Clone(good)
+		copy(b[a.Off:], a.Put)
+		require.False(t, bytes.Equal(b, good), "the attack changes something")
+		err := use(b)
+		require.ErrorIs(t, err, a.Want)
+		require.ErrorContains(t, err, a.Text)
+	})
+}

@@ -1,0 +1,153 @@
+// Package filetest helps to test the readers of files in guests: it makes trees of files, compares them, and damages the
+// volumes that hold them.
+package filetest
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// RawImage opens a raw file as a disk.
+func RawImage(t testing.TB, path string) disk.Disk {
+	t.Helper()
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	st, err := f.Stat()
+	require.NoError(t, err)
+	return disk.New(st.Size(), 512, func(off int64) (disk.Run, error) { return disk.Run{Len: st.Size() - off, Src: f, Off: off}, nil })
+}
+
+// Memory returns bytes as a disk.
+func Memory(b []byte) disk.Disk { return disktest.ShortDisk(b, int64(len(b))) }
+
+// Noise returns bytes that no other seed gives.
+func Noise(seed uint64, n int) []byte {
+	rnd := rand.New(rand.NewPCG(seed, 5))
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(rnd.Uint32())
+	}
+	return b
+}
+
+// WriteTree makes a folder of files; names that end in "/" are folders.
+func WriteTree(t testing.TB, files map[string][]byte) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, data := range files {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		if strings.HasSuffix(name, "/") {
+			require.NoError(t, os.MkdirAll(path, 0o755))
+			continue
+		}
+		require.NoError(t, os.WriteFile(path, data, 0o600))
+	}
+	return dir
+}
+
+// ReadAll reads a file of a guest.
+func ReadAll(t testing.TB, f *guestfile.File) []byte {
+	t.Helper()
+	b, err := io.ReadAll(io.NewSectionReader(f, 0, f.Size()))
+	require.NoError(t, err)
+	require.Len(t, b, int(f.Size()))
+	return b
+}
+
+// WalkFS gives all regular files of a file system, in the order of its folders.
+func WalkFS(t testing.TB, g guestfile.FS, dir string) []string {
+	t.Helper()
+	var out []string
+	list, err := g.List(dir)
+	require.NoError(t, err, dir)
+	for _, e := range list {
+		path := strings.TrimPrefix(dir+"/"+e.Name, "/")
+		if e.Dir {
+			out = append(out, WalkFS(t, g, path)...)
+		} else {
+			out = append(out, path)
+		}
+	}
+	return out
+}
+
+// RunsOf returns the runs of a file, as its map has them.
+func RunsOf(t testing.TB, f *guestfile.File) (out []guestfile.Run) {
+	t.Helper()
+	for off := int64(0); off < f.Size(); {
+		r, err := f.Run(off)
+		require.NoError(t, err)
+		if r.Src != nil {
+			out = append(out, guestfile.Run{Off: off, Len: r.Len, At: r.Off})
+		}
+		off += r.Len
+	}
+	return out
+}
+
+// RawCorpus writes an image of the corpus as a raw file, from a sector on. Sector 0 means the whole image.
+func RawCorpus(t testing.TB, rel string, start, sectors int64) string {
+	t.Helper()
+	path := disktest.Corpus(t, rel)
+	out := filepath.Join(t.TempDir(), "raw")
+	disktest.Run(t, "qemu-img", "convert", "-O", "raw", path, out)
+	if start == 0 {
+		return out
+	}
+	part := filepath.Join(t.TempDir(), "partition")
+	disktest.Run(t, "dd", "if="+out, "of="+part, "conv=sparse", "status=none", fmt.Sprintf("skip=%d", start), fmt.Sprintf("count=%d", sectors))
+	return part
+}
+
+// Rewrite puts other bytes in place of [off, off+n) of a file, through its places in the image, and into data.
+func Rewrite(t testing.TB, img string, f *guestfile.File, data []byte, off, n int64) {
+	t.Helper()
+	places, err := f.Where(off, n)
+	require.NoError(t, err)
+	change := Noise(99, int(n))
+	copy(data[off:], change)
+	w, err := os.OpenFile(img, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer w.Close()
+	for _, r := range places {
+		_, err := w.WriteAt(change[:r.Len], r.Off)
+		require.NoError(t, err)
+		change = change[r.Len:]
+	}
+	require.Empty(t, change)
+}
+
+// ManyRuns returns as many runs as a file can have, in reverse order on the disk.
+func ManyRuns() []guestfile.Run {
+	runs := make([]guestfile.Run, guestfile.MaxRuns)
+	for i := range runs {
+		runs[i] = guestfile.Run{Off: int64(i) * 512, Len: 512, At: int64(len(runs)-i) * 1024}
+	}
+	return runs
+}
+
+// EndsWithin requires that an act reaches a limit before it is repeated so often.
+func EndsWithin(t *testing.T, times int, act func() error) {
+	t.Helper()
+	var err error
+	done := 0
+	for ; err == nil; done++ {
+		err = act()
+	}
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	require.Less(t, done, times)
+}

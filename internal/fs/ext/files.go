@@ -1,0 +1,127 @@
+package ext
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+const (
+	// What does not hinder a reader, or is looked at where it matters.
+	incompatRead = IncompatKnown &^ (IncompatCompression | IncompatJournal | IncompatDirdata)
+	// What does not hinder a change of the bytes of a file: sparse_super, large_file, btree_dir, huge_file, gdt_csum, dir_nlink,
+	// extra_isize, quota, bigalloc, metadata_csum, project, verity (a flag of each file), orphan_present. Not in it: snapshots,
+	// shared_blocks, replica, readonly.
+	roCompatRewrite = ROCompatSparse | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x8000 |
+		0x10000
+)
+
+// fileSystem reads an ext2, ext3 or ext4.
+type fileSystem struct {
+	volume disk.Disk
+	meter  guestfile.Metered
+
+	super     *Super
+	block     int64 // bytes
+	blocks    int64
+	groups    int64
+	descSize  int64 // bytes
+	inodeSize int64 // bytes
+	fixed     error // why no file of this volume can be rewritten in place
+}
+
+// Open reads the ext2, ext3 or ext4 of a partition.
+func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
+	s, err := Read(volume)
+	if err != nil {
+		return nil, err
+	}
+	if unknown := s.Incompat &^ incompatRead; unknown != 0 {
+		return nil, fmt.Errorf("ext superblock at %#x: incompatible features %#x: %w",
+			At+0x60, unknown, ondisk.ErrUnsupported)
+	}
+	f := &fileSystem{
+		volume: volume, meter: b.Of(volume), super: s,
+		block: s.BlockSize(), blocks: s.Blocks(), inodeSize: s.InodeBytes(), descSize: s.DescBytes(),
+	}
+	if err := f.checkGroups(); err != nil {
+		return nil, err
+	}
+	f.restrict()
+	return f, nil
+}
+
+// checkGroups holds the groups to what Linux demands of them.
+func (f *fileSystem) checkGroups() error {
+	s := f.super
+	switch {
+	case int64(s.InodesPerGroup) > f.block*8:
+		return Field("inodes per group", 0x28, s.InodesPerGroup, fmt.Sprintf("1 to %d", f.block*8))
+	case s.FirstDataBlock > 1 || int64(s.FirstDataBlock) >= f.blocks:
+		return Field("first data block", 0x14, s.FirstDataBlock, "0 or 1")
+	}
+	per := int64(s.BlocksPerGroup)
+	f.groups = (f.blocks - int64(s.FirstDataBlock) + per - 1) / per
+	// Linux holds it to that too: it ties the size of the groups to their number.
+	if want := f.groups * int64(s.InodesPerGroup); int64(s.Inodes) != want {
+		return Field("inode count", 0x00, s.Inodes, want)
+	}
+	return nil
+}
+
+// restrict finds what forbids to rewrite files in place.
+func (f *fileSystem) restrict() {
+	switch unknown := f.super.ROCompat &^ roCompatRewrite; {
+	case f.super.Incompat&IncompatRecover != 0:
+		f.fixed = fmt.Errorf("the journal of the ext file system must be replayed first: %w", ondisk.ErrUnsupported)
+	case unknown != 0:
+		f.fixed = fmt.Errorf("the ext file system has features %#x, with which it may only be read: %w", unknown, ondisk.ErrUnsupported)
+	}
+}
+
+// Open finds a regular file, and follows symbolic links.
+func (f *fileSystem) Open(path string) (*guestfile.File, error) {
+	stored, ino, err := f.find(path)
+	if err != nil {
+		return nil, fmt.Errorf("path %.256q: %w", path, err)
+	}
+	if ino.kind() != modeRegular {
+		return nil, fmt.Errorf("path %.256q: is not a regular file: %w", path, fs.ErrNotExist)
+	}
+	file, err := f.file(ino, stored)
+	if err != nil {
+		return nil, fmt.Errorf("path %.256q: %w", path, err)
+	}
+	return file, nil
+}
+
+// List gives the names of a folder. A symbolic link is no folder, whatever it means.
+func (f *fileSystem) List(path string) ([]guestfile.Entry, error) {
+	_, ino, err := f.find(path)
+	if err == nil && ino.kind() != modeFolder {
+		err = fmt.Errorf("is not a folder: %w", fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("path %.256q: %w", path, err)
+	}
+	var out []guestfile.Entry
+	err = f.each(ino, func(e dirent) error {
+		if len(out) == guestfile.MaxEntries {
+			return fmt.Errorf("%w of %d names", ondisk.ErrLimit, guestfile.MaxEntries)
+		}
+		dir, err := f.isFolder(e)
+		out = append(out, guestfile.Entry{Name: string(e.name), Dir: dir})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("folder %.256q: %w", path, err)
+	}
+	return out, nil
+}
+
+// errFound ends the walk over a folder.
+var errFound = errors.New("found")

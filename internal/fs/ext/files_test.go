@@ -1,0 +1,210 @@
+package ext
+
+import (
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/filetest"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+func TestExtReadsWhatMke2fsWrote(t *testing.T) {
+	dir, files := extTree(t)
+	large, _ := extTree(t)
+	sparse(t, large)
+	for i, k := range extKinds {
+		t.Run(k.name, func(t *testing.T) {
+			dir := dir
+			if i == 0 || i == 6 || i == 10 { // one with indirect blocks, one with extents, one with clusters
+				dir = large
+			}
+			img := makeExt(t, k, dir)
+			g, err := alone(filetest.RawImage(t, img))
+			require.NoError(t, err)
+			var names []string
+			for name, data := range files {
+				if strings.HasSuffix(name, "/") {
+					continue
+				}
+				names = append(names, name)
+				f, err := g.Open(name)
+				require.NoError(t, err, name)
+				require.Equal(t, name, f.Path)
+				disktest.EqualBytes(t, data, filetest.ReadAll(t, f))
+			}
+			checkLinks(t, g, files)
+			if dir == large {
+				equalSparse(t, g, dir)
+				names = append(names, "sparse")
+			}
+			equalDebugfs(t, img, g.(*fileSystem), names)
+		})
+	}
+}
+
+// checkLinks follows the symbolic links of extTree.
+func checkLinks(t *testing.T, g guestfile.FS, files map[string][]byte) {
+	t.Helper()
+	for link, want := range map[string]string{
+		"vmlinuz": "boot/vmlinuz-6.1.0-18-amd64", "abs": "boot/grub/grub.cfg", "dirlink/grub.cfg": "boot/grub/grub.cfg", "boot/grub/up": "etc/fstab",
+		"dirlink/up": "etc/fstab", "dirlink/../grub/up": "etc/fstab", "slow": "deep/er/and/deep/er/file", "chain1": "boot/vmlinuz-6.1.0-18-amd64",
+		"above": "etc/fstab", "slow60": "etc/fstab", "slow59": "etc/fstab", "slow200": "etc/fstab", "/etc//fstab": "etc/fstab", "../etc/./fstab": "etc/fstab",
+	} {
+		f, err := g.Open(link)
+		require.NoError(t, err, link)
+		require.Equal(t, want, f.Path, link)
+		disktest.EqualBytes(t, files[want], filetest.ReadAll(t, f))
+	}
+	for _, path := range []string{"dangling", "nothing", "etc", "", "throughfile", "etc/fstab/", "etc/fstab/..", "etc/Fstab", "lost+found/x"} {
+		_, err := g.Open(path)
+		require.ErrorIs(t, err, fs.ErrNotExist, path)
+	}
+	_, err := g.Open("loop")
+	require.ErrorIs(t, err, ondisk.ErrLimit)
+	require.ErrorContains(t, err, "8 symbolic links")
+	list, err := g.List("dirlink")
+	require.NoError(t, err)
+	require.ElementsMatch(t, []guestfile.Entry{{Name: "grub.cfg"}, {Name: "up"}}, list)
+	list, err = g.List("")
+	require.NoError(t, err)
+	require.Contains(t, list, guestfile.Entry{Name: "boot", Dir: true})
+	require.Contains(t, list, guestfile.Entry{Name: "dirlink"})
+	list, err = g.List("many")
+	require.NoError(t, err)
+	require.Len(t, list, manyFiles)
+	_, err = g.List("etc/fstab")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func equalSparse(t *testing.T, g guestfile.FS, dir string) {
+	t.Helper()
+	f, err := g.Open("sparse")
+	require.NoError(t, err)
+	want, err := os.Open(filepath.Join(dir, "sparse"))
+	require.NoError(t, err)
+	defer want.Close()
+	require.Equal(t, digest(t, want), digest(t, io.NewSectionReader(f, 0, f.Size())))
+	_, err = f.Where(10<<20, 10)
+	require.ErrorIs(t, err, ondisk.ErrUnsupported, "a hole has no place")
+	require.ErrorIs(t, err, guestfile.ErrHole)
+}
+
+// A hash tree changes how a folder is read by Linux, not what is in it.
+func TestExtHashedFolders(t *testing.T) {
+	dir, files := extTree(t)
+	for _, k := range []extKind{extKinds[0], extKinds[5], extKinds[9]} {
+		t.Run(k.name, func(t *testing.T) {
+			k.args = append(k.args, "-O", "dir_index")
+			img := makeExt(t, k, dir)
+			// Its code is 1: it has changed something.
+			disktest.Run(t, "sh", "-c", `"$0" -fyD "$1"; test $? -le 1`, disktest.Tool(t, "e2fsck"), img)
+			require.Contains(t, disktest.Output(t, "debugfs", "-R", "htree_dump /many", img), "Root node dump")
+			g, err := alone(filetest.RawImage(t, img))
+			require.NoError(t, err)
+			var want []string
+			for name, data := range files {
+				if base, ok := strings.CutPrefix(name, "many/"); ok {
+					want = append(want, base)
+					f, err := g.Open(name)
+					require.NoError(t, err)
+					disktest.EqualBytes(t, data, filetest.ReadAll(t, f))
+				}
+			}
+			list, err := g.List("many")
+			require.NoError(t, err)
+			var got []string
+			for _, e := range list {
+				got = append(got, e.Name)
+			}
+			require.ElementsMatch(t, want, got)
+		})
+	}
+}
+
+// A file system of more than 2^32 bytes has triple indirect blocks even with blocks of 4 KiB.
+func TestExtLargeSparseFile(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "large")
+	f, err := os.Create(name)
+	require.NoError(t, err)
+	defer f.Close()
+	places := []int64{0, 48 << 10, 4<<20 + 48<<10 + 5, 4<<30 + 8<<20, 9 << 30}
+	for i, off := range places {
+		_, err := f.WriteAt(filetest.Noise(uint64(i), 5000), off)
+		require.NoError(t, err)
+	}
+	for _, k := range []extKind{extKinds[3], extKinds[5], extKinds[9]} {
+		t.Run(k.name, func(t *testing.T) {
+			img := makeExt(t, k, dir)
+			g, err := alone(filetest.RawImage(t, img))
+			require.NoError(t, err)
+			f, err := g.Open("large")
+			require.NoError(t, err)
+			require.Equal(t, int64(9<<30+5000), f.Size())
+			equalRuns(t, img, g.(*fileSystem), f)
+			got := make([]byte, 5000)
+			for i, off := range places {
+				require.NoError(t, ondisk.ReadFull(f, got, off))
+				disktest.EqualBytes(t, filetest.Noise(uint64(i), 5000), got)
+			}
+		})
+	}
+}
+
+// Files that cannot be told byte by byte are refused, and their neighbours are not.
+func TestExtRefused(t *testing.T) {
+	k := extKinds[18]
+	k.args = append(k.args, "-O", "^mmp") // debugfs waits for other hosts
+	dir := filetest.WriteTree(t, map[string][]byte{"enc/file": filetest.Noise(1, 10), "sealed": filetest.Noise(2, 10), "packed": filetest.Noise(3, 10), "plain": filetest.Noise(4, 10), "cf/Name": nil})
+	img := makeExt(t, k, dir)
+	for path, flags := range map[string]string{"/enc": "0x80800", "/sealed": "0x180000", "/packed": "0x80200", "/cf": "0x40080000"} {
+		disktest.Run(t, "debugfs", "-w", "-R", "set_inode_field "+path+" flags "+flags, img)
+	}
+	g, err := alone(filetest.RawImage(t, img))
+	require.NoError(t, err)
+	for path, text := range map[string]string{"enc/file": "is encrypted", "sealed": "fs-verity", "packed": "is compressed", "cf/name": "without case"} {
+		_, err := g.Open(path)
+		require.ErrorIs(t, err, ondisk.ErrUnsupported, path)
+		require.ErrorContains(t, err, text)
+	}
+	_, err = g.List("enc")
+	require.ErrorIs(t, err, ondisk.ErrUnsupported)
+	for _, path := range []string{"plain", "cf/Name"} {
+		_, err = g.Open(path)
+		require.NoError(t, err)
+	}
+	list, err := g.List("")
+	require.NoError(t, err)
+	require.Contains(t, list, guestfile.Entry{Name: "enc", Dir: true})
+}
+
+// A volume whose journal is due, or with features that only allow to read, has no place to write to.
+func TestExtFixed(t *testing.T) {
+	img := makeExt(t, extKinds[5], filetest.WriteTree(t, map[string][]byte{"file": filetest.Noise(1, 10)}))
+	raw, err := os.ReadFile(img)
+	require.NoError(t, err)
+	for text, a := range map[string]filetest.Attack{
+		"journal": {Off: 0x60, Put: []byte{raw[At+0x60] | IncompatRecover}}, "features 0x4000": {Off: 0x65, Put: []byte{raw[At+0x65] | 0x40}},
+		"features 0x80": {Off: 0x64, Put: []byte{raw[At+0x64] | 0x80}},
+	} {
+		b := slices.Clone(raw)
+		copy(b[At+a.Off:], a.Put)
+		g, err := alone(filetest.Memory(b))
+		require.NoError(t, err)
+		f, err := g.Open("file")
+		require.NoError(t, err)
+		disktest.EqualBytes(t, filetest.Noise(1, 10), filetest.ReadAll(t, f))
+		_, err = f.Where(0, 10)
+		require.ErrorIs(t, err, ondisk.ErrUnsupported)
+		require.ErrorContains(t, err, text)
+	}
+}

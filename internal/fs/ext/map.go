@@ -1,0 +1,172 @@
+package ext
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// maxNodes bounds the indirect blocks and extent blocks of one file: 65,536 map 256 GiB in pieces of 4 KiB.
+const maxNodes = 1 << 16
+
+// blockMap collects where a file lies. Numbers of blocks count from the start of the file, or of the volume where they are called "at".
+type blockMap struct {
+	fs    *fileSystem
+	inode *inode
+	until int64 // blocks of the file
+	next  int64 // first block of the file that the walk has not passed
+	runs  []guestfile.Run
+	seen  map[int64]bool // nodes
+}
+
+// treeNode is a block of the tree of extents, or an indirect block.
+type treeNode struct {
+	at    int64 // 0: in the inode
+	level int   // 0: its entries are of the file
+	first int64 // blocks of the file that it is for
+	end   int64
+}
+
+// blockRuns finds where the bytes of a file lie.
+func (f *fileSystem) blockRuns(n *inode) ([]guestfile.Run, error) {
+	m := &blockMap{fs: f, inode: n, until: (n.size + f.block - 1) / f.block, seen: map[int64]bool{}}
+	todo, err := m.roots()
+	if err != nil {
+		return nil, err
+	}
+	for len(todo) > 0 {
+		node := todo[len(todo)-1]
+		more, err := m.visit(node)
+		if err != nil {
+			return nil, err
+		}
+		todo = append(todo[:len(todo)-1], more...)
+	}
+	return m.runs, m.disjoint()
+}
+
+// disjoint refuses a file of which two parts share a place: a change of one would change the other.
+func (m *blockMap) disjoint() error {
+	if err := m.fs.meter.Budget.Spend(guestfile.RunCost * int64(len(m.runs))); err != nil {
+		return err
+	}
+	byPlace := slices.SortedFunc(slices.Values(m.runs), func(a, b guestfile.Run) int { return cmp.Compare(a.At, b.At) })
+	for i := range byPlace[min(1, len(byPlace)):] {
+		a, b := byPlace[i], byPlace[i+1]
+		if a.At+a.Len > b.At {
+			return m.broken(m.inode.at+atMap, "block", b.At/m.fs.block, "one that the file has only once")
+		}
+	}
+	return nil
+}
+
+// roots are the nodes to begin with, the last one first.
+func (m *blockMap) roots() ([]treeNode, error) {
+	if !m.tree() {
+		return m.direct()
+	}
+	depth := binary.LittleEndian.Uint16(m.inode.blockMap()[6:])
+	return []treeNode{{level: int(depth), end: 1 << 32}}, nil
+}
+
+// tree tells that extents map the file, and no indirect blocks.
+func (m *blockMap) tree() bool { return m.inode.flags()&flagExtents != 0 }
+
+// visit reads a node and gives its children, the last one first.
+func (m *blockMap) visit(node treeNode) ([]treeNode, error) {
+	if node.at == 0 {
+		return m.extents(node, m.inode.blockMap(), m.inode.at+atMap)
+	}
+	at := node.at * m.fs.block
+	switch {
+	case m.seen[node.at]:
+		return nil, m.broken(at, "block", node.at, "one that the tree has not used yet")
+	case len(m.seen) == maxNodes:
+		return nil, fmt.Errorf("%s: %w of %d blocks that map others", m.inode.what(), ondisk.ErrLimit, maxNodes)
+	}
+	m.seen[node.at] = true
+	raw := make([]byte, m.fs.block)
+	if err := m.fs.read(raw, at); err != nil {
+		return nil, err
+	}
+	if m.tree() {
+		return m.extents(node, raw, at)
+	}
+	return m.indirect(node, raw, at)
+}
+
+func (m *blockMap) broken(off int64, field string, got, want any) error {
+	return &ondisk.FormatError{What: m.inode.what(), Off: off, Field: field, Got: got, Want: want}
+}
+
+// add takes blocks of the file in their order. off is the byte of the volume that says so.
+func (m *blockMap) add(first, at, n, off int64) error {
+	if !m.fs.holds(at, n) {
+		return m.broken(off, "block", at, fmt.Sprintf("%d within the %d blocks of the volume", n, m.fs.blocks))
+	}
+	if n = min(n, m.until-first); n <= 0 {
+		return nil // room behind the end of the file
+	}
+	b := m.fs.block
+	if k := len(m.runs) - 1; k >= 0 && m.runs[k].Off+m.runs[k].Len == first*b && m.runs[k].At+m.runs[k].Len == at*b {
+		m.runs[k].Len += n * b
+		return nil
+	}
+	if len(m.runs) == guestfile.MaxRuns {
+		return fmt.Errorf("%s: %w of %d runs", m.inode.what(), ondisk.ErrLimit, guestfile.MaxRuns)
+	}
+	m.runs = append(m.runs, guestfile.Run{Off: first * b, Len: n * b, At: at * b})
+	return nil
+}
+
+// direct maps the first twelve blocks of a file without extents and gives its three indirect blocks, the last one first.
+// Spec: Linux, Documentation/filesystems/ext4/blockmap.rst.
+func (m *blockMap) direct() ([]treeNode, error) {
+	const direct = 12
+	raw, per := m.inode.blockMap(), m.fs.block/4
+	if _, err := m.indirect(treeNode{end: direct}, raw[:direct*4], m.inode.at+atMap); err != nil {
+		return nil, err
+	}
+	var out []treeNode
+	first, span := int64(direct), per
+	for i := range 3 {
+		off := (direct + i) * 4
+		at := int64(binary.LittleEndian.Uint32(raw[off:]))
+		if at != 0 && first < m.until {
+			if !m.fs.holds(at, 1) {
+				return nil, m.broken(m.inode.at+atMap+int64(off), "indirect block", at, fmt.Sprintf("less than %d", m.fs.blocks))
+			}
+			out = append([]treeNode{{at: at, level: i, first: first, end: first + span}}, out...)
+		}
+		first, span = first+span, span*per
+	}
+	return out, nil
+}
+
+// indirect goes through a block of numbers of blocks; 0 is a hole.
+func (m *blockMap) indirect(node treeNode, raw []byte, off int64) ([]treeNode, error) {
+	var out []treeNode
+	span := (node.end - node.first) / int64(len(raw)/4)
+	for i := len(raw)/4 - 1; i >= 0 && node.level > 0; i-- {
+		at, first := int64(binary.LittleEndian.Uint32(raw[4*i:])), node.first+int64(i)*span
+		if at == 0 || first >= m.until {
+			continue
+		}
+		if !m.fs.holds(at, 1) {
+			return nil, m.broken(off+int64(4*i), "indirect block", at, fmt.Sprintf("less than %d", m.fs.blocks))
+		}
+		out = append(out, treeNode{at: at, level: node.level - 1, first: first, end: first + span})
+	}
+	for i := 0; i < len(raw)/4 && node.level == 0; i++ {
+		if at := int64(binary.LittleEndian.Uint32(raw[4*i:])); at != 0 {
+			if err := m.add(node.first+int64(i), at, 1, off+int64(4*i)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,94 @@
+package fat
+
+import (
+	"fmt"
+
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+func (f *fileSystem) allowed() string { return fmt.Sprintf("a cluster from 2 to %d", f.Clusters+1) }
+
+// step is what following one entry of the FAT may cost beside the reads, in bytes of the budget.
+const step = 32
+
+// next is the cluster behind one; end if absent.
+func (f *fileSystem) next(cluster int64) (n int64, end bool, err error) {
+	if err := f.meter.Budget.Spend(step); err != nil {
+		return 0, false, err
+	}
+	off := f.table + cluster*f.Bits/8
+	v, err := f.meter.Pages().U32(off)
+	if err != nil {
+		return 0, false, err
+	}
+	mask := uint32(0x0fffffff) // the upper bits of FAT32 are reserved
+	switch f.Bits {
+	case 12:
+		v, mask = v>>(cluster%2*4), 0xfff
+	case 16:
+		mask = 0xffff
+	}
+	v &= mask
+	if v >= mask-7 {
+		return 0, true, nil
+	}
+	if n = int64(v); !f.Has(n) {
+		return 0, false, f.broken(cluster, n, f.allowed())
+	}
+	return n, false, nil
+}
+
+func (f *fileSystem) broken(cluster, got int64, want string) error {
+	field := fmt.Sprintf("entry of cluster %d", cluster)
+	return &ondisk.FormatError{What: "fat", Off: f.table + cluster*f.Bits/8, Field: field, Got: got, Want: want}
+}
+
+// chain follows a file from its first cluster to the mark of its end, which is what proves that no cluster comes twice. It has least to
+// most clusters; clusters behind the end of a file are kept for it to grow.
+func (f *fileSystem) chain(first, most, least int64) ([]guestfile.Run, error) {
+	if !f.Has(first) {
+		return nil, &ondisk.FormatError{What: "fat folder entry", Off: 0x1a, Field: "first cluster", Got: first, Want: f.allowed()}
+	}
+	var runs []guestfile.Run
+	// Brent's algorithm: a chain that comes back to a cluster passes the saved one sooner or later.
+	saved, power, steps := first, int64(1), int64(0)
+	for c, n := first, int64(1); ; n++ {
+		if n > most {
+			return nil, fmt.Errorf("fat chain from cluster %d: %w of %d clusters", first, ondisk.ErrLimit, most)
+		}
+		if runs = f.join(runs, c); len(runs) > guestfile.MaxRuns {
+			return nil, fmt.Errorf("fat chain from cluster %d: %w of %d runs", first, ondisk.ErrLimit, guestfile.MaxRuns)
+		}
+		to, end, err := f.next(c)
+		switch {
+		case err != nil:
+			return nil, err
+		case n == f.Clusters && !end:
+			return nil, f.broken(c, to, "the end of the chain, which has had all clusters")
+		case end && n < least:
+			return nil, f.broken(c, n, fmt.Sprintf("%d clusters before the end of the chain from %d", least, first))
+		case end:
+			return runs, nil
+		case to == saved:
+			return nil, f.broken(c, to, "a cluster that the chain has not passed")
+		}
+		if steps++; steps == power {
+			saved, power, steps = to, power*2, 0
+		}
+		c = to
+	}
+}
+
+// join adds a cluster to the end of the runs.
+func (f *fileSystem) join(runs []guestfile.Run, cluster int64) []guestfile.Run {
+	at, off := f.At(cluster), int64(0)
+	if k := len(runs) - 1; k >= 0 {
+		if r := &runs[k]; r.At+r.Len == at {
+			r.Len += f.Cluster
+			return runs
+		}
+		off = runs[k].Off + runs[k].Len
+	}
+	return append(runs, guestfile.Run{Off: off, Len: f.Cluster, At: at})
+}

@@ -1,0 +1,135 @@
+package fat
+
+import (
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Sizes of a FAT. Spec: Microsoft FAT specification 1.03.
+const (
+	maxFolder = 65536 * Slot // bytes of the largest folder
+	// Most clusters of a FAT16 and of a FAT32. Spec: "FAT Type Determination".
+	most16 = 65524
+	most32 = 0x0ffffff5
+)
+
+// fileSystem reads a FAT12, FAT16 or FAT32.
+type fileSystem struct {
+	*Boot
+	volume disk.Disk
+	meter  guestfile.Metered
+	table  int64 // the FAT in use, in bytes of the volume
+}
+
+// Open reads the FAT12, FAT16 or FAT32 of a partition.
+func Open(b *guestfile.Budget, d disk.Disk) (guestfile.FS, error) {
+	boot, err := Read(d)
+	if err != nil {
+		return nil, err
+	}
+	f := &fileSystem{Boot: boot, volume: d, meter: b.Of(d), table: boot.FAT.Off}
+	return f, f.check()
+}
+
+// check refuses what leaves a place of a file in doubt, on top of what package fat asks of a FAT.
+func (f *fileSystem) check() error {
+	most := int64(most16)
+	if f.Bits == 32 {
+		most = most32
+	}
+	if f.Clusters < 1 || f.Clusters > most {
+		return field("clusters", 0x20, f.Clusters, fmt.Sprintf("1 to %d", most))
+	}
+	if f.Bits != 32 {
+		return nil
+	}
+	if f.RootEntries != 0 {
+		return field("root entries", 0x11, f.RootEntries, "0, since it has no FAT of a FAT16")
+	}
+	if f.Version != 0 {
+		return fmt.Errorf("fat32 version %#x: %w", f.Version, ondisk.ErrUnsupported)
+	}
+	return f.choose()
+}
+
+// choose finds the FAT in use. Spec: "BPB_ExtFlags": bit 7 set means that only the FAT of bits 0 to 3 is kept.
+func (f *fileSystem) choose() error {
+	if active := int64(f.Flags & 0xf); f.Flags&0x80 != 0 {
+		if active >= int64(f.FATs) {
+			return field("active FAT", 0x28, active, fmt.Sprintf("0 to %d", f.FATs-1))
+		}
+		f.table += active * f.FAT.Len
+	}
+	if root := int64(f.RootCluster); !f.Has(root) {
+		return field("root cluster", 0x2c, root, f.allowed())
+	}
+	return nil
+}
+
+// Open finds a regular file.
+func (f *fileSystem) Open(path string) (*guestfile.File, error) {
+	e, stored, err := f.find(path)
+	if err != nil {
+		return nil, err
+	}
+	if e.dir() {
+		return nil, fmt.Errorf("file %.256q: is a folder: %w", path, fs.ErrNotExist)
+	}
+	var runs []guestfile.Run
+	if e.size > 0 {
+		if runs, err = f.chain(e.first, f.Clusters, (e.size+f.Cluster-1)/f.Cluster); err != nil {
+			return nil, fmt.Errorf("file %.256q: %w", path, err)
+		}
+	}
+	return guestfile.NewFile(f.volume, stored, e.size, runs)
+}
+
+// List gives the names of a folder.
+func (f *fileSystem) List(path string) ([]guestfile.Entry, error) {
+	e, _, err := f.find(path)
+	if err != nil {
+		return nil, err
+	}
+	if !e.dir() {
+		return nil, fmt.Errorf("folder %.256q: is a file: %w", path, fs.ErrNotExist)
+	}
+	var out []guestfile.Entry
+	err = f.each(e, func(e entry) bool {
+		out = append(out, guestfile.Entry{Name: e.name(), Dir: e.dir()})
+		return true
+	})
+	return out, err
+}
+
+// find follows a path from the root. stored is the path with the names as they stand in the folders.
+func (f *fileSystem) find(path string) (at entry, stored string, err error) {
+	names := guestfile.Elements(path)
+	if len(names) > guestfile.MaxDepth {
+		return at, "", fmt.Errorf("path %.256q: %w of %d folders", path, ondisk.ErrLimit, guestfile.MaxDepth)
+	}
+	at = entry{attr: attrDir, root: true}
+	for i, name := range names {
+		found := false
+		if at.dir() {
+			err = f.each(at, func(e entry) bool {
+				if found = e.is(name); found {
+					at = e
+				}
+				return !found
+			})
+		}
+		if err != nil {
+			return at, "", fmt.Errorf("path %.256q: %w", path, err)
+		}
+		if !found {
+			return at, "", fmt.Errorf("path %.256q: %w", path, fs.ErrNotExist)
+		}
+		names[i] = at.name()
+	}
+	return at, strings.Join(names, "/"), nil
+}

@@ -1,0 +1,152 @@
+package ntfs
+
+import (
+	"fmt"
+	"io/fs"
+	"math"
+	"strings"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// fileSystem reads files of an NTFS volume, of every version from that of NT 4 (1.2) to that of Windows 11 (3.1).
+type fileSystem struct {
+	volume   disk.Disk
+	cluster  int64           // bytes
+	clusters int64           // of the volume
+	record   int64           // bytes of a record of the MFT
+	mft      *guestfile.File // complete, save while it is being read
+	upper    []uint16
+	own      *ondisk.Budget // of its records and indexes
+	budget   *guestfile.Budget
+}
+
+// maxStructures bounds what is read of records and indexes, in bytes: a volume made to be slow gets no more time. Opening a hundred files
+// takes about 20 MiB.
+const maxStructures = 128 << 20
+
+// weight is how much more a byte of these structures costs than one that is read only: records and indexes are taken apart.
+const weight = 4
+
+// spend counts bytes of structures that are going to be read.
+func (n *fileSystem) spend(bytes int64) error {
+	if err := n.own.Spend(bytes); err != nil {
+		return err
+	}
+	return n.budget.Work.Spend(weight * bytes)
+}
+
+// Records of the MFT that have a fixed place. Spec: Linux-NTFS documentation, "Files: overview".
+const (
+	mftRecord    = 0
+	volumeRecord = 3
+	rootRecord   = 5
+	upcaseRecord = 10
+)
+
+// Open reads the file system of a partition; ErrNoMatch when it is not NTFS.
+func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
+	boot, err := Read(volume)
+	if err != nil {
+		return nil, err
+	}
+	n := newFileSystem(b, volume)
+	n.cluster, n.clusters, n.record = boot.Cluster(), boot.Clusters(), boot.Record()
+	if err := n.readMFT(boot.MFT()); err != nil {
+		return nil, err
+	}
+	return n, n.readUpcase()
+}
+
+// newFileSystem is a volume of which nothing is known yet.
+func newFileSystem(b *guestfile.Budget, volume disk.Disk) *fileSystem {
+	own := &ondisk.Budget{What: "ntfs", Unit: "bytes of records and indexes", Limit: maxStructures}
+	return &fileSystem{volume: volume, own: own, budget: b}
+}
+
+// readMFT finds the records of the MFT, which itself is a file with a record. When its map of runs is in several records, the first runs
+// lead to the record with the next ones.
+func (n *fileSystem) readMFT(at int64) error {
+	boot, err := guestfile.NewFile(n.volume, "$MFT", n.record, []guestfile.Run{{Len: n.record, At: at}})
+	if err != nil {
+		return err
+	}
+	n.mft = boot
+	first, err := n.node(ref{number: mftRecord}, "$MFT")
+	if err != nil {
+		return err
+	}
+	v := value{fs: n, growing: true}
+	if err := first.read(attrData, "", &v); err != nil {
+		return err
+	}
+	if n.mft, err = v.file("$MFT"); err != nil {
+		return err
+	}
+	if err := n.budget.Runs.Spend(int64(len(v.runs))); err != nil {
+		return err
+	}
+	if places, err := n.mft.Where(0, n.record); err != nil || len(places) != 1 || places[0].Off != at {
+		return &ondisk.FormatError{What: "ntfs $MFT", Off: at, Field: "first run", Got: fmt.Sprint(places), Want: "the place that the boot sector gives"}
+	}
+	return nil
+}
+
+// List gives the long names of a folder.
+func (n *fileSystem) List(path string) ([]guestfile.Entry, error) {
+	dir, err := n.find(path)
+	if err != nil {
+		return nil, err
+	}
+	var out []guestfile.Entry
+	return out, dir.names(nil, func(name *fileName) error {
+		if name.space != spaceDOS { // a second name of a file that has a long one
+			out = append(out, guestfile.Entry{Name: name.text(), Dir: name.dir})
+		}
+		return nil
+	})
+}
+
+// Open finds a file by its long or its short name.
+func (n *fileSystem) Open(path string) (*guestfile.File, error) {
+	node, err := n.find(path)
+	if err != nil {
+		return nil, err
+	}
+	if node.rec.dir() {
+		return nil, fmt.Errorf("file %.256q: %w: it is a folder", path, fs.ErrNotExist)
+	}
+	v := value{fs: n}
+	if err := node.read(attrData, "", &v); err != nil {
+		return nil, err
+	}
+	if err := v.plain(node.path); err != nil {
+		return nil, err
+	}
+	return v.file(node.path)
+}
+
+// find goes from the root along a path.
+func (n *fileSystem) find(path string) (*node, error) {
+	node, err := n.node(ref{number: rootRecord}, "")
+	if err != nil || path == "" {
+		return node, err
+	}
+	if strings.Count(path, "/") >= guestfile.MaxDepth {
+		return nil, fmt.Errorf("file %.256q: %w of %d folders", path, ondisk.ErrLimit, guestfile.MaxDepth)
+	}
+	for name := range strings.SplitSeq(path, "/") {
+		if node, err = node.child(name); err != nil {
+			return nil, err
+		}
+		if err := node.passable(); err != nil {
+			return nil, err
+		}
+	}
+	return node, nil
+}
+
+// vcnLimit is the first cluster of a file whose bytes cannot be counted.
+func (n *fileSystem) vcnLimit() int64 { return math.MaxInt64 / n.cluster }

@@ -1,0 +1,259 @@
+package ntfs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// requireClass requires an error of one of the classes that broken structures have.
+func requireClass(t *testing.T, err error) {
+	t.Helper()
+	for _, class := range []error{nil, ondisk.ErrFormat, ondisk.ErrUnsupported, ondisk.ErrLimit, ondisk.ErrNoMatch, fs.ErrNotExist} {
+		if errors.Is(err, class) {
+			return
+		}
+	}
+	t.Fatalf("an error of no class: %v", err)
+}
+
+// requirePlaces requires that the places of a file, where it has them, are in its volume, are places of their own, and hold what the file
+// reads.
+func requirePlaces(t *testing.T, volume disk.Disk, f *guestfile.File) {
+	t.Helper()
+	var all []disk.Range
+	size := min(f.Size(), 1<<20)
+	for off := int64(0); off < size; {
+		n := min(1+off%700, size-off)
+		read := make([]byte, n)
+		_, err := f.ReadAt(read, off)
+		require.NoError(t, err)
+		places, err := f.Where(off, n)
+		if err == nil {
+			var there []byte
+			for _, p := range places {
+				b, err := ondisk.Bytes(volume, p.Off, p.Len)
+				require.NoError(t, err)
+				there = append(there, b...)
+			}
+			require.Equal(t, read, there)
+			all = append(all, places...)
+		}
+		off += n
+	}
+	slices.SortFunc(all, func(a, b disk.Range) int { return int(a.Off - b.Off) })
+	for i := 1; i < len(all); i++ {
+		require.LessOrEqual(t, all[i-1].End(), all[i].Off)
+	}
+}
+
+// FuzzNTFSRuns decodes anything as a run list.
+func FuzzNTFSRuns(f *testing.F) {
+	f.Add([]byte{0x21, 0x18, 0x34, 0x56, 0}, int64(1<<20))
+	f.Add([]byte{0x11, 0x30, 0x60, 0x21, 0x10, 0x00, 0x01, 0x11, 0x20, 0xe0, 0x01, 0x30, 0}, int64(1<<20))
+	f.Add([]byte{0x88, 1, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}, int64(math.MaxInt64))
+	f.Fuzz(func(t *testing.T, b []byte, clusters int64) {
+		if clusters <= 0 || clusters > math.MaxInt64/512 {
+			return
+		}
+		v := &value{fs: newFileSystem(guestfile.NewBudget(), nil), found: true}
+		v.fs.cluster, v.fs.clusters = 512, clusters
+		if err := runList(b, clusters, v.extend); err != nil {
+			require.True(t, errors.Is(err, errRunList) || errors.Is(err, ondisk.ErrLimit))
+		}
+		end := int64(0)
+		for _, r := range v.runs {
+			require.GreaterOrEqual(t, r.Off, end)
+			require.Positive(t, r.Len)
+			end = r.Off + r.Len
+			require.True(t, end > r.Off && r.At >= 0 && r.At/512 < clusters && r.Len/512 <= clusters-r.At/512)
+		}
+		require.LessOrEqual(t, len(v.runs), len(b)/2)
+	})
+}
+
+// FuzzNTFSRecord reads anything as a record of the MFT with its attributes, the values of some of which lie in the same bytes.
+func FuzzNTFSRecord(f *testing.F) {
+	for _, image := range disktest.Seeds(f, 1<<20, "imagemounter/test.ntfs.xz", "dftt/7-ntfs-undel.dd.xz", "go-ntfs/ads_with_same_ids-0x0.bin") {
+		for at := 0; at+1024 <= len(image) && at < 512<<10; at += 512 {
+			if b := bytes.Clone(image[at : at+1024]); string(b[:4]) == "FILE" && UndoFixups(b, recordHeadSize) {
+				f.Add(b)
+			}
+		}
+	}
+	f.Add(make([]byte, 1024))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		raw := make([]byte, min(max(len(data)&^511, 512), MaxRecord))
+		copy(raw, data)
+		if at := int(binary.LittleEndian.Uint16(raw[4:])); at+2*(len(raw)/512+1) <= len(raw) {
+			raw = sealNTFS(raw)
+		}
+		n := newFileSystem(guestfile.NewBudget(), disktest.ShortDisk(raw, int64(len(raw))))
+		n.cluster, n.clusters, n.record = 512, int64(len(raw)/512), int64(len(raw))
+		var err error
+		n.mft, err = guestfile.NewFile(n.volume, "$MFT", n.record, []guestfile.Run{{Len: n.record}})
+		require.NoError(t, err)
+		node, err := n.node(ref{}, "file")
+		requireClass(t, err)
+		if err != nil {
+			return
+		}
+		for i := range node.rec.attrs {
+			a := &node.rec.attrs[i]
+			v := value{fs: n}
+			err := node.read(a.Type, a.name, &v)
+			requireClass(t, err)
+			if err != nil {
+				continue
+			}
+			file, err := v.file("file")
+			requireClass(t, err)
+			if err == nil {
+				requirePlaces(t, n.volume, file)
+			}
+			if err == nil && a.NonResident == 0 && node.list == nil {
+				want := node.rec.raw[a.at+int64(a.Offset):][:a.residentHead.Size]
+				got, err := io.ReadAll(io.NewSectionReader(file, 0, file.Size()))
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(want, got))
+			}
+		}
+		requireClass(t, node.passable())
+		requireClass(t, node.names(nil, func(*fileName) error { return nil }))
+	})
+}
+
+// FuzzNTFSIndex walks anything as the index of a folder.
+func FuzzNTFSIndex(f *testing.F) {
+	last := indexEntry("", 0, noChild)
+	f.Add([]byte(indexNode(0x10, indexEntry("D", 1, 0), indexEntry("", 0, 2))), []byte(slices.Concat(
+		indexBlock(0, indexEntry("B", 2, 4), indexEntry("C", 3, noChild), last), indexBlock(2, indexEntry("E", 4, noChild), last),
+		indexBlock(4, indexEntry("A", 5, noChild), last))), "C")
+	f.Fuzz(func(t *testing.T, root, blocks []byte, want string) {
+		if len(root) < indexHeadSize {
+			return
+		}
+		blocks = blocks[:len(blocks)&^1023]
+		var sealed []byte
+		for b := range slices.Chunk(blocks, 1024) {
+			b = bytes.Clone(b)
+			binary.LittleEndian.PutUint32(b[4:], 0x30028)
+			sealed = append(sealed, sealNTFS(b)...)
+		}
+		all, err := walkBlocks(root, sealed, nil)
+		requireClass(t, err)
+		found, err := walkBlocks(root, sealed, utf16Of(want))
+		requireClass(t, err)
+		for _, name := range found {
+			require.Len(t, []rune(name), len(want))
+		}
+		require.LessOrEqual(t, len(all), (len(root)+len(sealed))/keySize)
+	})
+}
+
+// FuzzNTFSList reads anything as the attribute list of a file.
+func FuzzNTFSList(f *testing.F) {
+	m := ntfsFuzzBase(f)
+	found := m.fs.at(f, "$MFT")
+	f.Add(found.list)
+	f.Add([]byte(listEntry(attrData, 1, 0, 0, 1)))
+	f.Fuzz(func(t *testing.T, list []byte) {
+		fresh := newFileSystem(guestfile.NewBudget(), nil)
+		m.fs.own, m.fs.budget = fresh.own, fresh.budget
+		for _, growing := range []bool{false, true} {
+			fs := *m.fs
+			v := value{fs: &fs, growing: growing}
+			file := &node{fs: &fs, path: "file", rec: found.rec, list: list}
+			err := file.read(attrData, "", &v)
+			requireClass(t, err)
+			if err == nil {
+				_, err := v.file("file")
+				requireClass(t, err)
+			}
+		}
+	})
+}
+
+// ntfsFuzzBase is a volume with all that there is: an MFT in pieces with an attribute list, an index with blocks, files in records that lie in
+// two pieces.
+func ntfsFuzzBase(f *testing.F) *ntfsForge {
+	f.Helper()
+	m := hostileBase(f)
+	m.splitMFT(f, forgeNTFS(f, m.save(f)).scatterMFT(f))
+	m.scatterMFT(f)
+	return forgeNTFS(f, m.save(f))
+}
+
+// FuzzNTFS changes bytes of a real volume: of its boot sector, its records and the blocks of its root's index. Each four bytes of the input
+// name a place and a value. Fix-ups are made right.
+func FuzzNTFS(f *testing.F) {
+	m := ntfsFuzzBase(f)
+	require.NoError(f, use(m))
+	index, err := m.fs.at(f, "").index(nil)
+	require.NoError(f, err)
+	require.NotNil(f, index.blocks)
+	parts := [][]disk.Range{{{Len: 512}}} // a unit of fix-ups each
+	add := func(file *guestfile.File, unit int64) {
+		for at := int64(0); at+unit <= file.Size(); at += unit {
+			places, err := file.Where(at, unit)
+			require.NoError(f, err)
+			parts = append(parts, places)
+		}
+	}
+	add(m.fs.mft, m.fs.record)
+	add(index.blocks, index.block)
+	large, at := uint32(m.number(f, "large"))+1, uint32(m.attrAt(f, m.number(f, "large"), attrData))
+	f.Add([]byte{})
+	f.Add(binary.LittleEndian.AppendUint32(nil, large<<20|(at+0x41)<<8|1))
+	f.Add(binary.LittleEndian.AppendUint32(nil, 1<<20|0x16<<8))
+	f.Fuzz(func(t *testing.T, changes []byte) {
+		c := m.copied()
+		for change := range slices.Chunk(changes[:len(changes)&^3], 4) {
+			n := binary.LittleEndian.Uint32(change)
+			c.poke(parts[int(n>>20)%len(parts)], int(n>>8&0xfff), byte(n))
+		}
+		v, err := alone(c.disk())
+		requireClass(t, err)
+		if err != nil {
+			return
+		}
+		entries, err := v.List("")
+		requireClass(t, err)
+		for _, path := range []string{"small", "large", "$Bitmap", "$Extend/$ObjId", "000", fmt.Sprint(len(entries))} {
+			file, err := v.Open(path)
+			requireClass(t, err)
+			if err == nil {
+				requirePlaces(t, m.disk(), file)
+			}
+		}
+	})
+}
+
+// poke changes a byte of a record or a block, as it reads with its fix-ups undone, or of the boot sector.
+func (m *ntfsForge) poke(places []disk.Range, off int, value byte) {
+	var b []byte
+	for _, p := range places {
+		b = append(b, m.Forged[p.Off:p.End()]...)
+	}
+	guarded := len(b) > 512 && UndoFixups(b, 0x28)
+	b[off%len(b)] = value
+	if at := int(binary.LittleEndian.Uint16(b[4:])); guarded && at+2*(len(b)/512+1) <= len(b) {
+		b = sealNTFS(b)
+	}
+	for _, p := range places {
+		b = b[copy(m.Forged[p.Off:p.End()], b):]
+	}
+}

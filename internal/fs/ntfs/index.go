@@ -1,0 +1,281 @@
+package ntfs
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+	"github.com/trueup/trueup/internal/units"
+)
+
+// indexName is the name of the attributes of an index of names.
+var indexName = utf16le("$I30")
+
+// indexRootHead begins the value of $INDEX_ROOT. Spec: Linux-NTFS documentation, "$INDEX_ROOT".
+type indexRootHead struct {
+	Type      uint32 // of the attributes that are the keys
+	Collation uint32
+	BlockSize uint32 // bytes
+	_         uint32
+}
+
+// indexHead follows in the root, and in each block; its offsets count from its own start.
+type indexHead struct {
+	Entries   uint32
+	Used      uint32 // bytes
+	Allocated uint32
+	_         uint32
+}
+
+// indexBlockHeader begins a block of $INDEX_ALLOCATION. Spec: Linux-NTFS documentation, "$INDEX_ALLOCATION".
+type indexBlockHeader struct {
+	Magic [4]byte // "INDX"
+	_     uint32  // fix-ups
+	_     uint64
+	VCN   int64
+	Head  indexHead
+}
+
+const (
+	collationFileName = 1
+
+	indexRootSize  = 0x10
+	indexHeadSize  = 0x10
+	indexBlockHead = 0x18
+
+	entrySize    = 0x10 // of an index entry without its key
+	entrySubNode = 1
+	entryLast    = 2
+
+	keySize   = 0x42       // of a $FILE_NAME without its name
+	keyFolder = 0x10000000 // the file has an index of names
+)
+
+// indexWalk is a walk over the index of a folder, a B+ tree, in its order: that of the names in upper case, by the numbers of their
+// characters.
+type indexWalk struct {
+	fs      *fileSystem
+	path    string
+	at      int64           // of the folder's record in the volume, for errors
+	blocks  *guestfile.File // nil: all is in the root
+	block   int64           // bytes
+	unit    int64           // bytes that a block's number counts
+	want    []uint16        // in upper case; nil: all names, else those that differ from it by case at most
+	visited map[int64]bool
+	stack   []frame
+	names   int
+}
+
+// frame is a node of the tree that the walk is in.
+type frame struct {
+	entries []byte // those that are not visited yet
+	below   bool   // the node under the first of them is done
+}
+
+func (x *indexWalk) broken(field string, got, want any) error {
+	return &ondisk.FormatError{What: fmt.Sprintf("ntfs index of %.256q", "/"+x.path), Off: x.at, Field: field, Got: got, Want: want}
+}
+
+// names gives the names of a folder that differ from a name by case at most, or with nil all of them.
+func (node *node) names(want []uint16, visit func(*fileName) error) error {
+	x, err := node.index(want)
+	if err != nil {
+		return err
+	}
+	return x.walk(visit)
+}
+
+// walk visits the names in order.
+func (x *indexWalk) walk(visit func(*fileName) error) error {
+	for len(x.stack) > 0 {
+		name, err := x.step()
+		if err != nil {
+			return err
+		}
+		if name == nil || (len(name.name) == 1 && name.name[0] == '.') { // the root has itself
+			continue
+		}
+		if x.names++; x.names > guestfile.MaxEntries {
+			return fmt.Errorf("folder %.256q: %w of %d names", x.path, ondisk.ErrLimit, guestfile.MaxEntries)
+		}
+		if err := visit(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// index starts a walk at the root.
+func (node *node) index(want []uint16) (*indexWalk, error) {
+	x := &indexWalk{fs: node.fs, path: node.path, at: node.rec.places[0].Off, want: want, visited: map[int64]bool{}}
+	if !node.rec.dir() {
+		return nil, fmt.Errorf("folder %.256q: %w", node.path, fs.ErrNotExist)
+	}
+	root := value{fs: node.fs}
+	if err := node.read(attrIndexRoot, indexName, &root); err != nil {
+		return nil, err
+	}
+	b, err := root.bytes("$INDEX_ROOT", MaxRecord)
+	if err != nil {
+		return nil, err
+	}
+	if err := x.measure(b); err != nil {
+		return nil, err
+	}
+	alloc := value{fs: node.fs}
+	if err := node.read(attrIndexAlloc, indexName, &alloc); err != nil {
+		return nil, err
+	}
+	if alloc.found {
+		if x.blocks, err = alloc.file(node.path + ":$I30"); err != nil {
+			return nil, err
+		}
+	}
+	return x, x.push(b[indexRootSize:])
+}
+
+// measure takes the sizes of the root's value.
+func (x *indexWalk) measure(b []byte) error {
+	if len(b) < indexRootSize+indexHeadSize {
+		return x.broken("root", len(b), "32 bytes at least")
+	}
+	var r indexRootHead
+	if err := ondisk.Fill(b[:indexRootSize], binary.LittleEndian, &r); err != nil {
+		return err
+	}
+	x.block = int64(r.BlockSize)
+	switch {
+	case r.Type != attrFileName || r.Collation != collationFileName:
+		return x.broken("root", fmt.Sprintf("type %#x in order %d", r.Type, r.Collation), "names in the order of names")
+	case x.block < Stride || x.block > 64<<10 || !units.IsPowerOfTwo(x.block):
+		return x.broken("block size", x.block, "a power of two from 512 to 65536")
+	}
+	x.unit = Stride
+	if x.fs.cluster <= x.block {
+		x.unit = x.fs.cluster
+	}
+	return nil
+}
+
+// push goes to the node whose head begins b.
+func (x *indexWalk) push(b []byte) error {
+	var h indexHead
+	if err := ondisk.Fill(b[:indexHeadSize], binary.LittleEndian, &h); err != nil {
+		return err
+	}
+	if h.Entries < indexHeadSize || h.Entries > h.Used || int64(h.Used) > int64(len(b)) {
+		return x.broken("entries", fmt.Sprintf("bytes %d to %d", h.Entries, h.Used), fmt.Sprintf("some within %d bytes", len(b)))
+	}
+	if len(x.stack) == guestfile.MaxDepth {
+		return fmt.Errorf("folder %.256q: %w of %d levels of its index", x.path, ondisk.ErrLimit, guestfile.MaxDepth)
+	}
+	x.stack = append(x.stack, frame{entries: b[h.Entries:h.Used]})
+	return nil
+}
+
+// step visits the next entry, or goes down to the node under it. There is a name, or not at this step.
+func (x *indexWalk) step() (*fileName, error) {
+	top := &x.stack[len(x.stack)-1]
+	b := top.entries
+	if len(b) < entrySize {
+		return nil, x.broken("entries", "no last one", "one")
+	}
+	length, flags := int(binary.LittleEndian.Uint16(b[8:])), binary.LittleEndian.Uint16(b[12:])
+	if length < entrySize || length > len(b) || length%8 != 0 {
+		return nil, x.broken("entry length", length, fmt.Sprintf("a multiple of 8 from 16 to %d", len(b)))
+	}
+	e, last := b[:length], flags&entryLast != 0
+	var name *fileName
+	order := 1 // the last entry comes behind all names
+	if !last {
+		var err error
+		if name, err = x.name(e); err != nil {
+			return nil, err
+		}
+		order = x.compare(name)
+	}
+	if flags&entrySubNode != 0 && !top.below && order >= 0 {
+		if length < entrySize+8 {
+			return nil, x.broken("entry length", length, "24 at least, with the node below")
+		}
+		top.below = true
+		return nil, x.descend(binary.LittleEndian.Uint64(e[length-8:]))
+	}
+	top.entries, top.below = b[length:], false
+	switch {
+	case !last && order > 0: // all that follows, here and above, comes behind the name
+		x.stack = nil
+	case last:
+		x.stack = x.stack[:len(x.stack)-1]
+	case order == 0:
+		return name, nil
+	}
+	return nil, nil //nolint:nilnil // no name at this step, as the comment on top promises
+}
+
+// compare gives the order of a name and the one that is wanted, 0 when all are.
+func (x *indexWalk) compare(n *fileName) int {
+	if x.want == nil {
+		return 0
+	}
+	return slices.CompareFunc(n.name, x.want, func(a, b uint16) int { return cmp.Compare(x.fs.upcase(a), b) })
+}
+
+// descend goes to a block, once.
+func (x *indexWalk) descend(number uint64) error {
+	blocks := int64(0)
+	if x.blocks != nil {
+		blocks = x.blocks.Size() / x.unit
+	}
+	if number >= ondisk.U64(blocks) || ondisk.I64(number)*x.unit > x.blocks.Size()-x.block {
+		return x.broken("block", number, fmt.Sprintf("one within %d", blocks))
+	}
+	vcn := ondisk.I64(number)
+	if x.visited[vcn] {
+		return x.broken("block", vcn, "one that was not visited before")
+	}
+	x.visited[vcn] = true
+	if err := x.fs.spend(x.block); err != nil {
+		return err
+	}
+	raw := make([]byte, x.block)
+	if err := ondisk.ReadFull(x.blocks, raw, vcn*x.unit); err != nil {
+		return err
+	}
+	var h indexBlockHeader
+	if err := ondisk.Fill(raw[:indexBlockHead+indexHeadSize], binary.LittleEndian, &h); err != nil {
+		return err
+	}
+	if string(h.Magic[:]) != "INDX" || h.VCN != vcn || !UndoFixups(raw, indexBlockHead+indexHeadSize) {
+		return x.broken("block", fmt.Sprintf("%q with number %d", h.Magic, h.VCN), fmt.Sprintf("INDX with number %d and valid fix-ups", vcn))
+	}
+	return x.push(raw[indexBlockHead:])
+}
+
+// name decodes an entry: a reference, and a $FILE_NAME as the key.
+func (x *indexWalk) name(e []byte) (*fileName, error) {
+	key := int(binary.LittleEndian.Uint16(e[10:]))
+	if key < keySize || entrySize+key > len(e) {
+		return nil, x.broken("key length", key, fmt.Sprintf("66 to %d", len(e)-entrySize))
+	}
+	k := e[entrySize : entrySize+key]
+	count := int(k[0x40])
+	if count == 0 || keySize+2*count > len(k) {
+		return nil, x.broken("name length", count, fmt.Sprintf("1 to %d", (len(k)-keySize)/2))
+	}
+	n := &fileName{
+		ref: newRef(binary.LittleEndian.Uint64(e)), space: k[0x41], name: make([]uint16, count),
+		dir: binary.LittleEndian.Uint32(k[0x38:])&keyFolder != 0,
+	}
+	if n.ref.sequence == 0 {
+		return nil, x.broken("reference", fmt.Sprintf("record %d", n.ref.number), "one with a sequence number")
+	}
+	for i := range n.name {
+		n.name[i] = binary.LittleEndian.Uint16(k[keySize+2*i:])
+	}
+	return n, nil
+}

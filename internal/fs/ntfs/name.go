@@ -1,0 +1,101 @@
+package ntfs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"slices"
+	"unicode/utf16"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// spaceDOS is the namespace of the short name of a file that has a long one too. Spec: Linux-NTFS documentation, "$FILE_NAME".
+const spaceDOS = 2
+
+// fileName is a name in a folder.
+type fileName struct {
+	ref   ref
+	name  []uint16
+	space byte
+	dir   bool
+}
+
+// text is the name. Halves of surrogate pairs, which NTFS allows, become U+FFFD: such a file cannot be asked for.
+func (n *fileName) text() string { return string(utf16.Decode(n.name)) }
+
+// maxUpcase is the size of $UpCase, in bytes: a character for each of 65,536.
+const maxUpcase = 128 << 10
+
+// readUpcase reads the volume's own table of upper-case characters: it differs between versions of Windows, and names are unique by the
+// table of the volume.
+func (n *fileSystem) readUpcase() error {
+	node, err := n.node(ref{number: upcaseRecord}, "$UpCase")
+	if err != nil {
+		return err
+	}
+	v := value{fs: n}
+	if err := node.read(attrData, "", &v); err != nil {
+		return err
+	}
+	if err := v.plain("$UpCase"); err != nil {
+		return err
+	}
+	b, err := v.bytes("$UpCase", maxUpcase)
+	if err != nil {
+		return err
+	}
+	n.upper = make([]uint16, len(b)/2)
+	for i := range n.upper {
+		n.upper[i] = binary.LittleEndian.Uint16(b[2*i:])
+	}
+	return nil
+}
+
+// upcase is the upper-case form of a character; those that the table does not reach are their own.
+func (n *fileSystem) upcase(u uint16) uint16 {
+	if int(u) < len(n.upper) {
+		return n.upper[u]
+	}
+	return u
+}
+
+// child finds a name in a folder. A name of exactly this spelling comes before others that differ by case, which programs for POSIX make.
+func (node *node) child(name string) (*node, error) {
+	path := name
+	if node.path != "" {
+		path = node.path + "/" + name
+	}
+	if !node.rec.dir() {
+		return nil, fmt.Errorf("file %.256q: %w", path, fs.ErrNotExist)
+	}
+	want := utf16.Encode([]rune(name))
+	upper := make([]uint16, len(want))
+	for i, u := range want {
+		upper[i] = node.fs.upcase(u)
+	}
+	var exact, folded *fileName
+	rivals := false
+	err := node.names(upper, func(n *fileName) error {
+		switch {
+		case slices.Equal(n.name, want):
+			exact = n
+		case folded == nil:
+			folded = n
+		case folded.ref != n.ref:
+			rivals = true
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case exact != nil:
+		folded = exact
+	case rivals:
+		return nil, fmt.Errorf("file %.256q: %w: several files have names that differ by case alone", path, ondisk.ErrUnsupported)
+	case folded == nil:
+		return nil, fmt.Errorf("file %.256q: %w", path, fs.ErrNotExist)
+	}
+	return node.fs.node(folded.ref, path[:len(path)-len(name)]+folded.text())
+}

@@ -1,0 +1,144 @@
+package ntfs
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/guestfile"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// ref names a record of the MFT. Spec: Linux-NTFS documentation, "File Reference".
+type ref struct {
+	number   int64
+	sequence uint16 // 0: any
+}
+
+func newRef(raw uint64) ref {
+	const bits = 48
+	return ref{number: ondisk.I64(raw & (1<<bits - 1)), sequence: uint16(raw >> bits)}
+}
+
+// recordHead is the head of a record of the MFT; since version 3.1 the record's number stands behind it. Spec: Linux-NTFS documentation,
+// "File Record".
+type recordHead struct {
+	Magic          [4]byte // "FILE"
+	FixupOffset    uint16
+	FixupCount     uint16
+	_              uint64 // sequence number in $LogFile
+	Sequence       uint16
+	_              uint16 // hard links
+	AttrOffset     uint16
+	Flags          uint16
+	BytesInUse     uint32
+	BytesAllocated uint32
+	Base           uint64 // reference of the base record, in an extension
+	_              uint16
+}
+
+const (
+	recordInUse  = 1
+	recordFolder = 2
+
+	recordHeadSize = 0x2a // up to version 3.0 the fix-ups stand right behind it
+)
+
+// record is a record of the MFT with its fix-ups undone.
+type record struct {
+	recordHead
+	number int64
+	raw    []byte
+	places []disk.Range // of the record in the volume, in order
+	attrs  []attr
+}
+
+func (r *record) dir() bool { return r.Flags&recordFolder != 0 }
+
+// broken is the error of a field of the record.
+func (r *record) broken(off int64, field string, got, want any) error {
+	return &ondisk.FormatError{What: fmt.Sprintf("ntfs record %d", r.number), Off: r.places[0].Off + off, Field: field, Got: got, Want: want}
+}
+
+// load reads a record that is in use. The reference must be of this use of the record.
+func (n *fileSystem) load(ref ref) (*record, error) {
+	if ref.number >= n.mft.Size()/n.record {
+		return nil, &ondisk.FormatError{
+			What: "ntfs $MFT", Field: "record", Got: ref.number, Want: fmt.Sprintf("a record of the %d that are known", n.mft.Size()/n.record),
+		}
+	}
+	places, err := n.mft.Where(ref.number*n.record, n.record)
+	if err != nil {
+		return nil, &ondisk.FormatError{What: "ntfs $MFT", Field: "record", Got: ref.number, Want: "one that a run of the MFT holds"}
+	}
+	if err := n.spend(n.record); err != nil {
+		return nil, err
+	}
+	r := &record{number: ref.number, places: places}
+	for _, p := range places {
+		part, err := ondisk.Bytes(n.volume, p.Off, p.Len)
+		if err != nil {
+			return nil, err
+		}
+		r.raw = append(r.raw, part...)
+	}
+	if err := r.check(ref); err != nil {
+		return nil, err
+	}
+	return r, r.split()
+}
+
+func (r *record) check(ref ref) error {
+	if err := ondisk.Fill(r.raw[:recordHeadSize], binary.LittleEndian, &r.recordHead); err != nil {
+		return err
+	}
+	size := int64(len(r.raw))
+	switch {
+	case string(r.Magic[:]) != "FILE":
+		return r.broken(0, "signature", r.Magic[:], "FILE")
+	case r.Flags&recordInUse == 0:
+		return r.broken(0x16, "flags", r.Flags, "a record in use")
+	case ref.sequence != 0 && ref.sequence != r.Sequence:
+		return r.broken(0x10, "sequence number", r.Sequence, fmt.Sprintf("%d as in the reference", ref.sequence))
+	case int64(r.BytesAllocated) != size:
+		return r.broken(0x1c, "allocated size", r.BytesAllocated, size)
+	case int64(r.BytesInUse) > size:
+		return r.broken(0x18, "size in use", r.BytesInUse, fmt.Sprintf("at most %d", size))
+	case uint32(r.AttrOffset) >= r.BytesInUse || r.AttrOffset%8 != 0 || int(r.AttrOffset) < int(r.FixupOffset)+2*int(r.FixupCount):
+		return r.broken(0x14, "offset of attributes", r.AttrOffset, fmt.Sprintf("a multiple of 8, behind the fix-ups, below %d", r.BytesInUse))
+	}
+	if !UndoFixups(r.raw, recordHeadSize) {
+		return r.broken(4, "fix-ups", fmt.Sprintf("%d at %#x", r.FixupCount, r.FixupOffset), "one for each 512 bytes, and their number at the end of each")
+	}
+	return nil
+}
+
+// where gives the runs of n bytes from off of the record, as they read with the fix-ups undone: the last two of each 512 bytes are those
+// in the update sequence array, and writing there keeps the record valid.
+func (r *record) where(off, n int64) []guestfile.Run {
+	var out []guestfile.Run
+	for done := int64(0); done < n; {
+		at := off + done
+		from, part := at, Stride-2-at%Stride
+		if part <= 0 { // displaced
+			from = int64(r.FixupOffset) + 2*(at/Stride+1) + at%Stride - (Stride - 2)
+			part = Stride - at%Stride
+		}
+		place, rest := r.place(from)
+		part = min(part, rest, n-done)
+		out = append(out, guestfile.Run{Off: done, Len: part, At: place})
+		done += part
+	}
+	return out
+}
+
+// place is where a stored byte of the record lies in the volume, and how many follow it there.
+func (r *record) place(off int64) (at, rest int64) {
+	for _, p := range r.places {
+		if off < p.Len {
+			return p.Off + off, p.Len - off
+		}
+		off -= p.Len
+	}
+	panic(fmt.Sprintf("guestfile: byte %d behind the end of a record", off))
+}

@@ -1,0 +1,62 @@
+package guestfile
+
+import (
+	"strings"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Limits of what the structures of all file systems of a disk may cost together. Finding the files of a boot takes a few
+// MiB in each. A malicious image that reaches the limit has cost about a second.
+const (
+	budget     = 512 << 20 // bytes that are read or searched
+	budgetRuns = 1 << 17   // runs of the tables that stay in memory
+	budgetPage = 4 << 20   // bytes of the cache
+)
+
+// RunCost is the cost of a run of a file, since it is sorted among others.
+const RunCost = 128
+
+// Budget counts what the file systems of a disk have cost. Those that share it also share a cache, which holds pages of
+// one of them at a time.
+type Budget struct {
+	Work, Runs *ondisk.Budget
+	owner      *ondisk.Metered
+	cache      *ondisk.Pages
+}
+
+// NewBudget returns the budget of a disk.
+func NewBudget() *Budget {
+	return &Budget{
+		Work: &ondisk.Budget{What: "structures of the file systems", Unit: "bytes in all", Limit: budget},
+		Runs: &ondisk.Budget{What: "tables of the file systems", Unit: "runs in all", Limit: budgetRuns},
+	}
+}
+
+// Of returns a volume whose reads count against the budget.
+func (b *Budget) Of(volume disk.Disk) Metered {
+	return Metered{&ondisk.Metered{Source: volume, Budget: b.Work}, b}
+}
+
+// Metered is a volume whose reads count against a budget.
+type Metered struct {
+	*ondisk.Metered
+	all *Budget
+}
+
+// Pages returns the cache, for this volume.
+func (m Metered) Pages() *ondisk.Pages {
+	if m.all.owner != m.Metered {
+		m.all.owner, m.all.cache = m.Metered, ondisk.NewPages(m, budgetPage)
+	}
+	return m.all.cache
+}
+
+// Elements divides a path. "" is the root, which has no elements.
+func Elements(path string) []string {
+	if path == "" {
+		return nil
+	}
+	return strings.Split(path, "/")
+}
