@@ -7,8 +7,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Limits of what the structures of all file systems of a disk may cost together. Finding the files of a boot takes a few
-// MiB in each. A malicious image that reaches the limit has cost about a second.
+// Limits of what the structures of all file systems of a disk may cost together. Finding the files of a boot takes a
+// few MiB in each. A malicious image that reaches the limit has cost about a second.
 const (
 	budget     = 512 << 20 // bytes that are read or searched
 	budgetRuns = 1 << 17   // runs of the tables that stay in memory

@@ -1,5 +1,6 @@
-// Package guestfile has the contract of what reads the files of a guest: file systems, files and the limits of reading. It
-// exists to rewrite a few bytes of a file in place, so places must be exact. A reader refuses what it cannot place exactly.
+// Package guestfile has the contract of what reads the files of a guest: file systems, files and the limits of reading.
+// It exists to rewrite a few bytes of a file in place, so places must be exact. A reader refuses what it cannot place
+// exactly.
 package guestfile
 
 import (
@@ -19,8 +20,8 @@ const (
 	MaxEntries = 1 << 16 // names of one folder
 )
 
-// FS is a file system of a guest. "/" separates the elements of a path, and none begins it; "" is the root. Names compare
-// as in the guest: without regard to case in NTFS and FAT. An FS is not safe for concurrent use.
+// FS is a file system of a guest. "/" separates the elements of a path, and none begins it; "" is the root. Names
+// compare as in the guest: without regard to case in NTFS and FAT. An FS is not safe for concurrent use.
 type FS interface {
 	// Open finds a regular file. Its error is fs.ErrNotExist if the file is absent, ErrUnsupported if its bytes cannot be
 	// read (compressed, encrypted), ErrFormat if its structures are broken, and ErrLimit if they are too large.
@@ -54,8 +55,8 @@ type File struct {
 	Fixed error
 }
 
-// NewFile returns a file, or an error if runs overlap or leave the volume. Runs must be sorted. They may end behind size,
-// as clusters do.
+// NewFile returns a file, or an error if runs overlap or leave the volume. Runs must be sorted. They may end behind
+// size, as clusters do.
 func NewFile(volume ondisk.Source, path string, size int64, runs []Run) (*File, error) {
 	var pieces []disk.Piece
 	end := int64(0)
@@ -86,11 +87,12 @@ func NewFile(volume ondisk.Source, path string, size int64, runs []Run) (*File, 
 // ErrHole marks bytes of a file that no cluster holds.
 var ErrHole = errors.New("hole")
 
-// Where returns the places of bytes [off, off+n) in the volume, in order. There are several where the file is fragmented.
-// Only bytes that can be rewritten in place have places.
+// Where returns the places of bytes [off, off+n) in the volume, in order. There are several where the file is
+// fragmented. Only bytes that can be rewritten in place have places.
 func (f *File) Where(off, n int64) ([]disk.Range, error) {
 	if off < 0 || n <= 0 || off > f.Size() || n > f.Size()-off {
-		return nil, fmt.Errorf("file %.256q: bytes %d to %d: %w: the file has %d", f.Path, off, off+n-1, fs.ErrInvalid, f.Size())
+		return nil, fmt.Errorf("file %.256q: bytes %d to %d: %w: the file has %d", f.Path, off, off+n-1,
+			fs.ErrInvalid, f.Size())
 	}
 	if f.Fixed != nil {
 		return nil, fmt.Errorf("file %.256q: %w", f.Path, f.Fixed)

@@ -122,7 +122,18 @@ func TestFileOutsideItself(t *testing.T) {
 	f, err := guestfile.NewFile(bytes.NewReader(make([]byte, 100)), "f", 50, []guestfile.Run{{Off: 0, Len: 100, At: 0}})
 	require.NoError(t, err)
 	require.Equal(t, []guestfile.Run{{Off: 0, Len: 50, At: 0}}, filetest.RunsOf(t, f))
-	for _, r := range [][2]int64{{-1, 1}, {0, 0}, {0, -1}, {0, 51}, {50, 1}, {51, 1}, {49, 2}, {math.MaxInt64, 1}, {1, math.MaxInt64}, {math.MinInt64, math.MinInt64}} {
+	for _, r := range [][2]int64{
+		{-1, 1},
+		{0, 0},
+		{0, -1},
+		{0, 51},
+		{50, 1},
+		{51, 1},
+		{49, 2},
+		{math.MaxInt64, 1},
+		{1, math.MaxInt64},
+		{math.MinInt64, math.MinInt64},
+	} {
 		_, err := f.Where(r[0], r[1])
 		require.ErrorIs(t, err, fs.ErrInvalid, r)
 	}

@@ -53,16 +53,19 @@ type Volume struct {
 	Size      int64  // of the file system
 	BlockSize int64  // cluster or block, 0 if absent
 	DataStart int64  // where the data begin: cluster 2 of a FAT, pe_start of LVM; 0 where the first block is at the start
-	// AtEnd tells that its superblock is found from the end of the device, as that of md 0.90 is: a device that grows loses it.
+	// AtEnd tells that its superblock is found from the end of the device, as that of md 0.90 is: a device that grows
+	// loses it.
 	AtEnd   bool
 	Details []Detail // what else an administrator knows it by, in the order to show
 	Parts   []Part   // what it divides its space into
-	// OnDisk tells that the starts of Parts count from the start of the disk, and not of the container; package layout makes them alike.
+	// OnDisk tells that the starts of Parts count from the start of the disk, and not of the container; package layout
+	// makes them alike.
 	OnDisk bool
 	// Boot is set for volumes with a BIOS parameter block.
 	Boot   *BPB
 	Issues []ondisk.Issue
-	// Outside are the errors of parts that leave what is divided or have no size. They make the table of a whole disk malformed.
+	// Outside are the errors of parts that leave what is divided or have no size. They make the table of a whole disk
+	// malformed.
 	Outside []error
 }
 
@@ -91,8 +94,8 @@ type BPB struct {
 // AtHidden is the offset of the hidden sectors in a boot sector, in bytes. Spec: FAT specification 1.03; NTFS keeps it.
 const AtHidden = 0x1c
 
-// Prober knows one kind of content. Probe returns ErrNoMatch for what is not its own, and a FormatError for its own when it
-// is broken, beside the volume when that could be read all the same.
+// Prober knows one kind of content. Probe returns ErrNoMatch for what is not its own, and a FormatError for its own
+// when it is broken, beside the volume when that could be read all the same.
 type Prober struct {
 	Kinds []Traits // that it finds; the first is that of one too broken to be read
 	// Marks are bytes of which a volume of this kind has at least one. None: Probe looks itself.
@@ -124,8 +127,9 @@ func (v *Volume) Addf(name, format string, args ...any) {
 	v.Details = append(v.Details, Detail{name, fmt.Sprintf(format, args...)})
 }
 
-// Inherit takes over what is wrong with the disk as a whole, such as a Linux that hibernates into a swap area on RAID or LVM, and a boot
-// sector, which a BIOS runs whatever lies behind it: it was made for the partition when it says where that is.
+// Inherit takes over what is wrong with the disk as a whole, such as a Linux that hibernates into a swap area on RAID
+// or LVM, and a boot sector, which a BIOS runs whatever lies behind it: it was made for the partition when it says
+// where that is.
 func (v *Volume) Inherit(other *Volume) {
 	for _, i := range other.Issues {
 		if i.DiskWide {

@@ -1,5 +1,5 @@
-// Package filetest helps to test the readers of files in guests: it makes trees of files, compares them, and damages the
-// volumes that hold them.
+// Package filetest helps to test the readers of files in guests: it makes trees of files, compares them, and damages
+// the volumes that hold them.
 package filetest
 
 import (
@@ -27,7 +27,9 @@ func RawImage(t testing.TB, path string) disk.Disk {
 	t.Cleanup(func() { require.NoError(t, f.Close()) })
 	st, err := f.Stat()
 	require.NoError(t, err)
-	return disk.New(st.Size(), 512, func(off int64) (disk.Run, error) { return disk.Run{Len: st.Size() - off, Src: f, Off: off}, nil })
+	return disk.New(st.Size(), 512, func(off int64) (disk.Run, error) {
+		return disk.Run{Len: st.Size() - off, Src: f, Off: off}, nil
+	})
 }
 
 // Memory returns bytes as a disk.
@@ -109,7 +111,8 @@ func RawCorpus(t testing.TB, rel string, start, sectors int64) string {
 		return out
 	}
 	part := filepath.Join(t.TempDir(), "partition")
-	disktest.Run(t, "dd", "if="+out, "of="+part, "conv=sparse", "status=none", fmt.Sprintf("skip=%d", start), fmt.Sprintf("count=%d", sectors))
+	disktest.Run(t, "dd", "if="+out, "of="+part, "conv=sparse", "status=none", fmt.Sprintf("skip=%d", start),
+		fmt.Sprintf("count=%d", sectors))
 	return part
 }
 

@@ -17,7 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// A fuzz input is a small list of changes to a volume that a tool made: inputs of a few bytes reach every structure of it.
+// A fuzz input is a small list of changes to a volume that a tool made: inputs of a few bytes reach every structure of
+// it.
 
 // FuzzBase is a volume, and the places where its bytes are structures: changes are made near those.
 type FuzzBase struct {
@@ -112,7 +113,10 @@ func Exercise(t *testing.T, volume disk.Disk, open func(disk.Disk) (guestfile.FS
 // known are the classes of errors that a stranger's bytes may cause.
 func known(t *testing.T, err error) {
 	t.Helper()
-	for _, class := range []error{nil, ondisk.ErrFormat, ondisk.ErrUnsupported, ondisk.ErrLimit, ondisk.ErrNoMatch, fs.ErrNotExist} {
+	for _, class := range []error{
+		nil, ondisk.ErrFormat, ondisk.ErrUnsupported, ondisk.ErrLimit, ondisk.ErrNoMatch,
+		fs.ErrNotExist,
+	} {
 		if errors.Is(err, class) {
 			return
 		}
@@ -129,7 +133,8 @@ func promises(t *testing.T, f *guestfile.File, volume disk.Disk) {
 	}
 	got := make([]byte, n)
 	require.NoError(t, ondisk.ReadFull(f, got, 0))
-	byPlace := slices.SortedFunc(slices.Values(RunsOf(t, f)), func(a, b guestfile.Run) int { return cmp.Compare(a.At, b.At) })
+	byPlace := slices.SortedFunc(slices.Values(RunsOf(t, f)),
+		func(a, b guestfile.Run) int { return cmp.Compare(a.At, b.At) })
 	for i := 1; i < len(byPlace); i++ {
 		require.LessOrEqual(t, byPlace[i-1].At+byPlace[i-1].Len, byPlace[i].At, "no place comes twice")
 	}

@@ -13,8 +13,8 @@ import (
 // contents, and then the kind of a folder.
 const ManyNames = 50_000
 
-// Cheap bounds the cost of a lookup of the last name, and of an absent one, by three times the size of the folder. That is
-// a few milliseconds.
+// Cheap bounds the cost of a lookup of the last name, and of an absent one, by three times the size of the folder. That
+// is a few milliseconds.
 func Cheap(t *testing.T, g guestfile.FS, m guestfile.Metered, folder int64, last string) {
 	t.Helper()
 	before := m.Budget.Spent()

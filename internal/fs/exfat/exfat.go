@@ -83,7 +83,8 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 		Size: ondisk.I64(b.VolumeLength) * b.sector(), DataStart: int64(b.ClusterHeapOffset) * b.sector(),
 	}
 	if b.Flags&dirty != 0 {
-		v.Note("exfat-dirty", ondisk.Warn, "exFAT is marked dirty: it was not unmounted cleanly", "run chkdsk in the guest and shut it down cleanly")
+		v.Note("exfat-dirty", ondisk.Warn, "exFAT is marked dirty: it was not unmounted cleanly",
+			"run chkdsk in the guest and shut it down cleanly")
 	}
 	if err := readBackup(v, d, &b); err != nil {
 		return nil, err
@@ -104,7 +105,8 @@ func (b *bootSector) check(size int64) error {
 	case b.SectorShift < 9 || b.SectorShift > 12:
 		return ondisk.Field(what, "bytes per sector shift", AtSectorShift, b.SectorShift, "9 to 12 (512 to 4096 bytes)")
 	case b.ClusterShift > 25-b.SectorShift:
-		return ondisk.Field(what, "sectors per cluster shift", 0x6d, b.ClusterShift, fmt.Sprintf("0 to %d (clusters of at most 32 MiB)", 25-b.SectorShift))
+		return ondisk.Field(what, "sectors per cluster shift", 0x6d, b.ClusterShift,
+			fmt.Sprintf("0 to %d (clusters of at most 32 MiB)", 25-b.SectorShift))
 	case b.FATs != 1 && b.FATs != 2:
 		return ondisk.Field(what, "number of FATs", 0x6e, b.FATs, "1 or 2")
 	case b.Revision>>8 != 1:
@@ -125,7 +127,8 @@ func (b *bootSector) areas() error {
 	case b.FATOffset < 2*Region:
 		return ondisk.Field(what, "FAT offset", 0x50, b.FATOffset, "24 or more sectors")
 	case heap < fatsEnd || heap >= length:
-		return ondisk.Field(what, "cluster heap offset", 0x58, heap, fmt.Sprintf("%d, the end of the FATs, to %d sectors", fatsEnd, length-1))
+		return ondisk.Field(what, "cluster heap offset", 0x58, heap,
+			fmt.Sprintf("%d, the end of the FATs, to %d sectors", fatsEnd, length-1))
 	}
 	most := min((length-heap)>>b.ClusterShift, math.MaxUint32-10)
 	switch {
@@ -155,8 +158,8 @@ func (b *bootSector) checksum(d disk.Disk, off int64) error {
 	return nil
 }
 
-// Checksum gives the last sector of a boot region: the checksum of the others, over and over. It leaves out what changes
-// in a mounted volume, flags and percentage in use. Spec: 3.4.
+// Checksum gives the last sector of a boot region: the checksum of the others, over and over. It leaves out what
+// changes in a mounted volume, flags and percentage in use. Spec: 3.4.
 func Checksum(region []byte) []byte {
 	sector := len(region) / Region
 	var sum uint32
@@ -181,18 +184,21 @@ func readBackup(v *volume.Volume, d disk.Disk, b *bootSector) error {
 		return err
 	}
 	text := "describes another volume than the first"
-	if c.Name == b.Name && c.VolumeLength == b.VolumeLength && c.SectorShift == b.SectorShift && c.ClusterHeapOffset == b.ClusterHeapOffset {
+	if c.Name == b.Name && c.VolumeLength == b.VolumeLength && c.SectorShift == b.SectorShift &&
+		c.ClusterHeapOffset == b.ClusterHeapOffset {
 		err := b.checksum(d, off)
 		if !errors.Is(err, ondisk.ErrFormat) {
 			return err
 		}
 		text = "has a wrong checksum"
 	}
-	v.Note("exfat-backup", ondisk.Warn, "the backup boot region of the exFAT "+text+": it stays as it is", "run chkdsk in the guest")
+	v.Note("exfat-backup", ondisk.Warn, "the backup boot region of the exFAT "+text+": it stays as it is",
+		"run chkdsk in the guest")
 	return nil
 }
 
-// label looks for the volume label in the root directory. The bound on what is read ends also a chain that goes in a circle.
+// label looks for the volume label in the root directory. The bound on what is read ends also a chain that goes in a
+// circle.
 func (b *bootSector) label(d disk.Disk) (string, error) {
 	cluster := b.RootCluster
 	step := min(b.cluster(), 64<<10)

@@ -16,7 +16,10 @@ import (
 
 // Images of the corpus were made by Linux itself.
 func TestExtCorpus(t *testing.T) {
-	for rel, start := range map[string]int64{"imagemounter/test.ext3.xz": 0, "dfvfs/ext2.qcow2.xz": 0, "osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz": 2048} {
+	for rel, start := range map[string]int64{
+		"imagemounter/test.ext3.xz": 0, "dfvfs/ext2.qcow2.xz": 0,
+		"osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz": 2048,
+	} {
 		t.Run(rel, func(t *testing.T) {
 			img := filetest.RawCorpus(t, rel, start, 129024)
 			volume, err := alone(filetest.RawImage(t, img))

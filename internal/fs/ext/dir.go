@@ -24,8 +24,8 @@ const (
 	kindFolder = 2
 )
 
-// each hands the names of a folder to visit, without "." and "..". The blocks of the hash tree look like free room, so all are read in
-// their order.
+// each hands the names of a folder to visit, without "." and "..". The blocks of the hash tree look like free room, so
+// all are read in their order.
 func (f *fileSystem) each(n *inode, visit func(dirent) error) error {
 	if n.flags()&flagInline != 0 {
 		return f.inlineNames(n, visit)
@@ -104,7 +104,10 @@ func (f *fileSystem) recordLen(e []byte) int {
 }
 
 func badDirent(n *inode, off int64, field string, got, want any) error {
-	return &ondisk.FormatError{What: fmt.Sprintf("folder in ext inode %d", n.number), Off: off, Field: field, Got: got, Want: want}
+	return &ondisk.FormatError{
+		What: fmt.Sprintf("folder in ext inode %d", n.number), Off: off, Field: field,
+		Got: got, Want: want,
+	}
 }
 
 // isFolder asks the inode where the name does not know.

@@ -79,7 +79,8 @@ func (m *blockMap) extent(node treeNode, raw []byte, off int64) error {
 		n -= extInitLen
 	}
 	if first < max(m.next, node.first) || first+n > node.end || n == 0 {
-		return m.broken(off, "extent", fmt.Sprintf("of %d blocks from %d", n, first), fmt.Sprintf("one from %d to %d", max(m.next, node.first), node.end))
+		return m.broken(off, "extent", fmt.Sprintf("of %d blocks from %d", n, first),
+			fmt.Sprintf("one from %d to %d", max(m.next, node.first), node.end))
 	}
 	m.next = first + n
 	if !empty {
@@ -88,13 +89,17 @@ func (m *blockMap) extent(node treeNode, raw []byte, off int64) error {
 	return nil
 }
 
-// index gives the children of an inner node, the last one first. Their blocks are in order, and each ends where the next begins.
+// index gives the children of an inner node, the last one first. Their blocks are in order, and each ends where the
+// next begins.
 func (m *blockMap) index(node treeNode, raw []byte, off int64) ([]treeNode, error) {
 	var out []treeNode
 	for ; len(raw) > 0; raw, off = raw[extEntry:], off+extEntry {
 		var x extentIndex
 		decodeNode(raw, &x)
-		child := treeNode{at: int64(x.LeafHi)<<32 | int64(x.LeafLo), level: node.level - 1, first: int64(x.Block), end: node.end}
+		child := treeNode{
+			at: int64(x.LeafHi)<<32 | int64(x.LeafLo), level: node.level - 1, first: int64(x.Block),
+			end: node.end,
+		}
 		least := node.first
 		if k := len(out) - 1; k >= 0 {
 			least, out[k].end = out[k].first+1, child.first

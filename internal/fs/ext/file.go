@@ -33,8 +33,8 @@ func (f *fileSystem) file(n *inode, path string) (*guestfile.File, error) {
 	return file, nil
 }
 
-// inlineRuns finds the bytes of a small file within its inode: in place of the block map, and in the attribute "system.data".
-// Spec: Linux, Documentation/filesystems/ext4/inlinedata.rst.
+// inlineRuns finds the bytes of a small file within its inode: in place of the block map, and in the attribute
+// "system.data". Spec: Linux, Documentation/filesystems/ext4/inlinedata.rst.
 func (f *fileSystem) inlineRuns(n *inode) ([]guestfile.Run, error) {
 	runs := []guestfile.Run{{Off: 0, Len: mapSize, At: n.at + atMap}}
 	if n.size <= mapSize {
@@ -42,7 +42,10 @@ func (f *fileSystem) inlineRuns(n *inode) ([]guestfile.Run, error) {
 	}
 	off, size := inlineRest(n.raw)
 	if n.size > mapSize+size {
-		return nil, &ondisk.FormatError{What: n.what(), Off: n.at + 4, Field: "size", Got: n.size, Want: fmt.Sprintf("at most the %d bytes in the inode", mapSize+size)}
+		return nil, &ondisk.FormatError{
+			What: n.what(), Off: n.at + 4, Field: "size", Got: n.size,
+			Want: fmt.Sprintf("at most the %d bytes in the inode", mapSize+size),
+		}
 	}
 	return append(runs, guestfile.Run{Off: mapSize, Len: size, At: n.at + off}), nil
 }
@@ -79,7 +82,10 @@ func inlineRest(raw []byte) (off, size int64) {
 // target reads a symbolic link.
 func (f *fileSystem) target(n *inode) (string, error) {
 	if n.size == 0 || n.size >= f.block {
-		return "", &ondisk.FormatError{What: n.what(), Off: n.at + 4, Field: "size of a symbolic link", Got: n.size, Want: fmt.Sprintf("1 to %d", f.block-1)}
+		return "", &ondisk.FormatError{
+			What: n.what(), Off: n.at + 4, Field: "size of a symbolic link", Got: n.size,
+			Want: fmt.Sprintf("1 to %d", f.block-1),
+		}
 	}
 	if n.size < mapSize && n.flags()&(flagInline|flagExtents) == 0 {
 		return string(n.blockMap()[:n.size]), nil

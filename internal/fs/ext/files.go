@@ -13,9 +13,9 @@ import (
 const (
 	// What does not hinder a reader, or is looked at where it matters.
 	incompatRead = IncompatKnown &^ (IncompatCompression | IncompatJournal | IncompatDirdata)
-	// What does not hinder a change of the bytes of a file: sparse_super, large_file, btree_dir, huge_file, gdt_csum, dir_nlink,
-	// extra_isize, quota, bigalloc, metadata_csum, project, verity (a flag of each file), orphan_present. Not in it: snapshots,
-	// shared_blocks, replica, readonly.
+	// What does not hinder a change of the bytes of a file: sparse_super, large_file, btree_dir, huge_file, gdt_csum,
+	// dir_nlink, extra_isize, quota, bigalloc, metadata_csum, project, verity (a flag of each file), orphan_present. Not
+	// in it: snapshots, shared_blocks, replica, readonly.
 	roCompatRewrite = ROCompatSparse | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x8000 |
 		0x10000
 )
@@ -79,7 +79,8 @@ func (f *fileSystem) restrict() {
 	case f.super.Incompat&IncompatRecover != 0:
 		f.fixed = fmt.Errorf("the journal of the ext file system must be replayed first: %w", ondisk.ErrUnsupported)
 	case unknown != 0:
-		f.fixed = fmt.Errorf("the ext file system has features %#x, with which it may only be read: %w", unknown, ondisk.ErrUnsupported)
+		f.fixed = fmt.Errorf("the ext file system has features %#x, with which it may only be read: %w", unknown,
+			ondisk.ErrUnsupported)
 	}
 }
 

@@ -64,7 +64,10 @@ func checkLinks(t *testing.T, g guestfile.FS, files map[string][]byte) {
 		require.Equal(t, want, f.Path, link)
 		disktest.EqualBytes(t, files[want], filetest.ReadAll(t, f))
 	}
-	for _, path := range []string{"dangling", "nothing", "etc", "", "throughfile", "etc/fstab/", "etc/fstab/..", "etc/Fstab", "lost+found/x"} {
+	for _, path := range []string{
+		"dangling", "nothing", "etc", "", "throughfile", "etc/fstab/", "etc/fstab/..",
+		"etc/Fstab", "lost+found/x",
+	} {
 		_, err := g.Open(path)
 		require.ErrorIs(t, err, fs.ErrNotExist, path)
 	}
@@ -164,14 +167,23 @@ func TestExtLargeSparseFile(t *testing.T) {
 func TestExtRefused(t *testing.T) {
 	k := extKinds[18]
 	k.args = append(k.args, "-O", "^mmp") // debugfs waits for other hosts
-	dir := filetest.WriteTree(t, map[string][]byte{"enc/file": filetest.Noise(1, 10), "sealed": filetest.Noise(2, 10), "packed": filetest.Noise(3, 10), "plain": filetest.Noise(4, 10), "cf/Name": nil})
+	dir := filetest.WriteTree(t, map[string][]byte{
+		"enc/file": filetest.Noise(1, 10), "sealed": filetest.Noise(2, 10),
+		"packed": filetest.Noise(3, 10), "plain": filetest.Noise(4, 10), "cf/Name": nil,
+	})
 	img := makeExt(t, k, dir)
-	for path, flags := range map[string]string{"/enc": "0x80800", "/sealed": "0x180000", "/packed": "0x80200", "/cf": "0x40080000"} {
+	for path, flags := range map[string]string{
+		"/enc": "0x80800", "/sealed": "0x180000", "/packed": "0x80200",
+		"/cf": "0x40080000",
+	} {
 		disktest.Run(t, "debugfs", "-w", "-R", "set_inode_field "+path+" flags "+flags, img)
 	}
 	g, err := alone(filetest.RawImage(t, img))
 	require.NoError(t, err)
-	for path, text := range map[string]string{"enc/file": "is encrypted", "sealed": "fs-verity", "packed": "is compressed", "cf/name": "without case"} {
+	for path, text := range map[string]string{
+		"enc/file": "is encrypted", "sealed": "fs-verity", "packed": "is compressed",
+		"cf/name": "without case",
+	} {
 		_, err := g.Open(path)
 		require.ErrorIs(t, err, ondisk.ErrUnsupported, path)
 		require.ErrorContains(t, err, text)

@@ -20,9 +20,13 @@ func FuzzExt(f *testing.F) {
 		{size: "512K", args: []string{"-t", "ext4", "-b", "1024", "-N", "32", "-O", "^has_journal,^resize_inode,inline_data"}},
 		{size: "512K", args: []string{"-t", "ext4", "-b", "1024", "-N", "64", "-g", "256", "-O", "^has_journal,^resize_inode,meta_bg"}},
 	} {
-		dir := filetest.WriteTree(f, map[string][]byte{"file": filetest.Noise(1, 3000), "dir/in dir.txt": filetest.Noise(2, 100), "DIR/IN DIR.TXT": nil, "holes": make([]byte, 100_000)})
+		dir := filetest.WriteTree(f, map[string][]byte{
+			"file":           filetest.Noise(1, 3000),
+			"dir/in dir.txt": filetest.Noise(2, 100), "DIR/IN DIR.TXT": nil, "holes": make([]byte, 100_000),
+		})
 		require.NoError(f, os.Symlink("dir/in dir.txt", filepath.Join(dir, "link")))
-		require.NoError(f, os.Symlink("././././././././././././././././././././././././././././././././dir/in dir.txt", filepath.Join(dir, "slow link")))
+		require.NoError(f, os.Symlink("././././././././././././././././././././././././././././././././dir/in dir.txt",
+			filepath.Join(dir, "slow link")))
 		img := makeExt(f, k, dir)
 		scatter(f, img, 12)
 		raw, err := os.ReadFile(img)

@@ -37,10 +37,14 @@ func useExt(b []byte) error {
 	return nil
 }
 
-// extVolume has a folder, a link of more than 60 characters, and a file in so many pieces that blocks of the volume map it.
+// extVolume has a folder, a link of more than 60 characters, and a file in so many pieces that blocks of the volume map
+// it.
 func extVolume(t *testing.T, k extKind) (*fileSystem, []byte) {
 	t.Helper()
-	dir := filetest.WriteTree(t, map[string][]byte{"dir/in dir": filetest.Noise(1, 300), "dir/other": filetest.Noise(2, 10)})
+	dir := filetest.WriteTree(t, map[string][]byte{
+		"dir/in dir": filetest.Noise(1, 300),
+		"dir/other":  filetest.Noise(2, 10),
+	})
 	require.NoError(t, os.Symlink(strings.Repeat("./", 40)+"dir/other", filepath.Join(dir, "link")))
 	img := makeExt(t, k, dir)
 	scatter(t, img, 300)
@@ -206,7 +210,8 @@ func TestExtHostileIndirectBlocks(t *testing.T) {
 
 // Files without bytes in the inode that their flag promises.
 func TestExtHostileInlineData(t *testing.T) {
-	img := makeExt(t, extKinds[7], filetest.WriteTree(t, map[string][]byte{"dir/in dir": filetest.Noise(1, 300), "small": filetest.Noise(2, 100)}))
+	img := makeExt(t, extKinds[7], filetest.WriteTree(t,
+		map[string][]byte{"dir/in dir": filetest.Noise(1, 300), "small": filetest.Noise(2, 100)}))
 	raw, err := os.ReadFile(img)
 	require.NoError(t, err)
 	g, err := alone(filetest.Memory(raw))
@@ -252,7 +257,8 @@ func TestExtLimits(t *testing.T) {
 	err := useExt(raw)
 	require.NoError(t, err, "a file of 16 GiB with many holes")
 
-	// A double indirect block over 256 others, all of which name one block of the volume 256 times: pieces that cannot be joined.
+	// A double indirect block over 256 others, all of which name one block of the volume 256 times: pieces that cannot be
+	// joined.
 	const top, below, block = 9000, 9001, 9500
 	binary.LittleEndian.PutUint32(raw[file+atMap+13*4:], top)
 	for i := range int64(256) {
@@ -275,7 +281,8 @@ func TestExtLimits(t *testing.T) {
 // Paths are bounded too.
 func TestExtDeepPath(t *testing.T) {
 	deep := strings.TrimSuffix(strings.Repeat("d/", 70), "/")
-	g, err := alone(filetest.RawImage(t, makeExt(t, extKinds[0], filetest.WriteTree(t, map[string][]byte{deep + "/file": nil}))))
+	g, err := alone(filetest.RawImage(t, makeExt(t, extKinds[0],
+		filetest.WriteTree(t, map[string][]byte{deep + "/file": nil}))))
 	require.NoError(t, err)
 	_, err = g.List(deep[:2*63+1])
 	require.NoError(t, err)

@@ -44,7 +44,10 @@ func (n *inode) what() string { return fmt.Sprintf("ext inode %d", n.number) }
 // inode reads one by its number.
 func (f *fileSystem) inode(number int64) (*inode, error) {
 	if number < 1 || number > int64(f.super.Inodes) {
-		return nil, &ondisk.FormatError{What: "ext folder entry", Off: 0, Field: "inode", Got: number, Want: fmt.Sprintf("1 to %d", f.super.Inodes)}
+		return nil, &ondisk.FormatError{
+			What: "ext folder entry", Off: 0, Field: "inode", Got: number,
+			Want: fmt.Sprintf("1 to %d", f.super.Inodes),
+		}
 	}
 	per := int64(f.super.InodesPerGroup)
 	table, err := f.inodeTable((number - 1) / per)
@@ -58,14 +61,18 @@ func (f *fileSystem) inode(number int64) (*inode, error) {
 	return n, f.checkInode(n)
 }
 
-// checkInode computes the size of the file. Folders have the upper half only with large_dir: before, it was another field.
+// checkInode computes the size of the file. Folders have the upper half only with large_dir: before, it was another
+// field.
 func (f *fileSystem) checkInode(n *inode) error {
 	size := uint64(binary.LittleEndian.Uint32(n.raw[4:]))
 	if n.kind() == modeRegular || f.super.Incompat&IncompatLargeDir != 0 {
 		size |= uint64(binary.LittleEndian.Uint32(n.raw[0x6c:])) << 32
 	}
 	if most := ondisk.U64(f.block << 32); size > most { // numbers of the blocks of a file have 32 bits
-		return &ondisk.FormatError{What: n.what(), Off: n.at + 4, Field: "size", Got: size, Want: fmt.Sprintf("at most %d", most)}
+		return &ondisk.FormatError{
+			What: n.what(), Off: n.at + 4, Field: "size", Got: size,
+			Want: fmt.Sprintf("at most %d", most),
+		}
 	}
 	n.size = ondisk.I64(size)
 	switch flags := n.flags(); {
@@ -91,7 +98,10 @@ func (f *fileSystem) read(b []byte, off int64) error {
 func (f *fileSystem) inodeTable(group int64) (int64, error) {
 	at := f.descriptor(group)
 	if at > f.volume.Size()-f.descSize {
-		return 0, &ondisk.FormatError{What: "ext group descriptor", Off: at, Field: "place", Got: at, Want: fmt.Sprintf("less than %d", f.volume.Size())}
+		return 0, &ondisk.FormatError{
+			What: "ext group descriptor", Off: at, Field: "place", Got: at,
+			Want: fmt.Sprintf("less than %d", f.volume.Size()),
+		}
 	}
 	raw := make([]byte, f.descSize)
 	if err := f.read(raw, at); err != nil {
@@ -104,7 +114,8 @@ func (f *fileSystem) inodeTable(group int64) (int64, error) {
 	blocks := (int64(f.super.InodesPerGroup)*f.inodeSize + f.block - 1) / f.block
 	if block > ondisk.U64(f.blocks) || !f.holds(ondisk.I64(block), blocks) {
 		return 0, &ondisk.FormatError{
-			What: "ext group descriptor", Off: at + 8, Field: "inode table", Got: block, Want: fmt.Sprintf("%d blocks within %d", blocks, f.blocks),
+			What: "ext group descriptor", Off: at + 8, Field: "inode table", Got: block,
+			Want: fmt.Sprintf("%d blocks within %d", blocks, f.blocks),
 		}
 	}
 	return ondisk.I64(block) * f.block, nil
@@ -115,7 +126,8 @@ func (f *fileSystem) holds(block, n int64) bool {
 	return block > int64(f.super.FirstDataBlock) && n <= f.blocks && block <= f.blocks-n
 }
 
-// descriptor is the byte of the volume where the descriptor of a group stands. Spec: Linux, fs/ext4/super.c, descriptor_loc.
+// descriptor is the byte of the volume where the descriptor of a group stands. Spec: Linux, fs/ext4/super.c,
+// descriptor_loc.
 func (f *fileSystem) descriptor(group int64) int64 {
 	per := f.block / f.descSize
 	nr, super := group/per, At/f.block // the superblock's own block: 1 with blocks of 1 KiB

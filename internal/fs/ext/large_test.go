@@ -29,14 +29,17 @@ func TestExtLargeFolder(t *testing.T) {
 		folder = append(folder, make([]byte, length-8-len(name))...)
 	}
 	require.Zero(t, len(folder)%block)
-	img := makeExt(t, extKind{size: "16M", args: []string{"-t", "ext4", "-b", "4096", "-O", "^metadata_csum"}}, filetest.WriteTree(t, map[string][]byte{"large": folder}))
+	img := makeExt(t, extKind{size: "16M", args: []string{"-t", "ext4", "-b", "4096", "-O", "^metadata_csum"}},
+		filetest.WriteTree(t, map[string][]byte{"large": folder}))
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	disktest.Run(t, "debugfs", "-w", "-R", "write "+file+" file", img)
 	disktest.Run(t, "debugfs", "-w", "-R", "set_inode_field large mode 040755", img)
 	require.Contains(t, disktest.Output(t, "debugfs", "-R", "stat <13>", img), "Type: regular")
-	require.Equal(t, filetest.ManyNames, strings.Count(disktest.Output(t, "debugfs", "-R", "ls -p /large", img), "/name number "))
+	require.Equal(t, filetest.ManyNames, strings.Count(disktest.Output(t, "debugfs", "-R", "ls -p /large", img),
+		"/name number "))
 	g, err := alone(filetest.RawImage(t, img))
 	require.NoError(t, err)
-	filetest.Cheap(t, g, g.(*fileSystem).meter, int64(len(folder)), fmt.Sprintf("large/name number %05d", filetest.ManyNames-1))
+	filetest.Cheap(t, g, g.(*fileSystem).meter, int64(len(folder)),
+		fmt.Sprintf("large/name number %05d", filetest.ManyNames-1))
 }

@@ -13,7 +13,8 @@ import (
 // maxNodes bounds the indirect blocks and extent blocks of one file: 65,536 map 256 GiB in pieces of 4 KiB.
 const maxNodes = 1 << 16
 
-// blockMap collects where a file lies. Numbers of blocks count from the start of the file, or of the volume where they are called "at".
+// blockMap collects where a file lies. Numbers of blocks count from the start of the file, or of the volume where they
+// are called "at".
 type blockMap struct {
 	fs    *fileSystem
 	inode *inode
@@ -123,8 +124,8 @@ func (m *blockMap) add(first, at, n, off int64) error {
 	return nil
 }
 
-// direct maps the first twelve blocks of a file without extents and gives its three indirect blocks, the last one first.
-// Spec: Linux, Documentation/filesystems/ext4/blockmap.rst.
+// direct maps the first twelve blocks of a file without extents and gives its three indirect blocks, the last one
+// first. Spec: Linux, Documentation/filesystems/ext4/blockmap.rst.
 func (m *blockMap) direct() ([]treeNode, error) {
 	const direct = 12
 	raw, per := m.inode.blockMap(), m.fs.block/4

@@ -10,7 +10,13 @@ import (
 
 // Prober finds ext2, ext3 and ext4, and the journal of one on another device.
 var Prober = volume.Prober{
-	Kinds: []volume.Traits{{Kind: "ext"}, {Kind: volume.Ext2}, {Kind: volume.Ext3}, {Kind: volume.Ext4}, {Kind: volume.JBD, Title: "ext journal"}},
+	Kinds: []volume.Traits{
+		{Kind: "ext"},
+		{Kind: volume.Ext2},
+		{Kind: volume.Ext3},
+		{Kind: volume.Ext4},
+		{Kind: volume.JBD, Title: "ext journal"},
+	},
 	Marks: []volume.Mark{{Off: At + 56, Bytes: "\x53\xef"}},
 	Probe: probe,
 }

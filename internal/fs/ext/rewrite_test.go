@@ -37,7 +37,8 @@ func scatter(t testing.TB, img string, blocks int) []byte {
 	return data
 }
 
-// What is written to the places of bytes is what other programs read, nothing else changes, and a check of the volume is content.
+// What is written to the places of bytes is what other programs read, nothing else changes, and a check of the volume
+// is content.
 func TestExtRewriteInPlace(t *testing.T) {
 	dir := filetest.WriteTree(t, map[string][]byte{"other": filetest.Noise(1, 9999)})
 	for _, k := range []extKind{extKinds[0], extKinds[3], extKinds[5], extKinds[6], extKinds[9], extKinds[13]} {

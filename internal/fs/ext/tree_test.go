@@ -54,7 +54,10 @@ func extTree(t testing.TB) (dir string, files map[string][]byte) {
 		"boot/grub/grub.cfg": filetest.Noise(1, 6000), "boot/vmlinuz-6.1.0-18-amd64": filetest.Noise(2, 700_001), "etc/fstab": filetest.Noise(3, 600), "ünïcödé ☃": filetest.Noise(4, 5),
 		"deep/er/and/deep/er/file": filetest.Noise(5, 10), "empty folder/": nil, "name/" + strings.Repeat("n", 255): filetest.Noise(6, 20),
 	}
-	for _, n := range []int{0, 1, 59, 60, 61, 100, 120, 155, 156, 157, 500, 900, 1023, 1024, 1025, 4095, 4096, 4097, 12 * 1024, 12*1024 + 1, 65536, 268*1024 + 1} {
+	for _, n := range []int{
+		0, 1, 59, 60, 61, 100, 120, 155, 156, 157, 500, 900, 1023, 1024, 1025, 4095, 4096, 4097,
+		12 * 1024, 12*1024 + 1, 65536, 268*1024 + 1,
+	} {
 		files[fmt.Sprintf("sizes/%d", n)] = filetest.Noise(uint64(1000+n), n)
 	}
 	for i := range manyFiles {
@@ -82,7 +85,10 @@ func sparse(t testing.TB, dir string) {
 	require.NoError(t, err)
 	defer f.Close()
 	require.NoError(t, f.Truncate(66<<20))
-	for i, off := range []int64{5000, 100_000, 263 << 10, 280 << 10, 2 << 20, 30<<20 + 7, 64<<20 + 200<<10, 65 << 20, 66<<20 - 10} {
+	for i, off := range []int64{
+		5000, 100_000, 263 << 10, 280 << 10, 2 << 20, 30<<20 + 7, 64<<20 + 200<<10, 65 << 20,
+		66<<20 - 10,
+	} {
 		_, err := f.WriteAt(filetest.Noise(uint64(i), 9), off)
 		require.NoError(t, err)
 	}

@@ -140,8 +140,8 @@ func (b *Boot) check(size int64) error {
 	return b.place(size)
 }
 
-// place computes where the areas lie. Only the count of clusters tells FAT12 from FAT16; a FAT32 is known by the size of
-// its FAT, since tools make small ones.
+// place computes where the areas lie. Only the count of clusters tells FAT12 from FAT16; a FAT32 is known by the size
+// of its FAT, since tools make small ones.
 func (b *Boot) place(size int64) error {
 	sectors, fatSectors, atFATSize := int64(b.Sectors16), int64(b.FATSize16), int64(0x16)
 	if sectors == 0 {

@@ -44,11 +44,14 @@ func (f *fileSystem) broken(cluster, got int64, want string) error {
 	return &ondisk.FormatError{What: "fat", Off: f.table + cluster*f.Bits/8, Field: field, Got: got, Want: want}
 }
 
-// chain follows a file from its first cluster to the mark of its end, which is what proves that no cluster comes twice. It has least to
-// most clusters; clusters behind the end of a file are kept for it to grow.
+// chain follows a file from its first cluster to the mark of its end, which is what proves that no cluster comes twice.
+// It has least to most clusters; clusters behind the end of a file are kept for it to grow.
 func (f *fileSystem) chain(first, most, least int64) ([]guestfile.Run, error) {
 	if !f.Has(first) {
-		return nil, &ondisk.FormatError{What: "fat folder entry", Off: 0x1a, Field: "first cluster", Got: first, Want: f.allowed()}
+		return nil, &ondisk.FormatError{
+			What: "fat folder entry", Off: 0x1a, Field: "first cluster", Got: first,
+			Want: f.allowed(),
+		}
 	}
 	var runs []guestfile.Run
 	// Brent's algorithm: a chain that comes back to a cluster passes the saved one sooner or later.

@@ -10,7 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Attributes of an entry. Spec: Microsoft FAT specification 1.03, "FAT Directory Structure", "FAT Long Directory Entries".
+// Attributes of an entry. Spec: Microsoft FAT specification 1.03, "FAT Directory Structure", "FAT Long Directory
+// Entries".
 const (
 	attrLabel    = 0x08
 	attrDir      = 0x10
@@ -48,7 +49,8 @@ func (e *entry) is(name string) bool {
 	return (e.long != "" && equalNames(e.long, name)) || equalNames(e.short, name)
 }
 
-// namesWeight is how much more a byte of a folder costs than one that is read only: an entry of few bytes is a name that is made and compared.
+// namesWeight is how much more a byte of a folder costs than one that is read only: an entry of few bytes is a name
+// that is made and compared.
 const namesWeight = 5
 
 // each hands the entries of a folder to visit until that says no.
@@ -94,7 +96,10 @@ func (f *fileSystem) folder(dir entry) ([]byte, error) {
 	raw := make([]byte, last.Off+last.Len)
 	for _, r := range runs {
 		if r.At+r.Len > f.volume.Size() {
-			return nil, &ondisk.FormatError{What: "fat folder", Off: r.At, Field: "length", Got: r.Len, Want: "an end within the volume"}
+			return nil, &ondisk.FormatError{
+				What: "fat folder", Off: r.At, Field: "length", Got: r.Len,
+				Want: "an end within the volume",
+			}
 		}
 		if err := ondisk.ReadFull(f.meter, raw[r.Off:r.Off+r.Len], r.At); err != nil {
 			return nil, err
@@ -113,7 +118,8 @@ func (f *fileSystem) entry(slot []byte, long string) entry {
 	return e
 }
 
-// shortName makes a name of the eleven bytes. What is not ASCII stays as it is: which code page it means stands nowhere.
+// shortName makes a name of the eleven bytes. What is not ASCII stays as it is: which code page it means stands
+// nowhere.
 func shortName(slot []byte) string {
 	name := append([]byte(nil), slot[:11]...)
 	if name[0] == kanji {

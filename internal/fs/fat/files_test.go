@@ -45,7 +45,8 @@ func fatTree() map[string][]byte {
 		"A rather long name with spaces.configuration": filetest.Noise(5, 70000), "ünïcödé ☃.txt": filetest.Noise(6, 100), "no extension at all": filetest.Noise(7, 1),
 		"EFI/BOOT/BOOTX64.EFI": filetest.Noise(8, 40000), "EFI/Microsoft/Boot/BCD": filetest.Noise(9, 28672), "boot/grub/x86_64-efi/normal.mod": filetest.Noise(10, 3000),
 		"many/deep/er/and/deep/er/file.with.dots.in.it": filetest.Noise(11, 10), "empty folder/": nil,
-		"many/" + strings.Repeat("n", 200): filetest.Noise(12, 20), "thirteen-char": filetest.Noise(13, 13), "twelve-chars": filetest.Noise(14, 12),
+		"many/" + strings.Repeat("n", 200): filetest.Noise(12, 20), "thirteen-char": filetest.Noise(13, 13),
+		"twelve-chars": filetest.Noise(14, 12),
 	}
 	for i := range 60 {
 		files[fmt.Sprintf("many/file number %d", i)] = filetest.Noise(uint64(100+i), i*37)
@@ -141,7 +142,8 @@ func equalMshowfat(t *testing.T, img string, g guestfile.FS, names []string) {
 	for _, name := range names {
 		args = append(args, "::"+name)
 	}
-	lines := slices.DeleteFunc(strings.Split(disktest.Output(t, "mshowfat", args...), "\n"), func(s string) bool { return !strings.HasPrefix(s, "::/") })
+	lines := slices.DeleteFunc(strings.Split(disktest.Output(t, "mshowfat", args...), "\n"),
+		func(s string) bool { return !strings.HasPrefix(s, "::/") })
 	require.Len(t, lines, len(names))
 	v, fragmented := g.(*fileSystem), 0
 	for i, name := range names {
@@ -240,7 +242,10 @@ func TestFATSmall32(t *testing.T) {
 func TestFATNotThere(t *testing.T) {
 	g, err := alone(filetest.RawImage(t, makeFAT(t, fatKinds[0], map[string][]byte{"file": nil, "dir/file": nil})))
 	require.NoError(t, err)
-	for _, path := range []string{"nothing", "dir/nothing", "file/below", "dir", "", ".", "..", "dir/..", "dir/../file", "/file", "file/", "fil"} {
+	for _, path := range []string{
+		"nothing", "dir/nothing", "file/below", "dir", "", ".", "..", "dir/..", "dir/../file",
+		"/file", "file/", "fil",
+	} {
 		_, err := g.Open(path)
 		require.ErrorIs(t, err, fs.ErrNotExist, path)
 	}

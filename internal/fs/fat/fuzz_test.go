@@ -19,7 +19,10 @@ func FuzzFAT(f *testing.F) {
 		{size: "4400K", args: []string{"-F", "16", "-s", "1", "-r", "64"}},
 		{size: "34M", args: []string{"-F", "32", "-s", "1"}},
 	} {
-		img := makeFAT(f, k, map[string][]byte{"file": filetest.Noise(1, 3000), "dir/in dir.txt": filetest.Noise(2, 100), "A long name with spaces.txt": filetest.Noise(3, 10)})
+		img := makeFAT(f, k, map[string][]byte{
+			"file": filetest.Noise(1, 3000), "dir/in dir.txt": filetest.Noise(2, 100),
+			"A long name with spaces.txt": filetest.Noise(3, 10),
+		})
 		raw, err := os.ReadFile(img)
 		require.NoError(f, err)
 		bases = append(bases, filetest.NewFuzzBase(raw))

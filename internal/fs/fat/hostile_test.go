@@ -33,7 +33,10 @@ func useFAT(b []byte) error {
 func fatVolume(t *testing.T, k fatKind) (*fileSystem, []byte) {
 	t.Helper()
 	k.args = append(k.args, "-s", "1")
-	raw, err := os.ReadFile(makeFAT(t, k, map[string][]byte{"FILE": filetest.Noise(1, 2000), "dir/in dir": filetest.Noise(2, 10)}))
+	raw, err := os.ReadFile(makeFAT(t, k, map[string][]byte{
+		"FILE":       filetest.Noise(1, 2000),
+		"dir/in dir": filetest.Noise(2, 10),
+	}))
 	require.NoError(t, err)
 	require.NoError(t, useFAT(raw))
 	g, err := alone(filetest.Memory(raw))
@@ -85,7 +88,10 @@ func TestFATHostileBootSector(t *testing.T) {
 
 // The entries of FILE and of the folder stand first in the root; both occupy clusters in the order they were written.
 func TestFATHostileChains(t *testing.T) {
-	for _, k := range []fatKind{{name: "fat16", size: "20M", args: []string{"-F", "16"}}, {name: "fat32", size: "40M", args: []string{"-F", "32"}}} {
+	for _, k := range []fatKind{
+		{name: "fat16", size: "20M", args: []string{"-F", "16"}},
+		{name: "fat32", size: "40M", args: []string{"-F", "32"}},
+	} {
 		t.Run(k.name, func(t *testing.T) {
 			g, raw := fatVolume(t, k)
 			first := func(path string) int64 {

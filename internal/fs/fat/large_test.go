@@ -18,13 +18,17 @@ func TestFATLargeFolder(t *testing.T) {
 	for i := range filetest.ManyNames {
 		copy(folder[i*32:], fmt.Sprintf("NAME%04XEXT ", i))
 	}
-	for _, k := range []fatKind{{size: "20M", args: []string{"-F", "16", "-s", "1"}}, {size: "40M", args: []string{"-F", "32", "-s", "1"}}} {
+	for _, k := range []fatKind{
+		{size: "20M", args: []string{"-F", "16", "-s", "1"}},
+		{size: "40M", args: []string{"-F", "32", "-s", "1"}},
+	} {
 		raw, err := os.ReadFile(makeFAT(t, k, map[string][]byte{"LARGE": folder}))
 		require.NoError(t, err)
 		raw[bytes.Index(raw, []byte("LARGE      "))+11] |= attrDir
 		g, err := alone(filetest.Memory(raw))
 		require.NoError(t, err)
-		filetest.Cheap(t, lower{g}, g.(*fileSystem).meter, int64(len(folder))*(1+namesWeight), fmt.Sprintf("LARGE/NAME%04X.EXT", filetest.ManyNames-1))
+		filetest.Cheap(t, lower{g}, g.(*fileSystem).meter, int64(len(folder))*(1+namesWeight),
+			fmt.Sprintf("LARGE/NAME%04X.EXT", filetest.ManyNames-1))
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest/filetest"
 )
 
-// Windows and Linux write names that mtools does not: kept in case by flags, with leftovers of long names, and in other code pages.
+// Windows and Linux write names that mtools does not: kept in case by flags, with leftovers of long names, and in other
+// code pages.
 func TestFATNames(t *testing.T) {
 	img := makeFAT(t, fatKinds[0], map[string][]byte{"x": nil})
 	raw, err := os.ReadFile(img)

@@ -14,7 +14,11 @@ import (
 
 // Prober finds FAT12, FAT16 and FAT32. A broken one is "fat": its boot sector does not tell them apart.
 var Prober = volume.Prober{
-	Kinds: []volume.Traits{{Kind: "fat", NeverStale: true}, traits(volume.FAT12), traits(volume.FAT16), traits(volume.FAT32)},
+	Kinds: []volume.Traits{
+		{Kind: "fat", NeverStale: true},
+		traits(volume.FAT12), traits(volume.FAT16),
+		traits(volume.FAT32),
+	},
 	Marks: []volume.Mark{{Off: 510, Bytes: "\x55\xaa"}},
 	Probe: probe,
 }
@@ -56,20 +60,23 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 	return v, readLabel(v, d, b)
 }
 
-// readDirty says that a FAT was not unmounted: by the flag of the boot sector, where Windows NT and Linux keep it, or by a bit of the second
-// entry, which DOS and Windows 95 clear while they write. Spec: Linux, include/uapi/linux/msdos_fs.h, FAT_STATE_DIRTY; Microsoft FAT
-// specification 1.03, "ClnShutBitMask". A table whose first entry is not one says nothing.
+// readDirty says that a FAT was not unmounted: by the flag of the boot sector, where Windows NT and Linux keep it, or
+// by a bit of the second entry, which DOS and Windows 95 clear while they write. Spec: Linux,
+// include/uapi/linux/msdos_fs.h, FAT_STATE_DIRTY; Microsoft FAT specification 1.03, "ClnShutBitMask". A table whose
+// first entry is not one says nothing.
 func readDirty(v *volume.Volume, d disk.Disk, b *Boot) error {
 	dirty := b.Named() && b.State&1 != 0
 	var entries [2]uint32
 	clean := uint32(1 << 27)
 	if v.Kind == volume.FAT16 {
 		var short [2]uint16
-		if _, err := volume.Superblock(d, b.FAT.Off, binary.LittleEndian, &short); err != nil && !errors.Is(err, ondisk.ErrNoMatch) {
+		if _, err := volume.Superblock(d, b.FAT.Off, binary.LittleEndian, &short); err != nil &&
+			!errors.Is(err, ondisk.ErrNoMatch) {
 			return err
 		}
 		entries, clean = [2]uint32{uint32(short[0]), uint32(short[1])}, 1<<15
-	} else if _, err := volume.Superblock(d, b.FAT.Off, binary.LittleEndian, &entries); err != nil && !errors.Is(err, ondisk.ErrNoMatch) {
+	} else if _, err := volume.Superblock(d, b.FAT.Off, binary.LittleEndian, &entries); err != nil &&
+		!errors.Is(err, ondisk.ErrNoMatch) {
 		return err
 	}
 	if v.Kind != volume.FAT12 && entries[0]&0xff == uint32(b.Media) && entries[1]&clean == 0 {
@@ -81,8 +88,8 @@ func readDirty(v *volume.Volume, d disk.Disk, b *Boot) error {
 	return nil
 }
 
-// tooLarge reports a file system that says it is larger than its partition, as a truncated image does. It can be read as
-// far as it is there; moving the partition would cut off the rest for good.
+// tooLarge reports a file system that says it is larger than its partition, as a truncated image does. It can be read
+// as far as it is there; moving the partition would cut off the rest for good.
 func tooLarge(v *volume.Volume, size int64) {
 	text := fmt.Sprintf("the %s has %d bytes by its boot sector, but the partition has %d", v.Kind, v.Size, size)
 	v.Note("volume-size", ondisk.Warn, text, "run a file-system check in the guest")
@@ -101,15 +108,16 @@ func readBackup(v *volume.Volume, d disk.Disk, b *Boot) error {
 		return err
 	}
 	if magic != volume.BootMagic {
-		v.Note("fat-backup", ondisk.Note, fmt.Sprintf("there is no backup boot sector in sector %d, where the boot sector says it is", n), "")
+		v.Note("fat-backup", ondisk.Note,
+			fmt.Sprintf("there is no backup boot sector in sector %d, where the boot sector says it is", n), "")
 		return nil
 	}
 	v.Boot.Backup = n * b.Sector
 	return nil
 }
 
-// readLabel prefers the label in the root directory, which is the one that Windows shows. Only the first cluster of a FAT32
-// root is looked at.
+// readLabel prefers the label in the root directory, which is the one that Windows shows. Only the first cluster of a
+// FAT32 root is looked at.
 func readLabel(v *volume.Volume, d disk.Disk, b *Boot) error {
 	r := b.Root
 	if v.Kind == volume.FAT32 {

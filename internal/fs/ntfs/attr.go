@@ -44,8 +44,8 @@ type residentHead struct {
 	_      uint16
 }
 
-// nonResidentHead follows in an attribute with its value in clusters, or with the runs of a part of them. The sizes count in the first
-// part.
+// nonResidentHead follows in an attribute with its value in clusters, or with the runs of a part of them. The sizes
+// count in the first part.
 type nonResidentHead struct {
 	LowestVCN   int64 // clusters of the value that the runs are of
 	HighestVCN  int64
@@ -124,7 +124,8 @@ func (r *record) resident(a *attr, b []byte) error {
 		return err
 	}
 	if int64(a.Offset)+int64(a.residentHead.Size) > int64(len(b)) || a.Offset < attrResidentSize {
-		return r.broken(a.at+0x10, "value", fmt.Sprintf("%d bytes at %d", a.residentHead.Size, a.Offset), fmt.Sprintf("one within %d bytes", len(b)))
+		return r.broken(a.at+0x10, "value", fmt.Sprintf("%d bytes at %d", a.residentHead.Size, a.Offset),
+			fmt.Sprintf("one within %d bytes", len(b)))
 	}
 	return nil
 }
@@ -138,13 +139,17 @@ func (r *record) nonResident(a *attr, b []byte) error {
 	}
 	// The highest cluster of no clusters is -1, or 0 in old volumes.
 	if a.LowestVCN < 0 || a.HighestVCN < a.LowestVCN-1 {
-		return r.broken(a.at+0x10, "clusters", fmt.Sprintf("%d to %d", a.LowestVCN, a.HighestVCN), "the first before the last")
+		return r.broken(a.at+0x10, "clusters", fmt.Sprintf("%d to %d", a.LowestVCN, a.HighestVCN),
+			"the first before the last")
 	}
 	if a.RunOffset < attrRunsSize || int(a.RunOffset) > len(b) {
 		return r.broken(a.at+0x20, "offset of runs", a.RunOffset, fmt.Sprintf("64 to %d", len(b)))
 	}
-	if a.LowestVCN == 0 && (a.Initialised < 0 || a.Initialised > a.nonResidentHead.Size || a.nonResidentHead.Size > a.Allocated) {
-		return r.broken(a.at+0x28, "sizes", fmt.Sprintf("%d allocated, %d, %d initialised", a.Allocated, a.nonResidentHead.Size, a.Initialised), "each within the one before")
+	if a.LowestVCN == 0 && (a.Initialised < 0 || a.Initialised > a.nonResidentHead.Size ||
+		a.nonResidentHead.Size > a.Allocated) {
+		return r.broken(a.at+0x28, "sizes",
+			fmt.Sprintf("%d allocated, %d, %d initialised", a.Allocated, a.nonResidentHead.Size, a.Initialised),
+			"each within the one before")
 	}
 	a.runs = b[a.RunOffset:]
 	return nil

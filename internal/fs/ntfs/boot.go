@@ -119,13 +119,13 @@ func (b *Boot) Record() int64 {
 	return n
 }
 
-// Stride is the unit in which NTFS guards records against torn writes, in bytes, whatever the size of a sector: the last
-// two bytes of each are kept in the update sequence array, and a counter stands in their place.
-// Spec: Linux-NTFS documentation, "Fixup".
+// Stride is the unit in which NTFS guards records against torn writes, in bytes, whatever the size of a sector: the
+// last two bytes of each are kept in the update sequence array, and a counter stands in their place. Spec: Linux-NTFS
+// documentation, "Fixup".
 const Stride = 512
 
-// UndoFixups puts the last two bytes of each stride of a record back, and reports whether all of them are valid. Behind a
-// header of so many bytes the fix-ups stand in the first 510, so that none displaces another.
+// UndoFixups puts the last two bytes of each stride of a record back, and reports whether all of them are valid. Behind
+// a header of so many bytes the fix-ups stand in the first 510, so that none displaces another.
 func UndoFixups(raw []byte, header int) bool {
 	at, n := int(binary.LittleEndian.Uint16(raw[4:])), int(binary.LittleEndian.Uint16(raw[6:]))
 	if n != len(raw)/Stride+1 || at < header || at%2 != 0 || at+2*n > Stride-2 {

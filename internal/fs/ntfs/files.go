@@ -23,11 +23,12 @@ type fileSystem struct {
 	budget   *guestfile.Budget
 }
 
-// maxStructures bounds what is read of records and indexes, in bytes: a volume made to be slow gets no more time. Opening a hundred files
-// takes about 20 MiB.
+// maxStructures bounds what is read of records and indexes, in bytes: a volume made to be slow gets no more time.
+// Opening a hundred files takes about 20 MiB.
 const maxStructures = 128 << 20
 
-// weight is how much more a byte of these structures costs than one that is read only: records and indexes are taken apart.
+// weight is how much more a byte of these structures costs than one that is read only: records and indexes are taken
+// apart.
 const weight = 4
 
 // spend counts bytes of structures that are going to be read.
@@ -66,8 +67,8 @@ func newFileSystem(b *guestfile.Budget, volume disk.Disk) *fileSystem {
 	return &fileSystem{volume: volume, own: own, budget: b}
 }
 
-// readMFT finds the records of the MFT, which itself is a file with a record. When its map of runs is in several records, the first runs
-// lead to the record with the next ones.
+// readMFT finds the records of the MFT, which itself is a file with a record. When its map of runs is in several
+// records, the first runs lead to the record with the next ones.
 func (n *fileSystem) readMFT(at int64) error {
 	boot, err := guestfile.NewFile(n.volume, "$MFT", n.record, []guestfile.Run{{Len: n.record, At: at}})
 	if err != nil {
@@ -89,7 +90,10 @@ func (n *fileSystem) readMFT(at int64) error {
 		return err
 	}
 	if places, err := n.mft.Where(0, n.record); err != nil || len(places) != 1 || places[0].Off != at {
-		return &ondisk.FormatError{What: "ntfs $MFT", Off: at, Field: "first run", Got: fmt.Sprint(places), Want: "the place that the boot sector gives"}
+		return &ondisk.FormatError{
+			What: "ntfs $MFT", Off: at, Field: "first run", Got: fmt.Sprint(places),
+			Want: "the place that the boot sector gives",
+		}
 	}
 	return nil
 }

@@ -19,7 +19,8 @@ import (
 // Volumes with all sizes of sectors, clusters, records and files are read as ntfs-3g reads them.
 func TestNTFSOfMkntfs(t *testing.T) {
 	for _, args := range []string{
-		"-c 512", "-c 1024", "-c 4096", "-c 65536", "-c 131072", "-c 2097152", "-s 1024 -c 1024", "-s 2048 -c 8192", "-s 4096 -c 4096", "-s 4096 -c 65536",
+		"-c 512", "-c 1024", "-c 4096", "-c 65536", "-c 131072", "-c 2097152", "-s 1024 -c 1024", "-s 2048 -c 8192",
+		"-s 4096 -c 4096", "-s 4096 -c 65536",
 	} {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()
@@ -39,8 +40,8 @@ func TestNTFSOfMkntfs(t *testing.T) {
 	}
 }
 
-// A byte that is written where Where says changes this byte of the file and nothing else, in the record of a small file too, where NTFS has
-// other bytes at the end of each 512 than the file has.
+// A byte that is written where Where says changes this byte of the file and nothing else, in the record of a small file
+// too, where NTFS has other bytes at the end of each 512 than the file has.
 func TestNTFSRewrite(t *testing.T) {
 	for _, args := range []string{"-c 512", "-c 4096", "-s 4096 -c 4096"} {
 		t.Run(args, func(t *testing.T) {
@@ -160,7 +161,10 @@ func TestNTFSPaths(t *testing.T) {
 			require.Equal(t, want, string(allOf(t, f)))
 		}
 	}
-	for _, path := range []string{"", "/", "STRASSE", "FF", "x", "Case/x", "$Extend", "$Extend/", "/Case", ".", "./Case", "..", "$Extend/../Case", "Case\x00", "Case ", "Case\xff"} {
+	for _, path := range []string{
+		"", "/", "STRASSE", "FF", "x", "Case/x", "$Extend", "$Extend/", "/Case", ".", "./Case",
+		"..", "$Extend/../Case", "Case\x00", "Case ", "Case\xff",
+	} {
 		_, err := v.Open(path)
 		require.ErrorIs(t, err, fs.ErrNotExist, path)
 	}
@@ -229,7 +233,8 @@ func TestNTFSOfTheCorpus(t *testing.T) {
 func corpusVolume(t *testing.T, name string, lba int64) string {
 	t.Helper()
 	image := disktest.Corpus(t, name)
-	if ext := filepath.Ext(strings.TrimSuffix(name, ".xz")); ext == ".qcow2" || (ext == ".vmdk" && !strings.Contains(name, "flat")) {
+	if ext := filepath.Ext(strings.TrimSuffix(name, ".xz")); ext == ".qcow2" ||
+		(ext == ".vmdk" && !strings.Contains(name, "flat")) {
 		raw := filepath.Join(t.TempDir(), "raw")
 		disktest.Run(t, "qemu-img", "convert", "-O", "raw", image, raw)
 		image = raw

@@ -36,7 +36,8 @@ func (m *ntfsForge) freeClusters() []int64 {
 	return out
 }
 
-// scatterMFT moves the clusters of the MFT behind record 23 to other places, each for itself, and gives all runs of the MFT.
+// scatterMFT moves the clusters of the MFT behind record 23 to other places, each for itself, and gives all runs of the
+// MFT.
 func (m *ntfsForge) scatterMFT(t testing.TB) []extent {
 	t.Helper()
 	c := m.fs.cluster
@@ -53,8 +54,8 @@ func (m *ntfsForge) scatterMFT(t testing.TB) []extent {
 	return out
 }
 
-// splitMFT spreads the runs of the MFT over several records: record 16, as Windows does it, and others that only the runs before theirs
-// lead to.
+// splitMFT spreads the runs of the MFT over several records: record 16, as Windows does it, and others that only the
+// runs before theirs lead to.
 func (m *ntfsForge) splitMFT(t testing.TB, runs []extent) {
 	t.Helper()
 	zero, err := m.fs.load(ref{})
@@ -94,7 +95,8 @@ func (m *ntfsForge) splitMFT(t testing.TB, runs []extent) {
 	m.put(t, 0, withAttrs(t, m.raw(t, 0), std, residentAttr(attrList, 0x21, list), name, base, bitmap))
 }
 
-// An MFT in which records of 1024 bytes lie in clusters of 512 bytes that are not neighbours, and whose own runs are in several records.
+// An MFT in which records of 1024 bytes lie in clusters of 512 bytes that are not neighbours, and whose own runs are in
+// several records.
 func TestNTFSScatteredMFT(t *testing.T) {
 	m := forgeNTFS(t, smallFiles(t, 60))
 	runs := forgeNTFS(t, m.save(t)).scatterMFT(t)
@@ -127,7 +129,8 @@ func TestNTFSOfOldVersions(t *testing.T) {
 			m.put(t, i, r)
 		}
 		vol := m.save(t)
-		require.Contains(t, disktest.Output(t, "ntfsinfo", "-m", vol), fmt.Sprintf("Volume Version: %d.%d", version[0], version[1]))
+		require.Contains(t, disktest.Output(t, "ntfsinfo", "-m", vol),
+			fmt.Sprintf("Volume Version: %d.%d", version[0], version[1]))
 		v := requireLikeTools(t, vol)
 		for i := range 20 {
 			f := v.file(t, fmt.Sprint("SMALL", i))
@@ -214,8 +217,8 @@ func TestNTFSListInClusters(t *testing.T) {
 	requireRunsOfNTFSInfo(t, vol, v, f)
 }
 
-// Records of all sizes, with a value over all of their sectors' ends: it is read right, and a byte written where Where says changes this byte
-// alone and leaves the fix-ups valid.
+// Records of all sizes, with a value over all of their sectors' ends: it is read right, and a byte written where Where
+// says changes this byte alone and leaves the fix-ups valid.
 func TestNTFSRecordSizes(t *testing.T) {
 	for size := 512; size <= MaxRecord; size *= 2 {
 		for _, pieces := range []int{1, size / 512} {

@@ -22,7 +22,10 @@ import (
 // requireClass requires an error of one of the classes that broken structures have.
 func requireClass(t *testing.T, err error) {
 	t.Helper()
-	for _, class := range []error{nil, ondisk.ErrFormat, ondisk.ErrUnsupported, ondisk.ErrLimit, ondisk.ErrNoMatch, fs.ErrNotExist} {
+	for _, class := range []error{
+		nil, ondisk.ErrFormat, ondisk.ErrUnsupported, ondisk.ErrLimit, ondisk.ErrNoMatch,
+		fs.ErrNotExist,
+	} {
 		if errors.Is(err, class) {
 			return
 		}
@@ -30,8 +33,8 @@ func requireClass(t *testing.T, err error) {
 	t.Fatalf("an error of no class: %v", err)
 }
 
-// requirePlaces requires that the places of a file, where it has them, are in its volume, are places of their own, and hold what the file
-// reads.
+// requirePlaces requires that the places of a file, where it has them, are in its volume, are places of their own, and
+// hold what the file reads.
 func requirePlaces(t *testing.T, volume disk.Disk, f *guestfile.File) {
 	t.Helper()
 	var all []disk.Range
@@ -85,9 +88,11 @@ func FuzzNTFSRuns(f *testing.F) {
 	})
 }
 
-// FuzzNTFSRecord reads anything as a record of the MFT with its attributes, the values of some of which lie in the same bytes.
+// FuzzNTFSRecord reads anything as a record of the MFT with its attributes, the values of some of which lie in the same
+// bytes.
 func FuzzNTFSRecord(f *testing.F) {
-	for _, image := range disktest.Seeds(f, 1<<20, "imagemounter/test.ntfs.xz", "dftt/7-ntfs-undel.dd.xz", "go-ntfs/ads_with_same_ids-0x0.bin") {
+	for _, image := range disktest.Seeds(f, 1<<20, "imagemounter/test.ntfs.xz", "dftt/7-ntfs-undel.dd.xz",
+		"go-ntfs/ads_with_same_ids-0x0.bin") {
 		for at := 0; at+1024 <= len(image) && at < 512<<10; at += 512 {
 			if b := bytes.Clone(image[at : at+1024]); string(b[:4]) == "FILE" && UndoFixups(b, recordHeadSize) {
 				f.Add(b)
@@ -140,7 +145,8 @@ func FuzzNTFSRecord(f *testing.F) {
 func FuzzNTFSIndex(f *testing.F) {
 	last := indexEntry("", 0, noChild)
 	f.Add([]byte(indexNode(0x10, indexEntry("D", 1, 0), indexEntry("", 0, 2))), []byte(slices.Concat(
-		indexBlock(0, indexEntry("B", 2, 4), indexEntry("C", 3, noChild), last), indexBlock(2, indexEntry("E", 4, noChild), last),
+		indexBlock(0, indexEntry("B", 2, 4), indexEntry("C", 3, noChild), last), indexBlock(2,
+			indexEntry("E", 4, noChild), last),
 		indexBlock(4, indexEntry("A", 5, noChild), last))), "C")
 	f.Fuzz(func(t *testing.T, root, blocks []byte, want string) {
 		if len(root) < indexHeadSize {
@@ -187,8 +193,8 @@ func FuzzNTFSList(f *testing.F) {
 	})
 }
 
-// ntfsFuzzBase is a volume with all that there is: an MFT in pieces with an attribute list, an index with blocks, files in records that lie in
-// two pieces.
+// ntfsFuzzBase is a volume with all that there is: an MFT in pieces with an attribute list, an index with blocks, files
+// in records that lie in two pieces.
 func ntfsFuzzBase(f *testing.F) *ntfsForge {
 	f.Helper()
 	m := hostileBase(f)
@@ -197,8 +203,8 @@ func ntfsFuzzBase(f *testing.F) *ntfsForge {
 	return forgeNTFS(f, m.save(f))
 }
 
-// FuzzNTFS changes bytes of a real volume: of its boot sector, its records and the blocks of its root's index. Each four bytes of the input
-// name a place and a value. Fix-ups are made right.
+// FuzzNTFS changes bytes of a real volume: of its boot sector, its records and the blocks of its root's index. Each
+// four bytes of the input name a place and a value. Fix-ups are made right.
 func FuzzNTFS(f *testing.F) {
 	m := ntfsFuzzBase(f)
 	require.NoError(f, use(m))

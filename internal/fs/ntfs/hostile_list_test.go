@@ -96,9 +96,13 @@ func TestNTFSHostileList(t *testing.T) {
 	long := list(32, extent{1, 3000})
 	long.Put(3000*512, own)
 	require.NoError(t, use(long))
-	t.Run("list of 4 GiB that is not there", func(t *testing.T) { requireRefused(t, list(4<<30, extent{2, 1000}), ondisk.ErrFormat) })
+	t.Run("list of 4 GiB that is not there", func(t *testing.T) {
+		requireRefused(t, list(4<<30, extent{2, 1000}), ondisk.ErrFormat)
+	})
 	t.Run("list of zeros", func(t *testing.T) { requireRefused(t, list(1024, extent{2, 3000}), ondisk.ErrFormat) })
-	t.Run("list of 1 MiB and more", func(t *testing.T) { requireRefused(t, list(1<<20+1, extent{2049, 1000}), ondisk.ErrLimit) })
+	t.Run("list of 1 MiB and more", func(t *testing.T) {
+		requireRefused(t, list(1<<20+1, extent{2049, 1000}), ondisk.ErrLimit)
+	})
 	t.Run("list that names one part for ever", func(t *testing.T) {
 		m := list(1<<20, extent{2048, 1500})
 		copy(m.Forged[1500*512:], bytes.Repeat(listEntry(attrReparse, 5, 0, number, rec.Sequence), 1<<15))

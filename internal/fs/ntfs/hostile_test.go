@@ -15,7 +15,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// hostileBase is a volume with a file in the MFT ("small"), one in clusters ("large"), and a root whose index is in blocks.
+// hostileBase is a volume with a file in the MFT ("small"), one in clusters ("large"), and a root whose index is in
+// blocks.
 func hostileBase(t testing.TB) *ntfsForge {
 	t.Helper()
 	vol := mkntfs(t, 2<<20, "-c", "512")
@@ -235,7 +236,10 @@ func TestNTFSRunList(t *testing.T) {
 	got, err := decode([]byte{0x21, 0x18, 0x34, 0x56, 0}, 1<<20)
 	require.NoError(t, err)
 	require.Equal(t, []extent{{0x18, 0x5634}}, got)
-	got, err = decode([]byte{0x11, 0x30, 0x60, 0x21, 0x10, 0x00, 0x01, 0x11, 0x20, 0xe0, 0x01, 0x30, 0x11, 0x05, 0x7f}, 1<<20)
+	got, err = decode([]byte{
+		0x11, 0x30, 0x60, 0x21, 0x10, 0x00, 0x01, 0x11, 0x20, 0xe0, 0x01, 0x30, 0x11, 0x05,
+		0x7f,
+	}, 1<<20)
 	require.NoError(t, err)
 	require.Equal(t, []extent{{0x30, 0x60}, {0x10, 0x160}, {0x20, 0x140}, {0x30, extentHole}, {0x05, 0x1bf}}, got)
 	for _, b := range [][]byte{

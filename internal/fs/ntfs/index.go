@@ -55,8 +55,8 @@ const (
 	keyFolder = 0x10000000 // the file has an index of names
 )
 
-// indexWalk is a walk over the index of a folder, a B+ tree, in its order: that of the names in upper case, by the numbers of their
-// characters.
+// indexWalk is a walk over the index of a folder, a B+ tree, in its order: that of the names in upper case, by the
+// numbers of their characters.
 type indexWalk struct {
 	fs      *fileSystem
 	path    string
@@ -77,7 +77,10 @@ type frame struct {
 }
 
 func (x *indexWalk) broken(field string, got, want any) error {
-	return &ondisk.FormatError{What: fmt.Sprintf("ntfs index of %.256q", "/"+x.path), Off: x.at, Field: field, Got: got, Want: want}
+	return &ondisk.FormatError{
+		What: fmt.Sprintf("ntfs index of %.256q", "/"+x.path), Off: x.at, Field: field,
+		Got: got, Want: want,
+	}
 }
 
 // names gives the names of a folder that differ from a name by case at most, or with nil all of them.
@@ -168,7 +171,8 @@ func (x *indexWalk) push(b []byte) error {
 		return err
 	}
 	if h.Entries < indexHeadSize || h.Entries > h.Used || int64(h.Used) > int64(len(b)) {
-		return x.broken("entries", fmt.Sprintf("bytes %d to %d", h.Entries, h.Used), fmt.Sprintf("some within %d bytes", len(b)))
+		return x.broken("entries", fmt.Sprintf("bytes %d to %d", h.Entries, h.Used),
+			fmt.Sprintf("some within %d bytes", len(b)))
 	}
 	if len(x.stack) == guestfile.MaxDepth {
 		return fmt.Errorf("folder %.256q: %w of %d levels of its index", x.path, ondisk.ErrLimit, guestfile.MaxDepth)
@@ -251,7 +255,8 @@ func (x *indexWalk) descend(number uint64) error {
 		return err
 	}
 	if string(h.Magic[:]) != "INDX" || h.VCN != vcn || !UndoFixups(raw, indexBlockHead+indexHeadSize) {
-		return x.broken("block", fmt.Sprintf("%q with number %d", h.Magic, h.VCN), fmt.Sprintf("INDX with number %d and valid fix-ups", vcn))
+		return x.broken("block", fmt.Sprintf("%q with number %d", h.Magic, h.VCN),
+			fmt.Sprintf("INDX with number %d and valid fix-ups", vcn))
 	}
 	return x.push(raw[indexBlockHead:])
 }

@@ -70,7 +70,8 @@ func walkBlocks(root disktest.Forged, blocks []byte, want []uint16) (names []str
 		return nil, err
 	}
 	x := &indexWalk{
-		fs: newFileSystem(guestfile.NewBudget(), nil), path: "dir", block: 1024, unit: 512, visited: map[int64]bool{}, want: want,
+		fs: newFileSystem(guestfile.NewBudget(), nil), path: "dir", block: 1024, unit: 512,
+		visited: map[int64]bool{}, want: want,
 		blocks: tree,
 	}
 	if err := x.push(root); err != nil {

@@ -17,7 +17,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// filledNTFS mounts a volume with ntfs-3g, lets fill work in it, and unmounts it. Where nothing can be mounted the test is skipped.
+// filledNTFS mounts a volume with ntfs-3g, lets fill work in it, and unmounts it. Where nothing can be mounted the test
+// is skipped.
 func filledNTFS(t *testing.T, volume string, fill func(dir string)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -34,7 +35,8 @@ func filledNTFS(t *testing.T, volume string, fill func(dir string)) {
 	require.NoError(t, f.Close())
 }
 
-// Folders in folders, a folder of a thousand files with names in any order and case, short names, holes, and reparse points.
+// Folders in folders, a folder of a thousand files with names in any order and case, short names, holes, and reparse
+// points.
 func TestNTFSOfAMountedVolume(t *testing.T) {
 	for _, args := range []string{"-c 512", "-c 4096", "-c 65536"} {
 		t.Run(args, func(t *testing.T) {
@@ -67,7 +69,8 @@ func TestNTFSOfAMountedVolume(t *testing.T) {
 				}
 				require.NoError(t, holes.Close())
 				require.NoError(t, os.WriteFile(filepath.Join(dir, "wof"), nil, 0o644))
-				require.NoError(t, unix.Setxattr(filepath.Join(dir, "wof"), "system.ntfs_reparse_data", []byte{0x17, 0, 0, 0x80, 4, 0, 0, 0, 1, 0, 0, 0}, 0))
+				require.NoError(t, unix.Setxattr(filepath.Join(dir, "wof"), "system.ntfs_reparse_data",
+					[]byte{0x17, 0, 0, 0x80, 4, 0, 0, 0, 1, 0, 0, 0}, 0))
 			})
 			v, err := alone(filetest.RawImage(t, vol))
 			require.NoError(t, err)

@@ -10,7 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// spaceDOS is the namespace of the short name of a file that has a long one too. Spec: Linux-NTFS documentation, "$FILE_NAME".
+// spaceDOS is the namespace of the short name of a file that has a long one too. Spec: Linux-NTFS documentation,
+// "$FILE_NAME".
 const spaceDOS = 2
 
 // fileName is a name in a folder.
@@ -27,8 +28,8 @@ func (n *fileName) text() string { return string(utf16.Decode(n.name)) }
 // maxUpcase is the size of $UpCase, in bytes: a character for each of 65,536.
 const maxUpcase = 128 << 10
 
-// readUpcase reads the volume's own table of upper-case characters: it differs between versions of Windows, and names are unique by the
-// table of the volume.
+// readUpcase reads the volume's own table of upper-case characters: it differs between versions of Windows, and names
+// are unique by the table of the volume.
 func (n *fileSystem) readUpcase() error {
 	node, err := n.node(ref{number: upcaseRecord}, "$UpCase")
 	if err != nil {
@@ -60,7 +61,8 @@ func (n *fileSystem) upcase(u uint16) uint16 {
 	return u
 }
 
-// child finds a name in a folder. A name of exactly this spelling comes before others that differ by case, which programs for POSIX make.
+// child finds a name in a folder. A name of exactly this spelling comes before others that differ by case, which
+// programs for POSIX make.
 func (node *node) child(name string) (*node, error) {
 	path := name
 	if node.path != "" {
@@ -93,7 +95,8 @@ func (node *node) child(name string) (*node, error) {
 	case exact != nil:
 		folded = exact
 	case rivals:
-		return nil, fmt.Errorf("file %.256q: %w: several files have names that differ by case alone", path, ondisk.ErrUnsupported)
+		return nil, fmt.Errorf("file %.256q: %w: several files have names that differ by case alone", path,
+			ondisk.ErrUnsupported)
 	case folded == nil:
 		return nil, fmt.Errorf("file %.256q: %w", path, fs.ErrNotExist)
 	}

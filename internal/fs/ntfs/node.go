@@ -132,11 +132,13 @@ func (node *node) listed(b []byte) (e listed, err error) {
 	return e, nil
 }
 
-// extension loads a record that the list names. What it says about attribute lists does not count, so lists cannot nest.
+// extension loads a record that the list names. What it says about attribute lists does not count, so lists cannot
+// nest.
 func (node *node) extension(ref ref) (*record, error) {
 	if ref.number == node.rec.number {
 		if ref.sequence != node.rec.Sequence {
-			return nil, node.rec.broken(0x10, "sequence number", node.rec.Sequence, fmt.Sprintf("%d as in the attribute list", ref.sequence))
+			return nil, node.rec.broken(0x10, "sequence number", node.rec.Sequence,
+				fmt.Sprintf("%d as in the attribute list", ref.sequence))
 		}
 		return node.rec, nil
 	}
@@ -157,11 +159,12 @@ func (r *record) part(e *listed, v *value) error {
 			return v.add(r, a)
 		}
 	}
-	return r.broken(int64(r.AttrOffset), "attributes", fmt.Sprintf("none of type %#x with number %d", e.kind, e.id), "the one that the attribute list names")
+	return r.broken(int64(r.AttrOffset), "attributes", fmt.Sprintf("none of type %#x with number %d", e.kind, e.id),
+		"the one that the attribute list names")
 }
 
-// passable refuses what stands for something else: links, mount points, files whose data is compressed by WOF or removed by
-// deduplication.
+// passable refuses what stands for something else: links, mount points, files whose data is compressed by WOF or
+// removed by deduplication.
 func (node *node) passable() error {
 	v := value{fs: node.fs}
 	if err := node.read(attrReparse, "", &v); err != nil || !v.found {

@@ -13,7 +13,10 @@ import (
 
 // Prober finds the file system of Windows NT.
 var Prober = volume.Prober{
-	Kinds: []volume.Traits{{Kind: volume.NTFS, Title: "NTFS", Unit: "cluster", Windows: true, Letter: true, NeverStale: true}},
+	Kinds: []volume.Traits{{
+		Kind: volume.NTFS, Title: "NTFS", Unit: "cluster", Windows: true, Letter: true,
+		NeverStale: true,
+	}},
 	Marks: []volume.Mark{{Off: 3, Bytes: Name}},
 	Probe: probe,
 }
@@ -25,7 +28,10 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 	}
 	v := &volume.Volume{
 		Kind: volume.NTFS, UUID: fmt.Sprintf("%016X", b.Serial), BlockSize: b.Cluster(), Size: b.Size(),
-		Boot: &volume.BPB{Kind: volume.NTFS, SectorSize: int64(b.BytesPerSector), Hidden: b.HiddenSectors, Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads)},
+		Boot: &volume.BPB{
+			Kind: volume.NTFS, SectorSize: int64(b.BytesPerSector), Hidden: b.HiddenSectors,
+			Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads),
+		},
 	}
 	if b.Magic != volume.BootMagic {
 		// ntfs-3g, libntfs-3g/bootsect.c, ntfs_boot_sector_is_ntfs: a warning, since there are such volumes.
@@ -44,7 +50,8 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 // sector of the partition.
 func readBackup(v *volume.Volume, d disk.Disk) error {
 	if v.Size+units.SectorSize > d.Size() {
-		v.Note("ntfs-backup", ondisk.Note, "the partition has no sector for a backup of the NTFS boot sector behind the file system", "")
+		v.Note("ntfs-backup", ondisk.Note,
+			"the partition has no sector for a backup of the NTFS boot sector behind the file system", "")
 		return nil
 	}
 	backup, err := ondisk.Bytes(d, v.Size, units.SectorSize)
@@ -61,7 +68,8 @@ func readBackup(v *volume.Volume, d disk.Disk) error {
 	}
 	v.Boot.Backup = v.Size
 	if !bytes.Equal(fields(backup), fields(primary)) {
-		v.Note("ntfs-backup", ondisk.Unbootable, "the backup of the NTFS boot sector describes another volume than the primary",
+		v.Note("ntfs-backup", ondisk.Unbootable,
+			"the backup of the NTFS boot sector describes another volume than the primary",
 			"run chkdsk /f in the guest and shut it down cleanly")
 	}
 	return nil
@@ -79,8 +87,8 @@ const (
 	maxVolumeName = 256 // bytes
 )
 
-// readNames reads label and dirty flag from record 3 of the MFT. A record that cannot be read leaves the label empty: the
-// volume moves all the same.
+// readNames reads label and dirty flag from record 3 of the MFT. A record that cannot be read leaves the label empty:
+// the volume moves all the same.
 func readNames(v *volume.Volume, d disk.Disk, b *Boot) error {
 	size := b.Record()
 	off := b.MFT() + volumeRecord*size
@@ -92,7 +100,8 @@ func readNames(v *volume.Volume, d disk.Disk, b *Boot) error {
 		return err
 	}
 	if string(rec[:4]) != "FILE" || !UndoFixups(rec, recordHeadSize) {
-		v.Note("ntfs-volume", ondisk.Note, fmt.Sprintf("the record of $Volume at %#x cannot be read, so the label is not known", off), "")
+		v.Note("ntfs-volume", ondisk.Note,
+			fmt.Sprintf("the record of $Volume at %#x cannot be read, so the label is not known", off), "")
 		return nil
 	}
 	if name, ok := attribute(rec, attrVolumeName); ok {
@@ -102,9 +111,11 @@ func readNames(v *volume.Volume, d disk.Disk, b *Boot) error {
 	if !ok || len(info) < 12 {
 		return nil
 	}
-	v.Details = append(v.Details, volume.Detail{Name: "version", Value: fmt.Sprintf("%d.%d", info[8], info[9])}) // 1.2: NT 4, 3.0: 2000, 3.1: since XP
+	// 1.2: NT 4, 3.0: 2000, 3.1: since XP
+	v.Details = append(v.Details, volume.Detail{Name: "version", Value: fmt.Sprintf("%d.%d", info[8], info[9])})
 	if binary.LittleEndian.Uint16(info[10:])&dirtyFlag != 0 {
-		v.Note("ntfs-dirty", ondisk.Warn, "NTFS is marked dirty: Windows was not shut down cleanly", "start Windows, let chkdsk run, shut it down cleanly")
+		v.Note("ntfs-dirty", ondisk.Warn, "NTFS is marked dirty: Windows was not shut down cleanly",
+			"start Windows, let chkdsk run, shut it down cleanly")
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ func newRef(raw uint64) ref {
 	return ref{number: ondisk.I64(raw & (1<<bits - 1)), sequence: uint16(raw >> bits)}
 }
 
-// recordHead is the head of a record of the MFT; since version 3.1 the record's number stands behind it. Spec: Linux-NTFS documentation,
-// "File Record".
+// recordHead is the head of a record of the MFT; since version 3.1 the record's number stands behind it. Spec:
+// Linux-NTFS documentation, "File Record".
 type recordHead struct {
 	Magic          [4]byte // "FILE"
 	FixupOffset    uint16
@@ -57,19 +57,26 @@ func (r *record) dir() bool { return r.Flags&recordFolder != 0 }
 
 // broken is the error of a field of the record.
 func (r *record) broken(off int64, field string, got, want any) error {
-	return &ondisk.FormatError{What: fmt.Sprintf("ntfs record %d", r.number), Off: r.places[0].Off + off, Field: field, Got: got, Want: want}
+	return &ondisk.FormatError{
+		What: fmt.Sprintf("ntfs record %d", r.number), Off: r.places[0].Off + off, Field: field,
+		Got: got, Want: want,
+	}
 }
 
 // load reads a record that is in use. The reference must be of this use of the record.
 func (n *fileSystem) load(ref ref) (*record, error) {
 	if ref.number >= n.mft.Size()/n.record {
 		return nil, &ondisk.FormatError{
-			What: "ntfs $MFT", Field: "record", Got: ref.number, Want: fmt.Sprintf("a record of the %d that are known", n.mft.Size()/n.record),
+			What: "ntfs $MFT", Field: "record", Got: ref.number,
+			Want: fmt.Sprintf("a record of the %d that are known", n.mft.Size()/n.record),
 		}
 	}
 	places, err := n.mft.Where(ref.number*n.record, n.record)
 	if err != nil {
-		return nil, &ondisk.FormatError{What: "ntfs $MFT", Field: "record", Got: ref.number, Want: "one that a run of the MFT holds"}
+		return nil, &ondisk.FormatError{
+			What: "ntfs $MFT", Field: "record", Got: ref.number,
+			Want: "one that a run of the MFT holds",
+		}
 	}
 	if err := n.spend(n.record); err != nil {
 		return nil, err
@@ -104,17 +111,20 @@ func (r *record) check(ref ref) error {
 		return r.broken(0x1c, "allocated size", r.BytesAllocated, size)
 	case int64(r.BytesInUse) > size:
 		return r.broken(0x18, "size in use", r.BytesInUse, fmt.Sprintf("at most %d", size))
-	case uint32(r.AttrOffset) >= r.BytesInUse || r.AttrOffset%8 != 0 || int(r.AttrOffset) < int(r.FixupOffset)+2*int(r.FixupCount):
-		return r.broken(0x14, "offset of attributes", r.AttrOffset, fmt.Sprintf("a multiple of 8, behind the fix-ups, below %d", r.BytesInUse))
+	case uint32(r.AttrOffset) >= r.BytesInUse || r.AttrOffset%8 != 0 ||
+		int(r.AttrOffset) < int(r.FixupOffset)+2*int(r.FixupCount):
+		return r.broken(0x14, "offset of attributes", r.AttrOffset,
+			fmt.Sprintf("a multiple of 8, behind the fix-ups, below %d", r.BytesInUse))
 	}
 	if !UndoFixups(r.raw, recordHeadSize) {
-		return r.broken(4, "fix-ups", fmt.Sprintf("%d at %#x", r.FixupCount, r.FixupOffset), "one for each 512 bytes, and their number at the end of each")
+		return r.broken(4, "fix-ups", fmt.Sprintf("%d at %#x", r.FixupCount, r.FixupOffset),
+			"one for each 512 bytes, and their number at the end of each")
 	}
 	return nil
 }
 
-// where gives the runs of n bytes from off of the record, as they read with the fix-ups undone: the last two of each 512 bytes are those
-// in the update sequence array, and writing there keeps the record valid.
+// where gives the runs of n bytes from off of the record, as they read with the fix-ups undone: the last two of each
+// 512 bytes are those in the update sequence array, and writing there keeps the record valid.
 func (r *record) where(off, n int64) []guestfile.Run {
 	var out []guestfile.Run
 	for done := int64(0); done < n; {

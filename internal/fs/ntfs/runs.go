@@ -20,8 +20,9 @@ const extentHole = -1
 
 var errRunList = errors.New("broken run list")
 
-// runList decodes the runs of an attribute and gives each to add. A byte says how many bytes length (low half) and start (high half)
-// have; a start counts from the one before. A zero byte ends the list. Spec: Linux-NTFS documentation, "Data Runs".
+// runList decodes the runs of an attribute and gives each to add. A byte says how many bytes length (low half) and
+// start (high half) have; a start counts from the one before. A zero byte ends the list. Spec: Linux-NTFS
+// documentation, "Data Runs".
 func runList(b []byte, clusters int64, add func(extent) error) error {
 	last := int64(0)
 	for len(b) > 0 && b[0] != 0 {
@@ -118,7 +119,10 @@ func (v *value) extend(e extent) error {
 		if len(v.runs) == guestfile.MaxRuns {
 			return fmt.Errorf("ntfs file: %w of %d runs", ondisk.ErrLimit, guestfile.MaxRuns)
 		}
-		v.runs = append(v.runs, guestfile.Run{Off: v.clusters * v.fs.cluster, Len: e.length * v.fs.cluster, At: e.start * v.fs.cluster})
+		v.runs = append(v.runs, guestfile.Run{
+			Off: v.clusters * v.fs.cluster, Len: e.length * v.fs.cluster,
+			At: e.start * v.fs.cluster,
+		})
 	}
 	v.clusters += e.length
 	return nil
@@ -162,7 +166,8 @@ func (v *value) file(path string) (*guestfile.File, error) {
 	byPlace := slices.SortedFunc(slices.Values(v.runs), func(a, b guestfile.Run) int { return cmp.Compare(a.At, b.At) })
 	for i := 1; i < len(byPlace); i++ {
 		if a, b := byPlace[i-1], byPlace[i]; a.At+a.Len > b.At {
-			return nil, broken("runs", fmt.Sprintf("bytes %d and %d both at %#x", a.Off+b.At-a.At, b.Off, b.At), "a place of its own for each byte")
+			return nil, broken("runs", fmt.Sprintf("bytes %d and %d both at %#x", a.Off+b.At-a.At, b.Off, b.At),
+				"a place of its own for each byte")
 		}
 	}
 	var runs []guestfile.Run

@@ -27,7 +27,8 @@ func mkntfs(t testing.TB, size int64, args ...string) string {
 	path := filepath.Join(t.TempDir(), "volume")
 	require.NoError(t, os.WriteFile(path, nil, 0o644))
 	require.NoError(t, os.Truncate(path, size))
-	disktest.Run(t, "mkntfs", append([]string{"-q", "-Q", "-F", "-p", "63", "-H", "255", "-S", "63"}, append(args, path)...)...)
+	disktest.Run(t, "mkntfs", append([]string{"-q", "-Q", "-F", "-p", "63", "-H", "255", "-S", "63"},
+		append(args, path)...)...)
 	return path
 }
 
@@ -152,12 +153,13 @@ var (
 	infoRun  = regexp.MustCompile(`(?m)^(?:\tRunlist:.*\n)?\t\t\t(0x[0-9a-f]+)\t\t(0x[0-9a-f]+|<HOLE>)\t\t(0x[0-9a-f]+)`)
 )
 
-// ntfsRuns are the runs of a file as ntfsinfo prints them, up to the end of its initialised bytes; resident when they are those of its
-// record.
+// ntfsRuns are the runs of a file as ntfsinfo prints them, up to the end of its initialised bytes; resident when they
+// are those of its record.
 func ntfsRuns(t testing.TB, volume string, v *fileSystem, path string) (runs []guestfile.Run, resident bool) {
 	t.Helper()
 	size := int64(-1)
-	for section := range strings.SplitSeq(disktest.Output(t, "ntfsinfo", "-f", "-v", "-F", path, volume), "Dumping attribute ") {
+	for section := range strings.SplitSeq(disktest.Output(t, "ntfsinfo", "-f", "-v", "-F", path, volume),
+		"Dumping attribute ") {
 		if !strings.HasPrefix(section, "$DATA (0x80)") || !strings.Contains(section, "Name length:\t\t 0 (") {
 			continue
 		}

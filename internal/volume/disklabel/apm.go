@@ -20,8 +20,8 @@ var APM = volume.Prober{
 	Probe: probeAPM,
 }
 
-// appleDriverMap begins block 0, appleEntry each of the blocks behind it. Big-endian. Spec: Apple, Inside Macintosh: Devices,
-// "Data Organization on SCSI Devices"; Linux, block/partitions/mac.h.
+// appleDriverMap begins block 0, appleEntry each of the blocks behind it. Big-endian. Spec: Apple, Inside Macintosh:
+// Devices, "Data Organization on SCSI Devices"; Linux, block/partitions/mac.h.
 type appleDriverMap struct {
 	Signature  [2]byte // "ER"
 	BlockSize  uint16  // bytes
@@ -64,7 +64,8 @@ func probeAPM(d disk.Disk) (*volume.Volume, error) {
 		case err != nil && !errors.Is(err, ondisk.ErrNoMatch):
 			return nil, err
 		case err != nil || string(e.Signature[:]) != "PM":
-			return v, ondisk.Field(apmWhat, fmt.Sprintf("signature of entry %d", i), i*size, fmt.Sprintf("%q", e.Signature[:]), `"PM"`)
+			return v, ondisk.Field(apmWhat, fmt.Sprintf("signature of entry %d", i), i*size,
+				fmt.Sprintf("%q", e.Signature[:]), `"PM"`)
 		}
 		if n < 1 || n > maxEntries {
 			return v, ondisk.Field(apmWhat, "entry count", size+4, n, fmt.Sprintf("1 to %d", maxEntries))
@@ -74,7 +75,8 @@ func probeAPM(d disk.Disk) (*volume.Volume, error) {
 			continue
 		}
 		entry(v, apmWhat, i*size+8, volume.Part{
-			Name: strings.TrimSpace(strconv.FormatInt(i, 10) + " " + volume.Label(e.Name[:])), Kind: kind, Start: blocks(e.Start, size), Size: blocks(e.Count, size),
+			Name: strings.TrimSpace(strconv.FormatInt(i, 10) + " " + volume.Label(e.Name[:])), Kind: kind,
+			Start: blocks(e.Start, size), Size: blocks(e.Count, size),
 			Own: slices.Contains(appleOwn, kind) || strings.HasPrefix(kind, "Apple_Driver"),
 		})
 	}

@@ -19,7 +19,8 @@ var Atari = volume.Prober{
 	Probe: probeAtari,
 }
 
-// atariRoot is the root sector of AHDI. Big-endian. Spec: Atari, "AHDI 3.00 Release Notes"; Linux, block/partitions/atari.h.
+// atariRoot is the root sector of AHDI. Big-endian. Spec: Atari, "AHDI 3.00 Release Notes"; Linux,
+// block/partitions/atari.h.
 type atariRoot struct {
 	_       [0x1c2]byte
 	Sectors uint32 // of the disk
@@ -57,7 +58,8 @@ func probeAtari(d disk.Disk) (*volume.Volume, error) {
 		switch {
 		case p.Flag&1 == 0:
 			continue
-		case !slices.Contains(atariIDs, string(p.ID[:])) || p.Sectors == 0 || uint64(p.Start)+uint64(p.Sectors) > sectors || p.Start == 0:
+		case !slices.Contains(atariIDs, string(p.ID[:])) || p.Sectors == 0 || uint64(p.Start)+uint64(p.Sectors) > sectors ||
+			p.Start == 0:
 			return nil, ondisk.ErrNoMatch
 		}
 		used = true
@@ -83,16 +85,19 @@ func readAtari(d disk.Disk, sector int64) (*atariRoot, error) {
 func atari(v *volume.Volume, p atariPart, base int64, i int) {
 	start := base*units.SectorSize + blocks(p.Start, units.SectorSize)
 	entry(v, atariWhat, base*units.SectorSize+atariMap+12*int64(i), volume.Part{
-		Name: strconv.Itoa(len(v.Parts) + 1), Kind: fmt.Sprintf("%q", p.ID[:])[1:4], Start: start, Size: blocks(p.Sectors, units.SectorSize),
+		Name: strconv.Itoa(len(v.Parts) + 1), Kind: fmt.Sprintf("%q", p.ID[:])[1:4],
+		Start: start, Size: blocks(p.Sectors, units.SectorSize),
 	})
 }
 
-// atariChain follows the further partitions: in each root sector one counts from that sector, and the next root sector from the first.
+// atariChain follows the further partitions: in each root sector one counts from that sector, and the next root sector
+// from the first.
 func atariChain(v *volume.Volume, d disk.Disk, first uint32) error {
 	var seen []int64
 	for at := int64(first); ; {
 		bad := func(got any) error {
-			return ondisk.Field(atariWhat, "chain", at*units.SectorSize, got, fmt.Sprintf("one partition and at most one link in each of at most %d sectors", maxEntries))
+			return ondisk.Field(atariWhat, "chain", at*units.SectorSize, got,
+				fmt.Sprintf("one partition and at most one link in each of at most %d sectors", maxEntries))
 		}
 		if slices.Contains(seen, at) || len(seen) == maxEntries || at >= 1<<32 {
 			return bad(at)

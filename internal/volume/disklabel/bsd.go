@@ -20,8 +20,8 @@ var BSD = volume.Prober{
 	Probe: probeDisklabel,
 }
 
-// bsdLabel is the head of a disklabel. Spec: FreeBSD, sys/sys/disk/bsd.h (struct disklabel); OpenBSD, sys/sys/disklabel.h, where
-// some spare words have a use; NetBSD, sys/sys/disklabel.h.
+// bsdLabel is the head of a disklabel. Spec: FreeBSD, sys/sys/disk/bsd.h (struct disklabel); OpenBSD,
+// sys/sys/disklabel.h, where some spare words have a use; NetBSD, sys/sys/disklabel.h.
 type bsdLabel struct {
 	Magic        uint32
 	Type         uint16
@@ -46,7 +46,8 @@ type bsdLabel struct {
 type bsdSlice struct {
 	Sectors uint32
 	Offset  uint32 // sectors
-	// FragSize is the size of a fragment in bytes; with OpenBSD's version 1 the upper halves of the offset and of the size.
+	// FragSize is the size of a fragment in bytes; with OpenBSD's version 1 the upper halves of the offset and of the
+	// size.
 	FragSize uint32
 	Type     uint8
 	Frag     uint8
@@ -67,9 +68,11 @@ const (
 	atInSector = 64 // of labels in sector 0, as those of Alpha and of parted
 )
 
-// bsdTypes are the kinds of slices that all BSDs number alike. Source: sfdisk --label bsd --list-types; FreeBSD, sys/sys/disklabel.h.
+// bsdTypes are the kinds of slices that all BSDs number alike. Source: sfdisk --label bsd --list-types; FreeBSD,
+// sys/sys/disklabel.h.
 var bsdTypes = []string{
-	"unused", "swap", "Version 6", "Version 7", "System V", "4.1BSD", "Eighth Edition", "4.2BSD", "MS-DOS", "4.4LFS", "unknown", "HPFS", "ISO-9660", "boot",
+	"unused", "swap", "Version 6", "Version 7", "System V", "4.1BSD", "Eighth Edition", "4.2BSD", "MS-DOS", "4.4LFS",
+	"unknown", "HPFS", "ISO-9660", "boot",
 }
 
 func probeDisklabel(d disk.Disk) (*volume.Volume, error) {
@@ -86,8 +89,8 @@ func probeDisklabel(d disk.Disk) (*volume.Volume, error) {
 	return nil, ondisk.ErrNoMatch
 }
 
-// readDisklabel reads a label at a byte offset. Both magic numbers make it one; then it has to be sound. One with a wrong checksum is
-// given beside the error: the BSDs do not use it, but parted makes such.
+// readDisklabel reads a label at a byte offset. Both magic numbers make it one; then it has to be sound. One with a
+// wrong checksum is given beside the error: the BSDs do not use it, but parted makes such.
 func readDisklabel(d disk.Disk, at int64) (*bsdLabel, error) {
 	l := &bsdLabel{}
 	if d.Size() < at+int64(binary.Size(l)) {
@@ -150,8 +153,8 @@ func (l *bsdLabel) volume(d disk.Disk, at int64) *volume.Volume {
 }
 
 // base settles what the offsets count from, in bytes: the BSDs agree on the entries and not on their meaning. FreeBSD
-// subtracts the offset of the raw slice, which is 0 or the place of the slice on the disk; NetBSD has its place there. OpenBSD's raw slice
-// is the disk, and the offsets are those of the disk.
+// subtracts the offset of the raw slice, which is 0 or the place of the slice on the disk; NetBSD has its place there.
+// OpenBSD's raw slice is the disk, and the offsets are those of the disk.
 func (l *bsdLabel) base(size int64, v *volume.Volume) int64 {
 	off, length := l.place(l.PartitionMap[rawSlice])
 	if l.Partitions <= rawSlice {
@@ -163,8 +166,11 @@ func (l *bsdLabel) base(size int64, v *volume.Volume) int64 {
 		from, v.OnDisk = "the disk", true
 	case off > 0:
 		from = fmt.Sprintf("the disk, which has the slice at byte %d", off)
-		v.Issues = append(v.Issues, ondisk.Issue{Code: "disklabel-offsets", Effect: ondisk.Warn, OnMove: true, Text: "the offsets in the disklabel count from the " +
-			"start of the disk, and are not rewritten: FreeBSD subtracts the place of the slice that stands beside them; other systems do not, and would look at the old places"})
+		v.Issues = append(v.Issues, ondisk.Issue{
+			Code: "disklabel-offsets", Effect: ondisk.Warn, OnMove: true,
+			Text: "the offsets in the disklabel count from the start of the disk, and are not rewritten: FreeBSD subtracts " +
+				"the place of the slice that stands beside them; other systems do not, and would look at the old places",
+		})
 	}
 	v.Details = append(v.Details, volume.Detail{Name: "offsets count from", Value: from})
 	return off

@@ -19,7 +19,8 @@ var DASD = volume.Prober{
 	Probe: probeDASD,
 }
 
-// Labels of an IBM mainframe disk, big-endian. Spec: Linux, arch/s390/include/uapi/asm/vtoc.h, and block/partitions/ibm.c, which reads them so.
+// Labels of an IBM mainframe disk, big-endian. Spec: Linux, arch/s390/include/uapi/asm/vtoc.h, and
+// block/partitions/ibm.c, which reads them so.
 type (
 	dasdCDL struct { // compatible disk layout: a table of contents
 		Key, Label [4]byte
@@ -59,7 +60,8 @@ type (
 	dasdTrack struct{ Cylinder, Head uint16 }
 )
 
-// A 3390, by which every DASD of Linux counts, has 15 tracks in a cylinder and 12 blocks of 4096 bytes in a track. An image does not say so.
+// A 3390, by which every DASD of Linux counts, has 15 tracks in a cylinder and 12 blocks of 4096 bytes in a track. An
+// image does not say so.
 const (
 	dasdWhat   = "dasd label"
 	dasdBlock  = 4096
@@ -83,9 +85,15 @@ func (t dasdTrack) bytes() int64 {
 	return (cylinder*dasdTracks + int64(t.Head&0x000f)) * dasdTrackB
 }
 
-// probeDASD looks where Linux does without the device: in sector 1, block 1 and block 2, of blocks of 512 and 4096 bytes.
+// probeDASD looks where Linux does without the device: in sector 1, block 1 and block 2, of blocks of 512 and 4096
+// bytes.
 func probeDASD(d disk.Disk) (*volume.Volume, error) {
-	for _, at := range []struct{ off, block int64 }{{512, 512}, {1024, 512}, {4096, dasdBlock}, {2 * dasdBlock, dasdBlock}} {
+	for _, at := range []struct{ off, block int64 }{
+		{512, 512},
+		{1024, 512},
+		{4096, dasdBlock},
+		{2 * dasdBlock, dasdBlock},
+	} {
 		b, err := volume.ReadBlock(d, at.off, 4)
 		switch {
 		case err != nil:

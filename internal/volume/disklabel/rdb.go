@@ -19,8 +19,8 @@ var RDB = volume.Prober{
 	Probe: probeRDB,
 }
 
-// amigaBlock begins the rigid disk block, which is one of the first 16 sectors, and each block of a partition, which are a list. Big-endian.
-// Spec: AmigaOS, devices/hardblocks.h; Linux, block/partitions/amiga.c.
+// amigaBlock begins the rigid disk block, which is one of the first 16 sectors, and each block of a partition, which
+// are a list. Big-endian. Spec: AmigaOS, devices/hardblocks.h; Linux, block/partitions/amiga.c.
 type amigaBlock struct {
 	ID       uint32
 	Longs    uint32 // that the checksum counts
@@ -87,7 +87,8 @@ func readAmiga(d disk.Disk, at int64, id uint32) (*amigaBlock, error) {
 	case h.Longs < 32 || h.Longs > 128:
 		return nil, ondisk.Field(rdbWhat, "length", at+4, h.Longs, "32 to 128 words")
 	case sum32(b[:4*h.Longs]) != 0:
-		return nil, ondisk.Field(rdbWhat, "checksum", at+8, volume.Hex(h.Checksum), volume.Hex(h.Checksum-sum32(b[:4*h.Longs])))
+		return nil, ondisk.Field(rdbWhat, "checksum", at+8, volume.Hex(h.Checksum),
+			volume.Hex(h.Checksum-sum32(b[:4*h.Longs])))
 	}
 	return h, nil
 }
@@ -102,7 +103,8 @@ func (h *amigaBlock) volume(d disk.Disk, at int64) (*volume.Volume, error) {
 	var seen []uint32
 	for next := h.Word7; next != amigaEnd; {
 		if slices.Contains(seen, next) || len(seen) == maxEntries {
-			return v, ondisk.Field(rdbWhat, "list of partitions", blocks(next, size), next, fmt.Sprintf("at most %d, each once", maxEntries))
+			return v, ondisk.Field(rdbWhat, "list of partitions", blocks(next, size), next,
+				fmt.Sprintf("at most %d, each once", maxEntries))
 		}
 		seen = append(seen, next)
 		p, err := readAmiga(d, blocks(next, size), partID)
@@ -128,12 +130,14 @@ func (h *amigaBlock) entry(v *volume.Volume, at, size int64) {
 	env := func(word int64) int64 { return at + 128 + 4*word }
 	if h.Env[envHigh] < h.Env[envLow] || cylinder == 0 {
 		v.Outside = append(v.Outside, ondisk.Field(rdbWhat, "place of partition "+p.Name, env(envLow),
-			fmt.Sprintf("cylinders %d to %d of %d blocks", low, h.Env[envHigh], cylinder), "a cylinder or more, of a block or more"))
+			fmt.Sprintf("cylinders %d to %d of %d blocks", low, h.Env[envHigh], cylinder),
+			"a cylinder or more, of a block or more"))
 		return
 	}
 	if cylinder > most || count > most/cylinder || low > most/cylinder {
 		v.Outside = append(v.Outside, ondisk.Field(rdbWhat, "place of partition "+p.Name, env(envLow),
-			fmt.Sprintf("cylinders %d to %d of %d blocks", low, h.Env[envHigh], cylinder), fmt.Sprintf("at most %d blocks, where the disk ends", most)))
+			fmt.Sprintf("cylinders %d to %d of %d blocks", low, h.Env[envHigh], cylinder),
+			fmt.Sprintf("at most %d blocks, where the disk ends", most)))
 		p.Size = v.Size // at most
 		v.Parts = append(v.Parts, p)
 		return

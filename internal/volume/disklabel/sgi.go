@@ -40,8 +40,10 @@ const (
 
 // sgiTypes are the uses of a partition. Source: sfdisk --label sgi --list-types.
 var sgiTypes = map[uint32]string{
-	0: "SGI volhdr", 1: "SGI trkrepl", 2: "SGI secrepl", 3: "SGI raw", 4: "SGI bsd", 5: "SGI sysv", 6: "SGI volume", 7: "SGI efs", 8: "SGI lvol", 9: "SGI rlvol",
-	10: "SGI xfs", 11: "SGI xfslog", 12: "SGI xlv", 13: "SGI xvm", 0x82: "Linux swap", 0x83: "Linux native", 0x8e: "Linux LVM", 0xfd: "Linux RAID",
+	0: "SGI volhdr", 1: "SGI trkrepl", 2: "SGI secrepl", 3: "SGI raw", 4: "SGI bsd", 5: "SGI sysv", 6: "SGI volume",
+	7: "SGI efs", 8: "SGI lvol", 9: "SGI rlvol",
+	10: "SGI xfs", 11: "SGI xfslog", 12: "SGI xlv", 13: "SGI xvm", 0x82: "Linux swap", 0x83: "Linux native",
+	0x8e: "Linux LVM", 0xfd: "Linux RAID",
 }
 
 func probeSGI(d disk.Disk) (*volume.Volume, error) {
@@ -63,7 +65,8 @@ func probeSGI(d disk.Disk) (*volume.Volume, error) {
 			kind = fmt.Sprintf("type %#x", e.Type)
 		}
 		entry(v, sgiWhat, sgiMap+12*int64(i), volume.Part{
-			Name: strconv.Itoa(i + 1), Kind: kind, Start: blocks(e.First, units.SectorSize), Size: blocks(e.Blocks, units.SectorSize),
+			Name: strconv.Itoa(i + 1), Kind: kind,
+			Start: blocks(e.First, units.SectorSize), Size: blocks(e.Blocks, units.SectorSize),
 			Own: e.Type == sgiHeader || e.Type == sgiVolume || e.Type == sgiTrackReplace || e.Type == sgiSectReplace,
 		})
 	}

@@ -1,5 +1,5 @@
-// Package disklabel finds the tables that divide a partition into slices, and the partition tables of machines other than
-// PCs.
+// Package disklabel finds the tables that divide a partition into slices, and the partition tables of machines other
+// than PCs.
 package disklabel
 
 import (
@@ -20,7 +20,8 @@ func newTable(kind volume.Kind, d disk.Disk) *volume.Volume {
 // maxEntries bounds the partitions of such a table.
 const maxEntries = 256
 
-// entry adds a partition that the table has at byte off. One that leaves the disk has no place, and one without a size is not listed.
+// entry adds a partition that the table has at byte off. One that leaves the disk has no place, and one without a size
+// is not listed.
 func entry(v *volume.Volume, what string, off int64, p volume.Part) {
 	if p.Size <= 0 {
 		v.Outside = append(v.Outside, ondisk.Field(what, "size of partition "+p.Name, off, p.Size, "1 byte or more"))
@@ -37,7 +38,8 @@ func entry(v *volume.Volume, what string, off int64, p volume.Part) {
 
 // leaves keeps that a part ends behind what is divided. off is the place of its entry in the table.
 func leaves(v *volume.Volume, what string, off int64, part string, end int64) {
-	v.Outside = append(v.Outside, ondisk.Field(what, "end of "+part, off, end, fmt.Sprintf("at most %d, where the disk ends", v.Size)))
+	v.Outside = append(v.Outside, ondisk.Field(what, "end of "+part, off, end,
+		fmt.Sprintf("at most %d, where the disk ends", v.Size)))
 }
 
 // blocks is the place of a count of blocks in bytes; none of its factors is above 2^32.

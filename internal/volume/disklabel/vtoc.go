@@ -14,13 +14,16 @@ import (
 var (
 	vtocKinds = []volume.Traits{{Kind: volume.VTOC, Title: "Solaris VTOC", Slices: "Sun disk label", NeverStale: true}}
 	// VTOC finds the table of slices of Solaris on a PC.
-	VTOC = volume.Prober{Kinds: vtocKinds, Marks: []volume.Mark{{Off: 512 + 12, Bytes: "\xee\xde\x0d\x60"}}, Probe: probeVTOC}
+	VTOC = volume.Prober{
+		Kinds: vtocKinds, Marks: []volume.Mark{{Off: 512 + 12, Bytes: "\xee\xde\x0d\x60"}},
+		Probe: probeVTOC,
+	}
 	// Sun finds that of a Sun machine.
 	Sun = volume.Prober{Kinds: vtocKinds, Marks: []volume.Mark{{Off: 508, Bytes: "\xda\xbe"}}, Probe: probeSun}
 )
 
-// x86Label is the disk label of Solaris on a PC, in sector 1 of its partition. Spec: illumos, usr/src/uts/common/sys/dklabel.h (struct
-// dk_label with _SUNOS_VTOC_16) and vtoc.h.
+// x86Label is the disk label of Solaris on a PC, in sector 1 of its partition. Spec: illumos,
+// usr/src/uts/common/sys/dklabel.h (struct dk_label with _SUNOS_VTOC_16) and vtoc.h.
 type x86Label struct {
 	BootInfo   [3]uint32
 	Sanity     uint32
@@ -43,8 +46,8 @@ type x86Slice struct {
 	Sectors   uint32
 }
 
-// sunLabel is the disk label of Sun's SPARC machines, in sector 0, big-endian. Spec: Linux, block/partitions/sun.c; illumos,
-// dklabel.h with _SUNOS_VTOC_8.
+// sunLabel is the disk label of Sun's SPARC machines, in sector 0, big-endian. Spec: Linux, block/partitions/sun.c;
+// illumos, dklabel.h with _SUNOS_VTOC_8.
 type sunLabel struct {
 	ASCII    [128]byte
 	Version  uint32
@@ -74,8 +77,10 @@ const (
 
 // vtocTags are the uses of a slice. Source: sfdisk --label sun --list-types.
 var vtocTags = map[uint16]string{
-	0: "Unassigned", 1: "Boot", 2: "SunOS root", 3: "SunOS swap", 4: "SunOS usr", 5: "Whole disk", 6: "SunOS stand", 7: "SunOS var", 8: "SunOS home",
-	9: "SunOS alt sectors", 10: "SunOS cachefs", 11: "SunOS reserved", 0x82: "Linux swap", 0x83: "Linux native", 0x8e: "Linux LVM", 0xfd: "Linux raid autodetect",
+	0: "Unassigned", 1: "Boot", 2: "SunOS root", 3: "SunOS swap", 4: "SunOS usr", 5: "Whole disk", 6: "SunOS stand",
+	7: "SunOS var", 8: "SunOS home",
+	9: "SunOS alt sectors", 10: "SunOS cachefs", 11: "SunOS reserved", 0x82: "Linux swap", 0x83: "Linux native",
+	0x8e: "Linux LVM", 0xfd: "Linux raid autodetect",
 }
 
 func probeVTOC(d disk.Disk) (*volume.Volume, error) {
@@ -93,7 +98,8 @@ func probeVTOC(d disk.Disk) (*volume.Volume, error) {
 	case l.Magic != sunMagic:
 		return nil, ondisk.Field(x86What, "magic", at+508, hex16(l.Magic), hex16(sunMagic))
 	case xor16(b, binary.LittleEndian) != 0:
-		return nil, ondisk.Field(x86What, "checksum", at+510, hex16(l.Checksum), hex16(l.Checksum^xor16(b, binary.LittleEndian)))
+		return nil, ondisk.Field(x86What, "checksum", at+510, hex16(l.Checksum),
+			hex16(l.Checksum^xor16(b, binary.LittleEndian)))
 	case int(l.Slices) > len(l.Map):
 		return nil, ondisk.Field(x86What, "slice count", at+30, l.Slices, fmt.Sprintf("at most %d", len(l.Map)))
 	}
@@ -121,7 +127,8 @@ func probeSun(d disk.Disk) (*volume.Volume, error) {
 	case xor16(b, binary.BigEndian) != 0:
 		return nil, ondisk.Field(sunWhat, "checksum", 510, hex16(l.Checksum), hex16(l.Checksum^xor16(b, binary.BigEndian)))
 	case perCylinder == 0:
-		return nil, ondisk.Field(sunWhat, "geometry", 436, fmt.Sprintf("%d heads, %d sectors", l.Heads, l.Sectors), "1 or more of each")
+		return nil, ondisk.Field(sunWhat, "geometry", 436, fmt.Sprintf("%d heads, %d sectors", l.Heads, l.Sectors),
+			"1 or more of each")
 	}
 	v := solaris(d, "Sun (SPARC)", l.ASCII[:], l.Volume[:])
 	hasTags := l.Sanity == vtocSanity && l.Version == 1 && int(l.Slices) <= len(l.Tags)
@@ -130,14 +137,18 @@ func probeSun(d disk.Disk) (*volume.Volume, error) {
 		if hasTags {
 			tag = l.Tags[i].Tag
 		}
-		slice(v, sunWhat, 444+8*int64(i), i, tag, int64(s.Cylinder), perCylinder*units.SectorSize, int64(s.Sectors)*units.SectorSize)
+		slice(v, sunWhat, 444+8*int64(i), i, tag, int64(s.Cylinder), perCylinder*units.SectorSize,
+			int64(s.Sectors)*units.SectorSize)
 	}
 	return v, nil
 }
 
 // solaris is a volume whose boot code and slices lie where Solaris put them. Source: FACTS B5.
 func solaris(d disk.Disk, what string, ascii, name []byte) *volume.Volume {
-	v := &volume.Volume{Kind: volume.VTOC, Label: volume.Text(name), Size: d.Size(), Details: []volume.Detail{{Name: "disk label", Value: what}}}
+	v := &volume.Volume{
+		Kind: volume.VTOC, Label: volume.Text(name), Size: d.Size(),
+		Details: []volume.Detail{{Name: "disk label", Value: what}},
+	}
 	if s := volume.Text(ascii); s != "" {
 		v.Details = append(v.Details, volume.Detail{Name: "ascii label", Value: s})
 	}
@@ -149,8 +160,8 @@ func solaris(d disk.Disk, what string, ascii, name []byte) *volume.Volume {
 	return v
 }
 
-// slice adds one that is used, whose entry is at byte off. It starts at a multiple of unit bytes; one that leaves its container has no
-// place. Slice 2 from the start on is the whole disk by custom, also where it has no tag.
+// slice adds one that is used, whose entry is at byte off. It starts at a multiple of unit bytes; one that leaves its
+// container has no place. Slice 2 from the start on is the whole disk by custom, also where it has no tag.
 func slice(v *volume.Volume, what string, off int64, i int, tag uint16, start, unit, size int64) {
 	if size == 0 || tag == wholeDiskTag {
 		return
@@ -163,7 +174,8 @@ func slice(v *volume.Volume, what string, off int64, i int, tag uint16, start, u
 		p.Start = start * unit
 	} else if i != 2 || start != 0 {
 		// The product of start and unit may not fit.
-		v.Outside = append(v.Outside, ondisk.Field(what, "place of slice "+p.Name, off, fmt.Sprintf("%d bytes from %d times %d on", size, start, unit),
+		v.Outside = append(v.Outside, ondisk.Field(what, "place of slice "+p.Name, off,
+			fmt.Sprintf("%d bytes from %d times %d on", size, start, unit),
 			fmt.Sprintf("at most to byte %d, where the disk ends", v.Size)))
 	}
 	v.Parts = append(v.Parts, p)

@@ -84,7 +84,8 @@ func probeBtrfs(d disk.Disk) (*volume.Volume, error) {
 	v.Addf("node size", "%d", s.NodeSize)
 	if s.Devices > 1 {
 		v.Addf("devices", "%d, this is number %d", s.Devices, s.Device.ID)
-		v.Note("btrfs-devices", ondisk.Note, fmt.Sprintf("this is one of %d devices of a btrfs: the guest needs all of them", s.Devices), "")
+		v.Note("btrfs-devices", ondisk.Note,
+			fmt.Sprintf("this is one of %d devices of a btrfs: the guest needs all of them", s.Devices), "")
 	}
 	if s.Incompat&btrfsZoned == 0 {
 		err = btrfsCopies(v, d, s)
@@ -109,7 +110,8 @@ func readBtrfs(d disk.Disk, off int64) (*btrfsSuper, error) {
 		return nil, err
 	}
 	if s.ChecksumType > 3 {
-		return nil, ondisk.Field(btrfsWhat, "checksum type", off+0xc4, s.ChecksumType, "0 to 3 (crc32c, xxhash, sha256, blake2)")
+		return nil, ondisk.Field(btrfsWhat, "checksum type", off+0xc4, s.ChecksumType,
+			"0 to 3 (crc32c, xxhash, sha256, blake2)")
 	}
 	if want := btrfsSum(s.ChecksumType, b[len(s.Checksum):]); !bytes.Equal(want, s.Checksum[:len(want)]) {
 		return nil, ondisk.Field(btrfsWhat, "checksum", off, s.Checksum[:len(want)], fmt.Sprintf("% x", want))
@@ -139,13 +141,16 @@ func (s *btrfsSuper) check(size int64) error {
 	case !volume.PowerBetween(sector, 4096, 64<<10):
 		return ondisk.Field(btrfsWhat, "sector size", btrfsAt+0x90, sector, "a power of two from 4096 to 65536")
 	case !volume.PowerBetween(int64(s.NodeSize), sector, 64<<10):
-		return ondisk.Field(btrfsWhat, "node size", btrfsAt+0x94, s.NodeSize, fmt.Sprintf("a power of two from %d to 65536", sector))
+		return ondisk.Field(btrfsWhat, "node size", btrfsAt+0x94, s.NodeSize,
+			fmt.Sprintf("a power of two from %d to 65536", sector))
 	case s.Devices == 0:
 		return ondisk.Field(btrfsWhat, "devices", btrfsAt+0x88, 0, "1 or more")
 	case s.Device.FSID != s.FSID && s.Incompat&(1<<10) == 0: // metadata_uuid keeps the first one there
-		return ondisk.Field(btrfsWhat, "file system of the device", btrfsAt+0x11b, volume.UUID(s.Device.FSID), volume.UUID(s.FSID))
+		return ondisk.Field(btrfsWhat, "file system of the device", btrfsAt+0x11b, volume.UUID(s.Device.FSID),
+			volume.UUID(s.FSID))
 	case s.Device.TotalBytes < btrfsAt+btrfsSize || s.Device.TotalBytes > ondisk.U64(size):
-		return ondisk.Field(btrfsWhat, "size of the device", btrfsAt+0xd1, s.Device.TotalBytes, fmt.Sprintf("%d to %d, the size of the partition", btrfsAt+btrfsSize, size))
+		return ondisk.Field(btrfsWhat, "size of the device", btrfsAt+0xd1, s.Device.TotalBytes,
+			fmt.Sprintf("%d to %d, the size of the partition", btrfsAt+btrfsSize, size))
 	}
 	return nil
 }
@@ -159,11 +164,13 @@ func btrfsCopies(v *volume.Volume, d disk.Disk, s *btrfsSuper) error {
 		c, err := readBtrfs(d, off)
 		switch {
 		case errors.Is(err, ondisk.ErrNoMatch), errors.Is(err, ondisk.ErrFormat):
-			v.Note("btrfs-mirror", ondisk.Note, fmt.Sprintf("the copy of the btrfs superblock at byte %d of the volume is missing or broken", off), "")
+			v.Note("btrfs-mirror", ondisk.Note,
+				fmt.Sprintf("the copy of the btrfs superblock at byte %d of the volume is missing or broken", off), "")
 		case err != nil:
 			return err
 		case c.FSID != s.FSID:
-			v.Note("btrfs-mirror", ondisk.Note, fmt.Sprintf("the copy of the btrfs superblock at byte %d of the volume is that of another file system", off), "")
+			v.Note("btrfs-mirror", ondisk.Note,
+				fmt.Sprintf("the copy of the btrfs superblock at byte %d of the volume is that of another file system", off), "")
 		}
 	}
 	return nil

@@ -76,10 +76,14 @@ func probeF2FS(d disk.Disk) (*volume.Volume, error) {
 	if err := s.check(raw, d.Size()); err != nil {
 		return nil, err
 	}
-	v := &volume.Volume{Kind: volume.F2FS, Label: ondisk.UTF16Z(s.Label[:], binary.LittleEndian), UUID: volume.UUID(s.UUID), BlockSize: s.block(), Size: s.blocks() * s.block()}
+	v := &volume.Volume{
+		Kind: volume.F2FS, Label: ondisk.UTF16Z(s.Label[:], binary.LittleEndian),
+		UUID: volume.UUID(s.UUID), BlockSize: s.block(), Size: s.blocks() * s.block(),
+	}
 	v.Addf("version", "%d.%d", s.Major, s.Minor)
 	if s.several() {
-		v.Note("f2fs-devices", ondisk.Note, "this is the first of several devices of an F2FS: the guest needs all of them", "")
+		v.Note("f2fs-devices", ondisk.Note,
+			"this is the first of several devices of an F2FS: the guest needs all of them", "")
 	}
 	return v, nil
 }
@@ -110,7 +114,8 @@ func (s *f2fsSuper) check(raw []byte, size int64) error {
 		return err
 	}
 	if s.several() {
-		return volume.BlocksWithin(f2fsWhat, "blocks of the first device", f2fsAt+2201+64, ondisk.U64(s.blocks()), s.block(), size)
+		return volume.BlocksWithin(f2fsWhat, "blocks of the first device", f2fsAt+2201+64, ondisk.U64(s.blocks()),
+			s.block(), size)
 	}
 	return volume.BlocksWithin(f2fsWhat, "block count", f2fsAt+0x24, s.Blocks, s.block(), size)
 }

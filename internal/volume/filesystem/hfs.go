@@ -60,7 +60,8 @@ func probeHFS(d disk.Disk) (*volume.Volume, error) {
 	return v, nil
 }
 
-// readHFS finds a master directory block, and gives one that is broken together with its error. Two letters are too few to know it by: the constant in the middle has to be there.
+// readHFS finds a master directory block, and gives one that is broken together with its error. Two letters are too few
+// to know it by: the constant in the middle has to be there.
 func readHFS(d disk.Disk) (*hfsBlock, error) {
 	var b hfsBlock
 	if _, err := volume.Superblock(d, hfsAt, binary.BigEndian, &b); err != nil {
@@ -89,9 +90,11 @@ func (b *hfsBlock) check(size int64) error {
 	case b.FirstBlock <= b.BitmapBlock:
 		return ondisk.Field(hfsWhat, "first block", hfsAt+0x1c, b.FirstBlock, "4 or more sectors")
 	case b.Blocks == 0 || b.end() > size:
-		return ondisk.Field(hfsWhat, "blocks", hfsAt+0x12, b.Blocks, fmt.Sprintf("1 to %d, the size of the partition", max(0, size-int64(b.FirstBlock)*hfsSector)/block))
+		return ondisk.Field(hfsWhat, "blocks", hfsAt+0x12, b.Blocks,
+			fmt.Sprintf("1 to %d, the size of the partition", max(0, size-int64(b.FirstBlock)*hfsSector)/block))
 	case b.wraps() && int(b.EmbedStart)+int(b.EmbedBlocks) > int(b.Blocks):
-		return ondisk.Field(hfsWhat, "embedded volume", hfsAt+0x7e, fmt.Sprint(b.EmbedStart, b.EmbedBlocks), fmt.Sprintf("an end within %d blocks", b.Blocks))
+		return ondisk.Field(hfsWhat, "embedded volume", hfsAt+0x7e, fmt.Sprint(b.EmbedStart, b.EmbedBlocks),
+			fmt.Sprintf("an end within %d blocks", b.Blocks))
 	}
 	return nil
 }

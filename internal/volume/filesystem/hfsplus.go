@@ -17,8 +17,8 @@ var HFSPlus = volume.Prober{
 	Probe: probeHFSPlus,
 }
 
-// hfsPlusHeader is the volume header, 1024 bytes into the volume, big-endian. Spec: Apple, Technical Note TN1150, "Volume
-// Header".
+// hfsPlusHeader is the volume header, 1024 bytes into the volume, big-endian. Spec: Apple, Technical Note TN1150,
+// "Volume Header".
 type hfsPlusHeader struct {
 	Signature  [2]byte // "H+", or "HX" with names that keep their case apart
 	Version    uint16
@@ -139,8 +139,8 @@ type hfsKey struct {
 	Name   [512]byte
 }
 
-// label is the name of the root folder, which is the first in the catalog: its parent has number 1. A catalog that cannot be
-// read leaves the label empty.
+// label is the name of the root folder, which is the first in the catalog: its parent has number 1. A catalog that
+// cannot be read leaves the label empty.
 func (h *hfsPlusHeader) label(d disk.Disk, off int64) (string, error) {
 	const leaf, parentOfRoot = -1, 1
 	var t hfsTree
@@ -174,8 +174,8 @@ func (h *hfsPlusHeader) node(d disk.Disk, off, n, size int64, v any) error {
 	return ondisk.ErrNoMatch
 }
 
-// hfsUUID is made from a 64-bit number, by the rule of libblkid: an MD5 under Apple's name space, marked as version 3. Nothing
-// is protected by it.
+// hfsUUID is made from a 64-bit number, by the rule of libblkid: an MD5 under Apple's name space, marked as version 3.
+// Nothing is protected by it.
 func hfsUUID(id [8]byte) string {
 	if id == [8]byte{} {
 		return ""

@@ -30,7 +30,8 @@ type hpfsSuper struct {
 // hpfsSpare is the begin of the spare block, in sector 17. Spec: Linux, fs/hpfs/hpfs.h, struct hpfs_spare_block.
 type hpfsSpare struct{ Magic, Magic2 uint32 }
 
-// hpfsBoot is the boot sector, which has the parameter block of FAT. Spec: Linux, fs/hpfs/hpfs.h, struct hpfs_boot_block.
+// hpfsBoot is the boot sector, which has the parameter block of FAT. Spec: Linux, fs/hpfs/hpfs.h, struct
+// hpfs_boot_block.
 type hpfsBoot struct {
 	fat.BPB
 	Drive uint8
@@ -68,7 +69,8 @@ func probeHPFS(d disk.Disk) (*volume.Volume, error) {
 		return nil, ondisk.ErrNoMatch
 	}
 	v := &volume.Volume{Kind: volume.HPFS, Size: int64(s.Sectors) * units.SectorSize, BlockSize: units.SectorSize}
-	if err := volume.BlocksWithin(hpfsWhat, "sectors", hpfsAt+16, uint64(s.Sectors), units.SectorSize, d.Size()); err != nil {
+	if err := volume.BlocksWithin(hpfsWhat, "sectors", hpfsAt+16, uint64(s.Sectors), units.SectorSize,
+		d.Size()); err != nil {
 		return v, err
 	}
 	return v, hpfsBootSector(v, d)
@@ -80,10 +82,14 @@ func hpfsBootSector(v *volume.Volume, d disk.Disk) error {
 	if _, err := volume.Superblock(d, 0, binary.LittleEndian, &b); err != nil {
 		return err
 	}
-	if b.Magic != volume.BootMagic || string(b.Name[:4]) != "HPFS" || b.Mark != hpfsPlaced || int64(b.BytesPerSector) != units.SectorSize {
+	if b.Magic != volume.BootMagic || string(b.Name[:4]) != "HPFS" || b.Mark != hpfsPlaced ||
+		int64(b.BytesPerSector) != units.SectorSize {
 		return nil
 	}
 	v.Label, v.UUID = fat.Label(b.Label[:]), fmt.Sprintf("%04X-%04X", b.ID>>16, b.ID&0xffff)
-	v.Boot = &volume.BPB{Kind: volume.HPFS, SectorSize: units.SectorSize, Hidden: b.Hidden, Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads)}
+	v.Boot = &volume.BPB{
+		Kind: volume.HPFS, SectorSize: units.SectorSize, Hidden: b.Hidden,
+		Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads),
+	}
 	return nil
 }

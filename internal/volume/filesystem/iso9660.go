@@ -18,8 +18,8 @@ var ISO9660 = volume.Prober{
 	Probe: probeISO9660,
 }
 
-// isoDescriptor is a primary or a supplementary volume descriptor. Spec: ECMA-119, 8.4 and 8.5. Numbers stand there twice,
-// little-endian and big-endian.
+// isoDescriptor is a primary or a supplementary volume descriptor. Spec: ECMA-119, 8.4 and 8.5. Numbers stand there
+// twice, little-endian and big-endian.
 type isoDescriptor struct {
 	Kind        uint8
 	ID          [5]byte // "CD001"
@@ -80,16 +80,19 @@ func (p *isoDescriptor) check(size int64) error {
 	case !volume.PowerBetween(block, 512, isoSector):
 		return ondisk.Field(isoWhat, "block size", isoAt+0x80, block, "512, 1024 or 2048")
 	case binary.BigEndian.Uint16(p.BlockBig[:]) != p.BlockSize:
-		return ondisk.Field(isoWhat, "block size, big-endian", isoAt+0x82, binary.BigEndian.Uint16(p.BlockBig[:]), p.BlockSize)
+		return ondisk.Field(isoWhat, "block size, big-endian", isoAt+0x82, binary.BigEndian.Uint16(p.BlockBig[:]),
+			p.BlockSize)
 	case binary.BigEndian.Uint32(p.BlocksBig[:]) != p.Blocks:
-		return ondisk.Field(isoWhat, "volume space size, big-endian", isoAt+0x54, binary.BigEndian.Uint32(p.BlocksBig[:]), p.Blocks)
+		return ondisk.Field(isoWhat, "volume space size, big-endian", isoAt+0x54,
+			binary.BigEndian.Uint32(p.BlocksBig[:]), p.Blocks)
 	case p.FileVersion != 1:
 		return ondisk.Field(isoWhat, "file structure version", isoAt+0x371, p.FileVersion, 1)
 	}
 	return volume.BlocksWithin(isoWhat, "volume space size", isoAt+0x50, uint64(p.Blocks), block, size)
 }
 
-// isoFurther reads the descriptors behind the first: Joliet has a longer label, and those of UDF make the volume a bridge.
+// isoFurther reads the descriptors behind the first: Joliet has a longer label, and those of UDF make the volume a
+// bridge.
 func isoFurther(v *volume.Volume, d disk.Disk, p *isoDescriptor) error {
 	ended := false
 	for i := int64(1); i < isoMost; i++ {

@@ -69,7 +69,10 @@ func probeJFS(d disk.Disk) (*volume.Volume, error) {
 	if err := s.check(d.Size()); err != nil {
 		return nil, err
 	}
-	v := &volume.Volume{Kind: volume.JFS, Label: volume.Label(s.Label[:]), UUID: volume.UUID(s.UUID), BlockSize: int64(s.BlockSize), Size: s.end()}
+	v := &volume.Volume{
+		Kind: volume.JFS, Label: volume.Label(s.Label[:]), UUID: volume.UUID(s.UUID),
+		BlockSize: int64(s.BlockSize), Size: s.end(),
+	}
 	v.Addf("version", "%d", s.Version)
 	if s.Flags&jfsInlineLog == 0 {
 		v.Addf("log", "on another device")
@@ -98,9 +101,11 @@ func (s *jfsSuper) check(size int64) error {
 	case s.Version == 0 || s.Version > 2:
 		return ondisk.Field(jfsWhat, "version", jfsAt+0x04, s.Version, "1 or 2")
 	case !volume.PowerBetween(block, 512, 4096) || s.BlockLog > 12 || block != 1<<s.BlockLog:
-		return ondisk.Field(jfsWhat, "block size", jfsAt+0x10, block, "a power of two from 512 to 4096 that agrees with its logarithm")
+		return ondisk.Field(jfsWhat, "block size", jfsAt+0x10, block,
+			"a power of two from 512 to 4096 that agrees with its logarithm")
 	case !volume.PowerBetween(physical, 512, block) || s.PhysicalLog > 12 || physical != 1<<s.PhysicalLog:
-		return ondisk.Field(jfsWhat, "physical block size", jfsAt+0x18, physical, fmt.Sprintf("a power of two from 512 to %d that agrees with its logarithm", block))
+		return ondisk.Field(jfsWhat, "physical block size", jfsAt+0x18, physical,
+			fmt.Sprintf("a power of two from 512 to %d that agrees with its logarithm", block))
 	case s.BlockLog-s.PhysicalLog != s.FactorLog:
 		return ondisk.Field(jfsWhat, "block size factor", jfsAt+0x16, s.FactorLog, s.BlockLog-s.PhysicalLog)
 	case !volume.PowerBetween(int64(s.GroupSize), 1, 1<<31):
@@ -110,7 +115,8 @@ func (s *jfsSuper) check(size int64) error {
 		return err
 	}
 	if s.end() > size {
-		return ondisk.Field(jfsWhat, "log", jfsAt+0x48, s.end()/block, fmt.Sprintf("an end within the %d blocks of the partition", size/block))
+		return ondisk.Field(jfsWhat, "log", jfsAt+0x48, s.end()/block,
+			fmt.Sprintf("an end within the %d blocks of the partition", size/block))
 	}
 	return nil
 }

@@ -16,8 +16,8 @@ var ReFS = volume.Prober{
 	Probe: probeReFS,
 }
 
-// refsBoot is the boot sector. Spec: Microsoft, FILE_SYSTEM_RECOGNITION_STRUCTURE, up to the checksum; libfsrefs, "Volume
-// header", behind it.
+// refsBoot is the boot sector. Spec: Microsoft, FILE_SYSTEM_RECOGNITION_STRUCTURE, up to the checksum; libfsrefs,
+// "Volume header", behind it.
 type refsBoot struct {
 	Jump              [3]byte
 	Name              [8]byte // "ReFS"
@@ -52,8 +52,9 @@ func probeReFS(d disk.Disk) (*volume.Volume, error) {
 		return nil, err
 	}
 	v := &volume.Volume{
-		Kind: volume.ReFS, UUID: fmt.Sprintf("%016X", b.Serial), BlockSize: int64(b.BytesPerSector) * int64(b.SectorsPerCluster),
-		Size: ondisk.I64(b.Sectors) * int64(b.BytesPerSector),
+		Kind: volume.ReFS, UUID: fmt.Sprintf("%016X", b.Serial),
+		BlockSize: int64(b.BytesPerSector) * int64(b.SectorsPerCluster),
+		Size:      ondisk.I64(b.Sectors) * int64(b.BytesPerSector),
 	}
 	v.Addf("version", "%d.%d", b.Major, b.Minor)
 	return v, nil

@@ -12,7 +12,10 @@ import (
 // UFS finds the file system of the BSDs and Solaris.
 var UFS = volume.Prober{
 	Kinds: []volume.Traits{
-		{Kind: "ufs", Title: "UFS"}, {Kind: volume.UFS1, Title: "UFS1", InSlice: true}, {Kind: volume.UFS2, Title: "UFS2", InSlice: true},
+		{Kind: "ufs", Title: "UFS"}, {Kind: volume.UFS1, Title: "UFS1", InSlice: true}, {
+			Kind: volume.UFS2, Title: "UFS2",
+			InSlice: true,
+		},
 	},
 	Probe: probeUFS,
 }
@@ -79,8 +82,8 @@ func probeUFS(d disk.Disk) (*volume.Volume, error) {
 	return nil, ondisk.ErrNoMatch
 }
 
-// belongs tells a superblock at a place from a copy of one, or from that of an image in a file. A UFS1 with blocks of 64 KiB
-// has a copy where UFS2 has its superblock.
+// belongs tells a superblock at a place from a copy of one, or from that of an image in a file. A UFS1 with blocks of
+// 64 KiB has a copy where UFS2 has its superblock.
 func (s *ufsSuper) belongs(at int64) bool {
 	if s.Magic == ufs2Magic {
 		return s.SuperPlace == at
@@ -118,7 +121,8 @@ func (s *ufsSuper) check(at, size int64) error {
 	case !volume.PowerBetween(block, ufsMinBlock, 64<<10):
 		return ondisk.Field(ufsWhat, "block size", at+0x30, block, "a power of two from 4096 to 65536")
 	case !volume.PowerBetween(frag, max(512, block/8), block):
-		return ondisk.Field(ufsWhat, "fragment size", at+0x34, frag, fmt.Sprintf("a power of two from %d to %d", max(512, block/8), block))
+		return ondisk.Field(ufsWhat, "fragment size", at+0x34, frag,
+			fmt.Sprintf("a power of two from %d to %d", max(512, block/8), block))
 	case int64(s.Frags) != block/frag:
 		return ondisk.Field(ufsWhat, "fragments of a block", at+0x38, s.Frags, block/frag)
 	case s.Groups == 0:

@@ -26,8 +26,8 @@ type vmfsDevice struct {
 	DeviceID   [16]byte
 }
 
-// vmfsHeader is that of the file system, 2 MiB behind DataOffset on its first device. Spec: dissect.vmfs, c_vmfs.py, struct
-// FS3_Descriptor.
+// vmfsHeader is that of the file system, 2 MiB behind DataOffset on its first device. Spec: dissect.vmfs, c_vmfs.py,
+// struct FS3_Descriptor.
 type vmfsHeader struct {
 	Magic     uint32
 	Major     uint32
@@ -65,11 +65,13 @@ func probeVMFS(d disk.Disk) (*volume.Volume, error) {
 	case h.Major < 3 || h.Major > 6:
 		return nil, ondisk.Field(vmfsWhat, "version", atVMFSDevice+4, h.Major, "3 to 6")
 	case h.DataOffset >= ondisk.U64(d.Size()):
-		return nil, ondisk.Field(vmfsWhat, "data offset", atVMFSDevice+122, h.DataOffset, fmt.Sprintf("less than %d, the size of the device", d.Size()))
+		return nil, ondisk.Field(vmfsWhat, "data offset", atVMFSDevice+122, h.DataOffset,
+			fmt.Sprintf("less than %d, the size of the device", d.Size()))
 	}
 	v := &volume.Volume{Kind: volume.VMFS, Size: d.Size(), DataStart: ondisk.I64(h.DataOffset)}
 	v.Add("device", vmfsID(h.DeviceID))
-	v.Note("vmfs", ondisk.Refuse, "VMFS: a moved VMFS is taken for a snapshot by ESXi", "move the virtual machines to a new datastore")
+	v.Note("vmfs", ondisk.Refuse, "VMFS: a moved VMFS is taken for a snapshot by ESXi",
+		"move the virtual machines to a new datastore")
 	return v, vmfsVolume(v, d)
 }
 
@@ -108,5 +110,6 @@ func vmfsVersion(major uint32) string {
 
 // vmfsID is an identifier as ESXi and libblkid write it: two numbers, a half, and the address of a network card.
 func vmfsID(b [16]byte) string {
-	return fmt.Sprintf("%02x%02x%02x%02x-%02x%02x%02x%02x-%02x%02x-%x", b[3], b[2], b[1], b[0], b[7], b[6], b[5], b[4], b[9], b[8], b[10:])
+	return fmt.Sprintf("%02x%02x%02x%02x-%02x%02x%02x%02x-%02x%02x-%x", b[3], b[2], b[1], b[0], b[7], b[6], b[5], b[4],
+		b[9], b[8], b[10:])
 }

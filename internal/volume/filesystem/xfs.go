@@ -18,8 +18,8 @@ var XFS = volume.Prober{
 	Probe: probeXFS,
 }
 
-// xfsSuper is the superblock of the first allocation group, big-endian but for the checksum. Spec: XFS Algorithms & Data
-// Structures, 3rd edition, "Superblocks".
+// xfsSuper is the superblock of the first allocation group, big-endian but for the checksum. Spec: XFS Algorithms &
+// Data Structures, 3rd edition, "Superblocks".
 type xfsSuper struct {
 	Magic          uint32
 	BlockSize      uint32
@@ -90,19 +90,23 @@ func (s *xfsSuper) check(size int64) error {
 	groups := uint64(s.AGCount) * uint64(s.AGBlocks)
 	switch {
 	case !volume.PowerBetween(block, 512, 64<<10) || block != 1<<s.BlockLog:
-		return ondisk.Field(xfsWhat, "block size", 0x04, block, fmt.Sprintf("a power of two from 512 to 65536 that is 2^%d, as its logarithm says", s.BlockLog))
+		return ondisk.Field(xfsWhat, "block size", 0x04, block,
+			fmt.Sprintf("a power of two from 512 to 65536 that is 2^%d, as its logarithm says", s.BlockLog))
 	case s.number() == 0 || s.number() > 5:
 		return ondisk.Field(xfsWhat, "version", 0x64, s.number(), "1 to 5")
 	case !volume.PowerBetween(int64(s.SectorSize), 512, 32<<10) || int64(s.SectorSize) != 1<<s.SectorLog:
-		return ondisk.Field(xfsWhat, "sector size", 0x66, s.SectorSize, fmt.Sprintf("a power of two from 512 to 32768 that is 2^%d, as its logarithm says", s.SectorLog))
+		return ondisk.Field(xfsWhat, "sector size", 0x66, s.SectorSize,
+			fmt.Sprintf("a power of two from 512 to 32768 that is 2^%d, as its logarithm says", s.SectorLog))
 	case !volume.PowerBetween(int64(s.InodeSize), 256, 2048) || int64(s.InodeSize) != 1<<s.InodeLog:
-		return ondisk.Field(xfsWhat, "inode size", 0x68, s.InodeSize, fmt.Sprintf("a power of two from 256 to 2048 that is 2^%d, as its logarithm says", s.InodeLog))
+		return ondisk.Field(xfsWhat, "inode size", 0x68, s.InodeSize,
+			fmt.Sprintf("a power of two from 256 to 2048 that is 2^%d, as its logarithm says", s.InodeLog))
 	case s.InProgress != 0:
 		return ondisk.Field(xfsWhat, "in progress", 0x7e, s.InProgress, "0, as a finished mkfs leaves it")
 	case s.AGBlocks < 64:
 		return ondisk.Field(xfsWhat, "blocks of a group", 0x54, s.AGBlocks, "64 or more")
 	case s.AGCount == 0 || s.DataBlocks > groups || s.DataBlocks <= groups-uint64(s.AGBlocks):
-		return ondisk.Field(xfsWhat, "groups", 0x58, s.AGCount, fmt.Sprintf("as many groups of %d blocks as hold %d blocks", s.AGBlocks, s.DataBlocks))
+		return ondisk.Field(xfsWhat, "groups", 0x58, s.AGCount,
+			fmt.Sprintf("as many groups of %d blocks as hold %d blocks", s.AGBlocks, s.DataBlocks))
 	}
 	return volume.BlocksWithin(xfsWhat, "data blocks", 0x08, s.DataBlocks, block, size)
 }

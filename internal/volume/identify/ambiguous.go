@@ -25,8 +25,8 @@ func outermost(found []*volume.Volume) []*volume.Volume {
 	return found
 }
 
-// withoutRuins leaves out superblocks that are broken where another one is sound: a new file system seldom covers all that an old one
-// left.
+// withoutRuins leaves out superblocks that are broken where another one is sound: a new file system seldom covers all
+// that an old one left.
 func withoutRuins(found []*volume.Volume) []*volume.Volume {
 	if !slices.ContainsFunc(found, func(v *volume.Volume) bool { return !broken(v) }) {
 		return found
@@ -50,8 +50,9 @@ func broken(v *volume.Volume) bool {
 	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.BadVolume })
 }
 
-// settle says which of several volumes counts, and that there are others: who makes a volume does not always wipe what was there. All are
-// heard. What is sound moves as it is whichever is right, and with it the place that a boot sector stores.
+// settle says which of several volumes counts, and that there are others: who makes a volume does not always wipe what
+// was there. All are heard. What is sound moves as it is whichever is right, and with it the place that a boot sector
+// stores.
 func settle(found []*volume.Volume) *volume.Volume {
 	if len(found) == 1 {
 		return found[0]
@@ -66,7 +67,8 @@ func settle(found []*volume.Volume) *volume.Volume {
 	i := ondisk.Issue{Code: "ambiguous-volume", Effect: ondisk.Warn, Remedy: "wipe the stale signature inside the guest"}
 	text := []string{string(first.Kind)}
 	for _, v := range found {
-		if Sliced(v.Kind) || slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect >= ondisk.Unbootable }) {
+		if Sliced(v.Kind) || slices.ContainsFunc(v.Issues,
+			func(i ondisk.Issue) bool { return i.Effect >= ondisk.Unbootable }) {
 			i.Effect, i.OnMove = ondisk.Unbootable, true
 		}
 		if v != first {

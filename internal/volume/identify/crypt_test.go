@@ -17,7 +17,10 @@ func luksFile(t *testing.T, kind string, args ...string) string {
 	t.Helper()
 	path, key := emptyFile(t, 32<<20), filepath.Join(t.TempDir(), "key")
 	require.NoError(t, os.WriteFile(key, []byte("a pass phrase"), 0o600))
-	args = append([]string{"luksFormat", "--batch-mode", "--type", kind, "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"}, args...)
+	args = append([]string{
+		"luksFormat", "--batch-mode", "--type", kind, "--pbkdf", "pbkdf2", "--pbkdf-force-iterations",
+		"1000",
+	}, args...)
 	disktest.Run(t, "cryptsetup", append(args, path, key)...)
 	return path
 }
@@ -74,7 +77,8 @@ func TestBrokenLUKS2(t *testing.T) {
 	require.Contains(t, v.Issues[0].Text, "luks2 header at 0x1c0: checksum")
 }
 
-// libblkid knows BitLocker, but says neither label nor cipher; those are as the test put them by libbde's documentation.
+// libblkid knows BitLocker, but says neither label nor cipher; those are as the test put them by libbde's
+// documentation.
 func TestBitLocker(t *testing.T) {
 	f := make(disktest.Forged, 4<<20)
 	f.PutBitLocker("PC C: 01/02/2020")

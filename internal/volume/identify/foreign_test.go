@@ -70,7 +70,10 @@ func forgeRDB() disktest.Forged {
 	f := make(disktest.Forged, foreignSectors*512)
 	for at, words := range map[int64]map[int64]uint32{
 		2 * 512: {0: idRDB, 1: 64, 4: 512, 7: 3},
-		3 * 512: {0: idPart, 1: 64, 4: endOfList, 9: 0x03444830, 32 + 3: 2, 32 + 5: 5, 32 + 9: 7, 32 + 10: 16, 32 + 16: 0x444f5303},
+		3 * 512: {
+			0: idPart, 1: 64, 4: endOfList, 9: 0x03444830, 32 + 3: 2, 32 + 5: 5, 32 + 9: 7, 32 + 10: 16,
+			32 + 16: 0x444f5303,
+		},
 	} {
 		for word, v := range words {
 			f.Big32(at+4*word, v)
@@ -285,7 +288,8 @@ func FuzzForeignTable(f *testing.F) {
 			b.Big32(504, -sumOf(b[:512]))
 		}
 		for at := int64(0); at+512 <= 4096; at += 512 {
-			if id, longs := binary.BigEndian.Uint32(b[at:]), binary.BigEndian.Uint32(b[at+4:]); (id == idRDB || id == idPart) && longs <= 128 && longs >= 32 {
+			if id, longs := binary.BigEndian.Uint32(b[at:]), binary.BigEndian.Uint32(b[at+4:]); (id == idRDB || id == idPart) &&
+				longs <= 128 && longs >= 32 {
 				sealRDB(b, at)
 			}
 		}

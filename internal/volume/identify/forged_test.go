@@ -16,8 +16,8 @@ import (
 
 const forgedSectors = 6000
 
-// forgers make a volume of each kind. What they write is judged by libblkid, which shows that a test with a broken field has
-// nothing else wrong with it.
+// forgers make a volume of each kind. What they write is judged by libblkid, which shows that a test with a broken
+// field has nothing else wrong with it.
 var forgers = map[string]func(f disktest.Forged, lba, sectors int64){
 	"exfat": disktest.Forged.PutExFAT, "refs": disktest.Forged.PutReFS, "xfs": disktest.Forged.PutXFS, "btrfs": disktest.Forged.PutBtrfs,
 	"jfs": disktest.Forged.PutJFS, "hpfs": disktest.Forged.PutHPFS, "reiserfs": disktest.Forged.PutReiserFS, "f2fs": disktest.Forged.PutF2FS,
@@ -72,9 +72,9 @@ func TestWrappedHFSPlus(t *testing.T) {
 	require.Contains(t, v.Issues[0].Text, "embedded volume")
 }
 
-// TestReFSOfWindows has boot sectors of real volumes as they were published: of ReFS 1.1 and 1.2 by ntfs.com ("ReFS Boot
-// Sector example") and resilientfilesystem.co.uk ("ReFS VBR"), of 3.14 by a description of the format. What is not shown there
-// is zero.
+// TestReFSOfWindows has boot sectors of real volumes as they were published: of ReFS 1.1 and 1.2 by ntfs.com ("ReFS
+// Boot Sector example") and resilientfilesystem.co.uk ("ReFS VBR"), of 3.14 by a description of the format. What is not
+// shown there is zero.
 func TestReFSOfWindows(t *testing.T) {
 	for version, tc := range map[string]struct {
 		dump    string

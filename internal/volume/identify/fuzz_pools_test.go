@@ -6,8 +6,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// addPools adds containers. What has a checksum gets no further by mutation: the texts of LVM, LUKS2 and ZFS have targets of
-// their own.
+// addPools adds containers. What has a checksum gets no further by mutation: the texts of LVM, LUKS2 and ZFS have
+// targets of their own.
 func addPools(f *testing.F) {
 	f.Helper()
 	const size = 128 << 10

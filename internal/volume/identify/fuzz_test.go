@@ -9,12 +9,12 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// seedBytes is short, because a mutation hits any byte: the boot sector, the superblock of ext, and the master file table
-// where it stands right behind.
+// seedBytes is short, because a mutation hits any byte: the boot sector, the superblock of ext, and the master file
+// table where it stands right behind.
 const seedBytes = 8 << 10
 
-// superAt are the places of superblocks, in bytes. The input of the fuzzer stands at one of them, which the top two bits of the
-// size choose, so that it stays short. superPlace is that of the kinds that do not begin at the start.
+// superAt are the places of superblocks, in bytes. The input of the fuzzer stands at one of them, which the top two
+// bits of the size choose, so that it stays short. superPlace is that of the kinds that do not begin at the start.
 var (
 	superAt    = []int64{0, 8 << 10, 32 << 10, 64 << 10}
 	superPlace = map[string]uint32{"ufs1": 1, "jfs": 2, "iso9660": 2, "btrfs": 3, "reiserfs": 3, "ufs2": 3}
@@ -70,7 +70,8 @@ func FuzzVolume(f *testing.F) {
 	ntfs.U64(disktest.NTFSMFT, 1)
 	ntfs.Put(4096+3<<10, disktest.NTFSVolumeRecord("a label"))
 	f.Add([]byte(ntfs[:seedBytes]), sectors)
-	for _, b := range disktest.Seeds(f, seedBytes, "dftt/7-ntfs-undel.dd.xz", "dftt/6-fat-undel.dd.xz", "imagemounter/test.ntfs.xz", "imagemounter/test.fat12.xz",
+	for _, b := range disktest.Seeds(f, seedBytes, "dftt/7-ntfs-undel.dd.xz", "dftt/6-fat-undel.dd.xz",
+		"imagemounter/test.ntfs.xz", "imagemounter/test.fat12.xz",
 		"imagemounter/test.ext3.xz", "dfvfs/ext2.splitraw.000.xz", "go-ntfs/ads_with_same_ids-0x0.bin") {
 		f.Add(b, uint32(32768))
 	}

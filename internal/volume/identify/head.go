@@ -24,8 +24,8 @@ type headed struct {
 // heads are buffers for use again: a table can name thousands of volumes.
 var heads = sync.Pool{New: func() any { return new([headSize]byte) }}
 
-// withHead reads the head of d, so many bytes. One that cannot be read as a whole is left to the probers, which need less of it. done gives the
-// buffer back; nothing may read after that.
+// withHead reads the head of d, so many bytes. One that cannot be read as a whole is left to the probers, which need
+// less of it. done gives the buffer back; nothing may read after that.
 func withHead(d disk.Disk, size int64) (h headed, done func()) {
 	buf, _ := heads.Get().(*[headSize]byte)
 	done = func() { heads.Put(buf) }

@@ -9,8 +9,9 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Probe asks all probers. Two that match are an issue, never a silent first winner; what none knows has a name at
-// most by its magic number, or is Unknown. The error is one of reading. at is the byte offset of whole on the disk: messages name places on the disk.
+// Probe asks all probers. Two that match are an issue, never a silent first winner; what none knows has a name at most
+// by its magic number, or is Unknown. The error is one of reading. at is the byte offset of whole on the disk: messages
+// name places on the disk.
 func Probe(whole disk.Disk, at int64) (*volume.Volume, error) {
 	d, done := withHead(whole, headSize)
 	defer done()
@@ -21,9 +22,9 @@ func Probe(whole disk.Disk, at int64) (*volume.Volume, error) {
 	return byMagic(d)
 }
 
-// Glance is Probe for who wants to know what a volume is, and no more: a sound one with a mark in its first 4 KiB is believed. What else
-// could show farther in or at the end is only looked for without such a mark: an array that keeps its superblock at the end (it holds what
-// was found), or what an earlier use of the space left.
+// Glance is Probe for who wants to know what a volume is, and no more: a sound one with a mark in its first 4 KiB is
+// believed. What else could show farther in or at the end is only looked for without such a mark: an array that keeps
+// its superblock at the end (it holds what was found), or what an earlier use of the space left.
 func Glance(whole disk.Disk, at int64) (*volume.Volume, error) {
 	v, err := Front(whole, at)
 	if err != nil || (v.Kind != volume.Unknown && !broken(v)) {

@@ -26,7 +26,8 @@ var (
 	hibernated   = func(f disktest.Forged) { f.Text(4086, "S1SUSPEND") }
 )
 
-// Who formats a volume does not always wipe what was there. blkid: what libblkid takes it for, empty where it does not say.
+// Who formats a volume does not always wipe what was there. blkid: what libblkid takes it for, empty where it does not
+// say.
 func TestLeftovers(t *testing.T) {
 	ambiguous := func(e ondisk.Effect, codes ...string) map[string]ondisk.Effect {
 		out := map[string]ondisk.Effect{"ambiguous-volume": e}
@@ -55,10 +56,16 @@ func TestLeftovers(t *testing.T) {
 			f.U32(1028, 100)
 		}}, volume.Swap, ruin, ""},
 		"ext over a half of btrfs": {[]func(disktest.Forged){
-			putWhole(disktest.Forged.PutBtrfs), func(f disktest.Forged) { f.U8(disktest.BtrfsAt+4000, 1) }, putWhole(disktest.Forged.PutExt),
+			putWhole(disktest.Forged.PutBtrfs), func(f disktest.Forged) {
+				f.U8(disktest.BtrfsAt+4000,
+					1)
+			}, putWhole(disktest.Forged.PutExt),
 		}, volume.Ext2, ruin, ""},
 		"ext beside a broken NTFS": {
-			[]func(disktest.Forged){putWhole(disktest.Forged.PutNTFS), func(f disktest.Forged) { f.U8(0x0d, 3) }, putWhole(disktest.Forged.PutExt)},
+			[]func(disktest.Forged){
+				putWhole(disktest.Forged.PutNTFS), func(f disktest.Forged) { f.U8(0x0d, 3) },
+				putWhole(disktest.Forged.PutExt),
+			},
 			volume.NTFS,
 			map[string]ondisk.Effect{"volume": ondisk.BadVolume, "ambiguous-volume": ondisk.Unbootable},
 			"",
@@ -103,7 +110,8 @@ func TestBootSectorUnderARaid(t *testing.T) {
 	}
 }
 
-// Encrypted data begin with anything. Marks of two bytes are there by chance in one of 65536 volumes, and stand in all of these.
+// Encrypted data begin with anything. Marks of two bytes are there by chance in one of 65536 volumes, and stand in all
+// of these.
 func TestNoiseIsUnknown(t *testing.T) {
 	marks := []struct {
 		at   int

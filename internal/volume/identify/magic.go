@@ -21,11 +21,26 @@ type magic struct {
 
 // magics are asked where no prober knows the volume. Kinds and places are those of libblkid.
 var magics = []magic{
-	{volume.Traits{Kind: "bcachefs"}, []volume.Mark{{Off: 0x1018, Bytes: "\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"}}, nil},
-	{volume.Traits{Kind: "befs", Title: "BeFS"}, []volume.Mark{{Off: 0x20, Bytes: "BFS1"}, {Off: 0x20, Bytes: "1SFB"}, {Off: 0x220, Bytes: "BFS1"}, {Off: 0x220, Bytes: "1SFB"}}, nil},
+	{volume.Traits{Kind: "bcachefs"}, []volume.Mark{{
+		Off:   0x1018,
+		Bytes: "\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef",
+	}}, nil},
+	{volume.Traits{Kind: "befs", Title: "BeFS"}, []volume.Mark{
+		{Off: 0x20, Bytes: "BFS1"},
+		{Off: 0x20, Bytes: "1SFB"},
+		{Off: 0x220, Bytes: "BFS1"},
+		{Off: 0x220, Bytes: "1SFB"},
+	}, nil},
 	{volume.Traits{Kind: "bfs", Title: "SCO BFS"}, []volume.Mark{{Off: 0, Bytes: "\xce\xfa\xad\x1b"}}, nil},
-	{volume.Traits{Kind: "ceph_bluestore", Title: "Ceph BlueStore"}, []volume.Mark{{Off: 0, Bytes: "bluestore block device"}}, nil},
-	{volume.Traits{Kind: "cramfs"}, []volume.Mark{{Off: 0, Bytes: "\x45\x3d\xcd\x28"}, {Off: 0, Bytes: "\x28\xcd\x3d\x45"}}, nil},
+	{
+		volume.Traits{Kind: "ceph_bluestore", Title: "Ceph BlueStore"},
+		[]volume.Mark{{Off: 0, Bytes: "bluestore block device"}},
+		nil,
+	},
+	{volume.Traits{Kind: "cramfs"}, []volume.Mark{
+		{Off: 0, Bytes: "\x45\x3d\xcd\x28"},
+		{Off: 0, Bytes: "\x28\xcd\x3d\x45"},
+	}, nil},
 	{volume.Traits{Kind: "dm_integrity", Title: "dm-integrity"}, []volume.Mark{{Off: 0, Bytes: "integrt\x00"}}, nil},
 	{volume.Traits{Kind: "dm_verity_hash", Title: "dm-verity"}, []volume.Mark{{Off: 0, Bytes: "verity\x00\x00"}}, nil},
 	{volume.Traits{Kind: "erofs", Title: "EROFS"}, []volume.Mark{{Off: 0x400, Bytes: "\xe2\xe1\xf5\xe0"}}, nil},
@@ -39,7 +54,12 @@ var magics = []magic{
 	{volume.Traits{Kind: "nss", Title: "NetWare NSS"}, []volume.Mark{{Off: 0x1000, Bytes: "SPB5"}}, nil},
 	{
 		volume.Traits{Kind: "ocfs2", Title: "OCFS2"},
-		[]volume.Mark{{Off: 0x400, Bytes: "OCFSV2"}, {Off: 0x800, Bytes: "OCFSV2"}, {Off: 0x1000, Bytes: "OCFSV2"}, {Off: 0x2000, Bytes: "OCFSV2"}},
+		[]volume.Mark{
+			{Off: 0x400, Bytes: "OCFSV2"},
+			{Off: 0x800, Bytes: "OCFSV2"},
+			{Off: 0x1000, Bytes: "OCFSV2"},
+			{Off: 0x2000, Bytes: "OCFSV2"},
+		},
 		nil,
 	},
 	{volume.Traits{Kind: "oracleasm", Title: "Oracle ASM"}, []volume.Mark{{Off: 0x20, Bytes: "ORCLDISK"}}, nil},
@@ -48,13 +68,22 @@ var magics = []magic{
 	{volume.Traits{Kind: "squashfs"}, []volume.Mark{{Off: 0, Bytes: "hsqs"}, {Off: 0, Bytes: "sqsh"}}, nil},
 	{
 		volume.Traits{Kind: "stratis", Title: "Stratis"},
-		[]volume.Mark{{Off: 0x204, Bytes: "!Stra0tis\x86\xff\x02^\x41rh"}, {Off: 0x1204, Bytes: "!Stra0tis\x86\xff\x02^\x41rh"}},
+		[]volume.Mark{
+			{Off: 0x204, Bytes: "!Stra0tis\x86\xff\x02^\x41rh"},
+			{Off: 0x1204, Bytes: "!Stra0tis\x86\xff\x02^\x41rh"},
+		},
 		nil,
 	},
-	{volume.Traits{Kind: "sysv", Title: "System V"}, []volume.Mark{{Off: 0x3f8, Bytes: "\x20\x7e\x18\xfd"}, {Off: 0x3f8, Bytes: "\xfd\x18\x7e\x20"}}, nil},
+	{volume.Traits{Kind: "sysv", Title: "System V"}, []volume.Mark{
+		{Off: 0x3f8, Bytes: "\x20\x7e\x18\xfd"},
+		{Off: 0x3f8, Bytes: "\xfd\x18\x7e\x20"},
+	}, nil},
 	{volume.Traits{Kind: "udf", Title: "UDF"}, []volume.Mark{{Off: udfAt + 1, Bytes: "BEA01"}}, isUDF},
 	{volume.Traits{Kind: "vdo", Title: "VDO"}, []volume.Mark{{Off: 0, Bytes: "dmvdo001"}}, nil},
-	{volume.Traits{Kind: "vxfs", Title: "VxFS"}, []volume.Mark{{Off: 0x400, Bytes: "\xf5\xfc\x01\xa5"}, {Off: 0x2000, Bytes: "\xa5\x01\xfc\xf5"}}, nil},
+	{volume.Traits{Kind: "vxfs", Title: "VxFS"}, []volume.Mark{
+		{Off: 0x400, Bytes: "\xf5\xfc\x01\xa5"},
+		{Off: 0x2000, Bytes: "\xa5\x01\xfc\xf5"},
+	}, nil},
 }
 
 var minix = volume.Traits{Kind: "minix", Title: "Minix"}
@@ -116,8 +145,8 @@ func gfsOf(fs, multihost uint32) func(disk.Disk) (bool, error) {
 	}
 }
 
-// minixOf knows a Minix of version 1 or 2 by what the counts say of each other. Spec: Linux, include/uapi/linux/minix_fs.h, struct
-// minix_super_block.
+// minixOf knows a Minix of version 1 or 2 by what the counts say of each other. Spec: Linux,
+// include/uapi/linux/minix_fs.h, struct minix_super_block.
 func minixOf(order binary.ByteOrder) func(disk.Disk) (bool, error) {
 	return func(d disk.Disk) (bool, error) {
 		var s struct {
@@ -146,15 +175,17 @@ func minix3Of(order binary.ByteOrder) func(disk.Disk) (bool, error) {
 	}
 }
 
-// minixMaps reports whether both maps are large enough, and the data begin behind them: two bytes are too few to know a Minix by.
+// minixMaps reports whether both maps are large enough, and the data begin behind them: two bytes are too few to know a
+// Minix by.
 func minixMaps(inodes, zones uint32, inodeMap, zoneMap, first uint16) bool {
 	const perBlock = units.KiB * 8 // the least, of version 1 and 2
-	return inodes > 0 && inodeMap > 0 && zoneMap > 0 && int64(first) >= 2+int64(inodeMap)+int64(zoneMap) && zones > uint32(first) &&
+	return inodes > 0 && inodeMap > 0 && zoneMap > 0 && int64(first) >= 2+int64(inodeMap)+int64(zoneMap) &&
+		zones > uint32(first) &&
 		int64(inodeMap)*perBlock > int64(inodes) && int64(zoneMap)*perBlock > int64(zones)-int64(first)
 }
 
-// isNILFS checks the sum of the first superblock, a CRC-32 that begins with a number of its own and is not inverted. Spec: Linux,
-// include/uapi/linux/nilfs2_ondisk.h, struct nilfs_super_block.
+// isNILFS checks the sum of the first superblock, a CRC-32 that begins with a number of its own and is not inverted.
+// Spec: Linux, include/uapi/linux/nilfs2_ondisk.h, struct nilfs_super_block.
 func isNILFS(d disk.Disk) (bool, error) {
 	var s struct {
 		_         [8]byte
@@ -177,7 +208,8 @@ func isNILFS(d disk.Disk) (bool, error) {
 	return s.Sum == ^crc32.Update(^s.Seed, crc32.IEEETable, b), nil
 }
 
-// isUDF looks for the descriptor that names UDF behind the first one, whose distance is a block of 2048 or of 4096 bytes. Spec: ECMA-167, 2/8.
+// isUDF looks for the descriptor that names UDF behind the first one, whose distance is a block of 2048 or of 4096
+// bytes. Spec: ECMA-167, 2/8.
 func isUDF(d disk.Disk) (bool, error) {
 	for _, block := range []int64{2048, 4096} {
 		b, err := volume.ReadBlock(d, udfAt+block+1, 5)

@@ -14,7 +14,8 @@ import (
 
 // ntfsinfo reads the version of a volume from the same record.
 func TestNTFSVersion(t *testing.T) {
-	raw := disktest.Materialize(t, disk.New(4<<20, 512, func(int64) (disk.Run, error) { return disk.Run{Len: 4 << 20}, nil }))
+	raw := disktest.Materialize(t, disk.New(4<<20, 512,
+		func(int64) (disk.Run, error) { return disk.Run{Len: 4 << 20}, nil }))
 	disktest.Run(t, "mkntfs", "--quiet", "--fast", "--force", "--label", "version", raw)
 	want := regexp.MustCompile(`Volume Version: (\S+)`).FindStringSubmatch(disktest.Output(t, "ntfsinfo", "--mft", "--force", raw))
 	require.Len(t, want, 2)

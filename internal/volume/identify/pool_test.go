@@ -19,7 +19,8 @@ func TestSwap(t *testing.T) {
 			disktest.Run(t, "mkswap", "--pagesize", strconv.FormatInt(page, 10), "--label", "a label", path)
 			v, found := probeFile(t, path), blkid(t, path)
 			require.Equal(t, volume.Swap, v.Kind)
-			require.Equal(t, []string{found["UUID"], found["LABEL"], found["VERSION"]}, []string{v.UUID, v.Label, detail(v, "version")})
+			require.Equal(t, []string{found["UUID"], found["LABEL"], found["VERSION"]},
+				[]string{v.UUID, v.Label, detail(v, "version")})
 			require.Equal(t, page, v.BlockSize)
 			require.Equal(t, int64(4<<20), v.Size)
 			require.Empty(t, v.Issues)
@@ -29,7 +30,10 @@ func TestSwap(t *testing.T) {
 
 // The kernel puts the signature of its image over that of the swap area, and leaves the header.
 func TestHibernatedSwap(t *testing.T) {
-	for signature, version := range map[string]string{"S1SUSPEND": "s1suspend", "S2SUSPEND": "s2suspend", "ULSUSPEND": "ulsuspend", "LINHIB0001": "linhib0001"} {
+	for signature, version := range map[string]string{
+		"S1SUSPEND": "s1suspend", "S2SUSPEND": "s2suspend",
+		"ULSUSPEND": "ulsuspend", "LINHIB0001": "linhib0001",
+	} {
 		for _, page := range []int64{4096, 65536} {
 			f := make(disktest.Forged, 1<<20)
 			f.Text(page-10, signature)

@@ -38,7 +38,8 @@ func TestHFSOfHformat(t *testing.T) {
 func hfsPlusVolume(t testing.TB, label string) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "iso")
-	disktest.Run(t, "xorriso", "-as", "mkisofs", "-quiet", "-V", label, "-hfsplus", "-hfsplus-serial-no", "0123456789abcdef", "-o", path, folder(t))
+	disktest.Run(t, "xorriso", "-as", "mkisofs", "-quiet", "-V", label, "-hfsplus", "-hfsplus-serial-no",
+		"0123456789abcdef", "-o", path, folder(t))
 	iso, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "ER", string(iso[:2]))

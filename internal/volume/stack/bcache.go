@@ -87,7 +87,8 @@ func bcacheData(v *volume.Volume, s *bcacheSuper) error {
 		return ondisk.Field(bcacheWhat, "version", atBcache+16, s.Version, "0, 1, 3, 4, 5 or 6")
 	}
 	if sector >= ondisk.U64(v.Size/bcacheSector) {
-		return ondisk.Field(bcacheWhat, "data offset", atBcache+184, sector, fmt.Sprintf("less than %d sectors, the size of the device", v.Size/bcacheSector))
+		return ondisk.Field(bcacheWhat, "data offset", atBcache+184, sector,
+			fmt.Sprintf("less than %d sectors, the size of the device", v.Size/bcacheSector))
 	}
 	v.DataStart = ondisk.I64(sector) * bcacheSector
 	v.Add("role", role)

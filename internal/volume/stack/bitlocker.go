@@ -34,8 +34,8 @@ type fveHeader struct {
 	_                 [48]byte
 }
 
-// fveBlock is the start of a metadata block: its header and that of the metadata. Spec: libbde documentation, "FVE metadata
-// block".
+// fveBlock is the start of a metadata block: its header and that of the metadata. Spec: libbde documentation, "FVE
+// metadata block".
 type fveBlock struct {
 	Signature [8]byte // "-FVE-FS-"
 	_         uint16
@@ -68,8 +68,8 @@ const (
 	fveToGo = "\x3b\xd6\x67\x49\x29\x2e\xd8\x4a\x83\x99\xf6\xa3\x39\xe3\xd0\x01"
 )
 
-// fveMethods are the ways in which a volume is encrypted. Spec: libbde documentation, "Encryption methods"; the last two came
-// with Windows 10.
+// fveMethods are the ways in which a volume is encrypted. Spec: libbde documentation, "Encryption methods"; the last
+// two came with Windows 10.
 var fveMethods = map[uint32]string{
 	0x8000: "AES-CBC 128 with diffuser", 0x8001: "AES-CBC 256 with diffuser", 0x8002: "AES-CBC 128", 0x8003: "AES-CBC 256",
 	0x8004: "AES-XTS 128", 0x8005: "AES-XTS 256",
@@ -98,7 +98,8 @@ func probeBitLocker(d disk.Disk) (*volume.Volume, error) {
 	}
 	// The encrypted inner boot sector keeps the old place, and the TPM of the guest measures what a move changes.
 	v := &volume.Volume{Kind: volume.BitLocker, Size: d.Size()}
-	v.Note("bitlocker", ondisk.Unbootable, "BitLocker: the encrypted boot sector keeps the old place of the volume, and the guest will ask for the recovery key",
+	v.Note("bitlocker", ondisk.Unbootable,
+		"BitLocker: the encrypted boot sector keeps the old place of the volume, and the guest will ask for the recovery key",
 		"decrypt the volume in the guest, or suspend BitLocker and have the recovery key at hand")
 	return v, fveDetails(v, d, blocks)
 }
@@ -127,7 +128,8 @@ func fveDetails(v *volume.Volume, d disk.Disk, blocks []uint64) error {
 	return nil
 }
 
-// fveLabel takes the description: name of the computer, drive and date. at is the place of the block, size that of its metadata.
+// fveLabel takes the description: name of the computer, drive and date. at is the place of the block, size that of its
+// metadata.
 func fveLabel(v *volume.Volume, d disk.Disk, at, size int64) error {
 	at, size = at+fveBlockSize, min(size, fveMaxMetadata)-48
 	if size = min(size, d.Size()-at); size <= 0 {

@@ -28,9 +28,13 @@ var firmwareRAIDs = []firmwareRAID{
 	{"via_raid_member", []int64{1}, isVIA},
 	{"silicon_medley_raid_member", []int64{1}, isSilicon},
 	{"nvidia_raid_member", []int64{2}, isNVIDIA},
-	{"promise_fasttrack_raid_member", []int64{63, 255, 256, 16, 399, 591, 675, 735, 911, 974, 991, 951, 3087}, func(b []byte) bool {
-		return bytes.HasPrefix(b, []byte("Promise Technology, Inc."))
-	}},
+	{
+		"promise_fasttrack_raid_member",
+		[]int64{63, 255, 256, 16, 399, 591, 675, 735, 911, 974, 991, 951, 3087},
+		func(b []byte) bool {
+			return bytes.HasPrefix(b, []byte("Promise Technology, Inc."))
+		},
+	},
 	{"hpt45x_raid_member", []int64{11}, func(b []byte) bool { return isHighPoint(b, 0x5a7816f3) }},
 	{"hpt37x_raid_member", []int64{-9}, func(b []byte) bool { return isHighPoint(b[32:], 0x5a7816f0) }},
 	{"adaptec_raid_member", []int64{1}, func(b []byte) bool {

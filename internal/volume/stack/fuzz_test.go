@@ -66,7 +66,8 @@ func FuzzPackedTexts(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		d := disktest.ShortDisk(append(make([]byte, disktest.ZFSList), data...), 1<<30)
 		v, err := readZFS(d, 0)
-		require.True(t, err == nil && v.DataStart == zfsDataStart || isBroken(err) || errors.Is(err, ondisk.ErrNoMatch), "%v", err)
+		require.True(t, err == nil && v.DataStart == zfsDataStart || isBroken(err) ||
+			errors.Is(err, ondisk.ErrNoMatch), "%v", err)
 		start, err := luks2Payload(data)
 		require.True(t, err == nil || isBroken(err), "%v", err)
 		require.GreaterOrEqual(t, start, int64(0))

@@ -17,8 +17,8 @@ import (
 // LDM is what is known of a partition of a dynamic disk of Windows. Its type in the table tells it.
 var LDM = volume.Traits{Kind: volume.LDM, Title: "dynamic disk (LDM)"}
 
-// The database of a dynamic disk is big-endian. Spec for all structures: "LDM Documentation" of the Linux-NTFS project; Linux,
-// block/partitions/ldm.h; libldm, src/ldm.c.
+// The database of a dynamic disk is big-endian. Spec for all structures: "LDM Documentation" of the Linux-NTFS project;
+// Linux, block/partitions/ldm.h; libldm, src/ldm.c.
 
 // ldmHead is a private header.
 type ldmHead struct {
@@ -75,8 +75,8 @@ const (
 	maxLDMBlock  = 4096
 )
 
-// LDMHeads are where the private header of a disk with an MBR and its copies stand, in bytes: sector 6, and two in the last MiB. On a
-// disk with a GPT they are in the metadata partition, the first one in its last sector.
+// LDMHeads are where the private header of a disk with an MBR and its copies stand, in bytes: sector 6, and two in the
+// last MiB. On a disk with a GPT they are in the metadata partition, the first one in its last sector.
 func LDMHeads(size, sector int64) []int64 {
 	return []int64{6 * sector, size - sector, size - units.MiB + 1856*sector}
 }
@@ -88,8 +88,8 @@ type LDMExtent struct {
 	Whole bool   // a whole copy of the volume: no other disk and no other place holds a part of it
 }
 
-// ReadLDM reads where the volumes of a dynamic disk lie on it. heads are the places of the private header; the first that leads
-// to a database counts. ErrNoMatch: there is no private header.
+// ReadLDM reads where the volumes of a dynamic disk lie on it. heads are the places of the private header; the first
+// that leads to a database counts. ErrNoMatch: there is no private header.
 func ReadLDM(d disk.Disk, heads []int64) ([]LDMExtent, error) {
 	first := ondisk.ErrNoMatch
 	for _, at := range heads {
@@ -119,9 +119,11 @@ func readLDMConfig(d disk.Disk, h *ldmHead, at int64) ([]LDMExtent, error) {
 	sectors := ondisk.U64(d.Size() / sector)
 	switch {
 	case h.ConfigSize == 0 || h.ConfigSize > ondisk.U64(maxLDMConfig/sector):
-		return nil, ondisk.Field("ldm private header", "database size", at+307, h.ConfigSize, fmt.Sprintf("1 to %d sectors", maxLDMConfig/sector))
+		return nil, ondisk.Field("ldm private header", "database size", at+307, h.ConfigSize,
+			fmt.Sprintf("1 to %d sectors", maxLDMConfig/sector))
 	case h.ConfigStart > sectors || h.ConfigSize > sectors-h.ConfigStart:
-		return nil, ondisk.Field("ldm private header", "database start", at+299, h.ConfigStart, fmt.Sprintf("a database inside of the %d sectors of the disk", sectors))
+		return nil, ondisk.Field("ldm private header", "database start", at+299, h.ConfigStart,
+			fmt.Sprintf("a database inside of the %d sectors of the disk", sectors))
 	case h.DataStart > sectors:
 		return nil, ondisk.Field("ldm private header", "data start", at+283, h.DataStart, fmt.Sprintf("at most %d", sectors))
 	}
@@ -198,9 +200,11 @@ func (db *ldmDatabase) readVMDB(start uint64, said int64) error {
 	case !db.decode(at, &v) || string(v.Magic[:]) != "VMDB":
 		return ondisk.Field("ldm vmdb", "magic", db.at+at, v.Magic[:], "VMDB")
 	case v.RecordSize < minLDMBlock || v.RecordSize > maxLDMBlock:
-		return ondisk.Field("ldm vmdb", "size of a block", db.at+at+8, v.RecordSize, fmt.Sprintf("%d to %d", minLDMBlock, maxLDMBlock))
+		return ondisk.Field("ldm vmdb", "size of a block", db.at+at+8, v.RecordSize,
+			fmt.Sprintf("%d to %d", minLDMBlock, maxLDMBlock))
 	case int64(v.FirstRecord) > int64(len(db.b))-at:
-		return ondisk.Field("ldm vmdb", "first block", db.at+at+12, v.FirstRecord, fmt.Sprintf("at most %d", int64(len(db.b))-at))
+		return ondisk.Field("ldm vmdb", "first block", db.at+at+12, v.FirstRecord,
+			fmt.Sprintf("at most %d", int64(len(db.b))-at))
 	}
 	db.first, db.size = at+int64(v.FirstRecord), int64(v.RecordSize)
 	return nil
@@ -223,7 +227,8 @@ type ldmFragments struct {
 	pieces map[uint16][]byte
 }
 
-// readBlocks goes through the blocks to the first that is not one. What they count is not believed: the database ends the walk.
+// readBlocks goes through the blocks to the first that is not one. What they count is not believed: the database ends
+// the walk.
 func (db *ldmDatabase) readBlocks() error {
 	open := map[uint32]*ldmFragments{}
 	for at := db.first; at+db.size <= int64(len(db.b)); at += db.size {
@@ -247,11 +252,13 @@ func (db *ldmDatabase) readBlocks() error {
 	if len(open) == 0 {
 		return nil
 	}
-	first := slices.MinFunc(slices.Collect(maps.Values(open)), func(a, b *ldmFragments) int { return cmp.Compare(a.at, b.at) })
+	first := slices.MinFunc(slices.Collect(maps.Values(open)),
+		func(a, b *ldmFragments) int { return cmp.Compare(a.at, b.at) })
 	return ondisk.Field("ldm block", "fragments of the record", first.at+14, len(first.pieces), first.total)
 }
 
-// join puts a fragment to the others of its record, and gives the record when it is complete. No more is kept than was read.
+// join puts a fragment to the others of its record, and gives the record when it is complete. No more is kept than was
+// read.
 func (h *ldmBlock) join(open map[uint32]*ldmFragments, body []byte, at int64) []byte {
 	f, ok := open[h.Record]
 	if !ok {

@@ -19,7 +19,8 @@ type ldmPartition struct {
 	parent, disk   uint64 // component and disk
 }
 
-// Types of the records that place a volume, with their revisions. Those of volumes and components hold names and states.
+// Types of the records that place a volume, with their revisions. Those of volumes and components hold names and
+// states.
 const (
 	ldmIsPartition = 0x33
 	ldmIsDisk3     = 0x34
@@ -96,10 +97,12 @@ func readLDMDiskID(r *ldmFields, typ byte) string {
 	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
 }
 
-// maxLDMExtents bounds what is listed of a disk: Windows advises against more than 32 volumes, a database has room for thousands.
+// maxLDMExtents bounds what is listed of a disk: Windows advises against more than 32 volumes, a database has room for
+// thousands.
 const maxLDMExtents = 256
 
-// extents returns what the records place on this disk, without what would leave it. One alone in its component is a whole copy.
+// extents returns what the records place on this disk, without what would leave it. One alone in its component is a
+// whole copy.
 func (db *ldmDatabase) extents(h *ldmHead) (out []LDMExtent) {
 	self, known := db.disks[strings.ToLower(volume.Text(h.DiskID[:]))]
 	siblings := map[uint64]int{}

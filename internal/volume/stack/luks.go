@@ -34,7 +34,8 @@ type luks1Header struct {
 	UUID          [40]byte
 }
 
-// luks2Header is big-endian; the JSON area follows. Spec: LUKS2 On-Disk Format Specification 1.1.1, 2.1 "Binary Header".
+// luks2Header is big-endian; the JSON area follows. Spec: LUKS2 On-Disk Format Specification 1.1.1, 2.1 "Binary
+// Header".
 type luks2Header struct {
 	Magic       [6]byte
 	Version     uint16
@@ -83,9 +84,13 @@ func readLUKS1(d disk.Disk) (*volume.Volume, error) {
 		return nil, err
 	}
 	decodeBig(b, &h)
-	v := &volume.Volume{Kind: volume.LUKS, Size: d.Size(), UUID: plainID(volume.Text(h.UUID[:])), DataStart: int64(h.PayloadOffset) * units.SectorSize}
+	v := &volume.Volume{
+		Kind: volume.LUKS, Size: d.Size(), UUID: plainID(volume.Text(h.UUID[:])),
+		DataStart: int64(h.PayloadOffset) * units.SectorSize,
+	}
 	if v.DataStart >= d.Size() {
-		return nil, ondisk.Field("luks1 header", "payload offset", 104, h.PayloadOffset, fmt.Sprintf("less than %d sectors, the size of the device", d.Size()/units.SectorSize))
+		return nil, ondisk.Field("luks1 header", "payload offset", 104, h.PayloadOffset,
+			fmt.Sprintf("less than %d sectors, the size of the device", d.Size()/units.SectorSize))
 	}
 	v.Add("version", "1")
 	detached(v)
@@ -99,7 +104,8 @@ func detached(v *volume.Volume) {
 	}
 }
 
-// readLUKS2 reads the first of two headers. It is checked as a whole if it is summed by SHA-256, as cryptsetup does by default.
+// readLUKS2 reads the first of two headers. It is checked as a whole if it is summed by SHA-256, as cryptsetup does by
+// default.
 func readLUKS2(d disk.Disk) (*volume.Volume, error) {
 	var h luks2Header
 	b, err := ondisk.Bytes(d, 0, min(luks2Fixed, d.Size()))
@@ -111,7 +117,8 @@ func readLUKS2(d disk.Disk) (*volume.Volume, error) {
 	}
 	decodeBig(b, &h)
 	switch {
-	case h.Size < luks2MinSize || h.Size > luks2MaxSize || !units.IsPowerOfTwo(ondisk.I64(h.Size)) || ondisk.I64(h.Size) > d.Size():
+	case h.Size < luks2MinSize || h.Size > luks2MaxSize || !units.IsPowerOfTwo(ondisk.I64(h.Size)) ||
+		ondisk.I64(h.Size) > d.Size():
 		return nil, ondisk.Field(luks2What, "size", 8, h.Size, "a power of two from 16 KiB to 4 MiB, within the device")
 	case h.Offset != 0:
 		return nil, ondisk.Field(luks2What, "offset", 256, h.Offset, 0)
@@ -125,21 +132,25 @@ func readLUKS2(d disk.Disk) (*volume.Volume, error) {
 			return nil, ondisk.Field(luks2What, "checksum", luks2AtSum, h.Checksum[:len(sum)], fmt.Sprintf("% x", sum))
 		}
 	}
-	v := &volume.Volume{Kind: volume.LUKS, Size: d.Size(), UUID: plainID(volume.Text(h.UUID[:])), Label: volume.Text(h.Label[:])}
+	v := &volume.Volume{
+		Kind: volume.LUKS, Size: d.Size(), UUID: plainID(volume.Text(h.UUID[:])),
+		Label: volume.Text(h.Label[:]),
+	}
 	v.Add("version", "2")
 	text, _, _ := bytes.Cut(b[luks2Fixed:], []byte{0})
 	switch v.DataStart, err = luks2Payload(text); {
 	case err != nil:
 		return nil, ondisk.Shift(err, luks2Fixed)
 	case v.DataStart >= d.Size():
-		return nil, ondisk.Field("luks2 json", "offset of a segment", luks2Fixed, v.DataStart, fmt.Sprintf("less than %d, the size of the device", d.Size()))
+		return nil, ondisk.Field("luks2 json", "offset of a segment", luks2Fixed, v.DataStart,
+			fmt.Sprintf("less than %d, the size of the device", d.Size()))
 	}
 	detached(v)
 	return v, nil
 }
 
-// luks2Payload returns where the first segment of data begins. Segments are decoded one by one: a map of a stranger's text could
-// take many times its size. Spec: LUKS2 On-Disk Format Specification 1.1.1, 3.3 "Segments Object".
+// luks2Payload returns where the first segment of data begins. Segments are decoded one by one: a map of a stranger's
+// text could take many times its size. Spec: LUKS2 On-Disk Format Specification 1.1.1, 3.3 "Segments Object".
 func luks2Payload(text []byte) (start int64, err error) {
 	var area struct {
 		Segments json.RawMessage `json:"segments"`

@@ -22,7 +22,12 @@ var LVM = volume.Prober{
 		Kind: volume.LVM2, Title: "LVM2", Precedence: 2, Data: "first extent of LVM2",
 		Realign: "to align its extents, move them (pvmove) to a physical volume made by pvcreate --dataalignment 1m",
 	}},
-	Marks: []volume.Mark{{Off: 0, Bytes: lvmMark}, {Off: 512, Bytes: lvmMark}, {Off: 1024, Bytes: lvmMark}, {Off: 1536, Bytes: lvmMark}},
+	Marks: []volume.Mark{
+		{Off: 0, Bytes: lvmMark},
+		{Off: 512, Bytes: lvmMark},
+		{Off: 1024, Bytes: lvmMark},
+		{Off: 1536, Bytes: lvmMark},
+	},
 	Probe: probeLVM,
 }
 
@@ -35,8 +40,8 @@ type lvmLabel struct {
 	Type   [8]byte // "LVM2 001"
 }
 
-// lvmPV is the header of a physical volume. Two lists of lvmArea follow: data areas and metadata areas, each ended by zeros.
-// Spec: LVM2, lib/format_text/layout.h, struct pv_header.
+// lvmPV is the header of a physical volume. Two lists of lvmArea follow: data areas and metadata areas, each ended by
+// zeros. Spec: LVM2, lib/format_text/layout.h, struct pv_header.
 type lvmPV struct {
 	UUID [32]byte
 	Size uint64 // of the device in bytes
@@ -56,7 +61,8 @@ type lvmMetadata struct {
 	_        [448]byte // the text to be, and unused places
 }
 
-// lvmText is the place of a text in the ring behind the head of its area. Spec: LVM2, lib/format_text/layout.h, struct raw_locn.
+// lvmText is the place of a text in the ring behind the head of its area. Spec: LVM2, lib/format_text/layout.h, struct
+// raw_locn.
 type lvmText struct {
 	Offset   uint64 // from the start of the area
 	Size     uint64
@@ -153,7 +159,8 @@ func (p *physicalVolume) areas(b []byte, at int64) error {
 		case a.Offset == 0:
 			lists++
 		case a.Offset >= size || a.Size > size-a.Offset:
-			return ondisk.Field(lvmPVWhat, "area", at, fmt.Sprintf("%d bytes at %#x", a.Size, a.Offset), fmt.Sprintf("a place within the %d bytes there are", size))
+			return ondisk.Field(lvmPVWhat, "area", at, fmt.Sprintf("%d bytes at %#x", a.Size, a.Offset),
+				fmt.Sprintf("a place within the %d bytes there are", size))
 		case lists == 0 && i == 0:
 			p.v.DataStart = ondisk.I64(a.Offset)
 		case lists == 1 && len(p.metadata) < lvmMaxAreas:
@@ -166,8 +173,8 @@ func (p *physicalVolume) areas(b []byte, at int64) error {
 	return nil
 }
 
-// readGroup takes the group from the first metadata area that has one. The volume moves without it, so that what is broken
-// there is a warning.
+// readGroup takes the group from the first metadata area that has one. The volume moves without it, so that what is
+// broken there is a warning.
 func (p *physicalVolume) readGroup() error {
 	var broken error
 	for _, a := range p.metadata {
@@ -188,7 +195,8 @@ func (p *physicalVolume) readGroup() error {
 		}
 	}
 	if broken != nil {
-		p.v.Note("lvm-metadata", ondisk.Warn, "the metadata of the LVM2 cannot be read (places count from its start): "+broken.Error(), "run vgck in the guest")
+		p.v.Note("lvm-metadata", ondisk.Warn,
+			"the metadata of the LVM2 cannot be read (places count from its start): "+broken.Error(), "run vgck in the guest")
 	}
 	return nil
 }
@@ -229,7 +237,8 @@ func (p *physicalVolume) ring(at int64, m lvmMetadata) ([]byte, error) {
 	case t.Offset < lvmSector || t.Offset >= m.Size:
 		return nil, ondisk.Field(lvmAreaWhat, "text offset", at+40, t.Offset, fmt.Sprintf("%d to %d", lvmSector, m.Size-1))
 	case t.Size == 0 || t.Size > lvmMaxText || t.Size > m.Size-lvmSector:
-		return nil, ondisk.Field(lvmAreaWhat, "text size", at+48, t.Size, fmt.Sprintf("1 to %d", min(lvmMaxText, m.Size-lvmSector)))
+		return nil, ondisk.Field(lvmAreaWhat, "text size", at+48, t.Size,
+			fmt.Sprintf("1 to %d", min(lvmMaxText, m.Size-lvmSector)))
 	}
 	first := min(t.Size, m.Size-t.Offset)
 	text, err := ondisk.Bytes(p.d, at+ondisk.I64(t.Offset), ondisk.I64(first))

@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// volumeGroup is what a text says, as far as it is of use here. Counts are those of the text, in extents or in sectors of 512
-// bytes. Spec: LVM2, lib/format_text/import_vsn1.c.
+// volumeGroup is what a text says, as far as it is of use here. Counts are those of the text, in extents or in sectors
+// of 512 bytes. Spec: LVM2, lib/format_text/import_vsn1.c.
 type volumeGroup struct {
 	name, id string
 	seqno    string

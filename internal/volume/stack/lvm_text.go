@@ -13,8 +13,8 @@ const (
 	lvmMaxName  = 128
 )
 
-// lvmScanner reads the text of LVM metadata: sections in braces, and keys with one value or a list of them. There is no limit
-// to a token but the text itself, which readText bounds. Spec: LVM2, libdm/libdm-config.c, and lvm.conf(5).
+// lvmScanner reads the text of LVM metadata: sections in braces, and keys with one value or a list of them. There is no
+// limit to a token but the text itself, which readText bounds. Spec: LVM2, libdm/libdm-config.c, and lvm.conf(5).
 type lvmScanner struct {
 	text string
 	pos  int
@@ -150,5 +150,8 @@ func (s *lvmScanner) wrong(t lvmToken, want string) error {
 		got = t.mark
 	}
 	line := 1 + strings.Count(s.text[:s.pos], "\n")
-	return &ondisk.FormatError{What: "lvm text", Off: int64(s.pos), Field: "token", Got: got, Want: want + " in line " + strconv.Itoa(line)}
+	return &ondisk.FormatError{
+		What: "lvm text", Off: int64(s.pos), Field: "token", Got: got,
+		Want: want + " in line " + strconv.Itoa(line),
+	}
 }

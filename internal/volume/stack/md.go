@@ -51,8 +51,8 @@ type md1Super struct {
 	_           [32]byte
 }
 
-// md0Super is a superblock of version 0.90, in the byte order of the machine. Spec: Linux, include/uapi/linux/raid/md_p.h,
-// struct mdp_superblock_s.
+// md0Super is a superblock of version 0.90, in the byte order of the machine. Spec: Linux,
+// include/uapi/linux/raid/md_p.h, struct mdp_superblock_s.
 type md0Super struct {
 	Magic    uint32
 	Major    uint32
@@ -138,9 +138,13 @@ func probeMD0(d disk.Disk, at int64) (*volume.Volume, error) {
 		return nil, ondisk.Field(md0What, "checksum", at+atSum, volume.Hex(s.Checksum), volume.Hex(sum))
 	}
 	if int64(s.Size) > at/units.KiB {
-		return nil, ondisk.Field(md0What, "size", at+32, s.Size, fmt.Sprintf("up to %d KiB, the place of the superblock", at/units.KiB))
+		return nil, ondisk.Field(md0What, "size", at+32, s.Size,
+			fmt.Sprintf("up to %d KiB, the place of the superblock", at/units.KiB))
 	}
-	v := &volume.Volume{Kind: volume.MDRaid, Size: d.Size(), AtEnd: true, UUID: fmt.Sprintf("%08x:%08x:%08x:%08x", s.UUID0, s.UUID1, s.UUID2, s.UUID3)}
+	v := &volume.Volume{
+		Kind: volume.MDRaid, Size: d.Size(), AtEnd: true,
+		UUID: fmt.Sprintf("%08x:%08x:%08x:%08x", s.UUID0, s.UUID1, s.UUID2, s.UUID3),
+	}
 	if s.Minor < 90 {
 		v.UUID = fmt.Sprintf("%08x", s.UUID0)
 	}
@@ -166,8 +170,9 @@ func probeMD1(d disk.Disk, at int64, version string) (*volume.Volume, error) {
 		return nil, err
 	}
 	v := &volume.Volume{
-		Kind: volume.MDRaid, Label: volume.Text(s.SetName[:]), Size: d.Size(), DataStart: ondisk.I64(s.DataOffset) * mdSector, AtEnd: version == "1.0",
-		UUID: fmt.Sprintf("%x:%x:%x:%x", s.SetUUID[:4], s.SetUUID[4:8], s.SetUUID[8:12], s.SetUUID[12:]),
+		Kind: volume.MDRaid, Label: volume.Text(s.SetName[:]), Size: d.Size(), DataStart: ondisk.I64(s.DataOffset) * mdSector,
+		AtEnd: version == "1.0",
+		UUID:  fmt.Sprintf("%x:%x:%x:%x", s.SetUUID[:4], s.SetUUID[4:8], s.SetUUID[8:12], s.SetUUID[12:]),
 	}
 	raid(v, version, s.Level, s.Devices, int64(s.Chunk)*mdSector)
 	v.Add("role", s.role(b))
@@ -193,7 +198,8 @@ func (s *md1Super) check(b []byte, at, size int64) error {
 	case s.Devices > mdMaxDevices:
 		return ondisk.Field(md1What, "raid devices", at+atDevices, s.Devices, fmt.Sprintf("up to %d", mdMaxDevices))
 	case s.DataOffset >= ondisk.U64(size/mdSector):
-		return ondisk.Field(md1What, "data offset", at+atData, s.DataOffset, fmt.Sprintf("less than %d sectors, the size of the device", size/mdSector))
+		return ondisk.Field(md1What, "data offset", at+atData, s.DataOffset,
+			fmt.Sprintf("less than %d sectors, the size of the device", size/mdSector))
 	}
 	return nil
 }
@@ -251,13 +257,14 @@ func mdLevel(level int32) string {
 	return "raid" + strconv.Itoa(int(level))
 }
 
-// beyond reports a volume that says it is larger than what holds it, as the image of a disk that was cut does. source is the
-// structure that says so.
+// beyond reports a volume that says it is larger than what holds it, as the image of a disk that was cut does. source
+// is the structure that says so.
 func beyond(v *volume.Volume, size, room int64, source string) {
 	if size <= room {
 		return
 	}
-	text := "the " + string(v.Kind) + " has " + bytesOf(size) + " by its " + source + ", but the partition has " + bytesOf(room)
+	text := "the " + string(v.Kind) + " has " + bytesOf(size) + " by its " + source + ", but the partition has " +
+		bytesOf(room)
 	v.Note("volume-size", ondisk.Warn, text, "see in the guest whether data are missing")
 	v.Note("volume-size", ondisk.Refuse, text, "correct the partition table or the volume in the guest first")
 }

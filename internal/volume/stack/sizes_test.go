@@ -22,7 +22,8 @@ func TestStructSizes(t *testing.T) {
 	assert.Equal(t, bcacheFixed, binary.Size(bcacheSuper{}), "bcache superblock up to the journal buckets")
 	assert.Equal(t, 44, binary.Size(swapHeader{}), "swap header up to the label")
 	assert.Equal(t, 512, binary.Size(fveHeader{}), "BitLocker volume header")
-	assert.Equal(t, fveBlockSize, binary.Size(fveBlock{}), "BitLocker metadata block header and metadata header, 64 and 48 bytes")
+	assert.Equal(t, fveBlockSize, binary.Size(fveBlock{}),
+		"BitLocker metadata block header and metadata header, 64 and 48 bytes")
 	assert.Equal(t, 8, binary.Size(fveEntry{}), "BitLocker metadata entry header")
 	assert.Equal(t, 0x133+8, binary.Size(ldmHead{}), "LDM private header up to the size of the database")
 	assert.Equal(t, 36+2*34, binary.Size(ldmTOC{}), "LDM table of contents")

@@ -16,8 +16,8 @@ var Swap = volume.Prober{
 	Probe: probeSwap,
 }
 
-// swapHeader stands 1024 bytes into the first page, in the byte order of the machine. Spec: Linux, include/linux/swap.h,
-// union swap_header.
+// swapHeader stands 1024 bytes into the first page, in the byte order of the machine. Spec: Linux,
+// include/linux/swap.h, union swap_header.
 type swapHeader struct {
 	Version  uint32
 	LastPage uint32
@@ -77,7 +77,8 @@ func readSwap(d disk.Disk, page int64, signature string) (*volume.Volume, error)
 	return v, nil
 }
 
-// readHeader takes what version 1 says. The header of a hibernated system is not held to anything: the signature is enough.
+// readHeader takes what version 1 says. The header of a hibernated system is not held to anything: the signature is
+// enough.
 func readHeader(v *volume.Volume, b []byte, asleep bool) error {
 	var h swapHeader
 	decode(b[atSwapHeader:], &h)
@@ -95,7 +96,9 @@ func readHeader(v *volume.Volume, b []byte, asleep bool) error {
 	v.Add("version", "1")
 	v.UUID, v.Label = volume.UUID(h.UUID), volume.Text(h.Label[:])
 	if size := (int64(h.LastPage) + 1) * v.BlockSize; size > v.Size {
-		v.Note("swap-size", ondisk.Warn, fmt.Sprintf("the swap area has %d bytes by its header, but the partition has %d: Linux does not use it", size, v.Size),
+		v.Note("swap-size", ondisk.Warn,
+			fmt.Sprintf("the swap area has %d bytes by its header, but the partition has %d: Linux does not use it",
+				size, v.Size),
 			"run mkswap in the guest")
 	} else if h.LastPage > 0 {
 		v.Size = size

@@ -19,8 +19,8 @@ var ZFS = volume.Prober{
 	Probe: probeZFS,
 }
 
-// A device of a ZFS pool has four labels, two at the start and two at the end. A label holds a packed list of names and values
-// and a ring of uberblocks. Spec: ZFS On-Disk Specification (draft, 2006), 1.2 "Vdev Labels".
+// A device of a ZFS pool has four labels, two at the start and two at the end. A label holds a packed list of names and
+// values and a ring of uberblocks. Spec: ZFS On-Disk Specification (draft, 2006), 1.2 "Vdev Labels".
 const (
 	zfsLabel     = 256 << 10
 	atZFSList    = 16 << 10
@@ -92,7 +92,8 @@ func readZFS(d disk.Disk, at int64) (*volume.Volume, error) {
 	return v, nil
 }
 
-// findUberblock returns ErrNoMatch where the label at a place has none: it is not one of ZFS, whatever its list looks like.
+// findUberblock returns ErrNoMatch where the label at a place has none: it is not one of ZFS, whatever its list looks
+// like.
 func findUberblock(d disk.Disk, label int64) error {
 	b, err := ondisk.Bytes(d, label+atUberblocks, zfsLabel-atUberblocks)
 	if err != nil {
@@ -106,8 +107,8 @@ func findUberblock(d disk.Disk, label int64) error {
 	return ondisk.ErrNoMatch
 }
 
-// nvValue returns what follows the first name in a packed list that has one value of a kind, at least so many bytes; nil if absent.
-// Lists within the list are searched, too.
+// nvValue returns what follows the first name in a packed list that has one value of a kind, at least so many bytes;
+// nil if absent. Lists within the list are searched, too.
 func nvValue(list []byte, name string, kind uint32, size int) []byte {
 	pair := binary.BigEndian.AppendUint32(nil, uint32(len(name))) //nolint:gosec // names are those of this file
 	pair = append(pair, name+strings.Repeat("\x00", -len(name)&3)...)
