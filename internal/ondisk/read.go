@@ -70,6 +70,13 @@ func Fill(b []byte, order binary.ByteOrder, v any) error {
 	return nil
 }
 
+// MustFill decodes bytes that are known to be enough for v.
+func MustFill(b []byte, order binary.ByteOrder, v any) {
+	if err := Fill(b, order, v); err != nil {
+		panic(err)
+	}
+}
+
 // IsZero reports whether all of b is zero. Comparing b with itself shifted by one byte is the fastest way that needs no
 // assembly: bytes.Equal stops at the first differing block.
 func IsZero(b []byte) bool {

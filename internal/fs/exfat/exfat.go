@@ -27,7 +27,7 @@ var Prober = volume.Prober{
 
 // bootSector is the boot sector. Spec: Microsoft, exFAT file system specification, 3.1.
 type bootSector struct {
-	Jump              [3]byte
+	_                 [3]byte
 	Name              [8]byte // "EXFAT   "
 	_                 [53]byte
 	PartitionOffset   uint64 // sectors, 0 when it is not known

@@ -9,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // BPB is the part of the boot sector that all FATs share. Spec: "Boot Sector and BPB".
@@ -80,10 +81,7 @@ type Boot struct {
 
 // Read decodes the boot sector of a volume: ErrNoMatch when it is no FAT, ErrFormat when it is a broken one.
 func Read(d disk.Disk) (*Boot, error) {
-	if d.Size() < units.SectorSize {
-		return nil, ondisk.ErrNoMatch
-	}
-	raw, err := ondisk.Bytes(d, 0, units.SectorSize)
+	raw, err := volume.ReadBlock(d, 0, units.SectorSize)
 	if err != nil {
 		return nil, err
 	}
@@ -94,12 +92,12 @@ func Read(d disk.Disk) (*Boot, error) {
 	}
 	b := &Boot{}
 	named32 := string(raw[0x52:0x57]) == "FAT32"
-	decode(raw, &b.BPB)
-	decode(raw[atExt:], &b.BPB32)
+	ondisk.MustFill(raw, binary.LittleEndian, &b.BPB)
+	ondisk.MustFill(raw[atExt:], binary.LittleEndian, &b.BPB32)
 	if named32 || b.FATSize16 == 0 {
-		decode(raw[atExt32:], &b.Ext)
+		ondisk.MustFill(raw[atExt32:], binary.LittleEndian, &b.Ext)
 	} else {
-		decode(raw[atExt:], &b.Ext)
+		ondisk.MustFill(raw[atExt:], binary.LittleEndian, &b.Ext)
 	}
 	if err := b.check(d.Size()); err != nil {
 		if named32 || string(raw[0x36:0x39]) == "FAT" {
@@ -108,12 +106,6 @@ func Read(d disk.Disk) (*Boot, error) {
 		return nil, ondisk.ErrNoMatch // without the name, a sector that is not a FAT in every field is not one
 	}
 	return b, nil
-}
-
-func decode(raw []byte, v any) {
-	if _, err := binary.Decode(raw, binary.LittleEndian, v); err != nil {
-		panic(err) // fixed sizes inside of a sector
-	}
 }
 
 func field(name string, off int64, got, want any) error {

@@ -9,6 +9,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/units"
+	"github.com/trueup/trueup/internal/volume"
 )
 
 // Name is the OEM name of a boot sector of NTFS.
@@ -45,10 +46,7 @@ type Boot struct {
 // Read decodes the boot sector of a volume: ErrNoMatch when it is no NTFS, ErrFormat when it is a broken one.
 func Read(d disk.Disk) (*Boot, error) {
 	b := &Boot{}
-	if d.Size() < units.SectorSize {
-		return nil, ondisk.ErrNoMatch
-	}
-	if _, err := ondisk.Decode(d, 0, b); err != nil {
+	if _, err := volume.Superblock(d, 0, binary.LittleEndian, b); err != nil {
 		return nil, err
 	}
 	if string(b.OEM[:]) != Name {

@@ -112,7 +112,7 @@ func readNames(v *volume.Volume, d disk.Disk, b *Boot) error {
 		return nil
 	}
 	// 1.2: NT 4, 3.0: 2000, 3.1: since XP
-	v.Details = append(v.Details, volume.Detail{Name: "version", Value: fmt.Sprintf("%d.%d", info[8], info[9])})
+	v.Addf("version", "%d.%d", info[8], info[9])
 	if binary.LittleEndian.Uint16(info[10:])&dirtyFlag != 0 {
 		v.Note("ntfs-dirty", ondisk.Warn, "NTFS is marked dirty: Windows was not shut down cleanly",
 			"start Windows, let chkdsk run, shut it down cleanly")

@@ -24,9 +24,7 @@ var BSD = volume.Prober{
 // sys/sys/disklabel.h, where some spare words have a use; NetBSD, sys/sys/disklabel.h.
 type bsdLabel struct {
 	Magic        uint32
-	Type         uint16
-	Subtype      uint16
-	TypeName     [16]byte
+	_            [20]byte // type of the disk
 	PackName     [16]byte
 	SectorSize   uint32 // bytes
 	_            [5]uint32
@@ -37,8 +35,7 @@ type bsdLabel struct {
 	Magic2       uint32
 	Checksum     uint16
 	Partitions   uint16
-	BootBlocks   uint32
-	SuperBlocks  uint32
+	_            [2]uint32 // sizes of boot blocks and superblocks
 	PartitionMap [maxSlices]bsdSlice
 }
 
@@ -50,8 +47,7 @@ type bsdSlice struct {
 	// size.
 	FragSize uint32
 	Type     uint8
-	Frag     uint8
-	Cylinder uint16
+	_        [3]byte
 }
 
 const (
@@ -93,10 +89,7 @@ func probeDisklabel(d disk.Disk) (*volume.Volume, error) {
 // wrong checksum is given beside the error: the BSDs do not use it, but parted makes such.
 func readDisklabel(d disk.Disk, at int64) (*bsdLabel, error) {
 	l := &bsdLabel{}
-	if d.Size() < at+int64(binary.Size(l)) {
-		return nil, ondisk.ErrNoMatch
-	}
-	b, err := ondisk.Decode(d, at, l)
+	b, err := volume.Superblock(d, at, binary.LittleEndian, l)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +138,7 @@ func (l *bsdLabel) volume(d disk.Disk, at int64) *volume.Volume {
 		p := volume.Part{Name: string(rune('a' + i)), Kind: bsdType(s.Type), Start: off, Size: size}
 		if !inside {
 			p.Start = -1
-			outside(v, "disklabel", p.Name)
+			outside(v, p.Name)
 		}
 		v.Parts = append(v.Parts, p)
 	}
@@ -172,7 +165,7 @@ func (l *bsdLabel) base(size int64, v *volume.Volume) int64 {
 				"the place of the slice that stands beside them; other systems do not, and would look at the old places",
 		})
 	}
-	v.Details = append(v.Details, volume.Detail{Name: "offsets count from", Value: from})
+	v.Add("offsets count from", from)
 	return off
 }
 
@@ -202,10 +195,8 @@ func bsdName(b []byte) string {
 }
 
 // outside refuses to move a container one of whose slices does not lie in it: it would be left behind.
-func outside(v *volume.Volume, what, slice string) {
-	v.Issues = append(v.Issues, ondisk.Issue{
-		Code: "slice-outside", Effect: ondisk.Refuse, OnMove: true,
-		Text:   fmt.Sprintf("slice %s of the %s does not lie inside of the partition, and would be left behind", slice, what),
-		Remedy: "correct the label in the guest",
-	})
+func outside(v *volume.Volume, slice string) {
+	v.Note("slice-outside", ondisk.Refuse,
+		fmt.Sprintf("slice %s of the disklabel does not lie inside of the partition, and would be left behind", slice),
+		"correct the label in the guest")
 }

@@ -78,9 +78,7 @@ func readAmiga(d disk.Disk, at int64, id uint32) (*amigaBlock, error) {
 		return nil, err
 	}
 	h := &amigaBlock{}
-	if err := ondisk.Fill(b, binary.BigEndian, h); err != nil {
-		return nil, err
-	}
+	ondisk.MustFill(b, binary.BigEndian, h)
 	switch {
 	case h.ID != id:
 		return nil, ondisk.ErrNoMatch

@@ -86,10 +86,7 @@ var vtocTags = map[uint16]string{
 func probeVTOC(d disk.Disk) (*volume.Volume, error) {
 	const at = units.SectorSize
 	var l x86Label
-	if d.Size() < at+int64(binary.Size(l)) {
-		return nil, ondisk.ErrNoMatch
-	}
-	b, err := ondisk.Decode(d, at, &l)
+	b, err := volume.Superblock(d, at, binary.LittleEndian, &l)
 	switch {
 	case err != nil:
 		return nil, err
@@ -113,11 +110,8 @@ func probeVTOC(d disk.Disk) (*volume.Volume, error) {
 // probeSun knows the label of a whole disk. Its slices begin on cylinders.
 func probeSun(d disk.Disk) (*volume.Volume, error) {
 	var l sunLabel
-	b, err := volume.ReadBlock(d, 0, units.SectorSize)
+	b, err := volume.Superblock(d, 0, binary.BigEndian, &l)
 	if err != nil {
-		return nil, err
-	}
-	if err := ondisk.Fill(b, binary.BigEndian, &l); err != nil {
 		return nil, err
 	}
 	perCylinder := int64(l.Heads) * int64(l.Sectors)
@@ -145,18 +139,11 @@ func probeSun(d disk.Disk) (*volume.Volume, error) {
 
 // solaris is a volume whose boot code and slices lie where Solaris put them. Source: FACTS B5.
 func solaris(d disk.Disk, what string, ascii, name []byte) *volume.Volume {
-	v := &volume.Volume{
-		Kind: volume.VTOC, Label: volume.Text(name), Size: d.Size(),
-		Details: []volume.Detail{{Name: "disk label", Value: what}},
-	}
-	if s := volume.Text(ascii); s != "" {
-		v.Details = append(v.Details, volume.Detail{Name: "ascii label", Value: s})
-	}
-	v.Issues = append(v.Issues, ondisk.Issue{
-		Code: "solaris", Effect: ondisk.Refuse, OnMove: true,
-		Text:   what + " disk label: boot code holds absolute positions, and slices lie on cylinders",
-		Remedy: "install the guest on an aligned disk",
-	})
+	v := &volume.Volume{Kind: volume.VTOC, Label: volume.Text(name), Size: d.Size()}
+	v.Add("disk label", what)
+	v.Add("ascii label", volume.Text(ascii))
+	v.Note("solaris", ondisk.Refuse, what+" disk label: boot code holds absolute positions, and slices lie on cylinders",
+		"install the guest on an aligned disk")
 	return v
 }
 

@@ -26,13 +26,9 @@ type btrfsSuper struct {
 	Checksum     [32]byte
 	FSID         [16]byte
 	Bytenr       uint64 // where it stands, in bytes
-	Flags        uint64
+	_            uint64 // flags
 	Magic        [8]byte
-	Generation   uint64
-	_            [4]uint64 // trees
-	TotalBytes   uint64    // of all devices
-	BytesUsed    uint64
-	_            uint64
+	_            [8]uint64 // generation, trees, sizes of all devices
 	Devices      uint64
 	SectorSize   uint32
 	NodeSize     uint32
@@ -49,9 +45,7 @@ type btrfsSuper struct {
 type btrfsDevice struct {
 	ID         uint64
 	TotalBytes uint64
-	BytesUsed  uint64
-	_          [42]byte
-	UUID       [16]byte
+	_          [66]byte
 	FSID       [16]byte
 }
 

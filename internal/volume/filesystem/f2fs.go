@@ -28,10 +28,10 @@ type f2fsSuper struct {
 	LogBlockSize       uint32
 	LogBlocksPerSeg    uint32
 	SegsPerSection     uint32
-	SectionsPerZone    uint32
+	_                  uint32
 	ChecksumOffset     uint32 // 0 without checksum
 	Blocks             uint64 // on all devices
-	Sections           uint32
+	_                  uint32 // sections
 	Segments           uint32
 	_                  [5]uint32 // of the areas
 	Segment0           uint32
@@ -41,10 +41,7 @@ type f2fsSuper struct {
 	MetaInode          uint32
 	UUID               [16]byte
 	Label              [1024]byte // UTF-16
-	_                  [516]byte  // file name extensions
-	_                  uint32
-	Version            [256]byte
-	_                  [256]byte
+	_                  [1032]byte // file name extensions, versions of the kernel
 	Feature            uint32
 	_                  [17]byte
 	Devices            [8]f2fsDevice

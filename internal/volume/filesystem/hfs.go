@@ -27,8 +27,7 @@ type hfsBlock struct {
 	BlockSize   uint32
 	_           uint32
 	FirstBlock  uint16 // in units of 512 bytes
-	_           uint32
-	FreeBlocks  uint16
+	_           [6]byte
 	LabelLength uint8
 	Label       [27]byte
 	_           [52]byte

@@ -27,8 +27,7 @@ type hfsPlusHeader struct {
 	BlockSize  uint32
 	Blocks     uint32
 	FreeBlocks uint32
-	_          [28]byte
-	FinderInfo [24]byte
+	_          [52]byte
 	FinderID   [8]byte
 	_          [160]byte // forks of the allocation file and the extents file
 	Catalog    hfsFork
@@ -36,9 +35,7 @@ type hfsPlusHeader struct {
 
 // hfsFork is HFSPlusForkData.
 type hfsFork struct {
-	Size    uint64
-	_       uint32
-	Blocks  uint32
+	_       [16]byte // sizes
 	Extents [8]struct{ Start, Blocks uint32 }
 }
 
@@ -122,9 +119,7 @@ type hfsNode struct {
 
 type hfsTree struct {
 	hfsNode
-	_         uint16
-	_         uint32
-	Leaves    uint32
+	_         [10]byte
 	FirstLeaf uint32
 	_         uint32
 	NodeSize  uint16

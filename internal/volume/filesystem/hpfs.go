@@ -20,10 +20,7 @@ var HPFS = volume.Prober{
 // hpfsSuper is the superblock, in sector 16. Spec: Linux, fs/hpfs/hpfs.h, struct hpfs_super_block.
 type hpfsSuper struct {
 	Magic   uint32
-	Magic2  uint32
-	Version uint8
-	_       [3]byte
-	Root    uint32
+	_       [12]byte // second magic number, version, root
 	Sectors uint32
 }
 
@@ -34,8 +31,7 @@ type hpfsSpare struct{ Magic, Magic2 uint32 }
 // hpfs_boot_block.
 type hpfsBoot struct {
 	fat.BPB
-	Drive uint8
-	_     uint8
+	_     [2]byte
 	Mark  uint8 // 0x28: the fields below are there
 	ID    uint32
 	Label [11]byte

@@ -29,19 +29,13 @@ type jfsSuper struct {
 	GroupSize    uint32
 	Flags        uint32
 	State        uint32
-	_            uint32
-	_            [2]jfsExtent // second inode tables
-	LogDevice    uint32
-	LogSerial    uint32
+	_            [7]uint32 // second inode tables, device of the log
 	Log          jfsExtent
 	Fsck         jfsExtent
-	_            [3]uint32
-	_            uint8
-	Pack         [11]byte // label of version 1
-	_            [24]byte
+	_            [48]byte
 	UUID         [16]byte
 	Label        [16]byte
-	LogUUID      [16]byte
+	_            [16]byte // UUID of the log
 }
 
 // jfsExtent is a pxd_t: 24 bits of length and 40 of address, in blocks.

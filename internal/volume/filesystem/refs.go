@@ -19,7 +19,7 @@ var ReFS = volume.Prober{
 // refsBoot is the boot sector. Spec: Microsoft, FILE_SYSTEM_RECOGNITION_STRUCTURE, up to the checksum; libfsrefs,
 // "Volume header", behind it.
 type refsBoot struct {
-	Jump              [3]byte
+	_                 [3]byte
 	Name              [8]byte // "ReFS"
 	_                 [5]byte
 	Identifier        [4]byte // "FSRS"

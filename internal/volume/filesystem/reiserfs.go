@@ -23,19 +23,12 @@ type reiserSuper struct {
 	RootBlock    uint32
 	JournalBlock uint32
 	JournalDev   uint32
-	JournalSize  uint32
-	_            [5]uint32
+	_            [6]uint32
 	BlockSize    uint16
 	_            [2]uint16
 	UmountState  uint16
 	Magic        [10]byte
-	FSState      uint16
-	HashFunction uint32
-	TreeHeight   uint16
-	BitmapBlocks uint16
-	Version      uint16
-	_            uint16
-	_            [2]uint32
+	_            [22]byte // states, hash, tree, bitmaps
 	UUID         [16]byte
 	Label        [16]byte
 }

@@ -20,8 +20,7 @@ var VMFS = volume.Prober{
 type vmfsDevice struct {
 	Magic      uint32
 	Major      uint32
-	Minor      uint32
-	_          [110]byte // SCSI identity, sizes, counts
+	_          [114]byte // SCSI identity, sizes, counts
 	DataOffset uint64
 	DeviceID   [16]byte
 }

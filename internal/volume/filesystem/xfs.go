@@ -31,8 +31,7 @@ type xfsSuper struct {
 	_              [28]byte
 	AGBlocks       uint32
 	AGCount        uint32
-	_              uint32
-	LogBlocks      uint32
+	_              [2]uint32
 	Version        uint16 // number in the low four bits, features above
 	SectorSize     uint16
 	InodeSize      uint16

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/trueup/trueup/internal/disk"
@@ -31,8 +32,8 @@ type bcacheSuper struct {
 	_           [16]byte // flags, sequence number
 	_           [64]byte // features
 	Place       uint64   // of a backing device: sector where the data begin; of a cache: number of its buckets
-	BlockSize   uint16   // sectors
-	BucketSize  uint16   // sectors
+	_           uint16
+	BucketSize  uint16 // sectors
 	_           uint32
 	_           uint32 // time
 	FirstBucket uint16
@@ -49,16 +50,12 @@ const (
 )
 
 func probeBcache(d disk.Disk) (*volume.Volume, error) {
-	const size = bcacheFixed + 8*bcacheMaxKeys
-	if d.Size() < atBcache+size {
-		return nil, ondisk.ErrNoMatch
-	}
-	b, err := ondisk.Bytes(d, atBcache, size)
+	b, err := volume.ReadBlock(d, atBcache, bcacheFixed+8*bcacheMaxKeys)
 	if err != nil {
 		return nil, err
 	}
 	var s bcacheSuper
-	decode(b, &s)
+	ondisk.MustFill(b, binary.LittleEndian, &s)
 	// Old bcachefs has the same magic, and a part of its checksum where the offset is.
 	if string(s.Magic[:]) != bcacheMagic || s.Offset != atBcache/bcacheSector {
 		return nil, ondisk.ErrNoMatch

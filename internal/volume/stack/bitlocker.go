@@ -25,8 +25,7 @@ type fveHeader struct {
 	SectorsPerCluster uint8
 	_                 [42]byte
 	VistaCluster      uint64 // Vista: of metadata block 1
-	_                 [96]byte
-	ID                [16]byte
+	_                 [112]byte
 	Blocks            [3]uint64 // bytes from the start of the volume
 	_                 [224]byte
 	ToGoID            [16]byte // BitLocker To Go, in the boot sector of a FAT
@@ -81,7 +80,7 @@ func probeBitLocker(d disk.Disk) (*volume.Volume, error) {
 		return nil, err
 	}
 	var h fveHeader
-	decode(b, &h)
+	ondisk.MustFill(b, binary.LittleEndian, &h)
 	var blocks []uint64
 	switch togo := string(h.ToGoID[:]) == fveToGo && string(h.Signature[:]) == fveToGoName; {
 	case togo:
@@ -141,7 +140,7 @@ func fveLabel(v *volume.Volume, d disk.Disk, at, size int64) error {
 	}
 	for len(b) >= 8 {
 		var e fveEntry
-		decode(b, &e)
+		ondisk.MustFill(b, binary.LittleEndian, &e)
 		if e.Size < 8 || int(e.Size) > len(b) {
 			return nil
 		}

@@ -27,7 +27,7 @@ type ldmHead struct {
 	DiskID      [64]byte  // a GUID as text
 	_           [171]byte // host and disk group
 	DataStart   uint64    // sectors of the disk, as all below
-	DataSize    uint64
+	_           uint64
 	ConfigStart uint64
 	ConfigSize  uint64
 }
@@ -47,7 +47,7 @@ type ldmTOC struct {
 // ldmVMDB is the head of the records.
 type ldmVMDB struct {
 	Magic       [4]byte // "VMDB"
-	Records     uint32
+	_           uint32
 	RecordSize  uint32 // bytes
 	FirstRecord uint32 // bytes from here
 }
@@ -94,14 +94,12 @@ func ReadLDM(d disk.Disk, heads []int64) ([]LDMExtent, error) {
 	first := ondisk.ErrNoMatch
 	for _, at := range heads {
 		var h ldmHead
-		if at < 0 || at > d.Size()-int64(binary.Size(h)) {
+		_, err := volume.Superblock(d, at, binary.BigEndian, &h)
+		switch {
+		case errors.Is(err, ondisk.ErrNoMatch) || (err == nil && string(h.Magic[:]) != "PRIVHEAD"):
 			continue
-		}
-		if _, err := decodeLDM(d, at, &h); err != nil {
+		case err != nil:
 			return nil, err
-		}
-		if string(h.Magic[:]) != "PRIVHEAD" {
-			continue
 		}
 		extents, err := readLDMConfig(d, &h, at)
 		if err == nil || !errors.Is(err, ondisk.ErrFormat) {
@@ -139,18 +137,6 @@ func readLDMConfig(d disk.Disk, h *ldmHead, at int64) ([]LDMExtent, error) {
 		return nil, err
 	}
 	return db.extents(h), nil
-}
-
-// decodeLDM is ondisk.Decode, big-endian.
-func decodeLDM(src ondisk.Source, off int64, v any) ([]byte, error) {
-	b, err := ondisk.Bytes(src, off, int64(binary.Size(v)))
-	if err != nil {
-		return nil, err
-	}
-	if _, err := binary.Decode(b, binary.BigEndian, v); err != nil {
-		return nil, fmt.Errorf("decode %T: %w", v, err) // a variable-size struct: our own bug
-	}
-	return b, nil
 }
 
 // ldmDatabase is the database under the reader, in memory.

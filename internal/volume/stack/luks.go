@@ -37,10 +37,9 @@ type luks1Header struct {
 // luks2Header is big-endian; the JSON area follows. Spec: LUKS2 On-Disk Format Specification 1.1.1, 2.1 "Binary
 // Header".
 type luks2Header struct {
-	Magic       [6]byte
-	Version     uint16
-	Size        uint64 // with the JSON area, bytes
-	_           uint64 // sequence number
+	_           [8]byte // magic, version
+	Size        uint64  // with the JSON area, bytes
+	_           uint64  // sequence number
 	Label       [48]byte
 	ChecksumAlg [32]byte
 	_           [64]byte // salt
@@ -79,11 +78,9 @@ func probeLUKS(d disk.Disk) (*volume.Volume, error) {
 
 func readLUKS1(d disk.Disk) (*volume.Volume, error) {
 	var h luks1Header
-	b, err := ondisk.Bytes(d, 0, int64(binary.Size(h)))
-	if err != nil {
+	if _, err := volume.Superblock(d, 0, binary.BigEndian, &h); err != nil {
 		return nil, err
 	}
-	decodeBig(b, &h)
 	v := &volume.Volume{
 		Kind: volume.LUKS, Size: d.Size(), UUID: plainID(volume.Text(h.UUID[:])),
 		DataStart: int64(h.PayloadOffset) * units.SectorSize,
@@ -115,7 +112,7 @@ func readLUKS2(d disk.Disk) (*volume.Volume, error) {
 	if len(b) < luks2Fixed {
 		return nil, ondisk.Field(luks2What, "length", 0, len(b), luks2Fixed)
 	}
-	decodeBig(b, &h)
+	ondisk.MustFill(b, binary.BigEndian, &h)
 	switch {
 	case h.Size < luks2MinSize || h.Size > luks2MaxSize || !units.IsPowerOfTwo(ondisk.I64(h.Size)) ||
 		ondisk.I64(h.Size) > d.Size():
@@ -186,11 +183,4 @@ func luks2Payload(text []byte) (start int64, err error) {
 		}
 	}
 	return max(start, 0), nil
-}
-
-// decodeBig is decode for big-endian structs.
-func decodeBig(b []byte, v any) {
-	if _, err := binary.Decode(b, binary.BigEndian, v); err != nil {
-		panic(err) // our own bug
-	}
 }

@@ -91,11 +91,7 @@ func lvmCRC(b []byte) uint32 {
 }
 
 func probeLVM(d disk.Disk) (*volume.Volume, error) {
-	const size = lvmSectors * lvmSector
-	if d.Size() < size {
-		return nil, ondisk.ErrNoMatch
-	}
-	b, err := ondisk.Bytes(d, 0, size)
+	b, err := volume.ReadBlock(d, 0, lvmSectors*lvmSector)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +108,7 @@ func probeLVM(d disk.Disk) (*volume.Volume, error) {
 func probePV(d disk.Disk, sector []byte, number int64) (*volume.Volume, error) {
 	var l lvmLabel
 	var pv lvmPV
-	decode(sector, &l)
+	ondisk.MustFill(sector, binary.LittleEndian, &l)
 	at := number * lvmSector
 	const fixed = 40 // the size of lvmPV
 	switch sum := lvmCRC(sector[20:]); {
@@ -123,7 +119,7 @@ func probePV(d disk.Disk, sector []byte, number int64) (*volume.Volume, error) {
 	case l.Offset < 32 || l.Offset > lvmSector-fixed:
 		return nil, ondisk.Field(lvmLabelWhat, "offset", at+20, l.Offset, fmt.Sprintf("32 to %d", lvmSector-fixed))
 	}
-	decode(sector[l.Offset:], &pv)
+	ondisk.MustFill(sector[l.Offset:], binary.LittleEndian, &pv)
 	p := &physicalVolume{d: d, uuid: dashed(pv.UUID[:]), v: &volume.Volume{Kind: volume.LVM2}}
 	p.v.UUID = p.uuid
 	if pv.Size > math.MaxInt64 {
@@ -154,7 +150,7 @@ func (p *physicalVolume) areas(b []byte, at int64) error {
 	lists := 0
 	for i := 0; lists < 2 && len(b) >= 16; i, b, at = i+1, b[16:], at+16 {
 		var a lvmArea
-		decode(b, &a)
+		ondisk.MustFill(b, binary.LittleEndian, &a)
 		switch {
 		case a.Offset == 0:
 			lists++
@@ -264,13 +260,6 @@ func dashed(id []byte) string {
 		id = id[n:]
 	}
 	return plainID(strings.Join(groups, "-"))
-}
-
-// decode fills a fixed-size struct from bytes that are known to be enough, little-endian.
-func decode(b []byte, v any) {
-	if _, err := binary.Decode(b, binary.LittleEndian, v); err != nil {
-		panic(err) // our own bug
-	}
 }
 
 // isBroken tells a structure that is malformed, or too large to be read, from a disk that cannot be read.

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -75,11 +76,7 @@ func (lv *logicalVolume) kind() string {
 	for _, s := range lv.segments {
 		kinds[s.name()] = true
 	}
-	var names []string
-	for k := range kinds {
-		names = append(names, k)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(kinds))
 	return strings.Join(names[:min(len(names), 4)], ", ")
 }
 

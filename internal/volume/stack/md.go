@@ -127,9 +127,7 @@ func probeMD0(d disk.Disk, at int64) (*volume.Volume, error) {
 		order = binary.BigEndian
 	}
 	var s md0Super
-	if _, err := binary.Decode(b, order, &s); err != nil {
-		panic(err) // the struct is as large as b
-	}
+	ondisk.MustFill(b, order, &s)
 	if s.Magic != mdMagic || s.Major != 0 {
 		return nil, ondisk.ErrNoMatch
 	}
@@ -162,7 +160,7 @@ func probeMD1(d disk.Disk, at int64, version string) (*volume.Volume, error) {
 		return nil, err
 	}
 	var s md1Super
-	decode(b, &s)
+	ondisk.MustFill(b, binary.LittleEndian, &s)
 	if s.Magic != mdMagic || s.Major != 1 || s.SuperOffset != ondisk.U64(at/mdSector) {
 		return nil, ondisk.ErrNoMatch
 	}

@@ -81,9 +81,9 @@ func readSwap(d disk.Disk, page int64, signature string) (*volume.Volume, error)
 // enough.
 func readHeader(v *volume.Volume, b []byte, asleep bool) error {
 	var h swapHeader
-	decode(b[atSwapHeader:], &h)
+	ondisk.MustFill(b[atSwapHeader:], binary.LittleEndian, &h)
 	if h.Version != 1 {
-		_, _ = binary.Decode(b[atSwapHeader:], binary.BigEndian, &h)
+		ondisk.MustFill(b[atSwapHeader:], binary.BigEndian, &h)
 	}
 	switch {
 	case h.Version != 1 && asleep:
