@@ -15,7 +15,7 @@ import (
 // luksFile formats a file with cryptsetup. The least work for a key is enough: it is not derived again.
 func luksFile(t *testing.T, kind string, args ...string) string {
 	t.Helper()
-	path, key := emptyFile(t, 32<<20), filepath.Join(t.TempDir(), "key")
+	path, key := blank(t, 32<<20), filepath.Join(t.TempDir(), "key")
 	require.NoError(t, os.WriteFile(key, []byte("a pass phrase"), 0o600))
 	args = append([]string{
 		"luksFormat", "--batch-mode", "--type", kind, "--pbkdf", "pbkdf2", "--pbkdf-force-iterations",
@@ -38,7 +38,7 @@ func TestLUKS(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := luksFile(t, tc.kind, tc.args...)
-			v, found := probeFile(t, path), blkid(t, path)
+			v, found := probe(t, path), blkid(t, path)
 			says := columns(disktest.Output(t, "cryptsetup", "luksDump", path))
 			require.Equal(t, volume.LUKS, v.Kind)
 			require.Equal(t, found["UUID"], v.UUID)
@@ -58,9 +58,9 @@ func TestLUKS(t *testing.T) {
 // A header of its own says that the data are on another device.
 func TestDetachedLUKSHeader(t *testing.T) {
 	for _, kind := range []string{"luks1", "luks2"} {
-		header := emptyFile(t, 16<<20)
+		header := blank(t, 16<<20)
 		luksFile(t, kind, "--header", header)
-		v := probeFile(t, header)
+		v := probe(t, header)
 		require.Zero(t, v.DataStart)
 		require.Contains(t, detail(v, "data"), "detached")
 	}

@@ -63,7 +63,7 @@ func TestForgedVolumes(t *testing.T) {
 func TestWrappedHFSPlus(t *testing.T) {
 	v := probeForged(t, forge(disktest.Forged.PutHFSWrapped))
 	require.Equal(t, int64(disktest.HFSWrap), v.DataStart)
-	require.Equal(t, "HFS", detailOf(v, "wrapper"))
+	require.Equal(t, "HFS", detail(v, "wrapper"))
 	require.Equal(t, "forged", v.Label)
 	broken := forge(disktest.Forged.PutHFSWrapped)
 	broken.BE16(disktest.HFSAt+128, 0xffff)
@@ -91,7 +91,7 @@ func TestReFSOfWindows(t *testing.T) {
 			require.NoError(t, err)
 			v, err := filesystem.ReFS.Probe(disktest.ShortDisk(b, 1<<40))
 			require.NoError(t, err)
-			require.Equal(t, version, detailOf(v, "version"))
+			require.Equal(t, version, detail(v, "version"))
 			require.Equal(t, tc.cluster, v.BlockSize)
 			require.Equal(t, tc.serial, v.UUID)
 		})

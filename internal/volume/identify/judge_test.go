@@ -1,7 +1,6 @@
 package identify
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,14 +10,6 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/volume"
 )
-
-// probeFile probes a file as a volume.
-func probeFile(t *testing.T, path string) *volume.Volume {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return probeBytes(t, b)
-}
 
 func probeBytes(t *testing.T, b []byte) *volume.Volume {
 	t.Helper()
@@ -32,17 +23,6 @@ func written(t *testing.T, f disktest.Forged) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "volume")
 	f.Write(t, path)
-	return path
-}
-
-// emptyFile is what a tool makes a volume of.
-func emptyFile(t *testing.T, size int64) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "volume")
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
-	require.NoError(t, err)
-	require.NoError(t, f.Truncate(size))
-	require.NoError(t, f.Close())
 	return path
 }
 

@@ -35,9 +35,9 @@ func requireHeaders(t *testing.T, path string, v *volume.Volume) {
 
 func TestLVMOfTheCorpus(t *testing.T) {
 	path := disktest.Corpus(t, "dfvfs/lvm.qcow2.xz")
-	raw := emptyFile(t, 0)
+	raw := blank(t, 0)
 	disktest.Run(t, "qemu-img", "convert", "-O", "raw", path, raw)
-	v := probeFile(t, raw)
+	v := probe(t, raw)
 	requireHeaders(t, raw, v)
 	text := pvck(t, "metadata", raw)
 	require.Equal(t, volume.LVM2, v.Kind)
@@ -55,7 +55,7 @@ func TestLVMTextInItsRing(t *testing.T) {
 			f := make(disktest.Forged, 64<<20)
 			f.PutLVM(disktest.LVMText, at)
 			path := written(t, f)
-			v := probeFile(t, path)
+			v := probe(t, path)
 			requireHeaders(t, path, v)
 			require.Contains(t, pvck(t, "metadata", path), "vgname vg0 seqno 7")
 			require.Contains(t, pvck(t, "metadata", path), disktest.LVMText)

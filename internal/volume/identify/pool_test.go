@@ -15,9 +15,9 @@ import (
 func TestSwap(t *testing.T) {
 	for _, page := range []int64{4096, 8192, 65536} {
 		t.Run(strconv.FormatInt(page, 10), func(t *testing.T) {
-			path := emptyFile(t, 4<<20)
+			path := blank(t, 4<<20)
 			disktest.Run(t, "mkswap", "--pagesize", strconv.FormatInt(page, 10), "--label", "a label", path)
-			v, found := probeFile(t, path), blkid(t, path)
+			v, found := probe(t, path), blkid(t, path)
 			require.Equal(t, volume.Swap, v.Kind)
 			require.Equal(t, []string{found["UUID"], found["LABEL"], found["VERSION"]},
 				[]string{v.UUID, v.Label, detail(v, "version")})
@@ -61,9 +61,9 @@ func TestBcache(t *testing.T) {
 		{"cache", []string{"-C", "--bucket", "64k"}, 64 << 10},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			path := emptyFile(t, 8<<20)
+			path := blank(t, 8<<20)
 			disktest.Run(t, "make-bcache", append(tc.args, path)...)
-			v := probeFile(t, path)
+			v := probe(t, path)
 			says := columns(disktest.Output(t, "bcache-super-show", path))
 			require.Equal(t, volume.BCache, v.Kind)
 			require.Equal(t, says["dev.uuid"], v.UUID)

@@ -89,8 +89,8 @@ func TestISO9660OfTools(t *testing.T) {
 			require.Contains(t, out, "Volume id: "+v.Label)
 			require.Equal(t, number(t, out, `Logical block size is: (\d+)`), v.BlockSize)
 			require.Equal(t, number(t, out, `Volume size is: (\d+)`)*2048, v.Size)
-			require.Equal(t, tc.names, detailOf(v, "names"))
-			require.Equal(t, tc.udf, detailOf(v, "UDF"))
+			require.Equal(t, tc.names, detail(v, "names"))
+			require.Equal(t, tc.udf, detail(v, "UDF"))
 			require.Empty(t, v.Issues)
 		})
 	}

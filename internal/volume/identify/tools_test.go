@@ -11,23 +11,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/disktest/filetest"
 	"github.com/trueup/trueup/internal/volume"
 )
-
-// fileDisk is a file as a disk.
-func fileDisk(t testing.TB, path string) disk.Disk {
-	t.Helper()
-	f, err := os.Open(path)
-	require.NoError(t, err)
-	t.Cleanup(func() { f.Close() })
-	info, err := f.Stat()
-	require.NoError(t, err)
-	return disk.New(info.Size(), 512, func(off int64) (disk.Run, error) {
-		return disk.Run{Len: info.Size() - off, Src: f, Off: off}, nil
-	})
-}
 
 // blank is the path of a new file of zeros.
 func blank(t testing.TB, size int64) string {
@@ -48,7 +35,7 @@ func folder(t testing.TB) string {
 
 func probe(t testing.TB, path string) *volume.Volume {
 	t.Helper()
-	v, err := Probe(fileDisk(t, path), 0)
+	v, err := Probe(filetest.RawImage(t, path), 0)
 	require.NoError(t, err)
 	return v
 }
@@ -88,15 +75,6 @@ func requireBlkid(t testing.TB, path string, v *volume.Volume) map[string]string
 		require.Equal(t, decodeTag(t, tags["UUID_ENC"]), v.UUID)
 	}
 	return tags
-}
-
-func detailOf(v *volume.Volume, name string) string {
-	for _, d := range v.Details {
-		if d.Name == name {
-			return d.Value
-		}
-	}
-	return ""
 }
 
 // issueCodes are the codes of what a prober has to say.
@@ -143,9 +121,9 @@ func TestXFSOfMkfs(t *testing.T) {
 			out := disktest.Output(t, "xfs_db", "-r", "-f", "-c", "sb 0", "-c", "p", path)
 			require.Equal(t, number(t, out, `(?m)^blocksize = (\d+)`), v.BlockSize)
 			require.Equal(t, number(t, out, `(?m)^dblocks = (\d+)`)*v.BlockSize, v.Size)
-			require.Equal(t, fmt.Sprint(number(t, out, `(?m)^versionnum = (\w+)`)&0xf), detailOf(v, "version"))
-			require.Equal(t, number(t, out, `(?m)^logstart = (\d+)`) == 0, detailOf(v, "log") != "")
-			require.Equal(t, number(t, out, `(?m)^rblocks = (\d+)`) != 0, detailOf(v, "realtime section") != "")
+			require.Equal(t, fmt.Sprint(number(t, out, `(?m)^versionnum = (\w+)`)&0xf), detail(v, "version"))
+			require.Equal(t, number(t, out, `(?m)^logstart = (\d+)`) == 0, detail(v, "log") != "")
+			require.Equal(t, number(t, out, `(?m)^rblocks = (\d+)`) != 0, detail(v, "realtime section") != "")
 			require.Equal(t, tc.issues, issueCodes(v))
 		})
 	}
@@ -174,10 +152,10 @@ func TestBtrfsOfMkfs(t *testing.T) {
 			out := disktest.Output(t, "btrfs", "inspect-internal", "dump-super", path)
 			require.Equal(t, number(t, out, `(?m)^sectorsize\s+(\d+)`), v.BlockSize)
 			require.Equal(t, number(t, out, `(?m)^dev_item.total_bytes\s+(\d+)`), v.Size)
-			require.Equal(t, fmt.Sprint(number(t, out, `(?m)^nodesize\s+(\d+)`)), detailOf(v, "node size"))
+			require.Equal(t, fmt.Sprint(number(t, out, `(?m)^nodesize\s+(\d+)`)), detail(v, "node size"))
 			if name == "one of two disks" {
 				want := fmt.Sprintf("2, this is number %d", number(t, out, `(?m)^dev_item.devid\s+(\d+)`))
-				require.Equal(t, want, detailOf(v, "devices"))
+				require.Equal(t, want, detail(v, "devices"))
 				require.Equal(t, []string{"btrfs-devices"}, issueCodes(v))
 				return
 			}
@@ -220,7 +198,7 @@ func TestJFSOfMkfs(t *testing.T) {
 	require.Equal(t, tags["BLOCK_SIZE"], fmt.Sprint(v.BlockSize))
 	require.Equal(t, int64(33<<20), v.Size, "the log is at the end of the device")
 	out := disktest.RunInput(t, "su\nx\nq\n", "jfs_debugfs", path)
-	require.Equal(t, fmt.Sprint(number(t, out, `s_version:\s+(\d+)`)), detailOf(v, "version"))
+	require.Equal(t, fmt.Sprint(number(t, out, `s_version:\s+(\d+)`)), detail(v, "version"))
 	require.Empty(t, v.Issues)
 }
 
@@ -236,7 +214,7 @@ func TestReiserFSOfMkfs(t *testing.T) {
 			v := probe(t, path)
 			tags := requireBlkid(t, path, v)
 			require.Equal(t, name, tags["VERSION"])
-			require.Equal(t, name, detailOf(v, "format"))
+			require.Equal(t, name, detail(v, "format"))
 			out := disktest.Run(t, "debugreiserfs", path)
 			require.Equal(t, number(t, out, `(?m)^Blocksize: (\d+)`), v.BlockSize)
 			require.Equal(t, number(t, out, `(?m)^Count of blocks on the device: (\d+)`)*v.BlockSize, v.Size)
@@ -261,7 +239,7 @@ func TestF2FSOfMkfs(t *testing.T) {
 			v := probe(t, path)
 			tags := requireBlkid(t, path, v)
 			require.Equal(t, tags["BLOCK_SIZE"], fmt.Sprint(v.BlockSize))
-			require.Equal(t, tags["VERSION"], detailOf(v, "version"))
+			require.Equal(t, tags["VERSION"], detail(v, "version"))
 			require.Equal(t, int64(64<<20), v.Size)
 			require.Equal(t, name == "on two disks", len(v.Issues) == 1)
 		})
@@ -288,8 +266,8 @@ func TestUFSOfMakefs(t *testing.T) {
 			require.Equal(t, tags["VERSION"], strings.TrimPrefix(string(v.Kind), "ufs"))
 			require.Equal(t, tc.version, tags["VERSION"])
 			require.Equal(t, tc.block, v.BlockSize)
-			require.Equal(t, tags["BLOCK_SIZE"], detailOf(v, "fragment size"))
-			require.Equal(t, tc.order == "be", detailOf(v, "byte order") != "")
+			require.Equal(t, tags["BLOCK_SIZE"], detail(v, "fragment size"))
+			require.Equal(t, tc.order == "be", detail(v, "byte order") != "")
 			require.Equal(t, int64(20<<20), v.Size)
 			require.Empty(t, v.Issues)
 		})
