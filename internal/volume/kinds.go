@@ -1,6 +1,6 @@
 package volume
 
-// Kinds that other packages decide by. A kind that none does is named by its prober alone.
+// Kinds that several packages name. A kind that only its prober names has no constant here.
 const (
 	NTFS  Kind = "ntfs"
 	FAT12 Kind = "fat12"
@@ -44,5 +44,5 @@ const (
 	SGI       Kind = "sgi"       // the volume header of IRIX
 	VTOC      Kind = "vtoc"      // the table of slices of Solaris
 
-	Unknown Kind = "unknown" // what no prober finds
+	Unknown Kind = "unknown" // no prober finds it
 )

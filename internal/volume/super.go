@@ -14,7 +14,8 @@ import (
 // BootMagic is the last two bytes of a boot sector.
 const BootMagic = 0xaa55
 
-// Superblock decodes the fixed-size struct v from off. Where the disk ends before it, nothing matches.
+// Superblock decodes the fixed-size struct v from off, and returns its bytes. It returns ErrNoMatch where the disk ends
+// before them.
 func Superblock(d disk.Disk, off int64, order binary.ByteOrder, v any) ([]byte, error) {
 	b, err := ReadBlock(d, off, int64(binary.Size(v)))
 	if err != nil {
@@ -26,7 +27,7 @@ func Superblock(d disk.Disk, off int64, order binary.ByteOrder, v any) ([]byte, 
 // PowerBetween reports whether n is a power of two within both limits.
 func PowerBetween(n, low, high int64) bool { return n >= low && n <= high && units.IsPowerOfTwo(n) }
 
-// BlocksWithin checks a count of blocks against the size of the partition.
+// BlocksWithin bounds a number of blocks by the size of the partition.
 func BlocksWithin(what, name string, off int64, n uint64, block, size int64) error {
 	if most := size / block; n == 0 || n > ondisk.U64(most) {
 		return ondisk.Field(what, name, off, n, fmt.Sprintf("1 to %d, the size of the partition", most))
@@ -34,21 +35,21 @@ func BlocksWithin(what, name string, off int64, n uint64, block, size int64) err
 	return nil
 }
 
-// Hex is how a number of a fixed width stands in a message.
+// Hex formats a number at its full width for a message.
 func Hex[T uint16 | uint32 | uint64](n T) string {
 	return fmt.Sprintf("%#0*x", 2*binary.Size(n), n)
 }
 
-// Label is a name in a field of fixed size, without the blanks behind it.
+// Label returns the text of a field of fixed size, without the blanks behind it.
 func Label(b []byte) string { return strings.TrimRight(Text(b), " \t\r\n") }
 
-// Text is a text in a field of fixed size.
+// Text returns the text of a field of fixed size, up to the first zero.
 func Text(b []byte) string {
 	s, _, _ := bytes.Cut(b, []byte{0})
 	return string(s)
 }
 
-// UUID is a UUID as libblkid prints it, which takes zeros for none.
+// UUID formats a UUID as libblkid does: all zeros are an empty text.
 func UUID(b [16]byte) string {
 	if b == [16]byte{} {
 		return ""
@@ -56,7 +57,7 @@ func UUID(b [16]byte) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// ReadBlock reads n bytes at off. Where the disk ends before them, nothing matches.
+// ReadBlock reads n bytes at off. It returns ErrNoMatch where the disk ends before them.
 func ReadBlock(d disk.Disk, off, n int64) ([]byte, error) {
 	if off < 0 || off > d.Size()-n {
 		return nil, ondisk.ErrNoMatch

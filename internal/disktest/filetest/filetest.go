@@ -70,7 +70,7 @@ func ReadAll(t testing.TB, f *guestfile.File) []byte {
 	return b
 }
 
-// WalkFS gives all regular files of a file system, in the order of its folders.
+// WalkFS returns all regular files of a file system, in the order of its folders.
 func WalkFS(t testing.TB, g guestfile.FS, dir string) []string {
 	t.Helper()
 	var out []string

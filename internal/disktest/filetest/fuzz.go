@@ -110,7 +110,7 @@ func Exercise(t *testing.T, volume disk.Disk, open func(disk.Disk) (guestfile.FS
 	}
 }
 
-// known are the classes of errors that a stranger's bytes may cause.
+// known requires an error to be of a class that untrusted bytes may cause.
 func known(t *testing.T, err error) {
 	t.Helper()
 	for _, class := range []error{
@@ -124,7 +124,7 @@ func known(t *testing.T, err error) {
 	t.Fatalf("an error of no class: %v", err)
 }
 
-// promises: the bytes of a file are those at its places, and no place comes twice.
+// promises requires the bytes of a file to be at its places, and no place to come twice.
 func promises(t *testing.T, f *guestfile.File, volume disk.Disk) {
 	t.Helper()
 	n := min(f.Size(), 20_000)

@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Prober finds the file system of large memory cards.
+// Prober finds an exFAT.
 var Prober = volume.Prober{
 	Kinds: []volume.Traits{{
 		Kind: volume.ExFAT, Title: "exFAT", Unit: "cluster", Letter: true, Data: "first exfat cluster",
@@ -97,7 +97,7 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 func (b *bootSector) sector() int64  { return 1 << b.SectorShift }
 func (b *bootSector) cluster() int64 { return b.sector() << b.ClusterShift }
 
-// check holds the fields to their ranges in the specification. size is that of the partition in bytes.
+// check verifies the ranges of the fields in the specification. size is the size of the partition in bytes.
 func (b *bootSector) check(size int64) error {
 	switch {
 	case b.Magic != volume.BootMagic:
@@ -118,7 +118,7 @@ func (b *bootSector) check(size int64) error {
 	return b.areas()
 }
 
-// areas wants FATs behind the boot regions, clusters behind the FATs, and all within the volume.
+// areas verifies that FATs lie behind the boot regions, clusters behind the FATs, and all within the volume.
 func (b *bootSector) areas() error {
 	fatsEnd := int64(b.FATOffset) + int64(b.FATLength)*int64(b.FATs)
 	needed := units.AlignUp((int64(b.Clusters)+2)*4, b.sector()) / b.sector()
@@ -142,7 +142,7 @@ func (b *bootSector) areas() error {
 	return nil
 }
 
-// checksum proves the boot region at off.
+// checksum verifies the boot region at off.
 func (b *bootSector) checksum(d disk.Disk, off int64) error {
 	region, err := ondisk.Bytes(d, off, Region*b.sector())
 	if err != nil {
@@ -158,8 +158,8 @@ func (b *bootSector) checksum(d disk.Disk, off int64) error {
 	return nil
 }
 
-// Checksum gives the last sector of a boot region: the checksum of the others, over and over. It leaves out what
-// changes in a mounted volume, flags and percentage in use. Spec: 3.4.
+// Checksum returns the last sector of a boot region, which repeats the checksum of the others. It skips the fields that
+// change in a mounted volume: flags and percentage in use. Spec: 3.4.
 func Checksum(region []byte) []byte {
 	sector := len(region) / Region
 	var sum uint32
@@ -176,7 +176,7 @@ func Checksum(region []byte) []byte {
 	return last
 }
 
-// readBackup looks at the second boot region, which is what a repair starts from.
+// readBackup checks the second boot region, from which a repair starts.
 func readBackup(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	off := Region * b.sector()
 	var c bootSector
@@ -197,8 +197,7 @@ func readBackup(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	return nil
 }
 
-// label looks for the volume label in the root directory. The bound on what is read ends also a chain that goes in a
-// circle.
+// label finds the volume label in the root directory. The limit of reading also ends a chain that is a circle.
 func (b *bootSector) label(d disk.Disk) (string, error) {
 	cluster := b.RootCluster
 	step := min(b.cluster(), 64<<10)
@@ -223,7 +222,7 @@ func (b *bootSector) label(d disk.Disk) (string, error) {
 	return "", nil
 }
 
-// findLabel searches entries for the label, until it or the end of the directory is found: type, number of characters,
+// findLabel searches entries up to the label or the end of the directory. An entry has type, number of characters and
 // name. Spec: 7.3.
 func findLabel(b []byte) (name string, done bool) {
 	for ; len(b) >= slot; b = b[slot:] {

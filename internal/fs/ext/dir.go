@@ -24,8 +24,8 @@ const (
 	kindFolder = 2
 )
 
-// each hands the names of a folder to visit, without "." and "..". The blocks of the hash tree look like free room, so
-// all are read in their order.
+// each calls visit for the names of a folder, without "." and "..". The blocks of the hash tree look like free space,
+// so that all blocks are read in order.
 func (f *fileSystem) each(n *inode, visit func(dirent) error) error {
 	if n.flags()&flagInline != 0 {
 		return f.inlineNames(n, visit)
@@ -52,7 +52,7 @@ func (f *fileSystem) each(n *inode, visit func(dirent) error) error {
 	return nil
 }
 
-// inlineNames goes through a folder that lies in its inode: four bytes of the parent, and names in two parts.
+// inlineNames reads a folder that lies in its inode: four bytes of the parent, and names in two parts.
 func (f *fileSystem) inlineNames(n *inode, visit func(dirent) error) error {
 	if err := f.names(n, n.blockMap()[4:], 4, visit); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (f *fileSystem) inlineNames(n *inode, visit func(dirent) error) error {
 	return f.names(n, n.raw[off:off+size], mapSize, visit)
 }
 
-// names goes through one block of a folder, which starts at a byte of it.
+// names reads one block of a folder, which starts at byte off of it.
 func (f *fileSystem) names(n *inode, block []byte, off int64, visit func(dirent) error) error {
 	for at := 0; at < len(block); {
 		e := block[at:]
@@ -91,7 +91,7 @@ func (f *fileSystem) names(n *inode, block []byte, off int64, visit func(dirent)
 	return nil
 }
 
-// recordLen is the length of an entry, of which 64 KiB do not fit their field.
+// recordLen returns the length of an entry. Its field cannot hold 64 KiB.
 func (f *fileSystem) recordLen(e []byte) int {
 	n := int(binary.LittleEndian.Uint16(e[4:]))
 	switch {
@@ -110,7 +110,7 @@ func badDirent(n *inode, off int64, field string, got, want any) error {
 	}
 }
 
-// isFolder asks the inode where the name does not know.
+// isFolder reads the inode if the name does not have the kind.
 func (f *fileSystem) isFolder(e dirent) (bool, error) {
 	if e.kind != 0 {
 		return e.kind == kindFolder, nil
@@ -122,7 +122,7 @@ func (f *fileSystem) isFolder(e dirent) (bool, error) {
 	return n != nil && n.kind() == modeFolder, nil
 }
 
-// lookup finds a name in a folder; 0 when it is not there.
+// lookup finds a name in a folder; 0 if absent.
 func (f *fileSystem) lookup(dir *inode, name string) (number int64, err error) {
 	err = f.each(dir, func(e dirent) error {
 		if string(e.name) == name {
@@ -140,7 +140,7 @@ func (f *fileSystem) lookup(dir *inode, name string) (number int64, err error) {
 	return 0, err
 }
 
-// pathWalk is on its way along a path.
+// pathWalk is a walk along a path.
 type pathWalk struct {
 	fs    *fileSystem
 	root  *inode
@@ -150,7 +150,7 @@ type pathWalk struct {
 	links int
 }
 
-// here is the inode that the walk has reached.
+// here returns the inode that the walk has reached.
 func (w *pathWalk) here() *inode {
 	if len(w.nodes) == 0 {
 		return w.root
@@ -158,7 +158,7 @@ func (w *pathWalk) here() *inode {
 	return w.nodes[len(w.nodes)-1]
 }
 
-// find follows a path from the root, and every symbolic link on it. stored is the path without links.
+// find follows a path and its symbolic links from the root. stored is the path without links.
 func (f *fileSystem) find(path string) (stored string, n *inode, err error) {
 	root, err := f.inode(rootInode)
 	if err != nil {
@@ -208,7 +208,7 @@ func (w *pathWalk) step(name string) error {
 	return nil
 }
 
-// follow puts the target of a symbolic link in front of what is left of the path.
+// follow puts the target of a symbolic link in front of the rest of the path.
 func (w *pathWalk) follow(n *inode) error {
 	if w.links++; w.links > maxLinks {
 		return fmt.Errorf("%w of %d symbolic links", ondisk.ErrLimit, maxLinks)

@@ -14,7 +14,7 @@ const (
 	extInitLen     = 32768 // blocks; above, an extent is not initialised
 )
 
-// extentHeader is in front of every node.
+// extentHeader begins every node.
 type extentHeader struct {
 	Magic      uint16
 	Entries    uint16
@@ -31,7 +31,7 @@ type extentIndex struct {
 	_      uint16
 }
 
-// extent is a stretch of the file.
+// extent is a run of blocks of the file.
 type extent struct {
 	Block   uint32 // of the file
 	Len     uint16
@@ -39,7 +39,7 @@ type extent struct {
 	StartLo uint32
 }
 
-// extents goes through a node of the tree.
+// extents reads a node of the tree.
 func (m *blockMap) extents(node treeNode, raw []byte, off int64) ([]treeNode, error) {
 	var h extentHeader
 	decodeNode(raw, &h)
@@ -68,7 +68,7 @@ func (m *blockMap) extents(node treeNode, raw []byte, off int64) ([]treeNode, er
 	return nil, nil
 }
 
-// extent takes one of the leaves.
+// extent adds a leaf.
 func (m *blockMap) extent(node treeNode, raw []byte, off int64) error {
 	var e extent
 	decodeNode(raw, &e)
@@ -89,7 +89,7 @@ func (m *blockMap) extent(node treeNode, raw []byte, off int64) error {
 	return nil
 }
 
-// index gives the children of an inner node, the last one first. Their blocks are in order, and each ends where the
+// index returns the children of an inner node, the last one first. Their blocks are in order, and each ends where the
 // next begins.
 func (m *blockMap) index(node treeNode, raw []byte, off int64) ([]treeNode, error) {
 	var out []treeNode

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// What does not hinder a reader, or is looked at where it matters.
+	// Features that do not hinder a reader, or that it checks where they matter.
 	incompatRead = IncompatKnown &^ (IncompatCompression | IncompatJournal | IncompatDirdata)
-	// What does not hinder a change of the bytes of a file: sparse_super, large_file, btree_dir, huge_file, gdt_csum,
-	// dir_nlink, extra_isize, quota, bigalloc, metadata_csum, project, verity (a flag of each file), orphan_present. Not
-	// in it: snapshots, shared_blocks, replica, readonly.
+	// Features that do not hinder a change of the bytes of a file: sparse_super, large_file, btree_dir, huge_file,
+	// gdt_csum, dir_nlink, extra_isize, quota, bigalloc, metadata_csum, project, verity (a flag of each file),
+	// orphan_present. Not in it: snapshots, shared_blocks, replica, readonly.
 	roCompatRewrite = ROCompatSparse | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x8000 |
 		0x10000
 )
@@ -34,7 +34,7 @@ type fileSystem struct {
 	fixed     error // why no file of this volume can be rewritten in place
 }
 
-// Open reads the ext2, ext3 or ext4 of a partition.
+// Open opens the ext2, ext3 or ext4 of a partition.
 func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
 	s, err := Read(volume)
 	if err != nil {
@@ -55,7 +55,7 @@ func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
 	return f, nil
 }
 
-// checkGroups holds the groups to what Linux demands of them.
+// checkGroups verifies the groups as Linux does.
 func (f *fileSystem) checkGroups() error {
 	s := f.super
 	switch {
@@ -66,14 +66,14 @@ func (f *fileSystem) checkGroups() error {
 	}
 	per := int64(s.BlocksPerGroup)
 	f.groups = (f.blocks - int64(s.FirstDataBlock) + per - 1) / per
-	// Linux holds it to that too: it ties the size of the groups to their number.
+	// Linux checks this too, since it ties the size of the groups to their number.
 	if want := f.groups * int64(s.InodesPerGroup); int64(s.Inodes) != want {
 		return Field("inode count", 0x00, s.Inodes, want)
 	}
 	return nil
 }
 
-// restrict finds what forbids to rewrite files in place.
+// restrict finds the reasons not to rewrite files in place.
 func (f *fileSystem) restrict() {
 	switch unknown := f.super.ROCompat &^ roCompatRewrite; {
 	case f.super.Incompat&IncompatRecover != 0:
@@ -100,7 +100,7 @@ func (f *fileSystem) Open(path string) (*guestfile.File, error) {
 	return file, nil
 }
 
-// List gives the names of a folder. A symbolic link is no folder, whatever it means.
+// List returns the names of a folder. A symbolic link is not a folder, whatever its target.
 func (f *fileSystem) List(path string) ([]guestfile.Entry, error) {
 	_, ino, err := f.find(path)
 	if err == nil && ino.kind() != modeFolder {

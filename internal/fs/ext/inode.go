@@ -22,7 +22,7 @@ const (
 
 	atMap   = 0x28
 	mapSize = 60
-	oldSize = 128 // what ext2 knows of an inode
+	oldSize = 128 // the size of an inode in ext2
 
 	rootInode = 2
 )
@@ -41,7 +41,7 @@ func (n *inode) blockMap() []byte { return n.raw[atMap : atMap+mapSize] }
 
 func (n *inode) what() string { return fmt.Sprintf("ext inode %d", n.number) }
 
-// inode reads one by its number.
+// inode reads an inode by its number.
 func (f *fileSystem) inode(number int64) (*inode, error) {
 	if number < 1 || number > int64(f.super.Inodes) {
 		return nil, &ondisk.FormatError{
@@ -94,7 +94,7 @@ func (f *fileSystem) read(b []byte, off int64) error {
 	return f.meter.Pages().Read(b, off)
 }
 
-// inodeTable is the byte of the volume where the inodes of a group begin.
+// inodeTable returns the first byte of the inodes of a group.
 func (f *fileSystem) inodeTable(group int64) (int64, error) {
 	at := f.descriptor(group)
 	if at > f.volume.Size()-f.descSize {
@@ -121,12 +121,12 @@ func (f *fileSystem) inodeTable(group int64) (int64, error) {
 	return ondisk.I64(block) * f.block, nil
 }
 
-// holds reports whether n blocks from one on can be of files or tables: behind the superblock and in the volume.
+// holds reports whether n blocks from one on can belong to files or tables: behind the superblock, and in the volume.
 func (f *fileSystem) holds(block, n int64) bool {
 	return block > int64(f.super.FirstDataBlock) && n <= f.blocks && block <= f.blocks-n
 }
 
-// descriptor is the byte of the volume where the descriptor of a group stands. Spec: Linux, fs/ext4/super.c,
+// descriptor returns the place of the descriptor of a group, in bytes of the volume. Spec: Linux, fs/ext4/super.c,
 // descriptor_loc.
 func (f *fileSystem) descriptor(group int64) int64 {
 	per := f.block / f.descSize

@@ -13,8 +13,8 @@ import (
 // maxNodes bounds the indirect blocks and extent blocks of one file: 65,536 map 256 GiB in pieces of 4 KiB.
 const maxNodes = 1 << 16
 
-// blockMap collects where a file lies. Numbers of blocks count from the start of the file, or of the volume where they
-// are called "at".
+// blockMap collects the places of a file. Numbers of blocks count from the start of the file, or, called "at", of the
+// volume.
 type blockMap struct {
 	fs    *fileSystem
 	inode *inode
@@ -50,7 +50,7 @@ func (f *fileSystem) blockRuns(n *inode) ([]guestfile.Run, error) {
 	return m.runs, m.disjoint()
 }
 
-// disjoint refuses a file of which two parts share a place: a change of one would change the other.
+// disjoint refuses a file with two parts in one place, since a change of one would change the other.
 func (m *blockMap) disjoint() error {
 	if err := m.fs.meter.Budget.Spend(guestfile.RunCost * int64(len(m.runs))); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (m *blockMap) disjoint() error {
 	return nil
 }
 
-// roots are the nodes to begin with, the last one first.
+// roots returns the first nodes, the last one first.
 func (m *blockMap) roots() ([]treeNode, error) {
 	if !m.tree() {
 		return m.direct()
@@ -74,10 +74,10 @@ func (m *blockMap) roots() ([]treeNode, error) {
 	return []treeNode{{level: int(depth), end: 1 << 32}}, nil
 }
 
-// tree tells that extents map the file, and no indirect blocks.
+// tree reports whether extents map the file, and not indirect blocks.
 func (m *blockMap) tree() bool { return m.inode.flags()&flagExtents != 0 }
 
-// visit reads a node and gives its children, the last one first.
+// visit reads a node and returns its children, the last one first.
 func (m *blockMap) visit(node treeNode) ([]treeNode, error) {
 	if node.at == 0 {
 		return m.extents(node, m.inode.blockMap(), m.inode.at+atMap)
@@ -104,7 +104,7 @@ func (m *blockMap) broken(off int64, field string, got, want any) error {
 	return &ondisk.FormatError{What: m.inode.what(), Off: off, Field: field, Got: got, Want: want}
 }
 
-// add takes blocks of the file in their order. off is the byte of the volume that says so.
+// add adds blocks of the file in order. off is the byte of the volume that maps them.
 func (m *blockMap) add(first, at, n, off int64) error {
 	if !m.fs.holds(at, n) {
 		return m.broken(off, "block", at, fmt.Sprintf("%d within the %d blocks of the volume", n, m.fs.blocks))
@@ -124,7 +124,7 @@ func (m *blockMap) add(first, at, n, off int64) error {
 	return nil
 }
 
-// direct maps the first twelve blocks of a file without extents and gives its three indirect blocks, the last one
+// direct maps the first twelve blocks of a file without extents. It returns its three indirect blocks, the last one
 // first. Spec: Linux, Documentation/filesystems/ext4/blockmap.rst.
 func (m *blockMap) direct() ([]treeNode, error) {
 	const direct = 12
@@ -148,7 +148,7 @@ func (m *blockMap) direct() ([]treeNode, error) {
 	return out, nil
 }
 
-// indirect goes through a block of numbers of blocks; 0 is a hole.
+// indirect reads a block of block numbers; 0 is a hole.
 func (m *blockMap) indirect(node treeNode, raw []byte, off int64) ([]treeNode, error) {
 	var out []treeNode
 	span := (node.end - node.first) / int64(len(raw)/4)

@@ -1,4 +1,4 @@
-// Package ext decodes the superblock of an ext2, ext3 or ext4. Spec: Linux, Documentation/filesystems/ext4/super.rst.
+// Package ext identifies ext2, ext3 and ext4, and finds files in them. Spec: Linux, Documentation/filesystems/ext4.
 package ext
 
 import (
@@ -23,7 +23,7 @@ type Super struct {
 	_              [12]byte
 	Magic          uint16
 	State          uint16
-	Errors         uint16 // what the kernel does when it finds some: 1 to 3
+	Errors         uint16 // reaction of the kernel to errors: 1 to 3
 	_              [10]byte
 	Creator        uint32 // operating system: 0 to 4
 	Revision       uint32
@@ -45,7 +45,7 @@ type Super struct {
 	BackupGroups   [2]uint32 // of CompatSparse2
 }
 
-// At is where the superblock stands, in bytes of the volume.
+// At is the place of the superblock, in bytes of the volume.
 const At = 1024
 
 const (
@@ -78,7 +78,7 @@ const (
 	roCompatOld = ROCompatSparse | 0x2 | 0x4
 )
 
-// Read decodes the superblock of a volume: ErrNoMatch when it is no ext, ErrFormat when it is a broken one.
+// Read decodes the superblock of a volume. It returns ErrNoMatch if there is none, and ErrFormat for a broken one.
 func Read(d disk.Disk) (*Super, error) {
 	s := &Super{}
 	if d.Size() < At+1024 {
@@ -93,16 +93,16 @@ func Read(d disk.Disk) (*Super, error) {
 	return s, s.check(d.Size())
 }
 
-// Field is the error of a field of the superblock.
+// Field returns the error of a field of the superblock.
 func Field(name string, off int64, got, want any) error {
 	return &ondisk.FormatError{What: what, Off: At + off, Field: name, Got: got, Want: want}
 }
 
-// plausible reports whether more than the two bytes of the magic number are those of a superblock: one encrypted
-// partition in 65536 has these.
+// plausible reports whether more than the two bytes of the magic number fit a superblock: one encrypted partition in
+// 65536 has these.
 func (s *Super) plausible() bool { return s.Errors <= 3 && s.Creator <= 4 && s.Revision <= 1 }
 
-// check refuses what would make arithmetic fail or the volume leave its partition, which has size bytes.
+// check refuses values that overflow or leave the partition, which has size bytes.
 func (s *Super) check(size int64) error {
 	if s.LogBlockSize > 6 {
 		return Field("log block size", 0x18, s.LogBlockSize, "0 to 6 (1 to 64 KiB)")
@@ -123,16 +123,16 @@ func (s *Super) check(size int64) error {
 	return nil
 }
 
-// Journal reports whether there is a journal and no file system, so that there are no groups and inodes.
+// Journal reports whether there is a journal and no file system: no groups and no inodes.
 func (s *Super) Journal() bool { return s.Incompat&IncompatJournal != 0 }
 
 // Modern reports whether a feature is in use that ext2 and ext3 do not have.
 func (s *Super) Modern() bool { return s.Incompat&^incompatOld != 0 || s.ROCompat&^roCompatOld != 0 }
 
-// BlockSize is the size of a block in bytes.
+// BlockSize returns the size of a block in bytes.
 func (s *Super) BlockSize() int64 { return 1024 << s.LogBlockSize }
 
-// Blocks is the number of blocks of the volume.
+// Blocks returns the number of blocks of the volume.
 func (s *Super) Blocks() int64 { return ondisk.I64(s.blocks()) }
 
 func (s *Super) blocks() uint64 {
@@ -143,7 +143,7 @@ func (s *Super) blocks() uint64 {
 	return n
 }
 
-// InodeBytes is the size of an inode.
+// InodeBytes returns the size of an inode.
 func (s *Super) InodeBytes() int64 {
 	if s.Revision == 0 {
 		return 128
@@ -151,7 +151,7 @@ func (s *Super) InodeBytes() int64 {
 	return int64(s.InodeSize)
 }
 
-// DescBytes is the size of a group descriptor.
+// DescBytes returns the size of a group descriptor.
 func (s *Super) DescBytes() int64 {
 	if s.Incompat&Incompat64Bit == 0 {
 		return 32

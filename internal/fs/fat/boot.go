@@ -1,4 +1,4 @@
-// Package fat decodes the boot sector of a FAT12, FAT16 or FAT32. Spec: Microsoft FAT specification 1.03.
+// Package fat identifies FAT12, FAT16 and FAT32, and finds files in them. Spec: Microsoft FAT specification 1.03.
 package fat
 
 import (
@@ -63,7 +63,7 @@ const (
 	most12 = 4084 // clusters of a FAT12. Spec: "FAT Type Determination"
 )
 
-// Boot is a boot sector and where the areas of the volume lie. Places and sizes are bytes of the volume.
+// Boot is a boot sector, and the places of the areas of the volume. Places and sizes are bytes of the volume.
 type Boot struct {
 	BPB
 	BPB32 // in FAT32
@@ -79,7 +79,7 @@ type Boot struct {
 	Total    int64
 }
 
-// Read decodes the boot sector of a volume: ErrNoMatch when it is no FAT, ErrFormat when it is a broken one.
+// Read decodes the boot sector of a volume. It returns ErrNoMatch if it is not a FAT, and ErrFormat for a broken one.
 func Read(d disk.Disk) (*Boot, error) {
 	raw, err := volume.ReadBlock(d, 0, units.SectorSize)
 	if err != nil {
@@ -112,7 +112,7 @@ func field(name string, off int64, got, want any) error {
 	return &ondisk.FormatError{What: what, Off: off, Field: name, Got: got, Want: want}
 }
 
-// check holds the BPB to its specification and computes the areas. size is that of the partition in bytes.
+// check verifies the BPB by its specification and computes the areas. size is the size of the partition in bytes.
 func (b *Boot) check(size int64) error {
 	b.Sector = int64(b.BytesPerSector)
 	per := int64(b.SectorsPerCluster)
@@ -132,8 +132,8 @@ func (b *Boot) check(size int64) error {
 	return b.place(size)
 }
 
-// place computes where the areas lie. Only the count of clusters tells FAT12 from FAT16; a FAT32 is known by the size
-// of its FAT, since tools make small ones.
+// place computes the places of the areas. The number of clusters distinguishes FAT12 and FAT16. A FAT32 is known by the
+// size field of its FAT, since tools make small ones.
 func (b *Boot) place(size int64) error {
 	sectors, fatSectors, atFATSize := int64(b.Sectors16), int64(b.FATSize16), int64(0x16)
 	if sectors == 0 {
@@ -164,7 +164,7 @@ func (b *Boot) place(size int64) error {
 	default:
 		b.Bits = 16
 	}
-	// A FAT may be smaller than the volume would need: what it has no entry for is not used.
+	// A FAT may be too small for the volume. Clusters without an entry are not used.
 	b.Clusters = min(b.Clusters, b.FAT.Len*8/b.Bits-2)
 	return nil
 }
@@ -172,8 +172,8 @@ func (b *Boot) place(size int64) error {
 // Named reports whether the boot sector has a serial number and a label.
 func (b *Boot) Named() bool { return b.BootSig == extPlaced }
 
-// Has reports whether a cluster is one of the volume. The first has number 2.
+// Has reports whether a cluster is in the volume. The first has number 2.
 func (b *Boot) Has(cluster int64) bool { return cluster >= 2 && cluster-2 < b.Clusters }
 
-// At is where a cluster lies.
+// At returns the place of a cluster.
 func (b *Boot) At(cluster int64) int64 { return b.Data + (cluster-2)*b.Cluster }

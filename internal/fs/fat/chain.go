@@ -9,10 +9,10 @@ import (
 
 func (f *fileSystem) allowed() string { return fmt.Sprintf("a cluster from 2 to %d", f.Clusters+1) }
 
-// step is what following one entry of the FAT may cost beside the reads, in bytes of the budget.
+// step is the cost of following one entry of the FAT besides the reads, in bytes of the budget.
 const step = 32
 
-// next is the cluster behind one; end if absent.
+// next returns the cluster behind one; end is true at the end of the chain.
 func (f *fileSystem) next(cluster int64) (n int64, end bool, err error) {
 	if err := f.meter.Budget.Spend(step); err != nil {
 		return 0, false, err
@@ -44,8 +44,8 @@ func (f *fileSystem) broken(cluster, got int64, want string) error {
 	return &ondisk.FormatError{What: "fat", Off: f.table + cluster*f.Bits/8, Field: field, Got: got, Want: want}
 }
 
-// chain follows a file from its first cluster to the mark of its end, which is what proves that no cluster comes twice.
-// It has least to most clusters; clusters behind the end of a file are kept for it to grow.
+// chain follows a file from its first cluster to the end mark, which proves that no cluster comes twice. It has least
+// to most clusters: a file may keep clusters behind its end.
 func (f *fileSystem) chain(first, most, least int64) ([]guestfile.Run, error) {
 	if !f.Has(first) {
 		return nil, &ondisk.FormatError{

@@ -44,16 +44,16 @@ func (e *entry) name() string {
 	return e.short
 }
 
-// is compares without case, and with both names.
+// is compares a name with both names of an entry, without case.
 func (e *entry) is(name string) bool {
 	return (e.long != "" && equalNames(e.long, name)) || equalNames(e.short, name)
 }
 
-// namesWeight is how much more a byte of a folder costs than one that is read only: an entry of few bytes is a name
-// that is made and compared.
+// namesWeight is the cost of a byte of a folder relative to one that is only read: a few bytes are a name that is built
+// and compared.
 const namesWeight = 5
 
-// each hands the entries of a folder to visit until that says no.
+// each calls visit for the entries of a folder until it returns false.
 func (f *fileSystem) each(dir entry, visit func(entry) bool) error {
 	raw, err := f.folder(dir)
 	if err != nil {
@@ -80,7 +80,7 @@ func (f *fileSystem) each(dir entry, visit func(entry) bool) error {
 	return nil
 }
 
-// folder reads all of a folder, 2 MiB at most.
+// folder reads a whole folder, 2 MiB at most.
 func (f *fileSystem) folder(dir entry) ([]byte, error) {
 	if dir.root && f.Bits != 32 {
 		return ondisk.Bytes(f.meter, f.Root.Off, f.Root.Len)
@@ -118,8 +118,7 @@ func (f *fileSystem) entry(slot []byte, long string) entry {
 	return e
 }
 
-// shortName makes a name of the eleven bytes. What is not ASCII stays as it is: which code page it means stands
-// nowhere.
+// shortName builds a name of the eleven bytes. Bytes other than ASCII stay, since their code page is not stored.
 func shortName(slot []byte) string {
 	name := append([]byte(nil), slot[:11]...)
 	if name[0] == kanji {
@@ -156,7 +155,7 @@ type longName struct {
 	sum   byte
 }
 
-// add takes a slot. One out of order, or with another checksum, is a leftover of a system that knows no long names.
+// add adds a slot. One out of order or with another checksum is a leftover of a system without long names.
 func (l *longName) add(slot []byte) {
 	const last = 0x40
 	order := int(slot[0] &^ last)
@@ -184,7 +183,7 @@ func (l *longName) add(slot []byte) {
 	}
 }
 
-// take gives the long name of the entry with the short name, and forgets it; empty if absent.
+// take returns the long name of the entry with a short name, and forgets it; empty if absent.
 func (l *longName) take(short []byte) string {
 	slots := l.slots
 	l.slots = 0
@@ -228,7 +227,7 @@ func equalNames(a, b string) bool {
 	return a == b
 }
 
-// upper knows pairs of letters only: to Windows "ſ" is no "S".
+// upper maps pairs of letters only: in Windows "ſ" is not "S".
 func upper(r rune) rune {
 	if u := unicode.ToUpper(r); unicode.ToLower(u) == r {
 		return u

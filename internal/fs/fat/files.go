@@ -26,7 +26,7 @@ type fileSystem struct {
 	table  int64 // the FAT in use, in bytes of the volume
 }
 
-// Open reads the FAT12, FAT16 or FAT32 of a partition.
+// Open opens the FAT12, FAT16 or FAT32 of a partition.
 func Open(b *guestfile.Budget, d disk.Disk) (guestfile.FS, error) {
 	boot, err := Read(d)
 	if err != nil {
@@ -36,7 +36,7 @@ func Open(b *guestfile.Budget, d disk.Disk) (guestfile.FS, error) {
 	return f, f.check()
 }
 
-// check refuses what leaves a place of a file in doubt, on top of what package fat asks of a FAT.
+// check refuses a FAT whose files have no certain places, beyond the checks of Read.
 func (f *fileSystem) check() error {
 	most := int64(most16)
 	if f.Bits == 32 {
@@ -89,7 +89,7 @@ func (f *fileSystem) Open(path string) (*guestfile.File, error) {
 	return guestfile.NewFile(f.volume, stored, e.size, runs)
 }
 
-// List gives the names of a folder.
+// List returns the names of a folder.
 func (f *fileSystem) List(path string) ([]guestfile.Entry, error) {
 	e, _, err := f.find(path)
 	if err != nil {
@@ -106,7 +106,7 @@ func (f *fileSystem) List(path string) ([]guestfile.Entry, error) {
 	return out, err
 }
 
-// find follows a path from the root. stored is the path with the names as they stand in the folders.
+// find follows a path from the root. stored is the path with the names as stored in the folders.
 func (f *fileSystem) find(path string) (at entry, stored string, err error) {
 	names := guestfile.Elements(path)
 	if len(names) > guestfile.MaxDepth {

@@ -31,7 +31,7 @@ func traits(k volume.Kind) volume.Traits {
 	}
 }
 
-// kinds are the kinds by the bits of an entry of the FAT.
+// kinds maps the bits of an entry of the FAT to kinds.
 var kinds = map[int64]volume.Kind{12: volume.FAT12, 16: volume.FAT16, 32: volume.FAT32}
 
 func probe(d disk.Disk) (*volume.Volume, error) {
@@ -60,10 +60,9 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 	return v, readLabel(v, d, b)
 }
 
-// readDirty says that a FAT was not unmounted: by the flag of the boot sector, where Windows NT and Linux keep it, or
-// by a bit of the second entry, which DOS and Windows 95 clear while they write. Spec: Linux,
-// include/uapi/linux/msdos_fs.h, FAT_STATE_DIRTY; Microsoft FAT specification 1.03, "ClnShutBitMask". A table whose
-// first entry is not one says nothing.
+// readDirty reports a FAT that was not unmounted. Windows NT and Linux keep a flag in the boot sector. DOS and Windows
+// 95 clear a bit of the second entry while they write. A table whose first entry is wrong has no such bit. Spec: Linux,
+// include/uapi/linux/msdos_fs.h, FAT_STATE_DIRTY; Microsoft FAT specification 1.03, "ClnShutBitMask".
 func readDirty(v *volume.Volume, d disk.Disk, b *Boot) error {
 	dirty := b.Named() && b.State&1 != 0
 	var entries [2]uint32
@@ -88,15 +87,15 @@ func readDirty(v *volume.Volume, d disk.Disk, b *Boot) error {
 	return nil
 }
 
-// tooLarge reports a file system that says it is larger than its partition, as a truncated image does. It can be read
-// as far as it is there; moving the partition would cut off the rest for good.
+// tooLarge reports a file system that is larger than its partition, as in a truncated image. The rest can be read, but
+// a move of the partition would cut off the missing part for good.
 func tooLarge(v *volume.Volume, size int64) {
 	text := fmt.Sprintf("the %s has %d bytes by its boot sector, but the partition has %d", v.Kind, v.Size, size)
 	v.Note("volume-size", ondisk.Warn, text, "run a file-system check in the guest")
 	v.Note("volume-size", ondisk.Refuse, text, "correct the partition table or the file system in the guest first")
 }
 
-// readBackup remembers the copy of the boot sector that FAT32 keeps in its reserved sectors.
+// readBackup finds the copy of the boot sector in the reserved sectors of a FAT32.
 func readBackup(v *volume.Volume, d disk.Disk, b *Boot) error {
 	n := int64(b.BackupSector)
 	if n == 0 || n >= int64(b.Reserved) {
@@ -116,8 +115,8 @@ func readBackup(v *volume.Volume, d disk.Disk, b *Boot) error {
 	return nil
 }
 
-// readLabel prefers the label in the root directory, which is the one that Windows shows. Only the first cluster of a
-// FAT32 root is looked at.
+// readLabel reads the label in the root directory, which Windows shows. It reads only the first cluster of the root of
+// a FAT32.
 func readLabel(v *volume.Volume, d disk.Disk, b *Boot) error {
 	r := b.Root
 	if v.Kind == volume.FAT32 {
@@ -152,13 +151,13 @@ func readLabel(v *volume.Volume, d disk.Disk, b *Boot) error {
 	return nil
 }
 
-// What is read of a root directory for the label, in bytes: formatters make it the first entry.
+// Limits of reading a root directory for the label, in bytes. Formatters make it the first entry.
 const (
 	maxRoot   = 64 << 10
 	rootPiece = 2 << 10
 )
 
-// Label is a text filled up with blanks, as FAT writes it. "NO NAME" is how formatters write none.
+// Label returns a text that is padded with blanks. Formatters write "NO NAME" for an empty one.
 func Label(b []byte) string {
 	s := strings.TrimRight(volume.Text(b), " ")
 	if s == "NO NAME" {

@@ -26,7 +26,7 @@ const (
 	attrEncrypted  = 0x4000
 )
 
-// attrHead is what all attributes begin with. Spec: Linux-NTFS documentation, "Attribute Header".
+// attrHead begins all attributes. Spec: Linux-NTFS documentation, "Attribute Header".
 type attrHead struct {
 	Type        uint32
 	Length      uint32 // with the value, or the runs
@@ -72,7 +72,7 @@ type attr struct {
 	runs []byte // encoded
 }
 
-// split takes the attributes of a record apart. Each one is longer than nothing, so it ends.
+// split decodes the attributes of a record. Each has a positive length, so that the walk ends.
 func (r *record) split() error {
 	used := r.raw[:r.BytesInUse]
 	for at := int64(r.AttrOffset); ; {
@@ -91,7 +91,7 @@ func (r *record) split() error {
 	}
 }
 
-// attr decodes an attribute that begins where b does.
+// attr decodes the attribute at the start of b.
 func (r *record) attr(a *attr, b []byte) error {
 	if len(b) < attrResidentSize {
 		return r.broken(a.at, "attribute", len(b), "24 bytes at least")

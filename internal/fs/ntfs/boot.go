@@ -1,4 +1,4 @@
-// Package ntfs decodes the boot sector of an NTFS volume, and the fix-ups of its records.
+// Package ntfs identifies an NTFS volume, and finds files in it.
 package ntfs
 
 import (
@@ -43,7 +43,7 @@ type Boot struct {
 	Magic             uint16    // 0xaa55, but there are volumes without
 }
 
-// Read decodes the boot sector of a volume: ErrNoMatch when it is no NTFS, ErrFormat when it is a broken one.
+// Read decodes the boot sector of a volume. It returns ErrNoMatch if it is not NTFS, and ErrFormat for a broken one.
 func Read(d disk.Disk) (*Boot, error) {
 	b := &Boot{}
 	if _, err := volume.Superblock(d, 0, binary.LittleEndian, b); err != nil {
@@ -55,7 +55,7 @@ func Read(d disk.Disk) (*Boot, error) {
 	return b, b.check(d.Size())
 }
 
-// check holds the fields to the values that Windows and ntfs-3g accept. size is that of the partition in bytes.
+// check accepts the values that Windows and ntfs-3g accept. size is the size of the partition in bytes.
 func (b *Boot) check(size int64) error {
 	field := func(name string, off int64, got, want any) error {
 		return &ondisk.FormatError{What: what, Off: off, Field: name, Got: got, Want: want}
@@ -82,16 +82,16 @@ func (b *Boot) check(size int64) error {
 	return nil
 }
 
-// Size is that of the file system, in bytes.
+// Size returns the size of the file system in bytes.
 func (b *Boot) Size() int64 { return ondisk.I64(b.TotalSectors) * int64(b.BytesPerSector) }
 
-// Clusters is the number of whole clusters of the volume.
+// Clusters returns the number of whole clusters of the volume.
 func (b *Boot) Clusters() int64 { return b.Size() / b.Cluster() }
 
-// MFT is the byte of the volume where the MFT begins.
+// MFT returns the first byte of the MFT in the volume.
 func (b *Boot) MFT() int64 { return ondisk.I64(b.MFTCluster) * b.Cluster() }
 
-// Cluster is the size of a cluster in bytes, 0 when the field is illegal.
+// Cluster returns the size of a cluster in bytes; 0 if the field is illegal.
 func (b *Boot) Cluster() int64 {
 	n := int64(b.SectorsPerCluster)
 	if n >= 0xf4 { // 2^(256-n) sectors, for clusters above 64 KiB
@@ -102,7 +102,7 @@ func (b *Boot) Cluster() int64 {
 	return n * int64(b.BytesPerSector)
 }
 
-// Record is the size of a record of the MFT in bytes, 0 when the field is illegal.
+// Record returns the size of a record of the MFT in bytes; 0 if the field is illegal.
 func (b *Boot) Record() int64 {
 	n := int64(b.ClustersPerRecord)
 	switch {
@@ -117,13 +117,13 @@ func (b *Boot) Record() int64 {
 	return n
 }
 
-// Stride is the unit in which NTFS guards records against torn writes, in bytes, whatever the size of a sector: the
-// last two bytes of each are kept in the update sequence array, and a counter stands in their place. Spec: Linux-NTFS
-// documentation, "Fixup".
+// Stride is the unit of protection against torn writes in bytes, whatever the size of a sector. The update sequence
+// array keeps the last two bytes of each stride, and a counter stands in their place. Spec: Linux-NTFS documentation,
+// "Fixup".
 const Stride = 512
 
-// UndoFixups puts the last two bytes of each stride of a record back, and reports whether all of them are valid. Behind
-// a header of so many bytes the fix-ups stand in the first 510, so that none displaces another.
+// UndoFixups restores the last two bytes of each stride of a record, and reports whether all fix-ups are valid. They
+// stand behind the header, in the first 510 bytes, so that none displaces another.
 func UndoFixups(raw []byte, header int) bool {
 	at, n := int(binary.LittleEndian.Uint16(raw[4:])), int(binary.LittleEndian.Uint16(raw[6:]))
 	if n != len(raw)/Stride+1 || at < header || at%2 != 0 || at+2*n > Stride-2 {

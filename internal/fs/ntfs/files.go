@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// fileSystem reads files of an NTFS volume, of every version from that of NT 4 (1.2) to that of Windows 11 (3.1).
+// fileSystem reads files of NTFS, from the version of NT 4 (1.2) to that of Windows 11 (3.1).
 type fileSystem struct {
 	volume   disk.Disk
 	cluster  int64           // bytes
@@ -23,15 +23,15 @@ type fileSystem struct {
 	budget   *guestfile.Budget
 }
 
-// maxStructures bounds what is read of records and indexes, in bytes: a volume made to be slow gets no more time.
-// Opening a hundred files takes about 20 MiB.
+// maxStructures bounds the bytes of records and indexes that are read, so that a malicious volume cannot take more
+// time. Opening a hundred files takes about 20 MiB.
 const maxStructures = 128 << 20
 
-// weight is how much more a byte of these structures costs than one that is read only: records and indexes are taken
-// apart.
+// weight is the cost of a byte of these structures relative to one that is only read, since records and indexes are
+// parsed.
 const weight = 4
 
-// spend counts bytes of structures that are going to be read.
+// spend counts bytes of structures before they are read.
 func (n *fileSystem) spend(bytes int64) error {
 	if err := n.own.Spend(bytes); err != nil {
 		return err
@@ -47,7 +47,7 @@ const (
 	upcaseRecord = 10
 )
 
-// Open reads the file system of a partition; ErrNoMatch when it is not NTFS.
+// Open opens the NTFS of a partition. It returns ErrNoMatch if it is not NTFS.
 func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
 	boot, err := Read(volume)
 	if err != nil {
@@ -61,14 +61,14 @@ func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
 	return n, n.readUpcase()
 }
 
-// newFileSystem is a volume of which nothing is known yet.
+// newFileSystem returns a volume of which nothing is known yet.
 func newFileSystem(b *guestfile.Budget, volume disk.Disk) *fileSystem {
 	own := &ondisk.Budget{What: "ntfs", Unit: "bytes of records and indexes", Limit: maxStructures}
 	return &fileSystem{volume: volume, own: own, budget: b}
 }
 
-// readMFT finds the records of the MFT, which itself is a file with a record. When its map of runs is in several
-// records, the first runs lead to the record with the next ones.
+// readMFT finds the records of the MFT, which is itself a file with a record. If its runs are in several records, the
+// first runs lead to the record with the next ones.
 func (n *fileSystem) readMFT(at int64) error {
 	boot, err := guestfile.NewFile(n.volume, "$MFT", n.record, []guestfile.Run{{Len: n.record, At: at}})
 	if err != nil {
@@ -98,7 +98,7 @@ func (n *fileSystem) readMFT(at int64) error {
 	return nil
 }
 
-// List gives the long names of a folder.
+// List returns the long names of a folder.
 func (n *fileSystem) List(path string) ([]guestfile.Entry, error) {
 	dir, err := n.find(path)
 	if err != nil {
@@ -132,7 +132,7 @@ func (n *fileSystem) Open(path string) (*guestfile.File, error) {
 	return v.file(node.path)
 }
 
-// find goes from the root along a path.
+// find follows a path from the root.
 func (n *fileSystem) find(path string) (*node, error) {
 	node, err := n.node(ref{number: rootRecord}, "")
 	if err != nil || path == "" {

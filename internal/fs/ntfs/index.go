@@ -55,8 +55,8 @@ const (
 	keyFolder = 0x10000000 // the file has an index of names
 )
 
-// indexWalk is a walk over the index of a folder, a B+ tree, in its order: that of the names in upper case, by the
-// numbers of their characters.
+// indexWalk walks the index of a folder, a B+ tree, in its order. Names are ordered by the numbers of their characters
+// in upper case.
 type indexWalk struct {
 	fs      *fileSystem
 	path    string
@@ -83,7 +83,7 @@ func (x *indexWalk) broken(field string, got, want any) error {
 	}
 }
 
-// names gives the names of a folder that differ from a name by case at most, or with nil all of them.
+// names visits the names of a folder that equal want without case, or with nil all of them.
 func (node *node) names(want []uint16, visit func(*fileName) error) error {
 	x, err := node.index(want)
 	if err != nil {
@@ -141,7 +141,7 @@ func (node *node) index(want []uint16) (*indexWalk, error) {
 	return x, x.push(b[indexRootSize:])
 }
 
-// measure takes the sizes of the root's value.
+// measure reads the sizes in the value of the root.
 func (x *indexWalk) measure(b []byte) error {
 	if len(b) < indexRootSize+indexHeadSize {
 		return x.broken("root", len(b), "32 bytes at least")
@@ -164,7 +164,7 @@ func (x *indexWalk) measure(b []byte) error {
 	return nil
 }
 
-// push goes to the node whose head begins b.
+// push enters the node whose head begins b.
 func (x *indexWalk) push(b []byte) error {
 	var h indexHead
 	if err := ondisk.Fill(b[:indexHeadSize], binary.LittleEndian, &h); err != nil {
@@ -181,7 +181,7 @@ func (x *indexWalk) push(b []byte) error {
 	return nil
 }
 
-// step visits the next entry, or goes down to the node under it. There is a name, or not at this step.
+// step visits the next entry, or descends to the node below it. It may return no name.
 func (x *indexWalk) step() (*fileName, error) {
 	top := &x.stack[len(x.stack)-1]
 	b := top.entries
@@ -221,7 +221,7 @@ func (x *indexWalk) step() (*fileName, error) {
 	return nil, nil //nolint:nilnil // no name at this step, as the comment on top promises
 }
 
-// compare gives the order of a name and the one that is wanted, 0 when all are.
+// compare returns the order of a name and the wanted one; 0 if all are wanted.
 func (x *indexWalk) compare(n *fileName) int {
 	if x.want == nil {
 		return 0
@@ -229,7 +229,7 @@ func (x *indexWalk) compare(n *fileName) int {
 	return slices.CompareFunc(n.name, x.want, func(a, b uint16) int { return cmp.Compare(x.fs.upcase(a), b) })
 }
 
-// descend goes to a block, once.
+// descend enters a block, once.
 func (x *indexWalk) descend(number uint64) error {
 	blocks := int64(0)
 	if x.blocks != nil {

@@ -22,14 +22,14 @@ type fileName struct {
 	dir   bool
 }
 
-// text is the name. Halves of surrogate pairs, which NTFS allows, become U+FFFD: such a file cannot be asked for.
+// text returns the name. NTFS allows halves of surrogate pairs, which become U+FFFD: such a file cannot be opened by
+// name.
 func (n *fileName) text() string { return string(utf16.Decode(n.name)) }
 
 // maxUpcase is the size of $UpCase, in bytes: a character for each of 65,536.
 const maxUpcase = 128 << 10
 
-// readUpcase reads the volume's own table of upper-case characters: it differs between versions of Windows, and names
-// are unique by the table of the volume.
+// readUpcase reads the upper-case table of the volume. It differs between versions of Windows, and makes names unique.
 func (n *fileSystem) readUpcase() error {
 	node, err := n.node(ref{number: upcaseRecord}, "$UpCase")
 	if err != nil {
@@ -53,7 +53,7 @@ func (n *fileSystem) readUpcase() error {
 	return nil
 }
 
-// upcase is the upper-case form of a character; those that the table does not reach are their own.
+// upcase returns the upper-case form of a character. Characters beyond the table stay.
 func (n *fileSystem) upcase(u uint16) uint16 {
 	if int(u) < len(n.upper) {
 		return n.upper[u]
@@ -61,8 +61,7 @@ func (n *fileSystem) upcase(u uint16) uint16 {
 	return u
 }
 
-// child finds a name in a folder. A name of exactly this spelling comes before others that differ by case, which
-// programs for POSIX make.
+// child finds a name in a folder. An exact match comes before names that differ by case, which POSIX programs make.
 func (node *node) child(name string) (*node, error) {
 	path := name
 	if node.path != "" {

@@ -13,7 +13,7 @@ const (
 	maxAttrParts = 1 << 12 // records that the runs of one value are in: 65,536 runs need about 1,300
 )
 
-// node is a file or a folder: its base record, and the list of its attributes when not all of them are in that.
+// node is a file or a folder: its base record, and the attribute list if it has other records.
 type node struct {
 	fs   *fileSystem
 	path string
@@ -21,7 +21,7 @@ type node struct {
 	list []byte // nil: the record has all
 }
 
-// node reads the base record that a reference of a folder names.
+// node reads the base record of a reference in a folder.
 func (n *fileSystem) node(ref ref, path string) (*node, error) {
 	rec, err := n.load(ref)
 	if err != nil {
@@ -41,7 +41,7 @@ func (n *fileSystem) node(ref ref, path string) (*node, error) {
 	return node, nil
 }
 
-// bytes reads a value of so many bytes at most.
+// bytes reads a value of at most limit bytes.
 func (v *value) bytes(what string, limit int64) ([]byte, error) {
 	f, err := v.file(what)
 	if err != nil {
@@ -57,7 +57,7 @@ func (v *value) bytes(what string, limit int64) ([]byte, error) {
 	return b, ondisk.ReadFull(f, b, 0)
 }
 
-// own adds the attributes that the base record has of a value.
+// own adds the attributes of a value that the base record has.
 func (node *node) own(kind uint32, name string, v *value) error {
 	for i := range node.rec.attrs {
 		if a := &node.rec.attrs[i]; a.Type == kind && a.name == name {
@@ -69,7 +69,7 @@ func (node *node) own(kind uint32, name string, v *value) error {
 	return nil
 }
 
-// read puts a value together; v.found reports whether there is one. The name is in UTF-16.
+// read assembles a value. v.found reports whether there is one. The name is in UTF-16.
 func (node *node) read(kind uint32, name string, v *value) error {
 	if node.list == nil {
 		return node.own(kind, name, v)
@@ -109,7 +109,7 @@ type listed struct {
 
 const listedSize = 0x1a // of an entry, without its name
 
-// listed decodes the entry that b begins with.
+// listed decodes the entry at the start of b.
 func (node *node) listed(b []byte) (e listed, err error) {
 	broken := func(got any) error {
 		return node.rec.broken(0, "attribute list", got, fmt.Sprintf("an entry of 26 to %d bytes", len(b)))
@@ -132,8 +132,7 @@ func (node *node) listed(b []byte) (e listed, err error) {
 	return e, nil
 }
 
-// extension loads a record that the list names. What it says about attribute lists does not count, so lists cannot
-// nest.
+// extension loads a record of the list. Attribute lists in it are ignored, so that lists cannot nest.
 func (node *node) extension(ref ref) (*record, error) {
 	if ref.number == node.rec.number {
 		if ref.sequence != node.rec.Sequence {
@@ -152,7 +151,7 @@ func (node *node) extension(ref ref) (*record, error) {
 	return rec, nil
 }
 
-// part adds the attribute that an entry of a list names.
+// part adds the attribute that an entry of the list names.
 func (r *record) part(e *listed, v *value) error {
 	for i := range r.attrs {
 		if a := &r.attrs[i]; a.Type == e.kind && a.ID == e.id && a.name == e.name {
@@ -163,8 +162,8 @@ func (r *record) part(e *listed, v *value) error {
 		"the one that the attribute list names")
 }
 
-// passable refuses what stands for something else: links, mount points, files whose data is compressed by WOF or
-// removed by deduplication.
+// passable refuses files that stand for others: links, mount points, files that WOF compressed or deduplication
+// removed.
 func (node *node) passable() error {
 	v := value{fs: node.fs}
 	if err := node.read(attrReparse, "", &v); err != nil || !v.found {
@@ -196,7 +195,7 @@ func reparseTag(tag uint32) string {
 	return fmt.Sprintf("tag %#08x", tag)
 }
 
-// utf16le is a text as NTFS stores it.
+// utf16le encodes a text as NTFS stores it.
 func utf16le(s string) string {
 	var b []byte
 	for _, u := range utf16.Encode([]rune(s)) {

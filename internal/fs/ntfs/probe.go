@@ -46,8 +46,8 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 	return v, readNames(v, d, b)
 }
 
-// readBackup looks at the copy of the boot sector, which stands directly behind the file system: normally in the last
-// sector of the partition.
+// readBackup checks the copy of the boot sector directly behind the file system, normally in the last sector of the
+// partition.
 func readBackup(v *volume.Volume, d disk.Disk) error {
 	if v.Size+units.SectorSize > d.Size() {
 		v.Note("ntfs-backup", ondisk.Note,
@@ -75,8 +75,8 @@ func readBackup(v *volume.Volume, d disk.Disk) error {
 	return nil
 }
 
-// fields are the parts of a boot sector that must agree in both copies: all of the BPB but the place on the disk,
-// which tools forget to update in the backup.
+// fields returns the bytes that must agree in both boot sectors: the BPB without the place on the disk, which tools
+// forget to update in the backup.
 func fields(b []byte) []byte {
 	return append(bytes.Clone(b[0x0b:0x18]), b[0x28:0x50]...)
 }
@@ -87,8 +87,8 @@ const (
 	maxVolumeName = 256 // bytes
 )
 
-// readNames reads label and dirty flag from record 3 of the MFT. A record that cannot be read leaves the label empty:
-// the volume moves all the same.
+// readNames reads label, version and dirty flag from record 3 of the MFT. The label is empty if the record cannot be
+// read: the volume can move all the same.
 func readNames(v *volume.Volume, d disk.Disk, b *Boot) error {
 	size := b.Record()
 	off := b.MFT() + volumeRecord*size
@@ -120,7 +120,7 @@ func readNames(v *volume.Volume, d disk.Disk, b *Boot) error {
 	return nil
 }
 
-// attribute gives the value of the first resident attribute of a kind. Every step goes forward.
+// attribute returns the value of the first resident attribute of a kind. Every step goes forward.
 func attribute(rec []byte, kind uint32) ([]byte, bool) {
 	at := int(binary.LittleEndian.Uint16(rec[0x14:]))
 	for at+0x18 <= len(rec) {

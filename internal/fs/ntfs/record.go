@@ -20,8 +20,8 @@ func newRef(raw uint64) ref {
 	return ref{number: ondisk.I64(raw & (1<<bits - 1)), sequence: uint16(raw >> bits)}
 }
 
-// recordHead is the head of a record of the MFT; since version 3.1 the record's number stands behind it. Spec:
-// Linux-NTFS documentation, "File Record".
+// recordHead begins a record of the MFT. Since version 3.1 the number of the record follows it. Spec: Linux-NTFS
+// documentation, "File Record".
 type recordHead struct {
 	Magic          [4]byte // "FILE"
 	FixupOffset    uint16
@@ -55,7 +55,7 @@ type record struct {
 
 func (r *record) dir() bool { return r.Flags&recordFolder != 0 }
 
-// broken is the error of a field of the record.
+// broken returns the error of a field of the record.
 func (r *record) broken(off int64, field string, got, want any) error {
 	return &ondisk.FormatError{
 		What: fmt.Sprintf("ntfs record %d", r.number), Off: r.places[0].Off + off, Field: field,
@@ -63,7 +63,7 @@ func (r *record) broken(off int64, field string, got, want any) error {
 	}
 }
 
-// load reads a record that is in use. The reference must be of this use of the record.
+// load reads a record in use. The sequence number of the reference must match.
 func (n *fileSystem) load(ref ref) (*record, error) {
 	if ref.number >= n.mft.Size()/n.record {
 		return nil, &ondisk.FormatError{
@@ -123,8 +123,8 @@ func (r *record) check(ref ref) error {
 	return nil
 }
 
-// where gives the runs of n bytes from off of the record, as they read with the fix-ups undone: the last two of each
-// 512 bytes are those in the update sequence array, and writing there keeps the record valid.
+// where returns the runs of n bytes from off of the record, as they read without fix-ups. The last two of each 512
+// bytes are those in the update sequence array, where a write keeps the record valid.
 func (r *record) where(off, n int64) []guestfile.Run {
 	var out []guestfile.Run
 	for done := int64(0); done < n; {
@@ -142,7 +142,7 @@ func (r *record) where(off, n int64) []guestfile.Run {
 	return out
 }
 
-// place is where a stored byte of the record lies in the volume, and how many follow it there.
+// place returns the place of a stored byte of the record in the volume, and the number of bytes that follow it there.
 func (r *record) place(off int64) (at, rest int64) {
 	for _, p := range r.places {
 		if off < p.Len {

@@ -20,9 +20,9 @@ const extentHole = -1
 
 var errRunList = errors.New("broken run list")
 
-// runList decodes the runs of an attribute and gives each to add. A byte says how many bytes length (low half) and
-// start (high half) have; a start counts from the one before. A zero byte ends the list. Spec: Linux-NTFS
-// documentation, "Data Runs".
+// runList decodes the runs of an attribute, and calls add for each. A byte has the sizes of length (low half) and start
+// (high half). A start counts from the one before, and a zero byte ends the list. Spec: Linux-NTFS documentation, "Data
+// Runs".
 func runList(b []byte, clusters int64, add func(extent) error) error {
 	last := int64(0)
 	for len(b) > 0 && b[0] != 0 {
@@ -50,7 +50,7 @@ func runList(b []byte, clusters int64, add func(extent) error) error {
 	return nil
 }
 
-// signed is a little-endian number of 1 to 8 bytes.
+// signed decodes a little-endian number of 1 to 8 bytes.
 func signed(b []byte) int64 {
 	n := int64(int8(b[len(b)-1])) //nolint:gosec // the byte with the sign
 	for _, c := range slices.Backward(b[:len(b)-1]) {
@@ -59,10 +59,10 @@ func signed(b []byte) int64 {
 	return n
 }
 
-// value is the value of an attribute, put together from the parts of it.
+// value is the value of an attribute, assembled from its parts.
 type value struct {
 	fs      *fileSystem
-	growing bool // the value is the MFT: what is known of it is used to find the rest
+	growing bool // the value is the MFT: the known part of it leads to the rest
 
 	found       bool
 	at          int64 // of its last part in the volume, for errors
@@ -74,7 +74,7 @@ type value struct {
 	runs        []guestfile.Run // by Off, holes left out; they may go on behind size
 }
 
-// add takes the next part of the value, which is an attribute of rec.
+// add adds the next part of the value, an attribute of rec.
 func (v *value) add(rec *record, a *attr) error {
 	switch {
 	case v.found && (v.resident || a.NonResident == 0):
@@ -128,7 +128,7 @@ func (v *value) extend(e extent) error {
 	return nil
 }
 
-// partial is the MFT as far as its runs are known.
+// partial returns the MFT as far as its runs are known.
 func (v *value) partial() (*guestfile.File, error) {
 	if err := v.fs.budget.Work.Spend(guestfile.RunCost * int64(len(v.runs))); err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (v *value) partial() (*guestfile.File, error) {
 	return guestfile.NewFile(v.fs.volume, "$MFT", min(v.initialised, v.clusters*v.fs.cluster), v.runs)
 }
 
-// plain refuses values whose bytes are not those of the file.
+// plain refuses values whose stored bytes are not those of the file.
 func (v *value) plain(path string) error {
 	switch {
 	case !v.found:
@@ -149,7 +149,7 @@ func (v *value) plain(path string) error {
 	return nil
 }
 
-// file holds the value to what it says about itself.
+// file returns the value as a file, after checking its sizes and runs.
 func (v *value) file(path string) (*guestfile.File, error) {
 	broken := func(field string, got, want any) error {
 		return &ondisk.FormatError{What: fmt.Sprintf("ntfs file %.256q", path), Off: v.at, Field: field, Got: got, Want: want}

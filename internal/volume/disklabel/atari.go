@@ -13,7 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Atari has no mark: sector 0 has neither a magic number nor a checksum that must be right.
+// Atari finds the root sector of AHDI. It has no mark: sector 0 has no magic number, and its checksum need not be
+// right.
 var Atari = volume.Prober{
 	Kinds: []volume.Traits{{Kind: volume.Atari, Slices: "Atari root sector", Foreign: true}},
 	Probe: probeAtari,
@@ -35,7 +36,7 @@ type atariPart struct {
 	Sectors uint32
 }
 
-// atariIDs are the types that make a sector a root sector: three letters are little, any three are less.
+// atariIDs are the types that identify a root sector. Three letters are weak evidence, so that others are not accepted.
 var atariIDs = []string{"GEM", "BGM", "XGM", "RAW", "LNX", "SWP", "MIX", "UNX", "F32", "MAC", "QWA"}
 
 const (
@@ -90,8 +91,8 @@ func atari(v *volume.Volume, p atariPart, base int64, i int) {
 	})
 }
 
-// atariChain follows the further partitions: in each root sector one counts from that sector, and the next root sector
-// from the first.
+// atariChain follows the further partitions. In each root sector a partition counts from that sector, and the next root
+// sector from the first.
 func atariChain(v *volume.Volume, d disk.Disk, first uint32) error {
 	var seen []int64
 	for at := int64(first); ; {

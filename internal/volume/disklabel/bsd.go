@@ -54,7 +54,7 @@ const (
 	bsdWhat  = "bsd disklabel"
 	bsdMagic = 0x82564557
 	bsdMark  = "\x57\x45\x56\x82" // the same, as it stands
-	// maxSlices is what a sector has room for, and NetBSD's own limit.
+	// maxSlices fit into a sector. It is also the limit of NetBSD.
 	maxSlices = 22
 	// rawSlice, called c, is the whole slice or disk on every BSD.
 	rawSlice = 2
@@ -85,8 +85,8 @@ func probeDisklabel(d disk.Disk) (*volume.Volume, error) {
 	return nil, ondisk.ErrNoMatch
 }
 
-// readDisklabel reads a label at a byte offset. Both magic numbers make it one; then it has to be sound. One with a
-// wrong checksum is given beside the error: the BSDs do not use it, but parted makes such.
+// readDisklabel reads a label at a byte offset. Both magic numbers identify it. A label with a wrong checksum is
+// returned with the error: the BSDs do not use it, but parted makes such labels.
 func readDisklabel(d disk.Disk, at int64) (*bsdLabel, error) {
 	l := &bsdLabel{}
 	b, err := volume.Superblock(d, at, binary.LittleEndian, l)
@@ -107,7 +107,7 @@ func readDisklabel(d disk.Disk, at int64) (*bsdLabel, error) {
 	return l, nil
 }
 
-// xor16 is zero over a label whose checksum is right, as all labels of the BSD and Sun families have it.
+// xor16 returns the checksum of BSD and Sun labels. It is zero if the label is sound.
 func xor16(b []byte, order binary.ByteOrder) uint16 {
 	sum := uint16(0)
 	for ; len(b) >= 2; b = b[2:] {
@@ -130,7 +130,7 @@ func (l *bsdLabel) volume(d disk.Disk, at int64) *volume.Volume {
 		off -= base
 		inside := v.OnDisk || (off >= 0 && off+size <= d.Size())
 		if size == 0 || i == rawSlice || (s.Type == 0 && !inside) {
-			continue // NetBSD on a PC calls the whole disk d, which no type is given
+			continue // NetBSD on a PC calls the whole disk d, without a type
 		}
 		if base == 0 && s.Type != 0 && off > d.Size()-size { // elsewhere the label lists other parts of its disk, too
 			leaves(v, bsdWhat, at+atBSDMap+int64(i)*bsdEntry, "slice "+string(rune('a'+i)), off+size)
@@ -145,9 +145,9 @@ func (l *bsdLabel) volume(d disk.Disk, at int64) *volume.Volume {
 	return v
 }
 
-// base settles what the offsets count from, in bytes: the BSDs agree on the entries and not on their meaning. FreeBSD
-// subtracts the offset of the raw slice, which is 0 or the place of the slice on the disk; NetBSD has its place there.
-// OpenBSD's raw slice is the disk, and the offsets are those of the disk.
+// base finds the origin of the offsets, in bytes. The BSDs agree on the entries, but not on their meaning. FreeBSD
+// subtracts the offset of the raw slice, which is 0 or the place of the slice on the disk; NetBSD stores that place
+// there. The raw slice of OpenBSD is the disk, and its offsets are those of the disk.
 func (l *bsdLabel) base(size int64, v *volume.Volume) int64 {
 	off, length := l.place(l.PartitionMap[rawSlice])
 	if l.Partitions <= rawSlice {
@@ -169,7 +169,7 @@ func (l *bsdLabel) base(size int64, v *volume.Volume) int64 {
 	return off
 }
 
-// place is the offset and size of a slice in bytes, at most 2^60 each.
+// place returns offset and size of a slice in bytes, at most 2^60 each.
 func (l *bsdLabel) place(s bsdSlice) (off, size int64) {
 	off, size = int64(s.Offset), int64(s.Sectors)
 	if l.Version > 0 {
@@ -186,7 +186,7 @@ func bsdType(n uint8) string {
 	return fmt.Sprintf("type %d", n)
 }
 
-// bsdName is the name of the pack. "fictitious" is how the BSDs write none.
+// bsdName returns the name of the pack. "fictitious" is an empty name.
 func bsdName(b []byte) string {
 	if s := strings.TrimSpace(volume.Text(b)); s != "fictitious" {
 		return s
@@ -194,7 +194,7 @@ func bsdName(b []byte) string {
 	return ""
 }
 
-// outside refuses to move a container one of whose slices does not lie in it: it would be left behind.
+// outside refuses to move a container if a slice lies outside of it: the slice would be left behind.
 func outside(v *volume.Volume, slice string) {
 	v.Note("slice-outside", ondisk.Refuse,
 		fmt.Sprintf("slice %s of the disklabel does not lie inside of the partition, and would be left behind", slice),

@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// DASD has no mark in the head: most labels lie behind it.
+// DASD finds the label of an IBM mainframe disk. It has no mark in the head, since most labels lie behind it.
 var DASD = volume.Prober{
 	Kinds: []volume.Traits{{Kind: volume.DASD, Slices: "IBM DASD label", Foreign: true, NeverStale: true}},
 	Probe: probeDASD,

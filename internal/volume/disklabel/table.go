@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// newTable returns a partition table of a machine that is no PC, as the content of the whole disk d.
+// newTable returns the partition table of a machine other than a PC, as the content of the whole disk d.
 func newTable(kind volume.Kind, d disk.Disk) *volume.Volume {
 	return &volume.Volume{Kind: kind, Size: d.Size()}
 }
@@ -20,15 +20,15 @@ func newTable(kind volume.Kind, d disk.Disk) *volume.Volume {
 // maxEntries bounds the partitions of such a table.
 const maxEntries = 256
 
-// entry adds a partition that the table has at byte off. One that leaves the disk has no place, and one without a size
-// is not listed.
+// entry adds a partition whose entry is at byte off of the table. A partition that leaves the disk has no place. One
+// without a size is not listed.
 func entry(v *volume.Volume, what string, off int64, p volume.Part) {
 	if p.Size <= 0 {
 		v.Outside = append(v.Outside, ondisk.Field(what, "size of partition "+p.Name, off, p.Size, "1 byte or more"))
 		return
 	}
 	if p.Start < 0 || p.Start > v.Size || p.Size > v.Size-p.Start {
-		if !p.Own { // what is the whole disk can be rounded up
+		if !p.Own { // the size of the whole disk can be rounded up
 			leaves(v, what, off, "partition "+p.Name, p.Start+p.Size)
 		}
 		p.Start = -1
@@ -36,16 +36,16 @@ func entry(v *volume.Volume, what string, off int64, p volume.Part) {
 	v.Parts = append(v.Parts, p)
 }
 
-// leaves keeps that a part ends behind what is divided. off is the place of its entry in the table.
+// leaves adds the error of a part that ends behind its container. off is the place of its entry in the table.
 func leaves(v *volume.Volume, what string, off int64, part string, end int64) {
 	v.Outside = append(v.Outside, ondisk.Field(what, "end of "+part, off, end,
 		fmt.Sprintf("at most %d, where the disk ends", v.Size)))
 }
 
-// blocks is the place of a count of blocks in bytes; none of its factors is above 2^32.
+// blocks converts a number of blocks to bytes. No factor is above 2^32.
 func blocks(n uint32, size int64) int64 { return int64(n) * size }
 
-// fourCC is a type of four characters as people write it: DOS\3 is "DOS3".
+// fourCC formats a type of four characters: DOS\3 is "DOS3".
 func fourCC(n uint32) string {
 	var s strings.Builder
 	for _, c := range binary.BigEndian.AppendUint32(nil, n) {
@@ -61,7 +61,7 @@ func fourCC(n uint32) string {
 	return s.String()
 }
 
-// sum32 is zero over a structure whose checksum is right, as SGI and Amiga have it.
+// sum32 returns the sum of the words of SGI and Amiga. It is zero if the checksum is right.
 func sum32(b []byte) (sum uint32) {
 	for ; len(b) >= 4; b = b[4:] {
 		sum += binary.BigEndian.Uint32(b)

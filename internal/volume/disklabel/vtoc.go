@@ -57,7 +57,7 @@ type sunLabel struct {
 	_        uint16
 	_        [3]uint32
 	Sanity   uint32
-	_        [60]uint32 // time stamps, and what is not used
+	_        [60]uint32 // time stamps, unused
 	_        [2]uint16  // cylinders
 	Heads    uint16
 	Sectors  uint16 // of a track
@@ -137,7 +137,7 @@ func probeSun(d disk.Disk) (*volume.Volume, error) {
 	return v, nil
 }
 
-// solaris is a volume whose boot code and slices lie where Solaris put them. Source: FACTS B5.
+// solaris returns a volume with boot code and slices at the places of Solaris. Source: FACTS B5.
 func solaris(d disk.Disk, what string, ascii, name []byte) *volume.Volume {
 	v := &volume.Volume{Kind: volume.VTOC, Label: volume.Text(name), Size: d.Size()}
 	v.Add("disk label", what)
@@ -147,8 +147,8 @@ func solaris(d disk.Disk, what string, ascii, name []byte) *volume.Volume {
 	return v
 }
 
-// slice adds one that is used, whose entry is at byte off. It starts at a multiple of unit bytes; one that leaves its
-// container has no place. Slice 2 from the start on is the whole disk by custom, also where it has no tag.
+// slice adds a used slice, whose entry is at byte off. It starts at a multiple of unit bytes, and has no place if it
+// leaves its container. Slice 2 at the start is the whole disk by custom, even without a tag.
 func slice(v *volume.Volume, what string, off int64, i int, tag uint16, start, unit, size int64) {
 	if size == 0 || tag == wholeDiskTag {
 		return

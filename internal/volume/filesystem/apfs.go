@@ -80,8 +80,8 @@ func (s *apfsSuper) check(d disk.Disk) error {
 	return volume.BlocksWithin(apfsWhat, "block count", 0x28, s.Blocks, block, d.Size())
 }
 
-// fletcher64 is the checksum of an object. Spec: Apple File System Reference, "Objects"; b is all of it but the
-// checksum.
+// fletcher64 returns the checksum of an object. b is the object without the checksum. Spec: Apple File System
+// Reference, "Objects".
 func fletcher64(b []byte) uint64 {
 	const mod = 1<<32 - 1
 	var low, high uint64

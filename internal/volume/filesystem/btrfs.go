@@ -52,7 +52,7 @@ type btrfsDevice struct {
 const (
 	btrfsWhat  = "btrfs superblock"
 	btrfsAt    = 64 << 10
-	btrfsSize  = 4096 // what the checksum is over
+	btrfsSize  = 4096 // covered by the checksum
 	btrfsMagic = "_BHRfS_M"
 
 	btrfsCRC32C = 0
@@ -87,7 +87,7 @@ func probeBtrfs(d disk.Disk) (*volume.Volume, error) {
 	return v, err
 }
 
-// readBtrfs reads the superblock at off and proves its checksum.
+// readBtrfs reads the superblock at off and verifies its checksum.
 func readBtrfs(d disk.Disk, off int64) (*btrfsSuper, error) {
 	var s btrfsSuper
 	if off > d.Size()-btrfsSize {
@@ -116,7 +116,7 @@ func readBtrfs(d disk.Disk, off int64) (*btrfsSuper, error) {
 	return &s, nil
 }
 
-// btrfsSum computes the sums that the standard library has; of the other two nothing is compared.
+// btrfsSum computes the sums that the standard library has. The other two are not verified.
 func btrfsSum(kind uint16, b []byte) []byte {
 	switch kind {
 	case btrfsCRC32C:
@@ -128,7 +128,7 @@ func btrfsSum(kind uint16, b []byte) []byte {
 	return nil
 }
 
-// check holds the fields to what the kernel mounts. size is that of the partition in bytes.
+// check accepts the values that the kernel mounts. size is the size of the partition in bytes.
 func (s *btrfsSuper) check(size int64) error {
 	sector := int64(s.SectorSize)
 	switch {
@@ -149,7 +149,7 @@ func (s *btrfsSuper) check(size int64) error {
 	return nil
 }
 
-// btrfsCopies looks at the further superblocks, which a rescue needs when the first is lost.
+// btrfsCopies checks the further superblocks, which a rescue needs when the first is lost.
 func btrfsCopies(v *volume.Volume, d disk.Disk, s *btrfsSuper) error {
 	for _, off := range btrfsMirrors {
 		if off > v.Size-btrfsSize {

@@ -89,7 +89,7 @@ func (s *f2fsSuper) field(name string, off int64, got, want any) error {
 	return ondisk.Field(f2fsWhat, name, f2fsAt+off, got, want)
 }
 
-// check holds the fields to what the kernel mounts. size is that of the partition in bytes.
+// check accepts the values that the kernel mounts. size is the size of the partition in bytes.
 func (s *f2fsSuper) check(raw []byte, size int64) error {
 	switch {
 	case s.LogBlockSize < 12 || s.LogBlockSize > 16:
@@ -117,7 +117,7 @@ func (s *f2fsSuper) check(raw []byte, size int64) error {
 	return volume.BlocksWithin(f2fsWhat, "block count", f2fsAt+0x24, s.Blocks, s.block(), size)
 }
 
-// checksum is a CRC-32 that begins with the magic and is not inverted at the end.
+// checksum verifies a CRC-32 that begins with the magic number and is not inverted at the end.
 func (s *f2fsSuper) checksum(raw []byte) error {
 	if s.Feature&f2fsFeatureSum == 0 {
 		return nil
@@ -136,7 +136,8 @@ func (s *f2fsSuper) block() int64 { return 1 << s.LogBlockSize }
 
 func (s *f2fsSuper) several() bool { return s.Devices[1].Path[0] != 0 }
 
-// blocks are those on this device: on the first of several, the segments and what is in front of them.
+// blocks returns the number of blocks on this device. On the first of several, these are its segments and the blocks in
+// front of them.
 func (s *f2fsSuper) blocks() int64 {
 	if s.several() {
 		return int64(s.Segment0) + int64(s.Devices[0].Segments)<<s.LogBlocksPerSeg

@@ -46,7 +46,7 @@ const (
 func probeHFS(d disk.Disk) (*volume.Volume, error) {
 	b, err := readHFS(d)
 	if b != nil && b.wraps() {
-		return nil, ondisk.ErrNoMatch // it is the volume inside that counts
+		return nil, ondisk.ErrNoMatch // the volume inside counts
 	}
 	if err != nil {
 		return nil, err
@@ -59,8 +59,8 @@ func probeHFS(d disk.Disk) (*volume.Volume, error) {
 	return v, nil
 }
 
-// readHFS finds a master directory block, and gives one that is broken together with its error. Two letters are too few
-// to know it by: the constant in the middle has to be there.
+// readHFS reads a master directory block, and returns a broken one together with its error. Two letters are weak
+// evidence, so that the constant in the middle must be there.
 func readHFS(d disk.Disk) (*hfsBlock, error) {
 	var b hfsBlock
 	if _, err := volume.Superblock(d, hfsAt, binary.BigEndian, &b); err != nil {
@@ -80,7 +80,7 @@ func (b *hfsBlock) end() int64 {
 	return int64(b.FirstBlock)*hfsSector + int64(b.Blocks)*int64(b.BlockSize)
 }
 
-// check is about areas. size is that of the partition in bytes.
+// check bounds the areas. size is the size of the partition in bytes.
 func (b *hfsBlock) check(size int64) error {
 	block := int64(b.BlockSize)
 	switch {
@@ -98,7 +98,7 @@ func (b *hfsBlock) check(size int64) error {
 	return nil
 }
 
-// hfsWrapped is where an HFS+ begins in the wrapper that let old systems tell what they saw; 0 without one.
+// hfsWrapped returns the start of an HFS+ in the wrapper that old systems read; 0 without a wrapper.
 func hfsWrapped(d disk.Disk) (int64, error) {
 	b, err := readHFS(d)
 	switch {

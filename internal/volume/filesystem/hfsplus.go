@@ -93,7 +93,7 @@ func (h *hfsPlusHeader) describe(v *volume.Volume) {
 	}
 }
 
-// check is about the header at a place. size is what the partition has from the volume on, in bytes.
+// check verifies the header at a place. size is the size of the partition from the volume on, in bytes.
 func (h *hfsPlusHeader) check(at, size int64) error {
 	block := int64(h.BlockSize)
 	if !volume.PowerBetween(block, 512, 1<<31) {
@@ -134,8 +134,8 @@ type hfsKey struct {
 	Name   [512]byte
 }
 
-// label is the name of the root folder, which is the first in the catalog: its parent has number 1. A catalog that
-// cannot be read leaves the label empty.
+// label returns the name of the root folder, which is the first in the catalog: its parent has number 1. It is empty if
+// the catalog cannot be read.
 func (h *hfsPlusHeader) label(d disk.Disk, off int64) (string, error) {
 	const leaf, parentOfRoot = -1, 1
 	var t hfsTree
@@ -155,7 +155,7 @@ func (h *hfsPlusHeader) label(d disk.Disk, off int64) (string, error) {
 	return ondisk.UTF16Z(k.Name[:2*k.Length], binary.BigEndian), nil
 }
 
-// node decodes what stands at the start of node n of the catalog.
+// node decodes the start of node n of the catalog.
 func (h *hfsPlusHeader) node(d disk.Disk, off, n, size int64, v any) error {
 	at, block := n*size, int64(h.BlockSize)
 	for _, e := range h.Catalog.Extents {
@@ -169,8 +169,8 @@ func (h *hfsPlusHeader) node(d disk.Disk, off, n, size int64, v any) error {
 	return ondisk.ErrNoMatch
 }
 
-// hfsUUID is made from a 64-bit number, by the rule of libblkid: an MD5 under Apple's name space, marked as version 3.
-// Nothing is protected by it.
+// hfsUUID derives a UUID from a 64-bit number as libblkid does: an MD5 in the name space of Apple, marked as version 3.
+// It protects nothing.
 func hfsUUID(id [8]byte) string {
 	if id == [8]byte{} {
 		return ""

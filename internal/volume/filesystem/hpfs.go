@@ -72,7 +72,7 @@ func probeHPFS(d disk.Disk) (*volume.Volume, error) {
 	return v, hpfsBootSector(v, d)
 }
 
-// hpfsBootSector takes label and parameter block from a boot sector that is HPFS's own.
+// hpfsBootSector reads label and parameter block from a boot sector of HPFS.
 func hpfsBootSector(v *volume.Volume, d disk.Disk) error {
 	var b hpfsBoot
 	if _, err := volume.Superblock(d, 0, binary.LittleEndian, &b); err != nil {

@@ -73,7 +73,7 @@ func probeISO9660(d disk.Disk) (*volume.Volume, error) {
 	return v, isoFurther(v, d, &p)
 }
 
-// check is about both copies of each number. size is that of the partition in bytes.
+// check verifies both copies of each number. size is the size of the partition in bytes.
 func (p *isoDescriptor) check(size int64) error {
 	block := int64(p.BlockSize)
 	switch {
@@ -91,8 +91,8 @@ func (p *isoDescriptor) check(size int64) error {
 	return volume.BlocksWithin(isoWhat, "volume space size", isoAt+0x50, uint64(p.Blocks), block, size)
 }
 
-// isoFurther reads the descriptors behind the first: Joliet has a longer label, and those of UDF make the volume a
-// bridge.
+// isoFurther reads the descriptors behind the first. Joliet has a longer label, and the descriptors of UDF make the
+// volume a bridge.
 func isoFurther(v *volume.Volume, d disk.Disk, p *isoDescriptor) error {
 	ended := false
 	for i := int64(1); i < isoMost; i++ {
@@ -117,12 +117,12 @@ func isoFurther(v *volume.Volume, d disk.Disk, p *isoDescriptor) error {
 	return nil
 }
 
-// joliet tells by the escape sequence that names are UCS-2. Spec: Joliet Specification, "SVD Escape Sequences Field".
+// joliet reports whether the escape sequence is one of UCS-2. Spec: Joliet Specification, "SVD Escape Sequences Field".
 func (p *isoDescriptor) joliet() bool {
 	return slices.Contains([]string{"%/@", "%/C", "%/E"}, volume.Text(p.Escapes[:4]))
 }
 
-// isoLabel prefers the name of Joliet, unless it is the same cut at 16 characters.
+// isoLabel prefers the name of Joliet, unless it is the same name cut at 16 characters.
 func isoLabel(v *volume.Volume, plain, joliet []byte) {
 	name := ondisk.UTF16Z(joliet, binary.BigEndian)
 	if name != "" && !strings.HasPrefix(string(plain), name) {
@@ -130,7 +130,8 @@ func isoLabel(v *volume.Volume, plain, joliet []byte) {
 	}
 }
 
-// isoUUID is a date as libblkid prints it: year, month, day, hour, minute, second, hundredths. All zeros are none.
+// isoUUID formats a date as libblkid does: year, month, day, hour, minute, second, hundredths. All zeros are an empty
+// text.
 func isoUUID(date [17]byte) string {
 	digits := string(date[:16])
 	if strings.Trim(digits, "0123456789") != "" || (strings.Trim(digits, "0") == "" && date[16] == 0) {
@@ -143,7 +144,7 @@ func isoUUID(date [17]byte) string {
 	return strings.Join(parts, "-")
 }
 
-// ignoreNoMatch is for what is looked for inside of a volume, where it may be absent.
+// ignoreNoMatch drops ErrNoMatch of a structure that a volume may lack.
 func ignoreNoMatch(err error) error {
 	if errors.Is(err, ondisk.ErrNoMatch) {
 		return nil

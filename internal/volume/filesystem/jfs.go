@@ -78,7 +78,7 @@ func probeJFS(d disk.Disk) (*volume.Volume, error) {
 	return v, nil
 }
 
-// end is where the last of aggregate, work space of fsck and log ends, in bytes.
+// end returns the end of aggregate, work space of fsck and log, in bytes.
 func (s *jfsSuper) end() int64 {
 	end := ondisk.I64(s.Size) * int64(s.PhysicalSize)
 	end = max(end, s.Fsck.end()*int64(s.BlockSize))
@@ -88,7 +88,7 @@ func (s *jfsSuper) end() int64 {
 	return end
 }
 
-// check wants sizes that agree with their logarithms. size is that of the partition in bytes.
+// check verifies that sizes agree with their logarithms. size is the size of the partition in bytes.
 func (s *jfsSuper) check(size int64) error {
 	block, physical := int64(s.BlockSize), int64(s.PhysicalSize)
 	switch {

@@ -85,7 +85,7 @@ func (b *refsBoot) check(d disk.Disk) error {
 	return volume.BlocksWithin(refsWhat, "sectors", 0x18, b.Sectors, sector, d.Size())
 }
 
-// refsSum leaves out the jump and the checksum itself. Spec: Microsoft, "Computing a File System Recognition Checksum".
+// refsSum skips the jump and the checksum itself. Spec: Microsoft, "Computing a File System Recognition Checksum".
 func refsSum(b []byte) uint16 {
 	var sum uint16
 	for i, c := range b {

@@ -82,7 +82,7 @@ func (s *reiserSuper) volume(magic string) *volume.Volume {
 	return v
 }
 
-// check is about the superblock at a place. size is that of the partition in bytes.
+// check verifies the superblock at a place. size is the size of the partition in bytes.
 func (s *reiserSuper) check(at, size int64) error {
 	block := int64(s.BlockSize)
 	if !volume.PowerBetween(block, 512, 8192) {

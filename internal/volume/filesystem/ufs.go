@@ -50,7 +50,7 @@ const (
 	ufsMinBlock = 4096
 )
 
-// ufsPlaces are where boot code looks, in its order. Spec: FreeBSD, sys/ufs/ffs/fs.h, SBLOCKSEARCH.
+// ufsPlaces are the places that boot code searches, in its order. Spec: FreeBSD, sys/ufs/ffs/fs.h, SBLOCKSEARCH.
 var ufsPlaces = []int64{64 << 10, 8 << 10, 0, 256 << 10}
 
 func probeUFS(d disk.Disk) (*volume.Volume, error) {
@@ -82,8 +82,8 @@ func probeUFS(d disk.Disk) (*volume.Volume, error) {
 	return nil, ondisk.ErrNoMatch
 }
 
-// belongs tells a superblock at a place from a copy of one, or from that of an image in a file. A UFS1 with blocks of
-// 64 KiB has a copy where UFS2 has its superblock.
+// belongs reports whether a superblock stands in its place. It may be a copy, or lie in an image in a file. A UFS1 with
+// blocks of 64 KiB has a copy in the place of UFS2.
 func (s *ufsSuper) belongs(at int64) bool {
 	if s.Magic == ufs2Magic {
 		return s.SuperPlace == at
@@ -113,7 +113,7 @@ func (s *ufsSuper) frags() int64 {
 	return int64(s.OldSize)
 }
 
-// check is about the superblock at a place. size is that of the partition in bytes.
+// check verifies the superblock at a place. size is the size of the partition in bytes.
 func (s *ufsSuper) check(at, size int64) error {
 	block, frag := int64(s.BlockSize), int64(s.FragSize)
 	atSize := int64(0x24)

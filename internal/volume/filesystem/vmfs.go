@@ -74,7 +74,7 @@ func probeVMFS(d disk.Disk) (*volume.Volume, error) {
 	return v, vmfsVolume(v, d)
 }
 
-// vmfsVolume reads the header of the file system. The further devices of a large VMFS have none.
+// vmfsVolume reads the header of the file system. Only the first device of a large VMFS has one.
 func vmfsVolume(v *volume.Volume, d disk.Disk) error {
 	var h vmfsHeader
 	at := v.DataStart + vmfsOffset
@@ -96,7 +96,7 @@ func vmfsVolume(v *volume.Volume, d disk.Disk) error {
 	return nil
 }
 
-// vmfsVersion is the version that the makers speak of: 14 stands for VMFS 5, what is below for VMFS 3.
+// vmfsVersion returns the version of VMFS: 14 stands for VMFS 5, lower numbers for VMFS 3.
 func vmfsVersion(major uint32) string {
 	switch {
 	case major >= vmfs6Major:
@@ -107,7 +107,7 @@ func vmfsVersion(major uint32) string {
 	return "3"
 }
 
-// vmfsID is an identifier as ESXi and libblkid write it: two numbers, a half, and the address of a network card.
+// vmfsID formats an identifier as ESXi and libblkid do: two numbers, a half, and the address of a network card.
 func vmfsID(b [16]byte) string {
 	return fmt.Sprintf("%02x%02x%02x%02x-%02x%02x%02x%02x-%02x%02x-%x", b[3], b[2], b[1], b[0], b[7], b[6], b[5], b[4],
 		b[9], b[8], b[10:])

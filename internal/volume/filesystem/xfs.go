@@ -83,7 +83,7 @@ func probeXFS(d disk.Disk) (*volume.Volume, error) {
 
 func (s *xfsSuper) number() uint16 { return s.Version & 0xf }
 
-// check holds the fields to what the kernel mounts. size is that of the partition in bytes.
+// check accepts the values that the kernel mounts. size is the size of the partition in bytes.
 func (s *xfsSuper) check(size int64) error {
 	block := int64(s.BlockSize)
 	groups := uint64(s.AGCount) * uint64(s.AGBlocks)
@@ -110,7 +110,7 @@ func (s *xfsSuper) check(size int64) error {
 	return volume.BlocksWithin(xfsWhat, "data blocks", 0x08, s.DataBlocks, block, size)
 }
 
-// checksum is over the sector of the superblock, with the field itself zero.
+// checksum verifies the sector of the superblock, with the field itself zero.
 func (s *xfsSuper) checksum(d disk.Disk) error {
 	if s.number() < 5 {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// outermost settles pairs that are no contradiction: one volume shows through another.
-func outermost(found []*volume.Volume) []*volume.Volume {
+// unwrap resolves pairs that are no contradiction: a container, and the volume that shows through it.
+func unwrap(found []*volume.Volume) []*volume.Volume {
 	for i, outer := range found {
 		if len(found) == 1 || !showsContent(outer) {
 			continue
@@ -25,22 +25,21 @@ func outermost(found []*volume.Volume) []*volume.Volume {
 	return found
 }
 
-// withoutRuins leaves out superblocks that are broken where another one is sound: a new file system seldom covers all
-// that an old one left.
-func withoutRuins(found []*volume.Volume) []*volume.Volume {
+// dropStale drops broken superblocks where another one is sound. A new file system seldom covers all of an old one.
+func dropStale(found []*volume.Volume) []*volume.Volume {
 	if !slices.ContainsFunc(found, func(v *volume.Volume) bool { return !broken(v) }) {
 		return found
 	}
 	var left []*volume.Volume
-	var ruins []ondisk.Issue
+	var stale []ondisk.Issue
 	for _, v := range found {
 		if broken(v) && !Traits(v.Kind).NeverStale {
-			ruins = append(ruins, v.Issues...)
+			stale = append(stale, v.Issues...)
 		} else {
 			left = append(left, v)
 		}
 	}
-	for _, r := range ruins {
+	for _, r := range stale {
 		left[0].Note("leftover", ondisk.Note, "a broken superblock is taken for a leftover: "+r.Text, "")
 	}
 	return left
@@ -50,10 +49,9 @@ func broken(v *volume.Volume) bool {
 	return slices.ContainsFunc(v.Issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.BadVolume })
 }
 
-// settle says which of several volumes counts, and that there are others: who makes a volume does not always wipe what
-// was there. All are heard. What is sound moves as it is whichever is right, and with it the place that a boot sector
-// stores.
-func settle(found []*volume.Volume) *volume.Volume {
+// choose chooses the volume that counts, and reports the others as an issue: making a volume does not always wipe the
+// old one. Whichever is right, a sound volume moves with the place that its boot sector stores.
+func choose(found []*volume.Volume) *volume.Volume {
 	if len(found) == 1 {
 		return found[0]
 	}
@@ -86,13 +84,13 @@ func settle(found []*volume.Volume) *volume.Volume {
 	return first
 }
 
-// showsContent reports whether what the volume holds can be seen at its own start: that of a Linux RAID which keeps its
-// superblock at the end, and the unencrypted part of BitLocker To Go, which is a FAT.
+// showsContent reports whether the content of a volume is visible at its own start. This is so for a Linux RAID with
+// its superblock at the end, and for BitLocker To Go, which begins with a FAT.
 func showsContent(v *volume.Volume) bool {
 	return (v.AtEnd && v.DataStart == 0) || Traits(v.Kind).ShowsContent
 }
 
-// describe names a volume in a line.
+// describe names a volume by kind and label.
 func describe(v *volume.Volume) string {
 	if v.Label == "" {
 		return string(v.Kind)

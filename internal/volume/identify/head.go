@@ -9,23 +9,23 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// What is read once for all probers, in bytes.
+// Sizes of the head that is read once for all probers, in bytes.
 const (
 	headSize  = 8 << 10 // most superblocks lie in it
 	frontSize = 4 << 10 // those of the common file systems do in this
 )
 
-// headed is a disk whose first bytes are at hand.
+// headed is a disk whose first bytes are in memory.
 type headed struct {
 	disk.Disk
 	head []byte
 }
 
-// heads are buffers for use again: a table can name thousands of volumes.
+// heads keeps buffers for reuse: a table can name thousands of volumes.
 var heads = sync.Pool{New: func() any { return new([headSize]byte) }}
 
-// withHead reads the head of d, so many bytes. One that cannot be read as a whole is left to the probers, which need
-// less of it. done gives the buffer back; nothing may read after that.
+// withHead reads the first size bytes of d. If they cannot be read as a whole, the probers read what they need. done
+// returns the buffer, and nothing may read after it.
 func withHead(d disk.Disk, size int64) (h headed, done func()) {
 	buf, _ := heads.Get().(*[headSize]byte)
 	done = func() { heads.Put(buf) }
@@ -36,7 +36,7 @@ func withHead(d disk.Disk, size int64) (h headed, done func()) {
 	return headed{d, head}, done
 }
 
-// mayBe reports whether the head has a mark of a prober. Without a head nothing is known.
+// mayBe reports whether the head has a mark of a prober. Without a head every prober may match.
 func (h headed) mayBe(p volume.Prober) bool {
 	if h.head == nil || len(p.Marks) == 0 {
 		return true
@@ -46,7 +46,7 @@ func (h headed) mayBe(p volume.Prober) bool {
 	})
 }
 
-// ReadAt reads from the head what lies in it.
+// ReadAt reads from the head where it can.
 func (h headed) ReadAt(p []byte, off int64) (int, error) {
 	if off >= 0 && off <= int64(len(h.head)-len(p)) {
 		return copy(p, h.head[off:]), nil

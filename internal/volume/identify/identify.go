@@ -1,4 +1,4 @@
-// Package identify finds what a partition holds: it asks all probers, and settles what they answer.
+// Package identify finds the content of a partition: it asks all probers, and chooses between their answers.
 package identify
 
 import (
@@ -9,9 +9,9 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Probe asks all probers. Two that match are an issue, never a silent first winner; what none knows has a name at most
-// by its magic number, or is Unknown. The error is one of reading. at is the byte offset of whole on the disk: messages
-// name places on the disk.
+// Probe asks all probers. Two that match are an issue, never a silent first winner. A volume that no prober knows is
+// named by its magic number, or is Unknown. The error is one of reading. at is the byte offset of whole on the disk,
+// since messages name places on the disk.
 func Probe(whole disk.Disk, at int64) (*volume.Volume, error) {
 	d, done := withHead(whole, headSize)
 	defer done()
@@ -22,9 +22,9 @@ func Probe(whole disk.Disk, at int64) (*volume.Volume, error) {
 	return byMagic(d)
 }
 
-// Glance is Probe for who wants to know what a volume is, and no more: a sound one with a mark in its first 4 KiB is
-// believed. What else could show farther in or at the end is only looked for without such a mark: an array that keeps
-// its superblock at the end (it holds what was found), or what an earlier use of the space left.
+// Glance identifies a volume with fewer reads than Probe: a sound one with a mark in its first 4 KiB is believed. Only
+// without such a mark does it look farther: for the superblock of an array at the end, and for the remains of an
+// earlier use.
 func Glance(whole disk.Disk, at int64) (*volume.Volume, error) {
 	v, err := Front(whole, at)
 	if err != nil || (v.Kind != volume.Unknown && !broken(v)) {
@@ -33,7 +33,7 @@ func Glance(whole disk.Disk, at int64) (*volume.Volume, error) {
 	return Probe(whole, at)
 }
 
-// Front is what shows by a mark in the first 4 KiB of a volume.
+// Front identifies a volume by the marks in its first 4 KiB alone.
 func Front(whole disk.Disk, at int64) (*volume.Volume, error) {
 	d, done := withHead(whole, frontSize)
 	defer done()
@@ -43,7 +43,7 @@ func Front(whole disk.Disk, at int64) (*volume.Volume, error) {
 	return d.ask(at, func(p volume.Prober) bool { return len(p.Marks) > 0 && d.mayBe(p) })
 }
 
-// ask asks the probers that may know the volume, and settles what they say.
+// ask asks the probers that may know the volume, and chooses between their answers.
 func (h headed) ask(at int64, may func(p volume.Prober) bool) (*volume.Volume, error) {
 	var found []*volume.Volume
 	for _, p := range Probers {
@@ -71,5 +71,5 @@ func (h headed) ask(at int64, may func(p volume.Prober) bool) (*volume.Volume, e
 	if len(found) == 0 {
 		return &volume.Volume{Kind: volume.Unknown}, nil
 	}
-	return settle(withoutRuins(withoutSlices(withoutHidden(outermost(found))))), nil
+	return choose(dropStale(dropSliced(dropHidden(unwrap(found))))), nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// magic is what has a name by one of its magic numbers, and nothing else is read of it.
+// magic is a kind that is known by its magic number alone.
 type magic struct {
 	volume.Traits
 	marks []volume.Mark
@@ -19,7 +19,7 @@ type magic struct {
 	sound func(d disk.Disk) (bool, error)
 }
 
-// magics are asked where no prober knows the volume. Kinds and places are those of libblkid.
+// magics are tried if no prober knows the volume. Kinds and places are those of libblkid.
 var magics = []magic{
 	{volume.Traits{Kind: "bcachefs"}, []volume.Mark{{
 		Off:   0x1018,
@@ -96,7 +96,7 @@ func minixMarks(numbers ...string) (marks []volume.Mark) {
 	return marks
 }
 
-// byMagic names a volume that no prober knows by its magic number, and is Unknown without one.
+// byMagic names a volume by its magic number. Without one it is Unknown.
 func byMagic(d disk.Disk) (*volume.Volume, error) {
 	for _, m := range magics {
 		known, err := m.known(d)

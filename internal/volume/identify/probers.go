@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/volume/stack"
 )
 
-// Probers is the table of contents. All of them run on every partition.
+// Probers lists all probers. All of them run on every partition.
 var Probers = []volume.Prober{
 	ntfs.Prober,
 	fat.Prober,
@@ -67,7 +67,7 @@ func Kinds(yield func(volume.Traits) bool) {
 	_ = yield(stack.LDM) && yield(volume.Traits{Kind: volume.Unknown})
 }
 
-// Traits returns what is known of a kind.
+// Traits returns the traits of a kind, with the defaults filled in.
 func Traits(k volume.Kind) volume.Traits {
 	t := volume.Traits{Kind: k}
 	for known := range Kinds {

@@ -6,8 +6,8 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// withoutHidden leaves out what is a part of another volume that was found.
-func withoutHidden(found []*volume.Volume) []*volume.Volume {
+// dropHidden drops volumes that are parts of another one that was found.
+func dropHidden(found []*volume.Volume) []*volume.Volume {
 	var hidden []volume.Kind
 	for _, v := range found {
 		hidden = append(hidden, Traits(v.Kind).Hides)
@@ -15,8 +15,8 @@ func withoutHidden(found []*volume.Volume) []*volume.Volume {
 	return slices.DeleteFunc(found, func(v *volume.Volume) bool { return slices.Contains(hidden, v.Kind) })
 }
 
-// withoutSlices leaves out what lies in the slices of a label that was found too.
-func withoutSlices(found []*volume.Volume) []*volume.Volume {
+// dropSliced drops volumes that lie in the slices of a label that was found.
+func dropSliced(found []*volume.Volume) []*volume.Volume {
 	i := slices.IndexFunc(found, func(v *volume.Volume) bool { return Sliced(v.Kind) && len(v.Parts) > 0 })
 	if i < 0 {
 		return found

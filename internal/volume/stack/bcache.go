@@ -70,7 +70,7 @@ func probeBcache(d disk.Disk) (*volume.Volume, error) {
 	return v, bcacheData(v, &s)
 }
 
-// bcacheData says where the data begin, by the version.
+// bcacheData finds the start of the data, which depends on the version.
 func bcacheData(v *volume.Volume, s *bcacheSuper) error {
 	const beforeOffsets = 16 // sectors
 	sector, role := s.Place, "backing device"

@@ -67,8 +67,8 @@ const (
 	fveToGo = "\x3b\xd6\x67\x49\x29\x2e\xd8\x4a\x83\x99\xf6\xa3\x39\xe3\xd0\x01"
 )
 
-// fveMethods are the ways in which a volume is encrypted. Spec: libbde documentation, "Encryption methods"; the last
-// two came with Windows 10.
+// fveMethods names the methods of encryption. Spec: libbde documentation, "Encryption methods"; the last two came with
+// Windows 10.
 var fveMethods = map[uint32]string{
 	0x8000: "AES-CBC 128 with diffuser", 0x8001: "AES-CBC 256 with diffuser", 0x8002: "AES-CBC 128", 0x8003: "AES-CBC 256",
 	0x8004: "AES-XTS 128", 0x8005: "AES-XTS 256",
@@ -95,7 +95,7 @@ func probeBitLocker(d disk.Disk) (*volume.Volume, error) {
 	default:
 		blocks = h.Blocks[:]
 	}
-	// The encrypted inner boot sector keeps the old place, and the TPM of the guest measures what a move changes.
+	// The encrypted inner boot sector keeps the old place, and a move changes bytes that the TPM of the guest measures.
 	v := &volume.Volume{Kind: volume.BitLocker, Size: d.Size()}
 	v.Note("bitlocker", ondisk.Unbootable,
 		"BitLocker: the encrypted boot sector keeps the old place of the volume, and the guest will ask for the recovery key",
@@ -103,7 +103,7 @@ func probeBitLocker(d disk.Disk) (*volume.Volume, error) {
 	return v, fveDetails(v, d, blocks)
 }
 
-// fveDetails reads the first good metadata block. Without one the volume is what it was before.
+// fveDetails reads the first good metadata block. Without one the volume keeps its defaults.
 func fveDetails(v *volume.Volume, d disk.Disk, blocks []uint64) error {
 	for _, at := range blocks {
 		if at == 0 || d.Size() < fveBlockSize || at > ondisk.U64(d.Size()-fveBlockSize) {
@@ -127,7 +127,7 @@ func fveDetails(v *volume.Volume, d disk.Disk, blocks []uint64) error {
 	return nil
 }
 
-// fveLabel takes the description: name of the computer, drive and date. at is the place of the block, size that of its
+// fveLabel reads the description: name of the computer, drive and date. at is the place of the block, size that of its
 // metadata.
 func fveLabel(v *volume.Volume, d disk.Disk, at, size int64) error {
 	at, size = at+fveBlockSize, min(size, fveMaxMetadata)-48

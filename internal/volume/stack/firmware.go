@@ -17,8 +17,8 @@ type firmwareRAID struct {
 	known   func(b []byte) bool // b is the sector there
 }
 
-// firmwareRAIDs are in the order of libblkid. Spec: util-linux, libblkid/src/superblocks/*_raid.c; the sums of nvidia
-// and jmicron are those of dmraid, lib/format/ataraid/nv.c and jm.c.
+// firmwareRAIDs are in the order of libblkid. Spec: util-linux, libblkid/src/superblocks/*_raid.c; for the sums of
+// nvidia and jmicron dmraid, lib/format/ataraid/nv.c and jm.c.
 var firmwareRAIDs = []firmwareRAID{
 	{"ddf_raid_member", []int64{1, 257}, isDDF},
 	{"isw_raid_member", []int64{2}, func(b []byte) bool {
@@ -43,11 +43,11 @@ var firmwareRAIDs = []firmwareRAID{
 	{"jmicron_raid_member", []int64{1}, isJMicron},
 }
 
-// minFirmwareRAID is the smallest disk that is looked at, in bytes, as libblkid has it.
+// minFirmwareRAID is the smallest disk that is searched, in bytes, as in libblkid.
 const minFirmwareRAID = 256 * units.KiB
 
-// FirmwareRAID names the array of a BIOS or controller that a whole disk is a member of, as libblkid does, and gives
-// the place of its metadata in bytes; name is empty if absent.
+// FirmwareRAID names the array of a BIOS or controller that a whole disk belongs to, as libblkid does. at is the place
+// of its metadata in bytes; name is empty if absent.
 func FirmwareRAID(d disk.Disk) (name string, at int64, err error) {
 	if d.Size() < minFirmwareRAID {
 		return "", 0, nil
@@ -73,14 +73,14 @@ func FirmwareRAID(d disk.Disk) (name string, at int64, err error) {
 	return "", 0, nil
 }
 
-// isDDF knows the anchor of a DDF by its signature, in either byte order, and its revision: "01.02.00".
+// isDDF checks the signature of a DDF anchor, in either byte order, and its revision: "01.02.00".
 func isDDF(b []byte) bool {
 	const magic, revision = 0xde11de11, 32
 	known := binary.BigEndian.Uint32(b) == magic || binary.LittleEndian.Uint32(b) == magic
 	return known && b[revision] == '0' && b[revision+2] == '.' && b[revision+5] == '.'
 }
 
-// isVIA wants version 0 to 2, and in byte 50 the sum of those in front of it.
+// isVIA checks version 0 to 2, and in byte 50 the sum of the bytes in front of it.
 func isVIA(b []byte) bool {
 	const sum = 50
 	var n byte
@@ -90,13 +90,13 @@ func isVIA(b []byte) bool {
 	return binary.LittleEndian.Uint16(b) == 0xaa55 && b[2] <= 2 && n == b[sum]
 }
 
-// isSilicon wants a disk of less than eight, and a sum that makes the words up to it zero.
+// isSilicon checks for a disk number below eight, and a sum that makes the words up to it zero.
 func isSilicon(b []byte) bool {
 	const atMagic, atDisk, atSum = 0x60, 0x116, 0x13e
 	return binary.LittleEndian.Uint32(b[atMagic:]) == 0x2f000000 && b[atDisk] < 8 && sum16(b[:atSum+2]) == 0
 }
 
-// isNVIDIA wants a sum that makes all words zero; their number stands behind the name.
+// isNVIDIA checks for a sum that makes all words zero. Their number stands behind the name.
 func isNVIDIA(b []byte) bool {
 	words := binary.LittleEndian.Uint32(b[8:])
 	if !bytes.HasPrefix(b, []byte("NVIDIA")) || words < 5 || int64(words) > int64(len(b)/4) {
@@ -109,13 +109,13 @@ func isNVIDIA(b []byte) bool {
 	return sum == 0
 }
 
-// isHighPoint wants the mark of a good member, or of one that failed.
+// isHighPoint checks the mark of a good member, or of a failed one.
 func isHighPoint(b []byte, good uint32) bool {
 	n := binary.LittleEndian.Uint32(b)
 	return n == good || n == 0x5a7816fd
 }
 
-// isJMicron wants that the words of its 128 bytes make zero or one.
+// isJMicron checks that the words of its 128 bytes add up to zero or one.
 func isJMicron(b []byte) bool { return string(b[:2]) == "JM" && sum16(b[:128]) <= 1 }
 
 func sum16(b []byte) (sum uint16) {

@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// LDM is what is known of a partition of a dynamic disk of Windows. Its type in the table tells it.
+// LDM has the traits of a partition of a dynamic disk of Windows. Its type in the partition table identifies it.
 var LDM = volume.Traits{Kind: volume.LDM, Title: "dynamic disk (LDM)"}
 
 // The database of a dynamic disk is big-endian. Spec for all structures: "LDM Documentation" of the Linux-NTFS project;
@@ -32,7 +32,7 @@ type ldmHead struct {
 	ConfigSize  uint64
 }
 
-// ldmTOC says where in the database the records are.
+// ldmTOC has the places of the records in the database.
 type ldmTOC struct {
 	Magic   [8]byte // "TOCBLOCK"
 	_       [28]byte
@@ -75,8 +75,8 @@ const (
 	maxLDMBlock  = 4096
 )
 
-// LDMHeads are where the private header of a disk with an MBR and its copies stand, in bytes: sector 6, and two in the
-// last MiB. On a disk with a GPT they are in the metadata partition, the first one in its last sector.
+// LDMHeads returns the places of the private header and its copies on a disk with an MBR, in bytes: sector 6, and two
+// in the last MiB. On a disk with a GPT they are in the metadata partition, the first one in its last sector.
 func LDMHeads(size, sector int64) []int64 {
 	return []int64{6 * sector, size - sector, size - units.MiB + 1856*sector}
 }
@@ -88,8 +88,8 @@ type LDMExtent struct {
 	Whole bool   // a whole copy of the volume: no other disk and no other place holds a part of it
 }
 
-// ReadLDM reads where the volumes of a dynamic disk lie on it. heads are the places of the private header; the first
-// that leads to a database counts. ErrNoMatch: there is no private header.
+// ReadLDM reads where the volumes of a dynamic disk lie. heads are the places of the private header; the first that
+// leads to a database counts. It returns ErrNoMatch without a private header.
 func ReadLDM(d disk.Disk, heads []int64) ([]LDMExtent, error) {
 	first := ondisk.ErrNoMatch
 	for _, at := range heads {
@@ -139,7 +139,7 @@ func readLDMConfig(d disk.Disk, h *ldmHead, at int64) ([]LDMExtent, error) {
 	return db.extents(h), nil
 }
 
-// ldmDatabase is the database under the reader, in memory.
+// ldmDatabase is a database in memory.
 type ldmDatabase struct {
 	disk        disk.Disk
 	b           []byte
@@ -151,10 +151,10 @@ type ldmDatabase struct {
 	disks      map[string]uint64 // GUID to number
 }
 
-// ldmTOCs are where the table of contents and its copies stand, in sectors; negative ones count from the end.
+// ldmTOCs are the places of the table of contents and its copies, in sectors. Negative ones count from the end.
 var ldmTOCs = []int64{1, 2, -3, -2}
 
-// findRecords goes through the tables of contents to the head of the records.
+// findRecords follows the tables of contents to the head of the records.
 func (db *ldmDatabase) findRecords() error {
 	for _, n := range ldmTOCs {
 		at := n * db.sector
@@ -174,7 +174,8 @@ func (db *ldmDatabase) findRecords() error {
 	return ondisk.Field("ldm table of contents", "magic", db.at+db.sector, "none", "TOCBLOCK with the place of config")
 }
 
-// readVMDB reads the head of the records, at a sector of the database that the field at says.
+// readVMDB reads the head of the records at sector start of the database. said is the place of the field with that
+// sector.
 func (db *ldmDatabase) readVMDB(start uint64, said int64) error {
 	var v ldmVMDB
 	sectors := int64(len(db.b)) / db.sector
@@ -196,7 +197,7 @@ func (db *ldmDatabase) readVMDB(start uint64, said int64) error {
 	return nil
 }
 
-// decode fills v from an offset of the database; false when that leaves it.
+// decode fills v from an offset of the database. It returns false if v would leave the database.
 func (db *ldmDatabase) decode(at int64, v any) bool {
 	n := int64(binary.Size(v))
 	if at > int64(len(db.b))-n {
@@ -206,15 +207,15 @@ func (db *ldmDatabase) decode(at int64, v any) bool {
 	return err == nil
 }
 
-// ldmFragments are the pieces of one record.
+// ldmFragments are the fragments of one record.
 type ldmFragments struct {
 	at     int64 // of the first one that was met, on the disk
 	total  uint16
 	pieces map[uint16][]byte
 }
 
-// readBlocks goes through the blocks to the first that is not one. What they count is not believed: the database ends
-// the walk.
+// readBlocks reads the blocks up to the first that is not one. The end of the database bounds the walk, not a count of
+// blocks.
 func (db *ldmDatabase) readBlocks() error {
 	open := map[uint32]*ldmFragments{}
 	for at := db.first; at+db.size <= int64(len(db.b)); at += db.size {
@@ -243,8 +244,7 @@ func (db *ldmDatabase) readBlocks() error {
 	return ondisk.Field("ldm block", "fragments of the record", first.at+14, len(first.pieces), first.total)
 }
 
-// join puts a fragment to the others of its record, and gives the record when it is complete. No more is kept than was
-// read.
+// join collects the fragments of a record, and returns the record when it is complete. It keeps no more than was read.
 func (h *ldmBlock) join(open map[uint32]*ldmFragments, body []byte, at int64) []byte {
 	f, ok := open[h.Record]
 	if !ok {

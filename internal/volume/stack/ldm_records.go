@@ -27,7 +27,7 @@ const (
 	ldmIsDisk4     = 0x44
 )
 
-// ldmFields reads fields of variable length, one after the other. After the first that passes the end all are zero.
+// ldmFields reads fields of variable length in turn. After a field that passes the end, all are zero.
 type ldmFields struct {
 	b   []byte
 	bad bool
@@ -88,7 +88,7 @@ func readLDMPartition(r *ldmFields) ldmPartition {
 	return p
 }
 
-// readLDMDiskID returns the GUID of a disk as text; revision 4 stores it in binary.
+// readLDMDiskID returns the GUID of a disk as text. Revision 4 stores it in binary.
 func readLDMDiskID(r *ldmFields, typ byte) string {
 	if typ == ldmIsDisk3 {
 		return strings.ToLower(string(r.counted()))
@@ -97,11 +97,11 @@ func readLDMDiskID(r *ldmFields, typ byte) string {
 	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
 }
 
-// maxLDMExtents bounds what is listed of a disk: Windows advises against more than 32 volumes, a database has room for
-// thousands.
+// maxLDMExtents bounds the extents that are listed of a disk. Windows advises against more than 32 volumes; a database
+// has room for thousands.
 const maxLDMExtents = 256
 
-// extents returns what the records place on this disk, without what would leave it. One alone in its component is a
+// extents returns the extents of this disk, without those that leave it. An extent that is alone in its component is a
 // whole copy.
 func (db *ldmDatabase) extents(h *ldmHead) (out []LDMExtent) {
 	self, known := db.disks[strings.ToLower(volume.Text(h.DiskID[:]))]

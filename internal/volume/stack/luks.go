@@ -94,15 +94,14 @@ func readLUKS1(d disk.Disk) (*volume.Volume, error) {
 	return v, nil
 }
 
-// detached says where the data are when they do not follow the header.
+// detached reports data on another device as a detail.
 func detached(v *volume.Volume) {
 	if v.DataStart == 0 {
 		v.Add("data", "on another device: this is a detached header")
 	}
 }
 
-// readLUKS2 reads the first of two headers. It is checked as a whole if it is summed by SHA-256, as cryptsetup does by
-// default.
+// readLUKS2 reads the first of two headers. It verifies the checksum if that is SHA-256, the default of cryptsetup.
 func readLUKS2(d disk.Disk) (*volume.Volume, error) {
 	var h luks2Header
 	b, err := ondisk.Bytes(d, 0, min(luks2Fixed, d.Size()))
@@ -146,7 +145,7 @@ func readLUKS2(d disk.Disk) (*volume.Volume, error) {
 	return v, nil
 }
 
-// luks2Payload returns where the first segment of data begins. Segments are decoded one by one: a map of a stranger's
+// luks2Payload returns the start of the first data segment. Segments are decoded one by one, since a map of untrusted
 // text could take many times its size. Spec: LUKS2 On-Disk Format Specification 1.1.1, 3.3 "Segments Object".
 func luks2Payload(text []byte) (start int64, err error) {
 	var area struct {

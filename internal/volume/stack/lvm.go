@@ -84,7 +84,7 @@ const (
 	lvmMaxAreas = 8
 )
 
-// lvmCRC is the checksum of all LVM structures.
+// lvmCRC returns the checksum of all LVM structures.
 func lvmCRC(b []byte) uint32 {
 	const initial = 0xf597a6cf
 	return ^crc32.Update(^uint32(initial), crc32.IEEETable, b)
@@ -104,7 +104,7 @@ func probeLVM(d disk.Disk) (*volume.Volume, error) {
 	return nil, ondisk.ErrNoMatch
 }
 
-// probePV reads a physical volume by its label in a sector.
+// probePV reads a physical volume by its label, which stands in a sector.
 func probePV(d disk.Disk, sector []byte, number int64) (*volume.Volume, error) {
 	var l lvmLabel
 	var pv lvmPV
@@ -136,7 +136,7 @@ func probePV(d disk.Disk, sector []byte, number int64) (*volume.Volume, error) {
 	return p.v, p.readGroup()
 }
 
-// physicalVolume is an LVM volume under the reader.
+// physicalVolume is the state of reading a physical volume.
 type physicalVolume struct {
 	d        disk.Disk
 	v        *volume.Volume
@@ -144,7 +144,7 @@ type physicalVolume struct {
 	metadata []lvmArea
 }
 
-// areas reads the two lists behind the header. at is their place in d.
+// areas reads the two lists behind the header, which stand at at.
 func (p *physicalVolume) areas(b []byte, at int64) error {
 	size := ondisk.U64(p.d.Size())
 	lists := 0
@@ -169,8 +169,8 @@ func (p *physicalVolume) areas(b []byte, at int64) error {
 	return nil
 }
 
-// readGroup takes the group from the first metadata area that has one. The volume moves without it, so that what is
-// broken there is a warning.
+// readGroup reads the volume group from the first metadata area that has one. A broken area is a warning, since the
+// volume moves without it.
 func (p *physicalVolume) readGroup() error {
 	var broken error
 	for _, a := range p.metadata {
@@ -197,7 +197,7 @@ func (p *physicalVolume) readGroup() error {
 	return nil
 }
 
-// readText reads the text of a metadata area, nil if absent.
+// readText reads the text of a metadata area; nil if absent.
 func (p *physicalVolume) readText(at int64) ([]byte, error) {
 	if at > p.d.Size()-lvmSector {
 		return nil, ondisk.Field(lvmAreaWhat, "place", at, at, "a whole sector within the device")
@@ -226,7 +226,7 @@ func (p *physicalVolume) readText(at int64) ([]byte, error) {
 	return p.ring(at, m)
 }
 
-// ring reads a text that may go on behind the head of its area when it reaches the end.
+// ring reads a text that may continue behind the head of its area when it reaches the end.
 func (p *physicalVolume) ring(at int64, m lvmMetadata) ([]byte, error) {
 	t := m.Text
 	switch {
@@ -252,7 +252,7 @@ func (p *physicalVolume) ring(at int64, m lvmMetadata) ([]byte, error) {
 	return bytes.TrimRight(text, "\x00"), nil
 }
 
-// dashed is the form in which LVM writes its identifiers: groups of 6, 4, 4, 4, 4, 4 and 6 characters.
+// dashed formats an identifier as LVM does: groups of 6, 4, 4, 4, 4, 4 and 6 characters.
 func dashed(id []byte) string {
 	var groups []string
 	for _, n := range []int{6, 4, 4, 4, 4, 4, 6} {
@@ -262,12 +262,12 @@ func dashed(id []byte) string {
 	return plainID(strings.Join(groups, "-"))
 }
 
-// isBroken tells a structure that is malformed, or too large to be read, from a disk that cannot be read.
+// isBroken reports whether a structure is malformed or too large, and not an unreadable disk.
 func isBroken(err error) bool {
 	return errors.Is(err, ondisk.ErrFormat) || errors.Is(err, ondisk.ErrLimit)
 }
 
-// plainID replaces what no identifier has, so that what shows it need not be careful.
+// plainID replaces characters that no identifier has, so that reports can print it.
 func plainID(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -14,8 +14,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// volumeGroup is what a text says, as far as it is of use here. Counts are those of the text, in extents or in sectors
-// of 512 bytes. Spec: LVM2, lib/format_text/import_vsn1.c.
+// volumeGroup has the fields of a text that are used here. Sizes are in extents or in sectors of 512 bytes, as in the
+// text. Spec: LVM2, lib/format_text/import_vsn1.c.
 type volumeGroup struct {
 	name, id string
 	seqno    string
@@ -32,13 +32,13 @@ type groupPV struct {
 	peStart uint64 // sectors
 }
 
-// Bounds of what is kept of a text.
+// Limits of the parts of a text that are kept.
 const (
 	lvmMaxPVs      = 4096
 	lvmMaxSegments = 1024 // of one logical volume; more are fragments that are not read one by one
 )
 
-// parseGroup reads a text.
+// parseGroup parses the text of a volume group.
 func parseGroup(text []byte) (*volumeGroup, error) {
 	g := &volumeGroup{pvs: map[string]*groupPV{}}
 	var broken error
@@ -60,7 +60,7 @@ func parseGroup(text []byte) (*volumeGroup, error) {
 	return g, nil
 }
 
-// take stores one key. The sections are: group, physical_volumes or logical_volumes, volume, segment.
+// take stores one key. Sections nest as group, physical_volumes or logical_volumes, volume, segment.
 func (g *volumeGroup) take(path []string, key string, values []string) error {
 	if len(path) == 0 || len(values) == 0 {
 		return nil
@@ -120,7 +120,7 @@ func (g *volumeGroup) pv(name, key, value string) (err error) {
 	return err
 }
 
-// lv gives the logical volume whose section is read now, nil when there are more than are kept.
+// lv returns the logical volume of the current section; nil beyond the limit.
 func (g *volumeGroup) lv(name string) *logicalVolume {
 	if g.lvCount > 0 && g.lastName == name {
 		return g.last
@@ -171,7 +171,7 @@ func (g *volumeGroup) describe(p *physicalVolume) {
 	}
 }
 
-// hibernated looks for a Linux that sleeps in one of the logical volumes: swap lies on LVM more often than not.
+// hibernated looks for a hibernated Linux in the logical volumes, since swap is often on LVM.
 func (p *physicalVolume) hibernated() error {
 	for _, part := range p.v.Parts {
 		if part.Start < 0 {
@@ -189,7 +189,7 @@ func (p *physicalVolume) hibernated() error {
 	return nil
 }
 
-// ownName is what the text calls the physical volume with an identifier.
+// ownName returns the name of the physical volume with an identifier.
 func (g *volumeGroup) ownName(uuid string) string {
 	for name, pv := range g.pvs {
 		if pv.id == uuid {
@@ -199,7 +199,7 @@ func (g *volumeGroup) ownName(uuid string) string {
 	return ""
 }
 
-// bytes is the size of a number of extents; false when it cannot be.
+// bytes returns the size of a number of extents; false if it overflows.
 func (g *volumeGroup) bytes(extents uint64) (int64, bool) {
 	hi, lo := bits.Mul64(extents, g.extent)
 	if hi != 0 || lo > math.MaxInt64/lvmSector {

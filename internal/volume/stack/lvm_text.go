@@ -13,20 +13,20 @@ const (
 	lvmMaxName  = 128
 )
 
-// lvmScanner reads the text of LVM metadata: sections in braces, and keys with one value or a list of them. There is no
-// limit to a token but the text itself, which readText bounds. Spec: LVM2, libdm/libdm-config.c, and lvm.conf(5).
+// lvmScanner reads the text of LVM metadata: sections in braces, and keys with one value or a list. Only the text
+// itself, which readText bounds, limits a token. Spec: LVM2, libdm/libdm-config.c, and lvm.conf(5).
 type lvmScanner struct {
 	text string
 	pos  int
 }
 
-// lvmToken is a mark ({ } [ ] = ,), or a word or string. An empty mark is the end of the text.
+// lvmToken is a mark ({ } [ ] = ,), a word or a string. An empty mark is the end of the text.
 type lvmToken struct {
 	mark string
 	word string
 }
 
-// isWord tells that a token is a key or a value.
+// isWord reports whether a token is a key or a value.
 func (t lvmToken) isWord() bool { return t.mark == "w" }
 
 // walkLVM calls visit for each key with the names of the sections around it.
@@ -64,7 +64,7 @@ func walkLVM(text []byte, visit func(path []string, key string, values []string)
 	}
 }
 
-// values reads what follows an equals sign.
+// values reads the value or the list behind an equals sign.
 func (s *lvmScanner) values() ([]string, error) {
 	t, err := s.next()
 	if err != nil || t.isWord() {
@@ -87,7 +87,7 @@ func (s *lvmScanner) values() ([]string, error) {
 	}
 }
 
-// next gives the next token.
+// next returns the next token.
 func (s *lvmScanner) next() (lvmToken, error) {
 	s.skip()
 	if s.pos == len(s.text) {
@@ -109,7 +109,7 @@ func (s *lvmScanner) next() (lvmToken, error) {
 	return lvmToken{mark: "w", word: rest[:n]}, nil
 }
 
-// quoted reads a string, in which a backslash stands before a quote or another backslash.
+// quoted reads a string. A backslash escapes a quote or another backslash.
 func (s *lvmScanner) quoted(rest string) (lvmToken, error) {
 	var b strings.Builder
 	for i := 1; i < len(rest); i++ {
@@ -127,7 +127,7 @@ func (s *lvmScanner) quoted(rest string) (lvmToken, error) {
 	return lvmToken{}, s.wrong(lvmToken{}, "the end of a string")
 }
 
-// skip passes blanks and comments.
+// skip skips blanks and comments.
 func (s *lvmScanner) skip() {
 	for s.pos < len(s.text) {
 		rest := s.text[s.pos:]
@@ -143,7 +143,7 @@ func (s *lvmScanner) skip() {
 	}
 }
 
-// wrong is the error of an unexpected token, which has just been read.
+// wrong returns the error of an unexpected token, which was just read.
 func (s *lvmScanner) wrong(t lvmToken, want string) error {
 	got := t.word
 	if !t.isWord() {

@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// logicalVolume is what a text says about one.
+// logicalVolume is a logical volume of a text.
 type logicalVolume struct {
 	name     string
 	visible  bool
@@ -19,14 +19,14 @@ type logicalVolume struct {
 	section  string
 }
 
-// segment is a run of extents that are mapped in one way.
+// segment is a run of extents with one mapping.
 type segment struct {
 	extents uint64
 	kind    string
 	stripes []string // names of physical volumes and first extents by turns
 }
 
-// segment stores a key of one of the volume's segments.
+// segment stores a key of a segment of the volume.
 func (lv *logicalVolume) segment(section, key string, values []string) (err error) {
 	if lv.section != section {
 		if lv.dropped = lv.dropped || len(lv.segments) == lvmMaxSegments; lv.dropped {
@@ -48,7 +48,7 @@ func (lv *logicalVolume) segment(section, key string, values []string) (err erro
 	return err
 }
 
-// part shows a logical volume as lvs(8) does: the names of those that only others use stand in brackets.
+// part returns a logical volume as lvs(8) prints it: names of internal volumes stand in brackets.
 func (g *volumeGroup) part(lv *logicalVolume, own string, start, size int64) volume.Part {
 	out := volume.Part{Name: lv.name, Kind: lv.kind(), Start: -1}
 	if !lv.visible {
@@ -70,7 +70,7 @@ func (g *volumeGroup) part(lv *logicalVolume, own string, start, size int64) vol
 	return out
 }
 
-// kind is that of all segments. LVM calls a single stripe linear, and stores it as striped.
+// kind returns the kinds of all segments. LVM calls a single stripe linear, and stores it as striped.
 func (lv *logicalVolume) kind() string {
 	kinds := map[string]bool{}
 	for _, s := range lv.segments {
@@ -87,7 +87,7 @@ func (s segment) name() string {
 	return s.kind
 }
 
-// place is the first extent of a volume that is in one piece on the physical volume own.
+// place returns the first extent of a volume that is contiguous on the physical volume own.
 func (lv *logicalVolume) place(own string) (first uint64, ok bool) {
 	next := uint64(0)
 	for i, s := range lv.segments {

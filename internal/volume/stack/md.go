@@ -96,7 +96,7 @@ const (
 	mdMaxDevices = 4096 // Linux stops at 1920
 )
 
-// probeMD looks at the four places in the order of libblkid.
+// probeMD tries four places in the order of libblkid.
 func probeMD(d disk.Disk) (*volume.Volume, error) {
 	size := d.Size()
 	v, err := (*volume.Volume)(nil), ondisk.ErrNoMatch
@@ -183,7 +183,7 @@ func probeMD1(d disk.Disk, at int64, version string) (*volume.Volume, error) {
 	return v, nil
 }
 
-// check holds a superblock to its checksum and to the device. b is its page.
+// check verifies the checksum of a superblock, and bounds it by the device. b is its page.
 func (s *md1Super) check(b []byte, at, size int64) error {
 	const atSum, atRoles, atDevices, atData = 216, 220, 92, 128
 	if s.MaxDevices > md1MaxRoles {
@@ -202,7 +202,7 @@ func (s *md1Super) check(b []byte, at, size int64) error {
 	return nil
 }
 
-// role is what the device is in its array.
+// role returns the role of the device in its array.
 func (s *md1Super) role(b []byte) string {
 	if s.Number >= s.MaxDevices {
 		return ""
@@ -219,7 +219,7 @@ func (s *md1Super) role(b []byte) string {
 	}
 }
 
-// mdSum is the sum of all words but the one at byte skip, folded to 32 bits.
+// mdSum returns the sum of all words except the one at byte skip, folded to 32 bits.
 func mdSum(b []byte, skip int, order binary.ByteOrder) uint32 {
 	var sum uint64
 	for i := 0; i+4 <= len(b); i += 4 {
@@ -233,7 +233,7 @@ func mdSum(b []byte, skip int, order binary.ByteOrder) uint32 {
 	return uint32(sum&math.MaxUint32) + uint32(sum>>32)
 }
 
-// raid adds what all versions say. The level is a name, as mdadm has it; chunk is in bytes.
+// raid adds the details that all versions have. The level is a name, as in mdadm; chunk is in bytes.
 func raid(v *volume.Volume, version string, level int32, devices uint32, chunk int64) {
 	v.Add("metadata", version)
 	v.Add("level", mdLevel(level))
@@ -255,8 +255,8 @@ func mdLevel(level int32) string {
 	return "raid" + strconv.Itoa(int(level))
 }
 
-// beyond reports a volume that says it is larger than what holds it, as the image of a disk that was cut does. source
-// is the structure that says so.
+// beyond reports a volume that is larger than its partition, as in a truncated image. source is the structure with the
+// size.
 func beyond(v *volume.Volume, size, room int64, source string) {
 	if size <= room {
 		return
@@ -267,5 +267,5 @@ func beyond(v *volume.Volume, size, room int64, source string) {
 	v.Note("volume-size", ondisk.Refuse, text, "correct the partition table or the volume in the guest first")
 }
 
-// bytesOf is a number of bytes in a message.
+// bytesOf formats a number of bytes for a message.
 func bytesOf(n int64) string { return fmt.Sprintf("%d bytes", n) }

@@ -77,8 +77,7 @@ func readSwap(d disk.Disk, page int64, signature string) (*volume.Volume, error)
 	return v, nil
 }
 
-// readHeader takes what version 1 says. The header of a hibernated system is not held to anything: the signature is
-// enough.
+// readHeader reads the header of version 1. The header of a hibernated system is not checked: its signature is enough.
 func readHeader(v *volume.Volume, b []byte, asleep bool) error {
 	var h swapHeader
 	ondisk.MustFill(b[atSwapHeader:], binary.LittleEndian, &h)

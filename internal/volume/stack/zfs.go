@@ -92,7 +92,7 @@ func readZFS(d disk.Disk, at int64) (*volume.Volume, error) {
 	return v, nil
 }
 
-// findUberblock returns ErrNoMatch where the label at a place has none: it is not one of ZFS, whatever its list looks
+// findUberblock returns ErrNoMatch for a label without an uberblock: it is not one of ZFS, whatever its list looks
 // like.
 func findUberblock(d disk.Disk, label int64) error {
 	b, err := ondisk.Bytes(d, label+atUberblocks, zfsLabel-atUberblocks)
@@ -107,8 +107,8 @@ func findUberblock(d disk.Disk, label int64) error {
 	return ondisk.ErrNoMatch
 }
 
-// nvValue returns what follows the first name in a packed list that has one value of a kind, at least so many bytes;
-// nil if absent. Lists within the list are searched, too.
+// nvValue returns the bytes behind the first name in a packed list that has one value of a kind, at least size bytes;
+// nil if absent. It searches nested lists, too.
 func nvValue(list []byte, name string, kind uint32, size int) []byte {
 	pair := binary.BigEndian.AppendUint32(nil, uint32(len(name))) //nolint:gosec // names are those of this file
 	pair = append(pair, name+strings.Repeat("\x00", -len(name)&3)...)
@@ -121,7 +121,7 @@ func nvValue(list []byte, name string, kind uint32, size int) []byte {
 	return value
 }
 
-// nvUint returns a number in a packed list, 0 if absent.
+// nvUint returns a number of a packed list; 0 if absent.
 func nvUint(list []byte, name string) uint64 {
 	if value := nvValue(list, name, nvNumber, 8); value != nil {
 		return binary.BigEndian.Uint64(value)
@@ -129,7 +129,7 @@ func nvUint(list []byte, name string) uint64 {
 	return 0
 }
 
-// orNoMatch is the error of bytes that are not those looked for, unless they could not be read.
+// orNoMatch returns ErrNoMatch, or the error of reading.
 func orNoMatch(err error) error {
 	if err == nil {
 		err = ondisk.ErrNoMatch
