@@ -8,7 +8,6 @@ import (
 
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
-	"github.com/trueup/trueup/internal/fs/fat"
 	"github.com/trueup/trueup/internal/volume"
 )
 
@@ -64,13 +63,14 @@ func (r *reach) ReadAt(p []byte, off int64) (int, error) {
 func TestLabelBehindManyFiles(t *testing.T) {
 	f := make(disktest.Forged, 16000*512)
 	f.PutFAT16(0, 16000)
-	b, err := fat.Read(disktest.ShortDisk(f, int64(len(f))))
-	require.NoError(t, err)
-	last := b.Root.Len/fat.Slot - 1
+	le := binary.LittleEndian // Spec: Microsoft FAT specification 1.03, "Boot Sector and BPB"
+	root := 512 * (int64(le.Uint16(f[0x0e:])) + int64(f[0x10])*int64(le.Uint16(f[0x16:])))
+	const slot = 32
+	last := int64(le.Uint16(f[0x11:])) - 1
 	for i := range last {
-		f.Text(b.Root.Off+i*fat.Slot, "A FILE  TXT ")
+		f.Text(root+i*slot, "A FILE  TXT ")
 	}
-	f.Text(b.Root.Off+last*fat.Slot, "BEHIND ALL \x08")
+	f.Text(root+last*slot, "BEHIND ALL \x08")
 	v, err := Glance(disktest.ShortDisk(f, int64(len(f))), 0)
 	require.NoError(t, err)
 	require.Equal(t, "BEHIND ALL", v.Label)
