@@ -70,7 +70,7 @@ func (f *fileSystem) names(n *inode, block []byte, off int64, visit func(dirent)
 		}
 		length, name := f.recordLen(e), int(e[6])
 		kind := e[7]
-		if f.super.Incompat&IncompatFiletype == 0 {
+		if f.super.Incompat&incompatFiletype == 0 {
 			name, kind = name|int(kind)<<8, 0
 		}
 		switch {

@@ -12,11 +12,11 @@ import (
 
 const (
 	// Features that do not hinder a reader, or that it checks where they matter.
-	incompatRead = IncompatKnown &^ (IncompatCompression | IncompatJournal | IncompatDirdata)
+	incompatRead = incompatKnown &^ (incompatCompression | incompatJournal | incompatDirdata)
 	// Features that do not hinder a change of the bytes of a file: sparse_super, large_file, btree_dir, huge_file,
 	// gdt_csum, dir_nlink, extra_isize, quota, bigalloc, metadata_csum, project, verity (a flag of each file),
 	// orphan_present. Not in it: snapshots, shared_blocks, replica, readonly.
-	roCompatRewrite = ROCompatSparse | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x8000 |
+	roCompatRewrite = roCompatSparse | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x8000 |
 		0x10000
 )
 
@@ -25,7 +25,7 @@ type fileSystem struct {
 	volume disk.Disk
 	meter  guestfile.Metered
 
-	super     *Super
+	super     *super
 	block     int64 // bytes
 	blocks    int64
 	groups    int64
@@ -36,17 +36,17 @@ type fileSystem struct {
 
 // Open opens the ext2, ext3 or ext4 of a partition.
 func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
-	s, err := Read(volume)
+	s, err := readSuper(volume)
 	if err != nil {
 		return nil, err
 	}
 	if unknown := s.Incompat &^ incompatRead; unknown != 0 {
 		return nil, fmt.Errorf("ext superblock at %#x: incompatible features %#x: %w",
-			At+0x60, unknown, ondisk.ErrUnsupported)
+			superAt+0x60, unknown, ondisk.ErrUnsupported)
 	}
 	f := &fileSystem{
 		volume: volume, meter: b.Of(volume), super: s,
-		block: s.BlockSize(), blocks: s.Blocks(), inodeSize: s.InodeBytes(), descSize: s.DescBytes(),
+		block: s.blockSize(), blocks: s.blockCount(), inodeSize: s.inodeBytes(), descSize: s.descBytes(),
 	}
 	if err := f.checkGroups(); err != nil {
 		return nil, err
@@ -60,15 +60,15 @@ func (f *fileSystem) checkGroups() error {
 	s := f.super
 	switch {
 	case int64(s.InodesPerGroup) > f.block*8:
-		return Field("inodes per group", 0x28, s.InodesPerGroup, fmt.Sprintf("1 to %d", f.block*8))
+		return superField("inodes per group", 0x28, s.InodesPerGroup, fmt.Sprintf("1 to %d", f.block*8))
 	case s.FirstDataBlock > 1 || int64(s.FirstDataBlock) >= f.blocks:
-		return Field("first data block", 0x14, s.FirstDataBlock, "0 or 1")
+		return superField("first data block", 0x14, s.FirstDataBlock, "0 or 1")
 	}
 	per := int64(s.BlocksPerGroup)
 	f.groups = (f.blocks - int64(s.FirstDataBlock) + per - 1) / per
 	// Linux checks this too, since it ties the size of the groups to their number.
 	if want := f.groups * int64(s.InodesPerGroup); int64(s.Inodes) != want {
-		return Field("inode count", 0x00, s.Inodes, want)
+		return superField("inode count", 0x00, s.Inodes, want)
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func (f *fileSystem) checkGroups() error {
 // restrict finds the reasons not to rewrite files in place.
 func (f *fileSystem) restrict() {
 	switch unknown := f.super.ROCompat &^ roCompatRewrite; {
-	case f.super.Incompat&IncompatRecover != 0:
+	case f.super.Incompat&incompatRecover != 0:
 		f.fixed = fmt.Errorf("the journal of the ext file system must be replayed first: %w", ondisk.ErrUnsupported)
 	case unknown != 0:
 		f.fixed = fmt.Errorf("the ext file system has features %#x, with which it may only be read: %w", unknown,

@@ -205,11 +205,11 @@ func TestExtFixed(t *testing.T) {
 	raw, err := os.ReadFile(img)
 	require.NoError(t, err)
 	for text, a := range map[string]filetest.Attack{
-		"journal": {Off: 0x60, Put: []byte{raw[At+0x60] | IncompatRecover}}, "features 0x4000": {Off: 0x65, Put: []byte{raw[At+0x65] | 0x40}},
-		"features 0x80": {Off: 0x64, Put: []byte{raw[At+0x64] | 0x80}},
+		"journal": {Off: 0x60, Put: []byte{raw[superAt+0x60] | incompatRecover}}, "features 0x4000": {Off: 0x65, Put: []byte{raw[superAt+0x65] | 0x40}},
+		"features 0x80": {Off: 0x64, Put: []byte{raw[superAt+0x64] | 0x80}},
 	} {
 		b := slices.Clone(raw)
-		copy(b[At+a.Off:], a.Put)
+		copy(b[superAt+a.Off:], a.Put)
 		g, err := alone(filetest.Memory(b))
 		require.NoError(t, err)
 		f, err := g.Open("file")

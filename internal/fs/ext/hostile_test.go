@@ -79,15 +79,15 @@ func TestExtHostileSuperblock(t *testing.T) {
 		{Name: "no block", Off: 0x04, Put: filetest.LE32(0), Want: ondisk.ErrFormat, Text: "block count 0"},
 		{Name: "first data block 2^32-1", Off: 0x14, Put: filetest.LE32(0xffffffff), Want: ondisk.ErrFormat, Text: "first data block"},
 		{Name: "unknown feature", Off: 0x63, Put: []byte{0x80}, Want: ondisk.ErrUnsupported, Text: "incompatible features 0x80000000"},
-		{Name: "compression", Off: 0x60, Put: []byte{raw[At+0x60] | 1}, Want: ondisk.ErrUnsupported, Text: "incompatible features 0x1:"},
-		{Name: "lustre", Off: 0x61, Put: []byte{raw[At+0x61] | 0x10}, Want: ondisk.ErrUnsupported, Text: "incompatible features 0x1000"},
-		{Name: "a journal alone", Off: 0x60, Put: []byte{raw[At+0x60] | 8}, Want: ondisk.ErrUnsupported, Text: "incompatible features 0x8:"},
+		{Name: "compression", Off: 0x60, Put: []byte{raw[superAt+0x60] | 1}, Want: ondisk.ErrUnsupported, Text: "incompatible features 0x1:"},
+		{Name: "lustre", Off: 0x61, Put: []byte{raw[superAt+0x61] | 0x10}, Want: ondisk.ErrUnsupported, Text: "incompatible features 0x1000"},
+		{Name: "a journal alone", Off: 0x60, Put: []byte{raw[superAt+0x60] | 8}, Want: ondisk.ErrUnsupported, Text: "incompatible features 0x8:"},
 		{Name: "error behaviour 4", Off: 0x3c, Put: filetest.LE16(4), Want: ondisk.ErrNoMatch, Text: ""},
 		{Name: "creator 5", Off: 0x48, Put: filetest.LE32(5), Want: ondisk.ErrNoMatch, Text: ""},
 		{Name: "revision 2", Off: 0x4c, Put: filetest.LE32(2), Want: ondisk.ErrNoMatch, Text: ""},
 		{Name: "no magic", Off: 0x38, Put: filetest.LE16(0), Want: ondisk.ErrNoMatch, Text: ""},
 	} {
-		a.Off += At
+		a.Off += superAt
 		a.Try(t, raw, useExt)
 	}
 	require.ErrorIs(t, useExt(nil), ondisk.ErrNoMatch)

@@ -65,7 +65,7 @@ func (f *fileSystem) inode(number int64) (*inode, error) {
 // field.
 func (f *fileSystem) checkInode(n *inode) error {
 	size := uint64(binary.LittleEndian.Uint32(n.raw[4:]))
-	if n.kind() == modeRegular || f.super.Incompat&IncompatLargeDir != 0 {
+	if n.kind() == modeRegular || f.super.Incompat&incompatLargeDir != 0 {
 		size |= uint64(binary.LittleEndian.Uint32(n.raw[0x6c:])) << 32
 	}
 	if most := ondisk.U64(f.block << 32); size > most { // numbers of the blocks of a file have 32 bits
@@ -130,9 +130,9 @@ func (f *fileSystem) holds(block, n int64) bool {
 // descriptor_loc.
 func (f *fileSystem) descriptor(group int64) int64 {
 	per := f.block / f.descSize
-	nr, super := group/per, At/f.block // the superblock's own block: 1 with blocks of 1 KiB
+	nr, super := group/per, superAt/f.block // the superblock's own block: 1 with blocks of 1 KiB
 	block := super + 1 + nr
-	if f.super.Incompat&IncompatMetaBG != 0 && nr >= int64(f.super.FirstMetaGroup) {
+	if f.super.Incompat&incompatMetaBG != 0 && nr >= int64(f.super.FirstMetaGroup) {
 		first := nr * per // the first group of those whose descriptors share a block
 		block = int64(f.super.FirstDataBlock) + first*int64(f.super.BlocksPerGroup)
 		if f.hasSuper(first) {
@@ -150,9 +150,9 @@ func (f *fileSystem) hasSuper(group int64) bool {
 	switch s := f.super; {
 	case group == 0:
 		return true
-	case s.Compat&CompatSparse2 != 0:
+	case s.Compat&compatSparse2 != 0:
 		return group == int64(s.BackupGroups[0]) || group == int64(s.BackupGroups[1])
-	case group == 1 || s.ROCompat&ROCompatSparse == 0:
+	case group == 1 || s.ROCompat&roCompatSparse == 0:
 		return true
 	}
 	for _, base := range []int64{3, 5, 7} {

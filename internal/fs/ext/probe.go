@@ -17,23 +17,23 @@ var Prober = volume.Prober{
 		{Kind: volume.Ext4},
 		{Kind: volume.JBD, Title: "ext journal"},
 	},
-	Marks: []volume.Mark{{Off: At + 56, Bytes: "\x53\xef"}},
+	Marks: []volume.Mark{{Off: superAt + 56, Bytes: "\x53\xef"}},
 	Probe: probe,
 }
 
 func probe(d disk.Disk) (*volume.Volume, error) {
-	s, err := Read(d)
+	s, err := readSuper(d)
 	if err != nil {
 		return nil, err
 	}
 	v := &volume.Volume{
 		Kind: kind(s), Label: volume.Text(s.Label[:]), UUID: volume.UUID(s.UUID),
-		BlockSize: s.BlockSize(), Size: s.Blocks() * s.BlockSize(),
+		BlockSize: s.blockSize(), Size: s.blockCount() * s.blockSize(),
 	}
-	if s.Incompat&IncompatRecover != 0 {
+	if s.Incompat&incompatRecover != 0 {
 		v.Note("ext-journal", ondisk.Note, "the ext journal has not been replayed: the guest was not shut down cleanly", "")
 	}
-	if unknown := s.Incompat &^ IncompatKnown; unknown != 0 {
+	if unknown := s.Incompat &^ incompatKnown; unknown != 0 {
 		v.Note("ext-features", ondisk.Note,
 			fmt.Sprintf("unknown incompatible ext features %#x: the volume moves as opaque bytes", unknown), "")
 	}
@@ -41,13 +41,13 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 }
 
 // kind follows the rule of libblkid: the features in use decide.
-func kind(s *Super) volume.Kind {
+func kind(s *super) volume.Kind {
 	switch {
-	case s.Journal():
+	case s.journal():
 		return volume.JBD
-	case s.Modern():
+	case s.modern():
 		return volume.Ext4
-	case s.Compat&CompatJournal != 0:
+	case s.Compat&compatJournal != 0:
 		return volume.Ext3
 	default:
 		return volume.Ext2

@@ -9,8 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Super is the superblock.
-type Super struct {
+// super is the superblock.
+type super struct {
 	Inodes         uint32
 	BlocksLo       uint32
 	_              [12]byte
@@ -45,8 +45,8 @@ type Super struct {
 	BackupGroups   [2]uint32 // of CompatSparse2
 }
 
-// At is the place of the superblock, in bytes of the volume.
-const At = 1024
+// superAt is the place of the superblock, in bytes of the volume.
+const superAt = 1024
 
 const (
 	what  = "ext superblock"
@@ -55,36 +55,36 @@ const (
 
 // Features. A system that does not know one of Incompat may not mount the volume, one of ROCompat may not write to it.
 const (
-	CompatJournal = 0x4
-	CompatSparse2 = 0x200
+	compatJournal = 0x4
+	compatSparse2 = 0x200
 
-	IncompatCompression = 0x1 // e2compr
-	IncompatFiletype    = 0x2
-	IncompatRecover     = 0x4 // the journal must be replayed
-	IncompatJournal     = 0x8 // the journal of a file system on another device
-	IncompatMetaBG      = 0x10
-	Incompat64Bit       = 0x80
-	IncompatDirdata     = 0x1000 // Lustre
-	IncompatLargeDir    = 0x4000
+	incompatCompression = 0x1 // e2compr
+	incompatFiletype    = 0x2
+	incompatRecover     = 0x4 // the journal must be replayed
+	incompatJournal     = 0x8 // the journal of a file system on another device
+	incompatMetaBG      = 0x10
+	incompat64Bit       = 0x80
+	incompatDirdata     = 0x1000 // Lustre
+	incompatLargeDir    = 0x4000
 	// IncompatKnown is every bit that Linux 6.12 knows. Those without a name here: extents, mmp, flex_bg, ea_inode,
 	// csum_seed, inline_data, encrypt, casefold.
-	IncompatKnown = IncompatCompression | incompatOld | Incompat64Bit | IncompatDirdata | IncompatLargeDir |
+	incompatKnown = incompatCompression | incompatOld | incompat64Bit | incompatDirdata | incompatLargeDir |
 		0x40 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x8000 | 0x10000 | 0x20000
 
-	ROCompatSparse = 0x1
+	roCompatSparse = 0x1
 
 	// Features of ext2 and ext3; any other makes it an ext4.
-	incompatOld = IncompatFiletype | IncompatRecover | IncompatJournal | IncompatMetaBG
-	roCompatOld = ROCompatSparse | 0x2 | 0x4
+	incompatOld = incompatFiletype | incompatRecover | incompatJournal | incompatMetaBG
+	roCompatOld = roCompatSparse | 0x2 | 0x4
 )
 
 // Read decodes the superblock of a volume. It returns ErrNoMatch if there is none, and ErrFormat for a broken one.
-func Read(d disk.Disk) (*Super, error) {
-	s := &Super{}
-	if d.Size() < At+1024 {
+func readSuper(d disk.Disk) (*super, error) {
+	s := &super{}
+	if d.Size() < superAt+1024 {
 		return nil, ondisk.ErrNoMatch
 	}
-	if _, err := ondisk.Decode(d, At, s); err != nil {
+	if _, err := ondisk.Decode(d, superAt, s); err != nil {
 		return nil, err
 	}
 	if s.Magic != magic || !s.plausible() {
@@ -93,67 +93,67 @@ func Read(d disk.Disk) (*Super, error) {
 	return s, s.check(d.Size())
 }
 
-// Field returns the error of a field of the superblock.
-func Field(name string, off int64, got, want any) error {
-	return &ondisk.FormatError{What: what, Off: At + off, Field: name, Got: got, Want: want}
+// superField returns the error of a field of the superblock.
+func superField(name string, off int64, got, want any) error {
+	return &ondisk.FormatError{What: what, Off: superAt + off, Field: name, Got: got, Want: want}
 }
 
 // plausible reports whether more than the two bytes of the magic number fit a superblock: one encrypted partition in
 // 65536 has these.
-func (s *Super) plausible() bool { return s.Errors <= 3 && s.Creator <= 4 && s.Revision <= 1 }
+func (s *super) plausible() bool { return s.Errors <= 3 && s.Creator <= 4 && s.Revision <= 1 }
 
 // check refuses values that overflow or leave the partition, which has size bytes.
-func (s *Super) check(size int64) error {
+func (s *super) check(size int64) error {
 	if s.LogBlockSize > 6 {
-		return Field("log block size", 0x18, s.LogBlockSize, "0 to 6 (1 to 64 KiB)")
+		return superField("log block size", 0x18, s.LogBlockSize, "0 to 6 (1 to 64 KiB)")
 	}
-	blocks, most := s.blocks(), ondisk.U64(size/s.BlockSize())
-	switch inode, desc := s.InodeBytes(), s.DescBytes(); {
-	case s.BlocksPerGroup == 0 && !s.Journal():
-		return Field("blocks per group", 0x20, 0, "1 or more")
-	case s.InodesPerGroup == 0 && !s.Journal():
-		return Field("inodes per group", 0x28, 0, "1 or more")
-	case !s.Journal() && (inode < 128 || inode > s.BlockSize() || !units.IsPowerOfTwo(inode)):
-		return Field("inode size", 0x58, inode, fmt.Sprintf("a power of two from 128 to %d", s.BlockSize()))
+	blocks, most := s.blocks(), ondisk.U64(size/s.blockSize())
+	switch inode, desc := s.inodeBytes(), s.descBytes(); {
+	case s.BlocksPerGroup == 0 && !s.journal():
+		return superField("blocks per group", 0x20, 0, "1 or more")
+	case s.InodesPerGroup == 0 && !s.journal():
+		return superField("inodes per group", 0x28, 0, "1 or more")
+	case !s.journal() && (inode < 128 || inode > s.blockSize() || !units.IsPowerOfTwo(inode)):
+		return superField("inode size", 0x58, inode, fmt.Sprintf("a power of two from 128 to %d", s.blockSize()))
 	case desc < 32 || desc > 1024 || !units.IsPowerOfTwo(desc):
-		return Field("group descriptor size", 0xfe, desc, "a power of two from 32 to 1024")
+		return superField("group descriptor size", 0xfe, desc, "a power of two from 32 to 1024")
 	case blocks == 0 || blocks > most:
-		return Field("block count", 0x04, blocks, fmt.Sprintf("1 to %d, the size of the partition", most))
+		return superField("block count", 0x04, blocks, fmt.Sprintf("1 to %d, the size of the partition", most))
 	}
 	return nil
 }
 
-// Journal reports whether there is a journal and no file system: no groups and no inodes.
-func (s *Super) Journal() bool { return s.Incompat&IncompatJournal != 0 }
+// journal reports whether there is a journal and no file system: no groups and no inodes.
+func (s *super) journal() bool { return s.Incompat&incompatJournal != 0 }
 
-// Modern reports whether a feature is in use that ext2 and ext3 do not have.
-func (s *Super) Modern() bool { return s.Incompat&^incompatOld != 0 || s.ROCompat&^roCompatOld != 0 }
+// modern reports whether a feature is in use that ext2 and ext3 do not have.
+func (s *super) modern() bool { return s.Incompat&^incompatOld != 0 || s.ROCompat&^roCompatOld != 0 }
 
-// BlockSize returns the size of a block in bytes.
-func (s *Super) BlockSize() int64 { return 1024 << s.LogBlockSize }
+// blockSize returns the size of a block in bytes.
+func (s *super) blockSize() int64 { return 1024 << s.LogBlockSize }
 
-// Blocks returns the number of blocks of the volume.
-func (s *Super) Blocks() int64 { return ondisk.I64(s.blocks()) }
+// blockCount returns the number of blocks of the volume.
+func (s *super) blockCount() int64 { return ondisk.I64(s.blocks()) }
 
-func (s *Super) blocks() uint64 {
+func (s *super) blocks() uint64 {
 	n := uint64(s.BlocksLo)
-	if s.Incompat&Incompat64Bit != 0 {
+	if s.Incompat&incompat64Bit != 0 {
 		n |= uint64(s.BlocksHi) << 32
 	}
 	return n
 }
 
-// InodeBytes returns the size of an inode.
-func (s *Super) InodeBytes() int64 {
+// inodeBytes returns the size of an inode.
+func (s *super) inodeBytes() int64 {
 	if s.Revision == 0 {
 		return 128
 	}
 	return int64(s.InodeSize)
 }
 
-// DescBytes returns the size of a group descriptor.
-func (s *Super) DescBytes() int64 {
-	if s.Incompat&Incompat64Bit == 0 {
+// descBytes returns the size of a group descriptor.
+func (s *super) descBytes() int64 {
+	if s.Incompat&incompat64Bit == 0 {
 		return 32
 	}
 	return int64(s.DescSize)

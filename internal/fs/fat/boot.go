@@ -30,8 +30,8 @@ type BPB struct {
 	Sectors32         uint32
 }
 
-// BPB32 stands at 0x24 in FAT32, in front of Ext.
-type BPB32 struct {
+// bpb32 stands at 0x24 in FAT32, in front of Ext.
+type bpb32 struct {
 	FATSize32    uint32
 	Flags        uint16 // bit 7: only the FAT of bits 0 to 3 is kept
 	Version      uint16
@@ -41,8 +41,8 @@ type BPB32 struct {
 	_            [12]byte
 }
 
-// Ext is the extension at 0x24 in FAT12 and FAT16, at 0x40 in FAT32.
-type Ext struct {
+// extension is the extension at 0x24 in FAT12 and FAT16, at 0x40 in FAT32.
+type extension struct {
 	Drive    uint8
 	State    uint8 // bit 0: dirty
 	BootSig  uint8 // 0x29: the three fields below are there
@@ -51,8 +51,8 @@ type Ext struct {
 	TypeName [8]byte
 }
 
-// Slot is the size of an entry of a folder, in bytes.
-const Slot = 32
+// slotSize is the size of an entry of a folder, in bytes.
+const slotSize = 32
 
 const (
 	what      = "fat boot sector"
@@ -63,11 +63,11 @@ const (
 	most12 = 4084 // clusters of a FAT12. Spec: "FAT Type Determination"
 )
 
-// Boot is a boot sector, and the places of the areas of the volume. Places and sizes are bytes of the volume.
-type Boot struct {
+// bootSector is a boot sector, and the places of the areas of the volume. Places and sizes are bytes of the volume.
+type bootSector struct {
 	BPB
-	BPB32 // in FAT32
-	Ext
+	bpb32 // in FAT32
+	extension
 
 	Bits     int64      // of an entry of the FAT: 12, 16 or 32
 	Sector   int64      // size
@@ -79,8 +79,9 @@ type Boot struct {
 	Total    int64
 }
 
-// Read decodes the boot sector of a volume. It returns ErrNoMatch if it is not a FAT, and ErrFormat for a broken one.
-func Read(d disk.Disk) (*Boot, error) {
+// readBoot decodes the boot sector of a volume. It returns ErrNoMatch if it is not a FAT, and ErrFormat for a broken
+// one.
+func readBoot(d disk.Disk) (*bootSector, error) {
 	raw, err := volume.ReadBlock(d, 0, units.SectorSize)
 	if err != nil {
 		return nil, err
@@ -90,14 +91,14 @@ func Read(d disk.Disk) (*Boot, error) {
 	if string(raw[510:]) != "\x55\xaa" || slices.Contains(others, string(raw[3:11])) {
 		return nil, ondisk.ErrNoMatch
 	}
-	b := &Boot{}
+	b := &bootSector{}
 	named32 := string(raw[0x52:0x57]) == "FAT32"
 	ondisk.MustFill(raw, binary.LittleEndian, &b.BPB)
-	ondisk.MustFill(raw[atExt:], binary.LittleEndian, &b.BPB32)
+	ondisk.MustFill(raw[atExt:], binary.LittleEndian, &b.bpb32)
 	if named32 || b.FATSize16 == 0 {
-		ondisk.MustFill(raw[atExt32:], binary.LittleEndian, &b.Ext)
+		ondisk.MustFill(raw[atExt32:], binary.LittleEndian, &b.extension)
 	} else {
-		ondisk.MustFill(raw[atExt:], binary.LittleEndian, &b.Ext)
+		ondisk.MustFill(raw[atExt:], binary.LittleEndian, &b.extension)
 	}
 	if err := b.check(d.Size()); err != nil {
 		if named32 || string(raw[0x36:0x39]) == "FAT" {
@@ -113,7 +114,7 @@ func field(name string, off int64, got, want any) error {
 }
 
 // check verifies the BPB by its specification and computes the areas. size is the size of the partition in bytes.
-func (b *Boot) check(size int64) error {
+func (b *bootSector) check(size int64) error {
 	b.Sector = int64(b.BytesPerSector)
 	per := int64(b.SectorsPerCluster)
 	switch {
@@ -134,7 +135,7 @@ func (b *Boot) check(size int64) error {
 
 // place computes the places of the areas. The number of clusters distinguishes FAT12 and FAT16. A FAT32 is known by the
 // size field of its FAT, since tools make small ones.
-func (b *Boot) place(size int64) error {
+func (b *bootSector) place(size int64) error {
 	sectors, fatSectors, atFATSize := int64(b.Sectors16), int64(b.FATSize16), int64(0x16)
 	if sectors == 0 {
 		sectors = int64(b.Sectors32)
@@ -150,7 +151,7 @@ func (b *Boot) place(size int64) error {
 	}
 	b.Total = sectors * b.Sector
 	b.FAT = disk.Range{Off: int64(b.Reserved) * b.Sector, Len: fatSectors * b.Sector}
-	b.Root = disk.Range{Off: b.FAT.Off + int64(b.FATs)*b.FAT.Len, Len: int64(b.RootEntries) * Slot}
+	b.Root = disk.Range{Off: b.FAT.Off + int64(b.FATs)*b.FAT.Len, Len: int64(b.RootEntries) * slotSize}
 	b.Data = units.AlignUp(b.Root.End(), b.Sector)
 	if b.Data >= b.Total {
 		return field("FAT size", atFATSize, fatSectors,
@@ -169,11 +170,11 @@ func (b *Boot) place(size int64) error {
 	return nil
 }
 
-// Named reports whether the boot sector has a serial number and a label.
-func (b *Boot) Named() bool { return b.BootSig == extPlaced }
+// named reports whether the boot sector has a serial number and a label.
+func (b *bootSector) named() bool { return b.BootSig == extPlaced }
 
-// Has reports whether a cluster is in the volume. The first has number 2.
-func (b *Boot) Has(cluster int64) bool { return cluster >= 2 && cluster-2 < b.Clusters }
+// has reports whether a cluster is in the volume. The first has number 2.
+func (b *bootSector) has(cluster int64) bool { return cluster >= 2 && cluster-2 < b.Clusters }
 
 // At returns the place of a cluster.
-func (b *Boot) At(cluster int64) int64 { return b.Data + (cluster-2)*b.Cluster }
+func (b *bootSector) At(cluster int64) int64 { return b.Data + (cluster-2)*b.Cluster }

@@ -13,16 +13,16 @@ import (
 // Expected sizes are those of the specification.
 func TestStructSizes(t *testing.T) {
 	require.Equal(t, atExt, binary.Size(BPB{}), "BPB up to the extension")
-	require.Equal(t, 26, binary.Size(Ext{}), "extension")
-	require.Equal(t, atExt32-atExt, binary.Size(BPB32{}), "FAT32 extension")
+	require.Equal(t, 26, binary.Size(extension{}), "extension")
+	require.Equal(t, atExt32-atExt, binary.Size(bpb32{}), "FAT32 extension")
 }
 
 // forged is a FAT16 of 16,000 sectors with one field changed.
-func forged(change func(f disktest.Forged)) (*Boot, error) {
+func forged(change func(f disktest.Forged)) (*bootSector, error) {
 	f := make(disktest.Forged, 16000*512)
 	f.PutFAT16(0, 16000)
 	change(f)
-	return Read(disktest.ShortDisk(f, int64(len(f))))
+	return readBoot(disktest.ShortDisk(f, int64(len(f))))
 }
 
 // A broken boot sector is a broken FAT only by its name: without one it is the boot sector of something else.
@@ -48,7 +48,7 @@ func TestClustersOfShortFAT(t *testing.T) {
 	require.Equal(t, int64(16), b.Bits)
 	require.Equal(t, int64(512/2-2), b.Clusters)
 	require.Greater(t, whole.Clusters, b.Clusters)
-	require.True(t, b.Has(255))
-	require.False(t, b.Has(256))
-	require.False(t, b.Has(1))
+	require.True(t, b.has(255))
+	require.False(t, b.has(256))
+	require.False(t, b.has(1))
 }

@@ -33,7 +33,7 @@ func (f *fileSystem) next(cluster int64) (n int64, end bool, err error) {
 	if v >= mask-7 {
 		return 0, true, nil
 	}
-	if n = int64(v); !f.Has(n) {
+	if n = int64(v); !f.has(n) {
 		return 0, false, f.broken(cluster, n, f.allowed())
 	}
 	return n, false, nil
@@ -47,7 +47,7 @@ func (f *fileSystem) broken(cluster, got int64, want string) error {
 // chain follows a file from its first cluster to the end mark, which proves that no cluster comes twice. It has least
 // to most clusters: a file may keep clusters behind its end.
 func (f *fileSystem) chain(first, most, least int64) ([]guestfile.Run, error) {
-	if !f.Has(first) {
+	if !f.has(first) {
 		return nil, &ondisk.FormatError{
 			What: "fat folder entry", Off: 0x1a, Field: "first cluster", Got: first,
 			Want: f.allowed(),

@@ -63,8 +63,8 @@ func (f *fileSystem) each(dir entry, visit func(entry) bool) error {
 		return err
 	}
 	var long longName
-	for ; len(raw) >= Slot && raw[0] != 0; raw = raw[Slot:] {
-		slot := raw[:Slot]
+	for ; len(raw) >= slotSize && raw[0] != 0; raw = raw[slotSize:] {
+		slot := raw[:slotSize]
 		if slot[0] != deleted && slot[11]&attrLongMask == attrLong {
 			long.add(slot)
 			continue

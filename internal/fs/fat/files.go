@@ -12,7 +12,7 @@ import (
 
 // Sizes of a FAT. Spec: Microsoft FAT specification 1.03.
 const (
-	maxFolder = 65536 * Slot // bytes of the largest folder
+	maxFolder = 65536 * slotSize // bytes of the largest folder
 	// Most clusters of a FAT16 and of a FAT32. Spec: "FAT Type Determination".
 	most16 = 65524
 	most32 = 0x0ffffff5
@@ -20,7 +20,7 @@ const (
 
 // fileSystem reads a FAT12, FAT16 or FAT32.
 type fileSystem struct {
-	*Boot
+	*bootSector
 	volume disk.Disk
 	meter  guestfile.Metered
 	table  int64 // the FAT in use, in bytes of the volume
@@ -28,11 +28,11 @@ type fileSystem struct {
 
 // Open opens the FAT12, FAT16 or FAT32 of a partition.
 func Open(b *guestfile.Budget, d disk.Disk) (guestfile.FS, error) {
-	boot, err := Read(d)
+	boot, err := readBoot(d)
 	if err != nil {
 		return nil, err
 	}
-	f := &fileSystem{Boot: boot, volume: d, meter: b.Of(d), table: boot.FAT.Off}
+	f := &fileSystem{bootSector: boot, volume: d, meter: b.Of(d), table: boot.FAT.Off}
 	return f, f.check()
 }
 
@@ -65,7 +65,7 @@ func (f *fileSystem) choose() error {
 		}
 		f.table += active * f.FAT.Len
 	}
-	if root := int64(f.RootCluster); !f.Has(root) {
+	if root := int64(f.RootCluster); !f.has(root) {
 		return field("root cluster", 0x2c, root, f.allowed())
 	}
 	return nil

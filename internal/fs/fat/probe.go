@@ -35,7 +35,7 @@ func traits(k volume.Kind) volume.Traits {
 var kinds = map[int64]volume.Kind{12: volume.FAT12, 16: volume.FAT16, 32: volume.FAT32}
 
 func probe(d disk.Disk) (*volume.Volume, error) {
-	b, err := Read(d)
+	b, err := readBoot(d)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 	v := &volume.Volume{Kind: kind, Size: b.Total, BlockSize: b.Cluster, DataStart: b.Data, Boot: &volume.BPB{
 		Kind: kind, SectorSize: b.Sector, Hidden: b.Hidden, Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads),
 	}}
-	if b.Named() {
+	if b.named() {
 		v.Label, v.UUID = Label(b.Label[:]), fmt.Sprintf("%04X-%04X", b.Serial>>16, b.Serial&0xffff)
 	}
 	if kind == volume.FAT32 {
@@ -63,8 +63,8 @@ func probe(d disk.Disk) (*volume.Volume, error) {
 // readDirty reports a FAT that was not unmounted. Windows NT and Linux keep a flag in the boot sector. DOS and Windows
 // 95 clear a bit of the second entry while they write. A table whose first entry is wrong has no such bit. Spec: Linux,
 // include/uapi/linux/msdos_fs.h, FAT_STATE_DIRTY; Microsoft FAT specification 1.03, "ClnShutBitMask".
-func readDirty(v *volume.Volume, d disk.Disk, b *Boot) error {
-	dirty := b.Named() && b.State&1 != 0
+func readDirty(v *volume.Volume, d disk.Disk, b *bootSector) error {
+	dirty := b.named() && b.State&1 != 0
 	var entries [2]uint32
 	clean := uint32(1 << 27)
 	if v.Kind == volume.FAT16 {
@@ -96,7 +96,7 @@ func tooLarge(v *volume.Volume, size int64) {
 }
 
 // readBackup finds the copy of the boot sector in the reserved sectors of a FAT32.
-func readBackup(v *volume.Volume, d disk.Disk, b *Boot) error {
+func readBackup(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	n := int64(b.BackupSector)
 	if n == 0 || n >= int64(b.Reserved) {
 		return nil // 0 and 0xffff mean that it is absent
@@ -117,11 +117,11 @@ func readBackup(v *volume.Volume, d disk.Disk, b *Boot) error {
 
 // readLabel reads the label in the root directory, which Windows shows. It reads only the first cluster of the root of
 // a FAT32.
-func readLabel(v *volume.Volume, d disk.Disk, b *Boot) error {
+func readLabel(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	r := b.Root
 	if v.Kind == volume.FAT32 {
 		c := int64(b.RootCluster)
-		if !b.Has(c) {
+		if !b.has(c) {
 			v.Note("fat-root", ondisk.Warn, fmt.Sprintf("the root cluster at 0x2c is %d, want 2 to %d", c, b.Clusters+1),
 				"run a file-system check in the guest")
 			return nil
@@ -137,7 +137,7 @@ func readLabel(v *volume.Volume, d disk.Disk, b *Boot) error {
 		if err != nil {
 			return err
 		}
-		for ; len(raw) >= Slot; raw = raw[Slot:] {
+		for ; len(raw) >= slotSize; raw = raw[slotSize:] {
 			const volumeID, longName, deleted = 0x08, 0x0f, 0xe5
 			switch {
 			case raw[0] == 0:

@@ -12,16 +12,16 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Name is the OEM name of a boot sector of NTFS.
-const Name = "NTFS    "
+// oemName is the OEM name of a boot sector of NTFS.
+const oemName = "NTFS    "
 
-// MaxRecord is the largest record of the MFT, in bytes.
-const MaxRecord = 64 << 10
+// maxRecord is the largest record of the MFT, in bytes.
+const maxRecord = 64 << 10
 
 const what = "ntfs boot sector"
 
-// Boot is the boot sector. Spec: Microsoft "NTFS boot sector layout"; Linux-NTFS documentation, $Boot.
-type Boot struct {
+// bootSector is the boot sector. Spec: Microsoft "NTFS boot sector layout"; Linux-NTFS documentation, $Boot.
+type bootSector struct {
 	Jump              [3]byte
 	OEM               [8]byte // Name
 	BytesPerSector    uint16
@@ -43,20 +43,21 @@ type Boot struct {
 	Magic             uint16    // 0xaa55, but there are volumes without
 }
 
-// Read decodes the boot sector of a volume. It returns ErrNoMatch if it is not NTFS, and ErrFormat for a broken one.
-func Read(d disk.Disk) (*Boot, error) {
-	b := &Boot{}
+// readBoot decodes the boot sector of a volume. It returns ErrNoMatch if it is not NTFS, and ErrFormat for a broken
+// one.
+func readBoot(d disk.Disk) (*bootSector, error) {
+	b := &bootSector{}
 	if _, err := volume.Superblock(d, 0, binary.LittleEndian, b); err != nil {
 		return nil, err
 	}
-	if string(b.OEM[:]) != Name {
+	if string(b.OEM[:]) != oemName {
 		return nil, ondisk.ErrNoMatch
 	}
 	return b, b.check(d.Size())
 }
 
 // check accepts the values that Windows and ntfs-3g accept. size is the size of the partition in bytes.
-func (b *Boot) check(size int64) error {
+func (b *bootSector) check(size int64) error {
 	field := func(name string, off int64, got, want any) error {
 		return &ondisk.FormatError{What: what, Off: off, Field: name, Got: got, Want: want}
 	}
@@ -64,7 +65,7 @@ func (b *Boot) check(size int64) error {
 	if sector < 512 || sector > 4096 || !units.IsPowerOfTwo(sector) {
 		return field("bytes per sector", 0x0b, sector, "512, 1024, 2048 or 4096")
 	}
-	if b.Cluster() == 0 {
+	if b.cluster() == 0 {
 		return field("sectors per cluster", 0x0d, fmt.Sprintf("%#02x", b.SectorsPerCluster),
 			"a power of two up to 128, or 0xf4 to 0xff (2^(256-n))")
 	}
@@ -72,27 +73,27 @@ func (b *Boot) check(size int64) error {
 	if b.TotalSectors == 0 || b.TotalSectors > sectors {
 		return field("total sectors", 0x28, b.TotalSectors, fmt.Sprintf("1 to %d, the size of the partition", sectors))
 	}
-	if clusters := ondisk.U64(b.Clusters()); b.MFTCluster == 0 || b.MFTCluster >= clusters {
+	if clusters := ondisk.U64(b.clusters()); b.MFTCluster == 0 || b.MFTCluster >= clusters {
 		return field("MFT cluster", 0x30, b.MFTCluster, fmt.Sprintf("1 to %d", max(clusters, 1)-1))
 	}
-	if b.Record() == 0 {
+	if b.record() == 0 {
 		return field("clusters per MFT record", 0x40, b.ClustersPerRecord,
-			fmt.Sprintf("a size of %d to %d bytes", Stride, MaxRecord))
+			fmt.Sprintf("a size of %d to %d bytes", stride, maxRecord))
 	}
 	return nil
 }
 
-// Size returns the size of the file system in bytes.
-func (b *Boot) Size() int64 { return ondisk.I64(b.TotalSectors) * int64(b.BytesPerSector) }
+// volumeSize returns the size of the file system in bytes.
+func (b *bootSector) volumeSize() int64 { return ondisk.I64(b.TotalSectors) * int64(b.BytesPerSector) }
 
-// Clusters returns the number of whole clusters of the volume.
-func (b *Boot) Clusters() int64 { return b.Size() / b.Cluster() }
+// clusters returns the number of whole clusters of the volume.
+func (b *bootSector) clusters() int64 { return b.volumeSize() / b.cluster() }
 
-// MFT returns the first byte of the MFT in the volume.
-func (b *Boot) MFT() int64 { return ondisk.I64(b.MFTCluster) * b.Cluster() }
+// mft returns the first byte of the MFT in the volume.
+func (b *bootSector) mft() int64 { return ondisk.I64(b.MFTCluster) * b.cluster() }
 
-// Cluster returns the size of a cluster in bytes; 0 if the field is illegal.
-func (b *Boot) Cluster() int64 {
+// cluster returns the size of a cluster in bytes; 0 if the field is illegal.
+func (b *bootSector) cluster() int64 {
 	n := int64(b.SectorsPerCluster)
 	if n >= 0xf4 { // 2^(256-n) sectors, for clusters above 64 KiB
 		n = 1 << (256 - n)
@@ -102,35 +103,35 @@ func (b *Boot) Cluster() int64 {
 	return n * int64(b.BytesPerSector)
 }
 
-// Record returns the size of a record of the MFT in bytes; 0 if the field is illegal.
-func (b *Boot) Record() int64 {
+// record returns the size of a record of the MFT in bytes; 0 if the field is illegal.
+func (b *bootSector) record() int64 {
 	n := int64(b.ClustersPerRecord)
 	switch {
 	case n > 0:
-		n *= b.Cluster()
+		n *= b.cluster()
 	case n >= -16:
 		n = 1 << -n
 	}
-	if n < Stride || n > MaxRecord || !units.IsPowerOfTwo(n) {
+	if n < stride || n > maxRecord || !units.IsPowerOfTwo(n) {
 		return 0
 	}
 	return n
 }
 
-// Stride is the unit of protection against torn writes in bytes, whatever the size of a sector. The update sequence
+// stride is the unit of protection against torn writes in bytes, whatever the size of a sector. The update sequence
 // array keeps the last two bytes of each stride, and a counter stands in their place. Spec: Linux-NTFS documentation,
 // "Fixup".
-const Stride = 512
+const stride = 512
 
-// UndoFixups restores the last two bytes of each stride of a record, and reports whether all fix-ups are valid. They
+// undoFixups restores the last two bytes of each stride of a record, and reports whether all fix-ups are valid. They
 // stand behind the header, in the first 510 bytes, so that none displaces another.
-func UndoFixups(raw []byte, header int) bool {
+func undoFixups(raw []byte, header int) bool {
 	at, n := int(binary.LittleEndian.Uint16(raw[4:])), int(binary.LittleEndian.Uint16(raw[6:]))
-	if n != len(raw)/Stride+1 || at < header || at%2 != 0 || at+2*n > Stride-2 {
+	if n != len(raw)/stride+1 || at < header || at%2 != 0 || at+2*n > stride-2 {
 		return false
 	}
 	for i := 1; i < n; i++ {
-		end := raw[i*Stride-2 : i*Stride]
+		end := raw[i*stride-2 : i*stride]
 		if !bytes.Equal(end, raw[at:at+2]) {
 			return false
 		}

@@ -7,4 +7,4 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestStructSize(t *testing.T) { require.Equal(t, 512, binary.Size(Boot{})) }
+func TestStructSize(t *testing.T) { require.Equal(t, 512, binary.Size(bootSector{})) }

@@ -49,13 +49,13 @@ const (
 
 // Open opens the NTFS of a partition. It returns ErrNoMatch if it is not NTFS.
 func Open(b *guestfile.Budget, volume disk.Disk) (guestfile.FS, error) {
-	boot, err := Read(volume)
+	boot, err := readBoot(volume)
 	if err != nil {
 		return nil, err
 	}
 	n := newFileSystem(b, volume)
-	n.cluster, n.clusters, n.record = boot.Cluster(), boot.Clusters(), boot.Record()
-	if err := n.readMFT(boot.MFT()); err != nil {
+	n.cluster, n.clusters, n.record = boot.cluster(), boot.clusters(), boot.record()
+	if err := n.readMFT(boot.mft()); err != nil {
 		return nil, err
 	}
 	return n, n.readUpcase()

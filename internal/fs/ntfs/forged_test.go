@@ -220,7 +220,7 @@ func TestNTFSListInClusters(t *testing.T) {
 // Records of all sizes, with a value over all of their sectors' ends: it is read right, and a byte written where Where
 // says changes this byte alone and leaves the fix-ups valid.
 func TestNTFSRecordSizes(t *testing.T) {
-	for size := 512; size <= MaxRecord; size *= 2 {
+	for size := 512; size <= maxRecord; size *= 2 {
 		for _, pieces := range []int{1, size / 512} {
 			attrs := (recordHeadSize + 2*(size/512+1) + 7) &^ 7
 			data := ntfsNoise((size-attrs-0x18-8)&^7, uint64(size))

@@ -94,14 +94,14 @@ func FuzzNTFSRecord(f *testing.F) {
 	for _, image := range disktest.Seeds(f, 1<<20, "imagemounter/test.ntfs.xz", "dftt/7-ntfs-undel.dd.xz",
 		"go-ntfs/ads_with_same_ids-0x0.bin") {
 		for at := 0; at+1024 <= len(image) && at < 512<<10; at += 512 {
-			if b := bytes.Clone(image[at : at+1024]); string(b[:4]) == "FILE" && UndoFixups(b, recordHeadSize) {
+			if b := bytes.Clone(image[at : at+1024]); string(b[:4]) == "FILE" && undoFixups(b, recordHeadSize) {
 				f.Add(b)
 			}
 		}
 	}
 	f.Add(make([]byte, 1024))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		raw := make([]byte, min(max(len(data)&^511, 512), MaxRecord))
+		raw := make([]byte, min(max(len(data)&^511, 512), maxRecord))
 		copy(raw, data)
 		if at := int(binary.LittleEndian.Uint16(raw[4:])); at+2*(len(raw)/512+1) <= len(raw) {
 			raw = sealNTFS(raw)
@@ -254,7 +254,7 @@ func (m *ntfsForge) poke(places []disk.Range, off int, value byte) {
 	for _, p := range places {
 		b = append(b, m.Forged[p.Off:p.End()]...)
 	}
-	guarded := len(b) > 512 && UndoFixups(b, 0x28)
+	guarded := len(b) > 512 && undoFixups(b, 0x28)
 	b[off%len(b)] = value
 	if at := int(binary.LittleEndian.Uint16(b[4:])); guarded && at+2*(len(b)/512+1) <= len(b) {
 		b = sealNTFS(b)

@@ -122,7 +122,7 @@ func (node *node) index(want []uint16) (*indexWalk, error) {
 	if err := node.read(attrIndexRoot, indexName, &root); err != nil {
 		return nil, err
 	}
-	b, err := root.bytes("$INDEX_ROOT", MaxRecord)
+	b, err := root.bytes("$INDEX_ROOT", maxRecord)
 	if err != nil {
 		return nil, err
 	}
@@ -154,10 +154,10 @@ func (x *indexWalk) measure(b []byte) error {
 	switch {
 	case r.Type != attrFileName || r.Collation != collationFileName:
 		return x.broken("root", fmt.Sprintf("type %#x in order %d", r.Type, r.Collation), "names in the order of names")
-	case x.block < Stride || x.block > 64<<10 || !units.IsPowerOfTwo(x.block):
+	case x.block < stride || x.block > 64<<10 || !units.IsPowerOfTwo(x.block):
 		return x.broken("block size", x.block, "a power of two from 512 to 65536")
 	}
-	x.unit = Stride
+	x.unit = stride
 	if x.fs.cluster <= x.block {
 		x.unit = x.fs.cluster
 	}
@@ -254,7 +254,7 @@ func (x *indexWalk) descend(number uint64) error {
 	if err := ondisk.Fill(raw[:indexBlockHead+indexHeadSize], binary.LittleEndian, &h); err != nil {
 		return err
 	}
-	if string(h.Magic[:]) != "INDX" || h.VCN != vcn || !UndoFixups(raw, indexBlockHead+indexHeadSize) {
+	if string(h.Magic[:]) != "INDX" || h.VCN != vcn || !undoFixups(raw, indexBlockHead+indexHeadSize) {
 		return x.broken("block", fmt.Sprintf("%q with number %d", h.Magic, h.VCN),
 			fmt.Sprintf("INDX with number %d and valid fix-ups", vcn))
 	}

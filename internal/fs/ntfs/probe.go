@@ -17,17 +17,17 @@ var Prober = volume.Prober{
 		Kind: volume.NTFS, Title: "NTFS", Unit: "cluster", Windows: true, Letter: true,
 		NeverStale: true,
 	}},
-	Marks: []volume.Mark{{Off: 3, Bytes: Name}},
+	Marks: []volume.Mark{{Off: 3, Bytes: oemName}},
 	Probe: probe,
 }
 
 func probe(d disk.Disk) (*volume.Volume, error) {
-	b, err := Read(d)
+	b, err := readBoot(d)
 	if err != nil {
 		return nil, err
 	}
 	v := &volume.Volume{
-		Kind: volume.NTFS, UUID: fmt.Sprintf("%016X", b.Serial), BlockSize: b.Cluster(), Size: b.Size(),
+		Kind: volume.NTFS, UUID: fmt.Sprintf("%016X", b.Serial), BlockSize: b.cluster(), Size: b.volumeSize(),
 		Boot: &volume.BPB{
 			Kind: volume.NTFS, SectorSize: int64(b.BytesPerSector), Hidden: b.HiddenSectors,
 			Sectors: int(b.SectorsPerTrack), Heads: int(b.Heads),
@@ -62,7 +62,7 @@ func readBackup(v *volume.Volume, d disk.Disk) error {
 	if err != nil {
 		return err
 	}
-	if string(backup[3:11]) != Name {
+	if string(backup[3:11]) != oemName {
 		v.Note("ntfs-backup", ondisk.Note, "there is no backup of the NTFS boot sector where it belongs (last sector)", "")
 		return nil
 	}
@@ -89,9 +89,9 @@ const (
 
 // readNames reads label, version and dirty flag from record 3 of the MFT. The label is empty if the record cannot be
 // read: the volume can move all the same.
-func readNames(v *volume.Volume, d disk.Disk, b *Boot) error {
-	size := b.Record()
-	off := b.MFT() + volumeRecord*size
+func readNames(v *volume.Volume, d disk.Disk, b *bootSector) error {
+	size := b.record()
+	off := b.mft() + volumeRecord*size
 	if off+size > d.Size() {
 		return nil
 	}
@@ -99,7 +99,7 @@ func readNames(v *volume.Volume, d disk.Disk, b *Boot) error {
 	if err != nil {
 		return err
 	}
-	if string(rec[:4]) != "FILE" || !UndoFixups(rec, recordHeadSize) {
+	if string(rec[:4]) != "FILE" || !undoFixups(rec, recordHeadSize) {
 		v.Note("ntfs-volume", ondisk.Note,
 			fmt.Sprintf("the record of $Volume at %#x cannot be read, so the label is not known", off), "")
 		return nil

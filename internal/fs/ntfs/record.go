@@ -116,7 +116,7 @@ func (r *record) check(ref ref) error {
 		return r.broken(0x14, "offset of attributes", r.AttrOffset,
 			fmt.Sprintf("a multiple of 8, behind the fix-ups, below %d", r.BytesInUse))
 	}
-	if !UndoFixups(r.raw, recordHeadSize) {
+	if !undoFixups(r.raw, recordHeadSize) {
 		return r.broken(4, "fix-ups", fmt.Sprintf("%d at %#x", r.FixupCount, r.FixupOffset),
 			"one for each 512 bytes, and their number at the end of each")
 	}
@@ -129,10 +129,10 @@ func (r *record) where(off, n int64) []guestfile.Run {
 	var out []guestfile.Run
 	for done := int64(0); done < n; {
 		at := off + done
-		from, part := at, Stride-2-at%Stride
+		from, part := at, stride-2-at%stride
 		if part <= 0 { // displaced
-			from = int64(r.FixupOffset) + 2*(at/Stride+1) + at%Stride - (Stride - 2)
-			part = Stride - at%Stride
+			from = int64(r.FixupOffset) + 2*(at/stride+1) + at%stride - (stride - 2)
+			part = stride - at%stride
 		}
 		place, rest := r.place(from)
 		part = min(part, rest, n-done)
