@@ -18,10 +18,12 @@ func (c *common) addSandbox(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&c.requireSandbox, "require-sandbox", false, "fail if the kernel cannot confine the program")
 }
 
-// lost is the isolation of this process or its workers if it is less than wanted, else nil. Every object of JSON has it.
+// lost is the isolation of this process or its workers if it is less than wanted, else nil. Every object of JSON has
+// it.
 var lost *report.Isolation
 
-// confine restricts the process to reading around images and writing beside outputs, before it reads a byte of an image.
+// confine restricts the process to reading around images and writing beside outputs, before it reads a byte of an
+// image.
 func (c *common) confine(errOut io.Writer, images, outputs []string) error {
 	if !c.ownProcess {
 		return nil

@@ -39,7 +39,8 @@ var accepted = []acceptedRow{
 		inScan, func(_ *mutant, d difference) bool {
 			return d.state == "judged" && d.inspect.Error != nil && d.planned == d.inspect.Error.code()
 		},
-		"the table of a disk is sound and off the boundary, and what a plan has to read is not: both report it, scan with a verdict",
+		"the table of a disk is sound and off the boundary, and what a plan has to read is not: both report it, scan with " +
+			"a verdict",
 	},
 	{
 		inPlan, func(_ *mutant, d difference) bool {
@@ -90,7 +91,8 @@ var accepted = []acceptedRow{
 					return a.Start == b.Start && a.Size == b.Size && a.Type == b.Type
 				})
 			}
-			return d.inspect.has("ebr-entries") && !slices.ContainsFunc(d.want.Partitions, func(a differSlot) bool { return !known(a) })
+			return d.inspect.has("ebr-entries") &&
+				!slices.ContainsFunc(d.want.Partitions, func(a differSlot) bool { return !known(a) })
 		},
 		"a boot record with two data entries: Linux reads both, libfdisk one; a move is refused for it",
 	},
@@ -181,16 +183,20 @@ var accepted = []acceptedRow{
 	{
 		qemuSays, func(m *mutant, d difference) bool {
 			b := m.read(1 << 30)
-			if d.inspect.Image.Format != "vmdk" || len(b) < 1024 || !strings.Contains(d.text, "File truncated, expecting at least") {
+			if d.inspect.Image.Format != "vmdk" || len(b) < 1024 ||
+				!strings.Contains(d.text, "File truncated, expecting at least") {
 				return false
 			}
-			return binary.LittleEndian.Uint64(b[64:]) > uint64(len(b)/512) || binary.LittleEndian.Uint64(b[len(b)-1024+64:]) > uint64(len(b)/512)
+			return binary.LittleEndian.Uint64(b[64:]) > uint64(len(b)/512) ||
+				binary.LittleEndian.Uint64(b[len(b)-1024+64:]) > uint64(len(b)/512)
 		},
-		"the overhead of a VMDK, which says where the first grain may lie and which no reader needs; to qemu-img a least size",
+		"the overhead of a VMDK, which says where the first grain may lie and which no reader needs; to qemu-img a least " +
+			"size",
 	},
 	{
 		inBytes, func(_ *mutant, d difference) bool {
-			return d.inspect.Image.Format == "vhd" && strings.Contains(d.text, " is 0x0, not ") && d.inspect.has("vhd-hidden-data")
+			return d.inspect.Image.Format == "vhd" && strings.Contains(d.text, " is 0x0, not ") &&
+				d.inspect.has("vhd-hidden-data")
 		},
 		"a sector of a dynamic VHD whose bit is clear is zero by the specification; qemu-img reads no bitmaps",
 	},

@@ -123,7 +123,10 @@ func disagreements(t *testing.T, path string, in ended, a *jsonAnswer) (out []di
 	t.Helper()
 	p, row := &jsonAnswer{}, &jsonRow{}
 	add := func(kind, format string, args ...any) {
-		out = append(out, difference{kind: kind, text: fmt.Sprintf(format, args...), inspect: a, other: p, state: row.State, planned: row.unplanned()})
+		out = append(out, difference{
+			kind: kind, text: fmt.Sprintf(format, args...), inspect: a, other: p, state: row.State,
+			planned: row.unplanned(),
+		})
 	}
 	end := command(t, "plan", "--json", path)
 	require.NoError(t, json.Unmarshal([]byte(end.stdout), p), end.stdout)

@@ -8,13 +8,17 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// The partition table is in the file of a dynamic VHD, and its sector has no bit in the bitmap: the disk reads as blank, and is not called so.
+// The partition table is in the file of a dynamic VHD, and its sector has no bit in the bitmap: the disk reads as
+// blank, and is not called so.
 func TestHiddenTable(t *testing.T) {
 	t.Chdir(t.TempDir())
 	data := make(disktest.Forged, 4<<20)
 	copy(data, tiny())
 	shown := func(int64) bool { return true }
-	for name, stored := range map[string]func(s int64) bool{"hidden.vhd": func(s int64) bool { return s != 0 }, "sound.vhd": shown} {
+	for name, stored := range map[string]func(s int64) bool{
+		"hidden.vhd": func(s int64) bool { return s != 0 },
+		"sound.vhd":  shown,
+	} {
 		v := disktest.ForgeVHD(data, disktest.VHDLayout{Stored: stored})
 		if name == "hidden.vhd" {
 			v.Put(v.Blocks[0]+512, data[:512])

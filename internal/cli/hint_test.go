@@ -21,7 +21,8 @@ func TestDidYouMean(t *testing.T) {
 		require.NoError(t, os.WriteFile("partimag/"+name, nil, 0o600))
 	}
 	for line, want := range map[string]string{
-		"inspect partimag":                "partimag is a folder with a Clonezilla image of disk sda (partclone); restore it with Clonezilla to a disk first",
+		"inspect partimag": "partimag is a folder with a Clonezilla image of disk sda (partclone); restore " +
+			"it with Clonezilla to a disk first",
 		"inspct src.img":                  "did you mean trueup inspect?",
 		"help inspct":                     "did you mean trueup inspect?",
 		"info src.img":                    "did you mean trueup inspect?",

@@ -37,7 +37,10 @@ func TestAnEditedScriptIsKept(t *testing.T) {
 	}
 	whole := read(t, "fix.sh")
 	require.Contains(t, whole, "\n# As trueup wrote it, SHA-256 ")
-	for _, edited := range []string{whole + "\n", strings.Replace(whole, "echo", "true", 1), whole[:len(whole)-1], "echo mine\n"} {
+	for _, edited := range []string{
+		whole + "\n", strings.Replace(whole, "echo", "true", 1), whole[:len(whole)-1],
+		"echo mine\n",
+	} {
 		put(t, "fix.sh", []byte(edited))
 		r := command(t, scan...)
 		require.Equal(t, 64, r.code)
@@ -81,7 +84,8 @@ func requireTwice(t *testing.T, args []string) {
 	}
 }
 
-// What a killed run left goes with the next one. What another run is writing stays, and so does what was never a report.
+// What a killed run left goes with the next one. What another run is writing stays, and so does what was never a
+// report.
 func TestUnfinishedReportsGo(t *testing.T) {
 	own(t)
 	put(t, ".report.4194305.partial", []byte("half a rep"))
@@ -94,11 +98,15 @@ func TestUnfinishedReportsGo(t *testing.T) {
 	f, err := os.OpenFile(".report.4194307.partial", os.O_RDWR, 0)
 	require.NoError(t, err)
 	defer f.Close()
-	require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: 1 << 62, Len: 1}))
+	require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK,
+		&unix.Flock_t{Type: unix.F_WRLCK, Start: 1 << 62, Len: 1}))
 	require.Zero(t, command(t, "inspect", "src.img", "--out", "report").code)
 	names, err := filepath.Glob(".report*")
 	require.NoError(t, err)
-	require.Equal(t, []string{".report.4194307.partial", ".report.4194308.partial", ".report.x.partial", ".reports.4194305.partial"}, names)
+	require.Equal(t, []string{
+		".report.4194307.partial", ".report.4194308.partial", ".report.x.partial",
+		".reports.4194305.partial",
+	}, names)
 }
 
 // A run that was killed had the same process id, or a program does that runs in another container.

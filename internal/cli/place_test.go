@@ -63,8 +63,8 @@ var writings = []writing{
 	{"convert --force", "force", []string{"convert", "--force", "src.img", "PLACE", "--to", "raw"}},
 }
 
-// standing is what stands under a name already. want has for each role the exit code and what the message says, in front of which stands
-// the name; "0" for a file that is written.
+// standing is what stands under a name already. want has for each role the exit code and what the message says, in
+// front of which stands the name; "0" for a file that is written.
 type standing struct {
 	name string
 	make func(t *testing.T)
@@ -129,17 +129,24 @@ var standings = []standing{
 	{name: "absent.txt", make: func(*testing.T) {}, want: every("0")},
 	{name: "web01", make: func(t *testing.T) { t.Helper(); putImage(t, "web01") }, want: every(overImage, "copy", exists, "force", "0")},
 	{name: "disk.vmdk", make: func(t *testing.T) { t.Helper(); putImage(t, "disk.vmdk") }, want: every(imageName, "copy", exists, "force", "0")},
-	{name: "bare", make: func(t *testing.T) { t.Helper(); put(t, "bare", append(tiny(), make([]byte, 512)...)) }, want: every("64 would overwrite what is no text",
-		"catalog", "64 no catalogue", "copy", exists, "force", "0")},
-	{name: "extent", make: func(t *testing.T) { t.Helper(); putFlat(t, "extent") }, want: every("64 would overwrite a file that flat.vmdk needs",
-		"copy", "64 belongs to flat.vmdk", "force", "64 belongs to flat.vmdk")},
+	{
+		name: "bare", make: func(t *testing.T) { t.Helper(); put(t, "bare", append(tiny(), make([]byte, 512)...)) },
+		want: every("64 would overwrite what is no text",
+			"catalog", "64 no catalogue", "copy", exists, "force", "0"),
+	},
+	{
+		name: "extent", make: func(t *testing.T) { t.Helper(); putFlat(t, "extent") },
+		want: every("64 would overwrite a file that flat.vmdk needs",
+			"copy", "64 belongs to flat.vmdk", "force", "64 belongs to flat.vmdk"),
+	},
 	{
 		name: "extent of any name", make: func(t *testing.T) {
 			t.Helper()
 			put(t, "descriptor", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 2 FLAT "extent of any name" 0`)))
 			put(t, "extent of any name", bytes.Repeat([]byte("text"), 256))
 		},
-		want: every("64 would overwrite a file that descriptor needs", "copy", "64 belongs to descriptor", "force", "64 belongs to descriptor"),
+		want: every("64 would overwrite a file that descriptor needs", "copy", "64 belongs to descriptor", "force",
+			"64 belongs to descriptor"),
 	},
 	{
 		name: "disk of a package", make: func(t *testing.T) {
@@ -155,7 +162,8 @@ var standings = []standing{
 			put(t, "machine", []byte(strings.Replace(envelope, "d.vmdk", "./listed", 1)))
 			put(t, "listed", []byte("text\n"))
 		},
-		want: every("64 would overwrite a file that machine needs", "copy", "64 belongs to machine", "force", "64 belongs to machine"),
+		want: every("64 would overwrite a file that machine needs", "copy", "64 belongs to machine", "force",
+			"64 belongs to machine"),
 	},
 	{
 		name: "cut-short", make: func(t *testing.T) {
@@ -163,7 +171,8 @@ var standings = []standing{
 			put(t, "vm.ovf", []byte(strings.Replace(envelope, "d.vmdk", "Cut-Short", 1)[:200]))
 			put(t, "cut-short", []byte("text\n"))
 		},
-		want: every("64 would overwrite a file that vm.ovf needs", "copy", "64 belongs to vm.ovf", "force", "64 belongs to vm.ovf"),
+		want: every("64 would overwrite a file that vm.ovf needs", "copy", "64 belongs to vm.ovf", "force",
+			"64 belongs to vm.ovf"),
 	},
 	{
 		name: "elsewhere.vmdk", make: func(t *testing.T) {
@@ -176,21 +185,28 @@ var standings = []standing{
 	{name: "base", make: func(t *testing.T) {
 		t.Helper()
 		put(t, "base", []byte("text\n"))
-		put(t, "snap.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat", `RW 2 FLAT "x-flat.vmdk" 0`)+"parentFileNameHint=\"base\"\n"))
-	}, want: every("64 would overwrite a file that snap.vmdk needs", "copy", "4 cannot be replaced", "force", "4 cannot be replaced")},
+		put(t, "snap.vmdk", []byte(disktest.VMDKDescriptor("monolithicFlat",
+			`RW 2 FLAT "x-flat.vmdk" 0`)+"parentFileNameHint=\"base\"\n"))
+	}, want: every("64 would overwrite a file that snap.vmdk needs", "copy", "4 cannot be replaced", "force",
+		"4 cannot be replaced")},
 	{name: "vm.ova", make: func(t *testing.T) { t.Helper(); put(t, "vm.ova", forgedPackage()) }, want: every(imageName, "copy", "", "force", "")},
 	{name: "package", make: func(t *testing.T) { t.Helper(); put(t, "package", forgedPackage()) }, want: every(overImage, "copy", exists, "force", "0")},
 	{name: "vm.vmx", make: func(t *testing.T) { t.Helper(); put(t, "vm.vmx", []byte("memsize = 1\n")) }, want: every(machine)},
 	{name: "notes", make: func(t *testing.T) { t.Helper(); put(t, "notes", []byte("mine\n")) }, want: every("0",
 		"script", "64 is not as trueup wrote it", "catalog", "64 no catalogue", "copy", exists)},
-	{name: "run.sh", make: func(t *testing.T) { t.Helper(); put(t, "run.sh", []byte("#!/bin/sh\n")) }, want: every("64 would overwrite a program",
-		"script", "64 is not as trueup wrote it", "catalog", "64 no catalogue", "copy", exists, "force", "0")},
+	{
+		name: "run.sh", make: func(t *testing.T) { t.Helper(); put(t, "run.sh", []byte("#!/bin/sh\n")) },
+		want: every("64 would overwrite a program",
+			"script", "64 is not as trueup wrote it", "catalog", "64 no catalogue", "copy", exists, "force", "0"),
+	},
 	{name: "folder", make: func(t *testing.T) { t.Helper(); require.NoError(t, os.Mkdir("folder", 0o700)) }, want: every(aFolder)},
 	{name: "folder/", make: func(t *testing.T) { t.Helper(); require.NoError(t, os.Mkdir("folder", 0o700)) }, want: every(aFolder)},
 	{name: "to-image", make: func(t *testing.T) { t.Helper(); putImage(t, "web01"); link(t, "web01", "to-image") }, want: every(overImage, "copy", aLink, "force", aLink)},
 	{
-		name: "to-text", through: "notes", make: func(t *testing.T) { t.Helper(); put(t, "notes", []byte("mine\n")); link(t, "notes", "to-text") },
-		want: every("0", "script", "64 is not as trueup wrote it", "catalog", "64 no catalogue", "copy", aLink, "force", aLink),
+		name: "to-text", through: "notes",
+		make: func(t *testing.T) { t.Helper(); put(t, "notes", []byte("mine\n")); link(t, "notes", "to-text") },
+		want: every("0", "script", "64 is not as trueup wrote it", "catalog", "64 no catalogue", "copy", aLink, "force",
+			aLink),
 	},
 	{
 		name: "to-machine", make: func(t *testing.T) {
@@ -242,8 +258,8 @@ const envelope = `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns
 <DiskSection><Info/><Disk ovf:capacity="1310720" ovf:diskId="d" ovf:fileRef="f"/></DiskSection>
 <VirtualSystem ovf:id="v"><Info/><Name>v</Name></VirtualSystem></Envelope>`
 
-// TestPlaces has every command write every file of its own where something stands already. What stands there is hurt by none, and
-// a report never takes the place of an image, of what an image needs, or of a node.
+// TestPlaces has every command write every file of its own where something stands already. What stands there is hurt by
+// none, and a report never takes the place of an image, of what an image needs, or of a node.
 func TestPlaces(t *testing.T) {
 	for _, s := range standings {
 		for _, w := range writings {

@@ -8,6 +8,10 @@ import (
 
 func TestFlagsOfTheNextCommands(t *testing.T) {
 	require.Empty(t, (&scanFlags{}).again())
-	f := scanFlags{include: []string{"*.vmdk", "a b"}, exclude: []string{"old/**"}, ignore: "accepted.txt", catalog: "it's.db", changed: true}
-	require.Equal(t, `--include '*.vmdk' --include 'a b' --exclude 'old/**' --ignore accepted.txt --catalog 'it'\''s.db'`, f.again())
+	f := scanFlags{
+		include: []string{"*.vmdk", "a b"}, exclude: []string{"old/**"}, ignore: "accepted.txt",
+		catalog: "it's.db", changed: true,
+	}
+	require.Equal(t, `--include '*.vmdk' --include 'a b' --exclude 'old/**' --ignore accepted.txt --catalog 'it'\''s.db'`,
+		f.again())
 }

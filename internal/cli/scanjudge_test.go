@@ -12,8 +12,8 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// A table that is broken where no partition, volume or boot sector lies: a scan that reads only those calls the disk aligned, and says how
-// deep it looked. With --check it agrees with inspect, also when a catalogue remembers the disk.
+// A table that is broken where no partition, volume or boot sector lies: a scan that reads only those calls the disk
+// aligned, and says how deep it looked. With --check it agrees with inspect, also when a catalogue remembers the disk.
 func TestScanChecksTables(t *testing.T) {
 	t.Chdir(t.TempDir())
 	q := disktest.ForgeQcow2(tiny(), 16)
@@ -36,8 +36,8 @@ func TestScanChecksTables(t *testing.T) {
 	require.Contains(t, r.stdout, `"depth":"full"`)
 }
 
-// A sound image whose tables are larger than what may be read for one image keeps the verdict that it has without --check, also as one of
-// several disks of a package.
+// A sound image whose tables are larger than what may be read for one image keeps the verdict that it has without
+// --check, also as one of several disks of a package.
 func TestScanKeepsTheVerdictOfLargeTables(t *testing.T) {
 	t.Chdir(t.TempDir())
 	misaligned := disktest.ForgeMBR(2560, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 512})
@@ -65,7 +65,8 @@ func TestScanKeepsTheVerdictOfLargeTables(t *testing.T) {
 		fs := got.Disks[0].Findings
 		f := fs[len(fs)-1]
 		require.Equal(t, []any{"unchecked", align.Warning}, []any{f.Code, f.Severity})
-		require.Regexp(t, "^the tables were not checked as a whole: .*reading: limit exceeded of 2097152 bytes for one image$", f.Text)
+		require.Regexp(t, "^the tables were not checked as a whole: .*reading: limit exceeded of 2097152 bytes for one "+
+			"image$", f.Text)
 		require.Equal(t, "look at it alone with trueup inspect "+job.Path, f.Remedy)
 		j.Check = false
 		require.Equal(t, j.Image(job).Disks[0].Verdict, got.Disks[0].Verdict)

@@ -24,7 +24,8 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// The tests of this file add an entry to a table of contents, and see it where users do: nothing else knows the entries.
+// The tests of this file add an entry to a table of contents, and see it where users do: nothing else knows the
+// entries.
 
 // with adds an entry to a table until the test ends.
 func with[T any](t *testing.T, table *[]T, entry T) {
@@ -55,7 +56,8 @@ func TestProberIsOneEntry(t *testing.T) {
 	require.NotContains(t, command(t, "inspect", path).stdout, "Dummy")
 	with(t, &identify.Probers, volume.Prober{
 		Kinds: []volume.Traits{{
-			Kind: "dummy", Title: "Dummy FS", Unit: "lump", Data: "first lump of Dummy FS", Realign: "make it again with mkdummy --align",
+			Kind: "dummy", Title: "Dummy FS", Unit: "lump", Data: "first lump of Dummy FS",
+			Realign: "make it again with mkdummy --align",
 		}},
 		Marks: []volume.Mark{{Off: 0, Bytes: "DUMMYVOL"}},
 		Probe: func(d disk.Disk) (*volume.Volume, error) {
@@ -83,7 +85,8 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 	})
 	text := strings.Join(strings.Fields(command(t, "inspect", byTable).stdout), " ")
 	require.Contains(t, text, "Boot code Table Loader: finds its partition by cylinder, head and sector")
-	require.Contains(t, text, "code of Table Loader in sector 0 reads the boot sector of partition 1 by smoke signals, and hands")
+	require.Contains(t, text,
+		"code of Table Loader in sector 0 reads the boot sector of partition 1 by smoke signals, and hands")
 	require.Contains(t, text, "This is a boot disk")
 	require.Contains(t, command(t, "inspect", "--json", byTable).stdout, `"name": "table-loader"`)
 
@@ -107,7 +110,8 @@ func TestBootLoaderIsOneEntry(t *testing.T) {
 func TestReportFormatIsOneEntry(t *testing.T) {
 	path := dummyDisk(t, "", "nothing")
 	scan := []string{"scan", "--isolation", "none", "--fail-on", "4K", path, "-o"}
-	require.Contains(t, command(t, append(scan, "dummy")...).stderr, "want one of text, json, csv, html, junit, prometheus")
+	require.Contains(t, command(t, append(scan, "dummy")...).stderr,
+		"want one of text, json, csv, html, junit, prometheus")
 	sum := func(w io.Writer, r *results.Report) error {
 		_, err := fmt.Fprintln(w, "sum", r.Summary.Found, len(r.Images), r.Fail)
 		return err
@@ -200,7 +204,8 @@ func TestSchemaListsTheTables(t *testing.T) {
 	for k := range identify.Kinds {
 		kinds = append(kinds, string(k.Kind))
 	}
-	require.ElementsMatch(t, slices.Compact(slices.Sorted(slices.Values(kinds))), enum(t, "$defs", "volume", "properties", "kind"))
+	require.ElementsMatch(t, slices.Compact(slices.Sorted(slices.Values(kinds))),
+		enum(t, "$defs", "volume", "properties", "kind"))
 	codes := []string{boot.Empty.ID, boot.Unknown.ID}
 	for _, c := range known.Codes {
 		if !c.OfVolume {

@@ -39,7 +39,10 @@ func TestCopyLines(t *testing.T) {
 func TestCopyLinesFit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Int64Range(0, 1<<50)
-		c := copyCounts{Phase: rapid.SampledFrom([]string{"copy", "compare", "digest"}).Draw(t, "phase"), Done: n.Draw(t, "done")}
+		c := copyCounts{
+			Phase: rapid.SampledFrom([]string{"copy", "compare", "digest"}).Draw(t, "phase"),
+			Done:  n.Draw(t, "done"),
+		}
 		c.Total = c.Done + n.Draw(t, "more")
 		width := rapid.IntRange(-3, 250).Draw(t, "width")
 		took := time.Duration(n.Draw(t, "time"))

@@ -63,7 +63,8 @@ func TestScanLinesFit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 1<<31)
 		c := scanCounts{
-			Done: n.Draw(t, "done"), Walking: rapid.Bool().Draw(t, "walking"), Aligned: n.Draw(t, "aligned"), Below: n.Draw(t, "below"),
+			Done: n.Draw(t, "done"), Walking: rapid.Bool().Draw(t, "walking"), Aligned: n.Draw(t, "aligned"),
+			Below:      n.Draw(t, "below"),
 			Misaligned: n.Draw(t, "off"), Failed: n.Draw(t, "failed"), Orphans: n.Draw(t, "orphans"),
 		}
 		c.Found = c.Done + n.Draw(t, "more")
@@ -91,7 +92,8 @@ func told(p *Scan) {
 	g.Wait()
 	p.Walked()
 	for _, i := range []*results.Image{
-		imageOf(results.Judged, align.Aligned), imageOf(results.Judged, align.BelowBoundary), imageOf(results.Judged, align.Misaligned),
+		imageOf(results.Judged, align.Aligned), imageOf(results.Judged, align.BelowBoundary),
+		imageOf(results.Judged, align.Misaligned),
 		imageOf(results.Failed, ""), imageOf(results.Orphan, ""), imageOf(results.Gone, ""),
 	} {
 		g.Go(func() { p.Done(i) })
@@ -130,7 +132,8 @@ func TestScanProgressAsJSON(t *testing.T) {
 	require.NotNil(t, c.Left)
 	c.Rate, c.Elapsed, c.Left = 0, 0, nil
 	require.Equal(t, scanCounts{
-		Schema: "trueup/1", Event: "progress", Command: "scan", Done: 5, Found: 8, Aligned: 1, Below: 1, Misaligned: 1, Failed: 1, Orphans: 1,
+		Schema: "trueup/1", Event: "progress", Command: "scan", Done: 5, Found: 8, Aligned: 1, Below: 1, Misaligned: 1,
+		Failed: 1, Orphans: 1,
 	}, c)
 	for name := range object.(map[string]any) { // each field has its line in the schema, and all but one must be there
 		part := map[string]any{"new_field": true}

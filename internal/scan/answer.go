@@ -9,9 +9,9 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// check refuses an answer that no worker gives which is what it was when it was started. One that has read a hostile image may be
-// anything: it can say what it likes of that image and of all that it is asked later, and nothing that stops the run. It cannot know of other
-// rows, which other workers make.
+// check refuses an answer that no worker gives which is what it was when it was started. One that has read a hostile
+// image may be anything: it can say what it likes of that image and of all that it is asked later, and nothing that
+// stops the run. It cannot know of other rows, which other workers make.
 func (a Answer) check(r Request) error {
 	err := a.wrong(r)
 	if err != nil {
@@ -45,7 +45,10 @@ const (
 
 // checkIdentity refuses what no file is.
 func checkIdentity(id image.Identity) error {
-	kinds := []image.Kind{image.Other, image.Disk, image.Extent, image.Bare, image.Pack, image.Unsupported, image.Medium, image.Packed}
+	kinds := []image.Kind{
+		image.Other, image.Disk, image.Extent, image.Bare, image.Pack, image.Unsupported, image.Medium,
+		image.Packed,
+	}
 	switch {
 	case !slices.Contains(kinds, id.Kind):
 		return fmt.Errorf("a file of the kind %.32q", id.Kind)
@@ -54,7 +57,8 @@ func checkIdentity(id image.Identity) error {
 	case len(id.Claims) > len(id.Extents):
 		return fmt.Errorf("a file that claims %d extents and names %d", len(id.Claims), len(id.Extents))
 	case len(id.Extents) > maxNames || len(id.Parents) > maxNames:
-		return fmt.Errorf("a file that names %d extents and %d parents, want at most %d", len(id.Extents), len(id.Parents), maxNames)
+		return fmt.Errorf("a file that names %d extents and %d parents, want at most %d", len(id.Extents), len(id.Parents),
+			maxNames)
 	}
 	return nil
 }

@@ -72,8 +72,14 @@ func honest() *results.Image {
 	i.State, i.Format, i.Size, i.Files = results.Judged, "vmdk", 1<<20, []results.File{{Name: "a.vmdk", Size: 512}}
 	d := results.NewDisk(1<<20, align.DefaultBoundary)
 	d.Verdict = align.Misaligned
-	d.Partitions = []report.Partition{{Number: 1, Kind: "primary", StartLBA: 63, Start: 63 * 512, Size: 4096, Alignment: 512, Verdict: align.Misaligned}}
-	d.Fix = &results.Fix{Boundary: 1 << 20, OldSize: 1 << 20, NewSize: 2 << 20, Moves: []report.Move{}, Refusals: []align.Finding{}}
+	d.Partitions = []report.Partition{{
+		Number: 1, Kind: "primary", StartLBA: 63, Start: 63 * 512, Size: 4096,
+		Alignment: 512, Verdict: align.Misaligned,
+	}}
+	d.Fix = &results.Fix{
+		Boundary: 1 << 20, OldSize: 1 << 20, NewSize: 2 << 20, Moves: []report.Move{},
+		Refusals: []align.Finding{},
+	}
 	i.Disks = []results.Disk{d}
 	return i
 }
@@ -95,7 +101,8 @@ func TestAnHonestWorker(t *testing.T) {
 	require.Equal(t, int64(1<<20), sum.Fix.Grows)
 }
 
-// What the row of a worker that lies may not change is where it is, what a catalogue knows of it and what the user has accepted.
+// What the row of a worker that lies may not change is where it is, what a catalogue knows of it and what the user has
+// accepted.
 func TestWhatAWorkerMayNotSay(t *testing.T) {
 	i := honest()
 	i.Path, i.PathBytes = "/etc/shadow", "L2V0Yy9zaGFkb3c="
@@ -119,39 +126,54 @@ func TestLies(t *testing.T) {
 		return liar{disk, answer(t, i)}
 	}
 	for name, l := range map[string]liar{
-		"no answer":                   {`{"identity":{}}`, `{}`},
-		"nothing at all":              {disk, `null`},
-		"no row":                      {disk, `{"image":null}`},
-		"an empty row":                {disk, `{"image":{}}`},
-		"a list that is null":         {disk, strings.Replace(answer(t, honest()), `"parents":[]`, `"parents":null`, 1)},
-		"partitions that are null":    {disk, strings.Replace(answer(t, honest()), `"boot_chain":[]`, `"boot_chain":null`, 1)},
-		"not JSON":                    {disk, `<html>`},
-		"JSON of another shape":       {disk, `{"image":[1]}`},
-		"a wrong number":              {disk, strings.Replace(answer(t, honest()), `"size_bytes":1048576`, `"size_bytes":1e400`, 1)},
-		"a wrong kind":                {`{"identity":{"kind":"gift"}}`, answer(t, honest())},
-		"a wrong error":               {`{"error":{"code":"<script>"}}`, answer(t, honest())},
-		"an endless list of extents":  {`{"identity":{"kind":"disk","extents":["` + strings.Repeat(`a","`, 1<<17) + `a"]}}`, answer(t, honest())},
-		"a wrong state":               forged(func(i *results.Image) { i.State = "fine" }),
-		"no state":                    forged(func(i *results.Image) { i.State = "" }),
-		"gone":                        forged(func(i *results.Image) { i.State = results.Gone }),
-		"an orphan":                   forged(func(i *results.Image) { i.State = results.Orphan }),
-		"another event":               forged(func(i *results.Image) { i.Event = "summary" }),
-		"another schema":              forged(func(i *results.Image) { i.Schema = "trueup/9" }),
-		"failed without a reason":     forged(func(i *results.Image) { i.State = results.Failed }),
-		"judged and failed":           forged(func(i *results.Image) { i.Error = &report.Error{Code: "io"} }),
-		"no format":                   forged(func(i *results.Image) { i.Format = "" }),
-		"a wrong code":                forged(func(i *results.Image) { i.Fail("ok", "") }),
-		"a wrong verdict":             forged(func(i *results.Image) { i.Disks[0].Verdict = "good" }),
-		"no verdict":                  forged(func(i *results.Image) { i.Disks[0].Verdict = "" }),
-		"a partition's verdict":       forged(func(i *results.Image) { i.Disks[0].Partitions[0].Verdict = "good" }),
-		"a wrong severity":            forged(func(i *results.Image) { i.Findings = append(i.Findings, align.Finding{Severity: "fun"}) }),
-		"a wrong depth":               forged(func(i *results.Image) { i.Disks[0].Depth = "abyss" }),
-		"a boundary of 0":             forged(func(i *results.Image) { i.Disks[0].Boundary = 0 }),
-		"a negative size":             forged(func(i *results.Image) { i.Size = -1 }),
-		"negative reads":              forged(func(i *results.Image) { i.Read = -1 }),
-		"a negative start":            forged(func(i *results.Image) { i.Disks[0].Partitions[0].Start = -1 }),
-		"a copy that shrinks":         forged(func(i *results.Image) { i.Disks[0].Fix.NewSize = 0 }),
-		"a file in another folder":    forged(func(i *results.Image) { i.Files = append(i.Files, results.File{Name: "../../etc/shadow"}) }),
+		"no answer":           {`{"identity":{}}`, `{}`},
+		"nothing at all":      {disk, `null`},
+		"no row":              {disk, `{"image":null}`},
+		"an empty row":        {disk, `{"image":{}}`},
+		"a list that is null": {disk, strings.Replace(answer(t, honest()), `"parents":[]`, `"parents":null`, 1)},
+		"partitions that are null": {
+			disk,
+			strings.Replace(answer(t, honest()), `"boot_chain":[]`, `"boot_chain":null`, 1),
+		},
+		"not JSON":              {disk, `<html>`},
+		"JSON of another shape": {disk, `{"image":[1]}`},
+		"a wrong number": {
+			disk,
+			strings.Replace(answer(t, honest()), `"size_bytes":1048576`, `"size_bytes":1e400`, 1),
+		},
+		"a wrong kind":  {`{"identity":{"kind":"gift"}}`, answer(t, honest())},
+		"a wrong error": {`{"error":{"code":"<script>"}}`, answer(t, honest())},
+		"an endless list of extents": {
+			`{"identity":{"kind":"disk","extents":["` + strings.Repeat(`a","`, 1<<17) + `a"]}}`,
+			answer(t, honest()),
+		},
+		"a wrong state":           forged(func(i *results.Image) { i.State = "fine" }),
+		"no state":                forged(func(i *results.Image) { i.State = "" }),
+		"gone":                    forged(func(i *results.Image) { i.State = results.Gone }),
+		"an orphan":               forged(func(i *results.Image) { i.State = results.Orphan }),
+		"another event":           forged(func(i *results.Image) { i.Event = "summary" }),
+		"another schema":          forged(func(i *results.Image) { i.Schema = "trueup/9" }),
+		"failed without a reason": forged(func(i *results.Image) { i.State = results.Failed }),
+		"judged and failed":       forged(func(i *results.Image) { i.Error = &report.Error{Code: "io"} }),
+		"no format":               forged(func(i *results.Image) { i.Format = "" }),
+		"a wrong code":            forged(func(i *results.Image) { i.Fail("ok", "") }),
+		"a wrong verdict":         forged(func(i *results.Image) { i.Disks[0].Verdict = "good" }),
+		"no verdict":              forged(func(i *results.Image) { i.Disks[0].Verdict = "" }),
+		"a partition's verdict":   forged(func(i *results.Image) { i.Disks[0].Partitions[0].Verdict = "good" }),
+		"a wrong severity": forged(func(i *results.Image) {
+			i.Findings = append(i.Findings,
+				align.Finding{Severity: "fun"})
+		}),
+		"a wrong depth":       forged(func(i *results.Image) { i.Disks[0].Depth = "abyss" }),
+		"a boundary of 0":     forged(func(i *results.Image) { i.Disks[0].Boundary = 0 }),
+		"a negative size":     forged(func(i *results.Image) { i.Size = -1 }),
+		"negative reads":      forged(func(i *results.Image) { i.Read = -1 }),
+		"a negative start":    forged(func(i *results.Image) { i.Disks[0].Partitions[0].Start = -1 }),
+		"a copy that shrinks": forged(func(i *results.Image) { i.Disks[0].Fix.NewSize = 0 }),
+		"a file in another folder": forged(func(i *results.Image) {
+			i.Files = append(i.Files,
+				results.File{Name: "../../etc/shadow"})
+		}),
 		"a file that is a folder":     forged(func(i *results.Image) { i.Files = append(i.Files, results.File{Name: ".."}) }),
 		"a file without a name":       forged(func(i *results.Image) { i.Files = append(i.Files, results.File{}) }),
 		"a text that is far too long": forged(func(i *results.Image) { i.Subformat = strings.Repeat("x", 1<<20) }),

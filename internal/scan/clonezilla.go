@@ -11,8 +11,9 @@ import (
 	"github.com/trueup/trueup/internal/image"
 )
 
-// Clonezilla is what names say of a folder that Clonezilla may have written: the partition table of each disk (sda-pt.sf, sda-pt.parted) lies
-// beside the contents of partitions and volumes (sda1.ntfs-ptcl-img.gz.aa, vg-root.ext4-ptcl-img.zst.aa).
+// Clonezilla is what names say of a folder that Clonezilla may have written: the partition table of each disk
+// (sda-pt.sf, sda-pt.parted) lies beside the contents of partitions and volumes (sda1.ntfs-ptcl-img.gz.aa,
+// vg-root.ext4-ptcl-img.zst.aa).
 type Clonezilla struct {
 	disks  []string
 	pieces bool
@@ -76,7 +77,8 @@ func (c *contents) joinPieces(files []*found) {
 	}
 	var first *found
 	for _, x := range files {
-		if !clonePiece.MatchString(x.Name) || x.failed != nil || (x.id.Kind != image.Packed && x.id.Kind != image.Unsupported) {
+		if !clonePiece.MatchString(x.Name) || x.failed != nil ||
+			(x.id.Kind != image.Packed && x.id.Kind != image.Unsupported) {
 			continue
 		}
 		x.clone = what

@@ -19,7 +19,8 @@ type contents struct {
 	names  int // that its files name
 	beside image.Folder
 	clone  Clonezilla
-	// owners are the files that name a file as a part of theirs, and children those that name it as their parent, in the order of names.
+	// owners are the files that name a file as a part of theirs, and children those that name it as their parent, in the
+	// order of names.
 	owners, children map[string][]*found
 	alike            map[string][]string // names by what they have in common
 }
@@ -34,7 +35,10 @@ const maxChildren = 64
 const maxDepth = 16
 
 func newContents() *contents {
-	return &contents{files: map[string]*found{}, owners: map[string][]*found{}, children: map[string][]*found{}, alike: map[string][]string{}}
+	return &contents{
+		files: map[string]*found{}, owners: map[string][]*found{}, children: map[string][]*found{},
+		alike: map[string][]string{},
+	}
 }
 
 // note takes a name of the folder.
@@ -167,7 +171,8 @@ func (c *contents) borrowed(x *found) (out []align.Finding) {
 		}
 		out = append(out, align.FromIssue(ondisk.Issue{
 			Code: "part-of-a-file", Effect: ondisk.Warn,
-			Text: fmt.Sprintf("it takes %d bytes of %.256q, which has %d: that file is judged on its own, too", x.id.Claimed(name), name, p.Size),
+			Text: fmt.Sprintf("it takes %d bytes of %.256q, which has %d: that file is judged on its own, too",
+				x.id.Claimed(name), name, p.Size),
 		}))
 	}
 	return out

@@ -30,7 +30,8 @@ func stat(path, name string) (entry, error) {
 	}
 	return entry{
 		File: results.File{
-			Name: name, Size: st.Size, Allocated: st.Allocated, Device: st.Device, Inode: st.Inode, Modified: st.Modified, Changed: st.Changed,
+			Name: name, Size: st.Size, Allocated: st.Allocated, Device: st.Device, Inode: st.Inode, Modified: st.Modified,
+			Changed: st.Changed,
 		},
 		links: st.Links, regular: st.Mode.IsRegular(),
 	}, nil
@@ -41,7 +42,8 @@ type useError struct{ error }
 
 func (e useError) Unwrap() error { return e.error }
 
-// files gives the files of a folder in batches, the named ones first, and each name to note. A folder can have millions.
+// files gives the files of a folder in batches, the named ones first, and each name to note. A folder can have
+// millions.
 func (r *search) files(ctx context.Context, f *folder, note func(name string), use func(list []entry) error) error {
 	if f.context && !slices.ContainsFunc(f.only, func(e entry) bool { return e.regular }) {
 		return use(f.only) // nothing belongs to a device or a pipe

@@ -31,8 +31,8 @@ type found struct {
 	clone  string // what Clonezilla made of its folder, when it is a piece of that
 }
 
-// folder judges the images of one folder. All of its files are identified first: which of them are parts of an image is known
-// only then.
+// folder judges the images of one folder. All of its files are identified first: which of them are parts of an image is
+// known only then.
 func (r *search) folder(ctx context.Context, f *folder) error {
 	defer r.turns.finish(f.turn)
 	c := newContents()
@@ -55,8 +55,8 @@ func (r *search) folder(ctx context.Context, f *folder) error {
 	return r.keepParts(f, c)
 }
 
-// claim finds out which files were seen by another name. Of the links of a file the first in the order of the walk counts, whichever
-// folder is ready first; in a folder a part of an image before an image.
+// claim finds out which files were seen by another name. Of the links of a file the first in the order of the walk
+// counts, whichever folder is ready first; in a folder a part of an image before an image.
 func (r *search) claim(f *folder, c *contents) {
 	linked := slices.DeleteFunc(c.sorted(), func(x *found) bool { return x.links < 2 || !x.regular || !x.wanted })
 	if len(linked) > 0 {
@@ -120,7 +120,8 @@ func (r *search) identify(ctx context.Context, f *folder, c *contents, list []en
 // limit makes a failed row of a file that names more than the folder may.
 func (r *search) limit(fits bool, x *found) {
 	if !fits {
-		x.fail(r.classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to another folder", ondisk.ErrLimit, maxFolderNames)))
+		x.fail(r.classify(fmt.Errorf("the images of its folder name other files: %w of %d names; move some to another folder",
+			ondisk.ErrLimit, maxFolderNames)))
 	}
 }
 
@@ -160,7 +161,8 @@ func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, e
 	return m, nil
 }
 
-// unidentified makes a row of a file that cannot be read where it is one that would be missed as an image; another is reported.
+// unidentified makes a row of a file that cannot be read where it is one that would be missed as an image; another is
+// reported.
 func (r *search) unidentified(f *folder, x *found, a Answer) *found {
 	switch {
 	case x.named || image.Named(x.Name, x.Size):
@@ -246,7 +248,8 @@ func (x *found) isExtent() bool {
 	return x.id.Kind == image.Extent || (x.id.Kind == image.Bare && image.IsFlatName(x.Name))
 }
 
-// asPart is what a file depends on that is a part of an image: when its image is gone, what is known of it counts no more.
+// asPart is what a file depends on that is a part of an image: when its image is gone, what is known of it counts no
+// more.
 const asPart = "part"
 
 // keepParts gives the store what the files are that have no row of their own, so that the next run need not open them.
@@ -275,8 +278,8 @@ func (r *search) keepPart(f *folder, x *found) error {
 	return r.keep(filepath.Join(f.path, x.Name), x, nil, asPart)
 }
 
-// takes reports whether a file that x names can be a part of it. An image with a format of its own is never hidden by a descriptor that
-// names it, only by the package around it.
+// takes reports whether a file that x names can be a part of it. An image with a format of its own is never hidden by a
+// descriptor that names it, only by the package around it.
 func (x *found) takes(part *found) bool {
 	switch {
 	case part.failed != nil || part == x:
@@ -287,8 +290,8 @@ func (x *found) takes(part *found) bool {
 	return x.id.Kind == image.Disk && (part.id.Kind == image.Extent || (part.id.Kind == image.Bare && x.covers(part)))
 }
 
-// covers reports whether a file without a header is an extent of x by its name, or all of it is claimed: a line about the first sectors of a
-// disk must not hide it.
+// covers reports whether a file without a header is an extent of x by its name, or all of it is claimed: a line about
+// the first sectors of a disk must not hide it.
 func (x *found) covers(part *found) bool {
 	const sector = 512
 	return image.IsFlatName(part.Name) || x.id.Claimed(part.Name) >= part.Size-part.Size%sector

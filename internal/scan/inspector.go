@@ -21,8 +21,8 @@ import (
 // maxRead is how much is read to judge one image, in bytes.
 const maxRead = 256 * units.MiB
 
-// Inspector is the Judge of real images. What is aligned is not looked into any further than that needs; of the rest it knows what inspect and
-// plan know.
+// Inspector is the Judge of real images. What is aligned is not looked into any further than that needs; of the rest it
+// knows what inspect and plan know.
 type Inspector struct {
 	Boundary int64  `json:"boundary"`        // bytes
 	Storage  string `json:"storage"`         // name of a profile, see align.ParseStorage
@@ -52,7 +52,8 @@ func (j *Inspector) Classify(err error) report.Error {
 	return report.Error{Code: realign.Code(err), Message: report.Message(err)}
 }
 
-// Image judges the image of a job. One whose tables are too large to be checked as a whole has the verdict of a scan without --check.
+// Image judges the image of a job. One whose tables are too large to be checked as a whole has the verdict of a scan
+// without --check.
 func (j *Inspector) Image(job Job) *results.Image {
 	i, err := j.image(job)
 	if j.Check && errors.Is(err, ondisk.ErrLimit) {
@@ -79,7 +80,8 @@ func (j *Inspector) Image(job Job) *results.Image {
 	return i
 }
 
-// image judges the image of a job; nil is a doubt that came to nothing. With an error it has what could be read all the same.
+// image judges the image of a job; nil is a doubt that came to nothing. With an error it has what could be read all the
+// same.
 func (j *Inspector) image(job Job) (i *results.Image, err error) {
 	meter := gate.NewMeter(cmp.Or(j.Most, maxRead))
 	i = results.NewImage(job.Path)
@@ -132,7 +134,8 @@ func files(states []gate.State) []results.File {
 	return out
 }
 
-// pack judges all disks of a package. One that cannot be judged costs the verdict of the whole, and not the report of the others.
+// pack judges all disks of a package. One that cannot be judged costs the verdict of the whole, and not the report of
+// the others.
 func (j *Inspector) pack(i *results.Image, path string, o image.Options) error {
 	p, err := ova.Open(path, o.Meter)
 	if errors.Is(err, ondisk.ErrNoMatch) {
@@ -200,7 +203,9 @@ func (j *Inspector) relate(i *results.Image, p *ova.Package, o image.Options) {
 	}
 }
 
-func (j *Inspector) member(i *results.Image, p *ova.Package, d ova.Disk, o image.Options, m *realign.Machine) (results.Disk, []gate.State, error) {
+func (j *Inspector) member(
+	i *results.Image, p *ova.Package, d ova.Disk, o image.Options, m *realign.Machine,
+) (results.Disk, []gate.State, error) {
 	img, err := p.Open(d, o)
 	if err != nil {
 		return results.NewDisk(0, j.Boundary), nil, err
@@ -210,8 +215,8 @@ func (j *Inspector) member(i *results.Image, p *ova.Package, d ova.Disk, o image
 	return x, img.States(), err
 }
 
-// disk judges one disk. With an error it has what could be read all the same. misnamed is the error of a disk of which nothing is known,
-// see realign.Source.
+// disk judges one disk. With an error it has what could be read all the same. misnamed is the error of a disk of which
+// nothing is known, see realign.Source.
 func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine) (d results.Disk, misnamed, err error) {
 	s, err := realign.Survey(img)
 	misnamed = s.Misnamed()
@@ -238,7 +243,8 @@ func (j *Inspector) disk(i *results.Image, img *image.Image, m *realign.Machine)
 		e := j.Classify(err)
 		d.Unplanned = &e
 	}
-	i.Fleeting = i.Fleeting || slices.ContainsFunc(s.Beside, func(x ondisk.Issue) bool { return errors.Is(x.Err, ondisk.ErrBusy) })
+	i.Fleeting = i.Fleeting ||
+		slices.ContainsFunc(s.Beside, func(x ondisk.Issue) bool { return errors.Is(x.Err, ondisk.ErrBusy) })
 	return d, misnamed, nil
 }
 
@@ -261,7 +267,8 @@ func (j *Inspector) goal() realign.Goal {
 
 // describe reports on a layout.
 func (j *Inspector) describe(s *realign.Source, depth results.Depth) results.Disk {
-	findings := append(align.Relevant(s.Issues(), nil), align.Check(s.Layout, align.Goal{Must: j.Boundary, Want: j.Boundary})...)
+	findings := append(align.Relevant(s.Issues(), nil),
+		align.Check(s.Layout, align.Goal{Must: j.Boundary, Want: j.Boundary})...)
 	return results.Disk{Disk: report.NewDisk(s.Layout, j.Boundary, findings), Depth: depth}
 }
 

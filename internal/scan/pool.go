@@ -16,7 +16,8 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// Request is what a worker is asked about a file: what it is, or to judge the image that it is. Names are bytes, and texts of JSON are not.
+// Request is what a worker is asked about a file: what it is, or to judge the image that it is. Names are bytes, and
+// texts of JSON are not.
 type Request struct {
 	Path  []byte `json:"path"` // absolute
 	Judge bool   `json:"judge,omitempty"`
@@ -78,8 +79,8 @@ var errFewer = errors.New("there is no worker more")
 // tries is how many workers are asked, when one after the other is gone before it could be.
 const tries = 3
 
-// Do has a worker answer a request. The error is what the worker died of. Where one gives no answer in time another is asked, once:
-// storage, or a machine with too much to do, can stand still for longer than an image takes.
+// Do has a worker answer a request. The error is what the worker died of. Where one gives no answer in time another is
+// asked, once: storage, or a machine with too much to do, can stand still for longer than an image takes.
 func (p *Pool) Do(ctx context.Context, r Request) (a Answer, err error) {
 	slow := false
 	for n := 0; n < tries; {
@@ -122,8 +123,8 @@ func (p *Pool) try(ctx context.Context, r Request) (a Answer, err error) {
 	return a, err
 }
 
-// giveUp goes on without a worker that cannot be started, where there is another: a machine that is short of memory or of processes must
-// not cost the images of the run.
+// giveUp goes on without a worker that cannot be started, where there is another: a machine that is short of memory or
+// of processes must not cost the images of the run.
 func (p *Pool) giveUp(ctx context.Context) error {
 	if ctx.Err() == nil {
 		if p.left.Add(-1) > 0 {
@@ -163,7 +164,8 @@ func Handle(judge Judge, r Request) (a Answer) {
 // Inside is a worker in this process: a panic costs the image only, and nothing else is kept away.
 type Inside struct{ Judge Judge }
 
-// Call answers, and makes an error of a panic. What takes too long is left alone: nothing can end it but the end of the program.
+// Call answers, and makes an error of a panic. What takes too long is left alone: nothing can end it but the end of the
+// program.
 func (w Inside) Call(ctx context.Context, r Request) (Answer, error) {
 	type end struct {
 		a   Answer

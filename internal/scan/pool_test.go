@@ -36,7 +36,10 @@ func TestWorkersThatCannotBeStarted(t *testing.T) {
 }
 
 func TestNoWorkerCanBeStarted(t *testing.T) {
-	p := NewPool(3, nil, func(context.Context) (Worker, error) { return nil, errors.Join(ErrUnasked, errors.New("no memory")) })
+	p := NewPool(3, nil, func(context.Context) (Worker, error) {
+		return nil,
+			errors.Join(ErrUnasked, errors.New("no memory"))
+	})
 	for range 5 {
 		_, err := p.Do(t.Context(), Request{})
 		require.ErrorContains(t, err, "no memory")

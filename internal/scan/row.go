@@ -41,7 +41,8 @@ func (r *search) rowOf(ctx context.Context, f *folder, c *contents, x *found) (*
 		i := x.orphan()
 		return i, r.keepIf(path, x, i, "")
 	}
-	j := Job{Path: path, Package: x.id.Kind == image.Pack, Beside: r.beside(c, x), Doubt: !x.named && x.id.Kind == image.Bare && !image.Named(x.Name, x.Size)}
+	j := Job{Path: path, Package: x.id.Kind == image.Pack, Beside: r.beside(c, x)}
+	j.Doubt = !x.named && x.id.Kind == image.Bare && !image.Named(x.Name, x.Size)
 	key := besideKey(j.Beside)
 	if k := x.known; k != nil && k.Beside == key && (k.Image != nil || j.Doubt) && unchanged(f.path, k.Image) {
 		return r.reuse(path, x, k)

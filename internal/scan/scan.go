@@ -1,5 +1,5 @@
-// Package scan looks at many images: it walks folders, tells which files are images and which are parts of one, has workers judge each
-// image, and hands over rows. One bad image costs its own row and nothing else.
+// Package scan looks at many images: it walks folders, tells which files are images and which are parts of one, has
+// workers judge each image, and hands over rows. One bad image costs its own row and nothing else.
 package scan
 
 import (
@@ -24,7 +24,8 @@ type Job struct {
 	Package bool
 	// Beside is what its folder holds; nil: the judge looks.
 	Beside *image.Beside
-	// Doubt tells that the file has neither the format nor the name of an image: it is one only if a table or a volume is found.
+	// Doubt tells that the file has neither the format nor the name of an image: it is one only if a table or a volume is
+	// found.
 	Doubt bool
 }
 
@@ -51,7 +52,8 @@ type Store interface {
 // Options of a run.
 type Options struct {
 	Paths []string // files and folders, as the user wrote them
-	// Wanted reports whether a file counts, by its path from the root that it was found under, and as it is shown; nil: all do.
+	// Wanted reports whether a file counts, by its path from the root that it was found under, and as it is shown; nil:
+	// all do.
 	Wanted func(rel, shown string) bool
 	// Spare are files that are never read, such as the catalogue and the report, by device and inode.
 	Spare func(device, inode uint64) bool
@@ -61,9 +63,9 @@ type Options struct {
 	Pool  *Pool
 	Store Store // nil: none
 
-	// Found is told how many more images will have a row, Walked that the rest of the number is corrections, Row of each row, and
-	// Unreadable of a place that could not be looked at. They are called one at a time. An error of Row ends the run. Corrections are
-	// files that turn out to be no images, and images that turn out not to be parts of another.
+	// Found is told how many more images will have a row, Walked that the rest of the number is corrections, Row of each
+	// row, and Unreadable of a place that could not be looked at. They are called one at a time. An error of Row ends the
+	// run. Corrections are files that turn out to be no images, and images that turn out not to be parts of another.
 	Found      func(n int)
 	Walked     func()
 	Row        func(i *results.Image) error
@@ -149,8 +151,9 @@ func (r *search) report(u results.Unreadable) {
 	r.Unreadable(u)
 }
 
-// Roots are the places that workers must be able to read, absolute and without links: folders with all that is in them, and the folder of
-// a file that is named itself. A device is a place of its own: a folder of devices has those of others.
+// Roots are the places that workers must be able to read, absolute and without links: folders with all that is in them,
+// and the folder of a file that is named itself. A device is a place of its own: a folder of devices has those of
+// others.
 func Roots(paths []string) []string {
 	seen := map[string]bool{}
 	var out []string

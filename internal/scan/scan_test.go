@@ -21,7 +21,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// textJudge takes a file for what its text says: "disk", "extent", "bare", "pack", "iso"; then "has NAME" and "of NAME", a line each.
+// textJudge takes a file for what its text says: "disk", "extent", "bare", "pack", "iso"; then "has NAME" and "of
+// NAME", a line each.
 type textJudge struct {
 	// look and open are called before a file is identified and judged.
 	look, open func(path string)
@@ -35,7 +36,10 @@ func (j *textJudge) Identify(path string) (id image.Identity, err error) {
 	if err != nil {
 		return id, err
 	}
-	kinds := map[string]image.Kind{"disk": image.Disk, "extent": image.Extent, "bare": image.Bare, "pack": image.Pack, "iso": image.Medium}
+	kinds := map[string]image.Kind{
+		"disk": image.Disk, "extent": image.Extent, "bare": image.Bare, "pack": image.Pack,
+		"iso": image.Medium,
+	}
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
 		if name, ok := strings.CutPrefix(line, "has "); ok {
@@ -165,7 +169,10 @@ func (tr *trial) shown() []string {
 func TestLinksAreNotFollowed(t *testing.T) {
 	tr := newTrial(t)
 	tr.put(map[string]string{"a/x.raw2": "disk", "b/y": "disk", "elsewhere/z": "disk"})
-	for name, to := range map[string]string{"a/file": "x.raw2", "a/loop": "loop", "a/up": "..", "b/folder": "../elsewhere", "in": "a", "b/gone": "nothing", "image": "b/y"} {
+	for name, to := range map[string]string{
+		"a/file": "x.raw2", "a/loop": "loop", "a/up": "..", "b/folder": "../elsewhere",
+		"in": "a", "b/gone": "nothing", "image": "b/y",
+	} {
 		require.NoError(t, os.Symlink(to, tr.path(name)))
 	}
 	tr.scanned(tr.path("a"), tr.path("b"))
@@ -175,7 +182,8 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	tr.scanned(tr.path("a/loop"), tr.path("b/gone"), tr.path("b/y/z"), "")
 	require.Equal(t, []string{" failed", "a/loop failed", "b/gone failed", "b/y/z failed"}, tr.shown())
 	for _, i := range tr.rows {
-		require.Contains(t, []string{"too many levels of symbolic links", "no such file or directory", "not a directory"}, strings.TrimSuffix(i.Error.Message, "; check the path"))
+		require.Contains(t, []string{"too many levels of symbolic links", "no such file or directory", "not a directory"},
+			strings.TrimSuffix(i.Error.Message, "; check the path"))
 	}
 }
 
@@ -201,7 +209,8 @@ func TestEachInodeHasOneRow(t *testing.T) {
 	}
 }
 
-// The first name in the order of the walk has the row, whichever folder was ready first: a catalogue knows images by their paths.
+// The first name in the order of the walk has the row, whichever folder was ready first: a catalogue knows images by
+// their paths.
 func TestHardLinks(t *testing.T) {
 	tr := newTrial(t)
 	tr.put(map[string]string{"b/x": "disk", "c/one.vmdk": "disk\nhas one-flat.vmdk", "c/one-flat.vmdk": "bare"})
@@ -230,7 +239,8 @@ func TestHardLinks(t *testing.T) {
 func TestWanted(t *testing.T) {
 	tr := newTrial(t)
 	tr.put(map[string]string{
-		"x.vmdk": "disk\nhas x-flat.vmdk", "x-flat.vmdk": "bare", "vm.ovf": "pack\nhas d.vmdk", "d.vmdk": "disk", "text": "text", "deep/y.vmdk": "disk", "deep/z.qcow2": "disk",
+		"x.vmdk": "disk\nhas x-flat.vmdk", "x-flat.vmdk": "bare", "vm.ovf": "pack\nhas d.vmdk", "d.vmdk": "disk",
+		"text": "text", "deep/y.vmdk": "disk", "deep/z.qcow2": "disk",
 	})
 	for _, c := range []struct {
 		name string
@@ -267,12 +277,15 @@ func TestSpared(t *testing.T) {
 	require.Equal(t, []string{"x"}, tr.shown())
 }
 
-// What a row says about its parts depends on the row: an image that cannot be judged hides only what says nothing alone.
+// What a row says about its parts depends on the row: an image that cannot be judged hides only what says nothing
+// alone.
 func TestPartsOfWhatCannotBeJudged(t *testing.T) {
 	tr := newTrial(t)
 	tr.put(map[string]string{
-		"broken.ovf": "pack\nhas broken.vmdk\nhas good.vmdk", "good.vmdk": "disk\nhas good-flat.vmdk", "good-flat.vmdk": "bare",
-		"broken.vmdk": "disk\nhas broken-flat.vmdk\nhas holds.img", "broken-flat.vmdk": "bare", "holds.img": "bare" + strings.Repeat(" ", 508),
+		"broken.ovf": "pack\nhas broken.vmdk\nhas good.vmdk", "good.vmdk": "disk\nhas good-flat.vmdk",
+		"good-flat.vmdk": "bare",
+		"broken.vmdk":    "disk\nhas broken-flat.vmdk\nhas holds.img", "broken-flat.vmdk": "bare", "holds.img": "bare" +
+			strings.Repeat(" ", 508),
 		"fine.ovf": "pack\nhas fine.vmdk", "fine.vmdk": "disk",
 	})
 	tr.scanned()
@@ -283,7 +296,8 @@ func TestNonImagesAreCounted(t *testing.T) {
 	tr := newTrial(t)
 	sector := strings.Repeat(" ", 508)
 	tr.put(map[string]string{
-		"text": "text", "a/empty": "", "cd.iso": "iso", "cd.img": "iso", "short": "bare", "doubt": "bare" + sector, "holds": "bare" + sector, "x.vmdk": "text", "empty.vhd": "",
+		"text": "text", "a/empty": "", "cd.iso": "iso", "cd.img": "iso", "short": "bare", "doubt": "bare" + sector,
+		"holds": "bare" + sector, "x.vmdk": "text", "empty.vhd": "",
 	})
 	res := tr.scanned()
 	require.Equal(t, []string{"empty.vhd", "holds", "x.vmdk"}, tr.shown())

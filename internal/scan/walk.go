@@ -111,8 +111,8 @@ type level struct {
 	names []string
 }
 
-// walk finds the folders below the paths, then those of files that the user named outside of them, and gives each to use. Links are not
-// followed, but those that the user's own paths are.
+// walk finds the folders below the paths, then those of files that the user named outside of them, and gives each to
+// use. Links are not followed, but those that the user's own paths are.
 func (r *search) walk(ctx context.Context, use func(f *folder)) error {
 	w := &walker{search: r, use: use}
 	named, roots, err := w.roots(ctx)
@@ -225,7 +225,8 @@ func (w *walker) roots(ctx context.Context) (named, roots []*folder, err error) 
 	return named, roots, nil
 }
 
-// addNamed notes a file that the user named. The folder is that of the file, where no other file of it was named before.
+// addNamed notes a file that the user named. The folder is that of the file, where no other file of it was named
+// before.
 func (w *walker) addNamed(shown, real string) (added *folder, err error) {
 	e, err := stat(real, filepath.Base(real))
 	if err != nil {
@@ -248,7 +249,8 @@ func (w *walker) addNamed(shown, real string) (added *folder, err error) {
 	return added, nil
 }
 
-// PatternHint returns a hint that a path that does not exist may be meant as a pattern, empty when it does not look like one.
+// PatternHint returns a hint that a path that does not exist may be meant as a pattern, empty when it does not look
+// like one.
 func PatternHint(path string) string {
 	if strings.ContainsAny(path, "*?[") {
 		return "; if it is a pattern, give it without quotes"

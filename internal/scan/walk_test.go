@@ -77,7 +77,10 @@ func TestFolderThatBecomesALink(t *testing.T) {
 	for _, swapped := range []string{"h", "h/below"} {
 		tr := newTrial(t)
 		tr.put(map[string]string{"h/below/x": "disk"})
-		w := &walker{search: &search{Options: tr.Options, classify: tr.judge.Classify}, use: func(f *folder) { t.Error(f.path) }}
+		w := &walker{
+			search: &search{Options: tr.Options, classify: tr.judge.Classify},
+			use:    func(f *folder) { t.Error(f.path) },
+		}
 		require.NoError(t, os.RemoveAll(tr.path(swapped)))
 		require.NoError(t, os.Symlink(outside, tr.path(swapped)))
 		f := &folder{path: tr.path("h/below"), shown: "h/below"}
@@ -93,7 +96,8 @@ func places(us []results.Unreadable) (out []string) {
 	return out
 }
 
-// A folder that can be listed and not entered has files that cannot be looked at. Root can, so the test runs as another user.
+// A folder that can be listed and not entered has files that cannot be looked at. Root can, so the test runs as another
+// user.
 func TestFolderThatCannotBeEntered(t *testing.T) {
 	if os.Getuid() == 0 {
 		t.Skip("root can look into all folders; TestScanOfUnreadableFolders runs as nobody")
@@ -209,14 +213,18 @@ func TestAStoreThatFailsEndsTheRun(t *testing.T) {
 // Files that the user names are looked at, and what they belong to is known; the others of the folder have no rows.
 func TestNamedFilesAmongMany(t *testing.T) {
 	tr := newTrial(t)
-	tr.put(map[string]string{"base": "disk", "overlay": "disk\nof base", "other": "disk", "base.lck": "", "x.vmdk": "disk\nhas x-flat.vmdk", "x-flat.vmdk": "bare"})
+	tr.put(map[string]string{
+		"base": "disk", "overlay": "disk\nof base", "other": "disk", "base.lck": "",
+		"x.vmdk": "disk\nhas x-flat.vmdk", "x-flat.vmdk": "bare",
+	})
 	beside := map[string]*image.Beside{}
 	tr.worker = func() (Worker, error) { return noting{Inside{tr.judge}, beside}, nil }
 	tr.Jobs = 1
 	tr.scanned(tr.path("base"))
 	require.Equal(t, []string{"base"}, tr.shown())
 	require.Equal(t, &image.Beside{
-		Locks: image.FileNames{"base.lck"}, Children: []image.Child{{Name: []byte("overlay"), Parents: image.FileNames{"base"}}},
+		Locks:    image.FileNames{"base.lck"},
+		Children: []image.Child{{Name: []byte("overlay"), Parents: image.FileNames{"base"}}},
 	}, beside["base"])
 	tr.scanned(tr.path("overlay"))
 	require.Equal(t, image.FileNames{"base.lck"}, beside["overlay"].Locks, "a lock on the parent concerns the child")
@@ -250,12 +258,19 @@ func TestManyRelatedFiles(t *testing.T) {
 	refused, locks, children := 0, 0, 0
 	took := disktest.ProcessorTime(func() {
 		for i := range n {
-			x := &found{entry: entry{File: results.File{Name: name("disk", i)}}, id: image.Identity{Kind: image.Disk, Extents: shared}}
+			x := &found{
+				entry: entry{File: results.File{Name: name("disk", i)}},
+				id:    image.Identity{Kind: image.Disk, Extents: shared},
+			}
 			if !c.add(x) {
 				refused++
 			}
-			c.add(&found{entry: entry{File: results.File{Name: name("child", i)}}, id: image.Identity{Kind: image.Disk, Parents: image.FileNames{name("disk", i), "extent00000", "disk00000"}}})
-			for _, lock := range []string{name("disk", i) + ".lck", name("disk", i) + "-1.vmem", "child00001-" + name("", i) + ".vmem", ".lck-" + name("", i), name("", i) + ".vmss"} {
+			c.add(&found{
+				entry: entry{File: results.File{Name: name("child", i)}},
+				id:    image.Identity{Kind: image.Disk, Parents: image.FileNames{name("disk", i), "extent00000", "disk00000"}},
+			})
+			for _, lock := range []string{name("disk", i) + ".lck", name("disk", i) + "-1.vmem", "child00001-" + name("", i) +
+				".vmem", ".lck-" + name("", i), name("", i) + ".vmss"} {
 				c.beside.Add(lock)
 			}
 		}

@@ -83,8 +83,8 @@ func fromDeath(err error) error {
 	return err
 }
 
-// maxAnswer is the most that a worker says about one image, in bytes: the names of 4096 extents or results.MostItems of all kinds are far
-// less. What is read takes many times that in memory.
+// maxAnswer is the most that a worker says about one image, in bytes: the names of 4096 extents or results.MostItems of
+// all kinds are far less. What is read takes many times that in memory.
 const maxAnswer = 8 * units.MiB
 
 // Crew starts the workers of a scan.
@@ -114,7 +114,10 @@ func (c *Crew) Pool(ctx context.Context) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("judge for a worker: %w", err)
 	}
-	c.options = sandbox.Options{Args: c.Args, Level: c.Level, Roots: Roots(c.Paths), Hello: hello, Limits: sandbox.Limits{Answer: maxAnswer}}
+	c.options = sandbox.Options{
+		Args: c.Args, Level: c.Level, Roots: Roots(c.Paths), Hello: hello,
+		Limits: sandbox.Limits{Answer: maxAnswer},
+	}
 	first, err := sandbox.Start(ctx, c.options)
 	if err != nil {
 		if ctx.Err() != nil {

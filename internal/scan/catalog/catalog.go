@@ -1,7 +1,9 @@
-// Package catalog keeps the results of scans in an SQLite file: what is known of each file, so that an unchanged one is not read
-// again, and what each image was when, so that a run can tell what is new. Its tables are documented in docs/catalog.md.
+// Package catalog keeps the results of scans in an SQLite file: what is known of each file, so that an unchanged one is
+// not read again, and what each image was when, so that a run can tell what is new. Its tables are documented in
+// docs/catalog.md.
 //
-// What is finished is on the disk within a second, whatever happens to the process. Any number of processes may use one catalogue.
+// What is finished is on the disk within a second, whatever happens to the process. Any number of processes may use one
+// catalogue.
 package catalog
 
 import (
@@ -18,13 +20,15 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Settings are what results depend on beside the files. Results found with others are compared with, and not used again.
+// Settings are what results depend on beside the files. Results found with others are compared with, and not used
+// again.
 type Settings struct {
 	Version string // of trueup
 	Options string // boundary, storage and so on, as one line
 }
 
-// patience is how long another process may hold the catalogue before that is an error. A scan holds it for milliseconds.
+// patience is how long another process may hold the catalogue before that is an error. A scan holds it for
+// milliseconds.
 const patience = time.Minute
 
 // Catalog is an open catalogue. Its methods, and those of its runs, may be called at the same time.
@@ -41,8 +45,8 @@ type Catalog struct {
 	runs []*Run // whose results may wait to be written
 }
 
-// Open opens a catalogue, and makes it when the file does not exist or is empty. A file that is anything else is refused and stays as
-// it is. Every error says what to do, with the file's name before it.
+// Open opens a catalogue, and makes it when the file does not exist or is empty. A file that is anything else is
+// refused and stays as it is. Every error says what to do, with the file's name before it.
 func Open(path string, s Settings) (*Catalog, error) {
 	return open(path, s, sys.SharesMemory, patience)
 }
@@ -76,8 +80,8 @@ func (c *Catalog) Close() error {
 	return errors.Join(append(errs, c.fail(c.disconnect()))...)
 }
 
-// Files are the names of all files that the catalogue has or may have. No other code of this process may open them while the catalogue
-// is open: closing one would take the locks away that keep other processes off (fcntl, POSIX).
+// Files are the names of all files that the catalogue has or may have. No other code of this process may open them
+// while the catalogue is open: closing one would take the locks away that keep other processes off (fcntl, POSIX).
 func (c *Catalog) Files() (out []string) {
 	for _, s := range suffixes {
 		out = append(out, c.file+s)
@@ -98,8 +102,8 @@ func (c *Catalog) connect(shares func(folder string) (bool, error)) (err error) 
 
 // configure sets what holds for this connection, and how the file is kept consistent.
 func (c *Catalog) configure(ctx context.Context, shares func(folder string) (bool, error)) error {
-	// A write-ahead log needs shared memory (https://www.sqlite.org/wal.html: "WAL does not work over a network filesystem"). On any other
-	// file system the rollback journal is used, which needs locks only.
+	// A write-ahead log needs shared memory (https://www.sqlite.org/wal.html: "WAL does not work over a network
+	// filesystem"). On any other file system the rollback journal is used, which needs locks only.
 	wal, err := shares(c.folder())
 	if err != nil {
 		return err
@@ -152,13 +156,15 @@ func (c *Catalog) begin(ctx context.Context, s Settings) error {
 		return err
 	}
 	err := c.transaction(ctx, func() error {
-		_, err := c.conn.ExecContext(ctx, `INSERT OR IGNORE INTO settings (version, options) VALUES (?, ?)`, s.Version, s.Options)
+		const add = `INSERT OR IGNORE INTO settings (version, options) VALUES (?, ?)`
+		_, err := c.conn.ExecContext(ctx, add, s.Version, s.Options)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return c.conn.QueryRowContext(ctx, `SELECT id FROM settings WHERE version = ? AND options = ?`, s.Version, s.Options).Scan(&c.settings)
+	const find = `SELECT id FROM settings WHERE version = ? AND options = ?`
+	return c.conn.QueryRowContext(ctx, find, s.Version, s.Options).Scan(&c.settings)
 }
 
 // transaction does f with the only right to write. Nothing of it stays when f or the end fails.
@@ -177,8 +183,8 @@ func (c *Catalog) transaction(ctx context.Context, f func() error) error {
 	return err
 }
 
-// patiently does f again while another process is in the way: SQLite waits by itself for most locks, and gives up at once where it
-// could wait for ever.
+// patiently does f again while another process is in the way: SQLite waits by itself for most locks, and gives up at
+// once where it could wait for ever.
 func (c *Catalog) patiently(f func() error) error {
 	const pause = 20 * time.Millisecond
 	for end := time.Now().Add(c.patience); ; time.Sleep(pause) {

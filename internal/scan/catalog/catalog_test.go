@@ -27,27 +27,36 @@ var v1 = Settings{Version: "1.0", Options: "boundary=64K"}
 // file is one file of a test image, written an hour before noon.
 func file(name string, inode uint64) results.File {
 	written := noon.Add(-time.Hour).UnixNano() + 7
-	return results.File{Name: name, Size: 1 << 20, Allocated: 1 << 19, Device: 9, Inode: inode, Modified: written, Changed: written}
+	return results.File{
+		Name: name, Size: 1 << 20, Allocated: 1 << 19, Device: 9, Inode: inode, Modified: written,
+		Changed: written,
+	}
 }
 
 // image is a judged image with two partitions, the first one at a byte of the disk.
 func image(path string, start int64, f results.File) *results.Image {
 	i := results.NewImage(path)
-	i.State, i.Format, i.Subformat, i.Size, i.Stored, i.Files = results.Judged, "vmdk", "monolithicSparse", 1<<30, 1<<19, []results.File{f}
+	i.State, i.Format, i.Subformat, i.Size, i.Stored, i.Files = results.Judged, "vmdk", "monolithicSparse", 1<<30, 1<<19,
+		[]results.File{f}
 	verdict := align.Aligned
 	if start%65536 != 0 {
 		verdict = align.Misaligned
 	}
 	part := func(n int, start int64, verdict align.Verdict) report.Partition {
 		return report.Partition{
-			Number: n, Kind: "primary", Type: "0x07", TypeName: "NTFS, exFAT or HPFS", StartLBA: start / 512, Start: start, Size: 100 << 20, Verdict: verdict,
+			Number: n, Kind: "primary", Type: "0x07", TypeName: "NTFS, exFAT or HPFS", StartLBA: start / 512, Start: start,
+			Size: 100 << 20, Verdict: verdict,
 			Alignment: start & -start, Aligned: report.Aligned{To4K: start%4096 == 0},
-			Volume: &report.Volume{Kind: "ntfs", Label: "System", UUID: "1234567890ABCDEF", Size: 100 << 20, Cluster: 4096, Details: map[string]string{"version": "3.1"}},
+			Volume: &report.Volume{
+				Kind: "ntfs", Label: "System", UUID: "1234567890ABCDEF", Size: 100 << 20, Cluster: 4096,
+				Details: map[string]string{"version": "3.1"},
+			},
 		}
 	}
 	i.Disks = []results.Disk{{
 		Disk: report.Disk{
-			Size: 1 << 30, Table: report.Table{Scheme: "mbr", Signature: "0x12345678"}, Boot: report.BootCode{Name: "windows-7", Text: "Windows 7 or later"},
+			Size: 1 << 30, Table: report.Table{Scheme: "mbr", Signature: "0x12345678"},
+			Boot:  report.BootCode{Name: "windows-7", Text: "Windows 7 or later"},
 			Chain: []report.BootLink{}, Findings: []align.Finding{}, Boundary: 65536, Verdict: verdict,
 			Partitions: []report.Partition{part(1, start, verdict), part(2, 512<<20, align.Aligned)},
 		},
@@ -192,7 +201,8 @@ func TestWhatIsNotLookedUp(t *testing.T) {
 	}
 	for why, change := range map[string]func(*results.File){
 		"size": func(f *results.File) { f.Size++ }, "inode": func(f *results.File) { f.Inode++ },
-		"time of the last write": func(f *results.File) { f.Modified++ }, "time of the inode": func(f *results.File) { f.Changed++ },
+		"time of the last write": func(f *results.File) { f.Modified++ },
+		"time of the inode":      func(f *results.File) { f.Changed++ },
 	} {
 		f := file("a", 1)
 		change(&f)
@@ -291,7 +301,8 @@ func TestChangesCountFromTheLastRunThatEnded(t *testing.T) {
 
 	again := begin(t, c)
 	require.Equal(t, results.Changed, reuse(t, again, "/lib/a", a))
-	require.Equal(t, results.Same, save(t, again, "/lib/b", image("b", 65536, b)), "as the run before the killed one left it")
+	require.Equal(t, results.Same, save(t, again, "/lib/b", image("b", 65536, b)),
+		"as the run before the killed one left it")
 	require.Equal(t, results.New, reuse(t, again, "/lib/c", file("c", 3)))
 	finish(t, again)
 
@@ -307,7 +318,10 @@ func TestChangesCountFromTheLastRunThatEnded(t *testing.T) {
 func TestRemoved(t *testing.T) {
 	c := fresh(t)
 	r := begin(t, c, "/lib", "/lib/deep", "/library", "/lib-old", "/other.vmdk")
-	for n, p := range []string{"/lib/a", "/lib/deep/b", "/lib/kept", "/lib/left out", "/library/c", "/lib-old/e", "/other.vmdk", "/else/d"} {
+	for n, p := range []string{
+		"/lib/a", "/lib/deep/b", "/lib/kept", "/lib/left out", "/library/c", "/lib-old/e",
+		"/other.vmdk", "/else/d",
+	} {
 		save(t, r, p, image(p, 65536, file("x", uint64(n))))
 	}
 	require.Empty(t, removed(t, r))
@@ -350,7 +364,8 @@ func TestAnImageThatBecomesAPartOfAnother(t *testing.T) {
 	finish(t, r)
 	r = begin(t, c)
 	require.Empty(t, save(t, r, "/lib/a-flat.vmdk", nil))
-	require.Equal(t, []string{"/lib/a-flat.vmdk"}, removed(t, r, "/lib/a-flat.vmdk"), "the file is there, and no image any more")
+	require.Equal(t, []string{"/lib/a-flat.vmdk"}, removed(t, r, "/lib/a-flat.vmdk"),
+		"the file is there, and no image any more")
 	finish(t, r)
 	r = begin(t, c)
 	k, ok, err := r.Lookup("/lib/a-flat.vmdk", file("x", 1))
@@ -381,7 +396,10 @@ func TestFilesThatAreNoImagesAreForgottenWhenTheyAreGone(t *testing.T) {
 func TestPathsAreBytes(t *testing.T) {
 	c := fresh(t)
 	r := begin(t, c, "/")
-	paths := []string{"/lib/\xff\xfe", "/lib/a\nb", "/lib/\x01\x7f\x9b", "/lib/ü", "/lib/u\u0308", "/lib/'; DROP TABLE file; --", "/lib/%20?x#y"}
+	paths := []string{
+		"/lib/\xff\xfe", "/lib/a\nb", "/lib/\x01\x7f\x9b", "/lib/ü", "/lib/u\u0308",
+		"/lib/'; DROP TABLE file; --", "/lib/%20?x#y",
+	}
 	for n, p := range paths {
 		save(t, r, p, image(p, 65536, file("x", uint64(n))))
 	}
@@ -391,7 +409,8 @@ func TestPathsAreBytes(t *testing.T) {
 		require.Equal(t, results.Same, reuse(t, r, p, file("x", uint64(n))))
 	}
 	finish(t, r)
-	require.Equal(t, strings.ToUpper(fmt.Sprintf("%x", paths[0])), query(t, c, "SELECT hex(path) FROM images ORDER BY path DESC LIMIT 1"))
+	require.Equal(t, strings.ToUpper(fmt.Sprintf("%x", paths[0])),
+		query(t, c, "SELECT hex(path) FROM images ORDER BY path DESC LIMIT 1"))
 	require.ElementsMatch(t, paths, func() (got []string) {
 		for i, err := range begin(t, c, "/").Removed(func(string) bool { return false }) {
 			require.NoError(t, err)

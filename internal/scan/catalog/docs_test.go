@@ -34,8 +34,10 @@ func TestQuestionsOfTheManual(t *testing.T) {
 	require.Equal(t, []string{"/lib/odd"}, removed(t, r, "/lib/also xp"))
 	finish(t, r)
 
-	require.Equal(t, "/lib/2003|misaligned|4|524288\n/lib/also xp|misaligned|4|524288\n/lib/xp|misaligned|4|524288", query(t, c, questions[0][1]))
-	require.Equal(t, "new|/lib/2003|judged|misaligned\nremoved|/lib/odd|gone|\nchanged|/lib/xp|judged|misaligned", query(t, c, questions[1][1]))
+	require.Equal(t, "/lib/2003|misaligned|4|524288\n/lib/also xp|misaligned|4|524288\n/lib/xp|misaligned|4|524288",
+		query(t, c, questions[0][1]))
+	require.Equal(t, "new|/lib/2003|judged|misaligned\nremoved|/lib/odd|gone|\nchanged|/lib/xp|judged|misaligned",
+		query(t, c, questions[1][1]))
 	require.Equal(t, "63|2|2|209715200\n65|1|1|104857600", query(t, c, questions[2][1]))
 }
 
@@ -59,7 +61,8 @@ func TestTheManualNamesAllColumns(t *testing.T) {
 	}
 	_, tables, ok := strings.Cut(string(text), "\n## Tables")
 	require.True(t, ok)
-	for table := range strings.FieldsSeq(query(t, c, "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")) {
+	for table := range strings.FieldsSeq(query(t, c,
+		"SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")) {
 		require.Contains(t, tables, "\n| "+table+" |")
 	}
 }

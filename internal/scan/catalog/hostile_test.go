@@ -66,20 +66,49 @@ func TestRefusals(t *testing.T) {
 		make func(t *testing.T, path string)
 		want string
 	}{
-		"text":     {write(strings.Repeat("no database\n", 1000)), "no catalogue, and no SQLite database at all: name another file"},
+		"text": {
+			write(strings.Repeat("no database\n", 1000)),
+			"no catalogue, and no SQLite database at all: name another file",
+		},
 		"one byte": {write("x"), "no catalogue, and no SQLite database at all: name another file"},
-		"a folder": {func(t *testing.T, path string) { t.Helper(); require.NoError(t, os.Mkdir(path, 0o700)) }, "a folder: name a file"},
-		"a pipe":   {func(t *testing.T, path string) { t.Helper(); require.NoError(t, syscall.Mkfifo(path, 0o600)) }, "not an ordinary file: name another one"},
+		"a folder": {
+			func(t *testing.T, path string) { t.Helper(); require.NoError(t, os.Mkdir(path, 0o700)) },
+			"a folder: name a file",
+		},
+		"a pipe": {
+			func(t *testing.T, path string) { t.Helper(); require.NoError(t, syscall.Mkfifo(path, 0o600)) },
+			"not an ordinary file: name another one",
+		},
 		"another program": {func(t *testing.T, path string) {
 			t.Helper()
 			disktest.Run(t, sqlite3, path, "CREATE TABLE x (y); PRAGMA application_id = 5")
 		}, "a database of another program (application_id 0x5, want 0x74727570): name another file"},
-		"unmarked":      {func(t *testing.T, path string) { t.Helper(); disktest.Run(t, sqlite3, path, "CREATE TABLE x (y)") }, "a database of another program (application_id 0x0, want 0x74727570): name another file"},
-		"newer":         {sql("PRAGMA user_version = 4"), "made by a newer trueup (schema 4, this one knows 3): use that one, or name another file"},
-		"older":         {sql("PRAGMA user_version = 2"), "schema 2, want 3: move it away, and the next scan makes a new one"},
-		"a trigger":     {sql("CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM file; END"), `it has the trigger "t", which trueup did not make: remove it with sqlite3, or move it away, and the next scan makes a new one`},
-		"other columns": {sql("ALTER TABLE file ADD COLUMN x"), "1 of its tables and views are not those of schema 3: move it away"},
-		"a table less":  {sql("DROP TABLE partition"), "1 of its tables and views are not those of schema 3: move it away"},
+		"unmarked": {
+			func(t *testing.T,
+				path string,
+			) {
+				t.Helper()
+				disktest.Run(t, sqlite3, path, "CREATE TABLE x (y)")
+			},
+			"a database of another program (application_id 0x0, want 0x74727570): name another file",
+		},
+		"newer": {
+			sql("PRAGMA user_version = 4"),
+			"made by a newer trueup (schema 4, this one knows 3): use that one, or name another file",
+		},
+		"older": {
+			sql("PRAGMA user_version = 2"),
+			"schema 2, want 3: move it away, and the next scan makes a new one",
+		},
+		"a trigger": {
+			sql("CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM file; END"),
+			`it has the trigger "t", which trueup did not make: remove it with sqlite3, or move it away, and the next scan makes a new one`,
+		},
+		"other columns": {
+			sql("ALTER TABLE file ADD COLUMN x"),
+			"1 of its tables and views are not those of schema 3: move it away",
+		},
+		"a table less": {sql("DROP TABLE partition"), "1 of its tables and views are not those of schema 3: move it away"},
 		"half of it": {
 			func(t *testing.T, path string) { t.Helper(); write(string(used(t, path)[:8192]))(t, path) },
 			"damaged: save what can be read (sqlite3 FILE .recover), then move it away, and the next scan makes a new one",
@@ -104,21 +133,24 @@ func TestRefusals(t *testing.T) {
 	_, err = Open("", v1)
 	require.EqualError(t, err, "catalogue : no name given")
 	_, err = Open("/proc/trueup-catalogue", v1)
-	require.ErrorContains(t, err, "cannot be opened or written: make the file and its folder readable and writable, or name another file")
+	require.ErrorContains(t, err,
+		"cannot be opened or written: make the file and its folder readable and writable, or name another file")
 }
 
 // Views and indexes of the user, and an empty file, are fine.
 func TestWhatIsAccepted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c")
 	used(t, path)
-	disktest.Run(t, disktest.Tool(t, "sqlite3"), path, "CREATE VIEW mine AS SELECT path FROM images; CREATE INDEX i ON image (verdict); CREATE TABLE note (path, text)")
+	disktest.Run(t, disktest.Tool(t, "sqlite3"), path,
+		"CREATE VIEW mine AS SELECT path FROM images; CREATE INDEX i ON image (verdict); CREATE TABLE note (path, text)")
 	require.Equal(t, results.Same, reuse(t, begin(t, catalogue(t, path, v1)), "/lib/7", file("x", 7)))
 	empty := filepath.Join(t.TempDir(), "c")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	begin(t, catalogue(t, empty, v1))
 }
 
-// Bytes of a catalogue are exchanged: each call ends, with a result or an error of one line. What Lookup gives is what was saved.
+// Bytes of a catalogue are exchanged: each call ends, with a result or an error of one line. What Lookup gives is what
+// was saved.
 func TestDamagedCatalogues(t *testing.T) {
 	folder := t.TempDir()
 	sound := used(t, filepath.Join(folder, "sound"))
@@ -224,7 +256,8 @@ func fill(path, _ string) error {
 	return nil
 }
 
-// inNamespace runs fill with a file system of its own, made by a shell script that has the folder as $1, and gives what both printed.
+// inNamespace runs fill with a file system of its own, made by a shell script that has the folder as $1, and gives what
+// both printed.
 func inNamespace(t *testing.T, folder, mount, after string) (out string) {
 	t.Helper()
 	unshare := disktest.Tool(t, "unshare")
@@ -244,7 +277,8 @@ func TestNoSpaceLeft(t *testing.T) {
 		`sqlite3 "$1/c" 'PRAGMA integrity_check; SELECT count(*) FROM images' || sqlite3 "file:$1/c?immutable=1" 'SELECT count(*) FROM images'`)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 4, out)
-	require.Contains(t, lines[1], "/c: no space left on its file system: make room and scan again; what was saved before is kept")
+	require.Contains(t, lines[1],
+		"/c: no space left on its file system: make room and scan again; what was saved before is kept")
 	require.Equal(t, "ok", lines[2])
 	var batches, kept int
 	_, err := fmt.Sscan(lines[0], &batches)
@@ -259,12 +293,13 @@ func TestReadOnly(t *testing.T) {
 	folder := t.TempDir()
 	used(t, filepath.Join(folder, "c"))
 	out := inNamespace(t, folder, `mount --bind "$1" "$1" && mount -o remount,ro,bind "$1"`, "true")
-	require.Contains(t, out, "/c: cannot be opened or written: make the file and its folder readable and writable, or name another file (read-only file system)")
+	require.Contains(t, out, "/c: cannot be opened or written: make the file and its folder readable and writable, or "+
+		"name another file (read-only file system)")
 	require.Equal(t, 1, strings.Count(out, "\n"), out)
 }
 
-// Where a file system is not known to be local, there is no log and no shared memory beside the catalogue, and a log that came with it
-// is worked in.
+// Where a file system is not known to be local, there is no log and no shared memory beside the catalogue, and a log
+// that came with it is worked in.
 func TestOtherFileSystems(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c")
 	used(t, path)

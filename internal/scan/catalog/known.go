@@ -19,9 +19,10 @@ type Known struct {
 	change results.Change
 }
 
-// Lookup gives what is known of the file with an absolute path and these numbers, when it was found with the settings of this
-// catalogue and may be used again. It compares the one file: that the others of Image.Files are Unchanged, and that what lies Beside
-// them is, only the caller can see. Image is as it was saved: its Path is that of an earlier command line.
+// Lookup gives what is known of the file with an absolute path and these numbers, when it was found with the settings
+// of this catalogue and may be used again. It compares the one file: that the others of Image.Files are Unchanged, and
+// that what lies Beside them is, only the caller can see. Image is as it was saved: its Path is that of an earlier
+// command line.
 func (r *Run) Lookup(path string, f results.File) (k Known, ok bool, err error) {
 	k, packed, sum, ok, err := r.lookup(path, f)
 	if err != nil || !ok || packed == nil {
@@ -66,8 +67,8 @@ func (r *Run) lookup(path string, f results.File) (k Known, packed, sum []byte, 
 	return k, packed, sum, true, nil
 }
 
-// Reuse notes that a result that Lookup gave was used again. The change is Same, unless no one has read a report of the run that found
-// the result.
+// Reuse notes that a result that Lookup gave was used again. The change is Same, unless no one has read a report of the
+// run that found the result.
 func (r *Run) Reuse(path string, k Known) (results.Change, error) {
 	c := r.c
 	c.mu.Lock()
@@ -78,8 +79,8 @@ func (r *Run) Reuse(path string, k Known) (results.Change, error) {
 	return k.change, r.put(entry{path: path, reuse: true, id: k.id, image: k.Image != nil})
 }
 
-// Save keeps what was found of a file with an absolute path and numbers from before it was read, and returns, and notes in the image,
-// how that differs from what was last reported of this path. It is on the disk within a second.
+// Save keeps what was found of a file with an absolute path and numbers from before it was read, and returns, and notes
+// in the image, how that differs from what was last reported of this path. It is on the disk within a second.
 func (r *Run) Save(path string, f results.File, k Known) (results.Change, error) {
 	e, err := r.entry(path, f, k)
 	if err != nil {

@@ -9,15 +9,16 @@ import (
 	"path/filepath"
 )
 
-// suffixes are those of the files that SQLite keeps for a database: itself, the log and its index where the file system is local, a
-// journal elsewhere.
+// suffixes are those of the files that SQLite keeps for a database: itself, the log and its index where the file system
+// is local, a journal elsewhere.
 var suffixes = []string{"", "-wal", "-shm", "-journal"}
 
-// minPage is the length of the smallest page of a database. SQLite takes a shorter file for an empty one and would write over it.
+// minPage is the length of the smallest page of a database. SQLite takes a shorter file for an empty one and would
+// write over it.
 const minPage = 512
 
-// place is where a catalogue is, or will be, with all links followed. It opens nothing: to close a file takes the locks away that
-// this process has on it (POSIX, fcntl), and another run in it could have it open.
+// place is where a catalogue is, or will be, with all links followed. It opens nothing: to close a file takes the locks
+// away that this process has on it (POSIX, fcntl), and another run in it could have it open.
 func place(path string) (string, error) {
 	if path == "" {
 		return "", errors.New("no name given")

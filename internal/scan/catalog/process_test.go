@@ -68,8 +68,8 @@ func endless(path, _ string) error {
 	}
 }
 
-// TestKilledScansLoseNothing kills scans at random moments, fifteen times, again and again on the same catalogues: what one had finished
-// a while before is there, and the file is sound for a second reader.
+// TestKilledScansLoseNothing kills scans at random moments, fifteen times, again and again on the same catalogues: what
+// one had finished a while before is there, and the file is sound for a second reader.
 func TestKilledScansLoseNothing(t *testing.T) {
 	disktest.Tool(t, "sqlite3")
 	const lanes = 5
@@ -103,7 +103,8 @@ type end struct {
 	err   string  // what the scan said
 }
 
-// promised is how old a result must be to survive: a second, and some more for a machine on which nothing moves for a while.
+// promised is how old a result must be to survive: a second, and some more for a machine on which nothing moves for a
+// while.
 const promised = 4 * time.Second
 
 // kill runs a scan for a random while longer than that, from its first result on.
@@ -239,7 +240,8 @@ func soundCrowd(t *testing.T, path string, runs int) {
 	require.Equal(t, fmt.Sprint(1000+500*runs), query(t, c, "SELECT count(*) FROM images WHERE state = 'judged'"))
 	require.Equal(t, fmt.Sprint(2*(1000+500*runs)), query(t, c, "SELECT count(*) FROM partitions"))
 	require.Equal(t, fmt.Sprintf("%d|1500|1500", runs),
-		query(t, c, "SELECT count(*), min(images), max(images) FROM runs WHERE complete AND finished IS NOT NULL AND changed + removed = 0 AND new + same = images"))
+		query(t, c, "SELECT count(*), min(images), max(images) FROM runs WHERE complete AND finished IS NOT NULL AND "+
+			"changed + removed = 0 AND new + same = images"))
 }
 
 func TestScansInTwoProcesses(t *testing.T) {

@@ -18,10 +18,10 @@ type lostImage struct {
 	row  *results.Image
 }
 
-// Removed gives the images below the paths of this run that the catalogue knows and this run has not seen, and marks them as gone.
-// It is to be asked when all of the paths were walked, before Finish. there reports whether a path still exists: an image that was
-// only left out this time is not removed. A row has the absolute path, the format and the sizes. The catalogue can be used between two
-// rows.
+// Removed gives the images below the paths of this run that the catalogue knows and this run has not seen, and marks
+// them as gone. It is to be asked when all of the paths were walked, before Finish. there reports whether a path still
+// exists: an image that was only left out this time is not removed. A row has the absolute path, the format and the
+// sizes. The catalogue can be used between two rows.
 func (r *Run) Removed(there func(path string) bool) iter.Seq2[*results.Image, error] {
 	return func(yield func(*results.Image, error) bool) {
 		for _, root := range r.paths {
@@ -65,7 +65,8 @@ func (r *Run) missing(root string) (out []lostImage, err error) {
 			return nil, c.fail(err)
 		}
 		m.row.SetPath(m.path)
-		m.row.State, m.row.Change, m.row.Format, m.row.Subformat = results.Gone, results.Removed, format.String, subformat.String
+		m.row.State, m.row.Change = results.Gone, results.Removed
+		m.row.Format, m.row.Subformat = format.String, subformat.String
 		out = append(out, m)
 	}
 	return out, c.fail(errors.Join(rows.Err(), rows.Close()))

@@ -15,19 +15,20 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// maxResult is how long the JSON of one image may be. An image with a longer one is noted, and read again by the next run.
+// maxResult is how long the JSON of one image may be. An image with a longer one is noted, and read again by the next
+// run.
 const maxResult = 32 << 20
 
-// Unchanged reports whether a file is what it was: the same size, inode and times. The device does not count, since its number is
-// another one after a restart for network file systems, Btrfs and LVM; a clone of a whole file system that has the same inodes
-// and times has the same files too.
+// Unchanged reports whether a file is what it was: the same size, inode and times. The device does not count, since its
+// number is another one after a restart for network file systems, Btrfs and LVM; a clone of a whole file system that
+// has the same inodes and times has the same files too.
 func Unchanged(a, b results.File) bool {
 	return a.Size == b.Size && a.Inode == b.Inode && a.Modified == b.Modified && a.Changed == b.Changed
 }
 
-// settled reports whether what was read of a file is sure to be what its numbers stand for. Time stamps advance in steps, so that a file
-// may change twice under one of them: numbers count only when they are older than the run by more than a step. That is 10 ms on
-// Linux at most (one tick at 100 Hz), and 2 s where stamps have whole seconds.
+// settled reports whether what was read of a file is sure to be what its numbers stand for. Time stamps advance in
+// steps, so that a file may change twice under one of them: numbers count only when they are older than the run by more
+// than a step. That is 10 ms on Linux at most (one tick at 100 Hz), and 2 s where stamps have whole seconds.
 func settled(f results.File, started time.Time) bool {
 	step := 20 * time.Millisecond
 	if f.Changed%int64(time.Second) == 0 {
@@ -36,7 +37,8 @@ func settled(f results.File, started time.Time) bool {
 	return time.Unix(0, f.Changed).Add(step).Before(started)
 }
 
-// stored is an image as the catalogue keeps it. File names are bytes, and JSON is text, so they stand there a second time.
+// stored is an image as the catalogue keeps it. File names are bytes, and JSON is text, so they stand there a second
+// time.
 type stored struct {
 	*results.Image
 	Names [][]byte `json:"name_bytes"`
@@ -108,12 +110,14 @@ func inflate(packed []byte) ([]byte, error) {
 	return raw, err
 }
 
-// digest stands for what a user cares about in a result. Two results with the same digest are the same, whoever found them: state,
-// verdict, format, sizes, the class of the error, each file (name, size, inode, time of the last write), and each disk with the places,
-// kinds, contents and verdicts of its partitions. Findings, plans, costs and texts are not in it, since a new version words them anew.
+// digest stands for what a user cares about in a result. Two results with the same digest are the same, whoever found
+// them: state, verdict, format, sizes, the class of the error, each file (name, size, inode, time of the last write),
+// and each disk with the places, kinds, contents and verdicts of its partitions. Findings, plans, costs and texts are
+// not in it, since a new version words them anew.
 func digest(i *results.Image) []byte {
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %q %q %q %d %q %q\n", i.State, i.Verdict, i.Content, i.Format, i.Subformat, i.Size, code(i.Error), i.Parents)
+	fmt.Fprintf(h, "%q %q %q %q %q %d %q %q\n", i.State, i.Verdict, i.Content, i.Format, i.Subformat, i.Size,
+		code(i.Error), i.Parents)
 	for _, f := range i.Files {
 		fmt.Fprintf(h, "file %q %d %d %d\n", f.Name, f.Size, f.Inode, f.Modified)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// Run is one scan. What it finds is compared with what the last run left that has ended: of a run that was killed no one has read a
-// report.
+// Run is one scan. What it finds is compared with what the last run left that has ended: of a run that was killed no
+// one has read a report.
 type Run struct {
 	// Since is when the last run ended, as RFC 3339; empty when none has.
 	Since string
@@ -53,7 +53,8 @@ func (r *Run) insert(ctx context.Context) error {
 		return err
 	}
 	for n, p := range r.paths {
-		if _, err := c.ExecContext(ctx, `INSERT INTO run_path (run, number, path) VALUES (?, ?, ?)`, r.id, n+1, p); err != nil {
+		const add = `INSERT INTO run_path (run, number, path) VALUES (?, ?, ?)`
+		if _, err := c.ExecContext(ctx, add, r.id, n+1, p); err != nil {
 			return err
 		}
 	}
@@ -149,8 +150,9 @@ func (r *Run) forget(ctx context.Context) error {
 	return nil
 }
 
-// inside selects a path and all below it, with the index on paths. ?2 to ?4 are the path, what those below begin with, and the first
-// text behind all of them: '0' follows '/' in ASCII. Between a path and those below it may lie others, such as one with a dash.
+// inside selects a path and all below it, with the index on paths. ?2 to ?4 are the path, what those below begin with,
+// and the first text behind all of them: '0' follows '/' in ASCII. Between a path and those below it may lie others,
+// such as one with a dash.
 const inside = `path >= ?2 AND path < ?4 AND (path = ?2 OR path >= ?3)`
 
 func above(root string) string { return strings.TrimSuffix(root, "/") + "0" }

@@ -12,7 +12,8 @@ import (
 )
 
 func TestRootsAreThoseBelowNoOther(t *testing.T) {
-	require.Equal(t, []string{"/a", "/a-b", "/ab/c"}, roots([]string{"/a/b/c", "/ab/c", "/a-b", "/a/", "/a/b", "/a", "/a-b/x"}))
+	require.Equal(t, []string{"/a", "/a-b", "/ab/c"},
+		roots([]string{"/a/b/c", "/ab/c", "/a-b", "/a/", "/a/b", "/a", "/a-b/x"}))
 	require.Equal(t, []string{"/"}, roots([]string{"/srv", "/", "/a/b"}))
 }
 

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// Numbers that mark a file as a catalogue. The first is at byte 68 of the file, the second at byte 60 (SQLite file format, 1.3).
+// Numbers that mark a file as a catalogue. The first is at byte 68 of the file, the second at byte 60 (SQLite file
+// format, 1.3).
 const (
 	applicationID = 0x74727570 // "trup"
 	schemaVersion = 3
@@ -36,8 +37,8 @@ func readMarks(ctx context.Context, c *sql.Conn) (m marks, err error) {
 	return m, err
 }
 
-// settle makes the tables where there are none, and refuses what is no catalogue. Two runs may do it at once, so it looks again
-// when it has the lock.
+// settle makes the tables where there are none, and refuses what is no catalogue. Two runs may do it at once, so it
+// looks again when it has the lock.
 func (c *Catalog) settle(ctx context.Context) error {
 	m, err := readMarks(ctx, c.conn)
 	if err != nil {
@@ -53,9 +54,11 @@ func (c *Catalog) settle(ctx context.Context) error {
 	}
 	switch {
 	case m.application != applicationID:
-		return foreign{fmt.Errorf("a database of another program (application_id 0x%x, want 0x%x): name another file", m.application, applicationID)}
+		return foreign{fmt.Errorf("a database of another program (application_id 0x%x, want 0x%x): name another file",
+			m.application, applicationID)}
 	case m.version > schemaVersion:
-		return fmt.Errorf("made by a newer trueup (schema %d, this one knows %d): use that one, or name another file", m.version, schemaVersion)
+		return fmt.Errorf("made by a newer trueup (schema %d, this one knows %d): use that one, or name another file",
+			m.version, schemaVersion)
 	case m.version < schemaVersion:
 		return fmt.Errorf("schema %d, want %d: %s", m.version, schemaVersion, moveAway)
 	}
@@ -72,8 +75,8 @@ func (c *Catalog) create(ctx context.Context) error {
 	return nil
 }
 
-// compareSchema makes sure that the statements of this program mean what they say. Views and indexes that the user has added do no
-// harm; a trigger would.
+// compareSchema makes sure that the statements of this program mean what they say. Views and indexes that the user has
+// added do no harm; a trigger would.
 func (c *Catalog) compareSchema(ctx context.Context) error {
 	rows, err := c.conn.QueryContext(ctx, `SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL`)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// What is saved waits for others, so that many have one transaction: at most so many, so many bytes of JSON, and so long. A crowd of
-// other processes can add the time for which they hold the catalogue.
+// What is saved waits for others, so that many have one transaction: at most so many, so many bytes of JSON, and so
+// long. A crowd of other processes can add the time for which they hold the catalogue.
 const (
 	maxBatch = 256
 	maxBytes = 8 << 20
@@ -76,13 +76,15 @@ func (e *entry) describe(i *results.Image) {
 		failure, message = i.Error.Code, i.Error.Message
 	}
 	e.row = []any{
-		string(i.State), null(string(i.Verdict)), null(i.Format), null(i.Subformat), i.Size, i.Stored, class, cost, failure, message, null(string(i.Content)),
+		string(i.State), null(string(i.Verdict)), null(i.Format), null(i.Subformat), i.Size, i.Stored, class, cost, failure,
+		message, null(string(i.Content)),
 	}
 	for d, disk := range i.Disks {
 		for n, p := range disk.Partitions {
 			volume, label := content(p)
 			e.partitions = append(e.partitions, []any{
-				d + 1, n + 1, null(disk.Member), p.Number, p.Kind, p.Type, p.StartLBA, p.Start, p.Size, null(volume), null(label), null(string(p.Verdict)),
+				d + 1, n + 1, null(disk.Member), p.Number, p.Kind, p.Type, p.StartLBA, p.Start, p.Size, null(volume), null(label),
+				null(string(p.Verdict)),
 			})
 		}
 	}

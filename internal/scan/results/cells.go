@@ -34,8 +34,8 @@ func tail(s string, n int) string {
 	return s
 }
 
-// shorten makes a path fit into n cells; 0 is no limit. It gives up the middle: the name of the file stays as long as it fits, and of a
-// name that does not, beginning and end.
+// shorten makes a path fit into n cells; 0 is no limit. It gives up the middle: the name of the file stays as long as
+// it fits, and of a name that does not, beginning and end.
 func shorten(path string, n int) string {
 	if n <= 0 || cells(path) <= n {
 		return path

@@ -16,12 +16,13 @@ const (
 	maxItems = 1 << 17  // of one list
 )
 
-// Check tells what is wrong with a row that comes from outside: from a worker, which may have been taken over by the image that it read, or
-// from a catalogue of another user. What has passed can be summed and shown. Texts are not judged by what they say: each report escapes
-// them.
+// Check tells what is wrong with a row that comes from outside: from a worker, which may have been taken over by the
+// image that it read, or from a catalogue of another user. What has passed can be summed and shown. Texts are not
+// judged by what they say: each report escapes them.
 func (i *Image) Check() error {
 	if i.Origin != (report.Origin{Schema: report.Schema, Command: Command}) || i.Event != imageEvent {
-		return fmt.Errorf("a row that is %.32q of %.32q in %.32q, want %q of %q in %q", i.Event, i.Command, i.Schema, imageEvent, Command, report.Schema)
+		return fmt.Errorf("a row that is %.32q of %.32q in %.32q, want %q of %q in %q", i.Event, i.Command, i.Schema,
+			imageEvent, Command, report.Schema)
 	}
 	if err := i.checkState(); err != nil {
 		return err
@@ -44,8 +45,8 @@ func (i *Image) Check() error {
 	return errors.Join(c.errs...)
 }
 
-// checkState requires what readers of a row take for granted: a judged one has a format and no error, and all of its disks that could be
-// read have a verdict.
+// checkState requires what readers of a row take for granted: a judged one has a format and no error, and all of its
+// disks that could be read have a verdict.
 func (i *Image) checkState() error {
 	switch i.State {
 	case Failed, Orphan, Packed:
@@ -111,7 +112,9 @@ func (c *checker) file(f File) {
 }
 
 // errorCodes are those that an error of an image can have, as docs/schema/common.json lists them.
-var errorCodes = []string{"format", "unsupported", "reference", "limit", "busy", "changed", "io", "output", "verify", "internal", "usage"}
+var errorCodes = []string{
+	"format", "unsupported", "reference", "limit", "busy", "changed", "io", "output", "verify", "internal", "usage",
+}
 
 // CheckError is Check for an error that comes alone.
 func CheckError(e *report.Error) error {
@@ -131,14 +134,16 @@ func (c *checker) error(e *report.Error) {
 }
 
 func (c *checker) verdict(v align.Verdict) {
-	if !slices.Contains([]align.Verdict{"", align.NothingToJudge, align.Aligned, align.BelowBoundary, align.Misaligned}, v) {
+	all := []align.Verdict{"", align.NothingToJudge, align.Aligned, align.BelowBoundary, align.Misaligned}
+	if !slices.Contains(all, v) {
 		c.wrong("the verdict %.32q", v)
 	}
 }
 
 // content requires that a disk has a verdict or says why not.
 func (c *checker) content(d *Disk) {
-	if (d.Verdict == align.NothingToJudge) != (d.Content != "") || d.Content != "" && !slices.Contains(align.Contents, d.Content) {
+	if (d.Verdict == align.NothingToJudge) != (d.Content != "") ||
+		d.Content != "" && !slices.Contains(align.Contents, d.Content) {
 		c.wrong("the content %.32q with the verdict %.32q", d.Content, d.Verdict)
 	}
 }

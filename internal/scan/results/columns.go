@@ -38,7 +38,10 @@ func columns(s *Summary) []column {
 		{head: "fix", keep: 7, cell: fixCell},
 	}
 	if s.Changes != nil {
-		out = append(out, column{head: "change", keep: 1, cell: func(i *Image) string { return cmp.Or(string(i.Change), "-") }})
+		out = append(out, column{
+			head: "change", keep: 1,
+			cell: func(i *Image) string { return cmp.Or(string(i.Change), "-") },
+		})
 	}
 	return out
 }

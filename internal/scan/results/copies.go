@@ -9,9 +9,9 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// Copies finds the images off the boundary that seem to have their aligned copy beside them: another one would be refused, since its name
-// is taken. A copy has the name that Priority.Command gives it, the same disk identifiers and partitions, of which none is off, and was
-// written after SOURCE was. Whether it has every byte, verify knows.
+// Copies finds the images off the boundary that seem to have their aligned copy beside them: another one would be
+// refused, since its name is taken. A copy has the name that Priority.Command gives it, the same disk identifiers and
+// partitions, of which none is off, and was written after SOURCE was. Whether it has every byte, verify knows.
 type Copies struct {
 	due     map[string]due  // by the path of the copy
 	aligned map[string]pair // images that may be copies, by path
@@ -107,7 +107,8 @@ func (i *Image) written() (first, last int64) {
 
 // copiedText says where the copy is, and how to be sure of it.
 func (i *Image) copiedText() string {
-	return "copy: " + i.Copied + " (aligned); to prove it: trueup verify " + report.ShellQuote(i.ExactPath()) + " " + report.ShellQuote(i.Copied)
+	return "copy: " + i.Copied + " (aligned); to prove it: trueup verify " + report.ShellQuote(i.ExactPath()) + " " +
+		report.ShellQuote(i.Copied)
 }
 
 // command makes the copy; it is empty where no copy is to be made.

@@ -7,8 +7,8 @@ import (
 	"github.com/trueup/trueup/internal/layout"
 )
 
-// NewCost finds the start off a boundary that costs a storage most: by how many blocks a random I/O of one block of the volume touches
-// more than it must. Nil: every start is on the boundary.
+// NewCost finds the start off a boundary that costs a storage most: by how many blocks a random I/O of one block of the
+// volume touches more than it must. Nil: every start is on the boundary.
 func NewCost(l *layout.Layout, boundary int64, s align.Storage) (out *Cost) {
 	for _, p := range l.Partitions {
 		if !align.Judged(p) || align.Of(p.Off, boundary) == align.Aligned {

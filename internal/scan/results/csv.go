@@ -15,8 +15,9 @@ import (
 
 var csvFormat = Format{Name: "csv", Write: func(w io.Writer, r *Report) error { return CSV(w, r.Images) }}
 
-// CSV writes a row for each partition as RFC 4180 has it, and one for each disk or image that has none, so that none is lost. What
-// the columns mean stands in docs/scan-reports.md. Texts are escaped for a terminal and never read as formulas; numbers are plain.
+// CSV writes a row for each partition as RFC 4180 has it, and one for each disk or image that has none, so that none is
+// lost. What the columns mean stands in docs/scan-reports.md. Texts are escaped for a terminal and never read as
+// formulas; numbers are plain.
 func CSV(w io.Writer, images []*Image) error {
 	b := bufio.NewWriter(w)
 	out := csv.NewWriter(b)
@@ -83,7 +84,7 @@ var csvColumns = []csvColumn{
 	{"verdict", func(r csvRow) string { return cell(string(r.Verdict)) }},
 	{"rank", ofPriority(func(p *Priority) string { return known(int64(p.Rank)) })},
 	{"class", ofPriority(func(p *Priority) string { return number(int64(p.Class)) })},
-	{"cost_percent", ofPriority(func(p *Priority) string { return strconv.FormatFloat(math.Round(p.Cost*100)/100, 'f', -1, 64) })},
+	{"cost_percent", ofPriority(func(p *Priority) string { return hundredths(p.Cost) })},
 	{"scheme", ofDisk(func(d *Disk) string { return cell(d.Table.Scheme) })},
 	{"disk_size_bytes", ofDisk(func(d *Disk) string { return known(d.Size) })},
 	{"stored_bytes", func(r csvRow) string { return number(r.Stored) }},
@@ -228,6 +229,9 @@ func (d *Disk) firstHindrance() string {
 	return ""
 }
 
+// hundredths prints a number with at most two digits behind the point.
+func hundredths(n float64) string { return strconv.FormatFloat(math.Round(n*100)/100, 'f', -1, 64) }
+
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
 // known is a number of which 0 says that it is absent.
@@ -238,11 +242,13 @@ func known(n int64) string {
 	return number(n)
 }
 
-// formulaStarts are what a spreadsheet takes for the start of a formula, in both widths. HOSTILE T68; TAB and CR are escaped.
+// formulaStarts are what a spreadsheet takes for the start of a formula, in both widths. HOSTILE T68; TAB and CR are
+// escaped.
 const formulaStarts = "=+-@\uff1d\uff0b\uff0d\uff20"
 
-// cell makes a text fit for a cell: control characters are escaped, and in front of what a spreadsheet could take for a formula
-// goes an apostrophe, which makes it a text. Where a spreadsheet splits at semicolons, a cell begins behind each of them too.
+// cell makes a text fit for a cell: control characters are escaped, and in front of what a spreadsheet could take for a
+// formula goes an apostrophe, which makes it a text. Where a spreadsheet splits at semicolons, a cell begins behind
+// each of them too.
 func cell(s string) string {
 	var b strings.Builder
 	begins := true

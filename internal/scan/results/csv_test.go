@@ -20,10 +20,14 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// records is what Python's strict parser reads in a CSV. texts, when there are any, are held against the paths and labels of its rows.
+// records is what Python's strict parser reads in a CSV. texts, when there are any, are held against the paths and
+// labels of its rows.
 func records(t *testing.T, images []*Image, texts []string) [][]string {
 	t.Helper()
-	args := []string{filepath.Join("testdata", "cells.py"), saved(t, "scan.csv", written(t, func(w io.Writer) error { return CSV(w, images) }))}
+	args := []string{
+		filepath.Join("testdata", "cells.py"),
+		saved(t, "scan.csv", written(t, func(w io.Writer) error { return CSV(w, images) })),
+	}
 	if texts != nil {
 		var lines strings.Builder
 		for _, text := range texts {
@@ -70,14 +74,16 @@ func TestNoImageIsLostInCSV(t *testing.T) {
 		require.Len(t, r, len(csvColumns))
 		counts[at(r, "path")]++
 		for n, name := range rows[0] {
-			if r[n] != "" && (strings.HasSuffix(name, "_bytes") || slices.Contains([]string{"rank", "class", "start_lba", "partition"}, name)) {
+			if r[n] != "" && (strings.HasSuffix(name, "_bytes") ||
+				slices.Contains([]string{"rank", "class", "start_lba", "partition"}, name)) {
 				_, err := strconv.ParseInt(r[n], 10, 64)
 				require.NoError(t, err, "%s of %s", name, at(r, "path"))
 			}
 		}
 	}
 	require.Equal(t, map[string]int{
-		"/t/fine.qcow2": 2, "/t/two.ova": 2, "/t/half.ova": 3, "/t/data.vmdk": 1, "/t/my boot.vmdk": 1, "/t/lilo.vmdk": 1, "/t/many.vmdk": 1,
+		"/t/fine.qcow2": 2, "/t/two.ova": 2, "/t/half.ova": 3, "/t/data.vmdk": 1, "/t/my boot.vmdk": 1, "/t/lilo.vmdk": 1,
+		"/t/many.vmdk":  1,
 		"/t/floppy.img": 1, "/t/retired.vmdk": 1, "/t/broken.vhd": 1, "/t/lone-s002.vmdk": 1, "/t/gone.vhdx": 1,
 		"/t/blank.vhd": 1, "/t/old.vmdk.gz": 1, "/t/firmware.img": 1,
 	}, counts)

@@ -8,11 +8,12 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// Glob is a pattern of paths, as package doublestar matches them: *, ?, [a-z], [!a-z], {a,b}, ** for folders, and \ in front of a
-// character that stands for itself. Upper and lower case are different, and * and ? match a dot in front too.
+// Glob is a pattern of paths, as package doublestar matches them: *, ?, [a-z], [!a-z], {a,b}, ** for folders, and \ in
+// front of a character that stands for itself. Upper and lower case are different, and * and ? match a dot in front
+// too.
 //
-// A glob without a slash is matched against the last name of a path, in any folder; one with a slash against the whole path. Leading
-// "./" and doubled slashes count in neither. "lib/**" matches whatever lies in lib, and not lib itself.
+// A glob without a slash is matched against the last name of a path, in any folder; one with a slash against the whole
+// path. Leading "./" and doubled slashes count in neither. "lib/**" matches whatever lies in lib, and not lib itself.
 type Glob struct {
 	pattern string
 	last    string // what every match ends with: most paths are rejected by their last characters
@@ -40,7 +41,8 @@ func ParseGlob(s string) (*Glob, error) {
 	case strings.HasSuffix(s, "/"):
 		return nil, &GlobError{len(s) - 1, "the glob ends in a slash; ** behind it means whatever lies in the folder"}
 	case !doublestar.ValidatePattern(s):
-		return nil, &GlobError{0, `the glob is malformed: want each [ and { closed, a character in each [], and one behind each \`}
+		const want = `want each [ and { closed, a character in each [], and one behind each \`
+		return nil, &GlobError{0, "the glob is malformed: " + want}
 	}
 	g := &Glob{pattern: plainPath(s), name: !strings.Contains(s, "/")}
 	if g.pattern == "" {

@@ -27,8 +27,8 @@ var htmlFormat = Format{
 	Name: "html", Write: func(w io.Writer, r *Report) error { return HTML(w, r.Summary, r.Images) },
 }
 
-// HTML writes the report of a run as one file that asks no server for anything. images are in the order of Rank. Rows are made one at
-// a time, and the same values give the same bytes.
+// HTML writes the report of a run as one file that asks no server for anything. images are in the order of Rank. Rows
+// are made one at a time, and the same values give the same bytes.
 func HTML(w io.Writer, s *Summary, images []*Image) error {
 	d := parsedPage()
 	out := bufio.NewWriterSize(w, 64<<10)
@@ -41,8 +41,8 @@ func HTML(w io.Writer, s *Summary, images []*Image) error {
 	return nil
 }
 
-// parsedPage is the page with style and script in their places. They are templates too, so that what is ours gets into the page by the
-// same way as everything else, and no value is ever declared safe.
+// parsedPage is the page with style and script in their places. They are templates too, so that what is ours gets into
+// the page by the same way as everything else, and no value is ever declared safe.
 var parsedPage = sync.OnceValue(func() *template.Template {
 	t := template.Must(template.New("page").Parse(htmlPage))
 	template.Must(t.New("style").Parse(htmlStyle))
@@ -50,10 +50,11 @@ var parsedPage = sync.OnceValue(func() *template.Template {
 	return t
 })
 
-// policy allows the one style and the one script by their hashes and nothing else, so that a value that got out of its place would
-// still not run. It hashes what the browser sees: html/template drops comments.
+// policy allows the one style and the one script by their hashes and nothing else, so that a value that got out of its
+// place would still not run. It hashes what the browser sees: html/template drops comments.
 var policy = sync.OnceValue(func() string {
-	return "default-src 'none'; style-src '" + inlineHash("inline-style") + "'; script-src '" + inlineHash("inline-script") +
+	return "default-src 'none'; style-src '" + inlineHash("inline-style") + "'; script-src '" +
+		inlineHash("inline-script") +
 		"'; base-uri 'none'; form-action 'none'"
 })
 

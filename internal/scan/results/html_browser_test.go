@@ -33,7 +33,8 @@ func TestReportInChromium(t *testing.T) {
 	s, images := sampleLibrary()
 	path := htmlWritten(t, s, images)
 	for name, test := range map[string]func(*page, []*Image){
-		"sorts by a click and by the keyboard": sorts, "filters and says so": filters, "opens details": opensDetails, "keeps its state in the address": keepsState,
+		"sorts by a click and by the keyboard": sorts, "filters and says so": filters, "opens details": opensDetails,
+		"keeps its state in the address":  keepsState,
 		"is a table for those who listen": isATable,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,11 +71,13 @@ func sorts(p *page, images []*Image) {
 	p.run(chromedp.Click(pageHead("cost")))
 	require.Equal(t, by(images, func(i *Image) int64 { return int64(i.cost()) }), eval[[]string](p, shownPaths))
 	p.run(chromedp.Click(pageHead("verdict")))
-	require.Equal(t, by(images, func(i *Image) int64 { return -int64(slices.Index(kindOrder, kindOf(i))) }), eval[[]string](p, shownPaths))
+	require.Equal(t, by(images, func(i *Image) int64 { return -int64(slices.Index(kindOrder, kindOf(i))) }),
+		eval[[]string](p, shownPaths))
 	p.run(chromedp.Click(pageHead("path")))
 	got := eval[[]string](p, shownPaths)
 	require.Equal(t, "/vmfs/templates/appliances/erp-suite.ova", got[0])
-	require.Less(t, slices.Index(got, "/vmfs/templates/linux/rhel-9.qcow2"), slices.Index(got, "/vmfs/templates/linux/sles-15.qcow2"))
+	require.Less(t, slices.Index(got, "/vmfs/templates/linux/rhel-9.qcow2"),
+		slices.Index(got, "/vmfs/templates/linux/sles-15.qcow2"))
 	p.run(chromedp.Click(pageHead("rank")))
 	require.Equal(t, ranked, eval[[]string](p, shownPaths))
 }
@@ -82,7 +85,8 @@ func sorts(p *page, images []*Image) {
 // settles waits until the page says something: typing is answered after a pause.
 func (p *page) settles(says string) {
 	p.t.Helper()
-	_, err := chromedp.Run(p.ctx, chromedp.Poll[bool](stateText+` === `+fmt.Sprintf("%q", says), chromedp.WithPollingTimeout(patience/4)))
+	_, err := chromedp.Run(p.ctx,
+		chromedp.Poll[bool](stateText+` === `+fmt.Sprintf("%q", says), chromedp.WithPollingTimeout(patience/4)))
 	require.NoError(p.t, err, "the page says %q, want %q", eval[string](p, stateText), says)
 }
 
@@ -91,7 +95,10 @@ func filters(p *page, images []*Image) {
 	p.settles("All 38 rows are shown.")
 	p.run(chromedp.SendKeys("#find", "QCOW2 debian"))
 	p.settles("3 of 38 rows are shown: with “QCOW2 debian”.")
-	require.ElementsMatch(t, []string{"/vmfs/templates/linux/debian-10.qcow2", "/vmfs/templates/linux/debian-11.qcow2", "/vmfs/templates/linux/debian-12.qcow2"},
+	require.ElementsMatch(t, []string{
+		"/vmfs/templates/linux/debian-10.qcow2", "/vmfs/templates/linux/debian-11.qcow2",
+		"/vmfs/templates/linux/debian-12.qcow2",
+	},
 		eval[[]string](p, shownPaths))
 	p.run(chromedp.Click("#reset"))
 	p.settles("All 38 rows are shown.")
@@ -121,7 +128,8 @@ func opensDetails(p *page, images []*Image) {
 	p.run(chromedp.Click(third + " summary"))
 	require.Equal(t, 1, eval[int](p, openCount))
 	require.True(t, eval[bool](p, `document.querySelector("`+third+` svg.map").checkVisibility()`))
-	require.Equal(t, 2, eval[int](p, `document.querySelectorAll("`+third+` svg.map").length`), "each disk of a package has a map")
+	require.Equal(t, 2, eval[int](p, `document.querySelectorAll("`+third+` svg.map").length`),
+		"each disk of a package has a map")
 	p.run(chromedp.WaitVisible(third + " .copy"))
 	p.run(chromedp.Focus(third+" summary"), chromedp.KeyEvent(kb.Enter))
 	require.Zero(t, eval[int](p, openCount))
@@ -129,7 +137,8 @@ func opensDetails(p *page, images []*Image) {
 	require.Equal(t, 1, eval[int](p, openCount))
 	p.run(chromedp.Click(`input[value="refused"]`), chromedp.Click("#open"))
 	require.Equal(t, 2, eval[int](p, openCount))
-	require.Contains(t, eval[string](p, `document.querySelector("tr.refused details").innerText`), "install GRUB in the guest")
+	require.Contains(t, eval[string](p, `document.querySelector("tr.refused details").innerText`),
+		"install GRUB in the guest")
 }
 
 func keepsState(p *page, images []*Image) {
@@ -143,7 +152,8 @@ func keepsState(p *page, images []*Image) {
 	p.settles("2 of 38 rows are shown: misaligned, with “vhd”.")
 	require.Equal(t, got, eval[[]string](p, shownPaths))
 	require.Equal(t, []string{"size descending"}, eval[[]string](p, sortedBy))
-	eval[bool](p, `location.hash = "#sort=__proto__&only=%3Cscript%3E&format=none"; true`) // an address is a stranger's text, too
+	// an address is a stranger's text, too
+	eval[bool](p, `location.hash = "#sort=__proto__&only=%3Cscript%3E&format=none"; true`)
 	p.settles("All 38 rows are shown.")
 }
 
@@ -169,14 +179,16 @@ func TestReportWithoutScript(t *testing.T) {
 	s, images := sampleLibrary()
 	p := open(tabs, t, htmlWritten(t, s, images), wide,
 		send(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}))
-	require.False(t, eval[bool](p, `document.getElementById("tools").checkVisibility()`), "what does nothing without a script is not shown")
+	require.False(t, eval[bool](p, `document.getElementById("tools").checkVisibility()`),
+		"what does nothing without a script is not shown")
 	require.True(t, eval[bool](p, `document.querySelector("noscript").checkVisibility()`))
 	require.Len(t, eval[[]string](p, shownPaths), len(images))
 	require.Zero(t, eval[int](p, `document.querySelectorAll("th button").length`))
 	at := eval[[]float64](p, `(r => [r.left + 5, r.top + 5])(document.querySelector("#rows > tr:nth-child(4) summary").getBoundingClientRect())`)
 	p.run(chromedp.MouseClickXY(at[0], at[1]))
 	require.Equal(t, 1, eval[int](p, openCount), "a click on the line opens the details")
-	require.Contains(t, eval[string](p, `document.querySelector("#rows details[open]").innerText`), "trueup align /vmfs/templates/legacy/exchange-store.vhd")
+	require.Contains(t, eval[string](p, `document.querySelector("#rows details[open]").innerText`),
+		"trueup align /vmfs/templates/legacy/exchange-store.vhd")
 	p.quiet()
 }
 
@@ -194,7 +206,8 @@ func TestHostileReportInChromium(t *testing.T) {
 	p.settles(fmt.Sprintf("All %d rows are shown.", len(htmlHostile)))
 	p.run(chromedp.Click("#open"), chromedp.Click(pageHead("path")), chromedp.SendKeys("#find", "<script>alert(1)"))
 	p.settles(fmt.Sprintf("1 of %d rows are shown: with “<script>alert(1)”.", len(htmlHostile)))
-	require.Contains(t, eval[string](p, `document.querySelector("#rows > tr:not([hidden]) summary").textContent`), "<script>alert(1)</script>/x.vmdk")
+	require.Contains(t, eval[string](p, `document.querySelector("#rows > tr:not([hidden]) summary").textContent`),
+		"<script>alert(1)</script>/x.vmdk")
 	require.Equal(t, 1, eval[int](p, `document.scripts.length`))
 	p.quiet() // no dialog, no complaint of the policy, no request
 }
@@ -210,8 +223,11 @@ func TestReportOnAPhone(t *testing.T) {
 		p := open(tabs, t, path, chromedp.EmulateViewport(width, 844, chromedp.EmulateMobile))
 		for _, opened := range []bool{false, true} {
 			eval[bool](p, fmt.Sprintf(`for (const d of document.querySelectorAll("details")) d.open = %v; for (const r of document.querySelectorAll("#rows > tr")) r.style.contentVisibility = "visible"; true`, opened))
-			require.Equal(t, int(width), eval[int](p, `Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`), "the page scrolls sideways at %d", width)
-			require.Empty(t, eval[[]string](p, `Array.from(document.querySelectorAll("#rows > tr > td")).filter(c => c.getBoundingClientRect().right > innerWidth).map(c => c.textContent)`))
+			require.Equal(t, int(width),
+				eval[int](p, `Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)`),
+				"the page scrolls sideways at %d", width)
+			require.Empty(t, eval[[]string](p,
+				`Array.from(document.querySelectorAll("#rows > tr > td")).filter(c => c.getBoundingClientRect().right > innerWidth).map(c => c.textContent)`))
 		}
 		p.quiet()
 	}

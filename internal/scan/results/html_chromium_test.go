@@ -172,13 +172,15 @@ func (p *page) quiet() {
 	p.t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	require.Equal(p.t, []string{p.url}, slices.Compact(p.requests), "the report asks for something") // a test may load it again
+	// a test may load it again
+	require.Equal(p.t, []string{p.url}, slices.Compact(p.requests), "the report asks for something")
 	require.Empty(p.t, p.messages, "the browser complains")
 }
 
 // scheme makes the browser prefer light or dark.
 func scheme(name string) chromedp.Action[chromedp.Void] {
-	return send(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}})
+	return send(emulation.SetEmulatedMedia,
+		emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}})
 }
 
 // wide is a desk.

@@ -49,8 +49,8 @@ type box struct {
 	At, Share    percent
 }
 
-// lens shows a start so large that the boundary is seen: four blocks of the unit of the storage, the first with the start in it, and
-// where blocks of that size of the partition begin.
+// lens shows a start so large that the boundary is seen: four blocks of the unit of the storage, the first with the
+// start in it, and where blocks of that size of the partition begin.
 type lens struct {
 	Class, Unit, Text string
 	Blocks            [4]percent
@@ -79,11 +79,13 @@ const (
 
 func newHTMLDisk(d Disk) htmlDisk {
 	h := htmlDisk{
-		Title: safe(d.Member), Facts: diskFacts(d), Half: units.Format(d.Size / 2), Size: units.Format(d.Size), Fix: fixText(d), HasMap: d.Size > 0,
+		Title: safe(d.Member), Facts: diskFacts(d), Half: units.Format(d.Size / 2), Size: units.Format(d.Size),
+		Fix: fixText(d), HasMap: d.Size > 0,
 	}
 	parts := worstParts(d.Partitions)
 	if n := len(d.Partitions) - len(parts); n > 0 {
-		h.More = fmt.Sprintf("Of %d partitions %d are shown, those off the boundary first; trueup inspect lists all.", len(d.Partitions), len(parts))
+		h.More = fmt.Sprintf("Of %d partitions %d are shown, those off the boundary first; trueup inspect lists all.",
+			len(d.Partitions), len(parts))
 	}
 	for _, p := range parts {
 		h.Parts = append(h.Parts, newHTMLPart(p))
@@ -113,7 +115,8 @@ func worstParts(parts []report.Partition) []report.Partition {
 	}
 	weight := map[align.Verdict]int{align.Misaligned: -2, align.BelowBoundary: -1}
 	out := slices.Clone(parts)
-	slices.SortStableFunc(out, func(a, b report.Partition) int { return cmp.Compare(weight[a.Verdict], weight[b.Verdict]) })
+	slices.SortStableFunc(out,
+		func(a, b report.Partition) int { return cmp.Compare(weight[a.Verdict], weight[b.Verdict]) })
 	out = out[:maxParts]
 	slices.SortStableFunc(out, func(a, b report.Partition) int { return cmp.Compare(a.Number, b.Number) })
 	return out
@@ -145,7 +148,8 @@ func diskFacts(d Disk) string {
 
 func newHTMLPart(p report.Partition) htmlPart {
 	h := htmlPart{
-		Class: verdictClass(p.Verdict), Number: p.Number, Active: p.Active, Type: safe(typeOf(p)), LBA: p.StartLBA, Size: size(p.Size),
+		Class: verdictClass(p.Verdict), Number: p.Number, Active: p.Active, Type: safe(typeOf(p)), LBA: p.StartLBA,
+		Size:      size(p.Size),
 		Alignment: units.Short(p.Alignment),
 	}
 	h.Word = kindWords[h.Class]
@@ -174,7 +178,10 @@ func boxes(d Disk, parts []report.Partition) []box {
 	var under, over []box
 	for _, p := range parts {
 		start := min(max(p.Start, 0), d.Size)
-		b := box{Class: verdictClass(p.Verdict), At: share(start, d.Size), Share: share(min(max(p.Size, 0), d.Size-start), d.Size)}
+		b := box{
+			Class: verdictClass(p.Verdict), At: share(start, d.Size),
+			Share: share(min(max(p.Size, 0), d.Size-start), d.Size),
+		}
 		if b.Class == "x" {
 			under = append(under, b)
 			continue

@@ -19,7 +19,8 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// contrasts lists texts whose colour is too near to their ground: WCAG 2.1, success criterion 1.4.3, and "relative luminance".
+// contrasts lists texts whose colour is too near to their ground: WCAG 2.1, success criterion 1.4.3, and "relative
+// luminance".
 const contrasts = `(() => {
   const parse = c => c.match(/[\d.]+/g).map(Number);
   const light = c => { const [r, g, b] = parse(c).map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
@@ -82,7 +83,8 @@ func TestLargeReportInChromium(t *testing.T) {
 	var p *page
 	best("first paint", 2*time.Second, func() time.Duration {
 		p = open(tabs, t, path, wide)
-		return milliseconds(eval[float64](p, `performance.getEntriesByType("paint").find(e => e.name === "first-contentful-paint").startTime`))
+		return milliseconds(eval[float64](p,
+			`performance.getEntriesByType("paint").find(e => e.name === "first-contentful-paint").startTime`))
 	})
 	require.Len(t, eval[[]string](p, shownPaths), n)
 	// A reader's browser does not report every row that moves to a tool.
@@ -100,7 +102,8 @@ func TestLargeReportInChromium(t *testing.T) {
 	settled := `document.querySelectorAll("#rows > tr:not([hidden])").length === `
 	require.True(t, get(p, chromedp.Poll[bool](settled+strconv.Itoa(n))), "what is not in the first frame follows")
 	paths := eval[[]string](p, shownPaths)
-	require.True(t, sort.StringsAreSorted(paths) || sort.StringsAreSorted(reversed(paths)), "the numbers in these paths have one length")
+	require.True(t, sort.StringsAreSorted(paths) || sort.StringsAreSorted(reversed(paths)),
+		"the numbers in these paths have one length")
 	best("filter", time.Second, timed(`document.querySelector('input[value="m"]').click()`))
 	best("find", time.Second, timed(`f = document.getElementById("find"); f.value += "datastore03 "; f.dispatchEvent(new Event("input")); await new Promise(r => setTimeout(r, 120))`))
 	off := 0
@@ -109,7 +112,8 @@ func TestLargeReportInChromium(t *testing.T) {
 			off++
 		}
 	}
-	p.settles(fmt.Sprintf("%d of %d rows are shown: misaligned, with “%s”.", off, n, strings.TrimSpace(strings.Repeat("datastore03 ", 3))))
+	p.settles(fmt.Sprintf("%d of %d rows are shown: misaligned, with “%s”.", off, n,
+		strings.TrimSpace(strings.Repeat("datastore03 ", 3))))
 	require.True(t, get(p, chromedp.Poll[bool](settled+strconv.Itoa(off))))
 	// A filter while rows still move to their places does not lose them.
 	eval[bool](p, `document.querySelector('th[data-sort="rank"] button').click(); document.getElementById("reset").click(); true`)

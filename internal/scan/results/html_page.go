@@ -51,7 +51,8 @@ const maxNotes = 1000
 
 func newPage(s *Summary, images []*Image, policy string) htmlReport {
 	p := htmlReport{
-		Policy: policy, Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s), Notes: newHTMLNotes(s),
+		Policy: policy, Complete: s.Complete, Lead: htmlLead(s), Tiles: htmlTiles(s), Facts: htmlFacts(s),
+		Notes: newHTMLNotes(s),
 		Total: len(images), Empty: htmlEmpty(s), Rows: htmlRows(images), Version: safe(s.Version),
 	}
 	kinds, tags, formats := map[string]int{}, map[string]int{}, map[string]int{}
@@ -97,9 +98,11 @@ func htmlLead(s *Summary) (out []string) {
 			counted(off, "image")+have(off), units.Format(s.Boundary), s.Misaligned))
 	}
 	if f := s.Fix; f.Images+f.Refused > 0 {
-		text := fmt.Sprintf("%d can be realigned: %s to read and to write, and no disk grows.", f.Images, units.Format(f.Copies))
+		text := fmt.Sprintf("%d can be realigned: %s to read and to write, and no disk grows.", f.Images,
+			units.Format(f.Copies))
 		if f.Grows > 0 {
-			text = fmt.Sprintf("%d can be realigned: %s to read and to write, and the disks grow by %s.", f.Images, units.Format(f.Copies), units.Format(f.Grows))
+			text = fmt.Sprintf("%d can be realigned: %s to read and to write, and the disks grow by %s.", f.Images,
+				units.Format(f.Copies), units.Format(f.Grows))
 		}
 		if f.Refused > 0 {
 			text += fmt.Sprintf(" %d cannot, as they are.", f.Refused)
@@ -138,7 +141,10 @@ func are(n int) string {
 func htmlTiles(s *Summary) []tile {
 	at := percent(0)
 	part := func(class string, n int, word, about string) tile {
-		t := tile{Class: class, Count: strconv.Itoa(n), Word: word, About: about, At: at, Share: share(int64(n), int64(s.Images)), Zero: n == 0}
+		t := tile{
+			Class: class, Count: strconv.Itoa(n), Word: word, About: about, At: at,
+			Share: share(int64(n), int64(s.Images)), Zero: n == 0,
+		}
 		at += t.Share
 		return t
 	}
@@ -162,7 +168,8 @@ func htmlFacts(s *Summary) []fact {
 	out := []fact{
 		{"Scanned", safe(strings.Join(s.Paths, "  "))},
 		{"Finished", finished(s)},
-		{"Images", counted(s.Images, "image") + ", " + counted(s.Skipped, "other file") + " passed over, " + units.Format(s.Read) + " read"},
+		{"Images", counted(s.Images, "image") + ", " + counted(s.Skipped, "other file") + " passed over, " +
+			units.Format(s.Read) + " read"},
 		{"Boundary", units.Format(s.Boundary)},
 		{"Storage", safe(s.Storage)},
 		{"Isolation", isolation(s.Isolation)},

@@ -16,7 +16,8 @@ import (
 var (
 	kindOrder = []string{"f", "m", "b", "u", "a", "n", "o", "g"}
 	kindWords = map[string]string{
-		"f": "failed", "m": "misaligned", "b": "below boundary", "u": "unknown", "a": "aligned", "n": "nothing to judge", "o": "orphan", "g": "removed", "x": "not judged",
+		"f": "failed", "m": "misaligned", "b": "below boundary", "u": "unknown", "a": "aligned", "n": "nothing to judge",
+		"o": "orphan", "g": "removed", "x": "not judged",
 	}
 )
 
@@ -208,7 +209,8 @@ func fixText(d Disk) string {
 	if n := len(f.Moves) - maxFindings; n > 0 {
 		moves = append(moves, fmt.Sprintf("and %d more", n))
 	}
-	text := fmt.Sprintf("An aligned copy moves %s, to multiples of %s; ", strings.Join(moves, ", "), units.Format(f.Boundary))
+	text := fmt.Sprintf("An aligned copy moves %s, to multiples of %s; ", strings.Join(moves, ", "),
+		units.Format(f.Boundary))
 	if f.NewSize > f.OldSize {
 		return text + fmt.Sprintf("its disk is %s larger.", units.Format(f.NewSize-f.OldSize))
 	}

@@ -12,8 +12,8 @@ import (
 
 var pictures = flag.Bool("pictures", false, "take the pictures of docs anew")
 
-// The pictures of the README: go test ./internal/scan/results -run TestScreenshots -pictures. They are not compared, since fonts differ from
-// machine to machine.
+// The pictures of the README: go test ./internal/scan/results -run TestScreenshots -pictures. They are not compared,
+// since fonts differ from machine to machine.
 func TestScreenshots(t *testing.T) {
 	tabs := chromium(t)
 	s, images := sampleLibrary()

@@ -105,8 +105,10 @@ func TestHTMLHasARowForEachImage(t *testing.T) {
 	}
 	all := textOf(doc)
 	for _, says := range []string{
-		"permission denied", "matches nothing", "sandbox (landlock-5, seccomp, rlimits)", "Accepted until 2027-03-31: retired with the branch in March",
-		"11 images have a partition off a multiple of 64 KiB; 10 of them off 4 KiB too.", "2026-11-20 22:00 UTC, after 42.0 s", "as --fail-on 64K has it",
+		"permission denied", "matches nothing", "sandbox (landlock-5, seccomp, rlimits)",
+		"Accepted until 2027-03-31: retired with the branch in March",
+		"11 images have a partition off a multiple of 64 KiB; 10 of them off 4 KiB too.",
+		"2026-11-20 22:00 UTC, after 42.0 s", "as --fail-on 64K has it",
 		"An aligned copy moves partition 1 from LBA 63 to 128, to multiples of 64 KiB; its disk is 1 MiB larger.",
 		"refused disk: LILO keeps", "3 new, 1 changed, 33 the same, 1 removed since 2026-11-13 22:00 UTC",
 	} {
@@ -142,7 +144,8 @@ func TestHTMLCells(t *testing.T) {
 		require.Equal(t, want, got[path], path)
 	}
 	// The exact number is at hand where the eye has the short one.
-	require.Equal(t, "137438953472 bytes", attribute(elements(pageRows(t, doc)[3], "td")[len(elements(pageRows(t, doc)[3], "td"))-3], "title"))
+	require.Equal(t, "137438953472 bytes",
+		attribute(elements(pageRows(t, doc)[3], "td")[len(elements(pageRows(t, doc)[3], "td"))-3], "title"))
 }
 
 // asksForNothing checks that no attribute loads or runs anything, and that the policy forbids it too.
@@ -151,7 +154,10 @@ func asksForNothing(t *testing.T, doc *html.Node) {
 	for n := range doc.Descendants() {
 		for _, a := range n.Attr {
 			require.False(t, strings.HasPrefix(a.Key, "on"), "%s of %s", a.Key, n.Data)
-			require.NotContains(t, []string{"href", "src", "srcset", "style", "action", "formaction", "data", "poster", "background", "ping"}, a.Key)
+			require.NotContains(t, []string{
+				"href", "src", "srcset", "style", "action", "formaction", "data", "poster",
+				"background", "ping",
+			}, a.Key)
 		}
 	}
 	require.Empty(t, elements(doc, "link"))
@@ -186,7 +192,9 @@ func TestHTMLIsTheSameTwice(t *testing.T) {
 
 // The map is to scale: a start at a quarter of the disk is at a quarter of the picture.
 func TestHTMLMapIsToScale(t *testing.T) {
-	d := sampleDisk("mbr", "", 8*gib, pagePart{63, gib, "07", "ntfs", ""}, pagePart{2 * gib / 512, 4 * gib, "05 extended", "", ""}, pagePart{2*gib/512 + 63, gib, "07", "ntfs", ""}, pagePart{7 * gib / 512, 2 * gib, "83", "ext4", ""})
+	d := sampleDisk("mbr", "", 8*gib, pagePart{63, gib, "07", "ntfs", ""},
+		pagePart{2 * gib / 512, 4 * gib, "05 extended", "", ""}, pagePart{2*gib/512 + 63, gib, "07", "ntfs", ""},
+		pagePart{7 * gib / 512, 2 * gib, "83", "ext4", ""})
 	_, doc := rendered(t, NewSummary(), []*Image{htmlSample("x.vmdk", "raw", "", 1, d)})
 	got := map[string][][3]string{}
 	for _, svg := range elements(pageRows(t, doc)[0], "svg") {
@@ -196,9 +204,15 @@ func TestHTMLMapIsToScale(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string][][3]string{
-		"map": {{"x", "25%", "50%"}, {"m", "0%", "12.5%"}, {"m", "25%", "12.5%"}, {"a", "87.5%", "12.5%"}}, // the last is cut at the end of the disk
+		// the last is cut at the end of the disk
+		"map": {{"x", "25%", "50%"}, {"m", "0%", "12.5%"}, {"m", "25%", "12.5%"}, {"a", "87.5%", "12.5%"}},
 		// LBA 63 is 3584 of 4096 bytes into a quarter of the picture, and one picture is for both.
-		"lens": {{"m", "21.875%", "25%"}, {"m more", "46.875%", "25%"}, {"m more", "71.875%", "25%"}, {"m more", "96.875%", "25%"}},
+		"lens": {
+			{"m", "21.875%", "25%"},
+			{"m more", "46.875%", "25%"},
+			{"m more", "71.875%", "25%"},
+			{"m more", "96.875%", "25%"},
+		},
 	}, got)
 }
 
@@ -251,7 +265,8 @@ func TestHTMLOfWhatHasNotChanged(t *testing.T) {
 	s.Changes, s.ChangedOnly = &Changes{Since: "2026-11-20T10:00:00Z", Same: 1}, true
 	_, doc := rendered(t, s, nil)
 	require.Contains(t, textOf(doc), "Nothing is new, changed or removed.")
-	require.Contains(t, textOf(doc), "1 the same, 0 removed since 2026-11-20 10:00 UTC; rows and exit code are those of what is new, changed or removed alone")
+	require.Contains(t, textOf(doc), "1 the same, 0 removed since 2026-11-20 10:00 UTC; rows and exit code are those of "+
+		"what is new, changed or removed alone")
 	require.NotContains(t, textOf(doc), "No image was found.")
 }
 

@@ -17,7 +17,8 @@ const (
 // day is how a date is written; such dates sort as texts do.
 const day = time.DateOnly
 
-// Ignore is a list of images that the user does not mind, and of what has come of its entries so far. It is for one goroutine.
+// Ignore is a list of images that the user does not mind, and of what has come of its entries so far. It is for one
+// goroutine.
 type Ignore struct {
 	entries []ignoreEntry
 }
@@ -44,8 +45,9 @@ func (e *IgnoreError) Error() string {
 	return fmt.Sprintf("line %d, column %d: %s", e.Line, e.Column, e.Text)
 }
 
-// ParseIgnore reads an ignore file: lines of a glob, the last day it counts ("2027-01-31") or "never", and a reason. Empty lines, and
-// those that begin with #, say nothing. A glob with blanks stands in double quotes. An error is an *IgnoreError.
+// ParseIgnore reads an ignore file: lines of a glob, the last day it counts ("2027-01-31") or "never", and a reason.
+// Empty lines, and those that begin with #, say nothing. A glob with blanks stands in double quotes. An error is an
+// *IgnoreError.
 func ParseIgnore(text []byte) (*Ignore, error) {
 	if len(text) > MaxIgnore {
 		return nil, &IgnoreError{1, 1, fmt.Sprintf("the file has more than %d bytes, the most that is read", MaxIgnore)}
@@ -97,7 +99,8 @@ func parseIgnoreLine(s string, line int) (ignoreEntry, error) {
 		return fail(len(s), "a date is missing behind the glob: want the last day it counts, as 2027-01-31, or never")
 	case until == "never":
 	case err != nil:
-		return fail(at, "%.40q, want the last day it counts, as 2027-01-31, or never; a glob with blanks stands in double quotes", until)
+		return fail(at, "%.40q, want the last day it counts, as 2027-01-31, or never; a glob with blanks stands in double "+
+			"quotes", until)
 	default:
 		e.accepted.Until = until
 	}
@@ -119,7 +122,8 @@ func skipBlanks(s string, off int) int {
 	return off
 }
 
-// globIn finds a glob in a line, and where the line goes on. A backslash keeps its character from ending the glob, and is left to it.
+// globIn finds a glob in a line, and where the line goes on. A backslash keeps its character from ending the glob, and
+// is left to it.
 func globIn(s string, off int) (from, to, next int, ok bool) {
 	end, quoted := blanks, off < len(s) && s[off] == '"'
 	if quoted {
@@ -138,8 +142,8 @@ func globIn(s string, off int) (from, to, next int, ok bool) {
 	return off, to, to + 1, to < len(s)
 }
 
-// match finds the first entry that has not expired and is about a path, whose Names it gets. today is a date as 2027-01-31. Entries count
-// what they match.
+// match finds the first entry that has not expired and is about a path, whose Names it gets. today is a date as
+// 2027-01-31. Entries count what they match.
 func (i *Ignore) match(names []string, today string, needed bool) (found *Accepted) {
 	for n := range i.entries {
 		e := &i.entries[n]
@@ -158,7 +162,8 @@ func (i *Ignore) match(names []string, today string, needed bool) (found *Accept
 	return found
 }
 
-// Accept marks an image as accepted where an entry says so. One that is as the user wants it is left alone: there is nothing to accept.
+// Accept marks an image as accepted where an entry says so. One that is as the user wants it is left alone: there is
+// nothing to accept.
 func (i *Ignore) Accept(img *Image, roots Roots, today string, level FailOn) {
 	img.Accepted = nil
 	if img.State == Gone || len(i.entries) == 0 {
@@ -170,7 +175,8 @@ func (i *Ignore) Accept(img *Image, roots Roots, today string, level FailOn) {
 	}
 }
 
-// Notes tells of the entries that have expired, that matched nothing, or nothing that is off the boundary. It is for the end of a run.
+// Notes tells of the entries that have expired, that matched nothing, or nothing that is off the boundary. It is for
+// the end of a run.
 func (i *Ignore) Notes(today string) []string {
 	out := []string{}
 	for _, e := range i.entries {

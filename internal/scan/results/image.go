@@ -1,5 +1,6 @@
-// Package results holds what is known of many images at once: a row for each, how urgent each is, what a user has accepted, and the
-// sums; and it shows them as text, JSON, CSV, HTML, JUnit and metrics, from the same values. It is pure: no files, no clock.
+// Package results holds what is known of many images at once: a row for each, how urgent each is, what a user has
+// accepted, and the sums; and it shows them as text, JSON, CSV, HTML, JUnit and metrics, from the same values. It is
+// pure: no files, no clock.
 package results
 
 import (
@@ -44,7 +45,8 @@ const (
 type Image struct {
 	report.Origin
 	Event string `json:"event"` // imageEvent
-	// Path is as the user would write it. Names are bytes, and JSON is text: PathBytes has them in base64 where they are not UTF-8.
+	// Path is as the user would write it. Names are bytes, and JSON is text: PathBytes has them in base64 where they are
+	// not UTF-8.
 	Path      string        `json:"path"`
 	PathBytes string        `json:"path_base64,omitempty"`
 	State     State         `json:"state"`
@@ -117,11 +119,13 @@ type Fix struct {
 
 // Cost is what the start that costs most does to a storage.
 type Cost struct {
-	Storage   string  `json:"storage"`
-	Block     int64   `json:"storage_block_bytes"`
-	Partition int     `json:"partition"`
-	More      float64 `json:"more_percent"` // blocks of the storage that a random I/O of one block of the volume touches too many
-	Text      string  `json:"text,omitempty"`
+	Storage   string `json:"storage"`
+	Block     int64  `json:"storage_block_bytes"`
+	Partition int    `json:"partition"`
+
+	// blocks of the storage that a random I/O of one block of the volume touches too many
+	More float64 `json:"more_percent"`
+	Text string  `json:"text,omitempty"`
 }
 
 // Accepted is why the user does not mind an image.
@@ -143,7 +147,9 @@ func NewImage(path string) *Image {
 // NewDisk is a disk of which only the size is known, in bytes, and the boundary that it is judged by.
 func NewDisk(size, boundary int64) Disk {
 	return Disk{Depth: Survey, Disk: report.Disk{
-		Size: size, Boundary: boundary, Table: report.Table{Scheme: "none"}, Boot: report.BootCode{Name: "unknown", Text: "not read"}, Partitions: []report.Partition{}, Findings: []align.Finding{}, Chain: []report.BootLink{},
+		Size: size, Boundary: boundary, Table: report.Table{Scheme: "none"},
+		Boot: report.BootCode{Name: "unknown", Text: "not read"}, Partitions: []report.Partition{},
+		Findings: []align.Finding{}, Chain: []report.BootLink{},
 	}}
 }
 
@@ -171,7 +177,8 @@ func (i *Image) Fail(code, message string) {
 
 // Unknown reports whether nothing is known of what the image holds, or of what a disk of it does.
 func (i *Image) Unknown() bool {
-	return i.State == Packed || (i.State == Judged && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Content == align.UnknownContent }))
+	return i.State == Packed ||
+		(i.State == Judged && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Content == align.UnknownContent }))
 }
 
 // Grows is how much larger an aligned copy would be, in bytes.

@@ -21,8 +21,9 @@ var junitFormat = Format{
 	Name: "junit", Write: func(w io.Writer, r *Report) error { return JUnit(w, r.Summary, r.Images, r.Fail) },
 }
 
-// JUnit writes a test report for a CI system: an image is a test case, and so is a place that could not be looked at, and a run that
-// was interrupted. What fails is what fail asks an exit code for. Times are 0: they are not measured. See docs/scan-reports.md.
+// JUnit writes a test report for a CI system: an image is a test case, and so is a place that could not be looked at,
+// and a run that was interrupted. What fails is what fail asks an exit code for. Times are 0: they are not measured.
+// See docs/scan-reports.md.
 func JUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
 	suite := junitSuite{Name: suiteName, Timestamp: s.Started, Properties: []junitProperty{
 		{"boundary", units.Short(s.Boundary)},
@@ -32,7 +33,8 @@ func JUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
 		{"complete", strconv.FormatBool(s.Complete)},
 	}}
 	if !s.Complete {
-		suite.add(lost(suiteName, "run", "interrupted", fmt.Sprintf("the run was interrupted: %d images were looked at, and not all", s.Images), fail))
+		suite.add(lost(suiteName, "run", "interrupted",
+			fmt.Sprintf("the run was interrupted: %d images were looked at, and not all", s.Images), fail))
 	}
 	if s.NoneJudged() {
 		suite.add(lost(suiteName, "run", "empty", "no image was judged; if that is right, give --allow-empty", fail))
@@ -133,7 +135,10 @@ func caseOf(i *Image, fail FailOn) junitCase {
 		c.Skipped = skipped(string(i.State), csvRow{Image: i}.finding())
 	case code != 0:
 		lines := i.offLines(fail)
-		c.Failure = &junitResult{Type: string(i.Verdict), Message: lines[0], Body: strings.Join(append(lines, i.fixLines()...), "\n")}
+		c.Failure = &junitResult{
+			Type: string(i.Verdict), Message: lines[0],
+			Body: strings.Join(append(lines, i.fixLines()...), "\n"),
+		}
 	case i.Verdict == align.NothingToJudge:
 		c.Skipped = skipped(string(i.Content), "nothing to judge: "+contentWord(i.Content))
 	case i.lostDisk() != "":
@@ -249,7 +254,8 @@ func offLine(d Disk, p report.Partition, boundary int64) string {
 	if d.Member != "" {
 		where = report.Escape(d.Member) + ": " + where
 	}
-	return fmt.Sprintf("%s starts at byte %d (LBA %d), off %s", where, p.Start, p.StartLBA, units.Short(offOf(p, boundary)))
+	return fmt.Sprintf("%s starts at byte %d (LBA %d), off %s", where, p.Start, p.StartLBA,
+		units.Short(offOf(p, boundary)))
 }
 
 // offOf names the boundary that is missed, and 4 KiB where that is missed too.

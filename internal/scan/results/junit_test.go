@@ -13,7 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// readCases is what Python's parser finds: class, name, outcome and message of each case. It checks the counts on its way.
+// readCases is what Python's parser finds: class, name, outcome and message of each case. It checks the counts on its
+// way.
 const readCases = `
 import json, sys, xml.etree.ElementTree as tree
 root = tree.parse(sys.argv[1]).getroot()
@@ -45,12 +46,30 @@ func TestJUnitOutcomes(t *testing.T) {
 	images = append(images, on64K)
 	const ok = "passed"
 	for level, want := range map[FailOn]map[string]string{
-		Default: {"data.vmdk": "failure", "two.ova": "failure", "broken.vhd": "error", "secret": "error", "on64K.raw": ok, "half.ova": "failure"},
-		Off4K:   {"data.vmdk": "failure", "two.ova": ok, "broken.vhd": "error", "secret": "error", "on64K.raw": ok, "half.ova": "skipped"},
-		Off64K:  {"data.vmdk": "failure", "two.ova": "failure", "broken.vhd": "error", "secret": "error", "on64K.raw": ok, "half.ova": "failure"},
-		Off1M:   {"data.vmdk": "failure", "two.ova": "failure", "broken.vhd": "error", "secret": "error", "on64K.raw": "failure", "half.ova": "failure"},
-		Errors:  {"data.vmdk": ok, "two.ova": ok, "broken.vhd": "error", "secret": "error", "on64K.raw": ok, "half.ova": "skipped"},
-		Never:   {"data.vmdk": ok, "two.ova": ok, "broken.vhd": "skipped", "secret": "skipped", "on64K.raw": ok, "half.ova": "skipped"},
+		Default: {
+			"data.vmdk": "failure", "two.ova": "failure", "broken.vhd": "error", "secret": "error", "on64K.raw": ok,
+			"half.ova": "failure",
+		},
+		Off4K: {
+			"data.vmdk": "failure", "two.ova": ok, "broken.vhd": "error", "secret": "error", "on64K.raw": ok,
+			"half.ova": "skipped",
+		},
+		Off64K: {
+			"data.vmdk": "failure", "two.ova": "failure", "broken.vhd": "error", "secret": "error", "on64K.raw": ok,
+			"half.ova": "failure",
+		},
+		Off1M: {
+			"data.vmdk": "failure", "two.ova": "failure", "broken.vhd": "error", "secret": "error",
+			"on64K.raw": "failure", "half.ova": "failure",
+		},
+		Errors: {
+			"data.vmdk": ok, "two.ova": ok, "broken.vhd": "error", "secret": "error", "on64K.raw": ok,
+			"half.ova": "skipped",
+		},
+		Never: {
+			"data.vmdk": ok, "two.ova": ok, "broken.vhd": "skipped", "secret": "skipped", "on64K.raw": ok,
+			"half.ova": "skipped",
+		},
 	} {
 		want["fine.qcow2"], want["floppy.img"], want["lone-s002.vmdk"], want["retired.vmdk"] = ok, ok, "skipped", "skipped"
 		want["lilo.vmdk"], want["many.vmdk"], want["my boot.vmdk"] = want["data.vmdk"], want["data.vmdk"], want["data.vmdk"]
@@ -86,13 +105,19 @@ func TestJUnitMessages(t *testing.T) {
 func TestJUnitOfAnInterruptedRun(t *testing.T) {
 	s, _ := smallLibrary()
 	s.Complete, s.Unreadable, s.Images = false, nil, 7
-	require.Equal(t, [][4]string{{"trueup scan", "run", "error", "the run was interrupted: 7 images were looked at, and not all"}}, cases(t, s, nil, Default))
+	require.Equal(t, [][4]string{{
+		"trueup scan", "run", "error",
+		"the run was interrupted: 7 images were looked at, and not all",
+	}}, cases(t, s, nil, Default))
 	require.Equal(t, "skipped", cases(t, s, nil, Never)[0][2])
 	s.Complete = true
 	require.Empty(t, cases(t, s, nil, Default))
 	none := NewSummary()
 	none.Complete, none.Started = true, s.Started
-	require.Equal(t, [][4]string{{"trueup scan", "run", "error", "no image was judged; if that is right, give --allow-empty"}}, cases(t, none, nil, Default))
+	require.Equal(t, [][4]string{{
+		"trueup scan", "run", "error",
+		"no image was judged; if that is right, give --allow-empty",
+	}}, cases(t, none, nil, Default))
 	none.AllowEmpty = true
 	require.Empty(t, cases(t, none, nil, Default))
 }

@@ -17,9 +17,9 @@ var metricsFormat = Format{
 	Name: "prometheus", Write: func(w io.Writer, r *Report) error { return Metrics(w, r.Summary) },
 }
 
-// Metrics writes the sums for the textfile collector of Prometheus's node_exporter, which takes no time stamps. Every sample has the
-// label library, the paths that were scanned, so that one machine can have a file for each of several libraries.
-// Images are not named: each would be a series of its own. See docs/scan-reports.md.
+// Metrics writes the sums for the textfile collector of Prometheus's node_exporter, which takes no time stamps. Every
+// sample has the label library, the paths that were scanned, so that one machine can have a file for each of several
+// libraries. Images are not named: each would be a series of its own. See docs/scan-reports.md.
 func Metrics(w io.Writer, s *Summary) error {
 	finished, err := time.Parse(time.RFC3339, s.Finished)
 	if err != nil {
@@ -30,36 +30,49 @@ func Metrics(w io.Writer, s *Summary) error {
 	m.fix(s)
 	m.gauge("trueup_last_run_timestamp_seconds", "When the run ended, in seconds since 1970.", sample{"", finished.Unix()})
 	m.gauge("trueup_last_run_duration_seconds", "How long the run took.", sample{"", s.Took})
-	m.gauge("trueup_last_run_complete", "1 if all images were looked at, 0 if the run was interrupted.", sample{"", one(s.Complete)})
-	m.gauge("trueup_last_run_exit_code", "Exit code of the run: 1 for errors, 2 and 3 for partitions off a boundary.", sample{"", int64(s.ExitCode)})
+	m.gauge("trueup_last_run_complete", "1 if all images were looked at, 0 if the run was interrupted.",
+		sample{"", one(s.Complete)})
+	m.gauge("trueup_last_run_exit_code", "Exit code of the run: 1 for errors, 2 and 3 for partitions off a boundary.",
+		sample{"", int64(s.ExitCode)})
 	m.gauge("trueup_last_run_read_bytes", "Bytes read from images.", sample{"", s.Read})
-	m.gauge("trueup_scan_info", "Always 1. Version of trueup, criterion, storage, and how far images were isolated.", sample{strings.Join([]string{
-		label("version", s.Version), label("boundary", units.Short(s.Boundary)), label("storage", s.Storage), label("isolation", s.Isolation.Achieved),
-	}, ","), 1})
+	m.gauge("trueup_scan_info", "Always 1. Version of trueup, criterion, storage, and how far images were isolated.",
+		sample{strings.Join([]string{
+			label("version", s.Version), label("boundary", units.Short(s.Boundary)), label("storage", s.Storage),
+			label("isolation", s.Isolation.Achieved),
+		}, ","), 1})
 	return m.w.Flush() // an earlier error comes again
 }
 
 func (m *metrics) images(s *Summary) {
-	m.gauge("trueup_images", "Images by verdict; failed: no verdict, orphan: an extent that no image names, packed: compressed and not read.",
-		sample{`verdict="aligned"`, int64(s.Aligned)}, sample{`verdict="below_boundary"`, int64(s.Below)}, sample{`verdict="misaligned"`, int64(s.Misaligned)},
+	m.gauge("trueup_images", "Images by verdict; failed: no verdict, orphan: an extent that no image names, packed: "+
+		"compressed and not read.",
+		sample{`verdict="aligned"`, int64(s.Aligned)}, sample{`verdict="below_boundary"`, int64(s.Below)},
+		sample{`verdict="misaligned"`, int64(s.Misaligned)},
 		sample{`verdict="nothing_to_judge"`, int64(s.Nothing)}, sample{`verdict="packed"`, int64(s.Packed)},
 		sample{`verdict="failed"`, int64(s.Failed)}, sample{`verdict="orphan"`, int64(s.Orphans)})
-	m.gauge("trueup_images_with_nothing_to_judge", "Images with neither partition nor volume, by what they hold.", samplesOf("content", s.Contents)...)
+	m.gauge("trueup_images_with_nothing_to_judge", "Images with neither partition nor volume, by what they hold.",
+		samplesOf("content", s.Contents)...)
 	m.gauge("trueup_images_accepted", "Images of any verdict that the ignore file accepts.", sample{"", int64(s.Accepted)})
 	m.gauge("trueup_images_by_format", "Images whose format is known.", samplesOf("format", s.Formats)...)
 	m.gauge("trueup_errors", "Images without a verdict, by the code of the error.", samplesOf("code", s.Errors)...)
-	m.gauge("trueup_unreadable_places", "Folders and files that could not be looked at.", sample{"", int64(len(s.Unreadable))})
+	m.gauge("trueup_unreadable_places", "Folders and files that could not be looked at.",
+		sample{"", int64(len(s.Unreadable))})
 	m.gauge("trueup_skipped_files", "Files that are no images.", sample{"", int64(s.Skipped)})
 	if c := s.Changes; c != nil {
-		m.gauge("trueup_changes", "Images by what became of them since the run before with the same catalogue.", sample{`change="new"`, int64(c.New)},
-			sample{`change="changed"`, int64(c.Changed)}, sample{`change="same"`, int64(c.Same)}, sample{`change="removed"`, int64(c.Removed)})
+		m.gauge("trueup_changes", "Images by what became of them since the run before with the same catalogue.",
+			sample{`change="new"`, int64(c.New)},
+			sample{`change="changed"`, int64(c.Changed)}, sample{`change="same"`, int64(c.Same)},
+			sample{`change="removed"`, int64(c.Removed)})
 	}
 }
 
 func (m *metrics) fix(s *Summary) {
-	m.gauge("trueup_fix_images", "Images off the boundary and not accepted, by whether an aligned copy can be made, or stands beside the image.",
-		sample{`outcome="possible"`, int64(s.Fix.Images)}, sample{`outcome="refused"`, int64(s.Fix.Refused)}, sample{`outcome="copied"`, int64(s.Copied)})
-	m.gauge("trueup_fix_copy_bytes", "Bytes to read and to write for all aligned copies that can be made.", sample{"", s.Fix.Copies})
+	m.gauge("trueup_fix_images",
+		"Images off the boundary and not accepted, by whether an aligned copy can be made, or stands beside the image.",
+		sample{`outcome="possible"`, int64(s.Fix.Images)}, sample{`outcome="refused"`, int64(s.Fix.Refused)},
+		sample{`outcome="copied"`, int64(s.Copied)})
+	m.gauge("trueup_fix_copy_bytes", "Bytes to read and to write for all aligned copies that can be made.",
+		sample{"", s.Fix.Copies})
 	m.gauge("trueup_fix_growth_bytes", "How much larger the disks of these copies are.", sample{"", s.Fix.Grows})
 }
 

@@ -12,8 +12,9 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// readMetrics reads the text with Prometheus's own parser for Python, and once more with the one for OpenMetrics, which is the stricter
-// and wants an end mark: it refuses series that come twice, families that are not together, and bad escapes.
+// readMetrics reads the text with Prometheus's own parser for Python, and once more with the one for OpenMetrics, which
+// is the stricter and wants an end mark: it refuses series that come twice, families that are not together, and bad
+// escapes.
 const readMetrics = `
 import json, sys
 from prometheus_client.parser import text_string_to_metric_families as lenient
@@ -71,13 +72,17 @@ func TestMetricsAreTheSums(t *testing.T) {
 		got[key] = m.value
 	}
 	require.Equal(t, map[string]float64{
-		"trueup_images aligned": 2, "trueup_images below_boundary": 2, "trueup_images misaligned": 5, "trueup_images nothing_to_judge": 2, "trueup_images packed": 1, "trueup_images_with_nothing_to_judge blank": 1,
+		"trueup_images aligned": 2, "trueup_images below_boundary": 2, "trueup_images misaligned": 5,
+		"trueup_images nothing_to_judge": 2, "trueup_images packed": 1, "trueup_images_with_nothing_to_judge blank": 1,
 		"trueup_images_with_nothing_to_judge unknown_content": 1, "trueup_images failed": 1, "trueup_images orphan": 1,
 		"trueup_images_accepted": 1, "trueup_errors format": 1, "trueup_unreadable_places": 1, "trueup_skipped_files": 4,
-		"trueup_images_by_format vmdk": 5, "trueup_images_by_format ova": 2, "trueup_images_by_format raw": 3, "trueup_images_by_format gzip": 1, "trueup_images_by_format qcow2": 1,
+		"trueup_images_by_format vmdk": 5, "trueup_images_by_format ova": 2, "trueup_images_by_format raw": 3,
+		"trueup_images_by_format gzip": 1, "trueup_images_by_format qcow2": 1,
 		"trueup_changes new": 0, "trueup_changes changed": 0, "trueup_changes same": 14, "trueup_changes removed": 1,
-		"trueup_fix_images possible": 3, "trueup_fix_images copied": 0, "trueup_fix_images refused": 3, "trueup_fix_copy_bytes": 9 << 30, "trueup_fix_growth_bytes": 3 << 20,
-		"trueup_last_run_timestamp_seconds": 1795291290, "trueup_last_run_duration_seconds": 90.3, "trueup_last_run_complete": 1,
+		"trueup_fix_images possible": 3, "trueup_fix_images copied": 0, "trueup_fix_images refused": 3,
+		"trueup_fix_copy_bytes": 9 << 30, "trueup_fix_growth_bytes": 3 << 20,
+		"trueup_last_run_timestamp_seconds": 1795291290, "trueup_last_run_duration_seconds": 90.3,
+		"trueup_last_run_complete":  1,
 		"trueup_last_run_exit_code": 1, "trueup_last_run_read_bytes": 1 << 40, "trueup_scan_info": 1,
 	}, got)
 }

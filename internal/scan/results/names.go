@@ -19,7 +19,8 @@ func NewRoots(paths []string) Roots {
 	return r
 }
 
-// Names are the ways to write a path that globs are held against: as it is, and as it is below each of the roots that it lies in.
+// Names are the ways to write a path that globs are held against: as it is, and as it is below each of the roots that
+// it lies in.
 func Names(path string, roots Roots) []string {
 	out := []string{path}
 	for n := range len(path) {

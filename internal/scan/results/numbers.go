@@ -14,7 +14,8 @@ func thousands(n int64) string {
 	return s
 }
 
-// plus adds two numbers that are not negative. Sparse files may each have as many bytes as a number can count: their sum stays there.
+// plus adds two numbers that are not negative. Sparse files may each have as many bytes as a number can count: their
+// sum stays there.
 func plus(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64

@@ -9,7 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// A worker that was taken over may give each number, and a sparse file may have the largest: the sums never turn negative.
+// A worker that was taken over may give each number, and a sparse file may have the largest: the sums never turn
+// negative.
 func TestSumsOfTheLargestNumbers(t *testing.T) {
 	sum := results.NewSummary()
 	for range 2 {

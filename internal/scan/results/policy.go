@@ -70,7 +70,8 @@ func (f FailOn) Code(i *Image) int {
 // off reports whether a partition that is judged starts off a boundary.
 func (i *Image) off(boundary int64) bool {
 	for _, d := range i.Disks {
-		if slices.ContainsFunc(d.Partitions, func(p report.Partition) bool { return p.Verdict != "" && p.Start%boundary != 0 }) {
+		off := func(p report.Partition) bool { return p.Verdict != "" && p.Start%boundary != 0 }
+		if slices.ContainsFunc(d.Partitions, off) {
 			return true
 		}
 	}

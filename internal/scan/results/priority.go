@@ -19,7 +19,8 @@ type Priority struct {
 	Command string  `json:"command"` // that makes the copy, or would
 }
 
-// How two classes differ: the boundary that is missed counts most, then what the disk is for, then whether a copy can be made.
+// How two classes differ: the boundary that is missed counts most, then what the disk is for, then whether a copy can
+// be made.
 const (
 	classRefused = 1
 	classUnsure  = classRefused * 2 // it is not known whether a system boots from the disk
@@ -27,8 +28,8 @@ const (
 	classBelow   = classRefused * 6 // on 4 KiB, off the boundary
 )
 
-// Settle computes what follows from the disks of an image: verdict and priority. flags are those of the command line that a copy
-// would need.
+// Settle computes what follows from the disks of an image: verdict and priority. flags are those of the command line
+// that a copy would need.
 func (i *Image) Settle(flags []string) {
 	i.Verdict, i.Content, i.Priority = "", "", nil
 	if i.State != Judged {
@@ -141,8 +142,8 @@ func (i *Image) dearest() (out *Cost) {
 	return out
 }
 
-// Compare sorts worst first: what could not be judged, then by priority, what is unknown or packed, orphans, what is aligned, and where there
-// is nothing to judge; by path where all is alike.
+// Compare sorts worst first: what could not be judged, then by priority, what is unknown or packed, orphans, what is
+// aligned, and where there is nothing to judge; by path where all is alike.
 func Compare(a, b *Image) int {
 	return cmp.Or(
 		cmp.Compare(a.order(), b.order()),
@@ -187,7 +188,8 @@ func (i *Image) cost() float64 {
 	return i.Priority.Cost
 }
 
-// Rank sorts images worst first and numbers those that are to be realigned. What the user has accepted, and what is copied already, has no rank.
+// Rank sorts images worst first and numbers those that are to be realigned. What the user has accepted, and what is
+// copied already, has no rank.
 func Rank(images []*Image) {
 	slices.SortStableFunc(images, Compare)
 	n := 0

@@ -52,7 +52,8 @@ func TestRank(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
-		"failed", "off data", "off data cheap", "off data refused", "off unsure", "off boot", "off boot refused", "below data", "fine", "accepted",
+		"failed", "off data", "off data cheap", "off data refused", "off unsure", "off boot", "off boot refused",
+		"below data", "fine", "accepted",
 	}, got)
 	require.Equal(t, "trueup align 'off data' 'off data-aligned'", images[1].Priority.Command)
 	require.Contains(t, images[3].Priority.Reason, "a copy is refused: for a reason")
@@ -67,7 +68,8 @@ func TestFailOn(t *testing.T) {
 	on64.Disks[0].Partitions = []report.Partition{{Verdict: align.Aligned, Start: 65536}}
 	off := row("off", align.Misaligned, align.DataDisk, 0, false)
 	for level, want := range map[FailOn][4]int{
-		Never: {0, 0, 0, 0}, Errors: {1, 0, 0, 0}, Off4K: {1, 3, 0, 0}, Off64K: {1, 3, 2, 0}, Off1M: {1, 3, 2, 2}, Default: {1, 3, 2, 0},
+		Never: {0, 0, 0, 0}, Errors: {1, 0, 0, 0}, Off4K: {1, 3, 0, 0}, Off64K: {1, 3, 2, 0}, Off1M: {1, 3, 2, 2},
+		Default: {1, 3, 2, 0},
 	} {
 		for n, i := range []*Image{failed, off, below, on64} {
 			require.Equal(t, want[n], level.Code(i), "%q of %s", level, i.Path)
@@ -124,7 +126,8 @@ func TestCopies(t *testing.T) {
 		off("small.raw"), change(on("small-aligned.raw"), func(i *Image) { i.Size-- }),
 		off("stale.raw"), change(on("stale-aligned.raw"), func(i *Image) { i.Files[0].Modified = 6 }),
 		change(off("accepted.raw"), func(i *Image) { i.Accepted = &Accepted{Reason: "retired"} }), on("accepted-aligned.raw"),
-		change(off("refused.raw"), func(i *Image) { i.Disks[0].Fix.Refusals = []align.Finding{{Code: "x"}} }), on("refused-aligned.raw"),
+		change(off("refused.raw"), func(i *Image) { i.Disks[0].Fix.Refusals = []align.Finding{{Code: "x"}} }),
+		on("refused-aligned.raw"),
 	}
 	s, c := NewSummary(), NewCopies()
 	for n := range images {

@@ -17,18 +17,23 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// `go test ./internal/scan/results -update` writes the reports of the sample again; read their diff before you commit it.
+// `go test ./internal/scan/results -update` writes the reports of the sample again; read their diff before you commit
+// it.
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 // part is a partition of 1 GiB that starts at an LBA.
 func part(number int, lba int64, kind string) report.Partition {
 	start := lba * units.SectorSize
 	p := report.Partition{
-		Number: number, Kind: "primary", Type: "0x07", TypeName: "HPFS/NTFS/exFAT", StartLBA: lba, Start: start, Size: units.GiB,
+		Number: number, Kind: "primary", Type: "0x07", TypeName: "HPFS/NTFS/exFAT", StartLBA: lba, Start: start,
+		Size:      units.GiB,
 		Alignment: units.Alignment(start), Verdict: align.Of(start, align.DefaultBoundary),
 		Volume: &report.Volume{Kind: kind, Label: "System", UUID: "1234-5678", Cluster: 4096},
 	}
-	p.Aligned = report.Aligned{To4K: start%4096 == 0, To64K: start%65536 == 0, To1M: start%units.MiB == 0, Boundary: start%align.DefaultBoundary == 0}
+	p.Aligned = report.Aligned{
+		To4K: start%4096 == 0, To64K: start%65536 == 0, To1M: start%units.MiB == 0,
+		Boundary: start%align.DefaultBoundary == 0,
+	}
 	return p
 }
 
@@ -44,7 +49,10 @@ func diskOf(role align.Role, parts ...report.Partition) Disk {
 	if d.Verdict != align.Aligned {
 		d.Depth, d.Advice = Full, &align.Advice{Role: role}
 		d.Fix = &Fix{Boundary: units.MiB, OldSize: d.Size, NewSize: d.Size + units.MiB}
-		d.Cost = &Cost{Storage: "generic", Block: 4096, Partition: parts[0].Number, More: 87.5, Text: "each I/O touches 87.5 % more blocks"}
+		d.Cost = &Cost{
+			Storage: "generic", Block: 4096, Partition: parts[0].Number, More: 87.5,
+			Text: "each I/O touches 87.5 % more blocks",
+		}
 	}
 	return d
 }
@@ -70,10 +78,16 @@ func emptyImage(path string, content align.Content) *Image {
 // smallLibrary is a small library with an image of each kind, ranked, and its sum.
 func smallLibrary() (*Summary, []*Image) {
 	refused := diskOf(align.BootDisk, part(1, 63, "ext3"))
-	refused.Fix.Refusals = []align.Finding{{Code: "lilo", Severity: align.Error, Subject: "partition 1", Text: "LILO keeps sectors", Remedy: "Run lilo on the copy."}}
+	refused.Fix.Refusals = []align.Finding{{
+		Code: "lilo", Severity: align.Error, Subject: "partition 1",
+		Text: "LILO keeps sectors", Remedy: "Run lilo on the copy.",
+	}}
 	unplanned := diskOf(align.UnknownRole, part(1, 63, "xfs"))
 	unplanned.Fix, unplanned.Unplanned = nil, &report.Error{Code: "limit", Message: "more than 128 partitions"}
-	broken := Disk{Member: "b.vmdk", Error: &report.Error{Code: "format", Message: "grain table at 0x200: ends behind the file"}}
+	broken := Disk{
+		Member: "b.vmdk",
+		Error:  &report.Error{Code: "format", Message: "grain table at 0x200: ends behind the file"},
+	}
 	packed := diskOf(align.DataDisk, part(1, 128, "ntfs"), part(2, 2097160, "ntfs"))
 	packed.Member = "a.vmdk"
 	extended := part(2, 64*2048, "")
@@ -94,18 +108,24 @@ func smallLibrary() (*Summary, []*Image) {
 	}
 	failed, orphan, gone := NewImage("/t/broken.vhd"), NewImage("/t/lone-s002.vmdk"), NewImage("/t/gone.vhdx")
 	failed.Fail("format", "vhd footer at 0x27fe00: checksum 0x1f3c, want 0x1f40")
-	orphan.State, orphan.Findings = Orphan, []align.Finding{{Code: "orphan", Severity: align.Warning, Text: "no descriptor names this extent"}}
+	orphan.State, orphan.Findings = Orphan,
+		[]align.Finding{{Code: "orphan", Severity: align.Warning, Text: "no descriptor names this extent"}}
 	gone.State = Gone
 	packed7z := NewImage("/t/old.vmdk.gz")
 	packed7z.State, packed7z.Format = Packed, "gzip"
-	packed7z.Findings = []align.Finding{{Code: "packed", Severity: align.Warning, Text: "it is compressed with gzip, and not read", Remedy: "gunzip -k old.vmdk.gz"}}
-	images = append(images, failed, orphan, gone, packed7z, emptyImage("/t/blank.vhd", align.Blank), emptyImage("/t/firmware.img", align.UnknownContent))
+	packed7z.Findings = []align.Finding{{
+		Code: "packed", Severity: align.Warning,
+		Text: "it is compressed with gzip, and not read", Remedy: "gunzip -k old.vmdk.gz",
+	}}
+	images = append(images, failed, orphan, gone, packed7z, emptyImage("/t/blank.vhd", align.Blank),
+		emptyImage("/t/firmware.img", align.UnknownContent))
 	images[8].Accepted = &Accepted{Reason: "is replaced", Until: "2027-01-31"}
 	Rank(images)
 
 	s := NewSummary()
 	s.Complete, s.Paths, s.Boundary, s.Storage, s.Version = true, []string{"/t"}, align.DefaultBoundary, "generic", "1.0.0"
-	s.Started, s.Finished, s.ExitCode, s.Skipped, s.Changes = "2026-11-21T20:00:00Z", "2026-11-21T20:01:30Z", 1, 4, &Changes{}
+	s.Started, s.Finished, s.ExitCode, s.Skipped, s.Changes = "2026-11-21T20:00:00Z", "2026-11-21T20:01:30Z", 1, 4,
+		&Changes{}
 	s.Isolation.Achieved, s.Took = "sandbox", 90.3
 	for _, i := range images {
 		i.Change = Same
@@ -120,9 +140,12 @@ func smallLibrary() (*Summary, []*Image) {
 
 // hostile are names and labels as they should not be chosen. HOSTILE T67 to T70.
 var hostile = []string{
-	"a\nb", "a\r\nb", `quo"te`, "com,ma", "a;=1+1", "=cmd|' /C calc'!A0", "+1", "-1", "@x", "\t=1", "\r=1", "\uff1d1", "\uff0b1", "\uff0d1", "\uff201", ` "=1`,
-	"<script>alert(1)</script>", "]]>", "<![CDATA[", "&amp;", "<!--", "-->", "\xff\xfe", "\u2028", "\ufffe", "\uffff", "\ufffd", "\U0001fffe", "\x1b]0;x\a", "\x01",
-	"\u202eevil", "$(touch pwned)", "`touch pwned`", "it's", `back\`, "#", " shellcheck disable=all", "-rf", "'", "''", "{a,b}", "~", strings.Repeat("x", 4000), "日本語",
+	"a\nb", "a\r\nb", `quo"te`, "com,ma", "a;=1+1", "=cmd|' /C calc'!A0", "+1", "-1", "@x", "\t=1", "\r=1", "\uff1d1",
+	"\uff0b1", "\uff0d1", "\uff201", ` "=1`,
+	"<script>alert(1)</script>", "]]>", "<![CDATA[", "&amp;", "<!--", "-->", "\xff\xfe", "\u2028", "\ufffe", "\uffff",
+	"\ufffd", "\U0001fffe", "\x1b]0;x\a", "\x01",
+	"\u202eevil", "$(touch pwned)", "`touch pwned`", "it's", `back\`, "#", " shellcheck disable=all", "-rf", "'", "''",
+	"{a,b}", "~", strings.Repeat("x", 4000), "日本語",
 }
 
 // hostiles is a library in which all that can be chosen by a stranger is hostile.
@@ -139,7 +162,8 @@ func hostiles() (*Summary, []*Image) {
 		failed.Fail(text, text)
 		accepted.Accepted = &Accepted{Reason: text, Until: text}
 		orphan.State, orphan.Findings = Orphan, []align.Finding{{Text: text}}
-		images = append(images, judged(text, "vmdk", d), judged("/t/"+text, "vmdk", d), judged("refused "+text, "vmdk", refused), failed, accepted, orphan)
+		images = append(images, judged(text, "vmdk", d), judged("/t/"+text, "vmdk", d),
+			judged("refused "+text, "vmdk", refused), failed, accepted, orphan)
 		s.Unreadable = append(s.Unreadable, Unreadable{text, report.Error{Code: text, Message: text}})
 	}
 	Rank(images)

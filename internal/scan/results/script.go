@@ -22,8 +22,9 @@ var (
 	scriptEnd string
 )
 
-// Script writes a program for bash that makes the aligned copies, in the order of images, which Rank has sorted. A person reads it first:
-// what cannot be done, and what was accepted, stands in it as a comment, with the reason. See docs/scan-reports.md.
+// Script writes a program for bash that makes the aligned copies, in the order of images, which Rank has sorted. A
+// person reads it first: what cannot be done, and what was accepted, stands in it as a comment, with the reason. See
+// docs/scan-reports.md.
 func Script(w io.Writer, s *Summary, images []*Image) error {
 	sum := sha256.New()
 	b := bufio.NewWriter(io.MultiWriter(w, sum))
@@ -86,16 +87,20 @@ func (s *script) head(sum *Summary, images []*Image) {
 	fmt.Fprintln(s.w, "#!/usr/bin/env bash")
 	s.comment("Made by trueup %s from the scan that ended %s. Read it before you run it.", sum.Version, sum.Finished)
 	fmt.Fprintln(s.w, "#")
-	s.comment("It writes %s, the most urgent first, each beside its original, which is only read and stays.", count(all.Fix.Images, "aligned copy", "aligned copies"))
-	s.comment("To read and to write: %s (%d bytes). The disks grow by %s (%d bytes) together.", units.Format(all.Fix.Copies), all.Fix.Copies,
+	s.comment("It writes %s, the most urgent first, each beside its original, which is only read and stays.",
+		count(all.Fix.Images, "aligned copy", "aligned copies"))
+	s.comment("To read and to write: %s (%d bytes). The disks grow by %s (%d bytes) together.",
+		units.Format(all.Fix.Copies), all.Fix.Copies,
 		units.Format(all.Fix.Grows), all.Fix.Grows)
-	s.comment("No copy can be made of %s as they are; %s accepted. They stand below as comments.", count(all.Fix.Refused, "image", "images"),
+	s.comment("No copy can be made of %s as they are; %s accepted. They stand below as comments.",
+		count(all.Fix.Refused, "image", "images"),
 		count(all.Accepted, "image was", "images were"))
 	if !sum.Complete {
 		s.comment("The scan was interrupted, so it has not seen all images.")
 	}
 	if sum.ChangedOnly {
-		s.comment("The scan showed only what is new or changed, so images that were known stand in no line below, also those off the boundary.")
+		s.comment("The scan showed only what is new or changed, so images that were known stand in no line below, also " +
+			"those off the boundary.")
 	}
 	if relative {
 		s.comment("Names are relative: run it in the folder where the scan ran.")

@@ -16,7 +16,8 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// stub stands for trueup: it records its arguments, NUL behind each and one more at the end, and does what a test wants.
+// stub stands for trueup: it records its arguments, NUL behind each and one more at the end, and does what a test
+// wants.
 const stub = "#!/usr/bin/env bash\nset -eu\nprintf '%s\\0' \"$@\" >>\"$LOG\"\nprintf '\\0' >>\"$LOG\"\n"
 
 // ran is what came of a script.
@@ -108,7 +109,8 @@ func TestScriptCanBeRunAgain(t *testing.T) {
 	script, act := scriptOf(t, s, images), `: >"$3"`
 	require.Contains(t, script, "Names are relative")
 	r := run(t, dir, script, act)
-	require.Equal(t, [][]string{{"align", "./-c.vmdk", "./-c-aligned.vmdk"}, {"align", "a.vmdk", "a-aligned.vmdk"}}, r.calls)
+	require.Equal(t, [][]string{{"align", "./-c.vmdk", "./-c-aligned.vmdk"}, {"align", "a.vmdk", "a-aligned.vmdk"}},
+		r.calls)
 	require.Equal(t, "3: passed over, it exists: b-aligned.vmdk\n2 made, 1 passed over, 0 failed\n", r.out)
 	r = run(t, dir, script, act)
 	require.Empty(t, r.calls)
@@ -182,7 +184,8 @@ func TestScriptWithTwoCopiesOfOneName(t *testing.T) {
 	images := []*Image{labelled("/t/a!x.vmdk"), labelled("/t/b!x.vmdk")}
 	Rank(images)
 	script := scriptOf(t, s, images)
-	require.Equal(t, [][]string{{"align", "--to", "raw", "/t/a!x.vmdk", "/t/x-aligned.vmdk"}}, run(t, t.TempDir(), script, "").calls)
+	require.Equal(t, [][]string{{"align", "--to", "raw", "/t/a!x.vmdk", "/t/x-aligned.vmdk"}},
+		run(t, t.TempDir(), script, "").calls)
 	require.Contains(t, script, "# 2. /t/b!x.vmdk\n")
 	require.Contains(t, script, "not realigned: the copy would have the name of that of number 1.")
 }

@@ -84,7 +84,8 @@ type Isolation struct {
 // Add counts an image.
 func (s *Summary) Add(i *Image) {
 	if i.Change != "" && s.Changes != nil {
-		*map[Change]*int{New: &s.Changes.New, Changed: &s.Changes.Changed, Same: &s.Changes.Same, Removed: &s.Changes.Removed}[i.Change]++
+		c := s.Changes
+		*map[Change]*int{New: &c.New, Changed: &c.Changed, Same: &c.Same, Removed: &c.Removed}[i.Change]++
 	}
 	if i.State == Gone {
 		return
@@ -126,14 +127,16 @@ func (s *Summary) addVerdict(i *Image) {
 		s.Contents[string(i.Content)]++
 	}
 	*map[align.Verdict]*int{
-		align.NothingToJudge: &s.Nothing, align.Aligned: &s.Aligned, align.BelowBoundary: &s.Below, align.Misaligned: &s.Misaligned,
+		align.NothingToJudge: &s.Nothing, align.Aligned: &s.Aligned, align.BelowBoundary: &s.Below,
+		align.Misaligned: &s.Misaligned,
 	}[i.Verdict]++
 }
 
 // unknown is how many images are packed, or hold nothing that is known.
 func (s *Summary) unknown() int { return s.Packed + s.Contents[string(align.UnknownContent)] }
 
-// NoneJudged reports whether a run that is complete has judged no image, and the user has accepted neither that nor an image.
+// NoneJudged reports whether a run that is complete has judged no image, and the user has accepted neither that nor an
+// image.
 func (s *Summary) NoneJudged() bool {
 	return s.Complete && !s.AllowEmpty && s.Accepted == 0 && s.Images == s.Failed+s.Orphans+s.Packed
 }
@@ -156,6 +159,7 @@ func (s *Summary) unreadable() int { return max(s.UnreadableCount, len(s.Unreada
 func NewSummary() *Summary {
 	return &Summary{
 		Origin: report.Origin{Schema: report.Schema, Command: Command}, Event: "summary",
-		Paths: []string{}, Formats: map[string]int{}, Errors: map[string]int{}, Contents: map[string]int{}, Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
+		Paths: []string{}, Formats: map[string]int{}, Errors: map[string]int{}, Contents: map[string]int{},
+		Unreadable: []Unreadable{}, IgnoreNotes: []string{}, Isolation: Isolation{Layers: []string{}},
 	}
 }

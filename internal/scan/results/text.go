@@ -37,8 +37,8 @@ var textFormat = Format{
 	},
 }
 
-// Table prints the images of a run, which are ranked, what they come to, and what to do next. Rows are as wide as the terminal (t.Columns);
-// without a terminal, no path is cut. What an image says about itself is escaped.
+// Table prints the images of a run, which are ranked, what they come to, and what to do next. Rows are as wide as the
+// terminal (t.Columns); without a terminal, no path is cut. What an image says about itself is escaped.
 func Table(t *report.Text, s *Summary, images []*Image) {
 	p := &printer{t: t, s: s, prose: t.Width}
 	if t.Columns > 0 {
@@ -196,14 +196,17 @@ func (p *printer) partitions(d Disk, several bool) {
 		if n == maxPartitions {
 			break
 		}
-		l := [4]string{strconv.Itoa(part.Number), verdictWord(part.Verdict, d.Boundary), "LBA " + strconv.FormatInt(part.StartLBA, 10), units.Format(part.Size)}
+		l := [4]string{
+			strconv.Itoa(part.Number), verdictWord(part.Verdict, d.Boundary), "LBA " + number(part.StartLBA), units.Format(part.Size),
+		}
 		for k, s := range l {
 			widths[k] = max(widths[k], cells(s))
 		}
 		lines = append(lines, l)
 	}
 	for n, l := range lines {
-		s := pad(l[0], widths[0], true) + between + pad(l[1], widths[1], false) + between + pad(l[2], widths[2], false) + between + pad(l[3], widths[3], true) +
+		s := pad(l[0], widths[0], true) + between + pad(l[1], widths[1], false) + between + pad(l[2], widths[2], false) +
+			between + pad(l[3], widths[3], true) +
 			between + contentText(d.Partitions[n])
 		p.note(strings.TrimRight(s, " "))
 	}

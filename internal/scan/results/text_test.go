@@ -26,7 +26,8 @@ func (i *Image) withPartitions(format string, lbas ...int64) *Image {
 		off := lba * units.SectorSize
 		d.Partitions = append(d.Partitions, report.Partition{
 			Number: n + 1, Kind: "primary", StartLBA: lba, Start: off, Size: units.GiB, Alignment: units.Alignment(off),
-			Verdict: align.Of(off, d.Boundary), Volume: &report.Volume{Kind: "ntfs", Label: fmt.Sprintf("Disk %d", n+1), Cluster: 4096},
+			Verdict: align.Of(off, d.Boundary),
+			Volume:  &report.Volume{Kind: "ntfs", Label: fmt.Sprintf("Disk %d", n+1), Cluster: 4096},
 		})
 	}
 	d.Size = int64(len(lbas)+1) * units.GiB
@@ -42,7 +43,8 @@ func (i *Image) withPartitions(format string, lbas ...int64) *Image {
 // someLibrary has a row of every kind.
 func someLibrary() (*Summary, []*Image) {
 	failed := NewImage("/srv/templates/windows/broken/win2k-sp4-german.vmdk")
-	failed.Fail("format", "/srv/templates/windows/broken/win2k-sp4-german.vmdk: vmdk header at 0x0: capacity 18446744073709551615 sectors, want at most 4611686018427387904; the file may be cut")
+	failed.Fail("format", "/srv/templates/windows/broken/win2k-sp4-german.vmdk: vmdk header at 0x0: capacity "+
+		"18446744073709551615 sectors, want at most 4611686018427387904; the file may be cut")
 	killed := NewImage("/srv/templates/x.qcow2")
 	killed.Fail("internal", "the worker was killed after 20 s of processor time")
 	orphan := NewImage("/srv/templates/linux/old/sles9-flat.vmdk")
@@ -51,25 +53,36 @@ func someLibrary() (*Summary, []*Image) {
 	unplanned := row("/srv/templates/windows/nt4.vhd", align.Misaligned, align.UnknownRole, 100, false)
 	unplanned.Disks[0].Fix = nil
 	unplanned.Settle(nil)
-	accepted := row("/srv/templates/vendor/appliance 1.raw", align.Misaligned, align.BootDisk, 100, false).withPartitions("raw", 63)
+	accepted := row("/srv/templates/vendor/appliance 1.raw", align.Misaligned, align.BootDisk, 100,
+		false).withPartitions("raw", 63)
 	accepted.Accepted = &Accepted{Reason: "an appliance of the vendor, who must not find it changed", Until: "2027-01-31"}
 	pair := row("/srv/templates/pair.ova", align.Aligned, "", 0, false).withPartitions("ova", 2048)
 	pair.Disks[0].Member = "pair-disk1.vmdk"
-	pair.Disks = append(pair.Disks, Disk{Member: "pair-disk2.vmdk", Error: &report.Error{Code: "unsupported", Message: "vmdk: seSparse is not read"}, Disk: report.Disk{Verdict: align.Aligned, Boundary: align.DefaultBoundary}})
+	pair.Disks = append(pair.Disks,
+		Disk{
+			Member: "pair-disk2.vmdk", Error: &report.Error{Code: "unsupported", Message: "vmdk: seSparse is not read"},
+			Disk: report.Disk{Verdict: align.Aligned, Boundary: align.DefaultBoundary},
+		})
 	gone := NewImage("/srv/templates/windows/removed.vhd")
 	gone.State, gone.Change = Gone, Removed
 	list := []*Image{
 		failed, killed, orphan, accepted, pair, gone, unplanned,
-		row("/srv/templates/windows/server-2003-enterprise-r2-sp2-x64-german-with-office.vmdk", align.Misaligned, align.BootDisk, 100, false).withPartitions("vmdk", 63, 2048),
+		row("/srv/templates/windows/server-2003-enterprise-r2-sp2-x64-german-with-office.vmdk", align.Misaligned,
+			align.BootDisk, 100, false).withPartitions("vmdk", 63, 2048),
 		row("/srv/templates/windows/xp-sp3.vmdk", align.Misaligned, align.BootDisk, 100, true).withPartitions("vmdk", 63),
-		row("/srv/templates/data/テンプレート/データディスク.vhdx", align.Misaligned, align.DataDisk, 12.5, false).withPartitions("vhdx", 63, 33_554_495, 67_108_927),
-		row("/srv/templates/linux/rhel5.qcow2", align.BelowBoundary, align.BootDisk, 5, false).withPartitions("qcow2", 2048, 1_048_584),
+		row("/srv/templates/data/テンプレート/データディスク.vhdx", align.Misaligned, align.DataDisk, 12.5, false).withPartitions("vhdx",
+			63, 33_554_495, 67_108_927),
+		row("/srv/templates/linux/rhel5.qcow2", align.BelowBoundary, align.BootDisk, 5, false).withPartitions("qcow2", 2048,
+			1_048_584),
 		row("/srv/templates/linux/debian-12.qcow2", align.Aligned, "", 0, false).withPartitions("qcow2", 2048),
 		row("debian-13.raw", align.Aligned, "", 0, false).withPartitions("raw", 2048, 4_196_352),
 	}
 	s := summed(list)
 	s.Skipped, s.Read = 1234, 45*units.MiB
-	s.Unreadable = []Unreadable{{"/srv/templates/secret", report.Error{Code: "io", Message: "/srv/templates/secret: permission denied"}}}
+	s.Unreadable = []Unreadable{{
+		"/srv/templates/secret",
+		report.Error{Code: "io", Message: "/srv/templates/secret: permission denied"},
+	}}
 	s.IgnoreNotes = []string{"ignore line 7: expired on 2026-01-31, matched 3 images"}
 	return s, list
 }
@@ -77,10 +90,14 @@ func someLibrary() (*Summary, []*Image) {
 // summed is what a run makes of a list.
 func summed(list []*Image) *Summary {
 	s := NewSummary()
-	s.Complete, s.Boundary, s.Storage, s.Paths = true, align.DefaultBoundary, "generic", []string{"/srv/templates", "debian-13.raw"}
+	s.Complete, s.Boundary, s.Storage, s.Paths = true, align.DefaultBoundary, "generic",
+		[]string{"/srv/templates", "debian-13.raw"}
 	s.Started, s.Finished, s.Took = "2026-11-21T21:00:00Z", "2026-11-21T21:00:12Z", 12.3
 	s.Changes = &Changes{Since: "2026-11-20T21:00:00Z"}
-	s.Isolation = Isolation{Wanted: "sandbox", Achieved: "process", Layers: []string{"rlimits"}, Note: "the kernel has no Landlock"}
+	s.Isolation = Isolation{
+		Wanted: "sandbox", Achieved: "process", Layers: []string{"rlimits"},
+		Note: "the kernel has no Landlock",
+	}
 	for _, i := range list {
 		if i.Change == "" {
 			i.Change = New
@@ -101,8 +118,10 @@ func tableOf(t report.Text, s *Summary, list []*Image) string {
 func TestTablesAreGolden(t *testing.T) {
 	s, list := someLibrary()
 	for name, to := range map[string]report.Text{
-		"40": {Columns: 40, Width: 40}, "80": {Columns: 80, Width: 80}, "120": {Columns: 120, Width: 100}, "200": {Columns: 200, Width: 100},
-		"verbose-100": {Columns: 100, Width: 100, Verbose: true}, "color-80": {Columns: 80, Width: 80, Color: true}, "file": {Width: 100},
+		"40": {Columns: 40, Width: 40}, "80": {Columns: 80, Width: 80}, "120": {Columns: 120, Width: 100},
+		"200":         {Columns: 200, Width: 100},
+		"verbose-100": {Columns: 100, Width: 100, Verbose: true}, "color-80": {Columns: 80, Width: 80, Color: true},
+		"file": {Width: 100},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := "testdata/table/" + name + ".txt"
@@ -154,12 +173,17 @@ func TestNothingFound(t *testing.T) {
 
 // The commands that come next are about the images of this run, not about those that it left out or accepted.
 func TestNextCommandsChooseTheSameImages(t *testing.T) {
-	list := []*Image{row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false), row("/srv/b.raw", align.Misaligned, align.DataDisk, 100, false)}
+	list := []*Image{
+		row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false),
+		row("/srv/b.raw", align.Misaligned, align.DataDisk, 100, false),
+	}
 	s := summed(list)
 	s.Paths, s.Boundary, s.Again = []string{"/srv"}, units.MiB, "--include '*.raw' --ignore accepted.txt"
 	out := tableOf(report.Text{}, s, list)
-	require.Contains(t, out, "\n  trueup scan --include '*.raw' --ignore accepted.txt --boundary 1M --script fix.sh /srv\n")
-	require.Contains(t, out, "\n  trueup scan --include '*.raw' --ignore accepted.txt --boundary 1M -o html --out report.html /srv\n")
+	require.Contains(t, out, "\n  trueup scan --include '*.raw' --ignore accepted.txt --boundary 1M --script fix.sh "+
+		"/srv\n")
+	require.Contains(t, out, "\n  trueup scan --include '*.raw' --ignore accepted.txt --boundary 1M -o html --out "+
+		"report.html /srv\n")
 }
 
 // Sums are those of all images, so a run that shows only some must say so.
@@ -178,7 +202,8 @@ func TestAnInterruptedRunSaysSo(t *testing.T) {
 	s := summed(list)
 	s.Complete, s.Found = false, 4711
 	out := tableOf(report.Text{}, s, list)
-	require.Contains(t, out, "\nInterrupted after 1 of 4,711 images: this is incomplete.\nAligned: every partition of the image starts on a multiple of 64 KiB.\n")
+	require.Contains(t, out, "\nInterrupted after 1 of 4,711 images: this is incomplete.\nAligned: every partition of "+
+		"the image starts on a multiple of 64 KiB.\n")
 	none := tableOf(report.Text{}, &Summary{Boundary: align.DefaultBoundary}, nil)
 	require.Equal(t, "Interrupted after 0 images: this is incomplete.\n", none)
 	s.Found = 0
@@ -205,7 +230,8 @@ func TestAlignedImagesAreCountedWhereThereAreMany(t *testing.T) {
 		list = append(list, row(fmt.Sprintf("lib/fine-%05d.vmdk", n), align.Aligned, "", 0, false))
 	}
 	for n := range 100 {
-		list = append(list, row(fmt.Sprintf("lib/off-%05d.vmdk", n), align.Misaligned, align.DataDisk, 100, false).withPartitions("vmdk", 63))
+		list = append(list, row(fmt.Sprintf("lib/off-%05d.vmdk", n), align.Misaligned, align.DataDisk, 100,
+			false).withPartitions("vmdk", 63))
 	}
 	s := summed(list)
 	out := tableOf(report.Text{Columns: 80, Width: 80}, s, list)
@@ -230,7 +256,8 @@ func TestAcceptedAndRemovedImagesAreCountedWhereThereAreMany(t *testing.T) {
 		list = append(list, accepted, gone, row(fmt.Sprintf("off-%d", n), align.Misaligned, align.DataDisk, 100, false))
 	}
 	out := tableOf(report.Text{}, summed(list), list)
-	require.Contains(t, out, "\n21 accepted images are not shown (-v shows them).\n21 removed images are not shown (-v shows them).\n")
+	require.Contains(t, out, "\n21 accepted images are not shown (-v shows them).\n21 removed images are not shown (-v "+
+		"shows them).\n")
 	require.Equal(t, 21, strings.Count(out, "  off-"))
 	out = tableOf(report.Text{Verbose: true}, summed(list), list)
 	require.Equal(t, 21, strings.Count(out, "  gone-"))
@@ -240,10 +267,15 @@ func TestAcceptedAndRemovedImagesAreCountedWhereThereAreMany(t *testing.T) {
 // hostileRow is what a stranger can put into names, labels and messages (T67), and more.
 func hostileRow() *rapid.Generator[string] {
 	piece := rapid.SampledFrom([]string{
-		"\x1b]0;x\a", "\x1b[2J", "\x1b]8;;http://x\x1b\\", "\x1b]52;c;eA==\a", "\r", "\n", "\t", "\x9b", "\u009b", "\u202e", "\xff\xfe", "\x7f", "\u2028", "\x00", "e\u0301",
-		"データ", "/", "/", "a", "b.vmdk", strings.Repeat("long", 40), strings.Repeat("広", 50), "%s", "👩\u200d👩", " ", "..", "'", "-",
+		"\x1b]0;x\a", "\x1b[2J", "\x1b]8;;http://x\x1b\\", "\x1b]52;c;eA==\a", "\r", "\n", "\t", "\x9b", "\u009b", "\u202e",
+		"\xff\xfe", "\x7f", "\u2028", "\x00", "e\u0301",
+		"データ", "/", "/", "a", "b.vmdk", strings.Repeat("long", 40), strings.Repeat("広", 50), "%s", "👩\u200d👩", " ", "..", "'",
+		"-",
 	})
-	return rapid.Custom(func(t *rapid.T) string { return strings.Join(rapid.SliceOfN(piece, 1, 12).Draw(t, "pieces"), "") })
+	return rapid.Custom(func(t *rapid.T) string {
+		return strings.Join(rapid.SliceOfN(piece, 1, 12).Draw(t, "pieces"),
+			"")
+	})
 }
 
 func hostileImage(t *rapid.T, n int) *Image {
@@ -271,7 +303,8 @@ func hostileImage(t *rapid.T, n int) *Image {
 	return i
 }
 
-// Whatever images say of themselves: nothing moves the cursor, no line is too wide, no row is lost, and no path is cut in a file.
+// Whatever images say of themselves: nothing moves the cursor, no line is too wide, no row is lost, and no path is cut
+// in a file.
 func TestHostileTables(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var list []*Image
@@ -284,7 +317,10 @@ func TestHostileTables(t *testing.T) {
 		s.IgnoreNotes, s.Paths = []string{hostileRow().Draw(t, "ignore")}, []string{hostileRow().Draw(t, "root")}
 		s.Complete = rapid.Bool().Draw(t, "complete")
 		columns := rapid.SampledFrom([]int{0, 40, 41, 57, 80, 120, 200}).Draw(t, "columns")
-		out := tableOf(report.Text{Columns: columns, Width: min(max(columns, 40), 100), Verbose: rapid.Bool().Draw(t, "verbose")}, s, list)
+		out := tableOf(report.Text{
+			Columns: columns, Width: min(max(columns, 40), 100),
+			Verbose: rapid.Bool().Draw(t, "verbose"),
+		}, s, list)
 		require.True(t, utf8.ValidString(out))
 		for _, r := range out {
 			require.False(t, r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028'), "%U", r)
@@ -321,7 +357,10 @@ func TestShorten(t *testing.T) {
 }
 
 func TestThousands(t *testing.T) {
-	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -123: "-123", -123456: "-123,456"} {
+	for n, want := range map[int64]string{
+		0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -123: "-123",
+		-123456: "-123,456",
+	} {
 		require.Equal(t, want, thousands(n))
 	}
 }
@@ -330,7 +369,10 @@ func TestThousands(t *testing.T) {
 func TestAReasonIsSaidOnce(t *testing.T) {
 	i := NewImage("x.ova")
 	i.Fail("format", `"a.vmdk": no disk image`)
-	i.Disks = []Disk{{Member: "a.vmdk", Error: &report.Error{Message: "no disk image"}}, {Member: "b.vmdk", Error: &report.Error{Message: "truncated"}}}
+	i.Disks = []Disk{
+		{Member: "a.vmdk", Error: &report.Error{Message: "no disk image"}},
+		{Member: "b.vmdk", Error: &report.Error{Message: "truncated"}},
+	}
 	out := tableOf(report.Text{}, summed([]*Image{i}), []*Image{i})
 	require.Equal(t, 1, strings.Count(out, "no disk image"), out)
 	require.Contains(t, out, "b.vmdk: truncated")

@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// summary says how many images there are, how bad they are and what it takes to mend them. partly is how many were judged without one of
-// their disks.
+// summary says how many images there are, how bad they are and what it takes to mend them. partly is how many were
+// judged without one of their disks.
 func (p *printer) summary(partly int) {
 	s := p.s
 	if !s.Complete {
@@ -96,16 +96,30 @@ func (p *printer) counts() {
 		what string
 	}{
 		{s.Misaligned, verdictWord(align.Misaligned, s.Boundary), text.FgRed, "a partition starts off a 4 KiB boundary"},
-		{s.Below, verdictWord(align.BelowBoundary, s.Boundary), text.FgYellow, "all start on 4 KiB, and one is off " + boundary},
+		{s.Below, verdictWord(align.BelowBoundary, s.Boundary), text.FgYellow, "all start on 4 KiB, and one is off " +
+			boundary},
 		{s.Failed, "error", text.FgRed, "could not be judged"},
-		{s.Contents[string(align.UnknownContent)], "unknown", text.FgYellow, "nothing to judge: neither a partition table nor a volume that is known"},
+		{
+			s.Contents[string(align.UnknownContent)], "unknown", text.FgYellow,
+			"nothing to judge: neither a partition table nor a volume that is known",
+		},
 		{s.Packed, "packed", text.FgYellow, "a compressed file with the name of an image: not read"},
 		{s.Orphans, "orphan", text.FgCyan, "an extent that no image names"},
-		{s.Aligned, verdictWord(align.Aligned, s.Boundary), text.FgGreen, "every partition starts on a multiple of " + boundary},
-		{s.Contents[string(align.NoPartitions)], "no partitions", text.FgCyan, "nothing to judge: a partition table without a partition in it"},
+		{s.Aligned, verdictWord(align.Aligned, s.Boundary), text.FgGreen, "every partition starts on a multiple of " +
+			boundary},
+		{
+			s.Contents[string(align.NoPartitions)], "no partitions", text.FgCyan,
+			"nothing to judge: a partition table without a partition in it",
+		},
 		{s.Contents[string(align.NoDisks)], "no disks", text.FgCyan, "nothing to judge: a package without a disk"},
-		{s.Contents[string(align.Blank)], "blank", text.FgCyan, "nothing to judge: zeros where partition tables and file systems begin"},
-		{s.Accepted, "accepted", text.Faint, "of all these, by the ignore file: they have no rank and do not count for the exit code"},
+		{
+			s.Contents[string(align.Blank)], "blank", text.FgCyan,
+			"nothing to judge: zeros where partition tables and file systems begin",
+		},
+		{
+			s.Accepted, "accepted", text.Faint,
+			"of all these, by the ignore file: they have no rank and do not count for the exit code",
+		},
 	}
 	p.para("", images(s.Images)+":")
 	digits, word := 0, 0
@@ -135,7 +149,8 @@ func (p *printer) fixText(f FixSum) string {
 		if f.Grows > 0 {
 			grow = "disks grow by " + units.Format(f.Grows) + " in all"
 		}
-		out = append(out, fmt.Sprintf("%s can be realigned: %s to read and to write, and %s.", images(f.Images), units.Format(f.Copies), grow))
+		out = append(out, fmt.Sprintf("%s can be realigned: %s to read and to write, and %s.", images(f.Images),
+			units.Format(f.Copies), grow))
 	}
 	if f.Refused > 0 {
 		why := " (-v says why)"
@@ -163,7 +178,8 @@ func copiedText(n int) string {
 	if n == 1 {
 		return "1 image seems to have its aligned copy beside it: prove it with trueup verify, then exchange the two."
 	}
-	return thousands(int64(n)) + " images seem to have their aligned copies beside them: prove each with trueup verify, then exchange the two."
+	return thousands(int64(n)) +
+		" images seem to have their aligned copies beside them: prove each with trueup verify, then exchange the two."
 }
 
 func (p *printer) unreadable() {

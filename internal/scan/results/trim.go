@@ -7,8 +7,8 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// MostItems is how many partitions, moves, findings and steps of a boot a row has at most, of each on all disks together: a GPT may
-// have 16,384 partitions, which tell no more than the worst of them.
+// MostItems is how many partitions, moves, findings and steps of a boot a row has at most, of each on all disks
+// together: a GPT may have 16,384 partitions, which tell no more than the worst of them.
 const MostItems = 1024
 
 // leftOut is the code of the finding that says so.
@@ -26,8 +26,8 @@ func (i *Image) Items() (n int) {
 	return n
 }
 
-// Trim leaves out what a row has beyond so many of each kind, the partitions that are best first, and says so in the row. Verdicts,
-// costs and what a copy would be stay.
+// Trim leaves out what a row has beyond so many of each kind, the partitions that are best first, and says so in the
+// row. Verdicts, costs and what a copy would be stay.
 func (i *Image) Trim(most int) {
 	before := i.Items()
 	left := [4]int{most, most, most, most}
@@ -45,7 +45,8 @@ func (i *Image) Trim(most int) {
 		d.Chain = slices.Clone(d.Chain[:cut(2, len(d.Chain))])
 		if d.Fix != nil {
 			d.Fix.Moves = slices.Clone(d.Fix.Moves[:cut(3, len(d.Fix.Moves))])
-			d.Fix.Refusals = slices.Clone(d.Fix.Refusals[:max(cut(0, len(d.Fix.Refusals)), min(1, len(d.Fix.Refusals)))]) // none: it can be made
+			// none: it can be made
+			d.Fix.Refusals = slices.Clone(d.Fix.Refusals[:max(cut(0, len(d.Fix.Refusals)), min(1, len(d.Fix.Refusals)))])
 		}
 	}
 	if after := i.Items(); after < before {

@@ -55,7 +55,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkConfine is what a command costs that confines itself, in a process of its own each time: half of them take no longer.
+// BenchmarkConfine is what a command costs that confines itself, in a process of its own each time: half of them take
+// no longer.
 func BenchmarkConfine(b *testing.B) {
 	dir := b.TempDir()
 	var took []time.Duration

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Confine restricts this process, in all threads and for good: to the files of a, and without network, other programs or processes.
-// What the kernel lacks is left out with a note; the achieved level is Sandbox or None.
+// Confine restricts this process, in all threads and for good: to the files of a, and without network, other programs
+// or processes. What the kernel lacks is left out with a note; the achieved level is Sandbox or None.
 func Confine(a Access) Isolation {
 	iso := Isolation{Wanted: Sandbox, Layers: []string{}}
 	if a.Workers {
@@ -42,7 +42,8 @@ func (a Access) rules(handled landlock.AccessFSSet) []landlock.Rule {
 	return all
 }
 
-// probeCalls tries a call that every filter refuses, and that changes nothing: it asks for the personality of the process.
+// probeCalls tries a call that every filter refuses, and that changes nothing: it asks for the personality of the
+// process.
 func probeCalls() error {
 	const ask = 0xffffffff
 	if _, _, errno := unix.Syscall(unix.SYS_PERSONALITY, ask, 0, 0); errno == 0 {

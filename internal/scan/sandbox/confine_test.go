@@ -136,7 +136,8 @@ func TestConfineToFiles(t *testing.T) {
 		"clone3":                                     "function not implemented",
 	}
 	o := inConfinement(t, "", sandbox.Access{
-		Read: []string{filepath.Dir(image), single, filepath.Join(dir, "gone")}, Write: []string{filepath.Join(dir, "out"), filepath.Join(dir, "gone")},
+		Read:  []string{filepath.Dir(image), single, filepath.Join(dir, "gone")},
+		Write: []string{filepath.Join(dir, "out"), filepath.Join(dir, "gone")},
 	}, keys(want)...)
 	o.answers(t, want)
 	require.Equal(t, sandbox.Sandbox, o.Isolation.Wanted)
@@ -177,7 +178,11 @@ func TestConfineOnOldKernels(t *testing.T) {
 		noLandlock:  {[]string{"no-new-privs", "seccomp"}, "landlock: the kernel has none", "done", operation},
 		landlockOff: {[]string{"no-new-privs", "seccomp"}, "landlock: the kernel has it switched off", "done", operation},
 		noSeccomp:   {[]string{"no-new-privs", newest}, "seccomp: the kernel has none", permission, "done"},
-		nothing:     {[]string{"no-new-privs"}, "landlock: the kernel has none; seccomp: the kernel has none", "done", "done"},
+		nothing: {
+			[]string{"no-new-privs"},
+			"landlock: the kernel has none; seccomp: the kernel has none", "done",
+			"done",
+		},
 	} {
 		t.Run(kernel, func(t *testing.T) {
 			o := inConfinement(t, kernel, sandbox.Access{}, "read "+file, "socket")

@@ -26,8 +26,10 @@ const (
 type Death struct { //nolint:errname // it is what happened, and no fault of the caller
 
 	Cause Cause
-	Text  string // one line of bounded length: the limit, or the first line of a panic. Parts of it may come from the request's file
-	Said  string // the beginning of what it wrote to its standard error for this request, as it came; for a report of a bug
+	// one line of bounded length: the limit, or the first line of a panic. Parts of it may come from the request's file
+	Text string
+	// the beginning of what it wrote to its standard error for this request, as it came; for a report of a bug
+	Said string
 	// Idle tells that the worker had ended before it could begin with the request: another worker may well answer it.
 	Idle bool
 	err  error
@@ -54,18 +56,25 @@ func post(exit error, said string, limits Limits) *Death {
 		return &Death{Cause: CPU, Text: fmt.Sprintf("computed longer than %v for one request", limits.CPU), Said: said}
 	}
 	if status != nil && killed(status.ProcessState) {
-		return &Death{Cause: Killed, Text: "killed from outside (signal 9), maybe by the kernel for want of memory", Said: said}
+		return &Death{
+			Cause: Killed, Text: "killed from outside (signal 9), maybe by the kernel for want of memory",
+			Said: said,
+		}
 	}
 	lines := strings.Split(said, "\n")
 	for _, l := range lines {
 		if outOfMemory(l) || (strings.HasPrefix(l, runtimeFault) && nearly(status, limits.Data)) {
-			return &Death{Cause: Memory, Text: fmt.Sprintf("wanted more than %d MiB of memory: %s", limits.Data>>20, line(l)), Said: said}
+			return &Death{
+				Cause: Memory, Text: fmt.Sprintf("wanted more than %d MiB of memory: %s", limits.Data>>20, line(l)),
+				Said: said,
+			}
 		}
 	}
 	return &Death{Cause: Crash, Text: lastWords(exit, lines), Said: said}
 }
 
-// runtimeFault is how Go's runtime ends that meets a fault in its own work. Its collector does so where the kernel gives it no memory.
+// runtimeFault is how Go's runtime ends that meets a fault in its own work. Its collector does so where the kernel
+// gives it no memory.
 const runtimeFault = "fatal error: unexpected signal during runtime execution"
 
 // nearly reports whether a process had used more than half of so many bytes of memory: the heap grows by large pieces.
@@ -73,13 +82,16 @@ func nearly(status *exec.ExitError, most int64) bool {
 	return status != nil && peak(status.ProcessState) > most/2
 }
 
-// outOfMemory knows the lines with which Go's runtime (malloc.go, mem_linux.go, os_linux.go) and its C side end for want of memory.
+// outOfMemory knows the lines with which Go's runtime (malloc.go, mem_linux.go, os_linux.go) and its C side end for
+// want of memory.
 func outOfMemory(l string) bool {
-	if !strings.HasPrefix(l, "fatal error: ") && !strings.HasPrefix(l, "runtime: ") && !strings.HasPrefix(l, "runtime/cgo: ") {
+	if !strings.HasPrefix(l, "fatal error: ") && !strings.HasPrefix(l, "runtime: ") &&
+		!strings.HasPrefix(l, "runtime/cgo: ") {
 		return false
 	}
 	for _, words := range []string{
-		"out of memory", "cannot allocate memory", "cannot map pages in arena", "failed to create new OS thread", "pthread_create failed",
+		"out of memory", "cannot allocate memory", "cannot map pages in arena", "failed to create new OS thread",
+		"pthread_create failed",
 	} {
 		if strings.Contains(l, words) {
 			return true

@@ -19,7 +19,10 @@ func TestCauseByLastWords(t *testing.T) {
 		cause Cause
 		text  string
 	}{
-		"panic":           {"a word before\npanic: seven is [recovered]\n\ngoroutine 1", Crash, "panic: seven is [recovered]"},
+		"panic": {
+			"a word before\npanic: seven is [recovered]\n\ngoroutine 1", Crash,
+			"panic: seven is [recovered]",
+		},
 		"panic of memory": {"panic: out of memory, says the file\n", Crash, "panic: out of memory, says the file"},
 		"heap": {
 			"runtime: out of memory: cannot allocate 4194304-byte block (71303168 in use)\nfatal error: out of memory\n", Memory,
@@ -33,7 +36,10 @@ func TestCauseByLastWords(t *testing.T) {
 			"runtime: failed to create new OS thread (have 5 already; errno=11)\n", Memory,
 			"wanted more than 64 MiB of memory: runtime: failed to create new OS thread (have 5 already; errno=11)",
 		},
-		"deadlock": {"fatal error: all goroutines are asleep - deadlock!\n", Crash, "fatal error: all goroutines are asleep - deadlock!"},
+		"deadlock": {
+			"fatal error: all goroutines are asleep - deadlock!\n", Crash,
+			"fatal error: all goroutines are asleep - deadlock!",
+		},
 		"nothing":  {"", Crash, "exit status 2"},
 		"codes":    {"\x1b]0;x\x07\xff\u009b\r\n", Crash, "exit status 2: ]0;x \uFFFD"},
 		"too long": {"panic: " + strings.Repeat("x", 5000), Crash, "panic: " + strings.Repeat("x", 293) + "…"},
@@ -47,9 +53,11 @@ func TestCauseByLastWords(t *testing.T) {
 	}
 }
 
-// A fault within the runtime is one of memory where the process had used much of it, and an error of ours where it had not.
+// A fault within the runtime is one of memory where the process had used much of it, and an error of ours where it had
+// not.
 func TestFaultOfTheRuntime(t *testing.T) {
-	const said = "fatal error: unexpected signal during runtime execution\n[signal SIGSEGV: segmentation violation code=0x1 addr=0x0 pc=0x0]\n"
+	const said = "fatal error: unexpected signal during runtime execution\n[signal SIGSEGV: segmentation violation " +
+		"code=0x1 addr=0x0 pc=0x0]\n"
 	exit := exec.Command("sh", "-c", "exit 2").Run()
 	require.Error(t, exit)
 	require.Equal(t, Memory, post(exit, said, Limits{Data: 4 << 10}).Cause)

@@ -13,14 +13,16 @@ import (
 // stdio is how many descriptors a worker is given: its pipes.
 const stdio = 3
 
-// keepDescriptors keeps all open files of this process from programs that it starts, those too that it was started with.
+// keepDescriptors keeps all open files of this process from programs that it starts, those too that it was started
+// with.
 func keepDescriptors() {
 	if unix.CloseRange(stdio, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) != nil {
 		keepEach() // before Linux 5.11
 	}
 }
 
-// keepEach is keepDescriptors with a call for each descriptor. One that cannot be listed is found by the parent's look at the worker.
+// keepEach is keepDescriptors with a call for each descriptor. One that cannot be listed is found by the parent's look
+// at the worker.
 func keepEach() {
 	entries, _ := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {
@@ -30,9 +32,12 @@ func keepEach() {
 	}
 }
 
-// runtimeFiles are what Go's runtime and its poller hold open in any process, by the end of what /proc calls it. The limits of the
-// processor are read again and again.
-var runtimeFiles = []string{"anon_inode:[eventpoll]", "anon_inode:[eventfd]", "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"}
+// runtimeFiles are what Go's runtime and its poller hold open in any process, by the end of what /proc calls it. The
+// limits of the processor are read again and again.
+var runtimeFiles = []string{
+	"anon_inode:[eventpoll]", "anon_inode:[eventfd]", "cpu.max", "cpu.cfs_quota_us",
+	"cpu.cfs_period_us",
+}
 
 // foreign is the error of a worker that holds an open file which is neither one of its pipes nor of its runtime.
 func foreign(pid int) error {

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// simulation runs the filter as the kernel does, on struct seccomp_data. The simulated machine reads words in network order.
+// simulation runs the filter as the kernel does, on struct seccomp_data. The simulated machine reads words in network
+// order.
 type simulation struct {
 	t  *testing.T
 	vm *bpf.VM
@@ -49,10 +50,16 @@ func (s simulation) call(number uint32, arguments ...uint64) unix.Errno {
 	return unix.Errno(out & unix.SECCOMP_RET_DATA)
 }
 
-var architectures = map[string]*arch.Info{"amd64": arch.X86_64, "arm64": arch.AARCH64, "386": arch.I386, "arm": arch.ARM}
+var architectures = map[string]*arch.Info{
+	"amd64": arch.X86_64, "arm64": arch.AARCH64, "386": arch.I386,
+	"arm": arch.ARM,
+}
 
 // policies are all that the program uses.
-var policies = map[string]policy{"worker": worker(testPid), "command": command(testPid), "parent of workers": parentOfWorkers()}
+var policies = map[string]policy{
+	"worker": worker(testPid), "command": command(testPid),
+	"parent of workers": parentOfWorkers(),
+}
 
 // Each call of each architecture is refused or not, as its name says, and those with conditions aside.
 func TestEachCallOfTheFilter(t *testing.T) {
@@ -141,14 +148,18 @@ func TestArgumentsOfTheFilter(t *testing.T) {
 		"the limits of another":      {"prlimit64", []uint64{1, 7}, unix.EPERM},
 		"memory":                     {"mmap", []uint64{0, 4096, unix.PROT_READ | unix.PROT_WRITE}, 0},
 		"memory of a file":           {"mmap", []uint64{0, 4096, unix.PROT_READ, unix.MAP_PRIVATE}, 0},
-		"shared memory":              {"mmap", []uint64{0, 4096, unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED}, unix.EPERM},
-		"shared memory to read":      {"mmap", []uint64{0, 4096, unix.PROT_READ, unix.MAP_SHARED_VALIDATE}, unix.EPERM},
-		"memory for code":            {"mmap", []uint64{0, 4096, unix.PROT_READ | unix.PROT_EXEC}, unix.EPERM},
-		"memory that becomes code":   {"mprotect", []uint64{0, 4096, unix.PROT_EXEC}, unix.EPERM},
-		"size of a disk":             {"ioctl", []uint64{3, unix.BLKGETSIZE64}, 0},
-		"sectors of a disk":          {"ioctl", []uint64{3, unix.BLKSSZGET}, 0},
-		"discard on a disk":          {"ioctl", []uint64{3, unix.BLKDISCARD}, unix.EPERM},
-		"typing into a terminal":     {"ioctl", []uint64{0, unix.TIOCSTI}, unix.EPERM},
+		"shared memory": {
+			"mmap",
+			[]uint64{0, 4096, unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED},
+			unix.EPERM,
+		},
+		"shared memory to read":    {"mmap", []uint64{0, 4096, unix.PROT_READ, unix.MAP_SHARED_VALIDATE}, unix.EPERM},
+		"memory for code":          {"mmap", []uint64{0, 4096, unix.PROT_READ | unix.PROT_EXEC}, unix.EPERM},
+		"memory that becomes code": {"mprotect", []uint64{0, 4096, unix.PROT_EXEC}, unix.EPERM},
+		"size of a disk":           {"ioctl", []uint64{3, unix.BLKGETSIZE64}, 0},
+		"sectors of a disk":        {"ioctl", []uint64{3, unix.BLKSSZGET}, 0},
+		"discard on a disk":        {"ioctl", []uint64{3, unix.BLKDISCARD}, unix.EPERM},
+		"typing into a terminal":   {"ioctl", []uint64{0, unix.TIOCSTI}, unix.EPERM},
 	} {
 		t.Run(name, func(t *testing.T) {
 			number, ok := arch.X86_64.SyscallNames[c.call]
@@ -195,7 +206,8 @@ func TestArgumentsOfOtherFilters(t *testing.T) {
 			number, ok := arch.X86_64.SyscallNames[c.call]
 			require.True(t, ok)
 			require.Equal(t, c.command, simulate(t, arch.X86_64, policies["command"]).call(uint32(number), c.arguments...))
-			require.Equal(t, c.parent, simulate(t, arch.X86_64, policies["parent of workers"]).call(uint32(number), c.arguments...))
+			require.Equal(t, c.parent,
+				simulate(t, arch.X86_64, policies["parent of workers"]).call(uint32(number), c.arguments...))
 		})
 	}
 }

@@ -7,7 +7,8 @@ import (
 	"io"
 )
 
-// A frame is a header and its payload. Header, big endian: magic u32, number of the request u32, bytes of the payload u32.
+// A frame is a header and its payload. Header, big endian: magic u32, number of the request u32, bytes of the payload
+// u32.
 const (
 	frameMagic  = 0x1e74750a // RS "tu" LF: no text begins so
 	frameHeader = 12
@@ -32,8 +33,9 @@ func writeFrame(w io.Writer, number uint32, payload []byte) error {
 	return err
 }
 
-// readFrame reads the frame of one request. The error is io.EOF when there is nothing, wraps errFrame for anything but that frame
-// with at most so many bytes, and is the pipe's own otherwise. Memory is taken for what has come, not for what is announced.
+// readFrame reads the frame of one request. The error is io.EOF when there is nothing, wraps errFrame for anything but
+// that frame with at most so many bytes, and is the pipe's own otherwise. Memory is taken for what has come, not for
+// what is announced.
 func readFrame(r io.Reader, number uint32, most int64) ([]byte, error) {
 	var header [frameHeader]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {

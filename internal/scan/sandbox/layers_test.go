@@ -60,8 +60,14 @@ func TestIsolation(t *testing.T) {
 
 // A worker without a limit of its memory is not in the whole sandbox.
 func TestIsolationNeedsItsLimits(t *testing.T) {
-	for missing, want := range map[string]sandbox.Level{"": sandbox.Sandbox, "rlimits": sandbox.Process, "landlock-7": sandbox.Process, "seccomp": sandbox.Process} {
-		iso := sandbox.Isolation{Wanted: sandbox.Sandbox, Layers: []string{"no-new-privs", "landlock-7", "seccomp", "rlimits"}}
+	for missing, want := range map[string]sandbox.Level{
+		"": sandbox.Sandbox, "rlimits": sandbox.Process,
+		"landlock-7": sandbox.Process, "seccomp": sandbox.Process,
+	} {
+		iso := sandbox.Isolation{
+			Wanted: sandbox.Sandbox,
+			Layers: []string{"no-new-privs", "landlock-7", "seccomp", "rlimits"},
+		}
 		iso.Layers = slices.DeleteFunc(iso.Layers, func(l string) bool { return l == missing })
 		require.Equal(t, want, sandbox.Settled(iso).Achieved, "without %q", missing)
 	}
@@ -140,11 +146,13 @@ func TestChangesNothing(t *testing.T) {
 	file := write(t, dir, "a.vmdk")
 	w := full(t, dir)
 	for _, request := range []string{
-		"create " + file, "create " + filepath.Join(dir, "new"), "append " + file, "cut " + file, "truncate " + file, "mkdir " + dir, "remove " + file,
+		"create " + file, "create " + filepath.Join(dir, "new"), "append " + file, "cut " + file, "truncate " + file,
+		"mkdir " + dir, "remove " + file,
 		"chmod " + file, "touch " + file, "tmpfile " + dir,
 	} {
 		answer := ask(t, w, request)
-		require.True(t, strings.HasSuffix(answer, operation) || strings.HasSuffix(answer, permission), "%s: %s", request, answer)
+		require.True(t, strings.HasSuffix(answer, operation) || strings.HasSuffix(answer, permission), "%s: %s", request,
+			answer)
 	}
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -184,16 +192,18 @@ func TestDeedsCanBeDoneOutside(t *testing.T) {
 	file := write(t, dir, "a.vmdk")
 	w := start(t, sandbox.Options{Level: sandbox.Process})
 	for _, request := range []string{
-		"read " + file, "list " + dir, "read /proc/self/status", "append " + file, "chmod " + file, "touch " + file, "cut " + file, "truncate " + file,
-		"mkdir " + dir, "create " + filepath.Join(dir, "made"), "tmpfile " + dir, "remove " + file, "exec /bin/true", "socket", "unixsocket",
+		"read " + file, "list " + dir, "read /proc/self/status", "append " + file, "chmod " + file, "touch " + file, "cut " +
+			file, "truncate " + file,
+		"mkdir " + dir, "create " + filepath.Join(dir, "made"), "tmpfile " + dir, "remove " + file, "exec /bin/true",
+		"socket", "unixsocket",
 		fmt.Sprint("kill ", os.Getpid()), "code", "ioctl",
 	} {
 		require.Equal(t, "done", ask(t, w, request), request)
 	}
 }
 
-// A worker gets nothing that its parent was started with, whatever the level: not a file to read, a pipe to write to, or a file that
-// a shared mapping would change.
+// A worker gets nothing that its parent was started with, whatever the level: not a file to read, a pipe to write to,
+// or a file that a shared mapping would change.
 func TestInheritsNothing(t *testing.T) {
 	file := write(t, t.TempDir(), "outside")
 	readable, err := unix.Open(file, unix.O_RDONLY, 0) // without O_CLOEXEC, as shells and make hand them down

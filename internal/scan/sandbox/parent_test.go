@@ -153,7 +153,8 @@ func answerVersion(version int64) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
 		uintptr(unsafe.Pointer(&program)))
 	if errno != 0 {
 		return errno
@@ -166,7 +167,8 @@ func answerVersion(version int64) error {
 func answerAll(listener uintptr, version int64) {
 	for {
 		var n notice
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_RECV,
+			uintptr(unsafe.Pointer(&n))); errno != 0 {
 			continue
 		}
 		r := reply{ID: n.ID, Flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
@@ -206,15 +208,27 @@ func TestOldKernels(t *testing.T) {
 		read           string // the end of what comes of reading a file that is no root
 		socket, append string
 	}{
-		"as it is":     {[]string{privileges, newest, calls, limits}, "", permission, operation, operation},
-		filteredSelf:   {[]string{privileges, newest, calls, limits}, "", permission, operation, operation},
-		noLandlock:     {[]string{privileges, calls, limits}, "landlock: the kernel has none", "done", operation, operation},
-		landlockOff:    {[]string{privileges, calls, limits}, "landlock: the kernel has it switched off", "done", operation, operation},
+		"as it is":   {[]string{privileges, newest, calls, limits}, "", permission, operation, operation},
+		filteredSelf: {[]string{privileges, newest, calls, limits}, "", permission, operation, operation},
+		noLandlock:   {[]string{privileges, calls, limits}, "landlock: the kernel has none", "done", operation, operation},
+		landlockOff: {
+			[]string{privileges, calls, limits},
+			"landlock: the kernel has it switched off", "done", operation,
+			operation,
+		},
 		landlockErrata: {[]string{privileges, "landlock-5", calls, limits}, "", permission, operation, operation},
 		old(1):         {[]string{privileges, "landlock-1", calls, limits}, "", permission, operation, operation},
 		old(3):         {[]string{privileges, "landlock-3", calls, limits}, "", permission, operation, operation},
-		noSeccomp:      {[]string{privileges, newest, limits}, "seccomp: the kernel has none", permission, "done", permission},
-		nothing:        {[]string{privileges, limits}, "landlock: the kernel has none; seccomp: the kernel has none", "done", "done", "done"},
+		noSeccomp: {
+			[]string{privileges, newest, limits},
+			"seccomp: the kernel has none", permission, "done",
+			permission,
+		},
+		nothing: {
+			[]string{privileges, limits},
+			"landlock: the kernel has none; seccomp: the kernel has none", "done",
+			"done", "done",
+		},
 	} {
 		t.Run(how, func(t *testing.T) {
 			o, cmd := observe(t, how)
@@ -227,7 +241,8 @@ func TestOldKernels(t *testing.T) {
 			}
 			require.Equal(t, achieved, o.Isolation.Achieved)
 			if c.note != "" || !disktest.Raced {
-				require.True(t, strings.HasPrefix(o.Isolation.Note, c.note) && (c.note != "" || o.Isolation.Note == ""), o.Isolation.Note)
+				require.True(t, strings.HasPrefix(o.Isolation.Note, c.note) && (c.note != "" || o.Isolation.Note == ""),
+					o.Isolation.Note)
 			}
 			for request, want := range map[string]string{
 				"read /etc/passwd": c.read, "socket": c.socket, "append /dev/null": c.append,

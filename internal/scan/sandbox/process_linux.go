@@ -12,8 +12,8 @@ import (
 // self is this very program, even when its file was replaced or removed since it was started.
 func self() (string, error) { return "/proc/self/exe", nil }
 
-// setApart puts a worker into a process group of its own: Ctrl-C at a terminal goes to the parent alone, which decides what becomes of
-// its workers.
+// setApart puts a worker into a process group of its own: Ctrl-C at a terminal goes to the parent alone, which decides
+// what becomes of its workers.
 func setApart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // endGroup waits for the end of a process and then ends what it may have started.

@@ -53,15 +53,16 @@ func (i *Isolation) put(layer string, err error) {
 // presets are all that each version of Landlock's interface can restrict.
 var presets = []landlock.Config{
 	{},
-	landlock.V1, landlock.V2, landlock.V3, landlock.V4, landlock.V5, landlock.V6, landlock.V7, landlock.V8, landlock.V9, landlock.V10,
+	landlock.V1, landlock.V2, landlock.V3, landlock.V4, landlock.V5, landlock.V6, landlock.V7, landlock.V8, landlock.V9,
+	landlock.V10,
 	landlock.V11,
 }
 
 // Errata of Landlock, as bits of what landlock_create_ruleset(LANDLOCK_CREATE_RULESET_ERRATA) gives.
 const erratumSignals = 1 << 1 // signals between threads of one process were refused
 
-// landlockVersion is the version of the kernel's interface that can be used. Kernels that have scoped signals, but not the
-// correction that threads of one process may still send them to each other, count as version 5.
+// landlockVersion is the version of the kernel's interface that can be used. Kernels that have scoped signals, but not
+// the correction that threads of one process may still send them to each other, count as version 5.
 func landlockVersion() (int, error) {
 	abi, err := llsys.LandlockGetABIVersion()
 	switch {
@@ -109,8 +110,8 @@ func readOnly(roots [][]byte) rulesFor {
 	}
 }
 
-// toRead are the rights to read roots. The right is to what a path leads to now; who renames files later does not move it. A root that
-// is not there, or cannot be reached, is left out.
+// toRead are the rights to read roots. The right is to what a path leads to now; who renames files later does not move
+// it. A root that is not there, or cannot be reached, is left out.
 func toRead(roots []string) []landlock.Rule {
 	all := make([]landlock.Rule, 0, len(roots))
 	folders := map[string]bool{} // of single files

@@ -1,27 +1,26 @@
-// Package sandbox runs worker processes that look at what strangers made, and says what such a worker may do. It knows nothing of
-// what a request asks: requests and answers are bytes.
+// Package sandbox runs worker processes that look at what strangers made, and says what such a worker may do. It knows
+// nothing of what a request asks: requests and answers are bytes.
 //
-// A worker is the same program, started once more (/proc/self/exe) with an empty environment, in its own process group, talking
-// over its standard input and output. It restricts itself before it sees the first request, and what holds then cannot be undone
-// by it. What protects against what:
+// A worker is the same program, started once more (/proc/self/exe) with an empty environment, in its own process group,
+// talking over its standard input and output. It restricts itself before it sees the first request, and what holds then
+// cannot be undone by it. What protects against what:
 //
-//   - Its own process: a panic, a fatal error of the runtime, an exit or a kill ends the worker and nothing else. The parent names
-//     the cause (Death) and starts another one. A worker ends as soon as its parent is gone, since its input ends.
-//   - The parent's clock and SIGKILL: a request that hangs, in a slow read or in a wait.
-//   - RLIMIT_CPU, renewed for each request: a request that computes for ever.
-//   - RLIMIT_DATA: memory. A worker that wants more dies of it, and the machine does not.
-//   - Close-on-exec for all that the parent has open: a file, pipe or socket that the parent itself was started with. The kernel
-//     asks nothing more of who holds one.
-//   - RLIMIT_NOFILE, RLIMIT_FSIZE 0, RLIMIT_CORE 0: descriptors; files that grow; customers' data in a core file.
-//   - No-new-privileges: a program with the set-user-ID bit gives nothing.
-//   - Landlock: only the files and folders of Options.Roots can be read, nothing can be written or run, and where the kernel has it
-//     there is no TCP, no signal and no abstract socket to the outside. Whether a path exists can still be seen.
-//   - Seccomp, in every thread: no sockets, programs, processes, namespaces, mounts, tracing, keys, BPF, io_uring, or calls of
-//     another architecture; and once more no writing, so that it is kept from files where a kernel lacks Landlock, too.
-//   - A bounded answer in a frame of a fixed form: what the parent allocates. Anything else on the pipe is a crash of the worker.
+// - Its own process: a panic, a fatal error of the runtime, an exit or a kill ends the worker and nothing else. The
+// parent names the cause (Death) and starts another one. A worker ends as soon as its parent is gone, since its input
+// ends. - The parent's clock and SIGKILL: a request that hangs, in a slow read or in a wait. - RLIMIT_CPU, renewed for
+// each request: a request that computes for ever. - RLIMIT_DATA: memory. A worker that wants more dies of it, and the
+// machine does not. - Close-on-exec for all that the parent has open: a file, pipe or socket that the parent itself was
+// started with. The kernel asks nothing more of who holds one. - RLIMIT_NOFILE, RLIMIT_FSIZE 0, RLIMIT_CORE 0:
+// descriptors; files that grow; customers' data in a core file. - No-new-privileges: a program with the set-user-ID bit
+// gives nothing. - Landlock: only the files and folders of Options.Roots can be read, nothing can be written or run,
+// and where the kernel has it there is no TCP, no signal and no abstract socket to the outside. Whether a path exists
+// can still be seen. - Seccomp, in every thread: no sockets, programs, processes, namespaces, mounts, tracing, keys,
+// BPF, io_uring, or calls of another architecture; and once more no writing, so that it is kept from files where a
+// kernel lacks Landlock, too. - A bounded answer in a frame of a fixed form: what the parent allocates. Anything else
+// on the pipe is a crash of the worker.
 //
-// What a kernel lacks is left out with a note (Isolation), never in silence. A worker that was taken over can still lie in its
-// answers, these and all later ones; what the parent does with them is the parent's care.
+// What a kernel lacks is left out with a note (Isolation), never in silence. A worker that was taken over can still lie
+// in its answers, these and all later ones; what the parent does with them is the parent's care.
 package sandbox
 
 import (
@@ -113,8 +112,8 @@ func or[T ~int | ~int64](value, instead T) T {
 type Access struct {
 	Read  []string // folders with all below, or single files with the names in their folders
 	Write []string // folders in which files can be read, made, changed, renamed and removed
-	// Workers is set where nothing is read but by workers, which restrict themselves. Files are as before then, and programs can be run:
-	// each thread gets a domain of Landlock of its own, and none may look at the workers of another.
+	// Workers is set where nothing is read but by workers, which restrict themselves. Files are as before then, and
+	// programs can be run: each thread gets a domain of Landlock of its own, and none may look at the workers of another.
 	Workers bool
 }
 
@@ -122,8 +121,8 @@ type Access struct {
 type Options struct {
 	Args  []string // of the program, behind its name: those that make it call Serve
 	Level Level    // Process or Sandbox
-	// Roots are what a Sandbox may read: a folder with all below it, or a single file, with the names in its folder. A path that
-	// is not there is left out.
+	// Roots are what a Sandbox may read: a folder with all below it, or a single file, with the names in its folder. A
+	// path that is not there is left out.
 	Roots  []string
 	Limits Limits
 	Hello  []byte // for the worker's start function

@@ -23,39 +23,42 @@ var (
 		"tkill", // by which the C library that restricts all threads reaches its own
 	}
 	spying = []string{ // looking into processes, and ending them; kill and tgkill reach itself
-		"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp", "pidfd_getfd", "rt_sigqueueinfo",
-		"rt_tgsigqueueinfo", "perf_event_open",
+		"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp", "pidfd_getfd",
+		"rt_sigqueueinfo", "rt_tgsigqueueinfo", "perf_event_open",
 	}
 	places = []string{ // mounts, roots and namespaces
-		"mount", "umount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick",
-		"mount_setattr", "unshare", "setns", "name_to_handle_at", "open_by_handle_at",
+		"mount", "umount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount",
+		"fspick", "mount_setattr", "unshare", "setns", "name_to_handle_at", "open_by_handle_at",
 	}
 	holes = []string{ // parts of the kernel with a long record of them
-		"bpf", "userfaultfd", "add_key", "request_key", "keyctl", "io_setup", "io_submit", "io_destroy", "io_cancel", "io_getevents",
-		"io_pgetevents", "fanotify_init", "fanotify_mark", "memfd_create", "memfd_secret", "lookup_dcookie", "quotactl",
-		"quotactl_fd", "vmsplice", "modify_ldt", "vm86", "vm86old", "personality", "remap_file_pages", "move_pages",
-		"migrate_pages",
+		"bpf", "userfaultfd", "add_key", "request_key", "keyctl", "io_setup", "io_submit", "io_destroy", "io_cancel",
+		"io_getevents", "io_pgetevents", "fanotify_init", "fanotify_mark", "memfd_create", "memfd_secret", "lookup_dcookie",
+		"quotactl", "quotactl_fd", "vmsplice", "modify_ldt", "vm86", "vm86old", "personality", "remap_file_pages",
+		"move_pages", "migrate_pages",
 	}
 	messages = []string{ // and memory shared with other processes
-		"shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv", "msgctl", "ipc",
-		"mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr",
+		"shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv",
+		"msgctl", "ipc", "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr",
 	}
 	machine = []string{ // and who the process is on it
-		"kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "create_module", "query_module", "reboot",
-		"swapon", "swapoff", "acct", "syslog", "settimeofday", "stime", "clock_settime", "clock_adjtime", "adjtimex", "sethostname",
-		"setdomainname", "iopl", "ioperm", "vhangup", "nfsservctl",
-		"setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setgroups", "setfsuid", "setfsgid", "capset",
+		"kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "create_module", "query_module",
+		"reboot", "swapon", "swapoff", "acct", "syslog", "settimeofday", "stime", "clock_settime", "clock_adjtime",
+		"adjtimex", "sethostname", "setdomainname", "iopl", "ioperm", "vhangup", "nfsservctl", "setuid", "setgid",
+		"setreuid", "setregid", "setresuid", "setresgid", "setgroups", "setfsuid", "setfsgid", "capset",
 	}
-	writing = []string{ // to files and folders. Landlock knows nothing of modes, owners, times and attributes, and early ones not of truncate
-		"creat", "truncate", "truncate64", "ftruncate", "ftruncate64", "fallocate", "copy_file_range",
-		"link", "linkat", "symlink", "symlinkat", "unlink", "unlinkat", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir",
-		"mknod", "mknodat", "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
-		"utimensat", "futimesat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr",
-		"removexattrat",
+	// writing is to files and folders. Landlock does not cover modes, owners, times and attributes; early versions also
+	// not truncate.
+	writing = []string{
+		"creat", "truncate", "truncate64", "ftruncate", "ftruncate64", "fallocate", "copy_file_range", "link", "linkat",
+		"symlink", "symlinkat", "unlink", "unlinkat", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir",
+		"mknod", "mknodat", "chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime",
+		"utimes", "utimensat", "futimesat", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr",
+		"lremovexattr", "fremovexattr", "removexattrat",
 	}
 )
 
-// absent are refused in the way of a kernel that lacks them: callers then take an older call, whose arguments a filter can see.
+// absent are refused in the way of a kernel that lacks them: callers then take an older call, whose arguments a filter
+// can see.
 var absent = []string{"clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register"}
 
 // Flags of open that make or change files, and of clone that make namespaces.
@@ -65,7 +68,8 @@ const (
 		unix.CLONE_NEWPID | unix.CLONE_NEWNET
 )
 
-// check is a call that is refused unless one of its arguments, of which the low half counts, passes a test with one of the values.
+// check is a call that is refused unless one of its arguments, of which the low half counts, passes a test with one of
+// the values.
 type check struct {
 	call     string
 	argument uint32
@@ -82,20 +86,27 @@ type policy struct {
 // worker is the policy of what may only read and answer.
 func worker(pid uint32) policy {
 	reading := []uint32{openToWrite}
-	return policy{slices.Concat(network, programs, spying, places, holes, messages, machine, writing), slices.Concat(alone(pid), []check{
-		{"open", 1, bpf.JumpBitsNotSet, reading},
-		{"openat", 2, bpf.JumpBitsNotSet, reading},
-		// A shared mapping of a file that is open for writing changes it without a write; mprotect could make one of a readable mapping.
-		{"mmap", 3, bpf.JumpBitsNotSet, shared},
-		{"mmap2", 3, bpf.JumpBitsNotSet, shared},
-		// The size and the sectors of a disk.
-		{"ioctl", 1, bpf.JumpEqual, []uint32{unix.BLKGETSIZE64, unix.BLKSSZGET, unix.BLKPBSZGET}},
-	})}
+	return policy{
+		slices.Concat(network, programs, spying, places, holes, messages, machine, writing),
+		slices.Concat(alone(pid), []check{
+			{"open", 1, bpf.JumpBitsNotSet, reading},
+			{"openat", 2, bpf.JumpBitsNotSet, reading},
+			// A shared mapping of a file that is open for writing changes it without a write; mprotect could make one of a
+			// readable mapping.
+			{"mmap", 3, bpf.JumpBitsNotSet, shared},
+			{"mmap2", 3, bpf.JumpBitsNotSet, shared},
+			// The size and the sectors of a disk.
+			{"ioctl", 1, bpf.JumpEqual, []uint32{unix.BLKGETSIZE64, unix.BLKSSZGET, unix.BLKPBSZGET}},
+		}),
+	}
 }
 
 // command is the policy of what writes files and starts nothing.
 func command(pid uint32) policy {
-	return policy{slices.Concat(network, programs, spying, places, holes, messages, machine), append(alone(pid), typing...)}
+	return policy{
+		slices.Concat(network, programs, spying, places, holes, messages, machine),
+		append(alone(pid), typing...),
+	}
 }
 
 // parentOfWorkers is the policy of what starts workers, to which it is handed down: nothing in it may name a process.
@@ -130,8 +141,8 @@ func alone(pid uint32) []check {
 	}
 }
 
-// Places in struct seccomp_data (linux/seccomp.h), and where the calls of x32 begin, which have the architecture of amd64 and other
-// numbers (__X32_SYSCALL_BIT of asm/unistd.h).
+// Places in struct seccomp_data (linux/seccomp.h), and where the calls of x32 begin, which have the architecture of
+// amd64 and other numbers (__X32_SYSCALL_BIT of asm/unistd.h).
 const (
 	dataNumber    = 0
 	dataArch      = 4
@@ -146,8 +157,8 @@ var (
 	unknown = bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)}
 )
 
-// filter is the program of a policy. The library's own assembler is no help: behind a call whose arguments it has looked at, it takes
-// the argument for the number of the call.
+// filter is the program of a policy. The library's own assembler is no help: behind a call whose arguments it has
+// looked at, it takes the argument for the number of the call.
 func filter(a *arch.Info, p policy) []bpf.Instruction {
 	all := []bpf.Instruction{
 		load(dataArch),
@@ -176,7 +187,9 @@ func load(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, 
 func (c check) assemble(number uint32) []bpf.Instruction {
 	tests := uint8(len(c.values)) //nolint:gosec // a handful
 	all := []bpf.Instruction{
-		load(dataNumber), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: tests + 2}, load(dataArguments + 8*c.argument),
+		load(dataNumber),
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: tests + 2},
+		load(dataArguments + 8*c.argument),
 	}
 	for i, value := range c.values {
 		all = append(all, bpf.JumpIf{Cond: c.test, Val: value, SkipTrue: tests - uint8(i)})

@@ -12,9 +12,9 @@ import (
 // Handle answers one request. When it panics the worker dies: what its state is worth then is not known.
 type Handle func(request []byte) []byte
 
-// Serve is what a worker runs, over its standard input and output: it restricts the whole process as the parent asked, calls start
-// with the parent's hello, and answers requests until its input ends. Nothing else may use out. It ends the process when the
-// input ends during a request, and when a request computes for too long.
+// Serve is what a worker runs, over its standard input and output: it restricts the whole process as the parent asked,
+// calls start with the parent's hello, and answers requests until its input ends. Nothing else may use out. It ends the
+// process when the input ends during a request, and when a request computes for too long.
 func Serve(in io.Reader, out io.Writer, start func(hello []byte) (Handle, error)) error {
 	first, err := readFrame(in, 0, mostRequest)
 	if err != nil {
@@ -70,7 +70,8 @@ func serve(in io.Reader, out io.Writer, limits Limits, handle Handle) error {
 	}
 }
 
-// listen passes requests on. When the input ends the parent is gone or wants no more: there is no wait for what is being done.
+// listen passes requests on. When the input ends the parent is gone or wants no more: there is no wait for what is
+// being done.
 func listen(in io.Reader, requests chan<- []byte, busy *atomic.Bool) {
 	for number := uint32(1); ; number++ {
 		request, err := readFrame(in, number, mostRequest)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// verify is the parent's own look at its worker: in each of its threads, are no-new-privileges and seccomp in force, and does it
-// hold no open file that Landlock has no say in? What is not is taken off the layers. Landlock itself has no sign; the worker tries
-// what it forbids.
+// verify is the parent's own look at its worker: in each of its threads, are no-new-privileges and seccomp in force,
+// and does it hold no open file that Landlock has no say in? What is not is taken off the layers. Landlock itself has
+// no sign; the worker tries what it forbids.
 func verify(pid int, iso *Isolation) {
 	own, err := os.ReadFile("/proc/self/status")
 	var threads [][]byte
@@ -48,8 +48,8 @@ func (i *Isolation) takeOff(layer string, why error) {
 	}
 }
 
-// filtered reports whether a thread has a seccomp filter that its parent has not. A parent in a container has filters itself; kernels
-// before 5.9 do not count them, and then there is no telling.
+// filtered reports whether a thread has a seccomp filter that its parent has not. A parent in a container has filters
+// itself; kernels before 5.9 do not count them, and then there is no telling.
 func filtered(thread, own []byte) bool {
 	theirs, counted := statusNumber(thread, "Seccomp_filters")
 	ours, _ := statusNumber(own, "Seccomp_filters")
@@ -75,15 +75,18 @@ func threadStatus(pid int) ([][]byte, error) {
 	return all, nil
 }
 
-// doing says what a process is about: one that computes wants more time than it was given, one that waits for a read has slow storage.
-// "" is not known. Spec: proc(5), /proc/PID/status, State.
+// doing says what a process is about: one that computes wants more time than it was given, one that waits for a read
+// has slow storage. "" is not known. Spec: proc(5), /proc/PID/status, State.
 func doing(pid int) string {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return ""
 	}
 	_, state, _ := strings.Cut(string(status), "\nState:\t")
-	for letter, words := range map[string]string{"R": "computed or waited for a processor", "D": "waited for a read", "S": "slept", "T": "was stopped"} {
+	for letter, words := range map[string]string{
+		"R": "computed or waited for a processor", "D": "waited for a read",
+		"S": "slept", "T": "was stopped",
+	} {
 		if strings.HasPrefix(state, letter) {
 			return words
 		}

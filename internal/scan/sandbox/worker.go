@@ -15,11 +15,13 @@ import (
 // How long the parent waits where no budget of a request says it.
 const (
 	startLimit = 30 * time.Second // for a worker to restrict itself, on a machine that is busy
-	exitLimit  = time.Second      // for one that was killed, or has closed its output, to be gone; longer when it hangs in the kernel
-	mostReady  = 1 << 20          // bytes of what a worker says about its start
+	// for one that was killed, or has closed its output, to be gone; longer when it hangs in the kernel
+	exitLimit = time.Second
+	mostReady = 1 << 20 // bytes of what a worker says about its start
 )
 
-// Worker is a process that answers requests. Its methods may be called by several goroutines; requests wait for each other.
+// Worker is a process that answers requests. Its methods may be called by several goroutines; requests wait for each
+// other.
 type Worker struct {
 	cmd       *exec.Cmd
 	in, out   *os.File // this side of its pipes
@@ -50,8 +52,8 @@ type ready struct {
 	Error     string
 }
 
-// Start runs this program again as a worker, and returns when it has restricted itself and its start function was content. The
-// context is for the start alone.
+// Start runs this program again as a worker, and returns when it has restricted itself and its start function was
+// content. The context is for the start alone.
 func Start(ctx context.Context, o Options) (*Worker, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -85,7 +87,8 @@ func spawn(o Options) (*Worker, error) {
 	w.cmd = &exec.Cmd{
 		Path: program,
 		Args: append([]string{"trueup-worker"}, o.Args...),
-		// One thread works and one collects garbage. An empty TZ is UTC, in every worker, though it cannot read /etc/localtime.
+		// One thread works and one collects garbage. An empty TZ is UTC, in every worker, though it cannot read
+		// /etc/localtime.
 		Env:   []string{"GOMAXPROCS=2", "GOTRACEBACK=single", "TZ="},
 		Dir:   "/",
 		Stdin: theirIn, Stdout: theirOut, Stderr: &w.said,
@@ -102,7 +105,8 @@ func spawn(o Options) (*Worker, error) {
 	return w, nil
 }
 
-// reap waits for the end of the process and then ends what it may have started: until Wait, no other process gets its number.
+// reap waits for the end of the process and then ends what it may have started: until Wait, no other process gets its
+// number.
 func (w *Worker) reap() {
 	endGroup(w.cmd.Process.Pid)
 	w.exit = w.cmd.Wait()
@@ -197,8 +201,8 @@ func (w *Worker) talk(request []byte, most int64) ([]byte, error) {
 	return readFrame(w.out, w.number, most)
 }
 
-// autopsy names the cause of a death that the pipe told of. A worker that merely closed its pipe gets time to end by itself, so that
-// the way it ends can be seen.
+// autopsy names the cause of a death that the pipe told of. A worker that merely closed its pipe gets time to end by
+// itself, so that the way it ends can be seen.
 func (w *Worker) autopsy(err error) *Death {
 	offence := errors.Is(err, errFrame)
 	if offence || w.closed.Load() || !w.await() {
@@ -245,8 +249,8 @@ func (w *Worker) await() bool {
 	}
 }
 
-// Close ends the worker at once, in the middle of a request too: it has nothing to lose. An error says that it hangs in the kernel;
-// it will end when the kernel lets go of it.
+// Close ends the worker at once, in the middle of a request too: it has nothing to lose. An error says that it hangs in
+// the kernel; it will end when the kernel lets go of it.
 func (w *Worker) Close() error {
 	w.closed.Store(true)
 	w.kill()
@@ -260,6 +264,7 @@ func (w *Worker) Close() error {
 	case <-w.done:
 		return nil
 	default:
-		return fmt.Errorf("worker %d was killed and has not ended after %v: it waits for a read; see to the datastore", w.cmd.Process.Pid, exitLimit)
+		return fmt.Errorf("worker %d was killed and has not ended after %v: it waits for a read; see to the datastore",
+			w.cmd.Process.Pid, exitLimit)
 	}
 }

@@ -191,13 +191,21 @@ func TestStartFails(t *testing.T) {
 		options sandbox.Options
 		want    string
 	}{
-		"refused by its start": {sandbox.Options{Args: []string{asWorker}, Level: sandbox.Sandbox, Hello: raw}, "start of a worker: no  such"},
-		"not a worker":         {sandbox.Options{Args: []string{"-test.run=^$"}, Level: sandbox.Process}, "start of a worker: "},
+		"refused by its start": {
+			sandbox.Options{Args: []string{asWorker}, Level: sandbox.Sandbox, Hello: raw},
+			"start of a worker: no  such",
+		},
+		"not a worker": {
+			sandbox.Options{Args: []string{"-test.run=^$"}, Level: sandbox.Process},
+			"start of a worker: ",
+		},
 		"no isolation": {
-			sandbox.Options{Args: []string{asWorker}, Level: sandbox.None}, `isolation "none" has no worker: want process or sandbox`,
+			sandbox.Options{Args: []string{asWorker}, Level: sandbox.None},
+			`isolation "none" has no worker: want process or sandbox`,
 		},
 		"relative root": {
-			sandbox.Options{Args: []string{asWorker}, Level: sandbox.Sandbox, Roots: []string{"a"}}, `worker root "a" is relative`,
+			sandbox.Options{Args: []string{asWorker}, Level: sandbox.Sandbox, Roots: []string{"a"}},
+			`worker root "a" is relative`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
