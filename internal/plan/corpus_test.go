@@ -186,6 +186,35 @@ func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	require.Equal(t, uint32(2304), hidden(2304+size-1))
 }
 
+// When the boot record moves too, what counts from it follows the distance between the two, and what counts from the disk the partition.
+func TestHiddenSectorsBehindARecordThatMoves(t *testing.T) {
+	const box, first, second, size = 70, 133, 2200, 1500
+	for fromRecord, hidden := range map[bool]uint32{false: second, true: second - box - 2000} {
+		f := disktest.ForgeMBR(12000, disktest.MBREntryFields{Type: 0x0f, Start: box, Sectors: 4000})
+		f.EBR(box, disktest.MBREntryFields{Type: 7, Start: first - box, Sectors: size},
+			disktest.MBREntryFields{Type: 5, Start: 2000, Sectors: 1700})
+		f.EBR(box+2000, disktest.MBREntryFields{Type: 7, Start: second - box - 2000, Sectors: size}, disktest.MBREntryFields{})
+		f.PutNTFS(first, size)
+		f.PutNTFS(second, size)
+		f.U32(second*sector+disktest.BootHidden, hidden)
+		f.U32((second+size-1)*sector+disktest.BootHidden, hidden)
+		p, err := plan.New(read(t, memory(f)), align.Goal{Must: 65536, Want: mib})
+		require.NoError(t, err)
+		require.Empty(t, p.Refusals(false))
+		result := make([]byte, p.Size)
+		_, err = p.View(memory(f)).ReadAt(result, 0)
+		require.NoError(t, err)
+		is, ok := read(t, memory(result)).Partition(6)
+		require.True(t, ok)
+		require.NotEqual(t, int64(box+2000)*sector, is.Record())
+		want := is.Off / sector
+		if fromRecord {
+			want = (is.Off - is.Record()) / sector
+		}
+		require.Equal(t, want, int64(binary.LittleEndian.Uint32(result[is.Off+disktest.BootHidden:])))
+	}
+}
+
 func TestSelectionOfAPartitionThatIsNotThere(t *testing.T) {
 	d := disktest.Fixture(t, disktest.Fixtures(t)["unused-slots"])
 	l := read(t, d)

@@ -310,4 +310,13 @@ func TestDamagedBackups(t *testing.T) {
 		require.Equal(t, p.Patches, at.Patches)
 		require.Equal(t, p.Pieces, at.Pieces)
 	}
+
+	f = disktest.ForgeGPT(sector, 8192, 128, disktest.GPTEntryFields{First: 2048, Last: 4000, Name: "stays"})
+	clear(f[8191*sector:])
+	l = read(t, memory(f))
+	for _, mend := range []bool{false, true} {
+		at, err := plan.At(l, map[int]int64{1: mib}, mend)
+		require.NoError(t, err)
+		require.Equal(t, mend, len(at.Patches) > 0, "a copy that moves nothing keeps the table as it is")
+	}
 }

@@ -161,6 +161,10 @@ func TestMalformedBareVolume(t *testing.T) {
 	p, err = plan.New(bare, align.Goal{Must: 65536, Want: mib})
 	require.NoError(t, err)
 	require.Empty(t, p.Notes)
+	bare.Issues[0].OnMove = false
+	p, err = plan.New(bare, align.Goal{Must: 65536, Want: mib})
+	require.NoError(t, err)
+	require.Len(t, p.Notes, 1)
 
 	// A volume in a partition that stays is no reason.
 	l := read(t, memory(disktest.ForgeMBR(8192, disktest.MBREntryFields{Type: 7, Start: 2048, Sectors: 2000})))

@@ -74,3 +74,43 @@ func TestAPositionThatCannotFollow(t *testing.T) {
 	require.Len(t, p.Refusals(true), 1)
 	require.Equal(t, "limit", p.Refusals(true)[0].Code)
 }
+
+// What cannot be rewritten points where it did, though its target moves.
+func TestAPositionThatIsOnlyKnown(t *testing.T) {
+	_, l := refusing(t, "")
+	l.Boot.Refs[0].Encode = nil
+	p, err := plan.New(l, align.Goal{Must: 65536, Want: mib})
+	require.NoError(t, err)
+	require.Len(t, p.Moves, 1)
+	require.Equal(t, l.Boot.Refs[0].Points, p.References(l)[0].To)
+}
+
+// A place that is remembered in a file, where no partition starts now and one will, is mentioned.
+func TestStrayReferences(t *testing.T) {
+	stray := boot.Ref{Kind: "letter", File: "file", Points: mib}
+	for name, c := range map[string]struct {
+		change func(r *boot.Ref)
+		notes  int
+	}{
+		"a letter":                         {func(*boot.Ref) {}, 1},
+		"of a place that stays empty":      {func(r *boot.Ref) { r.Points = 2 * mib }, 0},
+		"of a partition":                   {func(r *boot.Ref) { r.Target = 1 }, 0},
+		"of another disk":                  {func(r *boot.Ref) { r.Disk = 7 }, 0},
+		"a boot sector, which is no place": {func(r *boot.Ref) { r.File = "" }, 0},
+	} {
+		l := read(t, memory(disktest.ForgeMBR(20_000, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 2000})))
+		r := stray
+		c.change(&r)
+		l.Boot.Refs = []boot.Ref{r}
+		p, err := plan.New(l, align.Goal{Must: 65536, Want: mib})
+		require.NoError(t, err)
+		notes := 0
+		for _, n := range p.Notes {
+			if n.Code == "stray-reference" {
+				notes++
+				require.Equal(t, 1, n.Partition)
+			}
+		}
+		require.Equal(t, c.notes, notes, name)
+	}
+}

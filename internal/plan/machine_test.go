@@ -255,6 +255,10 @@ func TestManyLettersThatCannotFollow(t *testing.T) {
 	require.Contains(t, x.plan.Notes[i].Text, "drive letter D:")
 	require.Contains(t, x.plan.Notes[i].Text, "where no partition starts (and 1 more): it stays as found")
 
+	x = planMachine(t, systemDisk(sysSignature, volume.with(t, false, map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}})), dat)[0]
+	for _, now := range x.plan.References(x.layout) {
+		require.True(t, now.Disk == 0 || now.Stays == "", "what follows stays no more")
+	}
 	x = planMachine(t, systemDisk(sysSignature, volume.with(t, true, map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}})), dat)[0]
 	r := x.layout.Boot.Refs[slices.IndexFunc(x.layout.Boot.Refs, func(r boot.Ref) bool { return r.Disk != 0 })]
 	require.NotEmpty(t, r.Stays)

@@ -93,9 +93,11 @@ func TestOnlyWhatStaysIsSpared(t *testing.T) {
 // What went to the next boundary goes back when a record behind it would go beyond its last place.
 func TestPartitionsInFrontOfABoundedRecord(t *testing.T) {
 	bounded := partition(2100, 500, seg(record, 2600, 3000))
-	to, _, ok := placing(align.Goal{Must: 1000}, bounded, partition(10_000, 100)).starts()
-	require.True(t, ok)
-	require.Equal(t, []int64{0, 2000, 10_000}, to)
+	for off, want := range map[int64]int64{10_000: 10_000, 10_100: 11_000} {
+		to, _, ok := placing(align.Goal{Must: 1000}, bounded, partition(off, 100)).starts()
+		require.True(t, ok)
+		require.Equal(t, []int64{0, 2000, want}, to)
+	}
 
 	left := partition(2100, 500, seg(record, 2600, 2599))
 	_, stuck, ok := placing(align.Goal{Must: 1000, Leave: map[int]string{1: "stays"}}, left, partition(10_000, 100)).starts()
@@ -110,6 +112,10 @@ func TestWhatFitsNowhere(t *testing.T) {
 	_, stuck, ok := c.starts()
 	require.False(t, ok)
 	require.Zero(t, stuck)
+	c.goal.Leave = map[int]string{1: "stays"}
+	_, stuck, ok = c.starts()
+	require.False(t, ok)
+	require.Zero(t, stuck, "it is not in the way of what has no place at all")
 }
 
 // The place to which a partition goes back is its own one or on the boundary, and the highest.

@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -46,6 +48,40 @@ type Manners struct {
 	Leases bool
 	// LocksWhole has any lock lock the whole file.
 	LocksWhole bool
+	// Journal notes the operations; nil: none does.
+	Journal *Journal
+}
+
+// Journal lists operations, and has one of them fail.
+type Journal struct {
+	mu   sync.Mutex
+	fail int
+	done []string
+}
+
+// Restart empties the journal. The operation with the number fail, counted from 1, will fail with EIO; 0: none.
+func (j *Journal) Restart(fail int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.fail, j.done = fail, nil
+}
+
+// Done are the operations since the last start: their kinds, and names where they have some.
+func (j *Journal) Done() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.done)
+}
+
+// note adds an operation, and reports whether it fails.
+func (j *Journal) note(op, name string) bool {
+	if j == nil {
+		return false
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.done = append(j.done, strings.TrimSpace(op+" "+name))
+	return len(j.done) == j.fail
 }
 
 // Mount shows the folder behind until the test ends. A machine that denies it skips the test.
@@ -116,6 +152,9 @@ type server struct {
 
 // begin is the error with which an operation ends before it was carried out, 0 for none.
 func (s *server) begin(op, name string) syscall.Errno {
+	if s.Journal.note(op, name) {
+		return syscall.EIO
+	}
 	for _, key := range []string{op, op + " " + name} {
 		if errno := s.Fail[key]; errno != 0 {
 			return errno
