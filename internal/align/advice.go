@@ -32,7 +32,7 @@ const (
 	Loss   Gain = "loss" // data inside a partition are on blocks now, and would not be
 	NoGain Gain = "none"
 	Some   Gain = "some"
-	High   Gain = "high" // a random I/O of one block of the volume touches at least highGain times as many blocks as it must
+	High   Gain = "high" // highGain times as many blocks for a random I/O of one block of the volume, or more
 )
 
 // highGain is a quarter more: below it, no administrator sees a difference in a graph.
@@ -52,8 +52,8 @@ type Advice struct {
 	Gain       Gain       `json:"gain"`
 	Role       Role       `json:"role"`
 	References References `json:"references"`
-	Unmended   []string   `json:"unmended"`                 // codes of findings: what a move changes and trueup does not correct
-	Boundary   int64      `json:"boundary_bytes,omitempty"` // to ask for, where the storage has larger blocks than the criterion
+	Unmended   []string   `json:"unmended"`                 // codes of findings that a move raises and leaves
+	Boundary   int64      `json:"boundary_bytes,omitempty"` // to ask for, where the storage has larger blocks
 	Text       string     `json:"text"`
 }
 
@@ -206,7 +206,8 @@ func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) st
 	case Repair:
 		return "Not yet: what is malformed must be repaired first."
 	case OtherBoundary:
-		return fmt.Sprintf("Perhaps: every start is on a multiple of %s, but %s; trueup plan --boundary %s shows what would move.",
+		return fmt.Sprintf("Perhaps: every start is on a multiple of %s, but %s; trueup plan --boundary %s shows what "+
+			"would move.",
 			units.Format(c.Boundary), gain, units.Short(a.Boundary))
 	case Refused:
 		s = append(s, a.refusedText(gain, c.Storage))
@@ -251,17 +252,20 @@ func (a *Advice) refusedText(gain string, s Storage) string {
 func (a *Advice) optionalText(overall Verdict, c Case) string {
 	switch {
 	case a.Gain == Loss:
-		return "Rather not: the data inside lie on blocks of the storage now, and would not after a move, as the volume was formatted."
+		return "Rather not: the data inside lie on blocks of the storage now, and would not after a move, as the volume " +
+			"was formatted."
 	case c.Storage.Block == units.SectorSize:
 		return fmt.Sprintf("Not for this storage (%s): alignment does not matter to it.", c.Storage.About)
 	case c.Storage == Generic() && overall == BelowBoundary:
-		return "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage says which it is."
+		return "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage " +
+			"says which it is."
 	}
 	return fmt.Sprintf("Not for this storage (%s): no I/O would touch fewer of its blocks after a move.", c.Storage.About)
 }
 
 var roleTexts = map[Role]string{
-	BootDisk: "This is a boot disk.", DataDisk: "This is a data disk.", UnknownRole: "Whether the disk is booted from is not known.",
+	BootDisk: "This is a boot disk.", DataDisk: "This is a data disk.",
+	UnknownRole: "Whether the disk is booted from is not known.",
 }
 
 func (n References) text() string {
@@ -271,7 +275,8 @@ func (n References) text() string {
 	case n.Left == 0:
 		return fmt.Sprintf("%d stored positions change with the move, and all can be rewritten.", n.Rewritten)
 	case n.Rewritten > 0:
-		return fmt.Sprintf("Of %d stored positions %d can be rewritten; the others are left as found.", n.Rewritten+n.Left, n.Rewritten)
+		return fmt.Sprintf("Of %d stored positions %d can be rewritten; the others are left as found.", n.Rewritten+n.Left,
+			n.Rewritten)
 	case n.Left == 1:
 		return "One stored position is left as found."
 	}

@@ -34,7 +34,10 @@ func disk255(code *boot.Code, parts ...boot.Partition) *layout.Layout {
 func mbrPart(lba, end int64, active bool, kind volume.Kind) boot.Partition {
 	v := &volume.Volume{Kind: kind, BlockSize: 4096}
 	return boot.Partition{
-		Partition: table.Partition{Range: disk.Range{Off: lba * 512, Len: (end - lba) * 512}, Kind: table.Primary, Type: 7, Active: active}, Volume: v,
+		Partition: table.Partition{
+			Range: disk.Range{Off: lba * 512, Len: (end - lba) * 512}, Kind: table.Primary, Type: 7,
+			Active: active,
+		}, Volume: v,
 	}
 }
 
@@ -63,8 +66,14 @@ func TestRoleOfADisk(t *testing.T) {
 		{"xp, data with the same code", disk255(windows.MBR2000, xpData), align.DataDisk},
 		{"xp, no code", disk255(boot.Empty, xp), align.DataDisk},
 		{"a windows without a code", chained(disk255(boot.Empty, xp)), align.UnknownRole},
-		{"grub legacy needs no flag", disk255(grub.Legacy, mbrPart(63, 13*cylinder, false, volume.Ext3), lvm), align.BootDisk},
-		{"rhel 4 with another loader", disk255(firmware.GenericCHS, mbrPart(63, 13*cylinder, true, volume.Ext3), lvm), align.BootDisk},
+		{
+			"grub legacy needs no flag", disk255(grub.Legacy, mbrPart(63, 13*cylinder, false, volume.Ext3), lvm),
+			align.BootDisk,
+		},
+		{
+			"rhel 4 with another loader", disk255(firmware.GenericCHS, mbrPart(63, 13*cylinder, true, volume.Ext3), lvm),
+			align.BootDisk,
+		},
 		{"grub 2", disk255(grub.V2, mbrPart(2048, 500000, false, volume.Ext4)), align.BootDisk},
 		{"fat only", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.FAT32)), align.DataDisk},
 		{"code that is not known", disk255(boot.Unknown, xpData), align.UnknownRole},
@@ -74,7 +83,10 @@ func TestRoleOfADisk(t *testing.T) {
 			a := align.Advise(tc.l, align.Case{Boundary: 65536, Storage: align.Generic()})
 			require.Equal(t, tc.role, a.Role)
 			if a.Action == align.Align {
-				says := map[align.Role]string{align.BootDisk: "This is a boot disk.", align.DataDisk: "This is a data disk.", align.UnknownRole: "Whether the disk is booted from is not known."}
+				says := map[align.Role]string{
+					align.BootDisk: "This is a boot disk.", align.DataDisk: "This is a data disk.",
+					align.UnknownRole: "Whether the disk is booted from is not known.",
+				}
 				require.Contains(t, a.Text, says[tc.role])
 			}
 		})
@@ -85,7 +97,10 @@ func TestFirmwareBoots(t *testing.T) {
 	gpt := func(typeGUID string) *layout.Layout {
 		p := mbrPart(63, 9999, false, volume.FAT32)
 		p.Kind, p.Type, p.TypeGUID = table.Entry, 0, typeGUID
-		return &layout.Layout{Table: &table.Table{Scheme: table.GPT, SectorSize: 512}, Boot: &boot.Result{Code: boot.Empty}, Partitions: []boot.Partition{p}}
+		return &layout.Layout{
+			Table: &table.Table{Scheme: table.GPT, SectorSize: 512}, Boot: &boot.Result{Code: boot.Empty},
+			Partitions: []boot.Partition{p},
+		}
 	}
 	for guid, want := range map[string]align.Role{
 		"c12a7328-f81f-11d2-ba4b-00a0c93ec93b": align.BootDisk, // UEFI 2.10: EFI system partition
@@ -117,26 +132,84 @@ func TestAdvice(t *testing.T) {
 		gain     align.Gain
 		says     string
 	}{
-		{"xp on 4 KiB", disk255(windows.MBR2000, xp), 65536, "generic", nil, false, align.Align, align.High, "Yes: random I/O of 4 KiB touches 100 % more blocks of the storage than it must."},
-		{"xp on 64 KiB", disk255(windows.MBR2000, xp), 65536, "clariion", nil, false, align.Align, align.Some, "It helps a little: random I/O of 4 KiB touches 6 % more blocks"},
-		{"xp on a storage that does not mind", disk255(windows.MBR2000, xp), 65536, "flasharray", nil, false, align.Optional, align.NoGain, "Not for this storage (Pure Storage FlashArray, 512-byte blocks): alignment does not matter to it."},
-		{"xp, refused", disk255(windows.MBR2000, xp), 65536, "generic", refused, false, align.Refused, align.High, "It would help (random I/O of 4 KiB touches 100 % more blocks of the storage than it must), but a copy would be refused now."},
-		{"xp, refused, no gain", disk255(windows.MBR2000, xp), 65536, "512", refused, false, align.Refused, align.NoGain, "It would not help this storage (blocks of 512 B), and a copy would be refused now."},
-		{"xp, malformed", disk255(windows.MBR2000, xp), 65536, "generic", nil, true, align.Repair, align.High, "Not yet: what is malformed must be repaired first."},
-		{"vista", disk255(windows.MBR7, vista), 65536, "generic", refused, false, align.Nothing, align.NoGain, "No: every partition starts on a multiple of 64 KiB."},
-		{"on 64 KiB, storage of 128 KiB", disk255(windows.MBR7, mbrPart(128, 9999, true, volume.NTFS)), 65536, "128K", nil, false, align.OtherBoundary, align.Some, "Perhaps: every start is on a multiple of 64 KiB, but sequential I/O of 128 KiB touches 100 % more blocks"},
-		{"off 64 KiB, storage of 128 KiB", disk255(windows.MBR7, xp), 65536, "128K", nil, false, align.Align, align.Some, "For this storage, give --boundary 128K."},
-		{"on 32 KiB, storage not named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic", nil, false, align.Optional, align.NoGain, "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage says which it is."},
-		{"on 32 KiB, storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "netapp", nil, false, align.Optional, align.NoGain, "Not for this storage (NetApp WAFL, 4 KiB blocks): no I/O would touch fewer"},
-		{"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, align.Optional, align.Loss, "Rather not: the data inside lie on blocks of the storage now"},
-		{"small clusters", disk255(boot.Empty, small), 65536, "generic", nil, false, align.Align, align.Some, "It helps a little: sequential I/O of 1 KiB touches 25 % more blocks"},
-		{"huge clusters", disk255(boot.Empty, huge), 65536, "generic", nil, false, align.Align, align.Some, "random I/O of 32 MiB touches less than 1 % more blocks"},
-		{"refused, and no storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic", refused, false, align.Refused, align.NoGain, "It would not help this storage (4 KiB blocks, as most storage has)"},
-		{"an empty extended partition", disk255(boot.Empty, box), 65536, "generic", nil, false, align.Nothing, align.NoGain, "No: there is no partition to move."},
-		{"nothing there", disk255(boot.Empty), 65536, "generic", nil, false, align.Nothing, align.NoGain, "No: there is no partition to move."},
+		{
+			"xp on 4 KiB", disk255(windows.MBR2000, xp), 65536, "generic", nil, false, align.Align, align.High,
+			"Yes: random I/O of 4 KiB touches 100 % more blocks of the storage than it must.",
+		},
+		{
+			"xp on 64 KiB", disk255(windows.MBR2000, xp), 65536, "clariion", nil, false, align.Align, align.Some,
+			"It helps a little: random I/O of 4 KiB touches 6 % more blocks",
+		},
+		{
+			"xp on a storage that does not mind", disk255(windows.MBR2000, xp), 65536, "flasharray", nil, false, align.Optional,
+			align.NoGain, "Not for this storage (Pure Storage FlashArray, 512-byte blocks): alignment does not matter to it.",
+		},
+		{
+			"xp, refused", disk255(windows.MBR2000, xp), 65536, "generic", refused, false, align.Refused, align.High,
+			"It would help (random I/O of 4 KiB touches 100 % more blocks of the storage than it must), but a copy would be " +
+				"refused now.",
+		},
+		{
+			"xp, refused, no gain", disk255(windows.MBR2000, xp), 65536, "512", refused, false, align.Refused, align.NoGain,
+			"It would not help this storage (blocks of 512 B), and a copy would be refused now.",
+		},
+		{
+			"xp, malformed", disk255(windows.MBR2000, xp), 65536, "generic", nil, true, align.Repair, align.High,
+			"Not yet: what is malformed must be repaired first.",
+		},
+		{
+			"vista", disk255(windows.MBR7, vista), 65536, "generic", refused, false, align.Nothing, align.NoGain,
+			"No: every partition starts on a multiple of 64 KiB.",
+		},
+		{
+			"on 64 KiB, storage of 128 KiB", disk255(windows.MBR7, mbrPart(128, 9999, true, volume.NTFS)), 65536, "128K", nil,
+			false, align.OtherBoundary, align.Some,
+			"Perhaps: every start is on a multiple of 64 KiB, but sequential I/O of 128 KiB touches 100 % more blocks",
+		},
+		{
+			"off 64 KiB, storage of 128 KiB", disk255(windows.MBR7, xp), 65536, "128K", nil, false, align.Align, align.Some,
+			"For this storage, give --boundary 128K.",
+		},
+		{
+			"on 32 KiB, storage not named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic", nil,
+			false, align.Optional, align.NoGain,
+			"That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage says " +
+				"which it is.",
+		},
+		{
+			"on 32 KiB, storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "netapp", nil, false,
+			align.Optional, align.NoGain, "Not for this storage (NetApp WAFL, 4 KiB blocks): no I/O would touch fewer",
+		},
+		{
+			"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, align.Optional, align.Loss,
+			"Rather not: the data inside lie on blocks of the storage now",
+		},
+		{
+			"small clusters", disk255(boot.Empty, small), 65536, "generic", nil, false, align.Align, align.Some,
+			"It helps a little: sequential I/O of 1 KiB touches 25 % more blocks",
+		},
+		{
+			"huge clusters", disk255(boot.Empty, huge), 65536, "generic", nil, false, align.Align, align.Some,
+			"random I/O of 32 MiB touches less than 1 % more blocks",
+		},
+		{
+			"refused, and no storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic",
+			refused, false, align.Refused, align.NoGain, "It would not help this storage (4 KiB blocks, as most storage has)",
+		},
+		{
+			"an empty extended partition", disk255(boot.Empty, box), 65536, "generic", nil, false, align.Nothing, align.NoGain,
+			"No: there is no partition to move.",
+		},
+		{
+			"nothing there", disk255(boot.Empty), 65536, "generic", nil, false, align.Nothing, align.NoGain,
+			"No: there is no partition to move.",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a := align.Advise(tc.l, align.Case{Boundary: tc.boundary, Storage: storage(t, tc.storage), Refusals: tc.refusals, Broken: tc.broken})
+			a := align.Advise(tc.l, align.Case{
+				Boundary: tc.boundary, Storage: storage(t, tc.storage), Refusals: tc.refusals,
+				Broken: tc.broken,
+			})
 			require.Equal(t, tc.action, a.Action, a.Text)
 			require.Equal(t, tc.gain, a.Gain)
 			require.Contains(t, a.Text, tc.says)
@@ -179,13 +252,17 @@ func TestAdviceFollowsTheVerdict(t *testing.T) {
 		var parts []boot.Partition
 		for i := range rapid.IntRange(0, 4).Draw(t, "partitions") {
 			lba := int64(i+1)*100000 + rapid.SampledFrom([]int64{0, 63, 64, 128, 352, 1696}).Draw(t, "residue")
-			p := mbrPart(lba, lba+5000, false, rapid.SampledFrom([]volume.Kind{volume.NTFS, volume.Unknown, volume.Ext3}).Draw(t, "kind"))
+			p := mbrPart(lba, lba+5000, false,
+				rapid.SampledFrom([]volume.Kind{volume.NTFS, volume.Unknown, volume.Ext3}).Draw(t, "kind"))
 			p.Volume.BlockSize = rapid.SampledFrom([]int64{0, 1024, 4096, 65536}).Draw(t, "block")
 			p.Volume.DataStart = 512 * rapid.Int64Range(0, 300).Draw(t, "data")
 			parts = append(parts, p)
 		}
 		l := disk255(rapid.SampledFrom([]*boot.Code{boot.Empty, windows.MBR2000, boot.Unknown}).Draw(t, "code"), parts...)
-		c := align.Case{Boundary: 4096 << rapid.IntRange(0, 8).Draw(t, "boundary"), Storage: storage(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage"))}
+		c := align.Case{
+			Boundary: 4096 << rapid.IntRange(0, 8).Draw(t, "boundary"),
+			Storage:  storage(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage")),
+		}
 		if rapid.Bool().Draw(t, "refused") {
 			c.Refusals = []align.Finding{{Code: "x"}}
 		}

@@ -1,5 +1,5 @@
-// Package align holds the verdict: what is aligned, what is not, and what that means. It is pure, and text, JSON and exit
-// code all ask it.
+// Package align holds the verdict: what is aligned, what is not, and what that means. It is pure, and text, JSON and
+// exit code all ask it.
 package align
 
 import (
@@ -14,12 +14,12 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Block is the unit of storage below which nothing is aligned, in bytes: the block of NetApp WAFL, of Advanced Format disks
-// and of most flash.
+// Block is the unit of storage below which nothing is aligned, in bytes: the block of NetApp WAFL, of Advanced Format
+// disks and of most flash.
 const Block = 4 * units.KiB
 
-// DefaultBoundary is the criterion of inspect and of what needs a move: it divides the stripes and chunks of all storage
-// that virt-alignment-scan's manual lists.
+// DefaultBoundary is the criterion of inspect and of what needs a move: it divides the stripes and chunks of all
+// storage that virt-alignment-scan's manual lists.
 const DefaultBoundary = 64 * units.KiB
 
 // Range of boundaries that can be asked for, in bytes.
@@ -31,7 +31,8 @@ const (
 // CheckBoundary reports whether n can be a boundary.
 func CheckBoundary(n int64) error {
 	if n < MinBoundary || n > MaxBoundary || !units.IsPowerOfTwo(n) {
-		return fmt.Errorf("boundary of %d bytes, want a power of two from %s to %s", n, units.Short(MinBoundary), units.Short(MaxBoundary))
+		return fmt.Errorf("boundary of %d bytes, want a power of two from %s to %s", n, units.Short(MinBoundary),
+			units.Short(MaxBoundary))
 	}
 	return nil
 }
@@ -95,8 +96,9 @@ func (g Goal) DataOnly(l *layout.Layout) Goal {
 	return g
 }
 
-// GoalFor makes a goal of --boundary; 0 means auto. Boot code of Windows 2000 to 2003 reads the start in cylinders, heads and
-// sectors, and LBA 128 is cylinder 0, head 2, sector 3 in every geometry with 63 sectors, which LBA 2048 is not.
+// GoalFor makes a goal of --boundary; 0 means auto. Boot code of Windows 2000 to 2003 reads the start in cylinders,
+// heads and sectors, and LBA 128 is cylinder 0, head 2, sector 3 in every geometry with 63 sectors, which LBA 2048 is
+// not.
 func GoalFor(l *layout.Layout, boundary int64) Goal {
 	switch {
 	case boundary != 0:
@@ -232,7 +234,10 @@ func FromIssue(i ondisk.Issue) Finding {
 	case i.Effect == ondisk.Warn:
 		sev = Warning
 	}
-	return Finding{Code: i.Code, Severity: sev, Subject: subject(i.Partition), Text: i.Text, Remedy: i.Remedy, Effect: i.Effect, Err: i.Err, Partition: i.Partition}
+	return Finding{
+		Code: i.Code, Severity: sev, Subject: subject(i.Partition), Text: i.Text, Remedy: i.Remedy,
+		Effect: i.Effect, Err: i.Err, Partition: i.Partition,
+	}
 }
 
 func subject(partition int) string {
@@ -247,8 +252,10 @@ func startFinding(p boot.Partition, v Verdict, boundary, sector int64) Finding {
 	f := Finding{Severity: Warning, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note}
 	if v == BelowBoundary {
 		f.Code, f.Free = "below-boundary", true
-		f.Where = fmt.Sprintf("starts at byte %d, %s past a multiple of %s", p.Off, units.Format(p.Off%boundary), units.Format(boundary))
-		f.Cost = fmt.Sprintf("I/O of %s touches two units of a storage that works in such units, instead of one", units.Format(boundary))
+		f.Where = fmt.Sprintf("starts at byte %d, %s past a multiple of %s", p.Off, units.Format(p.Off%boundary),
+			units.Format(boundary))
+		f.Cost = fmt.Sprintf("I/O of %s touches two units of a storage that works in such units, instead of one",
+			units.Format(boundary))
 	} else {
 		f.Code = "misaligned"
 		f.Where = fmt.Sprintf("starts at LBA %d (byte %d), %d bytes past a 4 KiB boundary", p.Off/sector, p.Off, p.Off%Block)

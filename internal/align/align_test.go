@@ -44,7 +44,8 @@ func TestVerdict(t *testing.T) {
 
 func TestBoundariesThatCanBeAskedFor(t *testing.T) {
 	for n, ok := range map[int64]bool{
-		4096: true, 65536: true, 1 << 20: true, 1 << 30: true, 2048: false, 1 << 31: false, 0: false, -4096: false, 5000: false, 3 << 20: false,
+		4096: true, 65536: true, 1 << 20: true, 1 << 30: true, 2048: false, 1 << 31: false, 0: false, -4096: false,
+		5000: false, 3 << 20: false,
 	} {
 		assert.Equal(t, ok, align.CheckBoundary(n) == nil, n)
 	}
@@ -80,7 +81,8 @@ func TestOverall(t *testing.T) {
 func TestWhatAFindingSays(t *testing.T) {
 	part := func(lba int64, v volume.Volume) *layout.Layout {
 		return &layout.Layout{Partitions: []boot.Partition{{
-			Partition: table.Partition{Range: disk.Range{Off: lba * 512, Len: 1 << 20}, Number: 1, Kind: table.Primary}, Volume: &v,
+			Partition: table.Partition{Range: disk.Range{Off: lba * 512, Len: 1 << 20}, Number: 1, Kind: table.Primary},
+			Volume:    &v,
 		}}}
 	}
 	for _, tc := range []struct {
@@ -89,12 +91,30 @@ func TestWhatAFindingSays(t *testing.T) {
 		code string
 		want string
 	}{
-		{"4 KiB clusters", part(63, volume.Volume{Kind: volume.NTFS, BlockSize: 4096}), "misaligned", "each 4 KiB cluster touches two 4 KiB blocks of the storage instead of one"},
-		{"32 KiB clusters", part(63, volume.Volume{Kind: volume.FAT16, BlockSize: 32768}), "misaligned", "each 32 KiB cluster touches 9 blocks of 4 KiB of the storage instead of 8"},
-		{"blocks of ext", part(63, volume.Volume{Kind: volume.Ext3, BlockSize: 4096}), "misaligned", "each 4 KiB block touches two"},
-		{"blocks of 1 KiB", part(63, volume.Volume{Kind: volume.Ext3, BlockSize: 1024}), "misaligned", "one 1 KiB block in 4 lies across two 4 KiB blocks"},
-		{"below the boundary", part(64, volume.Volume{Kind: volume.NTFS, BlockSize: 4096}), "below-boundary", "32 KiB past a multiple of 64 KiB"},
-		{"data of a fat", part(128, volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 1024 * 9}), "nested-misaligned", "first fat32 cluster lies at byte 74752, 1024 bytes past"},
+		{
+			"4 KiB clusters", part(63, volume.Volume{Kind: volume.NTFS, BlockSize: 4096}), "misaligned",
+			"each 4 KiB cluster touches two 4 KiB blocks of the storage instead of one",
+		},
+		{
+			"32 KiB clusters", part(63, volume.Volume{Kind: volume.FAT16, BlockSize: 32768}), "misaligned",
+			"each 32 KiB cluster touches 9 blocks of 4 KiB of the storage instead of 8",
+		},
+		{
+			"blocks of ext", part(63, volume.Volume{Kind: volume.Ext3, BlockSize: 4096}), "misaligned",
+			"each 4 KiB block touches two",
+		},
+		{
+			"blocks of 1 KiB", part(63, volume.Volume{Kind: volume.Ext3, BlockSize: 1024}), "misaligned",
+			"one 1 KiB block in 4 lies across two 4 KiB blocks",
+		},
+		{
+			"below the boundary", part(64, volume.Volume{Kind: volume.NTFS, BlockSize: 4096}), "below-boundary",
+			"32 KiB past a multiple of 64 KiB",
+		},
+		{
+			"data of a fat", part(128, volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 1024 * 9}),
+			"nested-misaligned", "first fat32 cluster lies at byte 74752, 1024 bytes past",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := align.Check(tc.l, align.Goal{Must: 65536, Want: 1 << 20})
@@ -125,7 +145,10 @@ func TestRelevantIssues(t *testing.T) {
 	require.Equal(t, []string{"always", "when any moves"}, codes(map[int]bool{2: true}))
 	require.Equal(t, []string{"always", "when 1 moves", "when any moves"}, codes(map[int]bool{1: true}))
 	l := of(t, "xp-lba63-one-ntfs")
-	l.Issues = []ondisk.Issue{{Code: "size", Text: "too large", Effect: ondisk.Warn}, {Code: "size", Text: "too large", Effect: ondisk.Refuse, OnMove: true}}
+	l.Issues = []ondisk.Issue{
+		{Code: "size", Text: "too large", Effect: ondisk.Warn},
+		{Code: "size", Text: "too large", Effect: ondisk.Refuse, OnMove: true},
+	}
 	found := align.Check(l, align.Goal{Must: 65536})
 	require.Len(t, found, 2, "the start, and once what is too large")
 	require.Equal(t, ondisk.Refuse, found[1].Effect)

@@ -13,7 +13,8 @@ import (
 // ioSizes are those that Impacts are computed for, in bytes: from a log record to a backup stream. 72 KiB is what some
 // backup programs write; it is no multiple of larger blocks.
 var ioSizes = []int64{
-	units.KiB, 4 * units.KiB, 8 * units.KiB, 16 * units.KiB, 32 * units.KiB, 64 * units.KiB, 72 * units.KiB, 128 * units.KiB,
+	units.KiB, 4 * units.KiB, 8 * units.KiB, 16 * units.KiB, 32 * units.KiB, 64 * units.KiB, 72 * units.KiB,
+	128 * units.KiB,
 }
 
 // Touched is how many blocks of the storage one I/O touches on average. The numbers are exact.
@@ -23,8 +24,8 @@ type Touched struct {
 	Sequential Change
 }
 
-// Change is a number of blocks now, and when the partition starts on a block of the storage. Both are counted in bytes, so that no
-// fraction of a block is lost.
+// Change is a number of blocks now, and when the partition starts on a block of the storage. Both are counted in bytes,
+// so that no fraction of a block is lost.
 type Change struct{ now, aligned, block int64 }
 
 // Now is the number of blocks today.
@@ -74,9 +75,9 @@ func (i Impact) Table() []Touched {
 	return out
 }
 
-// Of is an I/O of n bytes. Random: it starts at any block of the volume, each as likely as the others, and one that is smaller
-// than a block at any multiple of its own size. Sequential: the first starts where the data begin, and each one where the last
-// ended; what two of them touch counts twice, since nothing is cached in between.
+// Of is an I/O of n bytes. Random: it starts at any block of the volume, each as likely as the others, and one that is
+// smaller than a block at any multiple of its own size. Sequential: the first starts where the data begin, and each one
+// where the last ended; what two of them touch counts twice, since nothing is cached in between.
 func (i Impact) Of(n int64) Touched {
 	step := min(i.Block, n)
 	return Touched{n, i.change(n, step), i.change(n, n)}
@@ -87,10 +88,12 @@ func (i Impact) change(n, step int64) Change {
 	return Change{touched(i.Data, n, step, block), touched(i.inside, n, step, block), block}
 }
 
-// touched is the average over one period of I/Os of n bytes that start at first, first+step, first+2*step, …, in bytes of the blocks.
+// touched is the average over one period of I/Os of n bytes that start at first, first+step, first+2*step, …, in bytes
+// of the blocks.
 //
-// Modulo block the starts are r, r+g, r+2g, … with g = gcd(step, block), all of them equally often, and an I/O from r touches
-// 1 + ⌊(r+n-1)/block⌋ blocks. The sum of these floors over the block/g starts is ⌊(r+n-1)/g⌋ by Hermite's identity.
+// Modulo block the starts are r, r+g, r+2g, … with g = gcd(step, block), all of them equally often, and an I/O from r
+// touches 1 + ⌊(r+n-1)/block⌋ blocks. The sum of these floors over the block/g starts is ⌊(r+n-1)/g⌋ by Hermite's
+// identity.
 func touched(first, n, step, block int64) int64 {
 	g := gcd(step, block)
 	return (first%g+n-1)/g*g + block
@@ -109,28 +112,32 @@ func (i Impact) Text() string {
 	unit, block := i.unit(), units.Format(i.Storage.Block)
 	switch {
 	case own.Worse() && i.Block > i.Storage.Block:
-		return fmt.Sprintf("each %s touches %s blocks of %s of the storage instead of %s", unit, number(own.Now()), block, number(own.Aligned()))
+		return fmt.Sprintf("each %s touches %s blocks of %s of the storage instead of %s", unit, number(own.Now()), block,
+			number(own.Aligned()))
 	case own.Worse() && i.Block == i.Storage.Block:
 		return fmt.Sprintf("each %s touches two %s blocks of the storage instead of one", unit, block)
 	case own.Worse() && i.Storage.Block%i.Block == 0:
-		text := fmt.Sprintf("one %s in %d lies across two %s blocks of the storage instead of in one", unit, i.Storage.Block/i.Block, block)
+		text := fmt.Sprintf("one %s in %d lies across two %s blocks of the storage instead of in one", unit,
+			i.Storage.Block/i.Block, block)
 		if stream.Worse() {
 			text += fmt.Sprintf(", and each of a stream of %s I/Os touches two", block)
 		}
 		return text
 	case own.Worse():
-		return fmt.Sprintf("I/O of one %s touches %s blocks of %s of the storage on average instead of %s", unit, number(own.Now()), block, number(own.Aligned()))
+		return fmt.Sprintf("I/O of one %s touches %s blocks of %s of the storage on average instead of %s", unit,
+			number(own.Now()), block, number(own.Aligned()))
 	case stream.Worse():
 		return fmt.Sprintf("each of a stream of %s I/Os touches two %s blocks of the storage instead of one", block, block)
 	}
 	if what, c, ok := i.costly(); ok {
-		return fmt.Sprintf("%s touches %s blocks of %s of the storage on average instead of %s", what, number(c.Now()), block, number(c.Aligned()))
+		return fmt.Sprintf("%s touches %s blocks of %s of the storage on average instead of %s", what, number(c.Now()), block,
+			number(c.Aligned()))
 	}
 	return ""
 }
 
-// costly is the I/O to name where the start costs something: of the volume's own blocks, of those of the storage, or else the first of
-// the table.
+// costly is the I/O to name where the start costs something: of the volume's own blocks, of those of the storage, or
+// else the first of the table.
 func (i Impact) costly() (what string, c Change, ok bool) {
 	random := func(n int64) (string, Change) { return "random I/O of " + units.Format(n), i.Of(n).Random }
 	sequential := func(n int64) (string, Change) { return "sequential I/O of " + units.Format(n), i.Of(n).Sequential }

@@ -22,7 +22,8 @@ type insideCase struct {
 	says          []string
 }
 
-// insideCases have the places that the formatters of their time chose: LVM 192 KiB, mdadm 272 sectors, LUKS1 1032 sectors.
+// insideCases have the places that the formatters of their time chose: LVM 192 KiB, mdadm 272 sectors, LUKS1 1032
+// sectors.
 func insideCases() []insideCase {
 	const kib = 1024
 	return []insideCase{
@@ -31,7 +32,8 @@ func insideCases() []insideCase {
 			"LVM at 192 KiB is off 1 MiB", 2048, 1024 * kib,
 			volume.Volume{Kind: volume.LVM2, DataStart: 192 * kib},
 			"nested-misaligned", align.Info,
-			[]string{"starts on a multiple of 1 MiB, but the first extent of LVM2 lies at byte 1245184, 192 KiB past a multiple of 1 MiB", "no move of the partition mends it", "pvmove"},
+			[]string{"starts on a multiple of 1 MiB, but the first extent of LVM2 lies at byte 1245184, 192 KiB past a " +
+				"multiple of 1 MiB", "no move of the partition mends it", "pvmove"},
 		},
 		{"LVM at 1 MiB", 2048, 1024 * kib, volume.Volume{Kind: volume.LVM2, DataStart: 1024 * kib}, "", "", nil},
 		{"RAID at its start", 2048, 64 * kib, volume.Volume{Kind: volume.MDRaid}, "", "", nil},
@@ -53,9 +55,21 @@ func insideCases() []insideCase {
 			"nested-misaligned", align.Warning,
 			[]string{"512 bytes past a 4 KiB boundary"},
 		},
-		{"FAT with clusters of its data start", 128, 64 * kib, volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 8192}, "", "", nil},
-		{"FAT with clusters of 32 KiB on 4 KiB", 128, 64 * kib, volume.Volume{Kind: volume.FAT16, BlockSize: 32 * kib, DataStart: 68 * kib}, "", "", nil},
-		{"FAT with clusters of 2 KiB", 128, 64 * kib, volume.Volume{Kind: volume.FAT16, BlockSize: 2 * kib, DataStart: 9 * kib}, "", "", nil},
+		{
+			"FAT with clusters of its data start", 128, 64 * kib,
+			volume.Volume{Kind: volume.FAT32, BlockSize: 4096, DataStart: 8192},
+			"", "", nil,
+		},
+		{
+			"FAT with clusters of 32 KiB on 4 KiB", 128, 64 * kib,
+			volume.Volume{Kind: volume.FAT16, BlockSize: 32 * kib, DataStart: 68 * kib},
+			"", "", nil,
+		},
+		{
+			"FAT with clusters of 2 KiB", 128, 64 * kib,
+			volume.Volume{Kind: volume.FAT16, BlockSize: 2 * kib, DataStart: 9 * kib},
+			"", "", nil,
+		},
 		{
 			"exFAT with clusters of 128 KiB", 2048, 64 * kib,
 			volume.Volume{Kind: volume.ExFAT, BlockSize: 128 * kib, DataStart: 68 * kib},
@@ -68,12 +82,20 @@ func insideCases() []insideCase {
 			"nested-misaligned", align.Warning,
 			[]string{"on their own account", "lies at byte 41472, 512 bytes past"},
 		},
-		{"FAT that a move mends", 63, 64 * kib, volume.Volume{Kind: volume.FAT16, BlockSize: 4096, DataStart: 8 * kib}, "", "", nil},
+		{
+			"FAT that a move mends", 63, 64 * kib,
+			volume.Volume{Kind: volume.FAT16, BlockSize: 4096, DataStart: 8 * kib},
+			"",
+			"", nil,
+		},
 		{
 			"LVM that makes up for its partition", 63, 64 * kib,
 			volume.Volume{Kind: volume.LVM2, DataStart: 192*kib + 65*512},
 			"nested-aligned", align.Warning,
-			[]string{"starts off a multiple of 64 KiB, but the first extent of LVM2 lies at byte 262144, which is on one", "a move of the partition puts the data off it", "--partition"},
+			[]string{
+				"starts off a multiple of 64 KiB, but the first extent of LVM2 lies at byte 262144, which is on one",
+				"a move of the partition puts the data off it", "--partition",
+			},
 		},
 		{"ZFS", 2048, 1024 * kib, volume.Volume{Kind: volume.ZFS, BlockSize: 4096, DataStart: 4096 * kib}, "", "", nil},
 		{
@@ -89,7 +111,8 @@ func TestWhatLiesInsideOfAPartition(t *testing.T) {
 	for _, tc := range insideCases() {
 		t.Run(tc.name, func(t *testing.T) {
 			l := &layout.Layout{Partitions: []boot.Partition{{
-				Partition: table.Partition{Range: disk.Range{Off: tc.lba * 512, Len: 1 << 30}, Number: 3, Kind: table.Primary}, Volume: &tc.v,
+				Partition: table.Partition{Range: disk.Range{Off: tc.lba * 512, Len: 1 << 30}, Number: 3, Kind: table.Primary},
+				Volume:    &tc.v,
 			}}}
 			found := align.Check(l, align.Goal{Must: tc.boundary, Want: tc.boundary})
 			if tc.lba*512%tc.boundary != 0 {
@@ -100,7 +123,8 @@ func TestWhatLiesInsideOfAPartition(t *testing.T) {
 				return
 			}
 			require.Len(t, found, 1)
-			require.Equal(t, []any{tc.code, tc.severity, "partition 3"}, []any{found[0].Code, found[0].Severity, found[0].Subject})
+			require.Equal(t, []any{tc.code, tc.severity, "partition 3"},
+				[]any{found[0].Code, found[0].Severity, found[0].Subject})
 			for _, s := range tc.says {
 				require.Contains(t, found[0].Text+" "+found[0].Remedy, s)
 			}
@@ -114,6 +138,7 @@ func TestWhatLiesInsideOfADisk(t *testing.T) {
 	found := align.Check(l, align.Goal{Must: 1 << 20, Want: 1 << 20})
 	require.Len(t, found, 1)
 	require.Equal(t, "disk", found[0].Subject)
-	require.Contains(t, found[0].Text, "is a volume as a whole: the first extent of LVM2 lies at byte 196608, 192 KiB past a multiple of 1 MiB")
+	require.Contains(t, found[0].Text,
+		"is a volume as a whole: the first extent of LVM2 lies at byte 196608, 192 KiB past a multiple of 1 MiB")
 	require.NotContains(t, found[0].Text, "partition")
 }

@@ -16,8 +16,8 @@ const (
 	UnknownRole Role = "unknown"
 )
 
-// Types of partitions that firmware boots from: the EFI system partition and the BIOS boot partition of GRUB. Spec: UEFI 2.10,
-// table 5.7; GRUB manual, "BIOS installation".
+// Types of partitions that firmware boots from: the EFI system partition and the BIOS boot partition of GRUB. Spec:
+// UEFI 2.10, table 5.7; GRUB manual, "BIOS installation".
 const (
 	espByte  = 0xef
 	espGUID  = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b"
@@ -31,7 +31,8 @@ func roleOf(l *layout.Layout) Role {
 		return BootDisk
 	}
 	for _, p := range l.Partitions {
-		if (p.Active || p.LegacyBoot) && code != boot.Empty || p.TypeGUID == espGUID || p.TypeGUID == biosBoot || p.Kind == table.Primary && p.Type == espByte {
+		if (p.Active || p.LegacyBoot) && code != boot.Empty || p.TypeGUID == espGUID || p.TypeGUID == biosBoot ||
+			p.Kind == table.Primary && p.Type == espByte {
 			return BootDisk
 		}
 	}

@@ -21,11 +21,13 @@ type Storage struct {
 var Storages = []Storage{
 	{
 		"generic", 4 * units.KiB, "4 KiB blocks, as most storage has",
-		"virt-alignment-scan(1), RECOMMENDED ALIGNMENT: disks with 4 KiB sectors, files on file systems with 4 KiB blocks, some network storage",
+		"virt-alignment-scan(1), RECOMMENDED ALIGNMENT: disks with 4 KiB sectors, files on file systems with 4 KiB blocks, " +
+			"some network storage",
 	},
 	{
 		"netapp", 4 * units.KiB, "NetApp WAFL, 4 KiB blocks",
-		"NetApp TR-3747, Best Practices for File System Alignment in Virtual Environments; Data ONTAP SAN Administration Guide, misaligned I/O",
+		"NetApp TR-3747, Best Practices for File System Alignment in Virtual Environments; Data ONTAP SAN Administration " +
+			"Guide, misaligned I/O",
 	},
 	{
 		"clariion", 64 * units.KiB, "EMC CLARiiON, elements of 64 KiB",
@@ -50,7 +52,10 @@ var Storages = []Storage{
 }
 
 // storageSizes can be asked for without a name. Bytes.
-var storageSizes = []int64{512, 4 * units.KiB, 8 * units.KiB, 16 * units.KiB, 32 * units.KiB, 64 * units.KiB, 128 * units.KiB}
+var storageSizes = []int64{
+	512, 4 * units.KiB, 8 * units.KiB, 16 * units.KiB, 32 * units.KiB, 64 * units.KiB,
+	128 * units.KiB,
+}
 
 // Generic is the storage that is assumed when none is named.
 func Generic() Storage { return Storages[0] }

@@ -24,8 +24,8 @@ const (
 // Contents are all of them, the least telling last.
 var Contents = []Content{NoPartitions, NoDisks, Blank, UnknownContent}
 
-// ContentOf returns why there is nothing to judge on a disk, "" where there is something. A volume over the whole disk is judged: it
-// starts at byte 0, or is a table whose slices are judged.
+// ContentOf returns why there is nothing to judge on a disk, "" where there is something. A volume over the whole disk
+// is judged: it starts at byte 0, or is a table whose slices are judged.
 func ContentOf(l *layout.Layout) Content {
 	c := contentOf(l)
 	if c != "" && l.Hidden {
@@ -72,7 +72,8 @@ func Overall(l *layout.Layout, boundary int64) Verdict {
 // verdicts are in the order of Worse.
 var verdicts = []Verdict{"", NothingToJudge, Aligned, BelowBoundary, Misaligned}
 
-// Worse returns the worse of two verdicts. One that judges something counts before one that does not, and both before "".
+// Worse returns the worse of two verdicts. One that judges something counts before one that does not, and both before
+// "".
 func (v Verdict) Worse(other Verdict) Verdict {
 	if cmp.Compare(slices.Index(verdicts, other), slices.Index(verdicts, v)) > 0 {
 		return other

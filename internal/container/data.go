@@ -11,11 +11,11 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// NonZero reads all data of a disk and counts the bytes in blocks of 4 KiB that are not all zero. progress receives bytes
-// that were read, from any goroutine.
+// NonZero reads all data of a disk and counts the bytes in blocks of 4 KiB that are not all zero. progress receives
+// bytes that were read, from any goroutine.
 func NonZero(ctx context.Context, d disk.Disk, jobs int, progress func(n int64)) (int64, error) {
 	var total atomic.Int64
-	err := diskcopy.Each(ctx, jobs, &diskcopy.Data{Disks: []disk.Disk{d}}, func(ctx context.Context, c diskcopy.Chunk, bufs [][]byte) error {
+	count := func(ctx context.Context, c diskcopy.Chunk, bufs [][]byte) error {
 		for off := c.Off; off < c.End() && ctx.Err() == nil; {
 			e, err := d.Extent(off, c.End()-off)
 			if err != nil {
@@ -36,7 +36,8 @@ func NonZero(ctx context.Context, d disk.Disk, jobs int, progress func(n int64))
 			off += int64(len(b))
 		}
 		return nil
-	})
+	}
+	err := diskcopy.Each(ctx, jobs, &diskcopy.Data{Disks: []disk.Disk{d}}, count)
 	return total.Load(), err
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Place tells where in the files the blocks of a part lie. A block is counted from the start of its part, as a file system
-// does; only what is stored as it is has a place.
+// Place tells where in the files the blocks of a part lie. A block is counted from the start of its part, as a file
+// system does; only what is stored as it is has a place.
 type Place struct {
 	Part
 	stored bool
@@ -21,8 +21,8 @@ type Place struct {
 	mixed  bool
 }
 
-// Alignment is the largest power of two that divides the place in the file of everything that is a multiple of it within the
-// part, at most 1 TiB. 0: nothing of the part has a place.
+// Alignment is the largest power of two that divides the place in the file of everything that is a multiple of it
+// within the part, at most 1 TiB. 0: nothing of the part has a place.
 func (p *Place) Alignment() int64 {
 	if !p.stored {
 		return 0
@@ -55,7 +55,8 @@ func (w *walk) place(r disk.Range, at int64) {
 	}
 }
 
-// Issues tell of parts that are aligned on the disk, as a guest sees it, and not in the file. Without parts the disk is one.
+// Issues tell of parts that are aligned on the disk, as a guest sees it, and not in the file. Without parts the disk is
+// one.
 func (u *Usage) Issues() []ondisk.Issue {
 	places := u.Places
 	if len(places) == 0 {
@@ -77,7 +78,8 @@ func (u *Usage) Issues() []ondisk.Issue {
 func misaligned(bad []Place) ondisk.Issue {
 	i := ondisk.Issue{
 		Code: "container-misaligned", Effect: ondisk.Warn,
-		Remedy: "copy it with trueup convert --to vhd:dynamic or --to vhdx, whose blocks lie on multiples of 4 KiB in the file",
+		Remedy: "copy it with trueup convert --to vhd:dynamic or --to vhdx, whose blocks lie on multiples of 4 KiB in the " +
+			"file",
 	}
 	whose, they := "its blocks of 4 KiB", "it starts"
 	if len(bad) == 1 {
@@ -88,7 +90,8 @@ func misaligned(bad []Place) ondisk.Issue {
 			numbers = append(numbers, strconv.Itoa(p.Number))
 		}
 		last := len(numbers) - 1
-		whose, they = fmt.Sprintf("the 4 KiB blocks of partitions %s and %s", strings.Join(numbers[:last], ", "), numbers[last]), "they start"
+		whose, they = fmt.Sprintf("the 4 KiB blocks of partitions %s and %s", strings.Join(numbers[:last], ", "),
+			numbers[last]), "they start"
 	}
 	where, how := fmt.Sprintf("%d bytes past a 4 KiB boundary of the file", bad[0].past), "each touches"
 	for _, p := range bad {
@@ -96,6 +99,7 @@ func misaligned(bad []Place) ondisk.Issue {
 			where, how = "off the 4 KiB boundaries of the file", "most touch"
 		}
 	}
-	i.Text = fmt.Sprintf("%s lie %s, although %s on one of the disk: %s two blocks of the storage instead of one", whose, where, they, how)
+	i.Text = fmt.Sprintf("%s lie %s, although %s on one of the disk: %s two blocks of the storage instead of one", whose,
+		where, they, how)
 	return i
 }

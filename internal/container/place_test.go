@@ -15,8 +15,9 @@ func part(number int, off, length int64) container.Part {
 	return container.Part{Number: number, Range: disk.Range{Off: off, Len: length}}
 }
 
-// vhd is the map of a dynamic VHD as qemu-img writes one for a disk of 64 MiB: the footer's copy, the header and a table of one
-// sector take 2048 bytes, and each block of 2 MiB has a sector of bitmap in front. Spec: Virtual Hard Disk Image Format 1.0.
+// vhd is the map of a dynamic VHD as qemu-img writes one for a disk of 64 MiB: the footer's copy, the header and a
+// table of one sector take 2048 bytes, and each block of 2 MiB has a sector of bitmap in front. Spec: Virtual Hard Disk
+// Image Format 1.0.
 func vhd(f *file) disk.Disk {
 	const block, first = 2 << 20, 2048
 	return disk.New(64*mib, 512, func(off int64) (disk.Run, error) {
@@ -44,7 +45,8 @@ func TestAlignmentInTheFile(t *testing.T) {
 		{"packed", mapped(disk.Run{Len: 8 * mib, Src: packed{}}), part(1, mib, mib), 0},
 		{
 			"a run that ends where the partition begins does not count",
-			mapped(disk.Run{Len: mib, Src: f, Off: 512}, disk.Run{Len: mib, Src: f, Off: 8 * mib}, disk.Run{Len: mib, Src: f, Off: 512}),
+			mapped(disk.Run{Len: mib, Src: f, Off: 512}, disk.Run{Len: mib, Src: f, Off: 8 * mib},
+				disk.Run{Len: mib, Src: f, Off: 512}),
 			part(1, mib, mib), 8 * mib,
 		},
 		{
@@ -66,8 +68,8 @@ func TestAlignmentInTheFile(t *testing.T) {
 	}
 }
 
-// The definition, asked of every block: what is a multiple of the alignment within the partition is one in the file, and that
-// does not hold for the next power of two. Runs are longer than any alignment that comes out.
+// The definition, asked of every block: what is a multiple of the alignment within the partition is one in the file,
+// and that does not hold for the next power of two. Runs are longer than any alignment that comes out.
 func TestAlignmentIsWhatItSays(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
@@ -113,12 +115,40 @@ func TestMisalignedContainersAreTold(t *testing.T) {
 		text   string
 	}{
 		{"flat", mapped(disk.Run{Len: 64 * mib, Src: f}), []container.Part{part(1, mib, mib)}, 0, ""},
-		{"one partition in a vhd", vhd(f), []container.Part{part(2, mib, mib)}, 2, "its blocks of 4 KiB lie 2560 bytes past a 4 KiB boundary of the file, although it starts on one of the disk: each touches two blocks of the storage instead of one"},
-		{"one of two is misaligned itself", mapped(disk.Run{Len: 64 * mib, Src: f, Off: 1024}), []container.Part{part(1, 63*512, mib), part(2, 2*mib, mib)}, 2, "its blocks of 4 KiB lie 1024 bytes past a 4 KiB boundary of the file"},
+		{
+			"one partition in a vhd", vhd(f),
+			[]container.Part{part(2, mib, mib)},
+			2,
+			"its blocks of 4 KiB lie 2560 bytes past a 4 KiB boundary of the file, although it starts on one of the disk: " +
+				"each touches two blocks of the storage instead of one",
+		},
+		{
+			"one of two is misaligned itself", mapped(disk.Run{Len: 64 * mib, Src: f, Off: 1024}),
+			[]container.Part{part(1, 63*512, mib), part(2, 2*mib, mib)},
+			2,
+			"its blocks of 4 KiB lie 1024 bytes past a 4 KiB boundary of the file",
+		},
 		{"the only one is misaligned itself", vhd(f), []container.Part{part(1, 63*512, mib)}, 0, ""},
-		{"three", mapped(disk.Run{Len: 64 * mib, Src: f, Off: 1024}), []container.Part{part(1, mib, mib), part(2, 2*mib, mib), part(5, 4*mib, mib)}, 0, "the 4 KiB blocks of partitions 1, 2 and 5 lie 1024 bytes past a 4 KiB boundary of the file, although they start on one"},
-		{"at several distances", mixed, []container.Part{part(1, mib, 9*mib)}, 1, "its blocks of 4 KiB lie off the 4 KiB boundaries of the file, although it starts on one of the disk: most touch two"},
-		{"each at its own distance", mixed, []container.Part{part(1, mib, mib), part(2, 2*mib, mib)}, 0, "the 4 KiB blocks of partitions 1 and 2 lie off the 4 KiB boundaries"},
+		{
+			"three", mapped(disk.Run{Len: 64 * mib, Src: f, Off: 1024}),
+			[]container.Part{part(1, mib, mib), part(2, 2*mib, mib), part(5, 4*mib, mib)},
+			0,
+			"the 4 KiB blocks of partitions 1, 2 and 5 lie 1024 bytes past a 4 KiB boundary of the file, although they start " +
+				"on one",
+		},
+		{
+			"at several distances", mixed,
+			[]container.Part{part(1, mib, 9*mib)},
+			1,
+			"its blocks of 4 KiB lie off the 4 KiB boundaries of the file, although it starts on one of the disk: most touch " +
+				"two",
+		},
+		{
+			"each at its own distance", mixed,
+			[]container.Part{part(1, mib, mib), part(2, 2*mib, mib)},
+			0,
+			"the 4 KiB blocks of partitions 1 and 2 lie off the 4 KiB boundaries",
+		},
 		{"no partition", vhd(f), nil, 0, "its blocks of 4 KiB lie"},
 		{"no partition, 8 KiB", mapped(disk.Run{Len: mib, Src: f, Off: 8 * kib}), nil, 0, ""},
 	} {

@@ -1,5 +1,5 @@
-// Package container looks at how an image stores a disk: how much of it, in how many pieces, and where in the file the blocks
-// of its partitions lie. No guest sees any of that, and all of it costs time.
+// Package container looks at how an image stores a disk: how much of it, in how many pieces, and where in the file the
+// blocks of its partitions lie. No guest sees any of that, and all of it costs time.
 package container
 
 import (
@@ -22,8 +22,8 @@ type Usage struct {
 	Stored    int64 // as they are, in files of the image; holes of these files do not count
 	Packed    int64 // compressed, or in another form that has no place of its own
 	Inherited int64 // of parents, in any form
-	// Pieces is the number of stretches of the files in which what is stored lies, in the order of the disk, and Unordered that
-	// of the pieces which begin in front of the end of the last one.
+	// Pieces is the number of stretches of the files in which what is stored lies, in the order of the disk, and Unordered
+	// that of the pieces which begin in front of the end of the last one.
 	Pieces, Unordered int64
 	// Complete tells that all of the map was looked at. Otherwise the numbers above are those of its front part.
 	Complete bool
@@ -33,8 +33,9 @@ type Usage struct {
 	steps int
 }
 
-// maxSteps bounds the walk: looks into the map, and questions to the file system. A grain of 64 KiB at a place of its own takes
-// two at most, so that 16 GiB of the worst fragmentation are looked at completely, and half a second is enough for all of it.
+// maxSteps bounds the walk: looks into the map, and questions to the file system. A grain of 64 KiB at a place of its
+// own takes two at most, so that 16 GiB of the worst fragmentation are looked at completely, and half a second is
+// enough for all of it.
 const maxSteps = 1 << 19
 
 // Look walks over the map of d. child tells that what d takes from other disks belongs to parents.

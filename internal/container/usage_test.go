@@ -109,7 +109,11 @@ func TestBytesAndPieces(t *testing.T) {
 }
 
 func TestHolesOfTheFile(t *testing.T) {
-	f := &file{size: 64 * mib, holes: []disk.Range{{Off: 0, Len: mib}, {Off: 3 * mib, Len: 2 * mib}, {Off: 60 * mib, Len: 4 * mib}}}
+	f := &file{size: 64 * mib, holes: []disk.Range{
+		{Off: 0, Len: mib},
+		{Off: 3 * mib, Len: 2 * mib},
+		{Off: 60 * mib, Len: 4 * mib},
+	}}
 	u := look(t, mapped(disk.Run{Len: 64 * mib, Src: f}), false)
 	require.Equal(t, 57*mib, u.Stored, "64 MiB without the 7 of holes")
 	require.Equal(t, int64(1), u.Pieces, "a hole of the file has its place in it: to go over it is no jump")
@@ -132,7 +136,8 @@ func TestHolesOfTheFile(t *testing.T) {
 // A parent's bytes count, but neither its pieces nor its places.
 func TestInheritedBytes(t *testing.T) {
 	f, below := &file{size: tib}, &file{size: tib, holes: []disk.Range{{Off: 9 * mib, Len: tib - 9*mib}}}
-	base := mapped(disk.Run{Len: 4 * mib, Src: below, Off: 6 * mib}, disk.Run{Len: mib, Src: packed{}}, disk.Run{Len: 3 * mib})
+	base := mapped(disk.Run{Len: 4 * mib, Src: below, Off: 6 * mib}, disk.Run{Len: mib, Src: packed{}},
+		disk.Run{Len: 3 * mib})
 	middle := mapped(disk.Run{Len: mib, Src: below}, disk.Run{Len: 7 * mib, Src: base, Off: mib})
 	child := mapped(disk.Run{Len: 6 * mib, Src: middle}, disk.Run{Len: 2 * mib, Src: f, Off: 512})
 	u := look(t, child, true)
@@ -160,7 +165,8 @@ func TestTheWalkIsBounded(t *testing.T) {
 	require.False(t, u.Complete)
 	require.False(t, u.Small())
 	require.LessOrEqual(t, looks, 1<<19)
-	require.InDelta(t, 1<<18, float64(u.Pieces), 1, "each piece takes a look into the map and one at the holes of the file")
+	require.InDelta(t, 1<<18, float64(u.Pieces), 1,
+		"each piece takes a look into the map and one at the holes of the file")
 	require.Equal(t, 512*u.Pieces, u.Stored)
 
 	u = look(t, disk.New(64*tib, 512, func(off int64) (disk.Run, error) { return disk.Run{Len: 64 * tib}, nil }), false)

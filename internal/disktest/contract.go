@@ -86,7 +86,13 @@ type contract struct {
 
 // outside asks for extents that cannot be.
 func (c *contract) outside() error {
-	for _, r := range []disk.Range{{Off: -1, Len: 1}, {Off: c.size, Len: 1}, {Off: c.size + 1, Len: 1}, {Off: 0, Len: 0}, {Off: 0, Len: -1}} {
+	for _, r := range []disk.Range{
+		{Off: -1, Len: 1},
+		{Off: c.size, Len: 1},
+		{Off: c.size + 1, Len: 1},
+		{Off: 0, Len: 0},
+		{Off: 0, Len: -1},
+	} {
 		if e, err := c.d.Extent(r.Off, r.Len); err == nil {
 			return fmt.Errorf("Extent(%#x, %d) of a disk of %#x bytes gives %+v and no error", r.Off, r.Len, c.size, e)
 		}
@@ -106,7 +112,8 @@ func (c *contract) atEnd() error {
 		left := max(c.size-tc.off, 0)
 		n, err := c.d.ReadAt(b, tc.off)
 		if int64(n) != left || !errors.Is(err, io.EOF) {
-			return broken("ReadAt(%d bytes, %#x) of a disk of %#x bytes gives %d bytes and error %v, want %d and io.EOF", tc.n, tc.off, c.size, n, err, left)
+			return broken("ReadAt(%d bytes, %#x) of a disk of %#x bytes gives %d bytes and error %v, want %d and io.EOF", tc.n,
+				tc.off, c.size, n, err, left)
 		}
 		if err := c.compare(b[:left], tc.off); err != nil {
 			return err
@@ -218,7 +225,8 @@ func (c *contract) whole() error {
 	return nil
 }
 
-// parallel reads and asks for extents at random places from several goroutines. The seeds are fixed: a failure comes again.
+// parallel reads and asks for extents at random places from several goroutines. The seeds are fixed: a failure comes
+// again.
 func (c *contract) parallel() error {
 	var wg sync.WaitGroup
 	errs := make([]error, workers)
@@ -292,6 +300,7 @@ func firstDifference(want, got []byte, off int64) string {
 	}
 	from := i - i%16
 	to := min(from+64, len(want))
-	return fmt.Sprintf("byte %#x (%d) is %#02x, want %#02x\nfrom %#x on there is\n%swant\n%s", off+int64(i), off+int64(i), got[i], want[i],
+	return fmt.Sprintf("byte %#x (%d) is %#02x, want %#02x\nfrom %#x on there is\n%swant\n%s", off+int64(i), off+int64(i),
+		got[i], want[i],
 		off+int64(from), hex.Dump(got[from:to]), hex.Dump(want[from:to]))
 }

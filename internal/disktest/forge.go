@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Forged is an image that a test writes field by field, little-endian, from the specification of its format: never by the
-// code under test. A valid one is the start, and a test changes one field of it.
+// Forged is an image that a test writes field by field, little-endian, from the specification of its format: never by
+// the code under test. A valid one is the start, and a test changes one field of it.
 type Forged []byte
 
 // U8 sets the byte at off.

@@ -14,10 +14,11 @@ const (
 	ExFATSectorShift     = 0x6c
 	ExFATClusterShift    = 0x6d
 	ExFATFATs            = 0x6e
-	ExFATHeap            = 64 * 512 // of PutExFAT, in bytes from the volume; its clusters have 4 KiB, the first is number 2
+	ExFATHeap            = 64 * 512 // of PutExFAT, from the volume; clusters of 4 KiB, the first is number 2
 )
 
-// PutExFAT writes an exFAT: both boot regions, a FAT of 32 sectors at sector 32, and a root directory with a label in cluster 4.
+// PutExFAT writes an exFAT: both boot regions, a FAT of 32 sectors at sector 32, and a root directory with a label in
+// cluster 4.
 func (f Forged) PutExFAT(lba, sectors int64) {
 	const fat, fatSectors, root = 32, 32, 4
 	b := make(Forged, 512)

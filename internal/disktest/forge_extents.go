@@ -4,7 +4,8 @@ import (
 	"slices"
 )
 
-// Places of the fields of an extent of ESX, in bytes. Spec: VMware, Virtual Disk Format 1.1, "ESX Server Sparse Extents".
+// Places of the fields of an extent of ESX, in bytes. Spec: VMware, Virtual Disk Format 1.1, "ESX Server Sparse
+// Extents".
 const (
 	COWDVersion       = 4
 	COWDFlags         = 8
@@ -29,8 +30,8 @@ type COWD struct {
 	grain  int64   // bytes
 }
 
-// ForgeCOWD stores those grains of a disk that stored names, nil for all that are not zero: a table comes into the file with its
-// first grain. grain is their size in sectors.
+// ForgeCOWD stores those grains of a disk that stored names, nil for all that are not zero: a table comes into the file
+// with its first grain. grain is their size in sectors.
 func ForgeCOWD(disk []byte, grain int64, stored func(i int64) bool) *COWD {
 	size := grain * vmdkSector
 	grains := (int64(len(disk)) + size - 1) / size
@@ -112,8 +113,8 @@ type SESparse struct {
 	Volatile, GD, GT, Grains int64
 }
 
-// ForgeSESparse stores a disk, grain by grain as kind says, nil for what is not zero. The grains take the numbers from first on:
-// the lower 12 bits of a number stand in other bits of an entry than those above.
+// ForgeSESparse stores a disk, grain by grain as kind says, nil for what is not zero. The grains take the numbers from
+// first on: the lower 12 bits of a number stand in other bits of an entry than those above.
 func ForgeSESparse(disk []byte, first int64, kind func(i int64) SEKind) *SESparse {
 	grains := (int64(len(disk)) + SEGrain - 1) / SEGrain
 	tables := (grains + seEntries - 1) / seEntries
@@ -141,7 +142,8 @@ func ForgeSESparse(disk []byte, first int64, kind func(i int64) SEKind) *SESpars
 		}
 		s.SetGrain(i, k, n)
 	}
-	s.Forged = append(s.Forged, make([]byte, SEGrain)...) // QEMU wants a file that goes on behind the last grain's first sectors
+	// QEMU wants a file that goes on behind the last grain's first sectors
+	s.Forged = append(s.Forged, make([]byte, SEGrain)...)
 	s.header(int64(len(disk)), gdSectors, tables, next)
 	return s
 }

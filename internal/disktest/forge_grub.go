@@ -1,6 +1,7 @@
 package disktest
 
-// GrubStage is what the installer of GRUB legacy writes into a stage. Spec: GRUB 0.97, stage2/start.S, stage2/asm.S, install_func.
+// GrubStage is what the installer of GRUB legacy writes into a stage. Spec: GRUB 0.97, stage2/start.S, stage2/asm.S,
+// install_func.
 type GrubStage struct {
 	First     uint32    // LBA of its first sector
 	List      []GrubRun // of the other sectors; the first of the list has the head
@@ -17,7 +18,8 @@ type GrubRun struct {
 	Sectors, Segment uint16
 }
 
-// Stage2 is a stage2 0.97 with one run of sectors behind its first one, which opens the usual menu in the first partition.
+// Stage2 is a stage2 0.97 with one run of sectors behind its first one, which opens the usual menu in the first
+// partition.
 func Stage2(first uint32) GrubStage {
 	return GrubStage{
 		First: first, List: []GrubRun{{first + 1, 233, 0x820}}, Address: 0x8000,

@@ -1,6 +1,7 @@
 package disktest
 
-// Places in the two first sectors of GRUB 2. Spec: GRUB 2.06, include/grub/i386/pc/boot.h, grub-core/boot/i386/pc/diskboot.S.
+// Places in the two first sectors of GRUB 2. Spec: GRUB 2.06, include/grub/i386/pc/boot.h,
+// grub-core/boot/i386/pc/diskboot.S.
 const (
 	GrubKernelAddress = 0x5a
 	GrubKernelSector  = 0x5c
@@ -15,8 +16,8 @@ type GrubEntry struct {
 	Sectors uint16
 }
 
-// PutGrub2Boot writes what matters of boot.img over the code of a sector: the first sector of core.img, the instruction that reads it,
-// and the texts.
+// PutGrub2Boot writes what matters of boot.img over the code of a sector: the first sector of core.img, the instruction
+// that reads it, and the texts.
 func (f Forged) PutGrub2Boot(lba int64, core uint64) {
 	b := f[lba*512:]
 	clear(b[:440])
@@ -29,7 +30,8 @@ func (f Forged) PutGrub2Boot(lba int64, core uint64) {
 	b.U16(MBRMagic, 0xaa55)
 }
 
-// PutGrub2Core writes what matters of the first sector of core.img: the instructions that walk the list, the texts, and the list.
+// PutGrub2Core writes what matters of the first sector of core.img: the instructions that walk the list, the texts, and
+// the list.
 func (f Forged) PutGrub2Core(lba int64, entries ...GrubEntry) {
 	b := f[lba*512:][:512]
 	clear(b)

@@ -8,7 +8,8 @@ import (
 	"unicode/utf16"
 )
 
-// Places in the base block of a registry hive, and what a test cuts it by. Spec: "Windows registry file format specification".
+// Places in the base block of a registry hive, and what a test cuts it by. Spec: "Windows registry file format
+// specification".
 const (
 	HiveSequence1  = 4
 	HiveSequence2  = 8
@@ -21,7 +22,7 @@ const (
 	HiveSegment    = 16344 // bytes of long data in each of their segments
 	hiveBinHeader  = 32
 	hiveNone       = 0xffffffff
-	hiveLeafOfRoot = 3 // keys in each leaf below a root of lists: far fewer than Windows takes, so that a few keys have several
+	hiveLeafOfRoot = 3 // keys in a leaf below a root of lists: fewer than Windows takes, so that few keys have several
 )
 
 // HiveKey is a key of a forged hive.
@@ -29,8 +30,9 @@ type HiveKey struct {
 	Name   string
 	Keys   []HiveKey
 	Values []HiveValue
-	List   string // kind of the list of Keys: li, lf, lh, or ri for a root of lists; empty: what Windows of that version writes
-	Wide   bool   // the name is UTF-16 even where it need not be
+	// kind of the list of Keys: li, lf, lh, or ri for a root of lists; empty: what Windows of that version writes
+	List string
+	Wide bool // the name is UTF-16 even where it need not be
 }
 
 // HiveValue is a value of a forged hive.

@@ -24,8 +24,8 @@ const (
 // ldmDiskID is the GUID of the disk.
 const ldmDiskID = "11111111-2222-3333-4444-555555555555"
 
-// PutLDM makes a disk with an MBR a dynamic one with the simple volume "Volume1", in place of the sectors from lba on. The database is the last MiB.
-// It returns the byte offset of that.
+// PutLDM makes a disk with an MBR a dynamic one with the simple volume "Volume1", in place of the sectors from lba on.
+// The database is the last MiB. It returns the byte offset of that.
 func (f Forged) PutLDM(lba, sectors int64) int64 {
 	total := int64(len(f)) / 512
 	db := (total - ldmSectors) * 512
@@ -75,12 +75,15 @@ func (f Forged) putLDMRecords(at, sectors int64) {
 	v.block(4, 0x35, 0, counted("\x01"), counted("ForgedDg0"), counted("99999999-8888-7777-6666-555555555555"), zeros(4))
 	v.block(5, 0x34, 0, counted("\x02"), counted("Disk1"), counted(ldmDiskID), counted(""), zeros(12))
 	v.block(6, 0x33, 0, counted("\x05"), counted("Disk1-01"), zeros(4+8+8+8), size, counted("\x04"), counted("\x02"))
-	v.block(7, 0x32, 0, counted("\x04"), counted("Volume1-01"), counted("ACTIVE"), []byte{2}, zeros(4), counted("\x01"), zeros(16), counted("\x03"), zeros(1))
-	v.block(8, 0x51, 2, counted("\x03"), counted("Volume1"), counted("gen"), counted(""), []byte("ACTIVE\x00\x00\x00\x00\x00\x00\x00\x00"), []byte{3, 1, 1, 0, 0, 0, 0},
+	v.block(7, 0x32, 0, counted("\x04"), counted("Volume1-01"), counted("ACTIVE"), []byte{2}, zeros(4), counted("\x01"),
+		zeros(16), counted("\x03"), zeros(1))
+	v.block(8, 0x51, 2, counted("\x03"), counted("Volume1"), counted("gen"), counted(""),
+		[]byte("ACTIVE\x00\x00\x00\x00\x00\x00\x00\x00"), []byte{3, 1, 1, 0, 0, 0, 0},
 		counted("\x01"), zeros(16), size, zeros(4), []byte{7}, []byte("guid of a volume"), counted("E:"))
 }
 
-// block writes a record of a type into a block. The first four blocks stand in the sector of the head, and are numbered all the same.
+// block writes a record of a type into a block. The first four blocks stand in the sector of the head, and are numbered
+// all the same.
 func (f Forged) block(n int64, kind, flags byte, fields ...[]byte) {
 	b := f[512+(n-4)*LDMBlock:][:LDMBlock]
 	b.Text(0, "VBLK")

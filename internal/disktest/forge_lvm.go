@@ -21,7 +21,8 @@ const (
 	LVMID         = "abcdef-ghij-klmn-opqr-stuv-wxyz-012345"
 )
 
-// LVMText is the metadata of a group with a linear and a striped volume, and one of two pieces, as vgcfgbackup(8) shows it.
+// LVMText is the metadata of a group with a linear and a striped volume, and one of two pieces, as vgcfgbackup(8) shows
+// it.
 const LVMText = `vg0 {
 id = "AAAAAA-bbbb-cccc-dddd-eeee-ffff-gggggg"
 seqno = 7

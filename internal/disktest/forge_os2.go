@@ -2,7 +2,8 @@ package disktest
 
 import "hash/crc32"
 
-// PutHPFS writes an HPFS of OS/2 over a partition: boot sector, superblock and spare block. Spec: Linux, fs/hpfs/hpfs.h.
+// PutHPFS writes an HPFS of OS/2 over a partition: boot sector, superblock and spare block. Spec: Linux,
+// fs/hpfs/hpfs.h.
 func (f Forged) PutHPFS(lba, sectors int64) {
 	at := lba * 512
 	f.Put(at, []byte{0xeb, 0x4b, 0x90})

@@ -33,8 +33,8 @@ func (f Forged) PutHFSWrapped(lba, sectors int64) {
 	s.BE16(128, uint16((sectors-HFSWrap/512-16)/2))
 }
 
-// PutHFSPlus writes an HFS+: volume header, and a catalog of two nodes with the name of the root folder. Spec: TN1150, "Volume
-// Header", "B-Trees", "Catalog File".
+// PutHFSPlus writes an HFS+: volume header, and a catalog of two nodes with the name of the root folder. Spec: TN1150,
+// "Volume Header", "B-Trees", "Catalog File".
 func (f Forged) PutHFSPlus(lba, sectors int64) {
 	const catalog, node = 10, 4096
 	v := f[lba*512:]
@@ -91,7 +91,8 @@ func (f Forged) SealAPFS() {
 	f.U64(0, (mod-(a+c)%mod)<<32|c)
 }
 
-// PutReFS writes the boot sector of a ReFS 3.4. Spec: Microsoft, FILE_SYSTEM_RECOGNITION_STRUCTURE; libfsrefs, "Volume header".
+// PutReFS writes the boot sector of a ReFS 3.4. Spec: Microsoft, FILE_SYSTEM_RECOGNITION_STRUCTURE; libfsrefs, "Volume
+// header".
 func (f Forged) PutReFS(lba, sectors int64) {
 	v := f[lba*512:]
 	v.Text(3, "ReFS")
@@ -105,7 +106,8 @@ func (f Forged) PutReFS(lba, sectors int64) {
 	v.SealReFS()
 }
 
-// SealReFS computes the checksum of the boot sector anew. Spec: Microsoft, "Computing a File System Recognition Checksum".
+// SealReFS computes the checksum of the boot sector anew. Spec: Microsoft, "Computing a File System Recognition
+// Checksum".
 func (f Forged) SealReFS() {
 	var sum uint16
 	for i := 3; i < 512; i++ {

@@ -77,7 +77,8 @@ func (f Forged) MD0At() int64 { return (int64(len(f)) &^ 65535) - 65536 }
 func (f Forged) PutMD0(order binary.ByteOrder) {
 	s := f[f.MD0At():][:4096]
 	for word, v := range map[int]uint32{
-		0: 0xa92b4efc, 2: 90, 5: 0x11223344, 6: 1500000000, 7: 1, 8: uint32(f.MD0At() / 1024), 9: 2, 10: 2, 13: 0x55667788, 14: 0x99aabbcc, 15: 0xddeeff00,
+		0: 0xa92b4efc, 2: 90, 5: 0x11223344, 6: 1500000000, 7: 1, 8: uint32(f.MD0At() / 1024), 9: 2, 10: 2, 13: 0x55667788,
+		14: 0x99aabbcc, 15: 0xddeeff00,
 		32: 1500000000, 33: 1, 34: 2, 35: 2, 64: 0, 65: 65536,
 	} {
 		order.PutUint32(s[4*word:], v)
@@ -104,7 +105,10 @@ const (
 func (f Forged) PutBcache(dataSector uint64) {
 	f.U64(BcacheSuper+8, 8)
 	f.U64(BcacheVersion, 4)
-	f.Put(BcacheSuper+24, []byte{0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d, 0x81})
+	f.Put(BcacheSuper+24, []byte{
+		0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d,
+		0x81,
+	})
 	f.Text(BcacheSuper+40, "0123456789abcdefset uuid of 16 b")
 	f.Text(BcacheSuper+72, "a label")
 	f.U64(BcacheData, dataSector)
@@ -136,7 +140,8 @@ func (f Forged) PutZFS() {
 	const version, number, text, list = 5000, 8, 9, 19
 	tree := xdrList(xdrPair("type", text, xdrText("disk")), xdrPair("ashift", number, xdrNumber(12)))
 	packed := append([]byte{1, 1, 0, 0}, xdrList(
-		xdrPair("version", number, xdrNumber(version)), xdrPair("name", text, xdrText("tank")), xdrPair("state", number, xdrNumber(0)),
+		xdrPair("version", number, xdrNumber(version)), xdrPair("name", text, xdrText("tank")),
+		xdrPair("state", number, xdrNumber(0)),
 		xdrPair("pool_guid", number, xdrNumber(1234567890123456789)), xdrPair("hostname", text, xdrText("filer")),
 		xdrPair("guid", number, xdrNumber(987654321)), xdrPair("vdev_tree", list, tree))...)
 	f.Put(ZFSList, packed)
@@ -221,7 +226,10 @@ func (f Forged) PutBitLocker(description string) {
 	f.U32(FVEBlock+64, uint32(48+len(entry)))
 	f.U32(FVEBlock+64+4, 1)
 	f.U32(FVEBlock+64+8, 48)
-	f.Put(FVEBlock+64+16, []byte{0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff})
+	f.Put(FVEBlock+64+16, []byte{
+		0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee,
+		0xff,
+	})
 	f.U32(FVEBlock+64+36, 0x80048004)
 	f.Put(FVEBlock+112, entry)
 }
@@ -239,8 +247,10 @@ const (
 
 // LUKS2Text is a JSON area with one segment, which begins at byte offset; iterations are those of a key slot.
 func LUKS2Text(offset, iterations string) string {
-	return `{"keyslots":{"0":{"type":"luks2","key_size":64,"kdf":{"type":"pbkdf2","hash":"sha256","iterations":` + iterations + `,"salt":"AAAA"}}},` +
-		`"tokens":{},"segments":{"0":{"type":"crypt","offset":"` + offset + `","size":"dynamic","iv_tweak":"0","encryption":"aes-xts-plain64","sector_size":512}},` +
+	return `{"keyslots":{"0":{"type":"luks2","key_size":64,"kdf":{"type":"pbkdf2","hash":"sha256","iterations":` +
+		iterations + `,"salt":"AAAA"}}},` +
+		`"tokens":{},"segments":{"0":{"type":"crypt","offset":"` + offset +
+		`","size":"dynamic","iv_tweak":"0","encryption":"aes-xts-plain64","sector_size":512}},` +
 		`"digests":{},"config":{"json_size":"12288","keyslots_size":"0"}}`
 }
 

@@ -43,8 +43,8 @@ type Qcow2 struct {
 	RefTable, RefBlock, L1, L2, End int64
 }
 
-// ForgeQcow2 stores the clusters of a disk that are not zero: header, refcount table, refcount block, L1 table, one L2 table,
-// clusters. One L2 table and one refcount block must suffice.
+// ForgeQcow2 stores the clusters of a disk that are not zero: header, refcount table, refcount block, L1 table, one L2
+// table, clusters. One L2 table and one refcount block must suffice.
 func ForgeQcow2(disk []byte, clusterBits uint32) *Qcow2 {
 	c := int64(1) << clusterBits
 	q := &Qcow2{Cluster: c, RefTable: c, RefBlock: 2 * c, L1: 3 * c, L2: 4 * c, End: 5 * c, Forged: make(Forged, 5*c)}

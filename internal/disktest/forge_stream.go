@@ -31,8 +31,8 @@ type StreamLayout struct {
 	Pack func(grain int64, data []byte) []byte
 }
 
-// ForgeStreamVMDK writes the grains of a disk that are not zero with the compressor of the standard library. Spec: VMware,
-// Virtual Disk Format 1.1, "Stream-Optimized Compressed Sparse Extents".
+// ForgeStreamVMDK writes the grains of a disk that are not zero with the compressor of the standard library. Spec:
+// VMware, Virtual Disk Format 1.1, "Stream-Optimized Compressed Sparse Extents".
 func ForgeStreamVMDK(disk []byte, l StreamLayout) *StreamVMDK {
 	if l.Grain == 0 {
 		l.Grain = VMDKGrain / vmdkSector
@@ -137,8 +137,9 @@ func (v *StreamVMDK) AddMetadata(kind uint32, b []byte) int64 {
 	return at
 }
 
-// ReadStreamVMDK is a second reader, after the specification and with the decompressor of the standard library. It demands the form
-// that ovftool writes: grains in ascending order, each table behind the last of its grains, directory, footer, end.
+// ReadStreamVMDK is a second reader, after the specification and with the decompressor of the standard library. It
+// demands the form that ovftool writes: grains in ascending order, each table behind the last of its grains, directory,
+// footer, end.
 func ReadStreamVMDK(t testing.TB, f []byte) []byte {
 	t.Helper()
 	le := binary.LittleEndian
@@ -148,7 +149,8 @@ func ReadStreamVMDK(t testing.TB, f []byte) []byte {
 			t.Fatalf("stream at %#x: %s", at, what)
 		}
 	}
-	must(string(f[:4]) == "KDMV" && le.Uint32(f[VMDKFlags:]) == 0x30001 && le.Uint64(f[VMDKGDOffset:]) == 1<<64-1, "header", 0)
+	must(string(f[:4]) == "KDMV" && le.Uint32(f[VMDKFlags:]) == 0x30001 && le.Uint64(f[VMDKGDOffset:]) == 1<<64-1,
+		"header", 0)
 	disk := make([]byte, le.Uint64(f[VMDKCapacity:])*vmdkSector)
 	grain := int64(le.Uint64(f[VMDKGrainSize:])) * vmdkSector
 	last, work, gd := int64(-1), make([]byte, vmdkTable), map[int64]uint32{}

@@ -6,8 +6,8 @@ import (
 	"hash/crc32"
 )
 
-// The volumes here are superblocks and nothing else: as much as libblkid and a reader of superblocks look at. Each stands in
-// sectors of 512 bytes from lba.
+// The volumes here are superblocks and nothing else: as much as libblkid and a reader of superblocks look at. Each
+// stands in sectors of 512 bytes from lba.
 
 const forgedUUID = "forged fs uuid.."
 

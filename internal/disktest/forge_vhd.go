@@ -7,8 +7,8 @@ import (
 	"unicode/utf16"
 )
 
-// Places of the fields of a footer. Spec: Microsoft, Virtual Hard Disk Image Format Specification 1.0, "Hard Disk Footer
-// Format".
+// Places of the fields of a footer. Spec: Microsoft, Virtual Hard Disk Image Format Specification 1.0, "Hard Disk
+// Footer Format".
 const (
 	VHDVersion      = 12
 	VHDDataOffset   = 16
@@ -53,8 +53,8 @@ type VHDLayout struct {
 	Block     int64 // bytes, 2 MiB when 0
 	Backwards bool  // the last block of the disk comes first in the file
 	Cut       bool  // the last block of the disk ends where the disk does
-	// Stored tells which sectors are in the file; nil for all of each block that is not zero. A sector that is not has garbage
-	// in its place.
+	// Stored tells which sectors are in the file; nil for all of each block that is not zero. A sector that is not has
+	// garbage in its place.
 	Stored func(sector int64) bool
 	ID     byte // 16 of these are the unique id
 	Parent *VHDParent

@@ -62,8 +62,8 @@ func (e VHDXEntry) Bytes() Forged {
 	return b
 }
 
-// Dirty puts entries into the log, from a place of it on, and marks the log as one to replay. Entries without a GUID get that of the log; their
-// tail is the place of the first one. It gives the places of the entries.
+// Dirty puts entries into the log, from a place of it on, and marks the log as one to replay. Entries without a GUID
+// get that of the log; their tail is the place of the first one. It gives the places of the entries.
 func (v *VHDX) Dirty(from int64, entries ...VHDXEntry) []int64 {
 	size := v.LogMiB * vhdxMiB
 	var places []int64
@@ -98,7 +98,8 @@ func (v *VHDX) PutLog(at int64, b []byte) int64 {
 	return at + int64(len(b))
 }
 
-// Sector is the 4 KiB of the file around a place, with a little-endian number of 8 bytes set there: what the log writes of a BAT entry.
+// Sector is the 4 KiB of the file around a place, with a little-endian number of 8 bytes set there: what the log writes
+// of a BAT entry.
 func (v *VHDX) Sector(at int64, value uint64) VHDXChange {
 	start := at / vhdxSector * vhdxSector
 	data := make([]byte, vhdxSector)

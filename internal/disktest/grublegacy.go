@@ -6,11 +6,12 @@ import (
 	"testing"
 )
 
-// grubLegacyDir is where scripts/install-tools.sh unpacks GRUB legacy. Its package is never installed: it drives out that of GRUB 2 and
-// writes to the boot disk of the machine.
+// grubLegacyDir is where scripts/install-tools.sh unpacks GRUB legacy. Its package is never installed: it drives out
+// that of GRUB 2 and writes to the boot disk of the machine.
 const grubLegacyDir = "/usr/local/lib/trueup-tests/grub-legacy"
 
-// GrubLegacy runs commands in the shell of GRUB legacy, with a raw image as its first hard disk, and returns what it printed.
+// GrubLegacy runs commands in the shell of GRUB legacy, with a raw image as its first hard disk, and returns what it
+// printed.
 func GrubLegacy(t testing.TB, image, commands string) string {
 	t.Helper()
 	shell := DataFile(t, filepath.Join(grubLegacyDir, "grub"))
@@ -20,7 +21,8 @@ func GrubLegacy(t testing.TB, image, commands string) string {
 	}
 	// The program is one for i386, and its loader is not where it looks for it.
 	libraries := filepath.Join(grubLegacyDir, "lib32")
-	return RunInput(t, commands, filepath.Join(libraries, "ld-linux.so.2"), "--library-path", libraries, shell, "--batch", "--no-floppy", "--device-map="+drives)
+	return RunInput(t, commands, filepath.Join(libraries, "ld-linux.so.2"), "--library-path", libraries, shell, "--batch",
+		"--no-floppy", "--device-map="+drives)
 }
 
 // GrubLegacyStage is the path of a file that GRUB legacy boots with: "stage1", "stage2", "e2fs_stage1_5".

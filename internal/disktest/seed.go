@@ -10,8 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// ShortDisk is a disk of size bytes that begins with data and is zero behind it: what a fuzz target makes of its input, so
-// that a disk of terabytes is a few bytes of seed.
+// ShortDisk is a disk of size bytes that begins with data and is zero behind it: what a fuzz target makes of its input,
+// so that a disk of terabytes is a few bytes of seed.
 func ShortDisk(data []byte, size int64) disk.Disk {
 	data = data[:min(int64(len(data)), size)]
 	return disk.New(size, 512, func(off int64) (disk.Run, error) {

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProcessorTime returns the processor time that f takes in its goroutine, as Scaled. Other work of the process does not count.
+// ProcessorTime returns the processor time that f takes in its goroutine, as Scaled. Other work of the process does not
+// count.
 func ProcessorTime(f func()) time.Duration {
 	spent := Spent()
 	f()

@@ -79,8 +79,8 @@ func Output(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-// RunLUKS is Run for qemu-img making an encrypted image. It measures the speed of the processor for the key, which a busy
-// machine can make fail; then it is run again.
+// RunLUKS is Run for qemu-img making an encrypted image. It measures the speed of the processor for the key, which a
+// busy machine can make fail; then it is run again.
 func RunLUKS(t testing.TB, args ...string) {
 	t.Helper()
 	WaitFor(t, "qemu-img to derive a key", func() bool {

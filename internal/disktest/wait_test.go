@@ -32,7 +32,8 @@ func ignored(t *testing.T, s syscall.Signal) bool {
 func TestDefaultSignals(t *testing.T) {
 	signals := []syscall.Signal{syscall.SIGINT, syscall.SIGHUP}
 	if os.Getenv(ignoringEnv) == "" {
-		again := exec.Command(Tool(t, "sh"), "-c", `trap '' INT HUP; exec "$@"`, "sh", os.Args[0], "-test.run=^TestDefaultSignals$")
+		again := exec.Command(Tool(t, "sh"), "-c", `trap '' INT HUP; exec "$@"`, "sh", os.Args[0],
+			"-test.run=^TestDefaultSignals$")
 		again.Env = append(os.Environ(), ignoringEnv+"=1")
 		out, err := again.CombinedOutput()
 		require.NoError(t, err, "%s", out)

@@ -11,7 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// Names of files stand in the steps of a boot: they must not move the cursor of a terminal. A chain is not longer than a screen.
+// Names of files stand in the steps of a boot: they must not move the cursor of a terminal. A chain is not longer than
+// a screen.
 func TestChainInText(t *testing.T) {
 	r := &report.Inspect{Disk: report.Disk{Table: report.Table{Scheme: "mbr"}, Boot: report.BootCode{Name: "empty"}}}
 	r.Chain = []report.BootLink{{Partition: 1, Text: "starts \\EFI\\\x1b]0;title\a.efi"}}

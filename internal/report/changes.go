@@ -130,8 +130,8 @@ func patchCells(p Patch, digits int) [3]string {
 	return [3]string{"0x" + strconv.FormatInt(p.Off, 16), cut(p.Old, digits), cut(p.New, digits)}
 }
 
-// patchRow prints a row as the other tables do, whose cells may have several lines. There can be tens of thousands of rows, which a table
-// in memory would take a third of all processor time for.
+// patchRow prints a row as the other tables do, whose cells may have several lines. There can be tens of thousands of
+// rows, which a table in memory would take a third of all processor time for.
 func (t *Text) patchRow(widths [3]int, cells [3]string, reason string) {
 	var lines [4][]string
 	height := 0
@@ -146,7 +146,8 @@ func (t *Text) patchRow(widths [3]int, cells [3]string, reason string) {
 				at[n] = lines[n][row]
 			}
 		}
-		l := " " + text.AlignRight.Apply(at[0], widths[0]) + "  " + text.AlignLeft.Apply(at[1], widths[1]) + "  " + text.AlignLeft.Apply(at[2], widths[2]) + "  " + at[3]
+		l := " " + text.AlignRight.Apply(at[0], widths[0]) + "  " + text.AlignLeft.Apply(at[1], widths[1]) + "  " +
+			text.AlignLeft.Apply(at[2], widths[2]) + "  " + at[3]
 		t.printf("%s\n", strings.TrimRight(l, " "))
 	}
 }
@@ -209,11 +210,13 @@ func (t *Text) Align(r *Align) {
 	if r.Subformat != "" {
 		name += " " + r.Subformat
 	}
-	t.para(2, "%s: %s, %s, %s, %s.", Safe(r.Dest), name, movedText(r.Moved), verifiedText[r.Verified], workText(r.Copied, r.Took))
+	t.para(2, "%s: %s, %s, %s, %s.", Safe(r.Dest), name, movedText(r.Moved), verifiedText[r.Verified],
+		workText(r.Copied, r.Took))
 	for _, m := range r.Moves {
 		t.printf("  partition %d: LBA %d -> %d\n", m.Partition, m.From/r.sector, m.To/r.sector)
 	}
-	if r.Command == "align" && slices.ContainsFunc(r.Findings, func(f align.Finding) bool { return f.Severity == align.Error }) {
+	if r.Command == "align" && slices.ContainsFunc(r.Findings,
+		func(f align.Finding) bool { return f.Severity == align.Error }) {
 		t.para(2, "  accepted with --allow-unbootable: what the errors above say")
 	}
 	if r.NewSize > r.OldSize {
@@ -227,7 +230,10 @@ func (t *Text) Align(r *Align) {
 	}
 }
 
-var verifiedText = map[string]string{"full": "every byte compared", "structure": "structures compared (--verify full compares every byte)"}
+var verifiedText = map[string]string{
+	"full":      "every byte compared",
+	"structure": "structures compared (--verify full compares every byte)",
+}
 
 // workText says how much data a copy was and how long it took.
 func workText(bytes int64, seconds float64) string {
@@ -248,7 +254,8 @@ func movedText(n int) string {
 func (t *Text) Verify(r *Verify) {
 	switch {
 	case !r.Equal:
-		t.printf("%s: %s differs from what %s would become:\n", t.paint(text.FgRed, "Different"), Safe(r.Dest), Safe(r.Source))
+		t.printf("%s: %s differs from what %s would become:\n", t.paint(text.FgRed, "Different"), Safe(r.Dest),
+			Safe(r.Source))
 		for _, d := range r.Differences {
 			t.printf("  ")
 			if d.Len == 0 {

@@ -40,7 +40,8 @@ func (r *Inspect) Stored(u *container.Usage, nonZero *int64) {
 		Pieces: u.Pieces, Unordered: u.Unordered, InFile: u.Whole.Alignment(), Complete: u.Complete,
 	}
 	for _, place := range u.Places {
-		i, _ := slices.BinarySearchFunc(r.Partitions, place.Number, func(p Partition, n int) int { return cmp.Compare(p.Number, n) })
+		i, _ := slices.BinarySearchFunc(r.Partitions, place.Number,
+			func(p Partition, n int) int { return cmp.Compare(p.Number, n) })
 		r.Partitions[i].InFile = place.Alignment()
 	}
 }

@@ -32,8 +32,11 @@ func inspect(t *testing.T, name string, d disk.Disk) *report.Inspect {
 	require.NoError(t, err)
 	goal := align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}
 	r := &report.Inspect{
-		Head:     report.Head{Origin: report.Origin{Schema: report.Schema, Command: "inspect"}},
-		Image:    report.Image{Path: name, Format: "raw", Size: d.Size(), SectorSize: d.SectorSize(), Files: []report.File{}, Chain: []report.Link{}},
+		Head: report.Head{Origin: report.Origin{Schema: report.Schema, Command: "inspect"}},
+		Image: report.Image{
+			Path: name, Format: "raw", Size: d.Size(), SectorSize: d.SectorSize(), Files: []report.File{},
+			Chain: []report.Link{},
+		},
 		Disk:     report.NewDisk(l, goal.Must, align.Check(l, goal)),
 		Refusals: []align.Finding{},
 	}
@@ -63,7 +66,8 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// All of them are legal disks, though not all can be moved. What is wrong with illegal ones is a matter of the hostile cases.
+// All of them are legal disks, though not all can be moved. What is wrong with illegal ones is a matter of the hostile
+// cases.
 func TestCorpusHasNoErrors(t *testing.T) {
 	for name, path := range disktest.Fixtures(t) {
 		for _, f := range inspect(t, name, disktest.Fixture(t, path)).Findings {
@@ -134,7 +138,8 @@ func TestCorpusAgreesWithBlkid(t *testing.T) {
 				if p.Volume == nil || slices.Contains([]string{"unknown", "disklabel", "ldm"}, p.Volume.Kind) {
 					continue
 				}
-				out := disktest.Output(t, "blkid", "--probe", "--output", "export", "--offset", fmt.Sprint(p.Start), "--size", fmt.Sprint(p.Size), raw)
+				out := disktest.Output(t, "blkid", "--probe", "--output", "export", "--offset", fmt.Sprint(p.Start), "--size",
+					fmt.Sprint(p.Size), raw)
 				want := map[string]string{}
 				for line := range strings.Lines(out) {
 					key, value, _ := strings.Cut(strings.TrimSpace(line), "=")

@@ -58,7 +58,10 @@ func TestListAgreesWithFdisk(t *testing.T) {
 			d := disktest.Fixture(t, path)
 			raw := disktest.Materialize(t, d)
 			r := inspect(t, raw, d)
-			columns := map[string]string{"mbr": "Device,Boot,Start,End,Sectors,Size,Id,Type", "gpt": "Device,Start,End,Sectors,Size,Type"}[r.Table.Scheme]
+			columns := map[string]string{
+				"mbr": "Device,Boot,Start,End,Sectors,Size,Id,Type",
+				"gpt": "Device,Start,End,Sectors,Size,Type",
+			}[r.Table.Scheme]
 			want := disktest.Output(t, "fdisk", "-lu", "-o", columns, raw)
 			got := listed(t, raw, d)
 			require.Len(t, fdiskRows(r.Table.Scheme, want), len(r.Partitions), want)
@@ -72,7 +75,8 @@ func TestListAgreesWithFdisk(t *testing.T) {
 }
 
 func TestListOfLargeSectors(t *testing.T) {
-	raw := disktest.Materialize(t, disk.New(64<<20, 512, func(int64) (disk.Run, error) { return disk.Run{Len: 64 << 20}, nil }))
+	raw := disktest.Materialize(t,
+		disk.New(64<<20, 512, func(int64) (disk.Run, error) { return disk.Run{Len: 64 << 20}, nil }))
 	disktest.RunInput(t, "g\nn\n1\n\n+20M\nn\n2\n7000\n+10M\nw\n", "fdisk", "-b", "4096", raw)
 	want := disktest.Output(t, "fdisk", "-b", "4096", "-lu", "-o", "Device,Start,End,Sectors,Size,Type", raw)
 	img, err := image.Open(raw, image.Options{Format: "raw"})
@@ -88,7 +92,10 @@ func TestListOfLargeSectors(t *testing.T) {
 // A number behind a number would be read as one: fdisk puts a p between.
 func TestListNames(t *testing.T) {
 	d := diskOf(100, part(1, 1, 2, align.Aligned))
-	for path, want := range map[string]string{"a/disk.img": " disk.img1 ", "disk2": " disk2p1 ", "vm.ova!a-1": " vm.ova!a-1p1 ", "x\x1b[2J": ` x\u001b[2J1 `} {
+	for path, want := range map[string]string{
+		"a/disk.img": " disk.img1 ", "disk2": " disk2p1 ",
+		"vm.ova!a-1": " vm.ova!a-1p1 ", "x\x1b[2J": ` x\u001b[2J1 `,
+	} {
 		var out bytes.Buffer
 		(&report.Text{W: &out, List: true}).Inspect(&report.Inspect{Image: report.Image{Path: path}, Disk: d})
 		require.Contains(t, out.String(), want)
@@ -143,10 +150,17 @@ func TestFewImpacts(t *testing.T) {
 func TestCostsOnAStorage(t *testing.T) {
 	for _, tc := range []struct{ fixture, storage, want, not string }{
 		{"xp-lba63-one-ntfs", "", "The storage works in blocks of its own", "On this storage"},
-		{"xp-lba63-one-ntfs", "netapp", "On this storage (NetApp WAFL, 4 KiB blocks) each 4 KiB cluster touches two 4 KiB blocks", "works in blocks of its own"},
+		{
+			"xp-lba63-one-ntfs", "netapp",
+			"On this storage (NetApp WAFL, 4 KiB blocks) each 4 KiB cluster touches two 4 KiB blocks",
+			"works in blocks of its own",
+		},
 		{"xp-lba63-one-ntfs", "flasharray", "that costs nothing: alignment does not matter to it", "instead of one"},
 		{"xp-lba63-one-ntfs", "128K", "trueup plan --boundary 128K xp-lba63-one-ntfs", "touches two units"},
-		{"logical-chain", "64K", "On this storage (blocks of 64 KiB), partitions 1, 5: one 4 KiB cluster in 16", "On this storage (blocks of 64 KiB) "},
+		{
+			"logical-chain", "64K", "On this storage (blocks of 64 KiB), partitions 1, 5: one 4 KiB cluster in 16",
+			"On this storage (blocks of 64 KiB) ",
+		},
 		{"unused-slots", "4K", "that costs nothing: no I/O touches more of its blocks than it must", "instead of one"},
 	} {
 		t.Run(fmt.Sprint(tc.fixture, " ", tc.storage), func(t *testing.T) {
@@ -157,12 +171,16 @@ func TestCostsOnAStorage(t *testing.T) {
 	}
 }
 
-// starts are findings of partitions, as align.Check makes them, with or without a cost on a storage with blocks of 4 KiB.
+// starts are findings of partitions, as align.Check makes them, with or without a cost on a storage with blocks of 4
+// KiB.
 func starts(costs ...string) []align.Finding {
 	var out []align.Finding
 	for i, c := range costs {
 		text, free := strings.CutPrefix(c, "free: ")
-		out = append(out, align.Finding{Subject: fmt.Sprintf("partition %d", i+1), Where: "starts somewhere", Cost: text, Free: free, Partition: i + 1})
+		out = append(out, align.Finding{
+			Subject: fmt.Sprintf("partition %d", i+1), Where: "starts somewhere", Cost: text,
+			Free: free, Partition: i + 1,
+		})
 	}
 	return out
 }
@@ -174,10 +192,20 @@ func TestCostsThatAreNone(t *testing.T) {
 		fs        []align.Finding
 		want, not string
 	}{
-		{"one cost", starts("it is slow", "it is slow"), "in the middle of them: it is slow. That is more work", "artitions 1, 2: "},
+		{
+			"one cost", starts("it is slow", "it is slow"), "in the middle of them: it is slow. That is more work",
+			"artitions 1, 2: ",
+		},
 		{"two costs", starts("it is slow", "it is late"), "partition 1: it is slow; partition 2: it is late. That is", ""},
-		{"one of them none", starts("it is slow", "free: it is well"), "it is slow. That is more work for most reads and writes. The guest can neither see nor fix this. Moving the partition fixes it.\nPartition 2: it is well.\n", ""},
-		{"none", starts("free: it is well", "free: it is well"), "Partition 2 starts somewhere.\nPartitions 1, 2: it is well.\n", "more work"},
+		{
+			"one of them none", starts("it is slow", "free: it is well"),
+			"it is slow. That is more work for most reads and writes. The guest can neither see nor fix this. Moving the " +
+				"partition fixes it.\nPartition 2: it is well.\n", "",
+		},
+		{
+			"none", starts("free: it is well", "free: it is well"),
+			"Partition 2 starts somewhere.\nPartitions 1, 2: it is well.\n", "more work",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := diskOf(10)
@@ -208,13 +236,19 @@ func TestPackageCommand(t *testing.T) {
 	}{
 		{"one is misaligned", []report.PackageDisk{good, bad}, true},
 		{"all are aligned", []report.PackageDisk{good, good}, false},
-		{"another is refused", []report.PackageDisk{bad, disk(align.Misaligned, align.Refused, align.Finding{Subject: "disk"})}, false},
+		{"another is refused", []report.PackageDisk{
+			bad,
+			disk(align.Misaligned, align.Refused, align.Finding{Subject: "disk"}),
+		}, false},
 		{"another is malformed", []report.PackageDisk{disk(align.Aligned, align.Repair), bad}, false},
 		{"another cannot be read", []report.PackageDisk{bad, {Error: &report.Error{Message: "x"}}}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var out bytes.Buffer
-			(&report.Text{W: &out}).PackageInspect(&report.PackageInspect{Package: report.Package{Path: "a.ova"}, Disks: tc.disks})
+			(&report.Text{W: &out}).PackageInspect(&report.PackageInspect{
+				Package: report.Package{Path: "a.ova"},
+				Disks:   tc.disks,
+			})
 			require.Equal(t, tc.want, strings.Contains(out.String(), "trueup align a.ova a-aligned.ova"))
 		})
 	}
@@ -224,7 +258,10 @@ func TestPackageCommand(t *testing.T) {
 func TestOnlyTheQuestionIsBold(t *testing.T) {
 	for _, width := range []int{10, 40, 100} {
 		var out bytes.Buffer
-		r := &report.Inspect{Disk: diskOf(10, part(1, 0, 5, align.Misaligned)), Advice: align.Advice{Action: align.Align, Text: strings.Repeat("more words ", 20)}}
+		r := &report.Inspect{
+			Disk:   diskOf(10, part(1, 0, 5, align.Misaligned)),
+			Advice: align.Advice{Action: align.Align, Text: strings.Repeat("more words ", 20)},
+		}
 		r.Boot.Text = "unknown"
 		(&report.Text{W: &out, Width: width, Color: true}).Inspect(r)
 		if width > 20 {
@@ -250,7 +287,8 @@ func TestVolumesAloneHaveNoBootCode(t *testing.T) {
 // Where there is nothing to judge, the text says what there is instead, and not that the disk is aligned.
 func TestNothingToJudge(t *testing.T) {
 	for content, want := range map[align.Content]string{
-		align.Blank:          "Nothing to judge: the disk is blank, with zeros where partition tables and file systems begin.",
+		align.Blank: "Nothing to judge: the disk is blank, with zeros where partition tables and file systems " +
+			"begin.",
 		align.UnknownContent: "Nothing to judge: there is no partition table, and no volume that trueup knows.",
 		align.NoPartitions:   "Nothing to judge: there is no partition inside of the extended one.",
 	} {
@@ -279,7 +317,10 @@ func TestNoCommandForTheMalformed(t *testing.T) {
 func TestDifferencesNameTheirPartitions(t *testing.T) {
 	l := &layout.Layout{Partitions: []boot.Partition{
 		{Partition: table.Partition{Number: 2, Kind: table.Extended, Range: disk.Range{Off: 4096, Len: 1 << 20}}},
-		{Partition: table.Partition{Number: 5, Kind: table.Logical, Range: disk.Range{Off: 8192, Len: 8192}}, Volume: &volume.Volume{Kind: volume.NTFS, Label: "SYSTEM"}},
+		{
+			Partition: table.Partition{Number: 5, Kind: table.Logical, Range: disk.Range{Off: 8192, Len: 8192}},
+			Volume:    &volume.Volume{Kind: volume.NTFS, Label: "SYSTEM"},
+		},
 	}}
 	r := &report.Verify{Source: "a", Dest: "b", Differences: report.NewDifferences([]verify.Difference{
 		{Range: disk.Range{Off: 512, Len: 512}, Text: "x"},
@@ -301,11 +342,13 @@ The copy was changed after it was made, or is one of another SOURCE: do not use 
 // Lines are broken between words, and commands are not broken.
 func TestNarrowTerminals(t *testing.T) {
 	r := &report.Inspect{Image: report.Image{Path: "/srv/templates/windows/xp.vmdk", Format: "vmdk"}, Disk: report.Disk{
-		Verdict: align.Misaligned, Boundary: align.DefaultBoundary, Table: report.Table{Scheme: "mbr", Signature: "0x58505031", Heads: 255, Sectors: 63},
+		Verdict: align.Misaligned, Boundary: align.DefaultBoundary,
+		Table: report.Table{Scheme: "mbr", Signature: "0x58505031", Heads: 255, Sectors: 63},
 	}}
 	var out bytes.Buffer
 	(&report.Text{W: &out, Width: 60}).Inspect(r)
-	require.Contains(t, out.String(), "\n  Table      MBR, disk signature 0x58505031, 255 heads, 63\n             sectors per track\n")
+	require.Contains(t, out.String(),
+		"\n  Table      MBR, disk signature 0x58505031, 255 heads, 63\n             sectors per track\n")
 	require.Contains(t, out.String(), "\nTo see what would change:\n  trueup plan /srv/templates/windows/xp.vmdk\n")
 	out.Reset()
 	(&report.Text{W: &out, Width: 100}).Inspect(r)

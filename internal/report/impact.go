@@ -34,8 +34,8 @@ type IO struct {
 	Sequential Touched `json:"sequential"`
 }
 
-// Touched is a number of blocks as the partition starts now, and when it starts on a block of the storage. The numbers are
-// fractions of powers of two, or of a small number, so that float64 holds what a reader needs.
+// Touched is a number of blocks as the partition starts now, and when it starts on a block of the storage. The numbers
+// are fractions of powers of two, or of a small number, so that float64 holds what a reader needs.
 type Touched struct {
 	Now     float64 `json:"now"`
 	Aligned float64 `json:"aligned"`
@@ -111,7 +111,8 @@ func (r *Inspect) AddImpacts(l *layout.Layout, s align.Storage) {
 
 func newImpact(i align.Impact) *Impact {
 	out := &Impact{
-		Storage: i.Storage.Name, StorageBlock: i.Storage.Block, Data: i.Data, Block: i.Block, Assumed: i.Assumed, Text: i.Text(),
+		Storage: i.Storage.Name, StorageBlock: i.Storage.Block, Data: i.Data, Block: i.Block, Assumed: i.Assumed,
+		Text: i.Text(),
 	}
 	for _, t := range i.Table() {
 		out.IO = append(out.IO, IO{t.Size, newTouched(t.Random), newTouched(t.Sequential)})
@@ -134,7 +135,9 @@ func (t *Text) impacts(ps []Partition) {
 		}
 		if first {
 			t.printf("\n")
-			t.para(0, "Blocks of %s of the storage (%s) that one I/O touches on average: now, and when the partition starts on one of them:",
+			t.para(0,
+				"Blocks of %s of the storage (%s) that one I/O touches on average: now, and when the partition starts on one of "+
+					"them:",
 				units.Format(p.Impact.StorageBlock), p.Impact.Storage)
 			first = false
 		}
@@ -150,7 +153,8 @@ func (t *Text) impacts(ps []Partition) {
 
 // costsAs reports whether two partitions have equal tables.
 func (p Partition) costsAs(q Partition) bool {
-	return q.Impact != nil && p.Impact.Block == q.Impact.Block && p.Impact.unit == q.Impact.unit && p.Impact.Assumed == q.Impact.Assumed && slices.Equal(p.Impact.IO, q.Impact.IO)
+	return q.Impact != nil && p.Impact.Block == q.Impact.Block && p.Impact.unit == q.Impact.unit &&
+		p.Impact.Assumed == q.Impact.Assumed && slices.Equal(p.Impact.IO, q.Impact.IO)
 }
 
 func (t *Text) impact(i *Impact, numbers []string) {
@@ -169,7 +173,8 @@ func (t *Text) impact(i *Impact, numbers []string) {
 	w.SetColumnConfigs(right)
 	for _, io := range i.IO {
 		w.AppendRow(table.Row{
-			units.Format(io.Size), t.blocks(io.Random), decimal(io.Random.Aligned), t.blocks(io.Sequential), decimal(io.Sequential.Aligned),
+			units.Format(io.Size), t.blocks(io.Random), decimal(io.Random.Aligned), t.blocks(io.Sequential),
+			decimal(io.Sequential.Aligned),
 		})
 	}
 	t.table(w)
@@ -209,7 +214,8 @@ func (t *Text) cost(fs []align.Finding) {
 	}
 	if len(costs.each) > 0 {
 		t.para(0, "The storage works in blocks of its own, and the guest's blocks start in the middle of them: %s. "+
-			"That is more work for most reads and writes. The guest can neither see nor fix this. Moving the partition fixes it.", costs.list())
+			"That is more work for most reads and writes. The guest can neither see nor fix this. Moving the partition fixes "+
+			"it.", costs.list())
 	}
 	for _, c := range free.each {
 		t.para(0, "%s: %s.", capital(partitions(c.numbers)), c.text)
@@ -234,7 +240,8 @@ func (t *Text) costOn(c *Costs, fs []align.Finding) {
 		if len(c.each) > 1 {
 			comma = ","
 		}
-		t.para(0, "On this storage (%s)%s %s. The guest can neither see nor fix this. Moving the partition fixes it.", c.Storage.About, comma, c.list())
+		t.para(0, "On this storage (%s)%s %s. The guest can neither see nor fix this. Moving the partition fixes it.",
+			c.Storage.About, comma, c.list())
 	case c.Storage.Block == units.SectorSize:
 		t.para(0, "On this storage (%s) that costs nothing: alignment does not matter to it.", c.Storage.About)
 	default:

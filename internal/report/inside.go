@@ -44,7 +44,8 @@ func (t *Text) inside(where string, v *Volume, d Disk) {
 	t.parts(v, d)
 }
 
-// parts list what a volume makes of its space, with places on the disk. What lies elsewhere, or in several pieces, has none.
+// parts list what a volume makes of its space, with places on the disk. What lies elsewhere, or in several pieces, has
+// none.
 func (t *Text) parts(v *Volume, d Disk) {
 	if len(v.Parts) == 0 {
 		return

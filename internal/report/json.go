@@ -10,9 +10,10 @@ import (
 	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
-// JSON writes one object, with an indent of two blanks. Values are exact; characters that a terminal would obey are written as
-// escapes, which JSON allows anywhere in a string. The bytes are otherwise those of encoding/json, which would hold them all in memory,
-// twice: the report of a disk with thousands of partitions is larger than all else that is known of it.
+// JSON writes one object, with an indent of two blanks. Values are exact; characters that a terminal would obey are
+// written as escapes, which JSON allows anywhere in a string. The bytes are otherwise those of encoding/json, which
+// would hold them all in memory, twice: the report of a disk with thousands of partitions is larger than all else that
+// is known of it.
 func JSON(w io.Writer, v any) error { return writeJSON(w, v, jsontext.WithIndent("  ")) }
 
 // Line writes one object in one line, for a stream of them. Its characters are those of JSON.
@@ -21,7 +22,8 @@ func Line(w io.Writer, v any) error { return writeJSON(w, v) }
 func writeJSON(w io.Writer, v any, more ...jsonv2.Options) error {
 	b := bufio.NewWriter(w)
 	// An encoder writes whole tokens, so that the escaper sees no part of a character.
-	err := jsonv2.MarshalWrite(escaper{b}, v, jsonv1.DefaultOptionsV1(), jsontext.EscapeForHTML(false), jsonv2.JoinOptions(more...))
+	err := jsonv2.MarshalWrite(escaper{b}, v, jsonv1.DefaultOptionsV1(), jsontext.EscapeForHTML(false),
+		jsonv2.JoinOptions(more...))
 	if err == nil {
 		err = b.WriteByte('\n')
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// TestJSONIsThatOfEncodingJSON compares the writer with the one of the library on every object, with all fields set and with
-// none.
+// TestJSONIsThatOfEncodingJSON compares the writer with the one of the library on every object, with all fields set and
+// with none.
 func TestJSONIsThatOfEncodingJSON(t *testing.T) {
 	for _, v := range []any{
 		&report.Inspect{}, &report.Plan{}, &report.Align{}, &report.Verify{}, &report.Failure{},
@@ -28,7 +28,16 @@ func TestJSONIsThatOfEncodingJSON(t *testing.T) {
 			require.Greater(t, n, 3)
 		})
 	}
-	for _, v := range []any{nil, 1, "<a&b>", []string{}, []string(nil), map[string]string{}, map[string]any{"a": []int{1}}, struct{}{}, []byte("x"), [2]int{1, 2}} {
+	for _, v := range []any{
+		nil, 1, "<a&b>",
+		[]string{},
+		[]string(nil),
+		map[string]string{},
+		map[string]any{"a": []int{1}},
+		struct{}{},
+		[]byte("x"),
+		[2]int{1, 2},
+	} {
 		requireLibrary(t, v)
 	}
 }

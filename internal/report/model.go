@@ -266,7 +266,10 @@ type Failure struct {
 
 // NewImage describes an opened image.
 func NewImage(img *image.Image) Image {
-	out := Image{Path: img.Path, Format: img.Format, Subformat: img.Subformat, Size: img.Disk.Size(), SectorSize: img.Disk.SectorSize(), Chain: []Link{}}
+	out := Image{
+		Path: img.Path, Format: img.Format, Subformat: img.Subformat, Size: img.Disk.Size(),
+		SectorSize: img.Disk.SectorSize(), Chain: []Link{},
+	}
 	for _, l := range img.Chain {
 		out.Chain = append(out.Chain, Link(l))
 	}
@@ -286,7 +289,8 @@ func NewImage(img *image.Image) Image {
 // NewDisk describes a layout. findings are those of align.Check.
 func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 	d := Disk{
-		Size: l.Size, Table: Table{Scheme: "none"}, Boundary: boundary, Verdict: align.Overall(l, boundary), Content: align.ContentOf(l),
+		Size: l.Size, Table: Table{Scheme: "none"}, Boundary: boundary, Verdict: align.Overall(l, boundary),
+		Content:  align.ContentOf(l),
 		Findings: orEmpty(findings), Partitions: []Partition{},
 		Boot:  BootCode{Name: l.Boot.Code.ID, Text: l.Boot.Code.Name, ReadsCHS: l.ReadsCHS(), Hands: l.Boot.Code.HandsOver},
 		Chain: make([]BootLink, 0, len(l.Boot.Chain)),
@@ -298,7 +302,10 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 		d.Volume = newVolume(l.Volume, 0)
 	}
 	if t := l.Table; t != nil {
-		d.Table = Table{Scheme: string(t.Scheme), GUID: t.GUID, Heads: l.Geometry.Heads, Sectors: l.Geometry.Sectors, SectorSize: t.SectorSize}
+		d.Table = Table{
+			Scheme: string(t.Scheme), GUID: t.GUID, Heads: l.Geometry.Heads, Sectors: l.Geometry.Sectors,
+			SectorSize: t.SectorSize,
+		}
 		if t.Scheme == table.MBR {
 			d.Table.Signature = fmt.Sprintf("0x%08x", t.Signature)
 		}
@@ -312,7 +319,8 @@ func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 
 func newPartition(p boot.Partition, sector, boundary int64) Partition {
 	out := Partition{
-		Number: p.Number, Kind: string(p.Kind), Active: p.Active, Type: p.TypeID(), TypeName: p.TypeName(), Name: p.Name, GUID: p.GUID,
+		Number: p.Number, Kind: string(p.Kind), Active: p.Active, Type: p.TypeID(), TypeName: p.TypeName(), Name: p.Name,
+		GUID:     p.GUID,
 		StartLBA: p.Off / sector, Start: p.Off, Size: p.Len, Alignment: units.Alignment(p.Off),
 		Aligned: Aligned{p.Off%align.Block == 0, p.Off%(64*units.KiB) == 0, p.Off%units.MiB == 0, p.Off%boundary == 0},
 	}
@@ -325,7 +333,10 @@ func newPartition(p boot.Partition, sector, boundary int64) Partition {
 
 // newVolume describes a volume that begins at byte at of the disk.
 func newVolume(v *volume.Volume, at int64) *Volume {
-	out := &Volume{Kind: string(v.Kind), Label: v.Label, UUID: v.UUID, Size: v.Size, Cluster: v.BlockSize, DataStart: v.DataStart}
+	out := &Volume{
+		Kind: string(v.Kind), Label: v.Label, UUID: v.UUID, Size: v.Size, Cluster: v.BlockSize,
+		DataStart: v.DataStart,
+	}
 	if v.Boot != nil {
 		out.Hidden = &v.Boot.Hidden
 	}
@@ -349,13 +360,17 @@ func newVolume(v *volume.Volume, at int64) *Volume {
 
 // NewChanges describes what a plan changes.
 func NewChanges(p *plan.Plan) Changes {
-	c := Changes{sector: p.SectorSize, OldSize: p.OldSize, NewSize: p.Size, Moved: len(p.Moves), Moves: []Move{}, Patches: []Patch{}}
+	c := Changes{
+		sector: p.SectorSize, OldSize: p.OldSize, NewSize: p.Size, Moved: len(p.Moves), Moves: []Move{},
+		Patches: []Patch{},
+	}
 	c.Moves, c.Patches = slices.Grow(c.Moves, len(p.Moves)), slices.Grow(c.Patches, len(p.Patches))
 	for _, m := range p.Moves {
 		c.Moves = append(c.Moves, Move{m.Partition, m.From, m.To, m.Len, m.Delta()})
 	}
 	for _, x := range p.Patches {
-		c.Patches = append(c.Patches, Patch{x.Off, len(x.New), hex.EncodeToString(x.Old), hex.EncodeToString(x.New), x.Reason})
+		c.Patches = append(c.Patches,
+			Patch{x.Off, len(x.New), hex.EncodeToString(x.Old), hex.EncodeToString(x.New), x.Reason})
 	}
 	return c
 }
@@ -373,7 +388,8 @@ func NewDifferences(ds []verify.Difference, l *layout.Layout) []Difference {
 func placeOf(d verify.Difference, l *layout.Layout) string {
 	var in *boot.Partition
 	for i, p := range l.Partitions {
-		if d.Len > 0 && p.Contains(disk.Range{Off: d.Off, Len: 1}) && (in == nil || p.Len < in.Len) { // logical ones lie in the extended one
+		// logical ones lie in the extended one
+		if d.Len > 0 && p.Contains(disk.Range{Off: d.Off, Len: 1}) && (in == nil || p.Len < in.Len) {
 			in = &l.Partitions[i]
 		}
 	}

@@ -180,11 +180,13 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 		t.printf("All disks of %s are aligned already; nothing was written.\n", Safe(r.Source))
 		return
 	}
-	t.para(2, "%s: a package of %s, %s, %s.", Safe(r.Dest), counted(len(r.Disks), "disk"), verifiedText[r.Verified], workText(r.Copied, r.Took))
+	t.para(2, "%s: a package of %s, %s, %s.", Safe(r.Dest), counted(len(r.Disks), "disk"), verifiedText[r.Verified],
+		workText(r.Copied, r.Took))
 	for _, d := range r.Disks {
 		t.packageDisk(d)
 	}
-	t.next("To prove it again later:   ", "trueup verify"+flags(r.Disks[0].Flags)+" "+shellQuote(r.Source)+" "+shellQuote(r.Dest))
+	t.next("To prove it again later:   ",
+		"trueup verify"+flags(r.Disks[0].Flags)+" "+shellQuote(r.Source)+" "+shellQuote(r.Dest))
 }
 
 func (t *Text) packageDisk(r *Align) {
@@ -214,7 +216,8 @@ func (t *Text) PackageVerify(r *PackageVerify) {
 		t.para(4, "%s", SafeMessage(d))
 	}
 	if r.Equal {
-		t.para(2, "%s is the package %s with these disks; its manifest and all other files are right.", Safe(r.Dest), Safe(r.Source))
+		t.para(2, "%s is the package %s with these disks; its manifest and all other files are right.", Safe(r.Dest),
+			Safe(r.Source))
 	}
 }
 

@@ -16,10 +16,16 @@ func TestPatchesLookLikeATable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var ps []Patch
 		hex := rapid.StringOfN(rapid.RuneFrom([]rune("0123456789abcdef")), 0, 80, -1)
-		word := rapid.SampledFrom([]string{"ntfs", "hidden sectors", "of partition 1:", "32256", "->", "Grün", "データ", strings.Repeat("long", 30), "x"})
+		word := rapid.SampledFrom([]string{
+			"ntfs", "hidden sectors", "of partition 1:", "32256", "->", "Grün", "データ",
+			strings.Repeat("long", 30), "x",
+		})
 		for range rapid.IntRange(1, 8).Draw(t, "patches") {
 			reason := strings.Join(rapid.SliceOfN(word, 1, 12).Draw(t, "words"), " ")
-			ps = append(ps, Patch{Off: rapid.Int64Min(0).Draw(t, "off"), Old: hex.Draw(t, "old"), New: hex.Draw(t, "new"), Reason: reason})
+			ps = append(ps, Patch{
+				Off: rapid.Int64Min(0).Draw(t, "off"), Old: hex.Draw(t, "old"), New: hex.Draw(t, "new"),
+				Reason: reason,
+			})
 		}
 		var got, want bytes.Buffer
 		x := Text{W: &got, Width: rapid.SampledFrom([]int{0, 40, 80, 100}).Draw(t, "width")}

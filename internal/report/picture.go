@@ -55,8 +55,8 @@ func stateOf(p Partition) state {
 	return extended
 }
 
-// segments cuts a disk into partitions and what lies between. A partition of a broken table that overlaps another or lies
-// beyond the end of the disk is cut, down to nothing.
+// segments cuts a disk into partitions and what lies between. A partition of a broken table that overlaps another or
+// lies beyond the end of the disk is cut, down to nothing.
 func segments(d Disk) []segment {
 	var solid, boxes []Partition
 	for _, p := range d.Partitions {
@@ -103,8 +103,8 @@ func between(from, to int64, boxes []Partition) []segment {
 	return out
 }
 
-// share gives each segment its part of the columns. What is too small for one gets one as long as there are enough: first
-// partitions, then gaps. False: there are more partitions than columns.
+// share gives each segment its part of the columns. What is too small for one gets one as long as there are enough:
+// first partitions, then gaps. False: there are more partitions than columns.
 func share(segs []segment, size int64, columns int) bool {
 	partitions := 0
 	for _, s := range segs {

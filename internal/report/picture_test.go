@@ -22,11 +22,17 @@ func part(number int, from, to int64, v align.Verdict) report.Partition {
 	if v == "" {
 		kind = "extended"
 	}
-	return report.Partition{Number: number, Kind: kind, Type: "0x83", Start: from * mib, Size: (to - from) * mib, Verdict: v}
+	return report.Partition{
+		Number: number, Kind: kind, Type: "0x83", Start: from * mib, Size: (to - from) * mib,
+		Verdict: v,
+	}
 }
 
 func diskOf(size int64, parts ...report.Partition) report.Disk {
-	return report.Disk{Size: size * mib, Boundary: 65536, Verdict: align.Misaligned, Table: report.Table{Scheme: "mbr"}, Partitions: parts}
+	return report.Disk{
+		Size: size * mib, Boundary: 65536, Verdict: align.Misaligned, Table: report.Table{Scheme: "mbr"},
+		Partitions: parts,
+	}
 }
 
 // drawn is the picture and its explanation, as inspect prints them.
@@ -62,13 +68,15 @@ func TestPictures(t *testing.T) {
 		{
 			"on a terminal with block characters",
 			report.Text{Columns: 44, Unicode: true},
-			diskOf(100, part(1, 10, 30, align.Misaligned), part(2, 30, 60, align.BelowBoundary), part(3, 60, 100, align.Aligned)),
+			diskOf(100, part(1, 10, 30, align.Misaligned), part(2, 30, 60, align.BelowBoundary),
+				part(3, 60, 100, align.Aligned)),
 			[]string{"  ▕····1▚▚▚▚▚▚▚2▒▒▒▒▒▒▒▒▒▒▒3███████████████▏", "  ▚ off 4K   ▒ off 64K   █ aligned   · free"},
 		},
 		{
 			"logical partitions in an extended one",
 			report.Text{Columns: 34},
-			diskOf(300, part(1, 0, 100, align.Aligned), part(2, 100, 300, ""), part(5, 110, 200, align.Misaligned), part(6, 210, 260, align.Aligned)),
+			diskOf(300, part(1, 0, 100, align.Aligned), part(2, 100, 300, ""), part(5, 110, 200, align.Misaligned),
+				part(6, 210, 260, align.Aligned)),
 			[]string{"  [1#########-5XXXXXXXX-6####----]", "  X off 4K   # aligned", "  - extended"},
 		},
 		{
@@ -91,7 +99,10 @@ func TestPictures(t *testing.T) {
 				}
 				return out
 			}()...),
-			[]string{"  [##########X#####]", "  X off 4K", "  # aligned", "  There are more partitions than columns: each one shows the worst of those in it."},
+			[]string{
+				"  [##########X#####]", "  X off 4K", "  # aligned",
+				"  There are more partitions than columns: each one shows the worst of those in it.",
+			},
 		},
 		{
 			"overlaps, and an end beyond the disk",
@@ -99,7 +110,12 @@ func TestPictures(t *testing.T) {
 			diskOf(20, part(1, 0, 10, align.Misaligned), part(2, 5, 8, align.Aligned), part(3, 15, 40, align.Aligned)),
 			[]string{"  [1XXXXXXXX#.....3####]", "  X off 4K   # aligned", "  . free"},
 		},
-		{"a start beyond the disk", report.Text{Columns: 24}, diskOf(20, part(1, 30, 40, align.Misaligned)), []string{"  [...................X]", "  X off 4K   . free"}},
+		{
+			"a start beyond the disk",
+			report.Text{Columns: 24},
+			diskOf(20, part(1, 30, 40, align.Misaligned)),
+			[]string{"  [...................X]", "  X off 4K   . free"},
+		},
 		{"no partition", report.Text{}, diskOf(20), nil},
 		{"no disk", report.Text{}, diskOf(0, part(1, 30, 40, align.Misaligned)), nil},
 	} {
@@ -109,11 +125,13 @@ func TestPictures(t *testing.T) {
 
 func TestPictureInColour(t *testing.T) {
 	d := diskOf(100, part(1, 0, 50, align.Misaligned), part(2, 50, 100, align.Aligned))
-	require.Equal(t, "  [\x1b[31m1XXXXXXX\x1b[0m\x1b[32m2#######\x1b[0m]", drawn(report.Text{Columns: 20, Color: true}, d)[0])
+	require.Equal(t, "  [\x1b[31m1XXXXXXX\x1b[0m\x1b[32m2#######\x1b[0m]",
+		drawn(report.Text{Columns: 20, Color: true}, d)[0])
 	require.Equal(t, 80, len(drawn(report.Text{}, d)[0])-len("[]")+2, "80 columns where there is no terminal")
 }
 
-// Whatever a table says, a picture has the width of the terminal, shows every partition if there is room, and does not panic.
+// Whatever a table says, a picture has the width of the terminal, shows every partition if there is room, and does not
+// panic.
 func TestPicturesOfRandomDisks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		columns := rapid.IntRange(1, 200).Draw(t, "columns")
@@ -122,7 +140,10 @@ func TestPicturesOfRandomDisks(t *testing.T) {
 		d := report.Disk{Size: size, Boundary: 65536, Table: report.Table{Scheme: "mbr"}}
 		solid := 0
 		for i := range rapid.IntRange(1, 60).Draw(t, "partitions") {
-			p := part(i+1, 0, 0, rapid.SampledFrom([]align.Verdict{"", align.Aligned, align.BelowBoundary, align.Misaligned}).Draw(t, "verdict"))
+			p := part(i+1, 0, 0, rapid.SampledFrom([]align.Verdict{
+				"", align.Aligned, align.BelowBoundary,
+				align.Misaligned,
+			}).Draw(t, "verdict"))
 			p.Start, p.Size = off.Draw(t, "start"), off.Draw(t, "length")
 			d.Partitions = append(d.Partitions, p)
 			if p.Verdict != "" {

@@ -28,7 +28,10 @@ type Reference struct {
 func NewReferences(p *plan.Plan, l *layout.Layout) []Reference {
 	out := []Reference{}
 	for _, r := range p.References(l) {
-		x := Reference{Kind: r.Kind, Partition: r.Partition, File: r.File, Off: r.Off, Points: r.Points, Target: r.Target, To: r.To, Stays: r.Stays}
+		x := Reference{
+			Kind: r.Kind, Partition: r.Partition, File: r.File, Off: r.Off, Points: r.Points, Target: r.Target,
+			To: r.To, Stays: r.Stays,
+		}
 		if r.Disk != 0 {
 			x.Disk = fmt.Sprintf("0x%08x", r.Disk)
 		}

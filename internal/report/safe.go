@@ -12,8 +12,8 @@ import (
 // maxText is how much of a text from an image is shown, in characters.
 const maxText = 256
 
-// Safe makes a text from an image fit for a terminal: what could move the cursor, change the title or reverse the line is
-// shown escaped, and the text is cut.
+// Safe makes a text from an image fit for a terminal: what could move the cursor, change the title or reverse the line
+// is shown escaped, and the text is cut.
 func Safe(s string) string {
 	n := 0
 	for i := range s {
@@ -41,8 +41,8 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// dangerous are control characters of both sets, and format characters such as those that reverse the direction of text.
-// The last two of each plane are no characters, and XML forbids the first pair.
+// dangerous are control characters of both sets, and format characters such as those that reverse the direction of
+// text. The last two of each plane are no characters, and XML forbids the first pair.
 func dangerous(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' || r&0xfffe == 0xfffe
 }

@@ -9,10 +9,11 @@ import (
 	"github.com/trueup/trueup/internal/image"
 )
 
-// AlignCommand is the command line that makes an aligned copy of the image or package at path. Where the name is that of another format,
-// it says which one to keep.
+// AlignCommand is the command line that makes an aligned copy of the image or package at path. Where the name is that
+// of another format, it says which one to keep.
 func AlignCommand(path, format string, fs []string) string {
-	if named := image.SuffixFormat(AlignedName(path)); named != "" && named != format && image.SuffixFormat("."+format) == format {
+	if named := image.SuffixFormat(AlignedName(path)); named != "" && named != format &&
+		image.SuffixFormat("."+format) == format {
 		fs = append(slices.Clone(fs), "--to", format)
 	}
 	return "trueup align" + flags(fs) + " " + shellQuote(path) + " " + shellQuote(AlignedName(path))
@@ -23,8 +24,8 @@ func AlignPackageCommand(path string, fs []string) string {
 	return "trueup align" + flags(fs) + " " + shellQuote(path) + " " + shellQuote(AlignedPackage(path))
 }
 
-// AlignedPackage suggests a name for the copy of a package. It is an archive, also that of an OVF with loose files: beside their
-// originals these could not keep their names, which the OVF has.
+// AlignedPackage suggests a name for the copy of a package. It is an archive, also that of an OVF with loose files:
+// beside their originals these could not keep their names, which the OVF has.
 func AlignedPackage(path string) string {
 	path = AlignedName(path)
 	if dot := strings.LastIndexByte(path, '.'); dot > strings.LastIndexByte(path, '/') {
@@ -36,7 +37,8 @@ func AlignedPackage(path string) string {
 // AlignedMark is what the names of copies have behind those of their sources.
 const AlignedMark = "-aligned"
 
-// AlignedName suggests a name for the copy. A disk inside of a package gets one beside the package, a block device one in the current folder.
+// AlignedName suggests a name for the copy. A disk inside of a package gets one beside the package, a block device one
+// in the current folder.
 func AlignedName(path string) string {
 	if strings.HasPrefix(path, "/dev/") && !strings.HasPrefix(path, "/dev/shm/") {
 		return path[strings.LastIndexByte(path, '/')+1:] + AlignedMark + ".img"
@@ -55,9 +57,10 @@ func AlignedName(path string) string {
 	return path[:dot] + AlignedMark + path[dot:]
 }
 
-// shellQuote makes a path that can be pasted into bash, ksh or zsh: the shell gives exactly the same bytes back, but for a
-// leading dash, which gets "./" so that no flag is read. What it returns is one line of text that no terminal obeys, and it
-// is not cut. NUL is no part of a name. No result has a semicolon, for which some spreadsheets cut a line of CSV in two.
+// shellQuote makes a path that can be pasted into bash, ksh or zsh: the shell gives exactly the same bytes back, but
+// for a leading dash, which gets "./" so that no flag is read. What it returns is one line of text that no terminal
+// obeys, and it is not cut. NUL is no part of a name. No result has a semicolon, for which some spreadsheets cut a line
+// of CSV in two.
 func shellQuote(s string) string {
 	if strings.HasPrefix(s, "-") {
 		s = "./" + s
@@ -70,7 +73,8 @@ func shellQuote(s string) string {
 		return "''"
 	case strings.ContainsFunc(s, escaped) || !utf8.ValidString(s):
 		return ansiQuote(s)
-	case s[0] != '=' && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }): // zsh looks for a command behind =
+	// zsh looks for a command behind =
+	case s[0] != '=' && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }):
 		return s
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
@@ -79,8 +83,8 @@ func shellQuote(s string) string {
 // escaped tells which characters stand between plain quotes not at all.
 func escaped(r rune) bool { return dangerous(r) || r == ';' }
 
-// ansiQuote writes what has no other form: $'…', where \xHH is a byte in every locale. An exclamation mark is one too, since older
-// shells take it for their history there.
+// ansiQuote writes what has no other form: $'…', where \xHH is a byte in every locale. An exclamation mark is one too,
+// since older shells take it for their history there.
 func ansiQuote(s string) string {
 	var b strings.Builder
 	b.WriteString("$'")

@@ -16,7 +16,8 @@ import (
 	"github.com/trueup/trueup/internal/table"
 )
 
-// both reports on a disk as scan does at first, and as inspect does. Findings and the boot chain are left out: a survey has fewer, and none.
+// both reports on a disk as scan does at first, and as inspect does. Findings and the boot chain are left out: a survey
+// has fewer, and none.
 func both(t *testing.T, d disk.Disk) (survey, full report.Disk) {
 	t.Helper()
 	goal := align.Goal{Must: align.DefaultBoundary, Want: align.DefaultBoundary}
@@ -41,7 +42,10 @@ func TestSurveySaysWhatInspectSays(t *testing.T) {
 }
 
 func TestSurveyOfTheCorpus(t *testing.T) {
-	for _, dir := range []string{"cdi", "dftt", "dfvfs", "discutils", "glance", "gptman", "imagemounter", "keramics", "libldm", "mbrman", "osv-scalibr", "qemu", "vmdk-rs"} {
+	for _, dir := range []string{
+		"cdi", "dftt", "dfvfs", "discutils", "glance", "gptman", "imagemounter", "keramics",
+		"libldm", "mbrman", "osv-scalibr", "qemu", "vmdk-rs",
+	} {
 		t.Run(dir, func(t *testing.T) {
 			set := disktest.CorpusSet(t, dir)
 			list, err := os.ReadDir(set)

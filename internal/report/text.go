@@ -64,8 +64,8 @@ func (t *Text) wrap(indent int, s string) []string {
 	return lines
 }
 
-// lead prints a paragraph that begins with painted words. They are painted when the lines are there: wrapping paints every line behind
-// the first of several words.
+// lead prints a paragraph that begins with painted words. They are painted when the lines are there: wrapping paints
+// every line behind the first of several words.
 func (t *Text) lead(c text.Color, words, s string) {
 	lines := t.wrap(0, words+" "+s)
 	if rest, ok := strings.CutPrefix(lines[0], words); ok {
@@ -147,7 +147,8 @@ func (t *Text) verdict(d Disk) {
 	case d.Verdict == align.Aligned:
 		t.printf("%s %s starts on a multiple of %s.\n", t.paint(text.FgGreen, "Aligned:"), every, boundary)
 	case d.Verdict == align.BelowBoundary:
-		t.para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.paint(text.FgYellow, "Partly aligned:"), which, start, boundary)
+		t.para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.paint(text.FgYellow, "Partly aligned:"), which,
+			start, boundary)
 	default:
 		t.para(2, "%s %s %s off a 4 KiB boundary.", t.paint(text.FgRed, "Misaligned:"), which, start)
 	}
@@ -158,7 +159,8 @@ func contentText(d Disk) string {
 	switch {
 	case d.Content == align.Blank:
 		return "the disk is blank, with zeros where partition tables and file systems begin"
-	case d.Content == align.UnknownContent && slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == image.CodeHidden }):
+	case d.Content == align.UnknownContent &&
+		slices.ContainsFunc(d.Findings, func(f align.Finding) bool { return f.Code == image.CodeHidden }):
 		return "the image has data that read as zeros, and nothing else is known of the disk"
 	case d.Content == align.UnknownContent && d.Table.Scheme == "none":
 		return "there is no partition table, and no volume that trueup knows"
@@ -193,7 +195,8 @@ func (t *Text) details(i Image) {
 func (t *Text) disk(d Disk) {
 	switch d.Table.Scheme {
 	case "mbr":
-		t.fact("Table", fmt.Sprintf("MBR, disk signature %s, %d heads, %d sectors per track", d.Table.Signature, d.Table.Heads, d.Table.Sectors))
+		t.fact("Table", fmt.Sprintf("MBR, disk signature %s, %d heads, %d sectors per track", d.Table.Signature,
+			d.Table.Heads, d.Table.Sectors))
 	case "gpt":
 		t.fact("Table", fmt.Sprintf("GPT, disk GUID %s, %d-byte sectors", d.Table.GUID, d.Table.SectorSize))
 	default:

@@ -31,7 +31,8 @@ var suffixes = map[string]int64{
 	"T": TiB, "TB": TiB, "TIB": TiB,
 }
 
-var errSize = errors.New(`want a whole number of bytes, or one with K, M, G, T (powers of 1024) or s (512-byte sectors)`)
+var errSize = errors.New(
+	"want a whole number of bytes, or one with K, M, G, T (powers of 1024) or s (512-byte sectors)")
 
 // Parse reads "64K", "1M", "65536" or "63s" and gives bytes.
 func Parse(s string) (int64, error) {

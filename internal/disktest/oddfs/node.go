@@ -108,7 +108,9 @@ func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sys
 }
 
 // Create makes a file.
-func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (
+	*fs.Inode, fs.FileHandle, uint32, syscall.Errno,
+) {
 	if errno := n.s.begin("create", name); errno != 0 {
 		return nil, nil, 0, errno
 	}
@@ -137,7 +139,9 @@ func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
 }
 
 // Link gives a second name.
-func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, out *fuse.EntryOut) (
+	*fs.Inode, syscall.Errno,
+) {
 	if errno := n.s.begin("link", name); errno != 0 {
 		return nil, errno
 	}
@@ -153,7 +157,9 @@ func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, o
 }
 
 // Rename gives another name.
-func (n *node) Rename(ctx context.Context, name string, to fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+func (n *node) Rename(
+	ctx context.Context, name string, to fs.InodeEmbedder, newName string, flags uint32,
+) syscall.Errno {
 	op := "rename"
 	if flags != 0 {
 		op = "rename2"

@@ -1,10 +1,10 @@
 //go:build linux && !386
 
-// Package oddfs is a file system with the manners of others: networks, shared folders of hypervisors, drivers in user space. It shows
-// a folder, and does less with it, or else, than a disk's own file system would.
+// Package oddfs is a file system with the manners of others: networks, shared folders of hypervisors, drivers in user
+// space. It shows a folder, and does less with it, or else, than a disk's own file system would.
 //
-// A test runs programs on it and looks at the folder behind it: a process that uses its own mount can wait for itself, even for the
-// moment in which a child of it changes to a folder there (exec.Cmd.Dir).
+// A test runs programs on it and looks at the folder behind it: a process that uses its own mount can wait for itself,
+// even for the moment in which a child of it changes to a folder there (exec.Cmd.Dir).
 package oddfs
 
 import (
@@ -26,13 +26,13 @@ import (
 
 // Manners say what a file system does otherwise. The zero value is a good one.
 type Manners struct {
-	// Fail has the error of an operation: "link", "rename" without flags, "rename2" with some, "lock", "fsyncdir", "statfs", "chmod",
-	// "unlink", "create". A name behind it means that file only: "unlink .x.partial".
+	// Fail has the error of an operation: "link", "rename" without flags, "rename2" with some, "lock", "fsyncdir",
+	// "statfs", "chmod", "unlink", "create". A name behind it means that file only: "unlink .x.partial".
 	Fail map[string]syscall.Errno
 	// Lost has the error of an operation that was carried out all the same, as when the answer of a server is lost.
 	Lost map[string]syscall.Errno
-	// Interrupted has the first, second, fourth, eighth … operation of a kind fail with EINTR: ever fewer, since a call that needs
-	// several of them would be interrupted for ever otherwise.
+	// Interrupted has the first, second, fourth, eighth … operation of a kind fail with EINTR: ever fewer, since a call
+	// that needs several of them would be interrupted for ever otherwise.
 	Interrupted bool
 	// Short has reads and writes do a part of what is asked.
 	Short bool
@@ -117,8 +117,8 @@ func Mount(t testing.TB, behind string, m Manners) (mounted string) {
 // maxTransfer is how many bytes a call can have.
 const maxTransfer = 128 << 10
 
-// attach mounts as root does it. For an ordinary user fusermount3 does it later, and end is nil. The descriptor must not get to the
-// programs that tests start: a mount lives as long as any process has it.
+// attach mounts as root does it. For an ordinary user fusermount3 does it later, and end is nil. The descriptor must
+// not get to the programs that tests start: a mount lives as long as any process has it.
 func attach(t testing.TB, mounted string) (place string, end func(), err error) {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)

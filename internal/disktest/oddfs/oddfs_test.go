@@ -21,19 +21,33 @@ func TestManners(t *testing.T) {
 		script  string
 		says    string // on standard error; empty: the script succeeds
 	}{
-		"none":     {oddfs.Manners{}, `echo text >a && ln a b && mv a c && cmp b c && rm b && test "$(cat c)" = text`, ""},
-		"caseless": {oddfs.Manners{Caseless: true}, `echo text >Name && test "$(cat NAME)" = text && rm name && ! test -e Name`, ""},
-		"short":    {oddfs.Manners{Short: true}, `seq 100000 >a && seq 100000 | cmp - a`, ""},
+		"none": {oddfs.Manners{}, `echo text >a && ln a b && mv a c && cmp b c && rm b && test "$(cat c)" = text`, ""},
+		"caseless": {
+			oddfs.Manners{Caseless: true},
+			`echo text >Name && test "$(cat NAME)" = text && rm name && ! test -e Name`, "",
+		},
+		"short": {oddfs.Manners{Short: true}, `seq 100000 >a && seq 100000 | cmp - a`, ""},
 		"capacity": {
-			oddfs.Manners{Capacity: 8 << 20}, `truncate -s 6M a && test "$(df -k --output=avail . | tail -n 1)" -lt 2100 && rm a &&` +
+			oddfs.Manners{Capacity: 8 << 20},
+			`truncate -s 6M a && test "$(df -k --output=avail . | tail -n 1)" -lt 2100 && rm a &&` +
 				` test "$(df -k --output=avail . | tail -n 1)" -gt 8100`, "",
 		},
-		"no links": {oddfs.Manners{Fail: map[string]syscall.Errno{"link": syscall.EPERM}}, `echo text >a && ln a b`, "Operation not permitted"},
-		"no name":  {oddfs.Manners{Fail: map[string]syscall.Errno{"unlink a": syscall.EIO}}, `echo text >b && rm b && echo text >a && rm a`, "Input/output error"},
-		"lost":     {oddfs.Manners{Lost: map[string]syscall.Errno{"unlink": syscall.EIO}}, `echo text >a; rm a; test -e a || echo gone >&2; false`, "gone"},
-		"leases":   {oddfs.Manners{Leases: true}, `echo text >a && exec 7<a && ln a b && cat a`, "Invalid argument"},
-		"closed":   {oddfs.Manners{Leases: true}, `echo text >a && ln a b && cmp a b`, ""},
-		"upgrade":  {oddfs.Manners{NoUpgrade: true}, `sqlite3 a "pragma busy_timeout=0; create table t(x)"`, "locked"},
+		"no links": {
+			oddfs.Manners{Fail: map[string]syscall.Errno{"link": syscall.EPERM}},
+			`echo text >a && ln a b`,
+			"Operation not permitted",
+		},
+		"no name": {
+			oddfs.Manners{Fail: map[string]syscall.Errno{"unlink a": syscall.EIO}},
+			`echo text >b && rm b && echo text >a && rm a`, "Input/output error",
+		},
+		"lost": {
+			oddfs.Manners{Lost: map[string]syscall.Errno{"unlink": syscall.EIO}},
+			`echo text >a; rm a; test -e a || echo gone >&2; false`, "gone",
+		},
+		"leases":  {oddfs.Manners{Leases: true}, `echo text >a && exec 7<a && ln a b && cat a`, "Invalid argument"},
+		"closed":  {oddfs.Manners{Leases: true}, `echo text >a && ln a b && cmp a b`, ""},
+		"upgrade": {oddfs.Manners{NoUpgrade: true}, `sqlite3 a "pragma busy_timeout=0; create table t(x)"`, "locked"},
 		"locks": {
 			oddfs.Manners{Mandatory: true}, `echo text >a && exec 7<>a && flock -x 7 && cat a`, "Permission denied",
 		},
