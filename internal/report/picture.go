@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// state is what a column of a picture shows, the one to show first when several share a column last.
+// state is what a column of a picture shows: the highest of what lies in it.
 type state int
 
 const (
@@ -34,134 +34,116 @@ var glyphs = [...]struct {
 	below: {"▒", "+", text.FgYellow}, misaligned: {"▚", "X", text.FgRed},
 }
 
+// states has the verdicts of partitions; one without a verdict is extended.
+var states = map[align.Verdict]state{
+	align.Misaligned: misaligned, align.BelowBoundary: below, align.Aligned: aligned,
+	align.NothingToJudge: extended, "": extended,
+}
+
 // segment is a stretch of a disk with one state. Bytes.
 type segment struct {
-	off, len int64
-	state    state
-	number   int // of the partition, 0 for none
-	columns  int
+	off, len       int64
+	state          state
+	number         int // of the partition, 0 for none
+	columns, least int
+	rest           int64 // of the division that gave columns; the largest is rounded up first
 }
 
-func stateOf(p Partition) state {
-	switch p.Verdict {
-	case align.Misaligned:
-		return misaligned
-	case align.BelowBoundary:
-		return below
-	case align.Aligned:
-		return aligned
-	case align.NothingToJudge:
-	}
-	return extended
-}
-
-// segments cuts a disk into partitions and what lies between. A partition of a broken table that overlaps another or
-// lies beyond the end of the disk is cut, down to nothing.
-func segments(d Disk) []segment {
-	var solid, boxes []Partition
-	for _, p := range d.Partitions {
-		if stateOf(p) == extended {
-			boxes = append(boxes, p)
-		} else {
-			solid = append(solid, p)
-		}
-	}
-	for _, ps := range [][]Partition{solid, boxes} {
-		slices.SortStableFunc(ps, func(a, b Partition) int { return cmp.Compare(a.Start, b.Start) })
-	}
-	var out []segment
+// segments divides a disk into partitions, extended and free space. A partition of a broken table that overlaps
+// another or lies beyond the end of the disk is cut, down to nothing.
+func segments(d Disk) (out []segment) {
+	sorted := slices.Clone(d.Partitions)
+	slices.SortStableFunc(sorted, func(a, b Partition) int { return cmp.Compare(a.Start, b.Start) })
+	// A GPT can have 16,384 partitions, and an extended one is rare.
+	boxes := slices.DeleteFunc(slices.Clone(sorted), func(p Partition) bool { return states[p.Verdict] != extended })
 	at := int64(0)
-	for _, p := range solid {
-		start := min(max(p.Start, at), d.Size)
-		end := start
-		if p.Start < d.Size {
-			end = max(start, p.Start+min(p.Size, d.Size-p.Start))
-		}
-		out = append(out, between(at, start, boxes)...)
-		out = append(out, segment{off: start, len: end - start, state: stateOf(p), number: p.Number})
-		at = end
-	}
-	return append(out, between(at, d.Size, boxes)...)
-}
-
-// between cuts what no partition has into extended and free space.
-func between(from, to int64, boxes []Partition) []segment {
-	var out []segment
-	add := func(end int64, s state) {
-		if end > from {
-			out = append(out, segment{off: from, len: end - from, state: s})
-			from = end
+	add := func(end int64, s state, number int) {
+		if end > at || number > 0 {
+			out = append(out, segment{off: at, len: end - at, state: s, number: number})
+			at = end
 		}
 	}
-	for _, b := range boxes {
-		if b.Start < to {
-			add(b.Start, free)
-			add(min(b.Start+min(b.Size, to-b.Start), to), extended)
+	fill := func(to int64) {
+		for _, b := range boxes {
+			add(min(b.Start, to), free, 0)
+			add(b.Start+min(b.Size, to-b.Start), extended, 0)
+		}
+		add(to, free, 0)
+	}
+	for _, p := range sorted {
+		if s := states[p.Verdict]; s != extended {
+			fill(min(max(p.Start, at), d.Size))
+			add(max(at, p.Start+min(p.Size, d.Size-p.Start)), s, p.Number)
 		}
 	}
-	add(to, free)
+	fill(d.Size)
 	return out
 }
 
 // share gives each segment its part of the columns. What is too small for one gets one as long as there are enough:
 // first partitions, then gaps. False: there are more partitions than columns.
 func share(segs []segment, size int64, columns int) bool {
-	partitions := 0
-	for _, s := range segs {
-		if s.number > 0 {
-			partitions++
-		}
-	}
-	if partitions > columns || size <= 0 {
-		return false
-	}
-	gaps := len(segs) <= columns
-	rest := make([]uint64, len(segs)) // of the division, for those that may be rounded up
-	least := make([]int, len(segs))
-	left := columns
+	left, needed := columns, 0
 	for i := range segs {
 		s := &segs[i]
-		s.columns, rest[i] = scale(s.len, size, columns)
-		if gaps || s.number > 0 {
-			least[i] = 1
+		s.columns, s.rest = scale(s.len, size, columns)
+		if s.number > 0 || len(segs) <= columns {
+			s.least = 1
 		}
-		if s.columns < least[i] {
-			s.columns, rest[i] = least[i], 0
+		if s.columns < s.least {
+			s.columns, s.rest = s.least, 0
 		}
 		left -= s.columns
+		needed += s.least
+	}
+	if needed > columns {
+		return false
 	}
 	for ; left > 0; left-- {
-		i := slices.Index(rest, slices.Max(rest))
-		segs[i].columns++
-		rest[i] = 0
+		s := most(segs, func(s segment) int64 { return s.rest })
+		s.columns++
+		s.rest = 0
 	}
 	for ; left < 0; left++ {
-		widest(segs, least).columns--
+		most(segs, func(s segment) int64 { return int64(s.columns * min(s.columns-s.least, 1)) }).columns--
 	}
 	return true
 }
 
-// widest is the segment that can best spare a column.
-func widest(segs []segment, least []int) *segment {
-	best := -1
+// most returns the first segment with the highest value.
+func most(segs []segment, value func(s segment) int64) *segment {
+	best := 0
 	for i, s := range segs {
-		if s.columns > least[i] && (best < 0 || s.columns > segs[best].columns) {
+		if value(s) > value(segs[best]) {
 			best = i
 		}
 	}
 	return &segs[best]
 }
 
-// scale is n*columns/size and the rest; n is at most size.
-func scale(n, size int64, columns int) (int, uint64) {
+// scale returns n*columns/size and the rest; n is at most size.
+func scale(n, size int64, columns int) (int, int64) {
 	hi, lo := bits.Mul64(ondisk.U64(n), ondisk.U64(int64(columns)))
-	q, r := bits.Div64(hi, lo, ondisk.U64(size))
-	return int(ondisk.I64(q)), r
+	q, r := bits.Div64(hi, lo, ondisk.U64(max(size, 1)))
+	return int(ondisk.I64(q)), ondisk.I64(r)
+}
+
+// crowded shows more partitions than columns: each column has the worst of what lies in it.
+func crowded(segs []segment, size int64, columns int) []segment {
+	out := slices.Repeat([]segment{{columns: 1}}, columns)
+	for _, s := range segs {
+		first, _ := scale(s.off, size, columns)
+		last, _ := scale(s.off+max(s.len, 1)-1, size, columns)
+		for i := min(first, columns-1); i <= min(last, columns-1); i++ {
+			out[i].state = max(out[i].state, s.state)
+		}
+	}
+	return out
 }
 
 // key is what the explanation of a picture must say.
 type key struct {
-	seen    map[state]bool
+	seen    [misaligned + 1]bool
 	crowded bool
 }
 
@@ -181,35 +163,18 @@ func (t *Text) bar(d Disk, columns int, k *key) string {
 		if n := strconv.Itoa(s.number); s.number > 0 && len(n) < s.columns {
 			label = n
 		}
-		b.WriteString(t.paint(glyphs[s.state].color, label+strings.Repeat(t.glyph(s.state), s.columns-len(label))))
+		b.WriteString(t.stretch(s.state, label, s.columns))
 	}
 	return b.String()
 }
 
-// crowded shows more partitions than columns: each column has the worst of what lies in it.
-func crowded(segs []segment, size int64, columns int) []segment {
-	out := make([]segment, columns)
-	for i := range out {
-		out[i].columns = 1
-	}
-	for _, s := range segs {
-		if size <= 0 {
-			break
-		}
-		first, _ := scale(s.off, size, columns)
-		last, _ := scale(s.off+max(s.len, 1)-1, size, columns)
-		for i := min(first, columns-1); i <= min(last, columns-1); i++ {
-			out[i].state = max(out[i].state, s.state)
-		}
-	}
-	return out
-}
-
-func (t *Text) glyph(s state) string {
+// stretch is a label and glyphs up to so many columns.
+func (t *Text) stretch(s state, label string, columns int) string {
+	glyph := glyphs[s].plain
 	if t.Unicode {
-		return glyphs[s].block
+		glyph = glyphs[s].block
 	}
-	return glyphs[s].plain
+	return t.paint(glyphs[s].color, label+strings.Repeat(glyph, columns-len(label)))
 }
 
 // picture draws disks to one scale, one line each, and explains the characters.
@@ -219,20 +184,16 @@ func (t *Text) picture(disks []Disk, names ...string) {
 	for i, d := range disks {
 		indent, largest, partitions = max(indent, len(names[i])), max(largest, d.Size), max(partitions, len(d.Partitions))
 	}
-	columns := t.Columns
-	if columns == 0 {
-		columns = 80
-	}
-	columns = max(columns-indent-4, least)
 	if partitions == 0 || largest == 0 {
 		return
 	}
+	columns := max(cmp.Or(t.Columns, 80)-indent-4, least)
 	open, closed := "[", "]"
 	if t.Unicode {
 		open, closed = "▕", "▏"
 	}
 	t.printf("\n")
-	k := key{seen: map[state]bool{}}
+	var k key
 	for i, d := range disks {
 		own, _ := scale(d.Size, largest, columns)
 		t.printf("  %-*s%s%s%s\n", indent, names[i], open, t.bar(d, max(own, 1), &k), closed)
@@ -242,28 +203,21 @@ func (t *Text) picture(disks []Disk, names ...string) {
 
 // legend explains the characters in use, in lines that fit.
 func (t *Text) legend(k key, boundary int64, columns int) {
-	words := map[state]string{
-		misaligned: "off 4K", below: "off " + units.Short(boundary), aligned: "aligned", extended: "extended", free: "free",
-	}
+	words := [...]string{"free", "extended", "aligned", "off " + units.Short(boundary), "off 4K"}
 	at := 0
-	add := func(glyph state, word string) {
-		n := len(word) + 5
-		if at > 0 && at+n > columns {
-			t.printf("\n")
-			at = 0
-		}
-		if at == 0 {
-			t.printf("  ")
-		} else {
-			t.printf("   ")
-		}
-		t.printf("%s %s", t.paint(glyphs[glyph].color, t.glyph(glyph)), word)
-		at += n
-	}
 	for s := misaligned; s >= free; s-- {
-		if k.seen[s] {
-			add(s, words[s])
+		if !k.seen[s] {
+			continue
 		}
+		n, lead := len(words[s])+5, "   "
+		switch {
+		case at == 0:
+			lead = "  "
+		case at+n > columns:
+			lead, at = "\n  ", 0
+		}
+		t.printf("%s%s %s", lead, t.stretch(s, "", 1), words[s])
+		at += n
 	}
 	t.printf("\n")
 	if k.crowded {
