@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -50,7 +51,7 @@ func flags(fs []string) string {
 }
 
 func (t *Text) refusals(fs []align.Finding) {
-	t.printf("%s\n", t.paint(text.FgRed, "Refused, nothing would be written:"))
+	t.printf("%s\n", t.Paint(text.FgRed, "Refused, nothing would be written:"))
 	for _, f := range fs {
 		t.printf("  ")
 		t.para(6, "%s: %s", f.Subject, SafeMessage(f.Text))
@@ -86,22 +87,20 @@ func (t *Text) summary(c Changes) {
 	for _, p := range c.Patches {
 		bytes += p.Len
 	}
-	what := "Nothing has to move"
-	switch {
-	case c.Moved == 1:
-		what = "1 partition moves"
-	case c.Moved > 1:
-		what = fmt.Sprintf("%d partitions move", c.Moved)
+	what := acting(c.Moved, "partition", "move")
+	if c.Moved == 0 {
+		what = "Nothing has to move"
 	}
 	size := "keeps its size of " + units.Format(c.OldSize)
 	if c.NewSize > c.OldSize {
 		size = fmt.Sprintf("grows by %s to %s", units.Format(c.NewSize-c.OldSize), units.Format(c.NewSize))
 	}
-	fields := "1 small field (%d bytes) is corrected"
-	if n := len(c.Patches); n > 1 {
-		fields = fmt.Sprintf("%d small fields", n) + " (%d bytes) are corrected"
+	are := "are"
+	if len(c.Patches) == 1 {
+		are = "is"
 	}
-	t.para(2, "%s, "+fields+", and the disk %s.", what, bytes, size)
+	t.para(2, "%s, %s (%d bytes) %s corrected, and the disk %s.", what, counted(len(c.Patches), "small field"), bytes, are,
+		size)
 }
 
 func (t *Text) patches(ps []Patch) {
@@ -109,13 +108,7 @@ func (t *Text) patches(ps []Patch) {
 		return
 	}
 	t.printf("\nFields that change, at their place in the result:\n\n")
-	digits, left := t.patchWidths(ps)
-	widths := [3]int{len("offset"), len("old"), len("new")}
-	for _, p := range ps {
-		for n, cell := range patchCells(p, digits) {
-			widths[n] = max(widths[n], text.LongestLineLen(cell))
-		}
-	}
+	digits, left, widths := t.patchWidths(ps)
 	t.patchRow(widths, [3]string{"offset", "old", "new"}, "reason")
 	for _, p := range ps {
 		reason := SafeMessage(p.Reason)
@@ -159,23 +152,25 @@ const (
 	leastReason = 24
 )
 
-// patchWidths gives how many digits of a value stand on one line, and what is left for the reason; 0: no limit.
-func (t *Text) patchWidths(ps []Patch) (digits, reason int) {
-	if t.Width == 0 {
-		return manyDigits, 0
-	}
+// patchWidths returns how many digits of a value stand on one line, what is left for the reason (0: no limit), and
+// the widths of the other columns.
+func (t *Text) patchWidths(ps []Patch) (digits, reason int, widths [3]int) {
 	for _, digits = range []int{manyDigits, fewDigits} {
-		off, old, now := len("offset"), len("old"), len("new")
+		widths = [3]int{len("offset"), len("old"), len("new")}
 		for _, p := range ps {
-			off = max(off, len(fmt.Sprintf("%#x", p.Off)))
-			old, now = max(old, text.LongestLineLen(cut(p.Old, digits))), max(now, text.LongestLineLen(cut(p.New, digits)))
+			for n, cell := range patchCells(p, digits) {
+				widths[n] = max(widths[n], text.LongestLineLen(cell))
+			}
+		}
+		if t.Width == 0 {
+			return digits, 0, widths
 		}
 		const blanks = 1 + 3*2
-		if reason = t.Width - blanks - off - old - now; reason >= 2*leastReason {
+		if reason = t.Width - blanks - widths[0] - widths[1] - widths[2]; reason >= 2*leastReason {
 			break
 		}
 	}
-	return digits, max(reason, leastReason)
+	return digits, max(reason, leastReason), widths
 }
 
 // cut keeps runs of hexadecimal digits short, with so many on a line; JSON has them whole.
@@ -226,7 +221,7 @@ func (t *Text) Align(r *Align) {
 		t.patches(r.Patches)
 	}
 	if r.Source != "-" { // what came through a pipe is gone
-		t.next("To prove it again later:   ", "trueup verify"+flags(r.Flags)+" "+shellQuote(r.Source)+" "+shellQuote(r.Dest))
+		t.next("To prove it again later:   ", "trueup verify"+flags(r.Flags)+" "+ShellQuote(r.Source)+" "+ShellQuote(r.Dest))
 	}
 }
 
@@ -240,21 +235,29 @@ func workText(bytes int64, seconds float64) string {
 	return units.Format(bytes) + " in " + Seconds(seconds)
 }
 
-func movedText(n int) string {
-	switch n {
-	case 0:
-		return "a copy with nothing moved"
-	case 1:
-		return "1 partition moved"
+// Seconds prints how long something took: in tenths of seconds, or in minutes and hours.
+func Seconds(n float64) string {
+	switch {
+	case n < 0.05:
+		return "less than 0.1 s"
+	case n < 60:
+		return fmt.Sprintf("%.1f s", n)
 	}
-	return fmt.Sprintf("%d partitions moved", n)
+	return time.Duration(n * float64(time.Second)).Round(time.Second).String()
+}
+
+func movedText(n int) string {
+	if n == 0 {
+		return "a copy with nothing moved"
+	}
+	return counted(n, "partition") + " moved"
 }
 
 // Verify prints whether a copy is right.
 func (t *Text) Verify(r *Verify) {
 	switch {
 	case !r.Equal:
-		t.printf("%s: %s differs from what %s would become:\n", t.paint(text.FgRed, "Different"), Safe(r.Dest),
+		t.printf("%s: %s differs from what %s would become:\n", t.Paint(text.FgRed, "Different"), Safe(r.Dest),
 			Safe(r.Source))
 		for _, d := range r.Differences {
 			t.printf("  ")
@@ -268,14 +271,12 @@ func (t *Text) Verify(r *Verify) {
 	case r.Moved == 0 && len(r.Patches) == 0:
 		t.printf("%s is the same disk as %s: nothing is moved, and every byte is equal.\n", Safe(r.Dest), Safe(r.Source))
 	default:
-		what, fields := movedText(r.Moved), "1 listed field differs"
+		what := movedText(r.Moved)
 		if r.Moved == 0 {
 			what = "nothing moved"
 		}
-		if n := len(r.Patches); n > 1 {
-			fields = fmt.Sprintf("%d listed fields differ", n)
-		}
-		t.para(2, "%s is %s with %s: %s, every other byte is equal.", Safe(r.Dest), Safe(r.Source), what, fields)
+		t.para(2, "%s is %s with %s: %s, every other byte is equal.", Safe(r.Dest), Safe(r.Source), what,
+			acting(len(r.Patches), "listed field", "differ"))
 		if t.Verbose {
 			t.patches(r.Patches)
 		}

@@ -102,10 +102,7 @@ func usageText(u *Usage, size int64, place string) string {
 }
 
 func pieces(u *Usage) string {
-	s := fmt.Sprintf("%d pieces", u.Pieces)
-	if u.Pieces == 1 {
-		s = "1 piece"
-	}
+	s := counted(u.Pieces, "piece")
 	if u.Unordered > 0 {
 		s += fmt.Sprintf(" (%d out of order)", u.Unordered)
 	}

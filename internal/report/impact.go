@@ -185,7 +185,7 @@ func decimal(f float64) string { return strconv.FormatFloat(f, 'f', 3, 64) }
 // blocks is the number now, coloured where it could be smaller.
 func (t *Text) blocks(x Touched) string {
 	if x.Now > x.Aligned {
-		return t.paint(text.FgRed, decimal(x.Now))
+		return t.Paint(text.FgRed, decimal(x.Now))
 	}
 	return decimal(x.Now)
 }

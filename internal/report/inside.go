@@ -30,7 +30,7 @@ func (t *Text) inside(where string, v *Volume, d Disk) {
 	if len(v.Parts) == 0 && (len(v.order) == 0 || fileSystem) {
 		return
 	}
-	says := []string{volumeText(v)}
+	says := []string{VolumeText(v)}
 	for _, name := range v.order {
 		if v.Details[name] != v.Label {
 			says = append(says, Safe(name)+" "+Safe(v.Details[name]))

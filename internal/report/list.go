@@ -34,11 +34,6 @@ func (t *Text) list(i Image, d Disk) {
 		head = table.Row{"Device", "Start", "End", "Sectors", "Size", "Type", "Alignment"}
 	}
 	w.AppendHeader(head)
-	var right []table.ColumnConfig
-	for _, name := range []string{"Start", "End", "Sectors", "Size", "Id"} {
-		right = append(right, table.ColumnConfig{Name: name, Align: text.AlignRight, AlignHeader: text.AlignRight})
-	}
-	w.SetColumnConfigs(right)
 	for _, p := range d.Partitions {
 		w.AppendRow(t.listRow(i.Path, p, sector, d.Boundary))
 	}
@@ -75,11 +70,11 @@ func (t *Text) alignment(p Partition, boundary int64) string {
 	on := units.Short(p.Alignment)
 	switch p.Verdict {
 	case align.Misaligned:
-		return t.paint(text.FgRed, on+" (off 4K)")
+		return t.Paint(text.FgRed, on+" (off 4K)")
 	case align.BelowBoundary:
-		return t.paint(text.FgYellow, on+" (off "+units.Short(boundary)+")")
+		return t.Paint(text.FgYellow, on+" (off "+units.Short(boundary)+")")
 	case align.Aligned:
-		return t.paint(text.FgGreen, on)
+		return t.Paint(text.FgGreen, on)
 	case align.NothingToJudge:
 	}
 	return "-"

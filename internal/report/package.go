@@ -137,7 +137,7 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 			possible = possible && len(d.Inspect.Refusals) == 0 && d.Inspect.Advice.Action != align.Repair
 		} else {
 			possible = false
-			t.para(4, "%s %s", t.paint(text.FgRed, "error:"), SafeMessage(d.Error.Message)) // which names the disk
+			t.para(4, "%s %s", t.Paint(text.FgRed, "error:"), SafeMessage(d.Error.Message)) // which names the disk
 		}
 	}
 	if misaligned && possible && !t.List { // one disk that is refused keeps the whole package from being written
@@ -186,7 +186,7 @@ func (t *Text) PackageAlign(r *PackageAlign) {
 		t.packageDisk(d)
 	}
 	t.next("To prove it again later:   ",
-		"trueup verify"+flags(r.Disks[0].Flags)+" "+shellQuote(r.Source)+" "+shellQuote(r.Dest))
+		"trueup verify"+flags(r.Disks[0].Flags)+" "+ShellQuote(r.Source)+" "+ShellQuote(r.Dest))
 }
 
 func (t *Text) packageDisk(r *Align) {
@@ -212,7 +212,7 @@ func (t *Text) PackageVerify(r *PackageVerify) {
 		t.Verify(d)
 	}
 	for _, d := range r.Differences {
-		t.printf("%s ", t.paint(text.FgRed, "Different:"))
+		t.printf("%s ", t.Paint(text.FgRed, "Different:"))
 		t.para(4, "%s", SafeMessage(d))
 	}
 	if r.Equal {
@@ -222,9 +222,17 @@ func (t *Text) PackageVerify(r *PackageVerify) {
 }
 
 // counted is a number with its noun.
-func counted(n int, noun string) string {
+func counted[N int | int64](n N, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// acting is a number with its noun and its verb.
+func acting(n int, noun, verb string) string {
+	if n == 1 {
+		verb += "s"
+	}
+	return counted(n, noun) + " " + verb
 }

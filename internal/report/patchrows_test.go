@@ -30,7 +30,7 @@ func TestPatchesLookLikeATable(t *testing.T) {
 		var got, want bytes.Buffer
 		x := Text{W: &got, Width: rapid.SampledFrom([]int{0, 40, 80, 100}).Draw(t, "width")}
 		x.patches(ps)
-		digits, left := x.patchWidths(ps)
+		digits, left, _ := x.patchWidths(ps)
 		w := newTable(table.ColumnConfig{Name: "reason", WidthMax: left, WidthMaxEnforcer: text.WrapSoft})
 		w.AppendHeader(table.Row{"offset", "old", "new", "reason"})
 		for _, p := range ps {

@@ -174,7 +174,7 @@ func (t *Text) stretch(s state, label string, columns int) string {
 	if t.Unicode {
 		glyph = glyphs[s].block
 	}
-	return t.paint(glyphs[s].color, label+strings.Repeat(glyph, columns-len(label)))
+	return t.Paint(glyphs[s].color, label+strings.Repeat(glyph, columns-len(label)))
 }
 
 // picture draws disks to one scale, one line each, and explains the characters.

@@ -16,12 +16,12 @@ func AlignCommand(path, format string, fs []string) string {
 		image.SuffixFormat("."+format) == format {
 		fs = append(slices.Clone(fs), "--to", format)
 	}
-	return "trueup align" + flags(fs) + " " + shellQuote(path) + " " + shellQuote(AlignedName(path))
+	return "trueup align" + flags(fs) + " " + ShellQuote(path) + " " + ShellQuote(AlignedName(path))
 }
 
 // AlignPackageCommand is the same for a package, whatever its name is: that of the copy says that it is one.
 func AlignPackageCommand(path string, fs []string) string {
-	return "trueup align" + flags(fs) + " " + shellQuote(path) + " " + shellQuote(AlignedPackage(path))
+	return "trueup align" + flags(fs) + " " + ShellQuote(path) + " " + ShellQuote(AlignedPackage(path))
 }
 
 // AlignedPackage suggests a name for the copy of a package. It is an archive, also that of an OVF with loose files:
@@ -57,11 +57,11 @@ func AlignedName(path string) string {
 	return path[:dot] + AlignedMark + path[dot:]
 }
 
-// shellQuote makes a path that can be pasted into bash, ksh or zsh: the shell gives exactly the same bytes back, but
+// ShellQuote makes a path that can be pasted into bash, ksh or zsh: the shell gives exactly the same bytes back, but
 // for a leading dash, which gets "./" so that no flag is read. What it returns is one line of text that no terminal
 // obeys, and it is not cut. NUL is no part of a name. No result has a semicolon, for which some spreadsheets cut a line
 // of CSV in two.
-func shellQuote(s string) string {
+func ShellQuote(s string) string {
 	if strings.HasPrefix(s, "-") {
 		s = "./" + s
 	}

@@ -26,7 +26,7 @@ func unquoted(t *testing.T, words []string) []string {
 	t.Helper()
 	quoted := make([]string, len(words))
 	for i, w := range words {
-		quoted[i] = shellQuote(w)
+		quoted[i] = ShellQuote(w)
 	}
 	out := disktest.Output(t, "bash", "-c", `printf '%s\0' `+strings.Join(quoted, " "))
 	return strings.Split(strings.TrimSuffix(out, "\x00"), "\x00")
@@ -44,14 +44,14 @@ func TestQuotedNamesAreExact(t *testing.T) {
 	for _, locale := range []string{"C", "C.UTF-8"} {
 		t.Setenv("LC_ALL", locale)
 		for i, got := range unquoted(t, names) {
-			require.Equal(t, asFile(names[i]), got, "locale %s, %s", locale, shellQuote(names[i]))
+			require.Equal(t, asFile(names[i]), got, "locale %s, %s", locale, ShellQuote(names[i]))
 		}
 	}
 }
 
 // What is quoted goes to a terminal, into a comment of a script, and into a cell of a table.
 func harmless(t require.TestingT, name string) {
-	q := shellQuote(name)
+	q := ShellQuote(name)
 	require.True(t, utf8.ValidString(q), "%q", name)
 	require.NotContains(t, q, ";")
 	require.False(t, strings.ContainsFunc(q, func(r rune) bool {
@@ -76,7 +76,7 @@ func TestQuotedBytesAreExact(t *testing.T) {
 			harmless(r, string(w))
 		}
 		for i, got := range unquoted(t, words) {
-			require.Equal(r, asFile(words[i]), got, "%s", shellQuote(words[i]))
+			require.Equal(r, asFile(words[i]), got, "%s", ShellQuote(words[i]))
 		}
 	})
 }
@@ -89,7 +89,7 @@ func TestQuotesAreThePlainestThatDo(t *testing.T) {
 		"a\nb": `$'a\x0ab'`, "\xff!": `$'\xff\x21'`, "a!b": "'a!b'", "=x": "'=x'", "\u202e": `$'\xe2\x80\xae'`,
 		"\\\x01'": `$'\\\x01\''`,
 	} {
-		require.Equal(t, want, shellQuote(name))
+		require.Equal(t, want, ShellQuote(name))
 	}
 }
 

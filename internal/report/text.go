@@ -69,12 +69,13 @@ func (t *Text) wrap(indent int, s string) []string {
 func (t *Text) lead(c text.Color, words, s string) {
 	lines := t.wrap(0, words+" "+s)
 	if rest, ok := strings.CutPrefix(lines[0], words); ok {
-		lines[0] = t.paint(c, words) + rest
+		lines[0] = t.Paint(c, words) + rest
 	}
 	t.printf("%s\n", strings.Join(lines, "\n"))
 }
 
-func (t *Text) paint(c text.Color, s string) string {
+// Paint colours words, where the output has colours.
+func (t *Text) Paint(c text.Color, s string) string {
 	if !t.Color {
 		return s
 	}
@@ -112,6 +113,9 @@ func (t *Text) Inspect(r *Inspect) {
 // Version prints the version.
 func (t *Text) Version(v string) { t.printf("trueup %s\n", v) }
 
+// FormatName is a format as its makers write it.
+func FormatName(format string) string { return image.Title(format) }
+
 func (t *Text) image(i Image) {
 	name := FormatName(i.Format)
 	if i.Subformat != "" {
@@ -128,9 +132,9 @@ func (t *Text) verdict(d Disk) {
 			bad = append(bad, strconv.Itoa(p.Number))
 		}
 	}
-	which, start := "partition "+strings.Join(bad, ", "), "starts"
+	which, start := partitions(bad), "starts"
 	if len(bad) > 1 {
-		which, start = "partitions "+strings.Join(bad, ", "), "start"
+		start = "start"
 	}
 	boundary, every := units.Format(d.Boundary), "every partition"
 	if d.Volume != nil && identify.Sliced(volume.Kind(d.Volume.Kind)) {
@@ -139,18 +143,18 @@ func (t *Text) verdict(d Disk) {
 	}
 	switch {
 	case d.Verdict == "":
-		t.printf("%s the image is malformed; what is wrong stands below.\n", t.paint(text.FgRed, "No verdict:"))
+		t.printf("%s the image is malformed; what is wrong stands below.\n", t.Paint(text.FgRed, "No verdict:"))
 	case d.Verdict == align.NothingToJudge:
-		t.para(2, "%s %s.", t.paint(text.FgCyan, "Nothing to judge:"), contentText(d))
+		t.para(2, "%s %s.", t.Paint(text.FgCyan, "Nothing to judge:"), contentText(d))
 	case d.Table.Scheme == "none" && every == "every partition":
-		t.printf("%s there is no partition table, and the volume starts at byte 0.\n", t.paint(text.FgGreen, "Aligned:"))
+		t.printf("%s there is no partition table, and the volume starts at byte 0.\n", t.Paint(text.FgGreen, "Aligned:"))
 	case d.Verdict == align.Aligned:
-		t.printf("%s %s starts on a multiple of %s.\n", t.paint(text.FgGreen, "Aligned:"), every, boundary)
+		t.printf("%s %s starts on a multiple of %s.\n", t.Paint(text.FgGreen, "Aligned:"), every, boundary)
 	case d.Verdict == align.BelowBoundary:
-		t.para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.paint(text.FgYellow, "Partly aligned:"), which,
+		t.para(2, "%s %s %s on a multiple of 4 KiB, but not on one of %s.", t.Paint(text.FgYellow, "Partly aligned:"), which,
 			start, boundary)
 	default:
-		t.para(2, "%s %s %s off a 4 KiB boundary.", t.paint(text.FgRed, "Misaligned:"), which, start)
+		t.para(2, "%s %s %s off a 4 KiB boundary.", t.Paint(text.FgRed, "Misaligned:"), which, start)
 	}
 }
 
@@ -207,7 +211,7 @@ func (t *Text) disk(d Disk) {
 	}
 	t.chain(d.Chain)
 	if d.Volume != nil {
-		t.fact("Content", volumeText(d.Volume))
+		t.fact("Content", VolumeText(d.Volume))
 	}
 }
 
@@ -275,7 +279,9 @@ func newTable(columns ...table.ColumnConfig) table.Writer {
 	w.Style().Options = table.OptionsNoBordersAndSeparators
 	w.Style().Format.Header = text.FormatDefault
 	var right []table.ColumnConfig
-	for _, name := range []string{"start LBA", "size", "partition", "from LBA", "to LBA", "shift", "offset"} {
+	for _, name := range []string{
+		"start LBA", "size", "partition", "from LBA", "to LBA", "shift", "offset", "Start", "End", "Sectors", "Size", "Id",
+	} {
 		right = append(right, table.ColumnConfig{Name: name, Align: text.AlignRight, AlignHeader: text.AlignRight})
 	}
 	w.SetColumnConfigs(append(right, columns...))
@@ -294,9 +300,9 @@ func (t *Text) yes(p Partition, ok bool) string {
 	case p.Verdict == "":
 		return "-"
 	case ok:
-		return t.paint(text.FgGreen, "yes")
+		return t.Paint(text.FgGreen, "yes")
 	}
-	return t.paint(text.FgRed, "no")
+	return t.Paint(text.FgRed, "no")
 }
 
 // typeText is the type in the form that sfdisk lists.
@@ -315,7 +321,7 @@ func (t *Text) content(p Partition) string {
 	if p.Volume == nil {
 		return p.TypeName
 	}
-	s := volumeText(p.Volume)
+	s := VolumeText(p.Volume)
 	if p.Volume.Kind == "unknown" && p.Kind != "gpt" && p.TypeName != "" {
 		s = fmt.Sprintf("unknown (type of %s)", p.TypeName)
 	}
@@ -343,7 +349,8 @@ func volumeName(kind, label string) string {
 	return name
 }
 
-func volumeText(v *Volume) string {
+// VolumeText names a file system, its label and its clusters.
+func VolumeText(v *Volume) string {
 	name := volumeName(v.Kind, v.Label)
 	if v.Cluster > 0 {
 		name += fmt.Sprintf(", %s %ss", units.Format(v.Cluster), identify.Traits(volume.Kind(v.Kind)).Unit)
@@ -364,7 +371,7 @@ func (t *Text) findingLines(fs []align.Finding) {
 		if f.Cost != "" { // told once for all
 			continue
 		}
-		t.para(4, "%s %s: %s", t.paint(colors[f.Severity], string(f.Severity)+":"), f.Subject, SafeMessage(f.Text))
+		t.para(4, "%s %s: %s", t.Paint(colors[f.Severity], string(f.Severity)+":"), f.Subject, SafeMessage(f.Text))
 		t.remedy(f)
 	}
 }
@@ -393,9 +400,9 @@ func (t *Text) command(r *Inspect) {
 	if len(r.Refusals) > 0 {
 		f := r.Refusals[0]
 		t.para(2, "An aligned copy would be refused: %s: %s.", f.Subject, SafeMessage(f.Text))
-		t.next("To see all of it:           ", "trueup plan"+flags(next)+" "+shellQuote(r.Image.Path))
+		t.next("To see all of it:           ", "trueup plan"+flags(next)+" "+ShellQuote(r.Image.Path))
 		return
 	}
-	t.next("To see what would change:   ", "trueup plan"+flags(next)+" "+shellQuote(r.Image.Path))
+	t.next("To see what would change:   ", "trueup plan"+flags(next)+" "+ShellQuote(r.Image.Path))
 	t.next("To write an aligned copy:   ", AlignCommand(r.Image.Path, r.Image.Format, next))
 }
