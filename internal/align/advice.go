@@ -46,7 +46,7 @@ type References struct {
 	Left      int `json:"left"`      // they do not point to their partition now, or cannot be written
 }
 
-// Advice is the answer to the first question of an administrator: is it worth the trouble?
+// Advice answers the first question of an administrator: is a copy worth the trouble?
 type Advice struct {
 	Action     Action     `json:"action"`
 	Gain       Gain       `json:"gain"`
@@ -57,7 +57,7 @@ type Advice struct {
 	Text       string     `json:"text"`
 }
 
-// Case is what is known about a disk beside its layout.
+// Case holds what is known of a disk beside its layout.
 type Case struct {
 	Boundary int64 // the criterion
 	Storage  Storage
@@ -115,7 +115,7 @@ func offBoundary(l *layout.Layout, boundary int64) (off, on []boot.Partition) {
 	return off, on
 }
 
-// weigh finds the partition that gains most, and says what it gains.
+// weigh finds the partition that gains most, and describes its gain.
 func (a *Advice) weigh(parts []boot.Partition, s Storage) string {
 	text, first := "", true
 	seen := map[[3]int64]bool{} // a GPT can have thousands of partitions, and few ways to lie
@@ -151,7 +151,7 @@ func (i Impact) gain() Gain {
 	return g
 }
 
-// more says how much more work the storage has than it must, "" where it has not.
+// more describes the work of the storage beyond the least possible, "" if there is no such work.
 func (i Impact) more() string {
 	what, c, ok := i.costly()
 	if !ok {
@@ -182,7 +182,7 @@ func referencesOf(l *layout.Layout, moving []boot.Partition) References {
 	return out
 }
 
-// unmended are the issues that a move raises and that do not refuse it.
+// unmended returns the codes of issues that a move raises and that do not refuse it.
 func unmended(l *layout.Layout, moving []boot.Partition) []string {
 	moves := map[int]bool{}
 	for _, p := range moving {

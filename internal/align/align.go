@@ -1,5 +1,5 @@
-// Package align holds the verdict: what is aligned, what is not, and what that means. It is pure, and text, JSON and
-// exit code all ask it.
+// Package align judges: it has the verdict on each start, its cost and the advice. It is pure. Text, JSON and exit code
+// all use it.
 package align
 
 import (
@@ -68,7 +68,7 @@ func ParseBoundary(s string) (int64, error) {
 	return n, err
 }
 
-// Goal is what a disk shall be.
+// Goal describes the disk that a plan shall make.
 type Goal struct {
 	Must int64 // partitions off this boundary move; bytes
 	Want int64 // where they move to; bytes, a multiple of Must
@@ -131,7 +131,7 @@ func Of(off, boundary int64) Verdict {
 	return Aligned
 }
 
-// ExitCode is that of virt-alignment-scan.
+// ExitCode returns the exit code of virt-alignment-scan for a verdict.
 func (v Verdict) ExitCode() int {
 	return map[Verdict]int{NothingToJudge: 0, Aligned: 0, BelowBoundary: 2, Misaligned: 3}[v]
 }
@@ -149,7 +149,7 @@ const (
 	Error   Severity = "error"
 )
 
-// Finding is one thing that a user should know.
+// Finding is one fact that a user should know.
 type Finding struct {
 	Code      string        `json:"code"`
 	Severity  Severity      `json:"severity"`
@@ -187,7 +187,7 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 	return out
 }
 
-// add appends a finding. What the one before says already, such as a warning that refuses a move, is said once.
+// add appends a finding. It merges one that repeats the text before, such as a warning that refuses a move.
 func add(fs []Finding, f Finding) []Finding {
 	if n := len(fs) - 1; n >= 0 && fs[n].Code == f.Code && fs[n].Partition == f.Partition && fs[n].Text == f.Text {
 		if f.Effect > fs[n].Effect {
@@ -247,7 +247,7 @@ func subject(partition int) string {
 	return fmt.Sprintf("partition %d", partition)
 }
 
-// startFinding says where a partition starts and what that costs.
+// startFinding describes where a partition starts and what that costs.
 func startFinding(p boot.Partition, v Verdict, boundary, sector int64) Finding {
 	f := Finding{Severity: Warning, Subject: subject(p.Number), Partition: p.Number, Effect: ondisk.Note}
 	if v == BelowBoundary {
@@ -266,7 +266,7 @@ func startFinding(p boot.Partition, v Verdict, boundary, sector int64) Finding {
 	return f
 }
 
-// cost says in words what a start off 4 KiB does; free is true when that is nothing.
+// cost describes what a start off 4 KiB costs; free is true if it costs nothing.
 func cost(p boot.Partition) (text string, free bool) {
 	if text := ImpactOf(p, Generic()).Text(); text != "" {
 		return text, false

@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/volume/identify"
 )
 
-// ioSizes are those that Impacts are computed for, in bytes: from a log record to a backup stream. 72 KiB is what some
+// ioSizes lists the I/O of an Impact, in bytes: from a log record to a backup stream. 72 KiB is the size that some
 // backup programs write; it is no multiple of larger blocks.
 var ioSizes = []int64{
 	units.KiB, 4 * units.KiB, 8 * units.KiB, 16 * units.KiB, 32 * units.KiB, 64 * units.KiB, 72 * units.KiB,
@@ -40,7 +40,7 @@ func (c Change) More() float64 { return float64(c.now) / float64(c.aligned) }
 // Worse reports whether the start of the partition costs anything.
 func (c Change) Worse() bool { return c.now > c.aligned }
 
-// Impact is what the start of one partition costs on one storage.
+// Impact is the cost of the start of one partition on one storage.
 type Impact struct {
 	Partition int
 	Storage   Storage
@@ -106,7 +106,7 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// Text says in one sentence part what the start costs, or "" where it costs nothing.
+// Text describes what the start costs in one part of a sentence, "" if it costs nothing.
 func (i Impact) Text() string {
 	own, stream := i.Of(i.Block).Random, i.Of(i.Storage.Block).Sequential
 	unit, block := i.unit(), units.Format(i.Storage.Block)

@@ -29,7 +29,7 @@ func (i inside) unit() int64 {
 	return i.boundary
 }
 
-// finding tells where the data are and the volume is not, or the other way round. No move of the partition aligns both.
+// finding reports data on a boundary in a volume off it, or the reverse. No move of the partition aligns both.
 func (i inside) finding() (Finding, bool) {
 	unit := i.unit()
 	if unit == 0 {
@@ -51,7 +51,7 @@ func (i inside) finding() (Finding, bool) {
 	return Finding{}, false
 }
 
-// misaligned is the finding of data that are off a boundary, and stay so when the volume is on one.
+// misaligned returns the finding of data off a boundary, which stay so when the volume is on one.
 func (i inside) misaligned(where string, data, unit int64) Finding {
 	f := i.base("nested-misaligned", Info)
 	past := fmt.Sprintf("%s past a multiple of %s", units.Format(data%unit), units.Format(unit))
@@ -68,7 +68,7 @@ func (i inside) misaligned(where string, data, unit int64) Finding {
 	return f
 }
 
-// aligned is the finding of data that are on a boundary since the volume is off it.
+// aligned returns the finding of data that are on a boundary because the volume is off it.
 func (i inside) aligned(data, unit int64) Finding {
 	f := i.base("nested-aligned", Warning)
 	kind := identify.Traits(i.v.Kind)

@@ -17,7 +17,7 @@ type Storage struct {
 }
 
 // Storages is the table of contents of the profiles, the default first. The arrays of one maker differ; where Source
-// says folklore, the number is what administrators tell each other, and no document of the maker was found.
+// is folklore, administrators use the number, and no document of the maker was found.
 var Storages = []Storage{
 	{
 		"generic", 4 * units.KiB, "4 KiB blocks, as most storage has",
@@ -51,16 +51,16 @@ var Storages = []Storage{
 	},
 }
 
-// storageSizes can be asked for without a name. Bytes.
+// storageSizes lists the sizes that need no name. Bytes.
 var storageSizes = []int64{
 	512, 4 * units.KiB, 8 * units.KiB, 16 * units.KiB, 32 * units.KiB, 64 * units.KiB,
 	128 * units.KiB,
 }
 
-// Generic is the storage that is assumed when none is named.
+// Generic returns the storage that is assumed if the user names none.
 func Generic() Storage { return Storages[0] }
 
-// StorageNames are the values that ParseStorage takes: profiles and sizes.
+// StorageNames returns the values that ParseStorage takes: profiles and sizes.
 func StorageNames() []string {
 	var out []string
 	for _, s := range Storages {

@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/volume"
 )
 
-// Content is what a disk holds on which there is nothing to judge.
+// Content is why there is nothing to judge on a disk.
 type Content string
 
 // Contents.
@@ -52,7 +52,7 @@ func contentOf(l *layout.Layout) Content {
 	return UnknownContent
 }
 
-// Overall is the worst verdict of a disk.
+// Overall returns the worst verdict of a disk.
 func Overall(l *layout.Layout, boundary int64) Verdict {
 	if ContentOf(l) != "" {
 		return NothingToJudge
@@ -84,7 +84,7 @@ func (v Verdict) Worse(other Verdict) Verdict {
 // Off reports whether a start is off the boundary.
 func (v Verdict) Off() bool { return v == BelowBoundary || v == Misaligned }
 
-// Vaguer is the content of two that says less.
+// Vaguer returns the less specific of two contents.
 func (c Content) Vaguer(other Content) Content {
 	if slices.Index(Contents, other) > slices.Index(Contents, c) {
 		return other

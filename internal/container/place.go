@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Place tells where in the files the blocks of a part lie. A block is counted from the start of its part, as a file
-// system does; only what is stored as it is has a place.
+// Place describes where the blocks of a part lie in the files. Blocks are counted from the start of the part, as a file
+// system does. Compressed data have no place.
 type Place struct {
 	Part
 	stored bool
@@ -55,8 +55,8 @@ func (w *walk) place(r disk.Range, at int64) {
 	}
 }
 
-// Issues tell of parts that are aligned on the disk, as a guest sees it, and not in the file. Without parts the disk is
-// one.
+// Issues reports parts that are aligned on the disk, as a guest sees it, and not in the file. Without parts it judges
+// the disk as one.
 func (u *Usage) Issues() []ondisk.Issue {
 	places := u.Places
 	if len(places) == 0 {

@@ -1,5 +1,5 @@
-// Package container looks at how an image stores a disk: how much of it, in how many pieces, and where in the file the
-// blocks of its partitions lie. No guest sees any of that, and all of it costs time.
+// Package container measures how an image stores a disk: how much of it, in how many pieces, and where in the file the
+// blocks of its partitions lie. A guest sees none of this, and all of it costs time.
 package container
 
 import (
@@ -25,10 +25,10 @@ type Usage struct {
 	// Pieces is the number of stretches of the files in which what is stored lies, in the order of the disk, and Unordered
 	// that of the pieces which begin in front of the end of the last one.
 	Pieces, Unordered int64
-	// Complete tells that all of the map was looked at. Otherwise the numbers above are those of its front part.
+	// Complete reports whether all of the map was read. If not, the numbers above cover its front part.
 	Complete bool
 	Whole    Place   // of the whole disk
-	Places   []Place // of the parts that were asked for, in the order of the disk
+	Places   []Place // of the given parts, in the order of the disk
 
 	steps int
 }
@@ -38,7 +38,7 @@ type Usage struct {
 // enough for all of it.
 const maxSteps = 1 << 19
 
-// Look walks over the map of d. child tells that what d takes from other disks belongs to parents.
+// Look walks over the map of d. child reports whether data that d takes from other disks belong to parents.
 func Look(d disk.Disk, child bool, parts []Part) (*Usage, error) {
 	w := walk{disk: d, child: child, limit: maxSteps}
 	w.Size = d.Size()
@@ -51,7 +51,7 @@ func Look(d disk.Disk, child bool, parts []Part) (*Usage, error) {
 	return &w.Usage, w.run()
 }
 
-// autoSteps and autoData are what reading all data may cost where it was not asked for.
+// autoSteps and autoData bound the cost of reading all data without --data.
 const (
 	autoSteps = 1 << 17
 	autoData  = 128 * units.MiB
@@ -60,7 +60,7 @@ const (
 // Data is what is stored in any form, here or in parents, in bytes of the disk.
 func (u *Usage) Data() int64 { return u.Stored + u.Packed + u.Inherited }
 
-// Small tells that all data can be read within the time of an inspection.
+// Small reports whether all data can be read within the time of an inspection.
 func (u *Usage) Small() bool { return u.Complete && u.steps <= autoSteps && u.Data() <= autoData }
 
 // walk goes over a disk once, in ascending order.
@@ -73,8 +73,8 @@ type walk struct {
 
 	last  driver.File // that the last piece lies in
 	end   int64       // of the last piece
-	asked driver.File // that the file system was asked about
-	state disk.Extent // what it said
+	asked driver.File // of the last question to the file system
+	state disk.Extent // its answer
 }
 
 func (w *walk) run() error {

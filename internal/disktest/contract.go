@@ -70,7 +70,7 @@ func check(d disk.Disk, want io.ReaderAt) error {
 	return nil
 }
 
-// broken tells of a read whose error, if any, is a part of the fault.
+// broken reports a read whose error, if any, is a part of the fault.
 func broken(format string, args ...any) error { return fmt.Errorf(format, args...) }
 
 // contract is one run of Check.
@@ -84,7 +84,7 @@ type contract struct {
 	scratch sync.Pool // of *[]byte, for the expected bytes
 }
 
-// outside asks for extents that cannot be.
+// outside requests extents that cannot exist.
 func (c *contract) outside() error {
 	for _, r := range []disk.Range{
 		{Off: -1, Len: 1},
@@ -125,7 +125,7 @@ func (c *contract) atEnd() error {
 	return nil
 }
 
-// pastTheEnd asks for extents that would reach over the end: they stop there.
+// pastTheEnd requests extents that would pass the end: they stop there.
 func (c *contract) pastTheEnd() error {
 	for _, back := range []int64{1, 512, 700, 1 << 20} {
 		if back <= c.size {
@@ -153,7 +153,7 @@ func (c *contract) walk() error {
 	return nil
 }
 
-// extent asks for one extent and holds the answer to what was asked.
+// extent requests one extent and checks the answer.
 func (c *contract) extent(off, limit int64) (disk.Extent, error) {
 	e, err := c.d.Extent(off, limit)
 	switch {
@@ -225,8 +225,8 @@ func (c *contract) whole() error {
 	return nil
 }
 
-// parallel reads and asks for extents at random places from several goroutines. The seeds are fixed: a failure comes
-// again.
+// parallel reads data and extents at random places from several goroutines. The seeds are fixed, so that a failure
+// repeats.
 func (c *contract) parallel() error {
 	var wg sync.WaitGroup
 	errs := make([]error, workers)

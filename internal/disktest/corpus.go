@@ -122,7 +122,7 @@ func unpack(t testing.TB, path, dir string) string {
 	return to
 }
 
-// decompress copies src to dst and undoes the packing that src's name tells.
+// decompress copies src to dst and unpacks it as its suffix names.
 func decompress(t testing.TB, dst io.Writer, src *os.File) error {
 	t.Helper()
 	var plain io.Reader = src

@@ -165,7 +165,7 @@ func (f *hiveForge) key(k *HiveKey, parent uint32, flags uint16) uint32 {
 	return at
 }
 
-// largest fills the fields that tell readers how large a buffer must be.
+// largest fills the fields from which readers size their buffers.
 func (k *HiveKey) largest(node Forged) {
 	key, value, data := 0, 0, 0
 	for _, s := range k.Keys {

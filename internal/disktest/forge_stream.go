@@ -20,7 +20,7 @@ type StreamVMDK struct {
 	End       int64   // the marker of the end
 }
 
-// StreamLayout says how to forge a streamOptimized file.
+// StreamLayout describes the streamOptimized file to forge.
 type StreamLayout struct {
 	Grain int64 // sectors; 0 means 128
 	// Front puts the tables in front of the grains, as open-vmdk and vmware-vdiskmanager do: there is no footer then.

@@ -73,7 +73,7 @@ func (f Forged) PutBtrfs(lba, sectors int64) {
 	v.SealBtrfs(false)
 }
 
-// SealBtrfs computes the checksum anew: CRC-32C, or SHA-256 when the superblock is to say so.
+// SealBtrfs computes the checksum anew: CRC-32C, or SHA-256 if the superblock shall name it.
 func (f Forged) SealBtrfs(sha bool) {
 	s := f[BtrfsAt : BtrfsAt+4096]
 	clear(s[:32])

@@ -48,19 +48,19 @@ type VHD struct {
 	Blocks              []int64 // where the bitmaps lie, 0 for a block that is not stored
 }
 
-// VHDLayout says what ForgeVHD makes. The zero value is a dynamic disk as Virtual PC writes it.
+// VHDLayout describes the file that ForgeVHD makes. The zero value is a dynamic disk as Virtual PC writes it.
 type VHDLayout struct {
 	Block     int64 // bytes, 2 MiB when 0
 	Backwards bool  // the last block of the disk comes first in the file
 	Cut       bool  // the last block of the disk ends where the disk does
-	// Stored tells which sectors are in the file; nil for all of each block that is not zero. A sector that is not has
+	// Stored reports which sectors are in the file; nil for all of each block that is not zero. A sector that is not has
 	// garbage in its place.
 	Stored func(sector int64) bool
 	ID     byte // 16 of these are the unique id
 	Parent *VHDParent
 }
 
-// VHDParent is what a differencing disk says about the one that it completes.
+// VHDParent describes the parent in a differencing disk.
 type VHDParent struct {
 	ID                       byte
 	Relative, Absolute, Name string // left out when empty

@@ -66,7 +66,8 @@ func VHDXGUID(text string) []byte {
 	return b
 }
 
-// VHDXLayout says what ForgeVHDX makes. The zero value is a dynamic disk with blocks of 1 MiB and sectors of 512 bytes.
+// VHDXLayout describes the file that ForgeVHDX makes. The zero value is a dynamic disk with blocks of 1 MiB and sectors
+// of 512 bytes.
 type VHDXLayout struct {
 	Size      int64 // of the disk, bytes
 	Block     int64 // bytes

@@ -12,7 +12,7 @@ import (
 // Recorder is the target of a copy that lists what it is told, and what of it breaks the rules that every real target
 // relies on.
 type Recorder struct {
-	// Err, when set, is asked before each call; its error is what the call returns.
+	// Err, when set, is called before each call, which returns its error.
 	Err func(op string, r disk.Range) error
 	// Discard keeps the recorder from remembering bytes and calls, for copies larger than memory.
 	Discard bool
@@ -104,7 +104,7 @@ func (r *Recorder) fault(format string, args ...any) {
 // Reserved lists the reservations in the order in which they came.
 func (r *Recorder) Reserved() []disk.Range { return slices.Clone(r.reserved) }
 
-// Written lists the writes in the order of the disk: the order in which they come is that of the scheduler.
+// Written lists the writes in the order of the disk: they come in the order of the scheduler.
 func (r *Recorder) Written() []disk.Range {
 	out := slices.Clone(r.written)
 	slices.SortFunc(out, func(a, b disk.Range) int { return cmp.Compare(a.Off, b.Off) })

@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// What a manifest can have at most: a line for each file, and no file has more than a few.
+// Limits of a manifest. It has one line for each file, or a few.
 const (
 	MaxManifest = 4 << 20
 	maxLines    = 4 * maxItems
@@ -100,7 +100,7 @@ func (m *Manifest) add(l []byte, off, number int) error {
 	return nil
 }
 
-// Rewrite is the text with other digests and names, line by line as it was. sum gives the new digest of d, nil for
+// Rewrite returns the text with other digests and names, line by line as it was. sum gives the new digest of d, nil for
 // none; name the new name.
 func (m *Manifest) Rewrite(sum func(d Digest) []byte, name func(string) string) []byte {
 	var out bytes.Buffer

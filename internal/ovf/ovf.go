@@ -13,7 +13,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// What an envelope can have at most. Those that vendors write have some ten kilobytes and nest some ten deep.
+// Limits of an envelope. Vendors write about ten kilobytes, nested about ten deep.
 const (
 	MaxText  = 16 << 20
 	maxDepth = 64
@@ -21,7 +21,7 @@ const (
 	maxAttrs = 1 << 16 // "=" within one tag
 )
 
-// Envelope is what a package says about its files and disks.
+// Envelope describes the files and disks of a package.
 type Envelope struct {
 	Files []File
 	Disks []Disk
@@ -116,7 +116,7 @@ func (e *Envelope) File(ref string) *File {
 	return nil
 }
 
-// Looks reports whether the first bytes of a file are those of an envelope.
+// Looks reports whether the first bytes of a file begin an envelope.
 func Looks(head []byte) bool {
 	s := bytes.TrimLeft(bytes.TrimPrefix(head[:min(len(head), 8<<10)], []byte("\ufeff")), " \t\r\n")
 	return bytes.HasPrefix(s, []byte("<")) &&
@@ -128,7 +128,7 @@ func FirstChunk(name string) string { return name + ".000000000" }
 
 var chunk = regexp.MustCompile(`^(.+)\.[0-9]{9}$`)
 
-// Whole is the name of the file that a chunk is a part of; ok reports whether a name is that of a chunk.
+// Whole returns the name of the file that a chunk is a part of; ok reports whether name is the name of a chunk.
 func Whole(name string) (whole string, ok bool) {
 	m := chunk.FindStringSubmatch(name)
 	if m == nil {

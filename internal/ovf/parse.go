@@ -199,7 +199,7 @@ func (p *parser) addDisk(a attributes) error {
 	return nil
 }
 
-// attributes are those of one element. The first error stays.
+// attributes holds the attributes of one element. The first error stays.
 type attributes struct {
 	p      *parser
 	of     xml.StartElement
@@ -208,7 +208,7 @@ type attributes struct {
 	err    error
 }
 
-// text gives an attribute of OVF's own name space, or of none.
+// text returns an attribute of OVF's own name space, or one without a name space.
 func (a *attributes) text(name string) (string, value) {
 	found := -1
 	for i, x := range a.of.Attr {
@@ -230,7 +230,7 @@ func (a *attributes) text(name string) (string, value) {
 	return a.of.Attr[found].Value, a.places[found]
 }
 
-// number gives an attribute that is a count of bytes, -1 when it is not there.
+// number returns an attribute that is a count of bytes, -1 if it is absent.
 func (a *attributes) number(name string) (int64, value) {
 	s, v := a.text(name)
 	if !v.there() {

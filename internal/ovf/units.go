@@ -50,7 +50,7 @@ func parsePower(s string) (int64, bool) {
 	return out, true
 }
 
-// parseCapacity gives bytes, or -1 for a property that a deployment fills in.
+// parseCapacity returns bytes, or -1 for a property that a deployment fills in.
 func parseCapacity(s string, unit int64) (int64, error) {
 	s = strings.TrimSpace(s)
 	if strings.HasPrefix(s, "${") && strings.HasSuffix(s, "}") {

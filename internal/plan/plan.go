@@ -158,7 +158,7 @@ func brokenOnes(issues []ondisk.Issue) []ondisk.Issue {
 	return slices.DeleteFunc(slices.Clone(issues), func(i ondisk.Issue) bool { return i.Effect != ondisk.Broken })
 }
 
-// moved tells which partitions move.
+// moved returns the numbers of the partitions that move.
 func (p *Plan) moved() map[int]bool {
 	out := map[int]bool{}
 	for _, m := range p.Moves {
@@ -167,8 +167,8 @@ func (p *Plan) moved() map[int]bool {
 	return out
 }
 
-// At is the plan that gives each partition the start in starts (by number, bytes): how a later proof repeats what a
-// copy did. mend reports whether the copy has a table that was damaged written right.
+// At returns the plan that gives each partition the start in starts (by number, bytes), so that a later proof repeats a
+// copy. mend reports whether the copy has a damaged table repaired.
 func At(l *layout.Layout, starts map[int]int64, mend bool) (*Plan, error) {
 	p := Copy(l.Size)
 	p.Converts = false
@@ -225,7 +225,7 @@ func (p *Plan) atEnd(l *layout.Layout) {
 	}
 }
 
-// sizeElsewhere says that the size of a disk which grows stands in more places than in the image.
+// sizeElsewhere adds the note that more places than the image hold the size of a disk that grows.
 func (p *Plan) sizeElsewhere() {
 	if p.Size <= p.OldSize {
 		return
@@ -239,7 +239,7 @@ func (p *Plan) sizeElsewhere() {
 	}))
 }
 
-// refuse notes what keeps a partition from moving. class is that of the error that a copy ends with.
+// refuse adds what keeps a partition from moving. class is the class of the error that a copy ends with.
 func (p *Plan) refuse(code string, class error, partition int, text, remedy string) {
 	p.Notes = append(p.Notes, align.FromIssue(ondisk.Issue{
 		Code: code, Effect: ondisk.Refuse, Partition: partition, Text: text, Remedy: remedy, Err: class,
@@ -298,7 +298,7 @@ func (p *Plan) strays(l *layout.Layout) {
 	}
 }
 
-// malformed is the error of the structures that stand in the way.
+// malformed returns the error of the structures that prevent a plan.
 func (p *Plan) malformed() error {
 	for _, n := range p.Notes {
 		if n.Effect == ondisk.Broken {
@@ -308,7 +308,7 @@ func (p *Plan) malformed() error {
 	return nil
 }
 
-// Refusals are the notes that keep a copy from being made. What may be broken in the guest only, the user can accept.
+// Refusals returns the notes that prevent a copy. The user can accept what may break in the guest only.
 func (p *Plan) Refusals(allowUnbootable bool) []align.Finding {
 	var out []align.Finding
 	for _, n := range p.Notes {

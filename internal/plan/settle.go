@@ -152,7 +152,7 @@ func (p *Plan) finish(l *layout.Layout) {
 	p.patch(l)
 }
 
-// patch makes the table and all references say where things are.
+// patch updates the table and all references to the new places.
 func (p *Plan) patch(l *layout.Layout) {
 	p.Patches = l.Table.Relocate(p.Places, l.Geometry)
 	p.rewrite(l, func(Reference) bool { return true })

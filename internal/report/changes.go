@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Plan prints a dry run: moves, changed bytes, growth, and the inspection of the result; or why there can be none.
+// Plan prints a dry run: moves, changed bytes, growth, and the inspection of the result; or the reasons of a refusal.
 func (t *Text) Plan(r *Plan) {
 	t.image(r.Image)
 	t.printf("\n")
@@ -123,8 +123,8 @@ func patchCells(p Patch, digits int) [3]string {
 	return [3]string{"0x" + strconv.FormatInt(p.Off, 16), cut(p.Old, digits), cut(p.New, digits)}
 }
 
-// patchRow prints a row as the other tables do, whose cells may have several lines. There can be tens of thousands of
-// rows, which a table in memory would take a third of all processor time for.
+// patchRow prints a row as the other tables do; cells may have several lines. There can be tens of thousands of rows:
+// a table in memory would take a third of all processor time.
 func (t *Text) patchRow(widths [3]int, cells [3]string, reason string) {
 	var lines [4][]string
 	height := 0
@@ -173,7 +173,7 @@ func (t *Text) patchWidths(ps []Patch) (digits, reason int, widths [3]int) {
 	return digits, max(reason, leastReason), widths
 }
 
-// cut keeps runs of hexadecimal digits short, with so many on a line; JSON has them whole.
+// cut shortens a run of hexadecimal digits, with so many on a line; JSON has it whole.
 func cut(s string, digits int) string {
 	if len(s) > manyDigits {
 		s = s[:manyDigits] + "…"
@@ -230,7 +230,7 @@ var verifiedText = map[string]string{
 	"structure": "structures compared (--verify full compares every byte)",
 }
 
-// workText says how much data a copy was and how long it took.
+// workText returns the amount of data copied and the time it took.
 func workText(bytes int64, seconds float64) string {
 	return units.Format(bytes) + " in " + Seconds(seconds)
 }

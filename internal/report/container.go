@@ -68,7 +68,7 @@ func (i Image) place() string {
 	return "in the container"
 }
 
-// usageText says in one line how a disk of so many bytes is stored.
+// usageText describes in one line how a disk of so many bytes is stored.
 func usageText(u *Usage, size int64, place string) string {
 	s := "nothing"
 	switch {

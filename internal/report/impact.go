@@ -53,7 +53,7 @@ type cost struct {
 	numbers []string
 }
 
-// NewCosts says what the partitions cost.
+// NewCosts computes what the starts of the partitions cost.
 func NewCosts(l *layout.Layout, s align.Storage) *Costs {
 	c := &Costs{Storage: s}
 	for _, p := range l.Partitions {
@@ -67,7 +67,7 @@ func NewCosts(l *layout.Layout, s align.Storage) *Costs {
 	return c
 }
 
-// add notes what one partition costs.
+// add records what one partition costs.
 func (c *Costs) add(text string, partition int) {
 	i := slices.IndexFunc(c.each, func(x cost) bool { return x.text == text })
 	if i < 0 {
@@ -84,7 +84,7 @@ func partitions(numbers []string) string {
 	return "partitions " + strings.Join(numbers, ", ")
 }
 
-// list is one sentence part; where partitions cost different things it says which.
+// list returns one part of a sentence; it names the partitions if their costs differ.
 func (c *Costs) list() string {
 	if len(c.each) == 1 {
 		return c.each[0].text
@@ -151,7 +151,7 @@ func (t *Text) impacts(ps []Partition) {
 	}
 }
 
-// costsAs reports whether two partitions have equal tables.
+// costsAs reports whether two partitions have equal tables of costs.
 func (p Partition) costsAs(q Partition) bool {
 	return q.Impact != nil && p.Impact.Block == q.Impact.Block && p.Impact.unit == q.Impact.unit &&
 		p.Impact.Assumed == q.Impact.Assumed && slices.Equal(p.Impact.IO, q.Impact.IO)
@@ -190,8 +190,8 @@ func (t *Text) blocks(x Touched) string {
 	return decimal(x.Now)
 }
 
-// cost says what a misalignment does, in words for readers who never heard of it. What several partitions share is said
-// once, and what costs nothing on most storage apart.
+// cost explains a misalignment to a reader new to it. A text that several partitions share is printed once. Starts that
+// cost nothing on most storage are listed apart.
 func (t *Text) cost(fs []align.Finding) {
 	var costs, free Costs
 	for _, f := range fs {
@@ -224,7 +224,7 @@ func (t *Text) cost(fs []align.Finding) {
 
 func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// costOn says what a misalignment does on the storage that the user has named.
+// costOn prints what a misalignment costs on the storage that the user named.
 func (t *Text) costOn(c *Costs, fs []align.Finding) {
 	misplaced := slices.DeleteFunc(slices.Clone(fs), func(f align.Finding) bool { return f.Cost == "" })
 	if len(c.each)+len(misplaced) == 0 {
@@ -249,7 +249,7 @@ func (t *Text) costOn(c *Costs, fs []align.Finding) {
 	}
 }
 
-// advice answers whether it is worth the trouble. Of a disk that is as it should be the verdict has said so.
+// advice prints whether a copy is worth the trouble. The verdict covers a disk that is in order.
 func (t *Text) advice(a align.Advice) {
 	if a.Action == align.Nothing {
 		return

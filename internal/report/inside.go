@@ -12,7 +12,7 @@ import (
 // maxParts is how many parts of a volume the text lists; JSON has all that are known.
 const maxParts = 64
 
-// insides print what volumes say of themselves, and how they divide their space.
+// insides prints the details of volumes, and how they divide their space.
 func (t *Text) insides(d Disk) {
 	if d.Volume != nil {
 		t.inside("the disk", d.Volume, d)
@@ -25,7 +25,7 @@ func (t *Text) insides(d Disk) {
 }
 
 func (t *Text) inside(where string, v *Volume, d Disk) {
-	// What a file system adds to its line in the table is for those who ask for more.
+	// The details of a file system, beyond its line in the table, are printed with -v only.
 	fileSystem := v.Cluster > 0 && !t.Verbose
 	if len(v.Parts) == 0 && (len(v.order) == 0 || fileSystem) {
 		return
@@ -44,8 +44,8 @@ func (t *Text) inside(where string, v *Volume, d Disk) {
 	t.parts(v, d)
 }
 
-// parts list what a volume makes of its space, with places on the disk. What lies elsewhere, or in several pieces, has
-// none.
+// parts lists the slices of a volume with their places on the disk. A slice that lies elsewhere, or in several pieces,
+// has no place.
 func (t *Text) parts(v *Volume, d Disk) {
 	if len(v.Parts) == 0 {
 		return

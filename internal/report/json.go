@@ -10,13 +10,12 @@ import (
 	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
-// JSON writes one object, with an indent of two blanks. Values are exact; characters that a terminal would obey are
-// written as escapes, which JSON allows anywhere in a string. The bytes are otherwise those of encoding/json, which
-// would hold them all in memory, twice: the report of a disk with thousands of partitions is larger than all else that
-// is known of it.
+// JSON writes one object, indented by two blanks. Values are exact. Characters that a terminal would obey are written
+// as escapes, which JSON allows anywhere in a string. The other bytes equal those of encoding/json, which would hold
+// them all in memory, twice: the report of a disk with thousands of partitions is large.
 func JSON(w io.Writer, v any) error { return writeJSON(w, v, jsontext.WithIndent("  ")) }
 
-// Line writes one object in one line, for a stream of them. Its characters are those of JSON.
+// Line writes one object in one line, for a stream of objects. It escapes as JSON does.
 func Line(w io.Writer, v any) error { return writeJSON(w, v) }
 
 func writeJSON(w io.Writer, v any, more ...jsonv2.Options) error {

@@ -56,7 +56,7 @@ func (t *Text) listRow(path string, p Partition, sector, boundary int64) table.R
 	return append(append(table.Row{device, active}, place...), id, p.TypeName, t.alignment(p, boundary))
 }
 
-// deviceName is that of a partition as the kernel names one: a number behind a number would be read as one.
+// deviceName names a partition as the kernel does: "p" separates its number from a digit before it.
 func deviceName(path string, number int) string {
 	name := Safe(path[strings.LastIndexByte(path, '/')+1:])
 	if name != "" && name[len(name)-1] >= '0' && name[len(name)-1] <= '9' {

@@ -21,20 +21,20 @@ import (
 // Schema is the version of all JSON objects.
 const Schema = "trueup/1"
 
-// Origin is what every object begins with.
+// Origin begins every object.
 type Origin struct {
 	Schema  string `json:"schema"`
 	Command string `json:"command"`
 }
 
-// Head is what the object of a command begins with that reads images.
+// Head begins the object of a command that reads images.
 type Head struct {
 	Origin
-	// Isolation is there when the program could not be confined as it should.
+	// Isolation is set if the program could not be confined as it should.
 	Isolation *Isolation `json:"isolation,omitempty"`
 }
 
-// Isolation is how far the program was kept away from the machine.
+// Isolation describes how far the program was confined.
 type Isolation struct {
 	Wanted   string   `json:"wanted"`
 	Achieved string   `json:"achieved"`
@@ -87,7 +87,7 @@ type BootLink struct {
 	Text      string `json:"text"`
 }
 
-// Aligned tells for each boundary whether a start is a multiple of it.
+// Aligned reports for each boundary whether a start is a multiple of it.
 type Aligned struct {
 	To4K     bool `json:"4K"`
 	To64K    bool `json:"64K"`
@@ -138,7 +138,7 @@ type Part struct {
 	Size  int64  `json:"size_bytes"`
 }
 
-// Disk is what an inspection tells of a disk.
+// Disk is the inspection of a disk.
 type Disk struct {
 	Size       int64           `json:"size_bytes"`
 	Table      Table           `json:"table"`
@@ -257,7 +257,7 @@ type Error struct {
 	Message string `json:"message"`
 }
 
-// Failure is the object of a command that has nothing else to say.
+// Failure is the object of a command that has no other result.
 type Failure struct {
 	Head
 	Error    Error `json:"error"`
@@ -286,7 +286,7 @@ func NewImage(img *image.Image) Image {
 	return out
 }
 
-// NewDisk describes a layout. findings are those of align.Check.
+// NewDisk describes a layout. findings come from align.Check.
 func NewDisk(l *layout.Layout, boundary int64, findings []align.Finding) Disk {
 	d := Disk{
 		Size: l.Size, Table: Table{Scheme: "none"}, Boundary: boundary, Verdict: align.Overall(l, boundary),
@@ -384,7 +384,7 @@ func NewDifferences(ds []verify.Difference, l *layout.Layout) []Difference {
 	return out
 }
 
-// placeOf names the partition of a difference, and what that holds.
+// placeOf names the partition of a difference, and its content.
 func placeOf(d verify.Difference, l *layout.Layout) string {
 	var in *boot.Partition
 	for i, p := range l.Partitions {

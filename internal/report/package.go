@@ -27,7 +27,7 @@ type PackageMember struct {
 	Size int64    `json:"size_bytes"`
 }
 
-// PackageDisk is a disk of a package: what the package says about it, and the inspection or why it is missing.
+// PackageDisk is a disk of a package: its entry in the package, and its inspection or error.
 type PackageDisk struct {
 	Member   string   `json:"member"`
 	IDs      []string `json:"disk_ids"`
@@ -105,10 +105,10 @@ func NewPackageDisk(d ova.Disk) PackageDisk {
 	return out
 }
 
-// PackageFindings are those that concern a package and no disk of it.
+// PackageFindings returns findings about a package as a whole.
 func PackageFindings(issues []ondisk.Issue) []align.Finding { return findingsOf("package", issues) }
 
-// DestFindings are those that concern the place where a copy went.
+// DestFindings returns findings about the place of a copy.
 func DestFindings(issues []ondisk.Issue) []align.Finding { return findingsOf("dest", issues) }
 
 func findingsOf(subject string, issues []ondisk.Issue) []align.Finding {

@@ -80,8 +80,8 @@ func segments(d Disk) (out []segment) {
 	return out
 }
 
-// share gives each segment its part of the columns. What is too small for one gets one as long as there are enough:
-// first partitions, then gaps. False: there are more partitions than columns.
+// share divides the columns among the segments. A segment too small for a column gets one while there are enough: first
+// partitions, then gaps. It returns false if there are more partitions than columns.
 func share(segs []segment, size int64, columns int) bool {
 	left, needed := columns, 0
 	for i := range segs {
@@ -141,7 +141,7 @@ func crowded(segs []segment, size int64, columns int) []segment {
 	return out
 }
 
-// key is what the explanation of a picture must say.
+// key records what the legend of a picture must explain.
 type key struct {
 	seen    [misaligned + 1]bool
 	crowded bool
@@ -177,7 +177,7 @@ func (t *Text) stretch(s state, label string, columns int) string {
 	return t.Paint(glyphs[s].color, label+strings.Repeat(glyph, columns-len(label)))
 }
 
-// picture draws disks to one scale, one line each, and explains the characters.
+// picture draws disks to one scale, one line each, with a legend.
 func (t *Text) picture(disks []Disk, names ...string) {
 	const least = 16 // columns that still show something
 	indent, largest, partitions := 0, int64(0), 0

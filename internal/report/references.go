@@ -58,7 +58,7 @@ func (t *Text) references(refs []Reference) {
 			t.para(3, "%s:", r.home())
 		}
 		t.reference(r, w)
-		// What keeps a run of positions as they are is said once, below the last.
+		// The reason that several positions in a row stay is printed once, below the last.
 		if r.reason() != "" && (i+1 == len(shown) || shown[i+1].home() != r.home() || shown[i+1].reason() != r.reason()) {
 			t.printf("     ")
 			t.para(7, "stays: %s", r.reason())
@@ -75,7 +75,7 @@ type referenceWidths struct{ kind, off, points int }
 // leastKind is how narrow the names of positions become on a narrow terminal.
 const leastKind = 16
 
-// referenceWidths makes the columns as wide as what stands in them; the first one is wrapped where that is too much.
+// referenceWidths makes the columns as wide as their content; the first one is wrapped if there is no room.
 func (t *Text) referenceWidths(refs []Reference) referenceWidths {
 	w, becomes := referenceWidths{len("position"), len("at byte"), len("points to byte")}, len("the same")
 	for _, r := range refs {
@@ -101,7 +101,7 @@ func (t *Text) reference(r Reference, w referenceWidths) {
 	}
 }
 
-// home is what holds a position.
+// home names the place that holds a position.
 func (r Reference) home() string {
 	switch {
 	case r.File != "":
@@ -132,7 +132,7 @@ func (r Reference) becomes() string {
 	return "the same"
 }
 
-// reason says why a position stays that should perhaps not.
+// reason returns why a position stays that should perhaps change.
 func (r Reference) reason() string {
 	if r.To != r.Points {
 		return ""

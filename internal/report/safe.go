@@ -12,8 +12,8 @@ import (
 // maxText is how much of a text from an image is shown, in characters.
 const maxText = 256
 
-// Safe makes a text from an image fit for a terminal: what could move the cursor, change the title or reverse the line
-// is shown escaped, and the text is cut.
+// Safe makes a text from an image fit for a terminal. It escapes what could move the cursor, change the title or
+// reverse the line, and cuts the text.
 func Safe(s string) string {
 	n := 0
 	for i := range s {
@@ -25,7 +25,7 @@ func Safe(s string) string {
 	return Escape(s)
 }
 
-// Escape is Safe without the cut, for reports in which a name must be told from all others.
+// Escape is Safe without the cut, for reports that must distinguish all names.
 func Escape(s string) string {
 	var b strings.Builder
 	for i, r := range s {
@@ -41,8 +41,8 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// dangerous are control characters of both sets, and format characters such as those that reverse the direction of
-// text. The last two of each plane are no characters, and XML forbids the first pair.
+// dangerous reports whether r is a control or format character, such as one that reverses the direction of text. It
+// includes the last two code points of each plane: they are no characters, and XML forbids the first pair.
 func dangerous(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' || r&0xfffe == 0xfffe
 }
@@ -72,7 +72,7 @@ func Message(err error) string {
 	return SafeMessage(strings.NewReplacer("\n", "; ", "\t", "").Replace(err.Error()))
 }
 
-// escaper is what a value is written to, as a whole, so that no character is cut.
+// escaper escapes dangerous characters. Each write must have whole characters.
 type escaper struct{ w *bufio.Writer }
 
 func (e escaper) Write(p []byte) (int, error) {

@@ -9,8 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/image"
 )
 
-// AlignCommand is the command line that makes an aligned copy of the image or package at path. Where the name is that
-// of another format, it says which one to keep.
+// AlignCommand returns the command line that makes an aligned copy of the image or package at path. It names the format
+// if the suffix of path belongs to another one.
 func AlignCommand(path, format string, fs []string) string {
 	if named := image.SuffixFormat(AlignedName(path)); named != "" && named != format &&
 		image.SuffixFormat("."+format) == format {
@@ -19,7 +19,7 @@ func AlignCommand(path, format string, fs []string) string {
 	return "trueup align" + flags(fs) + " " + ShellQuote(path) + " " + ShellQuote(AlignedName(path))
 }
 
-// AlignPackageCommand is the same for a package, whatever its name is: that of the copy says that it is one.
+// AlignPackageCommand returns the same for a package of any name; the name of the copy shows that it is a package.
 func AlignPackageCommand(path string, fs []string) string {
 	return "trueup align" + flags(fs) + " " + ShellQuote(path) + " " + ShellQuote(AlignedPackage(path))
 }
@@ -34,7 +34,7 @@ func AlignedPackage(path string) string {
 	return strings.TrimSuffix(path, AlignedMark) + AlignedMark + ".ova"
 }
 
-// AlignedMark is what the names of copies have behind those of their sources.
+// AlignedMark follows the name of the source in the name of a copy.
 const AlignedMark = "-aligned"
 
 // AlignedName suggests a name for the copy. A disk inside of a package gets one beside the package, a block device one
@@ -57,10 +57,10 @@ func AlignedName(path string) string {
 	return path[:dot] + AlignedMark + path[dot:]
 }
 
-// ShellQuote makes a path that can be pasted into bash, ksh or zsh: the shell gives exactly the same bytes back, but
-// for a leading dash, which gets "./" so that no flag is read. What it returns is one line of text that no terminal
-// obeys, and it is not cut. NUL is no part of a name. No result has a semicolon, for which some spreadsheets cut a line
-// of CSV in two.
+// ShellQuote quotes a path for bash, ksh and zsh. The shell reads exactly the same bytes back, except that "./" comes
+// before a leading dash, which would be read as a flag. The result is one line without characters that a terminal
+// obeys, and it is not cut. Names have no NUL. No result has a semicolon: some spreadsheets would split the line of
+// CSV.
 func ShellQuote(s string) string {
 	if strings.HasPrefix(s, "-") {
 		s = "./" + s
@@ -80,11 +80,11 @@ func ShellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// escaped tells which characters stand between plain quotes not at all.
+// escaped reports whether plain quotes may not hold a character.
 func escaped(r rune) bool { return dangerous(r) || r == ';' }
 
-// ansiQuote writes what has no other form: $'…', where \xHH is a byte in every locale. An exclamation mark is one too,
-// since older shells take it for their history there.
+// ansiQuote writes names that need $'…', in which \xHH is a byte in every locale. It escapes exclamation marks, which
+// older shells take for their history there.
 func ansiQuote(s string) string {
 	var b strings.Builder
 	b.WriteString("$'")

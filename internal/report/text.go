@@ -82,7 +82,7 @@ func (t *Text) Paint(c text.Color, s string) string {
 	return text.Colors{c}.EscapeSeq() + s + text.EscapeReset
 }
 
-// Inspect prints what an image is, what is wrong with it, and what to do: the verdict first.
+// Inspect prints an image, its faults and the next step, the verdict first.
 func (t *Text) Inspect(r *Inspect) {
 	if t.List {
 		t.list(r.Image, r.Disk)
@@ -124,7 +124,7 @@ func (t *Text) image(i Image) {
 	t.para(2, "%s: %s, %s (%d bytes), %d-byte sectors", Safe(i.Path), name, units.Format(i.Size), i.Size, i.SectorSize)
 }
 
-// verdict says in one line how the disk is.
+// verdict prints the verdict in one line.
 func (t *Text) verdict(d Disk) {
 	var bad []string
 	for _, p := range d.Partitions {
@@ -158,7 +158,7 @@ func (t *Text) verdict(d Disk) {
 	}
 }
 
-// contentText says why there is nothing to judge.
+// contentText returns why there is nothing to judge.
 func contentText(d Disk) string {
 	switch {
 	case d.Content == align.Blank:
@@ -206,7 +206,7 @@ func (t *Text) disk(d Disk) {
 	default:
 		t.fact("Table", "none")
 	}
-	if d.Table.Scheme != "none" { // what starts a volume alone is its own affair
+	if d.Table.Scheme != "none" { // the code of a volume without a table belongs to the volume
 		t.fact("Boot code", bootText(d))
 	}
 	t.chain(d.Chain)
@@ -368,7 +368,7 @@ func (t *Text) findings(fs []align.Finding) {
 func (t *Text) findingLines(fs []align.Finding) {
 	colors := map[align.Severity]text.Color{align.Info: text.FgCyan, align.Warning: text.FgYellow, align.Error: text.FgRed}
 	for _, f := range fs {
-		if f.Cost != "" { // told once for all
+		if f.Cost != "" { // printed once for all
 			continue
 		}
 		t.para(4, "%s %s: %s", t.Paint(colors[f.Severity], string(f.Severity)+":"), f.Subject, SafeMessage(f.Text))

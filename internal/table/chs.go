@@ -21,7 +21,7 @@ const maxCylinder = 1023
 // saturated is what every system writes for an address beyond CHS.
 var saturated = [3]byte{0xfe, 0xff, 0xff}
 
-// encode gives the CHS bytes of a sector; ok is false beyond the last cylinder.
+// encode returns the CHS bytes of a sector; ok is false beyond the last cylinder.
 func (g Geometry) encode(lba int64) (chs [3]byte, ok bool) {
 	track := lba / int64(g.Sectors)
 	return pack(track/int64(g.Heads), track%int64(g.Heads), lba%int64(g.Sectors)+1)
@@ -38,7 +38,7 @@ func unpack(b [3]byte) (cyl, head, sector int64) {
 	return int64(b[1]&0xc0)<<2 | int64(b[2]), int64(b[0]), int64(b[1] & 0x3f)
 }
 
-// lba is the sector that CHS bytes mean, -1 when they mean none in this geometry.
+// lba returns the sector of CHS bytes, -1 if they have no meaning in this geometry.
 func (g Geometry) lba(b [3]byte) int64 {
 	c, h, s := unpack(b)
 	if s == 0 || s > int64(g.Sectors) || h >= int64(g.Heads) {
@@ -93,7 +93,7 @@ func (t *Table) Saturated() bool {
 	return slices.ContainsFunc(t.Partitions, func(p Partition) bool { return p.raw.EndCHS == saturated })
 }
 
-// explained counts the CHS fields that mean in g what the LBA beside them says.
+// explained counts the CHS fields that agree in g with the LBA beside them.
 func (t *Table) explained(g Geometry) int {
 	n := 0
 	if !g.Valid() {

@@ -32,7 +32,7 @@ type Record struct {
 func (m *mbr) readLogical(d disk.Disk) {
 	for _, p := range m.Containers() {
 		if p.Kind != Extended || p.Off == 0 || p.Off >= d.Size() || p.Len == 0 {
-			continue // said by checkRanges
+			continue // reported by checkRanges
 		}
 		w := chain{m: m, d: d, box: p, link: p.entry + atStartLBA, span: p.Len, seen: map[int64]bool{}}
 		for off := p.Off; off != 0; {
@@ -62,7 +62,7 @@ type chain struct {
 	parts   []Partition
 }
 
-// step reads the record at off and gives the place of the next one, 0 at the end.
+// step reads the record at off and returns the place of the next one, 0 at the end.
 func (c *chain) step(off int64) int64 {
 	lba := off / c.m.SectorSize
 	switch {
@@ -180,7 +180,7 @@ func (c *chain) emptyLink(at int64, e mbrEntry) {
 	})
 }
 
-// add takes a logical partition and gives its number; its start counts from its own record.
+// add adds a logical partition and returns its number; its start counts from its own record.
 func (c *chain) add(off, at int64, e mbrEntry) int {
 	p := Partition{
 		Number: firstLogical + c.logicals(), Kind: Logical, Type: e.Type, Active: e.Flag == 0x80, entry: at, raw: e,

@@ -142,7 +142,7 @@ func (g *gpt) same(o *gpt) bool {
 		a.FirstUsable == b.FirstUsable && a.LastUsable == b.LastUsable
 }
 
-// elsewhere says where the backup is when it is not in the last sector: a disk that was enlarged has it in the middle.
+// elsewhere reports a backup that is not in the last sector: a disk that was enlarged has it in the middle.
 func (g *gpt) elsewhere(err error, last int64) string {
 	if !isNoMatch(err) {
 		return err.Error()
@@ -320,7 +320,7 @@ func (g *gpt) checkEntries() {
 	}
 }
 
-// checkCut says what lies behind the end of a disk that was cut short.
+// checkCut reports what lies behind the end of a disk that was truncated.
 func (g *gpt) checkCut() {
 	sectors := g.d.Size() / g.SectorSize
 	for _, p := range g.Partitions {

@@ -147,7 +147,7 @@ func (c *copies) readEnd(g *gpt) error {
 	return nil
 }
 
-// cannotMend says that the damage which was warned of stays.
+// cannotMend reports that damage with a warning stays.
 func (g *gpt) cannotMend(code, text, remedy string) {
 	for i := range g.Issues {
 		if g.Issues[i].Remedy == alignMends {
@@ -157,9 +157,9 @@ func (g *gpt) cannotMend(code, text, remedy string) {
 	g.Issues = append(g.Issues, ondisk.Issue{Code: code, Effect: ondisk.Refuse, OnMove: true, Text: text, Remedy: remedy})
 }
 
-// findArray is where the array of a primary goes whose header is not valid: where it was, when it stands right in
-// front of the first usable LBA and only the header is damaged, since a boot loader can lie in front of it. Otherwise
-// it goes behind the header.
+// findArray returns the place of the array of a primary whose header is not valid: where it was, when it stands right
+// in front of the first usable LBA and only the header is damaged, since a boot loader can lie in front of it.
+// Otherwise it goes behind the header.
 func (c *copies) findArray() (int64, error) {
 	g := c.backup
 	behind := primaryEntries * c.sector
@@ -177,7 +177,7 @@ func (c *copies) findArray() (int64, error) {
 	return at, nil
 }
 
-// addMBR takes over what sector 0 says beside the GPT.
+// addMBR adds the contents of sector 0 to the GPT.
 func (g *gpt) addMBR(d disk.Disk, m *mbr, missing bool) error {
 	b, err := ondisk.Bytes(d, atEntries, units.SectorSize-atEntries)
 	if err != nil {

@@ -205,7 +205,7 @@ func (m *mbr) behind(report func()) {
 	m.beyond += len(m.Issues) - n
 }
 
-// checkCut says that a disk was cut short where nothing else is wrong with its table.
+// checkCut reports a truncated disk if nothing else is wrong with its table.
 func (m *mbr) checkCut(size int64) {
 	var broken []ondisk.Issue
 	for _, i := range m.Issues {

@@ -104,7 +104,7 @@ func (t *Table) spanEnd(r Record, was int64, to Places) int64 {
 	return min(was+shift, record+MaxLBA*t.SectorSize) // it led out of the extended partition before
 }
 
-// find gives a partition by number; 0 has none.
+// find returns a partition by number; there is none with number 0.
 func (t *Table) find(n int) (Partition, bool) {
 	for _, p := range t.Partitions {
 		if p.Number == n {

@@ -106,7 +106,7 @@ func (c *copies) difference(patches []disk.Patch) uint32 {
 	return changes.Sum32() ^ zeros.Sum32()
 }
 
-// header is the header of one copy. What it does not know of the header that was there it leaves alone.
+// header returns the header of one copy. It keeps the fields of the old header that it does not know.
 func (c *copies) header(own *gpt, at, alt, array, usable int64, sum uint32) []byte {
 	if own == nil {
 		own = c.good()

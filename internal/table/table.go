@@ -22,7 +22,7 @@ const (
 	GPT Scheme = "gpt"
 )
 
-// Kind says where a partition is recorded.
+// Kind is where a partition is recorded.
 type Kind string
 
 // Kinds of partitions.
@@ -83,7 +83,7 @@ type Places struct {
 	Mend    bool               // write both copies of a GPT right, and its protective MBR
 }
 
-// Relocate gives the patches that make the table say where things are. Offsets are those of the result. geometry is
+// Relocate returns the patches that put the new places into the table. Offsets are those of the result. geometry is
 // that of the CHS bytes.
 func (t *Table) Relocate(to Places, geometry Geometry) []disk.Patch {
 	if t.Scheme == GPT {
@@ -164,7 +164,7 @@ func (t *Table) broken(off int64, field string, got, want any) {
 	t.brokenIn(string(t.Scheme), off, 0, field, got, want)
 }
 
-// maxIssues bounds what is said about one table: a large GPT can hold thousands of overlaps.
+// maxIssues bounds the issues of one table: a large GPT can hold thousands of overlaps.
 const maxIssues = 64
 
 func (t *Table) brokenIn(what string, off int64, part int, field string, got, want any) {
@@ -178,7 +178,7 @@ func (t *Table) brokenIn(what string, off int64, part int, field string, got, wa
 	})
 }
 
-// cutShort says in front of all else that a disk has fewer bytes than its table names: err is where.
+// cutShort puts first that a disk has fewer bytes than its table names; err holds the place.
 func (t *Table) cutShort(want, size int64, err error) {
 	text := fmt.Sprintf("the image has %d of the %d bytes that its partition table names: it was cut short, or the "+
 		"table is damaged", size, want)

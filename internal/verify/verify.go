@@ -176,7 +176,7 @@ func sameRefs(p *plan.Plan, before, after *layout.Layout) error {
 	return nil
 }
 
-// Starts reads from the layout of a copy where its partitions went. The error says how it cannot be a copy at all.
+// Starts returns the starts of the partitions of a copy. The error is why it cannot be a copy at all.
 func Starts(before, after *layout.Layout) (map[int]int64, error) {
 	switch {
 	case (before.Table == nil) != (after.Table == nil):

@@ -170,7 +170,7 @@ func (n *node) Rename(
 	return n.s.end(op, newName, n.LoopbackNode.Rename(ctx, n.here(name), to, n.here(newName), flags))
 }
 
-// Statfs says how much room there is.
+// Statfs returns the free space.
 func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 	if errno := n.s.begin("statfs", ""); errno != 0 {
 		return errno

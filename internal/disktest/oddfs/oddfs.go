@@ -24,7 +24,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// Manners say what a file system does otherwise. The zero value is a good one.
+// Manners lists what a file system does differently. The zero value is a good one.
 type Manners struct {
 	// Fail has the error of an operation: "link", "rename" without flags, "rename2" with some, "lock", "fsyncdir",
 	// "statfs", "chmod", "unlink", "create". A name behind it means that file only: "unlink .x.partial".
