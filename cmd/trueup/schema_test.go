@@ -15,6 +15,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/scan/results"
@@ -280,7 +281,7 @@ func TestSchemasNameEveryField(t *testing.T) {
 		"common.json#/$defs/error":        report.Error{},
 		"common.json#/$defs/impact":       report.Impact{},
 		"common.json#/$defs/touched":      report.Touched{},
-		"common.json#/$defs/advice":       align.Advice{},
+		"common.json#/$defs/advice":       advice.Advice{},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := schemaNamed(t, name)

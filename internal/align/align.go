@@ -1,5 +1,5 @@
-// Package align judges: it has the verdict on each start, its cost and the advice. It is pure. Text, JSON and exit code
-// all use it.
+// Package align judges: it has the verdict on each start, and its cost on a storage. It is pure. Text, JSON and exit
+// code all use it.
 package align
 
 import (
@@ -180,7 +180,7 @@ func Check(l *layout.Layout, goal Goal) []Finding {
 	}
 	out = append(out, nested(l.Volume, 0, 0, goal.Must)...)
 	for _, i := range l.Issues {
-		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || matters(i, moves) {
+		if i.Effect == ondisk.Broken || i.Effect == ondisk.BadVolume || Matters(i, moves) {
 			out = add(out, FromIssue(i))
 		}
 	}
@@ -198,8 +198,8 @@ func add(fs []Finding, f Finding) []Finding {
 	return append(fs, f)
 }
 
-// matters reports whether an issue concerns a copy in which the partitions in moves are moved.
-func matters(i ondisk.Issue, moves map[int]bool) bool {
+// Matters reports whether an issue concerns a copy in which the partitions in moves are moved.
+func Matters(i ondisk.Issue, moves map[int]bool) bool {
 	switch {
 	case !i.OnMove:
 		return true
@@ -218,7 +218,7 @@ func matters(i ondisk.Issue, moves map[int]bool) bool {
 func Relevant(issues []ondisk.Issue, moves map[int]bool) []Finding {
 	var out []Finding
 	for _, i := range issues {
-		if matters(i, moves) {
+		if Matters(i, moves) {
 			out = append(out, FromIssue(i))
 		}
 	}

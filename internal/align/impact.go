@@ -129,16 +129,16 @@ func (i Impact) Text() string {
 	case stream.Worse():
 		return fmt.Sprintf("each of a stream of %s I/Os touches two %s blocks of the storage instead of one", block, block)
 	}
-	if what, c, ok := i.costly(); ok {
+	if what, c, ok := i.Costly(); ok {
 		return fmt.Sprintf("%s touches %s blocks of %s of the storage on average instead of %s", what, number(c.Now()), block,
 			number(c.Aligned()))
 	}
 	return ""
 }
 
-// costly is the I/O to name where the start costs something: of the volume's own blocks, of those of the storage, or
+// Costly returns the I/O to name if the start costs something: of the volume's own blocks, of those of the storage, or
 // else the first of the table.
-func (i Impact) costly() (what string, c Change, ok bool) {
+func (i Impact) Costly() (what string, c Change, ok bool) {
 	random := func(n int64) (string, Change) { return "random I/O of " + units.Format(n), i.Of(n).Random }
 	sequential := func(n int64) (string, Change) { return "sequential I/O of " + units.Format(n), i.Of(n).Sequential }
 	if what, c = random(i.Block); c.Worse() {

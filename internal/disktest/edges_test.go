@@ -95,8 +95,10 @@ var edges = map[string][]string{
 		"internal/volume/stack",
 	},
 
-	// The verdict names kinds of partitions and file systems, the advice also boot code.
+	// The verdict is on partitions, and names kinds of partitions and file systems.
 	"internal/align": {"internal/boot", "internal/layout", "internal/table", "internal/volume", "internal/volume/identify"},
+	// The advice asks verdict and cost, and whether firmware or boot code starts from the disk.
+	"internal/advice": {"internal/align", "internal/boot", "internal/layout", "internal/table"},
 	// A plan asks a table and the references for their patches, and knows which kinds of partitions can move.
 	"internal/plan": {"internal/align", "internal/boot", "internal/layout", "internal/table"},
 
@@ -108,17 +110,18 @@ var edges = map[string][]string{
 	"internal/container": {"internal/align", "internal/diskcopy", "internal/image/driver"},
 
 	"internal/report": {
-		"internal/align", "internal/boot", "internal/container", "internal/image", "internal/image/ova", "internal/layout",
+		"internal/advice", "internal/align", "internal/boot", "internal/container", "internal/image", "internal/image/ova",
+		"internal/layout",
 		"internal/plan", "internal/realign", "internal/table", "internal/verify", "internal/volume",
 		"internal/volume/identify",
 	},
 	// Rows of many images and their reports: made of what is reported of one.
-	"internal/scan/results": {"internal/align", "internal/layout", "internal/report"},
+	"internal/scan/results": {"internal/advice", "internal/align", "internal/layout", "internal/report"},
 	// A walk tells what files are, and makes rows of those that have no disk to judge.
 	// Its inspector is the pipe up to the plan, and runs in workers.
 	// The gate counts what is read of a file, and says when one is unchanged.
 	"internal/scan": {
-		"internal/align", "internal/image", "internal/image/gate", "internal/image/ova", "internal/image/store",
+		"internal/advice", "internal/align", "internal/image", "internal/image/gate", "internal/image/ova", "internal/image/store",
 		"internal/realign", "internal/report", "internal/scan/catalog", "internal/scan/results", "internal/scan/sandbox", "internal/sys",
 	},
 	// What is known of rows of earlier runs: the columns that people ask for are those of a report.

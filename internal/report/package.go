@@ -6,6 +6,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -134,7 +135,7 @@ func (t *Text) PackageInspect(r *PackageInspect) {
 		if d.Inspect != nil {
 			t.Inspect(d.Inspect)
 			misaligned = misaligned || d.Inspect.Verdict.Off()
-			possible = possible && len(d.Inspect.Refusals) == 0 && d.Inspect.Advice.Action != align.Repair
+			possible = possible && len(d.Inspect.Refusals) == 0 && d.Inspect.Advice.Action != advice.Repair
 		} else {
 			possible = false
 			t.para(4, "%s %s", t.Paint(text.FgRed, "error:"), SafeMessage(d.Error.Message)) // which names the disk

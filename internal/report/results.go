@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image/ova"
 	"github.com/trueup/trueup/internal/layout"
@@ -38,7 +39,7 @@ func NewInspect(
 	if c.Impact {
 		r.AddImpacts(s.Layout, c.Storage)
 	}
-	r.Advice = align.Advise(s.Layout, align.Case{
+	r.Advice = advice.For(s.Layout, advice.Case{
 		Boundary: r.Boundary, Storage: c.Storage, Refusals: refusals, Broken: bad != nil,
 	})
 	if bad != nil {

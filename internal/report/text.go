@@ -12,6 +12,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/units"
@@ -104,7 +105,7 @@ func (t *Text) Inspect(r *Inspect) {
 	t.impacts(r.Partitions)
 	t.findings(r.Findings)
 	t.advice(r.Advice)
-	if r.Verdict.Off() && r.Advice.Action != align.Repair {
+	if r.Verdict.Off() && r.Advice.Action != advice.Repair {
 		t.printf("\n")
 		t.command(r)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/image"
 	"github.com/trueup/trueup/internal/image/gate"
@@ -281,7 +282,7 @@ func (j *Inspector) plan(s *realign.Source, d *results.Disk) error {
 	c := report.NewChanges(p)
 	refusals := append([]align.Finding{}, p.Refusals(false)...)
 	d.Fix = &results.Fix{Boundary: p.Goal.Want, OldSize: p.OldSize, NewSize: p.Size, Moves: c.Moves, Refusals: refusals}
-	a := align.Advise(s.Layout, align.Case{Boundary: j.Boundary, Storage: j.below, Refusals: refusals})
+	a := advice.For(s.Layout, advice.Case{Boundary: j.Boundary, Storage: j.below, Refusals: refusals})
 	d.Advice = &a
 	d.Cost = results.NewCost(s.Layout, j.Boundary, j.below)
 	return nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
@@ -214,9 +215,9 @@ func roleCell(i *Image) string {
 		return "-"
 	}
 	switch i.role() {
-	case align.BootDisk:
+	case advice.BootDisk:
 		return "boot"
-	case align.DataDisk:
+	case advice.DataDisk:
 		return "data"
 	default:
 		return "?"

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 )
@@ -195,7 +196,7 @@ func findingText(f align.Finding) string {
 	return f.Subject + ": " + f.Text
 }
 
-func (d *Disk) role() align.Role {
+func (d *Disk) role() advice.Role {
 	if d.Advice == nil {
 		return ""
 	}

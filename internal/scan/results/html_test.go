@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
 
+	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 )
@@ -261,7 +262,7 @@ func TestHTMLOfNothingJudged(t *testing.T) {
 }
 
 func TestHTMLOfWhatHasNotChanged(t *testing.T) {
-	s := summed([]*Image{row("/srv/a.raw", align.Misaligned, align.DataDisk, 100, false)})
+	s := summed([]*Image{row("/srv/a.raw", align.Misaligned, advice.DataDisk, 100, false)})
 	s.Changes, s.ChangedOnly = &Changes{Since: "2026-11-20T10:00:00Z", Same: 1}, true
 	_, doc := rendered(t, s, nil)
 	require.Contains(t, textOf(doc), "Nothing is new, changed or removed.")

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/report"
 	"github.com/trueup/trueup/internal/units"
@@ -49,10 +50,10 @@ func (i *Image) Settle(flags []string) {
 	}
 	role := i.role()
 	switch role {
-	case align.BootDisk:
+	case advice.BootDisk:
 		p.Class += classBoot
 		why = append(why, "a system boots from the disk")
-	case align.DataDisk:
+	case advice.DataDisk:
 		why = append(why, "no system boots from the disk")
 	default:
 		p.Class += classUnsure
@@ -113,15 +114,15 @@ func (i *Image) boundary() int64 {
 }
 
 // role is that of the disks that are off the boundary: one that a system boots from decides.
-func (i *Image) role() align.Role {
-	role := align.DataDisk
+func (i *Image) role() advice.Role {
+	role := advice.DataDisk
 	for _, d := range i.Disks {
 		switch {
 		case !d.Verdict.Off():
-		case d.Advice == nil || d.Advice.Role == align.UnknownRole:
-			role = align.UnknownRole
-		case d.Advice.Role == align.BootDisk:
-			return align.BootDisk
+		case d.Advice == nil || d.Advice.Role == advice.UnknownRole:
+			role = advice.UnknownRole
+		case d.Advice.Role == advice.BootDisk:
+			return advice.BootDisk
 		}
 	}
 	return role

@@ -1,10 +1,12 @@
-package align
+// Package advice answers the first question of an administrator: is a copy worth the trouble? It is pure.
+package advice
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/layout"
 	"github.com/trueup/trueup/internal/ondisk"
@@ -46,7 +48,7 @@ type References struct {
 	Left      int `json:"left"`      // they do not point to their partition now, or cannot be written
 }
 
-// Advice answers the first question of an administrator: is a copy worth the trouble?
+// Advice is the answer for one disk.
 type Advice struct {
 	Action     Action     `json:"action"`
 	Gain       Gain       `json:"gain"`
@@ -60,17 +62,21 @@ type Advice struct {
 // Case holds what is known of a disk beside its layout.
 type Case struct {
 	Boundary int64 // the criterion
-	Storage  Storage
-	Refusals []Finding // of an aligned copy
-	Broken   bool      // the image or the disk is malformed
+	Storage  align.Storage
+	Refusals []align.Finding // of an aligned copy
+	Broken   bool            // the image or the disk is malformed
 }
 
-// Advise decides from the values that verdict, refusals and exit code are made of.
-func Advise(l *layout.Layout, c Case) Advice {
+// For decides from the values that verdict, refusals and exit code are made of.
+func For(l *layout.Layout, c Case) Advice {
 	a := Advice{Gain: NoGain, Role: roleOf(l)}
 	off, on := offBoundary(l, c.Boundary)
-	a.References, a.Unmended = referencesOf(l, off), unmended(l, off)
-	overall := Overall(l, c.Boundary)
+	moves := map[int]bool{}
+	for _, p := range off {
+		moves[p.Number] = true
+	}
+	a.References, a.Unmended = referencesOf(l, moves), unmended(l, moves)
+	overall := align.Overall(l, c.Boundary)
 	parts := off
 	if !overall.Off() {
 		parts = on
@@ -84,7 +90,7 @@ func Advise(l *layout.Layout, c Case) Advice {
 	return a
 }
 
-func (a *Advice) action(overall Verdict, c Case) Action {
+func (a *Advice) action(overall align.Verdict, c Case) Action {
 	useful := a.Gain == Some || a.Gain == High
 	switch {
 	case c.Broken:
@@ -105,8 +111,8 @@ func (a *Advice) action(overall Verdict, c Case) Action {
 func offBoundary(l *layout.Layout, boundary int64) (off, on []boot.Partition) {
 	for _, p := range l.Partitions {
 		switch {
-		case !Judged(p):
-		case Of(p.Off, boundary) == Aligned:
+		case !align.Judged(p):
+		case align.Of(p.Off, boundary) == align.Aligned:
 			on = append(on, p)
 		default:
 			off = append(off, p)
@@ -116,30 +122,30 @@ func offBoundary(l *layout.Layout, boundary int64) (off, on []boot.Partition) {
 }
 
 // weigh finds the partition that gains most, and describes its gain.
-func (a *Advice) weigh(parts []boot.Partition, s Storage) string {
+func (a *Advice) weigh(parts []boot.Partition, s align.Storage) string {
 	text, first := "", true
 	seen := map[[3]int64]bool{} // a GPT can have thousands of partitions, and few ways to lie
 	for _, p := range parts {
-		i := ImpactOf(p, s)
-		way := [3]int64{i.Data % s.Block, i.inside % s.Block, i.Block}
+		i := align.ImpactOf(p, s)
+		way := [3]int64{i.Data % s.Block, (i.Data - p.Off) % s.Block, i.Block}
 		if seen[way] {
 			continue
 		}
 		seen[way] = true
-		if g := i.gain(); first || slices.Index(gains, g) > slices.Index(gains, a.Gain) {
-			a.Gain, text, first = g, i.more(), false
+		if g := gainOf(i); first || slices.Index(gains, g) > slices.Index(gains, a.Gain) {
+			a.Gain, text, first = g, more(i), false
 		}
 	}
 	return text
 }
 
-func (i Impact) gain() Gain {
+func gainOf(i align.Impact) Gain {
 	if i.Of(i.Block).Random.More() >= highGain {
 		return High
 	}
 	g := NoGain
 	for _, t := range i.Table() {
-		for _, c := range []Change{t.Random, t.Sequential} {
+		for _, c := range []align.Change{t.Random, t.Sequential} {
 			switch {
 			case c.Worse():
 				return Some
@@ -152,8 +158,8 @@ func (i Impact) gain() Gain {
 }
 
 // more describes the work of the storage beyond the least possible, "" if there is no such work.
-func (i Impact) more() string {
-	what, c, ok := i.costly()
+func more(i align.Impact) string {
+	what, c, ok := i.Costly()
 	if !ok {
 		return ""
 	}
@@ -165,12 +171,8 @@ func (i Impact) more() string {
 }
 
 // referencesOf counts the stored positions of the partitions that a copy moves.
-func referencesOf(l *layout.Layout, moving []boot.Partition) References {
+func referencesOf(l *layout.Layout, moves map[int]bool) References {
 	var out References
-	moves := map[int]bool{}
-	for _, p := range moving {
-		moves[p.Number] = true
-	}
 	for _, r := range l.Boot.Refs {
 		switch {
 		case moves[r.Target] && r.Follows():
@@ -183,14 +185,10 @@ func referencesOf(l *layout.Layout, moving []boot.Partition) References {
 }
 
 // unmended returns the codes of issues that a move raises and that do not refuse it.
-func unmended(l *layout.Layout, moving []boot.Partition) []string {
-	moves := map[int]bool{}
-	for _, p := range moving {
-		moves[p.Number] = true
-	}
+func unmended(l *layout.Layout, moves map[int]bool) []string {
 	out := []string{}
 	for _, i := range l.Issues {
-		if i.OnMove && i.Effect == ondisk.Warn && matters(i, moves) && !slices.Contains(out, i.Code) {
+		if i.OnMove && i.Effect == ondisk.Warn && align.Matters(i, moves) && !slices.Contains(out, i.Code) {
 			out = append(out, i.Code)
 		}
 	}
@@ -198,7 +196,7 @@ func unmended(l *layout.Layout, moving []boot.Partition) []string {
 }
 
 // text is the advice in a few sentences.
-func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) string {
+func (a *Advice) text(l *layout.Layout, overall align.Verdict, c Case, gain string) string {
 	var s []string
 	switch a.Action {
 	case Nothing:
@@ -234,29 +232,29 @@ func (a *Advice) text(l *layout.Layout, overall Verdict, c Case, gain string) st
 
 func (a *Advice) nothingText(l *layout.Layout, boundary int64) string {
 	switch {
-	case ContentOf(l) == UnknownContent:
+	case align.ContentOf(l) == align.UnknownContent:
 		return "That cannot be said: what the disk holds is not known."
-	case !slices.ContainsFunc(l.Partitions, Judged):
+	case !slices.ContainsFunc(l.Partitions, align.Judged):
 		return "No: there is no partition to move."
 	}
 	return fmt.Sprintf("No: every partition starts on a multiple of %s.", units.Format(boundary))
 }
 
-func (a *Advice) refusedText(gain string, s Storage) string {
+func (a *Advice) refusedText(gain string, s align.Storage) string {
 	if a.Gain == NoGain || a.Gain == Loss {
 		return fmt.Sprintf("It would not help this storage (%s), and a copy would be refused now.", s.About)
 	}
 	return "It would help (" + gain + "), but a copy would be refused now."
 }
 
-func (a *Advice) optionalText(overall Verdict, c Case) string {
+func (a *Advice) optionalText(overall align.Verdict, c Case) string {
 	switch {
 	case a.Gain == Loss:
 		return "Rather not: the data inside lie on blocks of the storage now, and would not after a move, as the volume " +
 			"was formatted."
 	case c.Storage.Block == units.SectorSize:
 		return fmt.Sprintf("Not for this storage (%s): alignment does not matter to it.", c.Storage.About)
-	case c.Storage == Generic() && overall == BelowBoundary:
+	case c.Storage == align.Generic() && overall == align.BelowBoundary:
 		return "That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage " +
 			"says which it is."
 	}

@@ -1,4 +1,4 @@
-package align_test
+package advice_test
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/trueup/trueup/internal/advice"
 	"github.com/trueup/trueup/internal/align"
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/firmware"
@@ -19,6 +20,12 @@ import (
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume"
 )
+
+func storageOf(t require.TestingT, name string) align.Storage {
+	s, err := align.ParseStorage(name)
+	require.NoError(t, err)
+	return s
+}
 
 // disk255 is an MBR disk of 255 heads and 63 sectors with the given code and partitions.
 func disk255(code *boot.Code, parts ...boot.Partition) *layout.Layout {
@@ -60,32 +67,32 @@ func TestRoleOfADisk(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		l    *layout.Layout
-		role align.Role
+		role advice.Role
 	}{
-		{"xp boots", disk255(windows.MBR2000, xp), align.BootDisk},
-		{"xp, data with the same code", disk255(windows.MBR2000, xpData), align.DataDisk},
-		{"xp, no code", disk255(boot.Empty, xp), align.DataDisk},
-		{"a windows without a code", chained(disk255(boot.Empty, xp)), align.UnknownRole},
+		{"xp boots", disk255(windows.MBR2000, xp), advice.BootDisk},
+		{"xp, data with the same code", disk255(windows.MBR2000, xpData), advice.DataDisk},
+		{"xp, no code", disk255(boot.Empty, xp), advice.DataDisk},
+		{"a windows without a code", chained(disk255(boot.Empty, xp)), advice.UnknownRole},
 		{
 			"grub legacy needs no flag", disk255(grub.Legacy, mbrPart(63, 13*cylinder, false, volume.Ext3), lvm),
-			align.BootDisk,
+			advice.BootDisk,
 		},
 		{
 			"rhel 4 with another loader", disk255(firmware.GenericCHS, mbrPart(63, 13*cylinder, true, volume.Ext3), lvm),
-			align.BootDisk,
+			advice.BootDisk,
 		},
-		{"grub 2", disk255(grub.V2, mbrPart(2048, 500000, false, volume.Ext4)), align.BootDisk},
-		{"fat only", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.FAT32)), align.DataDisk},
-		{"code that is not known", disk255(boot.Unknown, xpData), align.UnknownRole},
-		{"no partition", disk255(boot.Empty), align.DataDisk},
+		{"grub 2", disk255(grub.V2, mbrPart(2048, 500000, false, volume.Ext4)), advice.BootDisk},
+		{"fat only", disk255(boot.Empty, mbrPart(63, 9*cylinder, false, volume.FAT32)), advice.DataDisk},
+		{"code that is not known", disk255(boot.Unknown, xpData), advice.UnknownRole},
+		{"no partition", disk255(boot.Empty), advice.DataDisk},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a := align.Advise(tc.l, align.Case{Boundary: 65536, Storage: align.Generic()})
+			a := advice.For(tc.l, advice.Case{Boundary: 65536, Storage: align.Generic()})
 			require.Equal(t, tc.role, a.Role)
-			if a.Action == align.Align {
-				says := map[align.Role]string{
-					align.BootDisk: "This is a boot disk.", align.DataDisk: "This is a data disk.",
-					align.UnknownRole: "Whether the disk is booted from is not known.",
+			if a.Action == advice.Align {
+				says := map[advice.Role]string{
+					advice.BootDisk: "This is a boot disk.", advice.DataDisk: "This is a data disk.",
+					advice.UnknownRole: "Whether the disk is booted from is not known.",
 				}
 				require.Contains(t, a.Text, says[tc.role])
 			}
@@ -102,12 +109,12 @@ func TestFirmwareBoots(t *testing.T) {
 			Partitions: []boot.Partition{p},
 		}
 	}
-	for guid, want := range map[string]align.Role{
-		"c12a7328-f81f-11d2-ba4b-00a0c93ec93b": align.BootDisk, // UEFI 2.10: EFI system partition
-		"21686148-6449-6e6f-744e-656564454649": align.BootDisk, // "Hah!IdontNeedEFI"
-		"ebd0a0a2-b9e5-4433-87c0-68b6b72699c7": align.DataDisk,
+	for guid, want := range map[string]advice.Role{
+		"c12a7328-f81f-11d2-ba4b-00a0c93ec93b": advice.BootDisk, // UEFI 2.10: EFI system partition
+		"21686148-6449-6e6f-744e-656564454649": advice.BootDisk, // "Hah!IdontNeedEFI"
+		"ebd0a0a2-b9e5-4433-87c0-68b6b72699c7": advice.DataDisk,
 	} {
-		require.Equal(t, want, align.Advise(gpt(guid), align.Case{Boundary: 65536, Storage: align.Generic()}).Role, guid)
+		require.Equal(t, want, advice.For(gpt(guid), advice.Case{Boundary: 65536, Storage: align.Generic()}).Role, guid)
 	}
 }
 
@@ -128,86 +135,86 @@ func TestAdvice(t *testing.T) {
 		storage  string
 		refusals []align.Finding
 		broken   bool
-		action   align.Action
-		gain     align.Gain
+		action   advice.Action
+		gain     advice.Gain
 		says     string
 	}{
 		{
-			"xp on 4 KiB", disk255(windows.MBR2000, xp), 65536, "generic", nil, false, align.Align, align.High,
+			"xp on 4 KiB", disk255(windows.MBR2000, xp), 65536, "generic", nil, false, advice.Align, advice.High,
 			"Yes: random I/O of 4 KiB touches 100 % more blocks of the storage than it must.",
 		},
 		{
-			"xp on 64 KiB", disk255(windows.MBR2000, xp), 65536, "clariion", nil, false, align.Align, align.Some,
+			"xp on 64 KiB", disk255(windows.MBR2000, xp), 65536, "clariion", nil, false, advice.Align, advice.Some,
 			"It helps a little: random I/O of 4 KiB touches 6 % more blocks",
 		},
 		{
-			"xp on a storage that does not mind", disk255(windows.MBR2000, xp), 65536, "flasharray", nil, false, align.Optional,
-			align.NoGain, "Not for this storage (Pure Storage FlashArray, 512-byte blocks): alignment does not matter to it.",
+			"xp on a storage that does not mind", disk255(windows.MBR2000, xp), 65536, "flasharray", nil, false, advice.Optional,
+			advice.NoGain, "Not for this storage (Pure Storage FlashArray, 512-byte blocks): alignment does not matter to it.",
 		},
 		{
-			"xp, refused", disk255(windows.MBR2000, xp), 65536, "generic", refused, false, align.Refused, align.High,
+			"xp, refused", disk255(windows.MBR2000, xp), 65536, "generic", refused, false, advice.Refused, advice.High,
 			"It would help (random I/O of 4 KiB touches 100 % more blocks of the storage than it must), but a copy would be " +
 				"refused now.",
 		},
 		{
-			"xp, refused, no gain", disk255(windows.MBR2000, xp), 65536, "512", refused, false, align.Refused, align.NoGain,
+			"xp, refused, no gain", disk255(windows.MBR2000, xp), 65536, "512", refused, false, advice.Refused, advice.NoGain,
 			"It would not help this storage (blocks of 512 B), and a copy would be refused now.",
 		},
 		{
-			"xp, malformed", disk255(windows.MBR2000, xp), 65536, "generic", nil, true, align.Repair, align.High,
+			"xp, malformed", disk255(windows.MBR2000, xp), 65536, "generic", nil, true, advice.Repair, advice.High,
 			"Not yet: what is malformed must be repaired first.",
 		},
 		{
-			"vista", disk255(windows.MBR7, vista), 65536, "generic", refused, false, align.Nothing, align.NoGain,
+			"vista", disk255(windows.MBR7, vista), 65536, "generic", refused, false, advice.Nothing, advice.NoGain,
 			"No: every partition starts on a multiple of 64 KiB.",
 		},
 		{
 			"on 64 KiB, storage of 128 KiB", disk255(windows.MBR7, mbrPart(128, 9999, true, volume.NTFS)), 65536, "128K", nil,
-			false, align.OtherBoundary, align.Some,
+			false, advice.OtherBoundary, advice.Some,
 			"Perhaps: every start is on a multiple of 64 KiB, but sequential I/O of 128 KiB touches 100 % more blocks",
 		},
 		{
-			"off 64 KiB, storage of 128 KiB", disk255(windows.MBR7, xp), 65536, "128K", nil, false, align.Align, align.Some,
+			"off 64 KiB, storage of 128 KiB", disk255(windows.MBR7, xp), 65536, "128K", nil, false, advice.Align, advice.Some,
 			"For this storage, give --boundary 128K.",
 		},
 		{
 			"on 32 KiB, storage not named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic", nil,
-			false, align.Optional, align.NoGain,
+			false, advice.Optional, advice.NoGain,
 			"That depends on the storage: one with 4 KiB blocks gains nothing, one with larger blocks may; --storage says " +
 				"which it is.",
 		},
 		{
 			"on 32 KiB, storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "netapp", nil, false,
-			align.Optional, align.NoGain, "Not for this storage (NetApp WAFL, 4 KiB blocks): no I/O would touch fewer",
+			advice.Optional, advice.NoGain, "Not for this storage (NetApp WAFL, 4 KiB blocks): no I/O would touch fewer",
 		},
 		{
-			"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, align.Optional, align.Loss,
+			"data in order, start not", disk255(boot.Empty, fat), 65536, "generic", nil, false, advice.Optional, advice.Loss,
 			"Rather not: the data inside lie on blocks of the storage now",
 		},
 		{
-			"small clusters", disk255(boot.Empty, small), 65536, "generic", nil, false, align.Align, align.Some,
+			"small clusters", disk255(boot.Empty, small), 65536, "generic", nil, false, advice.Align, advice.Some,
 			"It helps a little: sequential I/O of 1 KiB touches 25 % more blocks",
 		},
 		{
-			"huge clusters", disk255(boot.Empty, huge), 65536, "generic", nil, false, align.Align, align.Some,
+			"huge clusters", disk255(boot.Empty, huge), 65536, "generic", nil, false, advice.Align, advice.Some,
 			"random I/O of 32 MiB touches less than 1 % more blocks",
 		},
 		{
 			"refused, and no storage named", disk255(windows.MBR7, mbrPart(64, 9999, true, volume.NTFS)), 65536, "generic",
-			refused, false, align.Refused, align.NoGain, "It would not help this storage (4 KiB blocks, as most storage has)",
+			refused, false, advice.Refused, advice.NoGain, "It would not help this storage (4 KiB blocks, as most storage has)",
 		},
 		{
-			"an empty extended partition", disk255(boot.Empty, box), 65536, "generic", nil, false, align.Nothing, align.NoGain,
+			"an empty extended partition", disk255(boot.Empty, box), 65536, "generic", nil, false, advice.Nothing, advice.NoGain,
 			"No: there is no partition to move.",
 		},
 		{
-			"nothing there", disk255(boot.Empty), 65536, "generic", nil, false, align.Nothing, align.NoGain,
+			"nothing there", disk255(boot.Empty), 65536, "generic", nil, false, advice.Nothing, advice.NoGain,
 			"No: there is no partition to move.",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a := align.Advise(tc.l, align.Case{
-				Boundary: tc.boundary, Storage: storage(t, tc.storage), Refusals: tc.refusals,
+			a := advice.For(tc.l, advice.Case{
+				Boundary: tc.boundary, Storage: storageOf(t, tc.storage), Refusals: tc.refusals,
 				Broken: tc.broken,
 			})
 			require.Equal(t, tc.action, a.Action, a.Text)
@@ -223,13 +230,13 @@ func TestAdviceOnReferences(t *testing.T) {
 	encode := func([]byte, int64) ([]byte, error) { return nil, nil }
 	l := disk255(windows.MBR2000, xp, lvm)
 	l.Boot.Refs = []boot.Ref{{Partition: 1, Target: 1, Encode: encode}, {Partition: 1, Target: 1, Encode: encode}}
-	advise := func() align.Advice { return align.Advise(l, align.Case{Boundary: 65536, Storage: align.Generic()}) }
+	advise := func() advice.Advice { return advice.For(l, advice.Case{Boundary: 65536, Storage: align.Generic()}) }
 	require.Contains(t, advise().Text, "2 stored positions change with the move, and all can be rewritten.")
 	l.Boot.Refs[1].Target = 0
-	require.Equal(t, align.References{Rewritten: 1, Left: 1}, advise().References)
+	require.Equal(t, advice.References{Rewritten: 1, Left: 1}, advise().References)
 	require.Contains(t, advise().Text, "Of 2 stored positions 1 can be rewritten; the others are left as found.")
 	l.Boot.Refs[0].Encode = nil
-	require.Equal(t, align.References{Left: 2}, advise().References)
+	require.Equal(t, advice.References{Left: 2}, advise().References)
 	require.Contains(t, advise().Text, "2 stored positions are left as found.")
 	l.Boot.Refs = l.Boot.Refs[:1]
 	require.Contains(t, advise().Text, "One stored position is left as found.")
@@ -259,34 +266,35 @@ func TestAdviceFollowsTheVerdict(t *testing.T) {
 			parts = append(parts, p)
 		}
 		l := disk255(rapid.SampledFrom([]*boot.Code{boot.Empty, windows.MBR2000, boot.Unknown}).Draw(t, "code"), parts...)
-		c := align.Case{
+		c := advice.Case{
 			Boundary: 4096 << rapid.IntRange(0, 8).Draw(t, "boundary"),
-			Storage:  storage(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage")),
+			Storage:  storageOf(t, rapid.SampledFrom(align.StorageNames()).Draw(t, "storage")),
 		}
 		if rapid.Bool().Draw(t, "refused") {
 			c.Refusals = []align.Finding{{Code: "x"}}
 		}
-		a := align.Advise(l, c)
-		want := []align.Action{align.Align, align.Optional}
+		a := advice.For(l, c)
+		want := []advice.Action{advice.Align, advice.Optional}
 		switch {
 		case !align.Overall(l, c.Boundary).Off():
-			want = []align.Action{align.Nothing, align.OtherBoundary}
+			want = []advice.Action{advice.Nothing, advice.OtherBoundary}
 		case len(c.Refusals) > 0:
-			want = []align.Action{align.Refused}
+			want = []advice.Action{advice.Refused}
 		}
 		require.Contains(t, want, a.Action, fmt.Sprint(a))
 		require.NotEmpty(t, a.Text)
 		require.NotNil(t, a.Unmended)
-		if a.Action == align.Align || a.Action == align.OtherBoundary {
-			require.Contains(t, []align.Gain{align.Some, align.High}, a.Gain)
+		if a.Action == advice.Align || a.Action == advice.OtherBoundary {
+			require.Contains(t, []advice.Gain{advice.Some, advice.High}, a.Gain)
 		}
-		require.False(t, c.Storage.Block == 512 && (a.Gain == align.Some || a.Gain == align.High))
+		require.False(t, c.Storage.Block == 512 && (a.Gain == advice.Some || a.Gain == advice.High))
 	})
 }
 
 func TestAdviceOnTheCorpus(t *testing.T) {
-	for name := range disktest.Fixtures(t) {
-		l := of(t, name)
-		require.NotPanics(t, func() { align.Advise(l, align.Case{Boundary: 65536, Storage: align.Generic()}) })
+	for _, path := range disktest.Fixtures(t) {
+		l, err := layout.Read(disktest.Fixture(t, path), table.Geometry{})
+		require.NoError(t, err)
+		require.NotPanics(t, func() { advice.For(l, advice.Case{Boundary: 65536, Storage: align.Generic()}) })
 	}
 }

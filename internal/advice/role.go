@@ -1,4 +1,4 @@
-package align
+package advice
 
 import (
 	"github.com/trueup/trueup/internal/boot"
