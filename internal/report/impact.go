@@ -256,5 +256,5 @@ func (t *Text) advice(a advice.Advice) {
 		return
 	}
 	t.printf("\n")
-	t.lead(text.Bold, "Should you bother?", SafeMessage(a.Text))
+	t.Lead(text.Bold, "Should you bother?", SafeMessage(a.Text))
 }

@@ -45,7 +45,7 @@ func (t *Text) printf(format string, args ...any) {
 
 // para prints a paragraph within the width; lines after the first are indented.
 func (t *Text) para(indent int, format string, args ...any) {
-	for i, l := range t.wrap(indent, fmt.Sprintf(format, args...)) {
+	for i, l := range Fold(fmt.Sprintf(format, args...), max(t.Width-indent, 0)) {
 		if i > 0 {
 			t.printf("%*s", indent, "")
 		}
@@ -53,22 +53,34 @@ func (t *Text) para(indent int, format string, args ...any) {
 	}
 }
 
-// wrap divides a text into lines that fit behind an indent.
-func (t *Text) wrap(indent int, s string) []string {
-	if t.Width > indent {
-		s = text.WrapSoft(s, t.Width-indent)
+// Fold divides a text into lines of n columns, between words if it can; 0 is no limit. A painted word stays whole.
+func Fold(s string, n int) []string {
+	if n <= 0 || text.StringWidthWithoutEscSequences(s) <= n {
+		return []string{strings.TrimRight(s, " ")}
 	}
-	lines := strings.Split(s, "\n")
-	for i, l := range lines {
-		lines[i] = strings.TrimRight(l, " ")
+	n = max(n, 2) // no character takes more
+	var out []string
+	line, used := "", 0
+	for word := range strings.FieldsSeq(s) {
+		width := text.StringWidthWithoutEscSequences(word)
+		if line != "" && used+1+width <= n {
+			line, used = line+" "+word, used+1+width
+			continue
+		}
+		if line != "" {
+			out = append(out, line)
+		}
+		for line, used = word, width; used > n && !strings.ContainsRune(line, text.EscapeStartRune); used = text.StringWidthWithoutEscSequences(line) {
+			piece := text.Trim(line, n)
+			out, line = append(out, piece), line[len(piece):]
+		}
 	}
-	return lines
+	return append(out, line)
 }
 
-// lead prints a paragraph that begins with painted words. They are painted when the lines are there: wrapping paints
-// every line behind the first of several words.
-func (t *Text) lead(c text.Color, words, s string) {
-	lines := t.wrap(0, words+" "+s)
+// Lead prints a paragraph that begins with painted words.
+func (t *Text) Lead(c text.Color, words, s string) {
+	lines := Fold(words+" "+s, t.Width)
 	if rest, ok := strings.CutPrefix(lines[0], words); ok {
 		lines[0] = t.Paint(c, words) + rest
 	}

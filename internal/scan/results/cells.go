@@ -14,16 +14,6 @@ const ellipsis = "…"
 // cells is how many of them a text without escape sequences takes.
 func cells(s string) int { return text.StringWidthWithoutEscSequences(s) }
 
-// head is the longest beginning of s that fits into n cells.
-func head(s string, n int) string {
-	for i, r := range s {
-		if n -= text.RuneWidth(r); n < 0 {
-			return s[:i]
-		}
-	}
-	return s
-}
-
 // tail is the longest end of s that fits into n cells.
 func tail(s string, n int) string {
 	for over := cells(s) - n; over > 0 && s != ""; {
@@ -43,35 +33,11 @@ func shorten(path string, n int) string {
 	slash := strings.LastIndexByte(path, '/')
 	name, mark := path[slash+1:], ellipsis+"/"
 	if room := n - cells(mark) - cells(name); slash > 0 && room >= 0 {
-		return head(path[:slash], room) + mark + name
+		return text.Trim(path[:slash], room) + mark + name
 	}
 	room := max(n-cells(ellipsis), 0)
 	end := tail(name, room-room/2)
-	return head(name, room-cells(end)) + ellipsis + end
-}
-
-// fold divides a text into lines of n cells, between words where it can; 0 is no limit.
-func fold(s string, n int) []string {
-	if n <= 0 || cells(s) <= n {
-		return []string{s}
-	}
-	n = max(n, 2) // no character takes more
-	var out []string
-	line := ""
-	for word := range strings.FieldsSeq(s) {
-		if line != "" && cells(line)+1+cells(word) <= n {
-			line += " " + word
-			continue
-		}
-		if line != "" {
-			out = append(out, line)
-		}
-		for line = word; cells(line) > n; {
-			piece := head(line, n)
-			out, line = append(out, piece), line[len(piece):]
-		}
-	}
-	return append(out, line)
+	return text.Trim(name, room-cells(end)) + ellipsis + end
 }
 
 // pad fills s with blanks up to n cells, in front or behind.

@@ -24,10 +24,9 @@ const (
 
 // printer writes a table of images.
 type printer struct {
-	t     *report.Text
+	t     *report.Text // its Width is that of text
 	s     *Summary
 	width int // of rows, 0 for no limit
-	prose int // of text, 0 for no limit
 }
 
 var textFormat = Format{
@@ -40,11 +39,12 @@ var textFormat = Format{
 // Table prints the images of a run, which are ranked, what they come to, and what to do next. Rows are as wide as the
 // terminal (t.Columns); without a terminal, no path is cut. What an image says about itself is escaped.
 func Table(t *report.Text, s *Summary, images []*Image) {
-	p := &printer{t: t, s: s, prose: t.Width}
+	own := *t
+	p := &printer{t: &own, s: s}
 	if t.Columns > 0 {
 		p.width = max(t.Columns, leastColumns)
-		if p.prose == 0 || p.prose > p.width {
-			p.prose = p.width
+		if own.Width == 0 || own.Width > p.width {
+			own.Width = p.width
 		}
 	}
 	shown, hidden := p.choose(images)
@@ -100,23 +100,13 @@ func (i *Image) partly() bool {
 func (p *printer) line(s string) { fmt.Fprintln(p.t.W, strings.TrimRight(s, " ")) }
 
 // para prints a text within the width; all of its lines are indented.
-func (p *printer) para(indent, s string) {
-	n := p.prose
-	if n > 0 {
-		n -= len(indent)
-	}
-	for _, l := range fold(report.SafeMessage(s), n) {
-		p.line(indent + l)
-	}
-}
+func (p *printer) para(indent, s string) { p.fold(p.t.Width, indent, s) }
 
-// note prints lines below a row. They have remedies at their end, so that none is cut.
-func (p *printer) note(s string) {
-	n := p.width
-	if n > 0 {
-		n -= len(indent)
-	}
-	for _, l := range fold(report.SafeMessage(s), n) {
+// note prints lines below a row. They have remedies at their end, so that no line is cut.
+func (p *printer) note(s string) { p.fold(p.width, indent, s) }
+
+func (p *printer) fold(width int, indent, s string) {
+	for _, l := range report.Fold(report.SafeMessage(s), max(width-len(indent), 0)) {
 		p.line(indent + l)
 	}
 }

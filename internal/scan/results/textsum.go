@@ -18,19 +18,19 @@ import (
 func (p *printer) summary(partly int) {
 	s := p.s
 	if !s.Complete {
-		p.lead(text.FgRed, "Interrupted", interruptedText(s))
+		p.t.Lead(text.FgRed, "Interrupted", interruptedText(s))
 	}
 	switch bad := s.Images - s.Aligned; {
 	case s.Images == 0 && !s.Complete: // nothing can be said
 	case s.Images == 0:
 		p.para("", "No image was found.")
 	case bad+partly == 0:
-		p.lead(text.FgGreen, "Aligned:", alignedText(s))
+		p.t.Lead(text.FgGreen, "Aligned:", alignedText(s))
 	default:
 		p.counts()
 	}
 	if partly > 0 {
-		p.lead(text.FgRed, "Not all judged:", "in "+images(partly)+" a disk could not be; the verdict is about the others.")
+		p.t.Lead(text.FgRed, "Not all judged:", "in "+images(partly)+" a disk could not be; the verdict is about the others.")
 	}
 	if s.Fix.Images+s.Fix.Refused > 0 {
 		p.para("", p.fixText(s.Fix))
@@ -53,17 +53,6 @@ func (p *printer) summary(partly int) {
 	}
 	if s.Images > 0 {
 		p.para("", workText(s))
-	}
-}
-
-// lead prints a paragraph whose first words are painted.
-func (p *printer) lead(c text.Color, words, s string) {
-	lines := fold(report.SafeMessage(words+" "+s), p.prose)
-	if rest, ok := strings.CutPrefix(lines[0], words); ok {
-		lines[0] = p.t.Paint(c, words) + rest
-	}
-	for _, l := range lines {
-		p.line(l)
 	}
 }
 
@@ -135,7 +124,7 @@ func (p *printer) counts() {
 		begin := between + pad(thousands(int64(l.n)), digits, true) + between
 		width := cells(begin) + word + len(between)
 		begin += p.t.Paint(l.c, pad(l.word, word, false)) + between
-		for _, rest := range fold(l.what, max(p.prose-width, 0)) {
+		for _, rest := range report.Fold(l.what, max(p.t.Width-width, 0)) {
 			p.line(begin + rest)
 			begin = strings.Repeat(" ", width)
 		}
@@ -186,7 +175,7 @@ func (p *printer) unreadable() {
 	all := p.s.unreadable()
 	for n, u := range p.s.Unreadable {
 		if n == 0 {
-			p.lead(text.FgRed, "Could not be looked at:", places(all)+", so images may be missing here.")
+			p.t.Lead(text.FgRed, "Could not be looked at:", places(all)+", so images may be missing here.")
 		}
 		if n == maxUnreadable && !p.t.Verbose {
 			p.note(fmt.Sprintf("... and %s more", thousands(int64(all-n))))
