@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,8 +75,24 @@ func readmeCommands(text string) []readmeCommand {
 	return out
 }
 
-// testName is a test in a table of the documentation.
-var testName = regexp.MustCompile("`(Test[A-Za-z0-9]+)`")
+// testName is a test in the documentation.
+var testName = regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9]+)`")
+
+func TestDocumentsNameTestsThatExist(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	require.NoError(t, err)
+	tests := testsOf(t, root)
+	for _, path := range documents {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, n := range testName.FindAllStringSubmatch(string(text), -1) {
+			require.Contains(t, tests, n[1], path)
+		}
+	}
+}
 
 // TestBootingNamesTestsThatExist requires that each row of the table of guests names tests that prove it.
 func TestBootingNamesTestsThatExist(t *testing.T) {
@@ -87,33 +104,29 @@ func TestBootingNamesTestsThatExist(t *testing.T) {
 	_, section, ok := strings.Cut(string(text), "\n| guest | how it boots |")
 	require.True(t, ok, "the table of guests")
 	section, _, _ = strings.Cut(section, "\n\n")
-	tests := testsOf(t, root)
 	rows := strings.Split(section, "\n")[2:]
 	require.Greater(t, len(rows), 20)
 	for _, row := range rows {
-		named := testName.FindAllStringSubmatch(row, -1)
-		require.NotEmpty(t, named, row)
-		for _, n := range named {
-			require.Contains(t, tests, n[1], row)
-		}
+		require.Regexp(t, testName, row)
 	}
 }
 
-// testsOf are the tests of the tree.
+// testsOf lists the tests and fuzz targets of the tree.
 func testsOf(t *testing.T, root string) map[string]bool {
 	t.Helper()
-	declared := regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(t \*testing\.T\)`)
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Za-z0-9]+)\([a-z]+ \*testing\.[TF]\)`)
 	tests := map[string]bool{}
-	for _, pattern := range []string{"cmd/*/*_test.go", "internal/*/*_test.go", "internal/*/*/*_test.go"} {
-		files, err := filepath.Glob(filepath.Join(root, pattern))
-		require.NoError(t, err)
-		for _, file := range files {
-			source, err := os.ReadFile(file)
-			require.NoError(t, err)
+	for _, dir := range []string{"cmd", "internal"} {
+		require.NoError(t, filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			source, err := os.ReadFile(path)
 			for _, m := range declared.FindAllSubmatch(source, -1) {
 				tests[string(m[1])] = true
 			}
-		}
+			return err
+		}))
 	}
 	return tests
 }
