@@ -195,7 +195,7 @@ func unmended(l *layout.Layout, moves map[int]bool) []string {
 	return out
 }
 
-// text is the advice in a few sentences.
+// text returns the advice in a few sentences.
 func (a *Advice) text(l *layout.Layout, overall align.Verdict, c Case, gain string) string {
 	var s []string
 	switch a.Action {

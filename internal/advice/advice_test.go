@@ -27,7 +27,7 @@ func storageOf(t require.TestingT, name string) align.Storage {
 	return s
 }
 
-// disk255 is an MBR disk of 255 heads and 63 sectors with the given code and partitions.
+// disk255 returns an MBR disk of 255 heads and 63 sectors with the given code and partitions.
 func disk255(code *boot.Code, parts ...boot.Partition) *layout.Layout {
 	for i := range parts {
 		parts[i].Number = i + 1
@@ -57,7 +57,7 @@ var (
 	lvm    = mbrPart(13*cylinder, 900*cylinder, false, volume.LVM2)
 )
 
-// chained is a disk on which something of a boot was found.
+// chained returns a disk on which something of a boot was found.
 func chained(l *layout.Layout) *layout.Layout {
 	l.Boot.Chain = []boot.Link{{Partition: 1, Text: "partition 1 holds a Windows"}}
 	return l

@@ -28,13 +28,13 @@ type Touched struct {
 // so that no fraction of a block is lost.
 type Change struct{ now, aligned, block int64 }
 
-// Now is the number of blocks today.
+// Now returns the number of blocks today.
 func (c Change) Now() *big.Rat { return big.NewRat(c.now, c.block) }
 
-// Aligned is the number of blocks when the partition is aligned.
+// Aligned returns the number of blocks when the partition is aligned.
 func (c Change) Aligned() *big.Rat { return big.NewRat(c.aligned, c.block) }
 
-// More is how much larger Now is than Aligned: 2 for twice as much.
+// More returns how much larger Now is than Aligned: 2 for twice as much.
 func (c Change) More() float64 { return float64(c.now) / float64(c.aligned) }
 
 // Worse reports whether the start of the partition costs anything.
@@ -66,7 +66,7 @@ func ImpactOf(p boot.Partition, s Storage) Impact {
 	return i
 }
 
-// Table has all I/O sizes.
+// Table returns the blocks touched for all I/O sizes.
 func (i Impact) Table() []Touched {
 	var out []Touched
 	for _, n := range ioSizes {
@@ -75,9 +75,10 @@ func (i Impact) Table() []Touched {
 	return out
 }
 
-// Of is an I/O of n bytes. Random: it starts at any block of the volume, each as likely as the others, and one that is
-// smaller than a block at any multiple of its own size. Sequential: the first starts where the data begin, and each one
-// where the last ended; what two of them touch counts twice, since nothing is cached in between.
+// Of returns the blocks that an I/O of n bytes touches. Random: it starts at any block of the volume, each as likely as
+// the others, and one that is smaller than a block at any multiple of its own size. Sequential: the first starts where
+// the data begin, and each one where the last ended; what two of them touch counts twice, since nothing is cached in
+// between.
 func (i Impact) Of(n int64) Touched {
 	step := min(i.Block, n)
 	return Touched{n, i.change(n, step), i.change(n, n)}
@@ -88,8 +89,8 @@ func (i Impact) change(n, step int64) Change {
 	return Change{touched(i.Data, n, step, block), touched(i.inside, n, step, block), block}
 }
 
-// touched is the average over one period of I/Os of n bytes that start at first, first+step, first+2*step, …, in bytes
-// of the blocks.
+// touched returns the average over one period of I/Os of n bytes that start at first, first+step, first+2*step, …, in
+// bytes of the blocks.
 //
 // Modulo block the starts are r, r+g, r+2g, … with g = gcd(step, block), all of them equally often, and an I/O from r
 // touches 1 + ⌊(r+n-1)/block⌋ blocks. The sum of these floors over the block/g starts is ⌊(r+n-1)/g⌋ by Hermite's
@@ -157,7 +158,7 @@ func (i Impact) Costly() (what string, c Change, ok bool) {
 	return "", c, false
 }
 
-// unit is a block of the volume in words.
+// unit returns a block of the volume in words.
 func (i Impact) unit() string {
 	if i.Assumed {
 		return units.Format(i.Block) + " block (a size that is assumed: the content names none)"

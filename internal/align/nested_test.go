@@ -22,7 +22,7 @@ type insideCase struct {
 	says          []string
 }
 
-// insideCases have the places that the formatters of their time chose: LVM 192 KiB, mdadm 272 sectors, LUKS1 1032
+// insideCases returns the places that the formatters of their time chose: LVM 192 KiB, mdadm 272 sectors, LUKS1 1032
 // sectors.
 func insideCases() []insideCase {
 	const kib = 1024

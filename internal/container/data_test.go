@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// patchy is a disk that stores data, and zeros, in stretches of any length, and what it holds.
+// patchy returns a disk that stores data, and zeros, in stretches of any length, and what it holds.
 func patchy(seed uint64, size int) (disk.Disk, []byte) {
 	rnd := rand.New(rand.NewPCG(seed, 9))
 	want := make([]byte, size)

@@ -21,7 +21,7 @@ type Place struct {
 	mixed  bool
 }
 
-// Alignment is the largest power of two that divides the place in the file of everything that is a multiple of it
+// Alignment returns the largest power of two that divides the place in the file of everything that is a multiple of it
 // within the part, at most 1 TiB. 0: nothing of the part has a place.
 func (p *Place) Alignment() int64 {
 	if !p.stored {
@@ -74,7 +74,7 @@ func (u *Usage) Issues() []ondisk.Issue {
 	return []ondisk.Issue{misaligned(bad)}
 }
 
-// misaligned is one issue for all parts: they suffer from the same container.
+// misaligned returns one issue for all parts: they suffer from the same container.
 func misaligned(bad []Place) ondisk.Issue {
 	i := ondisk.Issue{
 		Code: "container-misaligned", Effect: ondisk.Warn,

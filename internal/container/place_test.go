@@ -15,7 +15,7 @@ func part(number int, off, length int64) container.Part {
 	return container.Part{Number: number, Range: disk.Range{Off: off, Len: length}}
 }
 
-// vhd is the map of a dynamic VHD as qemu-img writes one for a disk of 64 MiB: the footer's copy, the header and a
+// vhd returns the map of a dynamic VHD as qemu-img writes one for a disk of 64 MiB: the footer's copy, the header and a
 // table of one sector take 2048 bytes, and each block of 2 MiB has a sector of bitmap in front. Spec: Virtual Hard Disk
 // Image Format 1.0.
 func vhd(f *file) disk.Disk {

@@ -57,7 +57,7 @@ const (
 	autoData  = 128 * units.MiB
 )
 
-// Data is what is stored in any form, here or in parents, in bytes of the disk.
+// Data returns what is stored in any form, here or in parents, in bytes of the disk.
 func (u *Usage) Data() int64 { return u.Stored + u.Packed + u.Inherited }
 
 // Small reports whether all data can be read within the time of an inspection.
@@ -145,7 +145,7 @@ func (w *walk) plain(off int64, run disk.Run, f driver.File, inherited bool) (in
 	return n, nil
 }
 
-// held is how much from the start of a run on the file holds, or does not hold because it has a hole there.
+// held returns how much from the start of a run on the file holds, or does not hold because it has a hole there.
 func (w *walk) held(f driver.File, run disk.Run) (n int64, hole bool, err error) {
 	if f != w.asked || run.Off < w.state.Off || run.Off >= w.state.End() {
 		w.steps++

@@ -47,7 +47,7 @@ func (f *file) Extent(off, limit int64) (disk.Extent, error) {
 // packed is a source that is no file: a unit that is unpacked when it is read.
 type packed struct{ io.ReaderAt }
 
-// mapped is a disk of these runs, one behind the other.
+// mapped returns a disk of these runs, one behind the other.
 func mapped(runs ...disk.Run) disk.Mapped {
 	var size int64
 	for _, r := range runs {

@@ -262,7 +262,7 @@ func (c *contract) random(rnd *rand.Rand) error {
 	return nil
 }
 
-// place is an offset, half of the time just in front of a border.
+// place returns an offset, half of the time just in front of a border.
 func (c *contract) place(rnd *rand.Rand) int64 {
 	if rnd.IntN(2) == 0 {
 		return rnd.Int64N(c.size)

@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// sample is a small disk with a hole: 8 KiB of data, 8 KiB of zeros, 3 KiB of data.
+// sample returns a small disk with a hole: 8 KiB of data, 8 KiB of zeros, 3 KiB of data.
 func sample() []byte {
 	b := bytes.Repeat([]byte{0xa5, 1, 2, 3}, 19<<10/4)
 	clear(b[8<<10 : 16<<10])

@@ -42,7 +42,7 @@ func CorpusSet(t testing.TB, dir string) string {
 	return to
 }
 
-// CorpusDir is the corpus as it is, packed.
+// CorpusDir returns the corpus as it is, packed.
 func CorpusDir(t testing.TB) string {
 	t.Helper()
 	return corpusDir(t)
@@ -55,7 +55,7 @@ func HasCorpus(t testing.TB) bool {
 	return err == nil
 }
 
-// corpusPath is ../shared/corpus, seen from the module root.
+// corpusPath returns ../shared/corpus, seen from the module root.
 func corpusPath(t testing.TB) string {
 	t.Helper()
 	return filepath.Join(filepath.Dir(moduleRoot(t)), "shared", "corpus")
@@ -90,7 +90,7 @@ func moduleRoot(t testing.TB) string {
 	}
 }
 
-// unpackedName is the path without the suffix of its compression.
+// unpackedName returns the path without the suffix of its compression.
 func unpackedName(path string) string {
 	switch ext := filepath.Ext(path); ext {
 	case ".xz", ".gz", ".bz2":

@@ -180,7 +180,7 @@ func (f *fixture) add(s string) error {
 	return nil
 }
 
-// run is the map of the disk.
+// run returns the map of the disk.
 func (f *fixture) run(off int64) (disk.Run, error) {
 	for _, p := range f.pieces {
 		switch {

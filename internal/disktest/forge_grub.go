@@ -18,7 +18,7 @@ type GrubRun struct {
 	Sectors, Segment uint16
 }
 
-// Stage2 is a stage2 0.97 with one run of sectors behind its first one, which opens the usual menu in the first
+// Stage2 returns a stage2 0.97 with one run of sectors behind its first one, which opens the usual menu in the first
 // partition.
 func Stage2(first uint32) GrubStage {
 	return GrubStage{
@@ -27,7 +27,7 @@ func Stage2(first uint32) GrubStage {
 	}
 }
 
-// Stage15 is a stage1.5 for ext in the gap.
+// Stage15 returns a stage1.5 for ext in the gap.
 func Stage15() GrubStage {
 	return GrubStage{
 		First: 1, List: []GrubRun{{2, 18, 0x220}}, Address: 0x2000, ID: 2,

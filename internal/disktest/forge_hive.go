@@ -203,7 +203,7 @@ func (f *hiveForge) subkeys(k *HiveKey, parent uint32) uint32 {
 	return f.leaf("ri", nil, leaves)
 }
 
-// leafKind is what Windows uses: hashes since XP.
+// leafKind returns what Windows uses: hashes since XP.
 func (f *hiveForge) leafKind() string {
 	if f.minor >= 5 {
 		return "lh"
@@ -276,7 +276,7 @@ func (f *hiveForge) bigData(data []byte) uint32 {
 	return f.cell(binary.LittleEndian.AppendUint32(out, f.cell(segments)))
 }
 
-// hiveName is a name as it is stored, and whether each character is a byte.
+// hiveName returns a name as it is stored, and whether each character is a byte.
 func hiveName(name string, asWide bool) (raw []byte, compressed bool) {
 	for _, r := range name {
 		if asWide || r > 0xff {
@@ -287,7 +287,7 @@ func hiveName(name string, asWide bool) (raw []byte, compressed bool) {
 	return raw, true
 }
 
-// wide is a text in UTF-16LE.
+// wide returns a text in UTF-16LE.
 func wide(s string) (out []byte) {
 	for _, c := range utf16.Encode([]rune(s)) {
 		out = binary.LittleEndian.AppendUint16(out, c)

@@ -100,7 +100,7 @@ func (f Forged) block(n int64, kind, flags byte, fields ...[]byte) {
 	b.Big32(20, uint32(at-LDMBody))
 }
 
-// counted is a field that begins with its length.
+// counted returns a field that begins with its length.
 func counted(s string) []byte { return append([]byte{byte(len(s))}, s...) }
 
 // Big32 sets four bytes at off, big-endian.

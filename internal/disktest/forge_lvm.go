@@ -140,7 +140,7 @@ creation_host = "test"
 creation_time = 1500000000
 `
 
-// LVMCRC is the checksum of LVM structures: CRC-32 with another start and without the last inversion.
+// LVMCRC returns the checksum of LVM structures: CRC-32 with another start and without the last inversion.
 func LVMCRC(b []byte) uint32 {
 	crc := uint32(0xf597a6cf)
 	table := crc32.MakeTable(crc32.IEEE)

@@ -18,7 +18,7 @@ const (
 	MD0Checksum   = 38 * 4
 )
 
-// MD1At is the place of a superblock of version 1.0, 1.1 or 1.2 on a device of f's size.
+// MD1At returns the place of a superblock of version 1.0, 1.1 or 1.2 on a device of f's size.
 func (f Forged) MD1At(version string) int64 {
 	return map[string]int64{"1.0": (int64(len(f)) &^ 4095) - 8192, "1.1": 0, "1.2": 4096}[version]
 }
@@ -70,7 +70,7 @@ func mdSum(b []byte, order binary.ByteOrder) uint32 {
 	return uint32(sum) + uint32(sum>>32)
 }
 
-// MD0At is the place of a superblock of version 0.90 on a device of f's size.
+// MD0At returns the place of a superblock of version 0.90 on a device of f's size.
 func (f Forged) MD0At() int64 { return (int64(len(f)) &^ 65535) - 65536 }
 
 // PutMD0 makes a member of a RAID 1 with two devices, in the byte order of its machine.
@@ -245,7 +245,7 @@ const (
 	LUKS2JSON       = 4096
 )
 
-// LUKS2Text is a JSON area with one segment, which begins at byte offset; iterations are those of a key slot.
+// LUKS2Text returns a JSON area with one segment, which begins at byte offset; iterations are those of a key slot.
 func LUKS2Text(offset, iterations string) string {
 	return `{"keyslots":{"0":{"type":"luks2","key_size":64,"kdf":{"type":"pbkdf2","hash":"sha256","iterations":` +
 		iterations + `,"salt":"AAAA"}}},` +

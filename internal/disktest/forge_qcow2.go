@@ -94,7 +94,7 @@ func (q *Qcow2) Set64(at int64, v uint64) { binary.BigEndian.PutUint64(q.Forged[
 // SetEntry sets entry i of the L2 table.
 func (q *Qcow2) SetEntry(i int64, v uint64) { q.Set64(q.L2+8*i, v) }
 
-// Entry is entry i of the L2 table.
+// Entry returns entry i of the L2 table.
 func (q *Qcow2) Entry(i int64) uint64 { return binary.BigEndian.Uint64(q.Forged[q.L2+8*i:]) }
 
 // SetRefcount sets the refcount of a cluster of the file, of 16 bits.

@@ -104,7 +104,7 @@ func (v *StreamVMDK) header(grain, capacity int64) {
 	v.Text(vmdkSector, VMDKDescriptor("streamOptimized", fmt.Sprintf(`RW %d SPARSE "disk.vmdk"`, capacity)))
 }
 
-// Deflated is a zlib stream of the data.
+// Deflated returns a zlib stream of the data.
 func Deflated(data []byte) []byte {
 	var b bytes.Buffer
 	z := zlib.NewWriter(&b)
@@ -137,7 +137,7 @@ func (v *StreamVMDK) AddMetadata(kind uint32, b []byte) int64 {
 	return at
 }
 
-// ReadStreamVMDK is a second reader, after the specification and with the decompressor of the standard library. It
+// ReadStreamVMDK reads as a second opinion, after the specification and with the decompressor of the standard library. It
 // demands the form that ovftool writes: grains in ascending order, each table behind the last of its grains, directory,
 // footer, end.
 func ReadStreamVMDK(t testing.TB, f []byte) []byte {

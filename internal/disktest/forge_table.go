@@ -20,7 +20,7 @@ type MBREntryFields struct {
 	Start, Sectors uint32
 }
 
-// ForgeMBR is a disk of so many sectors with a partition table.
+// ForgeMBR returns a disk of so many sectors with a partition table.
 func ForgeMBR(sectors int, entries ...MBREntryFields) Forged {
 	f := make(Forged, sectors*512)
 	f.U32(MBRSignature, 0x1b2c3d4e)
@@ -79,8 +79,8 @@ var gptBasicData = []byte{
 	0xc7,
 }
 
-// ForgeGPT is a disk of so many sectors of a size in bytes with a protective MBR and both copies of a table of slots
-// entries.
+// ForgeGPT returns a disk of so many sectors of a size in bytes with a protective MBR and both copies of a table of
+// slots entries.
 func ForgeGPT(sector int64, sectors, slots int64, entries ...GPTEntryFields) Forged {
 	f := make(Forged, sectors*sector)
 	f.Entry(0, 0, MBREntryFields{Type: 0xee, Start: 1, Sectors: uint32(sectors - 1)})

@@ -19,7 +19,7 @@ const (
 	TarType  = 156
 )
 
-// ForgeTar is an archive of the members, in ustar format and without the end.
+// ForgeTar returns an archive of the members, in ustar format and without the end.
 func ForgeTar(members ...TarMember) Forged {
 	var out Forged
 	for _, m := range members {
@@ -55,5 +55,5 @@ func ForgeTar(members ...TarMember) Forged {
 	return out
 }
 
-// TarEnd is what stands behind the last member.
+// TarEnd returns what stands behind the last member.
 func TarEnd() Forged { return make(Forged, 2*tarBlock) }

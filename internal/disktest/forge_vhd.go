@@ -103,7 +103,7 @@ func (v *VHD) Head(change func(off int64)) {
 	v.sum(v.Header, vhdHeader, VHDHeaderSum)
 }
 
-// foot is a footer. The geometry covers the size when that is a multiple of 17 * 4 sectors.
+// foot writes a footer. The geometry covers the size when that is a multiple of 17 * 4 sectors.
 func (v *VHD) foot(off, size int64, kind uint32, data uint64, id byte) {
 	v.Text(off, "conectix")
 	v.BE32(off+8, 2)
@@ -123,7 +123,7 @@ func (v *VHD) foot(off, size int64, kind uint32, data uint64, id byte) {
 	v.sum(off, vhdSector, VHDChecksum)
 }
 
-// ForgeFixedVHD is a disk with a footer behind it.
+// ForgeFixedVHD returns a disk with a footer behind it.
 func ForgeFixedVHD(disk []byte) *VHD {
 	v := &VHD{Forged: append(slices.Clone(Forged(disk)), make(Forged, vhdSector)...), Footer: int64(len(disk))}
 	v.foot(v.Footer, int64(len(disk)), 2, 1<<64-1, 1)

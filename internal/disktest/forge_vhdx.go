@@ -54,7 +54,7 @@ const (
 	VHDXLocator    = "A8D35F2D-B30B-454D-ABF7-D3D84834AB0C"
 )
 
-// VHDXGUID is the 16 bytes of a GUID's text: its first three groups are little-endian.
+// VHDXGUID returns the 16 bytes of a GUID's text: its first three groups are little-endian.
 func VHDXGUID(text string) []byte {
 	b, err := hex.DecodeString(strings.NewReplacer("-", "", "{", "", "}", "").Replace(text))
 	if err != nil || len(b) != 16 {
@@ -169,7 +169,7 @@ func (v *VHDX) forgeMetadata() {
 	}
 }
 
-// VHDXLocatorItem is a parent locator with the keys in alphabetical order. Spec: 2.6.2.6.
+// VHDXLocatorItem returns a parent locator with the keys in alphabetical order. Spec: 2.6.2.6.
 func VHDXLocatorItem(pairs map[string]string) []byte {
 	le := binary.LittleEndian
 	keys := []string{}
@@ -204,19 +204,20 @@ func (v *VHDX) AddItem(id string, flags uint32, value []byte) {
 	v.items[id] = v.Metadata + off
 }
 
-// ItemEntry is the place of entry n of the metadata table.
+// ItemEntry returns the place of entry n of the metadata table.
 func (v *VHDX) ItemEntry(n int64) int64 { return v.Metadata + 32 + 32*n }
 
-// Item is the place of the value of an item.
+// Item returns the place of the value of an item.
 func (v *VHDX) Item(id string) int64 { return v.items[id] }
 
-// Ratio is how many payload blocks a sector bitmap block serves. Spec: 2.4.
+// Ratio returns how many payload blocks a sector bitmap block serves. Spec: 2.4.
 func (v *VHDX) Ratio() int64 { return 1 << 23 * v.Logical / v.Block }
 
-// Entry is the place of the BAT entry of a payload block, BitmapEntry that of the sector bitmap of a chunk. Spec: 2.5.
+// Entry returns the place of the BAT entry of a payload block, BitmapEntry that of the sector bitmap of a chunk. Spec:
+// 2.5.
 func (v *VHDX) Entry(block int64) int64 { return v.BAT + 8*(block+block/v.Ratio()) }
 
-// BitmapEntry is the place of the BAT entry of a sector bitmap.
+// BitmapEntry returns the place of the BAT entry of a sector bitmap.
 func (v *VHDX) BitmapEntry(chunk int64) int64 {
 	return v.BAT + 8*(chunk*(v.Ratio()+1)+v.Ratio())
 }

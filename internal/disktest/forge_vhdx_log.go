@@ -21,7 +21,7 @@ type VHDXEntry struct {
 	Changes       []VHDXChange
 }
 
-// Bytes is the entry as it stands in the log.
+// Bytes returns the entry as it stands in the log.
 func (e VHDXEntry) Bytes() Forged {
 	data := 0
 	for _, c := range e.Changes {
@@ -98,8 +98,8 @@ func (v *VHDX) PutLog(at int64, b []byte) int64 {
 	return at + int64(len(b))
 }
 
-// Sector is the 4 KiB of the file around a place, with a little-endian number of 8 bytes set there: what the log writes
-// of a BAT entry.
+// Sector returns the 4 KiB of the file around a place, with a little-endian number of 8 bytes set there: what the log
+// writes of a BAT entry.
 func (v *VHDX) Sector(at int64, value uint64) VHDXChange {
 	start := at / vhdxSector * vhdxSector
 	data := make([]byte, vhdxSector)

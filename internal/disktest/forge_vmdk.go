@@ -86,7 +86,7 @@ func (v *SparseVMDK) addGrain(i int64, data []byte) {
 	v.SetGrain(i, uint32(at/vmdkSector))
 }
 
-// Grain is the sector of the file at which grain i lies, 0 for one that is not stored.
+// Grain returns the sector of the file at which grain i lies, 0 for one that is not stored.
 func (v *SparseVMDK) Grain(i int64) uint32 {
 	return binary.LittleEndian.Uint32(v.Forged[v.GT+4*i:])
 }
@@ -103,7 +103,7 @@ func (v *SparseVMDK) SetGrain(i int64, sector uint32) {
 	v.U32(v.GT+4*i, sector)
 }
 
-// VMDKDescriptor is the text of a complete disk. Each extent is a whole line.
+// VMDKDescriptor returns the text of a complete disk. Each extent is a whole line.
 func VMDKDescriptor(createType string, extents ...string) string {
 	return fmt.Sprintf(`# Disk DescriptorFile
 version=1
@@ -126,7 +126,7 @@ ddb.virtualHWVersion = "4"
 `, createType, strings.Join(extents, "\n"))
 }
 
-// ForgeHiddenDescriptor is a sparse header without data, whose embedded text says what the disk consists of.
+// ForgeHiddenDescriptor returns a sparse header without data, whose embedded text names the parts of the disk.
 func ForgeHiddenDescriptor(text string) Forged {
 	f := make(Forged, vmdkSector+vmdkDescriptor)
 	f.Text(0, "KDMV")

@@ -29,8 +29,7 @@ const (
 )
 
 // PutNTFS writes the boot sectors of an NTFS volume over a partition: the first sector and, as Windows does, a copy in
-// the last one. Of its master file table there are the mark of
-// the first record, and $Volume.
+// the last one. It also writes the mark of the first record of the master file table, and $Volume.
 func (f Forged) PutNTFS(lba, sectors int64) {
 	boot := make(Forged, 512)
 	boot.Put(0, []byte{0xeb, 0x52, 0x90})
@@ -55,8 +54,8 @@ func (f Forged) PutNTFS(lba, sectors int64) {
 	f.Put((lba+4*8)*512+3<<10, NTFSVolumeRecord("forged"))
 }
 
-// NTFSVolumeRecord is record 3 of a master file table, $Volume, which holds the label. Spec: Linux-NTFS documentation,
-// "File Record", "$VOLUME_NAME", "$VOLUME_INFORMATION".
+// NTFSVolumeRecord returns record 3 of a master file table, $Volume, which holds the label. Spec: Linux-NTFS
+// documentation, "File Record", "$VOLUME_NAME", "$VOLUME_INFORMATION".
 func NTFSVolumeRecord(label string) Forged {
 	const size, fixups, firstAttribute = 1024, 0x30, 0x38
 	r := make(Forged, size)

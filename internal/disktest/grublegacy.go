@@ -25,7 +25,7 @@ func GrubLegacy(t testing.TB, image, commands string) string {
 		"--no-floppy", "--device-map="+drives)
 }
 
-// GrubLegacyStage is the path of a file that GRUB legacy boots with: "stage1", "stage2", "e2fs_stage1_5".
+// GrubLegacyStage returns the path of a file that GRUB legacy boots with: "stage1", "stage2", "e2fs_stage1_5".
 func GrubLegacyStage(t testing.TB, name string) string {
 	t.Helper()
 	return DataFile(t, filepath.Join(grubLegacyDir, "x86_64-pc", name))

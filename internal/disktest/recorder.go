@@ -26,12 +26,12 @@ type Recorder struct {
 	faults     []string
 }
 
-// NewRecorder is a target for size bytes that allocates units of unit bytes.
+// NewRecorder returns a target for size bytes that allocates units of unit bytes.
 func NewRecorder(size, unit int64) *Recorder {
 	return &Recorder{size: size, unit: unit, data: map[int64][]byte{}}
 }
 
-// Unit is the granularity of the target.
+// Unit returns the granularity of the target.
 func (r *Recorder) Unit() int64 { return r.unit }
 
 // Reserve records a range.
@@ -114,7 +114,7 @@ func (r *Recorder) Written() []disk.Range {
 // Faults lists broken rules; a good copy breaks none.
 func (r *Recorder) Faults() []string { return slices.Clone(r.faults) }
 
-// Bytes is the disk that was written: what no write covered is zero.
+// Bytes returns the disk that was written: what no write covered is zero.
 func (r *Recorder) Bytes() []byte {
 	out := make([]byte, r.size)
 	for off, b := range r.data {

@@ -10,8 +10,8 @@ import (
 	"github.com/trueup/trueup/internal/disk"
 )
 
-// ShortDisk is a disk of size bytes that begins with data and is zero behind it: what a fuzz target makes of its input,
-// so that a disk of terabytes is a few bytes of seed.
+// ShortDisk returns a disk of size bytes that begins with data and is zero behind it: what a fuzz target makes of its
+// input, so that a disk of terabytes is a few bytes of seed.
 func ShortDisk(data []byte, size int64) disk.Disk {
 	data = data[:min(int64(len(data)), size)]
 	return disk.New(size, 512, func(off int64) (disk.Run, error) {
@@ -22,7 +22,7 @@ func ShortDisk(data []byte, size int64) disk.Disk {
 	})
 }
 
-// Head is what the first n bytes of a disk are, or less where it ends.
+// Head returns what the first n bytes of a disk are, or less where it ends.
 func Head(t testing.TB, d disk.Disk, n int64) []byte {
 	t.Helper()
 	b, err := io.ReadAll(io.NewSectionReader(d, 0, min(n, d.Size())))
@@ -32,8 +32,8 @@ func Head(t testing.TB, d disk.Disk, n int64) []byte {
 	return b
 }
 
-// Seeds are the first n bytes of images of the shared corpus, unpacked. A fuzz target has other seeds too, so what is
-// not there is left out.
+// Seeds returns the first n bytes of images of the shared corpus, unpacked. A fuzz target has other seeds too, so what
+// is not there is left out.
 func Seeds(t testing.TB, n int64, rel ...string) [][]byte {
 	t.Helper()
 	dir := corpusPath(t)

@@ -52,14 +52,14 @@ func (e *Envelope) disk(id string) *Disk {
 	return &e.Disks[slices.IndexFunc(e.Disks, func(d Disk) bool { return d.ID == id })]
 }
 
-// Fork is the envelope with no edits, for edits that are not those of e.
+// Fork returns the envelope with no edits, for edits that are not those of e.
 func (e *Envelope) Fork() *Envelope {
 	f := *e
 	f.edits = map[int]edit{}
 	return &f
 }
 
-// Bytes is the text with all edits.
+// Bytes returns the text with all edits.
 func (e *Envelope) Bytes() []byte {
 	var out bytes.Buffer
 	done := 0
@@ -72,7 +72,8 @@ func (e *Envelope) Bytes() []byte {
 	return out.Bytes()
 }
 
-// Shape is the text without the values that copies change, and without white space at its end: what a copy must keep.
+// Shape returns the text without the values that copies change, and without white space at its end: what a copy must
+// keep.
 func (e *Envelope) Shape() []byte {
 	f := e.Fork()
 	var values []value

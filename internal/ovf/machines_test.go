@@ -10,13 +10,13 @@ import (
 	"github.com/trueup/trueup/internal/ovf"
 )
 
-// systems is a package with these virtual systems.
+// systems returns a package with these virtual systems.
 func systems(text string) string {
 	return `<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:rasd="http://schemas.dmtf.org/wbem/wscim/1/cim-schema/2/CIM_ResourceAllocationSettingData">` +
 		`<VirtualSystemCollection>` + text + "</VirtualSystemCollection></Envelope>\n"
 }
 
-// system is a virtual system with these resources.
+// system returns a virtual system with these resources.
 func system(resources ...string) string {
 	var b strings.Builder
 	for _, r := range resources {

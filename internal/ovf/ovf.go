@@ -123,7 +123,7 @@ func Looks(head []byte) bool {
 		(bytes.Contains(s, []byte("<Envelope")) || bytes.Contains(s, []byte(":Envelope")))
 }
 
-// FirstChunk is the name of the first chunk of a file. Spec: DSP0243 7.1.
+// FirstChunk returns the name of the first chunk of a file. Spec: DSP0243 7.1.
 func FirstChunk(name string) string { return name + ".000000000" }
 
 var chunk = regexp.MustCompile(`^(.+)\.[0-9]{9}$`)

@@ -137,7 +137,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// envelope is a small one with the given insides of References and DiskSection.
+// envelope returns a small one with the given insides of References and DiskSection.
 func envelope(files, disks string) string {
 	return fmt.Sprintf(`<Envelope xmlns="http://schemas.dmtf.org/ovf/envelope/1" xmlns:ovf="http://schemas.dmtf.org/ovf/envelope/1">`+
 		`<References>%s</References><DiskSection>%s</DiskSection></Envelope>`, files, disks)

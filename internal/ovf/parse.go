@@ -41,8 +41,8 @@ func newParser(text []byte) (*parser, error) {
 	return &parser{dec: dec, env: &Envelope{text: text, edits: map[int]edit{}}}, nil
 }
 
-// busiestTag is how many equal signs stand between two "<" at most: the decoder makes a structure of each attribute
-// before anybody can count them.
+// busiestTag returns how many equal signs stand between two "<" at most: the decoder makes a structure of each
+// attribute before they can be counted.
 func busiestTag(text []byte) (most int) {
 	for len(text) > 0 {
 		tag := text

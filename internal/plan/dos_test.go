@@ -60,7 +60,7 @@ func (d dice) dosDisk() *dosDisk {
 	return o
 }
 
-// layout is what DOS sees of a disk.
+// layout returns what DOS sees of a disk.
 func (o *dosDisk) layout(t *testing.T, d disk.Disk) *layout.Layout {
 	t.Helper()
 	l := bare(t, d)
@@ -134,8 +134,8 @@ func TestDOSFindsItsDrives(t *testing.T) {
 	require.Greater(t, grown, n/30, "too few disks that have to grow")
 }
 
-// chainOfDOS is a disk of 16 heads and 63 sectors with a chain at a cylinder, whose first drive lies 63 sectors behind
-// its record.
+// chainOfDOS returns a disk of 16 heads and 63 sectors with a chain at a cylinder, whose first drive lies 63 sectors
+// behind its record.
 func chainOfDOS(kind byte, cylinder, off int64) (*sparse, int64) {
 	const track = 63
 	start := cylinder*16*track + off

@@ -56,7 +56,7 @@ func FuzzLayout(f *testing.F) {
 	})
 }
 
-// fuzzBoundary is auto, or one that a user may ask for: 4 KiB to 1 GiB.
+// fuzzBoundary returns auto, or one that a user may ask for: 4 KiB to 1 GiB.
 func fuzzBoundary(n uint8) int64 {
 	if n%20 == 0 {
 		return 0

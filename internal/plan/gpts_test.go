@@ -85,7 +85,7 @@ func (g *oddGPT) strays(d dice, from, to int64) {
 	}
 }
 
-// at is the piece of the disk at a byte offset.
+// at returns the piece of the disk at a byte offset.
 func (g *oddGPT) at(off int64) disktest.Forged {
 	lba := off / sector
 	if g.bytes[lba] == nil {
@@ -188,7 +188,7 @@ func (g *oddGPT) copyOf(t *testing.T, d disk.Disk, lba, alt int64, again string)
 	return u64(disktest.GPTLastUsable), array
 }
 
-// protected is how many sectors the protective entry says that it covers.
+// protected returns how many sectors the protective entry says that it covers.
 func (g *oddGPT) protected(t *testing.T, d disk.Disk) uint32 {
 	t.Helper()
 	b := make([]byte, sector)

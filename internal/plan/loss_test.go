@@ -15,7 +15,7 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// refusing is a disk of one partition, and a stored position of it that cannot hold another place.
+// refusing returns a disk of one partition, and a stored position of it that cannot hold another place.
 func refusing(t *testing.T, loss string) (disk.Disk, *layout.Layout) {
 	t.Helper()
 	d := memory(disktest.ForgeMBR(20_000, disktest.MBREntryFields{Type: 0x83, Start: 63, Sectors: 2000}))

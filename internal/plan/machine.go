@@ -74,7 +74,7 @@ func (p *Plan) nowhere(l *layout.Layout) {
 // maxStale is how many references to other disks that cannot follow are reported.
 const maxStale = 16
 
-// elsewhere is where a reference to another disk points in the result.
+// elsewhere returns where a reference to another disk points in the result.
 func (p *Plan) elsewhere(r boot.Ref) int64 {
 	if p.machine == nil || r.Encode == nil {
 		return r.Points

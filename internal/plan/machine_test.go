@@ -101,7 +101,7 @@ func sortedKeys(m map[string]boot.Place) []string {
 	return out
 }
 
-// systemDisk is an MBR disk whose first partition holds a Windows that knows letters.
+// systemDisk returns an MBR disk whose first partition holds a Windows that knows letters.
 func systemDisk(signature uint32, volume []byte, more ...disktest.MBREntryFields) disktest.Forged {
 	entries := append([]disktest.MBREntryFields{{Type: 6, Start: oldest, Sectors: windowsSectors}}, more...)
 	f := dataDisk(signature, entries...)
@@ -109,7 +109,7 @@ func systemDisk(signature uint32, volume []byte, more ...disktest.MBREntryFields
 	return f
 }
 
-// dataDisk is an MBR disk with a signature, and room behind its last partition.
+// dataDisk returns an MBR disk with a signature, and room behind its last partition.
 func dataDisk(signature uint32, entries ...disktest.MBREntryFields) disktest.Forged {
 	last := entries[len(entries)-1]
 	f := disktest.ForgeMBR(int(last.Start+last.Sectors)+8192, entries...)
@@ -154,7 +154,7 @@ func (x machineDisk) codes() []string {
 	return out
 }
 
-// letters are the drive letters that the hive of a disk holds.
+// letters returns the drive letters that the hive of a disk holds.
 func letters(l *layout.Layout) map[string]boot.Place {
 	out := map[string]boot.Place{}
 	for _, r := range l.Boot.Refs {
@@ -225,8 +225,12 @@ func TestLettersThatCannotFollow(t *testing.T) {
 		"a place that a move fills": {volume.with(t, false,
 			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []disktest.Forged{dat}, []string{"other-disk"}},
 		"aligned without this disk": {volume.with(t, false, d), []disktest.Forged{aligned}, []string{"no-partition-there"}},
-		"a dirty hive, and a place that is none": {volume.with(t, true,
-			map[string]boot.Place{"D": {Disk: datSignature, Off: 5000 * 512}}), []disktest.Forged{dat}, []string{"mounted-devices", "no-partition-there"}},
+		"a dirty hive, and a place that is none": {
+			volume.with(t, true,
+				map[string]boot.Place{"D": {Disk: datSignature, Off: 5000 * 512}}),
+			[]disktest.Forged{dat},
+			[]string{"mounted-devices", "no-partition-there"},
+		},
 		"two of one signature that stay": {volume.with(t, false,
 			map[string]boot.Place{"D": {Disk: datSignature, Off: 1 << 20}}), []disktest.Forged{aligned, aligned}, []string{}},
 		"nothing moves on the other": {volume.with(t, true,
@@ -255,11 +259,13 @@ func TestManyLettersThatCannotFollow(t *testing.T) {
 	require.Contains(t, x.plan.Notes[i].Text, "drive letter D:")
 	require.Contains(t, x.plan.Notes[i].Text, "where no partition starts (and 1 more): it stays as found")
 
-	x = planMachine(t, systemDisk(sysSignature, volume.with(t, false, map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}})), dat)[0]
+	x = planMachine(t, systemDisk(sysSignature,
+		volume.with(t, false, map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}})), dat)[0]
 	for _, now := range x.plan.References(x.layout) {
 		require.True(t, now.Disk == 0 || now.Stays == "", "what follows stays no more")
 	}
-	x = planMachine(t, systemDisk(sysSignature, volume.with(t, true, map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}})), dat)[0]
+	x = planMachine(t, systemDisk(sysSignature,
+		volume.with(t, true, map[string]boot.Place{"D": {Disk: datSignature, Off: 63 * 512}})), dat)[0]
 	r := x.layout.Boot.Refs[slices.IndexFunc(x.layout.Boot.Refs, func(r boot.Ref) bool { return r.Disk != 0 })]
 	require.NotEmpty(t, r.Stays)
 	for _, now := range x.plan.References(x.layout) {
@@ -290,7 +296,7 @@ func TestManyLettersThatCannotFollow(t *testing.T) {
 	}
 }
 
-// bootEntry is a BCD whose loader starts a Windows at a place.
+// bootEntry returns a BCD whose loader starts a Windows at a place.
 func bootEntry(at boot.Place) disktest.HiveKey {
 	device := make(disktest.Forged, 16+0x48) // behind a GUID. Spec: FACTS B3
 	device.U32(16, 6)
@@ -341,7 +347,10 @@ func TestAnAlignedDiskNamesTheNewPlaces(t *testing.T) {
 	require.False(t, planMachine(t, sys)[0].plan.Renames)
 
 	// What the disk stores of its own partitions does not hide that.
-	own := volume.with(t, false, map[string]boot.Place{"C": {Disk: datSignature, Off: 63 * 512}, "D": {Disk: sysSignature, Off: oldest * 512}})
+	own := volume.with(t, false, map[string]boot.Place{
+		"C": {Disk: datSignature, Off: 63 * 512},
+		"D": {Disk: sysSignature, Off: oldest * 512},
+	})
 	x = planMachine(t, systemDisk(sysSignature, own), dat)[0]
 	require.True(t, x.plan.Renames)
 }

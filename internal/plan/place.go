@@ -17,7 +17,7 @@ type placer struct {
 	limit int64 // the end of what the table can name
 }
 
-// starts gives the start of every partition, in the order of the slots. First everything goes to the next boundary
+// starts returns the start of every partition, in the order of the slots. First everything goes to the next boundary
 // that is free, towards the end of the disk. When that is too long, the last ones go back as far as they must, into
 // space that is known to be free; the disk grows only by what does not fit even so. ok is false when the table cannot
 // name such places, or when stuck, a slot that is to be left where it is, has no room for what lies in front of it.
@@ -66,7 +66,7 @@ func (c *placer) forward() []int64 {
 	return to
 }
 
-// sparing is the place up for slot i, or a lower one from least on where up would push the next partition out of a
+// sparing returns the place up for slot i, or a lower one from least on where up would push the next partition out of a
 // place that is good enough, and the lower one does not.
 func (c *placer) sparing(i int, least, up int64) int64 {
 	if i+1 == len(c.slots) {
@@ -82,7 +82,7 @@ func (c *placer) sparing(i int, least, up int64) int64 {
 	return up
 }
 
-// leftmost is the lowest place that each partition can have, and the end of all.
+// leftmost returns the lowest place that each partition can have, and the end of all.
 func (c *placer) leftmost() (to []int64, end int64) {
 	to = make([]int64, len(c.slots))
 	_, end = arrange(c.slots[0].after, 0, 0, true)
@@ -108,7 +108,7 @@ func (c *placer) fits(i int, off, limit int64) bool {
 	return ok && end <= c.limit
 }
 
-// back is the highest place from least to most for slot i in front of limit: its own, or on the boundary.
+// back returns the highest place from least to most for slot i in front of limit: its own, or on the boundary.
 func (c *placer) back(i int, least, most, limit int64) (int64, bool) {
 	own, want := c.slots[i].part.Off, c.goal.Want
 	low := units.AlignUp(least, want)

@@ -30,7 +30,7 @@ type Reference struct {
 	Shift int64 // how far its own place moves, bytes
 }
 
-// Delta is how far the partition moves, in bytes.
+// Delta returns how far the partition moves, in bytes.
 func (m Move) Delta() int64 { return m.To - m.From }
 
 // Plan is what happens to a disk. Offsets of Patches are those of the result.
@@ -53,7 +53,7 @@ type Plan struct {
 	machine *layout.Machine // nil: the other disks are not known
 }
 
-// Copy is the plan in which nothing moves.
+// Copy returns the plan in which nothing moves.
 func Copy(size int64) *Plan {
 	return &Plan{
 		OldSize: size, Size: size, Pieces: []disk.Shift{{Len: size}}, Places: table.Places{Size: size},
@@ -133,7 +133,7 @@ func New(l *layout.Layout, goal align.Goal) (*Plan, error) {
 	return p, p.malformed()
 }
 
-// concerning are the issues of a disk. A volume over the whole disk is all there is of it: that it is malformed
+// concerning returns the issues of a disk. A volume over the whole disk is all there is of it: that it is malformed
 // matters though nothing moves.
 func concerning(l *layout.Layout) []ondisk.Issue {
 	if l.Table != nil {
@@ -146,7 +146,7 @@ func concerning(l *layout.Layout) []ondisk.Issue {
 	return out
 }
 
-// limitOf is the end of what the table of a disk can name.
+// limitOf returns the end of what the table of a disk can name.
 func limitOf(l *layout.Layout) int64 {
 	if l.Table == nil {
 		return l.Size
@@ -320,7 +320,7 @@ func (p *Plan) Refusals(allowUnbootable bool) []align.Finding {
 	return out
 }
 
-// View is the result, as a disk: the very bytes that a copy will have.
+// View returns the result, as a disk: the very bytes that a copy will have.
 func (p *Plan) View(src disk.Disk) disk.Disk {
 	return disk.Overlay(disk.Compose(src, p.Size, p.Pieces), p.Patches)
 }

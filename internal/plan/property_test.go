@@ -50,7 +50,7 @@ func drawPlan(t *rapid.T) *planned {
 	return p
 }
 
-// to is where a partition of the source goes, by the table of the result.
+// to returns where a partition of the source goes, by the table of the result.
 func (p *planned) to(t *rapid.T, was part) int64 {
 	e := p.result[disktest.MBREntries+was.slot*disktest.MBREntry:]
 	require.Equal(t, uint32(was.sectors), binary.LittleEndian.Uint32(e[12:]), "the size of a partition never changes")

@@ -122,7 +122,7 @@ func (p *Plan) between(segs []segment, at []int64) {
 	}
 }
 
-// boxes gives extended partitions their places: from their first record to their end.
+// boxes places extended partitions: from their first record to their end.
 func (p *Plan) boxes(l *layout.Layout) {
 	for _, part := range l.Partitions {
 		r, ok := p.Places.Parts[part.Number]
@@ -221,7 +221,7 @@ func (p *Plan) rewrite(l *layout.Layout, chosen func(Reference) bool) {
 	}
 }
 
-// References are all stored positions that are known, and what becomes of them, in the order of the layout.
+// References returns all stored positions that are known, and what becomes of them, in the order of the layout.
 func (p *Plan) References(l *layout.Layout) []Reference {
 	out := make([]Reference, 0, len(l.Boot.Refs))
 	for _, r := range l.Boot.Refs {
@@ -252,7 +252,7 @@ func (p *Plan) losses(l *layout.Layout) {
 	}
 }
 
-// now is where a reference points in the result.
+// now returns where a reference points in the result.
 func (p *Plan) now(l *layout.Layout, r boot.Ref) int64 {
 	if r.Disk != 0 {
 		return p.elsewhere(r)
@@ -268,7 +268,7 @@ func (p *Plan) now(l *layout.Layout, r boot.Ref) int64 {
 	return to
 }
 
-// shift is how far a partition moves, in bytes; 0 for what stays.
+// shift returns how far a partition moves, in bytes; 0 for what stays.
 func (p *Plan) shift(l *layout.Layout, number int) int64 {
 	now, moves := p.Places.Parts[number]
 	if !moves {

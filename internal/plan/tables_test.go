@@ -114,7 +114,7 @@ func (d dice) table() *sparse {
 	return d.mbr()
 }
 
-// start is where the next partition begins, at or behind lba: at once, behind a gap, or on a cylinder.
+// start returns where the next partition begins, at or behind lba: at once, behind a gap, or on a cylinder.
 func (d dice) start(lba int64) int64 {
 	switch n := d.IntN(6); {
 	case n < 2:
@@ -215,7 +215,7 @@ func (d dice) chain(s *sparse, start int64) int64 {
 	return max(end, start+1)
 }
 
-// span is the length of a link: most makers lead it to the end of the next logical partition, some to that of the
+// span returns the length of a link: most makers lead it to the end of the next logical partition, some to that of the
 // extended one, and it can be anything else, since no reader needs it.
 func (d dice) span(logical, sectors, box int64) int64 {
 	switch d.IntN(10) {
@@ -255,7 +255,8 @@ func (d dice) gpt() *sparse {
 	return s
 }
 
-// gptSectors are the sectors of both copies of a GPT. They are forged on a small disk, and then told of the true size.
+// gptSectors returns the sectors of both copies of a GPT. They are forged on a small disk, and then told of the true
+// size.
 func gptSectors(sectors int64, entries []disktest.GPTEntryFields) map[int64]disktest.Forged {
 	const small, array = 80, 32
 	f := disktest.ForgeGPT(sector, small, 128, entries...)
@@ -325,7 +326,7 @@ func (s *sparse) checkStray(t *testing.T, view disk.Disk, again string) {
 	require.Equal(t, want, got, again)
 }
 
-// bare is the layout of a disk whose volumes are not looked at.
+// bare returns the layout of a disk whose volumes are not looked at.
 func bare(t require.TestingT, d disk.Disk) *layout.Layout {
 	tab, err := table.Read(d)
 	require.NoError(t, err)

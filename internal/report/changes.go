@@ -81,7 +81,7 @@ func (t *Text) moves(c Changes) {
 	t.table(w)
 }
 
-// summary is the plan in a sentence.
+// summary prints the plan in a sentence.
 func (t *Text) summary(c Changes) {
 	bytes := 0
 	for _, p := range c.Patches {

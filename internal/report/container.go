@@ -60,7 +60,7 @@ func (t *Text) container(i Image) {
 	}
 }
 
-// place is where bytes are stored that are counted as stored: holes of the files are not.
+// place returns where bytes are stored that are counted as stored: holes of the files are not.
 func (i Image) place() string {
 	if slices.ContainsFunc(i.Files, func(f File) bool { return f.Allocated < f.Size }) {
 		return "on this disk"

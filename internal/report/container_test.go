@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// containerLines are the lines of a report that speak of parents and data.
+// containerLines returns the lines of a report that speak of parents and data.
 func containerLines(t *testing.T, i report.Image) string {
 	t.Helper()
 	var out bytes.Buffer

@@ -26,7 +26,7 @@ import (
 // `go test ./internal/report -update` writes the reports of the corpus again; read their diff before you commit it.
 var update = flag.Bool("update", false, "rewrite testdata/corpus/*.json")
 
-// inspect is the report of a disk without a container.
+// inspect returns the report of a disk without a container.
 func inspect(t *testing.T, name string, d disk.Disk) *report.Inspect {
 	t.Helper()
 	l, err := layout.Read(d, table.Geometry{})

@@ -103,7 +103,7 @@ func TestListNames(t *testing.T) {
 	}
 }
 
-// text is what inspect prints about a fixture on a storage; "" is one that was not named.
+// text returns what inspect prints about a fixture on a storage; "" is one that was not named.
 func text(t *testing.T, fixture, storage string, impacts bool) string {
 	t.Helper()
 	d := disktest.Fixture(t, disktest.Fixtures(t)[fixture])
@@ -172,8 +172,8 @@ func TestCostsOnAStorage(t *testing.T) {
 	}
 }
 
-// starts are findings of partitions, as align.Check makes them, with or without a cost on a storage with blocks of 4
-// KiB.
+// starts returns findings of partitions, as align.Check makes them, with or without a cost on a storage with blocks of
+// 4 KiB.
 func starts(costs ...string) []align.Finding {
 	var out []align.Finding
 	for i, c := range costs {
@@ -227,7 +227,8 @@ func TestPackageCommand(t *testing.T) {
 	disk := func(v align.Verdict, action advice.Action, refusals ...align.Finding) report.PackageDisk {
 		d := diskOf(10, part(1, 0, 5, v))
 		d.Verdict = v
-		return report.PackageDisk{Inspect: &report.Inspect{Disk: d, Refusals: refusals, Advice: advice.Advice{Action: action}}}
+		r := &report.Inspect{Disk: d, Refusals: refusals, Advice: advice.Advice{Action: action}}
+		return report.PackageDisk{Inspect: r}
 	}
 	bad, good := disk(align.Misaligned, advice.Align), disk(align.Aligned, advice.Nothing)
 	for _, tc := range []struct {

@@ -183,7 +183,7 @@ func (t *Text) impact(i *Impact, numbers []string) {
 
 func decimal(f float64) string { return strconv.FormatFloat(f, 'f', 3, 64) }
 
-// blocks is the number now, coloured where it could be smaller.
+// blocks returns the number now, coloured where it could be smaller.
 func (t *Text) blocks(x Touched) string {
 	if x.Now > x.Aligned {
 		return t.Paint(text.FgRed, decimal(x.Now))

@@ -65,7 +65,7 @@ func deviceName(path string, number int) string {
 	return fmt.Sprintf("%s%d", name, number)
 }
 
-// alignment is the power of two that a start is on, with the verdict in colour and as a mark.
+// alignment returns the power of two that a start is on, with the verdict in colour and as a mark.
 func (t *Text) alignment(p Partition, boundary int64) string {
 	on := units.Short(p.Alignment)
 	switch p.Verdict {

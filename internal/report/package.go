@@ -222,7 +222,7 @@ func (t *Text) PackageVerify(r *PackageVerify) {
 	}
 }
 
-// counted is a number with its noun.
+// counted returns a number and its noun.
 func counted[N int | int64](n N, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -230,7 +230,7 @@ func counted[N int | int64](n N, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// acting is a number with its noun and its verb.
+// acting returns a number, its noun and its verb.
 func acting(n int, noun, verb string) string {
 	if n == 1 {
 		verb += "s"

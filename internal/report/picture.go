@@ -147,7 +147,7 @@ type key struct {
 	crowded bool
 }
 
-// bar is a disk in so many columns.
+// bar draws a disk in so many columns.
 func (t *Text) bar(d Disk, columns int, k *key) string {
 	segs := segments(d)
 	if !share(segs, d.Size, columns) {
@@ -168,7 +168,7 @@ func (t *Text) bar(d Disk, columns int, k *key) string {
 	return b.String()
 }
 
-// stretch is a label and glyphs up to so many columns.
+// stretch draws a label, and glyphs up to so many columns.
 func (t *Text) stretch(s state, label string, columns int) string {
 	glyph := glyphs[s].plain
 	if t.Unicode {

@@ -16,7 +16,7 @@ import (
 
 const mib = int64(1) << 20
 
-// part is a partition from one MiB to another; its verdict is empty for an extended one.
+// part returns a partition from one MiB to another; its verdict is empty for an extended one.
 func part(number int, from, to int64, v align.Verdict) report.Partition {
 	kind := "primary"
 	if v == "" {
@@ -35,7 +35,7 @@ func diskOf(size int64, parts ...report.Partition) report.Disk {
 	}
 }
 
-// drawn is the picture and its explanation, as inspect prints them.
+// drawn returns the picture and its explanation, as inspect prints them.
 func drawn(t report.Text, d report.Disk) []string {
 	var out bytes.Buffer
 	t.W = &out

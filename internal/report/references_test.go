@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// longPlan is one with positions in files of long names, and with a reason that some share.
+// longPlan returns one with positions in files of long names, and with a reason that some share.
 func longPlan() *report.Plan {
 	const system = "Windows.old/Windows/System32/config/RegBack/of/an/earlier/Windows/SYSTEM"
 	const dirty = "sequence numbers 99 and 206 differ: Windows was not shut down cleanly"

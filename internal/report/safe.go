@@ -67,7 +67,7 @@ func SafeMessage(s string) string {
 	return b.String()
 }
 
-// Message is an error in one line that a terminal can show.
+// Message returns the text of an error in one line that a terminal can show.
 func Message(err error) string {
 	return SafeMessage(strings.NewReplacer("\n", "; ", "\t", "").Replace(err.Error()))
 }

@@ -32,7 +32,7 @@ func unquoted(t *testing.T, words []string) []string {
 	return strings.Split(strings.TrimSuffix(out, "\x00"), "\x00")
 }
 
-// asFile is what a command must get for a name: one with a dash in front would be read as a flag.
+// asFile returns what a command must get for a name: one with a dash in front would be read as a flag.
 func asFile(name string) string {
 	if strings.HasPrefix(name, "-") {
 		return "./" + name

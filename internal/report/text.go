@@ -70,9 +70,11 @@ func Fold(s string, n int) []string {
 		if line != "" {
 			out = append(out, line)
 		}
-		for line, used = word, width; used > n && !strings.ContainsRune(line, text.EscapeStartRune); used = text.StringWidthWithoutEscSequences(line) {
+		line, used = word, width
+		for used > n && !strings.ContainsRune(line, text.EscapeStartRune) {
 			piece := text.Trim(line, n)
 			out, line = append(out, piece), line[len(piece):]
+			used = text.StringWidthWithoutEscSequences(line)
 		}
 	}
 	return append(out, line)
@@ -126,7 +128,7 @@ func (t *Text) Inspect(r *Inspect) {
 // Version prints the version.
 func (t *Text) Version(v string) { t.printf("trueup %s\n", v) }
 
-// FormatName is a format as its makers write it.
+// FormatName returns a format as its makers write it.
 func FormatName(format string) string { return image.Title(format) }
 
 func (t *Text) image(i Image) {
@@ -285,7 +287,7 @@ func (t *Text) partitions(d Disk) {
 	t.table(w)
 }
 
-// newTable is a table without lines, as the tools of this field print it.
+// newTable returns a table without lines, as the tools of this field print it.
 func newTable(columns ...table.ColumnConfig) table.Writer {
 	w := table.NewWriter()
 	w.SetStyle(table.StyleDefault)
@@ -318,7 +320,7 @@ func (t *Text) yes(p Partition, ok bool) string {
 	return t.Paint(text.FgRed, "no")
 }
 
-// typeText is the type in the form that sfdisk lists.
+// typeText returns the type in the form that sfdisk lists.
 func typeText(p Partition) string {
 	if p.Kind != "gpt" {
 		return strings.TrimPrefix(p.Type, "0x")
@@ -329,7 +331,7 @@ func typeText(p Partition) string {
 	return p.Type
 }
 
-// content is what a partition holds; at length, also what it stores about itself.
+// content returns what a partition holds; at length, also what it stores about itself.
 func (t *Text) content(p Partition) string {
 	if p.Volume == nil {
 		return p.TypeName
@@ -353,7 +355,7 @@ func (t *Text) content(p Partition) string {
 	return s
 }
 
-// volumeName is a kind and a label: NTFS "SYSTEM".
+// volumeName returns a kind and a label: NTFS "SYSTEM".
 func volumeName(kind, label string) string {
 	name := identify.Traits(volume.Kind(kind)).Title
 	if label != "" {

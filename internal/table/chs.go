@@ -47,8 +47,8 @@ func (g Geometry) lba(b [3]byte) int64 {
 	return (c*int64(g.Heads)+h)*int64(g.Sectors) + s - 1
 }
 
-// lastOfCylinder is the end of a partition as partitioners that know cylinders write it: the last head and sector of
-// the cylinder in which the partition ends. QEMU and BIOSes guess the geometry from these bytes, so an exact end in
+// lastOfCylinder returns the end of a partition as partitioners that know cylinders write it: the last head and sector
+// of the cylinder in which the partition ends. QEMU and BIOSes guess the geometry from these bytes, so an exact end in
 // the middle of a cylinder would make them guess wrong. old decides how an end beyond CHS is written.
 func (g Geometry) lastOfCylinder(lba int64, old [3]byte) [3]byte {
 	chs, ok := pack(lba/int64(g.Heads*g.Sectors), int64(g.Heads-1), int64(g.Sectors))

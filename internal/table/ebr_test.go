@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// oddChain is a chain whose records use all four slots, as OS/2 left them. Its places were read by Linux 6.1
+// oddChain returns a chain whose records use all four slots, as OS/2 left them. Its places were read by Linux 6.1
 // (sys/block/sda) like this too.
 func oddChain(third disktest.MBREntryFields) disktest.Forged {
 	f := disktest.ForgeMBR(32768, slot(0x83, 2048, 1024), slot(0x05, 4096, 20000))

@@ -69,7 +69,7 @@ type gpt struct {
 	cut    bool   // a primary whose disk was longer: partitions and backup may lie behind the end
 }
 
-// array is where the entries of this copy lie.
+// array returns where the entries of this copy lie.
 func (g *gpt) array() disk.Range {
 	return disk.Range{
 		Off: ondisk.I64(g.header.EntriesLBA) * g.SectorSize,

@@ -34,7 +34,7 @@ const (
 	primaryEntries  = 2 // LBA of the primary's array when it has to be written anew
 )
 
-// good is a valid copy.
+// good returns a valid copy.
 func (c *copies) good() *gpt {
 	if c.primary != nil {
 		return c.primary
@@ -42,7 +42,7 @@ func (c *copies) good() *gpt {
 	return c.backup
 }
 
-// room is what an array takes, in bytes.
+// room returns what an array takes, in bytes.
 func (c *copies) room() int64 { return units.AlignUp(c.good().array().Len, c.sector) }
 
 // damaged reports whether something is to be mended, and can be.
@@ -69,8 +69,8 @@ func (c *copies) crossed() bool {
 		(c.primary.header.AltLBA != c.backup.header.MyLBA || c.backup.header.AltLBA != c.primary.header.MyLBA)
 }
 
-// usable is the end of the space for partitions on a disk of size bytes. A backup that is not valid, or in the middle
-// of an enlarged disk, gets its place at the end.
+// usable returns the end of the space for partitions on a disk of size bytes. A backup that is not valid, or in the
+// middle of an enlarged disk, gets its place at the end.
 func (c *copies) usable(size int64) int64 {
 	end := ondisk.I64(c.good().header.LastUsable+1) * c.sector
 	if c.backup != nil || (c.backupAtEnd() && end <= c.end-c.sector-c.room()) {
@@ -79,7 +79,7 @@ func (c *copies) usable(size int64) int64 {
 	return units.AlignDown(size, c.sector) - c.sector - c.room()
 }
 
-// pieces are what the structures of a disk of size bytes are made of.
+// pieces returns what the structures of a disk of size bytes are made of.
 func (c *copies) pieces(size int64) []disk.Shift {
 	var out []disk.Shift
 	end := units.AlignDown(size, c.sector)
@@ -261,8 +261,8 @@ func (t *Table) Blocked() bool { return t.gpt != nil && t.gpt.blocked() }
 // OnlyBackup reports whether the primary of a GPT is not valid.
 func (t *Table) OnlyBackup() bool { return t.gpt != nil && t.gpt.primary == nil }
 
-// shield is the slot of the protective entry: of several the one that begins behind sector 0, as firmware and Linux
-// want it.
+// shield returns the slot of the protective entry: of several the one that begins behind sector 0, as firmware and
+// Linux want it.
 func (m *mbr) shield() int {
 	first := -1
 	for i, e := range m.sector.Entries {

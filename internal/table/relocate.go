@@ -41,7 +41,7 @@ func (to Places) record(off int64) int64 {
 	return off
 }
 
-// moved is an entry for a partition that went from one range to another. Its start counts from base, in bytes.
+// moved returns an entry for a partition that went from one range to another. Its start counts from base, in bytes.
 func (t *Table) moved(e mbrEntry, from, now disk.Range, base int64, g Geometry) mbrEntry {
 	if now.Off != from.Off {
 		chs, ok := g.encode(now.Off / t.SectorSize)
@@ -82,8 +82,8 @@ func (t *Table) relocateRecord(r Record, to Places, g Geometry) []disk.Patch {
 		fmt.Sprintf("link of extended partition %d", r.Box))...)
 }
 
-// spanEnd is where the length of a link leads to: to the end of the next logical partition, as the specification has
-// it, or of the whole extended partition, or to a place of the maker's own liking. was is the old one.
+// spanEnd returns where the length of a link leads to: to the end of the next logical partition, as the specification
+// has it, or of the whole extended partition, or to a place of the maker's own liking. was is the old one.
 func (t *Table) spanEnd(r Record, was int64, to Places) int64 {
 	box, _ := t.find(r.Box)
 	p, ok := t.find(r.next.Logical)

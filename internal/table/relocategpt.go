@@ -56,7 +56,7 @@ func (t *Table) relocateGPT(to Places) []disk.Patch {
 	return out
 }
 
-// movedEntries are patches of the first and last LBA of partitions that moved, at their offset in the array.
+// movedEntries returns patches of the first and last LBA of partitions that moved, at their offset in the array.
 func (t *Table) movedEntries(to Places) []disk.Patch {
 	var out []disk.Patch
 	for _, p := range t.Partitions {
@@ -76,7 +76,7 @@ func (t *Table) movedEntries(to Places) []disk.Patch {
 	return out
 }
 
-// difference is what the patches do to the CRC of the array. A CRC is linear: that of the xor of two arrays of one
+// difference returns what the patches do to the CRC of the array. A CRC is linear: that of the xor of two arrays of one
 // length is the xor of theirs and of that of zeros. So it is not necessary to read up to 64 MiB of entries again.
 func (c *copies) difference(patches []disk.Patch) uint32 {
 	size := c.good().array().Len

@@ -50,10 +50,10 @@ type Partition struct {
 	raw   mbrEntry
 }
 
-// Record is the byte offset of the boot record that names the partition: sector 0, or the EBR of a logical one.
+// Record returns the byte offset of the boot record that names the partition: sector 0, or the EBR of a logical one.
 func (p Partition) Record() int64 { return units.AlignDown(p.entry, units.SectorSize) }
 
-// TypeID is the type as tables of types list it: "0x07", or the GUID.
+// TypeID returns the type as tables of types list it: "0x07", or the GUID.
 func (p Partition) TypeID() string {
 	if p.Kind == Entry {
 		return p.TypeGUID
@@ -92,7 +92,7 @@ func (t *Table) Relocate(to Places, geometry Geometry) []disk.Patch {
 	return t.relocateMBR(to, geometry)
 }
 
-// Usable is the byte behind the last one that a partition can have, on a disk of size bytes.
+// Usable returns the byte behind the last one that a partition can have, on a disk of size bytes.
 func (t *Table) Usable(size int64) int64 {
 	if t.gpt != nil {
 		return t.gpt.usable(size)
@@ -100,7 +100,7 @@ func (t *Table) Usable(size int64) int64 {
 	return size
 }
 
-// Limit is the byte behind the last one that the table can name.
+// Limit returns the byte behind the last one that the table can name.
 func (t *Table) Limit() int64 {
 	if t.Scheme == GPT {
 		return math.MaxInt64
@@ -139,8 +139,8 @@ func Read(d disk.Disk) (*Table, error) {
 // mend it.
 func (t *Table) Damaged() bool { return t.gpt != nil && t.gpt.damaged() }
 
-// Structures are the pieces of a disk of size bytes that the table itself takes from elsewhere than the same offset:
-// the backup of a GPT at the end, and a copy that replaces a damaged one.
+// Structures returns the pieces of a disk of size bytes that the table itself takes from elsewhere than the same
+// offset: the backup of a GPT at the end, and a copy that replaces a damaged one.
 func (t *Table) Structures(size int64) []disk.Shift {
 	if t.gpt == nil {
 		return nil
@@ -148,7 +148,7 @@ func (t *Table) Structures(size int64) []disk.Shift {
 	return t.gpt.pieces(size)
 }
 
-// Containers are the primary partitions and GPT entries: those that lie on the disk side by side.
+// Containers returns the primary partitions and GPT entries: those that lie on the disk side by side.
 func (t *Table) Containers() []Partition {
 	var out []Partition
 	for _, p := range t.Partitions {

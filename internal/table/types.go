@@ -34,7 +34,7 @@ var typeNames = map[byte]string{
 	0xfe: "LANstep", 0xff: "BBT",
 }
 
-// TypeName is the name of the partition's type, empty when it has none that is known.
+// TypeName returns the name of the partition's type, empty when it has none that is known.
 func (p Partition) TypeName() string {
 	if p.Kind == Entry {
 		return gptNames[p.TypeGUID]

@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/disktest"
 )
 
-// typesOf are the types that sfdisk lists for a label.
+// typesOf returns the types that sfdisk lists for a label.
 func typesOf(t *testing.T, label string) map[string]string {
 	t.Helper()
 	out := map[string]string{}

@@ -71,7 +71,7 @@ func Part(n, whole int64) string {
 	return decimal(n, size, 1) + " of " + decimal(whole, size, 1) + " " + name
 }
 
-// unitOf is the largest unit of which n has one, in bytes, and its name.
+// unitOf returns the largest unit of which n has one, in bytes, and its name.
 func unitOf(n int64) (size int64, name string) {
 	for _, u := range []struct {
 		size int64
@@ -105,16 +105,16 @@ func Short(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// AlignDown is the last multiple of step that is not above n. Both are bytes; step is above 0.
+// AlignDown returns the last multiple of step that is not above n. Both are bytes; step is above 0.
 func AlignDown(n, step int64) int64 { return n - n%step }
 
-// AlignUp is the first multiple of step that is not below n. Both are bytes; step is above 0.
+// AlignUp returns the first multiple of step that is not below n. Both are bytes; step is above 0.
 func AlignUp(n, step int64) int64 { return AlignDown(n+step-1, step) }
 
 // IsPowerOfTwo reports whether n is 1, 2, 4, …
 func IsPowerOfTwo(n int64) bool { return n > 0 && n&(n-1) == 0 }
 
-// Alignment is the largest power of two that divides off: 512 for LBA 63. Offset 0 is aligned to anything and
+// Alignment returns the largest power of two that divides off: 512 for LBA 63. Offset 0 is aligned to anything and
 // gives 1 TiB.
 func Alignment(off int64) int64 {
 	if off == 0 {

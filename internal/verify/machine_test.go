@@ -10,7 +10,7 @@ import (
 	"github.com/trueup/trueup/internal/verify"
 )
 
-// naming is a layout that names these bytes of another disk.
+// naming returns a layout that names these bytes of another disk.
 func naming(offs ...int64) *layout.Layout {
 	l := &layout.Layout{Boot: &boot.Result{Code: boot.Empty}}
 	for _, off := range offs {

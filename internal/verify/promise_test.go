@@ -23,7 +23,7 @@ func readLayout(t *testing.T, d disk.Disk) *layout.Layout {
 	return l
 }
 
-// aligned is the two-NTFS disk of the corpus, its plan, and the view: the partitions go to LBA 2048 and 4196352.
+// aligned returns the two-NTFS disk of the corpus, its plan, and the view: the partitions go to LBA 2048 and 4196352.
 func aligned(t *testing.T) (*plan.Plan, *layout.Layout, disk.Disk) {
 	t.Helper()
 	src := disktest.Fixture(t, disktest.Fixtures(t)["two-ntfs-lba63-and-cylinder"])

@@ -18,7 +18,7 @@ import (
 
 const mib = 1 << 20
 
-// memory is a disk of bytes.
+// memory returns a disk of bytes.
 func memory(b []byte) disk.Disk {
 	size := int64(len(b))
 	return disk.New(size, 512, func(off int64) (disk.Run, error) {
@@ -26,7 +26,7 @@ func memory(b []byte) disk.Disk {
 	})
 }
 
-// empty is a hole of size bytes.
+// empty returns a hole of size bytes.
 func empty(size int64) disk.Disk {
 	return disk.New(size, 512, func(off int64) (disk.Run, error) { return disk.Run{Len: size - off}, nil })
 }
@@ -51,7 +51,7 @@ func same(t *testing.T, want, got disk.Disk, jobs int) []verify.Difference {
 	return d
 }
 
-// half is a disk whose odd MiBs are zero.
+// half returns a disk whose odd MiBs are zero.
 func half(size int) []byte {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	b := make([]byte, size)
