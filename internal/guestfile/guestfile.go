@@ -62,11 +62,9 @@ func NewFile(volume ondisk.Source, path string, size int64, runs []Run) (*File, 
 	end := int64(0)
 	for _, r := range runs {
 		if r.Off < end || r.Len <= 0 || r.At < 0 || r.At > volume.Size() || r.Len > volume.Size()-r.At {
-			return nil, &ondisk.FormatError{
-				What: fmt.Sprintf("file %.256q", path), Off: r.At, Field: "run",
-				Got:  fmt.Sprintf("%d bytes for byte %d of the file", r.Len, r.Off),
-				Want: fmt.Sprintf("a place within the %d bytes of the volume", volume.Size()),
-			}
+			return nil, ondisk.Field(fmt.Sprintf("file %.256q", path), "run", r.At,
+				fmt.Sprintf("%d bytes for byte %d of the file", r.Len, r.Off),
+				fmt.Sprintf("a place within the %d bytes of the volume", volume.Size()))
 		}
 		end = r.End()
 		if r.Len = min(r.Len, size-r.Off); r.Len <= 0 {

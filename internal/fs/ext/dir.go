@@ -104,10 +104,7 @@ func (f *fileSystem) recordLen(e []byte) int {
 }
 
 func badDirent(n *inode, off int64, field string, got, want any) error {
-	return &ondisk.FormatError{
-		What: fmt.Sprintf("folder in ext inode %d", n.number), Off: off, Field: field,
-		Got: got, Want: want,
-	}
+	return ondisk.Field(fmt.Sprintf("folder in ext inode %d", n.number), field, off, got, want)
 }
 
 // isFolder reads the inode if the name does not have the kind.

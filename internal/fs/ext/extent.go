@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+
+	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // Spec: Linux, Documentation/filesystems/ext4/ifork.rst, "Extent Tree".
@@ -42,7 +44,7 @@ type extent struct {
 // extents reads a node of the tree.
 func (m *blockMap) extents(node treeNode, raw []byte, off int64) ([]treeNode, error) {
 	var h extentHeader
-	decodeNode(raw, &h)
+	ondisk.MustFill(raw, binary.LittleEndian, &h)
 	most := len(raw)/extEntry - 1
 	switch {
 	case h.Magic != extExtentMagic:
@@ -71,7 +73,7 @@ func (m *blockMap) extents(node treeNode, raw []byte, off int64) ([]treeNode, er
 // extent adds a leaf.
 func (m *blockMap) extent(node treeNode, raw []byte, off int64) error {
 	var e extent
-	decodeNode(raw, &e)
+	ondisk.MustFill(raw, binary.LittleEndian, &e)
 	first, n := int64(e.Block), int64(e.Len)
 	at := int64(e.StartHi)<<32 | int64(e.StartLo)
 	empty := n > extInitLen // its blocks are taken but not written: it reads as zeros
@@ -95,7 +97,7 @@ func (m *blockMap) index(node treeNode, raw []byte, off int64) ([]treeNode, erro
 	var out []treeNode
 	for ; len(raw) > 0; raw, off = raw[extEntry:], off+extEntry {
 		var x extentIndex
-		decodeNode(raw, &x)
+		ondisk.MustFill(raw, binary.LittleEndian, &x)
 		child := treeNode{
 			at: int64(x.LeafHi)<<32 | int64(x.LeafLo), level: node.level - 1, first: int64(x.Block),
 			end: node.end,
@@ -114,11 +116,4 @@ func (m *blockMap) index(node treeNode, raw []byte, off int64) ([]treeNode, erro
 	}
 	slices.Reverse(out)
 	return out, nil
-}
-
-// decodeNode fills a struct of fixed size from bytes that are long enough.
-func decodeNode(raw []byte, v any) {
-	if _, err := binary.Decode(raw, binary.LittleEndian, v); err != nil {
-		panic(err)
-	}
 }

@@ -42,10 +42,8 @@ func (f *fileSystem) inlineRuns(n *inode) ([]guestfile.Run, error) {
 	}
 	off, size := inlineRest(n.raw)
 	if n.size > mapSize+size {
-		return nil, &ondisk.FormatError{
-			What: n.what(), Off: n.at + 4, Field: "size", Got: n.size,
-			Want: fmt.Sprintf("at most the %d bytes in the inode", mapSize+size),
-		}
+		return nil, ondisk.Field(n.what(), "size", n.at+4, n.size,
+			fmt.Sprintf("at most the %d bytes in the inode", mapSize+size))
 	}
 	return append(runs, guestfile.Run{Off: mapSize, Len: size, At: n.at + off}), nil
 }
@@ -82,10 +80,7 @@ func inlineRest(raw []byte) (off, size int64) {
 // target reads a symbolic link.
 func (f *fileSystem) target(n *inode) (string, error) {
 	if n.size == 0 || n.size >= f.block {
-		return "", &ondisk.FormatError{
-			What: n.what(), Off: n.at + 4, Field: "size of a symbolic link", Got: n.size,
-			Want: fmt.Sprintf("1 to %d", f.block-1),
-		}
+		return "", ondisk.Field(n.what(), "size of a symbolic link", n.at+4, n.size, fmt.Sprintf("1 to %d", f.block-1))
 	}
 	if n.size < mapSize && n.flags()&(flagInline|flagExtents) == 0 {
 		return string(n.blockMap()[:n.size]), nil

@@ -44,10 +44,7 @@ func (n *inode) what() string { return fmt.Sprintf("ext inode %d", n.number) }
 // inode reads an inode by its number.
 func (f *fileSystem) inode(number int64) (*inode, error) {
 	if number < 1 || number > int64(f.super.Inodes) {
-		return nil, &ondisk.FormatError{
-			What: "ext folder entry", Off: 0, Field: "inode", Got: number,
-			Want: fmt.Sprintf("1 to %d", f.super.Inodes),
-		}
+		return nil, ondisk.Field("ext folder entry", "inode", 0, number, fmt.Sprintf("1 to %d", f.super.Inodes))
 	}
 	per := int64(f.super.InodesPerGroup)
 	table, err := f.inodeTable((number - 1) / per)
@@ -69,10 +66,7 @@ func (f *fileSystem) checkInode(n *inode) error {
 		size |= uint64(binary.LittleEndian.Uint32(n.raw[0x6c:])) << 32
 	}
 	if most := ondisk.U64(f.block << 32); size > most { // numbers of the blocks of a file have 32 bits
-		return &ondisk.FormatError{
-			What: n.what(), Off: n.at + 4, Field: "size", Got: size,
-			Want: fmt.Sprintf("at most %d", most),
-		}
+		return ondisk.Field(n.what(), "size", n.at+4, size, fmt.Sprintf("at most %d", most))
 	}
 	n.size = ondisk.I64(size)
 	switch flags := n.flags(); {
@@ -98,10 +92,7 @@ func (f *fileSystem) read(b []byte, off int64) error {
 func (f *fileSystem) inodeTable(group int64) (int64, error) {
 	at := f.descriptor(group)
 	if at > f.volume.Size()-f.descSize {
-		return 0, &ondisk.FormatError{
-			What: "ext group descriptor", Off: at, Field: "place", Got: at,
-			Want: fmt.Sprintf("less than %d", f.volume.Size()),
-		}
+		return 0, ondisk.Field("ext group descriptor", "place", at, at, fmt.Sprintf("less than %d", f.volume.Size()))
 	}
 	raw := make([]byte, f.descSize)
 	if err := f.read(raw, at); err != nil {
@@ -113,10 +104,8 @@ func (f *fileSystem) inodeTable(group int64) (int64, error) {
 	}
 	blocks := (int64(f.super.InodesPerGroup)*f.inodeSize + f.block - 1) / f.block
 	if block > ondisk.U64(f.blocks) || !f.holds(ondisk.I64(block), blocks) {
-		return 0, &ondisk.FormatError{
-			What: "ext group descriptor", Off: at + 8, Field: "inode table", Got: block,
-			Want: fmt.Sprintf("%d blocks within %d", blocks, f.blocks),
-		}
+		return 0, ondisk.Field("ext group descriptor", "inode table", at+8, block,
+			fmt.Sprintf("%d blocks within %d", blocks, f.blocks))
 	}
 	return ondisk.I64(block) * f.block, nil
 }

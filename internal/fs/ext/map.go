@@ -101,7 +101,7 @@ func (m *blockMap) visit(node treeNode) ([]treeNode, error) {
 }
 
 func (m *blockMap) broken(off int64, field string, got, want any) error {
-	return &ondisk.FormatError{What: m.inode.what(), Off: off, Field: field, Got: got, Want: want}
+	return ondisk.Field(m.inode.what(), field, off, got, want)
 }
 
 // add adds blocks of the file in order. off is the byte of the volume that maps them.

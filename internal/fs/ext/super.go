@@ -95,7 +95,7 @@ func readSuper(d disk.Disk) (*super, error) {
 
 // superField returns the error of a field of the superblock.
 func superField(name string, off int64, got, want any) error {
-	return &ondisk.FormatError{What: what, Off: superAt + off, Field: name, Got: got, Want: want}
+	return ondisk.Field(what, name, superAt+off, got, want)
 }
 
 // plausible reports whether more than the two bytes of the magic number fit a superblock: one encrypted partition in

@@ -110,7 +110,7 @@ func readBoot(d disk.Disk) (*bootSector, error) {
 }
 
 func field(name string, off int64, got, want any) error {
-	return &ondisk.FormatError{What: what, Off: off, Field: name, Got: got, Want: want}
+	return ondisk.Field(what, name, off, got, want)
 }
 
 // check verifies the BPB by its specification and computes the areas. size is the size of the partition in bytes.

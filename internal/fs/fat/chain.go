@@ -41,17 +41,14 @@ func (f *fileSystem) next(cluster int64) (n int64, end bool, err error) {
 
 func (f *fileSystem) broken(cluster, got int64, want string) error {
 	field := fmt.Sprintf("entry of cluster %d", cluster)
-	return &ondisk.FormatError{What: "fat", Off: f.table + cluster*f.Bits/8, Field: field, Got: got, Want: want}
+	return ondisk.Field("fat", field, f.table+cluster*f.Bits/8, got, want)
 }
 
 // chain follows a file from its first cluster to the end mark, which proves that no cluster comes twice. It has least
 // to most clusters: a file may keep clusters behind its end.
 func (f *fileSystem) chain(first, most, least int64) ([]guestfile.Run, error) {
 	if !f.has(first) {
-		return nil, &ondisk.FormatError{
-			What: "fat folder entry", Off: 0x1a, Field: "first cluster", Got: first,
-			Want: f.allowed(),
-		}
+		return nil, ondisk.Field("fat folder entry", "first cluster", 0x1a, first, f.allowed())
 	}
 	var runs []guestfile.Run
 	// Brent's algorithm: a chain that comes back to a cluster passes the saved one sooner or later.

@@ -96,10 +96,7 @@ func (f *fileSystem) folder(dir entry) ([]byte, error) {
 	raw := make([]byte, last.Off+last.Len)
 	for _, r := range runs {
 		if r.At+r.Len > f.volume.Size() {
-			return nil, &ondisk.FormatError{
-				What: "fat folder", Off: r.At, Field: "length", Got: r.Len,
-				Want: "an end within the volume",
-			}
+			return nil, ondisk.Field("fat folder", "length", r.At, r.Len, "an end within the volume")
 		}
 		if err := ondisk.ReadFull(f.meter, raw[r.Off:r.Off+r.Len], r.At); err != nil {
 			return nil, err

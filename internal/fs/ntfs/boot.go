@@ -59,7 +59,7 @@ func readBoot(d disk.Disk) (*bootSector, error) {
 // check accepts the values that Windows and ntfs-3g accept. size is the size of the partition in bytes.
 func (b *bootSector) check(size int64) error {
 	field := func(name string, off int64, got, want any) error {
-		return &ondisk.FormatError{What: what, Off: off, Field: name, Got: got, Want: want}
+		return ondisk.Field(what, name, off, got, want)
 	}
 	sector := int64(b.BytesPerSector)
 	if sector < 512 || sector > 4096 || !units.IsPowerOfTwo(sector) {

@@ -90,10 +90,7 @@ func (n *fileSystem) readMFT(at int64) error {
 		return err
 	}
 	if places, err := n.mft.Where(0, n.record); err != nil || len(places) != 1 || places[0].Off != at {
-		return &ondisk.FormatError{
-			What: "ntfs $MFT", Off: at, Field: "first run", Got: fmt.Sprint(places),
-			Want: "the place that the boot sector gives",
-		}
+		return ondisk.Field("ntfs $MFT", "first run", at, fmt.Sprint(places), "the place that the boot sector gives")
 	}
 	return nil
 }

@@ -77,10 +77,7 @@ type frame struct {
 }
 
 func (x *indexWalk) broken(field string, got, want any) error {
-	return &ondisk.FormatError{
-		What: fmt.Sprintf("ntfs index of %.256q", "/"+x.path), Off: x.at, Field: field,
-		Got: got, Want: want,
-	}
+	return ondisk.Field(fmt.Sprintf("ntfs index of %.256q", "/"+x.path), field, x.at, got, want)
 }
 
 // names visits the names of a folder that equal want without case, or with nil all of them.

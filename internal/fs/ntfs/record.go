@@ -57,26 +57,18 @@ func (r *record) dir() bool { return r.Flags&recordFolder != 0 }
 
 // broken returns the error of a field of the record.
 func (r *record) broken(off int64, field string, got, want any) error {
-	return &ondisk.FormatError{
-		What: fmt.Sprintf("ntfs record %d", r.number), Off: r.places[0].Off + off, Field: field,
-		Got: got, Want: want,
-	}
+	return ondisk.Field(fmt.Sprintf("ntfs record %d", r.number), field, r.places[0].Off+off, got, want)
 }
 
 // load reads a record in use. The sequence number of the reference must match.
 func (n *fileSystem) load(ref ref) (*record, error) {
 	if ref.number >= n.mft.Size()/n.record {
-		return nil, &ondisk.FormatError{
-			What: "ntfs $MFT", Field: "record", Got: ref.number,
-			Want: fmt.Sprintf("a record of the %d that are known", n.mft.Size()/n.record),
-		}
+		return nil, ondisk.Field("ntfs $MFT", "record", 0, ref.number,
+			fmt.Sprintf("a record of the %d that are known", n.mft.Size()/n.record))
 	}
 	places, err := n.mft.Where(ref.number*n.record, n.record)
 	if err != nil {
-		return nil, &ondisk.FormatError{
-			What: "ntfs $MFT", Field: "record", Got: ref.number,
-			Want: "one that a run of the MFT holds",
-		}
+		return nil, ondisk.Field("ntfs $MFT", "record", 0, ref.number, "one that a run of the MFT holds")
 	}
 	if err := n.spend(n.record); err != nil {
 		return nil, err

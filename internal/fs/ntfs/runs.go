@@ -152,7 +152,7 @@ func (v *value) plain(path string) error {
 // file returns the value as a file, after checking its sizes and runs.
 func (v *value) file(path string) (*guestfile.File, error) {
 	broken := func(field string, got, want any) error {
-		return &ondisk.FormatError{What: fmt.Sprintf("ntfs file %.256q", path), Off: v.at, Field: field, Got: got, Want: want}
+		return ondisk.Field(fmt.Sprintf("ntfs file %.256q", path), field, v.at, got, want)
 	}
 	switch {
 	case !v.found:

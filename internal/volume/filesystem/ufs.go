@@ -12,10 +12,9 @@ import (
 // UFS finds the file system of the BSDs and Solaris.
 var UFS = volume.Prober{
 	Kinds: []volume.Traits{
-		{Kind: "ufs", Title: "UFS"}, {Kind: volume.UFS1, Title: "UFS1", InSlice: true}, {
-			Kind: volume.UFS2, Title: "UFS2",
-			InSlice: true,
-		},
+		{Kind: "ufs", Title: "UFS"},
+		{Kind: volume.UFS1, Title: "UFS1", InSlice: true},
+		{Kind: volume.UFS2, Title: "UFS2", InSlice: true},
 	},
 	Probe: probeUFS,
 }

@@ -150,8 +150,5 @@ func (s *lvmScanner) wrong(t lvmToken, want string) error {
 		got = t.mark
 	}
 	line := 1 + strings.Count(s.text[:s.pos], "\n")
-	return &ondisk.FormatError{
-		What: "lvm text", Off: int64(s.pos), Field: "token", Got: got,
-		Want: want + " in line " + strconv.Itoa(line),
-	}
+	return ondisk.Field("lvm text", "token", int64(s.pos), got, want+" in line "+strconv.Itoa(line))
 }
