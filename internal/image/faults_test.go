@@ -181,8 +181,8 @@ func TestEveryErrorOfAFileSurfaces(t *testing.T) {
 	})
 }
 
-// After a loss of power what was not synced may be there or not, each write by itself. No state between is taken for an image, unless it
-// has all data.
+// After a loss of power what was not synced may be there or not, each write by itself. No state between is taken for an
+// image, unless it has all data.
 func TestNoImageAfterALossOfPower(t *testing.T) {
 	data := imagetest.Noise(8, 1<<20)
 	everyKind(t, func(t *testing.T, f driver.Format, sub, name string) {

@@ -20,9 +20,9 @@ type Image struct {
 	Format string
 	Chain  []Link // the images that this one completes, nearest first
 	gate.Opened
-	// members are the files inside of the archive that files[0] is; nil for an image that is in none.
+	// members are the files inside of the archive in Handles[0]; nil for an image in no archive.
 	members  []*section
-	siblings *siblingCache // shared by all disks of a package; nil for an image that is in none
+	siblings *siblingCache // shared by all disks of a package; nil for an image in no package
 	known    *Beside       // what the folder holds; nil: it is looked at
 	digest   func(ctx context.Context, name string, f driver.File) error
 }

@@ -198,7 +198,7 @@ func user(d *gate.Folder, base string, gives func(driver.Names) []string) (strin
 	return userAmong(d, siblings, base, gives), nil
 }
 
-// needer is user, or else the first OVF that cannot be read and has the name of the file in its text.
+// needer returns the user, or else the first OVF that cannot be read and has the name of the file in its text.
 func needer(d *gate.Folder, base string, gives func(driver.Names) []string) (string, error) {
 	siblings, err := readSiblings(d, base)
 	if err != nil {

@@ -21,7 +21,7 @@ type Stream struct {
 	Next func() (off int64, p []byte, err error)
 }
 
-// OpenStream reads the begin of an image that comes through a pipe. want is the format that it must have, empty for
+// OpenStream reads the start of an image that comes through a pipe. want is the format that it must have, empty for
 // any.
 func OpenStream(r io.Reader, want string) (*Stream, error) {
 	b := bufio.NewReaderSize(r, headSize)

@@ -108,8 +108,8 @@ func (f *File) Allocated() int64 {
 	return f.Info.Allocated
 }
 
-// ReadAt follows the contract of io.ReaderAt. A file that ended too early once is not read
-// again: a caller that survives a failed read must not go on with what is there the next time.
+// ReadAt follows the contract of io.ReaderAt. A file that ended too early once is not read again: a
+// caller that survives a failed read must not go on with what is there the next time.
 func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	if err := f.ended(); err != nil {
 		return 0, err

@@ -40,8 +40,8 @@ func (f *File) lock(kind sys.LockKind, at int64) {
 // itself.
 func (f *File) Claimed() bool { return f.device && f.dir.At.Claimed(f.real) }
 
-// QEMULock reports whether QEMU has the file open for writing: it holds a lock on the byte of the "write" permission,
-// 100 + 1. Spec: QEMU block/file-posix.c, RAW_LOCK_PERM_BASE.
+// QEMULock returns an error if QEMU has the file open for writing: it holds a lock on the byte of the "write"
+// permission, 100 + 1. Spec: QEMU block/file-posix.c, RAW_LOCK_PERM_BASE.
 func (f *File) QEMULock() error {
 	var locked bool
 	err := f.with(func(open *sys.File) (err error) {

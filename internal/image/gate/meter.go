@@ -6,7 +6,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// Meter counts what is read from the files of one image, in bytes, and ends it. Files that have one are read in whole
+// Meter counts what is read from the files of one image, in bytes, and limits it. Files that have one are read in whole
 // pages, each of which is read once as long as it is remembered. The zero value only counts. Safe for concurrent use.
 type Meter struct {
 	asked ondisk.Budget
@@ -26,7 +26,7 @@ func (m *Meter) Read() int64 {
 	return m.read.Load()
 }
 
-// ask counts what is wanted.
+// ask spends n bytes of the limit.
 func (m *Meter) ask(n int) error {
 	if m == nil {
 		return nil
@@ -34,7 +34,7 @@ func (m *Meter) ask(n int) error {
 	return m.asked.Spend(int64(n))
 }
 
-// Count counts a read that is about to happen.
+// count counts a read that is about to happen.
 func (m *Meter) count(n int) {
 	if m != nil {
 		m.read.Add(int64(n))

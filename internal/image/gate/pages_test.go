@@ -47,8 +47,8 @@ func TestPagesAreThoseOfTheFile(t *testing.T) {
 	require.Error(t, err, "past the end")
 }
 
-// The same sectors are asked for many times, and read once. The limit is about what is asked for: what asks forever must
-// end.
+// The same sectors are asked for many times, and read once. The limit is about what is asked for: what asks forever
+// must end.
 func TestMeterCountsPagesOnce(t *testing.T) {
 	m := NewMeter(64 << 10)
 	f, _ := metered(t, 10*pageBytes+100, m)

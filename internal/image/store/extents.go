@@ -73,7 +73,7 @@ func (o *Output) findCase() error {
 	return err
 }
 
-// replacedName returns a second link to an extent that waits for its removal, since DEST has got another.
+// replacedName returns the name of a second link to an extent that waits for its removal, since DEST has got another.
 func replacedName(name string) string { return "." + name + ".replaced" }
 
 // cutMark takes a name apart that killed runs leave: the file that it stands for, and ".partial" or ".replaced". Other
@@ -88,9 +88,8 @@ func cutMark(name string) (inner, mark string) {
 	return "", ""
 }
 
-// removeLeft removes the further files that killed runs have left, whatever this run writes. It holds the lock of
-// DEST's partial file by now. Such a file has a second link as a mark; what could be in use all the same stays, without
-// the mark.
+// removeLeft removes the further files that killed runs have left. This run holds the lock of DEST's partial file by
+// now. Such a file has a second link as a mark. One that could be in use stays, without the mark.
 func (o *Output) removeLeft() error {
 	left, err := o.dir.Names(func(n string) bool {
 		inner, mark := cutMark(n)

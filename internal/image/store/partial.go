@@ -21,7 +21,7 @@ type partialFile struct {
 
 func partialName(name string) string { return "." + name + ".partial" }
 
-// WriteAt, Truncate and Sync say which file has the problem.
+// WriteAt, Truncate and Sync name the file in their errors.
 func (p *partialFile) WriteAt(b []byte, off int64) (int, error) {
 	n, err := p.File.WriteAt(b, off)
 	return n, p.wrap("write", err)
@@ -85,7 +85,8 @@ func (o *Output) begin(p *partialFile, partial string) error {
 	if err != nil {
 		return p.wrap("look at", err)
 	}
-	// Whoever may not read the source may not read the copy. Until it has its name, its owner may write it, as locks need.
+	// The copy is readable to no user that cannot read the source. Until it has its name, its owner may write it, as locks
+	// need.
 	p.mode = st.Mode.Perm() & o.mode
 	if st.Mode.Perm()&^o.mode != 0 {
 		if err := o.permit(p, p.mode|0o600); err != nil {
