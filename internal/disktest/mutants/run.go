@@ -28,7 +28,7 @@ const (
 // suite is some tests of a package.
 type suite struct {
 	path string // of the package, from the root of the module
-	skip string // regular expression of the tests that are left out; empty: none
+	run  string // regular expression of names; empty: all
 }
 
 // test is one test, and what it reaches without a mutant.
@@ -66,14 +66,11 @@ func (b *bench) load(s suite) (*loaded, error) {
 	if l.sum = hex.EncodeToString(sum[:8]); strings.HasPrefix(s.path, "cmd/") {
 		l.sum += b.sum[:16] // the program that the tests build
 	}
-	out, err := b.start(l, "-test.list", "^(Test|Fuzz)").Output()
+	out, err := b.start(l, "-test.list", cmp.Or(s.run, "^(Test|Fuzz)")).Output()
 	if err != nil {
 		return nil, err
 	}
 	for name := range strings.FieldsSeq(string(out)) {
-		if s.skip != "" && regexp.MustCompile(s.skip).MatchString(name) {
-			continue
-		}
 		t, err := b.trace(l, name)
 		if err != nil {
 			return nil, err
