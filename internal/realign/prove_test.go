@@ -3,6 +3,7 @@ package realign
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/trueup/trueup/internal/align"
+	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
@@ -170,4 +172,151 @@ func TestErrorsOfFindings(t *testing.T) {
 		require.Equal(t, !malformed, errors.As(err, new(*ondisk.Refusal)))
 	}
 	require.ErrorContains(t, Refusal([]align.Finding{finding(ondisk.Refuse), finding(ondisk.Refuse)}), "and 1 more")
+}
+
+// What a copy cannot be verified with is an error, and what is no copy a difference, which says the first thing that is wrong.
+func TestWhatVerifySays(t *testing.T) {
+	dir := t.TempDir()
+	raw := oldLinux(t, dir)
+	f, err := os.OpenFile(raw, os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{1}, 40_000*sector) // behind the last partition
+	require.NoError(t, errors.Join(err, f.Close()))
+	s := open(t, raw)
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	dest := filepath.Join(dir, "copy.raw")
+	_, err = (&Job{Dest: dest, Format: "raw", Full: true, Jobs: 1}).Write(t.Context(), s, p)
+	require.NoError(t, err)
+	held := func(change func(s, d *Source)) ([]Difference, error) {
+		t.Helper()
+		s, d := open(t, raw), open(t, dest)
+		change(s, d)
+		_, diffs, err := (&Job{Jobs: 1}).Verify(t.Context(), s, d, nil)
+		return diffs, err
+	}
+	diffs, err := held(func(_, _ *Source) {})
+	require.NoError(t, err)
+	require.Empty(t, diffs)
+	for name, change := range map[string]func(s, d *Source){
+		"data of the copy":    func(_, d *Source) { d.Image.Disk = disktest.NewBadDisk(d.Image.Disk, 24_000*sector) },
+		"data of the source":  func(s, _ *Source) { s.Image.Disk = disktest.NewBadDisk(s.Image.Disk, 22_000*sector) },
+		"a gap of the source": func(s, _ *Source) { s.Image.Disk = disktest.NewBadDisk(s.Image.Disk, 40_000*sector) },
+	} {
+		_, err := held(change)
+		require.ErrorIs(t, err, disktest.ErrFault, name)
+	}
+	_, err = held(func(s, _ *Source) { s.Damage = []ondisk.Issue{{Effect: ondisk.Broken, Err: errMarker}} })
+	require.ErrorIs(t, err, errMarker)
+
+	table := func(_, d *Source) {
+		d.Image.Disk = disk.Overlay(d.Image.Disk, []disk.Patch{{Off: 446 + 4, New: []byte{0x17}}})
+		require.NoError(t, d.read())
+	}
+	diffs, err = held(table)
+	require.NoError(t, err)
+	require.EqualValues(t, sector, diffs[0].Len, "the bytes come first")
+	diffs, err = held(func(_, d *Source) {
+		d.Damage = []ondisk.Issue{{Effect: ondisk.Refuse, Text: "damage"}, {Effect: ondisk.Refuse, Code: image.CodeMisnamed}, {Effect: ondisk.Warn}}
+	})
+	require.NoError(t, err)
+	require.Equal(t, []Difference{{Text: "damage"}}, diffs)
+
+	disktest.RunInput(t, "label: gpt\n2048,4000\n", "sfdisk", "-q", "--wipe", "always", dest)
+	diffs, err = held(func(_, _ *Source) {})
+	require.NoError(t, err)
+	require.Contains(t, diffs[0].Text, "partition table gpt, want mbr")
+}
+
+// What cannot be read while it is planned is an error of the plan.
+func TestWhatPlanCannotRead(t *testing.T) {
+	raw := oldLinux(t, t.TempDir())
+	f, err := os.OpenFile(raw, os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{1}, 40_000*sector)
+	require.NoError(t, errors.Join(err, f.Close()))
+	s := open(t, raw)
+	good := s.Image.Disk
+	s.Image.Disk = disktest.NewBadDisk(good, 40_000*sector)
+	_, err = s.Plan(Goal{})
+	require.ErrorIs(t, err, disktest.ErrFault)
+	_, err = s.Refusals(Goal{})
+	require.ErrorIs(t, err, disktest.ErrFault)
+	_, _, err = Others{s}.Machine(open(t, raw), nil, Goal{})
+	require.ErrorIs(t, err, disktest.ErrFault)
+	require.ErrorIs(t, Others{s}.Join(open(t, raw), Goal{}), disktest.ErrFault)
+	require.ErrorIs(t, Others{open(t, raw)}.Join(s, Goal{}), disktest.ErrFault)
+
+	s.Image.Disk = good
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	require.ErrorIs(t, Others{{Image: s.Image, Layout: s.Layout}}.JoinPlan(s, p, Goal{Only: []int{9}}), plan.ErrSelection)
+	own := ondisk.Issue{Code: "own", Effect: ondisk.Warn}
+	s.Layout.Issues = append(s.Layout.Issues, own)
+	s.Damage = append(s.Damage, ondisk.Issue{Code: "damage", Effect: ondisk.Warn})
+	p, err = s.Plan(Goal{})
+	require.NoError(t, err)
+	codes := map[string]bool{}
+	for _, n := range p.Notes {
+		codes[n.Code] = true
+	}
+	require.True(t, codes["own"] && codes["damage"], "%v", codes)
+	s.Image.Disk = disktest.NewBadDisk(good, 0)
+	_, err = s.View(p)
+	require.ErrorIs(t, err, disktest.ErrFault)
+	require.ErrorIs(t, checkOld(s.Image.Disk, p), disktest.ErrFault)
+	img, err := image.Open(raw, image.Options{})
+	require.NoError(t, err)
+	defer img.Close()
+	img.Disk = disktest.NewBadDisk(img.Disk, 0)
+	_, err = Survey(img)
+	require.ErrorIs(t, err, disktest.ErrFault)
+}
+
+// A disk of the machine that would be refused stays, and both sides hear of it; so does the one that another one names.
+func TestOthersThatAreRefused(t *testing.T) {
+	s, x := open(t, oldLinux(t, t.TempDir())), open(t, oldLinux(t, t.TempDir()))
+	x.Layout.Table.Signature = 7
+	x.Layout.Issues = append(x.Layout.Issues, ondisk.Issue{Code: "no", Effect: ondisk.Refuse, Text: "never"})
+	x.Layout.Boot.Refs = []boot.Ref{
+		{Kind: "letter C:", Disk: s.Layout.Signature(), Points: 63 * sector},
+		{Kind: "letter C:", Disk: s.Layout.Signature(), Points: 63 * sector},
+		{Kind: "letter D:", Disk: s.Layout.Signature(), Points: 20_063 * sector},
+	}
+	p, err := s.Plan(Goal{})
+	require.NoError(t, err)
+	require.NoError(t, Others{x}.JoinPlan(s, p, Goal{}))
+	texts := map[string]string{}
+	for _, n := range p.Notes {
+		texts[n.Code] = n.Text
+	}
+	require.Contains(t, texts["with-refused"], "never")
+	require.Contains(t, texts["named-by"], "letter C: means partition 1 (and 1 more)")
+	require.NoError(t, Others{x}.Join(s, Goal{}))
+	require.Equal(t, "with-refused", s.Beside[len(s.Beside)-1].Code)
+}
+
+// What is used of an image: the places of its partitions, and how much of its data is not zero, where that can be read.
+func TestUseOfWhatCannotBeRead(t *testing.T) {
+	s := open(t, oldLinux(t, t.TempDir()))
+	u, err := s.Use(t.Context(), true, nil)
+	require.NoError(t, err)
+	require.Len(t, u.Map.Places, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = s.Use(ctx, true, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	s.Image.Disk = disktest.NewBadDisk(s.Image.Disk, 22_000*sector)
+	u, err = s.Use(t.Context(), true, nil)
+	require.NoError(t, err)
+	require.Nil(t, u.NonZero)
+	require.Equal(t, "unreadable-data", u.Issues[len(u.Issues)-1].Code)
+}
+
+// A file that has the name of a format and nothing of it is an error where an image is wanted.
+func TestMisnamedSource(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk.vmdk")
+	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o644))
+	s := open(t, path)
+	require.Error(t, s.Misnamed())
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/trueup/trueup/internal/diskcopy"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/image"
+	"github.com/trueup/trueup/internal/image/store"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/verify"
 )
@@ -294,6 +295,10 @@ func TestWriteStream(t *testing.T) {
 		require.Positive(t, w.Copied)
 		disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "raw", raw, dest)
 	}
+	j := Job{Dest: filepath.Join(dir, "copy.qcow2"), Format: "qcow2", Full: true, Jobs: 2}
+	_, _, err = j.WriteStream(t.Context(), bytes.NewReader(stream), Reading{}, same)
+	require.NoError(t, err)
+	disktest.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", raw, j.Dest)
 	to := t.TempDir()
 	for name, c := range map[string]struct {
 		in   io.Reader
@@ -312,6 +317,17 @@ func TestWriteStream(t *testing.T) {
 			require.Empty(t, names(t, to))
 		})
 	}
+	t.Run("an interruption looks like a pipe that ends", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		in := io.MultiReader(bytes.NewReader(stream[:len(stream)/2]), readerFunc(func([]byte) (int, error) {
+			cancel()
+			return 0, io.ErrClosedPipe
+		}))
+		j := Job{Dest: filepath.Join(to, "copy.raw"), Format: "raw", Jobs: 1}
+		_, _, err := j.WriteStream(ctx, in, Reading{}, same)
+		require.EqualError(t, err, context.Canceled.Error())
+		require.Empty(t, names(t, to))
+	})
 	t.Run("other bytes are read back", func(t *testing.T) {
 		j := Job{Dest: filepath.Join(to, "copy.raw"), Format: "raw", Full: true, Jobs: 1, Watch: func() Progress {
 			return watcher(func(phase string) {
@@ -327,6 +343,22 @@ func TestWriteStream(t *testing.T) {
 		require.ErrorIs(t, err, verify.ErrDifferent)
 		require.Empty(t, names(t, to))
 	})
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// What is missing is said of a lack of space, and of nothing else.
+func TestFull(t *testing.T) {
+	img, err := image.Open(oldLinux(t, t.TempDir()), image.Options{})
+	require.NoError(t, err)
+	defer img.Close()
+	o, err := store.Create(filepath.Join(t.TempDir(), "copy.raw"), diskSize, img, store.CreateOptions{})
+	require.NoError(t, err)
+	require.Equal(t, io.ErrShortWrite, full(io.ErrShortWrite, 1, o))
+	require.ErrorContains(t, full(unix.ENOSPC, 1024, o), "the copy needs 1 KiB (1024 bytes) and")
+	require.NoError(t, o.Discard())
 }
 
 // A view in which anything but the plan has changed is refused.
