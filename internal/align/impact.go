@@ -55,7 +55,10 @@ type Impact struct {
 // ImpactOf computes what the start of p costs.
 func ImpactOf(p boot.Partition, s Storage) Impact {
 	v := p.Volume
-	i := Impact{Partition: p.Number, Storage: s, Block: v.BlockSize, inside: v.DataStart, word: identify.Traits(v.Kind).Unit}
+	i := Impact{
+		Partition: p.Number, Storage: s, Block: v.BlockSize, inside: v.DataStart,
+		word: identify.Traits(v.Kind).Unit,
+	}
 	if i.Block <= 0 {
 		i.Block, i.Assumed = Block, true
 	}

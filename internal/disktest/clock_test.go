@@ -14,12 +14,16 @@ import (
 )
 
 // clockCalls are what a test watches the clock with. WaitFor and Spent stand in for them.
-var clockCalls = []string{"time.Sleep", "time.Since", "time.Tick", "require.Eventually", "require.Never", "assert.Eventually", "assert.Never"}
+var clockCalls = []string{
+	"time.Sleep", "time.Since", "time.Tick", "require.Eventually", "require.Never",
+	"assert.Eventually", "assert.Never",
+}
 
 // clockAllowed are the calls that synchronise and assert nothing, each with its reason.
 var clockAllowed = map[string]string{
-	"cmd/trueup/scan_walk_test.go time.Sleep":              "a writer that is not to fill the disk",
-	"cmd/trueup/kill_test.go time.Since":                   "what is usual, to spread kills over it; a kill that misses is repeated",
+	"cmd/trueup/scan_walk_test.go time.Sleep": "a writer that is not to fill the disk",
+	"cmd/trueup/kill_test.go time.Since": "what is usual, to spread kills over it; a kill that misses " +
+		"is repeated",
 	"internal/scan/catalog/process_test.go time.Sleep":     "lanes of a crowd share the processors",
 	"internal/scan/sandbox/confine_test.go time.Since":     "a figure for a benchmark",
 	"internal/scan/sandbox/worker_main_test.go time.Sleep": "a worker that never answers",
@@ -53,7 +57,8 @@ func TestTestsDoNotWatchTheClock(t *testing.T) {
 		for _, call := range clocksIn(t, path, nil) {
 			key := filepath.ToSlash(rel) + " " + call
 			seen[key] = true
-			require.Contains(t, clockAllowed, key, "wait for the event (disktest.WaitFor), or count processor time (disktest.Spent)")
+			require.Contains(t, clockAllowed, key,
+				"wait for the event (disktest.WaitFor), or count processor time (disktest.Spent)")
 		}
 		return err
 	}))

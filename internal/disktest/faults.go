@@ -28,7 +28,8 @@ func (f *Faults) Next() error {
 	return nil
 }
 
-// EveryFault repeats a run, each time with the next of its operations failing, until it ends before that. A run must return the error.
+// EveryFault repeats a run, each time with the next of its operations failing, until it ends before that. A run must
+// return the error.
 func EveryFault(t *testing.T, what string, run func(f *Faults) error) {
 	t.Helper()
 	for n := int64(0); ; n++ {
@@ -44,8 +45,8 @@ func EveryFault(t *testing.T, what string, run func(f *Faults) error) {
 	}
 }
 
-// EveryBadSector repeats a run on a disk, each time with another of the sectors that it reads unreadable. A run must return the error, or
-// a text that has it, or what it returns without: then it has read more than it needs.
+// EveryBadSector repeats a run on a disk, each time with another of the sectors that it reads unreadable. A run must
+// return the error, or a text that has it, or what it returns without: then it has read more than it needs.
 func EveryBadSector(t *testing.T, d disk.Disk, run func(d disk.Disk) (string, error)) {
 	t.Helper()
 	seen := &badDisk{Disk: d, read: map[int64]bool{}, bad: -1}

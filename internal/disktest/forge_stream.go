@@ -137,9 +137,9 @@ func (v *StreamVMDK) AddMetadata(kind uint32, b []byte) int64 {
 	return at
 }
 
-// ReadStreamVMDK reads as a second opinion, after the specification and with the decompressor of the standard library. It
-// demands the form that ovftool writes: grains in ascending order, each table behind the last of its grains, directory,
-// footer, end.
+// ReadStreamVMDK reads as a second opinion, after the specification and with the decompressor of the standard library.
+// It demands the form that ovftool writes: grains in ascending order, each table behind the last of its grains,
+// directory, footer, end.
 func ReadStreamVMDK(t testing.TB, f []byte) []byte {
 	t.Helper()
 	le := binary.LittleEndian

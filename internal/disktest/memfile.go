@@ -89,8 +89,8 @@ func ReadSome(t *testing.T, d disk.Disk, class func(*testing.T, error)) {
 	}
 }
 
-// ReadSound reads the first 16 MiB of a disk unless a check of its tables found something broken, and reports whether it
-// did. Errors go to class: tables in which nothing is broken lead to places that can be read.
+// ReadSound reads the first 16 MiB of a disk unless a check of its tables found something broken, and reports whether
+// it did. Errors go to class: tables in which nothing is broken lead to places that can be read.
 func ReadSound(t *testing.T, d disk.Disk, issues []ondisk.Issue, class func(*testing.T, error)) bool {
 	t.Helper()
 	if slices.ContainsFunc(issues, func(i ondisk.Issue) bool { return i.Effect == ondisk.Broken }) {

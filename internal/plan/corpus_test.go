@@ -186,14 +186,16 @@ func TestHiddenSectorsOfLogicalDrives(t *testing.T) {
 	require.Equal(t, uint32(2304), hidden(2304+size-1))
 }
 
-// When the boot record moves too, what counts from it follows the distance between the two, and what counts from the disk the partition.
+// When the boot record moves too, what counts from it follows the distance between the two, and what counts from the
+// disk the partition.
 func TestHiddenSectorsBehindARecordThatMoves(t *testing.T) {
 	const box, first, second, size = 70, 133, 2200, 1500
 	for fromRecord, hidden := range map[bool]uint32{false: second, true: second - box - 2000} {
 		f := disktest.ForgeMBR(12000, disktest.MBREntryFields{Type: 0x0f, Start: box, Sectors: 4000})
 		f.EBR(box, disktest.MBREntryFields{Type: 7, Start: first - box, Sectors: size},
 			disktest.MBREntryFields{Type: 5, Start: 2000, Sectors: 1700})
-		f.EBR(box+2000, disktest.MBREntryFields{Type: 7, Start: second - box - 2000, Sectors: size}, disktest.MBREntryFields{})
+		f.EBR(box+2000, disktest.MBREntryFields{Type: 7, Start: second - box - 2000, Sectors: size},
+			disktest.MBREntryFields{})
 		f.PutNTFS(first, size)
 		f.PutNTFS(second, size)
 		f.U32(second*sector+disktest.BootHidden, hidden)

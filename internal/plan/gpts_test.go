@@ -280,8 +280,9 @@ func TestOddGPTs(t *testing.T) {
 	require.Greater(t, planned, n*9/10)
 }
 
-// Where a copy of the GPT is damaged and has no place, a disk that keeps its size is aligned already; one that would grow is refused.
-// A copy that is damaged, and has a place, is written right with the first move, whatever the proof is told of it.
+// Where a copy of the GPT is damaged and has no place, a disk that keeps its size is aligned already; one that would
+// grow is refused. A copy that is damaged, and has a place, is written right with the first move, whatever the proof is
+// told of it.
 func TestDamagedBackups(t *testing.T) {
 	f := disktest.ForgeGPT(sector, 8192, 128, disktest.GPTEntryFields{First: 2048, Last: 8000, Name: "stays"})
 	clear(f[8191*sector:])

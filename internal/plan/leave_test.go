@@ -108,7 +108,8 @@ func TestDataOnly(t *testing.T) {
 // What is left alone is mentioned where it is off the boundary, and only then.
 func TestWhatIsLeftAlone(t *testing.T) {
 	f := disktest.ForgeMBR(16384, disktest.MBREntryFields{Type: 7, Start: 2048, Sectors: 2000},
-		disktest.MBREntryFields{Type: 5, Start: 4100, Sectors: 4000}, disktest.MBREntryFields{Type: 7, Start: 9000, Sectors: 1000})
+		disktest.MBREntryFields{Type: 5, Start: 4100, Sectors: 4000},
+		disktest.MBREntryFields{Type: 7, Start: 9000, Sectors: 1000})
 	f.EBR(4100, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 2000}, disktest.MBREntryFields{})
 	l := read(t, memory(f))
 	for _, c := range []struct {
@@ -179,10 +180,19 @@ func TestMalformedBareVolume(t *testing.T) {
 func TestDisksThatGrow(t *testing.T) {
 	const mbrSectors = 8192
 	disks := map[string]*layout.Layout{
-		"bare":  {Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4}, Boot: &boot.Result{Code: boot.Empty}},
-		"MBR":   read(t, memory(disktest.ForgeMBR(mbrSectors, disktest.MBREntryFields{Type: 7, Start: 2048, Sectors: 2000}))),
-		"array": {Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: "linux_raid_member", AtEnd: true}, Boot: &boot.Result{Code: boot.Empty}},
-		"outer": {Size: mib, SectorSize: sector, Outer: &volume.Volume{Kind: "linux_raid_member", AtEnd: true}, Boot: &boot.Result{Code: boot.Empty}},
+		"bare": {
+			Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: volume.Ext4},
+			Boot: &boot.Result{Code: boot.Empty},
+		},
+		"MBR": read(t, memory(disktest.ForgeMBR(mbrSectors, disktest.MBREntryFields{Type: 7, Start: 2048, Sectors: 2000}))),
+		"array": {
+			Size: mib, SectorSize: sector, Volume: &volume.Volume{Kind: "linux_raid_member", AtEnd: true},
+			Boot: &boot.Result{Code: boot.Empty},
+		},
+		"outer": {
+			Size: mib, SectorSize: sector, Outer: &volume.Volume{Kind: "linux_raid_member", AtEnd: true},
+			Boot: &boot.Result{Code: boot.Empty},
+		},
 	}
 	for name, l := range disks {
 		for _, copied := range []bool{false, true} {

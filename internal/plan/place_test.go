@@ -100,7 +100,8 @@ func TestPartitionsInFrontOfABoundedRecord(t *testing.T) {
 	}
 
 	left := partition(2100, 500, seg(record, 2600, 2599))
-	_, stuck, ok := placing(align.Goal{Must: 1000, Leave: map[int]string{1: "stays"}}, left, partition(10_000, 100)).starts()
+	_, stuck, ok := placing(align.Goal{Must: 1000, Leave: map[int]string{1: "stays"}}, left,
+		partition(10_000, 100)).starts()
 	require.False(t, ok)
 	require.Equal(t, 1, stuck, "it may not go back")
 }

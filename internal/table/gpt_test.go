@@ -69,7 +69,8 @@ func TestFieldsOfAGPT(t *testing.T) {
 	}
 }
 
-// The backup alone is held to its own side of the disk; a sum that is wrong makes a copy invalid; without both there is no table.
+// The backup alone is held to its own side of the disk; a sum that is wrong makes a copy invalid; without both there is
+// no table.
 func TestCopiesOfAGPT(t *testing.T) {
 	const sectors, primary, backup = 4096, 512, 4095 * 512
 	whole := func() disktest.Forged {
@@ -80,10 +81,25 @@ func TestCopiesOfAGPT(t *testing.T) {
 		change func(f disktest.Forged)
 		field  string // of the error; empty: no table
 	}{
-		"a backup with its entries in front":        {func(f disktest.Forged) { f.U64(backup+disktest.GPTEntriesLBA, 2); f.SumGPT(backup, 512) }, "entries LBA"},
-		"a backup with entries behind its header":   {func(f disktest.Forged) { f.U64(backup+disktest.GPTEntriesLBA, 4064); f.SumGPT(backup, 512) }, "entries LBA"},
-		"a backup within its space for partitions":  {func(f disktest.Forged) { f.U64(backup+disktest.GPTLastUsable, 4095); f.SumGPT(backup, 512) }, "entries LBA"},
-		"a backup whose sum is wrong":               {func(f disktest.Forged) { f.U32(backup+disktest.GPTHeaderCRC, 1) }, "header crc32"},
+		"a backup with its entries in front": {func(f disktest.Forged) {
+			f.U64(backup+disktest.GPTEntriesLBA,
+				2)
+			f.SumGPT(backup, 512)
+		}, "entries LBA"},
+		"a backup with entries behind its header": {func(f disktest.Forged) {
+			f.U64(backup+disktest.GPTEntriesLBA,
+				4064)
+			f.SumGPT(backup, 512)
+		}, "entries LBA"},
+		"a backup within its space for partitions": {func(f disktest.Forged) {
+			f.U64(backup+disktest.GPTLastUsable,
+				4095)
+			f.SumGPT(backup, 512)
+		}, "entries LBA"},
+		"a backup whose sum is wrong": {
+			func(f disktest.Forged) { f.U32(backup+disktest.GPTHeaderCRC, 1) },
+			"header crc32",
+		},
 		"a backup whose entries have another sum":   {func(f disktest.Forged) { f.U8((4095-32)*512+32, 9) }, "entries crc32"},
 		"no magic number in either of the two":      {func(f disktest.Forged) { clear(f[backup : backup+8]) }, ""},
 		"nothing but the protective entry is there": {func(f disktest.Forged) { clear(f[512:]) }, ""},
@@ -130,10 +146,13 @@ func TestCopiesOfAGPT(t *testing.T) {
 	}
 }
 
-// A sector that cannot be read is no table that is absent: the error surfaces, or the other copy is used, and the table says so.
+// A sector that cannot be read is no table that is absent: the error surfaces, or the other copy is used, and the table
+// says so.
 func TestBadSectorsOfTables(t *testing.T) {
-	mbr := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 1000}, disktest.MBREntryFields{Type: 5, Start: 1100, Sectors: 2000})
-	mbr.EBR(1100, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 900}, disktest.MBREntryFields{Type: 5, Start: 1000, Sectors: 900})
+	mbr := disktest.ForgeMBR(4096, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 1000},
+		disktest.MBREntryFields{Type: 5, Start: 1100, Sectors: 2000})
+	mbr.EBR(1100, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 900},
+		disktest.MBREntryFields{Type: 5, Start: 1000, Sectors: 900})
 	mbr.EBR(2100, disktest.MBREntryFields{Type: 7, Start: 63, Sectors: 800}, disktest.MBREntryFields{})
 	gpt := disktest.ForgeGPT(512, 4096, 128, disktest.GPTEntryFields{First: 2048, Last: 4000})
 	backup := disktest.ForgeGPT(512, 4096, 128, disktest.GPTEntryFields{First: 2048, Last: 4000})
