@@ -17,6 +17,11 @@ type Attack struct {
 	Text string
 }
 
+// NewAttack returns an attack that puts bytes at off, and its error.
+func NewAttack(name string, off int64, put []byte, want error, text string) Attack {
+	return Attack{Name: name, Off: off, Put: put, Want: want, Text: text}
+}
+
 // LE16 returns the bytes of a little-endian number.
 func LE16(v uint16) []byte { return binary.LittleEndian.AppendUint16(nil, v) }
 

@@ -47,23 +47,24 @@ func fatVolume(t *testing.T, k fatKind) (*fileSystem, []byte) {
 func TestFATHostileBootSector(t *testing.T) {
 	_, raw := fatVolume(t, fatKind{size: "1440K"})
 	for _, a := range []filetest.Attack{
-		{Name: "bytes per sector 0", Off: 0x0b, Put: filetest.LE16(0), Want: ondisk.ErrFormat, Text: "bytes per sector 0"},
-		{Name: "bytes per sector 3", Off: 0x0b, Put: filetest.LE16(3), Want: ondisk.ErrFormat, Text: "bytes per sector"},
-		{Name: "bytes per sector 8192", Off: 0x0b, Put: filetest.LE16(8192), Want: ondisk.ErrFormat, Text: "bytes per sector"},
-		{Name: "sectors per cluster 0", Off: 0x0d, Put: []byte{0}, Want: ondisk.ErrFormat, Text: "sectors per cluster 0"},
-		{Name: "sectors per cluster 3", Off: 0x0d, Put: []byte{3}, Want: ondisk.ErrFormat, Text: "sectors per cluster 3"},
-		{Name: "no reserved sector", Off: 0x0e, Put: filetest.LE16(0), Want: ondisk.ErrFormat, Text: "reserved sectors"},
-		{Name: "no FAT", Off: 0x10, Put: []byte{0}, Want: ondisk.ErrFormat, Text: "number of FATs"},
-		{Name: "255 FATs", Off: 0x10, Put: []byte{255}, Want: ondisk.ErrFormat, Text: "number of FATs"},
-		{Name: "FAT of no sector", Off: 0x16, Put: filetest.LE16(0), Want: ondisk.ErrFormat, Text: "at 0x24: FAT size"},
-		{Name: "FAT larger than the volume", Off: 0x16, Put: filetest.LE16(65535), Want: ondisk.ErrFormat, Text: "FAT size 65535"},
-		{Name: "65535 entries in the root", Off: 0x11, Put: filetest.LE16(65535), Want: ondisk.ErrFormat, Text: ""},
-		{Name: "media of no FAT", Off: 0x15, Put: []byte{0xf1}, Want: ondisk.ErrFormat, Text: "media 0xf1"},
-		{Name: "no sector", Off: 0x13, Put: filetest.LE16(0), Want: ondisk.ErrFormat, Text: "total sectors 0"},
-		{Name: "fewer sectors than data starts at", Off: 0x13, Put: filetest.LE16(33), Want: ondisk.ErrFormat, Text: "within the 33 sectors"},
-		{Name: "an ntfs", Off: 3, Put: []byte("NTFS    "), Want: ondisk.ErrNoMatch, Text: ""},
-		{Name: "an exfat", Off: 3, Put: []byte("EXFAT   "), Want: ondisk.ErrNoMatch, Text: ""},
-		{Name: "no signature", Off: 510, Put: filetest.LE16(0), Want: ondisk.ErrNoMatch, Text: ""},
+		filetest.NewAttack("bytes per sector 0", 0x0b, filetest.LE16(0), ondisk.ErrFormat, "bytes per sector 0"),
+		filetest.NewAttack("bytes per sector 3", 0x0b, filetest.LE16(3), ondisk.ErrFormat, "bytes per sector"),
+		filetest.NewAttack("bytes per sector 8192", 0x0b, filetest.LE16(8192), ondisk.ErrFormat, "bytes per sector"),
+		filetest.NewAttack("sectors per cluster 0", 0x0d, []byte{0}, ondisk.ErrFormat, "sectors per cluster 0"),
+		filetest.NewAttack("sectors per cluster 3", 0x0d, []byte{3}, ondisk.ErrFormat, "sectors per cluster 3"),
+		filetest.NewAttack("no reserved sector", 0x0e, filetest.LE16(0), ondisk.ErrFormat, "reserved sectors"),
+		filetest.NewAttack("no FAT", 0x10, []byte{0}, ondisk.ErrFormat, "number of FATs"),
+		filetest.NewAttack("255 FATs", 0x10, []byte{255}, ondisk.ErrFormat, "number of FATs"),
+		filetest.NewAttack("FAT of no sector", 0x16, filetest.LE16(0), ondisk.ErrFormat, "at 0x24: FAT size"),
+		filetest.NewAttack("FAT larger than the volume", 0x16, filetest.LE16(65535), ondisk.ErrFormat, "FAT size 65535"),
+		filetest.NewAttack("65535 entries in the root", 0x11, filetest.LE16(65535), ondisk.ErrFormat, ""),
+		filetest.NewAttack("media of no FAT", 0x15, []byte{0xf1}, ondisk.ErrFormat, "media 0xf1"),
+		filetest.NewAttack("no sector", 0x13, filetest.LE16(0), ondisk.ErrFormat, "total sectors 0"),
+		filetest.NewAttack("fewer sectors than data starts at", 0x13, filetest.LE16(33), ondisk.ErrFormat,
+			"within the 33 sectors"),
+		filetest.NewAttack("an ntfs", 3, []byte("NTFS    "), ondisk.ErrNoMatch, ""),
+		filetest.NewAttack("an exfat", 3, []byte("EXFAT   "), ondisk.ErrNoMatch, ""),
+		filetest.NewAttack("no signature", 510, filetest.LE16(0), ondisk.ErrNoMatch, ""),
 	} {
 		a.Try(t, raw, useFAT)
 	}
@@ -75,12 +76,12 @@ func TestFATHostileBootSector(t *testing.T) {
 	g, raw := fatVolume(t, fatKind{size: "40M", args: []string{"-F", "32"}})
 	require.Equal(t, int64(32), g.Bits)
 	for _, a := range []filetest.Attack{
-		{Name: "no root", Off: 0x2c, Put: filetest.LE32(0), Want: ondisk.ErrFormat, Text: "root cluster 0"},
-		{Name: "root past the end", Off: 0x2c, Put: filetest.LE32(0x0ffffff0), Want: ondisk.ErrFormat, Text: "root cluster"},
-		{Name: "version 1", Off: 0x2a, Put: filetest.LE16(1), Want: ondisk.ErrUnsupported, Text: "version"},
-		{Name: "FAT of 2 TiB", Off: 0x24, Put: filetest.LE32(0xffffffff), Want: ondisk.ErrFormat, Text: "FAT size 4294967295"},
-		{Name: "root entries in a FAT32", Off: 0x11, Put: filetest.LE16(512), Want: ondisk.ErrFormat, Text: "root entries 512, want 0"},
-		{Name: "FAT of no sector", Off: 0x24, Put: filetest.LE32(0), Want: ondisk.ErrFormat, Text: "FAT size 0"},
+		filetest.NewAttack("no root", 0x2c, filetest.LE32(0), ondisk.ErrFormat, "root cluster 0"),
+		filetest.NewAttack("root past the end", 0x2c, filetest.LE32(0x0ffffff0), ondisk.ErrFormat, "root cluster"),
+		filetest.NewAttack("version 1", 0x2a, filetest.LE16(1), ondisk.ErrUnsupported, "version"),
+		filetest.NewAttack("FAT of 2 TiB", 0x24, filetest.LE32(0xffffffff), ondisk.ErrFormat, "FAT size 4294967295"),
+		filetest.NewAttack("root entries in a FAT32", 0x11, filetest.LE16(512), ondisk.ErrFormat, "root entries 512, want 0"),
+		filetest.NewAttack("FAT of no sector", 0x24, filetest.LE32(0), ondisk.ErrFormat, "FAT size 0"),
 	} {
 		a.Try(t, raw, useFAT)
 	}
@@ -104,18 +105,21 @@ func TestFATHostileChains(t *testing.T) {
 			at := func(cluster int64) int64 { return g.table + cluster*g.Bits/8 }
 			slot := func(name string) int64 { return int64(bytes.Index(raw, []byte(name))) }
 			for _, a := range []filetest.Attack{
-				{Name: "a cluster before itself", Off: at(file), Put: number(file), Want: ondisk.ErrFormat, Text: "has not passed"},
-				{Name: "back to the start", Off: at(file + 3), Put: number(file), Want: ondisk.ErrFormat, Text: "has not passed"},
-				{Name: "back to the middle", Off: at(file + 3), Put: number(file + 1), Want: ondisk.ErrFormat, Text: "has not passed"},
-				{Name: "free", Off: at(file + 1), Put: number(0), Want: ondisk.ErrFormat, Text: "0, want a cluster from 2"},
-				{Name: "cluster 1", Off: at(file + 1), Put: number(1), Want: ondisk.ErrFormat, Text: "1, want a cluster from 2"},
-				{Name: "bad", Off: at(file + 1), Put: number(0x0ffffff7), Want: ondisk.ErrFormat, Text: "want a cluster from 2"},
-				{Name: "past the end", Off: at(file + 1), Put: number(g.Clusters + 2), Want: ondisk.ErrFormat, Text: "want a cluster from 2"},
-				{Name: "too short", Off: at(file + 1), Put: number(0x0fffffff), Want: ondisk.ErrFormat, Text: "4 clusters before the end"},
-				{Name: "a folder before itself", Off: at(dir), Put: number(dir), Want: ondisk.ErrFormat, Text: "has not passed"},
-				{Name: "a file without a cluster", Off: slot("FILE       ") + 26, Put: filetest.LE16(0), Want: ondisk.ErrFormat, Text: "first cluster 0"},
-				{Name: "a folder without a cluster", Off: slot("DIR        ") + 26, Put: filetest.LE16(0), Want: ondisk.ErrFormat, Text: "first cluster 0"},
-				{Name: "a file of 4 GiB", Off: slot("FILE       ") + 28, Put: filetest.LE32(0xffffffff), Want: ondisk.ErrFormat, Text: "before the end of the chain"},
+				filetest.NewAttack("a cluster before itself", at(file), number(file), ondisk.ErrFormat, "has not passed"),
+				filetest.NewAttack("back to the start", at(file+3), number(file), ondisk.ErrFormat, "has not passed"),
+				filetest.NewAttack("back to the middle", at(file+3), number(file+1), ondisk.ErrFormat, "has not passed"),
+				filetest.NewAttack("free", at(file+1), number(0), ondisk.ErrFormat, "0, want a cluster from 2"),
+				filetest.NewAttack("cluster 1", at(file+1), number(1), ondisk.ErrFormat, "1, want a cluster from 2"),
+				filetest.NewAttack("bad", at(file+1), number(0x0ffffff7), ondisk.ErrFormat, "want a cluster from 2"),
+				filetest.NewAttack("past the end", at(file+1), number(g.Clusters+2), ondisk.ErrFormat, "want a cluster from 2"),
+				filetest.NewAttack("too short", at(file+1), number(0x0fffffff), ondisk.ErrFormat, "4 clusters before the end"),
+				filetest.NewAttack("a folder before itself", at(dir), number(dir), ondisk.ErrFormat, "has not passed"),
+				filetest.NewAttack("a file without a cluster", slot("FILE       ")+26, filetest.LE16(0), ondisk.ErrFormat,
+					"first cluster 0"),
+				filetest.NewAttack("a folder without a cluster", slot("DIR        ")+26, filetest.LE16(0), ondisk.ErrFormat,
+					"first cluster 0"),
+				filetest.NewAttack("a file of 4 GiB", slot("FILE       ")+28, filetest.LE32(0xffffffff), ondisk.ErrFormat,
+					"before the end of the chain"),
 			} {
 				a.Try(t, raw, useFAT)
 			}

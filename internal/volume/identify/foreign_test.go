@@ -155,11 +155,11 @@ func TestForeignTables(t *testing.T) {
 		disk disktest.Forged
 		want []volume.Part
 	}{
-		volume.APM:   {forgeAPM(), []volume.Part{{Name: "1", Kind: "Apple_partition_map", Start: k, Size: 63 * k, Own: true}, {Name: "2", Kind: "Apple_HFS", Start: 65 * k, Size: 1000 * k, Own: false}}},
-		volume.SGI:   {forgeSGI(), []volume.Part{{Name: "1", Kind: "SGI xfs", Start: 65 * k, Size: 1000 * k, Own: false}, {Name: "2", Kind: "SGI volhdr", Start: 0, Size: 65 * k, Own: true}}},
-		volume.RDB:   {forgeRDB(), []volume.Part{{Name: "DH0", Kind: "DOS3", Start: 70 * k, Size: 100 * k, Own: false}}},
-		volume.Atari: {forgeAtari(), []volume.Part{{Name: "1", Kind: "GEM", Start: 2 * k, Size: 100 * k, Own: false}, {Name: "2", Kind: "BGM", Start: 201 * k, Size: 100 * k, Own: false}, {Name: "3", Kind: "GEM", Start: 501 * k, Size: 100 * k, Own: false}}},
-		volume.DASD:  {forgeDASD(), []volume.Part{{Name: "1", Kind: "LINUX.V0X0201.PART0001.NATIVE", Start: 96 * 1024, Size: 48 * 1024, Own: false}, {Name: "2", Kind: "LINUX.V0X0201.PART0002.NATIVE", Start: 144 * 1024, Size: 96 * 1024, Own: false}}},
+		volume.APM:   {forgeAPM(), []volume.Part{{Name: "1", Kind: "Apple_partition_map", Start: k, Size: 63 * k, Own: true}, {Name: "2", Kind: "Apple_HFS", Start: 65 * k, Size: 1000 * k}}},
+		volume.SGI:   {forgeSGI(), []volume.Part{{Name: "1", Kind: "SGI xfs", Start: 65 * k, Size: 1000 * k}, {Name: "2", Kind: "SGI volhdr", Start: 0, Size: 65 * k, Own: true}}},
+		volume.RDB:   {forgeRDB(), []volume.Part{{Name: "DH0", Kind: "DOS3", Start: 70 * k, Size: 100 * k}}},
+		volume.Atari: {forgeAtari(), []volume.Part{{Name: "1", Kind: "GEM", Start: 2 * k, Size: 100 * k}, {Name: "2", Kind: "BGM", Start: 201 * k, Size: 100 * k}, {Name: "3", Kind: "GEM", Start: 501 * k, Size: 100 * k}}},
+		volume.DASD:  {forgeDASD(), []volume.Part{{Name: "1", Kind: "LINUX.V0X0201.PART0001.NATIVE", Start: 96 * 1024, Size: 48 * 1024}, {Name: "2", Kind: "LINUX.V0X0201.PART0002.NATIVE", Start: 144 * 1024, Size: 96 * 1024}}},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			v, err := Probe(disktest.ShortDisk(c.disk, int64(len(c.disk))), 0)
@@ -248,15 +248,15 @@ func TestDASDOfOnePartition(t *testing.T) {
 		u32  map[int64]uint32
 		want volume.Part
 	}{
-		"LDL in block 2":              {8192, "\xd3\xd5\xe7\xf1", nil, volume.Part{Name: "1", Kind: "", Start: 12288, Size: end - 12288, Own: false}},
-		"LDL with a count":            {8192, "\xd3\xd5\xe7\xf1", map[int64]uint32{79: 0xf2000000, 84: 50}, volume.Part{Name: "1", Kind: "", Start: 12288, Size: 50*4096 - 12288, Own: false}},
-		"LDL in block 1 of 4096":      {4096, "\xd3\xd5\xe7\xf1", nil, volume.Part{Name: "1", Kind: "", Start: 8192, Size: end - 8192, Own: false}},
-		"LDL in block 2 of 512":       {1024, "\xd3\xd5\xe7\xf1", nil, volume.Part{Name: "1", Kind: "", Start: 1536, Size: end - 1536, Own: false}},
-		"LDL in block 1 of 512":       {512, "\xd3\xd5\xe7\xf1", nil, volume.Part{Name: "1", Kind: "", Start: 1024, Size: end - 1024, Own: false}},
-		"CMS":                         {8192, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 4096, 28: 40}, volume.Part{Name: "1", Kind: "", Start: 12288, Size: 40*4096 - 12288, Own: false}},
-		"CMS in sector 1":             {512, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 4096, 28: 40}, volume.Part{Name: "1", Kind: "", Start: 8192, Size: 40*4096 - 8192, Own: false}},
-		"CMS minidisk":                {8192, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 1024, 28: 300, 52: 20}, volume.Part{Name: "1", Kind: "", Start: 20480, Size: 299*1024 - 20480, Own: false}},
-		"CMS of more than the device": {8192, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 4096, 28: 1<<32 - 1}, volume.Part{Name: "1", Kind: "", Start: -1, Size: (1<<32-1)*4096 - 12288, Own: false}},
+		"LDL in block 2":              {8192, "\xd3\xd5\xe7\xf1", nil, volume.Part{Name: "1", Start: 12288, Size: end - 12288}},
+		"LDL with a count":            {8192, "\xd3\xd5\xe7\xf1", map[int64]uint32{79: 0xf2000000, 84: 50}, volume.Part{Name: "1", Start: 12288, Size: 50*4096 - 12288}},
+		"LDL in block 1 of 4096":      {4096, "\xd3\xd5\xe7\xf1", nil, volume.Part{Name: "1", Start: 8192, Size: end - 8192}},
+		"LDL in block 2 of 512":       {1024, "\xd3\xd5\xe7\xf1", nil, volume.Part{Name: "1", Start: 1536, Size: end - 1536}},
+		"LDL in block 1 of 512":       {512, "\xd3\xd5\xe7\xf1", nil, volume.Part{Name: "1", Start: 1024, Size: end - 1024}},
+		"CMS":                         {8192, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 4096, 28: 40}, volume.Part{Name: "1", Start: 12288, Size: 40*4096 - 12288}},
+		"CMS in sector 1":             {512, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 4096, 28: 40}, volume.Part{Name: "1", Start: 8192, Size: 40*4096 - 8192}},
+		"CMS minidisk":                {8192, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 1024, 28: 300, 52: 20}, volume.Part{Name: "1", Start: 20480, Size: 299*1024 - 20480}},
+		"CMS of more than the device": {8192, "\xc3\xd4\xe2\xf1", map[int64]uint32{12: 4096, 28: 1<<32 - 1}, volume.Part{Name: "1", Start: -1, Size: (1<<32-1)*4096 - 12288}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := make(disktest.Forged, end)

@@ -29,7 +29,8 @@ func written(t *testing.T, f disktest.Forged) string {
 // blkid is what libblkid says about a file, by its names.
 func blkid(t *testing.T, path string) map[string]string {
 	t.Helper()
-	return equations(strings.ReplaceAll(disktest.Output(t, "blkid", "-p", "-o", "export", path), `\`, "")) // it escapes blanks for a shell
+	// blkid escapes blanks for a shell.
+	return equations(strings.ReplaceAll(disktest.Output(t, "blkid", "-p", "-o", "export", path), `\`, ""))
 }
 
 // equations are lines of the form NAME=value.

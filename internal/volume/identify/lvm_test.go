@@ -116,7 +116,8 @@ func TestLVMTexts(t *testing.T) {
 		return name + ` { status = ["VISIBLE"] segment1 { ` + body + ` } }` + "\n"
 	}
 	group := func(volumes string) string {
-		return `g { extent_size = 128 physical_volumes { p { id = "` + disktest.LVMID + `" pe_start = 384 } } logical_volumes { ` + volumes + `} }`
+		return `g { extent_size = 128 physical_volumes { p { id = "` + disktest.LVMID + `" pe_start = 384 } } ` +
+			`logical_volumes { ` + volumes + `} }`
 	}
 	many := strings.Builder{}
 	for i := range 500 {
@@ -126,10 +127,10 @@ func TestLVMTexts(t *testing.T) {
 		name, text string
 		want       []volume.Part
 	}{
-		{"an extent behind the device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 4294967295]`)), []volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536, Own: false}}},
-		{"an extent that wraps to the start", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 288230376151711744]`)), []volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536, Own: false}}},
-		{"2^64 extents", group(lv("a", `extent_count = 18446744073709551615 type = "striped" stripes = ["p", 0]`)), []volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 0, Own: false}}},
-		{"of another device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["q", 0]`)), []volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536, Own: false}}},
+		{"an extent behind the device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 4294967295]`)), []volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536}}},
+		{"an extent that wraps to the start", group(lv("a", `extent_count = 1 type = "striped" stripes = ["p", 288230376151711744]`)), []volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536}}},
+		{"2^64 extents", group(lv("a", `extent_count = 18446744073709551615 type = "striped" stripes = ["p", 0]`)), []volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 0}}},
+		{"of another device", group(lv("a", `extent_count = 1 type = "striped" stripes = ["q", 0]`)), []volume.Part{{Name: "a", Kind: "linear", Start: -1, Size: 65536}}},
 		{"quotes, and a key that is not known", group(`"a\"b" { status = ["VISIBLE"] x = [ [ ] segment1 { } }`), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

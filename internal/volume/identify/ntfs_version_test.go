@@ -17,7 +17,8 @@ func TestNTFSVersion(t *testing.T) {
 	raw := disktest.Materialize(t, disk.New(4<<20, 512,
 		func(int64) (disk.Run, error) { return disk.Run{Len: 4 << 20}, nil }))
 	disktest.Run(t, "mkntfs", "--quiet", "--fast", "--force", "--label", "version", raw)
-	want := regexp.MustCompile(`Volume Version: (\S+)`).FindStringSubmatch(disktest.Output(t, "ntfsinfo", "--mft", "--force", raw))
+	info := disktest.Output(t, "ntfsinfo", "--mft", "--force", raw)
+	want := regexp.MustCompile(`Volume Version: (\S+)`).FindStringSubmatch(info)
 	require.Len(t, want, 2)
 	b, err := os.ReadFile(raw)
 	require.NoError(t, err)
