@@ -89,7 +89,7 @@ manifest of SOURCE are checked first. Any other DEST becomes a single disk, from
 	return cmd
 }
 
-// goal is what is copied how: convert moves nothing.
+// goal returns where partitions move; convert moves none.
 func (f *alignFlags) goal() realign.Goal {
 	g := f.moveFlags.goal()
 	g.Copy = f.command == convert
@@ -221,7 +221,7 @@ func interruptible(ctx context.Context, r io.Reader) (io.Reader, func() bool) {
 	return out, context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })
 }
 
-// copyPackage writes a package in which every disk is what its plan makes of it, and everything else as it was.
+// copyPackage writes a package with every disk as planned, and everything else unchanged.
 func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, source, dest string) error {
 	if err := f.noPackage(); err != nil {
 		return err
@@ -266,7 +266,7 @@ func (f *alignFlags) copyPackage(ctx context.Context, out, errOut io.Writer, sou
 	return err
 }
 
-// notAPackage says what is wrong with a source that should be one. A file that cannot be opened has its own error.
+// notAPackage returns the error of a source that should be a package. A file that cannot be opened has its own.
 func notAPackage(source, dest string) error {
 	s, err := openSource(source, realign.Reading{})
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 // Kinds of differences.
 const (
 	badEnding = "end"  // exit code, output or limits
-	inPlan    = "plan" // says another thing than inspect
+	inPlan    = "plan" // differs from inspect
 	inScan    = "scan"
 	qemuSays  = "refused" // by qemu-img, and read here
 	inSize    = "size"
@@ -102,7 +102,7 @@ func copies(s *realign.Source) bool {
 	return !slices.ContainsFunc(align.Relevant(s.Issues(), nil), refuses)
 }
 
-// badEnd says what is wrong with the end of a command.
+// badEnd returns what is wrong with the end of a command.
 func badEnd(e ended, a *jsonAnswer) (out []string) {
 	if !slices.Contains([]int{0, 1, 2, 3, 4}, e.code) {
 		out = append(out, fmt.Sprintf("exit code %d", e.code))
@@ -118,7 +118,7 @@ func badEnd(e ended, a *jsonAnswer) (out []string) {
 	return out
 }
 
-// disagreements says where plan and scan say other things of a file than inspect.
+// disagreements returns where plan and scan differ from inspect about a file.
 func disagreements(t *testing.T, path string, in ended, a *jsonAnswer) (out []difference) {
 	t.Helper()
 	p, row := &jsonAnswer{}, &jsonRow{}
@@ -218,7 +218,7 @@ const (
 	mostProcessor = 30 * time.Second
 )
 
-// limits returns a function that says what was used beyond the limits since.
+// limits returns a function that reports what was used beyond the limits since.
 func limits(t *testing.T) func() string {
 	t.Helper()
 	used := func() (uint64, time.Duration) {

@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// TestDifferential holds what is read of random disks, and of mutants of them, against what qemu-img and sfdisk read.
+// TestDifferential compares what is read of random disks, and of mutants of them, with what qemu-img and sfdisk read.
 // TRUEUP_DIFFER is the number of disks, TRUEUP_DIFFER_SEED the first seed, TRUEUP_DIFFER_MUTANTS the mutants of each.
 func TestDifferential(t *testing.T) {
 	if testing.Short() {

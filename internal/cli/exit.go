@@ -22,12 +22,12 @@ const (
 // errUsage marks a command line that cannot be right.
 var errUsage = ondisk.ErrUsage
 
-// verdict ends a command that has said what it had to say with an exit code.
+// verdict ends a command that has printed its result with an exit code.
 type verdict int
 
 func (v verdict) Error() string { return fmt.Sprintf("exit code %d", int(v)) }
 
-// malformed ends a command whose report is out and tells of something broken.
+// malformed ends a command that has reported something broken.
 type malformed struct {
 	error
 	said bool // the report has the same words
@@ -56,7 +56,7 @@ func classify(err error) (string, int) {
 // errStdout marks a report that could not be written: that is no success.
 var errStdout = errors.New("write the report")
 
-// finish says on stderr what went wrong, in one line, and gives the exit code.
+// finish prints an error on stderr, in one line, and returns the exit code.
 func finish(err error, c *common, command string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// exits are what a script can rely on, with the commands that can end so; none: all.
+// exits are the exit codes, with the commands that can end so; none: all.
 var exits = []struct {
 	code, text string
 	of         []string
@@ -31,13 +31,13 @@ var exits = []struct {
 	{"129, 130, 143", "interrupted by SIGHUP, SIGINT or SIGTERM; nothing incomplete gets the final name", nil},
 }
 
-// ofCommands is how a text begins that says whose exit code it is.
+// ofCommands matches the beginning of a text that names commands.
 var ofCommands = regexp.MustCompile(`^(inspect, scan|scan|verify): `)
 
-// helpWidth is how wide help is in characters where no terminal says otherwise.
+// helpWidth is the width of help without a terminal, in characters.
 const helpWidth = 80
 
-// help prints what a command does, how it is called, and how it ends.
+// help prints purpose, usage, flags and exit codes of a command.
 func help(cmd *cobra.Command, _ []string) {
 	out := cmd.OutOrStdout()
 	columns := helpWidth
@@ -82,7 +82,7 @@ func helpExits(out io.Writer, command string, columns int) {
 			continue
 		}
 		text := e.text
-		if command != "trueup" { // which speaks of all
+		if command != "trueup" { // which lists all
 			text = ofCommands.ReplaceAllString(text, "")
 		}
 		fmt.Fprintln(out, fold(fmt.Sprintf("  %-3s %s", e.code, text), columns, indent))

@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/scan"
 )
 
-// habits are what users of other tools type, by command: the words of qemu-img, fdisk, virt-resize and others.
+// habits are commands of other tools, by the command here: the words of qemu-img, fdisk, virt-resize and others.
 var habits = map[string][]string{
 	"inspect": {"info", "check", "show", "list", "map"},
 	"align":   {"fix", "realign", "resize"},
@@ -28,7 +28,7 @@ var habits = map[string][]string{
 	"version": {"--version"},
 }
 
-// flagHabits are flags of other tools, and what says the same here.
+// flagHabits are flags of other tools, and their equivalents here.
 var flagHabits = map[string]string{
 	"dry-run":       "trueup plan, which writes nothing",
 	"n":             "trueup plan, which writes nothing",
@@ -43,7 +43,7 @@ var flagHabits = map[string]string{
 	"silent":        "--quiet",
 }
 
-// unknownCommand says what may have been meant.
+// unknownCommand returns the error of a command that does not exist, with a suggestion.
 func unknownCommand(root *cobra.Command, name string) error {
 	root.SuggestionsMinimumDistance = 2
 	hint := "see trueup --help"
@@ -55,7 +55,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 	return ondisk.In(errUsage, "unknown command %q; %s", name, hint)
 }
 
-// wrongFlag says what may have been meant.
+// wrongFlag returns the error of a flag that does not exist, with a suggestion.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := unknown.GetSpecifiedName()
@@ -66,7 +66,7 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return ondisk.In(errUsage, "%w; see %s --help", err, cmd.CommandPath())
 }
 
-// nearFlag is the flag whose name is most like one, empty when none is: at most two letters may differ.
+// nearFlag returns the flag with the most similar name, empty if more than two letters differ.
 func nearFlag(cmd *cobra.Command, name string) string {
 	best, least := "", 3
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -77,7 +77,7 @@ func nearFlag(cmd *cobra.Command, name string) string {
 	return best
 }
 
-// distance is how many letters must be changed, added or left out to make one word of another.
+// distance returns how many letters must be changed, added or left out to make one word of another.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -98,7 +98,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// noImage adds to the error of a path that cannot be opened what may help.
+// noImage adds a remedy to the error of a path that cannot be opened.
 func noImage(path string, err error) error {
 	st, statErr := os.Stat(path)
 	switch {

@@ -126,12 +126,12 @@ func runInspect(ctx context.Context, out, errOut io.Writer, f inspectFlags, path
 	return exitWith(r.ExitCode)
 }
 
-// move is what align would be told.
+// move returns the flags for align.
 func (f *inspectFlags) move() *moveFlags {
 	return &moveFlags{reading: f.reading, choice: choice{boundary: f.boundary.target()}, with: f.with}
 }
 
-// joinOthers holds the disk against the others of its machine, where they are at hand.
+// joinOthers resolves references to the other disks of --with.
 func (f *inspectFlags) joinOthers(s *realign.Source) error {
 	o, err := f.move().openOthers(f.common, s, "")
 	if err != nil {
@@ -149,7 +149,7 @@ func (f *inspectFlags) show(text func(t *report.Text)) func(t *report.Text) {
 	}
 }
 
-// inspect reports on an opened image. bad is what is malformed in it, which the report has too.
+// inspect reports on an opened image. bad is the error of a malformed one, which the report has too.
 func (f *inspectFlags) inspect(
 	ctx context.Context, errOut io.Writer, s *realign.Source,
 ) (r *report.Inspect, bad, err error) {

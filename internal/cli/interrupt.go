@@ -24,7 +24,7 @@ func (i interrupt) Error() string { return i.text }
 // exit is the exit code of shells for a program that the signal has ended.
 func (i interrupt) exit() int { return sys.ExitCode(i.signal) }
 
-// interruptOf returns what cancelled a context.
+// interruptOf returns the interrupt that cancelled a context.
 func interruptOf(ctx context.Context) interrupt {
 	if i, ok := errors.AsType[interrupt](context.Cause(ctx)); ok {
 		return i
@@ -34,7 +34,7 @@ func interruptOf(ctx context.Context) interrupt {
 
 const interruptedText = "interrupted; no copy was made, and the source is unchanged"
 
-// removing is what a copy does that is interrupted.
+// removing is what an interrupted copy does.
 const removing = "removing the unfinished copy"
 
 // endSignals are the signals that end a run, but for those that the caller has it ignore: nohup does so.

@@ -21,7 +21,7 @@ func (c *common) settleOut() (err error) {
 	return err
 }
 
-// openSource opens an image and reads what is on it. Errors name the path as the user wrote it.
+// openSource opens an image and reads its layout. Errors name the path as the user wrote it.
 func openSource(path string, r realign.Reading) (*realign.Source, error) {
 	s, err := realign.Open(path, r)
 	if errors.Is(err, realign.ErrOpen) {
@@ -48,7 +48,7 @@ type input interface {
 	Uses(path string) (name string, ok bool)
 }
 
-// spare refuses a report that would overwrite what the command reads, or that has no place to go, before any work.
+// spare refuses a report that would overwrite an input, or that has no place to go, before any work.
 func (c *common) spare(images ...input) error {
 	if c.out == "" {
 		return nil
@@ -64,7 +64,7 @@ func (c *common) spare(images ...input) error {
 	return nil
 }
 
-// reportMode and scriptMode are what the umask takes from. A script can be run.
+// reportMode and scriptMode are permissions before the umask. A script can be run.
 const (
 	reportMode = 0o666
 	scriptMode = 0o777

@@ -167,7 +167,7 @@ func runPlan(out, errOut io.Writer, f planFlags, path string) error {
 	return refused
 }
 
-// maxWith is how many other disks a machine can have here: all are open at once.
+// maxWith bounds the other disks of a machine, since all are open at once.
 const maxWith = 32
 
 func withFlag(cmd *cobra.Command, paths *[]string) {
@@ -182,7 +182,7 @@ func (m *moveFlags) noPackage() error {
 	return nil
 }
 
-// openOthers opens the disks of --with. dest is what the command writes, empty for nothing.
+// openOthers opens the disks of --with. dest is the output of the command, empty for none.
 func (m *moveFlags) openOthers(c *common, s *realign.Source, dest string) (o realign.Others, err error) {
 	switch {
 	case len(m.with) > 0 && len(m.only) > 0:

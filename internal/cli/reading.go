@@ -9,13 +9,13 @@ import (
 	"github.com/trueup/trueup/internal/realign"
 )
 
-// reading is what the user says about the image that a command reads. The zero value says nothing.
+// reading are the flags about the image that a command reads. The zero value sets none.
 type reading struct {
 	format string
 	sector sectorSize
 }
 
-// said is the same as a value.
+// said returns the flags as a value.
 func (r reading) said() realign.Reading {
 	return realign.Reading{Format: r.format, SectorSize: int64(r.sector)}
 }
@@ -37,7 +37,7 @@ func (r reading) flags() []string {
 	return []string{"--sector-size", r.sector.String()}
 }
 
-// sectorSize is a flag value: a number of bytes, 0 for what is not said.
+// sectorSize is a flag value: a number of bytes, 0 if it was not given.
 type sectorSize int64
 
 func (s *sectorSize) String() string {

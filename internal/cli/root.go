@@ -41,7 +41,7 @@ func (c *common) json() bool { return c.asJSON || c.output == "json" }
 // Main runs the program and returns its exit code.
 func Main(version string, args []string) (code int) {
 	c := &common{asked: asksJSON(args), ownProcess: true}
-	if len(args) == 0 || args[0] != workerCommand { // whose parent reads the cause from what it says
+	if len(args) == 0 || args[0] != workerCommand { // whose parent reads the cause of a crash from its output
 		abortOnCrash()
 	} else {
 		c.ending.hold("") // its parent ends it
@@ -69,7 +69,7 @@ func Main(version string, args []string) (code int) {
 	return finish(err, c, cmd.Name(), os.Stdout, os.Stderr)
 }
 
-// commandName is the name of the command that a command line calls.
+// commandName returns the command that a command line calls.
 func commandName(root *cobra.Command, args []string) string {
 	cmd, _, err := root.Find(args)
 	if err != nil {
@@ -199,7 +199,7 @@ func (c *common) check() error {
 	return c.settleOut()
 }
 
-// notTarget says what the format of a copy is named with, to users of tools where that is -o or -O.
+// notTarget returns a hint at --to, for users of tools in which -o or -O sets the format of a copy.
 func notTarget(output string) string {
 	t, err := realign.ParseTarget(output)
 	if err == nil && t == (realign.Target{Format: t.Format}) && slices.Contains(realign.Formats(), t.Format) {
@@ -270,7 +270,8 @@ func (b *boundary) Set(s string) error {
 // Type is the word that help texts show for the argument.
 func (b *boundary) Type() string { return "SIZE" }
 
-// target is where a copy moves partitions that an inspection finds: the default criterion asks for the default target.
+// target returns where a copy moves partitions that an inspection finds: the default criterion asks for the default
+// target.
 func (b boundary) target() boundary {
 	if b == boundary(align.DefaultBoundary) {
 		return 0
@@ -278,7 +279,7 @@ func (b boundary) target() boundary {
 	return b
 }
 
-// criterion is the boundary that inspections judge by.
+// criterion returns the boundary that inspections judge by.
 func (b boundary) criterion() int64 {
 	if b == 0 {
 		return align.DefaultBoundary

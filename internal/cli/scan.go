@@ -45,7 +45,7 @@ type scanFlags struct {
 // isolations are the values of --isolation, the last one the default.
 var isolations = []string{string(sandbox.None), string(sandbox.Process), string(sandbox.Sandbox)}
 
-// workerCommand is what the program is called with to be a worker.
+// workerCommand is the argument that makes the program a worker.
 const workerCommand = "scan-worker"
 
 // newScanWorker returns the command of a worker, which is of no use to people.

@@ -71,8 +71,8 @@ func TestProberIsOneEntry(t *testing.T) {
 	require.Contains(t, command(t, "inspect", "--json", path).stdout, `"kind": "dummy"`)
 }
 
-// A loader that goes by the table is told by its fields, one that does not by its Find, in sector 0 and in the boot
-// sector of a partition.
+// A loader that goes by the table is described by its fields, one that does not by its Find, in sector 0 and in the
+// boot sector of a partition.
 func TestBootLoaderIsOneEntry(t *testing.T) {
 	byTable, byFind := dummyDisk(t, "TABLELDR", "nothing"), dummyDisk(t, "TABLELDR", "FINDLDR")
 	require.Contains(t, command(t, "inspect", byTable).stdout, "the code in sector 0 is not known")

@@ -11,10 +11,10 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// textWidth is how wide text is in characters where no terminal says otherwise, and at most.
+// textWidth is the width of text without a terminal, and its maximum, in characters.
 const textWidth = 100
 
-// width is that of the terminal, within bounds that can be read.
+// width returns that of the terminal, within bounds that can be read.
 func width(w io.Writer) int {
 	if n := columns(w); n > 0 {
 		return min(max(n, 40), textWidth)
@@ -22,7 +22,7 @@ func width(w io.Writer) int {
 	return textWidth
 }
 
-// columns are those of the terminal, 0 when w is not one.
+// columns returns the width of the terminal, 0 if w is not one.
 func columns(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if n, _, err := term.GetSize(int(f.Fd())); err == nil {

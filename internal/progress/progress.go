@@ -108,7 +108,7 @@ func everySecond(f func()) (end func()) {
 	}
 }
 
-// roomForKeys is what a terminal needs to show ^C, and for the cursor, in characters.
+// roomForKeys is the room that a terminal needs to show ^C and the cursor, in characters.
 const roomForKeys = 3
 
 // bar shows a line at the bottom of a terminal. The line draws the bar, since it knows what it has room for.

@@ -83,7 +83,7 @@ func imageOf(s results.State, v align.Verdict) *results.Image {
 	return i
 }
 
-// told is how a scan tells of five images and one that is gone, from many goroutines.
+// told reports five images and one that is gone, from many goroutines.
 func told(p *Scan) {
 	var g sync.WaitGroup
 	for range 4 {

@@ -9,9 +9,8 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// check refuses an answer that no worker gives which is what it was when it was started. One that has read a hostile
-// image may be anything: it can say what it likes of that image and of all that it is asked later, and nothing that
-// stops the run. It cannot know of other rows, which other workers make.
+// check refuses an answer that no sound worker gives. A worker that was taken over by an image can lie about that image
+// and all later ones, but must not stop the run. It knows no rows of other workers.
 func (a Answer) check(r Request) error {
 	err := a.wrong(r)
 	if err != nil {
@@ -33,17 +32,17 @@ func (a Answer) wrong(r Request) error {
 	case i.State == results.Orphan, i.State == results.Packed:
 		return fmt.Errorf("a row that is %s, which a worker cannot know", i.State)
 	}
-	i.Change, i.Accepted, i.Priority = "", nil, nil // not for a worker to say
+	i.Change, i.Accepted, i.Priority = "", nil, nil // a worker does not know these
 	return i.Check()
 }
 
-// Limits of what a file can name; maxNames is beyond the 4096 extents that a VMDK may have.
+// Limits of the names in a file; maxNames is beyond the 4096 extents that a VMDK may have.
 const (
 	maxNames  = 1 << 16
 	maxFormat = 256 // bytes
 )
 
-// checkIdentity refuses what no file is.
+// checkIdentity refuses an identity that no file has.
 func checkIdentity(id image.Identity) error {
 	kinds := []image.Kind{
 		image.Other, image.Disk, image.Extent, image.Bare, image.Pack, image.Unsupported, image.Medium,

@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/image"
 )
 
-// Clonezilla is what names say of a folder that Clonezilla may have written: the partition table of each disk
-// (sda-pt.sf, sda-pt.parted) lies beside the contents of partitions and volumes (sda1.ntfs-ptcl-img.gz.aa,
+// Clonezilla collects names of a folder that Clonezilla may have written: the partition table of each disk (sda-pt.sf,
+// sda-pt.parted) lies beside the contents of partitions and volumes (sda1.ntfs-ptcl-img.gz.aa,
 // vg-root.ext4-ptcl-img.zst.aa).
 type Clonezilla struct {
 	disks  []string
@@ -38,7 +38,7 @@ func (z *Clonezilla) Add(name string) {
 	slices.Sort(z.disks)
 }
 
-// What says what the folder is, empty when it is no image of Clonezilla.
+// What returns a description of the folder, empty unless it is an image of Clonezilla.
 func (z *Clonezilla) What() string {
 	if len(z.disks) == 0 || !z.pieces {
 		return ""
@@ -46,12 +46,12 @@ func (z *Clonezilla) What() string {
 	return "Clonezilla image of disk " + strings.Join(z.disks, ", ")
 }
 
-// RestoreClone is what to do with such an image.
+// RestoreClone is the remedy for such an image.
 const RestoreClone = "restore it with Clonezilla to a disk first, and look at that"
 
 var errEnough = errors.New("enough was read")
 
-// ClonezillaFolder is What of a folder by its first names.
+// ClonezillaFolder returns What of a folder by its first names.
 func ClonezillaFolder(ctx context.Context, path string) string {
 	const most = 1000
 	var z Clonezilla

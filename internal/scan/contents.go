@@ -12,7 +12,7 @@ import (
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
-// contents is what a folder holds that matters.
+// contents holds the files of a folder that matter.
 type contents struct {
 	mu     sync.Mutex
 	files  map[string]*found
@@ -25,13 +25,13 @@ type contents struct {
 	alike            map[string][]string // names by what they have in common
 }
 
-// maxFolderNames is how many names the images of one folder may give in all: a million take some 100 MB.
+// maxFolderNames bounds the names in all images of one folder: a million take some 100 MB.
 const maxFolderNames = 1 << 20
 
-// maxChildren is how many snapshots of an image are named: one says as much as thousands.
+// maxChildren bounds the snapshots of an image that are named.
 const maxChildren = 64
 
-// maxDepth is how many parents are looked for, one of the other: no chain is read that is longer.
+// maxDepth bounds the length of a chain of parents, as for reading.
 const maxDepth = 16
 
 func newContents() *contents {
@@ -66,7 +66,7 @@ func (c *contents) sorted() []*found {
 	return slices.SortedFunc(maps.Values(c.files), func(a, b *found) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// relate finds out which files belong to which.
+// relate finds which files belong together.
 func (c *contents) relate() {
 	c.beside.Done()
 	files := c.sorted()
@@ -93,7 +93,7 @@ func (c *contents) relate() {
 	}
 }
 
-// find looks for a file by its name, and by its name in another case: what wrote it may not tell them apart.
+// find looks for a file by its name, and by its name in another case: the system that wrote it may ignore case.
 func (c *contents) find(name string) []string {
 	if c.files[name] != nil {
 		return []string{name}
@@ -188,7 +188,7 @@ func (c *contents) images() []*found {
 	return rows
 }
 
-// hidden reports whether the row of another file speaks of x.
+// hidden reports whether the row of another file covers x.
 func (c *contents) hidden(x *found) bool {
 	return slices.ContainsFunc(c.owners[x.Name], func(o *found) bool {
 		switch {
@@ -203,7 +203,7 @@ func (c *contents) hidden(x *found) bool {
 	})
 }
 
-// read is how much was read to identify an image and its parts, in bytes.
+// read returns the bytes that were read to identify an image and its parts.
 func (c *contents) read(x *found) int64 {
 	n := x.read
 	for _, part := range x.id.Extents {

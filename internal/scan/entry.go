@@ -37,12 +37,12 @@ func stat(path, name string) (entry, error) {
 	}, nil
 }
 
-// useError is an error of who takes the files of a folder, and none of the folder.
+// useError marks an error of the consumer of files, as opposed to one of the folder.
 type useError struct{ error }
 
 func (e useError) Unwrap() error { return e.error }
 
-// files gives the files of a folder in batches, the named ones first, and each name to note. A folder can have
+// files passes on the files of a folder in batches, the named ones first, and each name to note. A folder can have
 // millions.
 func (r *search) files(ctx context.Context, f *folder, note func(name string), use func(list []entry) error) error {
 	if f.context && !slices.ContainsFunc(f.only, func(e entry) bool { return e.regular }) {
@@ -89,7 +89,7 @@ func (l *listing) add(d fs.DirEntry) error {
 	case errors.Is(err, fs.ErrNotExist) || (err == nil && !e.regular):
 		return nil // gone meanwhile, or another thing by now
 	case err != nil:
-		l.failed = err // the folder may be listed, and not entered: that is said of it once
+		l.failed = err // the folder may be listed but not entered: reported once
 		return nil     //nolint:nilerr // the next file may be another case
 	}
 	e.shown, e.rel = join(l.shown, d.Name()), filepath.Join(l.rel, d.Name())

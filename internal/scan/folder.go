@@ -27,8 +27,8 @@ type found struct {
 	wanted bool   // it may have a row
 	second bool   // another link to the same file stands for it
 	rowed  bool   // it has a row
-	silent bool   // its row failed, and says nothing of its parts
-	clone  string // what Clonezilla made of its folder, when it is a piece of that
+	silent bool   // its row failed, and does not cover its parts
+	clone  string // the image of Clonezilla that it is a piece of
 }
 
 // folder judges the images of one folder. All of its files are identified first: which of them are parts of an image is
@@ -48,15 +48,15 @@ func (r *search) folder(ctx context.Context, f *folder) error {
 		if err := r.judgeAll(ctx, f, c, rows); err != nil {
 			return err
 		}
-		// What an image names that cannot be judged itself is not hidden by it.
+		// An image that cannot be judged hides none of its parts.
 		rows = c.images()
 		r.more(len(rows))
 	}
 	return r.keepParts(f, c)
 }
 
-// claim finds out which files were seen by another name. Of the links of a file the first in the order of the walk
-// counts, whichever folder is ready first; in a folder a part of an image before an image.
+// claim finds which files were seen by another name. Of the links of a file the first in the order of the walk counts,
+// whichever folder is ready first; in a folder a part of an image before an image.
 func (r *search) claim(f *folder, c *contents) {
 	linked := slices.DeleteFunc(c.sorted(), func(x *found) bool { return x.links < 2 || !x.regular || !x.wanted })
 	if len(linked) > 0 {
@@ -92,7 +92,7 @@ func (r *search) wants(f *folder, e entry) bool {
 	return e.named || (!f.context && (r.Wanted == nil || r.Wanted(e.rel, e.shown)))
 }
 
-// identify tells what the files of a batch are, and keeps those that matter.
+// identify finds the kinds of the files of a batch, and keeps those that matter.
 func (r *search) identify(ctx context.Context, f *folder, c *contents, list []entry) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(1, r.Jobs))
@@ -125,18 +125,18 @@ func (r *search) limit(fits bool, x *found) {
 	}
 }
 
-// identifyOne tells what a file is, from what is known of it or by a worker. Nil: it does not matter.
+// identifyOne identifies a file, by the catalogue or a worker. It returns nil if the file does not matter.
 func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, error) {
 	x := &found{entry: e, wanted: r.wants(f, e)}
 	path := filepath.Join(f.path, e.Name)
 	if !e.regular {
-		x.id.Kind = image.Disk // a device: opening it says what it is
+		x.id.Kind = image.Disk // a device: it is identified when it is opened
 		return x, nil
 	}
 	if known, err := r.lookup(path, x); known || err != nil {
 		m := r.matters(f, x)
 		if m == nil && err == nil {
-			_, err = r.Store.Reuse(path, *x.known) // what no run asks for is forgotten
+			_, err = r.Store.Reuse(path, *x.known) // results that no run reuses are deleted
 		}
 		return m, err
 	}
@@ -152,7 +152,7 @@ func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, e
 			return r.unidentified(f, x, a), nil
 		}
 		x.id, x.read = a.Identity, a.Identity.Read
-		x.id.Read = 0 // it is not read again to know what it is
+		x.id.Read = 0 // it is not read again to identify it
 	}
 	m := r.matters(f, x)
 	if m == nil && r.Store != nil {
@@ -161,8 +161,7 @@ func (r *search) identifyOne(ctx context.Context, f *folder, e entry) (*found, e
 	return m, nil
 }
 
-// unidentified makes a row of a file that cannot be read where it is one that would be missed as an image; another is
-// reported.
+// unidentified makes a row of an unreadable file that has the name of an image. Any other is reported as unreadable.
 func (r *search) unidentified(f *folder, x *found, a Answer) *found {
 	switch {
 	case x.named || image.Named(x.Name, x.Size):
@@ -180,7 +179,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// fail makes the row of a file that could not be looked into. Another run has more luck, or time.
+// fail makes the row of a file that could not be read. The next run tries again.
 func (x *found) fail(e report.Error) {
 	x.failed = results.NewImage(x.shown)
 	x.failed.Format, x.failed.Stored, x.failed.Files = x.id.Format, x.Allocated, []results.File{x.File}
@@ -222,7 +221,7 @@ func (r *search) lookup(path string, x *found) (bool, error) {
 	return ok, nil
 }
 
-// believed gives what a file is by the catalogue, which may be that of a stranger. What cannot be is read again.
+// believed returns the identity of a file in the catalogue, which is untrusted. An impossible one is read again.
 func believed(k catalog.Known) (id image.Identity, ok bool) {
 	if json.Unmarshal(k.Ident, &id) != nil || checkIdentity(id) != nil {
 		return id, false
@@ -230,7 +229,7 @@ func believed(k catalog.Known) (id image.Identity, ok bool) {
 	return id, k.Image == nil || k.Image.Check() == nil
 }
 
-// keep gives the store a result.
+// keep stores a result.
 func (r *search) keep(path string, x *found, i *results.Image, beside string) error {
 	ident, err := json.Marshal(x.id)
 	if err != nil {
@@ -243,16 +242,15 @@ func (r *search) keep(path string, x *found, i *results.Image, beside string) er
 	return err
 }
 
-// isExtent reports whether a file says nothing alone.
+// isExtent reports whether a file has no meaning alone.
 func (x *found) isExtent() bool {
 	return x.id.Kind == image.Extent || (x.id.Kind == image.Bare && image.IsFlatName(x.Name))
 }
 
-// asPart is what a file depends on that is a part of an image: when its image is gone, what is known of it counts no
-// more.
+// asPart marks a result that holds only as long as the file is part of an image.
 const asPart = "part"
 
-// keepParts gives the store what the files are that have no row of their own, so that the next run need not open them.
+// keepParts stores the identity of files without a row of their own, so that the next run need not open them.
 func (r *search) keepParts(f *folder, c *contents) error {
 	if r.Store == nil {
 		return nil
@@ -297,5 +295,5 @@ func (x *found) covers(part *found) bool {
 	return image.IsFlatName(part.Name) || x.id.Claimed(part.Name) >= part.Size-part.Size%sector
 }
 
-// alike is what names have in common that some systems do not tell apart.
+// alike returns a key that names share if some systems take them for equal.
 func alike(name string) string { return strings.ToLower(name) }

@@ -19,11 +19,11 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// maxRead is how much is read to judge one image, in bytes.
+// maxRead bounds the bytes that are read to judge one image.
 const maxRead = 256 * units.MiB
 
-// Inspector is the Judge of real images. What is aligned is not looked into any further than that needs; of the rest it
-// knows what inspect and plan know.
+// Inspector is the Judge of real images. It reads of an aligned image only what shows that; of any other as much as
+// inspect and plan do.
 type Inspector struct {
 	Boundary int64  `json:"boundary"`        // bytes
 	Storage  string `json:"storage"`         // name of a profile, see align.ParseStorage
@@ -40,7 +40,7 @@ func (j *Inspector) Prepare() (err error) {
 	return err
 }
 
-// Identify returns what the file at path is.
+// Identify identifies the file at path.
 func (j *Inspector) Identify(path string) (image.Identity, error) {
 	meter := gate.NewMeter(maxRead)
 	id, err := ova.Identify(path, meter)
@@ -48,7 +48,7 @@ func (j *Inspector) Identify(path string) (image.Identity, error) {
 	return id, err
 }
 
-// Classify gives the code and the text of an error.
+// Classify returns the code and the text of an error.
 func (j *Inspector) Classify(err error) report.Error {
 	return report.Error{Code: realign.Code(err), Message: report.Message(err)}
 }
@@ -118,7 +118,7 @@ func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged b
 	d, misnamed, err := j.disk(i, img, nil)
 	switch {
 	case job.Doubt && err == nil && d.Unknown(), job.Doubt && err != nil && img.Disk.Size() < image.SmallestBare:
-		return false, nil // what is broken and as large as a disk may be one
+		return false, nil // a broken file as large as a disk may be one
 	case d.Unknown() && misnamed != nil:
 		return true, misnamed
 	}
@@ -126,7 +126,7 @@ func (j *Inspector) single(i *results.Image, job Job, o image.Options) (judged b
 	return true, errors.Join(err, img.Unchanged())
 }
 
-// files are those of an image, and what its file system has allocated for them.
+// files returns the files of an image, with the space that their file system has allocated.
 func files(states []gate.State) []results.File {
 	out := make([]results.File, 0, len(states))
 	for _, s := range states {
@@ -258,7 +258,7 @@ func malformedDisk(d results.Disk) (results.Disk, error) {
 	return d, err
 }
 
-// goal is where a copy would move the partitions: the default criterion asks for the default target.
+// goal returns where a copy would move the partitions: the default criterion asks for the default target.
 func (j *Inspector) goal() realign.Goal {
 	if j.Boundary == align.DefaultBoundary {
 		return realign.Goal{}
@@ -288,7 +288,7 @@ func (j *Inspector) plan(s *realign.Source, d *results.Disk) error {
 	return nil
 }
 
-// unchecked is the issue of an image whose tables are too large for a scan to check.
+// unchecked returns the issue of an image whose tables are too large for a scan to check.
 func unchecked(err error, path string) ondisk.Issue {
 	return ondisk.Issue{
 		Code: "unchecked", Effect: ondisk.Warn, Text: fmt.Sprintf("the tables were not checked as a whole: %v", err),

@@ -16,8 +16,7 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// Request is what a worker is asked about a file: what it is, or to judge the image that it is. Names are bytes, and
-// texts of JSON are not.
+// Request asks a worker to identify a file, or to judge the image in it. Names are bytes, and texts of JSON are not.
 type Request struct {
 	Path  []byte `json:"path"` // absolute
 	Judge bool   `json:"judge,omitempty"`
@@ -27,7 +26,7 @@ type Request struct {
 	Doubt   bool          `json:"doubt,omitempty"`
 }
 
-// Answer is what it says.
+// Answer is the answer to a Request.
 type Answer struct {
 	Identity image.Identity `json:"identity"`
 	Image    *results.Image `json:"image,omitempty"`
@@ -41,7 +40,7 @@ type Worker interface {
 	Close() error
 }
 
-// MaxTime is how long one request may take.
+// MaxTime bounds the time of one request.
 const MaxTime = 30 * time.Second
 
 // Pool is a number of workers, which it starts when they are needed and replaces when they die.
@@ -52,7 +51,7 @@ type Pool struct {
 	left  atomic.Int32 // how many there can be
 }
 
-// NewPool has so many workers.
+// NewPool returns a pool of so many workers.
 func NewPool(jobs int, judge Judge, start func(ctx context.Context) (Worker, error)) *Pool {
 	p := &Pool{judge: judge, start: start, idle: make(chan Worker, jobs)}
 	for range jobs {
@@ -70,17 +69,17 @@ type SlowError struct{ Err error }
 
 func (s SlowError) Error() string { return s.Err.Error() }
 
-// Unwrap is for its class.
+// Unwrap returns the error with its class.
 func (s SlowError) Unwrap() error { return s.Err }
 
 // errFewer is the error of a worker that could not be started while there are others: from now on there is one less.
 var errFewer = errors.New("there is no worker more")
 
-// tries is how many workers are asked, when one after the other is gone before it could be.
+// tries bounds the workers that are asked, if one after the other dies before it has the request.
 const tries = 3
 
-// Do has a worker answer a request. The error is what the worker died of. Where one gives no answer in time another is
-// asked, once: storage, or a machine with too much to do, can stand still for longer than an image takes.
+// Do has a worker answer a request. The error is the cause of the worker's death. If one gives no answer in time,
+// another is asked, once: storage, or a machine with too much to do, can stand still for longer than an image takes.
 func (p *Pool) Do(ctx context.Context, r Request) (a Answer, err error) {
 	slow := false
 	for n := 0; n < tries; {

@@ -86,7 +86,7 @@ func (r *search) ask(ctx context.Context, x *found, j Job) (*results.Image, erro
 	return x.failed, nil
 }
 
-// beside is what the folder holds beside x.
+// beside returns the files beside x that concern it.
 func (r *search) beside(c *contents, x *found) *image.Beside {
 	if !x.regular {
 		return nil
@@ -106,7 +106,7 @@ func (r *search) reuse(path string, x *found, k *catalog.Known) (*results.Image,
 	return k.Image, err
 }
 
-// keepIf gives the store a result where there is one. A file that is no image was kept when that was found.
+// keepIf stores a result if there is one. A file that is no image was kept when that was found.
 func (r *search) keepIf(path string, x *found, i *results.Image, beside string) error {
 	if r.Store == nil || !x.regular {
 		return nil
@@ -130,7 +130,7 @@ func unchanged(dir string, i *results.Image) bool {
 	return true
 }
 
-// packed is the row of a compressed file that has the name of an image, or of a folder that Clonezilla wrote.
+// packed returns the row of a compressed file that has the name of an image, or of a folder that Clonezilla wrote.
 func (x *found) packed() *results.Image {
 	text, remedy := fmt.Sprintf("it is compressed with %s, and not read", x.id.Format), x.id.Remedy
 	if x.clone != "" {
@@ -144,7 +144,8 @@ func (x *found) packed() *results.Image {
 	return i
 }
 
-// orphan is the row of an extent that no image names. Alone it has no verdict: what lies in front of it is not known.
+// orphan returns the row of an extent that no image names. Alone it has no verdict, since its place on a disk is
+// unknown.
 func (x *found) orphan() *results.Image {
 	i := results.NewImage(x.shown)
 	i.State, i.Format, i.Stored, i.Files = results.Orphan, x.id.Format, x.Allocated, []results.File{x.File}

@@ -1,5 +1,5 @@
-// Package scan looks at many images: it walks folders, tells which files are images and which are parts of one, has
-// workers judge each image, and hands over rows. One bad image costs its own row and nothing else.
+// Package scan inspects many images: it walks folders, finds which files are images and which are parts of one, has
+// workers judge each image, and hands over rows. A bad image can only fail its own row. Task is the whole as a value.
 package scan
 
 import (
@@ -20,30 +20,30 @@ import (
 // Job is one image to judge.
 type Job struct {
 	Path string // absolute
-	// Package tells that it is an OVA or OVF.
+	// Package is set for an OVA or OVF.
 	Package bool
-	// Beside is what its folder holds; nil: the judge looks.
+	// Beside lists the files around it; nil: the judge looks.
 	Beside *image.Beside
-	// Doubt tells that the file has neither the format nor the name of an image: it is one only if a table or a volume is
+	// Doubt is set if the file has neither the format nor the name of an image: it is one only if a table or a volume is
 	// found.
 	Doubt bool
 }
 
-// Judge looks into files. It runs in a worker, and may die of what it reads.
+// Judge identifies and judges files. It runs in a worker, and may die of their bytes.
 type Judge interface {
-	// Identify tells what the file at an absolute path is.
+	// Identify identifies the file at an absolute path.
 	Identify(path string) (image.Identity, error)
-	// Image judges an image. Nil is the answer to a doubt.
+	// Image judges an image. It returns nil for a Doubt that was right.
 	Image(j Job) *results.Image
-	// Classify gives the code and the text of an error, as reports have them.
+	// Classify returns the code and the text of an error, as reports have them.
 	Classify(err error) report.Error
 }
 
 // Store keeps results from one run to the next. Safe for concurrent use. *catalog.Run is one.
 type Store interface {
-	// Lookup gives what is known of a file that has not changed.
+	// Lookup returns the result of an unchanged file.
 	Lookup(path string, f results.File) (k catalog.Known, ok bool, err error)
-	// Save keeps a result, and tells how it differs from the last one.
+	// Save keeps a result, and returns how it differs from the last one.
 	Save(path string, f results.File, k catalog.Known) (results.Change, error)
 	// Reuse notes that a known result holds still.
 	Reuse(path string, k catalog.Known) (results.Change, error)
@@ -63,16 +63,16 @@ type Options struct {
 	Pool  *Pool
 	Store Store // nil: none
 
-	// Found is told how many more images will have a row, Walked that the rest of the number is corrections, Row of each
-	// row, and Unreadable of a place that could not be looked at. They are called one at a time. An error of Row ends the
-	// run. Corrections are files that turn out to be no images, and images that turn out not to be parts of another.
+	// Found receives how many more images will have a row. After Walked, it receives corrections only. Row receives each
+	// row, Unreadable each place that could not be read. They are called one at a time. An error of Row ends the run.
+	// Corrections are files that turn out to be no images, and images that turn out not to be parts of another.
 	Found      func(n int)
 	Walked     func()
 	Row        func(i *results.Image) error
 	Unreadable func(u results.Unreadable)
 }
 
-// Result is what came of a run beside its rows.
+// Result is the outcome of a run beside its rows.
 type Result struct {
 	Found   int  // images: each has a row when the run is complete
 	Skipped int  // files that are no images
@@ -83,7 +83,7 @@ type Result struct {
 type search struct {
 	Options
 	classify func(error) report.Error
-	mu       sync.Mutex // of the functions that are told
+	mu       sync.Mutex // of the functions of Options
 	found    int
 	pending  int // the walk, and folders whose images were not counted
 	skipped  atomic.Int64
@@ -91,7 +91,7 @@ type search struct {
 	turns    *turns
 }
 
-// Scan looks at everything below the paths. It ends early when ctx does, and then says so by ctx's error.
+// Scan inspects everything below the paths. If ctx ends it returns early, with the error of ctx.
 func Scan(ctx context.Context, o Options) (Result, error) {
 	r := &search{Options: o, classify: o.Pool.judge.Classify, pending: 1, turns: newTurns()}
 	g, gctx := errgroup.WithContext(ctx)
@@ -160,7 +160,7 @@ func Roots(paths []string) []string {
 	for _, p := range paths {
 		real, kind, err := resolve(p)
 		if err != nil {
-			continue // the walk says it
+			continue // the walk reports it
 		}
 		if kind.IsRegular() {
 			real = filepath.Dir(real)
@@ -184,7 +184,7 @@ func Places(paths []string) []string {
 	return out
 }
 
-// besideKey is what a row depends on in its folder, as a text to compare.
+// besideKey returns the files around an image that its row depends on, as a text to compare.
 func besideKey(b *image.Beside) string {
 	if b == nil || (len(b.Locks) == 0 && len(b.Children) == 0) {
 		return ""

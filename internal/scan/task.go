@@ -18,7 +18,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Task is the check of a library as a value: what is looked at, how, and by what it is judged. Run carries it out once.
+// Task is the inspection of many images as a value: which, how, and by which criteria. Run carries it out once.
 type Task struct {
 	Paths    []string                     // files and folders, as the user wrote them
 	Wanted   func(rel, shown string) bool // as in Options
@@ -34,7 +34,7 @@ type Task struct {
 	Args  []string // of the program, that make it call Serve
 	// Confine restricts this process for good. Nil: the process has other work.
 	Confine func(sandbox.Access)
-	// Weaker is told of an isolation below Level, again when a later worker has less. An error ends the run.
+	// Weaker receives an isolation below Level, again if a later worker has less. An error ends the run.
 	Weaker func(sandbox.Isolation) error
 
 	Catalog      string // file that keeps the results; empty: none
@@ -57,7 +57,7 @@ type Task struct {
 	known *catalog.Catalog // nil: none is open
 }
 
-// Progress is told how a scan goes on, from any goroutine.
+// Progress receives how far a scan is, from any goroutine.
 type Progress interface {
 	Found(n int)           // the walk has met n more images
 	Walked()               // it will meet no more
@@ -269,7 +269,7 @@ func (r *running) row(i *results.Image) error {
 	return nil
 }
 
-// Limits of what is kept of the rows until the report. Rows of few items, as of usual disks, are always kept whole.
+// Limits of the rows that are kept until the report. Rows of few items, as of usual disks, are always kept whole.
 const (
 	maxKeptItems = 1 << 18 // some 200 MB
 	fewItems     = 32
@@ -284,7 +284,7 @@ func (r *running) keep(i *results.Image) {
 	r.images = append(r.images, i)
 }
 
-// unreadable takes a place that could not be looked at. What lies there is unknown, which counts as a failed image.
+// unreadable takes a place that could not be looked at. Its content is unknown, which counts as a failed image.
 func (r *running) unreadable(u results.Unreadable) {
 	r.summary.AddUnreadable(u)
 	r.exit(&results.Image{Path: u.Path, State: results.Failed})

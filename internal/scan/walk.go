@@ -23,7 +23,7 @@ type folder struct {
 	shown   string // as the user would write it
 	rel     string // from the root; "" for the root itself
 	only    []entry
-	context bool // only files that the user named have rows; the others say what belongs to them
+	context bool // only files that the user named have rows; the others show what belongs to these
 	turn    int  // its place in the walk
 	told    bool // it was reported that it cannot be read
 	met     bool // below a root; the files that were named are looked at there
@@ -63,7 +63,7 @@ func (s *inodes) first(device, inode uint64) bool {
 	return true
 }
 
-// resolve follows the links of a path that the user wrote, and tells what it leads to.
+// resolve follows the links of a path that the user wrote, and returns the file that it leads to.
 func resolve(path string) (string, fs.FileMode, error) {
 	if path == "" {
 		return "", 0, sys.ErrNotExist // it would be the folder that the user is in
@@ -111,7 +111,7 @@ type level struct {
 	names []string
 }
 
-// walk finds the folders below the paths, then those of files that the user named outside of them, and gives each to
+// walk finds the folders below the paths, then those of files that the user named outside of them, and passes each to
 // use. Links are not followed, but those that the user's own paths are.
 func (r *search) walk(ctx context.Context, use func(f *folder)) error {
 	w := &walker{search: r, use: use}
@@ -135,7 +135,7 @@ func (r *search) walk(ctx context.Context, use func(f *folder)) error {
 	return nil
 }
 
-// give hands a folder over.
+// give passes a folder on.
 func (w *walker) give(f *folder) {
 	f.turn = w.turn
 	w.turn++
@@ -268,10 +268,10 @@ func (r *search) missing(path string, err error) error {
 	return r.row(i)
 }
 
-// batch is how many names of a folder are taken at once.
+// batch is the number of names of a folder that are read at once.
 const batch = 1024
 
-// eachEntry gives what a folder holds, in the order of the folder, until use has an error.
+// eachEntry passes the names in a folder to use, in the order of the folder, until use returns an error.
 func eachEntry(ctx context.Context, path string, use func(d fs.DirEntry) error) error {
 	dir, err := sys.OpenDirect(path)
 	if err != nil {

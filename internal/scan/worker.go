@@ -14,10 +14,10 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// Serve is what a worker process runs: it answers the requests of a Crew.
+// Serve runs a worker process: it answers the requests of a Crew.
 func Serve(in io.Reader, out io.Writer) error { return sandbox.Serve(in, out, startInspector) }
 
-// startInspector makes a worker's Judge from what the scan told it.
+// startInspector makes the Judge of a worker from the first request of the scan.
 func startInspector(hello []byte) (sandbox.Handle, error) {
 	j := &Inspector{}
 	err := json.Unmarshal(hello, j)
@@ -43,7 +43,7 @@ func startInspector(hello []byte) (sandbox.Handle, error) {
 // outside is a worker in a process of its own.
 type outside struct{ *sandbox.Worker }
 
-// Call has the worker answer. The error says what it died of, and has the class that the row of the image gets.
+// Call has the worker answer. The error names the cause of its death, and has the class for the row of the image.
 func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
 	request, err := json.Marshal(r)
 	if err != nil {
@@ -69,7 +69,7 @@ func (o outside) Call(ctx context.Context, r Request) (a Answer, err error) {
 	return a, fmt.Errorf("internal error, please report it: answer of a worker: %w", err)
 }
 
-// fromDeath makes the error of an image of what a worker died of. Any other error is what it is.
+// fromDeath makes the error of an image from the death of a worker. It returns any other error as it is.
 func fromDeath(err error) error {
 	d, died := errors.AsType[*sandbox.Death](err)
 	switch {
@@ -83,8 +83,8 @@ func fromDeath(err error) error {
 	return err
 }
 
-// maxAnswer is the most that a worker says about one image, in bytes: the names of 4096 extents or results.MostItems of
-// all kinds are far less. What is read takes many times that in memory.
+// maxAnswer bounds the answer about one image, in bytes: the names of 4096 extents or results.MostItems of all kinds
+// are far less. Decoded, it takes many times that in memory.
 const maxAnswer = 8 * units.MiB
 
 // Crew starts the workers of a scan.
@@ -94,7 +94,7 @@ type Crew struct {
 	Paths     []string // of the scan
 	Jobs      int
 	Inspector *Inspector
-	// Achieved is told what isolation there is, again when a later worker has less; an error ends the scan.
+	// Achieved receives the isolation, again if a later worker has less. An error ends the scan.
 	Achieved func(sandbox.Isolation) error
 	// Inside is called before the process itself looks at images, where there are no workers.
 	Inside func()
@@ -105,7 +105,7 @@ type Crew struct {
 	level   sandbox.Level   // the least that was achieved
 }
 
-// Pool is the workers. The first is started at once, to know what isolation there is.
+// Pool returns the workers. The first is started at once, since its isolation must be known.
 func (c *Crew) Pool(ctx context.Context) (*Pool, error) {
 	if c.Level == sandbox.None {
 		return c.inside(), nil
@@ -139,7 +139,7 @@ func (c *Crew) inside() *Pool {
 	return NewPool(c.Jobs, c.Inspector, func(context.Context) (Worker, error) { return Inside{Judge: c.Inspector}, nil })
 }
 
-// next is a worker that looks at images from now on. Its start is nothing that an image has done.
+// next returns a worker that was not used yet. A failed start is not the fault of an image.
 func (c *Crew) next(ctx context.Context) (Worker, error) {
 	c.mu.Lock()
 	w := c.first

@@ -1,8 +1,8 @@
-// Package catalog keeps the results of scans in an SQLite file: what is known of each file, so that an unchanged one is
-// not read again, and what each image was when, so that a run can tell what is new. Its tables are documented in
+// Package catalog keeps the results of scans in an SQLite file: the last result of each file, so that an unchanged one
+// is not read again, and the state of each image, so that a run knows what is new. Its tables are documented in
 // docs/catalog.md.
 //
-// What is finished is on the disk within a second, whatever happens to the process. Any number of processes may use one
+// A result is on the disk within a second, even if the process is killed then. Any number of processes may use one
 // catalogue.
 package catalog
 
@@ -20,15 +20,13 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// Settings are what results depend on beside the files. Results found with others are compared with, and not used
-// again.
+// Settings are the options that results depend on. Results found with others are compared with, and not used again.
 type Settings struct {
 	Version string // of trueup
 	Options string // boundary, storage and so on, as one line
 }
 
-// patience is how long another process may hold the catalogue before that is an error. A scan holds it for
-// milliseconds.
+// patience bounds how long another process may hold the catalogue. A scan holds it for milliseconds.
 const patience = time.Minute
 
 // Catalog is an open catalogue. Its methods, and those of its runs, may be called at the same time.
@@ -42,11 +40,11 @@ type Catalog struct {
 	db   *sql.DB
 	conn *sql.Conn // the only one
 	sql  prepared
-	runs []*Run // whose results may wait to be written
+	runs []*Run // with results that may wait to be written
 }
 
 // Open opens a catalogue, and makes it when the file does not exist or is empty. A file that is anything else is
-// refused and stays as it is. Every error says what to do, with the file's name before it.
+// refused and stays as it is. Every error begins with the file's name and has a remedy.
 func Open(path string, s Settings) (*Catalog, error) {
 	return open(path, s, sys.SharesMemory, patience)
 }
@@ -68,7 +66,7 @@ func open(path string, s Settings, shares func(folder string) (bool, error), pat
 	return c, nil
 }
 
-// Close writes what is left and closes the catalogue. A run that was not finished counts as killed.
+// Close writes the results that wait and closes the catalogue. A run that was not finished counts as killed.
 func (c *Catalog) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +98,7 @@ func (c *Catalog) connect(shares func(folder string) (bool, error)) (err error) 
 	return c.patiently(func() error { return c.configure(ctx, shares) })
 }
 
-// configure sets what holds for this connection, and how the file is kept consistent.
+// configure sets the options of this connection, and how the file is kept consistent.
 func (c *Catalog) configure(ctx context.Context, shares func(folder string) (bool, error)) error {
 	// A write-ahead log needs shared memory (https://www.sqlite.org/wal.html: "WAL does not work over a network
 	// filesystem"). On any other file system the rollback journal is used, which needs locks only.
@@ -110,7 +108,7 @@ func (c *Catalog) configure(ctx context.Context, shares func(folder string) (boo
 	}
 	pragmas := []string{
 		fmt.Sprintf("busy_timeout = %d", c.patience.Milliseconds()),
-		"trusted_schema = OFF", "cell_size_check = ON", // the file may come from a stranger
+		"trusted_schema = OFF", "cell_size_check = ON", // the file is untrusted
 		"temp_store = MEMORY",
 		"cache_size = -8192",  // 8 MiB
 		"synchronous = EXTRA", // a commit is on the disk before it returns, also in a journal's folder
@@ -167,7 +165,7 @@ func (c *Catalog) begin(ctx context.Context, s Settings) error {
 	return c.conn.QueryRowContext(ctx, find, s.Version, s.Options).Scan(&c.settings)
 }
 
-// transaction does f with the only right to write. Nothing of it stays when f or the end fails.
+// transaction runs f with the exclusive right to write. It is rolled back if f or the commit fails.
 func (c *Catalog) transaction(ctx context.Context, f func() error) error {
 	if _, err := c.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return err
@@ -183,8 +181,8 @@ func (c *Catalog) transaction(ctx context.Context, f func() error) error {
 	return err
 }
 
-// patiently does f again while another process is in the way: SQLite waits by itself for most locks, and gives up at
-// once where it could wait for ever.
+// patiently repeats f while another process has the lock: SQLite waits for most locks, but gives up at once if it could
+// wait for ever.
 func (c *Catalog) patiently(f func() error) error {
 	const pause = 20 * time.Millisecond
 	for end := time.Now().Add(c.patience); ; time.Sleep(pause) {

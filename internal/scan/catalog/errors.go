@@ -11,7 +11,7 @@ import (
 	"github.com/trueup/trueup/internal/sys"
 )
 
-// ErrForeign marks the error of a file that is something else than a catalogue. It was not written to.
+// ErrForeign marks the error of a file that is no catalogue. It was not written to.
 var ErrForeign = errors.New("not a catalogue")
 
 // foreign puts ErrForeign into an error without a word.
@@ -20,7 +20,7 @@ type foreign struct{ error }
 func (f foreign) Unwrap() error      { return f.error }
 func (foreign) Is(target error) bool { return target == ErrForeign }
 
-// moveAway is what helps where a catalogue cannot be mended.
+// moveAway is the remedy for a catalogue that cannot be repaired.
 const moveAway = "move it away, and the next scan makes a new one"
 
 const (
@@ -28,7 +28,7 @@ const (
 	noDatabase = "no catalogue, and no SQLite database at all: name another file"
 )
 
-// advice says what a result code of SQLite means to the user, and what to do (https://www.sqlite.org/rescode.html).
+// advice lists the meaning of result codes of SQLite, with a remedy (https://www.sqlite.org/rescode.html).
 var advice = map[int]string{
 	sqlite3.SQLITE_NOTADB:   noDatabase,
 	sqlite3.SQLITE_CORRUPT:  "damaged: save what can be read (sqlite3 FILE .recover), then " + moveAway,
@@ -53,7 +53,7 @@ type failure struct {
 func (f *failure) Error() string { return f.text }
 func (f *failure) Unwrap() error { return f.err }
 
-// fail names the catalogue in front of what went wrong, and says what to do. It is one line.
+// fail makes one line of an error: the catalogue, the problem, and the remedy.
 func (c *Catalog) fail(err error) error {
 	if err == nil {
 		return nil
@@ -84,7 +84,7 @@ func (c *Catalog) fail(err error) error {
 	return err
 }
 
-// obstacle is why the file or its folder cannot be written, as the kernel says it.
+// obstacle returns why the file or its folder cannot be written, in the words of the kernel.
 func (c *Catalog) obstacle() error {
 	if err := sys.MayChange(c.file); err != nil {
 		return err
@@ -103,7 +103,7 @@ func resultCode(err error) (code int, ok bool) {
 	return e.Code(), true
 }
 
-// busy tells that another process was in the way.
+// busy reports whether another process had the lock.
 func busy(err error) bool {
 	code, ok := resultCode(err)
 	return ok && (code&0xff == sqlite3.SQLITE_BUSY || code&0xff == sqlite3.SQLITE_LOCKED)

@@ -9,20 +9,19 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// Known is what a scan has found of a file.
+// Known is the result of a file.
 type Known struct {
-	Ident  []byte         // what the file is, in words of the scan
+	Ident  []byte         // identity of the file, in the form of the scan
 	Image  *results.Image // nil for a file that is no image of its own
-	Beside string         // what the result depended on in the folder, in words of the scan
+	Beside string         // files around it that the result depends on, in the form of the scan
 
 	id     int64
 	change results.Change
 }
 
-// Lookup gives what is known of the file with an absolute path and these numbers, when it was found with the settings
-// of this catalogue and may be used again. It compares the one file: that the others of Image.Files are Unchanged, and
-// that what lies Beside them is, only the caller can see. Image is as it was saved: its Path is that of an earlier
-// command line.
+// Lookup returns the result of the file with an absolute path and these numbers, if it was found with the settings of
+// this catalogue and may be used again. It compares the one file: that the others of Image.Files are Unchanged, and
+// those Beside them, is for the caller to check. Image is as it was saved: its Path is that of an earlier command line.
 func (r *Run) Lookup(path string, f results.File) (k Known, ok bool, err error) {
 	k, packed, sum, ok, err := r.lookup(path, f)
 	if err != nil || !ok || packed == nil {
@@ -36,7 +35,7 @@ func (r *Run) Lookup(path string, f results.File) (k Known, ok bool, err error) 
 	return k, true, nil
 }
 
-// lookup gives a row: packed is the JSON of its image, nil for a file that is not one, and sum its digest.
+// lookup returns a row: packed is the JSON of its image, nil for a file that is not one, and sum its digest.
 func (r *Run) lookup(path string, f results.File) (k Known, packed, sum []byte, ok bool, err error) {
 	c := r.c
 	c.mu.Lock()
@@ -67,8 +66,8 @@ func (r *Run) lookup(path string, f results.File) (k Known, packed, sum []byte, 
 	return k, packed, sum, true, nil
 }
 
-// Reuse notes that a result that Lookup gave was used again. The change is Same, unless no one has read a report of the
-// run that found the result.
+// Reuse notes that a result that Lookup gave was used again. The change is Same, unless the run that found the result
+// made no report.
 func (r *Run) Reuse(path string, k Known) (results.Change, error) {
 	c := r.c
 	c.mu.Lock()
@@ -79,8 +78,8 @@ func (r *Run) Reuse(path string, k Known) (results.Change, error) {
 	return k.change, r.put(entry{path: path, reuse: true, id: k.id, image: k.Image != nil})
 }
 
-// Save keeps what was found of a file with an absolute path and numbers from before it was read, and returns, and notes
-// in the image, how that differs from what was last reported of this path. It is on the disk within a second.
+// Save keeps the result of a file with an absolute path and numbers from before it was read, and returns, and notes in
+// the image, how that differs from what was last reported of this path. It is on the disk within a second.
 func (r *Run) Save(path string, f results.File, k Known) (results.Change, error) {
 	e, err := r.entry(path, f, k)
 	if err != nil {
@@ -104,7 +103,7 @@ func (r *Run) Save(path string, f results.File, k Known) (results.Change, error)
 	return change, r.put(e)
 }
 
-// prior is what the catalogue has of a path.
+// prior is the state of a path in the catalogue.
 type prior struct {
 	id       int64 // 0: nothing
 	image    bool
@@ -113,7 +112,7 @@ type prior struct {
 	ended    bool   // that run has ended too
 }
 
-// base is what the next result is compared with.
+// base returns the digest that the next result is compared with.
 func (p prior) base() []byte {
 	if p.ended {
 		return p.digest

@@ -18,7 +18,7 @@ type lostImage struct {
 	row  *results.Image
 }
 
-// Removed gives the images below the paths of this run that the catalogue knows and this run has not seen, and marks
+// Removed returns the images below the paths of this run that the catalogue knows and this run has not seen, and marks
 // them as gone. It is to be asked when all of the paths were walked, before Finish. there reports whether a path still
 // exists: an image that was only left out this time is not removed. A row has the absolute path, the format and the
 // sizes. The catalogue can be used between two rows.
@@ -43,7 +43,7 @@ func (r *Run) Removed(there func(path string) bool) iter.Seq2[*results.Image, er
 	}
 }
 
-// missing gives the images at or below root, in the order of their paths.
+// missing returns the images at or below root, in the order of their paths.
 func (r *Run) missing(root string) (out []lostImage, err error) {
 	c := r.c
 	c.mu.Lock()
@@ -72,7 +72,7 @@ func (r *Run) missing(root string) (out []lostImage, err error) {
 	return out, c.fail(errors.Join(rows.Err(), rows.Close()))
 }
 
-// markGone notes that images are gone. What was known of their files is worth nothing when they come back.
+// markGone notes that images are gone. Results of their files no longer hold if they come back.
 func (r *Run) markGone(images []lostImage) error {
 	if len(images) == 0 {
 		return nil

@@ -15,18 +15,17 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// maxResult is how long the JSON of one image may be. An image with a longer one is noted, and read again by the next
-// run.
+// maxResult bounds the JSON of one image. An image with a longer one is noted, and read again by the next run.
 const maxResult = 32 << 20
 
-// Unchanged reports whether a file is what it was: the same size, inode and times. The device does not count, since its
+// Unchanged reports whether a file is unchanged: the same size, inode and times. The device does not count, since its
 // number is another one after a restart for network file systems, Btrfs and LVM; a clone of a whole file system that
 // has the same inodes and times has the same files too.
 func Unchanged(a, b results.File) bool {
 	return a.Size == b.Size && a.Inode == b.Inode && a.Modified == b.Modified && a.Changed == b.Changed
 }
 
-// settled reports whether what was read of a file is sure to be what its numbers stand for. Time stamps advance in
+// settled reports whether the numbers of a file surely stand for the bytes that were read. Time stamps advance in
 // steps, so that a file may change twice under one of them: numbers count only when they are older than the run by more
 // than a step. That is 10 ms on Linux at most (one tick at 100 Hz), and 2 s where stamps have whole seconds.
 func settled(f results.File, started time.Time) bool {
@@ -44,7 +43,7 @@ type stored struct {
 	Names [][]byte `json:"name_bytes"`
 }
 
-// encode is the whole row of an image, without what holds for one run only.
+// encode returns the whole row of an image, without the fields of a single run.
 func encode(i *results.Image) ([]byte, error) {
 	row := *i
 	row.Change, row.Read, row.Accepted = "", 0, nil
@@ -67,7 +66,7 @@ func encode(i *results.Image) ([]byte, error) {
 	return deflate(raw)
 }
 
-// decode gives an image back. ok is false for what is no row of an image: the file is the user's, and may be damaged.
+// decode returns an image. ok is false for bytes that are no row of an image: the file is untrusted.
 func decode(packed []byte) (i *results.Image, ok bool) {
 	raw, err := inflate(packed)
 	if err != nil {
@@ -110,10 +109,10 @@ func inflate(packed []byte) ([]byte, error) {
 	return raw, err
 }
 
-// digest stands for what a user cares about in a result. Two results with the same digest are the same, whoever found
-// them: state, verdict, format, sizes, the class of the error, each file (name, size, inode, time of the last write),
-// and each disk with the places, kinds, contents and verdicts of its partitions. Findings, plans, costs and texts are
-// not in it, since a new version words them anew.
+// digest returns a hash of the facts of a result that matter to users. Results with the same digest are the same:
+// state, verdict, format, sizes, the class of the error, each file (name, size, inode, time of the last write), and
+// each disk with the places, kinds, contents and verdicts of its partitions. Findings, plans, costs and texts are not
+// in it, since a new version words them anew.
 func digest(i *results.Image) []byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q %q %q %q %d %q %q\n", i.State, i.Verdict, i.Content, i.Format, i.Subformat, i.Size,
@@ -138,7 +137,7 @@ func code(e *report.Error) string {
 	return e.Code
 }
 
-// content is the kind and the label of the volume in a partition.
+// content returns the kind and the label of the volume in a partition.
 func content(p report.Partition) (kind, label string) {
 	if p.Volume == nil {
 		return "", ""

@@ -11,8 +11,8 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// Run is one scan. What it finds is compared with what the last run left that has ended: of a run that was killed no
-// one has read a report.
+// Run is one scan. Its results are compared with those of the last run that has ended: a run that was killed made no
+// report.
 type Run struct {
 	// Since is when the last run ended, as RFC 3339; empty when none has.
 	Since string
@@ -96,7 +96,7 @@ func inOne(roots map[string]bool, p string) bool {
 // below is what the paths of all files in a folder begin with.
 func below(root string) string { return strings.TrimSuffix(root, "/") + "/" }
 
-// Finish ends the run with its sum. What was not seen by a run that is complete, and is no image, is forgotten.
+// Finish ends the run with its sum. A complete run deletes the files that it has not seen and that are no images.
 func (r *Run) Finish(s *results.Summary) error {
 	c := r.c
 	c.mu.Lock()
@@ -138,7 +138,7 @@ func (r *Run) end(ctx context.Context, s *results.Summary) error {
 	return err
 }
 
-// forget deletes what is known of files that were no images and that this run has not met. Their rows would pile up.
+// forget deletes the files that were no images and that this run has not met. Their rows would pile up.
 func (r *Run) forget(ctx context.Context) error {
 	for _, root := range r.paths {
 		_, err := r.c.conn.ExecContext(ctx, `DELETE FROM file WHERE is_image = 0 AND last_run < ?1 AND `+inside+`

@@ -25,7 +25,7 @@ func statements() []string {
 	return strings.Split(strings.TrimSuffix(strings.TrimSpace(schema), ";"), ";\n\n")
 }
 
-// marks are what a database says about itself.
+// marks identify a database.
 type marks struct {
 	application, version int
 	objects              int // tables, views and so on
@@ -37,8 +37,8 @@ func readMarks(ctx context.Context, c *sql.Conn) (m marks, err error) {
 	return m, err
 }
 
-// settle makes the tables where there are none, and refuses what is no catalogue. Two runs may do it at once, so it
-// looks again when it has the lock.
+// settle makes the tables where there are none, and refuses another database. Two runs may do it at once, so it looks
+// again when it has the lock.
 func (c *Catalog) settle(ctx context.Context) error {
 	m, err := readMarks(ctx, c.conn)
 	if err != nil {
@@ -75,8 +75,8 @@ func (c *Catalog) create(ctx context.Context) error {
 	return nil
 }
 
-// compareSchema makes sure that the statements of this program mean what they say. Views and indexes that the user has
-// added do no harm; a trigger would.
+// compareSchema refuses a database with other tables or a trigger. Views and indexes that the user has added do no
+// harm.
 func (c *Catalog) compareSchema(ctx context.Context) error {
 	rows, err := c.conn.QueryContext(ctx, `SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL`)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 // ended reports whether the run is over that has written the last result of image i.
 const ended = `(SELECT finished IS NOT NULL FROM run WHERE run.id = i.result_run)`
 
-// lost selects the images that no run has seen since run ?1 began, and those of which a run has said so that was killed
-// before it could tell anybody.
+// lost selects the images that no run has seen since run ?1 began, and those that a run has found lost which was killed
+// before its report.
 const lost = `((i.digest IS NOT NULL AND i.last_run < ?1) OR (i.digest IS NULL AND i.reported IS NOT NULL AND i.result_run <> ?1 AND NOT ` + ended + `))`
 
 // prepared are the statements that run once or more for each file.

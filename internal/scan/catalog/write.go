@@ -10,15 +10,15 @@ import (
 	"github.com/trueup/trueup/internal/scan/results"
 )
 
-// What is saved waits for others, so that many have one transaction: at most so many, so many bytes of JSON, and so
-// long. A crowd of other processes can add the time for which they hold the catalogue.
+// Results wait, so that many share one transaction: bounded by number, bytes of JSON and time. A crowd of other
+// processes can add the time for which they hold the catalogue.
 const (
 	maxBatch = 256
 	maxBytes = 8 << 20
 	maxWait  = 200 * time.Millisecond
 )
 
-// queue is what waits to be written.
+// queue holds the results that wait to be written.
 type queue struct {
 	entries []entry
 	done    map[string]bool // paths of entries
@@ -65,7 +65,7 @@ func (r *Run) entry(path string, f results.File, k Known) (e entry, err error) {
 	return e, nil
 }
 
-// describe fills the columns that people ask for.
+// describe fills the columns for users' queries.
 func (e *entry) describe(i *results.Image) {
 	e.digest = digest(i)
 	var class, cost, failure, message any
@@ -90,7 +90,7 @@ func (e *entry) describe(i *results.Image) {
 	}
 }
 
-// null is an empty text as a column without a value.
+// null returns no value for an empty text.
 func null(s string) any {
 	if s == "" {
 		return nil
@@ -116,14 +116,14 @@ func (r *Run) put(e entry) error {
 	return nil
 }
 
-// tick writes what nothing else has written in time. The next call of the run returns its error.
+// tick writes the results that have waited long enough. The next call of the run returns its error.
 func (r *Run) tick() {
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
 	_ = r.flush()
 }
 
-// settle writes what waits when a path is among it. The lock is held.
+// settle writes the results that wait if a path is among them. The lock is held.
 func (r *Run) settle(path string) error {
 	if r.queue.done[path] {
 		return r.flush()
@@ -131,7 +131,7 @@ func (r *Run) settle(path string) error {
 	return nil
 }
 
-// flush writes what waits, all of it or, with an error, nothing. The lock is held.
+// flush writes all results that wait, or none with an error. The lock is held.
 func (r *Run) flush() error {
 	q := &r.queue
 	if q.timer != nil {

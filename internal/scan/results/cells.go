@@ -11,10 +11,10 @@ import (
 
 const ellipsis = "…"
 
-// cells is how many of them a text without escape sequences takes.
+// cells returns how many of them a text takes, without escape sequences.
 func cells(s string) int { return text.StringWidthWithoutEscSequences(s) }
 
-// tail is the longest end of s that fits into n cells.
+// tail returns the longest end of s that fits into n cells.
 func tail(s string, n int) string {
 	for over := cells(s) - n; over > 0 && s != ""; {
 		r, size := utf8.DecodeRuneInString(s)
@@ -24,8 +24,8 @@ func tail(s string, n int) string {
 	return s
 }
 
-// shorten makes a path fit into n cells; 0 is no limit. It gives up the middle: the name of the file stays as long as
-// it fits, and of a name that does not, beginning and end.
+// shorten makes a path fit into n cells; 0 is no limit. It drops the middle: the name of the file stays as long as it
+// fits, and of a name that does not, beginning and end.
 func shorten(path string, n int) string {
 	if n <= 0 || cells(path) <= n {
 		return path

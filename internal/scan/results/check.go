@@ -16,9 +16,9 @@ const (
 	maxItems = 1 << 17  // of one list
 )
 
-// Check tells what is wrong with a row that comes from outside: from a worker, which may have been taken over by the
-// image that it read, or from a catalogue of another user. What has passed can be summed and shown. Texts are not
-// judged by what they say: each report escapes them.
+// Check returns what is wrong with a row from outside: from a worker, which an image may have taken over, or from the
+// catalogue of another user. A row that passes can be summed and shown. The contents of texts are not judged: each
+// report escapes them.
 func (i *Image) Check() error {
 	if i.Origin != (report.Origin{Schema: report.Schema, Command: Command}) || i.Event != imageEvent {
 		return fmt.Errorf("a row that is %.32q of %.32q in %.32q, want %q of %q in %q", i.Event, i.Command, i.Schema,
@@ -45,8 +45,8 @@ func (i *Image) Check() error {
 	return errors.Join(c.errs...)
 }
 
-// checkState requires what readers of a row take for granted: a judged one has a format and no error, and all of its
-// disks that could be read have a verdict.
+// checkState requires what readers of a row rely on: a judged one has a format and no error, and all of its disks that
+// could be read have a verdict.
 func (i *Image) checkState() error {
 	switch i.State {
 	case Failed, Orphan, Packed:
@@ -69,7 +69,7 @@ func (i *Image) checkState() error {
 	return nil
 }
 
-// checker collects what is wrong, a few of it.
+// checker collects the first few problems.
 type checker struct{ errs []error }
 
 const maxWrong = 4
@@ -102,7 +102,7 @@ func (c *checker) numbers(numbers ...int64) {
 	}
 }
 
-// file requires a name in the folder of the image: what is known of an image is held against the files that it names.
+// file requires a name in the folder of the image, since results of an image are compared with the files that it names.
 func (c *checker) file(f File) {
 	if f.Name == "" || f.Name == "." || f.Name == ".." || strings.ContainsAny(f.Name, "/\x00") {
 		c.wrong("the file %.64q, want a name in the folder of the image", f.Name)
@@ -140,7 +140,7 @@ func (c *checker) verdict(v align.Verdict) {
 	}
 }
 
-// content requires that a disk has a verdict or says why not.
+// content requires that a disk has a verdict or the reason for none.
 func (c *checker) content(d *Disk) {
 	if (d.Verdict == align.NothingToJudge) != (d.Content != "") ||
 		d.Content != "" && !slices.Contains(align.Contents, d.Content) {
@@ -203,7 +203,7 @@ func (c *checker) volume(v *report.Volume) {
 	}
 }
 
-// remedy checks what a disk has on an aligned copy.
+// remedy checks the fields of a disk about an aligned copy.
 func (c *checker) remedy(d *Disk) {
 	if a := d.Advice; a != nil {
 		c.list("findings", len(a.Unmended), a.Unmended == nil)

@@ -25,7 +25,7 @@ type column struct {
 
 const verdictColumn = "verdict"
 
-// columns are all that the table can have. What to do first, and how bad it is, stay longest.
+// columns returns all columns of the table. Rank and verdict stay longest.
 func columns(s *Summary) []column {
 	out := []column{
 		{head: "#", right: true, keep: 10, cell: rankCell},
@@ -49,10 +49,10 @@ func columns(s *Summary) []column {
 
 const (
 	between  = "  " // two columns
-	leastFor = 16   // cells that a path wants at least; below that, its folder says nothing
+	leastFor = 16   // cells that a path wants at least; below that, its folder is useless
 )
 
-// fit chooses the columns that leave room for the paths, and says how much; 0 is no limit.
+// fit chooses the columns that leave room for the paths, and returns that room; 0 is no limit.
 func fit(all []column, images []*Image, width int) (chosen []column, path int) {
 	longest := cells("path")
 	for n := range all {
@@ -81,7 +81,7 @@ func fit(all []column, images []*Image, width int) (chosen []column, path int) {
 	}
 }
 
-// word is what came of an image, in a word or two.
+// word returns the result of an image in a word or two.
 func (i *Image) word(boundary int64) string {
 	switch i.State {
 	case Failed:
@@ -100,7 +100,7 @@ func (i *Image) word(boundary int64) string {
 	return verdictWord(i.Verdict, boundary)
 }
 
-// contentWord is what there is instead of something to judge.
+// contentWord returns why there is nothing to judge.
 func contentWord(c align.Content) string {
 	switch c {
 	case align.Blank:
@@ -161,7 +161,7 @@ func rankCell(i *Image) string {
 	return strconv.Itoa(i.Priority.Rank)
 }
 
-// judged are the partitions that have a verdict, of all disks.
+// judged returns the partitions of all disks that have a verdict.
 func (i *Image) judged() (out []report.Partition) {
 	for _, d := range i.Disks {
 		for _, p := range d.Partitions {
@@ -186,7 +186,7 @@ func offCell(i *Image) string {
 	return fmt.Sprintf("%d/%d", off, len(all))
 }
 
-// startCell is the start that is on the smallest power of two.
+// startCell returns the start with the least alignment.
 func startCell(i *Image) string {
 	all := i.judged()
 	if len(all) == 0 {

@@ -11,13 +11,13 @@ import (
 
 // Copies finds the images off the boundary that seem to have their aligned copy beside them: another one would be
 // refused, since its name is taken. A copy has the name that Priority.Command gives it, the same disk identifiers and
-// partitions, of which none is off, and was written after SOURCE was. Whether it has every byte, verify knows.
+// partitions, of which none is off, and was written after SOURCE was. Only verify proves every byte.
 type Copies struct {
 	due     map[string]due  // by the path of the copy
 	aligned map[string]pair // images that may be copies, by path
 }
 
-// pair is what an image and its copy have in common, or nearly so.
+// pair is compared between an image and its copy.
 type pair struct {
 	disks   string
 	size    int64
@@ -30,7 +30,7 @@ type due struct {
 	copies, grows int64 // bytes, as in FixSum
 }
 
-// NewCopies knows no image.
+// NewCopies returns an empty Copies.
 func NewCopies() *Copies { return &Copies{due: map[string]due{}, aligned: map[string]pair{}} }
 
 // Add takes a row, in any order.
@@ -56,7 +56,7 @@ func (c *Copies) has(dest string, d due) bool {
 	return ok && x.disks == d.disks && x.size >= d.size && x.written >= d.written
 }
 
-// Settle takes what is copied out of what is left to do. images are those that are shown.
+// Settle takes the images with a copy out of the work that is left. images are those that are shown.
 func (c *Copies) Settle(s *Summary, images []*Image) {
 	for dest, d := range c.due {
 		if !c.has(dest, d) {
@@ -77,7 +77,7 @@ func (c *Copies) Settle(s *Summary, images []*Image) {
 	}
 }
 
-// disks tells the disks of an image from others by what a copy keeps of them; empty where they have no identifiers.
+// disks identifies the disks of an image by the facts that a copy keeps; empty if they have no identifiers.
 func (i *Image) disks() string {
 	var b strings.Builder
 	for _, d := range i.Disks {
@@ -94,7 +94,7 @@ func (i *Image) disks() string {
 	return b.String()
 }
 
-// written is when the first and the last of the files of an image were written, in nanoseconds since 1970.
+// written returns when the first and the last file of an image were written, in nanoseconds since 1970.
 func (i *Image) written() (first, last int64) {
 	for n, f := range i.Files {
 		if n == 0 {
@@ -105,13 +105,13 @@ func (i *Image) written() (first, last int64) {
 	return first, last
 }
 
-// copiedText says where the copy is, and how to be sure of it.
+// copiedText returns the place of the copy, and the command that proves it.
 func (i *Image) copiedText() string {
 	return "copy: " + i.Copied + " (aligned); to prove it: trueup verify " + report.ShellQuote(i.ExactPath()) + " " +
 		report.ShellQuote(i.Copied)
 }
 
-// command makes the copy; it is empty where no copy is to be made.
+// command returns the command that makes the copy, empty if none is to be made.
 func (i *Image) command() string {
 	if i.Priority == nil || i.Copied != "" {
 		return ""

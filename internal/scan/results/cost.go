@@ -15,7 +15,7 @@ func NewCost(l *layout.Layout, boundary int64, s align.Storage) (out *Cost) {
 			continue
 		}
 		i := align.ImpactOf(p, s)
-		// Of() is a fraction; a tenth of a percent is what a reader needs.
+		// Of() is a fraction; a tenth of a percent is enough.
 		more := math.Round(1000*(i.Of(i.Block).Random.More()-1)) / 10
 		if out == nil || more > out.More {
 			out = &Cost{Storage: s.Name, Block: s.Block, Partition: p.Number, More: more, Text: i.Text()}

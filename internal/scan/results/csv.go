@@ -17,8 +17,8 @@ import (
 var csvFormat = Format{Name: "csv", Write: func(w io.Writer, r *Report) error { return CSV(w, r.Images) }}
 
 // CSV writes a row for each partition as RFC 4180 has it, and one for each disk or image that has none, so that none is
-// lost. What the columns mean stands in docs/scan-reports.md. Texts are escaped for a terminal and never read as
-// formulas; numbers are plain.
+// lost. docs/scan-reports.md explains the columns. Texts are escaped for a terminal and never read as formulas; numbers
+// are plain.
 func CSV(w io.Writer, images []*Image) error {
 	b := bufio.NewWriter(w)
 	out := csv.NewWriter(b)
@@ -46,7 +46,7 @@ func CSV(w io.Writer, images []*Image) error {
 	return b.Flush()
 }
 
-// csvRow is what a row speaks of. There may be no disk or no partition.
+// csvRow is the subject of a row. There may be no disk or no partition.
 type csvRow struct {
 	*Image
 	disk *Disk
@@ -123,7 +123,7 @@ var csvColumns = []csvColumn{
 	{"copied_to", func(r csvRow) string { return cell(r.Copied) }},
 }
 
-// of makes an empty cell of what is not there.
+// of makes an empty cell of an absent value.
 func of[T any](find func(csvRow) *T, value func(*T) string) func(csvRow) string {
 	return func(r csvRow) string {
 		if t := find(r); t != nil {
@@ -149,7 +149,7 @@ func ofPart(value func(*report.Partition) string) func(csvRow) string {
 	return of(func(r csvRow) *report.Partition { return r.part }, value)
 }
 
-// ofVolume is of the partition's, or of the disk's that has no partitions.
+// ofVolume returns cells of the partition's volume, or the disk's if it has no partitions.
 func ofVolume(value func(*report.Volume) string) func(csvRow) string {
 	return of(func(r csvRow) *report.Volume {
 		switch {
@@ -162,7 +162,7 @@ func ofVolume(value func(*report.Volume) string) func(csvRow) string {
 	}, value)
 }
 
-// failure is why there is no verdict on the disk or the image.
+// failure returns why there is no verdict on the disk or the image.
 func (r csvRow) failure() report.Error {
 	switch {
 	case r.disk != nil && r.disk.Error != nil:
@@ -173,7 +173,7 @@ func (r csvRow) failure() report.Error {
 	return report.Error{}
 }
 
-// content is that of the disk where there is nothing to judge, or of a package without a disk.
+// content returns that of the disk if there is nothing to judge, or of a package without a disk.
 func (r csvRow) content() align.Content {
 	if r.disk != nil {
 		return r.disk.Content
@@ -181,7 +181,7 @@ func (r csvRow) content() align.Content {
 	return r.Content
 }
 
-// finding is the first on the image as a whole.
+// finding returns the first on the image as a whole.
 func (r csvRow) finding() string {
 	if len(r.Findings) == 0 {
 		return ""
@@ -210,7 +210,7 @@ func (d *Disk) grows() string {
 	return number(d.Fix.NewSize - d.Fix.OldSize)
 }
 
-// hindrances are why no aligned copy of the disk can be made, as things are.
+// hindrances returns why no aligned copy of the disk can be made now.
 func (d *Disk) hindrances() []align.Finding {
 	switch {
 	case d.Error != nil:
@@ -235,7 +235,7 @@ func hundredths(n float64) string { return strconv.FormatFloat(math.Round(n*100)
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// known is a number of which 0 says that it is absent.
+// known prints a number, of which 0 means that it is absent.
 func known(n int64) string {
 	if n == 0 {
 		return ""
@@ -243,8 +243,7 @@ func known(n int64) string {
 	return number(n)
 }
 
-// formulaStarts are what a spreadsheet takes for the start of a formula, in both widths. HOSTILE T68; TAB and CR are
-// escaped.
+// formulaStarts begin a formula in a spreadsheet, in both widths. HOSTILE T68; TAB and CR are escaped.
 const formulaStarts = "=+-@\uff1d\uff0b\uff0d\uff20"
 
 // cell makes a text fit for a cell: control characters are escaped, and in front of what a spreadsheet could take for a
@@ -260,7 +259,7 @@ func cell(s string) string {
 		case begins && strings.ContainsRune(formulaStarts, r):
 			b.WriteByte('\'')
 			begins = false
-		case r != ' ' && r != '"': // they do not hide what follows
+		case r != ' ' && r != '"': // they do not hide the next one
 			begins = false
 		}
 		b.WriteRune(r)

@@ -16,7 +16,7 @@ import (
 // path. Leading "./" and doubled slashes count in neither. "lib/**" matches whatever lies in lib, and not lib itself.
 type Glob struct {
 	pattern string
-	last    string // what every match ends with: most paths are rejected by their last characters
+	last    string // every match ends with it: most paths are rejected by their last characters
 	name    bool   // it is matched against the last name of a path
 }
 
@@ -31,7 +31,7 @@ type GlobError struct {
 
 func (e *GlobError) Error() string { return fmt.Sprintf("character %d: %s", e.Off+1, e.Text) }
 
-// ParseGlob makes a glob of its text. An error is a *GlobError.
+// ParseGlob parses a glob. An error is a *GlobError.
 func ParseGlob(s string) (*Glob, error) {
 	switch {
 	case s == "":

@@ -41,8 +41,8 @@ func HTML(w io.Writer, s *Summary, images []*Image) error {
 	return nil
 }
 
-// parsedPage is the page with style and script in their places. They are templates too, so that what is ours gets into
-// the page by the same way as everything else, and no value is ever declared safe.
+// parsedPage is the page with style and script in their places. They are templates too, so that no value has to be
+// declared safe.
 var parsedPage = sync.OnceValue(func() *template.Template {
 	t := template.Must(template.New("page").Parse(htmlPage))
 	template.Must(t.New("style").Parse(htmlStyle))
@@ -58,7 +58,7 @@ var policy = sync.OnceValue(func() string {
 		"'; base-uri 'none'; form-action 'none'"
 })
 
-// inlineHash is the hash of the text between the tags of an element.
+// inlineHash returns the hash of the text between the tags of an element.
 func inlineHash(name string) string {
 	var b bytes.Buffer
 	if err := parsedPage().ExecuteTemplate(&b, name, nil); err != nil {
@@ -87,7 +87,8 @@ type choice struct {
 	Count     int
 }
 
-// choices counts what rows have, in the order of keys, or sorted where there are none. What no row has is left out.
+// choices counts what rows have, in the order of keys, or sorted where there are none. Choices without a row are left
+// out.
 func choices(counts map[string]int, keys []string, words map[string]string) (out []choice) {
 	if keys == nil {
 		for k := range counts {

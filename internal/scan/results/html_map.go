@@ -20,7 +20,7 @@ func (p percent) String() string {
 	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(float64(p), 'f', 3, 64), "0"), ".") + "%"
 }
 
-// share is n of total; both are at least 0.
+// share returns n of total; both are at least 0.
 func share(n, total int64) percent {
 	if total <= 0 {
 		return 0
@@ -69,7 +69,7 @@ type htmlPart struct {
 	Labels      []string
 }
 
-// Limits of what is drawn of a disk.
+// Limits of the picture of a disk.
 const (
 	maxParts  = 64
 	maxLenses = 4
@@ -108,7 +108,7 @@ func newHTMLDisk(d Disk) htmlDisk {
 	return h
 }
 
-// worstParts are all partitions, or the first of those that matter most, in their order.
+// worstParts returns all partitions, or the most important ones in their order.
 func worstParts(parts []report.Partition) []report.Partition {
 	if len(parts) <= maxParts {
 		return parts
@@ -165,7 +165,7 @@ func newHTMLPart(p report.Partition) htmlPart {
 	return h
 }
 
-// typeOf is the name of a type where it has one: GUIDs tell readers nothing.
+// typeOf returns the name of a type if it has one, since GUIDs mean nothing to readers.
 func typeOf(p report.Partition) string {
 	if p.TypeName != "" {
 		return p.TypeName
@@ -173,7 +173,8 @@ func typeOf(p report.Partition) string {
 	return p.Type
 }
 
-// boxes are the partitions to scale, extended ones below the others. What a broken table puts behind the end is cut.
+// boxes are the partitions to scale, extended ones below the others. Partitions of a broken table are cut at the end of
+// the disk.
 func boxes(d Disk, parts []report.Partition) []box {
 	var under, over []box
 	for _, p := range parts {
@@ -194,7 +195,7 @@ func boxes(d Disk, parts []report.Partition) []box {
 	return append(under, over...)
 }
 
-// lenses shows the starts that are off, one for each way to be off, and takes from the findings what it says itself.
+// lenses shows the starts that are off, one for each way to be off, and removes these from the findings.
 func lenses(d Disk, parts []report.Partition, fs []align.Finding) ([]lens, []align.Finding) {
 	var out []lens
 	seen := map[[2]int64]bool{}

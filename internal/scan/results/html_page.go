@@ -46,7 +46,7 @@ type htmlNotes struct {
 	More  int
 }
 
-// maxNotes is how many places of one kind are listed: a folder without rights can have a million.
+// maxNotes bounds the places of one kind that are listed: a folder without rights can have a million.
 const maxNotes = 1000
 
 func newPage(s *Summary, images []*Image, policy string) htmlReport {
@@ -71,10 +71,10 @@ func newPage(s *Summary, images []*Image, policy string) htmlReport {
 	return p
 }
 
-// safe is what may be shown of a text from an image, a file name or the command line.
+// safe escapes a text from an image, a file name or the command line.
 func safe(s string) string { return report.SafeMessage(s) }
 
-// counted is a number and its noun: "1 image", "2 images".
+// counted prints a number and its noun: "1 image", "2 images".
 func counted(n int, noun string) string { return count(n, noun, noun+"s") }
 
 func htmlEmpty(s *Summary) string {
@@ -84,7 +84,7 @@ func htmlEmpty(s *Summary) string {
 	return "No image was found."
 }
 
-// htmlLead is the result in a few sentences.
+// htmlLead returns the result in a few sentences.
 func htmlLead(s *Summary) (out []string) {
 	off, judged, unknown := s.Misaligned+s.Below, s.Misaligned+s.Below+s.Aligned, s.unknown()
 	switch {
@@ -195,12 +195,12 @@ func htmlFacts(s *Summary) []fact {
 	return append(out, code, fact{"Made by", "trueup " + safe(s.Version)})
 }
 
-// finished says when the run ended and how long it took.
+// finished prints when the run ended and how long it took.
 func finished(s *Summary) string {
 	return moment(s.Finished) + ", after " + report.Seconds(s.Took)
 }
 
-// moment is a time for people; what is no time stays as it is.
+// moment prints a time for people, or a text as it is.
 func moment(s string) string {
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {

@@ -74,12 +74,12 @@ func tagsOf(i *Image) (out []string) {
 	return out
 }
 
-// size is a number of bytes: it prints as people read it, and has the exact number for who points at it.
+// size is a number of bytes: it prints rounded, and has the exact number for the tooltip.
 type size int64
 
 func (s size) String() string { return units.Format(int64(s)) }
 
-// Exact is the number itself.
+// Exact prints the number itself.
 func (s size) Exact() string { return strconv.FormatInt(int64(s), 10) + " bytes" }
 
 // htmlRow is one row and its details. All texts in it are safe.
@@ -100,7 +100,7 @@ type htmlRow struct {
 	MoreDisks    int
 }
 
-// Limits of what one row shows. trueup inspect shows the rest.
+// Limits of one row. trueup inspect shows the rest.
 const (
 	maxDisks    = 64 // of a package
 	maxFindings = 16 // of a disk
@@ -144,7 +144,7 @@ func newHTMLRow(i *Image) htmlRow {
 	return r
 }
 
-// more is a share of work that is too much, in percent.
+// more prints the share of extra work in percent.
 func more(percent float64) string {
 	switch {
 	case math.IsNaN(percent) || percent <= 0:
@@ -155,7 +155,7 @@ func more(percent float64) string {
 	return strconv.FormatFloat(math.Min(percent, 1e6), 'f', 0, 64) + " %"
 }
 
-// rowFacts are those that say more than the row itself.
+// rowFacts returns the facts that the row itself lacks.
 func rowFacts(i *Image) (out []fact) {
 	if n := len(i.Files); n > 1 || n == 1 && !strings.HasSuffix(i.Path, i.Files[0].Name) {
 		var names []string
@@ -195,7 +195,7 @@ func fromError(word string, e *report.Error) []htmlFinding {
 	return []htmlFinding{{word, safe(e.Code), safe(e.Message), ""}}
 }
 
-// fixText says what an aligned copy would be.
+// fixText describes the aligned copy.
 func fixText(d Disk) string {
 	f := d.Fix
 	if f == nil || len(f.Moves) == 0 {
@@ -217,7 +217,7 @@ func fixText(d Disk) string {
 	return text + "its disk keeps the size."
 }
 
-// sectorOf is the unit of the LBAs of a disk, in bytes.
+// sectorOf returns the unit of the LBAs of a disk, in bytes.
 func sectorOf(d Disk) int64 {
 	if d.Table.SectorSize > 0 {
 		return d.Table.SectorSize
@@ -225,7 +225,7 @@ func sectorOf(d Disk) int64 {
 	return units.SectorSize
 }
 
-// startOf is the finding that says where a partition starts, or -1.
+// startOf returns the index of the finding about the start of a partition, or -1.
 func startOf(fs []align.Finding, number int) int {
 	subject := fmt.Sprintf("partition %d", number)
 	return slices.IndexFunc(fs, func(f align.Finding) bool {

@@ -17,8 +17,7 @@ const (
 // day is how a date is written; such dates sort as texts do.
 const day = time.DateOnly
 
-// Ignore is a list of images that the user does not mind, and of what has come of its entries so far. It is for one
-// goroutine.
+// Ignore is a list of images that the user accepts, with counts of the matches of each entry. It is for one goroutine.
 type Ignore struct {
 	entries []ignoreEntry
 }
@@ -35,7 +34,7 @@ func (e *ignoreEntry) expired(today string) bool {
 	return e.accepted.Until != "" && today > e.accepted.Until
 }
 
-// IgnoreError says what is wrong in an ignore file. Line and column begin at 1; the column counts bytes.
+// IgnoreError is an error in an ignore file. Line and column begin at 1; the column counts bytes.
 type IgnoreError struct {
 	Line, Column int
 	Text         string
@@ -46,7 +45,7 @@ func (e *IgnoreError) Error() string {
 }
 
 // ParseIgnore reads an ignore file: lines of a glob, the last day it counts ("2027-01-31") or "never", and a reason.
-// Empty lines, and those that begin with #, say nothing. A glob with blanks stands in double quotes. An error is an
+// Empty lines, and those that begin with #, are skipped. A glob with blanks stands in double quotes. An error is an
 // *IgnoreError.
 func ParseIgnore(text []byte) (*Ignore, error) {
 	if len(text) > MaxIgnore {
@@ -122,8 +121,7 @@ func skipBlanks(s string, off int) int {
 	return off
 }
 
-// globIn finds a glob in a line, and where the line goes on. A backslash keeps its character from ending the glob, and
-// is left to it.
+// globIn finds a glob in a line, and where the line goes on. A backslash keeps its character from ending the glob.
 func globIn(s string, off int) (from, to, next int, ok bool) {
 	end, quoted := blanks, off < len(s) && s[off] == '"'
 	if quoted {
@@ -143,7 +141,7 @@ func globIn(s string, off int) (from, to, next int, ok bool) {
 }
 
 // match finds the first entry that has not expired and is about a path, whose Names it gets. today is a date as
-// 2027-01-31. Entries count what they match.
+// 2027-01-31. Entries count their matches.
 func (i *Ignore) match(names []string, today string, needed bool) (found *Accepted) {
 	for n := range i.entries {
 		e := &i.entries[n]
@@ -162,8 +160,7 @@ func (i *Ignore) match(names []string, today string, needed bool) (found *Accept
 	return found
 }
 
-// Accept marks an image as accepted where an entry says so. One that is as the user wants it is left alone: there is
-// nothing to accept.
+// Accept marks an image as accepted where an entry says so. One without a problem is left alone.
 func (i *Ignore) Accept(img *Image, roots Roots, today string, level FailOn) {
 	img.Accepted = nil
 	if img.State == Gone || len(i.entries) == 0 {
@@ -175,8 +172,8 @@ func (i *Ignore) Accept(img *Image, roots Roots, today string, level FailOn) {
 	}
 }
 
-// Notes tells of the entries that have expired, that matched nothing, or nothing that is off the boundary. It is for
-// the end of a run.
+// Notes lists the entries that have expired, that matched nothing, or nothing off the boundary. It is for the end of a
+// run.
 func (i *Ignore) Notes(today string) []string {
 	out := []string{}
 	for _, e := range i.entries {
@@ -196,7 +193,7 @@ func (i *Ignore) Notes(today string) []string {
 	return out
 }
 
-// images is a number of them in words.
+// images prints a number of them.
 func images(n int) string {
 	if n == 1 {
 		return "1 image"

@@ -1,6 +1,5 @@
-// Package results holds what is known of many images at once: a row for each, how urgent each is, what a user has
-// accepted, and the sums; and it shows them as text, JSON, CSV, HTML, JUnit and metrics, from the same values. It is
-// pure: no files, no clock.
+// Package results holds the rows of many images, their ranks, the images that a user accepts, and the sums. It prints
+// them as text, JSON, CSV, HTML, JUnit and metrics, from the same values. It is pure: no files, no clock.
 package results
 
 import (
@@ -19,19 +18,19 @@ const Command = "scan"
 // imageEvent is Image.Event.
 const imageEvent = "image"
 
-// State says what came of an image.
+// State is the outcome of an image.
 type State string
 
 // States. An image of any other state than Judged has no verdict.
 const (
 	Judged State = "judged"
-	Failed State = "failed" // Error says why
-	Orphan State = "orphan" // an extent that no image names, and that says nothing alone
+	Failed State = "failed" // Error has the reason
+	Orphan State = "orphan" // an extent that no image names
 	Packed State = "packed" // a compressed file with the name of an image, which is not read
 	Gone   State = "gone"   // the catalogue knows it, and it is not there any more
 )
 
-// Change tells what a catalogue knows of an image.
+// Change compares an image with the catalogue.
 type Change string
 
 // Changes since the last run with the same catalogue. Without one an image has none.
@@ -54,7 +53,7 @@ type Image struct {
 	Format    string        `json:"format,omitempty"` // that of the file: vmdk, ova, …
 	Subformat string        `json:"subformat,omitempty"`
 	Size      int64         `json:"size_bytes"`   // of its disks
-	Stored    int64         `json:"stored_bytes"` // what its files take on their file system
+	Stored    int64         `json:"stored_bytes"` // taken on the file system of its files
 	Files     []File        `json:"files"`
 	Parents   []string      `json:"parents"` // names of the images that it completes, nearest first
 	Verdict   align.Verdict `json:"verdict,omitempty"`
@@ -63,19 +62,19 @@ type Image struct {
 	// Findings concern the image as a whole: its package, an orphan.
 	Findings []align.Finding `json:"findings"`
 	Error    *report.Error   `json:"error,omitempty"`
-	Priority *Priority       `json:"priority,omitempty"` // of what is off the boundary
+	Priority *Priority       `json:"priority,omitempty"` // of an image off the boundary
 	Accepted *Accepted       `json:"accepted,omitempty"`
 	Change   Change          `json:"change,omitempty"`
 	Read     int64           `json:"read_bytes"` // from its files, for this row; 0 when the catalogue knew it
 	// Tolerated reports that the user accepts unknown content.
 	Tolerated bool `json:"-"`
-	// Copied is where its aligned copy stands, as Copies found it; empty for none.
+	// Copied is the path of its aligned copy, as Copies found it; empty for none.
 	Copied string `json:"-"`
-	// Fleeting tells that the row says something of this moment, such as a lock, which no later run may repeat.
+	// Fleeting is set if the row depends on the moment, such as a lock, and no later run may reuse it.
 	Fleeting bool `json:"-"`
 }
 
-// File is one file of an image. Its numbers are what tells that it is unchanged.
+// File is one file of an image. Its numbers show whether it is unchanged.
 type File struct {
 	Name      string `json:"name"` // in the folder of the image
 	Size      int64  `json:"size_bytes"`
@@ -118,18 +117,18 @@ type Fix struct {
 	Refusals []align.Finding `json:"refusals"` // none: it can be made
 }
 
-// Cost is what the start that costs most does to a storage.
+// Cost is the effect of the most expensive start on a storage.
 type Cost struct {
 	Storage   string `json:"storage"`
 	Block     int64  `json:"storage_block_bytes"`
 	Partition int    `json:"partition"`
 
-	// blocks of the storage that a random I/O of one block of the volume touches too many
+	// More is the share of extra storage blocks that a random I/O of one block of the volume touches.
 	More float64 `json:"more_percent"`
 	Text string  `json:"text,omitempty"`
 }
 
-// Accepted is why the user does not mind an image.
+// Accepted is why the user accepts an image.
 type Accepted struct {
 	Reason string `json:"reason"`
 	Until  string `json:"until,omitempty"` // the last day, as 2027-01-31; empty for ever
@@ -145,7 +144,7 @@ func NewImage(path string) *Image {
 	return i
 }
 
-// NewDisk is a disk of which only the size is known, in bytes, and the boundary that it is judged by.
+// NewDisk returns a disk of which only the size is known, in bytes, and the boundary that it is judged by.
 func NewDisk(size, boundary int64) Disk {
 	return Disk{Depth: Survey, Disk: report.Disk{
 		Size: size, Boundary: boundary, Table: report.Table{Scheme: "none"},
@@ -154,7 +153,7 @@ func NewDisk(size, boundary int64) Disk {
 	}}
 }
 
-// SetPath says where the image is.
+// SetPath sets the path of the image.
 func (i *Image) SetPath(path string) {
 	i.Path, i.PathBytes = path, ""
 	if !utf8.ValidString(path) {
@@ -162,7 +161,7 @@ func (i *Image) SetPath(path string) {
 	}
 }
 
-// ExactPath is where the image is, with the bytes that its name has. In Path they are lost once the row has been JSON.
+// ExactPath returns the path with the exact bytes of its name. Path loses them when the row becomes JSON.
 func (i *Image) ExactPath() string {
 	if b, err := base64.StdEncoding.DecodeString(i.PathBytes); err == nil && i.PathBytes != "" {
 		return string(b)
@@ -176,13 +175,13 @@ func (i *Image) Fail(code, message string) {
 	i.Error = &report.Error{Code: code, Message: message}
 }
 
-// Unknown reports whether nothing is known of what the image holds, or of what a disk of it does.
+// Unknown reports whether the content of the image, or of one of its disks, is unknown.
 func (i *Image) Unknown() bool {
 	return i.State == Packed ||
 		(i.State == Judged && slices.ContainsFunc(i.Disks, func(d Disk) bool { return d.Content == align.UnknownContent }))
 }
 
-// Grows is how much larger an aligned copy would be, in bytes.
+// Grows returns how much larger an aligned copy would be, in bytes.
 func (i *Image) Grows() (n int64) {
 	for _, d := range i.Disks {
 		if d.Fix != nil {
@@ -192,7 +191,7 @@ func (i *Image) Grows() (n int64) {
 	return n
 }
 
-// Copies is how many bytes an aligned copy would read and write, 0 where none is due.
+// Copies returns the bytes that an aligned copy would read and write, 0 if none is due.
 func (i *Image) Copies() int64 {
 	if i.Priority == nil {
 		return 0
@@ -200,7 +199,7 @@ func (i *Image) Copies() int64 {
 	return i.Stored
 }
 
-// Refusals are the reasons for which no aligned copy can be made now.
+// Refusals returns the reasons against an aligned copy.
 func (i *Image) Refusals() (out []align.Finding) {
 	for _, d := range i.Disks {
 		if d.Fix != nil {

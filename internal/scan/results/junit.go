@@ -14,7 +14,7 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// suiteName is the name of the only suite, and the class of what concerns the run and no image.
+// suiteName is the name of the only suite, and the class of cases about the run itself.
 const suiteName = "trueup scan"
 
 var junitFormat = Format{
@@ -22,8 +22,8 @@ var junitFormat = Format{
 }
 
 // JUnit writes a test report for a CI system: an image is a test case, and so is a place that could not be looked at,
-// and a run that was interrupted. What fails is what fail asks an exit code for. Times are 0: they are not measured.
-// See docs/scan-reports.md.
+// and a run that was interrupted. A case fails if fail asks for an exit code. Times are 0: they are not measured. See
+// docs/scan-reports.md.
 func JUnit(w io.Writer, s *Summary, images []*Image, fail FailOn) error {
 	suite := junitSuite{Name: suiteName, Timestamp: s.Started, Properties: []junitProperty{
 		{"boundary", units.Short(s.Boundary)},
@@ -117,7 +117,7 @@ func (s *junitSuite) add(c junitCase) {
 	s.Cases = append(s.Cases, c)
 }
 
-// caseOf is the case of an image. One without a verdict never passes: at best it is skipped.
+// caseOf returns the case of an image. One without a verdict never passes: at best it is skipped.
 func caseOf(i *Image, fail FailOn) junitCase {
 	folder, name := split(i.ExactPath())
 	c := junitCase{Class: report.Escape(folder), Name: report.Escape(name)}
@@ -149,7 +149,7 @@ func caseOf(i *Image, fail FailOn) junitCase {
 	return c
 }
 
-// unknownCode is the type of the case of an image of which nothing is known.
+// unknownCode returns the type of the case of an image with unknown content.
 func (i *Image) unknownCode() string {
 	if i.State == Packed {
 		return string(Packed)
@@ -157,7 +157,7 @@ func (i *Image) unknownCode() string {
 	return string(align.UnknownContent)
 }
 
-// unknownText says why nothing is known of an image.
+// unknownText returns why the content of an image is unknown.
 func (i *Image) unknownText() string {
 	if i.State == Packed {
 		return packedText(i.Findings)
@@ -165,7 +165,7 @@ func (i *Image) unknownText() string {
 	return "nothing that is known was found on the disk; if that is right, give --allow-unknown"
 }
 
-// packedText returns what to do with a packed file.
+// packedText returns the remedy for a packed file.
 func packedText(fs []align.Finding) string {
 	if len(fs) == 0 {
 		return "it is compressed, and not read"
@@ -173,7 +173,7 @@ func packedText(fs []align.Finding) string {
 	return fs[0].Text + "; " + fs[0].Remedy
 }
 
-// lostDisk says which disk of a package could not be judged, and why.
+// lostDisk returns which disk of a package could not be judged, and why.
 func (i *Image) lostDisk() string {
 	for n := range i.Disks {
 		if i.Disks[n].Error != nil {
@@ -183,7 +183,7 @@ func (i *Image) lostDisk() string {
 	return ""
 }
 
-// lost is the case of what is not known: an error, unless errors are to be passed over.
+// lost returns the case of an unknown result: an error, unless errors do not count.
 func lost(class, name, code, message string, fail FailOn) junitCase {
 	c := junitCase{Class: report.Escape(class), Name: report.Escape(name)}
 	if fail == Never {
@@ -199,7 +199,7 @@ func skipped(kind, message string) *junitResult {
 	return &junitResult{Type: report.Escape(kind), Message: report.Escape(message)}
 }
 
-// text says why, and until when.
+// text returns the reason and the last day.
 func (a *Accepted) text() string {
 	if a.Until == "" {
 		return "accepted: " + a.Reason
@@ -219,10 +219,10 @@ func split(path string) (folder, name string) {
 	}
 }
 
-// maxOffLines is how many partitions a test case lists; the other reports list all of them.
+// maxOffLines bounds the partitions that a test case lists; the other reports list all of them.
 const maxOffLines = 20
 
-// offLines says which partitions fail, one in a line. There is at least one line.
+// offLines lists the partitions that fail, one in a line. There is at least one line.
 func (i *Image) offLines(fail FailOn) (out []string) {
 	more := 0
 	for _, d := range i.Disks {
@@ -258,7 +258,7 @@ func offLine(d Disk, p report.Partition, boundary int64) string {
 		units.Short(offOf(p, boundary)))
 }
 
-// offOf names the boundary that is missed, and 4 KiB where that is missed too.
+// offOf returns the boundary that a partition misses, 4 KiB if it misses that too.
 func offOf(p report.Partition, boundary int64) int64 {
 	if p.Verdict == align.Misaligned {
 		return align.Block
@@ -266,7 +266,7 @@ func offOf(p report.Partition, boundary int64) int64 {
 	return boundary
 }
 
-// fixLines say what to do about an image.
+// fixLines returns the remedy for an image.
 func (i *Image) fixLines() (out []string) {
 	if i.Priority == nil {
 		return nil
@@ -289,7 +289,7 @@ func (i *Image) fixLines() (out []string) {
 	return out
 }
 
-// hindrances are those of all disks.
+// hindrances returns those of all disks.
 func (i *Image) hindrances() (out []align.Finding) {
 	for n := range i.Disks {
 		out = append(out, i.Disks[n].hindrances()...)

@@ -82,7 +82,7 @@ type metrics struct {
 	common string // the label of all samples
 }
 
-// sample is a number and the labels that tell it from its fellows.
+// sample is a number and the labels that distinguish it.
 type sample struct {
 	labels string
 	value  any // an integer or a float
@@ -103,7 +103,7 @@ func (m *metrics) gauge(name, help string, samples ...sample) {
 	}
 }
 
-// samplesOf are the numbers of a map, sorted by their names.
+// samplesOf returns the numbers of a map, sorted by their names.
 func samplesOf(name string, counts map[string]int) (out []sample) {
 	for _, k := range slices.Sorted(maps.Keys(counts)) {
 		out = append(out, sample{label(name, k), int64(counts[k])})

@@ -8,7 +8,7 @@ import (
 // Roots are the paths that a scan was given, to be asked for each row: there can be as many of them as rows.
 type Roots map[string]bool // without slashes at their ends
 
-// NewRoots takes paths as the user wrote them. An empty one is not one.
+// NewRoots takes paths as the user wrote them. Empty ones are dropped.
 func NewRoots(paths []string) Roots {
 	r := Roots{}
 	for _, p := range paths {
@@ -19,8 +19,8 @@ func NewRoots(paths []string) Roots {
 	return r
 }
 
-// Names are the ways to write a path that globs are held against: as it is, and as it is below each of the roots that
-// it lies in.
+// Names returns the ways to write a path that globs are matched against: as it is, and as it is below each of the roots
+// that it lies in.
 func Names(path string, roots Roots) []string {
 	out := []string{path}
 	for n := range len(path) {
@@ -34,7 +34,7 @@ func Names(path string, roots Roots) []string {
 	return out
 }
 
-// MatchAny reports whether the glob is about one of the names of a path, as Names gives them.
+// MatchAny reports whether the glob matches one of the Names of a path.
 func (g *Glob) MatchAny(names []string) bool {
 	if g.name { // the last name is the same in all
 		return g.Match(names[0])

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// thousands is a number with a comma between groups of three digits.
+// thousands prints a number with a comma between groups of three digits.
 func thousands(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -14,8 +14,7 @@ func thousands(n int64) string {
 	return s
 }
 
-// plus adds two numbers that are not negative. Sparse files may each have as many bytes as a number can count: their
-// sum stays there.
+// plus adds two numbers that are not negative. The sum of huge sparse files stays at the largest number.
 func plus(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64

@@ -10,10 +10,10 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// FailOn is what makes a run fail. Each level has those before it: who fails on 64K fails on 4K and on errors too.
+// FailOn is the level from which a run fails. Each level includes those before it: 64K includes 4K and errors.
 type FailOn string
 
-// Levels. Default is what inspect does: errors, and whatever is off the boundary of the run.
+// Levels. Default is that of inspect: errors, and starts off the boundary of the run.
 const (
 	Default FailOn = ""
 	Never   FailOn = "never"
@@ -26,7 +26,7 @@ const (
 // levels are the boundaries of those that name one.
 var levels = map[FailOn]int64{Off4K: 4 * units.KiB, Off64K: 64 * units.KiB, Off1M: units.MiB}
 
-// FailOns are the levels that a user can ask for.
+// FailOns lists the levels that a user can ask for.
 func FailOns() []string {
 	return []string{string(Off4K), string(Off64K), string(Off1M), string(Errors), string(Never)}
 }
@@ -47,7 +47,7 @@ const (
 	exitBelow = 2
 )
 
-// Code is the exit code that one image asks for, 0 for none. An accepted image asks for none.
+// Code returns the exit code for one image, 0 for none. An accepted image asks for none.
 func (f FailOn) Code(i *Image) int {
 	switch {
 	case f == Never || i.Accepted != nil || i.State == Gone:
@@ -78,7 +78,7 @@ func (i *Image) off(boundary int64) bool {
 	return false
 }
 
-// Worse reports whether exit code a is worse than b: an error says that nothing is known, then 3 before 2.
+// Worse reports whether exit code a is worse than b: an error first, since nothing is known then, and 3 before 2.
 func Worse(a, b int) bool {
 	weight := func(code int) int {
 		if code == exitError {

@@ -14,14 +14,13 @@ import (
 // Priority is how urgent it is to realign an image. Classes begin at 1, the most urgent.
 type Priority struct {
 	Class   int     `json:"class"`
-	Cost    float64 `json:"cost_percent"`   // what the dearest start costs; the higher comes first in a class
+	Cost    float64 `json:"cost_percent"`   // of the most expensive start; the higher comes first in a class
 	Rank    int     `json:"rank,omitempty"` // among all images of the run, from 1; known when all are
 	Reason  string  `json:"reason"`
-	Command string  `json:"command"` // that makes the copy, or would
+	Command string  `json:"command"` // that would make the copy
 }
 
-// How two classes differ: the boundary that is missed counts most, then what the disk is for, then whether a copy can
-// be made.
+// Weights of a class: the missed boundary counts most, then the role of the disk, then whether a copy can be made.
 const (
 	classRefused = 1
 	classUnsure  = classRefused * 2 // it is not known whether a system boots from the disk
@@ -29,8 +28,8 @@ const (
 	classBelow   = classRefused * 6 // on 4 KiB, off the boundary
 )
 
-// Settle computes what follows from the disks of an image: verdict and priority. flags are those of the command line
-// that a copy would need.
+// Settle computes verdict and priority of an image from its disks. flags are those of the command line that a copy
+// would need.
 func (i *Image) Settle(flags []string) {
 	i.Verdict, i.Content, i.Priority = "", "", nil
 	if i.State != Judged {
@@ -96,7 +95,7 @@ func (i *Image) settleVerdict() {
 // packed reports whether the image is a package, of which a copy has all disks.
 func (i *Image) packed() bool { return i.Format == "ova" || i.Format == "ovf" }
 
-// alignedName is where the copy of the image goes.
+// alignedName returns the path of the copy.
 func (i *Image) alignedName() string {
 	if i.packed() {
 		return report.AlignedPackage(i.ExactPath())
@@ -113,7 +112,7 @@ func (i *Image) boundary() int64 {
 	return align.DefaultBoundary
 }
 
-// role is that of the disks that are off the boundary: one that a system boots from decides.
+// role returns that of the disks that are off the boundary: one that a system boots from decides.
 func (i *Image) role() advice.Role {
 	role := advice.DataDisk
 	for _, d := range i.Disks {
@@ -128,12 +127,12 @@ func (i *Image) role() advice.Role {
 	return role
 }
 
-// unplanned reports whether a disk is off the boundary and it could not be said what a copy would be.
+// unplanned reports whether a disk is off the boundary and has no plan.
 func (i *Image) unplanned() bool {
 	return slices.ContainsFunc(i.Disks, func(d Disk) bool { return (d.Verdict == "" || d.Verdict.Off()) && d.Fix == nil })
 }
 
-// dearest is the highest cost of the disks.
+// dearest returns the highest cost of the disks.
 func (i *Image) dearest() (out *Cost) {
 	for _, d := range i.Disks {
 		if d.Cost != nil && (out == nil || d.Cost.More > out.More) {
@@ -143,8 +142,8 @@ func (i *Image) dearest() (out *Cost) {
 	return out
 }
 
-// Compare sorts worst first: what could not be judged, then by priority, what is unknown or packed, orphans, what is
-// aligned, and where there is nothing to judge; by path where all is alike.
+// Compare sorts worst first: failed images, those off the boundary by priority, unknown and packed ones, orphans,
+// aligned ones, and those with nothing to judge; equal ones by path.
 func Compare(a, b *Image) int {
 	return cmp.Or(
 		cmp.Compare(a.order(), b.order()),
@@ -155,7 +154,7 @@ func Compare(a, b *Image) int {
 	)
 }
 
-// order is the place of the image's group. What was accepted comes behind what was not.
+// order returns the place of the image's group. Accepted images come last.
 func (i *Image) order() int {
 	n := map[State]int{Failed: 0, Judged: 1, Packed: 2, Orphan: 3, Gone: 6}[i.State]
 	switch {
@@ -189,8 +188,8 @@ func (i *Image) cost() float64 {
 	return i.Priority.Cost
 }
 
-// Rank sorts images worst first and numbers those that are to be realigned. What the user has accepted, and what is
-// copied already, has no rank.
+// Rank sorts images worst first and numbers those that are to be realigned. Accepted images, and those with a copy,
+// have no rank.
 func Rank(images []*Image) {
 	slices.SortStableFunc(images, Compare)
 	n := 0

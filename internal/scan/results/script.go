@@ -22,8 +22,8 @@ var (
 	scriptEnd string
 )
 
-// Script writes a program for bash that makes the aligned copies, in the order of images, which Rank has sorted. A
-// person reads it first: what cannot be done, and what was accepted, stands in it as a comment, with the reason. See
+// Script writes a program for bash that makes the aligned copies, in the order of images, which Rank has sorted. Users
+// read it first: images that cannot be copied, and accepted ones, stand in it as comments, with the reason. See
 // docs/scan-reports.md.
 func Script(w io.Writer, s *Summary, images []*Image) error {
 	sum := sha256.New()
@@ -49,7 +49,7 @@ func Script(w io.Writer, s *Summary, images []*Image) error {
 // digestLine begins the last line of a script, and the SHA-256 of all lines before ends it.
 const digestLine = "# As trueup wrote it, SHA-256 "
 
-// maxScript is the most that a script has, in bytes: a million images of usual length.
+// maxScript bounds a script, in bytes: a million images of usual length.
 const maxScript = 1 << 30
 
 // IsScript reports whether a text is a script as Script wrote it, with nothing edited since.
@@ -70,12 +70,12 @@ type script struct {
 	dests map[string]int // ranks of the copies, by their names
 }
 
-// comment writes one line, whatever is in it.
+// comment writes one line; the text is escaped.
 func (s *script) comment(format string, args ...any) {
 	fmt.Fprintf(s.w, "# %s\n", report.Escape(fmt.Sprintf(format, args...)))
 }
 
-// head says what the script does and what it takes. The sums are those of the images that are in it.
+// head writes the purpose of the script and the sums of its images.
 func (s *script) head(sum *Summary, images []*Image) {
 	all, relative := NewSummary(), false
 	for _, i := range images {
@@ -107,7 +107,7 @@ func (s *script) head(sum *Summary, images []*Image) {
 	}
 }
 
-// count is a number with its noun.
+// count prints a number with its noun.
 func count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

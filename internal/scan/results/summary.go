@@ -21,7 +21,7 @@ type Summary struct {
 	AllowEmpty  bool   `json:"-"` // a run that judged no image is right
 	Found       int    `json:"-"` // images that the walk came upon; more than Images when the run was interrupted
 	Again       string `json:"-"` // flags that choose the same images once more, which the next commands need
-	ChangedOnly bool   `json:"-"` // rows are only those of what is new, changed or gone, and so is the exit code
+	ChangedOnly bool   `json:"-"` // rows and exit code are only those of new, changed and removed images
 
 	Images     int            `json:"images"` // all below
 	Aligned    int            `json:"aligned"`
@@ -38,7 +38,7 @@ type Summary struct {
 	Errors     map[string]int `json:"errors"`        // the failed ones, by the code of their error
 	Skipped    int            `json:"skipped_files"` // files that are no images
 	Unreadable []Unreadable   `json:"unreadable"`    // folders and files that could not be looked at; the first thousand
-	// UnreadableCount is how many there are.
+	// UnreadableCount counts all of them.
 	UnreadableCount int       `json:"unreadable_count"`
 	Changes         *Changes  `json:"changes,omitempty"`
 	Fix             FixSum    `json:"fix"`
@@ -56,7 +56,7 @@ type Unreadable struct {
 	Error report.Error `json:"error"`
 }
 
-// Changes is what differs from the last run with the same catalogue.
+// Changes counts the differences from the last run with the same catalogue.
 type Changes struct {
 	Since   string `json:"since,omitempty"` // when that ended; empty for the first run
 	New     int    `json:"new"`
@@ -65,7 +65,7 @@ type Changes struct {
 	Removed int    `json:"removed"`
 }
 
-// FixSum is what realigning all images would take that are off the boundary and not accepted.
+// FixSum is the work of realigning all images that are off the boundary and not accepted.
 type FixSum struct {
 	Images  int   `json:"images"`       // that can be realigned
 	Refused int   `json:"refused"`      // that cannot, as they are
@@ -77,7 +77,7 @@ type FixSum struct {
 type Isolation struct {
 	Wanted   string   `json:"wanted"`   // none, process, sandbox
 	Achieved string   `json:"achieved"` // none, process, sandbox
-	Layers   []string `json:"layers"`   // what is in force: "landlock-5", "seccomp", "rlimits"
+	Layers   []string `json:"layers"`   // in force: "landlock-5", "seccomp", "rlimits"
 	Note     string   `json:"note,omitempty"`
 }
 
@@ -132,7 +132,7 @@ func (s *Summary) addVerdict(i *Image) {
 	}[i.Verdict]++
 }
 
-// unknown is how many images are packed, or hold nothing that is known.
+// unknown returns how many images are packed, or have unknown content.
 func (s *Summary) unknown() int { return s.Packed + s.Contents[string(align.UnknownContent)] }
 
 // NoneJudged reports whether a run that is complete has judged no image, and the user has accepted neither that nor an
@@ -141,7 +141,7 @@ func (s *Summary) NoneJudged() bool {
 	return s.Complete && !s.AllowEmpty && s.Accepted == 0 && s.Images == s.Failed+s.Orphans+s.Packed
 }
 
-// maxUnreadableKept is how many places that could not be looked at are named; all are counted.
+// maxUnreadableKept bounds the unreadable places that are named; all are counted.
 const maxUnreadableKept = 1000
 
 // AddUnreadable notes a place that could not be looked at.
@@ -152,7 +152,7 @@ func (s *Summary) AddUnreadable(u Unreadable) {
 	}
 }
 
-// unreadable is how many places could not be looked at, also those that are not named.
+// unreadable returns how many places could not be read, also those that are not named.
 func (s *Summary) unreadable() int { return max(s.UnreadableCount, len(s.Unreadable)) }
 
 // NewSummary begins the sum of a run.

@@ -15,7 +15,7 @@ import (
 // Limits of a text; JSON has all.
 const (
 	leastColumns   = 40 // a narrower terminal breaks lines itself
-	maxUneventful  = 20 // images of a kind that asks for nothing; more of them are only counted
+	maxUneventful  = 20 // images of a kind that needs no action; more of them are only counted
 	maxPartitions  = 32 // of an image
 	maxUnreadable  = 10
 	indent         = "    "
@@ -36,8 +36,8 @@ var textFormat = Format{
 	},
 }
 
-// Table prints the images of a run, which are ranked, what they come to, and what to do next. Rows are as wide as the
-// terminal (t.Columns); without a terminal, no path is cut. What an image says about itself is escaped.
+// Table prints the ranked images of a run, the sums, and the commands that come next. Rows are as wide as the terminal
+// (t.Columns); without a terminal, no path is cut. Texts of images are escaped.
 func Table(t *report.Text, s *Summary, images []*Image) {
 	own := *t
 	p := &printer{t: &own, s: s}
@@ -59,7 +59,7 @@ func Table(t *report.Text, s *Summary, images []*Image) {
 	p.next(images)
 }
 
-// uneventful are the kinds of images that ask for nothing.
+// uneventful are the kinds of images that need no action.
 var uneventful = []struct {
 	name string
 	has  func(i *Image) bool
@@ -70,7 +70,7 @@ var uneventful = []struct {
 	{"removed", func(i *Image) bool { return i.State == Gone }},
 }
 
-// choose leaves out what asks for nothing, if that is much, and says so.
+// choose leaves out images that need no action if they are many, with a note.
 func (p *printer) choose(images []*Image) (shown []*Image, hidden []string) {
 	if p.t.Verbose {
 		return images, nil
@@ -86,7 +86,7 @@ func (p *printer) choose(images []*Image) (shown []*Image, hidden []string) {
 	return shown, hidden
 }
 
-// uneventful reports whether there is nothing to say of an image.
+// uneventful reports whether there is nothing to report about an image.
 func (i *Image) uneventful() bool {
 	return i.State == Judged && i.Verdict == align.Aligned && i.Accepted == nil && !i.partly()
 }

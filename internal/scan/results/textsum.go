@@ -13,8 +13,8 @@ import (
 	"github.com/trueup/trueup/internal/units"
 )
 
-// summary says how many images there are, how bad they are and what it takes to mend them. partly is how many were
-// judged without one of their disks.
+// summary prints the number of images, their verdicts and the work of realigning them. partly counts those judged
+// without one of their disks.
 func (p *printer) summary(partly int) {
 	s := p.s
 	if !s.Complete {
@@ -74,7 +74,7 @@ func alignedText(s *Summary) string {
 	return fmt.Sprintf("every partition of %s starts on a multiple of %s.", all, units.Format(s.Boundary))
 }
 
-// counts is a line for each kind of result.
+// counts prints a line for each kind of result.
 func (p *printer) counts() {
 	s := p.s
 	boundary := units.Format(s.Boundary)
@@ -214,7 +214,7 @@ func isolationText(i Isolation) string {
 	return strings.TrimSuffix(out, ".") + "."
 }
 
-// workText says what the run took.
+// workText returns the effort of the run.
 func workText(s *Summary) string {
 	out := "Read " + units.Format(s.Read) + " in " + report.Seconds(s.Took)
 	if s.Skipped > 0 {
@@ -259,7 +259,7 @@ func (p *printer) command(what, line string) {
 	p.line(between + report.SafeMessage(line))
 }
 
-// again is the command line of the run with more flags.
+// again returns the command line of the run with more flags.
 func (s *Summary) again() func(flags string) string {
 	paths := "PATH…"
 	if n := len(s.Paths); n > 0 && n <= maxPathsToName {

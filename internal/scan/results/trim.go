@@ -7,14 +7,14 @@ import (
 	"github.com/trueup/trueup/internal/report"
 )
 
-// MostItems is how many partitions, moves, findings and steps of a boot a row has at most, of each on all disks
-// together: a GPT may have 16,384 partitions, which tell no more than the worst of them.
+// MostItems bounds the partitions, moves, findings and steps of a boot in a row, of each on all disks together: a GPT
+// may have 16,384 partitions, of which the worst are enough.
 const MostItems = 1024
 
-// leftOut is the code of the finding that says so.
+// leftOut is the code of the finding about it.
 const leftOut = "details-left-out"
 
-// Items is how many parts a row has that Trim can leave out: what it takes in memory, at about a kilobyte each.
+// Items returns how many parts a row has that Trim can leave out, at about a kilobyte of memory each.
 func (i *Image) Items() (n int) {
 	n = len(i.Findings)
 	for _, d := range i.Disks {
@@ -26,8 +26,8 @@ func (i *Image) Items() (n int) {
 	return n
 }
 
-// Trim leaves out what a row has beyond so many of each kind, the partitions that are best first, and says so in the
-// row. Verdicts, costs and what a copy would be stay.
+// Trim leaves out the parts of a row beyond so many of each kind, the best partitions first, with a finding. Verdicts,
+// costs and the fix stay.
 func (i *Image) Trim(most int) {
 	before := i.Items()
 	left := [4]int{most, most, most, most}
@@ -45,7 +45,7 @@ func (i *Image) Trim(most int) {
 		d.Chain = slices.Clone(d.Chain[:cut(2, len(d.Chain))])
 		if d.Fix != nil {
 			d.Fix.Moves = slices.Clone(d.Fix.Moves[:cut(3, len(d.Fix.Moves))])
-			// none: it can be made
+			// at least one stays: none would mean that it can be made
 			d.Fix.Refusals = slices.Clone(d.Fix.Refusals[:max(cut(0, len(d.Fix.Refusals)), min(1, len(d.Fix.Refusals)))])
 		}
 	}
@@ -57,7 +57,7 @@ func (i *Image) Trim(most int) {
 	}
 }
 
-// worst are n partitions, in their order: those off the boundary before the others.
+// worst returns n partitions, in their order: those off the boundary before the others.
 func worst(all []report.Partition, n int) []report.Partition {
 	out := slices.Clone(all)
 	if n == len(all) {

@@ -10,7 +10,7 @@ import (
 )
 
 // Confine restricts this process, in all threads and for good: to the files of a, and without network, other programs
-// or processes. What the kernel lacks is left out with a note; the achieved level is Sandbox or None.
+// or processes. Layers that the kernel lacks are left out with a note; the achieved level is Sandbox or None.
 func Confine(a Access) Isolation {
 	iso := Isolation{Wanted: Sandbox, Layers: []string{}}
 	if a.Workers {

@@ -9,7 +9,7 @@ import (
 	"unicode"
 )
 
-// Cause is what a worker died of.
+// Cause is why a worker died.
 type Cause string
 
 // Causes.
@@ -23,33 +23,32 @@ const (
 )
 
 // Death is the error of a call whose worker died. The worker is of no use any more.
-type Death struct { //nolint:errname // it is what happened, and no fault of the caller
-
+type Death struct { //nolint:errname // an event, not a fault of the caller
 	Cause Cause
-	// one line of bounded length: the limit, or the first line of a panic. Parts of it may come from the request's file
+	// Text is one line of bounded length: the limit, or the first line of a panic. The request's file may be quoted in it.
 	Text string
-	// the beginning of what it wrote to its standard error for this request, as it came; for a report of a bug
+	// Said is the beginning of its standard error during this request, unescaped; for a report of a bug.
 	Said string
-	// Idle tells that the worker had ended before it could begin with the request: another worker may well answer it.
+	// Idle is set if the worker had ended before it could begin with the request: another worker may well answer it.
 	Idle bool
 	err  error
 }
 
 func (d *Death) Error() string { return "worker died: " + d.Text }
 
-// Unwrap gives the context's error of a call that was canceled.
+// Unwrap returns the context's error of a call that was canceled.
 func (d *Death) Unwrap() error { return d.err }
 
 // exitCPU is the status with which a worker ends that has used up its computing time. Go itself ends with 2.
 const exitCPU = 117
 
-// Bounds of what is kept of a worker's last words.
+// Bounds of the last words of a worker that are kept.
 const (
 	mostSaid = 4 << 10
 	mostLine = 300
 )
 
-// post finds the cause from how a worker ended and what it said.
+// post finds the cause in the exit status and the last words of a worker.
 func post(exit error, said string, limits Limits) *Death {
 	var status *exec.ExitError
 	if errors.As(exit, &status) && status.ExitCode() == exitCPU {
@@ -73,8 +72,7 @@ func post(exit error, said string, limits Limits) *Death {
 	return &Death{Cause: Crash, Text: lastWords(exit, lines), Said: said}
 }
 
-// runtimeFault is how Go's runtime ends that meets a fault in its own work. Its collector does so where the kernel
-// gives it no memory.
+// runtimeFault is how Go's runtime ends on a fault of its own. Its collector does so if the kernel gives it no memory.
 const runtimeFault = "fatal error: unexpected signal during runtime execution"
 
 // nearly reports whether a process had used more than half of so many bytes of memory: the heap grows by large pieces.
@@ -82,7 +80,7 @@ func nearly(status *exec.ExitError, most int64) bool {
 	return status != nil && peak(status.ProcessState) > most/2
 }
 
-// outOfMemory knows the lines with which Go's runtime (malloc.go, mem_linux.go, os_linux.go) and its C side end for
+// outOfMemory lists the lines with which Go's runtime (malloc.go, mem_linux.go, os_linux.go) and its C side end for
 // want of memory.
 func outOfMemory(l string) bool {
 	if !strings.HasPrefix(l, "fatal error: ") && !strings.HasPrefix(l, "runtime: ") &&
@@ -100,7 +98,7 @@ func outOfMemory(l string) bool {
 	return false
 }
 
-// lastWords is the line that names the fault, else the first one, else how the process ended.
+// lastWords returns the line that names the fault, else the first one, else how the process ended.
 func lastWords(exit error, lines []string) string {
 	first := ""
 	for _, l := range lines {
@@ -141,7 +139,7 @@ func line(s string) string {
 	return s
 }
 
-// words keeps the beginning of what a worker says and lets the rest go.
+// words keeps the beginning of a worker's standard error and drops the rest.
 type words struct {
 	mu   sync.Mutex
 	text []byte

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stdio is how many descriptors a worker is given: its pipes.
+// stdio is the number of descriptors that a worker gets: its pipes.
 const stdio = 3
 
 // keepDescriptors keeps all open files of this process from programs that it starts, those too that it was started
@@ -32,14 +32,14 @@ func keepEach() {
 	}
 }
 
-// runtimeFiles are what Go's runtime and its poller hold open in any process, by the end of what /proc calls it. The
-// limits of the processor are read again and again.
+// runtimeFiles are the files that Go's runtime and its poller hold open in any process, by the end of their names in
+// /proc. The limits of the processor are read again and again.
 var runtimeFiles = []string{
 	"anon_inode:[eventpoll]", "anon_inode:[eventfd]", "cpu.max", "cpu.cfs_quota_us",
 	"cpu.cfs_period_us",
 }
 
-// foreign is the error of a worker that holds an open file which is neither one of its pipes nor of its runtime.
+// foreign returns the error of a worker that holds an open file other than its pipes and those of its runtime.
 func foreign(pid int) error {
 	folder := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(folder)

@@ -14,10 +14,10 @@ const (
 	frameHeader = 12
 )
 
-// mostRequest bounds what a worker takes from its parent, which it trusts: the longest is the list of its roots.
+// mostRequest bounds the requests of the parent, which a worker trusts: the longest is the list of its roots.
 const mostRequest = 1 << 30
 
-// errFrame marks what is on a pipe and is not the frame that was due.
+// errFrame marks bytes on a pipe that are not the frame that was due.
 var errFrame = errors.New("not a frame")
 
 func writeFrame(w io.Writer, number uint32, payload []byte) error {
@@ -34,8 +34,8 @@ func writeFrame(w io.Writer, number uint32, payload []byte) error {
 }
 
 // readFrame reads the frame of one request. The error is io.EOF when there is nothing, wraps errFrame for anything but
-// that frame with at most so many bytes, and is the pipe's own otherwise. Memory is taken for what has come, not for
-// what is announced.
+// that frame with at most so many bytes, and is the pipe's own otherwise. Memory is allocated for bytes that have come,
+// not for those announced.
 func readFrame(r io.Reader, number uint32, most int64) ([]byte, error) {
 	var header [frameHeader]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {

@@ -12,11 +12,11 @@ import (
 // self is this very program, even when its file was replaced or removed since it was started.
 func self() (string, error) { return "/proc/self/exe", nil }
 
-// setApart puts a worker into a process group of its own: Ctrl-C at a terminal goes to the parent alone, which decides
-// what becomes of its workers.
+// setApart puts a worker into a process group of its own: Ctrl-C at a terminal goes to the parent alone, which then
+// ends its workers.
 func setApart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// endGroup waits for the end of a process and then ends what it may have started.
+// endGroup waits for the end of a process and then ends the processes that it may have started.
 func endGroup(pid int) {
 	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR { //nolint:revive // waits
 	}
@@ -28,7 +28,7 @@ func killed(state *os.ProcessState) bool {
 	return state.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
 }
 
-// peak is the most memory that a process had, in bytes.
+// peak returns the most memory that a process had, in bytes.
 func peak(state *os.ProcessState) int64 {
 	usage, ok := state.SysUsage().(*syscall.Rusage)
 	if !ok {

@@ -11,7 +11,7 @@ import (
 // needsLinux is the note on all that a worker or a command lacks on this system.
 const needsLinux = "limits of resources and the restriction of files and calls need Linux"
 
-// restrict leaves the worker what it is: a process of its own, which the parent ends when it takes too long.
+// restrict does nothing: the worker is a process of its own, which the parent ends if it takes too long.
 func restrict(s setup) Isolation {
 	return Isolation{Wanted: s.Level, Achieved: Process, Layers: []string{}, Note: needsLinux}
 }
@@ -32,7 +32,7 @@ func endGroup(int) {}
 
 func verify(int, *Isolation) {}
 
-// doing is not known of a worker here.
+// doing returns nothing: the state of a worker is not known here.
 func doing(int) string { return "" }
 
 func killed(*os.ProcessState) bool { return false }

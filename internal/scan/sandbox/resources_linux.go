@@ -48,9 +48,9 @@ func lower(resource int, most int64) error {
 	return unix.Setrlimit(resource, &limit)
 }
 
-// limitMemory bounds the memory that the process may write. What a build has taken before its first request, such as
-// the shadow memory of the race detector, may be more than that; then the limit is for what comes. Go's own limit, far
-// below, makes it collect garbage before the kernel refuses.
+// limitMemory bounds the memory that the process may write. A build may have more before its first request, such as the
+// shadow memory of the race detector; then the limit is for the rest. Go's own limit, far below, makes it collect
+// garbage before the kernel refuses.
 func limitMemory(most, used int64) error {
 	debug.SetMemoryLimit(most / 2)
 	if used > most/2 {
@@ -59,7 +59,7 @@ func limitMemory(most, used int64) error {
 	return lower(unix.RLIMIT_DATA, most)
 }
 
-// dataUsed is what counts for RLIMIT_DATA, in bytes.
+// dataUsed returns the bytes that count for RLIMIT_DATA.
 func dataUsed() (int64, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -72,8 +72,8 @@ func dataUsed() (int64, error) {
 	return kib << 10, nil
 }
 
-// renewCPU gives the process so much computing time from now on, rounded up to what the kernel counts in: whole
-// seconds. The hard limit stays, since an ordinary user could not raise it for the next request.
+// renewCPU gives the process so much computing time from now on, rounded up to whole seconds, as the kernel counts. The
+// hard limit stays, since an ordinary user could not raise it for the next request.
 func renewCPU(most time.Duration) error {
 	var used unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {

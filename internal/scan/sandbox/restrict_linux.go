@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// restrict puts all layers onto this process, and leaves out with a note what the kernel lacks.
+// restrict puts all layers onto this process. It leaves out, with a note, those that the kernel lacks.
 func restrict(s setup) Isolation {
 	iso := Isolation{Wanted: s.Level}
 	used, known := dataUsed() // while /proc can be read
@@ -24,7 +24,7 @@ func restrict(s setup) Isolation {
 	return iso
 }
 
-// forbid puts on the layers that say what the process may open and which calls it may make. nil restricts no files.
+// forbid puts on the layers that limit the files and system calls of the process. nil restricts no files.
 func (i *Isolation) forbid(rules rulesFor, calls policy) {
 	if _, err := os.ReadDir("/proc/self/task"); err != nil {
 		i.lacks("threads", err) // the library that restricts all of them in a build with cgo would end the process
@@ -50,7 +50,7 @@ func (i *Isolation) put(layer string, err error) {
 	i.Layers = append(i.Layers, layer)
 }
 
-// presets are all that each version of Landlock's interface can restrict.
+// presets restrict all that each version of Landlock's interface can.
 var presets = []landlock.Config{
 	{},
 	landlock.V1, landlock.V2, landlock.V3, landlock.V4, landlock.V5, landlock.V6, landlock.V7, landlock.V8, landlock.V9,
@@ -61,8 +61,8 @@ var presets = []landlock.Config{
 // Errata of Landlock, as bits of what landlock_create_ruleset(LANDLOCK_CREATE_RULESET_ERRATA) gives.
 const erratumSignals = 1 << 1 // signals between threads of one process were refused
 
-// landlockVersion is the version of the kernel's interface that can be used. Kernels that have scoped signals, but not
-// the correction that threads of one process may still send them to each other, count as version 5.
+// landlockVersion returns the version of the kernel's interface that can be used. Kernels that have scoped signals, but
+// not the correction that threads of one process may still send them to each other, count as version 5.
 func landlockVersion() (int, error) {
 	abi, err := llsys.LandlockGetABIVersion()
 	switch {
@@ -76,15 +76,15 @@ func landlockVersion() (int, error) {
 		return abi, nil
 	}
 	if errata, err := llsys.LandlockGetErrata(); err != nil || errata&erratumSignals == 0 {
-		return 5, nil //nolint:nilerr // a kernel that cannot tell has not corrected it
+		return 5, nil //nolint:nilerr // a kernel that does not report it has not corrected it
 	}
 	return min(abi, len(presets)-1), nil
 }
 
-// rulesFor gives what stays allowed, of the rights that can be restricted.
+// rulesFor returns the rights that stay allowed, of those that can be restricted.
 type rulesFor func(handled landlock.AccessFSSet) []landlock.Rule
 
-// restrictFiles forbids everything that Landlock knows but what rules allow.
+// restrictFiles forbids everything that Landlock knows, except by rules.
 func restrictFiles(rules rulesFor) (int, error) {
 	abi, err := landlockVersion()
 	if err != nil {
@@ -110,8 +110,8 @@ func readOnly(roots [][]byte) rulesFor {
 	}
 }
 
-// toRead are the rights to read roots. The right is to what a path leads to now; who renames files later does not move
-// it. A root that is not there, or cannot be reached, is left out.
+// toRead are the rights to read roots. The right is to the file that a path leads to now; renaming files later does not
+// move it. A root that is not there, or cannot be reached, is left out.
 func toRead(roots []string) []landlock.Rule {
 	all := make([]landlock.Rule, 0, len(roots))
 	folders := map[string]bool{} // of single files
@@ -131,7 +131,7 @@ func toRead(roots []string) []landlock.Rule {
 	return all
 }
 
-// right is what a root of that kind gives.
+// right returns the rights to a root of that kind.
 func right(path string, mode fs.FileMode) landlock.FSRule {
 	switch {
 	case mode.IsDir():
@@ -142,7 +142,7 @@ func right(path string, mode fs.FileMode) landlock.FSRule {
 	return landlock.PathAccess(llsys.AccessFSReadFile, path)
 }
 
-// probeLandlock tries what no rule allows and every machine has.
+// probeLandlock tries to open what no rule allows and every machine has.
 func probeLandlock() error {
 	file, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err == nil {

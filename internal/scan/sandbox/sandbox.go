@@ -1,26 +1,31 @@
-// Package sandbox runs worker processes that look at what strangers made, and says what such a worker may do. It knows
-// nothing of what a request asks: requests and answers are bytes.
+// Package sandbox runs worker processes that read untrusted bytes, and limits what such a worker may do. Requests and
+// answers are bytes to it.
 //
 // A worker is the same program, started once more (/proc/self/exe) with an empty environment, in its own process group,
-// talking over its standard input and output. It restricts itself before it sees the first request, and what holds then
-// cannot be undone by it. What protects against what:
+// talking over its standard input and output. It restricts itself before the first request, and cannot undo that. The
+// layers, and what each protects against:
 //
-// - Its own process: a panic, a fatal error of the runtime, an exit or a kill ends the worker and nothing else. The
-// parent names the cause (Death) and starts another one. A worker ends as soon as its parent is gone, since its input
-// ends. - The parent's clock and SIGKILL: a request that hangs, in a slow read or in a wait. - RLIMIT_CPU, renewed for
-// each request: a request that computes for ever. - RLIMIT_DATA: memory. A worker that wants more dies of it, and the
-// machine does not. - Close-on-exec for all that the parent has open: a file, pipe or socket that the parent itself was
-// started with. The kernel asks nothing more of who holds one. - RLIMIT_NOFILE, RLIMIT_FSIZE 0, RLIMIT_CORE 0:
-// descriptors; files that grow; customers' data in a core file. - No-new-privileges: a program with the set-user-ID bit
-// gives nothing. - Landlock: only the files and folders of Options.Roots can be read, nothing can be written or run,
-// and where the kernel has it there is no TCP, no signal and no abstract socket to the outside. Whether a path exists
-// can still be seen. - Seccomp, in every thread: no sockets, programs, processes, namespaces, mounts, tracing, keys,
-// BPF, io_uring, or calls of another architecture; and once more no writing, so that it is kept from files where a
-// kernel lacks Landlock, too. - A bounded answer in a frame of a fixed form: what the parent allocates. Anything else
-// on the pipe is a crash of the worker.
+//   - Its own process: a panic, a fatal error of the runtime, an exit or a kill ends the worker and nothing else. The
+//     parent names the cause (Death) and starts another one. A worker ends as soon as its parent is gone, since its
+//     input ends.
+//   - The parent's clock and SIGKILL: a request that hangs, in a slow read or in a wait.
+//   - RLIMIT_CPU, renewed for each request: a request that computes for ever.
+//   - RLIMIT_DATA: memory. A worker that wants more dies of it, and the machine does not.
+//   - Close-on-exec for all that the parent has open: a file, pipe or socket that the parent itself was started with.
+//     The kernel asks nothing more of its holder.
+//   - RLIMIT_NOFILE, RLIMIT_FSIZE 0, RLIMIT_CORE 0: descriptors; files that grow; customers' data in a core file.
+//   - No-new-privileges: a program with the set-user-ID bit gives nothing.
+//   - Landlock: only the files and folders of Options.Roots can be read, nothing can be written or run, and where the
+//     kernel has it there is no TCP, no signal and no abstract socket to the outside. Whether a path exists can still
+//     be seen.
+//   - Seccomp, in every thread: no sockets, programs, processes, namespaces, mounts, tracing, keys, BPF, io_uring, or
+//     calls of another architecture; and once more no writing, so that it is kept from files where a kernel lacks
+//     Landlock, too.
+//   - A bounded answer in a frame of a fixed form: what the parent allocates. Anything else on the pipe is a crash of the
+//     worker.
 //
 // What a kernel lacks is left out with a note (Isolation), never in silence. A worker that was taken over can still lie
-// in its answers, these and all later ones; what the parent does with them is the parent's care.
+// in its answers, these and all later ones: the parent has to check them.
 package sandbox
 
 import (
@@ -49,7 +54,7 @@ const (
 	layerSeccomp   = "seccomp"
 )
 
-// Isolation is what a worker achieved.
+// Isolation is the level and the layers that a worker achieved.
 type Isolation struct {
 	Wanted   Level    `json:"wanted"`
 	Achieved Level    `json:"achieved"` // Sandbox needs Landlock, seccomp and all limits
@@ -73,7 +78,7 @@ func (i *Isolation) lacks(what string, err error) {
 	i.Note += what + ": " + line(err.Error())
 }
 
-// settle says what the layers amount to.
+// settle sets the level that the layers amount to.
 func (i *Isolation) settle() {
 	i.Achieved = Process
 	if i.has(layerLandlock) && i.has(layerSeccomp) && i.has(layerLimits) {
@@ -108,12 +113,12 @@ func or[T ~int | ~int64](value, instead T) T {
 	return value
 }
 
-// Access is what a process that confines itself may still do. Paths that are not there are left out.
+// Access lists the files that a process which confines itself may still use. Paths that are not there are left out.
 type Access struct {
 	Read  []string // folders with all below, or single files with the names in their folders
 	Write []string // folders in which files can be read, made, changed, renamed and removed
-	// Workers is set where nothing is read but by workers, which restrict themselves. Files are as before then, and
-	// programs can be run: each thread gets a domain of Landlock of its own, and none may look at the workers of another.
+	// Workers is set if only workers read, which restrict themselves. Files are as before then, and programs can be run:
+	// each thread gets a domain of Landlock of its own, and none may look at the workers of another.
 	Workers bool
 }
 
@@ -121,8 +126,8 @@ type Access struct {
 type Options struct {
 	Args  []string // of the program, behind its name: those that make it call Serve
 	Level Level    // Process or Sandbox
-	// Roots are what a Sandbox may read: a folder with all below it, or a single file, with the names in its folder. A
-	// path that is not there is left out.
+	// Roots are the files that a Sandbox may read: a folder with all below it, or a single file, with the names in its
+	// folder. A path that is not there is left out.
 	Roots  []string
 	Limits Limits
 	Hello  []byte // for the worker's start function

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// System calls that are refused, by what they would let a process do. Not every architecture has each.
+// System calls that are refused, by their purpose. Not every architecture has each.
 var (
 	network = []string{ // and other processes through sockets
 		"socket", "socketpair", "socketcall", "bind", "listen", "accept", "accept4", "connect", "getsockname", "getpeername",
@@ -40,7 +40,7 @@ var (
 		"shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv",
 		"msgctl", "ipc", "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr",
 	}
-	machine = []string{ // and who the process is on it
+	machine = []string{ // and the identity of the process
 		"kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "create_module", "query_module",
 		"reboot", "swapon", "swapoff", "acct", "syslog", "settimeofday", "stime", "clock_settime", "clock_adjtime",
 		"adjtimex", "sethostname", "setdomainname", "iopl", "ioperm", "vhangup", "nfsservctl", "setuid", "setgid",
@@ -77,13 +77,13 @@ type check struct {
 	values   []uint32
 }
 
-// policy is what a filter refuses.
+// policy lists the calls that a filter refuses.
 type policy struct {
 	refused []string
 	checks  []check // calls of which some arguments are refused. A call with two checks has to pass both
 }
 
-// worker is the policy of what may only read and answer.
+// worker returns the policy of a process that may only read and answer.
 func worker(pid uint32) policy {
 	reading := []uint32{openToWrite}
 	return policy{
@@ -101,7 +101,7 @@ func worker(pid uint32) policy {
 	}
 }
 
-// command is the policy of what writes files and starts nothing.
+// command returns the policy of a process that writes files and starts nothing.
 func command(pid uint32) policy {
 	return policy{
 		slices.Concat(network, programs, spying, places, holes, messages, machine),
@@ -109,7 +109,8 @@ func command(pid uint32) policy {
 	}
 }
 
-// parentOfWorkers is the policy of what starts workers, to which it is handed down: nothing in it may name a process.
+// parentOfWorkers returns the policy of a process that starts workers, which inherit it: nothing in it may name a
+// process.
 func parentOfWorkers() policy {
 	return policy{slices.Concat(network, spying, places, holes, messages, machine), append([]check{
 		{"clone", 0, bpf.JumpBitsNotSet, []uint32{cloneNamespaces}},
@@ -157,7 +158,7 @@ var (
 	unknown = bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)}
 )
 
-// filter is the program of a policy. The library's own assembler is no help: behind a call whose arguments it has
+// filter returns the program of a policy. The library's own assembler is no help: behind a call whose arguments it has
 // looked at, it takes the argument for the number of the call.
 func filter(a *arch.Info, p policy) []bpf.Instruction {
 	all := []bpf.Instruction{
@@ -197,7 +198,7 @@ func (c check) assemble(number uint32) []bpf.Instruction {
 	return append(all, refuse)
 }
 
-// numbers are those of the named calls that an architecture has.
+// numbers returns those of the named calls that an architecture has.
 func numbers(a *arch.Info, names []string) []uint32 {
 	var all []uint32
 	for _, name := range names {
@@ -221,7 +222,7 @@ func restrictCalls(p policy) error {
 	return install(raw)
 }
 
-// ownPid is the number of this process, as a filter compares it.
+// ownPid returns the number of this process, as a filter compares it.
 func ownPid() uint32 { return uint32(os.Getpid()) } //nolint:gosec // positive
 
 // install hands a program to the kernel.

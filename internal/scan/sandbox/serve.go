@@ -9,11 +9,11 @@ import (
 	"sync/atomic"
 )
 
-// Handle answers one request. When it panics the worker dies: what its state is worth then is not known.
+// Handle answers one request. When it panics the worker dies, since its state is no longer reliable.
 type Handle func(request []byte) []byte
 
-// Serve is what a worker runs, over its standard input and output: it restricts the whole process as the parent asked,
-// calls start with the parent's hello, and answers requests until its input ends. Nothing else may use out. It ends the
+// Serve runs a worker over its standard input and output: it restricts the whole process as the parent asked, calls
+// start with the parent's hello, and answers requests until its input ends. Nothing else may use out. It ends the
 // process when the input ends during a request, and when a request computes for too long.
 func Serve(in io.Reader, out io.Writer, start func(hello []byte) (Handle, error)) error {
 	first, err := readFrame(in, 0, mostRequest)
@@ -70,8 +70,8 @@ func serve(in io.Reader, out io.Writer, limits Limits, handle Handle) error {
 	}
 }
 
-// listen passes requests on. When the input ends the parent is gone or wants no more: there is no wait for what is
-// being done.
+// listen passes requests on. When the input ends the parent is gone or wants no more: the request under way is not
+// waited for.
 func listen(in io.Reader, requests chan<- []byte, busy *atomic.Bool) {
 	for number := uint32(1); ; number++ {
 		request, err := readFrame(in, number, mostRequest)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// verify is the parent's own look at its worker: in each of its threads, are no-new-privileges and seccomp in force,
-// and does it hold no open file that Landlock has no say in? What is not is taken off the layers. Landlock itself has
-// no sign; the worker tries what it forbids.
+// verify checks the worker from outside: no-new-privileges and seccomp are in force in each thread, and no file is open
+// that Landlock does not cover. A layer that fails is taken off. Landlock shows no sign; the worker tries what it
+// forbids.
 func verify(pid int, iso *Isolation) {
 	own, err := os.ReadFile("/proc/self/status")
 	var threads [][]byte
@@ -49,7 +49,7 @@ func (i *Isolation) takeOff(layer string, why error) {
 }
 
 // filtered reports whether a thread has a seccomp filter that its parent has not. A parent in a container has filters
-// itself; kernels before 5.9 do not count them, and then there is no telling.
+// itself; kernels before 5.9 do not count them, and then it cannot be known.
 func filtered(thread, own []byte) bool {
 	theirs, counted := statusNumber(thread, "Seccomp_filters")
 	ours, _ := statusNumber(own, "Seccomp_filters")
@@ -75,8 +75,8 @@ func threadStatus(pid int) ([][]byte, error) {
 	return all, nil
 }
 
-// doing says what a process is about: one that computes wants more time than it was given, one that waits for a read
-// has slow storage. "" is not known. Spec: proc(5), /proc/PID/status, State.
+// doing returns what a process does: one that computes wants more time than it was given, one that waits for a read has
+// slow storage. "" is not known. Spec: proc(5), /proc/PID/status, State.
 func doing(pid int) string {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

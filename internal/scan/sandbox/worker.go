@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// How long the parent waits where no budget of a request says it.
+// How long the parent waits outside of the budget of a request.
 const (
 	startLimit = 30 * time.Second // for a worker to restrict itself, on a machine that is busy
-	// for one that was killed, or has closed its output, to be gone; longer when it hangs in the kernel
+	// exitLimit is for a worker that was killed, or has closed its output, to be gone; longer if it hangs in the kernel
 	exitLimit = time.Second
-	mostReady = 1 << 20 // bytes of what a worker says about its start
+	mostReady = 1 << 20 // bytes of the report of a worker on its start
 )
 
 // Worker is a process that answers requests. Its methods may be called by several goroutines; requests wait for each
@@ -105,15 +105,15 @@ func spawn(o Options) (*Worker, error) {
 	return w, nil
 }
 
-// reap waits for the end of the process and then ends what it may have started: until Wait, no other process gets its
-// number.
+// reap waits for the end of the process and then ends the processes that it may have started: until Wait, no other
+// process gets its number.
 func (w *Worker) reap() {
 	endGroup(w.cmd.Process.Pid)
 	w.exit = w.cmd.Wait()
 	close(w.done)
 }
 
-// greet sends the first request and looks at what the worker became.
+// greet sends the first request and checks the isolation of the worker.
 func (w *Worker) greet(ctx context.Context, o Options) error {
 	s := setup{Level: o.Level, Limits: w.limits, Hello: o.Hello, Roots: make([][]byte, 0, len(o.Roots))}
 	for _, root := range o.Roots {
@@ -139,7 +139,7 @@ func (w *Worker) greet(ctx context.Context, o Options) error {
 	return nil
 }
 
-// Isolation tells what the worker may do.
+// Isolation returns how far the worker is kept apart.
 func (w *Worker) Isolation() Isolation { return w.isolation }
 
 // Call has the worker answer one request. The error is a *Death when the worker died, and the worker is of no use then.
@@ -201,7 +201,7 @@ func (w *Worker) talk(request []byte, most int64) ([]byte, error) {
 	return readFrame(w.out, w.number, most)
 }
 
-// autopsy names the cause of a death that the pipe told of. A worker that merely closed its pipe gets time to end by
+// autopsy finds the cause of a death that showed on the pipe. A worker that merely closed its pipe gets time to end by
 // itself, so that the way it ends can be seen.
 func (w *Worker) autopsy(err error) *Death {
 	offence := errors.Is(err, errFrame)
@@ -229,7 +229,7 @@ func (w *Worker) bury(death *Death, idle bool) *Death {
 	return death
 }
 
-// kill ends the process at once, and with it whatever waits for its pipes.
+// kill ends the process at once, and with it all waits for its pipes.
 func (w *Worker) kill() {
 	_ = w.cmd.Process.Kill() // safe at any time: Go holds the process, not its number
 	now := time.Now()
@@ -249,8 +249,8 @@ func (w *Worker) await() bool {
 	}
 }
 
-// Close ends the worker at once, in the middle of a request too: it has nothing to lose. An error says that it hangs in
-// the kernel; it will end when the kernel lets go of it.
+// Close ends the worker at once, in the middle of a request too: it has nothing to lose. An error means that it hangs
+// in the kernel, and ends later.
 func (w *Worker) Close() error {
 	w.closed.Store(true)
 	w.kill()
