@@ -23,7 +23,7 @@ packages=(
 	libhivex-bin libwin-hivex-perl            # hivexget, hivexsh, hivexregedit: second opinion on registry hives
 	libregf-utils wimtools                    # regfexport: a third one; wimapply: folders in NTFS without a mount
 	libguestfs-tools                          # guestfish, virt-alignment-scan
-	python3                                   # makes the library of the tests (scripts/make-library.py); strict CSV and XML
+	python3 python3-venv                      # makes the library of the tests (scripts/make-library.py); strict CSV and XML
 	python3-prometheus-client                 # second opinion on metrics
 	libxml2-utils shellcheck                  # xmllint: JUnit by its schema; scripts that we write
 	chromium fonts-dejavu-core poppler-utils  # opens the HTML report; pdftotext reads what it prints
@@ -99,6 +99,15 @@ unpack_grub_legacy() {
 	rm -r "$work"
 }
 
+# Readers of registry logs, which Debian does not have. They lie where only the tests look (internal/disktest/python.go).
+python_env=/usr/local/lib/trueup-tests/python
+python_packages=('regipy==6.5.0' 'python-registry==1.3.1')
+
+install_python_packages() {
+	python3 -m venv --clear "$python_env" && "$python_env/bin/pip" -q install "${python_packages[@]}" &&
+		printf '%s\n' "${python_packages[@]}" >"$python_env/installed" # the last: it tells that all is there
+}
+
 if ! command -v dpkg-query >/dev/null; then
 	give_up 'This is not a Debian system, so the outside tools are not looked for.' \
 		"Install what provides these Debian packages: ${packages[*]}"
@@ -121,6 +130,13 @@ if [ ! -e "$grub_legacy/grub" ]; then
 	fi
 	echo "Unpacking GRUB legacy into $grub_legacy"
 	unpack_grub_legacy || { apt update && unpack_grub_legacy; } || give_up 'The packages grub-legacy and libc6-i386 cannot be downloaded.'
+fi
+if ! printf '%s\n' "${python_packages[@]}" | cmp -s - "$python_env/installed"; then
+	if [ "$(id -u)" -ne 0 ]; then
+		give_up "Python packages are not installed in $python_env: ${python_packages[*]}" "Do it: sudo $0"
+	fi
+	echo "Installing ${python_packages[*]} into $python_env"
+	install_python_packages || give_up "pip cannot install ${python_packages[*]}."
 fi
 kernel_is_usable || give_up 'libguestfs needs a kernel that it can read in /boot with its modules in /lib/modules.' \
 	'Install one: sudo apt-get install linux-image-amd64; if it is there already: sudo chmod 0644 /boot/vmlinuz-*'

@@ -330,7 +330,7 @@ func TestWindowsOfTheCorpusOnFAT(t *testing.T) {
 	source := c.disk.make(t)
 	r := trueup(t, "align", source, filepath.Join(t.TempDir(), "dest.raw"), "--boundary", "2M")
 	require.Equal(t, 4, r.code)
-	require.Contains(t, r.stderr, "sequence numbers 205 and 204 differ: Windows was not shut down cleanly")
+	require.Contains(t, r.stderr, "sequence numbers 205 and 204 differ, and no log fits: Windows was not shut down cleanly")
 	now, _ := windowsOnFAT(mergeHive(t, dirty, "")).run(t)
 	require.Equal(t, map[int]int64{1: 2 << 20, 2: 352 << 20}, now)
 }

@@ -127,7 +127,7 @@ func findLoaders(g *Guest) (f Found, err error) {
 		if err != nil {
 			return f, fmt.Errorf("%s: %w", c.Name, err)
 		}
-		f.add(found)
+		f.Add(found)
 	}
 	return f, nil
 }

@@ -25,7 +25,7 @@ func Read(g *Guest, codes []*Code, finders []Finder) (*Result, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Name, err)
 		}
-		r.add(found)
+		r.Add(found)
 	}
 	r.unseen, r.boots = g.unseen, r.bootable(g.Partitions)
 	var clash *ondisk.Issue

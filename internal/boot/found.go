@@ -43,7 +43,8 @@ type Finder struct {
 	Find func(g *Guest) (Found, error)
 }
 
-func (f *Found) add(more Found) {
+// Add adds what another found.
+func (f *Found) Add(more Found) {
 	f.Refs = append(f.Refs, more.Refs...)
 	f.Issues = append(f.Issues, more.Issues...)
 	f.Chain = append(f.Chain, more.Chain...)

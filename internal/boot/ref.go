@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
@@ -34,6 +35,83 @@ type Ref struct {
 	Encode func(raw []byte, to int64) ([]byte, error)
 	// Loss is what the guest lacks when its target moves and Encode fails, so that the reference stays; empty: the boot.
 	Loss, Remedy string
+	// Seals are the regions around its bytes whose checksums must follow a rewrite. References can share one.
+	Seals []*Seal
+}
+
+// Only leaves some bytes of a reference, by their index in ascending order; others lie in places of another reference.
+func (r *Ref) Only(bytes []int) {
+	whole, encode := r.Raw, r.Encode
+	var all []disk.Range
+	for _, at := range r.At {
+		for off := at.Off; off < at.End(); off++ {
+			all = append(all, disk.Range{Off: off, Len: 1})
+		}
+	}
+	pick := func(b []byte) []byte {
+		out := make([]byte, len(bytes))
+		for i, from := range bytes {
+			out[i] = b[from]
+		}
+		return out
+	}
+	r.Raw, r.At = pick(whole), nil
+	for _, i := range bytes {
+		if k := len(r.At) - 1; k >= 0 && r.At[k].End() == all[i].Off {
+			r.At[k].Len++
+			continue
+		}
+		r.At = append(r.At, all[i])
+	}
+	if encode != nil {
+		r.Encode = func(_ []byte, to int64) ([]byte, error) {
+			b, err := encode(whole, to)
+			if err != nil {
+				return nil, err
+			}
+			return pick(b), nil
+		}
+	}
+}
+
+// Seal is a region of a file that a checksum in it covers.
+type Seal struct {
+	Name string       // for people
+	At   []disk.Range // its bytes on the disk, in order
+	Raw  []byte       // the bytes found there
+	Make func([]byte) // sets the checksum right, in place
+}
+
+// Patches give the checksum that the region has once other patches are made, in a partition that moves by shift bytes;
+// none when they change nothing of it.
+func (s *Seal) Patches(shift int64, others []disk.Patch) (patches []disk.Patch) {
+	now, done := slices.Clone(s.Raw), int64(0)
+	for _, at := range s.At {
+		to := disk.Range{Off: at.Off + shift, Len: at.Len}
+		for _, x := range others {
+			if o := (disk.Range{Off: x.Off, Len: int64(len(x.New))}); o.Overlaps(to) {
+				from := max(o.Off, to.Off)
+				copy(now[done+from-to.Off:done+to.Len], x.New[from-o.Off:])
+			}
+		}
+		done += at.Len
+	}
+	if bytes.Equal(now, s.Raw) {
+		return nil
+	}
+	was := slices.Clone(now)
+	s.Make(now)
+	done = 0
+	for _, at := range s.At {
+		for _, d := range differences(was[done:done+at.Len], now[done:done+at.Len]) {
+			patches = append(patches, disk.Patch{
+				Off: at.Off + shift + d.Off, Old: was[done:][d.Off:d.End()], New: now[done:][d.Off:d.End()],
+				Reason: "checksum of " + s.Name,
+			})
+		}
+		done += at.Len
+	}
+	return patches
 }
 
 // Place is the start of a partition as Windows names it: the signature of an MBR disk, and a byte offset.

@@ -73,7 +73,7 @@ func (s *segments) segment(h *Hive, i int64) (cell, error) {
 	if err := h.spend(0); err != nil {
 		return cell{}, err
 	}
-	off, err := h.pages.U32(s.list.at + i*s.list.stride)
+	off, err := h.u32(s.list.at + i*s.list.stride)
 	if err != nil {
 		return cell{}, err
 	}

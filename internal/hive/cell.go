@@ -40,7 +40,7 @@ func (h *Hive) cell(off uint32, what string) (cell, error) {
 	if err != nil {
 		return cell{}, err
 	}
-	raw, err := h.pages.U32(at)
+	raw, err := h.u32(at)
 	if err != nil {
 		return cell{}, err
 	}
@@ -100,7 +100,7 @@ func (h *Hive) decode(c cell, what string, v any) error {
 	if c.n < int64(len(b)) {
 		return &ondisk.FormatError{What: what, Off: c.at, Field: "size", Got: c.n, Want: fmt.Sprintf("at least %d", len(b))}
 	}
-	if err := h.pages.Read(b, c.at); err != nil {
+	if err := h.read(b, c.at); err != nil {
 		return err
 	}
 	return ondisk.Fill(b, binary.LittleEndian, v)
@@ -109,5 +109,20 @@ func (h *Hive) decode(c cell, what string, v any) error {
 // bytes reads part of a cell that the caller knows to be in it.
 func (h *Hive) bytes(c cell, off, n int64) ([]byte, error) {
 	b := make([]byte, n)
-	return b, h.pages.Read(b, c.at+off)
+	return b, h.read(b, c.at+off)
+}
+
+// read fills b from a place in the file.
+func (h *Hive) read(b []byte, off int64) error {
+	if h.seen != nil {
+		h.seen.read.add(off, int64(len(b)))
+	}
+	return h.pages.Read(b, off)
+}
+
+func (h *Hive) u32(off int64) (uint32, error) {
+	if h.seen != nil {
+		h.seen.read.add(off, 4)
+	}
+	return h.pages.U32(off)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/ondisk"
 )
@@ -50,9 +51,6 @@ func FuzzHive(f *testing.F) {
 			return
 		}
 		h.steps = &ondisk.Budget{Limit: 1 << 13}
-		if err := h.Clean(); err != nil {
-			require.ErrorIs(t, err, ondisk.ErrUnsupported)
-		}
 		if err := walk(h); err != nil {
 			require.True(t, known(err), "%v", err)
 		}
@@ -109,17 +107,57 @@ func placesAgree(t *testing.T, file []byte, v *Value) {
 	}
 }
 
-func FuzzLogPending(f *testing.F) {
+func FuzzNewer(f *testing.F) {
 	f.Add([]byte(newLog(3, 5, 6, 7)))
 	f.Add([]byte(newLog(3, 9)))
 	f.Add([]byte(oldLog(1, 8)))
-	h := open(f, disktest.ForgeHive(5, disktest.HiveKey{}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) >= logSector {
 			data = bytes.Clone(data)
 			disktest.Forged(data).SealHive() // or hardly any mutation comes as far as the entries
 		}
-		if _, err := h.LogPending(bytes.NewReader(data)); err != nil {
+		if _, err := newer(bytes.NewReader(data), 7); err != nil {
+			require.True(t, known(err), "%v", err)
+		}
+	})
+}
+
+// A hive with a log of any bytes is read, or refused with an error that says why.
+func FuzzRecovery(f *testing.F) {
+	h := disktest.ForgeHive(5, seed())
+	to := bytes.Clone(h)
+	to[len(to)-40]++
+	for _, log := range []disktest.Forged{h.HiveLog(9, to), h.HiveLog(9, to, h), h.HiveOldLog(1, to), h.HiveOldLog(2, to)} {
+		f.Add([]byte(log), []byte{}, true)
+		f.Add([]byte(log), []byte(disktest.Forged(to).HiveLog(10, h)), false)
+	}
+	dirty := h.HiveDirty(10)
+	f.Fuzz(func(t *testing.T, first, second []byte, seal bool) {
+		first = bytes.Clone(first)
+		if seal && len(first) >= logSector {
+			disktest.Forged(first).SealHive()
+			if rest := first[logSector:]; len(rest) >= entryHeaderSize && len(rest)%4 == 0 {
+				disktest.Forged(rest).SealHiveEntry()
+			}
+		}
+		b := NewBudget()
+		b.steps = &ondisk.Budget{Limit: 1 << 13}
+		r, err := b.Recover(bytes.NewReader(dirty), Log{bytes.NewReader(first), "1"}, Log{bytes.NewReader(second), "2"})
+		if err != nil {
+			require.True(t, known(err), "%v", err)
+			return
+		}
+		if err := r.Certain(); err != nil {
+			require.True(t, known(err), "%v", err)
+		}
+		err = r.Each(func(h *Hive) error {
+			if err := walk(h); err != nil {
+				return err
+			}
+			_, err := h.Places(disk.Range{Off: baseSize, Len: int64(h.base.BinsSize)})
+			return err
+		})
+		if err != nil {
 			require.True(t, known(err), "%v", err)
 		}
 	})

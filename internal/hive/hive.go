@@ -63,37 +63,25 @@ func NewBudget() *Budget {
 	}
 }
 
-// Hive is the file of a part of the registry. It is not safe for concurrent use.
+// Hive is a part of the registry in one state. It is not safe for concurrent use.
 type Hive struct {
 	base  baseBlock
-	sum   uint32 // what the checksum should be
-	size  int64  // of the file
-	end   int64  // of the hive bins that the file holds, in the file
+	end   int64 // of the hive bins that there are
+	state *state
+	seen  *looked // nil where it does not matter
 	pages *ondisk.Pages
-	bins  []int64 // places in the file of the bins that were walked so far; they follow each other without a gap
+	bins  []int64 // places of the bins that were walked so far; they follow each other without a gap
 	known int64   // where the last of them ends
 
 	*Budget
 }
 
-// Open reads the base block. Hives of Windows NT 4 to 11 (version 1.3 to 1.6) are read. One that was not closed
-// cleanly is opened too, so that it can be shown: ask Clean before a byte of it is changed.
-func (b *Budget) Open(src ondisk.Source) (*Hive, error) {
-	if src.Size() > maxFile {
-		return nil, fmt.Errorf("registry hive of %d bytes: %w of %d bytes", src.Size(), ondisk.ErrLimit, maxFile)
+// hive opens a state.
+func (r *Recovery) hive(s *state) *Hive {
+	return &Hive{
+		base: r.base, end: min(baseSize+int64(s.bins), s.Size()), state: s, known: baseSize, Budget: r.Budget,
+		pages: ondisk.NewPages(&ondisk.Metered{Source: s, Budget: r.read}, cacheSize),
 	}
-	h := &Hive{size: src.Size(), known: baseSize, Budget: b}
-	raw, err := ondisk.Decode(src, 0, &h.base)
-	if err != nil {
-		return nil, fmt.Errorf("base block of a registry hive: %w", err)
-	}
-	if err := h.base.check(); err != nil {
-		return nil, err
-	}
-	h.sum = checksum(raw)
-	h.end = min(baseSize+int64(h.base.BinsSize), h.size)
-	h.pages = ondisk.NewPages(&ondisk.Metered{Source: src, Budget: b.read}, cacheSize)
-	return h, nil
 }
 
 // check returns what keeps the hive from being read at all.
@@ -127,25 +115,6 @@ func checksum(base []byte) uint32 {
 		return 1<<32 - 2
 	}
 	return sum
-}
-
-// Clean returns nil if Windows takes the file as it is. Otherwise the error wraps ErrUnsupported: Windows will first
-// apply its log to the file, or repair it, and a change made here would be lost or corrupt it.
-func (h *Hive) Clean() error {
-	b := &h.base
-	switch {
-	case b.Checksum != h.sum:
-		return ondisk.In(ondisk.ErrUnsupported,
-			"checksum of the base block is %#x, want %#x: Windows was not shut down cleanly, or the hive is broken",
-			b.Checksum, h.sum)
-	case b.Sequence1 != b.Sequence2:
-		return ondisk.In(ondisk.ErrUnsupported, "sequence numbers %d and %d differ: Windows was not shut down cleanly",
-			b.Sequence1, b.Sequence2)
-	case baseSize+int64(b.BinsSize) > h.size:
-		return ondisk.In(ondisk.ErrUnsupported, "the file has %d bytes, and its hive bins end at byte %d: it was cut off",
-			h.size, baseSize+int64(b.BinsSize))
-	}
-	return nil
 }
 
 // spend charges steps for one thing of so many bytes.

@@ -65,7 +65,7 @@ func (h *Hive) offsets(l list) iter.Seq2[uint32, error] {
 			err := h.spend(0)
 			off := uint32(0)
 			if err == nil {
-				off, err = h.pages.U32(l.at + i*l.stride)
+				off, err = h.u32(l.at + i*l.stride)
 			}
 			if !yield(off, err) || err != nil {
 				return

@@ -4,81 +4,254 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/trueup/trueup/internal/disk"
 	"github.com/trueup/trueup/internal/ondisk"
 )
 
 // Places in a log. Spec: "Format of transaction log files".
 const (
-	logSector     = 512 // a base block takes one, and entries start at a multiple
+	logSector     = 512 // a base block takes one; entries and pages start at a multiple
 	typeOldLog    = 1   // until Windows 8: one set of changed pages
-	typeOldLog2   = 2   // the same, of a second log
+	typeOldLog2   = 2   // the same, of NT 4 and 2000
 	typeNewLog    = 6   // since Windows 8.1: entries one after the other
 	maxLogEntries = 1 << 16
 )
 
-// logEntry begins an entry of a new log.
-type logEntry struct {
-	Signature [4]byte // "HvLE"
-	Size      uint32  // bytes
-	Flags     uint32
-	Sequence  uint32
+// logFile is a log whose base block is valid.
+type logFile struct {
+	ondisk.Source
+	base    baseBlock
+	number  int        // of the file: an index of Recovery.files
+	entries []logEntry // that follow each other without a gap, in the order of their numbers
 }
 
-// LogPending reports whether a log (SYSTEM.LOG, .LOG1, .LOG2) holds changes that are newer than the hive although the
-// hive is clean.
+// logEntry is a set of pages that Windows applies whole or not at all.
+type logEntry struct {
+	disk.Range        // in the log; empty in an old one, which has no hashes
+	binsSize   uint32 // of the hive behind it
+	pages      []logPage
+}
+
+// logPage is a stretch of the hive as a log has it.
+type logPage struct {
+	hive disk.Range // bytes behind the base block, in multiples of 512
+	off  int64      // in the log
+}
+
+func (l *logFile) old() bool { return l.base.FileType != typeNewLog }
+
+// openLog reads a log; nil when it says nothing to Windows: it is empty, torn or of another kind.
+func (b *Budget) openLog(src ondisk.Source, number int) (*logFile, error) {
+	if src.Size() < logSector {
+		return nil, nil //nolint:nilnil // as .LOG is beside .LOG1
+	}
+	l := &logFile{Source: src, number: number}
+	raw, err := ondisk.Decode(src, 0, &l.base)
+	if err != nil {
+		return nil, err
+	}
+	ok := string(l.base.Signature[:]) == "regf" && l.base.Checksum == checksum(raw) && l.base.Sequence1 == l.base.Sequence2
+	switch l.base.FileType {
+	case typeOldLog, typeOldLog2:
+		if ok {
+			ok, err = l.readOld(b)
+		}
+	case typeNewLog:
+		if ok {
+			err = l.readNew(b)
+		}
+	default:
+		ok = false
+	}
+	if !ok || err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// dirtyVector is what an old log has behind its base block; a bit for each 512 bytes of the hive bins follows, and the
+// pages that it names begin with the next sector. Spec: "Old format".
+const dirtyVector = "DIRT"
+
+// readOld reads the pages of an old log as its one entry. ok is false when the log is torn, so that Windows ignores it.
+func (l *logFile) readOld(b *Budget) (ok bool, err error) {
+	if l.base.Clustering != 1 {
+		return false, ondisk.In(ondisk.ErrUnsupported, "its log has sectors of %d bytes", int64(l.base.Clustering)*logSector)
+	}
+	bins := int64(l.base.BinsSize)
+	end := int64(logSector+len(dirtyVector)) + bins/binUnit
+	if bins == 0 || bins%binUnit != 0 || end > l.Size() {
+		return false, nil
+	}
+	if bins > maxFile {
+		return false, fmt.Errorf("registry log of a hive of %d bytes: %w of %d bytes", bins, ondisk.ErrLimit, maxFile)
+	}
+	raw, err := ondisk.Bytes(l, logSector, end-logSector)
+	if err != nil || string(raw[:len(dirtyVector)]) != dirtyVector {
+		return false, err
+	}
+	e := logEntry{binsSize: l.base.BinsSize}
+	off := (end + logSector - 1) / logSector * logSector
+	for i := range bins / logSector {
+		if raw[len(dirtyVector)+int(i/8)]>>(i%8)&1 == 0 {
+			continue
+		}
+		if err := b.spend(0); err != nil {
+			return false, err
+		}
+		e.pages = append(e.pages, logPage{disk.Range{Off: i * logSector, Len: logSector}, off})
+		off += logSector
+	}
+	l.entries = []logEntry{e}
+	return off <= l.Size(), nil
+}
+
+// entryHeader is what an entry of a new log begins with; Count references and their pages follow. Spec: "New format",
+// "Log entry".
+type entryHeader struct {
+	Signature [4]byte // "HvLE"
+	Size      uint32  // bytes, a multiple of 512
+	Flags     uint32
+	Sequence  uint32
+	BinsSize  uint32 // of the hive behind it
+	Count     uint32 // of page references
+	Hash1     uint64 // of all behind the two hashes
+	Hash2     uint64 // of all in front of itself
+}
+
+// pageReference is where a page of an entry goes: bytes behind the base block, and how many.
+type pageReference struct{ Offset, Size uint32 }
+
+const (
+	entryHeaderSize = 40
+	entryHash1      = 24 // place of the hashes
+	entryHash2      = 32
+	referenceSize   = 8
+)
+
+// readNew reads the entries of a new log up to the first that is torn or of an earlier round, behind which Windows
+// reads none.
+func (l *logFile) readNew(b *Budget) error {
+	at := int64(logSector)
+	for sequence := l.base.Sequence1; at+entryHeaderSize <= l.Size(); sequence++ {
+		if len(l.entries) == maxLogEntries {
+			return fmt.Errorf("registry log: %w of %d entries", ondisk.ErrLimit, maxLogEntries)
+		}
+		var head entryHeader
+		if _, err := ondisk.Decode(l, at, &head); err != nil {
+			return err
+		}
+		size := int64(head.Size)
+		switch {
+		case string(head.Signature[:]) != "HvLE" || head.Sequence != sequence,
+			size%logSector != 0 || size > l.Size()-at,
+			head.BinsSize == 0 || head.BinsSize%binUnit != 0,
+			head.Count == 0 || int64(head.Count) > (size-entryHeaderSize)/referenceSize:
+			return nil
+		}
+		if err := b.spend(size); err != nil {
+			return err
+		}
+		raw, err := ondisk.Bytes(l, at, size)
+		if err != nil {
+			return err
+		}
+		if hash1, hash2 := hashes(raw); hash1 != head.Hash1 || hash2 != head.Hash2 {
+			return nil
+		}
+		if err := l.add(at, &head, raw); err != nil {
+			return err
+		}
+		at += size
+	}
+	return nil
+}
+
+// hashes computes both hashes of an entry. The second is over the first as it should be.
+func hashes(entry []byte) (hash1, hash2 uint64) {
+	m := marvinSeed
+	m.write(entry[entryHeaderSize:])
+	hash1 = m.sum()
+	m = marvinSeed
+	m.write(entry[:entryHash1])
+	m.write(binary.LittleEndian.AppendUint64(nil, hash1))
+	return hash1, m.sum()
+}
+
+// Reseal sets the hashes of an entry of a log right.
+func Reseal(entry []byte) {
+	hash1, hash2 := hashes(entry)
+	binary.LittleEndian.PutUint64(entry[entryHash1:], hash1)
+	binary.LittleEndian.PutUint64(entry[entryHash2:], hash2)
+}
+
+// add reads the references of an entry whose hashes are right: one that Windows would apply.
+func (l *logFile) add(at int64, head *entryHeader, raw []byte) error {
+	e := logEntry{Range: disk.Range{Off: at, Len: int64(len(raw))}, binsSize: head.BinsSize}
+	if head.BinsSize > maxFile {
+		return fmt.Errorf("registry log of a hive of %d bytes: %w of %d bytes", head.BinsSize, ondisk.ErrLimit, maxFile)
+	}
+	pages := entryHeaderSize + int64(head.Count)*referenceSize
+	for i := range int64(head.Count) {
+		var ref pageReference
+		if err := ondisk.Fill(raw[entryHeaderSize+i*referenceSize:][:referenceSize], binary.LittleEndian, &ref); err != nil {
+			return err
+		}
+		p := logPage{disk.Range{Off: int64(ref.Offset), Len: int64(ref.Size)}, at + pages}
+		pages += p.hive.Len
+		whole := p.hive.Off%binUnit == 0 && p.hive.Len%binUnit == 0 && p.hive.Len > 0
+		if !whole || p.hive.End() > int64(head.BinsSize) || pages > e.Len {
+			return &ondisk.FormatError{
+				What: fmt.Sprintf("entry %d of a registry log", head.Sequence), Off: at + entryHeaderSize + i*referenceSize,
+				Field: fmt.Sprintf("page %d", i), Got: fmt.Sprintf("%d bytes at %#x", ref.Size, ref.Offset),
+				Want: fmt.Sprintf("whole pages within %d bytes of hive bins and the entry", head.BinsSize),
+			}
+		}
+		e.pages = append(e.pages, p)
+	}
+	l.entries = append(l.entries, e)
+	return nil
+}
+
+// newer reports whether a log holds changes that are newer than a hive which was closed.
 //
-// Windows marks the hive as dirty before it relies on a log, and ignores newer entries beside a clean one (spec: "Dirty
-// state of a hive"), so this should never happen. If it does, hive and log are from different moments, and which of
-// them is right is unknown: then it is better to change nothing. An entry with the number of the hive itself has been
-// applied. Checksums of entries do not matter: a torn one would have been newer, too. Without a valid base block the
-// log proves nothing.
-func (h *Hive) LogPending(log ondisk.Source) (bool, error) {
+// Windows ignores newer entries beside such a hive (spec: "Dirty state of a hive"), and never leaves any. Where there
+// are some, hive and log do not come from the same moment, and which of them is right cannot be told: then it is better
+// to change nothing. An entry with the number of the hive itself is one that was applied. Hashes of entries are not
+// looked at: a torn one was to be newer too.
+func newer(log ondisk.Source, number uint32) (bool, error) {
 	if log.Size() < logSector {
-		return false, nil // empty, as .LOG is beside .LOG1
+		return false, nil
 	}
 	var base baseBlock
 	raw, err := ondisk.Decode(log, 0, &base)
-	if err != nil {
+	if err != nil || string(base.Signature[:]) != "regf" || base.Checksum != checksum(raw) {
 		return false, err
-	}
-	if string(base.Signature[:]) != "regf" || base.Checksum != checksum(raw) {
-		return false, nil
 	}
 	switch base.FileType {
 	case typeOldLog, typeOldLog2:
-		return base.Sequence1 == base.Sequence2 && h.older(base.Sequence1), nil
+		return base.Sequence1 == base.Sequence2 && after(base.Sequence1, number), nil
 	case typeNewLog:
-		return h.entryPending(log)
+		return newerEntry(log, number)
 	}
 	return false, nil
 }
 
-// older reports whether the hive is older than a sequence number, which may have started again from 0.
-func (h *Hive) older(sequence uint32) bool {
-	ahead := sequence - h.base.Sequence1
-	return ahead != 0 && ahead < 1<<31
-}
-
-// entryPending walks the entries of a new log: numbers need not rise, since old entries stay behind newer ones.
-func (h *Hive) entryPending(log ondisk.Source) (bool, error) {
-	const size = 16
+// newerEntry walks the entries of a new log: numbers need not rise, since old entries stay behind newer ones.
+func newerEntry(log ondisk.Source, number uint32) (bool, error) {
 	at := int64(logSector)
 	for range maxLogEntries {
-		if at+size > log.Size() {
+		if at+entryHeaderSize > log.Size() {
 			return false, nil
 		}
-		var e logEntry
-		raw := make([]byte, size)
-		if err := ondisk.ReadFull(log, raw, at); err != nil {
-			return false, err
-		}
-		if err := ondisk.Fill(raw, binary.LittleEndian, &e); err != nil {
+		var e entryHeader
+		if _, err := ondisk.Decode(log, at, &e); err != nil {
 			return false, err
 		}
 		switch {
 		case string(e.Signature[:]) != "HvLE":
 			return false, nil
-		case h.older(e.Sequence):
+		case after(e.Sequence, number):
 			return true, nil
 		}
 		at += max(logSector, (int64(e.Size)+logSector-1)/logSector*logSector)

@@ -34,7 +34,7 @@ func oldLog(kind, sequence uint32) disktest.Forged {
 	return f
 }
 
-func TestLogPending(t *testing.T) {
+func TestNewerThanAClosedHive(t *testing.T) {
 	torn := oldLog(1, 9)
 	torn.U32(disktest.HiveSequence2, 8)
 	torn.SealHive()
@@ -62,7 +62,7 @@ func TestLogPending(t *testing.T) {
 		"cut off within an entry's head":  {newLog(3, 8)[:520], false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := open(t, disktest.ForgeHive(5, disktest.HiveKey{})).LogPending(bytes.NewReader(tc.log))
+			got, err := newer(bytes.NewReader(tc.log), 7)
 			require.NoError(t, err)
 			require.Equal(t, tc.want, got)
 		})
@@ -77,10 +77,9 @@ func TestLogOfManyEntries(t *testing.T) {
 		e.Text(0, "HvLE")
 		f = append(f, e...)
 	}
-	h := open(t, disktest.ForgeHive(5, disktest.HiveKey{}))
-	got, err := h.LogPending(bytes.NewReader(f[:len(f)-512]))
+	got, err := newer(bytes.NewReader(f[:len(f)-512]), 7)
 	require.NoError(t, err)
 	require.False(t, got)
-	_, err = h.LogPending(bytes.NewReader(f))
+	_, err = newer(bytes.NewReader(f), 7)
 	require.ErrorIs(t, err, ondisk.ErrLimit)
 }

@@ -135,7 +135,7 @@ func (v *Value) Data() ([]byte, error) {
 	out := make([]byte, v.Size)
 	rest := out
 	for _, r := range places {
-		if err := v.hive.pages.Read(rest[:r.Len], r.Off); err != nil {
+		if err := v.hive.read(rest[:r.Len], r.Off); err != nil {
 			return nil, err
 		}
 		rest = rest[r.Len:]

@@ -49,8 +49,9 @@ type Plan struct {
 	// Renames reports whether what the disk stores of other disks changes.
 	Renames bool
 
-	starts  map[int]int64
-	machine *layout.Machine // nil: the other disks are not known
+	starts    map[int]int64
+	machine   *layout.Machine // nil: the other disks are not known
+	checksums map[int64]bool  // the patches, by their place, that make a checksum right
 }
 
 // Copy returns the plan in which nothing moves.

@@ -219,6 +219,27 @@ func (p *Plan) rewrite(l *layout.Layout, chosen func(Reference) bool) {
 		}
 		p.Patches = append(p.Patches, patches...)
 	}
+	p.reseal(l)
+}
+
+// reseal makes the checksums right that cover patched bytes of a file.
+func (p *Plan) reseal(l *layout.Layout) {
+	p.Patches = slices.DeleteFunc(p.Patches, func(x disk.Patch) bool { return p.checksums[x.Off] })
+	p.checksums = map[int64]bool{}
+	done := map[*boot.Seal]bool{}
+	for _, r := range l.Boot.Refs {
+		for _, s := range r.Seals {
+			if done[s] {
+				continue
+			}
+			done[s] = true
+			patches := s.Patches(p.shift(l, r.Partition), p.Patches)
+			for _, x := range patches {
+				p.checksums[x.Off] = true
+			}
+			p.Patches = append(p.Patches, patches...)
+		}
+	}
 }
 
 // References returns all stored positions that are known, and what becomes of them, in the order of the layout.

@@ -138,10 +138,11 @@ func (s *store) element(k *hive.Key) error {
 			}
 			continue
 		}
-		if err := s.ref(elementKind(k.Name), v, at[i]+deviceOffset); err != nil {
+		target, err := s.ref(elementKind(k.Name), v, at[i]+deviceOffset)
+		if err != nil {
 			return err
 		}
-		s.names(k.Name == osDevice && at[i] == deviceFirst)
+		s.names(target, k.Name == osDevice && at[i] == deviceFirst)
 	}
 	return nil
 }
@@ -153,9 +154,8 @@ const (
 	deviceFirst = 0x10 // behind the GUID
 )
 
-// names records which partition the last reference names, and whether a Windows starts from it.
-func (s *store) names(starts bool) {
-	n := s.refs[len(s.refs)-1].Target
+// names records that a partition is named (0: none), and whether a Windows starts from it.
+func (s *store) names(n int, starts bool) {
 	if n == 0 {
 		return
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"slices"
 
@@ -30,10 +29,11 @@ type hives struct {
 	find  func(*guestHive, *boot.Found) error
 }
 
-// guestHive is a registry hive in a file of a guest.
+// guestHive is a registry hive in a file of a guest, with its logs.
 type guestHive struct {
-	*hive.Hive
+	*hive.Hive // in the state that is read
 	fileRefs
+	recovered
 	own      int // how many of the references name this disk
 	unlisted int // positions on other disks that they leave out
 }
@@ -70,8 +70,8 @@ func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string,
 	if err != nil {
 		return f.Unread(k.code, 0, what, err, k.remedy)
 	}
-	opened, err := memoryOf(g).hives.Open(file)
-	if err != nil {
+	h := &guestHive{fileRefs: fileRefs{g: g, p: p, file: file, code: k.code}}
+	if err := h.open(); err != nil {
 		return f.Unread(k.code, 0, what, err, k.remedy)
 	}
 	if *left--; *left < 0 {
@@ -80,69 +80,48 @@ func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string,
 		}
 		return nil
 	}
-	h := &guestHive{Hive: opened, fileRefs: fileRefs{g: g, p: p, file: file, code: k.code}}
-	err = k.find(h, f)
-	f.Unlisted += h.unlisted
+	found, err := h.eachState(k.find)
+	f.Add(found)
 	if err := f.Unread(k.code, 0, what, err, k.remedy); err != nil {
 		return err
 	}
 	return h.keep(f)
 }
 
-// keep adds the references of a hive. They stay if Windows will not take the file as it is: it would apply its log
-// to the file, and a change made here would be lost or corrupt it.
+// keep adds the references of a hive. They stay if it is not certain what Windows makes of the hive and its logs: a
+// change made here could be lost or corrupt it.
 func (h *guestHive) keep(f *boot.Found) error {
-	err := h.clean()
+	err := h.certain()
 	if err != nil && !boot.Understood(err) {
 		return err
 	}
 	if err != nil {
-		if h.own == 0 {
+		if !slices.ContainsFunc(h.refs, boot.Ref.Follows) {
 			f.Warn(h.code, 0, fmt.Sprintf("%s of partition %d names no partition of this disk, but its log may: %v",
 				shown(h.file.Path), h.p.Number, err), shutDown)
 		}
 		h.hold(f, err)
+	} else {
+		h.noteHot(f)
 	}
 	return h.fileRefs.keep(f)
 }
 
-// clean returns nil if Windows takes the hive as it is, by its own header and by the logs beside it.
-func (h *guestHive) clean() error {
-	if err := h.Clean(); err != nil {
-		return err
-	}
-	for _, suffix := range []string{".LOG", ".LOG1", ".LOG2"} {
-		log, err := windowsFile(h.g, h.p, h.file.Path+suffix)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		pending, err := h.LogPending(log)
-		if err != nil {
-			return err
-		}
-		if pending {
-			return ondisk.In(ondisk.ErrUnsupported, "its log %s is newer than it: they are not of one moment", shown(log.Path))
-		}
-	}
-	return nil
-}
-
-// ref adds a reference of the 8 bytes at off of a value, and sets its target, if any.
-func (h *guestHive) ref(kind string, v *hive.Value, off int64) error {
+// ref adds a reference of the 8 bytes at off of a value, and returns the partition that it names; 0: none.
+func (h *guestHive) ref(kind string, v *hive.Value, off int64) (int, error) {
 	if h.own == maxRefs {
-		return fmt.Errorf("%w of %d positions in one file", ondisk.ErrLimit, maxRefs)
+		return 0, fmt.Errorf("%w of %d positions in one file", ondisk.ErrLimit, maxRefs)
 	}
 	r, err := h.position(kind, v, off)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	h.own++
 	aim(h.g, &r)
-	h.refs = append(h.refs, r)
-	return nil
+	isNew, err := h.add(r, v, off)
+	if isNew {
+		h.own++
+	}
+	return r.Target, err
 }
 
 // other adds a reference of the 8 bytes at off of a value that names a partition of another disk by its signature. loss
@@ -165,24 +144,27 @@ func (h *guestHive) other(kind string, v *hive.Value, off int64, signature uint3
 	if err != nil {
 		return err
 	}
-	m.others++
 	r.Disk, r.Stays, r.Loss = signature, "it names another disk", loss
 	if loss != "" {
 		r.Remedy = "give the drive letter back after the first boot of the copies"
 	}
-	h.refs = append(h.refs, r)
-	return nil
+	isNew, err := h.add(r, v, off)
+	if isNew {
+		m.others++
+	}
+	return err
 }
 
 // position reads the 8 bytes at off of a value.
 func (h *guestHive) position(kind string, v *hive.Value, off int64) (boot.Ref, error) {
-	places, err := v.Where(off, 8)
+	places, err := h.places(v, off)
 	if err != nil {
 		return boot.Ref{}, err
 	}
-	r := boot.Ref{Kind: kind, Partition: h.p.Number, File: h.file.Path, Off: places[0].Off, Encode: encodeBytes}
+	file := h.files[places[0].File]
+	r := boot.Ref{Kind: kind, Partition: h.p.Number, File: file.Path, Off: places[0].Off, Encode: encodeBytes}
 	for _, place := range places {
-		at, raw, err := h.g.At(h.p, h.file, place.Off, place.Len)
+		at, raw, err := h.g.At(h.p, h.files[place.File], place.Off, place.Len)
 		if err != nil {
 			return boot.Ref{}, err
 		}

@@ -62,7 +62,8 @@ func findMounted(h *guestHive, _ *boot.Found) error {
 		if disk := binary.LittleEndian.Uint32(data); disk != h.g.Signature {
 			return h.other(mountedKind(v.Name), v, mountedOffset, disk, otherLetter)
 		}
-		return h.ref(mountedKind(v.Name), v, mountedOffset)
+		_, err = h.ref(mountedKind(v.Name), v, mountedOffset)
+		return err
 	})
 }
 

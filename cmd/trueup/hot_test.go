@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// hotWindows is an align of a Windows that was copied while it ran: its hive has changes in logs.
+type hotWindows struct {
+	windowsCase
+
+	partition int
+	hive      string   // its path
+	logs      []string // suffixes of the logs, in the order in which Windows applies them
+	by        []string // programs that can recover it
+	text      func(signature uint32, off int64) string
+	want      int // positions in the recovered hive
+}
+
+// run aligns the disk. Other programs recover the hive before and after, with all logs, with each alone, with none and
+// with a torn one: only the positions differ.
+func (c hotWindows) run(t *testing.T) {
+	t.Helper()
+	now, dest := c.windowsCase.run(t)
+	v := c.disk.volume(c.partition)
+	read := func(name string) (before, after disktest.Forged) {
+		a, err := os.ReadFile(v.files[name])
+		require.NoError(t, err)
+		b, err := os.ReadFile(readGuestFile(t, dest, v, now[v.number], name))
+		require.NoError(t, err)
+		require.Len(t, b, len(a))
+		return a, b
+	}
+	hive, moved := read(c.hive)
+	var logs, movedLogs []disktest.Forged
+	for _, suffix := range c.logs {
+		a, b := read(c.hive + suffix)
+		logs, movedLogs = append(logs, a), append(movedLogs, b)
+	}
+	same := func(what string, least int, logs, movedLogs []disktest.Forged) {
+		for _, program := range c.by {
+			before, after := recoverHive(t, program, hive, logs...), recoverHive(t, program, moved, movedLogs...)
+			c.same(t, program+", "+what, least, now, before, after)
+		}
+	}
+	same("all logs", c.want, logs, movedLogs)
+	c.same(t, "no log", 0, now, closedHive(t, hive), closedHive(t, moved))
+	if len(logs) > 1 {
+		same("the last alone", 1, logs[1:], movedLogs[1:])
+		for _, l := range []disktest.Forged{logs[0], movedLogs[0]} {
+			l[len(l)-1]++ // the last entry
+		}
+		same("the first, torn", 1, logs[:1], movedLogs[:1])
+	}
+}
+
+// same requires that two hives differ in the positions of what moved, of which there are so many, or more than none.
+func (c hotWindows) same(t *testing.T, what string, want int, now map[int]int64, before, after string) {
+	t.Helper()
+	var pairs []string
+	export, found := exportHive(t, before, `\`), 0
+	for number, was := range c.disk.starts() {
+		if now[number] != was {
+			old := c.text(c.disk.signature, was)
+			found += strings.Count(export, old)
+			pairs = append(pairs, old, c.text(c.disk.signature, now[number]))
+		}
+	}
+	require.GreaterOrEqual(t, found, want, what)
+	require.Equal(t, strings.NewReplacer(pairs...).Replace(export), exportHive(t, after, `\`), what)
+}
+
+// recoverHive lets another program recover a hive, and gives the path of what it made.
+func recoverHive(t *testing.T, program string, hive disktest.Forged, logs ...disktest.Forged) string {
+	t.Helper()
+	dir := t.TempDir()
+	hive.Write(t, filepath.Join(dir, "hive"))
+	args := []string{
+		"../../internal/hive/testdata/recover.py", program, filepath.Join(dir, "hive"), filepath.Join(dir, "out"),
+	}
+	for i, l := range logs {
+		path := filepath.Join(dir, fmt.Sprint("log", i))
+		l.Write(t, path)
+		args = append(args, path)
+	}
+	disktest.Run(t, disktest.Python(t), args...)
+	b, err := os.ReadFile(filepath.Join(dir, "out"))
+	require.NoError(t, err)
+	return closedHive(t, b)
+}
+
+// closedHive gives a hive with a base block that says it was closed.
+func closedHive(t *testing.T, b []byte) string {
+	t.Helper()
+	hive := disktest.Forged(slices.Clone(b))
+	hive.U32(disktest.HiveSequence1, 7)
+	hive.U32(disktest.HiveSequence2, 7)
+	hive.SealHive()
+	path := filepath.Join(t.TempDir(), "hive")
+	hive.Write(t, path)
+	return path
+}
+
+// replaced gives a copy of a hive in which some bytes are others, all of them.
+func replaced(t *testing.T, f disktest.Forged, was, now []byte) disktest.Forged {
+	t.Helper()
+	require.Len(t, now, len(was))
+	require.Positive(t, bytes.Count(f, was))
+	return bytes.ReplaceAll(f, was, now)
+}
+
+// Windows 10 of the corpus, which ran when it was copied. The letter of its own partition is in the hive and in the
+// first log, and that of the other in the second log alone.
+func TestHotWindows10(t *testing.T) {
+	t.Parallel()
+	const system = "Windows/System32/config/SYSTEM"
+	own, other := int64(63*sectorSize), int64(100_063*sectorSize)
+	value := func(off int64) []byte { return mountedValue(windowsSignature, off) }
+	b, err := os.ReadFile(mergeHive(t, disktest.Corpus(t, "regipy/SYSTEM_WIN_10_1709.xz"), letters(own, other)))
+	require.NoError(t, err)
+	end := disktest.Forged(b[:4096+binary.LittleEndian.Uint32(b[disktest.HiveBinsSize:])])
+	hive := replaced(t, end, value(other), value(99*sectorSize))
+	touched := slices.Clone(hive)
+	touched[bytes.Index(touched, value(77*sectorSize))+4]++ // in the page of the letters
+	later := slices.Clone(touched)
+	later[len(later)-5000]++
+	log1, log2 := hive.HiveLog(4316, touched, later), later.HiveLog(4318, end)
+	for _, order := range [][]string{{".LOG1", ".LOG2"}, {".LOG2", ".LOG1"}} {
+		t.Run(order[0]+" first", func(t *testing.T) {
+			hotWindows{
+				windowsCase: windowsCase{disk: windowsDisk{signature: windowsSignature, sectors: 200_000, volumes: []windowsVolume{
+					{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 100_000, loads: "BOOTMGR", files: map[string]string{
+						system:            hostFile(t, string(hive.HiveDirty(4317))),
+						system + order[0]: hostFile(t, string(log1)),
+						system + order[1]: hostFile(t, string(log2)),
+						system + ".LOG":   hostFile(t, ""),
+					}},
+					{number: 2, kind: "fat32", typ: "c", start: 100_063, sectors: 90_000},
+				}}},
+				partition: 1, hive: system, logs: order, by: []string{"regipy", "registry"}, text: mountedText, want: 4,
+			}.run(t)
+		})
+	}
+}
+
+// Windows 7, copied while it wrote its boot configuration: the log has what the store has only half.
+func TestHotBootConfiguration(t *testing.T) {
+	t.Parallel()
+	own, other := int64(63*sectorSize), int64(100_063*sectorSize)
+	b, err := os.ReadFile(bcdOnMBR(t, own, other))
+	require.NoError(t, err)
+	end := disktest.Forged(b)
+	store := replaced(t, end, bcdDevice(windowsSignature, other)[:0x20], bcdDevice(windowsSignature, 99*sectorSize)[:0x20])
+	hotWindows{
+		windowsCase: windowsCase{disk: windowsDisk{signature: windowsSignature, sectors: 200_000, volumes: []windowsVolume{
+			{number: 1, kind: "ntfs", typ: "7", start: 63, sectors: 100_000, loads: "BOOTMGR", files: map[string]string{
+				"Boot/BCD": hostFile(t, string(store.HiveDirty(8))), "Boot/BCD.LOG": hostFile(t, string(store.HiveOldLog(1, end))),
+			}},
+			{number: 2, kind: "fat32", typ: "c", start: 100_063, sectors: 90_000},
+		}}},
+		partition: 1, hive: "Boot/BCD", logs: []string{".LOG"}, by: []string{"regipy"}, text: bcdText, want: 4,
+	}.run(t)
+}

@@ -1,0 +1,140 @@
+package windows_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/boot"
+	"github.com/trueup/trueup/internal/boot/boottest"
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+)
+
+// crossing is a BCD that names a partition at the border of two sectors: four bytes of the position lie in each. at is
+// the place of the position.
+func crossing(t *testing.T) (f disktest.Forged, at int) {
+	t.Helper()
+	device := mbrDevice(signature, fatStart)
+	for n := range 80 {
+		f := bootStore(element{"11000001", make([]byte, 8*n)}, element{"21000001", plain(device)})
+		if at := bytes.Index(f, device) + 0x10; at%512 == 508 {
+			return f, at
+		}
+	}
+	t.Fatal("no such length")
+	return nil, 0
+}
+
+// A position of which Windows logged one sector only lies in the hive and in the log. Each byte is rewritten once.
+func TestPositionInHiveAndLog(t *testing.T) {
+	want, at := crossing(t)
+	for name, tc := range map[string]struct {
+		hive  func(f disktest.Forged) // what the hive has otherwise
+		bytes int
+	}{
+		"half of it is old":                   {func(f disktest.Forged) { f[at+7]++ }, 8},
+		"a neighbour is":                      {func(f disktest.Forged) { f[at+40]++ }, 12},
+		"the old one means another partition": {func(f disktest.Forged) { f.U32(int64(at), secondStart) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hive := slices.Clone(want)
+			tc.hive(hive)
+			r := boottest.Read(t, windowsDisk(t, map[string][]byte{"Boot/BCD": hive.HiveDirty(8), "Boot/BCD.LOG": hive.HiveOldLog(2, want)}))
+			rewritten := map[int64]byte{}
+			for _, ref := range stored(r) {
+				if !ref.Follows() {
+					continue
+				}
+				patches, err := ref.Patches(0, 0x1122334455667788)
+				require.NoError(t, err)
+				for _, p := range patches {
+					for i, b := range p.New {
+						off := p.Off + int64(i)
+						require.NotContains(t, rewritten, off)
+						rewritten[off] = b
+					}
+				}
+			}
+			require.Len(t, rewritten, tc.bytes)
+		})
+	}
+}
+
+// What the logs of a hive make of it, and what keeps it from being known.
+func TestHotHives(t *testing.T) {
+	c := binaryValue(`\DosDevices\C:`, mounted(signature, fatStart))
+	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)))
+	want := systemHive(c)
+	const file = "WINDOWS/system32/config/SYSTEM"
+	for name, tc := range map[string]struct {
+		logs  map[string]disktest.Forged
+		fates []string
+		issue string // the begin of its reason; empty: none
+	}{
+		"in the log only":   {map[string]disktest.Forged{".LOG1": stale.HiveLog(6, want)}, []string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"}, ""},
+		"an old log":        {map[string]disktest.Forged{".LOG": stale.HiveOldLog(1, want)}, []string{"drive letter C:: 6320640 stays", "drive letter C:: 32256 follows 1"}, ""},
+		"no log fits":       {map[string]disktest.Forged{".LOG1": stale.HiveLog(5, want)}, []string{"drive letter C:: 6320640 stays"}, "no log fits"},
+		"logs of two kinds": {map[string]disktest.Forged{".LOG1": stale.HiveLog(6, want), ".LOG": stale.HiveOldLog(1, want)}, []string{"drive letter C:: 6320640 stays"}, "two formats"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := map[string][]byte{file: stale.HiveDirty(7)}
+			for suffix, log := range tc.logs {
+				files[file+suffix] = log
+			}
+			r := boottest.Read(t, windowsDisk(t, files))
+			require.Equal(t, tc.fates, fates(stored(r)))
+			issues := boottest.Issues(r, "mounted-devices")
+			if tc.issue == "" {
+				require.Empty(t, issues)
+				require.Len(t, boottest.Issues(r, "hive-open"), 1)
+				return
+			}
+			require.Len(t, issues, 1)
+			require.Contains(t, issues[0].Text, tc.issue)
+		})
+	}
+}
+
+// One checksum covers several positions: it is that of the entry with all of them rewritten.
+func TestSealOfAnEntry(t *testing.T) {
+	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)), binaryValue(`\DosDevices\D:`, mounted(signature, nowhere)))
+	want := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)), binaryValue(`\DosDevices\D:`, mounted(signature, secondStart)))
+	const file = "WINDOWS/system32/config/SYSTEM"
+	image := windowsDisk(t, map[string][]byte{file: stale.HiveDirty(7), file + ".LOG1": stale.HiveLog(6, want)})
+	var patches []disk.Patch
+	var seal *boot.Seal
+	for _, r := range stored(boottest.Read(t, image)) {
+		if r.Follows() {
+			p, err := r.Patches(0, r.Points+0x10000)
+			require.NoError(t, err)
+			patches = append(patches, p...)
+			require.Len(t, r.Seals, 1)
+			require.True(t, seal == nil || seal == r.Seals[0], "one entry")
+			seal = r.Seals[0]
+		}
+	}
+	require.Len(t, patches, 2)
+	require.Empty(t, seal.Patches(0, nil), "nothing changed")
+	patches = append(patches, seal.Patches(0, patches)...)
+	for _, p := range patches {
+		require.Equal(t, p.Old, []byte(image[p.Off:][:len(p.Old)]), p.Reason)
+		image.Put(p.Off, p.New)
+	}
+	at := bytes.Index(image, []byte("HvLE"))
+	require.Positive(t, at)
+	entry := image[at:]
+	entry = entry[:binary.LittleEndian.Uint32(entry[4:])]
+	sealed := slices.Clone(entry)
+	sealed.SealHiveEntry()
+	require.Equal(t, sealed, entry)
+	got := fates(stored(boottest.Read(t, image)))
+	require.Equal(t, []string{
+		fmt.Sprintf("drive letter C:: %d stays", nowhere), fmt.Sprintf("drive letter D:: %d stays", nowhere),
+		fmt.Sprintf("drive letter C:: %d stays", fatStart+0x10000), fmt.Sprintf("drive letter D:: %d stays", secondStart+0x10000),
+	}, got, "the log is read with its new positions, where nothing starts yet")
+}

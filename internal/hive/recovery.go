@@ -1,0 +1,200 @@
+package hive
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Recovery is a hive with the logs that Windows applies to it when it was not closed. Windows stops at a torn entry,
+// and its boot loader may choose another log than its kernel, so there are several states in which the hive can be
+// read, and a value has a place in each.
+//
+// Spec: "Windows registry file format specification", "Transaction log files".
+type Recovery struct {
+	// Applied is the number of log entries that Windows applies, an old log counting as one; 0 when the hive was closed.
+	Applied int
+
+	*Budget
+	files  []ondisk.Source // the hive, then the logs as they were given
+	base   baseBlock
+	unsure error // why what Windows makes of the files cannot be told
+	chains []chain
+}
+
+// chain is a sequence of logs of which Windows may apply the first entries, or all.
+type chain struct {
+	logs []*logFile
+	must bool // Windows applies it when it can read all files, so the state at its end must be readable
+}
+
+// Log is a log of a hive.
+type Log struct {
+	ondisk.Source
+
+	Name string // for errors
+}
+
+// Recover reads the base block of a hive, and the logs beside it, which can be empty or stale. Hives of Windows NT 4 to
+// 11 (version 1.3 to 1.6) are read. One that cannot be recovered is given all the same, to be shown: ask Certain before
+// a byte of it is changed.
+func (b *Budget) Recover(src ondisk.Source, logs ...Log) (*Recovery, error) {
+	if src.Size() > maxFile {
+		return nil, fmt.Errorf("registry hive of %d bytes: %w of %d bytes", src.Size(), ondisk.ErrLimit, maxFile)
+	}
+	r := &Recovery{Budget: b, files: []ondisk.Source{src}}
+	for _, l := range logs {
+		r.files = append(r.files, l)
+	}
+	raw, err := ondisk.Decode(src, 0, &r.base)
+	if err != nil {
+		return nil, fmt.Errorf("base block of a registry hive: %w", err)
+	}
+	if sum := checksum(raw); r.base.Checksum == sum && r.base.Sequence1 == r.base.Sequence2 {
+		err = r.closed(logs)
+	} else {
+		err = r.choose(logs, sum)
+	}
+	if err != nil {
+		if !errors.Is(err, ondisk.ErrUnsupported) && !errors.Is(err, ondisk.ErrFormat) && !errors.Is(err, ondisk.ErrLimit) {
+			return nil, err
+		}
+		r.unsure, r.chains, r.Applied = err, nil, 0
+	}
+	return r, r.base.check()
+}
+
+// closed checks a hive that Windows takes as it is.
+func (r *Recovery) closed(logs []Log) error {
+	if size, end := r.files[0].Size(), baseSize+int64(r.base.BinsSize); end > size {
+		return ondisk.In(ondisk.ErrUnsupported, "the file has %d bytes, and its hive bins end at byte %d: it was cut off",
+			size, end)
+	}
+	for _, log := range logs {
+		is, err := newer(log, r.base.Sequence1)
+		if err != nil {
+			return err
+		}
+		if is {
+			return ondisk.In(ondisk.ErrUnsupported, "its log %s is newer than it: they are not of one moment", log.Name)
+		}
+	}
+	return nil
+}
+
+// Certain is nil when it is known what Windows makes of the hive and its logs. Otherwise it wraps ErrUnsupported,
+// ErrFormat or ErrLimit.
+func (r *Recovery) Certain() error { return r.unsure }
+
+// choose finds the logs that Windows may apply, and their order. sum is what the checksum of the base block should be.
+func (r *Recovery) choose(logs []Log, sum uint32) error {
+	found, err := r.valid(logs)
+	if err != nil {
+		return err
+	}
+	sealed := r.base.Checksum == sum
+	if !sealed && len(found) > 0 {
+		latest := slices.MaxFunc(found, byNumber)
+		r.base = latest.base
+		r.base.FileType = typePrimary
+		if !latest.old() {
+			found = []*logFile{latest}
+		}
+	}
+	for _, l := range found {
+		if l.old() != found[0].old() {
+			return ondisk.In(ondisk.ErrUnsupported, "its logs are of two formats")
+		}
+		if l.base.RootCell != r.base.RootCell || l.base.Major != r.base.Major || l.base.Minor != r.base.Minor {
+			return ondisk.In(ondisk.ErrUnsupported,
+				"a log belongs to another hive: version %d.%d with its root at %#x, want %d.%d and %#x", l.base.Major, l.base.Minor,
+				l.base.RootCell, r.base.Major, r.base.Minor, r.base.RootCell)
+		}
+	}
+	if len(found) > 0 && found[0].old() {
+		r.oldChains(found, sealed)
+	} else if err := r.newChains(found, sealed); err != nil {
+		return err
+	}
+	switch {
+	case len(r.chains) > 0:
+		return nil
+	case sum == r.base.Checksum:
+		return ondisk.In(ondisk.ErrUnsupported,
+			"sequence numbers %d and %d differ, and no log fits: Windows was not shut down cleanly",
+			r.base.Sequence1, r.base.Sequence2)
+	}
+	return ondisk.In(ondisk.ErrUnsupported, "checksum of the base block is %#x, want %#x, and no log fits: "+
+		"Windows was not shut down cleanly, or the hive is broken",
+		r.base.Checksum, sum)
+}
+
+// valid gives the logs whose base block is right, with their entries.
+func (r *Recovery) valid(logs []Log) ([]*logFile, error) {
+	var found []*logFile
+	for i, src := range logs {
+		l, err := r.openLog(src, i+1)
+		if err != nil {
+			return nil, err
+		}
+		if l != nil {
+			found = append(found, l)
+		}
+	}
+	return found, nil
+}
+
+// oldChains keeps the old logs of the hive's moment. Which of two Windows applies depends on its build, and the boot
+// loader may take another.
+func (r *Recovery) oldChains(found []*logFile, sealed bool) {
+	for _, l := range found {
+		if !sealed || l.base.LastWritten == r.base.LastWritten {
+			r.chains = append(r.chains, chain{[]*logFile{l}, true})
+			r.Applied = 1
+		}
+	}
+	slices.Reverse(r.chains) // most kernels take the first
+}
+
+// newChains orders new logs as Windows does: the one that begins first, then the other if it goes on where that ends.
+// Should the first be torn later, Windows would apply the other alone.
+func (r *Recovery) newChains(found []*logFile, sealed bool) error {
+	if sealed {
+		found = slices.DeleteFunc(found, func(l *logFile) bool { return after(r.base.Sequence2, l.base.Sequence1) })
+	}
+	slices.SortFunc(found, byNumber)
+	switch {
+	case len(found) == 0:
+		return nil
+	case len(found) > 2:
+		return ondisk.In(ondisk.ErrUnsupported, "%d logs fit, and Windows has two", len(found))
+	case len(found) == 2 && byNumber(found[0], found[1]) == 0:
+		return ondisk.In(ondisk.ErrUnsupported, "both of its logs begin with entry %d", found[0].base.Sequence1)
+	}
+	first := chain{found[:1], true}
+	r.Applied = len(found[0].entries)
+	if len(found) == 2 {
+		if found[1].base.Sequence1 == found[0].base.Sequence1+ondisk.U32(int64(r.Applied)) {
+			first.logs = found
+			r.Applied += len(found[1].entries)
+		}
+		r.chains = append(r.chains, chain{found[1:], false})
+	}
+	r.chains = append(r.chains, first)
+	return nil
+}
+
+// after reports whether sequence number a follows b; numbers begin again from 0.
+func after(a, b uint32) bool { return a != b && a-b < 1<<31 }
+
+func byNumber(a, b *logFile) int {
+	switch {
+	case a.base.Sequence1 == b.base.Sequence1:
+		return 0
+	case after(a.base.Sequence1, b.base.Sequence1):
+		return 1
+	}
+	return -1
+}

@@ -1,0 +1,541 @@
+package hive
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Hashes are those that others computed of entries of Windows.
+func TestMarvin(t *testing.T) {
+	counted := make([]byte, 32)
+	for i := range counted {
+		counted[i] = byte(i)
+	}
+	for _, tc := range []struct {
+		data []byte
+		want uint64
+	}{
+		{nil, 0xb39efca403966e08},
+		{[]byte("abcd"), 0x20094fb11a6cd086},
+		{make([]byte, 32), 0xda91a06ac5359223},
+		{counted, 0xc64feee425c2e24c},
+		{make([]byte, 472), 0xb16122d0c0639acc},
+	} {
+		m := marvinSeed
+		m.write(tc.data)
+		require.Equal(t, tc.want, m.sum(), hex.EncodeToString(tc.data))
+	}
+	empty := make(disktest.Forged, 512)
+	empty.Text(0, "HvLE")
+	empty.U32(4, 512)
+	empty.U32(12, 7)
+	empty.U32(16, 4096)
+	hash1, hash2 := hashes(empty)
+	require.Equal(t, [2]uint64{0xb16122d0c0639acc, 0x3585eae310c9def1}, [2]uint64{hash1, hash2})
+	long := make(disktest.Forged, 8192)
+	long.Text(0, "HvLE")
+	for at, v := range map[int64]uint32{4: 8192, 8: 1, 12: 0x10, 16: 8192, 20: 1, 40: 4096, 44: 4096} {
+		long.U32(at, v)
+	}
+	for i := range 4096 {
+		long[48+i] = byte(i)
+	}
+	hash1, hash2 = hashes(long)
+	require.Equal(t, [2]uint64{0xcc875905f96b5048, 0x959e3f1b98b335f4}, [2]uint64{hash1, hash2})
+	Reseal(long)
+	forged := slices.Clone(long)
+	forged.SealHiveEntry()
+	require.Equal(t, forged, long)
+}
+
+// letter is the value that the tests follow, and hot a hive with it.
+const letter = `\DosDevices\C:`
+
+func hot(t testing.TB) disktest.Forged {
+	t.Helper()
+	return disktest.ForgeHive(5, disktest.HiveKey{Keys: append(numbered(40), disktest.HiveKey{
+		Name: "MountedDevices", Values: []disktest.HiveValue{{Name: `\DosDevices\D:`, Type: 3, Data: counted(12)}, {Name: letter, Type: 3, Data: []byte("0000--------")}},
+	}, disktest.HiveKey{Name: "zzz", Values: []disktest.HiveValue{{Name: "big", Type: 3, Data: counted(30_000)}}})})
+}
+
+// with gives a copy of a hive in which the value has another number.
+func with(t testing.TB, f disktest.Forged, number string) disktest.Forged {
+	t.Helper()
+	f = slices.Clone(f)
+	at := bytes.Index(f, []byte("--------"))
+	require.Positive(t, at)
+	f.Text(int64(at)-4, number)
+	return f
+}
+
+// elsewhere gives a copy in which something else changed.
+func elsewhere(f disktest.Forged) disktest.Forged {
+	f = slices.Clone(f)
+	f[len(f)-100]++
+	return f
+}
+
+// seen is a state: the value in it, and the files that hold it.
+type seen struct {
+	value string
+	files []int
+}
+
+// states reads the value in each state that a recovery has.
+func states(r *Recovery) (out []seen, err error) {
+	err = r.Each(func(h *Hive) error {
+		k, err := h.Key("MountedDevices")
+		if err != nil {
+			return err
+		}
+		v, err := k.Value(letter)
+		if errors.Is(err, fs.ErrNotExist) {
+			out = append(out, seen{})
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		data, err := v.Data()
+		if err != nil {
+			return err
+		}
+		at, err := v.Where(0, v.Size)
+		if err != nil {
+			return err
+		}
+		s := seen{value: string(data[:4])}
+		var got []byte
+		for _, r0 := range at {
+			places, err := h.Places(r0)
+			if err != nil {
+				return err
+			}
+			for _, p := range places {
+				b, err := ondisk.Bytes(r.files[p.File], p.Off, p.Len)
+				if err != nil {
+					return err
+				}
+				got, s.files = append(got, b...), append(s.files, p.File)
+			}
+		}
+		if !bytes.Equal(got, data) {
+			return errors.New("the places do not hold the value")
+		}
+		if n := len(out); n == 0 || !reflect.DeepEqual(out[n-1], s) {
+			out = append(out, s)
+		}
+		return nil
+	})
+	return out, err
+}
+
+func TestNewLogs(t *testing.T) {
+	h := hot(t)
+	a, b, c := with(t, h, "aaaa"), with(t, h, "bbbb"), with(t, h, "cccc")
+	dirty := h.HiveDirty(10) // numbers 10 and 9
+	own := []seen{{"0000", []int{0}}}
+	for name, tc := range map[string]struct {
+		logs    []disktest.Forged
+		want    []seen
+		applied int
+		refused string
+	}{
+		"both":                      {logs: []disktest.Forged{h.HiveLog(9, a), a.HiveLog(10, b)}, want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"aaaa", []int{1}}, {"bbbb", []int{2}}}, applied: 2},
+		"the second comes first":    {logs: []disktest.Forged{a.HiveLog(10, b), h.HiveLog(9, a)}, want: []seen{own[0], {"bbbb", []int{1}}, own[0], {"aaaa", []int{2}}, {"bbbb", []int{1}}}, applied: 2},
+		"in the second only":        {logs: []disktest.Forged{h.HiveLog(9, elsewhere(h)), h.HiveLog(10, b)}, want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"bbbb", []int{2}}}, applied: 2},
+		"several in one":            {logs: []disktest.Forged{h.HiveLog(9, a, b, c), nil}, want: []seen{own[0], {"aaaa", []int{1}}, {"bbbb", []int{1}}, {"cccc", []int{1}}}, applied: 3},
+		"a gap behind the hive":     {logs: []disktest.Forged{h.HiveLog(500, a)}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"the hive's own number":     {logs: []disktest.Forged{h.HiveLog(9, a)}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"a gap between the logs":    {logs: []disktest.Forged{h.HiveLog(9, a), h.HiveLog(11, b)}, want: []seen{own[0], {"bbbb", []int{2}}, own[0], {"aaaa", []int{1}}}, applied: 1},
+		"the second is stale":       {logs: []disktest.Forged{h.HiveLog(9, a), h.HiveLog(2, b)}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"nothing of it":             {logs: []disktest.Forged{h.HiveLog(9, elsewhere(h))}, want: own, applied: 1},
+		"stale":                     {logs: []disktest.Forged{h.HiveLog(8, a)}, want: own, refused: "no log fits"},
+		"none":                      {want: own, refused: "sequence numbers 10 and 9 differ, and no log fits"},
+		"empty":                     {logs: []disktest.Forged{nil, {}}, want: own, refused: "no log fits"},
+		"equal numbers":             {logs: []disktest.Forged{h.HiveLog(9, a), h.HiveLog(9, b)}, want: own, refused: "both of its logs begin with entry 9"},
+		"torn at the end":           {logs: []disktest.Forged{torn(h.HiveLog(9, a, b))}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"cut off":                   {logs: []disktest.Forged{h.HiveLog(9, a, b)[:9000]}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"remnants":                  {logs: []disktest.Forged{append(h.HiveLog(9, a), h.HiveLog(3, b)[512:]...)}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+		"of another hive":           {logs: []disktest.Forged{other(h.HiveLog(9, a))}, want: own, refused: "belongs to another hive"},
+		"of two formats":            {logs: []disktest.Forged{h.HiveLog(9, a), h.HiveOldLog(1, b)}, want: own, refused: "two formats"},
+		"a page beyond the hive":    {logs: []disktest.Forged{beyond(h.HiveLog(9, a))}, want: own, refused: "entry 9 of a registry log"},
+		"numbers that began again":  {logs: []disktest.Forged{h.HiveLog(0xffffffff, a, b)}, want: own, refused: "no log fits"},
+		"three":                     {logs: []disktest.Forged{h.HiveLog(9, a), h.HiveLog(10, b), h.HiveLog(11, c)}, want: own, refused: "3 logs"},
+		"half of the base block":    {logs: []disktest.Forged{h.HiveLog(9, a)[:300]}, want: own, refused: "no log fits"},
+		"base block being written":  {logs: []disktest.Forged{unclosed(h.HiveLog(9, a))}, want: own, refused: "no log fits"},
+		"an entry of no pages":      {logs: []disktest.Forged{pageless(h.HiveLog(9, a))}, want: own},
+		"a leftover beside the new": {logs: []disktest.Forged{h.HiveLog(9, a), nil, {1, 2, 3}}, want: []seen{own[0], {"aaaa", []int{1}}}, applied: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := recovery(t, dirty, tc.logs...)
+			got, err := states(r)
+			require.NoError(t, err)
+			require.Equal(t, tc.want, got)
+			require.Equal(t, tc.applied, r.Applied)
+			if tc.refused == "" {
+				require.NoError(t, r.Certain())
+			} else {
+				require.ErrorContains(t, r.Certain(), tc.refused)
+				require.True(t, known(r.Certain()))
+			}
+		})
+	}
+}
+
+func recovery(t testing.TB, hive disktest.Forged, logs ...disktest.Forged) *Recovery {
+	t.Helper()
+	var sources []Log
+	for i, l := range logs {
+		sources = append(sources, Log{bytes.NewReader(l), fmt.Sprint("log ", i)})
+	}
+	r, err := NewBudget().Recover(bytes.NewReader(hive), sources...)
+	require.NoError(t, err)
+	return r
+}
+
+func torn(log disktest.Forged) disktest.Forged {
+	log[len(log)-1]++
+	return log
+}
+
+func other(log disktest.Forged) disktest.Forged {
+	log.U32(disktest.HiveRootCell, 0x1000)
+	log.SealHive()
+	return log
+}
+
+func unclosed(log disktest.Forged) disktest.Forged {
+	log.U32(disktest.HiveSequence2, 3)
+	log.SealHive()
+	return log
+}
+
+func beyond(log disktest.Forged) disktest.Forged {
+	log.U32(512+40, 1<<24)
+	log[512:].SealHiveEntry()
+	return log
+}
+
+func pageless(log disktest.Forged) disktest.Forged {
+	log.U32(512+20, 0)
+	log[512:].SealHiveEntry()
+	return log
+}
+
+// The numbers of entries and of the hive begin again from 0.
+func TestNumbersBeginAgain(t *testing.T) {
+	h := hot(t)
+	a, b := with(t, h, "aaaa"), with(t, h, "bbbb")
+	dirty := h.HiveDirty(0)
+	got, err := states(recovery(t, dirty, a.HiveLog(0, b), h.HiveLog(0xffffffff, a)))
+	require.NoError(t, err)
+	require.Equal(t, []seen{{"0000", []int{0}}, {"bbbb", []int{1}}, {"0000", []int{0}}, {"aaaa", []int{2}}, {"bbbb", []int{1}}}, got)
+}
+
+// A hive whose base block is broken is read with that of the latest log, and that log alone.
+func TestBrokenBaseBlock(t *testing.T) {
+	h := hot(t)
+	a, b := with(t, h, "aaaa"), with(t, h, "bbbb")
+	broken := slices.Clone(h)
+	clear(broken[:512])
+	got, err := states(recovery(t, broken, a.HiveLog(10, b), h.HiveLog(9, a)))
+	require.NoError(t, err)
+	require.Equal(t, []seen{{"0000", []int{0}}, {"bbbb", []int{1}}}, got)
+	_, err = NewBudget().Recover(bytes.NewReader(broken))
+	require.ErrorIs(t, err, ondisk.ErrFormat, "without a log it is no hive")
+	sum := slices.Clone(h)
+	sum.U32(disktest.HiveChecksum, 7)
+	require.ErrorContains(t, recovery(t, sum).Certain(), "checksum of the base block is 0x7, want ")
+}
+
+// A value that crosses the border of two pages, one of which a log has, is in both files; one in a page that only a log
+// has is there.
+func TestPagesOfValues(t *testing.T) {
+	h := hot(t)
+	grown := append(with(t, h, "aaaa"), make(disktest.Forged, 4096)...)
+	grown.U32(disktest.HiveBinsSize, uint32(len(grown)-4096))
+	bin := grown[len(h):]
+	bin.Text(0, "hbin")
+	bin.U32(4, uint32(len(h)-4096))
+	bin.U32(8, 4096)
+	bin.U32(32, 1<<32-24) // a cell with the value
+	bin.Text(36, "gggg========")
+	vk := int64(bytes.LastIndex(h, []byte(letter))) - 20
+	grown.U32(vk+8, uint32(len(h)-4096+32))
+	got, err := states(recovery(t, h.HiveDirty(10), h.HiveLog(9, grown)))
+	require.NoError(t, err)
+	require.Equal(t, []seen{{"0000", []int{0}}, {"gggg", []int{1}}}, got, "the hive file ends in front of it")
+
+	h = disktest.ForgeHive(3, disktest.HiveKey{Name: "R", Values: []disktest.HiveValue{{Name: "wide", Type: 3, Data: counted(1500)}}})
+	to := slices.Clone(h)
+	to[bytes.Index(h, counted(1500))+1499]++
+	err = recovery(t, h.HiveDirty(10), h.HiveOldLog(2, to)).Each(func(h *Hive) error {
+		root, err := h.Root()
+		require.NoError(t, err)
+		v, err := root.Value("wide")
+		require.NoError(t, err)
+		data, err := v.Data()
+		require.NoError(t, err)
+		at, err := v.Where(0, 1500)
+		require.NoError(t, err)
+		places, err := h.Places(at[0])
+		require.NoError(t, err)
+		if data[1499] == counted(1500)[1499] {
+			require.Equal(t, []Place{{0, at[0]}}, places)
+			return nil
+		}
+		require.Len(t, places, 2)
+		require.Equal(t, [2]int{0, 1}, [2]int{places[0].File, places[1].File})
+		require.Equal(t, int64(1500), places[0].Len+places[1].Len)
+		require.Equal(t, at[0].Off, places[0].Off)
+		require.Zero(t, places[1].Off%512, "the log holds whole sectors")
+		require.Zero(t, places[0].End()%512)
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+func TestOldLogs(t *testing.T) {
+	h := hot(t)
+	a, b := with(t, h, "aaaa"), with(t, h, "bbbb")
+	dirty := h.HiveDirty(10)
+	late := slices.Clone(a)
+	late.U64(12, 5)
+	late.SealHive()
+	own := seen{"0000", []int{0}}
+	for name, tc := range map[string]struct {
+		hive    disktest.Forged
+		logs    []disktest.Forged
+		want    []seen
+		refused string
+	}{
+		"one":               {hive: dirty, logs: []disktest.Forged{h.HiveOldLog(1, a)}, want: []seen{own, {"aaaa", []int{1}}}},
+		"of Windows 2000":   {hive: dirty, logs: []disktest.Forged{h.HiveOldLog(2, a)}, want: []seen{own, {"aaaa", []int{1}}}},
+		"two":               {hive: dirty, logs: []disktest.Forged{nil, h.HiveOldLog(1, a), h.HiveOldLog(1, b)}, want: []seen{own, {"bbbb", []int{3}}, own, {"aaaa", []int{2}}}},
+		"of another time":   {hive: dirty, logs: []disktest.Forged{h.HiveOldLog(1, late)}, want: []seen{own}, refused: "no log fits"},
+		"one of two":        {hive: dirty, logs: []disktest.Forged{h.HiveOldLog(1, late), h.HiveOldLog(1, b)}, want: []seen{own, {"bbbb", []int{2}}}},
+		"cut off":           {hive: dirty, logs: []disktest.Forged{h.HiveOldLog(1, a)[:1024]}, want: []seen{own}, refused: "no log fits"},
+		"no DIRT":           {hive: dirty, logs: []disktest.Forged{undirty(h.HiveOldLog(1, a))}, want: []seen{own}, refused: "no log fits"},
+		"half written hive": {hive: ruined(t, dirty), logs: []disktest.Forged{ruined(t, dirty).HiveOldLog(1, a)}, want: []seen{{"aaaa", []int{1}}}},
+		"sectors of 1 KiB":  {hive: dirty, logs: []disktest.Forged{factor(h.HiveOldLog(1, a))}, want: []seen{own}, refused: "sectors of 1024 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := recovery(t, tc.hive, tc.logs...)
+			got, err := states(r)
+			require.NoError(t, err)
+			require.Equal(t, tc.want, got)
+			if tc.refused == "" {
+				require.NoError(t, r.Certain())
+			} else {
+				require.ErrorContains(t, r.Certain(), tc.refused)
+			}
+		})
+	}
+}
+
+func undirty(log disktest.Forged) disktest.Forged {
+	log.Text(512, "dirt")
+	return log
+}
+
+func factor(log disktest.Forged) disktest.Forged {
+	log.U32(44, 2)
+	log.SealHive()
+	return log
+}
+
+// ruined is a hive that was being written: the key of the value is half there.
+func ruined(t testing.TB, f disktest.Forged) disktest.Forged {
+	t.Helper()
+	f = slices.Clone(f)
+	at := bytes.Index(f, []byte("MountedDevices")) - 76
+	require.Positive(t, at)
+	clear(f[at : at+76])
+	return f
+}
+
+// A state in which the guest starts must be readable.
+func TestEndThatCannotBeRead(t *testing.T) {
+	h := hot(t)
+	a := with(t, h, "aaaa")
+	r := recovery(t, h.HiveDirty(10), h.HiveLog(9, a, ruined(t, a)))
+	_, err := states(r)
+	require.ErrorIs(t, err, ondisk.ErrFormat)
+	got, err := states(recovery(t, h.HiveDirty(10), h.HiveLog(9, ruined(t, a), a)))
+	require.NoError(t, err, "a state on the way")
+	require.Equal(t, []seen{{"0000", []int{0}}, {"aaaa", []int{1}}}, got)
+}
+
+// The entry that covers a place is the one whose hashes must follow.
+func TestSeal(t *testing.T) {
+	h := hot(t)
+	a, b := with(t, h, "aaaa"), with(t, h, "bbbb")
+	log := h.HiveLog(9, a, elsewhere(a), b)
+	r := recovery(t, h.HiveDirty(10), log)
+	for i, want := range []int{bytes.Index(log, []byte("aaaa")), bytes.Index(log, []byte("bbbb"))} {
+		entry, ok := r.Seal(Place{1, disk.Range{Off: int64(want), Len: 4}})
+		require.True(t, ok)
+		require.Equal(t, "HvLE", string(log[entry.Off:entry.Off+4]))
+		require.Equal(t, uint32(9+2*i), binary.LittleEndian.Uint32(log[entry.Off+12:]))
+		require.Equal(t, int64(binary.LittleEndian.Uint32(log[entry.Off+4:])), entry.Len)
+	}
+	_, ok := r.Seal(Place{1, disk.Range{Off: 100, Len: 4}})
+	require.False(t, ok, "the base block of the log")
+	_, ok = r.Seal(Place{0, disk.Range{Off: 4096, Len: 4}})
+	require.False(t, ok, "the hive")
+}
+
+// Entries that change nothing of what was read cost no walk.
+func TestStatesThatReadAlike(t *testing.T) {
+	h := disktest.ForgeHive(5, disktest.HiveKey{Keys: numbered(3), Values: []disktest.HiveValue{{Name: "big", Type: 3, Data: make([]byte, 900_000)}}})
+	var steps []disktest.Forged
+	for i := range 51 {
+		to := slices.Clone(h)
+		to[500_000] = byte(i + 1)
+		steps = append(steps, to)
+	}
+	visits := 0
+	r := recovery(t, h.HiveDirty(10), h.HiveLog(9, steps...))
+	require.NoError(t, r.Each(func(h *Hive) error {
+		visits++
+		root, err := h.Root()
+		require.NoError(t, err)
+		return walkKeys(root)
+	}))
+	require.Equal(t, 51, r.Applied)
+	require.Equal(t, 1, visits)
+}
+
+func walkKeys(k *Key) error {
+	for _, err := range k.Subkeys() {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recovered gives the hive bins in the state that Windows starts with.
+func recovered(t testing.TB, r *Recovery) []byte {
+	t.Helper()
+	require.NoError(t, r.Certain())
+	w := walker{Recovery: r, visit: func(*Hive) error { return nil }}
+	w.begin()
+	for _, l := range r.chains[len(r.chains)-1].logs {
+		for _, e := range l.entries {
+			require.NoError(t, w.apply(l, e))
+		}
+	}
+	b, err := ondisk.Bytes(w.state, baseSize, int64(w.state.bins))
+	require.NoError(t, err)
+	return b
+}
+
+// others lets other programs recover a hive, and gives its bins as they left them. The logs are in their order.
+func others(t testing.TB, program string, hive disktest.Forged, logs ...disktest.Forged) []byte {
+	t.Helper()
+	dir := t.TempDir()
+	out := filepath.Join(dir, "out")
+	hive.Write(t, filepath.Join(dir, "hive"))
+	args := []string{filepath.Join("testdata", "recover.py"), program, filepath.Join(dir, "hive"), out}
+	for i, l := range logs {
+		path := filepath.Join(dir, fmt.Sprint("log", i))
+		l.Write(t, path)
+		args = append(args, path)
+	}
+	disktest.Run(t, disktest.Python(t), args...)
+	b, err := os.ReadFile(out)
+	require.NoError(t, err)
+	return b[baseSize:]
+}
+
+// What we make of a hive and its logs is what others make of them.
+func TestRecoveryLikeOthers(t *testing.T) {
+	h := hot(t)
+	a, b, c := with(t, h, "aaaa"), with(t, h, "bbbb"), with(t, h, "cccc")
+	grown := append(slices.Clone(b), disktest.ForgeHive(5, disktest.HiveKey{})[4096:]...)
+	grown.U32(int64(len(b))+4, uint32(len(b)-4096))
+	dirty := h.HiveDirty(10)
+	for name, logs := range map[string][]disktest.Forged{
+		"one":     {h.HiveLog(9, a, elsewhere(b), c)},
+		"two":     {h.HiveLog(9, a, elsewhere(a)), elsewhere(a).HiveLog(11, b, c)},
+		"a gap":   {h.HiveLog(90, a), a.HiveLog(91, c)},
+		"growing": {h.HiveLog(9, a, grown)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ours := recovered(t, recovery(t, dirty, logs...))
+			sameBins(t, others(t, "registry", dirty, logs...), ours)
+			if name != "growing" { // regipy does not extend the file
+				sameBins(t, others(t, "regipy", dirty, logs...), ours)
+			}
+			slices.Reverse(logs)
+			sameBins(t, ours, recovered(t, recovery(t, dirty, logs...)))
+		})
+	}
+	for i := range 3 { // no entry counts that is torn, and none behind it
+		log := h.HiveLog(9, a, elsewhere(b), c)
+		for _, e := range recovery(t, dirty, log).chains[0].logs[0].entries[i:] {
+			log[e.End()-1]++
+			break
+		}
+		r := recovery(t, dirty, log)
+		require.Equal(t, i, r.Applied)
+		if i > 0 { // the other program wants one
+			sameBins(t, others(t, "registry", dirty, log), recovered(t, r))
+		}
+	}
+	old := h.HiveOldLog(1, elsewhere(a))
+	sameBins(t, others(t, "regipy", dirty, old), recovered(t, recovery(t, dirty, old)))
+}
+
+// The hives are of Windows 7 and 10, and were not closed.
+func TestRecoveryOfTheCorpus(t *testing.T) {
+	for _, name := range []string{"regipy/SYSTEM_2.xz", "regipy/SYSTEM_WIN_10_1709.xz"} {
+		t.Run(name, func(t *testing.T) {
+			b, err := os.ReadFile(disktest.Corpus(t, name))
+			require.NoError(t, err)
+			h := disktest.Forged(b)
+			number := binary.LittleEndian.Uint32(h[disktest.HiveSequence2:])
+			end := int(baseSize + binary.LittleEndian.Uint32(h[disktest.HiveBinsSize:]))
+			var steps []disktest.Forged
+			for i := range 5 {
+				to := slices.Clone(h[:end])
+				for at := 5000 + 70_000*i; at < end; at += 1_000_003 {
+					to[at]++
+				}
+				steps = append(steps, to)
+			}
+			first, second := h[:end].HiveLog(number, steps[:3]...), steps[2].HiveLog(number+3, steps[3:]...)
+			ours := recovered(t, recovery(t, h, second, first))
+			require.Equal(t, []byte(steps[4][baseSize:]), ours)
+			sameBins(t, others(t, "regipy", h, first, second), ours)
+			sameBins(t, others(t, "registry", h, first, second), ours)
+		})
+	}
+}
+
+func sameBins(t testing.TB, want, got []byte) {
+	t.Helper()
+	require.GreaterOrEqual(t, len(want), len(got)) // the file can be longer than its bins
+	for i := range got {
+		if want[i] != got[i] {
+			require.Equal(t, want[i], got[i], "byte %#x of the bins", i)
+		}
+	}
+}
