@@ -2,6 +2,7 @@ package disktest
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -53,12 +54,48 @@ func EveryBadSector(t *testing.T, d disk.Disk, run func(d disk.Disk) (string, er
 	want, err := run(seen)
 	require.NoError(t, err)
 	for _, off := range slices.Sorted(maps.Keys(seen.read)) {
-		if got, err := run(NewBadDisk(d, off)); err != nil {
-			require.ErrorIs(t, err, ErrFault, "the sector at %#x", off)
-		} else if !strings.Contains(got, ErrFault.Error()) {
-			require.Equal(t, want, got, "the sector at %#x", off)
-		}
+		got, err := run(NewBadDisk(d, off))
+		requireNotTaken(t, want, got, err, fmt.Sprintf("the sector at %#x", off))
 	}
+}
+
+// EveryBadRead is EveryBadSector for reads, each of which fails once.
+func EveryBadRead(t *testing.T, d disk.Disk, run func(d disk.Disk) (string, error)) {
+	t.Helper()
+	want, err := run(d)
+	require.NoError(t, err)
+	for n := int64(0); ; n++ {
+		f := &Faults{}
+		f.left.Store(n)
+		got, err := run(faultyDisk{d, f})
+		if f.left.Load() >= 0 {
+			return
+		}
+		requireNotTaken(t, want, got, err, fmt.Sprintf("read %d", n))
+	}
+}
+
+// requireNotTaken requires that what could not be read was not taken for something else.
+func requireNotTaken(t *testing.T, want, got string, err error, what string) {
+	t.Helper()
+	if err != nil {
+		require.ErrorIs(t, err, ErrFault, what)
+	} else if !strings.Contains(got, ErrFault.Error()) {
+		require.Equal(t, want, got, what)
+	}
+}
+
+// faultyDisk is a disk whose reads are operations.
+type faultyDisk struct {
+	disk.Disk
+	faults *Faults
+}
+
+func (d faultyDisk) ReadAt(p []byte, off int64) (int, error) {
+	if err := d.faults.Next(); err != nil {
+		return 0, err
+	}
+	return d.Disk.ReadAt(p, off)
 }
 
 // badDisk has a sector that cannot be read.

@@ -38,13 +38,15 @@ func TestBadSectors(t *testing.T) {
 			t.Parallel()
 			d := disktest.Fixture(t, fixture)
 			for _, read := range []func(disk.Disk, table.Geometry) (*layout.Layout, error){layout.Read, layout.Survey} {
-				disktest.EveryBadSector(t, d, func(d disk.Disk) (string, error) {
+				text := func(d disk.Disk) (string, error) {
 					l, err := read(d, table.Geometry{})
 					if err != nil {
 						return "", err
 					}
 					return known(l), nil
-				})
+				}
+				disktest.EveryBadSector(t, d, text)
+				disktest.EveryBadRead(t, d, text)
 			}
 			disktest.EveryBadSector(t, d, func(bad disk.Disk) (string, error) {
 				l, err := layout.Read(d, table.Geometry{})

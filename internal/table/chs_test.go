@@ -141,6 +141,9 @@ func TestGeometryIsThatOfTheTable(t *testing.T) {
 				entry(f, 1, [3]byte{0, 1, 2}, [3]byte{15, 63, 9}, 2*1008, 8*1008)
 			}, nil, g16,
 		},
+		{"a geometry that is not common, from its own bytes", func(f disktest.Forged) {
+			entry(f, 0, [3]byte{1, 1, 0}, [3]byte{11, 36, 9}, 36, 10*12*36-36)
+		}, nil, Geometry{12, 36}},
 		{
 			"saturated bytes say nothing: the boot sector does",
 			func(f disktest.Forged) { entry(f, 0, beyond, beyond, 2048, 4096) },

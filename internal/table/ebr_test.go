@@ -76,3 +76,30 @@ func TestEntriesOfARecordOverlap(t *testing.T) {
 	require.Equal(t, 12, last.Partition)
 	require.Contains(t, last.Text, "partition 12")
 }
+
+// A record that lies in a partition of another record is broken, also where the chain goes back to it.
+func TestRecordInAPartition(t *testing.T) {
+	t.Parallel()
+	f := disktest.ForgeMBR(4096, slot(5, 1100, 2900))
+	f.EBR(1100, slot(7, 63, 900), slot(5, 1000, 1000))
+	f.EBR(2100, slot(7, 63, 400), slot(5, 400, 1500))
+	f.EBR(1500, slot(7, 1100, 100), slot(0, 0, 0))
+	got, err := Read(disktest.ShortDisk(f, int64(len(f))))
+	require.NoError(t, err)
+	require.Len(t, got.Issues, 1)
+	require.Contains(t, got.Issues[0].Text, "(the boot record at LBA 1500)")
+	require.Equal(t, ondisk.Broken, got.Issues[0].Effect)
+}
+
+func TestEndlessChain(t *testing.T) {
+	t.Parallel()
+	f := disktest.ForgeMBR(4096, slot(5, 100, 3900))
+	for i := range int64(maxLogical + 1) {
+		f.EBR(100+4*i, slot(7, 1, 1), slot(5, uint32(4*(i+1)), 4))
+	}
+	got, err := Read(disktest.ShortDisk(f, int64(len(f))))
+	require.NoError(t, err)
+	require.Len(t, got.Issues, 1)
+	require.ErrorIs(t, got.Issues[0].Err, ondisk.ErrLimit)
+	require.Len(t, got.Partitions, 1+maxLogical)
+}

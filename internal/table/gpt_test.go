@@ -157,8 +157,20 @@ func TestBadSectorsOfTables(t *testing.T) {
 	gpt := disktest.ForgeGPT(512, 4096, 128, disktest.GPTEntryFields{First: 2048, Last: 4000})
 	backup := disktest.ForgeGPT(512, 4096, 128, disktest.GPTEntryFields{First: 2048, Last: 4000})
 	clear(backup[512:1024])
+	bare := slices.Concat(make(disktest.Forged, 512), gpt[512:])
 	enlarged := slices.Concat(gpt[:4095*512], make([]byte, 1<<20))
-	for _, f := range []disktest.Forged{mbr, gpt, backup, enlarged} {
-		disktest.EveryBadSector(t, disktest.ShortDisk(f, int64(len(f))), textOf)
+	other := slices.Clone(bare)
+	other.U8(446+5, 7)
+	for _, f := range []disktest.Forged{mbr, gpt, backup, enlarged, bare, other} {
+		d := disktest.ShortDisk(f, int64(len(f)))
+		disktest.EveryBadSector(t, d, textOf)
+		disktest.EveryBadRead(t, d, textOf)
+	}
+	// Sector 0 may hold nothing, or something else than a protective MBR, which stays.
+	for _, f := range []disktest.Forged{bare, other} {
+		got, err := table.Read(disktest.ShortDisk(f, int64(len(f))))
+		require.NoError(t, err)
+		require.Len(t, got.Issues, 1)
+		require.Equal(t, "gpt-no-mbr", got.Issues[0].Code)
 	}
 }
