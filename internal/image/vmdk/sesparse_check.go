@@ -22,43 +22,28 @@ func (x *seExtent) check(f *faults) error {
 		faults: f, x: x, tables: ondisk.NewPlaceSet(1), grains: ondisk.NewPlaceSet(1), holes: ondisk.NewHoles(x.file),
 		buf: make([]byte, seTableBytes),
 	}
-	for i := int64(0); i < x.tables(); {
-		skip, err := c.table(i)
-		if err != nil {
-			return err
-		}
-		i += skip
+	if err := c.eachTable(x.tables(), x.table, c.table); err != nil {
+		return err
 	}
 	f.partial = f.partial || c.tables.Full() || c.grains.Full()
 	return nil
 }
 
-// table checks table i and returns how many tables it covers: absent ones are passed over together.
-func (c *seFaults) table(i int64) (int64, error) {
-	loc, zeros, err := c.x.table(i)
-	if fe, ok := err.(*ondisk.FormatError); ok { //nolint:errorlint // made by table itself, never wrapped
-		c.add(badTable, "%v", fe)
-		return 1, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	if loc == 0 {
-		return zeros, nil
-	}
+// table checks table i, which lies at loc.
+func (c *seFaults) table(i, loc int64) error {
 	number := (loc - c.x.gts) / seTableBytes
 	if c.tables.Add(ondisk.U64(number)) {
 		c.add(takenTable, "grain directory entry %d names table %d", i, number)
-		return 1, nil
+		return nil
 	}
 	if c.holes.Has(loc, seTableBytes) {
-		return 1, nil
+		return nil
 	}
 	if err := c.x.tabs.Read(c.buf, loc); err != nil {
-		return 0, err
+		return err
 	}
 	c.entries(i, loc)
-	return 1, nil
+	return nil
 }
 
 // entries looks at the entries of the table in the buffer.

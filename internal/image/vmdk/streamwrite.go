@@ -181,16 +181,23 @@ func (t *streamTarget) Finish() error {
 	if _, err := t.metadata(markerEnd, nil); err != nil {
 		return err
 	}
-	if _, err := t.f.WriteAt(t.text, ondisk.I64(t.h.DescriptorOffset)*units.SectorSize); err != nil {
+	return t.h.seal(t.f, t.text)
+}
+
+// seal writes the descriptor, if there is one, and the header when all else is on the disk.
+func (h *sparseHeader) seal(f driver.WriteFile, text []byte) error {
+	if text != nil {
+		if _, err := f.WriteAt(text, ondisk.I64(h.DescriptorOffset)*units.SectorSize); err != nil {
+			return err
+		}
+	}
+	if err := f.Sync(); err != nil {
 		return err
 	}
-	if err := t.f.Sync(); err != nil {
+	if _, err := f.WriteAt(h.encode(), 0); err != nil {
 		return err
 	}
-	if _, err := t.f.WriteAt(t.h.encode(), 0); err != nil {
-		return err
-	}
-	return t.f.Sync()
+	return f.Sync()
 }
 
 func (h *sparseHeader) encode() []byte {

@@ -77,37 +77,45 @@ func (x *sparse) check(f *faults) error {
 	if x.h.packed() {
 		c.grains = ondisk.NewPlaceSet(1) // of any length: only those that start at one sector are found
 	}
-	n := x.h.tables()
-	for i := int64(0); i < n; {
-		skip, err := c.table(i)
-		if err != nil {
-			return err
-		}
-		i += skip
+	if err := c.eachTable(x.h.tables(), x.table, c.table); err != nil {
+		return err
 	}
 	f.partial = f.partial || c.tables.Full() || c.grains.Full()
 	c.addOrphans()
 	return nil
 }
 
-// table checks table i and returns how many tables it covers: absent ones are passed over together.
-func (c *tableFaults) table(i int64) (int64, error) {
-	loc, zeros, err := c.x.table(i)
-	if fe, ok := err.(*ondisk.FormatError); ok { //nolint:errorlint // made by table itself, never wrapped
-		c.add(badTable, "%v", fe)
-		return 1, nil
+// eachTable checks n tables. find returns the place of a table, or 0 and how many in a row are absent.
+func (c *faults) eachTable(
+	n int64, find func(i int64) (loc, absent int64, err error), check func(i, loc int64) error,
+) error {
+	for i := int64(0); i < n; i++ {
+		loc, absent, err := find(i)
+		if fe, ok := err.(*ondisk.FormatError); ok { //nolint:errorlint // made by find itself, never wrapped
+			c.add(badTable, "%v", fe)
+			continue
+		}
+		if err == nil && loc == 0 {
+			i += absent - 1
+			continue
+		}
+		if err == nil {
+			err = check(i, loc)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return 0, err
-	}
-	if loc == 0 {
-		return zeros, nil
-	}
+	return nil
+}
+
+// table checks table i, which lies at loc.
+func (c *tableFaults) table(i, loc int64) error {
 	if c.tables.Add(ondisk.U64(loc/units.SectorSize)) || c.amongGrains(loc) {
 		// Its entries are not looked at a second time: a directory of two million entries to one table costs nothing
 		// to write.
 		c.add(takenTable, "grain directory entry %d names sector %d", i, loc/units.SectorSize)
-		return 1, nil
+		return nil
 	}
 	if loc >= c.dataArea() {
 		c.used += c.x.h.gtBytes()
@@ -116,15 +124,15 @@ func (c *tableFaults) table(i int64) (int64, error) {
 	if hole {
 		clear(c.buf)
 	} else if err := c.x.tabs.Read(c.buf, loc); err != nil {
-		return 0, err
+		return err
 	}
 	if err := c.mirror.compare(i, c.buf, hole); err != nil {
-		return 0, err
+		return err
 	}
 	if !hole {
 		c.entries(i, loc)
 	}
-	return 1, nil
+	return nil
 }
 
 // amongGrains enters a table into the places of the grains, between which the tables of the older kind lie, and

@@ -192,18 +192,7 @@ func (t *sparseTarget) Finish() error {
 			return err
 		}
 	}
-	if t.text != nil {
-		if _, err := t.f.WriteAt(t.text, ondisk.I64(t.h.DescriptorOffset)*units.SectorSize); err != nil {
-			return err
-		}
-	}
-	if err := t.f.Sync(); err != nil {
-		return err
-	}
-	if _, err := t.f.WriteAt(t.h.encode(), 0); err != nil {
-		return err
-	}
-	return t.f.Sync()
+	return t.h.seal(t.f, t.text)
 }
 
 // writeDirectory writes one directory in pieces: that of 64 TiB has 8 MiB.
