@@ -217,6 +217,20 @@ func TestChainAtTheLastCylinder(t *testing.T) {
 	}
 }
 
+// A partition in front of the last cylinder goes back where that keeps the chain in the reach of DOS.
+func TestPartitionInFrontOfTheLastCylinder(t *testing.T) {
+	s, start := chainOfDOS(0x05, 1023, 0)
+	s.bytes[0].Entry(0, 0, disktest.MBREntryFields{Type: 6, Start: 2048, Sectors: 100})
+	s.bytes[0].Entry(0, 2, disktest.MBREntryFields{Type: 6, Start: 5000, Sectors: uint32(start - 5000)})
+	l := bare(t, s.disk())
+	l.Geometry = table.Geometry{Heads: 16, Sectors: 63}
+	p, err := plan.New(l, align.Goal{Must: 65536, Want: mib})
+	require.NoError(t, err)
+	require.Empty(t, p.Refusals(false))
+	require.EqualValues(t, 4096*sector, p.Places.Parts[3].Off)
+	require.Equal(t, start*sector, p.Places.Records[start*sector])
+}
+
 // Behind the last drive that DOS reads, no record takes a cylinder: a disk of small drives need not grow by one for
 // each.
 func TestRecordsBehindTheLastDriveOfDOS(t *testing.T) {

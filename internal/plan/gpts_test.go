@@ -297,6 +297,8 @@ func TestDamagedBackups(t *testing.T) {
 	p, err = plan.New(l, align.Goal{Must: 2 * mib, Want: 2 * mib})
 	require.NoError(t, err)
 	require.Len(t, p.Moves, 1)
+	require.Greater(t, p.Size, p.OldSize)
+	require.Len(t, p.Refusals(false), 1, "once")
 	require.Equal(t, "gpt-backup", p.Refusals(false)[0].Code)
 	p = plan.Copy(l.Size)
 	p.Grow(l, l.Size+mib)
