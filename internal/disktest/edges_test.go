@@ -81,14 +81,20 @@ var edges = map[string][]string{
 	"internal/boot/firmware": {
 		"internal/boot", "internal/fs/exfat", "internal/guestfile", "internal/table", "internal/volume",
 	}, // a move of exFAT makes its checksum anew
-	"internal/boot/grub":  {"internal/boot", "internal/table", "internal/volume", "internal/volume/identify"}, // room in volumes
+	// room in volumes
+	"internal/boot/grub":  {"internal/boot", "internal/table", "internal/volume", "internal/volume/identify"},
 	"internal/boot/linux": {"internal/boot", "internal/guestfile", "internal/table", "internal/volume"},
 	// A registry is a hive. The traits of a kind say what Windows starts from.
 	"internal/boot/windows": {
-		"internal/boot", "internal/guestfile", "internal/hive", "internal/table", "internal/volume", "internal/volume/identify",
+		"internal/boot", "internal/guestfile", "internal/hive", "internal/table", "internal/volume",
+		"internal/volume/identify",
 	},
-	"internal/boot/known":    {"internal/boot", "internal/boot/firmware", "internal/boot/grub", "internal/boot/linux", "internal/boot/windows"},
-	"internal/boot/boottest": {"internal/boot", "internal/boot/known", "internal/table", "internal/volume/identify"}, // for their tests
+	"internal/boot/known": {
+		"internal/boot", "internal/boot/firmware", "internal/boot/grub", "internal/boot/linux",
+		"internal/boot/windows",
+	},
+	// for their tests
+	"internal/boot/boottest": {"internal/boot", "internal/boot/known", "internal/table", "internal/volume/identify"},
 	// A disk is asked for all that is known. Members of arrays and dynamic disks are of the disk as a whole.
 	"internal/layout": {
 		"internal/boot", "internal/boot/known", "internal/table", "internal/volume", "internal/volume/identify",
@@ -96,7 +102,10 @@ var edges = map[string][]string{
 	},
 
 	// The verdict is on partitions, and names kinds of partitions and file systems.
-	"internal/align": {"internal/boot", "internal/layout", "internal/table", "internal/volume", "internal/volume/identify"},
+	"internal/align": {
+		"internal/boot", "internal/layout", "internal/table", "internal/volume",
+		"internal/volume/identify",
+	},
 	// The advice asks verdict and cost, and whether firmware or boot code starts from the disk.
 	"internal/advice": {"internal/align", "internal/boot", "internal/layout", "internal/table"},
 	// A plan asks a table and the references for their patches, and knows which kinds of partitions can move.
@@ -105,7 +114,10 @@ var edges = map[string][]string{
 	"internal/diskcopy":     nil,
 	"internal/scan/sandbox": nil, // requests and answers are bytes to it
 	// A comparison runs on the workers of the copy.
-	"internal/verify": {"internal/align", "internal/boot", "internal/diskcopy", "internal/layout", "internal/plan", "internal/table"},
+	"internal/verify": {
+		"internal/align", "internal/boot", "internal/diskcopy", "internal/layout", "internal/plan",
+		"internal/table",
+	},
 	// How an image stores a disk: files of the driver, the verdict's block, the workers that read.
 	"internal/container": {"internal/align", "internal/diskcopy", "internal/image/driver"},
 
@@ -121,15 +133,18 @@ var edges = map[string][]string{
 	// Its inspector is the pipe up to the plan, and runs in workers.
 	// The gate counts what is read of a file, and says when one is unchanged.
 	"internal/scan": {
-		"internal/advice", "internal/align", "internal/image", "internal/image/gate", "internal/image/ova", "internal/image/store",
-		"internal/realign", "internal/report", "internal/scan/catalog", "internal/scan/results", "internal/scan/sandbox", "internal/sys",
+		"internal/advice", "internal/align", "internal/image", "internal/image/gate", "internal/image/ova",
+		"internal/image/store",
+		"internal/realign", "internal/report", "internal/scan/catalog", "internal/scan/results", "internal/scan/sandbox",
+		"internal/sys",
 	},
 	// What is known of rows of earlier runs: the columns that people ask for are those of a report.
 	"internal/scan/catalog": {"internal/scan/results", "internal/report", "internal/sys"},
 	// The pipe: from an image to a proved copy. It reports nothing; what it finds are values.
 	"internal/realign": {
 		"internal/align", "internal/container", "internal/diskcopy", "internal/image", "internal/image/ova",
-		"internal/image/store", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table", "internal/verify",
+		"internal/image/store", "internal/layout", "internal/ovf", "internal/plan", "internal/sys", "internal/table",
+		"internal/verify",
 	},
 	// Bars and lines of JSON, for copies and for scans.
 	"internal/progress": {"internal/align", "internal/report", "internal/scan/results"},
@@ -189,7 +204,8 @@ func TestImportEdges(t *testing.T) {
 				continue
 			}
 			// Those that everybody may import look down only, too.
-			fine := slices.Contains(allowed, to) || (slices.Contains(everywhere, to) && !slices.Contains(everywhere, p.ImportPath))
+			fine := slices.Contains(allowed, to) ||
+				(slices.Contains(everywhere, to) && !slices.Contains(everywhere, p.ImportPath))
 			require.True(t, fine, "%s imports %s: a new edge", p.ImportPath, to)
 		}
 	}
@@ -198,7 +214,8 @@ func TestImportEdges(t *testing.T) {
 	}
 }
 
-// The table itself must have no cycle, and neither formats nor families of boot loaders must meet: a slip in it would allow what it is there to forbid.
+// The table itself must have no cycle, and neither formats nor families of boot loaders must meet: a slip in it would
+// allow what it is there to forbid.
 func TestTheTableOfImportsIsSound(t *testing.T) {
 	var visit func(path string, above []string)
 	visit = func(path string, above []string) {
@@ -218,7 +235,8 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 			}
 			require.False(t, format(path) && format(to), "%s imports %s", path, to)
 			family := func(p string) bool { return filepath.Dir(p) == "internal/boot" }
-			require.False(t, family(path) && family(to) && path != "internal/boot/known" && path != "internal/boot/boottest", "%s imports %s", path, to)
+			require.False(t, family(path) && family(to) && path != "internal/boot/known" && path != "internal/boot/boottest",
+				"%s imports %s", path, to)
 			require.NotEqual(t, "internal/boot/boottest", to, path)
 		}
 	}
@@ -236,36 +254,48 @@ func TestTheTableOfImportsIsSound(t *testing.T) {
 // about its workers, tries what a worker may not open, and waits for processes; disktest is for tests.
 var (
 	openers = []string{
-		"internal/sys", "internal/image/gate", "internal/image/store", "internal/scan", "internal/scan/sandbox", "internal/cli",
+		"internal/sys", "internal/image/gate", "internal/image/store", "internal/scan", "internal/scan/sandbox",
+		"internal/cli",
 		"internal/disktest", "internal/disktest/filetest", "internal/disktest/imagetest", "internal/disktest/oddfs",
 		"internal/disktest/mutants",
 	}
-	starters = []string{"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli", "internal/disktest"}
+	starters = []string{
+		"internal/diskcopy", "internal/scan", "internal/scan/sandbox", "internal/progress", "internal/cli",
+		"internal/disktest",
+	}
 )
 
 // opens are the functions that open or change a file by its name, by package.
 var opens = map[string][]string{
 	"os": {
-		"Open", "OpenFile", "OpenInRoot", "OpenRoot", "Create", "CreateTemp", "ReadFile", "WriteFile", "ReadDir", "Mkdir", "MkdirAll",
+		"Open", "OpenFile", "OpenInRoot", "OpenRoot", "Create", "CreateTemp", "ReadFile", "WriteFile", "ReadDir", "Mkdir",
+		"MkdirAll",
 		"MkdirTemp", "Remove", "RemoveAll", "Rename", "Link", "Symlink", "Truncate", "DirFS", "Chtimes", "Chmod", "CopyFS",
 	},
 	"golang.org/x/sys/unix": {
-		"Open", "Openat", "Openat2", "Creat", "Link", "Linkat", "Rename", "Renameat", "Renameat2", "Unlink", "Unlinkat", "Mkdir", "Mkdirat",
+		"Open", "Openat", "Openat2", "Creat", "Link", "Linkat", "Rename", "Renameat", "Renameat2", "Unlink", "Unlinkat",
+		"Mkdir", "Mkdirat",
 		"Symlink", "Symlinkat", "Truncate", "Mknod", "Mknodat", "Mkfifo", "Mkfifoat",
 	},
-	"syscall":               {"Open", "Openat", "Creat", "Link", "Rename", "Renameat", "Unlink", "Unlinkat", "Mkdir", "Truncate"},
+	"syscall": {
+		"Open", "Openat", "Creat", "Link", "Rename", "Renameat", "Unlink", "Unlinkat", "Mkdir",
+		"Truncate",
+	},
 	module + "internal/sys": {"OpenFolder", "OpenDirect"},
 	"path/filepath":         {"Walk", "WalkDir", "Glob"},
 	"net":                   {"Dial", "DialTimeout", "Listen"},
 	"os/exec":               {"Command", "CommandContext"},
 }
 
-// interruptible are calls on open files and on what stands beside them that a signal can interrupt, as it can those that open. Only sys
-// makes them: it repeats them.
+// interruptible are calls on open files and on what stands beside them that a signal can interrupt, as it can those
+// that open. Only sys makes them: it repeats them.
 var interruptible = []string{
-	"Access", "Chmod", "Chown", "Close", "CopyFileRange", "Dup", "Dup2", "Dup3", "Faccessat", "Faccessat2", "Fallocate", "Fchmod", "Fchmodat", "Fchown",
-	"FcntlFlock", "FcntlInt", "Fdatasync", "Fgetxattr", "Flock", "Fstat", "Fstatat", "Fstatfs", "Fsync", "Ftruncate", "Futimes", "Getdents",
-	"IoctlGetInt", "IoctlSetInt", "Lseek", "Lstat", "Pread", "Preadv", "Pwrite", "Pwritev", "Read", "ReadDirent", "Readlinkat", "Readv", "Seek",
+	"Access", "Chmod", "Chown", "Close", "CopyFileRange", "Dup", "Dup2", "Dup3", "Faccessat", "Faccessat2", "Fallocate",
+	"Fchmod", "Fchmodat", "Fchown",
+	"FcntlFlock", "FcntlInt", "Fdatasync", "Fgetxattr", "Flock", "Fstat", "Fstatat", "Fstatfs", "Fsync", "Ftruncate",
+	"Futimes", "Getdents",
+	"IoctlGetInt", "IoctlSetInt", "Lseek", "Lstat", "Pread", "Preadv", "Pwrite", "Pwritev", "Read", "ReadDirent",
+	"Readlinkat", "Readv", "Seek",
 	"Sendfile", "Stat", "Statfs", "Statx", "SyncFileRange", "Syncfs", "Utimes", "UtimesNanoAt", "Write", "Writev",
 }
 
@@ -319,24 +349,31 @@ func TestFewOpenFilesOrStartGoroutines(t *testing.T) {
 			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, 0)
 			require.NoError(t, err)
 			found := forbidden(t, fset, file)
-			for what, may := range map[string][]string{"file": openers, "goroutine": starters, "interruptible": {"internal/sys", "internal/disktest/oddfs"}} {
+			for what, may := range map[string][]string{
+				"file": openers, "goroutine": starters,
+				"interruptible": {"internal/sys", "internal/disktest/oddfs"},
+			} {
 				at, ok := found[what]
 				if !ok {
 					continue
 				}
 				counts[what+" "+p.ImportPath]++
-				require.Contains(t, may, p.ImportPath, "%s: only these packages may open files, start goroutines or make calls that a signal can interrupt", at)
+				require.Contains(t, may, p.ImportPath,
+					"%s: only these packages may open files, start goroutines or make calls that a signal can interrupt", at)
 			}
 		}
 	}
 	// The search finds what is known to be there.
-	for _, known := range []string{"file internal/image/gate", "file internal/image/store", "goroutine internal/diskcopy", "goroutine internal/cli", "goroutine internal/scan/sandbox", "interruptible internal/sys"} {
+	for _, known := range []string{
+		"file internal/image/gate", "file internal/image/store", "goroutine internal/diskcopy",
+		"goroutine internal/cli", "goroutine internal/scan/sandbox", "interruptible internal/sys",
+	} {
 		require.Positive(t, counts[known], "%s in %v", known, slices.Collect(maps.Keys(counts)))
 	}
 }
 
-// asksSystem reports whether a file without tests may import what speaks to the operating system: package sys has a file for each
-// system, the layers of a sandbox are those of one system, and disktest is for tests.
+// asksSystem reports whether a file without tests may import what speaks to the operating system: package sys has a
+// file for each system, the layers of a sandbox are those of one system, and disktest is for tests.
 func asksSystem(path, name string) bool {
 	return slices.Contains([]string{"internal/sys", "internal/disktest", "internal/disktest/oddfs"}, path) ||
 		path == "internal/scan/sandbox" && strings.HasSuffix(name, "_linux.go")
