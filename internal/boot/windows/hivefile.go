@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/guestfile"
@@ -85,8 +86,15 @@ func (k hives) read(f *boot.Found, g *boot.Guest, p boot.Partition, path string,
 	if err := f.Unread(k.code, 0, what, err, k.remedy); err != nil {
 		return err
 	}
-	return h.keep(f)
+	if err := h.keep(f); err != nil || h.recovery.Applied == 0 || strings.HasSuffix(path, mirror) {
+		return err
+	}
+	// The loader of NT 4 and 2000 takes the mirror of a SYSTEM that is open.
+	return k.read(f, g, p, path+mirror, left)
 }
+
+// mirror is the suffix of the copy of SYSTEM that NT 4 and 2000 write behind it.
+const mirror = ".ALT"
 
 // keep adds the references of a hive. They stay if it is not certain what Windows makes of the hive and its logs: a
 // change made here could be lost or corrupt it.

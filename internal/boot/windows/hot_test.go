@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -96,6 +97,44 @@ func TestHotHives(t *testing.T) {
 			}
 			require.Len(t, issues, 1)
 			require.Contains(t, issues[0].Text, tc.issue)
+		})
+	}
+}
+
+// A Windows 2000 may start from the mirror of an open SYSTEM. It means nothing beside one that was closed.
+func TestMirrorOfAnOpenHive(t *testing.T) {
+	c := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, fatStart)))
+	stale := systemHive(binaryValue(`\DosDevices\C:`, mounted(signature, nowhere)))
+	const file = "WINNT/system32/config/SYSTEM"
+	for name, tc := range map[string]struct {
+		hive, mirror disktest.Forged
+		fates        []string
+		refused      string
+	}{
+		"open":   {stale.HiveDirty(7), c, []string{"stays", "follows 1", "follows 1"}, ""},
+		"closed": {c, c.HiveDirty(7), []string{"follows 1"}, ""},
+		"both": {
+			stale.HiveDirty(7), c.HiveDirty(7),
+			[]string{"stays", "follows 1", "stays"},
+			"SYSTEM.ALT of partition 1 names",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := boottest.Read(t, windowsDisk(t, map[string][]byte{
+				file: tc.hive, file + ".LOG": stale.HiveOldLog(2, c), file + ".ALT": tc.mirror,
+			}))
+			var got []string
+			for _, fate := range fates(stored(r)) {
+				_, after, _ := strings.Cut(fate, ":: ")
+				_, after, _ = strings.Cut(after, " ")
+				got = append(got, after)
+			}
+			require.Equal(t, tc.fates, got)
+			issues := boottest.Issues(r, "mounted-devices")
+			require.Equal(t, tc.refused != "", len(issues) == 1)
+			if tc.refused != "" {
+				require.Contains(t, issues[0].Text, tc.refused)
+			}
 		})
 	}
 }
