@@ -123,9 +123,9 @@ func (b *bootSector) record() int64 {
 // "Fixup".
 const stride = 512
 
-// undoFixups restores the last two bytes of each stride of a record, and reports whether all fix-ups are valid. They
+// UndoFixups restores the last two bytes of each stride of a record, and reports whether all fix-ups are valid. They
 // stand behind the header, in the first 510 bytes, so that none displaces another.
-func undoFixups(raw []byte, header int) bool {
+func UndoFixups(raw []byte, header int) bool {
 	at, n := int(binary.LittleEndian.Uint16(raw[4:])), int(binary.LittleEndian.Uint16(raw[6:]))
 	if n != len(raw)/stride+1 || at < header || at%2 != 0 || at+2*n > stride-2 {
 		return false

@@ -54,7 +54,7 @@ func (m *ntfsForge) raw(t testing.TB, number int64) disktest.Forged {
 	for _, p := range places {
 		b = append(b, m.Forged[p.Off:p.End()]...)
 	}
-	require.True(t, undoFixups(b, recordHeadSize))
+	require.True(t, UndoFixups(b, recordHeadSize))
 	return b
 }
 

@@ -94,7 +94,7 @@ func FuzzNTFSRecord(f *testing.F) {
 	for _, image := range disktest.Seeds(f, 1<<20, "imagemounter/test.ntfs.xz", "dftt/7-ntfs-undel.dd.xz",
 		"go-ntfs/ads_with_same_ids-0x0.bin") {
 		for at := 0; at+1024 <= len(image) && at < 512<<10; at += 512 {
-			if b := bytes.Clone(image[at : at+1024]); string(b[:4]) == "FILE" && undoFixups(b, recordHeadSize) {
+			if b := bytes.Clone(image[at : at+1024]); string(b[:4]) == "FILE" && UndoFixups(b, recordHeadSize) {
 				f.Add(b)
 			}
 		}
@@ -254,7 +254,7 @@ func (m *ntfsForge) poke(places []disk.Range, off int, value byte) {
 	for _, p := range places {
 		b = append(b, m.Forged[p.Off:p.End()]...)
 	}
-	guarded := len(b) > 512 && undoFixups(b, 0x28)
+	guarded := len(b) > 512 && UndoFixups(b, 0x28)
 	b[off%len(b)] = value
 	if at := int(binary.LittleEndian.Uint16(b[4:])); guarded && at+2*(len(b)/512+1) <= len(b) {
 		b = sealNTFS(b)

@@ -251,7 +251,7 @@ func (x *indexWalk) descend(number uint64) error {
 	if err := ondisk.Fill(raw[:indexBlockHead+indexHeadSize], binary.LittleEndian, &h); err != nil {
 		return err
 	}
-	if string(h.Magic[:]) != "INDX" || h.VCN != vcn || !undoFixups(raw, indexBlockHead+indexHeadSize) {
+	if string(h.Magic[:]) != "INDX" || h.VCN != vcn || !UndoFixups(raw, indexBlockHead+indexHeadSize) {
 		return x.broken("block", fmt.Sprintf("%q with number %d", h.Magic, h.VCN),
 			fmt.Sprintf("INDX with number %d and valid fix-ups", vcn))
 	}

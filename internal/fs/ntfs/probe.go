@@ -99,7 +99,7 @@ func readNames(v *volume.Volume, d disk.Disk, b *bootSector) error {
 	if err != nil {
 		return err
 	}
-	if string(rec[:4]) != "FILE" || !undoFixups(rec, recordHeadSize) {
+	if string(rec[:4]) != "FILE" || !UndoFixups(rec, recordHeadSize) {
 		v.Note("ntfs-volume", ondisk.Note,
 			fmt.Sprintf("the record of $Volume at %#x cannot be read, so the label is not known", off), "")
 		return nil

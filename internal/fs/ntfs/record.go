@@ -108,7 +108,7 @@ func (r *record) check(ref ref) error {
 		return r.broken(0x14, "offset of attributes", r.AttrOffset,
 			fmt.Sprintf("a multiple of 8, behind the fix-ups, below %d", r.BytesInUse))
 	}
-	if !undoFixups(r.raw, recordHeadSize) {
+	if !UndoFixups(r.raw, recordHeadSize) {
 		return r.broken(4, "fix-ups", fmt.Sprintf("%d at %#x", r.FixupCount, r.FixupOffset),
 			"one for each 512 bytes, and their number at the end of each")
 	}

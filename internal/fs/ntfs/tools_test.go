@@ -98,7 +98,7 @@ func requireLikeNTFSCat(t testing.TB, volume string, v guestfile.FS, path string
 	if path == "$MFT" || path == "$MFTMirr" { // ntfscat undoes the fix-ups
 		record := v.(*fileSystem).record
 		for at := int64(0); at < f.Size(); at += record {
-			undoFixups(got[at:at+record], recordHeadSize)
+			UndoFixups(got[at:at+record], recordHeadSize)
 		}
 	}
 	want := ntfscat(t, volume, f.Path)
