@@ -66,6 +66,7 @@ var edges = map[string][]string{
 	"internal/fs/ext":            {"internal/guestfile", "internal/volume"},
 	"internal/fs/fat":            {"internal/guestfile", "internal/volume"},
 	"internal/fs/ntfs":           {"internal/guestfile", "internal/volume"},
+	"internal/fs/ntfs/journal":   {"internal/fs/ntfs"}, // pages of the log have the fix-ups of records
 	"internal/volume/disklabel":  {"internal/volume"},
 	"internal/volume/filesystem": {"internal/fs/fat", "internal/volume"}, // HPFS begins with the BPB of a FAT
 	"internal/volume/stack":      {"internal/volume"},

@@ -1,0 +1,146 @@
+package journal
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// bootBytes is the length of $Boot, at the start of each volume.
+const bootBytes = 8 << 10
+
+// Patched is what a replay must leave alone for patches of a file to last.
+type Patched struct {
+	Records []int64      // base and extension records of the file
+	Folders []int64      // base and extension records of the folders on its path, with the root
+	MFT     []int64      // extension records of $MFT; record 0 counts always
+	Bytes   []disk.Range // that are patched, in the volume; its boot sectors count always
+}
+
+// Conflict is a write of a replay that may undo a patch, or move what is patched.
+type Conflict struct {
+	LSN    uint64
+	Op     Op
+	Undo   bool
+	Record int64 // of the MFT: the record itself, or the file whose clusters are written; -1: not known
+	What   string
+}
+
+func (c *Conflict) String() string {
+	pass := "redo"
+	if c.Undo {
+		pass = "undo"
+	}
+	if c.Record < 0 {
+		return fmt.Sprintf("%s of log record %d (%s) writes %s", pass, c.LSN, c.Op, c.What)
+	}
+	return fmt.Sprintf("%s of log record %d (%s) writes %s, record %d of the MFT", pass, c.LSN, c.Op, c.What, c.Record)
+}
+
+// Conflict returns the first write of a replay that patches of a file would not survive for certain, nil if there is
+// none.
+func (l *Log) Conflict(p Patched) *Conflict {
+	j := judge{file: p.Records, folders: p.Folders, mft: append([]int64{0}, p.MFT...)}
+	j.bytes = merged(append([]disk.Range{{Len: bootBytes}}, p.Bytes...))
+	for i := range l.Writes {
+		if c := j.judge(&l.Writes[i]); c != nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// merged returns ranges sorted, and those that touch as one.
+func merged(in []disk.Range) []disk.Range {
+	slices.SortFunc(in, func(a, b disk.Range) int { return cmp.Compare(a.Off, b.Off) })
+	var out []disk.Range
+	for _, r := range in {
+		if k := len(out) - 1; k >= 0 && r.Off <= out[k].End() {
+			out[k].Len = max(out[k].End(), r.End()) - out[k].Off
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// judge decides for each write. It has a list of what is harmless; all else is a conflict.
+type judge struct {
+	file, folders, mft []int64
+	bytes              []disk.Range // sorted, disjoint
+}
+
+func (j *judge) judge(w *Write) *Conflict {
+	conflict := func(record int64, what string) *Conflict {
+		return &Conflict{LSN: w.LSN, Op: w.Op, Undo: w.Undo, Record: record, What: what}
+	}
+	for _, n := range w.Owners {
+		switch {
+		case slices.Contains(j.mft, n) && !j.keepsMFT(w):
+			return conflict(w.Record, "$MFT")
+		case slices.Contains(j.file, n) && !w.Same:
+			return conflict(w.Record, "the file")
+		case slices.Contains(j.folders, n) && !j.keepsFolder(w):
+			return conflict(w.Record, "a folder of its path")
+		}
+	}
+	for _, t := range w.Targets {
+		switch {
+		case slices.Contains(j.mft, t.File) && !(w.Op.class() == bitmap && t.Type == typeBitmap):
+			return conflict(t.File, "clusters of $MFT")
+		case slices.Contains(j.file, t.File):
+			return conflict(t.File, "clusters of the file")
+		case slices.Contains(j.folders, t.File) && !j.keepsFolder(w):
+			return conflict(t.File, "the index of a folder of its path")
+		}
+	}
+	ours := slices.ContainsFunc(w.Owners, func(n int64) bool { return slices.Contains(j.file, n) })
+	if !ours && slices.ContainsFunc(w.Places, j.hits) { // a value in the file's own record was judged above
+		return conflict(w.Record, "patched bytes or a boot sector")
+	}
+	return nil
+}
+
+// keepsMFT reports whether a write to a record of $MFT leaves its clusters: only its times and flags change.
+func (j *judge) keepsMFT(w *Write) bool { return w.Op == residentValue && w.Same }
+
+// keepsFolder reports whether every name on the path still leads to the same file after a write to a folder.
+func (j *judge) keepsFolder(w *Write) bool {
+	switch w.Op {
+	case nameInRoot, nameInBlock: // times and sizes in an entry
+		return true
+	case residentValue, attributeSizes:
+		return w.Same
+	case addToRoot, deleteFromRoot, addToBlock, deleteFromBlock:
+		return j.namesOther(w)
+	}
+	return false
+}
+
+// namesOther reports whether the entry of an index that is added or deleted is of a file off the path. The entry is
+// with the operation that adds it. Spec: Linux-NTFS documentation, "Index Entry".
+func (j *judge) namesOther(w *Write) bool {
+	const least = 0x10
+	known := false
+	for _, entry := range [][]byte{w.data, w.other} {
+		if len(entry) < least {
+			continue
+		}
+		known = true
+		n := ondisk.I64(binary.LittleEndian.Uint64(entry) & fileNumber)
+		if slices.Contains(j.file, n) || slices.Contains(j.folders, n) {
+			return false
+		}
+	}
+	return known
+}
+
+// hits reports whether a range holds patched bytes.
+func (j *judge) hits(r disk.Range) bool {
+	i, _ := slices.BinarySearchFunc(j.bytes, r.Off, func(b disk.Range, off int64) int { return cmp.Compare(b.End(), off+1) })
+	return i < len(j.bytes) && j.bytes[i].Overlaps(r)
+}

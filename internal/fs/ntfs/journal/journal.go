@@ -1,0 +1,98 @@
+// Package journal reads the log of an NTFS volume ($LogFile), and reports which bytes its replay may write.
+//
+// It exists for one question: would Windows, when it replays an open log, change what is patched in the volume? It
+// replays nothing. Where the log leaves a choice, a write is assumed; what is not understood is refused.
+//
+// Facts are those of the sources below, held against logs that Windows wrote. Spec:
+// https://github.com/msuhanov/dfir_ntfs, dfir_ntfs/LogFile.py; ntfs-3g, include/ntfs-3g/logfile.h; Linux,
+// fs/ntfs3/fslog.c; libfsntfs, "New Technologies File System (NTFS)", "Metadata transaction journal".
+package journal
+
+import (
+	"fmt"
+
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// Limits of what is read. Beyond them a log is refused with ErrLimit.
+const (
+	maxLog    = 256 << 20 // bytes of a log; Windows makes 64 MiB at most by itself
+	maxRecord = 4 << 20   // bytes of one record: tables of open attributes and dirty pages are the largest
+	maxWrites = 1 << 17   // of a replay; Windows writes a checkpoint every five seconds
+	maxSteps  = 1 << 23   // records read, some of them several times
+	maxRead   = 1 << 30   // bytes of pages and of records that span pages
+)
+
+// State is how a log was left.
+type State int
+
+// States of a log.
+const (
+	Empty   State = iota // new: filled with 0xff
+	Checked              // chkdsk wrote it; Windows resets it
+	Closed               // no client: Windows 2000 and earlier, shut down
+	Clean                // in use, and marked clean: Windows XP and later, shut down, or a shadow copy
+	Open                 // the volume was in use
+)
+
+func (s State) String() string {
+	return [...]string{"empty", "reset by chkdsk", "closed", "clean", "open"}[s]
+}
+
+// Volume is what the log belongs to.
+type Volume struct {
+	ondisk.Source       // the volume itself: index blocks hold the LSN of their last change
+	Cluster       int64 // bytes
+	Record        int64 // bytes of a record of the MFT
+
+	// MFT returns a record of the MFT with its fix-ups undone, nil where no valid one is stored. It need not be in use.
+	MFT func(number int64) ([]byte, error)
+}
+
+// Log is what a log says of its volume.
+type Log struct {
+	State        State
+	Major, Minor uint16  // version of the log itself: 1.1, or 2.0 while Windows 8 and later have it mounted
+	Current      uint64  // LSN of the newest checkpoint
+	Since        uint64  // LSN of the first record that a replay reads, 0 if none
+	End          uint64  // LSN of the last record
+	Writes       []Write // of a replay, in its order
+}
+
+// Read reads the log src of volume v. A log that is broken before its newest checkpoint is a FormatError.
+// ErrUnsupported: a version or a size of pages that was never seen. ErrLimit: more than any Windows leaves.
+func Read(src ondisk.Source, v Volume) (*Log, error) {
+	if src.Size() > maxLog {
+		return nil, fmt.Errorf("$LogFile of %d bytes: %w of %d bytes", src.Size(), ondisk.ErrLimit, maxLog)
+	}
+	blank, err := blank(src)
+	if err != nil {
+		return nil, err
+	}
+	if blank {
+		return &Log{State: Empty}, nil
+	}
+	page, err := newest(src)
+	if err != nil {
+		return nil, err
+	}
+	l := &Log{State: page.state(), Major: page.Major, Minor: page.Minor, Current: page.area.CurrentLSN}
+	if l.State == Checked || l.State == Closed {
+		return l, nil
+	}
+	r, err := newReader(src, page)
+	if err != nil {
+		return nil, err
+	}
+	a := analysis{reader: r, volume: v, slots: map[int][]Target{}, transactions: map[uint32]*transaction{}}
+	if err := a.run(l); err != nil {
+		return nil, err
+	}
+	if l.State == Clean && len(l.Writes) > 0 {
+		return nil, &ondisk.FormatError{
+			What: "$LogFile restart area", Off: page.at, Field: "flags", Got: "clean",
+			Want: fmt.Sprintf("no mark with %d writes pending from LSN %d on", len(l.Writes), l.Writes[0].LSN),
+		}
+	}
+	return l, nil
+}

@@ -1,0 +1,210 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/trueup/trueup/internal/disktest"
+	"github.com/trueup/trueup/internal/fs/ntfs"
+	"github.com/trueup/trueup/internal/ondisk"
+)
+
+// realVolume is a volume of the corpus, read by other code than that under test.
+type realVolume struct {
+	ondisk.Source
+	cluster, record int64
+	mft             []byte
+	log             []byte
+}
+
+// real opens a volume that begins at a byte of an image.
+func real(t testing.TB, rel string, start, size int64) *realVolume {
+	t.Helper()
+	path := disktest.Corpus(t, rel)
+	if filepath.Ext(path) == ".qcow2" || filepath.Ext(path) == ".vmdk" {
+		raw := filepath.Join(t.TempDir(), "raw")
+		disktest.Run(t, "qemu-img", "convert", "-O", "raw", path, raw)
+		path = raw
+	}
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { f.Close() })
+	info, err := f.Stat()
+	require.NoError(t, err)
+	if size == 0 {
+		size = info.Size() - start
+	}
+	v := &realVolume{Source: io.NewSectionReader(f, start, size)}
+	boot := v.read(t, 0, 512)
+	v.cluster = int64(binary.LittleEndian.Uint16(boot[11:])) * int64(boot[13])
+	v.record = 1024
+	at := int64(binary.LittleEndian.Uint64(boot[0x30:])) * v.cluster
+	first := v.read(t, at, v.record)
+	require.True(t, ntfs.UndoFixups(first, 0x28))
+	v.mft = v.data(t, first)
+	v.log = v.data(t, v.recordOf(2))
+	return v
+}
+
+func (v *realVolume) read(t testing.TB, off, n int64) []byte {
+	t.Helper()
+	b, err := ondisk.Bytes(v, off, n)
+	require.NoError(t, err)
+	return b
+}
+
+// data returns the unnamed data of a record, which lie in clusters.
+func (v *realVolume) data(t testing.TB, r []byte) []byte {
+	t.Helper()
+	var out []byte
+	for at := int(binary.LittleEndian.Uint16(r[0x14:])); ; at += int(binary.LittleEndian.Uint32(r[at+4:])) {
+		if binary.LittleEndian.Uint32(r[at:]) != 0x80 {
+			continue
+		}
+		lcn := int64(0)
+		for run := r[at+int(binary.LittleEndian.Uint16(r[at+0x20:])):]; run[0] != 0; {
+			n, m := int(run[0]&15), int(run[0]>>4)
+			count, delta := int64(0), int64(int8(run[n+m]))
+			for i := range n {
+				count |= int64(run[1+i]) << (8 * i)
+			}
+			for i := n + m - 1; i > n; i-- {
+				delta = delta<<8 | int64(run[i])
+			}
+			lcn += delta
+			out = append(out, v.read(t, lcn*v.cluster, count*v.cluster)...)
+			run = run[1+n+m:]
+		}
+		return out[:binary.LittleEndian.Uint64(r[at+0x30:])]
+	}
+}
+
+// recordOf returns a record of the MFT, nil if none valid is stored.
+func (v *realVolume) recordOf(n int64) []byte {
+	if (n+1)*v.record > int64(len(v.mft)) {
+		return nil
+	}
+	r := bytes.Clone(v.mft[n*v.record:][:v.record])
+	if string(r[:4]) != "FILE" || !ntfs.UndoFixups(r, 0x28) {
+		return nil
+	}
+	return r
+}
+
+func (v *realVolume) volume() Volume {
+	return Volume{Source: v.Source, Cluster: v.cluster, Record: v.record, MFT: func(n int64) ([]byte, error) { return v.recordOf(n), nil }}
+}
+
+// windows are the volumes of the corpus whose logs Windows wrote: XP, 2003, and twice 7 or later.
+var windows = []struct {
+	name, rel   string
+	start, size int64
+	client      uint32
+}{
+	{"XP", "dftt/7-ntfs-undel.dd.xz", 0, 0, 0},
+	{"2003 R2", "libldm/ldm-2003r2-simple-1.img.xz", 63 * 512, 96327 * 512, 0},
+	{"with shadow copies", "dfvfs/vsstest.qcow2.xz", 0, 0, 1},
+	{"of a VMDK", "vmdk-rs/monolithicFlat-flat.vmdk.xz", 128 * 512, 18304 * 512, 1},
+}
+
+// Volumes that Windows let go of are clean, and a replay of their logs writes nothing.
+func TestCleanLogsOfWindows(t *testing.T) {
+	for _, w := range windows {
+		t.Run(w.name, func(t *testing.T) {
+			v := real(t, w.rel, w.start, w.size)
+			l, err := Read(bytes.NewReader(v.log), v.volume())
+			require.NoError(t, err)
+			require.Equal(t, Clean, l.State)
+			require.Equal(t, []uint16{1, 1}, []uint16{l.Major, l.Minor})
+			require.Empty(t, l.Writes)
+			require.Zero(t, l.Since)
+			require.Equal(t, l.Current, l.End)
+			require.Nil(t, l.Conflict(Patched{Records: []int64{0, 3, 5}}))
+		})
+	}
+}
+
+// Volumes of mkntfs, and those that ntfs-3g wrote to, have a new log.
+func TestLogsOfNTFS3G(t *testing.T) {
+	for rel, start := range map[string]int64{
+		"imagemounter/test.ntfs.xz": 0, "osv-scalibr/valid-ext-exfat-fat32-ntfs.vmdk.xz": 393216 * 512,
+	} {
+		v := real(t, rel, start, 0)
+		l, err := Read(bytes.NewReader(v.log), v.volume())
+		require.NoError(t, err)
+		require.Equal(t, &Log{State: Empty}, l)
+	}
+}
+
+// allRecords returns the records of a log by LSN, wherever one is stored.
+func allRecords(t testing.TB, log []byte) (*reader, map[uint64]*record) {
+	t.Helper()
+	page, err := newest(bytes.NewReader(log))
+	require.NoError(t, err)
+	r, err := newReader(bytes.NewReader(log), page)
+	require.NoError(t, err)
+	all := map[uint64]*record{}
+	for n := r.first; n < r.count; n++ {
+		p, err := r.load(n)
+		require.NoError(t, err)
+		if p == nil {
+			continue
+		}
+		for at := int64(pageData); at <= pageSize-headerSize; at += 8 {
+			lsn := binary.LittleEndian.Uint64(p[at:])
+			if lsn != r.lsn(p.last()>>r.offset, n*pageSize+at) && lsn != r.lsn(p.lastEnd()>>r.offset, n*pageSize+at) {
+				continue
+			}
+			if rec, err := r.record(lsn); err == nil {
+				all[lsn] = rec
+			}
+		}
+	}
+	return r, all
+}
+
+// An MFT record holds the LSN of its last change that stores one: the numbers of records that the log gives are right.
+// Those of a new volume's reserved records are 0, and others may have been changed by what the log holds no more.
+func TestRecordsHoldTheirLSN(t *testing.T) {
+	exact, all := 0, 0
+	for _, w := range windows {
+		v := real(t, w.rel, w.start, w.size)
+		r, recs := allRecords(t, v.log)
+		last := map[int64]uint64{}
+		for _, lsn := range slices.Sorted(maps.Keys(recs)) {
+			if recs[lsn].Type != ordinary {
+				continue
+			}
+			act, err := takeApart(recs[lsn])
+			require.NoError(t, err)
+			if act.Redo.class() != mftClass || act.Redo == nameInRoot {
+				continue
+			}
+			a := analysis{reader: r, volume: v.volume()}
+			require.NoError(t, a.note(act, false))
+			last[a.pending[0].Record] = lsn
+			places := a.pending[0].Places
+			stored := v.read(t, places[0].Off, places[0].Len)
+			require.True(t, bytes.HasPrefix(v.mft[a.pending[0].Record*v.record:], stored), "the clusters are those of the MFT")
+		}
+		for n, lsn := range last {
+			got := mftRecord(v.recordOf(n)).lsn()
+			all++
+			if got == lsn {
+				exact++
+				continue
+			}
+			require.True(t, got > lsn || n >= 16 && n < 24, "%s: record %d has LSN %d, last in the log is %d", w.name, n, got, lsn)
+		}
+	}
+	t.Logf("%d of %d records hold their last LSN", exact, all)
+	require.Greater(t, exact, all*9/10)
+}
