@@ -72,16 +72,30 @@ func (a *analysis) run(l *Log) error {
 	return err
 }
 
-// complete reports a page that is newer than the end of the records: a record between them was lost.
+// complete reports a page that is newer than the end of the records: a record between them was lost. Windows 8 and
+// later write pages to their place without an LSN first, while a copy has it. Where the copy is lost, so is the end.
 func (a *analysis) complete(end uint64) error {
-	n, err := a.newer(end)
-	if err != nil || n == 0 {
+	lost := func(n int64, got uint64) error {
+		return &ondisk.FormatError{
+			What: fmt.Sprintf("$LogFile page %d", n), Off: n*pageSize + pageLastEnd, Field: "last LSN", Got: got,
+			Want: fmt.Sprintf("1 to %d, the end of the records", end),
+		}
+	}
+	n, lsn, err := a.newer(end)
+	if err != nil {
 		return err
 	}
-	return &ondisk.FormatError{
-		What: fmt.Sprintf("$LogFile page %d", n), Off: n*pageSize + pageLastEnd, Field: "last LSN",
-		Got: "one that no chain of records leads to", Want: fmt.Sprintf("at most %d", end),
+	if n > 0 {
+		return lost(n, lsn)
 	}
+	if a.page.Major == 1 || a.ended >= a.count {
+		return nil
+	}
+	p, err := a.load(a.ended)
+	if err == nil && p != nil && p.last() == 0 {
+		return lost(a.ended, 0)
+	}
+	return err
 }
 
 // readTables reads the tables that the checkpoint dumped.

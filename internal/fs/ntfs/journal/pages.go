@@ -120,23 +120,24 @@ func (p *pages) takeCopies(major uint16) error {
 	return nil
 }
 
-// newer returns the first valid page in which a record ends that is newer than an LSN, 0 if none.
-func (p *pages) newer(lsn uint64) (int64, error) {
+// newer returns the first valid page in which a record ends that is newer than an LSN, and that record's LSN; 0 if
+// there is none.
+func (p *pages) newer(than uint64) (n int64, lsn uint64, err error) {
 	for n := int64(firstCopy); n < p.count; n += scannedPages {
 		part := min(scannedPages, p.count-n)
 		if err := p.budget.Spend(part * pageSize); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		raw, err := ondisk.Bytes(p.src, n*pageSize, part*pageSize)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		for i := range part {
 			b := raw[i*pageSize : (i+1)*pageSize]
-			if string(b[:4]) == "RCRD" && page(b).lastEnd() > lsn && valid(b) != nil {
-				return n + i, nil
+			if lsn := page(b).lastEnd(); string(b[:4]) == "RCRD" && lsn > than && valid(b) != nil {
+				return n + i, lsn, nil
 			}
 		}
 	}
-	return 0, nil
+	return 0, 0, nil
 }

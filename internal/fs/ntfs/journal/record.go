@@ -55,7 +55,8 @@ func (g *gap) Unwrap() error { return g.FormatError }
 type reader struct {
 	pages
 	page   *restartPage
-	offset uint // bits of an LSN that are an offset; the rest counts the rounds through the log
+	offset uint  // bits of an LSN that are an offset; the rest counts the rounds through the log
+	ended  int64 // page that lacks the record behind the last one
 	steps  ondisk.Budget
 }
 
@@ -182,10 +183,11 @@ func (r *reader) each(from uint64, visit func(*record) error) (last uint64, err 
 		var g *gap
 		switch {
 		case errors.As(err, &g) && last >= current && last != 0:
+			r.ended = g.Off / pageSize
 			return last, nil
 		case err != nil:
 			return 0, err
-		case lsn > current && last < current:
+		case from <= current && last < current && lsn > current:
 			return 0, rec.broken(-headerSize, "LSN", lsn, fmt.Sprintf("the current LSN %d before it", current))
 		}
 		if err := visit(rec); err != nil {
