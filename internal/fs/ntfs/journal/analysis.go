@@ -193,6 +193,7 @@ func (a *analysis) transact(act *action) {
 		t.state = int(act.Redo-prepare) + active + 1
 	case forget:
 		delete(a.transactions, act.Transaction)
+	default: // a change, or bookkeeping of other kinds
 	}
 }
 

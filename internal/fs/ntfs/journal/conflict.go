@@ -90,7 +90,7 @@ func (j *judge) judge(w *Write) *Conflict {
 	}
 	for _, t := range w.Targets {
 		switch {
-		case slices.Contains(j.mft, t.File) && !(w.Op.class() == bitmap && t.Type == typeBitmap):
+		case slices.Contains(j.mft, t.File) && (w.Op.class() != bitmap || t.Type != typeBitmap):
 			return conflict(t.File, "clusters of $MFT")
 		case slices.Contains(j.file, t.File):
 			return conflict(t.File, "clusters of the file")
@@ -117,8 +117,9 @@ func (j *judge) keepsFolder(w *Write) bool {
 		return w.Same
 	case addToRoot, deleteFromRoot, addToBlock, deleteFromBlock:
 		return j.namesOther(w)
+	default:
+		return false
 	}
-	return false
 }
 
 // namesOther reports whether the entry of an index that is added or deleted is of a file off the path. The entry is

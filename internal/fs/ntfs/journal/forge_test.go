@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/bits"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,15 +41,15 @@ type forged struct {
 
 // op is a record of NTFS.
 type op struct {
-	redo, undo         Op
-	data, old          []byte
-	slot               uint16
-	lcns               []uint64
-	rec, att, block    uint16
-	vcn                uint64
-	tx                 uint32
-	undoNext, previous uint64
-	flags              uint16
+	redo, undo      Op
+	data, old       []byte
+	slot            uint16
+	lcns            []uint64
+	rec, att, block uint16
+	vcn             uint64
+	tx              uint32
+	undoNext        uint64
+	flags           uint16
 }
 
 // newLog begins a log of so many pages, in round 2 as Windows does.
@@ -104,7 +105,7 @@ func (f *forged) append(kind, tx uint32, flags uint16, undoNext uint64, data []b
 	head.U32(0x20, kind)
 	head.U32(0x24, tx)
 	head.U16(0x28, flags)
-	rest := append(head, data...)
+	rest := slices.Concat(head, data)
 	n, from := f.at/pageSize, f.at%pageSize
 	for {
 		p := f.touch(n)
@@ -174,8 +175,8 @@ func onBlock(o op) op {
 	return o
 }
 
-// forget ends a transaction.
-func (f *forged) forget(tx uint32) uint64 { return f.op(op{redo: forget, undo: compensation, tx: tx}) }
+// forget ends the transaction that operations have where they name none.
+func (f *forged) forget() { f.op(op{redo: forget, undo: compensation}) }
 
 // openEntry is an entry of the table of open attributes.
 func (f *forged) openEntry(t Target) []byte {
@@ -206,7 +207,7 @@ type tables struct {
 // checkpoint writes the tables and a restart record, and makes it the current one. It returns the LSN of that.
 func (f *forged) checkpoint(t tables) uint64 {
 	start := f.op(op{redo: noop, undo: noop})
-	f.forget(0x40)
+	f.forget()
 	c := make(disktest.Forged, 0x70)
 	dumped := func(op Op, at, length int64, entries ...[]byte) {
 		b := dump(entries...)
@@ -227,7 +228,7 @@ func (f *forged) checkpoint(t tables) uint64 {
 		dumped(dumpDirtyPages, 0x20, 0x38, free, e)
 	}
 	if len(t.transactions) > 0 {
-		var all [][]byte
+		all := [][]byte{make([]byte, transactionSize), make([]byte, transactionSize)} // 0x18 is the checkpoint's own
 		for _, x := range t.transactions {
 			e := make(disktest.Forged, transactionSize)
 			e.U32(0, liveEntry)
@@ -255,8 +256,8 @@ func (f *forged) checkpoint(t tables) uint64 {
 	return lsn
 }
 
-func (f *forged) dumped(op_ Op, b []byte) uint64 {
-	return f.op(op{redo: op_, data: b, tx: 0x18})
+func (f *forged) dumped(table Op, b []byte) uint64 {
+	return f.op(op{redo: table, data: b, tx: 0x18})
 }
 
 // restart writes both restart pages.

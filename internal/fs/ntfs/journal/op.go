@@ -110,6 +110,7 @@ func (o Op) filtered() bool {
 	switch o {
 	case initRecord, freeRecord, nameInRoot, nameInBlock:
 		return false
+	default:
+		return o.class() == mftClass || o.class() == index
 	}
-	return o.class() == mftClass || o.class() == index
 }

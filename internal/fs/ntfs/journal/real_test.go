@@ -25,10 +25,15 @@ type realVolume struct {
 	log             []byte
 }
 
-// real opens a volume that begins at a byte of an image.
+// real opens a volume of an image of the corpus.
 func real(t testing.TB, rel string, start, size int64) *realVolume {
 	t.Helper()
-	path := disktest.Corpus(t, rel)
+	return openVolume(t, disktest.Corpus(t, rel), start, size)
+}
+
+// openVolume opens a volume that begins at a byte of the image at path. Without a size it ends with the image.
+func openVolume(t testing.TB, path string, start, size int64) *realVolume {
+	t.Helper()
 	if filepath.Ext(path) == ".qcow2" || filepath.Ext(path) == ".vmdk" {
 		raw := filepath.Join(t.TempDir(), "raw")
 		disktest.Run(t, "qemu-img", "convert", "-O", "raw", path, raw)
@@ -141,6 +146,25 @@ func TestLogsOfNTFS3G(t *testing.T) {
 		l, err := Read(bytes.NewReader(v.log), v.volume())
 		require.NoError(t, err)
 		require.Equal(t, &Log{State: Empty}, l)
+	}
+}
+
+// mkntfs leaves a new log, and ntfsfix makes one of any.
+func TestLogsOfTools(t *testing.T) {
+	for _, cluster := range []string{"512", "4096", "65536"} {
+		path := filepath.Join(t.TempDir(), "volume")
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+		require.NoError(t, os.Truncate(path, 32<<20))
+		disktest.Run(t, "mkntfs", "-F", "-q", "-c", cluster, path)
+		empty := func() {
+			v := openVolume(t, path, 0, 0)
+			l, err := Read(bytes.NewReader(v.log), v.volume())
+			require.NoError(t, err)
+			require.Equal(t, &Log{State: Empty}, l)
+		}
+		empty()
+		disktest.Run(t, "ntfsfix", path)
+		empty()
 	}
 }
 

@@ -211,7 +211,7 @@ func (p *restartPage) check(size int64) error {
 	}
 	c := &p.client
 	switch {
-	case !(p.Major == 1 && p.Minor == 1) && !(p.Major == 2 && p.Minor == 0):
+	case p.Major<<8|p.Minor != 0x101 && p.Major<<8|p.Minor != 0x200:
 		return ondisk.In(ondisk.ErrUnsupported, "$LogFile of version %d.%d is not supported, only 1.1 and 2.0 are",
 			p.Major, p.Minor)
 	case a.RecordHeader != headerSize || a.PageData != pageData:

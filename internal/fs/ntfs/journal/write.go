@@ -99,6 +99,7 @@ func (a *analysis) place(act *action, w *Write) error {
 		if end := bitsEnd(w.data); w.block+int64(w.recordOffset+w.attrOffset)+end > size {
 			return act.broken(0x0e, "number of clusters", len(act.lcns), fmt.Sprintf("enough for %d bytes of bits", end))
 		}
+	case index, nothing: // a whole block, whose size the log does not give
 	}
 	for i, lcn := range act.lcns {
 		if lcn >= ondisk.U64(a.volume.Size()/cluster) {
