@@ -167,6 +167,10 @@ func (a *analysis) analyse() (end uint64, err error) {
 		if err != nil {
 			return err
 		}
+		if act.Redo == hotFix || act.Undo == hotFix {
+			// It moves a cluster, and later records still name the old place.
+			return fmt.Errorf("$LogFile record of LSN %d: %s: %w", r.LSN, hotFix, ondisk.ErrUnsupported)
+		}
 		if act.Redo.class() != nothing {
 			a.startAt(r.LSN)
 		}
@@ -252,9 +256,11 @@ func (a *analysis) undoChain(lsn uint64) error {
 		if err != nil {
 			return err
 		}
-		if r.Type != ordinary || r.UndoNext >= lsn || lsn < a.page.client.OldestLSN {
-			return r.broken(0x10-headerSize, "undo next LSN", r.UndoNext,
-				fmt.Sprintf("one before it, and %d at least for the record", a.page.client.OldestLSN))
+		if oldest := a.page.client.OldestLSN; r.Type != ordinary || lsn < oldest {
+			return r.broken(-headerSize, "LSN to undo", lsn, fmt.Sprintf("one of a change, %d at least", oldest))
+		}
+		if r.UndoNext >= lsn {
+			return r.broken(0x10-headerSize, "undo next LSN", r.UndoNext, fmt.Sprintf("one before %d", lsn))
 		}
 		act, err := takeApart(r)
 		if err != nil {

@@ -142,6 +142,7 @@ func (j *judge) namesOther(w *Write) bool {
 
 // hits reports whether a range holds patched bytes.
 func (j *judge) hits(r disk.Range) bool {
-	i, _ := slices.BinarySearchFunc(j.bytes, r.Off, func(b disk.Range, off int64) int { return cmp.Compare(b.End(), off+1) })
+	ends := func(b disk.Range, at int64) int { return cmp.Compare(b.End(), at) }
+	i, _ := slices.BinarySearchFunc(j.bytes, r.Off+1, ends)
 	return i < len(j.bytes) && j.bytes[i].Overlaps(r)
 }

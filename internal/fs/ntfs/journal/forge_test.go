@@ -54,7 +54,8 @@ type op struct {
 
 // newLog begins a log of so many pages, in round 2 as Windows does.
 func newLog(major uint16, client uint32, pages int64) *forged {
-	f := &forged{Forged: make(disktest.Forged, pages*pageSize), major: major, client: client, round: 2, begun: map[int64]uint64{}}
+	f := &forged{major: major, client: client, round: 2, begun: map[int64]uint64{}}
+	f.Forged = make(disktest.Forged, pages*pageSize)
 	if major == 1 {
 		f.minor = 1
 	}
@@ -377,12 +378,13 @@ func (d *testDisk) block(lsn uint64) {
 }
 
 func (d *testDisk) volume() Volume {
-	return Volume{Source: bytes.NewReader(d.data), Cluster: testCluster, Record: testRecord, MFT: func(n int64) ([]byte, error) {
+	mft := func(n int64) ([]byte, error) {
 		if n >= testRecords {
 			return nil, nil
 		}
 		return d.data[testMFT*testCluster+n*testRecord:][:testRecord], nil
-	}}
+	}
+	return Volume{Source: bytes.NewReader(d.data), Cluster: testCluster, Record: testRecord, MFT: mft}
 }
 
 func (f *forged) read(t testing.TB, d *testDisk) *Log {

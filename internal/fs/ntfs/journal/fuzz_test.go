@@ -30,9 +30,9 @@ func resealed(log []byte) []byte {
 func busy(major uint16, client uint32) *forged {
 	f := newLog(major, client, 40)
 	dirty := f.op(onRecord(20, op{redo: initRecord, undo: noop, data: make([]byte, 600)}))
-	first := f.op(onRecord(21, op{
-		redo: residentValue, undo: residentValue, rec: 0x38, att: 0x18, old: make([]byte, 8), data: make([]byte, 8), tx: 0x68,
-	}))
+	undone := resident(0x38, 0x18, 8, 8)
+	undone.tx = 0x68
+	first := f.op(onRecord(21, undone))
 	f.checkpoint(tables{
 		open: []Target{{folder, 0xa0}, {0, typeBitmap}}, oldest: dirty, first: first,
 		transactions: []transaction{{state: active, undoNext: first}},
@@ -40,7 +40,9 @@ func busy(major uint16, client uint32) *forged {
 	f.op(op{redo: openAttribute, slot: indexSlot, data: f.openEntry(Target{folder, 0xa0})})
 	f.op(onBlock(op{redo: addToBlock, undo: deleteFromBlock, data: entry(other)}))
 	f.op(onBlock(op{redo: setBits, undo: clearBits, data: make([]byte, 8), old: make([]byte, 8)}))
-	f.op(onRecord(file, op{redo: attributeSizes, undo: attributeSizes, rec: 0x98, data: sizes(8192, 4000, 5000), tx: 0x90}))
+	change := resized(sizes(8192, 4000, 5000), 0)
+	change.tx = 0x90
+	f.op(onRecord(file, change))
 	f.forget()
 	return f
 }
@@ -142,7 +144,8 @@ func FuzzTable(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte, length, client uint32) {
 		client %= 2
-		tab, err := readTable(&record{recordHeader: recordHeader{Type: ordinary}, data: data}, dumpAttributes, length, layouts[client].attribute)
+		rec := &record{recordHeader: recordHeader{Type: ordinary}, data: data}
+		tab, err := readTable(rec, dumpAttributes, length, layouts[client].attribute)
 		if err != nil {
 			require.True(t, known(err), "%v", err)
 			return
@@ -167,7 +170,8 @@ func FuzzMFTRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte, recordOffset, attrOffset, length int) {
 		at := func(n int) int { return n & 0xffff }
 		for _, o := range []Op{residentValue, attributeSizes} {
-			w := &Write{Op: o, recordOffset: at(recordOffset), attrOffset: at(attrOffset), Length: at(length), data: make([]byte, 24)}
+			w := &Write{Op: o, Length: at(length), data: make([]byte, 24)}
+			w.recordOffset, w.attrOffset = at(recordOffset), at(attrOffset)
 			if mftRecord(raw).keeps(w) && o == residentValue {
 				require.LessOrEqual(t, w.recordOffset+w.attrOffset+w.Length, len(raw)+1<<16)
 			}

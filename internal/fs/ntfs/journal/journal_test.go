@@ -147,7 +147,9 @@ func TestStartOfReplay(t *testing.T) {
 		lost := f.op(onRecord(19, op{redo: initRecord, undo: noop}))
 		dirty := f.op(onRecord(20, op{redo: initRecord, undo: noop}))
 		f.forget()
-		first := f.op(onRecord(21, op{redo: residentValue, undo: residentValue, rec: 0x38, att: 0x18, old: make([]byte, 8), data: make([]byte, 8), tx: 0x68}))
+		change := resident(0x38, 0x18, 8, 8)
+		change.tx = 0x68
+		first := f.op(onRecord(21, change))
 		f.checkpoint(tables{oldest: dirty, transactions: []transaction{{state: active, undoNext: first}}, first: first})
 		l := f.read(t, newDisk())
 		require.Equal(t, dirty, l.Since)
@@ -156,7 +158,8 @@ func TestStartOfReplay(t *testing.T) {
 
 		f.checkpoint(tables{transactions: []transaction{{state: active, undoNext: first}}, first: first})
 		require.Equal(t, first, f.read(t, newDisk()).Since)
-		f.checkpoint(tables{transactions: []transaction{{state: 2, undoNext: first}, {state: 3, undoNext: first}}, first: first})
+		ended := []transaction{{state: 2, undoNext: first}, {state: 3, undoNext: first}}
+		f.checkpoint(tables{first: first, transactions: ended})
 		require.Empty(t, f.read(t, newDisk()).Writes, "prepared and committed ones are not undone")
 
 		f.checkpoint(tables{oldest: dirty})
@@ -170,7 +173,8 @@ func TestStartOfReplay(t *testing.T) {
 func TestUndo(t *testing.T) {
 	change := func(n int64, tx uint32, next uint64) op {
 		return onRecord(n, op{
-			redo: residentValue, undo: residentValue, data: []byte{1}, old: []byte{0}, rec: 0x38, att: 0x20, tx: tx, undoNext: next,
+			redo: residentValue, undo: residentValue, data: []byte{1}, old: []byte{0}, rec: 0x38, att: 0x20,
+			tx: tx, undoNext: next,
 		})
 	}
 	f := idle(1, 1)
@@ -260,27 +264,29 @@ func TestTargetForgotten(t *testing.T) {
 }
 
 func TestBrokenRecords(t *testing.T) {
-	onClusters := func(o op) op {
-		o.slot = mftSlot
-		return o
+	initOn := func(block uint16, vcn uint64, lcns ...uint64) op {
+		return op{redo: initRecord, slot: mftSlot, block: block, vcn: vcn, lcns: lcns}
 	}
+	two := []byte{0, 0x80, 0, 0, 1, 0, 0, 0} // a bit in the second cluster
+	few := "number of clusters 1, want enough"
 	for name, tc := range map[string]struct {
 		op    op
 		class error
 		text  string
 	}{
+		"moved cluster":        {op{redo: hotFix}, ondisk.ErrUnsupported, "HotFix"},
 		"operation":            {op{redo: 0x26}, ondisk.ErrUnsupported, "operation 0x26"},
 		"undo operation":       {op{undo: 0xffff}, ondisk.ErrUnsupported, "operation 0xffff"},
-		"no clusters":          {onClusters(op{redo: initRecord}), ondisk.ErrFormat, "number of clusters 0"},
-		"VCN":                  {onClusters(op{redo: initRecord, lcns: []uint64{1}, vcn: 1 << 41}), ondisk.ErrFormat, "VCN"},
-		"LCN behind the end":   {onClusters(op{redo: initRecord, lcns: []uint64{testVolume}}), ondisk.ErrFormat, "LCN 256"},
-		"LCN of 64 bits":       {onClusters(op{redo: initRecord, lcns: []uint64{math.MaxUint64}}), ondisk.ErrFormat, "LCN"},
-		"half a record":        {onClusters(op{redo: initRecord, lcns: []uint64{1}, block: 1}), ondisk.ErrFormat, "place in the MFT"},
-		"behind its clusters":  {onClusters(op{redo: initRecord, lcns: []uint64{1}, block: 8}), ondisk.ErrFormat, "number of clusters"},
-		"value of two":         {op{redo: clusterValue, lcns: []uint64{1}, rec: 4095, data: []byte{1, 2}}, ondisk.ErrFormat, "number of clusters"},
-		"bits of two":          {op{redo: setBits, lcns: []uint64{1}, data: []byte{0, 0x80, 0, 0, 1, 0, 0, 0}}, ondisk.ErrFormat, "number of clusters"},
-		"record of other data": {op{redo: initRecord, slot: indexSlot, lcns: []uint64{1}}, ondisk.ErrFormat, "target of InitializeFileRecordSegment"},
-		"short attribute":      {op{redo: openAttribute, slot: 0x40, data: make([]byte, 0x27)}, ondisk.ErrFormat, "entry of an open attribute"},
+		"no clusters":          {initOn(0, 0), ondisk.ErrFormat, "number of clusters 0"},
+		"VCN":                  {initOn(0, 1<<41, 1), ondisk.ErrFormat, "VCN"},
+		"LCN behind the end":   {initOn(0, 0, testVolume), ondisk.ErrFormat, "LCN 256"},
+		"LCN of 64 bits":       {initOn(0, 0, math.MaxUint64), ondisk.ErrFormat, "LCN"},
+		"half a record":        {initOn(1, 0, 1), ondisk.ErrFormat, "place in the MFT"},
+		"behind its clusters":  {initOn(8, 0, 1), ondisk.ErrFormat, few},
+		"value of two":         {op{redo: clusterValue, lcns: []uint64{1}, rec: 4095, data: two}, ondisk.ErrFormat, few},
+		"bits of two":          {op{redo: setBits, lcns: []uint64{1}, data: two}, ondisk.ErrFormat, few},
+		"record of other data": {op{redo: initRecord, slot: indexSlot, lcns: []uint64{1}}, ondisk.ErrFormat, "target of"},
+		"short attribute":      {op{redo: openAttribute, data: make([]byte, 0x27)}, ondisk.ErrFormat, "entry of an open"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := idle(1, 1)
@@ -330,9 +336,12 @@ func TestBrokenTables(t *testing.T) {
 		"no table":      {func(c, _ disktest.Forged) { c.U64(0x10, 1) }, "place of LSN 1"},
 		"length":        {func(c, _ disktest.Forged) { c.U32(0x30, 8000) }, "table"},
 		"short":         {func(c, _ disktest.Forged) { c.U32(0x30, tableHeader-1) }, "table"},
-		"other table":   {func(c, _ disktest.Forged) { c.U64(0x20, binary.LittleEndian.Uint64(c[0x10:])); c.U32(0x38, 64) }, "operation"},
-		"entry size":    {func(_, d disktest.Forged) { d.U16(0, 0x27) }, "entries of the table"},
-		"entries":       {func(_, d disktest.Forged) { d.U16(2, 2) }, "entries of the table"},
+		"other table": {func(c, _ disktest.Forged) {
+			c.U64(0x20, binary.LittleEndian.Uint64(c[0x10:]))
+			c.U32(0x38, 64)
+		}, "operation"},
+		"entry size": {func(_, d disktest.Forged) { d.U16(0, 0x27) }, "entries of the table"},
+		"entries":    {func(_, d disktest.Forged) { d.U16(2, 2) }, "entries of the table"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newLog(1, 1, 64)

@@ -22,6 +22,7 @@ const (
 	nameInBlock     Op = 0x14
 	setBits         Op = 0x15
 	clearBits       Op = 0x16
+	hotFix          Op = 0x17
 	endTopLevel     Op = 0x18
 	prepare         Op = 0x19
 	commit          Op = 0x1a

@@ -105,7 +105,10 @@ func (v *realVolume) recordOf(n int64) []byte {
 }
 
 func (v *realVolume) volume() Volume {
-	return Volume{Source: v.Source, Cluster: v.cluster, Record: v.record, MFT: func(n int64) ([]byte, error) { return v.recordOf(n), nil }}
+	return Volume{
+		Source: v.Source, Cluster: v.cluster, Record: v.record,
+		MFT: func(n int64) ([]byte, error) { return v.recordOf(n), nil },
+	}
 }
 
 // windows are the volumes of the corpus whose logs Windows wrote: XP, 2003, and twice 7 or later.
@@ -226,7 +229,7 @@ func TestRecordsHoldTheirLSN(t *testing.T) {
 				exact++
 				continue
 			}
-			require.True(t, got > lsn || n >= 16 && n < 24, "%s: record %d has LSN %d, last in the log is %d", w.name, n, got, lsn)
+			require.True(t, got > lsn || n >= 16 && n < 24, "%s: record %d: LSN %d, in the log %d", w.name, n, got, lsn)
 		}
 	}
 	t.Logf("%d of %d records hold their last LSN", exact, all)

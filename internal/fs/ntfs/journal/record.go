@@ -123,7 +123,7 @@ func (r *reader) check(rec *record) error {
 		return rec.broken(0x1c-headerSize, "client", fmt.Sprintf("%d of sequence %d", rec.ClientIndex, rec.ClientSequence),
 			fmt.Sprintf("0 of sequence %d", r.page.client.Sequence))
 	case rec.Length > maxRecord:
-		return fmt.Errorf("$LogFile record of LSN %d with %d bytes: %w of %d", rec.LSN, rec.Length, ondisk.ErrLimit, maxRecord)
+		return fmt.Errorf("$LogFile record of LSN %d of %d bytes: %w of %d", rec.LSN, rec.Length, ondisk.ErrLimit, maxRecord)
 	case int64(rec.Length) > (r.count-r.first)*(pageSize-pageData):
 		return rec.broken(0x18-headerSize, "data length", rec.Length, "less than the pages of the log hold")
 	}

@@ -54,8 +54,11 @@ func TestStates(t *testing.T) {
 			p.Text(0, "CHKD")
 			p.U64(8, 1)
 		}), Checked},
-		"closed":              {both(idle(1, 0), func(p disktest.Forged) { p.U16(area+0x0c, noClient) }), Closed},
-		"closed, of 1.0":      {both(idle(1, 0), func(p disktest.Forged) { p.U16(area+0x0c, noClient); p.U16(0x1a, 0) }), Closed},
+		"closed": {both(idle(1, 0), func(p disktest.Forged) { p.U16(area+0x0c, noClient) }), Closed},
+		"closed, of 1.0": {both(idle(1, 0), func(p disktest.Forged) {
+			p.U16(area+0x0c, noClient)
+			p.U16(0x1a, 0)
+		}), Closed},
 		"clean, client 0":     {clean(idle(1, 0)), Clean},
 		"clean, client 1":     {clean(idle(1, 1)), Clean},
 		"open, client 0":      {idle(1, 0), Open},
@@ -84,7 +87,18 @@ func TestTornRestartPage(t *testing.T) {
 
 func TestBrokenRestartPages(t *testing.T) {
 	const area, client = 0x30, 0x70
-	change := func(c func(p disktest.Forged)) *forged { return both(idle(1, 0), c) }
+	set16 := func(at int64, v uint16) *forged {
+		return both(idle(1, 0), func(p disktest.Forged) { p.U16(at, v) })
+	}
+	set32 := func(at int64, v uint32) *forged {
+		return both(idle(1, 0), func(p disktest.Forged) { p.U32(at, v) })
+	}
+	set64 := func(at int64, v uint64) *forged {
+		return both(idle(1, 0), func(p disktest.Forged) { p.U64(at, v) })
+	}
+	version3 := both(set16(0x1c, 3), func(p disktest.Forged) { p.U16(0x1a, 0) })
+	noRecord := both(set64(client, 0), func(p disktest.Forged) { p.U64(client+8, 8) })
+	zeros := both(idle(1, 0), func(p disktest.Forged) { clear(p) })
 	versions := idle(1, 0)
 	versions.U16(0x1c, 2)
 	flags := idle(1, 0)
@@ -94,33 +108,30 @@ func TestBrokenRestartPages(t *testing.T) {
 		class error
 		text  string
 	}{
-		"none":            {change(func(p disktest.Forged) { clear(p) }), ondisk.ErrFormat, "restart pages"},
-		"other signature": {change(func(p disktest.Forged) { p.Text(0, "BAAD") }), ondisk.ErrFormat, "restart pages"},
-		"system page": {
-			change(func(p disktest.Forged) { p.U32(0x10, 8192) }), ondisk.ErrUnsupported,
-			"pages of 8192 and 4096 bytes",
-		},
-		"log page":                  {change(func(p disktest.Forged) { p.U32(0x14, 512) }), ondisk.ErrUnsupported, "pages of 4096 and 512"},
-		"version 1.0":               {change(func(p disktest.Forged) { p.U16(0x1a, 0) }), ondisk.ErrUnsupported, "version 1.0"},
-		"version 2.1":               {change(func(p disktest.Forged) { p.U16(0x1c, 2) }), ondisk.ErrUnsupported, "version 2.1"},
-		"version 3.0":               {change(func(p disktest.Forged) { p.U16(0x1c, 3); p.U16(0x1a, 0) }), ondisk.ErrUnsupported, "version 3.0"},
-		"two versions":              {versions, ondisk.ErrFormat, `restart page at 0x30: version "RSTR 2.1", want RSTR 1.1`},
+		"none":                      {zeros, ondisk.ErrFormat, "restart pages"},
+		"other signature":           {set16(0, 0), ondisk.ErrFormat, "restart pages"},
+		"system page":               {set32(0x10, 8192), ondisk.ErrUnsupported, "pages of 8192 and 4096 bytes"},
+		"log page":                  {set32(0x14, 512), ondisk.ErrUnsupported, "pages of 4096 and 512"},
+		"version 1.0":               {set16(0x1a, 0), ondisk.ErrUnsupported, "version 1.0"},
+		"version 2.1":               {set16(0x1c, 2), ondisk.ErrUnsupported, "version 2.1"},
+		"version 3.0":               {version3, ondisk.ErrUnsupported, "version 3.0"},
+		"two versions":              {versions, ondisk.ErrFormat, `page at 0x30: version "RSTR 2.1", want RSTR 1.1`},
 		"two states at one LSN":     {flags, ondisk.ErrFormat, "want open as in the other page"},
-		"area behind the page":      {change(func(p disktest.Forged) { p.U16(0x18, 4080) }), ondisk.ErrFormat, "offset of restart area 4080"},
-		"area in the header":        {change(func(p disktest.Forged) { p.U16(0x18, 8) }), ondisk.ErrFormat, "offset of restart area 8"},
-		"two clients":               {change(func(p disktest.Forged) { p.U16(area+8, 2) }), ondisk.ErrFormat, "clients"},
-		"client behind the page":    {change(func(p disktest.Forged) { p.U16(area+0x16, 0xffff) }), ondisk.ErrFormat, "offset of clients"},
-		"client of another name":    {change(func(p disktest.Forged) { p.U8(client+0x20, 'X') }), ondisk.ErrFormat, "client name"},
-		"file larger than the log":  {change(func(p disktest.Forged) { p.U64(area+0x18, 65*pageSize) }), ondisk.ErrFormat, "file size"},
-		"file without records":      {change(func(p disktest.Forged) { p.U64(area+0x18, 4*pageSize) }), ondisk.ErrFormat, "file size"},
-		"file of half a page":       {change(func(p disktest.Forged) { p.U64(area+0x18, 63*pageSize+512) }), ondisk.ErrFormat, "file size"},
-		"sequence bits":             {change(func(p disktest.Forged) { p.U32(area+0x10, 47) }), ondisk.ErrFormat, "sequence bits 47, want 48"},
-		"record header":             {change(func(p disktest.Forged) { p.U16(area+0x24, 0x38) }), ondisk.ErrUnsupported, "headers of 56"},
-		"records at another offset": {change(func(p disktest.Forged) { p.U16(area+0x26, 0x48) }), ondisk.ErrUnsupported, "from byte 72"},
-		"restart before oldest":     {change(func(p disktest.Forged) { p.U64(client, 1<<60) }), ondisk.ErrFormat, "LSNs"},
-		"restart behind current":    {change(func(p disktest.Forged) { p.U64(client+8, 1<<60) }), ondisk.ErrFormat, "LSNs"},
-		"restart is no record":      {change(func(p disktest.Forged) { p.U64(client, 0); p.U64(client+8, 8) }), ondisk.ErrFormat, "LSN"},
-		"current is no record":      {change(func(p disktest.Forged) { p.U64(area, 1<<60) }), ondisk.ErrFormat, "record page"},
+		"area behind the page":      {set16(0x18, 4080), ondisk.ErrFormat, "offset of restart area 4080"},
+		"area in the header":        {set16(0x18, 8), ondisk.ErrFormat, "offset of restart area 8"},
+		"two clients":               {set16(area+8, 2), ondisk.ErrFormat, "clients"},
+		"client behind the page":    {set16(area+0x16, 0xffff), ondisk.ErrFormat, "offset of clients"},
+		"client of another name":    {set16(client+0x20, 'X'), ondisk.ErrFormat, "client name"},
+		"file larger than the log":  {set64(area+0x18, 65*pageSize), ondisk.ErrFormat, "file size"},
+		"file without records":      {set64(area+0x18, 4*pageSize), ondisk.ErrFormat, "file size"},
+		"file of half a page":       {set64(area+0x18, 63*pageSize+512), ondisk.ErrFormat, "file size"},
+		"sequence bits":             {set32(area+0x10, 47), ondisk.ErrFormat, "sequence bits 47, want 48"},
+		"record header":             {set16(area+0x24, 0x38), ondisk.ErrUnsupported, "headers of 56"},
+		"records at another offset": {set16(area+0x26, 0x48), ondisk.ErrUnsupported, "from byte 72"},
+		"restart before oldest":     {set64(client, 1<<60), ondisk.ErrFormat, "LSNs"},
+		"restart behind current":    {set64(client+8, 1<<60), ondisk.ErrFormat, "LSNs"},
+		"restart is no record":      {noRecord, ondisk.ErrFormat, "LSN"},
+		"current is no record":      {set64(area, 1<<60), ondisk.ErrFormat, "record page"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := tc.log.refused(t)

@@ -48,8 +48,8 @@ func readClient(r *record) (*clientData, error) {
 		return nil, err
 	}
 	if c.Major > 1 {
-		return nil, ondisk.In(ondisk.ErrUnsupported, "$LogFile with NTFS records of version %d.%d is not supported, only 0 and 1 are",
-			c.Major, c.Minor)
+		return nil, ondisk.In(ondisk.ErrUnsupported, "$LogFile with NTFS records of version %d.%d is not supported, "+
+			"only 0 and 1 are", c.Major, c.Minor)
 	}
 	return c, nil
 }

@@ -88,9 +88,10 @@ func (a *analysis) place(act *action, w *Write) error {
 			return act.broken(0x14, "place in the MFT", off, fmt.Sprintf("a multiple of %d", a.volume.Record))
 		}
 		w.Record = off / a.volume.Record
-		if from, size = w.block, a.volume.Record; from+size > int64(len(act.lcns))*cluster {
-			return act.broken(0x0e, "number of clusters", len(act.lcns), fmt.Sprintf("enough for bytes %d to %d", from, from+size))
+		if end := w.block + a.volume.Record; end > size {
+			return act.broken(0x0e, "number of clusters", len(act.lcns), fmt.Sprintf("enough for %d bytes", end))
 		}
+		from, size = w.block, a.volume.Record
 	case value:
 		if end := w.block + int64(w.recordOffset+w.attrOffset+w.Length); end > size {
 			return act.broken(0x0e, "number of clusters", len(act.lcns), fmt.Sprintf("enough for %d bytes", end))
