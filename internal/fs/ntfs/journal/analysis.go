@@ -24,6 +24,7 @@ type analysis struct {
 	transactions map[uint32]*transaction
 	start        uint64 // of the redo
 	pending      []pending
+	places       int // of all of them
 }
 
 // pending is a write before it is held against the volume.
@@ -102,8 +103,7 @@ func (a *analysis) complete(end uint64) error {
 func (a *analysis) readTables() error {
 	c, l := a.client, &layouts[a.client.Major]
 	err := a.table(c.Attributes, dumpAttributes, c.AttributesLength, l.attribute, func(i int, e []byte) error {
-		a.opened(i, target(c.Major, e))
-		return nil
+		return a.opened(i, target(c.Major, e))
 	})
 	if err != nil {
 		return err
@@ -149,10 +149,15 @@ func (a *analysis) startAt(lsn uint64) {
 }
 
 // opened notes what an index of the table of open attributes stands for. One that was used again stands for both.
-func (a *analysis) opened(slot int, t Target) {
-	if !slices.Contains(a.slots[slot], t) {
-		a.slots[slot] = append(a.slots[slot], t)
+func (a *analysis) opened(slot int, t Target) error {
+	if slices.Contains(a.slots[slot], t) {
+		return nil
 	}
+	if len(a.slots[slot]) == maxOwners {
+		return fmt.Errorf("$LogFile: %w of %d attributes of one index", ondisk.ErrLimit, maxOwners)
+	}
+	a.slots[slot] = append(a.slots[slot], t)
+	return nil
 }
 
 // analyse follows the records behind the checkpoint: who is active in the end, and which attributes are open. It
@@ -213,8 +218,7 @@ func (a *analysis) open(act *action) error {
 	if want := layouts[a.client.Major].attribute; len(e) < want {
 		return act.broken(6, "entry of an open attribute", len(e), fmt.Sprintf("%d bytes at least", want))
 	}
-	a.opened(int(act.Target), target(a.client.Major, e))
-	return nil
+	return a.opened(int(act.Target), target(a.client.Major, e))
 }
 
 // redo notes what the redo of a record writes.

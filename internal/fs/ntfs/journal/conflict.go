@@ -44,8 +44,12 @@ func (c *Conflict) String() string {
 // Conflict returns the first write of a replay that patches of a file would not survive for certain, nil if there is
 // none.
 func (l *Log) Conflict(p Patched) *Conflict {
-	j := judge{file: p.Records, folders: p.Folders, mft: append([]int64{0}, p.MFT...)}
-	j.bytes = merged(append([]disk.Range{{Len: bootBytes}}, p.Bytes...))
+	j := judge{roles: map[int64]role{0: ofMFT}, bytes: merged(append([]disk.Range{{Len: bootBytes}}, p.Bytes...))}
+	for r, records := range map[role][]int64{ofMFT: p.MFT, ofFile: p.Records, ofFolder: p.Folders} {
+		for _, n := range records {
+			j.roles[n] |= r
+		}
+	}
 	for i := range l.Writes {
 		if c := j.judge(&l.Writes[i]); c != nil {
 			return c
@@ -68,45 +72,54 @@ func merged(in []disk.Range) []disk.Range {
 	return out
 }
 
+// role is what a record of the MFT has to do with a patched file: a set of bits.
+type role int
+
+const (
+	ofMFT role = 1 << iota
+	ofFile
+	ofFolder
+)
+
 // judge decides for each write. It has a list of what is harmless; all else is a conflict.
 type judge struct {
-	file, folders, mft []int64
-	bytes              []disk.Range // sorted, disjoint
+	roles map[int64]role
+	bytes []disk.Range // sorted, disjoint
 }
 
 func (j *judge) judge(w *Write) *Conflict {
 	conflict := func(record int64, what string) *Conflict {
 		return &Conflict{LSN: w.LSN, Op: w.Op, Undo: w.Undo, Record: record, What: what}
 	}
+	ours := false
 	for _, n := range w.Owners {
+		r := j.roles[n]
+		ours = ours || r&ofFile != 0
 		switch {
-		case slices.Contains(j.mft, n) && !j.keepsMFT(w):
+		case r&ofMFT != 0 && (w.Op != residentValue || !w.Same):
 			return conflict(w.Record, "$MFT")
-		case slices.Contains(j.file, n) && !w.Same:
+		case r&ofFile != 0 && !w.Same:
 			return conflict(w.Record, "the file")
-		case slices.Contains(j.folders, n) && !j.keepsFolder(w):
+		case r&ofFolder != 0 && !j.keepsFolder(w):
 			return conflict(w.Record, "a folder of its path")
 		}
 	}
 	for _, t := range w.Targets {
+		r := j.roles[t.File]
 		switch {
-		case slices.Contains(j.mft, t.File) && (w.Op.class() != bitmap || t.Type != typeBitmap):
+		case r&ofMFT != 0 && (w.Op.class() != bitmap || t.Type != typeBitmap):
 			return conflict(t.File, "clusters of $MFT")
-		case slices.Contains(j.file, t.File):
+		case r&ofFile != 0:
 			return conflict(t.File, "clusters of the file")
-		case slices.Contains(j.folders, t.File) && !j.keepsFolder(w):
+		case r&ofFolder != 0 && !j.keepsFolder(w):
 			return conflict(t.File, "the index of a folder of its path")
 		}
 	}
-	ours := slices.ContainsFunc(w.Owners, func(n int64) bool { return slices.Contains(j.file, n) })
 	if !ours && slices.ContainsFunc(w.Places, j.hits) { // a value in the file's own record was judged above
 		return conflict(w.Record, "patched bytes or a boot sector")
 	}
 	return nil
 }
-
-// keepsMFT reports whether a write to a record of $MFT leaves its clusters: only its times and flags change.
-func (j *judge) keepsMFT(w *Write) bool { return w.Op == residentValue && w.Same }
 
 // keepsFolder reports whether every name on the path still leads to the same file after a write to a folder.
 func (j *judge) keepsFolder(w *Write) bool {
@@ -133,7 +146,7 @@ func (j *judge) namesOther(w *Write) bool {
 		}
 		known = true
 		n := ondisk.I64(binary.LittleEndian.Uint64(entry) & fileNumber)
-		if slices.Contains(j.file, n) || slices.Contains(j.folders, n) {
+		if j.roles[n]&(ofFile|ofFolder) != 0 {
 			return false
 		}
 	}

@@ -19,8 +19,10 @@ const (
 	maxLog    = 256 << 20 // bytes of a log; Windows makes 64 MiB at most by itself
 	maxRecord = 4 << 20   // bytes of one record: tables of open attributes and dirty pages are the largest
 	maxWrites = 1 << 17   // of a replay; Windows writes a checkpoint every five seconds
+	maxPlaces = 1 << 20   // of those writes in the volume
+	maxOwners = 1 << 8    // of a record of the MFT, and attributes of an index, in the time that a replay covers
 	maxSteps  = 1 << 23   // records read, some of them several times
-	maxRead   = 1 << 30   // bytes of pages and of records that span pages
+	maxRead   = 1 << 30   // bytes of pages and of records
 )
 
 // State is how a log was left.

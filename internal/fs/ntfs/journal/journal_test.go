@@ -374,3 +374,35 @@ func TestManyWrites(t *testing.T) {
 	f.op(o)
 	require.ErrorIs(t, f.refused(t), ondisk.ErrLimit)
 }
+
+// What a hostile log can multiply is bounded: changes that many transactions undo, attributes of one index, owners of one
+// record.
+func TestMultipliedWork(t *testing.T) {
+	scattered := op{redo: noop, undo: clusterValue, slot: mftSlot, tx: 0x100}
+	for i := range uint64(1 << 12) {
+		scattered.lcns = append(scattered.lcns, i%2*8)
+	}
+	f := newLog(1, 1, 256)
+	f.checkpoint(tables{})
+	shared := f.op(scattered)
+	for i := range uint32(400) {
+		f.op(op{redo: noop, undo: compensation, tx: 0x200 + i, undoNext: shared})
+	}
+	require.ErrorContains(t, f.refused(t), "limit exceeded of 1048576 places")
+
+	f = newLog(1, 1, 256)
+	f.checkpoint(tables{})
+	for n := range int64(maxOwners + 1) {
+		f.op(op{redo: openAttribute, slot: indexSlot, data: f.openEntry(Target{n, 0x80})})
+	}
+	require.ErrorIs(t, f.refused(t), ondisk.ErrLimit)
+
+	f = newLog(1, 1, 256)
+	f.checkpoint(tables{})
+	for n := range uint64(maxOwners + 1) {
+		head := make(disktest.Forged, keptData)
+		head.U64(recordBase, 100+n)
+		f.op(onRecord(20, op{redo: initRecord, undo: noop, data: head}))
+	}
+	require.ErrorIs(t, f.refused(t), ondisk.ErrLimit)
+}

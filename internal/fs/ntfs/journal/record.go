@@ -132,13 +132,14 @@ func (r *reader) check(rec *record) error {
 
 // body collects the data of a record that begins in page p, and finds where the next one begins.
 func (r *reader) body(rec *record, p page, missing func(int64, string, any, any) error) error {
+	if err := r.budget.Spend(int64(rec.Length)); err != nil {
+		return err
+	}
 	round, n, from := rec.LSN>>r.offset, rec.at/pageSize, rec.at%pageSize+headerSize
 	left := int64(rec.Length)
 	if from+left <= pageSize {
 		rec.data = p[from : from+left]
 		from, left = from+left, 0
-	} else if err := r.budget.Spend(left); err != nil {
-		return err
 	}
 	for left > 0 {
 		part := min(left, pageSize-from)

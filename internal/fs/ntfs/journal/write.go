@@ -106,13 +106,24 @@ func (a *analysis) place(act *action, w *Write) error {
 		if lcn >= ondisk.U64(a.volume.Size()/cluster) {
 			return act.broken(actionSize+8*int64(i), "LCN", lcn, fmt.Sprintf("below %d", a.volume.Size()/cluster))
 		}
-		r := disk.Range{Off: ondisk.I64(lcn) * cluster, Len: cluster}
 		start, end := max(0, from-int64(i)*cluster), min(cluster, from+size-int64(i)*cluster)
 		if start < end {
-			w.Places = append(w.Places, disk.Range{Off: r.Off + start, Len: end - start})
+			w.add(disk.Range{Off: ondisk.I64(lcn)*cluster + start, Len: end - start})
 		}
 	}
+	if a.places += len(w.Places); a.places > maxPlaces {
+		return fmt.Errorf("$LogFile: %w of %d places that a replay writes to", ondisk.ErrLimit, maxPlaces)
+	}
 	return nil
+}
+
+// add appends a place, which may go on from the one before.
+func (w *Write) add(r disk.Range) {
+	if k := len(w.Places) - 1; k >= 0 && w.Places[k].End() == r.Off {
+		w.Places[k].Len += r.Len
+		return
+	}
+	w.Places = append(w.Places, r)
 }
 
 // bitsEnd returns the byte behind the last bit of a range of bits: its first one, and their number.
@@ -195,8 +206,11 @@ func (a *analysis) holdRecord(n int64, list []int, done []bool) error {
 		if w.Op == initRecord || w.Op == freeRecord {
 			renewed = true
 		}
-		if base, ok := mftRecord(w.data).base(); w.Op == initRecord && ok {
+		if base, ok := mftRecord(w.data).base(); w.Op == initRecord && ok && !slices.Contains(owners, base) {
 			owners = append(owners, base)
+		}
+		if len(owners) > maxOwners {
+			return fmt.Errorf("$LogFile: %w of %d owners of record %d of the MFT", ondisk.ErrLimit, maxOwners, n)
 		}
 		done[i] = !w.Undo && !renewed && w.Op.filtered() && rec.lsn() >= w.LSN
 		w.Same = rec.keeps(w)
