@@ -235,3 +235,39 @@ func TestRecordsHoldTheirLSN(t *testing.T) {
 	t.Logf("%d of %d records hold their last LSN", exact, all)
 	require.Greater(t, exact, all*9/10)
 }
+
+// The last sizes that a log has of an attribute are those in its record, where nothing moved it since: the order of the
+// three fields is right. So do the last times lie within those of the record.
+func TestRecordsHoldTheirSizes(t *testing.T) {
+	same := map[Op]int{}
+	for _, w := range windows {
+		v := real(t, w.rel, w.start, w.size)
+		r, recs := allRecords(t, v.log)
+		moved, seen := map[int64]bool{}, map[Target]bool{} // of records, and of offsets in them
+		for _, lsn := range slices.Backward(slices.Sorted(maps.Keys(recs))) {
+			if recs[lsn].Type != ordinary {
+				continue
+			}
+			act, err := takeApart(recs[lsn])
+			require.NoError(t, err)
+			if act.Redo.class() != mftClass {
+				continue
+			}
+			a := analysis{reader: r, volume: v.volume()}
+			require.NoError(t, a.note(act, false))
+			p := &a.pending[0].Write
+			at := Target{p.Record, uint32(p.recordOffset)}
+			switch {
+			case act.Redo == residentValue && p.recordOffset != 0x38 || act.Redo != attributeSizes && act.Redo != residentValue:
+				moved[p.Record] = true
+			case !moved[p.Record] && !seen[at]:
+				seen[at] = true
+				require.True(t, mftRecord(v.recordOf(p.Record)).keeps(p), "%s: %s of record %d", w.name, p.Op, p.Record)
+				same[p.Op]++
+			}
+		}
+	}
+	t.Log(same)
+	require.Positive(t, same[attributeSizes])
+	require.Positive(t, same[residentValue])
+}
