@@ -240,6 +240,17 @@ func (f *forged) checkpoint(t tables) uint64 {
 		}
 		dumped(dumpTransaction, 0x28, 0x3c, all...)
 	}
+	oldest := start
+	for _, l := range []uint64{t.oldest, t.first} {
+		if l != 0 {
+			oldest = min(oldest, l)
+		}
+	}
+	return f.closeCheckpoint(c, start, oldest)
+}
+
+// closeCheckpoint completes the restart record of a checkpoint and makes it the current one.
+func (f *forged) closeCheckpoint(c disktest.Forged, start, oldest uint64) uint64 {
 	c.U32(0, f.client)
 	c.U64(8, start)
 	c.U32(0x50, testCluster)
@@ -247,12 +258,6 @@ func (f *forged) checkpoint(t tables) uint64 {
 		c = c[:0x68]
 	}
 	lsn := f.append(clientRestart, 0, 0, 0, c)
-	oldest := start
-	for _, l := range []uint64{t.oldest, t.first} {
-		if l != 0 {
-			oldest = min(oldest, l)
-		}
-	}
 	f.restart(lsn, lsn, oldest, 0)
 	return lsn
 }

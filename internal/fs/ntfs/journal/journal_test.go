@@ -375,8 +375,8 @@ func TestManyWrites(t *testing.T) {
 	require.ErrorIs(t, f.refused(t), ondisk.ErrLimit)
 }
 
-// What a hostile log can multiply is bounded: changes that many transactions undo, attributes of one index, owners of one
-// record.
+// What a hostile log can multiply is bounded: changes that many transactions undo, attributes of one index, owners of
+// one record.
 func TestMultipliedWork(t *testing.T) {
 	scattered := op{redo: noop, undo: clusterValue, slot: mftSlot, tx: 0x100}
 	for i := range uint64(1 << 12) {

@@ -85,17 +85,21 @@ func TestTornRestartPage(t *testing.T) {
 	}
 }
 
+// set16, set32 and set64 change a field of both restart pages of an idle log.
+func set16(at int64, v uint16) *forged {
+	return both(idle(1, 0), func(p disktest.Forged) { p.U16(at, v) })
+}
+
+func set32(at int64, v uint32) *forged {
+	return both(idle(1, 0), func(p disktest.Forged) { p.U32(at, v) })
+}
+
+func set64(at int64, v uint64) *forged {
+	return both(idle(1, 0), func(p disktest.Forged) { p.U64(at, v) })
+}
+
 func TestBrokenRestartPages(t *testing.T) {
 	const area, client = 0x30, 0x70
-	set16 := func(at int64, v uint16) *forged {
-		return both(idle(1, 0), func(p disktest.Forged) { p.U16(at, v) })
-	}
-	set32 := func(at int64, v uint32) *forged {
-		return both(idle(1, 0), func(p disktest.Forged) { p.U32(at, v) })
-	}
-	set64 := func(at int64, v uint64) *forged {
-		return both(idle(1, 0), func(p disktest.Forged) { p.U64(at, v) })
-	}
 	version3 := both(set16(0x1c, 3), func(p disktest.Forged) { p.U16(0x1a, 0) })
 	noRecord := both(set64(client, 0), func(p disktest.Forged) { p.U64(client+8, 8) })
 	zeros := both(idle(1, 0), func(p disktest.Forged) { clear(p) })

@@ -129,6 +129,27 @@ func TestRewoundVersion2(t *testing.T) {
 	require.ErrorContains(t, err, "$LogFile page 58 at 0x3a020: last LSN 0, want 1 to 1078171, the end of the records")
 }
 
+// changesOf returns the changes of records of the MFT from an LSN on, by record.
+func changesOf(t testing.TB, v *realVolume, log []byte, since uint64) map[int64][]Write {
+	t.Helper()
+	r, all := allRecords(t, log)
+	changes := map[int64][]Write{}
+	for lsn := since; since != 0 && all[lsn] != nil; lsn = all[lsn].next {
+		if all[lsn].Type != ordinary {
+			continue
+		}
+		act, err := takeApart(all[lsn])
+		require.NoError(t, err)
+		a := analysis{reader: r, volume: v.volume()}
+		require.NoError(t, a.note(act, false))
+		if len(a.pending) > 0 && a.pending[0].Record >= 0 {
+			p := a.pending[0].Write
+			changes[p.Record] = append(changes[p.Record], p)
+		}
+	}
+	return changes
+}
+
 // A change that is in the log, and not yet in the record of the MFT, is pending with all that follow it.
 func TestChangePutBack(t *testing.T) {
 	tried := 0
@@ -138,23 +159,10 @@ func TestChangePutBack(t *testing.T) {
 		log := rewind(t, v.log, want.to)
 		l, err := Read(bytes.NewReader(log), v.volume())
 		require.NoError(t, err)
-		r, all := allRecords(t, log)
-		a := analysis{reader: r, volume: v.volume()}
-		changes := map[int64][]Write{} // of records that are not named yet
-		for lsn := l.Since; l.Since != 0 && all[lsn] != nil; lsn = all[lsn].next {
-			if all[lsn].Type != ordinary {
+		for n, list := range changesOf(t, v, log, l.Since) {
+			if slices.Contains(want.records, n) {
 				continue
 			}
-			act, err := takeApart(all[lsn])
-			require.NoError(t, err)
-			a.pending = nil
-			require.NoError(t, a.note(act, false))
-			if len(a.pending) > 0 && a.pending[0].Record >= 0 && !slices.Contains(want.records, a.pending[0].Record) {
-				p := a.pending[0].Write
-				changes[p.Record] = append(changes[p.Record], p)
-			}
-		}
-		for n, list := range changes {
 			first := list[0]
 			if first.Op != residentValue || first.Length != first.otherLength {
 				continue
