@@ -82,7 +82,7 @@ func accepted() map[string]string {
 
 type options struct {
 	cache, packages, share, only string
-	own, fresh, list             bool
+	own, fresh, list, figures    bool
 }
 
 func main() {
@@ -93,6 +93,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "try only the mutants at FILE:LINE")
 	flag.BoolVar(&o.own, "own", false, "run only the tests of the package of a mutant")
 	flag.BoolVar(&o.fresh, "fresh", false, "forget the results of earlier runs")
+	flag.BoolVar(&o.figures, "figures", false, "print the figures of earlier runs and try none")
 	flag.BoolVar(&o.list, "list", false, "list the mutants and try none")
 	flag.Parse()
 	if err := run(os.Stdout, o); err != nil {
@@ -102,27 +103,7 @@ func main() {
 }
 
 func run(out io.Writer, o options) error {
-	root, err := os.Getwd()
-	if err != nil {
-		return err
-	}
-	if o.cache == "" {
-		if o.cache, err = os.UserCacheDir(); err != nil {
-			return err
-		}
-		o.cache = filepath.Join(o.cache, "trueup-mutants")
-	}
-	for _, dir := range []string{"bin", "tmp", "traces"} {
-		if err := os.MkdirAll(filepath.Join(o.cache, dir), 0o700); err != nil {
-			return err
-		}
-	}
-	for i := range rooms {
-		if o.own {
-			rooms[i].also = nil
-		}
-	}
-	b, err := newBench(root, o.cache)
+	b, err := o.bench()
 	if err != nil {
 		return err
 	}
@@ -132,18 +113,20 @@ func run(out io.Writer, o options) error {
 	}
 	if o.list {
 		for _, m := range chosen {
-			fmt.Fprintf(out, "%s:%d %s\n", strings.TrimPrefix(m.path, root+"/"), m.from, m.key())
+			fmt.Fprintf(out, "%s %s\n", b.place(m), m.key())
 		}
 		return nil
 	}
-	r, err := openResults(filepath.Join(o.cache, "results"), o.fresh)
+	r, err := openResults(filepath.Join(b.cache, "results"), o.fresh)
 	if err != nil {
 		return err
 	}
 	defer r.file.Close()
-	left, err := b.all(out, chosen, r)
-	if err != nil {
-		return err
+	left := 0
+	if !o.figures {
+		if left, err = b.all(out, chosen, r); err != nil {
+			return err
+		}
 	}
 	table(out, b, r)
 	for key := range accepted() {
@@ -156,6 +139,32 @@ func run(out io.Writer, o options) error {
 		return fmt.Errorf("%d mutants survive", left)
 	}
 	return nil
+}
+
+// bench builds the mutants of the module in the current folder.
+func (o options) bench() (*bench, error) {
+	root, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	cache := o.cache
+	if cache == "" {
+		if cache, err = os.UserCacheDir(); err != nil {
+			return nil, err
+		}
+		cache = filepath.Join(cache, "trueup-mutants")
+	}
+	for _, dir := range []string{"bin", "tmp", "traces"} {
+		if err := os.MkdirAll(filepath.Join(cache, dir), 0o700); err != nil {
+			return nil, err
+		}
+	}
+	for i := range rooms {
+		if o.own {
+			rooms[i].also = nil
+		}
+	}
+	return newBench(root, cache)
 }
 
 // choose are the mutants that the options name.
@@ -190,7 +199,7 @@ func (b *bench) all(out io.Writer, chosen []mutant, r *results) (left int, err e
 		why, ok := fine[m.key()]
 		switch {
 		case now.By == "" && !ok:
-			fmt.Fprintf(out, "%s:%d survives %d tests: %s\n", strings.TrimPrefix(m.path, b.root+"/"), m.from, now.Reached, m.key())
+			fmt.Fprintf(out, "%s survives %d tests: %s\n", b.place(m), now.Reached, m.key())
 			left++
 		case now.By != "" && ok:
 			fmt.Fprintf(out, "accepted (%s), but %s of %s notices it: %s\n", why, now.By, now.Suite, m.key())
@@ -198,6 +207,11 @@ func (b *bench) all(out io.Writer, chosen []mutant, r *results) (left int, err e
 		}
 	}
 	return left, nil
+}
+
+// place is where a mutant stands, for people.
+func (b *bench) place(m mutant) string {
+	return fmt.Sprintf("%s:%d", strings.TrimPrefix(m.path, b.root+"/"), m.from)
 }
 
 // try runs the suites of a mutant until a test fails.
@@ -234,31 +248,42 @@ func (b *bench) try(m mutant, suites map[suite]*loaded, r *results) error {
 // table prints the figures of each package.
 func table(out io.Writer, b *bench, r *results) {
 	fine := accepted()
-	fmt.Fprintf(out, "| package | mutants | killed | by other packages | accepted | left |\n|---|--:|--:|--:|--:|--:|\n")
-	var sum [5]int
+	fmt.Fprintf(out, "| package | mutants | killed | of these by other packages | accepted | survive | not tried |\n"+
+		"|---|--:|--:|--:|--:|--:|--:|\n")
+	var sum figures
 	for _, room := range rooms {
-		var n [5]int
+		var f figures
 		for _, m := range b.mutants {
 			if m.room != room.path {
 				continue
 			}
-			n[0]++
-			switch x := r.known[m.key()]; {
-			case x.By != "" && x.Suite == "internal/"+m.room:
-				n[1]++
+			f.mutants++
+			switch x, tried := r.known[m.key()]; {
 			case x.By != "":
-				n[1]++
-				n[2]++
+				f.killed++
+				if x.Suite != "internal/"+m.room {
+					f.others++
+				}
 			case fine[m.key()] != "":
-				n[3]++
+				f.accepted++
+			case tried:
+				f.left++
 			default:
-				n[4]++
+				f.untried++
 			}
 		}
-		fmt.Fprintf(out, "| %s | %d | %d | %d | %d | %d |\n", room.path, n[0], n[1], n[2], n[3], n[4])
-		for i := range n {
-			sum[i] += n[i]
+		fmt.Fprintf(out, "| %s %s\n", room.path, f)
+		sum = figures{
+			sum.mutants + f.mutants, sum.killed + f.killed, sum.others + f.others, sum.accepted + f.accepted,
+			sum.left + f.left, sum.untried + f.untried,
 		}
 	}
-	fmt.Fprintf(out, "| sum | %d | %d | %d | %d | %d |\n", sum[0], sum[1], sum[2], sum[3], sum[4])
+	fmt.Fprintf(out, "| sum %s\n", sum)
+}
+
+// figures count mutants by what became of them.
+type figures struct{ mutants, killed, others, accepted, left, untried int }
+
+func (f figures) String() string {
+	return fmt.Sprintf("| %d | %d | %d | %d | %d | %d |", f.mutants, f.killed, f.others, f.accepted, f.left, f.untried)
 }
