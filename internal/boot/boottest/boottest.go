@@ -2,12 +2,15 @@
 package boottest
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/trueup/trueup/internal/boot"
 	"github.com/trueup/trueup/internal/boot/known"
 	"github.com/trueup/trueup/internal/disk"
+	"github.com/trueup/trueup/internal/disktest"
 	"github.com/trueup/trueup/internal/ondisk"
 	"github.com/trueup/trueup/internal/table"
 	"github.com/trueup/trueup/internal/volume/identify"
@@ -60,11 +63,24 @@ func ReadGuest(t testing.TB, g *boot.Guest) *boot.Result {
 	return r
 }
 
-// Read returns what a disk of bytes boots with.
+// Read returns what a disk of bytes boots with. Each of its reads is made to fail once, which nothing may take for what
+// is on the disk.
 func Read(t testing.TB, b []byte) *boot.Result {
 	t.Helper()
 	d := Disk(b)
 	tab, parts := Partitions(t, d)
+	disktest.EveryBadRead(t, d, func(d disk.Disk) (string, error) {
+		r, err := known.Read(Guest(d, tab, parts))
+		if err != nil {
+			return "", err
+		}
+		var text strings.Builder
+		fmt.Fprintln(&text, r.Issues, r.Chain)
+		for _, x := range r.Refs {
+			fmt.Fprintln(&text, x.Name(), x.Place(), x.Points, x.Target, x.Stays, x.Loss)
+		}
+		return text.String(), nil
+	})
 	return ReadGuest(t, Guest(d, tab, parts))
 }
 

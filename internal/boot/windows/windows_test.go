@@ -162,8 +162,10 @@ func TestTooManyMountedDevices(t *testing.T) {
 		values = append(values, binaryValue(fmt.Sprint(i), mounted(signature, fatStart)))
 	}
 	disk := windowsDisk(t, map[string][]byte{"WINDOWS/SYSTEM32/CONFIG/SYSTEM": systemHive(values...)})
+	d := boottest.Disk(disk)
+	table, partitions := boottest.Partitions(t, d)
 	spent := disktest.Spent()
-	r := boottest.Read(t, disk)
+	r := boottest.ReadGuest(t, boottest.Guest(d, table, partitions))
 	require.Less(t, spent(), 5*time.Second)
 	require.Len(t, boottest.Issues(r, "mounted-devices"), 1)
 	require.Equal(t, ondisk.Unbootable, boottest.Issues(r, "mounted-devices")[0].Effect)
